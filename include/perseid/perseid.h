@@ -1,0 +1,448 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Perseid: fused transformer kernels. The C ABI; perseid.hpp wraps it for C++20.
+ *
+ * The way of every operation: describe -> plan -> query workspace -> execute on a stream.
+ *   - A plan is made from a descriptor. Making one validates the problem, walks the ordered list of
+ *     implementations, and keeps the first that takes it. A plan is immutable; any number of
+ * threads may execute it at once, each with its own workspace.
+ *   - Tensors cross as `const DLTensor*`. Shapes and dtypes must be those of the descriptor;
+ * strides and byte offsets are free (NULL strides mean row-major). Nothing is owned, nothing is
+ * copied behind the caller's back. A tensor whose element count is 0 may have NULL data.
+ *   - Executing allocates nothing, prints nothing, and waits for nothing but its own work.
+ *   - Every function returns a status. perseid_last_error() holds the sentence of the calling
+ * thread's last failure: what was expected, what was got, what to do.
+ *   - Structs begin with `struct_size`; set it to sizeof the struct and zero the rest before
+ * filling. Zero always means the documented default.
+ */
+#ifndef PERSEID_PERSEID_H_
+#define PERSEID_PERSEID_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "perseid/dlpack.h"
+
+#if defined(PERSEID_STATIC)
+#define PERSEID_API
+#elif defined(_WIN32)
+#define PERSEID_API __declspec(dllimport)
+#else
+#define PERSEID_API __attribute__((visibility("default")))
+#endif
+
+#define PERSEID_VERSION_MAJOR 0
+#define PERSEID_VERSION_MINOR 1
+#define PERSEID_VERSION_PATCH 0
+/* Raised whenever a struct or a function of this header changes incompatibly. */
+#define PERSEID_ABI_VERSION 1
+
+/* The most dimensions a tensor of any operation may have. */
+#define PERSEID_MAX_DIMS 8
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Status
+ * ------------------------------------------------------------------------------------------- */
+
+typedef enum perseid_status {
+  PERSEID_OK = 0,
+  PERSEID_INVALID_ARGUMENT = 1, /* a wrong shape, dtype, stride, pointer or value */
+  PERSEID_UNSUPPORTED =
+      2, /* a valid problem that no implementation here takes; all reasons listed */
+  PERSEID_OUT_OF_MEMORY = 3, /* host or device memory is exhausted */
+  PERSEID_WORKSPACE_TOO_SMALL =
+      4,                    /* the workspace is smaller than perseid_plan_workspace_size says */
+  PERSEID_DEVICE_ERROR = 5, /* a driver, compiler or device failed */
+  PERSEID_TIMEOUT = 6,      /* a wait reached its deadline */
+  PERSEID_PEER_LOST = 7,    /* another rank is gone or aborted */
+  PERSEID_IO_ERROR = 8,     /* a file is missing, unreadable, unwritable or malformed */
+  PERSEID_INTERNAL = 9      /* a defect of the library; please report the sentence */
+} perseid_status;
+
+/* The status's name, such as "invalid argument". Never NULL. */
+PERSEID_API const char* perseid_status_string(perseid_status status);
+/* The sentence of this thread's last failure ("" if none). Valid until the thread's next failing
+ * call. */
+PERSEID_API const char* perseid_last_error(void);
+
+/* "MAJOR.MINOR.PATCH" of the library that runs, and its ABI version: compare with
+ * PERSEID_ABI_VERSION. */
+PERSEID_API const char* perseid_version(void);
+PERSEID_API int32_t perseid_abi_version(void);
+
+typedef enum perseid_log_level {
+  PERSEID_LOG_DEBUG = 0,  /* every execution, with its arguments, before it starts */
+  PERSEID_LOG_INFO = 1,   /* plans made, implementations chosen */
+  PERSEID_LOG_WARNING = 2 /* something unusual that the library worked around */
+} perseid_log_level;
+typedef void (*perseid_log_fn)(void* user, perseid_log_level level, const char* message);
+/* Sends messages of at least `level` to `fn` (NULL: silence, the default). The callback may run on
+ * any thread that calls the library; it must not call back into perseid. */
+PERSEID_API void perseid_set_log_callback(perseid_log_fn fn, void* user, perseid_log_level level);
+
+/* ---- Types
+ * -------------------------------------------------------------------------------------------- */
+
+/* Element types. Accumulation is float32 for F16, BF16 and F32, and float64 for F64. */
+typedef enum perseid_dtype {
+  PERSEID_F16 = 1,
+  PERSEID_BF16 = 2,
+  PERSEID_F32 = 3,
+  PERSEID_F64 = 4
+} perseid_dtype;
+
+typedef enum perseid_direction { PERSEID_FORWARD = 0, PERSEID_BACKWARD = 1 } perseid_direction;
+
+typedef struct perseid_context* perseid_context_t;
+typedef struct perseid_plan* perseid_plan_t;
+typedef struct perseid_file* perseid_file_t;
+
+/* ---- Context: a device and, on the CPU, the threads that work
+ * ------------------------------------------ */
+
+/* One piece of work. `worker` is in [0, workers) and belongs to no other task running at the same
+ * time. */
+typedef void (*perseid_task_fn)(void* state, int64_t task, int32_t worker);
+
+/* A caller's own threads. run() calls fn(state, t, worker) once for every t in [0, tasks), in any
+ * order, on any threads, and returns when all have returned. It may be entered by several threads
+ * at once. Results never depend on how it schedules. */
+typedef struct perseid_executor {
+  void (*run)(void* user, int64_t tasks, perseid_task_fn fn,
+              void* state); /* NULL: the library's own pool */
+  void* user;
+  int32_t workers; /* the most tasks that run at the same time, at least 1 */
+} perseid_executor;
+
+typedef struct perseid_context_options {
+  uint32_t struct_size;
+  uint32_t device_type; /* kDLCPU (also 0) or kDLCUDA */
+  int32_t device_index; /* 0 for the CPU */
+  int32_t threads; /* of the own pool; 0: PERSEID_NUM_THREADS, else the CPUs this process may use */
+  perseid_executor executor;
+} perseid_context_options;
+
+/* Opens a device. `options` may be NULL: the CPU with its default pool. Errors: INVALID_ARGUMENT,
+ * UNSUPPORTED (no such backend in this build or on this machine), OUT_OF_MEMORY. */
+PERSEID_API perseid_status perseid_context_create(const perseid_context_options* options,
+                                                  perseid_context_t* context);
+/* Plans made from the context keep what they need: destroying it first is allowed. NULL is ignored.
+ */
+PERSEID_API void perseid_context_destroy(perseid_context_t context);
+/* Facts about the library, the device and the environment variables in force, as one JSON object.
+ * The text lives as long as the context. */
+PERSEID_API perseid_status perseid_context_facts(perseid_context_t context, const char** json);
+
+typedef enum perseid_ceiling {
+  PERSEID_CEILING_F32 = 0, /* float32 multiply-adds in registers, FLOP/s */
+  PERSEID_CEILING_BF16 =
+      1, /* bf16 dot products in registers (float32 ones where there are none), FLOP/s */
+  PERSEID_CEILING_F64 = 2,  /* float64 multiply-adds in registers, FLOP/s */
+  PERSEID_CEILING_COPY = 3, /* copying `bytes` bytes: bytes read plus bytes written, per second */
+  PERSEID_CEILING_READ = 4  /* reading `bytes` bytes, bytes per second */
+} perseid_ceiling;
+/* Measures (about 50 ms or more) what the context's device and workers reach at best. `bytes` sizes
+ * the array of COPY and READ; it is ignored by the others. */
+PERSEID_API perseid_status perseid_context_ceiling(perseid_context_t context,
+                                                   perseid_ceiling ceiling, uint64_t bytes,
+                                                   double* per_second);
+
+/* ---- Plans
+ * -------------------------------------------------------------------------------------------- */
+
+/* Frees a plan. No thread may be executing it. NULL is ignored. */
+PERSEID_API void perseid_plan_destroy(perseid_plan_t plan);
+/* The exact bytes of workspace that executing `direction` needs; pass a buffer of at least that
+ * size (any alignment; NULL if 0). Its content need not be initialised. */
+PERSEID_API perseid_status perseid_plan_workspace_size(perseid_plan_t plan,
+                                                       perseid_direction direction, size_t* bytes);
+typedef struct perseid_plan_info {
+  uint32_t struct_size;
+  uint32_t reserved;
+  const char* implementation; /* such as "cpu:tiled"; lives as long as the plan */
+  double forward_flops;       /* useful FLOPs: masked-out work is not counted */
+  double forward_bytes;       /* each operand once */
+  double backward_flops;      /* 0 where the plan has no backward */
+  double backward_bytes;
+} perseid_plan_info;
+PERSEID_API perseid_status perseid_plan_query(perseid_plan_t plan, perseid_plan_info* info);
+/* Every implementation in order, chosen or refused and why, with FLOPs, bytes, workspace and bound:
+ * as text for people or as JSON. Lives as long as the plan. */
+PERSEID_API perseid_status perseid_plan_explain(perseid_plan_t plan, const char** text);
+PERSEID_API perseid_status perseid_plan_explain_json(perseid_plan_t plan, const char** json);
+
+/* ---- Softmax
+ * ------------------------------------------------------------------------------------------ */
+
+typedef enum perseid_softmax_kind {
+  PERSEID_SOFTMAX = 0,
+  PERSEID_LOG_SOFTMAX = 1
+} perseid_softmax_kind;
+typedef enum perseid_empty_rows {
+  PERSEID_EMPTY_ZERO = 0,
+  PERSEID_EMPTY_NAN = 1
+} perseid_empty_rows;
+
+/* output = softmax(scale * input) or log_softmax(scale * input) over dimension `dim`.
+ * With `visible`, elements where the mask is false take no part: softmax gives 0 there and
+ * log-softmax -inf, and their gradient is 0. A row with nothing visible gives softmax 0 and
+ * log-softmax -inf everywhere (or NaN on request), lse -inf and gradient 0. Without a mask, a row
+ * of all -inf is NaN. Algorithm: online normaliser, Milakov and Gimelshein, arXiv:1805.02867. */
+typedef struct perseid_softmax_desc {
+  uint32_t struct_size;
+  uint32_t kind;  /* perseid_softmax_kind */
+  uint32_t dtype; /* of input and grad_input */
+  uint32_t
+      out_dtype; /* of output and grad_output; 0: dtype. F64 on either side computes in float64 */
+  int32_t ndim;  /* 1..PERSEID_MAX_DIMS */
+  int32_t dim;   /* the softmax dimension, -ndim..ndim-1 */
+  int64_t shape[PERSEID_MAX_DIMS];
+  double scale;               /* 0: 1 */
+  uint32_t visible;           /* 1: a mask is given at execution */
+  uint32_t empty_rows;        /* perseid_empty_rows */
+  const char* implementation; /* NULL: the first that takes the problem; else only this one */
+} perseid_softmax_desc;
+
+typedef struct perseid_softmax_forward_args {
+  uint32_t struct_size;
+  uint32_t reserved;
+  const DLTensor* input; /* shape, dtype */
+  const DLTensor*
+      output; /* shape, out_dtype. May be the input exactly (same data, strides and dtype) */
+  const DLTensor*
+      visible; /* bool or uint8, each dimension the shape's or 1; true: the element counts */
+  const DLTensor* lse; /* NULL, or the shape with `dim` of size 1: float32 (float64 if computed so);
+                          natural-log sum of exp(scale * input) over the visible elements */
+} perseid_softmax_forward_args;
+
+typedef struct perseid_softmax_backward_args {
+  uint32_t struct_size;
+  uint32_t reserved;
+  const DLTensor* grad_output; /* shape, out_dtype */
+  const DLTensor* output;      /* shape, out_dtype: what forward wrote */
+  const DLTensor* visible;     /* as in forward */
+  const DLTensor* grad_input;  /* shape, dtype. May be grad_output exactly */
+} perseid_softmax_backward_args;
+
+PERSEID_API perseid_status perseid_softmax_plan_create(perseid_context_t context,
+                                                       const perseid_softmax_desc* desc,
+                                                       perseid_plan_t* plan);
+PERSEID_API perseid_status perseid_softmax_forward(perseid_plan_t plan,
+                                                   const perseid_softmax_forward_args* args,
+                                                   void* workspace, size_t workspace_bytes,
+                                                   void* stream);
+PERSEID_API perseid_status perseid_softmax_backward(perseid_plan_t plan,
+                                                    const perseid_softmax_backward_args* args,
+                                                    void* workspace, size_t workspace_bytes,
+                                                    void* stream);
+
+/* ---- Attention
+ * ---------------------------------------------------------------------------------------- */
+
+typedef enum perseid_layout {
+  PERSEID_BSHD = 0, /* [batch, sequence, heads, dim]; ragged: [total, heads, dim] */
+  PERSEID_BHSD = 1  /* [batch, heads, sequence, dim]; ragged: [heads, total, dim] */
+} perseid_layout;
+/* Top-left: query i sees keys j <= i. Bottom-right: j <= i + (kv_len - q_len), with each sequence's
+ * own lengths. */
+typedef enum perseid_causal {
+  PERSEID_CAUSAL_NONE = 0,
+  PERSEID_CAUSAL_TOP_LEFT = 1,
+  PERSEID_CAUSAL_BOTTOM_RIGHT = 2
+} perseid_causal;
+typedef enum perseid_gradient {
+  PERSEID_GRAD_QUERY = 1,
+  PERSEID_GRAD_KEY = 2,
+  PERSEID_GRAD_VALUE = 4,
+  PERSEID_GRAD_BIAS = 8
+} perseid_gradient;
+
+/* out = dropout(softmax(scale * query key^T + bias, masked)) value; the score matrix is never
+ * stored. A row with no visible key gives out 0, lse -inf and gradients 0; NaN or inf at masked
+ * keys never reaches a result. Query head h reads key head h / (heads / kv_heads). Algorithms: Rabe
+ * and Staats, arXiv:2112.05682; Dao et al., arXiv:2205.14135 and 2307.08691. */
+typedef struct perseid_attention_desc {
+  uint32_t struct_size;
+  uint32_t dtype;  /* of query, key, value, out and their gradients */
+  uint32_t layout; /* perseid_layout */
+  uint32_t causal; /* perseid_causal */
+  int64_t batch;
+  int64_t heads;
+  int64_t kv_heads; /* 0: heads; else divides heads */
+  int64_t q_len;    /* ragged: the longest query sequence */
+  int64_t kv_len;   /* ragged: the longest key sequence */
+  int64_t head_dim;
+  int64_t value_dim; /* 0: head_dim */
+  double scale;      /* 0: 1 / sqrt(head_dim) */
+  double dropout;    /* probability of dropping, [0, 1). Rounded to 1/256; see
+                        perseid_fill_dropout_mask */
+  uint32_t window;  /* 1: query i sees keys p - left .. p + right, where p is i, shifted by kv_len -
+                       q_len  under bottom-right causal alignment */
+  uint32_t visible; /* 1: a boolean mask is given at execution */
+  int64_t window_left;  /* -1: unlimited */
+  int64_t window_right; /* -1: unlimited */
+  uint32_t bias;        /* 1: an additive bias is given at execution */
+  uint32_t bias_dtype;  /* dtype or F32 (F64 with F64); 0: dtype */
+  int64_t
+      bias_shape[4];  /* of bias against [batch, heads, q_len, kv_len]; each entry that size or 1 */
+  uint32_t ragged;    /* 1: cumulative lengths; batch entries are packed along one axis */
+  uint32_t kv_lens;   /* 1: per-sequence key lengths are given; keys beyond them are masked */
+  int64_t total_q;    /* ragged: rows of the packed query */
+  int64_t total_kv;   /* ragged: rows of the packed key and value */
+  uint32_t gradients; /* perseid_gradient bits that backward will be asked for; 0: forward only */
+  uint32_t deterministic;     /* 1: bitwise repeatable backward (the CPU always is) */
+  const char* implementation; /* NULL: the first that takes the problem; else only this one */
+} perseid_attention_desc;
+
+/* Dropout draws from Philox4x32-10 by (seed, offset, batch, head, query row, key column): see
+ * docs/attention.md. Backward must be given the seed and offset of its forward. `rng`, where not
+ * NULL, points to {seed, offset} in memory of the context's device, read when the work runs. offset
+ * < 2^32. */
+typedef struct perseid_attention_forward_args {
+  uint32_t struct_size;
+  uint32_t reserved;
+  const DLTensor* query;   /* [batch, q_len, heads, head_dim] in the descriptor's layout */
+  const DLTensor* key;     /* [batch, kv_len, kv_heads, head_dim] */
+  const DLTensor* value;   /* [batch, kv_len, kv_heads, value_dim] */
+  const DLTensor* bias;    /* bias_shape (stride 0 also broadcasts) */
+  const DLTensor* visible; /* bool or uint8, broadcasting against [batch, heads, q_len, kv_len] */
+  const DLTensor*
+      cu_seqlens_q; /* ragged: int32 or int64 [batch + 1], rising from 0, ending <= total_q */
+  const DLTensor* cu_seqlens_kv; /* ragged: the same for keys */
+  const DLTensor* kv_lens;       /* int32 or int64 [batch], each 0..kv_len */
+  const DLTensor* out;           /* [batch, q_len, heads, value_dim] */
+  const DLTensor* lse;           /* NULL, or float32 (float64 for F64) [batch, heads, q_len]; ragged
+                                    [heads, total_q]. Natural logarithm */
+  uint64_t seed;
+  uint64_t offset;
+  const uint64_t* rng;
+} perseid_attention_forward_args;
+
+typedef struct perseid_attention_backward_args {
+  uint32_t struct_size;
+  uint32_t reserved;
+  const DLTensor* query;
+  const DLTensor* key;
+  const DLTensor* value;
+  const DLTensor* bias;
+  const DLTensor* visible;
+  const DLTensor* cu_seqlens_q;
+  const DLTensor* cu_seqlens_kv;
+  const DLTensor* kv_lens;
+  const DLTensor* out;        /* what forward wrote */
+  const DLTensor* lse;        /* what forward wrote */
+  const DLTensor* grad_out;   /* as out */
+  const DLTensor* grad_lse;   /* NULL, or as lse */
+  const DLTensor* grad_query; /* NULL: not wanted. Must be within the descriptor's gradients */
+  const DLTensor* grad_key;
+  const DLTensor* grad_value;
+  const DLTensor* grad_bias; /* bias_shape, bias_dtype: summed over the broadcast dimensions */
+  uint64_t seed;
+  uint64_t offset;
+  const uint64_t* rng;
+} perseid_attention_backward_args;
+
+PERSEID_API perseid_status perseid_attention_plan_create(perseid_context_t context,
+                                                         const perseid_attention_desc* desc,
+                                                         perseid_plan_t* plan);
+PERSEID_API perseid_status perseid_attention_forward(perseid_plan_t plan,
+                                                     const perseid_attention_forward_args* args,
+                                                     void* workspace, size_t workspace_bytes,
+                                                     void* stream);
+PERSEID_API perseid_status perseid_attention_backward(perseid_plan_t plan,
+                                                      const perseid_attention_backward_args* args,
+                                                      void* workspace, size_t workspace_bytes,
+                                                      void* stream);
+
+/* Writes the mask that attention with this dropout, seed and offset uses: 1 where kept, 0 where
+ * dropped. mask: bool or uint8 [batch, heads, q_len, kv_len], any strides. Kept values are scaled
+ * by 256 / t, where t = max(1, round(256 * (1 - dropout))). */
+PERSEID_API perseid_status perseid_fill_dropout_mask(perseid_context_t context, double dropout,
+                                                     uint64_t seed, uint64_t offset,
+                                                     const DLTensor* mask, void* stream);
+
+/* ---- Matmul
+ * ------------------------------------------------------------------------------------------- */
+
+/* An operand whose chunks arrive while the product runs. Reserved: no implementation takes one yet.
+ */
+struct perseid_async_operand;
+
+/* c = alpha * a b + beta * c0 + bias. Row- or column-major, or any other strides, are the tensors'
+ * own. */
+typedef struct perseid_matmul_desc {
+  uint32_t struct_size;
+  uint32_t dtype;     /* of a and b */
+  uint32_t out_dtype; /* of c and c0; 0: dtype. dtype, or F32 where dtype is F16 or BF16 */
+  uint32_t bias;      /* 1: a bias is given at execution */
+  int64_t batch;
+  int64_t m;
+  int64_t n;
+  int64_t k;
+  double alpha;
+  double beta;                                 /* 0: c is not read, even where it holds NaN */
+  const struct perseid_async_operand* async_a; /* must be NULL */
+  const char* implementation; /* NULL: the first that takes the problem; else only this one */
+} perseid_matmul_desc;
+
+typedef struct perseid_matmul_args {
+  uint32_t struct_size;
+  uint32_t reserved;
+  const DLTensor* a;    /* [batch, m, k], or [m, k] for every batch entry */
+  const DLTensor* b;    /* [batch, k, n], or [k, n] for every batch entry */
+  const DLTensor* c0;   /* NULL: c. As c; read only if beta is not 0 */
+  const DLTensor* bias; /* [n], dtype or out_dtype */
+  const DLTensor* c;    /* [batch, m, n] ([m, n] if batch is 1), out_dtype */
+} perseid_matmul_args;
+
+PERSEID_API perseid_status perseid_matmul_plan_create(perseid_context_t context,
+                                                      const perseid_matmul_desc* desc,
+                                                      perseid_plan_t* plan);
+PERSEID_API perseid_status perseid_matmul_execute(perseid_plan_t plan,
+                                                  const perseid_matmul_args* args, void* workspace,
+                                                  size_t workspace_bytes, void* stream);
+
+/* ---- Tensor files: .npy (versions 1 to 3) and .safetensors
+ * ---------------------------------------------- */
+
+/* Maps a file for reading. Errors: IO_ERROR (with the offending number), OUT_OF_MEMORY. */
+PERSEID_API perseid_status perseid_file_open(const char* path, perseid_file_t* file);
+/* Ends the mapping; tensors got from the file are no longer valid. NULL is ignored. */
+PERSEID_API void perseid_file_close(perseid_file_t file);
+/* How many tensors the file holds (1 for .npy). */
+PERSEID_API perseid_status perseid_file_count(perseid_file_t file, size_t* count);
+/* The index-th tensor, in the order of the file, and its name ("" for .npy). Both live as long as
+ * the file; the data is read-only. `name` or `tensor` may be NULL. */
+PERSEID_API perseid_status perseid_file_tensor(perseid_file_t file, size_t index, const char** name,
+                                               const DLTensor** tensor);
+/* The tensor of this name; IO_ERROR lists the names there are. */
+PERSEID_API perseid_status perseid_file_find(perseid_file_t file, const char* name,
+                                             const DLTensor** tensor);
+/* A string of safetensors' __metadata__, or NULL where there is none of that key. */
+PERSEID_API perseid_status perseid_file_metadata(perseid_file_t file, const char* key,
+                                                 const char** value);
+
+typedef struct perseid_named_tensor {
+  const char* name; /* ignored for .npy */
+  const DLTensor* tensor;
+} perseid_named_tensor;
+typedef struct perseid_key_value {
+  const char* key;
+  const char* value;
+} perseid_key_value;
+/* Writes a file of the format that the path's extension names, under a temporary name that is then
+ * renamed, so that a reader or a crash never sees half of it. .npy takes exactly one tensor and no
+ * metadata. */
+PERSEID_API perseid_status perseid_file_write(const char* path, const perseid_named_tensor* tensors,
+                                              size_t count, const perseid_key_value* metadata,
+                                              size_t metadata_count);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* PERSEID_PERSEID_H_ */
