@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention, in numbers: the problem a plan is made for, the arguments of one execution, and which
+// keys a query sees. What `op` has validated and every backend reads.
+#pragma once
+
+#include "math/philox.hpp"
+#include "math/tensor.hpp"
+
+namespace perseid {
+
+// The values are those of perseid_causal.
+enum class Causal : int32_t { kNone = 0, kTopLeft = 1, kBottomRight = 2 };
+
+struct AttentionProblem {
+  DType dtype = DType::kF32;
+  int64_t batch = 0, heads = 0, kv_heads = 0;
+  int64_t q_len = 0, kv_len = 0;  // of every sequence, or of the longest
+  int64_t head_dim = 0, value_dim = 0;
+  double scale = 1;
+  double dropout = 0;
+  Causal causal = Causal::kNone;
+  int64_t window_left = -1, window_right = -1;  // -1: unlimited
+  bool bias = false, visible = false, ragged = false, kv_lens = false;
+  DType bias_dtype = DType::kNone;
+  int64_t bias_shape[4] = {};         // against [batch, heads, q_len, kv_len]; each that size or 1
+  int64_t total_q = 0, total_kv = 0;  // ragged: rows of the packed tensors
+  bool grad_query = false, grad_key = false, grad_value = false, grad_bias = false;
+  bool deterministic = false;
+
+  PERSEID_INLINE bool backward() const { return grad_query || grad_key || grad_value || grad_bias; }
+  PERSEID_INLINE int64_t group() const { return heads / kv_heads; }  // query heads per key head
+  PERSEID_INLINE bool masked() const {
+    return causal != Causal::kNone || window_left >= 0 || window_right >= 0;
+  }
+};
+
+// Every tensor in one order of dimensions, whatever the caller's layout:
+//   query, out: [batch, heads, q_len, dim]   key, value: [batch, kv_heads, kv_len, dim]   lse:
+//   [batch, heads, q_len]
+// Ragged ones drop `batch` and are packed along the sequence: [heads, total, dim], lse [heads,
+// total_q]. bias, visible, grad_bias: always 4 dimensions; broadcast ones have stride 0 and the
+// full size, but grad_bias keeps bias_shape (size 1 where it is summed).
+struct AttentionForward {
+  Tensor query, key, value, bias, visible, out, lse;
+  Tensor cu_seqlens_q, cu_seqlens_kv, kv_lens;  // int32 or int64
+  Dropout dropout;
+};
+
+struct AttentionBackward {
+  Tensor query, key, value, bias, visible, out, lse, grad_out, grad_lse;
+  Tensor cu_seqlens_q, cu_seqlens_kv, kv_lens;
+  Tensor grad_query, grad_key, grad_value, grad_bias;  // absent: not wanted
+  Dropout dropout;
+};
+
+// Keys [begin, end) that a query may see, before `visible` is asked.
+struct KeyRange {
+  int64_t begin, end;
+};
+
+// q_len and kv_len are those of the query's own sequence.
+PERSEID_INLINE KeyRange visible_keys(const AttentionProblem& problem, int64_t row, int64_t q_len,
+                                     int64_t kv_len) {
+  const int64_t position = row + (problem.causal == Causal::kBottomRight ? kv_len - q_len : 0);
+  KeyRange range{0, kv_len};
+  if (problem.causal != Causal::kNone) range.end = min(range.end, position + 1);
+  // Compared without adding to the window, which may be as large as an int64.
+  if (problem.window_right >= 0 && problem.window_right < kv_len - position - 1)
+    range.end = min(range.end, position + 1 + problem.window_right);
+  if (problem.window_left >= 0 && problem.window_left < position)
+    range.begin = position - problem.window_left;
+  range.begin = clamp(range.begin, int64_t{0}, kv_len);
+  range.end = clamp(range.end, range.begin, kv_len);
+  return range;
+}
+
+PERSEID_INLINE int64_t read_length(const Tensor& lengths, int64_t index) {
+  return lengths.dtype == DType::kI32 ? int64_t{lengths.as<int32_t>()[index * lengths.stride[0]]}
+                                      : lengths.as<int64_t>()[index * lengths.stride[0]];
+}
+
+// One sequence of the batch: where its rows begin in the packed tensors (0 unless ragged) and how
+// many it has.
+struct Sequence {
+  int64_t q_begin, q_len, kv_begin, kv_len;
+};
+
+template <class Arguments>  // AttentionForward or AttentionBackward
+PERSEID_INLINE Sequence sequence_of(const AttentionProblem& problem, const Arguments& arguments,
+                                    int64_t batch) {
+  Sequence sequence{0, problem.q_len, 0, problem.kv_len};
+  if (problem.ragged) {
+    sequence.q_begin = read_length(arguments.cu_seqlens_q, batch);
+    sequence.q_len = read_length(arguments.cu_seqlens_q, batch + 1) - sequence.q_begin;
+    sequence.kv_begin = read_length(arguments.cu_seqlens_kv, batch);
+    sequence.kv_len = read_length(arguments.cu_seqlens_kv, batch + 1) - sequence.kv_begin;
+  }
+  if (problem.kv_lens)
+    sequence.kv_len = min(sequence.kv_len, read_length(arguments.kv_lens, batch));
+  return sequence;
+}
+
+}  // namespace perseid

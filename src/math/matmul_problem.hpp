@@ -1,0 +1,24 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Matmul, in numbers: the problem a plan is made for and the arguments of one execution.
+#pragma once
+
+#include "math/tensor.hpp"
+
+namespace perseid {
+
+struct MatmulProblem {
+  DType dtype = DType::kF32;      // of a and b
+  DType out_dtype = DType::kF32;  // of c and c0
+  int64_t batch = 1, m = 0, n = 0, k = 0;
+  double alpha = 1, beta = 0;
+  bool bias = false;
+};
+
+// c = alpha * a b + beta * c0 + bias. Always 3 dimensions (batch first; stride 0 where an operand
+// serves the whole batch); bias has one. c0 may be c.
+struct MatmulArguments {
+  Tensor a, b, c0, bias, c;
+};
+
+}  // namespace perseid
