@@ -1,0 +1,36 @@
+# SPDX-FileCopyrightText: 2026 The Perseid Authors
+# SPDX-License-Identifier: Apache-2.0
+
+# What every target of the project is compiled with.
+function(perseid_compile_options target)
+  target_compile_features(${target} PRIVATE cxx_std_20)
+  set_target_properties(
+    ${target}
+    PROPERTIES CXX_EXTENSIONS OFF
+               C_VISIBILITY_PRESET hidden
+               CXX_VISIBILITY_PRESET hidden
+               VISIBILITY_INLINES_HIDDEN ON
+               POSITION_INDEPENDENT_CODE ON)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wconversion -Wshadow)
+  if(PERSEID_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+  if(PERSEID_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${PERSEID_SANITIZE}
+                                             -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    target_link_options(${target} PRIVATE -fsanitize=${PERSEID_SANITIZE})
+  else()
+    target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O3>)
+  endif()
+endfunction()
+
+# Passing-through place of every source list while the tree is filling.
+function(perseid_sources target)
+  foreach(file IN LISTS ARGN)
+    if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+      target_sources(${target} PRIVATE ${file})
+    else()
+      message(STATUS "not there yet: ${file}")
+    endif()
+  endforeach()
+endfunction()
