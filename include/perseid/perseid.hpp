@@ -1,0 +1,578 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Perseid for C++20: a header-only layer over the C ABI of perseid.h.
+//
+//   perseid::Context context = perseid::Context::cpu();
+//   perseid::Attention attention(context, {.dtype = perseid::f32, .batch = 4, .heads = 8,
+//       .q_len = 512, .kv_len = 512, .head_dim = 64, .mask = perseid::causal_bottom_right(),
+//       .dropout = 0.1, .backward = true});
+//   perseid::Workspace workspace;
+//   attention.reserve(workspace);
+//   attention.forward(nullptr, {.query = q, .key = k, .value = v, .out = o, .lse = lse,
+//                               .seed = 7}, workspace);
+//
+// Every failure is thrown as perseid::Error, with the status and the library's sentence. Plans are
+// immutable: any number of threads may execute one at once, each with its own workspace. Executing
+// allocates nothing once the workspace is reserved.
+#ifndef PERSEID_PERSEID_HPP_
+#define PERSEID_PERSEID_HPP_
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "perseid/perseid.h"
+#include "perseid/tensor.hpp"
+
+namespace perseid {
+inline namespace v0 {
+
+// ---- Context ----------------------------------------------------------------------------------
+
+using Stream = void*;  // of the context's device; nullptr on the CPU
+
+enum class Direction { kForward = PERSEID_FORWARD, kBackward = PERSEID_BACKWARD };
+
+enum class Ceiling {
+  kF32 = PERSEID_CEILING_F32,
+  kBF16 = PERSEID_CEILING_BF16,
+  kF64 = PERSEID_CEILING_F64,
+  kCopy = PERSEID_CEILING_COPY,
+  kRead = PERSEID_CEILING_READ,
+};
+
+// A caller's own threads. run() calls task(t, worker) once for every t in [0, tasks) and returns
+// when all have returned; `worker` is in [0, workers()) and belongs to one running task at a time.
+// It may be entered by several threads at once, must not throw, and must outlive every context and
+// plan that uses it.
+class Executor {
+ public:
+  struct Task {
+    perseid_task_fn function;
+    void* state;
+    void operator()(int64_t task, int32_t worker) const { function(state, task, worker); }
+  };
+  virtual ~Executor() = default;
+  virtual int32_t workers() const noexcept = 0;
+  virtual void run(int64_t tasks, Task task) noexcept = 0;
+};
+
+// A device and, on the CPU, the threads that work. Plans keep what they need of it.
+class Context {
+ public:
+  // The CPU with a pool of `threads` (0: PERSEID_NUM_THREADS, else the CPUs this process may use).
+  static Context cpu(int32_t threads = 0) {
+    auto options = detail::sized<perseid_context_options>();
+    options.device_type = kDLCPU;
+    options.threads = threads;
+    return Context(options);
+  }
+  // The CPU with the caller's threads.
+  static Context cpu(Executor& executor) {
+    auto options = detail::sized<perseid_context_options>();
+    options.device_type = kDLCPU;
+    options.executor.user = &executor;
+    options.executor.workers = executor.workers();
+    options.executor.run = [](void* user, int64_t tasks, perseid_task_fn function, void* state) {
+      static_cast<Executor*>(user)->run(tasks, {function, state});
+    };
+    return Context(options);
+  }
+  static Context cuda(int32_t index) {
+    auto options = detail::sized<perseid_context_options>();
+    options.device_type = kDLCUDA;
+    options.device_index = index;
+    return Context(options);
+  }
+  explicit Context(const perseid_context_options& options) {
+    perseid_context_t handle = nullptr;
+    detail::check(perseid_context_create(&options, &handle));
+    handle_.reset(handle);
+  }
+
+  // The library, the device and the environment variables in force, as one JSON object.
+  std::string_view facts() const {
+    const char* json = nullptr;
+    detail::check(perseid_context_facts(get(), &json));
+    return json;
+  }
+  // Measures what the device reaches at best, FLOP/s or bytes/s; see perseid_ceiling.
+  double ceiling(Ceiling which, uint64_t bytes = 0) const {
+    double per_second = 0;
+    detail::check(
+        perseid_context_ceiling(get(), static_cast<perseid_ceiling>(which), bytes, &per_second));
+    return per_second;
+  }
+  perseid_context_t get() const { return handle_.get(); }
+
+ private:
+  struct Destroy {
+    void operator()(perseid_context_t handle) const { perseid_context_destroy(handle); }
+  };
+  std::unique_ptr<perseid_context, Destroy> handle_;
+};
+
+// ---- Plans ------------------------------------------------------------------------------------
+
+// What all plans share.
+class Plan {
+ public:
+  // The exact bytes that executing `direction` needs.
+  size_t workspace_size(Direction direction = Direction::kForward) const {
+    size_t bytes = 0;
+    detail::check(
+        perseid_plan_workspace_size(get(), static_cast<perseid_direction>(direction), &bytes));
+    return bytes;
+  }
+  // Grows the workspace to what either direction needs, so that no execution allocates.
+  void reserve(Workspace& workspace) const {
+    workspace.reserve(std::max(forward_bytes_, backward_bytes_));
+  }
+  // Every implementation in order, chosen or refused and why; for people, and as JSON.
+  std::string explain() const {
+    const char* text = nullptr;
+    detail::check(perseid_plan_explain(get(), &text));
+    return text;
+  }
+  std::string explain_json() const {
+    const char* json = nullptr;
+    detail::check(perseid_plan_explain_json(get(), &json));
+    return json;
+  }
+  // The implementation's name, and useful FLOPs and bytes of both directions.
+  perseid_plan_info info() const {
+    auto info = detail::sized<perseid_plan_info>();
+    detail::check(perseid_plan_query(get(), &info));
+    return info;
+  }
+  perseid_plan_t get() const { return handle_.get(); }
+
+ protected:
+  Plan(perseid_plan_t handle, bool backward) : handle_(handle) {
+    forward_bytes_ = workspace_size(Direction::kForward);
+    if (backward) backward_bytes_ = workspace_size(Direction::kBackward);
+  }
+  template <class Function, class Args>
+  void execute_as(Direction direction, Function function, const Args& args, Stream stream,
+                  const Scratch& scratch) const {
+    const auto memory =
+        scratch.of(direction == Direction::kForward ? forward_bytes_ : backward_bytes_);
+    detail::check(function(get(), &args, memory.data(), memory.size(), stream));
+  }
+
+ private:
+  struct Destroy {
+    void operator()(perseid_plan_t handle) const { perseid_plan_destroy(handle); }
+  };
+  std::unique_ptr<perseid_plan, Destroy> handle_;
+  size_t forward_bytes_ = 0;
+  size_t backward_bytes_ = 0;
+};
+
+// ---- Softmax ----------------------------------------------------------------------------------
+
+struct SoftmaxOptions {
+  DType dtype = f32;               // of input and its gradient
+  DType out_dtype = DType::kNone;  // of output and its gradient; none: dtype
+  Dims shape = {};
+  int32_t dim = -1;
+  bool log = false;  // log-softmax
+  double scale = 1;
+  bool visible = false;         // a boolean mask is given at execution
+  bool empty_rows_nan = false;  // rows with nothing visible: NaN instead of 0 (log: -inf)
+  const char* implementation = nullptr;
+};
+
+struct SoftmaxForward {
+  Tensor input = {};    // shape, dtype
+  Tensor output = {};   // shape, out_dtype; may be the input exactly
+  Tensor visible = {};  // bool or u8, each dimension the shape's or 1; true: the element counts
+  Tensor lse = {};      // optional: the shape with `dim` of size 1, f32 (f64 if computed so)
+};
+
+struct SoftmaxBackward {
+  Tensor grad_output = {};  // shape, out_dtype
+  Tensor output = {};       // what forward wrote
+  Tensor visible = {};      // as in forward
+  Tensor grad_input = {};   // shape, dtype; may be grad_output exactly
+};
+
+// output = softmax(scale * input) or log_softmax(scale * input) over one dimension.
+class Softmax : public Plan {
+ public:
+  Softmax(const Context& context, const SoftmaxOptions& options)
+      : Plan(create(context, options), true) {}
+
+  void forward(Stream stream, const SoftmaxForward& with, const Scratch& workspace) const {
+    auto args = detail::sized<perseid_softmax_forward_args>();
+    args.input = with.input.dl();
+    args.output = with.output.dl();
+    args.visible = with.visible.dl();
+    args.lse = with.lse.dl();
+    execute_as(Direction::kForward, perseid_softmax_forward, args, stream, workspace);
+  }
+  void backward(Stream stream, const SoftmaxBackward& with, const Scratch& workspace) const {
+    auto args = detail::sized<perseid_softmax_backward_args>();
+    args.grad_output = with.grad_output.dl();
+    args.output = with.output.dl();
+    args.visible = with.visible.dl();
+    args.grad_input = with.grad_input.dl();
+    execute_as(Direction::kBackward, perseid_softmax_backward, args, stream, workspace);
+  }
+
+ private:
+  static perseid_plan_t create(const Context& context, const SoftmaxOptions& options) {
+    auto desc = detail::sized<perseid_softmax_desc>();
+    desc.kind = options.log ? PERSEID_LOG_SOFTMAX : PERSEID_SOFTMAX;
+    desc.dtype = static_cast<uint32_t>(options.dtype);
+    desc.out_dtype = static_cast<uint32_t>(options.out_dtype);
+    desc.ndim = static_cast<int32_t>(options.shape.size());
+    desc.dim = options.dim;
+    std::copy(options.shape.begin(), options.shape.end(), desc.shape);
+    desc.scale = options.scale;
+    desc.visible = options.visible;
+    desc.empty_rows = options.empty_rows_nan ? PERSEID_EMPTY_NAN : PERSEID_EMPTY_ZERO;
+    desc.implementation = options.implementation;
+    perseid_plan_t plan = nullptr;
+    detail::check(perseid_softmax_plan_create(context.get(), &desc, &plan));
+    return plan;
+  }
+};
+
+// ---- Attention --------------------------------------------------------------------------------
+
+enum class Layout { kBSHD = PERSEID_BSHD, kBHSD = PERSEID_BHSD };
+inline constexpr Layout bshd = Layout::kBSHD;  // [batch, sequence, heads, dim]
+inline constexpr Layout bhsd = Layout::kBHSD;  // [batch, heads, sequence, dim]
+
+// Which keys a query may attend to, by position. `a & b` is what both allow.
+struct Mask {
+  perseid_causal causal = PERSEID_CAUSAL_NONE;
+  int64_t left = -1;  // keys to the left of the query's own position; -1: unlimited
+  int64_t right = -1;
+
+  friend Mask operator&(const Mask& a, const Mask& b) {
+    detail::require(
+        a.causal == b.causal || a.causal == PERSEID_CAUSAL_NONE || b.causal == PERSEID_CAUSAL_NONE,
+        "a mask is causal by its top left or its bottom right, not both");
+    const auto nearer = [](int64_t x, int64_t y) { return x < 0 ? y : y < 0 ? x : std::min(x, y); };
+    return {std::max(a.causal, b.causal), nearer(a.left, b.left), nearer(a.right, b.right)};
+  }
+};
+// Query i sees keys j <= i.
+inline Mask causal_top_left() { return {.causal = PERSEID_CAUSAL_TOP_LEFT}; }
+// Query i sees keys j <= i + (kv_len - q_len), by each sequence's own lengths.
+inline Mask causal_bottom_right() { return {.causal = PERSEID_CAUSAL_BOTTOM_RIGHT}; }
+// Query i sees keys p - left .. p + right, where p is i, shifted by kv_len - q_len under
+// bottom-right causal alignment. -1: unlimited.
+inline Mask window(int64_t left, int64_t right) { return {.left = left, .right = right}; }
+
+struct AttentionOptions {
+  DType dtype = f32;  // of query, key, value, out and their gradients
+  Layout layout = bshd;
+  int64_t batch = 1;
+  int64_t heads = 1;
+  int64_t kv_heads = 0;  // 0: heads; else divides heads
+  int64_t q_len = 0;     // ragged: the longest
+  int64_t kv_len = 0;
+  int64_t head_dim = 0;
+  int64_t value_dim = 0;  // 0: head_dim
+  Mask mask = {};
+  double scale = 0;      // 0: 1 / sqrt(head_dim)
+  double dropout = 0;    // probability of dropping, rounded to 1/256
+  bool visible = false;  // a boolean mask is given at execution
+  // An additive bias is given, of this shape against [batch, heads, q_len, kv_len] (each that size
+  // or 1), in dtype or f32.
+  std::optional<std::array<int64_t, 4>> bias = {};
+  DType bias_dtype = DType::kNone;  // none: dtype
+  bool kv_lens = false;             // per-sequence key lengths are given
+  bool ragged = false;              // packed sequences with cumulative lengths
+  int64_t total_q = 0;              // ragged: rows of the packed query
+  int64_t total_kv = 0;             // ragged: rows of the packed key and value
+  bool backward = false;            // every gradient, of bias too where there is one ...
+  uint32_t gradients = 0;           // ... or just these perseid_gradient bits
+  bool deterministic = false;       // bitwise repeatable backward (the CPU always is)
+  const char* implementation = nullptr;
+};
+
+// Shapes in the bshd layout; ragged tensors lack the batch dimension.
+struct AttentionForward {
+  Tensor query = {};          // [batch, q_len, heads, head_dim]
+  Tensor key = {};            // [batch, kv_len, kv_heads, head_dim]
+  Tensor value = {};          // [batch, kv_len, kv_heads, value_dim]
+  Tensor bias = {};           // as in the options
+  Tensor visible = {};        // bool or u8, broadcasting against [batch, heads, q_len, kv_len]
+  Tensor cu_seqlens_q = {};   // ragged: i32 or i64 [batch + 1]
+  Tensor cu_seqlens_kv = {};  // ragged: the same for keys
+  Tensor kv_lens = {};        // i32 or i64 [batch]
+  Tensor out = {};            // [batch, q_len, heads, value_dim]
+  Tensor lse = {};    // optional: f32 (f64 for f64) [batch, heads, q_len]; ragged [heads, total]
+  uint64_t seed = 0;  // of dropout
+  uint64_t offset = 0;
+  const uint64_t* rng = nullptr;  // {seed, offset} in device memory, instead of the two above
+};
+
+struct AttentionBackward {
+  Tensor query = {}, key = {}, value = {}, bias = {}, visible = {}, cu_seqlens_q = {},
+         cu_seqlens_kv = {}, kv_lens = {};                 // as in forward
+  Tensor out = {}, lse = {};                               // what forward wrote
+  Tensor grad_out = {};                                    // as out
+  Tensor grad_lse = {};                                    // optional: as lse
+  Tensor grad_query = {}, grad_key = {}, grad_value = {};  // absent: not wanted
+  Tensor grad_bias = {};  // as bias, summed over broadcast dimensions
+  uint64_t seed = 0;      // as in forward
+  uint64_t offset = 0;
+  const uint64_t* rng = nullptr;
+};
+
+// out = dropout(softmax(scale * query key^T + bias, masked)) value.
+class Attention : public Plan {
+ public:
+  Attention(const Context& context, const AttentionOptions& options)
+      : Plan(create(context, options), options.backward || options.gradients != 0) {}
+
+  void forward(Stream stream, const AttentionForward& with, const Scratch& workspace) const {
+    auto args = detail::sized<perseid_attention_forward_args>();
+    set_inputs(args, with);
+    execute_as(Direction::kForward, perseid_attention_forward, args, stream, workspace);
+  }
+  void backward(Stream stream, const AttentionBackward& with, const Scratch& workspace) const {
+    auto args = detail::sized<perseid_attention_backward_args>();
+    set_inputs(args, with);
+    args.grad_out = with.grad_out.dl();
+    args.grad_lse = with.grad_lse.dl();
+    args.grad_query = with.grad_query.dl();
+    args.grad_key = with.grad_key.dl();
+    args.grad_value = with.grad_value.dl();
+    args.grad_bias = with.grad_bias.dl();
+    execute_as(Direction::kBackward, perseid_attention_backward, args, stream, workspace);
+  }
+
+ private:
+  // The fields that both directions name alike.
+  template <class Args, class With>
+  static void set_inputs(Args& args, const With& with) {
+    args.query = with.query.dl();
+    args.key = with.key.dl();
+    args.value = with.value.dl();
+    args.bias = with.bias.dl();
+    args.visible = with.visible.dl();
+    args.cu_seqlens_q = with.cu_seqlens_q.dl();
+    args.cu_seqlens_kv = with.cu_seqlens_kv.dl();
+    args.kv_lens = with.kv_lens.dl();
+    args.out = with.out.dl();
+    args.lse = with.lse.dl();
+    args.seed = with.seed;
+    args.offset = with.offset;
+    args.rng = with.rng;
+  }
+  static perseid_plan_t create(const Context& context, const AttentionOptions& options) {
+    auto desc = detail::sized<perseid_attention_desc>();
+    desc.dtype = static_cast<uint32_t>(options.dtype);
+    desc.layout = static_cast<uint32_t>(options.layout);
+    desc.causal = options.mask.causal;
+    desc.batch = options.batch;
+    desc.heads = options.heads;
+    desc.kv_heads = options.kv_heads;
+    desc.q_len = options.q_len;
+    desc.kv_len = options.kv_len;
+    desc.head_dim = options.head_dim;
+    desc.value_dim = options.value_dim;
+    desc.scale = options.scale;
+    desc.dropout = options.dropout;
+    desc.window = options.mask.left != -1 || options.mask.right != -1;
+    desc.window_left = options.mask.left;
+    desc.window_right = options.mask.right;
+    desc.visible = options.visible;
+    if (options.bias) {
+      desc.bias = 1;
+      desc.bias_dtype = static_cast<uint32_t>(options.bias_dtype);
+      std::copy(options.bias->begin(), options.bias->end(), desc.bias_shape);
+    }
+    desc.kv_lens = options.kv_lens;
+    desc.ragged = options.ragged;
+    desc.total_q = options.total_q;
+    desc.total_kv = options.total_kv;
+    desc.gradients = options.gradients;
+    if (options.backward && options.gradients == 0) {
+      desc.gradients = PERSEID_GRAD_QUERY | PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE;
+      if (options.bias) desc.gradients |= PERSEID_GRAD_BIAS;
+    }
+    desc.deterministic = options.deterministic;
+    desc.implementation = options.implementation;
+    perseid_plan_t plan = nullptr;
+    detail::check(perseid_attention_plan_create(context.get(), &desc, &plan));
+    return plan;
+  }
+};
+
+// Writes the mask that attention with this dropout, seed and offset uses, 1 where kept.
+// mask: bool or u8 [batch, heads, q_len, kv_len].
+inline void fill_dropout_mask(const Context& context, double dropout, uint64_t seed,
+                              uint64_t offset, const Tensor& mask, Stream stream = nullptr) {
+  detail::check(perseid_fill_dropout_mask(context.get(), dropout, seed, offset, mask.dl(), stream));
+}
+
+// ---- Matmul -----------------------------------------------------------------------------------
+
+struct MatmulOptions {
+  DType dtype = f32;               // of a and b
+  DType out_dtype = DType::kNone;  // of c and c0: dtype (also none), or f32 where dtype is 16-bit
+  int64_t batch = 1;
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  double alpha = 1;
+  double beta = 0;  // 0: c is not read, even where it holds NaN
+  bool bias = false;
+  const char* implementation = nullptr;
+};
+
+struct MatmulArguments {
+  Tensor a = {};     // [batch, m, k], or [m, k] for every batch entry
+  Tensor b = {};     // [batch, k, n], or [k, n] for every batch entry
+  Tensor c0 = {};    // optional: c where absent. As c
+  Tensor bias = {};  // [n], dtype or out_dtype
+  Tensor c = {};     // [batch, m, n] ([m, n] if batch is 1), out_dtype
+};
+
+// c = alpha * a b + beta * c0 + bias. Transposes are the tensors' strides: Tensor::transposed().
+class Matmul : public Plan {
+ public:
+  Matmul(const Context& context, const MatmulOptions& options)
+      : Plan(create(context, options), false) {}
+
+  void execute(Stream stream, const MatmulArguments& with, const Scratch& workspace) const {
+    auto args = detail::sized<perseid_matmul_args>();
+    args.a = with.a.dl();
+    args.b = with.b.dl();
+    args.c0 = with.c0.dl();
+    args.bias = with.bias.dl();
+    args.c = with.c.dl();
+    execute_as(Direction::kForward, perseid_matmul_execute, args, stream, workspace);
+  }
+
+ private:
+  static perseid_plan_t create(const Context& context, const MatmulOptions& options) {
+    auto desc = detail::sized<perseid_matmul_desc>();
+    desc.dtype = static_cast<uint32_t>(options.dtype);
+    desc.out_dtype = static_cast<uint32_t>(options.out_dtype);
+    desc.bias = options.bias;
+    desc.batch = options.batch;
+    desc.m = options.m;
+    desc.n = options.n;
+    desc.k = options.k;
+    desc.alpha = options.alpha;
+    desc.beta = options.beta;
+    desc.implementation = options.implementation;
+    perseid_plan_t plan = nullptr;
+    detail::check(perseid_matmul_plan_create(context.get(), &desc, &plan));
+    return plan;
+  }
+};
+
+// ---- Files ------------------------------------------------------------------------------------
+
+// A .npy or .safetensors file, mapped for reading. Tensors and strings live as long as it does;
+// the data is read-only.
+class File {
+ public:
+  explicit File(const std::string& path) {
+    perseid_file_t handle = nullptr;
+    detail::check(perseid_file_open(path.c_str(), &handle));
+    handle_.reset(handle);
+  }
+  std::vector<std::string> names() const {
+    size_t count = 0;
+    detail::check(perseid_file_count(handle_.get(), &count));
+    std::vector<std::string> names;
+    for (size_t i = 0; i < count; ++i) {
+      const char* name = nullptr;
+      detail::check(perseid_file_tensor(handle_.get(), i, &name, nullptr));
+      names.emplace_back(name);
+    }
+    return names;
+  }
+  // The tensor of this name; Error (IO_ERROR) lists the names there are.
+  Tensor operator[](const std::string& name) const {
+    const DLTensor* tensor = nullptr;
+    detail::check(perseid_file_find(handle_.get(), name.c_str(), &tensor));
+    return Tensor(*tensor);
+  }
+  Tensor operator[](size_t index) const {
+    const DLTensor* tensor = nullptr;
+    detail::check(perseid_file_tensor(handle_.get(), index, nullptr, &tensor));
+    return Tensor(*tensor);
+  }
+  std::optional<std::string> metadata(const std::string& key) const {
+    const char* value = nullptr;
+    detail::check(perseid_file_metadata(handle_.get(), key.c_str(), &value));
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  }
+
+ private:
+  struct Close {
+    void operator()(perseid_file_t handle) const { perseid_file_close(handle); }
+  };
+  std::unique_ptr<perseid_file, Close> handle_;
+};
+
+using NamedTensor = std::pair<std::string, Tensor>;
+using KeyValue = std::pair<std::string, std::string>;
+
+// Writes the format that the extension names, in one piece or not at all. .npy takes one tensor
+// (its name is ignored) and no metadata.
+inline void write_file(const std::string& path, const std::vector<NamedTensor>& tensors,
+                       const std::vector<KeyValue>& metadata = {}) {
+  std::vector<perseid_named_tensor> c_tensors;
+  for (const auto& [name, tensor] : tensors) c_tensors.push_back({name.c_str(), tensor.dl()});
+  std::vector<perseid_key_value> c_metadata;
+  for (const auto& [key, value] : metadata) c_metadata.push_back({key.c_str(), value.c_str()});
+  detail::check(perseid_file_write(path.c_str(), c_tensors.data(), c_tensors.size(),
+                                   c_metadata.data(), c_metadata.size()));
+}
+
+// ---- Log --------------------------------------------------------------------------------------
+
+using LogFunction = std::function<void(perseid_log_level, std::string_view)>;
+
+// Sends the library's messages of at least `level` to `function`, one at a time, from any thread
+// (an empty function: silence). It must not call the library; what it throws is dropped.
+inline void set_log(LogFunction function, perseid_log_level level = PERSEID_LOG_INFO) {
+  struct State {
+    std::mutex mutex;
+    LogFunction function;
+  };
+  static State* state = new State;  // never freed: threads may still log while the program ends
+  const bool wanted = static_cast<bool>(function);
+  perseid_set_log_callback(nullptr, nullptr, level);
+  {
+    const std::lock_guard lock(state->mutex);
+    state->function = std::move(function);
+  }
+  if (!wanted) return;
+  perseid_set_log_callback(
+      [](void* user, perseid_log_level message_level, const char* message) {
+        auto* to = static_cast<State*>(user);
+        try {
+          const std::lock_guard lock(to->mutex);
+          if (to->function) to->function(message_level, message);
+        } catch (...) {
+        }
+      },
+      state, level);
+}
+
+}  // namespace v0
+}  // namespace perseid
+
+#endif  // PERSEID_PERSEID_HPP_
