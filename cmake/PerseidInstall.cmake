@@ -1,0 +1,34 @@
+# SPDX-FileCopyrightText: 2026 The Perseid Authors
+# SPDX-License-Identifier: Apache-2.0
+# What an install holds: the library and its headers, and what find_package(perseid) and pkg-config
+# look for. All of it may be moved to another prefix afterwards.
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/perseid)
+install(TARGETS perseid EXPORT perseidTargets FILE_SET HEADERS)
+install(EXPORT perseidTargets NAMESPACE perseid:: DESTINATION ${package_dir})
+
+configure_package_config_file(cmake/perseidConfig.cmake.in perseidConfig.cmake
+                              INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(perseidConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/perseidConfig.cmake
+              ${PROJECT_BINARY_DIR}/perseidConfigVersion.cmake DESTINATION ${package_dir})
+
+# A static library leaves its own needs to whoever links it.
+get_target_property(type perseid TYPE)
+if(type STREQUAL "STATIC_LIBRARY")
+  set(PERSEID_PC_CFLAGS " -DPERSEID_STATIC")
+  set(PERSEID_PC_LIBS " -lstdc++ -lm -pthread")
+endif()
+cmake_path(SET pc_dir NORMALIZE ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig)
+file(RELATIVE_PATH PERSEID_PC_PREFIX ${pc_dir} ${CMAKE_INSTALL_PREFIX})
+configure_file(cmake/perseid.pc.in perseid.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/perseid.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+if(TARGET perseid-cli)
+  file(RELATIVE_PATH library_from_program ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+  set_target_properties(perseid-cli PROPERTIES INSTALL_RPATH $ORIGIN/${library_from_program})
+  install(TARGETS perseid-cli)
+endif()
