@@ -8,6 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
+
+#include "math/portable.hpp"
 
 namespace perseid::cpu {
 
@@ -42,7 +45,7 @@ struct Execution {
 
 // for_each_task(executor, n, [&](int64_t task, int32_t worker) {...})
 template <class Body>
-void for_each_task(Executor& executor, int64_t tasks, Body&& body) {
+PERSEID_INLINE void for_each_task(Executor& executor, int64_t tasks, Body&& body) {
   if (tasks <= 0) return;
   executor.run(
       tasks,
@@ -56,16 +59,16 @@ void for_each_task(Executor& executor, int64_t tasks, Body&& body) {
 // exact size.
 class Arena {
  public:
-  explicit Arena(std::byte* base) : base_(base) {}
+  explicit PERSEID_INLINE Arena(std::byte* base) : base_(base) {}
   template <class T>
-  T* take(int64_t count) {
+  PERSEID_INLINE T* take(int64_t count) {
     const size_t bytes = (static_cast<size_t>(count) * sizeof(T) + kWorkspaceAlignment - 1) /
                          kWorkspaceAlignment * kWorkspaceAlignment;
     T* part = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + used_);
     used_ += bytes;
     return part;
   }
-  size_t bytes() const { return used_; }
+  PERSEID_INLINE size_t bytes() const { return used_; }
 
  private:
   std::byte* base_;

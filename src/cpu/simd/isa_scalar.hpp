@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Vectors of one lane: plain C++, for machines without any of the other instruction sets and as the
+// plainest witness in tests. Also the list of what a vector type offers:
+//
+//   Scalar, Reg, Mask, kLanes      the element, the register, one truth value a lane
+//   load, store                    kLanes neighbours, any alignment; F32 also from and to f16 and
+//   bf16 load_partial, store_partial    the first n < kLanes; the other lanes load as 0 stream a
+//   store past the caches, to an aligned address fma(a, b, c) = a b + c, fms(a, b, c) = a b - c,
+//   rounded once (scalar: as the compiler contracts) max, min                       of a NaN and a
+//   number: the second operand, as x86 has it round                          to the nearest whole
+//   number scale_by_power(a, n)           a * 2^n for whole n; 0 where that is far below the
+//   smallest number less, is_nan, either, any      comparisons and what to make of them first(n),
+//   nonzero_bytes(p)     masks from a count and from kLanes bytes select(m, a, b)                a
+//   where m, else b reduce_add, reduce_max         over the lanes transpose                      of
+//   kLanes registers, as bits
+#pragma once
+
+#include <cmath>
+
+#include "math/dtype.hpp"
+
+namespace perseid::cpu::PERSEID_ISA {
+
+template <class T>
+struct OneLane {
+  using Scalar = T;
+  using Reg = T;
+  using Mask = bool;
+  static constexpr int kLanes = 1;
+
+  static PERSEID_INLINE Reg zero() { return 0; }
+  static PERSEID_INLINE Reg set1(T x) { return x; }
+  template <class From>
+  static PERSEID_INLINE Reg load(const From* p) {
+    return convert<T>(*p);
+  }
+  template <class From>
+  static PERSEID_INLINE Reg load_partial(const From*, int) {
+    return 0;
+  }
+  template <class To>
+  static PERSEID_INLINE void store(To* p, Reg a) {
+    *p = convert<To>(a);
+  }
+  template <class To>
+  static PERSEID_INLINE void store_partial(To*, Reg, int) {}
+  static PERSEID_INLINE void stream(T* p, Reg a) { *p = a; }
+
+  static PERSEID_INLINE Reg add(Reg a, Reg b) { return a + b; }
+  static PERSEID_INLINE Reg sub(Reg a, Reg b) { return a - b; }
+  static PERSEID_INLINE Reg mul(Reg a, Reg b) { return a * b; }
+  static PERSEID_INLINE Reg div(Reg a, Reg b) { return a / b; }
+  static PERSEID_INLINE Reg fma(Reg a, Reg b, Reg c) { return a * b + c; }
+  static PERSEID_INLINE Reg fms(Reg a, Reg b, Reg c) { return a * b - c; }
+  static PERSEID_INLINE Reg max(Reg a, Reg b) { return a > b ? a : b; }
+  static PERSEID_INLINE Reg min(Reg a, Reg b) { return a < b ? a : b; }
+  static PERSEID_INLINE Reg round(Reg a) { return __builtin_rint(a); }
+  static PERSEID_INLINE Reg scale_by_power(Reg a, Reg n) {
+    return static_cast<T>(__builtin_ldexp(a, is_nan(n) ? 0 : static_cast<int>(n)));
+  }
+  static PERSEID_INLINE Mask less(Reg a, Reg b) { return a < b; }
+  static PERSEID_INLINE Mask is_nan(Reg a) { return a != a; }
+  static PERSEID_INLINE Mask either(Mask a, Mask b) { return a || b; }
+  static PERSEID_INLINE bool any(Mask m) { return m; }
+  static PERSEID_INLINE Mask first(int n) { return n > 0; }
+  static PERSEID_INLINE Mask nonzero_bytes(const uint8_t* p) { return *p != 0; }
+  static PERSEID_INLINE Reg select(Mask m, Reg a, Reg b) { return m ? a : b; }
+  static PERSEID_INLINE T reduce_add(Reg a) { return a; }
+  static PERSEID_INLINE T reduce_max(Reg a) { return a; }
+  static PERSEID_INLINE void transpose(Reg (&)[kLanes]) {}
+};
+
+struct F32 : OneLane<float> {};
+struct F64 : OneLane<double> {};
+
+template <class V>
+struct OneLaneDot {
+  using Vector = V;
+  using Element = typename V::Scalar;
+  static constexpr int kDepth = 1;
+  static constexpr int kRows = 4;
+  static constexpr int kVectors = 4;
+  static PERSEID_INLINE Element broadcast(const Element* a) { return *a; }
+  static PERSEID_INLINE Element load(const Element* b) { return *b; }
+  static PERSEID_INLINE Element multiply_add(Element a, Element b, Element c) { return a * b + c; }
+};
+struct F32Dot : OneLaneDot<F32> {};
+struct F64Dot : OneLaneDot<F64> {};
+
+inline constexpr bool kHasBf16Dot = false;
+
+}  // namespace perseid::cpu::PERSEID_ISA

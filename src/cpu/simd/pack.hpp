@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// From the caller's memory (any dtype, any strides) to the operands of micro_gemm: converted to the
+// element type of the product, contiguous, padded with zeros. A matrix X[rows, dim] serves in three
+// roles:
+//
+//   pack_rows      X as A (depth along dim), and, where kDepth is 1, as B with depth along rows
+//   pack_depth     X as B with depth along rows: for kDepth 2, rows 2r and 2r + 1 interleaved into
+//   pairs pack_columns   X^T as B (depth along dim), in panels of tile_columns rows of X
+//
+// Packing costs one pass over the operand; the products read it many times.
+#pragma once
+
+#include "cpu/simd/micro_gemm.hpp"
+
+namespace perseid::cpu::PERSEID_ISA {
+
+// X[i, j] = data[i * row + j * column]
+template <class T>
+struct Strided {
+  const T* data;
+  int64_t row, column;
+};
+
+// Elements of A or B along a depth of `count` scalars.
+template <class Dot>
+PERSEID_INLINE constexpr int64_t steps_of(int64_t count) {
+  return (count + Dot::kDepth - 1) / Dot::kDepth;
+}
+
+// out[0, n) = in[0], in[stride], ... converted.
+template <class V, class T>
+PERSEID_INLINE void read_row(const T* in, int64_t stride, int64_t n, typename V::Scalar* out) {
+  int64_t i = 0;
+  if (stride == 1) {
+    for (; i + V::kLanes <= n; i += V::kLanes) V::store(out + i, V::load(in + i));
+    if (i < n)
+      V::store_partial(out + i, V::load_partial(in + i, static_cast<int>(n - i)),
+                       static_cast<int>(n - i));
+    return;
+  }
+  for (; i < n; ++i) out[i] = convert<typename V::Scalar>(in[i * stride]);
+}
+
+// The inverse: out[0], out[stride], ... = in[0, n) * factor, converted.
+template <class V, class T>
+PERSEID_INLINE void write_row(const typename V::Scalar* in, typename V::Scalar factor, int64_t n,
+                              T* out, int64_t stride) {
+  int64_t i = 0;
+  if (stride == 1) {
+    const typename V::Reg f = V::set1(factor);
+    for (; i + V::kLanes <= n; i += V::kLanes) V::store(out + i, V::mul(V::load(in + i), f));
+    if (i < n) {
+      const int rest = static_cast<int>(n - i);
+      V::store_partial(out + i, V::mul(V::load_partial(in + i, rest), f), rest);
+    }
+    return;
+  }
+  for (; i < n; ++i) out[i * stride] = convert<T>(in[i] * factor);
+}
+
+// out[i * out_row + step], steps_of(dim) of them and zeros up to out_row.
+template <class Dot, class T>
+void pack_rows(Strided<T> x, int64_t rows, int64_t dim, typename Dot::Element* out,
+               int64_t out_row) {
+  for (int64_t i = 0; i < rows; ++i, x.data += x.row, out += out_row) {
+    if constexpr (Dot::kDepth == 1) {
+      read_row<typename Dot::Vector>(x.data, x.column, dim, out);
+      for (int64_t j = dim; j < out_row; ++j) out[j] = 0;
+    } else {
+      T* pairs = reinterpret_cast<T*>(out);
+      if (x.column == 1) {
+        __builtin_memcpy(pairs, x.data, static_cast<size_t>(dim) * sizeof(T));
+      } else {
+        for (int64_t j = 0; j < dim; ++j) pairs[j] = x.data[j * x.column];
+      }
+      for (int64_t j = dim; j < out_row * 2; ++j) pairs[j] = T{};
+    }
+  }
+}
+
+// out[step * out_row + j] for steps_of(rows) steps; columns dim..out_row and the last pair's
+// missing row are zeros.
+template <class Dot, class T>
+void pack_depth(Strided<T> x, int64_t rows, int64_t dim, typename Dot::Element* out,
+                int64_t out_row) {
+  if constexpr (Dot::kDepth == 1) {
+    pack_rows<Dot>(x, rows, dim, out, out_row);
+  } else {
+    for (int64_t i = 0; i < rows; i += 2, x.data += 2 * x.row, out += out_row) {
+      const T* low = x.data;
+      const T* high = i + 1 < rows ? low + x.row : nullptr;
+      for (int64_t j = 0; j < dim; ++j)
+        out[j] = uint32_t{low[j * x.column].bits} |
+                 uint32_t{high == nullptr ? uint16_t{0} : high[j * x.column].bits} << 16;
+      for (int64_t j = dim; j < out_row; ++j) out[j] = 0;
+    }
+  }
+}
+
+// Panel p holds rows [p * tile_columns, ...) of x: out[(p * steps + step) * tile_columns + i]. Rows
+// past the last are zeros.
+template <class Dot, class T>
+void pack_columns(Strided<T> x, int64_t rows, int64_t dim, typename Dot::Element* out) {
+  using V = typename Dot::Vector;
+  constexpr int kLanes = V::kLanes;
+  const int64_t steps = steps_of<Dot>(dim);
+  // The transposition moves bits: an element of any Dot is as wide as a lane.
+  static_assert(sizeof(typename Dot::Element) == sizeof(typename V::Scalar));
+  for (int64_t i = 0; i < round_up(rows, tile_columns<Dot>); i += kLanes) {
+    typename Dot::Element* panel =
+        out + (i / tile_columns<Dot>)*steps * tile_columns<Dot> + i % tile_columns<Dot>;
+    const int64_t here = clamp(rows - i, int64_t{0}, int64_t{kLanes});
+    for (int64_t step = 0; step < steps; step += kLanes) {
+      alignas(64) typename Dot::Element block[kLanes * kLanes];
+      const int64_t width = min(int64_t{kLanes}, steps - step);
+      const int64_t first = step * Dot::kDepth;
+      pack_rows<Dot>(Strided<T>{x.data + i * x.row + first * x.column, x.row, x.column}, here,
+                     min(dim - first, int64_t{kLanes * Dot::kDepth}), block, kLanes);
+      for (int64_t j = here * kLanes; j < kLanes * kLanes; ++j) block[j] = 0;
+      typename V::Reg row[kLanes];
+      for (int j = 0; j < kLanes; ++j)
+        row[j] = V::load(reinterpret_cast<const typename V::Scalar*>(block + j * kLanes));
+      V::transpose(row);
+      for (int64_t j = 0; j < width; ++j)
+        V::store(reinterpret_cast<typename V::Scalar*>(panel + (step + j) * tile_columns<Dot>),
+                 row[j]);
+    }
+  }
+}
+
+}  // namespace perseid::cpu::PERSEID_ISA
