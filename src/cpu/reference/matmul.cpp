@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// c = alpha * a b + beta * c0 + bias. A task is a tile of c: for every k, a column of a and a row of
-// b are widened to float64 and their outer product is added to the tile, so each sum runs over k in
-// order.
+// c = alpha * a b + beta * c0 + bias. A task is a tile of c: for every k, a column of a and a row
+// of b are widened to float64 and their outer product is added to the tile, so each sum runs over k
+// in order.
 #include "cpu/reference/access.hpp"
 #include "cpu/reference/reference.hpp"
 

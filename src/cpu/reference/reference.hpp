@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The oracle: every operation written from its formula, in float64, one element after another. It
-// shares no code with the fast kernels, so an error in one cannot hide in the other. Any dtype is
+// The oracle: every operation written from its formula, in float64. It shares no code with the fast
+// kernels, so an error in one cannot hide in the other. Any dtype is
 // read and written by conversion; an all-float64 problem gives the reference that every backend is
 // held to.
 #pragma once
@@ -16,8 +16,9 @@ namespace perseid::cpu::reference {
 void softmax_forward(const SoftmaxProblem&, const SoftmaxForward&, const Execution&);
 void softmax_backward(const SoftmaxProblem&, const SoftmaxBackward&, const Execution&);
 
-// Workspace: one row of scores per worker.
-size_t attention_workspace(const AttentionProblem&, int32_t workers);
+// For each worker the scores of 16 query rows and, in backward, the float64 gradients of one head's
+// keys and values.
+size_t attention_workspace(const AttentionProblem&, int32_t workers, bool backward);
 void attention_forward(const AttentionProblem&, const AttentionForward&, const Execution&);
 void attention_backward(const AttentionProblem&, const AttentionBackward&, const Execution&);
 

@@ -42,7 +42,8 @@ Row row_of(const SoftmaxProblem& problem, const Tensor& tensor, int64_t row) {
 template <class Body>  // body(row)
 void for_each_row(const SoftmaxProblem& problem, const Execution& execution, const Body& body) {
   const int64_t rows = problem.rows();
-  const int64_t rows_per_task = max(int64_t{1}, kElementsPerTask / max(int64_t{1}, problem.length()));
+  const int64_t rows_per_task =
+      max(int64_t{1}, kElementsPerTask / max(int64_t{1}, problem.length()));
   for_each_task(execution.executor, ceil_div(rows, rows_per_task), [&](int64_t task, int32_t) {
     const int64_t end = min(rows, (task + 1) * rows_per_task);
     for (int64_t row = task * rows_per_task; row < end; ++row) body(row);
