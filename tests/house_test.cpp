@@ -154,6 +154,34 @@ TEST(House, FilesNameTheirLicence) {
   }
 }
 
+// The README's example is a program that other tests build and run.
+TEST(House, ReadmeExampleIsTested) {
+  const std::vector<std::string> readme = lines_of(kRoot / "README.md");
+  std::vector<std::string> program = lines_of(kRoot / "tests/install/consumer/consumer.cpp");
+  program.erase(program.begin(), program.begin() + 2);  // the licence
+  EXPECT_NE(std::search(readme.begin(), readme.end(), program.begin(), program.end()), readme.end())
+      << "copy tests/install/consumer/consumer.cpp, without its licence lines, into README.md";
+}
+
+// A link of the documentation leads to a file that exists.
+TEST(House, DocumentationLinksLeadSomewhere) {
+  std::vector<fs::path> pages;
+  for (const fs::path& folder : {kRoot, kRoot / "docs"}) {
+    for (const auto& entry : fs::directory_iterator(folder))
+      if (entry.path().extension() == ".md") pages.push_back(entry.path());
+  }
+  for (const fs::path& page : pages) {
+    for (const std::string& line : lines_of(page)) {
+      for (size_t at = line.find("]("); at != std::string::npos; at = line.find("](", at + 1)) {
+        const std::string target = line.substr(at + 2, line.find_first_of("#)", at) - at - 2);
+        if (target.empty() || target.find("://") != std::string::npos) continue;
+        EXPECT_TRUE(fs::exists(page.parent_path() / target))
+            << page.filename() << " links to " << target;
+      }
+    }
+  }
+}
+
 #if defined(PERSEID_KERNEL_OBJECTS)
 std::string output_of(const std::string& command) {
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
