@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The wall between C++ and the C ABI: every extern "C" function runs its body in guarded(), which
+// turns exceptions into statuses and keeps the sentence for perseid_last_error().
+#pragma once
+
+#include <exception>
+#include <new>
+
+#include "dispatch/status.hpp"
+
+namespace perseid::api {
+
+// Keeps the sentence of a failure as this thread's last error, and returns its code.
+perseid_status report(const Status& status) noexcept;
+perseid_status report_out_of_memory() noexcept;
+perseid_status report_internal(const char* what) noexcept;
+
+template <class Body>  // () -> Status
+perseid_status guarded(const Body& body) noexcept {
+  try {
+    return report(body());
+  } catch (const std::bad_alloc&) {
+    return report_out_of_memory();
+  } catch (const std::exception& exception) {
+    return report_internal(exception.what());
+  } catch (...) {
+    return report_internal("an exception of an unknown type");
+  }
+}
+
+inline Status null_argument(const char* function, const char* name) {
+  return Status::error(PERSEID_INVALID_ARGUMENT, function, ": ", name,
+                       " is NULL; pass a valid pointer");
+}
+
+}  // namespace perseid::api
