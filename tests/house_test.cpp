@@ -182,7 +182,7 @@ TEST(House, DocumentationLinksLeadSomewhere) {
   }
 }
 
-#if defined(PERSEID_KERNEL_OBJECTS)
+#if defined(PERSEID_OBJECT_LIST)
 std::string output_of(const std::string& command) {
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
   std::string output;
@@ -199,8 +199,7 @@ std::string output_of(const std::string& command) {
 // the object of an instruction set, that copy might be the one that runs on machines without it.
 TEST(House, KernelObjectsKeepTheirSymbolsToThemselves) {
   size_t objects = 0;
-  std::istringstream paths(PERSEID_KERNEL_OBJECTS);
-  for (std::string path; std::getline(paths, path, ';');) {
+  for (const std::string& path : lines_of(PERSEID_OBJECT_LIST)) {
     if (path.find("/simd/") == std::string::npos) continue;
     ++objects;
     std::string isa = fs::path(path).filename().string();
