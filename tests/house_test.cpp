@@ -68,7 +68,7 @@ const std::map<std::string, std::set<std::string>>& allowed_includes() {
       {"include", {"perseid"}},
       {"api", {"perseid", "api", "op", "dispatch", "cpu", "math", "io"}},
       {"op", {"perseid", "op", "dispatch", "cpu", "math"}},
-      {"dispatch", {"dispatch", "cpu", "math"}},
+      {"dispatch", {"perseid", "dispatch", "cpu", "math"}},
       {"cpu", {"cpu", "math"}},
       {"math", {"math"}},
       {"io", {"perseid", "io", "dispatch", "math"}},
@@ -97,7 +97,11 @@ TEST(House, IncludesPointDown) {
       const std::string path = quoted_include(line);
       if (path.empty()) continue;
       ++checked;
-      EXPECT_TRUE(room->second.contains(fs::path(path).begin()->string()))
+      // The C header holds the words that the layers share, such as the statuses; the C++ layer
+      // over it is for users.
+      const bool users_own = room->first != "include" && path.starts_with("perseid/") &&
+                             path != "perseid/perseid.h" && path != "perseid/dlpack.h";
+      EXPECT_TRUE(!users_own && room->second.contains(fs::path(path).begin()->string()))
           << file.string() << " includes \"" << path << "\", which " << room->first
           << "/ must not know (includes are written from src/ or include/)";
     }
