@@ -55,7 +55,7 @@ struct OneLane {
   static PERSEID_INLINE Reg fms(Reg a, Reg b, Reg c) { return a * b - c; }
   static PERSEID_INLINE Reg max(Reg a, Reg b) { return a > b ? a : b; }
   static PERSEID_INLINE Reg min(Reg a, Reg b) { return a < b ? a : b; }
-  static PERSEID_INLINE Reg round(Reg a) { return __builtin_rint(a); }
+  static PERSEID_INLINE Reg round(Reg a) { return std::nearbyint(a); }
   static PERSEID_INLINE Reg scale_by_power(Reg a, Reg n) {
     return static_cast<T>(__builtin_ldexp(a, is_nan(n) ? 0 : static_cast<int>(n)));
   }

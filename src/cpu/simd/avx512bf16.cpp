@@ -1,0 +1,5 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#define PERSEID_ISA avx512bf16
+#define PERSEID_ISA_HEADER "cpu/simd/isa_avx512.hpp"
+#include "cpu/simd/kernels.hpp"

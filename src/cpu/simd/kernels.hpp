@@ -1,0 +1,42 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// All kernels of one instruction set, and the table that leads to them. What each <isa>.cpp
+// includes.
+#pragma once
+
+#include "cpu/kernel_table.hpp"
+#include "cpu/simd/micro_gemm.hpp"
+#include "cpu/simd/pack.hpp"
+#include "cpu/simd/vector_math.hpp"
+
+#define PERSEID_TEXT_OF(name) #name
+#define PERSEID_TEXT(name) PERSEID_TEXT_OF(name)
+
+namespace perseid::cpu::PERSEID_ISA {
+
+const KernelTable& table() {
+  static constexpr KernelTable kTable = {
+      .isa = PERSEID_TEXT(PERSEID_ISA),
+      .bf16_dot = kHasBf16Dot,
+      .softmax_workspace = nullptr,
+      .softmax_forward = nullptr,
+      .softmax_backward = nullptr,
+      .attention_forward_workspace = nullptr,
+      .attention_forward = nullptr,
+      .attention_backward_workspace = nullptr,
+      .attention_backward = nullptr,
+      .attention_decode_workspace = nullptr,
+      .attention_decode = nullptr,
+      .matmul_workspace = nullptr,
+      .matmul = nullptr,
+      .dropout_mask = nullptr,
+      .peak_f32 = nullptr,
+      .peak_bf16 = nullptr,
+      .peak_f64 = nullptr,
+      .copy = nullptr,
+      .read = nullptr,
+  };
+  return kTable;
+}
+
+}  // namespace perseid::cpu::PERSEID_ISA

@@ -1,0 +1,5 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#define PERSEID_ISA scalar
+#define PERSEID_ISA_HEADER "cpu/simd/isa_scalar.hpp"
+#include "cpu/simd/kernels.hpp"
