@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // perseid_file_*: tensor files as DLTensors.
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -79,7 +81,7 @@ DLTensor view_of(io::StoredTensor* tensor, std::span<const std::byte> file) {
 }
 
 Status with_path(std::string_view path, const Status& status) {
-  return Status::error(status.code(), "file ", io::quoted(path), ": ", status.message());
+  return Status::error(status.code(), "file '", path, "': ", status.sentence());
 }
 
 Status parse(const char* path, std::span<const std::byte> bytes, io::FileIndex* index) {
@@ -106,7 +108,7 @@ Status open(const char* path, perseid_file_t* result) {
 Status tensor_at(perseid_file_t file, size_t index, const DLTensor** tensor) {
   const io::StoredTensor& stored = file->index.tensors[index];
   if (!stored.type.readable())
-    return Status::error(PERSEID_UNSUPPORTED, "file ", io::quoted(file->path), ": tensor ",
+    return Status::error(PERSEID_UNSUPPORTED, "file '", file->path, "': tensor ",
                          io::quoted(stored.name), " has the type ", io::quoted(stored.stored_type),
                          ", expected one out of F16, BF16, F32, F64, BOOL, I8 to I64 and U8 to "
                          "U64; convert it before saving it");
@@ -122,8 +124,8 @@ Status no_such_name(perseid_file_t file, std::string_view name) {
   if (tensors.empty()) names = "no tensors";
   if (tensors.size() > kMostNamesListed)
     names += " and " + std::to_string(tensors.size() - kMostNamesListed) + " more";
-  return Status::error(PERSEID_IO_ERROR, "file ", io::quoted(file->path), " has no tensor ",
-                       io::quoted(name), "; it holds ", names);
+  return Status::error(PERSEID_IO_ERROR, "file '", file->path, "' has no tensor ", io::quoted(name),
+                       "; it holds ", names);
 }
 
 // Holds a caller's tensor to what can be written, and to offsets that fit 64 bits.
@@ -132,19 +134,19 @@ Status source_of(const DLTensor* tensor, io::SourceTensor* source) {
   if (tensor->device.device_type != kDLCPU)
     return Status::error(PERSEID_INVALID_ARGUMENT,
                          "expected memory of the CPU (device type 1), got device type ",
-                         std::to_string(tensor->device.device_type), "; copy it to the CPU first");
+                         tensor->device.device_type, "; copy it to the CPU first");
   source->type = element_type_of(tensor->dtype);
   if (!source->type.readable())
     return Status::error(
         PERSEID_INVALID_ARGUMENT,
         "expected f16, bf16, f32, f64, bool, or integers of 8 to 64 bits, got DLPack type code ",
-        std::to_string(tensor->dtype.code), " of ", std::to_string(tensor->dtype.bits),
-        " bits and ", std::to_string(tensor->dtype.lanes), " lanes; convert it first");
+        tensor->dtype.code, " of ", tensor->dtype.bits, " bits and ", tensor->dtype.lanes,
+        " lanes; convert it first");
   const int32_t ndim = tensor->ndim;
   if (ndim < 0 || static_cast<size_t>(ndim) > io::kMaxFileDims ||
       (ndim > 0 && tensor->shape == nullptr))
     return Status::error(PERSEID_INVALID_ARGUMENT, "expected 0 to 64 dimensions and a shape, got ",
-                         std::to_string(ndim), tensor->shape == nullptr ? " and no shape" : "");
+                         ndim, tensor->shape == nullptr ? " and no shape" : "");
   source->shape.assign(tensor->shape, tensor->shape + ndim);
   for (const int64_t size : source->shape)
     if (size < 0)
@@ -154,7 +156,7 @@ Status source_of(const DLTensor* tensor, io::SourceTensor* source) {
   const std::optional<uint64_t> bytes = io::dense_bytes(source->shape, source->type.bytes);
   if (!bytes)
     return Status::error(PERSEID_INVALID_ARGUMENT, "the shape ", io::text_of(source->shape),
-                         " has more bytes than 64 bits can count");
+                         " has more than 2^63 - 1 bytes");
   if (tensor->strides == nullptr)
     source->stride = io::row_major_strides(source->shape);
   else
@@ -169,10 +171,10 @@ Status source_of(const DLTensor* tensor, io::SourceTensor* source) {
         __builtin_add_overflow(reach, extent, &reach))
       return Status::error(PERSEID_INVALID_ARGUMENT, "the strides ", io::text_of(source->stride),
                            " of the shape ", io::text_of(source->shape),
-                           " lead further than 64 bits can count");
+                           " lead further than 2^63 - 1 bytes");
   }
   if (*bytes > 0 && tensor->data == nullptr)
-    return Status::error(PERSEID_INVALID_ARGUMENT, "has NULL data, but ", std::to_string(*bytes),
+    return Status::error(PERSEID_INVALID_ARGUMENT, "has NULL data, but ", *bytes,
                          " bytes to be written");
   if (*bytes > 0) source->data = static_cast<const std::byte*>(tensor->data) + tensor->byte_offset;
   return {};
@@ -189,8 +191,7 @@ Status layout_of(std::string_view path, std::span<const io::SourceTensor> tensor
                          "expected a name that ends in .npy or .safetensors");
   if (tensors.size() != 1 || !metadata.empty())
     return Status::error(PERSEID_INVALID_ARGUMENT, "npy takes one tensor and no metadata, got ",
-                         std::to_string(tensors.size()), " tensors and ",
-                         std::to_string(metadata.size()),
+                         tensors.size(), " tensors and ", metadata.size(),
                          " metadata entries; write a .safetensors file");
   layout->order = {0};
   return io::npy_header(tensors[0], &layout->header);
@@ -208,10 +209,6 @@ Status write(const char* path, std::span<const io::SourceTensor> tensors,
   return status.ok() ? file.commit() : status;
 }
 
-Status null_argument(const char* name) {
-  return Status::error(PERSEID_INVALID_ARGUMENT, "expected a ", name, ", got NULL");
-}
-
 }  // namespace
 }  // namespace perseid::api
 
@@ -219,8 +216,8 @@ using namespace perseid;
 
 perseid_status perseid_file_open(const char* path, perseid_file_t* file) {
   return api::guarded([&] {
-    if (path == nullptr) return api::null_argument("path");
-    if (file == nullptr) return api::null_argument("place for the file");
+    if (path == nullptr) return api::null_argument("perseid_file_open", "path");
+    if (file == nullptr) return api::null_argument("perseid_file_open", "file");
     *file = nullptr;
     return api::open(path, file);
   });
@@ -230,8 +227,8 @@ void perseid_file_close(perseid_file_t file) { delete file; }
 
 perseid_status perseid_file_count(perseid_file_t file, size_t* count) {
   return api::guarded([&] {
-    if (file == nullptr) return api::null_argument("file");
-    if (count == nullptr) return api::null_argument("place for the count");
+    if (file == nullptr) return api::null_argument("perseid_file_count", "file");
+    if (count == nullptr) return api::null_argument("perseid_file_count", "count");
     *count = file->tensors.size();
     return Status{};
   });
@@ -240,11 +237,10 @@ perseid_status perseid_file_count(perseid_file_t file, size_t* count) {
 perseid_status perseid_file_tensor(perseid_file_t file, size_t index, const char** name,
                                    const DLTensor** tensor) {
   return api::guarded([&] {
-    if (file == nullptr) return api::null_argument("file");
+    if (file == nullptr) return api::null_argument("perseid_file_tensor", "file");
     if (index >= file->tensors.size())
-      return Status::error(PERSEID_INVALID_ARGUMENT, "file ", io::quoted(file->path), " holds ",
-                           std::to_string(file->tensors.size()), " tensors, got the index ",
-                           std::to_string(index));
+      return Status::error(PERSEID_INVALID_ARGUMENT, "file '", file->path, "' holds ",
+                           file->tensors.size(), " tensors, got the index ", index);
     if (name != nullptr) *name = file->index.tensors[index].name.c_str();
     return tensor == nullptr ? Status{} : api::tensor_at(file, index, tensor);
   });
@@ -252,9 +248,9 @@ perseid_status perseid_file_tensor(perseid_file_t file, size_t index, const char
 
 perseid_status perseid_file_find(perseid_file_t file, const char* name, const DLTensor** tensor) {
   return api::guarded([&] {
-    if (file == nullptr) return api::null_argument("file");
-    if (name == nullptr) return api::null_argument("name");
-    if (tensor == nullptr) return api::null_argument("place for the tensor");
+    if (file == nullptr) return api::null_argument("perseid_file_find", "file");
+    if (name == nullptr) return api::null_argument("perseid_file_find", "name");
+    if (tensor == nullptr) return api::null_argument("perseid_file_find", "tensor");
     const io::StoredTensor* found = file->index.find(name);
     if (found == nullptr) return api::no_such_name(file, name);
     return api::tensor_at(file, static_cast<size_t>(found - file->index.tensors.data()), tensor);
@@ -263,9 +259,9 @@ perseid_status perseid_file_find(perseid_file_t file, const char* name, const DL
 
 perseid_status perseid_file_metadata(perseid_file_t file, const char* key, const char** value) {
   return api::guarded([&] {
-    if (file == nullptr) return api::null_argument("file");
-    if (key == nullptr) return api::null_argument("key");
-    if (value == nullptr) return api::null_argument("place for the value");
+    if (file == nullptr) return api::null_argument("perseid_file_metadata", "file");
+    if (key == nullptr) return api::null_argument("perseid_file_metadata", "key");
+    if (value == nullptr) return api::null_argument("perseid_file_metadata", "value");
     const std::string* found = file->index.find_metadata(key);
     *value = found == nullptr ? nullptr : found->c_str();
     return Status{};
@@ -276,21 +272,21 @@ perseid_status perseid_file_write(const char* path, const perseid_named_tensor* 
                                   size_t count, const perseid_key_value* metadata,
                                   size_t metadata_count) {
   return api::guarded([&] {
-    if (path == nullptr) return api::null_argument("path");
-    if (tensors == nullptr && count > 0) return api::null_argument("list of tensors");
-    if (metadata == nullptr && metadata_count > 0) return api::null_argument("list of metadata");
+    if (path == nullptr) return api::null_argument("perseid_file_write", "path");
+    if (tensors == nullptr && count > 0) return api::null_argument("perseid_file_write", "tensors");
+    if (metadata == nullptr && metadata_count > 0)
+      return api::null_argument("perseid_file_write", "metadata");
     std::vector<io::SourceTensor> sources(count);
     for (size_t i = 0; i < count; ++i) {
       if (tensors[i].name != nullptr) sources[i].name = tensors[i].name;
       if (Status status = api::source_of(tensors[i].tensor, &sources[i]); !status.ok())
-        return Status::error(status.code(), "file ", io::quoted(path), ": tensor ",
-                             std::to_string(i), " (", io::quoted(sources[i].name), ") ",
-                             status.message());
+        return Status::error(status.code(), "file '", path, "': tensor ", i, " (",
+                             io::quoted(sources[i].name), ") ", status.sentence());
     }
     api::Metadata pairs(metadata_count);
     for (size_t i = 0; i < metadata_count; ++i) {
       if (metadata[i].key == nullptr || metadata[i].value == nullptr)
-        return api::null_argument("key and a value in every metadata entry");
+        return api::null_argument("perseid_file_write", "a metadata key or value");
       pairs[i] = {metadata[i].key, metadata[i].value};
     }
     const Status status = api::write(path, sources, pairs);
