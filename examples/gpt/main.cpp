@@ -1,0 +1,117 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Trains a small GPT: reads the text, runs the steps, and shows what was learnt.
+#include <csignal>
+#include <cstdio>
+#include <exception>
+
+#include "options.hpp"
+#include "problems.hpp"
+#include "progress.hpp"
+#include "sampler.hpp"
+#include "trainer.hpp"
+
+namespace gpt {
+namespace {
+
+constexpr int64_t kValidationSequences = 256;
+constexpr int kExitInterrupted = 130;
+
+volatile std::sig_atomic_t interrupted = 0;
+
+// Asks the loop to stop after its step. A second signal ends the program at once.
+void on_signal(int number) {
+  interrupted = 1;
+  std::signal(number, SIG_DFL);
+}
+
+void introduce(const Options& options, const Machine& machine, const Data& data) {
+  const Config& model = options.recipe.model;
+  std::printf("text   %lld bytes, the last tenth for validation\n",
+              static_cast<long long>(data.size()));
+  std::printf("model  %.2f million parameters: %lld layers, width %lld, %lld heads, context %lld\n",
+              static_cast<double>(Cut(model).size) * 1e-6, static_cast<long long>(model.layers),
+              static_cast<long long>(model.width), static_cast<long long>(model.heads),
+              static_cast<long long>(model.context));
+  std::printf("run    %s on %d threads, %lld sequences a step, seed %llu\n", options.dtype.c_str(),
+              machine.threads.workers(), static_cast<long long>(model.batch),
+              static_cast<unsigned long long>(options.recipe.seed));
+  std::fflush(stdout);
+}
+
+// Whether all steps were done; false: a signal came first.
+template <class T>
+bool run_steps(Trainer<T>& trainer, const Options& options) {
+  Progress progress(options.quiet, options.recipe.model.tokens());
+  StepEstimate estimate(options.seconds);
+  while (interrupted == 0 &&
+         (trainer.recipe().steps == 0 || trainer.steps_done() < trainer.recipe().steps)) {
+    const double loss = trainer.step();
+    if (trainer.recipe().steps == 0) trainer.set_steps(estimate.after_step(trainer.steps_done()));
+    progress.step(trainer.steps_done(), trainer.recipe().steps, loss);
+  }
+  progress.finish();
+  return interrupted == 0;
+}
+
+template <class T>
+int run(const Options& options) {
+  const Config& config = options.recipe.model;
+  const Data data(options.text.empty() ? read_tree(PERSEID_SOURCE_DIR) : read_text(options.text),
+                  config.context);
+  Machine machine(options.threads);
+  Trainer<T> trainer(machine, options.recipe, data);
+  if (!options.resume.empty()) trainer.load(options.resume);
+  if (!options.problems_out.empty()) write_problems(options.problems_out, config, options.dtype);
+  introduce(options, machine, data);
+
+  const double before = trainer.validate(kValidationSequences);
+  const bool all_done = run_steps(trainer, options);
+  if (!all_done || !options.checkpoint.empty()) {
+    const std::string path = options.checkpoint.empty() ? kInterrupted : options.checkpoint;
+    trainer.save(path);
+    std::printf("saved  %s after %lld steps\n", path.c_str(),
+                static_cast<long long>(trainer.steps_done()));
+    if (!all_done) {
+      std::printf("Go on with: perseid-gpt%s%s --resume %s\n", options.text.empty() ? "" : " ",
+                  options.text.c_str(), path.c_str());
+      return kExitInterrupted;
+    }
+  }
+
+  const double after = trainer.validate(kValidationSequences);
+  std::printf("\nvalidation loss   %.3f bits per byte before, %.3f after %lld steps\n", before,
+              after, static_cast<long long>(trainer.steps_done()));
+  if (options.sample > 0) {
+    Sampler<T> sampler(machine, config, options.temperature);
+    const std::string text =
+        sampler.sample(trainer.weights(), options.prompt, options.sample, options.recipe.seed);
+    std::printf("\na sample, at temperature %g:\n----\n%s\n----\n", options.temperature,
+                printable(options.prompt + text).c_str());
+  }
+  return 0;
+}
+
+int main(int argc, char** argv) {
+  try {
+    int exit_code = 0;
+    const auto options = parse_options(argc, argv, exit_code);
+    if (!options) return exit_code;
+    std::signal(SIGINT, on_signal);
+    std::signal(SIGTERM, on_signal);
+    if (options->dtype == "bf16") return run<BFloat16>(*options);
+    if (options->dtype == "f64") return run<double>(*options);
+    return run<float>(*options);
+  } catch (const perseid::Error& error) {
+    std::fprintf(stderr, "perseid-gpt: %s\n", error.what());
+    return error.status() == PERSEID_UNSUPPORTED ? 3 : 2;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "perseid-gpt: %s\n", error.what());
+    return 2;
+  }
+}
+
+}  // namespace
+}  // namespace gpt
+
+int main(int argc, char** argv) { return gpt::main(argc, argv); }

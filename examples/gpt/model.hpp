@@ -1,0 +1,111 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The network: bytes in, the loss of predicting each byte's successor out, and gradients back.
+//
+//   x = embedding[token]
+//   for each layer:
+//     q, k, v = rotate(norm(x) W_qkv)         rotary positions on q and k
+//     x = x + attention(q, k, v) W_projection causal
+//     x = x + gelu(norm(x) W_up) W_down
+//   loss = mean over rows of -log_softmax(norm(x) W_head)[next token]
+//
+// Every matmul, attention and softmax is a plan of the library, made once; the rest are the loops
+// of elementwise.hpp.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "elementwise.hpp"
+#include "linear.hpp"
+
+namespace gpt {
+
+// Which dropout masks are drawn: a training step has its own, and every layer of it.
+struct Draw {
+  uint64_t seed = 0;
+  uint64_t step = 0;
+};
+
+template <class T>
+class Model {
+ public:
+  using R = Real<T>;
+  enum class Use { kTraining, kInference };
+
+  // Plans and memory for `batch` sequences of the configuration's context.
+  Model(Machine& machine, const Config& config, int64_t batch, Use use);
+
+  // Runs tokens [batch, context]; `draw` is that of dropout, if there is any.
+  void forward(const Weights<T>& weights, const uint8_t* tokens, Draw draw = {});
+  // The mean of -ln p(target) over the rows of the last forward: all, or the first `count`.
+  double loss(const uint8_t* targets) const { return loss(targets, rows_); }
+  double loss(const uint8_t* targets, int64_t count) const;
+  // The gradient of that loss. The model must be for training, and the last forward with the same
+  // weights, tokens and dropout.
+  void backward(const Weights<T>& weights, const uint8_t* tokens, const uint8_t* targets,
+                R* gradient, Draw draw = {});
+
+  // ln p(next byte), [batch * context, 256], of the last forward.
+  const R* log_probabilities() const { return log_probabilities_.data(); }
+  int64_t rows() const { return rows_; }
+
+ private:
+  static constexpr bool kRounds = !std::is_same_v<T, R>;
+
+  // What forward leaves for backward. Inference uses one for all layers.
+  struct Layer {
+    Buffer<R> input, middle;              // residual stream [rows, width]
+    Buffer<R> input_scale, middle_scale;  // of the norms [rows]
+    Buffer<T> input_norm, middle_norm;    // [rows, width]
+    Buffer<T> qkv;                        // [rows, 3 width]
+    Buffer<T> attended;                   // [rows, width]
+    Buffer<R> lse;                        // [batch, heads, context]
+    Buffer<T> up, gelu;                   // [rows, 4 width]
+  };
+
+  Layer& layer(int64_t index) { return layers_[training_ ? static_cast<size_t>(index) : 0]; }
+  // grad_stream_ in T, as norm_backward left it.
+  T* grad_rounded() const {
+    if constexpr (kRounds) {
+      return grad_stream_rounded_.data();
+    } else {
+      return grad_stream_.data();
+    }
+  }
+  perseid::Tensor heads(const T* rows, int64_t stride, int64_t offset) const;
+  void attend(Layer& at, Draw draw);
+  void attend_backward(Layer& at, Draw draw);
+  void layer_forward(const T* weights, const LayerMatrices& matrices, Layer& at, R* output,
+                     Draw draw);
+  void layer_backward(const T* weights, const LayerMatrices& matrices, Layer& at, R* gradient,
+                      Draw draw);
+
+  Machine& machine_;
+  Config config_;
+  int64_t batch_, rows_;
+  bool training_;
+  Cut cut_;
+
+  Linear<T> qkv_, projection_, up_, down_, head_;
+  perseid::Attention attention_;
+  perseid::Softmax log_softmax_, log_softmax_backward_;
+  RotaryTable<R> rotary_;
+
+  std::vector<Layer> layers_;
+  Buffer<R> output_, output_scale_;
+  Buffer<T> output_norm_;
+  Buffer<R> log_probabilities_;  // [rows, 256]
+
+  // Gradients on their way back (training).
+  Buffer<R> grad_log_probabilities_;
+  Buffer<T> grad_logits_;
+  Buffer<R> grad_stream_;          // of the residual stream [rows, width]
+  Buffer<T> grad_stream_rounded_;  // the same in T; unused where T is R
+  Buffer<T> grad_branch_;          // of a branch's input or output [rows, width]
+  Buffer<T> grad_qkv_;             // [rows, 3 width]
+  Buffer<T> grad_hidden_;          // [rows, 4 width]
+};
+
+}  // namespace gpt

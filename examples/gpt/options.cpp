@@ -1,0 +1,74 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "options.hpp"
+
+#include <CLI/CLI.hpp>
+
+namespace gpt {
+
+std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
+  Options options;
+  Recipe& recipe = options.recipe;
+  std::string device = "cpu";
+  CLI::App app(
+      "Trains a small GPT on the bytes of a text, by Perseid's kernels.\n"
+      "Ctrl-C saves a checkpoint that --resume continues bit for bit.\n\n"
+      "example: perseid-gpt book.txt --seconds 300 --checkpoint book.safetensors\n",
+      "perseid-gpt");
+  app.add_option("file", options.text, "text to learn (default: the repository's own)");
+  auto* steps = app.add_option("--steps", recipe.steps, "training steps")
+                    ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  app.add_option("--seconds", options.seconds,
+                 "train for about so long: the speed of the first steps decides how many there are")
+      ->capture_default_str()
+      ->check(CLI::Range(1.0, 1e9))
+      ->excludes(steps);
+  app.add_option("--threads", options.threads, "threads (0: one for each CPU)")
+      ->check(CLI::Range(0, 4096));
+  app.add_option("--device", device, "cpu")->check(CLI::IsMember({"cpu"}));
+  app.add_option("--checkpoint", options.checkpoint,
+                 "where to write the trained model, a .safetensors file (on Ctrl-C: " +
+                     std::string(kInterrupted) + " if not given)");
+  auto* resume = app.add_option("--resume", options.resume, "go on from this checkpoint");
+  app.add_option("--sample", options.sample, "bytes to write at the end")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
+  app.add_option("--prompt", options.prompt, "what the sample continues");
+  app.add_option("--temperature", options.temperature, "of the sample")
+      ->capture_default_str()
+      ->check(CLI::Range(0.01, 100.0));
+  app.add_option("--problems-out", options.problems_out,
+                 "write the operations used, for perseid bench --problems");
+  app.add_flag("--quiet", options.quiet, "no progress");
+
+  const auto fixed = [&](CLI::Option* option) { option->capture_default_str()->excludes(resume); };
+  fixed(app.add_option("--seed", recipe.seed, "of all random numbers"));
+  fixed(app.add_option("--dtype", options.dtype, "f32, bf16 or f64")
+            ->check(CLI::IsMember({"f32", "bf16", "f64"})));
+  fixed(app.add_option("--layers", recipe.model.layers, "layers"));
+  fixed(app.add_option("--width", recipe.model.width, "width of the residual stream"));
+  fixed(app.add_option("--heads", recipe.model.heads, "attention heads"));
+  fixed(app.add_option("--context", recipe.model.context, "bytes of a sequence"));
+  fixed(app.add_option("--batch", recipe.model.batch, "sequences of a step"));
+  fixed(app.add_option("--dropout", recipe.model.dropout, "of attention, while training"));
+  fixed(app.add_option("--learning-rate", recipe.learning_rate, "the highest"));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    exit_code = app.exit(error) == 0 ? 0 : 2;
+    return std::nullopt;
+  }
+
+  if (!options.resume.empty()) {
+    const int64_t asked = recipe.steps;
+    SavedRun run = read_saved_run(options.resume);
+    recipe = run.recipe;
+    if (asked != 0) recipe.steps = asked;
+    options.dtype = run.dtype;
+  }
+  check(recipe.model);
+  if (options.prompt.empty()) options.prompt = "\n";
+  return options;
+}
+
+}  // namespace gpt

@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The command line of the example.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "trainer.hpp"
+
+namespace gpt {
+
+struct Options {
+  std::string text;  // empty: the repository's own
+  Recipe recipe;
+  std::string dtype = "f32";
+  double seconds = 60;  // where neither the command line nor a checkpoint fixes the steps
+  int32_t threads = 0;
+  std::string checkpoint;  // written at the end; on Ctrl-C always, to kInterrupted if empty
+  std::string resume;
+  int64_t sample = 400;
+  double temperature = 0.7;
+  std::string prompt = "\n";
+  std::string problems_out;
+  bool quiet = false;
+};
+inline constexpr const char* kInterrupted = "gpt.safetensors";
+
+// Reads the arguments, and where there is something to resume, its recipe. Nothing: the program is
+// done (help was asked for, or an argument is wrong; the words are printed), with `exit_code`.
+std::optional<Options> parse_options(int argc, char** argv, int& exit_code);
+
+}  // namespace gpt

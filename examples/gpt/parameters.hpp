@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The model's shape and its weights: one array, cut into named matrices. Gradients and the
+// optimizer's moments are arrays of the same cut.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "elementwise.hpp"
+#include "threads.hpp"
+#include "types.hpp"
+
+namespace gpt {
+
+inline constexpr int64_t kVocabulary = 256;  // a token is a byte
+
+struct Config {
+  int64_t layers = 4;
+  int64_t width = 256;
+  int64_t heads = 4;
+  int64_t context = 128;
+  int64_t batch = 8;   // sequences in a training step
+  double dropout = 0;  // of attention, while training
+
+  int64_t head_dim() const { return width / heads; }
+  int64_t tokens() const { return batch * context; }
+};
+
+// Throws perseid::Error, with a sentence, where a number is out of range.
+void check(const Config& config);
+
+struct Matrix {
+  std::string name;
+  int64_t rows = 0;     // inputs
+  int64_t columns = 0;  // outputs
+  int64_t offset = 0;   // of the first element in the array
+  double spread = 0;    // standard deviation to begin with
+};
+
+struct LayerMatrices {
+  Matrix qkv, projection, up, down;
+};
+
+struct Cut {
+  explicit Cut(const Config& config);
+  std::vector<Matrix> all() const;  // in the order of the array
+
+  Matrix embedding;
+  std::vector<LayerMatrices> layers;
+  Matrix head;
+  int64_t size = 0;
+};
+
+// Fills `weights` with normal numbers drawn from (seed, index).
+template <class R>
+void initialise(Threads& threads, const Cut& cut, uint64_t seed, R* weights);
+
+// The weights in Real<T>, which the optimizer moves, and rounded to T, which the matmuls read.
+template <class T>
+class Weights {
+ public:
+  explicit Weights(int64_t size) : real_(size) {
+    if constexpr (!kSame) rounded_ = Buffer<T>(size);
+  }
+  Real<T>* real() const { return real_.data(); }
+  const T* rounded() const {
+    if constexpr (kSame) {
+      return real_.data();
+    } else {
+      return rounded_.data();
+    }
+  }
+  int64_t size() const { return real_.size(); }
+  // To be called after every change of real().
+  void round(Threads& threads) {
+    if constexpr (!kSame) convert(threads, real_.data(), size(), rounded_.data());
+  }
+
+ private:
+  static constexpr bool kSame = std::is_same_v<T, Real<T>>;
+  Buffer<Real<T>> real_;
+  Buffer<T> rounded_;
+};
+
+// A well-mixed 64-bit number for every (seed, index): random numbers without a state to keep.
+uint64_t random_bits(uint64_t seed, uint64_t index);
+// In [0, 1).
+double random_uniform(uint64_t seed, uint64_t index);
+
+}  // namespace gpt

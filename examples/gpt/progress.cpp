@@ -1,0 +1,53 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "progress.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace gpt {
+
+Progress::Progress(bool quiet, int64_t tokens_per_step)
+    : quiet_(quiet), live_(isatty(STDERR_FILENO) != 0), tokens_per_step_(tokens_per_step) {}
+
+void Progress::step(int64_t done, int64_t steps, double bits_per_byte) {
+  ++seen_;
+  const double keep = std::min(0.95, 1 - 1 / static_cast<double>(seen_));
+  loss_ = keep * loss_ + (1 - keep) * bits_per_byte;
+  const double interval = live_ ? 0.1 : 5.0;
+  if (quiet_ || clock_.seconds() - shown_at_ < interval) return;
+  print(done, steps);
+}
+
+void Progress::print(int64_t done, int64_t steps) {
+  shown_at_ = clock_.seconds();
+  const double rate = static_cast<double>(seen_) / shown_at_;  // steps per second
+  std::fprintf(stderr, "%sstep %lld", live_ ? "\r\033[K" : "", static_cast<long long>(done));
+  if (steps > 0) std::fprintf(stderr, " of %lld", static_cast<long long>(steps));
+  std::fprintf(stderr, "   loss %.3f bits/byte   %.0f tokens/s", loss_,
+               rate * static_cast<double>(tokens_per_step_));
+  if (steps > 0) std::fprintf(stderr, "   %.0f s left", static_cast<double>(steps - done) / rate);
+  std::fprintf(stderr, live_ ? "" : "\n");
+  std::fflush(stderr);
+}
+
+void Progress::finish() {
+  if (!quiet_ && live_ && seen_ > 0) std::fprintf(stderr, "\r\033[K");
+}
+
+int64_t StepEstimate::after_step(int64_t done) {
+  constexpr size_t kEnough = 12;
+  const double now = clock_.seconds();
+  durations_.push_back(now - last_);
+  last_ = now;
+  if (durations_.size() < kEnough && now < seconds_ / 4) return 0;
+  // The median: the first steps touch their memory for the first time, and others may be disturbed.
+  const auto middle = durations_.begin() + static_cast<std::ptrdiff_t>(durations_.size() / 2);
+  std::ranges::nth_element(durations_, middle);
+  return done + std::max<int64_t>(1, std::llround((seconds_ - now) / *middle));
+}
+
+}  // namespace gpt

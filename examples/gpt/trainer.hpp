@@ -1,0 +1,68 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// A training run: everything that a step changes, and everything that decides what it does. Two
+// runs of the same recipe on the same text end with the same bits, whatever the number of threads,
+// and however often they were interrupted and resumed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data.hpp"
+#include "model.hpp"
+#include "optimizer.hpp"
+
+namespace gpt {
+
+// What decides a run. Random numbers come from (seed, step), so they need no state.
+struct Recipe {
+  Config model;
+  double learning_rate = 4e-3;
+  int64_t warm_up = 40;
+  int64_t steps = 0;  // of the whole run; 0: not known yet
+  uint64_t seed = 1;
+};
+
+template <class T>
+class Trainer {
+ public:
+  Trainer(Machine& machine, const Recipe& recipe, const Data& data);
+
+  // One step. Returns the loss on its batch, in bits per byte.
+  double step();
+  // The mean loss on the validation part, bits per byte: of at most `most` sequences, spread
+  // evenly.
+  double validate(int64_t most);
+
+  int64_t steps_done() const { return steps_done_; }
+  const Recipe& recipe() const { return recipe_; }
+  void set_steps(int64_t steps) { recipe_.steps = steps; }
+  const Weights<T>& weights() const { return weights_; }
+
+  // Writes everything to a safetensors file; load() reads it back into a trainer of the same
+  // recipe.
+  void save(const std::string& path) const;
+  void load(const std::string& path);
+
+ private:
+  Machine& machine_;
+  Recipe recipe_;
+  const Data& data_;
+  Cut cut_;
+  Weights<T> weights_;
+  Buffer<Real<T>> gradient_;
+  AdamW<Real<T>> optimizer_;
+  Model<T> model_, validation_model_;
+  std::vector<uint8_t> tokens_, targets_;
+  int64_t steps_done_ = 0;
+};
+
+// What load() needs to be given a trainer for: the recipe and the dtype that a file was saved with.
+struct SavedRun {
+  Recipe recipe;
+  std::string dtype;
+};
+SavedRun read_saved_run(const std::string& path);
+
+}  // namespace gpt
