@@ -6,6 +6,7 @@
 //
 // An ISA header gives, in perseid::cpu::PERSEID_ISA:
 //   F32, F64        vectors of float and double, with the operations listed in isa_scalar.hpp
+//   U64             what the random bits of dropout.hpp need
 //   F32Dot, F64Dot  the multiply-add of micro_gemm.hpp, with the tile of C that suits the registers
 //   Bf16Dot         the same for pairs of bf16, where kHasBf16Dot
 #pragma once

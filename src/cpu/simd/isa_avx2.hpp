@@ -227,6 +227,21 @@ struct F64 {
   }
 };
 
+struct U64 {
+  using Reg = __m256i;
+  static constexpr int kLanes = 4;
+  static PERSEID_INLINE Reg load(const uint64_t* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  }
+  static PERSEID_INLINE void store(uint64_t* p, Reg a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a);
+  }
+  static PERSEID_INLINE Reg set1(uint64_t x) { return _mm256_set1_epi64x(static_cast<int64_t>(x)); }
+  static PERSEID_INLINE Reg multiply_low(Reg a, Reg b) { return _mm256_mul_epu32(a, b); }
+  static PERSEID_INLINE Reg high(Reg a) { return _mm256_srli_epi64(a, 32); }
+  static PERSEID_INLINE Reg exclusive_or(Reg a, Reg b) { return _mm256_xor_si256(a, b); }
+};
+
 // 12 accumulators, 2 vectors of B and a broadcast of A: 15 of 16 registers.
 struct F32Dot {
   using Vector = F32;

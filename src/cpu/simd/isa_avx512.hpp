@@ -195,6 +195,17 @@ struct F64 {
   }
 };
 
+struct U64 {
+  using Reg = __m512i;
+  static constexpr int kLanes = 8;
+  static PERSEID_INLINE Reg load(const uint64_t* p) { return _mm512_loadu_si512(p); }
+  static PERSEID_INLINE void store(uint64_t* p, Reg a) { _mm512_storeu_si512(p, a); }
+  static PERSEID_INLINE Reg set1(uint64_t x) { return _mm512_set1_epi64(static_cast<int64_t>(x)); }
+  static PERSEID_INLINE Reg multiply_low(Reg a, Reg b) { return _mm512_mul_epu32(a, b); }
+  static PERSEID_INLINE Reg high(Reg a) { return _mm512_srli_epi64(a, 32); }
+  static PERSEID_INLINE Reg exclusive_or(Reg a, Reg b) { return _mm512_xor_si512(a, b); }
+};
+
 // 24 accumulators, 4 vectors of B and a broadcast of A: 29 of 32 registers.
 struct F32Dot {
   using Vector = F32;

@@ -173,6 +173,19 @@ struct F64 {
   }
 };
 
+struct U64 {
+  using Reg = uint64x2_t;
+  static constexpr int kLanes = 2;
+  static PERSEID_INLINE Reg load(const uint64_t* p) { return vld1q_u64(p); }
+  static PERSEID_INLINE void store(uint64_t* p, Reg a) { vst1q_u64(p, a); }
+  static PERSEID_INLINE Reg set1(uint64_t x) { return vdupq_n_u64(x); }
+  static PERSEID_INLINE Reg multiply_low(Reg a, Reg b) {
+    return vmull_u32(vmovn_u64(a), vmovn_u64(b));
+  }
+  static PERSEID_INLINE Reg high(Reg a) { return vshrq_n_u64(a, 32); }
+  static PERSEID_INLINE Reg exclusive_or(Reg a, Reg b) { return veorq_u64(a, b); }
+};
+
 // 24 accumulators, 4 vectors of B and a broadcast of A: 29 of 32 registers.
 template <class V>
 struct NeonDot {

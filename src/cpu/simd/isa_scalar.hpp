@@ -74,6 +74,21 @@ struct OneLane {
 struct F32 : OneLane<float> {};
 struct F64 : OneLane<double> {};
 
+// What Philox needs: 64-bit lanes; multiply_low takes the low half of each, high moves the high
+// half down.
+struct U64 {
+  using Reg = uint64_t;
+  static constexpr int kLanes = 1;
+  static PERSEID_INLINE Reg load(const uint64_t* p) { return *p; }
+  static PERSEID_INLINE void store(uint64_t* p, Reg a) { *p = a; }
+  static PERSEID_INLINE Reg set1(uint64_t x) { return x; }
+  static PERSEID_INLINE Reg multiply_low(Reg a, Reg b) {
+    return (a & 0xffffffffu) * (b & 0xffffffffu);
+  }
+  static PERSEID_INLINE Reg high(Reg a) { return a >> 32; }
+  static PERSEID_INLINE Reg exclusive_or(Reg a, Reg b) { return a ^ b; }
+};
+
 template <class V>
 struct OneLaneDot {
   using Vector = V;

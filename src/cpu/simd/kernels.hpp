@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cpu/kernel_table.hpp"
+#include "cpu/simd/dropout.hpp"
 #include "cpu/simd/micro_gemm.hpp"
 #include "cpu/simd/pack.hpp"
 #include "cpu/simd/vector_math.hpp"
@@ -29,7 +30,7 @@ const KernelTable& table() {
       .attention_decode = nullptr,
       .matmul_workspace = nullptr,
       .matmul = nullptr,
-      .dropout_mask = nullptr,
+      .dropout_mask = &dropout_mask,
       .peak_f32 = nullptr,
       .peak_bf16 = nullptr,
       .peak_f64 = nullptr,
