@@ -14,23 +14,29 @@ struct DropoutWords {
   alignas(64) uint64_t word[4][32];
 };
 
+// Where the lane stands in the first word of the counter.
+struct LaneBits {
+  alignas(64) uint64_t of[32] = {};
+  constexpr LaneBits() {
+    for (uint64_t lane = 0; lane < 32; ++lane) of[lane] = lane << 27;
+  }
+};
+inline constexpr LaneBits kLaneBits;
+
 // Every lane holds 32 bits in 64, so that a product needs no shuffling: what is left in the high
 // half of a word is never read. Two vectors go together, to hide the latency of the products.
 PERSEID_INLINE void dropout_words(const Dropout& dropout, int64_t batch_head, int64_t tile_row,
                                   int64_t tile_column, DropoutWords& out) {
   constexpr int kVectors = U64::kLanes == 1 ? 1 : 2;
+  const PhiloxBlock counter = dropout_counter(dropout, batch_head, tile_row, tile_column, 0);
   for (int lane = 0; lane < 32; lane += kVectors * U64::kLanes) {
     U64::Reg word[kVectors][4];
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
-      uint64_t first[U64::kLanes];
-      for (int i = 0; i < U64::kLanes; ++i)
-        first[i] = dropout_counter(dropout, batch_head, tile_row, tile_column,
-                                   static_cast<uint32_t>(lane + v * U64::kLanes + i))
-                       .word[0];
-      const PhiloxBlock rest = dropout_counter(dropout, batch_head, tile_row, tile_column, 0);
-      word[v][0] = U64::load(first);
-      for (int w = 1; w < 4; ++w) word[v][w] = U64::set1(rest.word[w]);
+      word[v][0] = U64::exclusive_or(U64::load(kLaneBits.of + lane + v * U64::kLanes),
+                                     U64::set1(counter.word[0]));
+#pragma GCC unroll 4
+      for (int w = 1; w < 4; ++w) word[v][w] = U64::set1(counter.word[w]);
     }
     uint32_t key0 = static_cast<uint32_t>(dropout.seed);
     uint32_t key1 = static_cast<uint32_t>(dropout.seed >> 32);
@@ -49,8 +55,10 @@ PERSEID_INLINE void dropout_words(const Dropout& dropout, int64_t batch_head, in
       key1 += kPhiloxWeyl1;
     }
 #pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v)
+    for (int v = 0; v < kVectors; ++v) {
+#pragma GCC unroll 4
       for (int w = 0; w < 4; ++w) U64::store(out.word[w] + lane + v * U64::kLanes, word[v][w]);
+    }
   }
 }
 
