@@ -3,11 +3,13 @@
 // With p the probabilities of a row (attention_rows.hpp), d what dropout multiplies them by (0 or
 // 256 / threshold), and v the values:
 //
-//   out        = sum_j p_j d_j v_j
-//   grad_score = p_j * (grad_p_j - sum_k p_k grad_p_k + grad_lse)    grad_p_j = d_j * grad_out .
-//   v_j grad_query = scale * sum_j grad_score_j key_j        grad_key   = scale * sum_i
-//   grad_score_i query_i grad_value = sum_i p_i d_i grad_out_i                grad_bias  = sum of
-//   grad_score
+//   out_i         = sum_j p_ij d_ij v_j
+//   grad_p_ij     = d_ij * (grad_out_i . v_j)
+//   grad_score_ij = p_ij * (grad_p_ij - sum_k p_ik grad_p_ik + grad_lse_i)
+//   grad_query_i  = scale * sum_j grad_score_ij key_j
+//   grad_key_j    = scale * sum_i grad_score_ij query_i
+//   grad_value_j  = sum_i p_ij d_ij grad_out_i
+//   grad_bias     = sum of grad_score over what reads the same bias
 //
 // Backward computes the probabilities again rather than take them from out and lse.
 #include <algorithm>
