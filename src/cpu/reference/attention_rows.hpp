@@ -76,9 +76,8 @@ struct RowBlock {
   double* grad_value;  // [kv_len, value_dim]
   Lanes* grad_bias;    // [kv_len]
   Lanes lse{};
-  int64_t rows = 0;  // lanes in use
-  int64_t begin = 0,
-          end = 0;  // keys that some row may see; what the arrays hold elsewhere is stale
+  int64_t rows = 0;            // lanes in use
+  int64_t begin = 0, end = 0;  // keys that some row may see; the arrays are stale elsewhere
 
   RowBlock(const AttentionProblem& problem, bool backward, Arena& arena) {
     narrow = arena.take<double>(max(problem.head_dim, problem.value_dim));
