@@ -1,0 +1,252 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "harness/check.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace perseid::harness {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// From here on the naive error is a maximum over enough elements.
+constexpr size_t kManyElements = 4096;
+
+void complain(CheckResult& result, const std::string& sentence) {
+  result.passed = false;
+  result.complaint += (result.complaint.empty() ? "" : "; ") + sentence;
+}
+
+// Rows of packed tensors that no sequence has are nobody's: they are taken out of a comparison.
+std::vector<double> of_sequences(const Problem& problem, const OperandSpec& spec,
+                                 std::vector<double> values) {
+  const std::string_view name = spec.name;
+  if (problem.op != Op::kAttention || !problem.ragged() || name == "grad_bias") return values;
+  const bool of_keys = name == "grad_key" || name == "grad_value";
+  const int64_t end = of_keys ? problem.cu_seqlens_kv.back() : problem.cu_seqlens_q.back();
+  const size_t dim = name == "lse" || problem.layout.value == PERSEID_BHSD ? 1 : 0;
+  int64_t inner = 1;
+  for (size_t i = dim + 1; i < spec.shape.size(); ++i) inner *= spec.shape[i];
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (static_cast<int64_t>(i) / inner % spec.shape[dim] >= end) values[i] = 0;
+  }
+  return values;
+}
+
+bool same(const std::vector<double>& a, const std::vector<double>& b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (!(a[i] == b[i] && std::signbit(a[i]) == std::signbit(b[i])) &&
+        !(std::isnan(a[i]) && std::isnan(b[i])))
+      return false;
+  }
+  return true;
+}
+
+std::vector<double> dropout_mask(const Context& context, const Problem& problem) {
+  if (problem.dropout <= 0) return {};
+  const Array mask(u8, {problem.batch, problem.heads, problem.longest_q(), problem.longest_kv()});
+  fill_dropout_mask(context, problem.dropout, problem.seed, problem.offset, mask.tensor());
+  return mask.values();
+}
+
+Outcome run(const Context& context, perseid_plan_t plan, const Problem& problem,
+            const Operands& operands, std::string* damage) {
+  for (Direction direction : {Direction::kForward, Direction::kBackward}) {
+    if (direction == Direction::kBackward && !problem.has_backward()) break;
+    const Call call(context, plan, problem, direction, operands);
+    const Outcome outcome = outcome_of(call.execute());
+    if (call.workspace_damaged()) *damage = "the workspace";
+    if (!outcome.ok()) return outcome;
+  }
+  return {};
+}
+
+}  // namespace
+
+double largest_error(const std::vector<double>& values, const std::vector<double>& reference,
+                     DType dtype) {
+  double most = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double value = values[i], exact = reference[i];
+    if (value == exact || (std::isnan(value) && std::isnan(exact))) continue;
+    if (std::isinf(value) && round_to(dtype, exact) == value) continue;
+    const double error = std::fabs(value - exact);
+    most = std::max(most, std::isfinite(error) ? error : kInfinity);
+  }
+  return most;
+}
+
+double error_limit(const Estimate& naive, const std::vector<double>& reference, DType dtype,
+                   DType working) {
+  double rounding = 0, largest = 0;
+  const double step = round_to(dtype, 0.3);
+  for (double exact : reference) {
+    if (!std::isfinite(exact)) continue;
+    const double start = round_to(dtype, exact);
+    const double back = round_to(dtype, round_to(dtype, start + step) - step);
+    if (std::isfinite(start)) rounding = std::max(rounding, std::fabs(back - start));
+    largest = std::max(largest, std::fabs(exact));
+  }
+  double limit = 2 * largest_error(naive.value, reference, dtype) + 2 * rounding;
+  if (reference.size() < kManyElements || working == f64) {
+    const double units = working == f64 ? 8 : working == f32 ? 4 : 2;
+    const double smallest = working == f16 || dtype == f16 ? 0x1p-22 : 0;
+    limit =
+        std::max(limit, units * unit_roundoff(working) * naive.magnitude +
+                            2 * unit_roundoff(dtype) * largest + smallest * (1 + naive.magnitude));
+  }
+  return limit;
+}
+
+Problem exact_problem(const Problem& problem) {
+  Problem exact = problem;
+  exact.dtype.value = PERSEID_F64;
+  exact.output_dtype.value = exact.bias_dtype.value = 0;
+  exact.impl = "cpu:reference";
+  exact.strides.value = 0;
+  exact.misalign = 0;
+  exact.in_place = false;
+  exact.fault.clear();
+  return exact;
+}
+
+Outcome run_reference(const Context& context, const Problem& problem, Operands& exact) {
+  const Problem formula = exact_problem(problem);
+  PlanHandle plan;
+  Outcome outcome = make_plan(context, formula, plan);
+  std::string damage;
+  if (outcome.ok()) outcome = run(context, plan.get(), formula, exact, &damage);
+  return outcome;
+}
+
+void Checker::check_mask(const Problem& problem, const Operands& operands,
+                         CheckResult& result) const {
+  const std::vector<double> mask = operands.find("mask")->values();
+  const auto count = static_cast<double>(mask.size());
+  double kept = 0;
+  for (double value : mask) {
+    if (value != 0 && value != 1) return complain(result, "the mask holds values but 0 and 1");
+    kept += value;
+  }
+  const double share = std::clamp(std::floor(256 * (1 - problem.dropout) + 0.5), 1.0, 256.0) / 256;
+  const double deviation = std::sqrt(count * share * (1 - share));
+  // Six standard deviations: once in 10^9 masks by chance.
+  result.outputs.push_back({"mask", std::fabs(kept - count * share), 6 * deviation + 1});
+  if (!result.outputs.back().ok())
+    complain(result, fmt::format("{} of {} kept, expected about {}", kept, count, count * share));
+}
+
+void Checker::compare(const Problem& problem, const Operands& operands, const Operands& again,
+                      Operands& exact, CheckResult& result) const {
+  if (problem.op == Op::kAttention && !lengths_fit(problem))
+    return complain(result, "wrong sequence lengths were accepted");
+  if (problem.op != Op::kDropoutMask) {
+    if (const Outcome reference = run_reference(context_, problem, exact); !reference.ok())
+      return complain(result, "the reference refused: " + reference.sentence);
+  }
+  const Problem formula = exact_problem(problem);
+  const Estimates estimates =
+      problem.op == Op::kDropoutMask
+          ? Estimates()
+          : naive(problem, exact,
+                  problem.op == Op::kAttention ? dropout_mask(context_, problem)
+                                               : std::vector<double>());
+  for (const OperandSpec& spec : operands_of(problem)) {
+    if (!spec.output) continue;
+    // In place, backward writes over what forward wrote to.
+    if (problem.in_place && !spec.backward && problem.backward &&
+        operands.find(spec.name) == nullptr)
+      continue;
+    const auto values = of_sequences(problem, spec, operands.find(spec.name)->values());
+    if (!same(values, of_sequences(problem, spec, again.find(spec.name)->values())))
+      complain(result, fmt::format("{} depends on the number of threads", spec.name));
+    if (problem.op == Op::kDropoutMask) continue;
+    const auto reference = of_sequences(problem, spec, exact.find(spec.name)->values());
+    const Estimate& estimate = estimates.find(spec.name)->second;
+    const Estimate counted = {of_sequences(problem, spec, estimate.value), estimate.magnitude};
+    result.outputs.push_back({spec.name, largest_error(values, reference, spec.dtype),
+                              error_limit(counted, reference, spec.dtype, working_type(problem))});
+    const OutputCheck& output = result.outputs.back();
+    if (!output.ok())
+      complain(result, fmt::format("{} is off by {:.3g}, more than {:.3g}", spec.name, output.error,
+                                   output.limit));
+  }
+}
+
+void Checker::execute(const Problem& problem, perseid_plan_t plan, CheckResult& result) const {
+  const Operands operands(problem);
+  const bool faulty = !problem.fault.empty();
+  // Before the run: in place, it takes the inputs away.
+  std::optional<Operands> exact;
+  if (!faulty && problem.op != Op::kDropoutMask) exact.emplace(exact_problem(problem), operands);
+  std::string damage;
+  result.outcome = run(context_, plan, problem, operands, &damage);
+  if (damage.empty()) damage = operands.damaged();
+  if (!damage.empty()) complain(result, "wrote outside of the outputs: " + damage);
+  if (!result.outcome.ok() || problem.expect.value != 0) return;
+  if (problem.op == Op::kDropoutMask) return check_mask(problem, operands, result);
+
+  const Operands again(problem);
+  PlanHandle other;
+  result.outcome = make_plan(other_, problem, other);
+  if (result.outcome.ok()) result.outcome = run(other_, other.get(), problem, again, &damage);
+  if (!result.outcome.ok()) return complain(result, "failed with another number of threads");
+  compare(problem, operands, again, *exact, result);
+}
+
+CheckResult Checker::check(const Problem& problem) const {
+  CheckResult result;
+  result.passed = true;
+  result.implementation = problem.impl;
+  const bool refusal = problem.expect.value != 0;
+  PlanHandle plan;
+  result.outcome = make_plan(context_, problem, plan);
+  if (result.outcome.ok()) {
+    if (plan != nullptr) {
+      auto info = detail::sized<perseid_plan_info>();
+      detail::check(perseid_plan_query(plan.get(), &info));
+      result.implementation = info.implementation;
+    }
+    const double bytes = bytes_of(problem);
+    if (bytes <= limit_bytes_) {
+      execute(problem, plan.get(), result);
+    } else if (std::isinf(bytes)) {
+      complain(result, "a plan was made for sizes that no tensor has");
+    } else {
+      result.note = fmt::format("planned only: {:.3g} GB of tensors", bytes / 1e9);
+    }
+  }
+  if (!result.outcome.ok()) {
+    if (result.outcome.sentence.empty())
+      complain(result, fmt::format("the status '{}' came without a sentence",
+                                   perseid_status_string(result.outcome.status)));
+    if (!refusal) complain(result, "a valid problem was refused: " + result.outcome.sentence);
+    if (refusal && result.outcome.status == PERSEID_INTERNAL)
+      complain(result, "a wrong problem met a defect: " + result.outcome.sentence);
+  } else if (refusal && result.note.empty()) {
+    complain(result, "a wrong problem was accepted");
+  }
+  return result;
+}
+
+std::vector<CheckResult> Checker::check_all(const Problem& problem) const {
+  PlanHandle plan;
+  if (problem.impl.empty() && problem.expect.value == 0 &&
+      make_plan(context_, problem, plan).ok() && plan != nullptr) {
+    std::vector<CheckResult> results;
+    for (const std::string& name : implementations_of(plan.get())) {
+      Problem one = problem;
+      one.impl = name;
+      CheckResult result = check(one);
+      if (result.outcome.status != PERSEID_UNSUPPORTED) results.push_back(std::move(result));
+    }
+    return results;
+  }
+  return {check(problem)};
+}
+
+}  // namespace perseid::harness

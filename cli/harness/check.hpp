@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Holds an implementation to the float64 reference.
+//
+// The tolerance rule: for each output, the largest error against float64 is at most
+//   2 * the largest error of the same formula computed naively in the low precision (naive.hpp)
+//   + 2 * max |(ref + 0.3 - 0.3) - ref|, evaluated in the output's type.
+// The naive error is a maximum over the output's elements, and says little where those are few (a
+// single element may be right by luck) or where the naive formula runs in float64 like the
+// reference. There the limit is not below what a few units of roundoff amount to in the sums at
+// hand (Estimate::magnitude).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "harness/launch.hpp"
+#include "harness/naive.hpp"
+
+namespace perseid::harness {
+
+struct OutputCheck {
+  std::string name;
+  double error = 0;
+  double limit = 0;
+  bool ok() const { return error <= limit; }
+};
+
+struct CheckResult {
+  bool passed = false;
+  std::string implementation;  // "" where there is no plan
+  Outcome outcome;             // of the plan, or else of the execution
+  std::string complaint;       // why it did not pass
+  std::string note;            // of what was not looked at
+  std::vector<OutputCheck> outputs;
+};
+
+// The largest |value - reference|. Infinite where one is NaN and the other is not, or where they
+// are unequal infinities; a reference beyond the range of `dtype` may have become infinite.
+double largest_error(const std::vector<double>& values, const std::vector<double>& reference,
+                     DType dtype);
+// By the rule above.
+double error_limit(const Estimate& naive, const std::vector<double>& reference, DType dtype,
+                   DType working);
+
+// Float64 results of a problem by cpu:reference. `exact`: the float64 form of its tensors, whose
+// outputs are filled.
+Outcome run_reference(const Context& context, const Problem& problem, Operands& exact);
+// The float64 form of a problem.
+Problem exact_problem(const Problem& problem);
+
+class Checker {
+ public:
+  // Results of the two contexts must be equal bit for bit, whatever their numbers of threads.
+  // Problems of more than `limit_bytes` are only planned.
+  Checker(const Context& context, const Context& other, double limit_bytes = 1e9)
+      : context_(context), other_(other), limit_bytes_(limit_bytes) {}
+
+  // Of Problem::impl, or of the implementation that the library chooses.
+  CheckResult check(const Problem& problem) const;
+  // Of every implementation that takes the problem, the reference too.
+  std::vector<CheckResult> check_all(const Problem& problem) const;
+
+ private:
+  void execute(const Problem& problem, perseid_plan_t plan, CheckResult& result) const;
+  void check_mask(const Problem& problem, const Operands& operands, CheckResult& result) const;
+  void compare(const Problem& problem, const Operands& operands, const Operands& again,
+               Operands& exact, CheckResult& result) const;
+
+  const Context& context_;
+  const Context& other_;
+  double limit_bytes_;
+};
+
+}  // namespace perseid::harness

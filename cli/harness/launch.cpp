@@ -1,0 +1,300 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "harness/launch.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace perseid::harness {
+namespace {
+
+template <class Struct>
+Struct sized() {
+  Struct value{};
+  value.struct_size = sizeof(Struct);
+  return value;
+}
+
+const char* implementation_of(const Problem& problem) {
+  return problem.impl.empty() ? nullptr : problem.impl.c_str();
+}
+
+perseid_status plan_softmax(const Context& context, const Problem& p, perseid_plan_t* plan) {
+  auto desc = sized<perseid_softmax_desc>();
+  desc.kind = p.log ? PERSEID_LOG_SOFTMAX : PERSEID_SOFTMAX;
+  desc.dtype = p.dtype.value;
+  desc.out_dtype = p.output_dtype.value;
+  desc.ndim = static_cast<int32_t>(p.shape.size());
+  desc.dim = static_cast<int32_t>(p.dim);
+  std::copy_n(p.shape.begin(), std::min<size_t>(p.shape.size(), PERSEID_MAX_DIMS), desc.shape);
+  desc.scale = p.scale;
+  desc.visible = !p.visible.empty();
+  desc.empty_rows = p.empty_rows.value;
+  desc.implementation = implementation_of(p);
+  return perseid_softmax_plan_create(context.get(), &desc, plan);
+}
+
+perseid_status plan_attention(const Context& context, const Problem& p, perseid_plan_t* plan) {
+  auto desc = sized<perseid_attention_desc>();
+  desc.dtype = p.dtype.value;
+  desc.layout = p.layout.value;
+  desc.causal = p.causal.value;
+  desc.batch = p.batch;
+  desc.heads = p.heads;
+  desc.kv_heads = p.kv_heads;
+  desc.q_len = p.longest_q();
+  desc.kv_len = p.longest_kv();
+  desc.head_dim = p.head_dim;
+  desc.value_dim = p.value_dim;
+  desc.scale = p.scale;
+  desc.dropout = p.dropout;
+  desc.window = !p.window.empty();
+  desc.visible = !p.visible.empty();
+  desc.window_left = p.window.empty() ? 0 : p.window[0];
+  desc.window_right = p.window.size() < 2 ? 0 : p.window[1];
+  if (!p.bias.empty()) {
+    const Shape shape = in_four_dims(p.bias);
+    desc.bias = 1;
+    desc.bias_dtype = p.bias_dtype.value;
+    std::copy_n(shape.begin(), 4, desc.bias_shape);
+  }
+  desc.ragged = p.ragged();
+  desc.kv_lens = !p.kv_lens.empty();
+  desc.total_q = p.rows_q();
+  desc.total_kv = p.rows_kv();
+  desc.gradients = p.wanted_gradients();
+  desc.deterministic = p.deterministic;
+  desc.implementation = implementation_of(p);
+  return perseid_attention_plan_create(context.get(), &desc, plan);
+}
+
+perseid_status plan_matmul(const Context& context, const Problem& p, perseid_plan_t* plan) {
+  auto desc = sized<perseid_matmul_desc>();
+  desc.dtype = p.dtype.value;
+  desc.out_dtype = p.output_dtype.value;
+  desc.bias = !p.bias.empty();
+  desc.batch = p.batch;
+  desc.m = p.m;
+  desc.n = p.n;
+  desc.k = p.k;
+  desc.alpha = p.alpha;
+  desc.beta = p.beta;
+  desc.implementation = implementation_of(p);
+  return perseid_matmul_plan_create(context.get(), &desc, plan);
+}
+
+// What no descriptor can say; the rest is the library's to judge.
+std::string unsayable(const Problem& p) {
+  if (p.op == Op::kAttention) {
+    if (!p.window.empty() && p.window.size() != 2)
+      return "window is LEFT,RIGHT: two numbers, got " + std::to_string(p.window.size());
+    if (p.bias.size() > 4 || p.visible.size() > 4)
+      return "bias and visible broadcast against [batch, heads, q_len, kv_len]: at most 4 "
+             "dimensions, got " +
+             to_text(p.bias.size() > 4 ? p.bias : p.visible);
+    const auto entries = static_cast<size_t>(p.batch + 1);
+    if (p.batch >= 0 && p.ragged() &&
+        (p.cu_seqlens_q.size() != entries || p.cu_seqlens_kv.size() != entries))
+      return "cu-seqlens-q and cu-seqlens-kv have one number more than the batch has sequences: "
+             "expected " +
+             std::to_string(entries) + ", got " + std::to_string(p.cu_seqlens_q.size()) + " and " +
+             std::to_string(p.cu_seqlens_kv.size());
+    if (p.batch >= 0 && !p.kv_lens.empty() && p.kv_lens.size() + 1 != entries)
+      return "kv-lens has one number for each sequence: expected " + std::to_string(p.batch) +
+             ", got " + std::to_string(p.kv_lens.size());
+  }
+  return "";
+}
+
+}  // namespace
+
+Outcome outcome_of(perseid_status status) {
+  return {status, status == PERSEID_OK ? "" : perseid_last_error()};
+}
+
+Outcome make_plan(const Context& context, const Problem& problem, PlanHandle& plan) {
+  plan.reset();
+  if (const std::string sentence = unsayable(problem); !sentence.empty())
+    return {PERSEID_INVALID_ARGUMENT, sentence};
+  perseid_plan_t handle = nullptr;
+  perseid_status status = PERSEID_OK;
+  switch (problem.op) {
+    case Op::kSoftmax:
+      status = plan_softmax(context, problem, &handle);
+      break;
+    case Op::kAttention:
+      status = plan_attention(context, problem, &handle);
+      break;
+    case Op::kMatmul:
+      status = plan_matmul(context, problem, &handle);
+      break;
+    case Op::kDropoutMask:
+      break;
+  }
+  plan.reset(handle);
+  return outcome_of(status);
+}
+
+std::vector<std::string> implementations_of(perseid_plan_t plan) {
+  const char* text = nullptr;
+  detail::check(perseid_plan_explain_json(plan, &text));
+  std::vector<std::string> names;
+  for (const auto& entry : nlohmann::json::parse(text).at("implementations")) {
+    if (entry.at("verdict") != "refused") names.push_back(entry.at("name").get<std::string>());
+  }
+  return names;
+}
+
+Call::Call(const Context& context, perseid_plan_t plan, const Problem& problem, Direction direction,
+           const Operands& operands)
+    : context_(context.get()),
+      plan_(plan),
+      op_(problem.op),
+      direction_(direction),
+      rng_{problem.seed, problem.offset},
+      dropout_(problem.dropout) {
+  for (const OperandSpec& spec : operands_of(problem)) {
+    Tensor tensor = operands.find(spec.name)->tensor();
+    const std::string_view name = spec.name;
+    if ((name == "a" && problem.transpose_a) || (name == "b" && problem.transpose_b))
+      tensor = tensor.transposed();
+    add_view(spec.name, tensor);
+  }
+  if (plan != nullptr) {
+    detail::check(perseid_plan_workspace_size(plan, static_cast<perseid_direction>(direction),
+                                              &workspace_bytes_));
+    workspace_.emplace(u8, Shape{static_cast<int64_t>(workspace_bytes_)}, Strides::kPacked,
+                       problem.misalign);
+    workspace_data_ = workspace_bytes_ == 0 ? nullptr : workspace_->tensor().data();
+  }
+  set_arguments(problem);
+  apply_fault(problem);
+}
+
+void Call::add_view(const char* name, const Tensor& tensor) {
+  View& added = views_.emplace_back();
+  added.name = name;
+  added.tensor = *tensor.dl();
+  const auto rank = static_cast<size_t>(tensor.ndim());
+  std::copy_n(tensor.dl()->shape, rank, added.shape.begin());
+  std::copy_n(tensor.dl()->strides, rank, added.strides.begin());
+  added.tensor.shape = added.shape.data();
+  added.tensor.strides = added.strides.data();
+}
+
+const DLTensor* Call::view(const char* name) {
+  for (View& each : views_) {
+    if (each.name == name) return &each.tensor;
+  }
+  return nullptr;
+}
+
+template <class Args>
+void Call::set_attention_inputs(const Problem& problem, Args& args) {
+  args = sized<Args>();
+  args.query = view("query");
+  args.key = view("key");
+  args.value = view("value");
+  args.bias = view("bias");
+  args.visible = view("visible");
+  args.cu_seqlens_q = view("cu_seqlens_q");
+  args.cu_seqlens_kv = view("cu_seqlens_kv");
+  args.kv_lens = view("kv_lens");
+  args.out = view("out");
+  args.lse = view("lse");
+  // Both ways of giving the seed.
+  if (random_bits(problem.data_seed, 5) % 2 == 0 && problem.offset >> 32 == 0) {
+    args.rng = rng_.data();
+  } else {
+    args.seed = problem.seed;
+    args.offset = problem.offset;
+  }
+}
+
+void Call::set_arguments(const Problem& problem) {
+  softmax_forward_ = sized<perseid_softmax_forward_args>();
+  softmax_forward_.input = view("input");
+  softmax_forward_.output = view("output");
+  softmax_forward_.visible = view("visible");
+  softmax_forward_.lse = view("lse");
+  softmax_backward_ = sized<perseid_softmax_backward_args>();
+  softmax_backward_.grad_output = view("grad_output");
+  softmax_backward_.output = view("output");
+  softmax_backward_.visible = view("visible");
+  softmax_backward_.grad_input = view("grad_input");
+  set_attention_inputs(problem, attention_forward_);
+  set_attention_inputs(problem, attention_backward_);
+  attention_backward_.grad_out = view("grad_out");
+  attention_backward_.grad_lse = view("grad_lse");
+  attention_backward_.grad_query = view("grad_query");
+  attention_backward_.grad_key = view("grad_key");
+  attention_backward_.grad_value = view("grad_value");
+  attention_backward_.grad_bias = view("grad_bias");
+  matmul_ = sized<perseid_matmul_args>();
+  matmul_.a = view("a");
+  matmul_.b = view("b");
+  matmul_.c0 = view("c0");
+  matmul_.bias = view("bias");
+  matmul_.c = view("c");
+}
+
+void Call::apply_fault(const Problem& problem) {
+  if (problem.fault.empty()) return;
+  const size_t colon = problem.fault.find(':');
+  const std::string kind = problem.fault.substr(0, colon);
+  if (kind == "workspace-short" && workspace_bytes_ > 0) --workspace_bytes_;
+  if (kind == "workspace-null") workspace_data_ = nullptr;
+  if (kind == "args-null") null_arguments_ = true;
+  if (kind == "struct-size") {
+    softmax_forward_.struct_size = softmax_backward_.struct_size = 4;
+    attention_forward_.struct_size = attention_backward_.struct_size = 4;
+    matmul_.struct_size = 4;
+  }
+  if (colon == std::string::npos) return;
+  const auto named = std::find_if(views_.begin(), views_.end(), [&](const View& each) {
+    return each.name == problem.fault.substr(colon + 1);
+  });
+  if (named == views_.end()) return;
+  DLTensor& tensor = named->tensor;
+  const auto rank = static_cast<size_t>(tensor.ndim);
+  if (kind == "null") {
+    tensor.data = nullptr;
+    tensor.byte_offset = 0;
+  } else if (kind == "dtype") {
+    tensor.dtype = {kDLComplex, 64, 1};
+  } else if (kind == "dims") {
+    --tensor.ndim;
+  } else if (kind == "shape") {
+    ++named->shape[rank - 1];
+  } else if (kind == "device") {
+    tensor.device = {kDLCUDA, 0};
+  } else if (kind == "overlap") {
+    std::fill_n(named->strides.begin(), rank, 0);
+  }
+}
+
+perseid_status Call::execute() const {
+  const bool forward = direction_ == Direction::kForward;
+  const auto given = [&](const auto& args) { return null_arguments_ ? nullptr : &args; };
+  switch (op_) {
+    case Op::kSoftmax:
+      return forward ? perseid_softmax_forward(plan_, given(softmax_forward_), workspace_data_,
+                                               workspace_bytes_, nullptr)
+                     : perseid_softmax_backward(plan_, given(softmax_backward_), workspace_data_,
+                                                workspace_bytes_, nullptr);
+    case Op::kAttention:
+      return forward ? perseid_attention_forward(plan_, given(attention_forward_), workspace_data_,
+                                                 workspace_bytes_, nullptr)
+                     : perseid_attention_backward(plan_, given(attention_backward_),
+                                                  workspace_data_, workspace_bytes_, nullptr);
+    case Op::kMatmul:
+      return perseid_matmul_execute(plan_, given(matmul_), workspace_data_, workspace_bytes_,
+                                    nullptr);
+    case Op::kDropoutMask:
+      break;
+  }
+  return perseid_fill_dropout_mask(context_, dropout_, rng_[0], rng_[1],
+                                   null_arguments_ ? nullptr : &views_.front().tensor, nullptr);
+}
+
+}  // namespace perseid::harness

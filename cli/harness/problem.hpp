@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// One problem of any operation: what the flags of the command line, a line of a problems file and a
+// reproducing command say. One table of fields serves all three.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "harness/element.hpp"
+
+namespace perseid::harness {
+
+enum class Op : uint32_t { kSoftmax = 1, kAttention = 2, kMatmul = 4, kDropoutMask = 8 };
+const char* name_of(Op op);
+// Throws Error (INVALID_ARGUMENT) on an unknown name, listing those there are.
+Op parse_op(std::string_view name);
+
+// A member of an enumeration of perseid.h. Numbers outside it are kept: fuzzing passes them on.
+template <class Names>
+struct Choice {
+  uint32_t value = 0;
+};
+struct DTypeNames {
+  static constexpr const char* kNames[] = {"none", "f16", "bf16", "f32", "f64"};
+};
+struct LayoutNames {
+  static constexpr const char* kNames[] = {"bshd", "bhsd"};
+};
+struct CausalNames {
+  static constexpr const char* kNames[] = {"none", "top-left", "bottom-right"};
+};
+struct EmptyRowsNames {
+  static constexpr const char* kNames[] = {"zero", "nan"};
+};
+struct MaskTypeNames {
+  static constexpr const char* kNames[] = {"bool", "uint8"};
+};
+struct IndexTypeNames {
+  static constexpr const char* kNames[] = {"int32", "int64"};
+};
+// How random inputs are drawn (see data.hpp).
+struct ValuesNames {
+  static constexpr const char* kNames[] = {"normal", "large", "small", "constant", "poison"};
+};
+enum class Values : uint32_t { kNormal, kLarge, kSmall, kConstant, kPoison };
+// How tensors lie in memory (see data.hpp).
+struct StridesNames {
+  static constexpr const char* kNames[] = {"packed",   "padded",   "permuted", "spread",
+                                           "reversed", "repeated", "mixed"};
+};
+enum class Strides : uint32_t {
+  kPacked,
+  kPadded,
+  kPermuted,
+  kSpread,
+  kReversed,
+  kRepeated,
+  kMixed
+};
+struct ExpectNames {
+  static constexpr const char* kNames[] = {"ok", "refused"};
+};
+// perseid_gradient bits; in text "query,key,value,bias", "all" or "none".
+struct Gradients {
+  uint32_t bits = 0;
+};
+
+struct Problem {
+  Op op = Op::kAttention;
+  Choice<DTypeNames> dtype = {PERSEID_F32};
+  std::string impl;
+  int64_t threads = 0;
+
+  double scale = 0;
+  Shape visible;  // empty: none
+  bool backward = false;
+  bool lse = false;
+
+  Shape shape;
+  int64_t dim = -1;
+  bool log = false;
+  bool in_place = false;
+  Choice<EmptyRowsNames> empty_rows;
+  Choice<DTypeNames> output_dtype;
+
+  int64_t batch = 1, heads = 1, kv_heads = 0, q_len = 0, kv_len = 0, head_dim = 0, value_dim = 0;
+  Choice<LayoutNames> layout;
+  Choice<CausalNames> causal;
+  Shape window;  // empty: none; else left, right
+  Shape bias;    // empty: none
+  Choice<DTypeNames> bias_dtype;
+  double dropout = 0;
+  uint64_t seed = 0, offset = 0;
+  Shape cu_seqlens_q, cu_seqlens_kv;  // both given: ragged
+  int64_t total_q = 0, total_kv = 0;  // 0: where the cumulative lengths end
+  Shape kv_lens;
+  Gradients gradients;  // none, with `backward`: all
+  bool grad_lse = false;
+  bool deterministic = false;
+
+  int64_t m = 0, n = 0, k = 0;
+  double alpha = 1, beta = 0;
+  bool transpose_a = false, transpose_b = false;
+  bool shared_a = false, shared_b = false;  // one matrix for the whole batch
+
+  uint64_t data_seed = 1;
+  Choice<ValuesNames> values;
+  Choice<StridesNames> strides;
+  int64_t misalign = 0;  // bytes added to every address
+  Choice<MaskTypeNames> mask_dtype;
+  Choice<IndexTypeNames> index_dtype;
+  std::string fault;  // a wrong argument put into the call (see launch.hpp)
+  Choice<ExpectNames> expect;
+
+  bool ragged() const { return !cu_seqlens_q.empty() || !cu_seqlens_kv.empty(); }
+  DType type() const { return static_cast<DType>(dtype.value); }
+  // The dtype of the result: output_dtype where it is given.
+  DType result_type() const {
+    return output_dtype.value == 0 ? type() : static_cast<DType>(output_dtype.value);
+  }
+  // The longest sequences, the gradients and the totals with their defaults filled in.
+  int64_t longest_q() const;
+  int64_t longest_kv() const;
+  int64_t rows_q() const;
+  int64_t rows_kv() const;
+  int64_t key_heads() const { return kv_heads == 0 ? heads : kv_heads; }
+  int64_t value_size() const { return value_dim == 0 ? head_dim : value_dim; }
+  uint32_t wanted_gradients() const;
+  bool has_backward() const;
+};
+
+enum class FieldKind { kFlag, kNumber, kList, kText };
+
+// A field's name is its flag without the dashes; in JSON, '_' stands for '-'.
+struct Field {
+  const char* name;
+  uint32_t ops;  // Op bits that read it
+  FieldKind kind;
+  const char* help;
+  std::string (*get)(const Problem&);
+  void (*set)(Problem&, std::string_view text);  // throws Error (INVALID_ARGUMENT)
+  bool reads(Op op) const { return (ops & static_cast<uint32_t>(op)) != 0; }
+};
+const std::vector<Field>& fields();
+
+// Throws Error (INVALID_ARGUMENT), with a sentence, on an unknown field or a value of another type.
+void set_field(Problem& problem, std::string_view name, std::string_view text);
+Problem from_json(const nlohmann::json& object);
+// Fields that differ from their defaults.
+nlohmann::json to_json(const Problem& problem);
+// "attention --batch 2 ...": what follows `perseid check`.
+std::string to_flags(const Problem& problem);
+// Short, for tables: "B1 H2 M2048 N2048 D64 causal".
+std::string summary(const Problem& problem);
+
+// One JSON object a line; empty lines and lines that begin with '#' are skipped.
+std::vector<Problem> read_problems(const std::string& path);
+
+}  // namespace perseid::harness

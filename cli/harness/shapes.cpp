@@ -1,0 +1,177 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Which tensors a problem has, of which shapes, and which keys a query sees.
+#include <algorithm>
+
+#include "harness/data.hpp"
+
+namespace perseid::harness {
+namespace {
+
+DType index_type(const Problem& problem) { return problem.index_dtype.value == 0 ? i32 : i64; }
+DType mask_type(const Problem& problem) { return problem.mask_dtype.value == 0 ? boolean : u8; }
+DType lse_type(bool in_f64) { return in_f64 ? f64 : f32; }
+
+void softmax_operands(const Problem& p, std::vector<OperandSpec>& specs) {
+  Shape reduced = p.shape;
+  const auto rank = static_cast<int64_t>(p.shape.size());
+  const int64_t dim = p.dim < 0 ? p.dim + rank : p.dim;
+  if (dim >= 0 && dim < rank) reduced[static_cast<size_t>(dim)] = 1;
+  specs.push_back({"input", p.type(), p.shape});
+  specs.push_back({"output", p.result_type(), p.shape, true});
+  if (!p.visible.empty()) specs.push_back({"visible", mask_type(p), p.visible});
+  if (p.lse)
+    specs.push_back({"lse", lse_type(p.type() == f64 || p.result_type() == f64), reduced, true});
+  if (!p.backward) return;
+  specs.push_back({"grad_output", p.result_type(), p.shape, false, true});
+  specs.push_back({"grad_input", p.type(), p.shape, true, true});
+}
+
+void attention_operands(const Problem& p, std::vector<OperandSpec>& specs) {
+  const auto laid_out = [&](int64_t length, int64_t rows, int64_t heads, int64_t dim) {
+    const bool sequence_first = p.layout.value == PERSEID_BSHD;
+    const int64_t sequence = p.ragged() ? rows : length;
+    Shape shape = sequence_first ? Shape{sequence, heads, dim} : Shape{heads, sequence, dim};
+    if (!p.ragged()) shape.insert(shape.begin(), p.batch);
+    return shape;
+  };
+  const Shape query = laid_out(p.longest_q(), p.rows_q(), p.heads, p.head_dim);
+  const Shape key = laid_out(p.longest_kv(), p.rows_kv(), p.key_heads(), p.head_dim);
+  const Shape value = laid_out(p.longest_kv(), p.rows_kv(), p.key_heads(), p.value_size());
+  const Shape out = laid_out(p.longest_q(), p.rows_q(), p.heads, p.value_size());
+  const Shape lse =
+      p.ragged() ? Shape{p.heads, p.rows_q()} : Shape{p.batch, p.heads, p.longest_q()};
+  const DType bias_type =
+      p.bias_dtype.value == 0 ? p.type() : static_cast<DType>(p.bias_dtype.value);
+  const uint32_t gradients = p.wanted_gradients();
+
+  specs.push_back({"query", p.type(), query});
+  specs.push_back({"key", p.type(), key});
+  specs.push_back({"value", p.type(), value});
+  if (!p.bias.empty()) specs.push_back({"bias", bias_type, in_four_dims(p.bias)});
+  if (!p.visible.empty()) specs.push_back({"visible", mask_type(p), in_four_dims(p.visible)});
+  const auto lengths = [&](const char* name, const Shape& values) {
+    if (!values.empty())
+      specs.push_back({name, index_type(p), {static_cast<int64_t>(values.size())}});
+  };
+  lengths("cu_seqlens_q", p.cu_seqlens_q);
+  lengths("cu_seqlens_kv", p.cu_seqlens_kv);
+  lengths("kv_lens", p.kv_lens);
+  specs.push_back({"out", p.type(), out, true});
+  if (p.lse || gradients != 0) specs.push_back({"lse", lse_type(p.type() == f64), lse, true});
+  if (gradients == 0) return;
+  specs.push_back({"grad_out", p.type(), out, false, true});
+  if (p.grad_lse) specs.push_back({"grad_lse", lse_type(p.type() == f64), lse, false, true});
+  if ((gradients & PERSEID_GRAD_QUERY) != 0)
+    specs.push_back({"grad_query", p.type(), query, true, true});
+  if ((gradients & PERSEID_GRAD_KEY) != 0) specs.push_back({"grad_key", p.type(), key, true, true});
+  if ((gradients & PERSEID_GRAD_VALUE) != 0)
+    specs.push_back({"grad_value", p.type(), value, true, true});
+  if ((gradients & PERSEID_GRAD_BIAS) != 0 && !p.bias.empty())
+    specs.push_back({"grad_bias", bias_type, in_four_dims(p.bias), true, true});
+}
+
+// Operands that lie transposed have the shape they are stored in.
+void matmul_operands(const Problem& p, std::vector<OperandSpec>& specs) {
+  const auto batched = [&](bool shared, int64_t rows, int64_t columns) {
+    return shared ? Shape{rows, columns} : Shape{p.batch, rows, columns};
+  };
+  specs.push_back({"a", p.type(),
+                   p.transpose_a ? batched(p.shared_a, p.k, p.m) : batched(p.shared_a, p.m, p.k)});
+  specs.push_back({"b", p.type(),
+                   p.transpose_b ? batched(p.shared_b, p.n, p.k) : batched(p.shared_b, p.k, p.n)});
+  if (p.beta != 0) specs.push_back({"c0", p.result_type(), {p.batch, p.m, p.n}});
+  if (!p.bias.empty()) {
+    specs.push_back({"bias",
+                     p.bias_dtype.value == 0 ? p.type() : static_cast<DType>(p.bias_dtype.value),
+                     p.bias});
+  }
+  specs.push_back({"c", p.result_type(), {p.batch, p.m, p.n}, true});
+}
+
+}  // namespace
+
+std::vector<OperandSpec> operands_of(const Problem& p) {
+  std::vector<OperandSpec> specs;
+  switch (p.op) {
+    case Op::kSoftmax:
+      softmax_operands(p, specs);
+      break;
+    case Op::kAttention:
+      attention_operands(p, specs);
+      break;
+    case Op::kMatmul:
+      matmul_operands(p, specs);
+      break;
+    case Op::kDropoutMask:
+      specs.push_back({"mask", mask_type(p), {p.batch, p.heads, p.q_len, p.kv_len}, true});
+      break;
+  }
+  for (const OperandSpec& spec : specs) {
+    if (size_of(spec.dtype) == 0 || spec.shape.size() > PERSEID_MAX_DIMS ||
+        std::any_of(spec.shape.begin(), spec.shape.end(), [](int64_t e) { return e < 0; }))
+      return {};
+  }
+  return specs;
+}
+
+Span span_of(const Problem& problem, int64_t batch) {
+  Span span{0, problem.longest_q(), 0, problem.longest_kv()};
+  const auto b = static_cast<size_t>(batch);
+  if (problem.ragged()) {
+    span.q_begin = problem.cu_seqlens_q[b];
+    span.q_len = problem.cu_seqlens_q[b + 1] - span.q_begin;
+    span.kv_begin = problem.cu_seqlens_kv[b];
+    span.kv_len = problem.cu_seqlens_kv[b + 1] - span.kv_begin;
+  }
+  if (!problem.kv_lens.empty()) span.kv_len = std::min(span.kv_len, problem.kv_lens[b]);
+  return span;
+}
+
+bool lengths_fit(const Problem& problem) {
+  const auto entries = static_cast<size_t>(problem.batch);
+  const auto cumulative = [&](const Shape& lengths, int64_t most, int64_t total) {
+    if (lengths.size() != entries + 1 || lengths.front() != 0 || lengths.back() > total)
+      return false;
+    for (size_t i = 0; i < entries; ++i) {
+      if (lengths[i + 1] < lengths[i] || lengths[i + 1] - lengths[i] > most) return false;
+    }
+    return true;
+  };
+  if (problem.ragged() &&
+      !(cumulative(problem.cu_seqlens_q, problem.longest_q(), problem.rows_q()) &&
+        cumulative(problem.cu_seqlens_kv, problem.longest_kv(), problem.rows_kv())))
+    return false;
+  return problem.kv_lens.empty() ||
+         (problem.kv_lens.size() == entries &&
+          std::all_of(problem.kv_lens.begin(), problem.kv_lens.end(), [&](int64_t length) {
+            return length >= 0 && length <= problem.longest_kv();
+          }));
+}
+
+bool sees(const Problem& problem, const Span& span, int64_t row, int64_t column) {
+  const bool bottom_right = problem.causal.value == PERSEID_CAUSAL_BOTTOM_RIGHT;
+  const int64_t position = row + (bottom_right ? span.kv_len - span.q_len : 0);
+  if (problem.causal.value != PERSEID_CAUSAL_NONE && column > position) return false;
+  if (problem.window.size() == 2) {
+    if (problem.window[0] >= 0 && position - column > problem.window[0]) return false;
+    if (problem.window[1] >= 0 && column - position > problem.window[1]) return false;
+  }
+  return column < span.kv_len;
+}
+
+Shape in_four_dims(Shape shape) {
+  if (shape.size() < 4) shape.insert(shape.begin(), 4 - shape.size(), 1);
+  return shape;
+}
+
+int64_t broadcast_index(const Shape& shape, int64_t batch, int64_t head, int64_t row,
+                        int64_t column) {
+  const int64_t position[4] = {batch, head, row, column};
+  int64_t index = 0;
+  for (size_t i = 0; i < shape.size(); ++i)
+    index = index * shape[i] + (shape[i] == 1 ? 0 : position[i]);
+  return index;
+}
+
+}  // namespace perseid::harness
