@@ -42,49 +42,61 @@ struct TileC {
   int64_t row;
 };
 
+// `tiles` tiles of Rows rows, one below the other.
+//
+// The arguments are words, not structs: a struct of three words goes through memory, written as a
+// vector and read as words, which no CPU forwards; each call would wait for the stores of C before
+// it.
 template <class Dot, int Rows, int Vectors>
-__attribute__((noinline)) void micro_gemm(TileA<Dot> a, TileB<Dot> b, TileC<Dot> c, int64_t steps,
+__attribute__((noinline)) void micro_gemm(const typename Dot::Element* a, int64_t a_row,
+                                          int64_t a_depth, const typename Dot::Element* b,
+                                          int64_t b_depth, typename Dot::Vector::Scalar* c,
+                                          int64_t c_row, int64_t tiles, int64_t steps,
                                           bool accumulate) {
   using V = typename Dot::Vector;
-  typename V::Reg sum[Rows][Vectors];
-#pragma GCC unroll 32
-  for (int i = 0; i < Rows; ++i) {
-#pragma GCC unroll 8
-    for (int j = 0; j < Vectors; ++j) sum[i][j] = V::zero();
-  }
-  for (int64_t step = 0; step < steps; ++step) {
-    decltype(Dot::load(b.data)) column[Vectors];
-#pragma GCC unroll 8
-    for (int j = 0; j < Vectors; ++j) column[j] = Dot::load(b.data + j * V::kLanes);
+  for (; tiles > 0; --tiles, a += Rows * a_row, c += Rows * c_row) {
+    typename V::Reg sum[Rows][Vectors];
 #pragma GCC unroll 32
     for (int i = 0; i < Rows; ++i) {
-      const auto scalar = Dot::broadcast(a.data + i * a.row);
 #pragma GCC unroll 8
-      for (int j = 0; j < Vectors; ++j) sum[i][j] = Dot::multiply_add(scalar, column[j], sum[i][j]);
+      for (int j = 0; j < Vectors; ++j) sum[i][j] = V::zero();
     }
-    a.data += a.depth;
-    b.data += b.depth;
-  }
-  // C is added here rather than loaded up front: its addresses would live through the loop and
-  // spill.
-  if (accumulate) {
-#pragma GCC unroll 32
-    for (int i = 0; i < Rows; ++i, c.data += c.row) {
+    const typename Dot::Element *row = a, *column = b;
+    for (int64_t step = 0; step < steps; ++step, row += a_depth, column += b_depth) {
+      decltype(Dot::load(b)) vector[Vectors];
 #pragma GCC unroll 8
-      for (int j = 0; j < Vectors; ++j)
-        V::store(c.data + j * V::kLanes, V::add(V::load(c.data + j * V::kLanes), sum[i][j]));
+      for (int j = 0; j < Vectors; ++j) vector[j] = Dot::load(column + j * V::kLanes);
+#pragma GCC unroll 32
+      for (int i = 0; i < Rows; ++i) {
+        const auto scalar = Dot::broadcast(row + i * a_row);
+#pragma GCC unroll 8
+        for (int j = 0; j < Vectors; ++j)
+          sum[i][j] = Dot::multiply_add(scalar, vector[j], sum[i][j]);
+      }
     }
-  } else {
+    // C is added here rather than loaded up front: its addresses would live through the loop and
+    // spill.
+    if (accumulate) {
 #pragma GCC unroll 32
-    for (int i = 0; i < Rows; ++i, c.data += c.row) {
+      for (int i = 0; i < Rows; ++i) {
 #pragma GCC unroll 8
-      for (int j = 0; j < Vectors; ++j) V::store(c.data + j * V::kLanes, sum[i][j]);
+        for (int j = 0; j < Vectors; ++j) {
+          typename V::Scalar* at = c + i * c_row + j * V::kLanes;
+          V::store(at, V::add(V::load(at), sum[i][j]));
+        }
+      }
+    } else {
+#pragma GCC unroll 32
+      for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 8
+        for (int j = 0; j < Vectors; ++j) V::store(c + i * c_row + j * V::kLanes, sum[i][j]);
+      }
     }
   }
 }
 
 template <class Dot>
-using MicroGemm = void (*)(TileA<Dot>, TileB<Dot>, TileC<Dot>, int64_t steps, bool accumulate);
+using MicroGemm = decltype(&micro_gemm<Dot, 1, 1>);
 
 // The instances, by rows - 1 and vectors - 1.
 template <class Dot>
@@ -113,13 +125,13 @@ PERSEID_INLINE void panel_gemm(TileA<Dot> a, TileB<Dot> b, TileC<Dot> c, int64_t
   constexpr int kLanes = Dot::Vector::kLanes;
   const int vectors = static_cast<int>((columns + kLanes - 1) / kLanes);
   const auto& by_rows = kMicroGemms<Dot>.of;
-  int64_t i = 0;
-  for (; i + Dot::kRows <= rows; i += Dot::kRows)
-    by_rows[Dot::kRows - 1][vectors - 1]({a.data + i * a.row, a.row, a.depth}, b,
-                                         {c.data + i * c.row, c.row}, steps, accumulate);
-  if (i < rows)
-    by_rows[rows - i - 1][vectors - 1]({a.data + i * a.row, a.row, a.depth}, b,
-                                       {c.data + i * c.row, c.row}, steps, accumulate);
+  const int64_t tiles = rows / Dot::kRows, rest = rows % Dot::kRows;
+  if (tiles > 0)
+    by_rows[Dot::kRows - 1][vectors - 1](a.data, a.row, a.depth, b.data, b.depth, c.data, c.row,
+                                         tiles, steps, accumulate);
+  if (rest > 0)
+    by_rows[rest - 1][vectors - 1](a.data + (rows - rest) * a.row, a.row, a.depth, b.data, b.depth,
+                                   c.data + (rows - rest) * c.row, c.row, 1, steps, accumulate);
 }
 
 }  // namespace perseid::cpu::PERSEID_ISA
