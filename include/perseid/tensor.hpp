@@ -235,11 +235,13 @@ class Tensor {
   }
   // Dimension i of the view is dimension order[i] of this tensor.
   Tensor permuted(const Dims& order) const {
-    detail::require(order.size() == static_cast<size_t>(dl_.ndim),
-                    "permuted() needs every dimension once");
+    std::array<bool, PERSEID_MAX_DIMS> used{};
     Tensor view = *this;
     for (size_t i = 0; i < order.size(); ++i) {
       const size_t from = at(static_cast<int32_t>(order[i]));
+      detail::require(order.size() == static_cast<size_t>(dl_.ndim) && !used[from],
+                      "permuted() needs every dimension once");
+      used[from] = true;
       view.shape_[i] = shape_[from];
       view.strides_[i] = strides_[from];
     }

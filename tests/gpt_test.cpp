@@ -1,0 +1,229 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The GPT example: its gradients against central differences, its training, and that a run which
+// was interrupted and resumed ends with the same bits.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "data.hpp"
+#include "problems.hpp"
+#include "sampler.hpp"
+#include "trainer.hpp"
+
+namespace gpt {
+namespace {
+
+constexpr Config kTiny = {.layers = 2, .width = 24, .heads = 3, .context = 20, .batch = 2};
+
+// A text with something to learn.
+std::vector<uint8_t> rhyme() {
+  std::string text;
+  for (int i = 0; i < 300; ++i) {
+    text += std::to_string(i % 7) + " green bottles hanging on the wall, ";
+  }
+  return {text.begin(), text.end()};
+}
+
+std::string temporary(const std::string& name) { return testing::TempDir() + name; }
+
+template <class T>
+std::vector<Real<T>> copy_of(const Weights<T>& weights) {
+  return {weights.real(), weights.real() + weights.size()};
+}
+
+template <class T>
+bool same_bits(const Weights<T>& weights, const std::vector<Real<T>>& other) {
+  return other.size() == static_cast<size_t>(weights.size()) &&
+         std::memcmp(weights.real(), other.data(), other.size() * sizeof(Real<T>)) == 0;
+}
+
+// Weights that are nowhere zero, so that every gradient has something to say.
+void randomise(Weights<double>& weights, Threads& threads) {
+  for (int64_t i = 0; i < weights.size(); ++i) {
+    weights.real()[i] = 0.6 * (random_uniform(5, static_cast<uint64_t>(i)) - 0.5);
+  }
+  weights.round(threads);
+}
+
+class Gradient : public testing::TestWithParam<double> {};
+
+TEST_P(Gradient, AgreesWithCentralDifferences) {
+  Config config = kTiny;
+  config.dropout = GetParam();
+  Machine machine(2);
+  const Cut cut(config);
+  Weights<double> weights(cut.size);
+  randomise(weights, machine.threads);
+  Model<double> model(machine, config, config.batch, Model<double>::Use::kTraining);
+
+  const auto text = rhyme();
+  const auto rows = static_cast<size_t>(config.tokens());
+  const std::vector<uint8_t> tokens(text.begin(), text.begin() + static_cast<int64_t>(rows));
+  const std::vector<uint8_t> targets(text.begin() + 1,
+                                     text.begin() + 1 + static_cast<int64_t>(rows));
+  const Draw draw{.seed = 3, .step = 4};
+  const auto loss = [&] {
+    model.forward(weights, tokens.data(), draw);
+    return model.loss(targets.data());
+  };
+
+  Buffer<double> gradient(cut.size);
+  loss();
+  model.backward(weights, tokens.data(), targets.data(), gradient.data(), draw);
+  const double step = 1e-5;
+  for (const auto& matrix : cut.all()) {
+    double largest = 0;
+    for (uint64_t i = 0; i < 12; ++i) {
+      const auto size = static_cast<uint64_t>(matrix.rows * matrix.columns);
+      auto index = matrix.offset + static_cast<int64_t>(random_bits(11, i) % size);
+      // Only the rows of bytes that occur have a gradient.
+      if (matrix.name == "embedding") {
+        index = tokens[static_cast<size_t>(i)] * config.width + static_cast<int64_t>(i);
+      }
+      double& weight = weights.real()[index];
+      const double before = weight;
+      weight = before + step;
+      const double above = loss();
+      weight = before - step;
+      const double below = loss();
+      weight = before;
+      const double numeric = (above - below) / (2 * step);
+      EXPECT_NEAR(gradient.data()[index], numeric, 1e-8 + 1e-6 * std::abs(numeric))
+          << matrix.name << " at " << index - matrix.offset;
+      largest = std::max(largest, std::abs(numeric));
+    }
+    EXPECT_GT(largest, 1e-6) << matrix.name << ": the differences show nothing";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpt, Gradient, testing::Values(0.0, 0.25));
+
+template <class T>
+class Training : public testing::Test {};
+using Types = testing::Types<float, BFloat16>;
+TYPED_TEST_SUITE(Training, Types);
+
+Recipe tiny_recipe() {
+  return {
+      .model = {.layers = 2, .width = 48, .heads = 3, .context = 32, .batch = 4, .dropout = 0.1},
+      .learning_rate = 1e-2,
+      .warm_up = 5,
+      .steps = 24,
+      .seed = 9};
+}
+
+TYPED_TEST(Training, LowersTheLoss) {
+  const Data data(rhyme(), 32);
+  Machine machine(2);
+  Trainer<TypeParam> trainer(machine, tiny_recipe(), data);
+  const double before = trainer.validate(8);
+  EXPECT_NEAR(before, 8, 1e-3);  // all bytes are equally likely at first
+  while (trainer.steps_done() < trainer.recipe().steps) trainer.step();
+  const double after = trainer.validate(8);
+  EXPECT_LT(after, 4);
+}
+
+TYPED_TEST(Training, ResumesBitForBit) {
+  const Data data(rhyme(), 32);
+  const std::string path = temporary("gpt_resume_test.safetensors");
+  Machine machine(2);
+  Trainer<TypeParam> whole(machine, tiny_recipe(), data);
+  for (int i = 0; i < 6; ++i) whole.step();
+
+  Machine one_thread(1);
+  Trainer<TypeParam> first(one_thread, tiny_recipe(), data);
+  for (int i = 0; i < 3; ++i) first.step();
+  first.save(path);
+
+  const SavedRun saved = read_saved_run(path);
+  EXPECT_EQ(saved.recipe.seed, 9u);
+  EXPECT_EQ(saved.recipe.learning_rate, 1e-2);
+  Trainer<TypeParam> second(machine, saved.recipe, data);
+  second.load(path);
+  EXPECT_EQ(second.steps_done(), 3);
+  for (int i = 0; i < 3; ++i) second.step();
+  EXPECT_TRUE(same_bits(second.weights(), copy_of(whole.weights())));
+  EXPECT_EQ(second.validate(8), whole.validate(8));
+  std::remove(path.c_str());
+}
+
+TEST(Checkpoint, RefusesAnotherTextAndOtherFiles) {
+  const Data data(rhyme(), 32);
+  auto longer = rhyme();
+  longer.push_back('!');
+  const Data other(longer, 32);
+  const std::string path = temporary("gpt_refuse_test.safetensors");
+  Machine machine(1);
+  Trainer<float> trainer(machine, tiny_recipe(), data);
+  trainer.save(path);
+  Trainer<float> elsewhere(machine, tiny_recipe(), other);
+  EXPECT_THROW(elsewhere.load(path), perseid::Error);
+
+  const float number = 1;
+  perseid::write_file(path, {{"x", perseid::Tensor(&number, {1})}});
+  EXPECT_THROW(read_saved_run(path), perseid::Error);
+  std::remove(path.c_str());
+}
+
+TEST(Sampler, ContinuesWhatItLearnt) {
+  const Data data(rhyme(), 32);
+  Machine machine(2);
+  Recipe recipe = tiny_recipe();
+  recipe.steps = 150;
+  Trainer<float> trainer(machine, recipe, data);
+  while (trainer.steps_done() < recipe.steps) trainer.step();
+  Sampler<float> sampler(machine, recipe.model, 0.1);
+  const std::string text = sampler.sample(trainer.weights(), "green bottles hang", 12, 1);
+  EXPECT_EQ(text, "ing on the w");
+  EXPECT_EQ(sampler.sample(trainer.weights(), "green bottles hang", 12, 1), text);
+}
+
+TEST(Data, SplitsAndDraws) {
+  const auto text = rhyme();
+  const Data data(text, 16);
+  EXPECT_EQ(data.training_size(), data.size() - data.size() / 10);
+  std::vector<uint8_t> tokens(64), targets(64), again(64);
+  data.draw(1, 2, tokens, targets);
+  data.draw(1, 2, again, targets);
+  EXPECT_EQ(tokens, again);
+  for (size_t i = 0; i + 1 < 16; ++i) EXPECT_EQ(tokens[i + 1], targets[i]);
+  data.draw(1, 3, again, targets);
+  EXPECT_NE(tokens, again);
+
+  data.validation(0, std::span(tokens).first(16), std::span(targets).first(16));
+  EXPECT_EQ(tokens[0], text[static_cast<size_t>(data.training_size())]);
+  const int64_t last = data.validation_sequences() - 1;
+  data.validation(last, std::span(tokens).first(16), std::span(targets).first(16));
+  EXPECT_THROW(Data({text.begin(), text.begin() + 100}, 64), perseid::Error);
+}
+
+TEST(Config, RefusesWhatCannotBe) {
+  EXPECT_NO_THROW(check(kTiny));
+  for (auto change : {+[](Config& c) { c.layers = 0; }, +[](Config& c) { c.heads = 5; },
+                      +[](Config& c) { c.dropout = 1; }, +[](Config& c) { c.width = 1 << 20; }}) {
+    Config config = kTiny;
+    change(config);
+    EXPECT_THROW(check(config), perseid::Error);
+  }
+}
+
+TEST(Threads, RunEveryTaskOnce) {
+  for (int32_t workers : {1, 2, 5}) {
+    Threads threads(workers);
+    for (int round = 0; round < 200; ++round) {
+      std::vector<int> counts(static_cast<size_t>(round), 0);
+      threads.for_ranges(round, 3, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) ++counts[static_cast<size_t>(i)];
+      });
+      EXPECT_EQ(counts, std::vector<int>(static_cast<size_t>(round), 1));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gpt
