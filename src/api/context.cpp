@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "api/guard.hpp"
+#include "api/handles.hpp"
+#include "dispatch/ceiling.hpp"
+#include "op/check.hpp"
+
+namespace perseid::api {
+namespace {
+
+// The caller's threads.
+class CallersExecutor final : public cpu::Executor {
+ public:
+  explicit CallersExecutor(const perseid_executor& executor) : executor_(executor) {}
+  int32_t workers() const override { return executor_.workers; }
+  void run(int64_t tasks, cpu::TaskFunction function, void* state) override {
+    executor_.run(executor_.user, tasks, function, state);
+  }
+
+ private:
+  perseid_executor executor_;
+};
+
+Status check_options(const perseid_context_options& options) {
+  op::Check check("context");
+  op::check_struct_size(check, options, "perseid_context_options");
+  check.require(
+      options.device_type == 0 || options.device_type == kDLCPU || options.device_type == kDLCUDA,
+      "device_type is ", options.device_type, ", expected kDLCPU (1) or kDLCUDA (2)");
+  if (!check.ok()) return check.result();
+  if (options.device_type == kDLCUDA)
+    return Status::error(PERSEID_UNSUPPORTED,
+                         "context: device_type is kDLCUDA, but this build has "
+                         "no CUDA backend; use kDLCPU");
+  check.require(options.device_index == 0, "device_index is ", options.device_index,
+                ", expected 0, the only CPU device");
+  check.require(0 <= options.threads && options.threads <= dispatch::kMostWorkers, "threads is ",
+                options.threads, ", expected 1 to ", dispatch::kMostWorkers,
+                ", or 0 for PERSEID_NUM_THREADS or else all CPUs of the process");
+  if (options.executor.run != nullptr) {
+    const int32_t workers = options.executor.workers;
+    check.require(1 <= workers && workers <= dispatch::kMostWorkers, "executor.workers is ",
+                  workers, ", expected 1 to ", dispatch::kMostWorkers);
+    check.require(options.threads == 0, "threads is ", options.threads,
+                  " beside an executor of the caller; set it to 0");
+  }
+  return check.result();
+}
+
+Status create(const perseid_context_options& options, perseid_context_t* context) {
+  if (Status status = check_options(options); !status.ok()) return status;
+  std::unique_ptr<cpu::Executor> executor;
+  if (options.executor.run != nullptr)
+    executor = std::make_unique<CallersExecutor>(options.executor);
+  auto made = std::make_unique<perseid_context>();
+  if (Status status = dispatch::open_cpu(std::move(executor), options.threads, &made->device);
+      !status.ok())
+    return status;
+  made->facts = dispatch::facts_json(*made->device);
+  *context = made.release();
+  return {};
+}
+
+}  // namespace
+}  // namespace perseid::api
+
+using perseid::Status;
+using perseid::api::guarded;
+using perseid::api::null_argument;
+
+extern "C" {
+
+perseid_status perseid_context_create(const perseid_context_options* options,
+                                      perseid_context_t* context) {
+  return guarded([&]() -> Status {
+    if (context == nullptr) return null_argument("perseid_context_create", "context");
+    *context = nullptr;
+    perseid_context_options defaults{};
+    defaults.struct_size = sizeof defaults;
+    return perseid::api::create(options == nullptr ? defaults : *options, context);
+  });
+}
+
+void perseid_context_destroy(perseid_context_t context) { delete context; }
+
+perseid_status perseid_context_facts(perseid_context_t context, const char** json) {
+  return guarded([&]() -> Status {
+    if (context == nullptr) return null_argument("perseid_context_facts", "context");
+    if (json == nullptr) return null_argument("perseid_context_facts", "json");
+    *json = context->facts.c_str();
+    return {};
+  });
+}
+
+perseid_status perseid_context_ceiling(perseid_context_t context, perseid_ceiling ceiling,
+                                       uint64_t bytes, double* per_second) {
+  return guarded([&]() -> Status {
+    if (context == nullptr) return null_argument("perseid_context_ceiling", "context");
+    if (per_second == nullptr) return null_argument("perseid_context_ceiling", "per_second");
+    return perseid::dispatch::measure_ceiling(*context->device, ceiling, bytes, per_second);
+  });
+}
+
+}  // extern "C"

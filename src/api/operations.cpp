@@ -1,0 +1,118 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The operations: plans made and executed. Everything that is to be known about one of them stands
+// in op/softmax.cpp, op/attention.cpp, op/matmul.cpp and op/dropout_mask.cpp.
+#include "api/guard.hpp"
+#include "api/handles.hpp"
+#include "op/attention.hpp"
+#include "op/dropout_mask.hpp"
+#include "op/matmul.hpp"
+#include "op/softmax.hpp"
+
+namespace perseid::api {
+namespace {
+
+template <class OperationPlan, class Descriptor>
+perseid_status create(const char* function, perseid_context_t context, const Descriptor* desc,
+                      perseid_plan_t* plan) {
+  return guarded([&]() -> Status {
+    if (plan == nullptr) return null_argument(function, "plan");
+    *plan = nullptr;
+    if (context == nullptr) return null_argument(function, "context");
+    if (desc == nullptr) return null_argument(function, "desc");
+    auto made = std::make_unique<perseid_plan>();
+    if (Status status = OperationPlan::make(context->device, *desc, &made->plan); !status.ok())
+      return status;
+    *plan = made.release();
+    return {};
+  });
+}
+
+// Runs `method` of the plan, which must be one of OperationPlan.
+template <class OperationPlan, class Args>
+perseid_status execute(const char* function, perseid_plan_t plan, const Args* args,
+                       Status (OperationPlan::*method)(const Args&, const op::Workspace&, void*)
+                           const,
+                       const op::Workspace& workspace, void* stream) {
+  return guarded([&]() -> Status {
+    if (plan == nullptr) return null_argument(function, "plan");
+    if (args == nullptr) return null_argument(function, "args");
+    const auto* own = dynamic_cast<const OperationPlan*>(plan->plan.get());
+    if (own == nullptr)
+      return Status::error(PERSEID_INVALID_ARGUMENT, function, ": the plan is one of ",
+                           plan->plan->operation(), ", expected one of ",
+                           OperationPlan::kOperation);
+    return (own->*method)(*args, workspace, stream);
+  });
+}
+
+}  // namespace
+}  // namespace perseid::api
+
+using perseid::Status;
+using perseid::op::AttentionPlan;
+using perseid::op::MatmulPlan;
+using perseid::op::SoftmaxPlan;
+
+extern "C" {
+
+perseid_status perseid_softmax_plan_create(perseid_context_t context,
+                                           const perseid_softmax_desc* desc, perseid_plan_t* plan) {
+  return perseid::api::create<SoftmaxPlan>(__func__, context, desc, plan);
+}
+
+perseid_status perseid_softmax_forward(perseid_plan_t plan,
+                                       const perseid_softmax_forward_args* args, void* workspace,
+                                       size_t workspace_bytes, void* stream) {
+  return perseid::api::execute(__func__, plan, args, &SoftmaxPlan::forward,
+                               {workspace, workspace_bytes}, stream);
+}
+
+perseid_status perseid_softmax_backward(perseid_plan_t plan,
+                                        const perseid_softmax_backward_args* args, void* workspace,
+                                        size_t workspace_bytes, void* stream) {
+  return perseid::api::execute(__func__, plan, args, &SoftmaxPlan::backward,
+                               {workspace, workspace_bytes}, stream);
+}
+
+perseid_status perseid_attention_plan_create(perseid_context_t context,
+                                             const perseid_attention_desc* desc,
+                                             perseid_plan_t* plan) {
+  return perseid::api::create<AttentionPlan>(__func__, context, desc, plan);
+}
+
+perseid_status perseid_attention_forward(perseid_plan_t plan,
+                                         const perseid_attention_forward_args* args,
+                                         void* workspace, size_t workspace_bytes, void* stream) {
+  return perseid::api::execute(__func__, plan, args, &AttentionPlan::forward,
+                               {workspace, workspace_bytes}, stream);
+}
+
+perseid_status perseid_attention_backward(perseid_plan_t plan,
+                                          const perseid_attention_backward_args* args,
+                                          void* workspace, size_t workspace_bytes, void* stream) {
+  return perseid::api::execute(__func__, plan, args, &AttentionPlan::backward,
+                               {workspace, workspace_bytes}, stream);
+}
+
+perseid_status perseid_fill_dropout_mask(perseid_context_t context, double dropout, uint64_t seed,
+                                         uint64_t offset, const DLTensor* mask, void*) {
+  return perseid::api::guarded([&]() -> Status {
+    if (context == nullptr)
+      return perseid::api::null_argument("perseid_fill_dropout_mask", "context");
+    return perseid::op::fill_dropout_mask(*context->device, dropout, seed, offset, mask);
+  });
+}
+
+perseid_status perseid_matmul_plan_create(perseid_context_t context,
+                                          const perseid_matmul_desc* desc, perseid_plan_t* plan) {
+  return perseid::api::create<MatmulPlan>(__func__, context, desc, plan);
+}
+
+perseid_status perseid_matmul_execute(perseid_plan_t plan, const perseid_matmul_args* args,
+                                      void* workspace, size_t workspace_bytes, void* stream) {
+  return perseid::api::execute(__func__, plan, args, &MatmulPlan::execute,
+                               {workspace, workspace_bytes}, stream);
+}
+
+}  // extern "C"

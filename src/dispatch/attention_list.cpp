@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The implementations of attention, best first.
+#include "cpu/reference/reference.hpp"
+#include "dispatch/implementation.hpp"
+
+namespace perseid::dispatch {
+namespace {
+
+using Made = std::unique_ptr<Executable<Attention>>;
+
+// Above this many query rows per key head, reading keys once per tile beats reading them as a
+// stream.
+constexpr int64_t kDecodeRows = 8;
+
+// Few queries, such as one token that is being generated: split over keys, at the speed of memory.
+constexpr Implementation<Attention> kDecode = {
+    .name = "cpu:decode",
+    .refuse =
+        [](const AttentionProblem& problem, const Device&) {
+          const int64_t rows = problem.group() * problem.q_len;
+          return rows <= kDecodeRows
+                     ? std::string()
+                     : concatenate("made for at most ", kDecodeRows,
+                                   " query rows per key head (heads / kv_heads * q_len), got ",
+                                   rows);
+        },
+    .make =
+        [](const AttentionProblem& problem, const Device& device, Made* made) {
+          const cpu::KernelTable& kernels = *device.kernels;
+          const int32_t workers = device.workers();
+          return run_on_cpu<Attention>(
+              problem, device,
+              {.forward = kernels.attention_decode,
+               .forward_workspace = kernels.attention_decode_workspace(problem, workers),
+               .backward = kernels.attention_backward,
+               .backward_workspace =
+                   problem.backward() ? kernels.attention_backward_workspace(problem, workers) : 0},
+              made);
+        }};
+
+// Tiles of queries against tiles of keys: every problem, at the speed of the multipliers.
+constexpr Implementation<Attention> kTiled = {
+    .name = "cpu:tiled",
+    .refuse = [](const AttentionProblem&, const Device&) { return std::string(); },
+    .make =
+        [](const AttentionProblem& problem, const Device& device, Made* made) {
+          const cpu::KernelTable& kernels = *device.kernels;
+          const int32_t workers = device.workers();
+          return run_on_cpu<Attention>(
+              problem, device,
+              {.forward = kernels.attention_forward,
+               .forward_workspace = kernels.attention_forward_workspace(problem, workers),
+               .backward = kernels.attention_backward,
+               .backward_workspace =
+                   problem.backward() ? kernels.attention_backward_workspace(problem, workers) : 0},
+              made);
+        }};
+
+// The formula in float64, one row after another: slow, and right.
+constexpr Implementation<Attention> kReference = {
+    .name = "cpu:reference",
+    .refuse = [](const AttentionProblem&, const Device&) { return std::string(); },
+    .make =
+        [](const AttentionProblem& problem, const Device& device, Made* made) {
+          const int32_t workers = device.workers();
+          return run_on_cpu<Attention>(
+              problem, device,
+              {.forward = cpu::reference::attention_forward,
+               .forward_workspace = cpu::reference::attention_workspace(problem, workers, false),
+               .backward = cpu::reference::attention_backward,
+               .backward_workspace =
+                   problem.backward() ? cpu::reference::attention_workspace(problem, workers, true)
+                                      : 0},
+              made);
+        }};
+
+constexpr Implementation<Attention> kList[] = {kDecode, kTiled, kReference};
+
+}  // namespace
+
+std::span<const Implementation<Attention>> attention_implementations() { return kList; }
+
+}  // namespace perseid::dispatch

@@ -1,0 +1,136 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "dispatch/ceiling.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <new>
+#include <vector>
+
+namespace perseid::dispatch {
+namespace {
+
+constexpr double kMeasuringSeconds = 0.06;
+constexpr int kFewestRepetitions = 5;
+constexpr double kTaskSeconds = 3e-4;
+// More tasks than workers, so that a worker that is late for the start costs little.
+constexpr int64_t kTasksPerWorker = 16;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// One task as function(task) -> work done; the best rate of all tasks together.
+template <class Function>
+double best_rate(const Device& device, int64_t tasks, const Function& function) {
+  std::vector<double> work(static_cast<size_t>(tasks));
+  double best = 0;
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kFewestRepetitions || seconds_since(start) < kMeasuringSeconds; ++i) {
+    const auto repetition = std::chrono::steady_clock::now();
+    cpu::for_each_task(*device.executor, tasks, [&](int64_t task, int32_t) {
+      work[static_cast<size_t>(task)] = function(task);
+    });
+    const double elapsed = seconds_since(repetition);
+    double sum = 0;
+    for (const double part : work) sum += part;
+    best = max(best, sum / elapsed);
+  }
+  return best;
+}
+
+double peak_rate(const Device& device, double (*peak)(int64_t)) {
+  // The loop's length that takes about kTaskSeconds. Bounded, in case the clock stands still.
+  int64_t iterations = 64;
+  for (double elapsed = 0; elapsed < kTaskSeconds && iterations < int64_t{1} << 40;
+       iterations *= 2) {
+    const auto start = std::chrono::steady_clock::now();
+    peak(iterations);
+    elapsed = seconds_since(start);
+  }
+  return best_rate(device, device.workers() * kTasksPerWorker,
+                   [&](int64_t) { return peak(iterations); });
+}
+
+struct FreeAligned {
+  void operator()(std::byte* memory) const {
+    ::operator delete (memory, std::align_val_t{cpu::kWorkspaceAlignment});
+  }
+};
+using Buffer = std::unique_ptr<std::byte, FreeAligned>;
+
+Buffer allocate(size_t bytes) {
+  return Buffer(
+      static_cast<std::byte*>(::operator new (bytes, std::align_val_t{cpu::kWorkspaceAlignment})));
+}
+
+// An array of `bytes`, in pieces that workers take up; each piece is gone through again and again
+// until a task is long enough to be timed.
+double memory_rate(const Device& device, uint64_t bytes, bool copying) {
+  constexpr uint64_t kSmallPiece = 1 << 20;
+  const auto workers = static_cast<uint64_t>(device.workers());
+  const bool large = bytes / (workers * kTasksPerWorker) >= kSmallPiece;
+  const uint64_t pieces = large ? workers * kTasksPerWorker : workers;
+  const uint64_t piece = (bytes / pieces / cpu::kWorkspaceAlignment + 1) * cpu::kWorkspaceAlignment;
+  const uint64_t turns = kSmallPiece * 4 / piece + 1;
+
+  const Buffer from = allocate(pieces * piece);
+  const Buffer to = copying ? allocate(pieces * piece) : Buffer();
+  cpu::for_each_task(*device.executor, static_cast<int64_t>(pieces), [&](int64_t task, int32_t) {
+    const size_t offset = static_cast<size_t>(task) * piece;
+    std::fill_n(from.get() + offset, piece, std::byte{1});
+    if (copying) std::fill_n(to.get() + offset, piece, std::byte{1});
+  });
+
+  return best_rate(device, static_cast<int64_t>(pieces), [&](int64_t task) {
+    const size_t offset = static_cast<size_t>(task) * piece;
+    double moved = 0;
+    for (uint64_t turn = 0; turn < turns; ++turn)
+      moved += copying ? device.kernels->copy(from.get() + offset, to.get() + offset, piece)
+                       : device.kernels->read(from.get() + offset, piece);
+    return moved;
+  });
+}
+
+Status check_memory(uint64_t bytes) {
+  if (bytes == 0)
+    return Status::error(PERSEID_INVALID_ARGUMENT,
+                         "the ceilings of copying and reading need the size of an array, got 0 "
+                         "bytes; pass the bytes that the work in question touches");
+  const auto memory =
+      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  if (bytes > memory / 4)
+    return Status::error(PERSEID_OUT_OF_MEMORY, "expected an array of at most a quarter of the ",
+                         memory, " bytes of memory, got ", bytes, " bytes; measure a smaller one");
+  return {};
+}
+
+}  // namespace
+
+Status measure_ceiling(const Device& device, perseid_ceiling ceiling, uint64_t bytes,
+                       double* per_second) {
+  const cpu::KernelTable& kernels = *device.kernels;
+  switch (ceiling) {
+    case PERSEID_CEILING_F32:
+      *per_second = peak_rate(device, kernels.peak_f32);
+      return {};
+    case PERSEID_CEILING_BF16:
+      *per_second = peak_rate(device, kernels.peak_bf16);
+      return {};
+    case PERSEID_CEILING_F64:
+      *per_second = peak_rate(device, kernels.peak_f64);
+      return {};
+    case PERSEID_CEILING_COPY:
+    case PERSEID_CEILING_READ:
+      if (Status status = check_memory(bytes); !status.ok()) return status;
+      *per_second = memory_rate(device, bytes, ceiling == PERSEID_CEILING_COPY);
+      return {};
+  }
+  return Status::error(PERSEID_INVALID_ARGUMENT, "the ceiling is ", static_cast<int>(ceiling),
+                       ", expected one of perseid_ceiling: 0 (F32) to 4 (READ)");
+}
+
+}  // namespace perseid::dispatch

@@ -1,0 +1,14 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What a device reaches at best, measured: the ceilings that rates are held against.
+#pragma once
+
+#include "dispatch/device.hpp"
+
+namespace perseid::dispatch {
+
+// All workers at once; the best of several repetitions, together at least 50 ms.
+Status measure_ceiling(const Device& device, perseid_ceiling ceiling, uint64_t bytes,
+                       double* per_second);
+
+}  // namespace perseid::dispatch

@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "dispatch/explain.hpp"
+
+#include <cstdio>
+
+#include "dispatch/json.hpp"
+
+namespace perseid::dispatch {
+namespace {
+
+// FLOPs that a core does in the time it takes to bring a byte from memory: tens of FLOPs a cycle
+// against a few bytes. A prediction for explain, rough on purpose; nothing is chosen by it.
+constexpr double kBalance = 16;
+
+const char* bound_of(const Work& work) {
+  return work.intensity() >= kBalance ? "compute" : "memory";
+}
+
+const char* name_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kChosen:
+      return "chosen";
+    case Verdict::kRefused:
+      return "refused";
+    case Verdict::kNotTried:
+      break;
+  }
+  return "not tried";
+}
+
+// Such as "4.29 GFLOP".
+std::string with_unit(double number, const char* unit) {
+  constexpr const char* kPrefixes[] = {"", "k", "M", "G", "T", "P", "E"};
+  size_t prefix = 0;
+  for (; number >= 1000 && prefix + 1 < std::size(kPrefixes); ++prefix) number /= 1000;
+  char text[64];
+  std::snprintf(text, sizeof text, "%.3g %s%s", number, kPrefixes[prefix], unit);
+  return text;
+}
+
+std::string text_of(const char* direction, const Work& work) {
+  char intensity[32];
+  std::snprintf(intensity, sizeof intensity, "%.3g", work.intensity());
+  return concatenate(direction, with_unit(work.flops, "FLOP"), ", ", with_unit(work.bytes, "B"),
+                     ", ", intensity, " FLOP per byte: bound by ", bound_of(work), "; workspace ",
+                     work.workspace, " bytes\n");
+}
+
+void write(JsonWriter& json, const char* direction, const Work& work) {
+  json.key(direction)
+      .begin_object()
+      .field("flops", work.flops)
+      .field("bytes", work.bytes)
+      .field("intensity", work.intensity())
+      .field("bound", bound_of(work))
+      .field("workspace", work.workspace)
+      .end_object();
+}
+
+}  // namespace
+
+const char* Explanation::chosen() const {
+  for (const Considered& entry : considered)
+    if (entry.verdict == Verdict::kChosen) return entry.name;
+  return "";
+}
+
+std::string explain_text(const Explanation& explanation, const Device& device) {
+  std::string text = explanation.operation;
+  for (const Fact& fact : explanation.problem)
+    text += concatenate(&fact == &explanation.problem.front() ? ": " : ", ", fact.name, " ",
+                        fact.value);
+  text += concatenate("\non the CPU, with the ", device.kernels->isa, " kernels and ",
+                      device.workers(), device.workers() == 1 ? " worker\n" : " workers\n");
+  for (const Considered& entry : explanation.considered) {
+    char line[64];
+    std::snprintf(line, sizeof line, "  %-14s %-9s ", entry.name, name_of(entry.verdict));
+    text += line + entry.reason + "\n";
+  }
+  text += text_of("forward:  ", explanation.forward);
+  text += explanation.backward ? text_of("backward: ", *explanation.backward)
+                               : std::string("backward: none in this plan\n");
+  return text;
+}
+
+std::string explain_json(const Explanation& explanation, const Device& device) {
+  JsonWriter json;
+  json.begin_object().field("operation", explanation.operation);
+  json.key("problem").begin_object();
+  for (const Fact& fact : explanation.problem) {
+    json.key(fact.name);
+    fact.number ? json.number(fact.value) : json.value(fact.value);
+  }
+  json.end_object();
+  json.key("device")
+      .begin_object()
+      .field("type", "cpu")
+      .field("isa", device.kernels->isa)
+      .field("workers", device.workers())
+      .end_object();
+  json.field("implementation", explanation.chosen());
+  json.key("implementations").begin_array();
+  for (const Considered& entry : explanation.considered)
+    json.begin_object()
+        .field("name", entry.name)
+        .field("verdict", name_of(entry.verdict))
+        .field("reason", entry.reason)
+        .end_object();
+  json.end_array();
+  write(json, "forward", explanation.forward);
+  if (explanation.backward) {
+    write(json, "backward", *explanation.backward);
+  } else {
+    json.key("backward").null();
+  }
+  json.end_object();
+  return json.text();
+}
+
+}  // namespace perseid::dispatch

@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What an entry of an implementation list is, and what it makes of a problem it takes: an
+// Executable, which is the problem bound to kernels of one device. The lists themselves are
+// softmax_list.cpp, attention_list.cpp and matmul_list.cpp.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "cpu/executor.hpp"
+#include "dispatch/device.hpp"
+#include "dispatch/status.hpp"
+#include "math/attention_problem.hpp"
+#include "math/matmul_problem.hpp"
+#include "math/softmax_problem.hpp"
+
+namespace perseid::dispatch {
+
+// The operations, as the types of their problems and arguments.
+struct Softmax {
+  using Problem = SoftmaxProblem;
+  using Forward = SoftmaxForward;
+  using Backward = SoftmaxBackward;
+};
+struct Attention {
+  using Problem = AttentionProblem;
+  using Forward = AttentionForward;
+  using Backward = AttentionBackward;
+};
+struct NoArguments {};
+struct Matmul {
+  using Problem = MatmulProblem;
+  using Forward = MatmulArguments;
+  using Backward = NoArguments;
+};
+
+enum class Direction { kForward = PERSEID_FORWARD, kBackward = PERSEID_BACKWARD };
+
+// Immutable, so that any number of threads may run one at once, each with its own workspace of at
+// least workspace(direction) bytes, aligned to cpu::kWorkspaceAlignment.
+template <class Operation>
+class Executable {
+ public:
+  virtual ~Executable() = default;
+  virtual size_t workspace(Direction direction) const = 0;
+  virtual Status forward(const typename Operation::Forward& arguments, std::byte* workspace,
+                         void* stream) const = 0;
+  virtual Status backward(const typename Operation::Backward& arguments, std::byte* workspace,
+                          void* stream) const = 0;
+};
+
+template <class Operation>
+struct Implementation {
+  using Problem = typename Operation::Problem;
+
+  const char* name;  // device:kind, without a comma
+  // Why it does not take the problem, as a sentence's end; "" where it does.
+  std::string (*refuse)(const Problem& problem, const Device& device);
+  // May load or compile a kernel, and keep it in the executable. The device outlives it.
+  Status (*make)(const Problem& problem, const Device& device,
+                 std::unique_ptr<Executable<Operation>>* executable);
+};
+
+// In the order of preference.
+std::span<const Implementation<Softmax>> softmax_implementations();
+std::span<const Implementation<Attention>> attention_implementations();
+std::span<const Implementation<Matmul>> matmul_implementations();
+
+// The kernels that a CPU implementation runs a problem with, and their exact workspaces.
+template <class Operation>
+struct CpuKernels {
+  template <class Arguments>
+  using Kernel = void (*)(const typename Operation::Problem&, const Arguments&,
+                          const cpu::Execution&);
+
+  Kernel<typename Operation::Forward> forward = nullptr;
+  size_t forward_workspace = 0;
+  Kernel<typename Operation::Backward> backward = nullptr;  // null: there is no backward
+  size_t backward_workspace = 0;
+};
+
+template <class Operation>
+class CpuExecutable final : public Executable<Operation> {
+ public:
+  CpuExecutable(const typename Operation::Problem& problem, const Device& device,
+                const CpuKernels<Operation>& kernels)
+      : problem_(problem), executor_(*device.executor), kernels_(kernels) {}
+
+  size_t workspace(Direction direction) const override {
+    return direction == Direction::kForward ? kernels_.forward_workspace
+                                            : kernels_.backward_workspace;
+  }
+  Status forward(const typename Operation::Forward& arguments, std::byte* workspace,
+                 void*) const override {
+    kernels_.forward(problem_, arguments, {executor_, workspace});
+    return {};
+  }
+  Status backward(const typename Operation::Backward& arguments, std::byte* workspace,
+                  void*) const override {
+    kernels_.backward(problem_, arguments, {executor_, workspace});
+    return {};
+  }
+
+ private:
+  typename Operation::Problem problem_;
+  cpu::Executor& executor_;
+  CpuKernels<Operation> kernels_;
+};
+
+template <class Operation>
+Status run_on_cpu(const typename Operation::Problem& problem, const Device& device,
+                  const CpuKernels<Operation>& kernels,
+                  std::unique_ptr<Executable<Operation>>* executable) {
+  *executable = std::make_unique<CpuExecutable<Operation>>(problem, device, kernels);
+  return {};
+}
+
+}  // namespace perseid::dispatch

@@ -1,0 +1,230 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "op/attention.hpp"
+
+#include <cstring>
+
+#include "op/attention_problem.hpp"
+#include "op/tensor_argument.hpp"
+
+namespace perseid::op {
+namespace {
+
+// Reads the tensors of either direction, in the order of dimensions that kernels have them in.
+class AttentionReader : public ArgumentReader {
+ public:
+  AttentionReader(const char* subject, const AttentionProblem& problem, perseid_layout layout)
+      : ArgumentReader(subject), problem_(problem), layout_(layout) {}
+
+  Tensor read_query(Access access, const char* name, const DLTensor* tensor) {
+    return read_rows(access, name, tensor, queries(), {"heads", problem_.heads},
+                     {"head_dim", problem_.head_dim});
+  }
+  Tensor read_key(Access access, const char* name, const DLTensor* tensor) {
+    return read_rows(access, name, tensor, keys(), {"kv_heads", problem_.kv_heads},
+                     {"head_dim", problem_.head_dim});
+  }
+  Tensor read_value(Access access, const char* name, const DLTensor* tensor) {
+    return read_rows(access, name, tensor, keys(), {"kv_heads", problem_.kv_heads},
+                     {"value_dim", problem_.value_dim});
+  }
+  Tensor read_out(Access access, const char* name, const DLTensor* tensor) {
+    return read_rows(access, name, tensor, queries(), {"heads", problem_.heads},
+                     {"value_dim", problem_.value_dim});
+  }
+  Tensor read_lse(Access access, const char* name, const DLTensor* tensor) {
+    const DType dtype = problem_.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+    const Extent extents[] = {{"batch", problem_.batch}, {"heads", problem_.heads}, queries()};
+    return read(access, name, tensor, dtype, std::span(extents).subspan(problem_.ragged ? 1 : 0));
+  }
+  Tensor read_bias(Access access, const char* name, const DLTensor* tensor) {
+    Extent4 extents = score_extents(problem_);
+    for (size_t d = 0; d < extents.size(); ++d) extents[d].size = problem_.bias_shape[d];
+    return read(access, name, tensor, problem_.bias_dtype, extents);
+  }
+
+  // What both directions are given.
+  template <class Args, class Arguments>
+  void read_inputs(const Args& args, Arguments* arguments);
+
+ private:
+  Extent queries() const {
+    return problem_.ragged ? Extent{"total_q", problem_.total_q} : Extent{"q_len", problem_.q_len};
+  }
+  Extent keys() const {
+    return problem_.ragged ? Extent{"total_kv", problem_.total_kv}
+                           : Extent{"kv_len", problem_.kv_len};
+  }
+  Tensor read_rows(Access access, const char* name, const DLTensor* tensor, const Extent& rows,
+                   const Extent& heads, const Extent& dim);
+  Tensor read_cumulative(const char* name, const DLTensor* tensor, const char* length_name,
+                         int64_t longest, const char* total_name, int64_t total);
+  Tensor read_kv_lens(const DLTensor* tensor);
+  Dropout read_dropout(uint64_t seed, uint64_t offset, const uint64_t* rng);
+
+  const AttentionProblem& problem_;
+  perseid_layout layout_;
+};
+
+// Always returned as [batch, heads, rows, dim], or [heads, rows, dim] where ragged.
+Tensor AttentionReader::read_rows(Access access, const char* name, const DLTensor* tensor,
+                                  const Extent& rows, const Extent& heads, const Extent& dim) {
+  const bool rows_first = layout_ == PERSEID_BSHD;
+  const Extent extents[] = {
+      {"batch", problem_.batch}, rows_first ? rows : heads, rows_first ? heads : rows, dim};
+  Tensor view = read(access, name, tensor, problem_.dtype,
+                     std::span(extents).subspan(problem_.ragged ? 1 : 0));
+  if (rows_first && ok()) {
+    std::swap(view.shape[view.rank - 3], view.shape[view.rank - 2]);
+    std::swap(view.stride[view.rank - 3], view.stride[view.rank - 2]);
+  }
+  return view;
+}
+
+// Rising from 0, no step above `longest`, ending at most at `total`: checked at every execution,
+// since kernels take their bounds from it.
+Tensor AttentionReader::read_cumulative(const char* name, const DLTensor* tensor,
+                                        const char* length_name, int64_t longest,
+                                        const char* total_name, int64_t total) {
+  const Extent extent{"batch + 1", problem_.batch + 1};
+  const Tensor view = read(Access::kRead, name, tensor, {DType::kI32, DType::kI64}, {&extent, 1});
+  if (!ok()) return view;
+  int64_t previous = read_length(view, 0);
+  require(previous == 0, name, "[0] is ", previous, ", expected 0");
+  for (int64_t i = 1; i <= problem_.batch && ok(); ++i) {
+    const int64_t next = read_length(view, i);
+    require(next >= previous, name, "[", i, "] is ", next, ", expected at least ", previous,
+            ", the one before it: cumulative lengths rise") &&
+        require(next - previous <= longest, name, " gives sequence ", i - 1, " a length of ",
+                next - previous, ", expected at most ", longest, ", the plan's ", length_name);
+    previous = next;
+  }
+  require(previous <= total, name, " ends at ", previous, ", expected at most ", total,
+          ", the plan's ", total_name);
+  return view;
+}
+
+Tensor AttentionReader::read_kv_lens(const DLTensor* tensor) {
+  const Extent extent{"batch", problem_.batch};
+  const Tensor view =
+      read(Access::kRead, "kv_lens", tensor, {DType::kI32, DType::kI64}, {&extent, 1});
+  for (int64_t i = 0; i < problem_.batch && ok(); ++i) {
+    const int64_t length = read_length(view, i);
+    require(0 <= length && length <= problem_.kv_len, "kv_lens[", i, "] is ", length,
+            ", expected 0 to ", problem_.kv_len, ", the plan's kv_len");
+  }
+  return view;
+}
+
+Dropout AttentionReader::read_dropout(uint64_t seed, uint64_t offset, const uint64_t* rng) {
+  Dropout dropout;
+  dropout.threshold = dropout_threshold(problem_.dropout);
+  if (!dropout.enabled()) return dropout;
+  uint64_t numbers[2] = {seed, offset};
+  if (rng != nullptr) std::memcpy(numbers, rng, sizeof numbers);
+  require(numbers[1] <= UINT32_MAX, "offset is ", numbers[1], ", expected less than 2^32");
+  note("seed", numbers[0]);
+  note("offset", numbers[1]);
+  dropout.seed = numbers[0];
+  dropout.offset = static_cast<uint32_t>(numbers[1]);
+  return dropout;
+}
+
+template <class Args, class Arguments>
+void AttentionReader::read_inputs(const Args& args, Arguments* arguments) {
+  arguments->query = read_query(Access::kRead, "query", args.query);
+  arguments->key = read_key(Access::kRead, "key", args.key);
+  arguments->value = read_value(Access::kRead, "value", args.value);
+  const Extent4 scores = score_extents(problem_);
+  if (problem_.bias) {
+    arguments->bias = read_bias(Access::kRead, "bias", args.bias);
+    for (size_t d = 0; d < scores.size() && ok(); ++d) {
+      if (problem_.bias_shape[d] != scores[d].size) arguments->bias.stride[d] = 0;
+      arguments->bias.shape[d] = scores[d].size;
+    }
+  } else {
+    refuse("bias", args.bias, "bias = 0");
+  }
+  if (problem_.visible) {
+    arguments->visible = read_broadcast("visible", args.visible, DType::kBool, scores);
+  } else {
+    refuse("visible", args.visible, "visible = 0");
+  }
+  if (problem_.ragged) {
+    arguments->cu_seqlens_q = read_cumulative("cu_seqlens_q", args.cu_seqlens_q, "q_len",
+                                              problem_.q_len, "total_q", problem_.total_q);
+    arguments->cu_seqlens_kv = read_cumulative("cu_seqlens_kv", args.cu_seqlens_kv, "kv_len",
+                                               problem_.kv_len, "total_kv", problem_.total_kv);
+  } else {
+    refuse("cu_seqlens_q", args.cu_seqlens_q, "ragged = 0");
+    refuse("cu_seqlens_kv", args.cu_seqlens_kv, "ragged = 0");
+  }
+  if (problem_.kv_lens) {
+    arguments->kv_lens = read_kv_lens(args.kv_lens);
+  } else {
+    refuse("kv_lens", args.kv_lens, "kv_lens = 0");
+  }
+  arguments->dropout = read_dropout(args.seed, args.offset, args.rng);
+}
+
+}  // namespace
+
+Status AttentionPlan::make(DevicePointer device, const perseid_attention_desc& desc,
+                           std::unique_ptr<const Plan>* plan) {
+  AttentionProblem problem;
+  if (Status status = read_problem(desc, &problem); !status.ok()) return status;
+  std::unique_ptr<AttentionPlan> made(
+      new AttentionPlan(std::move(device), static_cast<perseid_layout>(desc.layout)));
+  if (Status status = made->choose(dispatch::attention_implementations(), problem,
+                                   desc.implementation, describe(problem));
+      !status.ok())
+    return status;
+  *plan = std::move(made);
+  return {};
+}
+
+Status AttentionPlan::forward(const perseid_attention_forward_args& args,
+                              const Workspace& workspace, void* stream) const {
+  AttentionReader reader("attention forward", problem(), layout_);
+  check_struct_size(reader, args, "perseid_attention_forward_args");
+  if (!reader.ok()) return reader.result();
+
+  AttentionForward forward;
+  reader.read_inputs(args, &forward);
+  forward.out = reader.read_out(Access::kWrite, "out", args.out);
+  if (args.lse != nullptr) forward.lse = reader.read_lse(Access::kWrite, "lse", args.lse);
+  if (Status status = reader.finish(); !status.ok()) return status;
+  return run_forward(reader.subject(), forward, workspace, stream);
+}
+
+Status AttentionPlan::backward(const perseid_attention_backward_args& args,
+                               const Workspace& workspace, void* stream) const {
+  AttentionReader reader("attention backward", problem(), layout_);
+  check_struct_size(reader, args, "perseid_attention_backward_args");
+  if (!reader.ok()) return reader.result();
+
+  AttentionBackward backward;
+  reader.read_inputs(args, &backward);
+  backward.out = reader.read_out(Access::kRead, "out", args.out);
+  backward.lse = reader.read_lse(Access::kRead, "lse", args.lse);
+  backward.grad_out = reader.read_out(Access::kRead, "grad_out", args.grad_out);
+  if (args.grad_lse != nullptr)
+    backward.grad_lse = reader.read_lse(Access::kRead, "grad_lse", args.grad_lse);
+
+  const auto wanted = [&](const char* name, const DLTensor* tensor, bool planned) {
+    if (!planned) reader.refuse(name, tensor, "nothing of it in gradients");
+    return tensor != nullptr && planned;
+  };
+  if (wanted("grad_query", args.grad_query, problem().grad_query))
+    backward.grad_query = reader.read_query(Access::kWrite, "grad_query", args.grad_query);
+  if (wanted("grad_key", args.grad_key, problem().grad_key))
+    backward.grad_key = reader.read_key(Access::kWrite, "grad_key", args.grad_key);
+  if (wanted("grad_value", args.grad_value, problem().grad_value))
+    backward.grad_value = reader.read_value(Access::kWrite, "grad_value", args.grad_value);
+  if (wanted("grad_bias", args.grad_bias, problem().grad_bias))
+    backward.grad_bias = reader.read_bias(Access::kWrite, "grad_bias", args.grad_bias);
+  if (Status status = reader.finish(); !status.ok()) return status;
+  return run_backward(reader.subject(), backward, workspace, stream);
+}
+
+}  // namespace perseid::op

@@ -1,0 +1,29 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention: its plan, and what the arguments of an execution must be. The descriptor is read by
+// op/attention_problem.cpp; the kernels that run are listed in dispatch/attention_list.cpp.
+#pragma once
+
+#include "op/plan.hpp"
+
+namespace perseid::op {
+
+class AttentionPlan final : public PlanOf<dispatch::Attention> {
+ public:
+  static constexpr const char* kOperation = "attention";
+
+  static Status make(DevicePointer device, const perseid_attention_desc& desc,
+                     std::unique_ptr<const Plan>* plan);
+  Status forward(const perseid_attention_forward_args& args, const Workspace& workspace,
+                 void* stream) const;
+  Status backward(const perseid_attention_backward_args& args, const Workspace& workspace,
+                  void* stream) const;
+
+ private:
+  AttentionPlan(DevicePointer device, perseid_layout layout)
+      : PlanOf(std::move(device)), layout_(layout) {}
+
+  perseid_layout layout_;
+};
+
+}  // namespace perseid::op

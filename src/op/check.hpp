@@ -1,0 +1,46 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Validation that reads as a list of requirements: the first one that does not hold is kept with
+// its sentence, and those after it are passed over.
+#pragma once
+
+#include <utility>
+
+#include "dispatch/status.hpp"
+
+namespace perseid::op {
+
+class Check {
+ public:
+  // What is checked, such as "attention forward": every sentence begins with it.
+  explicit Check(const char* subject) : subject_(subject) {}
+
+  bool ok() const { return status_.ok(); }
+  const char* subject() const { return subject_; }
+
+  // `pieces` make the sentence. They are put together only where it is needed, so that a check
+  // that holds allocates nothing.
+  template <class... Pieces>
+  bool require(bool holds, const Pieces&... pieces) {
+    if (!holds && ok())
+      status_ = Status::error(PERSEID_INVALID_ARGUMENT, subject_, ": ", pieces...);
+    return holds;
+  }
+
+  // Ends the checking.
+  Status result() { return std::exchange(status_, {}); }
+
+ private:
+  const char* subject_;
+  Status status_;
+};
+
+// struct_size says which header the caller was compiled with. There has been one so far.
+template <class Struct>
+bool check_struct_size(Check& check, const Struct& given, const char* name) {
+  return check.require(given.struct_size == sizeof(Struct), name, ".struct_size is ",
+                       given.struct_size, ", expected ", sizeof(Struct), "; set it to sizeof(",
+                       name, ") and compile against the header of this library");
+}
+
+}  // namespace perseid::op

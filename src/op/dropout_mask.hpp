@@ -1,0 +1,13 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The mask that attention's dropout draws, written out.
+#pragma once
+
+#include "dispatch/device.hpp"
+
+namespace perseid::op {
+
+Status fill_dropout_mask(const dispatch::Device& device, double probability, uint64_t seed,
+                         uint64_t offset, const DLTensor* mask);
+
+}  // namespace perseid::op

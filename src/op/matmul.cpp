@@ -1,0 +1,114 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "op/matmul.hpp"
+
+#include "op/descriptor.hpp"
+#include "op/tensor_argument.hpp"
+
+namespace perseid::op {
+namespace {
+
+dispatch::Explanation describe(const MatmulProblem& problem) {
+  dispatch::Explanation explanation{.operation = MatmulPlan::kOperation};
+  explanation.problem = {{"dtype", name_of(problem.dtype)},
+                         {"out_dtype", name_of(problem.out_dtype)},
+                         {"batch", problem.batch},
+                         {"m", problem.m},
+                         {"n", problem.n},
+                         {"k", problem.k},
+                         {"alpha", problem.alpha},
+                         {"beta", problem.beta}};
+  if (problem.bias) explanation.problem.emplace_back("bias", "yes");
+
+  const auto batch = static_cast<double>(problem.batch), m = static_cast<double>(problem.m),
+             n = static_cast<double>(problem.n), k = static_cast<double>(problem.k);
+  const auto in = static_cast<double>(size_of(problem.dtype));
+  const auto out = static_cast<double>(size_of(problem.out_dtype));
+  explanation.forward.flops = 2 * batch * m * n * k;
+  explanation.forward.bytes =
+      batch * (in * (m * k + k * n) + out * m * n * (problem.beta != 0 ? 2 : 1)) +
+      (problem.bias ? out * n : 0);
+  return explanation;
+}
+
+// [batch, rows, columns], or [rows, columns] for every batch entry: always a view of 3 dimensions.
+Tensor read_matrices(ArgumentReader& reader, Access access, const char* name,
+                     const DLTensor* tensor, DType dtype, const Extent (&extents)[3]) {
+  const bool batched =
+      tensor == nullptr || tensor->ndim != 2 || (access == Access::kWrite && extents[0].size != 1);
+  Tensor view = reader.read(access, name, tensor, dtype,
+                            batched ? std::span(extents) : std::span(extents).subspan(1));
+  if (batched || !reader.ok()) return view;
+  return {.data = view.data,
+          .dtype = view.dtype,
+          .rank = 3,
+          .shape = {extents[0].size, view.shape[0], view.shape[1]},
+          .stride = {0, view.stride[0], view.stride[1]}};
+}
+
+}  // namespace
+
+Status read_problem(const perseid_matmul_desc& desc, MatmulProblem* problem) {
+  DescriptorReader reader(MatmulPlan::kOperation);
+  check_struct_size(reader, desc, "perseid_matmul_desc");
+  problem->dtype = reader.dtype("dtype", desc.dtype);
+  problem->out_dtype = reader.dtype("out_dtype", desc.out_dtype, problem->dtype);
+  const bool widening = problem->out_dtype == DType::kF32 && size_of(problem->dtype) == 2;
+  reader.require(problem->out_dtype == problem->dtype || widening, "out_dtype is ",
+                 name_of(problem->out_dtype), ", expected ", name_of(problem->dtype),
+                 ", the dtype of a and b, or f32 where that is f16 or bf16");
+  problem->bias = reader.flag("bias", desc.bias);
+  problem->batch = reader.size("batch", desc.batch);
+  problem->m = reader.size("m", desc.m);
+  problem->n = reader.size("n", desc.n);
+  problem->k = reader.size("k", desc.k);
+  reader.extents("a", {problem->batch, problem->m, problem->k});
+  reader.extents("b", {problem->batch, problem->k, problem->n});
+  reader.extents("c", {problem->batch, problem->m, problem->n});
+  problem->alpha = reader.number("alpha", desc.alpha, problem->dtype);
+  problem->beta = reader.number("beta", desc.beta, problem->dtype);
+  reader.require(
+      desc.async_a == nullptr,
+      "async_a is given, but no implementation takes an asynchronous operand; pass NULL");
+  return reader.result();
+}
+
+Status MatmulPlan::make(DevicePointer device, const perseid_matmul_desc& desc,
+                        std::unique_ptr<const Plan>* plan) {
+  MatmulProblem problem;
+  if (Status status = read_problem(desc, &problem); !status.ok()) return status;
+  std::unique_ptr<MatmulPlan> made(new MatmulPlan(std::move(device)));
+  if (Status status = made->choose(dispatch::matmul_implementations(), problem, desc.implementation,
+                                   describe(problem));
+      !status.ok())
+    return status;
+  *plan = std::move(made);
+  return {};
+}
+
+Status MatmulPlan::execute(const perseid_matmul_args& args, const Workspace& workspace,
+                           void* stream) const {
+  ArgumentReader reader(kOperation);
+  check_struct_size(reader, args, "perseid_matmul_args");
+  if (!reader.ok()) return reader.result();
+
+  const Extent batch{"batch", problem().batch}, m{"m", problem().m}, n{"n", problem().n},
+      k{"k", problem().k};
+  const DType dtype = problem().dtype, out_dtype = problem().out_dtype;
+  MatmulArguments arguments;
+  arguments.a = read_matrices(reader, Access::kRead, "a", args.a, dtype, {batch, m, k});
+  arguments.b = read_matrices(reader, Access::kRead, "b", args.b, dtype, {batch, k, n});
+  arguments.c = read_matrices(reader, Access::kWrite, "c", args.c, out_dtype, {batch, m, n});
+  arguments.c0 = arguments.c;
+  if (problem().beta != 0 && args.c0 != nullptr)
+    arguments.c0 = read_matrices(reader, Access::kRead, "c0", args.c0, out_dtype, {batch, m, n});
+  if (problem().bias) {
+    arguments.bias = reader.read(Access::kRead, "bias", args.bias, {dtype, out_dtype}, {{n}});
+  } else {
+    reader.refuse("bias", args.bias, "bias = 0");
+  }
+  if (Status status = reader.finish({.output = "c", .input = "c0"}); !status.ok()) return status;
+  return run_forward(reader.subject(), arguments, workspace, stream);
+}
+
+}  // namespace perseid::op

@@ -1,0 +1,65 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "op/plan.hpp"
+
+namespace perseid::op {
+namespace {
+
+constexpr size_t kSlack = cpu::kWorkspaceAlignment - 1;
+
+size_t with_slack(size_t bytes) { return bytes == 0 ? 0 : bytes + kSlack; }
+
+}  // namespace
+
+Status Plan::workspace_size(dispatch::Direction direction, size_t* bytes) const {
+  switch (direction) {
+    case dispatch::Direction::kForward:
+      *bytes = with_slack(explanation_.forward.workspace);
+      return {};
+    case dispatch::Direction::kBackward:
+      if (!explanation_.backward)
+        return Status::error(PERSEID_INVALID_ARGUMENT, "this plan of ", operation(),
+                             " has no backward; ask for gradients in its descriptor, where it has "
+                             "such a field");
+      *bytes = with_slack(explanation_.backward->workspace);
+      return {};
+  }
+  return Status::error(PERSEID_INVALID_ARGUMENT, "the direction is ", static_cast<int>(direction),
+                       ", expected PERSEID_FORWARD (0) or PERSEID_BACKWARD (1)");
+}
+
+void Plan::query(perseid_plan_info* info) const {
+  const dispatch::Work backward = explanation_.backward.value_or(dispatch::Work{});
+  info->reserved = 0;
+  info->implementation = explanation_.chosen();
+  info->forward_flops = explanation_.forward.flops;
+  info->forward_bytes = explanation_.forward.bytes;
+  info->backward_flops = backward.flops;
+  info->backward_bytes = backward.bytes;
+}
+
+void Plan::explain(dispatch::Explanation explanation) {
+  explanation_ = std::move(explanation);
+  text_ = explain_text(explanation_, *device_);
+  json_ = explain_json(explanation_, *device_);
+  if (log_enabled(PERSEID_LOG_INFO)) log(PERSEID_LOG_INFO, "plan made: " + text_);
+}
+
+Status Plan::take(const char* subject, dispatch::Direction direction, const Workspace& workspace,
+                  std::byte** aligned) const {
+  size_t needed = 0;
+  if (Status status = workspace_size(direction, &needed); !status.ok()) return status;
+  if (workspace.bytes < needed)
+    return Status::error(PERSEID_WORKSPACE_TOO_SMALL, subject, ": the workspace has ",
+                         workspace.bytes, " bytes, expected at least ", needed,
+                         "; allocate what perseid_plan_workspace_size says");
+  if (needed == 0) return {};
+  if (workspace.data == nullptr)
+    return Status::error(PERSEID_INVALID_ARGUMENT, subject, ": the workspace is NULL, expected ",
+                         needed, " bytes");
+  const auto address = reinterpret_cast<uintptr_t>(workspace.data);
+  *aligned = static_cast<std::byte*>(workspace.data) + (kSlack - (address + kSlack) % (kSlack + 1));
+  return {};
+}
+
+}  // namespace perseid::op

@@ -1,0 +1,95 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What the plans of all operations have in common. A plan is a validated problem with the
+// implementation that was chosen for it; immutable, so that threads may share it.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "dispatch/choose.hpp"
+#include "dispatch/device.hpp"
+#include "dispatch/explain.hpp"
+#include "dispatch/log.hpp"
+
+namespace perseid::op {
+
+using DevicePointer = std::shared_ptr<const dispatch::Device>;
+
+// Scratch memory of one execution, as the caller gives it.
+struct Workspace {
+  void* data;
+  size_t bytes;
+};
+
+class Plan {
+ public:
+  virtual ~Plan() = default;
+
+  // What workspace a caller must bring, with room to align it. Fails where there is no such
+  // direction.
+  Status workspace_size(dispatch::Direction direction, size_t* bytes) const;
+  void query(perseid_plan_info* info) const;
+  const char* operation() const { return explanation_.operation; }
+  const std::string& text() const { return text_; }
+  const std::string& json() const { return json_; }
+
+ protected:
+  explicit Plan(DevicePointer device) : device_(std::move(device)) {}
+
+  const dispatch::Device& device() const { return *device_; }
+  void explain(dispatch::Explanation explanation);
+  // The part of the caller's workspace that the implementation works in.
+  Status take(const char* subject, dispatch::Direction direction, const Workspace& workspace,
+              std::byte** aligned) const;
+
+ private:
+  DevicePointer device_;
+  dispatch::Explanation explanation_{};
+  std::string text_, json_;
+};
+
+// What the plans of all operations have in common, but for the types.
+template <class Operation>
+class PlanOf : public Plan {
+ protected:
+  using Plan::Plan;
+  using Problem = typename Operation::Problem;
+
+  // `explanation` says everything but what was considered and what workspace is needed.
+  Status choose(std::span<const dispatch::Implementation<Operation>> list, const Problem& problem,
+                const char* wanted, dispatch::Explanation explanation) {
+    problem_ = problem;
+    dispatch::Choice<Operation> choice;
+    if (Status status = dispatch::choose(list, problem, device(), wanted, &choice); !status.ok())
+      return status;
+    executable_ = std::move(choice.executable);
+    explanation.considered = std::move(choice.considered);
+    explanation.forward.workspace = executable_->workspace(dispatch::Direction::kForward);
+    if (explanation.backward)
+      explanation.backward->workspace = executable_->workspace(dispatch::Direction::kBackward);
+    explain(std::move(explanation));
+    return {};
+  }
+
+  const Problem& problem() const { return problem_; }
+  Status run_forward(const char* subject, const typename Operation::Forward& arguments,
+                     const Workspace& workspace, void* stream) const {
+    std::byte* aligned = nullptr;
+    Status status = take(subject, dispatch::Direction::kForward, workspace, &aligned);
+    return status.ok() ? executable_->forward(arguments, aligned, stream) : status;
+  }
+  Status run_backward(const char* subject, const typename Operation::Backward& arguments,
+                      const Workspace& workspace, void* stream) const {
+    std::byte* aligned = nullptr;
+    Status status = take(subject, dispatch::Direction::kBackward, workspace, &aligned);
+    return status.ok() ? executable_->backward(arguments, aligned, stream) : status;
+  }
+
+ private:
+  Problem problem_{};
+  std::unique_ptr<const dispatch::Executable<Operation>> executable_;
+};
+
+}  // namespace perseid::op

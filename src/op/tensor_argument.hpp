@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The tensors of one call: DLTensors checked against what the plan expects, as views that kernels
+// can trust. A call that is right allocates nothing here.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string>
+
+#include "math/tensor.hpp"
+#include "op/check.hpp"
+#include "op/overlap.hpp"
+
+namespace perseid::op {
+
+// A dimension that a tensor must have, by the name that sentences call it.
+struct Extent {
+  const char* name;
+  int64_t size;
+};
+inline constexpr int64_t kAnySize = -1;
+
+// One dtype, or either of two. uint8 counts as bool.
+struct DTypes {
+  DType first;
+  DType second = DType::kNone;
+  DTypes(DType only) : first(only) {}
+  DTypes(DType one, DType other) : first(one), second(other) {}
+};
+
+enum class Access { kRead, kWrite };
+
+// An output that may be an input exactly, where the operation works in place.
+struct InPlace {
+  const char* output = "";
+  const char* input = "";
+};
+
+class ArgumentReader : public Check {
+ public:
+  explicit ArgumentReader(const char* subject);
+
+  // A tensor of exactly these extents.
+  Tensor read(Access access, const char* name, const DLTensor* tensor, DTypes dtypes,
+              std::span<const Extent> extents);
+  // An input whose dimensions may each be 1 or, in front, be missing. The view has all of them.
+  Tensor read_broadcast(const char* name, const DLTensor* tensor, DTypes dtypes,
+                        std::span<const Extent> extents);
+  // An argument that the plan has no use for must not be given.
+  void refuse(const char* name, const DLTensor* tensor, const char* field);
+  // For the log, beside the tensors.
+  void note(const char* name, uint64_t value);
+
+  // Outputs share memory with nothing else, but as `allowed`. Logs the call if all is well.
+  Status finish(const InPlace& allowed = {});
+
+ private:
+  struct Argument {
+    const char* name = "";
+    Access access = Access::kRead;
+    Tensor tensor;
+    AddressRange range;
+  };
+  static constexpr size_t kMostArguments = 20;
+
+  Tensor convert(const char* name, const DLTensor& tensor, DTypes dtypes);
+  void place(const char* name, const DLTensor& from, Tensor* view);
+  void record(Access access, const char* name, const Tensor& view);
+  void check_overlap(const Argument& output, const Argument& other, const InPlace& allowed);
+
+  std::array<Argument, kMostArguments> arguments_;
+  size_t count_ = 0;
+  bool logging_;
+  std::string log_;
+};
+
+}  // namespace perseid::op
