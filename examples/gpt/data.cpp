@@ -28,14 +28,12 @@ bool is_left_out(const fs::path& folder) {
          fs::exists(folder / "CMakeCache.txt");
 }
 
-}  // namespace
-
-std::vector<uint8_t> read_text(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
+std::vector<uint8_t> read_file(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
   std::vector<uint8_t> bytes{std::istreambuf_iterator<char>(stream), {}};
-  if (!stream.good() && !stream.eof()) {
+  if (!stream.is_open() || stream.bad()) {
     throw perseid::Error(PERSEID_IO_ERROR,
-                         "cannot read '" + file.string() + "'; give a file of text");
+                         "cannot read '" + path.string() + "'; give a file of text, or a folder");
   }
   return bytes;
 }
@@ -59,11 +57,17 @@ std::vector<uint8_t> read_tree(const fs::path& root) {
   std::ranges::sort(files);
   std::vector<uint8_t> bytes;
   for (const auto& file : files) {
-    const auto text = read_text(file);
+    const auto text = read_file(file);
     bytes.insert(bytes.end(), text.begin(), text.end());
     bytes.push_back('\n');
   }
   return bytes;
+}
+
+}  // namespace
+
+std::vector<uint8_t> read_text(const fs::path& path) {
+  return fs::is_directory(path) ? read_tree(path) : read_file(path);
 }
 
 Data::Data(std::vector<uint8_t> bytes, int64_t context)

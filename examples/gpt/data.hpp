@@ -14,12 +14,10 @@
 
 namespace gpt {
 
-// The bytes of a file. Throws perseid::Error where it cannot be read.
-std::vector<uint8_t> read_text(const std::filesystem::path& file);
-
-// The text of a source tree: every file whose name says that it is text, in the order of their
-// paths. Build folders and hidden ones are left out.
-std::vector<uint8_t> read_tree(const std::filesystem::path& root);
+// The bytes of a file; or of a folder: of every file in it whose name says that it is text, in the
+// order of their paths, leaving out build folders and hidden ones. Throws perseid::Error where it
+// cannot be read.
+std::vector<uint8_t> read_text(const std::filesystem::path& path);
 
 class Data {
  public:

@@ -57,7 +57,7 @@ bool run_steps(Trainer<T>& trainer, const Options& options) {
 template <class T>
 int run(const Options& options) {
   const Config& config = options.recipe.model;
-  const Data data(options.text.empty() ? read_tree(PERSEID_SOURCE_DIR) : read_text(options.text),
+  const Data data(read_text(options.text.empty() ? PERSEID_SOURCE_DIR : options.text),
                   config.context);
   Machine machine(options.threads);
   Trainer<T> trainer(machine, options.recipe, data);

@@ -15,11 +15,12 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
       "Ctrl-C saves a checkpoint that --resume continues bit for bit.\n\n"
       "example: perseid-gpt book.txt --seconds 300 --checkpoint book.safetensors\n",
       "perseid-gpt");
-  app.add_option("file", options.text, "text to learn (default: the repository's own)");
+  app.add_option("file", options.text,
+                 "text to learn, a file or a folder (default: the repository's own)");
   auto* steps = app.add_option("--steps", recipe.steps, "training steps")
                     ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   app.add_option("--seconds", options.seconds,
-                 "train for about so long: the speed of the first steps decides how many there are")
+                 "train for about so long: the first steps' speed sets how many")
       ->capture_default_str()
       ->check(CLI::Range(1.0, 1e9))
       ->excludes(steps);

@@ -23,9 +23,8 @@ void write_problems(const std::string& path, const Config& config, const std::st
   const std::string attention = number("batch", config.batch) + number("heads", config.heads) +
                                 number("q_len", config.context) + number("kv_len", config.context) +
                                 number("head_dim", config.head_dim()) + text("causal", "top-left") +
-                                number("dropout", config.dropout) + flag("lse");
+                                number("dropout", config.dropout) + flag("lse") + flag("backward");
   write("attention", dtype, attention);
-  write("attention", dtype, attention + flag("backward"));
 
   const int64_t rows = config.tokens(), width = config.width;
   struct Shape {

@@ -39,15 +39,14 @@ void Progress::finish() {
 }
 
 int64_t StepEstimate::after_step(int64_t done) {
-  constexpr size_t kEnough = 12;
+  constexpr int64_t kUncounted = 2;  // they touch their memory for the first time
+  constexpr int64_t kEnough = 8;
   const double now = clock_.seconds();
-  durations_.push_back(now - last_);
-  last_ = now;
-  if (durations_.size() < kEnough && now < seconds_ / 4) return 0;
-  // The median: the first steps touch their memory for the first time, and others may be disturbed.
-  const auto middle = durations_.begin() + static_cast<std::ptrdiff_t>(durations_.size() / 2);
-  std::ranges::nth_element(durations_, middle);
-  return done + std::max<int64_t>(1, std::llround((seconds_ - now) / *middle));
+  if (++seen_ <= kUncounted) counted_from_ = now;
+  const bool enough = seen_ >= kUncounted + kEnough && now > seconds_ / 16;
+  if (seen_ <= kUncounted || (!enough && now < seconds_ / 4)) return 0;
+  const double step = (now - counted_from_) / static_cast<double>(seen_ - kUncounted);
+  return done + std::max<int64_t>(1, std::llround((seconds_ - now) / step));
 }
 
 }  // namespace gpt

@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <vector>
 
 namespace gpt {
 
@@ -51,8 +50,8 @@ class StepEstimate {
  private:
   double seconds_;
   Stopwatch clock_;
-  double last_ = 0;
-  std::vector<double> durations_;
+  int64_t seen_ = 0;
+  double counted_from_ = 0;
 };
 
 }  // namespace gpt
