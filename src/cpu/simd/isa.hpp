@@ -9,6 +9,7 @@
 //   U64             what the random bits of dropout.hpp need
 //   F32Dot, F64Dot  the multiply-add of micro_gemm.hpp, with the tile of C that suits the registers
 //   Bf16Dot         the same for pairs of bf16, where kHasBf16Dot
+//   DotOfBf16       what products of bf16 go by: Bf16Dot, else F32Dot
 #pragma once
 
 #if !defined(PERSEID_ISA)

@@ -59,14 +59,16 @@ struct F32 {
   static PERSEID_INLINE Reg fms(Reg a, Reg b, Reg c) { return _mm256_fmsub_ps(a, b, c); }
   static PERSEID_INLINE Reg max(Reg a, Reg b) { return _mm256_max_ps(a, b); }
   static PERSEID_INLINE Reg min(Reg a, Reg b) { return _mm256_min_ps(a, b); }
-  static PERSEID_INLINE Reg round(Reg a) {
-    return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  // The floor of -200 keeps -inf - -inf out; scale_by_power makes 0 of it.
+  static PERSEID_INLINE Reg fraction(Reg a) {
+    a = max(_mm256_set1_ps(-200.0f), a);
+    return sub(a, _mm256_floor_ps(a));
   }
   // In two steps of half the power: each is in range where the result is, and a result below the
   // normal numbers is rounded by the second.
   static PERSEID_INLINE Reg scale_by_power(Reg a, Reg n) {
-    const __m256i power = _mm256_cvtps_epi32(
-        _mm256_max_ps(_mm256_set1_ps(-252.0f), _mm256_min_ps(_mm256_set1_ps(254.0f), n)));
+    const __m256i power = _mm256_cvtps_epi32(_mm256_floor_ps(
+        _mm256_max_ps(_mm256_set1_ps(-252.0f), _mm256_min_ps(_mm256_set1_ps(254.0f), n))));
     const __m256i half = _mm256_srai_epi32(power, 1);
     return mul(mul(a, power_of_two(half)), power_of_two(_mm256_sub_epi32(power, half)));
   }
@@ -178,12 +180,13 @@ struct F64 {
   static PERSEID_INLINE Reg fms(Reg a, Reg b, Reg c) { return _mm256_fmsub_pd(a, b, c); }
   static PERSEID_INLINE Reg max(Reg a, Reg b) { return _mm256_max_pd(a, b); }
   static PERSEID_INLINE Reg min(Reg a, Reg b) { return _mm256_min_pd(a, b); }
-  static PERSEID_INLINE Reg round(Reg a) {
-    return _mm256_round_pd(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  static PERSEID_INLINE Reg fraction(Reg a) {
+    a = max(_mm256_set1_pd(-1200.0), a);
+    return sub(a, _mm256_floor_pd(a));
   }
   static PERSEID_INLINE Reg scale_by_power(Reg a, Reg n) {
-    const __m128i power = _mm256_cvtpd_epi32(
-        _mm256_max_pd(_mm256_set1_pd(-2044.0), _mm256_min_pd(_mm256_set1_pd(2046.0), n)));
+    const __m128i power = _mm256_cvtpd_epi32(_mm256_floor_pd(
+        _mm256_max_pd(_mm256_set1_pd(-2044.0), _mm256_min_pd(_mm256_set1_pd(2046.0), n))));
     const __m128i half = _mm_srai_epi32(power, 1);
     return mul(mul(a, power_of_two(half)), power_of_two(_mm_sub_epi32(power, half)));
   }
@@ -270,5 +273,6 @@ struct F64Dot {
 };
 
 inline constexpr bool kHasBf16Dot = false;
+using DotOfBf16 = F32Dot;
 
 }  // namespace perseid::cpu::PERSEID_ISA

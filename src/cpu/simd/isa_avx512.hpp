@@ -62,8 +62,8 @@ struct F32 {
   static PERSEID_INLINE Reg fms(Reg a, Reg b, Reg c) { return _mm512_fmsub_ps(a, b, c); }
   static PERSEID_INLINE Reg max(Reg a, Reg b) { return _mm512_max_ps(a, b); }
   static PERSEID_INLINE Reg min(Reg a, Reg b) { return _mm512_min_ps(a, b); }
-  static PERSEID_INLINE Reg round(Reg a) {
-    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  static PERSEID_INLINE Reg fraction(Reg a) {
+    return _mm512_reduce_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
   }
   static PERSEID_INLINE Reg scale_by_power(Reg a, Reg n) { return _mm512_scalef_ps(a, n); }
   static PERSEID_INLINE Mask less(Reg a, Reg b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
@@ -154,8 +154,8 @@ struct F64 {
   static PERSEID_INLINE Reg fms(Reg a, Reg b, Reg c) { return _mm512_fmsub_pd(a, b, c); }
   static PERSEID_INLINE Reg max(Reg a, Reg b) { return _mm512_max_pd(a, b); }
   static PERSEID_INLINE Reg min(Reg a, Reg b) { return _mm512_min_pd(a, b); }
-  static PERSEID_INLINE Reg round(Reg a) {
-    return _mm512_roundscale_pd(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  static PERSEID_INLINE Reg fraction(Reg a) {
+    return _mm512_reduce_pd(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
   }
   static PERSEID_INLINE Reg scale_by_power(Reg a, Reg n) { return _mm512_scalef_pd(a, n); }
   static PERSEID_INLINE Mask less(Reg a, Reg b) { return _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ); }
@@ -265,8 +265,10 @@ struct Bf16Dot {
     _mm512_storeu_si512(p, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first)));
   }
 };
+using DotOfBf16 = Bf16Dot;
 #else
 inline constexpr bool kHasBf16Dot = false;
+using DotOfBf16 = F32Dot;
 #endif
 
 }  // namespace perseid::cpu::PERSEID_ISA

@@ -60,11 +60,15 @@ struct F32 {
   // Not vmaxq and vminq, which answer NaN where either is NaN.
   static PERSEID_INLINE Reg max(Reg a, Reg b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
   static PERSEID_INLINE Reg min(Reg a, Reg b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
-  static PERSEID_INLINE Reg round(Reg a) { return vrndnq_f32(a); }
+  // The floor of -200 keeps -inf - -inf out; scale_by_power makes 0 of it.
+  static PERSEID_INLINE Reg fraction(Reg a) {
+    a = max(set1(-200.0f), a);
+    return sub(a, vrndmq_f32(a));
+  }
   // In two steps of half the power: each is in range where the result is, and a result below the
   // normal numbers is rounded by the second.
   static PERSEID_INLINE Reg scale_by_power(Reg a, Reg n) {
-    const int32x4_t power = vcvtq_s32_f32(max(set1(-252.0f), min(set1(254.0f), n)));
+    const int32x4_t power = vcvtmq_s32_f32(max(set1(-252.0f), min(set1(254.0f), n)));
     const int32x4_t half = vshrq_n_s32(power, 1);
     return mul(mul(a, power_of_two(half)), power_of_two(vsubq_s32(power, half)));
   }
@@ -138,9 +142,12 @@ struct F64 {
   static PERSEID_INLINE Reg fms(Reg a, Reg b, Reg c) { return vnegq_f64(vfmsq_f64(c, a, b)); }
   static PERSEID_INLINE Reg max(Reg a, Reg b) { return vbslq_f64(vcgtq_f64(a, b), a, b); }
   static PERSEID_INLINE Reg min(Reg a, Reg b) { return vbslq_f64(vcltq_f64(a, b), a, b); }
-  static PERSEID_INLINE Reg round(Reg a) { return vrndnq_f64(a); }
+  static PERSEID_INLINE Reg fraction(Reg a) {
+    a = max(set1(-1200.0), a);
+    return sub(a, vrndmq_f64(a));
+  }
   static PERSEID_INLINE Reg scale_by_power(Reg a, Reg n) {
-    const int64x2_t power = vcvtq_s64_f64(max(set1(-2044.0), min(set1(2046.0), n)));
+    const int64x2_t power = vcvtmq_s64_f64(max(set1(-2044.0), min(set1(2046.0), n)));
     const int64x2_t half = vshrq_n_s64(power, 1);
     return mul(mul(a, power_of_two(half)), power_of_two(vsubq_s64(power, half)));
   }
@@ -205,5 +212,6 @@ struct F32Dot : NeonDot<F32> {};
 struct F64Dot : NeonDot<F64> {};
 
 inline constexpr bool kHasBf16Dot = false;
+using DotOfBf16 = F32Dot;
 
 }  // namespace perseid::cpu::PERSEID_ISA

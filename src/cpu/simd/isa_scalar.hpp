@@ -55,9 +55,13 @@ struct OneLane {
   static PERSEID_INLINE Reg fms(Reg a, Reg b, Reg c) { return a * b - c; }
   static PERSEID_INLINE Reg max(Reg a, Reg b) { return a > b ? a : b; }
   static PERSEID_INLINE Reg min(Reg a, Reg b) { return a < b ? a : b; }
-  static PERSEID_INLINE Reg round(Reg a) { return std::nearbyint(a); }
+  static PERSEID_INLINE Reg fraction(Reg a) {
+    return a - a == 0 ? a - static_cast<T>(__builtin_floor(a)) : (is_nan(a) ? a : 0);
+  }
   static PERSEID_INLINE Reg scale_by_power(Reg a, Reg n) {
-    return static_cast<T>(__builtin_ldexp(a, is_nan(n) ? 0 : static_cast<int>(n)));
+    constexpr T kMost = sizeof(T) == 4 ? 400 : 4000;
+    const int power = is_nan(n) ? 0 : static_cast<int>(__builtin_floor(min(max(n, -kMost), kMost)));
+    return static_cast<T>(__builtin_ldexp(a, power));
   }
   static PERSEID_INLINE Mask less(Reg a, Reg b) { return a < b; }
   static PERSEID_INLINE Mask is_nan(Reg a) { return a != a; }
@@ -104,5 +108,6 @@ struct F32Dot : OneLaneDot<F32> {};
 struct F64Dot : OneLaneDot<F64> {};
 
 inline constexpr bool kHasBf16Dot = false;
+using DotOfBf16 = F32Dot;
 
 }  // namespace perseid::cpu::PERSEID_ISA

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cpu/kernel_table.hpp"
+#include "cpu/simd/attention_forward.hpp"
 #include "cpu/simd/dropout.hpp"
 #include "cpu/simd/micro_gemm.hpp"
 #include "cpu/simd/pack.hpp"
@@ -22,8 +23,8 @@ const KernelTable& table() {
       .softmax_workspace = nullptr,
       .softmax_forward = nullptr,
       .softmax_backward = nullptr,
-      .attention_forward_workspace = nullptr,
-      .attention_forward = nullptr,
+      .attention_forward_workspace = &attention_forward_workspace,
+      .attention_forward = &attention_forward,
       .attention_backward_workspace = nullptr,
       .attention_backward = nullptr,
       .attention_decode_workspace = nullptr,

@@ -134,4 +134,19 @@ PERSEID_INLINE void panel_gemm(TileA<Dot> a, TileB<Dot> b, TileC<Dot> c, int64_t
                                    c.data + (rows - rest) * c.row, c.row, 1, steps, accumulate);
 }
 
+// Calls body.operator()<Dot, T>() with the product and the storage type of a dtype.
+template <class Body>
+PERSEID_INLINE void with_dot(DType dtype, const Body& body) {
+  switch (dtype) {
+    case DType::kF16:
+      return body.template operator()<F32Dot, f16>();
+    case DType::kBF16:
+      return body.template operator()<DotOfBf16, bf16>();
+    case DType::kF32:
+      return body.template operator()<F32Dot, float>();
+    default:
+      return body.template operator()<F64Dot, double>();
+  }
+}
+
 }  // namespace perseid::cpu::PERSEID_ISA

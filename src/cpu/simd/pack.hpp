@@ -21,6 +21,11 @@ struct Strided {
   const T* data;
   int64_t row, column;
 };
+template <class T>
+struct StridedOutput {
+  T* data;
+  int64_t row, column;
+};
 
 // Elements of A or B along a depth of `count` scalars.
 template <class Dot>

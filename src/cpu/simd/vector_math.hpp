@@ -2,10 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // exp2 of a vector, and the constants of working in powers of two.
 //
-// x = n + r with n whole and |r| <= 1/2; 2^r by a polynomial fitted to least relative error with
-// its constant term held at 1, so that exp2(0) is exactly 1; 2^n into the exponent. exp2(-inf) is 0
-// and NaN stays NaN: x is first raised to a floor far below the smallest number, since inf - inf
-// would be NaN.
+// x = n + r with n = floor(x); 2^r by a polynomial on [0, 1) fitted to least relative error with
+// its constant term held at 1, so that exp2 of a whole number is exact; 2^n into the exponent.
+// exp2(-inf) is 0 and NaN stays NaN.
 #pragma once
 
 #include "cpu/simd/isa.hpp"
@@ -27,10 +26,7 @@ PERSEID_INLINE typename V::Reg polynomial(typename V::Reg r, const typename V::S
 template <class V, int Count>
 PERSEID_INLINE typename V::Reg exp2_with(typename V::Reg x,
                                          const typename V::Scalar (&coefficients)[Count]) {
-  constexpr typename V::Scalar kFloor = sizeof(typename V::Scalar) == 4 ? -200 : -1200;
-  x = V::max(V::set1(kFloor), x);
-  const typename V::Reg n = V::round(x);
-  return V::scale_by_power(polynomial<V>(V::sub(x, n), coefficients), n);
+  return V::scale_by_power(polynomial<V>(V::fraction(x), coefficients), x);
 }
 
 // Relative error at most 2.2e-7 (float32) and 4e-16 (float64).
@@ -38,32 +34,28 @@ template <class V>
 PERSEID_INLINE typename V::Reg exp2(typename V::Reg x) {
   if constexpr (sizeof(typename V::Scalar) == 4) {
     constexpr float c[] = {
-        1.0f, 6.931469776e-1f, 2.402224208e-1f, 5.550733744e-2f, 9.671512688e-3f, 1.326472725e-3f};
+        1.0f, 6.931513118e-1f, 2.401644501e-1f, 5.579991325e-2f, 9.017030116e-3f, 1.867130168e-3f};
     return exp2_with<V>(x, c);
   } else {
-    // Taylor coefficients ln2^k / k!: at |r| <= 1/2 the next term is below half a unit in the last
-    // place.
     constexpr double c[] = {1.0,
-                            6.931471805599453094e-1,
-                            2.402265069591007123e-1,
-                            5.550410866482157995e-2,
-                            9.618129107628477162e-3,
-                            1.333355814642844343e-3,
-                            1.540353039338160995e-4,
-                            1.525273380405984028e-5,
-                            1.321548679014430949e-6,
-                            1.017808600923969973e-7,
-                            7.054911620801123330e-9,
-                            4.445538271870811498e-10,
-                            2.567843599348820514e-11,
-                            1.369148885390412888e-12};
+                            6.931471805599453259e-1,
+                            2.402265069590967308e-1,
+                            5.550410866498066869e-2,
+                            9.618129105151756473e-3,
+                            1.333355834393727875e-3,
+                            1.540352121910773309e-4,
+                            1.525299889972841847e-5,
+                            1.32105834777651881e-6,
+                            1.02360238032751793e-7,
+                            6.634445866251414018e-9,
+                            6.12309291682638714e-10};
     return exp2_with<V>(x, c);
   }
 }
 
 // Relative error at most 3e-6: for results that are rounded to bf16 anyway.
 PERSEID_INLINE F32::Reg exp2_approx(F32::Reg x) {
-  constexpr float c[] = {1.0f, 6.931241934e-1f, 2.402409861e-1f, 5.590642504e-2f, 9.582853169e-3f};
+  constexpr float c[] = {1.0f, 6.930448448e-1f, 2.412802054e-1f, 5.224247284e-2f, 1.342668513e-2f};
   return exp2_with<F32>(x, c);
 }
 

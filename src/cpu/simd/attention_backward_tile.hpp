@@ -1,0 +1,541 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention backward, one tile: some queries of a head meet some keys.
+//
+//   S  = Q K^T                    dP = dO V^T                  depth: head_dim, value_dim
+//   P  = exp2(scale S - lse)      dS = P (dP - delta)          delta = dO . O - dlse
+//   dV += P^T dO                  dK += dS^T Q                 depth: the queries
+//   dQ += dS K                                                 depth: the keys
+//
+//            keys ->  | band 0 | band 1 | band 2 |      S and dP are made by bands of 64 keys and
+//            groups of a few
+//   queries  group 0  |########|##      |        |      queries, and turned into P and dS while
+//   they are in the L1 cache.
+//      |     group 1  |########|########|##      |      A band is visited for the queries that see
+//      any of it (rounded out v     ...      |########|########|########|      to whole strips of
+//      micro_gemm); what lies outside is never read.
+//
+// P and dS are kept as operands with their depth along the queries (for kDepth 2: pairs of
+// queries); dS also with its depth along the keys, which for kDepth 1 is the same memory read by
+// other strides.
+//
+// Where a query does not see a key P and dS are exactly 0, and so are the elements of Q, dO and K
+// that are not finite as the last three products read them: they are added one by one for the pairs
+// that do see each other (attention_common.hpp).
+#pragma once
+
+#include "cpu/executor.hpp"
+#include "cpu/simd/attention_common.hpp"
+
+namespace perseid::cpu::PERSEID_ISA {
+
+// Sizes of a tile, and the strides of its operands in elements.
+template <class Dot>
+struct BackwardShape {
+  using V = typename Dot::Vector;
+  static constexpr int64_t kPanel = tile_columns<Dot>;
+  static constexpr int64_t kBand = max(int64_t{64}, kPanel);
+  static constexpr int64_t kBands = 3;
+  static constexpr int64_t kKeys = kBands * kBand;
+  static constexpr int64_t kQueries = 96 * Dot::kDepth;
+  static constexpr int64_t kGroup = 24;
+  static_assert(kBand % kPanel == 0 && kPanel % (V::kLanes * Dot::kDepth) == 0);
+  static_assert(kBand % kDropoutTileColumns == 0 && kQueries % kDropoutTileRows == 0);
+  static_assert(kGroup % Dot::kRows == 0 && Dot::kRows % Dot::kDepth == 0);
+
+  int64_t head_dim, value_dim;
+  int64_t head_steps, value_steps;  // depth of S and dP
+  int64_t head_columns,
+      value_columns;            // row stride of operands with their depth along rows, and of sums
+  int64_t head_row, value_row;  // row stride of operands with their depth along the dimension
+
+  explicit BackwardShape(const AttentionProblem& problem)
+      : head_dim(problem.head_dim),
+        value_dim(problem.value_dim),
+        head_steps(steps_of<Dot>(head_dim)),
+        value_steps(steps_of<Dot>(value_dim)),
+        head_columns(odd_vectors(head_dim)),
+        value_columns(odd_vectors(value_dim)),
+        head_row(Dot::kDepth == 1 ? head_columns : head_steps),
+        value_row(Dot::kDepth == 1 ? value_columns : value_steps) {}
+
+  // Rows a power of two apart would meet in a few sets of the L1 cache.
+  static constexpr int64_t odd_vectors(int64_t count) {
+    return (ceil_div(count, V::kLanes) | 1) * V::kLanes;
+  }
+};
+
+// The queries of one head, as operands.
+template <class Dot, class T>
+struct BackwardQueries {
+  using V = typename Dot::Vector;
+  using Scalar = typename V::Scalar;
+  using Element = typename Dot::Element;
+  Element *query, *grad_out;              // A of S and dP: [rows, head_row], [rows, value_row]
+  Element *query_depth, *grad_out_depth;  // B of dK and dV: [steps_of(rows), columns]
+  Scalar *lse, *delta;  // [rows, and a silent one where that is odd]; lse in units of log2
+  uint8_t *nonfinite_query, *nonfinite_grad_out;
+  Strided<T> raw_query, raw_grad_out;
+  int64_t rows = 0;
+  bool nonfinite = false;  // of any row
+
+  BackwardQueries(const BackwardShape<Dot>& shape, int64_t max_rows, Arena& arena) {
+    const int64_t padded = round_up(max_rows, Dot::kDepth);
+    query = arena.take<Element>(padded * shape.head_row);
+    grad_out = arena.take<Element>(padded * shape.value_row);
+    query_depth =
+        Dot::kDepth == 1 ? query : arena.take<Element>(padded / Dot::kDepth * shape.head_columns);
+    grad_out_depth = Dot::kDepth == 1
+                         ? grad_out
+                         : arena.take<Element>(padded / Dot::kDepth * shape.value_columns);
+    lse = arena.take<Scalar>(padded);
+    delta = arena.take<Scalar>(padded);
+    nonfinite_query = arena.take<uint8_t>(padded);
+    nonfinite_grad_out = arena.take<uint8_t>(padded);
+  }
+
+  // `count` rows of a head, from `row` on, which counts from the start of the packed tensor where
+  // it is ragged.
+  void pack(const BackwardShape<Dot>& shape, const AttentionProblem& problem,
+            const AttentionBackward& arguments, int64_t batch, int64_t head, int64_t row,
+            int64_t count) {
+    rows = count;
+    raw_query = head_view<T>(arguments.query, problem.ragged, batch, head, row);
+    raw_grad_out = head_view<T>(arguments.grad_out, problem.ragged, batch, head, row);
+    pack_operands(raw_query, shape.head_dim, query, shape.head_row, query_depth, shape.head_columns,
+                  nonfinite_query);
+    pack_operands(raw_grad_out, shape.value_dim, grad_out, shape.value_row, grad_out_depth,
+                  shape.value_columns, nonfinite_grad_out);
+    const Strided<T> out = head_view<T>(arguments.out, problem.ragged, batch, head, row);
+    const Scalar infinity = static_cast<Scalar>(__builtin_inf());
+    nonfinite = false;
+    for (int64_t i = 0; i < rows; ++i) {
+      const Scalar natural = *lse_row<Scalar>(arguments.lse, problem.ragged, batch, head, row + i);
+      // A row with nothing to see: any score less infinity is -inf, which is probability 0.
+      lse[i] = natural == -infinity ? infinity
+                                    : static_cast<Scalar>(static_cast<double>(natural) * kLog2E);
+      delta[i] = dot_rows(raw_grad_out.data + i * raw_grad_out.row, raw_grad_out.column,
+                          out.data + i * out.row, out.column, shape.value_dim);
+      if (arguments.grad_lse.present())
+        delta[i] -= *lse_row<Scalar>(arguments.grad_lse, problem.ragged, batch, head, row + i);
+      // dP is made without what is not finite in dO, so delta has to carry it into dS.
+      if (nonfinite_grad_out[i] != 0) delta[i] = static_cast<Scalar>(__builtin_nan(""));
+      nonfinite = nonfinite || nonfinite_query[i] != 0 || nonfinite_grad_out[i] != 0;
+    }
+    for (int64_t i = rows; i < round_up(rows, Dot::kDepth); ++i) {
+      lse[i] = infinity;
+      delta[i] = 0;
+    }
+  }
+
+ private:
+  void pack_operands(Strided<T> x, int64_t dim, Element* along_rows, int64_t row,
+                     Element* along_depth, int64_t columns, uint8_t* nonfinite_rows) const {
+    pack_rows<Dot>(x, rows, dim, along_rows, row);
+    if constexpr (Dot::kDepth != 1) pack_depth<Dot>(x, rows, dim, along_depth, columns);
+    clear_nonfinite<Dot>(x, rows, dim, along_depth, columns, nonfinite_rows);
+  }
+
+  static Scalar dot_rows(const T* a, int64_t a_stride, const T* b, int64_t b_stride,
+                         int64_t count) {
+    Scalar total = 0;
+    int64_t j = 0;
+    if (a_stride == 1 && b_stride == 1) {
+      typename V::Reg sum = V::zero();
+      for (; j + V::kLanes <= count; j += V::kLanes)
+        sum = V::fma(V::load(a + j), V::load(b + j), sum);
+      if (j < count) {
+        const int rest = static_cast<int>(count - j);
+        sum = V::fma(V::load_partial(a + j, rest), V::load_partial(b + j, rest), sum);
+      }
+      return V::reduce_add(sum);
+    }
+    for (; j < count; ++j)
+      total += convert<Scalar>(a[j * a_stride]) * convert<Scalar>(b[j * b_stride]);
+    return total;
+  }
+};
+
+// A block of at most kKeys keys of one head, as operands.
+template <class Dot, class T>
+struct BackwardKeys {
+  using Element = typename Dot::Element;
+  using Shape = BackwardShape<Dot>;
+  Element *key, *value;  // B of S and dP, by columns
+  Element* key_depth;    // B of dQ: [steps_of(count), head_columns]
+  uint8_t* nonfinite_key;
+  Strided<T> raw_key;
+  int64_t begin = 0, count = 0;  // within the sequence
+  bool nonfinite = false;
+
+  BackwardKeys(const Shape& shape, Arena& arena) {
+    key = arena.take<Element>(Shape::kKeys * shape.head_steps);
+    value = arena.take<Element>(Shape::kKeys * shape.value_steps);
+    key_depth = arena.take<Element>(Shape::kKeys / Dot::kDepth * shape.head_columns);
+    nonfinite_key = arena.take<uint8_t>(Shape::kKeys);
+  }
+
+  void pack(const Shape& shape, const AttentionProblem& problem, const AttentionBackward& arguments,
+            int64_t batch, int64_t kv_head, int64_t sequence_begin) {
+    const int64_t row = sequence_begin + begin;
+    raw_key = head_view<T>(arguments.key, problem.ragged, batch, kv_head, row);
+    pack_columns<Dot>(raw_key, count, shape.head_dim, key);
+    pack_columns<Dot>(head_view<T>(arguments.value, problem.ragged, batch, kv_head, row), count,
+                      shape.value_dim, value);
+    pack_depth<Dot>(raw_key, count, shape.head_dim, key_depth, shape.head_columns);
+    clear_nonfinite<Dot>(raw_key, count, shape.head_dim, key_depth, shape.head_columns,
+                         nonfinite_key);
+    nonfinite = false;
+    for (int64_t j = 0; j < count; ++j) nonfinite = nonfinite || nonfinite_key[j] != 0;
+  }
+};
+
+// Where the three sums of a tile go; null: not wanted.
+template <class Scalar>
+struct BackwardSums {
+  Scalar* query;  // [rows of the head, head_columns], without the scale
+  Scalar* key;    // [kKeys, head_columns], without the scale
+  Scalar* value;  // [kKeys, value_columns], without dropout's rescaling
+};
+
+template <class Dot, class T>
+class BackwardTile {
+  using V = typename Dot::Vector;
+  using Scalar = typename V::Scalar;
+  using Element = typename Dot::Element;
+  using Shape = BackwardShape<Dot>;
+  static constexpr int64_t kBand = Shape::kBand, kBands = Shape::kBands, kKeys = Shape::kKeys;
+  static constexpr int64_t kQueries = Shape::kQueries, kGroup = Shape::kGroup, kDepth = Dot::kDepth;
+  // Row strides of P and dS, and of dS with its depth along the keys.
+  static constexpr int64_t kRow = Shape::odd_vectors(kKeys);
+  static constexpr int64_t kDeepRow = Shape::odd_vectors(kKeys / kDepth);
+
+ public:
+  // Rows of the tile that meet a band.
+  struct Rows {
+    int64_t begin, end;
+  };
+
+  BackwardTile(const AttentionProblem& problem, Arena& arena) {
+    weight_ = arena.take<Element>(kQueries / kDepth * kRow);
+    grad_ = arena.take<Element>(kQueries / kDepth * kRow);
+    if constexpr (kDepth == 1) {
+      grad_deep_ = grad_;
+      score_ = weight_;
+      grad_weight_ = grad_;
+    } else {
+      grad_deep_ = arena.take<Element>(kQueries * kDeepRow);
+      score_ = arena.take<Scalar>(kGroup * kBand);
+      grad_weight_ = arena.take<Scalar>(kGroup * kBand);
+    }
+    keep_ = problem.dropout > 0 ? arena.take<uint8_t>(kQueries * kKeys) : nullptr;
+  }
+
+  // P and dS of rows [row, row + rows) of `queries` against `keys`. False: no query sees any key.
+  bool score(const Shape& shape, const ScoreModifier<V>& modifier, const Dropout& dropout,
+             const BackwardQueries<Dot, T>& queries, const BackwardKeys<Dot, T>& keys, int64_t row,
+             bool grad_scores) {
+    row_ = row;
+    rows_ = min(kQueries, queries.rows - row);
+    if (!sees(modifier, row_, rows_, keys.begin, keys.begin + keys.count)) return false;
+    for (int64_t band = 0; band < kBands; ++band) {
+      band_[band] = rows_that_see(modifier, keys, band);
+      if (band_[band].begin == band_[band].end) continue;
+      if (dropout.enabled()) {
+        const int64_t begin = band_[band].begin / kDropoutTileRows * kDropoutTileRows;
+        dropout_block(dropout, modifier.batch * modifier.problem.heads + modifier.head, row + begin,
+                      band_[band].end - begin, keys.begin + band * kBand, kBand,
+                      keep_ + begin * kKeys + band * kBand, kKeys);
+      }
+      for (int64_t i = band_[band].begin; i < band_[band].end; i += kGroup)
+        score_group(shape, modifier, dropout, queries, keys, band, i,
+                    min(kGroup, band_[band].end - i), grad_scores);
+    }
+    return true;
+  }
+
+  // What score() made, into the sums.
+  void accumulate(const Shape& shape, const BackwardQueries<Dot, T>& queries,
+                  const BackwardKeys<Dot, T>& keys, const BackwardSums<Scalar>& sums) const {
+    // Neighbouring bands that meet the same rows go together.
+    for (int64_t band = 0, next; band < kBands; band = next) {
+      const Rows rows = band_[band];
+      for (next = band + 1;
+           next < kBands && band_[next].begin == rows.begin && band_[next].end == rows.end;)
+        ++next;
+      const int64_t column = band * kBand;
+      const int64_t count = min(next * kBand, keys.count) - column;
+      if (rows.begin == rows.end || count <= 0) continue;
+      const int64_t offset = rows.begin / kDepth * kRow + column;
+      const int64_t step = (row_ + rows.begin) / kDepth;
+      const int64_t steps = steps_of<Dot>(rows.end - rows.begin);
+      if (sums.value != nullptr)
+        add_product({weight_ + offset, 1, kRow},
+                    {queries.grad_out_depth + step * shape.value_columns, shape.value_columns},
+                    {sums.value + column * shape.value_columns, shape.value_columns}, count,
+                    shape.value_dim, steps);
+      if (sums.key != nullptr)
+        add_product({grad_ + offset, 1, kRow},
+                    {queries.query_depth + step * shape.head_columns, shape.head_columns},
+                    {sums.key + column * shape.head_columns, shape.head_columns}, count,
+                    shape.head_dim, steps);
+    }
+    if (sums.query != nullptr) accumulate_query(shape, keys, sums.query);
+    if (queries.nonfinite || keys.nonfinite) add_nonfinite(shape, queries, keys, sums);
+  }
+
+  const Rows& rows_of(int64_t band) const { return band_[band]; }
+  int64_t rows() const { return rows_; }
+  // Row i of dS from key `column` on, where kDepth is 1.
+  const Element* grad_score(int64_t i, int64_t column) const { return grad_ + i * kRow + column; }
+
+ private:
+  static bool sees(const ScoreModifier<V>& modifier, int64_t row, int64_t rows, int64_t key,
+                   int64_t key_end) {
+    const Sequence& sequence = modifier.sequence;
+    return visible_keys(modifier.problem, row, sequence.q_len, sequence.kv_len).begin < key_end &&
+           visible_keys(modifier.problem, row + rows - 1, sequence.q_len, sequence.kv_len).end >
+               key;
+  }
+
+  // Both ends of the visible range rise with the row, so the rows that see a band are neighbours:
+  // halving finds the first whose range ends behind the band's begin, and the first whose range
+  // begins behind the band's end.
+  Rows rows_that_see(const ScoreModifier<V>& modifier, const BackwardKeys<Dot, T>& keys,
+                     int64_t band) const {
+    const int64_t key = keys.begin + band * kBand;
+    const int64_t key_end = min(key + kBand, keys.begin + keys.count);
+    if (key >= key_end) return {0, 0};
+    const auto range = [&](int64_t i) {
+      return visible_keys(modifier.problem, row_ + i, modifier.sequence.q_len,
+                          modifier.sequence.kv_len);
+    };
+    const auto first = [&](auto&& holds) {
+      int64_t low = 0, high = rows_;
+      while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (holds(range(middle))) {
+          high = middle;
+        } else {
+          low = middle + 1;
+        }
+      }
+      return low;
+    };
+    const int64_t begin = first([&](KeyRange r) { return r.end > key; });
+    const int64_t end = first([&](KeyRange r) { return r.begin >= key_end; });
+    if (begin >= end) return {0, 0};
+    return {begin / Dot::kRows * Dot::kRows, min(round_up(end, Dot::kRows), rows_)};
+  }
+
+  void score_group(const Shape& shape, const ScoreModifier<V>& modifier, const Dropout& dropout,
+                   const BackwardQueries<Dot, T>& queries, const BackwardKeys<Dot, T>& keys,
+                   int64_t band, int64_t i, int64_t rows, bool grad_scores) {
+    const int64_t column = band * kBand;
+    const int64_t columns = min(kBand, round_up(keys.count - column, Shape::kPanel));
+    const int64_t score_row = kDepth == 1 ? kRow : kBand;
+    const int64_t offset = kDepth == 1 ? i * kRow + column : 0;
+    Scalar* score = score_ + offset;
+    Scalar* grad_weight = grad_weight_ + offset;
+    for (int64_t panel = 0; panel < columns; panel += Shape::kPanel)
+      panel_gemm<Dot>({queries.query + (row_ + i) * shape.head_row, shape.head_row, 1},
+                      {keys.key + (column + panel) * shape.head_steps, Shape::kPanel},
+                      {score + panel, score_row}, rows, Shape::kPanel, shape.head_steps, false);
+    for (int64_t panel = 0; grad_scores && panel < columns; panel += Shape::kPanel)
+      panel_gemm<Dot>({queries.grad_out + (row_ + i) * shape.value_row, shape.value_row, 1},
+                      {keys.value + (column + panel) * shape.value_steps, Shape::kPanel},
+                      {grad_weight + panel, score_row}, rows, Shape::kPanel, shape.value_steps,
+                      false);
+    // The partner of an odd last row.
+    for (int64_t r = rows; r < round_up(rows, kDepth); ++r)
+      for (int64_t j = 0; j < columns; ++j)
+        score[r * score_row + j] = grad_weight[r * score_row + j] = 0;
+
+    Scalar factor[kGroup + 1];
+    for (int64_t r = 0; r <= rows; ++r) factor[r] = modifier.scale;
+    const int64_t key = keys.begin + column;
+    const bool plain = modifier.plain(row_ + i, rows, key, key + columns);
+    for (int64_t r = 0; !plain && r < rows; ++r) {
+      if (modifier.plain(row_ + i + r, 1, key, key + columns)) continue;
+      modifier.apply(row_ + i + r, key, columns, score + r * score_row);
+      factor[r] = 1;
+    }
+    const Group group{score,
+                      grad_weight,
+                      score_row,
+                      factor,
+                      queries.lse + row_ + i,
+                      queries.delta + row_ + i,
+                      keep_ == nullptr ? nullptr : keep_ + i * kKeys + column,
+                      static_cast<Scalar>(dropout.rescale()),
+                      weight_ + i / kDepth * kRow + column,
+                      grad_ + i / kDepth * kRow + column,
+                      grad_deep_ + i * kDeepRow + column / kDepth,
+                      rows,
+                      columns};
+    if (dropout.enabled()) {
+      grad_scores_of<true, true>(group);
+    } else if (plain) {
+      grad_scores_of<false, false>(group);
+    } else {
+      grad_scores_of<true, false>(group);
+    }
+  }
+
+  struct Group {
+    const Scalar* score;
+    const Scalar* grad_weight;
+    int64_t score_row;
+    const Scalar *factor, *lse, *delta;
+    const uint8_t* keep;
+    Scalar rescale;
+    Element *weight, *grad, *grad_deep;
+    int64_t rows, columns;
+  };
+  struct RowConstants {
+    typename V::Reg factor, lse, delta, rescale;
+  };
+
+  template <bool kMasked, bool kDropout>
+  static void grad_scores_of(const Group& group) {
+    using Reg = typename V::Reg;
+    constexpr int64_t kLanes = V::kLanes;
+    for (int64_t i = 0; i < group.rows; i += kDepth) {
+      RowConstants row[kDepth];
+      for (int64_t d = 0; d < kDepth; ++d)
+        row[d] = {V::set1(group.factor[i + d]), V::set1(group.lse[i + d]),
+                  V::set1(group.delta[i + d]), V::set1(group.rescale)};
+      const Scalar* score = group.score + i * group.score_row;
+      const Scalar* grad_weight = group.grad_weight + i * group.score_row;
+      const uint8_t* keep = group.keep + i * kKeys;
+      Element* weight = group.weight + i / kDepth * kRow;
+      Element* grad = group.grad + i / kDepth * kRow;
+      if constexpr (kDepth == 1) {
+        for (int64_t j = 0; j < group.columns; j += kLanes) {
+          Reg p, ds;
+          grad_score_of<kMasked, kDropout>(score + j, grad_weight + j, keep + j, row[0], p, ds);
+          V::store(weight + j, p);
+          V::store(grad + j, ds);
+        }
+      } else {
+        Element* deep = group.grad_deep + i * kDeepRow;
+        const Scalar* score1 = score + group.score_row;
+        const Scalar* grad_weight1 = grad_weight + group.score_row;
+        for (int64_t j = 0; j < group.columns; j += 2 * kLanes) {
+          Reg p[2][2], ds[2][2];
+#pragma GCC unroll 2
+          for (int64_t half = 0; half < 2; ++half) {
+            const int64_t at = j + half * kLanes;
+            grad_score_of<kMasked, kDropout>(score + at, grad_weight + at, keep + at, row[0],
+                                             p[0][half], ds[0][half]);
+            grad_score_of<kMasked, kDropout>(score1 + at, grad_weight1 + at, keep + kKeys + at,
+                                             row[1], p[1][half], ds[1][half]);
+            Dot::store_interleaved(weight + at, p[0][half], p[1][half]);
+            Dot::store_interleaved(grad + at, ds[0][half], ds[1][half]);
+          }
+          Dot::store_row(deep + j / 2, ds[0][0], ds[0][1]);
+          Dot::store_row(deep + kDeepRow + j / 2, ds[1][0], ds[1][1]);
+        }
+      }
+    }
+  }
+
+  template <bool kMasked, bool kDropout>
+  static PERSEID_INLINE void grad_score_of(const Scalar* score, const Scalar* grad_weight,
+                                           const uint8_t* keep, const RowConstants& row,
+                                           typename V::Reg& p, typename V::Reg& ds) {
+    const typename V::Reg x = V::fms(V::load(score), row.factor, row.lse);
+    if constexpr (kDepth == 1) {
+      p = exp2<V>(x);
+    } else {
+      p = exp2_approx(x);
+    }
+    typename V::Reg dp = V::load(grad_weight);
+    if constexpr (kDropout)
+      dp = V::select(V::nonzero_bytes(keep), V::mul(dp, row.rescale), V::zero());
+    ds = V::mul(p, V::sub(dp, row.delta));
+    // What is masked has probability 0, whatever dP and delta are; a probability of NaN is not
+    // masked.
+    if constexpr (kMasked)
+      ds = V::select(V::either(V::less(V::zero(), p), V::is_nan(p)), ds, V::zero());
+    if constexpr (kDropout) p = V::select(V::nonzero_bytes(keep), p, V::zero());
+  }
+
+  // c[rows, columns] += a b, by panels of b.
+  static void add_product(TileA<Dot> a, TileB<Dot> b, TileC<Dot> c, int64_t rows, int64_t columns,
+                          int64_t steps) {
+    for (int64_t j = 0; j < columns; j += Shape::kPanel)
+      panel_gemm<Dot>(a, {b.data + j, b.depth}, {c.data + j, c.row}, rows,
+                      min(Shape::kPanel, columns - j), steps, true);
+  }
+
+  void accumulate_query(const Shape& shape, const BackwardKeys<Dot, T>& keys, Scalar* sum) const {
+    // The bands that a strip of rows meets, where some band does not meet them all.
+    const auto range = [&](int64_t i) {
+      KeyRange bands{kBands, 0};
+      for (int64_t band = 0; band < kBands; ++band)
+        if (band_[band].begin <= i && i < band_[band].end)
+          bands = {min(bands.begin, band), band + 1};
+      return bands;
+    };
+    for (int64_t i = 0, next; i < rows_; i = next) {
+      const KeyRange bands = range(i);
+      for (next = i + Dot::kRows; next < rows_; next += Dot::kRows) {
+        const KeyRange other = range(next);
+        if (other.begin != bands.begin || other.end != bands.end) break;
+      }
+      next = min(next, rows_);
+      if (bands.begin >= bands.end) continue;
+      const int64_t step = bands.begin * kBand / kDepth;
+      const int64_t steps = steps_of<Dot>(min(bands.end * kBand, keys.count)) - step;
+      add_product({grad_deep_ + i * kDeepRow + step, kDeepRow, 1},
+                  {keys.key_depth + step * shape.head_columns, shape.head_columns},
+                  {sum + (row_ + i) * shape.head_columns, shape.head_columns}, next - i,
+                  shape.head_dim, steps);
+    }
+  }
+
+  // Element (i, j) of P or dS.
+  static Scalar at(const Element* x, int64_t i, int64_t j) {
+    if constexpr (kDepth == 1) {
+      return x[i * kRow + j];
+    } else {
+      return to_float(bf16{static_cast<uint16_t>(x[i / 2 * kRow + j] >> (i % 2 * 16))});
+    }
+  }
+
+  void add_nonfinite(const Shape& shape, const BackwardQueries<Dot, T>& queries,
+                     const BackwardKeys<Dot, T>& keys, const BackwardSums<Scalar>& sums) const {
+    const Strided<T>& query = queries.raw_query;
+    const Strided<T>& grad_out = queries.raw_grad_out;
+    for (int64_t band = 0; band < kBands; ++band) {
+      for (int64_t i = band_[band].begin; i < band_[band].end; ++i) {
+        const int64_t row = row_ + i;
+        for (int64_t j = band * kBand; j < min((band + 1) * kBand, keys.count); ++j) {
+          if (sums.value != nullptr && queries.nonfinite_grad_out[row] != 0)
+            add_nonfinite_row<Dot>(grad_out.data + row * grad_out.row, grad_out.column,
+                                   shape.value_dim, at(weight_, i, j),
+                                   sums.value + j * shape.value_columns);
+          if (sums.key != nullptr && queries.nonfinite_query[row] != 0)
+            add_nonfinite_row<Dot>(query.data + row * query.row, query.column, shape.head_dim,
+                                   at(grad_, i, j), sums.key + j * shape.head_columns);
+          if (sums.query != nullptr && keys.nonfinite_key[j] != 0)
+            add_nonfinite_row<Dot>(keys.raw_key.data + j * keys.raw_key.row, keys.raw_key.column,
+                                   shape.head_dim, at(grad_, i, j),
+                                   sums.query + row * shape.head_columns);
+        }
+      }
+    }
+  }
+
+  Element* weight_;      // P, depth along the queries: [kQueries / kDepth, kRow]
+  Element* grad_;        // dS, the same
+  Element* grad_deep_;   // dS, depth along the keys: [kQueries, kDeepRow]
+  Scalar* score_;        // S of a band, for a group of rows
+  Scalar* grad_weight_;  // dP, the same
+  uint8_t* keep_;        // [kQueries, kKeys] what dropout keeps
+  int64_t row_ = 0, rows_ = 0;
+  Rows band_[kBands] = {};
+};
+
+}  // namespace perseid::cpu::PERSEID_ISA

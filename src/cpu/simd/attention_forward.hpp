@@ -1,0 +1,376 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention forward by tiles: O = softmax(scale Q K^T + bias, masked) V with an online softmax.
+//
+//   phase 1   every (batch, kv head): K packed by columns, V by depth, once, for all the query
+//   heads that read them phase 2   every (batch, head, block of 96 queries), independent of all
+//   others:
+//               for each block of 256 keys:
+//                 for each group of 24 queries:            S: [24, 256], stays in the L1 cache
+//                   S = Q K^T                              micro_gemm, depth head_dim
+//                   m' = max(m, rowmax S); P = exp2(S - m'); l, O *= exp2(m - m'); l += rowsum P
+//                   O += P V                               micro_gemm, depth 256
+//               out = O / l,  lse = ln 2 * (m + log2 l)
+//
+// Masked keys are -inf in S and exactly 0 in P; groups skip the panels of keys that none of their
+// queries sees, and touch mask code only where some key of a block is masked for some query. A
+// row's result depends on nothing but its own scores, so it is the same in any batch and for any
+// number of threads.
+//
+// Algorithm: Rabe and Staats, arXiv:2112.05682; Dao, arXiv:2307.08691.
+#pragma once
+
+#include "cpu/executor.hpp"
+#include "cpu/simd/attention_common.hpp"
+
+namespace perseid::cpu::PERSEID_ISA {
+
+template <class Dot, class T>
+class AttentionForwardKernel {
+  using V = typename Dot::Vector;
+  using Scalar = typename V::Scalar;
+  using Element = typename Dot::Element;
+
+  static constexpr int64_t kPanel = tile_columns<Dot>;
+  static constexpr int64_t kGroup = 4 * Dot::kRows;  // queries whose scores share the L1 cache
+  static constexpr int64_t kQueries =
+      96;  // queries of a task: they share a block of keys in the L2 cache
+  static constexpr int64_t kKeys = 256;  // keys of a block
+  static_assert(kKeys % kPanel == 0 && kPanel % (V::kLanes * Dot::kDepth) == 0);
+
+  // Scratch of one worker.
+  struct Scratch {
+    Element* query;   // [kQueries, steps(head_dim)]
+    Scalar* score;    // [kGroup, kKeys]
+    Element* weight;  // [kGroup, kKeys / kDepth]: P as an operand; the scores themselves where
+                      // kDepth is 1
+    Scalar* out;      // [kQueries, value_columns]
+    Scalar* max;      // [kQueries], in units of log2
+    Scalar* sum;      // [kQueries, kLanes]: added up at the end
+    uint8_t* keep;    // [kQueries, kKeys], where there is dropout
+  };
+
+  // One block of queries of one head, and where it stands.
+  struct Block {
+    ScoreModifier<V> modifier;
+    const Element* key;            // packed by columns, of this sequence and kv head
+    const Element* value;          // packed by depth
+    const uint8_t* nonfinite;      // per key: its value holds NaN or infinity, packed as 0
+    const uint8_t* any_nonfinite;  // the same of whole blocks, at the block's first panel
+    Strided<T> raw_value;
+    Dropout dropout;
+    int64_t row, rows;
+    int64_t key_block, keys;  // the block of keys being visited
+    bool first;               // no block of keys has been visited yet
+  };
+
+ public:
+  AttentionForwardKernel(const AttentionProblem& problem, int32_t workers, std::byte* workspace)
+      : problem_(problem),
+        steps_(steps_of<Dot>(problem.head_dim)),
+        value_columns_(round_up(problem.value_dim, V::kLanes)),
+        key_rows_(problem.ragged ? round_up(problem.total_kv, kPanel) + problem.batch * kPanel
+                                 : problem.batch * round_up(problem.kv_len, kPanel)),
+        arena_(workspace) {
+    keys_ = arena_.take<Element>(problem.kv_heads * key_rows_ * steps_);
+    values_ = arena_.take<Element>(problem.kv_heads * key_rows_ / Dot::kDepth * value_columns_);
+    nonfinite_ = arena_.take<uint8_t>(problem.kv_heads * key_rows_);
+    any_nonfinite_ = arena_.take<uint8_t>(problem.kv_heads * key_rows_ / kPanel);
+    scratch_begin_ = arena_.bytes();
+    take_scratch(arena_);
+    scratch_bytes_ = arena_.bytes() - scratch_begin_;
+    bytes_ = scratch_begin_ + scratch_bytes_ * static_cast<size_t>(workers);
+    workspace_ = workspace;
+  }
+
+  size_t bytes() const { return bytes_; }
+
+  void run(const AttentionForward& arguments, Executor& executor) const {
+    const int64_t key_blocks = ceil_div(problem_.kv_len, kKeys);
+    for_each_task(executor, problem_.batch * problem_.kv_heads * key_blocks,
+                  [&](int64_t task, int32_t) {
+                    const int64_t head = task / key_blocks;
+                    pack(arguments, head / problem_.kv_heads, head % problem_.kv_heads,
+                         task % key_blocks * kKeys);
+                  });
+    const int64_t query_blocks = ceil_div(problem_.q_len, kQueries);
+    for_each_task(executor, problem_.batch * problem_.heads * query_blocks,
+                  [&](int64_t task, int32_t worker) {
+                    const int64_t head = task / query_blocks;
+                    // Under a causal mask the last block has the most keys: it goes first, so that
+                    // no worker is left with it alone.
+                    const int64_t block = query_blocks - 1 - task % query_blocks;
+                    attend(arguments, head / problem_.heads, head % problem_.heads,
+                           block * kQueries, worker);
+                  });
+  }
+
+ private:
+  Scratch take_scratch(Arena& arena) const {
+    Scratch scratch;
+    scratch.query = arena.take<Element>(kQueries * steps_);
+    scratch.score = arena.take<Scalar>(kGroup * kKeys);
+    scratch.weight = Dot::kDepth == 1 ? reinterpret_cast<Element*>(scratch.score)
+                                      : arena.take<Element>(kGroup * kKeys / Dot::kDepth);
+    scratch.out = arena.take<Scalar>(kQueries * value_columns_);
+    scratch.max = arena.take<Scalar>(kQueries);
+    scratch.sum = arena.take<Scalar>(kQueries * V::kLanes);
+    scratch.keep = problem_.dropout > 0 ? arena.take<uint8_t>(kQueries * kKeys) : nullptr;
+    return scratch;
+  }
+
+  // The first packed row of a sequence's keys: sequences are padded to whole panels.
+  int64_t packed_row(const Sequence& sequence, int64_t batch, int64_t kv_head) const {
+    const int64_t row = problem_.ragged ? sequence.kv_begin / kPanel * kPanel + batch * kPanel
+                                        : batch * round_up(problem_.kv_len, kPanel);
+    return kv_head * key_rows_ + row;
+  }
+
+  void pack(const AttentionForward& arguments, int64_t batch, int64_t kv_head, int64_t key) const {
+    const Sequence sequence = sequence_of(problem_, arguments, batch);
+    const int64_t count = min(sequence.kv_len - key, kKeys);
+    if (count <= 0) return;
+    const int64_t row = packed_row(sequence, batch, kv_head) + key;
+    const Strided<T> k =
+        head_view<T>(arguments.key, problem_.ragged, batch, kv_head, sequence.kv_begin + key);
+    const Strided<T> v =
+        head_view<T>(arguments.value, problem_.ragged, batch, kv_head, sequence.kv_begin + key);
+    pack_columns<Dot>(k, count, problem_.head_dim, keys_ + row * steps_);
+    pack_depth<Dot>(v, count, problem_.value_dim, values_ + row / Dot::kDepth * value_columns_,
+                    value_columns_);
+    any_nonfinite_[row / kPanel] = clear_nonfinite<Dot>(
+        v, count, problem_.value_dim, values_ + row / Dot::kDepth * value_columns_, value_columns_,
+        nonfinite_ + row);
+  }
+
+  void attend(const AttentionForward& arguments, int64_t batch, int64_t head, int64_t row,
+              int32_t worker) const {
+    const Sequence sequence = sequence_of(problem_, arguments, batch);
+    if (row >= sequence.q_len) return;
+    Arena arena(workspace_ + scratch_begin_ + static_cast<size_t>(worker) * scratch_bytes_);
+    const Scratch scratch = take_scratch(arena);
+    const int64_t kv_head = head / problem_.group();
+    const int64_t packed = packed_row(sequence, batch, kv_head);
+    Block block{{problem_, sequence, arguments.bias, arguments.visible, batch, head,
+                 static_cast<Scalar>(problem_.scale * kLog2E)},
+                keys_ + packed * steps_,
+                values_ + packed / Dot::kDepth * value_columns_,
+                nonfinite_ + packed,
+                any_nonfinite_ + packed / kPanel,
+                head_view<T>(arguments.value, problem_.ragged, batch, kv_head, sequence.kv_begin),
+                arguments.dropout,
+                row,
+                min(kQueries, sequence.q_len - row),
+                0,
+                0,
+                true};
+    for (int64_t i = 0; i < block.rows; ++i) scratch.max[i] = -kInfinity;
+    clear(scratch.sum, block.rows * V::kLanes);
+    pack_rows<Dot>(
+        head_view<T>(arguments.query, problem_.ragged, batch, head, sequence.q_begin + row),
+        block.rows, problem_.head_dim, scratch.query, steps_);
+    // Both ends of the visible range rise with the row.
+    const int64_t begin = visible_keys(problem_, row, sequence.q_len, sequence.kv_len).begin;
+    const int64_t end =
+        visible_keys(problem_, row + block.rows - 1, sequence.q_len, sequence.kv_len).end;
+    for (int64_t key = begin / kKeys * kKeys; key < end; key += kKeys) {
+      block.key_block = key;
+      block.keys = min(kKeys, sequence.kv_len - key);
+      if (scratch.keep != nullptr)
+        dropout_block(block.dropout, batch * problem_.heads + head, row, block.rows, key, kKeys,
+                      scratch.keep, kKeys);
+      for (int64_t i = 0; i < block.rows; i += kGroup)
+        visit(block, scratch, i, min(kGroup, block.rows - i));
+      block.first = false;
+    }
+    finish(arguments, block, scratch);
+  }
+
+  // Rows [i, i + rows) of the block meet the current block of keys.
+  void visit(const Block& block, const Scratch& scratch, int64_t i, int64_t rows) const {
+    const Sequence& sequence = block.modifier.sequence;
+    const int64_t row = block.row + i;
+    const int64_t begin =
+        clamp(visible_keys(problem_, row, sequence.q_len, sequence.kv_len).begin - block.key_block,
+              int64_t{0}, kKeys) /
+        kPanel * kPanel;
+    const int64_t end =
+        min(visible_keys(problem_, row + rows - 1, sequence.q_len, sequence.kv_len).end -
+                block.key_block,
+            kKeys);
+    Scalar* out = scratch.out + i * value_columns_;
+    if (end <= begin) {
+      if (block.first) clear(out, rows * value_columns_);
+      return;
+    }
+    const int64_t panels_end = round_up(end, kPanel);
+    for (int64_t column = begin; column < panels_end; column += kPanel)
+      panel_gemm<Dot>({scratch.query + i * steps_, steps_, 1},
+                      {block.key + (block.key_block + column) * steps_, kPanel},
+                      {scratch.score + column, kKeys}, rows, kPanel, steps_, false);
+    const bool plain =
+        block.modifier.plain(row, rows, block.key_block + begin, block.key_block + panels_end);
+    const Scalar scale = plain ? block.modifier.scale : Scalar{1};
+    for (int64_t r = 0; r < rows; ++r) {
+      Scalar* score = scratch.score + r * kKeys + begin;
+      if (!plain) block.modifier.apply(row + r, block.key_block + begin, panels_end - begin, score);
+      raise_maximum(score, panels_end - begin, scale, scratch.max[i + r],
+                    scratch.sum + (i + r) * V::kLanes, out + r * value_columns_, block.first);
+    }
+    for (int64_t r = 0; r < rows; ++r)
+      exponentiate(scratch.score + r * kKeys + begin, panels_end - begin, scale, scratch.max[i + r],
+                   scratch.sum + (i + r) * V::kLanes,
+                   scratch.weight + (r * kKeys + begin) / Dot::kDepth);
+    if (scratch.keep != nullptr) {
+      for (int64_t r = 0; r < rows; ++r)
+        drop(scratch.keep + (i + r) * kKeys + begin, panels_end - begin,
+             scratch.weight + (r * kKeys + begin) / Dot::kDepth);
+    }
+    const int64_t depth = steps_of<Dot>(end) - begin / Dot::kDepth;
+    const Element* value = block.value + (block.key_block + begin) / Dot::kDepth * value_columns_;
+    for (int64_t column = 0; column < value_columns_; column += kPanel)
+      panel_gemm<Dot>({scratch.weight + begin / Dot::kDepth, kKeys / Dot::kDepth, 1},
+                      {value + column, value_columns_}, {out + column, value_columns_}, rows,
+                      min(kPanel, value_columns_ - column), depth, !block.first);
+    if (block.any_nonfinite[block.key_block / kPanel] != 0)
+      add_nonfinite(block, scratch, out, rows, begin, min(end, block.keys));
+  }
+
+  // Makes sure that no score of the row is above its reference maximum by more than kSlack; sum and
+  // out follow it. The slack spares most rows most of the work: 2^kSlack is far from overflow, and
+  // a common factor costs no precision.
+  void raise_maximum(const Scalar* score, int64_t count, Scalar scale, Scalar& max, Scalar* sum,
+                     Scalar* out, bool first) const {
+    typename V::Reg top[2] = {V::load(score), V::load(score + V::kLanes)};
+    for (int64_t j = 2 * V::kLanes; j < count; j += 2 * V::kLanes) {
+      top[0] = V::max(top[0], V::load(score + j));
+      top[1] = V::max(top[1], V::load(score + j + V::kLanes));
+    }
+    top[0] = V::max(top[0], top[1]);
+    if (!V::any(V::less(V::set1(max + kSlack), V::mul(top[0], V::set1(scale))))) return;
+    const Scalar raised = perseid::max(max, V::reduce_max(top[0]) * scale);
+    if (!first) {
+      // From a maximum of -inf the factor is exp2(-inf) = 0: nothing was added so far.
+      const typename V::Reg factor = exp2<V>(V::set1(max - raised));
+      V::store(sum, V::mul(V::load(sum), factor));
+      for (int64_t d = 0; d < value_columns_; d += V::kLanes)
+        V::store(out + d, V::mul(V::load(out + d), factor));
+    }
+    max = raised;
+  }
+
+  // P = exp2(scale * score - max) into `weight`; adds it, lane by lane, to `sum`.
+  static void exponentiate(const Scalar* score, int64_t count, Scalar scale, Scalar max,
+                           Scalar* sum, Element* weight) {
+    // With nothing visible yet the maximum is -inf; any finite stand-in gives exp2(-inf - 0) = 0.
+    const typename V::Reg shift = V::set1(max == -kInfinity ? Scalar{0} : max),
+                          factor = V::set1(scale);
+    typename V::Reg sums[2] = {V::load(sum), V::zero()};
+    for (int64_t j = 0; j < count; j += 2 * V::kLanes) {
+      const typename V::Reg p0 = exponential(V::fms(V::load(score + j), factor, shift));
+      const typename V::Reg p1 = exponential(V::fms(V::load(score + j + V::kLanes), factor, shift));
+      sums[0] = V::add(sums[0], p0);
+      sums[1] = V::add(sums[1], p1);
+      if constexpr (Dot::kDepth == 1) {
+        V::store(weight + j, p0);
+        V::store(weight + j + V::kLanes, p1);
+      } else {
+        Dot::store_row(weight + j / Dot::kDepth, p0, p1);
+      }
+    }
+    V::store(sum, V::add(sums[0], sums[1]));
+  }
+
+  static PERSEID_INLINE typename V::Reg exponential(typename V::Reg x) {
+    if constexpr (Dot::kDepth == 1) {
+      return exp2<V>(x);
+    } else {
+      return exp2_approx(x);
+    }
+  }
+
+  // P is 0 where dropped; the rescaling of what is kept waits for the end.
+  static void drop(const uint8_t* keep, int64_t count, Element* weight) {
+    if constexpr (Dot::kDepth == 1) {
+      for (int64_t j = 0; j < count; ++j) weight[j] = keep[j] != 0 ? weight[j] : Element{0};
+    } else {
+      for (int64_t j = 0; j < count / 2; ++j)
+        weight[j] &=
+            (keep[2 * j] != 0 ? 0x0000ffffu : 0u) | (keep[2 * j + 1] != 0 ? 0xffff0000u : 0u);
+    }
+  }
+
+  void add_nonfinite(const Block& block, const Scratch& scratch, Scalar* out, int64_t rows,
+                     int64_t begin, int64_t end) const {
+    for (int64_t j = begin; j < end; ++j) {
+      if (block.nonfinite[block.key_block + j] == 0) continue;
+      const T* value = block.raw_value.data + (block.key_block + j) * block.raw_value.row;
+      for (int64_t r = 0; r < rows; ++r)
+        add_nonfinite_row<Dot>(value, block.raw_value.column, problem_.value_dim,
+                               weight_at<Dot>(scratch.weight + r * kKeys / Dot::kDepth, j),
+                               out + r * value_columns_);
+    }
+  }
+
+  void finish(const AttentionForward& arguments, const Block& block, const Scratch& scratch) const {
+    const AttentionProblem& problem = problem_;
+    const int64_t batch = block.modifier.batch, head = block.modifier.head;
+    const int64_t row = block.modifier.sequence.q_begin + block.row;
+    const StridedOutput<T> out = output_view<T>(arguments.out, problem.ragged, batch, head, row);
+    const Scalar rescale = static_cast<Scalar>(block.dropout.rescale());
+    for (int64_t i = 0; i < block.rows; ++i) {
+      Scalar* values = scratch.out + i * value_columns_;
+      const Scalar sum = V::reduce_add(V::load(scratch.sum + i * V::kLanes));
+      if (sum == 0) clear(values, value_columns_);
+      write_row<V>(values, sum == 0 ? Scalar{0} : rescale / sum, problem.value_dim,
+                   out.data + i * out.row, out.column);
+      if (arguments.lse.present())
+        *lse_row<Scalar>(arguments.lse, problem.ragged, batch, head, row + i) =
+            natural_lse(scratch.max[i], sum);
+    }
+  }
+
+  // m + log2(l) in units of log2, to the natural logarithm.
+  static Scalar natural_lse(Scalar max, Scalar sum) {
+    if (sum == 0) return -kInfinity;
+    return static_cast<Scalar>(static_cast<double>(max) * kLn2 +
+                               __builtin_log(static_cast<double>(sum)));
+  }
+
+  static void clear(Scalar* values, int64_t count) {
+    for (int64_t j = 0; j < count; ++j) values[j] = 0;
+  }
+
+  static constexpr Scalar kSlack = 8;
+  static constexpr Scalar kInfinity = static_cast<Scalar>(__builtin_inf());
+
+  const AttentionProblem& problem_;
+  int64_t steps_;          // of head_dim
+  int64_t value_columns_;  // value_dim in whole vectors
+  int64_t key_rows_;       // packed rows of a kv head, over the whole batch
+  Arena arena_;
+  std::byte* workspace_ = nullptr;
+  Element* keys_ = nullptr;
+  Element* values_ = nullptr;
+  uint8_t* nonfinite_ = nullptr;
+  uint8_t* any_nonfinite_ = nullptr;
+  size_t scratch_begin_ = 0, scratch_bytes_ = 0, bytes_ = 0;
+};
+
+inline size_t attention_forward_workspace(const AttentionProblem& problem, int32_t workers) {
+  size_t bytes = 0;
+  with_dot(problem.dtype, [&]<class Dot, class T>() {
+    bytes = AttentionForwardKernel<Dot, T>(problem, workers, nullptr).bytes();
+  });
+  return bytes;
+}
+
+inline void attention_forward(const AttentionProblem& problem, const AttentionForward& arguments,
+                              const Execution& execution) {
+  with_dot(problem.dtype, [&]<class Dot, class T>() {
+    AttentionForwardKernel<Dot, T>(problem, execution.executor.workers(), execution.workspace)
+        .run(arguments, execution.executor);
+  });
+}
+
+}  // namespace perseid::cpu::PERSEID_ISA
