@@ -9,20 +9,15 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <string>
-#include <system_error>
+
+#include "io/system_error.hpp"
 
 namespace perseid::io {
 namespace {
 
-Status failed_to(const char* what) {
-  return Status::error(PERSEID_IO_ERROR, "cannot ", what, ": ",
-                       std::generic_category().message(errno));
-}
-
 Status map(int descriptor, const std::byte** data, size_t* size) {
   struct stat facts {};
-  if (::fstat(descriptor, &facts) != 0) return failed_to("ask for its size");
+  if (::fstat(descriptor, &facts) != 0) return system_error(errno, "ask for its size");
   if (!S_ISREG(facts.st_mode))
     return Status::error(PERSEID_IO_ERROR, "expected a regular file, got ",
                          S_ISDIR(facts.st_mode) ? "a folder" : "a device, pipe or socket",
@@ -34,9 +29,10 @@ Status map(int descriptor, const std::byte** data, size_t* size) {
   if (bytes == 0) return {};  // Nothing to map; the parsers say what is missing.
   void* mapped = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ, MAP_PRIVATE, descriptor, 0);
   if (mapped == MAP_FAILED) {
-    if (errno == ENOMEM)
+    const int error = errno;
+    if (error == ENOMEM)
       return Status::error(PERSEID_OUT_OF_MEMORY, "no address space to map its ", bytes, " bytes");
-    return failed_to("map it into memory");
+    return system_error(error, "map it into memory");
   }
   *data = static_cast<const std::byte*>(mapped);
   *size = static_cast<size_t>(bytes);
@@ -52,7 +48,7 @@ MappedFile::~MappedFile() {
 Status MappedFile::open(const char* path) {
   // Non-blocking: opening a named pipe that nobody writes would wait for ever.
   const int descriptor = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) return failed_to("open it for reading");
+  if (descriptor < 0) return system_error(errno, "open it for reading");
   Status status = map(descriptor, &data_, &size_);
   ::close(descriptor);  // The mapping does not need it; nothing was written that could be lost.
   return status;

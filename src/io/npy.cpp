@@ -14,8 +14,9 @@ constexpr size_t kAlignment = 64;
 // 64 dimensions take less than 2 KiB; beyond this a length is a mistake or an attack.
 constexpr uint64_t kLongestHeader = 1 << 20;
 
-Status malformed(std::string_view sentence) {
-  return Status::error(PERSEID_IO_ERROR, "not a valid npy file: ", sentence);
+template <class... Pieces>
+Status malformed(const Pieces&... pieces) {
+  return Status::error(PERSEID_IO_ERROR, "not a valid npy file: ", pieces...);
 }
 
 // What stands between the magic and the elements.
@@ -27,30 +28,28 @@ struct Preamble {
 Status read_preamble(std::span<const std::byte> file, Preamble* preamble) {
   const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
   if (!text.starts_with(kNpyMagic))
-    return malformed("expected it to begin with the bytes 93 'NUMPY', got " +
+    return malformed("expected it to begin with the bytes 93 'NUMPY', got ",
                      quoted(text.substr(0, kNpyMagic.size())));
   if (text.size() < kMagicBytes)
-    return malformed("expected a version after the magic bytes, got a file of " +
-                     std::to_string(text.size()) + " bytes");
+    return malformed("expected a version after the magic bytes, got a file of ", text.size(),
+                     " bytes");
   const unsigned major = static_cast<unsigned char>(text[6]);
   const unsigned minor = static_cast<unsigned char>(text[7]);
   if (major < 1 || major > 3 || minor != 0)
-    return malformed("expected version 1.0, 2.0 or 3.0, got " + std::to_string(major) + "." +
-                     std::to_string(minor));
+    return malformed("expected version 1.0, 2.0 or 3.0, got ", major, ".", minor);
   const size_t length_bytes = major == 1 ? 2 : 4;
   const size_t header_offset = kMagicBytes + length_bytes;
   if (text.size() < header_offset)
-    return malformed("expected the length of the header in bytes 8 to " +
-                     std::to_string(header_offset - 1) + ", got a file of " +
-                     std::to_string(text.size()) + " bytes");
+    return malformed("expected the length of the header in bytes 8 to ", header_offset - 1,
+                     ", got a file of ", text.size(), " bytes");
   uint32_t length = 0;
   std::memcpy(&length, file.data() + kMagicBytes, length_bytes);
   if (length > kLongestHeader)
-    return malformed("expected a header of at most " + std::to_string(kLongestHeader) +
-                     " bytes, got a length of " + std::to_string(length));
+    return malformed("expected a header of at most ", kLongestHeader, " bytes, got a length of ",
+                     length);
   if (length > text.size() - header_offset)
-    return malformed("its header is said to take " + std::to_string(length) + " bytes, but " +
-                     std::to_string(text.size() - header_offset) +
+    return malformed("its header is said to take ", length, " bytes, but ",
+                     text.size() - header_offset,
                      " bytes follow; the file is cut short or damaged");
   *preamble = {text.substr(header_offset, length), header_offset + length};
   return {};
@@ -109,10 +108,10 @@ Status read_header(std::string_view text, Header* header) {
   reader.expect_end();
   if (reader.failed()) return malformed(reader.error());
   if (!header->has_type || !header->has_order || !header->has_shape)
-    return malformed("the header lacks the key '" +
+    return malformed("the header lacks the key '",
                      std::string(!header->has_type    ? "descr"
                                  : !header->has_order ? "fortran_order"
-                                                      : "shape") +
+                                                      : "shape"),
                      "'");
   return {};
 }
@@ -161,10 +160,10 @@ Status parse_npy(std::span<const std::byte> file, FileIndex* index) {
   if (Status status = read_type(header.type, &tensor.type); !status.ok()) return status;
   const std::string what = name_of(tensor.type) + " " + text_of(header.shape);
   const std::optional<uint64_t> bytes = dense_bytes(header.shape, tensor.type.bytes);
-  if (!bytes) return malformed(what + " has more than 2^63 - 1 bytes");
+  if (!bytes) return malformed(what, " has more than 2^63 - 1 bytes");
   if (const uint64_t rest = file.size() - preamble.data_offset; *bytes != rest)
-    return malformed(what + " takes " + std::to_string(*bytes) + " bytes, but " +
-                     std::to_string(rest) + " bytes follow the header; the file is " +
+    return malformed(what, " takes ", *bytes, " bytes, but ", rest,
+                     " bytes follow the header; the file is ",
                      (rest < *bytes ? "cut short or damaged" : "damaged or holds several arrays"));
   tensor.stored_type = std::move(header.type);
   tensor.stride =

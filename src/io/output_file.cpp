@@ -11,8 +11,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <system_error>
 #include <vector>
+
+#include "io/system_error.hpp"
 
 namespace perseid::io {
 namespace {
@@ -20,11 +21,6 @@ namespace {
 constexpr size_t kBufferBytes = 256 << 10;
 // Linux takes at most 2^31 - 4096 bytes in one call, other systems less than 2^31.
 constexpr size_t kMostPerWrite = 1 << 30;
-
-Status failed_to(const std::string& what) {
-  return Status::error(PERSEID_IO_ERROR, "cannot ", what, ": ",
-                       std::generic_category().message(errno));
-}
 
 std::string folder_of(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -84,6 +80,7 @@ Status OutputFile::open(const std::string& path) {
   if (::stat(path.c_str(), &facts) == 0 && !S_ISREG(facts.st_mode))
     return Status::error(PERSEID_IO_ERROR, "expected a regular file or none to replace, got ",
                          S_ISDIR(facts.st_mode) ? "a folder" : "a device, pipe or socket");
+  int error = 0;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     std::string name = folder_of(path) + ".perseid-" + std::to_string(::getpid()) + "-" +
                        std::to_string(counter.fetch_add(1)) + ".tmp";
@@ -93,9 +90,10 @@ Status OutputFile::open(const std::string& path) {
       temporary_ = std::move(name);
       return {};
     }
-    if (errno != EEXIST) break;
+    error = errno;
+    if (error != EEXIST) break;
   }
-  return failed_to("create a file in the folder " + quoted(folder_of(path)));
+  return system_error(error, "create a file in the folder '", folder_of(path), "'");
 }
 
 Status OutputFile::write(std::span<const std::byte> bytes) {
@@ -103,7 +101,8 @@ Status OutputFile::write(std::span<const std::byte> bytes) {
     const ssize_t written =
         ::write(descriptor_, bytes.data(), std::min(bytes.size(), kMostPerWrite));
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return failed_to("write " + std::to_string(bytes.size()) + " bytes more");
+    if (written <= 0)
+      return system_error(written < 0 ? errno : ENOSPC, "write ", bytes.size(), " bytes more");
     bytes = bytes.subspan(static_cast<size_t>(written));
   }
   return {};
@@ -149,11 +148,12 @@ Status OutputFile::write_row_major(const SourceTensor& tensor) {
 }
 
 Status OutputFile::commit() {
-  if (::fsync(descriptor_) != 0) return failed_to("write it to the disk");
+  if (::fsync(descriptor_) != 0) return system_error(errno, "write it to the disk");
   const int closed = ::close(descriptor_);
   descriptor_ = -1;
-  if (closed != 0) return failed_to("write it to the disk");
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) return failed_to("rename it to its name");
+  if (closed != 0) return system_error(errno, "write it to the disk");
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0)
+    return system_error(errno, "rename it to its name");
   temporary_.clear();
   // The new name survives a power failure only when the folder is written too. The file is whole
   // either way, and some file systems cannot do it, so a failure here is none of the call.

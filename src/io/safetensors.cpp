@@ -36,8 +36,9 @@ ElementType type_of(std::string_view name) {
   return {};
 }
 
-Status malformed(std::string_view sentence) {
-  return Status::error(PERSEID_IO_ERROR, "not a valid safetensors file: ", sentence);
+template <class... Pieces>
+Status malformed(const Pieces&... pieces) {
+  return Status::error(PERSEID_IO_ERROR, "not a valid safetensors file: ", pieces...);
 }
 
 // The buffer's bytes [begin, end), as the header gives them.
@@ -147,24 +148,24 @@ Status sort_names(FileIndex* index) {
   for (size_t i = 1; i < order.size(); ++i)
     if (const std::string& name = index->tensors[order[i]].name;
         name == index->tensors[order[i - 1]].name)
-      return malformed("the tensor name " + quoted(name) + " appears twice");
+      return malformed("the tensor name ", quoted(name), " appears twice");
   std::sort(index->metadata.begin(), index->metadata.end());
   for (size_t i = 1; i < index->metadata.size(); ++i)
     if (const std::string& key = index->metadata[i].first; key == index->metadata[i - 1].first)
-      return malformed("the metadata key " + quoted(key) + " appears twice");
+      return malformed("the metadata key ", quoted(key), " appears twice");
   return {};
 }
 
 // Type, shape and range of one tensor must agree with each other and with the buffer.
 Status place_tensor(Range range, uint64_t buffer_offset, uint64_t buffer_bytes,
                     StoredTensor* tensor) {
-  const auto refused = [tensor](const std::string& sentence) {
-    return malformed("tensor " + quoted(tensor->name) + " of " + quoted(tensor->stored_type) + " " +
-                     text_of(tensor->shape) + " " + sentence);
+  const auto refused = [tensor](const auto&... pieces) {
+    return malformed("tensor ", quoted(tensor->name), " of ", quoted(tensor->stored_type), " ",
+                     text_of(tensor->shape), " ", pieces...);
   };
   if (range.begin > range.end || static_cast<uint64_t>(range.end) > buffer_bytes)
-    return refused("has data_offsets " + interval_of(range) +
-                   ", expected two rising ones of at most " + std::to_string(buffer_bytes) +
+    return refused("has data_offsets ", interval_of(range),
+                   ", expected two rising ones of at most ", buffer_bytes,
                    ", the number of bytes after the header");
   tensor->type = type_of(tensor->stored_type);
   tensor->offset = buffer_offset + static_cast<uint64_t>(range.begin);
@@ -175,8 +176,8 @@ Status place_tensor(Range range, uint64_t buffer_offset, uint64_t buffer_bytes,
       dense_bytes(tensor->shape, readable ? tensor->type.bytes : 1);
   if (!bytes) return refused("has more than 2^63 - 1 bytes");
   if (readable && *bytes != tensor->bytes)
-    return refused("takes " + std::to_string(*bytes) + " bytes, but its data_offsets " +
-                   interval_of(range) + " hold " + std::to_string(tensor->bytes));
+    return refused("takes ", *bytes, " bytes, but its data_offsets ", interval_of(range), " hold ",
+                   tensor->bytes);
   tensor->stride = row_major_strides(tensor->shape);
   return {};
 }
@@ -192,17 +193,17 @@ Status check_cover(const FileIndex& index, const std::vector<Range>& ranges,
   int64_t covered = 0;
   for (const size_t i : order) {
     if (ranges[i].begin != covered)
-      return malformed("tensor " + quoted(index.tensors[i].name) + " has data_offsets " +
-                       interval_of(ranges[i]) + ", expected them to begin at " +
-                       std::to_string(covered) + ", where the tensor before it ends (" +
+      return malformed("tensor ", quoted(index.tensors[i].name), " has data_offsets ",
+                       interval_of(ranges[i]), ", expected them to begin at ", covered,
+                       ", where the tensor before it ends (",
                        (ranges[i].begin < covered ? "two tensors overlap)"
                                                   : "bytes in between "
                                                     "belong to none)"));
     covered = ranges[i].end;
   }
   if (static_cast<uint64_t>(covered) != buffer_bytes)
-    return malformed("its tensors end at byte " + std::to_string(covered) + " of the buffer, but " +
-                     std::to_string(buffer_bytes) + " bytes follow the header");
+    return malformed("its tensors end at byte ", covered, " of the buffer, but ", buffer_bytes,
+                     " bytes follow the header");
   return {};
 }
 
@@ -276,17 +277,17 @@ void append_tensor(const SourceTensor& tensor, Range range, std::string* json) {
 
 Status parse_safetensors(std::span<const std::byte> file, FileIndex* index) {
   if (file.size() < kLengthBytes)
-    return malformed("expected the length of the header in its first 8 bytes, got a file of " +
-                     std::to_string(file.size()) + " bytes");
+    return malformed("expected the length of the header in its first 8 bytes, got a file of ",
+                     file.size(), " bytes");
   uint64_t length = 0;
   std::memcpy(&length, file.data(), sizeof length);
   if (length > kLongestHeader)
-    return malformed("expected a header of at most " + std::to_string(kLongestHeader) +
-                     " bytes, got a length of " + std::to_string(length));
+    return malformed("expected a header of at most ", kLongestHeader, " bytes, got a length of ",
+                     length);
   const uint64_t rest = file.size() - kLengthBytes;
   if (length > rest)
-    return malformed("its header is said to take " + std::to_string(length) + " bytes, but " +
-                     std::to_string(rest) + " bytes follow; the file is cut short or damaged");
+    return malformed("its header is said to take ", length, " bytes, but ", rest,
+                     " bytes follow; the file is cut short or damaged");
   const std::string_view header(reinterpret_cast<const char*>(file.data()) + kLengthBytes,
                                 static_cast<size_t>(length));
   std::vector<Range> ranges;
