@@ -40,6 +40,14 @@ PERSEID_INLINE Scalar* lse_row(const Tensor& tensor, bool ragged, int64_t batch,
          row * stride[1];
 }
 
+// max + log2(sum), in units of log2, to the natural logarithm; -inf for a row with nothing visible.
+template <class Scalar>
+PERSEID_INLINE Scalar natural_lse(Scalar max, Scalar sum) {
+  if (sum == 0) return -static_cast<Scalar>(__builtin_inf());
+  return static_cast<Scalar>(static_cast<double>(max) * kLn2 +
+                             __builtin_log(static_cast<double>(sum)));
+}
+
 // The mask and bias of one (batch, head), for the rows and keys of one sequence.
 template <class V>
 struct ScoreModifier {

@@ -317,7 +317,7 @@ class AttentionForwardKernel {
     const int64_t batch = block.modifier.batch, head = block.modifier.head;
     const int64_t row = block.modifier.sequence.q_begin + block.row;
     const StridedOutput<T> out = output_view<T>(arguments.out, problem.ragged, batch, head, row);
-    const Scalar rescale = static_cast<Scalar>(block.dropout.rescale());
+    const Scalar rescale = static_cast<Scalar>(256.0 / block.dropout.threshold);
     for (int64_t i = 0; i < block.rows; ++i) {
       Scalar* values = scratch.out + i * value_columns_;
       const Scalar sum = V::reduce_add(V::load(scratch.sum + i * V::kLanes));
@@ -328,13 +328,6 @@ class AttentionForwardKernel {
         *lse_row<Scalar>(arguments.lse, problem.ragged, batch, head, row + i) =
             natural_lse(scratch.max[i], sum);
     }
-  }
-
-  // m + log2(l) in units of log2, to the natural logarithm.
-  static Scalar natural_lse(Scalar max, Scalar sum) {
-    if (sum == 0) return -kInfinity;
-    return static_cast<Scalar>(static_cast<double>(max) * kLn2 +
-                               __builtin_log(static_cast<double>(sum)));
   }
 
   static void clear(Scalar* values, int64_t count) {

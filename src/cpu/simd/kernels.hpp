@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cpu/kernel_table.hpp"
+#include "cpu/simd/attention_decode.hpp"
 #include "cpu/simd/attention_forward.hpp"
 #include "cpu/simd/dropout.hpp"
 #include "cpu/simd/micro_gemm.hpp"
@@ -27,8 +28,8 @@ const KernelTable& table() {
       .attention_forward = &attention_forward,
       .attention_backward_workspace = nullptr,
       .attention_backward = nullptr,
-      .attention_decode_workspace = nullptr,
-      .attention_decode = nullptr,
+      .attention_decode_workspace = &attention_decode_workspace,
+      .attention_decode = &attention_decode,
       .matmul_workspace = nullptr,
       .matmul = nullptr,
       .dropout_mask = &dropout_mask,
