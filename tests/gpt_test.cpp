@@ -66,7 +66,7 @@ TEST_P(Gradient, AgreesWithCentralDifferences) {
   const std::vector<uint8_t> tokens(text.begin(), text.begin() + static_cast<int64_t>(rows));
   const std::vector<uint8_t> targets(text.begin() + 1,
                                      text.begin() + 1 + static_cast<int64_t>(rows));
-  const Draw draw{.seed = 3, .step = 4};
+  const Draw draw{.seed = 3, .number = 4};
   const auto loss = [&] {
     model.forward(weights, tokens.data(), draw);
     return model.loss(targets.data());

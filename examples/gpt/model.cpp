@@ -91,7 +91,7 @@ void Model<T>::attend(Layer& at, Draw draw) {
                       .out = heads(at.attended.data(), config_.width, 0),
                       .lse = {at.lse.data(), {batch_, config_.heads, config_.context}},
                       .seed = draw.seed,
-                      .offset = draw.step},
+                      .offset = draw.number},
                      machine_.workspace);
 }
 
@@ -110,7 +110,7 @@ void Model<T>::attend_backward(Layer& at, Draw draw) {
                        .grad_key = heads(grad_qkv_.data(), stride, config_.width),
                        .grad_value = heads(grad_qkv_.data(), stride, 2 * config_.width),
                        .seed = draw.seed,
-                       .offset = draw.step},
+                       .offset = draw.number},
                       machine_.workspace);
   rotate(machine_.threads, rotary_, Turn::kBackward, rows_, 2 * config_.heads, stride,
          grad_qkv_.data());
@@ -161,14 +161,13 @@ void Model<T>::layer_backward(const T* weights, const LayerMatrices& matrices, L
 template <class T>
 void Model<T>::forward(const Weights<T>& weights, const uint8_t* tokens, Draw draw) {
   auto& threads = machine_.threads;
-  const auto layer_count = static_cast<uint64_t>(config_.layers);
   embed(threads, weights.real() + cut_.embedding.offset, tokens, rows_, config_.width,
         layer(0).input.data());
   for (int64_t i = 0; i < config_.layers; ++i) {
     const bool last = i + 1 == config_.layers;
     R* output = last ? output_.data() : layer(i + 1).input.data();
     layer_forward(weights.rounded(), cut_.layers[static_cast<size_t>(i)], layer(i), output,
-                  {draw.seed, draw.step * layer_count + static_cast<uint64_t>(i)});
+                  of_layer(draw, i));
   }
   norm(threads, output_.data(), rows_, config_.width, output_norm_.data(), output_scale_.data());
   head_.forward(machine_, output_norm_.data(), weights.rounded() + cut_.head.offset,
@@ -191,7 +190,6 @@ void Model<T>::backward(const Weights<T>& weights, const uint8_t* tokens, const 
                         R* gradient, Draw draw) {
   auto& threads = machine_.threads;
   const int64_t width = config_.width;
-  const auto layer_count = static_cast<uint64_t>(config_.layers);
 
   // The loss picks one log-probability of each row.
   std::ranges::fill(grad_log_probabilities_.span(), R(0));
@@ -213,7 +211,7 @@ void Model<T>::backward(const Weights<T>& weights, const uint8_t* tokens, const 
 
   for (int64_t i = config_.layers; i-- > 0;) {
     layer_backward(weights.rounded(), cut_.layers[static_cast<size_t>(i)], layer(i), gradient,
-                   {draw.seed, draw.step * layer_count + static_cast<uint64_t>(i)});
+                   of_layer(draw, i));
   }
   embed_backward(threads, grad_stream_.data(), tokens, rows_, kVocabulary, width,
                  gradient + cut_.embedding.offset);

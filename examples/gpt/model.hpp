@@ -22,10 +22,11 @@
 
 namespace gpt {
 
-// Which dropout masks are drawn: a training step has its own, and every layer of it.
+// Which dropout masks are drawn. Every training step has its number; within the model, so has every
+// layer of every step.
 struct Draw {
   uint64_t seed = 0;
-  uint64_t step = 0;
+  uint64_t number = 0;
 };
 
 template <class T>
@@ -49,7 +50,6 @@ class Model {
 
   // ln p(next byte), [batch * context, 256], of the last forward.
   const R* log_probabilities() const { return log_probabilities_.data(); }
-  int64_t rows() const { return rows_; }
 
  private:
   static constexpr bool kRounds = !std::is_same_v<T, R>;
@@ -75,6 +75,10 @@ class Model {
     }
   }
   perseid::Tensor heads(const T* rows, int64_t stride, int64_t offset) const;
+  Draw of_layer(Draw step, int64_t index) const {
+    return {step.seed,
+            step.number * static_cast<uint64_t>(config_.layers) + static_cast<uint64_t>(index)};
+  }
   void attend(Layer& at, Draw draw);
   void attend_backward(Layer& at, Draw draw);
   void layer_forward(const T* weights, const LayerMatrices& matrices, Layer& at, R* output,
