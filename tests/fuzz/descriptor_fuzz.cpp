@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <limits>
 #include <memory>
+#include <random>
 
 #include "driver.hpp"
 #include "perseid/perseid.h"
@@ -41,8 +42,8 @@ class Input {
     return rarely(64) ? byte() * 0x1010101u : static_cast<uint32_t>(below(count));
   }
   double number() {
-    return pick<double>({0, 1, 0.5, -2, 0.999, 1e-30, 1e300,
-                         std::numeric_limits<double>::infinity(),
+    if (!rarely(24)) return pick<double>({0, 1, 0.5, 0.1, 0.999});
+    return pick<double>({-2, 1e-30, 1e300, std::numeric_limits<double>::infinity(),
                          std::numeric_limits<double>::quiet_NaN()});
   }
   uint32_t struct_size(size_t size) { return rarely(64) ? byte() : static_cast<uint32_t>(size); }
@@ -76,31 +77,31 @@ class FuzzTensor {
  public:
   FuzzTensor() = default;
   FuzzTensor(Input& in, DLDataType dtype, std::vector<int64_t> shape) : shape_(std::move(shape)) {
-    if (in.rarely(32) && rank() > 0)
-      shape_[static_cast<size_t>(in.below(rank()))] = in.below(12) - 1;
-    if (in.rarely(64)) shape_.push_back(1);
-    if (in.rarely(64) && rank() > 0) shape_.pop_back();
-    if (in.rarely(64)) dtype = {in.byte(), in.pick<uint8_t>({1, 8, 16, 32, 64}), 1};
+    const int spoilt = in.rarely(32) ? static_cast<int>(in.below(8)) : -1;
+    if (spoilt == 0 && rank() > 0) shape_[static_cast<size_t>(in.below(rank()))] = in.below(12) - 1;
+    if (spoilt == 1) shape_.push_back(1);
+    if (spoilt == 2 && rank() > 0) shape_.pop_back();
+    if (spoilt == 3) dtype = {in.byte(), in.pick<uint8_t>({1, 8, 16, 32, 64}), 1};
     place_strides(in);
-    allocate(in, dtype);
-    if (in.rarely(64)) tensor_.device = {in.pick({kDLCUDA, kDLROCM}), 0};
-    if (in.rarely(64)) tensor_.data = nullptr;
-    if (in.rarely(64)) tensor_.ndim = static_cast<int32_t>(in.byte()) - 128;
-    if (tensor_.ndim > rank()) tensor_.ndim = rank();
-    present_ = !in.rarely(64);
+    allocate(in, dtype, spoilt == 4);
+    if (spoilt == 5) tensor_.device = {in.pick({kDLCUDA, kDLROCM}), 0};
+    if (spoilt == 6) tensor_.data = nullptr;
+    if (spoilt == 7) tensor_.ndim = std::min(static_cast<int32_t>(in.byte()) - 128, rank());
+    present_ = !in.rarely(128);
   }
 
   const DLTensor* get() { return present_ ? &tensor_ : nullptr; }
 
-  // Lengths that rise or repeat, such as are mostly right.
-  void fill_lengths(Input& in, bool rising) {
+  // Lengths of 0 to `longest`, or their running sum; now and then a hostile one.
+  void fill_lengths(Input& in, int64_t longest, bool summed) {
     const int64_t elements = shape_.empty() ? 0 : std::clamp<int64_t>(shape_[0], 0, kLongest);
     const size_t bytes = tensor_.dtype.bits / 8;
     if (tensor_.data == nullptr || (bytes != 4 && bytes != 8)) return;
     int64_t sum = 0;
     for (int64_t i = 0; i < elements; ++i) {
-      const int64_t length = in.rarely(32) ? in.size(0) : in.below(8);
-      const int64_t value = rising ? sum : length;
+      const int64_t length =
+          in.rarely(64) ? in.size(255) : in.below(std::clamp<int64_t>(longest, 0, 255) + 1);
+      const int64_t value = summed ? sum : length;
       // Unsigned, because a hostile length may wrap.
       sum = static_cast<int64_t>(static_cast<uint64_t>(sum) + static_cast<uint64_t>(length));
       std::memcpy(first() + i * strides_[0] * static_cast<int64_t>(bytes), &value, bytes);
@@ -130,7 +131,7 @@ class FuzzTensor {
     if (way == 7) row_major_ = true;
   }
 
-  void allocate(Input& in, DLDataType dtype) {
+  void allocate(Input& in, DLDataType dtype, bool misaligned) {
     const int64_t bytes = std::max(dtype.bits / 8, 1);
     int64_t low = 0, high = 0;
     bool empty = false;
@@ -142,7 +143,7 @@ class FuzzTensor {
       (reach < 0 ? low : high) += reach;
     }
     if (high - low >= kMostElements) low = high = 0;
-    const auto misalignment = static_cast<int64_t>(in.rarely(4) ? in.below(8) : 0);
+    const int64_t misalignment = misaligned ? in.below(8) : in.below(4) * bytes;
     const int64_t size = empty ? misalignment : (high - low + 1) * bytes + misalignment;
     memory_.reset(static_cast<std::byte*>(std::malloc(static_cast<size_t>(size))));
     const uint8_t fill = in.byte();
@@ -325,9 +326,10 @@ perseid_attention_desc attention_desc(Input& in) {
   for (int i = 0; i < 4; ++i) desc.bias_shape[i] = in.rarely(3) ? 1 : scores[i];
   desc.ragged = in.rarely(3);
   desc.kv_lens = in.rarely(3);
-  desc.total_q = in.size(30);
-  desc.total_kv = in.size(30);
-  desc.gradients = in.choice(16);
+  desc.total_q = in.hostile() || in.rarely(8) ? in.size(30) : desc.batch * desc.q_len;
+  desc.total_kv = in.hostile() || in.rarely(8) ? in.size(30) : desc.batch * desc.kv_len;
+  desc.gradients =
+      in.choice(8) | (desc.bias != 0 || in.rarely(32) ? uint32_t{PERSEID_GRAD_BIAS} : 0u);
   desc.deterministic = in.choice(2);
   return desc;
 }
@@ -363,9 +365,9 @@ struct AttentionTensors {
     cu_seqlens_q = {in, length_type, {desc.batch + !in.hostile()}};
     cu_seqlens_kv = {in, length_type, {desc.batch + !in.hostile()}};
     kv_lens = {in, length_type, {desc.batch}};
-    cu_seqlens_q.fill_lengths(in, true);
-    cu_seqlens_kv.fill_lengths(in, true);
-    kv_lens.fill_lengths(in, false);
+    cu_seqlens_q.fill_lengths(in, desc.q_len, true);
+    cu_seqlens_kv.fill_lengths(in, desc.kv_len, true);
+    kv_lens.fill_lengths(in, desc.kv_len, false);
   }
 
   template <class Arguments>
@@ -445,14 +447,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return 0;
 }
 
-// One of each operation with every size drawn from a run of equal or rising bytes; mutation does
-// the rest.
+// Zeros, which are a small valid problem, and random bytes, for each operation.
 std::vector<std::string> perseid_fuzz::seeds() {
+  constexpr int kPerOperation = 5, kBytes = 400;
+  std::mt19937 random(1);
   std::vector<std::string> result;
-  for (const int operation : {0, 1, 2, 3})
-    for (const int step : {0, 1, 2, 7}) {
+  for (int operation = 0; operation < 4; ++operation)
+    for (int i = 0; i < kPerOperation; ++i) {
       std::string bytes(1, static_cast<char>(operation));
-      for (int i = 0; i < 300; ++i) bytes += static_cast<char>(2 + step * i);
+      while (bytes.size() < kBytes) bytes += static_cast<char>(i == 0 ? 0 : random());
       result.push_back(bytes);
     }
   return result;
