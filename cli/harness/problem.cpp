@@ -8,6 +8,9 @@
 #include <charconv>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "harness/problem_lists.hpp"
 
 namespace perseid::harness {
 namespace {
@@ -140,6 +143,21 @@ int64_t longest(const Shape& cumulative) {
   return most;
 }
 
+std::vector<Problem> parse_problems(std::istream& text, const std::string& name) {
+  std::vector<Problem> problems;
+  std::string line;
+  for (int number = 1; std::getline(text, line); ++number) {
+    const size_t begin = line.find_first_not_of(" \t\r");
+    if (begin == std::string::npos || line[begin] == '#') continue;
+    try {
+      problems.push_back(from_json(nlohmann::json::parse(line, nullptr, false)));
+    } catch (const Error& error) {
+      reject(fmt::format("{}, line {}: {}", name, number, error.what()));
+    }
+  }
+  return problems;
+}
+
 }  // namespace
 
 const char* name_of(Op op) {
@@ -226,6 +244,16 @@ const std::vector<Field>& fields() {
       field<&P::expect>("expect", kAll, "ok or refused"),
   };
   return all;
+}
+
+Shape parse_list(std::string_view name, std::string_view text) {
+  Shape list;
+  try {
+    parse(text, list);
+  } catch (const Error& error) {
+    reject(fmt::format("{}: {}", name, error.what()));
+  }
+  return list;
 }
 
 void set_field(Problem& problem, std::string_view name, std::string_view text) {
@@ -344,22 +372,14 @@ std::string summary(const Problem& p) {
 std::vector<Problem> read_problems(const std::string& path) {
   std::ifstream file(path);
   if (!file)
-    throw Error(PERSEID_IO_ERROR, fmt::format("cannot open '{}': give a file of one JSON object a "
-                                              "line",
-                                              path));
-  std::vector<Problem> problems;
-  std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    const size_t begin = line.find_first_not_of(" \t\r");
-    if (begin == std::string::npos || line[begin] == '#') continue;
-    const auto object = nlohmann::json::parse(line, nullptr, false);
-    try {
-      problems.push_back(from_json(object));
-    } catch (const Error& error) {
-      reject(fmt::format("{}, line {}: {}", path, number, error.what()));
-    }
-  }
-  return problems;
+    throw Error(PERSEID_IO_ERROR,
+                fmt::format("cannot open '{}': give a file of one JSON object a line", path));
+  return parse_problems(file, path);
+}
+
+std::vector<Problem> built_in_problems(const std::string& name) {
+  std::istringstream text(problem_list(name));
+  return parse_problems(text, name);
 }
 
 int64_t Problem::longest_q() const { return q_len != 0 ? q_len : longest(cu_seqlens_q); }

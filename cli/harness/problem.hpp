@@ -148,6 +148,9 @@ struct Field {
 };
 const std::vector<Field>& fields();
 
+// "3,-1" as numbers. Throws Error (INVALID_ARGUMENT) with a sentence that begins with `name`.
+Shape parse_list(std::string_view name, std::string_view text);
+
 // Throws Error (INVALID_ARGUMENT), with a sentence, on an unknown field or a value of another type.
 void set_field(Problem& problem, std::string_view name, std::string_view text);
 Problem from_json(const nlohmann::json& object);
@@ -160,5 +163,7 @@ std::string summary(const Problem& problem);
 
 // One JSON object a line; empty lines and lines that begin with '#' are skipped.
 std::vector<Problem> read_problems(const std::string& path);
+// bench/problems/<name>.jsonl as it was when the program was built: "check" and "figures".
+std::vector<Problem> built_in_problems(const std::string& name);
 
 }  // namespace perseid::harness

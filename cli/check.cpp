@@ -1,0 +1,203 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "harness/check.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "commands.hpp"
+#include "harness/fuzz.hpp"
+#include "problem_flags.hpp"
+
+namespace perseid::cli {
+namespace {
+
+using harness::CheckResult;
+using harness::Problem;
+
+constexpr const char* kExample =
+    "perseid check attention --batch 2 --heads 4 --q-len 100 --kv-len 130 --head-dim 64 "
+    "--causal bottom-right --backward --dtype bf16";
+// Failures of fuzzing that are shown; all are counted.
+constexpr size_t kMostShown = 20;
+// Of how many random problems one is put to every implementation instead of the chosen one.
+constexpr uint64_t kEveryImplementation = 4;
+// Results must be the same with this many threads as with one (or with --threads).
+constexpr int64_t kOtherThreads = 3;
+
+struct Flags {
+  ProblemFlags problems;
+  uint64_t fuzz = 0;
+  uint64_t seed = 1;
+};
+
+struct Entry {
+  Problem problem;
+  CheckResult result;
+};
+
+// Of the output that comes nearest to its limit.
+const harness::OutputCheck* worst(const CheckResult& result) {
+  const auto found = std::max_element(
+      result.outputs.begin(), result.outputs.end(),
+      [](const auto& a, const auto& b) { return a.error * b.limit < b.error * a.limit; });
+  return found == result.outputs.end() ? nullptr : &*found;
+}
+
+nlohmann::json to_json(const Entry& entry) {
+  nlohmann::json outputs = nlohmann::json::array();
+  for (const harness::OutputCheck& output : entry.result.outputs)
+    outputs.push_back({{"name", output.name}, {"error", output.error}, {"limit", output.limit}});
+  nlohmann::json object = {{"problem", harness::to_json(entry.problem)},
+                           {"implementation", entry.result.implementation},
+                           {"passed", entry.result.passed},
+                           {"status", perseid_status_string(entry.result.outcome.status)},
+                           {"outputs", outputs}};
+  if (!entry.result.outcome.sentence.empty()) object["sentence"] = entry.result.outcome.sentence;
+  if (!entry.result.complaint.empty()) object["complaint"] = entry.result.complaint;
+  if (!entry.result.note.empty()) object["note"] = entry.result.note;
+  return object;
+}
+
+std::string verdict(const CheckResult& result) {
+  const char* word = result.passed ? "ok" : "FAILED";
+  if (!colours()) return word;
+  return fmt::format("\033[{}m{}\033[0m", result.passed ? 32 : 31, word);
+}
+
+void print_entries(const std::vector<Entry>& entries) {
+  Table table;
+  table.add({"operation", "type", "problem", "implementation", "output", "error", "limit", ""});
+  for (const auto& [problem, result] : entries) {
+    const harness::OutputCheck* output = worst(result);
+    table.add({harness::name_of(problem.op),
+               problem.op == harness::Op::kDropoutMask ? "" : harness::name_of(problem.type()),
+               harness::summary(problem), result.implementation,
+               output == nullptr ? result.note : output->name,
+               output == nullptr ? "" : fmt::format("{:.2e}", output->error),
+               output == nullptr ? "" : fmt::format("{:.2e}", output->limit), verdict(result)});
+  }
+  fmt::print("{}", table.text());
+}
+
+void print_failures(const std::vector<Entry>& failures, size_t count) {
+  for (const auto& [problem, result] : failures)
+    fmt::print("\n{}: {}\n  again: perseid check {}\n", result.implementation, result.complaint,
+               harness::to_flags(problem));
+  if (count > failures.size()) fmt::print("\nand {} more\n", count - failures.size());
+}
+
+struct Tally {
+  std::vector<Entry> kept;  // all, or the first failures
+  size_t checked = 0, failed = 0, refused = 0;
+  void count(const CheckResult& result) {
+    ++checked;
+    failed += !result.passed;
+    refused += result.passed && !result.outcome.ok();
+  }
+};
+
+Tally check_list(const Common& common, const std::vector<Problem>& problems) {
+  Tally tally;
+  Progress progress(common, "check");
+  int64_t done = 0;
+  for (const Problem& problem : problems) {
+    progress.update(done++, static_cast<int64_t>(problems.size()), harness::summary(problem));
+    const Context context = open_context(common, problem.threads);
+    const Context other = open_context(common, kOtherThreads);
+    for (CheckResult& result : harness::Checker(context, other).check_all(problem)) {
+      tally.count(result);
+      tally.kept.push_back({problem, std::move(result)});
+      tally.kept.back().problem.impl = tally.kept.back().result.implementation;
+    }
+  }
+  return tally;
+}
+
+Tally fuzz(const Common& common, const Flags& flags) {
+  Tally tally;
+  Progress progress(common, "fuzz");
+  const Context context = open_context(common, common.threads == 0 ? 1 : common.threads);
+  const Context other = open_context(common, kOtherThreads);
+  const harness::Checker checker(context, other, 64e6);
+  uint64_t index = 0;
+  for (uint64_t done = 0; done < flags.fuzz; ++index) {
+    Problem problem = harness::random_problem(flags.seed, index);
+    if (flags.problems.op && problem.op != *flags.problems.op) continue;
+    if (!common.impl.empty() && problem.expect.value == 0) problem.impl = common.impl;
+    if (done % 64 == 0)
+      progress.update(static_cast<int64_t>(done), static_cast<int64_t>(flags.fuzz),
+                      fmt::format("{} failed", tally.failed));
+    ++done;
+    std::vector<CheckResult> results;
+    if (index % kEveryImplementation == 0) {
+      results = checker.check_all(problem);
+    } else {
+      results.push_back(checker.check(problem));
+    }
+    for (CheckResult& result : results) {
+      tally.count(result);
+      if (result.passed || tally.kept.size() >= kMostShown) continue;
+      tally.kept.push_back({problem, std::move(result)});
+      if (problem.impl.empty())
+        tally.kept.back().problem.impl = tally.kept.back().result.implementation;
+    }
+  }
+  return tally;
+}
+
+// One refused problem ends with the code of its status; a wrong result ends with kCheckFailed.
+int exit_code_of(const Tally& tally) {
+  if (tally.failed == 0) return kOk;
+  if (tally.checked == 1 && !tally.kept[0].result.outcome.ok())
+    return exit_code(tally.kept[0].result.outcome.status);
+  return kCheckFailed;
+}
+
+int check(const Common& common, const Flags& flags) {
+  if (flags.fuzz > 0 && (!flags.problems.file.empty() || !flags.problems.given.empty()))
+    bad_input("--fuzz draws its own problems; it goes with an operation, --seed and --impl alone");
+  const Tally tally = flags.fuzz > 0
+                          ? fuzz(common, flags)
+                          : check_list(common, problems_of(flags.problems, common, "check"));
+  std::vector<Entry> failures;
+  nlohmann::json results = nlohmann::json::array();
+  for (const Entry& entry : tally.kept) {
+    results.push_back(to_json(entry));
+    if (!entry.result.passed) failures.push_back(entry);
+  }
+  if (common.json) {
+    nlohmann::json report = {{"checked", tally.checked},
+                             {"failed", tally.failed},
+                             {"refused", tally.refused},
+                             {"results", results}};
+    if (flags.fuzz > 0) report["seed"] = flags.seed;
+    fmt::print("{}\n", report.dump());
+    return exit_code_of(tally);
+  }
+  if (flags.fuzz == 0 && !common.quiet) print_entries(tally.kept);
+  print_failures(failures, tally.failed);
+  if (!common.quiet || tally.failed > 0)
+    fmt::print("{} checked, {} failed, {} rightly refused\n", tally.checked, tally.failed,
+               tally.refused);
+  return exit_code_of(tally);
+}
+
+}  // namespace
+
+void add_check(CLI::App& app, const Common& common, Action& action) {
+  CLI::App* command = app.add_subcommand(
+      "check", "hold results to the float64 reference; without a problem, a short list");
+  auto flags = std::make_shared<Flags>();
+  add_problem_flags(*command, flags->problems, 15, kExample);
+  command->add_option("--fuzz", flags->fuzz, "check this many random problems, valid and not");
+  command->add_option("--seed", flags->seed, "which random problems")->capture_default_str();
+  command->footer(fmt::format("Example:\n  perseid check --fuzz 1000 --seed 1\n  {}", kExample));
+  command->fallthrough()->callback(
+      [&action, &common, flags] { action = [&common, flags] { return check(common, *flags); }; });
+}
+
+}  // namespace perseid::cli

@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "common.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+
+namespace perseid::cli {
+
+ExitCode exit_code(perseid_status status) {
+  switch (status) {
+    case PERSEID_OK:
+      return kOk;
+    case PERSEID_INVALID_ARGUMENT:
+    case PERSEID_IO_ERROR:
+      return kBadInput;
+    case PERSEID_UNSUPPORTED:
+      return kUnsupported;
+    case PERSEID_TIMEOUT:
+    case PERSEID_PEER_LOST:
+      return kPeerLost;
+    default:
+      return kDeviceError;
+  }
+}
+
+void bad_input(const std::string& sentence) { throw Error(PERSEID_INVALID_ARGUMENT, sentence); }
+
+Context open_context(const Common& common, int64_t threads) {
+  if (threads < 0 || threads > std::numeric_limits<int32_t>::max())
+    bad_input(fmt::format("--threads must be 0 or a number of threads, got {}", threads));
+  if (common.device == "auto" || common.device == "cpu")
+    return Context::cpu(static_cast<int32_t>(threads));
+  int32_t index = -1;
+  const std::string prefix = "cuda:";
+  if (common.device.starts_with(prefix)) {
+    const char* end = common.device.data() + common.device.size();
+    const auto parsed = std::from_chars(common.device.data() + prefix.size(), end, index);
+    if (parsed.ec != std::errc{} || parsed.ptr != end) index = -1;
+  }
+  if (index < 0)
+    bad_input(fmt::format("--device must be auto, cpu or cuda:N, got '{}'", common.device));
+  return Context::cuda(index);
+}
+
+std::string Table::text() const {
+  std::vector<size_t> widths;
+  for (const auto& row : rows_) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows_) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      const bool number =
+          !row[i].empty() && row[i].find_first_not_of("0123456789.e+-%x") == std::string::npos;
+      line += fmt::format(fmt::runtime(number ? "{:>{}}  " : "{:<{}}  "), row[i], widths[i]);
+    }
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+bool colours() {
+  const char* forbidden = std::getenv("NO_COLOR");
+  return isatty(STDOUT_FILENO) != 0 && (forbidden == nullptr || *forbidden == '\0');
+}
+
+Progress::Progress(const Common& common, std::string activity)
+    : activity_(std::move(activity)), terminal_(isatty(STDERR_FILENO) != 0) {
+  if (!common.quiet) thread_ = std::thread([this] { watch(); });
+}
+
+Progress::~Progress() {
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  clear();
+}
+
+void Progress::update(int64_t done, int64_t total, const std::string& detail) {
+  const std::lock_guard lock(mutex_);
+  state_ = fmt::format(": {} of {}{}{}", done, total, detail.empty() ? "" : ", ", detail);
+}
+
+void Progress::watch() {
+  const auto start = std::chrono::steady_clock::now();
+  auto pause = std::chrono::milliseconds(2000);
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, pause, [this] { return ended_; })) {
+    const auto seconds =
+        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start);
+    const std::string line = fmt::format("{}{} ({} s)", activity_, state_, seconds.count());
+    if (terminal_) {
+      // Cut to a line that no terminal wraps, and blank what the one before left.
+      fmt::print(stderr, "\r{:<78.78}", line);
+      drawn_ = true;
+    } else {
+      fmt::print(stderr, "{}\n", line);
+    }
+    std::fflush(stderr);
+    pause = std::chrono::milliseconds(terminal_ ? 200 : 10000);
+  }
+}
+
+void Progress::clear() {
+  if (drawn_) fmt::print(stderr, "\r{:78}\r", "");
+}
+
+}  // namespace perseid::cli

@@ -1,0 +1,57 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "commands.hpp"
+#include "harness/launch.hpp"
+#include "problem_flags.hpp"
+
+namespace perseid::cli {
+namespace {
+
+constexpr const char* kExample =
+    "perseid explain attention --batch 4 --heads 32 --kv-heads 8 --q-len 4096 --kv-len 4096 "
+    "--head-dim 128 --causal bottom-right --backward --dtype bf16";
+
+int explain(const Common& common, const ProblemFlags& flags) {
+  const std::vector<harness::Problem> problems = problems_of(flags, common, "");
+  nlohmann::json all = nlohmann::json::array();
+  for (const harness::Problem& problem : problems) {
+    const Context context = open_context(common, problem.threads);
+    harness::PlanHandle plan;
+    const harness::Outcome outcome = harness::make_plan(context, problem, plan);
+    if (!outcome.ok()) throw Error(outcome.status, outcome.sentence);
+    if (plan == nullptr) continue;  // a dropout mask in a file of problems
+    const char* text = nullptr;
+    if (common.json) {
+      detail::check(perseid_plan_explain_json(plan.get(), &text));
+      all.push_back(nlohmann::json::parse(text));
+    } else {
+      detail::check(perseid_plan_explain(plan.get(), &text));
+      fmt::print("{}{}", text, problems.size() > 1 ? "\n" : "");
+    }
+  }
+  if (common.json) fmt::print("{}\n", all.size() == 1 ? all[0].dump() : all.dump());
+  return kOk;
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app, const Common& common, Action& action) {
+  CLI::App* command =
+      app.add_subcommand("explain", "every implementation in order, chosen or refused, and why");
+  auto flags = std::make_shared<ProblemFlags>();
+  using harness::Op;
+  add_problem_flags(*command, *flags,
+                    static_cast<uint32_t>(Op::kSoftmax) | static_cast<uint32_t>(Op::kAttention) |
+                        static_cast<uint32_t>(Op::kMatmul),
+                    kExample);
+  command->footer(fmt::format("Example:\n  {}", kExample));
+  command->fallthrough()->callback(
+      [&action, &common, flags] { action = [&common, flags] { return explain(common, *flags); }; });
+}
+
+}  // namespace perseid::cli

@@ -1,0 +1,83 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "commands.hpp"
+
+namespace perseid::cli {
+namespace {
+
+// Beyond any cache.
+constexpr uint64_t kArrayBytes = uint64_t{256} << 20;
+
+void print(const nlohmann::json& value, const std::string& name, int depth) {
+  const std::string indent(static_cast<size_t>(2 * depth), ' ');
+  if (value.is_object()) {
+    if (!name.empty()) fmt::print("{}{}\n", indent, name);
+    if (value.empty()) fmt::print("{}  none\n", indent);
+    for (const auto& [key, member] : value.items()) print(member, key, depth + !name.empty());
+  } else if (value.is_array() && !value.empty() && value[0].is_object()) {
+    fmt::print("{}{}\n", indent, name);
+    for (const auto& member : value) {
+      std::string line;
+      for (const auto& [key, part] : member.items())
+        line += fmt::format("{}{} {}", line.empty() ? "" : ", ", key,
+                            part.is_string() ? part.get<std::string>() : part.dump());
+      fmt::print("{}  {}\n", indent, line);
+    }
+  } else {
+    std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    if (value.is_array()) {
+      text.clear();
+      for (const auto& member : value)
+        text += (text.empty() ? "" : ", ") +
+                (member.is_string() ? member.get<std::string>() : member.dump());
+    }
+    fmt::print("{}{}: {}\n", indent, name, text);
+  }
+}
+
+int info(const Common& common) {
+  const Context context = open_context(common, common.threads);
+  nlohmann::json facts = nlohmann::json::parse(context.facts());
+  struct Named {
+    const char* name;
+    Ceiling ceiling;
+    const char* unit;
+  };
+  constexpr Named kCeilings[] = {{"f32", Ceiling::kF32, "GFLOP/s"},
+                                 {"bf16", Ceiling::kBF16, "GFLOP/s"},
+                                 {"f64", Ceiling::kF64, "GFLOP/s"},
+                                 {"copy", Ceiling::kCopy, "GB/s"},
+                                 {"read", Ceiling::kRead, "GB/s"}};
+  nlohmann::json measured;
+  {
+    Progress progress(common, "measuring ceilings");
+    for (const Named& each : kCeilings)
+      measured[each.name] = context.ceiling(each.ceiling, kArrayBytes);
+  }
+  if (common.json) {
+    facts["ceilings"] = measured;
+    fmt::print("{}\n", facts.dump());
+    return kOk;
+  }
+  print(facts, "", 0);
+  fmt::print("ceilings\n");
+  for (const Named& each : kCeilings)
+    fmt::print("  {}: {:.1f} {}\n", each.name, measured[each.name].get<double>() / 1e9, each.unit);
+  return kOk;
+}
+
+}  // namespace
+
+void add_info(CLI::App& app, const Common& common, Action& action) {
+  CLI::App* command = app.add_subcommand(
+      "info", "devices, instruction sets, ceilings, caches, versions, environment");
+  command->footer("Example:\n  perseid info --json");
+  command->fallthrough()->callback(
+      [&action, &common] { action = [&common] { return info(common); }; });
+}
+
+}  // namespace perseid::cli

@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <new>
+
+#include "commands.hpp"
+
+namespace {
+
+int run(int argc, char** argv) {
+  using namespace perseid::cli;
+  CLI::App app("Perseid: fused transformer kernels.", "perseid");
+  Common common;
+  Action action;
+  app.set_version_flag("--version", std::string(perseid::version()));
+  app.add_option("--dtype", common.dtype, "compute in f16, bf16, f32 or f64")->group("Common");
+  app.add_option("--device", common.device, "auto, cpu or cuda:N")
+      ->capture_default_str()
+      ->group("Common");
+  app.add_option("--impl", common.impl, "this implementation only, such as cpu:tiled")
+      ->group("Common");
+  app.add_option("--threads", common.threads, "threads of the CPU pool (0: as many as CPUs)")
+      ->group("Common");
+  app.add_flag("--json", common.json, "results as JSON")->group("Common");
+  app.add_flag("--quiet", common.quiet, "no progress, and no report where all went well")
+      ->group("Common");
+  app.footer(
+      "The common flags may stand before or after the command.\n"
+      "Exit codes: 0 ok, 1 check failed, 2 usage or bad input, 3 unsupported, 4 device error,\n"
+      "5 timeout or peer lost.\n"
+      "Example:\n  perseid check");
+  app.fallthrough()->require_subcommand(1);
+  add_info(app, common, action);
+  add_explain(app, common, action);
+  add_check(app, common, action);
+  add_bench(app, common, action);
+  add_run(app, common, action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kOk : kBadInput;
+  }
+  return action();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const int code = run(argc, argv);
+    return std::fflush(stdout) == 0 ? code : perseid::cli::kBadInput;
+  } catch (const perseid::Error& error) {
+    fmt::print(stderr, "perseid: {}\n", error.what());
+    return perseid::cli::exit_code(error.status());
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "perseid: out of memory; use a smaller problem\n");
+    return perseid::cli::kDeviceError;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "perseid: {}\n", error.what());
+    return perseid::cli::kDeviceError;
+  }
+}

@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "problem_flags.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace perseid::cli {
+namespace {
+
+using harness::Op;
+
+// Flags of the whole program, which every operation has.
+constexpr const char* kCommon[] = {"dtype", "impl", "threads"};
+
+bool is_common(const std::string& name) {
+  return std::find(std::begin(kCommon), std::end(kCommon), name) != std::end(kCommon);
+}
+
+}  // namespace
+
+void add_problem_flags(CLI::App& command, ProblemFlags& flags, uint32_t ops, const char* example) {
+  command.add_option("--problems", flags.file, "file of problems, one JSON object a line");
+  for (Op op : {Op::kSoftmax, Op::kAttention, Op::kMatmul, Op::kDropoutMask}) {
+    if ((ops & static_cast<uint32_t>(op)) == 0) continue;
+    CLI::App* app = command.add_subcommand(harness::name_of(op), "a problem of this operation");
+    app->fallthrough();
+    app->footer(fmt::format("Example:\n  {}", example));
+    for (const harness::Field& field : harness::fields()) {
+      if (!field.reads(op) || is_common(field.name)) continue;
+      const std::string name = field.name;
+      if (field.kind == harness::FieldKind::kFlag) {
+        app->add_flag_callback(
+            "--" + name, [&flags, name] { flags.given.emplace_back(name, "true"); }, field.help);
+      } else {
+        app->add_option_function<std::string>(
+            "--" + name,
+            [&flags, name](const std::string& text) { flags.given.emplace_back(name, text); },
+            field.help);
+      }
+    }
+    app->callback([&flags, op] { flags.op = op; });
+  }
+  command.require_subcommand(0, 1);
+}
+
+std::vector<harness::Problem> problems_of(const ProblemFlags& flags, const Common& common,
+                                          const std::string& built_in) {
+  std::vector<harness::Problem> problems;
+  if (!flags.file.empty()) {
+    problems = harness::read_problems(flags.file);
+  } else if (flags.op && !flags.given.empty()) {
+    problems.emplace_back().op = *flags.op;
+  } else {
+    problems = harness::built_in_problems(built_in);
+  }
+  if (flags.op)
+    std::erase_if(problems, [&](const harness::Problem& each) { return each.op != *flags.op; });
+  if (problems.empty())
+    bad_input(
+        fmt::format("no problem to work on{}: name an operation with its flags, such as "
+                    "matmul --m 64 --n 64 --k 64, or a file with --problems",
+                    flags.file.empty() ? "" : " in " + flags.file));
+  for (harness::Problem& problem : problems) {
+    for (const auto& [name, text] : flags.given) harness::set_field(problem, name, text);
+    if (problem.op != Op::kDropoutMask) {
+      if (!common.dtype.empty()) harness::set_field(problem, "dtype", common.dtype);
+      if (!common.impl.empty()) problem.impl = common.impl;
+    }
+    if (common.threads != 0) problem.threads = common.threads;
+  }
+  return problems;
+}
+
+}  // namespace perseid::cli

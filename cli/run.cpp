@@ -1,0 +1,70 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "run.hpp"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "commands.hpp"
+
+namespace perseid::cli {
+
+DType wanted_dtype(const Common& common) {
+  if (common.dtype.empty()) return DType::kNone;
+  const DType dtype = harness::parse_dtype(common.dtype);
+  if (!harness::is_floating(dtype))
+    bad_input(fmt::format("--dtype must be f16, bf16, f32 or f64, got '{}'", common.dtype));
+  return dtype;
+}
+
+const char* wanted_implementation(const Common& common) {
+  return common.impl.empty() ? nullptr : common.impl.c_str();
+}
+
+void same_dtype(std::initializer_list<std::pair<const char*, Tensor>> tensors) {
+  const auto& [first_flag, first] = *tensors.begin();
+  for (const auto& [flag, tensor] : tensors) {
+    if (tensor.present() && tensor.dtype() != first.dtype())
+      bad_input(fmt::format("{} is {} and {} is {}; say with --dtype in which type to compute",
+                            first_flag, harness::name_of(first.dtype()), flag,
+                            harness::name_of(tensor.dtype())));
+  }
+}
+
+void Run::finish(TensorFiles& files, const std::string& implementation) {
+  files.write();
+  if (common_.json) {
+    nlohmann::json outputs = nlohmann::json::array();
+    for (const auto& [flag, reference, dtype, shape] : files.written())
+      outputs.push_back({{"name", flag.substr(2)},
+                         {"file", reference},
+                         {"dtype", harness::name_of(dtype)},
+                         {"shape", shape}});
+    const nlohmann::json report = {{"op", op_},
+                                   {"implementation", implementation},
+                                   {"seconds", seconds_},
+                                   {"outputs", outputs}};
+    fmt::print("{}\n", report.dump());
+    return;
+  }
+  if (common_.quiet) return;
+  for (const auto& [flag, reference, dtype, shape] : files.written())
+    fmt::print("{}: {} {} in {}\n", flag.substr(2), harness::name_of(dtype),
+               harness::to_text(shape), reference);
+  fmt::print("{} in {:.3g} ms\n", implementation, seconds_ * 1e3);
+}
+
+void add_run(CLI::App& app, const Common& common, Action& action) {
+  CLI::App* run = app.add_subcommand("run", "compute one operation from files into files");
+  run->footer(
+      "Files are .npy, or FILE.safetensors:NAME. Without --dtype the files' own type is used.\n"
+      "Example:\n  perseid run softmax --input x.npy --output y.npy --dim -1");
+  run->fallthrough()->require_subcommand(1);
+  add_run_softmax(*run, common, action);
+  add_run_attention(*run, common, action);
+  add_run_matmul(*run, common, action);
+  add_run_dropout_mask(*run, common, action);
+}
+
+}  // namespace perseid::cli

@@ -1,0 +1,281 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "commands.hpp"
+#include "harness/problem.hpp"
+#include "run.hpp"
+
+namespace perseid::cli {
+namespace {
+
+struct Flags {
+  std::string query, key, value, out, lse, bias, visible;
+  std::string layout = "bshd", causal = "none";
+  std::string cu_seqlens_q, cu_seqlens_kv, kv_lens;
+  std::string grad_out, grad_lse, grad_query, grad_key, grad_value, grad_bias, window;
+  double scale = 0, dropout = 0;
+  uint64_t seed = 0, offset = 0;
+  bool deterministic = false;
+
+  bool any_gradient() const {
+    return !grad_query.empty() || !grad_key.empty() || !grad_value.empty() || !grad_bias.empty();
+  }
+};
+
+// Flags that contradict one another, before any file is opened.
+void validate(const Flags& flags) {
+  if (flags.out.empty() && flags.lse.empty() && !flags.any_gradient())
+    bad_input("nothing to compute: give --out, --lse, or --grad-out with gradients");
+  if (flags.grad_out.empty() && (flags.any_gradient() || !flags.grad_lse.empty()))
+    bad_input("the gradients need --grad-out, the gradient of the output");
+  if (!flags.grad_out.empty() && !flags.any_gradient())
+    bad_input(
+        "--grad-out is given, but no gradient asked for: add --grad-query, --grad-key, "
+        "--grad-value or --grad-bias");
+  if (!flags.grad_bias.empty() && flags.bias.empty())
+    bad_input("--grad-bias is the gradient of --bias, which is not given");
+  if (flags.cu_seqlens_q.empty() != flags.cu_seqlens_kv.empty())
+    bad_input("--cu-seqlens-q and --cu-seqlens-kv go together");
+  if (flags.layout != "bshd" && flags.layout != "bhsd")
+    bad_input(fmt::format("--layout must be bshd or bhsd, got '{}'", flags.layout));
+  if (flags.causal != "none" && flags.causal != "top-left" && flags.causal != "bottom-right")
+    bad_input(
+        fmt::format("--causal must be none, top-left or bottom-right, got '{}'", flags.causal));
+}
+
+Mask mask_of(const Flags& flags) {
+  Mask mask;
+  if (flags.causal == "top-left") mask = causal_top_left();
+  if (flags.causal == "bottom-right") mask = causal_bottom_right();
+  if (!flags.window.empty()) {
+    const harness::Shape window = harness::parse_list("--window", flags.window);
+    if (window.size() != 2)
+      bad_input(fmt::format("--window is LEFT,RIGHT, such as 128,0; got '{}'", flags.window));
+    mask.left = window[0];
+    mask.right = window[1];
+  }
+  return mask;
+}
+
+// Every tensor of the call, and what their shapes say.
+struct Inputs {
+  Tensor query, key, value, bias, visible, cu_seqlens_q, cu_seqlens_kv, kv_lens;
+  AttentionOptions options;
+};
+
+int64_t longest(const Tensor& cumulative) {
+  const std::vector<double> ends = harness::values_of(cumulative);
+  double most = 0;
+  for (size_t i = 1; i < ends.size(); ++i) most = std::max(most, ends[i] - ends[i - 1]);
+  return static_cast<int64_t>(most);
+}
+
+void infer(const Flags& flags, const Inputs& with, AttentionOptions& options) {
+  const bool ragged = with.cu_seqlens_q.present();
+  const int32_t dims = ragged ? 3 : 4;
+  const std::pair<const char*, const Tensor*> main[] = {
+      {"--query", &with.query}, {"--key", &with.key}, {"--value", &with.value}};
+  for (const auto& [flag, tensor] : main) {
+    if (tensor->ndim() != dims)
+      bad_input(fmt::format(
+          "{} must have {} dimensions, {}; got shape {}", flag, dims,
+          ragged
+              ? (flags.layout == "bshd" ? "[total, heads, dim] with cumulative lengths"
+                                        : "[heads, total, dim] with cumulative lengths")
+              : (flags.layout == "bshd" ? "[batch, seq, heads, dim]" : "[batch, heads, seq, dim]"),
+          harness::to_text(shape_of(*tensor))));
+  }
+  const int32_t heads = flags.layout == "bshd" ? -2 : -3;
+  const int32_t rows = flags.layout == "bshd" ? -3 : -2;
+  options.layout = flags.layout == "bshd" ? bshd : bhsd;
+  options.heads = with.query.size(heads);
+  options.kv_heads = with.key.size(heads);
+  options.head_dim = with.query.size(-1);
+  options.value_dim = with.value.size(-1);
+  if (ragged) {
+    options.ragged = true;
+    options.batch = with.cu_seqlens_q.size(0) - 1;
+    options.total_q = with.query.size(rows);
+    options.total_kv = with.key.size(rows);
+    options.q_len = longest(with.cu_seqlens_q);
+    options.kv_len = longest(with.cu_seqlens_kv);
+    if (options.batch < 0)
+      bad_input("--cu-seqlens-q must hold at least the 0 that the first sequence begins at");
+  } else {
+    options.batch = with.query.size(0);
+    options.q_len = with.query.size(rows);
+    options.kv_len = with.key.size(rows);
+  }
+}
+
+Inputs read_inputs(const Common& common, const Flags& flags, TensorFiles& files) {
+  Inputs with;
+  const DType wanted = wanted_dtype(common);
+  with.query = files.read("--query", flags.query, wanted);
+  with.key = files.read("--key", flags.key, wanted);
+  with.value = files.read("--value", flags.value, wanted);
+  same_dtype({{"--query", with.query}, {"--key", with.key}, {"--value", with.value}});
+  if (!flags.cu_seqlens_q.empty()) {
+    with.cu_seqlens_q = files.read_lengths("--cu-seqlens-q", flags.cu_seqlens_q);
+    with.cu_seqlens_kv = files.read_lengths("--cu-seqlens-kv", flags.cu_seqlens_kv);
+  }
+  if (!flags.kv_lens.empty()) with.kv_lens = files.read_lengths("--kv-lens", flags.kv_lens);
+  AttentionOptions& options = with.options;
+  options.dtype = with.query.dtype();
+  infer(flags, with, options);
+  options.mask = mask_of(flags);
+  options.scale = flags.scale;
+  options.dropout = flags.dropout;
+  options.deterministic = flags.deterministic;
+  options.kv_lens = with.kv_lens.present();
+  options.implementation = wanted_implementation(common);
+  const auto at_most_four = [](const char* flag, const Tensor& tensor) {
+    if (tensor.ndim() > 4)
+      bad_input(
+          fmt::format("{} broadcasts against [batch, heads, q_len, kv_len]: at most 4 "
+                      "dimensions, got shape {}",
+                      flag, harness::to_text(shape_of(tensor))));
+    return with_leading_ones(tensor, 4);
+  };
+  if (!flags.bias.empty()) {
+    with.bias = at_most_four("--bias", files.read("--bias", flags.bias, wanted));
+    options.bias = {with.bias.size(0), with.bias.size(1), with.bias.size(2), with.bias.size(3)};
+    options.bias_dtype = with.bias.dtype();
+  }
+  if (!flags.visible.empty()) {
+    with.visible = at_most_four("--visible", files.read_mask("--visible", flags.visible));
+    options.visible = true;
+  }
+  const std::pair<const std::string*, uint32_t> gradients[] = {
+      {&flags.grad_query, PERSEID_GRAD_QUERY},
+      {&flags.grad_key, PERSEID_GRAD_KEY},
+      {&flags.grad_value, PERSEID_GRAD_VALUE},
+      {&flags.grad_bias, PERSEID_GRAD_BIAS}};
+  for (const auto& [file, bit] : gradients) options.gradients |= file->empty() ? 0 : bit;
+  return with;
+}
+
+int run_attention(const Common& common, const Flags& flags) {
+  validate(flags);
+  TensorFiles files;
+  Run run(common, "attention");
+  const Inputs with = read_inputs(common, flags, files);
+  const DType dtype = with.options.dtype;
+  const DType lse_dtype = dtype == f64 ? f64 : f32;
+  const Context context = open_context(common, common.threads);
+  const Attention attention(context, with.options);
+  Workspace workspace;
+  attention.reserve(workspace);
+
+  harness::Shape out_shape = shape_of(with.query);
+  out_shape.back() = with.options.value_dim;
+  const harness::Shape lse_shape =
+      with.options.ragged
+          ? harness::Shape{with.options.heads, with.options.total_q}
+          : harness::Shape{with.options.batch, with.options.heads, with.options.q_len};
+  const auto make = [&](const char* flag, const std::string& reference, DType type,
+                        const harness::Shape& shape) {
+    return reference.empty() ? files.scratch(type, shape)
+                             : files.result(flag, reference, type, shape);
+  };
+  const Tensor out = make("--out", flags.out, dtype, out_shape);
+  const Tensor lse = make("--lse", flags.lse, lse_dtype, lse_shape);
+  run.timed([&] {
+    attention.forward(nullptr,
+                      {.query = with.query,
+                       .key = with.key,
+                       .value = with.value,
+                       .bias = with.bias,
+                       .visible = with.visible,
+                       .cu_seqlens_q = with.cu_seqlens_q,
+                       .cu_seqlens_kv = with.cu_seqlens_kv,
+                       .kv_lens = with.kv_lens,
+                       .out = out,
+                       .lse = lse,
+                       .seed = flags.seed,
+                       .offset = flags.offset},
+                      workspace);
+  });
+  if (!flags.grad_out.empty()) {
+    const auto gradient = [&](const char* flag, const std::string& reference, const Tensor& of,
+                              const harness::Shape& shape) {
+      return reference.empty() ? Tensor() : files.result(flag, reference, of.dtype(), shape);
+    };
+    // In the shape of the file: broadcast dimensions that it leaves out stay out.
+    const Tensor grad_bias =
+        flags.grad_bias.empty()
+            ? Tensor()
+            : gradient("--grad-bias", flags.grad_bias, with.bias,
+                       shape_of(files.read("--bias", flags.bias, with.bias.dtype())));
+    const AttentionBackward arguments = {
+        .query = with.query,
+        .key = with.key,
+        .value = with.value,
+        .bias = with.bias,
+        .visible = with.visible,
+        .cu_seqlens_q = with.cu_seqlens_q,
+        .cu_seqlens_kv = with.cu_seqlens_kv,
+        .kv_lens = with.kv_lens,
+        .out = out,
+        .lse = lse,
+        .grad_out = files.read("--grad-out", flags.grad_out, dtype),
+        .grad_lse =
+            flags.grad_lse.empty() ? Tensor() : files.read("--grad-lse", flags.grad_lse, lse_dtype),
+        .grad_query = gradient("--grad-query", flags.grad_query, with.query, shape_of(with.query)),
+        .grad_key = gradient("--grad-key", flags.grad_key, with.key, shape_of(with.key)),
+        .grad_value = gradient("--grad-value", flags.grad_value, with.value, shape_of(with.value)),
+        .grad_bias = grad_bias.present() ? with_leading_ones(grad_bias, 4) : Tensor(),
+        .seed = flags.seed,
+        .offset = flags.offset};
+    run.timed([&] { attention.backward(nullptr, arguments, workspace); });
+  }
+  run.finish(files, attention.info().implementation);
+  return kOk;
+}
+
+}  // namespace
+
+void add_run_attention(CLI::App& run, const Common& common, Action& action) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* app = run.add_subcommand("attention", "fused attention, and its gradients");
+  const auto file = [&](const char* flag, std::string& reference, const char* help) {
+    return app->add_option(flag, reference, help);
+  };
+  file("--query", flags->query, "[batch, q_len, heads, dim] in the layout")->required();
+  file("--key", flags->key, "[batch, kv_len, kv_heads, dim]")->required();
+  file("--value", flags->value, "[batch, kv_len, kv_heads, value_dim]")->required();
+  file("--out", flags->out, "file of the result");
+  file("--lse", flags->lse, "file of the logsumexp, [batch, heads, q_len]");
+  app->add_option("--layout", flags->layout, "bshd or bhsd")->capture_default_str();
+  app->add_option("--causal", flags->causal, "none, top-left or bottom-right")
+      ->capture_default_str();
+  app->add_option("--window", flags->window, "LEFT,RIGHT keys that a query sees; -1: all");
+  app->add_option("--scale", flags->scale, "factor of the scores (0: 1 / sqrt(head_dim))");
+  file("--bias", flags->bias, "added to the scores; broadcasts to [batch, heads, q_len, kv_len]");
+  file("--visible", flags->visible, "bool or uint8 mask of that shape; true: may be attended");
+  app->add_option("--dropout", flags->dropout, "probability of dropping, in [0, 1)");
+  app->add_option("--seed", flags->seed, "seed of the dropout");
+  app->add_option("--offset", flags->offset, "offset of the dropout, below 2^32");
+  file("--cu-seqlens-q", flags->cu_seqlens_q, "cumulative lengths: query is [total, heads, dim]");
+  file("--cu-seqlens-kv", flags->cu_seqlens_kv, "the same of key and value");
+  file("--kv-lens", flags->kv_lens, "key lengths, one for each sequence");
+  app->add_flag("--deterministic", flags->deterministic, "bitwise repeatable gradients");
+  file("--grad-out", flags->grad_out, "gradient of the output");
+  file("--grad-lse", flags->grad_lse, "gradient of the logsumexp");
+  file("--grad-query", flags->grad_query, "file of the gradient of the query");
+  file("--grad-key", flags->grad_key, "file of the gradient of the key");
+  file("--grad-value", flags->grad_value, "file of the gradient of the value");
+  file("--grad-bias", flags->grad_bias, "file of the gradient of the bias, in its shape");
+  app->footer(
+      "Example:\n  perseid run attention --query q.npy --key k.npy --value v.npy --causal "
+      "bottom-right --out o.npy");
+  app->fallthrough()->callback([&action, &common, flags] {
+    action = [&common, flags] { return run_attention(common, *flags); };
+  });
+}
+
+}  // namespace perseid::cli
