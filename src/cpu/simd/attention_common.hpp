@@ -141,18 +141,27 @@ PERSEID_INLINE bool has_nonfinite(const T* x, int64_t stride, int64_t dim) {
 }
 
 // A masked key has probability 0, but 0 * NaN is NaN: its value must never enter a product. So
-// values that are not finite are cleared from the packed operand (that of pack_depth) and their
-// rows remembered; whoever sees such a key adds its part one by one, which is rare and may be slow.
-// Returns whether there is any.
+// values that are not finite are cleared from the packed operand and their rows remembered; whoever
+// sees such a key adds its part one by one, which is rare and may be slow.
+
+// nonfinite[i]: row i holds a value that is not finite. Returns whether any row does.
+template <class V, class T>
+bool mark_nonfinite(Strided<T> x, int64_t rows, int64_t dim, uint8_t* nonfinite) {
+  bool any = false;
+  for (int64_t i = 0; i < rows; ++i) {
+    nonfinite[i] = has_nonfinite<V>(x.data + i * x.row, x.column, dim);
+    any = any || nonfinite[i] != 0;
+  }
+  return any;
+}
+
+// Marks, and clears from `packed`, the operand that pack_depth made of x.
 template <class Dot, class T>
 bool clear_nonfinite(Strided<T> x, int64_t rows, int64_t dim, typename Dot::Element* packed,
                      int64_t packed_row, uint8_t* nonfinite) {
-  bool any = false;
+  if (!mark_nonfinite<typename Dot::Vector>(x, rows, dim, nonfinite)) return false;
   for (int64_t i = 0; i < rows; ++i) {
     const T* row = x.data + i * x.row;
-    nonfinite[i] = has_nonfinite<typename Dot::Vector>(row, x.column, dim);
-    if (nonfinite[i] == 0) continue;
-    any = true;
     for (int64_t j = 0; j < dim; ++j) {
       if (is_finite(row[j * x.column])) continue;
       typename Dot::Element& element = packed[i / Dot::kDepth * packed_row + j];
@@ -163,7 +172,7 @@ bool clear_nonfinite(Strided<T> x, int64_t rows, int64_t dim, typename Dot::Elem
       }
     }
   }
-  return any;
+  return true;
 }
 
 // out += p * value over the elements that clear_nonfinite took away. p 0: the key is masked,

@@ -20,6 +20,8 @@
 // Algorithm: Rabe and Staats, arXiv:2112.05682; Dao, arXiv:2307.08691.
 #pragma once
 
+#include <type_traits>
+
 #include "cpu/executor.hpp"
 #include "cpu/simd/attention_common.hpp"
 
@@ -38,6 +40,10 @@ class AttentionForwardKernel {
   static constexpr int64_t kKeys = 256;  // keys of a block
   static_assert(kKeys % kPanel == 0 && kPanel % (V::kLanes * Dot::kDepth) == 0);
 
+  // What became of the values of a block of keys. Where they lie as micro_gemm wants them, they are
+  // copied only if some must be cleared.
+  enum class ValueState : uint8_t { kInPlace, kPacked, kPackedNonfinite };
+
   // Scratch of one worker.
   struct Scratch {
     Element* query;   // [kQueries, steps(head_dim)]
@@ -53,10 +59,10 @@ class AttentionForwardKernel {
   // One block of queries of one head, and where it stands.
   struct Block {
     ScoreModifier<V> modifier;
-    const Element* key;            // packed by columns, of this sequence and kv head
-    const Element* value;          // packed by depth
-    const uint8_t* nonfinite;      // per key: its value holds NaN or infinity, packed as 0
-    const uint8_t* any_nonfinite;  // the same of whole blocks, at the block's first panel
+    const Element* key;        // packed by columns, of this sequence and kv head
+    const Element* value;      // packed by depth
+    const uint8_t* nonfinite;  // per key: its value holds NaN or infinity, packed as 0
+    const ValueState* state;   // of blocks of keys, at the block's first panel
     Strided<T> raw_value;
     Dropout dropout;
     int64_t row, rows;
@@ -75,7 +81,7 @@ class AttentionForwardKernel {
     keys_ = arena_.take<Element>(problem.kv_heads * key_rows_ * steps_);
     values_ = arena_.take<Element>(problem.kv_heads * key_rows_ / Dot::kDepth * value_columns_);
     nonfinite_ = arena_.take<uint8_t>(problem.kv_heads * key_rows_);
-    any_nonfinite_ = arena_.take<uint8_t>(problem.kv_heads * key_rows_ / kPanel);
+    value_state_ = arena_.take<ValueState>(problem.kv_heads * key_rows_ / kPanel);
     scratch_begin_ = arena_.bytes();
     take_scratch(arena_);
     scratch_bytes_ = arena_.bytes() - scratch_begin_;
@@ -136,11 +142,20 @@ class AttentionForwardKernel {
     const Strided<T> v =
         head_view<T>(arguments.value, problem_.ragged, batch, kv_head, sequence.kv_begin + key);
     pack_columns<Dot>(k, count, problem_.head_dim, keys_ + row * steps_);
-    pack_depth<Dot>(v, count, problem_.value_dim, values_ + row / Dot::kDepth * value_columns_,
-                    value_columns_);
-    any_nonfinite_[row / kPanel] = clear_nonfinite<Dot>(
-        v, count, problem_.value_dim, values_ + row / Dot::kDepth * value_columns_, value_columns_,
-        nonfinite_ + row);
+    Element* values = values_ + row / Dot::kDepth * value_columns_;
+    ValueState& state = value_state_[row / kPanel];
+    state = ValueState::kInPlace;
+    if (in_place(v) && !mark_nonfinite<V>(v, count, problem_.value_dim, nonfinite_ + row)) return;
+    pack_depth<Dot>(v, count, problem_.value_dim, values, value_columns_);
+    state =
+        clear_nonfinite<Dot>(v, count, problem_.value_dim, values, value_columns_, nonfinite_ + row)
+            ? ValueState::kPackedNonfinite
+            : ValueState::kPacked;
+  }
+
+  // Whether rows of values are rows of the operand already.
+  bool in_place(Strided<T> value) const {
+    return std::is_same_v<T, Element> && value.column == 1 && problem_.value_dim % V::kLanes == 0;
   }
 
   void attend(const AttentionForward& arguments, int64_t batch, int64_t head, int64_t row,
@@ -156,7 +171,7 @@ class AttentionForwardKernel {
                 keys_ + packed * steps_,
                 values_ + packed / Dot::kDepth * value_columns_,
                 nonfinite_ + packed,
-                any_nonfinite_ + packed / kPanel,
+                value_state_ + packed / kPanel,
                 head_view<T>(arguments.value, problem_.ragged, batch, kv_head, sequence.kv_begin),
                 arguments.dropout,
                 row,
@@ -227,13 +242,22 @@ class AttentionForwardKernel {
              scratch.weight + (r * kKeys + begin) / Dot::kDepth);
     }
     const int64_t depth = steps_of<Dot>(end) - begin / Dot::kDepth;
-    const Element* value = block.value + (block.key_block + begin) / Dot::kDepth * value_columns_;
+    const ValueState state = block.state[block.key_block / kPanel];
+    const TileB<Dot> value = value_operand(block, state, block.key_block + begin);
     for (int64_t column = 0; column < value_columns_; column += kPanel)
       panel_gemm<Dot>({scratch.weight + begin / Dot::kDepth, kKeys / Dot::kDepth, 1},
-                      {value + column, value_columns_}, {out + column, value_columns_}, rows,
+                      {value.data + column, value.depth}, {out + column, value_columns_}, rows,
                       min(kPanel, value_columns_ - column), depth, !block.first);
-    if (block.any_nonfinite[block.key_block / kPanel] != 0)
+    if (state == ValueState::kPackedNonfinite)
       add_nonfinite(block, scratch, out, rows, begin, min(end, block.keys));
+  }
+
+  TileB<Dot> value_operand(const Block& block, ValueState state, int64_t key) const {
+    if constexpr (std::is_same_v<T, Element>) {
+      if (state == ValueState::kInPlace)
+        return {block.raw_value.data + key * block.raw_value.row, block.raw_value.row};
+    }
+    return {block.value + key / Dot::kDepth * value_columns_, value_columns_};
   }
 
   // Makes sure that no score of the row is above its reference maximum by more than kSlack; sum and
@@ -346,7 +370,7 @@ class AttentionForwardKernel {
   Element* keys_ = nullptr;
   Element* values_ = nullptr;
   uint8_t* nonfinite_ = nullptr;
-  uint8_t* any_nonfinite_ = nullptr;
+  ValueState* value_state_ = nullptr;
   size_t scratch_begin_ = 0, scratch_bytes_ = 0, bytes_ = 0;
 };
 
