@@ -26,10 +26,6 @@ function(perseid_compile_options target)
     target_compile_options(${target} PRIVATE -fsanitize=${PERSEID_SANITIZE}
                                              -fno-omit-frame-pointer -fno-sanitize-recover=all)
     target_link_options(${target} PRIVATE -fsanitize=${PERSEID_SANITIZE})
-    # g++ follows no initialisation through instrumented intrinsics.
-    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized)
-    endif()
   else()
     target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O3>)
   endif()
