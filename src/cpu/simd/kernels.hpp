@@ -5,9 +5,12 @@
 #pragma once
 
 #include "cpu/kernel_table.hpp"
+#include "cpu/simd/attention_backward.hpp"
 #include "cpu/simd/attention_decode.hpp"
 #include "cpu/simd/attention_forward.hpp"
+#include "cpu/simd/ceilings.hpp"
 #include "cpu/simd/dropout.hpp"
+#include "cpu/simd/matmul.hpp"
 #include "cpu/simd/micro_gemm.hpp"
 #include "cpu/simd/pack.hpp"
 #include "cpu/simd/vector_math.hpp"
@@ -26,18 +29,18 @@ const KernelTable& table() {
       .softmax_backward = nullptr,
       .attention_forward_workspace = &attention_forward_workspace,
       .attention_forward = &attention_forward,
-      .attention_backward_workspace = nullptr,
-      .attention_backward = nullptr,
+      .attention_backward_workspace = &attention_backward_workspace,
+      .attention_backward = &attention_backward,
       .attention_decode_workspace = &attention_decode_workspace,
       .attention_decode = &attention_decode,
-      .matmul_workspace = nullptr,
-      .matmul = nullptr,
+      .matmul_workspace = &matmul_workspace,
+      .matmul = &matmul,
       .dropout_mask = &dropout_mask,
-      .peak_f32 = nullptr,
-      .peak_bf16 = nullptr,
-      .peak_f64 = nullptr,
-      .copy = nullptr,
-      .read = nullptr,
+      .peak_f32 = &peak<F32Dot>,
+      .peak_bf16 = &peak<DotOfBf16>,
+      .peak_f64 = &peak<F64Dot>,
+      .copy = &copy,
+      .read = &read,
   };
   return kTable;
 }
