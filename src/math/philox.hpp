@@ -54,7 +54,7 @@ struct Dropout {
 
   PERSEID_INLINE bool enabled() const { return threshold < 256; }
   // 256 / t: what a kept value is multiplied by.
-  PERSEID_INLINE float rescale() const { return 256.0f / static_cast<float>(threshold); }
+  PERSEID_INLINE double rescale() const { return 256.0 / threshold; }
 };
 
 // probability: of dropping, in [0, 1).

@@ -1,17 +1,19 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention backward: the score matrix is made again by tiles (attention_backward_tile.hpp), each of which gives its part of
-// all three gradients at once, five products in one pass.
+// Attention backward: the score matrix is made again by tiles (attention_backward_tile.hpp), each
+// of which gives its part of all three gradients at once, five products in one pass.
 //
 //   a task:  for each query head of its kv head:            Q, dO packed; delta, lse
 //              for each chunk of keys (at most 8):           dQ of the chunk: [q_len, head_dim]
-//                for each block of 192 keys:                 K, V packed; dK, dV of the block: in the L2 cache
+//                for each block of 192 keys:                 K, V packed; dK, dV of the block: in
+//                the L2 cache
 //                  for each block of queries:                a tile
 //
-// The sums are always taken in this order: a query head's dQ by chunks, a key head's dK and dV by query heads. A task is a
-// (batch, kv head) where there are enough of those. Where there are few, every query head, and then every chunk, is a task
-// of its own with sums of its own, which a second phase adds up in the order above. So the result is the same bit for bit,
-// whatever the size of the batch and the number of threads; memory is linear in the sequence's length.
+// The sums are always taken in this order: a query head's dQ by chunks, a key head's dK and dV by
+// query heads. A task is a (batch, kv head) where there are enough of those. Where there are few,
+// every query head, and then every chunk, is a task of its own with sums of its own, which a second
+// phase adds up in the order above. So the result is the same bit for bit, whatever the size of the
+// batch and the number of threads; memory is linear in the sequence's length.
 //
 // dBias is a pass by itself (attention_backward_bias.hpp).
 //
@@ -29,8 +31,8 @@ class AttentionBackwardKernel {
   using Scalar = typename V::Scalar;
   using Shape = BackwardShape<Dot>;
 
-  static constexpr int64_t kChunk = 512;     // keys of a chunk, at least
-  static constexpr int64_t kMaxChunks = 8;   // of one sequence
+  static constexpr int64_t kChunk = 512;    // keys of a chunk, at least
+  static constexpr int64_t kMaxChunks = 8;  // of one sequence
   static constexpr int64_t kEnoughTasks = 16;
   static constexpr int64_t kReducedRows = 128;  // rows of a task of the second phase
 
@@ -39,9 +41,10 @@ class AttentionBackwardKernel {
     BackwardQueries<Dot, T> queries;
     BackwardKeys<Dot, T> keys;
     BackwardTile<Dot, T> tile;
-    Scalar *block_key, *block_value;    // dK and dV of a block of keys
-    Scalar *head_query, *chunk_query;   // dQ of a head, and of one of its chunks: [q_len, head_columns]
-    Scalar *group_key, *group_value;    // dK and dV over the group: [kv_len, columns]
+    Scalar *block_key, *block_value;  // dK and dV of a block of keys
+    Scalar *head_query,
+        *chunk_query;  // dQ of a head, and of one of its chunks: [q_len, head_columns]
+    Scalar *group_key, *group_value;  // dK and dV over the group: [kv_len, columns]
   };
 
   // A (batch, query head) and what the loops below it share.
@@ -60,8 +63,8 @@ class AttentionBackwardKernel {
     key_rows_ = problem.ragged ? problem.total_kv : problem.batch * problem.kv_len;
     Arena arena(workspace);
     if (split_chunks_ && problem.grad_query)
-      split_query_ =
-          arena.take<Scalar>(chunks_of(problem.kv_len) * problem.heads * query_rows_ * shape_.head_columns);
+      split_query_ = arena.take<Scalar>(chunks_of(problem.kv_len) * problem.heads * query_rows_ *
+                                        shape_.head_columns);
     if (split_heads_ && problem.grad_key)
       split_key_ = arena.take<Scalar>(problem.heads * key_rows_ * shape_.head_columns);
     if (split_heads_ && problem.grad_value)
@@ -76,15 +79,15 @@ class AttentionBackwardKernel {
   size_t bytes() const { return bytes_; }
 
   void run(const AttentionBackward& arguments, Executor& executor) const {
-    const int64_t heads = problem_.batch * (split_heads_ ? problem_.heads : problem_.kv_heads);
+    const int64_t heads_each = split_heads_ ? problem_.heads : problem_.kv_heads;
+    const int64_t heads = problem_.batch * heads_each;
     const int64_t chunks = split_chunks_ ? chunks_of(problem_.kv_len) : 1;
     // All heads' first chunks go first: under a causal mask they meet the most queries.
     for_each_task(executor, heads * chunks, [&](int64_t task, int32_t worker) {
       Arena arena(workspace_ + scratch_begin_ + static_cast<size_t>(worker) * scratch_bytes_);
       Scratch scratch = take_scratch(arena);
       const int64_t chunk = split_chunks_ ? task / heads : -1;
-      const int64_t batch = task % heads * problem_.batch / heads;
-      const int64_t head = task % heads - batch * (heads / problem_.batch);
+      const int64_t batch = task % heads / heads_each, head = task % heads_each;
       if (split_heads_) {
         visit_head(arguments, scratch, batch, head, chunk);
       } else {
@@ -95,33 +98,37 @@ class AttentionBackwardKernel {
     if (split_chunks_ && arguments.grad_query.present()) reduce_chunks(arguments, executor);
     if (split_heads_) {
       if (arguments.grad_key.present())
-        reduce_heads(arguments, executor, arguments.grad_key, split_key_, shape_.head_dim, shape_.head_columns, key_factor());
+        reduce_heads(arguments, executor, arguments.grad_key, split_key_, shape_.head_dim,
+                     shape_.head_columns, key_factor());
       if (arguments.grad_value.present())
-        reduce_heads(arguments, executor, arguments.grad_value, split_value_, shape_.value_dim, shape_.value_columns,
-                     static_cast<Scalar>(arguments.dropout.rescale()));
+        reduce_heads(arguments, executor, arguments.grad_value, split_value_, shape_.value_dim,
+                     shape_.value_columns, static_cast<Scalar>(arguments.dropout.rescale()));
     }
   }
 
  private:
   Scratch take_scratch(Arena& arena) const {
     const bool own_heads = problem_.group() > 1 && !split_heads_;
-    return {BackwardQueries<Dot, T>(shape_, problem_.q_len, arena),
-            BackwardKeys<Dot, T>(shape_, arena),
-            BackwardTile<Dot, T>(problem_, arena),
-            take(arena, problem_.grad_key, Shape::kKeys * shape_.head_columns),
-            take(arena, problem_.grad_value, Shape::kKeys * shape_.value_columns),
-            take(arena, problem_.grad_query && !split_chunks_, problem_.q_len * shape_.head_columns),
-            take(arena, problem_.grad_query && !split_chunks_ && chunks_of(problem_.kv_len) > 1,
-                 problem_.q_len * shape_.head_columns),
-            take(arena, problem_.grad_key && own_heads, problem_.kv_len * shape_.head_columns),
-            take(arena, problem_.grad_value && own_heads, problem_.kv_len * shape_.value_columns)};
+    return {
+        BackwardQueries<Dot, T>(shape_, problem_.q_len, arena),
+        BackwardKeys<Dot, T>(shape_, arena),
+        BackwardTile<Dot, T>(problem_, arena),
+        take(arena, problem_.grad_key, Shape::kKeys * shape_.head_columns),
+        take(arena, problem_.grad_value, Shape::kKeys * shape_.value_columns),
+        take(arena, problem_.grad_query && !split_chunks_, problem_.q_len * shape_.head_columns),
+        take(arena, problem_.grad_query && !split_chunks_ && chunks_of(problem_.kv_len) > 1,
+             problem_.q_len * shape_.head_columns),
+        take(arena, problem_.grad_key && own_heads, problem_.kv_len * shape_.head_columns),
+        take(arena, problem_.grad_value && own_heads, problem_.kv_len * shape_.value_columns)};
   }
   static Scalar* take(Arena& arena, bool wanted, int64_t count) {
     return wanted ? arena.take<Scalar>(count) : nullptr;
   }
 
   // By the sequence's own length alone, as the rest of it all.
-  static int64_t chunks_of(int64_t kv_len) { return clamp(ceil_div(kv_len, kChunk), int64_t{1}, kMaxChunks); }
+  static int64_t chunks_of(int64_t kv_len) {
+    return clamp(ceil_div(kv_len, kChunk), int64_t{1}, kMaxChunks);
+  }
   static int64_t chunk_length(int64_t kv_len) {
     return max(round_up(ceil_div(kv_len, chunks_of(kv_len)), Shape::kBand), Shape::kBand);
   }
@@ -134,46 +141,54 @@ class AttentionBackwardKernel {
     return problem_.ragged ? sequence.kv_begin : batch * problem_.kv_len;
   }
   Scalar* split_query(const Head& head, int64_t chunk) const {
-    return split_query_ + ((chunk * problem_.heads + head.head) * query_rows_ + first_query(head.sequence, head.batch)) *
+    return split_query_ + ((chunk * problem_.heads + head.head) * query_rows_ +
+                           first_query(head.sequence, head.batch)) *
                               shape_.head_columns;
   }
 
   Scalar key_factor() const { return static_cast<Scalar>(problem_.scale); }
 
   // One query head: all of its chunks, or the one that is the task's.
-  void visit_head(const AttentionBackward& arguments, Scratch& scratch, int64_t batch, int64_t query_head,
-                  int64_t chunk) const {
+  void visit_head(const AttentionBackward& arguments, Scratch& scratch, int64_t batch,
+                  int64_t query_head, int64_t chunk) const {
     const Sequence sequence = sequence_of(problem_, arguments, batch);
-    const Head head{sequence, batch, query_head, query_head / problem_.group(),
+    const Head head{sequence,
+                    batch,
+                    query_head,
+                    query_head / problem_.group(),
                     {problem_, sequence, arguments.bias, arguments.visible, batch, query_head,
                      static_cast<Scalar>(problem_.scale * kLog2E)}};
     if (chunk <= 0 && query_head % problem_.group() == 0) clear_unused_keys(arguments, head);
     const int64_t length = chunk_length(sequence.kv_len);
     if (chunk > 0 && chunk * length >= sequence.kv_len) return;
-    scratch.queries.pack(shape_, problem_, arguments, batch, query_head, sequence.q_begin, sequence.q_len);
+    scratch.queries.rows = sequence.q_len;
+    scratch.queries.pack(shape_, problem_, arguments, batch, query_head, sequence.q_begin);
     if (chunk >= 0) {
-      visit_chunk(arguments, scratch, head, chunk * length, min((chunk + 1) * length, sequence.kv_len),
+      visit_chunk(arguments, scratch, head, chunk * length,
+                  min((chunk + 1) * length, sequence.kv_len),
                   arguments.grad_query.present() ? split_query(head, chunk) : nullptr);
       return;
     }
     const bool wanted = arguments.grad_query.present();
     const int64_t count = sequence.q_len * shape_.head_columns;
-    visit_chunk(arguments, scratch, head, 0, min(length, sequence.kv_len), wanted ? scratch.head_query : nullptr);
+    visit_chunk(arguments, scratch, head, 0, min(length, sequence.kv_len),
+                wanted ? scratch.head_query : nullptr);
     for (int64_t key = length; key < sequence.kv_len; key += length) {
       visit_chunk(arguments, scratch, head, key, min(key + length, sequence.kv_len),
                   wanted ? scratch.chunk_query : nullptr);
       if (wanted) add(scratch.chunk_query, count, scratch.head_query);
     }
     if (wanted)
-      write(arguments.grad_query, batch, query_head, sequence.q_begin, sequence.q_len, scratch.head_query,
-            shape_.head_dim, shape_.head_columns, key_factor());
+      write(arguments.grad_query, batch, query_head, sequence.q_begin, sequence.q_len,
+            scratch.head_query, shape_.head_dim, shape_.head_columns, key_factor());
   }
 
   // dQ of keys [begin, end) into grad_query; their dK and dV to where this head's belong.
-  void visit_chunk(const AttentionBackward& arguments, Scratch& scratch, const Head& head, int64_t begin, int64_t end,
-                   Scalar* grad_query) const {
+  void visit_chunk(const AttentionBackward& arguments, Scratch& scratch, const Head& head,
+                   int64_t begin, int64_t end, Scalar* grad_query) const {
     if (grad_query != nullptr) clear(grad_query, head.sequence.q_len * shape_.head_columns);
-    const BackwardSums<Scalar> sums{grad_query, arguments.grad_key.present() ? scratch.block_key : nullptr,
+    const BackwardSums<Scalar> sums{grad_query,
+                                    arguments.grad_key.present() ? scratch.block_key : nullptr,
                                     arguments.grad_value.present() ? scratch.block_value : nullptr};
     BackwardKeys<Dot, T>& keys = scratch.keys;
     for (keys.begin = begin; keys.begin < end; keys.begin += Shape::kKeys) {
@@ -186,17 +201,19 @@ class AttentionBackwardKernel {
                                sums.query != nullptr || sums.key != nullptr))
           scratch.tile.accumulate(shape_, scratch.queries, keys, sums);
       if (sums.key != nullptr)
-        finish_keys(arguments.grad_key, head, keys, sums.key, scratch.group_key, split_key_, shape_.head_dim,
-                    shape_.head_columns, key_factor());
+        finish_keys(arguments.grad_key, head, keys, sums.key, scratch.group_key, split_key_,
+                    shape_.head_dim, shape_.head_columns, key_factor());
       if (sums.value != nullptr)
-        finish_keys(arguments.grad_value, head, keys, sums.value, scratch.group_value, split_value_, shape_.value_dim,
-                    shape_.value_columns, static_cast<Scalar>(arguments.dropout.rescale()));
+        finish_keys(arguments.grad_value, head, keys, sums.value, scratch.group_value, split_value_,
+                    shape_.value_dim, shape_.value_columns,
+                    static_cast<Scalar>(arguments.dropout.rescale()));
     }
   }
 
   // A block's dK or dV of one query head: added to those of the group, and written after the last.
-  void finish_keys(const Tensor& gradient, const Head& head, const BackwardKeys<Dot, T>& keys, const Scalar* block,
-                   Scalar* group_sum, Scalar* split, int64_t dim, int64_t columns, Scalar factor) const {
+  void finish_keys(const Tensor& gradient, const Head& head, const BackwardKeys<Dot, T>& keys,
+                   const Scalar* block, Scalar* group_sum, Scalar* split, int64_t dim,
+                   int64_t columns, Scalar factor) const {
     const int64_t count = keys.count * columns;
     if (split_heads_) {
       const int64_t row = head.head * key_rows_ + first_key(head.sequence, head.batch) + keys.begin;
@@ -214,14 +231,15 @@ class AttentionBackwardKernel {
       block = sum;
     }
     if (member == problem_.group() - 1)
-      write(gradient, head.batch, head.kv_head, head.sequence.kv_begin + keys.begin, keys.count, block, dim, columns,
-            factor);
+      write(gradient, head.batch, head.kv_head, head.sequence.kv_begin + keys.begin, keys.count,
+            block, dim, columns, factor);
   }
 
   void reduce_chunks(const AttentionBackward& arguments, Executor& executor) const {
     const int64_t blocks = ceil_div(problem_.q_len, kReducedRows);
     for_each_task(executor, problem_.batch * problem_.heads * blocks, [&](int64_t task, int32_t) {
-      const int64_t batch = task / blocks / problem_.heads, query_head = task / blocks % problem_.heads;
+      const int64_t batch = task / blocks / problem_.heads,
+                    query_head = task / blocks % problem_.heads;
       const Sequence sequence = sequence_of(problem_, arguments, batch);
       const int64_t row = task % blocks * kReducedRows;
       const int64_t rows = min(kReducedRows, sequence.q_len - row);
@@ -234,36 +252,40 @@ class AttentionBackwardKernel {
         other += problem_.heads * query_rows_ * shape_.head_columns;
         add(other, rows * shape_.head_columns, sum);
       }
-      write(arguments.grad_query, batch, query_head, sequence.q_begin + row, rows, sum, shape_.head_dim,
-            shape_.head_columns, key_factor());
+      write(arguments.grad_query, batch, query_head, sequence.q_begin + row, rows, sum,
+            shape_.head_dim, shape_.head_columns, key_factor());
     });
   }
 
-  void reduce_heads(const AttentionBackward& arguments, Executor& executor, const Tensor& gradient, Scalar* split,
-                    int64_t dim, int64_t columns, Scalar factor) const {
+  void reduce_heads(const AttentionBackward& arguments, Executor& executor, const Tensor& gradient,
+                    Scalar* split, int64_t dim, int64_t columns, Scalar factor) const {
     const int64_t blocks = ceil_div(problem_.kv_len, kReducedRows);
-    for_each_task(executor, problem_.batch * problem_.kv_heads * blocks, [&](int64_t task, int32_t) {
-      const int64_t batch = task / blocks / problem_.kv_heads, kv_head = task / blocks % problem_.kv_heads;
-      const Sequence sequence = sequence_of(problem_, arguments, batch);
-      const int64_t key = task % blocks * kReducedRows;
-      const int64_t rows = min(kReducedRows, sequence.kv_len - key);
-      if (rows <= 0) return;
-      const int64_t head = kv_head * problem_.group();
-      Scalar* sum = split + (head * key_rows_ + first_key(sequence, batch) + key) * columns;
-      for (int64_t i = 1; i < problem_.group(); ++i) add(sum + i * key_rows_ * columns, rows * columns, sum);
-      write(gradient, batch, kv_head, sequence.kv_begin + key, rows, sum, dim, columns, factor);
-    });
+    for_each_task(
+        executor, problem_.batch * problem_.kv_heads * blocks, [&](int64_t task, int32_t) {
+          const int64_t batch = task / blocks / problem_.kv_heads,
+                        kv_head = task / blocks % problem_.kv_heads;
+          const Sequence sequence = sequence_of(problem_, arguments, batch);
+          const int64_t key = task % blocks * kReducedRows;
+          const int64_t rows = min(kReducedRows, sequence.kv_len - key);
+          if (rows <= 0) return;
+          const int64_t head = kv_head * problem_.group();
+          Scalar* sum = split + (head * key_rows_ + first_key(sequence, batch) + key) * columns;
+          for (int64_t i = 1; i < problem_.group(); ++i)
+            add(sum + i * key_rows_ * columns, rows * columns, sum);
+          write(gradient, batch, kv_head, sequence.kv_begin + key, rows, sum, dim, columns, factor);
+        });
   }
 
   // kv_lens may mask keys that a sequence owns: their gradients are 0.
   void clear_unused_keys(const AttentionBackward& arguments, const Head& head) const {
     if (!problem_.kv_lens) return;
-    const int64_t owned = problem_.ragged ? read_length(arguments.cu_seqlens_kv, head.batch + 1) - head.sequence.kv_begin
+    const int64_t owned = problem_.ragged ? read_length(arguments.cu_seqlens_kv, head.batch + 1) -
+                                                head.sequence.kv_begin
                                           : problem_.kv_len;
     const auto clear_rows = [&](const Tensor& gradient, int64_t dim) {
       if (!gradient.present()) return;
-      const StridedOutput<T> to =
-          output_view<T>(gradient, problem_.ragged, head.batch, head.kv_head, head.sequence.kv_begin);
+      const StridedOutput<T> to = output_view<T>(gradient, problem_.ragged, head.batch,
+                                                 head.kv_head, head.sequence.kv_begin);
       for (int64_t i = head.sequence.kv_len; i < owned; ++i)
         for (int64_t j = 0; j < dim; ++j) to.data[i * to.row + j * to.column] = T{};
     };
@@ -271,15 +293,16 @@ class AttentionBackwardKernel {
     clear_rows(arguments.grad_value, shape_.value_dim);
   }
 
-  void write(const Tensor& gradient, int64_t batch, int64_t head, int64_t row, int64_t rows, const Scalar* sums,
-             int64_t dim, int64_t columns, Scalar factor) const {
+  void write(const Tensor& gradient, int64_t batch, int64_t head, int64_t row, int64_t rows,
+             const Scalar* sums, int64_t dim, int64_t columns, Scalar factor) const {
     const StridedOutput<T> to = output_view<T>(gradient, problem_.ragged, batch, head, row);
     for (int64_t i = 0; i < rows; ++i)
       write_row<V>(sums + i * columns, factor, dim, to.data + i * to.row, to.column);
   }
 
   static void add(const Scalar* from, int64_t count, Scalar* to) {
-    for (int64_t i = 0; i < count; i += V::kLanes) V::store(to + i, V::add(V::load(to + i), V::load(from + i)));
+    for (int64_t i = 0; i < count; i += V::kLanes)
+      V::store(to + i, V::add(V::load(to + i), V::load(from + i)));
   }
   static void clear(Scalar* values, int64_t count) {
     for (int64_t i = 0; i < count; i += V::kLanes) V::store(values + i, V::zero());
@@ -288,22 +311,23 @@ class AttentionBackwardKernel {
   const AttentionProblem& problem_;
   Shape shape_;
   std::byte* workspace_;
-  bool split_heads_, split_chunks_;    // every query head, every chunk of keys is a task of its own
-  int64_t query_rows_, key_rows_;      // of a head over the whole batch
-  Scalar* split_query_ = nullptr;      // [chunks, heads, query_rows_, head_columns]
-  Scalar* split_key_ = nullptr;        // [heads, key_rows_, head_columns]
-  Scalar* split_value_ = nullptr;      // [heads, key_rows_, value_columns]
+  bool split_heads_, split_chunks_;  // every query head, every chunk of keys is a task of its own
+  int64_t query_rows_, key_rows_;    // of a head over the whole batch
+  Scalar* split_query_ = nullptr;    // [chunks, heads, query_rows_, head_columns]
+  Scalar* split_key_ = nullptr;      // [heads, key_rows_, head_columns]
+  Scalar* split_value_ = nullptr;    // [heads, key_rows_, value_columns]
   size_t scratch_begin_ = 0, scratch_bytes_ = 0, bytes_ = 0;
 };
 
-// visitor.template operator()<Dot, ExactDot, T>() for the products of a dtype; ExactDot rounds no operand.
+// visitor.template operator()<Dot, ExactDot, T>() for the products of a dtype; ExactDot rounds no
+// operand.
 template <class Visitor>
 auto visit_backward_types(DType dtype, Visitor&& visitor) {
   switch (dtype) {
     case DType::kF16:
       return visitor.template operator()<F32Dot, F32Dot, f16>();
     case DType::kBF16:
-      return visitor.template operator()<Bf16Dot, F32Dot, bf16>();
+      return visitor.template operator()<DotOfBf16, F32Dot, bf16>();
     case DType::kF32:
       return visitor.template operator()<F32Dot, F32Dot, float>();
     default:
@@ -314,8 +338,10 @@ auto visit_backward_types(DType dtype, Visitor&& visitor) {
 inline size_t attention_backward_workspace(const AttentionProblem& problem, int32_t workers) {
   return visit_backward_types(problem.dtype, [&]<class Dot, class ExactDot, class T>() {
     const bool products = problem.grad_query || problem.grad_key || problem.grad_value;
-    return max(products ? AttentionBackwardKernel<Dot, T>(problem, workers, nullptr).bytes() : size_t{0},
-               problem.grad_bias ? AttentionBackwardBias<ExactDot, T>(problem, workers, nullptr).bytes() : size_t{0});
+    return max(
+        products ? AttentionBackwardKernel<Dot, T>(problem, workers, nullptr).bytes() : size_t{0},
+        problem.grad_bias ? AttentionBackwardBias<ExactDot, T>(problem, workers, nullptr).bytes()
+                          : size_t{0});
   });
 }
 
@@ -323,10 +349,13 @@ inline void attention_backward(const AttentionProblem& problem, const AttentionB
                                const Execution& execution) {
   visit_backward_types(problem.dtype, [&]<class Dot, class ExactDot, class T>() {
     const int32_t workers = execution.executor.workers();
-    if (arguments.grad_query.present() || arguments.grad_key.present() || arguments.grad_value.present())
-      AttentionBackwardKernel<Dot, T>(problem, workers, execution.workspace).run(arguments, execution.executor);
+    if (arguments.grad_query.present() || arguments.grad_key.present() ||
+        arguments.grad_value.present())
+      AttentionBackwardKernel<Dot, T>(problem, workers, execution.workspace)
+          .run(arguments, execution.executor);
     if (arguments.grad_bias.present())
-      AttentionBackwardBias<ExactDot, T>(problem, workers, execution.workspace).run(arguments, execution.executor);
+      AttentionBackwardBias<ExactDot, T>(problem, workers, execution.workspace)
+          .run(arguments, execution.executor);
   });
 }
 
