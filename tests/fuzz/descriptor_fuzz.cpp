@@ -236,6 +236,8 @@ void softmax(Input& in) {
   desc.empty_rows = in.choice(2);
   const DLDataType type = dl_type(desc.dtype);
   const DLDataType out_type = dl_type(desc.out_dtype == 0 ? desc.dtype : desc.out_dtype);
+  const bool in_double = type.bits == 64 || out_type.bits == 64;
+  const DLDataType lse_type = dl_type(in_double ? PERSEID_F64 : PERSEID_F32);
   const std::vector<int64_t> shape(desc.shape, desc.shape + rank);
   for_both(in, desc, perseid_softmax_plan_create, [&](Input& more, perseid_plan_t plan) {
     std::vector<int64_t> mask_shape = shape, lse_shape = shape;
@@ -243,7 +245,7 @@ void softmax(Input& in) {
     const int32_t dim = desc.dim < 0 ? desc.dim + rank : desc.dim;
     if (dim >= 0 && dim < rank) lse_shape[static_cast<size_t>(dim)] = 1;
     FuzzTensor input(more, type, shape), output(more, out_type, shape);
-    FuzzTensor visible(more, kBool, mask_shape), lse(more, dl_type(PERSEID_F32), lse_shape);
+    FuzzTensor visible(more, kBool, mask_shape), lse(more, lse_type, lse_shape);
     FuzzTensor grad_input(more, type, shape), grad_output(more, out_type, shape);
     perseid_softmax_forward_args forward{};
     forward.struct_size = more.struct_size(sizeof forward);
@@ -309,16 +311,18 @@ perseid_attention_desc attention_desc(Input& in) {
   desc.causal = in.choice(3);
   desc.batch = in.size(3);
   desc.kv_heads = in.size(2);
-  desc.heads = in.rarely(8) ? in.size(4) : std::clamp<int64_t>(desc.kv_heads, 1, 2) * in.below(4);
+  desc.heads =
+      in.rarely(8) ? in.size(4) : std::clamp<int64_t>(desc.kv_heads, 1, 2) * (1 + in.below(3));
   desc.q_len = in.size(in.rarely(4) ? 70 : 9);
   desc.kv_len = in.size(in.rarely(4) ? 140 : 9);
   desc.head_dim = in.size(in.rarely(4) ? 70 : 9);
+  if (desc.head_dim == 0 && !in.rarely(16)) desc.head_dim = 16;
   desc.value_dim = in.rarely(2) ? in.size(20) : 0;
   desc.scale = in.number();
   desc.dropout = in.rarely(2) ? in.number() : 0;
   desc.window = in.rarely(3);
-  desc.window_left = in.size(9) - 1;
-  desc.window_right = in.size(9) - 1;
+  desc.window_left = in.rarely(4) ? -1 : in.size(9);
+  desc.window_right = in.rarely(4) ? -1 : in.size(9);
   desc.visible = in.rarely(3);
   desc.bias = in.rarely(3);
   desc.bias_dtype = in.rarely(4) ? in.choice(5) : 0;
