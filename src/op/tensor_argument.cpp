@@ -64,8 +64,13 @@ std::span<const int64_t> shape_of(const DLTensor& tensor) {
 }
 
 // The stride of a dimension of size 1 means nothing and may be anything. It becomes what it would
-// be in row-major order, so that kernels find contiguous rows by looking at strides.
+// be in row-major order, so that kernels find contiguous rows by looking at strides. A tensor
+// without elements may have NULL data: strides of 0 keep kernels from computing with it.
 void normalise_strides(Tensor* view) {
+  if (is_empty(*view)) {
+    std::fill(view->stride, view->stride + view->rank, int64_t{0});
+    return;
+  }
   uint64_t natural = 1;
   for (int32_t d = view->rank - 1; d >= 0; --d) {
     if (view->shape[d] <= 1) view->stride[d] = static_cast<int64_t>(natural);
