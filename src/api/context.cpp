@@ -97,7 +97,8 @@ perseid_status perseid_context_ceiling(perseid_context_t context, perseid_ceilin
   return guarded([&]() -> Status {
     if (context == nullptr) return null_argument("perseid_context_ceiling", "context");
     if (per_second == nullptr) return null_argument("perseid_context_ceiling", "per_second");
-    return perseid::dispatch::measure_ceiling(*context->device, ceiling, bytes, per_second);
+    return perseid::dispatch::measure_ceiling(*context->device, perseid::api::number_of(ceiling),
+                                              bytes, per_second);
   });
 }
 

@@ -4,6 +4,7 @@
 // turns exceptions into statuses and keeps the sentence for perseid_last_error().
 #pragma once
 
+#include <cstring>
 #include <exception>
 #include <new>
 
@@ -27,6 +28,15 @@ perseid_status guarded(const Body& body) noexcept {
   } catch (...) {
     return report_internal("an exception of an unknown type");
   }
+}
+
+// An enumerator as C passes it: any number, which C++ may not read as an enum.
+template <class Enum>
+int32_t number_of(const Enum& enumerator) {
+  int32_t number;
+  static_assert(sizeof number == sizeof enumerator);
+  std::memcpy(&number, &enumerator, sizeof number);
+  return number;
 }
 
 inline Status null_argument(const char* function, const char* name) {

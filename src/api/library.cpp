@@ -11,7 +11,7 @@
 extern "C" {
 
 const char* perseid_status_string(perseid_status status) {
-  switch (status) {
+  switch (perseid::api::number_of(status)) {
     case PERSEID_OK:
       return "ok";
     case PERSEID_INVALID_ARGUMENT:
@@ -44,7 +44,7 @@ int32_t perseid_abi_version(void) { return PERSEID_ABI_VERSION; }
 
 void perseid_set_log_callback(perseid_log_fn fn, void* user, perseid_log_level level) {
   (void)perseid::api::guarded([&]() -> perseid::Status {
-    perseid::set_log_callback(fn, user, level);
+    perseid::set_log_callback(fn, user, perseid::api::number_of(level));
     return {};
   });
 }

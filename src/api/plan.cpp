@@ -18,7 +18,8 @@ perseid_status perseid_plan_workspace_size(perseid_plan_t plan, perseid_directio
   return guarded([&]() -> Status {
     if (plan == nullptr) return null_argument("perseid_plan_workspace_size", "plan");
     if (bytes == nullptr) return null_argument("perseid_plan_workspace_size", "bytes");
-    return plan->plan->workspace_size(static_cast<perseid::dispatch::Direction>(direction), bytes);
+    return plan->plan->workspace_size(
+        static_cast<perseid::dispatch::Direction>(perseid::api::number_of(direction)), bytes);
   });
 }
 

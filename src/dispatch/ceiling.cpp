@@ -110,8 +110,7 @@ Status check_memory(uint64_t bytes) {
 
 }  // namespace
 
-Status measure_ceiling(const Device& device, perseid_ceiling ceiling, uint64_t bytes,
-                       double* per_second) {
+Status measure_ceiling(const Device& device, int32_t ceiling, uint64_t bytes, double* per_second) {
   const cpu::KernelTable& kernels = *device.kernels;
   switch (ceiling) {
     case PERSEID_CEILING_F32:
@@ -129,7 +128,7 @@ Status measure_ceiling(const Device& device, perseid_ceiling ceiling, uint64_t b
       *per_second = memory_rate(device, bytes, ceiling == PERSEID_CEILING_COPY);
       return {};
   }
-  return Status::error(PERSEID_INVALID_ARGUMENT, "the ceiling is ", static_cast<int>(ceiling),
+  return Status::error(PERSEID_INVALID_ARGUMENT, "the ceiling is ", ceiling,
                        ", expected one of perseid_ceiling: 0 (F32) to 4 (READ)");
 }
 

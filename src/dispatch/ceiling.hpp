@@ -7,8 +7,8 @@
 
 namespace perseid::dispatch {
 
-// All workers at once; the best of several repetitions, together at least 50 ms.
-Status measure_ceiling(const Device& device, perseid_ceiling ceiling, uint64_t bytes,
-                       double* per_second);
+// `ceiling` is a perseid_ceiling. All workers at once; the best of several repetitions, together at
+// least 50 ms.
+Status measure_ceiling(const Device& device, int32_t ceiling, uint64_t bytes, double* per_second);
 
 }  // namespace perseid::dispatch

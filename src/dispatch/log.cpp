@@ -26,13 +26,12 @@ Log& the_log() {
 
 }  // namespace
 
-void set_log_callback(perseid_log_fn callback, void* user, perseid_log_level level) {
+void set_log_callback(perseid_log_fn callback, void* user, int32_t level) {
   Log& log = the_log();
   const std::unique_lock lock(log.mutex);
   log.callback = callback;
   log.user = user;
-  log.level.store(callback == nullptr ? kSilent : static_cast<int>(level),
-                  std::memory_order_relaxed);
+  log.level.store(callback == nullptr ? kSilent : level, std::memory_order_relaxed);
 }
 
 bool log_enabled(perseid_log_level level) {

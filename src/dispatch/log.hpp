@@ -11,7 +11,7 @@
 namespace perseid {
 
 // Returns when no thread is inside the previous callback any more.
-void set_log_callback(perseid_log_fn callback, void* user, perseid_log_level level);
+void set_log_callback(perseid_log_fn callback, void* user, int32_t level);
 bool log_enabled(perseid_log_level level);
 void log(perseid_log_level level, const std::string& message);
 
