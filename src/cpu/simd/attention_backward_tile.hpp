@@ -7,13 +7,14 @@
 //   dV += P^T dO                  dK += dS^T Q                 depth: the queries
 //   dQ += dS K                                                 depth: the keys
 //
-//            keys ->  | band 0 | band 1 | band 2 |      S and dP are made by bands of 64 keys and
-//            groups of a few
-//   queries  group 0  |########|##      |        |      queries, and turned into P and dS while
-//   they are in the L1 cache.
-//      |     group 1  |########|########|##      |      A band is visited for the queries that see
-//      any of it (rounded out v     ...      |########|########|########|      to whole strips of
-//      micro_gemm); what lies outside is never read.
+//            keys ->  | band 0 | band 1 | band 2 |
+//   queries  group 0  |########|##      |        |
+//      |     group 1  |########|########|##      |
+//      v     ...      |########|########|########|
+//
+// S and dP are made by bands of 64 keys and groups of 24 queries, and turned into P and dS while
+// they are in the L1 cache. A band is visited for the queries that see any of it, rounded out to
+// whole strips of micro_gemm; what lies outside is never read.
 //
 // P and dS are kept as operands with their depth along the queries (for kDepth 2: pairs of
 // queries); dS also with its depth along the keys, which for kDepth 1 is the same memory read by
@@ -247,13 +248,16 @@ class BackwardTile {
                   V::set1(group.delta[i + d]), V::set1(group.rescale)};
       const Scalar* score = group.score + i * group.score_row;
       const Scalar* grad_weight = group.grad_weight + i * group.score_row;
-      const uint8_t* keep = group.keep + i * kKeys;
+      // Without dropout there is no mask to point into.
+      const auto keep = [&group, i](int64_t at) {
+        return kDropout ? group.keep + i * kKeys + at : nullptr;
+      };
       Element* weight = group.weight + i / kDepth * kRow;
       Element* grad = group.grad + i / kDepth * kRow;
       if constexpr (kDepth == 1) {
         for (int64_t j = 0; j < group.columns; j += kLanes) {
           Reg p, ds;
-          grad_score_of<kMasked, kDropout>(score + j, grad_weight + j, keep + j, row[0], p, ds);
+          grad_score_of<kMasked, kDropout>(score + j, grad_weight + j, keep(j), row[0], p, ds);
           V::store(weight + j, p);
           V::store(grad + j, ds);
         }
@@ -266,9 +270,9 @@ class BackwardTile {
 #pragma GCC unroll 2
           for (int64_t half = 0; half < 2; ++half) {
             const int64_t at = j + half * kLanes;
-            grad_score_of<kMasked, kDropout>(score + at, grad_weight + at, keep + at, row[0],
+            grad_score_of<kMasked, kDropout>(score + at, grad_weight + at, keep(at), row[0],
                                              p[0][half], ds[0][half]);
-            grad_score_of<kMasked, kDropout>(score1 + at, grad_weight1 + at, keep + kKeys + at,
+            grad_score_of<kMasked, kDropout>(score1 + at, grad_weight1 + at, keep(kKeys + at),
                                              row[1], p[1][half], ds[1][half]);
             Dot::store_interleaved(weight + at, p[0][half], p[1][half]);
             Dot::store_interleaved(grad + at, ds[0][half], ds[1][half]);
