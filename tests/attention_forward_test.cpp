@@ -1,0 +1,206 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention forward of every instruction set, by tiles and (where there are few queries) split over
+// keys, against the float64 reference; and what is promised bit for bit.
+#include "attention_cases.hpp"
+
+namespace perseid::cpu {
+namespace {
+
+using namespace attention_cases;
+
+void check(const Case& test, const std::string& name) {
+  SCOPED_TRACE(name);
+  Fixture fixture(test);
+  for (const KernelTable* table : tables()) fixture.check_forward(*table);
+}
+
+// Forward alone: the reference's backward is not needed.
+Case forward_case(DType dtype, int64_t batch, int64_t heads, int64_t kv_heads, int64_t q_len,
+                  int64_t kv_len, int64_t dim, int64_t value_dim) {
+  Case test = make_case(dtype, batch, heads, kv_heads, q_len, kv_len, dim, value_dim);
+  test.problem.grad_query = test.problem.grad_key = test.problem.grad_value = false;
+  return test;
+}
+
+std::string text(std::initializer_list<int64_t> numbers) {
+  std::string result;
+  for (const int64_t n : numbers) result += " " + std::to_string(n);
+  return result;
+}
+
+TEST(AttentionForward, EveryTypeAndLayout) {
+  for (const DType dtype : kTypes) {
+    for (const Layout layout : {Layout::kBhsd, Layout::kBshd, Layout::kReversed, Layout::kSpread}) {
+      for (const int64_t q_len : {3, 70}) {
+        Case test = forward_case(dtype, 2, 4, 2, q_len, 133, 40, 24);
+        test.layout = layout;
+        check(test, name_of(dtype) + text({static_cast<int64_t>(layout), q_len}));
+      }
+    }
+  }
+}
+
+TEST(AttentionForward, Sizes) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int64_t dim : {1, 3, 16, 31, 64, 80, 128, 129, 257})
+      for (const int64_t q_len : {1, 37})
+        check(forward_case(dtype, 1, 2, 1, q_len, 65, dim, dim), name_of(dtype) + text({dim}));
+    for (const int64_t q_len : {0, 1, 2, 5, 6, 7, 23, 24, 25, 95, 96, 97, 193})
+      for (const int64_t kv_len : {0, 1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 513, 600})
+        check(forward_case(dtype, 1, 1, 1, q_len, kv_len, 8, 16),
+              name_of(dtype) + text({q_len, kv_len}));
+  }
+  check(forward_case(DType::kF32, 0, 2, 1, 5, 5, 8, 8), "no batch");
+  check(forward_case(DType::kF64, 1, 3, 3, 200, 300, 33, 65), "float64");
+}
+
+TEST(AttentionForward, MasksOfRange) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight}) {
+      for (const int64_t q_len : {4, 100, 250, 620}) {
+        for (const auto& [left, right] :
+             {std::pair<int64_t, int64_t>{-1, -1}, {70, -1}, {0, 0}, {-1, 30}, {300, 5}}) {
+          Case test = forward_case(dtype, 1, 2, 1, q_len, 550, 16, 16);
+          test.problem.causal = causal;
+          test.problem.window_left = left;
+          test.problem.window_right = right;
+          check(test, name_of(dtype) + text({static_cast<int64_t>(causal), q_len, left, right}));
+        }
+      }
+    }
+  }
+}
+
+TEST(AttentionForward, RaggedAndKeyLengths) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Case test = forward_case(dtype, 0, 4, 2, 0, 0, 24, 32);
+    set_ragged(test, {5, 0, 130, 1, 64}, {7, 3, 200, 0, 64});
+    test.layout = Layout::kBshd;
+    check(test, "ragged");
+    test.problem.causal = Causal::kBottomRight;
+    test.problem.dropout = 0.3;
+    test.problem.kv_lens = true;
+    test.kv_lens = {7, 1, 90, 0, 63};
+    check(test, "causal, dropout, kv_lens");
+    add_bias(test, DType::kF32, {5, 1, 130, 200}, false);
+    set_visible(test, {1, 4, 130, 1});
+    check(test, "bias, visible");
+    Case few = forward_case(dtype, 0, 4, 2, 0, 0, 24, 32);
+    set_ragged(few, {1, 0, 3, 2}, {700, 3, 200, 0});
+    few.problem.causal = Causal::kBottomRight;
+    few.problem.dropout = 0.3;
+    check(few, "ragged, few queries");
+  }
+}
+
+TEST(AttentionForward, BiasVisibleDropout) {
+  for (const DType dtype : kTypes) {
+    for (const int64_t q_len : {4, 50}) {
+      const std::vector<std::vector<int64_t>> shapes = {
+          {2, 4, q_len, 300}, {1, 4, q_len, 300}, {2, 1, 1, 300}, {1, 1, q_len, 1}, {1, 1, 1, 1}};
+      for (const auto& shape : shapes) {
+        Case test = forward_case(dtype, 2, 4, 2, q_len, 300, 16, 16);
+        add_bias(test, dtype == DType::kF64 ? DType::kF64 : DType::kF32, shape, false);
+        check(test, "bias" + text({shape[0], shape[1], shape[2], shape[3]}));
+        Case hidden = forward_case(dtype, 2, 4, 2, q_len, 300, 16, 16);
+        set_visible(hidden, shape);
+        hidden.problem.dropout = 0.25;
+        check(hidden, "visible, dropout" + text({shape[0], shape[1], shape[2], shape[3]}));
+      }
+      Case narrow = forward_case(dtype, 1, 2, 2, q_len, 70, 16, 16);
+      add_bias(narrow, dtype, {1, 2, q_len, 70}, false);
+      narrow.layout = Layout::kSpread;
+      check(narrow, "bias of the query's type, spread");
+    }
+  }
+}
+
+// NaN and infinity in values that no query may see, and in those that some may.
+TEST(AttentionForward, NothingLeaksFromMaskedKeys) {
+  for (const DType dtype : kTypes) {
+    for (const int64_t q_len : {4, 60}) {
+      for (const double poison : {kNaN, kInfinity, -kInfinity}) {
+        Case test = forward_case(dtype, 1, 2, 1, q_len, 400, 16, 16);
+        test.problem.causal = Causal::kTopLeft;
+        test.prepare = [=](AttentionBackward& a) {
+          for (const int64_t j : {q_len / 2, q_len, int64_t{300}}) {
+            put(a.value, at(a.value, {0, 0, j, 3}), poison);
+            put(a.key, at(a.key, {0, 0, j, 5}), kNaN);
+          }
+        };
+        check(test, name_of(dtype) + text({q_len}) + " " + std::to_string(poison));
+      }
+    }
+  }
+}
+
+TEST(AttentionForward, LargeScoresStayFinite) {
+  for (const int64_t q_len : {4, 60}) {
+    Case test = forward_case(DType::kF32, 1, 1, 1, q_len, 600, 16, 16);
+    test.prepare = [](AttentionBackward& a) {
+      Random random{5};
+      fill(a.query, random, 300);
+      fill(a.key, random, 30);
+    };
+    check(test, "large scores");
+  }
+}
+
+std::vector<std::byte> outputs(Fixture& fixture, const KernelTable& table, int32_t threads,
+                               bool decode) {
+  const auto pool = make_thread_pool(threads);
+  decode ? fixture.run_decode(table, *pool) : fixture.run_forward(table, *pool);
+  std::vector<std::byte> bytes = fixture.out.storage;
+  bytes.insert(bytes.end(), fixture.lse.storage.begin(), fixture.lse.storage.end());
+  return bytes;
+}
+
+TEST(AttentionForward, SameBitsForAnyNumberOfThreads) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const bool decode : {false, true}) {
+      Case test = forward_case(dtype, 2, 4, 2, decode ? 3 : 300, 1100, 32, 32);
+      test.problem.dropout = 0.1;
+      Fixture fixture(test);
+      for (const KernelTable* table : tables()) {
+        const std::vector<std::byte> one = outputs(fixture, *table, 1, decode);
+        for (const int32_t threads : {2, 3, 5})
+          EXPECT_EQ(outputs(fixture, *table, threads, decode), one)
+              << table->isa << " with " << threads << " threads";
+      }
+    }
+  }
+}
+
+// A sequence gives the same bits alone as in a batch.
+TEST(AttentionForward, SameBitsAtAnyPlaceOfTheBatch) {
+  constexpr int64_t kBatch = 3;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const bool decode : {false, true}) {
+      const int64_t q_len = decode ? 2 : 130;
+      Fixture many(forward_case(dtype, kBatch, 2, 1, q_len, 700, 16, 8));
+      for (const KernelTable* table : tables()) {
+        decode ? many.run_decode(*table, *many.pool) : many.run_forward(*table, *many.pool);
+        for (int64_t b = 0; b < kBatch; ++b) {
+          Fixture alone(forward_case(dtype, 1, 2, 1, q_len, 700, 16, 8));
+          const auto entry = [b](Tensor tensor) {
+            tensor.data = tensor.as<std::byte>() + b * tensor.stride[0] * size_of(tensor.dtype);
+            tensor.shape[0] = 1;
+            return tensor;
+          };
+          copy(entry(many.query.tensor), alone.query.tensor);
+          copy(entry(many.key.tensor), alone.key.tensor);
+          copy(entry(many.value.tensor), alone.value.tensor);
+          decode ? alone.run_decode(*table, *many.pool) : alone.run_forward(*table, *many.pool);
+          const Tensor got = alone.out.tensor, want = entry(many.out.tensor);
+          EXPECT_EQ(0, std::memcmp(got.data, want.data,
+                                   static_cast<size_t>(got.elements() * size_of(got.dtype))))
+              << table->isa << " entry " << b;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace perseid::cpu
