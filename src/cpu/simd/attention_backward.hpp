@@ -3,11 +3,10 @@
 // Attention backward: the score matrix is made again by tiles (attention_backward_tile.hpp), each
 // of which gives its part of all three gradients at once, five products in one pass.
 //
-//   a task:  for each query head of its kv head:            Q, dO packed; delta, lse
-//              for each chunk of keys (at most 8):           dQ of the chunk: [q_len, head_dim]
-//                for each block of 192 keys:                 K, V packed; dK, dV of the block: in
-//                the L2 cache
-//                  for each block of queries:                a tile
+//   a task:  for each query head of its kv head:       Q, dO packed; delta, lse
+//              for each chunk of keys, at most 8:       dQ of the chunk, [q_len, head_dim]
+//                for each block of 192 keys:            K, V packed; dK, dV of it, in the L2 cache
+//                  for each block of queries:           a tile
 //
 // The sums are always taken in this order: a query head's dQ by chunks, a key head's dK and dV by
 // query heads. A task is a (batch, kv head) where there are enough of those. Where there are few,
@@ -41,10 +40,18 @@ class AttentionBackwardKernel {
     BackwardQueries<Dot, T> queries;
     BackwardKeys<Dot, T> keys;
     BackwardTile<Dot, T> tile;
-    Scalar *block_key, *block_value;  // dK and dV of a block of keys
-    Scalar *head_query,
-        *chunk_query;  // dQ of a head, and of one of its chunks: [q_len, head_columns]
-    Scalar *group_key, *group_value;  // dK and dV over the group: [kv_len, columns]
+    Scalar *block_key, *block_value;   // dK and dV of a block of keys
+    Scalar *head_query, *chunk_query;  // dQ of a head, and of one of its chunks of keys
+    Scalar *group_key, *group_value;   // dK and dV over the group: [kv_len, columns]
+  };
+
+  // dK or dV: its sums over a block of keys of one query head, over the group of heads, and of
+  // every head where each is a task of its own.
+  struct KeyGradient {
+    const Tensor& gradient;
+    Scalar *block, *group, *split;
+    int64_t dim, columns;
+    Scalar factor;
   };
 
   // A (batch, query head) and what the loops below it share.
@@ -97,12 +104,8 @@ class AttentionBackwardKernel {
     });
     if (split_chunks_ && arguments.grad_query.present()) reduce_chunks(arguments, executor);
     if (split_heads_) {
-      if (arguments.grad_key.present())
-        reduce_heads(arguments, executor, arguments.grad_key, split_key_, shape_.head_dim,
-                     shape_.head_columns, key_factor());
-      if (arguments.grad_value.present())
-        reduce_heads(arguments, executor, arguments.grad_value, split_value_, shape_.value_dim,
-                     shape_.value_columns, static_cast<Scalar>(arguments.dropout.rescale()));
+      reduce_heads(arguments, executor, key_gradient(arguments, nullptr, nullptr));
+      reduce_heads(arguments, executor, value_gradient(arguments, nullptr, nullptr));
     }
   }
 
@@ -146,7 +149,22 @@ class AttentionBackwardKernel {
                               shape_.head_columns;
   }
 
-  Scalar key_factor() const { return static_cast<Scalar>(problem_.scale); }
+  // What dQ and dK lack until they are written.
+  Scalar score_factor() const { return static_cast<Scalar>(problem_.scale); }
+  KeyGradient key_gradient(const AttentionBackward& arguments, Scalar* block, Scalar* group) const {
+    return {arguments.grad_key,  block,         group, split_key_, shape_.head_dim,
+            shape_.head_columns, score_factor()};
+  }
+  KeyGradient value_gradient(const AttentionBackward& arguments, Scalar* block,
+                             Scalar* group) const {
+    return {arguments.grad_value,
+            block,
+            group,
+            split_value_,
+            shape_.value_dim,
+            shape_.value_columns,
+            static_cast<Scalar>(arguments.dropout.rescale())};
+  }
 
   // One query head: all of its chunks, or the one that is the task's.
   void visit_head(const AttentionBackward& arguments, Scratch& scratch, int64_t batch,
@@ -166,73 +184,77 @@ class AttentionBackwardKernel {
     if (chunk >= 0) {
       visit_chunk(arguments, scratch, head, chunk * length,
                   min((chunk + 1) * length, sequence.kv_len),
-                  arguments.grad_query.present() ? split_query(head, chunk) : nullptr);
+                  arguments.grad_query.present() ? split_query(head, chunk) : nullptr, nullptr);
       return;
     }
     const bool wanted = arguments.grad_query.present();
-    const int64_t count = sequence.q_len * shape_.head_columns;
     visit_chunk(arguments, scratch, head, 0, min(length, sequence.kv_len),
-                wanted ? scratch.head_query : nullptr);
-    for (int64_t key = length; key < sequence.kv_len; key += length) {
+                wanted ? scratch.head_query : nullptr, nullptr);
+    for (int64_t key = length; key < sequence.kv_len; key += length)
       visit_chunk(arguments, scratch, head, key, min(key + length, sequence.kv_len),
-                  wanted ? scratch.chunk_query : nullptr);
-      if (wanted) add(scratch.chunk_query, count, scratch.head_query);
-    }
+                  wanted ? scratch.chunk_query : nullptr, scratch.head_query);
     if (wanted)
       write(arguments.grad_query, batch, query_head, sequence.q_begin, sequence.q_len,
-            scratch.head_query, shape_.head_dim, shape_.head_columns, key_factor());
+            scratch.head_query, shape_.head_dim, shape_.head_columns, score_factor());
   }
 
-  // dQ of keys [begin, end) into grad_query; their dK and dV to where this head's belong.
+  // dQ of keys [begin, end) into grad_query, and that onto `total` if there is one; their dK and dV
+  // to where this head's belong.
   void visit_chunk(const AttentionBackward& arguments, Scratch& scratch, const Head& head,
-                   int64_t begin, int64_t end, Scalar* grad_query) const {
-    if (grad_query != nullptr) clear(grad_query, head.sequence.q_len * shape_.head_columns);
-    const BackwardSums<Scalar> sums{grad_query,
-                                    arguments.grad_key.present() ? scratch.block_key : nullptr,
-                                    arguments.grad_value.present() ? scratch.block_value : nullptr};
+                   int64_t begin, int64_t end, Scalar* grad_query, Scalar* total) const {
+    const KeyGradient key = key_gradient(arguments, scratch.block_key, scratch.group_key);
+    const KeyGradient value = value_gradient(arguments, scratch.block_value, scratch.group_value);
+    const BackwardSums<Scalar> sums{grad_query, key.gradient.present() ? key.block : nullptr,
+                                    value.gradient.present() ? value.block : nullptr};
+    if (begin >= end && grad_query != nullptr)
+      clear(grad_query, head.sequence.q_len * shape_.head_columns);
     BackwardKeys<Dot, T>& keys = scratch.keys;
     for (keys.begin = begin; keys.begin < end; keys.begin += Shape::kKeys) {
       keys.count = min(Shape::kKeys, end - keys.begin);
       keys.pack(shape_, problem_, arguments, head.batch, head.kv_head, head.sequence.kv_begin);
-      if (sums.key != nullptr) clear(sums.key, keys.count * shape_.head_columns);
-      if (sums.value != nullptr) clear(sums.value, keys.count * shape_.value_columns);
-      for (int64_t row = 0; row < scratch.queries.rows; row += Shape::kQueries)
+      if (sums.key != nullptr) clear(sums.key, keys.count * key.columns);
+      if (sums.value != nullptr) clear(sums.value, keys.count * value.columns);
+      for (int64_t row = 0; row < scratch.queries.rows; row += Shape::kQueries) {
+        // dQ is long: it is cleared and passed on while a tile has it in the cache anyway.
+        const int64_t offset = row * shape_.head_columns;
+        const int64_t count =
+            min(Shape::kQueries, scratch.queries.rows - row) * shape_.head_columns;
+        if (grad_query != nullptr && keys.begin == begin) clear(grad_query + offset, count);
         if (scratch.tile.score(shape_, head.modifier, arguments.dropout, scratch.queries, keys, row,
                                sums.query != nullptr || sums.key != nullptr))
           scratch.tile.accumulate(shape_, scratch.queries, keys, sums);
-      if (sums.key != nullptr)
-        finish_keys(arguments.grad_key, head, keys, sums.key, scratch.group_key, split_key_,
-                    shape_.head_dim, shape_.head_columns, key_factor());
-      if (sums.value != nullptr)
-        finish_keys(arguments.grad_value, head, keys, sums.value, scratch.group_value, split_value_,
-                    shape_.value_dim, shape_.value_columns,
-                    static_cast<Scalar>(arguments.dropout.rescale()));
+        if (grad_query != nullptr && total != nullptr && keys.begin + keys.count == end)
+          add(grad_query + offset, count, total + offset);
+      }
+      if (sums.key != nullptr) finish_keys(key, head, keys);
+      if (sums.value != nullptr) finish_keys(value, head, keys);
     }
   }
 
   // A block's dK or dV of one query head: added to those of the group, and written after the last.
-  void finish_keys(const Tensor& gradient, const Head& head, const BackwardKeys<Dot, T>& keys,
-                   const Scalar* block, Scalar* group_sum, Scalar* split, int64_t dim,
-                   int64_t columns, Scalar factor) const {
-    const int64_t count = keys.count * columns;
+  void finish_keys(const KeyGradient& to, const Head& head,
+                   const BackwardKeys<Dot, T>& keys) const {
+    const int64_t count = keys.count * to.columns;
     if (split_heads_) {
       const int64_t row = head.head * key_rows_ + first_key(head.sequence, head.batch) + keys.begin;
-      __builtin_memcpy(split + row * columns, block, static_cast<size_t>(count) * sizeof(Scalar));
+      __builtin_memcpy(to.split + row * to.columns, to.block,
+                       static_cast<size_t>(count) * sizeof(Scalar));
       return;
     }
     const int64_t member = head.head % problem_.group();
+    const Scalar* sum = to.block;
     if (problem_.group() > 1) {
-      Scalar* sum = group_sum + keys.begin * columns;
+      Scalar* group = to.group + keys.begin * to.columns;
       if (member == 0) {
-        __builtin_memcpy(sum, block, static_cast<size_t>(count) * sizeof(Scalar));
+        __builtin_memcpy(group, to.block, static_cast<size_t>(count) * sizeof(Scalar));
       } else {
-        add(block, count, sum);
+        add(to.block, count, group);
       }
-      block = sum;
+      sum = group;
     }
     if (member == problem_.group() - 1)
-      write(gradient, head.batch, head.kv_head, head.sequence.kv_begin + keys.begin, keys.count,
-            block, dim, columns, factor);
+      write(to.gradient, head.batch, head.kv_head, head.sequence.kv_begin + keys.begin, keys.count,
+            sum, to.dim, to.columns, to.factor);
   }
 
   void reduce_chunks(const AttentionBackward& arguments, Executor& executor) const {
@@ -253,12 +275,13 @@ class AttentionBackwardKernel {
         add(other, rows * shape_.head_columns, sum);
       }
       write(arguments.grad_query, batch, query_head, sequence.q_begin + row, rows, sum,
-            shape_.head_dim, shape_.head_columns, key_factor());
+            shape_.head_dim, shape_.head_columns, score_factor());
     });
   }
 
-  void reduce_heads(const AttentionBackward& arguments, Executor& executor, const Tensor& gradient,
-                    Scalar* split, int64_t dim, int64_t columns, Scalar factor) const {
+  void reduce_heads(const AttentionBackward& arguments, Executor& executor,
+                    const KeyGradient& to) const {
+    if (!to.gradient.present()) return;
     const int64_t blocks = ceil_div(problem_.kv_len, kReducedRows);
     for_each_task(
         executor, problem_.batch * problem_.kv_heads * blocks, [&](int64_t task, int32_t) {
@@ -269,10 +292,12 @@ class AttentionBackwardKernel {
           const int64_t rows = min(kReducedRows, sequence.kv_len - key);
           if (rows <= 0) return;
           const int64_t head = kv_head * problem_.group();
-          Scalar* sum = split + (head * key_rows_ + first_key(sequence, batch) + key) * columns;
+          Scalar* sum =
+              to.split + (head * key_rows_ + first_key(sequence, batch) + key) * to.columns;
           for (int64_t i = 1; i < problem_.group(); ++i)
-            add(sum + i * key_rows_ * columns, rows * columns, sum);
-          write(gradient, batch, kv_head, sequence.kv_begin + key, rows, sum, dim, columns, factor);
+            add(sum + i * key_rows_ * to.columns, rows * to.columns, sum);
+          write(to.gradient, batch, kv_head, sequence.kv_begin + key, rows, sum, to.dim, to.columns,
+                to.factor);
         });
   }
 
