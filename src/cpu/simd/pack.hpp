@@ -84,6 +84,15 @@ void pack_rows(Strided<T> x, int64_t rows, int64_t dim, typename Dot::Element* o
   }
 }
 
+// out[j] = {low[j], high[j]}, low in the low half. `column` is a constant where this is called, so
+// that the loop of contiguous rows is made of vectors.
+template <class T>
+PERSEID_INLINE void interleave(const T* low, const T* high, int64_t column, int64_t dim,
+                               uint32_t* out) {
+  for (int64_t j = 0; j < dim; ++j)
+    out[j] = uint32_t{low[j * column].bits} | uint32_t{high[j * column].bits} << 16;
+}
+
 // out[step * out_row + j] for steps_of(rows) steps; columns dim..out_row and the last pair's
 // missing row are zeros.
 template <class Dot, class T>
@@ -92,14 +101,30 @@ void pack_depth(Strided<T> x, int64_t rows, int64_t dim, typename Dot::Element* 
   if constexpr (Dot::kDepth == 1) {
     pack_rows<Dot>(x, rows, dim, out, out_row);
   } else {
-    for (int64_t i = 0; i < rows; i += 2, x.data += 2 * x.row, out += out_row) {
-      const T* low = x.data;
-      const T* high = i + 1 < rows ? low + x.row : nullptr;
-      for (int64_t j = 0; j < dim; ++j)
-        out[j] = uint32_t{low[j * x.column].bits} |
-                 uint32_t{high == nullptr ? uint16_t{0} : high[j * x.column].bits} << 16;
+    for (; rows >= 2; rows -= 2, x.data += 2 * x.row, out += out_row) {
+      if (x.column == 1) {
+        interleave(x.data, x.data + x.row, 1, dim, out);
+      } else {
+        interleave(x.data, x.data + x.row, x.column, dim, out);
+      }
       for (int64_t j = dim; j < out_row; ++j) out[j] = 0;
     }
+    if (rows == 1) {
+      for (int64_t j = 0; j < dim; ++j) out[j] = x.data[j * x.column].bits;
+      for (int64_t j = dim; j < out_row; ++j) out[j] = 0;
+    }
+  }
+}
+
+// kLanes elements of a contiguous row.
+template <class Dot, class T>
+PERSEID_INLINE typename Dot::Vector::Reg load_elements(const T* p) {
+  if constexpr (Dot::kDepth == 1) {
+    return Dot::Vector::load(p);
+  } else {
+    typename Dot::Vector::Reg bits;
+    __builtin_memcpy(&bits, p, sizeof bits);
+    return bits;
   }
 }
 
@@ -117,15 +142,21 @@ void pack_columns(Strided<T> x, int64_t rows, int64_t dim, typename Dot::Element
         out + (i / tile_columns<Dot>)*steps * tile_columns<Dot> + i % tile_columns<Dot>;
     const int64_t here = clamp(rows - i, int64_t{0}, int64_t{kLanes});
     for (int64_t step = 0; step < steps; step += kLanes) {
-      alignas(64) typename Dot::Element block[kLanes * kLanes];
       const int64_t width = min(int64_t{kLanes}, steps - step);
       const int64_t first = step * Dot::kDepth;
-      pack_rows<Dot>(Strided<T>{x.data + i * x.row + first * x.column, x.row, x.column}, here,
-                     min(dim - first, int64_t{kLanes * Dot::kDepth}), block, kLanes);
-      for (int64_t j = here * kLanes; j < kLanes * kLanes; ++j) block[j] = 0;
+      const T* corner = x.data + i * x.row + first * x.column;
       typename V::Reg row[kLanes];
-      for (int j = 0; j < kLanes; ++j)
-        row[j] = V::load(reinterpret_cast<const typename V::Scalar*>(block + j * kLanes));
+      if (x.column == 1 && here == kLanes && dim - first >= kLanes * Dot::kDepth) {
+#pragma GCC unroll 16
+        for (int j = 0; j < kLanes; ++j) row[j] = load_elements<Dot>(corner + j * x.row);
+      } else {
+        alignas(64) typename Dot::Element block[kLanes * kLanes];
+        pack_rows<Dot>(Strided<T>{corner, x.row, x.column}, here,
+                       min(dim - first, int64_t{kLanes * Dot::kDepth}), block, kLanes);
+        for (int64_t j = here * kLanes; j < kLanes * kLanes; ++j) block[j] = 0;
+        for (int j = 0; j < kLanes; ++j)
+          row[j] = V::load(reinterpret_cast<const typename V::Scalar*>(block + j * kLanes));
+      }
       V::transpose(row);
       for (int64_t j = 0; j < width; ++j)
         V::store(reinterpret_cast<typename V::Scalar*>(panel + (step + j) * tile_columns<Dot>),
