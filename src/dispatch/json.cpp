@@ -7,9 +7,52 @@
 
 namespace perseid {
 
+bool is_utf8(std::string_view text) {
+  size_t i = 0;
+  while (i < text.size()) {
+    const auto byte = [text](size_t index) -> uint32_t {
+      return index < text.size() ? static_cast<unsigned char>(text[index]) : 0;
+    };
+    const uint32_t lead = byte(i);
+    if (lead < 0x80) {
+      ++i;
+      continue;
+    }
+    const size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+    if (lead < 0xc2 || lead > 0xf4) return false;
+    uint32_t code_point = lead & (0x7fu >> length);
+    for (size_t k = 1; k < length; ++k) {
+      if ((byte(i + k) & 0xc0) != 0x80) return false;
+      code_point = code_point << 6 | (byte(i + k) & 0x3f);
+    }
+    const uint32_t least = length == 2 ? 0x80 : length == 3 ? 0x800 : 0x10000;
+    if (code_point < least || code_point > 0x10ffff) return false;
+    if (code_point >= 0xd800 && code_point < 0xe000) return false;
+    i += length;
+  }
+  return true;
+}
+
+void append_json_string(std::string_view text, std::string* json) {
+  static constexpr std::string_view kHex = "0123456789abcdef";
+  const bool ascii_only = !is_utf8(text);
+  json->push_back('"');
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      json->append({'\\', c});
+    } else if (byte < 0x20) {
+      json->append({'\\', 'u', '0', '0', kHex[byte >> 4], kHex[byte & 15]});
+    } else {
+      json->push_back(byte >= 0x80 && ascii_only ? '?' : c);
+    }
+  }
+  json->push_back('"');
+}
+
 JsonWriter& JsonWriter::key(std::string_view name) {
   separate();
-  append_string(name);
+  append_json_string(name, &text_);
   text_ += ": ";
   first_ = true;
   return *this;
@@ -17,7 +60,7 @@ JsonWriter& JsonWriter::key(std::string_view name) {
 
 JsonWriter& JsonWriter::value(std::string_view text) {
   separate();
-  append_string(text);
+  append_json_string(text, &text_);
   return *this;
 }
 
@@ -49,23 +92,6 @@ JsonWriter& JsonWriter::literal(std::string_view text) {
 void JsonWriter::separate() {
   if (!first_) text_ += ", ";
   first_ = false;
-}
-
-// Bytes above 127 pass unchanged: texts are UTF-8.
-void JsonWriter::append_string(std::string_view text) {
-  constexpr char kHex[] = "0123456789abcdef";
-  text_ += '"';
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      text_ += {'\\', c};
-    } else if (byte < 0x20) {
-      text_ += {'\\', 'u', '0', '0', kHex[byte >> 4], kHex[byte & 15]};
-    } else {
-      text_ += c;
-    }
-  }
-  text_ += '"';
 }
 
 }  // namespace perseid

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Writes JSON, one call after the other:
-// JsonWriter().begin_object().key("m").value(3).end_object().
+// JSON, written.
 #pragma once
 
 #include <concepts>
@@ -10,6 +9,15 @@
 
 namespace perseid {
 
+// Whether the text is valid UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF.
+bool is_utf8(std::string_view text);
+
+// Appends the text as a JSON string, between quotation marks. Of text that is not UTF-8, which JSON
+// cannot hold, what is not ASCII becomes question marks.
+void append_json_string(std::string_view text, std::string* json);
+
+// Writes JSON, one call after the other:
+// JsonWriter().begin_object().key("m").value(3).end_object().
 class JsonWriter {
  public:
   JsonWriter& begin_object() { return open('{'); }
@@ -38,7 +46,6 @@ class JsonWriter {
   JsonWriter& close(char bracket);
   JsonWriter& literal(std::string_view text);
   void separate();
-  void append_string(std::string_view text);
 
   std::string text_;
   bool first_ = true;  // nothing stands yet in the innermost object or array, or after the key

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "dispatch/json.hpp"
 #include "io/tensor_file.hpp"
 
 namespace perseid::io {
@@ -175,50 +176,6 @@ bool HeaderReader::read_bool(bool* value) {
   if (!*value && !rest.starts_with("False")) return expected("True or False");
   position_ += *value ? 4 : 5;
   return true;
-}
-
-bool is_utf8(std::string_view text) {
-  size_t i = 0;
-  while (i < text.size()) {
-    const auto byte = [text](size_t index) -> uint32_t {
-      return index < text.size() ? static_cast<unsigned char>(text[index]) : 0;
-    };
-    const uint32_t lead = byte(i);
-    if (lead < 0x80) {
-      ++i;
-      continue;
-    }
-    const size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-    if (lead < 0xc2 || lead > 0xf4) return false;
-    uint32_t code_point = lead & (0x7fu >> length);
-    for (size_t k = 1; k < length; ++k) {
-      if ((byte(i + k) & 0xc0) != 0x80) return false;
-      code_point = code_point << 6 | (byte(i + k) & 0x3f);
-    }
-    const uint32_t least = length == 2 ? 0x80 : length == 3 ? 0x800 : 0x10000;
-    if (code_point < least || code_point > 0x10ffff) return false;
-    if (code_point >= 0xd800 && code_point < 0xe000) return false;
-    i += length;
-  }
-  return true;
-}
-
-void append_json_string(std::string_view text, std::string* json) {
-  static constexpr std::string_view kHex = "0123456789abcdef";
-  json->push_back('"');
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      json->push_back('\\');
-      json->push_back(c);
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      json->append("\\u00");
-      json->push_back(kHex[static_cast<unsigned char>(c) >> 4]);
-      json->push_back(kHex[static_cast<unsigned char>(c) & 15]);
-    } else {
-      json->push_back(c);
-    }
-  }
-  json->push_back('"');
 }
 
 }  // namespace perseid::io

@@ -55,10 +55,4 @@ class HeaderReader {
   std::string error_;
 };
 
-// Whether the text is valid UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF.
-bool is_utf8(std::string_view text);
-
-// Appends the text as a JSON string, between quotation marks.
-void append_json_string(std::string_view text, std::string* json);
-
 }  // namespace perseid::io

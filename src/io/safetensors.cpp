@@ -6,6 +6,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "dispatch/json.hpp"
 #include "io/header_reader.hpp"
 
 namespace perseid::io {
