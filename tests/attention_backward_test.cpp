@@ -103,8 +103,8 @@ TEST(AttentionBackward, KeyLengths) {
 
 TEST(AttentionBackward, BiasOfEveryShape) {
   for (int broadcast_dims = 0; broadcast_dims < 16; ++broadcast_dims) {
-    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
-      Case test = make_case(dtype, 2, 4, 2, 101, 205, 16, 16);
+    for (const DType dtype : {DType::kF32, kTypes[broadcast_dims % 3 + 1]}) {
+      Case test = make_case(dtype, 2, 4, 2, 101, 205, 8, 16);
       const auto size = [&](int d, int64_t full) {
         return (broadcast_dims >> d & 1) != 0 ? int64_t{1} : full;
       };
@@ -122,7 +122,7 @@ TEST(AttentionBackward, BiasOfEveryShape) {
 TEST(AttentionBackward, VisibleOfEveryShape) {
   for (int broadcast_dims = 0; broadcast_dims < 16; ++broadcast_dims) {
     const DType dtype = kTypes[broadcast_dims % 4];
-    Case test = make_case(dtype, 2, 4, 2, 101, 205, 16, 16);
+    Case test = make_case(dtype, 2, 4, 2, 101, 205, 8, 16);
     const auto size = [&](int d, int64_t full) {
       return (broadcast_dims >> d & 1) != 0 ? int64_t{1} : full;
     };
@@ -162,8 +162,9 @@ TEST(AttentionBackward, Subsets) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (int wanted = 0; wanted < 16; ++wanted) {
       for (const int64_t batch : {1, 8}) {
-        Case test = make_case(dtype, batch, 4, 2, 33, 600, 16, 8);
-        add_bias(test, dtype, {1, 4, 33, 600}, (wanted & 8) != 0);
+        if (batch == 8 && dtype == DType::kBF16) continue;
+        Case test = make_case(dtype, batch, 4, 2, 9, 520, 8, 4);
+        add_bias(test, dtype, {1, 4, 9, 520}, (wanted & 8) != 0);
         test.problem.grad_query = (wanted & 1) != 0;
         test.problem.grad_key = (wanted & 2) != 0;
         test.problem.grad_value = (wanted & 4) != 0;
@@ -238,9 +239,9 @@ std::vector<std::byte> gradients(Fixture& fixture, const KernelTable& table, int
 TEST(AttentionBackward, SameBitsForAnyNumberOfThreads) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const int64_t batch : {1, 8}) {
-      Case test = make_case(dtype, batch, 4, 2, 150, 1100, 24, 16);
+      Case test = make_case(dtype, batch, 4, 2, 100, 1030, 8, 16);
       test.problem.causal = Causal::kBottomRight;
-      if (batch == 1) add_bias(test, dtype, {1, 1, 150, 1100}, true);
+      if (batch == 1) add_bias(test, dtype, {1, 1, 100, 1030}, true);
       Fixture fixture(test);
       for (const KernelTable* table : tables()) {
         SCOPED_TRACE(table->isa);
@@ -257,8 +258,8 @@ TEST(AttentionBackward, SameBitsAnywhereInABatch) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const int64_t kv_heads : {1, 2}) {
       constexpr int64_t kBatch = 17;
-      Fixture many(make_case(dtype, kBatch, 2, kv_heads, 40, 1100, 16, 8));
-      Case alone = make_case(dtype, 1, 2, kv_heads, 40, 1100, 16, 8);
+      Fixture many(make_case(dtype, kBatch, 2, kv_heads, 10, 1030, 8, 4));
+      Case alone = make_case(dtype, 1, 2, kv_heads, 10, 1030, 8, 4);
       alone.prepare = [&](AttentionBackward& a) {
         const auto last = [&](Tensor tensor) {
           const int64_t offset = (kBatch - 1) * tensor.stride[0];

@@ -51,7 +51,7 @@ class AttentionBackwardBias {
   Scratch take_scratch(Arena& arena) const {
     const int64_t rows = problem_.bias_shape[2] == 1 ? 1 : min(Shape::kQueries, problem_.q_len);
     return {BackwardQueries<Dot, T>(shape_, min(Shape::kQueries, problem_.q_len), arena),
-            BackwardKeys<Dot, T>(shape_, arena), BackwardTile<Dot, T>(problem_, arena),
+            BackwardKeys<Dot, T>(shape_, arena), BackwardTile<Dot, T>(arena),
             arena.take<Scalar>(rows * sum_columns_)};
   }
 

@@ -55,7 +55,7 @@ class BackwardTile {
     int64_t begin, end;
   };
 
-  BackwardTile(const AttentionProblem& problem, Arena& arena) {
+  explicit BackwardTile(Arena& arena) {
     weight_ = arena.take<Element>(kQueries / kDepth * kRow);
     grad_ = arena.take<Element>(kQueries / kDepth * kRow);
     if constexpr (kDepth == 1) {
@@ -67,7 +67,7 @@ class BackwardTile {
       score_ = arena.take<Scalar>(kGroup * kBand);
       grad_weight_ = arena.take<Scalar>(kGroup * kBand);
     }
-    keep_ = problem.dropout > 0 ? arena.take<uint8_t>(kQueries * kKeys) : nullptr;
+    keep_ = arena.take<uint8_t>(kQueries * kKeys);
   }
 
   // P and dS of the queries from `row` on, at most kQueries, against `keys`. False: no query sees
@@ -207,7 +207,7 @@ class BackwardTile {
                       factor,
                       queries.lse + row_ + i,
                       queries.delta + row_ + i,
-                      keep_ == nullptr ? nullptr : keep_ + i * kKeys + column,
+                      keep_ + i * kKeys + column,
                       static_cast<Scalar>(dropout.rescale()),
                       weight_ + i / kDepth * kRow + column,
                       grad_ + i / kDepth * kRow + column,
