@@ -152,7 +152,7 @@ Problem reduced(const Problem& problem) {
   if (p.op == Op::kAttention && reference_work(p) > kReferenceWork) {
     p.heads /= p.key_heads();
     p.kv_heads = 1;
-    if (!p.kv_lens.empty()) p.kv_lens.resize(1);
+    if (!p.kv_lens.empty()) p.kv_lens = {p.kv_lens.front()};
     p.batch = 1;
     while (p.q_len > 1 && p.q_len >= p.kv_len / 2 && reference_work(p) > kReferenceWork) {
       p.q_len = (p.q_len + 1) / 2;
