@@ -44,8 +44,20 @@ inline void check(perseid_status status) {
   if (status != PERSEID_OK) throw Error(status, perseid_last_error());
 }
 
-inline void require(bool condition, const std::string& sentence) {
-  if (!condition) throw Error(PERSEID_INVALID_ARGUMENT, sentence);
+inline void append(std::string& sentence, const char* text) { sentence += text; }
+template <class Number>
+void append(std::string& sentence, Number number) {
+  sentence += std::to_string(number);
+}
+
+// `pieces`, text and numbers, make the sentence; put together only where it is needed, so that a
+// requirement that holds allocates nothing.
+template <class... Pieces>
+void require(bool condition, const Pieces&... pieces) {
+  if (condition) return;
+  std::string sentence;
+  (append(sentence, pieces), ...);
+  throw Error(PERSEID_INVALID_ARGUMENT, sentence);
 }
 
 template <class Struct>
@@ -128,9 +140,8 @@ class Dims {
 
  private:
   void assign(const int64_t* values, size_t size) {
-    detail::require(size <= PERSEID_MAX_DIMS,
-                    "a tensor has at most " + std::to_string(PERSEID_MAX_DIMS) +
-                        " dimensions, got " + std::to_string(size) + "; merge some of them");
+    detail::require(size <= PERSEID_MAX_DIMS, "a tensor has at most ", PERSEID_MAX_DIMS,
+                    " dimensions, got ", size, "; merge some of them");
     std::copy_n(values, size, values_.begin());
     size_ = size;
   }
@@ -161,8 +172,8 @@ class Tensor {
     detail::require(entry != std::end(detail::kDTypes),
                     "a tensor needs a dtype such as perseid::f32; got none");
     detail::require(strides.empty() || strides.size() == shape.size(),
-                    "strides must be as many as dimensions: got " + std::to_string(strides.size()) +
-                        " for " + std::to_string(shape.size()));
+                    "strides must be as many as dimensions: got ", strides.size(), " for ",
+                    shape.size());
     dl_.data = const_cast<void*>(data);
     dl_.device = device;
     dl_.ndim = static_cast<int32_t>(shape.size());
@@ -249,9 +260,8 @@ class Tensor {
   }
   // Elements [begin, end) along `dim`.
   Tensor slice(int32_t dim, int64_t begin, int64_t end) const {
-    detail::require(0 <= begin && begin <= end && end <= size(dim),
-                    "slice [" + std::to_string(begin) + ", " + std::to_string(end) +
-                        ") lies outside a dimension of " + std::to_string(size(dim)));
+    detail::require(0 <= begin && begin <= end && end <= size(dim), "slice [", begin, ", ", end,
+                    ") lies outside a dimension of ", size(dim));
     Tensor view = *this;
     view.shape_[at(dim)] = end - begin;
     view.advance(begin * stride(dim));
@@ -272,8 +282,8 @@ class Tensor {
     int64_t count = 1;
     for (int64_t extent : to) count *= extent;
     detail::require(contiguous() && count == elements(),
-                    "reshaped() needs a contiguous tensor of as many elements: got " +
-                        std::to_string(elements()) + " for a shape of " + std::to_string(count));
+                    "reshaped() needs a contiguous tensor of as many elements: got ", elements(),
+                    " for a shape of ", count);
     Tensor view = *this;
     view.dl_.ndim = static_cast<int32_t>(to.size());
     std::copy(to.begin(), to.end(), view.shape_.begin());
@@ -287,9 +297,8 @@ class Tensor {
  private:
   size_t at(int32_t dim) const {
     const int32_t index = dim < 0 ? dim + dl_.ndim : dim;
-    detail::require(0 <= index && index < dl_.ndim, "dimension " + std::to_string(dim) +
-                                                        " of a tensor of " +
-                                                        std::to_string(dl_.ndim) + " dimensions");
+    detail::require(0 <= index && index < dl_.ndim, "dimension ", dim, " of a tensor of ", dl_.ndim,
+                    " dimensions");
     return static_cast<size_t>(index);
   }
   void point() {
