@@ -187,6 +187,11 @@ TEST(Choice, ObeysTheEnvironment) {
   // Softmax has none of that name, and goes its own way.
   SmallSoftmax softmax(context);
   EXPECT_STREQ(implementation_of(softmax.plan()), "cpu:simd");
+
+  const Environment misspelt("PERSEID_FORCE_IMPL", "cpu:tield");
+  perseid_context_t none = nullptr;
+  EXPECT_FAILS(perseid_context_create(nullptr, &none), PERSEID_INVALID_ARGUMENT,
+               "PERSEID_FORCE_IMPL is \"cpu:tield\", expected one of cpu:simd, cpu:reference");
 }
 
 TEST(Choice, CountsUsefulWork) {

@@ -13,7 +13,18 @@ using Made = std::unique_ptr<Executable<Attention>>;
 // stream.
 constexpr int64_t kDecodeRows = 8;
 
+CpuKernels<Attention> tiled_kernels(const AttentionProblem& problem, const Device& device) {
+  const cpu::KernelTable& table = *device.kernels;
+  const int32_t workers = device.workers();
+  return {.forward = table.attention_forward,
+          .forward_workspace = table.attention_forward_workspace(problem, workers),
+          .backward = table.attention_backward,
+          .backward_workspace =
+              problem.backward() ? table.attention_backward_workspace(problem, workers) : 0};
+}
+
 // Few queries, such as one token that is being generated: split over keys, at the speed of memory.
+// Backward is that of the tiles.
 constexpr Implementation<Attention> kDecode = {
     .name = "cpu:decode",
     .refuse =
@@ -27,16 +38,11 @@ constexpr Implementation<Attention> kDecode = {
         },
     .make =
         [](const AttentionProblem& problem, const Device& device, Made* made) {
-          const cpu::KernelTable& kernels = *device.kernels;
-          const int32_t workers = device.workers();
-          return run_on_cpu<Attention>(
-              problem, device,
-              {.forward = kernels.attention_decode,
-               .forward_workspace = kernels.attention_decode_workspace(problem, workers),
-               .backward = kernels.attention_backward,
-               .backward_workspace =
-                   problem.backward() ? kernels.attention_backward_workspace(problem, workers) : 0},
-              made);
+          CpuKernels<Attention> kernels = tiled_kernels(problem, device);
+          kernels.forward = device.kernels->attention_decode;
+          kernels.forward_workspace =
+              device.kernels->attention_decode_workspace(problem, device.workers());
+          return run_on_cpu<Attention>(problem, device, kernels, made);
         }};
 
 // Tiles of queries against tiles of keys: every problem, at the speed of the multipliers.
@@ -45,16 +51,7 @@ constexpr Implementation<Attention> kTiled = {
     .refuse = [](const AttentionProblem&, const Device&) { return std::string(); },
     .make =
         [](const AttentionProblem& problem, const Device& device, Made* made) {
-          const cpu::KernelTable& kernels = *device.kernels;
-          const int32_t workers = device.workers();
-          return run_on_cpu<Attention>(
-              problem, device,
-              {.forward = kernels.attention_forward,
-               .forward_workspace = kernels.attention_forward_workspace(problem, workers),
-               .backward = kernels.attention_backward,
-               .backward_workspace =
-                   problem.backward() ? kernels.attention_backward_workspace(problem, workers) : 0},
-              made);
+          return run_on_cpu<Attention>(problem, device, tiled_kernels(problem, device), made);
         }};
 
 // The formula in float64, one row after another: slow, and right.

@@ -5,6 +5,16 @@
 #include <algorithm>
 
 namespace perseid::dispatch {
+namespace {
+
+template <class Names>
+std::string list_of(const Names& names) {
+  std::string text;
+  for (const auto& name : names) text += concatenate(text.empty() ? "" : ", ", name);
+  return text;
+}
+
+}  // namespace
 
 Status read_wish(const char* wanted, const Device& device, const std::vector<const char*>& names,
                  Wish* wish) {
@@ -13,10 +23,8 @@ Status read_wish(const char* wanted, const Device& device, const std::vector<con
   };
   if (wanted != nullptr && *wanted != '\0') {
     if (!listed(wanted)) {
-      std::string known;
-      for (const char* name : names) known += (known.empty() ? "" : ", ") + std::string(name);
       return Status::error(PERSEID_INVALID_ARGUMENT, "the descriptor's implementation is \"",
-                           wanted, "\", expected one of ", known,
+                           wanted, "\", expected one of ", list_of(names),
                            ", or NULL for the first that takes the problem");
     }
     *wish = {wanted, "the descriptor"};
@@ -24,6 +32,21 @@ Status read_wish(const char* wanted, const Device& device, const std::vector<con
     *wish = {device.forced_implementation, "PERSEID_FORCE_IMPL"};
   }
   return {};
+}
+
+Status check_forced_name(std::string_view name) {
+  std::vector<std::string_view> names;
+  const auto add = [&names](const auto& list) {
+    for (const auto& entry : list)
+      if (std::find(names.begin(), names.end(), entry.name) == names.end())
+        names.push_back(entry.name);
+  };
+  add(softmax_implementations());
+  add(attention_implementations());
+  add(matmul_implementations());
+  if (std::find(names.begin(), names.end(), name) != names.end()) return {};
+  return Status::error(PERSEID_INVALID_ARGUMENT, "PERSEID_FORCE_IMPL is \"", name,
+                       "\", expected one of ", list_of(names), "; or unset it");
 }
 
 Status nothing_takes_it(const std::vector<Considered>& considered) {

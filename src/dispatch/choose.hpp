@@ -32,6 +32,9 @@ struct Wish {
 Status read_wish(const char* wanted, const Device& device, const std::vector<const char*>& names,
                  Wish* wish);
 
+// That some operation's list has an entry of this name, for PERSEID_FORCE_IMPL.
+Status check_forced_name(std::string_view name);
+
 // That nothing took the problem, with the reason of every entry.
 Status nothing_takes_it(const std::vector<Considered>& considered);
 

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "dispatch/choose.hpp"
 #include "dispatch/json.hpp"
 
 namespace perseid::dispatch {
@@ -84,6 +85,9 @@ Status open_cpu(std::unique_ptr<cpu::Executor> executor, int32_t threads,
     opened->environment.push_back({name, value == nullptr ? "" : value, value != nullptr});
   }
   opened->forced_implementation = value_of(*opened, "PERSEID_FORCE_IMPL");
+  if (!opened->forced_implementation.empty())
+    if (Status status = check_forced_name(opened->forced_implementation); !status.ok())
+      return status;
 
   std::string error;
   opened->kernels = cpu::select_kernel_table(error);
