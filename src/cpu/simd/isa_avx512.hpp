@@ -53,6 +53,13 @@ struct F32 {
   // Past the caches, where the array is too large to be read again from them. p is aligned to the
   // vector.
   static PERSEID_INLINE void stream(float* p, Reg a) { _mm512_stream_ps(p, a); }
+  static PERSEID_INLINE void stream(bf16* p, Reg a) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(a));
+  }
+  static PERSEID_INLINE void stream(f16* p, Reg a) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow_f16(a));
+  }
+  static PERSEID_INLINE void fence() { _mm_sfence(); }
 
   static PERSEID_INLINE Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
   static PERSEID_INLINE Reg sub(Reg a, Reg b) { return _mm512_sub_ps(a, b); }
