@@ -5,10 +5,11 @@
 // The tolerance rule: for each output, the largest error against float64 is at most
 //   2 * the largest error of the same formula computed naively in the low precision (naive.hpp)
 //   + 2 * max |(ref + 0.3 - 0.3) - ref|, evaluated in the output's type.
-// The naive error is a maximum over the output's elements, and says little where those are few (a
-// single element may be right by luck) or where the naive formula runs in float64 like the
-// reference. There the limit is not below what a few units of roundoff amount to in the sums at
-// hand (Estimate::magnitude).
+// The limit is never below what a few roundings of the accumulation type amount to in the sums at
+// hand (Estimate::magnitude): sums taken in another order differ by as much even where the naive
+// formula happens to be exact. And the naive error is a maximum over the output's elements, which
+// says little where those are few (a single element may be right by luck): there, roundings of the
+// element type count in the same way.
 #pragma once
 
 #include <optional>

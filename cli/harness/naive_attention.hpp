@@ -178,7 +178,8 @@ class NaiveAttention {
     }
   }
 
-  // One row of queries at a time: dP, then dS, then what they add to every gradient.
+  // One row of queries at a time: dP, then dS, then what they add to every gradient. The sum of
+  // P dP is that of out dout, with the rounded out that the caller hands to backward.
   void backward(int64_t b, int64_t h) {
     for (int64_t i = 0; i < span_.q_len; ++i) {
       std::vector<A> grad_probability(static_cast<size_t>(span_.kv_len));
@@ -199,8 +200,11 @@ class NaiveAttention {
         const double keep = kept(b, h, i, j);
         grad_probability[index] = rounded(dot * static_cast<A>(keep));
         bound[index] = absolute * keep;
-        delta += probability_[score(i, j)] * grad_probability[index];
         delta_bound += probability_[score(i, j)] * bound[index];
+      }
+      for (int64_t d = 0; d < p_.value_size(); ++d) {
+        const size_t index = out_at(b, h, i) + static_cast<size_t>(d);
+        delta += rounded(out_.value[index]) * static_cast<A>(grad_out_[index]);
       }
       const double grad_lse = p_.grad_lse ? grad_lse_[lse_at(b, h, i)] : 0;
       for (int64_t j = 0; j < span_.kv_len; ++j) {
