@@ -426,13 +426,19 @@ TEST(Matmul, BatchPositionDoesNotMatter) {
   }
 }
 
-TEST(Matmul, WorkspaceDoesNotGrowWithTheProblem) {
+// Room for the operands, once, and a bounded part for each worker.
+TEST(Matmul, WorkspaceIsLinear) {
   for (const KernelTable* table : tables()) {
-    const auto bytes = [&](int64_t size) {
-      return table->matmul_workspace({.m = size, .n = size, .k = size}, 2);
-    };
-    EXPECT_LE(bytes(1 << 16), 2 * bytes(1 << 12)) << table->isa;
-    EXPECT_LE(bytes(1 << 16), size_t{8} << 20) << table->isa;
+    for (const int64_t batch : {1, 100}) {
+      for (const int64_t size : {1 << 10, 1 << 13, 1 << 16}) {
+        const MatmulProblem problem{.batch = batch, .m = size, .n = size, .k = size};
+        const double operands = 8.0 * static_cast<double>(size * size);
+        const double one = static_cast<double>(table->matmul_workspace(problem, 1));
+        const double two = static_cast<double>(table->matmul_workspace(problem, 2));
+        EXPECT_LE(two - one, 1 << 20) << table->isa;
+        EXPECT_LE(one, 1.15 * operands + (1 << 20)) << table->isa;
+      }
+    }
   }
 }
 
