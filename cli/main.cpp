@@ -37,6 +37,10 @@ int run(int argc, char** argv) {
   add_check(app, common, action);
   add_bench(app, common, action);
   add_run(app, common, action);
+  // The parser's own complaint would not name the word.
+  if (argc > 1 && argv[1][0] != '-' && app.get_subcommand_no_throw(argv[1]) == nullptr)
+    bad_input(fmt::format("there is no command '{}'; there are info, explain, check, bench and run",
+                          argv[1]));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

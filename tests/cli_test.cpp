@@ -285,7 +285,7 @@ TEST_F(CliTest, BadInputEndsWithTwo) {
   write("y.npy", {2, 2}, {1, 2, 3, 4});
   write("i.npy", {2}, {1, 2}, i32);
   expect_refused("", 2, "subcommand");
-  expect_refused("frobnicate", 2, "frobnicate");
+  expect_refused("frobnicate", 2, "no command 'frobnicate'");
   expect_refused("run softmax --output @o.npy", 2, "--input is required");
   expect_refused("run softmax --input @none.npy --output @o.npy", 2, "none.npy");
   expect_refused("run softmax --input @i.npy --output @o.npy", 2, "int32");
@@ -400,7 +400,6 @@ TEST_F(CliTest, Bench) {
   const Ended table = run("bench matmul --m 64 --n 64 --k 64 --seconds 0.01");
   EXPECT_EQ(table.code, 0) << table.err;
   EXPECT_NE(table.out.find("fraction"), std::string::npos);
-  EXPECT_EQ(table.err, "");
 }
 
 TEST_F(CliTest, ProgressOnStderrAfterTwoSeconds) {

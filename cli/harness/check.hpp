@@ -12,6 +12,7 @@
 // element type count in the same way.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -64,10 +65,23 @@ class Checker {
   std::vector<CheckResult> check_all(const Problem& problem) const;
 
  private:
-  void execute(const Problem& problem, perseid_plan_t plan, CheckResult& result) const;
+  // What float64 says, and how far from it a result may be.
+  struct Expected {
+    struct Output {
+      std::vector<double> reference;
+      double limit = 0;
+    };
+    Outcome outcome;
+    std::map<std::string, Output, std::less<>> outputs;
+  };
+  Expected expect(const Problem& problem) const;
+  // `expected` is filled when it is first needed.
+  CheckResult check(const Problem& problem, std::optional<Expected>& expected) const;
+  void execute(const Problem& problem, perseid_plan_t plan, std::optional<Expected>& expected,
+               CheckResult& result) const;
   void check_mask(const Problem& problem, const Operands& operands, CheckResult& result) const;
   void compare(const Problem& problem, const Operands& operands, const Operands& again,
-               Operands& exact, CheckResult& result) const;
+               const Expected& expected, CheckResult& result) const;
 
   const Context& context_;
   const Context& other_;

@@ -22,6 +22,8 @@ class NaiveAttention {
     visible_shape_ = in_four_dims(p_.visible);
     const double kept = std::floor(256 * (1 - p_.dropout) + 0.5);
     rescale_ = 256 / std::clamp(kept, 1.0, 256.0);
+    const DType working = working_type(p_);
+    reach_unit_ = unit_roundoff(accumulation_type(working)) / unit_roundoff(working);
     for (const OperandSpec& spec : operands_of(p_)) {
       if (spec.output) {
         Sum& sum = *sum_of(spec.name);
@@ -144,12 +146,12 @@ class NaiveAttention {
           dot += static_cast<A>(product);
           absolute += std::fabs(product);
         }
-        absolute *= std::fabs(scale_);
+        absolute *= std::fabs(scale_) * reach_unit_;
         A each = rounded(static_cast<A>(scale_) * dot);
         if (!p_.bias.empty()) {
           const double added = bias_[static_cast<size_t>(broadcast_index(bias_shape_, b, h, i, j))];
           each = rounded(each + static_cast<A>(added));
-          if (std::isfinite(added)) absolute += std::fabs(added);
+          if (std::isfinite(added)) absolute += reach_unit_ * std::fabs(added);
         }
         scores[static_cast<size_t>(j)] = each;
         largest = std::max(largest, each);
@@ -245,7 +247,7 @@ class NaiveAttention {
   const Problem& p_;
   const std::vector<double>& keep_;
   Shape bias_shape_, visible_shape_;
-  double scale_ = 1, rescale_ = 1;
+  double scale_ = 1, rescale_ = 1, reach_unit_ = 1;
   Span span_{};
   std::vector<A> probability_;
   std::vector<double> magnitude_;  // of the probabilities; 0: not visible, or underflown
