@@ -35,31 +35,57 @@ class SoftmaxRun {
 
   void run() const {
     if (cut_.segments > 1) return run_split();
-    const int64_t count = blocks_.count();
-    const int64_t per_task = max(SoftmaxCut::kTask / (cut_.rows * cut_.chunk * cut_.chunks), int64_t{1});
+    const int64_t count = blocks_.count(), per_task = cut_.blocks_per_task;
     for_each_task(execution_.executor, ceil_div(count, per_task),
                   [&](int64_t task, int32_t worker) {
-                    Arena arena(scratch_of(worker));
-                    const Scratch scratch(problem_, cut_, arena);
-                    const Statistics statistics(cut_, arena);
-                    const int64_t end = min(count, (task + 1) * per_task);
-                    SoftmaxPiece piece{blocks_.at(task * per_task)};
-                    for (int64_t b = task * per_task; b < end; ++b) {
-                      const SoftmaxPiece next{b + 1 < end ? blocks_.at(b + 1) : piece.block};
-                      for_each_chunk(piece, 0, cut_.chunks, next, [&](const SoftmaxPiece& after) {
-                        kernel_.analyse(piece, scratch, statistics, after);
-                      });
-                      kernel_.join(piece.block, statistics);
-                      for_each_chunk(piece, 0, cut_.chunks, next, [&](const SoftmaxPiece& after) {
-                        kernel_.finish(piece, scratch, statistics, after);
-                      });
-                      piece = next;
+                    const int64_t first = task * per_task, last = min(count, first + per_task);
+                    if (cut_.chunks == 1) {
+                      run_short(first, last, worker);
+                    } else {
+                      run_long(first, last, worker);
                     }
                     end_task();
                   });
   }
 
  private:
+  // Blocks of whole rows, one after the other.
+  void run_short(int64_t first, int64_t last, int32_t worker) const {
+    Arena arena(scratch_of(worker));
+    const Scratch scratch(problem_, cut_, arena);
+    const Statistics statistics(cut_, arena);
+    SoftmaxPiece piece{blocks_.at(first)};
+    for (int64_t b = first; b < last; ++b) {
+      const SoftmaxPiece next{b + 1 < last ? blocks_.at(b + 1) : piece.block};
+      kernel_.analyse(piece, scratch, statistics, next);
+      kernel_.join(piece.block, statistics);
+      kernel_.finish(piece, scratch, statistics, next);
+      piece = next;
+    }
+  }
+
+  // While a block is analysed the one before it is finished, a chunk of each in turn: so memory is
+  // read and written at the same time.
+  void run_long(int64_t first, int64_t last, int32_t worker) const {
+    Arena arena(scratch_of(worker));
+    const Scratch scratch[2] = {{problem_, cut_, arena}, {problem_, cut_, arena}};
+    const Statistics statistics[2] = {{cut_, arena}, {cut_, arena}};
+    SoftmaxPiece piece, before;
+    for (int64_t b = first; b <= last; ++b) {
+      const int64_t now = b % 2;
+      if (b < last) piece.block = blocks_.at(b);
+      for (int64_t chunk = 0; chunk < cut_.chunks; ++chunk) {
+        piece.chunk = before.chunk = chunk;
+        SoftmaxPiece next = piece;
+        if (chunk + 1 < cut_.chunks) ++next.chunk;
+        if (b < last) kernel_.analyse(piece, scratch[now], statistics[now], next);
+        if (b > first) kernel_.finish(before, scratch[1 - now], statistics[1 - now], next);
+      }
+      if (b < last) kernel_.join(piece.block, statistics[now]);
+      before.block = piece.block;
+    }
+  }
+
   void run_split() const {
     const int64_t count = blocks_.count();
     const auto each_segment = [&](const auto& body) {
@@ -68,10 +94,13 @@ class SoftmaxRun {
         const Scratch scratch(problem_, cut_, arena);
         const Statistics statistics = statistics_of(task / cut_.segments);
         SoftmaxPiece piece{blocks_.at(task / cut_.segments)};
-        const int64_t first = task % cut_.segments * SoftmaxCut::kSegmentChunks;
-        const int64_t last = min(cut_.chunks, first + SoftmaxCut::kSegmentChunks);
-        for_each_chunk(piece, first, last, piece,
-                       [&](const SoftmaxPiece& after) { body(piece, scratch, statistics, after); });
+        piece.chunk = task % cut_.segments * SoftmaxCut::kSegmentChunks;
+        const int64_t end = min(cut_.chunks, piece.chunk + SoftmaxCut::kSegmentChunks);
+        for (; piece.chunk < end; ++piece.chunk) {
+          SoftmaxPiece next = piece;
+          if (piece.chunk + 1 < end) ++next.chunk;
+          body(piece, scratch, statistics, next);
+        }
         end_task();
       });
     };
@@ -85,17 +114,6 @@ class SoftmaxRun {
     each_segment(
         [&](const SoftmaxPiece& piece, const Scratch& scratch, const Statistics& statistics,
             const SoftmaxPiece& after) { kernel_.finish(piece, scratch, statistics, after); });
-  }
-
-  // body(what comes after) for `piece` as every chunk of its block in turn.
-  template <class Body>
-  void for_each_chunk(SoftmaxPiece& piece, int64_t first, int64_t last, const SoftmaxPiece& next,
-                      const Body& body) const {
-    for (piece.chunk = first; piece.chunk < last; ++piece.chunk) {
-      SoftmaxPiece after = next;
-      if (piece.chunk + 1 < last) after = {piece.block, piece.chunk + 1};
-      body(after);
-    }
   }
 
   // Streamed stores are not ordered by the release that ends a task.
@@ -119,8 +137,10 @@ class SoftmaxRun {
   }
   static size_t worker_bytes(const SoftmaxProblem& problem, const SoftmaxCut& cut) {
     Arena arena(nullptr);
-    Scratch(problem, cut, arena);
-    Statistics(cut, arena);
+    for (int64_t i = 0; i < min(cut.chunks, int64_t{2}); ++i) {
+      Scratch(problem, cut, arena);
+      Statistics(cut, arena);
+    }
     return arena.bytes();
   }
 

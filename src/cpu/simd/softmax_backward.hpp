@@ -56,7 +56,9 @@ class SoftmaxBackwardKernel {
         cut_(problem, layout_.contiguous(kBackward), V::kLanes),
         scale_(static_cast<Scalar>(problem.scale)),
         stream_(problem.rows() * problem.length() * size_of(problem.dtype) > kStreamedBytes &&
-                arguments.grad_output.data != arguments.grad_input.data) {}
+                arguments.grad_output.data != arguments.grad_input.data),
+        direct_(!problem.visible && layout_.has_vectors(kRead, sizeof(Scalar)) &&
+                layout_.has_vectors(kOther, sizeof(Scalar))) {}
 
   const SoftmaxLayout& layout() const { return layout_; }
   const SoftmaxCut& cut() const { return cut_; }
@@ -80,65 +82,59 @@ class SoftmaxBackwardKernel {
 
   void finish(const SoftmaxPiece& piece, const Scratch& scratch, const Statistics& statistics,
               const SoftmaxPiece& next) const {
-    const int64_t n = cut_.length_of(piece);
-    RowsOf<const Scalar> grad{scratch.grad, cut_.pitch}, y{scratch.y, cut_.pitch};
-    if (computes_in_place()) {
-      grad = elements<Scalar>(kRead, piece);
-      y = elements<Scalar>(kOther, piece);
-    } else if (cut_.chunks > 1) {
+    const int64_t rows = piece.block.rows, n = cut_.length_of(piece);
+    if (!direct_ && cut_.chunks > 1)
       add_up(piece, scratch, scratch.spare_sum, layout_.ahead(kRead, piece));
-    }
-    const RowsOf<Scalar> numbers{scratch.grad, cut_.pitch};
     const bool spelled_out = problem_.visible && *statistics.any_infinite;
     if (spelled_out) spell_out(piece, scratch, statistics);
     with_element<V>(problem_.dtype, [&](auto type) {
-      using T = decltype(type);
-      write_block<V, T>(layout_, piece, n, stream_, numbers, [&](auto out, bool stream) {
-        using To = std::remove_pointer_t<decltype(out.data)>;
-        if (spelled_out) {
-          for (int64_t r = 0; r < piece.block.rows; ++r) copy_row<To>(r, grad, out, n);
-        } else {
-          gradients<V, To>(grad, y, out, piece.block.rows, n, statistics.row_sum, scale_,
-                           problem_.log, stream, layout_.ahead(kOther, next));
-        }
-      });
+      write_block<V, decltype(type)>(
+          layout_, piece, n, stream_, {scratch.grad, cut_.pitch}, [&](auto out, bool stream) {
+            if (spelled_out) return copy_rows(scratch, out, rows, n);
+            with_elements(piece, scratch, [&](auto grad, auto y) {
+              gradients<V>(grad, y, out, rows, n, statistics.row_sum, scale_, problem_.log, stream,
+                           layout_.ahead(kOther, next));
+            });
+          });
     });
   }
 
  private:
   template <class T>
-  RowsOf<const T> elements(SoftmaxOperand operand, const SoftmaxPiece& piece) const {
+  RowsOf<const T> read(SoftmaxOperand operand, const SoftmaxPiece& piece) const {
     return {reinterpret_cast<const T*>(layout_.address(operand, piece)), layout_.row[operand]};
   }
-  bool computes_in_place() const {
-    return !problem_.visible && layout_.along[kRead] == 1 && layout_.along[kOther] == 1 &&
-           layout_.bytes[kRead] == int64_t{sizeof(Scalar)};
+
+  // Calls body(dy, y), to compute with: the caller's, or what add_up made of them.
+  template <class Body>
+  void with_elements(const SoftmaxPiece& piece, const Scratch& scratch, const Body& body) const {
+    if (!direct_)
+      return body(RowsOf<const Scalar>{scratch.grad, cut_.pitch},
+                  RowsOf<const Scalar>{scratch.y, cut_.pitch});
+    with_element<V>(problem_.out_dtype, [&](auto type) {
+      using From = decltype(type);
+      if constexpr (kHasVectorsOf<V, From>)
+        body(read<From>(kRead, piece), read<From>(kOther, piece));
+    });
   }
 
-  // The sums of a piece; dy and y into scratch memory unless they are computed with in place.
+  // The sums of a piece. What cannot be computed with directly goes to scratch memory.
   void add_up(const SoftmaxPiece& piece, const Scratch& scratch, Scalar* sum, Ahead ahead) const {
     const int64_t rows = piece.block.rows, n = cut_.length_of(piece);
     const RowsOf<Scalar> grad_copy{scratch.grad, cut_.pitch}, y_copy{scratch.y, cut_.pitch};
-    const auto take_sums = [&](auto grad, auto y) {
-      using T = std::remove_const_t<std::remove_pointer_t<decltype(grad.data)>>;
-      if (problem_.visible) {
-        const RowsOf<const uint8_t> mask = gather_mask(layout_, piece, n, scratch.mask);
-        row_sums<V, T, true>(grad, y, mask, rows, n, problem_.log, grad_copy, y_copy, sum, ahead);
-      } else {
-        row_sums<V, T, false>(grad, y, {nullptr, 0}, rows, n, problem_.log, grad_copy, y_copy, sum,
-                              ahead);
-      }
-    };
+    const RowsOf<const uint8_t> mask = gather_mask(layout_, piece, n, scratch.mask);
     with_element<V>(problem_.out_dtype, [&](auto type) {
-      using T = decltype(type);
-      const RowsOf<const T> grad = elements<T>(kRead, piece), y = elements<T>(kOther, piece);
-      if constexpr (kHasVectorsOf<V, T>) {
-        if (layout_.along[kRead] == 1 && layout_.along[kOther] == 1) return take_sums(grad, y);
+      using From = decltype(type);
+      const RowsOf<const From> grad = read<From>(kRead, piece), y = read<From>(kOther, piece);
+      if constexpr (kHasVectorsOf<V, From>) {
+        if (layout_.along[kRead] == 1 && layout_.along[kOther] == 1)
+          return row_sums<V, From>(grad, y, mask, rows, n, problem_.log, grad_copy, y_copy, sum,
+                                   ahead);
       }
       gather_rows<V>(grad, layout_.along[kRead], rows, n, grad_copy);
       gather_rows<V>(y, layout_.along[kOther], rows, n, y_copy);
-      take_sums(RowsOf<const Scalar>{grad_copy.data, grad_copy.pitch},
-                RowsOf<const Scalar>{y_copy.data, y_copy.pitch});
+      row_sums<V, Scalar>(grad_copy, y_copy, mask, rows, n, problem_.log, grad_copy, y_copy, sum,
+                          ahead);
     });
   }
 
@@ -158,11 +154,12 @@ class SoftmaxBackwardKernel {
     }
   }
 
-  template <class T>
-  static void copy_row(int64_t r, RowsOf<const Scalar> from, RowsOf<T> to, int64_t n) {
+  template <class To>
+  void copy_rows(const Scratch& scratch, RowsOf<To> out, int64_t rows, int64_t n) const {
     constexpr Scalar kZero = 0, kOne = 1;
-    finish_rows<V, T>({from.data + r * from.pitch, 0}, {to.data + r * to.pitch, 0}, 1, n,
-                      {&kZero, &kOne, &kZero}, false);
+    for (int64_t r = 0; r < rows; ++r)
+      finish_rows<V, Scalar, To>({scratch.grad + r * cut_.pitch, 0}, {out.data + r * out.pitch, 0},
+                                 1, n, {&kZero, &kOne, &kZero}, false);
   }
 
   const SoftmaxProblem& problem_;
@@ -170,6 +167,7 @@ class SoftmaxBackwardKernel {
   const SoftmaxCut cut_;
   const Scalar scale_;
   const bool stream_;
+  const bool direct_;  // dy and y are computed with where the caller has them
 };
 
 }  // namespace perseid::cpu::PERSEID_ISA

@@ -30,19 +30,22 @@ class SoftmaxForwardKernel {
 
   // What is known of the rows of a block.
   struct Statistics {
-    Scalar *shift, *factor;                       // of each chunk of each row: [chunks, rows]
-    Scalar *row_shift, *row_factor, *row_offset;  // of each row, for finish_rows
-    bool* not_a_number;                           // of each row: to be written element by element
-    bool* any_not_a_number;
+    Scalar *shift, *sum, *factor;  // of each chunk of each row: [chunks, rows]
+    Scalar* row_total;
+    Scalar *row_shift, *row_factor, *row_offset;  // for finish_rows
+    bool* spelled_out;                            // rows to be written element by element
+    bool* any_spelled_out;
 
     Statistics(const SoftmaxCut& cut, Arena& arena)
         : shift(arena.take<Scalar>(cut.chunks * cut.rows)),
+          sum(arena.take<Scalar>(cut.chunks * cut.rows)),
           factor(arena.take<Scalar>(cut.chunks * cut.rows)),
+          row_total(arena.take<Scalar>(cut.rows)),
           row_shift(arena.take<Scalar>(cut.rows)),
           row_factor(arena.take<Scalar>(cut.rows)),
           row_offset(arena.take<Scalar>(cut.rows)),
-          not_a_number(arena.take<bool>(cut.rows)),
-          any_not_a_number(arena.take<bool>(1)) {}
+          spelled_out(arena.take<bool>(cut.rows)),
+          any_spelled_out(arena.take<bool>(1)) {}
   };
 
   // Of a worker.
@@ -66,7 +69,8 @@ class SoftmaxForwardKernel {
         scale_(static_cast<Scalar>(problem.scale)),
         power_(static_cast<Scalar>(problem.scale * kLog2E)),
         stream_(problem.rows() * problem.length() * size_of(problem.out_dtype) > kStreamedBytes &&
-                arguments.input.data != arguments.output.data) {}
+                arguments.input.data != arguments.output.data),
+        direct_(!problem.visible && layout_.has_vectors(kRead, sizeof(Scalar))) {}
 
   const SoftmaxLayout& layout() const { return layout_; }
   const SoftmaxCut& cut() const { return cut_; }
@@ -76,142 +80,139 @@ class SoftmaxForwardKernel {
   void analyse(const SoftmaxPiece& piece, const Scratch& scratch, const Statistics& statistics,
                const SoftmaxPiece& next) const {
     Scalar* shift = statistics.shift + piece.chunk * cut_.rows;
-    Scalar* sum = statistics.factor + piece.chunk * cut_.rows;
-    const RowsOf<const Scalar> x = stage(piece, scratch, shift);
+    Scalar* sum = statistics.sum + piece.chunk * cut_.rows;
+    find_maxima(piece, scratch, shift);
     for (int64_t r = 0; r < piece.block.rows; ++r)
       shift[r] = is_finite(shift[r]) ? shift[r] * sign_ : Scalar{0};
-    exponentiate(piece, scratch, x, shift, sum, layout_.ahead(kRead, next));
+    exponentiate(piece, scratch, shift, sum, layout_.ahead(kRead, next));
   }
 
+  // Everything that finish needs to know. Loops are short and many, so that they become vectors.
   void join(const SoftmaxBlock& block, const Statistics& statistics) const {
-    *statistics.any_not_a_number = false;
-    for (int64_t r = 0; r < block.rows; ++r) join_row(block, r, statistics);
+    const int64_t rows = block.rows;
+    Scalar *shift = statistics.row_shift, *total = statistics.row_total;
+    Scalar *factor = statistics.row_factor, *offset = statistics.row_offset;
+    if (cut_.chunks == 1) {
+      for (int64_t r = 0; r < rows; ++r) shift[r] = statistics.shift[r];
+      for (int64_t r = 0; r < rows; ++r) total[r] = statistics.sum[r];
+      for (int64_t r = 0; r < rows; ++r) statistics.factor[r] = 1 / statistics.sum[r];
+    } else {
+      for (int64_t r = 0; r < rows; ++r) join_chunks(r, statistics);
+    }
+    bool odd = false;
+    for (int64_t r = 0; r < rows; ++r) odd |= is_odd(total[r]);
+    if (problem_.log || block.data[kOther] != nullptr)
+      for (int64_t r = 0; r < rows; ++r) offset[r] = -std::log(total[r]);
+    for (int64_t r = 0; r < rows && block.data[kOther] != nullptr; ++r)
+      write_lse(block, r, double{shift[r]} * problem_.scale - double{offset[r]});
+    for (int64_t r = 0; r < rows; ++r) factor[r] = scale_;
+    if (!problem_.log) {
+      for (int64_t r = 0; r < rows; ++r) shift[r] = 0;
+      for (int64_t r = 0; r < rows; ++r) offset[r] = 0;
+    }
+    *statistics.any_spelled_out = false;
+    for (int64_t r = 0; r < rows && odd; ++r) {
+      statistics.spelled_out[r] = false;
+      if (is_odd(total[r])) join_odd_row(block, r, statistics);
+    }
   }
 
   void finish(const SoftmaxPiece& piece, const Scratch& scratch, const Statistics& statistics,
               const SoftmaxPiece&) const {
-    Scalar* shift = statistics.shift + piece.chunk * cut_.rows;
-    Scalar* factor = statistics.factor + piece.chunk * cut_.rows;
-    RowsOf<const Scalar> x = numbers_of(piece, scratch);
-    if (reads_in_place()) {
-      x = elements<Scalar>(piece);
-    } else if (!cut_.kept) {
-      x = stage(piece, scratch, scratch.spare_shift);
+    const Scalar* shift = statistics.shift + piece.chunk * cut_.rows;
+    const Scalar* factor = statistics.factor + piece.chunk * cut_.rows;
+    if (!cut_.kept) {
+      if (!direct_) find_maxima(piece, scratch, scratch.spare_shift);
       if (!problem_.log)
-        exponentiate(piece, scratch, x, shift, scratch.spare_sum, layout_.ahead(kRead, piece));
+        exponentiate(piece, scratch, shift, scratch.spare_sum, layout_.ahead(kRead, piece));
     }
-    if (!problem_.log) x = numbers_of(piece, scratch);
-    if (*statistics.any_not_a_number) spell_out(piece, scratch, statistics);
+    if (*statistics.any_spelled_out) spell_out(piece, scratch, statistics);
     const RowTerms<V> terms{statistics.row_shift, problem_.log ? statistics.row_factor : factor,
                             statistics.row_offset};
-    with_element<V>(problem_.out_dtype, [&](auto type) {
-      write<decltype(type)>(piece, numbers_of(piece, scratch), x, terms);
-    });
+    if (problem_.log) {
+      with_elements(piece, scratch, [&](auto x) { write(piece, scratch, x, terms); });
+    } else {
+      write(piece, scratch, RowsOf<const Scalar>(numbers_of(piece, scratch)), terms);
+    }
   }
 
  private:
   template <class T>
-  RowsOf<const T> elements(const SoftmaxPiece& piece) const {
+  RowsOf<const T> read(const SoftmaxPiece& piece) const {
     return {reinterpret_cast<const T*>(layout_.address(kRead, piece)), layout_.row[kRead]};
   }
   RowsOf<Scalar> numbers_of(const SoftmaxPiece& piece, const Scratch& scratch) const {
     return {scratch.numbers + (cut_.kept ? piece.first() : 0), cut_.pitch};
   }
-  // log-softmax needs the elements themselves a second time: from the caller's memory, if they are
-  // there as they are computed with.
-  bool reads_in_place() const {
-    return problem_.log && !problem_.visible && layout_.along[kRead] == 1 &&
-           layout_.bytes[kRead] == int64_t{sizeof(Scalar)};
-  }
 
-  // The elements as they are computed with, and the maxima of sign * x.
-  RowsOf<const Scalar> stage(const SoftmaxPiece& piece, const Scratch& scratch,
-                             Scalar* maximum) const {
-    const int64_t n = cut_.length_of(piece);
-    const RowsOf<Scalar> numbers = numbers_of(piece, scratch);
-    RowsOf<const Scalar> x{numbers.data, numbers.pitch};
-    const auto take_maxima = [&](auto rows) {
-      using T = std::remove_const_t<std::remove_pointer_t<decltype(rows.data)>>;
-      if (problem_.visible) {
-        const RowsOf<const uint8_t> mask = gather_mask(layout_, piece, n, scratch.mask);
-        row_maxima<V, T, true>(rows, mask, piece.block.rows, n, sign_, numbers, maximum);
-      } else {
-        row_maxima<V, T, false>(rows, {nullptr, 0}, piece.block.rows, n, sign_, numbers, maximum);
-      }
-    };
+  // Calls body(the elements to compute with): the caller's, or what find_maxima made of them.
+  template <class Body>
+  void with_elements(const SoftmaxPiece& piece, const Scratch& scratch, const Body& body) const {
+    if (!direct_) return body(RowsOf<const Scalar>(numbers_of(piece, scratch)));
     with_element<V>(problem_.dtype, [&](auto type) {
-      using T = decltype(type);
-      const RowsOf<const T> rows = elements<T>(piece);
-      if constexpr (kHasVectorsOf<V, T>) {
-        if (layout_.along[kRead] == 1) {
-          if constexpr (!kNeedsCopy<V, T>)
-            if (!problem_.visible) x = rows;
-          return take_maxima(rows);
-        }
-      }
-      gather_rows<V>(rows, layout_.along[kRead], piece.block.rows, n, numbers);
-      take_maxima(x);
+      if constexpr (kHasVectorsOf<V, decltype(type)>) body(read<decltype(type)>(piece));
     });
-    return x;
   }
 
-  void exponentiate(const SoftmaxPiece& piece, const Scratch& scratch, RowsOf<const Scalar> x,
-                    const Scalar* shift, Scalar* sum, Ahead ahead) const {
+  // The maxima of sign * x. What cannot be computed with directly becomes numbers.
+  void find_maxima(const SoftmaxPiece& piece, const Scratch& scratch, Scalar* maximum) const {
     const int64_t rows = piece.block.rows, n = cut_.length_of(piece);
-    if (problem_.log) {
-      exponentials<V, false>(x, {nullptr, 0}, rows, n, shift, power_, sum, ahead);
-    } else {
-      exponentials<V, true>(x, numbers_of(piece, scratch), rows, n, shift, power_, sum, ahead);
-    }
+    const RowsOf<Scalar> numbers = numbers_of(piece, scratch);
+    const RowsOf<const uint8_t> mask = gather_mask(layout_, piece, n, scratch.mask);
+    with_element<V>(problem_.dtype, [&](auto type) {
+      using From = decltype(type);
+      const RowsOf<const From> x = read<From>(piece);
+      if constexpr (kHasVectorsOf<V, From>) {
+        if (layout_.along[kRead] == 1)
+          return row_maxima<V, From>(x, mask, rows, n, sign_, numbers, maximum);
+      }
+      gather_rows<V>(x, layout_.along[kRead], rows, n, numbers);
+      row_maxima<V, Scalar>(numbers, mask, rows, n, sign_, numbers, maximum);
+    });
   }
 
-  void join_row(const SoftmaxBlock& block, int64_t r, const Statistics& statistics) const {
-    // A chunk without anything above -inf has sum 0.
-    double row_shift = 0, total = statistics.factor[r];
-    if (cut_.chunks == 1) {
-      row_shift = statistics.shift[r];
-    } else {
-      total = join_chunks(r, statistics, &row_shift);
-    }
-    const double log_total = problem_.log || block.data[kOther] != nullptr ? log_of(total) : 0;
-    write_lse(block, r, row_shift * problem_.scale + log_total);
-    statistics.not_a_number[r] = false;
-    statistics.row_shift[r] = problem_.log ? static_cast<Scalar>(row_shift) : 0;
-    statistics.row_factor[r] = scale_;
-    statistics.row_offset[r] = problem_.log ? static_cast<Scalar>(-log_total) : 0;
-    if (cut_.chunks == 1) statistics.factor[r] = 1 / statistics.factor[r];
-    if (!(total > 0 && total < kInfinity<V>)) join_odd_row(block, r, total, statistics);
+  void exponentiate(const SoftmaxPiece& piece, const Scratch& scratch, const Scalar* shift,
+                    Scalar* sum, Ahead ahead) const {
+    const RowsOf<Scalar> out =
+        problem_.log ? RowsOf<Scalar>{nullptr, 0} : numbers_of(piece, scratch);
+    with_elements(piece, scratch, [&](auto x) {
+      exponentials<V>(x, out, piece.block.rows, cut_.length_of(piece), shift, power_, sum, ahead);
+    });
   }
 
-  // Turns the sums of a row's chunks into what their exponentials are to be multiplied by.
-  double join_chunks(int64_t r, const Statistics& statistics, double* row_shift) const {
-    Scalar *shift = statistics.shift + r, *factor = statistics.factor + r;
+  // Nothing but -inf, or something that is not finite. What is finite contributes at least 1.
+  static bool is_odd(Scalar total) { return !(total > 0 && total < kInfinity<V>); }
+
+  // The sum of a row, and what the exponentials of each chunk are to be multiplied by.
+  void join_chunks(int64_t r, const Statistics& statistics) const {
+    const Scalar *shift = statistics.shift + r, *sum = statistics.sum + r;
+    Scalar* factor = statistics.factor + r;
     const int64_t count = cut_.chunks, rows = cut_.rows;
     double highest = -kInfinity<F64>;
     for (int64_t c = 0; c < count; ++c)
-      if (factor[c * rows] != 0) highest = max(highest, double{shift[c * rows] * sign_});
-    if (highest == -kInfinity<F64>) return 0;
-    *row_shift = highest * static_cast<double>(sign_);
-    const auto power = [&](int64_t c) {
-      return std::exp2((double{shift[c * rows]} - *row_shift) * problem_.scale * kLog2E);
-    };
+      if (sum[c * rows] != 0) highest = max(highest, double{shift[c * rows] * sign_});
+    const double row_shift = highest == -kInfinity<F64> ? 0 : highest * double{sign_};
     double total = 0;
+    for (int64_t c = 0; c < count; ++c) {
+      const double power =
+          std::exp2((double{shift[c * rows]} - row_shift) * problem_.scale * kLog2E);
+      factor[c * rows] = sum[c * rows] != 0 ? static_cast<Scalar>(power) : Scalar{0};
+      total += sum[c * rows] != 0 ? double{sum[c * rows]} * power : 0;
+    }
     for (int64_t c = 0; c < count; ++c)
-      if (factor[c * rows] != 0) total += double{factor[c * rows]} * power(c);
-    for (int64_t c = 0; c < count; ++c)
-      factor[c * rows] = factor[c * rows] != 0 ? static_cast<Scalar>(power(c) / total) : Scalar{0};
-    return total;
+      factor[c * rows] = static_cast<Scalar>(double{factor[c * rows]} / total);
+    statistics.row_shift[r] = static_cast<Scalar>(row_shift);
+    statistics.row_total[r] = static_cast<Scalar>(total);
   }
 
-  // A row with nothing in it but -inf, or with something that is not finite.
-  void join_odd_row(const SoftmaxBlock& block, int64_t r, double total,
-                    const Statistics& statistics) const {
-    const bool empty = problem_.visible && total == 0 && !sees_any(block, r);
+  void join_odd_row(const SoftmaxBlock& block, int64_t r, const Statistics& statistics) const {
+    const bool nothing = statistics.row_total[r] == 0;
+    const bool empty = problem_.visible && nothing && !sees_any(block, r);
     const bool spelled_out = problem_.visible && !empty;
     const Scalar nan = static_cast<Scalar>(__builtin_nan(""));
     if (block.data[kOther] != nullptr)
       write_lse(block, r,
-                total == 0           ? -kInfinity<F64>
+                nothing              ? -kInfinity<F64>
                 : sees_nan(block, r) ? __builtin_nan("")
                                      : kInfinity<F64>);
     const Scalar factor = spelled_out ? 1 : empty && !problem_.empty_rows_nan ? 0 : nan;
@@ -219,14 +220,13 @@ class SoftmaxForwardKernel {
     statistics.row_shift[r] = 0;
     statistics.row_factor[r] = spelled_out ? 1 : scale_;
     statistics.row_offset[r] = spelled_out || factor == 0 ? 0 : nan;
-    statistics.not_a_number[r] = spelled_out;
-    *statistics.any_not_a_number |= spelled_out;
+    statistics.spelled_out[r] = spelled_out;
+    *statistics.any_spelled_out |= spelled_out;
   }
 
   void write_lse(const SoftmaxBlock& block, int64_t r, double lse) const {
-    if (block.data[kOther] != nullptr)
-      reinterpret_cast<Scalar*>(block.data[kOther])[r * layout_.row[kOther]] =
-          static_cast<Scalar>(lse);
+    reinterpret_cast<Scalar*>(block.data[kOther])[r * layout_.row[kOther]] =
+        static_cast<Scalar>(lse);
   }
 
   bool sees(const SoftmaxBlock& block, int64_t r, int64_t j) const {
@@ -256,7 +256,7 @@ class SoftmaxForwardKernel {
     const RowsOf<Scalar> numbers = numbers_of(piece, scratch);
     const Scalar masked = problem_.log ? -kInfinity<V> : 0;
     for (int64_t r = 0; r < piece.block.rows; ++r) {
-      if (!statistics.not_a_number[r]) continue;
+      if (!statistics.spelled_out[r]) continue;
       for (int64_t j = 0; j < cut_.length_of(piece); ++j)
         numbers.data[r * numbers.pitch + j] = sees(piece.block, r, piece.first() + j)
                                                   ? static_cast<Scalar>(__builtin_nan(""))
@@ -264,24 +264,26 @@ class SoftmaxForwardKernel {
     }
   }
 
-  template <class T>
-  void write(const SoftmaxPiece& piece, RowsOf<Scalar> numbers, RowsOf<const Scalar> x,
+  template <class From>
+  void write(const SoftmaxPiece& piece, const Scratch& scratch, RowsOf<const From> x,
              const RowTerms<V>& terms) const {
-    write_block<V, T>(
-        layout_, piece, cut_.length_of(piece), stream_, numbers, [&](auto out, bool stream) {
-          using To = std::remove_pointer_t<decltype(out.data)>;
-          finish_rows<V, To>(x, out, piece.block.rows, cut_.length_of(piece), terms, stream);
-        });
+    const int64_t n = cut_.length_of(piece);
+    with_element<V>(problem_.out_dtype, [&](auto type) {
+      write_block<V, decltype(type)>(layout_, piece, n, stream_, numbers_of(piece, scratch),
+                                     [&](auto out, bool stream) {
+                                       finish_rows<V>(x, out, piece.block.rows, n, terms, stream);
+                                     });
+    });
   }
 
   static bool is_finite(Scalar x) { return x - x == 0; }
-  static double log_of(double x) { return static_cast<double>(std::log(static_cast<Scalar>(x))); }
 
   const SoftmaxProblem& problem_;
   const SoftmaxLayout layout_;
   const SoftmaxCut cut_;
   const Scalar sign_, scale_, power_;
   const bool stream_;
+  const bool direct_;  // elements are computed with where the caller has them
 };
 
 }  // namespace perseid::cpu::PERSEID_ISA

@@ -3,14 +3,14 @@
 // The inner loops of softmax, over rows that lie along memory. Each goes once over a block of rows
 // that is in the L1 cache, or on its way there:
 //
-//   forward   row_maxima    m = max x          reads memory; copies what is masked or not as wide
-//   as
-//             exponentials  p = exp(x - m)     computation
-//             finish_rows   y = p / sum p, or x - m - log(sum p); converts and writes
-//   backward  row_sums      s = sum dy y, or sum dy; reads memory, copies as above
-//             gradients     dx = scale y (dy - s), or scale (dy - exp(y) s); converts and writes
+//   forward   row_maxima    m = max x; copies rows that are masked
+//             exponentials  p = exp(x - m), sum p
+//             finish_rows   y = p / sum p, or x - m - log(sum p)
+//   backward  row_sums      s = sum dy y, or sum dy; copies rows that are masked
+//             gradients     dx = scale y (dy - s), or scale (dy - exp(y) s)
 //
-// A lane's order of additions depends on the length of the row alone.
+// From and To are the types of what is read and written. The order of additions depends on the
+// length of a row alone.
 #pragma once
 
 #include <cstddef>
@@ -38,24 +38,51 @@ struct Ahead {
 };
 
 template <class V>
-PERSEID_INLINE void prefetch(const std::byte* ahead, int64_t offset) {
-  if constexpr (V::kLanes > 1) __builtin_prefetch(ahead + offset);
+PERSEID_INLINE void prefetch(const std::byte* next, int64_t offset) {
+  if constexpr (V::kLanes > 1) __builtin_prefetch(next + offset);
+}
+
+// All lanes of a vector. Where a row ends within a vector, an int in its place says how many count.
+struct AllLanes {};
+
+template <class V, class From>
+PERSEID_INLINE typename V::Reg load(const From* p, AllLanes) {
+  return V::load(p);
+}
+template <class V, class From>
+PERSEID_INLINE typename V::Reg load(const From* p, int lanes) {
+  return V::load_partial(p, lanes);
+}
+template <class V, class To>
+PERSEID_INLINE void store(To* p, typename V::Reg a, AllLanes) {
+  V::store(p, a);
+}
+template <class V, class To>
+PERSEID_INLINE void store(To* p, typename V::Reg a, int lanes) {
+  V::store_partial(p, a, lanes);
+}
+// a, and `other` in lanes that do not count.
+template <class V>
+PERSEID_INLINE typename V::Reg counted(typename V::Reg a, typename V::Reg, AllLanes) {
+  return a;
+}
+template <class V>
+PERSEID_INLINE typename V::Reg counted(typename V::Reg a, typename V::Reg other, int lanes) {
+  return V::select(V::first(lanes), a, other);
+}
+template <class V>
+PERSEID_INLINE typename V::Mask shown(const uint8_t* visible, AllLanes) {
+  return V::nonzero_bytes(visible);
+}
+template <class V>
+PERSEID_INLINE typename V::Mask shown(const uint8_t* visible, int lanes) {
+  uint8_t bytes[V::kLanes] = {};
+  __builtin_memcpy(bytes, visible, static_cast<size_t>(lanes));
+  return V::nonzero_bytes(bytes);
 }
 
 // Independent sums or maxima of a row.
 inline constexpr int kChains = 4;
-
-// full(j, chain) for whole vectors of [0, n), partial(j, count) for what is left.
-template <class V, class Full, class Partial>
-PERSEID_INLINE void for_each_vector(int64_t n, const Full& full, const Partial& partial) {
-  int64_t j = 0;
-  for (; j + kChains * V::kLanes <= n; j += kChains * V::kLanes) {
-#pragma GCC unroll 4
-    for (int chain = 0; chain < kChains; ++chain) full(j + chain * V::kLanes, chain);
-  }
-  for (; j + V::kLanes <= n; j += V::kLanes) full(j, 0);
-  if (j < n) partial(j, static_cast<int>(n - j));
-}
 
 template <class V>
 struct Chains {
@@ -73,25 +100,28 @@ struct Chains {
   }
 };
 
+// body(j, chain, lanes) for the vectors of [0, n). Bodies must be inlined: vectors may alias
+// anything, so a body that has its captures in memory would read them again after every store.
+#define PERSEID_BODY __attribute__((always_inline))
+
+template <class V, class Body>
+PERSEID_INLINE void for_each_vector(int64_t n, const Body& body) {
+  int64_t j = 0;
+  for (; j + kChains * V::kLanes <= n; j += kChains * V::kLanes) {
+#pragma GCC unroll 4
+    for (int chain = 0; chain < kChains; ++chain) body(j + chain * V::kLanes, chain, AllLanes());
+  }
+  for (; j + V::kLanes <= n; j += V::kLanes) body(j, 0, AllLanes());
+  if (j < n) body(j, 0, static_cast<int>(n - j));
+}
+
 template <class V>
 inline constexpr typename V::Scalar kInfinity = static_cast<typename V::Scalar>(__builtin_inf());
 
-// The first n lanes that mask bytes show, read from no further than they go.
-template <class V>
-PERSEID_INLINE typename V::Mask visible_lanes(const uint8_t* visible, int n) {
-  uint8_t bytes[V::kLanes] = {};
-  __builtin_memcpy(bytes, visible, static_cast<size_t>(n));
-  return V::nonzero_bytes(bytes);
-}
-
-// Whether rows of T have to be copied before they can be computed with.
-template <class V, class T>
-inline constexpr bool kNeedsCopy = !std::is_same_v<typename V::Scalar, T>;
-
-// maximum[r] = the largest of sign * x over what is visible, NaN left out; -inf where there is
-// none. copy: x, where it is masked -sign * inf; written if masked or of another type.
-template <class V, class T, bool kMasked>
-__attribute__((noinline)) void row_maxima(RowsOf<const T> x, RowsOf<const uint8_t> visible,
+// maximum[r] = the largest of sign * x over what is visible (all, if visible has no data), NaN left
+// out; -inf where there is none. copy, of masked rows: x, where it is masked -sign * inf.
+template <class V, class From>
+__attribute__((noinline)) void row_maxima(RowsOf<const From> x, RowsOf<const uint8_t> visible,
                                           int64_t rows, int64_t n, typename V::Scalar sign,
                                           RowsOf<typename V::Scalar> copy,
                                           typename V::Scalar* maximum) {
@@ -99,88 +129,86 @@ __attribute__((noinline)) void row_maxima(RowsOf<const T> x, RowsOf<const uint8_
   const Reg signs = V::set1(sign), lowest = V::set1(-kInfinity<V>);
   const Reg masked = V::set1(-sign * kInfinity<V>);
   for (int64_t r = 0; r < rows; ++r) {
-    const T* from = x.data + r * x.pitch;
-    const uint8_t* shown = visible.data + r * visible.pitch;
-    typename V::Scalar* to = copy.data + r * copy.pitch;
+    const From* from = x.data + r * x.pitch;
     Chains<V> chains(lowest);
-    for_each_vector<V>(
-        n,
-        [&](int64_t j, int chain) {
-          Reg a = V::load(from + j);
-          if constexpr (kMasked) a = V::select(V::nonzero_bytes(shown + j), a, masked);
-          if constexpr (kMasked || kNeedsCopy<V, T>) V::store(to + j, a);
-          chains.of[chain] = V::max(V::mul(a, signs), chains.of[chain]);
-        },
-        [&](int64_t j, int count) {
-          Reg a = V::load_partial(from + j, count);
-          if constexpr (kMasked) a = V::select(visible_lanes<V>(shown + j, count), a, masked);
-          if constexpr (kMasked || kNeedsCopy<V, T>) V::store_partial(to + j, a, count);
-          a = V::select(V::first(count), V::mul(a, signs), lowest);
-          chains.of[0] = V::max(a, chains.of[0]);
-        });
+    const auto add = [&](Reg a, int chain, auto lanes) PERSEID_BODY {
+      a = counted<V>(V::mul(a, signs), lowest, lanes);
+      chains.of[chain] = V::max(a, chains.of[chain]);
+    };
+    if (visible.data == nullptr) {
+      for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes)
+                                PERSEID_BODY { add(load<V>(from + j, lanes), chain, lanes); });
+    } else {
+      const uint8_t* bytes = visible.data + r * visible.pitch;
+      typename V::Scalar* to = copy.data + r * copy.pitch;
+      for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes) PERSEID_BODY {
+        const Reg a = V::select(shown<V>(bytes + j, lanes), load<V>(from + j, lanes), masked);
+        store<V>(to + j, a, lanes);
+        add(a, chain, lanes);
+      });
+    }
     maximum[r] = chains.maximum();
   }
 }
 
-// out[r] = exp2((x[r] - shift[r]) * factor), unless its data is null; sum[r] its total.
-template <class V, bool kStore>
-__attribute__((noinline)) void exponentials(RowsOf<const typename V::Scalar> x,
-                                            RowsOf<typename V::Scalar> out, int64_t rows, int64_t n,
+// out[r] = exp2((x[r] - shift[r]) * factor), unless it has no data; sum[r] its total.
+template <class V, class From>
+__attribute__((noinline)) void exponentials(RowsOf<const From> x, RowsOf<typename V::Scalar> out,
+                                            int64_t rows, int64_t n,
                                             const typename V::Scalar* shift,
                                             typename V::Scalar factor, typename V::Scalar* sum,
                                             Ahead ahead) {
   using Reg = typename V::Reg;
   const Reg factors = V::set1(factor);
   for (int64_t r = 0; r < rows; ++r) {
-    const typename V::Scalar* from = x.data + r * x.pitch;
-    typename V::Scalar* to = out.data + r * out.pitch;
+    const From* from = x.data + r * x.pitch;
     const std::byte* next = ahead.data + r * ahead.pitch;
     const Reg shifts = V::set1(shift[r]);
     Chains<V> chains(V::zero());
-    for_each_vector<V>(
-        n,
-        [&](int64_t j, int chain) {
-          prefetch<V>(next, j * ahead.element);
-          const Reg p = exp2<V>(V::mul(V::sub(V::load(from + j), shifts), factors));
-          if constexpr (kStore) V::store(to + j, p);
-          chains.of[chain] = V::add(p, chains.of[chain]);
-        },
-        [&](int64_t j, int count) {
-          prefetch<V>(next, j * ahead.element);
-          const Reg p = exp2<V>(V::mul(V::sub(V::load_partial(from + j, count), shifts), factors));
-          if constexpr (kStore) V::store_partial(to + j, p, count);
-          chains.of[0] = V::add(V::select(V::first(count), p, V::zero()), chains.of[0]);
-        });
+    const auto add = [&](int64_t j, int chain, auto lanes) PERSEID_BODY {
+      prefetch<V>(next, j * ahead.element);
+      const Reg p = exp2<V>(V::mul(V::sub(load<V>(from + j, lanes), shifts), factors));
+      chains.of[chain] = V::add(counted<V>(p, V::zero(), lanes), chains.of[chain]);
+      return p;
+    };
+    if (out.data == nullptr) {
+      for_each_vector<V>(
+          n, [&](int64_t j, int chain, auto lanes) PERSEID_BODY { add(j, chain, lanes); });
+    } else {
+      typename V::Scalar* to = out.data + r * out.pitch;
+      for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes)
+                                PERSEID_BODY { store<V>(to + j, add(j, chain, lanes), lanes); });
+    }
     sum[r] = chains.sum();
   }
 }
 
 // Elements before the first that V::stream may be given.
-template <class V, class T>
-PERSEID_INLINE int64_t elements_to_alignment(const T* p, int64_t n) {
-  constexpr uintptr_t kBytes = V::kLanes * sizeof(T);
+template <class V, class To>
+PERSEID_INLINE int64_t elements_to_alignment(const To* p, int64_t n) {
+  constexpr uintptr_t kBytes = V::kLanes * sizeof(To);
   const uintptr_t past = reinterpret_cast<uintptr_t>(p) % kBytes;
-  return past == 0 ? 0 : min(n, static_cast<int64_t>((kBytes - past) / sizeof(T)));
+  return past == 0 ? 0 : min(n, static_cast<int64_t>((kBytes - past) / sizeof(To)));
 }
 
-// out[j] = value(j), a vector at a time; value_of(j, count) gives one of which the first `count`
-// lanes count.
-template <class V, class T, class Value, class Partial>
-PERSEID_INLINE void write_row_by(T* out, int64_t n, bool stream, const Value& value,
-                                 const Partial& value_of) {
+// out[j] = value(j, lanes), a vector at a time.
+template <class V, class To, class Value>
+PERSEID_INLINE void write_row_by(To* out, int64_t n, bool stream, const Value& value) {
   if (!stream) {
-    for_each_vector<V>(
-        n, [&](int64_t j, int) { V::store(out + j, value(j)); },
-        [&](int64_t j, int count) { V::store_partial(out + j, value_of(j, count), count); });
+    for_each_vector<V>(n, [&](int64_t j, int, auto lanes)
+                              PERSEID_BODY { store<V>(out + j, value(j, lanes), lanes); });
     return;
   }
   const int64_t head = elements_to_alignment<V>(out, n);
-  if (head > 0) V::store_partial(out, value_of(0, static_cast<int>(head)), static_cast<int>(head));
-  for_each_vector<V>(
-      n - head, [&](int64_t j, int) { V::stream(out + head + j, value(head + j)); },
-      [&](int64_t j, int count) {
-        V::store_partial(out + head + j, value_of(head + j, count), count);
-      });
+  if (head > 0) store<V>(out, value(0, static_cast<int>(head)), static_cast<int>(head));
+  for_each_vector<V>(n - head, [&](int64_t j, int, auto lanes) PERSEID_BODY {
+    j += head;
+    if constexpr (std::is_same_v<decltype(lanes), AllLanes>) {
+      V::stream(out + j, value(j, lanes));
+    } else {
+      store<V>(out + j, value(j, lanes), lanes);
+    }
+  });
 }
 
 // y = (x - shift) * factor + offset, of each row.
@@ -189,121 +217,96 @@ struct RowTerms {
   const typename V::Scalar *shift, *factor, *offset;
 };
 
-template <class V, class T>
-__attribute__((noinline)) void finish_rows(RowsOf<const typename V::Scalar> x, RowsOf<T> out,
-                                           int64_t rows, int64_t n, RowTerms<V> terms,
-                                           bool stream) {
+template <class V, class From, class To>
+__attribute__((noinline)) void finish_rows(RowsOf<const From> x, RowsOf<To> out, int64_t rows,
+                                           int64_t n, RowTerms<V> terms, bool stream) {
   using Reg = typename V::Reg;
   for (int64_t r = 0; r < rows; ++r) {
-    const typename V::Scalar* from = x.data + r * x.pitch;
+    const From* from = x.data + r * x.pitch;
     const Reg shift = V::set1(terms.shift[r]), factor = V::set1(terms.factor[r]);
     const Reg offset = V::set1(terms.offset[r]);
-    const auto finished = [&](Reg a) { return V::fma(V::sub(a, shift), factor, offset); };
-    write_row_by<V>(
-        out.data + r * out.pitch, n, stream, [&](int64_t j) { return finished(V::load(from + j)); },
-        [&](int64_t j, int count) { return finished(V::load_partial(from + j, count)); });
+    write_row_by<V>(out.data + r * out.pitch, n, stream, [&](int64_t j, auto lanes) PERSEID_BODY {
+      return V::fma(V::sub(load<V>(from + j, lanes), shift), factor, offset);
+    });
   }
 }
 
-// sum[r] = the total of dy * y, or for log-softmax of dy, over what is visible. The copies, written
-// if masked or of another type, are such that what is masked has gradient 0: dy = 0, and y = 0 or
-// -inf.
-template <class V, class T, bool kMasked>
-__attribute__((noinline)) void row_sums(RowsOf<const T> grad, RowsOf<const T> y,
+// sum[r] = the total of dy * y, or for log-softmax of dy, over what is visible (all, if visible has
+// no data). The copies, of masked rows, are such that what is masked has gradient 0: dy = 0, and
+// y = 0 or -inf.
+template <class V, class From>
+__attribute__((noinline)) void row_sums(RowsOf<const From> grad, RowsOf<const From> y,
                                         RowsOf<const uint8_t> visible, int64_t rows, int64_t n,
                                         bool log, RowsOf<typename V::Scalar> grad_copy,
                                         RowsOf<typename V::Scalar> y_copy, typename V::Scalar* sum,
                                         Ahead ahead) {
   using Reg = typename V::Reg;
-  constexpr bool kCopy = kMasked || kNeedsCopy<V, T>;
   const Reg masked = V::set1(log ? -kInfinity<V> : 0);
   for (int64_t r = 0; r < rows; ++r) {
-    const T *grads = grad.data + r * grad.pitch, *ys = y.data + r * y.pitch;
-    const uint8_t* shown = visible.data + r * visible.pitch;
-    typename V::Scalar* grads_to = grad_copy.data + r * grad_copy.pitch;
-    typename V::Scalar* ys_to = y_copy.data + r * y_copy.pitch;
+    const From *grads = grad.data + r * grad.pitch, *ys = y.data + r * y.pitch;
     const std::byte* next = ahead.data + r * ahead.pitch;
     Chains<V> chains(V::zero());
-    const auto whole = [&](int64_t j, int chain, auto with_y) {
-      prefetch<V>(next, j * ahead.element);
-      Reg g = V::load(grads + j), a = V::zero();
-      if constexpr (kCopy || with_y) a = V::load(ys + j);
-      if constexpr (kMasked) {
-        const typename V::Mask mask = V::nonzero_bytes(shown + j);
-        g = V::select(mask, g, V::zero());
-        a = V::select(mask, a, masked);
-      }
-      if constexpr (kCopy) {
-        V::store(grads_to + j, g);
-        V::store(ys_to + j, a);
-      }
-      Reg& chain_sum = chains.of[chain];
-      chain_sum = with_y ? V::fma(g, a, chain_sum) : V::add(g, chain_sum);
+    const auto add = [&](Reg g, int chain)
+                         PERSEID_BODY { chains.of[chain] = V::add(g, chains.of[chain]); };
+    const auto add_product = [&](Reg g, Reg a, int chain) PERSEID_BODY {
+      chains.of[chain] = V::fma(g, a, chains.of[chain]);
     };
-    const auto rest = [&](int64_t j, int count) {
-      Reg g = V::load_partial(grads + j, count), a = V::load_partial(ys + j, count);
-      if constexpr (kMasked) {
-        const typename V::Mask mask = visible_lanes<V>(shown + j, count);
-        g = V::select(mask, g, V::zero());
-        a = V::select(mask, a, masked);
-      }
-      if constexpr (kCopy) {
-        V::store_partial(grads_to + j, g, count);
-        V::store_partial(ys_to + j, a, count);
-      }
-      chains.of[0] = log ? V::add(g, chains.of[0]) : V::fma(g, a, chains.of[0]);
-    };
-    if (log) {
-      for_each_vector<V>(
-          n, [&](int64_t j, int chain) { whole(j, chain, std::false_type()); }, rest);
+    if (visible.data != nullptr) {
+      const uint8_t* bytes = visible.data + r * visible.pitch;
+      typename V::Scalar* grads_to = grad_copy.data + r * grad_copy.pitch;
+      typename V::Scalar* ys_to = y_copy.data + r * y_copy.pitch;
+      for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes) PERSEID_BODY {
+        const typename V::Mask mask = shown<V>(bytes + j, lanes);
+        const Reg g = V::select(mask, load<V>(grads + j, lanes), V::zero());
+        const Reg a = V::select(mask, load<V>(ys + j, lanes), masked);
+        store<V>(grads_to + j, g, lanes);
+        store<V>(ys_to + j, a, lanes);
+        log ? add(g, chain) : add_product(g, a, chain);
+      });
+    } else if (log) {
+      for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes) PERSEID_BODY {
+        prefetch<V>(next, j * ahead.element);
+        add(load<V>(grads + j, lanes), chain);
+      });
     } else {
-      for_each_vector<V>(
-          n, [&](int64_t j, int chain) { whole(j, chain, std::true_type()); }, rest);
+      for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes) PERSEID_BODY {
+        prefetch<V>(next, j * ahead.element);
+        add_product(load<V>(grads + j, lanes), load<V>(ys + j, lanes), chain);
+      });
     }
     sum[r] = chains.sum();
   }
 }
 
 // dx = scale * y * (dy - sum), or scale * (dy - exp(y) * sum).
-template <class V>
-PERSEID_INLINE typename V::Reg gradient(typename V::Reg grad, typename V::Reg y,
-                                        typename V::Reg sum, typename V::Reg scale, bool log) {
-  using Scalar = typename V::Scalar;
-  if (!log) return V::mul(V::mul(y, scale), V::sub(grad, sum));
-  const typename V::Reg p = exp2<V>(V::mul(y, V::set1(static_cast<Scalar>(kLog2E))));
-  return V::mul(V::sub(grad, V::mul(p, sum)), scale);
-}
-
-template <class V, class T>
-__attribute__((noinline)) void gradients(RowsOf<const typename V::Scalar> grad,
-                                         RowsOf<const typename V::Scalar> y, RowsOf<T> out,
-                                         int64_t rows, int64_t n, const typename V::Scalar* sum,
-                                         typename V::Scalar scale, bool log, bool stream,
-                                         Ahead ahead) {
+template <class V, class From, class To>
+__attribute__((noinline)) void gradients(RowsOf<const From> grad, RowsOf<const From> y,
+                                         RowsOf<To> out, int64_t rows, int64_t n,
+                                         const typename V::Scalar* sum, typename V::Scalar scale,
+                                         bool log, bool stream, Ahead ahead) {
   using Reg = typename V::Reg;
   const Reg scales = V::set1(scale);
+  const Reg to_power = V::set1(static_cast<typename V::Scalar>(kLog2E));
   for (int64_t r = 0; r < rows; ++r) {
-    const typename V::Scalar *grads = grad.data + r * grad.pitch, *ys = y.data + r * y.pitch;
+    const From *grads = grad.data + r * grad.pitch, *ys = y.data + r * y.pitch;
     const std::byte* next = ahead.data + r * ahead.pitch;
     const Reg sums = V::set1(sum[r]);
-    const auto write = [&](auto logarithmic) {
-      write_row_by<V>(
-          out.data + r * out.pitch, n, stream,
-          [&](int64_t j) {
-            prefetch<V>(next, j * ahead.element);
-            return gradient<V>(V::load(grads + j), V::load(ys + j), sums, scales, logarithmic);
-          },
-          [&](int64_t j, int count) {
-            return gradient<V>(V::load_partial(grads + j, count), V::load_partial(ys + j, count),
-                               sums, scales, logarithmic);
-          });
-    };
     if (log) {
-      write(std::true_type());
+      write_row_by<V>(out.data + r * out.pitch, n, stream, [&](int64_t j, auto lanes) PERSEID_BODY {
+        prefetch<V>(next, j * ahead.element);
+        const Reg p = exp2<V>(V::mul(load<V>(ys + j, lanes), to_power));
+        return V::mul(V::sub(load<V>(grads + j, lanes), V::mul(p, sums)), scales);
+      });
     } else {
-      write(std::false_type());
+      write_row_by<V>(out.data + r * out.pitch, n, stream, [&](int64_t j, auto lanes) PERSEID_BODY {
+        prefetch<V>(next, j * ahead.element);
+        return V::mul(V::mul(load<V>(ys + j, lanes), scales),
+                      V::sub(load<V>(grads + j, lanes), sums));
+      });
     }
   }
 }
+
+#undef PERSEID_BODY
 
 }  // namespace perseid::cpu::PERSEID_ISA

@@ -88,6 +88,10 @@ struct SoftmaxLayout {
   bool contiguous(bool backward) const {
     return along[kRead] == 1 && along[kWritten] == 1 && (!backward || along[kOther] == 1);
   }
+  // Whether vectors of a computation in `width` bytes read the operand as it is.
+  bool has_vectors(SoftmaxOperand operand, size_t width) const {
+    return along[operand] == 1 && (width == 4 || bytes[operand] == 8);
+  }
   std::byte* address(SoftmaxOperand operand, const SoftmaxPiece& piece) const {
     return piece.block.data[operand] + piece.first() * along[operand] * bytes[operand];
   }
@@ -108,7 +112,8 @@ struct SoftmaxCut {
   static constexpr int64_t kKept = 131072;  // rows whose exponentials stay in the L2 cache
   static constexpr int64_t kMostRows = 1024;
   static constexpr int64_t kMostStatistics = 65536;
-  static constexpr int64_t kTask = 65536;
+  static constexpr int64_t kTask = 65536;       // elements of a task, at least
+  static constexpr int64_t kTasks = 256;        // of a large problem, about
   static constexpr int64_t kSegmentChunks = 8;  // of a row that is split over tasks
 
   int64_t length, chunk, chunks;
@@ -116,7 +121,8 @@ struct SoftmaxCut {
   int64_t pitch;     // of the rows of a block in scratch memory
   int64_t capacity;  // elements of scratch memory for a block
   int64_t segments;  // of a row, each a task; 1: the row belongs to one task
-  bool kept;         // the exponentials of a block stay in scratch memory until they are written
+  int64_t blocks_per_task;
+  bool kept;  // the exponentials of a block stay in scratch memory until they are written
 
   SoftmaxCut(const SoftmaxProblem& problem, bool contiguous, int64_t lanes) {
     const int64_t all_rows = problem.rows();
@@ -137,6 +143,11 @@ struct SoftmaxCut {
       pitch = round_up(chunk, lanes) + lanes;  // not a power of two: columns would share cache sets
     }
     capacity = (kept ? chunks : 1) * pitch * rows;
+    // Long rows are worked in pairs, so a task has some of them, if there are enough.
+    const int64_t block = rows * chunk * chunks;
+    blocks_per_task =
+        max(max(all_rows * length / kTasks, kTask) / block,
+            chunks == 1 ? int64_t{1} : clamp(all_rows / rows / 64, int64_t{1}, int64_t{4}));
   }
 
   int64_t length_of(const SoftmaxPiece& piece) const { return min(kChunk, length - piece.first()); }
@@ -150,24 +161,27 @@ class SoftmaxBlocks {
 
   int64_t count() const { return layout_.runs * per_run_; }
   SoftmaxBlock at(int64_t index) const {
-    const int64_t first = index % per_run_ * rows_;
-    int64_t run = index / per_run_;
-    int64_t offset[kSoftmaxOperands];
-    for (int t = 0; t < kSoftmaxOperands; ++t) offset[t] = first * layout_.row[t];
-    for (int32_t d = layout_.outer - 1; d >= 0; --d) {
-      for (int t = 0; t < kSoftmaxOperands; ++t)
-        offset[t] += run % layout_.shape[d] * layout_.stride[t][d];
-      run /= layout_.shape[d];
-    }
+    const int64_t run = layout_.outer == 0 ? 0 : index / per_run_;
+    const int64_t first = (index - run * per_run_) * rows_;
     SoftmaxBlock block;
     block.rows = min(rows_, layout_.rows - first);
     for (int t = 0; t < kSoftmaxOperands; ++t)
       if (layout_.data[t] != nullptr)
-        block.data[t] = layout_.data[t] + offset[t] * layout_.bytes[t];
+        block.data[t] =
+            layout_.data[t] + (first * layout_.row[t] + run_offset(t, run)) * layout_.bytes[t];
     return block;
   }
 
  private:
+  int64_t run_offset(int operand, int64_t run) const {
+    int64_t offset = 0;
+    for (int32_t d = layout_.outer - 1; d >= 0; --d) {
+      offset += run % layout_.shape[d] * layout_.stride[operand][d];
+      run /= layout_.shape[d];
+    }
+    return offset;
+  }
+
   const SoftmaxLayout& layout_;
   const int64_t rows_, per_run_;
 };
@@ -235,11 +249,12 @@ void scatter_rows(RowsOf<const typename V::Scalar> from, int64_t rows, int64_t n
       out[r * row + j * along] = convert<T>(from.data[r * from.pitch + j]);
 }
 
-// Mask bytes side by side, as the kernels read them.
+// Mask bytes side by side, as the kernels read them; no data where there is no mask.
 inline RowsOf<const uint8_t> gather_mask(const SoftmaxLayout& layout, const SoftmaxPiece& piece,
                                          int64_t n, uint8_t* to) {
   const uint8_t* from = reinterpret_cast<const uint8_t*>(layout.address(kMask, piece));
   const int64_t row = layout.row[kMask], along = layout.along[kMask];
+  if (layout.data[kMask] == nullptr) return {nullptr, 0};
   if (along == 1) return {from, row};
   for (int64_t r = 0; r < piece.block.rows; ++r)
     for (int64_t j = 0; j < n; ++j) to[r * n + j] = from[r * row + j * along];
@@ -263,7 +278,8 @@ PERSEID_INLINE void write_block(const SoftmaxLayout& layout, const SoftmaxPiece&
       if (!joined) return fill(RowsOf<T>{out, row}, stream);
       fill(scratch, false);
       constexpr Scalar kZero = 0, kOne = 1;
-      finish_rows<V, T>({scratch.data, 0}, {out, 0}, 1, rows * n, {&kZero, &kOne, &kZero}, true);
+      finish_rows<V, Scalar, T>({scratch.data, 0}, {out, 0}, 1, rows * n, {&kZero, &kOne, &kZero},
+                                true);
       return;
     }
   }
