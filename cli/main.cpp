@@ -38,7 +38,8 @@ int run(int argc, char** argv) {
   add_bench(app, common, action);
   add_run(app, common, action);
   // The parser's own complaint would not name the word.
-  if (argc > 1 && argv[1][0] != '-' && app.get_subcommand_no_throw(argv[1]) == nullptr)
+  const auto named = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
+  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(named).empty())
     bad_input(fmt::format("there is no command '{}'; there are info, explain, check, bench and run",
                           argv[1]));
   try {
