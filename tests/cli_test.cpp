@@ -83,7 +83,9 @@ class CliTest : public testing::Test {
         EXPECT_NEAR(got[i], values[i], tolerance) << name << " " << i;
       } else {
         EXPECT_EQ(std::isnan(got[i]), std::isnan(values[i])) << name << " " << i;
-        if (!std::isnan(values[i])) EXPECT_EQ(got[i], values[i]) << name << " " << i;
+        if (!std::isnan(values[i])) {
+          EXPECT_EQ(got[i], values[i]) << name << " " << i;
+        }
       }
     }
   }
