@@ -57,8 +57,8 @@ class SoftmaxBackwardKernel {
         scale_(static_cast<Scalar>(problem.scale)),
         stream_(problem.rows() * problem.length() * size_of(problem.dtype) > kStreamedBytes &&
                 arguments.grad_output.data != arguments.grad_input.data),
-        direct_(!problem.visible && layout_.has_vectors(kRead, sizeof(Scalar)) &&
-                layout_.has_vectors(kOther, sizeof(Scalar))) {}
+        direct_(!problem.visible && layout_.along[kRead] == 1 && layout_.along[kOther] == 1 &&
+                (sizeof(Scalar) == 4 || problem.out_dtype == DType::kF64)) {}
 
   const SoftmaxLayout& layout() const { return layout_; }
   const SoftmaxCut& cut() const { return cut_; }
@@ -158,8 +158,8 @@ class SoftmaxBackwardKernel {
   void copy_rows(const Scratch& scratch, RowsOf<To> out, int64_t rows, int64_t n) const {
     constexpr Scalar kZero = 0, kOne = 1;
     for (int64_t r = 0; r < rows; ++r)
-      finish_rows<V, Scalar, To>({scratch.grad + r * cut_.pitch, 0}, {out.data + r * out.pitch, 0},
-                                 1, n, {&kZero, &kOne, &kZero}, false);
+      finish_rows<V, To>({scratch.grad + r * cut_.pitch, 0}, {out.data + r * out.pitch, 0}, 1, n,
+                         {&kZero, &kOne, &kZero}, false);
   }
 
   const SoftmaxProblem& problem_;

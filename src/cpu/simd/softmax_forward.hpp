@@ -70,7 +70,8 @@ class SoftmaxForwardKernel {
         power_(static_cast<Scalar>(problem.scale * kLog2E)),
         stream_(problem.rows() * problem.length() * size_of(problem.out_dtype) > kStreamedBytes &&
                 arguments.input.data != arguments.output.data),
-        direct_(!problem.visible && layout_.has_vectors(kRead, sizeof(Scalar))) {}
+        direct_(!problem.visible && layout_.along[kRead] == 1 &&
+                layout_.bytes[kRead] == int64_t{sizeof(Scalar)}) {}
 
   const SoftmaxLayout& layout() const { return layout_; }
   const SoftmaxCut& cut() const { return cut_; }
@@ -129,11 +130,16 @@ class SoftmaxForwardKernel {
     if (*statistics.any_spelled_out) spell_out(piece, scratch, statistics);
     const RowTerms<V> terms{statistics.row_shift, problem_.log ? statistics.row_factor : factor,
                             statistics.row_offset};
-    if (problem_.log) {
-      with_elements(piece, scratch, [&](auto x) { write(piece, scratch, x, terms); });
-    } else {
-      write(piece, scratch, RowsOf<const Scalar>(numbers_of(piece, scratch)), terms);
-    }
+    const RowsOf<const Scalar> x =
+        problem_.log ? elements(piece, scratch) : numbers_of(piece, scratch);
+    with_element<V>(problem_.out_dtype, [&](auto type) {
+      const int64_t rows = piece.block.rows, n = cut_.length_of(piece);
+      write_block<V, decltype(type)>(layout_, piece, n, stream_, numbers_of(piece, scratch),
+                                     [&](auto out, bool stream) {
+                                       using To = std::remove_pointer_t<decltype(out.data)>;
+                                       finish_rows<V, To>(x, out, rows, n, terms, stream);
+                                     });
+    });
   }
 
  private:
@@ -145,13 +151,10 @@ class SoftmaxForwardKernel {
     return {scratch.numbers + (cut_.kept ? piece.first() : 0), cut_.pitch};
   }
 
-  // Calls body(the elements to compute with): the caller's, or what find_maxima made of them.
-  template <class Body>
-  void with_elements(const SoftmaxPiece& piece, const Scratch& scratch, const Body& body) const {
-    if (!direct_) return body(RowsOf<const Scalar>(numbers_of(piece, scratch)));
-    with_element<V>(problem_.dtype, [&](auto type) {
-      if constexpr (kHasVectorsOf<V, decltype(type)>) body(read<decltype(type)>(piece));
-    });
+  // The elements to compute with: the caller's, or what find_maxima made of them.
+  RowsOf<const Scalar> elements(const SoftmaxPiece& piece, const Scratch& scratch) const {
+    if (direct_) return read<Scalar>(piece);
+    return numbers_of(piece, scratch);
   }
 
   // The maxima of sign * x. What cannot be computed with directly becomes numbers.
@@ -175,9 +178,8 @@ class SoftmaxForwardKernel {
                     Scalar* sum, Ahead ahead) const {
     const RowsOf<Scalar> out =
         problem_.log ? RowsOf<Scalar>{nullptr, 0} : numbers_of(piece, scratch);
-    with_elements(piece, scratch, [&](auto x) {
-      exponentials<V>(x, out, piece.block.rows, cut_.length_of(piece), shift, power_, sum, ahead);
-    });
+    exponentials<V>(elements(piece, scratch), out, piece.block.rows, cut_.length_of(piece), shift,
+                    power_, sum, ahead);
   }
 
   // Nothing but -inf, or something that is not finite. What is finite contributes at least 1.
@@ -262,18 +264,6 @@ class SoftmaxForwardKernel {
                                                   ? static_cast<Scalar>(__builtin_nan(""))
                                                   : masked;
     }
-  }
-
-  template <class From>
-  void write(const SoftmaxPiece& piece, const Scratch& scratch, RowsOf<const From> x,
-             const RowTerms<V>& terms) const {
-    const int64_t n = cut_.length_of(piece);
-    with_element<V>(problem_.out_dtype, [&](auto type) {
-      write_block<V, decltype(type)>(layout_, piece, n, stream_, numbers_of(piece, scratch),
-                                     [&](auto out, bool stream) {
-                                       finish_rows<V>(x, out, piece.block.rows, n, terms, stream);
-                                     });
-    });
   }
 
   static bool is_finite(Scalar x) { return x - x == 0; }

@@ -3,13 +3,14 @@
 // The inner loops of softmax, over rows that lie along memory. Each goes once over a block of rows
 // that is in the L1 cache, or on its way there:
 //
-//   forward   row_maxima    m = max x; copies rows that are masked
+//   forward   row_maxima    m = max x; copies rows that are masked or not as wide as computation
 //             exponentials  p = exp(x - m), sum p
 //             finish_rows   y = p / sum p, or x - m - log(sum p)
 //   backward  row_sums      s = sum dy y, or sum dy; copies rows that are masked
 //             gradients     dx = scale y (dy - s), or scale (dy - exp(y) s)
 //
-// From and To are the types of what is read and written. The order of additions depends on the
+// What goes to scratch memory has rows of whole vectors. From and To are the types of what is read
+// and written. The order of additions depends on the
 // length of a row alone.
 #pragma once
 
@@ -52,14 +53,6 @@ PERSEID_INLINE typename V::Reg load(const From* p, AllLanes) {
 template <class V, class From>
 PERSEID_INLINE typename V::Reg load(const From* p, int lanes) {
   return V::load_partial(p, lanes);
-}
-template <class V, class To>
-PERSEID_INLINE void store(To* p, typename V::Reg a, AllLanes) {
-  V::store(p, a);
-}
-template <class V, class To>
-PERSEID_INLINE void store(To* p, typename V::Reg a, int lanes) {
-  V::store_partial(p, a, lanes);
 }
 // a, and `other` in lanes that do not count.
 template <class V>
@@ -119,7 +112,8 @@ template <class V>
 inline constexpr typename V::Scalar kInfinity = static_cast<typename V::Scalar>(__builtin_inf());
 
 // maximum[r] = the largest of sign * x over what is visible (all, if visible has no data), NaN left
-// out; -inf where there is none. copy, of masked rows: x, where it is masked -sign * inf.
+// out; -inf where there is none. copy, of rows that are masked or of another type than V's: x,
+// where it is masked -sign * inf.
 template <class V, class From>
 __attribute__((noinline)) void row_maxima(RowsOf<const From> x, RowsOf<const uint8_t> visible,
                                           int64_t rows, int64_t n, typename V::Scalar sign,
@@ -130,20 +124,23 @@ __attribute__((noinline)) void row_maxima(RowsOf<const From> x, RowsOf<const uin
   const Reg masked = V::set1(-sign * kInfinity<V>);
   for (int64_t r = 0; r < rows; ++r) {
     const From* from = x.data + r * x.pitch;
+    typename V::Scalar* to = copy.data + r * copy.pitch;
     Chains<V> chains(lowest);
     const auto add = [&](Reg a, int chain, auto lanes) PERSEID_BODY {
       a = counted<V>(V::mul(a, signs), lowest, lanes);
       chains.of[chain] = V::max(a, chains.of[chain]);
     };
     if (visible.data == nullptr) {
-      for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes)
-                                PERSEID_BODY { add(load<V>(from + j, lanes), chain, lanes); });
+      for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes) PERSEID_BODY {
+        const Reg a = load<V>(from + j, lanes);
+        if constexpr (!std::is_same_v<From, typename V::Scalar>) V::store(to + j, a);
+        add(a, chain, lanes);
+      });
     } else {
       const uint8_t* bytes = visible.data + r * visible.pitch;
-      typename V::Scalar* to = copy.data + r * copy.pitch;
       for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes) PERSEID_BODY {
         const Reg a = V::select(shown<V>(bytes + j, lanes), load<V>(from + j, lanes), masked);
-        store<V>(to + j, a, lanes);
+        V::store(to + j, a);
         add(a, chain, lanes);
       });
     }
@@ -152,16 +149,16 @@ __attribute__((noinline)) void row_maxima(RowsOf<const From> x, RowsOf<const uin
 }
 
 // out[r] = exp2((x[r] - shift[r]) * factor), unless it has no data; sum[r] its total.
-template <class V, class From>
-__attribute__((noinline)) void exponentials(RowsOf<const From> x, RowsOf<typename V::Scalar> out,
-                                            int64_t rows, int64_t n,
+template <class V>
+__attribute__((noinline)) void exponentials(RowsOf<const typename V::Scalar> x,
+                                            RowsOf<typename V::Scalar> out, int64_t rows, int64_t n,
                                             const typename V::Scalar* shift,
                                             typename V::Scalar factor, typename V::Scalar* sum,
                                             Ahead ahead) {
   using Reg = typename V::Reg;
   const Reg factors = V::set1(factor);
   for (int64_t r = 0; r < rows; ++r) {
-    const From* from = x.data + r * x.pitch;
+    const typename V::Scalar* from = x.data + r * x.pitch;
     const std::byte* next = ahead.data + r * ahead.pitch;
     const Reg shifts = V::set1(shift[r]);
     Chains<V> chains(V::zero());
@@ -177,38 +174,59 @@ __attribute__((noinline)) void exponentials(RowsOf<const From> x, RowsOf<typenam
     } else {
       typename V::Scalar* to = out.data + r * out.pitch;
       for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes)
-                                PERSEID_BODY { store<V>(to + j, add(j, chain, lanes), lanes); });
+                                PERSEID_BODY { V::store(to + j, add(j, chain, lanes)); });
     }
     sum[r] = chains.sum();
   }
 }
 
-// Elements before the first that V::stream may be given.
+// Two vectors side by side. Some instruction sets have a faster way to narrow them.
 template <class V, class To>
-PERSEID_INLINE int64_t elements_to_alignment(const To* p, int64_t n) {
-  constexpr uintptr_t kBytes = V::kLanes * sizeof(To);
-  const uintptr_t past = reinterpret_cast<uintptr_t>(p) % kBytes;
-  return past == 0 ? 0 : min(n, static_cast<int64_t>((kBytes - past) / sizeof(To)));
+PERSEID_INLINE void store_pair(To* p, typename V::Reg a, typename V::Reg b) {
+  if constexpr (requires { V::store_pair(p, a, b); }) {
+    V::store_pair(p, a, b);
+  } else {
+    V::store(p, a);
+    V::store(p + V::kLanes, b);
+  }
+}
+template <class V, class To>
+PERSEID_INLINE void stream_pair(To* p, typename V::Reg a, typename V::Reg b) {
+  if constexpr (requires { V::stream_pair(p, a, b); }) {
+    V::stream_pair(p, a, b);
+  } else {
+    V::stream(p, a);
+    V::stream(p + V::kLanes, b);
+  }
 }
 
-// out[j] = value(j, lanes), a vector at a time.
+// out[j] = value(j, lanes), two vectors at a time; past the caches, if `stream`, from the first
+// address on that is aligned to them.
 template <class V, class To, class Value>
 PERSEID_INLINE void write_row_by(To* out, int64_t n, bool stream, const Value& value) {
-  if (!stream) {
-    for_each_vector<V>(n, [&](int64_t j, int, auto lanes)
-                              PERSEID_BODY { store<V>(out + j, value(j, lanes), lanes); });
-    return;
+  constexpr int64_t kPair = 2 * V::kLanes;
+  constexpr uintptr_t kBytes = kPair * sizeof(To);
+  const uintptr_t past = reinterpret_cast<uintptr_t>(out) % kBytes;
+  const int64_t before = past == 0 ? 0 : static_cast<int64_t>((kBytes - past) / sizeof(To));
+  const int64_t head = stream ? min(n, before) : n;
+  int64_t j = 0;
+#pragma GCC unroll 2
+  for (; j + kPair <= head; j += kPair)
+    store_pair<V>(out + j, value(j, AllLanes()), value(j + V::kLanes, AllLanes()));
+  for (; j + V::kLanes <= head; j += V::kLanes) V::store(out + j, value(j, AllLanes()));
+  if (j < head) {
+    const int lanes = static_cast<int>(head - j);
+    V::store_partial(out + j, value(j, lanes), lanes);
+    j = head;
   }
-  const int64_t head = elements_to_alignment<V>(out, n);
-  if (head > 0) store<V>(out, value(0, static_cast<int>(head)), static_cast<int>(head));
-  for_each_vector<V>(n - head, [&](int64_t j, int, auto lanes) PERSEID_BODY {
-    j += head;
-    if constexpr (std::is_same_v<decltype(lanes), AllLanes>) {
-      V::stream(out + j, value(j, lanes));
-    } else {
-      store<V>(out + j, value(j, lanes), lanes);
-    }
-  });
+#pragma GCC unroll 2
+  for (; j + kPair <= n; j += kPair)
+    stream_pair<V>(out + j, value(j, AllLanes()), value(j + V::kLanes, AllLanes()));
+  for (; j + V::kLanes <= n; j += V::kLanes) V::store(out + j, value(j, AllLanes()));
+  if (j < n) {
+    const int lanes = static_cast<int>(n - j);
+    V::store_partial(out + j, value(j, lanes), lanes);
+  }
 }
 
 // y = (x - shift) * factor + offset, of each row.
@@ -217,12 +235,13 @@ struct RowTerms {
   const typename V::Scalar *shift, *factor, *offset;
 };
 
-template <class V, class From, class To>
-__attribute__((noinline)) void finish_rows(RowsOf<const From> x, RowsOf<To> out, int64_t rows,
-                                           int64_t n, RowTerms<V> terms, bool stream) {
+template <class V, class To>
+__attribute__((noinline)) void finish_rows(RowsOf<const typename V::Scalar> x, RowsOf<To> out,
+                                           int64_t rows, int64_t n, RowTerms<V> terms,
+                                           bool stream) {
   using Reg = typename V::Reg;
   for (int64_t r = 0; r < rows; ++r) {
-    const From* from = x.data + r * x.pitch;
+    const typename V::Scalar* from = x.data + r * x.pitch;
     const Reg shift = V::set1(terms.shift[r]), factor = V::set1(terms.factor[r]);
     const Reg offset = V::set1(terms.offset[r]);
     write_row_by<V>(out.data + r * out.pitch, n, stream, [&](int64_t j, auto lanes) PERSEID_BODY {
@@ -259,8 +278,8 @@ __attribute__((noinline)) void row_sums(RowsOf<const From> grad, RowsOf<const Fr
         const typename V::Mask mask = shown<V>(bytes + j, lanes);
         const Reg g = V::select(mask, load<V>(grads + j, lanes), V::zero());
         const Reg a = V::select(mask, load<V>(ys + j, lanes), masked);
-        store<V>(grads_to + j, g, lanes);
-        store<V>(ys_to + j, a, lanes);
+        V::store(grads_to + j, g);
+        V::store(ys_to + j, a);
         log ? add(g, chain) : add_product(g, a, chain);
       });
     } else if (log) {

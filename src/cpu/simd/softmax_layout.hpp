@@ -88,10 +88,6 @@ struct SoftmaxLayout {
   bool contiguous(bool backward) const {
     return along[kRead] == 1 && along[kWritten] == 1 && (!backward || along[kOther] == 1);
   }
-  // Whether vectors of a computation in `width` bytes read the operand as it is.
-  bool has_vectors(SoftmaxOperand operand, size_t width) const {
-    return along[operand] == 1 && (width == 4 || bytes[operand] == 8);
-  }
   std::byte* address(SoftmaxOperand operand, const SoftmaxPiece& piece) const {
     return piece.block.data[operand] + piece.first() * along[operand] * bytes[operand];
   }
@@ -109,7 +105,7 @@ struct SoftmaxCut {
   static constexpr int64_t kBlock = 2048;   // elements of contiguous rows: read, computed and next
                                             // block share the L1 cache
   static constexpr int64_t kStrip = 65536;  // elements of rows brought together from afar
-  static constexpr int64_t kKept = 131072;  // rows whose exponentials stay in the L2 cache
+  static constexpr int64_t kKept = 262144;  // rows whose exponentials stay in the L2 cache
   static constexpr int64_t kMostRows = 1024;
   static constexpr int64_t kMostStatistics = 65536;
   static constexpr int64_t kTask = 65536;       // elements of a task, at least
@@ -134,8 +130,8 @@ struct SoftmaxCut {
                    : 1;
     kept = chunks == 1 || (contiguous && segments == 1 && length <= kKept);
     if (contiguous) {
-      rows = clamp(kBlock / chunk, int64_t{1}, all_rows);
-      pitch = chunk;
+      rows = clamp(kBlock / round_up(chunk, lanes), int64_t{1}, all_rows);
+      pitch = round_up(chunk, lanes);
     } else {
       rows = chunks == 1 ? clamp(kStrip / chunk, lanes, kMostRows)
                          : clamp(kMostStatistics / chunks, int64_t{1}, lanes);
@@ -273,13 +269,11 @@ PERSEID_INLINE void write_block(const SoftmaxLayout& layout, const SoftmaxPiece&
   if constexpr (kHasVectorsOf<V, T>) {
     if (along == 1) {
       // Rows that follow one another without a gap, but not at whole vectors, are streamed as one.
-      const bool joined =
-          stream && rows > 1 && row == n && scratch.pitch == n && n % V::kLanes != 0;
+      const bool joined = stream && rows > 1 && row == n && n % V::kLanes != 0;
       if (!joined) return fill(RowsOf<T>{out, row}, stream);
-      fill(scratch, false);
+      fill(RowsOf<Scalar>{scratch.data, n}, false);
       constexpr Scalar kZero = 0, kOne = 1;
-      finish_rows<V, Scalar, T>({scratch.data, 0}, {out, 0}, 1, rows * n, {&kZero, &kOne, &kZero},
-                                true);
+      finish_rows<V, T>({scratch.data, 0}, {out, 0}, 1, rows * n, {&kZero, &kOne, &kZero}, true);
       return;
     }
   }
