@@ -14,9 +14,8 @@
 namespace perseid::dispatch {
 namespace {
 
-constexpr const char* kVariables[] = {"PERSEID_CPU_ISA",     "PERSEID_FORCE_IMPL",
-                                      "PERSEID_NUM_THREADS", "PERSEID_DISABLE_CUDA",
-                                      "PERSEID_CACHE_DIR",   "PERSEID_LOG"};
+constexpr const char* kVariables[] = {"PERSEID_CPU_ISA", "PERSEID_FORCE_IMPL",
+                                      "PERSEID_NUM_THREADS"};
 
 std::string value_of(const Device& device, std::string_view name) {
   for (const Variable& variable : device.environment)
