@@ -38,8 +38,9 @@ double measure(const Context& context, const Bound& bound) {
   return per_second;
 }
 
+// By the type of what is multiplied; a wider result changes nothing.
 Bound compute_bound(const Problem& problem, double flops) {
-  switch (working_type(problem)) {
+  switch (problem.type()) {
     case bf16:
       return {PERSEID_CEILING_BF16, "bf16 dot peak", false, flops, 0};
     case f64:
