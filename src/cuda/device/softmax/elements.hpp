@@ -1,0 +1,154 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Softmax of the elements that one thread has: from vectors to statistics, and from the row's
+// statistics to results. With z = scale * x, m the row's maximum and s its sum of exp(z - m):
+//
+//   softmax = exp(z - m) / s      log-softmax = (z - m) - log(s)
+//   backward: dx = scale * y * (dy - sum(y * dy)), of log-softmax scale * (dy - exp(y) * sum(dy))
+//
+// z - m is one fused multiply-add, exact where scale is 1; the exponential takes it as it is, so
+// that rows far from 0 lose nothing.
+#pragma once
+
+#include "cuda/device/softmax/reduce.hpp"
+
+namespace perseid::cuda {
+
+template <SoftmaxConfig C>
+struct TypesOf {
+  template <bool kDoubles, class = void>
+  struct Choose {
+    using Real = float;
+  };
+  template <class Unused>
+  struct Choose<true, Unused> {
+    using Real = double;
+  };
+  using Real = typename Choose<C.doubles()>::Real;
+  static constexpr int kVector = C.vector();
+  using In = Vector<C.in, kVector>;
+  using Out = Vector<C.out, kVector>;
+};
+
+// What stands for an element outside of a row in forward: -inf once it is scaled.
+template <DType D>
+__device__ __forceinline__ Word<D> padding_of(double scale) {
+  const uint32_t sign = scale < 0 ? 0u : 1u;
+  if constexpr (D == DType::kF64) {
+    return {{0u, sign << 31 | 0x7ff00000u}};
+  } else if constexpr (D == DType::kF32) {
+    return {{sign << 31 | 0x7f800000u}};
+  } else if constexpr (D == DType::kBF16) {
+    return {{sign << 15 | 0x7f80u}};
+  } else {
+    return {{sign << 15 | 0x7c00u}};
+  }
+}
+
+// The bits of several vectors' visible elements.
+template <SoftmaxConfig C, int kVectors>
+struct VisibleBits {
+  static constexpr int kWords = C.masked ? (kVectors * C.vector() + 31) / 32 : 1;
+  uint32_t word[kWords] = {};
+
+  __device__ __forceinline__ void set(int vector, uint32_t bits) {
+    const int place = vector * C.vector();
+    word[place / 32] |= bits << (place % 32);
+  }
+  __device__ __forceinline__ bool at(int vector, int i) const {
+    if constexpr (!C.masked) return true;
+    const int place = vector * C.vector() + i;
+    return (word[place / 32] >> (place % 32) & 1u) != 0;
+  }
+  __device__ __forceinline__ bool any() const {
+    uint32_t all = 0;
+#pragma unroll
+    for (uint32_t each : word) all |= each;
+    return all != 0;
+  }
+};
+
+// Statistics of the vectors that a thread has of a row.
+template <SoftmaxConfig C, int kVectors, class Types = TypesOf<C>>
+__device__ __forceinline__ Statistics<typename Types::Real> statistics_of(
+    const typename Types::In (&x)[kVectors], const VisibleBits<C, kVectors>& bits,
+    typename Types::Real scale) {
+  using Real = typename Types::Real;
+  Statistics<Real> own;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v)
+#pragma unroll
+    for (int i = 0; i < Types::kVector; ++i) {
+      const Real z = unpack<C.in, Real, Types::kVector>(x[v], i) * scale;
+      own.maximum = maximum_of(own.maximum, bits.at(v, i) ? z : minus_infinity<Real>());
+    }
+  // Where all is -inf, 0 in its stead keeps the exponentials 0 and no NaN comes up.
+  const bool nothing = own.maximum == minus_infinity<Real>();
+  const Real base = nothing ? Real(0) : own.maximum;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v)
+#pragma unroll
+    for (int i = 0; i < Types::kVector; ++i) {
+      const Real z = fma(unpack<C.in, Real, Types::kVector>(x[v], i), scale, -base);
+      own.sum += bits.at(v, i) ? exponential(z) : Real(0);
+    }
+  if constexpr (C.masked) {
+    if (nothing) own.sum = bits.any() ? Real(1) : Real(0);
+  }
+  return own;
+}
+
+// What the elements of a row are made with, once its statistics are known.
+template <SoftmaxConfig C, class Real>
+struct ForwardRow {
+  Real scale, maximum, factor, nothing;  // factor: 1 / s or log(s)
+
+  __device__ __forceinline__ ForwardRow(const SoftmaxArguments& arguments,
+                                        const Statistics<Real>& whole)
+      : scale(static_cast<Real>(arguments.scale)), maximum(whole.maximum) {
+    factor = C.log ? log(whole.sum) : Real(1) / whole.sum;
+    nothing = C.log ? minus_infinity<Real>() : Real(0);
+    if constexpr (C.masked) {
+      if (whole.sum == 0 && arguments.empty_rows_nan) nothing = __int_as_float(0x7fc00000);
+    }
+  }
+
+  __device__ __forceinline__ Real result(Real x, bool visible) const {
+    const Real z = fma(x, scale, -maximum);
+    const Real y = C.log ? z - factor : exponential(z) * factor;
+    return visible ? y : nothing;
+  }
+
+  static __device__ __forceinline__ Real lse(const Statistics<Real>& whole) {
+    // An infinite maximum is its own logsumexp.
+    const bool infinite =
+        whole.maximum == minus_infinity<Real>() || whole.maximum == -minus_infinity<Real>();
+    return infinite ? whole.maximum : whole.maximum + log(whole.sum);
+  }
+};
+
+// A thread's share of the sum that backward needs.
+template <SoftmaxConfig C, int kVectors, class Types = TypesOf<C>>
+__device__ __forceinline__ typename Types::Real gradient_sum_of(
+    const typename Types::Out (&dy)[kVectors], const typename Types::Out (&y)[kVectors],
+    const VisibleBits<C, kVectors>& bits) {
+  using Real = typename Types::Real;
+  Real sum = 0;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v)
+#pragma unroll
+    for (int i = 0; i < Types::kVector; ++i) {
+      const Real gradient = unpack<C.out, Real, Types::kVector>(dy[v], i);
+      const Real part = C.log ? gradient : gradient * unpack<C.out, Real, Types::kVector>(y[v], i);
+      sum += bits.at(v, i) ? part : Real(0);
+    }
+  return sum;
+}
+
+template <SoftmaxConfig C, class Real>
+__device__ __forceinline__ Real gradient(Real dy, Real y, Real sum, Real scale, bool visible) {
+  const Real dx = C.log ? fma(-exponential(y), sum, dy) : y * (dy - sum);
+  return visible ? dx * scale : Real(0);
+}
+
+}  // namespace perseid::cuda
