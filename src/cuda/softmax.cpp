@@ -12,34 +12,60 @@ namespace {
 // ---- Which kernel ----
 
 // How a row is spread, from short to long: the first line with room for it is taken. `held` is the
-// most vectors of 16 bytes that a thread holds, for one tensor of 16 or 32 bit types without a
-// mask; each of a second tensor, a mask and float64 halves it.
+// most vectors of 16 bytes that a thread holds of each tensor; a mask and float64 halve it where it
+// is large. Measured on an H200: few vectors a thread for short rows, since many small blocks keep
+// loads, exponentials and stores of different rows going at the same time.
 struct Spread {
-  int lanes, warps, blocks, held, rows;
+  int lanes, warps, blocks, held;
 };
-constexpr Spread kSpreads[] = {
-    // lanes of a warp, several rows for each thread
-    {1, 1, 1, 1, 4},
-    {2, 1, 1, 1, 4},
-    {4, 1, 1, 1, 4},
-    {8, 1, 1, 1, 4},
-    {16, 1, 1, 1, 4},
-    {32, 1, 1, 1, 4},
-    // a warp
-    {32, 1, 1, 2, 2},
-    {32, 1, 1, 8, 1},
+constexpr Spread kForward[] = {
+    // lanes of a warp
+    {1, 1, 1, 2},
+    {2, 1, 1, 2},
+    {4, 1, 1, 2},
+    {8, 1, 1, 2},
+    {16, 1, 1, 2},
+    {32, 1, 1, 4},
     // a block
-    {32, 4, 1, 4, 1},
-    {32, 8, 1, 4, 1},
-    {32, 16, 1, 8, 1},
+    {32, 2, 1, 4},
+    {32, 4, 1, 4},
+    {32, 8, 1, 4},
+    {32, 16, 1, 4},
     // a cluster
-    {32, 16, 2, 8, 1},
-    {32, 16, 4, 8, 1},
-    {32, 16, 8, 8, 1},
-    {32, 16, 16, 8, 1},
-    {32, 32, 16, 8, 1},
-    {32, 12, 16, 32, 1},
+    {32, 8, 4, 4},
+    {32, 8, 8, 4},
+    {32, 16, 4, 8},
+    {32, 8, 16, 8},
+    {32, 8, 16, 16},
+    {32, 16, 16, 16},
+    {32, 12, 16, 26},
+    // a block, where there are no clusters
+    {32, 16, 1, 8},
+    {32, 32, 1, 8},
 };
+constexpr Spread kBackward[] = {
+    // lanes of a warp
+    {1, 1, 1, 2},
+    {2, 1, 1, 2},
+    {4, 1, 1, 2},
+    {8, 1, 1, 2},
+    {16, 1, 1, 2},
+    {32, 1, 1, 4},
+    // a block
+    {32, 2, 1, 4},
+    {32, 4, 1, 4},
+    {32, 8, 1, 4},
+    {32, 16, 1, 4},
+    // a cluster
+    {32, 8, 4, 4},
+    {32, 8, 8, 8},
+    {32, 8, 8, 16},
+    {32, 8, 16, 16},
+    {32, 12, 16, 16},
+    // a block, where there are no clusters
+    {32, 16, 1, 8},
+};
+constexpr int kManyHeld = 4;
 
 // Chunks of rows that are too long: this many vectors, and more where a row would have more chunks
 // than every block should merge.
@@ -51,6 +77,7 @@ SoftmaxConfig base_config(const SoftmaxProblem& problem) {
   SoftmaxConfig config{problem.dtype, problem.out_dtype};
   config.log = problem.log;
   config.masked = problem.visible;
+  config.negative = problem.scale < 0;
   return config;
 }
 
@@ -66,15 +93,15 @@ bool choose_rows(const SoftmaxProblem& problem, bool backward, bool clusters,
   // Rows of a length that is no multiple of the vector begin anywhere.
   const int64_t vectors = max(
       int64_t{1}, length % vector == 0 ? length / vector : ceil_div(length + vector - 1, vector));
-  const int cost = cost_of(*config, backward);
-  for (const Spread& spread : kSpreads) {
-    if (spread.blocks > 1 && !clusters) break;
+  const bool heavy = config->masked || config->doubles();
+  for (const Spread& spread : backward ? std::span<const Spread>(kBackward) : kForward) {
+    if (spread.blocks > 1 && !clusters) continue;
     config->lanes = spread.lanes;
     config->warps = spread.warps;
     config->blocks = spread.blocks;
-    config->rows = max(1, spread.rows / cost);
+    const int most = heavy && spread.held > kManyHeld ? spread.held / 2 : spread.held;
     const int64_t held = ceil_div(vectors, config->row_threads());
-    if (held > max(1, spread.held / cost)) continue;
+    if (held > most) continue;
     config->held = static_cast<int>(held);
     return true;
   }
@@ -105,12 +132,12 @@ SoftmaxConfig choose_columns(const SoftmaxProblem& problem, bool backward) {
 
 std::string text_of(const SoftmaxConfig& config) {
   const auto flag = [](bool value) { return value ? "true" : "false"; };
-  return concatenate("perseid::cuda::SoftmaxConfig{.in = perseid::DType(",
-                     static_cast<int>(config.in), "), .out = perseid::DType(",
-                     static_cast<int>(config.out), "), .lanes = ", config.lanes,
-                     ", .warps = ", config.warps, ", .blocks = ", config.blocks,
-                     ", .held = ", config.held, ", .rows = ", config.rows,
-                     ", .log = ", flag(config.log), ", .masked = ", flag(config.masked), "}");
+  return concatenate(
+      "perseid::cuda::SoftmaxConfig{.in = perseid::DType(", static_cast<int>(config.in),
+      "), .out = perseid::DType(", static_cast<int>(config.out), "), .lanes = ", config.lanes,
+      ", .warps = ", config.warps, ", .blocks = ", config.blocks, ", .held = ", config.held,
+      ", .log = ", flag(config.log), ", .masked = ", flag(config.masked),
+      ", .negative = ", flag(config.negative), "}");
 }
 
 std::string describe(const SoftmaxChoice& choice) {
@@ -132,7 +159,6 @@ std::string describe(const SoftmaxChoice& choice) {
   else
     text += concatenate(config.lanes, config.lanes == 1 ? " lane" : " lanes");
   text += concatenate(", ", config.held, config.held == 1 ? " vector" : " vectors", " a thread");
-  if (config.rows > 1) text += concatenate(", ", config.rows, " rows at a time");
   return text;
 }
 
@@ -290,7 +316,7 @@ Status SoftmaxOnGpu::run(const Direction& direction, SoftmaxArguments& arguments
   switch (direction.choice.kind) {
     case SoftmaxKind::kRows:
       launch.cluster = config.blocks;
-      launch.blocks = ceil_div(arguments.rows, config.rows_of_block()) * config.blocks;
+      launch.blocks = ceil_div(arguments.rows, int64_t{config.groups()}) * config.blocks;
       break;
     case SoftmaxKind::kSplit:
       arguments.partial = workspace;

@@ -93,7 +93,7 @@ __device__ __forceinline__ Statistics<Real> merge_column(ColumnShared<C, Real>& 
   shared.maximum[warp][lane] = own.maximum;
   shared.sum[warp][lane] = own.sum;
   __syncthreads();
-  Statistics<Real> whole;
+  auto whole = Statistics<Real>::nothing();
 #pragma unroll
   for (int w = 0; w < C.warps; ++w)
     whole.maximum = maximum_of(whole.maximum, shared.maximum[w][lane]);
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(32 * C.warps, 1)
 
   Real held[max(C.held, 1)] = {};
   uint32_t bits = 0;  // of those held, which are visible
-  Statistics<Real> own;
+  auto own = Statistics<Real>::nothing();
   bool any = false;
   if constexpr (C.held > 0) {
     column.for_each([&](int place, int64_t index) {

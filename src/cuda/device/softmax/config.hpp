@@ -18,9 +18,9 @@ struct SoftmaxConfig {
   int warps = 1;
   int blocks = 1;
   int held = 1;  // vectors (columns: elements) of a row in the registers of a thread
-  int rows = 1;  // of a thread at the same time
   bool log = false;
   bool masked = false;
+  bool negative = false;  // the scale is: the largest scale * x is of the smallest x
 
   constexpr bool doubles() const { return in == DType::kF64 || out == DType::kF64; }
   // Elements of a vector: 16 bytes of the larger type.
@@ -30,7 +30,6 @@ struct SoftmaxConfig {
   constexpr int groups() const { return warps > 1 || blocks > 1 ? 1 : 128 / lanes; }
   constexpr int threads() const { return groups() * lanes * warps; }
   constexpr int row_threads() const { return lanes * warps * blocks; }
-  constexpr int64_t rows_of_block() const { return int64_t{groups()} * rows; }
   constexpr int64_t capacity() const { return int64_t{row_threads()} * held; }  // in vectors
 };
 

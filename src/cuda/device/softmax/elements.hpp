@@ -68,20 +68,47 @@ struct VisibleBits {
   }
 };
 
-// Statistics of the vectors that a thread has of a row.
+// The x of the largest scale * x among a thread's visible elements of a row, times the scale.
 template <SoftmaxConfig C, int kVectors, class Types = TypesOf<C>>
-__device__ __forceinline__ Statistics<typename Types::Real> statistics_of(
+__device__ __forceinline__ typename Types::Real maximum_of_part(
     const typename Types::In (&x)[kVectors], const VisibleBits<C, kVectors>& bits,
     typename Types::Real scale) {
   using Real = typename Types::Real;
-  Statistics<Real> own;
+  const auto outer = [](Real a, Real b) {
+    return C.negative ? -maximum_of(-a, -b) : maximum_of(a, b);
+  };
+  if constexpr (size_of(C.in) == 2 && !C.masked && !C.negative) {
+    uint32_t pair = x[0].word[0];
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v)
+#pragma unroll
+      for (const uint32_t word : x[v].word)
+        pair = C.in == DType::kBF16 ? ptx::max_or_nan_bf16x2(pair, word)
+                                    : ptx::max_or_nan_f16x2(pair, word);
+    const Vector<C.in, 2> both{{pair}};
+    return maximum_of(unpack<C.in, Real, 2>(both, 0), unpack<C.in, Real, 2>(both, 1)) * scale;
+  }
+  Real extreme = C.negative ? -minus_infinity<Real>() : minus_infinity<Real>();
+  const Real nothing = extreme;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
 #pragma unroll
     for (int i = 0; i < Types::kVector; ++i) {
-      const Real z = unpack<C.in, Real, Types::kVector>(x[v], i) * scale;
-      own.maximum = maximum_of(own.maximum, bits.at(v, i) ? z : minus_infinity<Real>());
+      const Real each = unpack<C.in, Real, Types::kVector>(x[v], i);
+      extreme = outer(extreme, bits.at(v, i) ? each : nothing);
     }
+  return extreme * scale;
+}
+
+// Statistics of the vectors that a thread has of a row; each(v, i, e) is called with the
+// exponential of every element, relative to the maximum of the part.
+template <SoftmaxConfig C, int kVectors, class Each, class Types = TypesOf<C>>
+__device__ __forceinline__ Statistics<typename Types::Real> statistics_of(
+    const typename Types::In (&x)[kVectors], const VisibleBits<C, kVectors>& bits,
+    typename Types::Real scale, const Each& each) {
+  using Real = typename Types::Real;
+  auto own = Statistics<Real>::nothing();
+  own.maximum = maximum_of_part<C, kVectors>(x, bits, scale);
   // Where all is -inf, 0 in its stead keeps the exponentials 0 and no NaN comes up.
   const bool nothing = own.maximum == minus_infinity<Real>();
   const Real base = nothing ? Real(0) : own.maximum;
@@ -90,7 +117,9 @@ __device__ __forceinline__ Statistics<typename Types::Real> statistics_of(
 #pragma unroll
     for (int i = 0; i < Types::kVector; ++i) {
       const Real z = fma(unpack<C.in, Real, Types::kVector>(x[v], i), scale, -base);
-      own.sum += bits.at(v, i) ? exponential(z) : Real(0);
+      const Real e = bits.at(v, i) ? exponential(z) : Real(0);
+      own.sum += e;
+      each(v, i, e);
     }
   if constexpr (C.masked) {
     if (nothing) own.sum = bits.any() ? Real(1) : Real(0);
@@ -117,6 +146,14 @@ struct ForwardRow {
     const Real z = fma(x, scale, -maximum);
     const Real y = C.log ? z - factor : exponential(z) * factor;
     return visible ? y : nothing;
+  }
+
+  // From the exponential relative to the maximum of a part; `part` is what part_factor gives.
+  __device__ __forceinline__ Real part_factor(Real part_maximum) const {
+    return weight(part_maximum, maximum) * factor;
+  }
+  __device__ __forceinline__ Real result_of_part(Real e, Real part, bool visible) const {
+    return visible ? e * part : nothing;
   }
 
   static __device__ __forceinline__ Real lse(const Statistics<Real>& whole) {

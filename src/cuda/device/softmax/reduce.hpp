@@ -35,9 +35,9 @@ __device__ __forceinline__ constexpr Real minus_infinity() {
 }
 
 template <class Real>
-struct Statistics {
-  Real maximum = minus_infinity<Real>();
-  Real sum = 0;
+struct alignas(2 * sizeof(Real)) Statistics {
+  Real maximum, sum;
+  static __device__ __forceinline__ Statistics nothing() { return {minus_infinity<Real>(), 0}; }
 };
 
 template <int kLanes, class Real>
@@ -57,30 +57,40 @@ __device__ __forceinline__ Statistics<Real> merge_lanes(Statistics<Real> own) {
   return {maximum, sum_of_lanes<kLanes>(own.sum * weight(own.maximum, maximum))};
 }
 
-// The merge over all threads of a row. In a cluster every warp writes to all blocks, and a barrier
-// of the cluster stands where __syncthreads stands in a block:
-//   1. all blocks have started (arrived at construction, waited for before the first write);
-//   2. all writes are there (every thread arrives after its writes; release and acquire).
-// After 2 a block reads its own memory only, so that another may have left.
+// The merge over all threads of a row. In a block: through shared memory and __syncthreads. In a
+// cluster every warp sends its part to all blocks, and each block has a barrier of one phase:
+//   1. one thread makes the barrier, arrives at it and has it expect the bytes of all parts;
+//   2. a barrier of the cluster (arrived at construction, waited for before the first part is sent)
+//      says that all blocks have done so;
+//   3. the phase ends when all parts are there.
+// From 3 on a block reads its own memory only, and nobody writes to it any more, so that each may
+// leave when it is done. No thread ever waits for its other accesses.
 template <SoftmaxConfig C, class Real>
 class RowReduction {
  public:
   struct Shared {
-    Real maximum[C.blocks * C.warps];
-    Real sum[C.blocks * C.warps];
+    Statistics<Real> part[C.blocks * C.warps];
+    uint64_t barrier;
   };
 
   __device__ __forceinline__ explicit RowReduction(Shared& shared) : shared_(shared) {
-    if constexpr (C.blocks > 1) ptx::cluster_arrive();
+    if constexpr (C.blocks > 1) {
+      if (threadIdx.x == 0) {
+        ptx::barrier_init(&shared_.barrier, 1);
+        ptx::barrier_expect(&shared_.barrier, sizeof shared_.part);
+      }
+      __syncwarp();
+      ptx::cluster_arrive();
+    }
   }
 
   __device__ __forceinline__ Statistics<Real> merge(Statistics<Real> own) {
     own = merge_lanes<C.lanes>(own);
     if constexpr (C.warps * C.blocks == 1) return own;
     exchange(own);
-    Statistics<Real> whole;
+    auto whole = Statistics<Real>::nothing();
     for (int i = lane(); i < C.warps * C.blocks; i += 32) {
-      const Statistics<Real> next{shared_.maximum[i], shared_.sum[i]};
+      const Statistics<Real> next = shared_.part[i];
       const Real maximum = maximum_of(whole.maximum, next.maximum);
       whole = {maximum, whole.sum * weight(whole.maximum, maximum) +
                             next.sum * weight(next.maximum, maximum)};
@@ -93,7 +103,7 @@ class RowReduction {
     if constexpr (C.warps * C.blocks == 1) return own;
     exchange({Real(0), own});
     Real whole = 0;
-    for (int i = lane(); i < C.warps * C.blocks; i += 32) whole += shared_.sum[i];
+    for (int i = lane(); i < C.warps * C.blocks; i += 32) whole += shared_.part[i].sum;
     return sum_of_lanes<32>(whole);
   }
 
@@ -107,17 +117,12 @@ class RowReduction {
       ptx::cluster_wait();
       if (lane() < C.blocks) {
         const auto block = static_cast<uint32_t>(lane());
-        ptx::store_in_block(ptx::address_in_block(&shared_.maximum[place], block), own.maximum);
-        ptx::store_in_block(ptx::address_in_block(&shared_.sum[place], block), own.sum);
+        ptx::send(ptx::address_in_block(&shared_.part[place], block),
+                  ptx::address_in_block(&shared_.barrier, block), own.maximum, own.sum);
       }
-      __syncwarp();
-      ptx::cluster_arrive();
-      ptx::cluster_wait();
+      ptx::barrier_wait(&shared_.barrier, 0);
     } else {
-      if (lane() == 0) {
-        shared_.maximum[warp] = own.maximum;
-        shared_.sum[warp] = own.sum;
-      }
+      if (lane() == 0) shared_.part[warp] = own;
       __syncthreads();
     }
   }

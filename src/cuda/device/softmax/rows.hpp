@@ -7,10 +7,10 @@
 //   vector   0  1  2  3 | 4  5  6  7 | 8  9 ...      four threads, three vectors held by each
 //   thread   0  1  2  3 | 0  1  2  3 | 0  1 ...
 //
-// The threads of a row are 1 to 32 lanes of a warp, so that several rows share a warp and a thread
-// has several rows; a block of up to 32 warps; or a cluster of up to 16 blocks. 16 bit types stay
-// packed until they are used. All loads of a thread are under way before the first is used: that,
-// and not the number of warps, keeps memory busy.
+// The threads of a row are 1 to 32 lanes of a warp, so that several rows share a warp; a block of
+// up to 32 warps; or a cluster of up to 16 blocks. 16 bit types stay packed until they are used.
+// All loads of a thread are under way before the first is used: that, and not the number of warps,
+// keeps memory busy.
 //
 // Statistics meet by shuffles in a warp, then in shared memory, which the blocks of a cluster write
 // for one another (reduce.hpp): one barrier for a row.
@@ -26,10 +26,10 @@
 
 namespace perseid::cuda {
 
-// Which rows a thread has, and its place among the threads of a row.
+// Which row a thread has part of, and its place among the threads of the row.
 template <SoftmaxConfig C>
 struct Place {
-  int64_t row;  // the first one; the next is a block's groups further
+  int64_t row;
   int thread;
 
   __device__ __forceinline__ Place() {
@@ -39,7 +39,7 @@ struct Place {
       row = block / C.blocks;
       thread = static_cast<int>(ptx::block_of_cluster()) * C.threads() + own;
     } else if constexpr (C.groups() > 1) {
-      row = block * C.rows_of_block() + own / C.lanes;
+      row = block * C.groups() + own / C.lanes;
       thread = own % C.lanes;
     } else {
       row = block;
@@ -48,16 +48,79 @@ struct Place {
   }
 };
 
+// Whether forward keeps the exponentials from the sum to the result: always where they take the
+// place of elements of their size, and of packed ones where they are few.
+template <SoftmaxConfig C>
+constexpr bool keeps_exponentials() {
+  return !C.log && (size_of(C.in) >= 4 || C.held * C.vector() <= 32);
+}
+template <SoftmaxConfig C>
+constexpr int forward_words() {
+  return C.held * (keeps_exponentials<C>() && size_of(C.in) == 2 ? C.vector() : 4);
+}
+
+// Reads or writes a thread's vectors of a row: without a question for each where all are whole.
+template <SoftmaxConfig C, class Whole, class Each>
+__device__ __forceinline__ void for_each_vector(const Row& row, int thread, int shift, int length,
+                                                const Whole& whole, const Each& each) {
+  constexpr int L = C.vector(), kBetween = C.row_threads() * L;
+  const int first = thread * L - shift;
+  if (row.vectors && first >= 0 && first + (C.held - 1) * kBetween + L <= length) {
+#pragma unroll
+    for (int v = 0; v < C.held; ++v) whole(v, first + v * kBetween);
+  } else {
+#pragma unroll
+    for (int v = 0; v < C.held; ++v) each(v, first + v * kBetween);
+  }
+}
+
+template <DType D, SoftmaxConfig C>
+__device__ __forceinline__ void load_row(const Row& row, int thread, int shift, int length,
+                                         const Word<D>& padding,
+                                         Vector<D, C.vector()> (&vectors)[C.held]) {
+  for_each_vector<C>(
+      row, thread, shift, length,
+      [&](int v, int first) { ptx::load(row.data + int64_t{first} * size_of(D), vectors[v]); },
+      [&](int v, int first) { vectors[v] = load<D, C.vector()>(row, first, length, padding); });
+}
+
+// make(v): the vector to be written.
+template <DType D, SoftmaxConfig C, class Make>
+__device__ __forceinline__ void store_row(const Row& row, int thread, int shift, int length,
+                                          const Make& make) {
+  Vector<D, C.vector()> vectors[C.held];
+#pragma unroll
+  for (int v = 0; v < C.held; ++v) vectors[v] = make(v);
+  for_each_vector<C>(
+      row, thread, shift, length,
+      [&](int v, int first) { ptx::store(row.data + int64_t{first} * size_of(D), vectors[v]); },
+      [&](int v, int first) { store<D, C.vector()>(row, first, length, vectors[v]); });
+}
+
+template <SoftmaxConfig C>
+__device__ __forceinline__ void load_bits(const RowSet& set, int thread, int length,
+                                          VisibleBits<C, C.held>& bits) {
+  if constexpr (C.masked) {
+    constexpr int L = C.vector();
+#pragma unroll
+    for (int v = 0; v < C.held; ++v) {
+      const int first = (v * C.row_threads() + thread) * L - set.shift;
+      bits.set(v, load_visible<L>(set.visible, first, length));
+    }
+  }
+}
+
 // Blocks of a multiprocessor that the compiler shall make room for in its 65536 registers, where a
 // thread holds so many words.
 template <SoftmaxConfig C>
 constexpr int blocks_at_once(int words) {
-  const int registers = max(64, (words + 36 + 7) / 8 * 8);
+  const int others = C.masked || C.doubles() ? 48 : 32;
+  const int registers = max(64, (words + others + 7) / 8 * 8);
   return max(1, 65536 / (registers * C.threads()));
 }
 
 template <SoftmaxConfig C>
-__global__ void __launch_bounds__(C.threads(), blocks_at_once<C>(4 * C.held * C.rows))
+__global__ void __launch_bounds__(C.threads(), blocks_at_once<C>(forward_words<C>()))
     softmax_rows_forward(const __grid_constant__ SoftmaxArguments arguments) {
   using Types = TypesOf<C>;
   using Real = typename Types::Real;
@@ -68,47 +131,44 @@ __global__ void __launch_bounds__(C.threads(), blocks_at_once<C>(4 * C.held * C.
   ptx::let_next_kernel_start();
   ptx::wait_for_kernels_before();
 
-  typename Types::In x[C.rows][C.held];
-  VisibleBits<C, C.held> bits[C.rows];
-  RowSet set[C.rows];
-  int length[C.rows];
-  const Word<C.in> padding = padding_of<C.in>(arguments.scale);
+  typename Types::In x[C.held];
+  VisibleBits<C, C.held> bits;
+  // Threads without a row go along with an empty one, for the shuffles.
+  const bool present = place.row < arguments.rows;
+  const int length = present ? static_cast<int>(arguments.length) : 0;
+  const RowSet set = find_row<C.in, C.out, C.out, false, C>(
+      arguments, min(place.row, arguments.rows - 1), 0, length, C.capacity());
+  load_row<C.in, C>(set.first, place.thread, set.shift, length, padding_of<C.in>(arguments.scale),
+                    x);
+  load_bits<C>(set, place.thread, length, bits);
+
+  constexpr bool kKeeps = keeps_exponentials<C>();
+  Real kept[kKeeps ? C.held * L : 1];
+  const auto own = statistics_of<C, C.held>(x, bits, static_cast<Real>(arguments.scale),
+                                            [&](int v, int i, Real e) {
+                                              if constexpr (kKeeps) kept[v * L + i] = e;
+                                            });
+  const Statistics<Real> whole = reduction.merge(own);
+  const ForwardRow<C, Real> row(arguments, whole);
+  if (place.thread == 0 && present && arguments.lse.data != nullptr)
+    static_cast<Real*>(arguments.lse.data)[set.lse] = row.lse(whole);
+  const Real part = kKeeps ? row.part_factor(own.maximum) : Real(0);
+  store_row<C.out, C>(set.result, place.thread, set.shift, length, [&](int v) {
+    Real y[L];
 #pragma unroll
-  for (int r = 0; r < C.rows; ++r) {
-    const int64_t row = place.row + r * C.groups();
-    // Threads without a row go along with an empty one, for the shuffles.
-    length[r] = row < arguments.rows ? static_cast<int>(arguments.length) : 0;
-    set[r] = find_row<C.in, C.out, C.out, false, C>(arguments, min(row, arguments.rows - 1), 0,
-                                                    length[r], C.capacity());
-#pragma unroll
-    for (int v = 0; v < C.held; ++v) {
-      const int first = (v * C.row_threads() + place.thread) * L - set[r].shift;
-      x[r][v] = load<C.in, L>(set[r].first, first, length[r], padding);
-      if constexpr (C.masked) bits[r].set(v, load_visible<L>(set[r].visible, first, length[r]));
+    for (int i = 0; i < L; ++i) {
+      if constexpr (kKeeps) {
+        y[i] = row.result_of_part(kept[v * L + i], part, bits.at(v, i));
+      } else {
+        y[i] = row.result(unpack<C.in, Real, L>(x[v], i), bits.at(v, i));
+      }
     }
-  }
-#pragma unroll
-  for (int r = 0; r < C.rows; ++r) {
-    const auto own = statistics_of<C, C.held>(x[r], bits[r], static_cast<Real>(arguments.scale));
-    const Statistics<Real> whole = reduction.merge(own);
-    const ForwardRow<C, Real> row(arguments, whole);
-    const bool present = place.row + r * C.groups() < arguments.rows;
-    if (place.thread == 0 && present && arguments.lse.data != nullptr)
-      static_cast<Real*>(arguments.lse.data)[set[r].lse] = row.lse(whole);
-#pragma unroll
-    for (int v = 0; v < C.held; ++v) {
-      Real y[L];
-#pragma unroll
-      for (int i = 0; i < L; ++i)
-        y[i] = row.result(unpack<C.in, Real, L>(x[r][v], i), bits[r].at(v, i));
-      const int first = (v * C.row_threads() + place.thread) * L - set[r].shift;
-      store<C.out, L>(set[r].result, first, length[r], pack<C.out>(y));
-    }
-  }
+    return pack<C.out>(y);
+  });
 }
 
 template <SoftmaxConfig C>
-__global__ void __launch_bounds__(C.threads(), blocks_at_once<C>(8 * C.held * C.rows))
+__global__ void __launch_bounds__(C.threads(), blocks_at_once<C>(8 * C.held))
     softmax_rows_backward(const __grid_constant__ SoftmaxArguments arguments) {
   using Types = TypesOf<C>;
   using Real = typename Types::Real;
@@ -119,39 +179,25 @@ __global__ void __launch_bounds__(C.threads(), blocks_at_once<C>(8 * C.held * C.
   ptx::let_next_kernel_start();
   ptx::wait_for_kernels_before();
 
-  typename Types::Out dy[C.rows][C.held], y[C.rows][C.held];
-  VisibleBits<C, C.held> bits[C.rows];
-  RowSet set[C.rows];
-  int length[C.rows];
-#pragma unroll
-  for (int r = 0; r < C.rows; ++r) {
-    const int64_t row = place.row + r * C.groups();
-    length[r] = row < arguments.rows ? static_cast<int>(arguments.length) : 0;
-    set[r] = find_row<C.out, C.out, C.in, true, C>(arguments, min(row, arguments.rows - 1), 0,
-                                                   length[r], C.capacity());
-#pragma unroll
-    for (int v = 0; v < C.held; ++v) {
-      const int first = (v * C.row_threads() + place.thread) * L - set[r].shift;
-      dy[r][v] = load<C.out, L>(set[r].first, first, length[r], {});
-      y[r][v] = load<C.out, L>(set[r].second, first, length[r], {});
-      if constexpr (C.masked) bits[r].set(v, load_visible<L>(set[r].visible, first, length[r]));
-    }
-  }
+  typename Types::Out dy[C.held], y[C.held];
+  VisibleBits<C, C.held> bits;
+  const int length = place.row < arguments.rows ? static_cast<int>(arguments.length) : 0;
+  const RowSet set = find_row<C.out, C.out, C.in, true, C>(
+      arguments, min(place.row, arguments.rows - 1), 0, length, C.capacity());
+  load_row<C.out, C>(set.first, place.thread, set.shift, length, {}, dy);
+  load_row<C.out, C>(set.second, place.thread, set.shift, length, {}, y);
+  load_bits<C>(set, place.thread, length, bits);
+
   const auto scale = static_cast<Real>(arguments.scale);
+  const Real sum = reduction.sum(gradient_sum_of<C, C.held>(dy, y, bits));
+  store_row<C.in, C>(set.result, place.thread, set.shift, length, [&](int v) {
+    Real dx[L];
 #pragma unroll
-  for (int r = 0; r < C.rows; ++r) {
-    const Real sum = reduction.sum(gradient_sum_of<C, C.held>(dy[r], y[r], bits[r]));
-#pragma unroll
-    for (int v = 0; v < C.held; ++v) {
-      Real dx[L];
-#pragma unroll
-      for (int i = 0; i < L; ++i)
-        dx[i] = gradient<C>(unpack<C.out, Real, L>(dy[r][v], i), unpack<C.out, Real, L>(y[r][v], i),
-                            sum, scale, bits[r].at(v, i));
-      const int first = (v * C.row_threads() + place.thread) * L - set[r].shift;
-      store<C.in, L>(set[r].result, first, length[r], pack<C.in>(dx));
-    }
-  }
+    for (int i = 0; i < L; ++i)
+      dx[i] = gradient<C>(unpack<C.out, Real, L>(dy[v], i), unpack<C.out, Real, L>(y[v], i), sum,
+                          scale, bits.at(v, i));
+    return pack<C.in>(dx);
+  });
 }
 
 }  // namespace perseid::cuda

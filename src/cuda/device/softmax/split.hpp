@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(C.threads(), 2)
   const RowSet set = find_row<C.in, C.out, C.out, false, C>(arguments, chunk.row, chunk.begin,
                                                             chunk.length, kAnyCapacity);
   const Word<C.in> padding = padding_of<C.in>(arguments.scale);
-  Statistics<Real> own;
+  auto own = Statistics<Real>::nothing();
   for_each_step<C>(set.shift, chunk.length, [&](int place) {
     typename Types::In x[C.held];
     VisibleBits<C, C.held> bits;
@@ -66,7 +66,8 @@ __global__ void __launch_bounds__(C.threads(), 2)
       x[v] = load<C.in, L>(set.first, first, chunk.length, padding);
       if constexpr (C.masked) bits.set(v, load_visible<L>(set.visible, first, chunk.length));
     }
-    const auto next = statistics_of<C, C.held>(x, bits, static_cast<Real>(arguments.scale));
+    const auto next = statistics_of<C, C.held>(x, bits, static_cast<Real>(arguments.scale),
+                                               [](int, int, Real) {});
     const Real maximum = maximum_of(own.maximum, next.maximum);
     own = {maximum,
            own.sum * weight(own.maximum, maximum) + next.sum * weight(next.maximum, maximum)};
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(C.threads(), 2)
                                                             chunk.length, kAnyCapacity);
   const auto* partial =
       static_cast<const Statistics<Real>*>(arguments.partial) + chunk.row * arguments.chunks;
-  Statistics<Real> whole;
+  auto whole = Statistics<Real>::nothing();
   for (int64_t i = threadIdx.x; i < arguments.chunks; i += C.threads()) {
     const Statistics<Real> next = partial[i];
     const Real maximum = maximum_of(whole.maximum, next.maximum);
