@@ -118,63 +118,103 @@ struct Row {
   bool vectors;
 };
 
-template <DType D, int L>
-__device__ __forceinline__ Vector<D, L> load(const Row& row, int first, int length,
-                                             const Word<D>& padding) {
-  Vector<D, L> vector;
-  if (row.vectors && first >= 0 && first + L <= length) {
-    ptx::load(row.data + int64_t{first} * size_of(D), vector);
-    return vector;
-  }
-#pragma unroll
-  for (auto& word : vector.word) word = 0;
-#pragma unroll 1
-  for (int i = first; i < first + L; ++i) {
-    const bool inside = 0 <= i && i < length;
-    turn<D>(vector, inside ? load_element<D>(row.data + i * row.step * size_of(D)) : padding);
-  }
-  return vector;
-}
-
-template <DType D, int L>
-__device__ __forceinline__ void store(const Row& row, int first, int length, Vector<D, L> vector) {
-  if (row.vectors && first >= 0 && first + L <= length) {
-    ptx::store(row.data + int64_t{first} * size_of(D), vector);
-    return;
-  }
-#pragma unroll 1
-  for (int i = first; i < min(first + L, length); ++i) {
-    const Word<D> element = turn<D>(vector, Word<D>{});
-    if (i >= 0) store_element<D>(row.data + i * row.step * size_of(D), element);
-  }
-}
-
-// Bit i: element first + i is in the row and visible.
+// Whether the vector at `first` goes by one access, and whether any of it is in the row.
 template <int L>
-__device__ __forceinline__ uint32_t load_visible(const Row& row, int first, int length) {
-  if (first >= length || first + L <= 0) return 0;
-  const bool whole = first >= 0 && first + L <= length;
-  if constexpr (L >= 4) {
-    if (row.vectors && whole) {
-      ptx::Packed<L / 4> bytes;
-      ptx::load(row.data + first, bytes);
-      uint32_t bits = 0;
+__device__ __forceinline__ bool is_whole(const Row& row, int first, int length) {
+  return row.vectors && first >= 0 && first + L <= length;
+}
+template <int L>
+__device__ __forceinline__ bool is_inside(int first, int length) {
+  return first < length && first + L > 0;
+}
+
+// The vectors at first, first + between, ...: first all the whole ones, then what is left.
+template <DType D, int L, int kVectors>
+__device__ __forceinline__ void load(const Row& row, int first, int between, int length,
+                                     const Word<D>& padding, Vector<D, L> (&vectors)[kVectors]) {
 #pragma unroll
-      for (int w = 0; w < L / 4; ++w) {
-        // The high bit of each byte that is not 0; the product brings the four side by side.
-        const uint32_t word = bytes.word[w];
-        const uint32_t high = (((word & 0x7f7f7f7fu) + 0x7f7f7f7fu) | word) & 0x80808080u;
-        bits |= (((high >> 7) * 0x01020408u) >> 24 & 0xfu) << (4 * w);
-      }
-      return bits;
+  for (int v = 0; v < kVectors; ++v) {
+    const int at = first + v * between;
+#pragma unroll
+    for (int w = 0; w < static_cast<int>(sizeof vectors[v] / 4); ++w)
+      vectors[v].word[w] =
+          size_of(D) == 2 ? padding.word[0] * 0x10001u : padding.word[size_of(D) == 8 ? w % 2 : 0];
+    ptx::load_if(is_whole<L>(row, at, length), row.data + int64_t{at} * size_of(D), vectors[v]);
+  }
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int at = first + v * between;
+    if (is_whole<L>(row, at, length) || !is_inside<L>(at, length)) continue;
+#pragma unroll 1
+    for (int i = at; i < at + L; ++i) {
+      const bool inside = 0 <= i && i < length;
+      turn<D>(vectors[v], inside ? load_element<D>(row.data + i * row.step * size_of(D)) : padding);
     }
   }
-  if (row.step == 0 && whole) return *row.data != 0 ? (1u << L) - 1 : 0;
-  uint32_t bits = 0;
+}
+
+template <DType D, int L, int kVectors>
+__device__ __forceinline__ void store(const Row& row, int first, int between, int length,
+                                      Vector<D, L> (&vectors)[kVectors]) {
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int at = first + v * between;
+    ptx::store_if(is_whole<L>(row, at, length), row.data + int64_t{at} * size_of(D), vectors[v]);
+  }
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int at = first + v * between;
+    if (is_whole<L>(row, at, length) || !is_inside<L>(at, length)) continue;
 #pragma unroll 1
-  for (int i = max(first, 0); i < min(first + L, length); ++i)
-    bits |= (row.data[i * row.step] != 0 ? 1u : 0u) << (i - first);
+    for (int i = at; i < min(at + L, length); ++i) {
+      const Word<D> element = turn<D>(vectors[v], Word<D>{});
+      if (i >= 0) store_element<D>(row.data + i * row.step * size_of(D), element);
+    }
+  }
+}
+
+// The bytes of a vector's part of a mask: bit i says that element i is visible. The high bit of
+// each byte that is not 0; the product brings the four of a word side by side.
+template <int kWords>
+__device__ __forceinline__ uint32_t bits_of(const ptx::Packed<kWords>& bytes) {
+  uint32_t bits = 0;
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) {
+    const uint32_t word = bytes.word[w];
+    const uint32_t high = (((word & 0x7f7f7f7fu) + 0x7f7f7f7fu) | word) & 0x80808080u;
+    bits |= (((high >> 7) * 0x01020408u) >> 24 & 0xfu) << (4 * w);
+  }
   return bits;
+}
+
+// set(v, bits) for each vector; elements outside of the row are invisible.
+template <int L, int kVectors, class Set>
+__device__ __forceinline__ void load_visible(const Row& row, int first, int between, int length,
+                                             const Set& set) {
+  constexpr bool kByWords = L >= 4;
+  ptx::Packed<kByWords ? L / 4 : 1> bytes[kVectors];
+  if constexpr (kByWords) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int at = first + v * between;
+#pragma unroll
+      for (uint32_t& word : bytes[v].word) word = 0;
+      ptx::load_if(is_whole<L>(row, at, length), row.data + at, bytes[v]);
+    }
+  }
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int at = first + v * between;
+    uint32_t bits = 0;
+    if (kByWords && is_whole<L>(row, at, length)) {
+      bits = bits_of(bytes[v]);
+    } else if (is_inside<L>(at, length)) {
+#pragma unroll 1
+      for (int i = max(at, 0); i < min(at + L, length); ++i)
+        bits |= (row.data[i * row.step] != 0 ? 1u : 0u) << (i - at);
+    }
+    set(v, bits);
+  }
 }
 
 __device__ __forceinline__ int64_t quotient(const Divisor& divisor, int64_t number, bool wide) {

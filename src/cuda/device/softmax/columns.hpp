@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(32 * C.warps, 1)
   column.for_each([&](int place, int64_t index) {
     const bool visible = C.held > 0 ? (bits >> place & 1u) != 0 : column.visible(index);
     const Real x = C.held > 0 ? held[place] : load_one<C.in, Real>(column.set.first, index);
-    store_one<C.out>(column.set.result, index, row.result(x, visible));
+    store_one<C.out>(column.set.result, index, visible ? row.result(x) : row.nothing);
   });
 }
 
@@ -188,7 +188,8 @@ __global__ void __launch_bounds__(32 * C.warps, 1)
     const bool visible = C.held > 0 ? (bits >> place & 1u) != 0 : column.visible(index);
     const Real g = C.held > 0 ? dy[place] : load_one<C.out, Real>(column.set.first, index);
     const Real value = C.held > 0 ? y[place] : load_one<C.out, Real>(column.set.second, index);
-    store_one<C.in>(column.set.result, index, gradient<C>(g, value, sum, scale, visible));
+    store_one<C.in>(column.set.result, index,
+                    visible ? gradient<C>(g, value, sum, scale) : Real(0));
   });
 }
 

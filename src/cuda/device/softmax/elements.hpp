@@ -45,20 +45,27 @@ __device__ __forceinline__ Word<D> padding_of(double scale) {
   }
 }
 
-// The bits of several vectors' visible elements.
+// The bits of several vectors' visible elements, a word for each vector.
 template <SoftmaxConfig C, int kVectors>
 struct VisibleBits {
-  static constexpr int kWords = C.masked ? (kVectors * C.vector() + 31) / 32 : 1;
-  uint32_t word[kWords] = {};
+  uint32_t word[C.masked ? kVectors : 1] = {};
 
-  __device__ __forceinline__ void set(int vector, uint32_t bits) {
-    const int place = vector * C.vector();
-    word[place / 32] |= bits << (place % 32);
-  }
-  __device__ __forceinline__ bool at(int vector, int i) const {
-    if constexpr (!C.masked) return true;
-    const int place = vector * C.vector() + i;
-    return (word[place / 32] >> (place % 32) & 1u) != 0;
+  __device__ __forceinline__ void set(int vector, uint32_t bits) { word[vector] = bits; }
+  // `visible` where the element is, else `other`: by the bits of the numbers, without predicates.
+  template <class Real>
+  __device__ __forceinline__ Real choose(int vector, int i, Real visible, Real other) const {
+    if constexpr (!C.masked) return visible;
+    const auto all = static_cast<uint32_t>(static_cast<int32_t>(word[vector] << (31 - i)) >> 31);
+    if constexpr (sizeof(Real) == 8) {
+      const auto mix = [all](int a, int b) {
+        return static_cast<int>((static_cast<uint32_t>(a) & all) |
+                                (static_cast<uint32_t>(b) & ~all));
+      };
+      return __hiloint2double(mix(__double2hiint(visible), __double2hiint(other)),
+                              mix(__double2loint(visible), __double2loint(other)));
+    } else {
+      return __uint_as_float((__float_as_uint(visible) & all) | (__float_as_uint(other) & ~all));
+    }
   }
   __device__ __forceinline__ bool any() const {
     uint32_t all = 0;
@@ -95,7 +102,7 @@ __device__ __forceinline__ typename Types::Real maximum_of_part(
 #pragma unroll
     for (int i = 0; i < Types::kVector; ++i) {
       const Real each = unpack<C.in, Real, Types::kVector>(x[v], i);
-      extreme = outer(extreme, bits.at(v, i) ? each : nothing);
+      extreme = outer(extreme, bits.choose(v, i, each, nothing));
     }
   return extreme * scale;
 }
@@ -117,7 +124,7 @@ __device__ __forceinline__ Statistics<typename Types::Real> statistics_of(
 #pragma unroll
     for (int i = 0; i < Types::kVector; ++i) {
       const Real z = fma(unpack<C.in, Real, Types::kVector>(x[v], i), scale, -base);
-      const Real e = bits.at(v, i) ? exponential(z) : Real(0);
+      const Real e = bits.choose(v, i, exponential(z), Real(0));
       own.sum += e;
       each(v, i, e);
     }
@@ -142,20 +149,17 @@ struct ForwardRow {
     }
   }
 
-  __device__ __forceinline__ Real result(Real x, bool visible) const {
+  __device__ __forceinline__ Real result(Real x) const {
     const Real z = fma(x, scale, -maximum);
-    const Real y = C.log ? z - factor : exponential(z) * factor;
-    return visible ? y : nothing;
+    return C.log ? z - factor : exponential(z) * factor;
   }
 
   // From the exponential relative to the maximum of a part; `part` is what part_factor gives.
   __device__ __forceinline__ Real part_factor(Real part_maximum) const {
+    // Elements that are visible, and all -inf, have no softmax.
+    if (maximum == minus_infinity<Real>()) return __int_as_float(0x7fc00000);
     return weight(part_maximum, maximum) * factor;
   }
-  __device__ __forceinline__ Real result_of_part(Real e, Real part, bool visible) const {
-    return visible ? e * part : nothing;
-  }
-
   static __device__ __forceinline__ Real lse(const Statistics<Real>& whole) {
     // An infinite maximum is its own logsumexp.
     const bool infinite =
@@ -177,15 +181,14 @@ __device__ __forceinline__ typename Types::Real gradient_sum_of(
     for (int i = 0; i < Types::kVector; ++i) {
       const Real gradient = unpack<C.out, Real, Types::kVector>(dy[v], i);
       const Real part = C.log ? gradient : gradient * unpack<C.out, Real, Types::kVector>(y[v], i);
-      sum += bits.at(v, i) ? part : Real(0);
+      sum += bits.choose(v, i, part, Real(0));
     }
   return sum;
 }
 
 template <SoftmaxConfig C, class Real>
-__device__ __forceinline__ Real gradient(Real dy, Real y, Real sum, Real scale, bool visible) {
-  const Real dx = C.log ? fma(-exponential(y), sum, dy) : y * (dy - sum);
-  return visible ? dx * scale : Real(0);
+__device__ __forceinline__ Real gradient(Real dy, Real y, Real sum, Real scale) {
+  return (C.log ? fma(-exponential(y), sum, dy) : y * (dy - sum)) * scale;
 }
 
 }  // namespace perseid::cuda

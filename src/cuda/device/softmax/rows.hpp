@@ -59,68 +59,22 @@ constexpr int forward_words() {
   return C.held * (keeps_exponentials<C>() && size_of(C.in) == 2 ? C.vector() : 4);
 }
 
-// Reads or writes a thread's vectors of a row: without a question for each where all are whole.
-template <SoftmaxConfig C, class Whole, class Each>
-__device__ __forceinline__ void for_each_vector(const Row& row, int thread, int shift, int length,
-                                                const Whole& whole, const Each& each) {
-  constexpr int L = C.vector(), kBetween = C.row_threads() * L;
-  const int first = thread * L - shift;
-  if (row.vectors && first >= 0 && first + (C.held - 1) * kBetween + L <= length) {
-#pragma unroll
-    for (int v = 0; v < C.held; ++v) whole(v, first + v * kBetween);
-  } else {
-#pragma unroll
-    for (int v = 0; v < C.held; ++v) each(v, first + v * kBetween);
-  }
-}
-
-template <DType D, SoftmaxConfig C>
-__device__ __forceinline__ void load_row(const Row& row, int thread, int shift, int length,
-                                         const Word<D>& padding,
-                                         Vector<D, C.vector()> (&vectors)[C.held]) {
-  for_each_vector<C>(
-      row, thread, shift, length,
-      [&](int v, int first) { ptx::load(row.data + int64_t{first} * size_of(D), vectors[v]); },
-      [&](int v, int first) { vectors[v] = load<D, C.vector()>(row, first, length, padding); });
-}
-
-// make(v): the vector to be written.
-template <DType D, SoftmaxConfig C, class Make>
-__device__ __forceinline__ void store_row(const Row& row, int thread, int shift, int length,
-                                          const Make& make) {
-  Vector<D, C.vector()> vectors[C.held];
-#pragma unroll
-  for (int v = 0; v < C.held; ++v) vectors[v] = make(v);
-  for_each_vector<C>(
-      row, thread, shift, length,
-      [&](int v, int first) { ptx::store(row.data + int64_t{first} * size_of(D), vectors[v]); },
-      [&](int v, int first) { store<D, C.vector()>(row, first, length, vectors[v]); });
-}
-
 template <SoftmaxConfig C>
-__device__ __forceinline__ void load_bits(const RowSet& set, int thread, int length,
-                                          VisibleBits<C, C.held>& bits) {
-  if constexpr (C.masked) {
-    constexpr int L = C.vector();
-#pragma unroll
-    for (int v = 0; v < C.held; ++v) {
-      const int first = (v * C.row_threads() + thread) * L - set.shift;
-      bits.set(v, load_visible<L>(set.visible, first, length));
-    }
-  }
-}
+inline constexpr int kRowStep = C.row_threads() * C.vector();  // of two vectors of a thread
 
 // Blocks of a multiprocessor that the compiler shall make room for in its 65536 registers, where a
-// thread holds so many words.
+// thread holds so many words; `unpacks`: and computes twice with packed ones.
 template <SoftmaxConfig C>
-constexpr int blocks_at_once(int words) {
-  const int others = C.masked || C.doubles() ? 48 : 32;
+constexpr int blocks_at_once(int words, bool unpacks = false) {
+  const int others = C.masked || C.doubles() || unpacks ? 56 : 48;
   const int registers = max(64, (words + others + 7) / 8 * 8);
   return max(1, 65536 / (registers * C.threads()));
 }
 
 template <SoftmaxConfig C>
-__global__ void __launch_bounds__(C.threads(), blocks_at_once<C>(forward_words<C>()))
+__global__ void __launch_bounds__(C.threads(),
+                                  blocks_at_once<C>(forward_words<C>(),
+                                                    size_of(C.in) == 2 && !keeps_exponentials<C>()))
     softmax_rows_forward(const __grid_constant__ SoftmaxArguments arguments) {
   using Types = TypesOf<C>;
   using Real = typename Types::Real;
@@ -138,9 +92,11 @@ __global__ void __launch_bounds__(C.threads(), blocks_at_once<C>(forward_words<C
   const int length = present ? static_cast<int>(arguments.length) : 0;
   const RowSet set = find_row<C.in, C.out, C.out, false, C>(
       arguments, min(place.row, arguments.rows - 1), 0, length, C.capacity());
-  load_row<C.in, C>(set.first, place.thread, set.shift, length, padding_of<C.in>(arguments.scale),
-                    x);
-  load_bits<C>(set, place.thread, length, bits);
+  const int first = place.thread * L - set.shift;
+  load<C.in, L>(set.first, first, kRowStep<C>, length, padding_of<C.in>(arguments.scale), x);
+  if constexpr (C.masked)
+    load_visible<L, C.held>(set.visible, first, kRowStep<C>, length,
+                            [&](int v, uint32_t own) { bits.set(v, own); });
 
   constexpr bool kKeeps = keeps_exponentials<C>();
   Real kept[kKeeps ? C.held * L : 1];
@@ -153,18 +109,21 @@ __global__ void __launch_bounds__(C.threads(), blocks_at_once<C>(forward_words<C
   if (place.thread == 0 && present && arguments.lse.data != nullptr)
     static_cast<Real*>(arguments.lse.data)[set.lse] = row.lse(whole);
   const Real part = kKeeps ? row.part_factor(own.maximum) : Real(0);
-  store_row<C.out, C>(set.result, place.thread, set.shift, length, [&](int v) {
+  Vector<C.out, L> results[C.held];
+#pragma unroll
+  for (int v = 0; v < C.held; ++v) {
     Real y[L];
 #pragma unroll
     for (int i = 0; i < L; ++i) {
       if constexpr (kKeeps) {
-        y[i] = row.result_of_part(kept[v * L + i], part, bits.at(v, i));
+        y[i] = bits.choose(v, i, kept[v * L + i] * part, row.nothing);
       } else {
-        y[i] = row.result(unpack<C.in, Real, L>(x[v], i), bits.at(v, i));
+        y[i] = bits.choose(v, i, row.result(unpack<C.in, Real, L>(x[v], i)), row.nothing);
       }
     }
-    return pack<C.out>(y);
-  });
+    results[v] = pack<C.out>(y);
+  }
+  store<C.out, L>(set.result, first, kRowStep<C>, length, results);
 }
 
 template <SoftmaxConfig C>
@@ -184,20 +143,28 @@ __global__ void __launch_bounds__(C.threads(), blocks_at_once<C>(8 * C.held))
   const int length = place.row < arguments.rows ? static_cast<int>(arguments.length) : 0;
   const RowSet set = find_row<C.out, C.out, C.in, true, C>(
       arguments, min(place.row, arguments.rows - 1), 0, length, C.capacity());
-  load_row<C.out, C>(set.first, place.thread, set.shift, length, {}, dy);
-  load_row<C.out, C>(set.second, place.thread, set.shift, length, {}, y);
-  load_bits<C>(set, place.thread, length, bits);
+  const int first = place.thread * L - set.shift;
+  load<C.out, L>(set.first, first, kRowStep<C>, length, {}, dy);
+  load<C.out, L>(set.second, first, kRowStep<C>, length, {}, y);
+  if constexpr (C.masked)
+    load_visible<L, C.held>(set.visible, first, kRowStep<C>, length,
+                            [&](int v, uint32_t own) { bits.set(v, own); });
 
   const auto scale = static_cast<Real>(arguments.scale);
   const Real sum = reduction.sum(gradient_sum_of<C, C.held>(dy, y, bits));
-  store_row<C.in, C>(set.result, place.thread, set.shift, length, [&](int v) {
+  Vector<C.in, L> results[C.held];
+#pragma unroll
+  for (int v = 0; v < C.held; ++v) {
     Real dx[L];
 #pragma unroll
     for (int i = 0; i < L; ++i)
-      dx[i] = gradient<C>(unpack<C.out, Real, L>(dy[v], i), unpack<C.out, Real, L>(y[v], i), sum,
-                          scale, bits.at(v, i));
-    return pack<C.in>(dx);
-  });
+      dx[i] = bits.choose(v, i,
+                          gradient<C>(unpack<C.out, Real, L>(dy[v], i),
+                                      unpack<C.out, Real, L>(y[v], i), sum, scale),
+                          Real(0));
+    results[v] = pack<C.in>(dx);
+  }
+  store<C.in, L>(set.result, first, kRowStep<C>, length, results);
 }
 
 }  // namespace perseid::cuda

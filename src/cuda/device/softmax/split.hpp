@@ -60,12 +60,10 @@ __global__ void __launch_bounds__(C.threads(), 2)
   for_each_step<C>(set.shift, chunk.length, [&](int place) {
     typename Types::In x[C.held];
     VisibleBits<C, C.held> bits;
-#pragma unroll
-    for (int v = 0; v < C.held; ++v) {
-      const int first = place + v * kBetween<C>;
-      x[v] = load<C.in, L>(set.first, first, chunk.length, padding);
-      if constexpr (C.masked) bits.set(v, load_visible<L>(set.visible, first, chunk.length));
-    }
+    load<C.in, L>(set.first, place, kBetween<C>, chunk.length, padding, x);
+    if constexpr (C.masked)
+      load_visible<L, C.held>(set.visible, place, kBetween<C>, chunk.length,
+                              [&](int v, uint32_t own_bits) { bits.set(v, own_bits); });
     const auto next = statistics_of<C, C.held>(x, bits, static_cast<Real>(arguments.scale),
                                                [](int, int, Real) {});
     const Real maximum = maximum_of(own.maximum, next.maximum);
@@ -105,19 +103,20 @@ __global__ void __launch_bounds__(C.threads(), 2)
   for_each_step<C>(set.shift, chunk.length, [&](int place) {
     typename Types::In x[C.held];
     VisibleBits<C, C.held> bits;
-#pragma unroll
-    for (int v = 0; v < C.held; ++v) {
-      const int first = place + v * kBetween<C>;
-      x[v] = load<C.in, L>(set.first, first, chunk.length, padding);
-      if constexpr (C.masked) bits.set(v, load_visible<L>(set.visible, first, chunk.length));
-    }
+    load<C.in, L>(set.first, place, kBetween<C>, chunk.length, padding, x);
+    if constexpr (C.masked)
+      load_visible<L, C.held>(set.visible, place, kBetween<C>, chunk.length,
+                              [&](int v, uint32_t own_bits) { bits.set(v, own_bits); });
+    Vector<C.out, L> results[C.held];
 #pragma unroll
     for (int v = 0; v < C.held; ++v) {
       Real y[L];
 #pragma unroll
-      for (int i = 0; i < L; ++i) y[i] = row.result(unpack<C.in, Real, L>(x[v], i), bits.at(v, i));
-      store<C.out, L>(set.result, place + v * kBetween<C>, chunk.length, pack<C.out>(y));
+      for (int i = 0; i < L; ++i)
+        y[i] = bits.choose(v, i, row.result(unpack<C.in, Real, L>(x[v], i)), row.nothing);
+      results[v] = pack<C.out>(y);
     }
+    store<C.out, L>(set.result, place, kBetween<C>, chunk.length, results);
   });
 }
 
@@ -128,13 +127,12 @@ struct GradientStep {
   VisibleBits<C, C.held> bits;
 
   __device__ __forceinline__ GradientStep(const RowSet& set, int place, int length) {
-#pragma unroll
-    for (int v = 0; v < C.held; ++v) {
-      const int first = place + v * kBetween<C>;
-      dy[v] = load<C.out, C.vector()>(set.first, first, length, {});
-      y[v] = load<C.out, C.vector()>(set.second, first, length, {});
-      if constexpr (C.masked) bits.set(v, load_visible<C.vector()>(set.visible, first, length));
-    }
+    constexpr int L = C.vector();
+    load<C.out, L>(set.first, place, kBetween<C>, length, {}, dy);
+    load<C.out, L>(set.second, place, kBetween<C>, length, {}, y);
+    if constexpr (C.masked)
+      load_visible<L, C.held>(set.visible, place, kBetween<C>, length,
+                              [&](int v, uint32_t own) { bits.set(v, own); });
   }
 };
 
@@ -176,15 +174,19 @@ __global__ void __launch_bounds__(C.threads(), 2)
   const auto scale = static_cast<Real>(arguments.scale);
   for_each_step<C>(set.shift, chunk.length, [&](int place) {
     const GradientStep<C> step(set, place, chunk.length);
+    Vector<C.in, L> results[C.held];
 #pragma unroll
     for (int v = 0; v < C.held; ++v) {
       Real dx[L];
 #pragma unroll
       for (int i = 0; i < L; ++i)
-        dx[i] = gradient<C>(unpack<C.out, Real, L>(step.dy[v], i),
-                            unpack<C.out, Real, L>(step.y[v], i), sum, scale, step.bits.at(v, i));
-      store<C.in, L>(set.result, place + v * kBetween<C>, chunk.length, pack<C.in>(dx));
+        dx[i] = step.bits.choose(v, i,
+                                 gradient<C>(unpack<C.out, Real, L>(step.dy[v], i),
+                                             unpack<C.out, Real, L>(step.y[v], i), sum, scale),
+                                 Real(0));
+      results[v] = pack<C.in>(dx);
     }
+    store<C.in, L>(set.result, place, kBetween<C>, chunk.length, results);
   });
 }
 
