@@ -37,7 +37,7 @@ std::string speedup(const BenchRow& row, const std::vector<BenchRow>& rows) {
   for (const BenchRow& other : rows) {
     if (other.threads == 1 && other.direction == row.direction && other.outcome.ok() &&
         harness::to_flags(other.problem) == harness::to_flags(alone))
-      return fmt::format("{:.2f}x", other.timing.least / row.timing.least);
+      return fmt::format("{:.2f}x", other.timing.time / row.timing.time);
   }
   return "";
 }
@@ -56,7 +56,7 @@ void print_rows(const std::vector<BenchRow>& rows) {
     if (row.outcome.ok()) {
       const char* unit = row.memory_bound ? "GB/s" : "GFLOP/s";
       cells.insert(cells.end(),
-                   {row.implementation, time_text(row.timing.least),
+                   {row.implementation, time_text(row.timing.time),
                     fmt::format("{:.1f} {}", row.rate / 1e9, unit),
                     fmt::format("{} {:.1f}", row.ceiling_name, row.ceiling / 1e9),
                     fmt::format("{:.2f}", row.fraction()),

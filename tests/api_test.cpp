@@ -65,7 +65,7 @@ TEST(ContextTest, TellsFacts) {
   const std::string facts = json;
   for (const char* part :
        {"\"version\": \"0.1.0\"", "\"workers\": 3", "\"isa\": \"", "\"isas\": [", "\"caches\": [",
-        "\"PERSEID_CPU_ISA\": ", "\"PERSEID_FORCE_IMPL\": null", "\"PERSEID_CACHE_DIR\": "})
+        "\"PERSEID_CPU_ISA\": ", "\"PERSEID_FORCE_IMPL\": null", "\"PERSEID_NUM_THREADS\": "})
     EXPECT_NE(facts.find(part), std::string::npos) << part << " is not in " << facts;
   EXPECT_EQ(std::count(facts.begin(), facts.end(), '{'),
             std::count(facts.begin(), facts.end(), '}'));

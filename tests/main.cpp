@@ -3,10 +3,15 @@
 // The main function of every test program. Where PERSEID_CPU_ISA forces an instruction set that the
 // machine lacks, the program says so and is counted as skipped. The question is put to the machine,
 // not to the library: a library that loses a table fails its tests instead of skipping them.
+//
+// testing::TempDir() is a folder of this run alone, since the same program may run several times at
+// once.
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <cstdio>
-#include <cstdlib>
+#include <filesystem>
+#include <string>
 #include <string_view>
 
 namespace {
@@ -26,14 +31,35 @@ bool machine_lacks([[maybe_unused]] std::string_view isa) {
   return false;
 }
 
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    if (mkdtemp(path_.data()) == nullptr) {
+      std::perror("cannot make a temporary folder");
+      std::exit(1);
+    }
+    setenv("TEST_TMPDIR", path_.c_str(), 1);
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+ private:
+  std::string path_ = testing::TempDir() + "perseid_test_XXXXXX";
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  const char* isa = std::getenv("PERSEID_CPU_ISA");
+  const char* isa = getenv("PERSEID_CPU_ISA");
   if (isa != nullptr && machine_lacks(isa)) {
     std::printf("skipped: this machine lacks %s\n", isa);
     return kSkipped;
   }
+  const TemporaryFolder folder;
   return RUN_ALL_TESTS();
 }

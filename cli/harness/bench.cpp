@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "harness/check.hpp"
@@ -12,8 +13,9 @@
 namespace perseid::harness {
 namespace {
 
-// The ceiling is measured before, after and between as many rounds of executions.
-constexpr int kRounds = 4;
+// Rounds that the measured time is cut into. A ceiling of memory takes longer to measure.
+constexpr int kComputeRounds = 9;
+constexpr int kMemoryRounds = 5;
 // What the reference gets to do, in multiply-adds: about a second.
 constexpr double kReferenceWork = 2e8;
 
@@ -58,27 +60,50 @@ Bound bound_of(const Context& context, const Problem& problem, double flops, dou
   return bytes / measure(context, read) > flops / measure(context, compute) ? read : compute;
 }
 
+// Rounds of executions with the ceiling measured between them. Each round is held to the better of
+// its two neighbours, and the row is the round of the median fraction: what else the machine does
+// slows both alike, and one lucky or unlucky moment of either decides nothing.
 void time_row(const Context& context, const Call& call, const Bound& bound,
               const BenchOptions& options, BenchRow& row) {
+  struct Round {
+    double least, ceiling;
+    double fraction(double work) const { return work / least / ceiling; }
+  };
+  std::vector<Round> rounds;
   std::vector<double> times;
   row.outcome = outcome_of(call.execute());  // warms up
-  row.ceiling = measure(context, bound);
-  for (int round = 0; round < kRounds && row.outcome.ok(); ++round) {
-    const double end = now() + options.seconds / kRounds;
+  const double pace = options.seconds / (bound.memory ? kMemoryRounds : kComputeRounds);
+  const double end = now() + 3 * options.seconds;  // of the ceilings too
+  double spent = 0, before = measure(context, bound);
+  while (row.outcome.ok() && (rounds.empty() || (spent < options.seconds && now() < end))) {
+    Round round{std::numeric_limits<double>::infinity(), before};
+    const double first = now();
+    double last = first;
     do {
-      const double start = now();
+      const double start = last;
       const perseid_status status = call.execute();
-      times.push_back(now() - start);
+      last = now();
+      times.push_back(last - start);
+      round.least = std::min(round.least, times.back());
       if (status != PERSEID_OK) row.outcome = outcome_of(status);
-    } while (row.outcome.ok() && now() < end);
-    row.ceiling = std::max(row.ceiling, measure(context, bound));
+    } while (row.outcome.ok() && last < first + pace);
+    spent += last - first;
+    before = measure(context, bound);
+    round.ceiling = std::max(round.ceiling, before);
+    rounds.push_back(round);
   }
   if (!row.outcome.ok()) return;
   std::sort(times.begin(), times.end());
-  row.timing = {times[times.size() / 2], times.front(), static_cast<int64_t>(times.size())};
+  std::sort(rounds.begin(), rounds.end(), [&](const Round& a, const Round& b) {
+    return a.fraction(bound.work) < b.fraction(bound.work);
+  });
+  const Round& median = rounds[rounds.size() / 2];
+  row.timing = {median.least, times[times.size() / 2], times.front(),
+                static_cast<int64_t>(times.size())};
   row.memory_bound = bound.memory;
+  row.rate = bound.work / median.least;
   row.ceiling_name = bound.name;
-  row.rate = bound.work / row.timing.least;
+  row.ceiling = median.ceiling;
 }
 
 // Multiply-adds of the reference, both directions.
@@ -211,7 +236,8 @@ nlohmann::json to_json(const BenchRow& row) {
     object["sentence"] = row.outcome.sentence;
     return object;
   }
-  object["seconds"] = {{"least", row.timing.least},
+  object["seconds"] = {{"time", row.timing.time},
+                       {"least", row.timing.least},
                        {"median", row.timing.median},
                        {"repetitions", row.timing.repetitions}};
   object["rate"] = row.rate;

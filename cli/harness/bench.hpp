@@ -14,12 +14,13 @@
 namespace perseid::harness {
 
 struct BenchOptions {
-  double seconds = 1.0;  // of measured time for each direction, at least three executions
+  double seconds = 1.0;  // of measured time for each direction
   bool error = true;     // compare with the float64 reference
 };
 
 struct Timing {
-  double median = 0, least = 0;  // seconds
+  double time = 0;               // seconds; the least of the round that stands for the row
+  double median = 0, least = 0;  // of all executions
   int64_t repetitions = 0;
 };
 
@@ -31,9 +32,9 @@ struct BenchRow {
   Outcome outcome;  // where it failed, the rest is empty
   Timing timing;
   bool memory_bound = false;  // rates in bytes, not FLOPs
-  double rate = 0;            // per second, by the least time
+  double rate = 0;            // per second
   const char* ceiling_name = "";
-  double ceiling = 0;  // the best of its measurements
+  double ceiling = 0;  // measured beside that round
   double fraction() const { return ceiling > 0 ? rate / ceiling : 0; }
   std::optional<double> error;  // against float64
   Problem error_problem;        // of which the error is: the same, or a smaller one

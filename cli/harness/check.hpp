@@ -5,12 +5,14 @@
 // The tolerance rule: for each output, the largest error against float64 is at most
 //   2 * the largest error of the same formula computed naively in the low precision (naive.hpp)
 //   + 2 * max |(ref + 0.3 - 0.3) - ref|, evaluated in the output's type.
-// The naive error is a maximum over the output's elements, and says little where those are few (a
-// single element may be right by luck) or where the naive formula runs in float64 like the
-// reference. There the limit is not below what a few units of roundoff amount to in the sums at
-// hand (Estimate::magnitude).
+// The limit is never below what a few roundings of the accumulation type amount to in the sums at
+// hand (Estimate::magnitude): sums taken in another order differ by as much even where the naive
+// formula happens to be exact. And the naive error is a maximum over the output's elements, which
+// says little where those are few (a single element may be right by luck): there, roundings of the
+// element type count in the same way.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -63,10 +65,23 @@ class Checker {
   std::vector<CheckResult> check_all(const Problem& problem) const;
 
  private:
-  void execute(const Problem& problem, perseid_plan_t plan, CheckResult& result) const;
+  // What float64 says, and how far from it a result may be.
+  struct Expected {
+    struct Output {
+      std::vector<double> reference;
+      double limit = 0;
+    };
+    Outcome outcome;
+    std::map<std::string, Output, std::less<>> outputs;
+  };
+  Expected expect(const Problem& problem) const;
+  // `expected` is filled when it is first needed.
+  CheckResult check(const Problem& problem, std::optional<Expected>& expected) const;
+  void execute(const Problem& problem, perseid_plan_t plan, std::optional<Expected>& expected,
+               CheckResult& result) const;
   void check_mask(const Problem& problem, const Operands& operands, CheckResult& result) const;
   void compare(const Problem& problem, const Operands& operands, const Operands& again,
-               Operands& exact, CheckResult& result) const;
+               const Expected& expected, CheckResult& result) const;
 
   const Context& context_;
   const Context& other_;

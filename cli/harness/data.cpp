@@ -234,6 +234,10 @@ Array::Array(DType dtype, const Shape& shape, Strides kind, int64_t misalign, ui
     view.byte_offset = kGuardBytes / 2;
   }
   tensor_ = Tensor(view);
+  if (dense_) {
+    std::fill_n(bytes_.begin() + front_, span_, kUnwritten);
+    return;
+  }
   for_each_element(tensor_, [&](std::byte* to) {
     std::memset(to, static_cast<int>(kUnwritten), static_cast<size_t>(size));
   });

@@ -272,6 +272,9 @@ void spoil_call(Dice& dice, Problem& p) {
   if (kind == "overlap" && (!spec.output || elements_of(spec.shape) < 2)) kind = "dtype";
   // Without its first dimension a single matrix is still one.
   if (kind == "dims" && p.op == Op::kMatmul) kind = "shape";
+  // A mask broadcasts: it may have fewer dimensions, or one that happens to fit.
+  if ((kind == "dims" || kind == "shape") && std::string_view(spec.name) == "visible")
+    kind = "dtype";
   if (p.op == Op::kDropoutMask && (kind == "shape" || kind == "dims")) kind = "dtype";
   p.fault = kind + ":" + spec.name;
 }

@@ -138,8 +138,9 @@ Outcome make_plan(const Context& context, const Problem& problem, PlanHandle& pl
 std::vector<std::string> implementations_of(perseid_plan_t plan) {
   const char* text = nullptr;
   detail::check(perseid_plan_explain_json(plan, &text));
+  const nlohmann::json explained = nlohmann::json::parse(text);
   std::vector<std::string> names;
-  for (const auto& entry : nlohmann::json::parse(text).at("implementations")) {
+  for (const auto& entry : explained.at("implementations")) {
     if (entry.at("verdict") != "refused") names.push_back(entry.at("name").get<std::string>());
   }
   return names;

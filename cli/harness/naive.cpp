@@ -25,6 +25,7 @@ class NaiveSoftmax {
     for (size_t i = 0; i < dim; ++i) outer_ *= problem.shape[i];
     for (size_t i = dim + 1; i < problem.shape.size(); ++i) inner_ *= problem.shape[i];
     scale_ = problem.scale == 0 ? 1 : problem.scale;
+    reach_unit_ = unit_roundoff(accumulation_type(working_)) / unit_roundoff(working_);
     input_ = inputs.find("input")->values();
     if (problem.backward) grad_ = inputs.find("grad_output")->values();
     if (const Array* visible = inputs.find("visible")) {
@@ -68,7 +69,7 @@ class NaiveSoftmax {
       any = true;
       largest = std::max(largest, rounded(static_cast<A>(input_[at(j)] * scale_)));
       if (std::isfinite(input_[at(j)]))
-        reach_ = std::max(reach_, std::fabs(input_[at(j)] * scale_));
+        reach_ = std::max(reach_, reach_unit_ * std::fabs(input_[at(j)] * scale_));
     }
     A sum = 0;
     for (int64_t j = 0; j < length_; ++j) {
@@ -123,7 +124,8 @@ class NaiveSoftmax {
   DType working_;
   int64_t outer_ = 1, length_ = 0, inner_ = 1, first_ = 0;
   double scale_ = 1;
-  double reach_ = 0;  // the largest score
+  double reach_unit_ = 1;
+  double reach_ = 0;  // the largest score, in units of reach_unit_
   std::vector<double> input_, grad_, visible_;
   Estimates results_;
 };
@@ -179,6 +181,8 @@ DType working_type(const Problem& problem) {
   if (in == f64 || out == f64) return f64;
   return in == f32 ? f32 : out;
 }
+
+DType accumulation_type(DType working) { return working == f64 ? f64 : f32; }
 
 Estimates naive(const Problem& problem, const Operands& inputs, const std::vector<double>& keep) {
   const bool in_f64 = working_type(problem) == f64;

@@ -16,7 +16,8 @@ namespace perseid::harness {
 struct Estimate {
   std::vector<double> value;  // row-major, rounded to the operand's type
   // The largest sum, over the elements, of the absolute values that an element is summed from: what
-  // one unit of roundoff in each of them can amount to.
+  // one unit of roundoff of the working type in each of them can amount to. Scores, which are as
+  // large as their exponentials are sensitive, count with a unit of the accumulation type.
   double magnitude = 0;
 };
 using Estimates = std::map<std::string, Estimate, std::less<>>;
@@ -25,7 +26,8 @@ using Estimates = std::map<std::string, Estimate, std::less<>>;
 // [batch, heads, q_len, kv_len], empty without dropout.
 Estimates naive(const Problem& problem, const Operands& inputs, const std::vector<double>& keep);
 
-// The type that intermediate arrays have in the naive formula.
+// The type that intermediate arrays have in the naive formula, and that of sums over it.
 DType working_type(const Problem& problem);
+DType accumulation_type(DType working);
 
 }  // namespace perseid::harness

@@ -22,6 +22,8 @@ class NaiveAttention {
     visible_shape_ = in_four_dims(p_.visible);
     const double kept = std::floor(256 * (1 - p_.dropout) + 0.5);
     rescale_ = 256 / std::clamp(kept, 1.0, 256.0);
+    const DType working = working_type(p_);
+    reach_unit_ = unit_roundoff(accumulation_type(working)) / unit_roundoff(working);
     for (const OperandSpec& spec : operands_of(p_)) {
       if (spec.output) {
         Sum& sum = *sum_of(spec.name);
@@ -144,12 +146,12 @@ class NaiveAttention {
           dot += static_cast<A>(product);
           absolute += std::fabs(product);
         }
-        absolute *= std::fabs(scale_);
+        absolute *= std::fabs(scale_) * reach_unit_;
         A each = rounded(static_cast<A>(scale_) * dot);
         if (!p_.bias.empty()) {
           const double added = bias_[static_cast<size_t>(broadcast_index(bias_shape_, b, h, i, j))];
           each = rounded(each + static_cast<A>(added));
-          if (std::isfinite(added)) absolute += std::fabs(added);
+          if (std::isfinite(added)) absolute += reach_unit_ * std::fabs(added);
         }
         scores[static_cast<size_t>(j)] = each;
         largest = std::max(largest, each);
@@ -178,7 +180,8 @@ class NaiveAttention {
     }
   }
 
-  // One row of queries at a time: dP, then dS, then what they add to every gradient.
+  // One row of queries at a time: dP, then dS, then what they add to every gradient. The sum of
+  // P dP is that of out dout, with the rounded out that the caller hands to backward.
   void backward(int64_t b, int64_t h) {
     for (int64_t i = 0; i < span_.q_len; ++i) {
       std::vector<A> grad_probability(static_cast<size_t>(span_.kv_len));
@@ -199,8 +202,11 @@ class NaiveAttention {
         const double keep = kept(b, h, i, j);
         grad_probability[index] = rounded(dot * static_cast<A>(keep));
         bound[index] = absolute * keep;
-        delta += probability_[score(i, j)] * grad_probability[index];
         delta_bound += probability_[score(i, j)] * bound[index];
+      }
+      for (int64_t d = 0; d < p_.value_size(); ++d) {
+        const size_t index = out_at(b, h, i) + static_cast<size_t>(d);
+        delta += rounded(out_.value[index]) * static_cast<A>(grad_out_[index]);
       }
       const double grad_lse = p_.grad_lse ? grad_lse_[lse_at(b, h, i)] : 0;
       for (int64_t j = 0; j < span_.kv_len; ++j) {
@@ -241,7 +247,7 @@ class NaiveAttention {
   const Problem& p_;
   const std::vector<double>& keep_;
   Shape bias_shape_, visible_shape_;
-  double scale_ = 1, rescale_ = 1;
+  double scale_ = 1, rescale_ = 1, reach_unit_ = 1;
   Span span_{};
   std::vector<A> probability_;
   std::vector<double> magnitude_;  // of the probabilities; 0: not visible, or underflown

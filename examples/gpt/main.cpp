@@ -4,6 +4,8 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <string_view>
 
 #include "options.hpp"
 #include "problems.hpp"
@@ -25,6 +27,14 @@ void on_signal(int number) {
   std::signal(number, SIG_DFL);
 }
 
+// The value of a key in the context's facts.
+std::string_view fact(std::string_view facts, std::string_view key) {
+  const size_t name = facts.find("\"" + std::string(key) + "\"");
+  if (name == facts.npos) return "";
+  const size_t begin = facts.find_first_not_of(": \"", name + key.size() + 2);
+  return facts.substr(begin, facts.find_first_of(",}\"\n", begin) - begin);
+}
+
 void introduce(const Options& options, const Machine& machine, const Data& data) {
   const Config& model = options.recipe.model;
   std::printf("text   %lld bytes, the last tenth for validation\n",
@@ -33,9 +43,10 @@ void introduce(const Options& options, const Machine& machine, const Data& data)
               static_cast<double>(Cut(model).size) * 1e-6, static_cast<long long>(model.layers),
               static_cast<long long>(model.width), static_cast<long long>(model.heads),
               static_cast<long long>(model.context));
-  std::printf("run    %s on %d threads, %lld sequences a step, seed %llu\n", options.dtype.c_str(),
-              machine.threads.workers(), static_cast<long long>(model.batch),
-              static_cast<unsigned long long>(options.recipe.seed));
+  std::printf(
+      "run    %s on %d threads (%s), %lld sequences a step, seed %llu\n", options.dtype.c_str(),
+      machine.threads.workers(), std::string(fact(machine.context.facts(), "isa")).c_str(),
+      static_cast<long long>(model.batch), static_cast<unsigned long long>(options.recipe.seed));
   std::fflush(stdout);
 }
 
@@ -55,11 +66,10 @@ bool run_steps(Trainer<T>& trainer, const Options& options) {
 }
 
 template <class T>
-int run(const Options& options) {
+int run(Machine& machine, const Options& options) {
   const Config& config = options.recipe.model;
   const Data data(read_text(options.text.empty() ? PERSEID_SOURCE_DIR : options.text),
                   config.context);
-  Machine machine(options.threads);
   Trainer<T> trainer(machine, options.recipe, data);
   if (!options.resume.empty()) trainer.load(options.resume);
   if (!options.problems_out.empty()) write_problems(options.problems_out, config, options.dtype);
@@ -95,13 +105,17 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   try {
     int exit_code = 0;
-    const auto options = parse_options(argc, argv, exit_code);
+    auto options = parse_options(argc, argv, exit_code);
     if (!options) return exit_code;
+    Machine machine(options->threads);
+    if (options->dtype == "auto") {
+      options->dtype = fact(machine.context.facts(), "bf16_dot") == "true" ? "bf16" : "f32";
+    }
     std::signal(SIGINT, on_signal);
     std::signal(SIGTERM, on_signal);
-    if (options->dtype == "bf16") return run<BFloat16>(*options);
-    if (options->dtype == "f64") return run<double>(*options);
-    return run<float>(*options);
+    if (options->dtype == "bf16") return run<BFloat16>(machine, *options);
+    if (options->dtype == "f64") return run<double>(machine, *options);
+    return run<float>(machine, *options);
   } catch (const perseid::Error& error) {
     std::fprintf(stderr, "perseid-gpt: %s\n", error.what());
     return error.status() == PERSEID_UNSUPPORTED ? 3 : 2;

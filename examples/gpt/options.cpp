@@ -25,6 +25,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
       ->check(CLI::Range(1.0, 1e9))
       ->excludes(steps);
   app.add_option("--threads", options.threads, "threads (0: one for each CPU)")
+      ->envname("PERSEID_NUM_THREADS")
       ->check(CLI::Range(0, 4096));
   app.add_option("--device", device, "cpu")->check(CLI::IsMember({"cpu"}));
   app.add_option("--checkpoint", options.checkpoint,
@@ -44,8 +45,9 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
 
   const auto fixed = [&](CLI::Option* option) { option->capture_default_str()->excludes(resume); };
   fixed(app.add_option("--seed", recipe.seed, "of all random numbers"));
-  fixed(app.add_option("--dtype", options.dtype, "f32, bf16 or f64")
-            ->check(CLI::IsMember({"f32", "bf16", "f64"})));
+  fixed(app.add_option("--dtype", options.dtype,
+                       "f32, bf16, f64; auto: bf16 where the CPU multiplies it, else f32")
+            ->check(CLI::IsMember({"auto", "f32", "bf16", "f64"})));
   fixed(app.add_option("--layers", recipe.model.layers, "layers"));
   fixed(app.add_option("--width", recipe.model.width, "width of the residual stream"));
   fixed(app.add_option("--heads", recipe.model.heads, "attention heads"));

@@ -13,8 +13,8 @@ namespace gpt {
 struct Options {
   std::string text;  // empty: the repository's own
   Recipe recipe;
-  std::string dtype = "f32";
-  double seconds = 60;  // where neither the command line nor a checkpoint fixes the steps
+  std::string dtype = "auto";  // bf16 where the machine multiplies it directly, else f32
+  double seconds = 60;         // where neither the command line nor a checkpoint fixes the steps
   int32_t threads = 0;
   std::string checkpoint;  // written at the end; on Ctrl-C always, to kInterrupted if empty
   std::string resume;

@@ -37,7 +37,7 @@ Cut::Cut(const Config& config) {
   };
   const int64_t width = config.width;
   const double spread = 1 / std::sqrt(static_cast<double>(width));
-  embedding = take("embedding", kVocabulary, width, spread);
+  embedding = take("embedding", kVocabulary, width, 0.3);
   for (int64_t i = 0; i < config.layers; ++i) {
     const std::string prefix = "layer" + std::to_string(i) + ".";
     LayerMatrices layer;

@@ -22,7 +22,7 @@ struct Config {
   int64_t width = 256;
   int64_t heads = 4;
   int64_t context = 128;
-  int64_t batch = 8;   // sequences in a training step
+  int64_t batch = 4;   // sequences in a training step
   double dropout = 0;  // of attention, while training
 
   int64_t head_dim() const { return width / heads; }

@@ -18,7 +18,7 @@ namespace gpt {
 // What decides a run. Random numbers come from (seed, step), so they need no state.
 struct Recipe {
   Config model;
-  double learning_rate = 4e-3;
+  double learning_rate = 1e-3;
   int64_t warm_up = 40;
   int64_t steps = 0;  // of the whole run; 0: not known yet
   uint64_t seed = 1;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kVariables[] = {
     "PERSEID_CPU_ISA",   "PERSEID_FORCE_IMPL", "PERSEID_NUM_THREADS", "PERSEID_DISABLE_CUDA",
-    "PERSEID_CACHE_DIR", "PERSEID_NVRTC",      "PERSEID_PACK",        "PERSEID_LOG"};
+    "PERSEID_CACHE_DIR", "PERSEID_NVRTC",      "PERSEID_PACK"};
 
 std::string value_of(const Device& device, std::string_view name) {
   for (const Variable& variable : device.environment)

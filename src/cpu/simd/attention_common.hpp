@@ -58,9 +58,10 @@ struct ScoreModifier {
   int64_t batch, head;
   Scalar scale;  // problem.scale * log2(e)
 
-  // Whether rows [row, row + rows) see all keys [key, key_end) with nothing but the scale to apply.
+  // Whether rows [row, row + rows) see all keys [key, key_end) with nothing but the scale to apply,
+  // and that keeps their order: the largest raw product is the largest score.
   bool plain(int64_t row, int64_t rows, int64_t key, int64_t key_end) const {
-    if (bias.present() || visible.present()) return false;
+    if (bias.present() || visible.present() || scale < 0) return false;
     return visible_keys(problem, row, sequence.q_len, sequence.kv_len).end >= key_end &&
            visible_keys(problem, row + rows - 1, sequence.q_len, sequence.kv_len).begin <= key;
   }

@@ -11,6 +11,9 @@
 //   phase 2   every query row merges its chunks in order: out = sum_c exp2(m_c - m) O_c / sum_c
 //   exp2(m_c - m) l_c
 //
+// Where the heads of a key lie side by side in memory, a task takes them all, key by key: then it
+// reads one long stretch, which the processor fetches ahead, and not a piece of every page.
+//
 // Chunks depend on the problem alone, so results are the same for any number of threads.
 //
 // Algorithm: Flash-Decoding (Dao, Haziza, Massa, Sizov, 2023).
@@ -27,8 +30,10 @@ class AttentionDecodeKernel {
 
   static constexpr int64_t kChunk = 512;
   static constexpr int64_t kBlock = 64;
-  // Rows of a block whose memory is asked for ahead of its use.
-  static constexpr int64_t kAhead = 4;
+  static constexpr int64_t kTogether = 4;  // keys whose values are added at once
+  // Bytes of keys that are asked for ahead of their use: more than what can be under way. Values
+  // are asked for while the scores of their keys are computed, so that both streams flow at once.
+  static constexpr int64_t kAheadBytes = 8192;
 
   // What one chunk found out about one row.
   struct Partial {
@@ -36,10 +41,34 @@ class AttentionDecodeKernel {
     Scalar* sum;
     Scalar* out;  // [value_columns]
   };
+  // Sparse: some keys of the block have weight 0, and then a masked value may hold NaN.
+  enum class Weights : uint8_t { kDense, kSparse, kAbsent };
   struct Scratch {
-    Scalar* query;  // [rows, head_columns]
-    Scalar* score;  // [rows, kBlock]
-    uint8_t* keep;  // [rows of a dropout tile, kBlock]
+    Scalar* query;     // [kv_heads, rows, head_columns]
+    Scalar* score;     // [kv_heads, rows, kBlock]
+    Weights* weights;  // [kv_heads, rows], of the block
+    uint8_t* keep;     // [rows of a dropout tile, kBlock]
+  };
+  // What a task works on: keys [key, key + keys) of a chunk, for some kv heads.
+  struct Place {
+    int64_t batch, head, heads, chunk, key, keys;
+  };
+
+  // Rows of keys or of values, for several heads, and how they are asked for ahead of their use.
+  struct Stream {
+    Strided<T> rows;
+    int64_t head, heads, dim;
+
+    int64_t ahead() const {
+      const int64_t bytes = heads * dim * static_cast<int64_t>(sizeof(T));
+      return clamp(kAheadBytes / max(bytes, int64_t{1}), int64_t{1}, kBlock / 2);
+    }
+    void fetch(int64_t row) const {
+      constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+      for (int64_t h = 0; h < heads; ++h)
+        for (int64_t d = 0; d < dim; d += kLine)
+          __builtin_prefetch(rows.data + row * rows.row + h * head + d * rows.column);
+    }
   };
 
  public:
@@ -64,12 +93,12 @@ class AttentionDecodeKernel {
   size_t bytes() const { return bytes_; }
 
   void run(const AttentionForward& arguments, Executor& executor) const {
-    for_each_task(executor, problem_.batch * problem_.kv_heads * chunks_,
-                  [&](int64_t task, int32_t worker) {
-                    const int64_t head = task / chunks_;
-                    attend(arguments, head / problem_.kv_heads, head % problem_.kv_heads,
-                           task % chunks_, worker);
-                  });
+    const int64_t heads = heads_of_task(arguments);
+    const int64_t teams = problem_.kv_heads / heads;
+    for_each_task(executor, problem_.batch * teams * chunks_, [&](int64_t task, int32_t worker) {
+      const int64_t team = task / chunks_;
+      attend(arguments, {team / teams, team % teams * heads, heads, task % chunks_, 0, 0}, worker);
+    });
     for_each_task(executor, problem_.batch * problem_.kv_heads, [&](int64_t task, int32_t) {
       for (int64_t r = 0; r < rows_; ++r)
         merge(arguments, task / problem_.kv_heads, task % problem_.kv_heads, r);
@@ -79,12 +108,22 @@ class AttentionDecodeKernel {
  private:
   Scratch take_scratch(Arena& arena) const {
     Scratch scratch;
-    scratch.query = arena.take<Scalar>(rows_ * head_columns_);
-    scratch.score = arena.take<Scalar>(rows_ * kBlock);
+    const int64_t rows = problem_.kv_heads * rows_;
+    scratch.query = arena.take<Scalar>(rows * head_columns_);
+    scratch.score = arena.take<Scalar>(rows * kBlock);
+    scratch.weights = arena.take<Weights>(rows);
     scratch.keep = problem_.dropout > 0
                        ? arena.take<uint8_t>(round_up(problem_.q_len, kDropoutTileRows) * kBlock)
                        : nullptr;
     return scratch;
+  }
+
+  // All kv heads of a key, if they are neighbours in memory; else one.
+  int64_t heads_of_task(const AttentionForward& arguments) const {
+    const int64_t* stride = arguments.key.stride + (problem_.ragged ? 0 : 1);
+    return stride[0] == problem_.head_dim && stride[1] == problem_.kv_heads * problem_.head_dim
+               ? problem_.kv_heads
+               : 1;
   }
 
   Partial partial(int64_t batch, int64_t kv_head, int64_t chunk, int64_t r) const {
@@ -98,76 +137,90 @@ class AttentionDecodeKernel {
   }
   int64_t query_of(int64_t r) const { return r % problem_.q_len; }
 
-  void attend(const AttentionForward& arguments, int64_t batch, int64_t kv_head, int64_t chunk,
-              int32_t worker) const {
-    const Sequence sequence = sequence_of(problem_, arguments, batch);
+  void attend(const AttentionForward& arguments, Place at, int32_t worker) const {
+    const Sequence sequence = sequence_of(problem_, arguments, at.batch);
     Arena arena(workspace_ + scratch_begin_ + static_cast<size_t>(worker) * scratch_bytes_);
     const Scratch scratch = take_scratch(arena);
-    for (int64_t r = 0; r < rows_; ++r) {
-      const Partial part = partial(batch, kv_head, chunk, r);
+    for (int64_t i = 0; i < at.heads * rows_; ++i) {
+      const int64_t kv_head = at.head + i / rows_, r = i % rows_;
+      const Partial part = partial(at.batch, kv_head, at.chunk, r);
       *part.max = -kInfinity;
       *part.sum = 0;
       for (int64_t d = 0; d < value_columns_; d += V::kLanes) V::store(part.out + d, V::zero());
       if (query_of(r) >= sequence.q_len) continue;
-      const Strided<T> query = head_view<T>(arguments.query, problem_.ragged, batch,
+      const Strided<T> query = head_view<T>(arguments.query, problem_.ragged, at.batch,
                                             head_of(kv_head, r), sequence.q_begin + query_of(r));
-      Scalar* row = scratch.query + r * head_columns_;
+      Scalar* row = scratch.query + i * head_columns_;
       read_row<V>(query.data, query.column, problem_.head_dim, row);
       for (int64_t d = problem_.head_dim; d < head_columns_; ++d) row[d] = 0;
     }
-    const int64_t end = min((chunk + 1) * kChunk, sequence.kv_len);
-    for (int64_t key = chunk * kChunk; key < end; key += kBlock)
-      visit(arguments, sequence, scratch, {batch, kv_head, chunk, key, min(kBlock, end - key)});
-  }
-
-  struct Place {
-    int64_t batch, kv_head, chunk, key, keys;
-  };
-
-  void visit(const AttentionForward& arguments, const Sequence& sequence, const Scratch& scratch,
-             const Place& at) const {
     if (sequence.q_len == 0) return;
     const int64_t first = visible_keys(problem_, 0, sequence.q_len, sequence.kv_len).begin;
     const int64_t last =
         visible_keys(problem_, sequence.q_len - 1, sequence.q_len, sequence.kv_len).end;
-    if (at.key + at.keys <= first || at.key >= last) return;
-    const Strided<T> key = head_view<T>(arguments.key, problem_.ragged, at.batch, at.kv_head,
-                                        sequence.kv_begin + at.key);
-    const Strided<T> value = head_view<T>(arguments.value, problem_.ragged, at.batch, at.kv_head,
-                                          sequence.kv_begin + at.key);
-    for (int64_t j = 0; j < at.keys; ++j) {
-      prefetch(key, j + kAhead, at.keys, problem_.head_dim);
-      prefetch(value, j, at.keys, problem_.value_dim);
-      for (int64_t r = 0; r < rows_; ++r)
-        scratch.score[r * kBlock + j] =
-            dot(scratch.query + r * head_columns_, key.data + j * key.row, key.column);
-    }
-    for (int64_t r = 0; r < rows_; ++r) {
-      if (query_of(r) >= sequence.q_len) continue;
-      const int64_t head = head_of(at.kv_head, r);
-      const ScoreModifier<V> modifier{problem_,
-                                      sequence,
-                                      arguments.bias,
-                                      arguments.visible,
-                                      at.batch,
-                                      head,
-                                      static_cast<Scalar>(problem_.scale * kLog2E)};
-      Scalar* score = scratch.score + r * kBlock;
-      for (int64_t j = at.keys; j < kBlock; ++j) score[j] = 0;
-      const bool plain = modifier.plain(query_of(r), 1, at.key, at.key + kBlock);
-      if (!plain) modifier.apply(query_of(r), at.key, kBlock, score);
-      const Partial part = partial(at.batch, at.kv_head, at.chunk, r);
-      online_softmax(score, plain ? modifier.scale : Scalar{1}, part);
-      if (scratch.keep != nullptr) drop(arguments.dropout, at, head, query_of(r), scratch);
-      add_values(score, value, at.keys, !plain || scratch.keep != nullptr, part.out);
+    const int64_t end = min((at.chunk + 1) * kChunk, sequence.kv_len);
+    for (at.key = at.chunk * kChunk; at.key < end; at.key += kBlock) {
+      at.keys = min(kBlock, end - at.key);
+      if (at.key + at.keys > first && at.key < last) visit(arguments, sequence, scratch, at);
     }
   }
 
-  static PERSEID_INLINE void prefetch(Strided<T> x, int64_t row, int64_t rows, int64_t dim) {
-    if (row >= rows) return;
-    constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
-    for (int64_t d = 0; d < dim; d += kLine)
-      __builtin_prefetch(x.data + row * x.row + d * x.column);
+  void visit(const AttentionForward& arguments, const Sequence& sequence, const Scratch& scratch,
+             const Place& at) const {
+    const bool ragged = problem_.ragged;
+    const int64_t row = sequence.kv_begin + at.key;
+    const Strided<T> key = head_view<T>(arguments.key, ragged, at.batch, at.head, row);
+    const Strided<T> value = head_view<T>(arguments.value, ragged, at.batch, at.head, row);
+    const int64_t key_head = arguments.key.stride[ragged ? 0 : 1];
+    const int64_t value_head = arguments.value.stride[ragged ? 0 : 1];
+    const int64_t left = sequence.kv_len - at.key;  // keys from here to the sequence's end
+    const Stream keys{key, key_head, at.heads, problem_.head_dim};
+    const Stream values{value, value_head, at.heads, problem_.value_dim};
+
+    for (int64_t j = 0; j < at.keys; ++j) {
+      if (j + keys.ahead() < left) keys.fetch(j + keys.ahead());
+      values.fetch(j);
+      for (int64_t h = 0; h < at.heads; ++h)
+        for (int64_t r = 0; r < rows_; ++r)
+          scratch.score[(h * rows_ + r) * kBlock + j] =
+              dot(scratch.query + (h * rows_ + r) * head_columns_,
+                  key.data + j * key.row + h * key_head, key.column);
+    }
+    for (int64_t h = 0; h < at.heads; ++h)
+      for (int64_t r = 0; r < rows_; ++r)
+        scratch.weights[h * rows_ + r] = weigh(arguments, sequence, scratch, at, h, r);
+    for (int64_t j = 0; j < at.keys; j += kTogether) {
+      for (int64_t h = 0; h < at.heads; ++h) {
+        const Partial part = partial(at.batch, at.head + h, at.chunk, 0);
+        for (int64_t r = 0; r < rows_; ++r)
+          add_values(scratch.score + (h * rows_ + r) * kBlock + j,
+                     {value.data + j * value.row + h * value_head, value.row, value.column},
+                     min(kTogether, at.keys - j), scratch.weights[h * rows_ + r],
+                     part.out + r * value_columns_);
+      }
+    }
+  }
+
+  // Scores of row r of the h-th head become P; its maximum, sum and out follow the running maximum.
+  Weights weigh(const AttentionForward& arguments, const Sequence& sequence, const Scratch& scratch,
+                const Place& at, int64_t h, int64_t r) const {
+    const int64_t query = query_of(r), head = head_of(at.head + h, r);
+    if (query >= sequence.q_len) return Weights::kAbsent;
+    const ScoreModifier<V> modifier{problem_,
+                                    sequence,
+                                    arguments.bias,
+                                    arguments.visible,
+                                    at.batch,
+                                    head,
+                                    static_cast<Scalar>(problem_.scale * kLog2E)};
+    Scalar* score = scratch.score + (h * rows_ + r) * kBlock;
+    for (int64_t j = at.keys; j < kBlock; ++j) score[j] = 0;
+    const bool plain = modifier.plain(query, 1, at.key, at.key + kBlock);
+    if (!plain) modifier.apply(query, at.key, kBlock, score);
+    online_softmax(score, plain ? modifier.scale : Scalar{1},
+                   partial(at.batch, at.head + h, at.chunk, r));
+    if (scratch.keep != nullptr) drop(arguments.dropout, at, head, query, scratch.keep, score);
+    return plain && scratch.keep == nullptr ? Weights::kDense : Weights::kSparse;
   }
 
   Scalar dot(const Scalar* query, const T* key, int64_t stride) const {
@@ -216,25 +269,23 @@ class AttentionDecodeKernel {
   }
 
   // P is 0 where dropped; the rescaling of what is kept waits for the end.
-  void drop(const Dropout& dropout, const Place& at, int64_t head, int64_t query,
-            const Scratch& scratch) const {
+  void drop(const Dropout& dropout, const Place& at, int64_t head, int64_t query, uint8_t* keep,
+            Scalar* score) const {
     const int64_t tile = query / kDropoutTileRows * kDropoutTileRows;
     dropout_block(dropout, at.batch * problem_.heads + head, tile, kDropoutTileRows, at.key, kBlock,
-                  scratch.keep, kBlock);
-    const int64_t r = (head - at.kv_head * problem_.group()) * problem_.q_len + query;
-    const uint8_t* keep = scratch.keep + (query - tile) * kBlock;
-    Scalar* score = scratch.score + r * kBlock;
-    for (int64_t j = 0; j < kBlock; ++j) score[j] = keep[j] != 0 ? score[j] : Scalar{0};
+                  keep, kBlock);
+    const uint8_t* row = keep + (query - tile) * kBlock;
+    for (int64_t j = 0; j < kBlock; ++j) score[j] = row[j] != 0 ? score[j] : Scalar{0};
   }
 
-  // out += p V. With `sparse`, keys of weight 0 are passed over: a masked value may hold NaN.
-  void add_values(const Scalar* p, Strided<T> value, int64_t keys, bool sparse, Scalar* out) const {
-    int64_t j = 0;
-    if (!sparse && value.column == 1) {
-      for (; j + 4 <= keys; j += 4) add_four(p + j, value.data + j * value.row, value.row, out);
-    }
-    for (; j < keys; ++j) {
-      if (sparse && p[j] == 0) continue;
+  // out += p V for up to kTogether keys.
+  void add_values(const Scalar* p, Strided<T> value, int64_t keys, Weights weights,
+                  Scalar* out) const {
+    if (weights == Weights::kDense && keys == kTogether && value.column == 1)
+      return add_four(p, value.data, value.row, out);
+    if (weights == Weights::kAbsent) return;
+    for (int64_t j = 0; j < keys; ++j) {
+      if (weights == Weights::kSparse && p[j] == 0) continue;
       add_one(p[j], value.data + j * value.row, value.column, out);
     }
   }

@@ -7,8 +7,6 @@
 // nor drop a result; in between there are registers alone.
 #pragma once
 
-#include <atomic>
-
 #include "cpu/simd/isa.hpp"
 
 namespace perseid::cpu::PERSEID_ISA {
@@ -65,7 +63,7 @@ inline double copy(const void* from, void* to, size_t bytes) {
   }
   __builtin_memcpy(out + i, in + i, bytes - i);
   // Streamed stores are not ordered by the release that ends a task.
-  if (stream) std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (stream) V::fence();
   return 2.0 * static_cast<double>(bytes);
 }
 

@@ -50,6 +50,13 @@ struct F32 {
     store_halves(p, narrow_f16(a), n);
   }
   static PERSEID_INLINE void stream(float* p, Reg a) { _mm256_stream_ps(p, a); }
+  static PERSEID_INLINE void stream(bf16* p, Reg a) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(p), narrow_bf16(a));
+  }
+  static PERSEID_INLINE void stream(f16* p, Reg a) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(p), narrow_f16(a));
+  }
+  static PERSEID_INLINE void fence() { _mm_sfence(); }
 
   static PERSEID_INLINE Reg add(Reg a, Reg b) { return _mm256_add_ps(a, b); }
   static PERSEID_INLINE Reg sub(Reg a, Reg b) { return _mm256_sub_ps(a, b); }

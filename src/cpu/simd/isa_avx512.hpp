@@ -53,6 +53,22 @@ struct F32 {
   // Past the caches, where the array is too large to be read again from them. p is aligned to the
   // vector.
   static PERSEID_INLINE void stream(float* p, Reg a) { _mm512_stream_ps(p, a); }
+  static PERSEID_INLINE void stream(bf16* p, Reg a) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(a));
+  }
+  static PERSEID_INLINE void stream(f16* p, Reg a) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow_f16(a));
+  }
+  static PERSEID_INLINE void fence() { _mm_sfence(); }
+#if defined(__AVX512BF16__)
+  // Two vectors side by side, in half the time of one after the other.
+  static PERSEID_INLINE void store_pair(bf16* p, Reg a, Reg b) {
+    _mm512_storeu_si512(p, narrow_bf16(a, b));
+  }
+  static PERSEID_INLINE void stream_pair(bf16* p, Reg a, Reg b) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(p), narrow_bf16(a, b));
+  }
+#endif
 
   static PERSEID_INLINE Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
   static PERSEID_INLINE Reg sub(Reg a, Reg b) { return _mm512_sub_ps(a, b); }
@@ -117,8 +133,7 @@ struct F32 {
     return _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   }
   static PERSEID_INLINE __m256i narrow_bf16(Reg a) {
-    // By integer arithmetic on every machine: the bf16 instruction flushes subnormals,
-    // math/dtype.hpp does not.
+    // By integer arithmetic: the bf16 instruction flushes subnormals, math/dtype.hpp does not.
     const __m512i bits = _mm512_castps_si512(a);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i rounded = _mm512_srli_epi32(
@@ -126,6 +141,15 @@ struct F32 {
     const __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
     return _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(is_nan(a), rounded, quiet));
   }
+#if defined(__AVX512BF16__)
+  static PERSEID_INLINE __m512i narrow_bf16(Reg a, Reg b) {
+    constexpr int kSubnormal = 0x20;
+    if ((_mm512_fpclass_ps_mask(a, kSubnormal) | _mm512_fpclass_ps_mask(b, kSubnormal)) != 0)
+        [[unlikely]]
+      return _mm512_inserti64x4(_mm512_castsi256_si512(narrow_bf16(a)), narrow_bf16(b), 1);
+    return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a));
+  }
+#endif
 };
 
 struct F64 {

@@ -49,7 +49,11 @@ struct F32 {
     store(part, a);
     for (int i = 0; i < n; ++i) p[i] = part[i];
   }
-  static PERSEID_INLINE void stream(float* p, Reg a) { vst1q_f32(p, a); }
+  template <class To>
+  static PERSEID_INLINE void stream(To* p, Reg a) {
+    store(p, a);
+  }
+  static PERSEID_INLINE void fence() {}
 
   static PERSEID_INLINE Reg add(Reg a, Reg b) { return vaddq_f32(a, b); }
   static PERSEID_INLINE Reg sub(Reg a, Reg b) { return vsubq_f32(a, b); }

@@ -3,17 +3,20 @@
 // Vectors of one lane: plain C++, for machines without any of the other instruction sets and as the
 // plainest witness in tests. Also the list of what a vector type offers:
 //
-//   Scalar, Reg, Mask, kLanes      the element, the register, one truth value a lane
-//   load, store                    kLanes neighbours, any alignment; F32 also from and to f16 and
-//   bf16 load_partial, store_partial    the first n < kLanes; the other lanes load as 0 stream a
-//   store past the caches, to an aligned address fma(a, b, c) = a b + c, fms(a, b, c) = a b - c,
-//   rounded once (scalar: as the compiler contracts) max, min                       of a NaN and a
-//   number: the second operand, as x86 has it round                          to the nearest whole
-//   number scale_by_power(a, n)           a * 2^n for whole n; 0 where that is far below the
-//   smallest number less, is_nan, either, any      comparisons and what to make of them first(n),
-//   nonzero_bytes(p)     masks from a count and from kLanes bytes select(m, a, b)                a
-//   where m, else b reduce_add, reduce_max         over the lanes transpose                      of
-//   kLanes registers, as bits
+//   Scalar, Reg, Mask, kLanes    the element, the register, one truth value a lane
+//   load, store                  kLanes neighbours, any alignment; F32 also of f16 and bf16
+//   load_partial, store_partial  the first n < kLanes; the other lanes load as 0
+//   stream                       a store past the caches, to an address aligned to the vector
+//   fence                        (F32) puts streamed stores before whatever follows
+//   fma, fms                     a b + c, a b - c, rounded once (scalar: as the compiler contracts)
+//   max, min                     of a NaN and a number: the second operand, as x86 has it
+//   fraction                     a - floor(a); not a number for inf, anything finite for -inf
+//   scale_by_power(a, n)         a * 2^floor(n); 0 where that is far below the smallest number
+//   less, is_nan, either, any    comparisons and what to make of them
+//   first(n), nonzero_bytes(p)   masks from a count and from kLanes bytes
+//   select(m, a, b)              a where m, else b
+//   reduce_add, reduce_max       over the lanes
+//   transpose                    of kLanes registers, as bits
 #pragma once
 
 #include <cmath>
@@ -45,7 +48,11 @@ struct OneLane {
   }
   template <class To>
   static PERSEID_INLINE void store_partial(To*, Reg, int) {}
-  static PERSEID_INLINE void stream(T* p, Reg a) { *p = a; }
+  template <class To>
+  static PERSEID_INLINE void stream(To* p, Reg a) {
+    store(p, a);
+  }
+  static PERSEID_INLINE void fence() {}
 
   static PERSEID_INLINE Reg add(Reg a, Reg b) { return a + b; }
   static PERSEID_INLINE Reg sub(Reg a, Reg b) { return a - b; }

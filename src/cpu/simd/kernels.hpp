@@ -13,6 +13,7 @@
 #include "cpu/simd/matmul.hpp"
 #include "cpu/simd/micro_gemm.hpp"
 #include "cpu/simd/pack.hpp"
+#include "cpu/simd/softmax.hpp"
 #include "cpu/simd/vector_math.hpp"
 
 #define PERSEID_TEXT_OF(name) #name
@@ -24,9 +25,9 @@ const KernelTable& table() {
   static constexpr KernelTable kTable = {
       .isa = PERSEID_TEXT(PERSEID_ISA),
       .bf16_dot = kHasBf16Dot,
-      .softmax_workspace = nullptr,
-      .softmax_forward = nullptr,
-      .softmax_backward = nullptr,
+      .softmax_workspace = &softmax_workspace,
+      .softmax_forward = &softmax_forward,
+      .softmax_backward = &softmax_backward,
       .attention_forward_workspace = &attention_forward_workspace,
       .attention_forward = &attention_forward,
       .attention_backward_workspace = &attention_backward_workspace,

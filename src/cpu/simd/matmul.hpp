@@ -2,17 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul: C = alpha A B + beta C0 + bias, over any strides.
 //
-// A task is a block of C of one batch entry, and works alone:
+// A task is a block of C. Its sums, the part of A that belongs to one block of the depth, and a
+// panel of B lie in the L2 cache:
 //
-//   for each block of the depth:            sums: [block rows, block columns], of the whole block
-//     A's part, packed                      [block rows, depth], in the L2 cache
-//     for each panel of tile_columns:
-//       B's part, packed                    [depth, tile_columns], in the L1 or L2 cache
-//       for each chunk of rows:             sums += A B       micro_gemm
-//         after the last depth:             alpha, beta, bias, rounding, into C
+//   for each block of the depth:
+//     for each panel of B, [depth, tile_columns]:
+//       for each chunk of rows:       sums += A B         micro_gemm
+//         after the last depth:       alpha, beta, bias, rounding, into C
 //
-// Packing a panel of B costs as much as a few rows of its products, and is repeated for every block
-// of rows; that is cheaper than packing all of B ahead, which would go through memory twice.
+// Operands are packed into the order in which they are read. Where C has many blocks, each operand
+// serves several of them: both are packed ahead, by all workers, one entry of the batch after the
+// other. Where it has few, each task packs what it needs. Rows of A that are elements of the
+// product already are read where they are.
 //
 // The problem is turned into its transpose, C^T = B^T A^T, where C's columns are contiguous, or
 // where C has few columns: few rows have a way of their own (matmul_rows.hpp). Blocks depend on the
@@ -23,8 +24,8 @@
 #pragma once
 
 #include "cpu/executor.hpp"
+#include "cpu/simd/matmul_output.hpp"
 #include "cpu/simd/matmul_rows.hpp"
-#include "math/matmul_problem.hpp"
 
 namespace perseid::cpu::PERSEID_ISA {
 
@@ -36,45 +37,72 @@ class MatmulKernel {
   using Few = FewRows<V, T>;
 
   static constexpr int64_t kPanel = tile_columns<Dot>;
-  static constexpr int64_t kMostRows = 64 * Dot::kRows;  // of a block
+  static constexpr int64_t kMostRows = 32 * Dot::kRows;  // of a block
   static constexpr int64_t kMostColumns = max(kPanel, int64_t{1024 / sizeof(Scalar)});
-  static constexpr int64_t kMostSteps = 320;
-  static constexpr int64_t kChunk = 8 * Dot::kRows;  // rows whose sums are finished in the L1 cache
+  static constexpr int64_t kMostSteps = 128;
+  static constexpr int64_t kChunk = 2 * Dot::kRows;  // rows between calls for data ahead
   // Blocks are split further, for the sake of many workers, until they are this small.
   static constexpr int64_t kFewestTasks = 32;
   static constexpr int64_t kSmallBlock = int64_t{1} << 21;  // multiply-adds
+  static constexpr int64_t kManyBlocks = 6;
+  static constexpr int64_t kSlice = 8;  // rows along the depth that are packed together
 
   // How C is cut: C[m, n], or its transpose.
   struct Blocking {
-    int64_t rows = 0, columns = 0;  // of a block of C
+    bool few_rows;
+    bool ahead = false;             // operands are packed ahead
+    int64_t rows, columns;          // of a block of C
+    int64_t down, across;           // blocks of C
     int64_t depths = 1, depth = 0;  // blocks of the depth, and scalars of each
-    bool few_rows = false;
 
     Blocking(const MatmulProblem& problem, int64_t m, int64_t n) : few_rows(m <= kFewRows) {
       if (few_rows) {
         rows = m;
         columns = Few::kStrip;
-        return;
+      } else {
+        const int64_t steps = steps_of<Dot>(problem.k);
+        depths = max(int64_t{1}, ceil_div(steps, kMostSteps));
+        depth = round_up(ceil_div(steps, depths), 2 * kSlice) * Dot::kDepth;
+        rows = equal_parts(m, kMostRows, Dot::kRows);
+        columns = equal_parts(n, kMostColumns, kPanel);
+        while (problem.batch * ceil_div(m, rows) * ceil_div(n, columns) < kFewestTasks &&
+               rows > 4 * kChunk && rows * columns > kSmallBlock / max(problem.k, int64_t{1}))
+          rows = equal_parts(m, rows / 2, Dot::kRows);
       }
-      const int64_t steps = steps_of<Dot>(problem.k);
-      depths = max(int64_t{1}, ceil_div(steps, kMostSteps));
-      depth = round_up(ceil_div(steps, depths), V::kLanes) * Dot::kDepth;
-      columns = equal_parts(n, kMostColumns, kPanel);
-      rows = equal_parts(m, kMostRows, Dot::kRows);
-      while (problem.batch * ceil_div(m, rows) * ceil_div(n, columns) < kFewestTasks &&
-             rows > kChunk && rows * columns > kSmallBlock / max(problem.k, int64_t{1}))
-        rows = equal_parts(m, rows / 2, Dot::kRows);
+      down = ceil_div(m, max(rows, int64_t{1}));
+      across = ceil_div(n, columns);
+      ahead = !few_rows && down * across >= kManyBlocks;
     }
 
     // The size of equal parts: a multiple of `unit`, about `most` at most.
     static int64_t equal_parts(int64_t size, int64_t most, int64_t unit) {
       return max(unit, round_up(ceil_div(size, max(int64_t{1}, ceil_div(size, most))), unit));
     }
+
+    int64_t steps() const { return steps_of<Dot>(depth); }
+    // Rows of A along which a packed block of A may lie.
+    int64_t a_width() const { return round_up(rows, V::kLanes); }
+    int64_t a_elements() const { return a_width() * steps(); }
+    int64_t b_elements() const { return kPanel * steps(); }
+    int64_t panels() const { return across * (columns / kPanel); }
   };
 
+  // Packed operands of all blocks: A [down, depths, a_elements], B [panels, depths, b_elements].
+  struct Ahead {
+    Element* a = nullptr;
+    Element* b = nullptr;
+
+    Ahead(const Blocking& blocking, Arena& arena) {
+      if (!blocking.ahead) return;
+      a = arena.take<Element>(blocking.down * blocking.depths * blocking.a_elements());
+      b = arena.take<Element>(blocking.panels() * blocking.depths * blocking.b_elements());
+    }
+  };
+
+  // What one worker needs.
   struct Scratch {
-    Element* a = nullptr;    // [rows, depth], or [depth, rows] in whole vectors
-    Element* b = nullptr;    // [depth, kPanel]
+    Element* a = nullptr;    // [a_elements]
+    Element* b = nullptr;    // [b_elements]
     Scalar* few = nullptr;   // what FewRows works with
     Scalar* sums = nullptr;  // [rows, columns]; with one block of the depth [kChunk, kPanel]
     Scalar* bias = nullptr;  // [columns], or [rows] where C is transposed
@@ -84,27 +112,36 @@ class MatmulKernel {
         few = arena.take<Scalar>(Few::scratch(blocking.rows));
         sums = arena.take<Scalar>(blocking.rows * Few::kStrip);
       } else {
-        const int64_t steps = steps_of<Dot>(blocking.depth);
-        a = arena.take<Element>(round_up(blocking.rows, V::kLanes) * steps);
-        b = arena.take<Element>(steps * kPanel);
+        if (!blocking.ahead) {
+          a = arena.take<Element>(blocking.a_elements());
+          b = arena.take<Element>(blocking.b_elements());
+        }
         sums = arena.take<Scalar>(blocking.depths == 1 ? kChunk * kPanel
                                                        : blocking.rows * blocking.columns);
       }
       bias = arena.take<Scalar>(max(blocking.rows, blocking.columns));
     }
-    static size_t bytes(const Blocking& blocking) {
-      Arena arena(nullptr);
-      Scratch(blocking, arena);
-      return arena.bytes();
-    }
   };
 
- public:
-  static size_t workspace(const MatmulProblem& problem, int32_t workers) {
-    return scratch_bytes(problem) * static_cast<size_t>(workers);
+  template <class Part>
+  static size_t bytes_of(const Blocking& blocking) {
+    Arena arena(nullptr);
+    Part(blocking, arena);
+    return arena.bytes();
   }
 
-  MatmulKernel(const MatmulProblem& problem, const MatmulArguments& arguments)
+ public:
+  // Enough whichever way the problem is turned.
+  static size_t workspace(const MatmulProblem& problem, int32_t workers) {
+    const auto bytes = [&](int64_t m, int64_t n) {
+      const Blocking blocking(problem, m, n);
+      return bytes_of<Ahead>(blocking) + bytes_of<Scratch>(blocking) * static_cast<size_t>(workers);
+    };
+    const int64_t few = min(problem.m, problem.n), many = max(problem.m, problem.n);
+    return few <= kFewRows ? bytes(few, many) : max(bytes(few, many), bytes(many, few));
+  }
+
+  MatmulKernel(const MatmulProblem& problem, const MatmulArguments& arguments, std::byte* workspace)
       : problem_(problem),
         transposed_(min(problem.m, problem.n) <= kFewRows
                         ? problem.n < problem.m
@@ -114,46 +151,37 @@ class MatmulKernel {
         blocking_(problem, m_, n_),
         a_(transposed_ ? transpose(arguments.b) : arguments.a),
         b_(transposed_ ? transpose(arguments.a) : arguments.b),
-        c0_(transposed_ ? transpose(arguments.c0) : arguments.c0),
-        c_(transposed_ ? transpose(arguments.c) : arguments.c),
-        bias_(arguments.bias) {}
+        output_(problem, transposed_ ? transpose(arguments.c) : arguments.c,
+                transposed_ ? transpose(arguments.c0) : arguments.c0, arguments.bias, transposed_),
+        workspace_(workspace),
+        direct_a_(is_direct_a()) {}
 
-  void run(const Execution& execution) const {
-    const int64_t down = ceil_div(m_, max(blocking_.rows, int64_t{1}));
-    const int64_t across = ceil_div(n_, blocking_.columns);
-    const size_t bytes = scratch_bytes(problem_);
-    for_each_task(
-        execution.executor, problem_.batch * down * across, [&](int64_t task, int32_t worker) {
-          Arena arena(execution.workspace + static_cast<size_t>(worker) * bytes);
-          const Scratch scratch(blocking_, arena);
-          const int64_t i = task / across % down * blocking_.rows;
-          const int64_t j = task % across * blocking_.columns;
-          const Block block{task / across / down, i, j, min(blocking_.rows, m_ - i),
-                            min(blocking_.columns, n_ - j)};
-          read_bias(block, scratch.bias);
-          if (blocking_.few_rows) {
-            Few::multiply(matrix(a_, block.batch, i, 0), matrix(b_, block.batch, 0, j), block.rows,
-                          block.columns, problem_.k, scratch.few, scratch.sums);
-            finish(block, block, scratch.sums, Few::kStrip, scratch.bias);
-          } else {
-            multiply(block, scratch);
-          }
-        });
+  void run(Executor& executor) const {
+    const int64_t blocks = blocking_.down * blocking_.across;
+    if (!blocking_.ahead) {
+      for_each_task(executor, problem_.batch * blocks, [&](int64_t task, int32_t worker) {
+        compute(task / blocks, task % blocks, worker);
+      });
+      return;
+    }
+    for (int64_t batch = 0; batch < problem_.batch; ++batch) {
+      // An operand that serves the whole batch is packed once.
+      const bool pack_a = !direct_a_ && (batch == 0 || a_.stride[0] != 0);
+      const bool pack_b = batch == 0 || b_.stride[0] != 0;
+      const int64_t a_tasks = pack_a ? pack_a_tasks() : 0, b_tasks = pack_b ? pack_b_tasks() : 0;
+      for_each_task(executor, a_tasks + b_tasks, [&](int64_t task, int32_t) {
+        if (task < a_tasks) {
+          pack_a_ahead(batch, task);
+        } else {
+          pack_b_ahead(batch, task - a_tasks);
+        }
+      });
+      for_each_task(executor, blocks,
+                    [&](int64_t task, int32_t worker) { compute(batch, task, worker); });
+    }
   }
 
  private:
-  struct Block {
-    int64_t batch, i, j, rows, columns;
-  };
-
-  // A worker's part of the workspace: enough whichever way the problem is turned.
-  static size_t scratch_bytes(const MatmulProblem& problem) {
-    const int64_t few = min(problem.m, problem.n), many = max(problem.m, problem.n);
-    if (few <= kFewRows) return Scratch::bytes(Blocking(problem, few, many));
-    return max(Scratch::bytes(Blocking(problem, problem.m, problem.n)),
-               Scratch::bytes(Blocking(problem, problem.n, problem.m)));
-  }
-
   static Tensor transpose(Tensor tensor) {
     const int64_t stride = tensor.stride[1];
     tensor.stride[1] = tensor.stride[2];
@@ -168,137 +196,198 @@ class MatmulKernel {
             stride[2]};
   }
 
-  void multiply(const Block& block, const Scratch& scratch) const {
+  // Scalars of block `d` of the depth.
+  int64_t depth_of(int64_t d) const {
+    return min(blocking_.depth, problem_.k - d * blocking_.depth);
+  }
+
+  // Whether neighbours lie along the other side of the product than the depth: then the operand is
+  // packed along that side too.
+  bool a_along_rows() const { return a_.stride[1] == 1 && a_.stride[2] != 1; }
+  bool b_along_columns() const { return b_.stride[1] != 1 || b_.stride[2] == 1; }
+
+  // Whether A's rows are elements of the product as they lie.
+  bool is_direct_a() const {
+    constexpr bool kSame = Dot::kDepth > 1 || sizeof(T) == sizeof(Element);
+    const auto whole_elements = [](int64_t x) { return x % Dot::kDepth == 0; };
+    return kSame && a_.stride[2] == 1 && whole_elements(problem_.k) &&
+           whole_elements(a_.stride[0]) && whole_elements(a_.stride[1]) &&
+           reinterpret_cast<uintptr_t>(a_.data) % alignof(Element) == 0;
+  }
+
+  // A's rows [i, ...) and block d of the depth, as packed at `packed`.
+  TileA<Dot> packed_a(const Element* packed) const {
+    if (a_along_rows()) return {packed, 1, blocking_.a_width()};
+    return {packed, blocking_.steps(), 1};
+  }
+
+  TileA<Dot> operand_a(const Ahead& ahead, const Scratch& scratch, const MatmulPart& block,
+                       int64_t d) const {
+    const Strided<T> a = matrix(a_, block.batch, block.i, d * blocking_.depth);
+    if (direct_a_) return {reinterpret_cast<const Element*>(a.data), a.row / Dot::kDepth, 1};
+    if (blocking_.ahead)
+      return packed_a(ahead.a +
+                      (block.i / blocking_.rows * blocking_.depths + d) * blocking_.a_elements());
+    if (a_along_rows()) {
+      pack_depth<Dot>(Strided<T>{a.data, a.column, a.row}, depth_of(d), block.rows, scratch.a,
+                      blocking_.a_width());
+    } else {
+      pack_rows<Dot>(a, block.rows, depth_of(d), scratch.a, blocking_.steps());
+    }
+    return packed_a(scratch.a);
+  }
+
+  const Element* operand_b(const Ahead& ahead, const Scratch& scratch, const MatmulPart& block,
+                           int64_t j, int64_t d) const {
+    if (blocking_.ahead)
+      return ahead.b + ((block.j + j) / kPanel * blocking_.depths + d) * blocking_.b_elements();
+    const Strided<T> b = matrix(b_, block.batch, d * blocking_.depth, block.j + j);
+    const int64_t columns = min(kPanel, block.columns - j);
+    if (b_along_columns()) {
+      pack_depth<Dot>(b, depth_of(d), columns, scratch.b, kPanel);
+    } else {
+      pack_columns<Dot>(Strided<T>{b.data, b.column, b.row}, columns, depth_of(d), scratch.b);
+    }
+    return scratch.b;
+  }
+
+  // Packing ahead goes through memory in the order of addresses, as far as the layout lets it.
+  int64_t pack_a_tasks() const { return a_along_rows() ? slice_tasks() : blocking_.down; }
+  int64_t pack_b_tasks() const { return b_along_columns() ? slice_tasks() : blocking_.panels(); }
+  static constexpr int64_t kSliceTask = 8 * kSlice;
+  int64_t slice_tasks() const { return ceil_div(problem_.k, kSliceTask); }
+
+  void pack_a_ahead(int64_t batch, int64_t task) const {
+    Arena arena(workspace_);
+    const Ahead ahead(blocking_, arena);
+    if (a_along_rows()) {
+      const Strided<T> a = matrix(a_, batch, 0, 0);
+      pack_slices({a.data, a.column, a.row}, task, m_, blocking_.rows, blocking_.a_width(),
+                  ahead.a);
+      return;
+    }
+    Element* out = ahead.a + task * blocking_.depths * blocking_.a_elements();
+    const int64_t first = task * blocking_.rows;
+    for (int64_t i = 0; i < min(blocking_.rows, m_ - first); ++i)
+      for (int64_t d = 0; d < blocking_.depths; ++d)
+        pack_rows<Dot>(matrix(a_, batch, first + i, d * blocking_.depth), 1, depth_of(d),
+                       out + d * blocking_.a_elements() + i * blocking_.steps(), blocking_.steps());
+  }
+
+  void pack_b_ahead(int64_t batch, int64_t task) const {
+    Arena arena(workspace_);
+    const Ahead ahead(blocking_, arena);
+    if (b_along_columns()) {
+      pack_slices(matrix(b_, batch, 0, 0), task, n_, kPanel, kPanel, ahead.b);
+      return;
+    }
+    Element* out = ahead.b + task * blocking_.depths * blocking_.b_elements();
+    const int64_t first = task * kPanel;
+    for (int64_t d = 0; d < blocking_.depths; ++d) {
+      const Strided<T> b = matrix(b_, batch, d * blocking_.depth, first);
+      pack_columns<Dot>(Strided<T>{b.data, b.column, b.row}, clamp(n_ - first, int64_t{0}, kPanel),
+                        depth_of(d), out + d * blocking_.b_elements());
+    }
+  }
+
+  // Rows [task * kSliceTask, ...) of x[k, size], cut into parts of `part` columns; a packed row of
+  // a part is `width` wide.
+  void pack_slices(Strided<T> x, int64_t task, int64_t size, int64_t part, int64_t width,
+                   Element* out) const {
+    const int64_t end = min(problem_.k, (task + 1) * kSliceTask);
+    for (int64_t k = task * kSliceTask; k < end; k += kSlice) {
+      const int64_t d = k / blocking_.depth, step = k % blocking_.depth / Dot::kDepth;
+      for (int64_t j = 0; j < size; j += part)
+        pack_depth<Dot>(
+            Strided<T>{x.data + k * x.row + j * x.column, x.row, x.column}, min(kSlice, end - k),
+            min(part, size - j),
+            out + ((j / part * blocking_.depths + d) * blocking_.steps() + step) * width, width);
+    }
+  }
+
+  void compute(int64_t batch, int64_t task, int32_t worker) const {
+    Arena arena(workspace_);
+    const Ahead ahead(blocking_, arena);
+    Arena own(workspace_ + arena.bytes() +
+              static_cast<size_t>(worker) * bytes_of<Scratch>(blocking_));
+    const Scratch scratch(blocking_, own);
+    // Neighbours in time share the columns of B, which a cache of several cores may hold.
+    const int64_t i = task % blocking_.down * blocking_.rows;
+    const int64_t j = task / blocking_.down * blocking_.columns;
+    const MatmulPart block{batch, i, j, min(blocking_.rows, m_ - i),
+                           min(blocking_.columns, n_ - j)};
+    output_.read_bias(block, scratch.bias);
+    if (blocking_.few_rows) {
+      Few::multiply(matrix(a_, batch, i, 0), matrix(b_, batch, 0, j), block.rows, block.columns,
+                    problem_.k, scratch.few, scratch.sums);
+      output_.write(block, block, scratch.sums, Few::kStrip, scratch.bias);
+    } else {
+      multiply(block, ahead, scratch);
+    }
+  }
+
+  void multiply(const MatmulPart& block, const Ahead& ahead, const Scratch& scratch) const {
     const bool whole = blocking_.depths == 1;
     const int64_t sums_row = whole ? kPanel : blocking_.columns;
     for (int64_t d = 0; d < blocking_.depths; ++d) {
-      const int64_t depth = d * blocking_.depth;
-      const int64_t count = min(blocking_.depth, problem_.k - depth);
-      const TileA<Dot> a =
-          pack_a(matrix(a_, block.batch, block.i, depth), block.rows, count, scratch.a);
+      const int64_t steps = steps_of<Dot>(depth_of(d));
+      const TileA<Dot> a = operand_a(ahead, scratch, block, d);
       for (int64_t j = 0; j < block.columns; j += kPanel) {
         const int64_t columns = min(kPanel, block.columns - j);
-        pack_b(matrix(b_, block.batch, depth, block.j + j), count, columns, scratch.b);
+        const Element* b = operand_b(ahead, scratch, block, j, d);
         for (int64_t i = 0; i < block.rows; i += kChunk) {
           const int64_t rows = min(kChunk, block.rows - i);
           Scalar* sums = whole ? scratch.sums : scratch.sums + i * sums_row + j;
-          panel_gemm<Dot>({a.data + i * a.row, a.row, a.depth}, {scratch.b, kPanel},
-                          {sums, sums_row}, rows, columns, steps_of<Dot>(count), d > 0);
+          prefetch_next_b(block, ahead, d, j, i, rows);
+          panel_gemm<Dot>({a.data + i * a.row, a.row, a.depth}, {b, kPanel}, {sums, sums_row}, rows,
+                          columns, steps, d > 0);
           if (d + 1 == blocking_.depths)
-            finish(block, {block.batch, block.i + i, block.j + j, rows, columns}, sums, sums_row,
-                   scratch.bias);
+            output_.write(block, {block.batch, block.i + i, block.j + j, rows, columns}, sums,
+                          sums_row, scratch.bias);
         }
       }
     }
   }
 
-  // Where neighbours lie along the rows, A is packed along them too: micro_gemm reads it by any
-  // strides.
-  TileA<Dot> pack_a(Strided<T> a, int64_t rows, int64_t count, Element* packed) const {
-    if (a.row == 1 && a.column != 1) {
-      const int64_t row = round_up(blocking_.rows, V::kLanes);
-      pack_depth<Dot>(Strided<T>{a.data, a.column, a.row}, count, rows, packed, row);
-      return {packed, 1, row};
-    }
-    const int64_t steps = steps_of<Dot>(blocking_.depth);
-    pack_rows<Dot>(a, rows, count, packed, steps);
-    return {packed, steps, 1};
-  }
-
-  static void pack_b(Strided<T> b, int64_t count, int64_t columns, Element* packed) {
-    if (b.row == 1 && b.column != 1) {
-      pack_columns<Dot>(Strided<T>{b.data, b.column, b.row}, columns, count, packed);
-    } else {
-      pack_depth<Dot>(b, count, columns, packed, kPanel);
-    }
-  }
-
-  // The bias of the block's columns, or of its rows where C is transposed; zeros where there is
-  // none.
-  void read_bias(const Block& block, Scalar* bias) const {
-    const int64_t first = transposed_ ? block.i : block.j;
-    const int64_t count = transposed_ ? block.rows : block.columns;
-    const int64_t stride = bias_.stride[0];
-    if (!problem_.bias) {
-      for (int64_t j = 0; j < count; ++j) bias[j] = 0;
-    } else if (bias_.dtype == problem_.dtype) {
-      read_row<V>(bias_.as<T>() + first * stride, stride, count, bias);
-    } else {
-      // A 16-bit product with results of float32.
-      for (int64_t j = 0; j < count; ++j)
-        bias[j] = static_cast<Scalar>(bias_.as<float>()[(first + j) * stride]);
-    }
-  }
-
-  // C of a part of the block, from its sums.
-  void finish(const Block& block, const Block& part, const Scalar* sums, int64_t sums_row,
-              const Scalar* bias) const {
-    if (problem_.out_dtype == problem_.dtype) {
-      finish_as<T>(block, part, sums, sums_row, bias);
-    } else {
-      if constexpr (sizeof(T) == 2) finish_as<float>(block, part, sums, sums_row, bias);
-    }
-  }
-
-  template <class Out>
-  void finish_as(const Block& block, const Block& part, const Scalar* sums, int64_t sums_row,
-                 const Scalar* bias) const {
-    const auto offset = [&](const Tensor& tensor, int64_t i) {
-      return part.batch * tensor.stride[0] + (part.i + i) * tensor.stride[1] +
-             part.j * tensor.stride[2];
-    };
-    for (int64_t i = 0; i < part.rows; ++i) {
-      Row<Out> row{sums + i * sums_row, transposed_ ? nullptr : bias + (part.j - block.j),
-                   transposed_ ? bias[part.i - block.i + i] : Scalar{0},
-                   problem_.beta != 0 ? c0_.as<Out>() + offset(c0_, i) : nullptr,
-                   c_.as<Out>() + offset(c_, i)};
-      finish_row(row, part.columns);
-    }
-  }
-
-  template <class Out>
-  struct Row {
-    const Scalar* sums;
-    const Scalar* bias;  // of the columns, or null
-    Scalar shift;        // bias of the row
-    const Out* c0;       // null where beta is 0
-    Out* c;
-  };
-
-  template <class Out>
-  void finish_row(const Row<Out>& row, int64_t columns) const {
-    const Scalar alpha = static_cast<Scalar>(problem_.alpha);
-    const Scalar beta = static_cast<Scalar>(problem_.beta);
-    int64_t j = 0;
-    if (c_.stride[2] == 1 && (row.c0 == nullptr || c0_.stride[2] == 1)) {
-      const auto value = [&](const auto& load) {
-        typename V::Reg result = V::set1(row.shift);
-        if (row.bias != nullptr) result = load(row.bias + j);
-        result = V::fma(load(row.sums + j), V::set1(alpha), result);
-        if (row.c0 != nullptr) result = V::fma(load(row.c0 + j), V::set1(beta), result);
-        return result;
-      };
-      for (; j + V::kLanes <= columns; j += V::kLanes)
-        V::store(row.c + j, value([](const auto* p) { return V::load(p); }));
-      if (j < columns) {
-        const int rest = static_cast<int>(columns - j);
-        V::store_partial(row.c + j, value([&](const auto* p) { return V::load_partial(p, rest); }),
-                         rest);
-      }
+  // The next panel of B is called for while the products of this one run, rows [i, i + size) of the
+  // block their share. Inlined, or the compiler finds that it has no effect.
+  PERSEID_INLINE void prefetch_next_b(const MatmulPart& block, const Ahead& ahead, int64_t d,
+                                      int64_t j, int64_t i, int64_t size) const {
+    j += kPanel;
+    if (j >= block.columns) j = 0, ++d;
+    if (d == blocking_.depths) return;
+    const int64_t columns = min(kPanel, block.columns - j);
+    if (blocking_.ahead) {
+      const Element* b =
+          ahead.b + ((block.j + j) / kPanel * blocking_.depths + d) * blocking_.b_elements();
+      prefetch(b, steps_of<Dot>(depth_of(d)), kPanel, kPanel, i, size, block.rows);
       return;
     }
-    for (; j < columns; ++j) {
-      Scalar value = alpha * row.sums[j] + (row.bias != nullptr ? row.bias[j] : row.shift);
-      if (row.c0 != nullptr) value += beta * convert<Scalar>(row.c0[j * c0_.stride[2]]);
-      row.c[j * c_.stride[2]] = convert<Out>(value);
+    const Strided<T> b = matrix(b_, block.batch, d * blocking_.depth, block.j + j);
+    if (b_along_columns()) {
+      prefetch(b.data, depth_of(d), columns, b.row, i, size, block.rows);
+    } else {
+      prefetch(b.data, columns, depth_of(d), b.column, i, size, block.rows);
     }
+  }
+
+  // The share of [first, first + size) in [0, whole) of `rows` rows.
+  template <class U>
+  static PERSEID_INLINE void prefetch(const U* data, int64_t rows, int64_t length, int64_t row,
+                                      int64_t first, int64_t size, int64_t whole) {
+    constexpr int64_t kLine = 64 / sizeof(U);
+    for (int64_t i = rows * first / whole; i < rows * (first + size) / whole; ++i)
+      for (int64_t j = 0; j < length; j += kLine) __builtin_prefetch(data + i * row + j);
   }
 
   const MatmulProblem& problem_;
   bool transposed_;
   int64_t m_, n_;
   Blocking blocking_;
-  Tensor a_, b_, c0_, c_, bias_;
+  Tensor a_, b_;
+  MatmulOutput<V, T> output_;
+  std::byte* workspace_;
+  bool direct_a_;
 };
 
 size_t matmul_workspace(const MatmulProblem& problem, int32_t workers) {
@@ -311,8 +400,9 @@ size_t matmul_workspace(const MatmulProblem& problem, int32_t workers) {
 
 void matmul(const MatmulProblem& problem, const MatmulArguments& arguments,
             const Execution& execution) {
-  with_dot(problem.dtype,
-           [&]<class Dot, class T>() { MatmulKernel<Dot, T>(problem, arguments).run(execution); });
+  with_dot(problem.dtype, [&]<class Dot, class T>() {
+    MatmulKernel<Dot, T>(problem, arguments, execution.workspace).run(execution.executor);
+  });
 }
 
 }  // namespace perseid::cpu::PERSEID_ISA

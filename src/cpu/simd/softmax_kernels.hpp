@@ -1,0 +1,331 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The inner loops of softmax, over rows that lie along memory. Each goes once over a block of rows
+// that is in the L1 cache, or on its way there:
+//
+//   forward   row_maxima    m = max x; copies rows that are masked or not as wide as computation
+//             exponentials  p = exp(x - m), sum p
+//             finish_rows   y = p / sum p, or x - m - log(sum p)
+//   backward  row_sums      s = sum dy y, or sum dy; copies rows that are masked
+//             gradients     dx = scale y (dy - s), or scale (dy - exp(y) s)
+//
+// What goes to scratch memory has rows of whole vectors. From and To are the types of what is read
+// and written. The order of additions depends on the
+// length of a row alone.
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+
+#include "cpu/simd/vector_math.hpp"
+
+namespace perseid::cpu::PERSEID_ISA {
+
+// Row r begins at data + r * pitch.
+template <class T>
+struct RowsOf {
+  T* data;
+  int64_t pitch;
+  PERSEID_INLINE operator RowsOf<const T>() const requires(!std::is_const_v<T>) {
+    return {data, pitch};
+  }
+};
+
+// What will be read next, in bytes: prefetched at the pace of the computation, so that memory is
+// busy while the core is.
+struct Ahead {
+  const std::byte* data = nullptr;  // null: nothing
+  int64_t pitch = 0, element = 0;
+};
+
+template <class V>
+PERSEID_INLINE void prefetch(const std::byte* next, int64_t offset) {
+  if constexpr (V::kLanes > 1) __builtin_prefetch(next + offset);
+}
+
+// All lanes of a vector. Where a row ends within a vector, an int in its place says how many count.
+struct AllLanes {};
+
+template <class V, class From>
+PERSEID_INLINE typename V::Reg load(const From* p, AllLanes) {
+  return V::load(p);
+}
+template <class V, class From>
+PERSEID_INLINE typename V::Reg load(const From* p, int lanes) {
+  return V::load_partial(p, lanes);
+}
+// a, and `other` in lanes that do not count.
+template <class V>
+PERSEID_INLINE typename V::Reg counted(typename V::Reg a, typename V::Reg, AllLanes) {
+  return a;
+}
+template <class V>
+PERSEID_INLINE typename V::Reg counted(typename V::Reg a, typename V::Reg other, int lanes) {
+  return V::select(V::first(lanes), a, other);
+}
+template <class V>
+PERSEID_INLINE typename V::Mask shown(const uint8_t* visible, AllLanes) {
+  return V::nonzero_bytes(visible);
+}
+template <class V>
+PERSEID_INLINE typename V::Mask shown(const uint8_t* visible, int lanes) {
+  uint8_t bytes[V::kLanes] = {};
+  __builtin_memcpy(bytes, visible, static_cast<size_t>(lanes));
+  return V::nonzero_bytes(bytes);
+}
+
+// Independent sums or maxima of a row.
+inline constexpr int kChains = 4;
+
+template <class V>
+struct Chains {
+  typename V::Reg of[kChains];
+
+  explicit PERSEID_INLINE Chains(typename V::Reg start) {
+#pragma GCC unroll 4
+    for (typename V::Reg& chain : of) chain = start;
+  }
+  PERSEID_INLINE typename V::Scalar sum() const {
+    return V::reduce_add(V::add(V::add(of[0], of[1]), V::add(of[2], of[3])));
+  }
+  PERSEID_INLINE typename V::Scalar maximum() const {
+    return V::reduce_max(V::max(V::max(of[0], of[1]), V::max(of[2], of[3])));
+  }
+};
+
+// body(j, chain, lanes) for the vectors of [0, n). Bodies must be inlined: vectors may alias
+// anything, so a body that has its captures in memory would read them again after every store.
+#define PERSEID_BODY __attribute__((always_inline))
+
+template <class V, class Body>
+PERSEID_INLINE void for_each_vector(int64_t n, const Body& body) {
+  int64_t j = 0;
+  for (; j + kChains * V::kLanes <= n; j += kChains * V::kLanes) {
+#pragma GCC unroll 4
+    for (int chain = 0; chain < kChains; ++chain) body(j + chain * V::kLanes, chain, AllLanes());
+  }
+  for (; j + V::kLanes <= n; j += V::kLanes) body(j, 0, AllLanes());
+  if (j < n) body(j, 0, static_cast<int>(n - j));
+}
+
+template <class V>
+inline constexpr typename V::Scalar kInfinity = static_cast<typename V::Scalar>(__builtin_inf());
+
+// maximum[r] = the largest of sign * x over what is visible (all, if visible has no data), NaN left
+// out; -inf where there is none. copy, of rows that are masked or of another type than V's: x,
+// where it is masked -sign * inf.
+template <class V, class From>
+__attribute__((noinline)) void row_maxima(RowsOf<const From> x, RowsOf<const uint8_t> visible,
+                                          int64_t rows, int64_t n, typename V::Scalar sign,
+                                          RowsOf<typename V::Scalar> copy,
+                                          typename V::Scalar* maximum) {
+  using Reg = typename V::Reg;
+  const Reg signs = V::set1(sign), lowest = V::set1(-kInfinity<V>);
+  const Reg masked = V::set1(-sign * kInfinity<V>);
+  for (int64_t r = 0; r < rows; ++r) {
+    const From* from = x.data + r * x.pitch;
+    typename V::Scalar* to = copy.data + r * copy.pitch;
+    Chains<V> chains(lowest);
+    const auto add = [&](Reg a, int chain, auto lanes) PERSEID_BODY {
+      a = counted<V>(V::mul(a, signs), lowest, lanes);
+      chains.of[chain] = V::max(a, chains.of[chain]);
+    };
+    if (visible.data == nullptr) {
+      for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes) PERSEID_BODY {
+        const Reg a = load<V>(from + j, lanes);
+        if constexpr (!std::is_same_v<From, typename V::Scalar>) V::store(to + j, a);
+        add(a, chain, lanes);
+      });
+    } else {
+      const uint8_t* bytes = visible.data + r * visible.pitch;
+      for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes) PERSEID_BODY {
+        const Reg a = V::select(shown<V>(bytes + j, lanes), load<V>(from + j, lanes), masked);
+        V::store(to + j, a);
+        add(a, chain, lanes);
+      });
+    }
+    maximum[r] = chains.maximum();
+  }
+}
+
+// out[r] = exp2((x[r] - shift[r]) * factor), unless it has no data; sum[r] its total.
+template <class V>
+__attribute__((noinline)) void exponentials(RowsOf<const typename V::Scalar> x,
+                                            RowsOf<typename V::Scalar> out, int64_t rows, int64_t n,
+                                            const typename V::Scalar* shift,
+                                            typename V::Scalar factor, typename V::Scalar* sum,
+                                            Ahead ahead) {
+  using Reg = typename V::Reg;
+  const Reg factors = V::set1(factor);
+  for (int64_t r = 0; r < rows; ++r) {
+    const typename V::Scalar* from = x.data + r * x.pitch;
+    const std::byte* next = ahead.data + r * ahead.pitch;
+    const Reg shifts = V::set1(shift[r]);
+    Chains<V> chains(V::zero());
+    const auto add = [&](int64_t j, int chain, auto lanes) PERSEID_BODY {
+      prefetch<V>(next, j * ahead.element);
+      const Reg p = exp2<V>(V::mul(V::sub(load<V>(from + j, lanes), shifts), factors));
+      chains.of[chain] = V::add(counted<V>(p, V::zero(), lanes), chains.of[chain]);
+      return p;
+    };
+    if (out.data == nullptr) {
+      for_each_vector<V>(
+          n, [&](int64_t j, int chain, auto lanes) PERSEID_BODY { add(j, chain, lanes); });
+    } else {
+      typename V::Scalar* to = out.data + r * out.pitch;
+      for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes)
+                                PERSEID_BODY { V::store(to + j, add(j, chain, lanes)); });
+    }
+    sum[r] = chains.sum();
+  }
+}
+
+// Two vectors side by side. Some instruction sets have a faster way to narrow them.
+template <class V, class To>
+PERSEID_INLINE void store_pair(To* p, typename V::Reg a, typename V::Reg b) {
+  if constexpr (requires { V::store_pair(p, a, b); }) {
+    V::store_pair(p, a, b);
+  } else {
+    V::store(p, a);
+    V::store(p + V::kLanes, b);
+  }
+}
+template <class V, class To>
+PERSEID_INLINE void stream_pair(To* p, typename V::Reg a, typename V::Reg b) {
+  if constexpr (requires { V::stream_pair(p, a, b); }) {
+    V::stream_pair(p, a, b);
+  } else {
+    V::stream(p, a);
+    V::stream(p + V::kLanes, b);
+  }
+}
+
+// out[j] = value(j, lanes), two vectors at a time; past the caches, if `stream`, from the first
+// address on that is aligned to them.
+template <class V, class To, class Value>
+PERSEID_INLINE void write_row_by(To* out, int64_t n, bool stream, const Value& value) {
+  constexpr int64_t kPair = 2 * V::kLanes;
+  constexpr uintptr_t kBytes = kPair * sizeof(To);
+  const uintptr_t past = reinterpret_cast<uintptr_t>(out) % kBytes;
+  const int64_t before = past == 0 ? 0 : static_cast<int64_t>((kBytes - past) / sizeof(To));
+  const int64_t head = stream ? min(n, before) : n;
+  int64_t j = 0;
+#pragma GCC unroll 2
+  for (; j + kPair <= head; j += kPair)
+    store_pair<V>(out + j, value(j, AllLanes()), value(j + V::kLanes, AllLanes()));
+  for (; j + V::kLanes <= head; j += V::kLanes) V::store(out + j, value(j, AllLanes()));
+  if (j < head) {
+    const int lanes = static_cast<int>(head - j);
+    V::store_partial(out + j, value(j, lanes), lanes);
+    j = head;
+  }
+#pragma GCC unroll 2
+  for (; j + kPair <= n; j += kPair)
+    stream_pair<V>(out + j, value(j, AllLanes()), value(j + V::kLanes, AllLanes()));
+  for (; j + V::kLanes <= n; j += V::kLanes) V::store(out + j, value(j, AllLanes()));
+  if (j < n) {
+    const int lanes = static_cast<int>(n - j);
+    V::store_partial(out + j, value(j, lanes), lanes);
+  }
+}
+
+// y = (x - shift) * factor + offset, of each row.
+template <class V>
+struct RowTerms {
+  const typename V::Scalar *shift, *factor, *offset;
+};
+
+template <class V, class To>
+__attribute__((noinline)) void finish_rows(RowsOf<const typename V::Scalar> x, RowsOf<To> out,
+                                           int64_t rows, int64_t n, RowTerms<V> terms,
+                                           bool stream) {
+  using Reg = typename V::Reg;
+  for (int64_t r = 0; r < rows; ++r) {
+    const typename V::Scalar* from = x.data + r * x.pitch;
+    const Reg shift = V::set1(terms.shift[r]), factor = V::set1(terms.factor[r]);
+    const Reg offset = V::set1(terms.offset[r]);
+    write_row_by<V>(out.data + r * out.pitch, n, stream, [&](int64_t j, auto lanes) PERSEID_BODY {
+      return V::fma(V::sub(load<V>(from + j, lanes), shift), factor, offset);
+    });
+  }
+}
+
+// sum[r] = the total of dy * y, or for log-softmax of dy, over what is visible (all, if visible has
+// no data). The copies, of masked rows, are such that what is masked has gradient 0: dy = 0, and
+// y = 0 or -inf.
+template <class V, class From>
+__attribute__((noinline)) void row_sums(RowsOf<const From> grad, RowsOf<const From> y,
+                                        RowsOf<const uint8_t> visible, int64_t rows, int64_t n,
+                                        bool log, RowsOf<typename V::Scalar> grad_copy,
+                                        RowsOf<typename V::Scalar> y_copy, typename V::Scalar* sum,
+                                        Ahead ahead) {
+  using Reg = typename V::Reg;
+  const Reg masked = V::set1(log ? -kInfinity<V> : 0);
+  for (int64_t r = 0; r < rows; ++r) {
+    const From *grads = grad.data + r * grad.pitch, *ys = y.data + r * y.pitch;
+    const std::byte* next = ahead.data + r * ahead.pitch;
+    Chains<V> chains(V::zero());
+    const auto add = [&](Reg g, int chain)
+                         PERSEID_BODY { chains.of[chain] = V::add(g, chains.of[chain]); };
+    const auto add_product = [&](Reg g, Reg a, int chain) PERSEID_BODY {
+      chains.of[chain] = V::fma(g, a, chains.of[chain]);
+    };
+    if (visible.data != nullptr) {
+      const uint8_t* bytes = visible.data + r * visible.pitch;
+      typename V::Scalar* grads_to = grad_copy.data + r * grad_copy.pitch;
+      typename V::Scalar* ys_to = y_copy.data + r * y_copy.pitch;
+      for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes) PERSEID_BODY {
+        const typename V::Mask mask = shown<V>(bytes + j, lanes);
+        const Reg g = V::select(mask, load<V>(grads + j, lanes), V::zero());
+        const Reg a = V::select(mask, load<V>(ys + j, lanes), masked);
+        V::store(grads_to + j, g);
+        V::store(ys_to + j, a);
+        log ? add(g, chain) : add_product(g, a, chain);
+      });
+    } else if (log) {
+      for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes) PERSEID_BODY {
+        prefetch<V>(next, j * ahead.element);
+        add(load<V>(grads + j, lanes), chain);
+      });
+    } else {
+      for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes) PERSEID_BODY {
+        prefetch<V>(next, j * ahead.element);
+        add_product(load<V>(grads + j, lanes), load<V>(ys + j, lanes), chain);
+      });
+    }
+    sum[r] = chains.sum();
+  }
+}
+
+// dx = scale * y * (dy - sum), or scale * (dy - exp(y) * sum).
+template <class V, class From, class To>
+__attribute__((noinline)) void gradients(RowsOf<const From> grad, RowsOf<const From> y,
+                                         RowsOf<To> out, int64_t rows, int64_t n,
+                                         const typename V::Scalar* sum, typename V::Scalar scale,
+                                         bool log, bool stream, Ahead ahead) {
+  using Reg = typename V::Reg;
+  const Reg scales = V::set1(scale);
+  const Reg to_power = V::set1(static_cast<typename V::Scalar>(kLog2E));
+  for (int64_t r = 0; r < rows; ++r) {
+    const From *grads = grad.data + r * grad.pitch, *ys = y.data + r * y.pitch;
+    const std::byte* next = ahead.data + r * ahead.pitch;
+    const Reg sums = V::set1(sum[r]);
+    if (log) {
+      write_row_by<V>(out.data + r * out.pitch, n, stream, [&](int64_t j, auto lanes) PERSEID_BODY {
+        prefetch<V>(next, j * ahead.element);
+        const Reg p = exp2<V>(V::mul(load<V>(ys + j, lanes), to_power));
+        return V::mul(V::sub(load<V>(grads + j, lanes), V::mul(p, sums)), scales);
+      });
+    } else {
+      write_row_by<V>(out.data + r * out.pitch, n, stream, [&](int64_t j, auto lanes) PERSEID_BODY {
+        prefetch<V>(next, j * ahead.element);
+        return V::mul(V::mul(load<V>(ys + j, lanes), scales),
+                      V::sub(load<V>(grads + j, lanes), sums));
+      });
+    }
+  }
+}
+
+#undef PERSEID_BODY
+
+}  // namespace perseid::cpu::PERSEID_ISA

@@ -1,0 +1,423 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The command line from end to end: files in, files out, values by hand, exit codes and sentences.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "harness/element.hpp"
+
+namespace perseid {
+namespace {
+
+using harness::Shape;
+
+class CliTest : public testing::Test {
+ protected:
+  struct Ended {
+    int code;
+    std::string out, err;
+  };
+
+  CliTest()
+      : folder_(std::filesystem::path(testing::TempDir()) /
+                ("perseid_cli_" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~CliTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+  // '@' before a file name stands for the test's folder.
+  Ended run(std::string arguments) const {
+    for (size_t at = 0; (at = arguments.find('@', at)) != std::string::npos;)
+      arguments.replace(at, 1, folder_.string() + "/");
+    const std::string command = std::string(PERSEID_CLI) + " " + arguments + " >" + path("stdout") +
+                                " 2>" + path("stderr") + " </dev/null";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text_of("stdout"), text_of("stderr")};
+  }
+  void expect_ok(const std::string& arguments) const {
+    const Ended ended = run(arguments);
+    EXPECT_EQ(ended.code, 0) << arguments << "\n" << ended.err;
+  }
+  void expect_refused(const std::string& arguments, int code, const std::string& words) const {
+    const Ended ended = run(arguments);
+    EXPECT_EQ(ended.code, code) << arguments << "\n" << ended.err;
+    EXPECT_NE((ended.out + ended.err).find(words), std::string::npos)
+        << "expected: " << words << "\ngot: " << ended.out << ended.err;
+  }
+  nlohmann::json json(const std::string& arguments) const {
+    const Ended ended = run(arguments + " --json");
+    EXPECT_EQ(ended.code, 0) << arguments << "\n" << ended.err;
+    return nlohmann::json::parse(ended.out, nullptr, false);
+  }
+
+  void write(const std::string& name, const Shape& shape, const std::vector<double>& values,
+             DType dtype = f32) const {
+    std::vector<std::byte> bytes(values.size() * static_cast<size_t>(harness::size_of(dtype)));
+    const Tensor tensor(bytes.data(), dtype, Dims(shape));
+    harness::assign(tensor, values);
+    write_file(path(name), {{"", tensor}});
+  }
+  void expect_file(const std::string& name, const Shape& shape, const std::vector<double>& values,
+                   DType dtype = f32, double tolerance = 1e-6) const {
+    const size_t colon = name.find(':');
+    const File file(path(name.substr(0, colon)));
+    const Tensor tensor =
+        colon == std::string::npos ? file[size_t{0}] : file[name.substr(colon + 1)];
+    EXPECT_EQ(tensor.dtype(), dtype) << name;
+    const Dims dims = tensor.shape();
+    ASSERT_EQ(Shape(dims.begin(), dims.end()), shape) << name;
+    const std::vector<double> got = harness::values_of(tensor);
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (std::isfinite(values[i])) {
+        EXPECT_NEAR(got[i], values[i], tolerance) << name << " " << i;
+      } else {
+        EXPECT_EQ(std::isnan(got[i]), std::isnan(values[i])) << name << " " << i;
+        if (!std::isnan(values[i])) {
+          EXPECT_EQ(got[i], values[i]) << name << " " << i;
+        }
+      }
+    }
+  }
+
+ private:
+  std::string text_of(const std::string& name) const {
+    std::ifstream file(path(name));
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+  std::filesystem::path folder_;
+};
+
+const double kLn2 = std::log(2.0);
+
+// ---- run softmax ------------------------------------------------------------------------------
+
+TEST_F(CliTest, Softmax) {
+  write("x.npy", {2, 3}, {0, kLn2, std::log(5.0), 1, 1, 1});
+  expect_ok("run softmax --input @x.npy --output @y.npy");
+  expect_file("y.npy", {2, 3}, {0.125, 0.25, 0.625, 1. / 3, 1. / 3, 1. / 3});
+  expect_ok("run softmax --input @x.npy --output @y.npy --log");
+  expect_file("y.npy", {2, 3},
+              {std::log(0.125), std::log(0.25), std::log(0.625), -std::log(3.0), -std::log(3.0),
+               -std::log(3.0)});
+  write("x.npy", {2, 2}, {0, 3, kLn2, 3});
+  expect_ok("run softmax --input @x.npy --output @y.npy --dim 0");
+  expect_file("y.npy", {2, 2}, {1. / 3, 0.5, 2. / 3, 0.5});
+  expect_ok("run softmax --input @x.npy --output @y.npy --dim -2 --scale 2");
+  expect_file("y.npy", {2, 2}, {0.2, 0.5, 0.8, 0.5});
+}
+
+TEST_F(CliTest, SoftmaxMaskAndEmptyRows) {
+  write("x.npy", {2, 3}, {0, std::nan(""), 0, 1, 2, 3});
+  write("m.npy", {2, 3}, {1, 0, 1, 0, 0, 0}, boolean);
+  expect_ok("run softmax --input @x.npy --output @y.npy --visible @m.npy");
+  expect_file("y.npy", {2, 3}, {0.5, 0, 0.5, 0, 0, 0});
+  expect_ok("run softmax --input @x.npy --output @y.npy --visible @m.npy --empty-rows nan");
+  const double nan = std::nan("");
+  expect_file("y.npy", {2, 3}, {0.5, 0, 0.5, nan, nan, nan});
+  write("m.npy", {3}, {1, 0, 1}, u8);  // broadcasts
+  expect_ok("run softmax --input @x.npy --output @y.npy --visible @m.npy --scale 0.5");
+  const double e = std::exp(0.5), s = e + std::exp(1.5);
+  expect_file("y.npy", {2, 3}, {0.5, 0, 0.5, e / s, 0, std::exp(1.5) / s});
+}
+
+TEST_F(CliTest, SoftmaxGradient) {
+  write("x.npy", {1, 2}, {0, std::log(3.0)});  // 0.25, 0.75
+  write("dy.npy", {1, 2}, {1, 5});             // sum of y dy: 4
+  expect_ok(
+      "run softmax --input @x.npy --output @y.npy --grad-output @dy.npy --grad-input @dx.npy");
+  expect_file("dx.npy", {1, 2}, {0.25 * (1 - 4), 0.75 * (5 - 4)});
+  expect_ok("run softmax --input @x.npy --log --grad-output @dy.npy --grad-input @dx.npy");
+  expect_file("dx.npy", {1, 2}, {1 - 0.25 * 6, 5 - 0.75 * 6});
+}
+
+TEST_F(CliTest, Types) {
+  write("x.npy", {1, 2}, {1 + 0x1p-9, 1});  // equal in bf16
+  expect_ok("run softmax --input @x.npy --output @y.npy --dtype bf16");
+  expect_file("y.npy", {1, 2}, {0.5, 0.5}, f32, 0);
+  expect_ok("run softmax --input @x.npy --output @y.safetensors:y --dtype bf16");
+  expect_file("y.safetensors:y", {1, 2}, {0.5, 0.5}, bf16, 0);
+  expect_ok("run softmax --input @y.safetensors:y --output @z.npy --output-dtype f32");
+  expect_file("z.npy", {1, 2}, {0.5, 0.5}, f32);
+  expect_ok("run softmax --input @x.npy --output @y.npy --dtype f64");
+  expect_file("y.npy", {1, 2}, {1 / (1 + std::exp(-0x1p-9)), 1 / (1 + std::exp(0x1p-9))}, f64,
+              1e-15);
+  expect_ok("run softmax --input @x.npy --output @y.npy --dtype f16");
+  expect_file("y.npy", {1, 2}, {0.5005, 0.4995}, f16, 5e-4);
+}
+
+// ---- run attention ----------------------------------------------------------------------------
+
+TEST_F(CliTest, AttentionByHand) {
+  // Scores of 0: the mean of the visible values.
+  write("q.npy", {1, 2, 2, 1}, {0, 0, 0, 0});
+  write("k.npy", {1, 3, 1, 1}, {5, 6, 7});
+  write("v.npy", {1, 3, 1, 2}, {1, 10, 2, 20, 6, 60});
+  const std::string base = "run attention --query @q.npy --key @k.npy --value @v.npy --out @o.npy ";
+  expect_ok(base + "--lse @l.npy");
+  expect_file("o.npy", {1, 2, 2, 2}, {3, 30, 3, 30, 3, 30, 3, 30}, f32, 1e-5);
+  expect_file("l.npy", {1, 2, 2}, {std::log(3.0), std::log(3.0), std::log(3.0), std::log(3.0)});
+  expect_ok(base + "--causal top-left");
+  expect_file("o.npy", {1, 2, 2, 2}, {1, 10, 1, 10, 1.5, 15, 1.5, 15}, f32, 1e-5);
+  expect_ok(base + "--causal bottom-right");
+  expect_file("o.npy", {1, 2, 2, 2}, {1.5, 15, 1.5, 15, 3, 30, 3, 30}, f32, 1e-5);
+  expect_ok(base + "--window -1,0");
+  expect_file("o.npy", {1, 2, 2, 2}, {1, 10, 1, 10, 1.5, 15, 1.5, 15}, f32, 1e-5);
+  write("n.npy", {1}, {2}, i32);
+  expect_ok(base + "--kv-lens @n.npy");
+  expect_file("o.npy", {1, 2, 2, 2}, {1.5, 15, 1.5, 15, 1.5, 15, 1.5, 15}, f32, 1e-5);
+  write("n.npy", {1}, {0}, i64);
+  expect_ok(base + "--kv-lens @n.npy --lse @l.npy");
+  expect_file("o.npy", {1, 2, 2, 2}, {0, 0, 0, 0, 0, 0, 0, 0}, f32, 0);
+  expect_file("l.npy", {1, 2, 2}, std::vector<double>(4, -INFINITY));
+  write("m.npy", {3}, {0, 0, 1}, boolean);
+  expect_ok(base + "--visible @m.npy");
+  expect_file("o.npy", {1, 2, 2, 2}, {6, 60, 6, 60, 6, 60, 6, 60}, f32, 1e-5);
+  write("b.npy", {2, 1, 3}, {0, 0, kLn2, -100, -100, 0});
+  expect_ok(base + "--bias @b.npy");
+  expect_file("o.npy", {1, 2, 2, 2}, {3.75, 37.5, 6, 60, 3.75, 37.5, 6, 60}, f32, 1e-4);
+}
+
+TEST_F(CliTest, AttentionLayoutAndScale) {
+  write("q.npy", {1, 1, 1, 4}, {1, 0, 0, 0});
+  write("k.npy", {1, 1, 2, 4}, {2 * kLn2, 0, 0, 0, 0, 0, 0, 0});
+  write("v.npy", {1, 1, 2, 4}, {3, 3, 3, 3, 0, 0, 0, 0});
+  const std::string base =
+      "run attention --query @q.npy --key @k.npy --value @v.npy --layout bhsd --out @o.npy ";
+  expect_ok(base);  // scores ln 2 and 0
+  expect_file("o.npy", {1, 1, 1, 4}, {2, 2, 2, 2});
+  expect_ok(base + "--scale 1");  // ln 4 and 0
+  expect_file("o.npy", {1, 1, 1, 4}, {2.4, 2.4, 2.4, 2.4});
+}
+
+TEST_F(CliTest, AttentionRagged) {
+  write("q.npy", {3, 1, 1}, {0, 0, 0});
+  write("k.npy", {5, 1, 1}, {1, 2, 3, 4, 5});
+  write("v.npy", {5, 1, 1}, {1, 3, 8, 9, 10});
+  write("a.npy", {4}, {0, 1, 1, 3}, i32);
+  write("b.npy", {4}, {0, 2, 2, 5}, i32);
+  expect_ok(
+      "run attention --query @q.npy --key @k.npy --value @v.npy --cu-seqlens-q @a.npy "
+      "--cu-seqlens-kv @b.npy --causal bottom-right --out @o.npy --lse @l.npy");
+  expect_file("o.npy", {3, 1, 1}, {2, 8.5, 9}, f32, 1e-5);
+  expect_file("l.npy", {1, 3}, {kLn2, kLn2, std::log(3.0)});
+}
+
+TEST_F(CliTest, AttentionGradients) {
+  // One query, two keys, probabilities 0.5: dP = (2, 6), delta = 4, dS = (-1, 1).
+  write("q.npy", {1, 1, 1, 1}, {0});
+  write("k.npy", {1, 2, 1, 1}, {3, 7});
+  write("v.npy", {1, 2, 1, 1}, {1, 3});
+  write("do.npy", {1, 1, 1, 1}, {2});
+  write("bias.npy", {1, 2}, {0, 0});
+  const std::string base =
+      "run attention --query @q.npy --key @k.npy --value @v.npy --bias @bias.npy --grad-out "
+      "@do.npy ";
+  expect_ok(base +
+            "--out @o.npy --grad-query @g.safetensors:dq --grad-key @g.safetensors:dk "
+            "--grad-value @g.safetensors:dv --grad-bias @g.safetensors:db --deterministic");
+  expect_file("o.npy", {1, 1, 1, 1}, {2});
+  expect_file("g.safetensors:dq", {1, 1, 1, 1}, {4});
+  expect_file("g.safetensors:dk", {1, 2, 1, 1}, {0, 0});
+  expect_file("g.safetensors:dv", {1, 2, 1, 1}, {1, 1});
+  expect_file("g.safetensors:db", {1, 2}, {-1, 1});
+  write("dl.npy", {1, 1, 1}, {10});  // adds 10 P to dS
+  expect_ok(base + "--grad-lse @dl.npy --grad-bias @db.npy");
+  expect_file("db.npy", {1, 2}, {4, 6});
+}
+
+TEST_F(CliTest, DropoutMaskIsTheOneThatAttentionUses) {
+  constexpr int64_t kLength = 64;
+  write("q.npy", {1, kLength, 1, 8}, std::vector<double>(kLength * 8, 0));
+  std::vector<double> identity(kLength * kLength, 0);
+  for (size_t i = 0; i < kLength; ++i) identity[i * (kLength + 1)] = kLength;
+  write("v.npy", {1, kLength, 1, kLength}, identity);
+  expect_ok(
+      "run dropout-mask --batch 1 --heads 1 --q-len 64 --kv-len 64 --dropout 0.25 --seed 11 "
+      "--offset 2 --output @mask.npy");
+  expect_ok(
+      "run attention --query @q.npy --key @q.npy --value @v.npy --dropout 0.25 --seed 11 "
+      "--offset 2 --out @o.npy");
+  const File file(path("mask.npy"));
+  EXPECT_EQ(file[size_t{0}].dtype(), boolean);
+  std::vector<double> mask = harness::values_of(file[size_t{0}]);
+  double kept = 0;
+  for (double& each : mask) kept += each, each *= 256.0 / 192;
+  EXPECT_NEAR(kept, 3072, 200);
+  expect_file("o.npy", {1, kLength, 1, kLength}, mask, f32, 1e-5);
+}
+
+// ---- run matmul -------------------------------------------------------------------------------
+
+TEST_F(CliTest, Matmul) {
+  write("a.npy", {2, 3}, {1, 2, 3, 4, 5, 6});
+  write("b.npy", {3, 2}, {1, 0, 0, 1, 2, 2});
+  expect_ok("run matmul --a @a.npy --b @b.npy --out @c.npy");
+  expect_file("c.npy", {2, 2}, {7, 8, 16, 17});
+  expect_ok("run matmul --a @b.npy --b @a.npy --transpose-a --transpose-b --out @c.npy");
+  expect_file("c.npy", {2, 2}, {7, 16, 8, 17});
+  write("c0.npy", {2, 2}, {1, 1, 1, 1});
+  write("bias.npy", {2}, {100, 200});
+  expect_ok(
+      "run matmul --a @a.npy --b @b.npy --alpha 2 --beta 3 --c @c0.npy --bias @bias.npy --out "
+      "@c.npy");
+  expect_file("c.npy", {2, 2}, {117, 219, 135, 237});
+  write("a.npy", {2, 1, 2}, {1, 2, 3, 4});
+  write("b.npy", {2, 1}, {1, 10});
+  expect_ok("run matmul --a @a.npy --b @b.npy --out @c.npy --dtype bf16 --impl cpu:reference");
+  expect_file("c.npy", {2, 1, 1}, {21, 43});
+}
+
+// ---- Exit codes and sentences -----------------------------------------------------------------
+
+TEST_F(CliTest, BadInputEndsWithTwo) {
+  write("x.npy", {2, 3}, {1, 2, 3, 4, 5, 6});
+  write("y.npy", {2, 2}, {1, 2, 3, 4});
+  write("i.npy", {2}, {1, 2}, i32);
+  expect_refused("", 2, "subcommand");
+  expect_refused("frobnicate", 2, "no command 'frobnicate'");
+  expect_refused("run softmax --output @o.npy", 2, "--input is required");
+  expect_refused("run softmax --input @none.npy --output @o.npy", 2, "none.npy");
+  expect_refused("run softmax --input @i.npy --output @o.npy", 2, "int32");
+  expect_refused("run softmax --input @x.npy --output @o.txt", 2, "FILE.safetensors:NAME");
+  expect_refused("run softmax --input @x.npy --output @o.npy --dim 5", 2, "5");
+  expect_refused("run softmax --input @x.npy --output @o.npy --dtype f8", 2,
+                 "f16, bf16, f32 or f64");
+  expect_refused("run softmax --input @x.npy", 2, "nothing to compute");
+  expect_refused("run matmul --a @x.npy --b @y.npy --out @o.npy", 2, "columns of --a");
+  expect_refused("run matmul --a @i.npy --b @y.npy --out @o.npy", 2, "--a");
+  expect_refused("run attention --query @x.npy --key @x.npy --value @x.npy --out @o.npy", 2,
+                 "--query must have 4 dimensions, [batch, seq, heads, dim]; got shape [2, 3]");
+  expect_refused("run dropout-mask --q-len 4 --kv-len 4 --dropout 2 --output @o.npy", 2, "dropout");
+  expect_refused("explain attention --q-len 4 --kv-len 4 --head-dim 8 --heads 3 --kv-heads 2", 2,
+                 "heads");
+  expect_refused("explain matmul --m x", 2, "m: expected a whole number, got 'x'");
+  expect_refused("explain attention --causal up", 2, "bottom-right");
+  expect_refused("--device tpu info", 2, "auto, cpu or cuda:N");
+  expect_refused("--threads -1 info", 2, "--threads");
+  EXPECT_FALSE(std::filesystem::exists(path("o.npy")));
+}
+
+TEST_F(CliTest, AttentionShapesThatDoNotFit) {
+  write("q.npy", {1, 2, 2, 4}, std::vector<double>(16, 0));
+  write("k.npy", {1, 3, 2, 8}, std::vector<double>(48, 0));
+  write("v.npy", {1, 4, 2, 4}, std::vector<double>(32, 0));
+  const std::string base = "run attention --query @q.npy --out @o.npy ";
+  expect_refused(base + "--key @k.npy --value @v.npy", 2, "key");
+  expect_refused(base + "--key @v.npy --value @k.npy", 2, "value");
+  write("b.npy", {3, 2}, std::vector<double>(6, 0));
+  expect_refused(base + "--key @v.npy --value @v.npy --bias @b.npy", 2, "bias");
+  expect_refused(base + "--key @v.npy --value @v.npy --grad-query @g.npy", 2, "--grad-out");
+  expect_refused(base + "--key @v.npy --value @v.npy --window 3", 2, "--window");
+  expect_refused(base + "--key @v.npy --value @v.npy --cu-seqlens-q @q.npy", 2, "go together");
+}
+
+TEST_F(CliTest, OtherExitCodes) {
+  expect_refused("check matmul --m 4 --n 4 --k 4 --expect refused", 1, "accepted");
+  expect_refused("check matmul --m -4 --n 4 --k 4", 2, "-4");
+  EXPECT_EQ(run("info --device cuda:0").code, 3);
+  EXPECT_NE(run("info --device cuda:0").err, "");
+}
+
+// ---- The other commands -----------------------------------------------------------------------
+
+TEST_F(CliTest, EveryHelpHasAnExample) {
+  for (const char* command :
+       {"", "info", "explain", "explain softmax", "check", "check dropout-mask", "bench", "run",
+        "run softmax", "run attention", "run matmul", "run dropout-mask"}) {
+    const Ended ended = run(std::string(command) + " --help");
+    EXPECT_EQ(ended.code, 0) << command;
+    EXPECT_NE(ended.out.find("Example:\n  perseid"), std::string::npos) << command;
+  }
+  EXPECT_EQ(run("--version").out, std::string(version()) + "\n");
+}
+
+TEST_F(CliTest, Info) {
+  const nlohmann::json facts = json("info");
+  EXPECT_EQ(facts["version"], std::string(version()));
+  EXPECT_GT(facts["ceilings"]["f32"].get<double>(), 1e8);
+  EXPECT_GT(facts["ceilings"]["copy"].get<double>(), 1e7);
+  EXPECT_NE(run("info --threads 1").out.find("ceilings"), std::string::npos);
+}
+
+TEST_F(CliTest, Explain) {
+  const nlohmann::json plan =
+      json("explain attention --q-len 64 --kv-len 64 --head-dim 32 --backward --dtype bf16");
+  EXPECT_EQ(plan["implementation"], "cpu:tiled");
+  EXPECT_EQ(plan["problem"]["dtype"], "bf16");
+  EXPECT_NE(run("explain softmax --shape 4,100").out.find("chosen"), std::string::npos);
+  EXPECT_EQ(json("explain matmul --m 4 --n 4 --k 4 --impl cpu:reference")["implementation"],
+            "cpu:reference");
+}
+
+TEST_F(CliTest, CheckAndFuzz) {
+  const nlohmann::json report =
+      json("check attention --q-len 9 --kv-len 11 --head-dim 8 --backward");
+  EXPECT_GE(report["checked"].get<int>(), 2);
+  EXPECT_EQ(report["failed"], 0);
+  EXPECT_EQ(report["results"][0]["outputs"].size(), 5u);
+  EXPECT_EQ(json("check --fuzz 200 --seed 3")["failed"], 0);
+  EXPECT_EQ(run("check --fuzz 50 --quiet").out, "");
+  EXPECT_NE(run("check softmax --shape 3,5").out.find("0 failed"), std::string::npos);
+}
+
+TEST_F(CliTest, ProblemFiles) {
+  std::ofstream(path("p.jsonl")) << "# two problems\n\n"
+                                    R"({"op":"matmul","m":3,"n":4,"k":5})"
+                                    "\n"
+                                    R"({"op":"softmax","shape":[3,4],"backward":true})"
+                                    "\n";
+  EXPECT_EQ(json("check --problems @p.jsonl --dtype bf16")["results"][0]["problem"]["dtype"],
+            "bf16");
+  for (const auto& result : json("check softmax --problems @p.jsonl")["results"])
+    EXPECT_EQ(result["problem"]["op"], "softmax");
+  EXPECT_EQ(json("explain --problems @p.jsonl").size(), 2u);
+  std::ofstream(path("p.jsonl")) << R"({"op":"matmul","m":3})"
+                                    "\n"
+                                    R"({"op":"matmul","q_len":3})";
+  expect_refused("check --problems @p.jsonl", 2, "line 2: matmul has no 'q-len'");
+  expect_refused("bench --problems @none.jsonl", 2, "none.jsonl");
+}
+
+TEST_F(CliTest, Bench) {
+  const nlohmann::json report = json(
+      "bench attention --q-len 32 --kv-len 32 --head-dim 16 --backward --seconds 0.01 "
+      "--threads 1");
+  ASSERT_EQ(report["rows"].size(), 2u);
+  EXPECT_EQ(report["rows"][1]["direction"], "backward");
+  EXPECT_GT(report["rows"][0]["fraction"].get<double>(), 0);
+  EXPECT_EQ(report["machine"]["version"], std::string(version()));
+  const Ended table = run("bench matmul --m 64 --n 64 --k 64 --seconds 0.01");
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_NE(table.out.find("fraction"), std::string::npos);
+}
+
+TEST_F(CliTest, ProgressOnStderrAfterTwoSeconds) {
+  const Ended slow = run("bench softmax --shape 8,64 --seconds 2.5 --threads 1 --no-error");
+  EXPECT_NE(slow.err.find("bench: 0 of 1"), std::string::npos) << slow.err;
+  EXPECT_EQ(slow.err.find('\r'), std::string::npos);
+  EXPECT_EQ(run("bench softmax --shape 8,64 --seconds 2.5 --threads 1 --no-error --quiet").err, "");
+}
+
+TEST_F(CliTest, RunReports) {
+  write("x.npy", {1, 2}, {0, 0});
+  const nlohmann::json report = json("run softmax --input @x.npy --output @y.npy");
+  EXPECT_EQ(report["outputs"][0]["name"], "output");
+  EXPECT_EQ(report["outputs"][0]["shape"], (Shape{1, 2}));
+  EXPECT_EQ(run("run softmax --input @x.npy --output @y.npy --quiet").out, "");
+}
+
+}  // namespace
+}  // namespace perseid

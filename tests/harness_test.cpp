@@ -1,0 +1,318 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The harness that everything else is checked with: problems survive their texts, data show every
+// wrong write, and the tolerance rule tells a right result from a wrong one.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "harness/bench.hpp"
+#include "harness/check.hpp"
+#include "harness/fuzz.hpp"
+
+namespace perseid::harness {
+namespace {
+
+Problem problem_of(const char* text) { return from_json(nlohmann::json::parse(text)); }
+
+// ---- Problems ---------------------------------------------------------------------------------
+
+TEST(Problem, SurvivesJsonAndFlags) {
+  for (uint64_t i = 0; i < 3000; ++i) {
+    const Problem problem = random_problem(5, i);
+    const std::string flags = to_flags(problem);
+    const Problem again = from_json(nlohmann::json::parse(to_json(problem).dump()));
+    EXPECT_EQ(flags, to_flags(again)) << i;
+
+    Problem from_flags;
+    from_flags.op = problem.op;
+    for (const Field& field : fields()) {
+      const std::string begin = std::string(" --") + field.name;
+      const size_t at = flags.find(begin + (field.kind == FieldKind::kFlag ? "" : "="));
+      if (at == std::string::npos || !field.reads(problem.op)) continue;
+      const size_t value = at + begin.size() + 1;
+      const std::string text = field.kind == FieldKind::kFlag
+                                   ? "true"
+                                   : flags.substr(value, flags.find(' ', value) - value);
+      set_field(from_flags, field.name, text);
+    }
+    EXPECT_EQ(flags, to_flags(from_flags)) << i;
+  }
+}
+
+TEST(Problem, RandomOnesRepeatAndDiffer) {
+  std::set<std::string> seen;
+  for (uint64_t i = 0; i < 500; ++i) {
+    EXPECT_EQ(to_flags(random_problem(1, i)), to_flags(random_problem(1, i)));
+    seen.insert(to_flags(random_problem(1, i)));
+  }
+  EXPECT_GT(seen.size(), 490u);
+}
+
+std::string complaint_about(const char* text) {
+  try {
+    problem_of(text);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), PERSEID_INVALID_ARGUMENT);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Problem, WrongTextsAreNamed) {
+  EXPECT_NE(complaint_about(R"({"op":"matmul","m":"x"})").find("m: expected a whole number"),
+            std::string::npos);
+  EXPECT_NE(complaint_about(R"({"op":"matmul","m":1.5})").find("m: expected a whole number"),
+            std::string::npos);
+  EXPECT_NE(complaint_about(R"({"op":"matmul","q_len":5})").find("matmul has no 'q-len'"),
+            std::string::npos);
+  EXPECT_NE(complaint_about(R"({"op":"attention","causal":"left"})").find("top-left"),
+            std::string::npos);
+  EXPECT_NE(complaint_about(R"({"op":"conv"})").find("there is no operation 'conv'"),
+            std::string::npos);
+  EXPECT_NE(complaint_about(R"({"op":"softmax","log":1})").find("expected true or false"),
+            std::string::npos);
+  EXPECT_NE(complaint_about(R"([1])").find("JSON object"), std::string::npos);
+}
+
+TEST(Problem, BuiltInListsAreThere) {
+  EXPECT_GT(built_in_problems("check").size(), 30u);
+  EXPECT_GT(built_in_problems("figures").size(), 15u);
+}
+
+// ---- Elements and arrays ----------------------------------------------------------------------
+
+TEST(Element, EverySixteenBitPatternComesBack) {
+  for (DType dtype : {f16, bf16}) {
+    for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+      const auto pattern = static_cast<uint16_t>(bits);
+      const double value = load(dtype, &pattern);
+      uint16_t again = 0;
+      store(dtype, &again, value);
+      if (std::isnan(value)) {
+        EXPECT_TRUE(std::isnan(load(dtype, &again)));
+      } else {
+        EXPECT_EQ(pattern, again);
+        EXPECT_EQ(round_to(dtype, value), value);
+      }
+    }
+  }
+}
+
+TEST(Element, RoundsToNearestEven) {
+  EXPECT_EQ(round_to(bf16, 1 + 0x1p-8), 1);
+  EXPECT_EQ(round_to(bf16, 1 + 0x3p-8), 1 + 0x1p-6);
+  EXPECT_EQ(round_to(f16, 1 + 0x1p-11), 1);
+  EXPECT_EQ(round_to(f16, 65519), 65504);
+  EXPECT_TRUE(std::isinf(round_to(f16, 65520)));
+  EXPECT_EQ(round_to(f16, 0x1.8p-24), 0x1p-23);
+  EXPECT_EQ(round_to(f16, 0x1p-25), 0);
+  EXPECT_TRUE(std::isinf(round_to(bf16, 3.4e38)));
+}
+
+TEST(Array, EveryStrideHoldsItsValues) {
+  for (uint32_t kind = 0; kind < static_cast<uint32_t>(Strides::kRepeated); ++kind) {
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      const Array array(bf16, {3, 1, 5, 2}, static_cast<Strides>(kind), 1, seed);
+      std::vector<double> values(30);
+      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i) - 9;
+      assign(array.tensor(), values);
+      EXPECT_EQ(array.values(), values) << kind;
+      EXPECT_FALSE(array.damaged()) << kind;
+    }
+  }
+}
+
+TEST(Array, BeginsUnwritten) {
+  for (double value : Array(f32, {4, 4}, Strides::kSpread).values()) EXPECT_TRUE(std::isnan(value));
+}
+
+TEST(Array, ShowsWritesBesideItsElements) {
+  Array dense(f32, {4, 4});
+  auto* end = dense.tensor().data<float>() + 16;
+  const float before = *end;
+  *end = 1;
+  EXPECT_TRUE(dense.damaged());
+  *end = before;
+  EXPECT_FALSE(dense.damaged());
+  dense.tensor().data<float>()[-1] = 1;
+  EXPECT_TRUE(dense.damaged());
+
+  Array spread(f32, {4, 4}, Strides::kSpread);
+  spread.tensor().data<float>()[1] = 1;
+  EXPECT_TRUE(spread.damaged());
+
+  Array sealed(f32, {4});
+  assign(sealed.tensor(), {1, 2, 3, 4});
+  sealed.seal();
+  EXPECT_FALSE(sealed.damaged());
+  sealed.tensor().data<float>()[2] = 5;
+  EXPECT_TRUE(sealed.damaged());
+}
+
+TEST(Visibility, CausalAndWindow) {
+  Problem problem = problem_of(
+      R"({"op":"attention","q_len":2,"kv_len":4,"causal":"bottom-right","window":[1,-1]})");
+  const Span span = span_of(problem, 0);
+  std::string seen;
+  for (int64_t i = 0; i < 2; ++i)
+    for (int64_t j = 0; j < 4; ++j) seen += sees(problem, span, i, j) ? '1' : '0';
+  EXPECT_EQ(seen, "01100011");
+}
+
+// ---- Naive formulas against values by hand ----------------------------------------------------
+
+TEST(Naive, SoftmaxByHand) {
+  const Problem problem = problem_of(R"({"op":"softmax","dtype":"f64","shape":[1,3],"lse":true})");
+  const Operands operands(problem);
+  Operands inputs(exact_problem(problem), operands);
+  assign(inputs.find("input")->tensor(), {std::log(1.0), std::log(2.0), std::log(5.0)});
+  const Estimates results = naive(problem, inputs, {});
+  const std::vector<double>& y = results.find("output")->second.value;
+  EXPECT_NEAR(y[0], 0.125, 1e-15);
+  EXPECT_NEAR(y[1], 0.25, 1e-15);
+  EXPECT_NEAR(y[2], 0.625, 1e-15);
+  EXPECT_NEAR(results.find("lse")->second.value[0], std::log(8.0), 1e-7);
+}
+
+TEST(Naive, AgreesWithTheReference) {
+  for (const char* text :
+       {R"({"op":"softmax","dtype":"f64","shape":[5,77],"log":true,"backward":true})",
+        R"({"op":"matmul","dtype":"f64","m":9,"n":11,"k":33,"transpose_a":true,"bias":[11]})",
+        R"({"op":"attention","dtype":"f64","batch":2,"heads":4,"kv_heads":2,"q_len":9,"kv_len":13,
+            "head_dim":8,"value_dim":5,"bias":[1,4,9,1],"visible":[2,1,9,13],"backward":true,
+            "grad_lse":true,"causal":"bottom-right","window":[5,0]})",
+        R"({"op":"attention","dtype":"f64","batch":3,"heads":2,"head_dim":6,"layout":"bhsd",
+            "cu_seqlens_q":[0,4,4,9],"cu_seqlens_kv":[0,7,9,9],"backward":true})"}) {
+    const Problem problem = problem_of(text);
+    const Context context = Context::cpu(1);
+    const Operands operands(problem);
+    Operands exact(exact_problem(problem), operands);
+    const Outcome outcome = run_reference(context, problem, exact);
+    ASSERT_TRUE(outcome.ok()) << outcome.sentence;
+    for (const auto& [name, estimate] : naive(problem, exact, {})) {
+      if (exact.find(name) == nullptr) continue;
+      EXPECT_LT(largest_error(estimate.value, exact.find(name)->values(), f64), 1e-13)
+          << name << " of " << text;
+    }
+  }
+}
+
+// ---- The tolerance rule -----------------------------------------------------------------------
+
+TEST(Tolerance, CatchesAnInjectedError) {
+  for (const char* dtype : {"f32", "bf16", "f16", "f64"}) {
+    Problem problem = problem_of(
+        R"({"op":"attention","batch":1,"heads":2,"q_len":40,"kv_len":70,"head_dim":32,
+            "backward":true})");
+    set_field(problem, "dtype", dtype);
+    const Context context = Context::cpu(1);
+    const Operands operands(problem);
+    Operands exact(exact_problem(problem), operands);
+    ASSERT_TRUE(run_reference(context, problem, exact).ok());
+    for (const auto& [name, estimate] : naive(problem, exact, {})) {
+      if (exact.find(name) == nullptr) continue;
+      const std::vector<double> reference = exact.find(name)->values();
+      const double limit = error_limit(estimate, reference, problem.type(), problem.type());
+      EXPECT_LE(largest_error(estimate.value, reference, problem.type()), limit);
+      // One wrong element, by as much as a lost key, a wrong scale or half a lost digit would be.
+      std::vector<double> wrong = estimate.value;
+      wrong[wrong.size() / 3] += problem.type() == f64 ? 1e-11 : problem.type() == f32 ? 1e-3 : 0.2;
+      EXPECT_GT(largest_error(wrong, reference, problem.type()), limit) << dtype << " " << name;
+      wrong = estimate.value;
+      wrong[0] = std::nan("");
+      EXPECT_TRUE(std::isinf(largest_error(wrong, reference, problem.type())));
+    }
+  }
+}
+
+TEST(Tolerance, InfinitiesMustAgree) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(largest_error({-infinity, std::nan("")}, {-infinity, std::nan("")}, f32), 0);
+  EXPECT_EQ(largest_error({infinity}, {70000}, f16), 0);
+  EXPECT_TRUE(std::isinf(largest_error({infinity}, {60000}, f16)));
+  EXPECT_TRUE(std::isinf(largest_error({infinity}, {-infinity}, f32)));
+  EXPECT_TRUE(std::isinf(largest_error({0}, {std::nan("")}, f32)));
+}
+
+// ---- The checker ------------------------------------------------------------------------------
+
+class CheckerTest : public testing::Test {
+ protected:
+  const Context one_ = Context::cpu(1);
+  const Context three_ = Context::cpu(3);
+  const Checker checker_{one_, three_};
+};
+
+TEST_F(CheckerTest, BuiltInListPasses) {
+  for (const Problem& problem : built_in_problems("check")) {
+    for (const CheckResult& result : checker_.check_all(problem))
+      EXPECT_TRUE(result.passed) << to_flags(problem) << "\n"
+                                 << result.implementation << ": " << result.complaint;
+  }
+}
+
+TEST_F(CheckerTest, RandomProblemsEndRightOrWithASentence) {
+  for (uint64_t i = 0; i < 1500; ++i) {
+    const Problem problem = random_problem(2026, i);
+    const CheckResult result = checker_.check(problem);
+    EXPECT_TRUE(result.passed) << i << ": " << to_flags(problem) << "\n" << result.complaint;
+  }
+}
+
+TEST_F(CheckerTest, AnExpectationThatFailsIsReported) {
+  Problem problem = problem_of(R"({"op":"matmul","m":3,"n":3,"k":3,"expect":"refused"})");
+  EXPECT_FALSE(checker_.check(problem).passed);
+  problem.expect.value = 0;
+  problem.m = -1;
+  const CheckResult result = checker_.check(problem);
+  EXPECT_FALSE(result.passed);
+  EXPECT_EQ(result.outcome.status, PERSEID_INVALID_ARGUMENT);
+}
+
+TEST_F(CheckerTest, HugeProblemsArePlannedOnly) {
+  const CheckResult result =
+      checker_.check(problem_of(R"({"op":"matmul","m":1000000,"n":1000000,"k":1000000})"));
+  EXPECT_TRUE(result.passed) << result.complaint;
+  EXPECT_NE(result.note, "");
+}
+
+// ---- Measurement ------------------------------------------------------------------------------
+
+TEST(Bench, ReducedProblemsKeepTheirKind) {
+  const Problem attention = reduced(problem_of(
+      R"({"op":"attention","batch":2,"heads":8,"kv_heads":4,"q_len":4096,"kv_len":4096,
+          "head_dim":128,"bias":[2,8,1,4096],"backward":true})"));
+  EXPECT_EQ(attention.heads, 2);
+  EXPECT_EQ(attention.key_heads(), 1);
+  EXPECT_LT(attention.q_len, 1100);
+  EXPECT_EQ(attention.bias, (Shape{1, 2, 1, attention.kv_len}));
+  const Problem softmax = reduced(problem_of(R"({"op":"softmax","shape":[524288,64]})"));
+  EXPECT_EQ(softmax.shape[1], 64);
+  const Problem matmul = reduced(problem_of(R"({"op":"matmul","m":2048,"n":2048,"k":2048})"));
+  EXPECT_EQ(matmul.k, 2048);
+}
+
+TEST(Bench, MeasuresBothDirections) {
+  const Context context = Context::cpu(1);
+  const Problem problem = problem_of(R"({"op":"softmax","shape":[64,128],"backward":true})");
+  const std::vector<BenchRow> rows = bench(context, problem, {.seconds = 0.01});
+  ASSERT_EQ(rows.size(), 2u);
+  for (const BenchRow& row : rows) {
+    ASSERT_TRUE(row.outcome.ok()) << row.outcome.sentence;
+    EXPECT_GT(row.timing.least, 0);
+    EXPECT_GE(row.timing.median, row.timing.least);
+    EXPECT_GT(row.rate, 0);
+    EXPECT_GT(row.fraction(), 0);
+    ASSERT_TRUE(row.error.has_value());
+    EXPECT_LT(*row.error, 1e-4);
+    EXPECT_EQ(to_json(row)["unit"], "B/s");
+  }
+}
+
+}  // namespace
+}  // namespace perseid::harness
