@@ -82,7 +82,16 @@ TEST(ContextTest, RefusesBadOptions) {
   };
   EXPECT_FAILS(create([](auto& o) { o.struct_size = 8; }), PERSEID_INVALID_ARGUMENT,
                "perseid_context_options.struct_size is 8, expected 40");
-  EXPECT_FAILS(create([](auto& o) { o.device_type = kDLCUDA; }), PERSEID_UNSUPPORTED, "no CUDA");
+  {
+    const Environment disabled("PERSEID_DISABLE_CUDA", "1");
+    EXPECT_FAILS(create([](auto& o) { o.device_type = kDLCUDA; }), PERSEID_UNSUPPORTED,
+                 "PERSEID_DISABLE_CUDA is \"1\"");
+  }
+  EXPECT_FAILS(create([](auto& o) {
+                 o.device_type = kDLCUDA;
+                 o.threads = 2;
+               }),
+               PERSEID_INVALID_ARGUMENT, "leave them 0 with kDLCUDA");
   EXPECT_FAILS(create([](auto& o) { o.device_type = 7; }), PERSEID_INVALID_ARGUMENT,
                "device_type is 7");
   EXPECT_FAILS(create([](auto& o) { o.device_index = 1; }), PERSEID_INVALID_ARGUMENT,

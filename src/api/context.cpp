@@ -28,10 +28,11 @@ Status check_options(const perseid_context_options& options) {
       options.device_type == 0 || options.device_type == kDLCPU || options.device_type == kDLCUDA,
       "device_type is ", options.device_type, ", expected kDLCPU (1) or kDLCUDA (2)");
   if (!check.ok()) return check.result();
-  if (options.device_type == kDLCUDA)
-    return Status::error(PERSEID_UNSUPPORTED,
-                         "context: device_type is kDLCUDA, but this build has "
-                         "no CUDA backend; use kDLCPU");
+  if (options.device_type == kDLCUDA) {
+    check.require(options.threads == 0 && options.executor.run == nullptr,
+                  "threads and executor are for the CPU; leave them 0 with kDLCUDA");
+    return check.result();
+  }
   check.require(options.device_index == 0, "device_index is ", options.device_index,
                 ", expected 0, the only CPU device");
   check.require(0 <= options.threads && options.threads <= dispatch::kMostWorkers, "threads is ",
@@ -53,9 +54,11 @@ Status create(const perseid_context_options& options, perseid_context_t* context
   if (options.executor.run != nullptr)
     executor = std::make_unique<CallersExecutor>(options.executor);
   auto made = std::make_unique<perseid_context>();
-  if (Status status = dispatch::open_cpu(std::move(executor), options.threads, &made->device);
-      !status.ok())
-    return status;
+  Status status =
+      options.device_type == kDLCUDA
+          ? dispatch::open_cuda(options.device_index, &made->device)
+          : dispatch::open_cpu(std::move(executor), options.threads, &made->device);
+  if (!status.ok()) return status;
   made->facts = dispatch::facts_json(*made->device);
   *context = made.release();
   return {};

@@ -10,6 +10,8 @@
 #include <new>
 #include <vector>
 
+#include "cuda/runtime/memory_rate.hpp"
+
 namespace perseid::dispatch {
 namespace {
 
@@ -95,11 +97,15 @@ double memory_rate(const Device& device, uint64_t bytes, bool copying) {
   });
 }
 
-Status check_memory(uint64_t bytes) {
+Status check_size(uint64_t bytes) {
   if (bytes == 0)
     return Status::error(PERSEID_INVALID_ARGUMENT,
                          "the ceilings of copying and reading need the size of an array, got 0 "
                          "bytes; pass the bytes that the work in question touches");
+  return {};
+}
+
+Status check_memory(uint64_t bytes) {
   const auto memory =
       static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   if (bytes > memory / 4)
@@ -108,9 +114,22 @@ Status check_memory(uint64_t bytes) {
   return {};
 }
 
+Status measure_gpu(const Device& device, int32_t ceiling, uint64_t bytes, double* per_second) {
+  if (ceiling != PERSEID_CEILING_COPY)
+    return Status::error(PERSEID_UNSUPPORTED, "the ceiling is ", ceiling,
+                         ", expected 3 (COPY), the only one that is measured on a GPU");
+  if (Status status = check_size(bytes); !status.ok()) return status;
+  const size_t memory = device.gpu->facts().memory_bytes;
+  if (bytes > memory / 4)
+    return Status::error(PERSEID_OUT_OF_MEMORY, "expected an array of at most a quarter of the ",
+                         memory, " bytes of the GPU, got ", bytes, " bytes; measure a smaller one");
+  return cuda::measure_copy(*device.gpu, bytes, per_second);
+}
+
 }  // namespace
 
 Status measure_ceiling(const Device& device, int32_t ceiling, uint64_t bytes, double* per_second) {
+  if (device.gpu != nullptr) return measure_gpu(device, ceiling, bytes, per_second);
   const cpu::KernelTable& kernels = *device.kernels;
   switch (ceiling) {
     case PERSEID_CEILING_F32:
@@ -124,6 +143,7 @@ Status measure_ceiling(const Device& device, int32_t ceiling, uint64_t bytes, do
       return {};
     case PERSEID_CEILING_COPY:
     case PERSEID_CEILING_READ:
+      if (Status status = check_size(bytes); !status.ok()) return status;
       if (Status status = check_memory(bytes); !status.ok()) return status;
       *per_second = memory_rate(device, bytes, ceiling == PERSEID_CEILING_COPY);
       return {};

@@ -49,6 +49,14 @@ Status check_forced_name(std::string_view name) {
                        "\", expected one of ", list_of(names), "; or unset it");
 }
 
+std::string wrong_device(std::string_view name, const Device& device) {
+  const bool of_gpu = name.starts_with("cuda:");
+  if (of_gpu == (device.gpu != nullptr)) return "";
+  return of_gpu ? "runs on a GPU, and the context is of the CPU"
+                : concatenate("runs on the CPU, and the context is of cuda:",
+                              device.gpu->facts().index);
+}
+
 Status nothing_takes_it(const std::vector<Considered>& considered) {
   std::string reasons;
   for (const Considered& entry : considered)

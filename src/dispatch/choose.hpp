@@ -35,6 +35,10 @@ Status read_wish(const char* wanted, const Device& device, const std::vector<con
 // That some operation's list has an entry of this name, for PERSEID_FORCE_IMPL.
 Status check_forced_name(std::string_view name);
 
+// Why an entry of this name has no kernels for the device; "" where it may have. Names begin with
+// the device they are for.
+std::string wrong_device(std::string_view name, const Device& device);
+
 // That nothing took the problem, with the reason of every entry.
 Status nothing_takes_it(const std::vector<Considered>& considered);
 
@@ -61,13 +65,17 @@ Status choose(std::span<const Implementation<Operation>> list,
     } else if (!wish.name.empty() && wish.name != entry.name) {
       considered.verdict = Verdict::kNotTried;
       considered.reason = concatenate(wish.origin, " asks for ", wish.name);
+    } else if (considered.reason = wrong_device(entry.name, device); !considered.reason.empty()) {
+      // Refused.
     } else if (considered.reason = entry.refuse(problem, device); considered.reason.empty()) {
       std::unique_ptr<Executable<Operation>> made;
       if (Status status = entry.make(problem, device, &made); !status.ok()) return status;
+      const std::string kernels = made->kernels();
       choice->executable = std::move(made);
       considered.verdict = Verdict::kChosen;
       considered.reason = wish.name.empty() ? "the first that takes the problem"
                                             : concatenate(wish.origin, " asks for it");
+      if (!kernels.empty()) considered.reason += concatenate(" (", kernels, ")");
     }
     choice->considered.push_back(considered);
   }

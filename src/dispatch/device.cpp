@@ -8,14 +8,16 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "cuda/runtime/cache.hpp"
 #include "dispatch/choose.hpp"
 #include "dispatch/json.hpp"
 
 namespace perseid::dispatch {
 namespace {
 
-constexpr const char* kVariables[] = {"PERSEID_CPU_ISA", "PERSEID_FORCE_IMPL",
-                                      "PERSEID_NUM_THREADS"};
+constexpr const char* kVariables[] = {
+    "PERSEID_CPU_ISA",   "PERSEID_FORCE_IMPL", "PERSEID_NUM_THREADS", "PERSEID_DISABLE_CUDA",
+    "PERSEID_CACHE_DIR", "PERSEID_NVRTC",      "PERSEID_PACK"};
 
 std::string value_of(const Device& device, std::string_view name) {
   for (const Variable& variable : device.environment)
@@ -74,19 +76,61 @@ void write_caches(JsonWriter& json) {
   json.end_array();
 }
 
+Status read_environment(Device* device) {
+  for (const char* name : kVariables) {
+    const char* value = std::getenv(name);
+    device->environment.push_back({name, value == nullptr ? "" : value, value != nullptr});
+  }
+  device->forced_implementation = value_of(*device, "PERSEID_FORCE_IMPL");
+  return device->forced_implementation.empty() ? Status()
+                                               : check_forced_name(device->forced_implementation);
+}
+
+void write_cpu(JsonWriter& json, const Device& device) {
+  json.field("type", "cpu").field("model", cpu_model());
+  json.field("cpus", cpu::available_cpus()).field("workers", device.workers());
+  json.field("isa", device.kernels->isa).field("bf16_dot", device.kernels->bf16_dot);
+  json.key("isas").begin_array();
+  for (const cpu::KernelTable* table : cpu::available_kernel_tables()) json.value(table->isa);
+  json.end_array();
+  write_caches(json);
+  json.field("memory_bytes",
+             static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * int64_t{sysconf(_SC_PAGESIZE)});
+}
+
+void write_gpu(JsonWriter& json, const cuda::Gpu& gpu) {
+  const cuda::GpuFacts& facts = gpu.facts();
+  int32_t driver = 0;
+  gpu.driver().version(&driver);
+  json.field("type", "cuda").field("index", facts.index).field("model", facts.name);
+  json.field("capability", concatenate(facts.major, ".", facts.minor));
+  json.field("multiprocessors", facts.multiprocessors).field("l2_bytes", facts.l2_bytes);
+  json.field("memory_bytes", static_cast<int64_t>(facts.memory_bytes));
+  json.field("driver_cuda", concatenate(driver / 1000, ".", driver % 1000 / 10));
+  cuda::Version version;
+  json.key("nvrtc");
+  cuda::compiler_version(&version).ok() ? json.value(concatenate(version.major, ".", version.minor))
+                                        : json.null();
+  json.field("architecture", facts.architecture);
+  json.field("packed_modules", static_cast<int64_t>(cuda::kernel_pack().size()));
+  json.field("module_cache", cuda::cache_folder());
+}
+
 }  // namespace
+
+Status open_cuda(int32_t index, std::shared_ptr<const Device>* device) {
+  const auto opened = std::make_shared<Device>();
+  if (Status status = read_environment(opened.get()); !status.ok()) return status;
+  if (Status status = cuda::Gpu::open(index, &opened->gpu); !status.ok())
+    return Status::error(status.code(), "context: ", status.sentence());
+  *device = opened;
+  return {};
+}
 
 Status open_cpu(std::unique_ptr<cpu::Executor> executor, int32_t threads,
                 std::shared_ptr<const Device>* device) {
   const auto opened = std::make_shared<Device>();
-  for (const char* name : kVariables) {
-    const char* value = std::getenv(name);
-    opened->environment.push_back({name, value == nullptr ? "" : value, value != nullptr});
-  }
-  opened->forced_implementation = value_of(*opened, "PERSEID_FORCE_IMPL");
-  if (!opened->forced_implementation.empty())
-    if (Status status = check_forced_name(opened->forced_implementation); !status.ok())
-      return status;
+  if (Status status = read_environment(opened.get()); !status.ok()) return status;
 
   std::string error;
   opened->kernels = cpu::select_kernel_table(error);
@@ -111,15 +155,7 @@ std::string facts_json(const Device& device) {
                                     PERSEID_VERSION_PATCH));
   json.field("abi_version", PERSEID_ABI_VERSION);
   json.key("device").begin_object();
-  json.field("type", "cpu").field("model", cpu_model());
-  json.field("cpus", cpu::available_cpus()).field("workers", device.workers());
-  json.field("isa", device.kernels->isa).field("bf16_dot", device.kernels->bf16_dot);
-  json.key("isas").begin_array();
-  for (const cpu::KernelTable* table : cpu::available_kernel_tables()) json.value(table->isa);
-  json.end_array();
-  write_caches(json);
-  json.field("memory_bytes",
-             static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * int64_t{sysconf(_SC_PAGESIZE)});
+  device.gpu != nullptr ? write_gpu(json, *device.gpu) : write_cpu(json, device);
   json.end_object();
   json.key("environment").begin_object();
   for (const Variable& variable : device.environment) {

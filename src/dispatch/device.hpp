@@ -10,6 +10,7 @@
 
 #include "cpu/executor.hpp"
 #include "cpu/kernel_table.hpp"
+#include "cuda/runtime/gpu.hpp"
 #include "dispatch/status.hpp"
 
 namespace perseid::dispatch {
@@ -24,19 +25,28 @@ struct Variable {
   bool set;
 };
 
+// A CPU with its workers and kernels, or a GPU.
 struct Device {
   std::unique_ptr<cpu::Executor> executor;
   const cpu::KernelTable* kernels = nullptr;
+  std::shared_ptr<cuda::Gpu> gpu;
   std::vector<Variable> environment;  // the library's own variables, as they were at creation
   std::string forced_implementation;  // PERSEID_FORCE_IMPL; "": none
 
   int32_t workers() const { return executor->workers(); }
+  // Where tensors must be.
+  DLDevice place() const {
+    return gpu != nullptr ? DLDevice{kDLCUDA, gpu->facts().index} : DLDevice{kDLCPU, 0};
+  }
 };
 
 // The CPU. `executor`: the caller's threads, or null for an own pool of `threads` (0:
 // PERSEID_NUM_THREADS, else all CPUs of the process).
 Status open_cpu(std::unique_ptr<cpu::Executor> executor, int32_t threads,
                 std::shared_ptr<const Device>* device);
+
+// GPU `index`, as the driver counts them.
+Status open_cuda(int32_t index, std::shared_ptr<const Device>* device);
 
 // The library, the device and the environment as one JSON object.
 std::string facts_json(const Device& device);

@@ -71,8 +71,14 @@ std::string explain_text(const Explanation& explanation, const Device& device) {
   for (const Fact& fact : explanation.problem)
     text += concatenate(&fact == &explanation.problem.front() ? ": " : ", ", fact.name, " ",
                         fact.value);
-  text += concatenate("\non the CPU, with the ", device.kernels->isa, " kernels and ",
-                      device.workers(), device.workers() == 1 ? " worker\n" : " workers\n");
+  if (device.gpu != nullptr) {
+    const cuda::GpuFacts& facts = device.gpu->facts();
+    text += concatenate("\non cuda:", facts.index, ", ", facts.name, ", with kernels for ",
+                        facts.architecture, "\n");
+  } else {
+    text += concatenate("\non the CPU, with the ", device.kernels->isa, " kernels and ",
+                        device.workers(), device.workers() == 1 ? " worker\n" : " workers\n");
+  }
   for (const Considered& entry : explanation.considered) {
     char line[64];
     std::snprintf(line, sizeof line, "  %-14s %-9s ", entry.name, name_of(entry.verdict));
@@ -93,12 +99,15 @@ std::string explain_json(const Explanation& explanation, const Device& device) {
     fact.number ? json.number(fact.value) : json.value(fact.value);
   }
   json.end_object();
-  json.key("device")
-      .begin_object()
-      .field("type", "cpu")
-      .field("isa", device.kernels->isa)
-      .field("workers", device.workers())
-      .end_object();
+  json.key("device").begin_object();
+  if (device.gpu != nullptr) {
+    json.field("type", "cuda")
+        .field("index", device.gpu->facts().index)
+        .field("model", device.gpu->facts().name);
+  } else {
+    json.field("type", "cpu").field("isa", device.kernels->isa).field("workers", device.workers());
+  }
+  json.end_object();
   json.field("implementation", explanation.chosen());
   json.key("implementations").begin_array();
   for (const Considered& entry : explanation.considered)

@@ -50,6 +50,8 @@ class Executable {
                          void* stream) const = 0;
   virtual Status backward(const typename Operation::Backward& arguments, std::byte* workspace,
                           void* stream) const = 0;
+  // Which kernels it has, where a name does not say it.
+  virtual std::string kernels() const { return ""; }
 };
 
 template <class Operation>

@@ -2,12 +2,74 @@
 // SPDX-License-Identifier: Apache-2.0
 // The implementations of softmax, best first.
 #include "cpu/reference/reference.hpp"
+#include "cuda/softmax.hpp"
 #include "dispatch/implementation.hpp"
 
 namespace perseid::dispatch {
 namespace {
 
 using Made = std::unique_ptr<Executable<Softmax>>;
+
+class GpuSoftmax final : public Executable<Softmax> {
+ public:
+  explicit GpuSoftmax(std::unique_ptr<cuda::SoftmaxOnGpu> softmax) : softmax_(std::move(softmax)) {}
+
+  size_t workspace(Direction direction) const override {
+    return softmax_->workspace(direction == Direction::kBackward);
+  }
+  Status forward(const SoftmaxForward& arguments, std::byte* workspace,
+                 void* stream) const override {
+    return softmax_->forward(arguments, workspace, stream);
+  }
+  Status backward(const SoftmaxBackward& arguments, std::byte* workspace,
+                  void* stream) const override {
+    return softmax_->backward(arguments, workspace, stream);
+  }
+  std::string kernels() const override { return softmax_->description(); }
+
+ private:
+  std::unique_ptr<cuda::SoftmaxOnGpu> softmax_;
+};
+
+template <cuda::SoftmaxKind kKind>
+Status make_on_gpu(const SoftmaxProblem& problem, const Device& device, Made* made) {
+  std::unique_ptr<cuda::SoftmaxOnGpu> softmax;
+  Status status = cuda::SoftmaxOnGpu::make(kKind, problem, *device.gpu, &softmax);
+  if (status.ok()) *made = std::make_unique<GpuSoftmax>(std::move(softmax));
+  return status;
+}
+
+std::string refuse_inner_dims(const SoftmaxProblem& problem) {
+  return cuda::softmax_is_innermost(problem)
+             ? std::string()
+             : concatenate("made for the innermost dimension, got dim ", problem.dim, " of ",
+                           problem.rank);
+}
+
+// Rows that fit into the registers of a warp, a block or a cluster: read once, written once.
+constexpr Implementation<Softmax> kGpuRows = {
+    .name = "cuda:rows",
+    .refuse =
+        [](const SoftmaxProblem& problem, const Device& device) {
+          if (!cuda::softmax_fits_rows(problem, device.gpu->facts().has_clusters()))
+            return concatenate("a row of ", problem.length(), " elements does not fit into ",
+                               device.gpu->facts().has_clusters() ? "a cluster" : "a block");
+          return refuse_inner_dims(problem);
+        },
+    .make = make_on_gpu<cuda::SoftmaxKind::kRows>};
+
+// Rows of any length, in chunks: read twice, written once.
+constexpr Implementation<Softmax> kGpuSplit = {
+    .name = "cuda:split",
+    .refuse = [](const SoftmaxProblem& problem,
+                 const Device&) { return refuse_inner_dims(problem); },
+    .make = make_on_gpu<cuda::SoftmaxKind::kSplit>};
+
+// Any dimension: rows beside one another.
+constexpr Implementation<Softmax> kGpuColumns = {
+    .name = "cuda:columns",
+    .refuse = [](const SoftmaxProblem&, const Device&) { return std::string(); },
+    .make = make_on_gpu<cuda::SoftmaxKind::kColumns>};
 
 // Any dim, strides, types and mask: one pass over rows that lie along the dim or across it.
 constexpr Implementation<Softmax> kSimd = {
@@ -37,7 +99,7 @@ constexpr Implementation<Softmax> kReference = {
                                      made);
         }};
 
-constexpr Implementation<Softmax> kList[] = {kSimd, kReference};
+constexpr Implementation<Softmax> kList[] = {kGpuRows, kGpuSplit, kGpuColumns, kSimd, kReference};
 
 }  // namespace
 

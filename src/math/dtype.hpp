@@ -69,15 +69,11 @@ constexpr const char* name_of(DType dtype) {
 }
 
 PERSEID_INLINE uint32_t float_bits(float value) {
-  uint32_t bits;
-  __builtin_memcpy(&bits, &value, sizeof bits);
-  return bits;
+  return __builtin_bit_cast(uint32_t, value);
 }
 
 PERSEID_INLINE float float_from_bits(uint32_t bits) {
-  float value;
-  __builtin_memcpy(&value, &bits, sizeof value);
-  return value;
+  return __builtin_bit_cast(float, bits);
 }
 
 PERSEID_INLINE float to_float(bf16 value) { return float_from_bits(uint32_t{value.bits} << 16); }

@@ -10,6 +10,10 @@ namespace perseid::op {
 
 Status fill_dropout_mask(const dispatch::Device& device, double probability, uint64_t seed,
                          uint64_t offset, const DLTensor* mask) {
+  if (device.gpu != nullptr)
+    return Status::error(PERSEID_UNSUPPORTED,
+                         "dropout mask: written by the CPU alone; use a context of kDLCPU, whose "
+                         "masks are those of every device");
   ArgumentReader reader("dropout mask");
   const Extent extents[] = {
       {"batch", kAnySize}, {"heads", kAnySize}, {"q_len", kAnySize}, {"kv_len", kAnySize}};

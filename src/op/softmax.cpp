@@ -95,7 +95,7 @@ Status SoftmaxPlan::make(DevicePointer device, const perseid_softmax_desc& desc,
 
 Status SoftmaxPlan::forward(const perseid_softmax_forward_args& args, const Workspace& workspace,
                             void* stream) const {
-  ArgumentReader reader("softmax forward");
+  ArgumentReader reader("softmax forward", device().place());
   check_struct_size(reader, args, "perseid_softmax_forward_args");
   if (!reader.ok()) return reader.result();
 
@@ -121,7 +121,7 @@ Status SoftmaxPlan::forward(const perseid_softmax_forward_args& args, const Work
 
 Status SoftmaxPlan::backward(const perseid_softmax_backward_args& args, const Workspace& workspace,
                              void* stream) const {
-  ArgumentReader reader("softmax backward");
+  ArgumentReader reader("softmax backward", device().place());
   check_struct_size(reader, args, "perseid_softmax_backward_args");
   if (!reader.ok()) return reader.result();
 

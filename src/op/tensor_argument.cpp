@@ -81,8 +81,8 @@ void normalise_strides(Tensor* view) {
 
 }  // namespace
 
-ArgumentReader::ArgumentReader(const char* subject)
-    : Check(subject), logging_(log_enabled(PERSEID_LOG_DEBUG)) {}
+ArgumentReader::ArgumentReader(const char* subject, DLDevice place)
+    : Check(subject), place_(place), logging_(log_enabled(PERSEID_LOG_DEBUG)) {}
 
 Tensor ArgumentReader::read(Access access, const char* name, const DLTensor* tensor, DTypes dtypes,
                             std::span<const Extent> extents) {
@@ -156,16 +156,25 @@ void ArgumentReader::note(const char* name, uint64_t value) {
   if (logging_) log_ += concatenate(", ", name, " ", value);
 }
 
+bool ArgumentReader::check_place(const char* name, const DLDevice& device) {
+  const auto type = static_cast<int>(device.device_type);
+  if (place_.device_type == kDLCPU)
+    return require(device.device_type == kDLCPU || device.device_type == kDLCUDAHost, name,
+                   " is on DLPack device type ", type,
+                   ", expected kDLCPU (1), the device of the plan; copy it there");
+  return require(device.device_type == kDLCUDAManaged ||
+                     (device.device_type == kDLCUDA && device.device_id == place_.device_id),
+                 name, " is on DLPack device type ", type, ", number ", device.device_id,
+                 ", expected kDLCUDA (2), number ", place_.device_id,
+                 ", the device of the plan; copy it there");
+}
+
 // Everything about a tensor but the sizes it should have.
 Tensor ArgumentReader::convert(const char* name, const DLTensor& from, DTypes dtypes) {
   Tensor view;
   view.dtype = dtype_of(from.dtype);
   view.rank = from.ndim;
-  const bool on_cpu = from.device.device_type == kDLCPU || from.device.device_type == kDLCUDAHost;
-  if (!require(on_cpu, name, " is on DLPack device type ",
-               static_cast<int>(from.device.device_type),
-               ", expected kDLCPU (1), the device of the plan; copy it there"))
-    return {};
+  if (!check_place(name, from.device)) return {};
   if (view.dtype == DType::kNone || (view.dtype != dtypes.first && view.dtype != dtypes.second)) {
     require(false, name, " has dtype ", text_of(from.dtype), ", expected ", text_of(dtypes));
     return {};

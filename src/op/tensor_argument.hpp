@@ -39,7 +39,8 @@ struct InPlace {
 
 class ArgumentReader : public Check {
  public:
-  explicit ArgumentReader(const char* subject);
+  // `place`: the device that tensors must be on.
+  explicit ArgumentReader(const char* subject, DLDevice place = {kDLCPU, 0});
 
   // A tensor of exactly these extents.
   Tensor read(Access access, const char* name, const DLTensor* tensor, DTypes dtypes,
@@ -69,6 +70,9 @@ class ArgumentReader : public Check {
   void record(Access access, const char* name, const Tensor& view);
   void check_overlap(const Argument& output, const Argument& other, const InPlace& allowed);
 
+  bool check_place(const char* name, const DLDevice& device);
+
+  DLDevice place_;
   std::array<Argument, kMostArguments> arguments_;
   size_t count_ = 0;
   bool logging_;

@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Blocks of one cluster: who they are, their barrier, and each other's shared memory. sm_90 and up.
+#pragma once
+
+#include "math/portable.hpp"
+
+namespace perseid::cuda::ptx {
+
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#special-registers-cluster-ctarank
+__device__ __forceinline__ uint32_t block_of_cluster() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// All threads of all blocks arrive, each once a phase. Orders no memory: waiting for that costs
+// more than the barrier itself.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-barrier-cluster
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// The same variable in the shared memory of another block.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-mapa
+__device__ __forceinline__ uint32_t shared_address(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+__device__ __forceinline__ uint32_t address_in_block(const void* shared, uint32_t block) {
+  uint32_t address;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(address)
+               : "r"(shared_address(shared)), "r"(block));
+  return address;
+}
+
+// A barrier in shared memory that counts arrivals and bytes. Other blocks of the cluster see it
+// after the fence and a barrier of the cluster.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-init
+__device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+               :
+               : "r"(shared_address(barrier)), "r"(arrivals)
+               : "memory");
+  // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-membar-fence
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Arrives, and lets the phase end only when so many bytes have come besides.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-arrive
+__device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+               :
+               : "r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+
+// Until the phase of this parity has ended; what came with its bytes is seen then.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait
+__device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{.reg .pred done; again%=:"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;"
+      "@!done bra again%=;}"
+      :
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+}
+
+// Two numbers into the shared memory of a block, whose barrier counts their bytes.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-st-async
+__device__ __forceinline__ void send(uint32_t address, uint32_t barrier, float a, float b) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
+               :
+               : "r"(address), "f"(a), "f"(b), "r"(barrier)
+               : "memory");
+}
+__device__ __forceinline__ void send(uint32_t address, uint32_t barrier, double a, double b) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f64 [%0], {%1, %2}, [%3];"
+               :
+               : "r"(address), "d"(a), "d"(b), "r"(barrier)
+               : "memory");
+}
+
+}  // namespace perseid::cuda::ptx

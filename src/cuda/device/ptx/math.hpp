@@ -1,0 +1,57 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Arithmetic and conversions that have an instruction of their own.
+#pragma once
+
+#include "math/portable.hpp"
+
+namespace perseid::cuda::ptx {
+
+// 2^x with an error of about 2 ulp; results that are subnormal become 0.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions-ex2
+__device__ __forceinline__ float approximate_exp2(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+// The larger one, and NaN where either is.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions-max
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+}
+
+// Both halves at once.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#half-precision-floating-point-instructions-max
+__device__ __forceinline__ uint32_t max_or_nan_bf16x2(uint32_t a, uint32_t b) {
+  uint32_t result;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  return result;
+}
+__device__ __forceinline__ uint32_t max_or_nan_f16x2(uint32_t a, uint32_t b) {
+  uint32_t result;
+  asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  return result;
+}
+
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cvt
+__device__ __forceinline__ float f16_to_float(uint32_t bits) {
+  float result;
+  asm("{.reg .b16 half; cvt.u16.u32 half, %1; cvt.f32.f16 %0, half;}" : "=f"(result) : "r"(bits));
+  return result;
+}
+// Two values rounded to nearest even, the first in the low half.
+__device__ __forceinline__ uint32_t to_bf16x2(float low, float high) {
+  uint32_t result;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+  return result;
+}
+__device__ __forceinline__ uint32_t to_f16x2(float low, float high) {
+  uint32_t result;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+  return result;
+}
+
+}  // namespace perseid::cuda::ptx

@@ -1,0 +1,71 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What host and device code of softmax share: the configuration that a kernel is compiled for, and
+// the arguments of a launch.
+#pragma once
+
+#include "math/dtype.hpp"
+#include "math/tensor.hpp"
+
+namespace perseid::cuda {
+
+// How the elements of a row are spread over threads. A row belongs to `lanes` threads of a warp, or
+// to all threads of `warps` warps in each of `blocks` blocks of a cluster.
+struct SoftmaxConfig {
+  DType in;   // of input and grad_input
+  DType out;  // of output and grad_output
+  int lanes = 32;
+  int warps = 1;
+  int blocks = 1;
+  int held = 1;  // vectors (columns: elements) of a row in the registers of a thread
+  bool log = false;
+  bool masked = false;
+  bool negative = false;  // the scale is: the largest scale * x is of the smallest x
+
+  constexpr bool doubles() const { return in == DType::kF64 || out == DType::kF64; }
+  // Elements of a vector: 16 bytes of the larger type.
+  constexpr int vector() const { return static_cast<int>(16 / max(size_of(in), size_of(out))); }
+  // Groups of threads in a block that have rows of their own. Where a row has a warp or less, a
+  // block has four warps.
+  constexpr int groups() const { return warps > 1 || blocks > 1 ? 1 : 128 / lanes; }
+  constexpr int threads() const { return groups() * lanes * warps; }
+  constexpr int row_threads() const { return lanes * warps * blocks; }
+  constexpr int64_t capacity() const { return int64_t{row_threads()} * held; }  // in vectors
+};
+
+inline constexpr int kMostOuterDims = kMaxDims - 1;
+
+// Division of numbers below 2^31 by a multiplication.
+struct Divisor {
+  int64_t size = 1;
+  uint32_t multiplier = 0;
+  uint32_t shift = 0;
+};
+
+// A tensor as rows: strides in elements, of the outer dimensions and along the row.
+struct RowsOf {
+  void* data = nullptr;
+  int64_t step = 0;
+  int64_t stride[kMostOuterDims] = {};
+};
+
+struct SoftmaxArguments {
+  RowsOf first;    // forward: input; backward: grad_output
+  RowsOf second;   // backward: output
+  RowsOf visible;  // where masked
+  RowsOf result;   // forward: output; backward: grad_input
+  RowsOf lse;      // forward; data is null where it is not wanted
+  int64_t rows = 0;
+  int64_t length = 0;
+  Divisor outer[kMostOuterDims];  // the outermost first
+  int32_t outer_dims = 0;
+  bool wide = false;  // as many rows as 31 bits cannot count
+  bool empty_rows_nan = false;
+  double scale = 1;
+  // Where a row is done in chunks, by two kernels: what the first tells the second.
+  void* partial = nullptr;
+  int64_t chunk = 0;   // elements, a multiple of the vector
+  int64_t chunks = 0;  // of a row
+};
+
+}  // namespace perseid::cuda

@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Compiled modules on disk: one file for each in the cache folder, and the kernel pack, which is
+// many such entries in one file beside the library.
+//
+// A file is written under a name of its own and then renamed, so that a reader sees all of it or
+// nothing, whoever else writes. An entry carries its whole key and a hash of its content: what does
+// not match is passed over as if it were missing. Nothing here fails a plan; a cache that cannot be
+// written is a warning in the log.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "cuda/runtime/compiler.hpp"
+
+namespace perseid::cuda {
+
+// $PERSEID_CACHE_DIR, else $XDG_CACHE_HOME/perseid, else ~/.cache/perseid; "": none of them.
+std::string cache_folder();
+
+// What an image is the compilation of. `compiler` is left out in the kernel pack, whose compiler is
+// the build's.
+std::string key_of(const Program& program, const Version* compiler);
+
+// An entry as it stands in a file.
+std::string write_entry(const std::string& key, const Image& image);
+// Takes the entry at the beginning of `text` and moves `text` behind it. False: none that is whole.
+bool read_entry(std::string_view* text, std::string* key, Image* image);
+
+bool load_cached(const std::string& folder, const std::string& key, Image* image);
+void store_cached(const std::string& folder, const std::string& key, const Image& image);
+
+// The images of the kernel pack by their keys; empty where there is no pack.
+using Pack = std::map<std::string, Image>;
+Pack read_pack(const std::string& path);
+// Of the library that this code is in: perseid.pack beside it, or PERSEID_PACK.
+const Pack& kernel_pack();
+
+}  // namespace perseid::cuda

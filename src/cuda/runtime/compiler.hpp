@@ -1,0 +1,42 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// NVRTC, the compiler of kernels, opened at run time; in any CUDA toolkit from version 12 on, or
+// alone as the PyPI package nvidia-cuda-nvrtc.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dispatch/status.hpp"
+
+namespace perseid::cuda {
+
+// What to compile: the kernels of one header of cuda/device, by name expressions such as
+// "perseid::cuda::softmax_rows_forward<perseid::cuda::SoftmaxConfig{...}>".
+struct Program {
+  std::string header;
+  std::vector<std::string> kernels;
+  std::string architecture;  // such as sm_90a, or compute_120 for PTX
+};
+
+// A module as the driver loads it, and its kernels' names in it, in the program's order.
+struct Image {
+  std::vector<std::string> names;
+  std::string code;
+};
+
+struct Version {
+  int32_t major = 0, minor = 0;
+};
+
+Status compiler_version(Version* version);
+// The compute capabilities that NVRTC knows, such as 90.
+Status compiler_architectures(std::vector<int32_t>* architectures);
+// `log`: what the assembler says of registers and spills, one kernel after another.
+Status compile(const Program& program, Image* image, std::string* log = nullptr);
+
+// Hash of the embedded kernel sources.
+uint64_t sources_hash();
+
+}  // namespace perseid::cuda

@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/runtime/driver.hpp"
+
+#include "cuda/runtime/library.hpp"
+
+namespace perseid::cuda {
+namespace {
+
+// cuLaunchKernelEx and clusters.
+constexpr int32_t kOldestVersion = 12000;
+
+struct Loaded {
+  Driver driver{};
+  Status status;
+};
+
+Status find_functions(SharedLibrary& library, Driver& driver) {
+  library.find("cuInit", &driver.init);
+  library.find("cuDriverGetVersion", &driver.version);
+  library.find("cuGetErrorString", &driver.error_string);
+  library.find("cuDeviceGetCount", &driver.device_count);
+  library.find("cuDeviceGet", &driver.device_get);
+  library.find("cuDeviceGetName", &driver.device_name);
+  library.find("cuDeviceGetAttribute", &driver.device_attribute);
+  library.find("cuDeviceTotalMem_v2", &driver.device_memory);
+  library.find("cuDevicePrimaryCtxRetain", &driver.context_retain);
+  library.find("cuDevicePrimaryCtxRelease_v2", &driver.context_release);
+  library.find("cuCtxPushCurrent_v2", &driver.context_push);
+  library.find("cuCtxPopCurrent_v2", &driver.context_pop);
+  library.find("cuModuleLoadData", &driver.module_load);
+  library.find("cuModuleUnload", &driver.module_unload);
+  library.find("cuModuleGetFunction", &driver.module_function);
+  library.find("cuFuncGetAttribute", &driver.function_attribute);
+  library.find("cuFuncSetAttribute", &driver.function_set);
+  library.find("cuLaunchKernelEx", &driver.launch);
+  library.find("cuMemAlloc_v2", &driver.allocate);
+  library.find("cuMemFree_v2", &driver.free);
+  library.find("cuMemGetInfo_v2", &driver.memory_info);
+  library.find("cuMemcpyHtoD_v2", &driver.copy_to_device);
+  library.find("cuMemcpyDtoH_v2", &driver.copy_to_host);
+  library.find("cuMemcpyDtoDAsync_v2", &driver.copy_on_device);
+  library.find("cuStreamSynchronize", &driver.stream_synchronize);
+  library.find("cuEventCreate", &driver.event_create);
+  library.find("cuEventDestroy_v2", &driver.event_destroy);
+  library.find("cuEventRecord", &driver.event_record);
+  library.find("cuEventSynchronize", &driver.event_synchronize);
+  library.find("cuEventElapsedTime", &driver.event_elapsed);
+  return library.result();
+}
+
+Loaded load() {
+  Loaded loaded;
+  SharedLibrary library;
+  loaded.status = library.open("the NVIDIA driver", {"libcuda.so.1", "libcuda.so"});
+  if (loaded.status.ok()) loaded.status = find_functions(library, loaded.driver);
+  if (!loaded.status.ok()) return loaded;
+
+  const Driver& driver = loaded.driver;
+  const Result started = driver.init(0);
+  if (started == kNoDevice) {
+    loaded.status = Status::error(PERSEID_UNSUPPORTED, "the NVIDIA driver sees no GPU; use kDLCPU");
+    return loaded;
+  }
+  loaded.status = check(driver, started, "starting the NVIDIA driver", "see what nvidia-smi says");
+  if (!loaded.status.ok()) return loaded;
+  int32_t version = 0;
+  driver.version(&version);
+  if (version < kOldestVersion)
+    loaded.status = Status::error(PERSEID_UNSUPPORTED, "the NVIDIA driver supports CUDA ",
+                                  version / 1000, ".", version % 1000 / 10, ", expected ",
+                                  kOldestVersion / 1000, ".0 or newer; update the driver");
+  return loaded;
+}
+
+}  // namespace
+
+Status load_driver(const Driver** driver) {
+  static const Loaded kLoaded = load();
+  *driver = &kLoaded.driver;
+  return kLoaded.status;
+}
+
+Status check(const Driver& driver, Result result, const char* what, const char* advice) {
+  if (result == kSuccess) return {};
+  const char* text = nullptr;
+  if (driver.error_string(result, &text) != kSuccess || text == nullptr) text = "unknown error";
+  const bool memory = result == kOutOfMemory;
+  return Status::error(memory ? PERSEID_OUT_OF_MEMORY : PERSEID_DEVICE_ERROR, what,
+                       " failed: ", text, " (CUDA error ", result, "); ",
+                       memory ? "free memory of the device" : advice);
+}
+
+}  // namespace perseid::cuda

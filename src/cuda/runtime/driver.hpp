@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA driver, opened at run time: the few functions and types that are used, declared here so
+// that building needs nothing of CUDA. Their ABI is stable.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "dispatch/status.hpp"
+
+namespace perseid::cuda {
+
+using Result = int32_t;
+using DeviceNumber = int32_t;
+using DeviceAddress = uint64_t;
+using ContextHandle = struct ContextObject*;
+using ModuleHandle = struct ModuleObject*;
+using FunctionHandle = struct FunctionObject*;
+using StreamHandle = struct StreamObject*;
+using EventHandle = struct EventObject*;
+
+inline constexpr Result kSuccess = 0;
+inline constexpr Result kOutOfMemory = 2;
+inline constexpr Result kNoDevice = 100;
+
+enum class DeviceAttribute : int32_t {
+  kMultiprocessors = 16,
+  kL2CacheBytes = 38,
+  kCapabilityMajor = 75,
+  kCapabilityMinor = 76
+};
+enum class FunctionAttribute : int32_t { kLocalBytes = 3, kRegisters = 4, kLargeClusters = 14 };
+
+struct LaunchAttribute {
+  enum class Id : int32_t { kClusterDimension = 4, kProgrammaticSerialization = 6 };
+  Id id;
+  int32_t padding = 0;
+  union {
+    uint32_t cluster[3];
+    int32_t flag;
+    char bytes[64];
+  };
+};
+static_assert(sizeof(LaunchAttribute) == 72);
+
+struct LaunchConfig {
+  uint32_t grid[3];
+  uint32_t block[3];
+  uint32_t shared_bytes;
+  StreamHandle stream;
+  LaunchAttribute* attributes;
+  uint32_t attribute_count;
+};
+static_assert(sizeof(LaunchConfig) == 56);
+
+struct Driver {
+  Result (*init)(uint32_t flags);
+  Result (*version)(int32_t* version);
+  Result (*error_string)(Result result, const char** text);
+  Result (*device_count)(int32_t* count);
+  Result (*device_get)(DeviceNumber* device, int32_t index);
+  Result (*device_name)(char* name, int32_t length, DeviceNumber device);
+  Result (*device_attribute)(int32_t* value, DeviceAttribute attribute, DeviceNumber device);
+  Result (*device_memory)(size_t* bytes, DeviceNumber device);
+  Result (*context_retain)(ContextHandle* context, DeviceNumber device);
+  Result (*context_release)(DeviceNumber device);
+  Result (*context_push)(ContextHandle context);
+  Result (*context_pop)(ContextHandle* context);
+  Result (*module_load)(ModuleHandle* module, const void* image);
+  Result (*module_unload)(ModuleHandle module);
+  Result (*module_function)(FunctionHandle* function, ModuleHandle module, const char* name);
+  Result (*function_attribute)(int32_t* value, FunctionAttribute attribute, FunctionHandle);
+  Result (*function_set)(FunctionHandle function, FunctionAttribute attribute, int32_t value);
+  Result (*launch)(const LaunchConfig* config, FunctionHandle function, void** parameters,
+                   void** extra);
+  Result (*allocate)(DeviceAddress* address, size_t bytes);
+  Result (*free)(DeviceAddress address);
+  Result (*memory_info)(size_t* free, size_t* total);
+  Result (*copy_to_device)(DeviceAddress to, const void* from, size_t bytes);
+  Result (*copy_to_host)(void* to, DeviceAddress from, size_t bytes);
+  Result (*copy_on_device)(DeviceAddress to, DeviceAddress from, size_t bytes, StreamHandle);
+  Result (*stream_synchronize)(StreamHandle stream);
+  Result (*event_create)(EventHandle* event, uint32_t flags);
+  Result (*event_destroy)(EventHandle event);
+  Result (*event_record)(EventHandle event, StreamHandle stream);
+  Result (*event_synchronize)(EventHandle event);
+  Result (*event_elapsed)(float* milliseconds, EventHandle start, EventHandle end);
+};
+
+// Opened and initialised at the first call; the same answer from then on.
+Status load_driver(const Driver** driver);
+
+// OK, or the driver's own words about a call: "`what` failed: ...; `advice`".
+Status check(const Driver& driver, Result result, const char* what, const char* advice);
+
+}  // namespace perseid::cuda

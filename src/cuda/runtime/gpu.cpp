@@ -1,0 +1,189 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/runtime/gpu.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "cuda/runtime/cache.hpp"
+
+namespace perseid::cuda {
+namespace {
+
+constexpr int32_t kOldestCapability = 80;
+constexpr int64_t kMostBlocks = 0x7fffffff;
+constexpr const char* kDeviceAdvice =
+    "see what nvidia-smi and dmesg say of the GPU; a lost device needs a new process";
+
+// What NVRTC shall compile for: machine code where there is any that the device runs, else PTX of
+// the newest architecture that the compiler knows, which the driver compiles further.
+std::string architecture_of(int32_t major, int32_t minor) {
+  if (major == 8) return "sm_80";
+  if (major == 9) return "sm_90a";
+  const int32_t own = 10 * major + minor;
+  std::vector<int32_t> known;
+  if (!compiler_architectures(&known).ok() || known.empty()) return concatenate("sm_", own);
+  if (std::find(known.begin(), known.end(), own) != known.end()) return concatenate("sm_", own);
+  int32_t newest = kOldestCapability;
+  for (const int32_t each : known)
+    if (each <= own) newest = std::max(newest, each);
+  return concatenate("compute_", newest);
+}
+
+}  // namespace
+
+Gpu::Current::Current(const Gpu& gpu) : gpu_(gpu) {
+  status_ = check(gpu.driver_, gpu.driver_.context_push(gpu.context_), "using the GPU's context",
+                  "was the primary context of the device destroyed or reset? Make a new context");
+}
+
+Gpu::Current::~Current() {
+  ContextHandle before = nullptr;
+  if (status_.ok()) gpu_.driver_.context_pop(&before);
+}
+
+Status Gpu::open(int32_t index, std::shared_ptr<Gpu>* gpu) {
+  const char* disabled = std::getenv("PERSEID_DISABLE_CUDA");
+  if (disabled != nullptr && *disabled != '\0' && std::string(disabled) != "0")
+    return Status::error(PERSEID_UNSUPPORTED, "PERSEID_DISABLE_CUDA is \"", disabled,
+                         "\"; unset it to use a GPU, or use kDLCPU");
+  const Driver* loaded = nullptr;
+  if (Status status = load_driver(&loaded); !status.ok()) return status;
+  const Driver& driver = *loaded;
+  int32_t count = 0;
+  if (Status status = check(driver, driver.device_count(&count), "counting GPUs", kDeviceAdvice);
+      !status.ok())
+    return status;
+  if (index < 0 || index >= count)
+    return Status::error(PERSEID_INVALID_ARGUMENT, "device_index is ", index, ", expected 0 to ",
+                         count - 1, ": the driver sees ", count, count == 1 ? " GPU" : " GPUs");
+
+  std::shared_ptr<Gpu> opened(new Gpu(driver));
+  GpuFacts& facts = opened->facts_;
+  facts.index = index;
+  char name[256] = "";
+  Result result = driver.device_get(&opened->device_, index);
+  if (result == kSuccess) result = driver.device_name(name, sizeof name, opened->device_);
+  if (result == kSuccess) result = driver.device_memory(&facts.memory_bytes, opened->device_);
+  const auto read = [&](DeviceAttribute attribute, int32_t* value) {
+    if (result == kSuccess) result = driver.device_attribute(value, attribute, opened->device_);
+  };
+  read(DeviceAttribute::kCapabilityMajor, &facts.major);
+  read(DeviceAttribute::kCapabilityMinor, &facts.minor);
+  read(DeviceAttribute::kMultiprocessors, &facts.multiprocessors);
+  read(DeviceAttribute::kL2CacheBytes, &facts.l2_bytes);
+  facts.name = name;
+  if (Status status = check(driver, result, "reading the GPU's properties", kDeviceAdvice);
+      !status.ok())
+    return status;
+  if (10 * facts.major + facts.minor < kOldestCapability)
+    return Status::error(PERSEID_UNSUPPORTED, "GPU ", index, ", ", facts.name,
+                         ", has compute capability ", facts.major, ".", facts.minor,
+                         ", expected 8.0 (Ampere) or newer; use kDLCPU");
+  facts.architecture = architecture_of(facts.major, facts.minor);
+  if (Status status = check(driver, driver.context_retain(&opened->context_, opened->device_),
+                            "opening the GPU's context", kDeviceAdvice);
+      !status.ok()) {
+    opened->context_ = nullptr;
+    return status;
+  }
+  *gpu = std::move(opened);
+  return {};
+}
+
+Gpu::~Gpu() {
+  if (context_ == nullptr) return;
+  {
+    const Current current(*this);
+    if (current.status().ok())
+      for (ModuleHandle module : modules_) driver_.module_unload(module);
+  }
+  driver_.context_release(device_);
+}
+
+Status Gpu::find_image(const Program& program, Image* image) const {
+  const Pack& pack = kernel_pack();
+  if (const auto found = pack.find(key_of(program, nullptr)); found != pack.end()) {
+    *image = found->second;
+    return {};
+  }
+  Version version;
+  if (Status status = compiler_version(&version); !status.ok()) return status;
+  const std::string folder = cache_folder();
+  const std::string key = key_of(program, &version);
+  if (load_cached(folder, key, image)) return {};
+  Status status = compile(program, image);
+  if (status.ok()) store_cached(folder, key, *image);
+  return status;
+}
+
+Status Gpu::load(const std::string& header, const std::vector<std::string>& names,
+                 std::vector<Kernel>* kernels) {
+  const Program program{header, names, facts_.architecture};
+  const std::string key = key_of(program, nullptr);
+  const std::lock_guard lock(mutex_);
+  if (const auto found = loaded_.find(key); found != loaded_.end()) {
+    *kernels = found->second;
+    return {};
+  }
+  Image image;
+  if (Status status = find_image(program, &image); !status.ok()) return status;
+  const Current current(*this);
+  if (!current.status().ok()) return current.status();
+  ModuleHandle module = nullptr;
+  Result result = driver_.module_load(&module, image.code.c_str());
+  std::vector<Kernel> found(image.names.size());
+  for (size_t i = 0; i < found.size() && result == kSuccess; ++i) {
+    Kernel& kernel = found[i];
+    result = driver_.module_function(&kernel.function, module, image.names[i].c_str());
+    if (result == kSuccess)
+      result = driver_.function_attribute(&kernel.registers, FunctionAttribute::kRegisters,
+                                          kernel.function);
+    if (result == kSuccess)
+      result = driver_.function_attribute(&kernel.local_bytes, FunctionAttribute::kLocalBytes,
+                                          kernel.function);
+    if (result == kSuccess && facts_.has_clusters())
+      result = driver_.function_set(kernel.function, FunctionAttribute::kLargeClusters, 1);
+  }
+  if (Status status = check(driver_, result, "loading a kernel onto the GPU", kDeviceAdvice);
+      !status.ok()) {
+    if (module != nullptr) driver_.module_unload(module);
+    return status;
+  }
+  modules_.push_back(module);
+  *kernels = loaded_.emplace(key, std::move(found)).first->second;
+  return {};
+}
+
+Status Gpu::launch(const Kernel& kernel, const Launch& launch, const void* arguments,
+                   void* stream) const {
+  if (launch.blocks == 0) return {};
+  if (launch.blocks > kMostBlocks)
+    return Status::error(PERSEID_UNSUPPORTED, "a launch of ", launch.blocks,
+                         " blocks was needed, expected at most ", kMostBlocks,
+                         "; divide the problem");
+  LaunchAttribute attributes[2] = {};
+  uint32_t count = 0;
+  if (launch.cluster > 1) {
+    LaunchAttribute& cluster = attributes[count++];
+    cluster.id = LaunchAttribute::Id::kClusterDimension;
+    cluster.cluster[0] = static_cast<uint32_t>(launch.cluster);
+    cluster.cluster[1] = cluster.cluster[2] = 1;
+  }
+  if (launch.dependent && facts_.major >= 9) {
+    LaunchAttribute& dependent = attributes[count++];
+    dependent.id = LaunchAttribute::Id::kProgrammaticSerialization;
+    dependent.flag = 1;
+  }
+  const LaunchConfig config{{static_cast<uint32_t>(launch.blocks), 1, 1},
+                            {static_cast<uint32_t>(launch.threads), 1, 1},
+                            0,
+                            static_cast<StreamHandle>(stream),
+                            attributes,
+                            count};
+  void* parameters[] = {const_cast<void*>(arguments)};
+  return check(driver_, driver_.launch(&config, kernel.function, parameters, nullptr),
+               "launching a kernel", kDeviceAdvice);
+}
+
+}  // namespace perseid::cuda

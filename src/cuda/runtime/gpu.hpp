@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// One GPU: its facts, its kernels and their launch. Works in the device's primary context, which
+// frameworks share; the caller's current context is as it was after every call.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cuda/runtime/compiler.hpp"
+#include "cuda/runtime/driver.hpp"
+
+namespace perseid::cuda {
+
+// A kernel that is loaded, and how it is compiled.
+struct Kernel {
+  FunctionHandle function = nullptr;
+  int32_t registers = 0;
+  int32_t local_bytes = 0;  // spilled
+};
+
+struct Launch {
+  int64_t blocks = 0;
+  int32_t threads = 0;
+  int32_t cluster = 1;    // blocks that share a row
+  bool dependent = true;  // may be made ready while the kernel before it runs: it must wait itself
+};
+
+struct GpuFacts {
+  int32_t index = 0;
+  std::string name;
+  int32_t major = 0, minor = 0;  // compute capability
+  int32_t multiprocessors = 0;
+  int32_t l2_bytes = 0;
+  size_t memory_bytes = 0;
+  std::string architecture;  // that kernels are compiled for
+
+  bool has_clusters() const { return major >= 9; }
+};
+
+class Gpu {
+ public:
+  static Status open(int32_t index, std::shared_ptr<Gpu>* gpu);
+  ~Gpu();
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
+
+  const GpuFacts& facts() const { return facts_; }
+  const Driver& driver() const { return driver_; }
+
+  // Kernels of a header by their name expressions: from memory, the kernel pack, the disk cache,
+  // or the compiler. They live as long as this.
+  Status load(const std::string& header, const std::vector<std::string>& names,
+              std::vector<Kernel>* kernels);
+
+  // The context must be current (see Current). `arguments`: one struct, passed by value.
+  Status launch(const Kernel& kernel, const Launch& launch, const void* arguments,
+                void* stream) const;
+
+  // Makes the device's context the calling thread's for a scope.
+  class Current {
+   public:
+    explicit Current(const Gpu& gpu);
+    ~Current();
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+    const Status& status() const { return status_; }
+
+   private:
+    const Gpu& gpu_;
+    Status status_;
+  };
+
+ private:
+  explicit Gpu(const Driver& driver) : driver_(driver) {}
+  Status find_image(const Program& program, Image* image) const;
+
+  const Driver& driver_;
+  GpuFacts facts_;
+  DeviceNumber device_ = 0;
+  ContextHandle context_ = nullptr;
+  std::mutex mutex_;
+  std::map<std::string, std::vector<Kernel>> loaded_;  // by key
+  std::vector<ModuleHandle> modules_;
+};
+
+}  // namespace perseid::cuda

@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// FNV-1a, 64 bits: for names of cached files and for finding damage, not against malice.
+// http://www.isthe.com/chongo/tech/comp/fnv/
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace perseid::cuda {
+
+class Hash {
+ public:
+  // Texts are told apart from their concatenation by a separator.
+  Hash& add(std::string_view text) {
+    for (const char c : text) step(static_cast<uint8_t>(c));
+    step(0xff);
+    return *this;
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  void step(uint8_t byte) { value_ = (value_ ^ byte) * 0x100000001b3u; }
+
+  uint64_t value_ = 0xcbf29ce484222325u;
+};
+
+}  // namespace perseid::cuda

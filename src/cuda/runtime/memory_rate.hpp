@@ -1,0 +1,13 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What copying inside a GPU's memory reaches.
+#pragma once
+
+#include "cuda/runtime/gpu.hpp"
+
+namespace perseid::cuda {
+
+// Bytes read plus bytes written per second, the best of several copies of `bytes` bytes.
+Status measure_copy(const Gpu& gpu, uint64_t bytes, double* per_second);
+
+}  // namespace perseid::cuda

@@ -1,0 +1,17 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The kernel sources, as the build embeds them (cmake/EmbedSources.cmake).
+#pragma once
+
+#include <span>
+
+namespace perseid::cuda {
+
+struct Source {
+  const char* path;  // from src/
+  const char* text;
+};
+
+std::span<const Source> sources();
+
+}  // namespace perseid::cuda

@@ -1,0 +1,366 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/softmax.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <span>
+
+namespace perseid::cuda {
+namespace {
+
+// ---- Which kernel ----
+
+// How a row is spread, from short to long: the first line with room for it is taken. `held` is the
+// most vectors of 16 bytes that a thread holds of each tensor; a mask and float64 halve it where it
+// is large. Measured on an H200: few vectors a thread for short rows, since many small blocks keep
+// loads, exponentials and stores of different rows going at the same time.
+struct Spread {
+  int lanes, warps, blocks, held;
+};
+constexpr Spread kForward[] = {
+    // lanes of a warp
+    {1, 1, 1, 2},
+    {2, 1, 1, 2},
+    {4, 1, 1, 2},
+    {8, 1, 1, 2},
+    {16, 1, 1, 2},
+    {32, 1, 1, 4},
+    // a block
+    {32, 2, 1, 4},
+    {32, 4, 1, 4},
+    {32, 8, 1, 4},
+    // a cluster
+    {32, 8, 2, 4},
+    {32, 8, 4, 4},
+    {32, 8, 8, 8},
+    {32, 8, 16, 8},
+    {32, 8, 16, 16},
+    {32, 16, 16, 16},
+    {32, 12, 16, 26},
+    // a block, where there are no clusters
+    {32, 16, 1, 8},
+};
+constexpr Spread kBackward[] = {
+    // lanes of a warp
+    {1, 1, 1, 2},
+    {2, 1, 1, 2},
+    {4, 1, 1, 2},
+    {8, 1, 1, 2},
+    {16, 1, 1, 2},
+    {32, 1, 1, 4},
+    // a block
+    {32, 2, 1, 4},
+    {32, 4, 1, 4},
+    {32, 8, 1, 4},
+    // a cluster
+    {32, 8, 2, 4},
+    {32, 8, 4, 4},
+    {32, 8, 8, 8},
+    {32, 8, 8, 16},
+    {32, 8, 16, 16},
+    {32, 12, 16, 16},
+    // a block, where there are no clusters
+    {32, 16, 1, 8},
+};
+constexpr int kManyHeld = 4;
+
+// Chunks of rows that are too long: this many vectors, and more where a row would have more chunks
+// than every block should merge.
+constexpr int64_t kChunkVectors = 8192;
+constexpr int64_t kManyChunks = 2048;
+constexpr int64_t kLongestChunk = int64_t{1} << 28;  // vectors; positions in a chunk are 32 bit
+
+SoftmaxConfig base_config(const SoftmaxProblem& problem) {
+  SoftmaxConfig config{problem.dtype, problem.out_dtype};
+  config.log = problem.log;
+  config.masked = problem.visible;
+  config.negative = problem.scale < 0;
+  return config;
+}
+
+int cost_of(const SoftmaxConfig& config, bool backward) {
+  return (backward ? 2 : 1) * (config.masked ? 2 : 1) * (config.doubles() ? 2 : 1);
+}
+
+bool choose_rows(const SoftmaxProblem& problem, bool backward, bool clusters,
+                 SoftmaxConfig* config) {
+  *config = base_config(problem);
+  const int64_t length = problem.length();
+  const int64_t vector = config->vector();
+  // Rows of a length that is no multiple of the vector begin anywhere.
+  const int64_t vectors = max(
+      int64_t{1}, length % vector == 0 ? length / vector : ceil_div(length + vector - 1, vector));
+  const bool heavy = config->masked || config->doubles();
+  for (const Spread& spread : backward ? std::span<const Spread>(kBackward) : kForward) {
+    if (spread.blocks > 1 && !clusters) continue;
+    config->lanes = spread.lanes;
+    config->warps = spread.warps;
+    config->blocks = spread.blocks;
+    const int most = heavy && spread.held > kManyHeld ? spread.held / 2 : spread.held;
+    const int64_t held = ceil_div(vectors, config->row_threads());
+    if (held > most) continue;
+    config->held = static_cast<int>(held);
+    return true;
+  }
+  return false;
+}
+
+SoftmaxConfig choose_split(const SoftmaxProblem& problem, bool backward) {
+  SoftmaxConfig config = base_config(problem);
+  config.warps = 16;
+  config.held = (backward ? 2 : 4) / (config.doubles() ? 2 : 1);
+  return config;
+}
+
+SoftmaxConfig choose_columns(const SoftmaxProblem& problem, bool backward) {
+  SoftmaxConfig config = base_config(problem);
+  const int64_t length = max(problem.length(), int64_t{1});
+  const int64_t held = max(1, 16 / cost_of(config, backward));
+  const int most_warps = config.doubles() ? 16 : 32;
+  for (config.warps = 4; config.warps <= most_warps; config.warps *= 2) {
+    if (length > held * config.warps) continue;
+    config.held = static_cast<int>(ceil_div(length, config.warps));
+    return config;
+  }
+  config.warps = 16;
+  config.held = 0;
+  return config;
+}
+
+std::string text_of(const SoftmaxConfig& config) {
+  const auto flag = [](bool value) { return value ? "true" : "false"; };
+  return concatenate(
+      "perseid::cuda::SoftmaxConfig{.in = perseid::DType(", static_cast<int>(config.in),
+      "), .out = perseid::DType(", static_cast<int>(config.out), "), .lanes = ", config.lanes,
+      ", .warps = ", config.warps, ", .blocks = ", config.blocks, ", .held = ", config.held,
+      ", .log = ", flag(config.log), ", .masked = ", flag(config.masked),
+      ", .negative = ", flag(config.negative), "}");
+}
+
+std::string describe(const SoftmaxChoice& choice) {
+  const SoftmaxConfig& config = choice.config;
+  switch (choice.kind) {
+    case SoftmaxKind::kSplit:
+      return "in chunks, two kernels, rows read twice";
+    case SoftmaxKind::kColumns:
+      return concatenate("32 rows for a block of ", config.warps, " warps, ",
+                         config.held > 0 ? "read once" : "read twice");
+    case SoftmaxKind::kRows:
+      break;
+  }
+  std::string text = "a row for ";
+  if (config.blocks > 1)
+    text += concatenate("a cluster of ", config.blocks, " blocks of ", config.warps, " warps");
+  else if (config.warps > 1)
+    text += concatenate("a block of ", config.warps, " warps");
+  else
+    text += concatenate(config.lanes, config.lanes == 1 ? " lane" : " lanes");
+  text += concatenate(", ", config.held, config.held == 1 ? " vector" : " vectors", " a thread");
+  return text;
+}
+
+// ---- Arguments of a launch ----
+
+Divisor divisor_of(int64_t size) {
+  Divisor divisor{size, 0, 0};
+  if (size < 1 || size > INT32_MAX) return divisor;
+  const auto small = static_cast<uint64_t>(size);
+  while ((uint64_t{1} << divisor.shift) < small) ++divisor.shift;
+  divisor.multiplier = static_cast<uint32_t>(
+      (uint64_t{1} << 32) * ((uint64_t{1} << divisor.shift) - small) / small + 1);
+  return divisor;
+}
+
+struct Part {
+  const Tensor* tensor;
+  RowsOf* rows;
+};
+
+// Rows as the kernels see them: outer dimensions of size 1 dropped, and those that lie behind one
+// another in every tensor merged.
+void lay_out(const SoftmaxProblem& problem, SoftmaxKind kind, std::span<const Part> parts,
+             SoftmaxArguments* arguments) {
+  int32_t order[kMaxDims];
+  int32_t dims = 0;
+  for (int32_t d = 0; d < problem.rank; ++d)
+    if (d != problem.dim && problem.shape[d] != 1) order[dims++] = d;
+  const Tensor& first = *parts.front().tensor;
+  // Neighbouring lanes take neighbouring rows: those along the smallest stride.
+  if (kind == SoftmaxKind::kColumns)
+    std::stable_sort(order, order + dims, [&](int32_t a, int32_t b) {
+      return std::abs(first.stride[a]) > std::abs(first.stride[b]);
+    });
+
+  int64_t sizes[kMaxDims];
+  int32_t merged = 0;
+  for (int32_t i = 0; i < dims; ++i) {
+    const int32_t d = order[i];
+    bool behind = merged > 0;
+    for (const Part& part : parts)
+      behind = behind && part.rows->stride[merged - 1] == problem.shape[d] * part.tensor->stride[d];
+    if (behind) {
+      sizes[merged - 1] *= problem.shape[d];
+    } else {
+      sizes[merged++] = problem.shape[d];
+    }
+    for (const Part& part : parts) part.rows->stride[merged - 1] = part.tensor->stride[d];
+  }
+  for (const Part& part : parts) {
+    part.rows->data = part.tensor->data;
+    part.rows->step = part.tensor->stride[problem.dim];
+  }
+  for (int32_t i = 0; i < merged; ++i) arguments->outer[i] = divisor_of(sizes[i]);
+  arguments->outer_dims = merged;
+  arguments->rows = problem.rows();
+  arguments->length = problem.length();
+  arguments->wide = arguments->rows > INT32_MAX;
+  arguments->empty_rows_nan = problem.empty_rows_nan;
+  arguments->scale = problem.scale;
+}
+
+}  // namespace
+
+SoftmaxChoice choose_softmax(SoftmaxKind kind, const SoftmaxProblem& problem, bool backward,
+                             bool clusters) {
+  SoftmaxChoice choice{kind, {}};
+  if (kind == SoftmaxKind::kColumns) {
+    choice.config = choose_columns(problem, backward);
+  } else if (kind == SoftmaxKind::kSplit ||
+             !choose_rows(problem, backward, clusters, &choice.config)) {
+    choice = {SoftmaxKind::kSplit, choose_split(problem, backward)};
+  }
+  return choice;
+}
+
+const char* softmax_header(SoftmaxKind kind) {
+  switch (kind) {
+    case SoftmaxKind::kRows:
+      return "cuda/device/softmax/rows.hpp";
+    case SoftmaxKind::kSplit:
+      return "cuda/device/softmax/split.hpp";
+    case SoftmaxKind::kColumns:
+      break;
+  }
+  return "cuda/device/softmax/columns.hpp";
+}
+
+std::vector<std::string> softmax_kernels(const SoftmaxChoice& choice, bool backward) {
+  const char* direction = backward ? "backward" : "forward";
+  std::vector<std::string> names;
+  switch (choice.kind) {
+    case SoftmaxKind::kRows:
+      names = {concatenate("softmax_rows_", direction)};
+      break;
+    case SoftmaxKind::kSplit:
+      names = {concatenate("softmax_split_", backward ? "gradient_sums" : "statistics"),
+               concatenate("softmax_split_", direction)};
+      break;
+    case SoftmaxKind::kColumns:
+      names = {concatenate("softmax_columns_", direction)};
+      break;
+  }
+  for (std::string& name : names)
+    name = concatenate("perseid::cuda::", name, "<", text_of(choice.config), ">");
+  return names;
+}
+
+bool softmax_fits_rows(const SoftmaxProblem& problem, bool clusters) {
+  SoftmaxConfig config{};
+  return choose_rows(problem, false, clusters, &config);
+}
+
+bool softmax_is_innermost(const SoftmaxProblem& problem) {
+  for (int32_t d = problem.dim + 1; d < problem.rank; ++d)
+    if (problem.shape[d] != 1) return false;
+  return true;
+}
+
+Status SoftmaxOnGpu::make(SoftmaxKind kind, const SoftmaxProblem& problem, Gpu& gpu,
+                          std::unique_ptr<SoftmaxOnGpu>* made) {
+  std::unique_ptr<SoftmaxOnGpu> softmax(new SoftmaxOnGpu(problem, gpu));
+  for (const bool backward : {false, true}) {
+    Direction& direction = backward ? softmax->backward_ : softmax->forward_;
+    direction.choice = choose_softmax(kind, problem, backward, gpu.facts().has_clusters());
+    const SoftmaxChoice& choice = direction.choice;
+    if (Status status = gpu.load(softmax_header(choice.kind), softmax_kernels(choice, backward),
+                                 &direction.kernels);
+        !status.ok())
+      return status;
+    if (choice.kind != SoftmaxKind::kSplit) continue;
+    const int64_t vector = choice.config.vector();
+    int64_t chunk = kChunkVectors;
+    while (chunk < kLongestChunk && problem.length() / vector / chunk >= kManyChunks) chunk *= 2;
+    direction.chunk = chunk * vector;
+    direction.chunks = max(int64_t{1}, ceil_div(problem.length(), direction.chunk));
+  }
+  *made = std::move(softmax);
+  return {};
+}
+
+size_t SoftmaxOnGpu::workspace(bool backward) const {
+  const Direction& direction = backward ? backward_ : forward_;
+  if (direction.choice.kind != SoftmaxKind::kSplit) return 0;
+  const size_t real = problem_.compute_dtype() == DType::kF64 ? 8 : 4;
+  const auto chunks = static_cast<size_t>(problem_.rows() * direction.chunks);
+  return chunks * real * (backward ? 1 : 2);
+}
+
+Status SoftmaxOnGpu::run(const Direction& direction, SoftmaxArguments& arguments,
+                         std::byte* workspace, void* stream) const {
+  if (arguments.rows == 0) return {};
+  const SoftmaxConfig& config = direction.choice.config;
+  Launch launch{.threads = config.threads()};
+  switch (direction.choice.kind) {
+    case SoftmaxKind::kRows:
+      launch.cluster = config.blocks;
+      launch.blocks = ceil_div(arguments.rows, int64_t{config.groups()}) * config.blocks;
+      break;
+    case SoftmaxKind::kSplit:
+      arguments.partial = workspace;
+      arguments.chunk = direction.chunk;
+      arguments.chunks = direction.chunks;
+      launch.blocks = arguments.rows * direction.chunks;
+      break;
+    case SoftmaxKind::kColumns:
+      launch.threads = 32 * config.warps;
+      launch.blocks = ceil_div(arguments.rows, 32);
+      break;
+  }
+  const Gpu::Current current(gpu_);
+  if (!current.status().ok()) return current.status();
+  for (const Kernel& kernel : direction.kernels)
+    if (Status status = gpu_.launch(kernel, launch, &arguments, stream); !status.ok())
+      return status;
+  return {};
+}
+
+Status SoftmaxOnGpu::forward(const SoftmaxForward& tensors, std::byte* workspace,
+                             void* stream) const {
+  SoftmaxArguments arguments;
+  Part parts[4] = {{&tensors.input, &arguments.first}, {&tensors.output, &arguments.result}};
+  size_t count = 2;
+  if (tensors.visible.present()) parts[count++] = {&tensors.visible, &arguments.visible};
+  if (tensors.lse.present()) parts[count++] = {&tensors.lse, &arguments.lse};
+  lay_out(problem_, forward_.choice.kind, {parts, count}, &arguments);
+  return run(forward_, arguments, workspace, stream);
+}
+
+Status SoftmaxOnGpu::backward(const SoftmaxBackward& tensors, std::byte* workspace,
+                              void* stream) const {
+  SoftmaxArguments arguments;
+  Part parts[4] = {{&tensors.grad_output, &arguments.first},
+                   {&tensors.output, &arguments.second},
+                   {&tensors.grad_input, &arguments.result}};
+  size_t count = 3;
+  if (tensors.visible.present()) parts[count++] = {&tensors.visible, &arguments.visible};
+  lay_out(problem_, backward_.choice.kind, {parts, count}, &arguments);
+  return run(backward_, arguments, workspace, stream);
+}
+
+std::string SoftmaxOnGpu::description() const {
+  return concatenate("forward: ", describe(forward_.choice),
+                     "; backward: ", describe(backward_.choice));
+}
+
+}  // namespace perseid::cuda

@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Softmax on a GPU, the host's part: which kernel a problem gets, and its launch. The kernels are
+// in device/softmax.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "cuda/device/softmax/config.hpp"
+#include "cuda/runtime/gpu.hpp"
+#include "math/softmax_problem.hpp"
+
+namespace perseid::cuda {
+
+enum class SoftmaxKind {
+  kRows,    // rows stay in registers: read once, written once (backward of the longest: in chunks)
+  kSplit,   // rows in chunks: read twice, written once
+  kColumns  // over a dimension that is not the fastest one
+};
+
+// A kernel's configuration, chosen by the length of the rows and the types alone, so that a row's
+// result does not depend on which others are in the batch.
+struct SoftmaxChoice {
+  SoftmaxKind kind;
+  SoftmaxConfig config;
+};
+SoftmaxChoice choose_softmax(SoftmaxKind kind, const SoftmaxProblem& problem, bool backward,
+                             bool clusters);
+// Name expressions of the kernels of a choice, in the order of their launch, and their header.
+std::vector<std::string> softmax_kernels(const SoftmaxChoice& choice, bool backward);
+const char* softmax_header(SoftmaxKind kind);
+
+// Whether the rows of the problem fit into registers, and their elements lie side by side in
+// row-major order.
+bool softmax_fits_rows(const SoftmaxProblem& problem, bool clusters);
+bool softmax_is_innermost(const SoftmaxProblem& problem);
+
+class SoftmaxOnGpu {
+ public:
+  static Status make(SoftmaxKind kind, const SoftmaxProblem& problem, Gpu& gpu,
+                     std::unique_ptr<SoftmaxOnGpu>* made);
+
+  size_t workspace(bool backward) const;
+  Status forward(const SoftmaxForward& arguments, std::byte* workspace, void* stream) const;
+  Status backward(const SoftmaxBackward& arguments, std::byte* workspace, void* stream) const;
+  // Which kernels were chosen, for explain.
+  std::string description() const;
+
+ private:
+  struct Direction {
+    SoftmaxChoice choice;
+    std::vector<Kernel> kernels;
+    int64_t chunk = 0, chunks = 0;
+  };
+
+  SoftmaxOnGpu(const SoftmaxProblem& problem, const Gpu& gpu) : problem_(problem), gpu_(gpu) {}
+  Status run(const Direction& direction, SoftmaxArguments& arguments, std::byte* workspace,
+             void* stream) const;
+
+  SoftmaxProblem problem_;
+  const Gpu& gpu_;
+  Direction forward_, backward_;
+};
+
+}  // namespace perseid::cuda

@@ -1,0 +1,82 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Memory of a GPU for tests, and the skipping of tests where there is no GPU.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "cuda/runtime/gpu.hpp"
+#include "reference_tensors.hpp"
+
+namespace perseid::testing_gpu {
+
+using testing_tensors::Array;
+
+// Null, with the reason in `why`, where no GPU can be used.
+inline std::shared_ptr<cuda::Gpu> open_gpu(std::string* why) {
+  std::shared_ptr<cuda::Gpu> gpu;
+  *why = cuda::Gpu::open(0, &gpu).sentence();
+  return gpu;
+}
+
+inline void expect_ok(const Status& status) { ASSERT_TRUE(status.ok()) << status.sentence(); }
+
+// An array's memory on the GPU, with guards around it. It begins as many bytes past a multiple of
+// 256 as `misalign` elements have.
+class Mirror {
+ public:
+  Mirror(const cuda::Gpu& gpu, Array& array, int64_t misalign = 0)
+      : gpu_(gpu),
+        array_(array),
+        misalign_(static_cast<size_t>(misalign * size_of(array.tensor.dtype))) {
+    const cuda::Gpu::Current current(gpu_);
+    const std::vector<std::byte> guards(bytes(), kGuard);
+    EXPECT_EQ(gpu_.driver().allocate(&memory_, bytes()), cuda::kSuccess);
+    EXPECT_EQ(gpu_.driver().copy_to_device(memory_, guards.data(), bytes()), cuda::kSuccess);
+    EXPECT_EQ(gpu_.driver().copy_to_device(begin(), array.memory.data(), array.memory.size()),
+              cuda::kSuccess);
+  }
+  ~Mirror() {
+    const cuda::Gpu::Current current(gpu_);
+    gpu_.driver().free(memory_);
+  }
+  Mirror(const Mirror&) = delete;
+  Mirror& operator=(const Mirror&) = delete;
+
+  // The array's view, of the memory on the GPU.
+  Tensor tensor() const {
+    Tensor view = array_.tensor;
+    const auto first = static_cast<uint64_t>(array_.tensor.as<std::byte>() - array_.memory.data());
+    view.data = reinterpret_cast<void*>(begin() + first);
+    return view;
+  }
+  // Back into the array; nothing around it may have changed.
+  void fetch() {
+    const cuda::Gpu::Current current(gpu_);
+    std::vector<std::byte> all(bytes());
+    ASSERT_EQ(gpu_.driver().copy_to_host(all.data(), memory_, bytes()), cuda::kSuccess);
+    const size_t front = kRoom + misalign_;
+    std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(front), array_.memory.size(),
+                array_.memory.begin());
+    for (size_t i = 0; i < all.size(); ++i) {
+      const bool inside = front <= i && i < front + array_.memory.size();
+      ASSERT_TRUE(inside || all[i] == kGuard) << "byte " << i << " of " << all.size();
+    }
+  }
+
+ private:
+  static constexpr size_t kRoom = 256;
+  static constexpr std::byte kGuard{0xa5};
+  size_t bytes() const { return array_.memory.size() + 2 * kRoom + misalign_; }
+  cuda::DeviceAddress begin() const { return memory_ + kRoom + misalign_; }
+
+  const cuda::Gpu& gpu_;
+  Array& array_;
+  size_t misalign_;
+  cuda::DeviceAddress memory_ = 0;
+};
+
+}  // namespace perseid::testing_gpu
