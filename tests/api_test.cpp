@@ -200,7 +200,8 @@ TEST(Choice, ObeysTheEnvironment) {
   const Environment misspelt("PERSEID_FORCE_IMPL", "cpu:tield");
   perseid_context_t none = nullptr;
   EXPECT_FAILS(perseid_context_create(nullptr, &none), PERSEID_INVALID_ARGUMENT,
-               "PERSEID_FORCE_IMPL is \"cpu:tield\", expected one of cpu:simd, cpu:reference");
+               "PERSEID_FORCE_IMPL is \"cpu:tield\", expected one of cuda:rows, cuda:split, "
+               "cuda:columns, cpu:simd, cpu:reference");
 }
 
 TEST(Choice, CountsUsefulWork) {
