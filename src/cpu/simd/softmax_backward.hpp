@@ -156,10 +156,10 @@ class SoftmaxBackwardKernel {
 
   template <class To>
   void copy_rows(const Scratch& scratch, RowsOf<To> out, int64_t rows, int64_t n) const {
-    constexpr Scalar kZero = 0, kOne = 1;
+    constexpr Scalar kOne = 1;
     for (int64_t r = 0; r < rows; ++r)
       finish_rows<V, To>({scratch.grad + r * cut_.pitch, 0}, {out.data + r * out.pitch, 0}, 1, n,
-                         {&kZero, &kOne, &kZero}, false);
+                         {&kOne}, false);
   }
 
   const SoftmaxProblem& problem_;

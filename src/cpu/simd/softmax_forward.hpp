@@ -32,7 +32,7 @@ class SoftmaxForwardKernel {
   struct Statistics {
     Scalar *shift, *sum, *factor;  // of each chunk of each row: [chunks, rows]
     Scalar* row_total;
-    Scalar *row_shift, *row_factor, *row_offset;  // for finish_rows
+    Scalar *row_factor, *row_shift, *row_offset;  // for finish_rows, of log-softmax
     bool* spelled_out;                            // rows to be written element by element
     bool* any_spelled_out;
 
@@ -41,8 +41,8 @@ class SoftmaxForwardKernel {
           sum(arena.take<Scalar>(cut.chunks * cut.rows)),
           factor(arena.take<Scalar>(cut.chunks * cut.rows)),
           row_total(arena.take<Scalar>(cut.rows)),
-          row_shift(arena.take<Scalar>(cut.rows)),
           row_factor(arena.take<Scalar>(cut.rows)),
+          row_shift(arena.take<Scalar>(cut.rows)),
           row_offset(arena.take<Scalar>(cut.rows)),
           spelled_out(arena.take<bool>(cut.rows)),
           any_spelled_out(arena.take<bool>(1)) {}
@@ -106,11 +106,7 @@ class SoftmaxForwardKernel {
       for (int64_t r = 0; r < rows; ++r) offset[r] = -std::log(total[r]);
     for (int64_t r = 0; r < rows && block.data[kOther] != nullptr; ++r)
       write_lse(block, r, double{shift[r]} * problem_.scale - double{offset[r]});
-    for (int64_t r = 0; r < rows; ++r) factor[r] = scale_;
-    if (!problem_.log) {
-      for (int64_t r = 0; r < rows; ++r) shift[r] = 0;
-      for (int64_t r = 0; r < rows; ++r) offset[r] = 0;
-    }
+    for (int64_t r = 0; r < rows && problem_.log; ++r) factor[r] = scale_;
     *statistics.any_spelled_out = false;
     for (int64_t r = 0; r < rows && odd; ++r) {
       statistics.spelled_out[r] = false;
@@ -128,8 +124,10 @@ class SoftmaxForwardKernel {
         exponentiate(piece, scratch, shift, scratch.spare_sum, layout_.ahead(kRead, piece));
     }
     if (*statistics.any_spelled_out) spell_out(piece, scratch, statistics);
-    const RowTerms<V> terms{statistics.row_shift, problem_.log ? statistics.row_factor : factor,
-                            statistics.row_offset};
+    const RowTerms<V> terms =
+        problem_.log
+            ? RowTerms<V>{statistics.row_factor, statistics.row_shift, statistics.row_offset}
+            : RowTerms<V>{factor};
     const RowsOf<const Scalar> x =
         problem_.log ? elements(piece, scratch) : numbers_of(piece, scratch);
     with_element<V>(problem_.out_dtype, [&](auto type) {
@@ -167,10 +165,12 @@ class SoftmaxForwardKernel {
       const RowsOf<const From> x = read<From>(piece);
       if constexpr (kHasVectorsOf<V, From>) {
         if (layout_.along[kRead] == 1)
-          return row_maxima<V, From>(x, mask, rows, n, sign_, numbers, maximum);
+          return sign_ < 0 ? row_maxima<V, From, true>(x, mask, rows, n, numbers, maximum)
+                           : row_maxima<V, From, false>(x, mask, rows, n, numbers, maximum);
       }
       gather_rows<V>(x, layout_.along[kRead], rows, n, numbers);
-      row_maxima<V, Scalar>(numbers, mask, rows, n, sign_, numbers, maximum);
+      sign_ < 0 ? row_maxima<V, Scalar, true>(numbers, mask, rows, n, numbers, maximum)
+                : row_maxima<V, Scalar, false>(numbers, mask, rows, n, numbers, maximum);
     });
   }
 

@@ -74,35 +74,37 @@ PERSEID_INLINE typename V::Mask shown(const uint8_t* visible, int lanes) {
   return V::nonzero_bytes(bytes);
 }
 
-// Independent sums or maxima of a row.
-inline constexpr int kChains = 4;
+// Vectors that a loop handles at a time.
+inline constexpr int kUnroll = 4;
 
-template <class V>
+// Independent sums of a row, or what else is gathered.
+template <class V, int kCount>
 struct Chains {
-  typename V::Reg of[kChains];
+  typename V::Reg of[kCount];
 
   explicit PERSEID_INLINE Chains(typename V::Reg start) {
 #pragma GCC unroll 4
     for (typename V::Reg& chain : of) chain = start;
   }
-  PERSEID_INLINE typename V::Scalar sum() const {
-    return V::reduce_add(V::add(V::add(of[0], of[1]), V::add(of[2], of[3])));
+  template <class Join>
+  PERSEID_INLINE typename V::Reg joined(const Join& join) const {
+    if constexpr (kCount == 2) return join(of[0], of[1]);
+    if constexpr (kCount == 4) return join(join(of[0], of[1]), join(of[2], of[3]));
   }
-  PERSEID_INLINE typename V::Scalar maximum() const {
-    return V::reduce_max(V::max(V::max(of[0], of[1]), V::max(of[2], of[3])));
-  }
+  PERSEID_INLINE typename V::Scalar sum() const { return V::reduce_add(joined(V::add)); }
 };
 
-// body(j, chain, lanes) for the vectors of [0, n). Bodies must be inlined: vectors may alias
-// anything, so a body that has its captures in memory would read them again after every store.
+// body(j, i, lanes) for the i-th of every kUnroll vectors of [0, n). Bodies must be inlined:
+// vectors may alias anything, so a body that has its captures in memory would read them again after
+// every store.
 #define PERSEID_BODY __attribute__((always_inline))
 
 template <class V, class Body>
 PERSEID_INLINE void for_each_vector(int64_t n, const Body& body) {
   int64_t j = 0;
-  for (; j + kChains * V::kLanes <= n; j += kChains * V::kLanes) {
+  for (; j + kUnroll * V::kLanes <= n; j += kUnroll * V::kLanes) {
 #pragma GCC unroll 4
-    for (int chain = 0; chain < kChains; ++chain) body(j + chain * V::kLanes, chain, AllLanes());
+    for (int i = 0; i < kUnroll; ++i) body(j + i * V::kLanes, i, AllLanes());
   }
   for (; j + V::kLanes <= n; j += V::kLanes) body(j, 0, AllLanes());
   if (j < n) body(j, 0, static_cast<int>(n - j));
@@ -111,40 +113,37 @@ PERSEID_INLINE void for_each_vector(int64_t n, const Body& body) {
 template <class V>
 inline constexpr typename V::Scalar kInfinity = static_cast<typename V::Scalar>(__builtin_inf());
 
-// maximum[r] = the largest of sign * x over what is visible (all, if visible has no data), NaN left
-// out; -inf where there is none. copy, of rows that are masked or of another type than V's: x,
-// where it is masked -sign * inf.
-template <class V, class From>
+// maximum[r] = the largest of x, or for kNegative of -x, over what is visible (all, if visible has
+// no data), NaN left out; -inf where there is none. copy, of rows that are masked or of another
+// type than V's: x, where it is masked -inf, or inf.
+template <class V, class From, bool kNegative>
 __attribute__((noinline)) void row_maxima(RowsOf<const From> x, RowsOf<const uint8_t> visible,
-                                          int64_t rows, int64_t n, typename V::Scalar sign,
-                                          RowsOf<typename V::Scalar> copy,
+                                          int64_t rows, int64_t n, RowsOf<typename V::Scalar> copy,
                                           typename V::Scalar* maximum) {
   using Reg = typename V::Reg;
-  const Reg signs = V::set1(sign), lowest = V::set1(-kInfinity<V>);
-  const Reg masked = V::set1(-sign * kInfinity<V>);
+  const Reg masked = V::set1(kNegative ? kInfinity<V> : -kInfinity<V>);
+  const auto farther = [](Reg a, Reg b)
+                           PERSEID_BODY { return kNegative ? V::min(a, b) : V::max(a, b); };
   for (int64_t r = 0; r < rows; ++r) {
     const From* from = x.data + r * x.pitch;
     typename V::Scalar* to = copy.data + r * copy.pitch;
-    Chains<V> chains(lowest);
-    const auto add = [&](Reg a, int chain, auto lanes) PERSEID_BODY {
-      a = counted<V>(V::mul(a, signs), lowest, lanes);
-      chains.of[chain] = V::max(a, chains.of[chain]);
-    };
+    Chains<V, 4> chains(masked);
     if (visible.data == nullptr) {
-      for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes) PERSEID_BODY {
+      for_each_vector<V>(n, [&](int64_t j, int i, auto lanes) PERSEID_BODY {
         const Reg a = load<V>(from + j, lanes);
         if constexpr (!std::is_same_v<From, typename V::Scalar>) V::store(to + j, a);
-        add(a, chain, lanes);
+        chains.of[i] = farther(counted<V>(a, masked, lanes), chains.of[i]);
       });
     } else {
       const uint8_t* bytes = visible.data + r * visible.pitch;
-      for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes) PERSEID_BODY {
+      for_each_vector<V>(n, [&](int64_t j, int i, auto lanes) PERSEID_BODY {
         const Reg a = V::select(shown<V>(bytes + j, lanes), load<V>(from + j, lanes), masked);
         V::store(to + j, a);
-        add(a, chain, lanes);
+        chains.of[i] = farther(a, chains.of[i]);
       });
     }
-    maximum[r] = chains.maximum();
+    const Reg farthest = chains.joined(farther);
+    maximum[r] = V::reduce_max(kNegative ? V::sub(V::zero(), farthest) : farthest);
   }
 }
 
@@ -161,20 +160,19 @@ __attribute__((noinline)) void exponentials(RowsOf<const typename V::Scalar> x,
     const typename V::Scalar* from = x.data + r * x.pitch;
     const std::byte* next = ahead.data + r * ahead.pitch;
     const Reg shifts = V::set1(shift[r]);
-    Chains<V> chains(V::zero());
-    const auto add = [&](int64_t j, int chain, auto lanes) PERSEID_BODY {
+    Chains<V, 2> chains(V::zero());
+    const auto add = [&](int64_t j, int i, auto lanes) PERSEID_BODY {
       prefetch<V>(next, j * ahead.element);
       const Reg p = exp2<V>(V::mul(V::sub(load<V>(from + j, lanes), shifts), factors));
-      chains.of[chain] = V::add(counted<V>(p, V::zero(), lanes), chains.of[chain]);
+      chains.of[i % 2] = V::add(counted<V>(p, V::zero(), lanes), chains.of[i % 2]);
       return p;
     };
     if (out.data == nullptr) {
-      for_each_vector<V>(
-          n, [&](int64_t j, int chain, auto lanes) PERSEID_BODY { add(j, chain, lanes); });
+      for_each_vector<V>(n, [&](int64_t j, int i, auto lanes) PERSEID_BODY { add(j, i, lanes); });
     } else {
       typename V::Scalar* to = out.data + r * out.pitch;
-      for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes)
-                                PERSEID_BODY { V::store(to + j, add(j, chain, lanes)); });
+      for_each_vector<V>(n, [&](int64_t j, int i, auto lanes)
+                                PERSEID_BODY { V::store(to + j, add(j, i, lanes)); });
     }
     sum[r] = chains.sum();
   }
@@ -229,10 +227,10 @@ PERSEID_INLINE void write_row_by(To* out, int64_t n, bool stream, const Value& v
   }
 }
 
-// y = (x - shift) * factor + offset, of each row.
+// y = x * factor, or if there are shifts (x - shift) * factor + offset, of each row.
 template <class V>
 struct RowTerms {
-  const typename V::Scalar *shift, *factor, *offset;
+  const typename V::Scalar *factor, *shift = nullptr, *offset = nullptr;
 };
 
 template <class V, class To>
@@ -242,11 +240,18 @@ __attribute__((noinline)) void finish_rows(RowsOf<const typename V::Scalar> x, R
   using Reg = typename V::Reg;
   for (int64_t r = 0; r < rows; ++r) {
     const typename V::Scalar* from = x.data + r * x.pitch;
-    const Reg shift = V::set1(terms.shift[r]), factor = V::set1(terms.factor[r]);
-    const Reg offset = V::set1(terms.offset[r]);
-    write_row_by<V>(out.data + r * out.pitch, n, stream, [&](int64_t j, auto lanes) PERSEID_BODY {
-      return V::fma(V::sub(load<V>(from + j, lanes), shift), factor, offset);
-    });
+    To* to = out.data + r * out.pitch;
+    const Reg factor = V::set1(terms.factor[r]);
+    if (terms.shift == nullptr) {
+      write_row_by<V>(to, n, stream, [&](int64_t j, auto lanes) PERSEID_BODY {
+        return V::mul(load<V>(from + j, lanes), factor);
+      });
+    } else {
+      const Reg shift = V::set1(terms.shift[r]), offset = V::set1(terms.offset[r]);
+      write_row_by<V>(to, n, stream, [&](int64_t j, auto lanes) PERSEID_BODY {
+        return V::fma(V::sub(load<V>(from + j, lanes), shift), factor, offset);
+      });
+    }
   }
 }
 
@@ -264,33 +269,31 @@ __attribute__((noinline)) void row_sums(RowsOf<const From> grad, RowsOf<const Fr
   for (int64_t r = 0; r < rows; ++r) {
     const From *grads = grad.data + r * grad.pitch, *ys = y.data + r * y.pitch;
     const std::byte* next = ahead.data + r * ahead.pitch;
-    Chains<V> chains(V::zero());
-    const auto add = [&](Reg g, int chain)
-                         PERSEID_BODY { chains.of[chain] = V::add(g, chains.of[chain]); };
-    const auto add_product = [&](Reg g, Reg a, int chain) PERSEID_BODY {
-      chains.of[chain] = V::fma(g, a, chains.of[chain]);
-    };
+    Chains<V, 4> chains(V::zero());
+    const auto add = [&](Reg g, int i) PERSEID_BODY { chains.of[i] = V::add(g, chains.of[i]); };
+    const auto add_product = [&](Reg g, Reg a, int i)
+                                 PERSEID_BODY { chains.of[i] = V::fma(g, a, chains.of[i]); };
     if (visible.data != nullptr) {
       const uint8_t* bytes = visible.data + r * visible.pitch;
       typename V::Scalar* grads_to = grad_copy.data + r * grad_copy.pitch;
       typename V::Scalar* ys_to = y_copy.data + r * y_copy.pitch;
-      for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes) PERSEID_BODY {
+      for_each_vector<V>(n, [&](int64_t j, int i, auto lanes) PERSEID_BODY {
         const typename V::Mask mask = shown<V>(bytes + j, lanes);
         const Reg g = V::select(mask, load<V>(grads + j, lanes), V::zero());
         const Reg a = V::select(mask, load<V>(ys + j, lanes), masked);
         V::store(grads_to + j, g);
         V::store(ys_to + j, a);
-        log ? add(g, chain) : add_product(g, a, chain);
+        log ? add(g, i) : add_product(g, a, i);
       });
     } else if (log) {
-      for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes) PERSEID_BODY {
+      for_each_vector<V>(n, [&](int64_t j, int i, auto lanes) PERSEID_BODY {
         prefetch<V>(next, j * ahead.element);
-        add(load<V>(grads + j, lanes), chain);
+        add(load<V>(grads + j, lanes), i);
       });
     } else {
-      for_each_vector<V>(n, [&](int64_t j, int chain, auto lanes) PERSEID_BODY {
+      for_each_vector<V>(n, [&](int64_t j, int i, auto lanes) PERSEID_BODY {
         prefetch<V>(next, j * ahead.element);
-        add_product(load<V>(grads + j, lanes), load<V>(ys + j, lanes), chain);
+        add_product(load<V>(grads + j, lanes), load<V>(ys + j, lanes), i);
       });
     }
     sum[r] = chains.sum();

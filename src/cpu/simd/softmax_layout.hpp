@@ -272,8 +272,8 @@ PERSEID_INLINE void write_block(const SoftmaxLayout& layout, const SoftmaxPiece&
       const bool joined = stream && rows > 1 && row == n && n % V::kLanes != 0;
       if (!joined) return fill(RowsOf<T>{out, row}, stream);
       fill(RowsOf<Scalar>{scratch.data, n}, false);
-      constexpr Scalar kZero = 0, kOne = 1;
-      finish_rows<V, T>({scratch.data, 0}, {out, 0}, 1, rows * n, {&kZero, &kOne, &kZero}, true);
+      constexpr Scalar kOne = 1;
+      finish_rows<V, T>({scratch.data, 0}, {out, 0}, 1, rows * n, {&kOne}, true);
       return;
     }
   }
