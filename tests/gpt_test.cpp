@@ -111,7 +111,7 @@ TYPED_TEST_SUITE(Training, Types);
 Recipe tiny_recipe() {
   return {
       .model = {.layers = 2, .width = 48, .heads = 3, .context = 32, .batch = 4, .dropout = 0.1},
-      .learning_rate = 1e-2,
+      .learning_rate = 3e-3,
       .warm_up = 5,
       .steps = 24,
       .seed = 9};
@@ -142,7 +142,7 @@ TYPED_TEST(Training, ResumesBitForBit) {
 
   const SavedRun saved = read_saved_run(path);
   EXPECT_EQ(saved.recipe.seed, 9u);
-  EXPECT_EQ(saved.recipe.learning_rate, 1e-2);
+  EXPECT_EQ(saved.recipe.learning_rate, 3e-3);
   Trainer<TypeParam> second(machine, saved.recipe, data);
   second.load(path);
   EXPECT_EQ(second.steps_done(), 3);

@@ -53,8 +53,7 @@ void read(const perseid::File& file, const std::string& name, const Matrix& matr
     throw perseid::Error(PERSEID_IO_ERROR, "the checkpoint's tensor '" + name +
                                                "' has another shape or type than its options say");
   }
-  std::memcpy(to + matrix.offset, tensor.data(),
-              static_cast<size_t>(matrix.rows * matrix.columns) * sizeof(R));
+  std::memcpy(to + matrix.offset, tensor.data(), static_cast<size_t>(matrix.size()) * sizeof(R));
 }
 
 template <class T>

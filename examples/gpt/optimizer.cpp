@@ -37,27 +37,31 @@ double norm_of(Threads& threads, const R* values, int64_t size) {
 template <class R>
 void AdamW<R>::update(Threads& threads, int64_t step, double learning_rate, const R* gradient,
                       R* weights) {
-  const int64_t size = first_.size();
-  const double length = norm_of(threads, gradient, size);
+  const double length = norm_of(threads, gradient, first_.size());
   const R clip = static_cast<R>(length > kLargestNorm ? kLargestNorm / length : 1.0);
   const auto count = static_cast<double>(step + 1);
   // The means begin at zero; these undo it.
-  const R first_scale = static_cast<R>(learning_rate / (1 - std::pow(kBeta1, count)));
+  const double first_scale = 1 / (1 - std::pow(kBeta1, count));
   const R second_scale = static_cast<R>(1 / (1 - std::pow(kBeta2, count)));
   const R keep = static_cast<R>(1 - learning_rate * kDecay);
   constexpr R kB1 = R(kBeta1), kB2 = R(kBeta2), kEps = R(kEpsilon);
-  R* const first = first_.data();
-  R* const second = second_.data();
-  threads.for_ranges(size, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const R g = gradient[i] * clip;
-      const R m = kB1 * first[i] + (1 - kB1) * g;
-      const R v = kB2 * second[i] + (1 - kB2) * g * g;
-      first[i] = m;
-      second[i] = v;
-      weights[i] = keep * weights[i] - first_scale * m / (std::sqrt(second_scale * v) + kEps);
-    }
-  });
+  for (const auto& matrix : matrices_) {
+    const R rate = static_cast<R>(learning_rate * matrix.rate * first_scale);
+    const R* g = gradient + matrix.offset;
+    R* w = weights + matrix.offset;
+    R* first = first_.data() + matrix.offset;
+    R* second = second_.data() + matrix.offset;
+    threads.for_ranges(matrix.size(), kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const R slope = g[i] * clip;
+        const R m = kB1 * first[i] + (1 - kB1) * slope;
+        const R v = kB2 * second[i] + (1 - kB2) * slope * slope;
+        first[i] = m;
+        second[i] = v;
+        w[i] = keep * w[i] - rate * m / (std::sqrt(second_scale * v) + kEps);
+      }
+    });
+  }
 }
 
 double learning_rate_at(int64_t step, int64_t steps, int64_t warm_up, double peak) {

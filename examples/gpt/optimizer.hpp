@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
+#include "parameters.hpp"
 #include "threads.hpp"
 #include "types.hpp"
 
@@ -13,7 +15,7 @@ namespace gpt {
 template <class R>
 class AdamW {
  public:
-  explicit AdamW(int64_t size) : first_(size), second_(size) {}
+  explicit AdamW(const Cut& cut) : matrices_(cut.all()), first_(cut.size), second_(cut.size) {}
 
   // The step-th update, counted from 0.
   void update(Threads& threads, int64_t step, double learning_rate, const R* gradient, R* weights);
@@ -29,6 +31,7 @@ class AdamW {
   static constexpr double kDecay = 0.1;
   static constexpr double kLargestNorm = 1.0;
 
+  std::vector<Matrix> matrices_;
   Buffer<R> first_, second_;
 };
 

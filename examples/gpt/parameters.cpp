@@ -30,14 +30,18 @@ void check(const Config& config) {
 }
 
 Cut::Cut(const Config& config) {
-  const auto take = [this](std::string name, int64_t rows, int64_t columns, double spread) {
-    const Matrix matrix{std::move(name), rows, columns, size, spread};
-    size += rows * columns;
+  const auto take = [this](std::string name, int64_t rows, int64_t columns, double spread,
+                           double rate = 1) {
+    const Matrix matrix{std::move(name), rows, columns, size, spread, rate};
+    size += matrix.size();
     return matrix;
   };
+  // The two matrices that face bytes learn ten times as fast: most of their rows see few bytes of a
+  // step, and until they say something, what lies between learns nothing.
+  constexpr double kByteRate = 10;
   const int64_t width = config.width;
   const double spread = 1 / std::sqrt(static_cast<double>(width));
-  embedding = take("embedding", kVocabulary, width, 0.3);
+  embedding = take("embedding", kVocabulary, width, 0.3, kByteRate);
   for (int64_t i = 0; i < config.layers; ++i) {
     const std::string prefix = "layer" + std::to_string(i) + ".";
     LayerMatrices layer;
@@ -49,7 +53,7 @@ Cut::Cut(const Config& config) {
     layers.push_back(layer);
   }
   // All bytes equally likely at first: 8 bits per byte.
-  head = take("head", width, kVocabulary, 0);
+  head = take("head", width, kVocabulary, 0, kByteRate);
 }
 
 std::vector<Matrix> Cut::all() const {
@@ -65,7 +69,7 @@ template <class R>
 void initialise(Threads& threads, const Cut& cut, uint64_t seed, R* weights) {
   for (const auto& matrix : cut.all()) {
     const auto offset = static_cast<uint64_t>(matrix.offset);
-    threads.for_ranges(matrix.rows * matrix.columns, 1 << 14, [&](int64_t begin, int64_t end) {
+    threads.for_ranges(matrix.size(), 1 << 14, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const uint64_t index = 2 * (offset + static_cast<uint64_t>(i));
         const double radius = std::sqrt(-2 * std::log(1 - random_uniform(seed, index)));

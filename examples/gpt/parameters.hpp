@@ -20,7 +20,7 @@ inline constexpr int64_t kVocabulary = 256;  // a token is a byte
 struct Config {
   int64_t layers = 4;
   int64_t width = 256;
-  int64_t heads = 4;
+  int64_t heads = 8;
   int64_t context = 128;
   int64_t batch = 4;   // sequences in a training step
   double dropout = 0;  // of attention, while training
@@ -38,6 +38,9 @@ struct Matrix {
   int64_t columns = 0;  // outputs
   int64_t offset = 0;   // of the first element in the array
   double spread = 0;    // standard deviation to begin with
+  double rate = 1;      // how much faster than the others it learns
+
+  int64_t size() const { return rows * columns; }
 };
 
 struct LayerMatrices {

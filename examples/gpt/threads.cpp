@@ -10,6 +10,9 @@ namespace {
 // Jobs follow each other within microseconds: look for a while before asking the system to sleep.
 constexpr int kSpins = 4000;
 
+constexpr uint32_t kOpen = 1;
+constexpr uint32_t kInside = 2;
+
 template <class T>
 void wait_while(const std::atomic<T>& value, T old) {
   for (int i = 0; i < kSpins; ++i) {
@@ -45,13 +48,12 @@ void Threads::run(int64_t tasks, Task task) noexcept {
   task_ = task;
   tasks_ = tasks;
   next_.store(0, std::memory_order_relaxed);
-  helping_.store(static_cast<int32_t>(helpers_.size()), std::memory_order_relaxed);
+  gate_.store(kOpen, std::memory_order_release);
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
   drain(0);
-  while (const int32_t helping = helping_.load(std::memory_order_acquire)) {
-    wait_while(helping_, helping);
-  }
+  uint32_t inside = gate_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
+  for (; inside != 0; inside = gate_.load(std::memory_order_acquire)) wait_while(gate_, inside);
   busy_.clear(std::memory_order_release);
 }
 
@@ -68,8 +70,15 @@ void Threads::help(int32_t worker) {
     wait_while(round_, round);
     round = round_.load(std::memory_order_acquire);
     if (stop_) return;
+    uint32_t gate = gate_.load(std::memory_order_relaxed);
+    while ((gate & kOpen) != 0 &&
+           !gate_.compare_exchange_weak(gate, gate + kInside, std::memory_order_acquire,
+                                        std::memory_order_relaxed)) {
+    }
+    if ((gate & kOpen) == 0) continue;
     drain(worker);
-    if (helping_.fetch_sub(1, std::memory_order_acq_rel) == 1) helping_.notify_one();
+    // The last one out of a closed gate tells the caller.
+    if (gate_.fetch_sub(kInside, std::memory_order_acq_rel) == kInside) gate_.notify_one();
   }
 }
 

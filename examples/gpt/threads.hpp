@@ -48,12 +48,14 @@ class Threads final : public perseid::Executor {
 
   std::vector<std::thread> helpers_;
   std::atomic_flag busy_;
-  // One job at a time. Its fields are written before `round_` moves and read after.
+  // One job at a time. Helpers come in through a gate while it is open; the caller closes it when
+  // no task is left and waits for those inside alone, not for one that never got to run. The job's
+  // fields change only while the gate is closed and nobody is inside.
   Task task_{};
   int64_t tasks_ = 0;
   std::atomic<int64_t> next_{0};
-  std::atomic<int32_t> helping_{0};
-  std::atomic<uint32_t> round_{0};
+  std::atomic<uint32_t> gate_{0};   // kOpen, and kInside for each helper inside
+  std::atomic<uint32_t> round_{0};  // moves with every job
   std::atomic<bool> stop_{false};
 };
 

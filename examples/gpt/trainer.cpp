@@ -15,7 +15,7 @@ Trainer<T>::Trainer(Machine& machine, const Recipe& recipe, const Data& data)
       cut_(recipe.model),
       weights_(cut_.size),
       gradient_(cut_.size),
-      optimizer_(cut_.size),
+      optimizer_(cut_),
       model_(machine, recipe.model, recipe.model.batch, Model<T>::Use::kTraining),
       validation_model_(machine, recipe.model, recipe.model.batch, Model<T>::Use::kInference),
       tokens_(static_cast<size_t>(recipe.model.tokens())),

@@ -176,10 +176,11 @@ class SoftmaxForwardKernel {
 
   void exponentiate(const SoftmaxPiece& piece, const Scratch& scratch, const Scalar* shift,
                     Scalar* sum, Ahead ahead) const {
-    const RowsOf<Scalar> out =
-        problem_.log ? RowsOf<Scalar>{nullptr, 0} : numbers_of(piece, scratch);
-    exponentials<V>(elements(piece, scratch), out, piece.block.rows, cut_.length_of(piece), shift,
-                    power_, sum, ahead);
+    const RowsOf<const Scalar> x = elements(piece, scratch);
+    const RowsOf<Scalar> out = numbers_of(piece, scratch);
+    const int64_t rows = piece.block.rows, n = cut_.length_of(piece);
+    problem_.log ? exponentials<V, false>(x, out, rows, n, shift, power_, sum, ahead)
+                 : exponentials<V, true>(x, out, rows, n, shift, power_, sum, ahead);
   }
 
   // Nothing but -inf, or something that is not finite. What is finite contributes at least 1.

@@ -110,6 +110,17 @@ PERSEID_INLINE void for_each_vector(int64_t n, const Body& body) {
   if (j < n) body(j, 0, static_cast<int>(n - j));
 }
 
+// Calls body(true or false as a type). Loops over rows are chosen by it from outside: a choice for
+// every row costs short rows a sixth of their time.
+template <class Body>
+PERSEID_INLINE void with_flag(bool flag, const Body& body) {
+  if (flag) {
+    body(std::true_type());
+  } else {
+    body(std::false_type());
+  }
+}
+
 template <class V>
 inline constexpr typename V::Scalar kInfinity = static_cast<typename V::Scalar>(__builtin_inf());
 
@@ -124,31 +135,26 @@ __attribute__((noinline)) void row_maxima(RowsOf<const From> x, RowsOf<const uin
   const Reg masked = V::set1(kNegative ? kInfinity<V> : -kInfinity<V>);
   const auto farther = [](Reg a, Reg b)
                            PERSEID_BODY { return kNegative ? V::min(a, b) : V::max(a, b); };
-  for (int64_t r = 0; r < rows; ++r) {
-    const From* from = x.data + r * x.pitch;
-    typename V::Scalar* to = copy.data + r * copy.pitch;
-    Chains<V, 4> chains(masked);
-    if (visible.data == nullptr) {
+  with_flag(visible.data != nullptr, [&](auto partly) PERSEID_BODY {
+    for (int64_t r = 0; r < rows; ++r) {
+      const From* from = x.data + r * x.pitch;
+      const uint8_t* bytes = visible.data + r * visible.pitch;
+      typename V::Scalar* to = copy.data + r * copy.pitch;
+      Chains<V, 4> chains(masked);
       for_each_vector<V>(n, [&](int64_t j, int i, auto lanes) PERSEID_BODY {
-        const Reg a = load<V>(from + j, lanes);
-        if constexpr (!std::is_same_v<From, typename V::Scalar>) V::store(to + j, a);
+        Reg a = load<V>(from + j, lanes);
+        if constexpr (partly) a = V::select(shown<V>(bytes + j, lanes), a, masked);
+        if constexpr (partly || !std::is_same_v<From, typename V::Scalar>) V::store(to + j, a);
         chains.of[i] = farther(counted<V>(a, masked, lanes), chains.of[i]);
       });
-    } else {
-      const uint8_t* bytes = visible.data + r * visible.pitch;
-      for_each_vector<V>(n, [&](int64_t j, int i, auto lanes) PERSEID_BODY {
-        const Reg a = V::select(shown<V>(bytes + j, lanes), load<V>(from + j, lanes), masked);
-        V::store(to + j, a);
-        chains.of[i] = farther(a, chains.of[i]);
-      });
+      const Reg farthest = chains.joined(farther);
+      maximum[r] = V::reduce_max(kNegative ? V::sub(V::zero(), farthest) : farthest);
     }
-    const Reg farthest = chains.joined(farther);
-    maximum[r] = V::reduce_max(kNegative ? V::sub(V::zero(), farthest) : farthest);
-  }
+  });
 }
 
-// out[r] = exp2((x[r] - shift[r]) * factor), unless it has no data; sum[r] its total.
-template <class V>
+// out[r] = exp2((x[r] - shift[r]) * factor), if kStore; sum[r] its total.
+template <class V, bool kStore>
 __attribute__((noinline)) void exponentials(RowsOf<const typename V::Scalar> x,
                                             RowsOf<typename V::Scalar> out, int64_t rows, int64_t n,
                                             const typename V::Scalar* shift,
@@ -158,22 +164,16 @@ __attribute__((noinline)) void exponentials(RowsOf<const typename V::Scalar> x,
   const Reg factors = V::set1(factor);
   for (int64_t r = 0; r < rows; ++r) {
     const typename V::Scalar* from = x.data + r * x.pitch;
+    typename V::Scalar* to = out.data + r * out.pitch;
     const std::byte* next = ahead.data + r * ahead.pitch;
     const Reg shifts = V::set1(shift[r]);
     Chains<V, 2> chains(V::zero());
-    const auto add = [&](int64_t j, int i, auto lanes) PERSEID_BODY {
+    for_each_vector<V>(n, [&](int64_t j, int i, auto lanes) PERSEID_BODY {
       prefetch<V>(next, j * ahead.element);
       const Reg p = exp2<V>(V::mul(V::sub(load<V>(from + j, lanes), shifts), factors));
+      if constexpr (kStore) V::store(to + j, p);
       chains.of[i % 2] = V::add(counted<V>(p, V::zero(), lanes), chains.of[i % 2]);
-      return p;
-    };
-    if (out.data == nullptr) {
-      for_each_vector<V>(n, [&](int64_t j, int i, auto lanes) PERSEID_BODY { add(j, i, lanes); });
-    } else {
-      typename V::Scalar* to = out.data + r * out.pitch;
-      for_each_vector<V>(n, [&](int64_t j, int i, auto lanes)
-                                PERSEID_BODY { V::store(to + j, add(j, i, lanes)); });
-    }
+    });
     sum[r] = chains.sum();
   }
 }
@@ -198,33 +198,44 @@ PERSEID_INLINE void stream_pair(To* p, typename V::Reg a, typename V::Reg b) {
   }
 }
 
-// out[j] = value(j, lanes), two vectors at a time; past the caches, if `stream`, from the first
-// address on that is aligned to them.
+// out[j] = value(j, lanes), two vectors at a time.
 template <class V, class To, class Value>
-PERSEID_INLINE void write_row_by(To* out, int64_t n, bool stream, const Value& value) {
-  constexpr int64_t kPair = 2 * V::kLanes;
-  constexpr uintptr_t kBytes = kPair * sizeof(To);
-  const uintptr_t past = reinterpret_cast<uintptr_t>(out) % kBytes;
-  const int64_t before = past == 0 ? 0 : static_cast<int64_t>((kBytes - past) / sizeof(To));
-  const int64_t head = stream ? min(n, before) : n;
-  int64_t j = 0;
+PERSEID_INLINE void write_row(To* out, int64_t first, int64_t n, const Value& value) {
+  int64_t j = first;
 #pragma GCC unroll 2
-  for (; j + kPair <= head; j += kPair)
+  for (; j + 2 * V::kLanes <= n; j += 2 * V::kLanes)
     store_pair<V>(out + j, value(j, AllLanes()), value(j + V::kLanes, AllLanes()));
-  for (; j + V::kLanes <= head; j += V::kLanes) V::store(out + j, value(j, AllLanes()));
-  if (j < head) {
-    const int lanes = static_cast<int>(head - j);
-    V::store_partial(out + j, value(j, lanes), lanes);
-    j = head;
+  if (j + V::kLanes <= n) {
+    V::store(out + j, value(j, AllLanes()));
+    j += V::kLanes;
   }
-#pragma GCC unroll 2
-  for (; j + kPair <= n; j += kPair)
-    stream_pair<V>(out + j, value(j, AllLanes()), value(j + V::kLanes, AllLanes()));
-  for (; j + V::kLanes <= n; j += V::kLanes) V::store(out + j, value(j, AllLanes()));
   if (j < n) {
     const int lanes = static_cast<int>(n - j);
     V::store_partial(out + j, value(j, lanes), lanes);
   }
+}
+
+// The same past the caches, from the first address on that is aligned to two vectors.
+template <class V, class To, class Value>
+PERSEID_INLINE void stream_row(To* out, int64_t n, const Value& value) {
+  constexpr int64_t kPair = 2 * V::kLanes;
+  constexpr uintptr_t kBytes = kPair * sizeof(To);
+  const uintptr_t past = reinterpret_cast<uintptr_t>(out) % kBytes;
+  int64_t j = past == 0 ? 0 : min(n, static_cast<int64_t>((kBytes - past) / sizeof(To)));
+  if (j > 0) write_row<V>(out, 0, j, value);
+#pragma GCC unroll 2
+  for (; j + kPair <= n; j += kPair)
+    stream_pair<V>(out + j, value(j, AllLanes()), value(j + V::kLanes, AllLanes()));
+  if (j < n) write_row<V>(out, j, n, value);
+}
+
+template <class V, class To, class Value>
+PERSEID_INLINE void write_row_by(To* out, int64_t n, std::true_type, const Value& value) {
+  stream_row<V>(out, n, value);
+}
+template <class V, class To, class Value>
+PERSEID_INLINE void write_row_by(To* out, int64_t n, std::false_type, const Value& value) {
+  write_row<V>(out, 0, n, value);
 }
 
 // y = x * factor, or if there are shifts (x - shift) * factor + offset, of each row.
@@ -238,21 +249,22 @@ __attribute__((noinline)) void finish_rows(RowsOf<const typename V::Scalar> x, R
                                            int64_t rows, int64_t n, RowTerms<V> terms,
                                            bool stream) {
   using Reg = typename V::Reg;
-  for (int64_t r = 0; r < rows; ++r) {
-    const typename V::Scalar* from = x.data + r * x.pitch;
-    To* to = out.data + r * out.pitch;
-    const Reg factor = V::set1(terms.factor[r]);
-    if (terms.shift == nullptr) {
-      write_row_by<V>(to, n, stream, [&](int64_t j, auto lanes) PERSEID_BODY {
-        return V::mul(load<V>(from + j, lanes), factor);
-      });
-    } else {
-      const Reg shift = V::set1(terms.shift[r]), offset = V::set1(terms.offset[r]);
-      write_row_by<V>(to, n, stream, [&](int64_t j, auto lanes) PERSEID_BODY {
-        return V::fma(V::sub(load<V>(from + j, lanes), shift), factor, offset);
-      });
-    }
-  }
+  with_flag(stream, [&](auto streamed) PERSEID_BODY {
+    with_flag(terms.shift != nullptr, [&](auto shifted) PERSEID_BODY {
+      for (int64_t r = 0; r < rows; ++r) {
+        const typename V::Scalar* from = x.data + r * x.pitch;
+        const Reg factor = V::set1(terms.factor[r]);
+        const Reg shift = V::set1(shifted ? terms.shift[r] : 0);
+        const Reg offset = V::set1(shifted ? terms.offset[r] : 0);
+        write_row_by<V>(out.data + r * out.pitch, n, streamed,
+                        [&](int64_t j, auto lanes) PERSEID_BODY {
+                          const Reg a = load<V>(from + j, lanes);
+                          if constexpr (!shifted) return V::mul(a, factor);
+                          if constexpr (shifted) return V::fma(V::sub(a, shift), factor, offset);
+                        });
+      }
+    });
+  });
 }
 
 // sum[r] = the total of dy * y, or for log-softmax of dy, over what is visible (all, if visible has
@@ -266,38 +278,32 @@ __attribute__((noinline)) void row_sums(RowsOf<const From> grad, RowsOf<const Fr
                                         Ahead ahead) {
   using Reg = typename V::Reg;
   const Reg masked = V::set1(log ? -kInfinity<V> : 0);
-  for (int64_t r = 0; r < rows; ++r) {
-    const From *grads = grad.data + r * grad.pitch, *ys = y.data + r * y.pitch;
-    const std::byte* next = ahead.data + r * ahead.pitch;
-    Chains<V, 4> chains(V::zero());
-    const auto add = [&](Reg g, int i) PERSEID_BODY { chains.of[i] = V::add(g, chains.of[i]); };
-    const auto add_product = [&](Reg g, Reg a, int i)
-                                 PERSEID_BODY { chains.of[i] = V::fma(g, a, chains.of[i]); };
-    if (visible.data != nullptr) {
-      const uint8_t* bytes = visible.data + r * visible.pitch;
-      typename V::Scalar* grads_to = grad_copy.data + r * grad_copy.pitch;
-      typename V::Scalar* ys_to = y_copy.data + r * y_copy.pitch;
-      for_each_vector<V>(n, [&](int64_t j, int i, auto lanes) PERSEID_BODY {
-        const typename V::Mask mask = shown<V>(bytes + j, lanes);
-        const Reg g = V::select(mask, load<V>(grads + j, lanes), V::zero());
-        const Reg a = V::select(mask, load<V>(ys + j, lanes), masked);
-        V::store(grads_to + j, g);
-        V::store(ys_to + j, a);
-        log ? add(g, i) : add_product(g, a, i);
-      });
-    } else if (log) {
-      for_each_vector<V>(n, [&](int64_t j, int i, auto lanes) PERSEID_BODY {
-        prefetch<V>(next, j * ahead.element);
-        add(load<V>(grads + j, lanes), i);
-      });
-    } else {
-      for_each_vector<V>(n, [&](int64_t j, int i, auto lanes) PERSEID_BODY {
-        prefetch<V>(next, j * ahead.element);
-        add_product(load<V>(grads + j, lanes), load<V>(ys + j, lanes), i);
-      });
-    }
-    sum[r] = chains.sum();
-  }
+  with_flag(visible.data != nullptr, [&](auto partly) PERSEID_BODY {
+    with_flag(log, [&](auto logarithmic) PERSEID_BODY {
+      for (int64_t r = 0; r < rows; ++r) {
+        const From *grads = grad.data + r * grad.pitch, *ys = y.data + r * y.pitch;
+        const uint8_t* bytes = visible.data + r * visible.pitch;
+        const std::byte* next = ahead.data + r * ahead.pitch;
+        typename V::Scalar* grads_to = grad_copy.data + r * grad_copy.pitch;
+        typename V::Scalar* ys_to = y_copy.data + r * y_copy.pitch;
+        Chains<V, 4> chains(V::zero());
+        for_each_vector<V>(n, [&](int64_t j, int i, auto lanes) PERSEID_BODY {
+          prefetch<V>(next, j * ahead.element);
+          Reg g = load<V>(grads + j, lanes), a = V::zero();
+          if constexpr (partly || !logarithmic) a = load<V>(ys + j, lanes);
+          if constexpr (partly) {
+            const typename V::Mask mask = shown<V>(bytes + j, lanes);
+            g = V::select(mask, g, V::zero());
+            a = V::select(mask, a, masked);
+            V::store(grads_to + j, g);
+            V::store(ys_to + j, a);
+          }
+          chains.of[i] = logarithmic ? V::add(g, chains.of[i]) : V::fma(g, a, chains.of[i]);
+        });
+        sum[r] = chains.sum();
+      }
+    });
+  });
 }
 
 // dx = scale * y * (dy - sum), or scale * (dy - exp(y) * sum).
@@ -309,24 +315,26 @@ __attribute__((noinline)) void gradients(RowsOf<const From> grad, RowsOf<const F
   using Reg = typename V::Reg;
   const Reg scales = V::set1(scale);
   const Reg to_power = V::set1(static_cast<typename V::Scalar>(kLog2E));
-  for (int64_t r = 0; r < rows; ++r) {
-    const From *grads = grad.data + r * grad.pitch, *ys = y.data + r * y.pitch;
-    const std::byte* next = ahead.data + r * ahead.pitch;
-    const Reg sums = V::set1(sum[r]);
-    if (log) {
-      write_row_by<V>(out.data + r * out.pitch, n, stream, [&](int64_t j, auto lanes) PERSEID_BODY {
-        prefetch<V>(next, j * ahead.element);
-        const Reg p = exp2<V>(V::mul(load<V>(ys + j, lanes), to_power));
-        return V::mul(V::sub(load<V>(grads + j, lanes), V::mul(p, sums)), scales);
-      });
-    } else {
-      write_row_by<V>(out.data + r * out.pitch, n, stream, [&](int64_t j, auto lanes) PERSEID_BODY {
-        prefetch<V>(next, j * ahead.element);
-        return V::mul(V::mul(load<V>(ys + j, lanes), scales),
-                      V::sub(load<V>(grads + j, lanes), sums));
-      });
-    }
-  }
+  with_flag(stream, [&](auto streamed) PERSEID_BODY {
+    with_flag(log, [&](auto logarithmic) PERSEID_BODY {
+      for (int64_t r = 0; r < rows; ++r) {
+        const From *grads = grad.data + r * grad.pitch, *ys = y.data + r * y.pitch;
+        const std::byte* next = ahead.data + r * ahead.pitch;
+        const Reg sums = V::set1(sum[r]);
+        write_row_by<V>(out.data + r * out.pitch, n, streamed,
+                        [&](int64_t j, auto lanes) PERSEID_BODY {
+                          prefetch<V>(next, j * ahead.element);
+                          const Reg g = load<V>(grads + j, lanes), a = load<V>(ys + j, lanes);
+                          if constexpr (!logarithmic)
+                            return V::mul(V::mul(a, scales), V::sub(g, sums));
+                          if constexpr (logarithmic) {
+                            const Reg p = exp2<V>(V::mul(a, to_power));
+                            return V::mul(V::sub(g, V::mul(p, sums)), scales);
+                          }
+                        });
+      }
+    });
+  });
 }
 
 #undef PERSEID_BODY
