@@ -54,10 +54,9 @@ Status create(const perseid_context_options& options, perseid_context_t* context
   if (options.executor.run != nullptr)
     executor = std::make_unique<CallersExecutor>(options.executor);
   auto made = std::make_unique<perseid_context>();
-  Status status =
-      options.device_type == kDLCUDA
-          ? dispatch::open_cuda(options.device_index, &made->device)
-          : dispatch::open_cpu(std::move(executor), options.threads, &made->device);
+  Status status = options.device_type == kDLCUDA
+                      ? dispatch::open_cuda(options.device_index, &made->device)
+                      : dispatch::open_cpu(std::move(executor), options.threads, &made->device);
   if (!status.ok()) return status;
   made->facts = dispatch::facts_json(*made->device);
   *context = made.release();

@@ -68,13 +68,9 @@ constexpr const char* name_of(DType dtype) {
   return "none";
 }
 
-PERSEID_INLINE uint32_t float_bits(float value) {
-  return __builtin_bit_cast(uint32_t, value);
-}
+PERSEID_INLINE uint32_t float_bits(float value) { return __builtin_bit_cast(uint32_t, value); }
 
-PERSEID_INLINE float float_from_bits(uint32_t bits) {
-  return __builtin_bit_cast(float, bits);
-}
+PERSEID_INLINE float float_from_bits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 
 PERSEID_INLINE float to_float(bf16 value) { return float_from_bits(uint32_t{value.bits} << 16); }
 

@@ -215,11 +215,11 @@ PERSEID_INLINE void write_row(To* out, int64_t first, int64_t n, const Value& va
   }
 }
 
-// The same past the caches, from the first address on that is aligned to two vectors.
+// The same past the caches, from the first address on that begins a cache line.
 template <class V, class To, class Value>
 PERSEID_INLINE void stream_row(To* out, int64_t n, const Value& value) {
   constexpr int64_t kPair = 2 * V::kLanes;
-  constexpr uintptr_t kBytes = kPair * sizeof(To);
+  constexpr uintptr_t kBytes = min(kPair * sizeof(To), size_t{64});
   const uintptr_t past = reinterpret_cast<uintptr_t>(out) % kBytes;
   int64_t j = past == 0 ? 0 : min(n, static_cast<int64_t>((kBytes - past) / sizeof(To)));
   if (j > 0) write_row<V>(out, 0, j, value);
