@@ -32,7 +32,8 @@ class AttentionDecodeKernel {
   static constexpr int64_t kBlock = 64;
   static constexpr int64_t kTogether = 4;  // keys whose values are added at once
   // Bytes of keys that are asked for ahead of their use: more than what can be under way. Values
-  // are asked for while the scores of their keys are computed, so that both streams flow at once.
+  // are asked for while the scores of their keys are computed, so that both streams flow at once;
+  // head by head, as all heads of a key at once are more than can be under way.
   static constexpr int64_t kAheadBytes = 8192;
 
   // What one chunk found out about one row.
@@ -63,11 +64,10 @@ class AttentionDecodeKernel {
       const int64_t bytes = heads * dim * static_cast<int64_t>(sizeof(T));
       return clamp(kAheadBytes / max(bytes, int64_t{1}), int64_t{1}, kBlock / 2);
     }
-    void fetch(int64_t row) const {
+    void fetch(int64_t row, int64_t h) const {
       constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
-      for (int64_t h = 0; h < heads; ++h)
-        for (int64_t d = 0; d < dim; d += kLine)
-          __builtin_prefetch(rows.data + row * rows.row + h * head + d * rows.column);
+      for (int64_t d = 0; d < dim; d += kLine)
+        __builtin_prefetch(rows.data + row * rows.row + h * head + d * rows.column);
     }
   };
 
@@ -178,13 +178,14 @@ class AttentionDecodeKernel {
     const Stream values{value, value_head, at.heads, problem_.value_dim};
 
     for (int64_t j = 0; j < at.keys; ++j) {
-      if (j + keys.ahead() < left) keys.fetch(j + keys.ahead());
-      values.fetch(j);
-      for (int64_t h = 0; h < at.heads; ++h)
+      for (int64_t h = 0; h < at.heads; ++h) {
+        if (j + keys.ahead() < left) keys.fetch(j + keys.ahead(), h);
+        values.fetch(j, h);
         for (int64_t r = 0; r < rows_; ++r)
           scratch.score[(h * rows_ + r) * kBlock + j] =
               dot(scratch.query + (h * rows_ + r) * head_columns_,
                   key.data + j * key.row + h * key_head, key.column);
+      }
     }
     for (int64_t h = 0; h < at.heads; ++h)
       for (int64_t r = 0; r < rows_; ++r)
