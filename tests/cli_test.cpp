@@ -381,8 +381,8 @@ TEST_F(CliTest, ProblemFiles) {
                                     "\n";
   EXPECT_EQ(json("check --problems @p.jsonl --dtype bf16")["results"][0]["problem"]["dtype"],
             "bf16");
-  for (const auto& result : json("check softmax --problems @p.jsonl")["results"])
-    EXPECT_EQ(result["problem"]["op"], "softmax");
+  const nlohmann::json softmax = json("check softmax --problems @p.jsonl");
+  for (const auto& result : softmax["results"]) EXPECT_EQ(result["problem"]["op"], "softmax");
   EXPECT_EQ(json("explain --problems @p.jsonl").size(), 2u);
   std::ofstream(path("p.jsonl")) << R"({"op":"matmul","m":3})"
                                     "\n"

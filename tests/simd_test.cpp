@@ -91,7 +91,7 @@ TEST(Simd, CeilingsDoTheirWork) {
       EXPECT_EQ(peak(200), 2 * peak(100)) << table->isa;
     }
     for (const size_t bytes : {size_t{0}, size_t{1}, size_t{511}, size_t{4096}, size_t{3000001}}) {
-      for (const size_t shift : {0, 3}) {
+      for (const size_t shift : {0, 4}) {  // where vectors are not aligned
         std::vector<uint8_t> from(bytes + 64), to(bytes + 64 + shift, 7);
         for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint8_t>(i * 31 + 1);
         EXPECT_EQ(table->copy(from.data(), to.data() + shift, bytes),
