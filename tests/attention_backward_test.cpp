@@ -232,7 +232,7 @@ std::vector<std::byte> gradients(Fixture& fixture, const KernelTable& table, int
   std::vector<std::byte> bytes;
   for (const Array* array :
        {&fixture.grad_query, &fixture.grad_key, &fixture.grad_value, &fixture.grad_bias})
-    bytes.insert(bytes.end(), array->storage.begin(), array->storage.end());
+    bytes.insert(bytes.end(), array->memory.begin(), array->memory.end());
   return bytes;
 }
 

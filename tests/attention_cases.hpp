@@ -28,7 +28,7 @@ enum class Layout { kBhsd, kBshd, kReversed, kSpread };
 
 // Memory for a tensor given in the order of dimensions of math/attention_problem.hpp.
 struct Array {
-  std::vector<std::byte> storage;
+  std::vector<std::byte> memory;
   Tensor tensor;
 
   Array() = default;
@@ -50,15 +50,15 @@ struct Array {
       stride *= std::max<int64_t>(size, 1);
       if (layout == Layout::kSpread) stride += 5;
     }
-    storage.assign(static_cast<size_t>(stride * size_of(dtype)) + 64, std::byte{0x7f});
-    tensor.data = storage.data() + offset * size_of(dtype);
+    memory.assign(static_cast<size_t>(stride * size_of(dtype)) + 64, std::byte{0x7f});
+    tensor.data = memory.data() + offset * size_of(dtype);
   }
   Array(const Array& other) { *this = other; }
   Array& operator=(const Array& other) {
-    storage = other.storage;
+    memory = other.memory;
     tensor = other.tensor;
     if (tensor.data != nullptr)
-      tensor.data = storage.data() + (other.tensor.as<std::byte>() - other.storage.data());
+      tensor.data = memory.data() + (other.tensor.as<std::byte>() - other.memory.data());
     return *this;
   }
 };
@@ -320,6 +320,7 @@ struct Fixture {
     forward.out = want_out.tensor;
     forward.lse = want_lse.tensor;
     reference::attention_forward(problem, forward, execution);
+    if (!problem.backward()) return;
     AttentionBackward backward = arguments;
     backward.out = out.tensor;
     backward.lse = lse.tensor;

@@ -151,8 +151,8 @@ std::vector<std::byte> outputs(Fixture& fixture, const KernelTable& table, int32
                                bool decode) {
   const auto pool = make_thread_pool(threads);
   decode ? fixture.run_decode(table, *pool) : fixture.run_forward(table, *pool);
-  std::vector<std::byte> bytes = fixture.out.storage;
-  bytes.insert(bytes.end(), fixture.lse.storage.begin(), fixture.lse.storage.end());
+  std::vector<std::byte> bytes = fixture.out.memory;
+  bytes.insert(bytes.end(), fixture.lse.memory.begin(), fixture.lse.memory.end());
   return bytes;
 }
 

@@ -12,6 +12,7 @@
 #include "cpu/reference/reference.hpp"
 #include "cuda/softmax.hpp"
 #include "gpu_tools.hpp"
+#include "reference_tensors.hpp"
 
 namespace perseid {
 namespace {

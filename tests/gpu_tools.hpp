@@ -5,15 +5,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cuda/runtime/gpu.hpp"
-#include "reference_tensors.hpp"
 
 namespace perseid::testing_gpu {
-
-using testing_tensors::Array;
 
 // Null, with the reason in `why`, where no GPU can be used.
 inline std::shared_ptr<cuda::Gpu> open_gpu(std::string* why) {
@@ -25,7 +24,8 @@ inline std::shared_ptr<cuda::Gpu> open_gpu(std::string* why) {
 inline void expect_ok(const Status& status) { ASSERT_TRUE(status.ok()) << status.sentence(); }
 
 // An array's memory on the GPU, with guards around it. It begins as many bytes past a multiple of
-// 256 as `misalign` elements have.
+// 256 as `misalign` elements have. Arrays have their bytes in `memory`, and a view of them.
+template <class Array>
 class Mirror {
  public:
   Mirror(const cuda::Gpu& gpu, Array& array, int64_t misalign = 0)
@@ -49,7 +49,8 @@ class Mirror {
   // The array's view, of the memory on the GPU.
   Tensor tensor() const {
     Tensor view = array_.tensor;
-    const auto first = static_cast<uint64_t>(array_.tensor.as<std::byte>() - array_.memory.data());
+    const auto first =
+        static_cast<uint64_t>(static_cast<std::byte*>(array_.tensor.data) - array_.memory.data());
     view.data = reinterpret_cast<void*>(begin() + first);
     return view;
   }

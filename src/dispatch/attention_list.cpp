@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The implementations of attention, best first.
 #include "cpu/reference/reference.hpp"
+#include "cuda/attention.hpp"
 #include "dispatch/implementation.hpp"
 
 namespace perseid::dispatch {
@@ -22,6 +23,41 @@ CpuKernels<Attention> tiled_kernels(const AttentionProblem& problem, const Devic
           .backward_workspace =
               problem.backward() ? table.attention_backward_workspace(problem, workers) : 0};
 }
+
+class GpuAttention final : public Executable<Attention> {
+ public:
+  explicit GpuAttention(std::unique_ptr<cuda::AttentionOnGpu> attention)
+      : attention_(std::move(attention)) {}
+
+  size_t workspace(Direction direction) const override {
+    return direction == Direction::kForward ? attention_->forward_workspace() : 0;
+  }
+  Status forward(const AttentionForward& arguments, std::byte* workspace,
+                 void* stream) const override {
+    return attention_->forward(arguments, workspace, stream);
+  }
+  // A problem with gradients is refused before it comes here.
+  Status backward(const AttentionBackward&, std::byte*, void*) const override { return {}; }
+  std::string kernels() const override { return attention_->description(); }
+
+ private:
+  std::unique_ptr<cuda::AttentionOnGpu> attention_;
+};
+
+// Tensor cores and copy engine of compute capability 9.0, in f16 and bf16.
+constexpr Implementation<Attention> kSm90 = {
+    .name = "cuda:sm90",
+    .refuse =
+        [](const AttentionProblem& problem, const Device& device) {
+          return cuda::refuse_attention(problem, device.gpu->facts());
+        },
+    .make =
+        [](const AttentionProblem& problem, const Device& device, Made* made) {
+          std::unique_ptr<cuda::AttentionOnGpu> attention;
+          Status status = cuda::AttentionOnGpu::make(problem, *device.gpu, &attention);
+          if (status.ok()) *made = std::make_unique<GpuAttention>(std::move(attention));
+          return status;
+        }};
 
 // Few queries, such as one token that is being generated: split over keys, at the speed of memory.
 // Backward is that of the tiles.
@@ -72,7 +108,7 @@ constexpr Implementation<Attention> kReference = {
               made);
         }};
 
-constexpr Implementation<Attention> kList[] = {kDecode, kTiled, kReference};
+constexpr Implementation<Attention> kList[] = {kSm90, kDecode, kTiled, kReference};
 
 }  // namespace
 

@@ -13,8 +13,9 @@ namespace {
 // Reads the tensors of either direction, in the order of dimensions that kernels have them in.
 class AttentionReader : public ArgumentReader {
  public:
-  AttentionReader(const char* subject, const AttentionProblem& problem, perseid_layout layout)
-      : ArgumentReader(subject), problem_(problem), layout_(layout) {}
+  AttentionReader(const char* subject, DLDevice place, const AttentionProblem& problem,
+                  perseid_layout layout)
+      : ArgumentReader(subject, place), problem_(problem), layout_(layout) {}
 
   Tensor read_query(Access access, const char* name, const DLTensor* tensor) {
     return read_rows(access, name, tensor, queries(), {"heads", problem_.heads},
@@ -185,7 +186,7 @@ Status AttentionPlan::make(DevicePointer device, const perseid_attention_desc& d
 
 Status AttentionPlan::forward(const perseid_attention_forward_args& args,
                               const Workspace& workspace, void* stream) const {
-  AttentionReader reader("attention forward", problem(), layout_);
+  AttentionReader reader("attention forward", device().place(), problem(), layout_);
   check_struct_size(reader, args, "perseid_attention_forward_args");
   if (!reader.ok()) return reader.result();
 
@@ -199,7 +200,7 @@ Status AttentionPlan::forward(const perseid_attention_forward_args& args,
 
 Status AttentionPlan::backward(const perseid_attention_backward_args& args,
                                const Workspace& workspace, void* stream) const {
-  AttentionReader reader("attention backward", problem(), layout_);
+  AttentionReader reader("attention backward", device().place(), problem(), layout_);
   check_struct_size(reader, args, "perseid_attention_backward_args");
   if (!reader.ok()) return reader.result();
 

@@ -7,7 +7,7 @@
 namespace perseid::cuda {
 namespace {
 
-// cuLaunchKernelEx and clusters.
+// cuLaunchKernelEx, clusters and tensor maps.
 constexpr int32_t kOldestVersion = 12000;
 
 struct Loaded {
@@ -33,6 +33,7 @@ Status find_functions(SharedLibrary& library, Driver& driver) {
   library.find("cuModuleGetFunction", &driver.module_function);
   library.find("cuFuncGetAttribute", &driver.function_attribute);
   library.find("cuFuncSetAttribute", &driver.function_set);
+  library.find("cuTensorMapEncodeTiled", &driver.encode_map);
   library.find("cuLaunchKernelEx", &driver.launch);
   library.find("cuMemAlloc_v2", &driver.allocate);
   library.find("cuMemFree_v2", &driver.free);

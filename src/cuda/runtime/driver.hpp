@@ -30,7 +30,19 @@ enum class DeviceAttribute : int32_t {
   kCapabilityMajor = 75,
   kCapabilityMinor = 76
 };
-enum class FunctionAttribute : int32_t { kLocalBytes = 3, kRegisters = 4, kLargeClusters = 14 };
+enum class FunctionAttribute : int32_t {
+  kLocalBytes = 3,
+  kRegisters = 4,
+  kDynamicSharedBytes = 8,
+  kLargeClusters = 14
+};
+
+// What a tensor map says of the tensor and of its boxes in shared memory.
+enum class MapType : int32_t { kF16 = 6, kBF16 = 9 };
+enum class MapInterleave : int32_t { kNone = 0 };
+enum class MapSwizzle : int32_t { kBytes128 = 3 };
+enum class MapPromotion : int32_t { kBytes256 = 3 };
+enum class MapFill : int32_t { kZeros = 0 };
 
 struct LaunchAttribute {
   enum class Id : int32_t { kClusterDimension = 4, kProgrammaticSerialization = 6 };
@@ -72,6 +84,9 @@ struct Driver {
   Result (*module_function)(FunctionHandle* function, ModuleHandle module, const char* name);
   Result (*function_attribute)(int32_t* value, FunctionAttribute attribute, FunctionHandle);
   Result (*function_set)(FunctionHandle function, FunctionAttribute attribute, int32_t value);
+  Result (*encode_map)(void* map, MapType type, uint32_t rank, void* address, const uint64_t* size,
+                       const uint64_t* stride_bytes, const uint32_t* box, const uint32_t* step,
+                       MapInterleave, MapSwizzle, MapPromotion, MapFill);
   Result (*launch)(const LaunchConfig* config, FunctionHandle function, void** parameters,
                    void** extra);
   Result (*allocate)(DeviceAddress* address, size_t bytes);

@@ -155,6 +155,14 @@ Status Gpu::load(const std::string& header, const std::vector<std::string>& name
   return {};
 }
 
+Status Gpu::allow_shared(const Kernel& kernel, int32_t bytes) const {
+  const Current current(*this);
+  if (!current.status().ok()) return current.status();
+  return check(driver_,
+               driver_.function_set(kernel.function, FunctionAttribute::kDynamicSharedBytes, bytes),
+               "reserving shared memory for a kernel", kDeviceAdvice);
+}
+
 Status Gpu::launch(const Kernel& kernel, const Launch& launch, const void* arguments,
                    void* stream) const {
   if (launch.blocks == 0) return {};
@@ -177,7 +185,7 @@ Status Gpu::launch(const Kernel& kernel, const Launch& launch, const void* argum
   }
   const LaunchConfig config{{static_cast<uint32_t>(launch.blocks), 1, 1},
                             {static_cast<uint32_t>(launch.threads), 1, 1},
-                            0,
+                            static_cast<uint32_t>(launch.shared_bytes),
                             static_cast<StreamHandle>(stream),
                             attributes,
                             count};

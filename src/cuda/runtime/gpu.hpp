@@ -25,7 +25,8 @@ struct Kernel {
 struct Launch {
   int64_t blocks = 0;
   int32_t threads = 0;
-  int32_t cluster = 1;    // blocks that share a row
+  int32_t cluster = 1;       // blocks that share a row
+  int32_t shared_bytes = 0;  // besides what the kernel declares; see allow_shared
   bool dependent = true;  // may be made ready while the kernel before it runs: it must wait itself
 };
 
@@ -55,6 +56,9 @@ class Gpu {
   // or the compiler. They live as long as this.
   Status load(const std::string& header, const std::vector<std::string>& names,
               std::vector<Kernel>* kernels);
+
+  // That a kernel is launched with so much shared memory.
+  Status allow_shared(const Kernel& kernel, int32_t bytes) const;
 
   // The context must be current (see Current). `arguments`: one struct, passed by value.
   Status launch(const Kernel& kernel, const Launch& launch, const void* arguments,

@@ -15,6 +15,21 @@ __device__ __forceinline__ float approximate_exp2(float x) {
   return result;
 }
 
+// log2(x) with an absolute error of about 2^-22 near 1, else 2 ulp; of 0 it is -inf.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions-lg2
+__device__ __forceinline__ float approximate_log2(float x) {
+  float result;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+// 1 / x with an error of 1 ulp.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions-rcp
+__device__ __forceinline__ float approximate_reciprocal(float x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
 // The larger one, and NaN where either is.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions-max
 __device__ __forceinline__ float max_or_nan(float a, float b) {

@@ -1,0 +1,239 @@
+# SPDX-FileCopyrightText: 2026 The Perseid Authors
+# SPDX-License-Identifier: Apache-2.0
+"""Attention on a GPU: the rate of the library and of cuDNN (through PyTorch) in one run, both ways:
+single, one launch between two events after a rest; sustained, launches back to back.
+
+    python3 attention.py LIBRARY [--dims 64,128,256] [--lengths 1024,4096,16384] [--dtype bf16]
+                         [--masks full,causal] [--csv FILE] [--no-peers]
+
+batch * length is 16384 and heads * dim is 2048; rates count the FLOPs of visible scores. Errors
+are |out - exact| / |exact| over some rows, against float64.
+"""
+import argparse
+import ctypes
+import math
+import sys
+import time
+
+import torch
+from softmax import DTYPES, Library, Tensor, view
+
+
+class Description(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_uint32), ("dtype", ctypes.c_uint32),
+                ("layout", ctypes.c_uint32), ("causal", ctypes.c_uint32),
+                ("batch", ctypes.c_int64), ("heads", ctypes.c_int64),
+                ("kv_heads", ctypes.c_int64), ("q_len", ctypes.c_int64),
+                ("kv_len", ctypes.c_int64), ("head_dim", ctypes.c_int64),
+                ("value_dim", ctypes.c_int64), ("scale", ctypes.c_double),
+                ("dropout", ctypes.c_double), ("window", ctypes.c_uint32),
+                ("visible", ctypes.c_uint32), ("window_left", ctypes.c_int64),
+                ("window_right", ctypes.c_int64), ("bias", ctypes.c_uint32),
+                ("bias_dtype", ctypes.c_uint32), ("bias_shape", ctypes.c_int64 * 4),
+                ("ragged", ctypes.c_uint32), ("kv_lens", ctypes.c_uint32),
+                ("total_q", ctypes.c_int64), ("total_kv", ctypes.c_int64),
+                ("gradients", ctypes.c_uint32), ("deterministic", ctypes.c_uint32),
+                ("implementation", ctypes.c_char_p)]
+
+
+FORWARD_TENSORS = ("query", "key", "value", "bias", "visible", "cu_seqlens_q", "cu_seqlens_kv",
+                   "kv_lens", "out", "lse")
+
+
+class Forward(ctypes.Structure):
+    _fields_ = ([("struct_size", ctypes.c_uint32), ("reserved", ctypes.c_uint32)] +
+                [(name, ctypes.POINTER(Tensor)) for name in FORWARD_TENSORS] +
+                [("seed", ctypes.c_uint64), ("offset", ctypes.c_uint64),
+                 ("rng", ctypes.c_void_p)])
+
+
+class Attention:
+    """A plan for tensors in the layout [batch, length, heads, dim]."""
+
+    def __init__(self, library, dtype, **problem):
+        self.library, self.plan = library, ctypes.c_void_p()
+        description = Description(struct_size=ctypes.sizeof(Description), dtype=DTYPES[dtype][1],
+                                  **problem)
+        begin = time.perf_counter()
+        library.call("perseid_attention_plan_create", library.context, ctypes.byref(description),
+                     ctypes.byref(self.plan))
+        self.seconds = time.perf_counter() - begin
+
+    def __del__(self):
+        self.library.library.perseid_plan_destroy(self.plan)
+
+    def forward(self, **tensors):
+        """A call without arguments that executes, with a workspace of its own."""
+        size = ctypes.c_size_t()
+        self.library.call("perseid_plan_workspace_size", self.plan, 0, ctypes.byref(size))
+        work = torch.randint(0, 256, (max(size.value, 1),), dtype=torch.uint8, device="cuda")
+        views = {name: view(tensor) for name, tensor in tensors.items()}
+        arguments = Forward(struct_size=ctypes.sizeof(Forward),
+                            **{name: ctypes.pointer(each) for name, each in views.items()})
+        function = self.library.library.perseid_attention_forward
+        packed = (self.plan, ctypes.byref(arguments), ctypes.c_void_p(work.data_ptr()),
+                  ctypes.c_size_t(work.numel()))
+
+        def execute():
+            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+            if function(*packed, stream) != 0:
+                sys.exit(self.library.library.perseid_last_error().decode())
+
+        execute.keep = (views, arguments, work, self)
+        return execute
+
+
+def milliseconds(call, launches, turns=9):
+    """The median time of a launch, of so many between two events."""
+    for _ in range(2):
+        call()
+    torch.cuda.synchronize()
+    if launches == 1:
+        time.sleep(0.2)
+        call()
+        torch.cuda.synchronize()
+    pairs = []
+    for _ in range(turns):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(launches):
+            call()
+        end.record()
+        if launches == 1:
+            torch.cuda.synchronize()
+        pairs.append((begin, end))
+    torch.cuda.synchronize()
+    return sorted(b.elapsed_time(e) for b, e in pairs)[turns // 2] / launches
+
+
+def exact_rows(q, k, v, causal, rows):
+    """Some rows of the first head, in float64."""
+    queries, keys, values = (x[0, :, 0].double() for x in (q, k, v))
+    scores = queries[rows] @ keys.T / math.sqrt(q.shape[-1])
+    if causal:
+        positions = torch.arange(keys.shape[0], device="cuda")
+        scores.masked_fill_(positions[None] > rows[:, None], float("-inf"))
+    return torch.softmax(scores, -1) @ values, torch.logsumexp(scores, -1)
+
+
+def error_of(out, exact, rows):
+    return ((out[0, rows, 0].double() - exact).norm() / exact.norm()).item()
+
+
+def use_cudnn_alone():
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_math_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(True)
+
+
+def bench(library, dim, length, causal, options):
+    batch, heads = max(1, 16384 // length), 2048 // dim
+    q, k, v = (torch.randn(batch, length, heads, dim, device="cuda").to(DTYPES[options.dtype][0])
+               for _ in range(3))
+    out = torch.full_like(q, float("nan"))
+    lse = torch.full((batch, heads, length), float("nan"), device="cuda")
+    plan = Attention(library, options.dtype, batch=batch, heads=heads, q_len=length, kv_len=length,
+                     head_dim=dim, causal=2 if causal else 0)
+    contenders = {"own": plan.forward(query=q, key=k, value=v, out=out, lse=lse)}
+    if options.peers:
+        views = [x.transpose(1, 2) for x in (q, k, v)]
+        contenders["cudnn"] = lambda: torch.nn.functional.scaled_dot_product_attention(
+            *views, is_causal=causal)
+    contenders["own"]()
+    rows = torch.arange(0, length, max(1, length // 64), device="cuda")
+    exact, exact_lse = exact_rows(q, k, v, causal, rows)
+    errors = {"own": error_of(out, exact, rows)}
+    off = (lse[0, 0, rows].double() - exact_lse).abs().max().item()
+    if out.isnan().any() or not off < 1e-4:
+        print(f"WRONG: {out.isnan().sum().item()} NaN in out, lse off by {off}")
+    if options.peers:
+        errors["cudnn"] = error_of(contenders["cudnn"]().transpose(1, 2), exact, rows)
+    flops = 4 * batch * heads * dim * (length * (length + 1) / 2 if causal else length * length)
+    line = [dim, length, "causal" if causal else "full"]
+    rates = {}
+    for launches in (1, 4 if length > 8192 else 10):
+        for name, call in contenders.items():
+            way = "single" if launches == 1 else "sustained"
+            rates[way, name] = flops / milliseconds(call, launches) / 1e9
+            line.append(f"{rates[way, name]:.0f}")
+        if options.peers:
+            line.append(f"{rates[way, 'own'] / rates[way, 'cudnn']:.3f}")
+    line += [f"{error:.2e}" for error in errors.values()] + [f"{plan.seconds * 1e3:.0f}"]
+    return line, rates
+
+
+def check_graphs_and_streams(library):
+    """Replays of a graph, and executions on several streams at once, all have the same bits."""
+    q, k, v = (torch.randn(4, 1000, 16, 128, device="cuda").bfloat16() for _ in range(3))
+    plan = Attention(library, "bf16", batch=4, heads=16, q_len=1000, kv_len=1000, head_dim=128,
+                     causal=1)
+    outs = [torch.zeros_like(q) for _ in range(4)]
+    calls = [plan.forward(query=q, key=k, value=v, out=out) for out in outs]
+    calls[0]()
+    torch.cuda.synchronize()
+    wrong = 0
+    for call, out in zip(calls[1:], outs[1:]):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call()
+        for _ in range(3):
+            out.zero_()
+            graph.replay()
+            torch.cuda.synchronize()
+            wrong += int(not torch.equal(out, outs[0]))
+    streams = [torch.cuda.Stream() for _ in calls]
+    for _ in range(20):
+        for out in outs[1:]:
+            out.zero_()
+        torch.cuda.synchronize()
+        for stream, call in zip(streams, calls):
+            with torch.cuda.stream(stream):
+                call()
+                call()
+        torch.cuda.synchronize()
+        wrong += sum(int(not torch.equal(out, outs[0])) for out in outs[1:])
+    print(f"graph replays and four streams at once: {'same bits' if wrong == 0 else 'WRONG'}")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("library")
+    parser.add_argument("--dims", default="64,128,256")
+    parser.add_argument("--lengths", default="1024,4096,16384")
+    parser.add_argument("--masks", default="full,causal")
+    parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--csv")
+    parser.add_argument("--no-peers", dest="peers", action="store_false")
+    options = parser.parse_args()
+    library = Library(options.library)
+    use_cudnn_alone()
+    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, cuDNN "
+          f"{torch.backends.cudnn.version()}; forward, {options.dtype}, TFLOP/s")
+    check_graphs_and_streams(library)
+    names = ["own", "cudnn", "ratio"] if options.peers else ["own"]
+    header = (["dim", "length", "mask"] + ["single_" + name for name in names] + names +
+              [f"error_{name}" for name in names if name != "ratio"] + ["plan_ms"])
+    print(" ".join(f"{name:>12}" for name in header))
+    lines, ratios = [], {"single": [], "sustained": []}
+    for dim in map(int, options.dims.split(",")):
+        for mask in options.masks.split(","):
+            for length in map(int, options.lengths.split(",")):
+                line, rates = bench(library, dim, length, mask == "causal", options)
+                lines.append(line)
+                print(" ".join(f"{str(item):>12}" for item in line), flush=True)
+                if options.peers:
+                    for way, found in ratios.items():
+                        found.append(rates[way, "own"] / rates[way, "cudnn"])
+    for way, found in ratios.items():
+        if found:
+            mean = math.exp(sum(map(math.log, found)) / len(found))
+            print(f"{way}: own / cudnn {mean:.3f} in the geometric mean, at least {min(found):.3f}")
+    if options.csv:
+        with open(options.csv, "w") as file:
+            for line in [header] + lines:
+                file.write(",".join(str(item) for item in line) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention on a GPU of compute capability 9.0, the host's part: which kernel a problem gets, and
+// its launch. The kernels are in device/sm90.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "cuda/device/sm90/attention_config.hpp"
+#include "cuda/runtime/gpu.hpp"
+#include "math/attention_problem.hpp"
+
+namespace perseid::cuda {
+
+// The configuration of the forward kernel, chosen by the problem's lengths, dims and masks, never
+// by its batch, so that a row's result does not depend on which others are in the batch.
+AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem);
+std::string attention_forward_kernel(const AttentionForwardConfig& config);
+inline constexpr const char* kAttentionForwardHeader = "cuda/device/sm90/attention_forward.hpp";
+
+// Why the kernels do not take the problem, as a sentence's end; "" where they do.
+std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& facts);
+
+class AttentionOnGpu {
+ public:
+  static Status make(const AttentionProblem& problem, Gpu& gpu,
+                     std::unique_ptr<AttentionOnGpu>* made) {
+    return make(problem, choose_attention_forward(problem), gpu, made);
+  }
+  static Status make(const AttentionProblem& problem, const AttentionForwardConfig& config,
+                     Gpu& gpu, std::unique_ptr<AttentionOnGpu>* made);
+
+  size_t forward_workspace() const;
+  Status forward(const AttentionForward& tensors, std::byte* workspace, void* stream) const;
+  // Which kernel was chosen, for explain.
+  std::string description() const;
+
+ private:
+  AttentionOnGpu(const AttentionProblem& problem, const Gpu& gpu) : problem_(problem), gpu_(gpu) {}
+  Status map_tensors(const AttentionForward& tensors, AttentionForwardArguments* arguments) const;
+
+  AttentionProblem problem_;
+  const Gpu& gpu_;
+  AttentionForwardConfig config_;
+  Kernel kernel_;
+  AttentionForwardArguments fixed_;  // all but the tensors, the counter and the launch
+};
+
+}  // namespace perseid::cuda

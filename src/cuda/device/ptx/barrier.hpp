@@ -1,0 +1,77 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Barriers of one block: those in shared memory, which count arrivals and bytes, by their 32-bit
+// addresses; and the sixteen named ones. sm_90 and up.
+#pragma once
+
+#include "math/portable.hpp"
+
+namespace perseid::cuda::ptx {
+
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-init
+__device__ __forceinline__ void phase_init(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+               :
+               : "r"(barrier), "r"(arrivals)
+               : "memory");
+}
+// After the last phase_init, before the block's threads and the copy engine see the barriers.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-membar-fence
+__device__ __forceinline__ void phase_init_done() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-arrive
+__device__ __forceinline__ void phase_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(barrier) : "memory");
+}
+// Arrives, and lets the phase end only when so many bytes have come besides.
+__device__ __forceinline__ void phase_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+               :
+               : "r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+// Until the phase of this parity has ended; what came before its end is seen then.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait
+__device__ __forceinline__ void phase_wait(uint32_t barrier, uint32_t parity) {
+  uint32_t ended;
+  do {
+    asm volatile(
+        "{.reg .pred ended; mbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;"
+        "selp.u32 %0, 1, 0, ended;}"
+        : "=r"(ended)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  } while (ended == 0);
+}
+
+// Named barriers: `threads` of them take part, whole warps, some by waiting and some not.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-bar
+__device__ __forceinline__ void named_sync(int name, int threads) {
+  asm volatile("bar.sync %0, %1;" : : "r"(name), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_arrive(int name, int threads) {
+  asm volatile("bar.arrive %0, %1;" : : "r"(name), "r"(threads) : "memory");
+}
+
+// A number that blocks of one device hand to each other.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
+__device__ __forceinline__ uint64_t load_acquire(const uint64_t* from) {
+  uint64_t value;
+  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];"
+               : "=l"(value)
+               : "l"(__cvta_generic_to_global(from))
+               : "memory");
+  return value;
+}
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-st
+__device__ __forceinline__ void store_release(uint64_t* to, uint64_t value) {
+  asm volatile("st.release.gpu.global.u64 [%0], %1;"
+               :
+               : "l"(__cvta_generic_to_global(to)), "l"(value)
+               : "memory");
+}
+
+}  // namespace perseid::cuda::ptx

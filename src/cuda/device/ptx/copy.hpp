@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The copy engine: boxes of a tensor to shared memory and back. One thread asks for a whole box.
+// sm_90 and up.
+#pragma once
+
+#include "cuda/device/tensor_map.hpp"
+
+namespace perseid::cuda::ptx {
+
+// The box's bytes arrive at `barrier`. What lies outside of the tensor comes as zeros.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor
+__device__ __forceinline__ void load_box(uint32_t to, const TensorMap& map, uint32_t barrier,
+                                         const int (&at)[5]) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
+      :
+      : "r"(to), "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
+      : "memory");
+}
+// What lies outside of the tensor is not written.
+__device__ __forceinline__ void store_box(const TensorMap& map, uint32_t from, const int (&at)[5]) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group"
+      " [%0, {%2, %3, %4, %5, %6}], [%1];"
+      :
+      : "l"(&map), "r"(from), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
+      : "memory");
+}
+
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-prefetch-cp-async-bulk-tensor
+__device__ __forceinline__ void prefetch_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" : : "l"(&map) : "memory");
+}
+
+// The calling thread's stores so far become a group; its groups have been read from shared memory,
+// or written.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-commit-group
+__device__ __forceinline__ void commit_stores() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-wait-group
+__device__ __forceinline__ void wait_for_reads_of_stores() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_stores() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+// The calling thread's ordinary writes to shared memory come before what the copy engine and the
+// tensor cores do after it.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-membar-fence
+__device__ __forceinline__ void fence_for_engines() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+}  // namespace perseid::cuda::ptx

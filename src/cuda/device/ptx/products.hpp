@@ -1,0 +1,204 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products of a warpgroup (128 threads) with 64 rows, and what belongs to them. sm_90a.
+//
+// The accumulator of 64 x N has N / 2 floats a thread. Warp w has rows 16 w to 16 w + 15; in it
+// lane l has rows l / 4 and l / 4 + 8 and, of every eight columns j, those at 2 (l % 4):
+//
+//   d[4 j], d[4 j + 1]        row l / 4,      columns 8 j + 2 (l % 4) and the next
+//   d[4 j + 2], d[4 j + 3]    row l / 4 + 8,  the same columns
+//
+// Rounded to 16 bits and packed in pairs, 16 columns of it are an operand A of the next product.
+#pragma once
+
+#include "math/dtype.hpp"
+
+namespace perseid::cuda::ptx {
+
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
+// Registers and shared memory of this thread are ready for the products that follow.
+__device__ __forceinline__ void products_begin() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+// The products since the last time become a group.
+__device__ __forceinline__ void products_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// All groups but the last kPending are complete.
+template <int kPending>
+__device__ __forceinline__ void products_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(kPending) : "memory");
+}
+// The compiler does not know that results of products come late: it must not read or move them
+// before this place, which follows the wait.
+template <int kCount>
+__device__ __forceinline__ void results_are_here(float (&values)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
+}
+
+// A matrix in shared memory, rows of 128 bytes with the 128-byte swizzle. `between_chunks`: bytes
+// from one 64 columns to the next, where columns run along M or N; else of no meaning.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout-matrix-descriptor
+__device__ __forceinline__ uint64_t matrix_at(uint32_t address, uint32_t between_chunks = 16) {
+  constexpr uint64_t kEightRows = 1024, kSwizzle128 = 1;
+  return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
+         static_cast<uint64_t>(between_chunks >> 4) << 16 | kEightRows >> 4 << 32 |
+         kSwizzle128 << 62;
+}
+// The same matrix so many bytes further on.
+__device__ __forceinline__ uint64_t matrix_after(uint64_t matrix, int bytes) {
+  return matrix + static_cast<uint64_t>(bytes >> 4);
+}
+
+// Registers of each thread of a warpgroup, given back or taken from those that the block was
+// launched with. All warps of the warpgroup call it.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#miscellaneous-instructions-setmaxnreg
+template <int kRegisters>
+__device__ __forceinline__ void give_registers_back() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(kRegisters));
+}
+
+// Four 8 x 8 matrices of 16 bits, from the registers of a warp to the rows whose addresses its
+// lanes have: lanes 0 to 7 of the first matrix, and so on.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-stmatrix
+__device__ __forceinline__ void store_matrices(uint32_t row, uint32_t a, uint32_t b, uint32_t c,
+                                               uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+               :
+               : "r"(row), "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+// d = A B, plus d where `accumulate`. K is 16; A has 64 rows, B has N columns.
+//   shared: A and B in shared memory, K running along the rows of 128 bytes, or across them where
+//           kAcrossA, kAcrossB
+//   registers: A in registers, B in shared memory with K across
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma
+template <int N, DType D>
+struct Product;
+
+// clang-format off
+#define PERSEID_LIST_1 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define PERSEID_LIST_2 PERSEID_LIST_1 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define PERSEID_LIST_3 PERSEID_LIST_2 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define PERSEID_LIST_4 PERSEID_LIST_3 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define PERSEID_LIST_5 PERSEID_LIST_4 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define PERSEID_LIST_6 PERSEID_LIST_5 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define PERSEID_LIST_7 PERSEID_LIST_6 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define PERSEID_LIST_8 PERSEID_LIST_7 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define PERSEID_LIST_9 PERSEID_LIST_8 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define PERSEID_LIST_10 PERSEID_LIST_9 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define PERSEID_LIST_11 PERSEID_LIST_10 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define PERSEID_LIST_12 PERSEID_LIST_11 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define PERSEID_LIST_13 PERSEID_LIST_12 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define PERSEID_LIST_14 PERSEID_LIST_13 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define PERSEID_LIST_15 PERSEID_LIST_14 ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define PERSEID_LIST_16 PERSEID_LIST_15 ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define PERSEID_EIGHT(i)                                                             \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]),         \
+  "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define PERSEID_HELD_1 PERSEID_EIGHT(0)
+#define PERSEID_HELD_2 PERSEID_HELD_1, PERSEID_EIGHT(8)
+#define PERSEID_HELD_3 PERSEID_HELD_2, PERSEID_EIGHT(16)
+#define PERSEID_HELD_4 PERSEID_HELD_3, PERSEID_EIGHT(24)
+#define PERSEID_HELD_5 PERSEID_HELD_4, PERSEID_EIGHT(32)
+#define PERSEID_HELD_6 PERSEID_HELD_5, PERSEID_EIGHT(40)
+#define PERSEID_HELD_7 PERSEID_HELD_6, PERSEID_EIGHT(48)
+#define PERSEID_HELD_8 PERSEID_HELD_7, PERSEID_EIGHT(56)
+#define PERSEID_HELD_9 PERSEID_HELD_8, PERSEID_EIGHT(64)
+#define PERSEID_HELD_10 PERSEID_HELD_9, PERSEID_EIGHT(72)
+#define PERSEID_HELD_11 PERSEID_HELD_10, PERSEID_EIGHT(80)
+#define PERSEID_HELD_12 PERSEID_HELD_11, PERSEID_EIGHT(88)
+#define PERSEID_HELD_13 PERSEID_HELD_12, PERSEID_EIGHT(96)
+#define PERSEID_HELD_14 PERSEID_HELD_13, PERSEID_EIGHT(104)
+#define PERSEID_HELD_15 PERSEID_HELD_14, PERSEID_EIGHT(112)
+#define PERSEID_HELD_16 PERSEID_HELD_15, PERSEID_EIGHT(120)
+// N is 16 * COUNT; a to f are the numbers of the operands after the 8 * COUNT of d.
+#define PERSEID_PRODUCT(N, COUNT, D, TYPES, a, b, c, e, f, g)                                   \
+  template <>                                                                                \
+  struct Product<N, D> {                                                                     \
+    template <bool kAcrossA = false, bool kAcrossB = false>                                  \
+    static __device__ __forceinline__ void shared(float (&d)[N / 2], uint64_t left,          \
+                                                  uint64_t right, bool accumulate) {         \
+      asm volatile("{.reg .pred more; setp.ne.b32 more, %" #c ", 0;"                         \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPES                   \
+                   " {" PERSEID_LIST_##COUNT "}, %" #a ", %" #b ", more, 1, 1, %" #e ", %" #f ";}" \
+                   : PERSEID_HELD_##COUNT                                                    \
+                   : "l"(left), "l"(right), "r"(static_cast<int>(accumulate)),               \
+                     "n"(static_cast<int>(kAcrossA)), "n"(static_cast<int>(kAcrossB))        \
+                   : "memory");                                                              \
+    }                                                                                        \
+    static __device__ __forceinline__ void registers(float (&d)[N / 2], const uint32_t* left, \
+                                                     uint64_t right, bool accumulate) {      \
+      asm volatile("{.reg .pred more; setp.ne.b32 more, %" #g ", 0;"                         \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPES                   \
+                   " {" PERSEID_LIST_##COUNT "}, {%" #a ", %" #b ", %" #c ", %" #e "}, %" #f      \
+                   ", more, 1, 1, 1;}"                                                       \
+                   : PERSEID_HELD_##COUNT                                                    \
+                   : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right),     \
+                     "r"(static_cast<int>(accumulate))                                       \
+                   : "memory");                                                              \
+    }                                                                                        \
+  };
+#define PERSEID_PRODUCTS(N, COUNT, a, b, c, e, f, g)                                         \
+  PERSEID_PRODUCT(N, COUNT, DType::kBF16, "bf16.bf16", a, b, c, e, f, g)                     \
+  PERSEID_PRODUCT(N, COUNT, DType::kF16, "f16.f16", a, b, c, e, f, g)
+PERSEID_PRODUCTS(16, 1, 8, 9, 10, 11, 12, 13)
+PERSEID_PRODUCTS(32, 2, 16, 17, 18, 19, 20, 21)
+PERSEID_PRODUCTS(48, 3, 24, 25, 26, 27, 28, 29)
+PERSEID_PRODUCTS(64, 4, 32, 33, 34, 35, 36, 37)
+PERSEID_PRODUCTS(80, 5, 40, 41, 42, 43, 44, 45)
+PERSEID_PRODUCTS(96, 6, 48, 49, 50, 51, 52, 53)
+PERSEID_PRODUCTS(112, 7, 56, 57, 58, 59, 60, 61)
+PERSEID_PRODUCTS(128, 8, 64, 65, 66, 67, 68, 69)
+PERSEID_PRODUCTS(144, 9, 72, 73, 74, 75, 76, 77)
+PERSEID_PRODUCTS(160, 10, 80, 81, 82, 83, 84, 85)
+PERSEID_PRODUCTS(176, 11, 88, 89, 90, 91, 92, 93)
+PERSEID_PRODUCTS(192, 12, 96, 97, 98, 99, 100, 101)
+PERSEID_PRODUCTS(208, 13, 104, 105, 106, 107, 108, 109)
+PERSEID_PRODUCTS(224, 14, 112, 113, 114, 115, 116, 117)
+PERSEID_PRODUCTS(240, 15, 120, 121, 122, 123, 124, 125)
+PERSEID_PRODUCTS(256, 16, 128, 129, 130, 131, 132, 133)
+#undef PERSEID_LIST_1
+#undef PERSEID_LIST_2
+#undef PERSEID_LIST_3
+#undef PERSEID_LIST_4
+#undef PERSEID_LIST_5
+#undef PERSEID_LIST_6
+#undef PERSEID_LIST_7
+#undef PERSEID_LIST_8
+#undef PERSEID_LIST_9
+#undef PERSEID_LIST_10
+#undef PERSEID_LIST_11
+#undef PERSEID_LIST_12
+#undef PERSEID_LIST_13
+#undef PERSEID_LIST_14
+#undef PERSEID_LIST_15
+#undef PERSEID_LIST_16
+#undef PERSEID_HELD_1
+#undef PERSEID_HELD_2
+#undef PERSEID_HELD_3
+#undef PERSEID_HELD_4
+#undef PERSEID_HELD_5
+#undef PERSEID_HELD_6
+#undef PERSEID_HELD_7
+#undef PERSEID_HELD_9
+#undef PERSEID_HELD_10
+#undef PERSEID_HELD_11
+#undef PERSEID_HELD_12
+#undef PERSEID_HELD_13
+#undef PERSEID_HELD_14
+#undef PERSEID_HELD_15
+#undef PERSEID_HELD_16
+#undef PERSEID_HELD_8
+#undef PERSEID_EIGHT
+#undef PERSEID_PRODUCT
+#undef PERSEID_PRODUCTS
+// clang-format on
+
+}  // namespace perseid::cuda::ptx

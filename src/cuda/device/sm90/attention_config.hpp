@@ -1,0 +1,73 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What host and device code of attention on sm_90 share: the configuration that a kernel is
+// compiled for, and the arguments of a launch.
+#pragma once
+
+#include "cuda/device/tensor_map.hpp"
+#include "math/dtype.hpp"
+
+namespace perseid::cuda {
+
+// Queries, keys and head dims are cut into tiles; a tile of queries belongs to a block, 64 rows of
+// it to each consumer, which is a warpgroup.
+struct AttentionForwardConfig {
+  DType dtype = DType::kBF16;
+  int key_dim = 128;    // of query and key, a multiple of 16
+  int value_dim = 128;  // of value and out, a multiple of 16
+  int consumers = 2;
+  int keys = 128;      // of a tile, a multiple of 16
+  int stages = 2;      // tiles of key, and of value, that are there or on their way
+  int slots = 2;       // tiles of query: with two, the next one begins under the end of the last
+  bool right = false;  // the last visible key depends on the row, as under a causal mask
+  bool left = false;   // the first one does, as under a window
+
+  constexpr int rows() const { return 64 * consumers; }
+  constexpr int threads() const { return 128 * (consumers + 1); }
+  constexpr int key_chunks() const { return (key_dim + kChunk - 1) / kChunk; }
+  constexpr int value_chunks() const { return (value_dim + kChunk - 1) / kChunk; }
+
+  // Shared memory, in bytes. A consumer's part of a query slot takes its part of out at last.
+  constexpr int query_bytes() const { return 64 * 128 * key_chunks(); }
+  constexpr int part_bytes() const { return 64 * 128 * max(key_chunks(), value_chunks()); }
+  constexpr int key_bytes() const { return keys * 128 * key_chunks(); }
+  constexpr int value_bytes() const { return keys * 128 * value_chunks(); }
+  constexpr int shared_bytes() const {
+    return slots * consumers * part_bytes() + stages * (key_bytes() + value_bytes()) + kOthers;
+  }
+  static constexpr int kOthers = 256;  // barriers and the tiles that they announce
+
+  // Registers of a thread: the producer gives back what the consumers take. They share what the
+  // block was launched with, 65536 / threads() rounded down to a multiple of 8 each.
+  constexpr int producer_registers() const { return consumers == 3 ? 32 : 24; }
+  constexpr int consumer_registers() const { return consumers == 3 ? 160 : 240; }
+};
+
+// Blocks of a launch draw their tiles from one counter. It lies in the workspace, which may hold
+// anything before: the first block that comes prepares it, by the launch's own number.
+struct TileCounter {
+  uint64_t ready;  // the launch that it is prepared for
+  uint32_t next;
+  uint32_t finished;  // blocks
+};
+
+// Query heads that share a key head may be packed, 2^pack of them, into the rows of a tile: row r
+// is query r >> pack of head r % 2^pack. The maps have dimensions {dim, 2^pack, length, heads >>
+// pack, batch}; `head` below counts packs.
+struct AttentionForwardArguments {
+  TensorMap query, key, value, out;
+  float* lse = nullptr;     // null: not wanted
+  int64_t lse_stride[3]{};  // batch, head, row
+  TileCounter* counter = nullptr;
+  uint64_t launch = 0;
+  int32_t q_len = 0, kv_len = 0;
+  int32_t heads = 0, group = 0;  // packs of a batch entry, and of a key head
+  int32_t pack = 0;
+  int32_t batch_heads = 0, q_tiles = 0, tiles = 0;
+  int32_t heads_per_section = 0;  // whose tiles are done together
+  // Row q sees keys [q + left, q + right), cut to [0, kv_len).
+  int32_t left = 0, right = 0;
+  float scale_log2 = 0;  // scale * log2(e)
+};
+
+}  // namespace perseid::cuda

@@ -1,0 +1,107 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Softmax of a tile of scores that lies in the accumulator registers of a warpgroup
+// (ptx/products.hpp): a thread has parts of two rows, the four lanes of a quad share them.
+//
+// Weights are 2^(scale_log2 * (score - m)), where m follows the largest score of its row, but only
+// when it falls behind by more than a factor of 2^8: most tiles then leave sums and results as they
+// are. The true m is not needed, since it cancels when the row is divided by its sum; no weight
+// is above 2^8, which both 16-bit types hold as exactly as 1.
+#pragma once
+
+#include "cuda/device/ptx/math.hpp"
+#include "math/dtype.hpp"
+
+namespace perseid::cuda {
+
+inline constexpr float kMostLag = 8;  // powers of two
+
+__device__ __forceinline__ float minus_infinity() { return float_from_bits(0xff800000u); }
+
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+template <DType D>
+__device__ __forceinline__ uint32_t round_pair(float low, float high) {
+  return D == DType::kBF16 ? ptx::to_bf16x2(low, high) : ptx::to_f16x2(low, high);
+}
+
+// Scores outside of [begin, end) become -inf. Columns count from the thread's first one; begin and
+// end are those of its two rows.
+template <bool kLeft, int kCount>
+__device__ __forceinline__ void mask_scores(float (&scores)[kCount], const int (&begin)[2],
+                                            const int (&end)[2]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const int column = 8 * (i / 4) + i % 2, row = i / 2 % 2;
+    if (column >= end[row] || (kLeft && column < begin[row])) scores[i] = minus_infinity();
+  }
+}
+
+// The two rows of a thread.
+struct RowStatistics {
+  float maximum[2];
+  float sum[2];  // of the thread's own columns
+};
+
+// Turns scores into weights. `factor`: what earlier sums and results of the rows are to be
+// multiplied by.
+template <bool kFirst, int kCount>
+__device__ __forceinline__ void weigh(float (&scores)[kCount], float scale_log2,
+                                      RowStatistics& rows, float (&factor)[2]) {
+  float largest[4] = {scores[0], scores[1], scores[2], scores[3]};
+#pragma unroll
+  for (int i = 4; i < kCount; ++i) largest[i % 4] = fmaxf(largest[i % 4], scores[i]);
+  float shift[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float now = quad_max(fmaxf(largest[2 * r], largest[2 * r + 1]));
+    const float before = rows.maximum[r];
+    if constexpr (kFirst) {
+      factor[r] = 1;
+    } else {
+      now = fmaxf(before, now);
+      const bool follow = (now - before) * scale_log2 > kMostLag || before == minus_infinity();
+      now = follow ? now : before;
+      factor[r] =
+          ptx::approximate_exp2((before - (now == minus_infinity() ? 0 : now)) * scale_log2);
+    }
+    rows.maximum[r] = now;
+    shift[r] = now == minus_infinity() ? 0 : -now * scale_log2;
+  }
+  float sum[4] = {};
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    scores[i] = ptx::approximate_exp2(fmaf(scores[i], scale_log2, shift[i / 2 % 2]));
+    sum[i % 4] = i < 4 ? scores[i] : sum[i % 4] + scores[i];
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float own = sum[2 * r] + sum[2 * r + 1];
+    rows.sum[r] = kFirst ? own : rows.sum[r] * factor[r] + own;
+  }
+}
+
+// Weights as the left operand of the product with values.
+template <DType D, int kCount>
+__device__ __forceinline__ void round_weights(const float (&scores)[kCount],
+                                              uint32_t (&weights)[kCount / 2]) {
+#pragma unroll
+  for (int i = 0; i < kCount / 2; ++i) weights[i] = round_pair<D>(scores[2 * i], scores[2 * i + 1]);
+}
+
+// Nothing is done where no row of the warp has a new maximum.
+template <int kCount>
+__device__ __forceinline__ void rescale(float (&out)[kCount], const float (&factor)[2]) {
+  if (!__any_sync(0xffffffffu, factor[0] != 1 || factor[1] != 1)) return;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) out[i] *= factor[i / 2 % 2];
+}
+
+}  // namespace perseid::cuda

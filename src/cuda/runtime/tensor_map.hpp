@@ -1,0 +1,29 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Tensor maps: what the copy engine of sm_90 has to know of a tensor, made on the host for each
+// launch and passed to the kernel by value.
+#pragma once
+
+#include "cuda/device/tensor_map.hpp"
+#include "cuda/runtime/gpu.hpp"
+#include "math/tensor.hpp"
+
+namespace perseid::cuda {
+
+inline constexpr int kMapDims = 5;
+
+// A tensor of 16-bit elements, the fastest dimension first, which has stride 1. Strides are in
+// elements. Boxes are what one load or store moves; their rows are kChunk elements long.
+struct BoxedTensor {
+  void* data = nullptr;
+  DType dtype = DType::kNone;
+  int64_t size[kMapDims] = {};
+  int64_t stride[kMapDims] = {};
+  int32_t box[kMapDims] = {};
+};
+
+// Fails, with `name` in the sentence, where the copy engine cannot reach the tensor: addresses and
+// strides have to be multiples of 16 bytes.
+Status make_tensor_map(const Gpu& gpu, const char* name, const BoxedTensor& tensor, TensorMap* map);
+
+}  // namespace perseid::cuda

@@ -1,0 +1,301 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention on a GPU of compute capability 9.0 against the float64 reference, with the cases of the
+// CPU's tests and those that its own tiles ask for; skipped where there is no such GPU. What the
+// kernels need of a compiler, and what they refuse, is held everywhere.
+#include <set>
+
+#include "attention_cases.hpp"
+#include "cuda/attention.hpp"
+#include "gpu_tools.hpp"
+
+namespace perseid {
+namespace {
+
+using namespace cpu::attention_cases;
+using cuda::AttentionForwardConfig;
+using testing_gpu::expect_ok;
+using testing_gpu::Mirror;
+
+Case forward_case(DType dtype, int64_t batch, int64_t heads, int64_t kv_heads, int64_t q_len,
+                  int64_t kv_len, int64_t dim, int64_t value_dim) {
+  Case test = make_case(dtype, batch, heads, kv_heads, q_len, kv_len, dim, value_dim);
+  test.problem.grad_query = test.problem.grad_key = test.problem.grad_value = false;
+  return test;
+}
+
+std::string text_of(const Case& test) {
+  const AttentionProblem& p = test.problem;
+  return concatenate(name_of(p.dtype), " batch ", p.batch, " heads ", p.heads, "/", p.kv_heads,
+                     " lengths ", p.q_len, "x", p.kv_len, " dims ", p.head_dim, "/", p.value_dim,
+                     " causal ", static_cast<int>(p.causal), " window ", p.window_left, ",",
+                     p.window_right, " layout ", static_cast<int>(test.layout));
+}
+
+class GpuAttention : public testing::Test {
+ protected:
+  void SetUp() override {
+    static std::string why;
+    static const std::shared_ptr<cuda::Gpu> kGpu = testing_gpu::open_gpu(&why);
+    gpu_ = kGpu;
+    if (gpu_ == nullptr) GTEST_SKIP() << why;
+    if (gpu_->facts().major != 9) GTEST_SKIP() << "the GPU is not of compute capability 9.0";
+  }
+
+  // One execution of the fixture's problem: out and lse of the GPU come to the fixture's arrays,
+  // which held nothing of use before, as the workspace does not.
+  void run(Fixture& fixture) {
+    std::unique_ptr<cuda::AttentionOnGpu> attention;
+    expect_ok(cuda::AttentionOnGpu::make(fixture.problem, *gpu_, &attention));
+    if (attention == nullptr) return;
+    for (Array* result : {&fixture.out, &fixture.lse})
+      std::fill(result->memory.begin(), result->memory.end(), std::byte{0x7f});
+    Array work(DType::kBool, {static_cast<int64_t>(attention->forward_workspace())});
+    Mirror query(*gpu_, fixture.query), key(*gpu_, fixture.key), value(*gpu_, fixture.value);
+    Mirror out(*gpu_, fixture.out), lse(*gpu_, fixture.lse), workspace(*gpu_, work);
+    AttentionForward tensors = fixture.forward_arguments();
+    tensors.query = query.tensor();
+    tensors.key = key.tensor();
+    tensors.value = value.tensor();
+    tensors.out = out.tensor();
+    tensors.lse = lse.tensor();
+    expect_ok(attention->forward(tensors, workspace.tensor().as<std::byte>(), nullptr));
+    {
+      const cuda::Gpu::Current current(*gpu_);
+      ASSERT_EQ(gpu_->driver().stream_synchronize(nullptr), cuda::kSuccess);
+    }
+    out.fetch();
+    lse.fetch();
+  }
+  void check(const Case& test) {
+    SCOPED_TRACE(text_of(test));
+    Fixture fixture(test);
+    run(fixture);
+    fixture.compare("out", fixture.out.tensor, fixture.want_out.tensor, 0.1);
+    fixture.compare("lse", fixture.lse.tensor, fixture.want_lse.tensor, 1);
+  }
+
+  std::shared_ptr<cuda::Gpu> gpu_;
+};
+
+TEST_F(GpuAttention, DimsAndLayouts) {
+  constexpr std::pair<int64_t, int64_t> kDims[] = {
+      {8, 8},    {40, 24},  {64, 64},   {72, 80},   {80, 72},   {96, 96},  {128, 128},
+      {16, 256}, {256, 16}, {192, 128}, {160, 160}, {192, 192}, {256, 256}};
+  for (const auto& [dim, value_dim] : kDims)
+    for (const DType dtype : {DType::kBF16, DType::kF16})
+      for (const Layout layout : {Layout::kBhsd, Layout::kBshd}) {
+        Case test = forward_case(dtype, 2, 4, 2, 170, 333, dim, value_dim);
+        test.layout = layout;
+        check(test);
+        if (dtype == DType::kF16 || layout == Layout::kBhsd) continue;
+        test.problem.causal = Causal::kBottomRight;
+        check(test);
+      }
+}
+
+TEST_F(GpuAttention, Lengths) {
+  for (const int64_t q_len : {1, 2, 63, 64, 65, 127, 128, 129, 191, 192, 193, 257, 384})
+    for (const int64_t kv_len : {0, 1, 15, 64, 127, 128, 129, 255, 257, 600})
+      for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight}) {
+        Case test = forward_case(DType::kBF16, 1, 2, 2, q_len, kv_len, 64, 64);
+        test.problem.causal = causal;
+        check(test);
+      }
+  check(forward_case(DType::kBF16, 0, 2, 2, 5, 5, 64, 64));
+  check(forward_case(DType::kBF16, 1, 2, 2, 0, 5, 64, 64));
+}
+
+TEST_F(GpuAttention, MasksOfRange) {
+  for (const int64_t dim : {16, 128, 256})
+    for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight})
+      for (const int64_t q_len : {4, 100, 250, 620})
+        for (const auto& [left, right] :
+             {std::pair<int64_t, int64_t>{-1, -1}, {70, -1}, {0, 0}, {-1, 30}, {300, 5}}) {
+          Case test = forward_case(DType::kBF16, 1, 2, 1, q_len, 550, dim, dim);
+          test.layout = Layout::kBshd;
+          test.problem.causal = causal;
+          test.problem.window_left = left;
+          test.problem.window_right = right;
+          check(test);
+        }
+}
+
+TEST_F(GpuAttention, SharedKeyHeads) {
+  for (const auto& [heads, kv_heads] :
+       {std::pair<int64_t, int64_t>{8, 1}, {6, 2}, {32, 1}, {64, 2}, {40, 8}})
+    for (const int64_t q_len : {1, 2, 5, 33, 150})
+      for (const Causal causal : {Causal::kNone, Causal::kBottomRight}) {
+        Case test = forward_case(DType::kBF16, 2, heads, kv_heads, q_len, 300, 128, 128);
+        test.layout = q_len == 5 ? Layout::kBhsd : Layout::kBshd;
+        test.problem.causal = causal;
+        check(test);
+      }
+}
+
+TEST_F(GpuAttention, OddShapes) {
+  for (const int64_t dim : {64, 128, 256})
+    for (const auto& [q_len, kv_len] :
+         {std::pair<int64_t, int64_t>{1000, 1000}, {257, 1000}, {1000, 257}, {777, 1301}})
+      for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight}) {
+        Case test = forward_case(DType::kBF16, 1, 1, 1, q_len, kv_len, dim, dim);
+        test.problem.causal = causal;
+        check(test);
+      }
+  Case test = forward_case(DType::kF16, 1, 2, 2, 2047, 2047, 128, 128);
+  test.layout = Layout::kBshd;
+  test.problem.causal = Causal::kTopLeft;
+  check(test);
+}
+
+// More tiles than multiprocessors, so that blocks go from one to the next.
+TEST_F(GpuAttention, ManyTiles) {
+  for (const int64_t dim : {64, 128, 256})
+    for (const Causal causal : {Causal::kNone, Causal::kBottomRight}) {
+      Case test = forward_case(DType::kBF16, 3, 120, 40, 300, 200, dim, dim);
+      test.layout = Layout::kBshd;
+      test.problem.causal = causal;
+      check(test);
+    }
+  check(forward_case(DType::kBF16, 35000, 2, 1, 1, 3, 8, 8));
+  check(forward_case(DType::kBF16, 2, 35000, 35000, 2, 3, 8, 8));
+}
+
+TEST_F(GpuAttention, LargeAndEqualScores) {
+  for (const double size : {0.0, 300.0}) {
+    Case test = forward_case(DType::kBF16, 1, 1, 1, 200, 600, 64, 64);
+    test.prepare = [size](AttentionBackward& a) {
+      Random random{5};
+      fill(a.query, random, size);
+      fill(a.key, random, 30);
+    };
+    check(test);
+  }
+}
+
+std::vector<std::byte> bytes_of(const Fixture& fixture) {
+  std::vector<std::byte> bytes = fixture.out.memory;
+  bytes.insert(bytes.end(), fixture.lse.memory.begin(), fixture.lse.memory.end());
+  return bytes;
+}
+
+TEST_F(GpuAttention, SameBitsEveryTime) {
+  for (const Causal causal : {Causal::kNone, Causal::kBottomRight}) {
+    Case test = forward_case(DType::kBF16, 2, 64, 16, 500, 700, 128, 128);
+    test.problem.causal = causal;
+    Fixture fixture(test);
+    run(fixture);
+    const std::vector<std::byte> once = bytes_of(fixture);
+    for (int turn = 0; turn < 5; ++turn) {
+      run(fixture);
+      EXPECT_EQ(bytes_of(fixture), once);
+    }
+  }
+}
+
+// A sequence gives the same bits alone as in a batch.
+TEST_F(GpuAttention, SameBitsAtAnyPlaceOfTheBatch) {
+  Fixture many(forward_case(DType::kBF16, 70, 4, 2, 300, 400, 64, 64));
+  run(many);
+  for (const int64_t b : {0, 33, 69}) {
+    Fixture alone(forward_case(DType::kBF16, 1, 4, 2, 300, 400, 64, 64));
+    const auto entry = [b](Tensor tensor) {
+      tensor.data = tensor.as<std::byte>() + b * tensor.stride[0] * size_of(tensor.dtype);
+      tensor.shape[0] = 1;
+      return tensor;
+    };
+    copy(entry(many.query.tensor), alone.query.tensor);
+    copy(entry(many.key.tensor), alone.key.tensor);
+    copy(entry(many.value.tensor), alone.value.tensor);
+    run(alone);
+    const Tensor got = alone.out.tensor, want = entry(many.out.tensor);
+    EXPECT_EQ(0, std::memcmp(got.data, want.data,
+                             static_cast<size_t>(got.elements() * size_of(got.dtype))))
+        << "entry " << b;
+  }
+}
+
+// What a plan cannot know is refused when it is executed.
+TEST_F(GpuAttention, RefusesWhatTheCopyEngineCannotReach) {
+  Fixture fixture(forward_case(DType::kBF16, 1, 2, 2, 40, 50, 64, 64));
+  std::unique_ptr<cuda::AttentionOnGpu> attention;
+  expect_ok(cuda::AttentionOnGpu::make(fixture.problem, *gpu_, &attention));
+  ASSERT_NE(attention, nullptr);
+  const auto sentence = [&](const auto& change) {
+    AttentionForward tensors = fixture.forward_arguments();
+    change(tensors);
+    const Status status = attention->forward(tensors, nullptr, nullptr);
+    EXPECT_EQ(status.code(), PERSEID_UNSUPPORTED);
+    return status.sentence();
+  };
+  EXPECT_NE(sentence([](AttentionForward& t) { t.key.stride[2] = 65; }).find("key has a stride"),
+            std::string::npos);
+  EXPECT_NE(sentence([](AttentionForward& t) { t.value.stride[3] = 2; }).find("along its rows"),
+            std::string::npos);
+  EXPECT_NE(sentence([](AttentionForward& t) {
+              t.out.data = t.out.as<std::byte>() + 2;
+            }).find("out begins 2 bytes"),
+            std::string::npos);
+}
+
+// ---- Without a GPU ----
+
+TEST(AttentionKernels, RefuseWithASentence) {
+  cuda::GpuFacts facts;
+  facts.major = 9;
+  const AttentionProblem good = forward_case(DType::kBF16, 1, 2, 2, 8, 8, 64, 64).problem;
+  EXPECT_EQ(cuda::refuse_attention(good, facts), "");
+  const auto refused = [&](const auto& change) {
+    AttentionProblem problem = good;
+    change(problem);
+    return !cuda::refuse_attention(problem, facts).empty();
+  };
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.dtype = DType::kF32; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.head_dim = 63; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.value_dim = 264; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.grad_key = true; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.scale = -1; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.kv_len = int64_t{1} << 31; }));
+  facts.major = 8;
+  EXPECT_FALSE(cuda::refuse_attention(good, facts).empty());
+}
+
+// Every line of the table, with every mask: it fits into shared memory and spills no registers.
+TEST(AttentionKernels, HoldTheirBudgets) {
+  cuda::Version version;
+  if (const Status status = cuda::compiler_version(&version); !status.ok())
+    GTEST_SKIP() << status.sentence();
+  constexpr int kMostShared = 232448;
+  std::set<std::string> seen;
+  for (const auto& [dim, value_dim] : {std::pair<int64_t, int64_t>{40, 40},
+                                       {64, 64},
+                                       {96, 96},
+                                       {128, 128},
+                                       {192, 128},
+                                       {192, 192},
+                                       {256, 256}})
+    for (const DType dtype : {DType::kBF16, DType::kF16})
+      for (const int64_t length : {512, 4096})
+        for (const int mask : {0, 1, 2}) {
+          Case test = forward_case(dtype, 1, 1, 1, length, length, dim, value_dim);
+          if (mask >= 1) test.problem.causal = Causal::kTopLeft;
+          if (mask == 2) test.problem.window_left = 100;
+          const AttentionForwardConfig config = cuda::choose_attention_forward(test.problem);
+          const std::string kernel = cuda::attention_forward_kernel(config);
+          if ((dtype == DType::kF16 && dim != 128) || !seen.insert(kernel).second) continue;
+          EXPECT_LE(config.shared_bytes(), kMostShared) << kernel;
+          cuda::Image image;
+          std::string log;
+          const Status status =
+              cuda::compile({cuda::kAttentionForwardHeader, {kernel}, "sm_90a"}, &image, &log);
+          ASSERT_TRUE(status.ok()) << status.sentence();
+          EXPECT_EQ(log.find("warning"), std::string::npos) << log;
+          EXPECT_NE(log.find(" 0 bytes spill stores"), std::string::npos) << log;
+          // Products that the assembler cannot let run beside other work.
+          for (const char* remark : {"C7510", "C7512", "C7508"})
+            EXPECT_EQ(log.find(remark), std::string::npos) << log;
+        }
+}
+
+}  // namespace
+}  // namespace perseid
