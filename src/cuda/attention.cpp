@@ -21,9 +21,10 @@ struct Tiles {
 };
 constexpr Tiles kTiles[] = {
     {64, 64, 3, 128, 2},    //
+    {96, 96, 3, 96, 2},     //
     {128, 128, 2, 128, 2},  //
-    {192, 128, 2, 96, 2},   //
-    {192, 192, 2, 80, 2},   //
+    {192, 128, 2, 128, 1},  //
+    {192, 192, 2, 96, 1},   //
     {256, 256, 2, 64, 1},   //
 };
 constexpr int64_t kLargestDim = 256, kDimUnit = 8;
@@ -215,6 +216,8 @@ Status AttentionOnGpu::map_tensors(const AttentionForward& tensors,
 Status AttentionOnGpu::forward(const AttentionForward& tensors, std::byte* workspace,
                                void* stream) const {
   if (fixed_.tiles == 0) return {};
+  const Gpu::Current current(gpu_);
+  if (!current.status().ok()) return current.status();
   AttentionForwardArguments arguments = fixed_;
   if (Status status = map_tensors(tensors, &arguments); !status.ok()) return status;
   if (tensors.lse.present()) {
@@ -226,8 +229,6 @@ Status AttentionOnGpu::forward(const AttentionForward& tensors, std::byte* works
   const Launch launch{.blocks = min(fixed_.tiles, gpu_.facts().multiprocessors),
                       .threads = config_.threads(),
                       .shared_bytes = config_.shared_bytes()};
-  const Gpu::Current current(gpu_);
-  if (!current.status().ok()) return current.status();
   return gpu_.launch(kernel_, launch, &arguments, stream);
 }
 

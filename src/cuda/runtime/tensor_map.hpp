@@ -22,8 +22,8 @@ struct BoxedTensor {
   int32_t box[kMapDims] = {};
 };
 
-// Fails, with `name` in the sentence, where the copy engine cannot reach the tensor: addresses and
-// strides have to be multiples of 16 bytes.
+// The context must be current. Fails, with `name` in the sentence, where the copy engine cannot
+// reach the tensor: addresses and strides have to be multiples of 16 bytes.
 Status make_tensor_map(const Gpu& gpu, const char* name, const BoxedTensor& tensor, TensorMap* map);
 
 }  // namespace perseid::cuda
