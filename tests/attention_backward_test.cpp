@@ -241,7 +241,7 @@ TEST(AttentionBackward, SameBitsForAnyNumberOfThreads) {
     for (const int64_t batch : {1, 8}) {
       Case test = make_case(dtype, batch, 4, 2, 100, 1030, 8, 16);
       test.problem.causal = Causal::kBottomRight;
-      if (batch == 1) add_bias(test, dtype, {1, 1, 100, 1030}, true);
+      add_bias(test, dtype, {1, 1, batch == 1 ? 100 : 1, 1030}, true);
       Fixture fixture(test);
       for (const KernelTable* table : tables()) {
         SCOPED_TRACE(table->isa);
@@ -258,8 +258,11 @@ TEST(AttentionBackward, SameBitsAnywhereInABatch) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const int64_t kv_heads : {1, 2}) {
       constexpr int64_t kBatch = 17;
-      Fixture many(make_case(dtype, kBatch, 2, kv_heads, 10, 1030, 8, 4));
-      Case alone = make_case(dtype, 1, 2, kv_heads, 10, 1030, 8, 4);
+      Case batch = make_case(dtype, kBatch, 2, kv_heads, 200, 1030, 8, 4);
+      add_bias(batch, dtype, {kBatch, 1, 1, 1030}, true);
+      Fixture many(batch);
+      Case alone = make_case(dtype, 1, 2, kv_heads, 200, 1030, 8, 4);
+      add_bias(alone, dtype, {1, 1, 1, 1030}, true);
       alone.prepare = [&](AttentionBackward& a) {
         const auto last = [&](Tensor tensor) {
           const int64_t offset = (kBatch - 1) * tensor.stride[0];
@@ -271,6 +274,7 @@ TEST(AttentionBackward, SameBitsAnywhereInABatch) {
         copy(last(many.arguments.key), a.key);
         copy(last(many.arguments.value), a.value);
         copy(last(many.arguments.grad_out), a.grad_out);
+        copy(last(many.arguments.bias), a.bias);
       };
       Fixture one(alone);
       for (const KernelTable* table : tables()) {
@@ -288,8 +292,33 @@ TEST(AttentionBackward, SameBitsAnywhereInABatch) {
                   tail(one.grad_key, one.grad_key.tensor));
         EXPECT_EQ(tail(many.grad_value, one.grad_value.tensor),
                   tail(one.grad_value, one.grad_value.tensor));
+        EXPECT_EQ(tail(many.grad_bias, one.grad_bias.tensor),
+                  tail(one.grad_bias, one.grad_bias.tensor));
       }
     }
+  }
+}
+
+// Works alone, and knows the most tasks that it was given at once.
+class CountingExecutor final : public Executor {
+ public:
+  int32_t workers() const override { return 4; }
+  void run(int64_t tasks, TaskFunction function, void* state) override {
+    most = max(most, tasks);
+    for (int64_t task = 0; task < tasks; ++task) function(state, task, 0);
+  }
+  int64_t most = 0;
+};
+
+TEST(AttentionBackward, BiasOfOneRowIsManyTasks) {
+  Case test = make_case(DType::kF32, 1, 2, 2, 500, 40, 8, 8);
+  test.problem.grad_query = test.problem.grad_key = test.problem.grad_value = false;
+  add_bias(test, DType::kF32, {1, 1, 1, 40}, true);
+  Fixture fixture(test);
+  for (const KernelTable* table : tables()) {
+    CountingExecutor executor;
+    fixture.run(*table, executor);
+    EXPECT_GE(executor.most, 10) << table->isa;
   }
 }
 

@@ -36,8 +36,9 @@ struct AttentionProblem {
 };
 
 // Every tensor in one order of dimensions, whatever the caller's layout:
-//   query, out: [batch, heads, q_len, dim]   key, value: [batch, kv_heads, kv_len, dim]   lse:
-//   [batch, heads, q_len]
+//   query, out   [batch, heads, q_len, dim]
+//   key, value   [batch, kv_heads, kv_len, dim]
+//   lse          [batch, heads, q_len]
 // Ragged ones drop `batch` and are packed along the sequence: [heads, total, dim], lse [heads,
 // total_q]. bias, visible, grad_bias: always 4 dimensions; broadcast ones have stride 0 and the
 // full size, but grad_bias keeps bias_shape (size 1 where it is summed).

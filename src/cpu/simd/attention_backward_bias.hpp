@@ -2,8 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradient of attention's bias: dS, summed over the dimensions along which the bias is
 // broadcast. Those dimensions may cross all tasks of the other gradients, so this is a pass of its
-// own over the output: a task owns some rows of dBias, makes every dS that enters them (two of the
-// five products) and adds them up in a fixed order. Nothing larger than those rows is stored.
+// own over the output: a block is some rows of dBias, and every dS that enters them is made for it
+// (two of the five products).
+//
+//   a block:  for each part, at most 16 (4 where a block has many rows):     a sum of its own
+//               for each unit of the part, a (batch, head, 96 queries):      dS, added
+//             the parts' sums, added in order
+//
+// A task is a block where there are enough of those. Where there are few, as where one row of bias
+// serves all queries, every part is a task, and a second phase adds the sums up in the same order.
+// So the result is the same bit for bit, whatever the number of threads; nothing is stored but the
+// parts' sums.
 #pragma once
 
 #include "cpu/simd/attention_backward_tile.hpp"
@@ -17,70 +26,140 @@ class AttentionBackwardBias {
   using Shape = BackwardShape<Dot>;
   static_assert(Dot::kDepth == 1);
 
+  static constexpr int64_t kEnoughTasks = 16;
+
   struct Scratch {
     BackwardQueries<Dot, T> queries;
     BackwardKeys<Dot, T> keys;
     BackwardTile<Dot, T> tile;
-    Scalar* sum;  // [rows of a task, sum_columns_]
+    Scalar *sum, *part;  // of the block and of one of its parts: [rows_, sum_columns_]
+  };
+
+  // Some rows of dBias, of a (batch, head) of its own shape.
+  struct Block {
+    int64_t batch, head, row, rows;
   };
 
  public:
   AttentionBackwardBias(const AttentionProblem& problem, int32_t workers, std::byte* workspace)
       : problem_(problem), shape_(problem), workspace_(workspace) {
+    const int64_t* shape = problem.bias_shape;
     sum_columns_ = round_up(problem.kv_len, V::kLanes);
-    Arena arena(nullptr);
-    take_scratch(arena);
-    scratch_bytes_ = arena.bytes();
-    bytes_ = scratch_bytes_ * static_cast<size_t>(workers);
+    rows_ = min(Shape::kQueries, shape[2]);
+    row_blocks_ = ceil_div(shape[2], Shape::kQueries);
+    blocks_ = shape[0] * shape[1] * row_blocks_;
+    sums_batch_ = shape[0] == 1 && problem.batch != 1;
+    max_parts_ = clamp(units_of(problem.q_len), int64_t{1}, int64_t{shape[2] == 1 ? 16 : 4});
+    split_ = blocks_ < kEnoughTasks && max_parts_ > 1;
+    Arena arena(workspace);
+    if (split_) split_sum_ = arena.take<Scalar>(blocks_ * max_parts_ * sum_size());
+    scratch_begin_ = arena.bytes();
+    Arena one(nullptr);
+    take_scratch(one);
+    scratch_bytes_ = one.bytes();
+    bytes_ = scratch_begin_ + scratch_bytes_ * static_cast<size_t>(workers);
   }
 
   size_t bytes() const { return bytes_; }
 
   void run(const AttentionBackward& arguments, Executor& executor) const {
-    const int64_t* shape = problem_.bias_shape;
-    const int64_t blocks = ceil_div(shape[2], Shape::kQueries);
-    for_each_task(executor, shape[0] * shape[1] * blocks, [&](int64_t task, int32_t worker) {
-      Arena arena(workspace_ + static_cast<size_t>(worker) * scratch_bytes_);
-      Scratch scratch = take_scratch(arena);
-      const int64_t head = task / blocks;
-      visit(arguments, scratch, head / shape[1], head % shape[1], task % blocks * Shape::kQueries);
+    if (!split_) {
+      for_each_task(executor, blocks_, [&](int64_t task, int32_t worker) {
+        Scratch scratch = scratch_of(worker);
+        const Block block = block_at(task);
+        const int64_t units = units_of(arguments, block);
+        add_part(arguments, scratch, block, units, 0, scratch.sum);
+        for (int64_t part = 1; part < parts_of(units); ++part) {
+          add_part(arguments, scratch, block, units, part, scratch.part);
+          add(scratch.part, block.rows, scratch.sum);
+        }
+        write(arguments.grad_bias, block, scratch.sum);
+      });
+      return;
+    }
+    for_each_task(executor, blocks_ * max_parts_, [&](int64_t task, int32_t worker) {
+      const Block block = block_at(task % blocks_);
+      const int64_t part = task / blocks_, units = units_of(arguments, block);
+      if (part >= max(parts_of(units), int64_t{1})) return;
+      Scratch scratch = scratch_of(worker);
+      add_part(arguments, scratch, block, units, part, split_sum(task % blocks_, part));
+    });
+    for_each_task(executor, blocks_, [&](int64_t task, int32_t) {
+      const Block block = block_at(task);
+      Scalar* sum = split_sum(task, 0);
+      for (int64_t part = 1; part < parts_of(units_of(arguments, block)); ++part)
+        add(split_sum(task, part), block.rows, sum);
+      write(arguments.grad_bias, block, sum);
     });
   }
 
  private:
+  Scratch scratch_of(int32_t worker) const {
+    Arena arena(workspace_ + scratch_begin_ + static_cast<size_t>(worker) * scratch_bytes_);
+    return take_scratch(arena);
+  }
   Scratch take_scratch(Arena& arena) const {
-    const int64_t rows = problem_.bias_shape[2] == 1 ? 1 : min(Shape::kQueries, problem_.q_len);
     return {BackwardQueries<Dot, T>(shape_, min(Shape::kQueries, problem_.q_len), arena),
             BackwardKeys<Dot, T>(shape_, arena), BackwardTile<Dot, T>(arena),
-            arena.take<Scalar>(rows * sum_columns_)};
+            split_ ? nullptr : arena.take<Scalar>(sum_size()),
+            split_ || max_parts_ == 1 ? nullptr : arena.take<Scalar>(sum_size())};
+  }
+  int64_t sum_size() const { return rows_ * sum_columns_; }
+  Scalar* split_sum(int64_t block, int64_t part) const {
+    return split_sum_ + (block * max_parts_ + part) * sum_size();
   }
 
-  // Rows [row, row + kQueries) of dBias of a (batch, head) of its own shape.
-  void visit(const AttentionBackward& arguments, Scratch& scratch, int64_t bias_batch,
-             int64_t bias_head, int64_t row) const {
+  Block block_at(int64_t index) const {
     const int64_t* shape = problem_.bias_shape;
-    const int64_t rows = min(Shape::kQueries, shape[2] - row);
-    for (int64_t i = 0; i < rows * sum_columns_; i += V::kLanes)
-      V::store(scratch.sum + i, V::zero());
-    const KeyRange batches =
-        shape[0] == 1 ? KeyRange{0, problem_.batch} : KeyRange{bias_batch, bias_batch + 1};
-    const KeyRange heads =
-        shape[1] == 1 ? KeyRange{0, problem_.heads} : KeyRange{bias_head, bias_head + 1};
-    for (int64_t batch = batches.begin; batch < batches.end; ++batch) {
+    const int64_t head = index / row_blocks_, row = index % row_blocks_ * Shape::kQueries;
+    return {head / shape[1], head % shape[1], row, min(Shape::kQueries, shape[2] - row)};
+  }
+
+  // What a block sums over, in this order: batch entries, heads, blocks of queries.
+  int64_t query_blocks(int64_t q_len) const {
+    return problem_.bias_shape[2] == 1 ? ceil_div(q_len, Shape::kQueries) : 1;
+  }
+  int64_t heads_each() const { return problem_.bias_shape[1] == 1 ? problem_.heads : 1; }
+  int64_t units_of(int64_t q_len) const {
+    return (sums_batch_ ? problem_.batch : 1) * heads_each() * query_blocks(q_len);
+  }
+  // A sum within one sequence is cut by that sequence's own length, not by those beside it.
+  int64_t length_of(const AttentionBackward& arguments, const Block& block) const {
+    return sums_batch_ ? problem_.q_len : sequence_of(problem_, arguments, block.batch).q_len;
+  }
+  int64_t units_of(const AttentionBackward& arguments, const Block& block) const {
+    return units_of(length_of(arguments, block));
+  }
+  int64_t parts_of(int64_t units) const { return min(units, max_parts_); }
+
+  // sum = the units of one part.
+  void add_part(const AttentionBackward& arguments, Scratch& scratch, const Block& block,
+                int64_t units, int64_t part, Scalar* sum) const {
+    for (int64_t i = 0; i < block.rows * sum_columns_; i += V::kLanes) V::store(sum + i, V::zero());
+    if (units == 0) return;
+    const int64_t parts = parts_of(units), blocks = query_blocks(length_of(arguments, block));
+    for (int64_t unit = part * units / parts; unit < (part + 1) * units / parts; ++unit) {
+      const int64_t head =
+          problem_.bias_shape[1] == 1 ? unit / blocks % problem_.heads : block.head;
+      const int64_t batch = sums_batch_ ? unit / blocks / heads_each() : block.batch;
       const Sequence sequence = sequence_of(problem_, arguments, batch);
-      const int64_t row_end = shape[2] == 1 ? sequence.q_len : min(row + rows, sequence.q_len);
-      for (int64_t head = heads.begin; head < heads.end; ++head)
-        for (int64_t i = row; i < row_end; i += Shape::kQueries)
-          add_queries(arguments, scratch, sequence, batch, head, i,
-                      min(Shape::kQueries, row_end - i));
+      const int64_t row = block.row + unit % blocks * Shape::kQueries;
+      const int64_t rows =
+          problem_.bias_shape[2] == 1 ? Shape::kQueries : block.rows;  // of this unit, at most
+      if (row < sequence.q_len)
+        add_queries(arguments, scratch, sequence, batch, head, row, min(rows, sequence.q_len - row),
+                    sum);
     }
-    for (int64_t i = 0; i < rows; ++i)
-      write(arguments.grad_bias, bias_batch, bias_head, row + i, scratch.sum + i * sum_columns_);
+  }
+
+  void add(const Scalar* from, int64_t rows, Scalar* to) const {
+    for (int64_t i = 0; i < rows * sum_columns_; i += V::kLanes)
+      V::store(to + i, V::add(V::load(to + i), V::load(from + i)));
   }
 
   // dS of some queries of one head against all keys.
   void add_queries(const AttentionBackward& arguments, Scratch& scratch, Sequence sequence,
-                   int64_t batch, int64_t head, int64_t row, int64_t rows) const {
+                   int64_t batch, int64_t head, int64_t row, int64_t rows, Scalar* sum) const {
     const ScoreModifier<V> modifier{problem_,
                                     sequence,
                                     arguments.bias,
@@ -101,18 +180,18 @@ class AttentionBackwardBias {
       keys.pack(shape_, problem_, arguments, batch, head / problem_.group(), sequence.kv_begin);
       if (!scratch.tile.score(shape_, modifier, arguments.dropout, scratch.queries, keys, 0, true))
         continue;
-      for (int64_t band = 0; band < Shape::kBands; ++band) add_band(scratch, band);
+      for (int64_t band = 0; band < Shape::kBands; ++band) add_band(scratch, band, sum);
     }
   }
 
-  void add_band(const Scratch& scratch, int64_t band) const {
+  void add_band(const Scratch& scratch, int64_t band, Scalar* sum) const {
     const int64_t column = band * Shape::kBand;
     const int64_t columns = min(Shape::kBand, scratch.keys.count - column);
     const auto meeting = scratch.tile.rows_of(band);
     for (int64_t i = meeting.begin; i < meeting.end; ++i) {
       const Scalar* from = scratch.tile.grad_score(i, column);
-      Scalar* to = scratch.sum + (problem_.bias_shape[2] == 1 ? 0 : i * sum_columns_) +
-                   scratch.keys.begin + column;
+      Scalar* to =
+          sum + (problem_.bias_shape[2] == 1 ? 0 : i * sum_columns_) + scratch.keys.begin + column;
       int64_t j = 0;
       for (; j + V::kLanes <= columns; j += V::kLanes)
         V::store(to + j, V::add(V::load(to + j), V::load(from + j)));
@@ -120,7 +199,12 @@ class AttentionBackwardBias {
     }
   }
 
-  void write(const Tensor& gradient, int64_t batch, int64_t head, int64_t row, Scalar* sum) const {
+  void write(const Tensor& gradient, const Block& block, Scalar* sum) const {
+    for (int64_t i = 0; i < block.rows; ++i)
+      write_row_of(gradient, block.batch, block.head, block.row + i, sum + i * sum_columns_);
+  }
+  void write_row_of(const Tensor& gradient, int64_t batch, int64_t head, int64_t row,
+                    Scalar* sum) const {
     int64_t count = problem_.kv_len;
     if (problem_.bias_shape[3] == 1) {
       Scalar total = 0;
@@ -150,8 +234,13 @@ class AttentionBackwardBias {
   const AttentionProblem& problem_;
   Shape shape_;
   std::byte* workspace_;
-  int64_t sum_columns_ = 0;
-  size_t scratch_bytes_ = 0, bytes_ = 0;
+  int64_t sum_columns_ = 0, rows_ = 0;   // of a block's sum
+  int64_t row_blocks_ = 0, blocks_ = 0;  // of a (batch, head) of dBias, and of all
+  int64_t max_parts_ = 0;                // of a block
+  bool sums_batch_ = false;              // over batch entries
+  bool split_ = false;                   // every part of a block is a task of its own
+  Scalar* split_sum_ = nullptr;          // [blocks_, max_parts_, rows_, sum_columns_]
+  size_t scratch_begin_ = 0, scratch_bytes_ = 0, bytes_ = 0;
 };
 
 }  // namespace perseid::cpu::PERSEID_ISA

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention forward by tiles: O = softmax(scale Q K^T + bias, masked) V with an online softmax.
 //
-//   phase 1   every (batch, kv head): K packed by columns, V by depth, once, for all the query
-//   heads that read them phase 2   every (batch, head, block of 96 queries), independent of all
-//   others:
+//   phase 1   every (batch, kv head): K packed by columns, V by depth,
+//             once, for all the query heads that read them
+//   phase 2   every (batch, head, block of 96 queries), independent of all others:
 //               for each block of 256 keys:
 //                 for each group of 24 queries:            S: [24, 256], stays in the L1 cache
 //                   S = Q K^T                              micro_gemm, depth head_dim

@@ -3,8 +3,8 @@
 // The product that everything rests on: one small tile of C, kept in registers while the depth
 // streams past.
 //
-//   C[rows, columns] (+)= A[rows, depth] B[depth, columns]     rows <= Dot::kRows, columns <=
-//   tile_columns<Dot>
+//   C[rows, columns] (+)= A[rows, depth] B[depth, columns]
+//   rows <= Dot::kRows, columns <= tile_columns<Dot>
 //
 // Each step of the depth loads kVectors vectors of B and broadcasts kRows elements of A: with 24
 // accumulators of 512 bits that is 10 loads for 24 multiply-adds, so two FMA units stay busy (97 to

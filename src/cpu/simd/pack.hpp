@@ -5,8 +5,8 @@
 // roles:
 //
 //   pack_rows      X as A (depth along dim), and, where kDepth is 1, as B with depth along rows
-//   pack_depth     X as B with depth along rows: for kDepth 2, rows 2r and 2r + 1 interleaved into
-//   pairs pack_columns   X^T as B (depth along dim), in panels of tile_columns rows of X
+//   pack_depth     X as B with depth along rows; for kDepth 2, rows 2r and 2r + 1 in pairs
+//   pack_columns   X^T as B (depth along dim), in panels of tile_columns rows of X
 //
 // Packing costs one pass over the operand; the products read it many times.
 #pragma once
