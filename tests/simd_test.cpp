@@ -48,7 +48,7 @@ TEST(Simd, Vectors) {
   }
 }
 
-// The mask of a table inside a larger array of canaries.
+// The mask of a table, by blocks, inside a larger array of canaries.
 void check_mask(const KernelTable& table, const Dropout& dropout, int64_t batch_head, int64_t rows,
                 int64_t columns, bool transposed) {
   SCOPED_TRACE(testing::Message() << table.isa << " " << rows << " x " << columns << " threshold "
@@ -58,7 +58,12 @@ void check_mask(const KernelTable& table, const Dropout& dropout, int64_t batch_
   const int64_t size = rows * row_stride + columns * column_stride + 1;
   std::vector<uint8_t> mask(static_cast<size_t>(size), 9);
   int64_t written = 0;
-  table.dropout_mask(dropout, batch_head, rows, columns, mask.data(), row_stride, column_stride);
+  for (int64_t row = 0; row < rows; row += 32)
+    for (int64_t column = 0; column < columns; column += 64)
+      table.dropout_mask(dropout, batch_head, row, std::min<int64_t>(32, rows - row), column,
+                         std::min<int64_t>(64, columns - column),
+                         mask.data() + row * row_stride + column * column_stride, row_stride,
+                         column_stride);
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < columns; ++j) {
       const auto at = static_cast<size_t>(i * row_stride + j * column_stride);

@@ -39,9 +39,11 @@ struct KernelTable {
   size_t (*matmul_workspace)(const MatmulProblem&, int32_t workers);
   void (*matmul)(const MatmulProblem&, const MatmulArguments&, const Execution&);
 
-  // The dropout mask of one (batch, head), 1 where kept (simd/dropout.hpp); strides in bytes.
-  void (*dropout_mask)(const Dropout&, int64_t batch_head, int64_t rows, int64_t columns,
-                       uint8_t* mask, int64_t row_stride, int64_t column_stride);
+  // A block of the dropout mask of one (batch, head), 1 where kept (simd/dropout.hpp). row and
+  // column are multiples of the tile's; strides in bytes.
+  void (*dropout_mask)(const Dropout&, int64_t batch_head, int64_t row, int64_t rows,
+                       int64_t column, int64_t columns, uint8_t* mask, int64_t row_stride,
+                       int64_t column_stride);
 
   // What one core reaches at best (simd/ceilings.hpp). The first three run `iterations` of a
   // register-only loop and return the FLOPs done; copy and read return the bytes moved.

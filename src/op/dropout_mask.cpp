@@ -7,6 +7,13 @@
 #include "op/tensor_argument.hpp"
 
 namespace perseid::op {
+namespace {
+
+// The block of a task, whole tiles: long enough to be worth waking a thread for.
+constexpr int64_t kBlockRows = 4 * kDropoutTileRows;
+constexpr int64_t kBlockColumns = 128 * kDropoutTileColumns;
+
+}  // namespace
 
 Status fill_dropout_mask(const dispatch::Device& device, double probability, uint64_t seed,
                          uint64_t offset, const DLTensor* mask) {
@@ -31,10 +38,17 @@ Status fill_dropout_mask(const dispatch::Device& device, double probability, uin
   if (is_empty(view)) return {};
 
   const Dropout dropout{dropout_threshold(probability), seed, static_cast<uint32_t>(offset)};
-  cpu::for_each_task(*device.executor, batch_heads, [&](int64_t batch_head, int32_t) {
+  const int64_t row_blocks = ceil_div(view.shape[2], kBlockRows);
+  const int64_t blocks = row_blocks * ceil_div(view.shape[3], kBlockColumns);
+  cpu::for_each_task(*device.executor, batch_heads * blocks, [&](int64_t task, int32_t) {
+    const int64_t batch_head = task / blocks;
+    const int64_t row = task % blocks % row_blocks * kBlockRows;
+    const int64_t column = task % blocks / row_blocks * kBlockColumns;
     uint8_t* const first = view.as<uint8_t>() + batch_head / view.shape[1] * view.stride[0] +
-                           batch_head % view.shape[1] * view.stride[1];
-    device.kernels->dropout_mask(dropout, batch_head, view.shape[2], view.shape[3], first,
+                           batch_head % view.shape[1] * view.stride[1] + row * view.stride[2] +
+                           column * view.stride[3];
+    device.kernels->dropout_mask(dropout, batch_head, row, min(kBlockRows, view.shape[2] - row),
+                                 column, min(kBlockColumns, view.shape[3] - column), first,
                                  view.stride[2], view.stride[3]);
   });
   return {};

@@ -95,14 +95,16 @@ inline void dropout_block(const Dropout& dropout, int64_t batch_head, int64_t ro
                    (column + j) / kDropoutTileColumns, keep + i * keep_row + j, keep_row);
 }
 
-// The mask of one (batch, head): 1 where kept. Strides in bytes.
-inline void dropout_mask(const Dropout& dropout, int64_t batch_head, int64_t rows, int64_t columns,
-                         uint8_t* mask, int64_t row_stride, int64_t column_stride) {
+// A block of the mask of one (batch, head), from (row, column), which begin a tile: 1 where kept.
+// Strides in bytes.
+inline void dropout_mask(const Dropout& dropout, int64_t batch_head, int64_t row, int64_t rows,
+                         int64_t column, int64_t columns, uint8_t* mask, int64_t row_stride,
+                         int64_t column_stride) {
   for (int64_t i = 0; i < rows; i += kDropoutTileRows) {
     for (int64_t j = 0; j < columns; j += kDropoutTileColumns) {
       uint8_t tile[kDropoutTileRows * kDropoutTileColumns];
-      dropout_tile(dropout, batch_head, i / kDropoutTileRows, j / kDropoutTileColumns, tile,
-                   kDropoutTileColumns);
+      dropout_tile(dropout, batch_head, (row + i) / kDropoutTileRows,
+                   (column + j) / kDropoutTileColumns, tile, kDropoutTileColumns);
       const int64_t height = min(kDropoutTileRows, rows - i);
       const int64_t width = min(kDropoutTileColumns, columns - j);
       for (int64_t r = 0; r < height; ++r)
