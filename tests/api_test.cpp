@@ -333,6 +333,12 @@ TEST(Execution, ChecksTheWorkspace) {
   }
   EXPECT_FAILS(attention.forward(nullptr, needed), PERSEID_INVALID_ARGUMENT,
                "the workspace is NULL");
+  // What lies in the part that is used would be overwritten; what lies behind it is safe.
+  std::vector<float> shared(needed / sizeof(float) + 1 + attention.key.size());
+  std::copy(attention.key.begin(), attention.key.end(), shared.begin());
+  std::swap(attention.key, shared);
+  EXPECT_FAILS(attention.forward(attention.key.data(), needed), PERSEID_INVALID_ARGUMENT,
+               "attention forward: the workspace shares memory with key; pass separate memory");
   auto desc = SmallAttention::describe(4);
   desc.gradients = 0;
   Plan forward_only;

@@ -125,6 +125,11 @@ TEST(Tensor, RefusesWhatCannotBe) {
            [&] {
              (void)tensor.permuted({0, 0});
            },
+           [&] {
+             DLTensor shapeless = *tensor.dl();
+             shapeless.shape = nullptr;
+             (void)Tensor(shapeless);
+           },
            [&] { (void)tensor.reshaped({7}); }, [&] { (void)tensor.transposed().reshaped({6}); }}) {
     const auto error = error_of(wrong);
     EXPECT_EQ(error.status(), PERSEID_INVALID_ARGUMENT);

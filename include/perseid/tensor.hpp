@@ -196,6 +196,8 @@ class Tensor {
   // A view of the same memory as any other DLPack tensor.
   explicit Tensor(const DLTensor& other) : dl_(other) {
     const auto ndim = static_cast<size_t>(std::max(other.ndim, 0));
+    detail::require(other.ndim == 0 || other.shape != nullptr, "a tensor of ", other.ndim,
+                    " dimensions needs a shape, got NULL");
     (void)Dims(std::span<const int64_t>(other.shape, ndim));
     std::copy_n(other.shape, ndim, shape_.begin());
     if (other.strides == nullptr) {

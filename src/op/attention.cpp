@@ -195,7 +195,7 @@ Status AttentionPlan::forward(const perseid_attention_forward_args& args,
   forward.out = reader.read_out(Access::kWrite, "out", args.out);
   if (args.lse != nullptr) forward.lse = reader.read_lse(Access::kWrite, "lse", args.lse);
   if (Status status = reader.finish(); !status.ok()) return status;
-  return run_forward(reader.subject(), forward, workspace, stream);
+  return run_forward(reader, forward, workspace, stream);
 }
 
 Status AttentionPlan::backward(const perseid_attention_backward_args& args,
@@ -225,7 +225,7 @@ Status AttentionPlan::backward(const perseid_attention_backward_args& args,
   if (wanted("grad_bias", args.grad_bias, problem().grad_bias))
     backward.grad_bias = reader.read_bias(Access::kWrite, "grad_bias", args.grad_bias);
   if (Status status = reader.finish(); !status.ok()) return status;
-  return run_backward(reader.subject(), backward, workspace, stream);
+  return run_backward(reader, backward, workspace, stream);
 }
 
 }  // namespace perseid::op

@@ -108,7 +108,7 @@ Status MatmulPlan::execute(const perseid_matmul_args& args, const Workspace& wor
     reader.refuse("bias", args.bias, "bias = 0");
   }
   if (Status status = reader.finish({.output = "c", .input = "c0"}); !status.ok()) return status;
-  return run_forward(reader.subject(), arguments, workspace, stream);
+  return run_forward(reader, arguments, workspace, stream);
 }
 
 }  // namespace perseid::op

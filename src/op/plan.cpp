@@ -45,21 +45,21 @@ void Plan::explain(dispatch::Explanation explanation) {
   if (log_enabled(PERSEID_LOG_INFO)) log(PERSEID_LOG_INFO, "plan made: " + text_);
 }
 
-Status Plan::take(const char* subject, dispatch::Direction direction, const Workspace& workspace,
+Status Plan::take(ArgumentReader& reader, dispatch::Direction direction, const Workspace& workspace,
                   std::byte** aligned) const {
   size_t needed = 0;
   if (Status status = workspace_size(direction, &needed); !status.ok()) return status;
   if (workspace.bytes < needed)
-    return Status::error(PERSEID_WORKSPACE_TOO_SMALL, subject, ": the workspace has ",
+    return Status::error(PERSEID_WORKSPACE_TOO_SMALL, reader.subject(), ": the workspace has ",
                          workspace.bytes, " bytes, expected at least ", needed,
                          "; allocate what perseid_plan_workspace_size says");
   if (needed == 0) return {};
   if (workspace.data == nullptr)
-    return Status::error(PERSEID_INVALID_ARGUMENT, subject, ": the workspace is NULL, expected ",
-                         needed, " bytes");
+    return Status::error(PERSEID_INVALID_ARGUMENT, reader.subject(),
+                         ": the workspace is NULL, expected ", needed, " bytes");
   const auto address = reinterpret_cast<uintptr_t>(workspace.data);
   *aligned = static_cast<std::byte*>(workspace.data) + (kSlack - (address + kSlack) % (kSlack + 1));
-  return {};
+  return reader.check_workspace(workspace.data, needed);
 }
 
 }  // namespace perseid::op

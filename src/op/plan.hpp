@@ -12,6 +12,7 @@
 #include "dispatch/device.hpp"
 #include "dispatch/explain.hpp"
 #include "dispatch/log.hpp"
+#include "op/tensor_argument.hpp"
 
 namespace perseid::op {
 
@@ -40,8 +41,9 @@ class Plan {
 
   const dispatch::Device& device() const { return *device_; }
   void explain(dispatch::Explanation explanation);
-  // The part of the caller's workspace that the implementation works in.
-  Status take(const char* subject, dispatch::Direction direction, const Workspace& workspace,
+  // The part of the caller's workspace that the implementation works in. `reader` has read the
+  // tensors of the call.
+  Status take(ArgumentReader& reader, dispatch::Direction direction, const Workspace& workspace,
               std::byte** aligned) const;
 
  private:
@@ -74,16 +76,16 @@ class PlanOf : public Plan {
   }
 
   const Problem& problem() const { return problem_; }
-  Status run_forward(const char* subject, const typename Operation::Forward& arguments,
+  Status run_forward(ArgumentReader& reader, const typename Operation::Forward& arguments,
                      const Workspace& workspace, void* stream) const {
     std::byte* aligned = nullptr;
-    Status status = take(subject, dispatch::Direction::kForward, workspace, &aligned);
+    Status status = take(reader, dispatch::Direction::kForward, workspace, &aligned);
     return status.ok() ? executable_->forward(arguments, aligned, stream) : status;
   }
-  Status run_backward(const char* subject, const typename Operation::Backward& arguments,
+  Status run_backward(ArgumentReader& reader, const typename Operation::Backward& arguments,
                       const Workspace& workspace, void* stream) const {
     std::byte* aligned = nullptr;
-    Status status = take(subject, dispatch::Direction::kBackward, workspace, &aligned);
+    Status status = take(reader, dispatch::Direction::kBackward, workspace, &aligned);
     return status.ok() ? executable_->backward(arguments, aligned, stream) : status;
   }
 

@@ -62,7 +62,9 @@ Status read_problem(const perseid_softmax_desc& desc, SoftmaxProblem* problem) {
   problem->dtype = reader.dtype("dtype", desc.dtype);
   problem->out_dtype = reader.dtype("out_dtype", desc.out_dtype, problem->dtype);
   reader.require(1 <= desc.ndim && desc.ndim <= kMaxDims, "ndim is ", desc.ndim, ", expected 1 to ",
-                 kMaxDims, "; merge dimensions that lie behind one another");
+                 kMaxDims,
+                 desc.ndim < 1 ? "; describe a single number as 1 dimension of size 1"
+                               : "; merge dimensions that lie behind one another");
   if (!reader.ok()) return reader.result();
 
   problem->rank = desc.ndim;
@@ -116,7 +118,7 @@ Status SoftmaxPlan::forward(const perseid_softmax_forward_args& args, const Work
   }
   if (Status status = reader.finish({.output = "output", .input = "input"}); !status.ok())
     return status;
-  return run_forward(reader.subject(), forward, workspace, stream);
+  return run_forward(reader, forward, workspace, stream);
 }
 
 Status SoftmaxPlan::backward(const perseid_softmax_backward_args& args, const Workspace& workspace,
@@ -140,7 +142,7 @@ Status SoftmaxPlan::backward(const perseid_softmax_backward_args& args, const Wo
       reader.read(Access::kWrite, "grad_input", args.grad_input, problem().dtype, shape.span());
   if (Status status = reader.finish({.output = "grad_input", .input = "grad_output"}); !status.ok())
     return status;
-  return run_backward(reader.subject(), backward, workspace, stream);
+  return run_backward(reader, backward, workspace, stream);
 }
 
 }  // namespace perseid::op

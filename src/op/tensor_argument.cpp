@@ -258,4 +258,16 @@ Status ArgumentReader::finish(const InPlace& allowed) {
   return result();
 }
 
+Status ArgumentReader::check_workspace(void* data, size_t bytes) {
+  const Tensor workspace{.data = data,
+                         .dtype = DType::kBool,
+                         .rank = 1,
+                         .shape = {static_cast<int64_t>(bytes)},
+                         .stride = {1}};
+  for (size_t i = 0; i < count_; ++i)
+    require(!overlap(workspace, arguments_[i].tensor), "the workspace shares memory with ",
+            arguments_[i].name, "; pass separate memory");
+  return result();
+}
+
 }  // namespace perseid::op
