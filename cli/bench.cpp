@@ -19,6 +19,8 @@ constexpr const char* kExample =
     "perseid bench attention --heads 2 --q-len 2048 --kv-len 2048 --head-dim 128 --backward "
     "--threads 1";
 
+constexpr double kMostSeconds = 3600;  // of a row
+
 struct Flags {
   ProblemFlags problems;
   harness::BenchOptions options;
@@ -70,6 +72,9 @@ void print_rows(const std::vector<BenchRow>& rows) {
 }
 
 int bench(const Common& common, const Flags& flags) {
+  const double seconds = flags.options.seconds;
+  if (!(seconds >= 0 && seconds <= kMostSeconds))
+    bad_input(fmt::format("--seconds must be from 0 to {}, got {}", kMostSeconds, seconds));
   std::vector<harness::Problem> problems = problems_of(flags.problems, common, "figures");
   const Context all = open_context(common, 0);
   const nlohmann::json machine = nlohmann::json::parse(all.facts());

@@ -11,6 +11,7 @@
 #include "commands.hpp"
 #include "harness/fuzz.hpp"
 #include "problem_flags.hpp"
+#include "usage.hpp"
 
 namespace perseid::cli {
 namespace {
@@ -85,7 +86,8 @@ void print_entries(const std::vector<Entry>& entries) {
 
 void print_failures(const std::vector<Entry>& failures, size_t count) {
   for (const auto& [problem, result] : failures)
-    fmt::print("\n{}: {}\n  again: perseid check {}\n", result.implementation, result.complaint,
+    fmt::print("\n{}{}{}\n  again: perseid check {}\n", result.implementation,
+               result.implementation.empty() ? "" : ": ", result.complaint,
                harness::to_flags(problem));
   if (count > failures.size()) fmt::print("\nand {} more\n", count - failures.size());
 }
@@ -149,20 +151,24 @@ Tally fuzz(const Common& common, const Flags& flags) {
   return tally;
 }
 
-// One refused problem ends with the code of its status; a wrong result ends with kCheckFailed.
-int exit_code_of(const Tally& tally) {
+// A problem that all its implementations refuse ends with the code of its status; a wrong result,
+// and a list with something wrong in it, with kCheckFailed.
+int exit_code_of(const Tally& tally, size_t problems) {
   if (tally.failed == 0) return kOk;
-  if (tally.checked == 1 && !tally.kept[0].result.outcome.ok())
-    return exit_code(tally.kept[0].result.outcome.status);
-  return kCheckFailed;
+  const perseid_status status = tally.kept[0].result.outcome.status;
+  const bool refused = std::all_of(tally.kept.begin(), tally.kept.end(), [&](const Entry& entry) {
+    return entry.result.outcome.status == status;
+  });
+  return problems == 1 && refused && status != PERSEID_OK ? exit_code(status) : kCheckFailed;
 }
 
 int check(const Common& common, const Flags& flags) {
   if (flags.fuzz > 0 && (!flags.problems.file.empty() || !flags.problems.given.empty()))
     bad_input("--fuzz draws its own problems; it goes with an operation, --seed and --impl alone");
-  const Tally tally = flags.fuzz > 0
-                          ? fuzz(common, flags)
-                          : check_list(common, problems_of(flags.problems, common, "check"));
+  std::vector<Problem> problems;
+  if (flags.fuzz == 0) problems = problems_of(flags.problems, common, "check");
+  const Tally tally = flags.fuzz > 0 ? fuzz(common, flags) : check_list(common, problems);
+  const int code = exit_code_of(tally, problems.size());
   std::vector<Entry> failures;
   nlohmann::json results = nlohmann::json::array();
   for (const Entry& entry : tally.kept) {
@@ -176,14 +182,14 @@ int check(const Common& common, const Flags& flags) {
                              {"results", results}};
     if (flags.fuzz > 0) report["seed"] = flags.seed;
     fmt::print("{}\n", report.dump());
-    return exit_code_of(tally);
+    return code;
   }
   if (flags.fuzz == 0 && !common.quiet) print_entries(tally.kept);
   print_failures(failures, tally.failed);
   if (!common.quiet || tally.failed > 0)
     fmt::print("{} checked, {} failed, {} rightly refused\n", tally.checked, tally.failed,
                tally.refused);
-  return exit_code_of(tally);
+  return code;
 }
 
 }  // namespace
@@ -193,8 +199,11 @@ void add_check(CLI::App& app, const Common& common, Action& action) {
       "check", "hold results to the float64 reference; without a problem, a short list");
   auto flags = std::make_shared<Flags>();
   add_problem_flags(*command, flags->problems, 15, kExample);
-  command->add_option("--fuzz", flags->fuzz, "check this many random problems, valid and not");
-  command->add_option("--seed", flags->seed, "which random problems")->capture_default_str();
+  command->add_option("--fuzz", flags->fuzz, "check this many random problems, valid and not")
+      ->check(not_negative());
+  command->add_option("--seed", flags->seed, "which random problems")
+      ->check(not_negative())
+      ->capture_default_str();
   command->footer(fmt::format("Example:\n  perseid check --fuzz 1000 --seed 1\n  {}", kExample));
   command->fallthrough()->callback(
       [&action, &common, flags] { action = [&common, flags] { return check(common, *flags); }; });

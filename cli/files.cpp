@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "common.hpp"
@@ -47,7 +48,7 @@ Tensor TensorFiles::read(const std::string& flag, const std::string& reference, 
     if (!harness::is_floating(tensor.dtype()))
       bad_input(fmt::format("expected a tensor of f16, bf16, f32 or f64, got {}",
                             harness::name_of(tensor.dtype())));
-    return convert == DType::kNone || convert == tensor.dtype() ? tensor
+    return convert == DType::kNone || convert == tensor.dtype() ? aligned(tensor)
                                                                 : converted(tensor, convert);
   } catch (const Error& error) {
     throw Error(error.status(), fmt::format("{} {}: {}", flag, reference, error.what()));
@@ -62,7 +63,7 @@ Tensor TensorFiles::read_lengths(const std::string& flag, const std::string& ref
     bad_input(fmt::format("{} {}: expected int32 or int64 of 1 dimension, got {} of shape {}", flag,
                           reference, harness::name_of(tensor.dtype()),
                           harness::to_text(shape_of(tensor))));
-  return tensor;
+  return aligned(tensor);
 }
 
 Tensor TensorFiles::read_mask(const std::string& flag, const std::string& reference) {
@@ -73,6 +74,18 @@ Tensor TensorFiles::read_mask(const std::string& flag, const std::string& refere
     bad_input(fmt::format("{} {}: expected a mask of bool or uint8, true where visible; got {}",
                           flag, reference, harness::name_of(tensor.dtype())));
   return tensor;
+}
+
+Tensor TensorFiles::aligned(const Tensor& tensor) {
+  const auto size = static_cast<size_t>(harness::size_of(tensor.dtype()));
+  if (reinterpret_cast<uintptr_t>(tensor.data()) % size == 0) return tensor;
+  const Tensor copy = scratch(tensor.dtype(), shape_of(tensor));
+  auto* to = copy.data<std::byte>();
+  harness::for_each_element(tensor, [&](const std::byte* element) {
+    std::copy_n(element, size, to);
+    to += size;
+  });
+  return copy;
 }
 
 Tensor TensorFiles::converted(const Tensor& tensor, DType dtype) {

@@ -23,10 +23,11 @@ FileReference parse_reference(const std::string& flag, const std::string& text);
 class TensorFiles {
  public:
   // `flag`, such as "--query", is named in error sentences. With a `convert` to another floating
-  // type the tensor is a converted copy; else it is the mapped file.
+  // type the tensor is a converted copy; else it is the mapped file, where that is aligned.
   Tensor read(const std::string& flag, const std::string& reference, DType convert = DType::kNone);
-  // Only of floating type (or, if DType::kNone is wanted, an integer one).
+  // int32 or int64, of one dimension.
   Tensor read_lengths(const std::string& flag, const std::string& reference);
+  // bool or uint8.
   Tensor read_mask(const std::string& flag, const std::string& reference);
 
   // Memory for a tensor that is not written, and for one that write() puts into a file.
@@ -46,6 +47,8 @@ class TensorFiles {
 
  private:
   const File& open(const std::string& path);
+  // safetensors may put a tensor at any byte; the library wants elements aligned.
+  Tensor aligned(const Tensor& tensor);
   Tensor converted(const Tensor& tensor, DType dtype);
 
   struct Result {

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "commands.hpp"
+#include "usage.hpp"
 
 namespace {
 
@@ -37,15 +38,12 @@ int run(int argc, char** argv) {
   add_check(app, common, action);
   add_bench(app, common, action);
   add_run(app, common, action);
-  // The parser's own complaint would not name the word.
-  const auto named = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
-  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(named).empty())
-    bad_input(fmt::format("there is no command '{}'; there are info, explain, check, bench and run",
-                          argv[1]));
   try {
     app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kOk : kBadInput;
+    bad_input(usage_sentence(app, error));
   }
   return action();
 }

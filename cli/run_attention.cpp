@@ -8,6 +8,7 @@
 #include "commands.hpp"
 #include "harness/problem.hpp"
 #include "run.hpp"
+#include "usage.hpp"
 
 namespace perseid::cli {
 namespace {
@@ -71,7 +72,7 @@ int64_t longest(const Tensor& cumulative) {
   const std::vector<double> ends = harness::values_of(cumulative);
   double most = 0;
   for (size_t i = 1; i < ends.size(); ++i) most = std::max(most, ends[i] - ends[i - 1]);
-  return static_cast<int64_t>(most);
+  return static_cast<int64_t>(std::min(most, 0x1p62));  // a difference may pass 2^63
 }
 
 void infer(const Flags& flags, const Inputs& with, AttentionOptions& options) {
@@ -258,8 +259,9 @@ void add_run_attention(CLI::App& run, const Common& common, Action& action) {
   file("--bias", flags->bias, "added to the scores; broadcasts to [batch, heads, q_len, kv_len]");
   file("--visible", flags->visible, "bool or uint8 mask of that shape; true: may be attended");
   app->add_option("--dropout", flags->dropout, "probability of dropping, in [0, 1)");
-  app->add_option("--seed", flags->seed, "seed of the dropout");
-  app->add_option("--offset", flags->offset, "offset of the dropout, below 2^32");
+  app->add_option("--seed", flags->seed, "seed of the dropout")->check(not_negative());
+  app->add_option("--offset", flags->offset, "offset of the dropout, below 2^32")
+      ->check(not_negative());
   file("--cu-seqlens-q", flags->cu_seqlens_q, "cumulative lengths: query is [total, heads, dim]");
   file("--cu-seqlens-kv", flags->cu_seqlens_kv, "the same of key and value");
   file("--kv-lens", flags->kv_lens, "key lengths, one for each sequence");

@@ -6,6 +6,7 @@
 
 #include "commands.hpp"
 #include "run.hpp"
+#include "usage.hpp"
 
 namespace perseid::cli {
 namespace {
@@ -44,8 +45,10 @@ void add_run_dropout_mask(CLI::App& run, const Common& common, Action& action) {
   app->add_option("--q-len", flags->q_len, "queries of a sequence")->required();
   app->add_option("--kv-len", flags->kv_len, "keys of a sequence")->required();
   app->add_option("--dropout", flags->dropout, "probability of dropping, in [0, 1)")->required();
-  app->add_option("--seed", flags->seed, "seed")->capture_default_str();
-  app->add_option("--offset", flags->offset, "offset, below 2^32")->capture_default_str();
+  app->add_option("--seed", flags->seed, "seed")->check(not_negative())->capture_default_str();
+  app->add_option("--offset", flags->offset, "offset, below 2^32")
+      ->check(not_negative())
+      ->capture_default_str();
   app->add_option("--output", flags->output, "file of the mask")->required();
   app->footer(
       "Example:\n  perseid run dropout-mask --batch 2 --heads 4 --q-len 64 --kv-len 64 --dropout "

@@ -23,6 +23,8 @@ int run_softmax(const Common& common, const Flags& flags) {
     bad_input("nothing to compute: give --output, or --grad-output with --grad-input");
   if (flags.grad_output.empty() != flags.grad_input.empty())
     bad_input("--grad-output and --grad-input go together");
+  if (flags.scale == 0)
+    bad_input("--scale must not be 0, which makes all elements alike; leave it out for 1");
   TensorFiles files;
   Run run(common, "softmax");
   const DType wanted = wanted_dtype(common);

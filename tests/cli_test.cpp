@@ -259,6 +259,21 @@ TEST_F(CliTest, DropoutMaskIsTheOneThatAttentionUses) {
   expect_file("o.npy", {1, kLength, 1, kLength}, mask, f32, 1e-5);
 }
 
+// A format that lets tensors begin at any byte.
+TEST_F(CliTest, ReadsUnalignedTensors) {
+  const std::string header = R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[1,9]},)"
+                             R"("m":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
+  std::ofstream file(path("x.safetensors"), std::ios::binary);
+  const uint64_t size = (header.size() + 7) / 8 * 8;
+  file.write(reinterpret_cast<const char*>(&size), sizeof size);
+  file << header << std::string(size - header.size(), ' ') << '\1';
+  const float values[] = {0, static_cast<float>(kLn2)};
+  file.write(reinterpret_cast<const char*>(values), sizeof values);
+  file.close();
+  expect_ok("run softmax --input @x.safetensors:x --output @y.npy");
+  expect_file("y.npy", {2}, {1. / 3, 2. / 3});
+}
+
 // ---- run matmul -------------------------------------------------------------------------------
 
 TEST_F(CliTest, Matmul) {
@@ -289,6 +304,25 @@ TEST_F(CliTest, BadInputEndsWithTwo) {
   expect_refused("", 2, "subcommand");
   expect_refused("frobnicate", 2, "no command 'frobnicate'");
   expect_refused("run softmax --output @o.npy", 2, "--input is required");
+  // Words and values that the parser has no place for.
+  expect_refused("foo", 2, "there is no 'foo' in perseid; there are info, explain, check, bench");
+  expect_refused("run foo", 2, "there is no 'foo' in perseid run; there are softmax, attention");
+  expect_refused("run", 2, "perseid run needs one of softmax, attention, matmul, dropout-mask");
+  expect_refused("check foo", 2, "there is no 'foo' in perseid check");
+  expect_refused("run softmax --input @x.npy --to y", 2, "perseid run softmax has no flag '--to'");
+  expect_refused("run softmax --input @x.npy y", 2, "perseid run softmax does not expect 'y'");
+  expect_refused("run softmax --input @x.npy --dim 1.5", 2,
+                 "--dim: expected a whole number that fits, got '1.5'");
+  expect_refused("run softmax --input @x.npy --scale a", 2, "--scale: expected a number, got 'a'");
+  // Read as a number without a sign, -1 would be a very large one.
+  expect_refused("check --fuzz -1", 2, "expected a number from 0 on, got -1");
+  expect_refused("run dropout-mask --q-len 1 --kv-len 1 --dropout 0.5 --seed -1 --output @m.npy", 2,
+                 "--seed: expected a number from 0 on, got -1");
+  // 0 stands for 1 in a descriptor; on the command line it would be a silent surprise.
+  expect_refused("run softmax --input @x.npy --output @y.npy --scale 0", 2, "must not be 0");
+  expect_refused("bench matmul --m 8 --n 8 --k 8 --seconds nan", 2, "--seconds must be from 0");
+  // What every implementation refuses ends with the code of the refusal.
+  expect_refused("check softmax --shape 4,5 --visible 3,3", 2, "visible has shape [3, 3]");
   expect_refused("run softmax --input @none.npy --output @o.npy", 2, "none.npy");
   expect_refused("run softmax --input @i.npy --output @o.npy", 2, "int32");
   expect_refused("run softmax --input @x.npy --output @o.txt", 2, "FILE.safetensors:NAME");

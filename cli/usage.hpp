@@ -1,0 +1,17 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What the parser of the command line refuses, as a sentence: what was expected, what was got, and
+// where to read on.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+namespace perseid::cli {
+
+// The parser would read -1 as the largest number there is.
+const CLI::Validator& not_negative();
+
+std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error);
+
+}  // namespace perseid::cli
