@@ -4,17 +4,25 @@
  * Perseid: fused transformer kernels. The C ABI; perseid.hpp wraps it for C++20.
  *
  * The way of every operation: describe -> plan -> query workspace -> execute on a stream.
- *   - A plan is made from a descriptor. Making one validates the problem, walks the ordered list of
- *     implementations, and keeps the first that takes it. A plan is immutable; any number of
- * threads may execute it at once, each with its own workspace.
+ *
+ *   - A plan is made from a descriptor: the problem is validated, and of the ordered list of
+ *     implementations the first that takes it is kept. A plan is immutable; any number of threads
+ *     may execute it at once, each with its own workspace.
  *   - Tensors cross as `const DLTensor*`. Shapes and dtypes must be those of the descriptor;
- * strides and byte offsets are free (NULL strides mean row-major). Nothing is owned, nothing is
- * copied behind the caller's back. A tensor whose element count is 0 may have NULL data.
- *   - Executing allocates nothing, prints nothing, and waits for nothing but its own work.
+ *     strides and byte offsets are free (NULL strides: row-major). Data must be aligned to its
+ *     element. Nothing is owned, nothing is copied behind the caller's back. A tensor without
+ *     elements may have NULL data. What is written shares memory with nothing else, but where this
+ *     header says so.
+ *   - Executing allocates nothing, prints nothing, and waits for nothing but its own work. On the
+ *     CPU the work is done when the call returns, and `stream` is ignored; on a GPU `stream` is a
+ *     CUstream (NULL: the default stream) on which the work is queued.
  *   - Every function returns a status. perseid_last_error() holds the sentence of the calling
- * thread's last failure: what was expected, what was got, what to do.
+ *     thread's last failure: what was expected, what was got, what to do. A call that fails has
+ *     written nothing, unless the status is DEVICE_ERROR, TIMEOUT or PEER_LOST. INVALID_ARGUMENT
+ *     may come from every function; what else may come is said at each.
  *   - Structs begin with `struct_size`; set it to sizeof the struct and zero the rest before
- * filling. Zero always means the documented default.
+ *     filling. Zero always means the documented default. Sizes count elements, never bytes, where
+ *     a name does not say `bytes`.
  */
 #ifndef PERSEID_PERSEID_H_
 #define PERSEID_PERSEID_H_
@@ -45,22 +53,19 @@
 extern "C" {
 #endif
 
-/* ---- Status
- * ------------------------------------------------------------------------------------------- */
+/* ---- Status ---- */
 
 typedef enum perseid_status {
   PERSEID_OK = 0,
-  PERSEID_INVALID_ARGUMENT = 1, /* a wrong shape, dtype, stride, pointer or value */
-  PERSEID_UNSUPPORTED =
-      2, /* a valid problem that no implementation here takes; all reasons listed */
-  PERSEID_OUT_OF_MEMORY = 3, /* host or device memory is exhausted */
-  PERSEID_WORKSPACE_TOO_SMALL =
-      4,                    /* the workspace is smaller than perseid_plan_workspace_size says */
-  PERSEID_DEVICE_ERROR = 5, /* a driver, compiler or device failed */
-  PERSEID_TIMEOUT = 6,      /* a wait reached its deadline */
-  PERSEID_PEER_LOST = 7,    /* another rank is gone or aborted */
-  PERSEID_IO_ERROR = 8,     /* a file is missing, unreadable, unwritable or malformed */
-  PERSEID_INTERNAL = 9      /* a defect of the library; please report the sentence */
+  PERSEID_INVALID_ARGUMENT = 1,    /* a wrong shape, dtype, stride, pointer or value */
+  PERSEID_UNSUPPORTED = 2,         /* a valid problem that nothing here takes; all reasons listed */
+  PERSEID_OUT_OF_MEMORY = 3,       /* host or device memory is exhausted */
+  PERSEID_WORKSPACE_TOO_SMALL = 4, /* less than perseid_plan_workspace_size says */
+  PERSEID_DEVICE_ERROR = 5,        /* a driver, compiler or device failed */
+  PERSEID_TIMEOUT = 6,             /* a wait reached its deadline */
+  PERSEID_PEER_LOST = 7,           /* another rank is gone or aborted */
+  PERSEID_IO_ERROR = 8,            /* a file is missing, unreadable, unwritable or malformed */
+  PERSEID_INTERNAL = 9             /* a defect of the library; please report the sentence */
 } perseid_status;
 
 /* The status's name, such as "invalid argument". Never NULL. */
@@ -84,8 +89,7 @@ typedef void (*perseid_log_fn)(void* user, perseid_log_level level, const char* 
  * any thread that calls the library; it must not call back into perseid. */
 PERSEID_API void perseid_set_log_callback(perseid_log_fn fn, void* user, perseid_log_level level);
 
-/* ---- Types
- * -------------------------------------------------------------------------------------------- */
+/* ---- Types ---- */
 
 /* Element types. Accumulation is float32 for F16, BF16 and F32, and float64 for F64. */
 typedef enum perseid_dtype {
@@ -101,8 +105,7 @@ typedef struct perseid_context* perseid_context_t;
 typedef struct perseid_plan* perseid_plan_t;
 typedef struct perseid_file* perseid_file_t;
 
-/* ---- Context: a device and, on the CPU, the threads that work
- * ------------------------------------------ */
+/* ---- Context: a device and, on the CPU, the threads that work ---- */
 
 /* One piece of work. `worker` is in [0, workers) and belongs to no other task running at the same
  * time. */
@@ -112,8 +115,8 @@ typedef void (*perseid_task_fn)(void* state, int64_t task, int32_t worker);
  * order, on any threads, and returns when all have returned. It may be entered by several threads
  * at once. Results never depend on how it schedules. */
 typedef struct perseid_executor {
-  void (*run)(void* user, int64_t tasks, perseid_task_fn fn,
-              void* state); /* NULL: the library's own pool */
+  /* NULL: the library's own pool */
+  void (*run)(void* user, int64_t tasks, perseid_task_fn fn, void* state);
   void* user;
   int32_t workers; /* the most tasks that run at the same time, at least 1 */
 } perseid_executor;
@@ -133,26 +136,26 @@ PERSEID_API perseid_status perseid_context_create(const perseid_context_options*
 /* Plans made from the context keep what they need: destroying it first is allowed. NULL is ignored.
  */
 PERSEID_API void perseid_context_destroy(perseid_context_t context);
-/* Facts about the library, the device and the environment variables in force, as one JSON object.
- * The text lives as long as the context. */
+/* Facts about the library, the device and the environment variables in force, as one JSON object
+ * in UTF-8. The text lives as long as the context. */
 PERSEID_API perseid_status perseid_context_facts(perseid_context_t context, const char** json);
 
 typedef enum perseid_ceiling {
   PERSEID_CEILING_F32 = 0, /* float32 multiply-adds in registers, FLOP/s */
-  PERSEID_CEILING_BF16 =
-      1, /* bf16 dot products in registers (float32 ones where there are none), FLOP/s */
+  /* bf16 dot products in registers (float32 ones where there are none), FLOP/s */
+  PERSEID_CEILING_BF16 = 1,
   PERSEID_CEILING_F64 = 2,  /* float64 multiply-adds in registers, FLOP/s */
   PERSEID_CEILING_COPY = 3, /* copying `bytes` bytes: bytes read plus bytes written, per second */
   PERSEID_CEILING_READ = 4  /* reading `bytes` bytes, bytes per second */
 } perseid_ceiling;
 /* Measures (about 50 ms or more) what the context's device and workers reach at best. `bytes` sizes
- * the array of COPY and READ; it is ignored by the others. */
+ * the array of COPY and READ; it is ignored by the others. Errors: OUT_OF_MEMORY, UNSUPPORTED
+ * (of a GPU, all but COPY). */
 PERSEID_API perseid_status perseid_context_ceiling(perseid_context_t context,
                                                    perseid_ceiling ceiling, uint64_t bytes,
                                                    double* per_second);
 
-/* ---- Plans
- * -------------------------------------------------------------------------------------------- */
+/* ---- Plans ---- */
 
 /* Frees a plan. No thread may be executing it. NULL is ignored. */
 PERSEID_API void perseid_plan_destroy(perseid_plan_t plan);
@@ -160,6 +163,8 @@ PERSEID_API void perseid_plan_destroy(perseid_plan_t plan);
  * size (any alignment; NULL if 0). Its content need not be initialised. */
 PERSEID_API perseid_status perseid_plan_workspace_size(perseid_plan_t plan,
                                                        perseid_direction direction, size_t* bytes);
+
+/* What a plan will do. */
 typedef struct perseid_plan_info {
   uint32_t struct_size;
   uint32_t reserved;
@@ -169,14 +174,14 @@ typedef struct perseid_plan_info {
   double backward_flops;      /* 0 where the plan has no backward */
   double backward_bytes;
 } perseid_plan_info;
+/* Fills `info`, whose struct_size the caller has set. */
 PERSEID_API perseid_status perseid_plan_query(perseid_plan_t plan, perseid_plan_info* info);
 /* Every implementation in order, chosen or refused and why, with FLOPs, bytes, workspace and bound:
  * as text for people or as JSON. Lives as long as the plan. */
 PERSEID_API perseid_status perseid_plan_explain(perseid_plan_t plan, const char** text);
 PERSEID_API perseid_status perseid_plan_explain_json(perseid_plan_t plan, const char** json);
 
-/* ---- Softmax
- * ------------------------------------------------------------------------------------------ */
+/* ---- Softmax ---- */
 
 typedef enum perseid_softmax_kind {
   PERSEID_SOFTMAX = 0,
@@ -196,12 +201,12 @@ typedef struct perseid_softmax_desc {
   uint32_t struct_size;
   uint32_t kind;  /* perseid_softmax_kind */
   uint32_t dtype; /* of input and grad_input */
-  uint32_t
-      out_dtype; /* of output and grad_output; 0: dtype. F64 on either side computes in float64 */
-  int32_t ndim;  /* 1..PERSEID_MAX_DIMS */
-  int32_t dim;   /* the softmax dimension, -ndim..ndim-1 */
+  /* Of output and grad_output; 0: dtype. F64 on either side computes in float64. */
+  uint32_t out_dtype;
+  int32_t ndim; /* 1..PERSEID_MAX_DIMS */
+  int32_t dim;  /* the softmax dimension, -ndim..ndim-1 */
   int64_t shape[PERSEID_MAX_DIMS];
-  double scale;               /* 0: 1 */
+  double scale;               /* 0: 1. Finite in the type that is computed in */
   uint32_t visible;           /* 1: a mask is given at execution */
   uint32_t empty_rows;        /* perseid_empty_rows */
   const char* implementation; /* NULL: the first that takes the problem; else only this one */
@@ -211,12 +216,13 @@ typedef struct perseid_softmax_forward_args {
   uint32_t struct_size;
   uint32_t reserved;
   const DLTensor* input; /* shape, dtype */
-  const DLTensor*
-      output; /* shape, out_dtype. May be the input exactly (same data, strides and dtype) */
-  const DLTensor*
-      visible; /* bool or uint8, each dimension the shape's or 1; true: the element counts */
-  const DLTensor* lse; /* NULL, or the shape with `dim` of size 1: float32 (float64 if computed so);
-                          natural-log sum of exp(scale * input) over the visible elements */
+  /* shape, out_dtype. May be the input exactly (same data, strides and dtype). */
+  const DLTensor* output;
+  /* bool or uint8, each dimension the shape's or 1; true: the element counts. */
+  const DLTensor* visible;
+  /* NULL, or the shape with `dim` of size 1: float32 (float64 if computed so); natural logarithm of
+   * the sum of exp(scale * input) over the visible elements. */
+  const DLTensor* lse;
 } perseid_softmax_forward_args;
 
 typedef struct perseid_softmax_backward_args {
@@ -228,20 +234,24 @@ typedef struct perseid_softmax_backward_args {
   const DLTensor* grad_input;  /* shape, dtype. May be grad_output exactly */
 } perseid_softmax_backward_args;
 
+/* Makes a plan. Errors: UNSUPPORTED (no implementation takes the problem; the sentence has the
+ * reason of each), OUT_OF_MEMORY, DEVICE_ERROR. *plan is NULL after a failure. */
 PERSEID_API perseid_status perseid_softmax_plan_create(perseid_context_t context,
                                                        const perseid_softmax_desc* desc,
                                                        perseid_plan_t* plan);
+/* Writes output, and lse where given. Errors: WORKSPACE_TOO_SMALL, DEVICE_ERROR. */
 PERSEID_API perseid_status perseid_softmax_forward(perseid_plan_t plan,
                                                    const perseid_softmax_forward_args* args,
                                                    void* workspace, size_t workspace_bytes,
                                                    void* stream);
+/* Writes grad_input, from what forward wrote: scale * y * (dy - sum(dy y)), for log-softmax
+ * scale * (dy - exp(y) sum(dy)). Errors: as forward. */
 PERSEID_API perseid_status perseid_softmax_backward(perseid_plan_t plan,
                                                     const perseid_softmax_backward_args* args,
                                                     void* workspace, size_t workspace_bytes,
                                                     void* stream);
 
-/* ---- Attention
- * ---------------------------------------------------------------------------------------- */
+/* ---- Attention ---- */
 
 typedef enum perseid_layout {
   PERSEID_BSHD = 0, /* [batch, sequence, heads, dim]; ragged: [total, heads, dim] */
@@ -280,15 +290,16 @@ typedef struct perseid_attention_desc {
   double scale;      /* 0: 1 / sqrt(head_dim) */
   double dropout;    /* probability of dropping, [0, 1). Rounded to 1/256; see
                         perseid_fill_dropout_mask */
-  uint32_t window;  /* 1: query i sees keys p - left .. p + right, where p is i, shifted by kv_len -
-                       q_len  under bottom-right causal alignment */
-  uint32_t visible; /* 1: a boolean mask is given at execution */
+  /* 1: query i sees keys p - left .. p + right, where p is i, shifted by kv_len - q_len under
+   * bottom-right causal alignment. */
+  uint32_t window;
+  uint32_t visible;     /* 1: a boolean mask is given at execution */
   int64_t window_left;  /* -1: unlimited */
   int64_t window_right; /* -1: unlimited */
   uint32_t bias;        /* 1: an additive bias is given at execution */
   uint32_t bias_dtype;  /* dtype or F32 (F64 with F64); 0: dtype */
-  int64_t
-      bias_shape[4];  /* of bias against [batch, heads, q_len, kv_len]; each entry that size or 1 */
+  /* Of bias against [batch, heads, q_len, kv_len]; each entry that size or 1. */
+  int64_t bias_shape[4];
   uint32_t ragged;    /* 1: cumulative lengths; batch entries are packed along one axis */
   uint32_t kv_lens;   /* 1: per-sequence key lengths are given; keys beyond them are masked */
   int64_t total_q;    /* ragged: rows of the packed query */
@@ -310,8 +321,8 @@ typedef struct perseid_attention_forward_args {
   const DLTensor* value;   /* [batch, kv_len, kv_heads, value_dim] */
   const DLTensor* bias;    /* bias_shape (stride 0 also broadcasts) */
   const DLTensor* visible; /* bool or uint8, broadcasting against [batch, heads, q_len, kv_len] */
-  const DLTensor*
-      cu_seqlens_q; /* ragged: int32 or int64 [batch + 1], rising from 0, ending <= total_q */
+  /* ragged: int32 or int64 [batch + 1], rising from 0, ending <= total_q, no step above q_len */
+  const DLTensor* cu_seqlens_q;
   const DLTensor* cu_seqlens_kv; /* ragged: the same for keys */
   const DLTensor* kv_lens;       /* int32 or int64 [batch], each 0..kv_len */
   const DLTensor* out;           /* [batch, q_len, heads, value_dim] */
@@ -346,13 +357,18 @@ typedef struct perseid_attention_backward_args {
   const uint64_t* rng;
 } perseid_attention_backward_args;
 
+/* Makes a plan. Errors: UNSUPPORTED (no implementation takes the problem; the sentence has the
+ * reason of each), OUT_OF_MEMORY, DEVICE_ERROR. *plan is NULL after a failure. */
 PERSEID_API perseid_status perseid_attention_plan_create(perseid_context_t context,
                                                          const perseid_attention_desc* desc,
                                                          perseid_plan_t* plan);
+/* Writes out, and lse where given. Rows of packed tensors past the last cumulative length are
+ * neither read nor written. Errors: WORKSPACE_TOO_SMALL, DEVICE_ERROR. */
 PERSEID_API perseid_status perseid_attention_forward(perseid_plan_t plan,
                                                      const perseid_attention_forward_args* args,
                                                      void* workspace, size_t workspace_bytes,
                                                      void* stream);
+/* Writes the gradients that are given, from what forward wrote. Errors: as forward. */
 PERSEID_API perseid_status perseid_attention_backward(perseid_plan_t plan,
                                                       const perseid_attention_backward_args* args,
                                                       void* workspace, size_t workspace_bytes,
@@ -360,20 +376,21 @@ PERSEID_API perseid_status perseid_attention_backward(perseid_plan_t plan,
 
 /* Writes the mask that attention with this dropout, seed and offset uses: 1 where kept, 0 where
  * dropped. mask: bool or uint8 [batch, heads, q_len, kv_len], any strides. Kept values are scaled
- * by 256 / t, where t = max(1, round(256 * (1 - dropout))). */
+ * by 256 / t, where t = max(1, round(256 * (1 - dropout))). Random numbers: Philox4x32-10, Salmon
+ * et al., SC 2011. Errors: UNSUPPORTED (the context is of a GPU). */
 PERSEID_API perseid_status perseid_fill_dropout_mask(perseid_context_t context, double dropout,
                                                      uint64_t seed, uint64_t offset,
                                                      const DLTensor* mask, void* stream);
 
-/* ---- Matmul
- * ------------------------------------------------------------------------------------------- */
+/* ---- Matmul ---- */
 
 /* An operand whose chunks arrive while the product runs. Reserved: no implementation takes one yet.
  */
 struct perseid_async_operand;
 
 /* c = alpha * a b + beta * c0 + bias. Row- or column-major, or any other strides, are the tensors'
- * own. */
+ * own. Sums are accumulated as perseid_dtype says and rounded to out_dtype once. Algorithm: Goto
+ * and van de Geijn, "Anatomy of high-performance matrix multiplication", TOMS 2008. */
 typedef struct perseid_matmul_desc {
   uint32_t struct_size;
   uint32_t dtype;     /* of a and b */
@@ -383,7 +400,7 @@ typedef struct perseid_matmul_desc {
   int64_t m;
   int64_t n;
   int64_t k;
-  double alpha;
+  double alpha;                                /* 0 is 0: c = beta * c0 + bias */
   double beta;                                 /* 0: c is not read, even where it holds NaN */
   const struct perseid_async_operand* async_a; /* must be NULL */
   const char* implementation; /* NULL: the first that takes the problem; else only this one */
@@ -394,20 +411,22 @@ typedef struct perseid_matmul_args {
   uint32_t reserved;
   const DLTensor* a;    /* [batch, m, k], or [m, k] for every batch entry */
   const DLTensor* b;    /* [batch, k, n], or [k, n] for every batch entry */
-  const DLTensor* c0;   /* NULL: c. As c; read only if beta is not 0 */
+  const DLTensor* c0;   /* NULL: c. As c, and may be c exactly; read only if beta is not 0 */
   const DLTensor* bias; /* [n], dtype or out_dtype */
   const DLTensor* c;    /* [batch, m, n] ([m, n] if batch is 1), out_dtype */
 } perseid_matmul_args;
 
+/* Makes a plan. Errors: UNSUPPORTED (no implementation takes the problem; the sentence has the
+ * reason of each), OUT_OF_MEMORY, DEVICE_ERROR. *plan is NULL after a failure. */
 PERSEID_API perseid_status perseid_matmul_plan_create(perseid_context_t context,
                                                       const perseid_matmul_desc* desc,
                                                       perseid_plan_t* plan);
+/* Writes c. Errors: WORKSPACE_TOO_SMALL, DEVICE_ERROR. */
 PERSEID_API perseid_status perseid_matmul_execute(perseid_plan_t plan,
                                                   const perseid_matmul_args* args, void* workspace,
                                                   size_t workspace_bytes, void* stream);
 
-/* ---- Tensor files: .npy (versions 1 to 3) and .safetensors
- * ---------------------------------------------- */
+/* ---- Tensor files: .npy (versions 1 to 3) and .safetensors ---- */
 
 /* Maps a file for reading. Errors: IO_ERROR (with the offending number), OUT_OF_MEMORY. */
 PERSEID_API perseid_status perseid_file_open(const char* path, perseid_file_t* file);
@@ -416,7 +435,8 @@ PERSEID_API void perseid_file_close(perseid_file_t file);
 /* How many tensors the file holds (1 for .npy). */
 PERSEID_API perseid_status perseid_file_count(perseid_file_t file, size_t* count);
 /* The index-th tensor, in the order of the file, and its name ("" for .npy). Both live as long as
- * the file; the data is read-only. `name` or `tensor` may be NULL. */
+ * the file; the data is read-only, and in a .safetensors file not always aligned to its elements.
+ * `name` or `tensor` may be NULL. */
 PERSEID_API perseid_status perseid_file_tensor(perseid_file_t file, size_t index, const char** name,
                                                const DLTensor** tensor);
 /* The tensor of this name; IO_ERROR lists the names there are. */
@@ -436,7 +456,7 @@ typedef struct perseid_key_value {
 } perseid_key_value;
 /* Writes a file of the format that the path's extension names, under a temporary name that is then
  * renamed, so that a reader or a crash never sees half of it. .npy takes exactly one tensor and no
- * metadata. */
+ * metadata. Errors: IO_ERROR, OUT_OF_MEMORY. */
 PERSEID_API perseid_status perseid_file_write(const char* path, const perseid_named_tensor* tensors,
                                               size_t count, const perseid_key_value* metadata,
                                               size_t metadata_count);

@@ -185,8 +185,8 @@ struct SoftmaxOptions {
   DType out_dtype = DType::kNone;  // of output and its gradient; none: dtype
   Dims shape = {};
   int32_t dim = -1;
-  bool log = false;  // log-softmax
-  double scale = 1;
+  bool log = false;             // log-softmax
+  double scale = 1;             // 0 stands for 1, as in the C interface
   bool visible = false;         // a boolean mask is given at execution
   bool empty_rows_nan = false;  // rows with nothing visible: NaN instead of 0 (log: -inf)
   const char* implementation = nullptr;
