@@ -301,8 +301,8 @@ TEST_F(CliTest, BadInputEndsWithTwo) {
   write("x.npy", {2, 3}, {1, 2, 3, 4, 5, 6});
   write("y.npy", {2, 2}, {1, 2, 3, 4});
   write("i.npy", {2}, {1, 2}, i32);
-  expect_refused("", 2, "subcommand");
-  expect_refused("frobnicate", 2, "no command 'frobnicate'");
+  expect_refused("", 2, "perseid needs one of info, explain, check, bench, run");
+  expect_refused("frobnicate", 2, "there is no 'frobnicate' in perseid");
   expect_refused("run softmax --output @o.npy", 2, "--input is required");
   // Words and values that the parser has no place for.
   expect_refused("foo", 2, "there is no 'foo' in perseid; there are info, explain, check, bench");
