@@ -69,4 +69,14 @@ __device__ __forceinline__ uint32_t to_f16x2(float low, float high) {
   return result;
 }
 
+// The sign of byte `low` in the lower 16 bits, that of byte `high` in the upper ones: each all ones
+// or all zeros.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-prmt
+__device__ __forceinline__ uint32_t spread_signs(uint32_t bytes, int low, int high) {
+  const auto choice = static_cast<uint32_t>(0x8888 | high << 12 | high << 8 | low << 4 | low);
+  uint32_t result;
+  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(result) : "r"(bytes), "r"(choice));
+  return result;
+}
+
 }  // namespace perseid::cuda::ptx

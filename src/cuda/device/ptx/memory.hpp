@@ -11,31 +11,31 @@ namespace perseid::cuda::ptx {
 
 // 32-bit words that travel in one access.
 template <int Words>
-struct Packed {
+struct alignas(4 * Words) Packed {
   uint32_t word[Words];
 };
 
-// Where it is not wanted, the words keep what they had. No branch, so that loads follow each other.
+// Where it is not wanted, the words are anything. No branch, so that loads follow each other.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
 __device__ __forceinline__ void load_if(bool wanted, const void* from, Packed<4>& to) {
   asm volatile(
       "{.reg .pred wanted; setp.ne.u32 wanted, %5, 0;"
       "@wanted ld.global.v4.u32 {%0, %1, %2, %3}, [%4];}"
-      : "+r"(to.word[0]), "+r"(to.word[1]), "+r"(to.word[2]), "+r"(to.word[3])
+      : "=r"(to.word[0]), "=r"(to.word[1]), "=r"(to.word[2]), "=r"(to.word[3])
       : "l"(__cvta_generic_to_global(from)), "r"(static_cast<uint32_t>(wanted)));
 }
 __device__ __forceinline__ void load_if(bool wanted, const void* from, Packed<2>& to) {
   asm volatile(
       "{.reg .pred wanted; setp.ne.u32 wanted, %3, 0;"
       "@wanted ld.global.v2.u32 {%0, %1}, [%2];}"
-      : "+r"(to.word[0]), "+r"(to.word[1])
+      : "=r"(to.word[0]), "=r"(to.word[1])
       : "l"(__cvta_generic_to_global(from)), "r"(static_cast<uint32_t>(wanted)));
 }
 __device__ __forceinline__ void load_if(bool wanted, const void* from, Packed<1>& to) {
   asm volatile(
       "{.reg .pred wanted; setp.ne.u32 wanted, %2, 0;"
       "@wanted ld.global.u32 %0, [%1];}"
-      : "+r"(to.word[0])
+      : "=r"(to.word[0])
       : "l"(__cvta_generic_to_global(from)), "r"(static_cast<uint32_t>(wanted)));
 }
 

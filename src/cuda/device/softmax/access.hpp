@@ -22,7 +22,7 @@ namespace perseid::cuda {
 // ---- Elements in packed words ----
 
 template <DType D, int L>
-using Vector = ptx::Packed<static_cast<int>(size_of(D)) * L / 4>;
+using Vector = ptx::Packed<(static_cast<int>(size_of(D)) * L + 3) / 4>;
 
 template <DType D, class Real, int L>
 __device__ __forceinline__ Real unpack(const Vector<D, L>& vector, int i) {
@@ -58,15 +58,16 @@ __device__ __forceinline__ Vector<D, L> pack(const Real (&values)[L]) {
   return vector;
 }
 
-// ---- One element after another. The words are turned by an element at each step, so that no
-// register is chosen at run time. ----
+// ---- Single elements ----
 
 template <DType D>
 using Word = ptx::Packed<size_of(D) == 8 ? 2 : 1>;
 
 template <DType D>
 __device__ __forceinline__ Word<D> load_element(const char* at) {
-  if constexpr (size_of(D) == 2) {
+  if constexpr (size_of(D) == 1) {
+    return {{*reinterpret_cast<const uint8_t*>(at)}};
+  } else if constexpr (size_of(D) == 2) {
     return {{*reinterpret_cast<const uint16_t*>(at)}};
   } else if constexpr (size_of(D) == 4) {
     return {{*reinterpret_cast<const uint32_t*>(at)}};
@@ -87,26 +88,51 @@ __device__ __forceinline__ void store_element(char* at, const Word<D>& word) {
   }
 }
 
-// The first element moves out, the others down, and `in` takes the last place.
-template <DType D, int Words>
-__device__ __forceinline__ Word<D> turn(ptx::Packed<Words>& vector, const Word<D>& in) {
-  Word<D> out;
-  if constexpr (size_of(D) == 2) {
-    out.word[0] = vector.word[0] & 0xffffu;
+// A number as an element.
+template <DType D, class Real>
+__device__ __forceinline__ Word<D> to_element(Real value) {
+  constexpr int kElements = size_of(D) == 2 ? 2 : 1;
+  Real values[kElements] = {value};
+  const Vector<D, kElements> vector = pack<D>(values);
+  Word<D> word;
 #pragma unroll
-    for (int w = 0; w < Words; ++w) {
-      const uint32_t next = w + 1 < Words ? vector.word[w + 1] : in.word[0];
-      vector.word[w] = vector.word[w] >> 16 | next << 16;
-    }
+  for (int w = 0; w < static_cast<int>(sizeof(word) / 4); ++w) word.word[w] = vector.word[w];
+  return word;
+}
+
+// Elements and vectors of them; every index is a constant once loops are unrolled, so that no
+// register is chosen at run time.
+template <DType D, int L>
+__device__ __forceinline__ Word<D> element_of(const Vector<D, L>& vector, int i) {
+  if constexpr (size_of(D) == 8) {
+    return {{vector.word[2 * i], vector.word[2 * i + 1]}};
   } else {
-    constexpr int kSize = sizeof(Word<D>) / 4;
-#pragma unroll
-    for (int w = 0; w < kSize; ++w) out.word[w] = vector.word[w];
-#pragma unroll
-    for (int w = 0; w < Words; ++w)
-      vector.word[w] = w + kSize < Words ? vector.word[w + kSize] : in.word[w + kSize - Words];
+    constexpr int kEach = 4 / static_cast<int>(size_of(D));
+    constexpr uint32_t kBits = 0xffffffffu >> (32 - 32 / kEach);
+    return {{vector.word[i / kEach] >> (i % kEach * (32 / kEach)) & kBits}};
   }
-  return out;
+}
+template <DType D, int L>
+__device__ __forceinline__ Vector<D, L> join(const Word<D> (&elements)[L]) {
+  Vector<D, L> vector{};
+#pragma unroll
+  for (int i = 0; i < L; ++i) {
+    if constexpr (size_of(D) == 8) {
+      vector.word[2 * i] = elements[i].word[0];
+      vector.word[2 * i + 1] = elements[i].word[1];
+    } else {
+      constexpr int kEach = 4 / static_cast<int>(size_of(D));
+      vector.word[i / kEach] |= elements[i].word[0] << (i % kEach * (32 / kEach));
+    }
+  }
+  return vector;
+}
+template <DType D, int L>
+__device__ __forceinline__ Vector<D, L> repeat(const Word<D>& element) {
+  Word<D> elements[L];
+#pragma unroll
+  for (Word<D>& each : elements) each = element;
+  return join<D, L>(elements);
 }
 
 // ---- Rows ----
@@ -118,102 +144,78 @@ struct Row {
   bool vectors;
 };
 
-// Whether the vector at `first` goes by one access, and whether any of it is in the row.
-template <int L>
-__device__ __forceinline__ bool is_whole(const Row& row, int first, int length) {
-  return row.vectors && first >= 0 && first + L <= length;
+// Which of a thread's vectors, at first, first + between, ..., go by one access: those before
+// `count`, but not the very first one where it begins before the row.
+template <DType D, int L>
+struct Whole {
+  int count;
+  bool first;
+
+  __device__ __forceinline__ Whole(const Row& row, int begin, int between, int length) {
+    constexpr bool kHasAccess = size_of(D) * L % 4 == 0;
+    const int room = length - L - begin;
+    count = kHasAccess && row.vectors && room >= 0 ? room / between + 1 : 0;
+    first = begin >= 0;
+  }
+  __device__ __forceinline__ bool operator()(int v) const { return v < count && (v > 0 || first); }
+  // Whether that is less than `vectors` of them.
+  __device__ __forceinline__ bool leaves(int vectors) const { return count < vectors || !first; }
+};
+
+// The vector at `first`, element by element: all of them are under way together.
+template <DType D, int L>
+__device__ __forceinline__ Vector<D, L> load_elements(const Row& row, int first, int length,
+                                                      const Word<D>& padding) {
+  const char* at = row.data + first * row.step * size_of(D);
+  Word<D> elements[L];
+#pragma unroll
+  for (int i = 0; i < L; ++i, at += row.step * size_of(D)) {
+    elements[i] = padding;
+    if (first + i >= 0 && first + i < length) elements[i] = load_element<D>(at);
+  }
+  return join<D, L>(elements);
 }
-template <int L>
-__device__ __forceinline__ bool is_inside(int first, int length) {
-  return first < length && first + L > 0;
+
+template <DType D, int L>
+__device__ __forceinline__ Vector<D, L> load_rest(const Row& row, int first, int length,
+                                                  const Word<D>& padding) {
+  const bool inside = first < length && first + L > 0;
+  return inside ? load_elements<D, L>(row, first, length, padding) : repeat<D, L>(padding);
 }
 
 // The vectors at first, first + between, ...: first all the whole ones, then what is left.
 template <DType D, int L, int kVectors>
 __device__ __forceinline__ void load(const Row& row, int first, int between, int length,
                                      const Word<D>& padding, Vector<D, L> (&vectors)[kVectors]) {
+  const Whole<D, L> whole(row, first, between, length);
+  const char* at = row.data + int64_t{first} * size_of(D);
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int at = first + v * between;
+  for (int v = 0; v < kVectors; ++v)
+    ptx::load_if(whole(v), at + v * between * size_of(D), vectors[v]);
+  if (!whole.leaves(kVectors)) return;
 #pragma unroll
-    for (int w = 0; w < static_cast<int>(sizeof vectors[v] / 4); ++w)
-      vectors[v].word[w] =
-          size_of(D) == 2 ? padding.word[0] * 0x10001u : padding.word[size_of(D) == 8 ? w % 2 : 0];
-    ptx::load_if(is_whole<L>(row, at, length), row.data + int64_t{at} * size_of(D), vectors[v]);
-  }
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int at = first + v * between;
-    if (is_whole<L>(row, at, length) || !is_inside<L>(at, length)) continue;
-#pragma unroll 1
-    for (int i = at; i < at + L; ++i) {
-      const bool inside = 0 <= i && i < length;
-      turn<D>(vectors[v], inside ? load_element<D>(row.data + i * row.step * size_of(D)) : padding);
-    }
-  }
+  for (int v = 0; v < kVectors; ++v)
+    if (!whole(v)) vectors[v] = load_rest<D, L>(row, first + v * between, length, padding);
 }
 
 template <DType D, int L, int kVectors>
 __device__ __forceinline__ void store(const Row& row, int first, int between, int length,
-                                      Vector<D, L> (&vectors)[kVectors]) {
+                                      const Vector<D, L> (&vectors)[kVectors]) {
+  const Whole<D, L> whole(row, first, between, length);
+  char* at = row.data + int64_t{first} * size_of(D);
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v)
+    ptx::store_if(whole(v), at + v * between * size_of(D), vectors[v]);
+  if (!whole.leaves(kVectors)) return;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    const int at = first + v * between;
-    ptx::store_if(is_whole<L>(row, at, length), row.data + int64_t{at} * size_of(D), vectors[v]);
-  }
+    const int begin = first + v * between;
+    if (whole(v) || begin >= length || begin + L <= 0) continue;
+    char* element = row.data + begin * row.step * size_of(D);
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int at = first + v * between;
-    if (is_whole<L>(row, at, length) || !is_inside<L>(at, length)) continue;
-#pragma unroll 1
-    for (int i = at; i < min(at + L, length); ++i) {
-      const Word<D> element = turn<D>(vectors[v], Word<D>{});
-      if (i >= 0) store_element<D>(row.data + i * row.step * size_of(D), element);
-    }
-  }
-}
-
-// The bytes of a vector's part of a mask: bit i says that element i is visible. The high bit of
-// each byte that is not 0; the product brings the four of a word side by side.
-template <int kWords>
-__device__ __forceinline__ uint32_t bits_of(const ptx::Packed<kWords>& bytes) {
-  uint32_t bits = 0;
-#pragma unroll
-  for (int w = 0; w < kWords; ++w) {
-    const uint32_t word = bytes.word[w];
-    const uint32_t high = (((word & 0x7f7f7f7fu) + 0x7f7f7f7fu) | word) & 0x80808080u;
-    bits |= (((high >> 7) * 0x01020408u) >> 24 & 0xfu) << (4 * w);
-  }
-  return bits;
-}
-
-// set(v, bits) for each vector; elements outside of the row are invisible.
-template <int L, int kVectors, class Set>
-__device__ __forceinline__ void load_visible(const Row& row, int first, int between, int length,
-                                             const Set& set) {
-  constexpr bool kByWords = L >= 4;
-  ptx::Packed<kByWords ? L / 4 : 1> bytes[kVectors];
-  if constexpr (kByWords) {
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const int at = first + v * between;
-#pragma unroll
-      for (uint32_t& word : bytes[v].word) word = 0;
-      ptx::load_if(is_whole<L>(row, at, length), row.data + at, bytes[v]);
-    }
-  }
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int at = first + v * between;
-    uint32_t bits = 0;
-    if (kByWords && is_whole<L>(row, at, length)) {
-      bits = bits_of(bytes[v]);
-    } else if (is_inside<L>(at, length)) {
-#pragma unroll 1
-      for (int i = max(at, 0); i < min(at + L, length); ++i)
-        bits |= (row.data[i * row.step] != 0 ? 1u : 0u) << (i - at);
-    }
-    set(v, bits);
+    for (int i = 0; i < L; ++i, element += row.step * size_of(D))
+      if (begin + i >= 0 && begin + i < length)
+        store_element<D>(element, element_of<D, L>(vectors[v], i));
   }
 }
 

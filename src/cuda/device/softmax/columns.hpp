@@ -30,17 +30,9 @@ __device__ __forceinline__ Real load_one(const Row& row, int64_t index) {
   return unpack<D, Real, kElements>(vector, 0);
 }
 
-template <DType D, class Real>
-__device__ __forceinline__ void store_one(const Row& row, int64_t index, Real value) {
-  constexpr int kElements = size_of(D) == 2 ? 2 : 1;
-  Real values[kElements];
-#pragma unroll
-  for (Real& each : values) each = value;
-  const Vector<D, kElements> vector = pack<D>(values);
-  Word<D> word;
-#pragma unroll
-  for (int w = 0; w < static_cast<int>(sizeof(word) / 4); ++w) word.word[w] = vector.word[w];
-  store_element<D>(row.data + index * row.step * size_of(D), word);
+template <DType D>
+__device__ __forceinline__ void store_one(const Row& row, int64_t index, const Word<D>& element) {
+  store_element<D>(row.data + index * row.step * size_of(D), element);
 }
 
 // A lane's row of 32, and a warp's elements of it.
@@ -150,7 +142,8 @@ __global__ void __launch_bounds__(32 * C.warps, 1)
   column.for_each([&](int place, int64_t index) {
     const bool visible = C.held > 0 ? (bits >> place & 1u) != 0 : column.visible(index);
     const Real x = C.held > 0 ? held[place] : load_one<C.in, Real>(column.set.first, index);
-    store_one<C.out>(column.set.result, index, visible ? row.result(x) : row.nothing);
+    store_one<C.out>(column.set.result, index,
+                     visible ? to_element<C.out>(row.result(x)) : row.nothing);
   });
 }
 
@@ -189,7 +182,7 @@ __global__ void __launch_bounds__(32 * C.warps, 1)
     const Real g = C.held > 0 ? dy[place] : load_one<C.out, Real>(column.set.first, index);
     const Real value = C.held > 0 ? y[place] : load_one<C.out, Real>(column.set.second, index);
     store_one<C.in>(column.set.result, index,
-                    visible ? gradient<C>(g, value, sum, scale) : Real(0));
+                    to_element<C.in>(visible ? gradient<C>(g, value, sum, scale) : Real(0)));
   });
 }
 

@@ -45,91 +45,141 @@ __device__ __forceinline__ Word<D> padding_of(double scale) {
   }
 }
 
-// The bits of several vectors' visible elements, a word for each vector.
+// Which elements of several vectors are visible: for every four of them a word, with a byte for
+// each whose high bit says so.
 template <SoftmaxConfig C, int kVectors>
-struct VisibleBits {
-  uint32_t word[C.masked ? kVectors : 1] = {};
+class VisibleBits {
+ public:
+  static constexpr int L = C.vector();
 
-  __device__ __forceinline__ void set(int vector, uint32_t bits) { word[vector] = bits; }
-  // `visible` where the element is, else `other`: by the bits of the numbers, without predicates.
-  template <class Real>
-  __device__ __forceinline__ Real choose(int vector, int i, Real visible, Real other) const {
-    if constexpr (!C.masked) return visible;
-    const auto all = static_cast<uint32_t>(static_cast<int32_t>(word[vector] << (31 - i)) >> 31);
-    if constexpr (sizeof(Real) == 8) {
-      const auto mix = [all](int a, int b) {
-        return static_cast<int>((static_cast<uint32_t>(a) & all) |
-                                (static_cast<uint32_t>(b) & ~all));
-      };
-      return __hiloint2double(mix(__double2hiint(visible), __double2hiint(other)),
-                              mix(__double2loint(visible), __double2loint(other)));
-    } else {
-      return __uint_as_float((__float_as_uint(visible) & all) | (__float_as_uint(other) & ~all));
+  // Bytes that are 0 hide.
+  __device__ __forceinline__ void set(int v, const Vector<DType::kBool, L>& bytes) {
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      const uint32_t word = bytes.word[w];
+      word_[v][w] = (((word & 0x7f7f7f7fu) + 0x7f7f7f7fu) | word) & 0x80808080u;
     }
   }
+
+  // Of vector v, the visible elements, and `other` in place of those that are hidden: by the bits
+  // of packed words, without predicates.
+  template <DType D>
+  __device__ __forceinline__ Vector<D, L> choose(int v, const Vector<D, L>& visible,
+                                                 const Word<D>& other) const {
+    if constexpr (!C.masked) return visible;
+    const Vector<D, L> hidden = repeat<D, L>(other);
+    Vector<D, L> chosen;
+#pragma unroll
+    for (int w = 0; w < static_cast<int>(sizeof(chosen) / 4); ++w) {
+      const int low = size_of(D) == 2 ? 2 * w : size_of(D) == 4 ? w : w / 2;
+      const int high = size_of(D) == 2 ? low + 1 : low;
+      const uint32_t all = ptx::spread_signs(word_[v][low / 4], low % 4, high % 4);
+      chosen.word[w] = (visible.word[w] & all) | (hidden.word[w] & ~all);
+    }
+    return chosen;
+  }
+
   __device__ __forceinline__ bool any() const {
     uint32_t all = 0;
 #pragma unroll
-    for (uint32_t each : word) all |= each;
+    for (const auto& words : word_)
+#pragma unroll
+      for (const uint32_t each : words) all |= each;
     return all != 0;
+  }
+
+ private:
+  static constexpr int kWords = (L + 3) / 4;
+  uint32_t word_[C.masked ? kVectors : 1][kWords] = {};
+};
+
+// What a thread has of a row in registers.
+template <SoftmaxConfig C, bool kBackward>
+struct Elements {
+  static constexpr DType kFirst = kBackward ? C.out : C.in;
+  static constexpr int L = C.vector();
+  Vector<kFirst, L> first[C.held];                  // x or dy
+  Vector<C.out, L> second[kBackward ? C.held : 1];  // y
+  VisibleBits<C, C.held> bits;
+
+  // Vectors `between` apart.
+  __device__ __forceinline__ void load_from(const RowSet& set, int begin, int between, int length,
+                                            double scale) {
+    load<kFirst, L>(set.first, begin, between, length, padding(scale), first);
+    if constexpr (kBackward) load<C.out, L>(set.second, begin, between, length, {}, second);
+    if constexpr (C.masked) {
+      Vector<DType::kBool, L> visible[C.held];
+      load<DType::kBool, L>(set.visible, begin, between, length, {}, visible);
+      hide(visible, scale);
+    }
+  }
+
+  // Elements that are hidden become as if they were no part of the row.
+  __device__ __forceinline__ void hide(const Vector<DType::kBool, L> (&visible)[C.held],
+                                       double scale) {
+#pragma unroll
+    for (int v = 0; v < C.held; ++v) {
+      bits.set(v, visible[v]);
+      first[v] = bits.template choose<kFirst>(v, first[v], padding(scale));
+      if constexpr (kBackward) second[v] = bits.template choose<C.out>(v, second[v], {});
+    }
+  }
+
+  static __device__ __forceinline__ Word<kFirst> padding(double scale) {
+    if constexpr (kBackward) {
+      return {};
+    } else {
+      return padding_of<kFirst>(scale);
+    }
   }
 };
 
-// The x of the largest scale * x among a thread's visible elements of a row, times the scale.
-template <SoftmaxConfig C, int kVectors, class Types = TypesOf<C>>
-__device__ __forceinline__ typename Types::Real maximum_of_part(
-    const typename Types::In (&x)[kVectors], const VisibleBits<C, kVectors>& bits,
-    typename Types::Real scale) {
-  using Real = typename Types::Real;
+// The x of the largest scale * x among a thread's elements of a row, times the scale.
+template <SoftmaxConfig C, class Real = typename TypesOf<C>::Real>
+__device__ __forceinline__ Real maximum_of_part(const Elements<C, false>& x, Real scale) {
   const auto outer = [](Real a, Real b) {
     return C.negative ? -maximum_of(-a, -b) : maximum_of(a, b);
   };
-  if constexpr (size_of(C.in) == 2 && !C.masked && !C.negative) {
-    uint32_t pair = x[0].word[0];
+  if constexpr (size_of(C.in) == 2 && !C.negative) {
+    uint32_t pair = x.first[0].word[0];
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v)
+    for (const auto& vector : x.first)
 #pragma unroll
-      for (const uint32_t word : x[v].word)
+      for (const uint32_t word : vector.word)
         pair = C.in == DType::kBF16 ? ptx::max_or_nan_bf16x2(pair, word)
                                     : ptx::max_or_nan_f16x2(pair, word);
     const Vector<C.in, 2> both{{pair}};
     return maximum_of(unpack<C.in, Real, 2>(both, 0), unpack<C.in, Real, 2>(both, 1)) * scale;
   }
   Real extreme = C.negative ? -minus_infinity<Real>() : minus_infinity<Real>();
-  const Real nothing = extreme;
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v)
+  for (const auto& vector : x.first)
 #pragma unroll
-    for (int i = 0; i < Types::kVector; ++i) {
-      const Real each = unpack<C.in, Real, Types::kVector>(x[v], i);
-      extreme = outer(extreme, bits.choose(v, i, each, nothing));
-    }
+    for (int i = 0; i < C.vector(); ++i)
+      extreme = outer(extreme, unpack<C.in, Real, C.vector()>(vector, i));
   return extreme * scale;
 }
 
 // Statistics of the vectors that a thread has of a row; each(v, i, e) is called with the
 // exponential of every element, relative to the maximum of the part.
-template <SoftmaxConfig C, int kVectors, class Each, class Types = TypesOf<C>>
-__device__ __forceinline__ Statistics<typename Types::Real> statistics_of(
-    const typename Types::In (&x)[kVectors], const VisibleBits<C, kVectors>& bits,
-    typename Types::Real scale, const Each& each) {
-  using Real = typename Types::Real;
+template <SoftmaxConfig C, class Each, class Real = typename TypesOf<C>::Real>
+__device__ __forceinline__ Statistics<Real> statistics_of(const Elements<C, false>& x, Real scale,
+                                                          const Each& each) {
   auto own = Statistics<Real>::nothing();
-  own.maximum = maximum_of_part<C, kVectors>(x, bits, scale);
+  own.maximum = maximum_of_part<C>(x, scale);
   // Where all is -inf, 0 in its stead keeps the exponentials 0 and no NaN comes up.
   const bool nothing = own.maximum == minus_infinity<Real>();
   const Real base = nothing ? Real(0) : own.maximum;
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v)
+  for (int v = 0; v < C.held; ++v)
 #pragma unroll
-    for (int i = 0; i < Types::kVector; ++i) {
-      const Real z = fma(unpack<C.in, Real, Types::kVector>(x[v], i), scale, -base);
-      const Real e = bits.choose(v, i, exponential(z), Real(0));
+    for (int i = 0; i < C.vector(); ++i) {
+      const Real e = exponential(fma(unpack<C.in, Real, C.vector()>(x.first[v], i), scale, -base));
       own.sum += e;
       each(v, i, e);
     }
   if constexpr (C.masked) {
-    if (nothing) own.sum = bits.any() ? Real(1) : Real(0);
+    if (nothing) own.sum = x.bits.any() ? Real(1) : Real(0);
   }
   return own;
 }
@@ -137,16 +187,18 @@ __device__ __forceinline__ Statistics<typename Types::Real> statistics_of(
 // What the elements of a row are made with, once its statistics are known.
 template <SoftmaxConfig C, class Real>
 struct ForwardRow {
-  Real scale, maximum, factor, nothing;  // factor: 1 / s or log(s)
+  Real scale, maximum, factor;  // factor: 1 / s or log(s)
+  Word<C.out> nothing;          // in place of what is hidden
 
   __device__ __forceinline__ ForwardRow(const SoftmaxArguments& arguments,
                                         const Statistics<Real>& whole)
       : scale(static_cast<Real>(arguments.scale)), maximum(whole.maximum) {
     factor = C.log ? log(whole.sum) : Real(1) / whole.sum;
-    nothing = C.log ? minus_infinity<Real>() : Real(0);
+    Real hidden = C.log ? minus_infinity<Real>() : Real(0);
     if constexpr (C.masked) {
-      if (whole.sum == 0 && arguments.empty_rows_nan) nothing = __int_as_float(0x7fc00000);
+      if (whole.sum == 0 && arguments.empty_rows_nan) hidden = __int_as_float(0x7fc00000);
     }
+    nothing = to_element<C.out>(hidden);
   }
 
   __device__ __forceinline__ Real result(Real x) const {
@@ -168,20 +220,72 @@ struct ForwardRow {
   }
 };
 
+// Stores value(v, i) for each element, `nothing` where it is hidden.
+template <DType D, SoftmaxConfig C, bool kBackward, class Value>
+__device__ __forceinline__ void store_results(const Elements<C, kBackward>& elements, const Row& to,
+                                              int begin, int between, int length,
+                                              const Word<D>& nothing, const Value& value) {
+  constexpr int L = C.vector();
+  Vector<D, L> results[C.held];
+#pragma unroll
+  for (int v = 0; v < C.held; ++v) {
+    typename TypesOf<C>::Real values[L];
+#pragma unroll
+    for (int i = 0; i < L; ++i) values[i] = value(v, i);
+    results[v] = elements.bits.template choose<D>(v, pack<D>(values), nothing);
+  }
+  store<D, L>(to, begin, between, length, results);
+}
+
+// Results from the elements themselves.
+template <SoftmaxConfig C, class Real>
+__device__ __forceinline__ void store_forward(const Elements<C, false>& x, const Row& to, int begin,
+                                              int between, int length,
+                                              const ForwardRow<C, Real>& row) {
+  store_results<C.out>(x, to, begin, between, length, row.nothing, [&](int v, int i) {
+    return row.result(unpack<C.in, Real, C.vector()>(x.first[v], i));
+  });
+}
+
+// Forward where the elements stay in registers between the statistics and the results: softmax
+// keeps the exponentials in their place.
+template <SoftmaxConfig C>
+struct ForwardPart {
+  using Real = typename TypesOf<C>::Real;
+  Elements<C, false> x;
+  static constexpr bool kKeeps = !C.log && (size_of(C.in) >= 4 || C.held * C.vector() <= 32);
+  Real kept[kKeeps ? C.held * C.vector() : 1];
+  Real maximum;
+
+  __device__ __forceinline__ Statistics<Real> measure(Real scale) {
+    const auto own = statistics_of<C>(x, scale, [&](int v, int i, Real e) {
+      if constexpr (kKeeps) kept[v * C.vector() + i] = e;
+    });
+    maximum = own.maximum;
+    return own;
+  }
+  __device__ __forceinline__ void store(const Row& to, int begin, int between, int length,
+                                        const ForwardRow<C, Real>& row) const {
+    if constexpr (!kKeeps) {
+      store_forward(x, to, begin, between, length, row);
+    } else {
+      const Real part = row.part_factor(maximum);
+      store_results<C.out>(x, to, begin, between, length, row.nothing,
+                           [&](int v, int i) { return kept[v * C.vector() + i] * part; });
+    }
+  }
+};
+
 // A thread's share of the sum that backward needs.
-template <SoftmaxConfig C, int kVectors, class Types = TypesOf<C>>
-__device__ __forceinline__ typename Types::Real gradient_sum_of(
-    const typename Types::Out (&dy)[kVectors], const typename Types::Out (&y)[kVectors],
-    const VisibleBits<C, kVectors>& bits) {
-  using Real = typename Types::Real;
+template <SoftmaxConfig C, class Real = typename TypesOf<C>::Real>
+__device__ __forceinline__ Real gradient_sum_of(const Elements<C, true>& elements) {
   Real sum = 0;
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v)
+  for (int v = 0; v < C.held; ++v)
 #pragma unroll
-    for (int i = 0; i < Types::kVector; ++i) {
-      const Real gradient = unpack<C.out, Real, Types::kVector>(dy[v], i);
-      const Real part = C.log ? gradient : gradient * unpack<C.out, Real, Types::kVector>(y[v], i);
-      sum += bits.choose(v, i, part, Real(0));
+    for (int i = 0; i < C.vector(); ++i) {
+      const Real dy = unpack<C.out, Real, C.vector()>(elements.first[v], i);
+      sum += C.log ? dy : dy * unpack<C.out, Real, C.vector()>(elements.second[v], i);
     }
   return sum;
 }
@@ -189,6 +293,16 @@ __device__ __forceinline__ typename Types::Real gradient_sum_of(
 template <SoftmaxConfig C, class Real>
 __device__ __forceinline__ Real gradient(Real dy, Real y, Real sum, Real scale) {
   return (C.log ? fma(-exponential(y), sum, dy) : y * (dy - sum)) * scale;
+}
+
+template <SoftmaxConfig C, class Real>
+__device__ __forceinline__ void store_backward(const Elements<C, true>& elements, const Row& to,
+                                               int begin, int between, int length, Real sum,
+                                               Real scale) {
+  store_results<C.in>(elements, to, begin, between, length, {}, [&](int v, int i) {
+    return gradient<C>(unpack<C.out, Real, C.vector()>(elements.first[v], i),
+                       unpack<C.out, Real, C.vector()>(elements.second[v], i), sum, scale);
+  });
 }
 
 }  // namespace perseid::cuda

@@ -40,6 +40,13 @@ struct alignas(2 * sizeof(Real)) Statistics {
   static __device__ __forceinline__ Statistics nothing() { return {minus_infinity<Real>(), 0}; }
 };
 
+template <class Real>
+__device__ __forceinline__ Statistics<Real> merge_two(const Statistics<Real>& a,
+                                                      const Statistics<Real>& b) {
+  const Real maximum = maximum_of(a.maximum, b.maximum);
+  return {maximum, a.sum * weight(a.maximum, maximum) + b.sum * weight(b.maximum, maximum)};
+}
+
 template <int kLanes, class Real>
 __device__ __forceinline__ Real sum_of_lanes(Real value) {
 #pragma unroll
@@ -49,11 +56,23 @@ __device__ __forceinline__ Real sum_of_lanes(Real value) {
 }
 
 template <int kLanes, class Real>
-__device__ __forceinline__ Statistics<Real> merge_lanes(Statistics<Real> own) {
-  Real maximum = own.maximum;
+__device__ __forceinline__ Real maximum_of_lanes(Real value) {
+  if constexpr (kLanes == 32 && sizeof(Real) == 4) {
+    // In the order of integers; every NaN is the largest.
+    const int bits = __float_as_int(value);
+    const int ordered = __reduce_max_sync(0xffffffffu, bits ^ (bits >> 31 & 0x7fffffff));
+    return __int_as_float(ordered ^ (ordered >> 31 & 0x7fffffff));
+  } else {
 #pragma unroll
-  for (int other = kLanes / 2; other > 0; other /= 2)
-    maximum = maximum_of(maximum, __shfl_xor_sync(0xffffffffu, maximum, other));
+    for (int other = kLanes / 2; other > 0; other /= 2)
+      value = maximum_of(value, __shfl_xor_sync(0xffffffffu, value, other));
+    return value;
+  }
+}
+
+template <int kLanes, class Real>
+__device__ __forceinline__ Statistics<Real> merge_lanes(Statistics<Real> own) {
+  const Real maximum = maximum_of_lanes<kLanes>(own.maximum);
   return {maximum, sum_of_lanes<kLanes>(own.sum * weight(own.maximum, maximum))};
 }
 
@@ -88,23 +107,21 @@ class RowReduction {
     own = merge_lanes<C.lanes>(own);
     if constexpr (C.warps * C.blocks == 1) return own;
     exchange(own);
+    constexpr int kParts = C.warps * C.blocks;
     auto whole = Statistics<Real>::nothing();
-    for (int i = lane(); i < C.warps * C.blocks; i += 32) {
-      const Statistics<Real> next = shared_.part[i];
-      const Real maximum = maximum_of(whole.maximum, next.maximum);
-      whole = {maximum, whole.sum * weight(whole.maximum, maximum) +
-                            next.sum * weight(next.maximum, maximum)};
-    }
-    return merge_lanes<32>(whole);
+    for (int i = lane() % min(kParts, 32); i < kParts; i += 32)
+      whole = merge_two(whole, shared_.part[i]);
+    return merge_lanes<min(kParts, 32)>(whole);
   }
 
   __device__ __forceinline__ Real sum(Real own) {
     own = sum_of_lanes<C.lanes>(own);
     if constexpr (C.warps * C.blocks == 1) return own;
     exchange({Real(0), own});
+    constexpr int kParts = C.warps * C.blocks;
     Real whole = 0;
-    for (int i = lane(); i < C.warps * C.blocks; i += 32) whole += shared_.part[i].sum;
-    return sum_of_lanes<32>(whole);
+    for (int i = lane() % min(kParts, 32); i < kParts; i += 32) whole += shared_.part[i].sum;
+    return sum_of_lanes<min(kParts, 32)>(whole);
   }
 
  private:

@@ -48,33 +48,22 @@ struct Place {
   }
 };
 
-// Whether forward keeps the exponentials from the sum to the result: always where they take the
-// place of elements of their size, and of packed ones where they are few.
-template <SoftmaxConfig C>
-constexpr bool keeps_exponentials() {
-  return !C.log && (size_of(C.in) >= 4 || C.held * C.vector() <= 32);
-}
-template <SoftmaxConfig C>
-constexpr int forward_words() {
-  return C.held * (keeps_exponentials<C>() && size_of(C.in) == 2 ? C.vector() : 4);
-}
-
 template <SoftmaxConfig C>
 inline constexpr int kRowStep = C.row_threads() * C.vector();  // of two vectors of a thread
 
-// Blocks of a multiprocessor that the compiler shall make room for in its 65536 registers, where a
-// thread holds so many words; `unpacks`: and computes twice with packed ones.
+// Blocks of a multiprocessor that the compiler shall make room for in its 65536 registers.
 template <SoftmaxConfig C>
-constexpr int blocks_at_once(int words, bool unpacks = false) {
-  const int others = C.masked || C.doubles() || unpacks ? 56 : 48;
+constexpr int blocks_at_once(bool backward) {
+  constexpr bool kKeeps = ForwardPart<C>::kKeeps;
+  const int words = C.held * (backward ? 8 : kKeeps && size_of(C.in) == 2 ? C.vector() : 4);
+  const bool unpacks_twice = !backward && !kKeeps && size_of(C.in) == 2;
+  const int others = C.masked || C.doubles() || unpacks_twice ? 56 : 48;
   const int registers = max(64, (words + others + 7) / 8 * 8);
   return max(1, 65536 / (registers * C.threads()));
 }
 
 template <SoftmaxConfig C>
-__global__ void __launch_bounds__(C.threads(),
-                                  blocks_at_once<C>(forward_words<C>(),
-                                                    size_of(C.in) == 2 && !keeps_exponentials<C>()))
+__global__ void __launch_bounds__(C.threads(), blocks_at_once<C>(false))
     softmax_rows_forward(const __grid_constant__ SoftmaxArguments arguments) {
   using Types = TypesOf<C>;
   using Real = typename Types::Real;
@@ -85,49 +74,23 @@ __global__ void __launch_bounds__(C.threads(),
   ptx::let_next_kernel_start();
   ptx::wait_for_kernels_before();
 
-  typename Types::In x[C.held];
-  VisibleBits<C, C.held> bits;
   // Threads without a row go along with an empty one, for the shuffles.
   const bool present = place.row < arguments.rows;
   const int length = present ? static_cast<int>(arguments.length) : 0;
   const RowSet set = find_row<C.in, C.out, C.out, false, C>(
       arguments, min(place.row, arguments.rows - 1), 0, length, C.capacity());
   const int first = place.thread * L - set.shift;
-  load<C.in, L>(set.first, first, kRowStep<C>, length, padding_of<C.in>(arguments.scale), x);
-  if constexpr (C.masked)
-    load_visible<L, C.held>(set.visible, first, kRowStep<C>, length,
-                            [&](int v, uint32_t own) { bits.set(v, own); });
-
-  constexpr bool kKeeps = keeps_exponentials<C>();
-  Real kept[kKeeps ? C.held * L : 1];
-  const auto own = statistics_of<C, C.held>(x, bits, static_cast<Real>(arguments.scale),
-                                            [&](int v, int i, Real e) {
-                                              if constexpr (kKeeps) kept[v * L + i] = e;
-                                            });
-  const Statistics<Real> whole = reduction.merge(own);
+  ForwardPart<C> part;
+  part.x.load_from(set, first, kRowStep<C>, length, arguments.scale);
+  const Statistics<Real> whole = reduction.merge(part.measure(static_cast<Real>(arguments.scale)));
   const ForwardRow<C, Real> row(arguments, whole);
   if (place.thread == 0 && present && arguments.lse.data != nullptr)
     static_cast<Real*>(arguments.lse.data)[set.lse] = row.lse(whole);
-  const Real part = kKeeps ? row.part_factor(own.maximum) : Real(0);
-  Vector<C.out, L> results[C.held];
-#pragma unroll
-  for (int v = 0; v < C.held; ++v) {
-    Real y[L];
-#pragma unroll
-    for (int i = 0; i < L; ++i) {
-      if constexpr (kKeeps) {
-        y[i] = bits.choose(v, i, kept[v * L + i] * part, row.nothing);
-      } else {
-        y[i] = bits.choose(v, i, row.result(unpack<C.in, Real, L>(x[v], i)), row.nothing);
-      }
-    }
-    results[v] = pack<C.out>(y);
-  }
-  store<C.out, L>(set.result, first, kRowStep<C>, length, results);
+  part.store(set.result, first, kRowStep<C>, length, row);
 }
 
 template <SoftmaxConfig C>
-__global__ void __launch_bounds__(C.threads(), blocks_at_once<C>(8 * C.held))
+__global__ void __launch_bounds__(C.threads(), blocks_at_once<C>(true))
     softmax_rows_backward(const __grid_constant__ SoftmaxArguments arguments) {
   using Types = TypesOf<C>;
   using Real = typename Types::Real;
@@ -138,33 +101,15 @@ __global__ void __launch_bounds__(C.threads(), blocks_at_once<C>(8 * C.held))
   ptx::let_next_kernel_start();
   ptx::wait_for_kernels_before();
 
-  typename Types::Out dy[C.held], y[C.held];
-  VisibleBits<C, C.held> bits;
   const int length = place.row < arguments.rows ? static_cast<int>(arguments.length) : 0;
   const RowSet set = find_row<C.out, C.out, C.in, true, C>(
       arguments, min(place.row, arguments.rows - 1), 0, length, C.capacity());
   const int first = place.thread * L - set.shift;
-  load<C.out, L>(set.first, first, kRowStep<C>, length, {}, dy);
-  load<C.out, L>(set.second, first, kRowStep<C>, length, {}, y);
-  if constexpr (C.masked)
-    load_visible<L, C.held>(set.visible, first, kRowStep<C>, length,
-                            [&](int v, uint32_t own) { bits.set(v, own); });
-
-  const auto scale = static_cast<Real>(arguments.scale);
-  const Real sum = reduction.sum(gradient_sum_of<C, C.held>(dy, y, bits));
-  Vector<C.in, L> results[C.held];
-#pragma unroll
-  for (int v = 0; v < C.held; ++v) {
-    Real dx[L];
-#pragma unroll
-    for (int i = 0; i < L; ++i)
-      dx[i] = bits.choose(v, i,
-                          gradient<C>(unpack<C.out, Real, L>(dy[v], i),
-                                      unpack<C.out, Real, L>(y[v], i), sum, scale),
-                          Real(0));
-    results[v] = pack<C.in>(dx);
-  }
-  store<C.in, L>(set.result, first, kRowStep<C>, length, results);
+  Elements<C, true> elements;
+  elements.load_from(set, first, kRowStep<C>, length, 0);
+  const Real sum = reduction.sum(gradient_sum_of<C>(elements));
+  store_backward(elements, set.result, first, kRowStep<C>, length, sum,
+                 static_cast<Real>(arguments.scale));
 }
 
 }  // namespace perseid::cuda

@@ -45,9 +45,7 @@ inline constexpr int kBetween = C.threads() * C.vector();  // of two vectors of 
 template <SoftmaxConfig C>
 __global__ void __launch_bounds__(C.threads(), 2)
     softmax_split_statistics(const __grid_constant__ SoftmaxArguments arguments) {
-  using Types = TypesOf<C>;
-  using Real = typename Types::Real;
-  constexpr int L = Types::kVector;
+  using Real = typename TypesOf<C>::Real;
   __shared__ typename RowReduction<C, Real>::Shared shared;
   RowReduction<C, Real> reduction(shared);
   ptx::let_next_kernel_start();
@@ -55,20 +53,13 @@ __global__ void __launch_bounds__(C.threads(), 2)
   const Chunk chunk(arguments, blockIdx.x);
   const RowSet set = find_row<C.in, C.out, C.out, false, C>(arguments, chunk.row, chunk.begin,
                                                             chunk.length, kAnyCapacity);
-  const Word<C.in> padding = padding_of<C.in>(arguments.scale);
   auto own = Statistics<Real>::nothing();
   for_each_step<C>(set.shift, chunk.length, [&](int place) {
-    typename Types::In x[C.held];
-    VisibleBits<C, C.held> bits;
-    load<C.in, L>(set.first, place, kBetween<C>, chunk.length, padding, x);
-    if constexpr (C.masked)
-      load_visible<L, C.held>(set.visible, place, kBetween<C>, chunk.length,
-                              [&](int v, uint32_t own_bits) { bits.set(v, own_bits); });
-    const auto next = statistics_of<C, C.held>(x, bits, static_cast<Real>(arguments.scale),
-                                               [](int, int, Real) {});
-    const Real maximum = maximum_of(own.maximum, next.maximum);
-    own = {maximum,
-           own.sum * weight(own.maximum, maximum) + next.sum * weight(next.maximum, maximum)};
+    Elements<C, false> x;
+    x.load_from(set, place, kBetween<C>, chunk.length, arguments.scale);
+    const auto next =
+        statistics_of<C>(x, static_cast<Real>(arguments.scale), [](int, int, Real) {});
+    own = merge_two(own, next);
   });
   own = reduction.merge(own);
   if (threadIdx.x == 0) static_cast<Statistics<Real>*>(arguments.partial)[blockIdx.x] = own;
@@ -77,9 +68,7 @@ __global__ void __launch_bounds__(C.threads(), 2)
 template <SoftmaxConfig C>
 __global__ void __launch_bounds__(C.threads(), 2)
     softmax_split_forward(const __grid_constant__ SoftmaxArguments arguments) {
-  using Types = TypesOf<C>;
-  using Real = typename Types::Real;
-  constexpr int L = Types::kVector;
+  using Real = typename TypesOf<C>::Real;
   __shared__ typename RowReduction<C, Real>::Shared shared;
   RowReduction<C, Real> reduction(shared);
   ptx::wait_for_kernels_before();
@@ -89,52 +78,18 @@ __global__ void __launch_bounds__(C.threads(), 2)
   const auto* partial =
       static_cast<const Statistics<Real>*>(arguments.partial) + chunk.row * arguments.chunks;
   auto whole = Statistics<Real>::nothing();
-  for (int64_t i = threadIdx.x; i < arguments.chunks; i += C.threads()) {
-    const Statistics<Real> next = partial[i];
-    const Real maximum = maximum_of(whole.maximum, next.maximum);
-    whole = {maximum,
-             whole.sum * weight(whole.maximum, maximum) + next.sum * weight(next.maximum, maximum)};
-  }
+  for (int64_t i = threadIdx.x; i < arguments.chunks; i += C.threads())
+    whole = merge_two(whole, partial[i]);
   whole = reduction.merge(whole);
   const ForwardRow<C, Real> row(arguments, whole);
   if (threadIdx.x == 0 && chunk.index == 0 && arguments.lse.data != nullptr)
     static_cast<Real*>(arguments.lse.data)[set.lse] = row.lse(whole);
-  const Word<C.in> padding = padding_of<C.in>(arguments.scale);
   for_each_step<C>(set.shift, chunk.length, [&](int place) {
-    typename Types::In x[C.held];
-    VisibleBits<C, C.held> bits;
-    load<C.in, L>(set.first, place, kBetween<C>, chunk.length, padding, x);
-    if constexpr (C.masked)
-      load_visible<L, C.held>(set.visible, place, kBetween<C>, chunk.length,
-                              [&](int v, uint32_t own_bits) { bits.set(v, own_bits); });
-    Vector<C.out, L> results[C.held];
-#pragma unroll
-    for (int v = 0; v < C.held; ++v) {
-      Real y[L];
-#pragma unroll
-      for (int i = 0; i < L; ++i)
-        y[i] = bits.choose(v, i, row.result(unpack<C.in, Real, L>(x[v], i)), row.nothing);
-      results[v] = pack<C.out>(y);
-    }
-    store<C.out, L>(set.result, place, kBetween<C>, chunk.length, results);
+    Elements<C, false> x;
+    x.load_from(set, place, kBetween<C>, chunk.length, arguments.scale);
+    store_forward(x, set.result, place, kBetween<C>, chunk.length, row);
   });
 }
-
-// What both kernels of backward read at a step.
-template <SoftmaxConfig C, class Types = TypesOf<C>>
-struct GradientStep {
-  typename Types::Out dy[C.held], y[C.held];
-  VisibleBits<C, C.held> bits;
-
-  __device__ __forceinline__ GradientStep(const RowSet& set, int place, int length) {
-    constexpr int L = C.vector();
-    load<C.out, L>(set.first, place, kBetween<C>, length, {}, dy);
-    load<C.out, L>(set.second, place, kBetween<C>, length, {}, y);
-    if constexpr (C.masked)
-      load_visible<L, C.held>(set.visible, place, kBetween<C>, length,
-                              [&](int v, uint32_t own) { bits.set(v, own); });
-  }
-};
 
 template <SoftmaxConfig C>
 __global__ void __launch_bounds__(C.threads(), 2)
@@ -149,8 +104,9 @@ __global__ void __launch_bounds__(C.threads(), 2)
                                                            chunk.length, kAnyCapacity);
   Real own = 0;
   for_each_step<C>(set.shift, chunk.length, [&](int place) {
-    const GradientStep<C> step(set, place, chunk.length);
-    own += gradient_sum_of<C, C.held>(step.dy, step.y, step.bits);
+    Elements<C, true> elements;
+    elements.load_from(set, place, kBetween<C>, chunk.length, 0);
+    own += gradient_sum_of<C>(elements);
   });
   own = reduction.sum(own);
   if (threadIdx.x == 0) static_cast<Real*>(arguments.partial)[blockIdx.x] = own;
@@ -160,7 +116,6 @@ template <SoftmaxConfig C>
 __global__ void __launch_bounds__(C.threads(), 2)
     softmax_split_backward(const __grid_constant__ SoftmaxArguments arguments) {
   using Real = typename TypesOf<C>::Real;
-  constexpr int L = C.vector();
   __shared__ typename RowReduction<C, Real>::Shared shared;
   RowReduction<C, Real> reduction(shared);
   ptx::wait_for_kernels_before();
@@ -173,20 +128,9 @@ __global__ void __launch_bounds__(C.threads(), 2)
   sum = reduction.sum(sum);
   const auto scale = static_cast<Real>(arguments.scale);
   for_each_step<C>(set.shift, chunk.length, [&](int place) {
-    const GradientStep<C> step(set, place, chunk.length);
-    Vector<C.in, L> results[C.held];
-#pragma unroll
-    for (int v = 0; v < C.held; ++v) {
-      Real dx[L];
-#pragma unroll
-      for (int i = 0; i < L; ++i)
-        dx[i] = step.bits.choose(v, i,
-                                 gradient<C>(unpack<C.out, Real, L>(step.dy[v], i),
-                                             unpack<C.out, Real, L>(step.y[v], i), sum, scale),
-                                 Real(0));
-      results[v] = pack<C.in>(dx);
-    }
-    store<C.in, L>(set.result, place, kBetween<C>, chunk.length, results);
+    Elements<C, true> elements;
+    elements.load_from(set, place, kBetween<C>, chunk.length, 0);
+    store_backward(elements, set.result, place, kBetween<C>, chunk.length, sum, scale);
   });
 }
 
