@@ -11,6 +11,7 @@ namespace {
 
 // Beyond any cache.
 constexpr uint64_t kArrayBytes = uint64_t{256} << 20;
+constexpr int32_t kMostGpus = 64;
 
 void print(const nlohmann::json& value, const std::string& name, int depth) {
   const std::string indent(static_cast<size_t>(2 * depth), ' ');
@@ -39,9 +40,24 @@ void print(const nlohmann::json& value, const std::string& name, int depth) {
   }
 }
 
+// The GPUs of the machine, or why there is none.
+void add_gpus(nlohmann::json& facts) {
+  nlohmann::json gpus = nlohmann::json::array();
+  for (int32_t index = 0; index < kMostGpus; ++index) {
+    try {
+      gpus.push_back(nlohmann::json::parse(Context::cuda(index).facts()).at("device"));
+    } catch (const Error& error) {
+      if (index == 0) facts["no_gpu"] = error.what();
+      break;
+    }
+  }
+  if (!gpus.empty()) facts["gpus"] = gpus;
+}
+
 int info(const Common& common) {
   const Context context = open_context(common, common.threads);
   nlohmann::json facts = nlohmann::json::parse(context.facts());
+  if (common.device == "auto") add_gpus(facts);
   struct Named {
     const char* name;
     Ceiling ceiling;
@@ -55,8 +71,13 @@ int info(const Common& common) {
   nlohmann::json measured;
   {
     Progress progress(common, "measuring ceilings");
-    for (const Named& each : kCeilings)
-      measured[each.name] = context.ceiling(each.ceiling, kArrayBytes);
+    for (const Named& each : kCeilings) {
+      try {
+        measured[each.name] = context.ceiling(each.ceiling, kArrayBytes);
+      } catch (const Error& error) {
+        if (error.status() != PERSEID_UNSUPPORTED) throw;  // a GPU has not all of them
+      }
+    }
   }
   if (common.json) {
     facts["ceilings"] = measured;
@@ -65,8 +86,11 @@ int info(const Common& common) {
   }
   print(facts, "", 0);
   fmt::print("ceilings\n");
-  for (const Named& each : kCeilings)
-    fmt::print("  {}: {:.1f} {}\n", each.name, measured[each.name].get<double>() / 1e9, each.unit);
+  for (const Named& each : kCeilings) {
+    if (measured.contains(each.name))
+      fmt::print("  {}: {:.1f} {}\n", each.name, measured[each.name].get<double>() / 1e9,
+                 each.unit);
+  }
   return kOk;
 }
 

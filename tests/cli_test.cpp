@@ -380,6 +380,7 @@ TEST_F(CliTest, EveryHelpHasAnExample) {
 
 TEST_F(CliTest, Info) {
   const nlohmann::json facts = json("info");
+  EXPECT_NE(facts.contains("gpus"), facts.contains("no_gpu"));  // or why there is none
   EXPECT_EQ(facts["version"], std::string(version()));
   EXPECT_GT(facts["ceilings"]["f32"].get<double>(), 1e8);
   EXPECT_GT(facts["ceilings"]["copy"].get<double>(), 1e7);
