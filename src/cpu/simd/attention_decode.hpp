@@ -3,13 +3,12 @@
 // Attention forward for few queries, as in decoding: every key and value is used once or a few
 // times, so the time is that of reading them. Nothing is packed; keys are read where they lie.
 //
-//   phase 1   every (batch, kv head, chunk of 512 keys), for all the queries that read that kv
-//   head:
-//               in blocks of 64 keys: S = scale q k^T, m' = max(m, S), O = O exp2(m - m') + exp2(S
-//               - m') V
+//   phase 1   every (batch, kv head, chunk of 512 keys), for all queries that read that kv head,
+//             in blocks of 64 keys:
+//               S = scale q k^T,  m' = max(m, S),  O = O exp2(m - m') + exp2(S - m') V
 //             leaves the chunk's m, l and O in the workspace
-//   phase 2   every query row merges its chunks in order: out = sum_c exp2(m_c - m) O_c / sum_c
-//   exp2(m_c - m) l_c
+//   phase 2   every query row merges its chunks in order:
+//               out = sum_c exp2(m_c - m) O_c / sum_c exp2(m_c - m) l_c
 //
 // Where the heads of a key lie side by side in memory, a task takes them all, key by key: then it
 // reads one long stretch, which the processor fetches ahead, and not a piece of every page.
