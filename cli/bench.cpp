@@ -54,7 +54,7 @@ void print_rows(const std::vector<BenchRow>& rows) {
     if (row.problem.op != harness::Op::kMatmul) operation += forward ? " forward" : " backward";
     std::vector<std::string> cells = {operation, harness::name_of(row.problem.type()),
                                       harness::summary(row.problem),
-                                      fmt::format("{}", row.threads)};
+                                      row.threads == 0 ? "" : fmt::format("{}", row.threads)};
     if (row.outcome.ok()) {
       const char* unit = row.memory_bound ? "GB/s" : "GFLOP/s";
       cells.insert(cells.end(),
@@ -75,10 +75,13 @@ int bench(const Common& common, const Flags& flags) {
   const double seconds = flags.options.seconds;
   if (!(seconds >= 0 && seconds <= kMostSeconds))
     bad_input(fmt::format("--seconds must be from 0 to {}, got {}", kMostSeconds, seconds));
-  std::vector<harness::Problem> problems = problems_of(flags.problems, common, "figures");
+  const bool gpu = on_gpu(common);
+  std::vector<harness::Problem> problems =
+      problems_of(flags.problems, common, gpu ? "gpu_figures" : "figures");
   const Context all = open_context(common, 0);
   const nlohmann::json machine = nlohmann::json::parse(all.facts());
-  const int64_t cpus = machine.at("device").value("workers", int64_t{1});
+  const int64_t cpus = gpu ? 1 : machine.at("device").value("workers", int64_t{1});
+  const Context reference = open_cpu(0);
   std::vector<BenchRow> rows;
   {
     Progress progress(common, "bench");
@@ -93,8 +96,9 @@ int bench(const Common& common, const Flags& flags) {
         harness::Problem one = problem;
         one.threads = count;
         const Context context = open_context(common, count);
-        for (BenchRow& row : harness::bench(context, one, flags.options)) {
-          row.threads = count;
+        for (BenchRow& row :
+             harness::bench(context, gpu ? reference : context, one, flags.options)) {
+          row.threads = gpu ? 0 : count;
           rows.push_back(std::move(row));
         }
       }

@@ -5,8 +5,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "commands.hpp"
 #include "harness/fuzz.hpp"
@@ -28,6 +32,8 @@ constexpr size_t kMostShown = 20;
 constexpr uint64_t kEveryImplementation = 4;
 // Results must be the same with this many threads as with one (or with --threads).
 constexpr int64_t kOtherThreads = 3;
+// Of a problem's tensors; larger problems are only planned.
+constexpr double kMostBytes = 1e9, kMostFuzzBytes = 64e6;
 
 struct Flags {
   ProblemFlags problems;
@@ -95,6 +101,7 @@ void print_failures(const std::vector<Entry>& failures, size_t count) {
 struct Tally {
   std::vector<Entry> kept;  // all, or the first failures
   size_t checked = 0, failed = 0, refused = 0;
+  size_t not_for_gpu = 0;  // not checked there, as it has no kernels for them
   void count(const CheckResult& result) {
     ++checked;
     failed += !result.passed;
@@ -102,15 +109,57 @@ struct Tally {
   }
 };
 
-Tally check_list(const Common& common, const std::vector<Problem>& problems) {
+// What checks on one or both kinds of device. GPU contexts are shared: they load every kernel once.
+class Devices {
+ public:
+  explicit Devices(const Common& common)
+      : cpu_(!on_gpu(common)), wanted_(on_gpu(common)), gpu_(open_gpu(common, &absent_)) {}
+
+  // Of the implementation that is chosen, or of every one that takes the problem. `alone`: a GPU
+  // that refuses its operation has failed it.
+  std::vector<CheckResult> check(const Problem& problem, const Context& context,
+                                 const Context& other, double limit_bytes, bool every, bool alone,
+                                 size_t* not_for_gpu) const {
+    std::vector<CheckResult> results;
+    const auto add = [&](const harness::Checker& checker) {
+      std::vector<CheckResult> more;
+      every ? more = checker.check_all(problem) : more = {checker.check(problem)};
+      for (CheckResult& result : more) results.push_back(std::move(result));
+    };
+    if (cpu_ && !problem.impl.starts_with("cuda:"))
+      add(harness::Checker(context, other, limit_bytes));
+    if (!gpu_ || (cpu_ && problem.impl.starts_with("cpu:"))) return results;
+    const size_t before = results.size();
+    add(harness::Checker(*gpu_, *gpu_, context, limit_bytes));
+    const bool must = wanted_ && (alone || problem.op == harness::Op::kSoftmax);
+    const auto refuses = [&](const CheckResult& result) {
+      return !must && problem.expect.value == 0 && result.outcome.status == PERSEID_UNSUPPORTED;
+    };
+    const auto end = std::remove_if(results.begin() + static_cast<std::ptrdiff_t>(before),
+                                    results.end(), refuses);
+    *not_for_gpu += static_cast<size_t>(results.end() - end);
+    results.erase(end, results.end());
+    return results;
+  }
+  // Why no GPU is checked, where none was ruled out; "" where one is.
+  std::string absent() const { return gpu_ ? "" : absent_; }
+
+ private:
+  bool cpu_, wanted_;
+  std::string absent_;
+  std::optional<Context> gpu_;
+};
+
+Tally check_list(const Common& common, const Devices& devices,
+                 const std::vector<Problem>& problems) {
   Tally tally;
   Progress progress(common, "check");
   int64_t done = 0;
   for (const Problem& problem : problems) {
     progress.update(done++, static_cast<int64_t>(problems.size()), harness::summary(problem));
-    const Context context = open_context(common, problem.threads);
-    const Context other = open_context(common, kOtherThreads);
-    for (CheckResult& result : harness::Checker(context, other).check_all(problem)) {
+    const Context context = open_cpu(problem.threads), other = open_cpu(kOtherThreads);
+    for (CheckResult& result : devices.check(problem, context, other, kMostBytes, true,
+                                             problems.size() == 1, &tally.not_for_gpu)) {
       tally.count(result);
       tally.kept.push_back({problem, std::move(result)});
       tally.kept.back().problem.impl = tally.kept.back().result.implementation;
@@ -119,35 +168,71 @@ Tally check_list(const Common& common, const std::vector<Problem>& problems) {
   return tally;
 }
 
-Tally fuzz(const Common& common, const Flags& flags) {
-  Tally tally;
-  Progress progress(common, "fuzz");
-  const Context context = open_context(common, common.threads == 0 ? 1 : common.threads);
-  const Context other = open_context(common, kOtherThreads);
-  const harness::Checker checker(context, other, 64e6);
-  uint64_t index = 0;
-  for (uint64_t done = 0; done < flags.fuzz; ++index) {
-    Problem problem = harness::random_problem(flags.seed, index);
-    if (flags.problems.op && problem.op != *flags.problems.op) continue;
-    if (!common.impl.empty() && problem.expect.value == 0) problem.impl = common.impl;
-    if (done % 64 == 0)
-      progress.update(static_cast<int64_t>(done), static_cast<int64_t>(flags.fuzz),
-                      fmt::format("{} failed", tally.failed));
-    ++done;
-    std::vector<CheckResult> results;
-    if (index % kEveryImplementation == 0) {
-      results = checker.check_all(problem);
-    } else {
-      results.push_back(checker.check(problem));
-    }
-    for (CheckResult& result : results) {
-      tally.count(result);
-      if (result.passed || tally.kept.size() >= kMostShown) continue;
-      tally.kept.push_back({problem, std::move(result)});
-      if (problem.impl.empty())
-        tally.kept.back().problem.impl = tally.kept.back().result.implementation;
-    }
+// The first random problems of the operation that is asked for.
+std::vector<uint64_t> draw(const Flags& flags) {
+  std::vector<uint64_t> drawn;
+  for (uint64_t index = 0; drawn.size() < flags.fuzz; ++index) {
+    if (!flags.problems.op || harness::random_problem(flags.seed, index).op == *flags.problems.op)
+      drawn.push_back(index);
   }
+  return drawn;
+}
+
+// Every CPU takes a problem at a time; the report is in the problems' order.
+Tally fuzz(const Common& common, const Devices& devices, const Flags& flags) {
+  Progress progress(common, "fuzz");
+  const std::vector<uint64_t> drawn = draw(flags);
+  struct Share {
+    std::map<size_t, std::vector<Entry>> failures;  // by the place in `drawn`
+    Tally tally;
+    std::exception_ptr thrown;
+  };
+  std::atomic<size_t> next{0}, failed{0};
+  const auto work = [&](Share& share) {
+    const Context context = open_cpu(common.threads == 0 ? 1 : common.threads);
+    const Context other = open_cpu(kOtherThreads);
+    for (size_t at = next++; at < drawn.size(); at = next++) {
+      if (at % 64 == 0)
+        progress.update(static_cast<int64_t>(at), static_cast<int64_t>(drawn.size()),
+                        fmt::format("{} failed", failed.load()));
+      Problem problem = harness::random_problem(flags.seed, drawn[at]);
+      if (!common.impl.empty() && problem.expect.value == 0) problem.impl = common.impl;
+      for (CheckResult& result :
+           devices.check(problem, context, other, kMostFuzzBytes,
+                         drawn[at] % kEveryImplementation == 0, false, &share.tally.not_for_gpu)) {
+        share.tally.count(result);
+        if (result.passed) continue;
+        ++failed;
+        share.failures[at].push_back({problem, std::move(result)});
+        Entry& entry = share.failures[at].back();
+        if (problem.impl.empty()) entry.problem.impl = entry.result.implementation;
+      }
+    }
+  };
+  std::vector<Share> shares(std::max(1u, std::thread::hardware_concurrency()));
+  std::vector<std::thread> threads;
+  for (Share& share : shares)
+    threads.emplace_back([&] {
+      try {
+        work(share);
+      } catch (...) {
+        share.thrown = std::current_exception();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  Tally tally;
+  std::map<size_t, std::vector<Entry>> failures;
+  for (Share& share : shares) {
+    if (share.thrown) std::rethrow_exception(share.thrown);
+    tally.checked += share.tally.checked;
+    tally.failed += share.tally.failed;
+    tally.refused += share.tally.refused;
+    tally.not_for_gpu += share.tally.not_for_gpu;
+    failures.merge(share.failures);
+  }
+  for (auto& [at, entries] : failures)
+    for (Entry& entry : entries)
+      if (tally.kept.size() < kMostShown) tally.kept.push_back(std::move(entry));
   return tally;
 }
 
@@ -167,7 +252,8 @@ int check(const Common& common, const Flags& flags) {
     bad_input("--fuzz draws its own problems; it goes with an operation, --seed and --impl alone");
   std::vector<Problem> problems;
   if (flags.fuzz == 0) problems = problems_of(flags.problems, common, "check");
-  const Tally tally = flags.fuzz > 0 ? fuzz(common, flags) : check_list(common, problems);
+  const Devices devices(common);
+  const Tally tally = flags.fuzz > 0 ? fuzz(common, devices, flags) : check_list(common, devices, problems);
   const int code = exit_code_of(tally, problems.size());
   std::vector<Entry> failures;
   nlohmann::json results = nlohmann::json::array();
@@ -176,10 +262,9 @@ int check(const Common& common, const Flags& flags) {
     if (!entry.result.passed) failures.push_back(entry);
   }
   if (common.json) {
-    nlohmann::json report = {{"checked", tally.checked},
-                             {"failed", tally.failed},
-                             {"refused", tally.refused},
-                             {"results", results}};
+    nlohmann::json report = {{"checked", tally.checked},       {"failed", tally.failed},
+                             {"refused", tally.refused},       {"not_for_gpu", tally.not_for_gpu},
+                             {"gpu_absent", devices.absent()}, {"results", results}};
     if (flags.fuzz > 0) report["seed"] = flags.seed;
     fmt::print("{}\n", report.dump());
     return code;
@@ -189,6 +274,10 @@ int check(const Common& common, const Flags& flags) {
   if (!common.quiet || tally.failed > 0)
     fmt::print("{} checked, {} failed, {} rightly refused\n", tally.checked, tally.failed,
                tally.refused);
+  if (!common.quiet && tally.not_for_gpu > 0)
+    fmt::print("{} not checked on the GPU, which has no kernels for them\n", tally.not_for_gpu);
+  if (!common.quiet && common.device == "auto" && !devices.absent().empty())
+    fmt::print("no GPU was checked: {}\n", devices.absent());
   return code;
 }
 

@@ -33,11 +33,16 @@ ExitCode exit_code(perseid_status status) {
 
 void bad_input(const std::string& sentence) { throw Error(PERSEID_INVALID_ARGUMENT, sentence); }
 
-Context open_context(const Common& common, int64_t threads) {
+Context open_cpu(int64_t threads) {
   if (threads < 0 || threads > std::numeric_limits<int32_t>::max())
     bad_input(fmt::format("--threads must be 0 or a number of threads, got {}", threads));
-  if (common.device == "auto" || common.device == "cpu")
-    return Context::cpu(static_cast<int32_t>(threads));
+  return Context::cpu(static_cast<int32_t>(threads));
+}
+
+bool on_gpu(const Common& common) { return common.device != "auto" && common.device != "cpu"; }
+
+Context open_context(const Common& common, int64_t threads) {
+  if (!on_gpu(common)) return open_cpu(threads);
   int32_t index = -1;
   const std::string prefix = "cuda:";
   if (common.device.starts_with(prefix)) {
@@ -48,6 +53,18 @@ Context open_context(const Common& common, int64_t threads) {
   if (index < 0)
     bad_input(fmt::format("--device must be auto, cpu or cuda:N, got '{}'", common.device));
   return Context::cuda(index);
+}
+
+std::optional<Context> open_gpu(const Common& common, std::string* absent) {
+  if (on_gpu(common)) return open_context(common, 0);
+  *absent = "--device is cpu";
+  if (common.device == "cpu") return {};
+  try {
+    return Context::cuda(0);
+  } catch (const Error& error) {
+    *absent = error.what();
+    return {};
+  }
 }
 
 std::string Table::text() const {

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -36,6 +37,11 @@ ExitCode exit_code(perseid_status status);
 
 // The device of --device with `threads` workers (0: as many as the library likes).
 Context open_context(const Common& common, int64_t threads);
+Context open_cpu(int64_t threads);
+// Whether --device names a GPU.
+bool on_gpu(const Common& common);
+// The GPU of --device, or the first one where that is auto. None: `absent` says why.
+std::optional<Context> open_gpu(const Common& common, std::string* absent);
 
 // Columns as wide as their widest cell; cells that begin with a digit stand to the right.
 class Table {

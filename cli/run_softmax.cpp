@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "commands.hpp"
+#include "harness/placement.hpp"
 #include "run.hpp"
 
 namespace perseid::cli {
@@ -50,26 +52,32 @@ int run_softmax(const Common& common, const Flags& flags) {
                                   .visible = visible.present(),
                                   .empty_rows_nan = flags.empty_rows == "nan",
                                   .implementation = wanted_implementation(common)});
-  Workspace workspace;
-  softmax.reserve(workspace);
+  const auto size = [&](Direction direction) { return softmax.workspace_size(direction); };
+  const bool backward = !flags.grad_output.empty();
+  const Memory workspace(context, std::max(size(Direction::kForward),
+                                           backward ? size(Direction::kBackward) : size_t{0}));
   const harness::Shape shape = shape_of(input);
   const Tensor output = flags.output.empty()
                             ? files.scratch(out_dtype, shape)
                             : files.result("--output", flags.output, out_dtype, shape);
+  harness::Placement placement(context);
+  const Tensor x = placement.place(input), y = placement.place(output);
+  const Tensor mask = placement.place(visible);
   run.timed([&] {
-    softmax.forward(nullptr, {.input = input, .output = output, .visible = visible}, workspace);
+    softmax.forward(nullptr, {.input = x, .output = y, .visible = mask}, {workspace});
+    context.synchronize();
   });
-  if (!flags.grad_output.empty()) {
+  placement.fetch(output);
+  if (backward) {
     const Tensor grad_output = files.read("--grad-output", flags.grad_output, out_dtype);
     const Tensor grad_input = files.result("--grad-input", flags.grad_input, input.dtype(), shape);
+    const Tensor dy = placement.place(grad_output), dx = placement.place(grad_input);
     run.timed([&] {
-      softmax.backward(nullptr,
-                       {.grad_output = grad_output,
-                        .output = output,
-                        .visible = visible,
-                        .grad_input = grad_input},
-                       workspace);
+      softmax.backward(nullptr, {.grad_output = dy, .output = y, .visible = mask, .grad_input = dx},
+                       {workspace});
+      context.synchronize();
     });
+    placement.fetch(grad_input);
   }
   run.finish(files, softmax.info().implementation);
   return kOk;

@@ -26,6 +26,10 @@ configure_file(cmake/perseid.pc.in perseid.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/perseid.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+if(PERSEID_PACK_FILE)
+  # Optional: who builds the library's target alone has none.
+  install(FILES ${PERSEID_PACK_FILE} DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL)
+endif()
 
 if(TARGET perseid-cli)
   file(RELATIVE_PATH library_from_program ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})

@@ -1,11 +1,15 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // What the GPU backend does before it reaches a GPU: the module cache with its mishaps, the
-// sentences where something is missing, and the compilation of every kernel within its budget.
+// sentences where something is missing, and the compilation of every kernel within its budget; and
+// what only code inside the library can do on one.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -13,6 +17,7 @@
 #include <set>
 #include <thread>
 
+#include "cuda/pack/variants.hpp"
 #include "cuda/runtime/cache.hpp"
 #include "cuda/runtime/sources.hpp"
 #include "cuda/softmax.hpp"
@@ -121,16 +126,47 @@ TEST_F(ModuleCache, ServesManyWriters) {
   EXPECT_EQ(files().size(), 1u);
 }
 
+TEST_F(ModuleCache, ServesSeveralProcesses) {
+  constexpr int kProcesses = 3, kKeys = 40;
+  std::vector<pid_t> children;
+  for (int p = 0; p < kProcesses; ++p) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child > 0) {
+      children.push_back(child);
+      continue;
+    }
+    bool whole = true;
+    for (int i = 0; i < kKeys; ++i) {
+      const std::string key = "key " + std::to_string(i);
+      store_cached(folder_.string(), key, image_);
+      whole = whole && finds(key);
+    }
+    _exit(whole ? 0 : 1);
+  }
+  for (const pid_t child : children) {
+    int status = 1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  EXPECT_EQ(files().size(), size_t{kKeys});
+  for (int i = 0; i < kKeys; ++i) EXPECT_TRUE(finds("key " + std::to_string(i)));
+}
+
 TEST_F(ModuleCache, ReadsAPackOfSeveral) {
   fs::create_directories(folder_);
   const std::string path = (folder_ / "pack").string();
   std::ofstream(path, std::ios::binary) << write_entry("one", image_) << write_entry("two", {})
                                         << write_entry("three", image_) << "damage";
-  const Pack pack = read_pack(path);
+  const Pack pack(path);
   ASSERT_EQ(pack.size(), 3u);
-  EXPECT_EQ(pack.at("three").code, image_.code);
-  EXPECT_TRUE(read_pack("").empty());
-  EXPECT_TRUE(read_pack(path + ".missing").empty());
+  Image image;
+  ASSERT_TRUE(pack.find("three", &image));
+  EXPECT_EQ(image.code, image_.code);
+  EXPECT_EQ(image.names, image_.names);
+  EXPECT_FALSE(pack.find("four", &image));
+  EXPECT_EQ(Pack("").size(), 0u);
+  EXPECT_EQ(Pack(path + ".missing").size(), 0u);
 }
 
 TEST(Keys, TellEverythingApart) {
@@ -168,42 +204,215 @@ TEST(Contexts, OfDisabledGpusSayWhy) {
 
 // ---- Budgets ----
 
-// Each kernel that softmax chooses for the common widths compiles, without spilling registers.
+// What the assembler says of a kernel, in the words of `--ptxas-options=-v`.
+struct Usage {
+  int32_t registers = 0, shared_bytes = 0, spilled_bytes = 0;
+};
+// Of the kernel that takes most.
+Usage usage_in(const std::string& log) {
+  Usage usage;
+  const auto most = [&](const std::string& before, const std::string& after, int32_t* number) {
+    for (size_t end = log.find(after); end != std::string::npos; end = log.find(after, end + 1)) {
+      size_t begin = end;
+      while (begin > 0 && std::isdigit(static_cast<unsigned char>(log[begin - 1]))) --begin;
+      if (begin < end &&
+          (before.empty() || log.compare(begin - before.size(), before.size(), before) == 0))
+        *number = std::max(*number, std::atoi(log.c_str() + begin));
+    }
+  };
+  most("Used ", " registers", &usage.registers);
+  most("", " bytes smem", &usage.shared_bytes);
+  most("", " bytes spill stores", &usage.spilled_bytes);
+  return usage;
+}
+
 class Budgets : public testing::TestWithParam<const char*> {};
 
+// What the assembler says of a kernel: what it said to the build, if there is a pack.
+Status report_of(const Program& program, std::string* log) {
+  Image image;
+#if defined(PERSEID_PACK_FILE)
+  static const Pack kPack(PERSEID_PACK_FILE);
+  if (kPack.find(report_key(program), &image)) {
+    *log = image.code;
+    return {};
+  }
+#endif
+  return compile(program, &image, log);
+}
+
+// Each common kernel compiles within its budget. PERSEID_SHOW_BUDGETS=1 prints what it takes.
 TEST_P(Budgets, AreHeld) {
   Version version;
   if (const Status status = compiler_version(&version); !status.ok())
     GTEST_SKIP() << status.sentence();
-  const std::string architecture = GetParam();
-  std::set<std::string> seen;
-  for (const DType dtype : {DType::kF32, DType::kBF16})
-    for (const int64_t length : {33, 1024, 16384, 65536, 262144, 600000, 4000000})
-      for (const bool backward : {false, true}) {
-        SoftmaxProblem problem{
-            .dtype = dtype, .out_dtype = dtype, .rank = 2, .dim = 1, .shape = {64, length}};
-        problem.visible = length == 16384;
-        const SoftmaxKind kind = length == 33 ? SoftmaxKind::kColumns : SoftmaxKind::kRows;
-        const SoftmaxChoice choice =
-            choose_softmax(kind, problem, backward, architecture != "sm_80");
-        const Program program{softmax_header(choice.kind), softmax_kernels(choice, backward),
-                              architecture};
-        if (!seen.insert(key_of(program, nullptr)).second) continue;
-        Image image;
-        std::string log;
-        const Status status = compile(program, &image, &log);
-        ASSERT_TRUE(status.ok()) << status.sentence();
-        EXPECT_FALSE(image.code.empty());
-        EXPECT_EQ(log.find("warning"), std::string::npos) << log;
-        const std::string kNone = " 0 bytes spill stores";
-        size_t spills = 0;
-        for (size_t at = log.find(" bytes spill stores"); at != std::string::npos;
-             at = log.find(" bytes spill stores", at + 1))
-          spills += log.compare(at - 2, kNone.size(), kNone) == 0 ? 0 : 1;
-        EXPECT_EQ(spills, 0u) << log;
-      }
+  const std::vector<Variant> variants = common_variants(GetParam());
+  EXPECT_GT(variants.size(), 100u);
+  const bool show = std::getenv("PERSEID_SHOW_BUDGETS") != nullptr;
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  const auto work = [&] {
+    for (size_t i = next++; i < variants.size(); i = next++) {
+      const Variant& variant = variants[i];
+      std::string log;
+      const Status status = report_of(variant.program, &log);
+      const Usage usage = usage_in(log);
+      const std::lock_guard lock(mutex);
+      EXPECT_TRUE(status.ok()) << variant.name << ": " << status.sentence();
+      EXPECT_EQ(log.find("warning"), std::string::npos) << variant.name << "\n" << log;
+      EXPECT_GT(usage.registers, 0) << "an unknown report: " << log;
+      EXPECT_LE(usage.registers, variant.budget.registers) << variant.name;
+      EXPECT_LE(usage.shared_bytes, variant.budget.shared_bytes) << variant.name;
+      EXPECT_LE(usage.spilled_bytes, variant.budget.spilled_bytes) << variant.name;
+      if (show)
+        std::printf("%4d of %3d registers, %3d of %3d bytes spilled, %6d of %6d shared: %s\n",
+                    usage.registers, variant.budget.registers, usage.spilled_bytes,
+                    variant.budget.spilled_bytes, usage.shared_bytes, variant.budget.shared_bytes,
+                    variant.name.c_str());
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
+    threads.emplace_back(work);
+  for (std::thread& thread : threads) thread.join();
 }
-INSTANTIATE_TEST_SUITE_P(Architectures, Budgets, testing::Values("sm_80", "sm_90a"));
+INSTANTIATE_TEST_SUITE_P(Architectures, Budgets, testing::ValuesIn(kPackedArchitectures));
+
+#if defined(PERSEID_PACK_FILE)
+TEST(KernelPack, HasEveryCommonKernel) {
+  const Pack pack(PERSEID_PACK_FILE);
+  if (pack.size() == 0) GTEST_SKIP() << "the build found no NVRTC: " << PERSEID_PACK_FILE;
+  for (const char* architecture : kPackedArchitectures)
+    for (const Variant& variant : common_variants(architecture)) {
+      Image image;
+      ASSERT_TRUE(pack.find(key_of(variant.program, nullptr), &image)) << variant.name;
+      EXPECT_EQ(image.names.size(), variant.program.kernels.size());
+      EXPECT_TRUE(
+          image.code.starts_with("\x7f"
+                                 "ELF"))
+          << variant.name;
+    }
+}
+#endif
+
+// ---- On a GPU ----
+
+// A softmax of rows on a GPU, against double.
+void expect_softmax(Gpu& gpu, SoftmaxKind kind, int64_t length) {
+  constexpr int64_t kRows = 37;
+  const SoftmaxProblem problem{.rank = 2, .dim = 1, .shape = {kRows, length}};
+  std::unique_ptr<SoftmaxOnGpu> softmax;
+  testing_gpu::expect_ok(SoftmaxOnGpu::make(kind, problem, gpu, &softmax));
+  ASSERT_NE(softmax, nullptr);
+  SCOPED_TRACE(testing::Message() << softmax->description() << ", " << length);
+  testing_tensors::Array x({kRows, length}, DType::kF32), y({kRows, length}, DType::kF32);
+  testing_tensors::Array scratch({static_cast<int64_t>(softmax->workspace(false)) + 1},
+                                 DType::kBool);
+  x.randomise(5, 4);
+  testing_gpu::Mirror gpu_x(gpu, x), gpu_y(gpu, y), gpu_scratch(gpu, scratch);
+  testing_gpu::expect_ok(softmax->forward({gpu_x.tensor(), gpu_y.tensor(), {}, {}},
+                                          static_cast<std::byte*>(gpu_scratch.tensor().data),
+                                          nullptr));
+  gpu_y.fetch();
+  for (int64_t row = 0; row < kRows; ++row) {
+    double sum = 0;
+    for (int64_t i = 0; i < length; ++i) sum += std::exp(x.get(row * length + i));
+    for (int64_t i = 0; i < length; ++i)
+      ASSERT_NEAR(y.get(row * length + i), std::exp(x.get(row * length + i)) / sum, 1e-6);
+  }
+}
+
+class OnGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string why;
+    gpu_ = testing_gpu::open_gpu(&why);
+    if (gpu_ == nullptr) GTEST_SKIP() << why;
+  }
+  std::shared_ptr<Gpu> gpu_;
+};
+
+// As on a GPU that is newer than every architecture with machine code.
+TEST_F(OnGpu, RunsPtx) {
+  for (const char* architecture : {"compute_80", "compute_90"}) {
+    std::shared_ptr<Gpu> gpu;
+    testing_gpu::expect_ok(Gpu::open(0, &gpu, architecture));
+    ASSERT_NE(gpu, nullptr);
+    SCOPED_TRACE(architecture);
+    for (const int64_t length : {5, 100, 4096, 30000})
+      expect_softmax(*gpu, SoftmaxKind::kRows, length);
+    expect_softmax(*gpu, SoftmaxKind::kSplit, 70000);
+    expect_softmax(*gpu, SoftmaxKind::kColumns, 300);
+  }
+}
+
+TEST_F(OnGpu, OutlivesAFailedLaunch) {
+  std::vector<Kernel> kernels;
+  const SoftmaxProblem problem{.rank = 2, .dim = 1, .shape = {64, 128}};
+  const SoftmaxChoice choice = choose_softmax(SoftmaxKind::kRows, problem, false, true);
+  testing_gpu::expect_ok(
+      gpu_->load(softmax_header(choice.kind), softmax_kernels(choice, false), &kernels));
+  ASSERT_EQ(kernels.size(), 1u);
+  const SoftmaxArguments arguments;
+  const Gpu::Current current(*gpu_);
+  const Status threads =
+      gpu_->launch(kernels[0], {.blocks = 1, .threads = 4096}, &arguments, nullptr);
+  EXPECT_EQ(threads.code(), PERSEID_DEVICE_ERROR);
+  EXPECT_NE(threads.sentence().find("launching a kernel failed"), std::string::npos);
+  const Status cluster =
+      gpu_->launch(kernels[0], {.blocks = 64, .threads = 128, .cluster = 64}, &arguments, nullptr);
+  EXPECT_EQ(cluster.code(), PERSEID_DEVICE_ERROR);
+  const Status blocks =
+      gpu_->launch(kernels[0], {.blocks = int64_t{1} << 31, .threads = 128}, &arguments, nullptr);
+  EXPECT_EQ(blocks.code(), PERSEID_UNSUPPORTED);
+  expect_softmax(*gpu_, SoftmaxKind::kRows, 128);
+}
+
+// Of the host time of an execution, what is the driver's.
+TEST_F(OnGpu, LaunchesQuickly) {
+  const SoftmaxProblem problem{.rank = 2, .dim = 1, .shape = {64, 128}};
+  const SoftmaxChoice choice =
+      choose_softmax(SoftmaxKind::kRows, problem, false, gpu_->facts().has_clusters());
+  std::vector<Kernel> kernels;
+  testing_gpu::expect_ok(
+      gpu_->load(softmax_header(choice.kind), softmax_kernels(choice, false), &kernels));
+  ASSERT_EQ(kernels.size(), 1u);
+  testing_tensors::Array x({64, 128}, DType::kF32), y({64, 128}, DType::kF32);
+  const testing_gpu::Mirror gpu_x(*gpu_, x), gpu_y(*gpu_, y);
+  const SoftmaxArguments nothing;  // no rows
+  std::unique_ptr<SoftmaxOnGpu> softmax;
+  testing_gpu::expect_ok(SoftmaxOnGpu::make(SoftmaxKind::kRows, problem, *gpu_, &softmax));
+  ASSERT_NE(softmax, nullptr);
+  const auto least = [&](const auto& call) {
+    double best = 1;
+    for (int round = 0; round < 20; ++round) {
+      constexpr int kTurns = 200;
+      const auto start = std::chrono::steady_clock::now();
+      for (int turn = 0; turn < kTurns; ++turn) testing_gpu::expect_ok(call());
+      const auto end = std::chrono::steady_clock::now();
+      best = std::min(best, std::chrono::duration<double>(end - start).count() / kTurns);
+      testing_gpu::expect_ok(synchronize(*gpu_, nullptr));
+    }
+    return best * 1e6;
+  };
+  const auto launch = [&](bool dependent) {
+    return least([&] {
+      return gpu_->launch(kernels[0], {.blocks = 16, .threads = 128, .dependent = dependent},
+                          &nothing, nullptr);
+    });
+  };
+  const auto execute = [&] {
+    return least([&] {
+      return softmax->forward({gpu_x.tensor(), gpu_y.tensor(), {}, {}}, nullptr, nullptr);
+    });
+  };
+  const double pushed = execute();
+  const Gpu::Current current(*gpu_);
+  std::printf(
+      "  host time: a launch %.2f us, a dependent one %.2f us, of an execution %.2f us, "
+      "with a change of context %.2f us\n",
+      launch(false), launch(true), execute(), pushed);
+}
 
 }  // namespace
 }  // namespace perseid::cuda

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/runtime/gpu.hpp"
+#include "cuda/runtime/memory.hpp"
 
 namespace perseid::testing_gpu {
 
@@ -32,36 +32,28 @@ class Mirror {
       : gpu_(gpu),
         array_(array),
         misalign_(static_cast<size_t>(misalign * size_of(array.tensor.dtype))) {
-    const cuda::Gpu::Current current(gpu_);
-    const std::vector<std::byte> guards(bytes(), kGuard);
-    EXPECT_EQ(gpu_.driver().allocate(&memory_, bytes()), cuda::kSuccess);
-    EXPECT_EQ(gpu_.driver().copy_to_device(memory_, guards.data(), bytes()), cuda::kSuccess);
-    EXPECT_EQ(gpu_.driver().copy_to_device(begin(), array.memory.data(), array.memory.size()),
-              cuda::kSuccess);
+    std::vector<std::byte> all(bytes(), kGuard);
+    std::copy(array.memory.begin(), array.memory.end(), all.begin() + begin());
+    expect_ok(cuda::allocate(gpu_, bytes(), &memory_));
+    expect_ok(cuda::copy(gpu_, memory_, all.data(), bytes(), nullptr));
   }
-  ~Mirror() {
-    const cuda::Gpu::Current current(gpu_);
-    gpu_.driver().free(memory_);
-  }
+  ~Mirror() { cuda::release(gpu_, memory_); }
   Mirror(const Mirror&) = delete;
   Mirror& operator=(const Mirror&) = delete;
 
   // The array's view, of the memory on the GPU.
   Tensor tensor() const {
     Tensor view = array_.tensor;
-    const auto first =
-        static_cast<uint64_t>(static_cast<std::byte*>(array_.tensor.data) - array_.memory.data());
-    view.data = reinterpret_cast<void*>(begin() + first);
+    const std::ptrdiff_t first = static_cast<std::byte*>(array_.tensor.data) - array_.memory.data();
+    view.data = static_cast<std::byte*>(memory_) + begin() + first;
     return view;
   }
   // Back into the array; nothing around it may have changed.
   void fetch() {
-    const cuda::Gpu::Current current(gpu_);
     std::vector<std::byte> all(bytes());
-    ASSERT_EQ(gpu_.driver().copy_to_host(all.data(), memory_, bytes()), cuda::kSuccess);
-    const size_t front = kRoom + misalign_;
-    std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(front), array_.memory.size(),
-                array_.memory.begin());
+    expect_ok(cuda::copy(gpu_, all.data(), memory_, bytes(), nullptr));
+    std::copy_n(all.begin() + begin(), array_.memory.size(), array_.memory.begin());
+    const auto front = static_cast<size_t>(begin());
     for (size_t i = 0; i < all.size(); ++i) {
       const bool inside = front <= i && i < front + array_.memory.size();
       ASSERT_TRUE(inside || all[i] == kGuard) << "byte " << i << " of " << all.size();
@@ -72,12 +64,12 @@ class Mirror {
   static constexpr size_t kRoom = 256;
   static constexpr std::byte kGuard{0xa5};
   size_t bytes() const { return array_.memory.size() + 2 * kRoom + misalign_; }
-  cuda::DeviceAddress begin() const { return memory_ + kRoom + misalign_; }
+  std::ptrdiff_t begin() const { return static_cast<std::ptrdiff_t>(kRoom + misalign_); }
 
   const cuda::Gpu& gpu_;
   Array& array_;
   size_t misalign_;
-  cuda::DeviceAddress memory_ = 0;
+  void* memory_ = nullptr;
 };
 
 }  // namespace perseid::testing_gpu

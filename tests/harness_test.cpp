@@ -300,7 +300,7 @@ TEST(Bench, ReducedProblemsKeepTheirKind) {
 TEST(Bench, MeasuresBothDirections) {
   const Context context = Context::cpu(1);
   const Problem problem = problem_of(R"({"op":"softmax","shape":[64,128],"backward":true})");
-  const std::vector<BenchRow> rows = bench(context, problem, {.seconds = 0.01});
+  const std::vector<BenchRow> rows = bench(context, context, problem, {.seconds = 0.01});
   ASSERT_EQ(rows.size(), 2u);
   for (const BenchRow& row : rows) {
     ASSERT_TRUE(row.outcome.ok()) << row.outcome.sentence;

@@ -16,6 +16,7 @@ namespace {
 // Rounds that the measured time is cut into. A ceiling of memory takes longer to measure.
 constexpr int kComputeRounds = 9;
 constexpr int kMemoryRounds = 5;
+constexpr int kQueued = 8;
 // What the reference gets to do, in multiply-adds: about a second.
 constexpr double kReferenceWork = 2e8;
 
@@ -72,6 +73,10 @@ void time_row(const Context& context, const Call& call, const Bound& bound,
   };
   std::vector<Round> rounds;
   std::vector<double> times;
+  // On a GPU, executions that are under way at once, so that none waits for the host.
+  std::vector<Timer> timers;
+  for (int i = 0; i < (context.device().device_type == kDLCPU ? 1 : kQueued); ++i)
+    timers.emplace_back(context);
   row.outcome = outcome_of(call.execute());  // warms up
   const double pace = options.seconds / (bound.memory ? kMemoryRounds : kComputeRounds);
   const double end = now() + 3 * options.seconds;  // of the ceilings too
@@ -81,12 +86,17 @@ void time_row(const Context& context, const Call& call, const Bound& bound,
     const double first = now();
     double last = first;
     do {
-      const double start = last;
-      const perseid_status status = call.execute();
+      for (Timer& timer : timers) {
+        timer.start();
+        const perseid_status status = call.execute();
+        timer.stop();
+        if (status != PERSEID_OK) row.outcome = outcome_of(status);
+      }
+      for (const Timer& timer : timers) {
+        times.push_back(timer.seconds());
+        round.least = std::min(round.least, times.back());
+      }
       last = now();
-      times.push_back(last - start);
-      round.least = std::min(round.least, times.back());
-      if (status != PERSEID_OK) row.outcome = outcome_of(status);
     } while (row.outcome.ok() && last < first + pace);
     spent += last - first;
     before = measure(context, bound);
@@ -135,16 +145,19 @@ void follow(Shape& broadcast, const Shape& extents) {
   }
 }
 
-double largest_error_of(const Context& context, const Problem& problem, Direction direction) {
+double largest_error_of(const Context& context, const Context& reference, const Problem& problem,
+                        Direction direction) {
   PlanHandle plan;
   const Operands operands(problem, false);
   Operands exact(exact_problem(problem), operands);
   Outcome outcome = make_plan(context, problem, plan);
   for (Direction each : {Direction::kForward, Direction::kBackward}) {
     if (!outcome.ok() || (each == Direction::kBackward && direction != each)) break;
-    outcome = outcome_of(Call(context, plan.get(), problem, each, operands).execute());
+    const Call call(context, plan.get(), problem, each, operands);
+    outcome = outcome_of(call.execute());
+    if (outcome.ok()) outcome = call.finish();
   }
-  if (outcome.ok()) outcome = run_reference(context, problem, exact);
+  if (outcome.ok()) outcome = run_reference(reference, problem, exact);
   if (!outcome.ok()) throw Error(outcome.status, outcome.sentence);
   double error = 0;
   for (const OperandSpec& spec : operands_of(problem)) {
@@ -192,8 +205,8 @@ Problem reduced(const Problem& problem) {
   return p;
 }
 
-std::vector<BenchRow> bench(const Context& context, const Problem& problem,
-                            const BenchOptions& options) {
+std::vector<BenchRow> bench(const Context& context, const Context& reference,
+                            const Problem& problem, const BenchOptions& options) {
   std::vector<BenchRow> rows;
   BenchRow row;
   row.problem = row.error_problem = problem;
@@ -218,7 +231,7 @@ std::vector<BenchRow> bench(const Context& context, const Problem& problem,
     time_row(context, call, bound, options, row);
     if (row.outcome.ok() && options.error) {
       row.error_problem = reduced(problem);
-      row.error = largest_error_of(context, row.error_problem, direction);
+      row.error = largest_error_of(context, reference, row.error_problem, direction);
     }
     rows.push_back(row);
     if (!row.outcome.ok()) break;

@@ -40,9 +40,9 @@ struct BenchRow {
   Problem error_problem;        // of which the error is: the same, or a smaller one
 };
 
-// A row for each direction that the problem has.
-std::vector<BenchRow> bench(const Context& context, const Problem& problem,
-                            const BenchOptions& options);
+// A row for each direction that the problem has. `reference`: a CPU, for the error.
+std::vector<BenchRow> bench(const Context& context, const Context& reference,
+                            const Problem& problem, const BenchOptions& options);
 
 nlohmann::json to_json(const BenchRow& row);
 

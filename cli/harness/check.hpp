@@ -54,10 +54,14 @@ Problem exact_problem(const Problem& problem);
 
 class Checker {
  public:
-  // Results of the two contexts must be equal bit for bit, whatever their numbers of threads.
-  // Problems of more than `limit_bytes` are only planned.
+  // Results of the two contexts must be equal bit for bit, whatever their numbers of threads; on a
+  // GPU they may be one. `reference`: a CPU. Problems of more than `limit_bytes` are only planned.
+  Checker(const Context& context, const Context& other, const Context& reference,
+          double limit_bytes = 1e9)
+      : context_(context), other_(other), reference_(reference), limit_bytes_(limit_bytes) {}
+  // Of a CPU that is its own reference.
   Checker(const Context& context, const Context& other, double limit_bytes = 1e9)
-      : context_(context), other_(other), limit_bytes_(limit_bytes) {}
+      : Checker(context, other, context, limit_bytes) {}
 
   // Of Problem::impl, or of the implementation that the library chooses.
   CheckResult check(const Problem& problem) const;
@@ -85,6 +89,7 @@ class Checker {
 
   const Context& context_;
   const Context& other_;
+  const Context& reference_;
   double limit_bytes_;
 };
 

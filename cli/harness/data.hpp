@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ double random_normal(uint64_t seed, uint64_t index);
 // A tensor in memory of its own.
 class Array {
  public:
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
   // `strides` must be neither kRepeated nor kMixed for an output. Elements begin as NaN (all bits
   // set), so that one that is never written, or added to before it is, shows.
   Array(DType dtype, const Shape& shape, Strides strides = Strides::kPacked, int64_t misalign = 0,
@@ -32,9 +35,12 @@ class Array {
   void seal() { sealed_ = bytes_; }
   // Bytes changed that nobody may change: outside the elements, or anywhere once sealed.
   bool damaged() const;
+  // All of its memory, guards too.
+  std::span<std::byte> bytes() const { return {memory_, bytes_.size()}; }
 
  private:
   std::vector<std::byte> bytes_;
+  std::byte* memory_ = nullptr;  // of bytes_
   std::vector<std::byte> sealed_;
   Tensor tensor_;
   int64_t front_ = 0;  // of the bytes that elements may cover

@@ -148,28 +148,33 @@ std::vector<std::string> implementations_of(perseid_plan_t plan) {
 
 Call::Call(const Context& context, perseid_plan_t plan, const Problem& problem, Direction direction,
            const Operands& operands)
-    : context_(context.get()),
+    : context_(context),
       plan_(plan),
+      placement_(context),
       op_(problem.op),
       direction_(direction),
       rng_{problem.seed, problem.offset},
       dropout_(problem.dropout) {
   for (const OperandSpec& spec : operands_of(problem)) {
-    Tensor tensor = operands.find(spec.name)->tensor();
+    const Array& array = *operands.find(spec.name);
+    Tensor tensor = placement_.place(array.tensor(), array.bytes());
     const std::string_view name = spec.name;
     if ((name == "a" && problem.transpose_a) || (name == "b" && problem.transpose_b))
       tensor = tensor.transposed();
     add_view(spec.name, tensor);
   }
-  if (plan != nullptr) {
-    detail::check(perseid_plan_workspace_size(plan, static_cast<perseid_direction>(direction),
-                                              &workspace_bytes_));
-    workspace_.emplace(u8, Shape{static_cast<int64_t>(workspace_bytes_)}, Strides::kPacked,
-                       problem.misalign);
-    workspace_data_ = workspace_bytes_ == 0 ? nullptr : workspace_->tensor().data();
-  }
+  if (plan != nullptr) add_workspace(problem);
   set_arguments(problem);
   apply_fault(problem);
+}
+
+void Call::add_workspace(const Problem& problem) {
+  detail::check(perseid_plan_workspace_size(plan_, static_cast<perseid_direction>(direction_),
+                                            &workspace_bytes_));
+  workspace_.emplace(u8, Shape{static_cast<int64_t>(workspace_bytes_)}, Strides::kPacked,
+                     problem.misalign);
+  if (workspace_bytes_ > 0)
+    workspace_data_ = placement_.place(workspace_->tensor(), workspace_->bytes()).data();
 }
 
 void Call::add_view(const char* name, const Tensor& tensor) {
@@ -268,7 +273,7 @@ void Call::apply_fault(const Problem& problem) {
   } else if (kind == "shape") {
     ++named->shape[rank - 1];
   } else if (kind == "device") {
-    tensor.device = {kDLCUDA, 0};
+    tensor.device = {placement_.on_host() ? kDLCUDA : kDLCPU, 0};
   } else if (kind == "overlap") {
     std::fill_n(named->strides.begin(), rank, 0);
   }
@@ -294,8 +299,14 @@ perseid_status Call::execute() const {
     case Op::kDropoutMask:
       break;
   }
-  return perseid_fill_dropout_mask(context_, dropout_, rng_[0], rng_[1],
+  return perseid_fill_dropout_mask(context_.get(), dropout_, rng_[0], rng_[1],
                                    null_arguments_ ? nullptr : &views_.front().tensor, nullptr);
+}
+
+Outcome Call::finish() const {
+  const Outcome outcome = outcome_of(perseid_stream_synchronize(context_.get(), nullptr));
+  if (outcome.ok()) placement_.fetch();
+  return outcome;
 }
 
 }  // namespace perseid::harness

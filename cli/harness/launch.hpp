@@ -11,6 +11,7 @@
 #include <string>
 
 #include "harness/data.hpp"
+#include "harness/placement.hpp"
 
 namespace perseid::harness {
 
@@ -44,8 +45,10 @@ class Call {
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  // Allocates nothing unless it fails.
+  // Allocates nothing unless it fails. On a GPU it is not done when this returns.
   perseid_status execute() const;
+  // Waits, and brings all that a GPU has back into the operands.
+  Outcome finish() const;
   bool workspace_damaged() const { return workspace_ && workspace_->damaged(); }
 
  private:
@@ -56,13 +59,15 @@ class Call {
   };
   const DLTensor* view(const char* name);
   void add_view(const char* name, const Tensor& tensor);
+  void add_workspace(const Problem& problem);
   void apply_fault(const Problem& problem);
   void set_arguments(const Problem& problem);
   template <class Args>
   void set_attention_inputs(const Problem& problem, Args& args);
 
-  perseid_context_t context_;
+  const Context& context_;
   perseid_plan_t plan_;
+  Placement placement_;
   Op op_;
   Direction direction_;
   std::deque<View> views_;  // addresses stay

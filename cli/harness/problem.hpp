@@ -163,7 +163,8 @@ std::string summary(const Problem& problem);
 
 // One JSON object a line; empty lines and lines that begin with '#' are skipped.
 std::vector<Problem> read_problems(const std::string& path);
-// bench/problems/<name>.jsonl as it was when the program was built: "check" and "figures".
+// bench/problems/<name>.jsonl as it was when the program was built: "check", "figures" and
+// "gpu_figures".
 std::vector<Problem> built_in_problems(const std::string& name);
 
 }  // namespace perseid::harness

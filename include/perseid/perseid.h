@@ -155,6 +155,35 @@ PERSEID_API perseid_status perseid_context_ceiling(perseid_context_t context,
                                                    perseid_ceiling ceiling, uint64_t bytes,
                                                    double* per_second);
 
+/* ---- Memory and time of a device ----
+ *
+ * For programs that have no other allocator at hand: any memory of the device will do, and any
+ * stream. The CPU has them too, so that a program may be written once. */
+
+/* Where tensors of the context's plans must be. */
+PERSEID_API perseid_status perseid_context_device(perseid_context_t context, DLDevice* device);
+/* `bytes` of the device's memory, aligned to 64 bytes or more, with any content; NULL for 0. */
+PERSEID_API perseid_status perseid_memory_allocate(perseid_context_t context, size_t bytes,
+                                                   void** data);
+/* Waits for work that may use the memory. NULL is ignored. */
+PERSEID_API void perseid_memory_free(perseid_context_t context, void* data);
+/* Copies between the host's memory and the device's, or within either, behind the work of the
+ * stream; done when it returns. */
+PERSEID_API perseid_status perseid_memory_copy(perseid_context_t context, void* to,
+                                               const void* from, size_t bytes, void* stream);
+/* Waits for the work of the stream, and says whether it failed. */
+PERSEID_API perseid_status perseid_stream_synchronize(perseid_context_t context, void* stream);
+
+/* The time between two points of a stream, by the device's clock. */
+typedef struct perseid_timer* perseid_timer_t;
+PERSEID_API perseid_status perseid_timer_create(perseid_context_t context, perseid_timer_t* timer);
+/* NULL is ignored. The context may be gone. */
+PERSEID_API void perseid_timer_destroy(perseid_timer_t timer);
+PERSEID_API perseid_status perseid_timer_start(perseid_timer_t timer, void* stream);
+PERSEID_API perseid_status perseid_timer_stop(perseid_timer_t timer, void* stream);
+/* Waits for the second point. Both must have been set. */
+PERSEID_API perseid_status perseid_timer_seconds(perseid_timer_t timer, double* seconds);
+
 /* ---- Plans ---- */
 
 /* Frees a plan. No thread may be executing it. NULL is ignored. */

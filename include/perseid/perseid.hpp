@@ -30,98 +30,16 @@
 #include <utility>
 #include <vector>
 
+#include "perseid/context.hpp"
 #include "perseid/perseid.h"
 #include "perseid/tensor.hpp"
 
 namespace perseid {
 inline namespace v0 {
 
-// ---- Context ----------------------------------------------------------------------------------
-
-using Stream = void*;  // of the context's device; nullptr on the CPU
+// ---- Plans ------------------------------------------------------------------------------------
 
 enum class Direction { kForward = PERSEID_FORWARD, kBackward = PERSEID_BACKWARD };
-
-enum class Ceiling {
-  kF32 = PERSEID_CEILING_F32,
-  kBF16 = PERSEID_CEILING_BF16,
-  kF64 = PERSEID_CEILING_F64,
-  kCopy = PERSEID_CEILING_COPY,
-  kRead = PERSEID_CEILING_READ,
-};
-
-// A caller's own threads. run() calls task(t, worker) once for every t in [0, tasks) and returns
-// when all have returned; `worker` is in [0, workers()) and belongs to one running task at a time.
-// It may be entered by several threads at once, must not throw, and must outlive every context and
-// plan that uses it.
-class Executor {
- public:
-  struct Task {
-    perseid_task_fn function;
-    void* state;
-    void operator()(int64_t task, int32_t worker) const { function(state, task, worker); }
-  };
-  virtual ~Executor() = default;
-  virtual int32_t workers() const noexcept = 0;
-  virtual void run(int64_t tasks, Task task) noexcept = 0;
-};
-
-// A device and, on the CPU, the threads that work. Plans keep what they need of it.
-class Context {
- public:
-  // The CPU with a pool of `threads` (0: PERSEID_NUM_THREADS, else the CPUs this process may use).
-  static Context cpu(int32_t threads = 0) {
-    auto options = detail::sized<perseid_context_options>();
-    options.device_type = kDLCPU;
-    options.threads = threads;
-    return Context(options);
-  }
-  // The CPU with the caller's threads.
-  static Context cpu(Executor& executor) {
-    auto options = detail::sized<perseid_context_options>();
-    options.device_type = kDLCPU;
-    options.executor.user = &executor;
-    options.executor.workers = executor.workers();
-    options.executor.run = [](void* user, int64_t tasks, perseid_task_fn function, void* state) {
-      static_cast<Executor*>(user)->run(tasks, {function, state});
-    };
-    return Context(options);
-  }
-  static Context cuda(int32_t index) {
-    auto options = detail::sized<perseid_context_options>();
-    options.device_type = kDLCUDA;
-    options.device_index = index;
-    return Context(options);
-  }
-  explicit Context(const perseid_context_options& options) {
-    perseid_context_t handle = nullptr;
-    detail::check(perseid_context_create(&options, &handle));
-    handle_.reset(handle);
-  }
-
-  // The library, the device and the environment variables in force, as one JSON object.
-  std::string_view facts() const {
-    const char* json = nullptr;
-    detail::check(perseid_context_facts(get(), &json));
-    return json;
-  }
-  // Measures what the device reaches at best, FLOP/s or bytes/s; see perseid_ceiling.
-  double ceiling(Ceiling which, uint64_t bytes = 0) const {
-    double per_second = 0;
-    detail::check(
-        perseid_context_ceiling(get(), static_cast<perseid_ceiling>(which), bytes, &per_second));
-    return per_second;
-  }
-  perseid_context_t get() const { return handle_.get(); }
-
- private:
-  struct Destroy {
-    void operator()(perseid_context_t handle) const { perseid_context_destroy(handle); }
-  };
-  std::unique_ptr<perseid_context, Destroy> handle_;
-};
-
-// ---- Plans ------------------------------------------------------------------------------------
 
 // What all plans share.
 class Plan {

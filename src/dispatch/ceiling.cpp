@@ -123,7 +123,7 @@ Status measure_gpu(const Device& device, int32_t ceiling, uint64_t bytes, double
   if (bytes > memory / 4)
     return Status::error(PERSEID_OUT_OF_MEMORY, "expected an array of at most a quarter of the ",
                          memory, " bytes of the GPU, got ", bytes, " bytes; measure a smaller one");
-  return cuda::measure_copy(*device.gpu, bytes, per_second);
+  return cuda::measure_copy(device.gpu, bytes, per_second);
 }
 
 }  // namespace

@@ -3,6 +3,9 @@
 #include "cuda/runtime/cache.hpp"
 
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -48,17 +51,25 @@ std::string path_of(const std::string& folder, const std::string& key) {
   return folder + "/" + hexadecimal(Hash().add(key).value()) + ".module";
 }
 
+// The head of an entry, all of whose content is there.
+bool read_head(std::string_view text, Head* head) {
+  if (text.size() < sizeof *head) return false;
+  std::memcpy(head, text.data(), sizeof *head);
+  return std::string_view(head->magic, sizeof head->magic) == kMagic &&
+         head->bytes <= text.size() - sizeof *head;
+}
+
 // Up to the next 0.
-std::string take_text(std::string_view* content) {
+std::string_view take_text(std::string_view* content) {
   const size_t end = content->find('\0');
-  const std::string text(content->substr(0, end));
+  const std::string_view text = content->substr(0, end);
   content->remove_prefix(end == std::string_view::npos ? content->size() : end + 1);
   return text;
 }
 
 std::string beside_the_library() {
   Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&read_pack), &info) == 0 || info.dli_fname == nullptr)
+  if (dladdr(reinterpret_cast<const void*>(&kernel_pack), &info) == 0 || info.dli_fname == nullptr)
     return "";
   return (fs::path(info.dli_fname).parent_path() / "perseid.pack").string();
 }
@@ -96,29 +107,21 @@ std::string write_entry(const std::string& key, const Image& image) {
   return std::string(reinterpret_cast<const char*>(&head), sizeof head) + content;
 }
 
-bool read_entry(std::string_view* text, std::string* key, Image* image) {
+bool read_entry(std::string_view text, const std::string& key, Image* image) {
   Head head{};
-  if (text->size() < sizeof head) return false;
-  std::memcpy(&head, text->data(), sizeof head);
-  if (std::string_view(head.magic, sizeof head.magic) != kMagic ||
-      head.bytes > text->size() - sizeof head)
-    return false;
-  std::string_view content = text->substr(sizeof head, head.bytes);
-  if (Hash().add(content).value() != head.hash) return false;
-  text->remove_prefix(sizeof head + head.bytes);
-  *key = take_text(&content);
+  if (!read_head(text, &head) || text.size() != sizeof head + head.bytes) return false;
+  std::string_view content = text.substr(sizeof head);
+  if (Hash().add(content).value() != head.hash || take_text(&content) != key) return false;
   *image = {};
-  for (std::string name = take_text(&content); !name.empty(); name = take_text(&content))
-    image->names.push_back(std::move(name));
+  for (std::string_view name = take_text(&content); !name.empty(); name = take_text(&content))
+    image->names.emplace_back(name);
   image->code = content;
   return true;
 }
 
 bool load_cached(const std::string& folder, const std::string& key, Image* image) {
-  std::string text, found;
-  if (folder.empty() || !read_file(path_of(folder, key), &text)) return false;
-  std::string_view rest = text;
-  return read_entry(&rest, &found, image) && found == key && rest.empty();
+  std::string text;
+  return !folder.empty() && read_file(path_of(folder, key), &text) && read_entry(text, key, image);
 }
 
 void store_cached(const std::string& folder, const std::string& key, const Image& image) {
@@ -147,23 +150,41 @@ void store_cached(const std::string& folder, const std::string& key, const Image
                   "folder that can be written and has room)"));
 }
 
-Pack read_pack(const std::string& path) {
-  Pack pack;
-  std::string text;
-  if (path.empty() || !read_file(path, &text)) return pack;
-  std::string key;
-  Image image;
-  for (std::string_view rest = text; read_entry(&rest, &key, &image);)
-    pack.insert_or_assign(key, std::move(image));
-  return pack;
+Pack::Pack(const std::string& path) {
+  const int file = path.empty() ? -1 : open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat facts {};
+  if (file < 0) return;
+  if (fstat(file, &facts) == 0 && facts.st_size > 0) {
+    const auto bytes = static_cast<size_t>(facts.st_size);
+    void* data = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0);
+    if (data != MAP_FAILED) file_ = {static_cast<const char*>(data), bytes};
+  }
+  close(file);
+  std::string_view rest = file_;
+  for (Head head{}; read_head(rest, &head);) {
+    const std::string_view entry = rest.substr(0, sizeof head + head.bytes);
+    std::string_view content = entry.substr(sizeof head);
+    entries_.emplace(take_text(&content), entry);
+    rest.remove_prefix(entry.size());
+  }
+}
+
+Pack::~Pack() {
+  if (!file_.empty()) munmap(const_cast<char*>(file_.data()), file_.size());
+}
+
+bool Pack::find(const std::string& key, Image* image) const {
+  const auto found = entries_.find(key);
+  return found != entries_.end() && read_entry(found->second, key, image);
 }
 
 const Pack& kernel_pack() {
-  static const Pack kPack = [] {
+  // Never unmapped: threads may still make plans while the process ends.
+  static const Pack* const kPack = [] {
     const char* chosen = std::getenv("PERSEID_PACK");
-    return read_pack(chosen != nullptr ? chosen : beside_the_library());
+    return new Pack(chosen != nullptr ? chosen : beside_the_library());
   }();
-  return kPack;
+  return *kPack;
 }
 
 }  // namespace perseid::cuda

@@ -9,8 +9,9 @@
 // written is a warning in the log.
 #pragma once
 
-#include <map>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 
 #include "cuda/runtime/compiler.hpp"
 
@@ -25,15 +26,30 @@ std::string key_of(const Program& program, const Version* compiler);
 
 // An entry as it stands in a file.
 std::string write_entry(const std::string& key, const Image& image);
-// Takes the entry at the beginning of `text` and moves `text` behind it. False: none that is whole.
-bool read_entry(std::string_view* text, std::string* key, Image* image);
+// The image of the entry that `text` is. False: it is damaged, or another key's.
+bool read_entry(std::string_view text, const std::string& key, Image* image);
 
 bool load_cached(const std::string& folder, const std::string& key, Image* image);
 void store_cached(const std::string& folder, const std::string& key, const Image& image);
 
-// The images of the kernel pack by their keys; empty where there is no pack.
-using Pack = std::map<std::string, Image>;
-Pack read_pack(const std::string& path);
+// The kernel pack: many entries in one file, which is mapped and not read. An entry is looked at
+// when it is asked for.
+class Pack {
+ public:
+  Pack() = default;
+  // Empty where there is no such file. What is damaged is left out, with all that is behind it.
+  explicit Pack(const std::string& path);
+  ~Pack();
+  Pack(const Pack&) = delete;
+  Pack& operator=(const Pack&) = delete;
+
+  bool find(const std::string& key, Image* image) const;
+  size_t size() const { return entries_.size(); }
+
+ private:
+  std::string_view file_;
+  std::unordered_map<std::string_view, std::string_view> entries_;  // by their keys
+};
 // Of the library that this code is in: perseid.pack beside it, or PERSEID_PACK.
 const Pack& kernel_pack();
 

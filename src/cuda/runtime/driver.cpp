@@ -26,6 +26,7 @@ Status find_functions(SharedLibrary& library, Driver& driver) {
   library.find("cuDeviceTotalMem_v2", &driver.device_memory);
   library.find("cuDevicePrimaryCtxRetain", &driver.context_retain);
   library.find("cuDevicePrimaryCtxRelease_v2", &driver.context_release);
+  library.find("cuCtxGetCurrent", &driver.context_current);
   library.find("cuCtxPushCurrent_v2", &driver.context_push);
   library.find("cuCtxPopCurrent_v2", &driver.context_pop);
   library.find("cuModuleLoadData", &driver.module_load);
@@ -38,9 +39,7 @@ Status find_functions(SharedLibrary& library, Driver& driver) {
   library.find("cuMemAlloc_v2", &driver.allocate);
   library.find("cuMemFree_v2", &driver.free);
   library.find("cuMemGetInfo_v2", &driver.memory_info);
-  library.find("cuMemcpyHtoD_v2", &driver.copy_to_device);
-  library.find("cuMemcpyDtoH_v2", &driver.copy_to_host);
-  library.find("cuMemcpyDtoDAsync_v2", &driver.copy_on_device);
+  library.find("cuMemcpyAsync", &driver.copy);
   library.find("cuStreamSynchronize", &driver.stream_synchronize);
   library.find("cuEventCreate", &driver.event_create);
   library.find("cuEventDestroy_v2", &driver.event_destroy);

@@ -77,6 +77,7 @@ struct Driver {
   Result (*device_memory)(size_t* bytes, DeviceNumber device);
   Result (*context_retain)(ContextHandle* context, DeviceNumber device);
   Result (*context_release)(DeviceNumber device);
+  Result (*context_current)(ContextHandle* context);
   Result (*context_push)(ContextHandle context);
   Result (*context_pop)(ContextHandle* context);
   Result (*module_load)(ModuleHandle* module, const void* image);
@@ -92,9 +93,8 @@ struct Driver {
   Result (*allocate)(DeviceAddress* address, size_t bytes);
   Result (*free)(DeviceAddress address);
   Result (*memory_info)(size_t* free, size_t* total);
-  Result (*copy_to_device)(DeviceAddress to, const void* from, size_t bytes);
-  Result (*copy_to_host)(void* to, DeviceAddress from, size_t bytes);
-  Result (*copy_on_device)(DeviceAddress to, DeviceAddress from, size_t bytes, StreamHandle);
+  // Between host and device or within either, which the driver tells by the addresses.
+  Result (*copy)(DeviceAddress to, DeviceAddress from, size_t bytes, StreamHandle stream);
   Result (*stream_synchronize)(StreamHandle stream);
   Result (*event_create)(EventHandle* event, uint32_t flags);
   Result (*event_destroy)(EventHandle event);

@@ -33,16 +33,21 @@ std::string architecture_of(int32_t major, int32_t minor) {
 }  // namespace
 
 Gpu::Current::Current(const Gpu& gpu) : gpu_(gpu) {
-  status_ = check(gpu.driver_, gpu.driver_.context_push(gpu.context_), "using the GPU's context",
+  // Asking is cheaper than changing, and frameworks keep the primary context current.
+  ContextHandle current = nullptr;
+  const Driver& driver = gpu.driver_;
+  if (driver.context_current(&current) == kSuccess && current == gpu.context_) return;
+  status_ = check(driver, driver.context_push(gpu.context_), "using the GPU's context",
                   "was the primary context of the device destroyed or reset? Make a new context");
+  pushed_ = status_.ok();
 }
 
 Gpu::Current::~Current() {
   ContextHandle before = nullptr;
-  if (status_.ok()) gpu_.driver_.context_pop(&before);
+  if (pushed_) gpu_.driver_.context_pop(&before);
 }
 
-Status Gpu::open(int32_t index, std::shared_ptr<Gpu>* gpu) {
+Status Gpu::open(int32_t index, std::shared_ptr<Gpu>* gpu, const std::string& architecture) {
   const char* disabled = std::getenv("PERSEID_DISABLE_CUDA");
   if (disabled != nullptr && *disabled != '\0' && std::string(disabled) != "0")
     return Status::error(PERSEID_UNSUPPORTED, "PERSEID_DISABLE_CUDA is \"", disabled,
@@ -80,7 +85,8 @@ Status Gpu::open(int32_t index, std::shared_ptr<Gpu>* gpu) {
     return Status::error(PERSEID_UNSUPPORTED, "GPU ", index, ", ", facts.name,
                          ", has compute capability ", facts.major, ".", facts.minor,
                          ", expected 8.0 (Ampere) or newer; use kDLCPU");
-  facts.architecture = architecture_of(facts.major, facts.minor);
+  facts.architecture =
+      architecture.empty() ? architecture_of(facts.major, facts.minor) : architecture;
   if (Status status = check(driver, driver.context_retain(&opened->context_, opened->device_),
                             "opening the GPU's context", kDeviceAdvice);
       !status.ok()) {
@@ -96,17 +102,14 @@ Gpu::~Gpu() {
   {
     const Current current(*this);
     if (current.status().ok())
-      for (ModuleHandle module : modules_) driver_.module_unload(module);
+      for (const auto& [key, module] : modules_)
+        if (module.handle != nullptr) driver_.module_unload(module.handle);
   }
   driver_.context_release(device_);
 }
 
 Status Gpu::find_image(const Program& program, Image* image) const {
-  const Pack& pack = kernel_pack();
-  if (const auto found = pack.find(key_of(program, nullptr)); found != pack.end()) {
-    *image = found->second;
-    return {};
-  }
+  if (kernel_pack().find(key_of(program, nullptr), image)) return {};
   Version version;
   if (Status status = compiler_version(&version); !status.ok()) return status;
   const std::string folder = cache_folder();
@@ -117,25 +120,17 @@ Status Gpu::find_image(const Program& program, Image* image) const {
   return status;
 }
 
-Status Gpu::load(const std::string& header, const std::vector<std::string>& names,
-                 std::vector<Kernel>* kernels) {
-  const Program program{header, names, facts_.architecture};
-  const std::string key = key_of(program, nullptr);
-  const std::lock_guard lock(mutex_);
-  if (const auto found = loaded_.find(key); found != loaded_.end()) {
-    *kernels = found->second;
-    return {};
-  }
+Status Gpu::load_module(const Program& program, Module* module) const {
   Image image;
   if (Status status = find_image(program, &image); !status.ok()) return status;
   const Current current(*this);
   if (!current.status().ok()) return current.status();
-  ModuleHandle module = nullptr;
-  Result result = driver_.module_load(&module, image.code.c_str());
+  ModuleHandle handle = nullptr;
+  Result result = driver_.module_load(&handle, image.code.c_str());
   std::vector<Kernel> found(image.names.size());
   for (size_t i = 0; i < found.size() && result == kSuccess; ++i) {
     Kernel& kernel = found[i];
-    result = driver_.module_function(&kernel.function, module, image.names[i].c_str());
+    result = driver_.module_function(&kernel.function, handle, image.names[i].c_str());
     if (result == kSuccess)
       result = driver_.function_attribute(&kernel.registers, FunctionAttribute::kRegisters,
                                           kernel.function);
@@ -147,11 +142,25 @@ Status Gpu::load(const std::string& header, const std::vector<std::string>& name
   }
   if (Status status = check(driver_, result, "loading a kernel onto the GPU", kDeviceAdvice);
       !status.ok()) {
-    if (module != nullptr) driver_.module_unload(module);
+    if (handle != nullptr) driver_.module_unload(handle);
     return status;
   }
-  modules_.push_back(module);
-  *kernels = loaded_.emplace(key, std::move(found)).first->second;
+  module->handle = handle;
+  module->kernels = std::move(found);
+  return {};
+}
+
+Status Gpu::load(const std::string& header, const std::vector<std::string>& names,
+                 std::vector<Kernel>* kernels) {
+  const Program program{header, names, facts_.architecture};
+  const std::string key = key_of(program, nullptr);
+  std::unique_lock lock(mutex_);
+  Module& module = modules_[key];
+  lock.unlock();
+  const std::lock_guard loading(module.mutex);
+  if (module.handle == nullptr)
+    if (Status status = load_module(program, &module); !status.ok()) return status;
+  *kernels = module.kernels;
   return {};
 }
 

@@ -39,12 +39,15 @@ struct GpuFacts {
   size_t memory_bytes = 0;
   std::string architecture;  // that kernels are compiled for
 
-  bool has_clusters() const { return major >= 9; }
+  // sm_90a and newer, compute_90 and newer.
+  bool has_clusters() const { return !architecture.ends_with("_80"); }
 };
 
 class Gpu {
  public:
-  static Status open(int32_t index, std::shared_ptr<Gpu>* gpu);
+  // `architecture`: what kernels are compiled for; "": the best that the device runs.
+  static Status open(int32_t index, std::shared_ptr<Gpu>* gpu,
+                     const std::string& architecture = "");
   ~Gpu();
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
@@ -75,20 +78,28 @@ class Gpu {
 
    private:
     const Gpu& gpu_;
+    bool pushed_ = false;
     Status status_;
   };
 
  private:
+  // A module that is loaded once, by whoever needs it first; meanwhile others load others.
+  struct Module {
+    std::mutex mutex;
+    ModuleHandle handle = nullptr;
+    std::vector<Kernel> kernels;
+  };
+
   explicit Gpu(const Driver& driver) : driver_(driver) {}
   Status find_image(const Program& program, Image* image) const;
+  Status load_module(const Program& program, Module* module) const;
 
   const Driver& driver_;
   GpuFacts facts_;
   DeviceNumber device_ = 0;
   ContextHandle context_ = nullptr;
   std::mutex mutex_;
-  std::map<std::string, std::vector<Kernel>> loaded_;  // by key
-  std::vector<ModuleHandle> modules_;
+  std::map<std::string, Module> modules_;  // by key
 };
 
 }  // namespace perseid::cuda

@@ -3,63 +3,62 @@
 #include "cuda/runtime/memory_rate.hpp"
 
 #include <algorithm>
+#include <array>
+
+#include "cuda/runtime/memory.hpp"
 
 namespace perseid::cuda {
 namespace {
 
-constexpr double kMeasuringSeconds = 0.06;
-constexpr int kFewestRepetitions = 5, kMostRepetitions = 2000;
-constexpr const char* kAdvice = "see what nvidia-smi says of the GPU";
+constexpr double kMeasuringSeconds = 0.02;
+constexpr int kMostRounds = 200;
+// Copies that are under way at once, so that no host is waited for between them.
+constexpr size_t kQueued = 8;
 
-// Two buffers and two events, given back with their scope.
-struct Resources {
-  const Driver& driver;
-  DeviceAddress from = 0, to = 0;
-  EventHandle begin = nullptr, end = nullptr;
+struct Buffer {
+  const Gpu& gpu;
+  void* data = nullptr;
 
-  explicit Resources(const Driver& used) : driver(used) {}
-  ~Resources() {
-    if (from != 0) driver.free(from);
-    if (to != 0) driver.free(to);
-    if (begin != nullptr) driver.event_destroy(begin);
-    if (end != nullptr) driver.event_destroy(end);
-  }
-  Resources(const Resources&) = delete;
-  Resources& operator=(const Resources&) = delete;
-
-  Result make(size_t bytes) {
-    Result result = driver.allocate(&from, bytes);
-    if (result == kSuccess) result = driver.allocate(&to, bytes);
-    if (result == kSuccess) result = driver.event_create(&begin, 0);
-    if (result == kSuccess) result = driver.event_create(&end, 0);
-    return result;
-  }
+  explicit Buffer(const Gpu& used) : gpu(used) {}
+  ~Buffer() { release(gpu, data); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
 };
 
 }  // namespace
 
-Status measure_copy(const Gpu& gpu, uint64_t bytes, double* per_second) {
-  const Driver& driver = gpu.driver();
-  const Gpu::Current current(gpu);
+Status measure_copy(const std::shared_ptr<const Gpu>& gpu, uint64_t bytes, double* per_second) {
+  Buffer from(*gpu), to(*gpu);
+  if (Status status = allocate(*gpu, bytes, &from.data); !status.ok()) return status;
+  if (Status status = allocate(*gpu, bytes, &to.data); !status.ok()) return status;
+  std::array<std::unique_ptr<Timer>, kQueued> timers;
+  for (auto& timer : timers)
+    if (Status status = Timer::make(gpu, &timer); !status.ok()) return status;
+
+  const Gpu::Current current(*gpu);
   if (!current.status().ok()) return current.status();
-  Resources own(driver);
-  Result result = own.make(bytes);
   double best = 0, measured = 0;
-  for (int i = 0; result == kSuccess && i < kMostRepetitions &&
-                  (i < kFewestRepetitions || measured < kMeasuringSeconds);
-       ++i) {
-    float milliseconds = 0;
-    result = driver.event_record(own.begin, nullptr);
-    if (result == kSuccess) result = driver.copy_on_device(own.to, own.from, bytes, nullptr);
-    if (result == kSuccess) result = driver.event_record(own.end, nullptr);
-    if (result == kSuccess) result = driver.event_synchronize(own.end);
-    if (result == kSuccess) result = driver.event_elapsed(&milliseconds, own.begin, own.end);
-    const double seconds = static_cast<double>(milliseconds) / 1e3;
-    if (seconds > 0) best = std::max(best, 2.0 * static_cast<double>(bytes) / seconds);
-    measured += seconds;
+  for (int round = 0; round < kMostRounds && measured < kMeasuringSeconds; ++round) {
+    for (auto& timer : timers) {
+      if (Status status = timer->start(nullptr); !status.ok()) return status;
+      const Result result =
+          gpu->driver().copy(reinterpret_cast<DeviceAddress>(to.data),
+                             reinterpret_cast<DeviceAddress>(from.data), bytes, nullptr);
+      if (Status status = check(gpu->driver(), result, "measuring a copy",
+                                "see what nvidia-smi says of the GPU");
+          !status.ok())
+        return status;
+      if (Status status = timer->stop(nullptr); !status.ok()) return status;
+    }
+    for (const auto& timer : timers) {
+      double seconds = 0;
+      if (Status status = timer->seconds(&seconds); !status.ok()) return status;
+      measured += seconds;
+      if (seconds > 0) best = std::max(best, 2.0 * static_cast<double>(bytes) / seconds);
+    }
   }
   *per_second = best;
-  return check(driver, result, "measuring a copy", kAdvice);
+  return {};
 }
 
 }  // namespace perseid::cuda

@@ -8,6 +8,6 @@
 namespace perseid::cuda {
 
 // Bytes read plus bytes written per second, the best of several copies of `bytes` bytes.
-Status measure_copy(const Gpu& gpu, uint64_t bytes, double* per_second);
+Status measure_copy(const std::shared_ptr<const Gpu>& gpu, uint64_t bytes, double* per_second);
 
 }  // namespace perseid::cuda

@@ -1,0 +1,96 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/pack/variants.hpp"
+
+#include <unordered_set>
+
+#include "cuda/runtime/cache.hpp"
+#include "cuda/softmax.hpp"
+
+namespace perseid::cuda {
+namespace {
+
+// ---- Common problems ----
+
+// Lengths: the powers of two from `shortest` to `longest`, and up to `every` all that are a
+// multiple of the vector.
+struct Common {
+  const char* name;
+  SoftmaxKind kind;
+  bool log, masked;
+  int64_t shortest, longest, every;
+};
+constexpr Common kCommon[] = {
+    {"softmax", SoftmaxKind::kRows, false, false, 8, 1 << 22, 65536},
+    {"log-softmax", SoftmaxKind::kRows, true, false, 512, 1 << 18, 0},
+    {"masked softmax", SoftmaxKind::kRows, false, true, 64, 8192, 0},
+    {"softmax across", SoftmaxKind::kColumns, false, false, 16, 1024, 0},
+};
+constexpr DType kTypes[] = {DType::kF32, DType::kBF16};
+
+// Kernels change at multiples of a few vectors for each of a power of two of threads: lengths in
+// eighths of an octave meet all of them.
+std::vector<int64_t> lengths_of(const Common& common, int64_t vector) {
+  std::vector<int64_t> lengths;
+  for (int64_t octave = common.shortest; octave <= common.longest; octave *= 2) {
+    lengths.push_back(octave);
+    for (int64_t eighth = 1; eighth < 8; ++eighth) {
+      const int64_t length = octave + octave * eighth / 8;
+      if (length <= common.every && length % vector == 0) lengths.push_back(length);
+    }
+  }
+  return lengths;
+}
+
+// ---- Budgets ----
+
+// Words of a row's elements that a thread has in registers at the same time.
+int32_t words_held(const SoftmaxChoice& choice, bool backward) {
+  const SoftmaxConfig& config = choice.config;
+  const int32_t tensors = backward ? 2 : 1;
+  if (choice.kind == SoftmaxKind::kColumns) return tensors * (config.held > 0 ? config.held : 4);
+  // Forward unpacks 16 bit types; packed ones are half as many.
+  return config.held * (backward ? 2 * 4 : config.vector());
+}
+
+Budget budget_of(const SoftmaxChoice& choice, bool backward) {
+  const SoftmaxConfig& config = choice.config;
+  constexpr int32_t kOthers = 64;  // addresses, indices, what is being computed
+  constexpr int32_t kMost = 255, kAll = 65536;
+  const int32_t wanted = words_held(choice, backward) + kOthers + 2 * config.held;
+  // Large blocks, long rows and masks of packed rows leave the assembler no choice but to spill a
+  // few; the loads and stores of a row hide them.
+  const bool tight = config.threads() > 512 || config.held > 8 || config.masked;
+  return {min(wanted, min(kMost, kAll / config.threads())), tight ? 96 : 0, 16384};
+}
+
+}  // namespace
+
+std::vector<Variant> common_variants(const std::string& architecture) {
+  std::vector<Variant> variants;
+  std::unordered_set<std::string> seen;
+  for (const Common& common : kCommon)
+    for (const DType dtype : kTypes)
+      for (const int64_t length : lengths_of(common, 16 / size_of(dtype)))
+        for (const bool backward : {false, true}) {
+          SoftmaxProblem problem{.log = common.log, .dtype = dtype, .out_dtype = dtype, .rank = 2};
+          problem.dim = common.kind == SoftmaxKind::kColumns ? 0 : 1;
+          problem.shape[problem.dim] = length;
+          problem.shape[1 - problem.dim] = 64;
+          problem.visible = common.masked;
+          const bool clusters = architecture != "sm_80";
+          const SoftmaxChoice choice = choose_softmax(common.kind, problem, backward, clusters);
+          Variant variant{
+              concatenate(common.name, backward ? " backward " : " forward ", name_of(dtype),
+                          " of ", length, " for ", architecture),
+              {softmax_header(choice.kind), softmax_kernels(choice, backward), architecture},
+              budget_of(choice, backward)};
+          if (seen.insert(key_of(variant.program, nullptr)).second)
+            variants.push_back(std::move(variant));
+        }
+  return variants;
+}
+
+std::string report_key(const Program& program) { return "report " + key_of(program, nullptr); }
+
+}  // namespace perseid::cuda

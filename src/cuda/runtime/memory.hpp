@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Memory of a GPU, and the time that its streams take.
+#pragma once
+
+#include <memory>
+
+#include "cuda/runtime/gpu.hpp"
+
+namespace perseid::cuda {
+
+// Null for 0 bytes.
+Status allocate(const Gpu& gpu, size_t bytes, void** data);
+void release(const Gpu& gpu, void* data);
+// Between host and device or within either, behind the work of the stream; done when it returns.
+Status copy(const Gpu& gpu, void* to, const void* from, size_t bytes, void* stream);
+Status synchronize(const Gpu& gpu, void* stream);
+
+// Between two points of a stream.
+class Timer {
+ public:
+  static Status make(std::shared_ptr<const Gpu> gpu, std::unique_ptr<Timer>* timer);
+  ~Timer();
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+
+  Status start(void* stream);
+  Status stop(void* stream);
+  // Waits for the second point.
+  Status seconds(double* seconds) const;
+
+ private:
+  explicit Timer(std::shared_ptr<const Gpu> gpu) : gpu_(std::move(gpu)) {}
+  Status record(EventHandle event, void* stream);
+
+  std::shared_ptr<const Gpu> gpu_;
+  EventHandle begin_ = nullptr, end_ = nullptr;
+};
+
+}  // namespace perseid::cuda
