@@ -232,8 +232,8 @@ class Budgets : public testing::TestWithParam<const char*> {};
 Status report_of(const Program& program, std::string* log) {
   Image image;
 #if defined(PERSEID_PACK_FILE)
-  static const Pack kPack(PERSEID_PACK_FILE);
-  if (kPack.find(report_key(program), &image)) {
+  static const Pack kReports(PERSEID_PACK_FILE ".reports");
+  if (kReports.find(key_of(program, nullptr), &image)) {
     *log = image.code;
     return {};
   }

@@ -91,6 +91,4 @@ std::vector<Variant> common_variants(const std::string& architecture) {
   return variants;
 }
 
-std::string report_key(const Program& program) { return "report " + key_of(program, nullptr); }
-
 }  // namespace perseid::cuda

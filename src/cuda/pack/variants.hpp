@@ -31,7 +31,4 @@ inline constexpr const char* kPackedArchitectures[] = {"sm_80", "sm_90a"};
 
 std::vector<Variant> common_variants(const std::string& architecture);
 
-// The key under which a pack has what the assembler said of a kernel.
-std::string report_key(const Program& program);
-
 }  // namespace perseid::cuda
