@@ -57,12 +57,13 @@ void print_rows(const std::vector<BenchRow>& rows) {
                                       row.threads == 0 ? "" : fmt::format("{}", row.threads)};
     if (row.outcome.ok()) {
       const char* unit = row.memory_bound ? "GB/s" : "GFLOP/s";
-      cells.insert(cells.end(),
-                   {row.implementation, time_text(row.timing.time),
-                    fmt::format("{:.1f} {}", row.rate / 1e9, unit),
-                    fmt::format("{} {:.1f}", row.ceiling_name, row.ceiling / 1e9),
-                    fmt::format("{:.2f}", row.fraction()),
-                    row.error ? fmt::format("{:.1e}", *row.error) : "", speedup(row, rows)});
+      cells.insert(
+          cells.end(),
+          {row.implementation, time_text(row.timing.time),
+           fmt::format("{:.1f} {}", row.rate / 1e9, unit),
+           row.ceiling > 0 ? fmt::format("{} {:.1f}", row.ceiling_name, row.ceiling / 1e9) : "",
+           row.ceiling > 0 ? fmt::format("{:.2f}", row.fraction()) : "",
+           row.error ? fmt::format("{:.1e}", *row.error) : "", speedup(row, rows)});
     } else {
       cells.push_back(perseid_status_string(row.outcome.status));
     }

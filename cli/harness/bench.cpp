@@ -35,6 +35,7 @@ struct Bound {
 
 double measure(const Context& context, const Bound& bound) {
   double per_second = 0;
+  if (*bound.name == '\0') return per_second;
   detail::check(perseid_context_ceiling(context.get(), bound.ceiling, bound.bytes, &per_second));
   return per_second;
 }
@@ -57,6 +58,8 @@ Bound bound_of(const Context& context, const Problem& problem, double flops, dou
   const auto whole = static_cast<uint64_t>(std::max(bytes, 1.0));
   if (problem.op == Op::kSoftmax)
     return {PERSEID_CEILING_COPY, "copy", true, bytes, std::max<uint64_t>(whole / 2, 1)};
+  // What a GPU's multipliers reach is not measured.
+  if (context.device().device_type != kDLCPU) return {PERSEID_CEILING_F32, "", false, flops, 0};
   const Bound compute = compute_bound(problem, flops);
   const Bound read = {PERSEID_CEILING_READ, "read", true, bytes, whole};
   return bytes / measure(context, read) > flops / measure(context, compute) ? read : compute;
