@@ -187,7 +187,7 @@ Status Gpu::launch(const Kernel& kernel, const Launch& launch, const void* argum
     cluster.cluster[0] = static_cast<uint32_t>(launch.cluster);
     cluster.cluster[1] = cluster.cluster[2] = 1;
   }
-  if (launch.dependent && facts_.major >= 9) {
+  if (launch.dependent && facts_.has_clusters()) {
     LaunchAttribute& dependent = attributes[count++];
     dependent.id = LaunchAttribute::Id::kProgrammaticSerialization;
     dependent.flag = 1;

@@ -1,0 +1,155 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// A CUDA driver without a GPU: what the library calls of it, with host memory for the device's, and
+// kernels that do nothing. Any call can be made to fail, once or from then on (fake_driver.hpp).
+#include "fake_driver.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+namespace {
+
+constexpr int kInvalidContext = 201;
+
+std::mutex mutex;
+char failing[64] = "";
+int failure = 0, countdown = 0;
+bool for_ever = false;
+std::atomic<int64_t> calls{0}, alive{0}, launches{0};
+thread_local void* current = nullptr;
+char context;  // its address is a handle
+
+// What a call returns.
+int outcome(const char* name) {
+  ++calls;
+  const std::lock_guard lock(mutex);
+  const bool any = std::strcmp(failing, "*") == 0 && std::strcmp(name, "cuCtxPushCurrent_v2") != 0;
+  if (!any && std::strcmp(failing, name) != 0) return 0;
+  if (countdown > 0 && --countdown > 0) return 0;
+  const int result = failure;
+  if (!for_ever) failing[0] = '\0';
+  return result;
+}
+
+int made(const char* name, void** handle) {
+  const int result = outcome(name);
+  if (result != 0) return result;
+  *handle = std::malloc(1);
+  ++alive;
+  return 0;
+}
+
+int gone(const char* name, void* handle) {
+  if (handle == nullptr) std::abort();
+  std::free(handle);
+  --alive;
+  return outcome(name);
+}
+
+template <class Number>
+int says(const char* name, Number* number, Number value) {
+  *number = value;
+  return outcome(name);
+}
+
+}  // namespace
+
+extern "C" {
+
+void fake_fail(const char* name, int result, int after, int ever) {
+  const std::lock_guard lock(mutex);
+  std::strncpy(failing, name, sizeof failing - 1);
+  failure = result;
+  countdown = after;
+  for_ever = ever != 0;
+}
+int64_t fake_calls() { return calls; }
+int64_t fake_alive() { return alive; }
+int64_t fake_launches() { return launches; }
+
+int cuInit(unsigned) { return outcome("cuInit"); }
+int cuDriverGetVersion(int* version) { return says("cuDriverGetVersion", version, 13000); }
+int cuGetErrorString(int, const char** text) {
+  *text = "a fault that was asked for";
+  return 0;
+}
+int cuDeviceGetCount(int* count) { return says("cuDeviceGetCount", count, 1); }
+int cuDeviceGet(int* device, int) { return says("cuDeviceGet", device, 0); }
+int cuDeviceGetName(char* name, int size, int) {
+  std::strncpy(name, "Fake", static_cast<size_t>(size));
+  return outcome("cuDeviceGetName");
+}
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  return says("cuDeviceGetAttribute", value, attribute == 75 ? 9 : attribute == 76 ? 0 : 64);
+}
+int cuDeviceTotalMem_v2(size_t* bytes, int) {
+  return says("cuDeviceTotalMem_v2", bytes, size_t{1} << 30);
+}
+int cuDevicePrimaryCtxRetain(void** handle, int) {
+  const int result = says<void*>("cuDevicePrimaryCtxRetain", handle, &context);
+  alive += result == 0;
+  return result;
+}
+int cuDevicePrimaryCtxRelease_v2(int) {
+  --alive;
+  return outcome("cuDevicePrimaryCtxRelease_v2");
+}
+int cuCtxGetCurrent(void** handle) { return says("cuCtxGetCurrent", handle, current); }
+int cuCtxPushCurrent_v2(void* handle) {
+  const int result = outcome("cuCtxPushCurrent_v2");
+  if (result == 0) current = handle;
+  return result;
+}
+int cuCtxPopCurrent_v2(void** handle) {
+  *handle = current;
+  current = nullptr;
+  return outcome("cuCtxPopCurrent_v2");
+}
+int cuModuleLoadData(void** module, const void*) { return made("cuModuleLoadData", module); }
+int cuModuleUnload(void* module) { return gone("cuModuleUnload", module); }
+int cuModuleGetFunction(void** function, void* module, const char*) {
+  return says("cuModuleGetFunction", function, module);
+}
+int cuFuncGetAttribute(int* value, int, void*) { return says("cuFuncGetAttribute", value, 32); }
+int cuFuncSetAttribute(void*, int, int) { return outcome("cuFuncSetAttribute"); }
+int cuTensorMapEncodeTiled(void*, int, uint32_t, void*, const uint64_t*, const uint64_t*,
+                           const uint32_t*, const uint32_t*, int, int, int, int) {
+  return outcome("cuTensorMapEncodeTiled");
+}
+int cuLaunchKernelEx(const void*, void*, void**, void**) {
+  ++launches;
+  return current == nullptr ? kInvalidContext : outcome("cuLaunchKernelEx");
+}
+int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
+  const int result = outcome("cuMemAlloc_v2");
+  if (result != 0) return result;
+  *address = reinterpret_cast<uint64_t>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+  ++alive;
+  return 0;
+}
+int cuMemFree_v2(uint64_t address) {
+  return gone("cuMemFree_v2", reinterpret_cast<void*>(address));
+}
+int cuMemGetInfo_v2(size_t* free, size_t* total) {
+  *free = 4096;
+  return says("cuMemGetInfo_v2", total, size_t{1} << 30);
+}
+int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void*) {
+  const int result = outcome("cuMemcpyAsync");
+  if (result == 0)
+    std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  return result;
+}
+int cuStreamSynchronize(void*) { return outcome("cuStreamSynchronize"); }
+int cuEventCreate(void** event, unsigned) { return made("cuEventCreate", event); }
+int cuEventDestroy_v2(void* event) { return gone("cuEventDestroy_v2", event); }
+int cuEventRecord(void*, void*) { return outcome("cuEventRecord"); }
+int cuEventSynchronize(void*) { return outcome("cuEventSynchronize"); }
+int cuEventElapsedTime(float* milliseconds, void*, void*) {
+  return says("cuEventElapsedTime", milliseconds, 1.0f);
+}
+
+}  // extern "C"

@@ -1,0 +1,17 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// How a test steers the fake driver, whose functions it finds by name.
+#pragma once
+
+#include <cstdint>
+
+extern "C" {
+
+// The `after`-th call from now of the driver's function `name` ("*": of any but the one
+// that makes a context current) returns `result`;
+// `ever`: and all later ones. name "": none.
+void fake_fail(const char* name, int result, int after, int ever);
+int64_t fake_calls();     // so far
+int64_t fake_alive();     // what was made and not destroyed: modules, events, memory, contexts
+int64_t fake_launches();  // so far
+}

@@ -1,0 +1,287 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Every call of a CUDA driver fails in turn, once or for ever: each ends in a status with a
+// sentence, nothing leaks, and what works again is used again. The driver is a fake one, so that
+// this needs no GPU; its folder must be in LD_LIBRARY_PATH, as ctest sets it.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include "cuda/runtime/cache.hpp"
+#include "cuda/softmax.hpp"
+#include "fake_driver.hpp"
+#include "perseid/perseid.h"
+
+namespace perseid::cuda {
+namespace {
+
+constexpr int kMemory = 2, kIllegalAddress = 700;
+
+struct Fake {
+  decltype(&fake_fail) fail = nullptr;
+  decltype(&fake_calls) calls = nullptr;
+  decltype(&fake_alive) alive = nullptr;
+  decltype(&fake_launches) launches = nullptr;
+
+  Fake() {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    const auto find = [&](const char* name, auto& function) {
+      if (library != nullptr)
+        function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
+    };
+    find("fake_fail", fail);
+    find("fake_calls", calls);
+    find("fake_alive", alive);
+    find("fake_launches", launches);
+  }
+};
+
+class Faults : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (fake_.launches == nullptr) GTEST_SKIP() << "libcuda.so.1 is not the fake driver";
+    write_pack();
+    fake_.fail("", 0, 0, 0);
+    before_ = fake_.alive();
+  }
+  void TearDown() override {
+    if (fake_.launches == nullptr) return;
+    fake_.fail("", 0, 0, 0);
+    EXPECT_EQ(fake_.alive(), before_) << "something of the driver was not given back";
+  }
+
+  // A pack of no real code for the problems below. The library reads it once.
+  static void write_pack() {
+    static const std::string kPath = testing::TempDir() + "/fake.pack";
+    if (std::getenv("PERSEID_PACK") != nullptr) return;
+    std::ofstream file(kPath, std::ios::binary);
+    for (const int64_t length : {kLength, kLongLength})
+      for (const bool backward : {false, true}) {
+        const SoftmaxProblem problem{.rank = 2, .dim = 1, .shape = {kRows, length}};
+        const SoftmaxKind kind = length == kLength ? SoftmaxKind::kRows : SoftmaxKind::kSplit;
+        const SoftmaxChoice choice = choose_softmax(kind, problem, backward, true);
+        const std::vector<std::string> kernels = softmax_kernels(choice, backward);
+        file << write_entry(key_of({softmax_header(choice.kind), kernels, "sm_90a"}, nullptr),
+                            {kernels, "code"});
+      }
+    setenv("PERSEID_PACK", kPath.c_str(), 1);
+  }
+
+  // Statuses of a program's calls, from opening the device to copying the result. Those after the
+  // first failure are made as well where they can be.
+  struct Run {
+    std::vector<perseid_status> statuses;
+    void add(perseid_status status) {
+      statuses.push_back(status);
+      if (status != PERSEID_OK)
+        EXPECT_GT(std::string(perseid_last_error()).size(), 30u) << perseid_last_error();
+    }
+    bool ok() const {
+      return std::all_of(statuses.begin(), statuses.end(),
+                         [](perseid_status status) { return status == PERSEID_OK; });
+    }
+  };
+  static Run run_program(int64_t length = kLength) {
+    Run run;
+    perseid_context_options options{};
+    options.struct_size = sizeof options;
+    options.device_type = kDLCUDA;
+    perseid_context_t context = nullptr;
+    run.add(perseid_context_create(&options, &context));
+    if (context == nullptr) return run;
+    perseid_timer_t timer = nullptr;
+    run.add(perseid_timer_create(context, &timer));
+    perseid_softmax_desc desc{};
+    desc.struct_size = sizeof desc;
+    desc.dtype = PERSEID_F32;
+    desc.ndim = 2;
+    desc.dim = -1;
+    desc.shape[0] = kRows;
+    desc.shape[1] = length;
+    desc.implementation = length == kLength ? "cuda:rows" : "cuda:split";
+    perseid_plan_t plan = nullptr;
+    run.add(perseid_softmax_plan_create(context, &desc, &plan));
+    const size_t bytes = static_cast<size_t>(4 * kRows * length);
+    void *x = nullptr, *y = nullptr, *workspace = nullptr;
+    run.add(perseid_memory_allocate(context, bytes, &x));
+    run.add(perseid_memory_allocate(context, bytes, &y));
+    size_t needed = 0;
+    if (plan != nullptr) run.add(perseid_plan_workspace_size(plan, PERSEID_FORWARD, &needed));
+    run.add(perseid_memory_allocate(context, needed, &workspace));
+    std::vector<std::byte> host(bytes);
+    if (x != nullptr) run.add(perseid_memory_copy(context, x, host.data(), bytes, nullptr));
+    if (timer != nullptr) run.add(perseid_timer_start(timer, nullptr));
+    if (plan != nullptr && x != nullptr && y != nullptr && (workspace != nullptr || needed == 0)) {
+      int64_t shape[] = {kRows, length};
+      DLTensor input{};
+      input.data = x;
+      input.device = {kDLCUDA, 0};
+      input.ndim = 2;
+      input.dtype = {kDLFloat, 32, 1};
+      input.shape = shape;
+      DLTensor output = input;
+      output.data = y;
+      perseid_softmax_forward_args args{};
+      args.struct_size = sizeof args;
+      args.input = &input;
+      args.output = &output;
+      run.add(perseid_softmax_forward(plan, &args, workspace, needed, nullptr));
+    }
+    double seconds = 0;
+    if (timer != nullptr) {
+      run.add(perseid_timer_stop(timer, nullptr));
+      run.add(perseid_timer_seconds(timer, &seconds));
+    }
+    run.add(perseid_stream_synchronize(context, nullptr));
+    if (y != nullptr) run.add(perseid_memory_copy(context, host.data(), y, bytes, nullptr));
+    double rate = 0;
+    run.add(perseid_context_ceiling(context, PERSEID_CEILING_COPY, 4096, &rate));
+    for (void* memory : {x, y, workspace}) perseid_memory_free(context, memory);
+    perseid_context_destroy(context);
+    perseid_plan_destroy(plan);
+    perseid_timer_destroy(timer);
+    return run;
+  }
+
+  static constexpr int64_t kRows = 64, kLength = 128, kLongLength = 1 << 20;
+  const Fake fake_;
+  int64_t before_ = 0;
+};
+
+TEST_F(Faults, NoneMeansSuccess) {
+  for (const int64_t length : {kLength, kLongLength}) {
+    const int64_t launches = fake_.launches();
+    const Run run = run_program(length);
+    EXPECT_TRUE(run.ok()) << perseid_last_error();
+    EXPECT_EQ(fake_.launches() - launches, length == kLength ? 1 : 2);
+  }
+}
+
+// Whatever call it is that fails, once. Not that which makes the context current: what cannot be
+// reached cannot be given back.
+TEST_F(Faults, OfAnyCallAreTold) {
+  for (const int64_t length : {kLength, kLongLength}) {
+    int64_t begin = fake_.calls();
+    run_program(length);
+    const int64_t calls = fake_.calls() - begin;
+    ASSERT_GT(calls, 50);
+    size_t told = 0;
+    for (int after = 1; after <= static_cast<int>(min(calls, int64_t{200})); ++after) {
+      SCOPED_TRACE(after);
+      fake_.fail("*", kIllegalAddress, after, 0);
+      const Run run = run_program(length);
+      told += !run.ok();
+      for (const perseid_status status : run.statuses)
+        EXPECT_TRUE(status == PERSEID_OK || status == PERSEID_DEVICE_ERROR) << status;
+      fake_.fail("", 0, 0, 0);
+      ASSERT_EQ(fake_.alive(), before_) << "call " << after << " failed, and something is left";
+    }
+    // What is asked for facts alone may fail unnoticed.
+    EXPECT_GT(told, 30u);
+    EXPECT_TRUE(run_program(length).ok()) << perseid_last_error();
+  }
+}
+
+// From some call on all fail: the device is lost.
+TEST_F(Faults, OfALostDeviceAreTold) {
+  for (int after = 1; after <= 120; ++after) {
+    SCOPED_TRACE(after);
+    fake_.fail("*", kIllegalAddress, after, 1);
+    const Run run = run_program();
+    EXPECT_FALSE(run.ok());
+    fake_.fail("", 0, 0, 0);
+    // What a lost context held is the driver's; nothing of it was given back.
+    before_ = fake_.alive();
+  }
+  EXPECT_TRUE(run_program().ok()) << perseid_last_error();
+}
+
+// Also where only the context is gone.
+TEST_F(Faults, OfTheContextAreTold) {
+  for (int after = 1; after <= 40; ++after) {
+    SCOPED_TRACE(after);
+    fake_.fail("cuCtxPushCurrent_v2", kIllegalAddress, after, 1);
+    run_program();
+    fake_.fail("", 0, 0, 0);
+    before_ = fake_.alive();
+  }
+  EXPECT_TRUE(run_program().ok()) << perseid_last_error();
+}
+
+TEST_F(Faults, OfFullMemoryAreTold) {
+  for (const char* name : {"cuMemAlloc_v2", "cuModuleLoadData", "cuLaunchKernelEx"}) {
+    fake_.fail(name, kMemory, 1, 1);
+    const Run run = run_program();
+    EXPECT_FALSE(run.ok()) << name;
+    for (const perseid_status status : run.statuses)
+      EXPECT_TRUE(status == PERSEID_OK || status == PERSEID_OUT_OF_MEMORY) << name << status;
+    fake_.fail("", 0, 0, 0);
+  }
+}
+
+// Threads that run while calls fail now and then.
+TEST_F(Faults, InManyThreadsAreTold) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t)
+    threads.emplace_back([&] {
+      for (int turn = 0; turn < 20; ++turn) {
+        fake_.fail("*", kIllegalAddress, 37, 0);
+        run_program();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  fake_.fail("", 0, 0, 0);
+  EXPECT_TRUE(run_program().ok()) << perseid_last_error();
+}
+
+// The host time of an execution but for the driver's.
+TEST_F(Faults, LeaveLaunchesQuick) {
+  perseid_context_options options{};
+  options.struct_size = sizeof options;
+  options.device_type = kDLCUDA;
+  perseid_context_t context = nullptr;
+  ASSERT_EQ(perseid_context_create(&options, &context), PERSEID_OK) << perseid_last_error();
+  perseid_softmax_desc desc{};
+  desc.struct_size = sizeof desc;
+  desc.dtype = PERSEID_F32;
+  desc.ndim = 2;
+  desc.dim = -1;
+  desc.shape[0] = kRows;
+  desc.shape[1] = kLength;
+  perseid_plan_t plan = nullptr;
+  ASSERT_EQ(perseid_softmax_plan_create(context, &desc, &plan), PERSEID_OK) << perseid_last_error();
+  std::vector<float> x(kRows * kLength), y(kRows * kLength);
+  int64_t shape[] = {kRows, kLength};
+  DLTensor input{};
+  input.data = x.data();
+  input.device = {kDLCUDA, 0};
+  input.ndim = 2;
+  input.dtype = {kDLFloat, 32, 1};
+  input.shape = shape;
+  DLTensor output = input;
+  output.data = y.data();
+  perseid_softmax_forward_args args{};
+  args.struct_size = sizeof args;
+  args.input = &input;
+  args.output = &output;
+  double best = 1;
+  for (int round = 0; round < 50; ++round) {
+    constexpr int kTurns = 1000;
+    const auto start = std::chrono::steady_clock::now();
+    for (int turn = 0; turn < kTurns; ++turn)
+      perseid_softmax_forward(plan, &args, nullptr, 0, nullptr);
+    const auto end = std::chrono::steady_clock::now();
+    best = std::min(best, std::chrono::duration<double>(end - start).count() / kTurns);
+  }
+  std::printf("  host time of an execution without the driver's: %.2f us\n", best * 1e6);
+  EXPECT_LT(best, 1e-5);
+  perseid_plan_destroy(plan);
+  perseid_context_destroy(context);
+}
+
+}  // namespace
+}  // namespace perseid::cuda
