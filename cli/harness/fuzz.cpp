@@ -76,6 +76,11 @@ void softmax(Dice& dice, Problem& p) {
   p.dim = dice.between(-rank, rank - 1);
   const auto dim = static_cast<size_t>(p.dim < 0 ? p.dim + rank : p.dim);
   p.shape[dim] = dice.extent(dice.one_in(10) ? 1500 : 140);
+  if (dice.one_in(30)) {
+    // Few long rows: a GPU spreads them over several blocks.
+    for (int64_t& extent : p.shape) extent = std::min<int64_t>(extent, 3);
+    p.shape[dim] = dice.between(2000, 90000);
+  }
   p.log = dice.one_in(3);
   if (dice.one_in(3)) p.scale = dice.pick({0.125, 2.5, -1.0});
   if (dice.one_in(3)) p.output_dtype.value = any_dtype(dice);
