@@ -23,6 +23,7 @@
 #include "cuda/softmax.hpp"
 #include "gpu_tools.hpp"
 #include "perseid/perseid.h"
+#include "reference_tensors.hpp"
 
 namespace perseid::cuda {
 namespace {
