@@ -253,7 +253,8 @@ int check(const Common& common, const Flags& flags) {
   std::vector<Problem> problems;
   if (flags.fuzz == 0) problems = problems_of(flags.problems, common, "check");
   const Devices devices(common);
-  const Tally tally = flags.fuzz > 0 ? fuzz(common, devices, flags) : check_list(common, devices, problems);
+  const Tally tally =
+      flags.fuzz > 0 ? fuzz(common, devices, flags) : check_list(common, devices, problems);
   const int code = exit_code_of(tally, problems.size());
   std::vector<Entry> failures;
   nlohmann::json results = nlohmann::json::array();
