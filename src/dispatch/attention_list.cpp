@@ -3,6 +3,7 @@
 // The implementations of attention, best first.
 #include "cpu/reference/reference.hpp"
 #include "cuda/attention.hpp"
+#include "cuda/attention_backward.hpp"
 #include "dispatch/implementation.hpp"
 
 namespace perseid::dispatch {
@@ -26,22 +27,35 @@ CpuKernels<Attention> tiled_kernels(const AttentionProblem& problem, const Devic
 
 class GpuAttention final : public Executable<Attention> {
  public:
-  explicit GpuAttention(std::unique_ptr<cuda::AttentionOnGpu> attention)
-      : attention_(std::move(attention)) {}
-
+  static Status make(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made) {
+    auto attention = std::make_unique<GpuAttention>();
+    Status status = cuda::AttentionOnGpu::make(problem, gpu, &attention->forward_);
+    if (status.ok() && problem.backward())
+      status = cuda::AttentionBackwardOnGpu::make(problem, gpu, &attention->backward_);
+    if (status.ok()) *made = std::move(attention);
+    return status;
+  }
   size_t workspace(Direction direction) const override {
-    return direction == Direction::kForward ? attention_->forward_workspace() : 0;
+    if (direction == Direction::kForward) return forward_->forward_workspace();
+    return backward_ != nullptr ? backward_->workspace() : 0;
   }
   Status forward(const AttentionForward& arguments, std::byte* workspace,
                  void* stream) const override {
-    return attention_->forward(arguments, workspace, stream);
+    return forward_->forward(arguments, workspace, stream);
   }
-  // A problem with gradients is refused before it comes here.
-  Status backward(const AttentionBackward&, std::byte*, void*) const override { return {}; }
-  std::string kernels() const override { return attention_->description(); }
+  Status backward(const AttentionBackward& arguments, std::byte* workspace,
+                  void* stream) const override {
+    return backward_->backward(arguments, workspace, stream);
+  }
+  std::string kernels() const override {
+    return backward_ == nullptr
+               ? forward_->description()
+               : concatenate(forward_->description(), "; ", backward_->description());
+  }
 
  private:
-  std::unique_ptr<cuda::AttentionOnGpu> attention_;
+  std::unique_ptr<cuda::AttentionOnGpu> forward_;
+  std::unique_ptr<cuda::AttentionBackwardOnGpu> backward_;  // null: no gradients are wanted
 };
 
 // Tensor cores and copy engine of compute capability 9.0, in f16 and bf16.
@@ -49,15 +63,14 @@ constexpr Implementation<Attention> kSm90 = {
     .name = "cuda:sm90",
     .refuse =
         [](const AttentionProblem& problem, const Device& device) {
-          return cuda::refuse_attention(problem, device.gpu->facts());
+          AttentionProblem forward = problem;
+          forward.grad_query = forward.grad_key = forward.grad_value = forward.grad_bias = false;
+          std::string why = cuda::refuse_attention(forward, device.gpu->facts());
+          if (why.empty() && problem.backward()) why = cuda::refuse_attention_backward(problem);
+          return why;
         },
-    .make =
-        [](const AttentionProblem& problem, const Device& device, Made* made) {
-          std::unique_ptr<cuda::AttentionOnGpu> attention;
-          Status status = cuda::AttentionOnGpu::make(problem, *device.gpu, &attention);
-          if (status.ok()) *made = std::make_unique<GpuAttention>(std::move(attention));
-          return status;
-        }};
+    .make = [](const AttentionProblem& problem, const Device& device,
+               Made* made) { return GpuAttention::make(problem, *device.gpu, made); }};
 
 // Few queries, such as one token that is being generated: split over keys, at the speed of memory.
 // Backward is that of the tiles.

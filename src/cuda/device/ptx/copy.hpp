@@ -19,6 +19,16 @@ __device__ __forceinline__ void load_box(uint32_t to, const TensorMap& map, uint
       : "r"(to), "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
       : "memory");
 }
+// Bytes side by side, a multiple of 16, from and to multiples of 16.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk
+__device__ __forceinline__ void load_bytes(uint32_t to, const void* from, uint32_t bytes,
+                                           uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+      :
+      : "r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+      : "memory");
+}
 // What lies outside of the tensor is not written.
 __device__ __forceinline__ void store_box(const TensorMap& map, uint32_t from, const int (&at)[5]) {
   asm volatile(

@@ -1,0 +1,271 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/attention_backward.hpp"
+
+#include "cuda/runtime/tensor_map.hpp"
+
+namespace perseid::cuda {
+namespace {
+
+// The first line with room for both dims is taken. Gradients of keys and values, scores and their
+// gradients share the registers of a consumer: where both gradients fit, it has keys of its own.
+struct Tiles {
+  int dim;  // of both
+  int queries;
+  bool halves;
+};
+constexpr Tiles kTiles[] = {
+    {64, 128, true},
+    {128, 64, true},
+    {256, 64, false},
+};
+
+// Positions and offsets between them, and sums of a few, in 32 bits.
+constexpr int64_t kLongest = int64_t{1} << 29;
+
+// Queries, their gradients and sums of this many bytes stay in the L2 cache while the tiles of
+// their heads are done.
+constexpr int64_t kSectionBytes = 32'000'000;
+// Deterministic: tiles of so many key heads are done at once, so that those of one head, which wait
+// for each other, are few.
+constexpr int64_t kOrderedHeads = 16;
+
+// Row q sees keys [q + left, q + right), cut to the sequence; without bounds far outside of it.
+struct Offsets {
+  int64_t left, right;
+};
+Offsets offsets_of(const AttentionProblem& problem) {
+  const int64_t shift = problem.causal == Causal::kBottomRight ? problem.kv_len - problem.q_len : 0;
+  constexpr int64_t kFar = 2 * kLongest;
+  Offsets offsets{-kFar, kFar};
+  if (problem.window_left >= 0) offsets.left = max(-kFar, shift - min(problem.window_left, kFar));
+  if (problem.window_right >= 0)
+    offsets.right = min(kFar, shift + 1 + min(problem.window_right, kFar));
+  if (problem.causal != Causal::kNone) offsets.right = min(offsets.right, shift + 1);
+  return offsets;
+}
+
+// [batch, heads, rows, dim] as {dim, 1, rows, heads, batch}.
+BoxedTensor boxed(const Tensor& tensor, int box_rows) {
+  return {tensor.data,
+          tensor.dtype,
+          {tensor.shape[3], 1, tensor.shape[2], tensor.shape[1], tensor.shape[0]},
+          {tensor.stride[3], 0, tensor.stride[2], tensor.stride[1], tensor.stride[0]},
+          {kChunk, 1, box_rows, 1, 1}};
+}
+
+void copy_strides(const Tensor& tensor, int64_t (&stride)[3]) {
+  for (int d = 0; d < 3; ++d) stride[d] = tensor.stride[d];
+}
+
+}  // namespace
+
+AttentionBackwardConfig choose_attention_backward(const AttentionProblem& problem) {
+  AttentionBackwardConfig config;
+  config.dtype = problem.dtype;
+  config.key_dim = static_cast<int>(round_up(problem.head_dim, 16));
+  config.value_dim = static_cast<int>(round_up(problem.value_dim, 16));
+  for (const Tiles& tiles : kTiles) {
+    if (max(config.key_dim, config.value_dim) > tiles.dim) continue;
+    config.queries = tiles.queries;
+    config.halves = tiles.halves;
+    break;
+  }
+  // Each consumer has a piece of grad_query: a second one of zeros, where columns end before it.
+  if (config.halves && config.queries == 64) config.key_dim = max(config.key_dim, kChunk + 16);
+  const Offsets offsets = offsets_of(problem);
+  config.left = offsets.left + problem.q_len - 1 > 0;
+  config.right = offsets.right < problem.kv_len;
+  // The other gradients are complete in one block.
+  config.deterministic = problem.deterministic && problem.grad_query && problem.q_len > 0;
+  config.grad_query = problem.grad_query;
+  config.grad_key = problem.grad_key;
+  config.grad_value = problem.grad_value;
+  return config;
+}
+
+std::vector<std::string> attention_backward_kernels(const AttentionBackwardConfig& config) {
+  const auto flag = [](bool value) { return value ? "true" : "false"; };
+  const std::string text = concatenate(
+      "<perseid::cuda::AttentionBackwardConfig{.dtype = perseid::DType(",
+      static_cast<int>(config.dtype), "), .key_dim = ", config.key_dim,
+      ", .value_dim = ", config.value_dim, ", .queries = ", config.queries,
+      ", .halves = ", flag(config.halves), ", .right = ", flag(config.right),
+      ", .left = ", flag(config.left), ", .deterministic = ", flag(config.deterministic),
+      ", .grad_query = ", flag(config.grad_query), ", .grad_key = ", flag(config.grad_key),
+      ", .grad_value = ", flag(config.grad_value), "}>");
+  std::vector<std::string> kernels = {"perseid::cuda::attention_backward_prepare" + text,
+                                      "perseid::cuda::attention_backward" + text};
+  if (config.grad_query) kernels.push_back("perseid::cuda::attention_backward_finish" + text);
+  return kernels;
+}
+
+std::string refuse_attention_backward(const AttentionProblem& problem) {
+  if (problem.bias) return "its backward takes no bias yet";
+  if (problem.visible) return "its backward takes no visible mask yet";
+  if (problem.dropout > 0) return "its backward has no dropout yet";
+  if (problem.ragged) return "its backward takes no ragged batch yet";
+  if (problem.kv_lens) return "its backward takes no kv_lens yet";
+  if (problem.q_len > kLongest || problem.kv_len > kLongest)
+    return concatenate("its backward is made for lengths up to ", kLongest, ", got q_len ",
+                       problem.q_len, " and kv_len ", problem.kv_len);
+  if (problem.batch * problem.kv_heads * ceil_div(problem.kv_len, 64) > kLongest)
+    return concatenate("its backward is made for up to ", kLongest,
+                       " tiles of 64 keys in all heads, got batch ", problem.batch, ", kv_heads ",
+                       problem.kv_heads, " and kv_len ", problem.kv_len);
+  return "";
+}
+
+Status AttentionBackwardOnGpu::make(const AttentionProblem& problem,
+                                    const AttentionBackwardConfig& config, Gpu& gpu,
+                                    std::unique_ptr<AttentionBackwardOnGpu>* made) {
+  std::unique_ptr<AttentionBackwardOnGpu> backward(new AttentionBackwardOnGpu(problem, gpu));
+  backward->config_ = config;
+  if (Status status = gpu.load(kAttentionBackwardHeader, attention_backward_kernels(config),
+                               &backward->kernels_);
+      !status.ok())
+    return status;
+  if (Status status = gpu.allow_shared(backward->kernels_[1], config.shared_bytes()); !status.ok())
+    return status;
+
+  AttentionBackwardArguments& fixed = backward->fixed_;
+  const Offsets offsets = offsets_of(problem);
+  fixed.q_len = static_cast<int32_t>(problem.q_len);
+  fixed.kv_len = static_cast<int32_t>(problem.kv_len);
+  fixed.kv_heads = static_cast<int32_t>(problem.kv_heads);
+  fixed.group = static_cast<int32_t>(problem.group());
+  fixed.batch_heads = static_cast<int32_t>(problem.batch * problem.kv_heads);
+  fixed.k_tiles = static_cast<int32_t>(ceil_div(problem.kv_len, config.keys()));
+  fixed.q_blocks = static_cast<int32_t>(ceil_div(problem.q_len, config.queries));
+  fixed.left = static_cast<int32_t>(offsets.left);
+  fixed.right = static_cast<int32_t>(offsets.right);
+  fixed.scale = static_cast<float>(problem.scale);
+  fixed.scale_log2 = static_cast<float>(problem.scale * 1.4426950408889634);
+  // Without a mask all tiles cost the same, and one head after another reads the least.
+  int64_t section = 1;
+  if (config.deterministic) {
+    section = kOrderedHeads;
+  } else if (config.right) {
+    const int64_t bytes =
+        problem.group() * problem.q_len * (problem.head_dim * 6 + problem.value_dim * 2);
+    while (2 * section * bytes <= kSectionBytes && section < fixed.batch_heads) section *= 2;
+  }
+  fixed.heads_per_section =
+      static_cast<int32_t>(clamp(section, int64_t{1}, max(int64_t{1}, int64_t{fixed.batch_heads})));
+  backward->lay_out();
+  *made = std::move(backward);
+  return {};
+}
+
+int64_t AttentionBackwardOnGpu::blocks_of_queries() const {
+  return problem_.batch * problem_.heads * fixed_.q_blocks;
+}
+
+void AttentionBackwardOnGpu::lay_out() {
+  const auto blocks = static_cast<size_t>(blocks_of_queries());
+  const size_t row_bytes = blocks * static_cast<size_t>(config_.queries) * sizeof(float);
+  layout_.delta = row_bytes;
+  layout_.sums = layout_.turns = 2 * row_bytes;
+  if (config_.grad_query)
+    layout_.turns += blocks * static_cast<size_t>(config_.pieces() * kPieceFloats) * sizeof(float);
+  layout_.tile = layout_.turns;
+  if (config_.deterministic)
+    layout_.tile += blocks * static_cast<size_t>(config_.kConsumers) * sizeof(uint64_t);
+  layout_.bytes = layout_.tile + (config_.deterministic ? sizeof(uint32_t) : 0);
+}
+
+Status AttentionBackwardOnGpu::map_tensors(const AttentionBackward& tensors,
+                                           AttentionBackwardArguments* arguments) const {
+  // The copy engine knows no empty tensors. Queries that are not there are not visited.
+  const bool no_queries = problem_.q_len == 0;
+  TensorMap checked;  // rows that are read and written without the copy engine, but in its units
+  struct Map {
+    const char* name;
+    const Tensor& tensor;
+    int32_t rows;
+    bool queries;
+    TensorMap* map;
+  };
+  const Map maps[] = {
+      {"attention backward: key", tensors.key, config_.keys(), false, &arguments->key},
+      {"attention backward: value", tensors.value, config_.keys(), false, &arguments->value},
+      {"attention backward: grad_key", tensors.grad_key, 16, false, &arguments->grad_key},
+      {"attention backward: grad_value", tensors.grad_value, 16, false, &arguments->grad_value},
+      {"attention backward: query", tensors.query, config_.queries, true, &arguments->query},
+      {"attention backward: grad_out", tensors.grad_out, config_.queries, true,
+       &arguments->grad_out},
+      {"attention backward: out", tensors.out, 16, true, &checked},
+      {"attention backward: grad_query", tensors.grad_query, 16, true, &checked},
+  };
+  for (const Map& each : maps) {
+    if (!each.tensor.present()) continue;
+    if (each.queries ? no_queries : problem_.kv_len == 0) continue;
+    if (Status status = make_tensor_map(gpu_, each.name, boxed(each.tensor, each.rows), each.map);
+        !status.ok())
+      return status;
+  }
+  return {};
+}
+
+AttentionBackwardRows AttentionBackwardOnGpu::rows_of(const AttentionBackward& tensors,
+                                                      std::byte* workspace) const {
+  AttentionBackwardRows rows;
+  rows.out = tensors.out.data;
+  rows.grad_out = tensors.grad_out.data;
+  rows.lse = tensors.lse.as<float>();
+  copy_strides(tensors.out, rows.out_stride);
+  copy_strides(tensors.grad_out, rows.grad_out_stride);
+  copy_strides(tensors.lse, rows.lse_stride);
+  if (tensors.grad_lse.present()) {
+    rows.grad_lse = tensors.grad_lse.as<float>();
+    copy_strides(tensors.grad_lse, rows.grad_lse_stride);
+  }
+  rows.grad_query = tensors.grad_query.data;
+  copy_strides(tensors.grad_query, rows.grad_query_stride);
+  rows.lse_log2 = reinterpret_cast<float*>(workspace);
+  rows.delta = reinterpret_cast<float*>(workspace + layout_.delta);
+  rows.sums = reinterpret_cast<float*>(workspace + layout_.sums);
+  rows.turns = reinterpret_cast<uint64_t*>(workspace + layout_.turns);
+  rows.tile = reinterpret_cast<uint32_t*>(workspace + layout_.tile);
+  rows.q_len = fixed_.q_len;
+  rows.heads = static_cast<int32_t>(problem_.heads);
+  rows.q_blocks = fixed_.q_blocks;
+  rows.head_dim = static_cast<int32_t>(problem_.head_dim);
+  rows.value_dim = static_cast<int32_t>(problem_.value_dim);
+  rows.scale = fixed_.scale;
+  return rows;
+}
+
+Status AttentionBackwardOnGpu::backward(const AttentionBackward& tensors, std::byte* workspace,
+                                        void* stream) const {
+  if (problem_.batch == 0 || problem_.heads == 0) return {};
+  const Gpu::Current current(gpu_);
+  if (!current.status().ok()) return current.status();
+  AttentionBackwardArguments arguments = fixed_;
+  if (Status status = map_tensors(tensors, &arguments); !status.ok()) return status;
+  const AttentionBackwardRows rows = rows_of(tensors, workspace);
+  arguments.lse_log2 = rows.lse_log2;
+  arguments.delta = rows.delta;
+  arguments.sums = rows.sums;
+  arguments.turns = rows.turns;
+  arguments.tile = rows.tile;
+  arguments.wants_key = tensors.grad_key.present();
+  arguments.wants_value = tensors.grad_value.present();
+  const Launch by_rows{.blocks = blocks_of_queries(), .threads = kRowThreads};
+  const Launch products{.blocks = int64_t{fixed_.batch_heads} * fixed_.k_tiles,
+                        .threads = config_.threads(),
+                        .shared_bytes = config_.shared_bytes()};
+  Status status = gpu_.launch(kernels_[0], by_rows, &rows, stream);
+  if (status.ok()) status = gpu_.launch(kernels_[1], products, &arguments, stream);
+  if (status.ok() && tensors.grad_query.present())
+    status = gpu_.launch(kernels_[2], by_rows, &rows, stream);
+  return status;
+}
+
+std::string AttentionBackwardOnGpu::description() const {
+  return concatenate("backward: tiles of ", config_.keys(), " keys and ", config_.queries,
+                     " queries, which 2 warpgroups share by ", config_.halves ? "keys" : "products",
+                     config_.deterministic ? ", summed in order" : "");
+}
+
+}  // namespace perseid::cuda

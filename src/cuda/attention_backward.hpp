@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention backward on a GPU of compute capability 9.0, the host's part: which kernels a problem
+// gets, the workspace, and their launches. The kernels are in device/sm90.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/device/sm90/attention_backward_config.hpp"
+#include "cuda/runtime/gpu.hpp"
+#include "math/attention_problem.hpp"
+
+namespace perseid::cuda {
+
+// By dims and masks, never by the batch.
+AttentionBackwardConfig choose_attention_backward(const AttentionProblem& problem);
+// Name expressions of the kernels, in the order of their launch, and their header.
+std::vector<std::string> attention_backward_kernels(const AttentionBackwardConfig& config);
+inline constexpr const char* kAttentionBackwardHeader = "cuda/device/sm90/attention_backward.hpp";
+
+// Why the kernels do not take the backward of a problem whose forward is taken, as a sentence's
+// end; "" where they do.
+std::string refuse_attention_backward(const AttentionProblem& problem);
+
+class AttentionBackwardOnGpu {
+ public:
+  static Status make(const AttentionProblem& problem, Gpu& gpu,
+                     std::unique_ptr<AttentionBackwardOnGpu>* made) {
+    return make(problem, choose_attention_backward(problem), gpu, made);
+  }
+  static Status make(const AttentionProblem& problem, const AttentionBackwardConfig& config,
+                     Gpu& gpu, std::unique_ptr<AttentionBackwardOnGpu>* made);
+
+  size_t workspace() const { return layout_.bytes; }
+  Status backward(const AttentionBackward& tensors, std::byte* workspace, void* stream) const;
+  // Which kernels were chosen, for explain.
+  std::string description() const;
+
+ private:
+  // Bytes from the beginning of the workspace.
+  struct Layout {
+    size_t delta = 0, sums = 0, turns = 0, tile = 0, bytes = 0;  // lse_log2 comes first
+  };
+
+  AttentionBackwardOnGpu(const AttentionProblem& problem, const Gpu& gpu)
+      : problem_(problem), gpu_(gpu) {}
+  int64_t blocks_of_queries() const;
+  void lay_out();
+  Status map_tensors(const AttentionBackward& tensors, AttentionBackwardArguments* arguments) const;
+  AttentionBackwardRows rows_of(const AttentionBackward& tensors, std::byte* workspace) const;
+
+  AttentionProblem problem_;
+  const Gpu& gpu_;
+  AttentionBackwardConfig config_;
+  std::vector<Kernel> kernels_;       // before, products, after
+  AttentionBackwardArguments fixed_;  // all but the tensors and the workspace
+  Layout layout_;
+};
+
+}  // namespace perseid::cuda

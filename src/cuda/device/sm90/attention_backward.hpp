@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention backward for f16 and bf16 on sm_90a. With P = softmax(scale * Q K^T, masked), from lse:
+//
+//   dV = P^T dO      dP = dO V^T      dS = P (dP - delta)      dQ = scale dS K      dK = scale dS^T
+//   Q
+//
+// Three launches, each made ready while the one before it runs: delta and lse of all rows, in which
+// the sums of dQ are cleared too; the products; and dQ, rounded from its sums
+// (attention_backward_rows.hpp).
+//
+// Who does what. A block has one tile of keys, whose dK and dV stay in registers while it visits
+// all queries that see it, and adds what it has of dQ to sums in memory. Warpgroup 0 is the
+// producer: one thread of it asks the copy engine for all loads (attention_backward_tiles.hpp). The
+// other two, the consumers, share the work by keys (attention_backward_halves.hpp) or by products
+// (attention_backward_roles.hpp).
+//
+// Memory order. What the copy engine writes is seen by who waits for the barrier that counts it.
+// What the consumers write to shared memory and tensor cores or copy engine read is fenced by each
+// thread before the barrier that hands it over. Sums are complete when the kernel is.
+//
+// Limits: rows and columns count in 32 bits; scale is positive. Weights and gradients of scores are
+// rounded to 16 bits before the products with them; everything else is float32. The sums of dQ get
+// their summands in any order, unless C.deterministic.
+#pragma once
+
+#include "cuda/device/ptx/dependency.hpp"
+#include "cuda/device/sm90/attention_backward_halves.hpp"
+#include "cuda/device/sm90/attention_backward_roles.hpp"
+#include "cuda/device/sm90/attention_backward_rows.hpp"
+
+namespace perseid::cuda {
+
+template <AttentionBackwardConfig C>
+__global__ void __launch_bounds__(C.threads(), 1)
+    attention_backward(const __grid_constant__ AttentionBackwardArguments arguments) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  __shared__ uint32_t drawn;
+  const BackwardShared<C> shared{memory, static_cast<uint32_t>(__cvta_generic_to_shared(memory))};
+  ptx::let_next_kernel_start();
+  if (threadIdx.x == 0) shared.prepare();
+  ptx::wait_for_kernels_before();
+  if (C.deterministic && threadIdx.x == 0) drawn = atomicAdd(arguments.tile, 1u);
+  __syncthreads();
+  const BackwardTile tile =
+      find_backward_tile<C>(arguments, static_cast<int32_t>(C.deterministic ? drawn : blockIdx.x));
+  // The same for all threads of a warp, as the compiler has to know.
+  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
+  if (group == 0) {
+    ptx::give_registers_back<C.kProducerRegisters>();
+    if (threadIdx.x == 0) load_backward_tile<C>(arguments, shared, tile);
+  } else {
+    ptx::take_registers<C.kConsumerRegisters>();
+    if constexpr (C.halves) {
+      HalvesConsumer<C>(arguments, shared, tile, group - 1).run();
+    } else if (group == 1) {
+      RolesConsumer<C>(arguments, shared, tile, 0).run_first();
+    } else {
+      RolesConsumer<C>(arguments, shared, tile, 1).run_second();
+    }
+  }
+}
+
+}  // namespace perseid::cuda

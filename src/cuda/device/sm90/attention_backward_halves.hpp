@@ -1,0 +1,113 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention backward on sm_90a for dims up to 128: each consumer has 64 of the tile's 128 keys, and
+// their gradients in registers. One step, of the queries Q with gradients dO:
+//
+//   S^T = K Q^T          from shared memory
+//   dP^T = V dO^T        from shared memory; under it P = 2^(S - lse)
+//   dV += P^T dO         P in registers; under it dS = P (dP - delta), to shared memory too
+//   dQ = dS K            from shared memory, all keys of the tile: each consumer has one half of
+//                        the queries, where there are 128, else of the columns
+//   dK += dS^T Q         dS in registers; under it dQ is added to the sums in memory
+//
+// Barriers: those of the producer (attention_backward_tiles.hpp). key_full and value_full: the
+// producer, once. query_full, out_full: the producer, in each step; query_empty, out_empty: all
+// eight warps of the consumers, when their last product with it is complete. Named barrier 1 (256
+// threads), in each step: both halves of dS are in shared memory. dS of the step after the next
+// takes the same place; nobody writes it before that next step's barrier, which a consumer passes
+// only when its own dQ is complete.
+#pragma once
+
+#include "cuda/device/sm90/attention_backward_parts.hpp"
+
+namespace perseid::cuda {
+
+template <AttentionBackwardConfig C>
+class HalvesConsumer : BackwardParts<C> {
+  using Parts = BackwardParts<C>;
+  using Parts::a_, Parts::shared_, Parts::tile_, Parts::number_, Parts::lane_;
+  using Parts::kScores;
+
+ public:
+  __device__ __forceinline__ HalvesConsumer(const AttentionBackwardArguments& arguments,
+                                            const BackwardShared<C>& shared,
+                                            const BackwardTile& tile, int number)
+      : Parts(arguments, shared, tile, number) {}
+
+  __device__ __forceinline__ void run() {
+#pragma unroll
+    for (float& x : grad_key_) x = 0;
+#pragma unroll
+    for (float& x : grad_value_) x = 0;
+    if (tile_.end > tile_.first) ptx::phase_wait(shared_.key_full(), 0);
+    for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) { visit(number, step); });
+    this->pass_turn();
+    ptx::named_sync(1, 256);  // keys and values make room for their gradients
+    if constexpr (C.grad_value) {
+      ptx::results_are_here(grad_value_);
+      if (a_.wants_value)
+        this->template store_gradient<C.value_dim>(grad_value_, 1, shared_.value(), a_.grad_value);
+    }
+    if constexpr (C.grad_key) {
+      ptx::results_are_here(grad_key_);
+      if (a_.wants_key)
+        this->template store_gradient<C.key_dim>(grad_key_, a_.scale, shared_.key(), a_.grad_key);
+    }
+    if (lane_ == 0) ptx::wait_for_stores();
+  }
+
+ private:
+  __device__ __forceinline__ void visit(int number, const BackwardStep& step) {
+    const BackwardStage<C> stage(number);
+    const int parity = number % 2;
+    float scores[kScores], products[kScores];
+    uint32_t weights[kScores / 2], gradients[kScores / 2];
+    ptx::phase_wait(shared_.query_full(stage.place), stage.parity);
+    ptx::products_begin();
+    this->template begin_scores<C.key_dim>(scores, shared_.key(), shared_.query(stage.place));
+    if (number == 0) ptx::phase_wait(shared_.value_full(), 0);
+    ptx::phase_wait(shared_.out_full(stage.place), stage.parity);
+    this->template begin_scores<C.value_dim>(products, shared_.value(),
+                                             shared_.grad_out(stage.place));
+    ptx::products_wait<1>();
+    ptx::results_are_here(scores);
+    this->weigh_scores(scores, step, stage.place);
+    if constexpr (C.grad_value) round_weights<C.dtype>(scores, weights);
+    ptx::products_wait<0>();
+    ptx::results_are_here(products);
+    this->grade_scores(scores, products, stage.place, gradients);
+    if constexpr (!C.grad_value) this->leave(shared_.out_empty(stage.place));
+    if constexpr (C.grad_value) {
+      ptx::products_begin();
+      this->template begin_gradient<C.value_dim>(grad_value_, weights,
+                                                 shared_.grad_out(stage.place));
+    }
+    float piece[32];
+    if constexpr (C.grad_query) {
+      this->share_gradients(gradients, parity);
+      ptx::named_sync(1, 256);
+      ptx::products_begin();
+      this->begin_piece(piece, parity, number_);
+    }
+    if constexpr (C.grad_value) {
+      ptx::products_wait<C.grad_query ? 1 : 0>();
+      this->leave(shared_.out_empty(stage.place));
+    }
+    if constexpr (C.grad_key) {
+      ptx::products_begin();
+      this->template begin_gradient<C.key_dim>(grad_key_, gradients, shared_.query(stage.place));
+    }
+    if constexpr (C.grad_query) {
+      ptx::products_wait<C.grad_key ? 1 : 0>();
+      ptx::results_are_here(piece);
+      this->await_turn(step);
+      this->add_piece(piece, step, number_);
+    }
+    ptx::products_wait<0>();
+    this->leave(shared_.query_empty(stage.place));
+  }
+
+  float grad_key_[C.key_dim / 2], grad_value_[C.value_dim / 2];
+};
+
+}  // namespace perseid::cuda

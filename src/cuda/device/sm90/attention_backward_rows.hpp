@@ -1,0 +1,138 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What attention backward on sm_90 does row by row, before and after its products. Both kernels
+// move memory and little else: accesses of 16 bytes, all loads of a thread before the first use.
+//
+// Before: delta = sum(out * grad_out) - grad_lse, and lse in powers of two, of all queries. A query
+// that sees no key, and one behind the last, gets +inf there, so that its weights 2^(score - lse)
+// are 0, and a delta of 0. The sums of grad_query and the turns of their summands are cleared.
+//
+// After: the sums times scale, rounded, are grad_query.
+#pragma once
+
+#include "cuda/device/ptx/dependency.hpp"
+#include "cuda/device/ptx/memory.hpp"
+#include "cuda/device/sm90/attention_backward_config.hpp"
+#include "cuda/device/sm90/attention_softmax.hpp"
+
+namespace perseid::cuda {
+
+template <DType D>
+__device__ __forceinline__ float product_of_pairs(uint32_t a, uint32_t b) {
+  if constexpr (D == DType::kBF16)
+    return fmaf(float_from_bits(a << 16), float_from_bits(b << 16),
+                float_from_bits(a & 0xffff0000u) * float_from_bits(b & 0xffff0000u));
+  else
+    return fmaf(ptx::f16_to_float(a & 0xffffu), ptx::f16_to_float(b & 0xffffu),
+                ptx::f16_to_float(a >> 16) * ptx::f16_to_float(b >> 16));
+}
+
+// A block has the queries of one step; kLanes threads share a row.
+template <AttentionBackwardConfig C>
+__global__ void __launch_bounds__(kRowThreads)
+    attention_backward_prepare(const __grid_constant__ AttentionBackwardRows a) {
+  constexpr int kLanes = C.value_dim > 64 ? 16 : 8;
+  constexpr int kPieces = (C.value_dim / 8 + kLanes - 1) / kLanes;
+  constexpr int kRows = kRowThreads / kLanes, kTurns = C.queries / kRows;
+  ptx::let_next_kernel_start();
+  ptx::wait_for_kernels_before();
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
+  const int64_t number = blockIdx.x;
+  const int64_t bh = number / a.q_blocks, batch = bh / a.heads, head = bh % a.heads;
+  const int32_t first = static_cast<int32_t>(number % a.q_blocks) * C.queries + thread / kLanes;
+  const auto row_of = [&](const void* data, const int64_t(&stride)[3], int32_t query) {
+    return static_cast<const uint16_t*>(data) + batch * stride[0] + head * stride[1] +
+           query * stride[2];
+  };
+
+  ptx::Packed<4> out[kTurns][kPieces]{}, grad[kTurns][kPieces]{};
+  float lse[kTurns], grad_lse[kTurns];
+#pragma unroll
+  for (int t = 0; t < kTurns; ++t) {
+    const int32_t query = first + t * kRows;
+    const bool there = query < a.q_len;
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      const int at = (p * kLanes + lane) * 8;
+      const bool wanted = there && at < a.value_dim;
+      ptx::load_if(wanted, row_of(a.out, a.out_stride, query) + at, out[t][p]);
+      ptx::load_if(wanted, row_of(a.grad_out, a.grad_out_stride, query) + at, grad[t][p]);
+    }
+    const auto number_of = [&](const float* data, const int64_t(&stride)[3], float otherwise) {
+      return there && data != nullptr
+                 ? data[batch * stride[0] + head * stride[1] + query * stride[2]]
+                 : otherwise;
+    };
+    lse[t] = number_of(a.lse, a.lse_stride, minus_infinity());
+    grad_lse[t] = number_of(a.grad_lse, a.grad_lse_stride, 0);
+  }
+  if constexpr (C.grad_query) {
+    float4* sums = reinterpret_cast<float4*>(a.sums + number * C.pieces() * kPieceFloats);
+    for (int i = thread; i < C.pieces() * kPieceFloats / 4; i += kRowThreads)
+      sums[i] = float4{0, 0, 0, 0};
+  }
+  if constexpr (C.deterministic) {
+    if (thread < C.kConsumers) a.turns[number * C.kConsumers + thread] = 0;
+    if (number == 0 && thread == 0) *a.tile = 0;
+  }
+#pragma unroll
+  for (int t = 0; t < kTurns; ++t) {
+    float sum = 0;
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p)
+#pragma unroll
+      for (int w = 0; w < 4; ++w)
+        sum += product_of_pairs<C.dtype>(out[t][p].word[w], grad[t][p].word[w]);
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (lane != 0) continue;
+    const int64_t at = bh * a.q_blocks * C.queries + first + t * kRows;
+    const bool empty = lse[t] == minus_infinity();
+    a.delta[at] = empty ? 0 : sum - grad_lse[t];
+    a.lse_log2[at] = empty ? -minus_infinity() : lse[t] * 1.44269504f;
+  }
+}
+
+// A block has the queries of one step. A warp has 16 queries and 64 columns of them at a time, a
+// thread 8 columns of two rows, twice.
+template <AttentionBackwardConfig C>
+__global__ void __launch_bounds__(kRowThreads)
+    attention_backward_finish(const __grid_constant__ AttentionBackwardRows a) {
+  ptx::let_next_kernel_start();
+  ptx::wait_for_kernels_before();
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t number = blockIdx.x;
+  const int64_t bh = number / a.q_blocks, batch = bh / a.heads, head = bh % a.heads;
+  uint16_t* const to = static_cast<uint16_t*>(a.grad_query) + batch * a.grad_query_stride[0] +
+                       head * a.grad_query_stride[1];
+#pragma unroll
+  for (int part = warp; part < 4 * C.pieces(); part += kRowThreads / 32) {
+    const int piece = part / 4;
+    const int32_t query = static_cast<int32_t>(number % a.q_blocks) * C.queries +
+                          piece / C.key_chunks() * 64 + part % 4 * 16 + lane / 4;
+    const float4* from = reinterpret_cast<const float4*>(a.sums) +
+                         ((number * C.pieces() + piece) * kPieceFloats + part % 4 * 1024) / 4 +
+                         lane / 4 * 4;
+    float4 sum[2][4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) sum[i][c] = from[(lane % 4 + 4 * i) * 32 + c];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int column = piece % C.key_chunks() * kChunk + (lane % 4 + 4 * i) * 8;
+      ptx::Packed<4> upper, lower;
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        upper.word[c] = round_pair<C.dtype>(sum[i][c].x * a.scale, sum[i][c].y * a.scale);
+        lower.word[c] = round_pair<C.dtype>(sum[i][c].z * a.scale, sum[i][c].w * a.scale);
+      }
+      const bool wanted = column < a.head_dim;
+      ptx::store_if(wanted && query < a.q_len, to + query * a.grad_query_stride[2] + column, upper);
+      ptx::store_if(wanted && query + 8 < a.q_len,
+                    to + (query + 8) * a.grad_query_stride[2] + column, lower);
+    }
+  }
+}
+
+}  // namespace perseid::cuda

@@ -1,0 +1,199 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention backward on sm_90a: which tile of keys a block has and which blocks of queries that
+// visits; shared memory; and the producer, which loads both.
+//
+// Order. Key heads go in sections whose queries and gradients fit into the L2 cache together; in a
+// section the first keys come first, which have the most queries under a causal mask. A tile visits
+// all query heads of its key head one after another, so that its gradients never leave registers
+// before they are complete.
+//
+// Deterministic: sums of grad_query get their summands in the order of the tiles of keys. Blocks
+// draw their tiles from a counter, so that who waits for a turn waits for a block that is running;
+// and visit queries from the last to the first, so that those with consecutive tiles of one head
+// are one step behind each other, not one diagonal.
+#pragma once
+
+#include "cuda/device/ptx/barrier.hpp"
+#include "cuda/device/ptx/copy.hpp"
+#include "cuda/device/sm90/attention_backward_config.hpp"
+
+namespace perseid::cuda {
+
+// Keys [key, key + C.keys()) of a key head; blocks of queries [first, end) for each query head.
+struct BackwardTile {
+  int32_t key, kv_head, batch;
+  int32_t first, end;
+};
+
+// One step: a query head and a block of queries.
+struct BackwardStep {
+  int32_t head, block;
+};
+
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ BackwardTile find_backward_tile(const AttentionBackwardArguments& a,
+                                                           int32_t number) {
+  const int32_t section_tiles = a.heads_per_section * a.k_tiles;
+  const int32_t first_head = number / section_tiles * a.heads_per_section;
+  const int32_t section_heads = min(a.heads_per_section, a.batch_heads - first_head);
+  const int32_t place = number % section_tiles;
+  const int32_t head = first_head + place % section_heads;
+  BackwardTile tile;
+  tile.key = place / section_heads * C.keys();
+  tile.kv_head = head % a.kv_heads;
+  tile.batch = head / a.kv_heads;
+  const int32_t first_query = C.right ? max(tile.key - a.right + 1, 0) : 0;
+  const int32_t last_query =
+      C.left ? min(tile.key + C.keys() - 1 - a.left, a.q_len - 1) : a.q_len - 1;
+  tile.first = first_query / C.queries;
+  tile.end = last_query >= first_query ? last_query / C.queries + 1 : tile.first;
+  return tile;
+}
+
+// visit(step number, step) for all steps of a tile.
+template <AttentionBackwardConfig C, class Visit>
+__device__ __forceinline__ void for_each_step(const AttentionBackwardArguments& a,
+                                              const BackwardTile& tile, Visit&& visit) {
+  int number = 0;
+  for (int32_t g = 0; g < a.group; ++g)
+    for (int32_t i = tile.first; i < tile.end; ++i)
+      visit(number++, BackwardStep{tile.kv_head * a.group + g,
+                                   C.deterministic ? tile.first + tile.end - 1 - i : i});
+}
+
+// The number of a step's block of queries among all heads and batch entries.
+__device__ __forceinline__ int64_t block_number(const AttentionBackwardArguments& a,
+                                                const BackwardTile& tile,
+                                                const BackwardStep& step) {
+  return (int64_t{tile.batch} * a.kv_heads * a.group + step.head) * a.q_blocks + step.block;
+}
+
+// Shared memory, by addresses. Tiles are [chunk of 64 columns][row][64].
+//   key, value            of the tile; at its end their gradients, on their way out
+//   query, grad_out       of a step, C.kStages of each
+//   scores                gradients of scores, rounded: [64 queries][key][64], for even and odd
+//                         steps
+//   weights               where consumers share products: from one to the other, float32
+//   statistics            lse_log2 and delta of a step's queries
+template <AttentionBackwardConfig C>
+struct BackwardShared {
+  unsigned char* memory;
+  uint32_t base;
+
+  static constexpr int kValue = C.key_bytes();
+  static constexpr int kQuery = kValue + C.value_bytes();
+  static constexpr int kGradOut = kQuery + C.kStages * C.query_bytes();
+  static constexpr int kScores = kGradOut + C.kStages * C.out_bytes();
+  static constexpr int kWeights = kScores + 2 * C.score_bytes();
+  static constexpr int kStatistics = kWeights + C.weight_bytes();
+  static constexpr int kBarriers = kStatistics + C.kStages * C.statistics_bytes();
+  static_assert(kBarriers + 8 * (2 + 4 * C.kStages) <= C.shared_bytes());
+
+  __device__ __forceinline__ uint32_t key() const { return base; }
+  __device__ __forceinline__ uint32_t value() const { return base + kValue; }
+  __device__ __forceinline__ uint32_t query(int stage) const {
+    return base + kQuery + stage * C.query_bytes();
+  }
+  __device__ __forceinline__ uint32_t grad_out(int stage) const {
+    return base + kGradOut + stage * C.out_bytes();
+  }
+  __device__ __forceinline__ uint32_t scores(int parity) const {
+    return base + kScores + parity * C.score_bytes();
+  }
+  __device__ __forceinline__ float4* weights() const {
+    return reinterpret_cast<float4*>(memory + kWeights);
+  }
+  __device__ __forceinline__ const float* lse_log2(int stage) const {
+    return reinterpret_cast<const float*>(memory + kStatistics + stage * C.statistics_bytes());
+  }
+  __device__ __forceinline__ const float* delta(int stage) const {
+    return lse_log2(stage) + C.queries;
+  }
+  __device__ __forceinline__ uint32_t address(const float* statistics) const {
+    return base +
+           static_cast<uint32_t>(reinterpret_cast<const unsigned char*>(statistics) - memory);
+  }
+
+  __device__ __forceinline__ uint32_t barrier(int index) const {
+    return base + kBarriers + 8 * index;
+  }
+  __device__ __forceinline__ uint32_t key_full() const { return barrier(0); }
+  __device__ __forceinline__ uint32_t value_full() const { return barrier(1); }
+  __device__ __forceinline__ uint32_t query_full(int stage) const { return barrier(2 + stage); }
+  __device__ __forceinline__ uint32_t query_empty(int stage) const {
+    return barrier(2 + C.kStages + stage);
+  }
+  __device__ __forceinline__ uint32_t out_full(int stage) const {
+    return barrier(2 + 2 * C.kStages + stage);
+  }
+  __device__ __forceinline__ uint32_t out_empty(int stage) const {
+    return barrier(2 + 3 * C.kStages + stage);
+  }
+
+  __device__ __forceinline__ void prepare() const {
+    ptx::phase_init(key_full(), 1);
+    ptx::phase_init(value_full(), 1);
+    for (int stage = 0; stage < C.kStages; ++stage) {
+      ptx::phase_init(query_full(stage), 1);
+      ptx::phase_init(query_empty(stage), 4 * C.kConsumers);
+      ptx::phase_init(out_full(stage), 1);
+      ptx::phase_init(out_empty(stage), 4 * C.kConsumers);
+    }
+    ptx::phase_init_done();
+  }
+};
+
+// The stage of a step, and the parity of the phase in which it is full.
+template <AttentionBackwardConfig C>
+struct BackwardStage {
+  int place;
+  uint32_t parity;
+  __device__ __forceinline__ explicit BackwardStage(int step)
+      : place(step % C.kStages), parity(static_cast<uint32_t>(step / C.kStages) & 1) {}
+};
+
+// Runs in one thread.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ void load_backward_tile(const AttentionBackwardArguments& a,
+                                                   const BackwardShared<C>& shared,
+                                                   const BackwardTile& tile) {
+  const auto load = [&](const TensorMap& map, int chunks, uint32_t to, int rows, uint32_t barrier,
+                        int row, int head) {
+#pragma unroll
+    for (int chunk = 0; chunk < chunks; ++chunk)
+      ptx::load_box(to + chunk * rows * 128, map, barrier,
+                    {chunk * kChunk, 0, row, head, tile.batch});
+  };
+  constexpr uint32_t kStatistics = C.queries * 4;
+  for_each_step<C>(a, tile, [&](int number, const BackwardStep& step) {
+    const BackwardStage<C> stage(number);
+    const int64_t statistics = block_number(a, tile, step) * C.queries;
+    if (number == 0) {
+      ptx::phase_expect(shared.key_full(), C.key_bytes());
+      load(a.key, C.key_chunks(), shared.key(), C.keys(), shared.key_full(), tile.key,
+           tile.kv_head);
+    }
+    const uint32_t query_full = shared.query_full(stage.place);
+    ptx::phase_wait(shared.query_empty(stage.place), stage.parity ^ 1);
+    ptx::phase_expect(query_full, C.query_bytes() + kStatistics);
+    load(a.query, C.key_chunks(), shared.query(stage.place), C.queries, query_full,
+         step.block * C.queries, step.head);
+    ptx::load_bytes(shared.address(shared.lse_log2(stage.place)), a.lse_log2 + statistics,
+                    kStatistics, query_full);
+    if (number == 0) {
+      ptx::phase_expect(shared.value_full(), C.value_bytes());
+      load(a.value, C.value_chunks(), shared.value(), C.keys(), shared.value_full(), tile.key,
+           tile.kv_head);
+    }
+    const uint32_t out_full = shared.out_full(stage.place);
+    ptx::phase_wait(shared.out_empty(stage.place), stage.parity ^ 1);
+    ptx::phase_expect(out_full, C.out_bytes() + kStatistics);
+    load(a.grad_out, C.value_chunks(), shared.grad_out(stage.place), C.queries, out_full,
+         step.block * C.queries, step.head);
+    ptx::load_bytes(shared.address(shared.delta(stage.place)), a.delta + statistics, kStatistics,
+                    out_full);
+  });
+}
+
+}  // namespace perseid::cuda

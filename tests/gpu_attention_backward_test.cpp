@@ -1,0 +1,312 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention backward on a GPU of compute capability 9.0 against the float64 reference, with the
+// cases of the CPU's tests and those that its own tiles ask for; skipped where there is no such
+// GPU. What the kernels need of a compiler, and what they refuse, is held everywhere.
+#include "attention_cases.hpp"
+#include "cuda/attention_backward.hpp"
+#include "gpu_tools.hpp"
+
+namespace perseid {
+namespace {
+
+using namespace cpu::attention_cases;
+using cuda::AttentionBackwardConfig;
+using testing_gpu::expect_ok;
+using testing_gpu::Mirror;
+
+std::string text_of(const Case& test) {
+  const AttentionProblem& p = test.problem;
+  return concatenate(name_of(p.dtype), " batch ", p.batch, " heads ", p.heads, "/", p.kv_heads,
+                     " lengths ", p.q_len, "x", p.kv_len, " dims ", p.head_dim, "/", p.value_dim,
+                     " causal ", static_cast<int>(p.causal), " window ", p.window_left, ",",
+                     p.window_right, " layout ", static_cast<int>(test.layout), " gradients ",
+                     p.grad_query, p.grad_key, p.grad_value);
+}
+
+class GpuAttentionBackward : public testing::Test {
+ protected:
+  void SetUp() override {
+    static std::string why;
+    static const std::shared_ptr<cuda::Gpu> kGpu = testing_gpu::open_gpu(&why);
+    gpu_ = kGpu;
+    if (gpu_ == nullptr) GTEST_SKIP() << why;
+    if (gpu_->facts().major != 9) GTEST_SKIP() << "the GPU is not of compute capability 9.0";
+  }
+
+  // One execution of the fixture's problem: gradients of the GPU come to the fixture's arrays,
+  // which held nothing of use before, as the workspace does not.
+  void run(Fixture& fixture) {
+    std::unique_ptr<cuda::AttentionBackwardOnGpu> attention;
+    expect_ok(cuda::AttentionBackwardOnGpu::make(fixture.problem, *gpu_, &attention));
+    if (attention == nullptr) return;
+    Array work(DType::kBool, {static_cast<int64_t>(attention->workspace())});
+    AttentionBackward tensors = fixture.arguments;
+    std::vector<std::unique_ptr<Mirror<Array>>> mirrors;
+    const auto send = [&](Array& array, Tensor& tensor, bool result) {
+      if (!tensor.present()) return;
+      if (result) std::fill(array.memory.begin(), array.memory.end(), std::byte{0x7f});
+      mirrors.push_back(std::make_unique<Mirror<Array>>(*gpu_, array));
+      tensor = mirrors.back()->tensor();
+    };
+    send(fixture.query, tensors.query, false);
+    send(fixture.key, tensors.key, false);
+    send(fixture.value, tensors.value, false);
+    send(fixture.out, tensors.out, false);
+    send(fixture.lse, tensors.lse, false);
+    send(fixture.grad_out, tensors.grad_out, false);
+    send(fixture.grad_lse, tensors.grad_lse, false);
+    send(fixture.grad_query, tensors.grad_query, true);
+    send(fixture.grad_key, tensors.grad_key, true);
+    send(fixture.grad_value, tensors.grad_value, true);
+    Mirror workspace(*gpu_, work);
+    expect_ok(attention->backward(tensors, workspace.tensor().as<std::byte>(), nullptr));
+    {
+      const cuda::Gpu::Current current(*gpu_);
+      ASSERT_EQ(gpu_->driver().stream_synchronize(nullptr), cuda::kSuccess);
+    }
+    for (const auto& mirror : mirrors) mirror->fetch();
+    workspace.fetch();
+  }
+  // In any order, and in the fixed one.
+  void check(const Case& test) {
+    SCOPED_TRACE(text_of(test));
+    Fixture fixture(test);
+    for (const bool deterministic : {false, true}) {
+      SCOPED_TRACE(deterministic ? "deterministic" : "default");
+      fixture.problem.deterministic = deterministic;
+      run(fixture);
+      compare(fixture);
+    }
+  }
+  static void compare(const Fixture& fixture) {
+    const AttentionBackward& got = fixture.arguments;
+    if (got.grad_query.present())
+      fixture.compare("grad_query", got.grad_query, fixture.want_query.tensor, 0.1);
+    if (got.grad_key.present())
+      fixture.compare("grad_key", got.grad_key, fixture.want_key.tensor, 0.1);
+    if (got.grad_value.present())
+      fixture.compare("grad_value", got.grad_value, fixture.want_value.tensor, 0.1);
+  }
+
+  std::shared_ptr<cuda::Gpu> gpu_;
+};
+
+using Dims = std::pair<int64_t, int64_t>;
+class GpuAttentionBackwardDims : public GpuAttentionBackward,
+                                 public testing::WithParamInterface<Dims> {};
+
+TEST_P(GpuAttentionBackwardDims, Layouts) {
+  const auto [dim, value_dim] = GetParam();
+  Case test = make_case(DType::kBF16, 2, 4, 2, 170, 333, dim, value_dim);
+  check(test);
+  test.layout = Layout::kBshd;
+  test.grad_lse = true;
+  test.problem.causal = Causal::kBottomRight;
+  check(test);
+  if (dim % 64 != 0) return;
+  test.problem.dtype = DType::kF16;
+  check(test);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backward, GpuAttentionBackwardDims,
+                         testing::Values(Dims{8, 8}, Dims{40, 24}, Dims{64, 64}, Dims{72, 80},
+                                         Dims{96, 96}, Dims{128, 128}, Dims{16, 112}, Dims{16, 256},
+                                         Dims{192, 128}, Dims{160, 160}, Dims{256, 256}),
+                         [](const auto& test) {
+                           return concatenate(test.param.first, "_", test.param.second);
+                         });
+
+class GpuAttentionBackwardDim : public GpuAttentionBackward,
+                                public testing::WithParamInterface<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Backward, GpuAttentionBackwardDim, testing::Values(64, 128, 256));
+
+TEST_P(GpuAttentionBackwardDim, Lengths) {
+  for (const int64_t q_len : {0, 1, 63, 64, 65, 128, 129, 193})
+    for (const int64_t kv_len : {0, 1, 64, 65, 128, 129, 257})
+      for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight}) {
+        Case test = make_case(DType::kBF16, 1, 1, 1, q_len, kv_len, GetParam(), GetParam());
+        test.problem.causal = causal;
+        test.grad_lse = causal == Causal::kTopLeft;
+        check(test);
+      }
+  check(make_case(DType::kBF16, 0, 2, 2, 5, 5, GetParam(), GetParam()));
+}
+
+TEST_P(GpuAttentionBackwardDim, MasksOfRange) {
+  for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight})
+    for (const int64_t q_len : {4, 250, 420})
+      for (const auto& [left, right] :
+           {std::pair<int64_t, int64_t>{-1, -1}, {70, -1}, {0, 0}, {-1, 30}, {200, 5}}) {
+        Case test = make_case(DType::kBF16, 1, 1, 1, q_len, 350, GetParam(), GetParam());
+        test.layout = Layout::kBshd;
+        test.problem.causal = causal;
+        test.problem.window_left = left;
+        test.problem.window_right = right;
+        test.grad_lse = true;
+        check(test);
+      }
+}
+
+TEST_F(GpuAttentionBackward, SharedKeyHeads) {
+  for (const auto& [heads, kv_heads] :
+       {std::pair<int64_t, int64_t>{8, 1}, {6, 2}, {32, 1}, {40, 8}})
+    for (const int64_t q_len : {1, 5, 150})
+      for (const int64_t dim : {64, 128, 192}) {
+        Case test = make_case(DType::kBF16, 2, heads, kv_heads, q_len, 300, dim, 128);
+        test.layout = q_len == 5 ? Layout::kBhsd : Layout::kBshd;
+        test.problem.causal = q_len == 1 ? Causal::kNone : Causal::kBottomRight;
+        check(test);
+      }
+}
+
+TEST_P(GpuAttentionBackwardDim, OddShapes) {
+  for (const auto& [q_len, kv_len] :
+       {std::pair<int64_t, int64_t>{1000, 1000}, {257, 1000}, {1000, 257}, {777, 1301}}) {
+    Case test = make_case(DType::kBF16, 1, 1, 1, q_len, kv_len, GetParam(), GetParam());
+    check(test);
+    test.problem.causal = q_len == 777 ? Causal::kTopLeft : Causal::kBottomRight;
+    check(test);
+  }
+}
+
+// Any of the gradients without the others.
+TEST_P(GpuAttentionBackwardDim, Subsets) {
+  for (int wanted = 1; wanted < 8; ++wanted) {
+    Case test = make_case(DType::kBF16, 1, 2, 1, 200, 330, GetParam(), GetParam());
+    test.problem.causal = Causal::kBottomRight;
+    test.problem.grad_query = (wanted & 1) != 0;
+    test.problem.grad_key = (wanted & 2) != 0;
+    test.problem.grad_value = (wanted & 4) != 0;
+    check(test);
+  }
+  // A subset at execution of what was planned.
+  for (int left_out = 0; left_out < 3; ++left_out) {
+    Fixture fixture(make_case(DType::kBF16, 1, 2, 1, 100, 130, GetParam(), GetParam()));
+    (left_out == 0   ? fixture.arguments.grad_query
+     : left_out == 1 ? fixture.arguments.grad_key
+                     : fixture.arguments.grad_value) = {};
+    run(fixture);
+    compare(fixture);
+  }
+}
+
+// More tiles than multiprocessors.
+TEST_P(GpuAttentionBackwardDim, ManyTiles) {
+  Case test = make_case(DType::kBF16, 3, 60, 30, 40, 150, GetParam(), GetParam());
+  test.layout = Layout::kBshd;
+  test.problem.causal = Causal::kBottomRight;
+  check(test);
+  if (GetParam() == 64) check(make_case(DType::kBF16, 35000, 2, 1, 1, 3, 64, 64));
+}
+
+TEST_P(GpuAttentionBackwardDim, LargeAndEqualScores) {
+  for (const double size : {0.0, 30.0}) {
+    Case test = make_case(DType::kBF16, 1, 1, 1, 130, 260, GetParam(), GetParam());
+    test.prepare = [size](AttentionBackward& a) {
+      Random random{5};
+      fill(a.query, random, size);
+      fill(a.key, random, 10);
+    };
+    check(test);
+  }
+}
+
+TEST_P(GpuAttentionBackwardDim, SameBitsEveryTimeWhereThatWasAskedFor) {
+  for (const Causal causal : {Causal::kNone, Causal::kBottomRight}) {
+    Case test = make_case(DType::kBF16, 2, 6, 3, 400, 600, GetParam(), GetParam());
+    test.problem.causal = causal;
+    test.problem.deterministic = true;
+    Fixture fixture(test);
+    const auto bytes = [&] {
+      run(fixture);
+      std::vector<std::byte> all = fixture.grad_query.memory;
+      for (const Array* more : {&fixture.grad_key, &fixture.grad_value})
+        all.insert(all.end(), more->memory.begin(), more->memory.end());
+      return all;
+    };
+    const std::vector<std::byte> once = bytes();
+    for (int turn = 0; turn < 8; ++turn) EXPECT_EQ(bytes(), once);
+  }
+}
+
+TEST_F(GpuAttentionBackward, RefusesWhatTheCopyEngineCannotReach) {
+  Fixture fixture(make_case(DType::kBF16, 1, 2, 2, 40, 50, 64, 64));
+  std::unique_ptr<cuda::AttentionBackwardOnGpu> attention;
+  expect_ok(cuda::AttentionBackwardOnGpu::make(fixture.problem, *gpu_, &attention));
+  ASSERT_NE(attention, nullptr);
+  const auto sentence = [&](const auto& change) {
+    AttentionBackward tensors = fixture.arguments;
+    change(tensors);
+    const Status status = attention->backward(tensors, nullptr, nullptr);
+    EXPECT_EQ(status.code(), PERSEID_UNSUPPORTED);
+    return status.sentence();
+  };
+  EXPECT_NE(sentence([](AttentionBackward& t) {
+              t.grad_out.stride[2] = 0;
+            }).find("grad_out has a stride"),
+            std::string::npos);
+  EXPECT_NE(sentence([](AttentionBackward& t) {
+              t.grad_query.data = t.grad_query.as<std::byte>() + 2;
+            }).find("grad_query begins 2 bytes"),
+            std::string::npos);
+}
+
+// ---- Without a GPU ----
+
+TEST(AttentionBackwardKernels, RefuseWithASentence) {
+  const AttentionProblem good = make_case(DType::kBF16, 1, 2, 2, 8, 8, 64, 64).problem;
+  EXPECT_EQ(cuda::refuse_attention_backward(good), "");
+  const auto refused = [&](const auto& change) {
+    AttentionProblem problem = good;
+    change(problem);
+    return !cuda::refuse_attention_backward(problem).empty();
+  };
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.bias = true; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.visible = true; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.dropout = 0.5; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.ragged = true; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.kv_lens = true; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.kv_len = int64_t{1} << 30; }));
+}
+
+// Every line of the table, with every mask: it fits into shared memory and spills no registers.
+TEST(AttentionBackwardKernels, HoldTheirBudgets) {
+  cuda::Version version;
+  if (const Status status = cuda::compiler_version(&version); !status.ok())
+    GTEST_SKIP() << status.sentence();
+  constexpr int kMostShared = 232448;
+  for (const auto& [dim, value_dim] : {std::pair<int64_t, int64_t>{40, 40},
+                                       {64, 64},
+                                       {96, 96},
+                                       {128, 128},
+                                       {192, 128},
+                                       {256, 256}})
+    for (const bool deterministic : {false, true})
+      for (const int mask : {0, 2}) {
+        if (mask == 0 && deterministic && dim != 128) continue;
+        Case test =
+            make_case(dim == 96 ? DType::kF16 : DType::kBF16, 1, 1, 1, 512, 512, dim, value_dim);
+        if (mask >= 1) test.problem.causal = Causal::kTopLeft;
+        if (mask == 2) test.problem.window_left = 100;
+        test.problem.deterministic = deterministic;
+        const AttentionBackwardConfig config = cuda::choose_attention_backward(test.problem);
+        const std::vector<std::string> kernels = cuda::attention_backward_kernels(config);
+        const int drawn = deterministic ? 1024 : 0;  // of the kernel itself
+        EXPECT_LE(config.shared_bytes() + drawn, kMostShared) << kernels[1];
+        cuda::Image image;
+        std::string log;
+        const Status status =
+            cuda::compile({cuda::kAttentionBackwardHeader, kernels, "sm_90a"}, &image, &log);
+        ASSERT_TRUE(status.ok()) << status.sentence();
+        EXPECT_EQ(log.find("warning"), std::string::npos) << log;
+        for (size_t at = log.find("bytes spill stores"); at != std::string::npos;
+             at = log.find("bytes spill stores", at + 1))
+          EXPECT_EQ(log.substr(at - 3, 3), " 0 ") << log;
+        for (const char* remark : {"C7510", "C7512", "C7508"})
+          EXPECT_EQ(log.find(remark), std::string::npos) << log;
+      }
+}
+
+}  // namespace
+}  // namespace perseid
