@@ -51,14 +51,36 @@ class GpuAttention : public testing::Test {
     for (Array* result : {&fixture.out, &fixture.lse})
       std::fill(result->memory.begin(), result->memory.end(), std::byte{0x7f});
     Array work(DType::kBool, {static_cast<int64_t>(attention->forward_workspace())});
-    Mirror query(*gpu_, fixture.query), key(*gpu_, fixture.key), value(*gpu_, fixture.value);
     Mirror out(*gpu_, fixture.out), lse(*gpu_, fixture.lse), workspace(*gpu_, work);
     AttentionForward tensors = fixture.forward_arguments();
-    tensors.query = query.tensor();
-    tensors.key = key.tensor();
-    tensors.value = value.tensor();
     tensors.out = out.tensor();
     tensors.lse = lse.tensor();
+    // The inputs go where they lie on the GPU, with the fixture's strides.
+    std::vector<std::unique_ptr<Mirror<Array>>> inputs;
+    const auto place = [&](Array& array, Tensor& tensor) {
+      if (!tensor.present()) return;
+      inputs.push_back(std::make_unique<Mirror<Array>>(*gpu_, array));
+      tensor.data = inputs.back()->tensor().data;
+    };
+    place(fixture.query, tensors.query);
+    place(fixture.key, tensors.key);
+    place(fixture.value, tensors.value);
+    place(fixture.bias, tensors.bias);
+    place(fixture.visible, tensors.visible);
+    place(fixture.cu_q, tensors.cu_seqlens_q);
+    place(fixture.cu_kv, tensors.cu_seqlens_kv);
+    place(fixture.kv_lens, tensors.kv_lens);
+    Array numbers(DType::kI64, {2});
+    Mirror gpu_numbers(*gpu_, numbers);
+    if (numbers_on_gpu_) {
+      // What stands in the arguments is of no meaning then.
+      const uint64_t drawn[] = {tensors.dropout.seed, tensors.dropout.offset};
+      const cuda::Gpu::Current current(*gpu_);
+      const auto address = reinterpret_cast<uintptr_t>(gpu_numbers.tensor().data);
+      ASSERT_EQ(gpu_->driver().copy_to_device(address, drawn, sizeof drawn), cuda::kSuccess);
+      tensors.dropout.numbers = gpu_numbers.tensor().as<uint64_t>();
+      tensors.dropout.seed = tensors.dropout.offset = 5;
+    }
     expect_ok(attention->forward(tensors, workspace.tensor().as<std::byte>(), nullptr));
     {
       const cuda::Gpu::Current current(*gpu_);
@@ -76,6 +98,7 @@ class GpuAttention : public testing::Test {
   }
 
   std::shared_ptr<cuda::Gpu> gpu_;
+  bool numbers_on_gpu_ = false;
 };
 
 TEST_F(GpuAttention, DimsAndLayouts) {
@@ -159,6 +182,139 @@ TEST_F(GpuAttention, ManyTiles) {
     }
   check(forward_case(DType::kBF16, 35000, 2, 1, 1, 3, 8, 8));
   check(forward_case(DType::kBF16, 2, 35000, 35000, 2, 3, 8, 8));
+}
+
+TEST_F(GpuAttention, RaggedAndKeyLengths) {
+  for (const int64_t dim : {64, 128, 256})
+    for (const Layout layout : {Layout::kBhsd, Layout::kBshd})
+      for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight}) {
+        Case ragged = forward_case(DType::kBF16, 0, 4, 2, 0, 0, dim, dim);
+        set_ragged(ragged, {5, 0, 130, 1, 64, 0, 300, 0}, {7, 3, 200, 0, 64, 9, 129, 0});
+        ragged.layout = layout;
+        ragged.problem.causal = causal;
+        check(ragged);
+        ragged.problem.window_left = 40;
+        ragged.problem.kv_lens = true;
+        ragged.kv_lens = {7, 1, 90, 0, 63, 9, 128, 0};
+        check(ragged);
+        Case padded = forward_case(DType::kF16, 4, 4, 1, 150, 300, dim, dim);
+        padded.layout = layout;
+        padded.problem.causal = causal;
+        padded.problem.kv_lens = true;
+        padded.kv_lens = {300, 0, 129, 7};
+        // What is behind the lengths is not even a number.
+        padded.prepare = [](AttentionBackward& a) {
+          for (const Tensor& tensor : {a.key, a.value})
+            for_each(tensor, [&](int64_t offset, int64_t i) {
+              const int64_t row = i / tensor.shape[3] % tensor.shape[2];
+              const int64_t entry = i / tensor.shape[3] / tensor.shape[2] / tensor.shape[1];
+              if (row >= read_length(a.kv_lens, entry)) put(tensor, offset, kNaN);
+            });
+        };
+        check(padded);
+      }
+  // Many short sequences.
+  Case many = forward_case(DType::kBF16, 0, 6, 3, 0, 0, 64, 64);
+  std::vector<int64_t> q_lens, kv_lens;
+  for (int64_t b = 0; b < 200; ++b) {
+    q_lens.push_back(b * 37 % 150);
+    kv_lens.push_back(b * 53 % 140);
+  }
+  set_ragged(many, q_lens, kv_lens);
+  many.layout = Layout::kBshd;
+  check(many);
+}
+
+TEST_F(GpuAttention, BiasVisibleDropout) {
+  for (const int64_t dim : {64, 128, 256})
+    for (const int64_t q_len : {4, 150}) {
+      const std::vector<std::vector<int64_t>> shapes = {
+          {2, 4, q_len, 301}, {1, 4, q_len, 301}, {2, 1, 1, 301}, {1, 1, q_len, 1}, {1, 1, 1, 1}};
+      for (const auto& shape : shapes) {
+        Case test = forward_case(DType::kBF16, 2, 4, 2, q_len, 301, dim, dim);
+        add_bias(test, shape[0] == 1 ? DType::kF32 : DType::kBF16, shape, false);
+        check(test);
+        Case hidden = forward_case(DType::kBF16, 2, 4, 2, q_len, 301, dim, dim);
+        set_visible(hidden, shape);
+        check(hidden);
+      }
+      for (const double dropout : {0.1, 0.5}) {
+        Case dropped = forward_case(DType::kBF16, 2, 4, 2, q_len, 301, dim, dim);
+        dropped.problem.dropout = dropout;
+        dropped.problem.causal = q_len == 4 ? Causal::kNone : Causal::kTopLeft;
+        numbers_on_gpu_ = dropout == 0.5;
+        check(dropped);
+        numbers_on_gpu_ = false;
+      }
+    }
+  Case all = forward_case(DType::kF16, 0, 4, 2, 0, 0, 128, 64);
+  set_ragged(all, {5, 0, 130, 1, 64}, {7, 3, 200, 0, 64});
+  all.layout = Layout::kBshd;
+  all.problem.causal = Causal::kBottomRight;
+  all.problem.dropout = 0.3;
+  all.problem.kv_lens = true;
+  all.kv_lens = {7, 1, 90, 0, 63};
+  add_bias(all, DType::kF32, {5, 1, 130, 200}, false);
+  set_visible(all, {1, 4, 130, 1});
+  check(all);
+  Case spread = forward_case(DType::kF16, 1, 2, 2, 50, 70, 64, 64);
+  add_bias(spread, DType::kF16, {1, 2, 50, 70}, false);
+  spread.layout = Layout::kBshd;
+  check(spread);
+}
+
+// Few queries: keys are split into parts.
+TEST_F(GpuAttention, FewQueries) {
+  for (const int64_t dim : {64, 128, 256})
+    for (const int64_t kv_len : {1024, 1025, 5000})
+      for (const auto& [heads, kv_heads] : {std::pair<int64_t, int64_t>{3, 3}, {8, 1}, {12, 2}})
+        for (const int64_t q_len : {1, 5}) {
+          Case test = forward_case(DType::kBF16, 2, heads, kv_heads, q_len, kv_len, dim, dim);
+          test.layout = kv_len == 1025 ? Layout::kBhsd : Layout::kBshd;
+          if (heads != 3) test.problem.causal = Causal::kBottomRight;
+          check(test);
+        }
+  Case window = forward_case(DType::kF16, 2, 4, 2, 9, 4100, 128, 72);
+  window.problem.causal = Causal::kBottomRight;
+  window.problem.window_left = 700;
+  check(window);
+  Case lengths = forward_case(DType::kBF16, 5, 8, 2, 2, 3000, 128, 128);
+  lengths.problem.causal = Causal::kBottomRight;
+  lengths.problem.kv_lens = true;
+  lengths.kv_lens = {3000, 0, 1, 1024, 2049};
+  check(lengths);
+  Case ragged = forward_case(DType::kBF16, 0, 4, 2, 0, 0, 64, 128);
+  set_ragged(ragged, {1, 0, 3, 2, 1}, {2700, 3, 200, 0, 1100});
+  ragged.layout = Layout::kBshd;
+  ragged.problem.causal = Causal::kBottomRight;
+  check(ragged);
+  Case all = forward_case(DType::kBF16, 2, 4, 2, 3, 2100, 128, 128);
+  add_bias(all, DType::kF32, {2, 1, 3, 2100}, false);
+  set_visible(all, {1, 4, 3, 2100});
+  all.problem.dropout = 0.2;
+  all.prepare = [](AttentionBackward& a) {
+    for (const int64_t j : {5, 1500}) put(a.value, at(a.value, {0, 0, j, 3}), kInfinity);
+  };
+  check(all);
+}
+
+// NaN and infinity in keys and values that no query may see, and in those that some may.
+TEST_F(GpuAttention, NothingLeaksFromMaskedKeys) {
+  for (const int64_t dim : {64, 128, 256})
+    for (const double poison : {kNaN, kInfinity, -kInfinity})
+      for (const bool visible : {false, true}) {
+        Case test = forward_case(DType::kBF16, 1, 4, 1, 60, 400, dim, dim);
+        test.problem.causal = Causal::kTopLeft;
+        if (visible) set_visible(test, {1, 4, 60, 400});
+        test.prepare = [=](AttentionBackward& a) {
+          for (const int64_t j : {int64_t{30}, int64_t{60}, int64_t{300}}) {
+            put(a.value, at(a.value, {0, 0, j, 3}), poison);
+            put(a.key, at(a.key, {0, 0, j, 5}), kNaN);
+          }
+          put(a.value, at(a.value, {0, 0, 41, 7}), poison);
+        };
+        check(test);
+      }
 }
 
 TEST_F(GpuAttention, LargeAndEqualScores) {
@@ -276,10 +432,21 @@ TEST(AttentionKernels, HoldTheirBudgets) {
                                        {256, 256}})
     for (const DType dtype : {DType::kBF16, DType::kF16})
       for (const int64_t length : {512, 4096})
-        for (const int mask : {0, 1, 2}) {
+        for (const int mask : {0, 1, 2, 3, 4, 5, 6, 7, 8}) {
           Case test = forward_case(dtype, 1, 1, 1, length, length, dim, value_dim);
           if (mask >= 1) test.problem.causal = Causal::kTopLeft;
           if (mask == 2) test.problem.window_left = 100;
+          if (mask == 3) test.problem.kv_lens = true;
+          if (mask == 4) test.problem.visible = true;
+          if (mask == 5) test.problem.dropout = 0.1;
+          if (mask == 6) add_bias(test, DType::kF32, {1, 1, length, length}, false);
+          if (mask == 7) {
+            set_ragged(test, {length}, {length});
+            add_bias(test, dtype, {1, 1, length, length}, false);
+            test.problem.visible = true;
+            test.problem.dropout = 0.1;
+          }
+          if (mask == 8) test.problem.q_len = 1;
           const AttentionForwardConfig config = cuda::choose_attention_forward(test.problem);
           const std::string kernel = cuda::attention_forward_kernel(config);
           if ((dtype == DType::kF16 && dim != 128) || !seen.insert(kernel).second) continue;

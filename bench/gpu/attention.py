@@ -4,7 +4,7 @@
 single, one launch between two events after a rest; sustained, launches back to back.
 
     python3 attention.py LIBRARY [--dims 64,128,256] [--lengths 1024,4096,16384] [--dtype bf16]
-                         [--masks full,causal] [--csv FILE] [--no-peers]
+                         [--masks full,causal] [--features] [--csv FILE] [--no-peers]
 
 batch * length is 16384 and heads * dim is 2048; rates count the FLOPs of visible scores. Errors
 are |out - exact| / |exact| over some rows, against float64.
@@ -163,6 +163,92 @@ def bench(library, dim, length, causal, options):
     return line, rates
 
 
+def features(library, options):
+    """What is not in the table: the rate of each beside that of its peer or of its plain sibling."""
+
+    def own_call(q, k, v, extra=None, **problem):
+        out = torch.empty(*q.shape[:-1], v.shape[-1], device="cuda", dtype=q.dtype)
+        lse = torch.empty(*([q.shape[0]] if q.ndim == 4 else []), q.shape[-2], q.shape[-3],
+                          device="cuda")
+        names = {torch.bfloat16: "bf16", torch.float16: "f16"}
+        heads = {"heads": q.shape[-2], "kv_heads": k.shape[-2], "head_dim": q.shape[-1],
+                 "value_dim": v.shape[-1]}
+        if q.ndim == 4:
+            heads.update(batch=q.shape[0], q_len=q.shape[1], kv_len=k.shape[1])
+        plan = Attention(library, names[q.dtype], **heads, **problem)
+        return plan.forward(query=q, key=k, value=v, out=out, lse=lse, **(extra or {}))
+
+    def draw(*shape, dtype=torch.bfloat16):
+        return torch.randn(*shape, device="cuda").to(dtype)
+
+    def cudnn(q, k, v, causal=False):
+        views = [x.transpose(1, 2) for x in (q, k, v)]
+        return lambda: torch.nn.functional.scaled_dot_product_attention(
+            *views, is_causal=causal, enable_gqa=q.shape[2] != k.shape[2])
+
+    def report(name, work, unit, call, peer=None, launches=10):
+        line = f"{name:>44} {work / milliseconds(call, launches):9.2f}"
+        if peer is not None and options.peers:
+            try:
+                line += f" {work / milliseconds(peer, launches):9.2f}"
+            except RuntimeError as failure:
+                line += f" {str(failure).splitlines()[0][:40]}"
+        print(line, unit, flush=True)
+
+    print(f"{'feature':>44} {'own':>9} {'cuDNN':>9}")
+    for length in (8192, 65536):
+        q, k, v = draw(8, 1, 32, 128), draw(8, length, 32, 128), draw(8, length, 32, 128)
+        report(f"decode, B 8, H 32, {length} keys", 2 * k.nbytes / 1e9, "TB/s", own_call(q, k, v),
+               cudnn(q, k, v))
+    q, k, v = draw(8, 1, 64, 128), draw(8, 32768, 8, 128), draw(8, 32768, 8, 128)
+    report("decode, B 8, heads 64:8, 32768 keys", 2 * k.nbytes / 1e9, "TB/s", own_call(q, k, v),
+           cudnn(q, k, v))
+    del q, k, v
+    for length in (2048, 8192, 32768):
+        for causal in (False, True):
+            q, k, v = draw(1, length, 64, 128), draw(1, length, 8, 128), draw(1, length, 8, 128)
+            flops = 4 * 64 * 128 * length * length / (2 if causal else 1) / 1e9
+            report(f"heads 64:8, S {length}, {'causal' if causal else 'full'}", flops, "TFLOP/s",
+                   own_call(q, k, v, causal=2 if causal else 0), cudnn(q, k, v, causal),
+                   2 if length > 8192 else 6)
+    for dtype in (torch.bfloat16, torch.float16):
+        q, k, v = (draw(4, 4096, 16, 128, dtype=dtype) for _ in range(3))
+        report(f"{dtype}, D 128, S 4096", 4 * 64 * 128 * 4096**2 / 1e9, "TFLOP/s",
+               own_call(q, k, v))
+    q, k, v = (draw(1, 16384, 16, 128) for _ in range(3))
+    pairs = 16384 * 1024 - 1023 * 1024 / 2
+    report("window 1024, causal, S 16384, visible keys", 4 * 16 * 128 * pairs / 1e9, "TFLOP/s",
+           own_call(q, k, v, causal=2, window=1, window_left=1023, window_right=-1))
+    lengths = torch.linspace(128, 2048, 32).int()
+    total = int(lengths.sum())
+    starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int().cuda()
+    q, k, v = (draw(total, 16, 128) for _ in range(3))
+    pairs = (lengths.double() * (lengths + 1) / 2).sum().item()
+    report("ragged, 32 sequences of 128 to 2048, causal", 4 * 16 * 128 * pairs / 1e9, "TFLOP/s",
+           own_call(q, k, v, {"cu_seqlens_q": starts, "cu_seqlens_kv": starts}, batch=32,
+                    q_len=2048, kv_len=2048, causal=2, ragged=1, total_q=total, total_kv=total))
+    q, k, v = (draw(32, 1088, 16, 128) for _ in range(3))
+    report("the same, all of 1088", 4 * 32 * 16 * 128 * 1088 * 1089 / 2 / 1e9, "TFLOP/s",
+           own_call(q, k, v, causal=2))
+    q, k, v = (draw(4, 2048, 16, 64) for _ in range(3))
+    flops = 4 * 64 * 64 * 2048**2 / 1e9
+    report("B 4, H 16, S 2048, D 64", flops, "TFLOP/s", own_call(q, k, v), cudnn(q, k, v))
+    report("with dropout 0.1", flops, "TFLOP/s", own_call(q, k, v, dropout=0.1))
+    for batch in (4, 1):
+        bias = draw(batch, 16, 2048, 2048)
+        shape = (ctypes.c_int64 * 4)(*bias.shape)
+        report(f"with bias [{batch}, 16, 2048, 2048]", flops, "TFLOP/s",
+               own_call(q, k, v, {"bias": bias}, bias=1, bias_dtype=2, bias_shape=shape))
+    visible = torch.rand(1, 1, 2048, 2048, device="cuda") < 0.9
+    report("with visible [1, 1, 2048, 2048]", flops, "TFLOP/s",
+           own_call(q, k, v, {"visible": visible}, visible=1))
+    for length, dim in ((1000, 128), (1024, 128), (2047, 128), (2048, 128), (4096, 40),
+                        (4096, 64), (4096, 72), (4096, 80), (4096, 96), (4096, 160), (4096, 192)):
+        q, k, v = (draw(16384 // length, length, 2048 // dim, dim) for _ in range(3))
+        report(f"S {length}, D {dim}", 2 * q.numel() * 2 * length / 1e9, "TFLOP/s",
+               own_call(q, k, v))
+
+
 def check_graphs_and_streams(library):
     """Replays of a graph, and executions on several streams at once, all have the same bits."""
     q, k, v = (torch.randn(4, 1000, 16, 128, device="cuda").bfloat16() for _ in range(3))
@@ -203,6 +289,7 @@ def main():
     parser.add_argument("--lengths", default="1024,4096,16384")
     parser.add_argument("--masks", default="full,causal")
     parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--features", action="store_true", help="and what is not in the table")
     parser.add_argument("--csv")
     parser.add_argument("--no-peers", dest="peers", action="store_false")
     options = parser.parse_args()
@@ -229,6 +316,8 @@ def main():
         if found:
             mean = math.exp(sum(map(math.log, found)) / len(found))
             print(f"{way}: own / cudnn {mean:.3f} in the geometric mean, at least {min(found):.3f}")
+    if options.features:
+        features(library, options)
     if options.csv:
         with open(options.csv, "w") as file:
             for line in [header] + lines:

@@ -28,7 +28,14 @@ constexpr Tiles kTiles[] = {
     {256, 256, 2, 64, 1},   //
 };
 constexpr int64_t kLargestDim = 256, kDimUnit = 8;
-constexpr int64_t kLongest = int64_t{1} << 30;  // positions and offsets between them in 32 bits
+constexpr int64_t kLongest = int64_t{1} << 29;  // so that sums of three fit into 32 bits
+
+// Where all query rows fit into one consumer's part of a tile, keys are split into parts of so
+// many, or more where there would be too many parts. The length of the keys alone says how.
+constexpr int64_t kPartKeys = 1024, kMostParts = 256;
+constexpr int64_t kFewRows = 64;
+
+constexpr int kMostShared = 232448;  // bytes of a block
 
 // Query heads are packed into rows until a tile is full or so many share it.
 constexpr int kMostPacked = 4;  // 2^4: a warp's 16 rows are stored at once
@@ -38,26 +45,33 @@ constexpr int64_t kSectionBytes = 32'000'000;
 
 int pack_of(const AttentionProblem& problem) {
   int pack = 0;
+  // Bias, mask and dropout have rows of their own in each head.
+  if (problem.bias || problem.visible || problem.dropout > 0) return pack;
   while (pack < kMostPacked && problem.group() % (int64_t{2} << pack) == 0 &&
-         problem.q_len << pack < 64)
+         problem.q_len << pack < kFewRows)
     ++pack;
   return pack;
 }
 
+int64_t part_tiles_of(const AttentionProblem& problem, const AttentionForwardConfig& config) {
+  const int64_t tiles = ceil_div(problem.kv_len, int64_t{config.keys});
+  return max(max(kPartKeys / config.keys, int64_t{1}), ceil_div(tiles, kMostParts));
+}
+
 // Row q sees keys [q + left, q + right), cut to the sequence; without bounds far outside of it.
+// Where masks begin at the bottom right, both are kv_len - q_len larger.
 struct Offsets {
   int64_t left, right;
 };
 Offsets offsets_of(const AttentionProblem& problem) {
-  const int64_t shift = problem.causal == Causal::kBottomRight ? problem.kv_len - problem.q_len : 0;
   Offsets offsets{-kLongest, kLongest};
-  if (problem.window_left >= 0 && problem.window_left < kLongest)
-    offsets.left = max(-kLongest, shift - problem.window_left);
-  if (problem.window_right >= 0 && problem.window_right < kLongest)
-    offsets.right = min(kLongest, shift + 1 + problem.window_right);
-  if (problem.causal != Causal::kNone) offsets.right = min(offsets.right, shift + 1);
+  if (problem.window_left >= 0) offsets.left = -min(problem.window_left, kLongest);
+  if (problem.window_right >= 0) offsets.right = min(problem.window_right, kLongest - 1) + 1;
+  if (problem.causal != Causal::kNone) offsets.right = min(offsets.right, int64_t{1});
   return offsets;
 }
+// Whether each sequence has lengths that only the GPU knows.
+bool has_lengths(const AttentionProblem& problem) { return problem.ragged || problem.kv_lens; }
 
 // ---- Launches ----
 
@@ -82,6 +96,39 @@ BoxedTensor boxed(const Tensor& tensor, int pack, int box_rows) {
            tensor.stride[0]},
           {kChunk, 1 << pack, box_rows >> pack, 1, 1}};
 }
+// A ragged tensor, [heads, total, dim], as one of a single batch entry.
+Tensor with_batch(const Tensor& tensor) {
+  if (tensor.rank == 4) return tensor;
+  Tensor view = tensor;
+  view.rank = 4;
+  view.shape[0] = 1;
+  view.stride[0] = 0;
+  for (int d = 0; d < 3; ++d) {
+    view.shape[d + 1] = tensor.shape[d];
+    view.stride[d + 1] = tensor.stride[d];
+  }
+  return view;
+}
+RowsInMemory rows_in_memory(const Tensor& tensor) {
+  RowsInMemory rows{tensor.data, {}};
+  for (int d = 0; d < 4; ++d) rows.stride[d] = tensor.stride[d];
+  return rows;
+}
+ScoresInMemory scores_in_memory(const Tensor& tensor) {
+  ScoresInMemory scores{tensor.data, {}, false};
+  const auto pair = 2 * size_of(tensor.dtype);
+  bool even = reinterpret_cast<uintptr_t>(tensor.data) % static_cast<size_t>(pair) == 0;
+  for (int d = 0; d < 4; ++d) {
+    scores.stride[d] = tensor.stride[d];
+    even = even && (d == 3 ? tensor.stride[d] == 1 : tensor.stride[d] % 2 == 0);
+  }
+  scores.pairs = even;
+  return scores;
+}
+LengthsInMemory lengths_in_memory(const Tensor& tensor) {
+  if (!tensor.present()) return {};
+  return {tensor.data, tensor.stride[0], tensor.dtype == DType::kI64};
+}
 
 }  // namespace
 
@@ -97,13 +144,34 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
     config.slots = tiles.slots;
     break;
   }
+  config.lengths = has_lengths(problem);
+  config.visible = problem.visible;
+  config.dropout = dropout_threshold(problem.dropout) < 256;
+  config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
   const Offsets offsets = offsets_of(problem);
-  config.left = offsets.left + problem.q_len - 1 > 0;
-  config.right = offsets.right < problem.kv_len;
-  // Three consumers waste more of the last tile, and of the diagonal ones.
+  const int64_t shift = problem.causal == Causal::kBottomRight ? problem.kv_len - problem.q_len : 0;
+  config.left =
+      offsets.left > -kLongest && (config.lengths || offsets.left + shift + problem.q_len - 1 > 0);
+  config.right =
+      offsets.right < kLongest && (config.lengths || offsets.right + shift < problem.kv_len);
+  const bool busy = config.visible || config.dropout || config.bias != DType::kNone;
+  if (config.dropout) config.keys = config.keys / 32 * 32;
+  // What comes from memory for each score needs registers too.
+  if ((config.visible || config.bias != DType::kNone) && config.value_dim > 64)
+    config.keys = min(config.keys, 64);
+  // Three consumers waste more of the last tile, and of the diagonal ones; and have registers for
+  // scores and weights alone.
   const int64_t rows = problem.q_len << pack_of(problem);
-  if (config.consumers == 3 && (rows <= 128 || (config.right && rows <= 1024)))
+  if (config.consumers == 3 &&
+      (busy || config.lengths || rows <= 128 || (config.right && rows <= 1024)))
     config.consumers = 2;
+  if (rows <= kFewRows) {
+    config.consumers = 1;
+    config.slots = 2;
+    config.stages = 3;
+    if (config.shared_bytes() > kMostShared) config.stages = 2;
+    config.split = problem.kv_len > part_tiles_of(problem, config) * config.keys;
+  }
   return config;
 }
 
@@ -115,7 +183,11 @@ std::string attention_forward_kernel(const AttentionForwardConfig& config) {
       static_cast<int>(config.dtype), "), .key_dim = ", config.key_dim,
       ", .value_dim = ", config.value_dim, ", .consumers = ", config.consumers,
       ", .keys = ", config.keys, ", .stages = ", config.stages, ", .slots = ", config.slots,
-      ", .right = ", flag(config.right), ", .left = ", flag(config.left), "}>");
+      ", .beside = ", flag(config.beside), ", .mends = ", flag(config.mends),
+      ", .right = ", flag(config.right), ", .left = ", flag(config.left),
+      ", .split = ", flag(config.split), ", .lengths = ", flag(config.lengths),
+      ", .visible = ", flag(config.visible), ", .dropout = ", flag(config.dropout),
+      ", .bias = perseid::DType(", static_cast<int>(config.bias), ")}>");
 }
 
 std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& facts) {
@@ -130,19 +202,18 @@ std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& fa
                          kLargestDim, ", got head_dim ", problem.head_dim, " and value_dim ",
                          problem.value_dim);
   if (problem.backward()) return "has no backward yet, and gradients were asked for";
-  if (problem.bias) return "takes no bias yet";
-  if (problem.visible) return "takes no visible mask yet";
-  if (problem.dropout > 0) return "has no dropout yet";
-  if (problem.ragged) return "takes no ragged batch yet";
-  if (problem.kv_lens) return "takes no kv_lens yet";
   if (!(problem.scale > 0)) return concatenate("made for positive scales, got ", problem.scale);
-  if (problem.q_len > kLongest || problem.kv_len > kLongest)
+  if (max(problem.q_len, problem.total_q) > kLongest ||
+      max(problem.kv_len, problem.total_kv) > kLongest)
     return concatenate("made for lengths up to ", kLongest, ", got q_len ", problem.q_len,
-                       " and kv_len ", problem.kv_len);
+                       ", kv_len ", problem.kv_len, ", total_q ", problem.total_q, " and total_kv ",
+                       problem.total_kv);
   if (problem.batch * problem.heads > kLongest ||
-      problem.batch * problem.heads * ceil_div(problem.q_len, 64) > kLongest)
+      problem.batch * problem.heads * ceil_div(problem.q_len, 64) *
+              (problem.q_len <= kFewRows ? kMostParts : 1) >
+          kLongest)
     return concatenate("made for up to ", kLongest,
-                       " tiles of 64 query rows in all heads, got batch ", problem.batch,
+                       " tiles of queries and keys in all heads, got batch ", problem.batch,
                        ", heads ", problem.heads, " and q_len ", problem.q_len);
   return "";
 }
@@ -157,7 +228,15 @@ Status AttentionOnGpu::make(const AttentionProblem& problem, const AttentionForw
       !status.ok())
     return status;
   attention->kernel_ = kernels[0];
-  if (Status status = gpu.allow_shared(kernels[0], config.shared_bytes()); !status.ok())
+  if (config.split) {
+    const std::string merge = concatenate("perseid::cuda::attention_merge<perseid::DType(",
+                                          static_cast<int>(problem.dtype), ")>");
+    if (Status status = gpu.load("cuda/device/sm90/attention_merge.hpp", {merge}, &kernels);
+        !status.ok())
+      return status;
+    attention->merge_ = kernels[0];
+  }
+  if (Status status = gpu.allow_shared(attention->kernel_, config.shared_bytes()); !status.ok())
     return status;
 
   AttentionForwardArguments& fixed = attention->fixed_;
@@ -168,11 +247,25 @@ Status AttentionOnGpu::make(const AttentionProblem& problem, const AttentionForw
   fixed.pack = pack;
   fixed.heads = static_cast<int32_t>(problem.heads >> pack);
   fixed.group = static_cast<int32_t>(problem.group() >> pack);
+  fixed.batch = static_cast<int32_t>(problem.batch);
   fixed.batch_heads = static_cast<int32_t>(problem.batch * (problem.heads >> pack));
   fixed.q_tiles = static_cast<int32_t>(ceil_div(problem.q_len << pack, int64_t{config.rows()}));
-  fixed.tiles = fixed.batch_heads * fixed.q_tiles;
+  fixed.rows = static_cast<int32_t>(
+      problem.heads * (problem.ragged ? problem.total_q : problem.batch * problem.q_len));
+  if (config.split) {
+    const int64_t part_tiles = part_tiles_of(problem, config);
+    fixed.part_tiles = static_cast<int32_t>(part_tiles);
+    fixed.parts = static_cast<int32_t>(ceil_div(problem.kv_len, part_tiles * config.keys));
+  }
+  fixed.tiles = fixed.batch_heads * fixed.q_tiles * fixed.parts;
+  fixed.ragged = problem.ragged;
+  fixed.total_q = static_cast<int32_t>(problem.total_q);
+  fixed.total_kv = static_cast<int32_t>(problem.total_kv);
+  fixed.head_dim = static_cast<int32_t>(problem.head_dim);
+  fixed.value_dim = static_cast<int32_t>(problem.value_dim);
   fixed.left = static_cast<int32_t>(offsets.left);
   fixed.right = static_cast<int32_t>(offsets.right);
+  fixed.bottom_right = problem.causal == Causal::kBottomRight;
   fixed.scale_log2 = static_cast<float>(problem.scale * 1.4426950408889634);
   // Without a mask all tiles cost the same, and one head after another reads the least.
   int64_t section = 1;
@@ -187,54 +280,94 @@ Status AttentionOnGpu::make(const AttentionProblem& problem, const AttentionForw
   return {};
 }
 
-size_t AttentionOnGpu::forward_workspace() const {
-  return fixed_.tiles > gpu_.facts().multiprocessors ? sizeof(TileCounter) : 0;
+// The counter, and what the parts of split keys leave.
+struct AttentionOnGpu::Workspace {
+  size_t results = 0, sums = 0, bytes = 0;  // offsets
+};
+
+AttentionOnGpu::Workspace AttentionOnGpu::divide_workspace() const {
+  Workspace parts;
+  size_t used = fixed_.tiles > gpu_.facts().multiprocessors ? sizeof(TileCounter) : 0;
+  if (config_.split) {
+    const auto rows = static_cast<size_t>(int64_t{fixed_.parts} * fixed_.rows);
+    parts.results = (used + 15) / 16 * 16;
+    parts.sums = parts.results + rows * static_cast<size_t>(fixed_.value_dim) * sizeof(float);
+    used = parts.sums + rows * sizeof(float);
+  }
+  parts.bytes = used;
+  return parts;
 }
+
+size_t AttentionOnGpu::forward_workspace() const { return divide_workspace().bytes; }
 
 Status AttentionOnGpu::map_tensors(const AttentionForward& tensors,
                                    AttentionForwardArguments* arguments) const {
   const int pack = fixed_.pack;
+  const Tensor query = with_batch(tensors.query), out = with_batch(tensors.out);
+  Tensor key = with_batch(tensors.key), value = with_batch(tensors.value);
+  arguments->query_rows = rows_in_memory(query);
+  arguments->key_rows = rows_in_memory(key);
+  arguments->value_rows = rows_in_memory(value);
+  arguments->out_rows = rows_in_memory(out);
   // The copy engine knows no empty tensors. Keys that are not there are masked, whatever is read.
-  const bool no_keys = problem_.kv_len == 0;
-  const auto key_part = [&](const Tensor& tensor) {
-    return boxed(no_keys ? tensors.query : tensor, 0, config_.keys);
-  };
-  Status status = make_tensor_map(gpu_, "attention forward: query", boxed(tensors.query, pack, 64),
-                                  &arguments->query);
+  if (key.elements() == 0) key = value = query;
+  Status status =
+      make_tensor_map(gpu_, "attention forward: query", boxed(query, pack, 64), &arguments->query);
   if (status.ok())
-    status =
-        make_tensor_map(gpu_, "attention forward: key", key_part(tensors.key), &arguments->key);
+    status = make_tensor_map(gpu_, "attention forward: key", boxed(key, 0, config_.keys),
+                             &arguments->key);
   if (status.ok())
-    status = make_tensor_map(gpu_, "attention forward: value", key_part(tensors.value),
+    status = make_tensor_map(gpu_, "attention forward: value", boxed(value, 0, config_.keys),
                              &arguments->value);
   if (status.ok())
-    status = make_tensor_map(gpu_, "attention forward: out", boxed(tensors.out, pack, 16),
-                             &arguments->out);
+    status = make_tensor_map(gpu_, "attention forward: out", boxed(out, pack, 16), &arguments->out);
   return status;
 }
 
 Status AttentionOnGpu::forward(const AttentionForward& tensors, std::byte* workspace,
                                void* stream) const {
-  if (fixed_.tiles == 0) return {};
+  if (tensors.out.elements() == 0) return {};
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
   AttentionForwardArguments arguments = fixed_;
   if (Status status = map_tensors(tensors, &arguments); !status.ok()) return status;
   if (tensors.lse.present()) {
     arguments.lse = tensors.lse.as<float>();
-    for (int d = 0; d < 3; ++d) arguments.lse_stride[d] = tensors.lse.stride[d];
+    for (int d = 0; d < tensors.lse.rank; ++d)
+      arguments.lse_stride[3 - tensors.lse.rank + d] = tensors.lse.stride[d];
   }
+  arguments.cumulative_q = lengths_in_memory(tensors.cu_seqlens_q);
+  arguments.cumulative_kv = lengths_in_memory(tensors.cu_seqlens_kv);
+  arguments.kv_lens = lengths_in_memory(tensors.kv_lens);
+  if (problem_.bias) arguments.bias = scores_in_memory(tensors.bias);
+  if (problem_.visible) arguments.visible = scores_in_memory(tensors.visible);
+  arguments.dropout_threshold = tensors.dropout.threshold;
+  arguments.dropout_seed = tensors.dropout.seed;
+  arguments.dropout_offset = tensors.dropout.offset;
+  arguments.dropout_numbers = tensors.dropout.numbers;
+  const Workspace parts = divide_workspace();
   arguments.counter = reinterpret_cast<TileCounter*>(workspace);
+  if (config_.split) {
+    arguments.part_results = reinterpret_cast<float*>(workspace + parts.results);
+    arguments.part_sums = reinterpret_cast<float*>(workspace + parts.sums);
+  }
   arguments.launch = launch_number();
   const Launch launch{.blocks = min(fixed_.tiles, gpu_.facts().multiprocessors),
                       .threads = config_.threads(),
                       .shared_bytes = config_.shared_bytes()};
-  return gpu_.launch(kernel_, launch, &arguments, stream);
+  Status status = gpu_.launch(kernel_, launch, &arguments, stream);
+  if (!status.ok() || !config_.split) return status;
+  const Launch merge{.blocks = ceil_div(fixed_.rows, int64_t{kMergeWarps}),
+                     .threads = 32 * kMergeWarps};
+  return gpu_.launch(merge_, merge, &arguments, stream);
 }
 
 std::string AttentionOnGpu::description() const {
-  std::string text = concatenate("forward: tiles of ", config_.rows(), " queries and ",
-                                 config_.keys, " keys, ", config_.consumers, " warpgroups");
+  std::string text =
+      concatenate("forward: tiles of ", config_.rows(), " queries and ", config_.keys, " keys, ",
+                  config_.consumers, config_.consumers == 1 ? " warpgroup" : " warpgroups");
+  if (config_.split)
+    text += concatenate(", keys split into ", fixed_.parts, " parts, merged by a second kernel");
   if (fixed_.pack > 0) text += concatenate(", ", 1 << fixed_.pack, " heads packed into rows");
   return text;
 }

@@ -39,12 +39,14 @@ class AttentionOnGpu {
 
  private:
   AttentionOnGpu(const AttentionProblem& problem, const Gpu& gpu) : problem_(problem), gpu_(gpu) {}
+  struct Workspace;
+  Workspace divide_workspace() const;
   Status map_tensors(const AttentionForward& tensors, AttentionForwardArguments* arguments) const;
 
   AttentionProblem problem_;
   const Gpu& gpu_;
   AttentionForwardConfig config_;
-  Kernel kernel_;
+  Kernel kernel_, merge_;
   AttentionForwardArguments fixed_;  // all but the tensors, the counter and the launch
 };
 

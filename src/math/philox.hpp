@@ -51,6 +51,8 @@ struct Dropout {
   uint32_t threshold = 256;
   uint64_t seed = 0;
   uint32_t offset = 0;
+  // Where not null, {seed, offset} are there instead, in memory that only kernels of a GPU read.
+  const uint64_t* numbers = nullptr;
 
   PERSEID_INLINE bool enabled() const { return threshold < 256; }
   // 256 / t: what a kept value is multiplied by.

@@ -15,7 +15,10 @@ class AttentionReader : public ArgumentReader {
  public:
   AttentionReader(const char* subject, DLDevice place, const AttentionProblem& problem,
                   perseid_layout layout)
-      : ArgumentReader(subject, place), problem_(problem), layout_(layout) {}
+      : ArgumentReader(subject, place),
+        problem_(problem),
+        layout_(layout),
+        on_host_(place.device_type == kDLCPU) {}
 
   Tensor read_query(Access access, const char* name, const DLTensor* tensor) {
     return read_rows(access, name, tensor, queries(), {"heads", problem_.heads},
@@ -65,6 +68,7 @@ class AttentionReader : public ArgumentReader {
 
   const AttentionProblem& problem_;
   perseid_layout layout_;
+  bool on_host_;  // so that numbers in tensors can be read
 };
 
 // Always returned as [batch, heads, rows, dim], or [heads, rows, dim] where ragged.
@@ -82,14 +86,14 @@ Tensor AttentionReader::read_rows(Access access, const char* name, const DLTenso
   return view;
 }
 
-// Rising from 0, no step above `longest`, ending at most at `total`: checked at every execution,
-// since kernels take their bounds from it.
+// Rising from 0, no step above `longest`, ending at most at `total`: checked at every execution on
+// the CPU, where kernels take their bounds from it. Those of a GPU clamp what they read.
 Tensor AttentionReader::read_cumulative(const char* name, const DLTensor* tensor,
                                         const char* length_name, int64_t longest,
                                         const char* total_name, int64_t total) {
   const Extent extent{"batch + 1", problem_.batch + 1};
   const Tensor view = read(Access::kRead, name, tensor, {DType::kI32, DType::kI64}, {&extent, 1});
-  if (!ok()) return view;
+  if (!ok() || !on_host_) return view;
   int64_t previous = read_length(view, 0);
   require(previous == 0, name, "[0] is ", previous, ", expected 0");
   for (int64_t i = 1; i <= problem_.batch && ok(); ++i) {
@@ -109,7 +113,7 @@ Tensor AttentionReader::read_kv_lens(const DLTensor* tensor) {
   const Extent extent{"batch", problem_.batch};
   const Tensor view =
       read(Access::kRead, "kv_lens", tensor, {DType::kI32, DType::kI64}, {&extent, 1});
-  for (int64_t i = 0; i < problem_.batch && ok(); ++i) {
+  for (int64_t i = 0; i < problem_.batch && ok() && on_host_; ++i) {
     const int64_t length = read_length(view, i);
     require(0 <= length && length <= problem_.kv_len, "kv_lens[", i, "] is ", length,
             ", expected 0 to ", problem_.kv_len, ", the plan's kv_len");
@@ -121,6 +125,10 @@ Dropout AttentionReader::read_dropout(uint64_t seed, uint64_t offset, const uint
   Dropout dropout;
   dropout.threshold = dropout_threshold(problem_.dropout);
   if (!dropout.enabled()) return dropout;
+  if (rng != nullptr && !on_host_) {
+    dropout.numbers = rng;
+    return dropout;
+  }
   uint64_t numbers[2] = {seed, offset};
   if (rng != nullptr) std::memcpy(numbers, rng, sizeof numbers);
   require(numbers[1] <= UINT32_MAX, "offset is ", numbers[1], ", expected less than 2^32");

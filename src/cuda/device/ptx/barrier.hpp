@@ -56,6 +56,20 @@ __device__ __forceinline__ void named_arrive(int name, int threads) {
   asm volatile("bar.arrive %0, %1;" : : "r"(name), "r"(threads) : "memory");
 }
 
+// threadIdx.x, read anew: what is computed from it is not kept in registers from earlier on.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#special-registers-tid
+__device__ __forceinline__ int thread_number() {
+  uint32_t number;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(number));
+  return static_cast<int>(number);
+}
+
+// What stands behind this comes after `value` is computed, also in the assembler's order. It never
+// sleeps, unless every lane's value is one NaN of 2^32.
+__device__ __forceinline__ void after(float value) {
+  if (!__any_sync(0xffffffffu, __float_as_uint(value) != 0xffffffffu)) __nanosleep(1);
+}
+
 // A number that blocks of one device hand to each other.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
 __device__ __forceinline__ uint64_t load_acquire(const uint64_t* from) {

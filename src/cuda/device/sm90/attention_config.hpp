@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What host and device code of attention on sm_90 share: the configuration that a kernel is
-// compiled for, and the arguments of a launch.
+// What host and device code of attention on sm_90 share: the configuration that
+// a kernel is compiled for, and the arguments of a launch.
 #pragma once
 
 #include "cuda/device/tensor_map.hpp"
@@ -9,25 +9,38 @@
 
 namespace perseid::cuda {
 
-// Queries, keys and head dims are cut into tiles; a tile of queries belongs to a block, 64 rows of
-// it to each consumer, which is a warpgroup.
+// Queries, keys and head dims are cut into tiles; a tile of queries belongs to
+// a block, 64 rows of it to each consumer, which is a warpgroup.
 struct AttentionForwardConfig {
   DType dtype = DType::kBF16;
   int key_dim = 128;    // of query and key, a multiple of 16
   int value_dim = 128;  // of value and out, a multiple of 16
   int consumers = 2;
-  int keys = 128;      // of a tile, a multiple of 16
-  int stages = 2;      // tiles of key, and of value, that are there or on their way
-  int slots = 2;       // tiles of query: with two, the next one begins under the end of the last
-  bool right = false;  // the last visible key depends on the row, as under a causal mask
-  bool left = false;   // the first one does, as under a window
+  int keys = 128;  // of a tile, a multiple of 16
+  int stages = 2;  // tiles of key, and of value, that are there or on their way
+  int slots = 2;   // tiles of query: with two, the next one begins under the end
+                   // of the last
+  bool beside = true;
+  bool mends = true;
+  bool right = false;    // the last visible key depends on the row, as under a causal mask
+  bool left = false;     // the first one does, as under a window
+  bool split = false;    // a tile is one part of the keys alone; another kernel
+                         // merges the parts
+  bool lengths = false;  // each sequence has its own: ragged batches, key lengths
+  bool visible = false;
+  bool dropout = false;
+  DType bias = DType::kNone;
 
   constexpr int rows() const { return 64 * consumers; }
+  // Some keys of a tile are hidden from some rows that others of its keys are
+  // not hidden from.
+  constexpr bool masked() const { return mends && (right || left || visible); }
   constexpr int threads() const { return 128 * (consumers + 1); }
   constexpr int key_chunks() const { return (key_dim + kChunk - 1) / kChunk; }
   constexpr int value_chunks() const { return (value_dim + kChunk - 1) / kChunk; }
 
-  // Shared memory, in bytes. A consumer's part of a query slot takes its part of out at last.
+  // Shared memory, in bytes. A consumer's part of a query slot takes its part
+  // of out at last.
   constexpr int query_bytes() const { return 64 * 128 * key_chunks(); }
   constexpr int part_bytes() const { return 64 * 128 * max(key_chunks(), value_chunks()); }
   constexpr int key_bytes() const { return keys * 128 * key_chunks(); }
@@ -37,37 +50,85 @@ struct AttentionForwardConfig {
   }
   static constexpr int kOthers = 256;  // barriers and the tiles that they announce
 
-  // Registers of a thread: the producer gives back what the consumers take. They share what the
-  // block was launched with, 65536 / threads() rounded down to a multiple of 8 each.
-  constexpr int producer_registers() const { return consumers == 3 ? 32 : 24; }
-  constexpr int consumer_registers() const { return consumers == 3 ? 160 : 240; }
+  // Registers of a thread: the producer gives back what the consumers take.
+  // They share what the block was launched with, 65536 / threads() rounded down
+  // to a multiple of 8 each.
+  constexpr int producer_registers() const { return consumers == 3 ? 32 : 40; }
+  constexpr int consumer_registers() const { return consumers == 3 ? 160 : 232; }
 };
 
-// Blocks of a launch draw their tiles from one counter. It lies in the workspace, which may hold
-// anything before: the first block that comes prepares it, by the launch's own number.
+inline constexpr int kMergeWarps = 4;  // of a block that merges parts, with a row each
+
+// Blocks of a launch draw their tiles from one counter. It lies in the
+// workspace, which may hold anything before: the first block that comes
+// prepares it, by the launch's own number.
 struct TileCounter {
   uint64_t ready;  // the launch that it is prepared for
   uint32_t next;
   uint32_t finished;  // blocks
 };
 
-// Query heads that share a key head may be packed, 2^pack of them, into the rows of a tile: row r
-// is query r >> pack of head r % 2^pack. The maps have dimensions {dim, 2^pack, length, heads >>
-// pack, batch}; `head` below counts packs.
+// A tensor for ordinary loads and stores; strides in elements. The dimensions
+// are batch, head, row and element.
+struct RowsInMemory {
+  void* data = nullptr;
+  int64_t stride[4] = {};
+};
+// Bias or visible mask: batch, head, row and key, with stride 0 where it is
+// repeated.
+struct ScoresInMemory {
+  const void* data = nullptr;
+  int64_t stride[4] = {};
+  bool pairs = false;  // two neighbouring keys, the first even, are one aligned access
+};
+struct LengthsInMemory {
+  const void* data = nullptr;
+  int64_t stride = 0;
+  bool wide = false;  // 64 bits
+};
+
+// Query heads that share a key head may be packed, 2^pack of them, into the
+// rows of a tile: row r is query r >> pack of head r % 2^pack. The maps have
+// dimensions {dim, 2^pack, length, heads >> pack, batch}; `head` of a tile
+// counts packs. Ragged tensors have one batch entry.
 struct AttentionForwardArguments {
   TensorMap query, key, value, out;
   float* lse = nullptr;     // null: not wanted
   int64_t lse_stride[3]{};  // batch, head, row
   TileCounter* counter = nullptr;
   uint64_t launch = 0;
-  int32_t q_len = 0, kv_len = 0;
-  int32_t heads = 0, group = 0;  // packs of a batch entry, and of a key head
+  int32_t q_len = 0, kv_len = 0;  // of every sequence, or of the longest
+  int32_t heads = 0, group = 0;   // packs of a batch entry, and of a key head
   int32_t pack = 0;
-  int32_t batch_heads = 0, q_tiles = 0, tiles = 0;
+  int32_t batch = 0, batch_heads = 0, q_tiles = 0, tiles = 0;
   int32_t heads_per_section = 0;  // whose tiles are done together
-  // Row q sees keys [q + left, q + right), cut to [0, kv_len).
+  // Where keys are split: parts, tiles of keys in a part, and what each part
+  // gives a row (its result in float32, and the logarithm to base 2 of its
+  // sum).
+  int32_t parts = 1, part_tiles = 0;
+  float* part_results = nullptr;  // [part, row, value_dim]; rows are [batch, head, query]
+  float* part_sums = nullptr;     // [part, row]
+  int32_t rows = 0;
+  // Row q sees keys [q + left, q + right), cut to [0, kv_len); both are kv_len
+  // - q_len larger where masks begin at the bottom right.
   int32_t left = 0, right = 0;
+  bool bottom_right = false;
   float scale_log2 = 0;  // scale * log2(e)
+
+  // Where a sequence has lengths of its own.
+  bool ragged = false;
+  int32_t total_q = 0, total_kv = 0;
+  LengthsInMemory cumulative_q, cumulative_kv, kv_lens;
+
+  ScoresInMemory bias, visible;
+  uint32_t dropout_threshold = 256;
+  uint32_t dropout_offset = 0;
+  uint64_t dropout_seed = 0;
+  const uint64_t* dropout_numbers = nullptr;  // {seed, offset}, where it is not null
+
+  // For the rows that the engines cannot do.
+  int32_t head_dim = 0, value_dim = 0;
+  RowsInMemory query_rows, key_rows, value_rows, out_rows;
 };
 
 }  // namespace perseid::cuda

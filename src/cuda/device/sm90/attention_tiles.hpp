@@ -2,17 +2,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which tile of queries a block does next, and which tiles of keys that visits.
 //
-// Order. Heads go in sections whose keys and values fit into the L2 cache together. In a section
-// the tiles with the most keys come first (the last rows, under a causal mask), so that what is
-// left at the end is small. A block begins with the tile of its own number; the others it draws
-// from a counter, one tile ahead of what it is doing.
+// Order. Heads go in sections whose keys and values fit into the L2 cache
+// together. In a section the tiles with the most keys come first (the last
+// rows, under a causal mask), so that what is left at the end is small. A block
+// begins with the tile of its own number; the others it draws from a counter,
+// one tile ahead of what it is doing.
 //
-// The counter. Its memory may hold anything when the kernel begins, and several launches may be
-// under way, each with memory of its own. A launch has a number of 64 random bits. A block that
-// finds another number in `ready` writes launch + 1 there (launches are even), by compare and
-// swap, so that one block alone prepares the counter, and then the launch's number. Nobody waits
-// but for a block that is running already. The last block to finish clears `ready`: a captured
-// launch, which has the same number whenever it is replayed, finds its counter unprepared again.
+// The counter. Its memory may hold anything when the kernel begins, and several
+// launches may be under way, each with memory of its own. A launch has a number
+// of 64 random bits. A block that finds another number in `ready` writes launch
+// + 1 there (launches are even), by compare and swap, so that one block alone
+// prepares the counter, and then the launch's number. Nobody waits but for a
+// block that is running already. The last block to finish clears `ready`: a
+// captured launch, which has the same number whenever it is replayed, finds its
+// counter unprepared again.
 #pragma once
 
 #include "cuda/device/ptx/barrier.hpp"
@@ -20,13 +23,19 @@
 
 namespace perseid::cuda {
 
-// Tiles of keys [first, last] are visited, from the last to the first; those of [free_first,
-// free_end) need no mask. There is always one, if only to be masked as a whole.
+// Tiles of keys [first, last] are visited, from the last to the first; those of
+// [free_first, free_end) need no mask. There is always one, if only to be
+// masked as a whole.
 struct AttentionTile {
   int32_t query;  // the first one; -1: there are no more tiles
   int32_t head, kv_head, batch;
   int32_t first, last;
   int32_t free_first, free_end;
+  // Of its sequence: lengths, where they begin in packed tensors, and what its
+  // rows see.
+  int32_t q_len, kv_len, q_begin, kv_begin;
+  int32_t left, right;
+  int32_t part;
 };
 
 class TileNumbers {
@@ -69,42 +78,113 @@ class TileNumbers {
   bool open_ = false;
 };
 
-template <AttentionForwardConfig C>
-__device__ __forceinline__ AttentionTile find_tile(const AttentionForwardArguments& a,
-                                                   int32_t number) {
-  AttentionTile tile{};
-  if (number >= a.tiles) {
-    tile.query = -1;
-    return tile;
-  }
-  const int32_t section_tiles = a.heads_per_section * a.q_tiles;
-  const int32_t first_head = number / section_tiles * a.heads_per_section;
-  const int32_t section_heads = min(a.heads_per_section, a.batch_heads - first_head);
-  const int32_t place = number % section_tiles;
-  const int32_t queries = C.rows() >> a.pack;
-  const int32_t head = first_head + place % section_heads;
-  tile.query = (a.q_tiles - 1 - place / section_heads) * queries;
-  tile.batch = head / a.heads;
-  tile.head = head % a.heads;
-  tile.kv_head = tile.head / a.group;
-
-  const int32_t last_query = min(tile.query + queries, a.q_len) - 1;
-  const auto end_of = [&](int32_t query) {
-    return C.right ? clamp(query + a.right, 0, a.kv_len) : a.kv_len;
-  };
-  const auto begin_of = [&](int32_t query) {
-    return C.left ? clamp(query + a.left, 0, a.kv_len) : 0;
-  };
-  const int32_t begin = begin_of(tile.query), end = end_of(last_query);
-  if (begin >= end) {
-    tile.free_first = 1;
-    return tile;
-  }
-  tile.first = begin / C.keys;
-  tile.last = (end - 1) / C.keys;
-  tile.free_first = (begin_of(last_query) + C.keys - 1) / C.keys;
-  tile.free_end = end_of(tile.query) / C.keys;
-  return tile;
+__device__ __forceinline__ int32_t read_length(const LengthsInMemory& lengths, int32_t index,
+                                               int32_t most) {
+  const int64_t at = index * lengths.stride;
+  const int64_t value = lengths.wide ? static_cast<const int64_t*>(lengths.data)[at]
+                                     : static_cast<const int32_t*>(lengths.data)[at];
+  return static_cast<int32_t>(clamp(value, int64_t{0}, int64_t{most}));
 }
+
+// From a tile's number to the tile. Numbers rise.
+template <AttentionForwardConfig C>
+class TileFinder {
+ public:
+  __device__ __forceinline__ explicit TileFinder(const AttentionForwardArguments& arguments)
+      : a_(arguments) {}
+
+  __device__ __forceinline__ AttentionTile find(int32_t number) {
+    AttentionTile tile{};
+    tile.query = -1;
+    if constexpr (C.split) {
+      tile.part = number % a_.parts;
+      number /= a_.parts;
+    }
+    if (C.lengths && a_.ragged) {
+      place_in_ragged(number, tile);
+    } else if (number < a_.batch_heads * a_.q_tiles) {
+      place(number, tile);
+    }
+    if (tile.query >= 0) see_keys(tile);
+    return tile;
+  }
+
+ private:
+  __device__ __forceinline__ void place(int32_t number, AttentionTile& tile) const {
+    const int32_t section_tiles = a_.heads_per_section * a_.q_tiles;
+    const int32_t first_head = number / section_tiles * a_.heads_per_section;
+    const int32_t section_heads = min(a_.heads_per_section, a_.batch_heads - first_head);
+    const int32_t place = number % section_tiles;
+    const int32_t head = first_head + place % section_heads;
+    tile.query = (a_.q_tiles - 1 - place / section_heads) * queries();
+    tile.batch = head / a_.heads;
+    tile.head = head % a_.heads;
+    tile.q_len = a_.q_len;
+    tile.kv_len = a_.kv_len;
+    if (C.lengths && a_.kv_lens.data != nullptr)
+      tile.kv_len = read_length(a_.kv_lens, tile.batch, a_.kv_len);
+  }
+
+  // Sequences one after another, in each the last rows of all heads first. The
+  // cursor is at the sequence of the last number.
+  __device__ __forceinline__ void place_in_ragged(int32_t number, AttentionTile& tile) {
+    for (; batch_ < a_.batch; ++batch_, before_ += tiles_) {
+      const int32_t begin = read_length(a_.cumulative_q, batch_, a_.total_q);
+      const int32_t end = read_length(a_.cumulative_q, batch_ + 1, a_.total_q);
+      tile.q_begin = begin;
+      tile.q_len = clamp(end - begin, 0, a_.q_len);
+      tiles_ = (tile.q_len + queries() - 1) / queries() * a_.heads;
+      if (number < before_ + tiles_) break;
+    }
+    if (batch_ >= a_.batch) return;
+    const int32_t place = number - before_;
+    tile.query = (tiles_ - 1 - place) / a_.heads * queries();
+    tile.batch = batch_;
+    tile.head = place % a_.heads;
+    tile.kv_begin = read_length(a_.cumulative_kv, batch_, a_.total_kv);
+    const int32_t end = read_length(a_.cumulative_kv, batch_ + 1, a_.total_kv);
+    tile.kv_len = clamp(end - tile.kv_begin, 0, a_.kv_len);
+    if (a_.kv_lens.data != nullptr)
+      tile.kv_len = min(tile.kv_len, read_length(a_.kv_lens, batch_, a_.kv_len));
+  }
+
+  __device__ __forceinline__ void see_keys(AttentionTile& tile) const {
+    tile.kv_head = tile.head / a_.group;
+    const int32_t shift = a_.bottom_right ? tile.kv_len - tile.q_len : 0;
+    tile.left = a_.left + shift;
+    tile.right = a_.right + shift;
+    const int32_t last_query = min(tile.query + queries(), tile.q_len) - 1;
+    const auto end_of = [&](int32_t query) {
+      return C.right ? clamp(query + tile.right, 0, tile.kv_len) : tile.kv_len;
+    };
+    const auto begin_of = [&](int32_t query) {
+      return C.left ? clamp(query + tile.left, 0, tile.kv_len) : 0;
+    };
+    const int32_t begin = begin_of(tile.query), end = end_of(last_query);
+    if (begin >= end) {
+      tile.free_first = 1;
+    } else {
+      tile.first = begin / C.keys;
+      tile.last = (end - 1) / C.keys;
+      tile.free_first = (begin_of(last_query) + C.keys - 1) / C.keys;
+      tile.free_end = end_of(tile.query) / C.keys;
+    }
+    if constexpr (C.split) {
+      const int32_t part_first = tile.part * a_.part_tiles;
+      tile.first = max(tile.first, part_first);
+      tile.last = min(tile.last, part_first + a_.part_tiles - 1);
+      if (tile.first <= tile.last) return;
+      // Nothing that a row sees: one tile, masked as a whole.
+      tile.first = tile.last = part_first;
+      tile.free_first = part_first + 1;
+    }
+  }
+  __device__ __forceinline__ int32_t queries() const { return C.rows() >> a_.pack; }
+
+  const AttentionForwardArguments& a_;
+  int32_t batch_ = 0;   // ragged: the sequence of the cursor,
+  int32_t before_ = 0;  // the tiles of those before it
+  int32_t tiles_ = 0;   // and its own
+};
 
 }  // namespace perseid::cuda

@@ -1,0 +1,68 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Few queries and many keys: attention_forward takes the keys in parts, and
+// this kernel puts the parts of each row together. With L the logarithms of the
+// parts' sums and O their results:
+//
+//   out = sum(2^(L - max L) * O) / sum(2^(L - max L))
+//
+// A warp has a row, its lanes every 32nd pair of elements. Parts are added in
+// their order, however many blocks computed them, and there are as many as the
+// length of the keys says: a row's result does not depend on which others are
+// in the batch.
+#pragma once
+
+#include "cuda/device/ptx/dependency.hpp"
+#include "cuda/device/sm90/attention_scores.hpp"
+
+namespace perseid::cuda {
+
+template <DType D>
+__global__ void __launch_bounds__(32 * kMergeWarps)
+    attention_merge(const __grid_constant__ AttentionForwardArguments a) {
+  constexpr int kMostPairs = 256 / 64;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = static_cast<int>(blockIdx.x) * kMergeWarps + static_cast<int>(threadIdx.x) / 32;
+  ptx::let_next_kernel_start();
+  ptx::wait_for_kernels_before();
+  if (row >= a.rows) return;
+
+  float largest = minus_infinity();
+  for (int part = lane; part < a.parts; part += 32)
+    largest = fmaxf(largest, a.part_sums[int64_t{part} * a.rows + row]);
+#pragma unroll
+  for (int i = 16; i > 0; i /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, i));
+  const float shift = largest == minus_infinity() ? 0 : largest;
+
+  float2 out[kMostPairs] = {};
+  float sum = 0;
+  for (int part = 0; part < a.parts; ++part) {
+    const int64_t at = int64_t{part} * a.rows + row;
+    const float weight = ptx::approximate_exp2(a.part_sums[at] - shift);
+    const auto* results = reinterpret_cast<const float2*>(a.part_results + at * a.value_dim);
+    sum += weight;
+#pragma unroll
+    for (int i = 0; i < kMostPairs; ++i) {
+      if (lane + 32 * i >= a.value_dim / 2) continue;
+      const float2 result = results[lane + 32 * i];
+      out[i].x = fmaf(weight, result.x, out[i].x);
+      out[i].y = fmaf(weight, result.y, out[i].y);
+    }
+  }
+
+  const int heads = a.heads << a.pack, length = a.ragged ? a.total_q : a.q_len;
+  const int query = row % length, head = row / length % heads, batch = row / length / heads;
+  auto* to = static_cast<uint16_t*>(a.out_rows.data) + batch * a.out_rows.stride[0] +
+             head * a.out_rows.stride[1] + query * a.out_rows.stride[2];
+  const float factor = sum == 0 ? 0 : 1 / sum;
+#pragma unroll
+  for (int i = 0; i < kMostPairs; ++i)
+    if (lane + 32 * i < a.value_dim / 2)
+      *reinterpret_cast<uint32_t*>(to + 2 * (lane + 32 * i)) =
+          round_pair<D>(out[i].x * factor, out[i].y * factor);
+  if (lane == 0 && a.lse != nullptr)
+    a.lse[batch * a.lse_stride[0] + head * a.lse_stride[1] + query * a.lse_stride[2]] =
+        sum == 0 ? minus_infinity() : (largest + ptx::approximate_log2(sum)) * kLn2;
+}
+
+}  // namespace perseid::cuda

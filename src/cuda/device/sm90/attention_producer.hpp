@@ -1,0 +1,173 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The producer of attention forward (attention_forward.hpp), and the shared
+// memory that it fills: which tile lies where, and the barriers between the
+// producer and the consumers.
+#pragma once
+
+#include "cuda/device/ptx/copy.hpp"
+#include "cuda/device/sm90/attention_tiles.hpp"
+
+namespace perseid::cuda {
+
+// A place in a ring of kSize, and which time round it is.
+template <int kSize>
+struct Ring {
+  int count = 0;
+  __device__ __forceinline__ int place() const { return count % kSize; }
+  __device__ __forceinline__ uint32_t parity() const {
+    return static_cast<uint32_t>(count / kSize) & 1;
+  }
+};
+
+// Shared memory, by addresses. Tiles are [chunk of 64 columns][row][64].
+template <AttentionForwardConfig C>
+struct ForwardShared {
+  unsigned char* memory;
+  uint32_t base;
+
+  static constexpr int kKeys = C.slots * C.consumers * C.part_bytes();
+  static constexpr int kValues = kKeys + C.stages * C.key_bytes();
+  static constexpr int kBarriers = kValues + C.stages * C.value_bytes();
+  static constexpr int kTiles = kBarriers + 8 * (2 * C.slots + 4 * C.stages);
+  static_assert(kTiles + C.slots * static_cast<int>(sizeof(AttentionTile)) <= C.shared_bytes());
+
+  __device__ __forceinline__ uint32_t query(int slot, int consumer) const {
+    return base + (slot * C.consumers + consumer) * C.part_bytes();
+  }
+  __device__ __forceinline__ uint32_t key(int stage) const {
+    return base + kKeys + stage * C.key_bytes();
+  }
+  __device__ __forceinline__ uint32_t value(int stage) const {
+    return base + kValues + stage * C.value_bytes();
+  }
+  __device__ __forceinline__ uint32_t barrier(int index) const {
+    return base + kBarriers + 8 * index;
+  }
+  __device__ __forceinline__ uint32_t query_full(int slot) const { return barrier(slot); }
+  __device__ __forceinline__ uint32_t query_empty(int slot) const {
+    return barrier(C.slots + slot);
+  }
+  __device__ __forceinline__ uint32_t key_full(int stage) const {
+    return barrier(2 * C.slots + stage);
+  }
+  __device__ __forceinline__ uint32_t key_empty(int stage) const {
+    return barrier(2 * C.slots + C.stages + stage);
+  }
+  __device__ __forceinline__ uint32_t value_full(int stage) const {
+    return barrier(2 * C.slots + 2 * C.stages + stage);
+  }
+  __device__ __forceinline__ uint32_t value_empty(int stage) const {
+    return barrier(2 * C.slots + 3 * C.stages + stage);
+  }
+  __device__ __forceinline__ AttentionTile& tile(int slot) const {
+    return reinterpret_cast<AttentionTile*>(memory + kTiles)[slot];
+  }
+
+  __device__ __forceinline__ void prepare() const {
+    for (int slot = 0; slot < C.slots; ++slot) {
+      ptx::phase_init(query_full(slot), 1);
+      ptx::phase_init(query_empty(slot), 4 * C.consumers);
+    }
+    for (int stage = 0; stage < C.stages; ++stage) {
+      ptx::phase_init(key_full(stage), 1);
+      ptx::phase_init(key_empty(stage), 4 * C.consumers);
+      ptx::phase_init(value_full(stage), 1);
+      ptx::phase_init(value_empty(stage), 4 * C.consumers);
+    }
+    ptx::phase_init_done();
+  }
+};
+
+template <AttentionForwardConfig C>
+class ForwardProducer {
+ public:
+  __device__ __forceinline__ ForwardProducer(const AttentionForwardArguments& arguments,
+                                             const ForwardShared<C>& shared)
+      : arguments_(arguments), shared_(shared), numbers_(arguments), finder_(arguments) {}
+
+  // The value of a tile's first keys is wanted after the first key of the next
+  // tile: it is owed.
+  __device__ __forceinline__ void run() {
+    AttentionTile before{};
+    bool owing = false;
+    int32_t number = numbers_.first();
+    while (true) {
+      const AttentionTile tile = finder_.find(number);
+      if (C.slots == 1 && owing) load_value(before, before.first);
+      if (C.slots == 1) owing = false;
+      announce(tile);
+      if (tile.query < 0) break;
+      load_key(tile, tile.last);
+      if (owing) load_value(before, before.first);
+      number = -1;
+      for (int n = tile.last - 1; n >= tile.first; --n) {
+        load_key(tile, n);
+        load_value(tile, n + 1);
+        // The number is needed after this tile's loads, which take long enough.
+        if (number < 0) number = numbers_.draw();
+      }
+      if (number < 0) number = numbers_.draw();
+      before = tile;
+      owing = true;
+    }
+    if (owing) load_value(before, before.first);
+    numbers_.close();
+  }
+
+ private:
+  __device__ __forceinline__ void announce(const AttentionTile& tile) {
+    const int slot = queries_.place();
+    ptx::phase_wait(shared_.query_empty(slot), queries_.parity() ^ 1);
+    ++queries_.count;
+    shared_.tile(slot) = tile;
+    if (tile.query < 0) {
+      ptx::phase_arrive(shared_.query_full(slot));
+      return;
+    }
+    ptx::phase_expect(shared_.query_full(slot), C.consumers * C.query_bytes());
+    for (int c = 0; c < C.consumers; ++c)
+#pragma unroll
+      for (int chunk = 0; chunk < C.key_chunks(); ++chunk)
+        ptx::load_box(shared_.query(slot, c) + chunk * 64 * 128, arguments_.query,
+                      shared_.query_full(slot),
+                      {chunk * kChunk, 0, tile.q_begin + tile.query + (64 * c >> arguments_.pack),
+                       tile.head, batch_of(tile)});
+  }
+  __device__ __forceinline__ void load_key(const AttentionTile& tile, int n) {
+    const int stage = keys_.place();
+    ptx::phase_wait(shared_.key_empty(stage), keys_.parity() ^ 1);
+    ++keys_.count;
+    ptx::phase_expect(shared_.key_full(stage), C.key_bytes());
+    load<C.key_chunks()>(arguments_.key, shared_.key(stage), shared_.key_full(stage), tile, n);
+  }
+  __device__ __forceinline__ void load_value(const AttentionTile& tile, int n) {
+    const int stage = values_.place();
+    ptx::phase_wait(shared_.value_empty(stage), values_.parity() ^ 1);
+    ++values_.count;
+    ptx::phase_expect(shared_.value_full(stage), C.value_bytes());
+    load<C.value_chunks()>(arguments_.value, shared_.value(stage), shared_.value_full(stage), tile,
+                           n);
+  }
+  template <int kChunks>
+  __device__ __forceinline__ void load(const TensorMap& map, uint32_t to, uint32_t barrier,
+                                       const AttentionTile& tile, int n) {
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk)
+      ptx::load_box(to + chunk * C.keys * 128, map, barrier,
+                    {chunk * kChunk, 0, tile.kv_begin + n * C.keys, tile.kv_head, batch_of(tile)});
+  }
+  // Of the maps: ragged tensors have one entry.
+  __device__ __forceinline__ int batch_of(const AttentionTile& tile) const {
+    return C.lengths && arguments_.ragged ? 0 : tile.batch;
+  }
+
+  const AttentionForwardArguments& arguments_;
+  const ForwardShared<C>& shared_;
+  TileNumbers numbers_;
+  TileFinder<C> finder_;
+  Ring<C.slots> queries_;
+  Ring<C.stages> keys_, values_;
+};
+
+}  // namespace perseid::cuda

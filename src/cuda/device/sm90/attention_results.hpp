@@ -1,0 +1,245 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The end of a tile of attention forward: results divided by the sums of their
+// rows, to memory.
+//
+// Each warp puts its 16 rows where its queries were, in the copy engine's
+// layout, and one lane asks the engine to store them; it leaves out what lies
+// outside of the tensor. Rows behind the end of a ragged sequence lie inside of
+// it, in the next one: such a warp stores its rows itself.
+//
+// A weight of 0 times a value that is NaN or infinite is NaN, so that the
+// tensor cores let what masked keys hold into rows that do not see them. This
+// cannot be told from the products, but from their results, at the cost of one
+// multiply-add for each: a row with a result that is not finite is computed
+// again, key by key, reading what it may see and nothing else.
+#pragma once
+
+#include "cuda/device/ptx/products.hpp"
+#include "cuda/device/sm90/attention_producer.hpp"
+#include "cuda/device/sm90/attention_scores.hpp"
+
+namespace perseid::cuda {
+
+template <AttentionForwardConfig C>
+class ResultWriter {
+ public:
+  __device__ __forceinline__ ResultWriter(const AttentionForwardArguments& arguments,
+                                          const ForwardShared<C>& shared,
+                                          const ScoreRules<C>& rules, int consumer, int warp,
+                                          int lane)
+      : a_(arguments),
+        shared_(shared),
+        rules_(rules),
+        consumer_(consumer),
+        lane_(lane),
+        first_row_(64 * consumer + 16 * warp),
+        part_(warp * 16 * 128) {}
+
+  // The calling warp's rows. The slot may be filled again when the lane that
+  // asked for the store has waited for its reads.
+  template <int kCount>
+  __device__ __forceinline__ void write(int slot, float (&out)[kCount],
+                                        const RowStatistics& rows) const {
+    const AttentionTile& tile = shared_.tile(slot);
+    float factor[2], unusual[2] = {0, 0};
+    bool empty[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float sum = quad_sum(rows.sum[r]);
+      empty[r] = sum == 0;
+      factor[r] = ptx::approximate_reciprocal(sum) * rules_.dropout_factor();
+      write_lse(tile, lane_ / 4 + 8 * r,
+                empty[r] ? minus_infinity()
+                         : rows.maximum[r] * rules_.scale_log2() + ptx::approximate_log2(sum));
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      out[i] = empty[i / 2 % 2] ? 0 : out[i] * factor[i / 2 % 2];
+      if constexpr (C.masked()) unusual[i / 2 % 2] = fmaf(out[i], 0, unusual[i / 2 % 2]);
+    }
+    if constexpr (C.split) {
+      store_part(tile, out);
+      if constexpr (C.masked()) mend(tile, quad_sum(unusual[0]) != 0, quad_sum(unusual[1]) != 0);
+      return;
+    }
+    // All warps of the consumer have multiplied their queries.
+    ptx::named_sync(5 + consumer_, 128);
+    const uint32_t part = shared_.query(slot, consumer_) + part_;
+#pragma unroll
+    for (int j = 0; j < C.value_dim / 8; j += 2) {
+      const auto pair = [&](int i) { return round_pair<C.dtype>(out[i], out[i + 1]); };
+      ptx::store_matrices(piece_at(part, lane_ % 16, j + lane_ / 16), pair(4 * j), pair(4 * j + 2),
+                          pair(4 * j + 4), pair(4 * j + 6));
+    }
+    if (C.lengths && a_.ragged && query_of(tile, 15) >= tile.q_len) {
+      __syncwarp();
+      store_rows(tile, part);
+      __syncwarp();
+    } else {
+      ptx::fence_for_engines();
+      __syncwarp();
+      if (lane_ == 0) store_boxes(tile, part);
+    }
+    if constexpr (C.masked()) mend(tile, quad_sum(unusual[0]) != 0, quad_sum(unusual[1]) != 0);
+  }
+
+ private:
+  // Rows count from the warp's first.
+  __device__ __forceinline__ int query_of(const AttentionTile& tile, int row) const {
+    return tile.query + ((first_row_ + row) >> a_.pack);
+  }
+  __device__ __forceinline__ int head_of(const AttentionTile& tile, int row) const {
+    return (tile.head << a_.pack) + ((first_row_ + row) & ((1 << a_.pack) - 1));
+  }
+  __device__ __forceinline__ int batch_of(const AttentionTile& tile) const {
+    return C.lengths && a_.ragged ? 0 : tile.batch;
+  }
+  // The 16 bytes of elements 8 * piece and on.
+  __device__ __forceinline__ static uint32_t piece_at(uint32_t part, int row, int piece) {
+    return part + piece / 8 * 64 * 128 + row * 128 + ((piece % 8 ^ row % 8) << 4);
+  }
+
+  // `sum`: as a logarithm to base 2.
+  __device__ __forceinline__ void write_lse(const AttentionTile& tile, int row, float sum) const {
+    const int query = query_of(tile, row);
+    if (lane_ % 4 != 0 || query >= tile.q_len) return;
+    if constexpr (C.split) {
+      a_.part_sums[part_row(tile, row)] = sum;
+    } else if (a_.lse != nullptr) {
+      a_.lse[batch_of(tile) * a_.lse_stride[0] + head_of(tile, row) * a_.lse_stride[1] +
+             int64_t{tile.q_begin + query} * a_.lse_stride[2]] = sum * kLn2;
+    }
+  }
+  // Of the part's rows.
+  __device__ __forceinline__ int64_t part_row(const AttentionTile& tile, int row) const {
+    const int length = a_.ragged ? a_.total_q : a_.q_len;
+    const int head = batch_of(tile) * (a_.heads << a_.pack) + head_of(tile, row);
+    return int64_t{tile.part} * a_.rows + int64_t{head} * length + tile.q_begin +
+           query_of(tile, row);
+  }
+  template <int kCount>
+  __device__ __forceinline__ void store_part(const AttentionTile& tile,
+                                             const float (&out)[kCount]) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = lane_ / 4 + 8 * r;
+      if (query_of(tile, row) >= tile.q_len) continue;
+      float* to = a_.part_results + part_row(tile, row) * a_.value_dim + 2 * (lane_ % 4);
+#pragma unroll
+      for (int j = 0; j < kCount / 4; ++j)
+        if (8 * j < a_.value_dim)
+          *reinterpret_cast<float2*>(to + 8 * j) =
+              float2{out[4 * j + 2 * r], out[4 * j + 2 * r + 1]};
+    }
+  }
+  __device__ __forceinline__ void store_boxes(const AttentionTile& tile, uint32_t part) const {
+#pragma unroll
+    for (int chunk = 0; chunk < C.value_chunks(); ++chunk)
+      ptx::store_box(
+          a_.out, part + chunk * 64 * 128,
+          {chunk * kChunk, 0, tile.q_begin + query_of(tile, 0), tile.head, batch_of(tile)});
+    ptx::commit_stores();
+  }
+  template <class Element>
+  __device__ __forceinline__ Element* row_at(const RowsInMemory& rows, const AttentionTile& tile,
+                                             int head, int row) const {
+    return static_cast<Element*>(rows.data) + batch_of(tile) * rows.stride[0] +
+           head * rows.stride[1] + row * rows.stride[2];
+  }
+  __device__ __forceinline__ void store_rows(const AttentionTile& tile, uint32_t part) const {
+    const int pieces = a_.value_dim / 8;
+    for (int i = lane_; i < 16 * pieces; i += 32) {
+      const int row = i / pieces, piece = i % pieces, query = query_of(tile, row);
+      if (query >= tile.q_len) continue;
+      uint16_t* to = row_at<uint16_t>(a_.out_rows, tile, head_of(tile, row), tile.q_begin + query);
+      *reinterpret_cast<uint4*>(to + 8 * piece) = *reinterpret_cast<const uint4*>(
+          shared_.memory + (piece_at(part, row, piece) - shared_.base));
+    }
+  }
+
+  // ---- Rows with results that are not finite ----
+
+  // `first`, `second`: of the thread's two rows, the same in the lanes of a
+  // quad.
+  __device__ __forceinline__ void mend(const AttentionTile& tile, bool first, bool second) const {
+    const uint32_t upper = __ballot_sync(0xffffffffu, first);
+    const uint32_t lower = __ballot_sync(0xffffffffu, second);
+    if ((upper | lower) == 0) return;
+    if (lane_ == 0) ptx::wait_for_stores();
+    __syncwarp();
+#pragma unroll 1
+    for (int row = 0; row < 16; ++row)
+      if (((row < 8 ? upper : lower) >> (4 * (row % 8)) & 1) != 0 &&
+          query_of(tile, row) < tile.q_len)
+        compute_row(tile, row);
+  }
+  using Element = typename ElementOf<C.dtype>::Type;
+
+  // By a whole warp: each lane has every 32nd element of query, value and out.
+  __device__ __forceinline__ void compute_row(const AttentionTile& tile, int row) const {
+    const int query = query_of(tile, row), head = head_of(tile, row);
+    constexpr int kKeyParts = (C.key_dim + 31) / 32, kValueParts = (C.value_dim + 31) / 32;
+    const int kv_head = head / (a_.group << a_.pack);
+    const auto* query_row = row_at<const Element>(a_.query_rows, tile, head, tile.q_begin + query);
+    float own[kKeyParts], out[kValueParts] = {}, maximum = minus_infinity(), sum = 0;
+#pragma unroll
+    for (int i = 0; i < kKeyParts; ++i)
+      own[i] = lane_ + 32 * i < a_.head_dim ? widen(query_row[lane_ + 32 * i]) : 0;
+    int begin = C.left ? max(query + tile.left, 0) : 0;
+    int end = C.right ? min(query + tile.right, tile.kv_len) : tile.kv_len;
+    if constexpr (C.split) {
+      begin = max(begin, tile.first * C.keys);
+      end = min(end, tile.last * C.keys + C.keys);
+    }
+#pragma unroll 1
+    for (int key = begin; key < end; ++key) {
+      if (!rules_.is_visible(tile, head, query, key)) continue;
+      const auto* key_row = row_at<const Element>(a_.key_rows, tile, kv_head, tile.kv_begin + key);
+      float product = 0;
+#pragma unroll
+      for (int i = 0; i < kKeyParts; ++i)
+        if (lane_ + 32 * i < a_.head_dim)
+          product = fmaf(own[i], widen(key_row[lane_ + 32 * i]), product);
+#pragma unroll
+      for (int i = 16; i > 0; i /= 2) product += __shfl_xor_sync(0xffffffffu, product, i);
+      const float score = fmaf(product, a_.scale_log2, rules_.bias_of(tile, head, query, key));
+      const float now = fmaxf(maximum, score);
+      const float before = maximum == minus_infinity() ? 0 : ptx::approximate_exp2(maximum - now);
+      const float weight = now == minus_infinity() ? 0 : ptx::approximate_exp2(score - now);
+      const float kept = rules_.is_kept(tile, head, query, key) ? weight : 0;
+      sum = fmaf(sum, before, weight);
+      maximum = now;
+      const auto* value_row =
+          row_at<const Element>(a_.value_rows, tile, kv_head, tile.kv_begin + key);
+#pragma unroll
+      for (int i = 0; i < kValueParts; ++i)
+        if (lane_ + 32 * i < a_.value_dim)
+          out[i] = fmaf(out[i], before, kept * widen(value_row[lane_ + 32 * i]));
+    }
+    const auto put = [&](auto&& store) {
+#pragma unroll
+      for (int i = 0; i < kValueParts; ++i)
+        if (lane_ + 32 * i < a_.value_dim)
+          store(lane_ + 32 * i, sum == 0 ? 0 : out[i] / sum * rules_.dropout_factor());
+    };
+    if constexpr (C.split) {
+      float* to = a_.part_results + part_row(tile, row) * a_.value_dim;
+      put([&](int i, float result) { to[i] = result; });
+    } else {
+      auto* to = row_at<Element>(a_.out_rows, tile, head, tile.q_begin + query);
+      put([&](int i, float result) {
+        to[i].bits = static_cast<uint16_t>(round_pair<C.dtype>(result, 0));
+      });
+    }
+  }
+
+  const AttentionForwardArguments& a_;
+  const ForwardShared<C>& shared_;
+  const ScoreRules<C> rules_;
+  const int consumer_, lane_;
+  const int first_row_;
+  const uint32_t part_;
+};
+
+}  // namespace perseid::cuda

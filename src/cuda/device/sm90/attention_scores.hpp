@@ -1,0 +1,218 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What is done to a tile of scores before its softmax, and to its weights after
+// it: bias, masks and dropout, each only where the configuration has it. A
+// thread has the rows and columns of the accumulator layout (ptx/products.hpp),
+// which is that of the dropout contract's bytes too: one Philox call serves 16
+// rows and 32 columns without an exchange between threads (math/philox.hpp).
+#pragma once
+
+#include "cuda/device/sm90/attention_softmax.hpp"
+#include "cuda/device/sm90/attention_tiles.hpp"
+#include "math/philox.hpp"
+
+namespace perseid::cuda {
+
+inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+// Two neighbours of a row of bias or mask, as they lie in memory.
+template <class Element>
+struct alignas(2 * sizeof(Element)) Pair {
+  Element first, second;
+};
+
+// The elements at keys `key` and the next one, which is read only below
+// `limit`.
+template <class Element>
+__device__ __forceinline__ Pair<Element> load_pair(const Element* row, const ScoresInMemory& scores,
+                                                   int key, int limit) {
+  if (scores.pairs && key + 1 < limit) return *reinterpret_cast<const Pair<Element>*>(row + key);
+  Pair<Element> pair{};
+  if (key < limit) pair.first = row[key * scores.stride[3]];
+  if (key + 1 < limit) pair.second = row[(key + 1) * scores.stride[3]];
+  return pair;
+}
+template <class Element>
+__device__ __forceinline__ const Element* score_row(const ScoresInMemory& scores, int64_t batch,
+                                                    int64_t head, int64_t query) {
+  return static_cast<const Element*>(scores.data) + batch * scores.stride[0] +
+         head * scores.stride[1] + query * scores.stride[2];
+}
+
+__device__ __forceinline__ float widen(float value) { return value; }
+__device__ __forceinline__ float widen(bf16 value) { return to_float(value); }
+__device__ __forceinline__ float widen(f16 value) { return ptx::f16_to_float(value.bits); }
+
+template <DType D>
+struct ElementOf;
+template <>
+struct ElementOf<DType::kF32> {
+  using Type = float;
+};
+template <>
+struct ElementOf<DType::kBF16> {
+  using Type = bf16;
+};
+template <>
+struct ElementOf<DType::kF16> {
+  using Type = f16;
+};
+
+// The rules of one thread. `row` is its first row in the tile; the other is 8
+// below.
+template <AttentionForwardConfig C>
+class ScoreRules {
+ public:
+  __device__ __forceinline__ ScoreRules(const AttentionForwardArguments& arguments, int row,
+                                        int lane)
+      : a_(arguments), row_(row), lane_(lane) {
+    if constexpr (C.dropout) {
+      const bool there = a_.dropout_numbers != nullptr;
+      seed_ = there ? a_.dropout_numbers[0] : a_.dropout_seed;
+      offset_ = there ? static_cast<uint32_t>(a_.dropout_numbers[1]) : a_.dropout_offset;
+    }
+  }
+
+  // What scores are multiplied by for their weights. With a bias they have been
+  // already.
+  __device__ __forceinline__ float scale_log2() const {
+    return C.bias != DType::kNone ? 1 : a_.scale_log2;
+  }
+
+  // Scores of keys n.
+  template <int kCount>
+  __device__ __forceinline__ void before_softmax(const AttentionTile& tile, int n,
+                                                 float (&scores)[kCount]) const {
+    if constexpr (C.bias != DType::kNone) add_bias(tile, n, scores);
+    if constexpr (C.left || C.right || C.lengths) {
+      if (n < tile.free_first || n >= tile.free_end) hide_ends(tile, n, scores);
+    } else if (n * C.keys + C.keys > a_.kv_len) {
+      hide_ends(tile, n, scores);
+    }
+    if constexpr (C.visible) hide_masked(tile, n, scores);
+  }
+  // Weights that dropout drops become 0; their sum is that of all.
+  template <int kCount>
+  __device__ __forceinline__ void after_softmax(const AttentionTile& tile, int n,
+                                                float (&weights)[kCount]) const {
+    if constexpr (C.dropout) drop(tile, n, weights);
+  }
+  // What results are multiplied by for it.
+  __device__ __forceinline__ float dropout_factor() const {
+    return C.dropout ? 256.0f / static_cast<float>(a_.dropout_threshold) : 1.0f;
+  }
+
+  // The same rules for one score of a whole warp's row (attention_rows.hpp).
+  __device__ __forceinline__ float bias_of(const AttentionTile& tile, int head, int query,
+                                           int key) const {
+    if constexpr (C.bias == DType::kNone) {
+      return 0;
+    } else {
+      using Element = typename ElementOf<C.bias>::Type;
+      return widen(score_row<Element>(a_.bias, tile.batch, head, query)[key * a_.bias.stride[3]]) *
+             kLog2E;
+    }
+  }
+  __device__ __forceinline__ bool is_visible(const AttentionTile& tile, int head, int query,
+                                             int key) const {
+    if constexpr (!C.visible) return true;
+    return score_row<uint8_t>(a_.visible, tile.batch, head, query)[key * a_.visible.stride[3]] != 0;
+  }
+  __device__ __forceinline__ bool is_kept(const AttentionTile& tile, int head, int query,
+                                          int key) const {
+    if constexpr (!C.dropout) return true;
+    const Dropout dropout{a_.dropout_threshold, seed_, offset_};
+    return dropout_keeps(dropout, int64_t{tile.batch} * a_.heads + head, query, key);
+  }
+
+ private:
+  __device__ __forceinline__ int query_of(const AttentionTile& tile, int r) const {
+    return tile.query + ((row_ + 8 * r) >> a_.pack);
+  }
+  __device__ __forceinline__ int first_key(int n) const { return n * C.keys + 2 * (lane_ % 4); }
+
+  template <int kCount>
+  __device__ __forceinline__ void hide_ends(const AttentionTile& tile, int n,
+                                            float (&scores)[kCount]) const {
+    const int key = first_key(n);
+    int begin[2], end[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int query = query_of(tile, r);
+      const int length = C.lengths ? tile.kv_len : a_.kv_len;
+      end[r] = (C.right ? min(query + tile.right, length) : length) - key;
+      begin[r] = query + tile.left - key;
+    }
+    mask_scores<C.left>(scores, begin, end);
+  }
+
+  // Rows and keys outside of the problem are read as others of it, or as 0:
+  // their scores are hidden, and their results are not stored.
+  template <int kCount>
+  __device__ __forceinline__ void add_bias(const AttentionTile& tile, int n,
+                                           float (&scores)[kCount]) const {
+    using Element = typename ElementOf<C.bias>::Type;
+    const int key = first_key(n);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int query = min(query_of(tile, r), tile.q_len - 1);
+      const Element* row = score_row<Element>(a_.bias, tile.batch, tile.head, query);
+#pragma unroll
+      for (int j = 0; j < C.keys / 8; ++j) {
+        const Pair<Element> pair = load_pair(row, a_.bias, key + 8 * j, tile.kv_len);
+        const int i = 4 * j + 2 * r;
+        scores[i] = fmaf(scores[i], a_.scale_log2, widen(pair.first) * kLog2E);
+        scores[i + 1] = fmaf(scores[i + 1], a_.scale_log2, widen(pair.second) * kLog2E);
+      }
+    }
+  }
+  template <int kCount>
+  __device__ __forceinline__ void hide_masked(const AttentionTile& tile, int n,
+                                              float (&scores)[kCount]) const {
+    const int key = first_key(n);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int query = min(query_of(tile, r), tile.q_len - 1);
+      const uint8_t* row = score_row<uint8_t>(a_.visible, tile.batch, tile.head, query);
+#pragma unroll
+      for (int j = 0; j < C.keys / 8; ++j) {
+        const Pair<uint8_t> pair = load_pair(row, a_.visible, key + 8 * j, tile.kv_len);
+        const int i = 4 * j + 2 * r;
+        if (pair.first == 0) scores[i] = minus_infinity();
+        if (pair.second == 0) scores[i + 1] = minus_infinity();
+      }
+    }
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void drop(const AttentionTile& tile, int n,
+                                       float (&weights)[kCount]) const {
+    static_assert(C.keys % kDropoutTileColumns == 0);
+    const Dropout dropout{a_.dropout_threshold, seed_, offset_};
+    const int64_t batch_head = int64_t{tile.batch} * a_.heads + tile.head;
+    const int64_t tile_row = (tile.query + row_) / kDropoutTileRows;
+    const uint32_t threshold = a_.dropout_threshold << 24;
+#pragma unroll
+    for (int t = 0; t < C.keys / kDropoutTileColumns; ++t) {
+      const PhiloxBlock block = philox4x32(
+          dropout_counter(dropout, batch_head, tile_row, n * (C.keys / kDropoutTileColumns) + t,
+                          static_cast<uint32_t>(lane_)),
+          static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32));
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        // Element i of the thread's 16: columns in pairs of eight, then rows,
+        // then the next eight.
+        const int byte = i / 2 % 2 * 8 + i / 4 * 2 + i % 2;
+        const uint32_t drawn = block.word[byte / 4] << (24 - byte % 4 * 8);
+        if (drawn >= threshold) weights[16 * t + i] = 0;
+      }
+    }
+  }
+
+  const AttentionForwardArguments& a_;
+  const int row_, lane_;
+  uint64_t seed_ = 0;
+  uint32_t offset_ = 0;
+};
+
+}  // namespace perseid::cuda
