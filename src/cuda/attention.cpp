@@ -156,6 +156,7 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
       offsets.right < kLongest && (config.lengths || offsets.right + shift < problem.kv_len);
   const bool busy = config.visible || config.dropout || config.bias != DType::kNone;
   if (config.dropout) config.keys = config.keys / 32 * 32;
+  config.beside = problem.value_dim > 64;
   // What comes from memory for each score needs registers too.
   if ((config.visible || config.bias != DType::kNone) && config.value_dim > 64)
     config.keys = min(config.keys, 64);
@@ -175,19 +176,18 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   return config;
 }
 
-std::string attention_forward_kernel(const AttentionForwardConfig& config) {
+std::string attention_kernel(const char* name, const AttentionForwardConfig& config) {
   const auto flag = [](bool value) { return value ? "true" : "false"; };
-  return concatenate(
-      "perseid::cuda::attention_forward<perseid::cuda::AttentionForwardConfig{.dtype = "
-      "perseid::DType(",
-      static_cast<int>(config.dtype), "), .key_dim = ", config.key_dim,
-      ", .value_dim = ", config.value_dim, ", .consumers = ", config.consumers,
-      ", .keys = ", config.keys, ", .stages = ", config.stages, ", .slots = ", config.slots,
-      ", .beside = ", flag(config.beside), ", .mends = ", flag(config.mends),
-      ", .right = ", flag(config.right), ", .left = ", flag(config.left),
-      ", .split = ", flag(config.split), ", .lengths = ", flag(config.lengths),
-      ", .visible = ", flag(config.visible), ", .dropout = ", flag(config.dropout),
-      ", .bias = perseid::DType(", static_cast<int>(config.bias), ")}>");
+  return concatenate("perseid::cuda::", name,
+                     "<perseid::cuda::AttentionForwardConfig{.dtype = perseid::DType(",
+                     static_cast<int>(config.dtype), "), .key_dim = ", config.key_dim,
+                     ", .value_dim = ", config.value_dim, ", .consumers = ", config.consumers,
+                     ", .keys = ", config.keys, ", .stages = ", config.stages,
+                     ", .slots = ", config.slots, ", .beside = ", flag(config.beside),
+                     ", .right = ", flag(config.right), ", .left = ", flag(config.left),
+                     ", .split = ", flag(config.split), ", .lengths = ", flag(config.lengths),
+                     ", .visible = ", flag(config.visible), ", .dropout = ", flag(config.dropout),
+                     ", .bias = perseid::DType(", static_cast<int>(config.bias), ")}>");
 }
 
 std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& facts) {
@@ -222,22 +222,24 @@ Status AttentionOnGpu::make(const AttentionProblem& problem, const AttentionForw
                             Gpu& gpu, std::unique_ptr<AttentionOnGpu>* made) {
   std::unique_ptr<AttentionOnGpu> attention(new AttentionOnGpu(problem, gpu));
   attention->config_ = config;
-  std::vector<Kernel> kernels;
-  if (Status status =
-          gpu.load(kAttentionForwardHeader, {attention_forward_kernel(config)}, &kernels);
-      !status.ok())
+  const auto load = [&](const char* header, const std::string& name, Kernel* kernel) {
+    std::vector<Kernel> kernels;
+    Status status = gpu.load(header, {name}, &kernels);
+    if (status.ok()) *kernel = kernels[0];
     return status;
-  attention->kernel_ = kernels[0];
-  if (config.split) {
-    const std::string merge = concatenate("perseid::cuda::attention_merge<perseid::DType(",
-                                          static_cast<int>(problem.dtype), ")>");
-    if (Status status = gpu.load("cuda/device/sm90/attention_merge.hpp", {merge}, &kernels);
-        !status.ok())
-      return status;
-    attention->merge_ = kernels[0];
-  }
-  if (Status status = gpu.allow_shared(attention->kernel_, config.shared_bytes()); !status.ok())
-    return status;
+  };
+  Status status = load(kAttentionForwardHeader, attention_kernel("attention_forward", config),
+                       &attention->kernel_);
+  if (status.ok()) status = gpu.allow_shared(attention->kernel_, config.shared_bytes());
+  if (status.ok() && config.split)
+    status = load("cuda/device/sm90/attention_merge.hpp",
+                  concatenate("perseid::cuda::attention_merge<perseid::DType(",
+                              static_cast<int>(problem.dtype), ")>"),
+                  &attention->merge_);
+  if (status.ok() && config.masked())
+    status =
+        load(kAttentionMendHeader, attention_kernel("attention_mend", config), &attention->mend_);
+  if (!status.ok()) return status;
 
   AttentionForwardArguments& fixed = attention->fixed_;
   const int pack = pack_of(problem);
@@ -287,7 +289,8 @@ struct AttentionOnGpu::Workspace {
 
 AttentionOnGpu::Workspace AttentionOnGpu::divide_workspace() const {
   Workspace parts;
-  size_t used = fixed_.tiles > gpu_.facts().multiprocessors ? sizeof(TileCounter) : 0;
+  const bool counting = config_.masked() || fixed_.tiles > gpu_.facts().multiprocessors;
+  size_t used = counting ? sizeof(TileCounter) : 0;
   if (config_.split) {
     const auto rows = static_cast<size_t>(int64_t{fixed_.parts} * fixed_.rows);
     parts.results = (used + 15) / 16 * 16;
@@ -356,10 +359,11 @@ Status AttentionOnGpu::forward(const AttentionForward& tensors, std::byte* works
                       .threads = config_.threads(),
                       .shared_bytes = config_.shared_bytes()};
   Status status = gpu_.launch(kernel_, launch, &arguments, stream);
-  if (!status.ok() || !config_.split) return status;
-  const Launch merge{.blocks = ceil_div(fixed_.rows, int64_t{kMergeWarps}),
-                     .threads = 32 * kMergeWarps};
-  return gpu_.launch(merge_, merge, &arguments, stream);
+  Launch by_rows{.blocks = ceil_div(fixed_.rows, int64_t{kRowWarps}), .threads = 32 * kRowWarps};
+  if (status.ok() && config_.split) status = gpu_.launch(merge_, by_rows, &arguments, stream);
+  by_rows.blocks = min(by_rows.blocks, int64_t{4} * gpu_.facts().multiprocessors);
+  if (status.ok() && config_.masked()) status = gpu_.launch(mend_, by_rows, &arguments, stream);
+  return status;
 }
 
 std::string AttentionOnGpu::description() const {

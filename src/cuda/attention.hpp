@@ -17,8 +17,11 @@ namespace perseid::cuda {
 // The configuration of the forward kernel, chosen by the problem's lengths, dims and masks, never
 // by its batch, so that a row's result does not depend on which others are in the batch.
 AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem);
-std::string attention_forward_kernel(const AttentionForwardConfig& config);
+// Name expressions of the kernels that have such a configuration, and their headers:
+// attention_forward and attention_mend.
+std::string attention_kernel(const char* name, const AttentionForwardConfig& config);
 inline constexpr const char* kAttentionForwardHeader = "cuda/device/sm90/attention_forward.hpp";
+inline constexpr const char* kAttentionMendHeader = "cuda/device/sm90/attention_mend.hpp";
 
 // Why the kernels do not take the problem, as a sentence's end; "" where they do.
 std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& facts);
@@ -34,7 +37,7 @@ class AttentionOnGpu {
 
   size_t forward_workspace() const;
   Status forward(const AttentionForward& tensors, std::byte* workspace, void* stream) const;
-  // Which kernel was chosen, for explain.
+  // Which kernels were chosen, for explain.
   std::string description() const;
 
  private:
@@ -46,7 +49,7 @@ class AttentionOnGpu {
   AttentionProblem problem_;
   const Gpu& gpu_;
   AttentionForwardConfig config_;
-  Kernel kernel_, merge_;
+  Kernel kernel_, merge_, mend_;
   AttentionForwardArguments fixed_;  // all but the tensors, the counter and the launch
 };
 

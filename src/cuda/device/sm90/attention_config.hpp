@@ -16,12 +16,11 @@ struct AttentionForwardConfig {
   int key_dim = 128;    // of query and key, a multiple of 16
   int value_dim = 128;  // of value and out, a multiple of 16
   int consumers = 2;
-  int keys = 128;  // of a tile, a multiple of 16
-  int stages = 2;  // tiles of key, and of value, that are there or on their way
-  int slots = 2;   // tiles of query: with two, the next one begins under the end
-                   // of the last
-  bool beside = true;
-  bool mends = true;
+  int keys = 128;        // of a tile, a multiple of 16
+  int stages = 2;        // tiles of key, and of value, that are there or on their way
+  int slots = 2;         // tiles of query: with two, the next one begins under the end
+                         // of the last
+  bool beside = false;   // a consumer's softmax runs beside its own product too
   bool right = false;    // the last visible key depends on the row, as under a causal mask
   bool left = false;     // the first one does, as under a window
   bool split = false;    // a tile is one part of the keys alone; another kernel
@@ -34,7 +33,7 @@ struct AttentionForwardConfig {
   constexpr int rows() const { return 64 * consumers; }
   // Some keys of a tile are hidden from some rows that others of its keys are
   // not hidden from.
-  constexpr bool masked() const { return mends && (right || left || visible); }
+  constexpr bool masked() const { return right || left || visible; }
   constexpr int threads() const { return 128 * (consumers + 1); }
   constexpr int key_chunks() const { return (key_dim + kChunk - 1) / kChunk; }
   constexpr int value_chunks() const { return (value_dim + kChunk - 1) / kChunk; }
@@ -57,7 +56,7 @@ struct AttentionForwardConfig {
   constexpr int consumer_registers() const { return consumers == 3 ? 160 : 232; }
 };
 
-inline constexpr int kMergeWarps = 4;  // of a block that merges parts, with a row each
+inline constexpr int kRowWarps = 4;  // of a block that merges or mends rows, each with its own
 
 // Blocks of a launch draw their tiles from one counter. It lies in the
 // workspace, which may hold anything before: the first block that comes
@@ -66,6 +65,7 @@ struct TileCounter {
   uint64_t ready;  // the launch that it is prepared for
   uint32_t next;
   uint32_t finished;  // blocks
+  uint64_t unusual;   // the launch, where a result is not finite
 };
 
 // A tensor for ordinary loads and stores; strides in elements. The dimensions

@@ -80,7 +80,7 @@ class ForwardConsumer {
     begin(slot);
     while (true) {
       const int first = shared_.tile(slot).first;
-      for (int n = shared_.tile(slot).last - 1; n >= first; --n) {
+      for (int n = last_ - 1; n >= first; --n) {
         step(slot, n);
         free_slot();
       }
@@ -140,6 +140,29 @@ class ForwardConsumer {
     if (lane_ == 0) ptx::phase_arrive(shared_.value_empty(values_.place()));
     ++values_.count;
   }
+  // Under a causal mask, and where a tile of keys is small, the first consumers see nothing of a
+  // tile's last keys. They pass over them: as many as are on their way at once, since the others
+  // need their turns to set more on their way.
+  __device__ __forceinline__ void pass_over_keys(int slot) {
+    const AttentionTile& tile = shared_.tile(slot);
+    last_ = tile.last;
+    if constexpr (C.right) {
+      const int query = tile.query + ((64 * number_ + 63) >> arguments_.pack);
+      const int seen = max(query + tile.right - 1, 0) / C.keys;
+      last_ = max(min(tile.last, seen), max(tile.first, tile.last - (C.stages - 1)));
+      for (int n = tile.last; n > last_; --n) {
+        await_key();
+        free_key();
+      }
+    }
+  }
+  __device__ __forceinline__ void pass_over_values() {
+    if constexpr (C.right)
+      for (; values_to_pass_ > 0; --values_to_pass_) {
+        await_value();
+        free_value();
+      }
+  }
   // The slot whose results are on their way out.
   __device__ __forceinline__ void free_slot() {
     if (leaving_ < 0) return;
@@ -190,13 +213,16 @@ class ForwardConsumer {
     ptx::products_commit();
     gathering_ = true;
   }
-  template <bool kFirst>
-  __device__ __forceinline__ void scores_done(int slot, int n, float (&factor)[2]) {
+  // kBeside: products that go on.
+  template <bool kFirst, int kBeside>
+  __device__ __forceinline__ void take_scores(int slot, int n, float (&factor)[2]) {
     const AttentionTile& tile = shared_.tile(slot);
+    const bool edge = rules_.is_edge(tile, n);
+    ptx::products_wait<kBeside>();
     ptx::results_are_here(scores_);
     free_key();
     if constexpr (C.lengths && kFirst) stale_from_ = min(tile.kv_len - n * C.keys, C.keys);
-    rules_.before_softmax(tile, n, scores_);
+    rules_.before_softmax(tile, n, edge, scores_);
     weigh<kFirst>(scores_, rules_.scale_log2(), statistics_, factor);
     rules_.after_softmax(tile, n, scores_);
   }
@@ -211,19 +237,19 @@ class ForwardConsumer {
   // The first scores of a tile, where nothing is there to run beside them.
   __device__ __forceinline__ void begin(int slot) {
     float factor[2];
+    pass_over_keys(slot);
     await_key();
     ptx::products_begin();
     begin_scores(slot);
-    ptx::products_wait<0>();
-    scores_done<true>(slot, shared_.tile(slot).last, factor);
+    values_to_pass_ = shared_.tile(slot).last - last_;
+    take_scores<true, 0>(slot, last_, factor);
     round_weights<C.dtype>(scores_, weights_);
   }
   // Keys n, while P(n + 1) is multiplied.
   __device__ __forceinline__ void step(int slot, int n) {
     float factor[2];
     begin_both(slot);
-    ptx::products_wait<1>();
-    scores_done<false>(slot, n, factor);
+    take_scores<false, 1>(slot, n, factor);
     if constexpr (C.beside) ptx::after(statistics_.sum[0] + statistics_.sum[1]);
     results_done();
     round_weights<C.dtype>(scores_, weights_);
@@ -233,9 +259,10 @@ class ForwardConsumer {
   __device__ __forceinline__ void cross(int slot, int next) {
     const RowStatistics complete = statistics_;
     float factor[2];
+    pass_over_keys(next);
     begin_both(next);
-    ptx::products_wait<1>();
-    scores_done<true>(next, shared_.tile(next).last, factor);
+    values_to_pass_ = shared_.tile(next).last - last_;
+    take_scores<true, 1>(next, last_, factor);
     if constexpr (C.beside) ptx::after(statistics_.sum[0] + statistics_.sum[1]);
     results_done();
     finish(slot, complete);
@@ -246,6 +273,7 @@ class ForwardConsumer {
     await_turn();
     ptx::products_begin();
     begin_scores(slot);
+    pass_over_values();
     await_value();
     clear_values();
     ptx::products_begin();
@@ -253,6 +281,7 @@ class ForwardConsumer {
     pass_turn();
   }
   __device__ __forceinline__ void last_product() {
+    pass_over_values();
     await_value();
     clear_values();
     await_turn();
@@ -284,6 +313,8 @@ class ForwardConsumer {
   bool gathering_ = false;   // out_ has products of this tile
   int stale_from_ = C.keys;  // the first row of the next values that is not of the sequence
   int leaving_ = -1;
+  int last_ = 0;            // keys of the tile that this consumer begins with
+  int values_to_pass_ = 0;  // those of the keys that it passed over
   Ring<C.slots> queries_;
   Ring<C.stages> keys_, values_;
 };

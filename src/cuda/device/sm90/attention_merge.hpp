@@ -18,11 +18,11 @@
 namespace perseid::cuda {
 
 template <DType D>
-__global__ void __launch_bounds__(32 * kMergeWarps)
+__global__ void __launch_bounds__(32 * kRowWarps)
     attention_merge(const __grid_constant__ AttentionForwardArguments a) {
   constexpr int kMostPairs = 256 / 64;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int row = static_cast<int>(blockIdx.x) * kMergeWarps + static_cast<int>(threadIdx.x) / 32;
+  const int row = static_cast<int>(blockIdx.x) * kRowWarps + static_cast<int>(threadIdx.x) / 32;
   ptx::let_next_kernel_start();
   ptx::wait_for_kernels_before();
   if (row >= a.rows) return;

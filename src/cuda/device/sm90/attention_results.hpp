@@ -8,11 +8,7 @@
 // outside of the tensor. Rows behind the end of a ragged sequence lie inside of
 // it, in the next one: such a warp stores its rows itself.
 //
-// A weight of 0 times a value that is NaN or infinite is NaN, so that the
-// tensor cores let what masked keys hold into rows that do not see them. This
-// cannot be told from the products, but from their results, at the cost of one
-// multiply-add for each: a row with a result that is not finite is computed
-// again, key by key, reading what it may see and nothing else.
+// Where a result is not finite, it is noted: attention_mend.hpp looks into it.
 #pragma once
 
 #include "cuda/device/ptx/products.hpp"
@@ -42,7 +38,7 @@ class ResultWriter {
   __device__ __forceinline__ void write(int slot, float (&out)[kCount],
                                         const RowStatistics& rows) const {
     const AttentionTile& tile = shared_.tile(slot);
-    float factor[2], unusual[2] = {0, 0};
+    float factor[2], unusual = 0;
     bool empty[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -56,11 +52,11 @@ class ResultWriter {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       out[i] = empty[i / 2 % 2] ? 0 : out[i] * factor[i / 2 % 2];
-      if constexpr (C.masked()) unusual[i / 2 % 2] = fmaf(out[i], 0, unusual[i / 2 % 2]);
+      if constexpr (C.masked()) unusual = fmaf(out[i], 0, unusual);
     }
+    if (C.masked() && unusual != 0) a_.counter->unusual = a_.launch;
     if constexpr (C.split) {
       store_part(tile, out);
-      if constexpr (C.masked()) mend(tile, quad_sum(unusual[0]) != 0, quad_sum(unusual[1]) != 0);
       return;
     }
     // All warps of the consumer have multiplied their queries.
@@ -81,7 +77,6 @@ class ResultWriter {
       __syncwarp();
       if (lane_ == 0) store_boxes(tile, part);
     }
-    if constexpr (C.masked()) mend(tile, quad_sum(unusual[0]) != 0, quad_sum(unusual[1]) != 0);
   }
 
  private:
@@ -155,82 +150,6 @@ class ResultWriter {
       uint16_t* to = row_at<uint16_t>(a_.out_rows, tile, head_of(tile, row), tile.q_begin + query);
       *reinterpret_cast<uint4*>(to + 8 * piece) = *reinterpret_cast<const uint4*>(
           shared_.memory + (piece_at(part, row, piece) - shared_.base));
-    }
-  }
-
-  // ---- Rows with results that are not finite ----
-
-  // `first`, `second`: of the thread's two rows, the same in the lanes of a
-  // quad.
-  __device__ __forceinline__ void mend(const AttentionTile& tile, bool first, bool second) const {
-    const uint32_t upper = __ballot_sync(0xffffffffu, first);
-    const uint32_t lower = __ballot_sync(0xffffffffu, second);
-    if ((upper | lower) == 0) return;
-    if (lane_ == 0) ptx::wait_for_stores();
-    __syncwarp();
-#pragma unroll 1
-    for (int row = 0; row < 16; ++row)
-      if (((row < 8 ? upper : lower) >> (4 * (row % 8)) & 1) != 0 &&
-          query_of(tile, row) < tile.q_len)
-        compute_row(tile, row);
-  }
-  using Element = typename ElementOf<C.dtype>::Type;
-
-  // By a whole warp: each lane has every 32nd element of query, value and out.
-  __device__ __forceinline__ void compute_row(const AttentionTile& tile, int row) const {
-    const int query = query_of(tile, row), head = head_of(tile, row);
-    constexpr int kKeyParts = (C.key_dim + 31) / 32, kValueParts = (C.value_dim + 31) / 32;
-    const int kv_head = head / (a_.group << a_.pack);
-    const auto* query_row = row_at<const Element>(a_.query_rows, tile, head, tile.q_begin + query);
-    float own[kKeyParts], out[kValueParts] = {}, maximum = minus_infinity(), sum = 0;
-#pragma unroll
-    for (int i = 0; i < kKeyParts; ++i)
-      own[i] = lane_ + 32 * i < a_.head_dim ? widen(query_row[lane_ + 32 * i]) : 0;
-    int begin = C.left ? max(query + tile.left, 0) : 0;
-    int end = C.right ? min(query + tile.right, tile.kv_len) : tile.kv_len;
-    if constexpr (C.split) {
-      begin = max(begin, tile.first * C.keys);
-      end = min(end, tile.last * C.keys + C.keys);
-    }
-#pragma unroll 1
-    for (int key = begin; key < end; ++key) {
-      if (!rules_.is_visible(tile, head, query, key)) continue;
-      const auto* key_row = row_at<const Element>(a_.key_rows, tile, kv_head, tile.kv_begin + key);
-      float product = 0;
-#pragma unroll
-      for (int i = 0; i < kKeyParts; ++i)
-        if (lane_ + 32 * i < a_.head_dim)
-          product = fmaf(own[i], widen(key_row[lane_ + 32 * i]), product);
-#pragma unroll
-      for (int i = 16; i > 0; i /= 2) product += __shfl_xor_sync(0xffffffffu, product, i);
-      const float score = fmaf(product, a_.scale_log2, rules_.bias_of(tile, head, query, key));
-      const float now = fmaxf(maximum, score);
-      const float before = maximum == minus_infinity() ? 0 : ptx::approximate_exp2(maximum - now);
-      const float weight = now == minus_infinity() ? 0 : ptx::approximate_exp2(score - now);
-      const float kept = rules_.is_kept(tile, head, query, key) ? weight : 0;
-      sum = fmaf(sum, before, weight);
-      maximum = now;
-      const auto* value_row =
-          row_at<const Element>(a_.value_rows, tile, kv_head, tile.kv_begin + key);
-#pragma unroll
-      for (int i = 0; i < kValueParts; ++i)
-        if (lane_ + 32 * i < a_.value_dim)
-          out[i] = fmaf(out[i], before, kept * widen(value_row[lane_ + 32 * i]));
-    }
-    const auto put = [&](auto&& store) {
-#pragma unroll
-      for (int i = 0; i < kValueParts; ++i)
-        if (lane_ + 32 * i < a_.value_dim)
-          store(lane_ + 32 * i, sum == 0 ? 0 : out[i] / sum * rules_.dropout_factor());
-    };
-    if constexpr (C.split) {
-      float* to = a_.part_results + part_row(tile, row) * a_.value_dim;
-      put([&](int i, float result) { to[i] = result; });
-    } else {
-      auto* to = row_at<Element>(a_.out_rows, tile, head, tile.q_begin + query);
-      put([&](int i, float result) {
-        to[i].bits = static_cast<uint16_t>(round_pair<C.dtype>(result, 0));
-      });
     }
   }
 

@@ -79,16 +79,19 @@ class ScoreRules {
     return C.bias != DType::kNone ? 1 : a_.scale_log2;
   }
 
+  // Whether some row sees only some of keys n, or some keys are behind the end: asked before the
+  // scores are there, so that the answer is not waited for.
+  __device__ __forceinline__ bool is_edge(const AttentionTile& tile, int n) const {
+    if constexpr (C.left || C.right || C.lengths || C.split)
+      return n < tile.free_first || n >= tile.free_end;
+    return n * C.keys + C.keys > a_.kv_len;
+  }
   // Scores of keys n.
   template <int kCount>
-  __device__ __forceinline__ void before_softmax(const AttentionTile& tile, int n,
+  __device__ __forceinline__ void before_softmax(const AttentionTile& tile, int n, bool edge,
                                                  float (&scores)[kCount]) const {
     if constexpr (C.bias != DType::kNone) add_bias(tile, n, scores);
-    if constexpr (C.left || C.right || C.lengths) {
-      if (n < tile.free_first || n >= tile.free_end) hide_ends(tile, n, scores);
-    } else if (n * C.keys + C.keys > a_.kv_len) {
-      hide_ends(tile, n, scores);
-    }
+    if (edge) hide_ends(tile, n, scores);
     if constexpr (C.visible) hide_masked(tile, n, scores);
   }
   // Weights that dropout drops become 0; their sum is that of all.

@@ -65,6 +65,7 @@ class TileNumbers {
       if (seen != launch + 1 && atomicCAS(&counter.ready, seen, launch + 1) == seen) {
         counter.next = 0;
         counter.finished = 0;
+        counter.unusual = 0;
         ptx::store_release(&counter.ready, launch);
         break;
       }
@@ -84,6 +85,30 @@ __device__ __forceinline__ int32_t read_length(const LengthsInMemory& lengths, i
   const int64_t value = lengths.wide ? static_cast<const int64_t*>(lengths.data)[at]
                                      : static_cast<const int32_t*>(lengths.data)[at];
   return static_cast<int32_t>(clamp(value, int64_t{0}, int64_t{most}));
+}
+
+// What a tile or row has to know of its sequence, which is the batch entry `batch`.
+template <AttentionForwardConfig C>
+__device__ __forceinline__ void find_sequence(const AttentionForwardArguments& a, int32_t batch,
+                                              AttentionTile& tile) {
+  tile.batch = batch;
+  tile.q_len = a.q_len;
+  tile.kv_len = a.kv_len;
+  if constexpr (C.lengths) {
+    if (a.ragged) {
+      tile.q_begin = read_length(a.cumulative_q, batch, a.total_q);
+      const int32_t q_end = read_length(a.cumulative_q, batch + 1, a.total_q);
+      tile.q_len = clamp(q_end - tile.q_begin, 0, a.q_len);
+      tile.kv_begin = read_length(a.cumulative_kv, batch, a.total_kv);
+      const int32_t kv_end = read_length(a.cumulative_kv, batch + 1, a.total_kv);
+      tile.kv_len = clamp(kv_end - tile.kv_begin, 0, a.kv_len);
+    }
+    if (a.kv_lens.data != nullptr)
+      tile.kv_len = min(tile.kv_len, read_length(a.kv_lens, batch, a.kv_len));
+  }
+  const int32_t shift = a.bottom_right ? tile.kv_len - tile.q_len : 0;
+  tile.left = a.left + shift;
+  tile.right = a.right + shift;
 }
 
 // From a tile's number to the tile. Numbers rise.
@@ -117,12 +142,8 @@ class TileFinder {
     const int32_t place = number % section_tiles;
     const int32_t head = first_head + place % section_heads;
     tile.query = (a_.q_tiles - 1 - place / section_heads) * queries();
-    tile.batch = head / a_.heads;
     tile.head = head % a_.heads;
-    tile.q_len = a_.q_len;
-    tile.kv_len = a_.kv_len;
-    if (C.lengths && a_.kv_lens.data != nullptr)
-      tile.kv_len = read_length(a_.kv_lens, tile.batch, a_.kv_len);
+    find_sequence<C>(a_, head / a_.heads, tile);
   }
 
   // Sequences one after another, in each the last rows of all heads first. The
@@ -131,28 +152,18 @@ class TileFinder {
     for (; batch_ < a_.batch; ++batch_, before_ += tiles_) {
       const int32_t begin = read_length(a_.cumulative_q, batch_, a_.total_q);
       const int32_t end = read_length(a_.cumulative_q, batch_ + 1, a_.total_q);
-      tile.q_begin = begin;
-      tile.q_len = clamp(end - begin, 0, a_.q_len);
-      tiles_ = (tile.q_len + queries() - 1) / queries() * a_.heads;
+      tiles_ = (clamp(end - begin, 0, a_.q_len) + queries() - 1) / queries() * a_.heads;
       if (number < before_ + tiles_) break;
     }
     if (batch_ >= a_.batch) return;
     const int32_t place = number - before_;
     tile.query = (tiles_ - 1 - place) / a_.heads * queries();
-    tile.batch = batch_;
     tile.head = place % a_.heads;
-    tile.kv_begin = read_length(a_.cumulative_kv, batch_, a_.total_kv);
-    const int32_t end = read_length(a_.cumulative_kv, batch_ + 1, a_.total_kv);
-    tile.kv_len = clamp(end - tile.kv_begin, 0, a_.kv_len);
-    if (a_.kv_lens.data != nullptr)
-      tile.kv_len = min(tile.kv_len, read_length(a_.kv_lens, batch_, a_.kv_len));
+    find_sequence<C>(a_, batch_, tile);
   }
 
   __device__ __forceinline__ void see_keys(AttentionTile& tile) const {
     tile.kv_head = tile.head / a_.group;
-    const int32_t shift = a_.bottom_right ? tile.kv_len - tile.q_len : 0;
-    tile.left = a_.left + shift;
-    tile.right = a_.right + shift;
     const int32_t last_query = min(tile.query + queries(), tile.q_len) - 1;
     const auto end_of = [&](int32_t query) {
       return C.right ? clamp(query + tile.right, 0, tile.kv_len) : tile.kv_len;
