@@ -101,21 +101,30 @@ class GpuAttention : public testing::Test {
   bool numbers_on_gpu_ = false;
 };
 
-TEST_F(GpuAttention, DimsAndLayouts) {
-  constexpr std::pair<int64_t, int64_t> kDims[] = {
-      {8, 8},    {40, 24},  {64, 64},   {72, 80},   {80, 72},   {96, 96},  {128, 128},
-      {16, 256}, {256, 16}, {192, 128}, {160, 160}, {192, 192}, {256, 256}};
-  for (const auto& [dim, value_dim] : kDims)
-    for (const DType dtype : {DType::kBF16, DType::kF16})
-      for (const Layout layout : {Layout::kBhsd, Layout::kBshd}) {
-        Case test = forward_case(dtype, 2, 4, 2, 170, 333, dim, value_dim);
-        test.layout = layout;
-        check(test);
-        if (dtype == DType::kF16 || layout == Layout::kBhsd) continue;
-        test.problem.causal = Causal::kBottomRight;
-        check(test);
-      }
+using Dims = std::pair<int64_t, int64_t>;  // of keys and values
+class GpuAttentionDims : public GpuAttention, public testing::WithParamInterface<Dims> {};
+
+TEST_P(GpuAttentionDims, MatchTheReference) {
+  const auto [dim, value_dim] = GetParam();
+  for (const DType dtype : {DType::kBF16, DType::kF16})
+    for (const Layout layout : {Layout::kBhsd, Layout::kBshd}) {
+      Case test = forward_case(dtype, 2, 4, 2, 170, 333, dim, value_dim);
+      test.layout = layout;
+      check(test);
+      if (dtype == DType::kF16 || layout == Layout::kBhsd) continue;
+      test.problem.causal = Causal::kBottomRight;
+      check(test);
+    }
 }
+INSTANTIATE_TEST_SUITE_P(Dims, GpuAttentionDims,
+                         testing::Values(Dims{8, 8}, Dims{40, 24}, Dims{64, 64}, Dims{72, 80},
+                                         Dims{80, 72}, Dims{96, 96}, Dims{128, 128}, Dims{16, 256},
+                                         Dims{256, 16}, Dims{192, 128}, Dims{160, 160},
+                                         Dims{192, 192}, Dims{256, 256}));
+
+// Tests that each dim with tiles of its own has to pass.
+class GpuAttentionTiles : public GpuAttention, public testing::WithParamInterface<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Dims, GpuAttentionTiles, testing::Values(64, 96, 128, 256));
 
 TEST_F(GpuAttention, Lengths) {
   for (const int64_t q_len : {1, 2, 63, 64, 65, 127, 128, 129, 191, 192, 193, 257, 384})
@@ -129,19 +138,19 @@ TEST_F(GpuAttention, Lengths) {
   check(forward_case(DType::kBF16, 1, 2, 2, 0, 5, 64, 64));
 }
 
-TEST_F(GpuAttention, MasksOfRange) {
-  for (const int64_t dim : {16, 128, 256})
-    for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight})
-      for (const int64_t q_len : {4, 100, 250, 620})
-        for (const auto& [left, right] :
-             {std::pair<int64_t, int64_t>{-1, -1}, {70, -1}, {0, 0}, {-1, 30}, {300, 5}}) {
-          Case test = forward_case(DType::kBF16, 1, 2, 1, q_len, 550, dim, dim);
-          test.layout = Layout::kBshd;
-          test.problem.causal = causal;
-          test.problem.window_left = left;
-          test.problem.window_right = right;
-          check(test);
-        }
+TEST_P(GpuAttentionTiles, MasksOfRange) {
+  const int64_t dim = GetParam();
+  for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight})
+    for (const int64_t q_len : {4, 100, 250, 620})
+      for (const auto& [left, right] :
+           {std::pair<int64_t, int64_t>{-1, -1}, {70, -1}, {0, 0}, {-1, 30}, {300, 5}}) {
+        Case test = forward_case(DType::kBF16, 1, 2, 1, q_len, 550, dim, dim);
+        test.layout = Layout::kBshd;
+        test.problem.causal = causal;
+        test.problem.window_left = left;
+        test.problem.window_right = right;
+        check(test);
+      }
 }
 
 TEST_F(GpuAttention, SharedKeyHeads) {
@@ -156,64 +165,72 @@ TEST_F(GpuAttention, SharedKeyHeads) {
       }
 }
 
-TEST_F(GpuAttention, OddShapes) {
-  for (const int64_t dim : {64, 128, 256})
-    for (const auto& [q_len, kv_len] :
-         {std::pair<int64_t, int64_t>{1000, 1000}, {257, 1000}, {1000, 257}, {777, 1301}})
-      for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight}) {
-        Case test = forward_case(DType::kBF16, 1, 1, 1, q_len, kv_len, dim, dim);
-        test.problem.causal = causal;
-        check(test);
-      }
-  Case test = forward_case(DType::kF16, 1, 2, 2, 2047, 2047, 128, 128);
+TEST_P(GpuAttentionTiles, OddShapes) {
+  const int64_t dim = GetParam();
+  for (const auto& [q_len, kv_len] :
+       {std::pair<int64_t, int64_t>{1000, 1000}, {257, 1000}, {1000, 257}, {777, 1301}})
+    for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight}) {
+      Case test = forward_case(DType::kBF16, 1, 1, 1, q_len, kv_len, dim, dim);
+      test.problem.causal = causal;
+      check(test);
+    }
+}
+
+TEST_F(GpuAttention, LongOddShape) {
+  Case test = forward_case(DType::kF16, 1, 2, 1, 2047, 2047, 128, 128);
   test.layout = Layout::kBshd;
   test.problem.causal = Causal::kTopLeft;
   check(test);
 }
 
 // More tiles than multiprocessors, so that blocks go from one to the next.
-TEST_F(GpuAttention, ManyTiles) {
-  for (const int64_t dim : {64, 128, 256})
-    for (const Causal causal : {Causal::kNone, Causal::kBottomRight}) {
-      Case test = forward_case(DType::kBF16, 3, 120, 40, 300, 200, dim, dim);
-      test.layout = Layout::kBshd;
-      test.problem.causal = causal;
-      check(test);
-    }
+TEST_P(GpuAttentionTiles, ManyTiles) {
+  const int64_t dim = GetParam();
+  for (const Causal causal : {Causal::kNone, Causal::kBottomRight}) {
+    Case test = forward_case(DType::kBF16, 2, 48, 16, 420, 170, dim, dim);
+    test.layout = Layout::kBshd;
+    test.problem.causal = causal;
+    check(test);
+  }
+}
+
+TEST_F(GpuAttention, ManyBatchesAndHeads) {
   check(forward_case(DType::kBF16, 35000, 2, 1, 1, 3, 8, 8));
   check(forward_case(DType::kBF16, 2, 35000, 35000, 2, 3, 8, 8));
 }
 
-TEST_F(GpuAttention, RaggedAndKeyLengths) {
-  for (const int64_t dim : {64, 128, 256})
-    for (const Layout layout : {Layout::kBhsd, Layout::kBshd})
-      for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight}) {
-        Case ragged = forward_case(DType::kBF16, 0, 4, 2, 0, 0, dim, dim);
-        set_ragged(ragged, {5, 0, 130, 1, 64, 0, 300, 0}, {7, 3, 200, 0, 64, 9, 129, 0});
-        ragged.layout = layout;
-        ragged.problem.causal = causal;
-        check(ragged);
-        ragged.problem.window_left = 40;
-        ragged.problem.kv_lens = true;
-        ragged.kv_lens = {7, 1, 90, 0, 63, 9, 128, 0};
-        check(ragged);
-        Case padded = forward_case(DType::kF16, 4, 4, 1, 150, 300, dim, dim);
-        padded.layout = layout;
-        padded.problem.causal = causal;
-        padded.problem.kv_lens = true;
-        padded.kv_lens = {300, 0, 129, 7};
-        // What is behind the lengths is not even a number.
-        padded.prepare = [](AttentionBackward& a) {
-          for (const Tensor& tensor : {a.key, a.value})
-            for_each(tensor, [&](int64_t offset, int64_t i) {
-              const int64_t row = i / tensor.shape[3] % tensor.shape[2];
-              const int64_t entry = i / tensor.shape[3] / tensor.shape[2] / tensor.shape[1];
-              if (row >= read_length(a.kv_lens, entry)) put(tensor, offset, kNaN);
-            });
-        };
-        check(padded);
-      }
-  // Many short sequences.
+TEST_P(GpuAttentionTiles, RaggedAndKeyLengths) {
+  const int64_t dim = GetParam();
+  for (const Layout layout : {Layout::kBhsd, Layout::kBshd})
+    for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight}) {
+      Case ragged = forward_case(DType::kBF16, 0, 4, 2, 0, 0, dim, dim);
+      set_ragged(ragged, {5, 0, 130, 1, 64, 0, 300, 0}, {7, 3, 200, 0, 64, 9, 129, 0});
+      ragged.layout = layout;
+      ragged.problem.causal = causal;
+      check(ragged);
+      ragged.problem.window_left = 40;
+      ragged.problem.kv_lens = true;
+      ragged.kv_lens = {7, 1, 90, 0, 63, 9, 128, 0};
+      check(ragged);
+      Case padded = forward_case(DType::kF16, 4, 4, 1, 150, 300, dim, dim);
+      padded.layout = layout;
+      padded.problem.causal = causal;
+      padded.problem.kv_lens = true;
+      padded.kv_lens = {300, 0, 129, 7};
+      // What is behind the lengths is not even a number.
+      padded.prepare = [](AttentionBackward& a) {
+        for (const Tensor& tensor : {a.key, a.value})
+          for_each(tensor, [&](int64_t offset, int64_t i) {
+            const int64_t row = i / tensor.shape[3] % tensor.shape[2];
+            const int64_t entry = i / tensor.shape[3] / tensor.shape[2] / tensor.shape[1];
+            if (row >= read_length(a.kv_lens, entry)) put(tensor, offset, kNaN);
+          });
+      };
+      check(padded);
+    }
+}
+
+TEST_F(GpuAttention, ManyShortSequences) {
   Case many = forward_case(DType::kBF16, 0, 6, 3, 0, 0, 64, 64);
   std::vector<int64_t> q_lens, kv_lens;
   for (int64_t b = 0; b < 200; ++b) {
@@ -279,16 +296,19 @@ TEST_F(GpuAttention, EverythingAtOnce) {
 }
 
 // Few queries: keys are split into parts.
-TEST_F(GpuAttention, FewQueries) {
-  for (const int64_t dim : {64, 128, 256})
-    for (const int64_t kv_len : {1024, 1025, 5000})
-      for (const auto& [heads, kv_heads] : {std::pair<int64_t, int64_t>{3, 3}, {8, 1}, {12, 2}})
-        for (const int64_t q_len : {1, 5}) {
-          Case test = forward_case(DType::kBF16, 2, heads, kv_heads, q_len, kv_len, dim, dim);
-          test.layout = kv_len == 1025 ? Layout::kBhsd : Layout::kBshd;
-          if (heads != 3) test.problem.causal = Causal::kBottomRight;
-          check(test);
-        }
+TEST_P(GpuAttentionTiles, FewQueries) {
+  const int64_t dim = GetParam();
+  for (const int64_t kv_len : {1024, 1025, 5000})
+    for (const auto& [heads, kv_heads] : {std::pair<int64_t, int64_t>{3, 3}, {8, 1}, {12, 2}})
+      for (const int64_t q_len : {1, 5}) {
+        Case test = forward_case(DType::kBF16, 2, heads, kv_heads, q_len, kv_len, dim, dim);
+        test.layout = kv_len == 1025 ? Layout::kBhsd : Layout::kBshd;
+        if (heads != 3) test.problem.causal = Causal::kBottomRight;
+        check(test);
+      }
+}
+
+TEST_F(GpuAttention, FewQueriesWithMasksAndLengths) {
   Case window = forward_case(DType::kF16, 2, 4, 2, 9, 4100, 128, 72);
   window.problem.causal = Causal::kBottomRight;
   window.problem.window_left = 700;
@@ -314,22 +334,22 @@ TEST_F(GpuAttention, FewQueries) {
 }
 
 // NaN and infinity in keys and values that no query may see, and in those that some may.
-TEST_F(GpuAttention, NothingLeaksFromMaskedKeys) {
-  for (const int64_t dim : {64, 128, 256})
-    for (const double poison : {kNaN, kInfinity, -kInfinity})
-      for (const bool visible : {false, true}) {
-        Case test = forward_case(DType::kBF16, 1, 4, 1, 60, 400, dim, dim);
-        test.problem.causal = Causal::kTopLeft;
-        if (visible) set_visible(test, {1, 4, 60, 400});
-        test.prepare = [=](AttentionBackward& a) {
-          for (const int64_t j : {int64_t{30}, int64_t{60}, int64_t{300}}) {
-            put(a.value, at(a.value, {0, 0, j, 3}), poison);
-            put(a.key, at(a.key, {0, 0, j, 5}), kNaN);
-          }
-          put(a.value, at(a.value, {0, 0, 41, 7}), poison);
-        };
-        check(test);
-      }
+TEST_P(GpuAttentionTiles, NothingLeaksFromMaskedKeys) {
+  const int64_t dim = GetParam();
+  for (const double poison : {kNaN, kInfinity, -kInfinity})
+    for (const bool visible : {false, true}) {
+      Case test = forward_case(DType::kBF16, 1, 4, 1, 60, 400, dim, dim);
+      test.problem.causal = Causal::kTopLeft;
+      if (visible) set_visible(test, {1, 4, 60, 400});
+      test.prepare = [=](AttentionBackward& a) {
+        for (const int64_t j : {int64_t{30}, int64_t{60}, int64_t{300}}) {
+          put(a.value, at(a.value, {0, 0, j, 3}), poison);
+          put(a.key, at(a.key, {0, 0, j, 5}), kNaN);
+        }
+        put(a.value, at(a.value, {0, 0, 41, 7}), poison);
+      };
+      check(test);
+    }
 }
 
 TEST_F(GpuAttention, LargeAndEqualScores) {

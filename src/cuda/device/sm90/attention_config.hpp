@@ -38,6 +38,9 @@ struct AttentionForwardConfig {
   constexpr int key_chunks() const { return (key_dim + kChunk - 1) / kChunk; }
   constexpr int value_chunks() const { return (value_dim + kChunk - 1) / kChunk; }
 
+  // Whether consumers pass over keys that none of their rows sees.
+  constexpr bool passes() const { return right && consumers > 1; }
+
   // Shared memory, in bytes. A consumer's part of a query slot takes its part
   // of out at last.
   constexpr int query_bytes() const { return 64 * 128 * key_chunks(); }

@@ -140,24 +140,26 @@ class ForwardConsumer {
     if (lane_ == 0) ptx::phase_arrive(shared_.value_empty(values_.place()));
     ++values_.count;
   }
-  // Under a causal mask, and where a tile of keys is small, the first consumers see nothing of a
-  // tile's last keys. They pass over them: as many as are on their way at once, since the others
-  // need their turns to set more on their way.
+  // Under a causal mask the first consumers see nothing of some tile's last keys. They pass over
+  // them, and over as many turns: but for fewer than are on their way at once, since more of them
+  // come only when the others have had their turns.
   __device__ __forceinline__ void pass_over_keys(int slot) {
     const AttentionTile& tile = shared_.tile(slot);
     last_ = tile.last;
-    if constexpr (C.right) {
+    if constexpr (C.passes()) {
       const int query = tile.query + ((64 * number_ + 63) >> arguments_.pack);
       const int seen = max(query + tile.right - 1, 0) / C.keys;
       last_ = max(min(tile.last, seen), max(tile.first, tile.last - (C.stages - 1)));
       for (int n = tile.last; n > last_; --n) {
         await_key();
         free_key();
+        await_turn();
+        pass_turn();
       }
     }
   }
   __device__ __forceinline__ void pass_over_values() {
-    if constexpr (C.right)
+    if constexpr (C.passes())
       for (; values_to_pass_ > 0; --values_to_pass_) {
         await_value();
         free_value();
@@ -218,11 +220,12 @@ class ForwardConsumer {
   __device__ __forceinline__ void take_scores(int slot, int n, float (&factor)[2]) {
     const AttentionTile& tile = shared_.tile(slot);
     const bool edge = rules_.is_edge(tile, n);
+    const auto planes = rules_.load(tile, n, edge);
     ptx::products_wait<kBeside>();
     ptx::results_are_here(scores_);
     free_key();
-    if constexpr (C.lengths && kFirst) stale_from_ = min(tile.kv_len - n * C.keys, C.keys);
-    rules_.before_softmax(tile, n, edge, scores_);
+    if constexpr (C.lengths && kFirst) stale_from_ = clamp(tile.kv_len - n * C.keys, 0, C.keys);
+    rules_.before_softmax(tile, n, edge, planes, scores_);
     weigh<kFirst>(scores_, rules_.scale_log2(), statistics_, factor);
     rules_.after_softmax(tile, n, scores_);
   }

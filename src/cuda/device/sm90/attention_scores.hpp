@@ -21,17 +21,6 @@ struct alignas(2 * sizeof(Element)) Pair {
   Element first, second;
 };
 
-// The elements at keys `key` and the next one, which is read only below
-// `limit`.
-template <class Element>
-__device__ __forceinline__ Pair<Element> load_pair(const Element* row, const ScoresInMemory& scores,
-                                                   int key, int limit) {
-  if (scores.pairs && key + 1 < limit) return *reinterpret_cast<const Pair<Element>*>(row + key);
-  Pair<Element> pair{};
-  if (key < limit) pair.first = row[key * scores.stride[3]];
-  if (key + 1 < limit) pair.second = row[(key + 1) * scores.stride[3]];
-  return pair;
-}
 template <class Element>
 __device__ __forceinline__ const Element* score_row(const ScoresInMemory& scores, int64_t batch,
                                                     int64_t head, int64_t query) {
@@ -58,10 +47,33 @@ struct ElementOf<DType::kF16> {
   using Type = f16;
 };
 
+// What a thread needs of a plane for its scores of a tile: pairs of its two rows.
+template <class Element, int kPairs>
+struct ScorePairs {
+  Pair<Element> at[2][kPairs];
+};
+struct NoScorePairs {};
+
 // The rules of one thread. `row` is its first row in the tile; the other is 8
 // below.
 template <AttentionForwardConfig C>
 class ScoreRules {
+  static constexpr int kPairs = C.keys / 8;
+  static __device__ auto bias_pairs() {
+    if constexpr (C.bias != DType::kNone) {
+      return ScorePairs<typename ElementOf<C.bias>::Type, kPairs>();
+    } else {
+      return NoScorePairs();
+    }
+  }
+  static __device__ auto visible_pairs() {
+    if constexpr (C.visible) {
+      return ScorePairs<uint8_t, kPairs>();
+    } else {
+      return NoScorePairs();
+    }
+  }
+
  public:
   __device__ __forceinline__ ScoreRules(const AttentionForwardArguments& arguments, int row,
                                         int lane)
@@ -86,13 +98,38 @@ class ScoreRules {
       return n < tile.free_first || n >= tile.free_end;
     return n * C.keys + C.keys > a_.kv_len;
   }
+  // What bias and mask have for keys n: asked for before the scores are there, too.
+  struct Planes {
+    decltype(bias_pairs()) bias;
+    decltype(visible_pairs()) visible;
+  };
+  __device__ __forceinline__ Planes load(const AttentionTile& tile, int n, bool edge) const {
+    Planes planes{};
+    if constexpr (C.bias != DType::kNone) load_pairs(tile, n, edge, a_.bias, planes.bias);
+    if constexpr (C.visible) load_pairs(tile, n, edge, a_.visible, planes.visible);
+    return planes;
+  }
   // Scores of keys n.
   template <int kCount>
   __device__ __forceinline__ void before_softmax(const AttentionTile& tile, int n, bool edge,
+                                                 const Planes& planes,
                                                  float (&scores)[kCount]) const {
-    if constexpr (C.bias != DType::kNone) add_bias(tile, n, scores);
+    if constexpr (C.bias != DType::kNone) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const auto& pair = planes.bias.at[i / 2 % 2][i / 4];
+        scores[i] =
+            fmaf(scores[i], a_.scale_log2, widen(i % 2 == 0 ? pair.first : pair.second) * kLog2E);
+      }
+    }
     if (edge) hide_ends(tile, n, scores);
-    if constexpr (C.visible) hide_masked(tile, n, scores);
+    if constexpr (C.visible) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const auto& pair = planes.visible.at[i / 2 % 2][i / 4];
+        if ((i % 2 == 0 ? pair.first : pair.second) == 0) scores[i] = minus_infinity();
+      }
+    }
   }
   // Weights that dropout drops become 0; their sum is that of all.
   template <int kCount>
@@ -149,40 +186,30 @@ class ScoreRules {
     mask_scores<C.left>(scores, begin, end);
   }
 
-  // Rows and keys outside of the problem are read as others of it, or as 0:
-  // their scores are hidden, and their results are not stored.
-  template <int kCount>
-  __device__ __forceinline__ void add_bias(const AttentionTile& tile, int n,
-                                           float (&scores)[kCount]) const {
-    using Element = typename ElementOf<C.bias>::Type;
+  // Rows outside of the problem are read as others of it, keys as 0: their scores are hidden, and
+  // their results are not stored.
+  template <class Element>
+  __device__ __forceinline__ void load_pairs(const AttentionTile& tile, int n, bool edge,
+                                             const ScoresInMemory& plane,
+                                             ScorePairs<Element, kPairs>& pairs) const {
     const int key = first_key(n);
+    const bool whole = plane.pairs && !edge;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int query = min(query_of(tile, r), tile.q_len - 1);
-      const Element* row = score_row<Element>(a_.bias, tile.batch, tile.head, query);
+      const Element* row = score_row<Element>(plane, tile.batch, tile.head, query);
+      if (whole) {
 #pragma unroll
-      for (int j = 0; j < C.keys / 8; ++j) {
-        const Pair<Element> pair = load_pair(row, a_.bias, key + 8 * j, tile.kv_len);
-        const int i = 4 * j + 2 * r;
-        scores[i] = fmaf(scores[i], a_.scale_log2, widen(pair.first) * kLog2E);
-        scores[i + 1] = fmaf(scores[i + 1], a_.scale_log2, widen(pair.second) * kLog2E);
-      }
-    }
-  }
-  template <int kCount>
-  __device__ __forceinline__ void hide_masked(const AttentionTile& tile, int n,
-                                              float (&scores)[kCount]) const {
-    const int key = first_key(n);
+        for (int j = 0; j < kPairs; ++j)
+          pairs.at[r][j] = *reinterpret_cast<const Pair<Element>*>(row + key + 8 * j);
+      } else {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int query = min(query_of(tile, r), tile.q_len - 1);
-      const uint8_t* row = score_row<uint8_t>(a_.visible, tile.batch, tile.head, query);
-#pragma unroll
-      for (int j = 0; j < C.keys / 8; ++j) {
-        const Pair<uint8_t> pair = load_pair(row, a_.visible, key + 8 * j, tile.kv_len);
-        const int i = 4 * j + 2 * r;
-        if (pair.first == 0) scores[i] = minus_infinity();
-        if (pair.second == 0) scores[i + 1] = minus_infinity();
+        for (int j = 0; j < kPairs; ++j) {
+          const int own = key + 8 * j;
+          pairs.at[r][j] = {};
+          if (own < tile.kv_len) pairs.at[r][j].first = row[own * plane.stride[3]];
+          if (own + 1 < tile.kv_len) pairs.at[r][j].second = row[(own + 1) * plane.stride[3]];
+        }
       }
     }
   }
