@@ -255,8 +255,7 @@ Status AttentionOnGpu::make(const AttentionProblem& problem, const AttentionForw
   fixed.batch = static_cast<int32_t>(problem.batch);
   fixed.batch_heads = static_cast<int32_t>(problem.batch * (problem.heads >> pack));
   fixed.q_tiles = static_cast<int32_t>(ceil_div(problem.q_len << pack, int64_t{config.rows()}));
-  fixed.rows = static_cast<int32_t>(
-      problem.heads * (problem.ragged ? problem.total_q : problem.batch * problem.q_len));
+  fixed.rows = problem.heads * (problem.ragged ? problem.total_q : problem.batch * problem.q_len);
   if (config.split) {
     const int64_t part_tiles = part_tiles_of(problem, config);
     fixed.part_tiles = static_cast<int32_t>(part_tiles);
@@ -295,7 +294,7 @@ AttentionOnGpu::Workspace AttentionOnGpu::divide_workspace() const {
   const bool counting = config_.masked() || fixed_.tiles > gpu_.facts().multiprocessors;
   size_t used = counting ? sizeof(TileCounter) : 0;
   if (config_.split) {
-    const auto rows = static_cast<size_t>(int64_t{fixed_.parts} * fixed_.rows);
+    const auto rows = static_cast<size_t>(fixed_.parts * fixed_.rows);
     parts.results = (used + 15) / 16 * 16;
     parts.sums = parts.results + rows * static_cast<size_t>(fixed_.value_dim) * sizeof(float);
     used = parts.sums + rows * sizeof(float);
@@ -362,7 +361,7 @@ Status AttentionOnGpu::forward(const AttentionForward& tensors, std::byte* works
                       .threads = config_.threads(),
                       .shared_bytes = config_.shared_bytes()};
   Status status = gpu_.launch(kernel_, launch, &arguments, stream);
-  Launch by_rows{.blocks = ceil_div(fixed_.rows, int64_t{kRowWarps}), .threads = 32 * kRowWarps};
+  Launch by_rows{.blocks = ceil_div(fixed_.rows, kRowWarps), .threads = 32 * kRowWarps};
   if (status.ok() && config_.split) status = gpu_.launch(merge_, by_rows, &arguments, stream);
   by_rows.blocks = min(by_rows.blocks, int64_t{4} * gpu_.facts().multiprocessors);
   if (status.ok() && config_.masked()) status = gpu_.launch(mend_, by_rows, &arguments, stream);

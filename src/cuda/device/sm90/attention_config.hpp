@@ -111,7 +111,7 @@ struct AttentionForwardArguments {
   int32_t parts = 1, part_tiles = 0;
   float* part_results = nullptr;  // [part, row, value_dim]; rows are [batch, head, query]
   float* part_sums = nullptr;     // [part, row]
-  int32_t rows = 0;
+  int64_t rows = 0;
   // Row q sees keys [q + left, q + right), cut to [0, kv_len); both are kv_len
   // - q_len larger where masks begin at the bottom right.
   int32_t left = 0, right = 0;

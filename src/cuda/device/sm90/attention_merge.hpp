@@ -26,6 +26,10 @@ __global__ void __launch_bounds__(32 * kRowWarps)
   ptx::let_next_kernel_start();
   ptx::wait_for_kernels_before();
   if (row >= a.rows) return;
+  const int heads = a.heads << a.pack, length = a.ragged ? a.total_q : a.q_len;
+  const int query = row % length, head = row / length % heads, batch = row / length / heads;
+  // Rows behind the last sequence belong to nobody.
+  if (a.ragged && query >= read_length(a.cumulative_q, a.batch, a.total_q)) return;
 
   float largest = minus_infinity();
   for (int part = lane; part < a.parts; part += 32)
@@ -50,8 +54,6 @@ __global__ void __launch_bounds__(32 * kRowWarps)
     }
   }
 
-  const int heads = a.heads << a.pack, length = a.ragged ? a.total_q : a.q_len;
-  const int query = row % length, head = row / length % heads, batch = row / length / heads;
   auto* to = static_cast<uint16_t*>(a.out_rows.data) + batch * a.out_rows.stride[0] +
              head * a.out_rows.stride[1] + query * a.out_rows.stride[2];
   const float factor = sum == 0 ? 0 : 1 / sum;
