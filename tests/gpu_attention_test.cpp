@@ -75,9 +75,7 @@ class GpuAttention : public testing::Test {
     if (numbers_on_gpu_) {
       // What stands in the arguments is of no meaning then.
       const uint64_t drawn[] = {tensors.dropout.seed, tensors.dropout.offset};
-      const cuda::Gpu::Current current(*gpu_);
-      const auto address = reinterpret_cast<uintptr_t>(gpu_numbers.tensor().data);
-      ASSERT_EQ(gpu_->driver().copy_to_device(address, drawn, sizeof drawn), cuda::kSuccess);
+      expect_ok(cuda::copy(*gpu_, gpu_numbers.tensor().data, drawn, sizeof drawn, nullptr));
       tensors.dropout.numbers = gpu_numbers.tensor().as<uint64_t>();
       tensors.dropout.seed = tensors.dropout.offset = 5;
     }

@@ -158,11 +158,9 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   if (config.dropout) config.keys = config.keys / 32 * 32;
   config.beside = problem.value_dim > 64;
   // What comes from memory for each score needs registers too.
-  if (config.visible && config.bias != DType::kNone) {
-    config.keys = min(config.keys, config.value_dim > 128 ? 32 : 64);
-  } else if ((config.visible || config.bias != DType::kNone) && config.value_dim > 64) {
-    config.keys = min(config.keys, 64);
-  }
+  const bool biased = config.bias != DType::kNone;
+  if ((config.visible && biased) || ((config.visible || biased) && config.value_dim > 64))
+    config.keys = min(config.keys, config.visible && config.value_dim > 128 ? 32 : 64);
   // Three consumers waste more of the last tile, and of the diagonal ones; and have registers for
   // scores and weights alone.
   const int64_t rows = problem.q_len << pack_of(problem);
