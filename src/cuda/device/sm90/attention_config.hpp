@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What host and device code of attention on sm_90 share: the configuration that
-// a kernel is compiled for, and the arguments of a launch.
+// What host and device code of attention on sm_90 share: the configuration that a kernel is
+// compiled for, and the arguments of a launch.
 #pragma once
 
 #include "cuda/device/tensor_map.hpp"
@@ -9,8 +9,8 @@
 
 namespace perseid::cuda {
 
-// Queries, keys and head dims are cut into tiles; a tile of queries belongs to
-// a block, 64 rows of it to each consumer, which is a warpgroup.
+// Queries, keys and head dims are cut into tiles; a tile of queries belongs to a block, 64 rows of
+// it to each consumer, which is a warpgroup.
 struct AttentionForwardConfig {
   DType dtype = DType::kBF16;
   int key_dim = 128;    // of query and key, a multiple of 16
@@ -31,8 +31,7 @@ struct AttentionForwardConfig {
   DType bias = DType::kNone;
 
   constexpr int rows() const { return 64 * consumers; }
-  // Some keys of a tile are hidden from some rows that others of its keys are
-  // not hidden from.
+  // Some keys of a tile are hidden from some rows that others of its keys are not hidden from.
   constexpr bool masked() const { return right || left || visible; }
   constexpr int threads() const { return 128 * (consumers + 1); }
   constexpr int key_chunks() const { return (key_dim + kChunk - 1) / kChunk; }
@@ -41,8 +40,7 @@ struct AttentionForwardConfig {
   // Whether consumers pass over keys that none of their rows sees.
   constexpr bool passes() const { return right && consumers > 1; }
 
-  // Shared memory, in bytes. A consumer's part of a query slot takes its part
-  // of out at last.
+  // Shared memory, in bytes. A consumer's part of a query slot takes its part of out at last.
   constexpr int query_bytes() const { return 64 * 128 * key_chunks(); }
   constexpr int part_bytes() const { return 64 * 128 * max(key_chunks(), value_chunks()); }
   constexpr int key_bytes() const { return keys * 128 * key_chunks(); }
@@ -52,18 +50,16 @@ struct AttentionForwardConfig {
   }
   static constexpr int kOthers = 256;  // barriers and the tiles that they announce
 
-  // Registers of a thread: the producer gives back what the consumers take.
-  // They share what the block was launched with, 65536 / threads() rounded down
-  // to a multiple of 8 each.
+  // Registers of a thread: the producer gives back what the consumers take. They share what the
+  // block was launched with, 65536 / threads() rounded down to a multiple of 8 each.
   constexpr int producer_registers() const { return consumers == 3 ? 32 : 40; }
   constexpr int consumer_registers() const { return consumers == 3 ? 160 : 232; }
 };
 
 inline constexpr int kRowWarps = 4;  // of a block that merges or mends rows, each with its own
 
-// Blocks of a launch draw their tiles from one counter. It lies in the
-// workspace, which may hold anything before: the first block that comes
-// prepares it, by the launch's own number.
+// Blocks of a launch draw their tiles from one counter. It lies in the workspace, which may hold
+// anything before: the first block that comes prepares it, by the launch's own number.
 struct TileCounter {
   uint64_t ready;  // the launch that it is prepared for
   uint32_t next;
@@ -71,14 +67,13 @@ struct TileCounter {
   uint64_t unusual;   // the launch, where a result is not finite
 };
 
-// A tensor for ordinary loads and stores; strides in elements. The dimensions
-// are batch, head, row and element.
+// A tensor for ordinary loads and stores; strides in elements. The dimensions are batch, head, row
+// and element.
 struct RowsInMemory {
   void* data = nullptr;
   int64_t stride[4] = {};
 };
-// Bias or visible mask: batch, head, row and key, with stride 0 where it is
-// repeated.
+// Bias or visible mask: batch, head, row and key, with stride 0 where it is repeated.
 struct ScoresInMemory {
   const void* data = nullptr;
   int64_t stride[4] = {};
@@ -90,10 +85,9 @@ struct LengthsInMemory {
   bool wide = false;  // 64 bits
 };
 
-// Query heads that share a key head may be packed, 2^pack of them, into the
-// rows of a tile: row r is query r >> pack of head r % 2^pack. The maps have
-// dimensions {dim, 2^pack, length, heads >> pack, batch}; `head` of a tile
-// counts packs. Ragged tensors have one batch entry.
+// Query heads that share a key head may be packed, 2^pack of them, into the rows of a tile: row r
+// is query r >> pack of head r % 2^pack. The maps have dimensions {dim, 2^pack, length, heads >>
+// pack, batch}; `head` of a tile counts packs. Ragged tensors have one batch entry.
 struct AttentionForwardArguments {
   TensorMap query, key, value, out;
   float* lse = nullptr;     // null: not wanted
@@ -105,15 +99,14 @@ struct AttentionForwardArguments {
   int32_t pack = 0;
   int32_t batch = 0, batch_heads = 0, q_tiles = 0, tiles = 0;
   int32_t heads_per_section = 0;  // whose tiles are done together
-  // Where keys are split: parts, tiles of keys in a part, and what each part
-  // gives a row (its result in float32, and the logarithm to base 2 of its
-  // sum).
+  // Where keys are split: parts, tiles of keys in a part, and what each part gives a row (its
+  // result in float32, and the logarithm to base 2 of its sum).
   int32_t parts = 1, part_tiles = 0;
   float* part_results = nullptr;  // [part, row, value_dim]; rows are [batch, head, query]
   float* part_sums = nullptr;     // [part, row]
   int64_t rows = 0;
-  // Row q sees keys [q + left, q + right), cut to [0, kv_len); both are kv_len
-  // - q_len larger where masks begin at the bottom right.
+  // Row q sees keys [q + left, q + right), cut to [0, kv_len); both are kv_len - q_len larger where
+  // masks begin at the bottom right.
   int32_t left = 0, right = 0;
   bool bottom_right = false;
   float scale_log2 = 0;  // scale * log2(e)

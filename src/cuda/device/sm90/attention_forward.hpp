@@ -1,56 +1,43 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention forward for f16 and bf16 on sm_90a: out = softmax(scale * query
-// key^T, masked) value, and the logarithm of each row's sum.
+// Attention forward for f16 and bf16 on sm_90a: out = softmax(scale * query key^T, masked) value,
+// and the logarithm of each row's sum.
 //
-// Who does what. One block for each multiprocessor, which takes tiles of
-// queries until none is left (attention_tiles.hpp). Warpgroup 0 is the
-// producer: one thread of it finds the tiles and asks the copy engine for all
-// loads. Each other warpgroup, a consumer, has 64 query rows of the tile; its
-// scores S, weights P and results O live in registers.
+// Who does what. One block for each multiprocessor, which takes tiles of queries until none is
+// left (attention_tiles.hpp). Warpgroup 0 is the producer (attention_producer.hpp): one thread of
+// it finds the tiles and asks the copy engine for all loads. Each other warpgroup, a consumer, has
+// 64 query rows of the tile; its scores S, weights P and results O live in registers.
 //
-//   queries 64 x key_dim | x | keys x key_dim |^T  =  S 64 x keys   (from
-//   shared memory, both) P 64 x keys (registers) x | keys x value_dim | +=  O
-//   64 x value_dim
+//   queries 64 x key_dim (shared)  times  keys x key_dim (shared), transposed  =  S 64 x keys
+//   P 64 x keys (registers)        times  keys x value_dim (shared)           +=  O 64 x value_dim
 //
 // The way of a tile, keys from the last to the first. In step n a consumer
 //
-//   begins  S(n) = Q K(n)^T
-//   begins  O += P(n+1) V(n+1)
-//   waits for S(n), masks it if n is at an edge, and takes its softmax, under
-//   the second product waits for O, rounds the weights to P(n), rescales O
-//   where a maximum grew
+//   begins     S(n) = Q K(n)^T, then O += P(n+1) V(n+1)
+//   waits for  S(n), edits and masks it (attention_scores.hpp), and takes its softmax
+//   waits for  O, rounds the weights to P(n), rescales O where a maximum grew
 //
-// and with two query slots the step over the end of a tile is the same: S is of
-// the next tile's first keys while O takes the last product of this one, so
-// that the tensor cores do not run dry. The results leave under the products of
-// the other consumers: each warp puts its 16 rows where its queries were, and
-// the copy engine stores them.
+// and with two query slots the step over the end of a tile is the same: S is of the next tile's
+// first keys while O takes the last product of this one, so that the tensor cores do not run dry.
+// The results leave under the products of the other consumers (attention_results.hpp).
 //
-// Consumers take turns: one may begin its two products only when the one before
-// it has begun its own, so that the softmax of one runs under the products of
-// the others.
+// Consumers take turns: one may begin its two products only when the one before it has begun its
+// own, so that the softmax of one runs under the products of the others.
 //
-// Barriers in shared memory; the waiter of a phase knows its parity by
-// counting.
-//   query_full[slot]   the producer, and the bytes of the tile; announces
-//   tiles[slot] too query_empty[slot]  each consumer warp, when its results
-//   have left the slot key_full[stage], value_full[stage]     the producer, and
-//   the bytes key_empty[stage], value_empty[stage]   each consumer warp, when
-//   its product is complete
-// Named barriers: 1 + c is the turn of consumer c (256 threads: those that wait
-// for it and those that pass it on); 5 + c joins the warps of consumer c (128
-// threads) before results overwrite queries, which any of its warps might still
-// be multiplying.
+// Barriers in shared memory: who arrives in each phase. Waiters know the parity by counting.
+//   query_full[slot]            the producer and the tile's bytes; announces tile(slot) too
+//   query_empty[slot]           each consumer warp, when its results have left the slot
+//   key_full, value_full[stage]    the producer and the bytes
+//   key_empty, value_empty[stage]  each consumer warp, when its product is complete or passed over
+// Named barriers: 1 + c is the turn of consumer c (256 threads: those that wait for it and those
+// that pass it on); 5 + c joins the warps of consumer c (128 threads).
 //
-// Memory order. The copy engine's writes are seen by who waits for the barrier
-// that counts them. Results are written by ordinary stores, so that each lane
-// fences before its warp meets and one lane asks for the store; that lane waits
-// until the store has read them before it frees the slot.
+// Memory order. The copy engine's writes are seen by who waits for the barrier that counts them.
+// Results are written by ordinary stores, so that each lane fences before its warp meets and one
+// lane asks for the store; that lane waits until the store has read them before it frees the slot.
 //
-// Limits: rows and columns count in 32 bits; scale is positive. Weights are
-// rounded to 16 bits before their product with values, as their sum is not;
-// everything else is float32.
+// Limits: rows and columns count in 32 bits; scale is positive. Weights are rounded to 16 bits
+// before their product with values, as their sum is not; everything else is float32.
 #pragma once
 
 #include "cuda/device/ptx/dependency.hpp"
@@ -187,9 +174,8 @@ class ForwardConsumer {
                      ptx::matrix_after(key, k / 4 * C.keys * 128 + k % 4 * 32), k > 0);
     ptx::products_commit();
   }
-  // Behind the end of a sequence there may be anything, which weights of 0 do
-  // not make 0. All warps that multiply these values clear those rows
-  // themselves, in whatever order.
+  // Behind the end of a sequence there may be anything, which weights of 0 do not make 0. All warps
+  // that multiply these values clear those rows themselves, in whatever order.
   __device__ __forceinline__ void clear_values() {
     if constexpr (!C.lengths) return;
     if (stale_from_ >= C.keys) return;

@@ -1,15 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Few queries and many keys: attention_forward takes the keys in parts, and
-// this kernel puts the parts of each row together. With L the logarithms of the
-// parts' sums and O their results:
+// Few queries and many keys: attention_forward takes the keys in parts, and this kernel puts the
+// parts of each row together. With L the logarithms of the parts' sums and O their results:
 //
 //   out = sum(2^(L - max L) * O) / sum(2^(L - max L))
 //
-// A warp has a row, its lanes every 32nd pair of elements. Parts are added in
-// their order, however many blocks computed them, and there are as many as the
-// length of the keys says: a row's result does not depend on which others are
-// in the batch.
+// A warp has a row, its lanes every 32nd pair of elements. Parts are added in their order, however
+// many blocks computed them, and there are as many as the length of the keys says: a row's result
+// does not depend on which others are in the batch.
 #pragma once
 
 #include "cuda/device/ptx/dependency.hpp"

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The producer of attention forward (attention_forward.hpp), and the shared
-// memory that it fills: which tile lies where, and the barriers between the
-// producer and the consumers.
+// The producer of attention forward (attention_forward.hpp), and the shared memory that it fills:
+// which tile lies where, and the barriers between the producer and the consumers.
 #pragma once
 
 #include "cuda/device/ptx/copy.hpp"
@@ -86,8 +85,7 @@ class ForwardProducer {
                                              const ForwardShared<C>& shared)
       : arguments_(arguments), shared_(shared), numbers_(arguments), finder_(arguments) {}
 
-  // The value of a tile's first keys is wanted after the first key of the next
-  // tile: it is owed.
+  // The value of a tile's first keys is wanted after the first key of the next tile: it is owed.
   __device__ __forceinline__ void run() {
     AttentionTile before{};
     bool owing = false;

@@ -1,12 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The end of a tile of attention forward: results divided by the sums of their
-// rows, to memory.
+// The end of a tile of attention forward: results divided by the sums of their rows, to memory.
 //
-// Each warp puts its 16 rows where its queries were, in the copy engine's
-// layout, and one lane asks the engine to store them; it leaves out what lies
-// outside of the tensor. Rows behind the end of a ragged sequence lie inside of
-// it, in the next one: such a warp stores its rows itself.
+// Each warp puts its 16 rows where its queries were, in the copy engine's layout, and one lane asks
+// the engine to store them; it leaves out what lies outside of the tensor. Rows behind the end of a
+// ragged sequence lie inside of it, in the next one: such a warp stores its rows itself.
 //
 // Where a result is not finite, it is noted: attention_mend.hpp looks into it.
 #pragma once
@@ -32,8 +30,8 @@ class ResultWriter {
         first_row_(64 * consumer + 16 * warp),
         part_(warp * 16 * 128) {}
 
-  // The calling warp's rows. The slot may be filled again when the lane that
-  // asked for the store has waited for its reads.
+  // The calling warp's rows. The slot may be filled again when the lane that asked for the store
+  // has waited for its reads.
   template <int kCount>
   __device__ __forceinline__ void write(int slot, float (&out)[kCount],
                                         const RowStatistics& rows) const {

@@ -1,10 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What is done to a tile of scores before its softmax, and to its weights after
-// it: bias, masks and dropout, each only where the configuration has it. A
-// thread has the rows and columns of the accumulator layout (ptx/products.hpp),
-// which is that of the dropout contract's bytes too: one Philox call serves 16
-// rows and 32 columns without an exchange between threads (math/philox.hpp).
+// What is done to a tile of scores before its softmax, and to its weights after it: bias, masks and
+// dropout, each only where the configuration has it. A thread has the rows and columns of the
+// accumulator layout (ptx/products.hpp), which is that of the dropout contract's bytes too: one
+// Philox call serves 16 rows and 32 columns without an exchange between threads (math/philox.hpp).
 #pragma once
 
 #include "cuda/device/sm90/attention_softmax.hpp"
@@ -54,8 +53,7 @@ struct ScorePairs {
 };
 struct NoScorePairs {};
 
-// The rules of one thread. `row` is its first row in the tile; the other is 8
-// below.
+// The rules of one thread. `row` is its first row in the tile; the other is 8 below.
 template <AttentionForwardConfig C>
 class ScoreRules {
   static constexpr int kPairs = C.keys / 8;
@@ -85,8 +83,7 @@ class ScoreRules {
     }
   }
 
-  // What scores are multiplied by for their weights. With a bias they have been
-  // already.
+  // What scores are multiplied by for their weights. With a bias they have been already.
   __device__ __forceinline__ float scale_log2() const {
     return C.bias != DType::kNone ? 1 : a_.scale_log2;
   }
@@ -230,8 +227,7 @@ class ScoreRules {
           static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32));
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
-        // Element i of the thread's 16: columns in pairs of eight, then rows,
-        // then the next eight.
+        // Element i of the thread's 16: columns in pairs of eight, then rows, then the next eight.
         const int byte = i / 2 % 2 * 8 + i / 4 * 2 + i % 2;
         const uint32_t drawn = block.word[byte / 4] << (24 - byte % 4 * 8);
         if (drawn >= threshold) weights[16 * t + i] = 0;

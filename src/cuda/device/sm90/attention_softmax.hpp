@@ -1,14 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Softmax of a tile of scores that lies in the accumulator registers of a
-// warpgroup (ptx/products.hpp): a thread has parts of two rows, the four lanes
-// of a quad share them.
+// Softmax of a tile of scores that lies in the accumulator registers of a warpgroup
+// (ptx/products.hpp): a thread has parts of two rows, the four lanes of a quad share them.
 //
-// Weights are 2^(scale_log2 * (score - m)), where m follows the largest score
-// of its row, but only when it falls behind by more than a factor of 2^8: most
-// tiles then leave sums and results as they are. The true m is not needed,
-// since it cancels when the row is divided by its sum; no weight is above 2^8,
-// which both 16-bit types hold as exactly as 1.
+// Weights are 2^(scale_log2 * (score - m)), where m follows the largest score of its row, but only
+// when it falls behind by more than a factor of 2^8: most tiles then leave sums and results as they
+// are. The true m is not needed, since it cancels when the row is divided by its sum; no weight is
+// above 2^8, which both 16-bit types hold as exactly as 1.
 #pragma once
 
 #include "cuda/device/ptx/math.hpp"
@@ -34,8 +32,8 @@ __device__ __forceinline__ uint32_t round_pair(float low, float high) {
   return D == DType::kBF16 ? ptx::to_bf16x2(low, high) : ptx::to_f16x2(low, high);
 }
 
-// Scores outside of [begin, end) become -inf. Columns count from the thread's
-// first one; begin and end are those of its two rows.
+// Scores outside of [begin, end) become -inf. Columns count from the thread's first one; begin and
+// end are those of its two rows.
 template <bool kLeft, int kCount>
 __device__ __forceinline__ void mask_scores(float (&scores)[kCount], const int (&begin)[2],
                                             const int (&end)[2]) {
@@ -52,8 +50,8 @@ struct RowStatistics {
   float sum[2];  // of the thread's own columns
 };
 
-// Turns scores into weights. `factor`: what earlier sums and results of the
-// rows are to be multiplied by.
+// Turns scores into weights. `factor`: what earlier sums and results of the rows are to be
+// multiplied by.
 template <bool kFirst, int kCount>
 __device__ __forceinline__ void weigh(float (&scores)[kCount], float scale_log2,
                                       RowStatistics& rows, float (&factor)[2]) {

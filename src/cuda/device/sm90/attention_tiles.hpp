@@ -2,20 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which tile of queries a block does next, and which tiles of keys that visits.
 //
-// Order. Heads go in sections whose keys and values fit into the L2 cache
-// together. In a section the tiles with the most keys come first (the last
-// rows, under a causal mask), so that what is left at the end is small. A block
-// begins with the tile of its own number; the others it draws from a counter,
-// one tile ahead of what it is doing.
+// Order. Heads go in sections whose keys and values fit into the L2 cache together. In a section
+// the tiles with the most keys come first (the last rows, under a causal mask), so that what is
+// left at the end is small. A block begins with the tile of its own number; the others it draws
+// from a counter, one tile ahead of what it is doing.
 //
-// The counter. Its memory may hold anything when the kernel begins, and several
-// launches may be under way, each with memory of its own. A launch has a number
-// of 64 random bits. A block that finds another number in `ready` writes launch
-// + 1 there (launches are even), by compare and swap, so that one block alone
-// prepares the counter, and then the launch's number. Nobody waits but for a
-// block that is running already. The last block to finish clears `ready`: a
-// captured launch, which has the same number whenever it is replayed, finds its
-// counter unprepared again.
+// The counter. Its memory may hold anything when the kernel begins, and several launches may be
+// under way, each with memory of its own. A launch has a number of 64 random bits. A block that
+// finds another number in `ready` writes launch + 1 there (launches are even), by compare and swap,
+// so that one block alone prepares the counter, and then the launch's number. Nobody waits but for
+// a block that is running already. The last block to finish clears `ready`: a captured launch,
+// which has the same number whenever it is replayed, finds its counter unprepared again.
 #pragma once
 
 #include "cuda/device/ptx/barrier.hpp"
@@ -23,16 +20,14 @@
 
 namespace perseid::cuda {
 
-// Tiles of keys [first, last] are visited, from the last to the first; those of
-// [free_first, free_end) need no mask. There is always one, if only to be
-// masked as a whole.
+// Tiles of keys [first, last] are visited, from the last to the first; those of [free_first,
+// free_end) need no mask. There is always one, if only to be masked as a whole.
 struct AttentionTile {
   int32_t query;  // the first one; -1: there are no more tiles
   int32_t head, kv_head, batch;
   int32_t first, last;
   int32_t free_first, free_end;
-  // Of its sequence: lengths, where they begin in packed tensors, and what its
-  // rows see.
+  // Of its sequence: lengths, where they begin in packed tensors, and what its rows see.
   int32_t q_len, kv_len, q_begin, kv_begin;
   int32_t left, right;
   int32_t part;
@@ -146,8 +141,8 @@ class TileFinder {
     find_sequence<C>(a_, head / a_.heads, tile);
   }
 
-  // Sequences one after another, in each the last rows of all heads first. The
-  // cursor is at the sequence of the last number.
+  // Sequences one after another, in each the last rows of all heads first. The cursor is at the
+  // sequence of the last number.
   __device__ __forceinline__ void place_in_ragged(int32_t number, AttentionTile& tile) {
     for (; batch_ < a_.batch; ++batch_, before_ += tiles_) {
       const int32_t begin = read_length(a_.cumulative_q, batch_, a_.total_q);
