@@ -57,7 +57,7 @@ class Arguments(ctypes.Structure):
 
 def view(tensor):
     codes = {torch.float32: (2, 32), torch.float16: (2, 16), torch.bfloat16: (4, 16),
-             torch.bool: (6, 8)}
+             torch.bool: (6, 8), torch.int32: (0, 32)}
     code, bits = codes[tensor.dtype]
     shape = (ctypes.c_int64 * tensor.ndim)(*tensor.shape)
     strides = (ctypes.c_int64 * tensor.ndim)(*tensor.stride())
