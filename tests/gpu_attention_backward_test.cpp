@@ -212,6 +212,20 @@ TEST_P(GpuAttentionBackwardDim, LargeAndEqualScores) {
   }
 }
 
+// Nothing that is masked has a way into a result, whether it is a key, a value or a query with its
+// gradient.
+TEST_P(GpuAttentionBackwardDim, NonfiniteValuesWhereMasked) {
+  Case test = make_case(DType::kBF16, 1, 2, 1, 150, 220, GetParam(), GetParam());
+  test.problem.causal = Causal::kTopLeft;
+  test.prepare = [](AttentionBackward& a) {
+    for (int64_t j = 149; j < 220; ++j) put(a.key, at(a.key, {0, 0, j, 3}), kNaN);
+    for (int64_t j = 140; j < 220; ++j) put(a.value, at(a.value, {0, 0, j, 3}), -kInfinity);
+    put(a.query, at(a.query, {0, 0, 20, 1}), kNaN);
+    put(a.grad_out, at(a.grad_out, {0, 1, 30, 7}), kInfinity);
+  };
+  check(test);
+}
+
 TEST_P(GpuAttentionBackwardDim, SameBitsEveryTimeWhereThatWasAskedFor) {
   for (const Causal causal : {Causal::kNone, Causal::kBottomRight}) {
     Case test = make_case(DType::kBF16, 2, 6, 3, 400, 600, GetParam(), GetParam());

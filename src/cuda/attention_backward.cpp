@@ -54,8 +54,8 @@ BoxedTensor boxed(const Tensor& tensor, int box_rows) {
           {kChunk, 1, box_rows, 1, 1}};
 }
 
-void copy_strides(const Tensor& tensor, int64_t (&stride)[3]) {
-  for (int d = 0; d < 3; ++d) stride[d] = tensor.stride[d];
+BackwardRows rows_of(const Tensor& tensor) {
+  return {tensor.data, {tensor.stride[0], tensor.stride[1], tensor.stride[2]}};
 }
 
 }  // namespace
@@ -134,13 +134,15 @@ Status AttentionBackwardOnGpu::make(const AttentionProblem& problem,
   fixed.kv_len = static_cast<int32_t>(problem.kv_len);
   fixed.kv_heads = static_cast<int32_t>(problem.kv_heads);
   fixed.group = static_cast<int32_t>(problem.group());
-  fixed.batch_heads = static_cast<int32_t>(problem.batch * problem.kv_heads);
-  fixed.k_tiles = static_cast<int32_t>(ceil_div(problem.kv_len, config.keys()));
   fixed.q_blocks = static_cast<int32_t>(ceil_div(problem.q_len, config.queries));
+  fixed.head_dim = static_cast<int32_t>(problem.head_dim);
+  fixed.value_dim = static_cast<int32_t>(problem.value_dim);
   fixed.left = static_cast<int32_t>(offsets.left);
   fixed.right = static_cast<int32_t>(offsets.right);
   fixed.scale = static_cast<float>(problem.scale);
   fixed.scale_log2 = static_cast<float>(problem.scale * 1.4426950408889634);
+  fixed.batch_heads = static_cast<int32_t>(problem.batch * problem.kv_heads);
+  fixed.k_tiles = static_cast<int32_t>(ceil_div(problem.kv_len, config.keys()));
   // Without a mask all tiles cost the same, and one head after another reads the least.
   int64_t section = 1;
   if (config.deterministic) {
@@ -187,13 +189,13 @@ Status AttentionBackwardOnGpu::map_tensors(const AttentionBackward& tensors,
     TensorMap* map;
   };
   const Map maps[] = {
-      {"attention backward: key", tensors.key, config_.keys(), false, &arguments->key},
-      {"attention backward: value", tensors.value, config_.keys(), false, &arguments->value},
-      {"attention backward: grad_key", tensors.grad_key, 16, false, &arguments->grad_key},
-      {"attention backward: grad_value", tensors.grad_value, 16, false, &arguments->grad_value},
-      {"attention backward: query", tensors.query, config_.queries, true, &arguments->query},
+      {"attention backward: key", tensors.key, config_.keys(), false, &arguments->key_map},
+      {"attention backward: value", tensors.value, config_.keys(), false, &arguments->value_map},
+      {"attention backward: grad_key", tensors.grad_key, 16, false, &arguments->grad_key_map},
+      {"attention backward: grad_value", tensors.grad_value, 16, false, &arguments->grad_value_map},
+      {"attention backward: query", tensors.query, config_.queries, true, &arguments->query_map},
       {"attention backward: grad_out", tensors.grad_out, config_.queries, true,
-       &arguments->grad_out},
+       &arguments->grad_out_map},
       {"attention backward: out", tensors.out, 16, true, &checked},
       {"attention backward: grad_query", tensors.grad_query, 16, true, &checked},
   };
@@ -207,35 +209,6 @@ Status AttentionBackwardOnGpu::map_tensors(const AttentionBackward& tensors,
   return {};
 }
 
-AttentionBackwardRows AttentionBackwardOnGpu::rows_of(const AttentionBackward& tensors,
-                                                      std::byte* workspace) const {
-  AttentionBackwardRows rows;
-  rows.out = tensors.out.data;
-  rows.grad_out = tensors.grad_out.data;
-  rows.lse = tensors.lse.as<float>();
-  copy_strides(tensors.out, rows.out_stride);
-  copy_strides(tensors.grad_out, rows.grad_out_stride);
-  copy_strides(tensors.lse, rows.lse_stride);
-  if (tensors.grad_lse.present()) {
-    rows.grad_lse = tensors.grad_lse.as<float>();
-    copy_strides(tensors.grad_lse, rows.grad_lse_stride);
-  }
-  rows.grad_query = tensors.grad_query.data;
-  copy_strides(tensors.grad_query, rows.grad_query_stride);
-  rows.lse_log2 = reinterpret_cast<float*>(workspace);
-  rows.delta = reinterpret_cast<float*>(workspace + layout_.delta);
-  rows.sums = reinterpret_cast<float*>(workspace + layout_.sums);
-  rows.turns = reinterpret_cast<uint64_t*>(workspace + layout_.turns);
-  rows.tile = reinterpret_cast<uint32_t*>(workspace + layout_.tile);
-  rows.q_len = fixed_.q_len;
-  rows.heads = static_cast<int32_t>(problem_.heads);
-  rows.q_blocks = fixed_.q_blocks;
-  rows.head_dim = static_cast<int32_t>(problem_.head_dim);
-  rows.value_dim = static_cast<int32_t>(problem_.value_dim);
-  rows.scale = fixed_.scale;
-  return rows;
-}
-
 Status AttentionBackwardOnGpu::backward(const AttentionBackward& tensors, std::byte* workspace,
                                         void* stream) const {
   if (problem_.batch == 0 || problem_.heads == 0) return {};
@@ -243,14 +216,25 @@ Status AttentionBackwardOnGpu::backward(const AttentionBackward& tensors, std::b
   if (!current.status().ok()) return current.status();
   AttentionBackwardArguments arguments = fixed_;
   if (Status status = map_tensors(tensors, &arguments); !status.ok()) return status;
-  const AttentionBackwardRows rows = rows_of(tensors, workspace);
-  arguments.lse_log2 = rows.lse_log2;
-  arguments.delta = rows.delta;
-  arguments.sums = rows.sums;
-  arguments.turns = rows.turns;
-  arguments.tile = rows.tile;
-  arguments.wants_key = tensors.grad_key.present();
-  arguments.wants_value = tensors.grad_value.present();
+  arguments.query = rows_of(tensors.query);
+  arguments.key = rows_of(tensors.key);
+  arguments.value = rows_of(tensors.value);
+  arguments.grad_out = rows_of(tensors.grad_out);
+  arguments.grad_query = rows_of(tensors.grad_query);
+  arguments.grad_key = rows_of(tensors.grad_key);
+  arguments.grad_value = rows_of(tensors.grad_value);
+  AttentionBackwardRows rows;
+  rows.lse_log2_to = reinterpret_cast<float*>(workspace);
+  rows.delta_to = reinterpret_cast<float*>(workspace + layout_.delta);
+  arguments.lse_log2 = rows.lse_log2_to;
+  arguments.delta = rows.delta_to;
+  static_cast<BackwardProblem&>(rows) = arguments;
+  rows.out = rows_of(tensors.out);
+  rows.lse = rows_of(tensors.lse);
+  rows.grad_lse = rows_of(tensors.grad_lse);
+  arguments.sums = rows.sums = reinterpret_cast<float*>(workspace + layout_.sums);
+  arguments.turns = rows.turns = reinterpret_cast<uint64_t*>(workspace + layout_.turns);
+  arguments.tile = rows.tile = reinterpret_cast<uint32_t*>(workspace + layout_.tile);
   const Launch by_rows{.blocks = blocks_of_queries(), .threads = kRowThreads};
   const Launch products{.blocks = int64_t{fixed_.batch_heads} * fixed_.k_tiles,
                         .threads = config_.threads(),

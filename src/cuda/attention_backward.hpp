@@ -50,7 +50,6 @@ class AttentionBackwardOnGpu {
   int64_t blocks_of_queries() const;
   void lay_out();
   Status map_tensors(const AttentionBackward& tensors, AttentionBackwardArguments* arguments) const;
-  AttentionBackwardRows rows_of(const AttentionBackward& tensors, std::byte* workspace) const;
 
   AttentionProblem problem_;
   const Gpu& gpu_;

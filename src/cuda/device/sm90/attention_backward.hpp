@@ -47,10 +47,12 @@ __global__ void __launch_bounds__(C.threads(), 1)
   // The same for all threads of a warp, as the compiler has to know.
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
   if (group == 0) {
-    ptx::give_registers_back<C.kProducerRegisters>();
+    ptx::give_registers_back<C.producer_registers()>();
+    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
     if (threadIdx.x == 0) load_backward_tile<C>(arguments, shared, tile);
+    if (C.deterministic && (warp == 1 || warp == 2)) keep_turns<C>(arguments, tile, warp - 1);
   } else {
-    ptx::take_registers<C.kConsumerRegisters>();
+    ptx::take_registers<C.consumer_registers()>();
     if constexpr (C.halves) {
       HalvesConsumer<C>(arguments, shared, tile, group - 1).run();
     } else if (group == 1) {

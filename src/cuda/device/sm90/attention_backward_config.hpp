@@ -24,6 +24,8 @@ struct AttentionBackwardConfig {
 
   static constexpr int kConsumers = 2, kStages = 2;
   constexpr int keys() const { return halves ? 128 : 64; }
+  // Some queries of a step see keys of a tile that others do not.
+  constexpr bool masked() const { return right || left; }
   constexpr int threads() const { return 128 * (kConsumers + 1); }
   constexpr int key_chunks() const { return (key_dim + kChunk - 1) / kChunk; }
   constexpr int value_chunks() const { return (value_dim + kChunk - 1) / kChunk; }
@@ -44,7 +46,9 @@ struct AttentionBackwardConfig {
   }
   static constexpr int kOthers = 128;  // barriers
 
-  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+  // Registers of a thread: the producer's warpgroup gives back what the consumers take.
+  constexpr int producer_registers() const { return deterministic ? 40 : 24; }
+  constexpr int consumer_registers() const { return deterministic ? 232 : 240; }
 };
 
 inline constexpr int kRowThreads = 256;  // of a block of the kernels before and after
@@ -53,37 +57,42 @@ inline constexpr int kRowThreads = 256;  // of a block of the kernels before and
 // accumulators of products hold them.
 inline constexpr int kPieceFloats = 64 * 64;
 
-struct AttentionBackwardArguments {
-  TensorMap query, key, value, grad_out, grad_key, grad_value;
+// A tensor for ordinary loads and stores; strides in elements: batch, head, row.
+struct BackwardRows {
+  void* data = nullptr;
+  int64_t stride[3]{};
+};
+// What is needed to compute one row again (attention_backward_mend.hpp). Gradients without data are
+// not wanted by this launch, whatever C says.
+struct BackwardProblem {
+  BackwardRows query, key, value, grad_out, grad_query, grad_key, grad_value;
   const float* lse_log2 = nullptr;  // [batch * heads][q_blocks * queries], see prepare
   const float* delta = nullptr;
-  float* sums = nullptr;
-  uint64_t* turns = nullptr;  // deterministic: [batch * heads][q_blocks][consumer]
-  uint32_t* tile = nullptr;   // deterministic: the number of the next one
   int32_t q_len = 0, kv_len = 0;
   int32_t kv_heads = 0, group = 0;  // of a batch entry; query heads of a key head
-  int32_t batch_heads = 0;          // key heads of the whole batch
-  int32_t k_tiles = 0, q_blocks = 0;
-  int32_t heads_per_section = 0;  // key heads whose tiles are done together
+  int32_t q_blocks = 0;
+  int32_t head_dim = 0, value_dim = 0;
   // Row q sees keys [q + left, q + right), cut to [0, kv_len).
   int32_t left = 0, right = 0;
   float scale = 0, scale_log2 = 0;  // scale_log2: scale * log2(e)
-  // Gradients of C that this launch wants. Those of queries stay in their sums, if not.
-  bool wants_key = false, wants_value = false;
 };
 
-// Of the kernels that work on rows, before and after. Strides: batch, head, row.
-struct AttentionBackwardRows {
-  const void *out = nullptr, *grad_out = nullptr;
-  const float *lse = nullptr, *grad_lse = nullptr;  // grad_lse may be null
-  void* grad_query = nullptr;
-  int64_t out_stride[3]{}, grad_out_stride[3]{}, lse_stride[3]{}, grad_lse_stride[3]{};
-  int64_t grad_query_stride[3]{};
-  float *lse_log2 = nullptr, *delta = nullptr, *sums = nullptr;
+struct AttentionBackwardArguments : BackwardProblem {
+  TensorMap query_map, key_map, value_map, grad_out_map, grad_key_map, grad_value_map;
+  float* sums = nullptr;
+  uint64_t* turns = nullptr;  // deterministic: [batch * heads][q_blocks][consumer]
+  uint32_t* tile = nullptr;   // deterministic: the number of the next one
+  int32_t batch_heads = 0;    // key heads of the whole batch
+  int32_t k_tiles = 0;
+  int32_t heads_per_section = 0;  // key heads whose tiles are done together
+};
+
+// Of the kernels that work on rows, before and after.
+struct AttentionBackwardRows : BackwardProblem {
+  BackwardRows out, lse, grad_lse;  // grad_lse may be null
+  float *lse_log2_to = nullptr, *delta_to = nullptr, *sums = nullptr;
   uint64_t* turns = nullptr;
   uint32_t* tile = nullptr;
-  int32_t q_len = 0, heads = 0, q_blocks = 0, head_dim = 0, value_dim = 0;
-  float scale = 0;
 };
 
 }  // namespace perseid::cuda

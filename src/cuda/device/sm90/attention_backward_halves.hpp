@@ -41,19 +41,24 @@ class HalvesConsumer : BackwardParts<C> {
     for (float& x : grad_value_) x = 0;
     if (tile_.end > tile_.first) ptx::phase_wait(shared_.key_full(), 0);
     for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) { visit(number, step); });
-    this->pass_turn();
+    float unusual[2] = {0, 0};
     ptx::named_sync(1, 256);  // keys and values make room for their gradients
     if constexpr (C.grad_value) {
       ptx::results_are_here(grad_value_);
-      if (a_.wants_value)
-        this->template store_gradient<C.value_dim>(grad_value_, 1, shared_.value(), a_.grad_value);
+      this->look_at(grad_value_, unusual);
+      if (a_.grad_value.data != nullptr)
+        this->template store_gradient<C.value_dim>(grad_value_, 1, shared_.value(),
+                                                   a_.grad_value_map);
     }
     if constexpr (C.grad_key) {
       ptx::results_are_here(grad_key_);
-      if (a_.wants_key)
-        this->template store_gradient<C.key_dim>(grad_key_, a_.scale, shared_.key(), a_.grad_key);
+      this->look_at(grad_key_, unusual);
+      if (a_.grad_key.data != nullptr)
+        this->template store_gradient<C.key_dim>(grad_key_, a_.scale, shared_.key(),
+                                                 a_.grad_key_map);
     }
     if (lane_ == 0) ptx::wait_for_stores();
+    this->mend(unusual);
   }
 
  private:
@@ -100,8 +105,9 @@ class HalvesConsumer : BackwardParts<C> {
     if constexpr (C.grad_query) {
       ptx::products_wait<C.grad_key ? 1 : 0>();
       ptx::results_are_here(piece);
-      this->await_turn(step);
+      this->await_turn();
       this->add_piece(piece, step, number_);
+      this->end_turn();
     }
     ptx::products_wait<0>();
     this->leave(shared_.query_empty(stage.place));

@@ -10,8 +10,8 @@
 
 #include "cuda/device/ptx/memory.hpp"
 #include "cuda/device/ptx/products.hpp"
+#include "cuda/device/sm90/attention_backward_mend.hpp"
 #include "cuda/device/sm90/attention_backward_tiles.hpp"
-#include "cuda/device/sm90/attention_softmax.hpp"
 
 namespace perseid::cuda {
 
@@ -145,28 +145,12 @@ class BackwardParts {
     for (int j = 0; j < 8; ++j)
       ptx::add_four(to + 128 * j, d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
   }
-  // Before the summands of a step, where their order counts. A turn is passed only one step later,
-  // when what was added is known to be there without waiting for it.
-  __device__ __forceinline__ void await_turn(const BackwardStep& step) {
-    if constexpr (C.deterministic) {
-      pass_turn();
-      turn_ = a_.turns + block_number(a_, tile_, step) * C.kConsumers + number_;
-      // The first tile that visits these queries.
-      const int first = C.left ? max(step.block * C.queries + a_.left, 0) / C.keys() : 0;
-      rank_ = static_cast<uint64_t>(tile_.key / C.keys() - first);
-      if (threadIdx.x % 128 == 0)
-        while (ptx::load_acquire(turn_) != rank_) {
-        }
-      ptx::named_sync(2 + number_, 128);
-    }
+  // Around the summands of a step, where their order counts.
+  __device__ __forceinline__ void await_turn() const {
+    if constexpr (C.deterministic) ptx::named_sync(kTurnComes + number_, kTurnThreads);
   }
-  __device__ __forceinline__ void pass_turn() {
-    if constexpr (C.deterministic) {
-      if (turn_ == nullptr) return;
-      __threadfence();
-      ptx::named_sync(2 + number_, 128);
-      if (threadIdx.x % 128 == 0) ptx::store_release(turn_, rank_ + 1);
-    }
+  __device__ __forceinline__ void end_turn() const {
+    if constexpr (C.deterministic) ptx::named_arrive(kTurnEnds + number_, kTurnThreads);
   }
 
   // ---- Results ----
@@ -195,14 +179,34 @@ class BackwardParts {
     ptx::commit_stores();
   }
 
+  // Whether the thread's two keys have parts of a gradient that are not finite.
+  template <int kCount>
+  __device__ __forceinline__ void look_at(const float (&d)[kCount], float (&unusual)[2]) const {
+    if constexpr (C.masked()) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) unusual[i / 2 % 2] = fmaf(d[i], 0, unusual[i / 2 % 2]);
+    }
+  }
+  // After the stores, by the whole warp.
+  __device__ __forceinline__ void mend(const float (&unusual)[2]) const {
+    if constexpr (C.masked()) {
+      const uint32_t upper = __ballot_sync(0xffffffffu, !(quad_sum(unusual[0]) == 0));
+      const uint32_t lower = __ballot_sync(0xffffffffu, !(quad_sum(unusual[1]) == 0));
+      if ((upper | lower) == 0) return;
+      __syncwarp();
+#pragma unroll 1
+      for (int row = 0; row < 16; ++row) {
+        const int key = tile_.key + first_key() + 16 * warp_ + row;
+        if (((row < 8 ? upper : lower) >> (4 * (row % 8)) & 1) != 0 && key < a_.kv_len)
+          mend_key<C>(a_, tile_.batch, tile_.kv_head, key);
+      }
+    }
+  }
+
   const AttentionBackwardArguments& a_;
   const BackwardShared<C>& shared_;
   const BackwardTile& tile_;
   const int number_, warp_, lane_;
-
- private:
-  uint64_t* turn_ = nullptr;
-  uint64_t rank_ = 0;
 };
 
 }  // namespace perseid::cuda

@@ -76,13 +76,16 @@ class RolesConsumer : BackwardParts<C> {
     });
     if (C.grad_query && steps > 0) first_pieces(steps - 1, before);
     if (steps > 0) ptx::named_sync(kWeightsEmpty, 256);
-    this->pass_turn();
+    float unusual[2] = {0, 0};
     if constexpr (C.grad_value) {
       ptx::results_are_here(grad_value);
-      if (a_.wants_value)
-        this->template store_gradient<C.value_dim>(grad_value, 1, shared_.value(), a_.grad_value);
+      this->look_at(grad_value, unusual);
+      if (a_.grad_value.data != nullptr)
+        this->template store_gradient<C.value_dim>(grad_value, 1, shared_.value(),
+                                                   a_.grad_value_map);
     }
     if (lane_ == 0) ptx::wait_for_stores();
+    this->mend(unusual);
   }
 
   __device__ __forceinline__ void run_second() {
@@ -127,13 +130,16 @@ class RolesConsumer : BackwardParts<C> {
       if (steps > 1) ptx::named_sync(kScoresEmpty + steps % 2, 256);
       if (steps > 0) ptx::named_sync(kScoresEmpty + (steps - 1) % 2, 256);
     }
-    this->pass_turn();
+    float unusual[2] = {0, 0};
     if constexpr (C.grad_key) {
       ptx::results_are_here(grad_key);
-      if (a_.wants_key)
-        this->template store_gradient<C.key_dim>(grad_key, a_.scale, shared_.key(), a_.grad_key);
+      this->look_at(grad_key, unusual);
+      if (a_.grad_key.data != nullptr)
+        this->template store_gradient<C.key_dim>(grad_key, a_.scale, shared_.key(),
+                                                 a_.grad_key_map);
     }
     if (lane_ == 0) ptx::wait_for_stores();
+    this->mend(unusual);
   }
 
  private:
@@ -175,9 +181,10 @@ class RolesConsumer : BackwardParts<C> {
       this->begin_piece(piece, parity, p);
       ptx::products_wait<0>();
       ptx::results_are_here(piece);
-      if (p == kFirst) this->await_turn(step);
+      if (p == kFirst) this->await_turn();
       this->add_piece(piece, step, p);
     }
+    this->end_turn();
   }
 };
 

@@ -12,8 +12,7 @@
 
 #include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/ptx/memory.hpp"
-#include "cuda/device/sm90/attention_backward_config.hpp"
-#include "cuda/device/sm90/attention_softmax.hpp"
+#include "cuda/device/sm90/attention_backward_mend.hpp"
 
 namespace perseid::cuda {
 
@@ -38,11 +37,14 @@ __global__ void __launch_bounds__(kRowThreads)
   ptx::wait_for_kernels_before();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
   const int64_t number = blockIdx.x;
-  const int64_t bh = number / a.q_blocks, batch = bh / a.heads, head = bh % a.heads;
+  const int64_t heads = int64_t{a.kv_heads} * a.group;
+  const int64_t bh = number / a.q_blocks, batch = bh / heads, head = bh % heads;
   const int32_t first = static_cast<int32_t>(number % a.q_blocks) * C.queries + thread / kLanes;
-  const auto row_of = [&](const void* data, const int64_t(&stride)[3], int32_t query) {
-    return static_cast<const uint16_t*>(data) + batch * stride[0] + head * stride[1] +
-           query * stride[2];
+  const auto at = [&](const BackwardRows& rows, int32_t query) {
+    return batch * rows.stride[0] + head * rows.stride[1] + query * rows.stride[2];
+  };
+  const auto row_of = [&](const BackwardRows& rows, int32_t query) {
+    return static_cast<const uint16_t*>(rows.data) + at(rows, query);
   };
 
   ptx::Packed<4> out[kTurns][kPieces]{}, grad[kTurns][kPieces]{};
@@ -53,18 +55,17 @@ __global__ void __launch_bounds__(kRowThreads)
     const bool there = query < a.q_len;
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {
-      const int at = (p * kLanes + lane) * 8;
-      const bool wanted = there && at < a.value_dim;
-      ptx::load_if(wanted, row_of(a.out, a.out_stride, query) + at, out[t][p]);
-      ptx::load_if(wanted, row_of(a.grad_out, a.grad_out_stride, query) + at, grad[t][p]);
+      const int column = (p * kLanes + lane) * 8;
+      const bool wanted = there && column < a.value_dim;
+      ptx::load_if(wanted, row_of(a.out, query) + column, out[t][p]);
+      ptx::load_if(wanted, row_of(a.grad_out, query) + column, grad[t][p]);
     }
-    const auto number_of = [&](const float* data, const int64_t(&stride)[3], float otherwise) {
-      return there && data != nullptr
-                 ? data[batch * stride[0] + head * stride[1] + query * stride[2]]
-                 : otherwise;
+    const auto number_of = [&](const BackwardRows& rows, float otherwise) {
+      return there && rows.data != nullptr ? static_cast<const float*>(rows.data)[at(rows, query)]
+                                           : otherwise;
     };
-    lse[t] = number_of(a.lse, a.lse_stride, minus_infinity());
-    grad_lse[t] = number_of(a.grad_lse, a.grad_lse_stride, 0);
+    lse[t] = number_of(a.lse, minus_infinity());
+    grad_lse[t] = number_of(a.grad_lse, 0);
   }
   if constexpr (C.grad_query) {
     float4* sums = reinterpret_cast<float4*>(a.sums + number * C.pieces() * kPieceFloats);
@@ -86,10 +87,10 @@ __global__ void __launch_bounds__(kRowThreads)
 #pragma unroll
     for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
     if (lane != 0) continue;
-    const int64_t at = bh * a.q_blocks * C.queries + first + t * kRows;
+    const int64_t row = bh * a.q_blocks * C.queries + first + t * kRows;
     const bool empty = lse[t] == minus_infinity();
-    a.delta[at] = empty ? 0 : sum - grad_lse[t];
-    a.lse_log2[at] = empty ? -minus_infinity() : lse[t] * 1.44269504f;
+    a.delta_to[row] = empty ? 0 : sum - grad_lse[t];
+    a.lse_log2_to[row] = empty ? -minus_infinity() : lse[t] * 1.44269504f;
   }
 }
 
@@ -102,14 +103,21 @@ __global__ void __launch_bounds__(kRowThreads)
   ptx::wait_for_kernels_before();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t number = blockIdx.x;
-  const int64_t bh = number / a.q_blocks, batch = bh / a.heads, head = bh % a.heads;
-  uint16_t* const to = static_cast<uint16_t*>(a.grad_query) + batch * a.grad_query_stride[0] +
-                       head * a.grad_query_stride[1];
+  const int64_t heads = int64_t{a.kv_heads} * a.group;
+  const int64_t bh = number / a.q_blocks, batch = bh / heads, head = bh % heads;
+  uint16_t* const to = static_cast<uint16_t*>(a.grad_query.data) + batch * a.grad_query.stride[0] +
+                       head * a.grad_query.stride[1];
+  __shared__ bool unusual[C.queries];  // rows with sums that are not finite
+  if constexpr (C.masked()) {
+    if (threadIdx.x < C.queries) unusual[threadIdx.x] = false;
+    __syncthreads();
+  }
+  const int32_t first = static_cast<int32_t>(number % a.q_blocks) * C.queries;
 #pragma unroll
   for (int part = warp; part < 4 * C.pieces(); part += kRowThreads / 32) {
     const int piece = part / 4;
-    const int32_t query = static_cast<int32_t>(number % a.q_blocks) * C.queries +
-                          piece / C.key_chunks() * 64 + part % 4 * 16 + lane / 4;
+    const int row = piece / C.key_chunks() * 64 + part % 4 * 16 + lane / 4;
+    const int32_t query = first + row;
     const float4* from = reinterpret_cast<const float4*>(a.sums) +
                          ((number * C.pieces() + piece) * kPieceFloats + part % 4 * 1024) / 4 +
                          lane / 4 * 4;
@@ -126,12 +134,23 @@ __global__ void __launch_bounds__(kRowThreads)
       for (int c = 0; c < 4; ++c) {
         upper.word[c] = round_pair<C.dtype>(sum[i][c].x * a.scale, sum[i][c].y * a.scale);
         lower.word[c] = round_pair<C.dtype>(sum[i][c].z * a.scale, sum[i][c].w * a.scale);
+        if constexpr (C.masked()) {
+          if (is_unusual(sum[i][c].x, sum[i][c].y)) unusual[row] = true;
+          if (is_unusual(sum[i][c].z, sum[i][c].w)) unusual[row + 8] = true;
+        }
       }
       const bool wanted = column < a.head_dim;
-      ptx::store_if(wanted && query < a.q_len, to + query * a.grad_query_stride[2] + column, upper);
+      ptx::store_if(wanted && query < a.q_len, to + query * a.grad_query.stride[2] + column, upper);
       ptx::store_if(wanted && query + 8 < a.q_len,
-                    to + (query + 8) * a.grad_query_stride[2] + column, lower);
+                    to + (query + 8) * a.grad_query.stride[2] + column, lower);
     }
+  }
+  if constexpr (C.masked()) {
+    __syncthreads();
+#pragma unroll 1
+    for (int row = warp; row < C.queries; row += kRowThreads / 32)
+      if (unusual[row] && first + row < a.q_len)
+        mend_query<C>(a, static_cast<int32_t>(batch), static_cast<int32_t>(head), first + row);
   }
 }
 

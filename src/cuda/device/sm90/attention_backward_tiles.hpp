@@ -171,28 +171,53 @@ __device__ __forceinline__ void load_backward_tile(const AttentionBackwardArgume
     const int64_t statistics = block_number(a, tile, step) * C.queries;
     if (number == 0) {
       ptx::phase_expect(shared.key_full(), C.key_bytes());
-      load(a.key, C.key_chunks(), shared.key(), C.keys(), shared.key_full(), tile.key,
+      load(a.key_map, C.key_chunks(), shared.key(), C.keys(), shared.key_full(), tile.key,
            tile.kv_head);
     }
     const uint32_t query_full = shared.query_full(stage.place);
     ptx::phase_wait(shared.query_empty(stage.place), stage.parity ^ 1);
     ptx::phase_expect(query_full, C.query_bytes() + kStatistics);
-    load(a.query, C.key_chunks(), shared.query(stage.place), C.queries, query_full,
+    load(a.query_map, C.key_chunks(), shared.query(stage.place), C.queries, query_full,
          step.block * C.queries, step.head);
     ptx::load_bytes(shared.address(shared.lse_log2(stage.place)), a.lse_log2 + statistics,
                     kStatistics, query_full);
     if (number == 0) {
       ptx::phase_expect(shared.value_full(), C.value_bytes());
-      load(a.value, C.value_chunks(), shared.value(), C.keys(), shared.value_full(), tile.key,
+      load(a.value_map, C.value_chunks(), shared.value(), C.keys(), shared.value_full(), tile.key,
            tile.kv_head);
     }
     const uint32_t out_full = shared.out_full(stage.place);
     ptx::phase_wait(shared.out_empty(stage.place), stage.parity ^ 1);
     ptx::phase_expect(out_full, C.out_bytes() + kStatistics);
-    load(a.grad_out, C.value_chunks(), shared.grad_out(stage.place), C.queries, out_full,
+    load(a.grad_out_map, C.value_chunks(), shared.grad_out(stage.place), C.queries, out_full,
          step.block * C.queries, step.head);
     ptx::load_bytes(shared.address(shared.delta(stage.place)), a.delta + statistics, kStatistics,
                     out_full);
+  });
+}
+
+// Deterministic: the turns of a consumer's summands of grad_query, kept by a warp of the producer's
+// warpgroup, so that the consumer never waits for memory. Named barriers of 160 threads, the
+// consumer's and the warp's: kTurnComes + consumer lets it add, kTurnEnds + consumer says that it
+// has. The release of the turn orders what was added before that barrier, too.
+inline constexpr int kTurnComes = 2, kTurnEnds = 11, kTurnThreads = 160;
+
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ void keep_turns(const AttentionBackwardArguments& a,
+                                           const BackwardTile& tile, int consumer) {
+  const bool speaker = threadIdx.x % 32 == 0;
+  for_each_step<C>(a, tile, [&](int, const BackwardStep& step) {
+    uint64_t* turn = a.turns + block_number(a, tile, step) * C.kConsumers + consumer;
+    // The first tile that visits these queries.
+    const int first = C.left ? max(step.block * C.queries + a.left, 0) / C.keys() : 0;
+    const auto rank = static_cast<uint64_t>(tile.key / C.keys() - first);
+    if (speaker)
+      while (ptx::load_acquire(turn) != rank) {
+      }
+    __syncwarp();
+    ptx::named_sync(kTurnComes + consumer, kTurnThreads);
+    ptx::named_sync(kTurnEnds + consumer, kTurnThreads);
+    if (speaker) ptx::store_release(turn, rank + 1);
   });
 }
 
