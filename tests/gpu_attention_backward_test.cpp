@@ -56,6 +56,15 @@ class GpuAttentionBackward : public testing::Test {
     send(fixture.lse, tensors.lse, false);
     send(fixture.grad_out, tensors.grad_out, false);
     send(fixture.grad_lse, tensors.grad_lse, false);
+    send(fixture.kv_lens, tensors.kv_lens, false);
+    const auto send_plane = [&](Array& array, Tensor& tensor) {
+      const Tensor view = tensor;
+      send(array, tensor, false);
+      if (tensor.present()) tensor = broadcast(tensor, fixture.problem);
+      EXPECT_EQ(tensor.rank, view.rank);
+    };
+    send_plane(fixture.bias, tensors.bias);
+    send_plane(fixture.visible, tensors.visible);
     send(fixture.grad_query, tensors.grad_query, true);
     send(fixture.grad_key, tensors.grad_key, true);
     send(fixture.grad_value, tensors.grad_value, true);
@@ -226,6 +235,58 @@ TEST_P(GpuAttentionBackwardDim, NonfiniteValuesWhereMasked) {
   check(test);
 }
 
+TEST_P(GpuAttentionBackwardDim, KeyLengths) {
+  for (const Causal causal : {Causal::kNone, Causal::kBottomRight}) {
+    Case test = make_case(DType::kBF16, 4, 2, 2, 130, 400, GetParam(), GetParam());
+    test.problem.kv_lens = true;
+    test.kv_lens = {0, 1, 213, 400};
+    test.problem.causal = causal;
+    // What lies behind the lengths must not matter.
+    test.prepare = [](AttentionBackward& a) {
+      const int64_t lens[] = {0, 1, 213, 400};
+      for (int64_t b = 0; b < 4; ++b)
+        for (int64_t j = lens[b]; j < 400; ++j) {
+          put(a.key, at(a.key, {b, 1, j, 3}), kNaN);
+          put(a.value, at(a.value, {b, 0, j, 2}), kInfinity);
+        }
+    };
+    check(test);
+  }
+}
+
+TEST_P(GpuAttentionBackwardDim, Visible) {
+  Case test = make_case(DType::kBF16, 2, 4, 2, 101, 205, GetParam(), GetParam());
+  set_visible(test, {2, 1, 101, 205});
+  check(test);
+  set_visible(test, {1, 4, 1, 205});
+  test.problem.causal = Causal::kBottomRight;
+  check(test);
+  // Keys 10 and 250 are seen by queries 20..29 alone, query 150 sees nothing.
+  Case hidden = make_case(DType::kBF16, 1, 2, 1, 210, 300, GetParam(), GetParam());
+  set_visible(hidden, {1, 1, 210, 300});
+  hidden.prepare = [](AttentionBackward& a) {
+    for (int64_t i = 0; i < 210; ++i)
+      for (int64_t j = 0; j < 300; ++j)
+        put(a.visible, at(a.visible, {0, 0, i, j}),
+            i != 150 && ((j != 10 && j != 250) || (i >= 20 && i < 30)));
+    put(a.key, at(a.key, {0, 0, 10, 3}), kNaN);
+    put(a.value, at(a.value, {0, 0, 250, 5}), kInfinity);
+    put(a.query, at(a.query, {0, 0, 150, 1}), kNaN);
+    put(a.grad_out, at(a.grad_out, {0, 1, 150, 0}), kInfinity);
+  };
+  check(hidden);
+}
+
+TEST_P(GpuAttentionBackwardDim, BiasWithoutGradient) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Case test = make_case(DType::kBF16, 2, 4, 2, 101, 205, GetParam(), GetParam());
+    add_bias(test, dtype, {dtype == DType::kF32 ? 2 : 1, 4, 101, 205}, false);
+    test.grad_lse = true;
+    if (dtype == DType::kF32) test.problem.causal = Causal::kTopLeft;
+    check(test);
+  }
+}
+
 TEST_P(GpuAttentionBackwardDim, SameBitsEveryTimeWhereThatWasAskedFor) {
   for (const Causal causal : {Causal::kNone, Causal::kBottomRight}) {
     Case test = make_case(DType::kBF16, 2, 6, 3, 400, 600, GetParam(), GetParam());
@@ -276,11 +337,9 @@ TEST(AttentionBackwardKernels, RefuseWithASentence) {
     change(problem);
     return !cuda::refuse_attention_backward(problem).empty();
   };
-  EXPECT_TRUE(refused([](AttentionProblem& p) { p.bias = true; }));
-  EXPECT_TRUE(refused([](AttentionProblem& p) { p.visible = true; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.bias = p.grad_bias = true; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.dropout = 0.5; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.ragged = true; }));
-  EXPECT_TRUE(refused([](AttentionProblem& p) { p.kv_lens = true; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.kv_len = int64_t{1} << 30; }));
 }
 

@@ -54,6 +54,9 @@ BoxedTensor boxed(const Tensor& tensor, int box_rows) {
           {kChunk, 1, box_rows, 1, 1}};
 }
 
+BackwardPlane plane_of(const Tensor& tensor) {
+  return {tensor.data, {tensor.stride[0], tensor.stride[1], tensor.stride[2], tensor.stride[3]}};
+}
 BackwardRows rows_of(const Tensor& tensor) {
   return {tensor.data, {tensor.stride[0], tensor.stride[1], tensor.stride[2]}};
 }
@@ -65,8 +68,14 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   config.dtype = problem.dtype;
   config.key_dim = static_cast<int>(round_up(problem.head_dim, 16));
   config.value_dim = static_cast<int>(round_up(problem.value_dim, 16));
+  config.lengths = problem.kv_lens;
+  config.visible = problem.visible;
+  config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
+  // What comes from memory for each score needs registers too.
+  const bool busy = config.visible || config.bias != DType::kNone;
   for (const Tiles& tiles : kTiles) {
     if (max(config.key_dim, config.value_dim) > tiles.dim) continue;
+    if (busy && tiles.queries > 64) continue;
     config.queries = tiles.queries;
     config.halves = tiles.halves;
     break;
@@ -91,7 +100,9 @@ std::vector<std::string> attention_backward_kernels(const AttentionBackwardConfi
       static_cast<int>(config.dtype), "), .key_dim = ", config.key_dim,
       ", .value_dim = ", config.value_dim, ", .queries = ", config.queries,
       ", .halves = ", flag(config.halves), ", .right = ", flag(config.right),
-      ", .left = ", flag(config.left), ", .deterministic = ", flag(config.deterministic),
+      ", .left = ", flag(config.left), ", .lengths = ", flag(config.lengths),
+      ", .visible = ", flag(config.visible), ", .bias = perseid::DType(",
+      static_cast<int>(config.bias), "), .deterministic = ", flag(config.deterministic),
       ", .grad_query = ", flag(config.grad_query), ", .grad_key = ", flag(config.grad_key),
       ", .grad_value = ", flag(config.grad_value), "}>");
   std::vector<std::string> kernels = {"perseid::cuda::attention_backward_prepare" + text,
@@ -101,11 +112,11 @@ std::vector<std::string> attention_backward_kernels(const AttentionBackwardConfi
 }
 
 std::string refuse_attention_backward(const AttentionProblem& problem) {
-  if (problem.bias) return "its backward takes no bias yet";
-  if (problem.visible) return "its backward takes no visible mask yet";
+  if (problem.grad_bias) return "its backward has no gradient of bias yet";
+  if (problem.bias && problem.bias_dtype == DType::kF64)
+    return "its backward takes biases of f16, bf16 and f32, got f64";
   if (problem.dropout > 0) return "its backward has no dropout yet";
   if (problem.ragged) return "its backward takes no ragged batch yet";
-  if (problem.kv_lens) return "its backward takes no kv_lens yet";
   if (problem.q_len > kLongest || problem.kv_len > kLongest)
     return concatenate("its backward is made for lengths up to ", kLongest, ", got q_len ",
                        problem.q_len, " and kv_len ", problem.kv_len);
@@ -139,6 +150,7 @@ Status AttentionBackwardOnGpu::make(const AttentionProblem& problem,
   fixed.value_dim = static_cast<int32_t>(problem.value_dim);
   fixed.left = static_cast<int32_t>(offsets.left);
   fixed.right = static_cast<int32_t>(offsets.right);
+  fixed.bottom_right = problem.causal == Causal::kBottomRight;
   fixed.scale = static_cast<float>(problem.scale);
   fixed.scale_log2 = static_cast<float>(problem.scale * 1.4426950408889634);
   fixed.batch_heads = static_cast<int32_t>(problem.batch * problem.kv_heads);
@@ -223,6 +235,13 @@ Status AttentionBackwardOnGpu::backward(const AttentionBackward& tensors, std::b
   arguments.grad_query = rows_of(tensors.grad_query);
   arguments.grad_key = rows_of(tensors.grad_key);
   arguments.grad_value = rows_of(tensors.grad_value);
+  if (problem_.bias) arguments.bias = plane_of(tensors.bias);
+  if (problem_.visible) arguments.visible = plane_of(tensors.visible);
+  if (problem_.kv_lens) {
+    arguments.kv_lens = tensors.kv_lens.data;
+    arguments.kv_lens_stride = tensors.kv_lens.stride[0];
+    arguments.kv_lens_wide = tensors.kv_lens.dtype != DType::kI32;
+  }
   AttentionBackwardRows rows;
   rows.lse_log2_to = reinterpret_cast<float*>(workspace);
   rows.delta_to = reinterpret_cast<float*>(workspace + layout_.delta);

@@ -13,19 +13,22 @@ namespace perseid::cuda {
 // are warpgroups.
 struct AttentionBackwardConfig {
   DType dtype = DType::kBF16;
-  int key_dim = 128;    // of query and key, a multiple of 16
-  int value_dim = 128;  // of value and out, a multiple of 16
-  int queries = 64;     // of a step: 64, or 128 where key_dim is at most 64
-  bool halves = true;   // each consumer has half of the keys; else half of the products
-  bool right = false;   // the last visible key depends on the query, as under a causal mask
-  bool left = false;    // the first one does, as under a window
+  int key_dim = 128;     // of query and key, a multiple of 16
+  int value_dim = 128;   // of value and out, a multiple of 16
+  int queries = 64;      // of a step: 64, or 128 where key_dim is at most 64
+  bool halves = true;    // each consumer has half of the keys; else half of the products
+  bool right = false;    // the last visible key depends on the query, as under a causal mask
+  bool left = false;     // the first one does, as under a window
+  bool lengths = false;  // sequences have lengths of their own
+  bool visible = false;
+  DType bias = DType::kNone;
   bool deterministic = false;
   bool grad_query = true, grad_key = true, grad_value = true;
 
   static constexpr int kConsumers = 2, kStages = 2;
   constexpr int keys() const { return halves ? 128 : 64; }
   // Some queries of a step see keys of a tile that others do not.
-  constexpr bool masked() const { return right || left; }
+  constexpr bool masked() const { return right || left || lengths || visible; }
   constexpr int threads() const { return 128 * (kConsumers + 1); }
   constexpr int key_chunks() const { return (key_dim + kChunk - 1) / kChunk; }
   constexpr int value_chunks() const { return (value_dim + kChunk - 1) / kChunk; }
@@ -62,6 +65,11 @@ struct BackwardRows {
   void* data = nullptr;
   int64_t stride[3]{};
 };
+// Bias or visible: batch, head, query and key, with stride 0 where it is repeated.
+struct BackwardPlane {
+  const void* data = nullptr;
+  int64_t stride[4]{};
+};
 // What is needed to compute one row again (attention_backward_mend.hpp). Gradients without data are
 // not wanted by this launch, whatever C says.
 struct BackwardProblem {
@@ -74,6 +82,11 @@ struct BackwardProblem {
   int32_t head_dim = 0, value_dim = 0;
   // Row q sees keys [q + left, q + right), cut to [0, kv_len).
   int32_t left = 0, right = 0;
+  bool bottom_right = false;  // as masks are, whose offsets then follow the sequence's own length
+  const void* kv_lens = nullptr;
+  int64_t kv_lens_stride = 0;
+  bool kv_lens_wide = false;  // 64 bits
+  BackwardPlane bias, visible;
   float scale = 0, scale_log2 = 0;  // scale_log2: scale * log2(e)
 };
 

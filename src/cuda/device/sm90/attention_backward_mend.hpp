@@ -9,7 +9,7 @@
 // either, it soon shows: the work ends with the first pair after which no element can change.
 #pragma once
 
-#include "cuda/device/sm90/attention_backward_config.hpp"
+#include "cuda/device/sm90/attention_backward_scores.hpp"
 #include "cuda/device/sm90/attention_softmax.hpp"
 
 namespace perseid::cuda {
@@ -79,9 +79,9 @@ struct MendedPair {
   MendedRow<C.dtype, (C.value_dim + 31) / 32> grad_out, value;
 
   // The weight, and the gradient of the score.
-  __device__ __forceinline__ float2 grade(const BackwardProblem& a, int64_t row) const {
+  __device__ __forceinline__ float2 grade(const BackwardProblem& a, int64_t row, float bias) const {
     const float weight =
-        ptx::approximate_exp2(fmaf(query.product(key), a.scale_log2, -a.lse_log2[row]));
+        ptx::approximate_exp2(fmaf(query.product(key), a.scale_log2, bias - a.lse_log2[row]));
     return {weight, weight * (grad_out.product(value) - a.delta[row])};
   }
 };
@@ -96,12 +96,14 @@ __device__ __forceinline__ void mend_query(const BackwardProblem& a, int32_t bat
   pair.grad_out.load(gradient.at(a.grad_out, batch, head, query), a.value_dim);
   const int64_t row =
       (int64_t{batch} * a.kv_heads * a.group + head) * a.q_blocks * C.queries + query;
-  const int32_t begin = C.left ? max(query + a.left, 0) : 0;
-  const int32_t end = C.right ? min(query + a.right, a.kv_len) : a.kv_len;
+  const BackwardKeys keys = keys_of<C>(a, batch);
+  const int32_t begin = C.left ? max(query + keys.left, 0) : 0;
+  const int32_t end = C.right ? min(query + keys.right, keys.kv_len) : keys.kv_len;
   for (int32_t key = begin; key < end && !gradient.is_lost(a.head_dim); ++key) {
+    if (!is_visible<C>(a, batch, head, query, key)) continue;
     pair.key.load(gradient.at(a.key, batch, head / a.group, key), a.head_dim);
     pair.value.load(gradient.at(a.value, batch, head / a.group, key), a.value_dim);
-    gradient.add(pair.grade(a, row).y, pair.key);
+    gradient.add(pair.grade(a, row, bias_log2<C>(a, batch, head, query, key)).y, pair.key);
   }
   gradient.store(gradient.at(a.grad_query, batch, head, query), a.head_dim, a.scale);
 }
@@ -116,16 +118,18 @@ __device__ __noinline__ void mend_key(const BackwardProblem& a, int32_t batch, i
   grad_value.clear();
   pair.key.load(grad_key.at(a.key, batch, kv_head, key), a.head_dim);
   pair.value.load(grad_key.at(a.value, batch, kv_head, key), a.value_dim);
-  const int32_t begin = C.right ? max(key - a.right + 1, 0) : 0;
-  const int32_t end = C.left ? min(key - a.left + 1, a.q_len) : a.q_len;
+  const BackwardKeys keys = keys_of<C>(a, batch);
+  const int32_t begin = C.right ? max(key - keys.right + 1, 0) : 0;
+  const int32_t end = key >= keys.kv_len ? 0 : C.left ? min(key - keys.left + 1, a.q_len) : a.q_len;
   bool lost = false;
   for (int32_t head = kv_head * a.group; head < (kv_head + 1) * a.group; ++head)
     for (int32_t query = begin; query < end && !lost; ++query) {
+      if (!is_visible<C>(a, batch, head, query, key)) continue;
       pair.query.load(grad_key.at(a.query, batch, head, query), a.head_dim);
       pair.grad_out.load(grad_key.at(a.grad_out, batch, head, query), a.value_dim);
       const int64_t row =
           (int64_t{batch} * a.kv_heads * a.group + head) * a.q_blocks * C.queries + query;
-      const float2 grade = pair.grade(a, row);
+      const float2 grade = pair.grade(a, row, bias_log2<C>(a, batch, head, query, key));
       grad_value.add(grade.x, pair.grad_out);
       grad_key.add(grade.y, pair.query);
       lost = grad_key.is_lost(a.head_dim) && grad_value.is_lost(a.value_dim);

@@ -78,20 +78,26 @@ class BackwardParts {
     ptx::products_commit();
   }
 
-  // Scores to weights: 2^(scale_log2 * score - lse_log2), and 0 where the query does not see the
-  // key.
+  // The thread's first key.
+  __device__ __forceinline__ int own_key() const {
+    return tile_.key + first_key() + 16 * warp_ + lane_ / 4;
+  }
+
+  // Scores to weights: 2^(scale_log2 * score + bias - lse_log2), and 0 where the query does not see
+  // the key.
   __device__ __forceinline__ void weigh_scores(float (&scores)[kScores], const BackwardStep& step,
                                                int stage) const {
-    const int query = step.block * C.queries;
-    if (tile_.key + C.keys() > a_.kv_len || (C.right && query + a_.right < tile_.key + C.keys()) ||
-        (C.left && query + C.queries - 1 + a_.left > tile_.key)) {
+    const BackwardKeys& keys = tile_.keys;
+    const int query = step.block * C.queries, first = query + 2 * (lane_ % 4);
+    if (tile_.key + C.keys() > keys.kv_len ||
+        (C.right && query + keys.right < tile_.key + C.keys()) ||
+        (C.left && query + C.queries - 1 + keys.left > tile_.key)) {
       int begin[2], end[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int key = tile_.key + first_key() + 16 * warp_ + lane_ / 4 + 8 * r;
-        const int column = query + 2 * (lane_ % 4);
-        begin[r] = key - a_.right + 1 - column;
-        end[r] = key >= a_.kv_len ? 0 : C.left ? key - a_.left + 1 - column : C.queries;
+        const int key = own_key() + 8 * r;
+        begin[r] = key - keys.right + 1 - first;
+        end[r] = key >= keys.kv_len ? 0 : C.left ? key - keys.left + 1 - first : C.queries;
       }
       mask_scores<C.right>(scores, begin, end);
     }
@@ -100,9 +106,18 @@ class BackwardParts {
     for (int i = 0; i < kScores; i += 4) {
       const float2 shift = *reinterpret_cast<const float2*>(lse + 2 * i);
 #pragma unroll
-      for (int k = 0; k < 4; ++k)
-        scores[i + k] = ptx::approximate_exp2(
-            fmaf(scores[i + k], a_.scale_log2, k % 2 == 0 ? -shift.x : -shift.y));
+      for (int k = 0; k < 4; ++k) {
+        float other = k % 2 == 0 ? -shift.x : -shift.y;
+        if constexpr (C.visible || C.bias != DType::kNone) {
+          const int q = first + 2 * i + k % 2, key = own_key() + k / 2 * 8;
+          if (q < a_.q_len && key < keys.kv_len) {
+            if (!is_visible<C>(a_, tile_.batch, step.head, q, key))
+              scores[i + k] = minus_infinity();
+            other += bias_log2<C>(a_, tile_.batch, step.head, q, key);
+          }
+        }
+        scores[i + k] = ptx::approximate_exp2(fmaf(scores[i + k], a_.scale_log2, other));
+      }
     }
   }
 

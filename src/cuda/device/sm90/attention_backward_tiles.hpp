@@ -16,7 +16,7 @@
 
 #include "cuda/device/ptx/barrier.hpp"
 #include "cuda/device/ptx/copy.hpp"
-#include "cuda/device/sm90/attention_backward_config.hpp"
+#include "cuda/device/sm90/attention_backward_scores.hpp"
 
 namespace perseid::cuda {
 
@@ -24,6 +24,7 @@ namespace perseid::cuda {
 struct BackwardTile {
   int32_t key, kv_head, batch;
   int32_t first, end;
+  BackwardKeys keys;
 };
 
 // One step: a query head and a block of queries.
@@ -43,9 +44,11 @@ __device__ __forceinline__ BackwardTile find_backward_tile(const AttentionBackwa
   tile.key = place / section_heads * C.keys();
   tile.kv_head = head % a.kv_heads;
   tile.batch = head / a.kv_heads;
-  const int32_t first_query = C.right ? max(tile.key - a.right + 1, 0) : 0;
-  const int32_t last_query =
-      C.left ? min(tile.key + C.keys() - 1 - a.left, a.q_len - 1) : a.q_len - 1;
+  tile.keys = keys_of<C>(a, tile.batch);
+  const int32_t first_query = C.right ? max(tile.key - tile.keys.right + 1, 0) : 0;
+  int32_t last_query =
+      C.left ? min(tile.key + C.keys() - 1 - tile.keys.left, a.q_len - 1) : a.q_len - 1;
+  if (C.lengths && tile.key >= tile.keys.kv_len) last_query = -1;
   tile.first = first_query / C.queries;
   tile.end = last_query >= first_query ? last_query / C.queries + 1 : tile.first;
   return tile;
@@ -209,7 +212,7 @@ __device__ __forceinline__ void keep_turns(const AttentionBackwardArguments& a,
   for_each_step<C>(a, tile, [&](int, const BackwardStep& step) {
     uint64_t* turn = a.turns + block_number(a, tile, step) * C.kConsumers + consumer;
     // The first tile that visits these queries.
-    const int first = C.left ? max(step.block * C.queries + a.left, 0) / C.keys() : 0;
+    const int first = C.left ? max(step.block * C.queries + tile.keys.left, 0) / C.keys() : 0;
     const auto rank = static_cast<uint64_t>(tile.key / C.keys() - first);
     if (speaker)
       while (ptx::load_acquire(turn) != rank) {
