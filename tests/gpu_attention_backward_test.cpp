@@ -277,6 +277,16 @@ TEST_P(GpuAttentionBackwardDim, Visible) {
   check(hidden);
 }
 
+TEST_P(GpuAttentionBackwardDim, Dropout) {
+  for (const double probability : {0.1, 0.9}) {
+    Case test = make_case(DType::kBF16, 2, 4, 2, 210, 333, GetParam(), GetParam());
+    test.problem.dropout = probability;
+    test.grad_lse = true;
+    if (probability == 0.9) test.problem.causal = Causal::kBottomRight;
+    check(test);
+  }
+}
+
 TEST_P(GpuAttentionBackwardDim, BiasWithoutGradient) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     Case test = make_case(DType::kBF16, 2, 4, 2, 101, 205, GetParam(), GetParam());
@@ -338,7 +348,6 @@ TEST(AttentionBackwardKernels, RefuseWithASentence) {
     return !cuda::refuse_attention_backward(problem).empty();
   };
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.bias = p.grad_bias = true; }));
-  EXPECT_TRUE(refused([](AttentionProblem& p) { p.dropout = 0.5; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.ragged = true; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.kv_len = int64_t{1} << 30; }));
 }

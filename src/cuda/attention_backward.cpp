@@ -72,7 +72,8 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   config.visible = problem.visible;
   config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
   // What comes from memory for each score needs registers too.
-  const bool busy = config.visible || config.bias != DType::kNone;
+  config.dropout = dropout_threshold(problem.dropout) < 256;
+  const bool busy = config.visible || config.dropout || config.bias != DType::kNone;
   for (const Tiles& tiles : kTiles) {
     if (max(config.key_dim, config.value_dim) > tiles.dim) continue;
     if (busy && tiles.queries > 64) continue;
@@ -101,8 +102,9 @@ std::vector<std::string> attention_backward_kernels(const AttentionBackwardConfi
       ", .value_dim = ", config.value_dim, ", .queries = ", config.queries,
       ", .halves = ", flag(config.halves), ", .right = ", flag(config.right),
       ", .left = ", flag(config.left), ", .lengths = ", flag(config.lengths),
-      ", .visible = ", flag(config.visible), ", .bias = perseid::DType(",
-      static_cast<int>(config.bias), "), .deterministic = ", flag(config.deterministic),
+      ", .visible = ", flag(config.visible), ", .dropout = ", flag(config.dropout),
+      ", .bias = perseid::DType(", static_cast<int>(config.bias),
+      "), .deterministic = ", flag(config.deterministic),
       ", .grad_query = ", flag(config.grad_query), ", .grad_key = ", flag(config.grad_key),
       ", .grad_value = ", flag(config.grad_value), "}>");
   std::vector<std::string> kernels = {"perseid::cuda::attention_backward_prepare" + text,
@@ -115,7 +117,6 @@ std::string refuse_attention_backward(const AttentionProblem& problem) {
   if (problem.grad_bias) return "its backward has no gradient of bias yet";
   if (problem.bias && problem.bias_dtype == DType::kF64)
     return "its backward takes biases of f16, bf16 and f32, got f64";
-  if (problem.dropout > 0) return "its backward has no dropout yet";
   if (problem.ragged) return "its backward takes no ragged batch yet";
   if (problem.q_len > kLongest || problem.kv_len > kLongest)
     return concatenate("its backward is made for lengths up to ", kLongest, ", got q_len ",
@@ -236,6 +237,9 @@ Status AttentionBackwardOnGpu::backward(const AttentionBackward& tensors, std::b
   arguments.grad_key = rows_of(tensors.grad_key);
   arguments.grad_value = rows_of(tensors.grad_value);
   if (problem_.bias) arguments.bias = plane_of(tensors.bias);
+  arguments.dropout_threshold = tensors.dropout.threshold;
+  arguments.dropout_seed = tensors.dropout.seed;
+  arguments.dropout_offset = tensors.dropout.offset;
   if (problem_.visible) arguments.visible = plane_of(tensors.visible);
   if (problem_.kv_lens) {
     arguments.kv_lens = tensors.kv_lens.data;

@@ -21,6 +21,7 @@ struct AttentionBackwardConfig {
   bool left = false;     // the first one does, as under a window
   bool lengths = false;  // sequences have lengths of their own
   bool visible = false;
+  bool dropout = false;
   DType bias = DType::kNone;
   bool deterministic = false;
   bool grad_query = true, grad_key = true, grad_value = true;
@@ -87,6 +88,8 @@ struct BackwardProblem {
   int64_t kv_lens_stride = 0;
   bool kv_lens_wide = false;  // 64 bits
   BackwardPlane bias, visible;
+  uint32_t dropout_threshold = 256, dropout_offset = 0;
+  uint64_t dropout_seed = 0;
   float scale = 0, scale_log2 = 0;  // scale_log2: scale * log2(e)
 };
 

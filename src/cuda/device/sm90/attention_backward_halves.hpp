@@ -47,8 +47,8 @@ class HalvesConsumer : BackwardParts<C> {
       ptx::results_are_here(grad_value_);
       this->look_at(grad_value_, unusual);
       if (a_.grad_value.data != nullptr)
-        this->template store_gradient<C.value_dim>(grad_value_, 1, shared_.value(),
-                                                   a_.grad_value_map);
+        this->template store_gradient<C.value_dim>(grad_value_, dropout_factor<C>(a_),
+                                                   shared_.value(), a_.grad_value_map);
     }
     if constexpr (C.grad_key) {
       ptx::results_are_here(grad_key_);
@@ -77,7 +77,7 @@ class HalvesConsumer : BackwardParts<C> {
     ptx::products_wait<1>();
     ptx::results_are_here(scores);
     this->weigh_scores(scores, step, stage.place);
-    if constexpr (C.grad_value) round_weights<C.dtype>(scores, weights);
+    if constexpr (C.grad_value) this->round_kept(scores, weights);
     ptx::products_wait<0>();
     ptx::results_are_here(products);
     this->grade_scores(scores, products, stage.place, gradients);

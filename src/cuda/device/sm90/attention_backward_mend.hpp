@@ -78,11 +78,14 @@ struct MendedPair {
   MendedRow<C.dtype, (C.key_dim + 31) / 32> query, key;
   MendedRow<C.dtype, (C.value_dim + 31) / 32> grad_out, value;
 
-  // The weight, and the gradient of the score.
-  __device__ __forceinline__ float2 grade(const BackwardProblem& a, int64_t row, float bias) const {
+  // The weight as values have it, and the gradient of the score.
+  __device__ __forceinline__ float2 grade(const BackwardProblem& a, int64_t row, float bias,
+                                          bool kept) const {
     const float weight =
         ptx::approximate_exp2(fmaf(query.product(key), a.scale_log2, bias - a.lse_log2[row]));
-    return {weight, weight * (grad_out.product(value) - a.delta[row])};
+    const float factor = kept ? dropout_factor<C>(a) : 0;
+    const float product = grad_out.product(value);
+    return {weight * factor, weight * ((kept ? product * factor : 0) - a.delta[row])};
   }
 };
 
@@ -103,7 +106,9 @@ __device__ __forceinline__ void mend_query(const BackwardProblem& a, int32_t bat
     if (!is_visible<C>(a, batch, head, query, key)) continue;
     pair.key.load(gradient.at(a.key, batch, head / a.group, key), a.head_dim);
     pair.value.load(gradient.at(a.value, batch, head / a.group, key), a.value_dim);
-    gradient.add(pair.grade(a, row, bias_log2<C>(a, batch, head, query, key)).y, pair.key);
+    const float bias = bias_log2<C>(a, batch, head, query, key);
+    const bool kept = is_kept<C>(a, batch, head, query, key);
+    gradient.add(pair.grade(a, row, bias, kept).y, pair.key);
   }
   gradient.store(gradient.at(a.grad_query, batch, head, query), a.head_dim, a.scale);
 }
@@ -129,8 +134,9 @@ __device__ __noinline__ void mend_key(const BackwardProblem& a, int32_t batch, i
       pair.grad_out.load(grad_key.at(a.grad_out, batch, head, query), a.value_dim);
       const int64_t row =
           (int64_t{batch} * a.kv_heads * a.group + head) * a.q_blocks * C.queries + query;
-      const float2 grade = pair.grade(a, row, bias_log2<C>(a, batch, head, query, key));
-      grad_value.add(grade.x, pair.grad_out);
+      const bool kept = is_kept<C>(a, batch, head, query, key);
+      const float2 grade = pair.grade(a, row, bias_log2<C>(a, batch, head, query, key), kept);
+      if (kept) grad_value.add(grade.x, pair.grad_out);
       grad_key.add(grade.y, pair.query);
       lost = grad_key.is_lost(a.head_dim) && grad_value.is_lost(a.value_dim);
     }

@@ -119,6 +119,45 @@ class BackwardParts {
         scores[i + k] = ptx::approximate_exp2(fmaf(scores[i + k], a_.scale_log2, other));
       }
     }
+    if constexpr (C.dropout) drop(scores, step);
+  }
+  // Weights that dropout drops become negative: they are still wanted.
+  __device__ __forceinline__ void drop(float (&weights)[kScores], const BackwardStep& step) const {
+    const Dropout dropout = dropout_of(a_);
+    const int64_t batch_head = int64_t{tile_.batch} * a_.kv_heads * a_.group + step.head;
+    const int64_t column = own_key() / kDropoutTileColumns;
+    const int64_t row = step.block * (C.queries / kDropoutTileRows);
+    const uint32_t threshold = a_.dropout_threshold;
+#pragma unroll
+    for (int t = 0; t < C.queries / kDropoutTileRows; ++t)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const auto lane = static_cast<uint32_t>((2 * (lane_ % 4) + c) * 4 + lane_ / 8);
+        const PhiloxBlock block = philox4x32(
+            dropout_counter(dropout, batch_head, row + t, column, lane),
+            static_cast<uint32_t>(dropout.seed), static_cast<uint32_t>(dropout.seed >> 32));
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const uint32_t bytes =
+              (warp_ % 2 == 0 ? block.word[2 * h] : block.word[2 * h + 1]) >> (lane_ / 4 % 2 * 8);
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            float& weight = weights[4 * (2 * t + h) + 2 * r + c];
+            if ((bytes >> (16 * r) & 0xffu) >= threshold) weight = -weight;
+          }
+        }
+      }
+  }
+  // As the left operand of the product with gradients of out.
+  __device__ __forceinline__ void round_kept(const float (&scores)[kScores],
+                                             uint32_t (&weights)[kScores / 2]) const {
+    if constexpr (C.dropout) {
+#pragma unroll
+      for (int i = 0; i < kScores / 2; ++i)
+        weights[i] = round_pair<C.dtype>(fmaxf(scores[2 * i], 0), fmaxf(scores[2 * i + 1], 0));
+    } else {
+      round_weights<C.dtype>(scores, weights);
+    }
   }
 
   // gradients[] = weights * (d - delta), rounded.
@@ -126,13 +165,20 @@ class BackwardParts {
                                                const float (&d)[kScores], int stage,
                                                uint32_t (&gradients)[kScores / 2]) const {
     const float* delta = shared_.delta(stage) + 2 * (lane_ % 4);
+    const float factor = dropout_factor<C>(a_);
+    const auto grade = [&](int i, float shift) {
+      if constexpr (C.dropout)
+        return fabsf(weights[i]) * ((weights[i] > 0 ? d[i] * factor : 0) - shift);
+      else
+        return weights[i] * (d[i] - shift);
+    };
 #pragma unroll
     for (int i = 0; i < kScores; i += 4) {
       const float2 shift = *reinterpret_cast<const float2*>(delta + 2 * i);
 #pragma unroll
       for (int k = 0; k < 4; k += 2)
-        gradients[(i + k) / 2] = round_pair<C.dtype>(weights[i + k] * (d[i + k] - shift.x),
-                                                     weights[i + k + 1] * (d[i + k + 1] - shift.y));
+        gradients[(i + k) / 2] =
+            round_pair<C.dtype>(grade(i + k, shift.x), grade(i + k + 1, shift.y));
     }
   }
 

@@ -63,7 +63,7 @@ class RolesConsumer : BackwardParts<C> {
       ptx::named_arrive(kWeightsFull, 256);
       ptx::phase_wait(shared_.out_full(stage.place), stage.parity);
       if constexpr (C.grad_value) {
-        round_weights<C.dtype>(scores, weights);
+        this->round_kept(scores, weights);
         ptx::products_begin();
         this->template begin_gradient<C.value_dim>(grad_value, weights,
                                                    shared_.grad_out(stage.place));
@@ -81,8 +81,8 @@ class RolesConsumer : BackwardParts<C> {
       ptx::results_are_here(grad_value);
       this->look_at(grad_value, unusual);
       if (a_.grad_value.data != nullptr)
-        this->template store_gradient<C.value_dim>(grad_value, 1, shared_.value(),
-                                                   a_.grad_value_map);
+        this->template store_gradient<C.value_dim>(grad_value, dropout_factor<C>(a_),
+                                                   shared_.value(), a_.grad_value_map);
     }
     if (lane_ == 0) ptx::wait_for_stores();
     this->mend(unusual);

@@ -6,6 +6,7 @@
 
 #include "cuda/device/ptx/math.hpp"
 #include "cuda/device/sm90/attention_backward_config.hpp"
+#include "math/philox.hpp"
 
 namespace perseid::cuda {
 
@@ -57,6 +58,22 @@ __device__ __forceinline__ float bias_log2(const BackwardProblem& a, int32_t bat
       return convert<float>(static_cast<const f16*>(a.bias.data)[at]) * kLog2E;
   }
   return 0;
+}
+
+__device__ __forceinline__ Dropout dropout_of(const BackwardProblem& a) {
+  return {a.dropout_threshold, a.dropout_seed, a.dropout_offset};
+}
+// What kept weights are multiplied by.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ float dropout_factor(const BackwardProblem& a) {
+  return C.dropout ? 256.0f / static_cast<float>(a.dropout_threshold) : 1.0f;
+}
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ bool is_kept(const BackwardProblem& a, int32_t batch, int32_t head,
+                                        int32_t query, int32_t key) {
+  if constexpr (C.dropout)
+    return dropout_keeps(dropout_of(a), int64_t{batch} * a.kv_heads * a.group + head, query, key);
+  return true;
 }
 
 }  // namespace perseid::cuda
