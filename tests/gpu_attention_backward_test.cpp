@@ -390,5 +390,31 @@ TEST(AttentionBackwardKernels, HoldTheirBudgets) {
       }
 }
 
+// What comes from memory for each score, and what a sequence has of its own: it compiles, and keeps
+// nearly all in registers.
+TEST(AttentionBackwardKernels, FeaturesHoldTheirBudgets) {
+  cuda::Version version;
+  if (const Status status = cuda::compiler_version(&version); !status.ok())
+    GTEST_SKIP() << status.sentence();
+  for (const int64_t dim : {64, 128, 256})
+    for (const int feature : {0, 1, 2, 3}) {
+      Case test = make_case(DType::kBF16, 1, 1, 1, 512, 512, dim, dim);
+      if (feature == 0) test.problem.kv_lens = true;
+      if (feature == 1) set_visible(test, {1, 1, 512, 512});
+      if (feature == 2) add_bias(test, DType::kF32, {1, 1, 512, 512}, false);
+      if (feature == 3) test.problem.dropout = 0.1;
+      const std::vector<std::string> kernels =
+          cuda::attention_backward_kernels(cuda::choose_attention_backward(test.problem));
+      cuda::Image image;
+      std::string log;
+      const Status status =
+          cuda::compile({cuda::kAttentionBackwardHeader, kernels, "sm_90a"}, &image, &log);
+      ASSERT_TRUE(status.ok()) << status.sentence();
+      for (size_t at = log.find(" bytes spill stores"); at != std::string::npos;
+           at = log.find(" bytes spill stores", at + 1))
+        EXPECT_LE(std::stoi(log.substr(log.rfind(' ', at - 1), at)), 64) << kernels[1];
+    }
+}
+
 }  // namespace
 }  // namespace perseid
