@@ -442,7 +442,6 @@ TEST(AttentionKernels, RefuseWithASentence) {
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.dtype = DType::kF32; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.head_dim = 63; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.value_dim = 264; }));
-  EXPECT_TRUE(refused([](AttentionProblem& p) { p.grad_key = true; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.scale = -1; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.kv_len = int64_t{1} << 31; }));
   facts.major = 8;

@@ -58,18 +58,6 @@ int64_t part_tiles_of(const AttentionProblem& problem, const AttentionForwardCon
   return max(max(kPartKeys / config.keys, int64_t{1}), ceil_div(tiles, kMostParts));
 }
 
-// Row q sees keys [q + left, q + right), cut to the sequence; without bounds far outside of it.
-// Where masks begin at the bottom right, both are kv_len - q_len larger.
-struct Offsets {
-  int64_t left, right;
-};
-Offsets offsets_of(const AttentionProblem& problem) {
-  Offsets offsets{-kLongest, kLongest};
-  if (problem.window_left >= 0) offsets.left = -min(problem.window_left, kLongest);
-  if (problem.window_right >= 0) offsets.right = min(problem.window_right, kLongest - 1) + 1;
-  if (problem.causal != Causal::kNone) offsets.right = min(offsets.right, int64_t{1});
-  return offsets;
-}
 // Whether each sequence has lengths that only the GPU knows.
 bool has_lengths(const AttentionProblem& problem) { return problem.ragged || problem.kv_lens; }
 
@@ -132,6 +120,14 @@ LengthsInMemory lengths_in_memory(const Tensor& tensor) {
 
 }  // namespace
 
+KeyOffsets key_offsets(const AttentionProblem& problem) {
+  KeyOffsets offsets{-kLongest, kLongest};
+  if (problem.window_left >= 0) offsets.left = -min(problem.window_left, kLongest);
+  if (problem.window_right >= 0) offsets.right = min(problem.window_right, kLongest - 1) + 1;
+  if (problem.causal != Causal::kNone) offsets.right = min(offsets.right, int64_t{1});
+  return offsets;
+}
+
 AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem) {
   AttentionForwardConfig config;
   config.dtype = problem.dtype;
@@ -148,7 +144,7 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   config.visible = problem.visible;
   config.dropout = dropout_threshold(problem.dropout) < 256;
   config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
-  const Offsets offsets = offsets_of(problem);
+  const KeyOffsets offsets = key_offsets(problem);
   const int64_t shift = problem.causal == Causal::kBottomRight ? problem.kv_len - problem.q_len : 0;
   config.left =
       offsets.left > -kLongest && (config.lengths || offsets.left + shift + problem.q_len - 1 > 0);
@@ -202,7 +198,6 @@ std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& fa
       return concatenate("made for head dims that are multiples of ", kDimUnit, " up to ",
                          kLargestDim, ", got head_dim ", problem.head_dim, " and value_dim ",
                          problem.value_dim);
-  if (problem.backward()) return "has no backward yet, and gradients were asked for";
   if (!(problem.scale > 0)) return concatenate("made for positive scales, got ", problem.scale);
   if (max(problem.q_len, problem.total_q) > kLongest ||
       max(problem.kv_len, problem.total_kv) > kLongest)
@@ -244,7 +239,7 @@ Status AttentionOnGpu::make(const AttentionProblem& problem, const AttentionForw
 
   AttentionForwardArguments& fixed = attention->fixed_;
   const int pack = pack_of(problem);
-  const Offsets offsets = offsets_of(problem);
+  const KeyOffsets offsets = key_offsets(problem);
   fixed.q_len = static_cast<int32_t>(problem.q_len);
   fixed.kv_len = static_cast<int32_t>(problem.kv_len);
   fixed.pack = pack;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/attention_backward.hpp"
 
+#include "cuda/attention.hpp"
 #include "cuda/runtime/tensor_map.hpp"
 
 namespace perseid::cuda {
@@ -30,18 +31,12 @@ constexpr int64_t kSectionBytes = 32'000'000;
 // for each other, are few.
 constexpr int64_t kOrderedHeads = 16;
 
-// Row q sees keys [q + left, q + right), cut to the sequence; without bounds far outside of it.
-struct Offsets {
-  int64_t left, right;
-};
-Offsets offsets_of(const AttentionProblem& problem) {
+// As the kernels have them, where the sequence is as long as the problem says.
+KeyOffsets shifted_offsets(const AttentionProblem& problem) {
   const int64_t shift = problem.causal == Causal::kBottomRight ? problem.kv_len - problem.q_len : 0;
-  constexpr int64_t kFar = 2 * kLongest;
-  Offsets offsets{-kFar, kFar};
-  if (problem.window_left >= 0) offsets.left = max(-kFar, shift - min(problem.window_left, kFar));
-  if (problem.window_right >= 0)
-    offsets.right = min(kFar, shift + 1 + min(problem.window_right, kFar));
-  if (problem.causal != Causal::kNone) offsets.right = min(offsets.right, shift + 1);
+  KeyOffsets offsets = key_offsets(problem);
+  offsets.left += shift;
+  offsets.right += shift;
   return offsets;
 }
 
@@ -83,7 +78,7 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   }
   // Each consumer has a piece of grad_query: a second one of zeros, where columns end before it.
   if (config.halves && config.queries == 64) config.key_dim = max(config.key_dim, kChunk + 16);
-  const Offsets offsets = offsets_of(problem);
+  const KeyOffsets offsets = shifted_offsets(problem);
   config.left = offsets.left + problem.q_len - 1 > 0;
   config.right = offsets.right < problem.kv_len;
   // The other gradients are complete in one block.
@@ -141,7 +136,7 @@ Status AttentionBackwardOnGpu::make(const AttentionProblem& problem,
     return status;
 
   AttentionBackwardArguments& fixed = backward->fixed_;
-  const Offsets offsets = offsets_of(problem);
+  const KeyOffsets offsets = shifted_offsets(problem);
   fixed.q_len = static_cast<int32_t>(problem.q_len);
   fixed.kv_len = static_cast<int32_t>(problem.kv_len);
   fixed.kv_heads = static_cast<int32_t>(problem.kv_heads);
@@ -240,6 +235,7 @@ Status AttentionBackwardOnGpu::backward(const AttentionBackward& tensors, std::b
   arguments.dropout_threshold = tensors.dropout.threshold;
   arguments.dropout_seed = tensors.dropout.seed;
   arguments.dropout_offset = tensors.dropout.offset;
+  arguments.dropout_numbers = tensors.dropout.numbers;
   if (problem_.visible) arguments.visible = plane_of(tensors.visible);
   if (problem_.kv_lens) {
     arguments.kv_lens = tensors.kv_lens.data;

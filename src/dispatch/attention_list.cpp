@@ -63,9 +63,7 @@ constexpr Implementation<Attention> kSm90 = {
     .name = "cuda:sm90",
     .refuse =
         [](const AttentionProblem& problem, const Device& device) {
-          AttentionProblem forward = problem;
-          forward.grad_query = forward.grad_key = forward.grad_value = forward.grad_bias = false;
-          std::string why = cuda::refuse_attention(forward, device.gpu->facts());
+          std::string why = cuda::refuse_attention(problem, device.gpu->facts());
           if (why.empty() && problem.backward()) why = cuda::refuse_attention_backward(problem);
           return why;
         },

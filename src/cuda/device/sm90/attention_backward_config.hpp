@@ -90,7 +90,8 @@ struct BackwardProblem {
   BackwardPlane bias, visible;
   uint32_t dropout_threshold = 256, dropout_offset = 0;
   uint64_t dropout_seed = 0;
-  float scale = 0, scale_log2 = 0;  // scale_log2: scale * log2(e)
+  const uint64_t* dropout_numbers = nullptr;  // {seed, offset}, where it is not null
+  float scale = 0, scale_log2 = 0;            // scale_log2: scale * log2(e)
 };
 
 struct AttentionBackwardArguments : BackwardProblem {

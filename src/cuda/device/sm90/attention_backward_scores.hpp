@@ -61,7 +61,8 @@ __device__ __forceinline__ float bias_log2(const BackwardProblem& a, int32_t bat
 }
 
 __device__ __forceinline__ Dropout dropout_of(const BackwardProblem& a) {
-  return {a.dropout_threshold, a.dropout_seed, a.dropout_offset};
+  if (a.dropout_numbers == nullptr) return {a.dropout_threshold, a.dropout_seed, a.dropout_offset};
+  return {a.dropout_threshold, a.dropout_numbers[0], static_cast<uint32_t>(a.dropout_numbers[1])};
 }
 // What kept weights are multiplied by.
 template <AttentionBackwardConfig C>
