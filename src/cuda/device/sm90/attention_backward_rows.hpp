@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kRowThreads)
     return static_cast<const uint16_t*>(rows.data) + at(rows, query);
   };
 
-  ptx::Packed<4> out[kTurns][kPieces]{}, grad[kTurns][kPieces]{};
+  ptx::Packed<4> out[kTurns][kPieces], grad[kTurns][kPieces];
   float lse[kTurns], grad_lse[kTurns];
 #pragma unroll
   for (int t = 0; t < kTurns; ++t) {
@@ -82,8 +82,11 @@ __global__ void __launch_bounds__(kRowThreads)
 #pragma unroll
     for (int p = 0; p < kPieces; ++p)
 #pragma unroll
-      for (int w = 0; w < 4; ++w)
-        sum += product_of_pairs<C.dtype>(out[t][p].word[w], grad[t][p].word[w]);
+      for (int w = 0; w < 4; ++w) {
+        const float product = product_of_pairs<C.dtype>(out[t][p].word[w], grad[t][p].word[w]);
+        // What was not loaded is anything.
+        sum += (p * kLanes + lane) * 8 < a.value_dim ? product : 0;
+      }
 #pragma unroll
     for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
     if (lane != 0) continue;
