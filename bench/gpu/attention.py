@@ -4,10 +4,13 @@
 single, one launch between two events after a rest; sustained, launches back to back.
 
     python3 attention.py LIBRARY [--dims 64,128,256] [--lengths 1024,4096,16384] [--dtype bf16]
-                         [--masks full,causal] [--features] [--csv FILE] [--no-peers]
+                         [--masks full,causal] [--directions forward,backward] [--features]
+                         [--csv FILE] [--no-peers]
 
-batch * length is 16384 and heads * dim is 2048; rates count the FLOPs of visible scores. Errors
-are |out - exact| / |exact| over some rows, against float64.
+batch * length is 16384 and heads * dim is 2048; rates count the FLOPs of visible scores, 4 and 10
+for each and each element of the dims. Errors are |x - exact| / |exact| against float64: of out over
+some rows, of the worst of the gradients over the first head. "ordered" is backward in deterministic
+mode.
 """
 import argparse
 import ctypes
@@ -40,9 +43,20 @@ FORWARD_TENSORS = ("query", "key", "value", "bias", "visible", "cu_seqlens_q", "
                    "kv_lens", "out", "lse")
 
 
+BACKWARD_TENSORS = FORWARD_TENSORS + ("grad_out", "grad_lse", "grad_query", "grad_key",
+                                      "grad_value", "grad_bias")
+
+
 class Forward(ctypes.Structure):
     _fields_ = ([("struct_size", ctypes.c_uint32), ("reserved", ctypes.c_uint32)] +
                 [(name, ctypes.POINTER(Tensor)) for name in FORWARD_TENSORS] +
+                [("seed", ctypes.c_uint64), ("offset", ctypes.c_uint64),
+                 ("rng", ctypes.c_void_p)])
+
+
+class Backward(ctypes.Structure):
+    _fields_ = ([("struct_size", ctypes.c_uint32), ("reserved", ctypes.c_uint32)] +
+                [(name, ctypes.POINTER(Tensor)) for name in BACKWARD_TENSORS] +
                 [("seed", ctypes.c_uint64), ("offset", ctypes.c_uint64),
                  ("rng", ctypes.c_void_p)])
 
@@ -63,14 +77,20 @@ class Attention:
         self.library.library.perseid_plan_destroy(self.plan)
 
     def forward(self, **tensors):
+        return self.prepare(0, "perseid_attention_forward", Forward, tensors)
+
+    def backward(self, **tensors):
+        return self.prepare(1, "perseid_attention_backward", Backward, tensors)
+
+    def prepare(self, direction, name, struct, tensors):
         """A call without arguments that executes, with a workspace of its own."""
         size = ctypes.c_size_t()
-        self.library.call("perseid_plan_workspace_size", self.plan, 0, ctypes.byref(size))
+        self.library.call("perseid_plan_workspace_size", self.plan, direction, ctypes.byref(size))
         work = torch.randint(0, 256, (max(size.value, 1),), dtype=torch.uint8, device="cuda")
         views = {name: view(tensor) for name, tensor in tensors.items()}
-        arguments = Forward(struct_size=ctypes.sizeof(Forward),
-                            **{name: ctypes.pointer(each) for name, each in views.items()})
-        function = self.library.library.perseid_attention_forward
+        arguments = struct(struct_size=ctypes.sizeof(struct),
+                           **{name: ctypes.pointer(each) for name, each in views.items()})
+        function = getattr(self.library.library, name)
         packed = (self.plan, ctypes.byref(arguments), ctypes.c_void_p(work.data_ptr()),
                   ctypes.c_size_t(work.numel()))
 
@@ -160,6 +180,77 @@ def bench(library, dim, length, causal, options):
         if options.peers:
             line.append(f"{rates[way, 'own'] / rates[way, 'cudnn']:.3f}")
     line += [f"{error:.2e}" for error in errors.values()] + [f"{plan.seconds * 1e3:.0f}"]
+    return line, rates
+
+
+def exact_gradients(q, k, v, grad_out, causal):
+    """Of the first head, in float64, a part of its rows at a time."""
+    queries, keys, values, grads = (x[0, :, 0].double() for x in (q, k, v, grad_out))
+    scale = 1 / math.sqrt(q.shape[-1])
+    grad_query = torch.zeros_like(queries)
+    grad_key, grad_value = torch.zeros_like(keys), torch.zeros_like(values)
+    positions = torch.arange(keys.shape[0], device="cuda")
+    for rows in positions.split(2048):
+        scores = queries[rows] @ keys.T * scale
+        if causal:
+            scores.masked_fill_(positions[None] > rows[:, None], float("-inf"))
+        weights = torch.softmax(scores, -1)
+        delta = ((weights @ values) * grads[rows]).sum(-1, keepdim=True)
+        grad_value += weights.T @ grads[rows]
+        grad_scores = weights * (grads[rows] @ values.T - delta) * scale
+        grad_query[rows] = grad_scores @ keys
+        grad_key += grad_scores.T @ queries[rows]
+    return grad_query, grad_key, grad_value
+
+
+def bench_backward(library, dim, length, causal, options):
+    batch, heads = max(1, 16384 // length), 2048 // dim
+    q, k, v, grad_out = (torch.randn(batch, length, heads, dim,
+                                     device="cuda").to(DTYPES[options.dtype][0]) for _ in range(4))
+    out = torch.empty_like(q)
+    lse = torch.empty((batch, heads, length), device="cuda")
+    gradients = [torch.full_like(q, float("nan")) for _ in range(3)]
+    problem = dict(batch=batch, heads=heads, q_len=length, kv_len=length, head_dim=dim,
+                   causal=2 if causal else 0, gradients=7)
+    tensors = dict(query=q, key=k, value=v, out=out, lse=lse)
+    for name, gradient in zip(("grad_query", "grad_key", "grad_value"), gradients):
+        tensors[name] = gradient
+    plan = Attention(library, options.dtype, **problem)
+    ordered = Attention(library, options.dtype, deterministic=1, **problem)
+    plan.forward(query=q, key=k, value=v, out=out, lse=lse)()
+    contenders = {"own": plan.backward(grad_out=grad_out, **tensors),
+                  "ordered": ordered.backward(grad_out=grad_out, **tensors)}
+    exact = exact_gradients(q, k, v, grad_out, causal)
+
+    def error(found):
+        if any(gradient.isnan().any() for gradient in found):
+            return float("nan")
+        return max(((gradient[0, :, 0].double() - want).norm() / want.norm()).item()
+                   for gradient, want in zip(found, exact))
+
+    errors = []
+    for name in ("ordered", "own"):
+        for gradient in gradients:
+            gradient.fill_(float("nan"))
+        contenders[name]()
+        errors.append(error(gradients))
+    if options.peers:
+        views = [x.transpose(1, 2).detach().requires_grad_() for x in (q, k, v)]
+        peer = torch.nn.functional.scaled_dot_product_attention(*views, is_causal=causal)
+        contenders["cudnn"] = lambda: torch.autograd.grad(peer, views, grad_out.transpose(1, 2),
+                                                          retain_graph=True)
+        errors.append(error([gradient.transpose(1, 2) for gradient in contenders["cudnn"]()]))
+    flops = 10 * batch * heads * dim * (length * (length + 1) / 2 if causal else length * length)
+    line = [dim, length, "causal" if causal else "full"]
+    rates = {}
+    for launches in (1, 3 if length > 8192 else 6):
+        for name, call in contenders.items():
+            way = "single" if launches == 1 else "sustained"
+            rates[way, name] = flops / milliseconds(call, launches) / 1e9
+            line.append(f"{rates[way, name]:.0f}")
+        if options.peers:
+            line.append(f"{rates[way, 'own'] / rates[way, 'cudnn']:.3f}")
+    line += [f"{each:.2e}" for each in errors] + [f"{plan.seconds * 1e3:.0f}"]
     return line, rates
 
 
@@ -282,12 +373,38 @@ def check_graphs_and_streams(library):
     print(f"graph replays and four streams at once: {'same bits' if wrong == 0 else 'WRONG'}")
 
 
+def table(library, direction, options):
+    measure, own = {"forward": (bench, ["own"]),
+                    "backward": (bench_backward, ["own", "ordered"])}[direction]
+    names = own + (["cudnn", "ratio"] if options.peers else [])
+    errors = [f"error_{name}" for name in (own[::-1] + ["cudnn"])[:len(names)] if name != "ratio"]
+    header = ([direction, "length", "mask"] + ["single_" + name for name in names] + names +
+              errors + ["plan_ms"])
+    print(" ".join(f"{name:>14}" for name in header))
+    lines, ratios = [header], {"single": [], "sustained": []}
+    for dim in map(int, options.dims.split(",")):
+        for mask in options.masks.split(","):
+            for length in map(int, options.lengths.split(",")):
+                line, rates = measure(library, dim, length, mask == "causal", options)
+                lines.append(line)
+                print(" ".join(f"{str(item):>14}" for item in line), flush=True)
+                if options.peers:
+                    for way, found in ratios.items():
+                        found.append(rates[way, "own"] / rates[way, "cudnn"])
+    for way, found in ratios.items():
+        if found:
+            mean = math.exp(sum(map(math.log, found)) / len(found))
+            print(f"{way}: own / cudnn {mean:.3f} in the geometric mean, at least {min(found):.3f}")
+    return lines
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("library")
     parser.add_argument("--dims", default="64,128,256")
     parser.add_argument("--lengths", default="1024,4096,16384")
     parser.add_argument("--masks", default="full,causal")
+    parser.add_argument("--directions", default="forward,backward")
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--features", action="store_true", help="and what is not in the table")
     parser.add_argument("--csv")
@@ -296,31 +413,17 @@ def main():
     library = Library(options.library)
     use_cudnn_alone()
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, cuDNN "
-          f"{torch.backends.cudnn.version()}; forward, {options.dtype}, TFLOP/s")
-    check_graphs_and_streams(library)
-    names = ["own", "cudnn", "ratio"] if options.peers else ["own"]
-    header = (["dim", "length", "mask"] + ["single_" + name for name in names] + names +
-              [f"error_{name}" for name in names if name != "ratio"] + ["plan_ms"])
-    print(" ".join(f"{name:>12}" for name in header))
-    lines, ratios = [], {"single": [], "sustained": []}
-    for dim in map(int, options.dims.split(",")):
-        for mask in options.masks.split(","):
-            for length in map(int, options.lengths.split(",")):
-                line, rates = bench(library, dim, length, mask == "causal", options)
-                lines.append(line)
-                print(" ".join(f"{str(item):>12}" for item in line), flush=True)
-                if options.peers:
-                    for way, found in ratios.items():
-                        found.append(rates[way, "own"] / rates[way, "cudnn"])
-    for way, found in ratios.items():
-        if found:
-            mean = math.exp(sum(map(math.log, found)) / len(found))
-            print(f"{way}: own / cudnn {mean:.3f} in the geometric mean, at least {min(found):.3f}")
+          f"{torch.backends.cudnn.version()}; {options.dtype}, TFLOP/s")
+    lines = []
+    for direction in options.directions.split(","):
+        if direction == "forward":
+            check_graphs_and_streams(library)
+        lines += table(library, direction, options)
     if options.features:
         features(library, options)
     if options.csv:
         with open(options.csv, "w") as file:
-            for line in [header] + lines:
+            for line in lines:
                 file.write(",".join(str(item) for item in line) + "\n")
 
 
