@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <set>
 
 namespace {
 
@@ -18,7 +19,10 @@ std::mutex mutex;
 char failing[64] = "";
 int failure = 0, countdown = 0;
 bool for_ever = false;
-std::atomic<int64_t> calls{0}, alive{0}, launches{0};
+std::atomic<int64_t> calls{0}, contexts{0}, launches{0};
+// What was made and not destroyed. Never freed itself: what a lost device held is no leak of the
+// library's.
+std::set<void*>& alive = *new std::set<void*>;
 thread_local void* current = nullptr;
 char context;  // its address is a handle
 
@@ -34,18 +38,26 @@ int outcome(const char* name) {
   return result;
 }
 
+void* keep(size_t bytes) {
+  void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  const std::lock_guard lock(mutex);
+  alive.insert(memory);
+  return memory;
+}
+
 int made(const char* name, void** handle) {
   const int result = outcome(name);
   if (result != 0) return result;
-  *handle = std::malloc(1);
-  ++alive;
+  *handle = keep(1);
   return 0;
 }
 
 int gone(const char* name, void* handle) {
-  if (handle == nullptr) std::abort();
+  {
+    const std::lock_guard lock(mutex);
+    if (alive.erase(handle) == 0) std::abort();  // destroyed twice, or never made
+  }
   std::free(handle);
-  --alive;
   return outcome(name);
 }
 
@@ -67,7 +79,10 @@ void fake_fail(const char* name, int result, int after, int ever) {
   for_ever = ever != 0;
 }
 int64_t fake_calls() { return calls; }
-int64_t fake_alive() { return alive; }
+int64_t fake_alive() {
+  const std::lock_guard lock(mutex);
+  return static_cast<int64_t>(alive.size()) + contexts;
+}
 int64_t fake_launches() { return launches; }
 
 int cuInit(unsigned) { return outcome("cuInit"); }
@@ -90,11 +105,11 @@ int cuDeviceTotalMem_v2(size_t* bytes, int) {
 }
 int cuDevicePrimaryCtxRetain(void** handle, int) {
   const int result = says<void*>("cuDevicePrimaryCtxRetain", handle, &context);
-  alive += result == 0;
+  contexts += result == 0;
   return result;
 }
 int cuDevicePrimaryCtxRelease_v2(int) {
-  --alive;
+  --contexts;
   return outcome("cuDevicePrimaryCtxRelease_v2");
 }
 int cuCtxGetCurrent(void** handle) { return says("cuCtxGetCurrent", handle, current); }
@@ -126,8 +141,7 @@ int cuLaunchKernelEx(const void*, void*, void**, void**) {
 int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
   const int result = outcome("cuMemAlloc_v2");
   if (result != 0) return result;
-  *address = reinterpret_cast<uint64_t>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
-  ++alive;
+  *address = reinterpret_cast<uint64_t>(keep(bytes));
   return 0;
 }
 int cuMemFree_v2(uint64_t address) {
