@@ -192,6 +192,26 @@ TEST(Sources, AreEmbeddedWhole) {
   EXPECT_TRUE(found);
 }
 
+// A kernel's key changes with what it includes, and with nothing else.
+TEST(Sources, AreToldApart) {
+  std::set<uint64_t> hashes;
+  for (const Source& source : sources()) {
+    EXPECT_TRUE(hashes.insert(source_hash(source.path)).second) << source.path;
+    EXPECT_EQ(source_hash(source.path), source_hash(source.path));
+    const std::string_view text = source.text;
+    constexpr std::string_view kInclude = "#include \"";
+    for (size_t at = text.find(kInclude); at != std::string_view::npos;
+         at = text.find(kInclude, at + 1)) {
+      EXPECT_TRUE(at == 0 || text[at - 1] == '\n') << source.path;
+      const std::string_view rest = text.substr(at + kInclude.size());
+      const std::string included(rest.substr(0, rest.find('"')));
+      EXPECT_TRUE(std::any_of(sources().begin(), sources().end(),
+                              [&](const Source& other) { return included == other.path; }))
+          << source.path << " includes " << included;
+    }
+  }
+}
+
 TEST(Contexts, OfDisabledGpusSayWhy) {
   setenv("PERSEID_DISABLE_CUDA", "1", 1);
   perseid_context_options options{};

@@ -88,7 +88,7 @@ std::string cache_folder() {
 }
 
 std::string key_of(const Program& program, const Version* compiler) {
-  std::string key = concatenate("sources ", hexadecimal(sources_hash()), "\nheader ",
+  std::string key = concatenate("source ", hexadecimal(source_hash(program.header)), "\nheader ",
                                 program.header, "\narchitecture ", program.architecture, "\n");
   if (compiler != nullptr)
     key += concatenate("nvrtc ", compiler->major, ".", compiler->minor, "\n");

@@ -4,6 +4,10 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string_view>
 
 #include "cuda/runtime/hash.hpp"
 #include "cuda/runtime/library.hpp"
@@ -171,6 +175,23 @@ class Compilation {
   ProgramHandle handle_ = nullptr;
 };
 
+// A header and those that it includes, each once.
+void add_sources(const std::string& path, std::set<std::string>* seen, Hash* hash) {
+  if (!seen->insert(path).second) return;
+  hash->add(path);
+  for (const Source& source : sources()) {
+    if (path != source.path) continue;
+    const std::string_view text = source.text;
+    hash->add(text);
+    constexpr std::string_view kInclude = "\n#include \"";
+    for (size_t at = text.find(kInclude); at != std::string_view::npos;
+         at = text.find(kInclude, at + 1)) {
+      const size_t begin = at + kInclude.size();
+      add_sources(std::string(text.substr(begin, text.find('"', begin) - begin)), seen, hash);
+    }
+  }
+}
+
 }  // namespace
 
 Status compiler_version(Version* version) {
@@ -196,13 +217,16 @@ Status compile(const Program& program, Image* image, std::string* log) {
   return Compilation(ready.compiler).run(program, image, log);
 }
 
-uint64_t sources_hash() {
-  static const uint64_t kHash = [] {
-    Hash hash;
-    for (const Source& source : sources()) hash.add(source.path).add(source.text);
-    return hash.value();
-  }();
-  return kHash;
+uint64_t source_hash(const std::string& header) {
+  static std::mutex mutex;
+  static std::map<std::string, uint64_t> known;
+  const std::lock_guard lock(mutex);
+  const auto [entry, missing] = known.emplace(header, 0);
+  if (!missing) return entry->second;
+  Hash hash;
+  std::set<std::string> seen;
+  add_sources(header, &seen, &hash);
+  return entry->second = hash.value();
 }
 
 }  // namespace perseid::cuda

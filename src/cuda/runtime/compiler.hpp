@@ -36,7 +36,7 @@ Status compiler_architectures(std::vector<int32_t>* architectures);
 // `log`: what the assembler says of registers and spills, one kernel after another.
 Status compile(const Program& program, Image* image, std::string* log = nullptr);
 
-// Hash of the embedded kernel sources.
-uint64_t sources_hash();
+// Hash of an embedded header and of all that it includes.
+uint64_t source_hash(const std::string& header);
 
 }  // namespace perseid::cuda
