@@ -38,6 +38,19 @@ step() {
     "$(grep -v '^ *$' "$log" | tail -1 | cut -c1-120 | tr '|' '/')" | tee -a "$table"
 }
 
+# Random problems, a seed for each CPU: processes compile at the same time, threads hardly.
+fuzz() {
+  local cpu status=0 jobs=() cpus
+  cpus=$(nproc)
+  for ((cpu = 0; cpu < cpus; ++cpu)); do
+    taskset -c "$cpu" "$perseid" check softmax --fuzz $(((${FUZZ:-10000} + cpus - 1) / cpus)) \
+      --seed $((cpu + 1)) --device cuda:0 --threads 1 &
+    jobs+=($!)
+  done
+  for job in "${jobs[@]}"; do wait "$job" || status=1; done
+  return "$status"
+}
+
 sanitize() {
   step "$1" compute-sanitizer --tool "$1" --error-exitcode 9 "$perseid" check softmax \
     --problems "$small" --device cuda:0 --threads 1
@@ -49,7 +62,7 @@ step softmax_test "$build/tests/gpu_softmax_test"
 step api_test "$build/tests/gpu_api_test"
 step check "$perseid" check softmax --device cuda:0
 step check_small "$perseid" check --problems "$small" --device cuda:0
-step fuzz "$perseid" check softmax --fuzz "${FUZZ:-10000}" --device cuda:0
+step fuzz fuzz
 for tool in memcheck racecheck synccheck; do sanitize "$tool"; done
 step bench "$perseid" bench --device cuda:0 --seconds "${SECONDS_A_ROW:-0.3}"
 step peers python3 "$here/softmax.py" "$build/src/libperseid.so" --csv "$out/peers.csv"
