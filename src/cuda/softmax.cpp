@@ -12,58 +12,44 @@ namespace {
 // ---- Which kernel ----
 
 // How a row is spread, from short to long: the first line with room for it is taken. `held` is the
-// most vectors of 16 bytes that a thread holds of each tensor; a mask and float64 halve it where it
-// is large. Measured on an H200: few vectors a thread for short rows, since many small blocks keep
-// loads, exponentials and stores of different rows going at the same time.
+// most vectors of 16 bytes that a thread holds of each tensor. Measured on an H200: many small
+// blocks keep loads, exponentials and stores of different rows going at the same time, and about 96
+// KiB of rows in the registers of a multiprocessor keep memory busy. One vector more than a power
+// of two: for rows that are a little longer, and those that begin anywhere. Clusters of 16 leave a
+// seventh of the multiprocessors idle, so they come last.
 struct Spread {
   int lanes, warps, blocks, held;
 };
-constexpr Spread kForward[] = {
+constexpr Spread kShort[] = {
     // lanes of a warp
     {1, 1, 1, 2},
     {2, 1, 1, 2},
     {4, 1, 1, 2},
     {8, 1, 1, 2},
     {16, 1, 1, 2},
-    {32, 1, 1, 4},
+    {32, 1, 1, 5},
     // a block
-    {32, 2, 1, 4},
-    {32, 4, 1, 4},
-    {32, 8, 1, 4},
-    // a cluster
-    {32, 8, 2, 4},
-    {32, 8, 4, 4},
-    {32, 8, 8, 8},
-    {32, 8, 16, 8},
-    {32, 8, 16, 16},
-    {32, 16, 16, 16},
-    {32, 12, 16, 26},
-    // a block, where there are no clusters
-    {32, 16, 1, 8},
+    {32, 2, 1, 5},
+    {32, 4, 1, 5},
+};
+// Blocks and clusters.
+constexpr Spread kForward[] = {
+    {32, 8, 1, 5},  {32, 8, 2, 5},   {32, 8, 4, 5},    {32, 8, 8, 9},    {32, 8, 8, 16},
+    {32, 8, 16, 9}, {32, 8, 16, 16}, {32, 16, 16, 16}, {32, 12, 16, 26},
+};
+// Elements of 16 bits: twice as many exponentials in the same bytes, for which smaller blocks do
+// better.
+constexpr Spread kForward16[] = {
+    {32, 4, 1, 9},  {32, 4, 2, 9},   {32, 4, 4, 9},   {32, 4, 8, 9},
+    {32, 4, 16, 9}, {32, 4, 16, 16}, {32, 8, 16, 16}, {32, 14, 16, 16},
 };
 constexpr Spread kBackward[] = {
-    // lanes of a warp
-    {1, 1, 1, 2},
-    {2, 1, 1, 2},
-    {4, 1, 1, 2},
-    {8, 1, 1, 2},
-    {16, 1, 1, 2},
-    {32, 1, 1, 4},
-    // a block
-    {32, 2, 1, 4},
-    {32, 4, 1, 4},
-    {32, 8, 1, 4},
-    // a cluster
-    {32, 8, 2, 4},
-    {32, 8, 4, 4},
-    {32, 8, 8, 8},
-    {32, 8, 8, 16},
-    {32, 8, 16, 16},
-    {32, 12, 16, 16},
-    // a block, where there are no clusters
-    {32, 16, 1, 8},
+    {32, 8, 1, 5}, {32, 8, 2, 5},  {32, 8, 4, 5},   {32, 8, 4, 8},
+    {32, 8, 8, 8}, {32, 8, 16, 8}, {32, 8, 16, 16}, {32, 12, 16, 16},
 };
-constexpr int kManyHeld = 4;
+// Where there are no clusters.
+constexpr Spread kBlock[] = {{32, 8, 1, 5}, {32, 16, 1, 8}};
+constexpr int kManyHeld = 5;
 
 // Chunks of rows that are too long: this many vectors, and more where a row would have more chunks
 // than every block should merge.
@@ -83,6 +69,14 @@ int cost_of(const SoftmaxConfig& config, bool backward) {
   return (backward ? 2 : 1) * (config.masked ? 2 : 1) * (config.doubles() ? 2 : 1);
 }
 
+// What a line's `held` comes to for kernels that need more registers than others.
+int most_held(const SoftmaxConfig& config, bool backward, int held) {
+  if (held <= kManyHeld) return held;
+  if (config.doubles()) return held / 2;
+  const bool masked16 = config.masked && config.vector() == 8;
+  return masked16 ? min(held / (backward ? 2 : 1), 8) : held;
+}
+
 bool choose_rows(const SoftmaxProblem& problem, bool backward, bool clusters,
                  SoftmaxConfig* config) {
   *config = base_config(problem);
@@ -91,19 +85,22 @@ bool choose_rows(const SoftmaxProblem& problem, bool backward, bool clusters,
   // Rows of a length that is no multiple of the vector begin anywhere.
   const int64_t vectors = max(
       int64_t{1}, length % vector == 0 ? length / vector : ceil_div(length + vector - 1, vector));
-  const bool heavy = config->masked || config->doubles();
-  for (const Spread& spread : backward ? std::span<const Spread>(kBackward) : kForward) {
-    if (spread.blocks > 1 && !clusters) continue;
-    config->lanes = spread.lanes;
-    config->warps = spread.warps;
-    config->blocks = spread.blocks;
-    const int most = heavy && spread.held > kManyHeld ? spread.held / 2 : spread.held;
-    const int64_t held = ceil_div(vectors, config->row_threads());
-    if (held > most) continue;
-    config->held = static_cast<int>(held);
-    return true;
-  }
-  return false;
+  const auto choose_from = [&](std::span<const Spread> spreads) {
+    for (const Spread& spread : spreads) {
+      config->lanes = spread.lanes;
+      config->warps = spread.warps;
+      config->blocks = spread.blocks;
+      const int64_t held = ceil_div(vectors, config->row_threads());
+      if (held > most_held(*config, backward, spread.held)) continue;
+      config->held = static_cast<int>(held);
+      return true;
+    }
+    return false;
+  };
+  if (choose_from(kShort)) return true;
+  if (!clusters) return choose_from(kBlock);
+  if (backward) return choose_from(kBackward);
+  return choose_from(vector == 8 ? std::span<const Spread>(kForward16) : kForward);
 }
 
 SoftmaxConfig choose_split(const SoftmaxProblem& problem, bool backward) {

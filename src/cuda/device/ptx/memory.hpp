@@ -76,4 +76,12 @@ __device__ __forceinline__ void add_four(float* to, float a, float b, float c, f
                : "memory");
 }
 
+// No instruction: what was computed from the words before is computed again where it is needed,
+// instead of staying in registers.
+template <int Words>
+__device__ __forceinline__ void forget_results_of(Packed<Words>& packed) {
+#pragma unroll
+  for (uint32_t& word : packed.word) asm volatile("" : "+r"(word));
+}
+
 }  // namespace perseid::cuda::ptx

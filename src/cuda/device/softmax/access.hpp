@@ -176,26 +176,30 @@ __device__ __forceinline__ Vector<D, L> load_elements(const Row& row, int first,
   return join<D, L>(elements);
 }
 
-template <DType D, int L>
-__device__ __forceinline__ Vector<D, L> load_rest(const Row& row, int first, int length,
-                                                  const Word<D>& padding) {
-  const bool inside = first < length && first + L > 0;
-  return inside ? load_elements<D, L>(row, first, length, padding) : repeat<D, L>(padding);
-}
-
-// The vectors at first, first + between, ...: first all the whole ones, then what is left.
+// The vectors at first, first + between, ..., in two steps, so that the whole ones of all tensors
+// are under way before the first of the rest is waited for.
 template <DType D, int L, int kVectors>
-__device__ __forceinline__ void load(const Row& row, int first, int between, int length,
-                                     const Word<D>& padding, Vector<D, L> (&vectors)[kVectors]) {
+__device__ __forceinline__ void load_whole(const Row& row, int first, int between, int length,
+                                           Vector<D, L> (&vectors)[kVectors]) {
   const Whole<D, L> whole(row, first, between, length);
   const char* at = row.data + int64_t{first} * size_of(D);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
     ptx::load_if(whole(v), at + v * between * size_of(D), vectors[v]);
+}
+template <DType D, int L, int kVectors>
+__device__ __forceinline__ void load_rest(const Row& row, int first, int between, int length,
+                                          const Word<D>& padding,
+                                          Vector<D, L> (&vectors)[kVectors]) {
+  const Whole<D, L> whole(row, first, between, length);
   if (!whole.leaves(kVectors)) return;
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v)
-    if (!whole(v)) vectors[v] = load_rest<D, L>(row, first + v * between, length, padding);
+  for (int v = 0; v < kVectors; ++v) {
+    if (whole(v)) continue;
+    const int begin = first + v * between;
+    const bool inside = begin < length && begin + L > 0;
+    vectors[v] = inside ? load_elements<D, L>(row, begin, length, padding) : repeat<D, L>(padding);
+  }
 }
 
 template <DType D, int L, int kVectors>

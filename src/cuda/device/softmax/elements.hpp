@@ -101,15 +101,24 @@ struct Elements {
   Vector<kFirst, L> first[C.held];                  // x or dy
   Vector<C.out, L> second[kBackward ? C.held : 1];  // y
   VisibleBits<C, C.held> bits;
+  // Whether any thread of the warp has an element in its last vector: where rows are a little
+  // longer than threads hold with one vector less, most warps have none.
+  bool last = true;
 
   // Vectors `between` apart.
   __device__ __forceinline__ void load_from(const RowSet& set, int begin, int between, int length,
                                             double scale) {
-    load<kFirst, L>(set.first, begin, between, length, padding(scale), first);
-    if constexpr (kBackward) load<C.out, L>(set.second, begin, between, length, {}, second);
+    if constexpr (C.held > 1 && C.row_threads() >= 32)
+      last = __any_sync(0xffffffffu, begin + (C.held - 1) * between < length) != 0;
+    Vector<DType::kBool, L> visible[C.masked ? C.held : 1];
+    load_whole<kFirst, L>(set.first, begin, between, length, first);
+    if constexpr (kBackward) load_whole<C.out, L>(set.second, begin, between, length, second);
+    if constexpr (C.masked)
+      load_whole<DType::kBool, L>(set.visible, begin, between, length, visible);
+    load_rest<kFirst, L>(set.first, begin, between, length, padding(scale), first);
+    if constexpr (kBackward) load_rest<C.out, L>(set.second, begin, between, length, {}, second);
     if constexpr (C.masked) {
-      Vector<DType::kBool, L> visible[C.held];
-      load<DType::kBool, L>(set.visible, begin, between, length, {}, visible);
+      load_rest<DType::kBool, L>(set.visible, begin, between, length, {}, visible);
       hide(visible, scale);
     }
   }
@@ -124,6 +133,9 @@ struct Elements {
       if constexpr (kBackward) second[v] = bits.template choose<C.out>(v, second[v], {});
     }
   }
+
+  // Whether there is nothing to compute with vector v.
+  __device__ __forceinline__ bool skips(int v) const { return v == C.held - 1 && !last; }
 
   static __device__ __forceinline__ Word<kFirst> padding(double scale) {
     if constexpr (kBackward) {
@@ -171,13 +183,15 @@ __device__ __forceinline__ Statistics<Real> statistics_of(const Elements<C, fals
   const bool nothing = own.maximum == minus_infinity<Real>();
   const Real base = nothing ? Real(0) : own.maximum;
 #pragma unroll
-  for (int v = 0; v < C.held; ++v)
+  for (int v = 0; v < C.held; ++v) {
+    if (x.skips(v)) continue;
 #pragma unroll
     for (int i = 0; i < C.vector(); ++i) {
       const Real e = exponential(fma(unpack<C.in, Real, C.vector()>(x.first[v], i), scale, -base));
       own.sum += e;
       each(v, i, e);
     }
+  }
   if constexpr (C.masked) {
     if (nothing) own.sum = x.bits.any() ? Real(1) : Real(0);
   }
@@ -229,6 +243,7 @@ __device__ __forceinline__ void store_results(const Elements<C, kBackward>& elem
   Vector<D, L> results[C.held];
 #pragma unroll
   for (int v = 0; v < C.held; ++v) {
+    if (elements.skips(v)) continue;
     typename TypesOf<C>::Real values[L];
 #pragma unroll
     for (int i = 0; i < L; ++i) values[i] = value(v, i);
@@ -265,8 +280,10 @@ struct ForwardPart {
     return own;
   }
   __device__ __forceinline__ void store(const Row& to, int begin, int between, int length,
-                                        const ForwardRow<C, Real>& row) const {
+                                        const ForwardRow<C, Real>& row) {
     if constexpr (!kKeeps) {
+#pragma unroll
+      for (auto& vector : x.first) ptx::forget_results_of(vector);
       store_forward(x, to, begin, between, length, row);
     } else {
       const Real part = row.part_factor(maximum);
@@ -281,12 +298,14 @@ template <SoftmaxConfig C, class Real = typename TypesOf<C>::Real>
 __device__ __forceinline__ Real gradient_sum_of(const Elements<C, true>& elements) {
   Real sum = 0;
 #pragma unroll
-  for (int v = 0; v < C.held; ++v)
+  for (int v = 0; v < C.held; ++v) {
+    if (elements.skips(v)) continue;
 #pragma unroll
     for (int i = 0; i < C.vector(); ++i) {
       const Real dy = unpack<C.out, Real, C.vector()>(elements.first[v], i);
       sum += C.log ? dy : dy * unpack<C.out, Real, C.vector()>(elements.second[v], i);
     }
+  }
   return sum;
 }
 
@@ -296,9 +315,16 @@ __device__ __forceinline__ Real gradient(Real dy, Real y, Real sum, Real scale) 
 }
 
 template <SoftmaxConfig C, class Real>
-__device__ __forceinline__ void store_backward(const Elements<C, true>& elements, const Row& to,
+__device__ __forceinline__ void store_backward(Elements<C, true>& elements, const Row& to,
                                                int begin, int between, int length, Real sum,
                                                Real scale) {
+  if constexpr (size_of(C.out) == 2) {
+#pragma unroll
+    for (int v = 0; v < C.held; ++v) {
+      ptx::forget_results_of(elements.first[v]);
+      ptx::forget_results_of(elements.second[v]);
+    }
+  }
   store_results<C.in>(elements, to, begin, between, length, {}, [&](int v, int i) {
     return gradient<C>(unpack<C.out, Real, C.vector()>(elements.first[v], i),
                        unpack<C.out, Real, C.vector()>(elements.second[v], i), sum, scale);

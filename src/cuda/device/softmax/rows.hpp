@@ -56,8 +56,9 @@ template <SoftmaxConfig C>
 constexpr int blocks_at_once(bool backward) {
   constexpr bool kKeeps = ForwardPart<C>::kKeeps;
   const int words = C.held * (backward ? 8 : kKeeps && size_of(C.in) == 2 ? C.vector() : 4);
-  const bool unpacks_twice = !backward && !kKeeps && size_of(C.in) == 2;
-  const int others = C.masked || C.doubles() || unpacks_twice ? 56 : 48;
+  const int others = C.doubles() || (!backward && C.masked && size_of(C.in) == 2) ? 56
+                     : backward                                                   ? 40
+                                                                                  : 48;
   const int registers = max(64, (words + others + 7) / 8 * 8);
   return max(1, 65536 / (registers * C.threads()));
 }
