@@ -31,24 +31,24 @@ constexpr Spread kShort[] = {
     // a block
     {32, 2, 1, 5},
     {32, 4, 1, 5},
+    {32, 8, 1, 5},
 };
-// Blocks and clusters.
+// In clusters.
 constexpr Spread kForward[] = {
-    {32, 8, 1, 5},  {32, 8, 2, 5},   {32, 8, 4, 5},    {32, 8, 8, 9},    {32, 8, 8, 16},
+    {32, 8, 2, 5},  {32, 8, 4, 5},   {32, 8, 8, 9},    {32, 8, 8, 16},
     {32, 8, 16, 9}, {32, 8, 16, 16}, {32, 16, 16, 16}, {32, 12, 16, 26},
 };
-// Elements of 16 bits: twice as many exponentials in the same bytes, for which smaller blocks do
-// better.
+// Elements of 16 bits: twice as many exponentials in the same bytes.
 constexpr Spread kForward16[] = {
-    {32, 4, 1, 9},  {32, 4, 2, 9},   {32, 4, 4, 9},   {32, 4, 8, 9},
-    {32, 4, 16, 9}, {32, 4, 16, 16}, {32, 8, 16, 16}, {32, 14, 16, 16},
+    {32, 8, 2, 5},  {32, 4, 4, 9},   {32, 4, 8, 9},    {32, 8, 8, 9},
+    {32, 8, 16, 9}, {32, 8, 16, 16}, {32, 14, 16, 16},
 };
 constexpr Spread kBackward[] = {
-    {32, 8, 1, 5}, {32, 8, 2, 5},  {32, 8, 4, 5},   {32, 8, 4, 8},
-    {32, 8, 8, 8}, {32, 8, 16, 8}, {32, 8, 16, 16}, {32, 12, 16, 16},
+    {32, 8, 2, 5},  {32, 8, 4, 5},   {32, 8, 4, 8},    {32, 8, 8, 8},
+    {32, 8, 16, 8}, {32, 8, 16, 16}, {32, 12, 16, 16},
 };
 // Where there are no clusters.
-constexpr Spread kBlock[] = {{32, 8, 1, 5}, {32, 16, 1, 8}};
+constexpr Spread kBlock[] = {{32, 16, 1, 8}};
 constexpr int kManyHeld = 5;
 
 // Chunks of rows that are too long: this many vectors, and more where a row would have more chunks

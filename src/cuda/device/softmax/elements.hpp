@@ -102,13 +102,16 @@ struct Elements {
   Vector<C.out, L> second[kBackward ? C.held : 1];  // y
   VisibleBits<C, C.held> bits;
   // Whether any thread of the warp has an element in its last vector: where rows are a little
-  // longer than threads hold with one vector less, most warps have none.
+  // longer than threads hold with one vector less, most warps have none. Not asked where the
+  // vectors are a small power of two, which rows fill as a rule: the branches cost a few percent.
+  static constexpr bool kAsks =
+      (C.held > 8 || (C.held & (C.held - 1)) != 0) && C.row_threads() >= 32;
   bool last = true;
 
   // Vectors `between` apart.
   __device__ __forceinline__ void load_from(const RowSet& set, int begin, int between, int length,
                                             double scale) {
-    if constexpr (C.held > 1 && C.row_threads() >= 32)
+    if constexpr (kAsks)
       last = __any_sync(0xffffffffu, begin + (C.held - 1) * between < length) != 0;
     Vector<DType::kBool, L> visible[C.masked ? C.held : 1];
     load_whole<kFirst, L>(set.first, begin, between, length, first);
@@ -135,7 +138,13 @@ struct Elements {
   }
 
   // Whether there is nothing to compute with vector v.
-  __device__ __forceinline__ bool skips(int v) const { return v == C.held - 1 && !last; }
+  __device__ __forceinline__ bool skips(int v) const {
+    if constexpr (kAsks) {
+      return v == C.held - 1 && !last;
+    } else {
+      return false;
+    }
+  }
 
   static __device__ __forceinline__ Word<kFirst> padding(double scale) {
     if constexpr (kBackward) {
@@ -315,16 +324,9 @@ __device__ __forceinline__ Real gradient(Real dy, Real y, Real sum, Real scale) 
 }
 
 template <SoftmaxConfig C, class Real>
-__device__ __forceinline__ void store_backward(Elements<C, true>& elements, const Row& to,
+__device__ __forceinline__ void store_backward(const Elements<C, true>& elements, const Row& to,
                                                int begin, int between, int length, Real sum,
                                                Real scale) {
-  if constexpr (size_of(C.out) == 2) {
-#pragma unroll
-    for (int v = 0; v < C.held; ++v) {
-      ptx::forget_results_of(elements.first[v]);
-      ptx::forget_results_of(elements.second[v]);
-    }
-  }
   store_results<C.in>(elements, to, begin, between, length, {}, [&](int v, int i) {
     return gradient<C>(unpack<C.out, Real, C.vector()>(elements.first[v], i),
                        unpack<C.out, Real, C.vector()>(elements.second[v], i), sum, scale);

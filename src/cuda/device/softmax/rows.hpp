@@ -56,9 +56,7 @@ template <SoftmaxConfig C>
 constexpr int blocks_at_once(bool backward) {
   constexpr bool kKeeps = ForwardPart<C>::kKeeps;
   const int words = C.held * (backward ? 8 : kKeeps && size_of(C.in) == 2 ? C.vector() : 4);
-  const int others = C.doubles() || (!backward && C.masked && size_of(C.in) == 2) ? 56
-                     : backward                                                   ? 40
-                                                                                  : 48;
+  const int others = C.doubles() || (C.masked && size_of(C.in) == 2) ? 56 : 48;
   const int registers = max(64, (words + others + 7) / 8 * 8);
   return max(1, 65536 / (registers * C.threads()));
 }
