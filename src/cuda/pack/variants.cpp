@@ -55,14 +55,14 @@ int32_t words_held(const SoftmaxChoice& choice, bool backward) {
 
 Budget budget_of(const SoftmaxChoice& choice, bool backward) {
   const SoftmaxConfig& config = choice.config;
-  constexpr int32_t kOthers = 56;  // addresses, indices, what is being computed
+  constexpr int32_t kOthers = 60;  // addresses, indices, what is being computed
   constexpr int32_t kMost = 255, kAll = 65536;
   const int32_t wanted = words_held(choice, backward) + kOthers + 4 * config.held;
-  // Large blocks and masks leave the assembler no choice but to spill a few registers. So do the
-  // longest rows, whose cluster's blocks must fit two at a time: each has hundreds of bytes in
-  // flight, beside which that is little.
+  // Large blocks and masks leave the assembler no choice but to spill a few registers; others spill
+  // four at most, and the longest rows many, whose cluster's blocks must fit two at a time: each
+  // has hundreds of bytes in flight, beside which that is little.
   const bool tight = config.threads() >= 512 || config.masked;
-  const int32_t spilled = config.held > 8 ? 512 : tight ? 96 : 0;
+  const int32_t spilled = config.held > 8 ? 512 : tight ? 96 : 16;
   return {min(wanted, min(kMost, kAll / config.threads())), spilled, 16384};
 }
 
