@@ -83,14 +83,12 @@ Loaded load() {
   Loaded loaded;
   Compiler& compiler = loaded.compiler;
   SharedLibrary library;
-  loaded.status = library.open("NVRTC, the compiler of GPU kernels,", places());
-  if (!loaded.status.ok()) {
-    loaded.status = Status::error(
-        PERSEID_UNSUPPORTED, loaded.status.sentence(),
-        "; install a CUDA toolkit or the PyPI package nvidia-cuda-nvrtc, or set PERSEID_NVRTC to "
-        "the folder or file that has it");
-    return loaded;
-  }
+  loaded.status = library.open(
+      "NVRTC, the compiler of GPU kernels,",
+      "install a CUDA toolkit or the PyPI package nvidia-cuda-nvrtc, or set PERSEID_NVRTC to the "
+      "folder or file that has it",
+      places());
+  if (!loaded.status.ok()) return loaded;
   library.find("nvrtcVersion", &compiler.version);
   library.find("nvrtcGetNumSupportedArchs", &compiler.architecture_count);
   library.find("nvrtcGetSupportedArchs", &compiler.architectures);

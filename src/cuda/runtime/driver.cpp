@@ -52,7 +52,8 @@ Status find_functions(SharedLibrary& library, Driver& driver) {
 Loaded load() {
   Loaded loaded;
   SharedLibrary library;
-  loaded.status = library.open("the NVIDIA driver", {"libcuda.so.1", "libcuda.so"});
+  loaded.status = library.open("the NVIDIA driver", "install the GPU's driver, or use kDLCPU",
+                               {"libcuda.so.1", "libcuda.so"});
   if (loaded.status.ok()) loaded.status = find_functions(library, loaded.driver);
   if (!loaded.status.ok()) return loaded;
 

@@ -6,7 +6,8 @@
 
 namespace perseid::cuda {
 
-Status SharedLibrary::open(const char* what, const std::vector<std::string>& names) {
+Status SharedLibrary::open(const char* what, const char* advice,
+                           const std::vector<std::string>& names) {
   what_ = what;
   std::string tried;
   for (const std::string& name : names) {
@@ -19,7 +20,7 @@ Status SharedLibrary::open(const char* what, const std::vector<std::string>& nam
   }
   const char* last = dlerror();
   return Status::error(PERSEID_UNSUPPORTED, what, " was not found; tried ", tried,
-                       " (the last: ", last == nullptr ? "no reason given" : last, ")");
+                       " (the last: ", last == nullptr ? "no reason given" : last, "); ", advice);
 }
 
 void* SharedLibrary::symbol(const char* name) {

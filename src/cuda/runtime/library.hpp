@@ -13,8 +13,9 @@ namespace perseid::cuda {
 
 class SharedLibrary {
  public:
-  // Opens the first of `names` that there is. `what` is its name in sentences.
-  Status open(const char* what, const std::vector<std::string>& names);
+  // Opens the first of `names` that there is. `what` is its name in sentences, `advice` what to do
+  // where there is none.
+  Status open(const char* what, const char* advice, const std::vector<std::string>& names);
   // Finds a function; the first one that is missing is remembered for result().
   template <class Function>
   void find(const char* name, Function** function) {
