@@ -117,6 +117,9 @@ TEST(AttentionBackward, BiasOfEveryShape) {
       check(test, std::string(name_of(dtype)) + " broadcast " + std::to_string(broadcast_dims));
     }
   }
+  Case test = make_case(DType::kF32, 2, 2, 1, 101, 0, 8, 16);
+  add_bias(test, DType::kF32, {1, 1, 101, 1}, true);
+  check(test, "the total of no keys");
 }
 
 TEST(AttentionBackward, VisibleOfEveryShape) {

@@ -44,7 +44,7 @@ class AttentionBackwardBias {
   AttentionBackwardBias(const AttentionProblem& problem, int32_t workers, std::byte* workspace)
       : problem_(problem), shape_(problem), workspace_(workspace) {
     const int64_t* shape = problem.bias_shape;
-    sum_columns_ = round_up(problem.kv_len, V::kLanes);
+    sum_columns_ = round_up(max(problem.kv_len, int64_t{1}), V::kLanes);  // a total, if no more
     rows_ = min(Shape::kQueries, shape[2]);
     row_blocks_ = ceil_div(shape[2], Shape::kQueries);
     blocks_ = shape[0] * shape[1] * row_blocks_;
