@@ -18,6 +18,7 @@
 
 #include "cpu/kernel_table.hpp"
 #include "cpu/reference/reference.hpp"
+#include "dispatch/status.hpp"
 
 namespace perseid::cpu::attention_cases {
 
@@ -156,6 +157,14 @@ struct Case {
   uint64_t seed = 1;
   std::function<void(AttentionBackward&)> prepare;  // after the inputs are filled
 };
+
+inline std::string text_of(const Case& test) {
+  const AttentionProblem& p = test.problem;
+  return concatenate(name_of(p.dtype), " batch ", p.batch, " heads ", p.heads, "/", p.kv_heads,
+                     " lengths ", p.q_len, "x", p.kv_len, " dims ", p.head_dim, "/", p.value_dim,
+                     " causal ", static_cast<int>(p.causal), " window ", p.window_left, ",",
+                     p.window_right, " layout ", static_cast<int>(test.layout));
+}
 
 inline Case make_case(DType dtype, int64_t batch, int64_t heads, int64_t kv_heads, int64_t q_len,
                       int64_t kv_len, int64_t dim, int64_t value_dim) {

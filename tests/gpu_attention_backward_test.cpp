@@ -15,24 +15,9 @@ using cuda::AttentionBackwardConfig;
 using testing_gpu::expect_ok;
 using testing_gpu::Mirror;
 
-std::string text_of(const Case& test) {
-  const AttentionProblem& p = test.problem;
-  return concatenate(name_of(p.dtype), " batch ", p.batch, " heads ", p.heads, "/", p.kv_heads,
-                     " lengths ", p.q_len, "x", p.kv_len, " dims ", p.head_dim, "/", p.value_dim,
-                     " causal ", static_cast<int>(p.causal), " window ", p.window_left, ",",
-                     p.window_right, " layout ", static_cast<int>(test.layout), " gradients ",
-                     p.grad_query, p.grad_key, p.grad_value);
-}
-
-class GpuAttentionBackward : public testing::Test {
+class GpuAttentionBackward : public testing_gpu::GpuTest {
  protected:
-  void SetUp() override {
-    static std::string why;
-    static const std::shared_ptr<cuda::Gpu> kGpu = testing_gpu::open_gpu(&why);
-    gpu_ = kGpu;
-    if (gpu_ == nullptr) GTEST_SKIP() << why;
-    if (gpu_->facts().major != 9) GTEST_SKIP() << "the GPU is not of compute capability 9.0";
-  }
+  GpuAttentionBackward() : GpuTest(9) {}
 
   // One execution of the fixture's problem: gradients of the GPU come to the fixture's arrays,
   // which held nothing of use before, as the workspace does not.
@@ -79,7 +64,8 @@ class GpuAttentionBackward : public testing::Test {
   }
   // In any order, and in the fixed one.
   void check(const Case& test) {
-    SCOPED_TRACE(text_of(test));
+    const AttentionProblem& p = test.problem;
+    SCOPED_TRACE(concatenate(text_of(test), " gradients ", p.grad_query, p.grad_key, p.grad_value));
     Fixture fixture(test);
     for (const bool deterministic : {false, true}) {
       SCOPED_TRACE(deterministic ? "deterministic" : "default");
@@ -97,8 +83,6 @@ class GpuAttentionBackward : public testing::Test {
     if (got.grad_value.present())
       fixture.compare("grad_value", got.grad_value, fixture.want_value.tensor, 0.1);
   }
-
-  std::shared_ptr<cuda::Gpu> gpu_;
 };
 
 using Dims = std::pair<int64_t, int64_t>;

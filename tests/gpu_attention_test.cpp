@@ -24,23 +24,9 @@ Case forward_case(DType dtype, int64_t batch, int64_t heads, int64_t kv_heads, i
   return test;
 }
 
-std::string text_of(const Case& test) {
-  const AttentionProblem& p = test.problem;
-  return concatenate(name_of(p.dtype), " batch ", p.batch, " heads ", p.heads, "/", p.kv_heads,
-                     " lengths ", p.q_len, "x", p.kv_len, " dims ", p.head_dim, "/", p.value_dim,
-                     " causal ", static_cast<int>(p.causal), " window ", p.window_left, ",",
-                     p.window_right, " layout ", static_cast<int>(test.layout));
-}
-
-class GpuAttention : public testing::Test {
+class GpuAttention : public testing_gpu::GpuTest {
  protected:
-  void SetUp() override {
-    static std::string why;
-    static const std::shared_ptr<cuda::Gpu> kGpu = testing_gpu::open_gpu(&why);
-    gpu_ = kGpu;
-    if (gpu_ == nullptr) GTEST_SKIP() << why;
-    if (gpu_->facts().major != 9) GTEST_SKIP() << "the GPU is not of compute capability 9.0";
-  }
+  GpuAttention() : GpuTest(9) {}
 
   // One execution of the fixture's problem: out and lse of the GPU come to the fixture's arrays,
   // which held nothing of use before, as the workspace does not.
@@ -95,7 +81,6 @@ class GpuAttention : public testing::Test {
     fixture.compare("lse", fixture.lse.tensor, fixture.want_lse.tensor, 1);
   }
 
-  std::shared_ptr<cuda::Gpu> gpu_;
   bool numbers_on_gpu_ = false;
 };
 

@@ -39,16 +39,8 @@ double roundoff(DType dtype) {
                                  : 0x1p-11;
 }
 
-class GpuSoftmax : public testing::Test {
+class GpuSoftmax : public testing_gpu::GpuTest {
  protected:
-  void SetUp() override {
-    static std::string why;
-    static const std::shared_ptr<cuda::Gpu> kGpu = testing_gpu::open_gpu(&why);
-    gpu_ = kGpu;
-    if (gpu_ == nullptr) GTEST_SKIP() << why;
-    executor_ = cpu::make_thread_pool(2);
-  }
-
   static std::vector<int64_t> shape_of(const SoftmaxProblem& problem) {
     return {problem.shape, problem.shape + problem.rank};
   }
@@ -210,8 +202,7 @@ class GpuSoftmax : public testing::Test {
     ASSERT_EQ(gpu_->driver().stream_synchronize(nullptr), cuda::kSuccess);
   }
 
-  std::shared_ptr<cuda::Gpu> gpu_;
-  std::unique_ptr<cpu::Executor> executor_;
+  std::unique_ptr<cpu::Executor> executor_ = cpu::make_thread_pool(2);
 };
 
 Case row_case(int64_t length, uint32_t seed) {

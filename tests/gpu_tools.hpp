@@ -21,6 +21,24 @@ inline std::shared_ptr<cuda::Gpu> open_gpu(std::string* why) {
   return gpu;
 }
 
+// Tests on a GPU, of compute capability `major` if it is not 0; skipped, with the reason, without.
+class GpuTest : public testing::Test {
+ protected:
+  explicit GpuTest(int32_t major = 0) : major_(major) {}
+  void SetUp() override {
+    static std::string why;
+    static const std::shared_ptr<cuda::Gpu> kGpu = open_gpu(&why);
+    gpu_ = kGpu;
+    if (gpu_ == nullptr) GTEST_SKIP() << why;
+    if (major_ != 0 && gpu_->facts().major != major_)
+      GTEST_SKIP() << "the GPU is not of compute capability " << major_ << ".0";
+  }
+  std::shared_ptr<cuda::Gpu> gpu_;
+
+ private:
+  const int32_t major_;
+};
+
 inline void expect_ok(const Status& status) { ASSERT_TRUE(status.ok()) << status.sentence(); }
 
 // An array's memory on the GPU, with guards around it. It begins as many bytes past a multiple of

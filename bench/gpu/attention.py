@@ -90,17 +90,7 @@ class Attention:
         views = {name: view(tensor) for name, tensor in tensors.items()}
         arguments = struct(struct_size=ctypes.sizeof(struct),
                            **{name: ctypes.pointer(each) for name, each in views.items()})
-        function = getattr(self.library.library, name)
-        packed = (self.plan, ctypes.byref(arguments), ctypes.c_void_p(work.data_ptr()),
-                  ctypes.c_size_t(work.numel()))
-
-        def execute():
-            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-            if function(*packed, stream) != 0:
-                sys.exit(self.library.library.perseid_last_error().decode())
-
-        execute.keep = (views, arguments, work, self)
-        return execute
+        return self.library.executable(name, self.plan, arguments, work, (views, self))
 
 
 def milliseconds(call, launches, turns=9):
@@ -147,6 +137,19 @@ def use_cudnn_alone():
     torch.backends.cuda.enable_cudnn_sdp(True)
 
 
+def rates_of(contenders, flops, sustained, options):
+    """Rates in TFLOP/s by way and contender, and what a line of the table says of them; sustained:
+    launches between two events."""
+    rates, texts = {}, []
+    for way, launches in (("single", 1), ("sustained", sustained)):
+        for name, call in contenders.items():
+            rates[way, name] = flops / milliseconds(call, launches) / 1e9
+            texts.append(f"{rates[way, name]:.0f}")
+        if options.peers:
+            texts.append(f"{rates[way, 'own'] / rates[way, 'cudnn']:.3f}")
+    return rates, texts
+
+
 def bench(library, dim, length, causal, options):
     batch, heads = max(1, 16384 // length), 2048 // dim
     q, k, v = (torch.randn(batch, length, heads, dim, device="cuda").to(DTYPES[options.dtype][0])
@@ -169,16 +172,9 @@ def bench(library, dim, length, causal, options):
         print(f"WRONG: {out.isnan().sum().item()} NaN in out, lse off by {off}")
     if options.peers:
         errors["cudnn"] = error_of(contenders["cudnn"]().transpose(1, 2), exact, rows)
-    flops = 4 * batch * heads * dim * (length * (length + 1) / 2 if causal else length * length)
-    line = [dim, length, "causal" if causal else "full"]
-    rates = {}
-    for launches in (1, 4 if length > 8192 else 10):
-        for name, call in contenders.items():
-            way = "single" if launches == 1 else "sustained"
-            rates[way, name] = flops / milliseconds(call, launches) / 1e9
-            line.append(f"{rates[way, name]:.0f}")
-        if options.peers:
-            line.append(f"{rates[way, 'own'] / rates[way, 'cudnn']:.3f}")
+    scores = batch * heads * (length * (length + 1) / 2 if causal else length * length)
+    rates, texts = rates_of(contenders, 4 * dim * scores, 4 if length > 8192 else 10, options)
+    line = [dim, length, "causal" if causal else "full"] + texts
     line += [f"{error:.2e}" for error in errors.values()] + [f"{plan.seconds * 1e3:.0f}"]
     return line, rates
 
@@ -240,16 +236,9 @@ def bench_backward(library, dim, length, causal, options):
         contenders["cudnn"] = lambda: torch.autograd.grad(peer, views, grad_out.transpose(1, 2),
                                                           retain_graph=True)
         errors.append(error([gradient.transpose(1, 2) for gradient in contenders["cudnn"]()]))
-    flops = 10 * batch * heads * dim * (length * (length + 1) / 2 if causal else length * length)
-    line = [dim, length, "causal" if causal else "full"]
-    rates = {}
-    for launches in (1, 3 if length > 8192 else 6):
-        for name, call in contenders.items():
-            way = "single" if launches == 1 else "sustained"
-            rates[way, name] = flops / milliseconds(call, launches) / 1e9
-            line.append(f"{rates[way, name]:.0f}")
-        if options.peers:
-            line.append(f"{rates[way, 'own'] / rates[way, 'cudnn']:.3f}")
+    scores = batch * heads * (length * (length + 1) / 2 if causal else length * length)
+    rates, texts = rates_of(contenders, 10 * dim * scores, 3 if length > 8192 else 6, options)
+    line = [dim, length, "causal" if causal else "full"] + texts
     line += [f"{each:.2e}" for each in errors] + [f"{plan.seconds * 1e3:.0f}"]
     return line, rates
 

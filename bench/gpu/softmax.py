@@ -88,6 +88,20 @@ class Library:
                   ctypes.byref(plan))
         return Plan(self, plan, time.perf_counter() - begin)
 
+    def executable(self, name, plan, arguments, work, keep):
+        """A call without arguments that executes on PyTorch's stream; `keep` lives as long."""
+        function = getattr(self.library, name)
+        packed = (plan, ctypes.byref(arguments), ctypes.c_void_p(work.data_ptr()),
+                  ctypes.c_size_t(work.numel()))
+
+        def execute():
+            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+            if function(*packed, stream) != 0:
+                sys.exit(self.library.perseid_last_error().decode())
+
+        execute.keep = (arguments, work, keep)
+        return execute
+
 
 class Plan:
     def __init__(self, library, plan, seconds):
@@ -106,19 +120,9 @@ class Plan:
         views = [None if tensor is None else view(tensor) for tensor in tensors]
         pointers = [None if each is None else ctypes.pointer(each) for each in views]
         arguments = Arguments(ctypes.sizeof(Arguments), 0, *pointers)
-        function = getattr(self.library.library,
-                           "perseid_softmax_backward" if direction else "perseid_softmax_forward")
-        work = self.work[direction]
-        packed = (self.plan, ctypes.byref(arguments), ctypes.c_void_p(work.data_ptr()),
-                  ctypes.c_size_t(work.numel()))
-
-        def execute():
-            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-            if function(*packed, stream) != 0:
-                sys.exit(self.library.library.perseid_last_error().decode())
-
-        execute.keep = (views, pointers, arguments, self)
-        return execute
+        name = "perseid_softmax_backward" if direction else "perseid_softmax_forward"
+        return self.library.executable(name, self.plan, arguments, self.work[direction],
+                                       (views, pointers, self))
 
 
 if triton is not None:
