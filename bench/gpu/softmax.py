@@ -7,123 +7,16 @@ run, each as a fraction of a device-to-device copy of the same bytes.
 """
 import argparse
 import ctypes
-import sys
 import time
 
 import torch
+from binding import DTYPES, Library, measure
 
 try:
     import triton
     import triton.language as tl
 except ImportError:
     triton = None
-
-DTYPES = {"f16": (torch.float16, 1), "bf16": (torch.bfloat16, 2), "f32": (torch.float32, 3)}
-
-
-class Device(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int32), ("index", ctypes.c_int32)]
-
-
-class DataType(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
-
-
-class Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device", Device), ("ndim", ctypes.c_int32),
-                ("dtype", DataType), ("shape", ctypes.POINTER(ctypes.c_int64)),
-                ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
-
-
-class Options(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_uint32), ("device_type", ctypes.c_uint32),
-                ("device_index", ctypes.c_int32), ("threads", ctypes.c_int32),
-                ("run", ctypes.c_void_p), ("user", ctypes.c_void_p), ("workers", ctypes.c_int32)]
-
-
-class Description(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_uint32), ("kind", ctypes.c_uint32),
-                ("dtype", ctypes.c_uint32), ("out_dtype", ctypes.c_uint32),
-                ("ndim", ctypes.c_int32), ("dim", ctypes.c_int32), ("shape", ctypes.c_int64 * 8),
-                ("scale", ctypes.c_double), ("visible", ctypes.c_uint32),
-                ("empty_rows", ctypes.c_uint32), ("implementation", ctypes.c_char_p)]
-
-
-class Arguments(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_uint32), ("reserved", ctypes.c_uint32),
-                ("first", ctypes.POINTER(Tensor)), ("second", ctypes.POINTER(Tensor)),
-                ("third", ctypes.POINTER(Tensor)), ("fourth", ctypes.POINTER(Tensor))]
-
-
-def view(tensor):
-    codes = {torch.float32: (2, 32), torch.float16: (2, 16), torch.bfloat16: (4, 16),
-             torch.bool: (6, 8), torch.int32: (0, 32)}
-    code, bits = codes[tensor.dtype]
-    shape = (ctypes.c_int64 * tensor.ndim)(*tensor.shape)
-    strides = (ctypes.c_int64 * tensor.ndim)(*tensor.stride())
-    made = Tensor(tensor.data_ptr(), Device(2, 0), tensor.ndim, DataType(code, bits, 1), shape,
-                  strides, 0)
-    made.keep = (shape, strides, tensor)
-    return made
-
-
-class Library:
-    def __init__(self, path):
-        self.library = ctypes.CDLL(path)
-        self.library.perseid_last_error.restype = ctypes.c_char_p
-        self.context = ctypes.c_void_p()
-        options = Options(ctypes.sizeof(Options), 2, 0, 0)
-        self.call("perseid_context_create", ctypes.byref(options), ctypes.byref(self.context))
-
-    def call(self, name, *arguments):
-        if getattr(self.library, name)(*arguments) != 0:
-            sys.exit(name + ": " + self.library.perseid_last_error().decode())
-
-    def softmax(self, shape, dtype, log=False, masked=False, dim=-1):
-        plan = ctypes.c_void_p()
-        description = Description(ctypes.sizeof(Description), int(log), DTYPES[dtype][1], 0,
-                                  len(shape), dim, (ctypes.c_int64 * 8)(*shape), 0.0, int(masked))
-        begin = time.perf_counter()
-        self.call("perseid_softmax_plan_create", self.context, ctypes.byref(description),
-                  ctypes.byref(plan))
-        return Plan(self, plan, time.perf_counter() - begin)
-
-    def executable(self, name, plan, arguments, work, keep):
-        """A call without arguments that executes on PyTorch's stream; `keep` lives as long."""
-        function = getattr(self.library, name)
-        packed = (plan, ctypes.byref(arguments), ctypes.c_void_p(work.data_ptr()),
-                  ctypes.c_size_t(work.numel()))
-
-        def execute():
-            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-            if function(*packed, stream) != 0:
-                sys.exit(self.library.perseid_last_error().decode())
-
-        execute.keep = (arguments, work, keep)
-        return execute
-
-
-class Plan:
-    def __init__(self, library, plan, seconds):
-        self.library, self.plan, self.seconds = library, plan, seconds
-        self.work = []
-        for direction in (0, 1):
-            size = ctypes.c_size_t()
-            library.call("perseid_plan_workspace_size", plan, direction, ctypes.byref(size))
-            self.work.append(torch.empty(max(size.value, 1), dtype=torch.uint8, device="cuda"))
-
-    def __del__(self):
-        self.library.library.perseid_plan_destroy(self.plan)
-
-    def prepare(self, direction, *tensors):
-        """A call without arguments that executes; None stands for an argument that is absent."""
-        views = [None if tensor is None else view(tensor) for tensor in tensors]
-        pointers = [None if each is None else ctypes.pointer(each) for each in views]
-        arguments = Arguments(ctypes.sizeof(Arguments), 0, *pointers)
-        name = "perseid_softmax_backward" if direction else "perseid_softmax_forward"
-        return self.library.executable(name, self.plan, arguments, self.work[direction],
-                                       (views, pointers, self))
-
 
 if triton is not None:
 
@@ -149,24 +42,6 @@ def warps_of(width):
     return 4 if width < 2048 else 8 if width < 8192 else 16
 
 
-def measure(contenders, turns):
-    """The median milliseconds of each, taken in turns."""
-    times = {name: [] for name in contenders}
-    for name, call in contenders.items():
-        for _ in range(2):
-            call()
-    for _ in range(turns):
-        for name, call in contenders.items():
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            call()
-            end.record()
-            times[name].append((begin, end))
-    torch.cuda.synchronize()
-    return {name: sorted(b.elapsed_time(e) for b, e in pairs)[len(pairs) // 2]
-            for name, pairs in times.items()}
-
-
 def bench(library, width, dtype, mode, options):
     log, masked = mode == "log", mode == "masked"
     kind = DTYPES[dtype][0]
@@ -178,7 +53,7 @@ def bench(library, width, dtype, mode, options):
     y, g, out = torch.empty_like(x), torch.randn_like(x), torch.empty_like(x)
     mask = (torch.rand(rows, width, device="cuda") < 0.75) if masked else None
     plan = library.softmax((rows, width), dtype, log, masked)
-    own = {"own": plan.prepare(0, x, y, mask, None)}
+    own = {"own": plan.softmax_call(0, x, y, mask, None)}
     own["own"]()
     if masked:
         expected = torch.softmax(x[:64].float().masked_fill(~mask[:64], float("-inf")), -1)
@@ -190,7 +65,7 @@ def bench(library, width, dtype, mode, options):
     result = []
     for direction in ("forward", "backward"):
         if direction == "backward":
-            contenders = {"own": plan.prepare(1, g, y, mask, out)}
+            contenders = {"own": plan.softmax_call(1, g, y, mask, out)}
             moved = 3 * size + (mask.numel() if masked else 0)
             if options.peers and not masked:
                 op = torch._log_softmax_backward_data if log else torch._softmax_backward_data
@@ -224,7 +99,7 @@ def launch_overhead(library):
     """Host seconds of a small softmax, and of the same one in a replayed graph."""
     x = torch.randn(64, 128, device="cuda")
     y = torch.empty_like(x)
-    call = library.softmax((64, 128), "f32").prepare(0, x, y, None, None)
+    call = library.softmax((64, 128), "f32").softmax_call(0, x, y, None, None)
     for _ in range(100):
         call()
     torch.cuda.synchronize()
