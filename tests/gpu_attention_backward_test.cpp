@@ -11,7 +11,6 @@ namespace perseid {
 namespace {
 
 using namespace cpu::attention_cases;
-using cuda::AttentionBackwardConfig;
 using testing_gpu::expect_ok;
 using testing_gpu::Mirror;
 
@@ -334,70 +333,6 @@ TEST(AttentionBackwardKernels, RefuseWithASentence) {
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.bias = p.grad_bias = true; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.ragged = true; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.kv_len = int64_t{1} << 30; }));
-}
-
-// Every line of the table, with every mask: it fits into shared memory and spills no registers.
-TEST(AttentionBackwardKernels, HoldTheirBudgets) {
-  cuda::Version version;
-  if (const Status status = cuda::compiler_version(&version); !status.ok())
-    GTEST_SKIP() << status.sentence();
-  constexpr int kMostShared = 232448;
-  for (const auto& [dim, value_dim] : {std::pair<int64_t, int64_t>{40, 40},
-                                       {64, 64},
-                                       {96, 96},
-                                       {128, 128},
-                                       {192, 128},
-                                       {256, 256}})
-    for (const bool deterministic : {false, true})
-      for (const int mask : {0, 2}) {
-        if (mask == 0 && deterministic && dim != 128) continue;
-        Case test =
-            make_case(dim == 96 ? DType::kF16 : DType::kBF16, 1, 1, 1, 512, 512, dim, value_dim);
-        if (mask >= 1) test.problem.causal = Causal::kTopLeft;
-        if (mask == 2) test.problem.window_left = 100;
-        test.problem.deterministic = deterministic;
-        const AttentionBackwardConfig config = cuda::choose_attention_backward(test.problem);
-        const std::vector<std::string> kernels = cuda::attention_backward_kernels(config);
-        const int drawn = deterministic ? 1024 : 0;  // of the kernel itself
-        EXPECT_LE(config.shared_bytes() + drawn, kMostShared) << kernels[1];
-        cuda::Image image;
-        std::string log;
-        const Status status =
-            cuda::compile({cuda::kAttentionBackwardHeader, kernels, "sm_90a"}, &image, &log);
-        ASSERT_TRUE(status.ok()) << status.sentence();
-        EXPECT_EQ(log.find("warning"), std::string::npos) << log;
-        for (size_t at = log.find("bytes spill stores"); at != std::string::npos;
-             at = log.find("bytes spill stores", at + 1))
-          EXPECT_EQ(log.substr(at - 3, 3), " 0 ") << log;
-        for (const char* remark : {"C7510", "C7512", "C7508"})
-          EXPECT_EQ(log.find(remark), std::string::npos) << log;
-      }
-}
-
-// What comes from memory for each score, and what a sequence has of its own: it compiles, and keeps
-// nearly all in registers.
-TEST(AttentionBackwardKernels, FeaturesHoldTheirBudgets) {
-  cuda::Version version;
-  if (const Status status = cuda::compiler_version(&version); !status.ok())
-    GTEST_SKIP() << status.sentence();
-  for (const int64_t dim : {64, 128, 256})
-    for (const int feature : {0, 1, 2, 3}) {
-      Case test = make_case(DType::kBF16, 1, 1, 1, 512, 512, dim, dim);
-      if (feature == 0) test.problem.kv_lens = true;
-      if (feature == 1) set_visible(test, {1, 1, 512, 512});
-      if (feature == 2) add_bias(test, DType::kF32, {1, 1, 512, 512}, false);
-      if (feature == 3) test.problem.dropout = 0.1;
-      const std::vector<std::string> kernels =
-          cuda::attention_backward_kernels(cuda::choose_attention_backward(test.problem));
-      cuda::Image image;
-      std::string log;
-      const Status status =
-          cuda::compile({cuda::kAttentionBackwardHeader, kernels, "sm_90a"}, &image, &log);
-      ASSERT_TRUE(status.ok()) << status.sentence();
-      for (size_t at = log.find(" bytes spill stores"); at != std::string::npos;
-           at = log.find(" bytes spill stores", at + 1))
-        EXPECT_LE(std::stoi(log.substr(log.rfind(' ', at - 1), at)), 64) << kernels[1];
-    }
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 // Attention on a GPU of compute capability 9.0 against the float64 reference, with the cases of the
 // CPU's tests and those that its own tiles ask for; skipped where there is no such GPU. What the
 // kernels need of a compiler, and what they refuse, is held everywhere.
-#include <set>
 
 #include "attention_cases.hpp"
 #include "cuda/attention.hpp"
@@ -13,7 +12,6 @@ namespace perseid {
 namespace {
 
 using namespace cpu::attention_cases;
-using cuda::AttentionForwardConfig;
 using testing_gpu::expect_ok;
 using testing_gpu::Mirror;
 
@@ -431,55 +429,6 @@ TEST(AttentionKernels, RefuseWithASentence) {
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.kv_len = int64_t{1} << 31; }));
   facts.major = 8;
   EXPECT_FALSE(cuda::refuse_attention(good, facts).empty());
-}
-
-// Every line of the table, with every mask: it fits into shared memory and spills no registers.
-TEST(AttentionKernels, HoldTheirBudgets) {
-  cuda::Version version;
-  if (const Status status = cuda::compiler_version(&version); !status.ok())
-    GTEST_SKIP() << status.sentence();
-  constexpr int kMostShared = 232448;
-  std::set<std::string> seen;
-  for (const auto& [dim, value_dim] : {std::pair<int64_t, int64_t>{40, 40},
-                                       {64, 64},
-                                       {96, 96},
-                                       {128, 128},
-                                       {192, 128},
-                                       {192, 192},
-                                       {256, 256}})
-    for (const DType dtype : {DType::kBF16, DType::kF16})
-      for (const int64_t length : {512, 4096})
-        for (const int mask : {0, 1, 2, 3, 4, 5, 6, 7, 8}) {
-          Case test = forward_case(dtype, 1, 1, 1, length, length, dim, value_dim);
-          if (mask >= 1) test.problem.causal = Causal::kTopLeft;
-          if (mask == 2) test.problem.window_left = 100;
-          if (mask == 3) test.problem.kv_lens = true;
-          if (mask == 4) test.problem.visible = true;
-          if (mask == 5) test.problem.dropout = 0.1;
-          if (mask == 6) add_bias(test, DType::kF32, {1, 1, length, length}, false);
-          if (mask == 7) {
-            set_ragged(test, {length}, {length});
-            add_bias(test, dtype, {1, 1, length, length}, false);
-            test.problem.visible = true;
-            test.problem.dropout = 0.1;
-          }
-          if (mask == 8) test.problem.q_len = 1;
-          if (mask > 2 && (length == 4096 || (dim != 64 && dim != 128 && dim != 256))) continue;
-          const AttentionForwardConfig config = cuda::choose_attention_forward(test.problem);
-          const std::string kernel = cuda::attention_kernel("attention_forward", config);
-          if ((dtype == DType::kF16 && dim != 128) || !seen.insert(kernel).second) continue;
-          EXPECT_LE(config.shared_bytes(), kMostShared) << kernel;
-          cuda::Image image;
-          std::string log;
-          const Status status =
-              cuda::compile({cuda::kAttentionForwardHeader, {kernel}, "sm_90a"}, &image, &log);
-          ASSERT_TRUE(status.ok()) << status.sentence();
-          EXPECT_EQ(log.find("warning"), std::string::npos) << log;
-          EXPECT_NE(log.find(" 0 bytes spill stores"), std::string::npos) << log;
-          // Products that the assembler cannot let run beside other work.
-          for (const char* remark : {"C7510", "C7512", "C7508", "C7520"})
-            EXPECT_EQ(log.find(remark), std::string::npos) << log;
-        }
 }
 
 }  // namespace

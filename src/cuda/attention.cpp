@@ -173,18 +173,24 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   return config;
 }
 
-std::string attention_kernel(const char* name, const AttentionForwardConfig& config) {
+std::vector<std::string> attention_forward_kernels(const AttentionForwardConfig& config) {
   const auto flag = [](bool value) { return value ? "true" : "false"; };
-  return concatenate("perseid::cuda::", name,
-                     "<perseid::cuda::AttentionForwardConfig{.dtype = perseid::DType(",
-                     static_cast<int>(config.dtype), "), .key_dim = ", config.key_dim,
-                     ", .value_dim = ", config.value_dim, ", .consumers = ", config.consumers,
-                     ", .keys = ", config.keys, ", .stages = ", config.stages,
-                     ", .slots = ", config.slots, ", .beside = ", flag(config.beside),
-                     ", .right = ", flag(config.right), ", .left = ", flag(config.left),
-                     ", .split = ", flag(config.split), ", .lengths = ", flag(config.lengths),
-                     ", .visible = ", flag(config.visible), ", .dropout = ", flag(config.dropout),
-                     ", .bias = perseid::DType(", static_cast<int>(config.bias), ")}>");
+  const std::string text =
+      concatenate("<perseid::cuda::AttentionForwardConfig{.dtype = perseid::DType(",
+                  static_cast<int>(config.dtype), "), .key_dim = ", config.key_dim,
+                  ", .value_dim = ", config.value_dim, ", .consumers = ", config.consumers,
+                  ", .keys = ", config.keys, ", .stages = ", config.stages,
+                  ", .slots = ", config.slots, ", .beside = ", flag(config.beside),
+                  ", .right = ", flag(config.right), ", .left = ", flag(config.left),
+                  ", .split = ", flag(config.split), ", .lengths = ", flag(config.lengths),
+                  ", .visible = ", flag(config.visible), ", .dropout = ", flag(config.dropout),
+                  ", .bias = perseid::DType(", static_cast<int>(config.bias), ")}>");
+  std::vector<std::string> kernels = {"perseid::cuda::attention_forward" + text};
+  if (config.split)
+    kernels.push_back(concatenate("perseid::cuda::attention_merge<perseid::DType(",
+                                  static_cast<int>(config.dtype), ")>"));
+  if (config.masked()) kernels.push_back("perseid::cuda::attention_mend" + text);
+  return kernels;
 }
 
 std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& facts) {
@@ -218,24 +224,12 @@ Status AttentionOnGpu::make(const AttentionProblem& problem, const AttentionForw
                             Gpu& gpu, std::unique_ptr<AttentionOnGpu>* made) {
   std::unique_ptr<AttentionOnGpu> attention(new AttentionOnGpu(problem, gpu));
   attention->config_ = config;
-  const auto load = [&](const char* header, const std::string& name, Kernel* kernel) {
-    std::vector<Kernel> kernels;
-    Status status = gpu.load(header, {name}, &kernels);
-    if (status.ok()) *kernel = kernels[0];
+  if (Status status = gpu.load(kAttentionForwardHeader, attention_forward_kernels(config),
+                               &attention->kernels_);
+      !status.ok())
     return status;
-  };
-  Status status = load(kAttentionForwardHeader, attention_kernel("attention_forward", config),
-                       &attention->kernel_);
-  if (status.ok()) status = gpu.allow_shared(attention->kernel_, config.shared_bytes());
-  if (status.ok() && config.split)
-    status = load("cuda/device/sm90/attention_merge.hpp",
-                  concatenate("perseid::cuda::attention_merge<perseid::DType(",
-                              static_cast<int>(problem.dtype), ")>"),
-                  &attention->merge_);
-  if (status.ok() && config.masked())
-    status =
-        load(kAttentionMendHeader, attention_kernel("attention_mend", config), &attention->mend_);
-  if (!status.ok()) return status;
+  if (Status status = gpu.allow_shared(attention->kernels_[0], config.shared_bytes()); !status.ok())
+    return status;
 
   AttentionForwardArguments& fixed = attention->fixed_;
   const int pack = pack_of(problem);
@@ -353,11 +347,12 @@ Status AttentionOnGpu::forward(const AttentionForward& tensors, std::byte* works
   const Launch launch{.blocks = min(fixed_.tiles, gpu_.facts().multiprocessors),
                       .threads = config_.threads(),
                       .shared_bytes = config_.shared_bytes()};
-  Status status = gpu_.launch(kernel_, launch, &arguments, stream);
+  Status status = gpu_.launch(kernels_[0], launch, &arguments, stream);
   Launch by_rows{.blocks = ceil_div(fixed_.rows, kRowWarps), .threads = 32 * kRowWarps};
-  if (status.ok() && config_.split) status = gpu_.launch(merge_, by_rows, &arguments, stream);
+  if (status.ok() && config_.split) status = gpu_.launch(kernels_[1], by_rows, &arguments, stream);
   by_rows.blocks = min(by_rows.blocks, int64_t{4} * gpu_.facts().multiprocessors);
-  if (status.ok() && config_.masked()) status = gpu_.launch(mend_, by_rows, &arguments, stream);
+  if (status.ok() && config_.masked())
+    status = gpu_.launch(kernels_.back(), by_rows, &arguments, stream);
   return status;
 }
 

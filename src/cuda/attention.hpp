@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cuda/device/sm90/attention_config.hpp"
 #include "cuda/runtime/gpu.hpp"
@@ -24,11 +25,10 @@ KeyOffsets key_offsets(const AttentionProblem& problem);
 // The configuration of the forward kernel, chosen by the problem's lengths, dims and masks, never
 // by its batch, so that a row's result does not depend on which others are in the batch.
 AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem);
-// Name expressions of the kernels that have such a configuration, and their headers:
-// attention_forward and attention_mend.
-std::string attention_kernel(const char* name, const AttentionForwardConfig& config);
-inline constexpr const char* kAttentionForwardHeader = "cuda/device/sm90/attention_forward.hpp";
-inline constexpr const char* kAttentionMendHeader = "cuda/device/sm90/attention_mend.hpp";
+// Name expressions of the kernels, in the order of their launch, and their header: the products,
+// what merges their parts if keys are split, and what mends rows under masks.
+std::vector<std::string> attention_forward_kernels(const AttentionForwardConfig& config);
+inline constexpr const char* kAttentionForwardHeader = "cuda/device/sm90/attention.hpp";
 
 // Why the kernels do not take the problem, as a sentence's end; "" where they do.
 std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& facts);
@@ -56,7 +56,7 @@ class AttentionOnGpu {
   AttentionProblem problem_;
   const Gpu& gpu_;
   AttentionForwardConfig config_;
-  Kernel kernel_, merge_, mend_;
+  std::vector<Kernel> kernels_;      // products, and what follows them
   AttentionForwardArguments fixed_;  // all but the tensors, the counter and the launch
 };
 

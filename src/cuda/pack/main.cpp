@@ -4,9 +4,12 @@
 // the assembler said of them in FILE.reports, for the test of their budgets. What a pack that is
 // there already has is kept. Where there is no NVRTC the pack is empty: kernels are then compiled
 // when plans need them.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -17,54 +20,11 @@
 namespace perseid::cuda {
 namespace {
 
+constexpr const char* kReports = ".reports";
+
 // An entry of the reports that says which compiler made the others.
 std::string compiler_mark(const Version& version) {
   return concatenate("compiler nvrtc ", version.major, ".", version.minor);
-}
-
-struct Made {
-  std::string pack, reports;
-};
-
-Made make(const std::string& path, const Version& version) {
-  const Pack before(path), reports(path + ".reports");
-  std::vector<Variant> variants;
-  for (const char* architecture : kPackedArchitectures)
-    for (Variant& variant : common_variants(architecture)) variants.push_back(std::move(variant));
-  const std::string mark = compiler_mark(version);
-  Image none;
-  const bool same_compiler = reports.find(mark, &none);
-  std::vector<Made> entries(variants.size());
-  std::atomic<size_t> next{0}, compiled{0};
-  const auto work = [&] {
-    for (size_t i = next++; i < variants.size(); i = next++) {
-      const std::string key = key_of(variants[i].program, nullptr);
-      Image image, report;
-      if (!same_compiler || !before.find(key, &image) || !reports.find(key, &report)) {
-        const Status status = compile(variants[i].program, &image, &report.code);
-        if (!status.ok()) {
-          std::fprintf(stderr, "perseid.pack: without %s: %s\n", variants[i].name.c_str(),
-                       status.sentence().c_str());
-          continue;
-        }
-        ++compiled;
-      }
-      entries[i] = {write_entry(key, image), write_entry(key, report)};
-    }
-  };
-  std::vector<std::thread> threads;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
-    threads.emplace_back(work);
-  for (std::thread& thread : threads) thread.join();
-  Made made{"", write_entry(mark, {})};
-  for (const Made& entry : entries) {
-    made.pack += entry.pack;
-    made.reports += entry.reports;
-  }
-  std::printf("perseid.pack: %zu kernels for %zu architectures, %zu compiled by NVRTC %d.%d\n",
-              variants.size(), std::size(kPackedArchitectures), compiled.load(), version.major,
-              version.minor);
-  return made;
 }
 
 bool write(const std::string& path, const std::string& text) {
@@ -77,15 +37,98 @@ bool write(const std::string& path, const std::string& text) {
   return !file.fail() && !failure;
 }
 
+// Kernels and reports of a file.
+struct Source {
+  explicit Source(const std::string& path) : kernels(path), reports(path + kReports) {}
+  bool find(const std::string& key, Image* image, Image* report) const {
+    return kernels.find(key, image) && reports.find(key, report);
+  }
+  Pack kernels, reports;
+};
+
+bool compile_share(const std::string& path, const std::vector<Variant>& variants, size_t first,
+                   size_t step) {
+  std::string kernels, reports;
+  for (size_t i = first; i < variants.size(); i += step) {
+    Image image, report;
+    const Status status = compile(variants[i].program, &image, &report.code);
+    if (!status.ok()) {
+      std::fprintf(stderr, "perseid.pack: without %s: %s\n", variants[i].name.c_str(),
+                   status.sentence().c_str());
+      continue;
+    }
+    const std::string key = key_of(variants[i].program, nullptr);
+    kernels += write_entry(key, image);
+    reports += write_entry(key, report);
+  }
+  return write(path, kernels) && write(path + kReports, reports);
+}
+
+// On every CPU at once, in processes: the compiler lets threads wait for each other. Their files
+// are path.0, path.1, ...
+bool compile_all(const std::string& path, const std::vector<Variant>& variants, size_t processes) {
+  std::vector<pid_t> children;
+  for (size_t i = 0; i < processes; ++i) {
+    const pid_t child = fork();
+    if (child == 0) _exit(compile_share(concatenate(path, ".", i), variants, i, processes) ? 0 : 1);
+    if (child > 0) children.push_back(child);
+  }
+  bool ok = children.size() == processes;
+  for (const pid_t child : children) {
+    int state = 0;
+    ok = waitpid(child, &state, 0) == child && state == 0 && ok;
+  }
+  return ok;
+}
+
+bool make(const std::string& path, const Version& version) {
+  std::vector<Variant> variants;
+  for (const char* architecture : kPackedArchitectures)
+    for (Variant& variant : common_variants(architecture)) variants.push_back(std::move(variant));
+  const std::string mark = compiler_mark(version);
+  std::deque<Source> sources;
+  sources.emplace_back(path);
+  Image image, report;
+  const bool same_compiler = sources[0].reports.find(mark, &report);
+  std::vector<Variant> missing;
+  for (const Variant& variant : variants)
+    if (!same_compiler || !sources[0].find(key_of(variant.program, nullptr), &image, &report))
+      missing.push_back(variant);
+  const size_t processes =
+      std::min(missing.size(), size_t{std::max(1u, std::thread::hardware_concurrency())});
+  if (!compile_all(path, missing, processes)) return false;
+  if (!same_compiler) sources.clear();
+  for (size_t i = 0; i < processes; ++i) sources.emplace_back(concatenate(path, ".", i));
+  std::string kernels, reports = write_entry(mark, {});
+  for (const Variant& variant : variants) {
+    const std::string key = key_of(variant.program, nullptr);
+    for (const Source& source : sources) {
+      if (!source.find(key, &image, &report)) continue;
+      kernels += write_entry(key, image);
+      reports += write_entry(key, report);
+      break;
+    }
+  }
+  const bool ok = write(path, kernels) && write(path + kReports, reports);
+  for (size_t i = 0; i < processes; ++i)
+    for (const char* end : {"", kReports}) {
+      std::error_code ignored;
+      std::filesystem::remove(concatenate(path, ".", i, end), ignored);
+    }
+  std::printf("perseid.pack: %zu programs for %zu architectures, %zu compiled by NVRTC %d.%d\n",
+              variants.size(), std::size(kPackedArchitectures), missing.size(), version.major,
+              version.minor);
+  return ok;
+}
+
+bool make_empty(const std::string& path) {
+  std::printf("perseid.pack: empty, as there is no NVRTC; kernels are compiled when needed\n");
+  return write(path, "") && write(path + kReports, "");
+}
+
 int build(const std::string& path) {
   Version version;
-  Made made;
-  if (compiler_version(&version).ok()) {
-    made = make(path, version);
-  } else {
-    std::printf("perseid.pack: empty, as there is no NVRTC; kernels are compiled when needed\n");
-  }
-  if (write(path, made.pack) && write(path + ".reports", made.reports)) return 0;
+  if (compiler_version(&version).ok() ? make(path, version) : make_empty(path)) return 0;
   std::fprintf(stderr, "perseid.pack: cannot write %s\n", path.c_str());
   return 1;
 }

@@ -66,11 +66,8 @@ Budget budget_of(const SoftmaxChoice& choice, bool backward) {
   return {min(wanted, min(kMost, kAll / config.threads())), spilled, 16384};
 }
 
-}  // namespace
-
-std::vector<Variant> common_variants(const std::string& architecture) {
+std::vector<Variant> softmax_variants(const std::string& architecture) {
   std::vector<Variant> variants;
-  std::unordered_set<std::string> seen;
   for (const Common& common : kCommon)
     for (const DType dtype : kTypes)
       for (const int64_t length : lengths_of(common, 16 / size_of(dtype)))
@@ -82,15 +79,36 @@ std::vector<Variant> common_variants(const std::string& architecture) {
           problem.visible = common.masked;
           const bool clusters = architecture != "sm_80";
           const SoftmaxChoice choice = choose_softmax(common.kind, problem, backward, clusters);
-          Variant variant{
-              concatenate(common.name, backward ? " backward " : " forward ", name_of(dtype),
-                          " of ", length, " for ", architecture),
-              {softmax_header(choice.kind), softmax_kernels(choice, backward), architecture},
-              budget_of(choice, backward)};
-          if (seen.insert(key_of(variant.program, nullptr)).second)
-            variants.push_back(std::move(variant));
+          variants.push_back(
+              {concatenate(common.name, backward ? " backward " : " forward ", name_of(dtype),
+                           " of ", length, " for ", architecture),
+               {softmax_header(choice.kind), softmax_kernels(choice, backward), architecture},
+               budget_of(choice, backward)});
         }
   return variants;
+}
+
+// Many problems share a program: its name is that of the first.
+std::vector<Variant> without_repeats(std::vector<Variant> variants) {
+  std::unordered_set<std::string> seen;
+  std::erase_if(variants, [&](const Variant& variant) {
+    return !seen.insert(key_of(variant.program, nullptr)).second;
+  });
+  return variants;
+}
+
+}  // namespace
+
+std::vector<Variant> common_variants(const std::string& architecture) {
+  std::vector<Variant> variants = softmax_variants(architecture);
+  if (architecture == "sm_90a")
+    for (Variant& variant : attention_variants(true)) variants.push_back(std::move(variant));
+  return without_repeats(std::move(variants));
+}
+
+std::vector<Variant> rare_variants(const std::string& architecture) {
+  if (architecture != "sm_90a") return {};
+  return without_repeats(attention_variants(false));
 }
 
 }  // namespace perseid::cuda

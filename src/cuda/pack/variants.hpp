@@ -13,8 +13,8 @@
 
 namespace perseid::cuda {
 
-// The most that a kernel may take: registers of a thread, bytes of them that are spilled into
-// memory, and bytes of shared memory of a block.
+// The most that the kernels of a program may take: registers of a thread, bytes of them that are
+// spilled into memory, and bytes of shared memory of a block besides what its launch asks for.
 struct Budget {
   int32_t registers = 0;
   int32_t spilled_bytes = 0;
@@ -30,5 +30,9 @@ struct Variant {
 inline constexpr const char* kPackedArchitectures[] = {"sm_80", "sm_90a"};
 
 std::vector<Variant> common_variants(const std::string& architecture);
+// Others, which are not in the pack, but are held to their budgets too.
+std::vector<Variant> rare_variants(const std::string& architecture);
+// Of attention, for sm_90a; some more than once.
+std::vector<Variant> attention_variants(bool common);
 
 }  // namespace perseid::cuda

@@ -1,0 +1,155 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include <span>
+
+#include "cuda/attention.hpp"
+#include "cuda/attention_backward.hpp"
+#include "cuda/pack/variants.hpp"
+
+namespace perseid::cuda {
+namespace {
+
+// ---- Common problems ----
+
+struct Dims {
+  int64_t key, value;
+  bool f16 = false;  // too, and not bf16 alone
+};
+constexpr Dims kUsual[] = {{64, 64, true}, {128, 128, true}};
+constexpr Dims kTuned[] = {{64, 64, true}, {128, 128, true}, {256, 256, true},
+                           {96, 96},       {192, 128},       {192, 192}};
+constexpr Dims kOdd[] = {{40, 40}, {80, 72}, {256, 256}};
+
+// What a problem has besides its dims; it is taken with and without a causal mask.
+struct Kind {
+  const char* name;
+  std::span<const Dims> dims;
+  bool full = true, causal = true;
+  bool forward = true, backward = true, deterministic = false;
+  int64_t q_len = 4096, kv_len = 4096;
+  bool window = false, ragged = false, kv_lens = false, visible = false, bias = false;
+  double dropout = 0;
+};
+constexpr Kind kCommon[] = {
+    {.name = "attention", .dims = kTuned},
+    {.name = "attention of short sequences", .dims = kUsual, .q_len = 1024, .kv_len = 1024},
+    {.name = "deterministic attention", .dims = kTuned, .forward = false, .deterministic = true},
+    {.name = "attention of a query",
+     .dims = kUsual,
+     .causal = false,
+     .backward = false,
+     .q_len = 1},
+    {.name = "attention of a query and key lengths",
+     .dims = kUsual,
+     .causal = false,
+     .backward = false,
+     .q_len = 1,
+     .kv_lens = true},
+    {.name = "ragged attention", .dims = kUsual, .full = false, .ragged = true},
+    {.name = "attention in a window", .dims = kUsual, .full = false, .window = true},
+    {.name = "attention with bias", .dims = kUsual, .causal = false, .bias = true},
+    {.name = "attention with dropout", .dims = kUsual, .dropout = 0.1},
+};
+constexpr Kind kRare[] = {
+    {.name = "attention", .dims = kOdd, .full = false, .deterministic = true},
+    {.name = "attention of few keys",
+     .dims = kOdd,
+     .causal = false,
+     .backward = false,
+     .q_len = 1,
+     .kv_len = 100},
+    {.name = "attention in a window", .dims = kOdd, .full = false, .window = true},
+    {.name = "masked attention", .dims = kTuned, .causal = false, .visible = true},
+    {.name = "attention with bias", .dims = kOdd, .causal = false, .bias = true},
+    {.name = "attention with dropout", .dims = kOdd, .full = false, .dropout = 0.1},
+    {.name = "attention with everything",
+     .dims = kTuned,
+     .full = false,
+     .window = true,
+     .ragged = true,
+     .visible = true,
+     .bias = true,
+     .dropout = 0.1},
+};
+
+AttentionProblem problem_of(const Kind& kind, const Dims& dims, DType dtype, bool causal) {
+  AttentionProblem problem;
+  problem.dtype = dtype;
+  problem.batch = problem.heads = problem.kv_heads = 16;
+  problem.q_len = kind.q_len;
+  problem.kv_len = kind.kv_len;
+  problem.head_dim = dims.key;
+  problem.value_dim = dims.value;
+  problem.scale = 0.1;
+  problem.causal = causal ? Causal::kBottomRight : Causal::kNone;
+  if (kind.window) problem.window_left = 1023;
+  problem.ragged = kind.ragged;
+  if (kind.ragged) problem.total_q = problem.total_kv = kind.q_len;
+  problem.kv_lens = kind.kv_lens;
+  problem.visible = kind.visible;
+  problem.bias = kind.bias;
+  if (kind.bias) {
+    problem.bias_dtype = dtype;
+    problem.bias_shape[0] = problem.bias_shape[1] = 1;
+    problem.bias_shape[2] = kind.q_len;
+    problem.bias_shape[3] = kind.kv_len;
+  }
+  problem.dropout = kind.dropout;
+  problem.grad_query = problem.grad_key = problem.grad_value = kind.backward;
+  problem.grad_bias = kind.bias && kind.backward;
+  problem.deterministic = kind.deterministic;
+  return problem;
+}
+
+// ---- Budgets ----
+
+constexpr int32_t kMostShared = 232448;  // bytes of a block
+constexpr int32_t kBlockRegisters = 65536;
+
+// Blocks are launched with all registers of a multiprocessor, which their warpgroups then divide.
+// Nothing but a word of the kernels that mend rows may be spilled; what comes from memory for each
+// score may cost a little.
+template <class Config>
+Budget budget_of(const Config& config) {
+  const bool busy =
+      config.lengths || config.visible || config.dropout || config.bias != DType::kNone;
+  return {kBlockRegisters / config.threads() / 8 * 8, busy ? 64 : 8,
+          kMostShared - config.shared_bytes()};
+}
+
+void add(const Kind& kind, const Dims& dims, DType dtype, bool causal,
+         std::vector<Variant>* variants) {
+  const std::string architecture = "sm_90a";
+  const AttentionProblem problem = problem_of(kind, dims, dtype, causal);
+  const std::string name =
+      concatenate(kind.name, causal ? ", causal, " : ", ", name_of(dtype), ", dims ", dims.key,
+                  " and ", dims.value, " for ", architecture);
+  if (kind.forward) {
+    const AttentionForwardConfig config = choose_attention_forward(problem);
+    variants->push_back({"forward of " + name,
+                         {kAttentionForwardHeader, attention_forward_kernels(config), architecture},
+                         budget_of(config)});
+  }
+  if (kind.backward && refuse_attention_backward(problem).empty()) {
+    const AttentionBackwardConfig config = choose_attention_backward(problem);
+    variants->push_back(
+        {"backward of " + name,
+         {kAttentionBackwardHeader, attention_backward_kernels(config), architecture},
+         budget_of(config)});
+  }
+}
+
+}  // namespace
+
+std::vector<Variant> attention_variants(bool common) {
+  std::vector<Variant> variants;
+  for (const Kind& kind : common ? std::span<const Kind>(kCommon) : std::span<const Kind>(kRare))
+    for (const Dims& dims : kind.dims)
+      for (const DType dtype : {DType::kBF16, DType::kF16})
+        for (const bool causal : {false, true})
+          if ((causal ? kind.causal : kind.full) && (dtype == DType::kBF16 || (common && dims.f16)))
+            add(kind, dims, dtype, causal, &variants);
+  return variants;
+}
+
+}  // namespace perseid::cuda
