@@ -5,7 +5,7 @@
 #include <atomic>
 #include <chrono>
 
-#include "cuda/runtime/tensor_map.hpp"
+#include "cuda/attention_arguments.hpp"
 
 namespace perseid::cuda {
 namespace {
@@ -28,7 +28,6 @@ constexpr Tiles kTiles[] = {
     {256, 256, 2, 64, 1},   //
 };
 constexpr int64_t kLargestDim = 256, kDimUnit = 8;
-constexpr int64_t kLongest = int64_t{1} << 29;  // so that sums of three fit into 32 bits
 
 // Where all query rows fit into one consumer's part of a tile, keys are split into parts of so
 // many, or more where there would be too many parts. The length of the keys alone says how.
@@ -58,9 +57,6 @@ int64_t part_tiles_of(const AttentionProblem& problem, const AttentionForwardCon
   return max(max(kPartKeys / config.keys, int64_t{1}), ceil_div(tiles, kMostParts));
 }
 
-// Whether each sequence has lengths that only the GPU knows.
-bool has_lengths(const AttentionProblem& problem) { return problem.ragged || problem.kv_lens; }
-
 // ---- Launches ----
 
 // A number for each launch, even and not 0, that memory does not hold by chance (splitmix64).
@@ -74,59 +70,7 @@ uint64_t launch_number() {
   return x == 0 ? 2 : x;
 }
 
-// [batch, heads, rows, dim] as {dim, 2^pack heads, rows, heads >> pack, batch}.
-BoxedTensor boxed(const Tensor& tensor, int pack, int box_rows) {
-  const int64_t packed = int64_t{1} << pack;
-  return {tensor.data,
-          tensor.dtype,
-          {tensor.shape[3], packed, tensor.shape[2], tensor.shape[1] >> pack, tensor.shape[0]},
-          {tensor.stride[3], tensor.stride[1], tensor.stride[2], tensor.stride[1] << pack,
-           tensor.stride[0]},
-          {kChunk, 1 << pack, box_rows >> pack, 1, 1}};
-}
-// A ragged tensor, [heads, total, dim], as one of a single batch entry.
-Tensor with_batch(const Tensor& tensor) {
-  if (tensor.rank == 4) return tensor;
-  Tensor view = tensor;
-  view.rank = 4;
-  view.shape[0] = 1;
-  view.stride[0] = 0;
-  for (int d = 0; d < 3; ++d) {
-    view.shape[d + 1] = tensor.shape[d];
-    view.stride[d + 1] = tensor.stride[d];
-  }
-  return view;
-}
-RowsInMemory rows_in_memory(const Tensor& tensor) {
-  RowsInMemory rows{tensor.data, {}};
-  for (int d = 0; d < 4; ++d) rows.stride[d] = tensor.stride[d];
-  return rows;
-}
-ScoresInMemory scores_in_memory(const Tensor& tensor) {
-  ScoresInMemory scores{tensor.data, {}, false};
-  const auto pair = 2 * size_of(tensor.dtype);
-  bool even = reinterpret_cast<uintptr_t>(tensor.data) % static_cast<size_t>(pair) == 0;
-  for (int d = 0; d < 4; ++d) {
-    scores.stride[d] = tensor.stride[d];
-    even = even && (d == 3 ? tensor.stride[d] == 1 : tensor.stride[d] % 2 == 0);
-  }
-  scores.pairs = even;
-  return scores;
-}
-LengthsInMemory lengths_in_memory(const Tensor& tensor) {
-  if (!tensor.present()) return {};
-  return {tensor.data, tensor.stride[0], tensor.dtype == DType::kI64};
-}
-
 }  // namespace
-
-KeyOffsets key_offsets(const AttentionProblem& problem) {
-  KeyOffsets offsets{-kLongest, kLongest};
-  if (problem.window_left >= 0) offsets.left = -min(problem.window_left, kLongest);
-  if (problem.window_right >= 0) offsets.right = min(problem.window_right, kLongest - 1) + 1;
-  if (problem.causal != Causal::kNone) offsets.right = min(offsets.right, int64_t{1});
-  return offsets;
-}
 
 AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem) {
   AttentionForwardConfig config;
@@ -144,12 +88,9 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   config.visible = problem.visible;
   config.dropout = dropout_threshold(problem.dropout) < 256;
   config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
-  const KeyOffsets offsets = key_offsets(problem);
-  const int64_t shift = problem.causal == Causal::kBottomRight ? problem.kv_len - problem.q_len : 0;
-  config.left =
-      offsets.left > -kLongest && (config.lengths || offsets.left + shift + problem.q_len - 1 > 0);
-  config.right =
-      offsets.right < kLongest && (config.lengths || offsets.right + shift < problem.kv_len);
+  const BoundsByRow bounds = bounds_by_row(problem);
+  config.left = bounds.left;
+  config.right = bounds.right;
   const bool busy = config.visible || config.dropout || config.bias != DType::kNone;
   if (config.dropout) config.keys = config.keys / 32 * 32;
   config.beside = problem.value_dim > 64;
@@ -233,13 +174,10 @@ Status AttentionOnGpu::make(const AttentionProblem& problem, const AttentionForw
 
   AttentionForwardArguments& fixed = attention->fixed_;
   const int pack = pack_of(problem);
-  const KeyOffsets offsets = key_offsets(problem);
-  fixed.q_len = static_cast<int32_t>(problem.q_len);
-  fixed.kv_len = static_cast<int32_t>(problem.kv_len);
+  static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
   fixed.pack = pack;
-  fixed.heads = static_cast<int32_t>(problem.heads >> pack);
-  fixed.group = static_cast<int32_t>(problem.group() >> pack);
-  fixed.batch = static_cast<int32_t>(problem.batch);
+  fixed.heads >>= pack;
+  fixed.group >>= pack;
   fixed.batch_heads = static_cast<int32_t>(problem.batch * (problem.heads >> pack));
   fixed.q_tiles = static_cast<int32_t>(ceil_div(problem.q_len << pack, int64_t{config.rows()}));
   fixed.rows = problem.heads * (problem.ragged ? problem.total_q : problem.batch * problem.q_len);
@@ -249,15 +187,6 @@ Status AttentionOnGpu::make(const AttentionProblem& problem, const AttentionForw
     fixed.parts = static_cast<int32_t>(ceil_div(problem.kv_len, part_tiles * config.keys));
   }
   fixed.tiles = fixed.batch_heads * fixed.q_tiles * fixed.parts;
-  fixed.ragged = problem.ragged;
-  fixed.total_q = static_cast<int32_t>(problem.total_q);
-  fixed.total_kv = static_cast<int32_t>(problem.total_kv);
-  fixed.head_dim = static_cast<int32_t>(problem.head_dim);
-  fixed.value_dim = static_cast<int32_t>(problem.value_dim);
-  fixed.left = static_cast<int32_t>(offsets.left);
-  fixed.right = static_cast<int32_t>(offsets.right);
-  fixed.bottom_right = problem.causal == Causal::kBottomRight;
-  fixed.scale_log2 = static_cast<float>(problem.scale * 1.4426950408889634);
   // Without a mask all tiles cost the same, and one head after another reads the least.
   int64_t section = 1;
   if (config.right) {
@@ -297,10 +226,6 @@ Status AttentionOnGpu::map_tensors(const AttentionForward& tensors,
   const int pack = fixed_.pack;
   const Tensor query = with_batch(tensors.query), out = with_batch(tensors.out);
   Tensor key = with_batch(tensors.key), value = with_batch(tensors.value);
-  arguments->query_rows = rows_in_memory(query);
-  arguments->key_rows = rows_in_memory(key);
-  arguments->value_rows = rows_in_memory(value);
-  arguments->out_rows = rows_in_memory(out);
   // The copy engine knows no empty tensors. Keys that are not there are masked, whatever is read.
   if (key.elements() == 0) key = value = query;
   Status status =
@@ -328,15 +253,7 @@ Status AttentionOnGpu::forward(const AttentionForward& tensors, std::byte* works
     for (int d = 0; d < tensors.lse.rank; ++d)
       arguments.lse_stride[3 - tensors.lse.rank + d] = tensors.lse.stride[d];
   }
-  arguments.cumulative_q = lengths_in_memory(tensors.cu_seqlens_q);
-  arguments.cumulative_kv = lengths_in_memory(tensors.cu_seqlens_kv);
-  arguments.kv_lens = lengths_in_memory(tensors.kv_lens);
-  if (problem_.bias) arguments.bias = scores_in_memory(tensors.bias);
-  if (problem_.visible) arguments.visible = scores_in_memory(tensors.visible);
-  arguments.dropout_threshold = tensors.dropout.threshold;
-  arguments.dropout_seed = tensors.dropout.seed;
-  arguments.dropout_offset = tensors.dropout.offset;
-  arguments.dropout_numbers = tensors.dropout.numbers;
+  bind(tensors, &arguments);
   const Workspace parts = divide_workspace();
   arguments.counter = reinterpret_cast<TileCounter*>(workspace);
   if (config_.split) {

@@ -15,13 +15,6 @@
 
 namespace perseid::cuda {
 
-// Row q sees keys [q + left, q + right), cut to the sequence; without bounds far outside of it.
-// Where masks begin at the bottom right, both are kv_len - q_len larger.
-struct KeyOffsets {
-  int64_t left, right;
-};
-KeyOffsets key_offsets(const AttentionProblem& problem);
-
 // The configuration of the forward kernel, chosen by the problem's lengths, dims and masks, never
 // by its batch, so that a row's result does not depend on which others are in the batch.
 AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem);

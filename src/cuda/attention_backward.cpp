@@ -2,8 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/attention_backward.hpp"
 
-#include "cuda/attention.hpp"
-#include "cuda/runtime/tensor_map.hpp"
+#include "cuda/attention_arguments.hpp"
 
 namespace perseid::cuda {
 namespace {
@@ -21,40 +20,12 @@ constexpr Tiles kTiles[] = {
     {256, 64, false},
 };
 
-// Positions and offsets between them, and sums of a few, in 32 bits.
-constexpr int64_t kLongest = int64_t{1} << 29;
-
 // Queries, their gradients and sums of this many bytes stay in the L2 cache while the tiles of
 // their heads are done.
 constexpr int64_t kSectionBytes = 32'000'000;
 // Deterministic: tiles of so many key heads are done at once, so that those of one head, which wait
 // for each other, are few.
 constexpr int64_t kOrderedHeads = 16;
-
-// As the kernels have them, where the sequence is as long as the problem says.
-KeyOffsets shifted_offsets(const AttentionProblem& problem) {
-  const int64_t shift = problem.causal == Causal::kBottomRight ? problem.kv_len - problem.q_len : 0;
-  KeyOffsets offsets = key_offsets(problem);
-  offsets.left += shift;
-  offsets.right += shift;
-  return offsets;
-}
-
-// [batch, heads, rows, dim] as {dim, 1, rows, heads, batch}.
-BoxedTensor boxed(const Tensor& tensor, int box_rows) {
-  return {tensor.data,
-          tensor.dtype,
-          {tensor.shape[3], 1, tensor.shape[2], tensor.shape[1], tensor.shape[0]},
-          {tensor.stride[3], 0, tensor.stride[2], tensor.stride[1], tensor.stride[0]},
-          {kChunk, 1, box_rows, 1, 1}};
-}
-
-BackwardPlane plane_of(const Tensor& tensor) {
-  return {tensor.data, {tensor.stride[0], tensor.stride[1], tensor.stride[2], tensor.stride[3]}};
-}
-BackwardRows rows_of(const Tensor& tensor) {
-  return {tensor.data, {tensor.stride[0], tensor.stride[1], tensor.stride[2]}};
-}
 
 }  // namespace
 
@@ -78,9 +49,9 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   }
   // Each consumer has a piece of grad_query: a second one of zeros, where columns end before it.
   if (config.halves && config.queries == 64) config.key_dim = max(config.key_dim, kChunk + 16);
-  const KeyOffsets offsets = shifted_offsets(problem);
-  config.left = offsets.left + problem.q_len - 1 > 0;
-  config.right = offsets.right < problem.kv_len;
+  const BoundsByRow bounds = bounds_by_row(problem);
+  config.left = bounds.left;
+  config.right = bounds.right;
   // The other gradients are complete in one block.
   config.deterministic = problem.deterministic && problem.grad_query && problem.q_len > 0;
   config.grad_query = problem.grad_query;
@@ -136,19 +107,10 @@ Status AttentionBackwardOnGpu::make(const AttentionProblem& problem,
     return status;
 
   AttentionBackwardArguments& fixed = backward->fixed_;
-  const KeyOffsets offsets = shifted_offsets(problem);
-  fixed.q_len = static_cast<int32_t>(problem.q_len);
-  fixed.kv_len = static_cast<int32_t>(problem.kv_len);
+  static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
   fixed.kv_heads = static_cast<int32_t>(problem.kv_heads);
-  fixed.group = static_cast<int32_t>(problem.group());
   fixed.q_blocks = static_cast<int32_t>(ceil_div(problem.q_len, config.queries));
-  fixed.head_dim = static_cast<int32_t>(problem.head_dim);
-  fixed.value_dim = static_cast<int32_t>(problem.value_dim);
-  fixed.left = static_cast<int32_t>(offsets.left);
-  fixed.right = static_cast<int32_t>(offsets.right);
-  fixed.bottom_right = problem.causal == Causal::kBottomRight;
   fixed.scale = static_cast<float>(problem.scale);
-  fixed.scale_log2 = static_cast<float>(problem.scale * 1.4426950408889634);
   fixed.batch_heads = static_cast<int32_t>(problem.batch * problem.kv_heads);
   fixed.k_tiles = static_cast<int32_t>(ceil_div(problem.kv_len, config.keys()));
   // Without a mask all tiles cost the same, and one head after another reads the least.
@@ -197,20 +159,21 @@ Status AttentionBackwardOnGpu::map_tensors(const AttentionBackward& tensors,
     TensorMap* map;
   };
   const Map maps[] = {
-      {"attention backward: key", tensors.key, config_.keys(), false, &arguments->key_map},
-      {"attention backward: value", tensors.value, config_.keys(), false, &arguments->value_map},
-      {"attention backward: grad_key", tensors.grad_key, 16, false, &arguments->grad_key_map},
-      {"attention backward: grad_value", tensors.grad_value, 16, false, &arguments->grad_value_map},
-      {"attention backward: query", tensors.query, config_.queries, true, &arguments->query_map},
+      {"attention backward: key", tensors.key, config_.keys(), false, &arguments->key},
+      {"attention backward: value", tensors.value, config_.keys(), false, &arguments->value},
+      {"attention backward: grad_key", tensors.grad_key, 16, false, &arguments->grad_key},
+      {"attention backward: grad_value", tensors.grad_value, 16, false, &arguments->grad_value},
+      {"attention backward: query", tensors.query, config_.queries, true, &arguments->query},
       {"attention backward: grad_out", tensors.grad_out, config_.queries, true,
-       &arguments->grad_out_map},
+       &arguments->grad_out},
       {"attention backward: out", tensors.out, 16, true, &checked},
       {"attention backward: grad_query", tensors.grad_query, 16, true, &checked},
   };
   for (const Map& each : maps) {
     if (!each.tensor.present()) continue;
     if (each.queries ? no_queries : problem_.kv_len == 0) continue;
-    if (Status status = make_tensor_map(gpu_, each.name, boxed(each.tensor, each.rows), each.map);
+    if (Status status =
+            make_tensor_map(gpu_, each.name, boxed(each.tensor, 0, each.rows), each.map);
         !status.ok())
       return status;
   }
@@ -224,36 +187,20 @@ Status AttentionBackwardOnGpu::backward(const AttentionBackward& tensors, std::b
   if (!current.status().ok()) return current.status();
   AttentionBackwardArguments arguments = fixed_;
   if (Status status = map_tensors(tensors, &arguments); !status.ok()) return status;
-  arguments.query = rows_of(tensors.query);
-  arguments.key = rows_of(tensors.key);
-  arguments.value = rows_of(tensors.value);
-  arguments.grad_out = rows_of(tensors.grad_out);
-  arguments.grad_query = rows_of(tensors.grad_query);
-  arguments.grad_key = rows_of(tensors.grad_key);
-  arguments.grad_value = rows_of(tensors.grad_value);
-  if (problem_.bias) arguments.bias = plane_of(tensors.bias);
-  arguments.dropout_threshold = tensors.dropout.threshold;
-  arguments.dropout_seed = tensors.dropout.seed;
-  arguments.dropout_offset = tensors.dropout.offset;
-  arguments.dropout_numbers = tensors.dropout.numbers;
-  if (problem_.visible) arguments.visible = plane_of(tensors.visible);
-  if (problem_.kv_lens) {
-    arguments.kv_lens = tensors.kv_lens.data;
-    arguments.kv_lens_stride = tensors.kv_lens.stride[0];
-    arguments.kv_lens_wide = tensors.kv_lens.dtype != DType::kI32;
-  }
+  bind(tensors, &arguments);
+  arguments.grad_out_rows = rows_in_memory(tensors.grad_out);
+  arguments.grad_query_rows = rows_in_memory(tensors.grad_query);
+  arguments.grad_key_rows = rows_in_memory(tensors.grad_key);
+  arguments.grad_value_rows = rows_in_memory(tensors.grad_value);
+  arguments.lse_log2 = reinterpret_cast<float*>(workspace);
+  arguments.delta = reinterpret_cast<float*>(workspace + layout_.delta);
+  arguments.sums = reinterpret_cast<float*>(workspace + layout_.sums);
+  arguments.turns = reinterpret_cast<uint64_t*>(workspace + layout_.turns);
+  arguments.tile = reinterpret_cast<uint32_t*>(workspace + layout_.tile);
   AttentionBackwardRows rows;
-  rows.lse_log2_to = reinterpret_cast<float*>(workspace);
-  rows.delta_to = reinterpret_cast<float*>(workspace + layout_.delta);
-  arguments.lse_log2 = rows.lse_log2_to;
-  arguments.delta = rows.delta_to;
-  static_cast<BackwardProblem&>(rows) = arguments;
-  rows.out = rows_of(tensors.out);
-  rows.lse = rows_of(tensors.lse);
-  rows.grad_lse = rows_of(tensors.grad_lse);
-  arguments.sums = rows.sums = reinterpret_cast<float*>(workspace + layout_.sums);
-  arguments.turns = rows.turns = reinterpret_cast<uint64_t*>(workspace + layout_.turns);
-  arguments.tile = rows.tile = reinterpret_cast<uint32_t*>(workspace + layout_.tile);
+  static_cast<AttentionBackwardProblem&>(rows) = arguments;
+  rows.lse = rows_in_memory(tensors.lse);
+  rows.grad_lse = rows_in_memory(tensors.grad_lse);
   const Launch by_rows{.blocks = blocks_of_queries(), .threads = kRowThreads};
   const Launch products{.blocks = int64_t{fixed_.batch_heads} * fixed_.k_tiles,
                         .threads = config_.threads(),

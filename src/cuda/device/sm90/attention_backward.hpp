@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(C.threads(), 1)
   if (group == 0) {
     ptx::give_registers_back<C.producer_registers()>();
     const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
-    if (threadIdx.x == 0) load_backward_tile<C>(arguments, shared, tile);
+    if (threadIdx.x == 0) BackwardProducer<C>(arguments, shared, tile).run();
     if (C.deterministic && (warp == 1 || warp == 2)) keep_turns<C>(arguments, tile, warp - 1);
   } else {
     ptx::take_registers<C.consumer_registers()>();

@@ -4,8 +4,7 @@
 // kernels are compiled for, and the arguments of their launches.
 #pragma once
 
-#include "cuda/device/tensor_map.hpp"
-#include "math/dtype.hpp"
+#include "cuda/device/sm90/attention_arguments.hpp"
 
 namespace perseid::cuda {
 
@@ -61,55 +60,29 @@ inline constexpr int kRowThreads = 256;  // of a block of the kernels before and
 // accumulators of products hold them.
 inline constexpr int kPieceFloats = 64 * 64;
 
-// A tensor for ordinary loads and stores; strides in elements: batch, head, row.
-struct BackwardRows {
-  void* data = nullptr;
-  int64_t stride[3]{};
-};
-// Bias or visible: batch, head, query and key, with stride 0 where it is repeated.
-struct BackwardPlane {
-  const void* data = nullptr;
-  int64_t stride[4]{};
-};
-// What is needed to compute one row again (attention_backward_mend.hpp). Gradients without data are
-// not wanted by this launch, whatever C says.
-struct BackwardProblem {
-  BackwardRows query, key, value, grad_out, grad_query, grad_key, grad_value;
-  const float* lse_log2 = nullptr;  // [batch * heads][q_blocks * queries], see prepare
-  const float* delta = nullptr;
-  int32_t q_len = 0, kv_len = 0;
-  int32_t kv_heads = 0, group = 0;  // of a batch entry; query heads of a key head
-  int32_t q_blocks = 0;
-  int32_t head_dim = 0, value_dim = 0;
-  // Row q sees keys [q + left, q + right), cut to [0, kv_len).
-  int32_t left = 0, right = 0;
-  bool bottom_right = false;  // as masks are, whose offsets then follow the sequence's own length
-  const void* kv_lens = nullptr;
-  int64_t kv_lens_stride = 0;
-  bool kv_lens_wide = false;  // 64 bits
-  BackwardPlane bias, visible;
-  uint32_t dropout_threshold = 256, dropout_offset = 0;
-  uint64_t dropout_seed = 0;
-  const uint64_t* dropout_numbers = nullptr;  // {seed, offset}, where it is not null
-  float scale = 0, scale_log2 = 0;            // scale_log2: scale * log2(e)
+// Gradients without data are not wanted by this launch, whatever C says.
+struct AttentionBackwardProblem : AttentionArguments {
+  RowsInMemory grad_out_rows, grad_query_rows, grad_key_rows, grad_value_rows;
+  float* lse_log2 = nullptr;  // [block of queries][queries], see prepare
+  float* delta = nullptr;
+  float* sums = nullptr;
+  uint64_t* turns = nullptr;  // deterministic: [block of queries][consumer]
+  uint32_t* tile = nullptr;   // deterministic: the number of the next one
+  int32_t kv_heads = 0;       // of a batch entry
+  int32_t q_blocks = 0;       // of a head
+  float scale = 0;
 };
 
-struct AttentionBackwardArguments : BackwardProblem {
-  TensorMap query_map, key_map, value_map, grad_out_map, grad_key_map, grad_value_map;
-  float* sums = nullptr;
-  uint64_t* turns = nullptr;  // deterministic: [batch * heads][q_blocks][consumer]
-  uint32_t* tile = nullptr;   // deterministic: the number of the next one
-  int32_t batch_heads = 0;    // key heads of the whole batch
+struct AttentionBackwardArguments : AttentionBackwardProblem {
+  TensorMap query, key, value, grad_out, grad_key, grad_value;
+  int32_t batch_heads = 0;  // key heads of the whole batch
   int32_t k_tiles = 0;
   int32_t heads_per_section = 0;  // key heads whose tiles are done together
 };
 
 // Of the kernels that work on rows, before and after.
-struct AttentionBackwardRows : BackwardProblem {
-  BackwardRows out, lse, grad_lse;  // grad_lse may be null
-  float *lse_log2_to = nullptr, *delta_to = nullptr, *sums = nullptr;
-  uint64_t* turns = nullptr;
-  uint32_t* tile = nullptr;
+struct AttentionBackwardRows : AttentionBackwardProblem {
+  RowsInMemory lse, grad_lse;  // rows of one element; grad_lse may be null
 };
 
 }  // namespace perseid::cuda

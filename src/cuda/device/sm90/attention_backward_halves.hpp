@@ -46,16 +46,15 @@ class HalvesConsumer : BackwardParts<C> {
     if constexpr (C.grad_value) {
       ptx::results_are_here(grad_value_);
       this->look_at(grad_value_, unusual);
-      if (a_.grad_value.data != nullptr)
-        this->template store_gradient<C.value_dim>(grad_value_, dropout_factor<C>(a_),
-                                                   shared_.value(), a_.grad_value_map);
+      if (a_.grad_value_rows.data != nullptr)
+        this->template store_gradient<C.value_dim>(grad_value_, dropout_factor<C.dropout>(a_),
+                                                   shared_.value(), a_.grad_value);
     }
     if constexpr (C.grad_key) {
       ptx::results_are_here(grad_key_);
       this->look_at(grad_key_, unusual);
-      if (a_.grad_key.data != nullptr)
-        this->template store_gradient<C.key_dim>(grad_key_, a_.scale, shared_.key(),
-                                                 a_.grad_key_map);
+      if (a_.grad_key_rows.data != nullptr)
+        this->template store_gradient<C.key_dim>(grad_key_, a_.scale, shared_.key(), a_.grad_key);
     }
     if (lane_ == 0) ptx::wait_for_stores();
     this->mend(unusual);
@@ -63,29 +62,29 @@ class HalvesConsumer : BackwardParts<C> {
 
  private:
   __device__ __forceinline__ void visit(int number, const BackwardStep& step) {
-    const BackwardStage<C> stage(number);
+    const Ring<C.kStages> stage = stage_of<C>(number);
     const int parity = number % 2;
     float scores[kScores], products[kScores];
     uint32_t weights[kScores / 2], gradients[kScores / 2];
-    ptx::phase_wait(shared_.query_full(stage.place), stage.parity);
+    ptx::phase_wait(shared_.query_full(stage.place()), stage.parity());
     ptx::products_begin();
-    this->template begin_scores<C.key_dim>(scores, shared_.key(), shared_.query(stage.place));
+    this->template begin_scores<C.key_dim>(scores, shared_.key(), shared_.query(stage.place()));
     if (number == 0) ptx::phase_wait(shared_.value_full(), 0);
-    ptx::phase_wait(shared_.out_full(stage.place), stage.parity);
+    ptx::phase_wait(shared_.out_full(stage.place()), stage.parity());
     this->template begin_scores<C.value_dim>(products, shared_.value(),
-                                             shared_.grad_out(stage.place));
+                                             shared_.grad_out(stage.place()));
     ptx::products_wait<1>();
     ptx::results_are_here(scores);
-    this->weigh_scores(scores, step, stage.place);
+    this->weigh_scores(scores, step, stage.place());
     if constexpr (C.grad_value) this->round_kept(scores, weights);
     ptx::products_wait<0>();
     ptx::results_are_here(products);
-    this->grade_scores(scores, products, stage.place, gradients);
-    if constexpr (!C.grad_value) this->leave(shared_.out_empty(stage.place));
+    this->grade_scores(scores, products, stage.place(), gradients);
+    if constexpr (!C.grad_value) this->leave(shared_.out_empty(stage.place()));
     if constexpr (C.grad_value) {
       ptx::products_begin();
       this->template begin_gradient<C.value_dim>(grad_value_, weights,
-                                                 shared_.grad_out(stage.place));
+                                                 shared_.grad_out(stage.place()));
     }
     float piece[32];
     if constexpr (C.grad_query) {
@@ -96,11 +95,11 @@ class HalvesConsumer : BackwardParts<C> {
     }
     if constexpr (C.grad_value) {
       ptx::products_wait<C.grad_query ? 1 : 0>();
-      this->leave(shared_.out_empty(stage.place));
+      this->leave(shared_.out_empty(stage.place()));
     }
     if constexpr (C.grad_key) {
       ptx::products_begin();
-      this->template begin_gradient<C.key_dim>(grad_key_, gradients, shared_.query(stage.place));
+      this->template begin_gradient<C.key_dim>(grad_key_, gradients, shared_.query(stage.place()));
     }
     if constexpr (C.grad_query) {
       ptx::products_wait<C.grad_key ? 1 : 0>();
@@ -110,7 +109,7 @@ class HalvesConsumer : BackwardParts<C> {
       this->end_turn();
     }
     ptx::products_wait<0>();
-    this->leave(shared_.query_empty(stage.place));
+    this->leave(shared_.query_empty(stage.place()));
   }
 
   float grad_key_[C.key_dim / 2], grad_value_[C.value_dim / 2];

@@ -87,17 +87,16 @@ class BackwardParts {
   // the key.
   __device__ __forceinline__ void weigh_scores(float (&scores)[kScores], const BackwardStep& step,
                                                int stage) const {
-    const BackwardKeys& keys = tile_.keys;
     const int query = step.block * C.queries, first = query + 2 * (lane_ % 4);
-    if (tile_.key + C.keys() > keys.kv_len ||
-        (C.right && query + keys.right < tile_.key + C.keys()) ||
-        (C.left && query + C.queries - 1 + keys.left > tile_.key)) {
+    if (tile_.key + C.keys() > tile_.kv_len ||
+        (C.right && query + tile_.right < tile_.key + C.keys()) ||
+        (C.left && query + C.queries - 1 + tile_.left > tile_.key)) {
       int begin[2], end[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int key = own_key() + 8 * r;
-        begin[r] = key - keys.right + 1 - first;
-        end[r] = key >= keys.kv_len ? 0 : C.left ? key - keys.left + 1 - first : C.queries;
+        begin[r] = key - tile_.right + 1 - first;
+        end[r] = key >= tile_.kv_len ? 0 : C.left ? key - tile_.left + 1 - first : C.queries;
       }
       mask_scores<C.right>(scores, begin, end);
     }
@@ -110,10 +109,10 @@ class BackwardParts {
         float other = k % 2 == 0 ? -shift.x : -shift.y;
         if constexpr (C.visible || C.bias != DType::kNone) {
           const int q = first + 2 * i + k % 2, key = own_key() + k / 2 * 8;
-          if (q < a_.q_len && key < keys.kv_len) {
-            if (!is_visible<C>(a_, tile_.batch, step.head, q, key))
+          if (q < tile_.q_len && key < tile_.kv_len) {
+            if (!is_visible<C.visible>(a_, tile_.batch, step.head, q, key))
               scores[i + k] = minus_infinity();
-            other += bias_log2<C>(a_, tile_.batch, step.head, q, key);
+            other += bias_log2<C.bias>(a_, tile_.batch, step.head, q, key);
           }
         }
         scores[i + k] = ptx::approximate_exp2(fmaf(scores[i + k], a_.scale_log2, other));
@@ -124,7 +123,7 @@ class BackwardParts {
   // Weights that dropout drops become negative: they are still wanted.
   __device__ __forceinline__ void drop(float (&weights)[kScores], const BackwardStep& step) const {
     const Dropout dropout = dropout_of(a_);
-    const int64_t batch_head = int64_t{tile_.batch} * a_.kv_heads * a_.group + step.head;
+    const int64_t batch_head = int64_t{tile_.batch} * a_.heads + step.head;
     const int64_t column = own_key() / kDropoutTileColumns;
     const int64_t row = step.block * (C.queries / kDropoutTileRows);
     const uint32_t threshold = a_.dropout_threshold;
@@ -165,7 +164,7 @@ class BackwardParts {
                                                const float (&d)[kScores], int stage,
                                                uint32_t (&gradients)[kScores / 2]) const {
     const float* delta = shared_.delta(stage) + 2 * (lane_ % 4);
-    const float factor = dropout_factor<C>(a_);
+    const float factor = dropout_factor<C.dropout>(a_);
     const auto grade = [&](int i, float shift) {
       if constexpr (C.dropout)
         return fabsf(weights[i]) * ((weights[i] > 0 ? d[i] * factor : 0) - shift);
@@ -200,8 +199,10 @@ class BackwardParts {
 
   __device__ __forceinline__ void add_piece(const float (&d)[32], const BackwardStep& step,
                                             int piece) const {
-    float* to = a_.sums + (block_number(a_, tile_, step) * C.pieces() + piece) * kPieceFloats +
-                warp_ * 1024 + lane_ * 4;
+    float* to =
+        a_.sums +
+        (block_number<C>(a_, tile_, step.head, step.block) * C.pieces() + piece) * kPieceFloats +
+        warp_ * 1024 + lane_ * 4;
 #pragma unroll
     for (int j = 0; j < 8; ++j)
       ptx::add_four(to + 128 * j, d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);

@@ -48,29 +48,29 @@ class RolesConsumer : BackwardParts<C> {
     int steps = 0;
     BackwardStep before{};
     for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
-      const BackwardStage<C> stage(number);
+      const Ring<C.kStages> stage = stage_of<C>(number);
       float scores[kScores];
       uint32_t weights[kScores / 2];
-      ptx::phase_wait(shared_.query_full(stage.place), stage.parity);
+      ptx::phase_wait(shared_.query_full(stage.place()), stage.parity());
       ptx::products_begin();
-      this->template begin_scores<C.key_dim>(scores, shared_.key(), shared_.query(stage.place));
+      this->template begin_scores<C.key_dim>(scores, shared_.key(), shared_.query(stage.place()));
       ptx::products_wait<0>();
       ptx::results_are_here(scores);
-      this->weigh_scores(scores, step, stage.place);
-      this->leave(shared_.query_empty(stage.place));
+      this->weigh_scores(scores, step, stage.place());
+      this->leave(shared_.query_empty(stage.place()));
       if (number > 0) ptx::named_sync(kWeightsEmpty, 256);
       send_weights(scores);
       ptx::named_arrive(kWeightsFull, 256);
-      ptx::phase_wait(shared_.out_full(stage.place), stage.parity);
+      ptx::phase_wait(shared_.out_full(stage.place()), stage.parity());
       if constexpr (C.grad_value) {
         this->round_kept(scores, weights);
         ptx::products_begin();
         this->template begin_gradient<C.value_dim>(grad_value, weights,
-                                                   shared_.grad_out(stage.place));
+                                                   shared_.grad_out(stage.place()));
       }
       if (C.grad_query && number > 0) first_pieces(number - 1, before);
       ptx::products_wait<0>();
-      this->leave(shared_.out_empty(stage.place));
+      this->leave(shared_.out_empty(stage.place()));
       before = step;
       steps = number + 1;
     });
@@ -80,9 +80,9 @@ class RolesConsumer : BackwardParts<C> {
     if constexpr (C.grad_value) {
       ptx::results_are_here(grad_value);
       this->look_at(grad_value, unusual);
-      if (a_.grad_value.data != nullptr)
-        this->template store_gradient<C.value_dim>(grad_value, dropout_factor<C>(a_),
-                                                   shared_.value(), a_.grad_value_map);
+      if (a_.grad_value_rows.data != nullptr)
+        this->template store_gradient<C.value_dim>(grad_value, dropout_factor<C.dropout>(a_),
+                                                   shared_.value(), a_.grad_value);
     }
     if (lane_ == 0) ptx::wait_for_stores();
     this->mend(unusual);
@@ -95,24 +95,24 @@ class RolesConsumer : BackwardParts<C> {
     if (tile_.end > tile_.first) ptx::phase_wait(shared_.value_full(), 0);
     int steps = 0;
     for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
-      const BackwardStage<C> stage(number);
+      const Ring<C.kStages> stage = stage_of<C>(number);
       const int parity = number % 2;
       float products[kScores];
       uint32_t gradients[kScores / 2];
-      ptx::phase_wait(shared_.out_full(stage.place), stage.parity);
+      ptx::phase_wait(shared_.out_full(stage.place()), stage.parity());
       ptx::products_begin();
       this->template begin_scores<C.value_dim>(products, shared_.value(),
-                                               shared_.grad_out(stage.place));
+                                               shared_.grad_out(stage.place()));
       ptx::named_sync(kWeightsFull, 256);
       ptx::products_wait<0>();
       ptx::results_are_here(products);
-      receive_and_grade(products, stage.place, gradients);
+      receive_and_grade(products, stage.place(), gradients);
       ptx::named_arrive(kWeightsEmpty, 256);
-      this->leave(shared_.out_empty(stage.place));
-      ptx::phase_wait(shared_.query_full(stage.place), stage.parity);
+      this->leave(shared_.out_empty(stage.place()));
+      ptx::phase_wait(shared_.query_full(stage.place()), stage.parity());
       if constexpr (C.grad_key) {
         ptx::products_begin();
-        this->template begin_gradient<C.key_dim>(grad_key, gradients, shared_.query(stage.place));
+        this->template begin_gradient<C.key_dim>(grad_key, gradients, shared_.query(stage.place()));
       }
       if constexpr (C.grad_query) {
         if (number > 1) ptx::named_sync(kScoresEmpty + parity, 256);
@@ -122,7 +122,7 @@ class RolesConsumer : BackwardParts<C> {
         pieces<1>(parity, step);
       }
       ptx::products_wait<0>();
-      this->leave(shared_.query_empty(stage.place));
+      this->leave(shared_.query_empty(stage.place()));
       steps = number + 1;
     });
     // So that no barrier is left half full, and nobody reads keys any more.
@@ -134,9 +134,8 @@ class RolesConsumer : BackwardParts<C> {
     if constexpr (C.grad_key) {
       ptx::results_are_here(grad_key);
       this->look_at(grad_key, unusual);
-      if (a_.grad_key.data != nullptr)
-        this->template store_gradient<C.key_dim>(grad_key, a_.scale, shared_.key(),
-                                                 a_.grad_key_map);
+      if (a_.grad_key_rows.data != nullptr)
+        this->template store_gradient<C.key_dim>(grad_key, a_.scale, shared_.key(), a_.grad_key);
     }
     if (lane_ == 0) ptx::wait_for_stores();
     this->mend(unusual);

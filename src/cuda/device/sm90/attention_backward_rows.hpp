@@ -16,6 +16,8 @@
 
 namespace perseid::cuda {
 
+__device__ __forceinline__ bool is_unusual(float a, float b) { return !(a * 0 + b * 0 == 0); }
+
 template <DType D>
 __device__ __forceinline__ float product_of_pairs(uint32_t a, uint32_t b) {
   if constexpr (D == DType::kBF16)
@@ -37,31 +39,28 @@ __global__ void __launch_bounds__(kRowThreads)
   ptx::wait_for_kernels_before();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
   const int64_t number = blockIdx.x;
-  const int64_t heads = int64_t{a.kv_heads} * a.group;
-  const int64_t bh = number / a.q_blocks, batch = bh / heads, head = bh % heads;
-  const int32_t first = static_cast<int32_t>(number % a.q_blocks) * C.queries + thread / kLanes;
-  const auto at = [&](const BackwardRows& rows, int32_t query) {
-    return batch * rows.stride[0] + head * rows.stride[1] + query * rows.stride[2];
-  };
-  const auto row_of = [&](const BackwardRows& rows, int32_t query) {
-    return static_cast<const uint16_t*>(rows.data) + at(rows, query);
-  };
+  const BackwardBlock block = find_block<C>(a, number);
+  const int32_t entry = entry_of<C.lengths>(a, block.sequence.batch);
+  const int32_t first = block.query + thread / kLanes;
 
   ptx::Packed<4> out[kTurns][kPieces], grad[kTurns][kPieces];
   float lse[kTurns], grad_lse[kTurns];
 #pragma unroll
   for (int t = 0; t < kTurns; ++t) {
     const int32_t query = first + t * kRows;
-    const bool there = query < a.q_len;
+    const int32_t row = block.sequence.q_begin + query;
+    const bool there = query < block.sequence.q_len;
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {
       const int column = (p * kLanes + lane) * 8;
       const bool wanted = there && column < a.value_dim;
-      ptx::load_if(wanted, row_of(a.out, query) + column, out[t][p]);
-      ptx::load_if(wanted, row_of(a.grad_out, query) + column, grad[t][p]);
+      ptx::load_if(wanted, row_at<const uint16_t>(a.out_rows, entry, block.head, row) + column,
+                   out[t][p]);
+      ptx::load_if(wanted, row_at<const uint16_t>(a.grad_out_rows, entry, block.head, row) + column,
+                   grad[t][p]);
     }
-    const auto number_of = [&](const BackwardRows& rows, float otherwise) {
-      return there && rows.data != nullptr ? static_cast<const float*>(rows.data)[at(rows, query)]
+    const auto number_of = [&](const RowsInMemory& rows, float otherwise) {
+      return there && rows.data != nullptr ? *row_at<const float>(rows, entry, block.head, row)
                                            : otherwise;
     };
     lse[t] = number_of(a.lse, minus_infinity());
@@ -90,10 +89,10 @@ __global__ void __launch_bounds__(kRowThreads)
 #pragma unroll
     for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
     if (lane != 0) continue;
-    const int64_t row = bh * a.q_blocks * C.queries + first + t * kRows;
+    const int64_t at = number * C.queries + thread / kLanes + t * kRows;
     const bool empty = lse[t] == minus_infinity();
-    a.delta_to[row] = empty ? 0 : sum - grad_lse[t];
-    a.lse_log2_to[row] = empty ? -minus_infinity() : lse[t] * 1.44269504f;
+    a.delta[at] = empty ? 0 : sum - grad_lse[t];
+    a.lse_log2[at] = empty ? -minus_infinity() : lse[t] * kLog2E;
   }
 }
 
@@ -106,21 +105,21 @@ __global__ void __launch_bounds__(kRowThreads)
   ptx::wait_for_kernels_before();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t number = blockIdx.x;
-  const int64_t heads = int64_t{a.kv_heads} * a.group;
-  const int64_t bh = number / a.q_blocks, batch = bh / heads, head = bh % heads;
-  uint16_t* const to = static_cast<uint16_t*>(a.grad_query.data) + batch * a.grad_query.stride[0] +
-                       head * a.grad_query.stride[1];
+  const BackwardBlock block = find_block<C>(a, number);
+  uint16_t* const to =
+      row_at<uint16_t>(a.grad_query_rows, entry_of<C.lengths>(a, block.sequence.batch), block.head,
+                       block.sequence.q_begin);
+  const int32_t q_len = block.sequence.q_len;
   __shared__ bool unusual[C.queries];  // rows with sums that are not finite
   if constexpr (C.masked()) {
     if (threadIdx.x < C.queries) unusual[threadIdx.x] = false;
     __syncthreads();
   }
-  const int32_t first = static_cast<int32_t>(number % a.q_blocks) * C.queries;
 #pragma unroll
   for (int part = warp; part < 4 * C.pieces(); part += kRowThreads / 32) {
     const int piece = part / 4;
     const int row = piece / C.key_chunks() * 64 + part % 4 * 16 + lane / 4;
-    const int32_t query = first + row;
+    const int32_t query = block.query + row;
     const float4* from = reinterpret_cast<const float4*>(a.sums) +
                          ((number * C.pieces() + piece) * kPieceFloats + part % 4 * 1024) / 4 +
                          lane / 4 * 4;
@@ -143,17 +142,18 @@ __global__ void __launch_bounds__(kRowThreads)
         }
       }
       const bool wanted = column < a.head_dim;
-      ptx::store_if(wanted && query < a.q_len, to + query * a.grad_query.stride[2] + column, upper);
-      ptx::store_if(wanted && query + 8 < a.q_len,
-                    to + (query + 8) * a.grad_query.stride[2] + column, lower);
+      ptx::store_if(wanted && query < q_len, to + query * a.grad_query_rows.stride[2] + column,
+                    upper);
+      ptx::store_if(wanted && query + 8 < q_len,
+                    to + (query + 8) * a.grad_query_rows.stride[2] + column, lower);
     }
   }
   if constexpr (C.masked()) {
     __syncthreads();
 #pragma unroll 1
     for (int row = warp; row < C.queries; row += kRowThreads / 32)
-      if (unusual[row] && first + row < a.q_len)
-        mend_query<C>(a, static_cast<int32_t>(batch), static_cast<int32_t>(head), first + row);
+      if (unusual[row] && block.query + row < q_len)
+        mend_query<C>(a, block.sequence, block.head, block.query + row);
   }
 }
 

@@ -14,17 +14,15 @@
 // are one step behind each other, not one diagonal.
 #pragma once
 
-#include "cuda/device/ptx/barrier.hpp"
-#include "cuda/device/ptx/copy.hpp"
-#include "cuda/device/sm90/attention_backward_scores.hpp"
+#include "cuda/device/sm90/attention_backward_blocks.hpp"
+#include "cuda/device/sm90/attention_loads.hpp"
 
 namespace perseid::cuda {
 
 // Keys [key, key + C.keys()) of a key head; blocks of queries [first, end) for each query head.
-struct BackwardTile {
-  int32_t key, kv_head, batch;
+struct BackwardTile : AttentionSequence {
+  int32_t key, kv_head;
   int32_t first, end;
-  BackwardKeys keys;
 };
 
 // One step: a query head and a block of queries.
@@ -35,20 +33,15 @@ struct BackwardStep {
 template <AttentionBackwardConfig C>
 __device__ __forceinline__ BackwardTile find_backward_tile(const AttentionBackwardArguments& a,
                                                            int32_t number) {
-  const int32_t section_tiles = a.heads_per_section * a.k_tiles;
-  const int32_t first_head = number / section_tiles * a.heads_per_section;
-  const int32_t section_heads = min(a.heads_per_section, a.batch_heads - first_head);
-  const int32_t place = number % section_tiles;
-  const int32_t head = first_head + place % section_heads;
+  const TilePlace place = place_in_sections(number, a.k_tiles, a.batch_heads, a.heads_per_section);
   BackwardTile tile;
-  tile.key = place / section_heads * C.keys();
-  tile.kv_head = head % a.kv_heads;
-  tile.batch = head / a.kv_heads;
-  tile.keys = keys_of<C>(a, tile.batch);
-  const int32_t first_query = C.right ? max(tile.key - tile.keys.right + 1, 0) : 0;
+  static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a, place.head / a.kv_heads);
+  tile.key = place.tile * C.keys();
+  tile.kv_head = place.head % a.kv_heads;
+  const int32_t first_query = C.right ? max(tile.key - tile.right + 1, 0) : 0;
   int32_t last_query =
-      C.left ? min(tile.key + C.keys() - 1 - tile.keys.left, a.q_len - 1) : a.q_len - 1;
-  if (C.lengths && tile.key >= tile.keys.kv_len) last_query = -1;
+      C.left ? min(tile.key + C.keys() - 1 - tile.left, tile.q_len - 1) : tile.q_len - 1;
+  if (C.lengths && tile.key >= tile.kv_len) last_query = -1;
   tile.first = first_query / C.queries;
   tile.end = last_query >= first_query ? last_query / C.queries + 1 : tile.first;
   return tile;
@@ -63,13 +56,6 @@ __device__ __forceinline__ void for_each_step(const AttentionBackwardArguments& 
     for (int32_t i = tile.first; i < tile.end; ++i)
       visit(number++, BackwardStep{tile.kv_head * a.group + g,
                                    C.deterministic ? tile.first + tile.end - 1 - i : i});
-}
-
-// The number of a step's block of queries among all heads and batch entries.
-__device__ __forceinline__ int64_t block_number(const AttentionBackwardArguments& a,
-                                                const BackwardTile& tile,
-                                                const BackwardStep& step) {
-  return (int64_t{tile.batch} * a.kv_heads * a.group + step.head) * a.q_blocks + step.block;
 }
 
 // Shared memory, by addresses. Tiles are [chunk of 64 columns][row][64].
@@ -149,55 +135,54 @@ struct BackwardShared {
 
 // The stage of a step, and the parity of the phase in which it is full.
 template <AttentionBackwardConfig C>
-struct BackwardStage {
-  int place;
-  uint32_t parity;
-  __device__ __forceinline__ explicit BackwardStage(int step)
-      : place(step % C.kStages), parity(static_cast<uint32_t>(step / C.kStages) & 1) {}
-};
-
-// Runs in one thread.
-template <AttentionBackwardConfig C>
-__device__ __forceinline__ void load_backward_tile(const AttentionBackwardArguments& a,
-                                                   const BackwardShared<C>& shared,
-                                                   const BackwardTile& tile) {
-  const auto load = [&](const TensorMap& map, int chunks, uint32_t to, int rows, uint32_t barrier,
-                        int row, int head) {
-#pragma unroll
-    for (int chunk = 0; chunk < chunks; ++chunk)
-      ptx::load_box(to + chunk * rows * 128, map, barrier,
-                    {chunk * kChunk, 0, row, head, tile.batch});
-  };
-  constexpr uint32_t kStatistics = C.queries * 4;
-  for_each_step<C>(a, tile, [&](int number, const BackwardStep& step) {
-    const BackwardStage<C> stage(number);
-    const int64_t statistics = block_number(a, tile, step) * C.queries;
-    if (number == 0) {
-      ptx::phase_expect(shared.key_full(), C.key_bytes());
-      load(a.key_map, C.key_chunks(), shared.key(), C.keys(), shared.key_full(), tile.key,
-           tile.kv_head);
-    }
-    const uint32_t query_full = shared.query_full(stage.place);
-    ptx::phase_wait(shared.query_empty(stage.place), stage.parity ^ 1);
-    ptx::phase_expect(query_full, C.query_bytes() + kStatistics);
-    load(a.query_map, C.key_chunks(), shared.query(stage.place), C.queries, query_full,
-         step.block * C.queries, step.head);
-    ptx::load_bytes(shared.address(shared.lse_log2(stage.place)), a.lse_log2 + statistics,
-                    kStatistics, query_full);
-    if (number == 0) {
-      ptx::phase_expect(shared.value_full(), C.value_bytes());
-      load(a.value_map, C.value_chunks(), shared.value(), C.keys(), shared.value_full(), tile.key,
-           tile.kv_head);
-    }
-    const uint32_t out_full = shared.out_full(stage.place);
-    ptx::phase_wait(shared.out_empty(stage.place), stage.parity ^ 1);
-    ptx::phase_expect(out_full, C.out_bytes() + kStatistics);
-    load(a.grad_out_map, C.value_chunks(), shared.grad_out(stage.place), C.queries, out_full,
-         step.block * C.queries, step.head);
-    ptx::load_bytes(shared.address(shared.delta(stage.place)), a.delta + statistics, kStatistics,
-                    out_full);
-  });
+__device__ __forceinline__ Ring<C.kStages> stage_of(int step) {
+  return {step};
 }
+
+// Runs in one thread. Half of a step is a box of rows and a number for each of them.
+template <AttentionBackwardConfig C>
+class BackwardProducer {
+ public:
+  __device__ __forceinline__ BackwardProducer(const AttentionBackwardArguments& arguments,
+                                              const BackwardShared<C>& shared,
+                                              const BackwardTile& tile)
+      : a_(arguments), shared_(shared), tile_(tile) {}
+
+  __device__ __forceinline__ void run() {
+    for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
+      const Ring<C.kStages> stage = stage_of<C>(number);
+      const int place = stage.place();
+      if (number == 0) load_keys<C.key_chunks()>(shared_.key_full(), shared_.key(), a_.key);
+      ptx::phase_wait(shared_.query_empty(place), stage.parity() ^ 1);
+      load_half<C.key_chunks()>(shared_.query_full(place), shared_.query(place), a_.query,
+                                shared_.lse_log2(place), a_.lse_log2, step);
+      if (number == 0) load_keys<C.value_chunks()>(shared_.value_full(), shared_.value(), a_.value);
+      ptx::phase_wait(shared_.out_empty(place), stage.parity() ^ 1);
+      load_half<C.value_chunks()>(shared_.out_full(place), shared_.grad_out(place), a_.grad_out,
+                                  shared_.delta(place), a_.delta, step);
+    });
+  }
+
+ private:
+  template <int kChunks>
+  __device__ __forceinline__ void load_keys(uint32_t full, uint32_t to, const TensorMap& map) {
+    ptx::phase_expect(full, C.keys() * 128 * kChunks);
+    load_rows<kChunks>(to, C.keys(), map, full, tile_.key, tile_.kv_head, tile_.batch);
+  }
+  template <int kChunks>
+  __device__ __forceinline__ void load_half(uint32_t full, uint32_t to, const TensorMap& map,
+                                            const float* numbers_to, const float* numbers,
+                                            const BackwardStep& step) {
+    const int64_t at = block_number<C>(a_, tile_, step.head, step.block) * C.queries;
+    ptx::phase_expect(full, C.queries * (128 * kChunks + 4));
+    load_rows<kChunks>(to, C.queries, map, full, step.block * C.queries, step.head, tile_.batch);
+    ptx::load_bytes(shared_.address(numbers_to), numbers + at, C.queries * 4, full);
+  }
+
+  const AttentionBackwardArguments& a_;
+  const BackwardShared<C>& shared_;
+  const BackwardTile& tile_;
+};
 
 // Deterministic: the turns of a consumer's summands of grad_query, kept by a warp of the producer's
 // warpgroup, so that the consumer never waits for memory. Named barriers of 160 threads, the
@@ -210,9 +195,10 @@ __device__ __forceinline__ void keep_turns(const AttentionBackwardArguments& a,
                                            const BackwardTile& tile, int consumer) {
   const bool speaker = threadIdx.x % 32 == 0;
   for_each_step<C>(a, tile, [&](int, const BackwardStep& step) {
-    uint64_t* turn = a.turns + block_number(a, tile, step) * C.kConsumers + consumer;
+    uint64_t* turn =
+        a.turns + block_number<C>(a, tile, step.head, step.block) * C.kConsumers + consumer;
     // The first tile that visits these queries.
-    const int first = C.left ? max(step.block * C.queries + tile.keys.left, 0) / C.keys() : 0;
+    const int first = C.left ? max(step.block * C.queries + tile.left, 0) / C.keys() : 0;
     const auto rank = static_cast<uint64_t>(tile.key / C.keys() - first);
     if (speaker)
       while (ptx::load_acquire(turn) != rank) {

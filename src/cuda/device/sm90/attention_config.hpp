@@ -4,8 +4,7 @@
 // compiled for, and the arguments of a launch.
 #pragma once
 
-#include "cuda/device/tensor_map.hpp"
-#include "math/dtype.hpp"
+#include "cuda/device/sm90/attention_arguments.hpp"
 
 namespace perseid::cuda {
 
@@ -67,37 +66,17 @@ struct TileCounter {
   uint64_t unusual;   // the launch, where a result is not finite
 };
 
-// A tensor for ordinary loads and stores; strides in elements. The dimensions are batch, head, row
-// and element.
-struct RowsInMemory {
-  void* data = nullptr;
-  int64_t stride[4] = {};
-};
-// Bias or visible mask: batch, head, row and key, with stride 0 where it is repeated.
-struct ScoresInMemory {
-  const void* data = nullptr;
-  int64_t stride[4] = {};
-  bool pairs = false;  // two neighbouring keys, the first even, are one aligned access
-};
-struct LengthsInMemory {
-  const void* data = nullptr;
-  int64_t stride = 0;
-  bool wide = false;  // 64 bits
-};
-
 // Query heads that share a key head may be packed, 2^pack of them, into the rows of a tile: row r
 // is query r >> pack of head r % 2^pack. The maps have dimensions {dim, 2^pack, length, heads >>
-// pack, batch}; `head` of a tile counts packs. Ragged tensors have one batch entry.
-struct AttentionForwardArguments {
+// pack, batch}. `heads`, `group`, and the `head` of a tile count packs.
+struct AttentionForwardArguments : AttentionArguments {
   TensorMap query, key, value, out;
   float* lse = nullptr;     // null: not wanted
   int64_t lse_stride[3]{};  // batch, head, row
   TileCounter* counter = nullptr;
   uint64_t launch = 0;
-  int32_t q_len = 0, kv_len = 0;  // of every sequence, or of the longest
-  int32_t heads = 0, group = 0;   // packs of a batch entry, and of a key head
   int32_t pack = 0;
-  int32_t batch = 0, batch_heads = 0, q_tiles = 0, tiles = 0;
+  int32_t batch_heads = 0, q_tiles = 0, tiles = 0;
   int32_t heads_per_section = 0;  // whose tiles are done together
   // Where keys are split: parts, tiles of keys in a part, and what each part gives a row (its
   // result in float32, and the logarithm to base 2 of its sum).
@@ -105,26 +84,6 @@ struct AttentionForwardArguments {
   float* part_results = nullptr;  // [part, row, value_dim]; rows are [batch, head, query]
   float* part_sums = nullptr;     // [part, row]
   int64_t rows = 0;
-  // Row q sees keys [q + left, q + right), cut to [0, kv_len); both are kv_len - q_len larger where
-  // masks begin at the bottom right.
-  int32_t left = 0, right = 0;
-  bool bottom_right = false;
-  float scale_log2 = 0;  // scale * log2(e)
-
-  // Where a sequence has lengths of its own.
-  bool ragged = false;
-  int32_t total_q = 0, total_kv = 0;
-  LengthsInMemory cumulative_q, cumulative_kv, kv_lens;
-
-  ScoresInMemory bias, visible;
-  uint32_t dropout_threshold = 256;
-  uint32_t dropout_offset = 0;
-  uint64_t dropout_seed = 0;
-  const uint64_t* dropout_numbers = nullptr;  // {seed, offset}, where it is not null
-
-  // For the rows that the engines cannot do.
-  int32_t head_dim = 0, value_dim = 0;
-  RowsInMemory query_rows, key_rows, value_rows, out_rows;
 };
 
 }  // namespace perseid::cuda

@@ -10,69 +10,49 @@
 // A warp has a row, its lanes every 32nd element.
 #pragma once
 
+#include "cuda/device/ptx/barrier.hpp"
 #include "cuda/device/ptx/dependency.hpp"
-#include "cuda/device/sm90/attention_scores.hpp"
+#include "cuda/device/sm90/attention_config.hpp"
+#include "cuda/device/sm90/attention_row.hpp"
+#include "cuda/device/sm90/attention_sequence.hpp"
 
 namespace perseid::cuda {
 
-// Row `query` of a sequence, in one head. `tile` has the sequence.
+// Row `query` of a sequence, in one head.
 template <AttentionForwardConfig C>
 __device__ __forceinline__ void mend_row(const AttentionForwardArguments& a,
-                                         const AttentionTile& tile, int head, int query) {
+                                         const AttentionSequence& sequence, int head, int query) {
+  WarpRow<C.dtype, C.key_dim> own, key;
+  WarpRow<C.dtype, C.value_dim> out, value;
   using Element = typename ElementOf<C.dtype>::Type;
-  constexpr int kKeyParts = (C.key_dim + 31) / 32, kValueParts = (C.value_dim + 31) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int entry = C.lengths && a.ragged ? 0 : tile.batch;
-  const auto row_at = [entry](const RowsInMemory& rows, int own_head, int row) {
-    return static_cast<Element*>(rows.data) + entry * rows.stride[0] + own_head * rows.stride[1] +
-           row * rows.stride[2];
-  };
-  Element* to = row_at(a.out_rows, head, tile.q_begin + query);
-  float unusual = 0;
-#pragma unroll
-  for (int i = lane; i < C.value_dim; i += 32)
-    if (i < a.value_dim) unusual = fmaf(widen(to[i]), 0, unusual);
-  if (!__any_sync(~0u, unusual != 0)) return;
-
-  const ScoreRules<C> rules(a, 0, lane);
+  const int batch = sequence.batch, entry = entry_of<C.lengths>(a, batch);
   const int kv_head = head / (a.group << a.pack);
-  const Element* query_row = row_at(a.query_rows, head, tile.q_begin + query);
-  float own[kKeyParts], out[kValueParts] = {}, maximum = minus_infinity(), sum = 0;
-#pragma unroll
-  for (int i = 0; i < kKeyParts; ++i)
-    own[i] = lane + 32 * i < a.head_dim ? widen(query_row[lane + 32 * i]) : 0;
-  const int begin = C.left ? max(query + tile.left, 0) : 0;
-  const int end = C.right ? min(query + tile.right, tile.kv_len) : tile.kv_len;
+  Element* to = row_at<Element>(a.out_rows, entry, head, sequence.q_begin + query);
+  out.load(to, a.value_dim);
+  if (out.is_finite()) return;
+
+  own.load(row_at<Element>(a.query_rows, entry, head, sequence.q_begin + query), a.head_dim);
+  out.clear();
+  float maximum = minus_infinity(), sum = 0;
+  const int begin = C.left ? max(query + sequence.left, 0) : 0;
+  const int end = C.right ? min(query + sequence.right, sequence.kv_len) : sequence.kv_len;
 #pragma unroll 1
-  for (int key = begin; key < end; ++key) {
-    if (!rules.is_visible(tile, head, query, key)) continue;
-    const Element* key_row = row_at(a.key_rows, kv_head, tile.kv_begin + key);
-    float product = 0;
-#pragma unroll
-    for (int i = 0; i < kKeyParts; ++i)
-      if (lane + 32 * i < a.head_dim)
-        product = fmaf(own[i], widen(key_row[lane + 32 * i]), product);
-#pragma unroll
-    for (int i = 16; i > 0; i /= 2) product += __shfl_xor_sync(~0u, product, i);
-    const float score = fmaf(product, a.scale_log2, rules.bias_of(tile, head, query, key));
+  for (int k = begin; k < end; ++k) {
+    if (!is_visible<C.visible>(a, batch, head, query, k)) continue;
+    key.load(row_at<Element>(a.key_rows, entry, kv_head, sequence.kv_begin + k), a.head_dim);
+    value.load(row_at<Element>(a.value_rows, entry, kv_head, sequence.kv_begin + k), a.value_dim);
+    const float score =
+        fmaf(own.product(key), a.scale_log2, bias_log2<C.bias>(a, batch, head, query, k));
     const float now = fmaxf(maximum, score);
     const float before = maximum == minus_infinity() ? 0 : ptx::approximate_exp2(maximum - now);
     const float weight = now == minus_infinity() ? 0 : ptx::approximate_exp2(score - now);
-    const float kept = rules.is_kept(tile, head, query, key) ? weight : 0;
     sum = fmaf(sum, before, weight);
     maximum = now;
-    const Element* value_row = row_at(a.value_rows, kv_head, tile.kv_begin + key);
-#pragma unroll
-    for (int i = 0; i < kValueParts; ++i)
-      if (lane + 32 * i < a.value_dim)
-        out[i] = fmaf(out[i], before, kept * widen(value_row[lane + 32 * i]));
+    out.multiply(before);
+    out.add(is_kept<C.dropout>(a, batch, head, query, k) ? weight : 0, value);
   }
-#pragma unroll
-  for (int i = 0; i < kValueParts; ++i)
-    if (lane + 32 * i < a.value_dim) {
-      const float result = sum == 0 ? 0 : out[i] / sum * rules.dropout_factor();
-      to[lane + 32 * i].bits = static_cast<uint16_t>(round_pair<C.dtype>(result, 0));
-    }
+  if (sum == 0) out.clear();
+  out.store(to, a.value_dim, sum == 0 ? 0 : dropout_factor<C.dropout>(a) / sum);
 }
 
 template <AttentionForwardConfig C>
@@ -85,12 +65,12 @@ __global__ void __launch_bounds__(32 * kRowWarps)
   const int warp = static_cast<int>(blockIdx.x) * kRowWarps + static_cast<int>(threadIdx.x) / 32;
 #pragma unroll 1
   for (int batch = 0; batch < a.batch; ++batch) {
-    AttentionTile tile{};
-    find_sequence<C>(a, batch, tile);
-    const int64_t rows = int64_t{heads} * tile.q_len;
+    const AttentionSequence sequence = find_sequence<C.lengths>(a, batch);
+    const int64_t rows = int64_t{heads} * sequence.q_len;
 #pragma unroll 1
     for (int64_t row = warp; row < rows; row += warps)
-      mend_row<C>(a, tile, static_cast<int>(row / tile.q_len), static_cast<int>(row % tile.q_len));
+      mend_row<C>(a, sequence, static_cast<int>(row / sequence.q_len),
+                  static_cast<int>(row % sequence.q_len));
   }
 }
 

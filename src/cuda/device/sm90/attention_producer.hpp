@@ -4,20 +4,10 @@
 // which tile lies where, and the barriers between the producer and the consumers.
 #pragma once
 
-#include "cuda/device/ptx/copy.hpp"
+#include "cuda/device/sm90/attention_loads.hpp"
 #include "cuda/device/sm90/attention_tiles.hpp"
 
 namespace perseid::cuda {
-
-// A place in a ring of kSize, and which time round it is.
-template <int kSize>
-struct Ring {
-  int count = 0;
-  __device__ __forceinline__ int place() const { return count % kSize; }
-  __device__ __forceinline__ uint32_t parity() const {
-    return static_cast<uint32_t>(count / kSize) & 1;
-  }
-};
 
 // Shared memory, by addresses. Tiles are [chunk of 64 columns][row][64].
 template <AttentionForwardConfig C>
@@ -125,12 +115,10 @@ class ForwardProducer {
     }
     ptx::phase_expect(shared_.query_full(slot), C.consumers * C.query_bytes());
     for (int c = 0; c < C.consumers; ++c)
-#pragma unroll
-      for (int chunk = 0; chunk < C.key_chunks(); ++chunk)
-        ptx::load_box(shared_.query(slot, c) + chunk * 64 * 128, arguments_.query,
-                      shared_.query_full(slot),
-                      {chunk * kChunk, 0, tile.q_begin + tile.query + (64 * c >> arguments_.pack),
-                       tile.head, batch_of(tile)});
+      load_rows<C.key_chunks()>(shared_.query(slot, c), 64, arguments_.query,
+                                shared_.query_full(slot),
+                                tile.q_begin + tile.query + (64 * c >> arguments_.pack), tile.head,
+                                entry_of<C.lengths>(arguments_, tile.batch));
   }
   __device__ __forceinline__ void load_key(const AttentionTile& tile, int n) {
     const int stage = keys_.place();
@@ -150,14 +138,8 @@ class ForwardProducer {
   template <int kChunks>
   __device__ __forceinline__ void load(const TensorMap& map, uint32_t to, uint32_t barrier,
                                        const AttentionTile& tile, int n) {
-#pragma unroll
-    for (int chunk = 0; chunk < kChunks; ++chunk)
-      ptx::load_box(to + chunk * C.keys * 128, map, barrier,
-                    {chunk * kChunk, 0, tile.kv_begin + n * C.keys, tile.kv_head, batch_of(tile)});
-  }
-  // Of the maps: ragged tensors have one entry.
-  __device__ __forceinline__ int batch_of(const AttentionTile& tile) const {
-    return C.lengths && arguments_.ragged ? 0 : tile.batch;
+    load_rows<kChunks>(to, C.keys, map, barrier, tile.kv_begin + n * C.keys, tile.kv_head,
+                       entry_of<C.lengths>(arguments_, tile.batch));
   }
 
   const AttentionForwardArguments& arguments_;

@@ -42,7 +42,7 @@ class ResultWriter {
     for (int r = 0; r < 2; ++r) {
       const float sum = quad_sum(rows.sum[r]);
       empty[r] = sum == 0;
-      factor[r] = ptx::approximate_reciprocal(sum) * rules_.dropout_factor();
+      factor[r] = ptx::approximate_reciprocal(sum) * dropout_factor<C.dropout>(a_);
       write_lse(tile, lane_ / 4 + 8 * r,
                 empty[r] ? minus_infinity()
                          : rows.maximum[r] * rules_.scale_log2() + ptx::approximate_log2(sum));
@@ -86,7 +86,7 @@ class ResultWriter {
     return (tile.head << a_.pack) + ((first_row_ + row) & ((1 << a_.pack) - 1));
   }
   __device__ __forceinline__ int batch_of(const AttentionTile& tile) const {
-    return C.lengths && a_.ragged ? 0 : tile.batch;
+    return entry_of<C.lengths>(a_, tile.batch);
   }
   // The 16 bytes of elements 8 * piece and on.
   __device__ __forceinline__ static uint32_t piece_at(uint32_t part, int row, int piece) {
@@ -134,18 +134,13 @@ class ResultWriter {
           {chunk * kChunk, 0, tile.q_begin + query_of(tile, 0), tile.head, batch_of(tile)});
     ptx::commit_stores();
   }
-  template <class Element>
-  __device__ __forceinline__ Element* row_at(const RowsInMemory& rows, const AttentionTile& tile,
-                                             int head, int row) const {
-    return static_cast<Element*>(rows.data) + batch_of(tile) * rows.stride[0] +
-           head * rows.stride[1] + row * rows.stride[2];
-  }
   __device__ __forceinline__ void store_rows(const AttentionTile& tile, uint32_t part) const {
     const int pieces = a_.value_dim / 8;
     for (int i = lane_; i < 16 * pieces; i += 32) {
       const int row = i / pieces, piece = i % pieces, query = query_of(tile, row);
       if (query >= tile.q_len) continue;
-      uint16_t* to = row_at<uint16_t>(a_.out_rows, tile, head_of(tile, row), tile.q_begin + query);
+      uint16_t* to =
+          row_at<uint16_t>(a_.out_rows, batch_of(tile), head_of(tile, row), tile.q_begin + query);
       *reinterpret_cast<uint4*>(to + 8 * piece) = *reinterpret_cast<const uint4*>(
           shared_.memory + (piece_at(part, row, piece) - shared_.base));
     }

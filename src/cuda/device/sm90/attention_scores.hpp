@@ -6,44 +6,16 @@
 // Philox call serves 16 rows and 32 columns without an exchange between threads (math/philox.hpp).
 #pragma once
 
+#include "cuda/device/sm90/attention_rules.hpp"
 #include "cuda/device/sm90/attention_softmax.hpp"
 #include "cuda/device/sm90/attention_tiles.hpp"
-#include "math/philox.hpp"
 
 namespace perseid::cuda {
-
-inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 // Two neighbours of a row of bias or mask, as they lie in memory.
 template <class Element>
 struct alignas(2 * sizeof(Element)) Pair {
   Element first, second;
-};
-
-template <class Element>
-__device__ __forceinline__ const Element* score_row(const ScoresInMemory& scores, int64_t batch,
-                                                    int64_t head, int64_t query) {
-  return static_cast<const Element*>(scores.data) + batch * scores.stride[0] +
-         head * scores.stride[1] + query * scores.stride[2];
-}
-
-__device__ __forceinline__ float widen(float value) { return value; }
-__device__ __forceinline__ float widen(bf16 value) { return to_float(value); }
-__device__ __forceinline__ float widen(f16 value) { return ptx::f16_to_float(value.bits); }
-
-template <DType D>
-struct ElementOf;
-template <>
-struct ElementOf<DType::kF32> {
-  using Type = float;
-};
-template <>
-struct ElementOf<DType::kBF16> {
-  using Type = bf16;
-};
-template <>
-struct ElementOf<DType::kF16> {
-  using Type = f16;
 };
 
 // What a thread needs of a plane for its scores of a tile: pairs of its two rows.
@@ -77,9 +49,9 @@ class ScoreRules {
                                         int lane)
       : a_(arguments), row_(row), lane_(lane) {
     if constexpr (C.dropout) {
-      const bool there = a_.dropout_numbers != nullptr;
-      seed_ = there ? a_.dropout_numbers[0] : a_.dropout_seed;
-      offset_ = there ? static_cast<uint32_t>(a_.dropout_numbers[1]) : a_.dropout_offset;
+      const Dropout dropout = dropout_of(a_);
+      seed_ = dropout.seed;
+      offset_ = dropout.offset;
     }
   }
 
@@ -133,33 +105,6 @@ class ScoreRules {
   __device__ __forceinline__ void after_softmax(const AttentionTile& tile, int n,
                                                 float (&weights)[kCount]) const {
     if constexpr (C.dropout) drop(tile, n, weights);
-  }
-  // What results are multiplied by for it.
-  __device__ __forceinline__ float dropout_factor() const {
-    return C.dropout ? 256.0f / static_cast<float>(a_.dropout_threshold) : 1.0f;
-  }
-
-  // The same rules for one score of a whole warp's row (attention_rows.hpp).
-  __device__ __forceinline__ float bias_of(const AttentionTile& tile, int head, int query,
-                                           int key) const {
-    if constexpr (C.bias == DType::kNone) {
-      return 0;
-    } else {
-      using Element = typename ElementOf<C.bias>::Type;
-      return widen(score_row<Element>(a_.bias, tile.batch, head, query)[key * a_.bias.stride[3]]) *
-             kLog2E;
-    }
-  }
-  __device__ __forceinline__ bool is_visible(const AttentionTile& tile, int head, int query,
-                                             int key) const {
-    if constexpr (!C.visible) return true;
-    return score_row<uint8_t>(a_.visible, tile.batch, head, query)[key * a_.visible.stride[3]] != 0;
-  }
-  __device__ __forceinline__ bool is_kept(const AttentionTile& tile, int head, int query,
-                                          int key) const {
-    if constexpr (!C.dropout) return true;
-    const Dropout dropout{a_.dropout_threshold, seed_, offset_};
-    return dropout_keeps(dropout, int64_t{tile.batch} * a_.heads + head, query, key);
   }
 
  private:

@@ -17,19 +17,17 @@
 
 #include "cuda/device/ptx/barrier.hpp"
 #include "cuda/device/sm90/attention_config.hpp"
+#include "cuda/device/sm90/attention_sequence.hpp"
 
 namespace perseid::cuda {
 
 // Tiles of keys [first, last] are visited, from the last to the first; those of [free_first,
 // free_end) need no mask. There is always one, if only to be masked as a whole.
-struct AttentionTile {
+struct AttentionTile : AttentionSequence {
   int32_t query;  // the first one; -1: there are no more tiles
-  int32_t head, kv_head, batch;
+  int32_t head, kv_head;
   int32_t first, last;
   int32_t free_first, free_end;
-  // Of its sequence: lengths, where they begin in packed tensors, and what its rows see.
-  int32_t q_len, kv_len, q_begin, kv_begin;
-  int32_t left, right;
   int32_t part;
 };
 
@@ -74,38 +72,6 @@ class TileNumbers {
   bool open_ = false;
 };
 
-__device__ __forceinline__ int32_t read_length(const LengthsInMemory& lengths, int32_t index,
-                                               int32_t most) {
-  const int64_t at = index * lengths.stride;
-  const int64_t value = lengths.wide ? static_cast<const int64_t*>(lengths.data)[at]
-                                     : static_cast<const int32_t*>(lengths.data)[at];
-  return static_cast<int32_t>(clamp(value, int64_t{0}, int64_t{most}));
-}
-
-// What a tile or row has to know of its sequence, which is the batch entry `batch`.
-template <AttentionForwardConfig C>
-__device__ __forceinline__ void find_sequence(const AttentionForwardArguments& a, int32_t batch,
-                                              AttentionTile& tile) {
-  tile.batch = batch;
-  tile.q_len = a.q_len;
-  tile.kv_len = a.kv_len;
-  if constexpr (C.lengths) {
-    if (a.ragged) {
-      tile.q_begin = read_length(a.cumulative_q, batch, a.total_q);
-      const int32_t q_end = read_length(a.cumulative_q, batch + 1, a.total_q);
-      tile.q_len = clamp(q_end - tile.q_begin, 0, a.q_len);
-      tile.kv_begin = read_length(a.cumulative_kv, batch, a.total_kv);
-      const int32_t kv_end = read_length(a.cumulative_kv, batch + 1, a.total_kv);
-      tile.kv_len = clamp(kv_end - tile.kv_begin, 0, a.kv_len);
-    }
-    if (a.kv_lens.data != nullptr)
-      tile.kv_len = min(tile.kv_len, read_length(a.kv_lens, batch, a.kv_len));
-  }
-  const int32_t shift = a.bottom_right ? tile.kv_len - tile.q_len : 0;
-  tile.left = a.left + shift;
-  tile.right = a.right + shift;
-}
-
 // From a tile's number to the tile. Numbers rise.
 template <AttentionForwardConfig C>
 class TileFinder {
@@ -131,14 +97,11 @@ class TileFinder {
 
  private:
   __device__ __forceinline__ void place(int32_t number, AttentionTile& tile) const {
-    const int32_t section_tiles = a_.heads_per_section * a_.q_tiles;
-    const int32_t first_head = number / section_tiles * a_.heads_per_section;
-    const int32_t section_heads = min(a_.heads_per_section, a_.batch_heads - first_head);
-    const int32_t place = number % section_tiles;
-    const int32_t head = first_head + place % section_heads;
-    tile.query = (a_.q_tiles - 1 - place / section_heads) * queries();
-    tile.head = head % a_.heads;
-    find_sequence<C>(a_, head / a_.heads, tile);
+    const TilePlace place =
+        place_in_sections(number, a_.q_tiles, a_.batch_heads, a_.heads_per_section);
+    tile.query = (a_.q_tiles - 1 - place.tile) * queries();
+    tile.head = place.head % a_.heads;
+    static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a_, place.head / a_.heads);
   }
 
   // Sequences one after another, in each the last rows of all heads first. The cursor is at the
@@ -154,7 +117,7 @@ class TileFinder {
     const int32_t place = number - before_;
     tile.query = (tiles_ - 1 - place) / a_.heads * queries();
     tile.head = place % a_.heads;
-    find_sequence<C>(a_, batch_, tile);
+    static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a_, batch_);
   }
 
   __device__ __forceinline__ void see_keys(AttentionTile& tile) const {

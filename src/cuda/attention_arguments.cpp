@@ -1,0 +1,114 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/attention_arguments.hpp"
+
+namespace perseid::cuda {
+namespace {
+
+ScoresInMemory scores_in_memory(const Tensor& tensor) {
+  if (!tensor.present()) return {};
+  ScoresInMemory scores{tensor.data, {}, false};
+  const auto pair = 2 * size_of(tensor.dtype);
+  bool even = reinterpret_cast<uintptr_t>(tensor.data) % static_cast<size_t>(pair) == 0;
+  for (int d = 0; d < 4; ++d) {
+    scores.stride[d] = tensor.stride[d];
+    even = even && (d == 3 ? tensor.stride[d] == 1 : tensor.stride[d] % 2 == 0);
+  }
+  scores.pairs = even;
+  return scores;
+}
+
+LengthsInMemory lengths_in_memory(const Tensor& tensor) {
+  if (!tensor.present()) return {};
+  return {tensor.data, tensor.stride[0], tensor.dtype == DType::kI64};
+}
+
+}  // namespace
+
+KeyOffsets key_offsets(const AttentionProblem& problem) {
+  KeyOffsets offsets{-kLongest, kLongest};
+  if (problem.window_left >= 0) offsets.left = -min(problem.window_left, kLongest);
+  if (problem.window_right >= 0) offsets.right = min(problem.window_right, kLongest - 1) + 1;
+  if (problem.causal != Causal::kNone) offsets.right = min(offsets.right, int64_t{1});
+  return offsets;
+}
+
+BoundsByRow bounds_by_row(const AttentionProblem& problem) {
+  const KeyOffsets offsets = key_offsets(problem);
+  const int64_t shift = problem.causal == Causal::kBottomRight ? problem.kv_len - problem.q_len : 0;
+  const bool lengths = has_lengths(problem);
+  return {offsets.left > -kLongest && (lengths || offsets.left + shift + problem.q_len - 1 > 0),
+          offsets.right < kLongest && (lengths || offsets.right + shift < problem.kv_len)};
+}
+
+Tensor with_batch(const Tensor& tensor) {
+  if (tensor.rank == 4) return tensor;
+  Tensor view = tensor;
+  view.rank = 4;
+  view.shape[0] = 1;
+  view.stride[0] = 0;
+  for (int d = 0; d < 3; ++d) {
+    view.shape[d + 1] = tensor.shape[d];
+    view.stride[d + 1] = tensor.stride[d];
+  }
+  return view;
+}
+
+BoxedTensor boxed(const Tensor& tensor, int pack, int box_rows) {
+  const int64_t packed = int64_t{1} << pack;
+  return {tensor.data,
+          tensor.dtype,
+          {tensor.shape[3], packed, tensor.shape[2], tensor.shape[1] >> pack, tensor.shape[0]},
+          {tensor.stride[3], tensor.stride[1], tensor.stride[2], tensor.stride[1] << pack,
+           tensor.stride[0]},
+          {kChunk, 1 << pack, box_rows >> pack, 1, 1}};
+}
+
+RowsInMemory rows_in_memory(const Tensor& tensor) {
+  RowsInMemory rows{tensor.data, {}};
+  for (int d = 0; d < 4; ++d) rows.stride[d] = tensor.stride[d];
+  return rows;
+}
+
+AttentionArguments arguments_of(const AttentionProblem& problem) {
+  AttentionArguments arguments;
+  const bool bottom_right = problem.causal == Causal::kBottomRight;
+  const int64_t shift = bottom_right && !has_lengths(problem) ? problem.kv_len - problem.q_len : 0;
+  const KeyOffsets offsets = key_offsets(problem);
+  arguments.q_len = static_cast<int32_t>(problem.q_len);
+  arguments.kv_len = static_cast<int32_t>(problem.kv_len);
+  arguments.batch = static_cast<int32_t>(problem.batch);
+  arguments.heads = static_cast<int32_t>(problem.heads);
+  arguments.group = static_cast<int32_t>(problem.group());
+  arguments.head_dim = static_cast<int32_t>(problem.head_dim);
+  arguments.value_dim = static_cast<int32_t>(problem.value_dim);
+  arguments.left = static_cast<int32_t>(offsets.left + shift);
+  arguments.right = static_cast<int32_t>(offsets.right + shift);
+  arguments.bottom_right = bottom_right && has_lengths(problem);
+  arguments.scale_log2 = static_cast<float>(problem.scale * 1.4426950408889634);
+  arguments.ragged = problem.ragged;
+  arguments.total_q = static_cast<int32_t>(problem.total_q);
+  arguments.total_kv = static_cast<int32_t>(problem.total_kv);
+  return arguments;
+}
+
+template <class Tensors>
+void bind(const Tensors& tensors, AttentionArguments* arguments) {
+  arguments->query_rows = rows_in_memory(with_batch(tensors.query));
+  arguments->key_rows = rows_in_memory(with_batch(tensors.key));
+  arguments->value_rows = rows_in_memory(with_batch(tensors.value));
+  arguments->out_rows = rows_in_memory(with_batch(tensors.out));
+  arguments->cumulative_q = lengths_in_memory(tensors.cu_seqlens_q);
+  arguments->cumulative_kv = lengths_in_memory(tensors.cu_seqlens_kv);
+  arguments->kv_lens = lengths_in_memory(tensors.kv_lens);
+  arguments->bias = scores_in_memory(tensors.bias);
+  arguments->visible = scores_in_memory(tensors.visible);
+  arguments->dropout_threshold = tensors.dropout.threshold;
+  arguments->dropout_seed = tensors.dropout.seed;
+  arguments->dropout_offset = tensors.dropout.offset;
+  arguments->dropout_numbers = tensors.dropout.numbers;
+}
+template void bind(const AttentionForward&, AttentionArguments*);
+template void bind(const AttentionBackward&, AttentionArguments*);
+
+}  // namespace perseid::cuda

@@ -1,0 +1,75 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Sequences of a batch, and the order in which the tiles of their heads are done.
+#pragma once
+
+#include "cuda/device/sm90/attention_arguments.hpp"
+
+namespace perseid::cuda {
+
+// Lengths, where they begin in packed tensors, and what rows see: query q keys [q + left,
+// q + right), cut to [0, kv_len).
+struct AttentionSequence {
+  int32_t batch;
+  int32_t q_len, kv_len, q_begin, kv_begin;
+  int32_t left, right;
+};
+
+__device__ __forceinline__ int32_t read_length(const LengthsInMemory& lengths, int32_t index,
+                                               int32_t most) {
+  const int64_t at = index * lengths.stride;
+  const int64_t value = lengths.wide ? static_cast<const int64_t*>(lengths.data)[at]
+                                     : static_cast<const int32_t*>(lengths.data)[at];
+  return static_cast<int32_t>(clamp(value, int64_t{0}, int64_t{most}));
+}
+
+template <bool kLengths>
+__device__ __forceinline__ AttentionSequence find_sequence(const AttentionArguments& a,
+                                                           int32_t batch) {
+  AttentionSequence found{batch, a.q_len, a.kv_len, 0, 0, a.left, a.right};
+  if constexpr (kLengths) {
+    if (a.ragged) {
+      found.q_begin = read_length(a.cumulative_q, batch, a.total_q);
+      const int32_t q_end = read_length(a.cumulative_q, batch + 1, a.total_q);
+      found.q_len = clamp(q_end - found.q_begin, 0, a.q_len);
+      found.kv_begin = read_length(a.cumulative_kv, batch, a.total_kv);
+      const int32_t kv_end = read_length(a.cumulative_kv, batch + 1, a.total_kv);
+      found.kv_len = clamp(kv_end - found.kv_begin, 0, a.kv_len);
+    }
+    if (a.kv_lens.data != nullptr)
+      found.kv_len = min(found.kv_len, read_length(a.kv_lens, batch, a.kv_len));
+    const int32_t shift = a.bottom_right ? found.kv_len - found.q_len : 0;
+    found.left += shift;
+    found.right += shift;
+  }
+  return found;
+}
+
+// The batch entry that a sequence has in memory.
+template <bool kLengths>
+__device__ __forceinline__ int32_t entry_of(const AttentionArguments& a, int32_t batch) {
+  return kLengths && a.ragged ? 0 : batch;
+}
+
+template <class Element>
+__device__ __forceinline__ Element* row_at(const RowsInMemory& rows, int64_t entry, int64_t head,
+                                           int64_t row) {
+  return static_cast<Element*>(rows.data) + entry * rows.stride[0] + head * rows.stride[1] +
+         row * rows.stride[2];
+}
+
+// Tiles that every head has as many of. Heads go in sections of some; in a section, the first tiles
+// of all heads come first.
+struct TilePlace {
+  int32_t head, tile;
+};
+__device__ __forceinline__ TilePlace place_in_sections(int32_t number, int32_t tiles, int32_t heads,
+                                                       int32_t heads_per_section) {
+  const int32_t section_tiles = heads_per_section * tiles;
+  const int32_t first_head = number / section_tiles * heads_per_section;
+  const int32_t section_heads = min(heads_per_section, heads - first_head);
+  const int32_t place = number % section_tiles;
+  return {first_head + place % section_heads, place / section_heads};
+}
+
+}  // namespace perseid::cuda
