@@ -64,6 +64,19 @@ BoxedTensor boxed(const Tensor& tensor, int pack, int box_rows) {
           {kChunk, 1 << pack, box_rows >> pack, 1, 1}};
 }
 
+BoxedTensor ragged_boxed(const Tensor& tensor, int64_t longest, int box_rows) {
+  constexpr int64_t kAnyStride = 8;  // where no row is left to step to
+  const int64_t total = tensor.shape[1];
+  const int64_t stride = total > 1 ? tensor.stride[1] : kAnyStride;
+  const auto first = reinterpret_cast<uintptr_t>(tensor.data) -
+                     static_cast<uintptr_t>(longest * stride * size_of(tensor.dtype));
+  return {reinterpret_cast<void*>(first),
+          tensor.dtype,
+          {tensor.shape[2], 1, longest, tensor.shape[0], total + 1},
+          {tensor.stride[2], 0, stride, tensor.stride[0], stride},
+          {kChunk, 1, box_rows, 1, 1}};
+}
+
 RowsInMemory rows_in_memory(const Tensor& tensor) {
   RowsInMemory rows{tensor.data, {}};
   for (int d = 0; d < 4; ++d) rows.stride[d] = tensor.stride[d];

@@ -34,6 +34,10 @@ BoundsByRow bounds_by_row(const AttentionProblem& problem);
 Tensor with_batch(const Tensor& tensor);
 // [batch, heads, rows, dim] as {dim, 2^pack heads, rows, heads >> pack, batch}.
 BoxedTensor boxed(const Tensor& tensor, int pack, int box_rows);
+// [heads, total, dim] as {dim, 1, longest, heads, total + 1}: row r of entry e is row e + r -
+// longest of the tensor (device/sm90/attention_sequence.hpp). Such a map begins where the tensor's
+// row -longest would be.
+BoxedTensor ragged_boxed(const Tensor& tensor, int64_t longest, int box_rows);
 RowsInMemory rows_in_memory(const Tensor& tensor);
 
 // All but the tensors.

@@ -34,7 +34,7 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   config.dtype = problem.dtype;
   config.key_dim = static_cast<int>(round_up(problem.head_dim, 16));
   config.value_dim = static_cast<int>(round_up(problem.value_dim, 16));
-  config.lengths = problem.kv_lens;
+  config.lengths = has_lengths(problem);
   config.visible = problem.visible;
   config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
   // What comes from memory for each score needs registers too.
@@ -83,14 +83,16 @@ std::string refuse_attention_backward(const AttentionProblem& problem) {
   if (problem.grad_bias) return "its backward has no gradient of bias yet";
   if (problem.bias && problem.bias_dtype == DType::kF64)
     return "its backward takes biases of f16, bf16 and f32, got f64";
-  if (problem.ragged) return "its backward takes no ragged batch yet";
   if (problem.q_len > kLongest || problem.kv_len > kLongest)
     return concatenate("its backward is made for lengths up to ", kLongest, ", got q_len ",
                        problem.q_len, " and kv_len ", problem.kv_len);
-  if (problem.batch * problem.kv_heads * ceil_div(problem.kv_len, 64) > kLongest)
+  const int64_t tiles = problem.ragged ? problem.total_kv / 64 + problem.batch
+                                       : problem.batch * ceil_div(problem.kv_len, 64);
+  if (tiles * problem.kv_heads > kLongest)
     return concatenate("its backward is made for up to ", kLongest,
                        " tiles of 64 keys in all heads, got batch ", problem.batch, ", kv_heads ",
-                       problem.kv_heads, " and kv_len ", problem.kv_len);
+                       problem.kv_heads, ", kv_len ", problem.kv_len, " and total_kv ",
+                       problem.total_kv);
   return "";
 }
 
@@ -109,10 +111,15 @@ Status AttentionBackwardOnGpu::make(const AttentionProblem& problem,
   AttentionBackwardArguments& fixed = backward->fixed_;
   static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
   fixed.kv_heads = static_cast<int32_t>(problem.kv_heads);
-  fixed.q_blocks = static_cast<int32_t>(ceil_div(problem.q_len, config.queries));
+  // Ragged: places, of which some may be empty (device/sm90/attention_sequence.hpp).
+  const auto blocks = [&](int64_t length, int64_t total, int64_t size) {
+    return static_cast<int32_t>(problem.ragged ? total / size + problem.batch
+                                               : ceil_div(length, size));
+  };
+  fixed.q_blocks = blocks(problem.q_len, problem.total_q, config.queries);
+  fixed.k_tiles = blocks(problem.kv_len, problem.total_kv, config.keys());
   fixed.scale = static_cast<float>(problem.scale);
-  fixed.batch_heads = static_cast<int32_t>(problem.batch * problem.kv_heads);
-  fixed.k_tiles = static_cast<int32_t>(ceil_div(problem.kv_len, config.keys()));
+  fixed.batch_heads = static_cast<int32_t>((problem.ragged ? 1 : problem.batch) * problem.kv_heads);
   // Without a mask all tiles cost the same, and one head after another reads the least.
   int64_t section = 1;
   if (config.deterministic) {
@@ -130,7 +137,7 @@ Status AttentionBackwardOnGpu::make(const AttentionProblem& problem,
 }
 
 int64_t AttentionBackwardOnGpu::blocks_of_queries() const {
-  return problem_.batch * problem_.heads * fixed_.q_blocks;
+  return (problem_.ragged ? 1 : problem_.batch) * problem_.heads * fixed_.q_blocks;
 }
 
 void AttentionBackwardOnGpu::lay_out() {
@@ -149,7 +156,8 @@ void AttentionBackwardOnGpu::lay_out() {
 Status AttentionBackwardOnGpu::map_tensors(const AttentionBackward& tensors,
                                            AttentionBackwardArguments* arguments) const {
   // The copy engine knows no empty tensors. Queries that are not there are not visited.
-  const bool no_queries = problem_.q_len == 0;
+  const bool no_queries = problem_.q_len == 0 || (problem_.ragged && problem_.total_q == 0);
+  const bool no_keys = problem_.kv_len == 0 || (problem_.ragged && problem_.total_kv == 0);
   TensorMap checked;  // rows that are read and written without the copy engine, but in its units
   struct Map {
     const char* name;
@@ -171,10 +179,11 @@ Status AttentionBackwardOnGpu::map_tensors(const AttentionBackward& tensors,
   };
   for (const Map& each : maps) {
     if (!each.tensor.present()) continue;
-    if (each.queries ? no_queries : problem_.kv_len == 0) continue;
-    if (Status status =
-            make_tensor_map(gpu_, each.name, boxed(each.tensor, 0, each.rows), each.map);
-        !status.ok())
+    if (each.queries ? no_queries : no_keys) continue;
+    const int64_t longest = each.queries ? problem_.q_len : problem_.kv_len;
+    const BoxedTensor box = problem_.ragged ? ragged_boxed(each.tensor, longest, each.rows)
+                                            : boxed(each.tensor, 0, each.rows);
+    if (Status status = make_tensor_map(gpu_, each.name, box, each.map); !status.ok())
       return status;
   }
   return {};
@@ -188,19 +197,26 @@ Status AttentionBackwardOnGpu::backward(const AttentionBackward& tensors, std::b
   AttentionBackwardArguments arguments = fixed_;
   if (Status status = map_tensors(tensors, &arguments); !status.ok()) return status;
   bind(tensors, &arguments);
-  arguments.grad_out_rows = rows_in_memory(tensors.grad_out);
-  arguments.grad_query_rows = rows_in_memory(tensors.grad_query);
-  arguments.grad_key_rows = rows_in_memory(tensors.grad_key);
-  arguments.grad_value_rows = rows_in_memory(tensors.grad_value);
+  arguments.grad_out_rows = rows_in_memory(with_batch(tensors.grad_out));
+  arguments.grad_query_rows = rows_in_memory(with_batch(tensors.grad_query));
+  arguments.grad_key_rows = rows_in_memory(with_batch(tensors.grad_key));
+  arguments.grad_value_rows = rows_in_memory(with_batch(tensors.grad_value));
   arguments.lse_log2 = reinterpret_cast<float*>(workspace);
   arguments.delta = reinterpret_cast<float*>(workspace + layout_.delta);
   arguments.sums = reinterpret_cast<float*>(workspace + layout_.sums);
   arguments.turns = reinterpret_cast<uint64_t*>(workspace + layout_.turns);
   arguments.tile = reinterpret_cast<uint32_t*>(workspace + layout_.tile);
+  // One number a row: of ragged batches, [heads, total_q], they too get a batch entry.
+  const auto numbers = [&](Tensor tensor) {
+    if (!tensor.present()) return tensor;
+    tensor.shape[tensor.rank] = 1;
+    ++tensor.rank;
+    return with_batch(tensor);
+  };
   AttentionBackwardRows rows;
   static_cast<AttentionBackwardProblem&>(rows) = arguments;
-  rows.lse = rows_in_memory(tensors.lse);
-  rows.grad_lse = rows_in_memory(tensors.grad_lse);
+  rows.lse = rows_in_memory(numbers(tensors.lse));
+  rows.grad_lse = rows_in_memory(numbers(tensors.grad_lse));
   const Launch by_rows{.blocks = blocks_of_queries(), .threads = kRowThreads};
   const Launch products{.blocks = int64_t{fixed_.batch_heads} * fixed_.k_tiles,
                         .threads = config_.threads(),

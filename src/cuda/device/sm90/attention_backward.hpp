@@ -44,6 +44,7 @@ __global__ void __launch_bounds__(C.threads(), 1)
   __syncthreads();
   const BackwardTile tile =
       find_backward_tile<C>(arguments, static_cast<int32_t>(C.deterministic ? drawn : blockIdx.x));
+  if (C.lengths && tile.key >= tile.kv_rows) return;
   // The same for all threads of a warp, as the compiler has to know.
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
   if (group == 0) {

@@ -69,14 +69,14 @@ struct AttentionBackwardProblem : AttentionArguments {
   uint64_t* turns = nullptr;  // deterministic: [block of queries][consumer]
   uint32_t* tile = nullptr;   // deterministic: the number of the next one
   int32_t kv_heads = 0;       // of a batch entry
-  int32_t q_blocks = 0;       // of a head
+  int32_t q_blocks = 0;       // of a head; ragged: places of blocks
   float scale = 0;
 };
 
 struct AttentionBackwardArguments : AttentionBackwardProblem {
   TensorMap query, key, value, grad_out, grad_key, grad_value;
-  int32_t batch_heads = 0;  // key heads of the whole batch
-  int32_t k_tiles = 0;
+  int32_t batch_heads = 0;        // key heads of the whole batch in memory
+  int32_t k_tiles = 0;            // of each of them; ragged: places of tiles
   int32_t heads_per_section = 0;  // key heads whose tiles are done together
 };
 

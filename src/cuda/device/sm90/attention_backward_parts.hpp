@@ -233,11 +233,12 @@ class BackwardParts {
     ptx::fence_for_engines();
     __syncwarp();
     if (lane_ != 0) return;
+    const PlaceInMap place = keys_in_map<C.lengths>(a_, tile_);
+    const int row = place.row + tile_.key + first_key() + warp_ * 16;
 #pragma unroll
     for (int chunk = 0; chunk < (kDim + kChunk - 1) / kChunk; ++chunk)
-      ptx::store_box(
-          map, part + chunk * C.keys() * 128,
-          {chunk * kChunk, 0, tile_.key + first_key() + warp_ * 16, tile_.kv_head, tile_.batch});
+      ptx::store_box(map, part + chunk * C.keys() * 128,
+                     {chunk * kChunk, 0, row, tile_.kv_head, place.entry});
     ptx::commit_stores();
   }
 
@@ -259,7 +260,7 @@ class BackwardParts {
 #pragma unroll 1
       for (int row = 0; row < 16; ++row) {
         const int key = tile_.key + first_key() + 16 * warp_ + row;
-        if (((row < 8 ? upper : lower) >> (4 * (row % 8)) & 1) != 0 && key < a_.kv_len)
+        if (((row < 8 ? upper : lower) >> (4 * (row % 8)) & 1) != 0 && key < tile_.kv_rows)
           mend_key<C>(a_, tile_.batch, tile_.kv_head, key);
       }
     }

@@ -30,14 +30,21 @@ struct BackwardStep {
   int32_t head, block;
 };
 
+// By whole warps.
 template <AttentionBackwardConfig C>
 __device__ __forceinline__ BackwardTile find_backward_tile(const AttentionBackwardArguments& a,
                                                            int32_t number) {
   const TilePlace place = place_in_sections(number, a.k_tiles, a.batch_heads, a.heads_per_section);
   BackwardTile tile;
-  static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a, place.head / a.kv_heads);
-  tile.key = place.tile * C.keys();
-  tile.kv_head = place.head % a.kv_heads;
+  int32_t batch = place.head / a.kv_heads, own = place.tile;
+  const bool ragged = C.lengths && a.ragged;
+  if (ragged)
+    batch = max(sequence_at(a.cumulative_kv, a.total_kv, a.batch, C.keys(), place.tile), 0);
+  static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a, batch);
+  if (ragged) own -= first_place(tile.kv_begin, batch, C.keys());
+  // A place that nobody has is a tile behind the last key.
+  tile.key = own < 0 ? tile.kv_rows : own * C.keys();
+  tile.kv_head = ragged ? place.head : place.head % a.kv_heads;
   const int32_t first_query = C.right ? max(tile.key - tile.right + 1, 0) : 0;
   int32_t last_query =
       C.left ? min(tile.key + C.keys() - 1 - tile.left, tile.q_len - 1) : tile.q_len - 1;
@@ -167,7 +174,8 @@ class BackwardProducer {
   template <int kChunks>
   __device__ __forceinline__ void load_keys(uint32_t full, uint32_t to, const TensorMap& map) {
     ptx::phase_expect(full, C.keys() * 128 * kChunks);
-    load_rows<kChunks>(to, C.keys(), map, full, tile_.key, tile_.kv_head, tile_.batch);
+    const PlaceInMap place = keys_in_map<C.lengths>(a_, tile_);
+    load_rows<kChunks>(to, C.keys(), map, full, place.row + tile_.key, tile_.kv_head, place.entry);
   }
   template <int kChunks>
   __device__ __forceinline__ void load_half(uint32_t full, uint32_t to, const TensorMap& map,
@@ -175,7 +183,9 @@ class BackwardProducer {
                                             const BackwardStep& step) {
     const int64_t at = block_number<C>(a_, tile_, step.head, step.block) * C.queries;
     ptx::phase_expect(full, C.queries * (128 * kChunks + 4));
-    load_rows<kChunks>(to, C.queries, map, full, step.block * C.queries, step.head, tile_.batch);
+    const PlaceInMap place = queries_in_map<C.lengths>(a_, tile_);
+    load_rows<kChunks>(to, C.queries, map, full, place.row + step.block * C.queries, step.head,
+                       place.entry);
     ptx::load_bytes(shared_.address(numbers_to), numbers + at, C.queries * 4, full);
   }
 

@@ -8,11 +8,12 @@
 namespace perseid::cuda {
 
 // Lengths, where they begin in packed tensors, and what rows see: query q keys [q + left,
-// q + right), cut to [0, kv_len).
+// q + right), cut to [0, kv_len). Of keys there are kv_rows in memory.
 struct AttentionSequence {
   int32_t batch;
   int32_t q_len, kv_len, q_begin, kv_begin;
   int32_t left, right;
+  int32_t kv_rows;
 };
 
 __device__ __forceinline__ int32_t read_length(const LengthsInMemory& lengths, int32_t index,
@@ -26,7 +27,7 @@ __device__ __forceinline__ int32_t read_length(const LengthsInMemory& lengths, i
 template <bool kLengths>
 __device__ __forceinline__ AttentionSequence find_sequence(const AttentionArguments& a,
                                                            int32_t batch) {
-  AttentionSequence found{batch, a.q_len, a.kv_len, 0, 0, a.left, a.right};
+  AttentionSequence found{batch, a.q_len, a.kv_len, 0, 0, a.left, a.right, a.kv_len};
   if constexpr (kLengths) {
     if (a.ragged) {
       found.q_begin = read_length(a.cumulative_q, batch, a.total_q);
@@ -34,7 +35,7 @@ __device__ __forceinline__ AttentionSequence find_sequence(const AttentionArgume
       found.q_len = clamp(q_end - found.q_begin, 0, a.q_len);
       found.kv_begin = read_length(a.cumulative_kv, batch, a.total_kv);
       const int32_t kv_end = read_length(a.cumulative_kv, batch + 1, a.total_kv);
-      found.kv_len = clamp(kv_end - found.kv_begin, 0, a.kv_len);
+      found.kv_len = found.kv_rows = clamp(kv_end - found.kv_begin, 0, a.kv_len);
     }
     if (a.kv_lens.data != nullptr)
       found.kv_len = min(found.kv_len, read_length(a.kv_lens, batch, a.kv_len));
@@ -49,6 +50,48 @@ __device__ __forceinline__ AttentionSequence find_sequence(const AttentionArgume
 template <bool kLengths>
 __device__ __forceinline__ int32_t entry_of(const AttentionArguments& a, int32_t batch) {
   return kLengths && a.ragged ? 0 : batch;
+}
+
+// Where the copy engine finds the first row of a sequence. A map of a ragged tensor has as many
+// rows as the longest sequence, and as many entries as there are rows: row r of entry e is row e +
+// r - longest of the tensor. So the last row of a sequence is the last of an entry, behind which
+// the engine reads zeros and writes nothing, and rows of the next sequence stay out of it.
+struct PlaceInMap {
+  int32_t row, entry;
+};
+template <bool kLengths>
+__device__ __forceinline__ PlaceInMap queries_in_map(const AttentionArguments& a,
+                                                     const AttentionSequence& s) {
+  if (kLengths && a.ragged) return {a.q_len - s.q_len, s.q_begin + s.q_len};
+  return {0, s.batch};
+}
+template <bool kLengths>
+__device__ __forceinline__ PlaceInMap keys_in_map(const AttentionArguments& a,
+                                                  const AttentionSequence& s) {
+  if (kLengths && a.ragged) return {a.kv_len - s.kv_rows, s.kv_begin + s.kv_rows};
+  return {0, s.batch};
+}
+
+// Blocks of `size` rows of ragged sequences get places so that each begins a block: that of a
+// sequence's first block follows from where its rows begin, others are empty.
+__device__ __forceinline__ int32_t first_place(int32_t begin, int32_t batch, int32_t size) {
+  return begin / size + batch;
+}
+// The sequence that has a place, by the whole warp; -1: none.
+__device__ __forceinline__ int32_t sequence_at(const LengthsInMemory& cumulative, int32_t most,
+                                               int32_t batch, int32_t size, int32_t place) {
+  const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
+  int32_t begin = -1, end = batch;  // those from `end` on begin behind the place
+  while (end - begin > 1) {
+    const int32_t step = (end - begin + 31) / 32;
+    const int32_t own = begin + step * (lane + 1);
+    const bool before =
+        own < end && first_place(read_length(cumulative, own, most), own, size) <= place;
+    const int32_t passed = __popc(__ballot_sync(0xffffffffu, before));
+    end = min(end, begin + step * (passed + 1));
+    begin += step * passed;
+  }
+  return begin;
 }
 
 template <class Element>
