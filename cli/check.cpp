@@ -33,12 +33,16 @@ constexpr uint64_t kEveryImplementation = 4;
 // Results must be the same with this many threads as with one (or with --threads).
 constexpr int64_t kOtherThreads = 3;
 // Of a problem's tensors; larger problems are only planned.
-constexpr double kMostBytes = 1e9, kMostFuzzBytes = 64e6;
+constexpr double kMostBytes = 1e9, kMostFuzzBytes = 64e6, kNoBytes = -1;
+// On a GPU so many random problems share the kernels that are compiled for them.
+constexpr uint64_t kGroup = 64;
 
 struct Flags {
   ProblemFlags problems;
   uint64_t fuzz = 0;
   uint64_t seed = 1;
+  bool plans_only = false;
+  std::vector<uint64_t> part = {0, 1};
 };
 
 struct Entry {
@@ -168,20 +172,29 @@ Tally check_list(const Common& common, const Devices& devices,
   return tally;
 }
 
-// The first random problems of the operation that is asked for.
-std::vector<uint64_t> draw(const Flags& flags) {
+harness::Draw draw_of(const Common& common, const Flags& flags) {
+  const bool gpu = on_gpu(common);
+  return {.seed = flags.seed, .group = gpu ? kGroup : 1, .gpu = gpu};
+}
+
+// The first random problems of the operation that is asked for; of them, whole groups that are of
+// the part that is asked for.
+std::vector<uint64_t> indices(const Flags& flags, const harness::Draw& draw) {
   std::vector<uint64_t> drawn;
   for (uint64_t index = 0; drawn.size() < flags.fuzz; ++index) {
-    if (!flags.problems.op || harness::random_problem(flags.seed, index).op == *flags.problems.op)
+    if (!flags.problems.op || harness::random_problem(draw, index).op == *flags.problems.op)
       drawn.push_back(index);
   }
+  std::erase_if(
+      drawn, [&](uint64_t index) { return index / draw.group % flags.part[1] != flags.part[0]; });
   return drawn;
 }
 
 // Every CPU takes a problem at a time; the report is in the problems' order.
 Tally fuzz(const Common& common, const Devices& devices, const Flags& flags) {
   Progress progress(common, "fuzz");
-  const std::vector<uint64_t> drawn = draw(flags);
+  const harness::Draw draw = draw_of(common, flags);
+  const std::vector<uint64_t> drawn = indices(flags, draw);
   struct Share {
     std::map<size_t, std::vector<Entry>> failures;  // by the place in `drawn`
     Tally tally;
@@ -195,10 +208,10 @@ Tally fuzz(const Common& common, const Devices& devices, const Flags& flags) {
       if (at % 64 == 0)
         progress.update(static_cast<int64_t>(at), static_cast<int64_t>(drawn.size()),
                         fmt::format("{} failed", failed.load()));
-      Problem problem = harness::random_problem(flags.seed, drawn[at]);
+      Problem problem = harness::random_problem(draw, drawn[at]);
       if (!common.impl.empty() && problem.expect.value == 0) problem.impl = common.impl;
       for (CheckResult& result :
-           devices.check(problem, context, other, kMostFuzzBytes,
+           devices.check(problem, context, other, flags.plans_only ? kNoBytes : kMostFuzzBytes,
                          drawn[at] % kEveryImplementation == 0, false, &share.tally.not_for_gpu)) {
         share.tally.count(result);
         if (result.passed) continue;
@@ -247,11 +260,25 @@ int exit_code_of(const Tally& tally, size_t problems) {
   return problems == 1 && refused && status != PERSEID_OK ? exit_code(status) : kCheckFailed;
 }
 
+// Behind the name of an operation that drops out, --seed is read as its own.
+Flags with_seed(Flags flags) {
+  std::vector<std::pair<std::string, std::string>>& given = flags.problems.given;
+  if (flags.fuzz == 0 || given.size() != 1 || given[0].first != "seed") return flags;
+  Problem problem;
+  harness::set_field(problem, "seed", given[0].second);
+  flags.seed = problem.seed;
+  given.clear();
+  return flags;
+}
+
 int check(const Common& common, const Flags& flags) {
   if (flags.fuzz > 0 && (!flags.problems.file.empty() || !flags.problems.given.empty()))
     bad_input("--fuzz draws its own problems; it goes with an operation, --seed and --impl alone");
   std::vector<Problem> problems;
   if (flags.fuzz == 0) problems = problems_of(flags.problems, common, "check");
+  if (flags.part[1] == 0 || flags.part[0] >= flags.part[1])
+    bad_input(fmt::format("--part is I,N: the I-th of N parts, counted from 0, got {},{}",
+                          flags.part[0], flags.part[1]));
   const Devices devices(common);
   const Tally tally =
       flags.fuzz > 0 ? fuzz(common, devices, flags) : check_list(common, devices, problems);
@@ -294,9 +321,15 @@ void add_check(CLI::App& app, const Common& common, Action& action) {
   command->add_option("--seed", flags->seed, "which random problems")
       ->check(not_negative())
       ->capture_default_str();
+  command->add_flag("--plans-only", flags->plans_only,
+                    "with --fuzz: make the plans alone, whose kernels are then in the cache");
+  command->add_option("--part", flags->part, "I,N: the I-th of N parts of the random problems")
+      ->delimiter(',')
+      ->expected(2);
   command->footer(fmt::format("Example:\n  perseid check --fuzz 1000 --seed 1\n  {}", kExample));
-  command->fallthrough()->callback(
-      [&action, &common, flags] { action = [&common, flags] { return check(common, *flags); }; });
+  command->fallthrough()->callback([&action, &common, flags] {
+    action = [&common, flags] { return check(common, with_seed(*flags)); };
+  });
 }
 
 }  // namespace perseid::cli

@@ -23,7 +23,7 @@ Problem problem_of(const char* text) { return from_json(nlohmann::json::parse(te
 
 TEST(Problem, SurvivesJsonAndFlags) {
   for (uint64_t i = 0; i < 3000; ++i) {
-    const Problem problem = random_problem(5, i);
+    const Problem problem = random_problem({.seed = 5, .group = 1 + i % 9, .gpu = i % 2 == 0}, i);
     const std::string flags = to_flags(problem);
     const Problem again = from_json(nlohmann::json::parse(to_json(problem).dump()));
     EXPECT_EQ(flags, to_flags(again)) << i;
@@ -47,10 +47,27 @@ TEST(Problem, SurvivesJsonAndFlags) {
 TEST(Problem, RandomOnesRepeatAndDiffer) {
   std::set<std::string> seen;
   for (uint64_t i = 0; i < 500; ++i) {
-    EXPECT_EQ(to_flags(random_problem(1, i)), to_flags(random_problem(1, i)));
-    seen.insert(to_flags(random_problem(1, i)));
+    EXPECT_EQ(to_flags(random_problem({.group = 16}, i)),
+              to_flags(random_problem({.group = 16}, i)));
+    seen.insert(to_flags(random_problem({.group = 16}, i)));
   }
   EXPECT_GT(seen.size(), 490u);
+}
+
+TEST(Problem, RandomOnesOfAGroupShareWhatKernelsAreCompiledFor) {
+  const Draw draw{.seed = 9, .group = 16, .gpu = true};
+  for (uint64_t i = 0; i < 800; ++i) {
+    const Problem first = random_problem(draw, i / 16 * 16), problem = random_problem(draw, i);
+    EXPECT_EQ(problem.op, first.op);
+    if (problem.expect.value != 0 || first.expect.value != 0) continue;
+    EXPECT_EQ(problem.dtype.value, first.dtype.value) << i;
+    EXPECT_EQ(problem.head_dim, first.head_dim) << i;
+    EXPECT_EQ(problem.value_dim, first.value_dim) << i;
+    EXPECT_EQ(problem.causal.value, first.causal.value) << i;
+    EXPECT_EQ(problem.visible.empty(), first.visible.empty()) << i;
+    EXPECT_EQ(problem.deterministic, first.deterministic) << i;
+    EXPECT_EQ(problem.log, first.log) << i;
+  }
 }
 
 std::string complaint_about(const char* text) {
@@ -258,10 +275,35 @@ TEST_F(CheckerTest, BuiltInListPasses) {
 
 TEST_F(CheckerTest, RandomProblemsEndRightOrWithASentence) {
   for (uint64_t i = 0; i < 1500; ++i) {
-    const Problem problem = random_problem(2026, i);
+    const Problem problem = random_problem({.seed = 2026}, i);
     const CheckResult result = checker_.check(problem);
     EXPECT_TRUE(result.passed) << i << ": " << to_flags(problem) << "\n" << result.complaint;
   }
+}
+
+TEST_F(CheckerTest, LaunchesOfOnePlanAreComparedWithEachOther) {
+  const Problem problem = problem_of(
+      R"({"op":"attention","heads":2,"q_len":9,"kv_len":20,"head_dim":8,"backward":true,
+          "launches":3})");
+  const CheckResult result = checker_.check(problem);
+  EXPECT_TRUE(result.passed) << result.complaint;
+  EXPECT_EQ(result.outputs.size(), 5u);
+}
+
+TEST_F(CheckerTest, WorkspacesThatShareMemoryAreRefused) {
+  Problem problem = problem_of(
+      R"({"op":"attention","heads":2,"q_len":9,"kv_len":20,"head_dim":8,"impl":"cpu:tiled",
+          "backward":true,"expect":"refused"})");
+  for (const char* tensor : {"query", "out", "grad_key"}) {
+    problem.fault = std::string("workspace-overlap:") + tensor;
+    const CheckResult result = checker_.check(problem);
+    EXPECT_TRUE(result.passed) << result.complaint;
+    EXPECT_EQ(result.outcome.status, PERSEID_INVALID_ARGUMENT);
+  }
+  // Of a plan without a workspace nothing is wrong.
+  const CheckResult none = checker_.check(problem_of(
+      R"({"op":"softmax","shape":[3,5],"fault":"workspace-overlap:input","expect":"refused"})"));
+  EXPECT_TRUE(none.passed) << none.complaint;
 }
 
 TEST_F(CheckerTest, AnExpectationThatFailsIsReported) {

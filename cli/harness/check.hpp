@@ -84,7 +84,7 @@ class Checker {
   void execute(const Problem& problem, perseid_plan_t plan, std::optional<Expected>& expected,
                CheckResult& result) const;
   void check_mask(const Problem& problem, const Operands& operands, CheckResult& result) const;
-  void compare(const Problem& problem, const Operands& operands, const Operands& again,
+  void compare(const Problem& problem, const std::vector<const Operands*>& runs,
                const Expected& expected, CheckResult& result) const;
 
   const Context& context_;

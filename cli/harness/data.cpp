@@ -40,6 +40,12 @@ Shape make_strides(const Shape& shape, Strides kind, uint64_t seed) {
       for (size_t i = order.size(); i > 1; --i)
         std::swap(order[i - 1], order[random_bits(seed, i) % i]);
       return strides_by_order(shape, order, 1, 0);
+    case Strides::kAligned: {
+      // Rows of a multiple of 8 elements end 16 bytes before the next, at least.
+      for (size_t i = order.size(); i > 2; --i)
+        std::swap(order[i - 2], order[random_bits(seed, i) % (i - 1)]);
+      return strides_by_order(shape, order, 1, 8);
+    }
     case Strides::kSpread:
       return strides_by_order(shape, order, 2, 1);
     case Strides::kReversed: {

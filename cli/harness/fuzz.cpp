@@ -2,42 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "harness/fuzz.hpp"
 
-#include <algorithm>
-#include <initializer_list>
-#include <limits>
-
-#include "harness/data.hpp"
+#include "harness/fuzz_dice.hpp"
 
 namespace perseid::harness {
 namespace {
 
-constexpr int64_t kHuge = std::numeric_limits<int64_t>::max() / 2;
-
-class Dice {
- public:
-  Dice(uint64_t seed, uint64_t index) : seed_(random_bits(seed, index)) {}
-
-  uint64_t bits() { return random_bits(seed_, next_++); }
-  // In [low, high].
-  int64_t between(int64_t low, int64_t high) {
-    return low + static_cast<int64_t>(bits() % static_cast<uint64_t>(high - low + 1));
-  }
-  bool one_in(int64_t count) { return between(1, count) == 1; }
-  template <class T>
-  T pick(std::initializer_list<T> choices) {
-    return choices.begin()[bits() % choices.size()];
-  }
-  // Mostly small, now and then around the sizes of tiles.
-  int64_t extent(int64_t most) {
-    if (one_in(30)) return 0;
-    if (one_in(8)) return 1;
-    if (one_in(6)) return std::min(most, pick<int64_t>({15, 16, 17, 31, 32, 33, 63, 64, 65, 129}));
-    return one_in(3) ? between(1, most) : between(1, std::min<int64_t>(most, 12));
-  }
-
- private:
-  uint64_t seed_;
-  uint64_t next_ = 0;
+// Two dice: what a group of problems shares is drawn by the one, what is a problem's own by the
+// other.
+struct TwoDice {
+  Dice shared, own;
+  bool gpu;
 };
 
 uint32_t any_dtype(Dice& dice) {
@@ -58,96 +32,165 @@ Shape broadcast(Dice& dice, Shape shape) {
   return shape;
 }
 
-void common(Dice& dice, Problem& p) {
-  p.dtype.value = any_dtype(dice);
-  p.data_seed = dice.bits() >> 16;
-  if (dice.one_in(2)) p.strides.value = static_cast<uint32_t>(Strides::kMixed);
-  if (dice.one_in(6)) p.misalign = dice.pick<int64_t>({1, 2, 4, 8, 12, 20});
+void common(TwoDice& dice, Problem& p) {
+  p.dtype.value = any_dtype(dice.shared);
+  p.data_seed = dice.own.bits() >> 16;
+  if (dice.own.one_in(2)) p.strides.value = static_cast<uint32_t>(Strides::kMixed);
+  if (dice.own.one_in(6)) p.misalign = dice.own.pick<int64_t>({1, 2, 4, 8, 12, 20});
   p.values.value = static_cast<uint32_t>(
-      dice.pick({Values::kNormal, Values::kNormal, Values::kNormal, Values::kLarge, Values::kSmall,
-                 Values::kConstant, Values::kPoison}));
-  p.mask_dtype.value = static_cast<uint32_t>(dice.between(0, 1));
-  p.index_dtype.value = static_cast<uint32_t>(dice.between(0, 1));
+      dice.own.pick({Values::kNormal, Values::kNormal, Values::kNormal, Values::kLarge,
+                     Values::kSmall, Values::kConstant, Values::kPoison}));
+  p.mask_dtype.value = static_cast<uint32_t>(dice.own.between(0, 1));
+  p.index_dtype.value = static_cast<uint32_t>(dice.own.between(0, 1));
+  if (dice.own.one_in(4)) p.launches = dice.own.between(2, 4);
 }
 
-void softmax(Dice& dice, Problem& p) {
-  const int64_t rank = dice.between(1, dice.one_in(4) ? 5 : 3);
-  for (int64_t i = 0; i < rank; ++i) p.shape.push_back(dice.extent(rank > 3 ? 5 : 9));
-  p.dim = dice.between(-rank, rank - 1);
-  const auto dim = static_cast<size_t>(p.dim < 0 ? p.dim + rank : p.dim);
-  p.shape[dim] = dice.extent(dice.one_in(10) ? 1500 : 140);
-  if (dice.one_in(30)) {
-    // Few long rows: a GPU spreads them over several blocks.
-    for (int64_t& extent : p.shape) extent = std::min<int64_t>(extent, 3);
-    p.shape[dim] = dice.between(2000, 90000);
+// A row's length decides which kernel it gets: those of a group are about the same.
+void softmax(TwoDice& dice, Problem& p) {
+  const int64_t rank = dice.shared.between(1, dice.shared.one_in(4) ? 5 : 3);
+  for (int64_t i = 0; i < rank; ++i) p.shape.push_back(dice.own.extent(rank > 3 ? 5 : 9));
+  p.dim = dice.shared.between(0, rank - 1);
+  const auto dim = static_cast<size_t>(p.dim);
+  int64_t length = dice.shared.extent(dice.shared.one_in(10) ? 1500 : 140);
+  // Few long rows: a GPU spreads them over several blocks.
+  const bool longer = dice.shared.one_in(dice.gpu ? 12 : 30);
+  if (longer) {
+    length = dice.shared.between(2000, 90000);
+    if (dice.gpu && dice.shared.one_in(3)) length = dice.shared.between(90000, 500000);
+    const int64_t most = length > 90000 || rank > 3 ? 1 : 3;
+    for (int64_t& extent : p.shape) extent = std::min(extent, most);
   }
-  p.log = dice.one_in(3);
-  if (dice.one_in(3)) p.scale = dice.pick({0.125, 2.5, -1.0});
-  if (dice.one_in(3)) p.output_dtype.value = any_dtype(dice);
-  p.lse = dice.one_in(3);
-  p.backward = dice.one_in(2);
-  if (dice.one_in(3)) p.visible = broadcast(dice, p.shape);
-  if (!p.visible.empty()) p.empty_rows.value = dice.one_in(4);
+  p.shape[dim] = length - dice.own.between(0, length / 12);
+  if (dice.own.one_in(2)) p.dim -= rank;
+  p.log = dice.shared.one_in(3);
+  if (dice.shared.one_in(9)) p.scale = -1;
+  if (p.scale == 0 && dice.own.one_in(3)) p.scale = dice.own.pick({0.125, 2.5, 1.0});
+  if (dice.shared.one_in(3)) p.output_dtype.value = any_dtype(dice.shared);
+  p.lse = dice.own.one_in(3);
+  p.backward = dice.own.one_in(2);
+  if (dice.shared.one_in(3)) p.visible = broadcast(dice.own, p.shape);
+  if (!p.visible.empty()) p.empty_rows.value = dice.own.one_in(4);
   // Not with a backward: in place, its gradient would overwrite what the next run reads.
-  p.in_place = !p.backward && p.result_type() == p.type() && dice.one_in(4);
+  p.in_place = !p.backward && p.launches == 1 && p.result_type() == p.type() && dice.own.one_in(4);
 }
 
-void attention(Dice& dice, Problem& p) {
-  p.batch = dice.one_in(20) ? 0 : dice.between(1, 3);
-  p.kv_heads = dice.between(1, 2);
-  p.heads = p.kv_heads * dice.pick<int64_t>({1, 1, 1, 2, 3});
-  if (p.heads == p.kv_heads && dice.one_in(2)) p.kv_heads = 0;
-  const int64_t most = dice.one_in(16) ? 150 : 40;
-  p.head_dim = std::max<int64_t>(dice.extent(dice.one_in(10) ? 130 : 36), 1);
-  if (dice.one_in(3)) p.value_dim = std::max<int64_t>(dice.extent(36), 1);
-  p.layout.value = static_cast<uint32_t>(dice.between(0, 1));
-  p.causal.value = static_cast<uint32_t>(dice.pick({0, 0, 1, 2}));
-  if (dice.one_in(4)) p.window = {dice.between(-1, 12), dice.between(-1, 12)};
-  if (dice.one_in(4)) {
-    p.cu_seqlens_q = cumulative(dice, p.batch, most);
-    p.cu_seqlens_kv = cumulative(dice, p.batch, most);
-    if (dice.one_in(4)) p.total_q = p.cu_seqlens_q.back() + 3;
-    if (dice.one_in(4)) p.total_kv = p.cu_seqlens_kv.back() + 2;
-    if (dice.one_in(4)) p.q_len = p.longest_q() + 1;
-  } else {
-    p.q_len = dice.one_in(5) ? 1 : dice.extent(most);
-    p.kv_len = dice.extent(most);
+// Lengths of a batch of attention. For a GPU those of a group are of one kind, as tiles are chosen
+// by them: one query, few, as many as a small tile has, or more.
+struct Lengths {
+  int64_t q_least = 0, q_most = 40, kv_least = 0, kv_most = 40;
+};
+Lengths lengths_of(TwoDice& dice) {
+  if (!dice.gpu) {
+    const int64_t most = dice.own.one_in(16) ? 150 : 40;
+    return {dice.own.one_in(5) ? 1 : 0, most, 0, most};
   }
-  if (dice.one_in(5)) {
-    for (int64_t b = 0; b < p.batch; ++b) p.kv_lens.push_back(dice.between(0, p.longest_kv()));
+  switch (dice.shared.between(0, 7)) {
+    case 0:
+      return {1, 1, 0, 400};
+    case 1:
+      return {1, 2, 1025, 2600};  // keys are split
+    case 2:
+    case 3:
+    case 4:
+      return {0, 64, 0, 150};
+    case 5:
+    case 6:
+      return {65, 128, 1, 200};
+    default:
+      return {129, 300, 65, 300};
+  }
+}
+
+int64_t length_within(Dice& dice, int64_t least, int64_t most) {
+  if (least == most) return least;
+  if (least > 64) return dice.between(least, most);
+  return std::max(least, dice.extent(most));
+}
+
+void dims(TwoDice& dice, Problem& p) {
+  Dice& shared = dice.shared;
+  if (!dice.gpu || shared.one_in(16)) {
+    p.head_dim = std::max<int64_t>(shared.extent(shared.one_in(10) ? 130 : 36), 1);
+    if (shared.one_in(3)) p.value_dim = std::max<int64_t>(shared.extent(36), 1);
+    return;
+  }
+  const auto any = [&] {
+    return shared.one_in(2) ? shared.pick<int64_t>({64, 128, 96, 256, 192})
+                            : 8 * shared.between(1, shared.one_in(3) ? 32 : 16);
+  };
+  p.head_dim = any();
+  if (shared.one_in(4)) p.value_dim = any();
+}
+
+void attention(TwoDice& dice, Problem& p) {
+  Dice &shared = dice.shared, &own = dice.own;
+  if (dice.gpu && !shared.one_in(30)) p.dtype.value = shared.one_in(3) ? PERSEID_F16 : PERSEID_BF16;
+  if (dice.gpu && !own.one_in(24)) {
+    p.strides.value = static_cast<uint32_t>(own.one_in(2) ? Strides::kAligned : Strides::kPacked);
+    p.misalign = own.one_in(4) ? 16 * own.between(1, 3) : 0;
+  }
+  const Lengths lengths = lengths_of(dice);
+  // The formula in float64 takes longer than all else: of many scores or keys there is one head's
+  // share.
+  const bool heavy = lengths.q_most * lengths.kv_most > 12000 || lengths.kv_most > 1000;
+  p.batch = own.one_in(20) ? 0 : own.between(1, heavy ? 1 : 3);
+  p.kv_heads = own.between(1, heavy ? 1 : 2);
+  p.heads = p.kv_heads * shared.pick<int64_t>({1, 1, 1, 2, 3});
+  if (p.heads == p.kv_heads && own.one_in(2)) p.kv_heads = 0;
+  dims(dice, p);
+  p.layout.value = static_cast<uint32_t>(own.between(0, 1));
+  p.causal.value = static_cast<uint32_t>(shared.pick({0, 0, 1, 2}));
+  if (shared.one_in(4)) {
+    const bool left = shared.one_in(2), right = shared.one_in(2);
+    p.window = {left ? own.between(0, 12) : -1, right ? own.between(0, 12) : -1};
+  }
+  if (shared.one_in(4)) {
+    p.cu_seqlens_q = cumulative(own, p.batch, lengths.q_most);
+    p.cu_seqlens_kv = cumulative(own, p.batch, lengths.kv_most);
+    if (own.one_in(4)) p.total_q = p.cu_seqlens_q.back() + 3;
+    if (own.one_in(4)) p.total_kv = p.cu_seqlens_kv.back() + 2;
+    if (own.one_in(4)) p.q_len = p.longest_q() + 1;
+  } else {
+    p.q_len = length_within(own, lengths.q_least, lengths.q_most);
+    p.kv_len = length_within(own, lengths.kv_least, lengths.kv_most);
+  }
+  if (shared.one_in(5)) {
+    for (int64_t b = 0; b < p.batch; ++b) p.kv_lens.push_back(own.between(0, p.longest_kv()));
   }
   const Shape scores = {p.batch, p.heads, p.longest_q(), p.longest_kv()};
-  if (dice.one_in(4)) p.bias = broadcast(dice, scores);
-  if (!p.bias.empty() && p.type() != f64 && dice.one_in(3)) p.bias_dtype.value = PERSEID_F32;
-  if (dice.one_in(4)) p.visible = broadcast(dice, scores);
-  if (dice.one_in(3)) p.scale = dice.pick({0.3, 1.0, -0.5});
-  if (dice.one_in(4)) {
-    p.dropout = dice.pick({0.1, 0.5, 0.9, 0.999});
-    p.seed = dice.bits();
-    p.offset = dice.bits() >> 32;
+  if (shared.one_in(4)) p.bias = broadcast(own, scores);
+  if (!p.bias.empty() && p.type() != f64 && shared.one_in(3)) p.bias_dtype.value = PERSEID_F32;
+  if (shared.one_in(4)) p.visible = broadcast(own, scores);
+  if (own.one_in(3)) p.scale = own.pick({0.3, 1.0, dice.gpu && !own.one_in(8) ? 0.05 : -0.5});
+  if (shared.one_in(4)) {
+    p.dropout = own.pick({0.1, 0.5, 0.9, 0.999});
+    p.seed = own.bits();
+    p.offset = own.bits() >> 32;
   }
-  p.lse = dice.one_in(2);
-  if (dice.one_in(2)) {
-    p.backward = dice.one_in(2);
+  p.lse = own.one_in(2);
+  if (shared.one_in(2)) {
+    p.backward = shared.one_in(2);
     if (!p.backward)
-      p.gradients.bits = static_cast<uint32_t>(dice.between(1, p.bias.empty() ? 7 : 15));
-    p.grad_lse = dice.one_in(4);
-    p.deterministic = dice.one_in(2);
+      p.gradients.bits = static_cast<uint32_t>(shared.between(1, p.bias.empty() ? 7 : 15));
+    p.grad_lse = own.one_in(4);
+    p.deterministic = shared.one_in(2);
   }
 }
 
-void matmul(Dice& dice, Problem& p) {
+void matmul(TwoDice& two, Problem& p) {
+  Dice& dice = two.own;
   p.batch = dice.one_in(3) ? dice.between(0, 4) : 1;
   p.m = dice.extent(90);
   p.n = dice.extent(90);
   p.k = dice.extent(dice.one_in(8) ? 600 : 90);
-  p.transpose_a = dice.one_in(3);
-  p.transpose_b = dice.one_in(3);
+  p.transpose_a = two.shared.one_in(3);
+  p.transpose_b = two.shared.one_in(3);
   p.shared_a = dice.one_in(6);
   p.shared_b = dice.one_in(6);
   if (dice.one_in(3)) p.alpha = dice.pick({0.5, -2.0, 0.0});
   if (dice.one_in(3)) p.beta = dice.pick({1.0, -0.5});
-  if (dice.one_in(4) && (p.type() == f16 || p.type() == bf16)) p.output_dtype.value = PERSEID_F32;
+  if (two.shared.one_in(4) && (p.type() == f16 || p.type() == bf16))
+    p.output_dtype.value = PERSEID_F32;
   if (dice.one_in(3)) {
     p.bias = {p.n};
     if (dice.one_in(2)) p.bias_dtype.value = static_cast<uint32_t>(p.result_type());
@@ -162,134 +205,17 @@ void dropout_mask(Dice& dice, Problem& p) {
   p.dropout = dice.pick({0.0, 0.1, 0.5, 0.9, 0.999});
   p.seed = dice.bits();
   p.offset = dice.bits() >> 32;
-}
-
-// ---- What makes a problem wrong ---------------------------------------------------------------
-
-using Spoil = void (*)(Problem&);
-
-void spoil_descriptor(Dice& dice, Problem& p) {
-  static const std::initializer_list<Spoil> softmax_ways = {
-      [](Problem& q) { q.dtype.value = 9; },
-      [](Problem& q) { q.output_dtype.value = 77; },
-      [](Problem& q) { q.dim = static_cast<int64_t>(q.shape.size()); },
-      [](Problem& q) { q.dim = -99; },
-      [](Problem& q) { q.shape[0] = -1; },
-      [](Problem& q) { q.shape.assign(3, kHuge); },
-      [](Problem& q) { q.shape.clear(); },
-      [](Problem& q) { q.shape.assign(PERSEID_MAX_DIMS + 1, 1); },
-      [](Problem& q) { q.scale = std::numeric_limits<double>::quiet_NaN(); },
-      [](Problem& q) { q.empty_rows.value = 5; },
-      [](Problem& q) { q.impl = "cpu:no-such-thing"; },
-  };
-  static const std::initializer_list<Spoil> attention_ways = {
-      [](Problem& q) { q.dtype.value = 0; },
-      [](Problem& q) { q.dtype.value = 200; },
-      [](Problem& q) { q.layout.value = 7; },
-      [](Problem& q) { q.causal.value = 3; },
-      [](Problem& q) { q.batch = -1; },
-      [](Problem& q) { q.heads = 0; },
-      [](Problem& q) { q.heads = 5, q.kv_heads = 2; },
-      [](Problem& q) { q.kv_heads = -2; },
-      [](Problem& q) { q.head_dim = -4; },
-      [](Problem& q) { q.value_dim = -1; },
-      [](Problem& q) { q.q_len = -1; },
-      [](Problem& q) { q.q_len = kHuge, q.head_dim = kHuge; },
-      [](Problem& q) { q.scale = std::numeric_limits<double>::infinity(); },
-      [](Problem& q) { q.dropout = 1; },
-      [](Problem& q) { q.dropout = -0.1; },
-      [](Problem& q) { q.dropout = std::numeric_limits<double>::quiet_NaN(); },
-      [](Problem& q) {
-        q.window = {-2, 0};
-      },
-      [](Problem& q) {
-        q.bias = {q.batch + 2, 1, 1, 1};
-      },
-      [](Problem& q) {
-        q.bias = {1, 1, 1, 1}, q.bias_dtype.value = 6;
-      },
-      [](Problem& q) { q.gradients.bits = 16; },
-      [](Problem& q) { q.gradients.bits = PERSEID_GRAD_BIAS, q.bias.clear(); },
-      [](Problem& q) { q.impl = "cuda:sm90"; },
-  };
-  static const std::initializer_list<Spoil> matmul_ways = {
-      [](Problem& q) { q.dtype.value = 5; },
-      [](Problem& q) { q.output_dtype.value = q.type() == f64 ? PERSEID_F32 : PERSEID_F64; },
-      [](Problem& q) { q.m = -1; },
-      [](Problem& q) { q.n = -7; },
-      [](Problem& q) { q.k = -1; },
-      [](Problem& q) { q.batch = -1; },
-      [](Problem& q) { q.m = q.n = q.k = kHuge; },
-      [](Problem& q) { q.alpha = std::numeric_limits<double>::quiet_NaN(); },
-      [](Problem& q) { q.impl = "none"; },
-  };
-  static const std::initializer_list<Spoil> mask_ways = {
-      [](Problem& q) { q.dropout = 1; },
-      [](Problem& q) { q.dropout = -1; },
-      [](Problem& q) { q.dropout = std::numeric_limits<double>::quiet_NaN(); },
-      [](Problem& q) { q.offset = uint64_t{1} << 32; },
-  };
-  const auto& ways = p.op == Op::kSoftmax     ? softmax_ways
-                     : p.op == Op::kAttention ? attention_ways
-                     : p.op == Op::kMatmul    ? matmul_ways
-                                              : mask_ways;
-  dice.pick(ways)(p);
-}
-
-void spoil_call(Dice& dice, Problem& p) {
-  // Faults need elements: an empty tensor may be NULL, and its strides say nothing.
-  for (const OperandSpec& spec : operands_of(p)) {
-    if (elements_of(spec.shape) == 0) return spoil_descriptor(dice, p);
-  }
-  if (p.op == Op::kAttention && dice.one_in(4)) {
-    const bool ragged = p.ragged();
-    if (ragged && p.batch > 0) {
-      p.values.value = 0;
-      switch (dice.between(0, 2)) {
-        case 0:
-          p.cu_seqlens_q.front() = 1;
-          return;
-        case 1:
-          p.cu_seqlens_kv.back() = p.rows_kv() + 1;
-          p.total_kv = p.rows_kv() - 1;
-          return;
-        default:
-          p.cu_seqlens_q[1] = -1;
-          return;
-      }
-    }
-    if (!p.kv_lens.empty()) {
-      p.values.value = 0;
-      p.kv_lens.back() = dice.pick<int64_t>({-1, p.longest_kv() + 1});
-      return;
-    }
-  }
-  if (dice.one_in(5)) {
-    p.fault = dice.pick({"struct-size", "args-null"});
-    if (p.op != Op::kDropoutMask) return;
-    p.fault = "args-null";
-    return;
-  }
-  const std::vector<OperandSpec> specs = operands_of(p);
-  const OperandSpec& spec = specs[dice.bits() % specs.size()];
-  std::string kind = dice.pick({"null", "dtype", "dims", "shape", "device", "overlap"});
-  // Repeated elements are wrong in a result alone, and only where there are more than one.
-  if (kind == "overlap" && (!spec.output || elements_of(spec.shape) < 2)) kind = "dtype";
-  // Without its first dimension a single matrix is still one.
-  if (kind == "dims" && p.op == Op::kMatmul) kind = "shape";
-  // A mask broadcasts: it may have fewer dimensions, or one that happens to fit.
-  if ((kind == "dims" || kind == "shape") && std::string_view(spec.name) == "visible")
-    kind = "dtype";
-  if (p.op == Op::kDropoutMask && (kind == "shape" || kind == "dims")) kind = "dtype";
-  p.fault = kind + ":" + spec.name;
+  p.launches = 1;
 }
 
 }  // namespace
 
-Problem random_problem(uint64_t seed, uint64_t index) {
-  Dice dice(seed, index);
+Problem random_problem(const Draw& draw, uint64_t index) {
+  // Groups are counted by another seed, so that a group of one problem does not draw twice the
+  // same.
+  TwoDice dice{Dice(~draw.seed, index / draw.group), Dice(draw.seed, index), draw.gpu};
   Problem problem;
-  const int64_t which = dice.between(0, 19);
+  const int64_t which = dice.shared.between(0, 19);
   problem.op = which < 6    ? Op::kSoftmax
                : which < 14 ? Op::kAttention
                : which < 19 ? Op::kMatmul
@@ -306,12 +232,13 @@ Problem random_problem(uint64_t seed, uint64_t index) {
       matmul(dice, problem);
       break;
     case Op::kDropoutMask:
-      dropout_mask(dice, problem);
+      dropout_mask(dice.own, problem);
       break;
   }
-  if (dice.one_in(5)) {
+  if (dice.own.one_in(5)) {
     problem.expect.value = 1;
-    dice.one_in(2) ? spoil_descriptor(dice, problem) : spoil_call(dice, problem);
+    problem.launches = 1;
+    spoil(dice.own, problem);
   }
   return problem;
 }

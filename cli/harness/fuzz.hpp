@@ -7,9 +7,18 @@
 
 namespace perseid::harness {
 
-// The index-th problem of a seed, always the same one. About one in five has expect=refused: it is
-// valid but for one thing. Shapes are small, and edges (0, 1, tile sizes and their neighbours) are
-// common.
-Problem random_problem(uint64_t seed, uint64_t index);
+// What is drawn from. A problem is a function of this and its index.
+struct Draw {
+  uint64_t seed = 1;
+  // So many neighbours share what kernels of a GPU are compiled for: operation, types, features,
+  // dims, and about the lengths.
+  uint64_t group = 1;
+  // Attention mostly in types, dims and strides that tensor cores and copy engines take.
+  bool gpu = false;
+};
+
+// About one problem in five has expect=refused: it is valid but for one thing. Shapes are small,
+// and edges (0, 1, tile sizes and their neighbours) are common.
+Problem random_problem(const Draw& draw, uint64_t index);
 
 }  // namespace perseid::harness

@@ -106,7 +106,28 @@ std::string unsayable(const Problem& p) {
   return "";
 }
 
+// Whether a call has such a tensor among its arguments.
+bool takes(const Problem& problem, Direction direction, std::string_view name) {
+  if (direction == Direction::kForward) return !name.starts_with("grad_");
+  return problem.op != Op::kSoftmax || (name != "input" && name != "lse");
+}
+
 }  // namespace
+
+bool fault_needs_workspace(const Problem& problem, perseid_plan_t plan) {
+  if (!problem.fault.starts_with("workspace-")) return false;
+  const size_t colon = problem.fault.find(':');
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    if (direction == Direction::kBackward && !problem.has_backward()) continue;
+    if (colon != std::string::npos && !takes(problem, direction, problem.fault.substr(colon + 1)))
+      continue;
+    size_t bytes = 0;
+    detail::check(
+        perseid_plan_workspace_size(plan, static_cast<perseid_direction>(direction), &bytes));
+    if (bytes > 0) return false;
+  }
+  return true;
+}
 
 Outcome outcome_of(perseid_status status) {
   return {status, status == PERSEID_OK ? "" : perseid_last_error()};
@@ -274,6 +295,9 @@ void Call::apply_fault(const Problem& problem) {
     ++named->shape[rank - 1];
   } else if (kind == "device") {
     tensor.device = {placement_.on_host() ? kDLCUDA : kDLCPU, 0};
+  } else if (kind == "workspace-overlap") {
+    if (workspace_bytes_ > 0 && takes(problem, direction_, named->name))
+      workspace_data_ = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
   } else if (kind == "overlap") {
     std::fill_n(named->strides.begin(), rank, 0);
   }

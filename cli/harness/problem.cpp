@@ -235,11 +235,12 @@ const std::vector<Field>& fields() {
       field<&P::data_seed>("data-seed", kAll, "seed of the random inputs"),
       field<&P::values>("values", kAll, "inputs: normal, large, small, constant or poison"),
       field<&P::strides>("strides", kAll,
-                         "tensors in memory: packed, padded, permuted, spread, reversed, repeated "
-                         "or mixed"),
+                         "tensors in memory: packed, padded, permuted, spread, reversed, repeated, "
+                         "mixed or aligned"),
       field<&P::misalign>("misalign", kAll, "bytes added to every address"),
       field<&P::mask_dtype>("mask-dtype", kAll, "masks as bool or uint8"),
       field<&P::index_dtype>("index-dtype", kAttention, "lengths as int32 or int64"),
+      field<&P::launches>("launches", kAll & ~kMask, "of one plan, before any is waited for"),
       field<&P::fault>("fault", kAll, "a wrong argument to put into the call"),
       field<&P::expect>("expect", kAll, "ok or refused"),
   };

@@ -51,7 +51,7 @@ enum class Values : uint32_t { kNormal, kLarge, kSmall, kConstant, kPoison };
 // How tensors lie in memory (see data.hpp).
 struct StridesNames {
   static constexpr const char* kNames[] = {"packed",   "padded",   "permuted", "spread",
-                                           "reversed", "repeated", "mixed"};
+                                           "reversed", "repeated", "mixed",    "aligned"};
 };
 enum class Strides : uint32_t {
   kPacked,
@@ -60,7 +60,8 @@ enum class Strides : uint32_t {
   kSpread,
   kReversed,
   kRepeated,
-  kMixed
+  kMixed,   // one of those before
+  kAligned  // rows contiguous, and 16 bytes and more apart, in any order
 };
 struct ExpectNames {
   static constexpr const char* kNames[] = {"ok", "refused"};
@@ -114,7 +115,8 @@ struct Problem {
   int64_t misalign = 0;  // bytes added to every address
   Choice<MaskTypeNames> mask_dtype;
   Choice<IndexTypeNames> index_dtype;
-  std::string fault;  // a wrong argument put into the call (see launch.hpp)
+  int64_t launches = 1;  // of one plan, each over tensors of its own, before any is waited for
+  std::string fault;     // a wrong argument put into the call (see launch.hpp)
   Choice<ExpectNames> expect;
 
   bool ragged() const { return !cu_seqlens_q.empty() || !cu_seqlens_kv.empty(); }

@@ -39,6 +39,22 @@ Row row_of(const SoftmaxProblem& problem, const Tensor& tensor, int64_t row) {
   return result;
 }
 
+// A sum with what each addition lost (Neumaier): long rows would else be known no better than they
+// are computed.
+class Sum {
+ public:
+  void add(double x) {
+    const double sum = sum_ + x;
+    if (std::isfinite(sum))
+      lost_ += std::abs(sum_) >= std::abs(x) ? (sum_ - sum) + x : (x - sum) + sum_;
+    sum_ = sum;
+  }
+  double value() const { return std::isfinite(sum_) ? sum_ + lost_ : sum_; }
+
+ private:
+  double sum_ = 0, lost_ = 0;
+};
+
 template <class Body>  // body(row)
 void for_each_row(const SoftmaxProblem& problem, const Execution& execution, const Body& body) {
   const int64_t rows = problem.rows();
@@ -74,9 +90,10 @@ void softmax_forward(const SoftmaxProblem& problem, const SoftmaxForward& argume
       const double z = scaled(j);
       if (z > maximum || std::isnan(z)) maximum = z;  // once NaN, it stays NaN
     }
-    double sum = 0;
+    Sum weights;
     for (int64_t j = 0; j < length; ++j)
-      if (counts(j)) sum += std::exp(scaled(j) - maximum);
+      if (counts(j)) weights.add(std::exp(scaled(j) - maximum));
+    const double sum = weights.value();
 
     if (arguments.lse.present()) {
       // An infinite maximum is its own logsumexp, though its exponentials are not numbers.
@@ -109,12 +126,13 @@ void softmax_backward(const SoftmaxProblem& problem, const SoftmaxBackward& argu
       return !problem.visible || load_bool(arguments.visible, visible.at(j));
     };
 
-    double sum = 0;
+    Sum products;
     for (int64_t j = 0; j < length; ++j) {
       if (!counts(j)) continue;
       const double dy = load(arguments.grad_output, grad_output.at(j));
-      sum += problem.log ? dy : dy * load(arguments.output, output.at(j));
+      products.add(problem.log ? dy : dy * load(arguments.output, output.at(j)));
     }
+    const double sum = products.value();
     for (int64_t j = 0; j < length; ++j) {
       double dx = 0;
       if (counts(j)) {
