@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A GPU as a program uses it, through the public interface alone: threads, graphs, large tensors,
 // time, and everything that can go wrong outside of the library. Skipped where there is no GPU.
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -16,63 +15,18 @@
 #include <optional>
 #include <thread>
 
-#include "perseid/perseid.hpp"
+#include "gpu_api_tools.hpp"
 
 namespace perseid {
 namespace {
 
+using testing_gpu::Cuda;
+using testing_gpu::on_gpu;
+using testing_gpu::random_floats;
+
 double now() {
   const auto since = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration<double>(since).count();
-}
-
-// The few functions of the driver that a caller would use here.
-struct Cuda {
-  int (*stream_create)(void** stream, unsigned flags);
-  int (*capture_begin)(void* stream, int mode);
-  int (*capture_end)(void* stream, void** graph);
-  int (*instantiate)(void** executable, void* graph, unsigned long long flags);
-  int (*graph_launch)(void* executable, void* stream);
-  int (*context_create)(void** context, unsigned flags, int device);
-  int (*context_destroy)(void* context);
-  int (*context_current)(void** context);
-  int (*primary_retain)(void** context, int device);
-  int (*primary_reset)(int device);
-  int (*context_set)(void* context);
-
-  Cuda() {
-    void* library = dlopen("libcuda.so.1", RTLD_NOW);
-    const auto find = [&](const char* name, auto& function) {
-      function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
-      EXPECT_NE(function, nullptr) << name;
-    };
-    find("cuStreamCreate", stream_create);
-    find("cuStreamBeginCapture_v2", capture_begin);
-    find("cuStreamEndCapture", capture_end);
-    find("cuGraphInstantiateWithFlags", instantiate);
-    find("cuGraphLaunch", graph_launch);
-    find("cuCtxCreate_v2", context_create);
-    find("cuCtxDestroy_v2", context_destroy);
-    find("cuCtxGetCurrent", context_current);
-    find("cuDevicePrimaryCtxRetain", primary_retain);
-    find("cuDevicePrimaryCtxReset_v2", primary_reset);
-    find("cuCtxSetCurrent", context_set);
-  }
-};
-
-Tensor on_gpu(void* data, DType dtype, const Dims& shape) {
-  DLTensor tensor = *Tensor(data, dtype, shape).dl();
-  tensor.device = {kDLCUDA, 0};
-  return Tensor(tensor);
-}
-
-std::vector<float> random_floats(size_t count, uint32_t seed) {
-  std::vector<float> values(count);
-  for (float& value : values) {
-    seed = seed * 1664525u + 1013904223u;
-    value = static_cast<float>(seed >> 8) * 0x1p-22f - 2;
-  }
-  return values;
 }
 
 // Softmax of float rows on the GPU, with its memory.
@@ -120,16 +74,8 @@ struct Rows {
   Memory x, y, workspace;
 };
 
-class Gpu : public testing::Test {
+class Gpu : public testing_gpu::ContextTest {
  protected:
-  void SetUp() override {
-    try {
-      context_.emplace(Context::cuda(0));
-    } catch (const Error& error) {
-      GTEST_SKIP() << error.what();
-    }
-  }
-  const Context& context() const { return *context_; }
   // Runs a disabled test of this program in a process of its own.
   static void run_alone(const std::string& name, int processes = 1) {
     std::string command;
@@ -141,8 +87,6 @@ class Gpu : public testing::Test {
     for (int i = 0; i < processes; ++i) command += "wait $p" + std::to_string(i) + " && ";
     EXPECT_EQ(std::system((command + "true").c_str()), 0) << name;
   }
-
-  std::optional<Context> context_;
 };
 
 // The status of a call that may fail; one that does must say why.

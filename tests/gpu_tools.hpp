@@ -41,7 +41,7 @@ class GpuTest : public testing::Test {
 
 inline void expect_ok(const Status& status) { ASSERT_TRUE(status.ok()) << status.sentence(); }
 
-// An array's memory on the GPU, with guards around it. It begins as many bytes past a multiple of
+// An array's memory on the GPU, with guards around it, which are NaN in every floating-point type. It begins as many bytes past a multiple of
 // 256 as `misalign` elements have. Arrays have their bytes in `memory`, and a view of them.
 template <class Array>
 class Mirror {
@@ -80,7 +80,7 @@ class Mirror {
 
  private:
   static constexpr size_t kRoom = 256;
-  static constexpr std::byte kGuard{0xa5};
+  static constexpr std::byte kGuard{0xff};
   size_t bytes() const { return array_.memory.size() + 2 * kRoom + misalign_; }
   std::ptrdiff_t begin() const { return static_cast<std::ptrdiff_t>(kRoom + misalign_); }
 

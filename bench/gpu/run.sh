@@ -2,12 +2,13 @@
 # SPDX-FileCopyrightText: 2026 The Perseid Authors
 # SPDX-License-Identifier: Apache-2.0
 # Everything that needs a GPU, in one go: tests, checks, random problems, compute-sanitizer, speed,
-# and the speed of PyTorch and Triton beside it. Leaves one table and every step's output.
+# and the speed of PyTorch, Triton and cuDNN beside it. Leaves one table and every step's output.
 #
 #   bench/gpu/run.sh BUILD [OUT] [STEP...]
 #
 # BUILD: a build of everything, such as build/release. OUT: a folder for results (gpu-results).
-# FUZZ=N random problems; SECONDS_A_ROW=S of speed.
+# STEP: some of its steps, such as fuzz_attention; all without. FUZZ=N random problems of an operation;
+# SECONDS_A_ROW=S of speed.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 build=$(cd "${1:?usage: run.sh BUILD [OUT] [STEP...]}" && pwd) || exit 2
@@ -17,7 +18,8 @@ wanted=("$@")
 mkdir -p "$out"
 table=$out/table.md
 perseid=$build/cli/perseid
-small=$here/../problems/gpu_check.jsonl
+library=$build/src/libperseid.so
+problems=$here/../problems
 export LD_LIBRARY_PATH=$build/src${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 failed=0
 
@@ -38,37 +40,45 @@ step() {
     "$(grep -v '^ *$' "$log" | tail -1 | cut -c1-120 | tr '|' '/')" | tee -a "$table"
 }
 
-# Random problems, a seed for each CPU: processes compile at the same time, threads hardly.
+# Random problems of an operation: every CPU compiles kernels for a part of them, in a process of its
+# own, as the compiler lets threads wait for each other; then one process checks them all.
 fuzz() {
-  local cpu status=0 jobs=() cpus
+  local operation=$1 count=${FUZZ:-10000} cpus jobs=() status=0
   cpus=$(nproc)
+  export PERSEID_CACHE_DIR=$out/cache
   for ((cpu = 0; cpu < cpus; ++cpu)); do
-    taskset -c "$cpu" "$perseid" check softmax --fuzz $(((${FUZZ:-10000} + cpus - 1) / cpus)) \
-      --seed $((cpu + 1)) --device cuda:0 --threads 1 &
+    taskset -c "$cpu" "$perseid" check --fuzz "$count" --plans-only --part "$cpu,$cpus" \
+      --device cuda:0 "$operation" &
     jobs+=($!)
   done
   for job in "${jobs[@]}"; do wait "$job" || status=1; done
-  return "$status"
+  "$perseid" check --fuzz "$count" --device cuda:0 "$operation" && return "$status"
 }
 
 sanitize() {
-  step "$1" compute-sanitizer --tool "$1" --error-exitcode 9 "$perseid" check softmax \
-    --problems "$small" --device cuda:0 --threads 1
+  step "$1_$2" compute-sanitizer --tool "$1" --error-exitcode 9 "$perseid" check \
+    --problems "$3" --device cuda:0 --threads 1
 }
 
 step info "$perseid" info --device cuda:0
-step runtime_test "$build/tests/gpu_runtime_test"
-step softmax_test "$build/tests/gpu_softmax_test"
-step api_test "$build/tests/gpu_api_test"
-step check "$perseid" check softmax --device cuda:0
-step check_small "$perseid" check --problems "$small" --device cuda:0
-step fuzz fuzz
-for tool in memcheck racecheck synccheck; do sanitize "$tool"; done
+for test in runtime softmax attention attention_backward attention_api api; do
+  step "${test}_test" "$build/tests/gpu_${test}_test"
+done
+step check "$perseid" check --device cuda:0
+for list in gpu_check gpu_attention_check; do
+  step "$list" "$perseid" check --problems "$problems/$list.jsonl" --device cuda:0
+done
+for operation in softmax attention; do step "fuzz_$operation" fuzz "$operation"; done
+for tool in memcheck racecheck synccheck initcheck; do
+  sanitize "$tool" softmax "$problems/gpu_check.jsonl"
+  sanitize "$tool" attention "$problems/gpu_attention_check.jsonl"
+done
 step bench "$perseid" bench --device cuda:0 --seconds "${SECONDS_A_ROW:-0.3}"
-step peers python3 "$here/softmax.py" "$build/src/libperseid.so" --csv "$out/peers.csv"
+step peers python3 "$here/softmax.py" "$library" --csv "$out/peers.csv"
+step attention python3 "$here/attention.py" "$library" --csv "$out/attention.csv"
 
 printf '\n' >>"$table"
-for name in bench peers; do
+for name in bench peers attention; do
   [[ -f $out/$name.log ]] || continue
   printf '%s:\n\n' "$name" >>"$table"
   sed 's/^/    /' "$out/$name.log" >>"$table"

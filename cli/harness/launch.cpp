@@ -231,7 +231,9 @@ void Call::set_attention_inputs(const Problem& problem, Args& args) {
   args.lse = view("lse");
   // Both ways of giving the seed.
   if (random_bits(problem.data_seed, 5) % 2 == 0 && problem.offset >> 32 == 0) {
-    args.rng = rng_.data();
+    const std::span<std::byte> bytes = std::as_writable_bytes(std::span<uint64_t>(rng_));
+    const Tensor numbers = placement_.place(Tensor(rng_.data(), i64, {2}), bytes);
+    args.rng = static_cast<const uint64_t*>(numbers.dl()->data);
   } else {
     args.seed = problem.seed;
     args.offset = problem.offset;

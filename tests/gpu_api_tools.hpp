@@ -1,0 +1,80 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// For tests that use a GPU as a program does, through the public interface alone.
+#pragma once
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <type_traits>
+#include <vector>
+
+#include "perseid/perseid.hpp"
+
+namespace perseid::testing_gpu {
+
+// The few functions of the driver that a caller would use here.
+struct Cuda {
+  int (*stream_create)(void** stream, unsigned flags);
+  int (*capture_begin)(void* stream, int mode);
+  int (*capture_end)(void* stream, void** graph);
+  int (*instantiate)(void** executable, void* graph, unsigned long long flags);
+  int (*graph_launch)(void* executable, void* stream);
+  int (*context_create)(void** context, unsigned flags, int device);
+  int (*context_destroy)(void* context);
+  int (*context_current)(void** context);
+  int (*primary_retain)(void** context, int device);
+  int (*primary_reset)(int device);
+  int (*context_set)(void* context);
+
+  Cuda() {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW);
+    const auto find = [&](const char* name, auto& function) {
+      function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
+      EXPECT_NE(function, nullptr) << name;
+    };
+    find("cuStreamCreate", stream_create);
+    find("cuStreamBeginCapture_v2", capture_begin);
+    find("cuStreamEndCapture", capture_end);
+    find("cuGraphInstantiateWithFlags", instantiate);
+    find("cuGraphLaunch", graph_launch);
+    find("cuCtxCreate_v2", context_create);
+    find("cuCtxDestroy_v2", context_destroy);
+    find("cuCtxGetCurrent", context_current);
+    find("cuDevicePrimaryCtxRetain", primary_retain);
+    find("cuDevicePrimaryCtxReset_v2", primary_reset);
+    find("cuCtxSetCurrent", context_set);
+  }
+};
+
+inline Tensor on_gpu(const void* data, DType dtype, const Dims& shape, const Dims& strides = {}) {
+  return Tensor(data, dtype, shape, strides, {kDLCUDA, 0});
+}
+
+inline std::vector<float> random_floats(size_t count, uint32_t seed) {
+  std::vector<float> values(count);
+  for (float& value : values) {
+    seed = seed * 1664525u + 1013904223u;
+    value = static_cast<float>(seed >> 8) * 0x1p-22f - 2;
+  }
+  return values;
+}
+
+// A context of the first GPU; tests are skipped, with the reason, where there is none.
+class ContextTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      context_.emplace(Context::cuda(0));
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+  const Context& context() const { return *context_; }
+
+ private:
+  std::optional<Context> context_;
+};
+
+}  // namespace perseid::testing_gpu

@@ -1,0 +1,387 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention on a GPU as a program uses it: graphs, streams, threads, places in a batch, tensors
+// past 2^31 elements, and the bits of dropout beside the CPU's. Skipped where there is no GPU that
+// has it.
+#include <cstring>
+#include <deque>
+#include <thread>
+
+#include "gpu_api_tools.hpp"
+
+namespace perseid {
+namespace {
+
+using testing_gpu::Cuda;
+using testing_gpu::on_gpu;
+using testing_gpu::random_floats;
+
+using Bits = std::vector<uint16_t>;
+
+Bits random_bf16(size_t count, uint32_t seed) {
+  const std::vector<float> floats = random_floats(count, seed);
+  Bits bits(count);
+  for (size_t i = 0; i < count; ++i) {
+    uint32_t word = 0;
+    std::memcpy(&word, &floats[i], 4);
+    bits[i] = static_cast<uint16_t>(word >> 16);
+  }
+  return bits;
+}
+float float_of(uint16_t bits) {
+  const uint32_t word = uint32_t{bits} << 16;
+  float value = 0;
+  std::memcpy(&value, &word, 4);
+  return value;
+}
+
+// A bf16 tensor on the GPU. `stride`: elements from one batch entry to the next.
+class Array {
+ public:
+  Array(const Context& context, const Dims& shape, int64_t stride = 0)
+      : context_(context), shape_(shape), inner_(1), stride_(stride) {
+    for (size_t d = 1; d < shape.size(); ++d) inner_ *= shape[d];
+    if (stride_ == 0) stride_ = inner_;
+    memory_.emplace(context, static_cast<size_t>(2 * ((shape[0] - 1) * stride_ + inner_)));
+    set(Bits(count(), 0x7fc0));  // NaN: what is not written shows
+  }
+  size_t count() const { return static_cast<size_t>(shape_[0] * inner_); }
+  Tensor tensor() const {
+    return on_gpu(memory_->data(), bf16, shape_, {stride_, shape_[2] * shape_[3], shape_[3], 1});
+  }
+  void set(const Bits& bits) const {
+    for (int64_t entry = 0; entry < shape_[0]; ++entry)
+      context_.copy(at(entry), bits.data() + entry * inner_, static_cast<size_t>(2 * inner_));
+  }
+  Bits get() const {
+    Bits bits(count());
+    for (int64_t entry = 0; entry < shape_[0]; ++entry)
+      context_.copy(bits.data() + entry * inner_, at(entry), static_cast<size_t>(2 * inner_));
+    return bits;
+  }
+  // Of one batch entry.
+  Bits get(int64_t entry) const {
+    const Bits all = get();
+    return Bits(all.begin() + entry * inner_, all.begin() + (entry + 1) * inner_);
+  }
+
+ private:
+  uint16_t* at(int64_t entry) const {
+    return static_cast<uint16_t*>(memory_->data()) + entry * stride_;
+  }
+  const Context& context_;
+  Dims shape_;
+  int64_t inner_, stride_;
+  std::optional<Memory> memory_;
+};
+
+// Random inputs of a problem; executions, which have results and workspaces of their own, share
+// them.
+struct Inputs {
+  Inputs(const Context& context, const AttentionOptions& o, int64_t stride = 0)
+      : query(context, {o.batch, o.q_len, o.heads, o.head_dim}, stride),
+        key(context, {o.batch, o.kv_len, o.kv_heads, o.head_dim}, stride),
+        value(context, {o.batch, o.kv_len, o.kv_heads, o.head_dim}, stride),
+        grad_out(context, {o.batch, o.q_len, o.heads, o.head_dim}, stride) {
+    randomise(1);
+  }
+  void randomise(uint32_t seed) const {
+    for (const Array* each : all()) each->set(random_bf16(each->count(), seed++));
+  }
+  std::vector<const Array*> all() const { return {&query, &key, &value, &grad_out}; }
+  Array query, key, value, grad_out;
+};
+
+struct Results {
+  Results(const Context& given, const AttentionOptions& o, const Attention& plan,
+          int64_t stride = 0)
+      : context(given),
+        options(o),
+        attention(plan),
+        out(context, {o.batch, o.q_len, o.heads, o.head_dim}, stride),
+        grad_query(context, {o.batch, o.q_len, o.heads, o.head_dim}, stride),
+        grad_key(context, {o.batch, o.kv_len, o.kv_heads, o.head_dim}, stride),
+        grad_value(context, {o.batch, o.kv_len, o.kv_heads, o.head_dim}, stride),
+        lse(context, static_cast<size_t>(4 * o.batch * o.heads * o.q_len)),
+        forward(context, plan.workspace_size(Direction::kForward) + 1),
+        backward(context, o.backward ? plan.workspace_size(Direction::kBackward) + 1 : 1) {}
+  void execute(const Inputs& inputs, Stream stream = nullptr, const uint64_t* rng = nullptr) const {
+    const Tensor sums = on_gpu(lse.data(), f32, {options.batch, options.heads, options.q_len});
+    attention.forward(stream,
+                      {.query = inputs.query.tensor(),
+                       .key = inputs.key.tensor(),
+                       .value = inputs.value.tensor(),
+                       .out = out.tensor(),
+                       .lse = sums,
+                       .seed = 0x123456789abcdef,
+                       .offset = 77,
+                       .rng = rng},
+                      {forward});
+    if (!options.backward) return;
+    attention.backward(stream,
+                       {.query = inputs.query.tensor(),
+                        .key = inputs.key.tensor(),
+                        .value = inputs.value.tensor(),
+                        .out = out.tensor(),
+                        .lse = sums,
+                        .grad_out = inputs.grad_out.tensor(),
+                        .grad_query = grad_query.tensor(),
+                        .grad_key = grad_key.tensor(),
+                        .grad_value = grad_value.tensor(),
+                        .seed = 0x123456789abcdef,
+                        .offset = 77,
+                        .rng = rng},
+                       {backward});
+  }
+  std::vector<const Array*> all() const {
+    if (!options.backward) return {&out};
+    return {&out, &grad_query, &grad_key, &grad_value};
+  }
+  // All results, or those of one batch entry; lse is in the gradients.
+  Bits bits(int64_t entry = -1) const {
+    Bits all_bits;
+    for (const Array* each : all()) {
+      const Bits more = entry < 0 ? each->get() : each->get(entry);
+      all_bits.insert(all_bits.end(), more.begin(), more.end());
+    }
+    return all_bits;
+  }
+
+  const Context& context;
+  AttentionOptions options;
+  const Attention& attention;
+  Array out, grad_query, grad_key, grad_value;
+  Memory lse, forward, backward;
+};
+
+AttentionOptions options_of(int64_t batch, int64_t heads, int64_t q_len, int64_t kv_len,
+                            int64_t dim) {
+  return {.dtype = bf16,
+          .batch = batch,
+          .heads = heads,
+          .kv_heads = heads / 2,
+          .q_len = q_len,
+          .kv_len = kv_len,
+          .head_dim = dim,
+          .mask = causal_bottom_right(),
+          .backward = true,
+          .deterministic = true};
+}
+
+class GpuAttentionApi : public testing_gpu::ContextTest {
+ protected:
+  void SetUp() override {
+    testing_gpu::ContextTest::SetUp();
+    if (IsSkipped()) return;
+    try {
+      const Attention some(context(), options_of(1, 2, 8, 8, 64));
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+  // More tiles than multiprocessors, fewer, keys in parts, and products that are divided otherwise.
+  static std::vector<AttentionOptions> kinds() {
+    std::vector<AttentionOptions> all = {options_of(3, 32, 300, 420, 128),
+                                         options_of(2, 4, 250, 250, 64),
+                                         options_of(2, 4, 130, 330, 256)};
+    all.push_back(options_of(3, 8, 1, 3000, 128));
+    all.back().backward = false;
+    all.push_back(options_of(2, 8, 190, 260, 128));
+    all.back().dropout = 0.2;
+    all.back().mask = {};
+    return all;
+  }
+};
+
+class DriverStreams {
+ public:
+  explicit DriverStreams(size_t count) : streams_(count) {
+    EXPECT_EQ(cuda.primary_retain(&primary_, 0), 0);
+    make_current();
+    for (void*& stream : streams_) EXPECT_EQ(cuda.stream_create(&stream, 1), 0);
+  }
+  ~DriverStreams() { cuda.context_set(nullptr); }
+  void make_current() const { EXPECT_EQ(cuda.context_set(primary_), 0); }
+  void* operator[](size_t i) const { return streams_[i]; }
+  const Cuda cuda;
+
+ private:
+  void* primary_ = nullptr;
+  std::vector<void*> streams_;
+};
+
+// New inputs, and new numbers of dropout, come into a graph's results; with the bits of a call.
+TEST_F(GpuAttentionApi, ReplaysGraphs) {
+  const DriverStreams streams(1);
+  const Memory numbers(context(), 16);
+  const auto* rng = static_cast<const uint64_t*>(numbers.data());
+  for (const AttentionOptions& options : kinds()) {
+    SCOPED_TRACE(testing::Message() << options.q_len << ", dim " << options.head_dim);
+    const Attention attention(context(), options);
+    const Inputs inputs(context(), options);
+    const Results direct(context(), options, attention), replayed(context(), options, attention);
+    void *graph = nullptr, *executable = nullptr;
+    ASSERT_EQ(streams.cuda.capture_begin(streams[0], 2), 0);
+    replayed.execute(inputs, streams[0], rng);
+    replayed.execute(inputs, streams[0], rng);
+    ASSERT_EQ(streams.cuda.capture_end(streams[0], &graph), 0);
+    ASSERT_EQ(streams.cuda.instantiate(&executable, graph, 0), 0);
+    Bits before;
+    for (uint32_t turn = 0; turn < 4; ++turn) {
+      const uint64_t drawn[] = {1000 + turn, turn};
+      context().copy(numbers.data(), drawn, sizeof drawn);
+      if (options.dropout == 0) inputs.randomise(10 * turn);
+      direct.execute(inputs, nullptr, rng);
+      context().synchronize();
+      ASSERT_EQ(streams.cuda.graph_launch(executable, streams[0]), 0);
+      context().synchronize(streams[0]);
+      const Bits bits = replayed.bits();
+      EXPECT_EQ(bits, direct.bits()) << turn;
+      EXPECT_NE(bits, before) << turn;
+      before = bits;
+    }
+  }
+}
+
+// One plan, executed by many threads on streams of their own, which have the GPU at the same time.
+TEST_F(GpuAttentionApi, ServesStreamsAndThreadsAtOnce) {
+  constexpr size_t kStreams = 6;
+  const DriverStreams streams(kStreams);
+  for (const AttentionOptions& options : kinds()) {
+    SCOPED_TRACE(testing::Message() << options.q_len << ", dim " << options.head_dim);
+    const Attention attention(context(), options);
+    const Inputs inputs(context(), options);
+    const Results alone(context(), options, attention);
+    alone.execute(inputs);
+    context().synchronize();
+    const Bits expected = alone.bits();
+    std::deque<Results> results;
+    for (size_t i = 0; i < kStreams; ++i) results.emplace_back(context(), options, attention);
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < kStreams; ++i)
+      threads.emplace_back([&, i] {
+        for (int turn = 0; turn < 12; ++turn) results[i].execute(inputs, streams[i]);
+        context().synchronize(streams[i]);
+      });
+    for (std::thread& thread : threads) thread.join();
+    for (const Results& each : results) EXPECT_EQ(each.bits(), expected);
+  }
+}
+
+// Without a fixed order the gradient of query alone may differ, and by its rounding alone.
+TEST_F(GpuAttentionApi, DefaultOrderIsNearTheFixedOne) {
+  AttentionOptions options = options_of(2, 8, 500, 700, 128);
+  const Inputs inputs(context(), options);
+  const Attention fixed_order(context(), options);
+  options.deterministic = false;
+  const Attention any_order(context(), options);
+  const Results fixed(context(), options, fixed_order), any(context(), options, any_order);
+  fixed.execute(inputs);
+  any.execute(inputs);
+  context().synchronize();
+  EXPECT_EQ(fixed.out.get(), any.out.get());
+  EXPECT_EQ(fixed.grad_key.get(), any.grad_key.get());
+  EXPECT_EQ(fixed.grad_value.get(), any.grad_value.get());
+  const Bits a = fixed.grad_query.get(), b = any.grad_query.get();
+  for (size_t i = 0; i < a.size(); ++i)
+    ASSERT_NEAR(float_of(a[i]), float_of(b[i]), 1e-3 + std::abs(float_of(a[i])) / 64) << i;
+}
+
+// A sequence has the same bits alone and at any place of a batch.
+TEST_F(GpuAttentionApi, SameBitsAtAnyPlaceOfTheBatch) {
+  for (const AttentionOptions& kind : kinds()) {
+    // Other numbers are drawn for another place.
+    if (kind.dropout > 0) continue;
+    SCOPED_TRACE(testing::Message() << kind.q_len << ", dim " << kind.head_dim);
+    AttentionOptions one = kind, many = kind;
+    one.batch = 1;
+    many.batch = 5;
+    const Attention alone(context(), one), together(context(), many);
+    const Inputs batch(context(), many), entry(context(), one);
+    const Results results(context(), many, together), result(context(), one, alone);
+    results.execute(batch);
+    context().synchronize();
+    for (const int64_t place : {0, 2, 4}) {
+      for (size_t i = 0; i < 4; ++i) entry.all()[i]->set(batch.all()[i]->get(place));
+      result.execute(entry);
+      context().synchronize();
+      EXPECT_EQ(result.bits(), results.bits(place)) << place;
+    }
+  }
+}
+
+// The second batch entry of every tensor begins more than 2^31 elements behind the first.
+TEST_F(GpuAttentionApi, ReachesPastTwoBillionElements) {
+  constexpr int64_t kStride = (int64_t{1} << 31) + 64;
+  for (const int64_t q_len : {1, 200}) {
+    AttentionOptions options = options_of(2, 4, q_len, 1500, 128);
+    options.backward = q_len > 1;
+    const Attention attention(context(), options);
+    try {
+      const Inputs near(context(), options), far(context(), options, kStride);
+      const Results close(context(), options, attention);
+      const Results distant(context(), options, attention, kStride);
+      close.execute(near);
+      distant.execute(far);
+      context().synchronize();
+      EXPECT_EQ(distant.bits(), close.bits());
+    } catch (const Error& error) {
+      if (error.status() != PERSEID_OUT_OF_MEMORY) throw;
+      GTEST_SKIP() << error.what();
+    }
+  }
+}
+
+// The mask, element by element. With all scores 0, and unit vectors as values or as gradients of
+// out, each element of the results is one weight: 1 / keys where it is kept, times a factor, else
+// 0.
+TEST_F(GpuAttentionApi, DropsWhatTheCpuDrops) {
+  constexpr int64_t kDim = 128, kBatch = 2, kHeads = 3;
+  for (const int64_t keys : {128, 101})
+    for (const int64_t rows : {128, 77})
+      for (const double dropout : {0.1, 0.5, 0.97}) {
+        AttentionOptions options = options_of(kBatch, kHeads, rows, keys, kDim);
+        options.kv_heads = kHeads;
+        options.mask = {};
+        options.dropout = dropout;
+        const Attention attention(context(), options);
+        const Inputs inputs(context(), options);
+        const Results results(context(), options, attention);
+        const auto units = [&](int64_t length) {
+          Bits bits(static_cast<size_t>(kBatch * length * kHeads * kDim));
+          for (int64_t b = 0; b < kBatch; ++b)
+            for (int64_t i = 0; i < length; ++i)
+              for (int64_t h = 0; h < kHeads; ++h)
+                bits[static_cast<size_t>(((b * length + i) * kHeads + h) * kDim + i)] = 0x3f80;
+          return bits;
+        };
+        inputs.query.set(Bits(inputs.query.count(), 0));
+        inputs.value.set(units(keys));
+        inputs.grad_out.set(units(rows));
+        results.execute(inputs);
+        context().synchronize();
+        const Bits out = results.out.get(), grad_value = results.grad_value.get();
+        std::vector<uint8_t> mask(static_cast<size_t>(kBatch * kHeads * rows * keys));
+        fill_dropout_mask(Context::cpu(), dropout, 0x123456789abcdef, 77,
+                          Tensor(mask.data(), {kBatch, kHeads, rows, keys}));
+        int64_t wrong = 0, kept = 0;
+        for (int64_t b = 0; b < kBatch; ++b)
+          for (int64_t h = 0; h < kHeads; ++h)
+            for (int64_t i = 0; i < rows; ++i)
+              for (int64_t j = 0; j < keys; ++j) {
+                const auto at = [&](int64_t length, int64_t row, int64_t column) {
+                  return static_cast<size_t>(((b * length + row) * kHeads + h) * kDim + column);
+                };
+                const bool keep =
+                    mask[static_cast<size_t>(((b * kHeads + h) * rows + i) * keys + j)];
+                kept += keep;
+                wrong += (out[at(rows, i, j)] != 0) != keep;
+                wrong += (grad_value[at(keys, j, i)] != 0) != keep;
+              }
+        EXPECT_EQ(wrong, 0) << rows << " x " << keys << ", dropout " << dropout;
+        EXPECT_GT(kept, 0);
+      }
+}
+
+}  // namespace
+}  // namespace perseid
