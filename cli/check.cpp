@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <map>
 #include <memory>
@@ -41,6 +42,7 @@ struct Flags {
   ProblemFlags problems;
   uint64_t fuzz = 0;
   uint64_t seed = 1;
+  double seconds = 0;  // of random problems; 0: no limit
   bool plans_only = false;
   std::vector<uint64_t> part = {0, 1};
 };
@@ -201,10 +203,15 @@ Tally fuzz(const Common& common, const Devices& devices, const Flags& flags) {
     std::exception_ptr thrown;
   };
   std::atomic<size_t> next{0}, failed{0};
+  const auto begin = std::chrono::steady_clock::now();
+  const auto time_is_up = [&] {
+    const std::chrono::duration<double> since = std::chrono::steady_clock::now() - begin;
+    return flags.seconds > 0 && since.count() > flags.seconds;
+  };
   const auto work = [&](Share& share) {
     const Context context = open_cpu(common.threads == 0 ? 1 : common.threads);
     const Context other = open_cpu(kOtherThreads);
-    for (size_t at = next++; at < drawn.size(); at = next++) {
+    for (size_t at = next++; at < drawn.size() && !time_is_up(); at = next++) {
       if (at % 64 == 0)
         progress.update(static_cast<int64_t>(at), static_cast<int64_t>(drawn.size()),
                         fmt::format("{} failed", failed.load()));
@@ -321,6 +328,10 @@ void add_check(CLI::App& app, const Common& common, Action& action) {
   command->add_option("--seed", flags->seed, "which random problems")
       ->check(not_negative())
       ->capture_default_str();
+  command
+      ->add_option("--seconds", flags->seconds,
+                   "with --fuzz: begin none after so long (0: no limit)")
+      ->check(not_negative());
   command->add_flag("--plans-only", flags->plans_only,
                     "with --fuzz: make the plans alone, whose kernels are then in the cache");
   command->add_option("--part", flags->part, "I,N: the I-th of N parts of the random problems")
