@@ -41,8 +41,9 @@ class GpuTest : public testing::Test {
 
 inline void expect_ok(const Status& status) { ASSERT_TRUE(status.ok()) << status.sentence(); }
 
-// An array's memory on the GPU, with guards around it, which are NaN in every floating-point type. It begins as many bytes past a multiple of
-// 256 as `misalign` elements have. Arrays have their bytes in `memory`, and a view of them.
+// An array's memory on the GPU, with guards around it, which are NaN in every floating-point type.
+// It begins as many bytes past a multiple of 256 as `misalign` elements have. Arrays have their
+// bytes in `memory`, and a view of them.
 template <class Array>
 class Mirror {
  public:

@@ -154,9 +154,13 @@ void compile_all(Candidates<Config>* all, const Version& version) {
       Image image;
       std::string log;
       const Program& program = (*all)[i].program;
-      const Status status = compile(program, &image, &log);
-      if (status.ok()) store_cached(cache_folder(), key_of(program, &version), image);
-      std::ofstream(path + std::to_string(i)) << (status.ok() ? verdict_on(log) : "no kernel");
+      const std::string key = key_of(program, &version);
+      std::string verdict;
+      if (!load_cached(cache_folder(), key, &image)) {
+        verdict = compile(program, &image, &log).ok() ? verdict_on(log) : "no kernel";
+        if (verdict.empty()) store_cached(cache_folder(), key, image);
+      }
+      std::ofstream(path + std::to_string(i)) << verdict;
     }
     _exit(0);
   }
