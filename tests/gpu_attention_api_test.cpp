@@ -3,6 +3,9 @@
 // Attention on a GPU as a program uses it: graphs, streams, threads, places in a batch, tensors
 // past 2^31 elements, and the bits of dropout beside the CPU's. Skipped where there is no GPU that
 // has it.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <thread>
@@ -330,6 +333,27 @@ TEST_F(GpuAttentionApi, ReachesPastTwoBillionElements) {
       GTEST_SKIP() << error.what();
     }
   }
+}
+
+TEST_F(GpuAttentionApi, MakesPlansFromThePackQuickly) {
+  const char* pack = std::getenv("PERSEID_PACK");
+  if (pack == nullptr || *pack == 0) GTEST_SKIP() << "PERSEID_PACK names no kernel pack";
+  double longest = 0;
+  const auto seconds = [&](const AttentionOptions& options) {
+    const auto begin = std::chrono::steady_clock::now();
+    const Attention attention(context(), options);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  const double first = seconds(options_of(2, 8, 2048, 2048, 96));  // opens the pack
+  for (const int64_t dim : {64, 128, 256})
+    for (const bool deterministic : {false, true}) {
+      AttentionOptions options = options_of(2, 8, 2048, 2048, dim);
+      options.deterministic = deterministic;
+      longest = std::max(longest, seconds(options));
+    }
+  std::printf("  plans of packed kernels, both directions: %.2f ms at most, the first %.2f ms\n",
+              longest * 1e3, first * 1e3);
+  EXPECT_LT(longest, 0.1);  // 0.01 on a machine that does nothing else
 }
 
 // The mask, element by element. With all scores 0, and unit vectors as values or as gradients of
