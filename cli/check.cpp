@@ -222,7 +222,10 @@ Tally fuzz(const Common& common, const Devices& devices, const Flags& flags) {
                          drawn[at] % kEveryImplementation == 0, false, &share.tally.not_for_gpu)) {
         share.tally.count(result);
         if (result.passed) continue;
-        ++failed;
+        // At once too: what comes later may never end.
+        if (failed++ < kMostShown && !common.json)
+          fmt::print(stderr, "\n{}\n  again: perseid check {}\n", result.complaint,
+                     harness::to_flags(problem));
         share.failures[at].push_back({problem, std::move(result)});
         Entry& entry = share.failures[at].back();
         if (problem.impl.empty()) entry.problem.impl = entry.result.implementation;
