@@ -53,19 +53,25 @@ class Array {
     return on_gpu(memory_->data(), bf16, shape_, {stride_, shape_[2] * shape_[3], shape_[3], 1});
   }
   void set(const Bits& bits) const {
+    if (stride_ == inner_) return context_.copy(at(0), bits.data(), 2 * bits.size());
     for (int64_t entry = 0; entry < shape_[0]; ++entry)
       context_.copy(at(entry), bits.data() + entry * inner_, static_cast<size_t>(2 * inner_));
   }
   Bits get() const {
     Bits bits(count());
-    for (int64_t entry = 0; entry < shape_[0]; ++entry)
-      context_.copy(bits.data() + entry * inner_, at(entry), static_cast<size_t>(2 * inner_));
+    if (stride_ == inner_) {
+      context_.copy(bits.data(), at(0), 2 * bits.size());
+    } else {
+      for (int64_t entry = 0; entry < shape_[0]; ++entry)
+        context_.copy(bits.data() + entry * inner_, at(entry), static_cast<size_t>(2 * inner_));
+    }
     return bits;
   }
   // Of one batch entry.
   Bits get(int64_t entry) const {
-    const Bits all = get();
-    return Bits(all.begin() + entry * inner_, all.begin() + (entry + 1) * inner_);
+    Bits bits(static_cast<size_t>(inner_));
+    context_.copy(bits.data(), at(entry), 2 * bits.size());
+    return bits;
   }
 
  private:
@@ -271,7 +277,7 @@ TEST_F(GpuAttentionApi, ServesStreamsAndThreadsAtOnce) {
   }
 }
 
-// Without a fixed order the gradient of query alone may differ, and by its rounding alone.
+// The default order of gradients has the same results but for their rounding.
 TEST_F(GpuAttentionApi, DefaultOrderIsNearTheFixedOne) {
   AttentionOptions options = options_of(2, 8, 500, 700, 128);
   const Inputs inputs(context(), options);
@@ -283,11 +289,13 @@ TEST_F(GpuAttentionApi, DefaultOrderIsNearTheFixedOne) {
   any.execute(inputs);
   context().synchronize();
   EXPECT_EQ(fixed.out.get(), any.out.get());
-  EXPECT_EQ(fixed.grad_key.get(), any.grad_key.get());
-  EXPECT_EQ(fixed.grad_value.get(), any.grad_value.get());
-  const Bits a = fixed.grad_query.get(), b = any.grad_query.get();
-  for (size_t i = 0; i < a.size(); ++i)
-    ASSERT_NEAR(float_of(a[i]), float_of(b[i]), 1e-3 + std::abs(float_of(a[i])) / 64) << i;
+  const Bits a = fixed.bits(), b = any.bits();
+  int64_t far = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const float x = float_of(a[i]), y = float_of(b[i]);
+    far += !(std::abs(x - y) <= 0.01f + std::abs(x) / 64);
+  }
+  EXPECT_EQ(far, 0) << "of " << a.size();
 }
 
 // A sequence has the same bits alone and at any place of a batch.
@@ -310,6 +318,34 @@ TEST_F(GpuAttentionApi, SameBitsAtAnyPlaceOfTheBatch) {
       context().synchronize();
       EXPECT_EQ(result.bits(), results.bits(place)) << place;
     }
+  }
+}
+
+TEST_F(GpuAttentionApi, SameBitsInAHugeBatch) {
+  AttentionOptions one = options_of(1, 2, 3, 5, 64), many = one;
+  one.batch = 1;
+  many.batch = 35000;
+  const Attention alone(context(), one), together(context(), many);
+  try {
+    const Inputs batch(context(), many), entry(context(), one);
+    const Results results(context(), many, together), result(context(), one, alone);
+    results.execute(batch);
+    context().synchronize();
+    std::vector<Bits> inputs;
+    for (const Array* each : batch.all()) inputs.push_back(each->get());
+    for (const int64_t place : {0, 20000, 32768, 34999}) {
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        const size_t count = entry.all()[i]->count();
+        const auto begin = inputs[i].begin() + place * static_cast<int64_t>(count);
+        entry.all()[i]->set(Bits(begin, begin + static_cast<int64_t>(count)));
+      }
+      result.execute(entry);
+      context().synchronize();
+      EXPECT_EQ(result.bits(), results.bits(place)) << place;
+    }
+  } catch (const Error& error) {
+    if (error.status() != PERSEID_OUT_OF_MEMORY) throw;
+    GTEST_SKIP() << error.what();
   }
 }
 
