@@ -34,7 +34,8 @@ Outcome make_plan(const Context& context, const Problem& problem, PlanHandle& pl
 // Names of the implementations that take the problem or were not asked, in the library's order.
 std::vector<std::string> implementations_of(perseid_plan_t plan);
 
-// Whether the fault is of a workspace, and no call that it is put into has one: then nothing is wrong.
+// Whether the fault is of a workspace, and no call that it is put into has one: then nothing is
+// wrong.
 bool fault_needs_workspace(const Problem& problem, perseid_plan_t plan);
 
 // One direction of a plan over tensors that stay where they are. Problem::fault names what is made
