@@ -1,0 +1,70 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What host and device code of matmul share: the configurations that kernels are compiled for, and
+// the arguments of a launch.
+#pragma once
+
+#include "math/dtype.hpp"
+
+namespace perseid::cuda {
+
+// Tensor cores. A block makes a tile of c, each of its warps a part of the tile; both operands come
+// in steps of `depth` along k, of which `stages` are under way or in use.
+struct MatmulTensorConfig {
+  DType in;   // of a and b: f16 or bf16
+  DType out;  // of c and c0: the same, or f32
+  int rows, columns;
+  int warp_rows, warp_columns;
+  int stages;
+  // How an operand's tile lies in shared memory, as it does in global memory: elements along k side
+  // by side, or across it.
+  bool a_across = false, b_across = false;
+
+  static constexpr int depth = 64;
+  constexpr int warps_across() const { return columns / warp_columns; }
+  constexpr int threads() const { return 32 * (rows / warp_rows) * warps_across(); }
+  constexpr int a_bytes() const { return 2 * rows * depth; }
+  constexpr int stage_bytes() const { return a_bytes() + 2 * columns * depth; }
+  // The sums of the tile, in the end: rows a quarter of the banks apart.
+  constexpr int sums_pitch() const { return columns + 8; }
+  constexpr int shared_bytes() const {
+    return max(stages * stage_bytes(), 4 * rows * sums_pitch());
+  }
+};
+
+// Multiply-add in the type itself: 16 x 16 threads, each with `each` rows and columns of the tile.
+struct MatmulFmaConfig {
+  DType dtype;  // f32 or f64
+  int each;
+
+  static constexpr int side = 16, threads = side * side, depth = 16;
+  constexpr int tile() const { return side * each; }
+};
+
+// An operand. A line is a row of a, or a column of b; strides are in elements.
+struct MatmulOperand {
+  const void* data = nullptr;
+  int64_t batch = 0, line = 0, depth = 0;
+  bool vectors = false;  // tensor cores: may be read 16 bytes at a time
+};
+
+struct MatmulResult {
+  void* data = nullptr;
+  int64_t batch = 0, row = 0, column = 0;
+  const void* c0 = nullptr;  // where beta is not 0
+  int64_t c0_batch = 0, c0_row = 0, c0_column = 0;
+  const void* bias = nullptr;  // where there is one
+  int64_t bias_row = 0, bias_column = 0;
+  bool bias_as_out = false;  // its type is that of c, not that of a and b
+  bool pairs = false;        // neighbours in a row may be written together
+  double alpha = 1, beta = 0;
+};
+
+struct MatmulLaunch {
+  MatmulOperand a, b;
+  MatmulResult c;
+  int64_t rows = 0, columns = 0, depth = 0;
+  int64_t tiles_down = 0, tiles_across = 0;
+};
+
+}  // namespace perseid::cuda

@@ -1,0 +1,147 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// c = alpha a b + beta c0 + bias of f32 and f64 by multiply-add: tensor cores would round the
+// operands of f32 to 11 bits.
+//
+// A block of 16 x 16 threads makes a square tile of c. Tiles of a and b come in steps of 16 along
+// k: while the products of one step run, the elements of the next are on their way to registers;
+// then they go to the other of two places in shared memory, and one barrier shows them to all.
+//
+//     shared memory: [k][line]          a thread's sums: rows and columns in groups of four, 64
+//     apart
+//     +----------------------+          +--+ +--+
+//     | k = 0: lines 0 1 ..  |          |  | |  |
+//     | k = 1:               |          +--+ +--+
+//     | ..                   |
+//     +----------------------+
+//
+// Any strides: the threads of a warp take neighbours along whichever dimension of an operand has
+// the smaller stride. Sums are in the type itself and in the order of k.
+#pragma once
+
+#include "cuda/device/matmul/output.hpp"
+#include "cuda/device/ptx/dependency.hpp"
+
+namespace perseid::cuda {
+
+template <DType D>
+struct FmaReal {
+  using Type = float;
+};
+template <>
+struct FmaReal<DType::kF64> {
+  using Type = double;
+};
+
+// Lines are padded, so that threads that store neighbours along k meet different banks.
+template <MatmulFmaConfig C>
+struct FmaTile {
+  using Real = typename FmaReal<C.dtype>::Type;
+  alignas(16) Real at[C.depth][C.tile() + 4];
+};
+
+template <MatmulFmaConfig C>
+struct FmaShared {
+  FmaTile<C> a[2], b[2];
+};
+
+// What a thread brings of an operand: kEach elements, at even distances along one dimension.
+template <MatmulFmaConfig C>
+class FmaCopy {
+  using Real = typename FmaReal<C.dtype>::Type;
+  static constexpr int kEach = C.tile() * C.depth / C.threads;
+
+ public:
+  // From line `first` of `lines`, and from k = 0 of `depth`, on.
+  __device__ __forceinline__ FmaCopy(const MatmulOperand& operand, int64_t batch, int64_t first,
+                                     int64_t lines, int64_t depth) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const auto size = [](int64_t stride) { return stride < 0 ? -stride : stride; };
+    const bool along = size(operand.depth) < size(operand.line);
+    line_ = along ? thread / C.depth : thread % C.tile();
+    depth_ = along ? thread % C.depth : thread / C.tile();
+    next_line_ = along ? C.threads / C.depth : 0;
+    next_depth_ = along ? 0 : C.threads / C.tile();
+    data_ = static_cast<const Real*>(operand.data) + batch * operand.batch +
+            (first + line_) * operand.line + depth_ * operand.depth;
+    next_ = next_line_ * operand.line + next_depth_ * operand.depth;
+    step_ = C.depth * operand.depth;
+    lines_left_ = static_cast<int>(min<int64_t>(lines - first, C.tile()));
+    depth_left_ = depth;
+  }
+
+  __device__ __forceinline__ void load() {
+    const int depth = static_cast<int>(clamp<int64_t>(depth_left_, 0, C.depth));
+    const Real* from = data_;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i, from += next_) {
+      const bool inside = line_ + i * next_line_ < lines_left_ && depth_ + i * next_depth_ < depth;
+      held_[i] = inside ? *from : Real(0);
+    }
+    data_ += step_;
+    depth_left_ -= C.depth;
+  }
+  __device__ __forceinline__ void store(FmaTile<C>& tile) const {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      tile.at[depth_ + i * next_depth_][line_ + i * next_line_] = held_[i];
+  }
+
+ private:
+  const Real* data_;
+  int64_t next_, step_, depth_left_;
+  int line_, depth_, next_line_, next_depth_, lines_left_;
+  Real held_[kEach];
+};
+
+template <MatmulFmaConfig C>
+__global__ void __launch_bounds__(C.threads)
+    matmul_fma(const __grid_constant__ MatmulLaunch launch) {
+  using Real = typename FmaReal<C.dtype>::Type;
+  __shared__ FmaShared<C> shared;
+  ptx::let_next_kernel_start();
+  const MatmulTile tile = find_tile(launch, C.tile(), C.tile());
+  FmaCopy<C> a(launch.a, tile.batch, tile.row, launch.rows, launch.depth);
+  FmaCopy<C> b(launch.b, tile.batch, tile.column, launch.columns, launch.depth);
+  // Line i of a thread: four together, then four of the next 64.
+  const int thread = static_cast<int>(threadIdx.x);
+  const int row = thread / C.side * 4, column = thread % C.side * 4;
+  const auto line = [](int first, int i) { return first + i / 4 * 64 + i % 4; };
+
+  ptx::wait_for_kernels_before();
+  Real sums[C.each][C.each] = {};
+  const int64_t steps = ceil_div(launch.depth, C.depth);
+  a.load();
+  b.load();
+  for (int64_t step = 0; step < steps; ++step) {
+    FmaTile<C>&left = shared.a[step % 2], &right = shared.b[step % 2];
+    a.store(left);
+    b.store(right);
+    // The others are still at the step before at most, in the other place.
+    __syncthreads();
+    a.load();
+    b.load();
+#pragma unroll
+    for (int k = 0; k < C.depth; ++k) {
+      Real of_a[C.each], of_b[C.each];
+#pragma unroll
+      for (int i = 0; i < C.each; ++i) {
+        of_a[i] = left.at[k][line(row, i)];
+        of_b[i] = right.at[k][line(column, i)];
+      }
+#pragma unroll
+      for (int i = 0; i < C.each; ++i)
+#pragma unroll
+        for (int j = 0; j < C.each; ++j) sums[i][j] = fma(of_a[i], of_b[j], sums[i][j]);
+    }
+  }
+  const MatmulOutput<C.dtype, C.dtype, Real> output(launch, tile.batch);
+#pragma unroll
+  for (int i = 0; i < C.each; ++i)
+#pragma unroll
+    for (int j = 0; j < C.each; j += 2)
+      output.write(tile.row + line(row, i), tile.column + line(column, j), sums[i][j],
+                   sums[i][j + 1]);
+}
+
+}  // namespace perseid::cuda

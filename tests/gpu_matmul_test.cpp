@@ -1,0 +1,147 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Matmul on a GPU against the float64 reference: the problems of the CPU's test, both kernels'
+// tiles in every layout, misaligned memory and offsets past 2^31. Skipped where there is no GPU.
+#include "cuda/matmul.hpp"
+
+#include <gtest/gtest.h>
+
+#include "gpu_tools.hpp"
+#include "matmul_cases.hpp"
+
+namespace perseid {
+namespace {
+
+using matmul_cases::Buffer;
+using matmul_cases::Case;
+using matmul_cases::copy_of;
+using matmul_cases::kTypes;
+using matmul_cases::Layout;
+using matmul_cases::Problem;
+using testing_gpu::expect_ok;
+using testing_gpu::Mirror;
+
+// As many multiprocessors make the choice take its largest tile, or its smallest.
+constexpr int32_t kLargest = 1, kSmallest = INT32_MAX;
+
+class GpuMatmul : public testing_gpu::GpuTest {
+ protected:
+  // c of the problem by a choice of kernels, from memory that begins `misalign` elements late.
+  Buffer result(const Problem& problem, const cuda::MatmulChoice& choice, int64_t misalign = 0) {
+    Buffer c = copy_of(problem.c);
+    std::unique_ptr<cuda::MatmulOnGpu> matmul;
+    expect_ok(cuda::MatmulOnGpu::make(problem.problem, choice, *gpu_, &matmul));
+    if (matmul == nullptr) return c;
+    Buffer a = copy_of(problem.a), b = copy_of(problem.b), c0 = copy_of(problem.c0);
+    Buffer bias = copy_of(problem.bias);
+    Mirror gpu_a(*gpu_, a, misalign), gpu_b(*gpu_, b, misalign), gpu_c(*gpu_, c, misalign);
+    Mirror gpu_c0(*gpu_, c0, misalign), gpu_bias(*gpu_, bias);
+    MatmulArguments arguments = problem.arguments(gpu_c.tensor());
+    arguments.a = gpu_a.tensor();
+    arguments.b = gpu_b.tensor();
+    if (problem.given.own_c0) arguments.c0 = gpu_c0.tensor();
+    arguments.bias.data = gpu_bias.tensor().data;
+    expect_ok(matmul->run(arguments, nullptr));
+    gpu_c.fetch();
+    return c;
+  }
+  cuda::MatmulChoice choose(const Case& given, int32_t multiprocessors) {
+    return cuda::choose_matmul(Problem(given).problem, multiprocessors);
+  }
+  void check(const Case& given, int32_t multiprocessors, int64_t misalign = 0) {
+    SCOPED_TRACE(matmul_cases::describe(given) << " misalign " << misalign);
+    const Problem problem(given);
+    const auto choice = cuda::choose_matmul(problem.problem, multiprocessors);
+    matmul_cases::expect_product(problem, result(problem, choice, misalign));
+  }
+  auto checker() {
+    return [this](const Case& given) { check(given, gpu_->facts().multiprocessors); };
+  }
+};
+
+TEST_F(GpuMatmul, EdgeShapes) { matmul_cases::edge_shapes(checker()); }
+TEST_F(GpuMatmul, EmptyShapes) { matmul_cases::empty_shapes(checker()); }
+TEST_F(GpuMatmul, Strides) { matmul_cases::strides(checker()); }
+TEST_F(GpuMatmul, AlphaBetaAndBias) { matmul_cases::alpha_beta_and_bias(checker()); }
+TEST_F(GpuMatmul, Batches) { matmul_cases::batches(checker()); }
+TEST_F(GpuMatmul, ManyBlocks) { matmul_cases::many_blocks(checker()); }
+
+// Both tiles, all ways in which operands and result may lie: in whole vectors, with parts of them
+// at the ends, and misaligned.
+TEST_F(GpuMatmul, TilesAndLayouts) {
+  constexpr Layout kPlain[] = {Layout::kRows, Layout::kColumns};
+  constexpr Layout kPadded[] = {Layout::kPaddedRows, Layout::kPaddedColumns};
+  const auto check_all = [&](Case given, const Layout(&layouts)[2], int64_t misalign) {
+    for (const auto& types : kTypes)
+      for (const int32_t multiprocessors : {kLargest, kSmallest})
+        for (int ways = 0; ways < 8; ++ways) {
+          given.dtype = types[0];
+          given.out_dtype = types[1];
+          given.a = layouts[ways & 1];
+          given.b = layouts[ways >> 1 & 1];
+          given.c = layouts[ways >> 2];
+          check(given, multiprocessors, misalign);
+        }
+  };
+  check_all({.m = 136, .n = 200, .k = 264}, kPlain, 0);
+  check_all({.m = 141, .n = 203, .k = 267, .beta = 1}, kPadded, 0);
+  check_all({.batch = 2, .m = 139, .n = 197, .k = 70, .beta = 0.5, .bias = true}, kPlain, 3);
+}
+
+// The sums of an element are the same whichever tile it lies in.
+TEST_F(GpuMatmul, SumsDoNotDependOnTheTile) {
+  for (const auto& types : kTypes) {
+    const Problem problem(
+        {.dtype = types[0], .out_dtype = types[1], .batch = 2, .m = 150, .n = 170, .k = 300});
+    const Buffer large = result(problem, choose(problem.given, kLargest));
+    EXPECT_EQ(large.memory, result(problem, choose(problem.given, kSmallest)).memory)
+        << name_of(types[0]);
+  }
+}
+
+// Rows that lie 2^31 bytes apart: three of them reach past 2^31 elements.
+TEST_F(GpuMatmul, OffsetsPast31Bits) {
+  for (const auto& types : kTypes) {
+    const int64_t size = size_of(types[0]);
+    const Case given{.dtype = types[0], .out_dtype = types[0], .m = 4, .n = 40, .k = 72};
+    const Problem problem(given);
+    const int64_t row = (int64_t{1} << 31) / size + 8;
+    const auto bytes = static_cast<size_t>(given.m * row * size);
+    if (gpu_->facts().memory_bytes < 3 * bytes) GTEST_SKIP() << "there is not enough memory";
+    void *a = nullptr, *c = nullptr;
+    expect_ok(cuda::allocate(*gpu_, bytes, &a));
+    expect_ok(cuda::allocate(*gpu_, bytes, &c));
+    ASSERT_TRUE(a != nullptr && c != nullptr);
+    const auto row_at = [&](void* data, int64_t i) {
+      return static_cast<std::byte*>(data) + i * row * size;
+    };
+    const auto copy_rows = [&](const Buffer& buffer, void* data, bool to_gpu) {
+      const auto length = static_cast<size_t>(buffer.tensor.shape[2] * size);
+      for (int64_t i = 0; i < given.m; ++i) {
+        std::byte* on_host = buffer.tensor.as<std::byte>() + i * buffer.tensor.stride[1] * size;
+        std::byte* on_gpu = row_at(data, i);
+        expect_ok(cuda::copy(*gpu_, to_gpu ? on_gpu : on_host, to_gpu ? on_host : on_gpu, length,
+                             nullptr));
+      }
+    };
+    Buffer b = copy_of(problem.b), result = copy_of(problem.c);
+    const Mirror gpu_b(*gpu_, b);
+    copy_rows(problem.a, a, true);
+    MatmulArguments arguments = problem.arguments(problem.c.tensor);
+    arguments.a.data = a;
+    arguments.b = gpu_b.tensor();
+    arguments.c.data = arguments.c0.data = c;
+    arguments.a.stride[1] = arguments.c.stride[1] = arguments.c0.stride[1] = row;
+    std::unique_ptr<cuda::MatmulOnGpu> matmul;
+    expect_ok(cuda::MatmulOnGpu::make(problem.problem, *gpu_, &matmul));
+    ASSERT_NE(matmul, nullptr);
+    expect_ok(matmul->run(arguments, nullptr));
+    copy_rows(result, c, false);
+    matmul_cases::expect_product(problem, result);
+    cuda::release(*gpu_, a);
+    cuda::release(*gpu_, c);
+  }
+}
+
+}  // namespace
+}  // namespace perseid

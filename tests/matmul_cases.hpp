@@ -1,0 +1,373 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Matmul problems with random operands, their results by the float64 reference, and the lists of
+// problems that every backend is held to.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "cpu/reference/access.hpp"
+#include "cpu/reference/reference.hpp"
+
+namespace perseid::matmul_cases {
+
+namespace reference = cpu::reference;
+
+// How a [batch, rows, columns] tensor lies in memory.
+enum class Layout { kRows, kColumns, kPaddedRows, kPaddedColumns, kSpread, kReversed, kOneForAll };
+
+// A tensor in a buffer of its own, with a canary in every byte that is not the tensor's.
+struct Buffer {
+  static constexpr std::byte kCanary{0x5a};
+  std::vector<std::byte> memory;
+  Tensor tensor;
+
+  Buffer(DType dtype, Layout layout, int64_t batch, int64_t rows, int64_t columns) {
+    tensor.dtype = dtype;
+    tensor.rank = 3;
+    const int64_t shape[3] = {batch, rows, columns};
+    std::copy_n(shape, 3, tensor.shape);
+    int64_t row = columns, column = 1, first = 0;
+    switch (layout) {
+      case Layout::kColumns:
+        row = 1, column = rows;
+        break;
+      case Layout::kPaddedRows:
+        row = columns + 5;
+        break;
+      case Layout::kPaddedColumns:
+        row = 1, column = rows + 3;
+        break;
+      case Layout::kSpread:
+        row = 3 * columns + 1, column = 3;
+        break;
+      case Layout::kReversed:
+        row = -columns, column = 1, first = (rows - 1) * columns;
+        break;
+      case Layout::kRows:
+      case Layout::kOneForAll:
+        break;
+    }
+    int64_t each = (rows == 0 ? 0 : (rows - 1) * std::abs(row)) +
+                   (columns == 0 ? 0 : (columns - 1) * std::abs(column)) + 1 + 7;
+    if (layout == Layout::kOneForAll) each = 0;
+    const int64_t stride[3] = {each, row, column};
+    std::copy_n(stride, 3, tensor.stride);
+    const int64_t count = std::max(each, rows * columns + 7) * std::max(batch, int64_t{1}) + 16;
+    memory.assign(static_cast<size_t>(count * size_of(dtype)), kCanary);
+    tensor.data = memory.data() + (8 + std::max(first, int64_t{0})) * size_of(dtype);
+  }
+
+  int64_t offset(int64_t b, int64_t i, int64_t j) const {
+    return b * tensor.stride[0] + i * tensor.stride[1] + j * tensor.stride[2];
+  }
+  double get(int64_t b, int64_t i, int64_t j) const {
+    return reference::load(tensor, offset(b, i, j));
+  }
+  template <class Value>
+  void fill(Value value) {
+    for (int64_t b = 0; b < tensor.shape[0]; ++b)
+      for (int64_t i = 0; i < tensor.shape[1]; ++i)
+        for (int64_t j = 0; j < tensor.shape[2]; ++j)
+          reference::store(tensor, offset(b, i, j), value(b, i, j));
+  }
+  void randomise(std::mt19937& random) {
+    std::uniform_real_distribution<double> number(-1, 1);
+    fill([&](int64_t, int64_t, int64_t) { return number(random); });
+  }
+  // The same values as row-major float64, each passed through `change`.
+  template <class Change>
+  Buffer widened(Change change) const {
+    Buffer wide(DType::kF64, Layout::kRows, tensor.shape[0], tensor.shape[1], tensor.shape[2]);
+    wide.fill([&](int64_t b, int64_t i, int64_t j) { return change(get(b, i, j)); });
+    return wide;
+  }
+  // Whether every byte outside the tensor still is a canary.
+  bool untouched_outside() const {
+    std::vector<bool> inside(memory.size());
+    const auto size = static_cast<size_t>(size_of(tensor.dtype));
+    const auto origin = static_cast<int64_t>(static_cast<std::byte*>(tensor.data) - memory.data());
+    for (int64_t b = 0; b < tensor.shape[0]; ++b)
+      for (int64_t i = 0; i < tensor.shape[1]; ++i)
+        for (int64_t j = 0; j < tensor.shape[2]; ++j) {
+          const auto at = static_cast<size_t>(origin) + static_cast<size_t>(offset(b, i, j)) * size;
+          std::fill_n(inside.begin() + static_cast<int64_t>(at), size, true);
+        }
+    for (size_t i = 0; i < memory.size(); ++i)
+      if (!inside[i] && memory[i] != kCanary) return false;
+    return true;
+  }
+};
+
+// Runs tasks from the last to the first, and gives every one the next worker.
+class BackwardExecutor final : public cpu::Executor {
+ public:
+  explicit BackwardExecutor(int32_t workers) : workers_(workers) {}
+  int32_t workers() const override { return workers_; }
+  void run(int64_t tasks, cpu::TaskFunction function, void* state) override {
+    for (int64_t task = tasks; task-- > 0;)
+      function(state, task, static_cast<int32_t>(task % workers_));
+  }
+
+ private:
+  int32_t workers_;
+};
+
+struct Case {
+  DType dtype = DType::kF32, out_dtype = DType::kF32;
+  int64_t batch = 1, m = 1, n = 1, k = 1;
+  double alpha = 1, beta = 0;
+  bool bias = false;
+  Layout a = Layout::kRows, b = Layout::kRows, c = Layout::kRows;
+  bool own_c0 = false;              // c0 is a tensor of its own, laid out by rows
+  DType bias_dtype = DType::kNone;  // none: dtype
+};
+
+struct Problem {
+  Case given;
+  MatmulProblem problem;
+  Buffer a, b, c, c0, bias;
+
+  explicit Problem(const Case& c_)
+      : given(c_),
+        problem{c_.dtype, c_.out_dtype, c_.batch, c_.m, c_.n, c_.k, c_.alpha, c_.beta, c_.bias},
+        a(c_.dtype, c_.a, c_.batch, c_.m, c_.k),
+        b(c_.dtype, c_.b, c_.batch, c_.k, c_.n),
+        c(c_.out_dtype, c_.c, c_.batch, c_.m, c_.n),
+        c0(c_.out_dtype, Layout::kRows, c_.batch, c_.m, c_.n),
+        bias(c_.bias_dtype == DType::kNone ? c_.dtype : c_.bias_dtype, Layout::kSpread, 1, 1,
+             c_.n) {
+    std::mt19937 random(static_cast<uint32_t>(c_.m * 31 + c_.n * 7 + c_.k));
+    for (Buffer* buffer : {&a, &b, &c, &c0, &bias}) buffer->randomise(random);
+    if (c_.beta == 0)
+      c.fill([](int64_t, int64_t, int64_t) { return std::numeric_limits<double>::quiet_NaN(); });
+  }
+
+  static Tensor vector_of(const Buffer& buffer) {
+    Tensor vector = buffer.tensor;
+    vector.rank = 1;
+    vector.shape[0] = buffer.tensor.shape[2];
+    vector.stride[0] = buffer.tensor.stride[2];
+    return vector;
+  }
+
+  // Of an execution that writes `into`.
+  MatmulArguments arguments(const Tensor& into) const {
+    return {a.tensor, b.tensor, given.own_c0 ? c0.tensor : into, vector_of(bias), into};
+  }
+
+  // C in float64, of the operands or of their magnitudes.
+  Buffer reference(bool magnitudes) const {
+    const auto change = [&](double x) { return magnitudes ? std::abs(x) : x; };
+    const Buffer wide_a = a.widened(change), wide_b = b.widened(change),
+                 wide_c0 = (given.own_c0 ? c0 : c).widened(change),
+                 wide_bias = bias.widened(change);
+    MatmulProblem wide = problem;
+    wide.dtype = wide.out_dtype = DType::kF64;
+    wide.alpha = change(wide.alpha);
+    wide.beta = change(wide.beta);
+    Buffer result(DType::kF64, Layout::kRows, given.batch, given.m, given.n);
+    BackwardExecutor executor(1);
+    reference::matmul(
+        wide, {wide_a.tensor, wide_b.tensor, wide_c0.tensor, vector_of(wide_bias), result.tensor},
+        {executor, nullptr});
+    return result;
+  }
+};
+
+// A copy whose tensor points into the copy's own bytes.
+inline Buffer copy_of(const Buffer& buffer) {
+  Buffer copy = buffer;
+  copy.tensor.data =
+      copy.memory.data() + (static_cast<std::byte*>(buffer.tensor.data) - buffer.memory.data());
+  return copy;
+}
+
+inline double unit_roundoff(DType dtype) {
+  switch (dtype) {
+    case DType::kF16:
+      return 0x1p-11;
+    case DType::kBF16:
+      return 0x1p-8;
+    case DType::kF32:
+      return 0x1p-24;
+    default:
+      return 0x1p-53;
+  }
+}
+
+// Every sum of products rounded at every step has an error below this bound.
+inline void expect_product(const Problem& problem, const Buffer& c) {
+  const Case& given = problem.given;
+  const Buffer expected = problem.reference(false), magnitude = problem.reference(true);
+  const double work = given.dtype == DType::kF64 ? 0x1p-53 : 0x1p-24;
+  const double sums = work * 2 * static_cast<double>(given.k + 4);
+  const double smallest = given.out_dtype == DType::kF16 ? 0x1p-24 : 0;
+  ASSERT_TRUE(c.untouched_outside());
+  for (int64_t b = 0; b < given.batch; ++b)
+    for (int64_t i = 0; i < given.m; ++i)
+      for (int64_t j = 0; j < given.n; ++j) {
+        const double bound =
+            sums * magnitude.get(b, i, j) + smallest +
+            unit_roundoff(given.out_dtype) * 1.01 * std::abs(expected.get(b, i, j));
+        ASSERT_NEAR(c.get(b, i, j), expected.get(b, i, j), bound)
+            << "at " << b << " " << i << " " << j;
+      }
+}
+
+inline testing::Message describe(const Case& given) {
+  return testing::Message() << name_of(given.dtype) << " to " << name_of(given.out_dtype)
+                            << " batch " << given.batch << " m " << given.m << " n " << given.n
+                            << " k " << given.k << " layouts " << static_cast<int>(given.a) << " "
+                            << static_cast<int>(given.b) << " " << static_cast<int>(given.c);
+}
+
+// ---- Lists of problems: check(case) is called for each ----
+
+inline constexpr DType kTypes[][2] = {{DType::kF32, DType::kF32},  {DType::kBF16, DType::kBF16},
+                                      {DType::kF16, DType::kF16},  {DType::kF64, DType::kF64},
+                                      {DType::kBF16, DType::kF32}, {DType::kF16, DType::kF32}};
+
+// Many cases cost much time, most of all in an emulator: every type takes its share of them,
+// another one for each.
+inline bool takes(size_t type, int64_t index, int64_t of) {
+  return index % of == static_cast<int64_t>(type) % of;
+}
+
+template <class Check>
+void edge_shapes(const Check& check) {
+  constexpr int64_t kSizes[] = {1, 5, 6, 7, 9, 13, 63, 65, 129};
+  for (size_t type = 0; type < std::size(kTypes); ++type) {
+    int64_t index = 0;
+    for (const int64_t m : kSizes)
+      for (const int64_t n : kSizes)
+        for (const int64_t k : {1, 2, 17, 64})
+          if (takes(type, ++index, 3))
+            check(Case{
+                .dtype = kTypes[type][0], .out_dtype = kTypes[type][1], .m = m, .n = n, .k = k});
+  }
+}
+
+template <class Check>
+void empty_shapes(const Check& check) {
+  for (const auto& types : kTypes) {
+    for (const int64_t m : {0, 1, 7, 33})
+      for (const int64_t n : {0, 1, 7, 33})
+        for (const int64_t k : {0, 3}) {
+          check(Case{.dtype = types[0], .out_dtype = types[1], .m = m, .n = n, .k = k});
+          check(Case{.dtype = types[0],
+                     .out_dtype = types[1],
+                     .m = m,
+                     .n = n,
+                     .k = k,
+                     .beta = 0.5,
+                     .bias = true});
+        }
+    check(Case{.dtype = types[0], .out_dtype = types[1], .batch = 0, .m = 3, .n = 3, .k = 3});
+  }
+}
+
+template <class Check>
+void strides(const Check& check) {
+  constexpr Layout kLayouts[] = {Layout::kRows,          Layout::kColumns, Layout::kPaddedRows,
+                                 Layout::kPaddedColumns, Layout::kSpread,  Layout::kReversed};
+  constexpr int64_t kShapes[][3] = {{50, 77, 35}, {3, 90, 41}, {90, 5, 41}, {1, 33, 50}};
+  for (size_t type = 0; type < std::size(kTypes); ++type) {
+    int64_t index = 0;
+    for (const auto& shape : kShapes)
+      for (const Layout a : kLayouts)
+        for (const Layout b : kLayouts)
+          for (const Layout c : kLayouts)
+            if (takes(type, ++index, 5))
+              check(Case{.dtype = kTypes[type][0],
+                         .out_dtype = kTypes[type][1],
+                         .m = shape[0],
+                         .n = shape[1],
+                         .k = shape[2],
+                         .alpha = 0.75,
+                         .beta = -1.5,
+                         .bias = true,
+                         .a = a,
+                         .b = b,
+                         .c = c});
+  }
+}
+
+template <class Check>
+void alpha_beta_and_bias(const Check& check) {
+  constexpr Layout kOut[] = {Layout::kRows, Layout::kPaddedColumns, Layout::kSpread};
+  for (const auto& types : kTypes)
+    for (const double alpha : {0.0, 1.0, -2.5})
+      for (const double beta : {0.0, 1.0, 0.25})
+        for (const bool bias : {false, true})
+          for (const bool own_c0 : {false, true})
+            for (const Layout c : kOut)
+              for (const int64_t m : {4, 40})
+                check(Case{.dtype = types[0],
+                           .out_dtype = types[1],
+                           .m = m,
+                           .n = 70,
+                           .k = 20,
+                           .alpha = alpha,
+                           .beta = beta,
+                           .bias = bias,
+                           .c = c,
+                           .own_c0 = own_c0,
+                           .bias_dtype = own_c0 ? types[1] : types[0]});
+}
+
+template <class Check>
+void batches(const Check& check) {
+  for (const auto& types : kTypes)
+    for (const Layout a : {Layout::kRows, Layout::kOneForAll})
+      for (const Layout b : {Layout::kColumns, Layout::kOneForAll})
+        for (const int64_t m : {2, 20})
+          check(Case{.dtype = types[0],
+                     .out_dtype = types[1],
+                     .batch = 5,
+                     .m = m,
+                     .n = 30,
+                     .k = 19,
+                     .beta = 1,
+                     .bias = true,
+                     .a = a,
+                     .b = b});
+}
+
+// Several blocks in every direction.
+template <class Check>
+void many_blocks(const Check& check) {
+  for (const auto& types : kTypes) {
+    check(Case{.dtype = types[0], .out_dtype = types[1], .m = 70, .n = 300, .k = 700});
+    check(Case{.dtype = types[0],
+               .out_dtype = types[1],
+               .m = 401,
+               .n = 290,
+               .k = 143,
+               .bias = true,
+               .c = Layout::kColumns});
+    check(Case{.dtype = types[0],
+               .out_dtype = types[1],
+               .m = 260,
+               .n = 530,
+               .k = 300,
+               .a = Layout::kColumns,
+               .b = Layout::kColumns});
+    check(Case{.dtype = types[0],
+               .out_dtype = types[1],
+               .m = 7,
+               .n = 1100,
+               .k = 600,
+               .b = Layout::kColumns});
+    check(Case{.dtype = types[0], .out_dtype = types[1], .m = 1100, .n = 7, .k = 600, .beta = 1});
+  }
+}
+
+}  // namespace perseid::matmul_cases
