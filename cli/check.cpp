@@ -137,7 +137,9 @@ class Devices {
     if (!gpu_ || (cpu_ && problem.impl.starts_with("cpu:"))) return results;
     const size_t before = results.size();
     add(harness::Checker(*gpu_, *gpu_, context, limit_bytes));
-    const bool must = wanted_ && (alone || problem.op == harness::Op::kSoftmax);
+    // Softmax and matmul have kernels for every problem.
+    const bool any = problem.op == harness::Op::kSoftmax || problem.op == harness::Op::kMatmul;
+    const bool must = wanted_ && (alone || any);
     const auto refuses = [&](const CheckResult& result) {
       return !must && problem.expect.value == 0 && result.outcome.status == PERSEID_UNSUPPORTED;
     };

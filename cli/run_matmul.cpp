@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "commands.hpp"
+#include "harness/placement.hpp"
 #include "run.hpp"
 
 namespace perseid::cli {
@@ -57,14 +58,21 @@ int run_matmul(const Common& common, const Flags& flags) {
                                 .beta = flags.beta.value_or(flags.c.empty() ? 0 : 1),
                                 .bias = bias.present(),
                                 .implementation = wanted_implementation(common)});
-  Workspace workspace;
-  matmul.reserve(workspace);
+  const Memory workspace(context, matmul.workspace_size());
   harness::Shape shape = {a.size(-2), b.size(-1)};
   if (batched) shape.insert(shape.begin(), batch);
   const Tensor c = files.result("--out", flags.out, a.dtype(), shape);
+  harness::Placement placement(context);
+  const MatmulArguments arguments = {.a = placement.place(a),
+                                     .b = placement.place(b),
+                                     .c0 = placement.place(c0),
+                                     .bias = placement.place(bias),
+                                     .c = placement.place(c)};
   run.timed([&] {
-    matmul.execute(nullptr, {.a = a, .b = b, .c0 = c0, .bias = bias, .c = c}, workspace);
+    matmul.execute(nullptr, arguments, {workspace});
+    context.synchronize();
   });
+  placement.fetch(c);
   run.finish(files, matmul.info().implementation);
   return kOk;
 }

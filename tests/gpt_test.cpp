@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "data.hpp"
+#include "gpt_tools.hpp"
 #include "problems.hpp"
 #include "sampler.hpp"
 #include "trainer.hpp"
@@ -20,32 +21,25 @@ namespace {
 
 constexpr Config kTiny = {.layers = 2, .width = 24, .heads = 3, .context = 20, .batch = 2};
 
-// A text with something to learn.
-std::vector<uint8_t> rhyme() {
-  std::string text;
-  for (int i = 0; i < 300; ++i) {
-    text += std::to_string(i % 7) + " green bottles hanging on the wall, ";
-  }
-  return {text.begin(), text.end()};
-}
-
 std::string temporary(const std::string& name) { return testing::TempDir() + name; }
 
 template <class T>
 std::vector<Real<T>> copy_of(const Weights<T>& weights) {
-  return {weights.real(), weights.real() + weights.size()};
+  const Real<T>* values = weights.real().read();
+  return {values, values + weights.size()};
 }
 
 template <class T>
 bool same_bits(const Weights<T>& weights, const std::vector<Real<T>>& other) {
   return other.size() == static_cast<size_t>(weights.size()) &&
-         std::memcmp(weights.real(), other.data(), other.size() * sizeof(Real<T>)) == 0;
+         std::memcmp(weights.real().read(), other.data(), other.size() * sizeof(Real<T>)) == 0;
 }
 
 // Weights that are nowhere zero, so that every gradient has something to say.
 void randomise(Weights<double>& weights, Threads& threads) {
+  double* values = weights.real().write();
   for (int64_t i = 0; i < weights.size(); ++i) {
-    weights.real()[i] = 0.6 * (random_uniform(5, static_cast<uint64_t>(i)) - 0.5);
+    values[i] = 0.6 * (random_uniform(5, static_cast<uint64_t>(i)) - 0.5);
   }
   weights.round(threads);
 }
@@ -57,7 +51,7 @@ TEST_P(Gradient, AgreesWithCentralDifferences) {
   config.dropout = GetParam();
   Machine machine(2);
   const Cut cut(config);
-  Weights<double> weights(cut.size);
+  Weights<double> weights(machine, cut.size);
   randomise(weights, machine.threads);
   Model<double> model(machine, config, config.batch, Model<double>::Use::kTraining);
 
@@ -72,9 +66,9 @@ TEST_P(Gradient, AgreesWithCentralDifferences) {
     return model.loss(targets.data());
   };
 
-  Buffer<double> gradient(cut.size);
+  Shared<double> gradient(machine, cut.size);
   loss();
-  model.backward(weights, tokens.data(), targets.data(), gradient.data(), draw);
+  model.backward(weights, tokens.data(), targets.data(), gradient, draw);
   const double step = 1e-5;
   for (const auto& matrix : cut.all()) {
     double largest = 0;
@@ -85,7 +79,7 @@ TEST_P(Gradient, AgreesWithCentralDifferences) {
       if (matrix.name == "embedding") {
         index = tokens[static_cast<size_t>(i)] * config.width + static_cast<int64_t>(i);
       }
-      double& weight = weights.real()[index];
+      double& weight = weights.real().change()[index];
       const double before = weight;
       weight = before + step;
       const double above = loss();
@@ -93,7 +87,7 @@ TEST_P(Gradient, AgreesWithCentralDifferences) {
       const double below = loss();
       weight = before;
       const double numeric = (above - below) / (2 * step);
-      EXPECT_NEAR(gradient.data()[index], numeric, 1e-8 + 1e-6 * std::abs(numeric))
+      EXPECT_NEAR(gradient.read()[index], numeric, 1e-8 + 1e-6 * std::abs(numeric))
           << matrix.name << " at " << index - matrix.offset;
       largest = std::max(largest, std::abs(numeric));
     }
@@ -107,15 +101,6 @@ template <class T>
 class Training : public testing::Test {};
 using Types = testing::Types<float, BFloat16>;
 TYPED_TEST_SUITE(Training, Types);
-
-Recipe tiny_recipe() {
-  return {
-      .model = {.layers = 2, .width = 48, .heads = 3, .context = 32, .batch = 4, .dropout = 0.1},
-      .learning_rate = 3e-3,
-      .warm_up = 5,
-      .steps = 24,
-      .seed = 9};
-}
 
 TYPED_TEST(Training, LowersTheLoss) {
   const Data data(rhyme(), 32);

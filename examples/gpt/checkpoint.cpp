@@ -68,7 +68,7 @@ constexpr const char* kName<double> = "f64";
 template <class T>
 void Trainer<T>::save(const std::string& path) const {
   std::vector<perseid::NamedTensor> tensors;
-  const std::pair<const char*, const Real<T>*> arrays[] = {{"", weights_.real()},
+  const std::pair<const char*, const Real<T>*> arrays[] = {{"", weights_.real().read()},
                                                            {"first_moment.", optimizer_.first()},
                                                            {"second_moment.", optimizer_.second()}};
   for (const auto& [prefix, values] : arrays) {
@@ -99,8 +99,9 @@ void Trainer<T>::load(const std::string& path) {
                              file.metadata("text_bytes").value_or("unknown") +
                              " bytes; resume it with the text that it began with");
   }
+  Real<T>* weights = weights_.real().write();
   for (const auto& matrix : cut_.all()) {
-    read(file, matrix.name, matrix, weights_.real());
+    read(file, matrix.name, matrix, weights);
     read(file, "first_moment." + matrix.name, matrix, optimizer_.first());
     read(file, "second_moment." + matrix.name, matrix, optimizer_.second());
   }

@@ -3,20 +3,11 @@
 // y = x W and its gradients, by the library's matmul. One object serves every matrix of its shape.
 #pragma once
 
+#include "machine.hpp"
 #include "parameters.hpp"
 #include "types.hpp"
 
 namespace gpt {
-
-// What executing a plan needs, besides tensors: the device, the threads, and one workspace for all
-// plans in turn.
-struct Machine {
-  explicit Machine(int32_t thread_count) : threads(thread_count) {}
-
-  Threads threads;
-  perseid::Context context = perseid::Context::cpu(threads);
-  perseid::Workspace workspace;
-};
 
 template <class T>
 class Linear {
@@ -39,36 +30,37 @@ class Linear {
         grad_weight_(machine.context,
                      {.dtype = kT, .out_dtype = kReal, .m = inputs, .n = outputs, .k = rows}) {
     for (const auto* plan : {&forward_, &grad_input_, &grad_weight_}) {
-      plan->reserve(machine.workspace);
+      machine.reserve(*plan, {perseid::Direction::kForward});
     }
   }
 
-  // y = x W, or y = residual + x W.
+  // y = x W, or y = residual + x W. W is the matrix at `place` of the weights.
   template <class Y>
-  void forward(Machine& machine, const T* x, const T* w, Y* y, const Y* residual = nullptr) const {
+  void forward(Machine& machine, const Shared<T>& x, const Weights<T>& weights, const Matrix& place,
+               Shared<Y>& y, const Shared<Y>* residual = nullptr) const {
     perseid::Tensor c0;
-    if (output_ == Output::kResidual) c0 = perseid::Tensor(residual, {rows_, outputs_});
+    if (output_ == Output::kResidual) c0 = residual->reading({rows_, outputs_});
     forward_.execute(nullptr,
-                     {.a = {x, {rows_, inputs_}},
-                      .b = {w, {inputs_, outputs_}},
+                     {.a = x.reading({rows_, inputs_}),
+                      .b = weights.rounded().reading({inputs_, outputs_}, place.offset),
                       .c0 = c0,
-                      .c = {y, {rows_, outputs_}}},
-                     machine.workspace);
+                      .c = y.writing({rows_, outputs_})},
+                     machine.workspace());
   }
-  // grad_x = grad_y W^T and grad_w = x^T grad_y.
-  void backward(Machine& machine, const T* x, const T* w, const T* grad_y, T* grad_x,
-                Real<T>* grad_w) const {
-    const perseid::Tensor dy(grad_y, {rows_, outputs_});
+  // grad_x = grad_y W^T, and at `place` of the gradient x^T grad_y.
+  void backward(Machine& machine, const Shared<T>& x, const Weights<T>& weights,
+                const Matrix& place, const Shared<T>& grad_y, Shared<T>& grad_x,
+                Shared<Real<T>>& gradient) const {
+    const perseid::Tensor dy = grad_y.reading({rows_, outputs_});
+    const perseid::Tensor w = weights.rounded().reading({inputs_, outputs_}, place.offset);
     grad_input_.execute(nullptr,
-                        {.a = dy,
-                         .b = perseid::Tensor(w, {inputs_, outputs_}).transposed(),
-                         .c = {grad_x, {rows_, inputs_}}},
-                        machine.workspace);
+                        {.a = dy, .b = w.transposed(), .c = grad_x.writing({rows_, inputs_})},
+                        machine.workspace());
     grad_weight_.execute(nullptr,
-                         {.a = perseid::Tensor(x, {rows_, inputs_}).transposed(),
+                         {.a = x.reading({rows_, inputs_}).transposed(),
                           .b = dy,
-                          .c = {grad_w, {inputs_, outputs_}}},
-                         machine.workspace);
+                          .c = gradient.writing({inputs_, outputs_}, place.offset)},
+                         machine.workspace());
   }
 
  private:

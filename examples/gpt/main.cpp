@@ -43,10 +43,12 @@ void introduce(const Options& options, const Machine& machine, const Data& data)
               static_cast<double>(Cut(model).size) * 1e-6, static_cast<long long>(model.layers),
               static_cast<long long>(model.width), static_cast<long long>(model.heads),
               static_cast<long long>(model.context));
-  std::printf(
-      "run    %s on %d threads (%s), %lld sequences a step, seed %llu\n", options.dtype.c_str(),
-      machine.threads.workers(), std::string(fact(machine.context.facts(), "isa")).c_str(),
-      static_cast<long long>(model.batch), static_cast<unsigned long long>(options.recipe.seed));
+  const std::string_view facts = machine.context.facts();
+  const std::string device(fact(facts, machine.on_gpu() ? "model" : "isa"));
+  std::printf("run    %s on %d threads (%s), %lld sequences a step, seed %llu\n",
+              options.dtype.c_str(), machine.threads.workers(), device.c_str(),
+              static_cast<long long>(model.batch),
+              static_cast<unsigned long long>(options.recipe.seed));
   std::fflush(stdout);
 }
 
@@ -55,9 +57,11 @@ template <class T>
 bool run_steps(Trainer<T>& trainer, const Options& options) {
   Progress progress(options.quiet, options.recipe.model.tokens());
   StepEstimate estimate(options.seconds);
+  Losses losses(options.losses_out);
   while (interrupted == 0 &&
          (trainer.recipe().steps == 0 || trainer.steps_done() < trainer.recipe().steps)) {
     const double loss = trainer.step();
+    losses.step(trainer.steps_done(), loss);
     if (trainer.recipe().steps == 0) trainer.set_steps(estimate.after_step(trainer.steps_done()));
     progress.step(trainer.steps_done(), trainer.recipe().steps, loss);
   }
@@ -107,9 +111,10 @@ int main(int argc, char** argv) {
     int exit_code = 0;
     auto options = parse_options(argc, argv, exit_code);
     if (!options) return exit_code;
-    Machine machine(options->threads);
+    Machine machine(options->threads, options->gpu);
     if (options->dtype == "auto") {
-      options->dtype = fact(machine.context.facts(), "bf16_dot") == "true" ? "bf16" : "f32";
+      const bool bf16 = machine.on_gpu() || fact(machine.context.facts(), "bf16_dot") == "true";
+      options->dtype = bf16 ? "bf16" : "f32";
     }
     std::signal(SIGINT, on_signal);
     std::signal(SIGTERM, on_signal);

@@ -10,7 +10,8 @@
 //   loss = mean over rows of -log_softmax(norm(x) W_head)[next token]
 //
 // Every matmul, attention and softmax is a plan of the library, made once; the rest are the loops
-// of elementwise.hpp.
+// of elementwise.hpp, always on the CPU. Where plans run on a GPU, the arrays between the two go
+// over as machine.hpp says.
 #pragma once
 
 #include <cstdint>
@@ -46,45 +47,48 @@ class Model {
   // The gradient of that loss. The model must be for training, and the last forward with the same
   // weights, tokens and dropout.
   void backward(const Weights<T>& weights, const uint8_t* tokens, const uint8_t* targets,
-                R* gradient, Draw draw = {});
+                Shared<R>& gradient, Draw draw = {});
 
   // ln p(next byte), [batch * context, 256], of the last forward.
-  const R* log_probabilities() const { return log_probabilities_.data(); }
+  const Shared<R>& log_probabilities() const { return log_probabilities_; }
 
  private:
   static constexpr bool kRounds = !std::is_same_v<T, R>;
 
   // What forward leaves for backward. Inference uses one for all layers.
   struct Layer {
-    Buffer<R> input, middle;              // residual stream [rows, width]
-    Buffer<R> input_scale, middle_scale;  // of the norms [rows]
-    Buffer<T> input_norm, middle_norm;    // [rows, width]
-    Buffer<T> qkv;                        // [rows, 3 width]
-    Buffer<T> attended;                   // [rows, width]
-    Buffer<R> lse;                        // [batch, heads, context]
-    Buffer<T> up, gelu;                   // [rows, 4 width]
+    Shared<R> input, middle;              // residual stream [rows, width]
+    Shared<R> input_scale, middle_scale;  // of the norms [rows]
+    Shared<T> input_norm, middle_norm;    // [rows, width]
+    Shared<T> qkv;                        // [rows, 3 width]
+    Shared<T> attended;                   // [rows, width]
+    Shared<R> lse;                        // [batch, heads, context]
+    Shared<T> up, gelu;                   // [rows, 4 width]
   };
 
   Layer& layer(int64_t index) { return layers_[training_ ? static_cast<size_t>(index) : 0]; }
   // grad_stream_ in T, as norm_backward left it.
-  T* grad_rounded() const {
+  Shared<T>& grad_rounded() {
     if constexpr (kRounds) {
-      return grad_stream_rounded_.data();
+      return grad_stream_rounded_;
     } else {
-      return grad_stream_.data();
+      return grad_stream_;
     }
   }
-  perseid::Tensor heads(const T* rows, int64_t stride, int64_t offset) const;
+  // [batch, context, heads, head_dim] within rows of `stride` elements, from column `offset`.
+  perseid::Tensor heads(const Shared<T>& rows, int64_t stride, int64_t offset) const;
+  perseid::Tensor heads_to_write(Shared<T>& rows, int64_t stride, int64_t offset) const;
   Draw of_layer(Draw step, int64_t index) const {
     return {step.seed,
             step.number * static_cast<uint64_t>(config_.layers) + static_cast<uint64_t>(index)};
   }
   void attend(Layer& at, Draw draw);
   void attend_backward(Layer& at, Draw draw);
-  void layer_forward(const T* weights, const LayerMatrices& matrices, Layer& at, R* output,
-                     Draw draw);
-  void layer_backward(const T* weights, const LayerMatrices& matrices, Layer& at, R* gradient,
-                      Draw draw);
+  void norm_backward(const Shared<R>& x, const Shared<R>& scale);
+  void layer_forward(const Weights<T>& weights, const LayerMatrices& matrices, Layer& at,
+                     Shared<R>& output, Draw draw);
+  void layer_backward(const Weights<T>& weights, const LayerMatrices& matrices, Layer& at,
+                      Shared<R>& gradient, Draw draw);
 
   Machine& machine_;
   Config config_;
@@ -98,18 +102,18 @@ class Model {
   RotaryTable<R> rotary_;
 
   std::vector<Layer> layers_;
-  Buffer<R> output_, output_scale_;
-  Buffer<T> output_norm_;
-  Buffer<R> log_probabilities_;  // [rows, 256]
+  Shared<R> output_, output_scale_;
+  Shared<T> output_norm_;
+  Shared<R> log_probabilities_;  // [rows, 256]
 
   // Gradients on their way back (training).
-  Buffer<R> grad_log_probabilities_;
-  Buffer<T> grad_logits_;
-  Buffer<R> grad_stream_;          // of the residual stream [rows, width]
-  Buffer<T> grad_stream_rounded_;  // the same in T; unused where T is R
-  Buffer<T> grad_branch_;          // of a branch's input or output [rows, width]
-  Buffer<T> grad_qkv_;             // [rows, 3 width]
-  Buffer<T> grad_hidden_;          // [rows, 4 width]
+  Shared<R> grad_log_probabilities_;
+  Shared<T> grad_logits_;
+  Shared<R> grad_stream_;          // of the residual stream [rows, width]
+  Shared<T> grad_stream_rounded_;  // the same in T; unused where T is R
+  Shared<T> grad_branch_;          // of a branch's input or output [rows, width]
+  Shared<T> grad_qkv_;             // [rows, 3 width]
+  Shared<T> grad_hidden_;          // [rows, 4 width]
 };
 
 }  // namespace gpt

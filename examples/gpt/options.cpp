@@ -3,8 +3,23 @@
 #include "options.hpp"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 
 namespace gpt {
+namespace {
+
+// cpu, or cuda:N with N in `gpu`.
+bool read_device(const std::string& text, std::optional<int32_t>& gpu) {
+  constexpr std::string_view kCuda = "cuda:";
+  gpu.reset();
+  if (text == "cpu") return true;
+  if (!text.starts_with(kCuda)) return false;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data() + kCuda.size(), end, gpu.emplace());
+  return error == std::errc() && stop == end && *gpu >= 0;
+}
+
+}  // namespace
 
 std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
   Options options;
@@ -27,7 +42,12 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
   app.add_option("--threads", options.threads, "threads (0: one for each CPU)")
       ->envname("PERSEID_NUM_THREADS")
       ->check(CLI::Range(0, 4096));
-  app.add_option("--device", device, "cpu")->check(CLI::IsMember({"cpu"}));
+  app.add_option("--device", device,
+                 "cpu, or cuda:N: matmuls, attention and softmax on that GPU, the rest on the CPU")
+      ->capture_default_str()
+      ->check([&options](const std::string& text) {
+        return read_device(text, options.gpu) ? "" : "expected cpu or cuda:N, got " + text;
+      });
   app.add_option("--checkpoint", options.checkpoint,
                  "where to write the trained model, a .safetensors file (on Ctrl-C: " +
                      std::string(kInterrupted) + " if not given)");
@@ -41,12 +61,14 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
       ->check(CLI::Range(0.01, 100.0));
   app.add_option("--problems-out", options.problems_out,
                  "write the operations used, for perseid bench --problems");
+  app.add_option("--losses-out", options.losses_out,
+                 "write each step's loss and time, for a comparison of runs: a .csv file");
   app.add_flag("--quiet", options.quiet, "no progress");
 
   const auto fixed = [&](CLI::Option* option) { option->capture_default_str()->excludes(resume); };
   fixed(app.add_option("--seed", recipe.seed, "of all random numbers"));
   fixed(app.add_option("--dtype", options.dtype,
-                       "f32, bf16, f64; auto: bf16 where the CPU multiplies it, else f32")
+                       "f32, bf16, f64; auto: bf16 where the device multiplies it, else f32")
             ->check(CLI::IsMember({"auto", "f32", "bf16", "f64"})));
   fixed(app.add_option("--layers", recipe.model.layers, "layers"));
   fixed(app.add_option("--width", recipe.model.width, "width of the residual stream"));

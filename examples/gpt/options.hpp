@@ -13,7 +13,8 @@ namespace gpt {
 struct Options {
   std::string text;  // empty: the repository's own
   Recipe recipe;
-  std::string dtype = "auto";  // bf16 where the machine multiplies it directly, else f32
+  std::optional<int32_t> gpu;  // that the library's plans run on; none: the CPU
+  std::string dtype = "auto";  // bf16 where the device multiplies it directly, else f32
   double seconds = 60;         // where neither the command line nor a checkpoint fixes the steps
   int32_t threads = 0;
   std::string checkpoint;  // written at the end; on Ctrl-C always, to kInterrupted if empty
@@ -22,6 +23,7 @@ struct Options {
   double temperature = 0.7;
   std::string prompt = "\n";
   std::string problems_out;
+  std::string losses_out;
   bool quiet = false;
 };
 inline constexpr const char* kInterrupted = "gpt.safetensors";

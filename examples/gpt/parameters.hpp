@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "elementwise.hpp"
+#include "machine.hpp"
 #include "threads.hpp"
 #include "types.hpp"
 
@@ -65,27 +66,28 @@ void initialise(Threads& threads, const Cut& cut, uint64_t seed, R* weights);
 template <class T>
 class Weights {
  public:
-  explicit Weights(int64_t size) : real_(size) {
-    if constexpr (!kSame) rounded_ = Buffer<T>(size);
+  Weights(Machine& machine, int64_t size) : real_(machine, size) {
+    if constexpr (!kSame) rounded_ = Shared<T>(machine, size);
   }
-  Real<T>* real() const { return real_.data(); }
-  const T* rounded() const {
+  Shared<Real<T>>& real() { return real_; }
+  const Shared<Real<T>>& real() const { return real_; }
+  const Shared<T>& rounded() const {
     if constexpr (kSame) {
-      return real_.data();
+      return real_;
     } else {
-      return rounded_.data();
+      return rounded_;
     }
   }
   int64_t size() const { return real_.size(); }
   // To be called after every change of real().
   void round(Threads& threads) {
-    if constexpr (!kSame) convert(threads, real_.data(), size(), rounded_.data());
+    if constexpr (!kSame) convert(threads, real_.read(), size(), rounded_.write());
   }
 
  private:
   static constexpr bool kSame = std::is_same_v<T, Real<T>>;
-  Buffer<Real<T>> real_;
-  Buffer<T> rounded_;
+  Shared<Real<T>> real_;
+  Shared<T> rounded_;
 };
 
 // A well-mixed 64-bit number for every (seed, index): random numbers without a state to keep.

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "perseid/perseid.hpp"
+
 namespace gpt {
 
 Progress::Progress(bool quiet, int64_t tokens_per_step)
@@ -36,6 +38,20 @@ void Progress::print(int64_t done, int64_t steps) {
 
 void Progress::finish() {
   if (!quiet_ && live_ && seen_ > 0) std::fprintf(stderr, "\r\033[K");
+}
+
+Losses::Losses(const std::string& path) {
+  if (path.empty()) return;
+  file_.open(path);
+  file_ << "step,bits_per_byte,seconds\n" << std::flush;
+  if (!file_) {
+    throw perseid::Error(PERSEID_IO_ERROR,
+                         "cannot write '" + path + "'; give a path in a writable folder");
+  }
+}
+
+void Losses::step(int64_t done, double bits_per_byte) {
+  if (file_.is_open()) file_ << done << ',' << bits_per_byte << ',' << clock_.seconds() << '\n';
 }
 
 int64_t StepEstimate::after_step(int64_t done) {

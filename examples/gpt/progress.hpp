@@ -6,6 +6,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <fstream>
+#include <string>
 
 namespace gpt {
 
@@ -37,6 +39,18 @@ class Progress {
   double shown_at_ = -1e9;
   double loss_ = 0;  // smoothed
   int64_t seen_ = 0;
+};
+
+// A line for every step in a .csv file: its number, its loss in bits per byte, and the seconds
+// since the first step began. Nothing is written without a path.
+class Losses {
+ public:
+  explicit Losses(const std::string& path);
+  void step(int64_t done, double bits_per_byte);
+
+ private:
+  std::ofstream file_;
+  Stopwatch clock_;
 };
 
 // How many steps fit into a time, judged by the first few. Once known, the number stays: what a run

@@ -3,7 +3,6 @@
 #include "sampler.hpp"
 
 #include <algorithm>
-#include <array>
 #include <vector>
 
 namespace gpt {
@@ -13,10 +12,11 @@ Sampler<T>::Sampler(Machine& machine, const Config& config, double temperature)
     : machine_(machine),
       context_(config.context),
       model_(machine, config, 1, Model<T>::Use::kInference),
+      probabilities_(machine, kVocabulary),
       at_temperature_(
           machine.context,
           {.dtype = perseid::dtype_of<Real<T>>, .shape = {kVocabulary}, .scale = 1 / temperature}) {
-  at_temperature_.reserve(machine.workspace);
+  machine.reserve(at_temperature_, {perseid::Direction::kForward});
 }
 
 template <class T>
@@ -24,21 +24,20 @@ std::string Sampler<T>::sample(const Weights<T>& weights, const std::string& pro
                                uint64_t seed) {
   std::string text = prompt;
   std::vector<uint8_t> window(static_cast<size_t>(context_));
-  std::array<Real<T>, kVocabulary> probabilities;
   for (int64_t i = 0; i < count; ++i) {
     // The latest bytes, and zeros after them, which no earlier position sees.
     const size_t known = std::min(text.size(), window.size());
     std::copy(text.end() - static_cast<std::ptrdiff_t>(known), text.end(), window.begin());
     model_.forward(weights, window.data());
-    const Real<T>* row =
-        model_.log_probabilities() + (static_cast<int64_t>(known) - 1) * kVocabulary;
-    at_temperature_.forward(
-        nullptr, {.input = {row, {kVocabulary}}, .output = {probabilities.data(), {kVocabulary}}},
-        machine_.workspace);
+    const int64_t row = (static_cast<int64_t>(known) - 1) * kVocabulary;
+    at_temperature_.forward(nullptr,
+                            {.input = model_.log_probabilities().reading({kVocabulary}, row),
+                             .output = probabilities_.writing({kVocabulary})},
+                            machine_.workspace());
+    const Real<T>* probabilities = probabilities_.read();
     double left = random_uniform(seed, static_cast<uint64_t>(i));
-    size_t byte = 0;
-    while (byte + 1 < probabilities.size() &&
-           (left -= static_cast<double>(probabilities[byte])) >= 0) {
+    int64_t byte = 0;
+    while (byte + 1 < kVocabulary && (left -= static_cast<double>(probabilities[byte])) >= 0) {
       ++byte;
     }
     text.push_back(static_cast<char>(byte));

@@ -23,6 +23,7 @@ class Sampler {
   Machine& machine_;
   int64_t context_;
   Model<T> model_;
+  Shared<Real<T>> probabilities_;
   perseid::Softmax at_temperature_;  // of one row of log-probabilities
 };
 

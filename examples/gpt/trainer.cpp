@@ -13,14 +13,14 @@ Trainer<T>::Trainer(Machine& machine, const Recipe& recipe, const Data& data)
       recipe_(recipe),
       data_(data),
       cut_(recipe.model),
-      weights_(cut_.size),
-      gradient_(cut_.size),
+      weights_(machine, cut_.size),
+      gradient_(machine, cut_.size),
       optimizer_(cut_),
       model_(machine, recipe.model, recipe.model.batch, Model<T>::Use::kTraining),
       validation_model_(machine, recipe.model, recipe.model.batch, Model<T>::Use::kInference),
       tokens_(static_cast<size_t>(recipe.model.tokens())),
       targets_(tokens_.size()) {
-  initialise(machine.threads, cut_, recipe.seed, weights_.real());
+  initialise(machine.threads, cut_, recipe.seed, weights_.real().write());
   weights_.round(machine.threads);
 }
 
@@ -30,11 +30,11 @@ double Trainer<T>::step() {
   data_.draw(recipe_.seed, steps_done_, tokens_, targets_);
   model_.forward(weights_, tokens_.data(), draw);
   const double loss = model_.loss(targets_.data());
-  model_.backward(weights_, tokens_.data(), targets_.data(), gradient_.data(), draw);
+  model_.backward(weights_, tokens_.data(), targets_.data(), gradient_, draw);
   const double learning_rate =
       learning_rate_at(steps_done_, recipe_.steps, recipe_.warm_up, recipe_.learning_rate);
-  optimizer_.update(machine_.threads, steps_done_, learning_rate, gradient_.data(),
-                    weights_.real());
+  optimizer_.update(machine_.threads, steps_done_, learning_rate, gradient_.read(),
+                    weights_.real().change());
   weights_.round(machine_.threads);
   ++steps_done_;
   return loss / std::numbers::ln2;

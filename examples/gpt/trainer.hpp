@@ -51,7 +51,7 @@ class Trainer {
   const Data& data_;
   Cut cut_;
   Weights<T> weights_;
-  Buffer<Real<T>> gradient_;
+  Shared<Real<T>> gradient_;
   AdamW<Real<T>> optimizer_;
   Model<T> model_, validation_model_;
   std::vector<uint8_t> tokens_, targets_;
