@@ -323,6 +323,13 @@ TEST_F(CliTest, BadInputEndsWithTwo) {
   expect_refused("bench matmul --m 8 --n 8 --k 8 --seconds nan", 2, "--seconds must be from 0");
   // What every implementation refuses ends with the code of the refusal.
   expect_refused("check softmax --shape 4,5 --visible 3,3", 2, "visible has shape [3, 3]");
+  EXPECT_EQ(run("check softmax --shape 4,5 --visible 3,3").out.find("valid problem"),
+            std::string::npos);
+  // A comma stands between two numbers.
+  for (const char* shape : {"4,", ",4", "4,,5", ","})
+    expect_refused(std::string("check softmax --shape ") + shape, 2,
+                   "shape: expected whole numbers with one comma between two, got '" +
+                       std::string(shape) + "'");
   expect_refused("run softmax --input @none.npy --output @o.npy", 2, "none.npy");
   expect_refused("run softmax --input @i.npy --output @o.npy", 2, "int32");
   expect_refused("run softmax --input @x.npy --output @o.txt", 2, "FILE.safetensors:NAME");
@@ -342,6 +349,23 @@ TEST_F(CliTest, BadInputEndsWithTwo) {
   expect_refused("--device tpu info", 2, "auto, cpu or cuda:N");
   expect_refused("--threads -1 info", 2, "--threads");
   EXPECT_FALSE(std::filesystem::exists(path("o.npy")));
+}
+
+// A type that no operation reads ends alike in both formats.
+TEST_F(CliTest, UnreadableTypesEndWithTwo) {
+  const std::string header = R"({"x":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]}})";
+  const uint64_t size = header.size();
+  std::ofstream(path("x.safetensors"))
+      .write(reinterpret_cast<const char*>(&size), sizeof size)
+      .write(header.data(), static_cast<std::streamsize>(size))
+      .write("ab", 2);
+  expect_refused("run softmax --input @x.safetensors:x --output @o.npy", 2, "F8_E4M3");
+  std::string npy("\x93NUMPY\x01\x00\x76\x00", 10);
+  npy += "{'descr': '<c8', 'fortran_order': False, 'shape': (1,), }";
+  npy.resize(127, ' ');
+  npy += "\n12345678";
+  std::ofstream(path("x.npy")).write(npy.data(), static_cast<std::streamsize>(npy.size()));
+  expect_refused("run softmax --input @x.npy --output @o.npy", 2, "'<c8'");
 }
 
 TEST_F(CliTest, AttentionShapesThatDoNotFit) {

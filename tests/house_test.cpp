@@ -135,6 +135,21 @@ TEST(House, ProgramsIncludePublicHeadersAlone) {
   }
 }
 
+// Inline assembly lives in ptx/ alone.
+TEST(House, AssemblyHasItsPlace) {
+  for (const fs::path& file : project_files()) {
+    if (!is_source(file) || file.string().starts_with("src/cuda/device/ptx/")) continue;
+    if (file == "tests/house_test.cpp") continue;
+    size_t number = 0;
+    for (const std::string& line : lines_of(kRoot / file)) {
+      ++number;
+      for (const char* word : {"asm(", "asm volatile", "__asm__"})
+        EXPECT_EQ(line.find(word), std::string::npos)
+            << file.string() << ", line " << number << " has inline assembly";
+    }
+  }
+}
+
 TEST(House, FilesAreShort) {
   for (const fs::path& file : project_files()) {
     if (!is_source(file)) continue;

@@ -287,8 +287,7 @@ CheckResult Checker::check(const Problem& problem, std::optional<Expected>& expe
     if (result.outcome.sentence.empty())
       complain(result, fmt::format("the status '{}' came without a sentence",
                                    perseid_status_string(result.outcome.status)));
-    if (!refusal && !misaligned(problem))
-      complain(result, "a valid problem was refused: " + result.outcome.sentence);
+    if (!refusal && !misaligned(problem)) complain(result, "refused: " + result.outcome.sentence);
     if (refusal && result.outcome.status == PERSEID_INTERNAL)
       complain(result, "a wrong problem met a defect: " + result.outcome.sentence);
   } else if (refusal && result.note.empty()) {

@@ -45,17 +45,20 @@ void parse(std::string_view text, bool& value) {
 }
 std::vector<std::string_view> split(std::string_view text) {
   std::vector<std::string_view> parts;
-  while (!text.empty()) {
-    const size_t comma = text.find(',');
-    parts.push_back(text.substr(0, comma));
-    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
+  for (size_t begin = 0; !text.empty() && begin <= text.size();) {
+    const size_t comma = std::min(text.find(',', begin), text.size());
+    parts.push_back(text.substr(begin, comma - begin));
+    begin = comma + 1;
   }
   return parts;
 }
 void parse(std::string_view text, Shape& value) {
   value.clear();
-  for (std::string_view part : split(text))
+  for (std::string_view part : split(text)) {
+    if (part.empty())
+      reject(fmt::format("expected whole numbers with one comma between two, got '{}'", text));
     value.push_back(parse_number<int64_t>(part, "whole numbers with commas between"));
+  }
 }
 template <class Names>
 void parse(std::string_view text, Choice<Names>& value) {

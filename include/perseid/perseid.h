@@ -465,7 +465,8 @@ PERSEID_API void perseid_file_close(perseid_file_t file);
 PERSEID_API perseid_status perseid_file_count(perseid_file_t file, size_t* count);
 /* The index-th tensor, in the order of the file, and its name ("" for .npy). Both live as long as
  * the file; the data is read-only, and in a .safetensors file not always aligned to its elements.
- * `name` or `tensor` may be NULL. */
+ * `name` or `tensor` may be NULL. Errors: IO_ERROR (the tensor is of a type that DLTensor or this
+ * library does not have; its name can be read). */
 PERSEID_API perseid_status perseid_file_tensor(perseid_file_t file, size_t index, const char** name,
                                                const DLTensor** tensor);
 /* The tensor of this name; IO_ERROR lists the names there are. */

@@ -108,7 +108,7 @@ Status open(const char* path, perseid_file_t* result) {
 Status tensor_at(perseid_file_t file, size_t index, const DLTensor** tensor) {
   const io::StoredTensor& stored = file->index.tensors[index];
   if (!stored.type.readable())
-    return Status::error(PERSEID_UNSUPPORTED, "file '", file->path, "': tensor ",
+    return Status::error(PERSEID_IO_ERROR, "file '", file->path, "': tensor ",
                          io::quoted(stored.name), " has the type ", io::quoted(stored.stored_type),
                          ", expected one out of F16, BF16, F32, F64, BOOL, I8 to I64 and U8 to "
                          "U64; convert it before saving it");
