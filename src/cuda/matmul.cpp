@@ -16,8 +16,8 @@ struct Tile {
   int rows, columns, warp_rows, warp_columns, stages;
 };
 constexpr Tile kTensorTiles[] = {
-    {128, 128, 64, 64, 3},
-    {64, 64, 32, 32, 4},
+    {128, 128, 64, 64, 2},
+    {64, 64, 32, 32, 3},
 };
 constexpr int kFmaEach[] = {8, 4};
 constexpr int kFmaEachF64[] = {4};

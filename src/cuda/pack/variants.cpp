@@ -88,6 +88,10 @@ std::vector<Variant> softmax_variants(const std::string& architecture) {
   return variants;
 }
 
+void append(std::vector<Variant> more, std::vector<Variant>* variants) {
+  for (Variant& variant : more) variants->push_back(std::move(variant));
+}
+
 // Many problems share a program: its name is that of the first.
 std::vector<Variant> without_repeats(std::vector<Variant> variants) {
   std::unordered_set<std::string> seen;
@@ -101,14 +105,15 @@ std::vector<Variant> without_repeats(std::vector<Variant> variants) {
 
 std::vector<Variant> common_variants(const std::string& architecture) {
   std::vector<Variant> variants = softmax_variants(architecture);
-  if (architecture == "sm_90a")
-    for (Variant& variant : attention_variants(true)) variants.push_back(std::move(variant));
+  append(matmul_variants(architecture, true), &variants);
+  if (architecture == "sm_90a") append(attention_variants(true), &variants);
   return without_repeats(std::move(variants));
 }
 
 std::vector<Variant> rare_variants(const std::string& architecture) {
-  if (architecture != "sm_90a") return {};
-  return without_repeats(attention_variants(false));
+  std::vector<Variant> variants = matmul_variants(architecture, false);
+  if (architecture == "sm_90a") append(attention_variants(false), &variants);
+  return without_repeats(std::move(variants));
 }
 
 }  // namespace perseid::cuda

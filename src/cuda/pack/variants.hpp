@@ -34,5 +34,6 @@ std::vector<Variant> common_variants(const std::string& architecture);
 std::vector<Variant> rare_variants(const std::string& architecture);
 // Of attention, for sm_90a; some more than once.
 std::vector<Variant> attention_variants(bool common);
+std::vector<Variant> matmul_variants(const std::string& architecture, bool common);
 
 }  // namespace perseid::cuda

@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/matmul.hpp"
+#include "cuda/pack/variants.hpp"
+
+namespace perseid::cuda {
+namespace {
+
+constexpr int32_t kMostRegisters = 255, kBlockRegisters = 65536;
+
+// The sums of a thread, two steps' operands, and addresses. Nothing is spilled.
+Budget budget_of(const MatmulChoice& choice) {
+  if (const auto* tensor = std::get_if<MatmulTensorConfig>(&choice)) {
+    const int32_t sums = tensor->warp_rows * tensor->warp_columns / 32;
+    const int32_t operands = (tensor->warp_rows + tensor->warp_columns) / 4;
+    return {min(kMostRegisters, sums + 2 * operands + 72), 0, 0};
+  }
+  const auto& fma = std::get<MatmulFmaConfig>(choice);
+  const int32_t words = size_of(fma.dtype) == 8 ? 2 : 1;
+  const int32_t wanted = words * (fma.each * fma.each + 8 * fma.each) + 72;
+  return {min(kBlockRegisters / MatmulFmaConfig::threads - 1, wanted), 0, 40960};
+}
+
+void add(DType dtype, DType out_dtype, int64_t size, const std::string& architecture,
+         std::vector<Variant>* variants) {
+  constexpr int32_t kMultiprocessors = 132;
+  const MatmulProblem problem{dtype, out_dtype, 1, size, size, size};
+  const MatmulChoice choice = choose_matmul(problem, kMultiprocessors);
+  variants->push_back({concatenate("matmul of ", name_of(dtype), " to ", name_of(out_dtype), ", ",
+                                   size, " x ", size, " for ", architecture),
+                       {matmul_header(choice), matmul_kernels(choice), architecture},
+                       budget_of(choice)});
+}
+
+// Large and small tiles.
+std::vector<Variant> variants_of(std::initializer_list<DType> dtypes,
+                                 const std::string& architecture) {
+  std::vector<Variant> variants;
+  for (const DType dtype : dtypes)
+    for (const int64_t size : {256, 8192}) {
+      add(dtype, dtype, size, architecture, &variants);
+      if (size_of(dtype) == 2) add(dtype, DType::kF32, size, architecture, &variants);
+    }
+  return variants;
+}
+
+}  // namespace
+
+std::vector<Variant> matmul_variants(const std::string& architecture, bool common) {
+  if (common) return variants_of({DType::kF32, DType::kBF16}, architecture);
+  return variants_of({DType::kF16, DType::kF64}, architecture);
+}
+
+}  // namespace perseid::cuda
