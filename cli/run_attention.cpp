@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "commands.hpp"
+#include "harness/placement.hpp"
 #include "harness/problem.hpp"
 #include "run.hpp"
 #include "usage.hpp"
@@ -164,13 +166,16 @@ int run_attention(const Common& common, const Flags& flags) {
   validate(flags);
   TensorFiles files;
   Run run(common, "attention");
-  const Inputs with = read_inputs(common, flags, files);
+  Inputs with = read_inputs(common, flags, files);
   const DType dtype = with.options.dtype;
   const DType lse_dtype = dtype == f64 ? f64 : f32;
   const Context context = open_context(common, common.threads);
   const Attention attention(context, with.options);
-  Workspace workspace;
-  attention.reserve(workspace);
+  const bool backward = !flags.grad_out.empty();
+  const Memory workspace(
+      context, std::max(attention.workspace_size(Direction::kForward),
+                        backward ? attention.workspace_size(Direction::kBackward) : size_t{0}));
+  harness::Placement placement(context);
 
   harness::Shape out_shape = shape_of(with.query);
   out_shape.back() = with.options.value_dim;
@@ -185,6 +190,12 @@ int run_attention(const Common& common, const Flags& flags) {
   };
   const Tensor out = make("--out", flags.out, dtype, out_shape);
   const Tensor lse = make("--lse", flags.lse, lse_dtype, lse_shape);
+  std::vector<Tensor> results = {out, lse};
+  const Tensor bias = with.bias;
+  for (Tensor* input : {&with.query, &with.key, &with.value, &with.bias, &with.visible,
+                        &with.cu_seqlens_q, &with.cu_seqlens_kv, &with.kv_lens})
+    *input = placement.place(*input);
+  const Tensor placed_out = placement.place(out), placed_lse = placement.place(lse);
   run.timed([&] {
     attention.forward(nullptr,
                       {.query = with.query,
@@ -195,23 +206,29 @@ int run_attention(const Common& common, const Flags& flags) {
                        .cu_seqlens_q = with.cu_seqlens_q,
                        .cu_seqlens_kv = with.cu_seqlens_kv,
                        .kv_lens = with.kv_lens,
-                       .out = out,
-                       .lse = lse,
+                       .out = placed_out,
+                       .lse = placed_lse,
                        .seed = flags.seed,
                        .offset = flags.offset},
-                      workspace);
+                      {workspace});
+    context.synchronize();
   });
-  if (!flags.grad_out.empty()) {
+  if (backward) {
     const auto gradient = [&](const char* flag, const std::string& reference, const Tensor& of,
                               const harness::Shape& shape) {
-      return reference.empty() ? Tensor() : files.result(flag, reference, of.dtype(), shape);
+      if (reference.empty()) return Tensor();
+      results.push_back(files.result(flag, reference, of.dtype(), shape));
+      return placement.place(results.back());
+    };
+    const auto given = [&](const char* flag, const std::string& reference, DType type) {
+      return reference.empty() ? Tensor() : placement.place(files.read(flag, reference, type));
     };
     // In the shape of the file: broadcast dimensions that it leaves out stay out.
     const Tensor grad_bias =
         flags.grad_bias.empty()
             ? Tensor()
-            : gradient("--grad-bias", flags.grad_bias, with.bias,
-                       shape_of(files.read("--bias", flags.bias, with.bias.dtype())));
+            : gradient("--grad-bias", flags.grad_bias, bias,
+                       shape_of(files.read("--bias", flags.bias, bias.dtype())));
     const AttentionBackward arguments = {
         .query = with.query,
         .key = with.key,
@@ -221,19 +238,22 @@ int run_attention(const Common& common, const Flags& flags) {
         .cu_seqlens_q = with.cu_seqlens_q,
         .cu_seqlens_kv = with.cu_seqlens_kv,
         .kv_lens = with.kv_lens,
-        .out = out,
-        .lse = lse,
-        .grad_out = files.read("--grad-out", flags.grad_out, dtype),
-        .grad_lse =
-            flags.grad_lse.empty() ? Tensor() : files.read("--grad-lse", flags.grad_lse, lse_dtype),
+        .out = placed_out,
+        .lse = placed_lse,
+        .grad_out = given("--grad-out", flags.grad_out, dtype),
+        .grad_lse = given("--grad-lse", flags.grad_lse, lse_dtype),
         .grad_query = gradient("--grad-query", flags.grad_query, with.query, shape_of(with.query)),
         .grad_key = gradient("--grad-key", flags.grad_key, with.key, shape_of(with.key)),
         .grad_value = gradient("--grad-value", flags.grad_value, with.value, shape_of(with.value)),
         .grad_bias = grad_bias.present() ? with_leading_ones(grad_bias, 4) : Tensor(),
         .seed = flags.seed,
         .offset = flags.offset};
-    run.timed([&] { attention.backward(nullptr, arguments, workspace); });
+    run.timed([&] {
+      attention.backward(nullptr, arguments, {workspace});
+      context.synchronize();
+    });
   }
+  for (const Tensor& result : results) placement.fetch(result);
   run.finish(files, attention.info().implementation);
   return kOk;
 }
