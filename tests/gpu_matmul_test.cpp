@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "gpu_tools.hpp"
 #include "matmul_cases.hpp"
 
@@ -35,12 +37,12 @@ class GpuMatmul : public testing_gpu::GpuTest {
     Buffer a = copy_of(problem.a), b = copy_of(problem.b), c0 = copy_of(problem.c0);
     Buffer bias = copy_of(problem.bias);
     Mirror gpu_a(*gpu_, a, misalign), gpu_b(*gpu_, b, misalign), gpu_c(*gpu_, c, misalign);
-    Mirror gpu_c0(*gpu_, c0, misalign), gpu_bias(*gpu_, bias);
     MatmulArguments arguments = problem.arguments(gpu_c.tensor());
     arguments.a = gpu_a.tensor();
     arguments.b = gpu_b.tensor();
-    if (problem.given.own_c0) arguments.c0 = gpu_c0.tensor();
-    arguments.bias.data = gpu_bias.tensor().data;
+    std::optional<Mirror<Buffer>> gpu_c0, gpu_bias;
+    if (problem.given.own_c0) arguments.c0 = gpu_c0.emplace(*gpu_, c0, misalign).tensor();
+    if (problem.given.bias) arguments.bias.data = gpu_bias.emplace(*gpu_, bias).tensor().data;
     expect_ok(matmul->run(arguments, nullptr));
     gpu_c.fetch();
     return c;

@@ -88,7 +88,7 @@ Status MatmulPlan::make(DevicePointer device, const perseid_matmul_desc& desc,
 
 Status MatmulPlan::execute(const perseid_matmul_args& args, const Workspace& workspace,
                            void* stream) const {
-  ArgumentReader reader(kOperation);
+  ArgumentReader reader(kOperation, device().place());
   check_struct_size(reader, args, "perseid_matmul_args");
   if (!reader.ok()) return reader.result();
 

@@ -23,6 +23,10 @@ struct MatmulTensorConfig {
   static constexpr int depth = 64;
   constexpr int warps_across() const { return columns / warp_columns; }
   constexpr int threads() const { return 32 * (rows / warp_rows) * warps_across(); }
+  // Blocks that a multiprocessor shall hold: as many as the registers for a warp's part allow.
+  constexpr int resident() const {
+    return (warp_rows * warp_columns > 2048 ? 256 : 512) / threads();
+  }
   constexpr int a_bytes() const { return 2 * rows * depth; }
   constexpr int stage_bytes() const { return a_bytes() + 2 * columns * depth; }
   // The sums of the tile, in the end: rows a quarter of the banks apart.

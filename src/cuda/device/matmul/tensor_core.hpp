@@ -196,7 +196,7 @@ __device__ __forceinline__ void write_tile(const float* sums, const MatmulLaunch
 }
 
 template <MatmulTensorConfig C>
-__global__ void __launch_bounds__(C.threads())
+__global__ void __launch_bounds__(C.threads(), C.resident())
     matmul_tensor_core(const __grid_constant__ MatmulLaunch launch) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const uint32_t address = ptx::shared_address(memory);
