@@ -101,6 +101,39 @@ perseid_status status_of(const std::function<void()>& call) {
   }
 }
 
+TEST_F(Gpu, MultipliesMatrices) {
+  constexpr int64_t kRows = 70, kColumns = 90, kDepth = 110;
+  const std::vector<float> a = random_floats(kRows * kDepth, 1),
+                           b = random_floats(kColumns * kDepth, 2);
+  std::vector<float> c(kRows * kColumns, 1);
+  const auto to_gpu = [&](const std::vector<float>& values) {
+    Memory memory(*context_, 4 * values.size());
+    context_->copy(memory.data(), values.data(), memory.size());
+    return memory;
+  };
+  const Memory gpu_a = to_gpu(a), gpu_b = to_gpu(b), gpu_c = to_gpu(c);
+  const Matmul matmul(*context_, {.m = kRows, .n = kColumns, .k = kDepth, .beta = 3});
+  const Memory workspace(*context_, matmul.workspace_size());
+  const Tensor right = on_gpu(gpu_b.data(), f32, {kColumns, kDepth}).transposed();
+  const Tensor result = on_gpu(gpu_c.data(), f32, {kRows, kColumns});
+  matmul.execute(nullptr,
+                 {.a = on_gpu(gpu_a.data(), f32, {kRows, kDepth}), .b = right, .c = result},
+                 {workspace});
+  context_->copy(c.data(), gpu_c.data(), gpu_c.size());
+  for (int64_t i = 0; i < kRows; ++i)
+    for (int64_t j = 0; j < kColumns; ++j) {
+      double sum = 3;
+      for (int64_t k = 0; k < kDepth; ++k)
+        sum +=
+            double{a[static_cast<size_t>(i * kDepth + k)]} * b[static_cast<size_t>(j * kDepth + k)];
+      ASSERT_NEAR(c[static_cast<size_t>(i * kColumns + j)], sum, 1e-3);
+    }
+  // Memory of the host is none of the GPU's.
+  EXPECT_THROW(matmul.execute(nullptr, {.a = {a.data(), {kRows, kDepth}}, .b = right, .c = result},
+                              {workspace}),
+               Error);
+}
+
 TEST_F(Gpu, ServesManyThreads) {
   constexpr int64_t kLengths[] = {7, 64, 333, 1000, 4096, 20000, 70000};
   const Rows shared(context(), 33, 512);

@@ -65,55 +65,60 @@ class OperandCopy {
   // From row or column `first` of `outer`, and from k = 0 of `depth`, on.
   __device__ __forceinline__ OperandCopy(const MatmulOperand& operand, int64_t batch, int64_t first,
                                          int64_t outer, int64_t depth)
-      : between_lines_(kAcross ? operand.depth : operand.line),
-        between_elements_(kAcross ? operand.line : operand.depth),
-        step_(C.depth * operand.depth),
-        vectors_(operand.vectors) {
+      : operand_(operand) {
     const int thread = static_cast<int>(threadIdx.x);
     const int line = thread / kVectors, vector = thread % kVectors;
     place_ = place_of_vector<kLength>(line, vector);
     data_ = static_cast<const uint16_t*>(operand.data) + batch * operand.batch +
-            first * operand.line + line * between_lines_ + vector * kVector * between_elements_;
-    lines_left_ = (kAcross ? depth : outer - first) - line;
-    elements_left_ = (kAcross ? outer - first : depth) - vector * kVector;
+            first * operand.line + line * between_lines() + vector * kVector * between_elements();
+    outer_left_ =
+        static_cast<int>(min<int64_t>(outer - first, kOuter)) - (kAcross ? vector * kVector : line);
+    depth_left_ = depth - (kAcross ? line : vector * kVector);
   }
 
   // Brings the next tile to `tile`, at `address` of shared memory.
   __device__ __forceinline__ void next(unsigned char* tile, uint32_t address) {
-    const int elements = static_cast<int>(clamp<int64_t>(elements_left_, 0, kVector));
-    if (vectors_) {
+    const int depth_left = static_cast<int>(clamp<int64_t>(depth_left_, 0, C.depth));
+    const int lines = kAcross ? depth_left : outer_left_;
+    const int elements = clamp(kAcross ? outer_left_ : depth_left, 0, kVector);
+    if (operand_.vectors) {
       const uint16_t* from = data_;
 #pragma unroll
-      for (int line = 0; line < kLines; line += kPass, from += kPass * between_lines_)
+      for (int line = 0; line < kLines; line += kPass, from += kPass * between_lines())
         ptx::copy_async(address + place_ + line * kLength * 2, from,
-                        line < lines_left_ ? 2 * elements : 0);
+                        line < lines ? 2 * elements : 0);
     } else {
-      gather(tile + place_, elements);
+      gather(tile + place_, lines, elements);
     }
-    data_ += step_;
-    (kAcross ? lines_left_ : elements_left_) -= C.depth;
+    data_ += C.depth * operand_.depth;
+    depth_left_ -= C.depth;
   }
 
  private:
-  __device__ __forceinline__ void gather(unsigned char* to, int elements) const {
+  __device__ __forceinline__ int64_t between_lines() const {
+    return kAcross ? operand_.depth : operand_.line;
+  }
+  __device__ __forceinline__ int64_t between_elements() const {
+    return kAcross ? operand_.line : operand_.depth;
+  }
+  __device__ __forceinline__ void gather(unsigned char* to, int lines, int elements) const {
     const uint16_t* from = data_;
 #pragma unroll 1
-    for (int line = 0; line < kLines; line += kPass, from += kPass * between_lines_) {
+    for (int line = 0; line < kLines; line += kPass, from += kPass * between_lines()) {
       uint32_t bits[kVector];
 #pragma unroll
       for (int i = 0; i < kVector; ++i)
-        bits[i] = line < lines_left_ && i < elements ? from[i * between_elements_] : 0;
+        bits[i] = line < lines && i < elements ? from[i * between_elements()] : 0;
       *reinterpret_cast<uint4*>(to + line * kLength * 2) = {
           bits[0] | bits[1] << 16, bits[2] | bits[3] << 16, bits[4] | bits[5] << 16,
           bits[6] | bits[7] << 16};
     }
   }
 
+  const MatmulOperand& operand_;
   const uint16_t* data_;
-  int64_t between_lines_, between_elements_, step_;
-  int64_t lines_left_, elements_left_;
-  int place_;
-  bool vectors_;
+  int64_t depth_left_;
+  int outer_left_, place_;
 };
 
 // A warp's part of the tile: sums[i][j] has 16 rows and 8 columns, as ptx::multiply_add says.
