@@ -61,16 +61,16 @@ sanitize() {
 }
 
 step info "$perseid" info --device cuda:0
-for test in runtime softmax attention attention_backward attention_api api; do
+for test in runtime softmax matmul attention attention_backward attention_api gpt api; do
   step "${test}_test" "$build/tests/gpu_${test}_test"
 done
 step check "$perseid" check --device cuda:0
 for list in gpu_check gpu_attention_check; do
   step "$list" "$perseid" check --problems "$problems/$list.jsonl" --device cuda:0
 done
-for operation in softmax attention; do step "fuzz_$operation" fuzz "$operation"; done
+for operation in softmax matmul attention; do step "fuzz_$operation" fuzz "$operation"; done
 for tool in memcheck racecheck synccheck initcheck; do
-  sanitize "$tool" softmax "$problems/gpu_check.jsonl"
+  sanitize "$tool" rows_and_matmul "$problems/gpu_check.jsonl"
   sanitize "$tool" attention "$problems/gpu_attention_check.jsonl"
 done
 step bench "$perseid" bench --device cuda:0 --seconds "${SECONDS_A_ROW:-0.3}"
