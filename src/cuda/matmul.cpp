@@ -3,7 +3,6 @@
 #include "cuda/matmul.hpp"
 
 #include <cstdlib>
-#include <span>
 #include <utility>
 
 namespace perseid::cuda {
@@ -20,7 +19,6 @@ constexpr Tile kTensorTiles[] = {
     {64, 64, 32, 32, 3},
 };
 constexpr int kFmaEach[] = {8, 4};
-constexpr int kFmaEachF64[] = {4};
 
 int64_t tiles_of(const MatmulProblem& problem, int rows, int columns) {
   return problem.batch * ceil_div(problem.m, rows) * ceil_div(problem.n, columns);
@@ -40,9 +38,8 @@ MatmulTensorConfig choose_tensor(const MatmulProblem& problem, int32_t multiproc
 }
 
 MatmulFmaConfig choose_fma(const MatmulProblem& problem, int32_t multiprocessors) {
-  const bool wide = problem.dtype == DType::kF64;
   MatmulFmaConfig config{problem.dtype, 0};
-  for (const int each : wide ? std::span<const int>(kFmaEachF64) : kFmaEach) {
+  for (const int each : kFmaEach) {
     config.each = each;
     if (tiles_of(problem, config.tile(), config.tile()) >= multiprocessors) break;
   }

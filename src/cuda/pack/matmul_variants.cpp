@@ -17,8 +17,8 @@ Budget budget_of(const MatmulChoice& choice) {
   }
   const auto& fma = std::get<MatmulFmaConfig>(choice);
   const int32_t words = size_of(fma.dtype) == 8 ? 2 : 1;
-  const int32_t wanted = words * (fma.each * fma.each + 8 * fma.each) + 72;
-  return {min(kBlockRegisters / MatmulFmaConfig::threads - 1, wanted), 0, 40960};
+  const int32_t wanted = words * (fma.each * fma.each + 12 * fma.each) + 64;
+  return {min(kBlockRegisters / MatmulFmaConfig::threads - 1, wanted), 0, 36864};
 }
 
 void add(DType dtype, DType out_dtype, int64_t size, const std::string& architecture,

@@ -41,7 +41,8 @@ struct MatmulFmaConfig {
   DType dtype;  // f32 or f64
   int each;
 
-  static constexpr int side = 16, threads = side * side, depth = 16;
+  static constexpr int side = 16, threads = side * side;
+  constexpr int depth() const { return static_cast<int>(64 / size_of(dtype)); }  // of a step
   constexpr int tile() const { return side * each; }
 };
 

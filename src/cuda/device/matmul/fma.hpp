@@ -3,8 +3,8 @@
 // c = alpha a b + beta c0 + bias of f32 and f64 by multiply-add: tensor cores would round the
 // operands of f32 to 11 bits.
 //
-// A block of 16 x 16 threads makes a square tile of c. Tiles of a and b come in steps of 16 along
-// k: while the products of one step run, the elements of the next are on their way to registers;
+// A block of 16 x 16 threads makes a square tile of c. Tiles of a and b come in steps of 64 bytes
+// along k: while the products of one step run, the elements of the next are on their way to registers;
 // then they go to the other of two places in shared memory, and one barrier shows them to all.
 //
 //     shared memory: [k][line]          a thread's sums: rows and columns in groups of four, 64
@@ -37,7 +37,7 @@ struct FmaReal<DType::kF64> {
 template <MatmulFmaConfig C>
 struct FmaTile {
   using Real = typename FmaReal<C.dtype>::Type;
-  alignas(16) Real at[C.depth][C.tile() + 4];
+  alignas(16) Real at[C.depth()][C.tile() + 4];
 };
 
 template <MatmulFmaConfig C>
@@ -49,7 +49,7 @@ struct FmaShared {
 template <MatmulFmaConfig C>
 class FmaCopy {
   using Real = typename FmaReal<C.dtype>::Type;
-  static constexpr int kEach = C.tile() * C.depth / C.threads;
+  static constexpr int kEach = C.tile() * C.depth() / C.threads;
 
  public:
   // From line `first` of `lines`, and from k = 0 of `depth`, on.
@@ -58,20 +58,20 @@ class FmaCopy {
     const int thread = static_cast<int>(threadIdx.x);
     const auto size = [](int64_t stride) { return stride < 0 ? -stride : stride; };
     const bool along = size(operand.depth) < size(operand.line);
-    line_ = along ? thread / C.depth : thread % C.tile();
-    depth_ = along ? thread % C.depth : thread / C.tile();
-    next_line_ = along ? C.threads / C.depth : 0;
+    line_ = along ? thread / C.depth() : thread % C.tile();
+    depth_ = along ? thread % C.depth() : thread / C.tile();
+    next_line_ = along ? C.threads / C.depth() : 0;
     next_depth_ = along ? 0 : C.threads / C.tile();
     data_ = static_cast<const Real*>(operand.data) + batch * operand.batch +
             (first + line_) * operand.line + depth_ * operand.depth;
     next_ = next_line_ * operand.line + next_depth_ * operand.depth;
-    step_ = C.depth * operand.depth;
+    step_ = C.depth() * operand.depth;
     lines_left_ = static_cast<int>(min<int64_t>(lines - first, C.tile()));
     depth_left_ = depth;
   }
 
   __device__ __forceinline__ void load() {
-    const int depth = static_cast<int>(clamp<int64_t>(depth_left_, 0, C.depth));
+    const int depth = static_cast<int>(clamp<int64_t>(depth_left_, 0, C.depth()));
     const Real* from = data_;
 #pragma unroll
     for (int i = 0; i < kEach; ++i, from += next_) {
@@ -79,7 +79,7 @@ class FmaCopy {
       held_[i] = inside ? *from : Real(0);
     }
     data_ += step_;
-    depth_left_ -= C.depth;
+    depth_left_ -= C.depth();
   }
   __device__ __forceinline__ void store(FmaTile<C>& tile) const {
 #pragma unroll
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(C.threads)
 
   ptx::wait_for_kernels_before();
   Real sums[C.each][C.each] = {};
-  const int64_t steps = ceil_div(launch.depth, C.depth);
+  const int64_t steps = ceil_div(launch.depth, C.depth());
   a.load();
   b.load();
   for (int64_t step = 0; step < steps; ++step) {
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(C.threads)
     a.load();
     b.load();
 #pragma unroll
-    for (int k = 0; k < C.depth; ++k) {
+    for (int k = 0; k < C.depth(); ++k) {
       Real of_a[C.each], of_b[C.each];
 #pragma unroll
       for (int i = 0; i < C.each; ++i) {
