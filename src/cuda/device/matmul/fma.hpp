@@ -4,15 +4,15 @@
 // operands of f32 to 11 bits.
 //
 // A block of 16 x 16 threads makes a square tile of c. Tiles of a and b come in steps of 64 bytes
-// along k: while the products of one step run, the elements of the next are on their way to registers;
-// then they go to the other of two places in shared memory, and one barrier shows them to all.
+// along k: while the products of one step run, the elements of the next are on their way to
+// registers; then they go to the other of two places in shared memory, and one barrier shows them
+// to all.
 //
-//     shared memory: [k][line]          a thread's sums: rows and columns in groups of four, 64
-//     apart
-//     +----------------------+          +--+ +--+
-//     | k = 0: lines 0 1 ..  |          |  | |  |
-//     | k = 1:               |          +--+ +--+
-//     | ..                   |
+//     shared memory: [k][line]          a thread's sums: groups of four rows
+//     +----------------------+          and columns, 64 apart
+//     | k = 0: lines 0 1 ..  |               +--+ +--+
+//     | k = 1:               |               |  | |  |
+//     | ..                   |               +--+ +--+
 //     +----------------------+
 //
 // Any strides: the threads of a warp take neighbours along whichever dimension of an operand has
