@@ -107,19 +107,19 @@ TEST_F(Gpu, MultipliesMatrices) {
                            b = random_floats(kColumns * kDepth, 2);
   std::vector<float> c(kRows * kColumns, 1);
   const auto to_gpu = [&](const std::vector<float>& values) {
-    Memory memory(*context_, 4 * values.size());
-    context_->copy(memory.data(), values.data(), memory.size());
+    Memory memory(context(), 4 * values.size());
+    context().copy(memory.data(), values.data(), memory.size());
     return memory;
   };
   const Memory gpu_a = to_gpu(a), gpu_b = to_gpu(b), gpu_c = to_gpu(c);
-  const Matmul matmul(*context_, {.m = kRows, .n = kColumns, .k = kDepth, .beta = 3});
-  const Memory workspace(*context_, matmul.workspace_size());
+  const Matmul matmul(context(), {.m = kRows, .n = kColumns, .k = kDepth, .beta = 3});
+  const Memory workspace(context(), matmul.workspace_size());
   const Tensor right = on_gpu(gpu_b.data(), f32, {kColumns, kDepth}).transposed();
   const Tensor result = on_gpu(gpu_c.data(), f32, {kRows, kColumns});
   matmul.execute(nullptr,
                  {.a = on_gpu(gpu_a.data(), f32, {kRows, kDepth}), .b = right, .c = result},
                  {workspace});
-  context_->copy(c.data(), gpu_c.data(), gpu_c.size());
+  context().copy(c.data(), gpu_c.data(), gpu_c.size());
   for (int64_t i = 0; i < kRows; ++i)
     for (int64_t j = 0; j < kColumns; ++j) {
       double sum = 3;
