@@ -275,6 +275,10 @@ CheckResult Checker::check(const Problem& problem, std::optional<Expected>& expe
     const double bytes = bytes_of(problem);
     if (plan != nullptr && fault_needs_workspace(problem, plan.get())) {
       result.note = "needs no workspace";
+    } else if (problem.op == Op::kAttention && !lengths_fit(problem) &&
+               !Placement(context_).on_host()) {
+      // They would be followed to wherever they lead.
+      result.note = "lengths in a GPU's memory are not looked at";
     } else if (bytes <= limit_bytes_) {
       execute(problem, plan.get(), expected, result);
     } else if (std::isinf(bytes)) {
