@@ -3,6 +3,7 @@
 #include "cuda/attention_backward.hpp"
 
 #include "cuda/attention_arguments.hpp"
+#include "cuda/attention_backward_bias.hpp"
 
 namespace perseid::cuda {
 namespace {
@@ -27,6 +28,11 @@ constexpr int64_t kSectionBytes = 32'000'000;
 // for each other, are few.
 constexpr int64_t kOrderedHeads = 16;
 
+// Each consumer has a piece of grad_query: a second one of zeros, where columns end before it.
+void fit_pieces(AttentionBackwardConfig* config) {
+  if (config->queries == 64) config->key_dim = max(config->key_dim, kChunk + 16);
+}
+
 }  // namespace
 
 AttentionBackwardConfig choose_attention_backward(const AttentionProblem& problem) {
@@ -39,21 +45,35 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
   // What comes from memory for each score needs registers too.
   config.dropout = dropout_threshold(problem.dropout) < 256;
-  const bool busy = config.visible || config.dropout || config.bias != DType::kNone;
+  const bool busy = config.visible || config.dropout;
+  const bool biased = config.bias != DType::kNone;
+  // The other gradients are complete in one block.
+  config.deterministic = problem.deterministic && problem.grad_query && problem.q_len > 0;
+  config.grad_bias = problem.grad_bias;
+  config.bias_whole = biased && !problem.ragged && problem.bias_shape[0] == problem.batch &&
+                      problem.bias_shape[1] == problem.heads &&
+                      problem.bias_shape[2] == problem.q_len &&
+                      problem.bias_shape[3] == problem.kv_len;
+  constexpr int kDrawn = 1024;  // the number of a tile, where blocks draw it
+  const int most = AttentionBackwardConfig::kMostShared - (config.deterministic ? kDrawn : 0);
   for (const Tiles& tiles : kTiles) {
-    if (max(config.key_dim, config.value_dim) > tiles.dim) continue;
+    AttentionBackwardConfig fit = config;
+    fit.queries = tiles.queries;
+    fit.halves = tiles.halves;
+    if (max(fit.key_dim, fit.value_dim) > tiles.dim) continue;
     if (busy && tiles.queries > 64) continue;
-    config.queries = tiles.queries;
-    config.halves = tiles.halves;
+    fit_pieces(&fit);
+    if (biased && tiles.halves) fit.bias_slots = 2;
+    if (fit.shared_bytes() > most) {
+      if (tiles.queries > 64) continue;
+      fit.bias_slots = 0;
+    }
+    config = fit;
     break;
   }
-  // Each consumer has a piece of grad_query: a second one of zeros, where columns end before it.
-  if (config.halves && config.queries == 64) config.key_dim = max(config.key_dim, kChunk + 16);
   const BoundsByRow bounds = bounds_by_row(problem);
   config.left = bounds.left;
   config.right = bounds.right;
-  // The other gradients are complete in one block.
-  config.deterministic = problem.deterministic && problem.grad_query && problem.q_len > 0;
   config.grad_query = problem.grad_query;
   config.grad_key = problem.grad_key;
   config.grad_value = problem.grad_value;
@@ -62,25 +82,26 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
 
 std::vector<std::string> attention_backward_kernels(const AttentionBackwardConfig& config) {
   const auto flag = [](bool value) { return value ? "true" : "false"; };
-  const std::string text = concatenate(
-      "<perseid::cuda::AttentionBackwardConfig{.dtype = perseid::DType(",
-      static_cast<int>(config.dtype), "), .key_dim = ", config.key_dim,
-      ", .value_dim = ", config.value_dim, ", .queries = ", config.queries,
-      ", .halves = ", flag(config.halves), ", .right = ", flag(config.right),
-      ", .left = ", flag(config.left), ", .lengths = ", flag(config.lengths),
-      ", .visible = ", flag(config.visible), ", .dropout = ", flag(config.dropout),
-      ", .bias = perseid::DType(", static_cast<int>(config.bias),
-      "), .deterministic = ", flag(config.deterministic),
-      ", .grad_query = ", flag(config.grad_query), ", .grad_key = ", flag(config.grad_key),
-      ", .grad_value = ", flag(config.grad_value), "}>");
-  std::vector<std::string> kernels = {"perseid::cuda::attention_backward_prepare" + text,
-                                      "perseid::cuda::attention_backward" + text};
-  if (config.grad_query) kernels.push_back("perseid::cuda::attention_backward_finish" + text);
+  const auto kernel = [&](const char* name, const AttentionBackwardConfig& c) {
+    return concatenate(
+        "perseid::cuda::", name, "<perseid::cuda::AttentionBackwardConfig{.dtype = perseid::DType(",
+        static_cast<int>(c.dtype), "), .key_dim = ", c.key_dim, ", .value_dim = ", c.value_dim,
+        ", .queries = ", c.queries, ", .halves = ", flag(c.halves), ", .right = ", flag(c.right),
+        ", .left = ", flag(c.left), ", .lengths = ", flag(c.lengths),
+        ", .visible = ", flag(c.visible), ", .dropout = ", flag(c.dropout),
+        ", .bias = perseid::DType(", static_cast<int>(c.bias), "), .bias_slots = ", c.bias_slots,
+        ", .grad_bias = ", flag(c.grad_bias), ", .bias_whole = ", flag(c.bias_whole),
+        ", .deterministic = ", flag(c.deterministic), ", .grad_query = ", flag(c.grad_query),
+        ", .grad_key = ", flag(c.grad_key), ", .grad_value = ", flag(c.grad_value), "}>");
+  };
+  std::vector<std::string> kernels = {kernel("attention_backward_prepare", config),
+                                      kernel("attention_backward", config)};
+  if (config.grad_query) kernels.push_back(kernel("attention_backward_finish", config));
+  if (config.grad_bias) kernels.push_back(kernel("attention_backward_bias", config.of_bias()));
   return kernels;
 }
 
 std::string refuse_attention_backward(const AttentionProblem& problem) {
-  if (problem.grad_bias) return "its backward has no gradient of bias yet";
   if (problem.bias && problem.bias_dtype == DType::kF64)
     return "its backward takes biases of f16, bf16 and f32, got f64";
   if (problem.q_len > kLongest || problem.kv_len > kLongest)
@@ -107,6 +128,12 @@ Status AttentionBackwardOnGpu::make(const AttentionProblem& problem,
     return status;
   if (Status status = gpu.allow_shared(backward->kernels_[1], config.shared_bytes()); !status.ok())
     return status;
+  if (config.grad_bias) {
+    if (Status status =
+            gpu.allow_shared(backward->kernels_.back(), config.of_bias().unit_shared_bytes());
+        !status.ok())
+      return status;
+  }
 
   AttentionBackwardArguments& fixed = backward->fixed_;
   static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
@@ -120,6 +147,7 @@ Status AttentionBackwardOnGpu::make(const AttentionProblem& problem,
   fixed.k_tiles = blocks(problem.kv_len, problem.total_kv, config.keys());
   fixed.scale = static_cast<float>(problem.scale);
   fixed.batch_heads = static_cast<int32_t>((problem.ragged ? 1 : problem.batch) * problem.kv_heads);
+  fixed.by_head = problem.bias && problem.bias_shape[0] != problem.batch && !problem.ragged;
   // Without a mask all tiles cost the same, and one head after another reads the least.
   int64_t section = 1;
   if (config.deterministic) {
@@ -131,6 +159,8 @@ Status AttentionBackwardOnGpu::make(const AttentionProblem& problem,
   }
   fixed.heads_per_section =
       static_cast<int32_t>(clamp(section, int64_t{1}, max(int64_t{1}, int64_t{fixed.batch_heads})));
+  backward->bias_ = divide_bias(problem, config);
+  fixed.bias_blocks = backward->bias_.bias_blocks;
   backward->lay_out();
   *made = std::move(backward);
   return {};
@@ -150,14 +180,19 @@ void AttentionBackwardOnGpu::lay_out() {
   layout_.tile = layout_.turns;
   if (config_.deterministic)
     layout_.tile += blocks * static_cast<size_t>(config_.kConsumers) * sizeof(uint64_t);
-  layout_.bytes = layout_.tile + (config_.deterministic ? sizeof(uint32_t) : 0);
+  layout_.arrived = layout_.tile + (config_.deterministic ? sizeof(uint32_t) : 0);
+  layout_.parts = layout_.arrived + static_cast<size_t>(fixed_.bias_blocks) * sizeof(uint32_t);
+  layout_.bytes = layout_.parts + bytes_of_parts(bias_, config_);
 }
 
 Status AttentionBackwardOnGpu::map_tensors(const AttentionBackward& tensors,
                                            AttentionBackwardArguments* arguments) const {
   // The copy engine knows no empty tensors. Queries that are not there are not visited.
-  const bool no_queries = problem_.q_len == 0 || (problem_.ragged && problem_.total_q == 0);
-  const bool no_keys = problem_.kv_len == 0 || (problem_.ragged && problem_.total_kv == 0);
+  const bool nothing = problem_.batch == 0 || problem_.heads == 0;
+  const bool no_queries =
+      nothing || problem_.q_len == 0 || (problem_.ragged && problem_.total_q == 0);
+  const bool no_keys =
+      nothing || problem_.kv_len == 0 || (problem_.ragged && problem_.total_kv == 0);
   TensorMap checked;  // rows that are read and written without the copy engine, but in its units
   struct Map {
     const char* name;
@@ -191,7 +226,6 @@ Status AttentionBackwardOnGpu::map_tensors(const AttentionBackward& tensors,
 
 Status AttentionBackwardOnGpu::backward(const AttentionBackward& tensors, std::byte* workspace,
                                         void* stream) const {
-  if (problem_.batch == 0 || problem_.heads == 0) return {};
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
   AttentionBackwardArguments arguments = fixed_;
@@ -217,12 +251,24 @@ Status AttentionBackwardOnGpu::backward(const AttentionBackward& tensors, std::b
   static_cast<AttentionBackwardProblem&>(rows) = arguments;
   rows.lse = rows_in_memory(numbers(tensors.lse));
   rows.grad_lse = rows_in_memory(numbers(tensors.grad_lse));
+  arguments.arrived = rows.arrived = reinterpret_cast<uint32_t*>(workspace + layout_.arrived);
+  if (Status status = map_bias(gpu_, config_, tensors, &arguments); !status.ok()) return status;
+  const bool bias_beside = config_.grad_bias_in_place() && arguments.grad_bias_mapped;
+  const bool bias_apart = tensors.grad_bias.present() && !bias_beside;
+  const bool products_wanted = tensors.grad_query.present() || tensors.grad_key.present() ||
+                               tensors.grad_value.present() || bias_beside;
   const Launch by_rows{.blocks = blocks_of_queries(), .threads = kRowThreads};
   const Launch products{.blocks = int64_t{fixed_.batch_heads} * fixed_.k_tiles,
                         .threads = config_.threads(),
                         .shared_bytes = config_.shared_bytes()};
   Status status = gpu_.launch(kernels_[0], by_rows, &rows, stream);
-  if (status.ok()) status = gpu_.launch(kernels_[1], products, &arguments, stream);
+  if (status.ok() && bias_apart) {
+    AttentionBackwardBiasArguments bias = bias_;
+    bias.part_sums = reinterpret_cast<float*>(workspace + layout_.parts);
+    status = launch_bias(gpu_, kernels_.back(), config_, tensors, arguments, bias, stream);
+  }
+  if (status.ok() && products_wanted)
+    status = gpu_.launch(kernels_[1], products, &arguments, stream);
   if (status.ok() && tensors.grad_query.present())
     status = gpu_.launch(kernels_[2], by_rows, &rows, stream);
   return status;

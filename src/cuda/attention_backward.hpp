@@ -42,7 +42,8 @@ class AttentionBackwardOnGpu {
  private:
   // Bytes from the beginning of the workspace.
   struct Layout {
-    size_t delta = 0, sums = 0, turns = 0, tile = 0, bytes = 0;  // lse_log2 comes first
+    size_t delta = 0, sums = 0, turns = 0, tile = 0;  // lse_log2 comes first
+    size_t arrived = 0, parts = 0, bytes = 0;
   };
 
   AttentionBackwardOnGpu(const AttentionProblem& problem, const Gpu& gpu)
@@ -54,8 +55,9 @@ class AttentionBackwardOnGpu {
   AttentionProblem problem_;
   const Gpu& gpu_;
   AttentionBackwardConfig config_;
-  std::vector<Kernel> kernels_;       // before, products, after
-  AttentionBackwardArguments fixed_;  // all but the tensors and the workspace
+  std::vector<Kernel> kernels_;          // before, products, after, gradient of bias
+  AttentionBackwardArguments fixed_;     // all but the tensors and the workspace
+  AttentionBackwardBiasArguments bias_;  // what divides its gradient
   Layout layout_;
 };
 

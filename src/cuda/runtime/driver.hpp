@@ -38,7 +38,7 @@ enum class FunctionAttribute : int32_t {
 };
 
 // What a tensor map says of the tensor and of its boxes in shared memory.
-enum class MapType : int32_t { kF16 = 6, kBF16 = 9 };
+enum class MapType : int32_t { kF16 = 6, kF32 = 7, kBF16 = 9 };
 enum class MapInterleave : int32_t { kNone = 0 };
 enum class MapSwizzle : int32_t { kBytes128 = 3 };
 enum class MapPromotion : int32_t { kBytes256 = 3 };

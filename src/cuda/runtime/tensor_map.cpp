@@ -5,11 +5,29 @@
 namespace perseid::cuda {
 namespace {
 
-constexpr int64_t kElementBytes = 2;
-constexpr int64_t kUnit = 16 / kElementBytes;
-constexpr int64_t kLongestStride = (int64_t{1} << 40) / kElementBytes;
+constexpr int64_t kUnitBytes = 16, kLongestStrideBytes = int64_t{1} << 40;
+
+bool is_stride(int64_t stride, int64_t element_bytes) {
+  return stride > 0 && stride * element_bytes % kUnitBytes == 0 &&
+         stride < kLongestStrideBytes / element_bytes;
+}
+
+MapType type_of(DType dtype) {
+  return dtype == DType::kF32    ? MapType::kF32
+         : dtype == DType::kBF16 ? MapType::kBF16
+                                 : MapType::kF16;
+}
 
 }  // namespace
+
+bool is_mappable(const BoxedTensor& tensor) {
+  bool fits = reinterpret_cast<uintptr_t>(tensor.data) % kUnitBytes == 0;
+  for (int d = 0; d < kMapDims; ++d)
+    fits = fits && tensor.size[d] > 0 &&
+           (tensor.size[d] == 1 ||
+            (d == 0 ? tensor.stride[0] == 1 : is_stride(tensor.stride[d], size_of(tensor.dtype))));
+  return fits;
+}
 
 Status make_tensor_map(const Gpu& gpu, const char* name, const BoxedTensor& tensor,
                        TensorMap* map) {
@@ -22,28 +40,28 @@ Status make_tensor_map(const Gpu& gpu, const char* name, const BoxedTensor& tens
     return Status::error(PERSEID_UNSUPPORTED, name, " has stride ", tensor.stride[0],
                          " along its rows, expected 1; make its rows contiguous, or choose another "
                          "implementation");
+  const int64_t bytes = size_of(tensor.dtype), unit = kUnitBytes / bytes;
   uint64_t size[kMapDims], stride_bytes[kMapDims];
   uint32_t box[kMapDims], step[kMapDims];
   for (int d = 0; d < kMapDims; ++d) {
     // The stride of a dimension of size 1 is never used, but has to be a valid one.
-    const int64_t stride = d == 0 ? 1 : tensor.size[d] > 1 ? tensor.stride[d] : kUnit;
-    if (d > 0 && (stride <= 0 || stride % kUnit != 0 || stride >= kLongestStride))
+    const int64_t stride = d == 0 ? 1 : tensor.size[d] > 1 ? tensor.stride[d] : unit;
+    if (d > 0 && !is_stride(stride, bytes))
       return Status::error(PERSEID_UNSUPPORTED, name, " has a stride of ", stride,
-                           " elements, expected multiples of ", kUnit, " from ", kUnit, " to ",
-                           kLongestStride - kUnit,
+                           " elements, expected multiples of ", unit, " from ", unit, " to ",
+                           kLongestStrideBytes / bytes - unit,
                            "; copy it into such a layout, or choose another implementation");
     size[d] = static_cast<uint64_t>(tensor.size[d]);
-    stride_bytes[d] = static_cast<uint64_t>(stride * kElementBytes);
+    stride_bytes[d] = static_cast<uint64_t>(stride * bytes);
     box[d] = static_cast<uint32_t>(tensor.box[d]);
     step[d] = 1;
   }
-  const MapType type = tensor.dtype == DType::kBF16 ? MapType::kBF16 : MapType::kF16;
-  return check(gpu.driver(),
-               gpu.driver().encode_map(map, type, kMapDims, tensor.data, size, stride_bytes + 1,
-                                       box, step, MapInterleave::kNone, MapSwizzle::kBytes128,
-                                       MapPromotion::kBytes256, MapFill::kZeros),
-               "describing a tensor to the GPU's copy engine",
-               "see that no dimension is longer than 2^32");
+  return check(
+      gpu.driver(),
+      gpu.driver().encode_map(map, type_of(tensor.dtype), kMapDims, tensor.data, size,
+                              stride_bytes + 1, box, step, MapInterleave::kNone,
+                              MapSwizzle::kBytes128, MapPromotion::kBytes256, MapFill::kZeros),
+      "describing a tensor to the GPU's copy engine", "see that no dimension is longer than 2^32");
 }
 
 }  // namespace perseid::cuda

@@ -12,8 +12,8 @@ namespace perseid::cuda {
 
 inline constexpr int kMapDims = 5;
 
-// A tensor of 16-bit elements, the fastest dimension first, which has stride 1. Strides are in
-// elements. Boxes are what one load or store moves; their rows are kChunk elements long.
+// A tensor of f16, bf16 or f32, the fastest dimension first, which has stride 1. Strides are in
+// elements. Boxes are what one load or store moves; their rows are 128 bytes long.
 struct BoxedTensor {
   void* data = nullptr;
   DType dtype = DType::kNone;
@@ -22,6 +22,8 @@ struct BoxedTensor {
   int32_t box[kMapDims] = {};
 };
 
+// Whether the copy engine can reach it.
+bool is_mappable(const BoxedTensor& tensor);
 // The context must be current. Fails, with `name` in the sentence, where the copy engine cannot
 // reach the tensor: addresses and strides have to be multiples of 16 bytes.
 Status make_tensor_map(const Gpu& gpu, const char* name, const BoxedTensor& tensor, TensorMap* map);

@@ -25,6 +25,7 @@
 #pragma once
 
 #include "cuda/device/ptx/dependency.hpp"
+#include "cuda/device/sm90/attention_backward_bias.hpp"
 #include "cuda/device/sm90/attention_backward_halves.hpp"
 #include "cuda/device/sm90/attention_backward_roles.hpp"
 #include "cuda/device/sm90/attention_backward_rows.hpp"

@@ -22,6 +22,9 @@ struct AttentionBackwardConfig {
   bool visible = false;
   bool dropout = false;
   DType bias = DType::kNone;
+  int bias_slots = 0;  // tiles of bias that are there or on their way; 0: no room for them
+  bool grad_bias = false;
+  bool bias_whole = false;  // it is not repeated: each score has an element of its own
   bool deterministic = false;
   bool grad_query = true, grad_key = true, grad_value = true;
 
@@ -42,12 +45,38 @@ struct AttentionBackwardConfig {
   constexpr int out_bytes() const { return queries * 128 * value_chunks(); }
   constexpr int score_bytes() const { return queries / 64 * keys() * 128; }  // rounded gradients
   constexpr int weight_bytes() const { return halves ? 0 : keys() * queries * 4; }
+  constexpr int bias_bytes() const { return queries * keys() * (bias == DType::kF32 ? 4 : 2); }
   constexpr int statistics_bytes() const { return queries * 8; }
   constexpr int shared_bytes() const {
     return key_bytes() + value_bytes() + kStages * (query_bytes() + out_bytes()) +
-           2 * score_bytes() + weight_bytes() + kStages * statistics_bytes() + kOthers;
+           2 * score_bytes() + weight_bytes() + bias_slots * bias_bytes() +
+           kStages * statistics_bytes() + kOthers;
   }
   static constexpr int kOthers = 128;  // barriers
+  // A tile of bias becomes that of its gradient, in its place.
+  constexpr bool grad_bias_in_place() const { return grad_bias && bias_whole && bias_slots > 0; }
+
+  // Else another kernel makes the gradient, whatever is repeated (attention_backward_bias.hpp),
+  // with the same blocks of queries.
+  constexpr AttentionBackwardConfig of_bias() const {
+    AttentionBackwardConfig config = *this;
+    config.halves = true;
+    config.bias_slots = 0;
+    config.bias_whole = config.deterministic = false;
+    config.grad_query = config.grad_key = config.grad_value = false;
+    return config;
+  }
+  constexpr int unit_stages() const { return unit_shared_bytes(2, 1) <= kMostShared ? 2 : 1; }
+  constexpr int unit_slots() const {
+    return unit_shared_bytes(unit_stages(), 2) <= kMostShared ? 2 : 1;
+  }
+  constexpr int unit_shared_bytes(int stages, int slots) const {
+    return stages *
+               (key_bytes() + value_bytes() + query_bytes() + out_bytes() + statistics_bytes()) +
+           slots * bias_bytes() + kOthers;
+  }
+  constexpr int unit_shared_bytes() const { return unit_shared_bytes(unit_stages(), unit_slots()); }
+  static constexpr int kMostShared = 232448;  // of a block
 
   // Registers of a thread: the producer's warpgroup gives back what the consumers take.
   constexpr int producer_registers() const { return deterministic ? 40 : 24; }
@@ -70,14 +99,33 @@ struct AttentionBackwardProblem : AttentionArguments {
   uint32_t* tile = nullptr;   // deterministic: the number of the next one
   int32_t kv_heads = 0;       // of a batch entry
   int32_t q_blocks = 0;       // of a head; ragged: places of blocks
+  // Parts of the gradient of bias that have arrived, of each of its blocks.
+  uint32_t* arrived = nullptr;
+  int32_t bias_blocks = 0;
   float scale = 0;
 };
 
 struct AttentionBackwardArguments : AttentionBackwardProblem {
   TensorMap query, key, value, grad_out, grad_key, grad_value;
+  TensorMap bias_map, grad_bias_map;  // {keys, queries, heads, batch, 1}
+  bool bias_mapped = false, grad_bias_mapped = false;
+  int32_t bias_head = 0, bias_batch = 0;  // steps in bias_map: 1, or 0 where it is repeated
+  // Heads in order, of each all batch entries, which share its bias, instead of the reverse.
+  bool by_head = false;
   int32_t batch_heads = 0;        // key heads of the whole batch in memory
   int32_t k_tiles = 0;            // of each of them; ragged: places of tiles
   int32_t heads_per_section = 0;  // key heads whose tiles are done together
+};
+
+// Of the kernel that sums the gradient of a repeated bias.
+struct AttentionBackwardBiasArguments : AttentionBackwardProblem {
+  TensorMap query, key, value, grad_out, bias_map, grad_bias_map;
+  bool mapped = false;     // bias and its gradient are for the copy engine
+  RowsInMemory grad_bias;  // [batch, heads, queries, keys] of bias
+  bool sums_batch = false, sums_heads = false, sums_queries = false, sums_keys = false;
+  int32_t bias_heads = 0, bias_q_tiles = 0, bias_k_tiles = 0;  // 1 where it is repeated
+  int32_t parts = 1, blocks = 0;                               // tiles times parts
+  float* part_sums = nullptr;  // [block][part][rows and columns that are not summed]
 };
 
 // Of the kernels that work on rows, before and after.

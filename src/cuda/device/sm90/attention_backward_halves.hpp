@@ -43,6 +43,8 @@ class HalvesConsumer : BackwardParts<C> {
     for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) { visit(number, step); });
     float unusual[2] = {0, 0};
     ptx::named_sync(1, 256);  // keys and values make room for their gradients
+    if constexpr (C.masked())
+      if (this->bias_leaves()) this->clear_bias_gradient();
     if constexpr (C.grad_value) {
       ptx::results_are_here(grad_value_);
       this->look_at(grad_value_, unusual);
@@ -75,11 +77,11 @@ class HalvesConsumer : BackwardParts<C> {
                                              shared_.grad_out(stage.place()));
     ptx::products_wait<1>();
     ptx::results_are_here(scores);
-    this->weigh_scores(scores, step, stage.place());
+    this->weigh(scores, number, step);
     if constexpr (C.grad_value) this->round_kept(scores, weights);
     ptx::products_wait<0>();
     ptx::results_are_here(products);
-    this->grade_scores(scores, products, stage.place(), gradients);
+    this->grade(scores, products, number, gradients);
     if constexpr (!C.grad_value) this->leave(shared_.out_empty(stage.place()));
     if constexpr (C.grad_value) {
       ptx::products_begin();
@@ -87,9 +89,14 @@ class HalvesConsumer : BackwardParts<C> {
                                                  shared_.grad_out(stage.place()));
     }
     float piece[32];
-    if constexpr (C.grad_query) {
+    if constexpr (C.grad_query)
       this->share_gradients(gradients, parity);
-      ptx::named_sync(1, 256);
+    else if constexpr (C.grad_bias_in_place())
+      ptx::fence_for_engines();
+    if constexpr (C.grad_query || C.grad_bias_in_place()) ptx::named_sync(1, 256);
+    const int slot = this->bias_slot(number).place();
+    if (this->bias_leaves()) this->store_bias_gradient(slot, step);
+    if constexpr (C.grad_query) {
       ptx::products_begin();
       this->begin_piece(piece, parity, number_);
     }
@@ -110,6 +117,7 @@ class HalvesConsumer : BackwardParts<C> {
     }
     ptx::products_wait<0>();
     this->leave(shared_.query_empty(stage.place()));
+    if (this->bias_leaves()) this->leave_bias(slot);
   }
 
   float grad_key_[C.key_dim / 2], grad_value_[C.value_dim / 2];

@@ -1,57 +1,27 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // What the consumers of attention backward on sm_90a have in common, whichever way they share their
-// work: weights from scores, gradients of scores to shared memory, the sums of grad_query, and the
-// gradients of keys and values on their way out.
-//
-// Scores are transposed, S^T = K Q^T, 64 keys x C.queries, so that a thread has parts of two keys
-// (ptx/products.hpp) and as left operands of the next products they stay in registers.
+// work: gradients of scores to shared memory, the sums of grad_query, and the gradients of keys and
+// values on their way out. Scores themselves are in attention_backward_scores.hpp.
 #pragma once
 
 #include "cuda/device/ptx/memory.hpp"
-#include "cuda/device/ptx/products.hpp"
 #include "cuda/device/sm90/attention_backward_mend.hpp"
-#include "cuda/device/sm90/attention_backward_tiles.hpp"
+#include "cuda/device/sm90/attention_backward_scores.hpp"
 
 namespace perseid::cuda {
 
 template <AttentionBackwardConfig C>
-class BackwardParts {
+class BackwardParts : protected BackwardScores<C> {
  protected:
-  static constexpr int kScores = C.queries / 2;  // a thread's part of 64 keys x C.queries
+  using Scores = BackwardScores<C>;
+  using Scores::first_key, Scores::leave, Scores::kScores;
+  using Scores::number_, Scores::warp_, Scores::lane_;
 
   __device__ __forceinline__ BackwardParts(const AttentionBackwardArguments& arguments,
                                            const BackwardShared<C>& shared,
                                            const BackwardTile& tile, int number)
-      : a_(arguments),
-        shared_(shared),
-        tile_(tile),
-        number_(number),
-        warp_(static_cast<int>(threadIdx.x) / 32 % 4),
-        lane_(static_cast<int>(threadIdx.x) % 32) {}
-
-  // The consumer's first key in the tile.
-  __device__ __forceinline__ int first_key() const { return C.halves ? 64 * number_ : 0; }
-
-  // The warp needs no more of what the barrier guards.
-  __device__ __forceinline__ void leave(uint32_t barrier) const {
-    __syncwarp();
-    if (lane_ == 0) ptx::phase_arrive(barrier);
-  }
-
-  // d = A B^T for 64 keys of the tile and the queries of a step, both of kDim columns.
-  template <int kDim>
-  __device__ __forceinline__ void begin_scores(float (&d)[kScores], uint32_t keys,
-                                               uint32_t queries) const {
-    const uint64_t left = ptx::matrix_at(keys + first_key() * 128);
-    const uint64_t right = ptx::matrix_at(queries);
-#pragma unroll
-    for (int k = 0; k < kDim / 16; ++k)
-      ptx::Product<C.queries, C.dtype>::shared(
-          d, ptx::matrix_after(left, k / 4 * C.keys() * 128 + k % 4 * 32),
-          ptx::matrix_after(right, k / 4 * C.queries * 128 + k % 4 * 32), k > 0);
-    ptx::products_commit();
-  }
+      : Scores(arguments, number), a_(arguments), shared_(shared), tile_(tile) {}
 
   // d += A B for weights or gradients of scores A in registers and the rows of a step, in `rows`.
   template <int kDim>
@@ -78,107 +48,79 @@ class BackwardParts {
     ptx::products_commit();
   }
 
-  // The thread's first key.
-  __device__ __forceinline__ int own_key() const {
-    return tile_.key + first_key() + 16 * warp_ + lane_ / 4;
+  // ---- Scores of a step ----
+
+  __device__ __forceinline__ bool bias_comes() const { return C.bias_slots > 0 && a_.bias_mapped; }
+  // Its tile of bias, which becomes that of its gradient, leaves when the step ends.
+  __device__ __forceinline__ bool bias_leaves() const {
+    return C.grad_bias_in_place() && a_.grad_bias_mapped;
+  }
+  __device__ __forceinline__ Ring<max(C.bias_slots, 1)> bias_slot(int number) const {
+    return {number};
   }
 
-  // Scores to weights: 2^(scale_log2 * score + bias - lse_log2), and 0 where the query does not see
-  // the key.
-  __device__ __forceinline__ void weigh_scores(float (&scores)[kScores], const BackwardStep& step,
-                                               int stage) const {
-    const int query = step.block * C.queries, first = query + 2 * (lane_ % 4);
-    if (tile_.key + C.keys() > tile_.kv_len ||
-        (C.right && query + tile_.right < tile_.key + C.keys()) ||
-        (C.left && query + C.queries - 1 + tile_.left > tile_.key)) {
-      int begin[2], end[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int key = own_key() + 8 * r;
-        begin[r] = key - tile_.right + 1 - first;
-        end[r] = key >= tile_.kv_len ? 0 : C.left ? key - tile_.left + 1 - first : C.queries;
-      }
-      mask_scores<C.right>(scores, begin, end);
-    }
-    const float* lse = shared_.lse_log2(stage) + 2 * (lane_ % 4);
-#pragma unroll
-    for (int i = 0; i < kScores; i += 4) {
-      const float2 shift = *reinterpret_cast<const float2*>(lse + 2 * i);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        float other = k % 2 == 0 ? -shift.x : -shift.y;
-        if constexpr (C.visible || C.bias != DType::kNone) {
-          const int q = first + 2 * i + k % 2, key = own_key() + k / 2 * 8;
-          if (q < tile_.q_len && key < tile_.kv_len) {
-            if (!is_visible<C.visible>(a_, tile_.batch, step.head, q, key))
-              scores[i + k] = minus_infinity();
-            other += bias_log2<C.bias>(a_, tile_.batch, step.head, q, key);
-          }
-        }
-        scores[i + k] = ptx::approximate_exp2(fmaf(scores[i + k], a_.scale_log2, other));
-      }
-    }
-    if constexpr (C.dropout) drop(scores, step);
+  __device__ __forceinline__ void weigh(float (&scores)[kScores], int number,
+                                        const BackwardStep& step) const {
+    const auto slot = bias_slot(number);
+    const BiasTile<C> bias = shared_.bias(slot.place());
+    if (bias_comes()) ptx::phase_wait(shared_.bias_full(slot.place()), slot.parity());
+    this->weigh_scores(scores, tile_, step, shared_.lse_log2(stage_of<C>(number).place()), bias,
+                       bias_comes());
+    if (bias_comes() && !bias_leaves()) leave(shared_.bias_empty(slot.place()));
   }
-  // Weights that dropout drops become negative: they are still wanted.
-  __device__ __forceinline__ void drop(float (&weights)[kScores], const BackwardStep& step) const {
-    const Dropout dropout = dropout_of(a_);
-    const int64_t batch_head = int64_t{tile_.batch} * a_.heads + step.head;
-    const int64_t column = own_key() / kDropoutTileColumns;
-    const int64_t row = step.block * (C.queries / kDropoutTileRows);
-    const uint32_t threshold = a_.dropout_threshold;
+  __device__ __forceinline__ void grade(const float (&weights)[kScores], const float (&d)[kScores],
+                                        int number, uint32_t (&gradients)[kScores / 2]) const {
+    const float* delta = shared_.delta(stage_of<C>(number).place());
+    const auto keep = [&](int i, const float(&eight)[8]) {
 #pragma unroll
-    for (int t = 0; t < C.queries / kDropoutTileRows; ++t)
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const auto lane = static_cast<uint32_t>((2 * (lane_ % 4) + c) * 4 + lane_ / 8);
-        const PhiloxBlock block = philox4x32(
-            dropout_counter(dropout, batch_head, row + t, column, lane),
-            static_cast<uint32_t>(dropout.seed), static_cast<uint32_t>(dropout.seed >> 32));
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const uint32_t bytes =
-              (warp_ % 2 == 0 ? block.word[2 * h] : block.word[2 * h + 1]) >> (lane_ / 4 % 2 * 8);
-#pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            float& weight = weights[4 * (2 * t + h) + 2 * r + c];
-            if ((bytes >> (16 * r) & 0xffu) >= threshold) weight = -weight;
-          }
-        }
-      }
-  }
-  // As the left operand of the product with gradients of out.
-  __device__ __forceinline__ void round_kept(const float (&scores)[kScores],
-                                             uint32_t (&weights)[kScores / 2]) const {
-    if constexpr (C.dropout) {
-#pragma unroll
-      for (int i = 0; i < kScores / 2; ++i)
-        weights[i] = round_pair<C.dtype>(fmaxf(scores[2 * i], 0), fmaxf(scores[2 * i + 1], 0));
-    } else {
-      round_weights<C.dtype>(scores, weights);
-    }
-  }
-
-  // gradients[] = weights * (d - delta), rounded.
-  __device__ __forceinline__ void grade_scores(const float (&weights)[kScores],
-                                               const float (&d)[kScores], int stage,
-                                               uint32_t (&gradients)[kScores / 2]) const {
-    const float* delta = shared_.delta(stage) + 2 * (lane_ % 4);
-    const float factor = dropout_factor<C.dropout>(a_);
-    const auto grade = [&](int i, float shift) {
-      if constexpr (C.dropout)
-        return fabsf(weights[i]) * ((weights[i] > 0 ? d[i] * factor : 0) - shift);
-      else
-        return weights[i] * (d[i] - shift);
+      for (int p = 0; p < 4; ++p)
+        gradients[i / 2 + p] = round_pair<C.dtype>(eight[2 * p], eight[2 * p + 1]);
     };
+    const BiasTile<C> bias = shared_.bias(bias_slot(number).place());
+    if constexpr (C.bias == C.dtype && !C.masked()) {
+      this->grade_scores(weights, d, delta, keep);
+      if (!bias_leaves()) return;
 #pragma unroll
-    for (int i = 0; i < kScores; i += 4) {
-      const float2 shift = *reinterpret_cast<const float2*>(delta + 2 * i);
-#pragma unroll
-      for (int k = 0; k < 4; k += 2)
-        gradients[(i + k) / 2] =
-            round_pair<C.dtype>(grade(i + k, shift.x), grade(i + k + 1, shift.y));
+      for (int i = 0; i < kScores / 2; i += 4) {
+        const uint32_t pairs[4] = {gradients[i], gradients[i + 1], gradients[i + 2],
+                                   gradients[i + 3]};
+        bias.store_pairs(this->warp_key(), lane_, 2 * i, pairs);
+      }
+    } else if (bias_leaves()) {
+      this->grade_scores(weights, d, delta, [&](int i, float(&eight)[8]) {
+        keep(i, eight);
+        this->clear_masked(weights, i, eight);
+        bias.store(this->warp_key(), lane_, i, eight);
+      });
+    } else {
+      this->grade_scores(weights, d, delta, keep);
     }
+  }
+  // One thread of the consumer asks the engine to store the consumer's keys, when all of it have
+  // written them; and the whole consumer leaves the tile when they have been read.
+  __device__ __forceinline__ void store_bias_gradient(int slot, const BackwardStep& step) const {
+    if (warp_ != 0 || lane_ != 0) return;
+#pragma unroll
+    for (int key = first_key(); key < first_key() + 64; key += BiasTile<C>::kChunkKeys)
+      ptx::store_box(a_.grad_bias_map, shared_.bias(slot).chunk(key),
+                     {tile_.key + key, step.block * C.queries, step.head, tile_.batch, 0});
+    ptx::commit_stores();
+  }
+  __device__ __forceinline__ void leave_bias(int slot) const {
+    if (warp_ == 0 && lane_ == 0) ptx::wait_for_reads_of_stores();
+    leave(shared_.bias_empty(slot));
+  }
+  // Of queries that do not see the tile, when it has no more steps.
+  __device__ __forceinline__ void clear_bias_gradient() const {
+    const int thread = 128 * number_ + 32 * warp_ + lane_;
+    for (int i = thread; i < C.bias_bytes() / 16; i += 256)
+      reinterpret_cast<uint4*>(shared_.bias(0).memory)[i] = uint4{0, 0, 0, 0};
+    ptx::fence_for_engines();
+    ptx::named_sync(1, 256);
+    for (int32_t g = 0; g < a_.group; ++g)
+      for (int32_t block = 0; block < a_.q_blocks; ++block)
+        if (block < tile_.first || block >= tile_.end)
+          store_bias_gradient(0, {tile_.kv_head * a_.group + g, block});
   }
 
   // To shared memory, as the left operand of pieces, whose rows are queries.
@@ -269,7 +211,6 @@ class BackwardParts {
   const AttentionBackwardArguments& a_;
   const BackwardShared<C>& shared_;
   const BackwardTile& tile_;
-  const int number_, warp_, lane_;
 };
 
 }  // namespace perseid::cuda

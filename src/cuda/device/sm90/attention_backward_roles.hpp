@@ -56,7 +56,7 @@ class RolesConsumer : BackwardParts<C> {
       this->template begin_scores<C.key_dim>(scores, shared_.key(), shared_.query(stage.place()));
       ptx::products_wait<0>();
       ptx::results_are_here(scores);
-      this->weigh_scores(scores, step, stage.place());
+      this->weigh(scores, number, step);
       this->leave(shared_.query_empty(stage.place()));
       if (number > 0) ptx::named_sync(kWeightsEmpty, 256);
       send_weights(scores);
@@ -106,7 +106,7 @@ class RolesConsumer : BackwardParts<C> {
       ptx::named_sync(kWeightsFull, 256);
       ptx::products_wait<0>();
       ptx::results_are_here(products);
-      receive_and_grade(products, stage.place(), gradients);
+      receive_and_grade(products, number, gradients);
       ptx::named_arrive(kWeightsEmpty, 256);
       this->leave(shared_.out_empty(stage.place()));
       ptx::phase_wait(shared_.query_full(stage.place()), stage.parity());
@@ -150,7 +150,7 @@ class RolesConsumer : BackwardParts<C> {
     for (int i = 0; i < kScores; i += 4)
       to[i / 4 * 128] = float4{weights[i], weights[i + 1], weights[i + 2], weights[i + 3]};
   }
-  __device__ __forceinline__ void receive_and_grade(const float (&products)[kScores], int stage,
+  __device__ __forceinline__ void receive_and_grade(const float (&products)[kScores], int number,
                                                     uint32_t (&gradients)[kScores / 2]) const {
     const float4* from = shared_.weights() + thread();
     float weights[kScores];
@@ -162,7 +162,7 @@ class RolesConsumer : BackwardParts<C> {
       weights[i + 2] = four.z;
       weights[i + 3] = four.w;
     }
-    this->grade_scores(weights, products, stage, gradients);
+    this->grade(weights, products, number, gradients);
   }
 
   __device__ __forceinline__ void first_pieces(int number, const BackwardStep& step) {

@@ -20,12 +20,8 @@ __device__ __forceinline__ bool is_unusual(float a, float b) { return !(a * 0 + 
 
 template <DType D>
 __device__ __forceinline__ float product_of_pairs(uint32_t a, uint32_t b) {
-  if constexpr (D == DType::kBF16)
-    return fmaf(float_from_bits(a << 16), float_from_bits(b << 16),
-                float_from_bits(a & 0xffff0000u) * float_from_bits(b & 0xffff0000u));
-  else
-    return fmaf(ptx::f16_to_float(a & 0xffffu), ptx::f16_to_float(b & 0xffffu),
-                ptx::f16_to_float(a >> 16) * ptx::f16_to_float(b >> 16));
+  const float2 first = widen_pair<D>(a), second = widen_pair<D>(b);
+  return fmaf(first.x, second.x, first.y * second.y);
 }
 
 // A block has the queries of one step; kLanes threads share a row.
@@ -71,6 +67,10 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int i = thread; i < C.pieces() * kPieceFloats / 4; i += kRowThreads)
       sums[i] = float4{0, 0, 0, 0};
   }
+  if constexpr (C.grad_bias)
+    for (int64_t i = number * kRowThreads + thread; i < a.bias_blocks;
+         i += int64_t{gridDim.x} * kRowThreads)
+      a.arrived[i] = 0;
   if constexpr (C.deterministic) {
     if (thread < C.kConsumers) a.turns[number * C.kConsumers + thread] = 0;
     if (number == 0 && thread == 0) *a.tile = 0;

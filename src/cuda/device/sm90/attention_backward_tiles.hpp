@@ -14,6 +14,7 @@
 // are one step behind each other, not one diagonal.
 #pragma once
 
+#include "cuda/device/sm90/attention_backward_bias_tile.hpp"
 #include "cuda/device/sm90/attention_backward_blocks.hpp"
 #include "cuda/device/sm90/attention_loads.hpp"
 
@@ -36,7 +37,8 @@ __device__ __forceinline__ BackwardTile find_backward_tile(const AttentionBackwa
                                                            int32_t number) {
   const TilePlace place = place_in_sections(number, a.k_tiles, a.batch_heads, a.heads_per_section);
   BackwardTile tile;
-  int32_t batch = place.head / a.kv_heads, own = place.tile;
+  const bool by_head = C.bias != DType::kNone && a.by_head;
+  int32_t batch = by_head ? place.head % a.batch : place.head / a.kv_heads, own = place.tile;
   const bool ragged = C.lengths && a.ragged;
   if (ragged)
     batch = max(sequence_at(a.cumulative_kv, a.total_kv, a.batch, C.keys(), place.tile), 0);
@@ -44,7 +46,7 @@ __device__ __forceinline__ BackwardTile find_backward_tile(const AttentionBackwa
   if (ragged) own -= first_place(tile.kv_begin, batch, C.keys());
   // A place that nobody has is a tile behind the last key.
   tile.key = own < 0 ? tile.kv_rows : own * C.keys();
-  tile.kv_head = ragged ? place.head : place.head % a.kv_heads;
+  tile.kv_head = ragged ? place.head : by_head ? place.head / a.batch : place.head % a.kv_heads;
   const int32_t first_query = C.right ? max(tile.key - tile.right + 1, 0) : 0;
   int32_t last_query =
       C.left ? min(tile.key + C.keys() - 1 - tile.left, tile.q_len - 1) : tile.q_len - 1;
@@ -71,6 +73,7 @@ __device__ __forceinline__ void for_each_step(const AttentionBackwardArguments& 
 //   scores                gradients of scores, rounded: [64 queries][key][64], for even and odd
 //                         steps
 //   weights               where consumers share products: from one to the other, float32
+//   bias                  of a step, C.bias_slots of it (attention_backward_bias_tile.hpp)
 //   statistics            lse_log2 and delta of a step's queries
 template <AttentionBackwardConfig C>
 struct BackwardShared {
@@ -82,9 +85,10 @@ struct BackwardShared {
   static constexpr int kGradOut = kQuery + C.kStages * C.query_bytes();
   static constexpr int kScores = kGradOut + C.kStages * C.out_bytes();
   static constexpr int kWeights = kScores + 2 * C.score_bytes();
-  static constexpr int kStatistics = kWeights + C.weight_bytes();
+  static constexpr int kBias = kWeights + C.weight_bytes();
+  static constexpr int kStatistics = kBias + C.bias_slots * C.bias_bytes();
   static constexpr int kBarriers = kStatistics + C.kStages * C.statistics_bytes();
-  static_assert(kBarriers + 8 * (2 + 4 * C.kStages) <= C.shared_bytes());
+  static_assert(kBarriers + 8 * (2 + 4 * C.kStages + 2 * C.bias_slots) <= C.shared_bytes());
 
   __device__ __forceinline__ uint32_t key() const { return base; }
   __device__ __forceinline__ uint32_t value() const { return base + kValue; }
@@ -99,6 +103,10 @@ struct BackwardShared {
   }
   __device__ __forceinline__ float4* weights() const {
     return reinterpret_cast<float4*>(memory + kWeights);
+  }
+  __device__ __forceinline__ BiasTile<C> bias(int slot) const {
+    const int at = kBias + slot * C.bias_bytes();
+    return {memory + at, base + at};
   }
   __device__ __forceinline__ const float* lse_log2(int stage) const {
     return reinterpret_cast<const float*>(memory + kStatistics + stage * C.statistics_bytes());
@@ -127,6 +135,13 @@ struct BackwardShared {
     return barrier(2 + 3 * C.kStages + stage);
   }
 
+  __device__ __forceinline__ uint32_t bias_full(int slot) const {
+    return barrier(2 + 4 * C.kStages + slot);
+  }
+  __device__ __forceinline__ uint32_t bias_empty(int slot) const {
+    return barrier(2 + 4 * C.kStages + C.bias_slots + slot);
+  }
+
   __device__ __forceinline__ void prepare() const {
     ptx::phase_init(key_full(), 1);
     ptx::phase_init(value_full(), 1);
@@ -135,6 +150,10 @@ struct BackwardShared {
       ptx::phase_init(query_empty(stage), 4 * C.kConsumers);
       ptx::phase_init(out_full(stage), 1);
       ptx::phase_init(out_empty(stage), 4 * C.kConsumers);
+    }
+    for (int slot = 0; slot < C.bias_slots; ++slot) {
+      ptx::phase_init(bias_full(slot), 1);
+      ptx::phase_init(bias_empty(slot), 4 * C.kConsumers);
     }
     ptx::phase_init_done();
   }
@@ -163,6 +182,8 @@ class BackwardProducer {
       ptx::phase_wait(shared_.query_empty(place), stage.parity() ^ 1);
       load_half<C.key_chunks()>(shared_.query_full(place), shared_.query(place), a_.query,
                                 shared_.lse_log2(place), a_.lse_log2, step);
+      if constexpr (C.bias_slots > 0)
+        if (a_.bias_mapped) load_bias(number, step);
       if (number == 0) load_keys<C.value_chunks()>(shared_.value_full(), shared_.value(), a_.value);
       ptx::phase_wait(shared_.out_empty(place), stage.parity() ^ 1);
       load_half<C.value_chunks()>(shared_.out_full(place), shared_.grad_out(place), a_.grad_out,
@@ -187,6 +208,18 @@ class BackwardProducer {
     load_rows<kChunks>(to, C.queries, map, full, place.row + step.block * C.queries, step.head,
                        place.entry);
     ptx::load_bytes(shared_.address(numbers_to), numbers + at, C.queries * 4, full);
+  }
+
+  __device__ __forceinline__ void load_bias(int number, const BackwardStep& step) {
+    const Ring<C.bias_slots> slot{number};
+    const uint32_t full = shared_.bias_full(slot.place());
+    ptx::phase_wait(shared_.bias_empty(slot.place()), slot.parity() ^ 1);
+    ptx::phase_expect(full, C.bias_bytes());
+#pragma unroll
+    for (int key = 0; key < C.keys(); key += BiasTile<C>::kChunkKeys)
+      ptx::load_box(shared_.bias(slot.place()).chunk(key), a_.bias_map, full,
+                    {tile_.key + key, step.block * C.queries, step.head * a_.bias_head,
+                     tile_.batch * a_.bias_batch, 0});
   }
 
   const AttentionBackwardArguments& a_;

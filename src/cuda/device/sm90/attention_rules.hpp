@@ -15,6 +15,15 @@ __device__ __forceinline__ float widen(float value) { return value; }
 __device__ __forceinline__ float widen(bf16 value) { return to_float(value); }
 __device__ __forceinline__ float widen(f16 value) { return ptx::f16_to_float(value.bits); }
 
+// Of two packed elements, the first in the low half.
+template <DType D>
+__device__ __forceinline__ float2 widen_pair(uint32_t pair) {
+  if constexpr (D == DType::kBF16)
+    return {float_from_bits(pair << 16), float_from_bits(pair & 0xffff0000u)};
+  else
+    return {ptx::f16_to_float(pair & 0xffffu), ptx::f16_to_float(pair >> 16)};
+}
+
 template <DType D>
 struct ElementOf;
 template <>
@@ -37,16 +46,20 @@ __device__ __forceinline__ const Element* score_row(const ScoresInMemory& scores
          head * scores.stride[1] + query * scores.stride[2];
 }
 
+template <DType D>
+__device__ __forceinline__ float bias_of(const AttentionArguments& a, int32_t batch, int32_t head,
+                                         int32_t query, int32_t key) {
+  using Element = typename ElementOf<D>::Type;
+  return widen(score_row<Element>(a.bias, batch, head, query)[key * a.bias.stride[3]]);
+}
 // As a power of two.
 template <DType D>
 __device__ __forceinline__ float bias_log2(const AttentionArguments& a, int32_t batch, int32_t head,
                                            int32_t query, int32_t key) {
-  if constexpr (D == DType::kNone) {
+  if constexpr (D == DType::kNone)
     return 0;
-  } else {
-    using Element = typename ElementOf<D>::Type;
-    return widen(score_row<Element>(a.bias, batch, head, query)[key * a.bias.stride[3]]) * kLog2E;
-  }
+  else
+    return bias_of<D>(a, batch, head, query, key) * kLog2E;
 }
 
 template <bool kMasked>
