@@ -3,88 +3,14 @@
 // Attention backward on a GPU of compute capability 9.0 against the float64 reference, with the
 // cases of the CPU's tests and those that its own tiles ask for; skipped where there is no such
 // GPU. What the kernels need of a compiler, and what they refuse, is held everywhere.
-#include "attention_cases.hpp"
-#include "cuda/attention_backward.hpp"
-#include "gpu_tools.hpp"
+#include "gpu_attention_backward_tools.hpp"
 
 namespace perseid {
 namespace {
 
 using namespace cpu::attention_cases;
 using testing_gpu::expect_ok;
-using testing_gpu::Mirror;
-
-class GpuAttentionBackward : public testing_gpu::GpuTest {
- protected:
-  GpuAttentionBackward() : GpuTest(9) {}
-
-  // One execution of the fixture's problem: gradients of the GPU come to the fixture's arrays,
-  // which held nothing of use before, as the workspace does not.
-  void run(Fixture& fixture) {
-    std::unique_ptr<cuda::AttentionBackwardOnGpu> attention;
-    expect_ok(cuda::AttentionBackwardOnGpu::make(fixture.problem, *gpu_, &attention));
-    if (attention == nullptr) return;
-    Array work(DType::kBool, {static_cast<int64_t>(attention->workspace())});
-    AttentionBackward tensors = fixture.arguments;
-    std::vector<std::unique_ptr<Mirror<Array>>> mirrors;
-    const auto send = [&](Array& array, Tensor& tensor, bool result) {
-      if (!tensor.present()) return;
-      if (result) std::fill(array.memory.begin(), array.memory.end(), std::byte{0x7f});
-      mirrors.push_back(std::make_unique<Mirror<Array>>(*gpu_, array));
-      tensor = mirrors.back()->tensor();
-    };
-    send(fixture.query, tensors.query, false);
-    send(fixture.key, tensors.key, false);
-    send(fixture.value, tensors.value, false);
-    send(fixture.out, tensors.out, false);
-    send(fixture.lse, tensors.lse, false);
-    send(fixture.grad_out, tensors.grad_out, false);
-    send(fixture.grad_lse, tensors.grad_lse, false);
-    send(fixture.cu_q, tensors.cu_seqlens_q, false);
-    send(fixture.cu_kv, tensors.cu_seqlens_kv, false);
-    send(fixture.kv_lens, tensors.kv_lens, false);
-    const auto send_plane = [&](Array& array, Tensor& tensor) {
-      const Tensor view = tensor;
-      send(array, tensor, false);
-      if (tensor.present()) tensor = broadcast(tensor, fixture.problem);
-      EXPECT_EQ(tensor.rank, view.rank);
-    };
-    send_plane(fixture.bias, tensors.bias);
-    send_plane(fixture.visible, tensors.visible);
-    send(fixture.grad_query, tensors.grad_query, true);
-    send(fixture.grad_key, tensors.grad_key, true);
-    send(fixture.grad_value, tensors.grad_value, true);
-    Mirror workspace(*gpu_, work);
-    expect_ok(attention->backward(tensors, workspace.tensor().as<std::byte>(), nullptr));
-    {
-      const cuda::Gpu::Current current(*gpu_);
-      ASSERT_EQ(gpu_->driver().stream_synchronize(nullptr), cuda::kSuccess);
-    }
-    for (const auto& mirror : mirrors) mirror->fetch();
-    workspace.fetch();
-  }
-  // In any order, and in the fixed one.
-  void check(const Case& test) {
-    const AttentionProblem& p = test.problem;
-    SCOPED_TRACE(concatenate(text_of(test), " gradients ", p.grad_query, p.grad_key, p.grad_value));
-    Fixture fixture(test);
-    for (const bool deterministic : {false, true}) {
-      SCOPED_TRACE(deterministic ? "deterministic" : "default");
-      fixture.problem.deterministic = deterministic;
-      run(fixture);
-      compare(fixture);
-    }
-  }
-  static void compare(const Fixture& fixture) {
-    const AttentionBackward& got = fixture.arguments;
-    if (got.grad_query.present())
-      fixture.compare("grad_query", got.grad_query, fixture.want_query.tensor, 0.1);
-    if (got.grad_key.present())
-      fixture.compare("grad_key", got.grad_key, fixture.want_key.tensor, 0.1);
-    if (got.grad_value.present())
-      fixture.compare("grad_value", got.grad_value, fixture.want_value.tensor, 0.1);
-  }
-};
+using testing_gpu::GpuAttentionBackward;
 
 using Dims = std::pair<int64_t, int64_t>;
 class GpuAttentionBackwardDims : public GpuAttentionBackward,
@@ -239,137 +165,6 @@ TEST_P(GpuAttentionBackwardDim, KeyLengths) {
   }
 }
 
-TEST_P(GpuAttentionBackwardDim, Ragged) {
-  const std::vector<int64_t> q_lens = {0, 1, 130, 64, 257, 3}, kv_lens = {5, 0, 200, 64, 129, 260};
-  for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight}) {
-    Case test = make_case(DType::kBF16, 6, 4, 2, 0, 0, GetParam(), GetParam());
-    set_ragged(test, q_lens, kv_lens);
-    test.problem.causal = causal;
-    test.grad_lse = true;
-    test.layout = causal == Causal::kTopLeft ? Layout::kBhsd : Layout::kBshd;
-    check(test);
-  }
-  // What a sequence has of its own besides: key lengths, a mask, a bias, dropout.
-  for (int more = 0; more < 3; ++more) {
-    Case test = make_case(DType::kBF16, 6, 4, 2, 0, 0, GetParam(), GetParam());
-    test.layout = Layout::kBshd;
-    set_ragged(test, q_lens, kv_lens);
-    if (more == 0) {
-      test.problem.kv_lens = true;
-      test.kv_lens = {5, 7, 0, 33, 129, 100};
-      test.problem.causal = Causal::kBottomRight;
-      test.problem.window_left = 70;
-    }
-    if (more == 1) set_visible(test, {6, 1, test.problem.q_len, test.problem.kv_len});
-    if (more == 2) {
-      test.problem.dropout = 0.2;
-      add_bias(test, DType::kF32, {1, 4, test.problem.q_len, test.problem.kv_len}, false);
-    }
-    check(test);
-  }
-  // Neither lengths nor rows at all.
-  for (const auto& [queries, keys] : {std::pair<int64_t, int64_t>{0, 70}, {70, 0}, {0, 0}}) {
-    Case test = make_case(DType::kBF16, 2, 2, 1, 0, 0, GetParam(), GetParam());
-    set_ragged(test, {queries, 0}, {0, keys});
-    check(test);
-  }
-}
-
-// What lies in other sequences or behind the last one has no way into a result, and rows there are
-// not written.
-TEST_P(GpuAttentionBackwardDim, RaggedNeighbours) {
-  constexpr int64_t kBehind = 70;
-  Case test = make_case(DType::kBF16, 3, 2, 1, 0, 0, GetParam(), GetParam());
-  set_ragged(test, {70, 50, 90}, {90, 30, 150});
-  test.problem.total_q += kBehind;
-  test.problem.total_kv += kBehind;
-  test.prepare = [](AttentionBackward& a) {
-    for (const Tensor* tensor : {&a.query, &a.key, &a.value, &a.grad_out})
-      for (int64_t row = tensor->shape[1] - kBehind; row < tensor->shape[1]; ++row)
-        put(*tensor, at(*tensor, {0, row, 5}), kNaN);
-  };
-  Fixture fixture(test);
-  run(fixture);
-  const auto look = [&](const char* name, Tensor& got, Tensor& want) {
-    const int64_t rows = got.shape[1] - kBehind;
-    for (int64_t row = rows; row < got.shape[1]; ++row)
-      for (int64_t i = 0; i < got.shape[2]; ++i)
-        ASSERT_EQ(got.as<bf16>()[at(got, {0, row, i})].bits, 0x7f7f) << name << " row " << row;
-    got.shape[1] = want.shape[1] = rows;
-    fixture.compare(name, got, want, 0.1);
-  };
-  look("grad_query", fixture.arguments.grad_query, fixture.want_query.tensor);
-  look("grad_key", fixture.arguments.grad_key, fixture.want_key.tensor);
-  look("grad_value", fixture.arguments.grad_value, fixture.want_value.tensor);
-
-  // The second sequence is all NaN.
-  set_ragged(test = make_case(DType::kBF16, 3, 2, 1, 0, 0, GetParam(), GetParam()), {70, 50, 90},
-             {90, 30, 150});
-  test.prepare = [](AttentionBackward& a) {
-    for (int64_t row = 70; row < 120; ++row) {
-      put(a.query, at(a.query, {0, row, 5}), kNaN);
-      put(a.grad_out, at(a.grad_out, {1, row, 5}), kInfinity);
-    }
-    for (int64_t row = 90; row < 120; ++row) put(a.key, at(a.key, {0, row, 5}), kNaN);
-  };
-  check(test);
-}
-
-// The same sequences in another order: the same bits, whatever stands beside them.
-TEST_P(GpuAttentionBackwardDim, RaggedAtAnyPosition) {
-  const int64_t q_lens[] = {70, 200, 129}, kv_lens[] = {150, 100, 260};
-  const auto run_in_order = [&](std::vector<int> order) {
-    Case test = make_case(DType::kBF16, 3, 2, 1, 0, 0, GetParam(), GetParam());
-    std::vector<int64_t> q, kv;
-    for (const int s : order) {
-      q.push_back(q_lens[s]);
-      kv.push_back(kv_lens[s]);
-    }
-    set_ragged(test, q, kv);
-    test.problem.causal = Causal::kBottomRight;
-    test.problem.deterministic = true;
-    test.prepare = [&](AttentionBackward& a) {
-      int64_t q_row = 0, kv_row = 0;
-      for (const int s : order) {
-        const auto fill_rows = [&](Tensor tensor, int64_t first, int64_t rows, uint64_t seed) {
-          tensor.data = tensor.as<bf16>() + first * tensor.stride[1];
-          tensor.shape[1] = rows;
-          Random random{seed + static_cast<uint64_t>(s)};
-          fill(tensor, random);
-        };
-        fill_rows(a.query, q_row, q_lens[s], 10);
-        fill_rows(a.grad_out, q_row, q_lens[s], 20);
-        fill_rows(a.key, kv_row, kv_lens[s], 30);
-        fill_rows(a.value, kv_row, kv_lens[s], 40);
-        q_row += q_lens[s];
-        kv_row += kv_lens[s];
-      }
-    };
-    Fixture fixture(test);
-    run(fixture);
-    std::vector<std::vector<double>> found(3);  // of each sequence
-    int64_t q_row = 0, kv_row = 0;
-    for (const int s : order) {
-      const auto take = [&](Tensor tensor, int64_t first, int64_t rows) {
-        tensor.data = tensor.as<bf16>() + first * tensor.stride[1];
-        tensor.shape[1] = rows;
-        for_each(tensor, [&](int64_t offset, int64_t) {
-          found[static_cast<size_t>(s)].push_back(get(tensor, offset));
-        });
-      };
-      take(fixture.arguments.grad_query, q_row, q_lens[s]);
-      take(fixture.arguments.grad_key, kv_row, kv_lens[s]);
-      take(fixture.arguments.grad_value, kv_row, kv_lens[s]);
-      q_row += q_lens[s];
-      kv_row += kv_lens[s];
-    }
-    return found;
-  };
-  const auto once = run_in_order({0, 1, 2});
-  EXPECT_EQ(run_in_order({2, 0, 1}), once);
-  EXPECT_EQ(run_in_order({1, 2, 0}), once);
-}
-
 TEST_P(GpuAttentionBackwardDim, Visible) {
   Case test = make_case(DType::kBF16, 2, 4, 2, 101, 205, GetParam(), GetParam());
   set_visible(test, {2, 1, 101, 205});
@@ -403,26 +198,17 @@ TEST_P(GpuAttentionBackwardDim, Dropout) {
   }
 }
 
-TEST_P(GpuAttentionBackwardDim, BiasWithoutGradient) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    Case test = make_case(DType::kBF16, 2, 4, 2, 101, 205, GetParam(), GetParam());
-    add_bias(test, dtype, {dtype == DType::kF32 ? 2 : 1, 4, 101, 205}, false);
-    test.grad_lse = true;
-    if (dtype == DType::kF32) test.problem.causal = Causal::kTopLeft;
-    check(test);
-  }
-}
-
 TEST_P(GpuAttentionBackwardDim, SameBitsEveryTimeWhereThatWasAskedFor) {
   for (const Causal causal : {Causal::kNone, Causal::kBottomRight}) {
     Case test = make_case(DType::kBF16, 2, 6, 3, 400, 600, GetParam(), GetParam());
+    add_bias(test, DType::kBF16, {causal == Causal::kNone ? 2 : 1, 6, 400, 600}, true);
     test.problem.causal = causal;
     test.problem.deterministic = true;
     Fixture fixture(test);
     const auto bytes = [&] {
       run(fixture);
       std::vector<std::byte> all = fixture.grad_query.memory;
-      for (const Array* more : {&fixture.grad_key, &fixture.grad_value})
+      for (const Array* more : {&fixture.grad_key, &fixture.grad_value, &fixture.grad_bias})
         all.insert(all.end(), more->memory.begin(), more->memory.end());
       return all;
     };
@@ -463,7 +249,10 @@ TEST(AttentionBackwardKernels, RefuseWithASentence) {
     change(problem);
     return !cuda::refuse_attention_backward(problem).empty();
   };
-  EXPECT_TRUE(refused([](AttentionProblem& p) { p.bias = p.grad_bias = true; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) {
+    p.bias = true;
+    p.bias_dtype = DType::kF64;
+  }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.kv_len = int64_t{1} << 30; }));
 }
 

@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention backward on a GPU of compute capability 9.0 against the float64 reference, for the
+// tests of its kernels.
+#pragma once
+
+#include "attention_cases.hpp"
+#include "cuda/attention_backward.hpp"
+#include "gpu_tools.hpp"
+
+namespace perseid::testing_gpu {
+
+using cpu::attention_cases::Array;
+using cpu::attention_cases::broadcast;
+using cpu::attention_cases::Case;
+using cpu::attention_cases::Fixture;
+using cpu::attention_cases::text_of;
+
+class GpuAttentionBackward : public GpuTest {
+ protected:
+  GpuAttentionBackward() : GpuTest(9) {}
+
+  // One execution of the fixture's problem: gradients of the GPU come to the fixture's arrays,
+  // which held nothing of use before, as the workspace does not.
+  void run(Fixture& fixture) {
+    std::unique_ptr<cuda::AttentionBackwardOnGpu> attention;
+    expect_ok(cuda::AttentionBackwardOnGpu::make(fixture.problem, *gpu_, &attention));
+    if (attention == nullptr) return;
+    Array work(DType::kBool, {static_cast<int64_t>(attention->workspace())});
+    AttentionBackward tensors = fixture.arguments;
+    std::vector<std::unique_ptr<Mirror<Array>>> mirrors;
+    const auto send = [&](Array& array, Tensor& tensor, bool result) {
+      if (!tensor.present()) return;
+      if (result) std::fill(array.memory.begin(), array.memory.end(), std::byte{0x7f});
+      mirrors.push_back(std::make_unique<Mirror<Array>>(*gpu_, array));
+      tensor = mirrors.back()->tensor();
+    };
+    send(fixture.query, tensors.query, false);
+    send(fixture.key, tensors.key, false);
+    send(fixture.value, tensors.value, false);
+    send(fixture.out, tensors.out, false);
+    send(fixture.lse, tensors.lse, false);
+    send(fixture.grad_out, tensors.grad_out, false);
+    send(fixture.grad_lse, tensors.grad_lse, false);
+    send(fixture.cu_q, tensors.cu_seqlens_q, false);
+    send(fixture.cu_kv, tensors.cu_seqlens_kv, false);
+    send(fixture.kv_lens, tensors.kv_lens, false);
+    const auto send_plane = [&](Array& array, Tensor& tensor) {
+      const Tensor view = tensor;
+      send(array, tensor, false);
+      if (tensor.present()) tensor = broadcast(tensor, fixture.problem);
+      EXPECT_EQ(tensor.rank, view.rank);
+    };
+    send_plane(fixture.bias, tensors.bias);
+    send_plane(fixture.visible, tensors.visible);
+    send(fixture.grad_query, tensors.grad_query, true);
+    send(fixture.grad_key, tensors.grad_key, true);
+    send(fixture.grad_value, tensors.grad_value, true);
+    send(fixture.grad_bias, tensors.grad_bias, true);
+    Mirror workspace(*gpu_, work);
+    expect_ok(attention->backward(tensors, workspace.tensor().as<std::byte>(), nullptr));
+    {
+      const cuda::Gpu::Current current(*gpu_);
+      ASSERT_EQ(gpu_->driver().stream_synchronize(nullptr), cuda::kSuccess);
+    }
+    for (const auto& mirror : mirrors) mirror->fetch();
+    workspace.fetch();
+  }
+  // In any order, and in the fixed one.
+  void check(const Case& test) {
+    const AttentionProblem& p = test.problem;
+    SCOPED_TRACE(concatenate(text_of(test), " gradients ", p.grad_query, p.grad_key, p.grad_value));
+    Fixture fixture(test);
+    for (const bool deterministic : {false, true}) {
+      SCOPED_TRACE(deterministic ? "deterministic" : "default");
+      fixture.problem.deterministic = deterministic;
+      run(fixture);
+      compare(fixture);
+    }
+  }
+  // Rows of dS sum to nothing, but for what the rounding of `out` leaves of each.
+  static double size_of_sums(const Fixture& fixture) {
+    const AttentionProblem& p = fixture.problem;
+    const int64_t* shape = p.bias_shape;
+    if (shape[3] == p.kv_len) return 1;
+    const auto rows = static_cast<double>(p.batch * p.heads * p.q_len);
+    const auto left = static_cast<double>(std::max<int64_t>(shape[0] * shape[1] * shape[2], 1));
+    return 1 + 0.1 * std::sqrt(rows / left);
+  }
+  static void compare(const Fixture& fixture) {
+    const AttentionBackward& got = fixture.arguments;
+    if (got.grad_query.present())
+      fixture.compare("grad_query", got.grad_query, fixture.want_query.tensor, 0.1);
+    if (got.grad_key.present())
+      fixture.compare("grad_key", got.grad_key, fixture.want_key.tensor, 0.1);
+    if (got.grad_value.present())
+      fixture.compare("grad_value", got.grad_value, fixture.want_value.tensor, 0.1);
+    if (got.grad_bias.present())
+      fixture.compare("grad_bias", got.grad_bias, fixture.want_bias.tensor, size_of_sums(fixture));
+  }
+};
+
+}  // namespace perseid::testing_gpu
