@@ -17,8 +17,9 @@
 // with few tiles is cut into parts, and the last block to come adds them, in their order.
 //
 // Barriers: scores_full, gradients_full, bias_full (the producer and the bytes); scores_empty,
-// gradients_empty, bias_empty (all eight warps of the consumers). Named barrier 1 joins the
-// consumers.
+// gradients_empty, bias_empty (all eight warps of the consumers). Named barriers: 1 joins the
+// consumers (256 threads), kTurn + c is the turn of consumer c (256: those that wait for it and
+// those that pass it on), kJoin + c joins the warps of consumer c (128).
 #pragma once
 
 #include "cuda/device/ptx/dependency.hpp"
@@ -237,6 +238,7 @@ template <AttentionBackwardConfig C>
 class BiasConsumer : BackwardScores<C> {
   using Scores = BackwardScores<C>;
   using Scores::kScores, Scores::number_, Scores::warp_, Scores::lane_;
+  static constexpr int kTurn = 2, kJoin = 4;  // named barriers, one for each consumer
 
  public:
   __device__ __forceinline__ BiasConsumer(const AttentionBackwardBiasArguments& arguments,
@@ -245,6 +247,7 @@ class BiasConsumer : BackwardScores<C> {
 
   __device__ __forceinline__ void run() {
     float sums[kScores];
+    if (number_ == 1) pass_turn();
     for (auto block = static_cast<int32_t>(blockIdx.x); block < a_.blocks;
          block += static_cast<int32_t>(gridDim.x)) {
       const BiasPart<C> part(a_, block);
@@ -268,6 +271,7 @@ class BiasConsumer : BackwardScores<C> {
         finish(part);
       }
     }
+    if (number_ == 0) await_turn();  // so that no barrier is left half full
     if (lane_ == 0) ptx::wait_for_stores();
   }
 
@@ -277,11 +281,13 @@ class BiasConsumer : BackwardScores<C> {
     const int stage = units_.place();
     float scores[kScores], products[kScores];
     ptx::phase_wait(shared_.scores_full(stage), units_.parity());
+    await_turn();
     ptx::products_begin();
     this->template begin_scores<C.key_dim>(scores, shared_.key(stage), shared_.query(stage));
     ptx::phase_wait(shared_.gradients_full(stage), units_.parity());
     this->template begin_scores<C.value_dim>(products, shared_.value(stage),
                                              shared_.grad_out(stage));
+    pass_turn();
     ptx::products_wait<1>();
     ptx::results_are_here(scores);
     this->weigh_scores(scores, tile, step, shared_.lse_log2(stage), shared_.bias(slot), true);
@@ -298,6 +304,11 @@ class BiasConsumer : BackwardScores<C> {
     free_slot();
   }
 
+  // Consumers begin their products in turns, so that one takes weights under the products of the
+  // other.
+  __device__ __forceinline__ void await_turn() const { ptx::named_sync(kTurn + number_, 256); }
+  __device__ __forceinline__ void pass_turn() const { ptx::named_arrive(kTurn + 1 - number_, 256); }
+
   // ---- By the copy engine ----
 
   __device__ __forceinline__ void store(const BiasPart<C>& part, int slot,
@@ -311,7 +322,7 @@ class BiasConsumer : BackwardScores<C> {
       tile.store(this->warp_key(), lane_, i, eight);
     }
     ptx::fence_for_engines();
-    ptx::named_sync(1, 256);
+    ptx::named_sync(kJoin + number_, 128);
     if (is_speaker()) {
 #pragma unroll
       for (int key = 64 * number_; key < 64 * number_ + 64; key += BiasTile<C>::kChunkKeys)
