@@ -24,14 +24,10 @@ constexpr Tiles kTiles[] = {
 // Queries, their gradients and sums of this many bytes stay in the L2 cache while the tiles of
 // their heads are done.
 constexpr int64_t kSectionBytes = 32'000'000;
-// Deterministic: tiles of so many key heads are done at once, so that those of one head, which wait
-// for each other, are few.
-constexpr int64_t kOrderedHeads = 16;
-
-// Each consumer has a piece of grad_query: a second one of zeros, where columns end before it.
-void fit_pieces(AttentionBackwardConfig* config) {
-  if (config->queries == 64) config->key_dim = max(config->key_dim, kChunk + 16);
-}
+// Where tiles are of unequal work and there are few of them in a batch entry, blocks share their
+// query heads: at most so many blocks each, and no more than so many in all.
+constexpr int kMostParts = 4;
+constexpr int64_t kTilesOfParts = 1024;
 
 }  // namespace
 
@@ -45,7 +41,7 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
   // What comes from memory for each score needs registers too.
   config.dropout = dropout_threshold(problem.dropout) < 256;
-  const bool busy = config.visible || config.dropout;
+  const bool busy = config.visible || (config.dropout && problem.bias);
   const bool biased = config.bias != DType::kNone;
   // The other gradients are complete in one block.
   config.deterministic = problem.deterministic && problem.grad_query && problem.q_len > 0;
@@ -62,7 +58,6 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
     fit.halves = tiles.halves;
     if (max(fit.key_dim, fit.value_dim) > tiles.dim) continue;
     if (busy && tiles.queries > 64) continue;
-    fit_pieces(&fit);
     if (biased && tiles.halves) fit.bias_slots = 2;
     if (fit.shared_bytes() > most) {
       if (tiles.queries > 64) continue;
@@ -74,6 +69,11 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   const BoundsByRow bounds = bounds_by_row(problem);
   config.left = bounds.left;
   config.right = bounds.right;
+  const int64_t tiles = problem.kv_heads * ceil_div(problem.kv_len, int64_t{config.keys()});
+  if (config.right && !problem.grad_bias && tiles > 0)
+    while (2 * config.parts * tiles <= kTilesOfParts && config.parts < kMostParts &&
+           problem.group() % (2 * config.parts) == 0)
+      config.parts *= 2;
   config.grad_query = problem.grad_query;
   config.grad_key = problem.grad_key;
   config.grad_value = problem.grad_value;
@@ -91,8 +91,9 @@ std::vector<std::string> attention_backward_kernels(const AttentionBackwardConfi
         ", .visible = ", flag(c.visible), ", .dropout = ", flag(c.dropout),
         ", .bias = perseid::DType(", static_cast<int>(c.bias), "), .bias_slots = ", c.bias_slots,
         ", .grad_bias = ", flag(c.grad_bias), ", .bias_whole = ", flag(c.bias_whole),
-        ", .deterministic = ", flag(c.deterministic), ", .grad_query = ", flag(c.grad_query),
-        ", .grad_key = ", flag(c.grad_key), ", .grad_value = ", flag(c.grad_value), "}>");
+        ", .parts = ", c.parts, ", .deterministic = ", flag(c.deterministic),
+        ", .grad_query = ", flag(c.grad_query), ", .grad_key = ", flag(c.grad_key),
+        ", .grad_value = ", flag(c.grad_value), "}>");
   };
   std::vector<std::string> kernels = {kernel("attention_backward_prepare", config),
                                       kernel("attention_backward", config)};
@@ -150,12 +151,12 @@ Status AttentionBackwardOnGpu::make(const AttentionProblem& problem,
   fixed.by_head = problem.bias && problem.bias_shape[0] != problem.batch && !problem.ragged;
   // Without a mask all tiles cost the same, and one head after another reads the least.
   int64_t section = 1;
-  if (config.deterministic) {
-    section = kOrderedHeads;
-  } else if (config.right) {
+  if (config.right || config.deterministic) {
     const int64_t bytes =
         problem.group() * problem.q_len * (problem.head_dim * 6 + problem.value_dim * 2);
-    while (2 * section * bytes <= kSectionBytes && section < fixed.batch_heads) section *= 2;
+    // In order, more heads at once hide more of the turns: small tiles need that.
+    const int64_t most = config.deterministic && !config.halves ? 2 * kSectionBytes : kSectionBytes;
+    while (2 * section * bytes <= most && section < fixed.batch_heads) section *= 2;
   }
   fixed.heads_per_section =
       static_cast<int32_t>(clamp(section, int64_t{1}, max(int64_t{1}, int64_t{fixed.batch_heads})));
@@ -176,7 +177,8 @@ void AttentionBackwardOnGpu::lay_out() {
   layout_.delta = row_bytes;
   layout_.sums = layout_.turns = 2 * row_bytes;
   if (config_.grad_query)
-    layout_.turns += blocks * static_cast<size_t>(config_.pieces() * kPieceFloats) * sizeof(float);
+    layout_.turns +=
+        blocks * static_cast<size_t>(config_.pieces() * config_.piece_floats()) * sizeof(float);
   layout_.tile = layout_.turns;
   if (config_.deterministic)
     layout_.tile += blocks * static_cast<size_t>(config_.kConsumers) * sizeof(uint64_t);
@@ -258,8 +260,9 @@ Status AttentionBackwardOnGpu::backward(const AttentionBackward& tensors, std::b
   const bool products_wanted = tensors.grad_query.present() || tensors.grad_key.present() ||
                                tensors.grad_value.present() || bias_beside;
   const Launch by_rows{.blocks = blocks_of_queries(), .threads = kRowThreads};
-  const Launch products{.blocks = int64_t{fixed_.batch_heads} * fixed_.k_tiles,
+  const Launch products{.blocks = int64_t{fixed_.batch_heads} * fixed_.k_tiles * config_.parts,
                         .threads = config_.threads(),
+                        .cluster = config_.parts,
                         .shared_bytes = config_.shared_bytes()};
   Status status = gpu_.launch(kernels_[0], by_rows, &rows, stream);
   if (status.ok() && bias_apart) {

@@ -20,6 +20,10 @@ __device__ __forceinline__ uint32_t block_of_cluster() {
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
+// With what the thread has written before.
+__device__ __forceinline__ void cluster_arrive_and_release() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -35,6 +39,21 @@ __device__ __forceinline__ uint32_t address_in_block(const void* shared, uint32_
                : "=r"(address)
                : "r"(shared_address(shared)), "r"(block));
   return address;
+}
+
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
+__device__ __forceinline__ float4 load_four_from_block(uint32_t address) {
+  float4 four;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(four.x), "=f"(four.y), "=f"(four.z), "=f"(four.w)
+               : "r"(address)
+               : "memory");
+  return four;
+}
+__device__ __forceinline__ uint32_t load_from_block(uint32_t address) {
+  uint32_t value;
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
 }
 
 // A barrier in shared memory that counts arrivals and bytes. Other blocks of the cluster see it

@@ -13,7 +13,9 @@
 // all queries that see it, and adds what it has of dQ to sums in memory. Warpgroup 0 is the
 // producer: one thread of it asks the copy engine for all loads (attention_backward_tiles.hpp). The
 // other two, the consumers, share the work by keys (attention_backward_halves.hpp) or by products
-// (attention_backward_roles.hpp).
+// (attention_backward_roles.hpp). If C.deterministic, other threads of the producer's
+// warpgroup keep the order of summands. C.parts blocks share a tile: each has some of the query
+// heads.
 //
 // Memory order. What the copy engine writes is seen by who waits for the barrier that counts it.
 // What the consumers write to shared memory and tensor cores or copy engine read is fenced by each
@@ -32,6 +34,16 @@
 
 namespace perseid::cuda {
 
+// The block's tile. `drawn` is in shared memory; a cluster has that of its first block.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ uint32_t tile_number(const uint32_t& drawn) {
+  if constexpr (!C.deterministic) return blockIdx.x / C.parts;
+  if constexpr (C.parts == 1) return drawn;
+  ptx::cluster_arrive_and_release();
+  ptx::cluster_wait();
+  return ptx::load_from_block(ptx::address_in_block(&drawn, 0));
+}
+
 template <AttentionBackwardConfig C>
 __global__ void __launch_bounds__(C.threads(), 1)
     attention_backward(const __grid_constant__ AttentionBackwardArguments arguments) {
@@ -41,18 +53,30 @@ __global__ void __launch_bounds__(C.threads(), 1)
   ptx::let_next_kernel_start();
   if (threadIdx.x == 0) shared.prepare();
   ptx::wait_for_kernels_before();
-  if (C.deterministic && threadIdx.x == 0) drawn = atomicAdd(arguments.tile, 1u);
+  const bool first_of_cluster = C.parts == 1 || ptx::block_of_cluster() == 0;
+  if (C.deterministic && first_of_cluster && threadIdx.x == 0)
+    drawn = atomicAdd(arguments.tile, 1u);
   __syncthreads();
-  const BackwardTile tile =
-      find_backward_tile<C>(arguments, static_cast<int32_t>(C.deterministic ? drawn : blockIdx.x));
-  if (C.lengths && tile.key >= tile.kv_rows) return;
+  const auto number = static_cast<int32_t>(tile_number<C>(drawn));
+  const BackwardTile tile = find_backward_tile<C>(arguments, number);
+  if (C.lengths && tile.key >= tile.kv_rows) {
+    if constexpr (C.parts > 1) {  // the number in shared memory is not needed any more
+      ptx::cluster_arrive();
+      ptx::cluster_wait();
+    }
+    return;
+  }
   // The same for all threads of a warp, as the compiler has to know.
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
   if (group == 0) {
     ptx::give_registers_back<C.producer_registers()>();
-    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
     if (threadIdx.x == 0) BackwardProducer<C>(arguments, shared, tile).run();
-    if (C.deterministic && (warp == 1 || warp == 2)) keep_turns<C>(arguments, tile, warp - 1);
+    if constexpr (C.deterministic) {
+      const BackwardTurns<C> turns(arguments, shared, tile);
+      if (threadIdx.x == 32) turns.pass_on();
+      if (threadIdx.x == 64) turns.look_out(0);
+      if (threadIdx.x == 96) turns.look_out(1);
+    }
   } else {
     ptx::take_registers<C.consumer_registers()>();
     if constexpr (C.halves) {

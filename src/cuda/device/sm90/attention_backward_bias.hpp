@@ -288,9 +288,12 @@ class BiasConsumer : BackwardScores<C> {
     this->template begin_scores<C.value_dim>(products, shared_.value(stage),
                                              shared_.grad_out(stage));
     pass_turn();
+    typename Scores::Dropped dropped;
+    this->find_dropped(tile, step, dropped);
     ptx::products_wait<1>();
     ptx::results_are_here(scores);
-    this->weigh_scores(scores, tile, step, shared_.lse_log2(stage), shared_.bias(slot), true);
+    this->weigh_scores(scores, tile, step, shared_.lse_log2(stage), shared_.bias(slot), true,
+                       dropped);
     this->leave(shared_.scores_empty(stage));
     ptx::products_wait<0>();
     ptx::results_are_here(products);

@@ -25,6 +25,9 @@ struct AttentionBackwardConfig {
   int bias_slots = 0;  // tiles of bias that are there or on their way; 0: no room for them
   bool grad_bias = false;
   bool bias_whole = false;  // it is not repeated: each score has an element of its own
+  // Blocks, of a cluster, that share the query heads of a tile of keys: where there are few tiles,
+  // or some have much more work than others.
+  int parts = 1;
   bool deterministic = false;
   bool grad_query = true, grad_key = true, grad_value = true;
 
@@ -35,8 +38,15 @@ struct AttentionBackwardConfig {
   constexpr int threads() const { return 128 * (kConsumers + 1); }
   constexpr int key_chunks() const { return (key_dim + kChunk - 1) / kChunk; }
   constexpr int value_chunks() const { return (value_dim + kChunk - 1) / kChunk; }
-  // grad_query is summed in pieces of 64 queries and 64 columns.
-  constexpr int pieces() const { return queries / 64 * key_chunks(); }
+  // grad_query is summed in pieces of 64 queries and so many columns, at least one for each
+  // consumer.
+  constexpr int piece_columns() const { return queries == 64 && key_dim <= kChunk ? 32 : kChunk; }
+  constexpr int pieces_across() const { return key_chunks() * kChunk / piece_columns(); }
+  constexpr int pieces() const { return queries / 64 * pieces_across(); }
+  constexpr int piece_floats() const { return 64 * piece_columns(); }
+
+  // Turns of their summands, where their order counts: one for each consumer.
+  constexpr int turns() const { return deterministic ? kConsumers : 0; }
 
   // Shared memory, in bytes.
   constexpr int key_bytes() const { return keys() * 128 * key_chunks(); }
@@ -52,7 +62,7 @@ struct AttentionBackwardConfig {
            2 * score_bytes() + weight_bytes() + bias_slots * bias_bytes() +
            kStages * statistics_bytes() + kOthers;
   }
-  static constexpr int kOthers = 128;  // barriers
+  static constexpr int kOthers = 192;  // barriers
   // A tile of bias becomes that of its gradient, in its place.
   constexpr bool grad_bias_in_place() const { return grad_bias && bias_whole && bias_slots > 0; }
 
@@ -85,9 +95,8 @@ struct AttentionBackwardConfig {
 
 inline constexpr int kRowThreads = 256;  // of a block of the kernels before and after
 
-// Sums of grad_query, float32: [batch * heads][block of queries][piece][warp][8][lane][4], as the
-// accumulators of products hold them.
-inline constexpr int kPieceFloats = 64 * 64;
+// Sums of grad_query, float32: [batch * heads][block of queries][piece][warp][columns /
+// 8][lane][4], as the accumulators of products hold them.
 
 // Gradients without data are not wanted by this launch, whatever C says.
 struct AttentionBackwardProblem : AttentionArguments {

@@ -41,28 +41,43 @@ class HalvesConsumer : BackwardParts<C> {
     for (float& x : grad_value_) x = 0;
     if (tile_.end > tile_.first) ptx::phase_wait(shared_.key_full(), 0);
     for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) { visit(number, step); });
+    if constexpr (C.parts > 1) gather_parts();
     float unusual[2] = {0, 0};
-    ptx::named_sync(1, 256);  // keys and values make room for their gradients
-    if constexpr (C.masked())
-      if (this->bias_leaves()) this->clear_bias_gradient();
     if constexpr (C.grad_value) {
       ptx::results_are_here(grad_value_);
       this->look_at(grad_value_, unusual);
-      if (a_.grad_value_rows.data != nullptr)
+      if (this->has_results() && a_.grad_value_rows.data != nullptr)
         this->template store_gradient<C.value_dim>(grad_value_, dropout_factor<C.dropout>(a_),
                                                    shared_.value(), a_.grad_value);
     }
+    ptx::named_sync(1, 256);  // keys, which both read, make room for their gradients
+    if constexpr (C.masked())
+      if (this->bias_leaves()) this->clear_bias_gradient();
     if constexpr (C.grad_key) {
       ptx::results_are_here(grad_key_);
       this->look_at(grad_key_, unusual);
-      if (a_.grad_key_rows.data != nullptr)
+      if (this->has_results() && a_.grad_key_rows.data != nullptr)
         this->template store_gradient<C.key_dim>(grad_key_, a_.scale, shared_.key(), a_.grad_key);
     }
-    if (lane_ == 0) ptx::wait_for_stores();
-    this->mend(unusual);
+    if (lane_ == 0) ptx::wait_for_reads_of_stores();
+    if (this->has_results()) this->mend(unusual);
   }
 
  private:
+  __device__ __forceinline__ void gather_parts() {
+    ptx::named_sync(1, 256);
+    ptx::results_are_here(grad_value_);
+    ptx::results_are_here(grad_key_);
+    this->lend(grad_value_, 0);
+    this->lend(grad_key_, C.value_dim / 2);
+    this->end_lending();
+    if (this->has_results()) {
+      this->gather(grad_value_, 0);
+      this->gather(grad_key_, C.value_dim / 2);
+    }
+    this->end_lending();
+  }
+
   __device__ __forceinline__ void visit(int number, const BackwardStep& step) {
     const Ring<C.kStages> stage = stage_of<C>(number);
     const int parity = number % 2;
@@ -75,9 +90,11 @@ class HalvesConsumer : BackwardParts<C> {
     ptx::phase_wait(shared_.out_full(stage.place()), stage.parity());
     this->template begin_scores<C.value_dim>(products, shared_.value(),
                                              shared_.grad_out(stage.place()));
+    typename Parts::Dropped dropped;
+    this->find_dropped(tile_, step, dropped);
     ptx::products_wait<1>();
     ptx::results_are_here(scores);
-    this->weigh(scores, number, step);
+    this->weigh(scores, number, step, dropped);
     if constexpr (C.grad_value) this->round_kept(scores, weights);
     ptx::products_wait<0>();
     ptx::results_are_here(products);
@@ -88,7 +105,7 @@ class HalvesConsumer : BackwardParts<C> {
       this->template begin_gradient<C.value_dim>(grad_value_, weights,
                                                  shared_.grad_out(stage.place()));
     }
-    float piece[32];
+    float piece[Parts::kPiece];
     if constexpr (C.grad_query)
       this->share_gradients(gradients, parity);
     else if constexpr (C.grad_bias_in_place())
@@ -111,7 +128,7 @@ class HalvesConsumer : BackwardParts<C> {
     if constexpr (C.grad_query) {
       ptx::products_wait<C.grad_key ? 1 : 0>();
       ptx::results_are_here(piece);
-      this->await_turn();
+      this->await_turn(number);
       this->add_piece(piece, step, number_);
       this->end_turn();
     }

@@ -14,6 +14,8 @@ namespace perseid::cuda {
 template <AttentionBackwardConfig C>
 class BackwardParts : protected BackwardScores<C> {
  protected:
+  using typename BackwardScores<C>::Dropped;
+  static constexpr int kPiece = C.piece_columns() / 2;  // a thread's part of a piece
   using Scores = BackwardScores<C>;
   using Scores::first_key, Scores::leave, Scores::kScores;
   using Scores::number_, Scores::warp_, Scores::lane_;
@@ -37,13 +39,15 @@ class BackwardParts : protected BackwardScores<C> {
   }
 
   // One piece of grad_query of this step: the gradients of its scores times the tile's keys.
-  __device__ __forceinline__ void begin_piece(float (&d)[32], int parity, int piece) const {
+  __device__ __forceinline__ void begin_piece(float (&d)[kPiece], int parity, int piece) const {
     const uint64_t left =
-        ptx::matrix_at(shared_.scores(parity) + piece / C.key_chunks() * C.keys() * 128);
-    const uint64_t right = ptx::matrix_at(shared_.key() + piece % C.key_chunks() * C.keys() * 128);
+        ptx::matrix_at(shared_.scores(parity) + piece / C.pieces_across() * C.keys() * 128);
+    const int column = piece % C.pieces_across() * C.piece_columns();
+    const uint64_t right =
+        ptx::matrix_at(shared_.key() + column / kChunk * C.keys() * 128 + column % kChunk * 2);
 #pragma unroll
     for (int k = 0; k < C.keys() / 16; ++k)
-      ptx::Product<64, C.dtype>::template shared<true, true>(
+      ptx::Product<C.piece_columns(), C.dtype>::template shared<true, true>(
           d, ptx::matrix_after(left, k * 16 * 128), ptx::matrix_after(right, k * 16 * 128), k > 0);
     ptx::products_commit();
   }
@@ -60,12 +64,12 @@ class BackwardParts : protected BackwardScores<C> {
   }
 
   __device__ __forceinline__ void weigh(float (&scores)[kScores], int number,
-                                        const BackwardStep& step) const {
+                                        const BackwardStep& step, const Dropped& dropped) const {
     const auto slot = bias_slot(number);
     const BiasTile<C> bias = shared_.bias(slot.place());
     if (bias_comes()) ptx::phase_wait(shared_.bias_full(slot.place()), slot.parity());
     this->weigh_scores(scores, tile_, step, shared_.lse_log2(stage_of<C>(number).place()), bias,
-                       bias_comes());
+                       bias_comes(), dropped);
     if (bias_comes() && !bias_leaves()) leave(shared_.bias_empty(slot.place()));
   }
   __device__ __forceinline__ void grade(const float (&weights)[kScores], const float (&d)[kScores],
@@ -139,25 +143,76 @@ class BackwardParts : protected BackwardScores<C> {
 
   // ---- Sums of grad_query ----
 
-  __device__ __forceinline__ void add_piece(const float (&d)[32], const BackwardStep& step,
+  __device__ __forceinline__ void add_piece(const float (&d)[kPiece], const BackwardStep& step,
                                             int piece) const {
-    float* to =
-        a_.sums +
-        (block_number<C>(a_, tile_, step.head, step.block) * C.pieces() + piece) * kPieceFloats +
-        warp_ * 1024 + lane_ * 4;
+    float* to = a_.sums +
+                (block_number<C>(a_, tile_, step.head, step.block) * C.pieces() + piece) *
+                    C.piece_floats() +
+                warp_ * (C.piece_floats() / 4) + lane_ * 4;
+    if (C.deterministic && last_tile<C>(tile_, step.block) == tile_.key / C.keys()) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j)
-      ptx::add_four(to + 128 * j, d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
+      for (int j = 0; j < kPiece / 4; ++j)
+        *reinterpret_cast<float4*>(to + 128 * j) =
+            float4{d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]};
+    } else {
+#pragma unroll
+      for (int j = 0; j < kPiece / 4; ++j)
+        ptx::add_four(to + 128 * j, d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
+    }
   }
   // Around the summands of a step, where their order counts.
-  __device__ __forceinline__ void await_turn() const {
-    if constexpr (C.deterministic) ptx::named_sync(kTurnComes + number_, kTurnThreads);
+  __device__ __forceinline__ void await_turn(int number) const {
+    if constexpr (C.deterministic)
+      ptx::phase_wait(shared_.turn_comes(number_), BackwardTurns<C>::parity(number));
   }
   __device__ __forceinline__ void end_turn() const {
-    if constexpr (C.deterministic) ptx::named_arrive(kTurnEnds + number_, kTurnThreads);
+    if constexpr (C.deterministic) leave(shared_.turn_ends(number_));
   }
 
   // ---- Results ----
+
+  // Where a cluster shares the tile: each warp's keys are those of one block of it, which adds the
+  // gradients of the others to its own, in their order, through shared memory that nobody of the
+  // consumers needs any more.
+  __device__ __forceinline__ bool has_results() const {
+    return C.parts == 1 || (4 * number_ + warp_) % C.parts == block_of_cluster();
+  }
+  __device__ __forceinline__ static int block_of_cluster() {
+    return static_cast<int>(ptx::block_of_cluster());
+  }
+  template <int kCount>
+  __device__ __forceinline__ void lend(const float (&d)[kCount], int floats_before) const {
+    float4* to = lent(floats_before);
+#pragma unroll
+    for (int i = 0; i < kCount; i += 4)
+      to[i / 4 * 256] = float4{d[i], d[i + 1], d[i + 2], d[i + 3]};
+  }
+  template <int kCount>
+  __device__ __forceinline__ void gather(float (&d)[kCount], int floats_before) const {
+#pragma unroll 1
+    for (int block = 0; block < C.parts; ++block) {
+      if (block == block_of_cluster()) continue;
+      const uint32_t from =
+          ptx::address_in_block(lent(floats_before), static_cast<uint32_t>(block));
+#pragma unroll
+      for (int i = 0; i < kCount; i += 4) {
+        const float4 four = ptx::load_four_from_block(from + i / 4 * 256 * 16);
+        d[i] += four.x;
+        d[i + 1] += four.y;
+        d[i + 2] += four.z;
+        d[i + 3] += four.w;
+      }
+    }
+  }
+  __device__ __forceinline__ float4* lent(int floats_before) const {
+    return reinterpret_cast<float4*>(shared_.memory) + floats_before / 4 * 256 + 128 * number_ +
+           32 * warp_ + lane_;
+  }
+  // lend() comes before, gather() in between.
+  __device__ __forceinline__ void end_lending() const {
+    ptx::cluster_arrive_and_release();
+    ptx::cluster_wait();
+  }
 
   // 64 keys of a gradient, through the shared memory of what it is the gradient of.
   template <int kDim>
@@ -198,6 +253,7 @@ class BackwardParts : protected BackwardScores<C> {
       const uint32_t upper = __ballot_sync(0xffffffffu, !(quad_sum(unusual[0]) == 0));
       const uint32_t lower = __ballot_sync(0xffffffffu, !(quad_sum(unusual[1]) == 0));
       if ((upper | lower) == 0) return;
+      if (lane_ == 0) ptx::wait_for_stores();
       __syncwarp();
 #pragma unroll 1
       for (int row = 0; row < 16; ++row) {

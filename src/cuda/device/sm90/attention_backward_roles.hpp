@@ -54,9 +54,11 @@ class RolesConsumer : BackwardParts<C> {
       ptx::phase_wait(shared_.query_full(stage.place()), stage.parity());
       ptx::products_begin();
       this->template begin_scores<C.key_dim>(scores, shared_.key(), shared_.query(stage.place()));
+      typename Parts::Dropped dropped;
+      this->find_dropped(tile_, step, dropped);
       ptx::products_wait<0>();
       ptx::results_are_here(scores);
-      this->weigh(scores, number, step);
+      this->weigh(scores, number, step, dropped);
       this->leave(shared_.query_empty(stage.place()));
       if (number > 0) ptx::named_sync(kWeightsEmpty, 256);
       send_weights(scores);
@@ -77,15 +79,16 @@ class RolesConsumer : BackwardParts<C> {
     if (C.grad_query && steps > 0) first_pieces(steps - 1, before);
     if (steps > 0) ptx::named_sync(kWeightsEmpty, 256);
     float unusual[2] = {0, 0};
+    if constexpr (C.parts > 1) gather_parts(grad_value);
     if constexpr (C.grad_value) {
       ptx::results_are_here(grad_value);
       this->look_at(grad_value, unusual);
-      if (a_.grad_value_rows.data != nullptr)
+      if (this->has_results() && a_.grad_value_rows.data != nullptr)
         this->template store_gradient<C.value_dim>(grad_value, dropout_factor<C.dropout>(a_),
                                                    shared_.value(), a_.grad_value);
     }
-    if (lane_ == 0) ptx::wait_for_stores();
-    this->mend(unusual);
+    if (lane_ == 0) ptx::wait_for_reads_of_stores();
+    if (this->has_results()) this->mend(unusual);
   }
 
   __device__ __forceinline__ void run_second() {
@@ -119,7 +122,7 @@ class RolesConsumer : BackwardParts<C> {
         this->share_gradients(gradients, parity);
         ptx::named_arrive(kScoresFull + parity, 256);
         ptx::named_sync(kSecond, 128);
-        pieces<1>(parity, step);
+        pieces<1>(number, step);
       }
       ptx::products_wait<0>();
       this->leave(shared_.query_empty(stage.place()));
@@ -131,17 +134,28 @@ class RolesConsumer : BackwardParts<C> {
       if (steps > 0) ptx::named_sync(kScoresEmpty + (steps - 1) % 2, 256);
     }
     float unusual[2] = {0, 0};
+    if constexpr (C.parts > 1) gather_parts(grad_key);
     if constexpr (C.grad_key) {
       ptx::results_are_here(grad_key);
       this->look_at(grad_key, unusual);
-      if (a_.grad_key_rows.data != nullptr)
+      if (this->has_results() && a_.grad_key_rows.data != nullptr)
         this->template store_gradient<C.key_dim>(grad_key, a_.scale, shared_.key(), a_.grad_key);
     }
-    if (lane_ == 0) ptx::wait_for_stores();
-    this->mend(unusual);
+    if (lane_ == 0) ptx::wait_for_reads_of_stores();
+    if (this->has_results()) this->mend(unusual);
   }
 
  private:
+  template <int kCount>
+  __device__ __forceinline__ void gather_parts(float (&gradient)[kCount]) const {
+    ptx::named_sync(1, 256);
+    ptx::results_are_here(gradient);
+    this->lend(gradient, 0);
+    this->end_lending();
+    if (this->has_results()) this->gather(gradient, 0);
+    this->end_lending();
+  }
+
   __device__ __forceinline__ int thread() const { return 32 * warp_ + lane_; }
 
   __device__ __forceinline__ void send_weights(const float (&weights)[kScores]) const {
@@ -167,20 +181,20 @@ class RolesConsumer : BackwardParts<C> {
 
   __device__ __forceinline__ void first_pieces(int number, const BackwardStep& step) {
     ptx::named_sync(kScoresFull + number % 2, 256);
-    pieces<0>(number % 2, step);
+    pieces<0>(number, step);
     ptx::named_arrive(kScoresEmpty + number % 2, 256);
   }
   // Every second piece of a step. Earlier products of this consumer are complete then, too.
   template <int kFirst>
-  __device__ __forceinline__ void pieces(int parity, const BackwardStep& step) {
+  __device__ __forceinline__ void pieces(int number, const BackwardStep& step) {
 #pragma unroll
     for (int p = kFirst; p < C.pieces(); p += 2) {
-      float piece[32];
+      float piece[Parts::kPiece];
       ptx::products_begin();
-      this->begin_piece(piece, parity, p);
+      this->begin_piece(piece, number % 2, p);
       ptx::products_wait<0>();
       ptx::results_are_here(piece);
-      if (p == kFirst) this->await_turn();
+      if (p == kFirst) this->await_turn(number);
       this->add_piece(piece, step, p);
     }
     this->end_turn();

@@ -62,10 +62,10 @@ __global__ void __launch_bounds__(kRowThreads)
     lse[t] = number_of(a.lse, minus_infinity());
     grad_lse[t] = number_of(a.grad_lse, 0);
   }
-  if constexpr (C.grad_query) {
-    float4* sums = reinterpret_cast<float4*>(a.sums + number * C.pieces() * kPieceFloats);
-    for (int i = thread; i < C.pieces() * kPieceFloats / 4; i += kRowThreads)
-      sums[i] = float4{0, 0, 0, 0};
+  if constexpr (C.grad_query && !C.deterministic) {
+    constexpr int kFloats = C.pieces() * C.piece_floats();
+    float4* sums = reinterpret_cast<float4*>(a.sums + number * kFloats);
+    for (int i = thread; i < kFloats / 4; i += kRowThreads) sums[i] = float4{0, 0, 0, 0};
   }
   if constexpr (C.grad_bias)
     for (int64_t i = number * kRowThreads + thread; i < a.bias_blocks;
@@ -110,6 +110,8 @@ __global__ void __launch_bounds__(kRowThreads)
       row_at<uint16_t>(a.grad_query_rows, entry_of<C.lengths>(a, block.sequence.batch), block.head,
                        block.sequence.q_begin);
   const int32_t q_len = block.sequence.q_len;
+  // Deterministic: sums are there when somebody had a turn.
+  const bool there = !C.deterministic || a.turns[number * C.kConsumers] != 0;
   __shared__ bool unusual[C.queries];  // rows with sums that are not finite
   if constexpr (C.masked()) {
     if (threadIdx.x < C.queries) unusual[threadIdx.x] = false;
@@ -118,19 +120,22 @@ __global__ void __launch_bounds__(kRowThreads)
 #pragma unroll
   for (int part = warp; part < 4 * C.pieces(); part += kRowThreads / 32) {
     const int piece = part / 4;
-    const int row = piece / C.key_chunks() * 64 + part % 4 * 16 + lane / 4;
+    const int row = piece / C.pieces_across() * 64 + part % 4 * 16 + lane / 4;
     const int32_t query = block.query + row;
-    const float4* from = reinterpret_cast<const float4*>(a.sums) +
-                         ((number * C.pieces() + piece) * kPieceFloats + part % 4 * 1024) / 4 +
-                         lane / 4 * 4;
-    float4 sum[2][4];
+    const float4* from =
+        reinterpret_cast<const float4*>(a.sums + (number * C.pieces() + piece) * C.piece_floats() +
+                                        part % 4 * (C.piece_floats() / 4)) +
+        lane / 4 * 4;
+    constexpr int kTurns = C.piece_columns() / 32;
+    float4 sum[kTurns][4];
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
+    for (int i = 0; i < kTurns; ++i)
 #pragma unroll
-      for (int c = 0; c < 4; ++c) sum[i][c] = from[(lane % 4 + 4 * i) * 32 + c];
+      for (int c = 0; c < 4; ++c)
+        sum[i][c] = there ? from[(lane % 4 + 4 * i) * 32 + c] : float4{0, 0, 0, 0};
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int column = piece % C.key_chunks() * kChunk + (lane % 4 + 4 * i) * 8;
+    for (int i = 0; i < kTurns; ++i) {
+      const int column = piece % C.pieces_across() * C.piece_columns() + (lane % 4 + 4 * i) * 8;
       ptx::Packed<4> upper, lower;
 #pragma unroll
       for (int c = 0; c < 4; ++c) {

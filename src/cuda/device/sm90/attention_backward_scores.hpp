@@ -52,11 +52,55 @@ class BackwardScores {
     return tile.key + warp_key() + lane_ / 4;
   }
 
+  // Which weights dropout drops: of eight queries n, the thread's key r of two and query c of two
+  // bit 8 - n % 8 + 16 r of bits[n / 8][c].
+  struct Dropped {
+    uint32_t bits[(C.queries + 63) / 64][2];
+  };
+  // Neither needs scores nor waits for anything: there is time for it while products are under way.
+  // Lanes four apart have keys side by side, whose bytes come from the same calls of Philox: each
+  // makes half of them.
+  __device__ __forceinline__ void find_dropped(const BackwardTile& tile, const BackwardStep& step,
+                                               Dropped& dropped) const {
+    if constexpr (!C.dropout) return;
+    const Dropout dropout = dropout_of(problem_);
+    const int64_t batch_head = int64_t{tile.batch} * problem_.heads + step.head;
+    const int64_t column = own_key(tile) / kDropoutTileColumns;
+    const int64_t row = step.block * (C.queries / kDropoutTileRows);
+    // Carries into the bit above a byte that is not below the threshold.
+    const uint32_t rest = (256 - problem_.dropout_threshold) * 0x10001u;
+    const bool odd = lane_ / 4 % 2 != 0;
+    const auto lane = static_cast<uint32_t>((2 * (lane_ % 4) + (odd ? 1 : 0)) * 4 + lane_ / 8);
+#pragma unroll
+    for (int w = 0; w < C.queries / 64; ++w) {
+      uint32_t own = 0, others = 0;
+#pragma unroll
+      for (int t = 0; t < 4; ++t) {
+        const PhiloxBlock block = philox4x32(
+            dropout_counter(dropout, batch_head, row + 4 * w + t, column, lane),
+            static_cast<uint32_t>(dropout.seed), static_cast<uint32_t>(dropout.seed >> 32));
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          constexpr uint32_t kBytes = 0xff00ff, kCarries = 0x1000100;
+          const uint32_t bytes = warp_ % 2 == 0 ? block.word[2 * h] : block.word[2 * h + 1];
+          const uint32_t even_key = ((bytes & kBytes) + rest & kCarries) >> (2 * t + h);
+          const uint32_t odd_key = ((bytes >> 8 & kBytes) + rest & kCarries) >> (2 * t + h);
+          own |= odd ? odd_key : even_key;
+          others |= odd ? even_key : odd_key;
+        }
+      }
+      others = __shfl_xor_sync(0xffffffffu, others, 4);
+      dropped.bits[w][0] = odd ? others : own;
+      dropped.bits[w][1] = odd ? own : others;
+    }
+  }
+
   // Scores to weights: 2^(scale_log2 * score + bias - lse_log2), and 0 where the query does not see
   // the key. With a bias that is in shared memory, or else (`tiled`) read from where it is.
   __device__ __forceinline__ void weigh_scores(float (&scores)[kScores], const BackwardTile& tile,
                                                const BackwardStep& step, const float* lse_log2,
-                                               const BiasTile<C>& bias, bool tiled) const {
+                                               const BiasTile<C>& bias, bool tiled,
+                                               const Dropped& dropped) const {
     const int query = step.block * C.queries, first = query + 2 * (lane_ % 4);
     if constexpr (kBiased) add_bias(scores, tile, step, lse_log2, bias, tiled);
     const bool past = kBiased && query + C.queries > tile.q_len;
@@ -92,7 +136,7 @@ class BackwardScores {
         scores[i + k] = ptx::approximate_exp2(power);
       }
     }
-    if constexpr (C.dropout) drop(scores, tile, step);
+    if constexpr (C.dropout) drop(scores, dropped);
   }
   // scale_log2 * score + bias - lse_log2, as powers of two. What is not of the sequence is masked
   // afterwards.
@@ -132,32 +176,13 @@ class BackwardScores {
     }
   }
   // Weights that dropout drops become negative: they are still wanted.
-  __device__ __forceinline__ void drop(float (&weights)[kScores], const BackwardTile& tile,
-                                       const BackwardStep& step) const {
-    const Dropout dropout = dropout_of(problem_);
-    const int64_t batch_head = int64_t{tile.batch} * problem_.heads + step.head;
-    const int64_t column = own_key(tile) / kDropoutTileColumns;
-    const int64_t row = step.block * (C.queries / kDropoutTileRows);
-    const uint32_t threshold = problem_.dropout_threshold;
+  __device__ __forceinline__ void drop(float (&weights)[kScores], const Dropped& dropped) const {
 #pragma unroll
-    for (int t = 0; t < C.queries / kDropoutTileRows; ++t)
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const auto lane = static_cast<uint32_t>((2 * (lane_ % 4) + c) * 4 + lane_ / 8);
-        const PhiloxBlock block = philox4x32(
-            dropout_counter(dropout, batch_head, row + t, column, lane),
-            static_cast<uint32_t>(dropout.seed), static_cast<uint32_t>(dropout.seed >> 32));
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const uint32_t bytes =
-              (warp_ % 2 == 0 ? block.word[2 * h] : block.word[2 * h + 1]) >> (lane_ / 4 % 2 * 8);
-#pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            float& weight = weights[4 * (2 * t + h) + 2 * r + c];
-            if ((bytes >> (16 * r) & 0xffu) >= threshold) weight = -weight;
-          }
-        }
-      }
+    for (int i = 0; i < kScores; ++i) {
+      const int group = i / 4, bit = 8 - group % 8 + i / 2 % 2 * 16;
+      const uint32_t sign = dropped.bits[group / 8][i % 2] << (31 - bit) & 0x80000000u;
+      weights[i] = float_from_bits(__float_as_uint(weights[i]) ^ sign);
+    }
   }
   // As the left operand of the product with gradients of out.
   __device__ __forceinline__ void round_kept(const float (&scores)[kScores],

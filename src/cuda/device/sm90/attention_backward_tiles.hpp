@@ -8,12 +8,14 @@
 // all query heads of its key head one after another, so that its gradients never leave registers
 // before they are complete.
 //
-// Deterministic: sums of grad_query get their summands in the order of the tiles of keys. Blocks
-// draw their tiles from a counter, so that who waits for a turn waits for a block that is running;
-// and visit queries from the last to the first, so that those with consecutive tiles of one head
-// are one step behind each other, not one diagonal.
+// Deterministic: sums of grad_query get their summands in the order of the tiles of keys, from the
+// last to the first. Blocks draw their tiles in this order from a counter, so that who waits for a
+// turn waits for a block that is running. Under a causal mask nobody waits for long: blocks with
+// consecutive tiles begin at consecutive queries, where they have the first turn, and go on one
+// behind the other.
 #pragma once
 
+#include "cuda/device/ptx/cluster.hpp"
 #include "cuda/device/sm90/attention_backward_bias_tile.hpp"
 #include "cuda/device/sm90/attention_backward_blocks.hpp"
 #include "cuda/device/sm90/attention_loads.hpp"
@@ -38,10 +40,10 @@ __device__ __forceinline__ BackwardTile find_backward_tile(const AttentionBackwa
   const TilePlace place = place_in_sections(number, a.k_tiles, a.batch_heads, a.heads_per_section);
   BackwardTile tile;
   const bool by_head = C.bias != DType::kNone && a.by_head;
-  int32_t batch = by_head ? place.head % a.batch : place.head / a.kv_heads, own = place.tile;
+  int32_t batch = by_head ? place.head % a.batch : place.head / a.kv_heads;
+  int32_t own = C.deterministic ? a.k_tiles - 1 - place.tile : place.tile;
   const bool ragged = C.lengths && a.ragged;
-  if (ragged)
-    batch = max(sequence_at(a.cumulative_kv, a.total_kv, a.batch, C.keys(), place.tile), 0);
+  if (ragged) batch = max(sequence_at(a.cumulative_kv, a.total_kv, a.batch, C.keys(), own), 0);
   static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a, batch);
   if (ragged) own -= first_place(tile.kv_begin, batch, C.keys());
   // A place that nobody has is a tile behind the last key.
@@ -56,15 +58,16 @@ __device__ __forceinline__ BackwardTile find_backward_tile(const AttentionBackwa
   return tile;
 }
 
-// visit(step number, step) for all steps of a tile.
+// visit(step number, step) for all steps of a tile that are this block's.
 template <AttentionBackwardConfig C, class Visit>
 __device__ __forceinline__ void for_each_step(const AttentionBackwardArguments& a,
                                               const BackwardTile& tile, Visit&& visit) {
   int number = 0;
-  for (int32_t g = 0; g < a.group; ++g)
+  const int32_t heads = a.group / C.parts;
+  const int32_t first = C.parts > 1 ? static_cast<int32_t>(ptx::block_of_cluster()) * heads : 0;
+  for (int32_t g = first; g < first + heads; ++g)
     for (int32_t i = tile.first; i < tile.end; ++i)
-      visit(number++, BackwardStep{tile.kv_head * a.group + g,
-                                   C.deterministic ? tile.first + tile.end - 1 - i : i});
+      visit(number++, BackwardStep{tile.kv_head * a.group + g, i});
 }
 
 // Shared memory, by addresses. Tiles are [chunk of 64 columns][row][64].
@@ -88,7 +91,8 @@ struct BackwardShared {
   static constexpr int kBias = kWeights + C.weight_bytes();
   static constexpr int kStatistics = kBias + C.bias_slots * C.bias_bytes();
   static constexpr int kBarriers = kStatistics + C.kStages * C.statistics_bytes();
-  static_assert(kBarriers + 8 * (2 + 4 * C.kStages + 2 * C.bias_slots) <= C.shared_bytes());
+  static_assert(kBarriers + 8 * (2 + 4 * C.kStages + 2 * C.bias_slots + 3 * C.turns()) <=
+                C.shared_bytes());
 
   __device__ __forceinline__ uint32_t key() const { return base; }
   __device__ __forceinline__ uint32_t value() const { return base + kValue; }
@@ -135,6 +139,15 @@ struct BackwardShared {
     return barrier(2 + 3 * C.kStages + stage);
   }
 
+  __device__ __forceinline__ uint32_t turn_comes(int consumer) const {
+    return barrier(2 + 4 * C.kStages + 2 * C.bias_slots + consumer);
+  }
+  __device__ __forceinline__ uint32_t turn_ends(int consumer) const {
+    return turn_comes(C.turns() + consumer);
+  }
+  __device__ __forceinline__ uint32_t turn_passed(int consumer) const {
+    return turn_comes(2 * C.turns() + consumer);
+  }
   __device__ __forceinline__ uint32_t bias_full(int slot) const {
     return barrier(2 + 4 * C.kStages + slot);
   }
@@ -150,6 +163,11 @@ struct BackwardShared {
       ptx::phase_init(query_empty(stage), 4 * C.kConsumers);
       ptx::phase_init(out_full(stage), 1);
       ptx::phase_init(out_empty(stage), 4 * C.kConsumers);
+    }
+    for (int consumer = 0; consumer < C.turns(); ++consumer) {
+      ptx::phase_init(turn_comes(consumer), 1);
+      ptx::phase_init(turn_ends(consumer), 4);
+      ptx::phase_init(turn_passed(consumer), 1);
     }
     for (int slot = 0; slot < C.bias_slots; ++slot) {
       ptx::phase_init(bias_full(slot), 1);
@@ -227,30 +245,65 @@ class BackwardProducer {
   const BackwardTile& tile_;
 };
 
-// Deterministic: the turns of a consumer's summands of grad_query, kept by a warp of the producer's
-// warpgroup, so that the consumer never waits for memory. Named barriers of 160 threads, the
-// consumer's and the warp's: kTurnComes + consumer lets it add, kTurnEnds + consumer says that it
-// has. The release of the turn orders what was added before that barrier, too.
-inline constexpr int kTurnComes = 2, kTurnEnds = 11, kTurnThreads = 160;
-
+// The last tile of keys that visits a block of queries.
 template <AttentionBackwardConfig C>
-__device__ __forceinline__ void keep_turns(const AttentionBackwardArguments& a,
-                                           const BackwardTile& tile, int consumer) {
-  const bool speaker = threadIdx.x % 32 == 0;
-  for_each_step<C>(a, tile, [&](int, const BackwardStep& step) {
-    uint64_t* turn =
-        a.turns + block_number<C>(a, tile, step.head, step.block) * C.kConsumers + consumer;
-    // The first tile that visits these queries.
-    const int first = C.left ? max(step.block * C.queries + tile.left, 0) / C.keys() : 0;
-    const auto rank = static_cast<uint64_t>(tile.key / C.keys() - first);
-    if (speaker)
-      while (ptx::load_acquire(turn) != rank) {
-      }
-    __syncwarp();
-    ptx::named_sync(kTurnComes + consumer, kTurnThreads);
-    ptx::named_sync(kTurnEnds + consumer, kTurnThreads);
-    if (speaker) ptx::store_release(turn, rank + 1);
-  });
+__device__ __forceinline__ int32_t last_tile(const BackwardTile& tile, int32_t block) {
+  const int32_t end = min((block + 1) * C.queries, tile.q_len) - 1 + tile.right;
+  return ((C.right ? min(end, tile.kv_len) : tile.kv_len) - 1) / C.keys();
 }
+
+// Deterministic: the turns of the consumers' summands of grad_query. Threads beside the producer
+// wait for memory, so that consumers do not: one for each consumer looks out for its turns, one
+// passes them on. Barriers of each consumer, a phase for each step:
+//   turn_comes     who looks out lets the consumer add
+//   turn_ends      the consumer's four warps have added
+//   turn_passed    who passes it on has seen that: the next one may come
+// Nobody lets a phase end before the last one was waited for, in which it would be missed. Passing
+// a turn on, with release, orders what was added before turn_ends, too. Who has the first turn
+// stores its summands: nobody has cleared the sums.
+template <AttentionBackwardConfig C>
+class BackwardTurns {
+ public:
+  __device__ __forceinline__ BackwardTurns(const AttentionBackwardArguments& arguments,
+                                           const BackwardShared<C>& shared,
+                                           const BackwardTile& tile)
+      : a_(arguments), shared_(shared), tile_(tile) {}
+
+  __device__ __forceinline__ void look_out(int consumer) const {
+    for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
+      while (ptx::load_acquire(turn(step, consumer)) != rank(step)) {
+      }
+      if (number > 0) ptx::phase_wait(shared_.turn_passed(consumer), parity(number - 1));
+      ptx::phase_arrive(shared_.turn_comes(consumer));
+    });
+  }
+  __device__ __forceinline__ void pass_on() const {
+    for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
+#pragma unroll
+      for (int i = 0; i < C.kConsumers; ++i) {
+        const int consumer = C.halves ? i : 1 - i;  // the first to add
+        ptx::phase_wait(shared_.turn_ends(consumer), parity(number));
+        ptx::phase_arrive(shared_.turn_passed(consumer));
+        ptx::store_release(turn(step, consumer), rank(step) + 1);
+      }
+    });
+  }
+
+  static __device__ __forceinline__ uint32_t parity(int number) {
+    return static_cast<uint32_t>(number) & 1;
+  }
+
+ private:
+  __device__ __forceinline__ uint64_t* turn(const BackwardStep& step, int consumer) const {
+    return a_.turns + block_number<C>(a_, tile_, step.head, step.block) * C.kConsumers + consumer;
+  }
+  __device__ __forceinline__ uint64_t rank(const BackwardStep& step) const {
+    return static_cast<uint64_t>(last_tile<C>(tile_, step.block) - tile_.key / C.keys());
+  }
+
+  const AttentionBackwardArguments& a_;
+  const BackwardShared<C>& shared_;
+  const BackwardTile& tile_;
+};
 
 }  // namespace perseid::cuda
