@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(Dims, GpuAttentionDims,
 
 // Tests that each dim with tiles of its own has to pass.
 class GpuAttentionTiles : public GpuAttention, public testing::WithParamInterface<int64_t> {};
-INSTANTIATE_TEST_SUITE_P(Dims, GpuAttentionTiles, testing::Values(64, 96, 128, 256));
+INSTANTIATE_TEST_SUITE_P(Dims, GpuAttentionTiles, testing::Values(64, 96, 128, 192, 256));
 
 TEST_F(GpuAttention, Lengths) {
   for (const int64_t q_len : {1, 2, 63, 64, 65, 127, 128, 129, 191, 192, 193, 257, 384})
@@ -164,15 +164,16 @@ TEST_F(GpuAttention, LongOddShape) {
   check(test);
 }
 
-// More tiles than multiprocessors, so that blocks go from one to the next.
+// More tiles than multiprocessors, so that blocks go from one to the next; with one step or two.
 TEST_P(GpuAttentionTiles, ManyTiles) {
   const int64_t dim = GetParam();
-  for (const Causal causal : {Causal::kNone, Causal::kBottomRight}) {
-    Case test = forward_case(DType::kBF16, 2, 48, 16, 420, 170, dim, dim);
-    test.layout = Layout::kBshd;
-    test.problem.causal = causal;
-    check(test);
-  }
+  for (const Causal causal : {Causal::kNone, Causal::kBottomRight})
+    for (const int64_t kv_len : {50, 170}) {
+      Case test = forward_case(DType::kBF16, 2, 48, 16, 420, kv_len, dim, dim);
+      test.layout = Layout::kBshd;
+      test.problem.causal = causal;
+      check(test);
+    }
 }
 
 TEST_F(GpuAttention, ManyBatchesAndHeads) {
@@ -226,17 +227,24 @@ TEST_F(GpuAttention, ManyShortSequences) {
 // Dims with queries of which there are many, and few.
 constexpr std::pair<int64_t, int64_t> kDimsAndQueries[] = {
     {64, 150}, {128, 150}, {256, 150}, {128, 4}};
-std::vector<std::vector<int64_t>> score_shapes(int64_t q_len) {
-  return {{2, 4, q_len, 301}, {1, 4, q_len, 301}, {2, 1, 1, 301}, {1, 1, q_len, 1}, {1, 1, 1, 1}};
+std::vector<std::vector<int64_t>> score_shapes(int64_t q_len, int64_t kv_len = 301) {
+  return {{2, 4, q_len, kv_len}, {1, 4, q_len, kv_len}, {2, 1, q_len, kv_len},
+          {2, 1, 1, kv_len},     {1, 1, q_len, 1},      {1, 1, 1, 1}};
 }
 
+// The copy engine reaches rows of 304 keys, not those of 301.
 TEST_F(GpuAttention, Bias) {
   for (const auto& [dim, q_len] : kDimsAndQueries)
-    for (const auto& shape : score_shapes(q_len)) {
-      Case test = forward_case(DType::kBF16, 2, 4, 2, q_len, 301, dim, dim);
-      add_bias(test, shape[0] == 1 ? DType::kF32 : DType::kBF16, shape, false);
-      check(test);
-    }
+    for (const int64_t kv_len : {301, 304})
+      for (const auto& shape : score_shapes(q_len, kv_len)) {
+        Case test = forward_case(DType::kBF16, 2, 4, 2, q_len, kv_len, dim, dim);
+        add_bias(test, shape[0] == 1 ? DType::kF32 : DType::kBF16, shape, false);
+        if (kv_len == 304) test.problem.causal = Causal::kBottomRight;
+        check(test);
+      }
+  Case many = forward_case(DType::kF16, 2, 40, 40, 260, 200, 64, 64);
+  add_bias(many, DType::kF16, {1, 40, 260, 200}, false);
+  check(many);
   Case spread = forward_case(DType::kF16, 1, 2, 2, 50, 70, 64, 64);
   add_bias(spread, DType::kF16, {1, 2, 50, 70}, false);
   spread.layout = Layout::kBshd;

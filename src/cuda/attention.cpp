@@ -34,8 +34,6 @@ constexpr int64_t kLargestDim = 256, kDimUnit = 8;
 constexpr int64_t kPartKeys = 1024, kMostParts = 256;
 constexpr int64_t kFewRows = 64;
 
-constexpr int kMostShared = 232448;  // bytes of a block
-
 // Query heads are packed into rows until a tile is full or so many share it.
 constexpr int kMostPacked = 4;  // 2^4: a warp's 16 rows are stored at once
 
@@ -70,6 +68,26 @@ uint64_t launch_number() {
   return x == 0 ? 2 : x;
 }
 
+// For a bias that the copy engine does not reach.
+AttentionForwardConfig without_bias_tiles(AttentionForwardConfig config) {
+  config.bias_stages = 0;
+  return config;
+}
+
+std::string template_argument(const AttentionForwardConfig& config) {
+  const auto flag = [](bool value) { return value ? "true" : "false"; };
+  return concatenate("<perseid::cuda::AttentionForwardConfig{.dtype = perseid::DType(",
+                     static_cast<int>(config.dtype), "), .key_dim = ", config.key_dim,
+                     ", .value_dim = ", config.value_dim, ", .consumers = ", config.consumers,
+                     ", .keys = ", config.keys, ", .stages = ", config.stages,
+                     ", .slots = ", config.slots, ", .beside = ", flag(config.beside),
+                     ", .right = ", flag(config.right), ", .left = ", flag(config.left),
+                     ", .split = ", flag(config.split), ", .lengths = ", flag(config.lengths),
+                     ", .visible = ", flag(config.visible), ", .dropout = ", flag(config.dropout),
+                     ", .bias = perseid::DType(", static_cast<int>(config.bias),
+                     "), .bias_stages = ", config.bias_stages, "}>");
+}
+
 }  // namespace
 
 AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem) {
@@ -92,45 +110,47 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   config.left = bounds.left;
   config.right = bounds.right;
   const bool busy = config.visible || config.dropout || config.bias != DType::kNone;
-  if (config.dropout) config.keys = config.keys / 32 * 32;
   config.beside = problem.value_dim > 64;
   // What comes from memory for each score needs registers too.
   const bool biased = config.bias != DType::kNone;
   if ((config.visible && biased) || ((config.visible || biased) && config.value_dim > 64))
     config.keys = min(config.keys, config.visible && config.value_dim > 128 ? 32 : 64);
+  if (biased && config.value_dim > 192) config.keys = min(config.keys, 48);
+  if (config.visible && biased && config.value_dim > 192) config.consumers = 1;
+  // The copy engine brings the bias where it is what takes the time. A tile of float32 is as large
+  // as two of 16 bits.
+  if (biased && !config.visible && max(config.key_dim, config.value_dim) <= 128) {
+    config.bias_stages = 3;
+    if (config.bias == DType::kF32) config.keys = min(config.keys, 64);
+  }
+  if (config.dropout) config.keys = config.keys / 32 * 32;
   // Three consumers waste more of the last tile, and of the diagonal ones; and have registers for
   // scores and weights alone.
   const int64_t rows = problem.q_len << pack_of(problem);
   if (config.consumers == 3 &&
-      (busy || config.lengths || rows <= 128 || (config.right && rows <= 1024)))
+      (busy || config.lengths || config.left || rows <= 128 || (config.right && rows <= 1024)))
     config.consumers = 2;
   if (rows <= kFewRows) {
     config.consumers = 1;
     config.slots = 2;
     config.stages = 3;
-    if (config.shared_bytes() > kMostShared) config.stages = 2;
     config.split = problem.kv_len > part_tiles_of(problem, config) * config.keys;
+    if (!config.fits()) config.stages = 2;
   }
+  while (config.bias_stages > 1 && !config.fits()) --config.bias_stages;
   return config;
 }
 
 std::vector<std::string> attention_forward_kernels(const AttentionForwardConfig& config) {
-  const auto flag = [](bool value) { return value ? "true" : "false"; };
-  const std::string text =
-      concatenate("<perseid::cuda::AttentionForwardConfig{.dtype = perseid::DType(",
-                  static_cast<int>(config.dtype), "), .key_dim = ", config.key_dim,
-                  ", .value_dim = ", config.value_dim, ", .consumers = ", config.consumers,
-                  ", .keys = ", config.keys, ", .stages = ", config.stages,
-                  ", .slots = ", config.slots, ", .beside = ", flag(config.beside),
-                  ", .right = ", flag(config.right), ", .left = ", flag(config.left),
-                  ", .split = ", flag(config.split), ", .lengths = ", flag(config.lengths),
-                  ", .visible = ", flag(config.visible), ", .dropout = ", flag(config.dropout),
-                  ", .bias = perseid::DType(", static_cast<int>(config.bias), ")}>");
-  std::vector<std::string> kernels = {"perseid::cuda::attention_forward" + text};
+  const std::string argument = template_argument(config);
+  std::vector<std::string> kernels = {"perseid::cuda::attention_forward" + argument};
   if (config.split)
     kernels.push_back(concatenate("perseid::cuda::attention_merge<perseid::DType(",
                                   static_cast<int>(config.dtype), ")>"));
-  if (config.masked()) kernels.push_back("perseid::cuda::attention_mend" + text);
+  if (config.masked()) kernels.push_back("perseid::cuda::attention_mend" + argument);
+  if (config.bias_stages > 0)
+    kernels.push_back("perseid::cuda::attention_forward" +
+                      template_argument(without_bias_tiles(config)));
   return kernels;
 }
 
@@ -169,8 +189,11 @@ Status AttentionOnGpu::make(const AttentionProblem& problem, const AttentionForw
                                &attention->kernels_);
       !status.ok())
     return status;
-  if (Status status = gpu.allow_shared(attention->kernels_[0], config.shared_bytes()); !status.ok())
-    return status;
+  Status status = gpu.allow_shared(attention->kernels_[0], config.shared_bytes());
+  if (status.ok() && config.bias_stages > 0)
+    status =
+        gpu.allow_shared(attention->kernels_.back(), without_bias_tiles(config).shared_bytes());
+  if (!status.ok()) return status;
 
   AttentionForwardArguments& fixed = attention->fixed_;
   const int pack = pack_of(problem);
@@ -221,6 +244,22 @@ AttentionOnGpu::Workspace AttentionOnGpu::divide_workspace() const {
 
 size_t AttentionOnGpu::forward_workspace() const { return divide_workspace().bytes; }
 
+bool AttentionOnGpu::map_bias(const Tensor& bias, AttentionForwardArguments* arguments) const {
+  if (config_.bias_stages == 0 || bias.stride[2] == 0) return false;
+  const int64_t words = config_.bias_size() / 2;  // of 16 bits
+  BoxedTensor boxed{
+      bias.data,
+      DType::kBF16,
+      {bias.shape[3] * words, 1, bias.shape[2], bias.shape[1], bias.shape[0]},
+      {bias.stride[3], 1, bias.stride[2] * words, bias.stride[1] * words, bias.stride[0] * words},
+      {kChunk, 1, 64, 1, 1}};
+  arguments->bias_heads = bias.stride[1] != 0;
+  arguments->bias_batches = bias.stride[0] != 0;
+  if (arguments->bias_heads == 0) boxed.size[3] = 1;
+  if (arguments->bias_batches == 0) boxed.size[4] = 1;
+  return make_tensor_map(gpu_, "attention forward: bias", boxed, &arguments->bias_map).ok();
+}
+
 Status AttentionOnGpu::map_tensors(const AttentionForward& tensors,
                                    AttentionForwardArguments* arguments) const {
   const int pack = fixed_.pack;
@@ -261,15 +300,19 @@ Status AttentionOnGpu::forward(const AttentionForward& tensors, std::byte* works
     arguments.part_sums = reinterpret_cast<float*>(workspace + parts.sums);
   }
   arguments.launch = launch_number();
-  const Launch launch{.blocks = min(fixed_.tiles, gpu_.facts().multiprocessors),
-                      .threads = config_.threads(),
-                      .shared_bytes = config_.shared_bytes()};
-  Status status = gpu_.launch(kernels_[0], launch, &arguments, stream);
+  const bool without = config_.bias_stages > 0 && !map_bias(tensors.bias, &arguments);
+  const Launch launch{
+      .blocks = min(fixed_.tiles, gpu_.facts().multiprocessors),
+      .threads = config_.threads(),
+      .shared_bytes = (without ? without_bias_tiles(config_) : config_).shared_bytes()};
+  Status status = gpu_.launch(without ? kernels_.back() : kernels_[0], launch, &arguments, stream);
   Launch by_rows{.blocks = ceil_div(fixed_.rows, kRowWarps), .threads = 32 * kRowWarps};
-  if (status.ok() && config_.split) status = gpu_.launch(kernels_[1], by_rows, &arguments, stream);
+  size_t next = 1;
+  if (status.ok() && config_.split)
+    status = gpu_.launch(kernels_[next++], by_rows, &arguments, stream);
   by_rows.blocks = min(by_rows.blocks, int64_t{4} * gpu_.facts().multiprocessors);
   if (status.ok() && config_.masked())
-    status = gpu_.launch(kernels_.back(), by_rows, &arguments, stream);
+    status = gpu_.launch(kernels_[next], by_rows, &arguments, stream);
   return status;
 }
 

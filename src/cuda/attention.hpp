@@ -44,6 +44,8 @@ class AttentionOnGpu {
   AttentionOnGpu(const AttentionProblem& problem, const Gpu& gpu) : problem_(problem), gpu_(gpu) {}
   struct Workspace;
   Workspace divide_workspace() const;
+  // Whether the copy engine reaches it.
+  bool map_bias(const Tensor& bias, AttentionForwardArguments* arguments) const;
   Status map_tensors(const AttentionForward& tensors, AttentionForwardArguments* arguments) const;
 
   AttentionProblem problem_;

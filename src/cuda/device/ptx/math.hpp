@@ -70,13 +70,21 @@ __device__ __forceinline__ uint32_t to_f16x2(float low, float high) {
 }
 
 // The sign of byte `low` in the lower 16 bits, that of byte `high` in the upper ones: each all ones
-// or all zeros.
+// or all zeros. Bytes 4 to 7 are those of `more`.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-prmt
-__device__ __forceinline__ uint32_t spread_signs(uint32_t bytes, int low, int high) {
+__device__ __forceinline__ uint32_t spread_signs(uint32_t bytes, int low, int high,
+                                                 uint32_t more = 0) {
   const auto choice = static_cast<uint32_t>(0x8888 | high << 12 | high << 8 | low << 4 | low);
   uint32_t result;
-  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(result) : "r"(bytes), "r"(choice));
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(bytes), "r"(more), "r"(choice));
   return result;
+}
+
+// The compiler must not compute the numbers later than here.
+template <int kCount>
+__device__ __forceinline__ void computed_here(uint32_t (&numbers)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(numbers[i]));
 }
 
 }  // namespace perseid::cuda::ptx

@@ -17,8 +17,7 @@ struct AttentionForwardConfig {
   int consumers = 2;
   int keys = 128;        // of a tile, a multiple of 16
   int stages = 2;        // tiles of key, and of value, that are there or on their way
-  int slots = 2;         // tiles of query: with two, the next one begins under the end
-                         // of the last
+  int slots = 2;         // tiles of query that are there or on their way
   bool beside = false;   // a consumer's softmax runs beside its own product too
   bool right = false;    // the last visible key depends on the row, as under a causal mask
   bool left = false;     // the first one does, as under a window
@@ -28,6 +27,7 @@ struct AttentionForwardConfig {
   bool visible = false;
   bool dropout = false;
   DType bias = DType::kNone;
+  int bias_stages = 0;  // tiles of bias that are there or on their way; 0: it is read where it lies
 
   constexpr int rows() const { return 64 * consumers; }
   // Some keys of a tile are hidden from some rows that others of its keys are not hidden from.
@@ -39,15 +39,29 @@ struct AttentionForwardConfig {
   // Whether consumers pass over keys that none of their rows sees.
   constexpr bool passes() const { return right && consumers > 1; }
 
-  // Shared memory, in bytes. A consumer's part of a query slot takes its part of out at last.
+  // Shared memory, in bytes. Results leave through what is left of it, by chunks of 64 columns.
   constexpr int query_bytes() const { return 64 * 128 * key_chunks(); }
-  constexpr int part_bytes() const { return 64 * 128 * max(key_chunks(), value_chunks()); }
   constexpr int key_bytes() const { return keys * 128 * key_chunks(); }
   constexpr int value_bytes() const { return keys * 128 * value_chunks(); }
-  constexpr int shared_bytes() const {
-    return slots * consumers * part_bytes() + stages * (key_bytes() + value_bytes()) + kOthers;
+  // A consumer's tile of bias has rows of 128 bytes, as all others.
+  constexpr int bias_size() const { return bias == DType::kF32 ? 4 : 2; }
+  constexpr int bias_chunks() const { return (keys * bias_size() + 127) / 128; }
+  constexpr int bias_bytes() const { return 64 * 128 * bias_chunks(); }
+  constexpr int loaded_bytes() const {
+    return slots * consumers * query_bytes() + stages * (key_bytes() + value_bytes()) +
+           bias_stages * consumers * bias_bytes();
   }
-  static constexpr int kOthers = 256;  // barriers and the tiles that they announce
+  constexpr int out_chunks() const {
+    const int room = (kMostShared - kOthers - loaded_bytes()) / (rows() * 128);
+    return split ? 0 : min(room, value_chunks());
+  }
+  constexpr int out_bytes() const { return 64 * 128 * out_chunks(); }  // of a consumer
+  constexpr int shared_bytes() const { return loaded_bytes() + consumers * out_bytes() + kOthers; }
+  constexpr bool fits() const {
+    return shared_bytes() <= kMostShared && (split || out_chunks() > 0);
+  }
+  static constexpr int kOthers = 512;         // barriers and the tiles that they announce
+  static constexpr int kMostShared = 232448;  // of a block
 
   // Registers of a thread: the producer gives back what the consumers take. They share what the
   // block was launched with, 65536 / threads() rounded down to a multiple of 8 each.
@@ -84,6 +98,10 @@ struct AttentionForwardArguments : AttentionArguments {
   float* part_results = nullptr;  // [part, row, value_dim]; rows are [batch, head, query]
   float* part_sums = nullptr;     // [part, row]
   int64_t rows = 0;
+  // Where the copy engine brings the bias: its map, with elements of 16 bits, and whether heads and
+  // batch entries have their own.
+  TensorMap bias_map;
+  int32_t bias_heads = 0, bias_batches = 0;
 };
 
 }  // namespace perseid::cuda

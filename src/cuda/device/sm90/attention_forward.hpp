@@ -17,16 +17,18 @@
 //   waits for  S(n), edits and masks it (attention_scores.hpp), and takes its softmax
 //   waits for  O, rounds the weights to P(n), rescales O where a maximum grew
 //
-// and with two query slots the step over the end of a tile is the same: S is of the next tile's
-// first keys while O takes the last product of this one, so that the tensor cores do not run dry.
-// The results leave under the products of the other consumers (attention_results.hpp).
+// With two query slots the step over the end of a tile is the same: S is of the next tile's first
+// keys while O takes the last product of this one, so that the tensor cores do not run dry; and the
+// results leave a step later (attention_results.hpp), when the next scores have begun, on which O
+// does not depend. With one slot the next queries come when the last scores are there, and the
+// results leave under the next tile's first scores.
 //
 // Consumers take turns: one may begin its two products only when the one before it has begun its
 // own, so that the softmax of one runs under the products of the others.
 //
 // Barriers in shared memory: who arrives in each phase. Waiters know the parity by counting.
-//   query_full[slot]            the producer and the tile's bytes; announces tile(slot) too
-//   query_empty[slot]           each consumer warp, when its results have left the slot
+//   query_full[slot]            the producer and the tile's bytes; announces a tile too
+//   query_empty[slot]           each consumer warp, when the tile's last scores are there
 //   key_full, value_full[stage]    the producer and the bytes
 //   key_empty, value_empty[stage]  each consumer warp, when its product is complete or passed over
 // Named barriers: 1 + c is the turn of consumer c (256 threads: those that wait for it and those
@@ -34,7 +36,8 @@
 //
 // Memory order. The copy engine's writes are seen by who waits for the barrier that counts them.
 // Results are written by ordinary stores, so that each lane fences before its warp meets and one
-// lane asks for the store; that lane waits until the store has read them before it frees the slot.
+// lane asks for the store; that lane waits until the store has read them before the warp writes
+// there again.
 //
 // Limits: rows and columns count in 32 bits; scale is positive. Weights are rounded to 16 bits
 // before their product with values, as their sum is not; everything else is float32.
@@ -57,41 +60,32 @@ class ForwardConsumer {
         lane_(static_cast<int>(threadIdx.x) % 32),
         rules_(arguments, 64 * number + 16 * warp_ + lane_ / 4, lane_) {}
 
+  // Tiles count from the block's first.
   __device__ __forceinline__ void run() {
     if (number_ == C.consumers - 1) pass_turn(0);
-    int slot = await_tile();
-    if (C.lengths && shared_.tile(slot).query < 0) {
+    int at = 0;
+    await_tile(at);
+    if (C.lengths && shared_.tile(at).query < 0) {
       if (number_ == 0) await_turn();
       return;
     }
-    begin(slot);
+    begin(at);
     while (true) {
-      const int first = shared_.tile(slot).first;
-      for (int n = last_ - 1; n >= first; --n) {
-        step(slot, n);
-        free_slot();
-      }
-      free_slot();
-      if constexpr (C.slots == 2) {
-        const int next = await_tile();
-        if (shared_.tile(next).query < 0) break;
-        cross(slot, next);
-        slot = next;
-      } else {
-        last_product();
-        finish(slot, statistics_);
-        free_slot();
-        slot = await_tile();
-        if (shared_.tile(slot).query < 0) break;
-        begin(slot);
-      }
+      const int first = shared_.tile(at).first;
+      for (int n = last_ - 1; n >= first; --n) step(at, n);
+      finish_owed(at);
+      if constexpr (C.slots == 1) begin_last_product();
+      await_tile(at + 1);
+      if (shared_.tile(at + 1).query < 0) break;
+      cross(at, at + 1);
+      ++at;
     }
-    if constexpr (C.slots == 2) {
-      last_product();
-      finish(slot, statistics_);
-    }
+    if constexpr (C.slots > 1) begin_last_product();
+    close(at);
+    results_done();
+    finish(at);
     if (number_ == 0) await_turn();  // so that no barrier is left half full
-    if (lane_ == 0) ptx::wait_for_stores();
+    if (lane_ == 0) ptx::wait_for_reads_of_stores();
   }
 
  private:
@@ -106,18 +100,26 @@ class ForwardConsumer {
   __device__ __forceinline__ void pass_turn() {
     pass_turn(number_ + 1 == C.consumers ? 0 : number_ + 1);
   }
-  // The slot of the next tile, when its queries are there.
-  __device__ __forceinline__ int await_tile() {
-    const int slot = queries_.place();
-    ptx::phase_wait(shared_.query_full(slot), queries_.parity());
-    ++queries_.count;
-    return slot;
+  // Until the tile's queries are there.
+  __device__ __forceinline__ void await_tile(int at) {
+    ptx::phase_wait(shared_.query_full(at % C.slots), static_cast<uint32_t>(at / C.slots) & 1);
+  }
+  __device__ __forceinline__ void free_queries(int at) {
+    if (lane_ == 0) ptx::phase_arrive(shared_.query_empty(at % C.slots));
   }
   __device__ __forceinline__ void await_key() {
     ptx::phase_wait(shared_.key_full(keys_.place()), keys_.parity());
   }
   __device__ __forceinline__ void await_value() {
     ptx::phase_wait(shared_.value_full(values_.place()), values_.parity());
+  }
+  __device__ __forceinline__ void await_bias() {
+    ptx::phase_wait(shared_.bias_full(biases_.place()), biases_.parity());
+  }
+  __device__ __forceinline__ void free_bias() {
+    __syncwarp();
+    if (lane_ == 0) ptx::phase_arrive(shared_.bias_empty(biases_.place()));
+    ++biases_.count;
   }
   __device__ __forceinline__ void free_key() {
     if (lane_ == 0) ptx::phase_arrive(shared_.key_empty(keys_.place()));
@@ -130,8 +132,8 @@ class ForwardConsumer {
   // Under a causal mask the first consumers see nothing of some tile's last keys. They pass over
   // them, and over as many turns: but for fewer than are on their way at once, since more of them
   // come only when the others have had their turns.
-  __device__ __forceinline__ void pass_over_keys(int slot) {
-    const AttentionTile& tile = shared_.tile(slot);
+  __device__ __forceinline__ void pass_over_keys(int at) {
+    const AttentionTile& tile = shared_.tile(at);
     last_ = tile.last;
     if constexpr (C.passes()) {
       const int query = tile.query + ((64 * number_ + 63) >> arguments_.pack);
@@ -140,6 +142,10 @@ class ForwardConsumer {
       for (int n = tile.last; n > last_; --n) {
         await_key();
         free_key();
+        if constexpr (C.bias_stages > 0) {
+          await_bias();
+          free_bias();
+        }
         await_turn();
         pass_turn();
       }
@@ -152,21 +158,11 @@ class ForwardConsumer {
         free_value();
       }
   }
-  // The slot whose results are on their way out.
-  __device__ __forceinline__ void free_slot() {
-    if (leaving_ < 0) return;
-    if (lane_ == 0) {
-      ptx::wait_for_reads_of_stores();
-      ptx::phase_arrive(shared_.query_empty(leaving_));
-    }
-    leaving_ = -1;
-  }
-
   // ---- Products ----
 
   // S = Q K^T, K from the ring.
-  __device__ __forceinline__ void begin_scores(int slot) {
-    const uint64_t query = ptx::matrix_at(shared_.query(slot, number_));
+  __device__ __forceinline__ void begin_scores(int at) {
+    const uint64_t query = ptx::matrix_at(shared_.query(at % C.slots, number_));
     const uint64_t key = ptx::matrix_at(shared_.key(keys_.place()));
 #pragma unroll
     for (int k = 0; k < C.key_dim / 16; ++k)
@@ -203,17 +199,29 @@ class ForwardConsumer {
   }
   // kBeside: products that go on.
   template <bool kFirst, int kBeside>
-  __device__ __forceinline__ void take_scores(int slot, int n, float (&factor)[2]) {
-    const AttentionTile& tile = shared_.tile(slot);
-    const bool edge = rules_.is_edge(tile, n);
-    const auto planes = rules_.load(tile, n, edge);
+  __device__ __forceinline__ auto take_scores(int at, int n) {
+    const AttentionTile& tile = shared_.tile(at);
+    auto planes = rules_.load(tile, n);
+    if constexpr (C.bias_stages > 0) {
+      await_bias();
+      rules_.read_bias(shared_.memory + (shared_.bias(biases_.place(), number_) - shared_.base),
+                       planes);
+      free_bias();
+    }
     ptx::products_wait<kBeside>();
     ptx::results_are_here(scores_);
     free_key();
+    if (n == tile.first) free_queries(at);
     if constexpr (C.lengths && kFirst) stale_from_ = clamp(tile.kv_len - n * C.keys, 0, C.keys);
-    rules_.before_softmax(tile, n, edge, planes, scores_);
-    weigh<kFirst>(scores_, rules_.scale_log2(), statistics_, factor);
-    rules_.after_softmax(tile, n, scores_);
+    rules_.before_softmax(planes, scores_);
+    weigh<kFirst>(scores_, rules_.scale_log2(), statistics_, factor_);
+    rules_.draw_early(tile, n, planes);
+    return planes;
+  }
+  template <class Planes>
+  __device__ __forceinline__ void round(int at, int n, const Planes& planes) {
+    round_weights<C.dtype>(scores_, weights_);
+    rules_.drop(shared_.tile(at), n, planes, weights_);
   }
   __device__ __forceinline__ void results_done() {
     ptx::products_wait<0>();
@@ -223,53 +231,74 @@ class ForwardConsumer {
 
   // ---- Steps ----
 
-  // The first scores of a tile, where nothing is there to run beside them.
-  __device__ __forceinline__ void begin(int slot) {
-    float factor[2];
-    pass_over_keys(slot);
+  // The first scores of the first tile, where nothing is there to run beside them.
+  __device__ __forceinline__ void begin(int at) {
+    pass_over_keys(at);
     await_key();
     ptx::products_begin();
-    begin_scores(slot);
-    values_to_pass_ = shared_.tile(slot).last - last_;
-    take_scores<true, 0>(slot, last_, factor);
-    round_weights<C.dtype>(scores_, weights_);
+    begin_scores(at);
+    values_to_pass_ = shared_.tile(at).last - last_;
+    const auto planes = take_scores<true, 0>(at, last_);
+    round(at, last_, planes);
   }
   // Keys n, while P(n + 1) is multiplied.
-  __device__ __forceinline__ void step(int slot, int n) {
-    float factor[2];
-    begin_both(slot);
-    take_scores<false, 1>(slot, n, factor);
+  __device__ __forceinline__ void step(int at, int n) {
+    begin_both<true>(at);
+    const auto planes = take_scores<false, 1>(at, n);
     if constexpr (C.beside) ptx::after(statistics_.sum[0] + statistics_.sum[1]);
     results_done();
-    round_weights<C.dtype>(scores_, weights_);
-    rescale(out_, factor);
+    round(at, n, planes);
   }
-  // The next tile's last keys, while this tile's last product is taken.
-  __device__ __forceinline__ void cross(int slot, int next) {
-    const RowStatistics complete = statistics_;
-    float factor[2];
+  // The next tile's last keys, while this tile's last product is taken. With one slot the product
+  // has begun, since the next queries come late.
+  __device__ __forceinline__ void cross(int at, int next) {
+    if constexpr (C.slots == 1) results_done();
     pass_over_keys(next);
-    begin_both(next);
+    if constexpr (C.slots > 1) {
+      begin_both<false>(next);
+      close(at);
+    } else {
+      await_key();
+      await_turn();
+      ptx::products_begin();
+      begin_scores(next);
+      pass_turn();
+      close(at);
+      finish(at);
+    }
     values_to_pass_ = shared_.tile(next).last - last_;
-    take_scores<true, 1>(next, last_, factor);
-    if constexpr (C.beside) ptx::after(statistics_.sum[0] + statistics_.sum[1]);
-    results_done();
-    finish(slot, complete);
-    round_weights<C.dtype>(scores_, weights_);
+    const auto planes = take_scores<true, C.slots - 1>(next, last_);
+    if constexpr (C.slots > 1) {
+      if constexpr (C.beside) ptx::after(statistics_.sum[0] + statistics_.sum[1]);
+      results_done();
+      owed_ = true;
+    }
+    round(next, last_, planes);
   }
-  __device__ __forceinline__ void begin_both(int slot) {
+  // Results are rescaled when the scores have begun, which do not need them; those of a tile leave
+  // under the second scores of the next.
+  template <bool kOwing>
+  __device__ __forceinline__ void begin_both(int at) {
     await_key();
     await_turn();
     ptx::products_begin();
-    begin_scores(slot);
+    begin_scores(at);
+    const bool owed = kOwing && C.slots > 1 && owed_;
+    if (owed) {
+      pass_turn();
+      finish(at - 1);
+    } else {
+      rescale(out_, factor_);
+    }
     pass_over_values();
     await_value();
     clear_values();
     ptx::products_begin();
     begin_results();
-    pass_turn();
+    if (!owed) pass_turn();
   }
-  __device__ __forceinline__ void last_product() {
+  __device__ __forceinline__ void begin_last_product() {
+    rescale(out_, factor_);
     pass_over_values();
     await_value();
     clear_values();
@@ -277,15 +306,25 @@ class ForwardConsumer {
     ptx::products_begin();
     begin_results();
     pass_turn();
-    results_done();
   }
-
-  __device__ __forceinline__ void finish(int slot, const RowStatistics& rows) {
+  // A tile of a single step has not given the results before it their way out.
+  __device__ __forceinline__ void finish_owed(int at) {
+    if constexpr (C.slots > 1)
+      if (owed_) finish(at - 1);
+  }
+  __device__ __forceinline__ ResultWriter<C> writer() const {
     const int thread = ptx::thread_number();
-    ResultWriter<C>(arguments_, shared_, rules_, number_, thread / 32 % 4, thread % 32)
-        .write(slot, out_, rows);
+    return {arguments_, shared_, rules_, number_, thread / 32 % 4, thread % 32};
+  }
+  // The sums of a tile's rows are complete,
+  __device__ __forceinline__ void close(int at) {
+    writer().close(shared_.tile(at), statistics_, last_factor_);
+  }
+  // and its results.
+  __device__ __forceinline__ void finish(int at) {
+    writer().write(shared_.tile(at), out_, last_factor_);
     gathering_ = false;
-    leaving_ = slot;
+    owed_ = false;
   }
 
   using Scores = ptx::Product<C.keys, C.dtype>;
@@ -296,16 +335,18 @@ class ForwardConsumer {
   const int number_, warp_, lane_;
   const ScoreRules<C> rules_;
   float scores_[C.keys / 2];
+  float factor_[2];
   float out_[C.value_dim / 2];
   uint32_t weights_[C.keys / 4];
   RowStatistics statistics_;
+  float last_factor_[2];     // of results, at the end of a tile
+  bool owed_ = false;        // the results of the tile before have not left
   bool gathering_ = false;   // out_ has products of this tile
   int stale_from_ = C.keys;  // the first row of the next values that is not of the sequence
-  int leaving_ = -1;
-  int last_ = 0;            // keys of the tile that this consumer begins with
-  int values_to_pass_ = 0;  // those of the keys that it passed over
-  Ring<C.slots> queries_;
+  int last_ = 0;             // keys of the tile that this consumer begins with
+  int values_to_pass_ = 0;   // those of the keys that it passed over
   Ring<C.stages> keys_, values_;
+  Ring<max(C.bias_stages, 1)> biases_;
 };
 
 template <AttentionForwardConfig C>
@@ -313,7 +354,11 @@ __global__ void __launch_bounds__(C.threads(), 1)
     attention_forward(const __grid_constant__ AttentionForwardArguments arguments) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const ForwardShared<C> shared{memory, static_cast<uint32_t>(__cvta_generic_to_shared(memory))};
-  if (threadIdx.x == 0) shared.prepare();
+  if (threadIdx.x == 0) {
+    shared.prepare();
+    for (const TensorMap* map : {&arguments.query, &arguments.key, &arguments.value})
+      ptx::prefetch_map(*map);
+  }
   __syncthreads();
   ptx::let_next_kernel_start();
   ptx::wait_for_kernels_before();

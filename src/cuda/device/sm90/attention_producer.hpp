@@ -9,20 +9,27 @@
 
 namespace perseid::cuda {
 
+// Tiles that are known at once: those whose queries are there, one whose queries are not needed any
+// more, and one whose results have not left.
+inline constexpr int kMostTiles = 4;
+
 // Shared memory, by addresses. Tiles are [chunk of 64 columns][row][64].
 template <AttentionForwardConfig C>
 struct ForwardShared {
   unsigned char* memory;
   uint32_t base;
 
-  static constexpr int kKeys = C.slots * C.consumers * C.part_bytes();
+  static constexpr int kKeys = C.slots * C.consumers * C.query_bytes();
   static constexpr int kValues = kKeys + C.stages * C.key_bytes();
-  static constexpr int kBarriers = kValues + C.stages * C.value_bytes();
-  static constexpr int kTiles = kBarriers + 8 * (2 * C.slots + 4 * C.stages);
-  static_assert(kTiles + C.slots * static_cast<int>(sizeof(AttentionTile)) <= C.shared_bytes());
+  static constexpr int kBias = kValues + C.stages * C.value_bytes();
+  static constexpr int kOut = kBias + C.bias_stages * C.consumers * C.bias_bytes();
+  static constexpr int kBarriers = kOut + C.consumers * C.out_bytes();
+  static constexpr int kTiles = kBarriers + 8 * (2 * C.slots + 4 * C.stages + 2 * C.bias_stages);
+  static_assert(C.fits() &&
+                kTiles + kMostTiles * static_cast<int>(sizeof(AttentionTile)) <= C.shared_bytes());
 
   __device__ __forceinline__ uint32_t query(int slot, int consumer) const {
-    return base + (slot * C.consumers + consumer) * C.part_bytes();
+    return base + (slot * C.consumers + consumer) * C.query_bytes();
   }
   __device__ __forceinline__ uint32_t key(int stage) const {
     return base + kKeys + stage * C.key_bytes();
@@ -49,8 +56,22 @@ struct ForwardShared {
   __device__ __forceinline__ uint32_t value_empty(int stage) const {
     return barrier(2 * C.slots + 3 * C.stages + stage);
   }
-  __device__ __forceinline__ AttentionTile& tile(int slot) const {
-    return reinterpret_cast<AttentionTile*>(memory + kTiles)[slot];
+  __device__ __forceinline__ uint32_t bias(int stage, int consumer) const {
+    return base + kBias + (stage * C.consumers + consumer) * C.bias_bytes();
+  }
+  // A warp's 16 rows of results on their way out.
+  __device__ __forceinline__ uint32_t out(int consumer, int warp) const {
+    return base + kOut + consumer * C.out_bytes() + warp * (C.out_bytes() / 4);
+  }
+  __device__ __forceinline__ uint32_t bias_full(int stage) const {
+    return barrier(2 * C.slots + 4 * C.stages + stage);
+  }
+  __device__ __forceinline__ uint32_t bias_empty(int stage) const {
+    return barrier(2 * C.slots + 4 * C.stages + C.bias_stages + stage);
+  }
+  // Tile number `count` of the block.
+  __device__ __forceinline__ AttentionTile& tile(int count) const {
+    return reinterpret_cast<AttentionTile*>(memory + kTiles)[count % kMostTiles];
   }
 
   __device__ __forceinline__ void prepare() const {
@@ -63,6 +84,10 @@ struct ForwardShared {
       ptx::phase_init(key_empty(stage), 4 * C.consumers);
       ptx::phase_init(value_full(stage), 1);
       ptx::phase_init(value_empty(stage), 4 * C.consumers);
+    }
+    for (int stage = 0; stage < C.bias_stages; ++stage) {
+      ptx::phase_init(bias_full(stage), 1);
+      ptx::phase_init(bias_empty(stage), 4 * C.consumers);
     }
     ptx::phase_init_done();
   }
@@ -82,20 +107,26 @@ class ForwardProducer {
     int32_t number = numbers_.first();
     while (true) {
       const AttentionTile tile = finder_.find(number);
+      // With one slot its queries come late: what does not wait for them goes first.
       if (C.slots == 1 && owing) load_value(before, before.first);
-      if (C.slots == 1) owing = false;
+      if (C.slots == 1 && tile.query >= 0) load_key(tile, tile.last);
       announce(tile);
+      if (C.slots == 1) owing = false;
       if (tile.query < 0) break;
-      load_key(tile, tile.last);
+      if (C.slots > 1) load_key(tile, tile.last);
       if (owing) load_value(before, before.first);
-      number = -1;
+      // The next tile is needed after this tile's loads, which take long enough: nothing looks at
+      // the ticket before.
+      uint32_t ticket = 0;
+      bool drawn = false;
       for (int n = tile.last - 1; n >= tile.first; --n) {
         load_key(tile, n);
         load_value(tile, n + 1);
-        // The number is needed after this tile's loads, which take long enough.
-        if (number < 0) number = numbers_.draw();
+        if (!drawn) ticket = numbers_.draw();
+        drawn = true;
       }
-      if (number < 0) number = numbers_.draw();
+      if (!drawn) ticket = numbers_.draw();
+      number = numbers_.number_of(ticket);
       before = tile;
       owing = true;
     }
@@ -107,8 +138,8 @@ class ForwardProducer {
   __device__ __forceinline__ void announce(const AttentionTile& tile) {
     const int slot = queries_.place();
     ptx::phase_wait(shared_.query_empty(slot), queries_.parity() ^ 1);
+    shared_.tile(queries_.count) = tile;
     ++queries_.count;
-    shared_.tile(slot) = tile;
     if (tile.query < 0) {
       ptx::phase_arrive(shared_.query_full(slot));
       return;
@@ -126,6 +157,21 @@ class ForwardProducer {
     ++keys_.count;
     ptx::phase_expect(shared_.key_full(stage), C.key_bytes());
     load<C.key_chunks()>(arguments_.key, shared_.key(stage), shared_.key_full(stage), tile, n);
+    if constexpr (C.bias_stages > 0) load_bias(tile, n);
+  }
+  // With its keys.
+  __device__ __forceinline__ void load_bias(const AttentionTile& tile, int n) {
+    const int stage = biases_.place();
+    ptx::phase_wait(shared_.bias_empty(stage), biases_.parity() ^ 1);
+    ++biases_.count;
+    ptx::phase_expect(shared_.bias_full(stage), C.consumers * C.bias_bytes());
+    for (int c = 0; c < C.consumers; ++c)
+#pragma unroll
+      for (int chunk = 0; chunk < C.bias_chunks(); ++chunk)
+        ptx::load_box(shared_.bias(stage, c) + chunk * 64 * 128, arguments_.bias_map,
+                      shared_.bias_full(stage),
+                      {n * C.keys * C.bias_size() / 2 + chunk * kChunk, 0, tile.query + 64 * c,
+                       tile.head * arguments_.bias_heads, tile.batch * arguments_.bias_batches});
   }
   __device__ __forceinline__ void load_value(const AttentionTile& tile, int n) {
     const int stage = values_.place();
@@ -148,6 +194,7 @@ class ForwardProducer {
   TileFinder<C> finder_;
   Ring<C.slots> queries_;
   Ring<C.stages> keys_, values_;
+  Ring<max(C.bias_stages, 1)> biases_;
 };
 
 }  // namespace perseid::cuda

@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The end of a tile of attention forward: results divided by the sums of their rows, to memory.
 //
-// Each warp puts its 16 rows where its queries were, in the copy engine's layout, and one lane asks
-// the engine to store them; it leaves out what lies outside of the tensor. Rows behind the end of a
-// ragged sequence lie inside of it, in the next one: such a warp stores its rows itself.
+// Each warp puts its 16 rows, or as many columns of them as there is room for, into shared memory
+// of its own, in the copy engine's layout, and one lane asks the engine to store them; it leaves
+// out what lies outside of the tensor. Rows behind the end of a ragged sequence lie inside of it,
+// in the next one: such a warp stores its rows itself.
 //
 // Where a result is not finite, it is noted: attention_mend.hpp looks into it.
 #pragma once
@@ -28,28 +29,29 @@ class ResultWriter {
         consumer_(consumer),
         lane_(lane),
         first_row_(64 * consumer + 16 * warp),
-        part_(warp * 16 * 128) {}
+        staged_(shared.out(consumer, warp)) {}
 
-  // The calling warp's rows. The slot may be filled again when the lane that asked for the store
-  // has waited for its reads.
-  template <int kCount>
-  __device__ __forceinline__ void write(int slot, float (&out)[kCount],
-                                        const RowStatistics& rows) const {
-    const AttentionTile& tile = shared_.tile(slot);
-    float factor[2], unusual = 0;
-    bool empty[2];
+  // Of the calling warp's rows: lse, and what results are to be multiplied by; 0 where a row saw
+  // nothing.
+  __device__ __forceinline__ void close(const AttentionTile& tile, const RowStatistics& rows,
+                                        float (&factor)[2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = quad_sum(rows.sum[r]);
-      empty[r] = sum == 0;
-      factor[r] = ptx::approximate_reciprocal(sum) * dropout_factor<C.dropout>(a_);
+      const bool empty = sum == 0;
+      factor[r] = empty ? 0 : ptx::approximate_reciprocal(sum) * dropout_factor<C.dropout>(a_);
       write_lse(tile, lane_ / 4 + 8 * r,
-                empty[r] ? minus_infinity()
-                         : rows.maximum[r] * rules_.scale_log2() + ptx::approximate_log2(sum));
+                empty ? minus_infinity()
+                      : rows.maximum[r] * rules_.scale_log2() + ptx::approximate_log2(sum));
     }
+  }
+  template <int kCount>
+  __device__ __forceinline__ void write(const AttentionTile& tile, float (&out)[kCount],
+                                        const float (&factor)[2]) const {
+    float unusual = 0;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      out[i] = empty[i / 2 % 2] ? 0 : out[i] * factor[i / 2 % 2];
+      out[i] = factor[i / 2 % 2] == 0 ? 0 : out[i] * factor[i / 2 % 2];
       if constexpr (C.masked()) unusual = fmaf(out[i], 0, unusual);
     }
     if (C.masked() && unusual != 0) a_.counter->unusual = a_.launch;
@@ -57,23 +59,27 @@ class ResultWriter {
       store_part(tile, out);
       return;
     }
-    // All warps of the consumer have multiplied their queries.
-    ptx::named_sync(5 + consumer_, 128);
-    const uint32_t part = shared_.query(slot, consumer_) + part_;
+    constexpr int kPieces = 8 * C.out_chunks();  // of 8 columns, that there is room for
+    const bool alone = C.lengths && a_.ragged && query_of(tile, 15) >= tile.q_len;
 #pragma unroll
-    for (int j = 0; j < C.value_dim / 8; j += 2) {
-      const auto pair = [&](int i) { return round_pair<C.dtype>(out[i], out[i + 1]); };
-      ptx::store_matrices(piece_at(part, lane_ % 16, j + lane_ / 16), pair(4 * j), pair(4 * j + 2),
-                          pair(4 * j + 4), pair(4 * j + 6));
-    }
-    if (C.lengths && a_.ragged && query_of(tile, 15) >= tile.q_len) {
+    for (int first = 0; first < C.value_dim / 8; first += kPieces) {
+      // What was there has been read.
+      if (lane_ == 0) ptx::wait_for_reads_of_stores();
       __syncwarp();
-      store_rows(tile, part);
-      __syncwarp();
-    } else {
-      ptx::fence_for_engines();
-      __syncwarp();
-      if (lane_ == 0) store_boxes(tile, part);
+#pragma unroll
+      for (int j = first; j < min(first + kPieces, C.value_dim / 8); j += 2) {
+        const auto pair = [&](int i) { return round_pair<C.dtype>(out[i], out[i + 1]); };
+        ptx::store_matrices(piece_at(lane_ % 16, j - first + lane_ / 16), pair(4 * j),
+                            pair(4 * j + 2), pair(4 * j + 4), pair(4 * j + 6));
+      }
+      if (alone) {
+        __syncwarp();
+        store_rows(tile, first, min(kPieces, a_.value_dim / 8 - first));
+      } else {
+        ptx::fence_for_engines();
+        __syncwarp();
+        if (lane_ == 0) store_boxes(tile, first / 8);
+      }
     }
   }
 
@@ -89,8 +95,8 @@ class ResultWriter {
     return entry_of<C.lengths>(a_, tile.batch);
   }
   // The 16 bytes of elements 8 * piece and on.
-  __device__ __forceinline__ static uint32_t piece_at(uint32_t part, int row, int piece) {
-    return part + piece / 8 * 64 * 128 + row * 128 + ((piece % 8 ^ row % 8) << 4);
+  __device__ __forceinline__ uint32_t piece_at(int row, int piece) const {
+    return staged_ + piece / 8 * 16 * 128 + row * 128 + ((piece % 8 ^ row % 8) << 4);
   }
 
   // `sum`: as a logarithm to base 2.
@@ -126,23 +132,24 @@ class ResultWriter {
               float2{out[4 * j + 2 * r], out[4 * j + 2 * r + 1]};
     }
   }
-  __device__ __forceinline__ void store_boxes(const AttentionTile& tile, uint32_t part) const {
+  __device__ __forceinline__ void store_boxes(const AttentionTile& tile, int first_chunk) const {
 #pragma unroll
-    for (int chunk = 0; chunk < C.value_chunks(); ++chunk)
-      ptx::store_box(
-          a_.out, part + chunk * 64 * 128,
-          {chunk * kChunk, 0, tile.q_begin + query_of(tile, 0), tile.head, batch_of(tile)});
+    for (int chunk = 0; chunk < C.out_chunks(); ++chunk)
+      if (first_chunk + chunk < C.value_chunks())
+        ptx::store_box(a_.out, staged_ + chunk * 16 * 128,
+                       {(first_chunk + chunk) * kChunk, 0, tile.q_begin + query_of(tile, 0),
+                        tile.head, batch_of(tile)});
     ptx::commit_stores();
   }
-  __device__ __forceinline__ void store_rows(const AttentionTile& tile, uint32_t part) const {
-    const int pieces = a_.value_dim / 8;
+  __device__ __forceinline__ void store_rows(const AttentionTile& tile, int first,
+                                             int pieces) const {
     for (int i = lane_; i < 16 * pieces; i += 32) {
       const int row = i / pieces, piece = i % pieces, query = query_of(tile, row);
       if (query >= tile.q_len) continue;
       uint16_t* to =
           row_at<uint16_t>(a_.out_rows, batch_of(tile), head_of(tile, row), tile.q_begin + query);
-      *reinterpret_cast<uint4*>(to + 8 * piece) = *reinterpret_cast<const uint4*>(
-          shared_.memory + (piece_at(part, row, piece) - shared_.base));
+      *reinterpret_cast<uint4*>(to + 8 * (first + piece)) =
+          *reinterpret_cast<const uint4*>(shared_.memory + (piece_at(row, piece) - shared_.base));
     }
   }
 
@@ -151,7 +158,7 @@ class ResultWriter {
   const ScoreRules<C> rules_;
   const int consumer_, lane_;
   const int first_row_;
-  const uint32_t part_;
+  const uint32_t staged_;  // the warp's rows, 16 of each chunk
 };
 
 }  // namespace perseid::cuda

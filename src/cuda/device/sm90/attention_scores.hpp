@@ -6,6 +6,7 @@
 // Philox call serves 16 rows and 32 columns without an exchange between threads (math/philox.hpp).
 #pragma once
 
+#include "cuda/device/ptx/warp_products.hpp"
 #include "cuda/device/sm90/attention_rules.hpp"
 #include "cuda/device/sm90/attention_softmax.hpp"
 #include "cuda/device/sm90/attention_tiles.hpp"
@@ -17,6 +18,16 @@ template <class Element>
 struct alignas(2 * sizeof(Element)) Pair {
   Element first, second;
 };
+
+template <class Element>
+__device__ __forceinline__ float2 widen(Pair<Element> pair) {
+  return {widen(pair.first), widen(pair.second)};
+}
+// Whole words: two instructions.
+__device__ __forceinline__ float2 widen(Pair<bf16> pair) {
+  const auto word = __builtin_bit_cast(uint32_t, pair);
+  return {float_from_bits(word << 16), float_from_bits(word & 0xffff0000u)};
+}
 
 // What a thread needs of a plane for its scores of a tile: pairs of its two rows.
 template <class Element, int kPairs>
@@ -48,16 +59,12 @@ class ScoreRules {
   __device__ __forceinline__ ScoreRules(const AttentionForwardArguments& arguments, int row,
                                         int lane)
       : a_(arguments), row_(row), lane_(lane) {
-    if constexpr (C.dropout) {
-      const Dropout dropout = dropout_of(a_);
-      seed_ = dropout.seed;
-      offset_ = dropout.offset;
-    }
+    if constexpr (C.dropout && kDrawsEarly) dropout_ = dropout_of(a_);
   }
 
-  // What scores are multiplied by for their weights. With a bias they have been already.
+  // What scores are multiplied by for their weights. With a bias they have been scaled already.
   __device__ __forceinline__ float scale_log2() const {
-    return C.bias != DType::kNone ? 1 : a_.scale_log2;
+    return C.bias != DType::kNone ? kLog2E : a_.scale_log2;
   }
 
   // Whether some row sees only some of keys n, or some keys are behind the end: asked before the
@@ -67,31 +74,74 @@ class ScoreRules {
       return n < tile.free_first || n >= tile.free_end;
     return n * C.keys + C.keys > a_.kv_len;
   }
+  // Dropout's numbers for keys n, 16 bytes for every 32 columns: drawn while a product runs,
+  // where there are registers to keep them.
+  static constexpr bool kDrawsEarly = C.value_dim <= 128 && !C.visible && C.bias == DType::kNone;
+  struct DrawnNumbers {
+    uint32_t word[C.dropout ? C.keys / 8 : 1];
+  };
   // What bias and mask have for keys n: asked for before the scores are there, too.
   struct Planes {
+    bool edge;
+    uint32_t seen[2];  // where it is one, of each row: which of the thread's scores
     decltype(bias_pairs()) bias;
     decltype(visible_pairs()) visible;
+    DrawnNumbers drawn;
   };
-  __device__ __forceinline__ Planes load(const AttentionTile& tile, int n, bool edge) const {
+  __device__ __forceinline__ Planes load(const AttentionTile& tile, int n) const {
     Planes planes{};
-    if constexpr (C.bias != DType::kNone) load_pairs(tile, n, edge, a_.bias, planes.bias);
+    const bool edge = planes.edge = is_edge(tile, n);
+    if (edge) {
+      see(tile, n, planes.seen);
+      ptx::computed_here(planes.seen);
+    }
+    if constexpr (C.bias != DType::kNone && C.bias_stages == 0)
+      load_pairs(tile, n, edge, a_.bias, planes.bias);
     if constexpr (C.visible) load_pairs(tile, n, edge, a_.visible, planes.visible);
     return planes;
   }
-  // Scores of keys n.
-  template <int kCount>
-  __device__ __forceinline__ void before_softmax(const AttentionTile& tile, int n, bool edge,
-                                                 const Planes& planes,
-                                                 float (&scores)[kCount]) const {
-    if constexpr (C.bias != DType::kNone) {
+  // Bias that the copy engine has brought, a consumer's tile: [128 bytes of keys][row][128 bytes].
+  __device__ __forceinline__ void read_bias(const unsigned char* tile, Planes& planes) const {
+    if constexpr (C.bias_stages > 0) {
+      using Taken = Pair<typename ElementOf<C.bias>::Type>;
+      const auto at = [](int row, int piece) {
+        return piece / 8 * 64 * 128 + row * 128 + ((piece % 8 ^ row % 8) << 4);
+      };
+      if constexpr (C.bias_size() == 2) {
+        const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(tile));
+        const int row = row_ % 64 / 16 * 16 + lane_ % 16;
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        const auto& pair = planes.bias.at[i / 2 % 2][i / 4];
-        scores[i] =
-            fmaf(scores[i], a_.scale_log2, widen(i % 2 == 0 ? pair.first : pair.second) * kLog2E);
+        for (int j = 0; j < kPairs; j += 2) {
+          uint32_t pairs[4];
+          ptx::load_matrices(address + at(row, j + lane_ / 16), pairs);
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            planes.bias.at[i % 2][j + i / 2] = __builtin_bit_cast(Taken, pairs[i]);
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < kPairs; ++j)
+#pragma unroll
+          for (int r = 0; r < 2; ++r)
+            planes.bias.at[r][j] = *reinterpret_cast<const Taken*>(
+                tile + at(row_ % 64 + 8 * r, 2 * j + lane_ % 4 / 2) + lane_ % 2 * 8);
       }
     }
-    if (edge) hide_ends(tile, n, scores);
+  }
+  // Scores of keys n.
+  template <int kCount>
+  __device__ __forceinline__ void before_softmax(const Planes& planes,
+                                                 float (&scores)[kCount]) const {
+    if constexpr (C.bias != DType::kNone) {
+      const float scale = a_.scale_log2 * kLn2;
+#pragma unroll
+      for (int i = 0; i < kCount; i += 2) {
+        const float2 bias = widen(planes.bias.at[i / 2 % 2][i / 4]);
+        scores[i] = fmaf(scores[i], scale, bias.x);
+        scores[i + 1] = fmaf(scores[i + 1], scale, bias.y);
+      }
+    }
+    if (planes.edge) hide_scores(scores, planes.seen);
     if constexpr (C.visible) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
@@ -100,11 +150,33 @@ class ScoreRules {
       }
     }
   }
-  // Weights that dropout drops become 0; their sum is that of all.
+  // Dropout's numbers, drawn under the last product.
+  __device__ __forceinline__ void draw_early(const AttentionTile& tile, int n,
+                                             Planes& planes) const {
+    if constexpr (C.dropout && kDrawsEarly) {
+      planes.drawn = draw(tile, n);
+      ptx::computed_here(planes.drawn.word);
+    }
+  }
+  // Weights, rounded in pairs, that dropout drops become 0; their sum is that of all. A byte b is
+  // kept below the threshold t: then 0x8000 + t - 1 - b has its highest bit, two bytes at a time,
+  // which is copied over the weight's 16.
   template <int kCount>
-  __device__ __forceinline__ void after_softmax(const AttentionTile& tile, int n,
-                                                float (&weights)[kCount]) const {
-    if constexpr (C.dropout) drop(tile, n, weights);
+  __device__ __forceinline__ void drop(const AttentionTile& tile, int n, const Planes& planes,
+                                       uint32_t (&weights)[kCount]) const {
+    if constexpr (!C.dropout) return;
+    const DrawnNumbers drawn = kDrawsEarly ? planes.drawn : draw(tile, n);
+    constexpr uint32_t kBytes = 0x00ff00ff, kBoth = 0x00010001;
+    const uint32_t most = (0x8000 + a_.dropout_threshold - 1) * kBoth;
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) {
+      const uint32_t word = drawn.word[i];
+      const uint32_t even = most - (word & kBytes), odd = most - (word >> 8 & kBytes);
+      // Words have rows, then columns, of the thread's 16: its weights columns, then rows.
+      const int first = i / 4 * 8 + i % 2 * 4 + i / 2 % 2;
+      weights[first] &= ptx::spread_signs(even, 1, 5, odd);
+      weights[first + 2] &= ptx::spread_signs(even, 3, 7, odd);
+    }
   }
 
  private:
@@ -113,19 +185,14 @@ class ScoreRules {
   }
   __device__ __forceinline__ int first_key(int n) const { return n * C.keys + 2 * (lane_ % 4); }
 
-  template <int kCount>
-  __device__ __forceinline__ void hide_ends(const AttentionTile& tile, int n,
-                                            float (&scores)[kCount]) const {
-    const int key = first_key(n);
-    int begin[2], end[2];
+  __device__ __forceinline__ void see(const AttentionTile& tile, int n, uint32_t (&seen)[2]) const {
+    const int key = first_key(n), length = C.lengths ? tile.kv_len : a_.kv_len;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int query = query_of(tile, r);
-      const int length = C.lengths ? tile.kv_len : a_.kv_len;
-      end[r] = (C.right ? min(query + tile.right, length) : length) - key;
-      begin[r] = query + tile.left - key;
+      const int end = C.right ? min(query + tile.right, length) : length;
+      seen[r] = elements_between<C.left, C.keys / 4>(query + tile.left - key, end - key);
     }
-    mask_scores<C.left>(scores, begin, end);
   }
 
   // Rows outside of the problem are read as others of it, keys as 0: their scores are hidden, and
@@ -156,34 +223,29 @@ class ScoreRules {
     }
   }
 
-  template <int kCount>
-  __device__ __forceinline__ void drop(const AttentionTile& tile, int n,
-                                       float (&weights)[kCount]) const {
-    static_assert(C.keys % kDropoutTileColumns == 0);
-    const Dropout dropout{a_.dropout_threshold, seed_, offset_};
+  __device__ __forceinline__ DrawnNumbers draw(const AttentionTile& tile, int n) const {
+    constexpr int kTiles = C.keys / static_cast<int>(kDropoutTileColumns);
+    static_assert(!C.dropout || kTiles * kDropoutTileColumns == C.keys);
+    const Dropout dropout = kDrawsEarly ? dropout_ : dropout_of(a_);
     const int64_t batch_head = int64_t{tile.batch} * a_.heads + tile.head;
-    const int64_t tile_row = (tile.query + row_) / kDropoutTileRows;
-    const uint32_t threshold = a_.dropout_threshold << 24;
+    uint32_t tile_row[1] = {static_cast<uint32_t>((tile.query + row_) / kDropoutTileRows)};
+    ptx::computed_here(tile_row);  // and nothing that follows from it before
+    DrawnNumbers drawn;
 #pragma unroll
-    for (int t = 0; t < C.keys / kDropoutTileColumns; ++t) {
+    for (int t = 0; t < kTiles; ++t) {
       const PhiloxBlock block = philox4x32(
-          dropout_counter(dropout, batch_head, tile_row, n * (C.keys / kDropoutTileColumns) + t,
+          dropout_counter(dropout, batch_head, tile_row[0], n * kTiles + t,
                           static_cast<uint32_t>(lane_)),
-          static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32));
+          static_cast<uint32_t>(dropout.seed), static_cast<uint32_t>(dropout.seed >> 32));
 #pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        // Element i of the thread's 16: columns in pairs of eight, then rows, then the next eight.
-        const int byte = i / 2 % 2 * 8 + i / 4 * 2 + i % 2;
-        const uint32_t drawn = block.word[byte / 4] << (24 - byte % 4 * 8);
-        if (drawn >= threshold) weights[16 * t + i] = 0;
-      }
+      for (int i = 0; i < 4; ++i) drawn.word[4 * t + i] = block.word[i];
     }
+    return drawn;
   }
 
   const AttentionForwardArguments& a_;
   const int row_, lane_;
-  uint64_t seed_ = 0;
-  uint32_t offset_ = 0;
+  Dropout dropout_;
 };
 
 }  // namespace perseid::cuda

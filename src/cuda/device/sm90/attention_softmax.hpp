@@ -32,16 +32,35 @@ __device__ __forceinline__ uint32_t round_pair(float low, float high) {
   return D == DType::kBF16 ? ptx::to_bf16x2(low, high) : ptx::to_f16x2(low, high);
 }
 
-// Scores outside of [begin, end) become -inf. Columns count from the thread's first one; begin and
-// end are those of its two rows.
+// The thread's kCount elements of a row that lie in [begin, end), as bits; columns count from its
+// first one, and it has two of every eight.
+template <bool kLeft, int kCount>
+__device__ __forceinline__ uint32_t elements_between(int begin, int end) {
+  static_assert(kCount <= 32);
+  const auto before = [](int column) {
+    const auto after_first = static_cast<uint32_t>(max(column, 0));
+    const uint32_t count = after_first / 8 * 2 + min(after_first % 8, 2u);
+    return count >= 32 ? ~0u : (1u << count) - 1;
+  };
+  return kLeft ? before(end) & ~before(begin) : before(end);
+}
+// Scores whose bits are not set become -inf.
+template <int kCount>
+__device__ __forceinline__ void hide_scores(float (&scores)[kCount], const uint32_t (&seen)[2]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const int element = i / 4 * 2 + i % 2;
+    if ((seen[i / 2 % 2] & 1u << element) == 0) scores[i] = minus_infinity();
+  }
+}
+// Scores outside of [begin, end), of the thread's two rows, become -inf.
 template <bool kLeft, int kCount>
 __device__ __forceinline__ void mask_scores(float (&scores)[kCount], const int (&begin)[2],
                                             const int (&end)[2]) {
+  uint32_t seen[2];
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const int column = 8 * (i / 4) + i % 2, row = i / 2 % 2;
-    if (column >= end[row] || (kLeft && column < begin[row])) scores[i] = minus_infinity();
-  }
+  for (int r = 0; r < 2; ++r) seen[r] = elements_between<kLeft, kCount / 2>(begin[r], end[r]);
+  hide_scores(scores, seen);
 }
 
 // The two rows of a thread.

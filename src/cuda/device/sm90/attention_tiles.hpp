@@ -37,10 +37,14 @@ class TileNumbers {
       : arguments_(arguments), drawing_(arguments.tiles > static_cast<int32_t>(gridDim.x)) {}
 
   __device__ __forceinline__ int32_t first() const { return static_cast<int32_t>(blockIdx.x); }
-  __device__ __forceinline__ int32_t draw() {
-    if (!drawing_) return arguments_.tiles;
+  // A ticket: nothing is computed from it here, so that nobody waits for it.
+  __device__ __forceinline__ uint32_t draw() {
+    if (!drawing_) return static_cast<uint32_t>(arguments_.tiles);
     if (!open_) open();
-    return static_cast<int32_t>(atomicAdd(&arguments_.counter->next, 1u) + gridDim.x);
+    return atomicAdd(&arguments_.counter->next, 1u);
+  }
+  __device__ __forceinline__ int32_t number_of(uint32_t ticket) const {
+    return static_cast<int32_t>(ticket + gridDim.x);
   }
   // After the last draw.
   __device__ __forceinline__ void close() {
