@@ -45,7 +45,11 @@ enum class MapPromotion : int32_t { kBytes256 = 3 };
 enum class MapFill : int32_t { kZeros = 0 };
 
 struct LaunchAttribute {
-  enum class Id : int32_t { kClusterDimension = 4, kProgrammaticSerialization = 6 };
+  enum class Id : int32_t {
+    kCooperative = 2,
+    kClusterDimension = 4,
+    kProgrammaticSerialization = 6
+  };
   Id id;
   int32_t padding = 0;
   union {

@@ -179,13 +179,18 @@ Status Gpu::launch(const Kernel& kernel, const Launch& launch, const void* argum
     return Status::error(PERSEID_UNSUPPORTED, "a launch of ", launch.blocks,
                          " blocks was needed, expected at most ", kMostBlocks,
                          "; divide the problem");
-  LaunchAttribute attributes[2] = {};
+  LaunchAttribute attributes[3] = {};
   uint32_t count = 0;
   if (launch.cluster > 1) {
     LaunchAttribute& cluster = attributes[count++];
     cluster.id = LaunchAttribute::Id::kClusterDimension;
     cluster.cluster[0] = static_cast<uint32_t>(launch.cluster);
     cluster.cluster[1] = cluster.cluster[2] = 1;
+  }
+  if (launch.cooperative) {
+    LaunchAttribute& cooperative = attributes[count++];
+    cooperative.id = LaunchAttribute::Id::kCooperative;
+    cooperative.flag = 1;
   }
   if (launch.dependent && facts_.has_clusters()) {
     LaunchAttribute& dependent = attributes[count++];

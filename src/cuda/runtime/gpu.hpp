@@ -27,6 +27,7 @@ struct Launch {
   int32_t threads = 0;
   int32_t cluster = 1;       // blocks that share a row
   int32_t shared_bytes = 0;  // besides what the kernel declares; see allow_shared
+  bool cooperative = false;  // all blocks run at the same time, and may wait for one another
   bool dependent = true;  // may be made ready while the kernel before it runs: it must wait itself
 };
 
