@@ -59,14 +59,17 @@ class Faults : public testing::Test {
     static const std::string kPath = testing::TempDir() + "/fake.pack";
     if (std::getenv("PERSEID_PACK") != nullptr) return;
     std::ofstream file(kPath, std::ios::binary);
+    GpuFacts facts;
+    facts.architecture = "sm_90a";
     for (const int64_t length : {kLength, kLongLength})
       for (const bool backward : {false, true}) {
         const SoftmaxProblem problem{.rank = 2, .dim = 1, .shape = {kRows, length}};
         const SoftmaxKind kind = length == kLength ? SoftmaxKind::kRows : SoftmaxKind::kSplit;
-        const SoftmaxChoice choice = choose_softmax(kind, problem, backward, true);
+        const SoftmaxChoice choice = choose_softmax(kind, problem, backward, facts);
         const std::vector<std::string> kernels = softmax_kernels(choice, backward);
-        file << write_entry(key_of({softmax_header(choice.kind), kernels, "sm_90a"}, nullptr),
-                            {kernels, "code"});
+        file << write_entry(
+            key_of({softmax_header(choice.kind), kernels, facts.architecture}, nullptr),
+            {kernels, "code"});
       }
     setenv("PERSEID_PACK", kPath.c_str(), 1);
   }

@@ -374,7 +374,7 @@ TEST_F(OnGpu, RunsPtx) {
 TEST_F(OnGpu, OutlivesAFailedLaunch) {
   std::vector<Kernel> kernels;
   const SoftmaxProblem problem{.rank = 2, .dim = 1, .shape = {64, 128}};
-  const SoftmaxChoice choice = choose_softmax(SoftmaxKind::kRows, problem, false, true);
+  const SoftmaxChoice choice = choose_softmax(SoftmaxKind::kRows, problem, false, gpu_->facts());
   testing_gpu::expect_ok(
       gpu_->load(softmax_header(choice.kind), softmax_kernels(choice, false), &kernels));
   ASSERT_EQ(kernels.size(), 1u);
@@ -396,8 +396,7 @@ TEST_F(OnGpu, OutlivesAFailedLaunch) {
 // Of the host time of an execution, what is the driver's.
 TEST_F(OnGpu, LaunchesQuickly) {
   const SoftmaxProblem problem{.rank = 2, .dim = 1, .shape = {64, 128}};
-  const SoftmaxChoice choice =
-      choose_softmax(SoftmaxKind::kRows, problem, false, gpu_->facts().has_clusters());
+  const SoftmaxChoice choice = choose_softmax(SoftmaxKind::kRows, problem, false, gpu_->facts());
   std::vector<Kernel> kernels;
   testing_gpu::expect_ok(
       gpu_->load(softmax_header(choice.kind), softmax_kernels(choice, false), &kernels));

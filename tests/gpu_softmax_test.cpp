@@ -205,6 +205,28 @@ class GpuSoftmax : public testing_gpu::GpuTest {
   std::unique_ptr<cpu::Executor> executor_ = cpu::make_thread_pool(2);
 };
 
+// What is promised of reading rows once, which needs no GPU to be seen.
+TEST(SoftmaxChoice, ReadsRowsOnceAsFarAsTheyFit) {
+  const auto kind_of = [](const char* architecture, DType dtype, int64_t length, bool backward) {
+    cuda::GpuFacts gpu;
+    gpu.architecture = architecture;
+    gpu.multiprocessors = 132;
+    SoftmaxProblem problem{.dtype = dtype, .out_dtype = dtype, .rank = 2, .dim = 1};
+    problem.shape[0] = 4;
+    problem.shape[1] = length;
+    return cuda::choose_softmax(SoftmaxKind::kRows, problem, backward, gpu).kind;
+  };
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16})
+    for (const bool backward : {false, true}) {
+      for (const int64_t length : {1, 1000, 8193, 50257, 65536, 131072, 900000, 1048576})
+        EXPECT_NE(kind_of("sm_90a", dtype, length, backward), SoftmaxKind::kSplit)
+            << name_of(dtype) << " " << length;
+      EXPECT_EQ(kind_of("sm_90a", dtype, 16777216, backward), SoftmaxKind::kSplit);
+      EXPECT_EQ(kind_of("sm_80", dtype, 8192, backward), SoftmaxKind::kRows);
+      EXPECT_EQ(kind_of("sm_80", dtype, 131072, backward), SoftmaxKind::kSplit);
+    }
+}
+
 Case row_case(int64_t length, uint32_t seed) {
   std::mt19937 random(seed);
   constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16,
@@ -245,6 +267,19 @@ TEST_P(GpuSoftmaxRows, MatchTheReference) {
 }
 INSTANTIATE_TEST_SUITE_P(Lengths, GpuSoftmaxRows, testing::ValuesIn(kLengths));
 
+// Rows in chunks, whatever their length: a part of a chunk, a whole one, one and a part, many, and
+// more chunks than blocks.
+constexpr int64_t kChunkLengths[] = {1,    100,   4096,   8191,   8192,
+                                     8193, 50257, 131072, 400001, 1000000};
+TEST_F(GpuSoftmax, RowsInChunks) {
+  for (const int64_t length : kChunkLengths)
+    for (uint32_t turn = 0; turn < 4; ++turn) {
+      Case given = row_case(length, static_cast<uint32_t>(length) * 17 + turn);
+      given.kind = SoftmaxKind::kStream;
+      check(given);
+    }
+}
+
 class GpuSoftmaxAny : public GpuSoftmax, public testing::WithParamInterface<int> {};
 
 // Any shape, dim, strides and broadcast mask, by every kind of kernel.
@@ -255,7 +290,7 @@ TEST_P(GpuSoftmaxAny, MatchesTheReference) {
     constexpr int64_t kSizes[] = {1, 2, 3, 5, 8, 13, 33};
     constexpr int64_t kRowSizes[] = {5, 16, 40, 129, 600};
     Case given = row_case(16, seed);
-    given.kind = static_cast<SoftmaxKind>(random() % 3);
+    given.kind = static_cast<SoftmaxKind>(random() % 4);
     SoftmaxProblem& problem = given.problem;
     // Few configurations, so that few kernels are compiled.
     problem.dtype = problem.out_dtype = random() % 2 == 0 ? DType::kF32 : DType::kBF16;
@@ -277,7 +312,8 @@ INSTANTIATE_TEST_SUITE_P(Seeds, GpuSoftmaxAny, testing::Range(0, 24));
 // What is no number, infinite, or masked, as the contracts have it.
 TEST_F(GpuSoftmax, SpecialRows) {
   const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
-  for (const SoftmaxKind kind : {SoftmaxKind::kRows, SoftmaxKind::kSplit, SoftmaxKind::kColumns})
+  for (const SoftmaxKind kind :
+       {SoftmaxKind::kRows, SoftmaxKind::kStream, SoftmaxKind::kSplit, SoftmaxKind::kColumns})
     for (const bool masked : {false, true})
       for (const bool log : {false, true})
         for (const bool empty_nan : {false, true}) {
@@ -325,7 +361,7 @@ TEST_F(GpuSoftmax, SpecialRows) {
 
 // A row's result does not depend on the rows beside it.
 TEST_F(GpuSoftmax, RowsDoNotDependOnTheBatch) {
-  for (const int64_t length : {33, 512, 5000, 70000, 1200000}) {
+  for (const int64_t length : {33, 512, 5000, 70000, 300000, 1200000, 4000000}) {
     std::vector<std::vector<std::byte>> results;
     for (const int64_t rows : {7, 1}) {
       SoftmaxProblem problem{.rank = 2, .dim = 1, .shape = {rows, length}};

@@ -13,43 +13,50 @@ namespace {
 
 // How a row is spread, from short to long: the first line with room for it is taken. `held` is the
 // most vectors of 16 bytes that a thread holds of each tensor. Measured on an H200: many small
-// blocks keep loads, exponentials and stores of different rows going at the same time, and about 96
-// KiB of rows in the registers of a multiprocessor keep memory busy. One vector more than a power
-// of two: for rows that are a little longer, and those that begin anywhere. Clusters of 16 leave a
-// seventh of the multiprocessors idle, so they come last.
+// blocks keep loads, exponentials and stores of different rows going at the same time; 64 to 110
+// KiB of rows in the registers of a multiprocessor keep memory busy. Numbers of threads that are no
+// power of two are faster where the length of rows is one, and have room for rows that are a little
+// longer, or begin anywhere. Without clusters, lines of more than one block are passed over.
 struct Spread {
   int lanes, warps, blocks, held;
 };
-constexpr Spread kShort[] = {
-    // lanes of a warp
-    {1, 1, 1, 2},
-    {2, 1, 1, 2},
-    {4, 1, 1, 2},
-    {8, 1, 1, 2},
-    {16, 1, 1, 2},
-    {32, 1, 1, 5},
-    // a block
-    {32, 2, 1, 5},
-    {32, 4, 1, 5},
-    {32, 8, 1, 5},
+// Lanes of a warp.
+constexpr Spread kLanes[] = {
+    {1, 1, 1, 2}, {2, 1, 1, 2}, {4, 1, 1, 2}, {8, 1, 1, 2}, {16, 1, 1, 2}, {32, 1, 1, 2},
 };
-// In clusters.
+// Blocks, and clusters of them, up to rows that stream (below) reads as fast.
 constexpr Spread kForward[] = {
-    {32, 8, 2, 5},  {32, 8, 4, 5},   {32, 8, 8, 9},    {32, 8, 8, 16},
-    {32, 8, 16, 9}, {32, 8, 16, 16}, {32, 16, 16, 16}, {32, 12, 16, 26},
+    {32, 1, 1, 5}, {32, 3, 1, 3}, {32, 2, 1, 5},  {32, 5, 1, 4},  {32, 9, 1, 4},   {32, 8, 2, 5},
+    {32, 8, 4, 5}, {32, 8, 8, 9}, {32, 8, 8, 16}, {32, 8, 16, 9}, {32, 8, 16, 16},
+};
+constexpr Spread kForwardMasked[] = {
+    {32, 1, 1, 5}, {32, 2, 1, 5}, {32, 4, 1, 5},  {32, 8, 1, 5},  {32, 8, 2, 5},
+    {32, 8, 4, 5}, {32, 8, 8, 9}, {32, 8, 8, 16}, {32, 8, 16, 9}, {32, 8, 16, 16},
+};
+constexpr Spread kBackward[] = {
+    {32, 4, 1, 1}, {32, 8, 1, 1}, {32, 16, 1, 1}, {32, 6, 2, 3},  {32, 6, 4, 3},
+    {32, 9, 4, 4}, {32, 9, 8, 4}, {32, 8, 8, 8},  {32, 8, 16, 8},
 };
 // Elements of 16 bits: twice as many exponentials in the same bytes.
 constexpr Spread kForward16[] = {
-    {32, 8, 2, 5},  {32, 4, 4, 9},   {32, 4, 8, 9},    {32, 8, 8, 9},
-    {32, 8, 16, 9}, {32, 8, 16, 16}, {32, 14, 16, 16},
+    {32, 1, 1, 5}, {32, 2, 1, 5}, {32, 3, 1, 6}, {32, 7, 1, 5},  {32, 8, 2, 5},
+    {32, 4, 4, 9}, {32, 5, 5, 8}, {32, 4, 8, 9}, {32, 4, 16, 9}, {32, 8, 16, 9},
 };
-constexpr Spread kBackward[] = {
-    {32, 8, 2, 5},  {32, 8, 4, 5},   {32, 8, 4, 8},    {32, 8, 8, 8},
-    {32, 8, 16, 8}, {32, 8, 16, 16}, {32, 12, 16, 16},
+constexpr Spread kBackward16[] = {
+    {32, 4, 1, 1}, {32, 8, 1, 1}, {32, 5, 1, 4}, {32, 6, 2, 3},  {32, 9, 2, 4},
+    {32, 8, 4, 4}, {32, 5, 5, 8}, {32, 8, 8, 8}, {32, 8, 16, 8},
 };
-// Where there are no clusters.
-constexpr Spread kBlock[] = {{32, 16, 1, 8}};
+// Where there are no clusters. More in backward would not fit into registers.
+constexpr Spread kBlockForward[] = {{32, 16, 1, 8}}, kBlockBackward[] = {{32, 16, 1, 7}};
 constexpr int kManyHeld = 5;
+
+// Rows in chunks through shared memory (stream.hpp): `blocks` share a multiprocessor.
+struct Stream {
+  int warps, held, blocks;
+};
+constexpr Stream kStreamForward = {24, 3, 1}, kStreamForward16 = {20, 3, 1},
+                 kStreamForwardMasked = {8, 3, 2}, kStreamBackward = {16, 2, 1},
+                 kStreamBackwardMasked = {8, 2, 2};
 
 // Chunks of rows that are too long: this many vectors, and more where a row would have more chunks
 // than every block should merge.
@@ -77,16 +84,22 @@ int most_held(const SoftmaxConfig& config, bool backward, int held) {
   return masked16 ? min(held / (backward ? 2 : 1), 8) : held;
 }
 
+// Vectors of a row: those of a length that is no multiple of the vector begin anywhere.
+int64_t vectors_of(const SoftmaxProblem& problem, const SoftmaxConfig& config) {
+  const int64_t length = problem.length(), vector = config.vector();
+  return max(int64_t{1}, ceil_div(length % vector == 0 ? length : length + vector - 1, vector));
+}
+
 bool choose_rows(const SoftmaxProblem& problem, bool backward, bool clusters,
                  SoftmaxConfig* config) {
   *config = base_config(problem);
-  const int64_t length = problem.length();
-  const int64_t vector = config->vector();
-  // Rows of a length that is no multiple of the vector begin anywhere.
-  const int64_t vectors = max(
-      int64_t{1}, length % vector == 0 ? length / vector : ceil_div(length + vector - 1, vector));
+  const int64_t vectors = vectors_of(problem, *config);
+  const bool half = config->vector() == 8;
+  const int most_blocks = half && config->masked ? (backward ? 5 : 8) : 16;
   const auto choose_from = [&](std::span<const Spread> spreads) {
     for (const Spread& spread : spreads) {
+      if (spread.blocks > 1 && !clusters) continue;
+      if (spread.blocks > most_blocks) continue;
       config->lanes = spread.lanes;
       config->warps = spread.warps;
       config->blocks = spread.blocks;
@@ -97,10 +110,47 @@ bool choose_rows(const SoftmaxProblem& problem, bool backward, bool clusters,
     }
     return false;
   };
-  if (choose_from(kShort)) return true;
-  if (!clusters) return choose_from(kBlock);
-  if (backward) return choose_from(kBackward);
-  return choose_from(vector == 8 ? std::span<const Spread>(kForward16) : kForward);
+  using Spreads = std::span<const Spread>;
+  const Spreads blocks = backward         ? (half ? Spreads(kBackward16) : kBackward)
+                         : half           ? Spreads(kForward16)
+                         : config->masked ? Spreads(kForwardMasked)
+                                          : kForward;
+  return choose_from(kLanes) || choose_from(blocks) ||
+         (!clusters && choose_from(backward ? Spreads(kBlockBackward) : kBlockForward));
+}
+
+// Elements of a chunk, the same for all of a row but the last: a multiple of 32 vectors, so that
+// each begins where the copy engine may.
+int64_t stream_chunk(const SoftmaxProblem& problem, const SoftmaxConfig& config) {
+  const int64_t vectors = vectors_of(problem, config);
+  const int64_t chunks = ceil_div(vectors, config.capacity());
+  return round_up(ceil_div(vectors, chunks), int64_t{32}) * config.vector();
+}
+int64_t stream_chunks(const SoftmaxProblem& problem, const SoftmaxConfig& config) {
+  return ceil_div(vectors_of(problem, config) * config.vector(), stream_chunk(problem, config));
+}
+
+// False where a row's chunks would be more than two in each block: reading twice is faster then.
+bool choose_stream(const SoftmaxProblem& problem, bool backward, const GpuFacts& gpu,
+                   SoftmaxConfig* config) {
+  *config = base_config(problem);
+  if (!gpu.has_clusters() || config->doubles()) return false;
+  const Stream& stream = config->masked ? (backward ? kStreamBackwardMasked : kStreamForwardMasked)
+                         : backward     ? kStreamBackward
+                         : config->vector() == 8 ? kStreamForward16
+                                                 : kStreamForward;
+  config->warps = stream.warps;
+  config->held = stream.held;
+  // As many stages as there is room for; two thirds of them wait for their rows.
+  const auto fits = [&](int stages) {
+    config->stages = stages;
+    config->lag = 2 * stages / 3;
+    return config->stream_resident(backward) >= stream.blocks;
+  };
+  int stages = 3;
+  while (fits(stages + 1)) ++stages;
+  const int64_t blocks = fits(stages) ? int64_t{stream.blocks} * gpu.multiprocessors : 0;
+  return stream_chunks(problem, *config) <= 2 * blocks;
 }
 
 SoftmaxConfig choose_split(const SoftmaxProblem& problem, bool backward) {
@@ -131,13 +181,16 @@ std::string text_of(const SoftmaxConfig& config) {
       "perseid::cuda::SoftmaxConfig{.in = perseid::DType(", static_cast<int>(config.in),
       "), .out = perseid::DType(", static_cast<int>(config.out), "), .lanes = ", config.lanes,
       ", .warps = ", config.warps, ", .blocks = ", config.blocks, ", .held = ", config.held,
-      ", .log = ", flag(config.log), ", .masked = ", flag(config.masked),
-      ", .negative = ", flag(config.negative), "}");
+      ", .stages = ", config.stages, ", .lag = ", config.lag, ", .log = ", flag(config.log),
+      ", .masked = ", flag(config.masked), ", .negative = ", flag(config.negative), "}");
 }
 
 std::string describe(const SoftmaxChoice& choice) {
   const SoftmaxConfig& config = choice.config;
   switch (choice.kind) {
+    case SoftmaxKind::kStream:
+      return concatenate("in chunks of ", config.capacity(), " vectors by the whole GPU, ",
+                         config.stages, " of them in a block's shared memory, read once");
     case SoftmaxKind::kSplit:
       return "in chunks, two kernels, rows read twice";
     case SoftmaxKind::kColumns:
@@ -211,6 +264,11 @@ void lay_out(const SoftmaxProblem& problem, SoftmaxKind kind, std::span<const Pa
   arguments->outer_dims = merged;
   arguments->rows = problem.rows();
   arguments->length = problem.length();
+  arguments->dense = merged <= 1;
+  for (const Part& part : parts)
+    if (part.rows != &arguments->lse)
+      arguments->dense = arguments->dense && part.rows->step == 1 &&
+                         (merged == 0 || part.rows->stride[0] == problem.length());
   arguments->wide = arguments->rows > INT32_MAX;
   arguments->empty_rows_nan = problem.empty_rows_nan;
   arguments->scale = problem.scale;
@@ -219,21 +277,22 @@ void lay_out(const SoftmaxProblem& problem, SoftmaxKind kind, std::span<const Pa
 }  // namespace
 
 SoftmaxChoice choose_softmax(SoftmaxKind kind, const SoftmaxProblem& problem, bool backward,
-                             bool clusters) {
-  SoftmaxChoice choice{kind, {}};
-  if (kind == SoftmaxKind::kColumns) {
-    choice.config = choose_columns(problem, backward);
-  } else if (kind == SoftmaxKind::kSplit ||
-             !choose_rows(problem, backward, clusters, &choice.config)) {
-    choice = {SoftmaxKind::kSplit, choose_split(problem, backward)};
-  }
-  return choice;
+                             const GpuFacts& gpu) {
+  SoftmaxConfig config{};
+  if (kind == SoftmaxKind::kColumns) return {kind, choose_columns(problem, backward)};
+  if (kind == SoftmaxKind::kRows && choose_rows(problem, backward, gpu.has_clusters(), &config))
+    return {kind, config};
+  if (kind != SoftmaxKind::kSplit && choose_stream(problem, backward, gpu, &config))
+    return {SoftmaxKind::kStream, config};
+  return {SoftmaxKind::kSplit, choose_split(problem, backward)};
 }
 
 const char* softmax_header(SoftmaxKind kind) {
   switch (kind) {
     case SoftmaxKind::kRows:
       return "cuda/device/softmax/rows.hpp";
+    case SoftmaxKind::kStream:
+      return "cuda/device/softmax/stream.hpp";
     case SoftmaxKind::kSplit:
       return "cuda/device/softmax/split.hpp";
     case SoftmaxKind::kColumns:
@@ -249,6 +308,9 @@ std::vector<std::string> softmax_kernels(const SoftmaxChoice& choice, bool backw
     case SoftmaxKind::kRows:
       names = {concatenate("softmax_rows_", direction)};
       break;
+    case SoftmaxKind::kStream:
+      names = {"softmax_stream_clear", concatenate("softmax_stream_", direction)};
+      break;
     case SoftmaxKind::kSplit:
       names = {concatenate("softmax_split_", backward ? "gradient_sums" : "statistics"),
                concatenate("softmax_split_", direction)};
@@ -262,9 +324,8 @@ std::vector<std::string> softmax_kernels(const SoftmaxChoice& choice, bool backw
   return names;
 }
 
-bool softmax_fits_rows(const SoftmaxProblem& problem, bool clusters) {
-  SoftmaxConfig config{};
-  return choose_rows(problem, false, clusters, &config);
+bool softmax_fits_rows(const SoftmaxProblem& problem, const GpuFacts& gpu) {
+  return choose_softmax(SoftmaxKind::kRows, problem, false, gpu).kind != SoftmaxKind::kSplit;
 }
 
 bool softmax_is_innermost(const SoftmaxProblem& problem) {
@@ -278,12 +339,19 @@ Status SoftmaxOnGpu::make(SoftmaxKind kind, const SoftmaxProblem& problem, Gpu& 
   std::unique_ptr<SoftmaxOnGpu> softmax(new SoftmaxOnGpu(problem, gpu));
   for (const bool backward : {false, true}) {
     Direction& direction = backward ? softmax->backward_ : softmax->forward_;
-    direction.choice = choose_softmax(kind, problem, backward, gpu.facts().has_clusters());
+    direction.choice = choose_softmax(kind, problem, backward, gpu.facts());
     const SoftmaxChoice& choice = direction.choice;
     if (Status status = gpu.load(softmax_header(choice.kind), softmax_kernels(choice, backward),
                                  &direction.kernels);
         !status.ok())
       return status;
+    if (choice.kind == SoftmaxKind::kStream) {
+      direction.chunk = stream_chunk(problem, choice.config);
+      direction.chunks = stream_chunks(problem, choice.config);
+      const int bytes = choice.config.stream_bytes(backward);
+      if (Status status = gpu.allow_shared(direction.kernels[1], bytes); !status.ok())
+        return status;
+    }
     if (choice.kind != SoftmaxKind::kSplit) continue;
     const int64_t vector = choice.config.vector();
     int64_t chunk = kChunkVectors;
@@ -297,9 +365,10 @@ Status SoftmaxOnGpu::make(SoftmaxKind kind, const SoftmaxProblem& problem, Gpu& 
 
 size_t SoftmaxOnGpu::workspace(bool backward) const {
   const Direction& direction = backward ? backward_ : forward_;
+  const auto chunks = static_cast<size_t>(problem_.rows() * direction.chunks);
+  if (direction.choice.kind == SoftmaxKind::kStream) return 8 * (1 + chunks);
   if (direction.choice.kind != SoftmaxKind::kSplit) return 0;
   const size_t real = problem_.compute_dtype() == DType::kF64 ? 8 : 4;
-  const auto chunks = static_cast<size_t>(problem_.rows() * direction.chunks);
   return chunks * real * (backward ? 1 : 2);
 }
 
@@ -307,17 +376,30 @@ Status SoftmaxOnGpu::run(const Direction& direction, SoftmaxArguments& arguments
                          std::byte* workspace, void* stream) const {
   if (arguments.rows == 0) return {};
   const SoftmaxConfig& config = direction.choice.config;
-  Launch launch{.threads = config.threads()};
+  const bool backward = &direction == &backward_;
+  const int64_t chunks = arguments.rows * direction.chunks;
+  arguments.partial = workspace;
+  arguments.chunk = direction.chunk;
+  arguments.chunks = direction.chunks;
+  Launch launch{.threads = config.threads()}, before;
   switch (direction.choice.kind) {
     case SoftmaxKind::kRows:
       launch.cluster = config.blocks;
       launch.blocks = ceil_div(arguments.rows, int64_t{config.groups()}) * config.blocks;
       break;
+    case SoftmaxKind::kStream: {
+      const int64_t all = gpu_.facts().multiprocessors;
+      arguments.chunks_of_row = divisor_of(direction.chunks);
+      before = {.blocks = min(all, ceil_div(chunks, int64_t{1024})), .threads = 1024};
+      launch.threads = config.stream_threads();
+      launch.blocks = min(chunks, all * config.stream_resident(backward));
+      launch.shared_bytes = config.stream_bytes(backward);
+      launch.cooperative = true;
+      break;
+    }
     case SoftmaxKind::kSplit:
-      arguments.partial = workspace;
-      arguments.chunk = direction.chunk;
-      arguments.chunks = direction.chunks;
-      launch.blocks = arguments.rows * direction.chunks;
+      launch.blocks = chunks;
+      before = launch;
       break;
     case SoftmaxKind::kColumns:
       launch.threads = 32 * config.warps;
@@ -326,10 +408,11 @@ Status SoftmaxOnGpu::run(const Direction& direction, SoftmaxArguments& arguments
   }
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
-  for (const Kernel& kernel : direction.kernels)
-    if (Status status = gpu_.launch(kernel, launch, &arguments, stream); !status.ok())
+  if (direction.kernels.size() > 1)
+    if (Status status = gpu_.launch(direction.kernels.front(), before, &arguments, stream);
+        !status.ok())
       return status;
-  return {};
+  return gpu_.launch(direction.kernels.back(), launch, &arguments, stream);
 }
 
 Status SoftmaxOnGpu::forward(const SoftmaxForward& tensors, std::byte* workspace,

@@ -15,26 +15,27 @@
 namespace perseid::cuda {
 
 enum class SoftmaxKind {
-  kRows,    // rows stay in registers: read once, written once (backward of the longest: in chunks)
+  kRows,    // rows stay in registers, long ones as kStream, the longest as kSplit
+  kStream,  // rows in chunks through the shared memory of the whole GPU: read once, written once
   kSplit,   // rows in chunks: read twice, written once
   kColumns  // over a dimension that is not the fastest one
 };
 
-// A kernel's configuration, chosen by the length of the rows and the types alone, so that a row's
-// result does not depend on which others are in the batch.
+// A kernel's configuration, chosen by the length of the rows, the types and the GPU alone, so that
+// a row's result does not depend on which others are in the batch.
 struct SoftmaxChoice {
   SoftmaxKind kind;
   SoftmaxConfig config;
 };
 SoftmaxChoice choose_softmax(SoftmaxKind kind, const SoftmaxProblem& problem, bool backward,
-                             bool clusters);
+                             const GpuFacts& gpu);
 // Name expressions of the kernels of a choice, in the order of their launch, and their header.
 std::vector<std::string> softmax_kernels(const SoftmaxChoice& choice, bool backward);
 const char* softmax_header(SoftmaxKind kind);
 
-// Whether the rows of the problem fit into registers, and their elements lie side by side in
+// Whether the rows of the problem are read once in forward, and their elements lie side by side in
 // row-major order.
-bool softmax_fits_rows(const SoftmaxProblem& problem, bool clusters);
+bool softmax_fits_rows(const SoftmaxProblem& problem, const GpuFacts& gpu);
 bool softmax_is_innermost(const SoftmaxProblem& problem);
 
 class SoftmaxOnGpu {

@@ -46,14 +46,15 @@ std::string refuse_inner_dims(const SoftmaxProblem& problem) {
                            problem.rank);
 }
 
-// Rows that fit into the registers of a warp, a block or a cluster: read once, written once.
+// Rows in the registers of a warp, a block or a cluster, or in the shared memory of the whole GPU:
+// read once, written once.
 constexpr Implementation<Softmax> kGpuRows = {
     .name = "cuda:rows",
     .refuse =
         [](const SoftmaxProblem& problem, const Device& device) {
-          if (!cuda::softmax_fits_rows(problem, device.gpu->facts().has_clusters()))
+          if (!cuda::softmax_fits_rows(problem, device.gpu->facts()))
             return concatenate("a row of ", problem.length(), " elements does not fit into ",
-                               device.gpu->facts().has_clusters() ? "a cluster" : "a block");
+                               device.gpu->facts().has_clusters() ? "the GPU" : "a block");
           return refuse_inner_dims(problem);
         },
     .make = make_on_gpu<cuda::SoftmaxKind::kRows>};

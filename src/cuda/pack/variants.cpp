@@ -27,6 +27,7 @@ constexpr Common kCommon[] = {
     {"softmax across", SoftmaxKind::kColumns, false, false, 16, 1024, 0},
 };
 constexpr DType kTypes[] = {DType::kF32, DType::kBF16};
+constexpr int32_t kMultiprocessors = 132;  // of an H100 or H200: how long a row fits
 
 // Kernels change at multiples of a few vectors for each of a power of two of threads: lengths in
 // eighths of an octave meet all of them.
@@ -68,6 +69,9 @@ Budget budget_of(const SoftmaxChoice& choice, bool backward) {
 
 std::vector<Variant> softmax_variants(const std::string& architecture) {
   std::vector<Variant> variants;
+  GpuFacts gpu;
+  gpu.architecture = architecture;
+  gpu.multiprocessors = kMultiprocessors;
   for (const Common& common : kCommon)
     for (const DType dtype : kTypes)
       for (const int64_t length : lengths_of(common, 16 / size_of(dtype)))
@@ -77,8 +81,7 @@ std::vector<Variant> softmax_variants(const std::string& architecture) {
           problem.shape[problem.dim] = length;
           problem.shape[1 - problem.dim] = 64;
           problem.visible = common.masked;
-          const bool clusters = architecture != "sm_80";
-          const SoftmaxChoice choice = choose_softmax(common.kind, problem, backward, clusters);
+          const SoftmaxChoice choice = choose_softmax(common.kind, problem, backward, gpu);
           variants.push_back(
               {concatenate(common.name, backward ? " backward " : " forward ", name_of(dtype),
                            " of ", length, " for ", architecture),

@@ -47,6 +47,19 @@ __device__ __forceinline__ void phase_wait(uint32_t barrier, uint32_t parity) {
   } while (ended == 0);
 }
 
+// Whether it has, without waiting.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait
+__device__ __forceinline__ bool phase_test(uint32_t barrier, uint32_t parity) {
+  uint32_t ended;
+  asm volatile(
+      "{.reg .pred ended; mbarrier.test_wait.parity.shared::cta.b64 ended, [%1], %2;"
+      "selp.u32 %0, 1, 0, ended;}"
+      : "=r"(ended)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return ended != 0;
+}
+
 // Named barriers: `threads` of them take part, whole warps, some by waiting and some not.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-bar
 __device__ __forceinline__ void named_sync(int name, int threads) {
@@ -68,6 +81,24 @@ __device__ __forceinline__ int thread_number() {
 // sleeps, unless every lane's value is one NaN of 2^32.
 __device__ __forceinline__ void after(float value) {
   if (!__any_sync(0xffffffffu, __float_as_uint(value) != 0xffffffffu)) __nanosleep(1);
+}
+
+// 64 bits that other blocks see as a whole; they order nothing but themselves.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
+__device__ __forceinline__ uint64_t load_relaxed(const uint64_t* from) {
+  uint64_t value;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
+               : "=l"(value)
+               : "l"(__cvta_generic_to_global(from))
+               : "memory");
+  return value;
+}
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-st
+__device__ __forceinline__ void store_relaxed(uint64_t* to, uint64_t value) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;"
+               :
+               : "l"(__cvta_generic_to_global(to)), "l"(value)
+               : "memory");
 }
 
 // A number that blocks of one device hand to each other.

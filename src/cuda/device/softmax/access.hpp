@@ -4,13 +4,15 @@
 // whatever the alignment of the row is.
 //
 // A row need not begin where a vector may. The vectors are then laid from the multiple of 16 bytes
-// before its beginning, `shift` elements earlier, and the two at the ends go element by element:
+// before its beginning, `shift` elements earlier:
 //
 //          row:         |----------------------------|
 //      vectors:   |-----+-|-------|-------|-------|--+----|
 //                 shift                            last one
 //
-// Elements that are no part of the row read as `padding`. No access goes past the row.
+// The two at the ends are loaded whole where other rows of the tensors lie there, and else element
+// by element, as they are stored: nothing outside of a tensor is read, nothing outside of a row is
+// written. Elements that are no part of the row read as `padding`.
 #pragma once
 
 #include "cuda/device/ptx/math.hpp"
@@ -144,18 +146,26 @@ struct Row {
   bool vectors;
 };
 
+// Which elements there are: those of the row from 0 to `length`; and of the same and other rows,
+// from `lowest` to `highest`, those that a vector with an element of these may have besides.
+struct Extent {
+  int length, lowest, highest;
+};
+
 // Which of a thread's vectors, at first, first + between, ..., go by one access: those before
-// `count`, but not the very first one where it begins before the row.
+// `count`, but not the very first one where it begins too early.
 template <DType D, int L>
 struct Whole {
   int count;
   bool first;
 
-  __device__ __forceinline__ Whole(const Row& row, int begin, int between, int length) {
+  // Those among the elements from `lowest` to `highest`.
+  __device__ __forceinline__ Whole(const Row& row, int begin, int between, int lowest,
+                                   int highest) {
     constexpr bool kHasAccess = size_of(D) * L % 4 == 0;
-    const int room = length - L - begin;
+    const int room = highest - L - begin;
     count = kHasAccess && row.vectors && room >= 0 ? room / between + 1 : 0;
-    first = begin >= 0;
+    first = begin >= lowest;
   }
   __device__ __forceinline__ bool operator()(int v) const { return v < count && (v > 0 || first); }
   // Whether that is less than `vectors` of them.
@@ -176,36 +186,50 @@ __device__ __forceinline__ Vector<D, L> load_elements(const Row& row, int first,
   return join<D, L>(elements);
 }
 
-// The vectors at first, first + between, ..., in two steps, so that the whole ones of all tensors
-// are under way before the first of the rest is waited for.
+// The vectors at first, first + between, ..., in two steps, so that those of all tensors are under
+// way before the first is waited for. `ends`: only those that are not whole in the row.
 template <DType D, int L, int kVectors>
-__device__ __forceinline__ void load_whole(const Row& row, int first, int between, int length,
-                                           Vector<D, L> (&vectors)[kVectors]) {
-  const Whole<D, L> whole(row, first, between, length);
+__device__ __forceinline__ void load_vectors(const Row& row, int first, int between,
+                                             const Extent& extent,
+                                             Vector<D, L> (&vectors)[kVectors], bool ends = false) {
+  const Whole<D, L> there(row, first, between, extent.lowest, extent.highest);
+  const Whole<D, L> whole(row, first, between, 0, extent.length);
   const char* at = row.data + int64_t{first} * size_of(D);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
-    ptx::load_if(whole(v), at + v * between * size_of(D), vectors[v]);
+    ptx::load_if(there(v) && !(ends && whole(v)), at + v * between * size_of(D), vectors[v]);
 }
 template <DType D, int L, int kVectors>
-__device__ __forceinline__ void load_rest(const Row& row, int first, int between, int length,
-                                          const Word<D>& padding,
+__device__ __forceinline__ void load_rest(const Row& row, int first, int between,
+                                          const Extent& extent, const Word<D>& padding,
                                           Vector<D, L> (&vectors)[kVectors]) {
-  const Whole<D, L> whole(row, first, between, length);
+  const int length = extent.length;
+  const Whole<D, L> whole(row, first, between, 0, length);
   if (!whole.leaves(kVectors)) return;
+  const Whole<D, L> there(row, first, between, extent.lowest, extent.highest);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     if (whole(v)) continue;
     const int begin = first + v * between;
-    const bool inside = begin < length && begin + L > 0;
-    vectors[v] = inside ? load_elements<D, L>(row, begin, length, padding) : repeat<D, L>(padding);
+    if (begin >= length || begin + L <= 0) {
+      vectors[v] = repeat<D, L>(padding);
+    } else if (!there(v)) {
+      vectors[v] = load_elements<D, L>(row, begin, length, padding);
+    } else {
+      Word<D> elements[L];
+#pragma unroll
+      for (int i = 0; i < L; ++i)
+        elements[i] =
+            begin + i >= 0 && begin + i < length ? element_of<D, L>(vectors[v], i) : padding;
+      vectors[v] = join<D, L>(elements);
+    }
   }
 }
 
 template <DType D, int L, int kVectors>
 __device__ __forceinline__ void store(const Row& row, int first, int between, int length,
                                       const Vector<D, L> (&vectors)[kVectors]) {
-  const Whole<D, L> whole(row, first, between, length);
+  const Whole<D, L> whole(row, first, between, 0, length);
   char* at = row.data + int64_t{first} * size_of(D);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
@@ -232,8 +256,14 @@ __device__ __forceinline__ int64_t quotient(const Divisor& divisor, int64_t numb
 // The tensors' parts of one row, and where its vectors begin.
 struct RowSet {
   Row first, second, visible, result;
-  int64_t lse;  // offset in elements
+  int64_t lse;          // offset in elements
+  bool before, behind;  // whether the tensors have elements before and behind the row
   int shift = 0;
+
+  // Of the row's elements before `length`, which are all or end where a vector does.
+  __device__ __forceinline__ Extent extent(int length, int vector) const {
+    return {length, before ? 1 - vector : 0, behind ? length + vector - 1 : length};
+  }
 };
 
 __device__ __forceinline__ int address_mod(const void* data, int64_t size, int modulus) {
@@ -243,42 +273,58 @@ __device__ __forceinline__ int address_mod(const void* data, int64_t size, int m
 
 // Row `row` from element `begin` on. `capacity`: how many vectors there is room for; a row that
 // would need one more for its shift goes element by element.
-template <DType First, DType Second, DType Result, bool kBackward, SoftmaxConfig C>
+template <SoftmaxConfig C, bool kBackward>
 __device__ __forceinline__ RowSet find_row(const SoftmaxArguments& arguments, int64_t row,
                                            int64_t begin, int64_t length, int64_t capacity) {
+  const bool before = arguments.dense && (row > 0 || begin > 0);
+  const bool behind =
+      arguments.dense && (row < arguments.rows - 1 || begin + length < arguments.length);
+  constexpr DType kFirst = kBackward ? C.out : C.in, kResult = kBackward ? C.in : C.out;
   int64_t first = begin * arguments.first.step, second = begin * arguments.second.step;
   int64_t visible = begin * arguments.visible.step, result = begin * arguments.result.step;
   int64_t lse = 0;
-#pragma unroll 1
-  for (int d = arguments.outer_dims - 1; d >= 0; --d) {
-    int64_t index = row;
-    if (d > 0) {
-      row = quotient(arguments.outer[d], row, arguments.wide);
-      index -= row * arguments.outer[d].size;
-    }
+  const auto move = [&](int d, int64_t index) {
     first += index * arguments.first.stride[d];
     if constexpr (kBackward) second += index * arguments.second.stride[d];
     if constexpr (!kBackward) lse += index * arguments.lse.stride[d];
     if constexpr (C.masked) visible += index * arguments.visible.stride[d];
     result += index * arguments.result.stride[d];
+  };
+  // Apart from the others, since a block can load nothing before it is through here.
+  if (arguments.outer_dims <= 1) {
+    move(0, row);
+  } else {
+#pragma unroll 1
+    for (int d = arguments.outer_dims - 1; d >= 0; --d) {
+      int64_t index = row;
+      if (d > 0) {
+        row = quotient(arguments.outer[d], row, arguments.wide);
+        index -= row * arguments.outer[d].size;
+      }
+      move(d, index);
+    }
   }
   constexpr int L = C.vector();
   const auto part = [](const RowsOf& rows, int64_t offset, int64_t size) {
     return Row{static_cast<char*>(rows.data) + offset * size, rows.step, false};
   };
-  RowSet set{part(arguments.first, first, size_of(First)),
-             part(arguments.second, second, size_of(Second)), part(arguments.visible, visible, 1),
-             part(arguments.result, result, size_of(Result)), lse};
-  const int shift = address_mod(set.first.data, size_of(First), L);
+  RowSet set{part(arguments.first, first, size_of(kFirst)),
+             part(arguments.second, second, size_of(C.out)),
+             part(arguments.visible, visible, 1),
+             part(arguments.result, result, size_of(kResult)),
+             lse,
+             before,
+             behind};
+  const int shift = address_mod(set.first.data, size_of(kFirst), L);
   if (set.first.step != 1 || (length + shift + L - 1) / L > capacity) return set;
   set.shift = shift;
   set.first.vectors = true;
   const auto fits = [shift](const Row& other, int64_t size) {
     return other.step == 1 && address_mod(other.data, size, L) == shift;
   };
-  if constexpr (kBackward) set.second.vectors = fits(set.second, size_of(Second));
+  if constexpr (kBackward) set.second.vectors = fits(set.second, size_of(C.out));
   if constexpr (C.masked) set.visible.vectors = fits(set.visible, 1);
-  set.result.vectors = fits(set.result, size_of(Result));
+  set.result.vectors = fits(set.result, size_of(kResult));
   return set;
 }
 

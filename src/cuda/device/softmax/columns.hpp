@@ -47,11 +47,8 @@ struct Column {
     begin = threadIdx.x / 32;
     present = row < arguments.rows;
     length = present ? arguments.length : 0;
-    constexpr DType kFirst = kBackward ? C.out : C.in;
-    constexpr DType kResult = kBackward ? C.in : C.out;
     // No capacity: vectors have no use here.
-    set = find_row<kFirst, C.out, kResult, kBackward, C>(arguments, min(row, arguments.rows - 1), 0,
-                                                         0, -1);
+    set = find_row<C, kBackward>(arguments, min(row, arguments.rows - 1), 0, 0, -1);
   }
   __device__ __forceinline__ bool visible(int64_t index) const {
     if constexpr (C.masked) return set.visible.data[index * set.visible.step] != 0;

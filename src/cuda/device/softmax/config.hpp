@@ -9,6 +9,10 @@
 
 namespace perseid::cuda {
 
+// Shared memory of a multiprocessor of compute capability 9.0 and up, and what of it each block
+// takes for itself.
+inline constexpr int64_t kSharedBytes = 228 * 1024, kReservedBytes = 1024;
+
 // How the elements of a row are spread over threads. A row belongs to `lanes` threads of a warp, or
 // to all threads of `warps` warps in each of `blocks` blocks of a cluster.
 struct SoftmaxConfig {
@@ -18,6 +22,9 @@ struct SoftmaxConfig {
   int warps = 1;
   int blocks = 1;
   int held = 1;  // vectors (columns: elements) of a row in the registers of a thread
+  // Where rows go through shared memory (stream.hpp): how many chunks of a vector for each of a
+  // block's threads * held are there, and how many of them wait for the rest of their rows.
+  int stages = 0, lag = 0;
   bool log = false;
   bool masked = false;
   bool negative = false;  // the scale is: the largest scale * x is of the smallest x
@@ -31,6 +38,17 @@ struct SoftmaxConfig {
   constexpr int threads() const { return groups() * lanes * warps; }
   constexpr int row_threads() const { return lanes * warps * blocks; }
   constexpr int64_t capacity() const { return int64_t{row_threads()} * held; }  // in vectors
+
+  // There: the threads of a block, its shared memory, and how many share a multiprocessor.
+  constexpr int stream_threads() const { return threads() + 64; }
+  constexpr int stream_bytes(bool backward) const {
+    const int64_t element = (backward ? 2 * size_of(out) : size_of(in)) + (masked ? 1 : 0);
+    const int64_t stage = element * vector() * threads() * held + 512;
+    return static_cast<int>(stages * (stage + 16) + (lag + 1) * (8 * warps + 32) + 128);
+  }
+  constexpr int stream_resident(bool backward) const {
+    return static_cast<int>(kSharedBytes / (stream_bytes(backward) + kReservedBytes));
+  }
 };
 
 inline constexpr int kMostOuterDims = kMaxDims - 1;
@@ -59,13 +77,15 @@ struct SoftmaxArguments {
   int64_t length = 0;
   Divisor outer[kMostOuterDims];  // the outermost first
   int32_t outer_dims = 0;
-  bool wide = false;  // as many rows as 31 bits cannot count
+  bool wide = false;   // as many rows as 31 bits cannot count
+  bool dense = false;  // rows lie one behind another, in all tensors
   bool empty_rows_nan = false;
   double scale = 1;
   // Where a row is done in chunks, by two kernels: what the first tells the second.
   void* partial = nullptr;
   int64_t chunk = 0;   // elements, a multiple of the vector
   int64_t chunks = 0;  // of a row
+  Divisor chunks_of_row;
 };
 
 }  // namespace perseid::cuda

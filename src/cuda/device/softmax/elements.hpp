@@ -107,21 +107,25 @@ struct Elements {
   static constexpr bool kAsks =
       (C.held > 8 || (C.held & (C.held - 1)) != 0) && C.row_threads() >= 32;
   bool last = true;
+  // Whether vectors at the ends of a row are loaded whole: not where rows are so long that they
+  // hardly matter, and there are no registers for it.
+  static constexpr bool kReaches = C.held <= (L == 8 ? 8 : 5);
 
   // Vectors `between` apart.
   __device__ __forceinline__ void load_from(const RowSet& set, int begin, int between, int length,
                                             double scale) {
     if constexpr (kAsks)
       last = __any_sync(0xffffffffu, begin + (C.held - 1) * between < length) != 0;
+    const Extent extent = kReaches ? set.extent(length, L) : Extent{length, 0, length};
     Vector<DType::kBool, L> visible[C.masked ? C.held : 1];
-    load_whole<kFirst, L>(set.first, begin, between, length, first);
-    if constexpr (kBackward) load_whole<C.out, L>(set.second, begin, between, length, second);
+    load_vectors<kFirst, L>(set.first, begin, between, extent, first);
+    if constexpr (kBackward) load_vectors<C.out, L>(set.second, begin, between, extent, second);
     if constexpr (C.masked)
-      load_whole<DType::kBool, L>(set.visible, begin, between, length, visible);
-    load_rest<kFirst, L>(set.first, begin, between, length, padding(scale), first);
-    if constexpr (kBackward) load_rest<C.out, L>(set.second, begin, between, length, {}, second);
+      load_vectors<DType::kBool, L>(set.visible, begin, between, extent, visible);
+    load_rest<kFirst, L>(set.first, begin, between, extent, padding(scale), first);
+    if constexpr (kBackward) load_rest<C.out, L>(set.second, begin, between, extent, {}, second);
     if constexpr (C.masked) {
-      load_rest<DType::kBool, L>(set.visible, begin, between, length, {}, visible);
+      load_rest<DType::kBool, L>(set.visible, begin, between, extent, {}, visible);
       hide(visible, scale);
     }
   }
@@ -244,10 +248,12 @@ struct ForwardRow {
 };
 
 // Stores value(v, i) for each element, `nothing` where it is hidden.
-template <DType D, SoftmaxConfig C, bool kBackward, class Value>
+template <SoftmaxConfig C, bool kBackward, class Value>
 __device__ __forceinline__ void store_results(const Elements<C, kBackward>& elements, const Row& to,
                                               int begin, int between, int length,
-                                              const Word<D>& nothing, const Value& value) {
+                                              const Word<kBackward ? C.in : C.out>& nothing,
+                                              const Value& value) {
+  constexpr DType D = kBackward ? C.in : C.out;
   constexpr int L = C.vector();
   Vector<D, L> results[C.held];
 #pragma unroll
@@ -266,7 +272,7 @@ template <SoftmaxConfig C, class Real>
 __device__ __forceinline__ void store_forward(const Elements<C, false>& x, const Row& to, int begin,
                                               int between, int length,
                                               const ForwardRow<C, Real>& row) {
-  store_results<C.out>(x, to, begin, between, length, row.nothing, [&](int v, int i) {
+  store_results(x, to, begin, between, length, row.nothing, [&](int v, int i) {
     return row.result(unpack<C.in, Real, C.vector()>(x.first[v], i));
   });
 }
@@ -296,8 +302,8 @@ struct ForwardPart {
       store_forward(x, to, begin, between, length, row);
     } else {
       const Real part = row.part_factor(maximum);
-      store_results<C.out>(x, to, begin, between, length, row.nothing,
-                           [&](int v, int i) { return kept[v * C.vector() + i] * part; });
+      store_results(x, to, begin, between, length, row.nothing,
+                    [&](int v, int i) { return kept[v * C.vector() + i] * part; });
     }
   }
 };
@@ -327,7 +333,7 @@ template <SoftmaxConfig C, class Real>
 __device__ __forceinline__ void store_backward(const Elements<C, true>& elements, const Row& to,
                                                int begin, int between, int length, Real sum,
                                                Real scale) {
-  store_results<C.in>(elements, to, begin, between, length, {}, [&](int v, int i) {
+  store_results(elements, to, begin, between, length, {}, [&](int v, int i) {
     return gradient<C>(unpack<C.out, Real, C.vector()>(elements.first[v], i),
                        unpack<C.out, Real, C.vector()>(elements.second[v], i), sum, scale);
   });

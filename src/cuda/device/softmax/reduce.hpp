@@ -44,7 +44,8 @@ template <class Real>
 __device__ __forceinline__ Statistics<Real> merge_two(const Statistics<Real>& a,
                                                       const Statistics<Real>& b) {
   const Real maximum = maximum_of(a.maximum, b.maximum);
-  return {maximum, a.sum * weight(a.maximum, maximum) + b.sum * weight(b.maximum, maximum)};
+  // Not left to the compiler, which may contract one copy of an unrolled loop unlike another.
+  return {maximum, fma(a.sum, weight(a.maximum, maximum), b.sum * weight(b.maximum, maximum))};
 }
 
 template <int kLanes, class Real>
@@ -107,24 +108,28 @@ class RowReduction {
     own = merge_lanes<C.lanes>(own);
     if constexpr (C.warps * C.blocks == 1) return own;
     exchange(own);
-    constexpr int kParts = C.warps * C.blocks;
     auto whole = Statistics<Real>::nothing();
-    for (int i = lane() % min(kParts, 32); i < kParts; i += 32)
-      whole = merge_two(whole, shared_.part[i]);
-    return merge_lanes<min(kParts, 32)>(whole);
+    for (int i = lane() % kLanes; i < kParts; i += 32) whole = merge_two(whole, shared_.part[i]);
+    return merge_lanes<kLanes>(whole);
   }
 
   __device__ __forceinline__ Real sum(Real own) {
     own = sum_of_lanes<C.lanes>(own);
     if constexpr (C.warps * C.blocks == 1) return own;
     exchange({Real(0), own});
-    constexpr int kParts = C.warps * C.blocks;
     Real whole = 0;
-    for (int i = lane() % min(kParts, 32); i < kParts; i += 32) whole += shared_.part[i].sum;
-    return sum_of_lanes<min(kParts, 32)>(whole);
+    for (int i = lane() % kLanes; i < kParts; i += 32) whole += shared_.part[i].sum;
+    return sum_of_lanes<kLanes>(whole);
   }
 
  private:
+  static constexpr int kParts = C.warps * C.blocks;
+  // Lanes among which the parts are shared out: a power of two.
+  static constexpr int kLanes = kParts > 16  ? 32
+                                : kParts > 8 ? 16
+                                : kParts > 4 ? 8
+                                : kParts > 2 ? 4
+                                             : kParts;
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
   __device__ __forceinline__ void exchange(const Statistics<Real>& own) {

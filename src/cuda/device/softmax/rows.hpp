@@ -51,12 +51,15 @@ struct Place {
 template <SoftmaxConfig C>
 inline constexpr int kRowStep = C.row_threads() * C.vector();  // of two vectors of a thread
 
-// Blocks of a multiprocessor that the compiler shall make room for in its 65536 registers.
+// Blocks of a multiprocessor that the compiler shall make room for in its 65536 registers. Large
+// clusters, which wait for each other, need one more of f32 forward than its registers would allow.
 template <SoftmaxConfig C>
 constexpr int blocks_at_once(bool backward) {
-  constexpr bool kKeeps = ForwardPart<C>::kKeeps;
-  const int words = C.held * (backward ? 8 : kKeeps && size_of(C.in) == 2 ? C.vector() : 4);
-  const int others = C.doubles() || (C.masked && size_of(C.in) == 2) ? 56 : 48;
+  constexpr bool kHalf = size_of(C.in) == 2;
+  if (!backward && !kHalf && !C.doubles() && C.blocks >= 4 && C.held <= 7)
+    return max(1, 65536 / ((C.held + 8) * 4 / 8 * 8 * C.threads()));
+  const int words = C.held * (backward ? 8 : ForwardPart<C>::kKeeps && kHalf ? C.vector() : 4);
+  const int others = C.doubles() || (C.masked && kHalf) ? backward ? 64 : 56 : 48;
   const int registers = max(64, (words + others + 7) / 8 * 8);
   return max(1, 65536 / (registers * C.threads()));
 }
@@ -76,8 +79,8 @@ __global__ void __launch_bounds__(C.threads(), blocks_at_once<C>(false))
   // Threads without a row go along with an empty one, for the shuffles.
   const bool present = place.row < arguments.rows;
   const int length = present ? static_cast<int>(arguments.length) : 0;
-  const RowSet set = find_row<C.in, C.out, C.out, false, C>(
-      arguments, min(place.row, arguments.rows - 1), 0, length, C.capacity());
+  const RowSet set =
+      find_row<C, false>(arguments, min(place.row, arguments.rows - 1), 0, length, C.capacity());
   const int first = place.thread * L - set.shift;
   ForwardPart<C> part;
   part.x.load_from(set, first, kRowStep<C>, length, arguments.scale);
@@ -101,8 +104,8 @@ __global__ void __launch_bounds__(C.threads(), blocks_at_once<C>(true))
   ptx::wait_for_kernels_before();
 
   const int length = place.row < arguments.rows ? static_cast<int>(arguments.length) : 0;
-  const RowSet set = find_row<C.out, C.out, C.in, true, C>(
-      arguments, min(place.row, arguments.rows - 1), 0, length, C.capacity());
+  const RowSet set =
+      find_row<C, true>(arguments, min(place.row, arguments.rows - 1), 0, length, C.capacity());
   const int first = place.thread * L - set.shift;
   Elements<C, true> elements;
   elements.load_from(set, first, kRowStep<C>, length, 0);

@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(C.threads(), 2)
   ptx::let_next_kernel_start();
   ptx::wait_for_kernels_before();
   const Chunk chunk(arguments, blockIdx.x);
-  const RowSet set = find_row<C.in, C.out, C.out, false, C>(arguments, chunk.row, chunk.begin,
-                                                            chunk.length, kAnyCapacity);
+  const RowSet set =
+      find_row<C, false>(arguments, chunk.row, chunk.begin, chunk.length, kAnyCapacity);
   auto own = Statistics<Real>::nothing();
   for_each_step<C>(set.shift, chunk.length, [&](int place) {
     Elements<C, false> x;
@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(C.threads(), 2)
   RowReduction<C, Real> reduction(shared);
   ptx::wait_for_kernels_before();
   const Chunk chunk(arguments, gridDim.x - 1 - blockIdx.x);
-  const RowSet set = find_row<C.in, C.out, C.out, false, C>(arguments, chunk.row, chunk.begin,
-                                                            chunk.length, kAnyCapacity);
+  const RowSet set =
+      find_row<C, false>(arguments, chunk.row, chunk.begin, chunk.length, kAnyCapacity);
   const auto* partial =
       static_cast<const Statistics<Real>*>(arguments.partial) + chunk.row * arguments.chunks;
   auto whole = Statistics<Real>::nothing();
@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(C.threads(), 2)
   ptx::let_next_kernel_start();
   ptx::wait_for_kernels_before();
   const Chunk chunk(arguments, blockIdx.x);
-  const RowSet set = find_row<C.out, C.out, C.in, true, C>(arguments, chunk.row, chunk.begin,
-                                                           chunk.length, kAnyCapacity);
+  const RowSet set =
+      find_row<C, true>(arguments, chunk.row, chunk.begin, chunk.length, kAnyCapacity);
   Real own = 0;
   for_each_step<C>(set.shift, chunk.length, [&](int place) {
     Elements<C, true> elements;
@@ -120,8 +120,8 @@ __global__ void __launch_bounds__(C.threads(), 2)
   RowReduction<C, Real> reduction(shared);
   ptx::wait_for_kernels_before();
   const Chunk chunk(arguments, gridDim.x - 1 - blockIdx.x);
-  const RowSet set = find_row<C.out, C.out, C.in, true, C>(arguments, chunk.row, chunk.begin,
-                                                           chunk.length, kAnyCapacity);
+  const RowSet set =
+      find_row<C, true>(arguments, chunk.row, chunk.begin, chunk.length, kAnyCapacity);
   const auto* partial = static_cast<const Real*>(arguments.partial) + chunk.row * arguments.chunks;
   Real sum = 0;
   for (int64_t i = threadIdx.x; i < arguments.chunks; i += C.threads()) sum += partial[i];

@@ -1,0 +1,468 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Softmax of long rows, spread over the whole chip: each element is read once and written once,
+// and the next chunks are on their way while others wait for their rows. sm_90 and up.
+//
+// A row is cut into chunks, numbered through all rows. A grid that is resident as a whole (a
+// cooperative launch) draws the numbers: a multiprocessor that is closer to memory does more.
+//
+//   row        0  0  0  0  1  1  1  1  2  2 ...      four chunks a row
+//   chunk      0  1  2  3  4  5  6  7  8  9 ...
+//   block      2  0  1  2  0  0  1  2  0  1 ...      three blocks
+//
+// A block has C.stages chunks in shared memory, from before they are read until they are written:
+//
+//   producer (a thread)    draws a chunk and has the copy engine bring it to a free stage
+//   consumers (C.warps)    statistics of chunk i; then the results of chunk i - C.lag, for whose
+//                          row they wait, to memory
+//   merger (a warp)        merges the consumers' statistics and publishes them in the workspace;
+//                          merges those of all chunks of a row, in their order, for the consumers
+//
+// Barriers, with one arrival a phase, or one of each warp of consumers:
+//   full[stage]      producer, with the bytes    -> consumers: the chunk is there
+//   empty[stage]     consumers                   -> producer: it is written
+//   measured[slot]   consumers                   -> merger: statistics of their parts are there
+//   merged[slot]     merger's lanes              -> consumers: those of the whole row are
+// With C.lag + 1 slots: chunk i takes that of chunk i - C.lag - 1, which is written by then.
+//
+// Nobody waits for ever. A chunk is published once the one C.lag + 1 before it in its block is
+// written, and that one belongs to an earlier row: a block draws only when all of that row has been
+// drawn. So chunks wait for chunks of earlier rows, and the first row for nobody; that it is drawn
+// needs no more chunks in a row than C.lag + 1 for each block.
+//
+// What is published is a word of 64 bits that is its own flag: a kernel before this one has set all
+// of them to kUnpublished, which is no result. Statistics are float32. In place: a chunk is written
+// after it was read.
+#pragma once
+
+#include "cuda/device/ptx/barrier.hpp"
+#include "cuda/device/ptx/copy.hpp"
+#include "cuda/device/ptx/dependency.hpp"
+#include "cuda/device/softmax/elements.hpp"
+
+namespace perseid::cuda {
+
+inline constexpr uint64_t kUnpublished = ~uint64_t{0};
+
+// The workspace: how many chunks have been drawn, and the statistics of each.
+struct StreamWork {
+  uint64_t drawn;
+  uint64_t published[1];
+};
+
+// Every NaN as the same one, so that none is kUnpublished.
+__device__ __forceinline__ uint64_t to_word(const Statistics<float>& statistics) {
+  const auto plain = [](float value) {
+    return value == value ? __float_as_uint(value) : 0x7fc00000u;
+  };
+  return uint64_t{plain(statistics.sum)} << 32 | plain(statistics.maximum);
+}
+__device__ __forceinline__ Statistics<float> from_word(uint64_t word) {
+  return {__uint_as_float(static_cast<uint32_t>(word)),
+          __uint_as_float(static_cast<uint32_t>(word >> 32))};
+}
+
+// Where a chunk is: of the elements of a row from `begin` on, those before `end`.
+struct StreamChunk {
+  RowSet rows;
+  int64_t number;  // -1 after the last
+  int64_t row;
+  int begin, end;
+  bool staged[3];  // whether the copy engine brings the whole vectors of first, second and visible
+};
+
+template <SoftmaxConfig C, bool kBackward>
+struct StreamShared {
+  static constexpr int L = C.vector();
+  static constexpr int kSlots = C.lag + 1;
+  template <DType D, bool kPresent>
+  using Vectors = Vector<D, L>[kPresent ? C.held : 1][kPresent ? C.threads() : 1];
+  struct alignas(128) Stage {
+    Vectors<kBackward ? C.out : C.in, true> first;
+    alignas(16) Vectors<C.out, kBackward> second;
+    alignas(16) Vectors<DType::kBool, C.masked> visible;
+    StreamChunk chunk;
+  };
+  Stage stage[C.stages];
+  Statistics<float> part[kSlots][C.warps], whole[kSlots];
+  uint64_t full[C.stages], empty[C.stages], measured[kSlots], merged[kSlots];
+};
+
+// The stage and the slot of a chunk, and the parity of their phases.
+template <SoftmaxConfig C>
+struct StreamTurn {
+  int stage = 0, slot = 0;
+  uint32_t stage_parity = 0, slot_parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == C.stages) stage = 0, stage_parity ^= 1;
+    if (++slot == C.lag + 1) slot = 0, slot_parity ^= 1;
+  }
+};
+
+// ---- The producer ----
+
+template <SoftmaxConfig C, bool kBackward>
+class StreamProducer {
+ public:
+  static constexpr int L = C.vector();
+  static constexpr DType kFirst = kBackward ? C.out : C.in;
+
+  __device__ __forceinline__ StreamProducer(const SoftmaxArguments& arguments,
+                                            StreamShared<C, kBackward>& shared)
+      : arguments_(arguments), shared_(shared) {}
+
+  __device__ __forceinline__ void run() {
+    auto& drawn = static_cast<StreamWork*>(arguments_.partial)->drawn;
+    const int64_t count = arguments_.rows * arguments_.chunks;
+    int64_t ends[C.lag + 1] = {};  // of the rows of the chunks drawn last, the oldest first
+    int64_t known = 0;             // so many have been drawn, or more
+    StreamTurn<C> turn;
+    for (bool more = true; more; turn.advance()) {
+      while (known < ends[0]) known = static_cast<int64_t>(ptx::load_relaxed(&drawn));
+      const auto number =
+          static_cast<int64_t>(atomicAdd(reinterpret_cast<unsigned long long*>(&drawn), 1ull));
+      known = number + 1;
+      more = number < count;
+      StreamChunk chunk{};
+      chunk.number = -1;
+      if (more) chunk = find(number);
+#pragma unroll
+      for (int i = 0; i < C.lag; ++i) ends[i] = ends[i + 1];
+      ends[C.lag] = (chunk.row + 1) * arguments_.chunks;
+      ptx::phase_wait(ptx::shared_address(&shared_.empty[turn.stage]), turn.stage_parity ^ 1);
+      bring(chunk, turn.stage);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ StreamChunk find(int64_t number) const {
+    StreamChunk chunk{};
+    chunk.number = number;
+    chunk.row = quotient(arguments_.chunks_of_row, number, number >> 31 != 0);
+    chunk.rows = find_row<C, kBackward>(arguments_, chunk.row, 0, arguments_.length,
+                                        arguments_.chunks * arguments_.chunk / L);
+    const int64_t begin =
+        (number - chunk.row * arguments_.chunks) * arguments_.chunk - chunk.rows.shift;
+    chunk.begin = static_cast<int>(begin);
+    chunk.end = static_cast<int>(min(arguments_.length, begin + arguments_.chunk));
+    return chunk;
+  }
+
+  __device__ __forceinline__ void bring(StreamChunk& chunk, int stage) {
+    auto& to = shared_.stage[stage];
+    const uint32_t full = ptx::shared_address(&shared_.full[stage]);
+    const Part first = part_of<kFirst>(chunk, chunk.rows.first, to.first);
+    Part second{}, visible{};
+    if constexpr (kBackward) second = part_of<C.out>(chunk, chunk.rows.second, to.second);
+    if constexpr (C.masked) visible = part_of<DType::kBool>(chunk, chunk.rows.visible, to.visible);
+    chunk.staged[0] = first.bytes != 0;
+    chunk.staged[1] = second.bytes != 0;
+    chunk.staged[2] = visible.bytes != 0;
+    to.chunk = chunk;
+    ptx::phase_expect(full, first.bytes + second.bytes + visible.bytes);
+    for (const Part& part : {first, second, visible})
+      if (part.bytes != 0) ptx::load_bytes(part.to, part.from, part.bytes, full);
+  }
+
+  struct Part {
+    const char* from;
+    uint32_t to, bytes;
+  };
+  // The whole vectors of a chunk; no bytes where the copy engine cannot bring them.
+  template <DType D, class Vectors>
+  __device__ __forceinline__ Part part_of(const StreamChunk& chunk, const Row& row,
+                                          const Vectors& vectors) const {
+    constexpr int kBytes = static_cast<int>(size_of(D)) * L;
+    const int skipped = chunk.begin < 0 ? 1 : 0;
+    const int bytes = ((chunk.end - chunk.begin) / L - skipped) * kBytes;
+    const char* from = row.data + (int64_t{chunk.begin} + skipped * L) * size_of(D);
+    const uint64_t odd = reinterpret_cast<uint64_t>(from) |
+                         static_cast<uint64_t>(skipped * kBytes) | static_cast<uint64_t>(bytes);
+    if (chunk.number < 0 || !row.vectors || bytes <= 0 || odd % 16 != 0) return {};
+    return {from, ptx::shared_address(vectors) + static_cast<uint32_t>(skipped * kBytes),
+            static_cast<uint32_t>(bytes)};
+  }
+
+  const SoftmaxArguments& arguments_;
+  StreamShared<C, kBackward>& shared_;
+};
+
+// ---- The merger ----
+
+template <SoftmaxConfig C, bool kBackward>
+class StreamMerger {
+ public:
+  using Part = Statistics<float>;
+
+  __device__ __forceinline__ StreamMerger(const SoftmaxArguments& arguments,
+                                          StreamShared<C, kBackward>& shared)
+      : arguments_(arguments),
+        shared_(shared),
+        published_(static_cast<StreamWork*>(arguments.partial)->published) {}
+
+  __device__ __forceinline__ void run() {
+    StreamTurn<C> measured, merged;
+    int waiting = 0;  // chunks published and not merged
+    for (bool more = true; more || waiting > 0;) {
+      if (more && (waiting == 0 || has_ended(shared_.measured[measured.slot], measured))) {
+        ptx::phase_wait(ptx::shared_address(&shared_.measured[measured.slot]),
+                        measured.slot_parity);
+        more = publish(measured);
+        if (more) ++waiting;
+        measured.advance();
+      }
+      if (waiting == 0 || !gather(shared_.stage[merged.stage].chunk.row)) continue;
+      finish(merged.slot);
+      merged.advance();
+      --waiting;
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
+  static __device__ __forceinline__ Part none() { return kBackward ? Part{0, 0} : Part::nothing(); }
+  static __device__ __forceinline__ Part merge(const Part& a, const Part& b) {
+    return kBackward ? Part{0, a.sum + b.sum} : merge_two(a, b);
+  }
+  static __device__ __forceinline__ Part merge_all(const Part& own) {
+    return kBackward ? Part{0, sum_of_lanes<32>(own.sum)} : merge_lanes<32>(own);
+  }
+  static __device__ __forceinline__ bool has_ended(const uint64_t& barrier,
+                                                   const StreamTurn<C>& turn) {
+    return __any_sync(0xffffffffu,
+                      ptx::phase_test(ptx::shared_address(&barrier), turn.slot_parity)) != 0;
+  }
+
+  // The chunk of a turn; false if there is none.
+  __device__ __forceinline__ bool publish(const StreamTurn<C>& turn) const {
+    ptx::phase_wait(ptx::shared_address(&shared_.full[turn.stage]), turn.stage_parity);
+    const int64_t number = shared_.stage[turn.stage].chunk.number;
+    if (number < 0) return false;
+    Part own = none();
+    if (lane() < C.warps) own = shared_.part[turn.slot][lane()];
+    own = merge_all(own);
+    if (lane() == 0) ptx::store_relaxed(published_ + number, to_word(own));
+    return true;
+  }
+
+  // Takes what has come of a row, each lane every 32nd chunk. Whether all has.
+  __device__ __forceinline__ bool gather(int64_t row) {
+    constexpr int kAtOnce = 4;
+    const uint64_t* parts = published_ + row * arguments_.chunks;
+    for (int taken = kAtOnce; taken == kAtOnce;) {
+      uint64_t words[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = lane() + 32 * (taken_ + i);
+        words[i] = at < arguments_.chunks ? ptx::load_relaxed(parts + at) : kUnpublished;
+      }
+      taken = 0;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (taken != i || words[i] == kUnpublished) continue;
+        whole_ = merge(whole_, from_word(words[i]));
+        ++taken;
+      }
+      taken_ += taken;
+    }
+    return __all_sync(0xffffffffu, lane() + 32 * taken_ >= arguments_.chunks) != 0;
+  }
+
+  __device__ __forceinline__ void finish(int slot) {
+    const Part whole = merge_all(whole_);
+    if (lane() == 0) shared_.whole[slot] = whole;
+    ptx::phase_arrive(ptx::shared_address(&shared_.merged[slot]));
+    whole_ = none();
+    taken_ = 0;
+  }
+
+  const SoftmaxArguments& arguments_;
+  StreamShared<C, kBackward>& shared_;
+  uint64_t* published_;
+  Part whole_ = none();
+  int taken_ = 0;
+};
+
+// ---- The consumers ----
+
+template <SoftmaxConfig C, bool kBackward>
+class StreamConsumer {
+ public:
+  static constexpr int L = C.vector();
+  static constexpr DType kFirst = kBackward ? C.out : C.in;
+  using Shared = StreamShared<C, kBackward>;
+  using Held = Elements<C, kBackward>;
+
+  __device__ __forceinline__ StreamConsumer(const SoftmaxArguments& arguments, Shared& shared)
+      : arguments_(arguments), shared_(shared) {}
+
+  __device__ __forceinline__ void run() {
+    StreamTurn<C> in, out;
+    int waiting = 0;  // chunks measured and not written
+    for (bool more = true; more || waiting > 0;) {
+      if (more) {
+        more = measure(in);
+        if (more) ++waiting;
+        in.advance();
+      }
+      if (waiting > (more ? C.lag : 0)) {
+        write(out);
+        out.advance();
+        --waiting;
+      }
+    }
+  }
+
+ private:
+  static constexpr int kBetween = C.threads() * L;  // of two vectors of a thread
+
+  static __device__ __forceinline__ int begin_of(const StreamChunk& chunk) {
+    return chunk.begin + static_cast<int>(threadIdx.x) * L;
+  }
+
+  // False after the last chunk.
+  __device__ __forceinline__ bool measure(const StreamTurn<C>& turn) {
+    auto& stage = shared_.stage[turn.stage];
+    ptx::phase_wait(ptx::shared_address(&shared_.full[turn.stage]), turn.stage_parity);
+    const bool more = stage.chunk.number >= 0;
+    Statistics<float> own{0, 0};
+    if (more) {
+      Held held;
+      take<true>(stage, held);
+      if constexpr (kBackward) {
+        own.sum = sum_of_lanes<32>(gradient_sum_of<C>(held));
+      } else {
+        own = merge_lanes<32>(
+            statistics_of<C>(held, static_cast<float>(arguments_.scale), [](int, int, float) {}));
+      }
+    }
+    if (threadIdx.x % 32 == 0) {
+      shared_.part[turn.slot][threadIdx.x / 32] = own;
+      ptx::phase_arrive(ptx::shared_address(&shared_.measured[turn.slot]));
+    }
+    return more;
+  }
+
+  __device__ __forceinline__ void write(const StreamTurn<C>& turn) {
+    auto& stage = shared_.stage[turn.stage];
+    const StreamChunk& chunk = stage.chunk;
+    Held held;
+    take<false>(stage, held);
+    ptx::phase_wait(ptx::shared_address(&shared_.merged[turn.slot]), turn.slot_parity);
+    const Statistics<float> whole = shared_.whole[turn.slot];
+    if constexpr (kBackward) {
+      store_backward(held, chunk.rows.result, begin_of(chunk), kBetween, chunk.end, whole.sum,
+                     static_cast<float>(arguments_.scale));
+    } else {
+      const ForwardRow<C, float> row(arguments_, whole);
+      if (threadIdx.x == 0 && chunk.begin <= 0 && arguments_.lse.data != nullptr)
+        static_cast<float*>(arguments_.lse.data)[chunk.rows.lse] = row.lse(whole);
+      store_forward(held, chunk.rows.result, begin_of(chunk), kBetween, chunk.end, row);
+    }
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::phase_arrive(ptx::shared_address(&shared_.empty[turn.stage]));
+  }
+
+  // A thread's part of a chunk from shared memory. The first time, what the copy engine has not
+  // brought is loaded from memory, and left for the second time.
+  template <bool kMends>
+  __device__ __forceinline__ void take(typename Shared::Stage& stage, Held& held) {
+    const StreamChunk& chunk = stage.chunk;
+    take_one<kFirst, kMends>(chunk, chunk.rows.first, chunk.staged[0],
+                             Held::padding(arguments_.scale), stage.first, held.first);
+    if constexpr (kBackward)
+      take_one<C.out, kMends>(chunk, chunk.rows.second, chunk.staged[1], {}, stage.second,
+                              held.second);
+    if constexpr (C.masked) {
+      Vector<DType::kBool, L> visible[C.held];
+      take_one<DType::kBool, kMends>(chunk, chunk.rows.visible, chunk.staged[2], {}, stage.visible,
+                                     visible);
+      held.hide(visible, arguments_.scale);
+    }
+  }
+  template <DType D, bool kMends, class Vectors>
+  __device__ __forceinline__ void take_one(const StreamChunk& chunk, const Row& row, bool staged,
+                                           const Word<D>& padding, Vectors& vectors,
+                                           Vector<D, L> (&to)[C.held]) {
+#pragma unroll
+    for (int v = 0; v < C.held; ++v) to[v] = vectors[v][threadIdx.x];
+    if constexpr (!kMends) return;
+    const int begin = begin_of(chunk);
+    const Whole<D, L> whole(row, begin, kBetween, 0, chunk.end);
+    if (staged && !whole.leaves(C.held)) return;
+    Vector<D, L> rest[C.held];
+    const Extent extent = chunk.rows.extent(chunk.end, L);
+    load_vectors<D, L>(row, begin, kBetween, extent, rest, staged);
+    load_rest<D, L>(row, begin, kBetween, extent, padding, rest);
+#pragma unroll
+    for (int v = 0; v < C.held; ++v) {
+      if (staged && whole(v)) continue;
+      to[v] = rest[v];
+      vectors[v][threadIdx.x] = to[v];
+    }
+    ptx::fence_for_engines();
+  }
+
+  const SoftmaxArguments& arguments_;
+  Shared& shared_;
+};
+
+// ---- Kernels ----
+
+// Makes the workspace ready.
+template <SoftmaxConfig C>
+__global__ void __launch_bounds__(1024)
+    softmax_stream_clear(const __grid_constant__ SoftmaxArguments arguments) {
+  ptx::let_next_kernel_start();
+  ptx::wait_for_kernels_before();
+  auto& work = *static_cast<StreamWork*>(arguments.partial);
+  const int64_t chunks = arguments.rows * arguments.chunks;
+  const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  for (int64_t i = first; i < chunks; i += int64_t{gridDim.x} * blockDim.x)
+    work.published[i] = kUnpublished;
+  if (first == 0) work.drawn = 0;
+}
+
+template <SoftmaxConfig C, bool kBackward>
+__device__ __forceinline__ void stream_rows(const SoftmaxArguments& arguments) {
+  using Shared = StreamShared<C, kBackward>;
+  static_assert(sizeof(Shared) <= C.stream_bytes(kBackward) && !C.doubles());
+  alignas(128) extern __shared__ char memory[];
+  auto& shared = *reinterpret_cast<Shared*>(memory);
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < C.stages; ++stage) {
+      ptx::phase_init(ptx::shared_address(&shared.full[stage]), 1);
+      ptx::phase_init(ptx::shared_address(&shared.empty[stage]), C.warps);
+    }
+    for (int slot = 0; slot < Shared::kSlots; ++slot) {
+      ptx::phase_init(ptx::shared_address(&shared.measured[slot]), C.warps);
+      ptx::phase_init(ptx::shared_address(&shared.merged[slot]), 32);
+    }
+    ptx::phase_init_done();
+  }
+  __syncthreads();
+  ptx::let_next_kernel_start();
+  ptx::wait_for_kernels_before();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (warp < C.warps) {
+    StreamConsumer<C, kBackward>(arguments, shared).run();
+  } else if (warp == C.warps) {
+    if (threadIdx.x % 32 == 0) StreamProducer<C, kBackward>(arguments, shared).run();
+  } else {
+    StreamMerger<C, kBackward>(arguments, shared).run();
+  }
+}
+
+template <SoftmaxConfig C>
+__global__ void __launch_bounds__(C.stream_threads(), C.stream_resident(false))
+    softmax_stream_forward(const __grid_constant__ SoftmaxArguments arguments) {
+  stream_rows<C, false>(arguments);
+}
+template <SoftmaxConfig C>
+__global__ void __launch_bounds__(C.stream_threads(), C.stream_resident(true))
+    softmax_stream_backward(const __grid_constant__ SoftmaxArguments arguments) {
+  stream_rows<C, true>(arguments);
+}
+
+}  // namespace perseid::cuda
