@@ -19,6 +19,7 @@
 
 #include "cuda/pack/variants.hpp"
 #include "cuda/runtime/cache.hpp"
+#include "cuda/runtime/library.hpp"
 #include "cuda/runtime/sources.hpp"
 #include "cuda/softmax.hpp"
 #include "gpu_tools.hpp"
@@ -221,6 +222,22 @@ TEST(Contexts, OfDisabledGpusSayWhy) {
   EXPECT_EQ(perseid_context_create(&options, &context), PERSEID_UNSUPPORTED);
   EXPECT_NE(std::string(perseid_last_error()).find("PERSEID_DISABLE_CUDA"), std::string::npos);
   unsetenv("PERSEID_DISABLE_CUDA");
+}
+
+// Where there is no driver; and of any library that is missing.
+TEST(Contexts, SayWhatToDoWithoutADriver) {
+  SharedLibrary library;
+  const Status missing = library.open("the library", "install it", {"libperseid_none.so.7"});
+  EXPECT_EQ(missing.code(), PERSEID_UNSUPPORTED);
+  EXPECT_TRUE(
+      missing.sentence().starts_with("the library was not found; tried libperseid_none.so.7"));
+  EXPECT_TRUE(missing.sentence().ends_with("; install it"));
+
+  std::shared_ptr<Gpu> gpu;
+  const Status status = Gpu::open(0, &gpu);
+  if (status.sentence().find("was not found") == std::string::npos)
+    GTEST_SKIP() << "a driver is here";
+  EXPECT_TRUE(status.sentence().ends_with("install the GPU's driver, or use kDLCPU"));
 }
 
 // ---- Budgets ----
