@@ -42,6 +42,18 @@ TEST_P(GpuAttentionBackwardBatch, Ragged) {
     }
     check(test);
   }
+  // Most tiles of keys have no query that sees them.
+  for (const auto& [queries, keys] : {std::pair<int64_t, int64_t>{2, 2101}, {2, 1823}, {1, 1006}})
+    for (const int64_t dim : {16, 64}) {
+      Case test = make_case(DType::kBF16, 1, 2, 1, 0, 0, dim, dim);
+      test.layout = queries == 1 ? Layout::kBshd : Layout::kBhsd;
+      set_ragged(test, {queries}, {keys});
+      test.problem.causal = Causal::kTopLeft;
+      test.problem.window_left = 7;
+      test.problem.dropout = 0.5;
+      test.grad_lse = true;
+      check(test);
+    }
   // Neither lengths nor rows at all.
   for (const auto& [queries, keys] : {std::pair<int64_t, int64_t>{0, 70}, {70, 0}, {0, 0}}) {
     Case test = make_case(DType::kBF16, 2, 2, 1, 0, 0, GetParam(), GetParam());
