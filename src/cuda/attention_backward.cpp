@@ -187,7 +187,8 @@ void AttentionBackwardOnGpu::lay_out() {
   layout_.bytes = layout_.parts + bytes_of_parts(bias_, config_);
 }
 
-Status AttentionBackwardOnGpu::map_tensors(const AttentionBackward& tensors,
+Status AttentionBackwardOnGpu::map_tensors(const AttentionBackwardConfig& config,
+                                           const AttentionBackward& tensors,
                                            AttentionBackwardArguments* arguments) const {
   // The copy engine knows no empty tensors. Queries that are not there are not visited.
   const bool nothing = problem_.batch == 0 || problem_.heads == 0;
@@ -204,12 +205,12 @@ Status AttentionBackwardOnGpu::map_tensors(const AttentionBackward& tensors,
     TensorMap* map;
   };
   const Map maps[] = {
-      {"attention backward: key", tensors.key, config_.keys(), false, &arguments->key},
-      {"attention backward: value", tensors.value, config_.keys(), false, &arguments->value},
+      {"attention backward: key", tensors.key, config.keys(), false, &arguments->key},
+      {"attention backward: value", tensors.value, config.keys(), false, &arguments->value},
       {"attention backward: grad_key", tensors.grad_key, 16, false, &arguments->grad_key},
       {"attention backward: grad_value", tensors.grad_value, 16, false, &arguments->grad_value},
-      {"attention backward: query", tensors.query, config_.queries, true, &arguments->query},
-      {"attention backward: grad_out", tensors.grad_out, config_.queries, true,
+      {"attention backward: query", tensors.query, config.queries, true, &arguments->query},
+      {"attention backward: grad_out", tensors.grad_out, config.queries, true,
        &arguments->grad_out},
       {"attention backward: out", tensors.out, 16, true, &checked},
       {"attention backward: grad_query", tensors.grad_query, 16, true, &checked},
@@ -231,7 +232,7 @@ Status AttentionBackwardOnGpu::backward(const AttentionBackward& tensors, std::b
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
   AttentionBackwardArguments arguments = fixed_;
-  if (Status status = map_tensors(tensors, &arguments); !status.ok()) return status;
+  if (Status status = map_tensors(config_, tensors, &arguments); !status.ok()) return status;
   bind(tensors, &arguments);
   arguments.grad_out_rows = rows_in_memory(with_batch(tensors.grad_out));
   arguments.grad_query_rows = rows_in_memory(with_batch(tensors.grad_query));
@@ -268,7 +269,12 @@ Status AttentionBackwardOnGpu::backward(const AttentionBackward& tensors, std::b
   if (status.ok() && bias_apart) {
     AttentionBackwardBiasArguments bias = bias_;
     bias.part_sums = reinterpret_cast<float*>(workspace + layout_.parts);
-    status = launch_bias(gpu_, kernels_.back(), config_, tensors, arguments, bias, stream);
+    // Its tiles may have more keys than those of the products.
+    AttentionBackwardArguments units = arguments;
+    if (config_.of_bias().keys() != config_.keys())
+      status = map_tensors(config_.of_bias(), tensors, &units);
+    if (status.ok())
+      status = launch_bias(gpu_, kernels_.back(), config_, tensors, units, bias, stream);
   }
   if (status.ok() && products_wanted)
     status = gpu_.launch(kernels_[1], products, &arguments, stream);

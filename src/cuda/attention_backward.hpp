@@ -50,7 +50,9 @@ class AttentionBackwardOnGpu {
       : problem_(problem), gpu_(gpu) {}
   int64_t blocks_of_queries() const;
   void lay_out();
-  Status map_tensors(const AttentionBackward& tensors, AttentionBackwardArguments* arguments) const;
+  // The maps of a kernel whose tiles are those of the configuration.
+  Status map_tensors(const AttentionBackwardConfig& config, const AttentionBackward& tensors,
+                     AttentionBackwardArguments* arguments) const;
 
   AttentionProblem problem_;
   const Gpu& gpu_;
