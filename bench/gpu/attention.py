@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The Perseid Authors
 # SPDX-License-Identifier: Apache-2.0
 """Attention on a GPU: the rate of the library beside cuDNN's (through PyTorch) or beside that of a
-plainer problem, interleaved in one run, in two ways: single, one launch between two events after a
-rest, host time included; sustained, launches back to back.
+plainer problem, in one run, in two ways: single, one launch between two events when the one before
+it has ended, after a rest, as the public peers' figures are; sustained, launches back to back.
 
     python3 attention.py LIBRARY [--sections forward,backward,...] [--only REGEX] [--seconds N]
                          [--dims 64,128,256] [--lengths 1024,4096,16384] [--masks full,causal]
@@ -24,7 +24,7 @@ import time
 import torch
 from attention_case import Case
 from attention_rows import PEERS, rows_of
-from binding import Library, Refused, measure
+from binding import Library, Refused, measure_in_turns, measure_single
 
 COLUMNS = ("section", "direction", "row", "unit", "single", "beside", "ratio", "peers", "of_peers",
            "sustained", "beside", "ratio", "error", "beside", "plan_ms", "held")
@@ -79,11 +79,11 @@ class Result:
         elif why:
             self.failures.append("beside: " + why)
         self.find_errors(case, contenders, row)
-        alone = measure(contenders, 3)
+        alone = measure_in_turns(contenders, 3)
         launches = {name: min(100, max(3, math.ceil(options.burst / ms)))
                     for name, ms in alone.items()}
-        times = {"single": measure(contenders, options.turns, rest=options.rest),
-                 "sustained": measure(contenders, options.turns, launches)}
+        times = {"single": measure_single(contenders, options.turns, options.rest),
+                 "sustained": measure_in_turns(contenders, options.turns, launches)}
         for way, found in times.items():
             self.rates[way] = {name: work[name] / ms / 1e9 for name, ms in found.items()}
         self.hold()
@@ -167,7 +167,7 @@ def main():
     parser.add_argument("--masks", default="full,causal")
     parser.add_argument("--dtype", default="bf16", help="of forward and backward")
     parser.add_argument("--turns", type=int, default=7, help="each contender is timed in")
-    parser.add_argument("--rest", type=float, default=0.03, help="seconds before a single launch")
+    parser.add_argument("--rest", type=float, default=0.1, help="seconds before single launches")
     parser.add_argument("--burst", type=float, default=20, help="ms of launches back to back")
     parser.add_argument("--csv")
     parser.add_argument("--list", action="store_true", help="the rows, without measuring them")

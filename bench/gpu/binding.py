@@ -169,25 +169,47 @@ class Plan:
         return self.prepare(direction, arguments, views)
 
 
-def measure(contenders, turns, launches=None, rest=0.0):
-    """The median milliseconds of a launch of each contender, taken in turns: so many launches
-    between two events (one, or as `launches` has by name), after so many seconds of rest."""
+def between_events(call, count):
+    """Events before and after so many launches, and their number."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(count):
+        call()
+    end.record()
+    return begin, end, count
+
+
+def medians(times):
+    """Milliseconds of a launch by contender."""
+    torch.cuda.synchronize()
+    return {name: sorted(b.elapsed_time(e) / n for b, e, n in pairs)[len(pairs) // 2]
+            for name, pairs in times.items()}
+
+
+def measure_single(contenders, turns, rest):
+    """The median milliseconds of one launch between two events, each when the one before it has
+    ended: what the public peers' figures are too. After so many seconds of rest, and a launch that
+    is not timed."""
+    times = {}
+    for name, call in contenders.items():
+        torch.cuda.synchronize()
+        time.sleep(rest)
+        call()
+        times[name] = []
+        for _ in range(turns):
+            torch.cuda.synchronize()
+            times[name].append(between_events(call, 1))
+    return medians(times)
+
+
+def measure_in_turns(contenders, turns, launches=None):
+    """The median milliseconds of a launch of each contender, one after another without a rest: one,
+    or as many back to back as `launches` has by name."""
     times = {name: [] for name in contenders}
     for call in contenders.values():
         call()
         call()
     for _ in range(turns):
         for name, call in contenders.items():
-            if rest > 0:
-                torch.cuda.synchronize()
-                time.sleep(rest)
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            count = launches[name] if launches else 1
-            begin.record()
-            for _ in range(count):
-                call()
-            end.record()
-            times[name].append((begin, end, count))
-    torch.cuda.synchronize()
-    return {name: sorted(b.elapsed_time(e) / n for b, e, n in pairs)[len(pairs) // 2]
-            for name, pairs in times.items()}
+            times[name].append(between_events(call, launches[name] if launches else 1))
+    return medians(times)

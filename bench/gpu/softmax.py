@@ -10,7 +10,7 @@ import ctypes
 import time
 
 import torch
-from binding import DTYPES, Library, measure
+from binding import DTYPES, Library, measure_in_turns
 
 try:
     import triton
@@ -85,7 +85,7 @@ def bench(library, width, dtype, mode, options):
                         x, out, width, BLOCK=triton.next_power_of_2(width),
                         num_warps=warps_of(width))
         contenders["copy"] = lambda: out.copy_(x)
-        times = measure(contenders, options.turns)
+        times = measure_in_turns(contenders, options.turns)
         copy = 2 * size / times["copy"] / 1e9
         line = [direction, mode, dtype, rows, width, f"{copy:.2f}"]
         for name in ("own", "torch", "triton"):

@@ -72,7 +72,8 @@ Status map_bias(const Gpu& gpu, const AttentionBackwardConfig& config,
   arguments->bias_head = tensors.bias.stride[1] != 0;
   if (!status.ok() || !tensors.grad_bias.present()) return status;
   const BoxedTensor gradient = boxed_plane(tensors.grad_bias, config.queries);
-  if (!is_mappable(gradient)) return {};
+  // The engine stores units of 16 bytes: behind the end of a row it may write into what follows.
+  if (!is_mappable(gradient) || gradient.size[0] * size_of(gradient.dtype) % 16 != 0) return {};
   arguments->grad_bias_mapped = true;
   return make_tensor_map(gpu, "attention backward: grad_bias", gradient, &arguments->grad_bias_map);
 }
