@@ -14,10 +14,13 @@
 
 namespace perseid::testing_gpu {
 
-// Null, with the reason in `why`, where no GPU can be used.
+// Null, with the reason in `why`, where there is no GPU to use. One that is there and does not open
+// is a failure.
 inline std::shared_ptr<cuda::Gpu> open_gpu(std::string* why) {
   std::shared_ptr<cuda::Gpu> gpu;
-  *why = cuda::Gpu::open(0, &gpu).sentence();
+  const Status status = cuda::Gpu::open(0, &gpu);
+  *why = status.sentence();
+  EXPECT_TRUE(status.ok() || status.code() == PERSEID_UNSUPPORTED) << *why;
   return gpu;
 }
 
