@@ -158,8 +158,9 @@ TEST_F(Gpu, ReplaysGraphs) {
   ASSERT_EQ(cuda.context_set(primary), 0);
   ASSERT_EQ(cuda.stream_create(&stream, 1), 0);
   Rows lanes(context(), 100, 40), block(context(), 30, 4096), cluster(context(), 8, 65536),
-      split(context(), 3, 100000, "cuda:split"), columns(context(), 64, 300, "cuda:columns");
-  const std::vector<Rows*> all = {&lanes, &block, &cluster, &split, &columns};
+      chunks(context(), 2, 1200000), split(context(), 3, 100000, "cuda:split"),
+      columns(context(), 64, 300, "cuda:columns");
+  const std::vector<Rows*> all = {&lanes, &block, &cluster, &chunks, &split, &columns};
   ASSERT_EQ(cuda.capture_begin(stream, 2), 0);
   for (const Rows* each : all) each->execute(stream);
   ASSERT_EQ(cuda.capture_end(stream, &graph), 0);
