@@ -7,8 +7,12 @@
 #   bench/gpu/run.sh BUILD [OUT] [STEP...]
 #
 # BUILD: a build of everything, such as build/release. OUT: a folder for results (gpu-results).
-# STEP: some of its steps, such as fuzz_attention; all without. FUZZ=N random problems of an operation;
-# SECONDS_A_ROW=S of speed.
+# STEP: some of its steps, such as fuzz_attention; all without. In the environment:
+#   FUZZ=N             random problems of an operation (10000)
+#   SECONDS_A_ROW=S    of perseid bench (0.3)
+#   STEP_SECONDS=S     after which random problems and the scripts of peers begin nothing more (none)
+#   STEP_LIMIT=S       after which a step is ended, and has failed (1800)
+#   PROCESSES=N        that test, compile kernels or are examined by a tool at once (CPUs, 8 at most)
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 build=$(cd "${1:?usage: run.sh BUILD [OUT] [STEP...]}" && pwd) || exit 2
@@ -22,43 +26,70 @@ library=$build/src/libperseid.so
 problems=$here/../problems
 export LD_LIBRARY_PATH=$build/src${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 failed=0
+cpus=$(nproc)
+processes=${PROCESSES:-$((cpus < 8 ? cpus : 8))}
+limited=(timeout -k 5 "${STEP_LIMIT:-1800}")
+briefly=(${STEP_SECONDS:+--seconds "$STEP_SECONDS"})
 
 printf '| step | result | seconds | last line |\n|---|---|---|---|\n' >"$table"
 
 # step NAME COMMAND...: skipped where its program is missing, or others were asked for.
 step() {
-  local name=$1 log=$out/$1.log start=$EPOCHREALTIME result seconds
+  local name=$1 log=$out/$1.log start=$EPOCHREALTIME result seconds program
   shift
+  program=$1
+  if [[ $program == shared || $program == alone ]]; then program=$2; fi
   if [[ ${#wanted[@]} -gt 0 && " ${wanted[*]} " != *" $name "* ]]; then return; fi
-  if ! command -v "$1" >/dev/null; then
-    printf '| %s | skipped | | there is no %s |\n' "$name" "$1" | tee -a "$table"
+  if ! command -v "$program" >/dev/null; then
+    printf '| %s | skipped | | there is no %s |\n' "$name" "$program" | tee -a "$table"
     return
   fi
+  # Functions limit what they start.
+  if [[ $(type -t "$1") != function ]]; then set -- "${limited[@]}" "$@"; fi
   if "$@" >"$log" 2>&1; then result=ok; else result="failed ($?)" failed=1; fi
   seconds=$(awk "BEGIN { printf \"%.1f\", $EPOCHREALTIME - $start }")
   printf '| %s | %s | %s | %s |\n' "$name" "$result" "$seconds" \
     "$(grep -v '^ *$' "$log" | tail -1 | cut -c1-120 | tr '|' '/')" | tee -a "$table"
 }
 
+# The tests of a program, in several processes: what takes their time is the compiler of kernels and
+# the reference. As a last line how many passed.
+shared() {
+  local jobs=() status=0 logs
+  logs=$(mktemp -d)
+  for ((i = 0; i < processes; ++i)); do
+    GTEST_TOTAL_SHARDS=$processes GTEST_SHARD_INDEX=$i "${limited[@]}" "$@" >"$logs/$i" 2>&1 &
+    jobs+=($!)
+  done
+  for job in "${jobs[@]}"; do wait "$job" || status=$?; done
+  cat "$logs"/*
+  printf '%d passed, %d skipped, %d failed\n' $(for kind in '      OK' ' SKIPPED' ' FAILED '; do
+    cat "$logs"/* | grep -c "^\\[ $kind \\] .* ms)$"
+  done)
+  rm -r "$logs"
+  return "$status"
+}
+alone() { processes=1 shared "$@"; }
+
 # Random problems of an operation: every CPU compiles kernels for a part of them, in a process of its
 # own, as the compiler lets threads wait for each other; then one process checks them all.
 fuzz() {
-  local operation=$1 count=${FUZZ:-10000} cpus jobs=() status=0
-  cpus=$(nproc)
+  local operation=$1 count=${FUZZ:-10000} jobs=() status=0
   export PERSEID_CACHE_DIR=$out/cache
   for ((cpu = 0; cpu < cpus; ++cpu)); do
-    taskset -c "$cpu" "$perseid" check --fuzz "$count" --plans-only --part "$cpu,$cpus" \
-      --device cuda:0 "$operation" &
+    "${limited[@]}" taskset -c "$cpu" "$perseid" check --fuzz "$count" "${briefly[@]}" \
+      --plans-only --part "$cpu,$cpus" --device cuda:0 "$operation" &
     jobs+=($!)
   done
   for job in "${jobs[@]}"; do wait "$job" || status=1; done
-  "$perseid" check --fuzz "$count" --device cuda:0 "$operation" && return "$status"
+  "${limited[@]}" "$perseid" check --fuzz "$count" "${briefly[@]}" --device cuda:0 "$operation" &&
+    return "$status"
 }
 
-# A process for each problem, four at a time: a tool takes seconds to rewrite a kernel, and nothing
+# A process for each problem, several at a time: a tool takes seconds to rewrite a kernel, and nothing
 # but the kernels of its own process.
 apart() {
-  grep '^{' "$2" | xargs -d '\n' -P 4 -I{} bash -c \
+  grep '^{' "$2" | "${limited[@]}" xargs -d '\n' -P "$processes" -I{} bash -c \
     'compute-sanitizer --tool "$1" --error-exitcode 9 "$2" check --problems <(echo "$3") \
       --device cuda:0 --threads 1' - "$1" "$perseid" {}
 }
@@ -72,8 +103,13 @@ sanitize() {
 }
 
 step info "$perseid" info --device cuda:0
-for test in runtime softmax matmul attention attention_backward attention_api gpt api; do
-  step "${test}_test" "$build/tests/gpu_${test}_test"
+# Budgets need no GPU; one of the tests of the api takes all of its memory.
+step runtime_test alone "$build/tests/gpu_runtime_test" --gtest_filter='-*Budgets*'
+for test in api attention_api gpt; do
+  step "${test}_test" alone "$build/tests/gpu_${test}_test"
+done
+for test in softmax matmul attention attention_backward; do
+  step "${test}_test" shared "$build/tests/gpu_${test}_test"
 done
 step check "$perseid" check --device cuda:0
 for list in gpu_check gpu_attention_check; do
@@ -85,8 +121,8 @@ for tool in memcheck racecheck synccheck initcheck; do
   sanitize "$tool" attention "$problems/gpu_attention_check.jsonl"
 done
 step bench "$perseid" bench --device cuda:0 --seconds "${SECONDS_A_ROW:-0.3}"
-step peers python3 "$here/softmax.py" "$library" --csv "$out/peers.csv"
-step attention python3 "$here/attention.py" "$library" --csv "$out/attention.csv"
+step peers python3 "$here/softmax.py" "$library" --csv "$out/peers.csv" "${briefly[@]}"
+step attention python3 "$here/attention.py" "$library" --csv "$out/attention.csv" "${briefly[@]}"
 
 printf '\n' >>"$table"
 for name in bench peers attention; do

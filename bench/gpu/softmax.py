@@ -4,9 +4,12 @@
 run, each as a fraction of a device-to-device copy of the same bytes.
 
     python3 softmax.py LIBRARY [--widths 32,64,...] [--dtypes f32,bf16] [--csv FILE] [--no-peers]
+                       [--seconds N]
 """
 import argparse
 import ctypes
+import itertools
+import math
 import time
 
 import torch
@@ -133,9 +136,11 @@ def main():
     parser.add_argument("--bytes", type=int, default=1 << 30)
     parser.add_argument("--rows", type=int, default=0)
     parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="ends after so long")
     parser.add_argument("--csv")
     parser.add_argument("--no-peers", dest="peers", action="store_false")
     options = parser.parse_args()
+    begin = time.monotonic()
     library = Library(options.library)
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, Triton "
           f"{triton.__version__ if triton else 'absent'}; copy in TB/s, others as fractions of it")
@@ -143,17 +148,20 @@ def main():
     header = "direction mode dtype rows width copy own torch triton error plan_ms".split()
     lines = []
     print(" ".join(f"{name:>9}" for name in header))
-    for mode in options.modes.split(","):
-        for dtype in options.dtypes.split(","):
-            for width in options.widths.split(","):
-                try:
-                    rows = bench(library, int(width), dtype, mode, options)
-                except torch.cuda.OutOfMemoryError as failure:
-                    print(width, dtype, "out of memory", str(failure)[:80])
-                    continue
-                for line in rows:
-                    lines.append(line)
-                    print(" ".join(f"{str(item):>9}" for item in line), flush=True)
+    cases = itertools.product(options.modes.split(","), options.dtypes.split(","),
+                              options.widths.split(","))
+    for mode, dtype, width in cases:
+        if time.monotonic() - begin > options.seconds:
+            print(f"time is up: what is left begins with {mode} {dtype} {width}")
+            break
+        try:
+            rows = bench(library, int(width), dtype, mode, options)
+        except torch.cuda.OutOfMemoryError as failure:
+            print(width, dtype, "out of memory", str(failure)[:80])
+            continue
+        for line in rows:
+            lines.append(line)
+            print(" ".join(f"{str(item):>9}" for item in line), flush=True)
     if options.csv:
         with open(options.csv, "w") as file:
             for line in [header] + lines:
