@@ -108,7 +108,7 @@ step runtime_test alone "$build/tests/gpu_runtime_test" --gtest_filter='-*Budget
 for test in api attention_api gpt; do
   step "${test}_test" alone "$build/tests/gpu_${test}_test"
 done
-for test in softmax matmul attention attention_backward; do
+for test in softmax matmul attention attention_backward attention_lengths; do
   step "${test}_test" shared "$build/tests/gpu_${test}_test"
 done
 step check "$perseid" check --device cuda:0

@@ -1,0 +1,246 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Lengths in a GPU's memory are read by kernels alone, and nobody can look at them before. Wrong
+// ones give wrong results: but nothing outside of the tensors is read or written, nothing is waited
+// for that never comes, and lengths that are too large are cut to what there is. Skipped where
+// there is no GPU with attention.
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <deque>
+
+#include "gpu_api_tools.hpp"
+
+namespace perseid {
+namespace {
+
+using testing_gpu::on_gpu;
+using testing_gpu::random_floats;
+
+using Lengths = std::vector<int64_t>;
+
+// Bytes on the GPU between guards. Without room for guards it is for a memory checker to say what
+// is touched beside them.
+class Guarded {
+ public:
+  Guarded(const Context& context, size_t bytes, size_t room)
+      : context_(context),
+        bytes_(bytes),
+        room_(room),
+        memory_(context, std::max<size_t>(bytes + 2 * room, 1)) {
+    const std::vector<std::byte> all(bytes + 2 * room, kGuard);
+    context.copy(memory_.data(), all.data(), all.size());
+  }
+  std::byte* data() const { return static_cast<std::byte*>(memory_.data()) + room_; }
+  size_t size() const { return bytes_; }
+  void set(const void* from) const { context_.copy(data(), from, bytes_); }
+  std::vector<std::byte> get() const {
+    std::vector<std::byte> inside(bytes_);
+    context_.copy(inside.data(), data(), bytes_);
+    return inside;
+  }
+  bool is_whole() const {
+    std::vector<std::byte> all(bytes_ + 2 * room_);
+    context_.copy(all.data(), memory_.data(), all.size());
+    const auto is_guard = [](std::byte each) { return each == kGuard; };
+    return std::all_of(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(room_), is_guard) &&
+           std::all_of(all.end() - static_cast<std::ptrdiff_t>(room_), all.end(), is_guard);
+  }
+
+ private:
+  static constexpr std::byte kGuard{0xff};  // NaN in every type
+  const Context& context_;
+  size_t bytes_, room_;
+  Memory memory_;
+};
+
+// One execution of both directions, in memory of its own.
+class Execution {
+ public:
+  Execution(const Context& context, const AttentionOptions& options, const Lengths& q,
+            const Lengths& kv, size_t room)
+      : context_(context), o_(options), room_(room) {
+    const int64_t rows_q = o_.ragged ? o_.total_q : o_.batch * o_.q_len;
+    const int64_t rows_kv = o_.ragged ? o_.total_kv : o_.batch * o_.kv_len;
+    const Attention attention(context, o_);
+    const auto floats = [&](int64_t rows, int64_t heads, uint32_t seed) {
+      const Guarded& added = add(2 * rows * heads * o_.head_dim);
+      std::vector<uint16_t> bits(added.size() / 2);
+      const std::vector<float> values = random_floats(bits.size(), seed);
+      for (size_t i = 0; i < bits.size(); ++i) {
+        uint32_t word = 0;
+        std::memcpy(&word, &values[i], 4);
+        bits[i] = static_cast<uint16_t>(word >> 16);
+      }
+      added.set(bits.data());
+      return tensor(added, rows, heads);
+    };
+    const auto lengths = [&](const Lengths& values) {
+      const Guarded& added = add(static_cast<int64_t>(8 * values.size()));
+      added.set(values.data());
+      return on_gpu(added.data(), i64, {static_cast<int64_t>(values.size())});
+    };
+    const auto result = [&](int64_t rows, int64_t heads) {
+      return tensor(add(2 * rows * heads * o_.head_dim), rows, heads);
+    };
+    AttentionBackward a;
+    a.query = floats(rows_q, o_.heads, 1);
+    a.key = floats(rows_kv, o_.kv_heads, 2);
+    a.value = floats(rows_kv, o_.kv_heads, 3);
+    a.grad_out = floats(rows_q, o_.heads, 4);
+    if (o_.ragged) {
+      a.cu_seqlens_q = lengths(q);
+      a.cu_seqlens_kv = lengths(kv);
+    } else {
+      a.kv_lens = lengths(kv);
+    }
+    inputs_ = all_.size();
+    for (const Guarded& each : all_) before_.push_back(each.get());
+    out_ = all_.size();
+    a.out = result(rows_q, o_.heads);
+    const Guarded& lse = add(4 * rows_q * o_.heads);
+    a.lse = o_.ragged ? on_gpu(lse.data(), f32, {o_.heads, rows_q})
+                      : on_gpu(lse.data(), f32, {o_.batch, o_.heads, o_.q_len});
+    a.grad_query = result(rows_q, o_.heads);
+    a.grad_key = result(rows_kv, o_.kv_heads);
+    a.grad_value = result(rows_kv, o_.kv_heads);
+    const auto scratch = [&](Direction direction) {
+      const Guarded& added = add(static_cast<int64_t>(attention.workspace_size(direction)));
+      return std::span(added.data(), added.size());
+    };
+    const std::span<std::byte> forward = scratch(Direction::kForward),
+                               backward = scratch(Direction::kBackward);
+    attention.forward(nullptr,
+                      {.query = a.query,
+                       .key = a.key,
+                       .value = a.value,
+                       .cu_seqlens_q = a.cu_seqlens_q,
+                       .cu_seqlens_kv = a.cu_seqlens_kv,
+                       .kv_lens = a.kv_lens,
+                       .out = a.out,
+                       .lse = a.lse,
+                       .seed = 5},
+                      forward);
+    context.synchronize();
+    a.seed = 5;
+    attention.backward(nullptr, a, backward);
+    context.synchronize();
+  }
+  void expect_nothing_outside() const {
+    for (size_t i = 0; i < all_.size(); ++i) EXPECT_TRUE(all_[i].is_whole()) << "around " << i;
+    for (size_t i = 0; i < inputs_; ++i) EXPECT_EQ(all_[i].get(), before_[i]) << "input " << i;
+  }
+  // The bits of out and lse.
+  std::vector<std::byte> results() const {
+    std::vector<std::byte> bits = all_[out_].get();
+    const std::vector<std::byte> lse = all_[out_ + 1].get();
+    bits.insert(bits.end(), lse.begin(), lse.end());
+    return bits;
+  }
+
+ private:
+  const Guarded& add(int64_t bytes) {
+    return all_.emplace_back(context_, static_cast<size_t>(bytes), room_);
+  }
+  Tensor tensor(const Guarded& memory, int64_t rows, int64_t heads) const {
+    if (o_.ragged) return on_gpu(memory.data(), bf16, {rows, heads, o_.head_dim});
+    return on_gpu(memory.data(), bf16, {o_.batch, rows / o_.batch, heads, o_.head_dim});
+  }
+
+  const Context& context_;
+  const AttentionOptions o_;
+  const size_t room_;
+  std::deque<Guarded> all_;
+  std::vector<std::vector<std::byte>> before_;
+  size_t inputs_ = 0, out_ = 0;
+};
+
+struct Wrong {
+  const char* what;
+  Lengths q, kv;
+  bool cut;  // to the right ones
+  bool falls = false;
+};
+
+class GpuLengths : public testing_gpu::ContextTest {
+ protected:
+  // Every wrong list under different masks, in every kind of kernel.
+  void check(const AttentionOptions& options, const Lengths& q, const Lengths& kv,
+             const std::vector<Wrong>& wrong) {
+    for (const int64_t dim : {16, 128, 256})
+      for (const Mask& mask : {Mask{}, causal_bottom_right(), window(40, -1)})
+        for (const bool deterministic : {false, true}) {
+          AttentionOptions o = options;
+          o.dtype = bf16;
+          o.head_dim = dim;
+          o.mask = mask;
+          o.deterministic = deterministic;
+          o.backward = true;
+          o.dropout = dim == 16 ? 0.3 : 0;
+          for (const size_t room : {4096, 0}) check(o, room, q, kv, wrong);
+        }
+  }
+
+ private:
+  void check(const AttentionOptions& o, size_t room, const Lengths& q, const Lengths& kv,
+             const std::vector<Wrong>& wrong) {
+    const Execution right(context(), o, q, kv, room);
+    right.expect_nothing_outside();
+    for (const Wrong& each : wrong) {
+      if (each.falls && o.deterministic) continue;
+      SCOPED_TRACE(testing::Message()
+                   << each.what << ", dim " << o.head_dim << ", causal " << o.mask.causal
+                   << ", window " << o.mask.left << ", deterministic " << o.deterministic);
+      const Execution run(context(), o, each.q, each.kv, room);
+      run.expect_nothing_outside();
+      if (each.cut) {
+        EXPECT_EQ(run.results(), right.results());
+      }
+    }
+  }
+};
+
+constexpr int64_t kHuge = int64_t{1} << 40, kMost = 0x7fffffff;
+
+TEST_F(GpuLengths, OfRaggedBatches) {
+  const Lengths q = {0, 100, 100, 230}, kv = {0, 150, 420, 500};
+  AttentionOptions options{.batch = 3, .heads = 4, .kv_heads = 2, .q_len = 130, .kv_len = 270};
+  options.ragged = true;
+  options.total_q = 230;
+  options.total_kv = 500;
+  check(options, q, kv,
+        {{"behind the end", {0, 100, 100, kHuge}, {0, 150, 420, kMost}, true},
+         {"before the begin", {-kHuge, 100, 100, 230}, {-1, 150, 420, 500}, true},
+         {"longer than the longest", {0, 0, 0, 230}, {0, 0, 500, 500}, false},
+         {"nothing but the end", {230, 230, 230, 230}, {500, 500, 500, 500}, false},
+         {"negative", {-5, -4, -3, -2}, {-kHuge, -kHuge, -kMost, -1}, false},
+         {"falling", {0, 100, 20, 150}, {0, 270, 100, 300}, false, true},
+         {"all falling", {230, 100, 50, 0}, {500, 300, 200, 0}, false, true},
+         {"anything", {kHuge, -kHuge, kMost, 77}, {-kMost, 313, -kHuge, kHuge}, false, true}});
+}
+
+// Few queries of many keys, whose parts are put together by a kernel of their own.
+TEST_F(GpuLengths, OfFewQueries) {
+  const Lengths q = {0, 2, 5}, kv = {0, 2000, 2400};
+  AttentionOptions options{.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 3, .kv_len = 2000};
+  options.ragged = true;
+  options.total_q = 5;
+  options.total_kv = 2400;
+  check(options, q, kv,
+        {{"behind the end", {0, 2, kMost}, {0, 2000, kHuge}, true},
+         {"falling", {0, 5, 2}, {0, 2400, 1000}, false, true},
+         {"overlapping", {0, 3, 1}, {1500, 2400, 700}, false, true},
+         {"anything", {-kHuge, kMost, 3}, {kHuge, -kMost, 2399}, false, true}});
+}
+
+TEST_F(GpuLengths, OfKeys) {
+  AttentionOptions options{.batch = 4, .heads = 4, .kv_heads = 2, .q_len = 130, .kv_len = 300};
+  options.kv_lens = true;
+  check(options, {}, {300, 0, 17, 300},
+        {{"too long", {}, {301, 0, 17, kHuge}, true},
+         {"negative", {}, {300, -1, 17, kMost}, true},
+         {"anything", {}, {-kHuge, kHuge, -kMost, 129}, false}});
+}
+
+}  // namespace
+}  // namespace perseid
