@@ -159,6 +159,7 @@ struct Wrong {
   const char* what;
   Lengths q, kv;
   bool cut;  // to the right ones
+  // Sequences overlap: in the fixed order of summands some would wait for tiles that nobody has.
   bool falls = false;
 };
 
