@@ -24,10 +24,12 @@ constexpr Tiles kTiles[] = {
 // Queries, their gradients and sums of this many bytes stay in the L2 cache while the tiles of
 // their heads are done.
 constexpr int64_t kSectionBytes = 32'000'000;
-// Where tiles are of unequal work and there are few of them in a batch entry, blocks share their
-// query heads: at most so many blocks each, and no more than so many in all.
-constexpr int kMostParts = 4;
-constexpr int64_t kTilesOfParts = 1024;
+// Where tiles are of unequal work and there are few of them in a batch entry, two blocks share the
+// query heads of each, or four if two would hardly fill the device, as long as there are no more
+// blocks than these. Long tiles of many heads then have to begin before the short ones of others,
+// even if less stays in the L2 cache.
+constexpr int64_t kBlocksInPairs = 2048, kBlocksInFours = 256;
+constexpr int64_t kSectionBytesOfParts = 1 << 26;
 
 }  // namespace
 
@@ -71,9 +73,9 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   config.right = bounds.right;
   const int64_t tiles = problem.kv_heads * ceil_div(problem.kv_len, int64_t{config.keys()});
   if (config.right && !problem.grad_bias && tiles > 0)
-    while (2 * config.parts * tiles <= kTilesOfParts && config.parts < kMostParts &&
-           problem.group() % (2 * config.parts) == 0)
-      config.parts *= 2;
+    for (const int64_t blocks : {kBlocksInPairs, kBlocksInFours})
+      if (2 * config.parts * tiles <= blocks && problem.group() % (2 * config.parts) == 0)
+        config.parts *= 2;
   config.grad_query = problem.grad_query;
   config.grad_key = problem.grad_key;
   config.grad_value = problem.grad_value;
@@ -155,7 +157,9 @@ Status AttentionBackwardOnGpu::make(const AttentionProblem& problem,
     const int64_t bytes =
         problem.group() * problem.q_len * (problem.head_dim * 6 + problem.value_dim * 2);
     // In order, more heads at once hide more of the turns: small tiles need that.
-    const int64_t most = config.deterministic && !config.halves ? 2 * kSectionBytes : kSectionBytes;
+    const int64_t most = config.parts > 1                         ? kSectionBytesOfParts
+                         : config.deterministic && !config.halves ? 2 * kSectionBytes
+                                                                  : kSectionBytes;
     while (2 * section * bytes <= most && section < fixed.batch_heads) section *= 2;
   }
   fixed.heads_per_section =
