@@ -267,14 +267,17 @@ Status AttentionOnGpu::map_tensors(const AttentionForward& tensors,
   Tensor key = with_batch(tensors.key), value = with_batch(tensors.value);
   // The copy engine knows no empty tensors. Keys that are not there are masked, whatever is read.
   if (key.elements() == 0) key = value = query;
+  const auto of_keys = [&](const Tensor& tensor) {
+    BoxedTensor keys = boxed(tensor, 0, config_.keys);
+    keys.read_once = config_.split;
+    return keys;
+  };
   Status status =
       make_tensor_map(gpu_, "attention forward: query", boxed(query, pack, 64), &arguments->query);
   if (status.ok())
-    status = make_tensor_map(gpu_, "attention forward: key", boxed(key, 0, config_.keys),
-                             &arguments->key);
+    status = make_tensor_map(gpu_, "attention forward: key", of_keys(key), &arguments->key);
   if (status.ok())
-    status = make_tensor_map(gpu_, "attention forward: value", boxed(value, 0, config_.keys),
-                             &arguments->value);
+    status = make_tensor_map(gpu_, "attention forward: value", of_keys(value), &arguments->value);
   if (status.ok())
     status = make_tensor_map(gpu_, "attention forward: out", boxed(out, pack, 16), &arguments->out);
   return status;
@@ -306,11 +309,12 @@ Status AttentionOnGpu::forward(const AttentionForward& tensors, std::byte* works
       .threads = config_.threads(),
       .shared_bytes = (without ? without_bias_tiles(config_) : config_).shared_bytes()};
   Status status = gpu_.launch(without ? kernels_.back() : kernels_[0], launch, &arguments, stream);
-  Launch by_rows{.blocks = ceil_div(fixed_.rows, kRowWarps), .threads = 32 * kRowWarps};
+  const int64_t pieces = ceil_div(int64_t{fixed_.value_dim}, int64_t{32});
+  Launch by_rows{.blocks = ceil_div(fixed_.rows * pieces, kRowWarps), .threads = 32 * kRowWarps};
   size_t next = 1;
   if (status.ok() && config_.split)
     status = gpu_.launch(kernels_[next++], by_rows, &arguments, stream);
-  by_rows.blocks = min(by_rows.blocks, int64_t{4} * gpu_.facts().multiprocessors);
+  by_rows.blocks = min(ceil_div(fixed_.rows, kRowWarps), int64_t{4} * gpu_.facts().multiprocessors);
   if (status.ok() && config_.masked())
     status = gpu_.launch(kernels_[next], by_rows, &arguments, stream);
   return status;

@@ -41,7 +41,7 @@ enum class FunctionAttribute : int32_t {
 enum class MapType : int32_t { kF16 = 6, kF32 = 7, kBF16 = 9 };
 enum class MapInterleave : int32_t { kNone = 0 };
 enum class MapSwizzle : int32_t { kBytes128 = 3 };
-enum class MapPromotion : int32_t { kBytes256 = 3 };
+enum class MapPromotion : int32_t { kBytes128 = 2, kBytes256 = 3 };
 enum class MapFill : int32_t { kZeros = 0 };
 
 struct LaunchAttribute {

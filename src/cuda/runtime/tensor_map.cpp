@@ -58,9 +58,10 @@ Status make_tensor_map(const Gpu& gpu, const char* name, const BoxedTensor& tens
   }
   return check(
       gpu.driver(),
-      gpu.driver().encode_map(map, type_of(tensor.dtype), kMapDims, tensor.data, size,
-                              stride_bytes + 1, box, step, MapInterleave::kNone,
-                              MapSwizzle::kBytes128, MapPromotion::kBytes256, MapFill::kZeros),
+      gpu.driver().encode_map(
+          map, type_of(tensor.dtype), kMapDims, tensor.data, size, stride_bytes + 1, box, step,
+          MapInterleave::kNone, MapSwizzle::kBytes128,
+          tensor.read_once ? MapPromotion::kBytes128 : MapPromotion::kBytes256, MapFill::kZeros),
       "describing a tensor to the GPU's copy engine", "see that no dimension is longer than 2^32");
 }
 

@@ -8,10 +8,24 @@
 
 namespace perseid::cuda::ptx {
 
-// The box's bytes arrive at `barrier`. What lies outside of the tensor comes as zeros.
+// The box's bytes arrive at `barrier`. What lies outside of the tensor comes as zeros. kOnce: the
+// L2 cache gives it up first.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-createpolicy
+template <bool kOnce = false>
 __device__ __forceinline__ void load_box(uint32_t to, const TensorMap& map, uint32_t barrier,
                                          const int (&at)[5]) {
+  if constexpr (kOnce) {
+    asm volatile(
+        "{.reg .b64 policy; createpolicy.fractional.L2::evict_first.b64 policy, 1.0;"
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], policy;}"
+        :
+        : "r"(to), "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]),
+          "r"(at[4])
+        : "memory");
+    return;
+  }
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
       " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];"

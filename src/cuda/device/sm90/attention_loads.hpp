@@ -18,13 +18,15 @@ struct Ring {
   }
 };
 
-// Rows of one head, kChunks * 64 columns, to tiles [chunk][row][64].
-template <int kChunks>
+// Rows of one head, kChunks * 64 columns, to tiles [chunk][row][64]. kOnce: nobody reads them
+// again.
+template <int kChunks, bool kOnce = false>
 __device__ __forceinline__ void load_rows(uint32_t to, int rows, const TensorMap& map,
                                           uint32_t barrier, int row, int head, int entry) {
 #pragma unroll
   for (int chunk = 0; chunk < kChunks; ++chunk)
-    ptx::load_box(to + chunk * rows * 128, map, barrier, {chunk * kChunk, 0, row, head, entry});
+    ptx::load_box<kOnce>(to + chunk * rows * 128, map, barrier,
+                         {chunk * kChunk, 0, row, head, entry});
 }
 
 }  // namespace perseid::cuda

@@ -184,8 +184,8 @@ class ForwardProducer {
   template <int kChunks>
   __device__ __forceinline__ void load(const TensorMap& map, uint32_t to, uint32_t barrier,
                                        const AttentionTile& tile, int n) {
-    load_rows<kChunks>(to, C.keys, map, barrier, tile.kv_begin + n * C.keys, tile.kv_head,
-                       entry_of<C.lengths>(arguments_, tile.batch));
+    load_rows<kChunks, C.split>(to, C.keys, map, barrier, tile.kv_begin + n * C.keys, tile.kv_head,
+                                entry_of<C.lengths>(arguments_, tile.batch));
   }
 
   const AttentionForwardArguments& arguments_;

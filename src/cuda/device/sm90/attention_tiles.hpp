@@ -87,8 +87,7 @@ class TileFinder {
     AttentionTile tile{};
     tile.query = -1;
     if constexpr (C.split) {
-      tile.part = number % a_.parts;
-      number /= a_.parts;
+      number = find_part(number, tile);
     }
     if (C.lengths && a_.ragged) {
       place_in_ragged(number, tile);
@@ -100,6 +99,17 @@ class TileFinder {
   }
 
  private:
+  // One part of all heads after another, which lie side by side in memory; ragged batches have
+  // other numbers of tiles in each sequence. Returns the number that the tile has in its part.
+  __device__ __forceinline__ int32_t find_part(int32_t number, AttentionTile& tile) const {
+    if (C.lengths && a_.ragged) {
+      tile.part = number % a_.parts;
+      return number / a_.parts;
+    }
+    const int32_t heads = a_.heads * a_.q_tiles;
+    tile.part = number / heads % a_.parts;
+    return number / heads / a_.parts * heads + number % heads;
+  }
   __device__ __forceinline__ void place(int32_t number, AttentionTile& tile) const {
     const TilePlace place =
         place_in_sections(number, a_.q_tiles, a_.batch_heads, a_.heads_per_section);
