@@ -28,7 +28,7 @@ constexpr int64_t kSectionBytes = 32'000'000;
 // query heads of each, or four if two would hardly fill the device, as long as there are no more
 // blocks than these. Long tiles of many heads then have to begin before the short ones of others,
 // even if less stays in the L2 cache.
-constexpr int64_t kBlocksInPairs = 2048, kBlocksInFours = 256;
+constexpr int64_t kBlocksInPairs = 4096, kBlocksInFours = 256;
 constexpr int64_t kSectionBytesOfParts = 1 << 26;
 
 }  // namespace
