@@ -84,18 +84,23 @@ Candidates<AttentionForwardConfig> forward_candidates(const AttentionProblem& pr
   const AttentionForwardConfig chosen = choose_attention_forward(problem);
   Candidates<AttentionForwardConfig> all;
   add(chosen, &all);
+  constexpr struct {
+    bool apart, beside;
+  } kSteps[] = {{false, false}, {false, true}, {true, false}};
   for (const int consumers : {1, 2, 3}) {
     // One has few rows, or wastes what it loads.
     if ((consumers == 1) != (chosen.consumers == 1)) continue;
     for (int keys = 32; keys <= 256; keys += 16)
       for (const int slots : {1, 2})
         for (const int stages : {2, 3})
-          for (const bool beside : {false, true}) {
+          for (const auto [apart, beside] : kSteps) {
+            if (apart && !chosen.can_part()) continue;
             AttentionForwardConfig config = chosen;
             config.consumers = consumers;
             config.keys = keys;
             config.slots = slots;
             config.stages = stages;
+            config.apart = apart;
             config.beside = beside;
             // Results, scores, and weights of half the size share the registers.
             const int words = config.value_dim / 2 + keys / 2 + keys / 4;
@@ -366,7 +371,10 @@ class Bench {
 
 std::string text_of(const AttentionForwardConfig& c) {
   return concatenate(c.consumers, " consumers, ", c.keys, " keys, ", c.slots, " slots, ", c.stages,
-                     " stages", c.beside ? ", beside" : "");
+                     " stages",
+                     c.apart    ? ", apart"
+                     : c.beside ? ", beside"
+                                : "");
 }
 std::string text_of(const AttentionBackwardConfig& c) {
   return concatenate(c.queries, " queries, ", c.halves ? "halves" : "products");

@@ -38,7 +38,7 @@ constexpr int64_t kFewRows = 64;
 constexpr int kMostPacked = 4;  // 2^4: a warp's 16 rows are stored at once
 
 // Keys and values of this many bytes stay in the L2 cache while the tiles of their heads are done.
-constexpr int64_t kSectionBytes = 32'000'000;
+constexpr int64_t kSectionBytes = 1 << 25;
 
 int pack_of(const AttentionProblem& problem) {
   int pack = 0;
@@ -80,12 +80,12 @@ std::string template_argument(const AttentionForwardConfig& config) {
                      static_cast<int>(config.dtype), "), .key_dim = ", config.key_dim,
                      ", .value_dim = ", config.value_dim, ", .consumers = ", config.consumers,
                      ", .keys = ", config.keys, ", .stages = ", config.stages,
-                     ", .slots = ", config.slots, ", .beside = ", flag(config.beside),
-                     ", .right = ", flag(config.right), ", .left = ", flag(config.left),
-                     ", .split = ", flag(config.split), ", .lengths = ", flag(config.lengths),
-                     ", .visible = ", flag(config.visible), ", .dropout = ", flag(config.dropout),
-                     ", .bias = perseid::DType(", static_cast<int>(config.bias),
-                     "), .bias_stages = ", config.bias_stages, "}>");
+                     ", .slots = ", config.slots, ", .apart = ", flag(config.apart),
+                     ", .beside = ", flag(config.beside), ", .right = ", flag(config.right),
+                     ", .left = ", flag(config.left), ", .split = ", flag(config.split),
+                     ", .lengths = ", flag(config.lengths), ", .visible = ", flag(config.visible),
+                     ", .dropout = ", flag(config.dropout), ", .bias = perseid::DType(",
+                     static_cast<int>(config.bias), "), .bias_stages = ", config.bias_stages, "}>");
 }
 
 }  // namespace
@@ -110,7 +110,6 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   config.left = bounds.left;
   config.right = bounds.right;
   const bool busy = config.visible || config.dropout || config.bias != DType::kNone;
-  config.beside = problem.value_dim > 64;
   // What comes from memory for each score needs registers too.
   const bool biased = config.bias != DType::kNone;
   if ((config.visible && biased) || ((config.visible || biased) && config.value_dim > 64))
@@ -138,6 +137,8 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
     if (!config.fits()) config.stages = 2;
   }
   while (config.bias_stages > 1 && !config.fits()) --config.bias_stages;
+  config.apart = problem.value_dim > 64 && problem.value_dim <= 128 && !busy && config.can_part();
+  config.beside = problem.value_dim > 64 && !config.apart;
   return config;
 }
 

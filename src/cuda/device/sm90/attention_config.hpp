@@ -18,6 +18,7 @@ struct AttentionForwardConfig {
   int keys = 128;        // of a tile, a multiple of 16
   int stages = 2;        // tiles of key, and of value, that are there or on their way
   int slots = 2;         // tiles of query that are there or on their way
+  bool apart = false;    // keys that a row does not see have steps of their own, the others no mask
   bool beside = false;   // a consumer's softmax runs beside its own product too
   bool right = false;    // the last visible key depends on the row, as under a causal mask
   bool left = false;     // the first one does, as under a window
@@ -36,8 +37,11 @@ struct AttentionForwardConfig {
   constexpr int key_chunks() const { return (key_dim + kChunk - 1) / kChunk; }
   constexpr int value_chunks() const { return (value_dim + kChunk - 1) / kChunk; }
 
-  // Whether consumers pass over keys that none of their rows sees.
-  constexpr bool passes() const { return right && consumers > 1; }
+  // Whether the keys that are masked are the first of each tile.
+  constexpr bool can_part() const { return !left && !split; }
+  // Whether consumers pass over keys that none of their rows sees: where a tile has more rows than
+  // keys, there are some.
+  constexpr bool passes() const { return right && rows() > keys; }
 
   // Shared memory, in bytes. Results leave through what is left of it, by chunks of 64 columns.
   constexpr int query_bytes() const { return 64 * 128 * key_chunks(); }

@@ -50,6 +50,8 @@ namespace perseid::cuda {
 
 template <AttentionForwardConfig C>
 class ForwardConsumer {
+  static_assert(!C.apart || C.can_part());
+
  public:
   __device__ __forceinline__ ForwardConsumer(const AttentionForwardArguments& arguments,
                                              const ForwardShared<C>& shared, int number)
@@ -72,7 +74,11 @@ class ForwardConsumer {
     begin(at);
     while (true) {
       const int first = shared_.tile(at).first;
-      for (int n = last_ - 1; n >= first; --n) step(at, n);
+      int n = last_ - 1;
+      if constexpr (C.apart && C.right)
+        for (const int free = max(first, shared_.tile(at).free_end); n >= free; --n)
+          step<Edge::kYes>(at, n);
+      for (; n >= first; --n) step<C.apart ? Edge::kNo : Edge::kPerhaps>(at, n);
       finish_owed(at);
       if constexpr (C.slots == 1) begin_last_product();
       await_tile(at + 1);
@@ -198,10 +204,10 @@ class ForwardConsumer {
     gathering_ = true;
   }
   // kBeside: products that go on.
-  template <bool kFirst, int kBeside>
+  template <bool kFirst, int kBeside, Edge kEdge = Edge::kPerhaps>
   __device__ __forceinline__ auto take_scores(int at, int n) {
     const AttentionTile& tile = shared_.tile(at);
-    auto planes = rules_.load(tile, n);
+    auto planes = rules_.template load<kEdge>(tile, n);
     if constexpr (C.bias_stages > 0) {
       await_bias();
       rules_.read_bias(shared_.memory + (shared_.bias(biases_.place(), number_) - shared_.base),
@@ -242,9 +248,10 @@ class ForwardConsumer {
     round(at, last_, planes);
   }
   // Keys n, while P(n + 1) is multiplied.
+  template <Edge kEdge>
   __device__ __forceinline__ void step(int at, int n) {
     begin_both<true>(at);
-    const auto planes = take_scores<false, 1>(at, n);
+    const auto planes = take_scores<false, 1, kEdge>(at, n);
     if constexpr (C.beside) ptx::after(statistics_.sum[0] + statistics_.sum[1]);
     results_done();
     round(at, n, planes);

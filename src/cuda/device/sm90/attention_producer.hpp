@@ -115,17 +115,16 @@ class ForwardProducer {
       if (tile.query < 0) break;
       if (C.slots > 1) load_key(tile, tile.last);
       if (owing) load_value(before, before.first);
-      // The next tile is needed after this tile's loads, which take long enough: nothing looks at
-      // the ticket before.
+      // The next tile is drawn as late as this tile's last loads take as long as that does: who
+      // draws early, and then has a long tile to do, comes to a short one when others wait already.
       uint32_t ticket = 0;
-      bool drawn = false;
       for (int n = tile.last - 1; n >= tile.first; --n) {
+        if (n == tile.first) ticket = numbers_.draw();
         load_key(tile, n);
         load_value(tile, n + 1);
-        if (!drawn) ticket = numbers_.draw();
-        drawn = true;
+        numbers_.open();
       }
-      if (!drawn) ticket = numbers_.draw();
+      if (tile.last == tile.first) ticket = numbers_.draw();
       number = numbers_.number_of(ticket);
       before = tile;
       owing = true;

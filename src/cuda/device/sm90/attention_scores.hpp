@@ -36,6 +36,9 @@ struct ScorePairs {
 };
 struct NoScorePairs {};
 
+// Whether some row sees only some of the keys, where the code that asks knows.
+enum class Edge { kNo, kYes, kPerhaps };
+
 // The rules of one thread. `row` is its first row in the tile; the other is 8 below.
 template <AttentionForwardConfig C>
 class ScoreRules {
@@ -88,9 +91,11 @@ class ScoreRules {
     decltype(visible_pairs()) visible;
     DrawnNumbers drawn;
   };
+  template <Edge kEdge>
   __device__ __forceinline__ Planes load(const AttentionTile& tile, int n) const {
     Planes planes{};
-    const bool edge = planes.edge = is_edge(tile, n);
+    const bool edge = planes.edge =
+        kEdge == Edge::kPerhaps ? is_edge(tile, n) : kEdge == Edge::kYes;
     if (edge) {
       see(tile, n, planes.seen);
       ptx::computed_here(planes.seen);

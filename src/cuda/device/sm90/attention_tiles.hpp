@@ -37,24 +37,9 @@ class TileNumbers {
       : arguments_(arguments), drawing_(arguments.tiles > static_cast<int32_t>(gridDim.x)) {}
 
   __device__ __forceinline__ int32_t first() const { return static_cast<int32_t>(blockIdx.x); }
-  // A ticket: nothing is computed from it here, so that nobody waits for it.
-  __device__ __forceinline__ uint32_t draw() {
-    if (!drawing_) return static_cast<uint32_t>(arguments_.tiles);
-    if (!open_) open();
-    return atomicAdd(&arguments_.counter->next, 1u);
-  }
-  __device__ __forceinline__ int32_t number_of(uint32_t ticket) const {
-    return static_cast<int32_t>(ticket + gridDim.x);
-  }
-  // After the last draw.
-  __device__ __forceinline__ void close() {
-    if (!drawing_) return;
-    TileCounter& counter = *arguments_.counter;
-    if (atomicAdd(&counter.finished, 1u) == gridDim.x - 1) ptx::store_release(&counter.ready, 0);
-  }
-
- private:
+  // Prepares the counter, or waits until it is: after the first loads, which need no number.
   __device__ __forceinline__ void open() {
+    if (!drawing_ || open_) return;
     TileCounter& counter = *arguments_.counter;
     const uint64_t launch = arguments_.launch;
     uint64_t seen = ptx::load_acquire(&counter.ready);
@@ -70,7 +55,23 @@ class TileNumbers {
     }
     open_ = true;
   }
+  // A ticket: nothing is computed from it here, so that nobody waits for it.
+  __device__ __forceinline__ uint32_t draw() {
+    if (!drawing_) return static_cast<uint32_t>(arguments_.tiles);
+    open();
+    return atomicAdd(&arguments_.counter->next, 1u);
+  }
+  __device__ __forceinline__ int32_t number_of(uint32_t ticket) const {
+    return static_cast<int32_t>(ticket + gridDim.x);
+  }
+  // After the last draw.
+  __device__ __forceinline__ void close() {
+    if (!drawing_) return;
+    TileCounter& counter = *arguments_.counter;
+    if (atomicAdd(&counter.finished, 1u) == gridDim.x - 1) ptx::store_release(&counter.ready, 0);
+  }
 
+ private:
   const AttentionForwardArguments& arguments_;
   bool drawing_;
   bool open_ = false;
