@@ -137,7 +137,7 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
     if (!config.fits()) config.stages = 2;
   }
   while (config.bias_stages > 1 && !config.fits()) --config.bias_stages;
-  config.apart = problem.value_dim > 64 && problem.value_dim <= 128 && !busy && config.can_part();
+  config.apart = problem.value_dim > 64 && config.consumers == 2 && !busy && config.can_part();
   config.beside = problem.value_dim > 64 && !config.apart;
   return config;
 }
@@ -148,7 +148,8 @@ std::vector<std::string> attention_forward_kernels(const AttentionForwardConfig&
   if (config.split)
     kernels.push_back(concatenate("perseid::cuda::attention_merge<perseid::DType(",
                                   static_cast<int>(config.dtype), ")>"));
-  if (config.masked()) kernels.push_back("perseid::cuda::attention_mend" + argument);
+  if (config.masked() && config.split)
+    kernels.push_back("perseid::cuda::attention_mend" + argument);
   if (config.bias_stages > 0)
     kernels.push_back("perseid::cuda::attention_forward" +
                       template_argument(without_bias_tiles(config)));
@@ -224,15 +225,20 @@ Status AttentionOnGpu::make(const AttentionProblem& problem, const AttentionForw
   return {};
 }
 
-// The counter, and what the parts of split keys leave.
+// The counter, what blocks note of tiles to be mended, and what the parts of split keys leave.
 struct AttentionOnGpu::Workspace {
-  size_t results = 0, sums = 0, bytes = 0;  // offsets
+  size_t noted = 0, results = 0, sums = 0, bytes = 0;  // offsets
 };
 
 AttentionOnGpu::Workspace AttentionOnGpu::divide_workspace() const {
   Workspace parts;
-  const bool counting = config_.masked() || fixed_.tiles > gpu_.facts().multiprocessors;
+  const bool counting =
+      (config_.masked() && config_.split) || fixed_.tiles > gpu_.facts().multiprocessors;
   size_t used = counting ? sizeof(TileCounter) : 0;
+  parts.noted = used;
+  if (config_.mends())
+    used += static_cast<size_t>(fixed_.tiles) * static_cast<size_t>(4 * config_.consumers) *
+            sizeof(int32_t);
   if (config_.split) {
     const auto rows = static_cast<size_t>(fixed_.parts * fixed_.rows);
     parts.results = (used + 15) / 16 * 16;
@@ -299,6 +305,7 @@ Status AttentionOnGpu::forward(const AttentionForward& tensors, std::byte* works
   bind(tensors, &arguments);
   const Workspace parts = divide_workspace();
   arguments.counter = reinterpret_cast<TileCounter*>(workspace);
+  arguments.noted_before = reinterpret_cast<int32_t*>(workspace + parts.noted);
   if (config_.split) {
     arguments.part_results = reinterpret_cast<float*>(workspace + parts.results);
     arguments.part_sums = reinterpret_cast<float*>(workspace + parts.sums);
@@ -316,7 +323,7 @@ Status AttentionOnGpu::forward(const AttentionForward& tensors, std::byte* works
   if (status.ok() && config_.split)
     status = gpu_.launch(kernels_[next++], by_rows, &arguments, stream);
   by_rows.blocks = min(ceil_div(fixed_.rows, kRowWarps), int64_t{4} * gpu_.facts().multiprocessors);
-  if (status.ok() && config_.masked())
+  if (status.ok() && config_.masked() && config_.split)
     status = gpu_.launch(kernels_[next], by_rows, &arguments, stream);
   return status;
 }

@@ -37,8 +37,14 @@ struct AttentionForwardConfig {
   constexpr int key_chunks() const { return (key_dim + kChunk - 1) / kChunk; }
   constexpr int value_chunks() const { return (value_dim + kChunk - 1) / kChunk; }
 
+  // Whether blocks mend their own results (attention_mend.hpp), which parts of split keys are not.
+  constexpr bool mends() const { return masked() && !split; }
   // Whether the keys that are masked are the first of each tile.
   constexpr bool can_part() const { return !left && !split; }
+  // Whether the results of a tile leave under the second scores of the next one; else at its end.
+  constexpr bool owes() const { return slots > 1 && !apart; }
+  // Whether consumers that have no rows in a tile, one of the last of its sequence, leave it out.
+  constexpr bool skips() const { return consumers > 2 && slots > 1 && !right && bias_stages == 0; }
   // Whether consumers pass over keys that none of their rows sees: where a tile has more rows than
   // keys, there are some.
   constexpr bool passes() const { return right && rows() > keys; }
@@ -92,6 +98,9 @@ struct AttentionForwardArguments : AttentionArguments {
   float* lse = nullptr;     // null: not wanted
   int64_t lse_stride[3]{};  // batch, head, row
   TileCounter* counter = nullptr;
+  // Where blocks mend: of each tile and each warp of consumers, the tile that the warp had noted
+  // before; -1: none.
+  int32_t* noted_before = nullptr;
   uint64_t launch = 0;
   int32_t pack = 0;
   int32_t batch_heads = 0, q_tiles = 0, tiles = 0;

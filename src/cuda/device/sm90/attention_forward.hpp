@@ -18,10 +18,11 @@
 //   waits for  O, rounds the weights to P(n), rescales O where a maximum grew
 //
 // With two query slots the step over the end of a tile is the same: S is of the next tile's first
-// keys while O takes the last product of this one, so that the tensor cores do not run dry; and the
-// results leave a step later (attention_results.hpp), when the next scores have begun, on which O
-// does not depend. With one slot the next queries come when the last scores are there, and the
-// results leave under the next tile's first scores.
+// keys while O takes the last product of this one, so that the tensor cores do not run dry. The
+// results leave (attention_results.hpp) at the end of that step, beside the products of the other
+// consumer; where each consumer's products take less time than that, a step later, when the next
+// scores have begun, on which O does not depend. With one slot the next queries come when the last
+// scores are there, and the results leave under the next tile's first scores.
 //
 // Consumers take turns: one may begin its two products only when the one before it has begun its
 // own, so that the softmax of one runs under the products of the others.
@@ -71,27 +72,51 @@ class ForwardConsumer {
       if (number_ == 0) await_turn();
       return;
     }
-    begin(at);
+    bool busy = has_rows(at);
+    if (busy) {
+      begin(at);
+    } else {
+      skip_first_key(at);
+    }
     while (true) {
-      const int first = shared_.tile(at).first;
-      int n = last_ - 1;
-      if constexpr (C.apart && C.right)
-        for (const int free = max(first, shared_.tile(at).free_end); n >= free; --n)
-          step<Edge::kYes>(at, n);
-      for (; n >= first; --n) step<C.apart ? Edge::kNo : Edge::kPerhaps>(at, n);
-      finish_owed(at);
+      if (busy) {
+        take_steps(at);
+      } else {
+        skip_steps(at);
+      }
       if constexpr (C.slots == 1) begin_last_product();
       await_tile(at + 1);
       if (shared_.tile(at + 1).query < 0) break;
-      cross(at, at + 1);
+      const bool busy_next = has_rows(at + 1);
+      if (busy && busy_next) {
+        cross(at, at + 1);
+      } else if (busy) {
+        begin_last_product();
+        skip_first_key(at + 1);
+        end(at);
+      } else if (busy_next) {
+        begin<true>(at + 1);
+      } else {
+        skip_step();
+        free_queries(at + 1);
+      }
+      busy = busy_next;
       ++at;
     }
-    if constexpr (C.slots > 1) begin_last_product();
-    close(at);
-    results_done();
-    finish(at);
+    if (busy) {
+      if constexpr (C.slots > 1) begin_last_product();
+      end(at);
+    } else {
+      skip_last_value();
+    }
     if (number_ == 0) await_turn();  // so that no barrier is left half full
     if (lane_ == 0) ptx::wait_for_reads_of_stores();
+    if constexpr (C.mends()) {
+      if (shared_.noted(number_, warp_) < 0) return;
+      if (lane_ == 0) ptx::wait_for_stores();
+      __syncwarp();
+      writer().mend();
+    }
   }
 
  private:
@@ -237,15 +262,32 @@ class ForwardConsumer {
 
   // ---- Steps ----
 
-  // The first scores of the first tile, where nothing is there to run beside them.
+  // The first scores of the first tile, or behind one that was left out, where nothing is there to
+  // run beside them.
+  template <bool kSkipped = false>
   __device__ __forceinline__ void begin(int at) {
     pass_over_keys(at);
     await_key();
+    if constexpr (kSkipped) await_turn();
     ptx::products_begin();
     begin_scores(at);
+    if constexpr (kSkipped) {
+      pass_turn();
+      await_value();
+      free_value();
+    }
     values_to_pass_ = shared_.tile(at).last - last_;
     const auto planes = take_scores<true, 0>(at, last_);
     round(at, last_, planes);
+  }
+  __device__ __forceinline__ void take_steps(int at) {
+    const int first = shared_.tile(at).first;
+    int n = last_ - 1;
+    if constexpr (C.apart && C.right)
+      for (const int free = max(first, shared_.tile(at).free_end); n >= free; --n)
+        step<Edge::kYes>(at, n);
+    for (; n >= first; --n) step<C.apart ? Edge::kNo : Edge::kPerhaps>(at, n);
+    finish_owed(at);
   }
   // Keys n, while P(n + 1) is multiplied.
   template <Edge kEdge>
@@ -278,7 +320,11 @@ class ForwardConsumer {
     if constexpr (C.slots > 1) {
       if constexpr (C.beside) ptx::after(statistics_.sum[0] + statistics_.sum[1]);
       results_done();
-      owed_ = true;
+      if constexpr (C.owes()) {
+        owed_ = true;
+      } else {
+        finish(at);
+      }
     }
     round(next, last_, planes);
   }
@@ -290,7 +336,7 @@ class ForwardConsumer {
     await_turn();
     ptx::products_begin();
     begin_scores(at);
-    const bool owed = kOwing && C.slots > 1 && owed_;
+    const bool owed = kOwing && C.owes() && owed_;
     if (owed) {
       pass_turn();
       finish(at - 1);
@@ -316,9 +362,42 @@ class ForwardConsumer {
   }
   // A tile of a single step has not given the results before it their way out.
   __device__ __forceinline__ void finish_owed(int at) {
-    if constexpr (C.slots > 1)
+    if constexpr (C.owes())
       if (owed_) finish(at - 1);
   }
+  __device__ __forceinline__ void end(int at) {
+    close(at);
+    results_done();
+    finish(at);
+  }
+
+  // ---- Tiles in which the consumer has no rows: turns are taken, what comes is freed ----
+
+  __device__ __forceinline__ bool has_rows(int at) const {
+    if constexpr (!C.skips()) return true;
+    const AttentionTile& tile = shared_.tile(at);
+    return tile.query + (64 * number_ >> arguments_.pack) < tile.q_len;
+  }
+  __device__ __forceinline__ void skip_first_key(int at) {
+    await_key();
+    free_key();
+    free_queries(at);
+  }
+  __device__ __forceinline__ void skip_last_value() {
+    await_turn();
+    pass_turn();
+    await_value();
+    free_value();
+  }
+  __device__ __forceinline__ void skip_step() {
+    await_key();
+    skip_last_value();
+    free_key();
+  }
+  __device__ __forceinline__ void skip_steps(int at) {
+    for (int n = shared_.tile(at).last; n > shared_.tile(at).first; --n) skip_step();
+  }
+
   __device__ __forceinline__ ResultWriter<C> writer() const {
     const int thread = ptx::thread_number();
     return {arguments_, shared_, rules_, number_, thread / 32 % 4, thread % 32};

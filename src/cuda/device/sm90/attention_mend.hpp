@@ -3,9 +3,10 @@
 // What masked keys hold must not reach the rows that do not see them. But a weight of 0 times a
 // value that is NaN or infinite is NaN, so that the tensor cores let it through wherever such a key
 // shares a tile with keys that are seen. The products do not tell; their results do, at the cost of
-// one multiply-add for each: attention_forward notes that some result is not finite, and then this
-// kernel, which is launched behind it under every mask, computes each row with such a result again,
-// key by key, reading what the row sees and nothing else. Otherwise it ends at once.
+// one multiply-add for each: attention_forward notes where some result is not finite, and computes
+// each row with such a result again when it has no tiles left, key by key, reading what the row
+// sees and nothing else. Where the keys were split, a kernel behind the merge does so, and ends at
+// once if nothing was noted.
 //
 // A warp has a row, its lanes every 32nd element.
 #pragma once

@@ -25,8 +25,8 @@ struct ForwardShared {
   static constexpr int kOut = kBias + C.bias_stages * C.consumers * C.bias_bytes();
   static constexpr int kBarriers = kOut + C.consumers * C.out_bytes();
   static constexpr int kTiles = kBarriers + 8 * (2 * C.slots + 4 * C.stages + 2 * C.bias_stages);
-  static_assert(C.fits() &&
-                kTiles + kMostTiles * static_cast<int>(sizeof(AttentionTile)) <= C.shared_bytes());
+  static constexpr int kNoted = kTiles + kMostTiles * static_cast<int>(sizeof(AttentionTile));
+  static_assert(C.fits() && kNoted + 4 * 4 * C.consumers <= C.shared_bytes());
 
   __device__ __forceinline__ uint32_t query(int slot, int consumer) const {
     return base + (slot * C.consumers + consumer) * C.query_bytes();
@@ -74,7 +74,13 @@ struct ForwardShared {
     return reinterpret_cast<AttentionTile*>(memory + kTiles)[count % kMostTiles];
   }
 
+  // The last tile of which a consumer's warp has noted that a result is not finite; -1: none.
+  __device__ __forceinline__ int32_t& noted(int consumer, int warp) const {
+    return reinterpret_cast<int32_t*>(memory + kNoted)[4 * consumer + warp];
+  }
+
   __device__ __forceinline__ void prepare() const {
+    for (int warp = 0; warp < 4 * C.consumers; ++warp) noted(0, warp) = -1;
     for (int slot = 0; slot < C.slots; ++slot) {
       ptx::phase_init(query_full(slot), 1);
       ptx::phase_init(query_empty(slot), 4 * C.consumers);

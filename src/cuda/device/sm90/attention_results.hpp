@@ -7,10 +7,12 @@
 // out what lies outside of the tensor. Rows behind the end of a ragged sequence lie inside of it,
 // in the next one: such a warp stores its rows itself.
 //
-// Where a result is not finite, it is noted: attention_mend.hpp looks into it.
+// Where a result is not finite, it is noted: such rows are looked into when the block has no tiles
+// left (attention_mend.hpp).
 #pragma once
 
 #include "cuda/device/ptx/products.hpp"
+#include "cuda/device/sm90/attention_mend.hpp"
 #include "cuda/device/sm90/attention_producer.hpp"
 #include "cuda/device/sm90/attention_scores.hpp"
 
@@ -27,6 +29,7 @@ class ResultWriter {
         shared_(shared),
         rules_(rules),
         consumer_(consumer),
+        warp_(warp),
         lane_(lane),
         first_row_(64 * consumer + 16 * warp),
         staged_(shared.out(consumer, warp)) {}
@@ -54,7 +57,7 @@ class ResultWriter {
       out[i] = factor[i / 2 % 2] == 0 ? 0 : out[i] * factor[i / 2 % 2];
       if constexpr (C.masked()) unusual = fmaf(out[i], 0, unusual);
     }
-    if (C.masked() && unusual != 0) a_.counter->unusual = a_.launch;
+    if (C.masked() && __any_sync(0xffffffffu, unusual != 0)) note(tile);
     if constexpr (C.split) {
       store_part(tile, out);
       return;
@@ -83,7 +86,31 @@ class ResultWriter {
     }
   }
 
+  // The rows of the calling warp that need it, when all its results have been stored.
+  __device__ __forceinline__ void mend() const {
+    for (int number = shared_.noted(consumer_, warp_); number >= 0; number = *before(number)) {
+      const AttentionTile tile = TileFinder<C>(a_).find(number);
+#pragma unroll 1
+      for (int row = 0; row < 16; ++row)
+        if (query_of(tile, row) < tile.q_len)
+          mend_row<C>(a_, tile, head_of(tile, row), query_of(tile, row));
+    }
+  }
+
  private:
+  __device__ __forceinline__ int32_t* before(int number) const {
+    return a_.noted_before + (int64_t{number} * C.consumers + consumer_) * 4 + warp_;
+  }
+  __device__ __forceinline__ void note(const AttentionTile& tile) const {
+    if constexpr (C.mends()) {
+      if (lane_ != 0) return;
+      int32_t& noted = shared_.noted(consumer_, warp_);
+      *before(tile.number) = noted;
+      noted = tile.number;
+    } else {
+      a_.counter->unusual = a_.launch;
+    }
+  }
   // Rows count from the warp's first.
   __device__ __forceinline__ int query_of(const AttentionTile& tile, int row) const {
     return tile.query + ((first_row_ + row) >> a_.pack);
@@ -156,7 +183,7 @@ class ResultWriter {
   const AttentionForwardArguments& a_;
   const ForwardShared<C>& shared_;
   const ScoreRules<C> rules_;
-  const int consumer_, lane_;
+  const int consumer_, warp_, lane_;
   const int first_row_;
   const uint32_t staged_;  // the warp's rows, 16 of each chunk
 };

@@ -24,6 +24,7 @@ namespace perseid::cuda {
 // Tiles of keys [first, last] are visited, from the last to the first; those of [free_first,
 // free_end) need no mask. There is always one, if only to be masked as a whole.
 struct AttentionTile : AttentionSequence {
+  int32_t number;
   int32_t query;  // the first one; -1: there are no more tiles
   int32_t head, kv_head;
   int32_t first, last;
@@ -86,6 +87,7 @@ class TileFinder {
 
   __device__ __forceinline__ AttentionTile find(int32_t number) {
     AttentionTile tile{};
+    tile.number = number;
     tile.query = -1;
     if constexpr (C.split) {
       number = find_part(number, tile);
