@@ -164,6 +164,23 @@ TEST_F(GpuAttention, LongOddShape) {
   check(test);
 }
 
+// Consumers that pass over keys at both ends of a tile, and blocks that go from tile to tile.
+TEST_F(GpuAttention, LongWindows) {
+  for (const int64_t kv_len : {1100, 1500})
+    for (const auto& [left, right] :
+         {std::pair<int64_t, int64_t>{1023, -1}, {200, -1}, {127, 0}, {64, -1}}) {
+      Case test = forward_case(DType::kBF16, 1, 24, 24, 1300, kv_len, 64, 64);
+      test.layout = Layout::kBshd;
+      test.problem.causal = Causal::kBottomRight;
+      test.problem.window_left = left;
+      test.problem.window_right = right;
+      check(test);
+      test.problem.causal = Causal::kNone;
+      test.problem.window_right = 130;
+      check(test);
+    }
+}
+
 // More tiles than multiprocessors, so that blocks go from one to the next; with one step or two.
 TEST_P(GpuAttentionTiles, ManyTiles) {
   const int64_t dim = GetParam();

@@ -21,6 +21,7 @@ struct Tiles {
 };
 constexpr Tiles kTiles[] = {
     {64, 64, 3, 128, 2},    //
+    {80, 80, 3, 112, 1},    //
     {96, 96, 3, 96, 2},     //
     {128, 128, 2, 128, 2},  //
     {192, 128, 2, 128, 1},  //
@@ -126,9 +127,12 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   // Three consumers waste more of the last tile, and of the diagonal ones; and have registers for
   // scores and weights alone.
   const int64_t rows = problem.q_len << pack_of(problem);
-  if (config.consumers == 3 &&
-      (busy || config.lengths || config.left || rows <= 128 || (config.right && rows <= 1024)))
+  const bool ranges = config.left || config.right;
+  if (config.consumers == 3 && (busy || config.lengths || rows <= 128 || (ranges && rows <= 1024) ||
+                                (config.left && config.value_dim > 64)))
     config.consumers = 2;
+  // Under a window they are a tile of keys apart.
+  if (config.consumers == 3 && config.left) config.stages = 3;
   if (rows <= kFewRows) {
     config.consumers = 1;
     config.slots = 2;
@@ -138,7 +142,7 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   }
   while (config.bias_stages > 1 && !config.fits()) --config.bias_stages;
   config.apart = problem.value_dim > 64 && config.consumers == 2 && !busy && config.can_part();
-  config.beside = problem.value_dim > 64 && !config.apart;
+  config.beside = problem.value_dim > 80 && !config.apart;
   return config;
 }
 

@@ -40,8 +40,12 @@ struct AttentionBackwardConfig {
   constexpr int value_chunks() const { return (value_dim + kChunk - 1) / kChunk; }
   // grad_query is summed in pieces of 64 queries and so many columns, at least one for each
   // consumer.
-  constexpr int piece_columns() const { return queries == 64 && key_dim <= kChunk ? 32 : kChunk; }
-  constexpr int pieces_across() const { return key_chunks() * kChunk / piece_columns(); }
+  constexpr int piece_columns() const {
+    return queries == 128 ? key_dim : key_dim <= kChunk ? 32 : kChunk;
+  }
+  constexpr int pieces_across() const {
+    return queries == 128 ? 1 : key_chunks() * kChunk / piece_columns();
+  }
   constexpr int pieces() const { return queries / 64 * pieces_across(); }
   constexpr int piece_floats() const { return 64 * piece_columns(); }
 

@@ -126,13 +126,17 @@ __global__ void __launch_bounds__(kRowThreads)
         reinterpret_cast<const float4*>(a.sums + (number * C.pieces() + piece) * C.piece_floats() +
                                         part % 4 * (C.piece_floats() / 4)) +
         lane / 4 * 4;
-    constexpr int kTurns = C.piece_columns() / 32;
+    constexpr int kTurns = (C.piece_columns() + 31) / 32;
+    const auto has_columns = [&](int i) {
+      return C.piece_columns() % 32 == 0 || (lane % 4 + 4 * i) * 8 < C.piece_columns();
+    };
     float4 sum[kTurns][4];
 #pragma unroll
     for (int i = 0; i < kTurns; ++i)
 #pragma unroll
       for (int c = 0; c < 4; ++c)
-        sum[i][c] = there ? from[(lane % 4 + 4 * i) * 32 + c] : float4{0, 0, 0, 0};
+        sum[i][c] =
+            there && has_columns(i) ? from[(lane % 4 + 4 * i) * 32 + c] : float4{0, 0, 0, 0};
 #pragma unroll
     for (int i = 0; i < kTurns; ++i) {
       const int column = piece % C.pieces_across() * C.piece_columns() + (lane % 4 + 4 * i) * 8;
@@ -146,7 +150,7 @@ __global__ void __launch_bounds__(kRowThreads)
           if (is_unusual(sum[i][c].z, sum[i][c].w)) unusual[row + 8] = true;
         }
       }
-      const bool wanted = column < a.head_dim;
+      const bool wanted = column < a.head_dim && has_columns(i);
       ptx::store_if(wanted && query < q_len, to + query * a.grad_query_rows.stride[2] + column,
                     upper);
       ptx::store_if(wanted && query + 8 < q_len,

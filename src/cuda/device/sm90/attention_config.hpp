@@ -44,10 +44,12 @@ struct AttentionForwardConfig {
   // Whether the results of a tile leave under the second scores of the next one; else at its end.
   constexpr bool owes() const { return slots > 1 && !apart; }
   // Whether consumers that have no rows in a tile, one of the last of its sequence, leave it out.
-  constexpr bool skips() const { return consumers > 2 && slots > 1 && !right && bias_stages == 0; }
+  constexpr bool skips() const {
+    return consumers > 2 && slots > 1 && !right && !left && bias_stages == 0;
+  }
   // Whether consumers pass over keys that none of their rows sees: where a tile has more rows than
-  // keys, there are some.
-  constexpr bool passes() const { return right && rows() > keys; }
+  // keys, there are some; under a window, wherever it begins.
+  constexpr bool passes() const { return consumers > 1 && (left || (right && rows() > keys)); }
 
   // Shared memory, in bytes. Results leave through what is left of it, by chunks of 64 columns.
   constexpr int query_bytes() const { return 64 * 128 * key_chunks(); }

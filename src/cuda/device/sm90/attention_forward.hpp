@@ -85,6 +85,7 @@ class ForwardConsumer {
         skip_steps(at);
       }
       if constexpr (C.slots == 1) begin_last_product();
+      pass_over_first_keys(at);
       await_tile(at + 1);
       if (shared_.tile(at + 1).query < 0) break;
       const bool busy_next = has_rows(at + 1);
@@ -160,34 +161,44 @@ class ForwardConsumer {
     if (lane_ == 0) ptx::phase_arrive(shared_.value_empty(values_.place()));
     ++values_.count;
   }
-  // Under a causal mask the first consumers see nothing of some tile's last keys. They pass over
-  // them, and over as many turns: but for fewer than are on their way at once, since more of them
-  // come only when the others have had their turns.
-  __device__ __forceinline__ void pass_over_keys(int at) {
+  // Under a causal mask the first consumers see nothing of some tile's last keys, under a window
+  // the last ones nothing of its first. They pass over them, and over the turns that they have left
+  // for it.
+  __device__ __forceinline__ void pass_over_last_keys(int at) {
     const AttentionTile& tile = shared_.tile(at);
-    last_ = tile.last;
+    visited_ = VisitedKeys<C>::of(tile, number_, arguments_.pack);
     if constexpr (C.passes()) {
-      const int query = tile.query + ((64 * number_ + 63) >> arguments_.pack);
-      const int seen = max(query + tile.right - 1, 0) / C.keys;
-      last_ = max(min(tile.last, seen), max(tile.first, tile.last - (C.stages - 1)));
-      for (int n = tile.last; n > last_; --n) {
-        await_key();
-        free_key();
-        if constexpr (C.bias_stages > 0) {
-          await_bias();
-          free_bias();
-        }
-        await_turn();
-        pass_turn();
-      }
+      idle_turns_ = tile.turns - visited_.count();
+      for (int n = tile.last; n > visited_.last; --n) pass_over_key();
     }
   }
-  __device__ __forceinline__ void pass_over_values() {
+  __device__ __forceinline__ void pass_over_first_keys(int at) {
     if constexpr (C.passes())
-      for (; values_to_pass_ > 0; --values_to_pass_) {
+      for (int n = shared_.tile(at).first; n < visited_.first; ++n) pass_over_key();
+  }
+  __device__ __forceinline__ void pass_over_key() {
+    await_key();
+    free_key();
+    if constexpr (C.bias_stages > 0) {
+      await_bias();
+      free_bias();
+    }
+    if (idle_turns_ == 0) return;
+    --idle_turns_;
+    await_turn();
+    pass_turn();
+  }
+  __device__ __forceinline__ void pass_over_values(int count) {
+    if constexpr (C.passes())
+      for (; count > 0; --count) {
         await_value();
         free_value();
       }
+  }
+  // Those of a tile's last keys, when its first scores have begun.
+  __device__ __forceinline__ void pass_over_last_values() {
+    pass_over_values(last_values_);
+    last_values_ = 0;
   }
   // ---- Products ----
 
@@ -242,7 +253,7 @@ class ForwardConsumer {
     ptx::products_wait<kBeside>();
     ptx::results_are_here(scores_);
     free_key();
-    if (n == tile.first) free_queries(at);
+    if (n == visited_.first) free_queries(at);
     if constexpr (C.lengths && kFirst) stale_from_ = clamp(tile.kv_len - n * C.keys, 0, C.keys);
     rules_.before_softmax(planes, scores_);
     weigh<kFirst>(scores_, rules_.scale_log2(), statistics_, factor_);
@@ -266,7 +277,7 @@ class ForwardConsumer {
   // run beside them.
   template <bool kSkipped = false>
   __device__ __forceinline__ void begin(int at) {
-    pass_over_keys(at);
+    pass_over_last_keys(at);
     await_key();
     if constexpr (kSkipped) await_turn();
     ptx::products_begin();
@@ -276,13 +287,13 @@ class ForwardConsumer {
       await_value();
       free_value();
     }
-    values_to_pass_ = shared_.tile(at).last - last_;
-    const auto planes = take_scores<true, 0>(at, last_);
-    round(at, last_, planes);
+    last_values_ = shared_.tile(at).last - visited_.last;
+    const auto planes = take_scores<true, 0>(at, visited_.last);
+    round(at, visited_.last, planes);
   }
   __device__ __forceinline__ void take_steps(int at) {
-    const int first = shared_.tile(at).first;
-    int n = last_ - 1;
+    const int first = visited_.first;
+    int n = visited_.last - 1;
     if constexpr (C.apart && C.right)
       for (const int free = max(first, shared_.tile(at).free_end); n >= free; --n)
         step<Edge::kYes>(at, n);
@@ -302,7 +313,8 @@ class ForwardConsumer {
   // has begun, since the next queries come late.
   __device__ __forceinline__ void cross(int at, int next) {
     if constexpr (C.slots == 1) results_done();
-    pass_over_keys(next);
+    const int first_values = visited_.first - shared_.tile(at).first;
+    pass_over_last_keys(next);
     if constexpr (C.slots > 1) {
       begin_both<false>(next);
       close(at);
@@ -315,8 +327,8 @@ class ForwardConsumer {
       close(at);
       finish(at);
     }
-    values_to_pass_ = shared_.tile(next).last - last_;
-    const auto planes = take_scores<true, C.slots - 1>(next, last_);
+    last_values_ = shared_.tile(next).last - visited_.last;
+    const auto planes = take_scores<true, C.slots - 1>(next, visited_.last);
     if constexpr (C.slots > 1) {
       if constexpr (C.beside) ptx::after(statistics_.sum[0] + statistics_.sum[1]);
       results_done();
@@ -326,7 +338,8 @@ class ForwardConsumer {
         finish(at);
       }
     }
-    round(next, last_, planes);
+    pass_over_values(first_values);
+    round(next, visited_.last, planes);
   }
   // Results are rescaled when the scores have begun, which do not need them; those of a tile leave
   // under the second scores of the next.
@@ -343,7 +356,7 @@ class ForwardConsumer {
     } else {
       rescale(out_, factor_);
     }
-    pass_over_values();
+    pass_over_last_values();
     await_value();
     clear_values();
     ptx::products_begin();
@@ -352,7 +365,7 @@ class ForwardConsumer {
   }
   __device__ __forceinline__ void begin_last_product() {
     rescale(out_, factor_);
-    pass_over_values();
+    pass_over_last_values();
     await_value();
     clear_values();
     await_turn();
@@ -429,8 +442,9 @@ class ForwardConsumer {
   bool owed_ = false;        // the results of the tile before have not left
   bool gathering_ = false;   // out_ has products of this tile
   int stale_from_ = C.keys;  // the first row of the next values that is not of the sequence
-  int last_ = 0;             // keys of the tile that this consumer begins with
-  int values_to_pass_ = 0;   // those of the keys that it passed over
+  VisitedKeys<C> visited_{};
+  int idle_turns_ = 0;   // for keys of the tile that it passes over
+  int last_values_ = 0;  // those of the keys that it passed over when the tile began
   Ring<C.stages> keys_, values_;
   Ring<max(C.bias_stages, 1)> biases_;
 };

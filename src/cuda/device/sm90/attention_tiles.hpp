@@ -30,6 +30,35 @@ struct AttentionTile : AttentionSequence {
   int32_t first, last;
   int32_t free_first, free_end;
   int32_t part;
+  int32_t turns;  // of each consumer in the tile, see VisitedKeys
+};
+
+// Tiles of keys that a consumer visits. It passes over the last and the first one where its own
+// rows do not see them. All consumers have as many turns: as there are keys, or one less where each
+// of them passes over one. Then they are up to a tile of keys apart, and those that begin with an
+// earlier one are those that end with an earlier one. What else the first and last tiles of a
+// matrix may ask for would have them wait for each other, with two stages, in the order in which
+// keys and values come: they go through it in step.
+template <AttentionForwardConfig C>
+struct VisitedKeys {
+  int32_t first, last;
+
+  __device__ __forceinline__ int32_t count() const { return last - first + 1; }
+  static __device__ __forceinline__ VisitedKeys of(const AttentionTile& tile, int consumer,
+                                                   int pack) {
+    VisitedKeys own{tile.first, tile.last};
+    if constexpr (C.right && C.passes()) {
+      const int32_t query = tile.query + ((64 * consumer + 63) >> pack);
+      const int32_t seen = max(query + tile.right - 1, 0) / C.keys;
+      if (seen < own.last && own.count() > (C.left ? 2 : 1)) --own.last;
+    }
+    if constexpr (C.left && C.passes()) {
+      const int32_t query = tile.query + (64 * consumer >> pack);
+      const int32_t seen = max(query + tile.left, 0) / C.keys;
+      if (seen > own.first && own.count() > 2) ++own.first;
+    }
+    return own;
+  }
 };
 
 class TileNumbers {
@@ -154,6 +183,13 @@ class TileFinder {
       tile.last = (end - 1) / C.keys;
       tile.free_first = (begin_of(last_query) + C.keys - 1) / C.keys;
       tile.free_end = end_of(tile.query) / C.keys;
+    }
+    if constexpr (C.passes()) {
+      tile.turns = tile.last - tile.first + 1;
+      bool all = true;
+      for (int consumer = 0; consumer < C.consumers; ++consumer)
+        all = all && VisitedKeys<C>::of(tile, consumer, a_.pack).count() == tile.turns - 1;
+      if (all) --tile.turns;
     }
     if constexpr (C.split) {
       const int32_t part_first = tile.part * a_.part_tiles;
