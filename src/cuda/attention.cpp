@@ -142,7 +142,7 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   }
   while (config.bias_stages > 1 && !config.fits()) --config.bias_stages;
   config.apart = problem.value_dim > 64 && config.consumers == 2 && !busy && config.can_part();
-  config.beside = problem.value_dim > 80 && !config.apart;
+  config.beside = problem.value_dim > 96 && !config.apart;
   return config;
 }
 
