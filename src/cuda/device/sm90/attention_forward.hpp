@@ -161,20 +161,27 @@ class ForwardConsumer {
     if (lane_ == 0) ptx::phase_arrive(shared_.value_empty(values_.place()));
     ++values_.count;
   }
+  // The tiles of keys that this consumer visits, from the last one on.
+  __device__ __forceinline__ int first_key(int at) const {
+    return C.left && C.passes() ? visited_.first : shared_.tile(at).first;
+  }
+  __device__ __forceinline__ int last_key(int at) const {
+    return C.passes() ? visited_.last : shared_.tile(at).last;
+  }
   // Under a causal mask the first consumers see nothing of some tile's last keys, under a window
   // the last ones nothing of its first. They pass over them, and over the turns that they have left
   // for it.
   __device__ __forceinline__ void pass_over_last_keys(int at) {
-    const AttentionTile& tile = shared_.tile(at);
-    visited_ = VisitedKeys<C>::of(tile, number_, arguments_.pack);
     if constexpr (C.passes()) {
+      const AttentionTile& tile = shared_.tile(at);
+      visited_ = VisitedKeys<C>::of(tile, number_, arguments_.pack);
       idle_turns_ = tile.turns - visited_.count();
       for (int n = tile.last; n > visited_.last; --n) pass_over_key();
     }
   }
   __device__ __forceinline__ void pass_over_first_keys(int at) {
     if constexpr (C.passes())
-      for (int n = shared_.tile(at).first; n < visited_.first; ++n) pass_over_key();
+      for (int n = shared_.tile(at).first; n < first_key(at); ++n) pass_over_key();
   }
   __device__ __forceinline__ void pass_over_key() {
     await_key();
@@ -253,7 +260,7 @@ class ForwardConsumer {
     ptx::products_wait<kBeside>();
     ptx::results_are_here(scores_);
     free_key();
-    if (n == visited_.first) free_queries(at);
+    if (n == first_key(at)) free_queries(at);
     if constexpr (C.lengths && kFirst) stale_from_ = clamp(tile.kv_len - n * C.keys, 0, C.keys);
     rules_.before_softmax(planes, scores_);
     weigh<kFirst>(scores_, rules_.scale_log2(), statistics_, factor_);
@@ -287,13 +294,13 @@ class ForwardConsumer {
       await_value();
       free_value();
     }
-    last_values_ = shared_.tile(at).last - visited_.last;
-    const auto planes = take_scores<true, 0>(at, visited_.last);
-    round(at, visited_.last, planes);
+    last_values_ = shared_.tile(at).last - last_key(at);
+    const auto planes = take_scores<true, 0>(at, last_key(at));
+    round(at, last_key(at), planes);
   }
   __device__ __forceinline__ void take_steps(int at) {
-    const int first = visited_.first;
-    int n = visited_.last - 1;
+    const int first = first_key(at);
+    int n = last_key(at) - 1;
     if constexpr (C.apart && C.right)
       for (const int free = max(first, shared_.tile(at).free_end); n >= free; --n)
         step<Edge::kYes>(at, n);
@@ -313,7 +320,7 @@ class ForwardConsumer {
   // has begun, since the next queries come late.
   __device__ __forceinline__ void cross(int at, int next) {
     if constexpr (C.slots == 1) results_done();
-    const int first_values = visited_.first - shared_.tile(at).first;
+    const int first_values = first_key(at) - shared_.tile(at).first;
     pass_over_last_keys(next);
     if constexpr (C.slots > 1) {
       begin_both<false>(next);
@@ -327,8 +334,8 @@ class ForwardConsumer {
       close(at);
       finish(at);
     }
-    last_values_ = shared_.tile(next).last - visited_.last;
-    const auto planes = take_scores<true, C.slots - 1>(next, visited_.last);
+    last_values_ = shared_.tile(next).last - last_key(next);
+    const auto planes = take_scores<true, C.slots - 1>(next, last_key(next));
     if constexpr (C.slots > 1) {
       if constexpr (C.beside) ptx::after(statistics_.sum[0] + statistics_.sum[1]);
       results_done();
@@ -339,7 +346,7 @@ class ForwardConsumer {
       }
     }
     pass_over_values(first_values);
-    round(next, visited_.last, planes);
+    round(next, last_key(next), planes);
   }
   // Results are rescaled when the scores have begun, which do not need them; those of a tile leave
   // under the second scores of the next.
