@@ -58,13 +58,13 @@ class Guarded {
 class Execution {
  public:
   Execution(const Context& context, const AttentionOptions& options, const Lengths& q,
-            const Lengths& kv, size_t room)
-      : context_(context), o_(options), room_(room) {
+            const Lengths& kv, size_t room, int64_t row_stride = 0)
+      : context_(context), o_(options), room_(room), row_stride_(row_stride) {
     const int64_t rows_q = o_.ragged ? o_.total_q : o_.batch * o_.q_len;
     const int64_t rows_kv = o_.ragged ? o_.total_kv : o_.batch * o_.kv_len;
     const Attention attention(context, o_);
     const auto floats = [&](int64_t rows, int64_t heads, uint32_t seed) {
-      const Guarded& added = add(2 * rows * heads * o_.head_dim);
+      const Guarded& added = add(2 * rows * stride_of(heads));
       std::vector<uint16_t> bits(added.size() / 2);
       const std::vector<float> values = random_floats(bits.size(), seed);
       for (size_t i = 0; i < bits.size(); ++i) {
@@ -81,7 +81,7 @@ class Execution {
       return on_gpu(added.data(), i64, {static_cast<int64_t>(values.size())});
     };
     const auto result = [&](int64_t rows, int64_t heads) {
-      return tensor(add(2 * rows * heads * o_.head_dim), rows, heads);
+      return tensor(add(2 * rows * stride_of(heads)), rows, heads);
     };
     AttentionBackward a;
     a.query = floats(rows_q, o_.heads, 1);
@@ -142,14 +142,19 @@ class Execution {
   const Guarded& add(int64_t bytes) {
     return all_.emplace_back(context_, static_cast<size_t>(bytes), room_);
   }
+  // From one row of a sequence to the next.
+  int64_t stride_of(int64_t heads) const { return std::max(row_stride_, heads * o_.head_dim); }
   Tensor tensor(const Guarded& memory, int64_t rows, int64_t heads) const {
-    if (o_.ragged) return on_gpu(memory.data(), bf16, {rows, heads, o_.head_dim});
+    if (o_.ragged)
+      return on_gpu(memory.data(), bf16, {rows, heads, o_.head_dim},
+                    {stride_of(heads), o_.head_dim, 1});
     return on_gpu(memory.data(), bf16, {o_.batch, rows / o_.batch, heads, o_.head_dim});
   }
 
   const Context& context_;
   const AttentionOptions o_;
   const size_t room_;
+  const int64_t row_stride_;
   std::deque<Guarded> all_;
   std::vector<std::vector<std::byte>> before_;
   size_t inputs_ = 0, out_ = 0;
@@ -232,6 +237,32 @@ TEST_F(GpuLengths, OfFewQueries) {
          {"falling", {0, 5, 2}, {0, 2400, 1000}, false, true},
          {"overlapping", {0, 3, 1}, {1500, 2400, 700}, false, true},
          {"anything", {-kHuge, kMost, 3}, {kHuge, -kMost, 2399}, false, true}});
+}
+
+// The copy engine finds ragged rows through maps that begin as many rows before the first as the
+// longest sequence may have: here, where no memory is.
+class GpuLongest : public GpuLengths, public testing::WithParamInterface<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Dims, GpuLongest, testing::Values(16, 40, 64, 128, 192, 256));
+
+TEST_P(GpuLongest, IsFarAboveAll) {
+  constexpr int64_t kLongest = 60000, kRowStride = 8192;
+  const int64_t dim = GetParam();
+  for (const Mask& mask : {Mask{}, causal_bottom_right(), window(7, -1)})
+    for (const bool deterministic : {false, true}) {
+      SCOPED_TRACE(testing::Message()
+                   << "causal " << mask.causal << ", deterministic " << deterministic);
+      AttentionOptions o{.dtype = bf16, .batch = 3, .heads = 2, .kv_heads = 1};
+      o.q_len = o.kv_len = kLongest;
+      o.head_dim = dim;
+      o.mask = mask;
+      o.ragged = o.backward = true;
+      o.total_q = 150;
+      o.total_kv = 213;
+      o.dropout = dim == 16 ? 0.5 : 0;
+      o.deterministic = deterministic;
+      const Execution run(context(), o, {0, 2, 82, 150}, {0, 131, 132, 213}, 256, kRowStride);
+      run.expect_nothing_outside();
+    }
 }
 
 TEST_F(GpuLengths, OfKeys) {
