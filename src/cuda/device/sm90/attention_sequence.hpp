@@ -55,7 +55,9 @@ __device__ __forceinline__ int32_t entry_of(const AttentionArguments& a, int32_t
 // Where the copy engine finds the first row of a sequence. A map of a ragged tensor has as many
 // rows as the longest sequence, and as many entries as there are rows: row r of entry e is row e +
 // r - longest of the tensor. So the last row of a sequence is the last of an entry, behind which
-// the engine reads zeros and writes nothing, and rows of the next sequence stay out of it.
+// the engine reads zeros and writes nothing, and rows of the next sequence stay out of it. The map
+// begins before the tensor, where there may be no memory: whoever loads a box lets it begin inside
+// of the map in every dimension, since the engine may look at memory for one that lies outside.
 struct PlaceInMap {
   int32_t row, entry;
 };
