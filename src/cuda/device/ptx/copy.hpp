@@ -33,6 +33,14 @@ __device__ __forceinline__ void load_box(uint32_t to, const TensorMap& map, uint
       : "r"(to), "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
       : "memory");
 }
+// Brings the box to the L2 cache.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-prefetch-tensor
+__device__ __forceinline__ void prefetch_box(const TensorMap& map, const int (&at)[5]) {
+  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %3, %4, %5}];"
+               :
+               : "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
+               : "memory");
+}
 // Bytes side by side, a multiple of 16, from and to multiples of 16.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk
 __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, uint32_t bytes,

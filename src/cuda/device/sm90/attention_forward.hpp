@@ -468,6 +468,9 @@ __global__ void __launch_bounds__(C.threads(), 1)
   }
   __syncthreads();
   ptx::let_next_kernel_start();
+  // Lengths may be what a kernel before writes.
+  if constexpr (C.split && !C.lengths)
+    if (threadIdx.x == 0) ForwardProducer<C>(arguments, shared).ask_ahead();
   ptx::wait_for_kernels_before();
   // The same for all threads of a warp, as the compiler has to know.
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);

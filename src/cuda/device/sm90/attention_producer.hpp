@@ -106,6 +106,15 @@ class ForwardProducer {
                                              const ForwardShared<C>& shared)
       : arguments_(arguments), shared_(shared), numbers_(arguments), finder_(arguments) {}
 
+  // Keys and values of the first steps, to the L2 cache, while the kernels before may still run:
+  // what they write meanwhile is seen there.
+  __device__ __forceinline__ void ask_ahead() {
+    const AttentionTile tile = finder_.find(numbers_.first());
+    for (int n = tile.last; n >= max(tile.first, tile.last - C.stages + 1); --n) {
+      prefetch<C.key_chunks()>(arguments_.key, tile, n);
+      prefetch<C.value_chunks()>(arguments_.value, tile, n);
+    }
+  }
   // The value of a tile's first keys is wanted after the first key of the next tile: it is owed.
   __device__ __forceinline__ void run() {
     AttentionTile before{};
@@ -191,6 +200,12 @@ class ForwardProducer {
                                        const AttentionTile& tile, int n) {
     load_rows<kChunks, C.split>(to, C.keys, map, barrier, tile.kv_begin + n * C.keys, tile.kv_head,
                                 entry_of<C.lengths>(arguments_, tile.batch));
+  }
+  template <int kChunks>
+  __device__ __forceinline__ void prefetch(const TensorMap& map, const AttentionTile& tile, int n) {
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk)
+      ptx::prefetch_box(map, {chunk * kChunk, 0, n * C.keys, tile.kv_head, tile.batch});
   }
 
   const AttentionForwardArguments& arguments_;
