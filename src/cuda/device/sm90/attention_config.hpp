@@ -81,7 +81,7 @@ struct AttentionForwardConfig {
   constexpr int consumer_registers() const { return consumers == 3 ? 160 : 232; }
 };
 
-inline constexpr int kRowWarps = 4;  // of a block that merges or mends rows, each with its own
+inline constexpr int kRowWarps = 4;  // of a block that merges or mends rows
 
 // Blocks of a launch draw their tiles from one counter. It lies in the workspace, which may hold
 // anything before: the first block that comes prepares it, by the launch's own number.
