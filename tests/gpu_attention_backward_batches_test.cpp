@@ -198,6 +198,20 @@ TEST_P(GpuAttentionBackwardBatch, GradientOfRepeatedBias) {
   }
 }
 
+// By few batch entries and by many.
+TEST_P(GpuAttentionBackwardBatch, GradientOfBiasOfTheWholeBatch) {
+  for (const int64_t batch : {4, 9}) {
+    Case test = make_case(DType::kBF16, batch, 2, 1, 300, 208, GetParam(), GetParam());
+    add_bias(test, batch == 9 ? DType::kF32 : DType::kBF16, {1, 2, 300, 208}, true);
+    check(test);
+    test.problem.causal = Causal::kBottomRight;
+    if (batch == 4) test.problem.window_left = 40;
+    if (batch == 9) test.problem.dropout = 0.2;
+    test.grad_lse = true;
+    check(test);
+  }
+}
+
 TEST_P(GpuAttentionBackwardBatch, GradientOfBiasUnderMasks) {
   // Lengths of keys.
   for (const std::vector<int64_t>& shape :

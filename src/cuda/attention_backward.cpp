@@ -164,6 +164,7 @@ Status AttentionBackwardOnGpu::make(const AttentionProblem& problem,
   }
   fixed.heads_per_section =
       static_cast<int32_t>(clamp(section, int64_t{1}, max(int64_t{1}, int64_t{fixed.batch_heads})));
+  fixed.summers = static_cast<uint64_t>(int64_t{fixed.k_tiles} * config.parts * config.kConsumers);
   backward->bias_ = divide_bias(problem, config);
   fixed.bias_blocks = backward->bias_.bias_blocks;
   backward->lay_out();
@@ -183,9 +184,12 @@ void AttentionBackwardOnGpu::lay_out() {
   if (config_.grad_query)
     layout_.turns +=
         blocks * static_cast<size_t>(config_.pieces() * config_.piece_floats()) * sizeof(float);
-  layout_.tile = layout_.turns;
+  layout_.complete = layout_.turns;
   if (config_.deterministic)
-    layout_.tile += blocks * static_cast<size_t>(config_.kConsumers) * sizeof(uint64_t);
+    layout_.complete += blocks * static_cast<size_t>(config_.kConsumers) * sizeof(uint64_t);
+  const auto heads = static_cast<size_t>(problem_.batch * problem_.kv_heads);
+  layout_.given_up = layout_.complete + (config_.finishes_early() ? heads * sizeof(uint64_t) : 0);
+  layout_.tile = layout_.given_up + sizeof(uint64_t);
   layout_.arrived = layout_.tile + (config_.deterministic ? sizeof(uint32_t) : 0);
   layout_.parts = layout_.arrived + static_cast<size_t>(fixed_.bias_blocks) * sizeof(uint32_t);
   layout_.bytes = layout_.parts + bytes_of_parts(bias_, config_);
@@ -242,10 +246,13 @@ Status AttentionBackwardOnGpu::backward(const AttentionBackward& tensors, std::b
   arguments.grad_query_rows = rows_in_memory(with_batch(tensors.grad_query));
   arguments.grad_key_rows = rows_in_memory(with_batch(tensors.grad_key));
   arguments.grad_value_rows = rows_in_memory(with_batch(tensors.grad_value));
+  arguments.grad_bias = rows_in_memory(tensors.grad_bias);
   arguments.lse_log2 = reinterpret_cast<float*>(workspace);
   arguments.delta = reinterpret_cast<float*>(workspace + layout_.delta);
   arguments.sums = reinterpret_cast<float*>(workspace + layout_.sums);
   arguments.turns = reinterpret_cast<uint64_t*>(workspace + layout_.turns);
+  arguments.complete = reinterpret_cast<uint64_t*>(workspace + layout_.complete);
+  arguments.given_up = reinterpret_cast<uint64_t*>(workspace + layout_.given_up);
   arguments.tile = reinterpret_cast<uint32_t*>(workspace + layout_.tile);
   // One number a row: of ragged batches, [heads, total_q], they too get a batch entry.
   const auto numbers = [&](Tensor tensor) {
@@ -277,8 +284,7 @@ Status AttentionBackwardOnGpu::backward(const AttentionBackward& tensors, std::b
     AttentionBackwardArguments units = arguments;
     if (config_.of_bias().keys() != config_.keys())
       status = map_tensors(config_.of_bias(), tensors, &units);
-    if (status.ok())
-      status = launch_bias(gpu_, kernels_.back(), config_, tensors, units, bias, stream);
+    if (status.ok()) status = launch_bias(gpu_, kernels_.back(), config_, units, bias, stream);
   }
   if (status.ok() && products_wanted)
     status = gpu_.launch(kernels_[1], products, &arguments, stream);

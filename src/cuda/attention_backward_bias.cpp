@@ -79,7 +79,7 @@ Status map_bias(const Gpu& gpu, const AttentionBackwardConfig& config,
 }
 
 Status launch_bias(const Gpu& gpu, const Kernel& kernel, const AttentionBackwardConfig& config,
-                   const AttentionBackward& tensors, const AttentionBackwardArguments& products,
+                   const AttentionBackwardArguments& products,
                    AttentionBackwardBiasArguments arguments, void* stream) {
   static_cast<AttentionBackwardProblem&>(arguments) = products;
   arguments.query = products.query;
@@ -88,7 +88,6 @@ Status launch_bias(const Gpu& gpu, const Kernel& kernel, const AttentionBackward
   arguments.grad_out = products.grad_out;
   arguments.bias_map = products.bias_map;
   arguments.grad_bias_map = products.grad_bias_map;
-  arguments.grad_bias = rows_in_memory(tensors.grad_bias);
   arguments.mapped = products.bias_mapped && products.grad_bias_mapped && arguments.parts == 1 &&
                      !arguments.sums_queries && !arguments.sums_keys;
   const Launch launch{.blocks = arguments.mapped

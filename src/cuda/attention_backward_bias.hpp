@@ -23,7 +23,7 @@ Status map_bias(const Gpu& gpu, const AttentionBackwardConfig& config,
 // The kernel that makes the gradient apart; `arguments` are those of divide_bias, and its
 // part_sums.
 Status launch_bias(const Gpu& gpu, const Kernel& kernel, const AttentionBackwardConfig& config,
-                   const AttentionBackward& tensors, const AttentionBackwardArguments& products,
+                   const AttentionBackwardArguments& products,
                    AttentionBackwardBiasArguments arguments, void* stream);
 
 }  // namespace perseid::cuda

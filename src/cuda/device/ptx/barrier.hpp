@@ -118,5 +118,20 @@ __device__ __forceinline__ void store_release(uint64_t* to, uint64_t value) {
                : "l"(__cvta_generic_to_global(to)), "l"(value)
                : "memory");
 }
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-red
+__device__ __forceinline__ void add_release(uint64_t* to, uint64_t value) {
+  asm volatile("red.release.gpu.global.add.u64 [%0], %1;"
+               :
+               : "l"(__cvta_generic_to_global(to)), "l"(value)
+               : "memory");
+}
+
+// Nanoseconds since some time, the same for all blocks.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#special-registers-globaltimer
+__device__ __forceinline__ uint64_t nanoseconds() {
+  uint64_t time;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time) : : "memory");
+  return time;
+}
 
 }  // namespace perseid::cuda::ptx

@@ -50,9 +50,9 @@ __global__ void __launch_bounds__(C.threads(), 1)
   extern __shared__ __align__(1024) unsigned char memory[];
   __shared__ uint32_t drawn;
   const BackwardShared<C> shared{memory, static_cast<uint32_t>(__cvta_generic_to_shared(memory))};
-  ptx::let_next_kernel_start();
   if (threadIdx.x == 0) shared.prepare();
   ptx::wait_for_kernels_before();
+  ptx::let_next_kernel_start();  // it looks at what the kernels before have cleared
   const bool first_of_cluster = C.parts == 1 || ptx::block_of_cluster() == 0;
   if (C.deterministic && first_of_cluster && threadIdx.x == 0)
     drawn = atomicAdd(arguments.tile, 1u);
@@ -77,6 +77,8 @@ __global__ void __launch_bounds__(C.threads(), 1)
       if (threadIdx.x == 64) turns.look_out(0);
       if (threadIdx.x == 96) turns.look_out(1);
     }
+    if constexpr (C.finishes_early() && !C.deterministic)
+      if (threadIdx.x >= 96) tell_of_end<C>(arguments, tile);
   } else {
     ptx::take_registers<C.consumer_registers()>();
     if constexpr (C.halves) {

@@ -49,6 +49,9 @@ struct AttentionBackwardConfig {
   constexpr int pieces() const { return queries / 64 * pieces_across(); }
   constexpr int piece_floats() const { return 64 * piece_columns(); }
 
+  // The last kernel rounds the sums of a head when its tiles are done, not when all are.
+  constexpr bool finishes_early() const { return grad_query && !lengths; }
+
   // Turns of their summands, where their order counts: one for each consumer.
   constexpr int turns() const { return deterministic ? kConsumers : 0; }
 
@@ -97,6 +100,10 @@ struct AttentionBackwardConfig {
   constexpr int consumer_registers() const { return deterministic ? 232 : 240; }
 };
 
+// What one block waits for from another comes by then, or never: waits end, and what was waited for
+// is NaN.
+inline constexpr uint64_t kLongestWait = 10'000'000'000;  // nanoseconds
+
 inline constexpr int kRowThreads = 256;  // of a block of the kernels before and after
 
 // Sums of grad_query, float32: [batch * heads][block of queries][piece][warp][columns /
@@ -105,13 +112,17 @@ inline constexpr int kRowThreads = 256;  // of a block of the kernels before and
 // Gradients without data are not wanted by this launch, whatever C says.
 struct AttentionBackwardProblem : AttentionArguments {
   RowsInMemory grad_out_rows, grad_query_rows, grad_key_rows, grad_value_rows;
+  RowsInMemory grad_bias;     // [batch, heads, queries, keys] of bias
   float* lse_log2 = nullptr;  // [block of queries][queries], see prepare
   float* delta = nullptr;
   float* sums = nullptr;
-  uint64_t* turns = nullptr;  // deterministic: [block of queries][consumer]
-  uint32_t* tile = nullptr;   // deterministic: the number of the next one
-  int32_t kv_heads = 0;       // of a batch entry
-  int32_t q_blocks = 0;       // of a head; ragged: places of blocks
+  uint64_t* turns = nullptr;     // deterministic: [block of queries][consumer]
+  uint32_t* tile = nullptr;      // deterministic: the number of the next one
+  uint64_t* given_up = nullptr;  // not 0: somebody has waited in vain
+  uint64_t* complete = nullptr;  // consumers that have added all of theirs, of each key head
+  uint64_t summers = 0;          // consumers that add to the sums of a key head
+  int32_t kv_heads = 0;          // of a batch entry
+  int32_t q_blocks = 0;          // of a head; ragged: places of blocks
   // Parts of the gradient of bias that have arrived, of each of its blocks.
   uint32_t* arrived = nullptr;
   int32_t bias_blocks = 0;
@@ -133,8 +144,7 @@ struct AttentionBackwardArguments : AttentionBackwardProblem {
 // Of the kernel that sums the gradient of a repeated bias.
 struct AttentionBackwardBiasArguments : AttentionBackwardProblem {
   TensorMap query, key, value, grad_out, bias_map, grad_bias_map;
-  bool mapped = false;     // bias and its gradient are for the copy engine
-  RowsInMemory grad_bias;  // [batch, heads, queries, keys] of bias
+  bool mapped = false;  // bias and its gradient are for the copy engine
   bool sums_batch = false, sums_heads = false, sums_queries = false, sums_keys = false;
   int32_t bias_heads = 0, bias_q_tiles = 0, bias_k_tiles = 0;  // 1 where it is repeated
   int32_t parts = 1, blocks = 0;                               // tiles times parts

@@ -15,7 +15,8 @@
 // eight warps of the consumers, when their last product with it is complete. Named barrier 1 (256
 // threads), in each step: both halves of dS are in shared memory. dS of the step after the next
 // takes the same place; nobody writes it before that next step's barrier, which a consumer passes
-// only when its own dQ is complete.
+// only when its own dQ is complete. Named barrier 2: the consumers have added all of their dQ,
+// of which a warp tells that waits for it (256 + 32).
 #pragma once
 
 #include "cuda/device/sm90/attention_backward_parts.hpp"
@@ -41,6 +42,7 @@ class HalvesConsumer : BackwardParts<C> {
     for (float& x : grad_value_) x = 0;
     if (tile_.end > tile_.first) ptx::phase_wait(shared_.key_full(), 0);
     for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) { visit(number, step); });
+    this->end_sums();
     if constexpr (C.parts > 1) gather_parts();
     float unusual[2] = {0, 0};
     if constexpr (C.grad_value) {

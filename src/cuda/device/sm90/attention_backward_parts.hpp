@@ -160,6 +160,10 @@ class BackwardParts : protected BackwardScores<C> {
         ptx::add_four(to + 128 * j, d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
     }
   }
+  // The consumer has no more summands.
+  __device__ __forceinline__ void end_sums() const {
+    if constexpr (C.finishes_early() && !C.deterministic) ptx::named_arrive(kEndOfSums, 256 + 32);
+  }
   // Around the summands of a step, where their order counts.
   __device__ __forceinline__ void await_turn(int number) const {
     if constexpr (C.deterministic)

@@ -77,6 +77,7 @@ class RolesConsumer : BackwardParts<C> {
       steps = number + 1;
     });
     if (C.grad_query && steps > 0) first_pieces(steps - 1, before);
+    this->end_sums();
     if (steps > 0) ptx::named_sync(kWeightsEmpty, 256);
     float unusual[2] = {0, 0};
     if constexpr (C.parts > 1) gather_parts(grad_value);
@@ -128,6 +129,7 @@ class RolesConsumer : BackwardParts<C> {
       this->leave(shared_.query_empty(stage.place()));
       steps = number + 1;
     });
+    this->end_sums();
     // So that no barrier is left half full, and nobody reads keys any more.
     if constexpr (C.grad_query) {
       if (steps > 1) ptx::named_sync(kScoresEmpty + steps % 2, 256);

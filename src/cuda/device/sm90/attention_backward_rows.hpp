@@ -7,7 +7,8 @@
 // that sees no key, and one behind the last, gets +inf there, so that its weights 2^(score - lse)
 // are 0, and a delta of 0. The sums of grad_query and the turns of their summands are cleared.
 //
-// After: the sums times scale, rounded, are grad_query.
+// After: the sums times scale, rounded, are grad_query; NaN, if somebody has waited in vain. Where
+// tiles say that they are done, a head is rounded as soon as all of its tiles are.
 #pragma once
 
 #include "cuda/device/ptx/dependency.hpp"
@@ -22,6 +23,18 @@ template <DType D>
 __device__ __forceinline__ float product_of_pairs(uint32_t a, uint32_t b) {
   const float2 first = widen_pair<D>(a), second = widen_pair<D>(b);
   return fmaf(first.x, second.x, first.y * second.y);
+}
+
+// Whether sequences overlap: turns are then waited for that never come. Asked by a block.
+__device__ __forceinline__ bool lengths_fall(const AttentionBackwardRows& a) {
+  bool fall = false;
+  for (int32_t b = static_cast<int32_t>(threadIdx.x); a.ragged && b < a.batch; b += kRowThreads)
+    fall =
+        fall ||
+        read_length(a.cumulative_q, b, a.total_q) > read_length(a.cumulative_q, b + 1, a.total_q) ||
+        read_length(a.cumulative_kv, b, a.total_kv) >
+            read_length(a.cumulative_kv, b + 1, a.total_kv);
+  return fall;
 }
 
 // A block has the queries of one step; kLanes threads share a row.
@@ -71,6 +84,14 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int64_t i = number * kRowThreads + thread; i < a.bias_blocks;
          i += int64_t{gridDim.x} * kRowThreads)
       a.arrived[i] = 0;
+  if constexpr (C.finishes_early())
+    for (int64_t i = number * kRowThreads + thread; i < int64_t{a.batch} * a.kv_heads;
+         i += int64_t{gridDim.x} * kRowThreads)
+      a.complete[i] = 0;
+  if (number == 0) {
+    const bool wrong = __syncthreads_or(C.deterministic && C.lengths && lengths_fall(a));
+    if (thread == 0) *a.given_up = wrong ? 1 : 0;
+  }
   if constexpr (C.deterministic) {
     if (thread < C.kConsumers) a.turns[number * C.kConsumers + thread] = 0;
     if (number == 0 && thread == 0) *a.tile = 0;
@@ -102,16 +123,23 @@ template <AttentionBackwardConfig C>
 __global__ void __launch_bounds__(kRowThreads)
     attention_backward_finish(const __grid_constant__ AttentionBackwardRows a) {
   ptx::let_next_kernel_start();
-  ptx::wait_for_kernels_before();
+  const bool early = C.finishes_early() && a.summers > 0;
+  if (!early) ptx::wait_for_kernels_before();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t number = blockIdx.x;
   const BackwardBlock block = find_block<C>(a, number);
+  if (early) {
+    const int64_t head = int64_t{block.sequence.batch} * a.kv_heads + block.head / a.group;
+    if (threadIdx.x == 0) await_number(a.complete + head, a.summers, a.given_up);
+    __syncthreads();
+  }
   uint16_t* const to =
       row_at<uint16_t>(a.grad_query_rows, entry_of<C.lengths>(a, block.sequence.batch), block.head,
                        block.sequence.q_begin);
   const int32_t q_len = block.sequence.q_len;
   // Deterministic: sums are there when somebody had a turn.
   const bool there = !C.deterministic || a.turns[number * C.kConsumers] != 0;
+  const float scale = *a.given_up == 0 ? a.scale : float_from_bits(0x7fffffff);
   __shared__ bool unusual[C.queries];  // rows with sums that are not finite
   if constexpr (C.masked()) {
     if (threadIdx.x < C.queries) unusual[threadIdx.x] = false;
@@ -143,8 +171,8 @@ __global__ void __launch_bounds__(kRowThreads)
       ptx::Packed<4> upper, lower;
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        upper.word[c] = round_pair<C.dtype>(sum[i][c].x * a.scale, sum[i][c].y * a.scale);
-        lower.word[c] = round_pair<C.dtype>(sum[i][c].z * a.scale, sum[i][c].w * a.scale);
+        upper.word[c] = round_pair<C.dtype>(sum[i][c].x * scale, sum[i][c].y * scale);
+        lower.word[c] = round_pair<C.dtype>(sum[i][c].z * scale, sum[i][c].w * scale);
         if constexpr (C.masked()) {
           if (is_unusual(sum[i][c].x, sum[i][c].y)) unusual[row] = true;
           if (is_unusual(sum[i][c].z, sum[i][c].w)) unusual[row + 8] = true;
@@ -164,6 +192,8 @@ __global__ void __launch_bounds__(kRowThreads)
       if (unusual[row] && block.query + row < q_len)
         mend_query<C>(a, block.sequence, block.head, block.query + row);
   }
+  // This kernel does not end before the products have: the next one counts on that.
+  if (early && number == gridDim.x - 1) ptx::wait_for_kernels_before();
 }
 
 }  // namespace perseid::cuda

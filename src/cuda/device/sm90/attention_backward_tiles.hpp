@@ -154,7 +154,6 @@ struct BackwardShared {
   __device__ __forceinline__ uint32_t bias_empty(int slot) const {
     return barrier(2 + 4 * C.kStages + C.bias_slots + slot);
   }
-
   __device__ __forceinline__ void prepare() const {
     ptx::phase_init(key_full(), 1);
     ptx::phase_init(value_full(), 1);
@@ -181,6 +180,21 @@ struct BackwardShared {
 template <AttentionBackwardConfig C>
 __device__ __forceinline__ Ring<C.kStages> stage_of(int step) {
   return {step};
+}
+
+// Until another block has brought the number in memory to `value`, or anybody has given up.
+__device__ __forceinline__ bool await_number(const uint64_t* number, uint64_t value,
+                                             uint64_t* given_up) {
+  constexpr uint32_t kPolls = 1024;  // between looks at the clock
+  if (ptx::load_acquire(number) == value) return true;
+  const uint64_t begin = ptx::nanoseconds();
+  for (uint32_t polls = 1; ptx::load_acquire(number) != value; ++polls) {
+    if (polls % kPolls != 0) continue;
+    if (ptx::load_relaxed(given_up) == 0 && ptx::nanoseconds() - begin < kLongestWait) continue;
+    ptx::store_relaxed(given_up, 1);
+    return false;
+  }
+  return true;
 }
 
 // Runs in one thread. Half of a step is a box of rows and a number for each of them.
@@ -252,6 +266,22 @@ __device__ __forceinline__ int32_t last_tile(const BackwardTile& tile, int32_t b
   return ((C.right ? min(end, tile.kv_len) : tile.kv_len) - 1) / C.keys();
 }
 
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ uint64_t* complete_sums(const AttentionBackwardArguments& a,
+                                                   const BackwardTile& tile) {
+  return a.complete + tile.batch * a.kv_heads + tile.kv_head;
+}
+
+// Otherwise: a warp beside the producer tells when the tile has no more summands of grad_query, so
+// that nobody waits for memory who has something else to do. Consumers arrive at the named barrier.
+inline constexpr int kEndOfSums = 2;
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ void tell_of_end(const AttentionBackwardArguments& a,
+                                            const BackwardTile& tile) {
+  ptx::named_sync(kEndOfSums, 256 + 32);
+  if (threadIdx.x % 32 == 0) ptx::add_release(complete_sums<C>(a, tile), C.kConsumers);
+}
+
 // Deterministic: the turns of the consumers' summands of grad_query. Threads beside the producer
 // wait for memory, so that consumers do not: one for each consumer looks out for its turns, one
 // passes them on. Barriers of each consumer, a phase for each step:
@@ -270,9 +300,9 @@ class BackwardTurns {
       : a_(arguments), shared_(shared), tile_(tile) {}
 
   __device__ __forceinline__ void look_out(int consumer) const {
+    bool in_order = true;
     for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
-      while (ptx::load_acquire(turn(step, consumer)) != rank(step)) {
-      }
+      in_order = in_order && await_number(turn(step, consumer), rank(step), a_.given_up);
       if (number > 0) ptx::phase_wait(shared_.turn_passed(consumer), parity(number - 1));
       ptx::phase_arrive(shared_.turn_comes(consumer));
     });
@@ -287,6 +317,7 @@ class BackwardTurns {
         ptx::store_release(turn(step, consumer), rank(step) + 1);
       }
     });
+    if constexpr (C.finishes_early()) ptx::add_release(complete_sums<C>(a_, tile_), C.kConsumers);
   }
 
   static __device__ __forceinline__ uint32_t parity(int number) {
