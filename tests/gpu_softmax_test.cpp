@@ -22,6 +22,9 @@ using testing_gpu::expect_ok;
 using testing_gpu::Mirror;
 using testing_tensors::Array;
 
+constexpr SoftmaxKind kKinds[] = {SoftmaxKind::kRows, SoftmaxKind::kShared, SoftmaxKind::kStream,
+                                  SoftmaxKind::kSplit, SoftmaxKind::kColumns};
+
 struct Case {
   SoftmaxKind kind = SoftmaxKind::kRows;
   SoftmaxProblem problem;
@@ -272,12 +275,13 @@ INSTANTIATE_TEST_SUITE_P(Lengths, GpuSoftmaxRows, testing::ValuesIn(kLengths));
 constexpr int64_t kChunkLengths[] = {1,    100,   4096,   8191,   8192,
                                      8193, 50257, 131072, 400001, 1000000};
 TEST_F(GpuSoftmax, RowsInChunks) {
-  for (const int64_t length : kChunkLengths)
-    for (uint32_t turn = 0; turn < 4; ++turn) {
-      Case given = row_case(length, static_cast<uint32_t>(length) * 17 + turn);
-      given.kind = SoftmaxKind::kStream;
-      check(given);
-    }
+  for (const SoftmaxKind kind : {SoftmaxKind::kStream, SoftmaxKind::kShared})
+    for (const int64_t length : kChunkLengths)
+      for (uint32_t turn = 0; turn < 4; ++turn) {
+        Case given = row_case(length, static_cast<uint32_t>(length) * 17 + turn);
+        given.kind = kind;
+        check(given);
+      }
 }
 
 class GpuSoftmaxAny : public GpuSoftmax, public testing::WithParamInterface<int> {};
@@ -290,7 +294,7 @@ TEST_P(GpuSoftmaxAny, MatchesTheReference) {
     constexpr int64_t kSizes[] = {1, 2, 3, 5, 8, 13, 33};
     constexpr int64_t kRowSizes[] = {5, 16, 40, 129, 600};
     Case given = row_case(16, seed);
-    given.kind = static_cast<SoftmaxKind>(random() % 4);
+    given.kind = kKinds[random() % std::size(kKinds)];
     SoftmaxProblem& problem = given.problem;
     // Few configurations, so that few kernels are compiled.
     problem.dtype = problem.out_dtype = random() % 2 == 0 ? DType::kF32 : DType::kBF16;
@@ -312,8 +316,7 @@ INSTANTIATE_TEST_SUITE_P(Seeds, GpuSoftmaxAny, testing::Range(0, 24));
 // What is no number, infinite, or masked, as the contracts have it.
 TEST_F(GpuSoftmax, SpecialRows) {
   const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
-  for (const SoftmaxKind kind :
-       {SoftmaxKind::kRows, SoftmaxKind::kStream, SoftmaxKind::kSplit, SoftmaxKind::kColumns})
+  for (const SoftmaxKind kind : kKinds)
     for (const bool masked : {false, true})
       for (const bool log : {false, true})
         for (const bool empty_nan : {false, true}) {
@@ -361,11 +364,22 @@ TEST_F(GpuSoftmax, SpecialRows) {
 
 // A row's result does not depend on the rows beside it.
 TEST_F(GpuSoftmax, RowsDoNotDependOnTheBatch) {
-  for (const int64_t length : {33, 512, 5000, 70000, 300000, 1200000, 4000000}) {
+  for (const auto& [dtype, length] :
+       std::initializer_list<std::pair<DType, int64_t>>{{DType::kF32, 33},
+                                                        {DType::kF32, 512},
+                                                        {DType::kF32, 5000},
+                                                        {DType::kF32, 70000},
+                                                        {DType::kBF16, 131075},
+                                                        {DType::kBF16, 262144},
+                                                        {DType::kF32, 300000},
+                                                        {DType::kF32, 1200000},
+                                                        {DType::kF32, 4000000}}) {
     std::vector<std::vector<std::byte>> results;
     for (const int64_t rows : {7, 1}) {
-      SoftmaxProblem problem{.rank = 2, .dim = 1, .shape = {rows, length}};
-      Array x({7, length}, DType::kF32), y({rows, length}, DType::kF32);
+      SoftmaxProblem problem{.dtype = dtype, .out_dtype = dtype, .rank = 2, .dim = 1};
+      problem.shape[0] = rows;
+      problem.shape[1] = length;
+      Array x({7, length}, dtype), y({rows, length}, dtype);
       x.randomise(9, 5);
       std::unique_ptr<cuda::SoftmaxOnGpu> softmax;
       expect_ok(cuda::SoftmaxOnGpu::make(SoftmaxKind::kRows, problem, *gpu_, &softmax));
@@ -379,8 +393,7 @@ TEST_F(GpuSoftmax, RowsDoNotDependOnTheBatch) {
           },
           softmax->workspace(false));
       gpu_y.fetch();
-      results.emplace_back(y.memory.begin(),
-                           y.memory.begin() + static_cast<std::ptrdiff_t>(4 * length));
+      results.emplace_back(y.memory.begin(), y.memory.begin() + size_of(dtype) * length);
     }
     EXPECT_EQ(results[0], results[1]) << length;
   }

@@ -12,13 +12,14 @@ namespace {
 // ---- Which kernel ----
 
 // How a row is spread, from short to long: the first line with room for it is taken. `held` is the
-// most vectors of 16 bytes that a thread holds of each tensor. Measured on an H200: many small
-// blocks keep loads, exponentials and stores of different rows going at the same time; 64 to 110
-// KiB of rows in the registers of a multiprocessor keep memory busy. Numbers of threads that are no
-// power of two are faster where the length of rows is one, and have room for rows that are a little
-// longer, or begin anywhere. Without clusters, lines of more than one block are passed over.
+// most vectors of 16 bytes that a thread holds of each tensor in registers, or, where there are
+// `turns`, in shared memory so many times that (shared.hpp). Measured on an H200: many small
+// blocks keep loads, exponentials and stores of different rows going at the same time; 64 to 130
+// KiB of rows in the registers of a multiprocessor keep memory busy, and 190 KiB in its shared
+// memory where clusters are large. Without clusters, lines of more than one block, and those of
+// shared memory, are passed over.
 struct Spread {
-  int lanes, warps, blocks, held;
+  int lanes, warps, blocks, held, turns = 0;
 };
 // Lanes of a warp.
 constexpr Spread kLanes[] = {
@@ -26,25 +27,35 @@ constexpr Spread kLanes[] = {
 };
 // Blocks, and clusters of them, up to rows that stream (below) reads as fast.
 constexpr Spread kForward[] = {
-    {32, 1, 1, 5}, {32, 3, 1, 3}, {32, 2, 1, 5},  {32, 5, 1, 4},  {32, 9, 1, 4},   {32, 8, 2, 5},
-    {32, 8, 4, 5}, {32, 8, 8, 9}, {32, 8, 8, 16}, {32, 8, 16, 9}, {32, 8, 16, 16},
+    {32, 3, 1, 3},  {32, 2, 1, 5},  {32, 6, 1, 3},   {32, 3, 2, 6},  {32, 9, 1, 4},
+    {32, 4, 3, 6},  {32, 4, 4, 6},  {32, 4, 6, 6},   {32, 3, 8, 11}, {32, 4, 11, 9},
+    {32, 4, 16, 9}, {32, 8, 16, 9}, {32, 8, 16, 16},
 };
 constexpr Spread kForwardMasked[] = {
     {32, 1, 1, 5}, {32, 2, 1, 5}, {32, 4, 1, 5},  {32, 8, 1, 5},  {32, 8, 2, 5},
     {32, 8, 4, 5}, {32, 8, 8, 9}, {32, 8, 8, 16}, {32, 8, 16, 9}, {32, 8, 16, 16},
 };
 constexpr Spread kBackward[] = {
-    {32, 4, 1, 1}, {32, 8, 1, 1}, {32, 16, 1, 1}, {32, 6, 2, 3},  {32, 6, 4, 3},
-    {32, 9, 4, 4}, {32, 9, 8, 4}, {32, 8, 8, 8},  {32, 8, 16, 8},
+    {32, 4, 1, 1}, {32, 8, 1, 1}, {32, 16, 1, 1}, {32, 4, 3, 3},     {32, 6, 4, 3},
+    {32, 9, 4, 4}, {32, 9, 8, 4}, {32, 8, 8, 8},  {32, 4, 16, 2, 9}, {32, 8, 16, 8},
 };
 // Elements of 16 bits: twice as many exponentials in the same bytes.
 constexpr Spread kForward16[] = {
-    {32, 1, 1, 5}, {32, 2, 1, 5}, {32, 3, 1, 6}, {32, 7, 1, 5},  {32, 8, 2, 5},
-    {32, 4, 4, 9}, {32, 5, 5, 8}, {32, 4, 8, 9}, {32, 4, 16, 9}, {32, 8, 16, 9},
+    {32, 1, 1, 5},  {32, 2, 1, 5},   {32, 3, 1, 6},   {32, 6, 1, 6},
+    {32, 3, 2, 11}, {32, 3, 3, 11},  {32, 3, 4, 11},  {32, 3, 6, 11},
+    {32, 3, 8, 11}, {32, 3, 12, 11}, {32, 3, 16, 11}, {32, 4, 16, 4, 6},
+};
+constexpr Spread kForward16Masked[] = {
+    {32, 1, 1, 5}, {32, 2, 1, 5}, {32, 3, 1, 6}, {32, 7, 1, 5},    {32, 8, 2, 5},
+    {32, 4, 4, 9}, {32, 5, 5, 8}, {32, 4, 8, 9}, {32, 4, 8, 4, 4}, {32, 4, 16, 4, 4},
 };
 constexpr Spread kBackward16[] = {
-    {32, 4, 1, 1}, {32, 8, 1, 1}, {32, 5, 1, 4}, {32, 6, 2, 3},  {32, 9, 2, 4},
-    {32, 8, 4, 4}, {32, 5, 5, 8}, {32, 8, 8, 8}, {32, 8, 16, 8},
+    {32, 4, 1, 1}, {32, 8, 1, 1}, {32, 4, 2, 2}, {32, 5, 1, 4}, {32, 3, 3, 4},
+    {32, 4, 6, 3}, {32, 8, 4, 4}, {32, 5, 5, 8}, {32, 8, 8, 8}, {32, 4, 16, 2, 9},
+};
+constexpr Spread kBackward16Masked[] = {
+    {32, 4, 1, 1}, {32, 8, 1, 1}, {32, 5, 1, 4},    {32, 6, 2, 3},     {32, 9, 2, 4},
+    {32, 8, 4, 4}, {32, 5, 5, 8}, {32, 4, 8, 2, 5}, {32, 4, 16, 2, 5}, {32, 8, 16, 2, 5},
 };
 // Where there are no clusters. More in backward would not fit into registers.
 constexpr Spread kBlockForward[] = {{32, 16, 1, 8}}, kBlockBackward[] = {{32, 16, 1, 7}};
@@ -90,37 +101,54 @@ int64_t vectors_of(const SoftmaxProblem& problem, const SoftmaxConfig& config) {
   return max(int64_t{1}, ceil_div(length % vector == 0 ? length : length + vector - 1, vector));
 }
 
-bool choose_rows(const SoftmaxProblem& problem, bool backward, bool clusters,
-                 SoftmaxConfig* config) {
-  *config = base_config(problem);
-  const int64_t vectors = vectors_of(problem, *config);
-  const bool half = config->vector() == 8;
-  const int most_blocks = half && config->masked ? (backward ? 5 : 8) : 16;
+bool has_room(const Spread& spread, int64_t vectors, bool backward, SoftmaxConfig* config) {
+  config->lanes = spread.lanes;
+  config->warps = spread.warps;
+  config->blocks = spread.blocks;
+  config->held = spread.held;
+  const int64_t held = ceil_div(vectors, config->row_threads());
+  if (spread.turns > 0) {
+    config->stages = static_cast<int>(ceil_div(held, spread.held));
+    return config->stages <= spread.turns;
+  }
+  config->held = static_cast<int>(held);
+  return held <= most_held(*config, backward, spread.held);
+}
+
+// Into registers or shared memory, or the latter alone.
+bool choose_rows(const SoftmaxProblem& problem, bool backward, bool clusters, bool only_shared,
+                 SoftmaxChoice* choice) {
+  SoftmaxConfig& config = choice->config;
+  config = base_config(problem);
+  const int64_t vectors = vectors_of(problem, config);
+  const bool half = config.vector() == 8;
   const auto choose_from = [&](std::span<const Spread> spreads) {
     for (const Spread& spread : spreads) {
-      if (spread.blocks > 1 && !clusters) continue;
-      if (spread.blocks > most_blocks) continue;
-      config->lanes = spread.lanes;
-      config->warps = spread.warps;
-      config->blocks = spread.blocks;
-      const int64_t held = ceil_div(vectors, config->row_threads());
-      if (held > most_held(*config, backward, spread.held)) continue;
-      config->held = static_cast<int>(held);
+      const bool shared = spread.turns > 0;
+      if ((spread.blocks > 1 || shared) && !clusters) continue;
+      if (shared ? config.doubles() : only_shared) continue;
+      config.stages = 0;
+      if (!has_room(spread, vectors, backward, &config)) continue;
+      choice->kind = shared ? SoftmaxKind::kShared : SoftmaxKind::kRows;
       return true;
     }
     return false;
   };
   using Spreads = std::span<const Spread>;
-  const Spreads blocks = backward         ? (half ? Spreads(kBackward16) : kBackward)
-                         : half           ? Spreads(kForward16)
-                         : config->masked ? Spreads(kForwardMasked)
-                                          : kForward;
+  const Spreads forward16 = config.masked ? Spreads(kForward16Masked) : kForward16;
+  const Spreads forward32 = config.masked ? Spreads(kForwardMasked) : kForward;
+  const Spreads backward16 = config.masked ? Spreads(kBackward16Masked) : kBackward16;
+  const Spreads blocks = backward ? (half ? backward16 : kBackward) : half ? forward16 : forward32;
   return choose_from(kLanes) || choose_from(blocks) ||
          (!clusters && choose_from(backward ? Spreads(kBlockBackward) : kBlockForward));
 }
 
 // Elements of a chunk, the same for all of a row but the last: a multiple of 32 vectors, so that
 // each begins where the copy engine may.
+int64_t shared_chunk(const SoftmaxProblem& problem, const SoftmaxConfig& config) {
+  const int64_t vectors = vectors_of(problem, config);
+  return round_up(ceil_div(vectors, int64_t{config.blocks}), int64_t{32}) * config.vector();
+}
 int64_t stream_chunk(const SoftmaxProblem& problem, const SoftmaxConfig& config) {
   const int64_t vectors = vectors_of(problem, config);
   const int64_t chunks = ceil_div(vectors, config.capacity());
@@ -197,6 +225,7 @@ std::string describe(const SoftmaxChoice& choice) {
       return concatenate("32 rows for a block of ", config.warps, " warps, ",
                          config.held > 0 ? "read once" : "read twice");
     case SoftmaxKind::kRows:
+    case SoftmaxKind::kShared:
       break;
   }
   std::string text = "a row for ";
@@ -206,7 +235,9 @@ std::string describe(const SoftmaxChoice& choice) {
     text += concatenate("a block of ", config.warps, " warps");
   else
     text += concatenate(config.lanes, config.lanes == 1 ? " lane" : " lanes");
-  text += concatenate(", ", config.held, config.held == 1 ? " vector" : " vectors", " a thread");
+  const int held = config.held * max(config.stages, 1);
+  text += concatenate(", ", held, held == 1 ? " vector" : " vectors", " a thread");
+  if (choice.kind == SoftmaxKind::kShared) text += " in shared memory";
   return text;
 }
 
@@ -278,12 +309,13 @@ void lay_out(const SoftmaxProblem& problem, SoftmaxKind kind, std::span<const Pa
 
 SoftmaxChoice choose_softmax(SoftmaxKind kind, const SoftmaxProblem& problem, bool backward,
                              const GpuFacts& gpu) {
-  SoftmaxConfig config{};
   if (kind == SoftmaxKind::kColumns) return {kind, choose_columns(problem, backward)};
-  if (kind == SoftmaxKind::kRows && choose_rows(problem, backward, gpu.has_clusters(), &config))
-    return {kind, config};
-  if (kind != SoftmaxKind::kSplit && choose_stream(problem, backward, gpu, &config))
-    return {SoftmaxKind::kStream, config};
+  SoftmaxChoice choice{};
+  if ((kind == SoftmaxKind::kRows || kind == SoftmaxKind::kShared) &&
+      choose_rows(problem, backward, gpu.has_clusters(), kind == SoftmaxKind::kShared, &choice))
+    return choice;
+  if (kind != SoftmaxKind::kSplit && choose_stream(problem, backward, gpu, &choice.config))
+    return {SoftmaxKind::kStream, choice.config};
   return {SoftmaxKind::kSplit, choose_split(problem, backward)};
 }
 
@@ -291,6 +323,8 @@ const char* softmax_header(SoftmaxKind kind) {
   switch (kind) {
     case SoftmaxKind::kRows:
       return "cuda/device/softmax/rows.hpp";
+    case SoftmaxKind::kShared:
+      return "cuda/device/softmax/shared.hpp";
     case SoftmaxKind::kStream:
       return "cuda/device/softmax/stream.hpp";
     case SoftmaxKind::kSplit:
@@ -307,6 +341,9 @@ std::vector<std::string> softmax_kernels(const SoftmaxChoice& choice, bool backw
   switch (choice.kind) {
     case SoftmaxKind::kRows:
       names = {concatenate("softmax_rows_", direction)};
+      break;
+    case SoftmaxKind::kShared:
+      names = {concatenate("softmax_shared_", direction)};
       break;
     case SoftmaxKind::kStream:
       names = {"softmax_stream_clear", concatenate("softmax_stream_", direction)};
@@ -345,6 +382,14 @@ Status SoftmaxOnGpu::make(SoftmaxKind kind, const SoftmaxProblem& problem, Gpu& 
                                  &direction.kernels);
         !status.ok())
       return status;
+    if (choice.kind == SoftmaxKind::kShared) {
+      direction.chunks = choice.config.blocks;
+      direction.chunk = shared_chunk(problem, choice.config);
+      if (Status status =
+              gpu.allow_shared(direction.kernels[0], choice.config.shared_bytes(backward));
+          !status.ok())
+        return status;
+    }
     if (choice.kind == SoftmaxKind::kStream) {
       direction.chunk = stream_chunk(problem, choice.config);
       direction.chunks = stream_chunks(problem, choice.config);
@@ -386,6 +431,11 @@ Status SoftmaxOnGpu::run(const Direction& direction, SoftmaxArguments& arguments
     case SoftmaxKind::kRows:
       launch.cluster = config.blocks;
       launch.blocks = ceil_div(arguments.rows, int64_t{config.groups()}) * config.blocks;
+      break;
+    case SoftmaxKind::kShared:
+      launch.cluster = config.blocks;
+      launch.blocks = chunks;
+      launch.shared_bytes = config.shared_bytes(backward);
       break;
     case SoftmaxKind::kStream: {
       const int64_t all = gpu_.facts().multiprocessors;

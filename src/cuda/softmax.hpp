@@ -15,7 +15,8 @@
 namespace perseid::cuda {
 
 enum class SoftmaxKind {
-  kRows,    // rows stay in registers, long ones as kStream, the longest as kSplit
+  kRows,    // rows stay in registers, longer ones as kShared, then kStream, the longest as kSplit
+  kShared,  // rows in the shared memory of a block or a cluster: read once, written once
   kStream,  // rows in chunks through the shared memory of the whole GPU: read once, written once
   kSplit,   // rows in chunks: read twice, written once
   kColumns  // over a dimension that is not the fastest one

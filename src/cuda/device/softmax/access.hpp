@@ -10,9 +10,12 @@
 //      vectors:   |-----+-|-------|-------|-------|--+----|
 //                 shift                            last one
 //
+// Rows of a warp or more have their vectors from the multiple of 128 bytes, where there is room: a
+// warp's access is then of whole lines, and its first lanes have none of the row's elements.
+//
 // The two at the ends are loaded whole where other rows of the tensors lie there, and else element
-// by element, as they are stored: nothing outside of a tensor is read, nothing outside of a row is
-// written. Elements that are no part of the row read as `padding`.
+// by element, and are stored in halves, quarters, ...: nothing outside of a tensor is read, nothing
+// outside of a row is written. Elements that are no part of the row read as `padding`.
 #pragma once
 
 #include "cuda/device/ptx/math.hpp"
@@ -199,6 +202,21 @@ __device__ __forceinline__ void load_vectors(const Row& row, int first, int betw
   for (int v = 0; v < kVectors; ++v)
     ptx::load_if(there(v) && !(ends && whole(v)), at + v * between * size_of(D), vectors[v]);
 }
+// The bits of a vector's elements from 0 to `length`, of which the first would be at `begin`.
+template <DType D, int L>
+__device__ __forceinline__ Vector<D, L> bits_inside(int begin, int length) {
+  constexpr int kBits = 8 * static_cast<int>(size_of(D));
+  const int low = max(-begin, 0) * kBits, high = min(max(length - begin, 0), L) * kBits;
+  Vector<D, L> bits;
+#pragma unroll
+  for (int w = 0; w < static_cast<int>(sizeof(bits) / 4); ++w) {
+    const auto below = static_cast<uint32_t>(max(low - 32 * w, 0));
+    const auto behind = static_cast<uint32_t>(max(32 * (w + 1) - high, 0));
+    bits.word[w] = __funnelshift_lc(0u, ~0u, below) & __funnelshift_rc(~0u, 0u, behind);
+  }
+  return bits;
+}
+
 template <DType D, int L, int kVectors>
 __device__ __forceinline__ void load_rest(const Row& row, int first, int between,
                                           const Extent& extent, const Word<D>& padding,
@@ -211,18 +229,42 @@ __device__ __forceinline__ void load_rest(const Row& row, int first, int between
   for (int v = 0; v < kVectors; ++v) {
     if (whole(v)) continue;
     const int begin = first + v * between;
-    if (begin >= length || begin + L <= 0) {
-      vectors[v] = repeat<D, L>(padding);
-    } else if (!there(v)) {
+    const bool outside = begin >= length || begin + L <= 0;
+    if (!there(v) && !outside) {
       vectors[v] = load_elements<D, L>(row, begin, length, padding);
-    } else {
-      Word<D> elements[L];
-#pragma unroll
-      for (int i = 0; i < L; ++i)
-        elements[i] =
-            begin + i >= 0 && begin + i < length ? element_of<D, L>(vectors[v], i) : padding;
-      vectors[v] = join<D, L>(elements);
+      continue;
     }
+    const Vector<D, L> inside = bits_inside<D, L>(begin, length), others = repeat<D, L>(padding);
+#pragma unroll
+    for (int w = 0; w < static_cast<int>(sizeof(inside) / 4); ++w) {
+      uint32_t& word = vectors[v].word[w];
+      word = (word & inside.word[w]) | (others.word[w] & ~inside.word[w]);
+    }
+  }
+}
+
+// The first `count` elements of a vector, or the last ones, but not all: a half of it, a quarter of
+// it, and so on, so that there are few accesses.
+template <DType D, int L>
+__device__ __forceinline__ void store_end(char* at, const Vector<D, L>& vector, int count,
+                                          bool last) {
+  constexpr int kHalf = L / 2, kBytes = kHalf * static_cast<int>(size_of(D));
+  const bool wanted = (count & kHalf) != 0, rest_is_upper = wanted != last;
+  char* const half_at = last ? at + kBytes : at;
+  if constexpr (kBytes < 4) {
+    const Word<D> half{{last ? vector.word[0] >> 16 : vector.word[0]}};
+    if (wanted) store_element<D>(half_at, half);
+  } else {
+    Vector<D, kHalf> half, rest;
+#pragma unroll
+    for (int w = 0; w < kBytes / 4; ++w) {
+      const uint32_t lower = vector.word[w], upper = vector.word[w + kBytes / 4];
+      half.word[w] = last ? upper : lower;
+      rest.word[w] = rest_is_upper ? upper : lower;
+    }
+    ptx::store_if(wanted, half_at, half);
+    if constexpr (kHalf > 1)
+      store_end<D, kHalf>(rest_is_upper ? at + kBytes : at, rest, count, last);
   }
 }
 
@@ -239,6 +281,11 @@ __device__ __forceinline__ void store(const Row& row, int first, int between, in
   for (int v = 0; v < kVectors; ++v) {
     const int begin = first + v * between;
     if (whole(v) || begin >= length || begin + L <= 0) continue;
+    if (row.vectors && (begin >= 0 || begin + L <= length)) {
+      store_end<D, L>(at + v * between * size_of(D), vectors[v],
+                      begin < 0 ? begin + L : length - begin, begin < 0);
+      continue;
+    }
     char* element = row.data + begin * row.step * size_of(D);
 #pragma unroll
     for (int i = 0; i < L; ++i, element += row.step * size_of(D))
@@ -270,6 +317,9 @@ __device__ __forceinline__ int address_mod(const void* data, int64_t size, int m
   return static_cast<int>(reinterpret_cast<uint64_t>(data) / static_cast<uint64_t>(size) %
                           static_cast<uint64_t>(modulus));
 }
+
+// Vectors of 16 bytes in a line of the caches.
+inline constexpr int kLine = 8;
 
 // Row `row` from element `begin` on. `capacity`: how many vectors there is room for; a row that
 // would need one more for its shift goes element by element.
@@ -315,12 +365,14 @@ __device__ __forceinline__ RowSet find_row(const SoftmaxArguments& arguments, in
              lse,
              before,
              behind};
-  const int shift = address_mod(set.first.data, size_of(kFirst), L);
-  if (set.first.step != 1 || (length + shift + L - 1) / L > capacity) return set;
+  const auto has_room = [&](int shift) { return (length + shift + L - 1) / L <= capacity; };
+  int shift = address_mod(set.first.data, size_of(kFirst), C.row_threads() < 32 ? L : kLine * L);
+  if (!has_room(shift)) shift %= L;
+  if (set.first.step != 1 || !has_room(shift)) return set;
   set.shift = shift;
   set.first.vectors = true;
   const auto fits = [shift](const Row& other, int64_t size) {
-    return other.step == 1 && address_mod(other.data, size, L) == shift;
+    return other.step == 1 && address_mod(other.data, size, L) == shift % L;
   };
   if constexpr (kBackward) set.second.vectors = fits(set.second, size_of(C.out));
   if constexpr (C.masked) set.visible.vectors = fits(set.visible, 1);

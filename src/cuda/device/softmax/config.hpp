@@ -39,11 +39,25 @@ struct SoftmaxConfig {
   constexpr int row_threads() const { return lanes * warps * blocks; }
   constexpr int64_t capacity() const { return int64_t{row_threads()} * held; }  // in vectors
 
-  // There: the threads of a block, its shared memory, and how many share a multiprocessor.
+  // Where rows go through shared memory: the bytes of C.held vectors of every thread.
+  constexpr int64_t turn_bytes(bool backward) const {
+    const int64_t element = (backward ? 2 * size_of(out) : size_of(in)) + (masked ? 1 : 0);
+    return element * vector() * threads() * held;
+  }
+  // Shared memory of a block of shared.hpp, and how many share a multiprocessor, by it and by what
+  // registers they need.
+  constexpr int shared_bytes(bool backward) const {
+    return static_cast<int>(stages * turn_bytes(backward) + 8 * warps * blocks + 256);
+  }
+  constexpr int shared_resident(bool backward) const {
+    const int registers = 40 + (backward ? 16 : 8) * held;
+    return max(1, min(65536 / (registers * threads()),
+                      static_cast<int>(kSharedBytes / (shared_bytes(backward) + kReservedBytes))));
+  }
+  // Of stream.hpp: the threads of a block, its shared memory, and how many share a multiprocessor.
   constexpr int stream_threads() const { return threads() + 64; }
   constexpr int stream_bytes(bool backward) const {
-    const int64_t element = (backward ? 2 * size_of(out) : size_of(in)) + (masked ? 1 : 0);
-    const int64_t stage = element * vector() * threads() * held + 512;
+    const int64_t stage = turn_bytes(backward) + 512;
     return static_cast<int>(stages * (stage + 16) + (lag + 1) * (8 * warps + 32) + 128);
   }
   constexpr int stream_resident(bool backward) const {

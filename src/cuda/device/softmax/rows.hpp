@@ -52,14 +52,18 @@ template <SoftmaxConfig C>
 inline constexpr int kRowStep = C.row_threads() * C.vector();  // of two vectors of a thread
 
 // Blocks of a multiprocessor that the compiler shall make room for in its 65536 registers. Large
-// clusters, which wait for each other, need one more of f32 forward than its registers would allow.
+// clusters, which wait for each other, need one more of f32 forward than its registers would allow;
+// threads with the least to bring must all be there.
 template <SoftmaxConfig C>
 constexpr int blocks_at_once(bool backward) {
   constexpr bool kHalf = size_of(C.in) == 2;
   if (!backward && !kHalf && !C.doubles() && C.blocks >= 4 && C.held <= 7)
     return max(1, 65536 / ((C.held + 8) * 4 / 8 * 8 * C.threads()));
+  if (backward && C.held == 1 && C.warps > 1 && (kHalf ? !C.masked : !C.doubles()))
+    return 2048 / C.threads();
   const int words = C.held * (backward ? 8 : ForwardPart<C>::kKeeps && kHalf ? C.vector() : 4);
-  const int others = C.doubles() || (C.masked && kHalf) ? backward ? 64 : 56 : 48;
+  const bool many = C.doubles() || (C.masked && kHalf);
+  const int others = many ? (backward ? 64 : 56) : backward && !C.masked && !kHalf ? 24 : 48;
   const int registers = max(64, (words + others + 7) / 8 * 8);
   return max(1, 65536 / (registers * C.threads()));
 }

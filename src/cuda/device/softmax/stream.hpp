@@ -35,10 +35,8 @@
 // after it was read.
 #pragma once
 
-#include "cuda/device/ptx/barrier.hpp"
-#include "cuda/device/ptx/copy.hpp"
 #include "cuda/device/ptx/dependency.hpp"
-#include "cuda/device/softmax/elements.hpp"
+#include "cuda/device/softmax/chunk.hpp"
 
 namespace perseid::cuda {
 
@@ -62,25 +60,16 @@ __device__ __forceinline__ Statistics<float> from_word(uint64_t word) {
           __uint_as_float(static_cast<uint32_t>(word >> 32))};
 }
 
-// Where a chunk is: of the elements of a row from `begin` on, those before `end`.
-struct StreamChunk {
-  RowSet rows;
+struct StreamChunk : StagedChunk {
   int64_t number;  // -1 after the last
   int64_t row;
-  int begin, end;
-  bool staged[3];  // whether the copy engine brings the whole vectors of first, second and visible
 };
 
 template <SoftmaxConfig C, bool kBackward>
 struct StreamShared {
-  static constexpr int L = C.vector();
   static constexpr int kSlots = C.lag + 1;
-  template <DType D, bool kPresent>
-  using Vectors = Vector<D, L>[kPresent ? C.held : 1][kPresent ? C.threads() : 1];
   struct alignas(128) Stage {
-    Vectors<kBackward ? C.out : C.in, true> first;
-    alignas(16) Vectors<C.out, kBackward> second;
-    alignas(16) Vectors<DType::kBool, C.masked> visible;
+    ChunkVectors<C, kBackward> vectors;
     StreamChunk chunk;
   };
   Stage stage[C.stages];
@@ -105,9 +94,6 @@ struct StreamTurn {
 template <SoftmaxConfig C, bool kBackward>
 class StreamProducer {
  public:
-  static constexpr int L = C.vector();
-  static constexpr DType kFirst = kBackward ? C.out : C.in;
-
   __device__ __forceinline__ StreamProducer(const SoftmaxArguments& arguments,
                                             StreamShared<C, kBackward>& shared)
       : arguments_(arguments), shared_(shared) {}
@@ -131,57 +117,18 @@ class StreamProducer {
       for (int i = 0; i < C.lag; ++i) ends[i] = ends[i + 1];
       ends[C.lag] = (chunk.row + 1) * arguments_.chunks;
       ptx::phase_wait(ptx::shared_address(&shared_.empty[turn.stage]), turn.stage_parity ^ 1);
-      bring(chunk, turn.stage);
+      auto& stage = shared_.stage[turn.stage];
+      const ChunkCopy<C, kBackward> copy(chunk, stage.vectors);
+      stage.chunk = chunk;
+      copy.start(ptx::shared_address(&shared_.full[turn.stage]));
     }
   }
 
  private:
   __device__ __forceinline__ StreamChunk find(int64_t number) const {
-    StreamChunk chunk{};
-    chunk.number = number;
-    chunk.row = quotient(arguments_.chunks_of_row, number, number >> 31 != 0);
-    chunk.rows = find_row<C, kBackward>(arguments_, chunk.row, 0, arguments_.length,
-                                        arguments_.chunks * arguments_.chunk / L);
-    const int64_t begin =
-        (number - chunk.row * arguments_.chunks) * arguments_.chunk - chunk.rows.shift;
-    chunk.begin = static_cast<int>(begin);
-    chunk.end = static_cast<int>(min(arguments_.length, begin + arguments_.chunk));
-    return chunk;
-  }
-
-  __device__ __forceinline__ void bring(StreamChunk& chunk, int stage) {
-    auto& to = shared_.stage[stage];
-    const uint32_t full = ptx::shared_address(&shared_.full[stage]);
-    const Part first = part_of<kFirst>(chunk, chunk.rows.first, to.first);
-    Part second{}, visible{};
-    if constexpr (kBackward) second = part_of<C.out>(chunk, chunk.rows.second, to.second);
-    if constexpr (C.masked) visible = part_of<DType::kBool>(chunk, chunk.rows.visible, to.visible);
-    chunk.staged[0] = first.bytes != 0;
-    chunk.staged[1] = second.bytes != 0;
-    chunk.staged[2] = visible.bytes != 0;
-    to.chunk = chunk;
-    ptx::phase_expect(full, first.bytes + second.bytes + visible.bytes);
-    for (const Part& part : {first, second, visible})
-      if (part.bytes != 0) ptx::load_bytes(part.to, part.from, part.bytes, full);
-  }
-
-  struct Part {
-    const char* from;
-    uint32_t to, bytes;
-  };
-  // The whole vectors of a chunk; no bytes where the copy engine cannot bring them.
-  template <DType D, class Vectors>
-  __device__ __forceinline__ Part part_of(const StreamChunk& chunk, const Row& row,
-                                          const Vectors& vectors) const {
-    constexpr int kBytes = static_cast<int>(size_of(D)) * L;
-    const int skipped = chunk.begin < 0 ? 1 : 0;
-    const int bytes = ((chunk.end - chunk.begin) / L - skipped) * kBytes;
-    const char* from = row.data + (int64_t{chunk.begin} + skipped * L) * size_of(D);
-    const uint64_t odd = reinterpret_cast<uint64_t>(from) |
-                         static_cast<uint64_t>(skipped * kBytes) | static_cast<uint64_t>(bytes);
-    if (chunk.number < 0 || !row.vectors || bytes <= 0 || odd % 16 != 0) return {};
-    return {from, ptx::shared_address(vectors) + static_cast<uint32_t>(skipped * kBytes),
-            static_cast<uint32_t>(bytes)};
+    const int64_t row = quotient(arguments_.chunks_of_row, number, number >> 31 != 0);
+    return {find_chunk<C, kBackward>(arguments_, row, number - row * arguments_.chunks), number,
+            row};
   }
 
   const SoftmaxArguments& arguments_;
@@ -289,9 +236,8 @@ class StreamMerger {
 template <SoftmaxConfig C, bool kBackward>
 class StreamConsumer {
  public:
-  static constexpr int L = C.vector();
-  static constexpr DType kFirst = kBackward ? C.out : C.in;
   using Shared = StreamShared<C, kBackward>;
+  using Reader = ChunkReader<C, kBackward>;
   using Held = Elements<C, kBackward>;
 
   __device__ __forceinline__ StreamConsumer(const SoftmaxArguments& arguments, Shared& shared)
@@ -315,12 +261,6 @@ class StreamConsumer {
   }
 
  private:
-  static constexpr int kBetween = C.threads() * L;  // of two vectors of a thread
-
-  static __device__ __forceinline__ int begin_of(const StreamChunk& chunk) {
-    return chunk.begin + static_cast<int>(threadIdx.x) * L;
-  }
-
   // False after the last chunk.
   __device__ __forceinline__ bool measure(const StreamTurn<C>& turn) {
     auto& stage = shared_.stage[turn.stage];
@@ -328,8 +268,10 @@ class StreamConsumer {
     const bool more = stage.chunk.number >= 0;
     Statistics<float> own{0, 0};
     if (more) {
+      const Reader reader(stage.chunk, stage.vectors, arguments_.scale);
       Held held;
-      take<true>(stage, held);
+      reader.mend(0);
+      reader.take(0, held);
       if constexpr (kBackward) {
         own.sum = sum_of_lanes<32>(gradient_sum_of<C>(held));
       } else {
@@ -347,61 +289,22 @@ class StreamConsumer {
   __device__ __forceinline__ void write(const StreamTurn<C>& turn) {
     auto& stage = shared_.stage[turn.stage];
     const StreamChunk& chunk = stage.chunk;
+    const Reader reader(chunk, stage.vectors, arguments_.scale);
     Held held;
-    take<false>(stage, held);
+    reader.take(0, held);
     ptx::phase_wait(ptx::shared_address(&shared_.merged[turn.slot]), turn.slot_parity);
     const Statistics<float> whole = shared_.whole[turn.slot];
     if constexpr (kBackward) {
-      store_backward(held, chunk.rows.result, begin_of(chunk), kBetween, chunk.end, whole.sum,
-                     static_cast<float>(arguments_.scale));
+      store_backward(held, chunk.rows.result, reader.begin_of(0), Reader::kBetween, chunk.end,
+                     whole.sum, static_cast<float>(arguments_.scale));
     } else {
       const ForwardRow<C, float> row(arguments_, whole);
       if (threadIdx.x == 0 && chunk.begin <= 0 && arguments_.lse.data != nullptr)
         static_cast<float*>(arguments_.lse.data)[chunk.rows.lse] = row.lse(whole);
-      store_forward(held, chunk.rows.result, begin_of(chunk), kBetween, chunk.end, row);
+      store_forward(held, chunk.rows.result, reader.begin_of(0), Reader::kBetween, chunk.end, row);
     }
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::phase_arrive(ptx::shared_address(&shared_.empty[turn.stage]));
-  }
-
-  // A thread's part of a chunk from shared memory. The first time, what the copy engine has not
-  // brought is loaded from memory, and left for the second time.
-  template <bool kMends>
-  __device__ __forceinline__ void take(typename Shared::Stage& stage, Held& held) {
-    const StreamChunk& chunk = stage.chunk;
-    take_one<kFirst, kMends>(chunk, chunk.rows.first, chunk.staged[0],
-                             Held::padding(arguments_.scale), stage.first, held.first);
-    if constexpr (kBackward)
-      take_one<C.out, kMends>(chunk, chunk.rows.second, chunk.staged[1], {}, stage.second,
-                              held.second);
-    if constexpr (C.masked) {
-      Vector<DType::kBool, L> visible[C.held];
-      take_one<DType::kBool, kMends>(chunk, chunk.rows.visible, chunk.staged[2], {}, stage.visible,
-                                     visible);
-      held.hide(visible, arguments_.scale);
-    }
-  }
-  template <DType D, bool kMends, class Vectors>
-  __device__ __forceinline__ void take_one(const StreamChunk& chunk, const Row& row, bool staged,
-                                           const Word<D>& padding, Vectors& vectors,
-                                           Vector<D, L> (&to)[C.held]) {
-#pragma unroll
-    for (int v = 0; v < C.held; ++v) to[v] = vectors[v][threadIdx.x];
-    if constexpr (!kMends) return;
-    const int begin = begin_of(chunk);
-    const Whole<D, L> whole(row, begin, kBetween, 0, chunk.end);
-    if (staged && !whole.leaves(C.held)) return;
-    Vector<D, L> rest[C.held];
-    const Extent extent = chunk.rows.extent(chunk.end, L);
-    load_vectors<D, L>(row, begin, kBetween, extent, rest, staged);
-    load_rest<D, L>(row, begin, kBetween, extent, padding, rest);
-#pragma unroll
-    for (int v = 0; v < C.held; ++v) {
-      if (staged && whole(v)) continue;
-      to[v] = rest[v];
-      vectors[v][threadIdx.x] = to[v];
-    }
-    ptx::fence_for_engines();
   }
 
   const SoftmaxArguments& arguments_;
