@@ -205,14 +205,17 @@ def measure_single(contenders, turns, rest):
     return medians(times)
 
 
-def measure_in_turns(contenders, turns, launches=None):
+def measure_in_turns(contenders, turns, launches=None, ahead=0):
     """The median milliseconds of a launch of each contender, one after another without a rest: one,
-    or as many back to back as `launches` has by name."""
+    or as many back to back as `launches` has by name. The GPU waits for `ahead` cycles before, so
+    that short kernels do not wait for the host."""
     times = {name: [] for name in contenders}
     for call in contenders.values():
         call()
         call()
     for _ in range(turns):
         for name, call in contenders.items():
+            if ahead > 0:
+                torch.cuda._sleep(ahead)
             times[name].append(between_events(call, launches[name] if launches else 1))
     return medians(times)
