@@ -109,9 +109,8 @@ struct Elements {
   bool last = true;
   // Whether vectors at the ends of a row are loaded whole: not where rows are so long that they
   // hardly matter, and there are no registers for it.
-  static constexpr bool kReaches = C.held <= (L == 8                              ? 8
-                                              : L == 4 && !kBackward && !C.masked ? 11
-                                                                                  : 5);
+  static constexpr int kMostReaching = L == 8 ? 8 : L == 4 && !kBackward && !C.masked ? 11 : 5;
+  static constexpr bool kReaches = C.held <= kMostReaching;
 
   // Vectors `between` apart.
   __device__ __forceinline__ void load_from(const RowSet& set, int begin, int between, int length,
