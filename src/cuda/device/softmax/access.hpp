@@ -10,9 +10,6 @@
 //      vectors:   |-----+-|-------|-------|-------|--+----|
 //                 shift                            last one
 //
-// Rows of a warp or more have their vectors from the multiple of 128 bytes, where there is room: a
-// warp's access is then of whole lines, and its first lanes have none of the row's elements.
-//
 // The two at the ends are loaded whole where other rows of the tensors lie there, and else element
 // by element, and are stored in halves, quarters, ...: nothing outside of a tensor is read, nothing
 // outside of a row is written. Elements that are no part of the row read as `padding`.
@@ -318,9 +315,6 @@ __device__ __forceinline__ int address_mod(const void* data, int64_t size, int m
                           static_cast<uint64_t>(modulus));
 }
 
-// Vectors of 16 bytes in a line of the caches.
-inline constexpr int kLine = 8;
-
 // Row `row` from element `begin` on. `capacity`: how many vectors there is room for; a row that
 // would need one more for its shift goes element by element.
 template <SoftmaxConfig C, bool kBackward>
@@ -365,14 +359,12 @@ __device__ __forceinline__ RowSet find_row(const SoftmaxArguments& arguments, in
              lse,
              before,
              behind};
-  const auto has_room = [&](int shift) { return (length + shift + L - 1) / L <= capacity; };
-  int shift = address_mod(set.first.data, size_of(kFirst), C.row_threads() < 32 ? L : kLine * L);
-  if (!has_room(shift)) shift %= L;
-  if (set.first.step != 1 || !has_room(shift)) return set;
+  const int shift = address_mod(set.first.data, size_of(kFirst), L);
+  if (set.first.step != 1 || (length + shift + L - 1) / L > capacity) return set;
   set.shift = shift;
   set.first.vectors = true;
   const auto fits = [shift](const Row& other, int64_t size) {
-    return other.step == 1 && address_mod(other.data, size, L) == shift % L;
+    return other.step == 1 && address_mod(other.data, size, L) == shift;
   };
   if constexpr (kBackward) set.second.vectors = fits(set.second, size_of(C.out));
   if constexpr (C.masked) set.visible.vectors = fits(set.visible, 1);

@@ -72,7 +72,7 @@ class ChunkCopy {
   static __device__ __forceinline__ Part part_of(const StagedChunk& chunk, const Row& row,
                                                  const Vectors& vectors) {
     constexpr int L = C.vector(), kBytes = static_cast<int>(size_of(D)) * L;
-    const int skipped = (max(-chunk.begin, 0) + L - 1) / L;
+    const int skipped = chunk.begin < 0 ? 1 : 0;
     const int bytes = ((chunk.end - chunk.begin) / L - skipped) * kBytes;
     const char* from = row.data + (int64_t{chunk.begin} + skipped * L) * size_of(D);
     const uint64_t odd = reinterpret_cast<uint64_t>(from) |
