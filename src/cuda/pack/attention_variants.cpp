@@ -27,6 +27,7 @@ struct Kind {
   bool full = true, causal = true;
   bool forward = true, backward = true, deterministic = false;
   int64_t q_len = 4096, kv_len = 4096;
+  int64_t kv_heads = 16;  // of 16 heads
   bool window = false, ragged = false, kv_lens = false, visible = false, bias = false;
   double dropout = 0;
 };
@@ -34,6 +35,19 @@ constexpr Kind kCommon[] = {
     {.name = "attention", .dims = kTuned},
     {.name = "attention of short sequences", .dims = kUsual, .q_len = 1024, .kv_len = 1024},
     {.name = "deterministic attention", .dims = kTuned, .forward = false, .deterministic = true},
+    // Blocks share their tiles in pairs and in fours (choose_attention_backward).
+    {.name = "attention of grouped heads",
+     .dims = kUsual,
+     .full = false,
+     .forward = false,
+     .q_len = 16384,
+     .kv_len = 16384,
+     .kv_heads = 2},
+    {.name = "attention of grouped heads, few keys",
+     .dims = kUsual,
+     .full = false,
+     .forward = false,
+     .kv_heads = 2},
     {.name = "attention of a query",
      .dims = kUsual,
      .causal = false,
@@ -75,7 +89,8 @@ constexpr Kind kRare[] = {
 AttentionProblem problem_of(const Kind& kind, const Dims& dims, DType dtype, bool causal) {
   AttentionProblem problem;
   problem.dtype = dtype;
-  problem.batch = problem.heads = problem.kv_heads = 16;
+  problem.batch = problem.heads = 16;
+  problem.kv_heads = kind.kv_heads;
   problem.q_len = kind.q_len;
   problem.kv_len = kind.kv_len;
   problem.head_dim = dims.key;
