@@ -80,7 +80,8 @@ Status map_bias(const Gpu& gpu, const AttentionBackwardConfig& config,
 
 Status launch_bias(const Gpu& gpu, const Kernel& kernel, const AttentionBackwardConfig& config,
                    const AttentionBackwardArguments& products,
-                   AttentionBackwardBiasArguments arguments, void* stream) {
+                   const AttentionBackwardBiasArguments& divided, void* stream) {
+  AttentionBackwardBiasArguments arguments = divided;
   static_cast<AttentionBackwardProblem&>(arguments) = products;
   arguments.query = products.query;
   arguments.key = products.key;

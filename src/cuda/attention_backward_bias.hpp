@@ -20,10 +20,10 @@ size_t bytes_of_parts(const AttentionBackwardBiasArguments& bias,
 // mapped.
 Status map_bias(const Gpu& gpu, const AttentionBackwardConfig& config,
                 const AttentionBackward& tensors, AttentionBackwardArguments* arguments);
-// The kernel that makes the gradient apart; `arguments` are those of divide_bias, and its
+// The kernel that makes the gradient apart; `divided` are those of divide_bias, and its
 // part_sums.
 Status launch_bias(const Gpu& gpu, const Kernel& kernel, const AttentionBackwardConfig& config,
                    const AttentionBackwardArguments& products,
-                   AttentionBackwardBiasArguments arguments, void* stream);
+                   const AttentionBackwardBiasArguments& divided, void* stream);
 
 }  // namespace perseid::cuda
