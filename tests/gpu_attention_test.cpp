@@ -456,5 +456,32 @@ TEST(AttentionKernels, RefuseWithASentence) {
   EXPECT_FALSE(cuda::refuse_attention(good, facts).empty());
 }
 
+// What is not refused has a kernel that the GPU can hold.
+TEST(AttentionKernels, FitIntoSharedMemory) {
+  AttentionProblem problem = forward_case(DType::kBF16, 1, 2, 2, 8, 5000, 64, 64).problem;
+  int64_t wrong = 0;
+  for (problem.head_dim = 8; problem.head_dim <= 256; problem.head_dim += 8)
+    for (problem.value_dim = 8; problem.value_dim <= 256; problem.value_dim += 8)
+      for (const int64_t q_len : {1, 100, 2000})
+        for (int features = 0; features < 64; ++features)
+          for (const DType bias : {DType::kNone, DType::kBF16, DType::kF32}) {
+            problem.q_len = q_len;
+            problem.causal = features & 1 ? Causal::kBottomRight : Causal::kNone;
+            problem.window_left = features & 2 ? 1023 : -1;
+            problem.window_right = features & 4 ? 100 : -1;
+            problem.visible = features & 8;
+            problem.dropout = features & 16 ? 0.1 : 0;
+            problem.kv_lens = features & 32;
+            problem.bias = bias != DType::kNone;
+            problem.bias_dtype = bias;
+            if (cuda::choose_attention_forward(problem).fits()) continue;
+            if (++wrong <= 5)
+              ADD_FAILURE() << "dims " << problem.head_dim << " and " << problem.value_dim
+                            << ", q_len " << q_len << ", features " << features << ", bias "
+                            << name_of(bias);
+          }
+  EXPECT_EQ(wrong, 0);
+}
+
 }  // namespace
 }  // namespace perseid

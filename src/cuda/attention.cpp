@@ -132,7 +132,10 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
                                 (config.left && config.value_dim > 64)))
     config.consumers = 2;
   // Under a window they are a tile of keys apart.
-  if (config.consumers == 3 && config.left) config.stages = 3;
+  if (config.consumers == 3 && config.left) {
+    config.stages = 3;
+    if (!config.fits()) config.consumers = config.stages = 2;
+  }
   if (rows <= kFewRows) {
     config.consumers = 1;
     config.slots = 2;

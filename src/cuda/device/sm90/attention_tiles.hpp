@@ -5,7 +5,7 @@
 // Order. Heads go in sections whose keys and values fit into the L2 cache together. In a section
 // the tiles with the most keys come first (the last rows, under a causal mask), so that what is
 // left at the end is small. A block begins with the tile of its own number; the others it draws
-// from a counter, one tile ahead of what it is doing.
+// from a counter, each when it asks for the last keys of the one before.
 //
 // The counter. Its memory may hold anything when the kernel begins, and several launches may be
 // under way, each with memory of its own. A launch has a number of 64 random bits. A block that
@@ -94,9 +94,11 @@ class TileNumbers {
   __device__ __forceinline__ int32_t number_of(uint32_t ticket) const {
     return static_cast<int32_t>(ticket + gridDim.x);
   }
-  // After the last draw.
+  // After the last draw. A block that has drawn nothing, since its first tile is none of a ragged
+  // batch, counts in a prepared counter, too.
   __device__ __forceinline__ void close() {
     if (!drawing_) return;
+    open();
     TileCounter& counter = *arguments_.counter;
     if (atomicAdd(&counter.finished, 1u) == gridDim.x - 1) ptx::store_release(&counter.ready, 0);
   }
