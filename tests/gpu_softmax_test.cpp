@@ -228,6 +228,8 @@ TEST(SoftmaxChoice, ReadsRowsOnceAsFarAsTheyFit) {
       EXPECT_EQ(kind_of("sm_80", dtype, 8192, backward), SoftmaxKind::kRows);
       EXPECT_EQ(kind_of("sm_80", dtype, 131072, backward), SoftmaxKind::kSplit);
     }
+  EXPECT_EQ(kind_of("sm_90a", DType::kBF16, 262144, false), SoftmaxKind::kShared);
+  EXPECT_EQ(kind_of("sm_90a", DType::kF32, 70000, true), SoftmaxKind::kShared);
 }
 
 Case row_case(int64_t length, uint32_t seed) {

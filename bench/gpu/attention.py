@@ -26,8 +26,8 @@ from attention_case import Case
 from attention_rows import PEERS, rows_of
 from binding import Library, Refused, measure_in_turns, measure_single
 
-COLUMNS = ("section", "direction", "row", "unit", "single", "beside", "ratio", "peers", "of_peers",
-           "sustained", "beside", "ratio", "error", "beside", "plan_ms", "held")
+COLUMNS = ("section", "direction", "row", "unit", "single", "beside_1", "ratio_1", "peers", "of_peers",
+           "sustained", "beside", "ratio", "error", "of_beside", "plan_ms", "held")
 
 
 def use_cudnn_alone():

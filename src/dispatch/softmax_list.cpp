@@ -46,8 +46,8 @@ std::string refuse_inner_dims(const SoftmaxProblem& problem) {
                            problem.rank);
 }
 
-// Rows in the registers of a warp, a block or a cluster, or in the shared memory of the whole GPU:
-// read once, written once.
+// Rows in the registers of a warp, a block or a cluster, or in the shared memory of a cluster or of
+// the whole GPU: read once, written once.
 constexpr Implementation<Softmax> kGpuRows = {
     .name = "cuda:rows",
     .refuse =

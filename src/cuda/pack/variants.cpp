@@ -59,11 +59,11 @@ Budget budget_of(const SoftmaxChoice& choice, bool backward) {
   constexpr int32_t kOthers = 60;  // addresses, indices, what is being computed
   constexpr int32_t kMost = 255, kAll = 65536;
   const int32_t wanted = words_held(choice, backward) + kOthers + 4 * config.held;
-  // Large blocks and masks leave the assembler no choice but to spill a few registers; others spill
-  // four at most, and the longest rows many, whose cluster's blocks must fit two at a time: each
-  // has hundreds of bytes in flight, beside which that is little.
-  const bool tight = config.threads() >= 512 || config.masked;
-  const int32_t spilled = config.held > 8 ? 512 : tight ? 96 : 16;
+  // Large blocks, masks and many vectors leave the assembler no choice but to spill a few
+  // registers; others spill four at most, and the longest rows many, whose cluster's large blocks
+  // must fit two at a time: each has hundreds of bytes in flight, beside which that is little.
+  const bool tight = config.threads() >= 512 || config.masked || config.held > 8;
+  const int32_t spilled = config.held > 8 && config.warps >= 8 ? 512 : tight ? 96 : 16;
   return {min(wanted, min(kMost, kAll / config.threads())), spilled, 16384};
 }
 

@@ -19,7 +19,9 @@
 //
 // Memory order. What the copy engine writes is seen by who waits for the barrier that counts it.
 // What the consumers write to shared memory and tensor cores or copy engine read is fenced by each
-// thread before the barrier that hands it over. Sums are complete when the kernel is.
+// thread before the barrier that hands it over. A block that has added its last summands of a head
+// says so by an arrival with release order; who rounds the sums has seen all arrivals, with acquire
+// order, or the kernel's end (attention_backward_rows.hpp).
 //
 // Limits: rows and columns count in 32 bits; scale is positive. Weights and gradients of scores are
 // rounded to 16 bits before the products with them; everything else is float32. The sums of dQ get

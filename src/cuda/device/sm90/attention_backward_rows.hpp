@@ -5,7 +5,8 @@
 //
 // Before: delta = sum(out * grad_out) - grad_lse, and lse in powers of two, of all queries. A query
 // that sees no key, and one behind the last, gets +inf there, so that its weights 2^(score - lse)
-// are 0, and a delta of 0. The sums of grad_query and the turns of their summands are cleared.
+// are 0, and a delta of 0. The sums of grad_query are cleared, or the turns of their summands, the
+// first of which stores.
 //
 // After: the sums times scale, rounded, are grad_query; NaN, if somebody has waited in vain. Where
 // tiles say that they are done, a head is rounded as soon as all of its tiles are.

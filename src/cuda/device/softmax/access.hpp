@@ -11,8 +11,9 @@
 //                 shift                            last one
 //
 // The two at the ends are loaded whole where other rows of the tensors lie there, and else element
-// by element, and are stored in halves, quarters, ...: nothing outside of a tensor is read, nothing
-// outside of a row is written. Elements that are no part of the row read as `padding`.
+// by element, and are stored in halves, quarters, ...: nothing is read outside of the 16 bytes that
+// elements of a tensor lie in, nothing is written outside of a row. Elements that are no part of
+// the row read as `padding`.
 #pragma once
 
 #include "cuda/device/ptx/math.hpp"

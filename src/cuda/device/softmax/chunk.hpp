@@ -18,7 +18,7 @@ struct StagedChunk {
   bool staged[3];  // whether the copy engine brings the whole vectors of first, second and visible
 };
 
-// StagedChunk `number` of a row.
+// Chunk `number` of a row.
 template <SoftmaxConfig C, bool kBackward>
 __device__ __forceinline__ StagedChunk find_chunk(const SoftmaxArguments& arguments, int64_t row,
                                                   int64_t number) {

@@ -22,8 +22,9 @@ struct SoftmaxConfig {
   int warps = 1;
   int blocks = 1;
   int held = 1;  // vectors (columns: elements) of a row in the registers of a thread
-  // Where rows go through shared memory (stream.hpp): how many chunks of a vector for each of a
-  // block's threads * held are there, and how many of them wait for the rest of their rows.
+  // Where rows go through shared memory: how many chunks of a vector for each of a block's
+  // threads * held are there, of which `lag` wait for the rest of their rows (stream.hpp), or which
+  // are a block's part of its row, in as many turns (shared.hpp).
   int stages = 0, lag = 0;
   bool log = false;
   bool masked = false;
@@ -95,7 +96,7 @@ struct SoftmaxArguments {
   bool dense = false;  // rows lie one behind another, in all tensors
   bool empty_rows_nan = false;
   double scale = 1;
-  // Where a row is done in chunks, by two kernels: what the first tells the second.
+  // Where a row is done in chunks. By two kernels: what the first tells the second.
   void* partial = nullptr;
   int64_t chunk = 0;   // elements, a multiple of the vector
   int64_t chunks = 0;  // of a row
