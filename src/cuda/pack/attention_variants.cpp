@@ -18,7 +18,7 @@ struct Dims {
 constexpr Dims kUsual[] = {{64, 64, true}, {128, 128, true}};
 constexpr Dims kTuned[] = {{64, 64, true}, {128, 128, true}, {256, 256, true},
                            {96, 96},       {192, 128},       {192, 192}};
-constexpr Dims kOdd[] = {{40, 40}, {80, 72}, {256, 256}};
+constexpr Dims kOdd[] = {{40, 40}, {80, 72}, {96, 64}, {256, 256}};
 
 // What a problem has besides its dims; it is taken with and without a causal mask.
 struct Kind {
