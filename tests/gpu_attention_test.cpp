@@ -452,6 +452,7 @@ TEST(AttentionKernels, RefuseWithASentence) {
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.value_dim = 264; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.scale = -1; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.kv_len = int64_t{1} << 31; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.total_q = int64_t{1} << 29; }));
   facts.major = 8;
   EXPECT_FALSE(cuda::refuse_attention(good, facts).empty());
 }

@@ -26,7 +26,6 @@
 namespace perseid::cuda {
 namespace {
 
-constexpr int kMostShared = 232448;
 constexpr int64_t kRows = 16384, kWidth = 2048;  // batch * length, heads * dim
 
 struct Options {
@@ -71,7 +70,7 @@ Program program_of(const AttentionBackwardConfig& config) {
 
 template <class Config>
 void add(const Config& config, Candidates<Config>* all) {
-  if (config.shared_bytes() > kMostShared) return;
+  if (config.shared_bytes() > Config::kMostShared) return;
   Candidate<Config> candidate{config, program_of(config), ""};
   const auto same = [&](const Candidate<Config>& other) {
     return other.program.kernels == candidate.program.kernels;

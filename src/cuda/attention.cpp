@@ -187,6 +187,10 @@ std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& fa
     return concatenate("made for up to ", kLongest,
                        " tiles of queries and keys in all heads, got batch ", problem.batch,
                        ", heads ", problem.heads, " and q_len ", problem.q_len);
+  if (problem.q_len <= kFewRows && problem.heads * problem.total_q > kLongest)
+    return concatenate("made for up to ", kLongest, " packed rows of up to ", kFewRows,
+                       " queries a sequence in all heads, got heads ", problem.heads,
+                       " and total_q ", problem.total_q);
   return "";
 }
 
@@ -271,7 +275,8 @@ bool AttentionOnGpu::map_bias(const Tensor& bias, AttentionForwardArguments* arg
   arguments->bias_batches = bias.stride[0] != 0;
   if (arguments->bias_heads == 0) boxed.size[3] = 1;
   if (arguments->bias_batches == 0) boxed.size[4] = 1;
-  return make_tensor_map(gpu_, "attention forward: bias", boxed, &arguments->bias_map).ok();
+  return is_mappable(boxed) &&
+         make_tensor_map(gpu_, "attention forward: bias", boxed, &arguments->bias_map).ok();
 }
 
 Status AttentionOnGpu::map_tensors(const AttentionForward& tensors,

@@ -105,11 +105,6 @@ std::vector<std::string> attention_backward_kernels(const AttentionBackwardConfi
 }
 
 std::string refuse_attention_backward(const AttentionProblem& problem) {
-  if (problem.bias && problem.bias_dtype == DType::kF64)
-    return "its backward takes biases of f16, bf16 and f32, got f64";
-  if (problem.q_len > kLongest || problem.kv_len > kLongest)
-    return concatenate("its backward is made for lengths up to ", kLongest, ", got q_len ",
-                       problem.q_len, " and kv_len ", problem.kv_len);
   const int64_t tiles = problem.ragged ? problem.total_kv / 64 + problem.batch
                                        : problem.batch * ceil_div(problem.kv_len, 64);
   if (tiles * problem.kv_heads > kLongest)
@@ -143,8 +138,8 @@ Status AttentionBackwardOnGpu::make(const AttentionProblem& problem,
   fixed.kv_heads = static_cast<int32_t>(problem.kv_heads);
   // Ragged: places, of which some may be empty (device/sm90/attention_sequence.hpp).
   const auto blocks = [&](int64_t length, int64_t total, int64_t size) {
-    return static_cast<int32_t>(problem.ragged ? total / size + problem.batch
-                                               : ceil_div(length, size));
+    const int64_t places = problem.batch > 0 ? total / size + problem.batch : 0;
+    return static_cast<int32_t>(problem.ragged ? places : ceil_div(length, size));
   };
   fixed.q_blocks = blocks(problem.q_len, problem.total_q, config.queries);
   fixed.k_tiles = blocks(problem.kv_len, problem.total_kv, config.keys());

@@ -118,7 +118,6 @@ AttentionProblem problem_of(const Kind& kind, const Dims& dims, DType dtype, boo
 
 // ---- Budgets ----
 
-constexpr int32_t kMostShared = 232448;  // bytes of a block
 constexpr int32_t kBlockRegisters = 65536;
 
 // Blocks are launched with all registers of a multiprocessor, which their warpgroups then divide.
@@ -129,7 +128,7 @@ Budget budget_of(const Config& config) {
   const bool busy =
       config.lengths || config.visible || config.dropout || config.bias != DType::kNone;
   return {kBlockRegisters / config.threads() / 8 * 8, busy ? 64 : 8,
-          kMostShared - config.shared_bytes()};
+          Config::kMostShared - config.shared_bytes()};
 }
 
 void add(const Kind& kind, const Dims& dims, DType dtype, bool causal,

@@ -34,12 +34,10 @@ Status make_tensor_map(const Gpu& gpu, const char* name, const BoxedTensor& tens
   const auto address = reinterpret_cast<uintptr_t>(tensor.data);
   if (address % 16 != 0)
     return Status::error(PERSEID_UNSUPPORTED, name, " begins ", address % 16,
-                         " bytes after a multiple of 16, expected a multiple of 16; copy it there, "
-                         "or choose another implementation");
+                         " bytes after a multiple of 16, expected a multiple of 16; copy it there");
   if (tensor.size[0] > 1 && tensor.stride[0] != 1)
     return Status::error(PERSEID_UNSUPPORTED, name, " has stride ", tensor.stride[0],
-                         " along its rows, expected 1; make its rows contiguous, or choose another "
-                         "implementation");
+                         " along its rows, expected 1; make its rows contiguous");
   const int64_t bytes = size_of(tensor.dtype), unit = kUnitBytes / bytes;
   uint64_t size[kMapDims], stride_bytes[kMapDims];
   uint32_t box[kMapDims], step[kMapDims];
@@ -49,8 +47,7 @@ Status make_tensor_map(const Gpu& gpu, const char* name, const BoxedTensor& tens
     if (d > 0 && !is_stride(stride, bytes))
       return Status::error(PERSEID_UNSUPPORTED, name, " has a stride of ", stride,
                            " elements, expected multiples of ", unit, " from ", unit, " to ",
-                           kLongestStrideBytes / bytes - unit,
-                           "; copy it into such a layout, or choose another implementation");
+                           kLongestStrideBytes / bytes - unit, "; copy it into such a layout");
     size[d] = static_cast<uint64_t>(tensor.size[d]);
     stride_bytes[d] = static_cast<uint64_t>(stride * bytes);
     box[d] = static_cast<uint32_t>(tensor.box[d]);
