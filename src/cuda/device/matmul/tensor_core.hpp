@@ -39,6 +39,7 @@
 #include "cuda/device/ptx/async_copy.hpp"
 #include "cuda/device/ptx/cluster.hpp"
 #include "cuda/device/ptx/dependency.hpp"
+#include "cuda/device/ptx/matrices.hpp"
 #include "cuda/device/ptx/warp_products.hpp"
 
 namespace perseid::cuda {

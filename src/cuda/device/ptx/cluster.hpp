@@ -56,36 +56,16 @@ __device__ __forceinline__ uint32_t load_from_block(uint32_t address) {
   return value;
 }
 
-// A barrier in shared memory that counts arrivals and bytes. Other blocks of the cluster see it
-// after the fence and a barrier of the cluster.
-// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-init
-__device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
-               :
-               : "r"(shared_address(barrier)), "r"(arrivals)
-               : "memory");
-  // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-membar-fence
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-// Arrives, and lets the phase end only when so many bytes have come besides.
-// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-arrive
-__device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-               :
-               : "r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
-}
-
-// Until the phase of this parity has ended; what came with its bytes is seen then.
+// Until the phase of a barrier of the block itself (barrier.hpp) has ended; what other blocks sent
+// with its bytes is seen then.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait
-__device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
+__device__ __forceinline__ void phase_wait_for_cluster(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{.reg .pred done; again%=:"
       "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;"
       "@!done bra again%=;}"
       :
-      : "r"(shared_address(barrier)), "r"(parity)
+      : "r"(barrier), "r"(parity)
       : "memory");
 }
 

@@ -63,33 +63,6 @@ __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(kRegisters));
 }
 
-// Four 8 x 8 matrices of 16 bits, from the registers of a warp to the rows whose addresses its
-// lanes have: lanes 0 to 7 of the first matrix, and so on.
-// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-stmatrix
-__device__ __forceinline__ void store_matrices(uint32_t row, uint32_t a, uint32_t b, uint32_t c,
-                                               uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-               :
-               : "r"(row), "r"(a), "r"(b), "r"(c), "r"(d)
-               : "memory");
-}
-
-// The same, each matrix transposed on its way; and back.
-__device__ __forceinline__ void store_transposed(uint32_t row, uint32_t a, uint32_t b, uint32_t c,
-                                                 uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
-               :
-               : "r"(row), "r"(a), "r"(b), "r"(c), "r"(d)
-               : "memory");
-}
-// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix
-__device__ __forceinline__ void load_transposed(uint32_t row, uint32_t (&matrices)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
-               : "r"(row)
-               : "memory");
-}
-
 // d = A B, plus d where `accumulate`. K is 16; A has 64 rows, B has N columns.
 //   shared: A and B in shared memory, K running along the rows of 128 bytes, or across them where
 //           kAcrossA, kAcrossB

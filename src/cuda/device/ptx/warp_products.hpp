@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of one warp, and the loads that bring their operands. sm_80 and up.
+// Matrix products of one warp. sm_80 and up.
 //
 // d, 16 x 8 in float32: lane l has, in d[0] and d[1], row l / 4 and columns 2 (l % 4) and the next;
 // in d[2] and d[3] the same columns of row l / 4 + 8.
@@ -9,23 +9,6 @@
 #include "math/dtype.hpp"
 
 namespace perseid::cuda::ptx {
-
-// Four 8 x 8 matrices of 16 bits. Lanes 0 to 7 name the rows of the first one, 8 to 15 those of the
-// second, and so on; a row is 16 bytes. Of each matrix, lane l is given row l / 4, columns
-// 2 (l % 4) and the next. Across: of the transposed one.
-// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix
-__device__ __forceinline__ void load_matrices(uint32_t row, uint32_t (&matrices)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
-               : "r"(row)
-               : "memory");
-}
-__device__ __forceinline__ void load_matrices_across(uint32_t row, uint32_t (&matrices)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
-               : "r"(row)
-               : "memory");
-}
 
 // d += A B for A of 16 x 16 and B of 16 x 8. `a`: 8 x 8 matrices, both upper and lower rows of the
 // first eight columns, then of the others. `b`: the transposed upper and lower eight rows.

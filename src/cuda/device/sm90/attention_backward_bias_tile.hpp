@@ -6,7 +6,7 @@
 // two of a warp in one bank.
 #pragma once
 
-#include "cuda/device/ptx/products.hpp"
+#include "cuda/device/ptx/matrices.hpp"
 #include "cuda/device/sm90/attention_backward_config.hpp"
 #include "cuda/device/sm90/attention_rules.hpp"
 #include "cuda/device/sm90/attention_softmax.hpp"
@@ -34,7 +34,7 @@ struct BiasTile {
         to[e] = *reinterpret_cast<const float*>(memory + wide_at(key, lane, i, e));
     } else {
       uint32_t pairs[4];
-      ptx::load_transposed(base + matrix_at(key, lane, i), pairs);
+      ptx::load_matrices_across(base + matrix_at(key, lane, i), pairs);
 #pragma unroll
       for (int p = 0; p < 4; ++p) {
         const float2 pair = widen_pair<C.bias>(pairs[p]);
@@ -56,7 +56,8 @@ struct BiasTile {
   }
   __device__ __forceinline__ void store_pairs(int key, int lane, int i,
                                               const uint32_t (&pairs)[4]) const {
-    ptx::store_transposed(base + matrix_at(key, lane, i), pairs[0], pairs[1], pairs[2], pairs[3]);
+    ptx::store_matrices_across(base + matrix_at(key, lane, i), pairs[0], pairs[1], pairs[2],
+                               pairs[3]);
   }
 
  private:

@@ -5,6 +5,7 @@
 // values on their way out. Scores themselves are in attention_backward_scores.hpp.
 #pragma once
 
+#include "cuda/device/ptx/matrices.hpp"
 #include "cuda/device/ptx/memory.hpp"
 #include "cuda/device/sm90/attention_backward_mend.hpp"
 #include "cuda/device/sm90/attention_backward_scores.hpp"

@@ -7,6 +7,7 @@
 // (ptx/products.hpp) and as left operands of the next products they stay in registers.
 #pragma once
 
+#include "cuda/device/ptx/products.hpp"
 #include "cuda/device/sm90/attention_backward_tiles.hpp"
 
 namespace perseid::cuda {

@@ -45,6 +45,7 @@
 #pragma once
 
 #include "cuda/device/ptx/dependency.hpp"
+#include "cuda/device/ptx/products.hpp"
 #include "cuda/device/sm90/attention_results.hpp"
 
 namespace perseid::cuda {

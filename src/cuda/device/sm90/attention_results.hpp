@@ -11,7 +11,7 @@
 // left (attention_mend.hpp).
 #pragma once
 
-#include "cuda/device/ptx/products.hpp"
+#include "cuda/device/ptx/matrices.hpp"
 #include "cuda/device/sm90/attention_mend.hpp"
 #include "cuda/device/sm90/attention_producer.hpp"
 #include "cuda/device/sm90/attention_scores.hpp"

@@ -6,7 +6,7 @@
 // Philox call serves 16 rows and 32 columns without an exchange between threads (math/philox.hpp).
 #pragma once
 
-#include "cuda/device/ptx/warp_products.hpp"
+#include "cuda/device/ptx/matrices.hpp"
 #include "cuda/device/sm90/attention_rules.hpp"
 #include "cuda/device/sm90/attention_softmax.hpp"
 #include "cuda/device/sm90/attention_tiles.hpp"

@@ -10,6 +10,7 @@
 // - A maximum that is NaN stays NaN, and makes the sum NaN.
 #pragma once
 
+#include "cuda/device/ptx/barrier.hpp"
 #include "cuda/device/ptx/cluster.hpp"
 #include "cuda/device/softmax/access.hpp"
 
@@ -96,8 +97,10 @@ class RowReduction {
   __device__ __forceinline__ explicit RowReduction(Shared& shared) : shared_(shared) {
     if constexpr (C.blocks > 1) {
       if (threadIdx.x == 0) {
-        ptx::barrier_init(&shared_.barrier, 1);
-        ptx::barrier_expect(&shared_.barrier, sizeof shared_.part);
+        const uint32_t barrier = ptx::shared_address(&shared_.barrier);
+        ptx::phase_init(barrier, 1);
+        ptx::phase_init_done();
+        ptx::phase_expect(barrier, sizeof shared_.part);
       }
       __syncwarp();
       ptx::cluster_arrive();
@@ -142,7 +145,7 @@ class RowReduction {
         ptx::send(ptx::address_in_block(&shared_.part[place], block),
                   ptx::address_in_block(&shared_.barrier, block), own.maximum, own.sum);
       }
-      ptx::barrier_wait(&shared_.barrier, 0);
+      ptx::phase_wait_for_cluster(ptx::shared_address(&shared_.barrier), 0);
     } else {
       if (lane() == 0) shared_.part[warp] = own;
       __syncthreads();
