@@ -202,8 +202,8 @@ class GpuAttentionApi : public testing_gpu::ContextTest {
     all.push_back(options_of(2, 8, 190, 260, 128));
     all.back().dropout = 0.2;
     all.back().mask = {};
-    all.push_back(options_of(2, 24, 1100, 1100, 64));
-    all.push_back(options_of(2, 24, 1100, 1100, 64));
+    all.push_back(options_of(2, 12, 1100, 1100, 64));
+    all.push_back(options_of(2, 12, 1100, 1100, 64));
     all.back().mask.left = 255;
     all.push_back(options_of(2, 8, 333, 400, 128));
     all.back().deterministic = false;
