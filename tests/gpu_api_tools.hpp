@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <optional>
 #include <type_traits>
 #include <vector>
@@ -59,6 +60,25 @@ inline std::vector<float> random_floats(size_t count, uint32_t seed) {
     value = static_cast<float>(seed >> 8) * 0x1p-22f - 2;
   }
   return values;
+}
+
+// The same as bf16, by their bits.
+using Bits = std::vector<uint16_t>;
+inline Bits random_bf16(size_t count, uint32_t seed) {
+  const std::vector<float> floats = random_floats(count, seed);
+  Bits bits(count);
+  for (size_t i = 0; i < count; ++i) {
+    uint32_t word = 0;
+    std::memcpy(&word, &floats[i], 4);
+    bits[i] = static_cast<uint16_t>(word >> 16);
+  }
+  return bits;
+}
+inline float float_of(uint16_t bits) {
+  const uint32_t word = uint32_t{bits} << 16;
+  float value = 0;
+  std::memcpy(&value, &word, 4);
+  return value;
 }
 
 // A context of the first GPU; tests are skipped, with the reason, where there is none.

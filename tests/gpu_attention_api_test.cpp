@@ -15,28 +15,11 @@
 namespace perseid {
 namespace {
 
+using testing_gpu::Bits;
 using testing_gpu::Cuda;
+using testing_gpu::float_of;
 using testing_gpu::on_gpu;
-using testing_gpu::random_floats;
-
-using Bits = std::vector<uint16_t>;
-
-Bits random_bf16(size_t count, uint32_t seed) {
-  const std::vector<float> floats = random_floats(count, seed);
-  Bits bits(count);
-  for (size_t i = 0; i < count; ++i) {
-    uint32_t word = 0;
-    std::memcpy(&word, &floats[i], 4);
-    bits[i] = static_cast<uint16_t>(word >> 16);
-  }
-  return bits;
-}
-float float_of(uint16_t bits) {
-  const uint32_t word = uint32_t{bits} << 16;
-  float value = 0;
-  std::memcpy(&value, &word, 4);
-  return value;
-}
+using testing_gpu::random_bf16;
 
 // A bf16 tensor on the GPU. `stride`: elements from one batch entry to the next.
 class Array {

@@ -5,8 +5,8 @@
 // for that never comes, and lengths that are too large are cut to what there is. Skipped where
 // there is no GPU with attention.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
-#include <cstring>
 #include <deque>
 
 #include "gpu_api_tools.hpp"
@@ -14,8 +14,9 @@
 namespace perseid {
 namespace {
 
+using testing_gpu::Bits;
 using testing_gpu::on_gpu;
-using testing_gpu::random_floats;
+using testing_gpu::random_bf16;
 
 using Lengths = std::vector<int64_t>;
 
@@ -65,14 +66,7 @@ class Execution {
     const Attention attention(context, o_);
     const auto floats = [&](int64_t rows, int64_t heads, uint32_t seed) {
       const Guarded& added = add(2 * rows * stride_of(heads));
-      std::vector<uint16_t> bits(added.size() / 2);
-      const std::vector<float> values = random_floats(bits.size(), seed);
-      for (size_t i = 0; i < bits.size(); ++i) {
-        uint32_t word = 0;
-        std::memcpy(&word, &values[i], 4);
-        bits[i] = static_cast<uint16_t>(word >> 16);
-      }
-      added.set(bits.data());
+      added.set(random_bf16(added.size() / 2, seed).data());
       return tensor(added, rows, heads);
     };
     const auto lengths = [&](const Lengths& values) {
@@ -260,6 +254,115 @@ TEST_P(GpuLongest, IsFarAboveAll) {
       const Execution run(context(), o, {0, 2, 82, 150}, {0, 131, 132, 213}, 256, kRowStride);
       run.expect_nothing_outside();
     }
+}
+
+// Ragged attention on any device, whose lengths may change from one execution to the next.
+class RaggedForward {
+ public:
+  RaggedForward(const Context& context, const AttentionOptions& options)
+      : context_(context), o_(options), attention_(context, options) {
+    tensors_.query = rows(o_.total_q, 1);
+    tensors_.key = rows(o_.total_kv, 2);
+    tensors_.value = rows(o_.total_kv, 3);
+    tensors_.out = rows(o_.total_q, 4);
+    tensors_.cu_seqlens_q = lengths();
+    tensors_.cu_seqlens_kv = lengths();
+    workspace_ = &add(attention_.workspace_size(Direction::kForward));
+  }
+  // What is not written is NaN after the next execution.
+  void set(const Lengths& q, const Lengths& kv) const {
+    copy(tensors_.cu_seqlens_q, q.data(), 8 * q.size());
+    copy(tensors_.cu_seqlens_kv, kv.data(), 8 * kv.size());
+    const Bits poison(out_elements(), 0x7fc0);
+    copy(tensors_.out, poison.data(), 2 * poison.size());
+  }
+  void execute(Stream stream) const {
+    attention_.forward(stream, tensors_, std::span(workspace_->data(), workspace_->size()));
+  }
+  std::vector<float> out() const {
+    Bits bits(out_elements());
+    context_.copy(bits.data(), tensors_.out.data(), 2 * bits.size());
+    std::vector<float> values(bits.size());
+    std::transform(bits.begin(), bits.end(), values.begin(), testing_gpu::float_of);
+    return values;
+  }
+
+ private:
+  size_t out_elements() const { return static_cast<size_t>(o_.total_q * o_.heads * o_.head_dim); }
+  const Guarded& add(size_t bytes) { return memory_.emplace_back(context_, bytes, 256); }
+  void copy(const Tensor& to, const void* from, size_t bytes) const {
+    context_.copy(to.data(), from, bytes);
+  }
+  Tensor rows(int64_t count, uint32_t seed) {
+    const Bits bits = random_bf16(static_cast<size_t>(count * o_.heads * o_.head_dim), seed);
+    const Guarded& added = add(2 * bits.size());
+    added.set(bits.data());
+    return Tensor(added.data(), bf16, {count, o_.heads, o_.head_dim}, {}, context_.device());
+  }
+  Tensor lengths() {
+    return Tensor(add(static_cast<size_t>(8 * (o_.batch + 1))).data(), i64, {o_.batch + 1}, {},
+                  context_.device());
+  }
+
+  const Context& context_;
+  const AttentionOptions o_;
+  const Attention attention_;
+  std::deque<Guarded> memory_;
+  AttentionForward tensors_;
+  const Guarded* workspace_ = nullptr;
+};
+
+// A captured launch finds other lengths whenever it is replayed: where sequences are few, most
+// blocks have nothing to do, and where they are many, each has tiles to draw. What some leave in
+// the workspace must not keep the others from their tiles. The few are the last of the batch and
+// have many keys: who has nothing to do knows it as soon as the others have found their tiles, and
+// has ended before they draw.
+TEST_F(GpuLengths, ChangeBetweenReplays) {
+  constexpr int64_t kBatch = 1000, kTotalQ = 8000, kTotalKv = 8000;
+  const auto in_the_last = [](int64_t sequences, int64_t total) {
+    Lengths ends = {0};
+    for (int64_t left = kBatch; left-- > 0;)
+      ends.push_back(total * std::max(sequences - left, int64_t{0}) / sequences);
+    return ends;
+  };
+  const Lengths few_q = in_the_last(2, 120), many_q = in_the_last(kBatch, kTotalQ);
+  const Lengths few_kv = in_the_last(2, kTotalKv), many_kv = in_the_last(kBatch, kTotalKv);
+  const testing_gpu::Cuda cuda;
+  void *primary = nullptr, *stream = nullptr;
+  ASSERT_EQ(cuda.primary_retain(&primary, 0), 0);
+  ASSERT_EQ(cuda.context_set(primary), 0);
+  ASSERT_EQ(cuda.stream_create(&stream, 1), 0);
+  const Context cpu = Context::cpu();
+  for (const int64_t dim : {64, 128}) {
+    AttentionOptions options{.dtype = bf16, .batch = kBatch, .heads = 4, .kv_heads = 4};
+    options.q_len = 100;
+    options.kv_len = kTotalKv;
+    options.head_dim = dim;
+    options.mask = causal_bottom_right();
+    options.ragged = true;
+    options.total_q = kTotalQ;
+    options.total_kv = kTotalKv;
+    const RaggedForward replayed(context(), options), exact(cpu, options);
+    void *graph = nullptr, *executable = nullptr;
+    ASSERT_EQ(cuda.capture_begin(stream, 2), 0);
+    replayed.execute(stream);
+    ASSERT_EQ(cuda.capture_end(stream, &graph), 0);
+    ASSERT_EQ(cuda.instantiate(&executable, graph, 0), 0);
+    for (const bool many : {false, true, true, false, false, true}) {
+      const Lengths &q = many ? many_q : few_q, &kv = many ? many_kv : few_kv;
+      replayed.set(q, kv);
+      ASSERT_EQ(cuda.graph_launch(executable, stream), 0);
+      context().synchronize(stream);
+      exact.set(q, kv);
+      exact.execute(nullptr);
+      const std::vector<float> got = replayed.out(), want = exact.out();
+      int64_t wrong = 0;
+      for (size_t i = 0; i < want.size(); ++i)
+        wrong += std::isnan(want[i]) ? !std::isnan(got[i]) : !(std::abs(got[i] - want[i]) <= 0.02f);
+      EXPECT_EQ(wrong, 0) << "dim " << dim << ", many " << many;
+    }
+  }
+  cuda.context_set(nullptr);
 }
 
 TEST_F(GpuLengths, OfKeys) {

@@ -164,21 +164,24 @@ TEST_F(GpuAttention, LongOddShape) {
   check(test);
 }
 
-// Consumers that pass over keys at both ends of a tile, and blocks that go from tile to tile.
+// Consumers that pass over keys at both ends of a tile, and blocks that go from tile to tile; and
+// dims of keys and values for which shared memory has room for fewer consumers.
 TEST_F(GpuAttention, LongWindows) {
-  for (const int64_t kv_len : {1100, 1500})
-    for (const auto& [left, right] :
-         {std::pair<int64_t, int64_t>{1023, -1}, {200, -1}, {127, 0}, {64, -1}}) {
-      Case test = forward_case(DType::kBF16, 1, 24, 24, 1300, kv_len, 64, 64);
-      test.layout = Layout::kBshd;
-      test.problem.causal = Causal::kBottomRight;
-      test.problem.window_left = left;
-      test.problem.window_right = right;
-      check(test);
-      test.problem.causal = Causal::kNone;
-      test.problem.window_right = 130;
-      check(test);
-    }
+  for (const auto& [dim, value_dim] : {Dims{64, 64}, Dims{96, 64}, Dims{88, 24}})
+    for (const int64_t kv_len : {1100, 1500})
+      for (const auto& [left, right] :
+           {std::pair<int64_t, int64_t>{1023, -1}, {200, -1}, {127, 0}, {64, -1}}) {
+        const int64_t heads = dim == 64 ? 24 : 4;
+        Case test = forward_case(DType::kBF16, 1, heads, heads, 1300, kv_len, dim, value_dim);
+        test.layout = Layout::kBshd;
+        test.problem.causal = Causal::kBottomRight;
+        test.problem.window_left = left;
+        test.problem.window_right = right;
+        check(test);
+        test.problem.causal = Causal::kNone;
+        test.problem.window_right = 130;
+        check(test);
+      }
 }
 
 // More tiles than multiprocessors, so that blocks go from one to the next; with one step or two.
