@@ -4,85 +4,13 @@
 // CPU's tests and those that its own tiles ask for; skipped where there is no such GPU. What the
 // kernels need of a compiler, and what they refuse, is held everywhere.
 
-#include "attention_cases.hpp"
-#include "cuda/attention.hpp"
-#include "gpu_tools.hpp"
+#include "gpu_attention_tools.hpp"
 
 namespace perseid {
 namespace {
 
-using namespace cpu::attention_cases;
-using testing_gpu::expect_ok;
-using testing_gpu::Mirror;
+using namespace testing_gpu;
 
-Case forward_case(DType dtype, int64_t batch, int64_t heads, int64_t kv_heads, int64_t q_len,
-                  int64_t kv_len, int64_t dim, int64_t value_dim) {
-  Case test = make_case(dtype, batch, heads, kv_heads, q_len, kv_len, dim, value_dim);
-  test.problem.grad_query = test.problem.grad_key = test.problem.grad_value = false;
-  return test;
-}
-
-class GpuAttention : public testing_gpu::GpuTest {
- protected:
-  GpuAttention() : GpuTest(9) {}
-
-  // One execution of the fixture's problem: out and lse of the GPU come to the fixture's arrays,
-  // which held nothing of use before, as the workspace does not.
-  void run(Fixture& fixture) {
-    std::unique_ptr<cuda::AttentionOnGpu> attention;
-    expect_ok(cuda::AttentionOnGpu::make(fixture.problem, *gpu_, &attention));
-    if (attention == nullptr) return;
-    for (Array* result : {&fixture.out, &fixture.lse})
-      std::fill(result->memory.begin(), result->memory.end(), std::byte{0x7f});
-    Array work(DType::kBool, {static_cast<int64_t>(attention->forward_workspace())});
-    Mirror out(*gpu_, fixture.out), lse(*gpu_, fixture.lse), workspace(*gpu_, work);
-    AttentionForward tensors = fixture.forward_arguments();
-    tensors.out = out.tensor();
-    tensors.lse = lse.tensor();
-    // The inputs go where they lie on the GPU, with the fixture's strides.
-    std::vector<std::unique_ptr<Mirror<Array>>> inputs;
-    const auto place = [&](Array& array, Tensor& tensor) {
-      if (!tensor.present()) return;
-      inputs.push_back(std::make_unique<Mirror<Array>>(*gpu_, array));
-      tensor.data = inputs.back()->tensor().data;
-    };
-    place(fixture.query, tensors.query);
-    place(fixture.key, tensors.key);
-    place(fixture.value, tensors.value);
-    place(fixture.bias, tensors.bias);
-    place(fixture.visible, tensors.visible);
-    place(fixture.cu_q, tensors.cu_seqlens_q);
-    place(fixture.cu_kv, tensors.cu_seqlens_kv);
-    place(fixture.kv_lens, tensors.kv_lens);
-    Array numbers(DType::kI64, {2});
-    Mirror gpu_numbers(*gpu_, numbers);
-    if (numbers_on_gpu_) {
-      // What stands in the arguments is of no meaning then.
-      const uint64_t drawn[] = {tensors.dropout.seed, tensors.dropout.offset};
-      expect_ok(cuda::copy(*gpu_, gpu_numbers.tensor().data, drawn, sizeof drawn, nullptr));
-      tensors.dropout.numbers = gpu_numbers.tensor().as<uint64_t>();
-      tensors.dropout.seed = tensors.dropout.offset = 5;
-    }
-    expect_ok(attention->forward(tensors, workspace.tensor().as<std::byte>(), nullptr));
-    {
-      const cuda::Gpu::Current current(*gpu_);
-      ASSERT_EQ(gpu_->driver().stream_synchronize(nullptr), cuda::kSuccess);
-    }
-    out.fetch();
-    lse.fetch();
-  }
-  void check(const Case& test) {
-    SCOPED_TRACE(text_of(test));
-    Fixture fixture(test);
-    run(fixture);
-    fixture.compare("out", fixture.out.tensor, fixture.want_out.tensor, 0.1);
-    fixture.compare("lse", fixture.lse.tensor, fixture.want_lse.tensor, 1);
-  }
-
-  bool numbers_on_gpu_ = false;
-};
-
-using Dims = std::pair<int64_t, int64_t>;  // of keys and values
 class GpuAttentionDims : public GpuAttention, public testing::WithParamInterface<Dims> {};
 
 TEST_P(GpuAttentionDims, MatchTheReference) {
@@ -119,21 +47,6 @@ TEST_F(GpuAttention, Lengths) {
   check(forward_case(DType::kBF16, 1, 2, 2, 0, 5, 64, 64));
 }
 
-TEST_P(GpuAttentionTiles, MasksOfRange) {
-  const int64_t dim = GetParam();
-  for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight})
-    for (const int64_t q_len : {4, 100, 250, 620})
-      for (const auto& [left, right] :
-           {std::pair<int64_t, int64_t>{-1, -1}, {70, -1}, {0, 0}, {-1, 30}, {300, 5}}) {
-        Case test = forward_case(DType::kBF16, 1, 2, 1, q_len, 550, dim, dim);
-        test.layout = Layout::kBshd;
-        test.problem.causal = causal;
-        test.problem.window_left = left;
-        test.problem.window_right = right;
-        check(test);
-      }
-}
-
 TEST_F(GpuAttention, SharedKeyHeads) {
   for (const auto& [heads, kv_heads] :
        {std::pair<int64_t, int64_t>{8, 1}, {6, 2}, {32, 1}, {64, 2}, {40, 8}})
@@ -162,26 +75,6 @@ TEST_F(GpuAttention, LongOddShape) {
   test.layout = Layout::kBshd;
   test.problem.causal = Causal::kTopLeft;
   check(test);
-}
-
-// Consumers that pass over keys at both ends of a tile, and blocks that go from tile to tile; and
-// dims of keys and values for which shared memory has room for fewer consumers.
-TEST_F(GpuAttention, LongWindows) {
-  for (const auto& [dim, value_dim] : {Dims{64, 64}, Dims{96, 64}, Dims{88, 24}})
-    for (const int64_t kv_len : {1100, 1500})
-      for (const auto& [left, right] :
-           {std::pair<int64_t, int64_t>{1023, -1}, {200, -1}, {127, 0}, {64, -1}}) {
-        const int64_t heads = dim == 64 ? 24 : 4;
-        Case test = forward_case(DType::kBF16, 1, heads, heads, 1300, kv_len, dim, value_dim);
-        test.layout = Layout::kBshd;
-        test.problem.causal = Causal::kBottomRight;
-        test.problem.window_left = left;
-        test.problem.window_right = right;
-        check(test);
-        test.problem.causal = Causal::kNone;
-        test.problem.window_right = 130;
-        check(test);
-      }
 }
 
 // More tiles than multiprocessors, so that blocks go from one to the next; with one step or two.
@@ -244,14 +137,6 @@ TEST_F(GpuAttention, ManyShortSequences) {
   check(many);
 }
 
-// Dims with queries of which there are many, and few.
-constexpr std::pair<int64_t, int64_t> kDimsAndQueries[] = {
-    {64, 150}, {128, 150}, {256, 150}, {128, 4}};
-std::vector<std::vector<int64_t>> score_shapes(int64_t q_len, int64_t kv_len = 301) {
-  return {{2, 4, q_len, kv_len}, {1, 4, q_len, kv_len}, {2, 1, q_len, kv_len},
-          {2, 1, 1, kv_len},     {1, 1, q_len, 1},      {1, 1, 1, 1}};
-}
-
 // The copy engine reaches rows of 304 keys, not those of 301.
 TEST_F(GpuAttention, Bias) {
   for (const auto& [dim, q_len] : kDimsAndQueries)
@@ -269,15 +154,6 @@ TEST_F(GpuAttention, Bias) {
   add_bias(spread, DType::kF16, {1, 2, 50, 70}, false);
   spread.layout = Layout::kBshd;
   check(spread);
-}
-
-TEST_F(GpuAttention, Visible) {
-  for (const auto& [dim, q_len] : kDimsAndQueries)
-    for (const auto& shape : score_shapes(q_len)) {
-      Case test = forward_case(DType::kBF16, 2, 4, 2, q_len, 301, dim, dim);
-      set_visible(test, shape);
-      check(test);
-    }
 }
 
 TEST_F(GpuAttention, DropoutHasTheContractsBits) {
@@ -315,50 +191,6 @@ TEST_P(GpuAttentionTiles, FewQueries) {
         if (heads != 3) test.problem.causal = Causal::kBottomRight;
         check(test);
       }
-}
-
-TEST_F(GpuAttention, FewQueriesWithMasksAndLengths) {
-  Case window = forward_case(DType::kF16, 2, 4, 2, 9, 4100, 128, 72);
-  window.problem.causal = Causal::kBottomRight;
-  window.problem.window_left = 700;
-  check(window);
-  Case lengths = forward_case(DType::kBF16, 5, 8, 2, 2, 3000, 128, 128);
-  lengths.problem.causal = Causal::kBottomRight;
-  lengths.problem.kv_lens = true;
-  lengths.kv_lens = {3000, 0, 1, 1024, 2049};
-  check(lengths);
-  Case ragged = forward_case(DType::kBF16, 0, 4, 2, 0, 0, 64, 128);
-  set_ragged(ragged, {1, 0, 3, 2, 1}, {2700, 3, 200, 0, 1100});
-  ragged.layout = Layout::kBshd;
-  ragged.problem.causal = Causal::kBottomRight;
-  check(ragged);
-  Case all = forward_case(DType::kBF16, 2, 4, 2, 3, 2100, 128, 128);
-  add_bias(all, DType::kF32, {2, 1, 3, 2100}, false);
-  set_visible(all, {1, 4, 3, 2100});
-  all.problem.dropout = 0.2;
-  all.prepare = [](AttentionBackward& a) {
-    for (const int64_t j : {5, 1500}) put(a.value, at(a.value, {0, 0, j, 3}), kInfinity);
-  };
-  check(all);
-}
-
-// NaN and infinity in keys and values that no query may see, and in those that some may.
-TEST_P(GpuAttentionTiles, NothingLeaksFromMaskedKeys) {
-  const int64_t dim = GetParam();
-  for (const double poison : {kNaN, kInfinity, -kInfinity})
-    for (const bool visible : {false, true}) {
-      Case test = forward_case(DType::kBF16, 1, 4, 1, 60, 400, dim, dim);
-      test.problem.causal = Causal::kTopLeft;
-      if (visible) set_visible(test, {1, 4, 60, 400});
-      test.prepare = [=](AttentionBackward& a) {
-        for (const int64_t j : {int64_t{30}, int64_t{60}, int64_t{300}}) {
-          put(a.value, at(a.value, {0, 0, j, 3}), poison);
-          put(a.key, at(a.key, {0, 0, j, 5}), kNaN);
-        }
-        put(a.value, at(a.value, {0, 0, 41, 7}), poison);
-      };
-      check(test);
-    }
 }
 
 TEST_F(GpuAttention, LargeAndEqualScores) {

@@ -93,6 +93,16 @@ __device__ __forceinline__ uint64_t load_relaxed(const uint64_t* from) {
                : "memory");
   return value;
 }
+// 16 bits as they are in memory, whatever an L1 cache holds.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
+__device__ __forceinline__ uint16_t load_relaxed(const uint16_t* from) {
+  uint16_t value;
+  asm volatile("ld.relaxed.gpu.global.u16 %0, [%1];"
+               : "=h"(value)
+               : "l"(__cvta_generic_to_global(from))
+               : "memory");
+  return value;
+}
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-st
 __device__ __forceinline__ void store_relaxed(uint64_t* to, uint64_t value) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;"

@@ -29,7 +29,7 @@ __device__ __forceinline__ void mend_row(const AttentionForwardArguments& a,
   const int batch = sequence.batch, entry = entry_of<C.lengths>(a, batch);
   const int kv_head = head / (a.group << a.pack);
   Element* to = row_at<Element>(a.out_rows, entry, head, sequence.q_begin + query);
-  out.load(to, a.value_dim);
+  out.load_stored(to, a.value_dim);
   if (out.is_finite()) return;
 
   own.load(row_at<Element>(a.query_rows, entry, head, sequence.q_begin + query), a.head_dim);
@@ -46,7 +46,8 @@ __device__ __forceinline__ void mend_row(const AttentionForwardArguments& a,
         fmaf(own.product(key), a.scale_log2, bias_log2<C.bias>(a, batch, head, query, k));
     const float now = fmaxf(maximum, score);
     const float before = maximum == minus_infinity() ? 0 : ptx::approximate_exp2(maximum - now);
-    const float weight = now == minus_infinity() ? 0 : ptx::approximate_exp2(score - now);
+    // NaN stays NaN.
+    const float weight = score == minus_infinity() ? 0 : ptx::approximate_exp2(score - now);
     sum = fmaf(sum, before, weight);
     maximum = now;
     out.multiply(before);

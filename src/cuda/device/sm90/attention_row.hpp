@@ -4,6 +4,7 @@
 // element.
 #pragma once
 
+#include "cuda/device/ptx/barrier.hpp"
 #include "cuda/device/sm90/attention_rules.hpp"
 #include "cuda/device/sm90/attention_softmax.hpp"
 
@@ -38,6 +39,15 @@ struct WarpRow {
   __device__ __forceinline__ void add(float factor, const WarpRow& other) {
 #pragma unroll
     for (int i = 0; i < kParts; ++i) part[i] = fmaf(factor, other.part[i], part[i]);
+  }
+  // What the kernel itself has stored: an L1 cache may hold what was there before, if another warp
+  // has read the row that ends, or begins, within the same 32 bytes.
+  __device__ __forceinline__ void load_stored(const Element* row, int32_t dim) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i)
+      part[i] =
+          lane + 32 * i < dim ? widen(Element{ptx::load_relaxed(&row[lane + 32 * i].bits)}) : 0;
   }
   __device__ __forceinline__ float product(const WarpRow& other) const {
     float sum = 0;
