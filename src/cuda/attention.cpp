@@ -216,6 +216,11 @@ Status AttentionOnGpu::make(const AttentionProblem& problem, const AttentionForw
   fixed.group >>= pack;
   fixed.batch_heads = static_cast<int32_t>(problem.batch * (problem.heads >> pack));
   fixed.q_tiles = static_cast<int32_t>(ceil_div(problem.q_len << pack, int64_t{config.rows()}));
+  // The tile that is not full is the first one where later rows see more keys. Whole consumers have
+  // no rows in it.
+  if (config.right && config.consumers > 2)
+    fixed.rows_before =
+        static_cast<int32_t>((fixed.q_tiles * config.rows() - problem.q_len) / 64 * 64);
   fixed.rows = problem.heads * (problem.ragged ? problem.total_q : problem.batch * problem.q_len);
   if (config.split) {
     const int64_t part_tiles = part_tiles_of(problem, config);

@@ -106,6 +106,7 @@ struct AttentionForwardArguments : AttentionArguments {
   uint64_t launch = 0;
   int32_t pack = 0;
   int32_t batch_heads = 0, q_tiles = 0, tiles = 0;
+  int32_t rows_before = 0;        // of a head's first tile, those before its first query
   int32_t heads_per_section = 0;  // whose tiles are done together
   // Where keys are split: parts, tiles of keys in a part, and what each part gives a row (its
   // result in float32, and the logarithm to base 2 of its sum).

@@ -69,7 +69,7 @@ class ForwardConsumer {
     if (number_ == C.consumers - 1) pass_turn(0);
     int at = 0;
     await_tile(at);
-    if (C.lengths && shared_.tile(at).query < 0) {
+    if (C.lengths && shared_.tile(at).number < 0) {
       if (number_ == 0) await_turn();
       return;
     }
@@ -88,7 +88,7 @@ class ForwardConsumer {
       if constexpr (C.slots == 1) begin_last_product();
       pass_over_first_keys(at);
       await_tile(at + 1);
-      if (shared_.tile(at + 1).query < 0) break;
+      if (shared_.tile(at + 1).number < 0) break;
       const bool busy_next = has_rows(at + 1);
       if (busy && busy_next) {
         cross(at, at + 1);

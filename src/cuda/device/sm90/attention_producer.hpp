@@ -124,10 +124,10 @@ class ForwardProducer {
       const AttentionTile tile = finder_.find(number);
       // With one slot its queries come late: what does not wait for them goes first.
       if (C.slots == 1 && owing) load_value(before, before.first);
-      if (C.slots == 1 && tile.query >= 0) load_key(tile, tile.last);
+      if (C.slots == 1 && tile.number >= 0) load_key(tile, tile.last);
       announce(tile);
       if (C.slots == 1) owing = false;
-      if (tile.query < 0) break;
+      if (tile.number < 0) break;
       if (C.slots > 1) load_key(tile, tile.last);
       if (owing) load_value(before, before.first);
       // The next tile is drawn as late as this tile's last loads take as long as that does: who
@@ -154,16 +154,18 @@ class ForwardProducer {
     ptx::phase_wait(shared_.query_empty(slot), queries_.parity() ^ 1);
     shared_.tile(queries_.count) = tile;
     ++queries_.count;
-    if (tile.query < 0) {
+    if (tile.number < 0) {
       ptx::phase_arrive(shared_.query_full(slot));
       return;
     }
     ptx::phase_expect(shared_.query_full(slot), C.consumers * C.query_bytes());
-    for (int c = 0; c < C.consumers; ++c)
+    for (int c = 0; c < C.consumers; ++c) {
+      // Of a consumer whose rows are before the first query any rows will do.
+      const int32_t query = max(tile.query + (64 * c >> arguments_.pack), 0);
       load_rows<C.key_chunks()>(shared_.query(slot, c), 64, arguments_.query,
-                                shared_.query_full(slot),
-                                tile.q_begin + tile.query + (64 * c >> arguments_.pack), tile.head,
+                                shared_.query_full(slot), tile.q_begin + query, tile.head,
                                 entry_of<C.lengths>(arguments_, tile.batch));
+    }
   }
   __device__ __forceinline__ void load_key(const AttentionTile& tile, int n) {
     const int stage = keys_.place();

@@ -81,7 +81,7 @@ class ResultWriter {
       } else {
         ptx::fence_for_engines();
         __syncwarp();
-        if (lane_ == 0) store_boxes(tile, first / 8);
+        if (lane_ == 0 && query_of(tile, 0) >= 0) store_boxes(tile, first / 8);
       }
     }
   }
@@ -92,8 +92,7 @@ class ResultWriter {
       const AttentionTile tile = TileFinder<C>(a_).find(number);
 #pragma unroll 1
       for (int row = 0; row < 16; ++row)
-        if (query_of(tile, row) < tile.q_len)
-          mend_row<C>(a_, tile, head_of(tile, row), query_of(tile, row));
+        if (has_row(tile, row)) mend_row<C>(a_, tile, head_of(tile, row), query_of(tile, row));
     }
   }
 
@@ -115,6 +114,9 @@ class ResultWriter {
   __device__ __forceinline__ int query_of(const AttentionTile& tile, int row) const {
     return tile.query + ((first_row_ + row) >> a_.pack);
   }
+  __device__ __forceinline__ bool has_row(const AttentionTile& tile, int row) const {
+    return query_of(tile, row) >= 0 && query_of(tile, row) < tile.q_len;
+  }
   __device__ __forceinline__ int head_of(const AttentionTile& tile, int row) const {
     return (tile.head << a_.pack) + ((first_row_ + row) & ((1 << a_.pack) - 1));
   }
@@ -129,7 +131,7 @@ class ResultWriter {
   // `sum`: as a logarithm to base 2.
   __device__ __forceinline__ void write_lse(const AttentionTile& tile, int row, float sum) const {
     const int query = query_of(tile, row);
-    if (lane_ % 4 != 0 || query >= tile.q_len) return;
+    if (lane_ % 4 != 0 || !has_row(tile, row)) return;
     if constexpr (C.split) {
       a_.part_sums[part_row(tile, row)] = sum;
     } else if (a_.lse != nullptr) {

@@ -24,8 +24,8 @@ namespace perseid::cuda {
 // Tiles of keys [first, last] are visited, from the last to the first; those of [free_first,
 // free_end) need no mask. There is always one, if only to be masked as a whole.
 struct AttentionTile : AttentionSequence {
-  int32_t number;
-  int32_t query;  // the first one; -1: there are no more tiles
+  int32_t number;  // -1: there are no more tiles
+  int32_t query;   // the first one; the first tile of a head may begin before its first query
   int32_t head, kv_head;
   int32_t first, last;
   int32_t free_first, free_end;
@@ -118,17 +118,15 @@ class TileFinder {
 
   __device__ __forceinline__ AttentionTile find(int32_t number) {
     AttentionTile tile{};
-    tile.number = number;
-    tile.query = -1;
-    if constexpr (C.split) {
-      number = find_part(number, tile);
-    }
+    const int32_t whole = C.split ? find_part(number, tile) : number;
+    bool found = whole < a_.batch_heads * a_.q_tiles;
     if (C.lengths && a_.ragged) {
-      place_in_ragged(number, tile);
-    } else if (number < a_.batch_heads * a_.q_tiles) {
-      place(number, tile);
+      found = place_in_ragged(whole, tile);
+    } else if (found) {
+      place(whole, tile);
     }
-    if (tile.query >= 0) see_keys(tile);
+    tile.number = found ? number : -1;
+    if (found) see_keys(tile);
     return tile;
   }
 
@@ -147,25 +145,26 @@ class TileFinder {
   __device__ __forceinline__ void place(int32_t number, AttentionTile& tile) const {
     const TilePlace place =
         place_in_sections(number, a_.q_tiles, a_.batch_heads, a_.heads_per_section);
-    tile.query = (a_.q_tiles - 1 - place.tile) * queries();
+    tile.query = (a_.q_tiles - 1 - place.tile) * queries() - a_.rows_before;
     tile.head = place.head % a_.heads;
     static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a_, place.head / a_.heads);
   }
 
   // Sequences one after another, in each the last rows of all heads first. The cursor is at the
-  // sequence of the last number.
-  __device__ __forceinline__ void place_in_ragged(int32_t number, AttentionTile& tile) {
+  // sequence of the last number. Returns whether there is one.
+  __device__ __forceinline__ bool place_in_ragged(int32_t number, AttentionTile& tile) {
     for (; batch_ < a_.batch; ++batch_, before_ += tiles_) {
       const int32_t begin = read_length(a_.cumulative_q, batch_, a_.total_q);
       const int32_t end = read_length(a_.cumulative_q, batch_ + 1, a_.total_q);
       tiles_ = (clamp(end - begin, 0, a_.q_len) + queries() - 1) / queries() * a_.heads;
       if (number < before_ + tiles_) break;
     }
-    if (batch_ >= a_.batch) return;
+    if (batch_ >= a_.batch) return false;
     const int32_t place = number - before_;
     tile.query = (tiles_ - 1 - place) / a_.heads * queries();
     tile.head = place % a_.heads;
     static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a_, batch_);
+    return true;
   }
 
   __device__ __forceinline__ void see_keys(AttentionTile& tile) const {
@@ -177,7 +176,7 @@ class TileFinder {
     const auto begin_of = [&](int32_t query) {
       return C.left ? clamp(query + tile.left, 0, tile.kv_len) : 0;
     };
-    const int32_t begin = begin_of(tile.query), end = end_of(last_query);
+    const int32_t begin = begin_of(max(tile.query, 0)), end = end_of(last_query);
     if (begin >= end) {
       tile.free_first = 1;
     } else {
