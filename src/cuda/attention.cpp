@@ -218,7 +218,7 @@ Status AttentionOnGpu::make(const AttentionProblem& problem, const AttentionForw
   fixed.q_tiles = static_cast<int32_t>(ceil_div(problem.q_len << pack, int64_t{config.rows()}));
   // The tile that is not full is the first one where later rows see more keys. Whole consumers have
   // no rows in it.
-  if (config.right && config.consumers > 2)
+  if (config.begins_early())
     fixed.rows_before =
         static_cast<int32_t>((fixed.q_tiles * config.rows() - problem.q_len) / 64 * 64);
   fixed.rows = problem.heads * (problem.ragged ? problem.total_q : problem.batch * problem.q_len);

@@ -43,6 +43,8 @@ struct AttentionForwardConfig {
   constexpr bool can_part() const { return !left && !split; }
   // Whether the results of a tile leave under the second scores of the next one; else at its end.
   constexpr bool owes() const { return slots > 1 && !apart; }
+  // Whether a head's first tile may begin before its first query: by whole consumers.
+  constexpr bool begins_early() const { return right && consumers > 2; }
   // Whether consumers that have no rows in a tile, one of the last of its sequence, leave it out.
   constexpr bool skips() const {
     return consumers > 2 && slots > 1 && !right && !left && bias_stages == 0;

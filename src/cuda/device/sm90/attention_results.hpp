@@ -81,7 +81,7 @@ class ResultWriter {
       } else {
         ptx::fence_for_engines();
         __syncwarp();
-        if (lane_ == 0 && query_of(tile, 0) >= 0) store_boxes(tile, first / 8);
+        if (lane_ == 0 && !is_early(tile)) store_boxes(tile, first / 8);
       }
     }
   }
@@ -114,8 +114,12 @@ class ResultWriter {
   __device__ __forceinline__ int query_of(const AttentionTile& tile, int row) const {
     return tile.query + ((first_row_ + row) >> a_.pack);
   }
+  // All of the warp's rows are before the first query.
+  __device__ __forceinline__ bool is_early(const AttentionTile& tile) const {
+    return C.begins_early() && query_of(tile, 0) < 0;
+  }
   __device__ __forceinline__ bool has_row(const AttentionTile& tile, int row) const {
-    return query_of(tile, row) >= 0 && query_of(tile, row) < tile.q_len;
+    return !is_early(tile) && query_of(tile, row) < tile.q_len;
   }
   __device__ __forceinline__ int head_of(const AttentionTile& tile, int row) const {
     return (tile.head << a_.pack) + ((first_row_ + row) & ((1 << a_.pack) - 1));
