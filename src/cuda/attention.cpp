@@ -127,9 +127,9 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   // Three consumers waste more of the last tile, and of the diagonal ones; and have registers for
   // scores and weights alone.
   const int64_t rows = problem.q_len << pack_of(problem);
-  const bool ranges = config.left || config.right;
-  if (config.consumers == 3 && (busy || config.lengths || rows <= 128 || (ranges && rows <= 1024) ||
-                                (config.left && config.value_dim > 64)))
+  if (config.consumers == 3 &&
+      (busy || config.lengths || rows <= 128 || (config.right && rows <= 384) ||
+       (config.left && (rows <= 1024 || config.value_dim > 64))))
     config.consumers = 2;
   // Under a window they are a tile of keys apart.
   if (config.consumers == 3 && config.left) {
