@@ -200,8 +200,13 @@ class ForwardProducer {
   template <int kChunks>
   __device__ __forceinline__ void load(const TensorMap& map, uint32_t to, uint32_t barrier,
                                        const AttentionTile& tile, int n) {
-    load_rows<kChunks, C.split>(to, C.keys, map, barrier, tile.kv_begin + n * C.keys, tile.kv_head,
-                                entry_of<C.lengths>(arguments_, tile.batch));
+    const int32_t row = tile.kv_begin + n * C.keys;
+    const int32_t entry = entry_of<C.lengths>(arguments_, tile.batch);
+    // Query heads that are not packed read the same keys, each in a tile of its own.
+    if (C.split && arguments_.group == 1)
+      load_rows<kChunks, true>(to, C.keys, map, barrier, row, tile.kv_head, entry);
+    else
+      load_rows<kChunks>(to, C.keys, map, barrier, row, tile.kv_head, entry);
   }
   template <int kChunks>
   __device__ __forceinline__ void prefetch(const TensorMap& map, const AttentionTile& tile, int n) {
