@@ -178,7 +178,7 @@ void AttentionBackwardOnGpu::lay_out() {
   layout_.sums = layout_.turns = 2 * row_bytes;
   if (config_.grad_query)
     layout_.turns +=
-        blocks * static_cast<size_t>(config_.pieces() * config_.piece_floats()) * sizeof(float);
+        blocks * static_cast<size_t>(config_.block_floats()) * sizeof(float);
   layout_.complete = layout_.turns;
   if (config_.deterministic)
     layout_.complete += blocks * static_cast<size_t>(config_.kConsumers) * sizeof(uint64_t);

@@ -84,7 +84,13 @@ __global__ void __launch_bounds__(C.threads(), 1)
   } else {
     ptx::take_registers<C.consumer_registers()>();
     if constexpr (C.halves) {
-      HalvesConsumer<C>(arguments, shared, tile, group - 1).run();
+      // With pieces of unequal width each consumer has its own code.
+      if constexpr (C.last_columns() == C.piece_columns())
+        HalvesConsumer<C, C.piece_columns()>(arguments, shared, tile, group - 1).run();
+      else if (group == 1)
+        HalvesConsumer<C, C.piece_columns()>(arguments, shared, tile, 0).run();
+      else
+        HalvesConsumer<C, C.last_columns()>(arguments, shared, tile, 1).run();
     } else if (group == 1) {
       RolesConsumer<C>(arguments, shared, tile, 0).run_first();
     } else {

@@ -39,7 +39,7 @@ struct AttentionBackwardConfig {
   constexpr int key_chunks() const { return (key_dim + kChunk - 1) / kChunk; }
   constexpr int value_chunks() const { return (value_dim + kChunk - 1) / kChunk; }
   // grad_query is summed in pieces of 64 queries and so many columns, at least one for each
-  // consumer.
+  // consumer; beyond 64 columns the last piece has what is left.
   constexpr int piece_columns() const {
     return queries == 128 ? key_dim : key_dim <= kChunk ? 32 : kChunk;
   }
@@ -47,7 +47,18 @@ struct AttentionBackwardConfig {
     return queries == 128 ? 1 : key_chunks() * kChunk / piece_columns();
   }
   constexpr int pieces() const { return queries / 64 * pieces_across(); }
+  constexpr int last_columns() const {
+    return queries == 128 || key_dim <= kChunk ? piece_columns()
+                                               : key_dim - (pieces_across() - 1) * piece_columns();
+  }
+  constexpr int columns_of(int piece) const {
+    return piece % pieces_across() == pieces_across() - 1 ? last_columns() : piece_columns();
+  }
   constexpr int piece_floats() const { return 64 * piece_columns(); }
+  // Of a block of queries.
+  constexpr int block_floats() const {
+    return pieces() * piece_floats() - queries * (piece_columns() - last_columns());
+  }
 
   // The last kernel rounds the sums of a head when its tiles are done, not when all are.
   constexpr bool finishes_early() const { return grad_query && !lengths; }

@@ -23,7 +23,8 @@
 
 namespace perseid::cuda {
 
-template <AttentionBackwardConfig C>
+// kColumns: those of the consumer's pieces of grad_query.
+template <AttentionBackwardConfig C, int kColumns>
 class HalvesConsumer : BackwardParts<C> {
   using Parts = BackwardParts<C>;
   using Parts::a_, Parts::shared_, Parts::tile_, Parts::number_, Parts::lane_;
@@ -107,7 +108,7 @@ class HalvesConsumer : BackwardParts<C> {
       this->template begin_gradient<C.value_dim>(grad_value_, weights,
                                                  shared_.grad_out(stage.place()));
     }
-    float piece[Parts::kPiece];
+    float piece[kColumns / 2];
     if constexpr (C.grad_query)
       this->share_gradients(gradients, parity);
     else if constexpr (C.grad_bias_in_place())

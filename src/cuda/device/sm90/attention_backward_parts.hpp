@@ -16,7 +16,6 @@ template <AttentionBackwardConfig C>
 class BackwardParts : protected BackwardScores<C> {
  protected:
   using typename BackwardScores<C>::Dropped;
-  static constexpr int kPiece = C.piece_columns() / 2;  // a thread's part of a piece
   using Scores = BackwardScores<C>;
   using Scores::first_key, Scores::leave, Scores::kScores;
   using Scores::number_, Scores::warp_, Scores::lane_;
@@ -40,7 +39,9 @@ class BackwardParts : protected BackwardScores<C> {
   }
 
   // One piece of grad_query of this step: the gradients of its scores times the tile's keys.
-  __device__ __forceinline__ void begin_piece(float (&d)[kPiece], int parity, int piece) const {
+  // A thread has half as many parts as the piece has columns.
+  template <int kParts>
+  __device__ __forceinline__ void begin_piece(float (&d)[kParts], int parity, int piece) const {
     const uint64_t left =
         ptx::matrix_at(shared_.scores(parity) + piece / C.pieces_across() * C.keys() * 128);
     const int column = piece % C.pieces_across() * C.piece_columns();
@@ -48,7 +49,7 @@ class BackwardParts : protected BackwardScores<C> {
         ptx::matrix_at(shared_.key() + column / kChunk * C.keys() * 128 + column % kChunk * 2);
 #pragma unroll
     for (int k = 0; k < C.keys() / 16; ++k)
-      ptx::Product<C.piece_columns(), C.dtype>::template shared<true, true>(
+      ptx::Product<2 * kParts, C.dtype>::template shared<true, true>(
           d, ptx::matrix_after(left, k * 16 * 128), ptx::matrix_after(right, k * 16 * 128), k > 0);
     ptx::products_commit();
   }
@@ -144,20 +145,19 @@ class BackwardParts : protected BackwardScores<C> {
 
   // ---- Sums of grad_query ----
 
-  __device__ __forceinline__ void add_piece(const float (&d)[kPiece], const BackwardStep& step,
+  template <int kParts>
+  __device__ __forceinline__ void add_piece(const float (&d)[kParts], const BackwardStep& step,
                                             int piece) const {
-    float* to = a_.sums +
-                (block_number<C>(a_, tile_, step.head, step.block) * C.pieces() + piece) *
-                    C.piece_floats() +
-                warp_ * (C.piece_floats() / 4) + lane_ * 4;
+    float* to = a_.sums + block_number<C>(a_, tile_, step.head, step.block) * C.block_floats() +
+                piece * C.piece_floats() + warp_ * (32 * kParts) + lane_ * 4;
     if (C.deterministic && last_tile<C>(tile_, step.block) == tile_.key / C.keys()) {
 #pragma unroll
-      for (int j = 0; j < kPiece / 4; ++j)
+      for (int j = 0; j < kParts / 4; ++j)
         *reinterpret_cast<float4*>(to + 128 * j) =
             float4{d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]};
     } else {
 #pragma unroll
-      for (int j = 0; j < kPiece / 4; ++j)
+      for (int j = 0; j < kParts / 4; ++j)
         ptx::add_four(to + 128 * j, d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
     }
   }

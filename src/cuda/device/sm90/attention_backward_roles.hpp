@@ -7,8 +7,9 @@
 //   first    S^T = K Q^T;    P = 2^(S - lse), shared;  dV += P^T dO    and even pieces of dQ
 //   second   dP^T = V dO^T;  dS = P (dP - delta);      dK += dS^T Q    and odd pieces of dQ
 //
-// dQ = dS K in pieces of 64 columns, each added to the sums in memory when it is complete. The
-// first consumer takes its pieces one step late, so that it need not wait for the second.
+// dQ = dS K in pieces of 64 columns, the last of those that are left, each added to the sums in
+// memory when it is complete. The first consumer takes its pieces one step late, so that it need
+// not wait for the second.
 //
 // Barriers: those of the producer (attention_backward_tiles.hpp). key_full and value_full: the
 // producer, once. query_full, out_full: the producer, in each step; query_empty, out_empty: all
@@ -189,17 +190,24 @@ class RolesConsumer : BackwardParts<C> {
   // Every second piece of a step. Earlier products of this consumer are complete then, too.
   template <int kFirst>
   __device__ __forceinline__ void pieces(int number, const BackwardStep& step) {
+    constexpr bool kHasLast = C.pieces() % 2 != kFirst;
 #pragma unroll
-    for (int p = kFirst; p < C.pieces(); p += 2) {
-      float piece[Parts::kPiece];
-      ptx::products_begin();
-      this->begin_piece(piece, number % 2, p);
-      ptx::products_wait<0>();
-      ptx::results_are_here(piece);
-      if (p == kFirst) this->await_turn(number);
-      this->add_piece(piece, step, p);
-    }
+    for (int p = kFirst; p < C.pieces() - (kHasLast ? 1 : 0); p += 2)
+      add_piece_of<C.piece_columns()>(number, step, p, p == kFirst);
+    if constexpr (kHasLast)
+      add_piece_of<C.last_columns()>(number, step, C.pieces() - 1, C.pieces() - 1 == kFirst);
     this->end_turn();
+  }
+  template <int kColumns>
+  __device__ __forceinline__ void add_piece_of(int number, const BackwardStep& step, int p,
+                                               bool first) {
+    float piece[kColumns / 2];
+    ptx::products_begin();
+    this->begin_piece(piece, number % 2, p);
+    ptx::products_wait<0>();
+    ptx::results_are_here(piece);
+    if (first) this->await_turn(number);
+    this->add_piece(piece, step, p);
   }
 };
 

@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kRowThreads)
     grad_lse[t] = number_of(a.grad_lse, 0);
   }
   if constexpr (C.grad_query && !C.deterministic) {
-    constexpr int kFloats = C.pieces() * C.piece_floats();
+    constexpr int kFloats = C.block_floats();
     float4* sums = reinterpret_cast<float4*>(a.sums + number * kFloats);
     for (int i = thread; i < kFloats / 4; i += kRowThreads) sums[i] = float4{0, 0, 0, 0};
   }
@@ -151,14 +151,12 @@ __global__ void __launch_bounds__(kRowThreads)
     const int piece = part / 4;
     const int row = piece / C.pieces_across() * 64 + part % 4 * 16 + lane / 4;
     const int32_t query = block.query + row;
-    const float4* from =
-        reinterpret_cast<const float4*>(a.sums + (number * C.pieces() + piece) * C.piece_floats() +
-                                        part % 4 * (C.piece_floats() / 4)) +
-        lane / 4 * 4;
+    const float4* from = reinterpret_cast<const float4*>(a.sums + number * C.block_floats() +
+                                                         piece * C.piece_floats() +
+                                                         part % 4 * (16 * C.columns_of(piece))) +
+                         lane / 4 * 4;
     constexpr int kTurns = (C.piece_columns() + 31) / 32;
-    const auto has_columns = [&](int i) {
-      return C.piece_columns() % 32 == 0 || (lane % 4 + 4 * i) * 8 < C.piece_columns();
-    };
+    const auto has_columns = [&](int i) { return (lane % 4 + 4 * i) * 8 < C.columns_of(piece); };
     float4 sum[kTurns][4];
 #pragma unroll
     for (int i = 0; i < kTurns; ++i)
