@@ -23,7 +23,7 @@ constexpr Tiles kTiles[] = {
 
 // Queries, their gradients and sums of this many bytes stay in the L2 cache while the tiles of
 // their heads are done.
-constexpr int64_t kSectionBytes = 32'000'000;
+constexpr int64_t kSectionBytes = 1 << 25;
 // Where tiles are of unequal work and there are few of them in a batch entry, two blocks share the
 // query heads of each, or four if two would hardly fill the device, as long as there are no more
 // blocks than these. Long tiles of many heads then have to begin before the short ones of others,
@@ -76,6 +76,8 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
     for (const int64_t blocks : {kBlocksInPairs, kBlocksInFours})
       if (2 * config.parts * tiles <= blocks && problem.group() % (2 * config.parts) == 0)
         config.parts *= 2;
+  config.follows =
+      !config.masked() && !config.deterministic && config.halves && problem.group() > 1;
   config.grad_query = problem.grad_query;
   config.grad_key = problem.grad_key;
   config.grad_value = problem.grad_value;
@@ -94,8 +96,8 @@ std::vector<std::string> attention_backward_kernels(const AttentionBackwardConfi
         ", .bias = perseid::DType(", static_cast<int>(c.bias), "), .bias_slots = ", c.bias_slots,
         ", .grad_bias = ", flag(c.grad_bias), ", .bias_whole = ", flag(c.bias_whole),
         ", .parts = ", c.parts, ", .deterministic = ", flag(c.deterministic),
-        ", .grad_query = ", flag(c.grad_query), ", .grad_key = ", flag(c.grad_key),
-        ", .grad_value = ", flag(c.grad_value), "}>");
+        ", .follows = ", flag(c.follows), ", .grad_query = ", flag(c.grad_query),
+        ", .grad_key = ", flag(c.grad_key), ", .grad_value = ", flag(c.grad_value), "}>");
   };
   std::vector<std::string> kernels = {kernel("attention_backward_prepare", config),
                                       kernel("attention_backward", config)};
@@ -151,10 +153,7 @@ Status AttentionBackwardOnGpu::make(const AttentionProblem& problem,
   if (config.right || config.deterministic) {
     const int64_t bytes =
         problem.group() * problem.q_len * (problem.head_dim * 6 + problem.value_dim * 2);
-    // In order, more heads at once hide more of the turns: small tiles need that.
-    const int64_t most = config.parts > 1                         ? kSectionBytesOfParts
-                         : config.deterministic && !config.halves ? 2 * kSectionBytes
-                                                                  : kSectionBytes;
+    const int64_t most = config.parts > 1 ? kSectionBytesOfParts : kSectionBytes;
     while (2 * section * bytes <= most && section < fixed.batch_heads) section *= 2;
   }
   fixed.heads_per_section =
@@ -177,13 +176,13 @@ void AttentionBackwardOnGpu::lay_out() {
   layout_.delta = row_bytes;
   layout_.sums = layout_.turns = 2 * row_bytes;
   if (config_.grad_query)
-    layout_.turns +=
-        blocks * static_cast<size_t>(config_.block_floats()) * sizeof(float);
+    layout_.turns += blocks * static_cast<size_t>(config_.block_floats()) * sizeof(float);
   layout_.complete = layout_.turns;
   if (config_.deterministic)
     layout_.complete += blocks * static_cast<size_t>(config_.kConsumers) * sizeof(uint64_t);
   const auto heads = static_cast<size_t>(problem_.batch * problem_.kv_heads);
-  layout_.given_up = layout_.complete + (config_.finishes_early() ? heads * sizeof(uint64_t) : 0);
+  layout_.position = layout_.complete + (config_.finishes_early() ? heads * sizeof(uint64_t) : 0);
+  layout_.given_up = layout_.position + (config_.follows ? heads * sizeof(uint64_t) : 0);
   layout_.tile = layout_.given_up + sizeof(uint64_t);
   layout_.arrived = layout_.tile + (config_.deterministic ? sizeof(uint32_t) : 0);
   layout_.parts = layout_.arrived + static_cast<size_t>(fixed_.bias_blocks) * sizeof(uint32_t);
@@ -247,6 +246,7 @@ Status AttentionBackwardOnGpu::backward(const AttentionBackward& tensors, std::b
   arguments.sums = reinterpret_cast<float*>(workspace + layout_.sums);
   arguments.turns = reinterpret_cast<uint64_t*>(workspace + layout_.turns);
   arguments.complete = reinterpret_cast<uint64_t*>(workspace + layout_.complete);
+  arguments.position = reinterpret_cast<uint64_t*>(workspace + layout_.position);
   arguments.given_up = reinterpret_cast<uint64_t*>(workspace + layout_.given_up);
   arguments.tile = reinterpret_cast<uint32_t*>(workspace + layout_.tile);
   // One number a row: of ragged batches, [heads, total_q], they too get a batch entry.

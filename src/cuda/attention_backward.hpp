@@ -43,7 +43,7 @@ class AttentionBackwardOnGpu {
   // Bytes from the beginning of the workspace.
   struct Layout {
     // lse_log2 comes first.
-    size_t delta = 0, sums = 0, turns = 0, complete = 0, given_up = 0, tile = 0;
+    size_t delta = 0, sums = 0, turns = 0, complete = 0, position = 0, given_up = 0, tile = 0;
     size_t arrived = 0, parts = 0, bytes = 0;
   };
 

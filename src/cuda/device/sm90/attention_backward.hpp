@@ -60,7 +60,13 @@ __global__ void __launch_bounds__(C.threads(), 1)
     drawn = atomicAdd(arguments.tile, 1u);
   __syncthreads();
   const auto number = static_cast<int32_t>(tile_number<C>(drawn));
-  const BackwardTile tile = find_backward_tile<C>(arguments, number);
+  BackwardTile tile = find_backward_tile<C>(arguments, number);
+  if constexpr (C.follows) {
+    if (threadIdx.x == 0)
+      drawn = static_cast<uint32_t>(ptx::load_relaxed(position_of(arguments, tile)));
+    __syncthreads();
+    tile.start = static_cast<int32_t>(drawn);
+  }
   if (C.lengths && tile.key >= tile.kv_rows) {
     if constexpr (C.parts > 1) {  // the number in shared memory is not needed any more
       ptx::cluster_arrive();

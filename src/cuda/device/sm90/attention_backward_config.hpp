@@ -29,6 +29,9 @@ struct AttentionBackwardConfig {
   // or some have much more work than others.
   int parts = 1;
   bool deterministic = false;
+  // A tile's steps begin where another tile of its key head is: of several query heads, all with
+  // the same queries. The order of sums then depends on the time.
+  bool follows = false;
   bool grad_query = true, grad_key = true, grad_value = true;
 
   static constexpr int kConsumers = 2, kStages = 2;
@@ -132,6 +135,7 @@ struct AttentionBackwardProblem : AttentionArguments {
   uint64_t* given_up = nullptr;  // not 0: somebody has waited in vain
   uint64_t* complete = nullptr;  // consumers that have added all of theirs, of each key head
   uint64_t summers = 0;          // consumers that add to the sums of a key head
+  uint64_t* position = nullptr;  // the step where some tile is, of each key head, if C.follows
   int32_t kv_heads = 0;          // of a batch entry
   int32_t q_blocks = 0;          // of a head; ragged: places of blocks
   // Parts of the gradient of bias that have arrived, of each of its blocks.

@@ -89,6 +89,10 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int64_t i = number * kRowThreads + thread; i < int64_t{a.batch} * a.kv_heads;
          i += int64_t{gridDim.x} * kRowThreads)
       a.complete[i] = 0;
+  if constexpr (C.follows)
+    for (int64_t i = number * kRowThreads + thread; i < int64_t{a.batch} * a.kv_heads;
+         i += int64_t{gridDim.x} * kRowThreads)
+      a.position[i] = 0;
   if (number == 0) {
     const bool wrong = __syncthreads_or(C.deterministic && C.lengths && lengths_fall(a));
     if (thread == 0) *a.given_up = wrong ? 1 : 0;

@@ -6,7 +6,9 @@
 // Order. Key heads go in sections whose queries and gradients fit into the L2 cache together; in a
 // section the first keys come first, which have the most queries under a causal mask. A tile visits
 // all query heads of its key head one after another, so that its gradients never leave registers
-// before they are complete.
+// before they are complete. If C.follows, it begins where another tile of its key head is and ends
+// there: over many queries tiles would come apart, and each would read from memory what others have
+// had in the cache.
 //
 // Deterministic: sums of grad_query get their summands in the order of the tiles of keys, from the
 // last to the first. Blocks draw their tiles in this order from a counter, so that who waits for a
@@ -26,6 +28,7 @@ namespace perseid::cuda {
 struct BackwardTile : AttentionSequence {
   int32_t key, kv_head;
   int32_t first, end;
+  int32_t start = 0;  // the step that comes first, if C.follows
 };
 
 // One step: a query head and a block of queries.
@@ -58,12 +61,29 @@ __device__ __forceinline__ BackwardTile find_backward_tile(const AttentionBackwa
   return tile;
 }
 
+// If C.follows: the step, of all query heads one after another, that some tile has come to.
+__device__ __forceinline__ uint64_t* position_of(const AttentionBackwardArguments& a,
+                                                 const BackwardTile& tile) {
+  return a.position + tile.batch * a.kv_heads + tile.kv_head;
+}
+
 // visit(step number, step) for all steps of a tile that are this block's.
 template <AttentionBackwardConfig C, class Visit>
 __device__ __forceinline__ void for_each_step(const AttentionBackwardArguments& a,
                                               const BackwardTile& tile, Visit&& visit) {
   int number = 0;
   const int32_t heads = a.group / C.parts;
+  if constexpr (C.follows) {
+    const int32_t blocks = max(tile.end, 1);
+    int32_t g = tile.start / blocks, i = tile.start % blocks;
+    while (number < heads * tile.end) {
+      visit(number++, BackwardStep{tile.kv_head * a.group + g, i});
+      if (++i < blocks) continue;
+      i = 0;
+      if (++g == heads) g = 0;
+    }
+    return;
+  }
   const int32_t first = C.parts > 1 ? static_cast<int32_t>(ptx::block_of_cluster()) * heads : 0;
   for (int32_t g = first; g < first + heads; ++g)
     for (int32_t i = tile.first; i < tile.end; ++i)
@@ -210,6 +230,12 @@ class BackwardProducer {
     for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
       const Ring<C.kStages> stage = stage_of<C>(number);
       const int place = stage.place();
+      if constexpr (C.follows) {
+        constexpr int kSteps = 8;  // between words about where the tile is
+        if (number % kSteps == 0)
+          ptx::store_relaxed(position_of(a_, tile_),
+                             static_cast<uint64_t>(step.head % a_.group * tile_.end + step.block));
+      }
       if (number == 0) load_keys<C.key_chunks()>(shared_.key_full(), shared_.key(), a_.key);
       ptx::phase_wait(shared_.query_empty(place), stage.parity() ^ 1);
       load_half<C.key_chunks()>(shared_.query_full(place), shared_.query(place), a_.query,
