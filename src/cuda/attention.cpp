@@ -21,6 +21,7 @@ struct Tiles {
 };
 constexpr Tiles kTiles[] = {
     {64, 64, 3, 128, 2},    //
+    {80, 72, 3, 128, 1},    //
     {80, 80, 3, 112, 1},    //
     {96, 96, 3, 96, 2},     //
     {128, 128, 2, 128, 2},  //
@@ -96,6 +97,9 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   config.dtype = problem.dtype;
   config.key_dim = static_cast<int>(round_up(problem.head_dim, 16));
   config.value_dim = static_cast<int>(round_up(problem.value_dim, 16));
+  // No more columns than there are: 72 leave registers for 128 keys.
+  for (const int dim : {40, 72})
+    if (problem.value_dim == dim) config.value_dim = dim;
   for (const Tiles& tiles : kTiles) {
     if (problem.head_dim > tiles.key_dim || problem.value_dim > tiles.value_dim) continue;
     config.consumers = tiles.consumers;

@@ -74,8 +74,10 @@ struct Product;
 // clang-format off
 #define PERSEID_LIST_1 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define PERSEID_LIST_2 PERSEID_LIST_1 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define PERSEID_LIST_2H PERSEID_LIST_2 ", %16, %17, %18, %19"
 #define PERSEID_LIST_3 PERSEID_LIST_2 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define PERSEID_LIST_4 PERSEID_LIST_3 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define PERSEID_LIST_4H PERSEID_LIST_4 ", %32, %33, %34, %35"
 #define PERSEID_LIST_5 PERSEID_LIST_4 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define PERSEID_LIST_6 PERSEID_LIST_5 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define PERSEID_LIST_7 PERSEID_LIST_6 ", %48, %49, %50, %51, %52, %53, %54, %55"
@@ -93,8 +95,12 @@ struct Product;
   "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define PERSEID_HELD_1 PERSEID_EIGHT(0)
 #define PERSEID_HELD_2 PERSEID_HELD_1, PERSEID_EIGHT(8)
+#define PERSEID_HELD_2H \
+  PERSEID_HELD_2, "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19])
 #define PERSEID_HELD_3 PERSEID_HELD_2, PERSEID_EIGHT(16)
 #define PERSEID_HELD_4 PERSEID_HELD_3, PERSEID_EIGHT(24)
+#define PERSEID_HELD_4H \
+  PERSEID_HELD_4, "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35])
 #define PERSEID_HELD_5 PERSEID_HELD_4, PERSEID_EIGHT(32)
 #define PERSEID_HELD_6 PERSEID_HELD_5, PERSEID_EIGHT(40)
 #define PERSEID_HELD_7 PERSEID_HELD_6, PERSEID_EIGHT(48)
@@ -107,7 +113,7 @@ struct Product;
 #define PERSEID_HELD_14 PERSEID_HELD_13, PERSEID_EIGHT(104)
 #define PERSEID_HELD_15 PERSEID_HELD_14, PERSEID_EIGHT(112)
 #define PERSEID_HELD_16 PERSEID_HELD_15, PERSEID_EIGHT(120)
-// N is 16 * COUNT; a to f are the numbers of the operands after the 8 * COUNT of d.
+// N is 16 * COUNT, where H is a half; a to f are the numbers of the operands after the 8 * COUNT of d.
 #define PERSEID_PRODUCT(N, COUNT, D, TYPES, a, b, c, e, f, g)                                   \
   template <>                                                                                \
   struct Product<N, D> {                                                                     \
@@ -139,8 +145,10 @@ struct Product;
   PERSEID_PRODUCT(N, COUNT, DType::kF16, "f16.f16", a, b, c, e, f, g)
 PERSEID_PRODUCTS(16, 1, 8, 9, 10, 11, 12, 13)
 PERSEID_PRODUCTS(32, 2, 16, 17, 18, 19, 20, 21)
+PERSEID_PRODUCTS(40, 2H, 20, 21, 22, 23, 24, 25)
 PERSEID_PRODUCTS(48, 3, 24, 25, 26, 27, 28, 29)
 PERSEID_PRODUCTS(64, 4, 32, 33, 34, 35, 36, 37)
+PERSEID_PRODUCTS(72, 4H, 36, 37, 38, 39, 40, 41)
 PERSEID_PRODUCTS(80, 5, 40, 41, 42, 43, 44, 45)
 PERSEID_PRODUCTS(96, 6, 48, 49, 50, 51, 52, 53)
 PERSEID_PRODUCTS(112, 7, 56, 57, 58, 59, 60, 61)
@@ -155,8 +163,10 @@ PERSEID_PRODUCTS(240, 15, 120, 121, 122, 123, 124, 125)
 PERSEID_PRODUCTS(256, 16, 128, 129, 130, 131, 132, 133)
 #undef PERSEID_LIST_1
 #undef PERSEID_LIST_2
+#undef PERSEID_LIST_2H
 #undef PERSEID_LIST_3
 #undef PERSEID_LIST_4
+#undef PERSEID_LIST_4H
 #undef PERSEID_LIST_5
 #undef PERSEID_LIST_6
 #undef PERSEID_LIST_7
@@ -171,8 +181,10 @@ PERSEID_PRODUCTS(256, 16, 128, 129, 130, 131, 132, 133)
 #undef PERSEID_LIST_16
 #undef PERSEID_HELD_1
 #undef PERSEID_HELD_2
+#undef PERSEID_HELD_2H
 #undef PERSEID_HELD_3
 #undef PERSEID_HELD_4
+#undef PERSEID_HELD_4H
 #undef PERSEID_HELD_5
 #undef PERSEID_HELD_6
 #undef PERSEID_HELD_7

@@ -13,7 +13,7 @@ namespace perseid::cuda {
 struct AttentionForwardConfig {
   DType dtype = DType::kBF16;
   int key_dim = 128;    // of query and key, a multiple of 16
-  int value_dim = 128;  // of value and out, a multiple of 16
+  int value_dim = 128;  // of value and out, a multiple of 16, or 40 or 72
   int consumers = 2;
   int keys = 128;        // of a tile, a multiple of 16
   int stages = 2;        // tiles of key, and of value, that are there or on their way

@@ -71,7 +71,9 @@ class ResultWriter {
       __syncwarp();
 #pragma unroll
       for (int j = first; j < min(first + kPieces, C.value_dim / 8); j += 2) {
-        const auto pair = [&](int i) { return round_pair<C.dtype>(out[i], out[i + 1]); };
+        const auto pair = [&](int i) {
+          return i < kCount ? round_pair<C.dtype>(out[i], out[i + 1]) : 0;
+        };
         ptx::store_matrices(piece_at(lane_ % 16, j - first + lane_ / 16), pair(4 * j),
                             pair(4 * j + 2), pair(4 * j + 4), pair(4 * j + 6));
       }
