@@ -45,6 +45,9 @@ struct AttentionForwardConfig {
   constexpr bool owes() const { return slots > 1 && !apart; }
   // Whether a head's first tile may begin before its first query: by whole consumers.
   constexpr bool begins_early() const { return right && consumers > 2; }
+  // Whether what a tile's second and last steps have to do besides has steps of its own, so that
+  // the loop of the others is short.
+  constexpr bool peels() const { return slots > 1 && !split && !apart && (left || consumers > 2); }
   // Whether consumers that have no rows in a tile, one of the last of its sequence, leave it out.
   constexpr bool skips() const {
     return consumers > 2 && slots > 1 && !right && !left && bias_stages == 0;

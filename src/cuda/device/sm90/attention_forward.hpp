@@ -122,6 +122,10 @@ class ForwardConsumer {
   }
 
  private:
+  // Which step of its tile a piece of code takes: the one over the end of the tile before, the
+  // second one, in which results begin anew, a later one, or any but the first.
+  enum class Place { kCross, kSecond, kLater, kAny };
+
   // ---- Turns, and what is shared with the producer ----
 
   __device__ __forceinline__ void await_turn() {
@@ -238,20 +242,30 @@ class ForwardConsumer {
     stale_from_ = C.keys;
   }
   // O += P V, V from the ring; O = P V at the start of a tile.
+  template <Place kPlace = Place::kAny>
   __device__ __forceinline__ void begin_results() {
     const uint64_t value = ptx::matrix_at(shared_.value(values_.place()), C.keys * 128);
+    const bool gathering = kPlace == Place::kLater || (kPlace != Place::kSecond && gathering_);
 #pragma unroll
     for (int k = 0; k < C.keys / 16; ++k)
       Results::registers(out_, weights_ + 4 * k, ptx::matrix_after(value, k * 16 * 128),
-                         k > 0 || gathering_);
+                         k > 0 || gathering);
     ptx::products_commit();
     gathering_ = true;
+  }
+  __device__ __forceinline__ FreeKeys<C> free_keys(const AttentionTile& tile) const {
+    return FreeKeys<C>::of(tile, number_, arguments_.pack);
+  }
+  template <Edge kEdge>
+  __device__ __forceinline__ bool is_edge(const AttentionTile& tile, int n) const {
+    if constexpr (kEdge != Edge::kPerhaps) return kEdge == Edge::kYes;
+    return C.peels() ? !free_keys(tile).holds(n) : rules_.is_edge(tile, n);
   }
   // kBeside: products that go on.
   template <bool kFirst, int kBeside, Edge kEdge = Edge::kPerhaps>
   __device__ __forceinline__ auto take_scores(int at, int n) {
     const AttentionTile& tile = shared_.tile(at);
-    auto planes = rules_.template load<kEdge>(tile, n);
+    auto planes = rules_.load(tile, n, is_edge<kEdge>(tile, n));
     if constexpr (C.bias_stages > 0) {
       await_bias();
       rules_.read_bias(shared_.memory + (shared_.bias(biases_.place(), number_) - shared_.base),
@@ -261,7 +275,8 @@ class ForwardConsumer {
     ptx::products_wait<kBeside>();
     ptx::results_are_here(scores_);
     free_key();
-    if (n == first_key(at)) free_queries(at);
+    // Steps that are known to need no mask are not a tile's last where others have their own.
+    if (!(C.peels() && kEdge == Edge::kNo) && n == first_key(at)) free_queries(at);
     if constexpr (C.lengths && kFirst) stale_from_ = clamp(tile.kv_len - n * C.keys, 0, C.keys);
     rules_.before_softmax(planes, scores_);
     weigh<kFirst>(scores_, rules_.scale_log2(), statistics_, factor_);
@@ -302,16 +317,27 @@ class ForwardConsumer {
   __device__ __forceinline__ void take_steps(int at) {
     const int first = first_key(at);
     int n = last_key(at) - 1;
-    if constexpr (C.apart && C.right)
-      for (const int free = max(first, shared_.tile(at).free_end); n >= free; --n)
-        step<Edge::kYes>(at, n);
-    for (; n >= first; --n) step<C.apart ? Edge::kNo : Edge::kPerhaps>(at, n);
+    if constexpr (C.peels()) {
+      if (n >= first) step<Edge::kPerhaps, Place::kSecond>(at, n--);
+      const auto free = free_keys(shared_.tile(at));
+      while (n >= first) {
+        if (n < free.end)
+          for (const int end = max(first + 1, free.first); n >= end; --n)
+            step<Edge::kNo, Place::kLater>(at, n);
+        if (n >= first) step<Edge::kPerhaps, Place::kLater>(at, n--);
+      }
+    } else {
+      if constexpr (C.apart && C.right)
+        for (const int free = max(first, shared_.tile(at).free_end); n >= free; --n)
+          step<Edge::kYes>(at, n);
+      for (; n >= first; --n) step<C.apart ? Edge::kNo : Edge::kPerhaps>(at, n);
+    }
     finish_owed(at);
   }
   // Keys n, while P(n + 1) is multiplied.
-  template <Edge kEdge>
+  template <Edge kEdge, Place kPlace = Place::kAny>
   __device__ __forceinline__ void step(int at, int n) {
-    begin_both<true>(at);
+    begin_both<kPlace>(at);
     const auto planes = take_scores<false, 1, kEdge>(at, n);
     if constexpr (C.beside) ptx::after(statistics_.sum[0] + statistics_.sum[1]);
     results_done();
@@ -324,7 +350,7 @@ class ForwardConsumer {
     const int first_values = first_key(at) - shared_.tile(at).first;
     pass_over_last_keys(next);
     if constexpr (C.slots > 1) {
-      begin_both<false>(next);
+      begin_both<Place::kCross>(next);
       close(at);
     } else {
       await_key();
@@ -351,12 +377,13 @@ class ForwardConsumer {
   }
   // Results are rescaled when the scores have begun, which do not need them; those of a tile leave
   // under the second scores of the next.
-  template <bool kOwing>
+  template <Place kPlace>
   __device__ __forceinline__ void begin_both(int at) {
     await_key();
     await_turn();
     ptx::products_begin();
     begin_scores(at);
+    constexpr bool kOwing = kPlace == Place::kSecond || kPlace == Place::kAny;
     const bool owed = kOwing && C.owes() && owed_;
     if (owed) {
       pass_turn();
@@ -364,11 +391,11 @@ class ForwardConsumer {
     } else {
       rescale(out_, factor_);
     }
-    pass_over_last_values();
+    if constexpr (kPlace != Place::kLater) pass_over_last_values();
     await_value();
     clear_values();
     ptx::products_begin();
-    begin_results();
+    begin_results<kPlace>();
     if (!owed) pass_turn();
   }
   __device__ __forceinline__ void begin_last_product() {

@@ -91,11 +91,9 @@ class ScoreRules {
     decltype(visible_pairs()) visible;
     DrawnNumbers drawn;
   };
-  template <Edge kEdge>
-  __device__ __forceinline__ Planes load(const AttentionTile& tile, int n) const {
+  __device__ __forceinline__ Planes load(const AttentionTile& tile, int n, bool edge) const {
     Planes planes{};
-    const bool edge = planes.edge =
-        kEdge == Edge::kPerhaps ? is_edge(tile, n) : kEdge == Edge::kYes;
+    planes.edge = edge;
     if (edge) {
       see(tile, n, planes.seen);
       ptx::computed_here(planes.seen);

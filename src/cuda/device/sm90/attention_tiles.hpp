@@ -61,6 +61,21 @@ struct VisitedKeys {
   }
 };
 
+// Tiles of keys that need no mask for the rows of a consumer.
+template <AttentionForwardConfig C>
+struct FreeKeys {
+  int32_t first, end;
+
+  __device__ __forceinline__ bool holds(int n) const { return n >= first && n < end; }
+  static __device__ __forceinline__ FreeKeys of(const AttentionTile& tile, int consumer, int pack) {
+    const int32_t query = tile.query + (64 * consumer >> pack);
+    const int32_t last_query = tile.query + ((64 * consumer + 63) >> pack);
+    const int32_t begin = C.left ? clamp(last_query + tile.left, 0, tile.kv_len) : 0;
+    const int32_t end = C.right ? clamp(query + tile.right, 0, tile.kv_len) : tile.kv_len;
+    return {(begin + C.keys - 1) / C.keys, end / C.keys};
+  }
+};
+
 class TileNumbers {
  public:
   __device__ __forceinline__ explicit TileNumbers(const AttentionForwardArguments& arguments)
