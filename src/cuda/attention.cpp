@@ -137,7 +137,8 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
     config.consumers = 2;
   // Under a window they are a tile of keys apart.
   if (config.consumers == 3 && config.left) {
-    config.stages = 3;
+    config.stages = 4;
+    if (!config.fits()) config.stages = 3;
     if (!config.fits()) config.consumers = config.stages = 2;
   }
   if (rows <= kFewRows) {

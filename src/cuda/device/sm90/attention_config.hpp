@@ -42,7 +42,7 @@ struct AttentionForwardConfig {
   // Whether the keys that are masked are the first of each tile.
   constexpr bool can_part() const { return !left && !split; }
   // Whether the results of a tile leave under the second scores of the next one; else at its end.
-  constexpr bool owes() const { return slots > 1 && !apart; }
+  constexpr bool owes() const { return slots > 1 && !apart && consumers < 3; }
   // Whether a head's first tile may begin before its first query: by whole consumers.
   constexpr bool begins_early() const { return right && consumers > 2; }
   // Whether what a tile's second and last steps have to do besides has steps of its own, so that
