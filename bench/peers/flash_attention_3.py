@@ -6,7 +6,7 @@ scores: single launches, and launches back to back.
     python3 flash_attention_3.py libperseid.so flash_attention_3_128_causal.so...
 
 Each further library is one kernel that flash_attention_3.cu was compiled to; its name says the dim
-and the mask.
+and the mask. A window is one of 1024 keys, which cuDNN does not take through PyTorch.
 """
 import ctypes
 import math
@@ -22,13 +22,16 @@ from attention_case import Case  # noqa: E402
 from attention_rows import regular  # noqa: E402
 from binding import Library, measure_in_turns, measure_single  # noqa: E402
 
+MASKS = dict(full={}, causal=dict(causal=True), window=dict(causal=True, window=(1023, -1)))
+
 
 def flash_call(function, case, out):
     lse = torch.empty_like(case.lse)
     counter = torch.zeros(1, dtype=torch.int32, device="cuda")
     pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (case.q, case.k, case.v, out, lse)]
     count = torch.cuda.get_device_properties(0).multi_processor_count
-    arguments = (*pointers, case.batch, case.length, case.heads, count,
+    window = case.window[0] if case.window else -1
+    arguments = (*pointers, case.batch, case.length, case.heads, count, window,
                  ctypes.c_void_p(counter.data_ptr()))
 
     def call():
@@ -40,11 +43,12 @@ def flash_call(function, case, out):
     return call
 
 
-def measure(library, function, dim, length, causal):
-    case = Case(library, **regular(dim, length, causal=causal))
+def measure(library, function, dim, length, mask):
+    case = Case(library, **regular(dim, length, **MASKS[mask]))
     out = torch.full_like(case.q, math.nan)
-    calls = {"own": case.call(False), "FA3": flash_call(function, case, out),
-             "cuDNN": case.peer(False)}
+    calls = {"own": case.call(False), "FA3": flash_call(function, case, out)}
+    if mask != "window":
+        calls["cuDNN"] = case.peer(False)
     calls["own"](), calls["FA3"]()
     rows, exact = case.exact(False)
     errors = [case.distance(x, case.sequence(x, 0)[0][rows], exact) for x in (case.out, out)]
@@ -53,7 +57,7 @@ def measure(library, function, dim, length, causal):
     work = case.work(False, "TFLOP/s")
     ways = (measure_single(calls, 9, 0.1), measure_in_turns(calls, 7, launches))
     rates = [" / ".join(f"{work / ms / 1e9:.0f}" for ms in way.values()) for way in ways]
-    print(f"| {dim} | {length} | {'causal' if causal else 'full'} | {rates[0]} | {rates[1]} | "
+    print(f"| {dim} | {length} | {mask} | {rates[0]} | {rates[1]} | "
           f"{errors[0]:.2e} / {errors[1]:.2e} |", flush=True)
 
 
@@ -65,12 +69,14 @@ def main():
     print("| dim | length | mask | single, own / FA3 / cuDNN | sustained | error, own / FA3 |")
     print("|---|---|---|---|---|---|")
     for path in sys.argv[2:]:
-        name = re.fullmatch(r"flash_attention_3_(\d+)_(causal|full)", pathlib.Path(path).stem)
+        name = re.fullmatch(r"flash_attention_3_(\d+)_(causal|full|window)",
+                            pathlib.Path(path).stem)
         if not name:
-            raise SystemExit(f"expected flash_attention_3_DIM_causal.so or _full.so, got {path}")
+            raise SystemExit("expected flash_attention_3_DIM_causal.so, _full.so or _window.so, "
+                             f"got {path}")
         function = ctypes.CDLL(str(pathlib.Path(path).resolve())).flash_attention_3
         for length in (1024, 4096, 16384):
-            measure(library, function, int(name[1]), length, name[2] == "causal")
+            measure(library, function, int(name[1]), length, name[2])
             torch.cuda.empty_cache()
 
 
