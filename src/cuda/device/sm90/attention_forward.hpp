@@ -20,9 +20,9 @@
 // With two query slots the step over the end of a tile is the same: S is of the next tile's first
 // keys while O takes the last product of this one, so that the tensor cores do not run dry. The
 // results leave (attention_results.hpp) at the end of that step, beside the products of the other
-// consumer; where each consumer's products take less time than that, a step later, when the next
-// scores have begun, on which O does not depend. With one slot the next queries come when the last
-// scores are there, and the results leave under the next tile's first scores.
+// consumers; where there is one other, which may have none then, a step later, when the next scores
+// have begun, on which O does not depend. With one slot the next queries come when the last scores
+// are there, and the results leave under the next tile's first scores.
 //
 // Consumers take turns: one may begin its two products only when the one before it has begun its
 // own, so that the softmax of one runs under the products of the others.
