@@ -47,7 +47,10 @@ struct AttentionForwardConfig {
   constexpr bool begins_early() const { return right && consumers > 2; }
   // Whether what a tile's second and last steps have to do besides has steps of its own, so that
   // the loop of the others is short.
-  constexpr bool peels() const { return slots > 1 && !split && !apart && (left || consumers > 2); }
+  constexpr bool peels() const {
+    const bool busy = visible || dropout || bias != DType::kNone;  // long in any case
+    return slots > 1 && !split && !apart && !busy && (left || consumers > 2);
+  }
   // Whether consumers that have no rows in a tile, one of the last of its sequence, leave it out.
   constexpr bool skips() const {
     return consumers > 2 && slots > 1 && !right && !left && bias_stages == 0;
