@@ -15,8 +15,9 @@
 // eight warps of the consumers, when their last product with it is complete. Named barrier 1 (256
 // threads), in each step: both halves of dS are in shared memory. dS of the step after the next
 // takes the same place; nobody writes it before that next step's barrier, which a consumer passes
-// only when its own dQ is complete. Named barrier 2: the consumers have added all of their dQ,
-// of which a warp tells that waits for it (256 + 32).
+// only when its own dQ is complete. A consumer that passes over a step (C.passes()) arrives at all
+// of them, too, and writes zeros. Named barrier 2: the consumers have added all of their dQ, of
+// which a warp tells that waits for it (256 + 32).
 #pragma once
 
 #include "cuda/device/sm90/attention_backward_parts.hpp"
@@ -42,7 +43,12 @@ class HalvesConsumer : BackwardParts<C> {
 #pragma unroll
     for (float& x : grad_value_) x = 0;
     if (tile_.end > tile_.first) ptx::phase_wait(shared_.key_full(), 0);
-    for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) { visit(number, step); });
+    for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
+      if (!C.passes() || sees_keys(step))
+        visit(number, step);
+      else
+        pass(number, step);
+    });
     this->end_sums();
     if constexpr (C.parts > 1) gather_parts();
     float unusual[2] = {0, 0};
@@ -79,6 +85,36 @@ class HalvesConsumer : BackwardParts<C> {
       this->gather(grad_key_, C.value_dim / 2);
     }
     this->end_lending();
+  }
+
+  // Whether any query of the step sees any of the consumer's keys.
+  __device__ __forceinline__ bool sees_keys(const BackwardStep& step) const {
+    const int query = step.block * C.queries, key = tile_.key + this->first_key();
+    return (!C.right || query + C.queries - 1 + tile_.right > key) &&
+           (!C.left || query + tile_.left < key + 64);
+  }
+  // A step without them: what is left is this consumer's part of dQ.
+  __device__ __forceinline__ void pass(int number, const BackwardStep& step) {
+    const Ring<C.kStages> stage = stage_of<C>(number);
+    const int parity = number % 2;
+    if (number == 0) ptx::phase_wait(shared_.value_full(), 0);
+    ptx::phase_wait(shared_.query_full(stage.place()), stage.parity());
+    ptx::phase_wait(shared_.out_full(stage.place()), stage.parity());
+    this->leave(shared_.query_empty(stage.place()));
+    this->leave(shared_.out_empty(stage.place()));
+    if constexpr (C.grad_query) {
+      const uint32_t none[kScores / 2] = {};
+      float piece[kColumns / 2];
+      this->share_gradients(none, parity);
+      ptx::named_sync(1, 256);
+      ptx::products_begin();
+      this->begin_piece(piece, parity, number_);
+      ptx::products_wait<0>();
+      ptx::results_are_here(piece);
+      this->await_turn(number);
+      this->add_piece(piece, step, number_);
+      this->end_turn();
+    }
   }
 
   __device__ __forceinline__ void visit(int number, const BackwardStep& step) {
