@@ -24,6 +24,8 @@ constexpr Tiles kTiles[] = {
 // Queries, their gradients and sums of this many bytes stay in the L2 cache while the tiles of
 // their heads are done.
 constexpr int64_t kSectionBytes = 1 << 25;
+// In deterministic mode under a causal mask one head of so many goes back.
+constexpr int32_t kHeadsForOneBack = 8;
 // Where tiles are of unequal work and there are few of them in a batch entry, two blocks share the
 // query heads of each, or four if two would hardly fill the device, as long as there are no more
 // blocks than these. Long tiles of many heads then have to begin before the short ones of others,
@@ -147,7 +149,9 @@ Status AttentionBackwardOnGpu::make(const AttentionProblem& problem,
   fixed.k_tiles = blocks(problem.kv_len, problem.total_kv, config.keys());
   fixed.scale = static_cast<float>(problem.scale);
   fixed.batch_heads = static_cast<int32_t>((problem.ragged ? 1 : problem.batch) * problem.kv_heads);
-  fixed.by_head = problem.bias && problem.bias_shape[0] != problem.batch && !problem.ragged;
+  fixed.by_head = !problem.ragged &&
+                  (config.turns_back() || (problem.bias && problem.bias_shape[0] != problem.batch));
+  fixed.heads_forth = fixed.kv_heads - fixed.kv_heads / kHeadsForOneBack;
   // Without a mask all tiles cost the same, and one head after another reads the least.
   int64_t section = 1;
   if (config.right || config.deterministic) {

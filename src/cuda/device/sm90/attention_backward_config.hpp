@@ -75,6 +75,8 @@ struct AttentionBackwardConfig {
            bias == DType::kNone;
   }
 
+  // The last heads go from the first tile to the last, see attention_backward_tiles.hpp.
+  constexpr bool turns_back() const { return deterministic && right && !left; }
   // Turns of their summands, where their order counts: one for each consumer.
   constexpr int turns() const { return deterministic ? kConsumers : 0; }
 
@@ -119,8 +121,8 @@ struct AttentionBackwardConfig {
   static constexpr int kMostShared = 232448;  // of a block
 
   // Registers of a thread: the producer's warpgroup gives back what the consumers take.
-  constexpr int producer_registers() const { return deterministic ? 40 : 24; }
-  constexpr int consumer_registers() const { return deterministic ? 232 : 240; }
+  constexpr int producer_registers() const { return deterministic && masked() ? 40 : 24; }
+  constexpr int consumer_registers() const { return producer_registers() == 24 ? 240 : 232; }
 };
 
 // What one block waits for from another comes by then, or never: waits end, and what was waited for
@@ -158,11 +160,13 @@ struct AttentionBackwardArguments : AttentionBackwardProblem {
   TensorMap bias_map, grad_bias_map;  // {keys, queries, heads, batch, 1}
   bool bias_mapped = false, grad_bias_mapped = false;
   int32_t bias_head = 0, bias_batch = 0;  // steps in bias_map: 1, or 0 where it is repeated
-  // Heads in order, of each all batch entries, which share its bias, instead of the reverse.
+  // Heads in order, of each all batch entries, which share its bias or its direction, instead of
+  // the reverse.
   bool by_head = false;
   int32_t batch_heads = 0;        // key heads of the whole batch in memory
   int32_t k_tiles = 0;            // of each of them; ragged: places of tiles
   int32_t heads_per_section = 0;  // key heads whose tiles are done together
+  int32_t heads_forth = 0;        // of a batch entry, before those that go back, if C.turns_back()
 };
 
 // Of the kernel that sums the gradient of a repeated bias.

@@ -150,7 +150,7 @@ class BackwardParts : protected BackwardScores<C> {
                                             int piece) const {
     float* to = a_.sums + block_number<C>(a_, tile_, step.head, step.block) * C.block_floats() +
                 piece * C.piece_floats() + warp_ * (32 * kParts) + lane_ * 4;
-    if (C.deterministic && last_tile<C>(tile_, step.block) == tile_.key / C.keys()) {
+    if (C.deterministic && turns_before<C>(tile_, step.block) == 0) {
 #pragma unroll
       for (int j = 0; j < kParts / 4; ++j)
         *reinterpret_cast<float4*>(to + 128 * j) =

@@ -14,7 +14,9 @@
 // last to the first. Blocks draw their tiles in this order from a counter, so that who waits for a
 // turn waits for a block that is running. Under a causal mask nobody waits for long: blocks with
 // consecutive tiles begin at consecutive queries, where they have the first turn, and go on one
-// behind the other.
+// behind the other. But the longest tiles come last, and in the end few blocks would be running.
+// So some heads, the last to be done, go back: from the first tile to the last, each visiting its
+// queries from the last to the first. Which heads do is the same in every batch.
 #pragma once
 
 #include "cuda/device/ptx/cluster.hpp"
@@ -28,6 +30,7 @@ namespace perseid::cuda {
 struct BackwardTile : AttentionSequence {
   int32_t key, kv_head;
   int32_t first, end;
+  bool back;          // if C.turns_back(): from the first tile and the last query on
   int32_t start = 0;  // the step that comes first, if C.follows
 };
 
@@ -42,16 +45,17 @@ __device__ __forceinline__ BackwardTile find_backward_tile(const AttentionBackwa
                                                            int32_t number) {
   const TilePlace place = place_in_sections(number, a.k_tiles, a.batch_heads, a.heads_per_section);
   BackwardTile tile;
-  const bool by_head = C.bias != DType::kNone && a.by_head;
+  const bool by_head = (C.bias != DType::kNone || C.turns_back()) && a.by_head;
   int32_t batch = by_head ? place.head % a.batch : place.head / a.kv_heads;
-  int32_t own = C.deterministic ? a.k_tiles - 1 - place.tile : place.tile;
   const bool ragged = C.lengths && a.ragged;
+  tile.kv_head = ragged ? place.head : by_head ? place.head / a.batch : place.head % a.kv_heads;
+  tile.back = C.turns_back() && tile.kv_head >= a.heads_forth;
+  int32_t own = C.deterministic && !tile.back ? a.k_tiles - 1 - place.tile : place.tile;
   if (ragged) batch = max(sequence_at(a.cumulative_kv, a.total_kv, a.batch, C.keys(), own), 0);
   static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a, batch);
   if (ragged) own -= first_place(tile.kv_begin, batch, C.keys());
   // A place that nobody has is a tile behind the last key.
   tile.key = own < 0 ? tile.kv_rows : own * C.keys();
-  tile.kv_head = ragged ? place.head : by_head ? place.head / a.batch : place.head % a.kv_heads;
   const int32_t first_query = C.right ? max(tile.key - tile.right + 1, 0) : 0;
   int32_t last_query =
       C.left ? min(tile.key + C.keys() - 1 - tile.left, tile.q_len - 1) : tile.q_len - 1;
@@ -87,7 +91,9 @@ __device__ __forceinline__ void for_each_step(const AttentionBackwardArguments& 
   const int32_t first = C.parts > 1 ? static_cast<int32_t>(ptx::block_of_cluster()) * heads : 0;
   for (int32_t g = first; g < first + heads; ++g)
     for (int32_t i = tile.first; i < tile.end; ++i)
-      visit(number++, BackwardStep{tile.kv_head * a.group + g, i});
+      visit(number++,
+            BackwardStep{tile.kv_head * a.group + g,
+                         C.turns_back() && tile.back ? tile.end - 1 - (i - tile.first) : i});
 }
 
 // Shared memory, by addresses. Tiles are [chunk of 64 columns][row][64].
@@ -292,6 +298,13 @@ __device__ __forceinline__ int32_t last_tile(const BackwardTile& tile, int32_t b
   return ((C.right ? min(end, tile.kv_len) : tile.kv_len) - 1) / C.keys();
 }
 
+// Deterministic: how many tiles add to a block of queries before this one.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ int32_t turns_before(const BackwardTile& tile, int32_t block) {
+  const int32_t own = tile.key / C.keys();
+  return C.turns_back() && tile.back ? own : last_tile<C>(tile, block) - own;
+}
+
 template <AttentionBackwardConfig C>
 __device__ __forceinline__ uint64_t* complete_sums(const AttentionBackwardArguments& a,
                                                    const BackwardTile& tile) {
@@ -355,7 +368,7 @@ class BackwardTurns {
     return a_.turns + block_number<C>(a_, tile_, step.head, step.block) * C.kConsumers + consumer;
   }
   __device__ __forceinline__ uint64_t rank(const BackwardStep& step) const {
-    return static_cast<uint64_t>(last_tile<C>(tile_, step.block) - tile_.key / C.keys());
+    return static_cast<uint64_t>(turns_before<C>(tile_, step.block));
   }
 
   const AttentionBackwardArguments& a_;
