@@ -78,8 +78,9 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
     for (const int64_t blocks : {kBlocksInPairs, kBlocksInFours})
       if (2 * config.parts * tiles <= blocks && problem.group() % (2 * config.parts) == 0)
         config.parts *= 2;
+  // Tiles of bias leave no shared memory for what a block is told.
   config.follows =
-      !config.masked() && !config.deterministic && config.halves && problem.group() > 1;
+      !config.masked() && !config.deterministic && config.halves && !biased && problem.group() > 1;
   config.grad_query = problem.grad_query;
   config.grad_key = problem.grad_key;
   config.grad_value = problem.grad_value;
