@@ -35,10 +35,10 @@ constexpr Kind kCommon[] = {
     {.name = "attention", .dims = kTuned},
     {.name = "attention of short sequences", .dims = kUsual, .q_len = 1024, .kv_len = 1024},
     {.name = "deterministic attention", .dims = kTuned, .forward = false, .deterministic = true},
-    // Blocks share their tiles in pairs and in fours (choose_attention_backward).
+    // Blocks share their tiles in pairs and in fours, or follow each other
+    // (choose_attention_backward).
     {.name = "attention of grouped heads",
      .dims = kUsual,
-     .full = false,
      .forward = false,
      .q_len = 16384,
      .kv_len = 16384,
