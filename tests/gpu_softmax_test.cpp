@@ -282,6 +282,9 @@ TEST_F(GpuSoftmax, RowsInChunks) {
       for (uint32_t turn = 0; turn < 4; ++turn) {
         Case given = row_case(length, static_cast<uint32_t>(length) * 17 + turn);
         given.kind = kind;
+        // Of 32 bits, few lie in shared memory.
+        if (kind == SoftmaxKind::kShared && turn < 3)
+          given.problem.dtype = given.problem.out_dtype = turn == 0 ? DType::kF16 : DType::kBF16;
         check(given);
       }
 }
@@ -300,6 +303,7 @@ TEST_P(GpuSoftmaxAny, MatchesTheReference) {
     SoftmaxProblem& problem = given.problem;
     // Few configurations, so that few kernels are compiled.
     problem.dtype = problem.out_dtype = random() % 2 == 0 ? DType::kF32 : DType::kBF16;
+    if (given.kind == SoftmaxKind::kShared) problem.dtype = problem.out_dtype = DType::kBF16;
     problem.log = random() % 4 == 0;
     problem.rank = static_cast<int32_t>(1 + random() % 4);
     problem.dim = static_cast<int32_t>(random() % static_cast<uint32_t>(problem.rank));
@@ -315,52 +319,105 @@ TEST_P(GpuSoftmaxAny, MatchesTheReference) {
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, GpuSoftmaxAny, testing::Range(0, 24));
 
-// What is no number, infinite, or masked, as the contracts have it.
-TEST_F(GpuSoftmax, SpecialRows) {
-  const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
-  for (const SoftmaxKind kind : kKinds)
+class GpuSoftmaxKinds : public GpuSoftmax, public testing::WithParamInterface<SoftmaxKind> {
+ protected:
+  // Both directions over rows of which each has something special in it, or in its gradient.
+  void check_special_rows(const SoftmaxProblem& problem) {
+    constexpr double kInf = std::numeric_limits<double>::infinity();
+    const double nan = std::nan("");
+    const int64_t length = problem.length(), count = problem.shape[0] * length;
+    const auto array = [&](DType dtype) { return Array({problem.shape[0], length}, dtype); };
+    Array x = array(problem.dtype), y = array(problem.dtype), x64 = array(DType::kF64);
+    Array y64 = array(DType::kF64), visible = array(DType::kBool);
+    Array lse({problem.shape[0], 1}, DType::kF32), lse64({problem.shape[0], 1});
+    x.randomise(5, 3);
+    visible.randomise(6);
+    for (int64_t j = 0; j < length; ++j) {
+      x.set(1 * length + j, -kInf);
+      visible.set(2 * length + j, 0);
+      x.set(3 * length + j, x.get(3 * length + j) + (problem.dtype == DType::kF16 ? 3e4 : 1e7));
+      x.set(4 * length + j, j % 2 == 0 ? -kInf : 0.5);
+      if (visible.get(7 * length + j) == 0) x.set(7 * length + j, nan);
+    }
+    x.set(5 * length + 17, nan);
+    x.set(6 * length + 18, kInf);
+    for (int64_t i = 0; i < count; ++i) x64.set(i, x.get(i));
+    const Tensor none;
+    SoftmaxProblem exact = problem;
+    exact.dtype = exact.out_dtype = DType::kF64;
+    const Tensor& seen = problem.visible ? visible.tensor : none;
+    cpu::reference::softmax_forward(exact, {x64.tensor, y64.tensor, seen, lse64.tensor},
+                                    {*executor_, nullptr});
+    std::unique_ptr<cuda::SoftmaxOnGpu> softmax;
+    expect_ok(cuda::SoftmaxOnGpu::make(GetParam(), problem, *gpu_, &softmax));
+    ASSERT_NE(softmax, nullptr);
+    SCOPED_TRACE(softmax->description());
+    Mirror gpu_x(*gpu_, x), gpu_y(*gpu_, y), gpu_lse(*gpu_, lse), gpu_mask(*gpu_, visible);
+    const Tensor gpu_seen = problem.visible ? gpu_mask.tensor() : none;
+    run(
+        [&](std::byte* work) {
+          return softmax->forward({gpu_x.tensor(), gpu_y.tensor(), gpu_seen, gpu_lse.tensor()},
+                                  work, nullptr);
+        },
+        softmax->workspace(false));
+    gpu_y.fetch();
+    gpu_lse.fetch();
+    const double out = problem.dtype == DType::kF32 ? 0 : roundoff(problem.dtype);
+    compare("output", y, y64, [&](int64_t i) {
+      return 1e-6 * (1 + std::abs(y64.get(i))) + out * std::abs(y64.get(i));
+    });
+    compare("lse", lse, lse64, [&](int64_t i) { return 2e-7 * (8 + std::abs(lse64.get(i))); });
+
+    // From the results as they were stored.
+    Array dy = array(problem.dtype), dx = array(problem.dtype), dy64 = array(DType::kF64);
+    Array dx64 = array(DType::kF64);
+    dy.randomise(7);
+    for (int64_t j = 0; j < length; ++j)
+      if (visible.get(7 * length + j) == 0) dy.set(7 * length + j, nan);
+    dy.set(3 * length + 19, nan);
+    dy.set(4 * length + 21, kInf);
+    for (int64_t i = 0; i < count; ++i) {
+      dy64.set(i, dy.get(i));
+      y64.set(i, y.get(i));
+    }
+    cpu::reference::softmax_backward(exact, {dy64.tensor, y64.tensor, seen, dx64.tensor},
+                                     {*executor_, nullptr});
+    Mirror gpu_dy(*gpu_, dy), gpu_dx(*gpu_, dx);
+    run(
+        [&](std::byte* work) {
+          return softmax->backward({gpu_dy.tensor(), gpu_y.tensor(), gpu_seen, gpu_dx.tensor()},
+                                   work, nullptr);
+        },
+        softmax->workspace(true));
+    gpu_dx.fetch();
+    compare("grad_input", dx, dx64, [&](int64_t i) { return 2e-5 + out * std::abs(dx64.get(i)); });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, GpuSoftmaxKinds, testing::ValuesIn(kKinds));
+
+// What is no number, infinite, or masked, as the contracts have it. In shared memory, rows over
+// some blocks of a cluster; those of 32 bits are there in backward alone.
+TEST_P(GpuSoftmaxKinds, SpecialRows) {
+  const bool shared = GetParam() == SoftmaxKind::kShared;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16})
     for (const bool masked : {false, true})
       for (const bool log : {false, true})
         for (const bool empty_nan : {false, true}) {
-          constexpr int64_t kRows = 8, kLength = 300;
-          SoftmaxProblem problem{.log = log, .rank = 2, .dim = 1, .shape = {kRows, kLength}};
+          SoftmaxProblem problem{.dtype = dtype, .out_dtype = dtype, .rank = 2, .dim = 1};
+          problem.log = log;
+          problem.shape[0] = 8;
+          problem.shape[1] = shared ? 2500 : 300;
           problem.visible = masked;
           problem.empty_rows_nan = empty_nan;
-          SCOPED_TRACE(testing::Message() << static_cast<int>(kind) << masked << log << empty_nan);
-          Array x({kRows, kLength}, DType::kF32), y({kRows, kLength}, DType::kF32);
-          Array x64({kRows, kLength}), y64({kRows, kLength}), lse({kRows, 1}, DType::kF32);
-          Array lse64({kRows, 1}), visible({kRows, kLength}, DType::kBool);
-          x.randomise(5, 3);
-          visible.randomise(6);
-          for (int64_t j = 0; j < kLength; ++j) {
-            x.set(1 * kLength + j, -inf);
-            visible.set(2 * kLength + j, 0);
-            x.set(3 * kLength + j, x.get(3 * kLength + j) + 1e7);
-            x.set(4 * kLength + j, j % 2 == 0 ? -inf : 0.5);
-            if (visible.get(7 * kLength + j) == 0) x.set(7 * kLength + j, nan);
+          SCOPED_TRACE(testing::Message()
+                       << name_of(dtype) << (masked ? " masked" : "") << (log ? " log" : "")
+                       << (empty_nan ? " empty nan" : ""));
+          if (dtype == DType::kF16 && !shared) continue;
+          const auto kind = cuda::choose_softmax(GetParam(), problem, false, gpu_->facts()).kind;
+          if (shared && dtype != DType::kF32 && gpu_->facts().has_clusters()) {
+            EXPECT_EQ(kind, SoftmaxKind::kShared);
           }
-          x.set(5 * kLength + 17, nan);
-          x.set(6 * kLength + 18, inf);
-          for (int64_t i = 0; i < x.count(); ++i) x64.set(i, x.get(i));
-          const Tensor none;
-          SoftmaxProblem exact = problem;
-          exact.dtype = exact.out_dtype = DType::kF64;
-          cpu::reference::softmax_forward(
-              exact, {x64.tensor, y64.tensor, masked ? visible.tensor : none, lse64.tensor},
-              {*executor_, nullptr});
-          std::unique_ptr<cuda::SoftmaxOnGpu> softmax;
-          expect_ok(cuda::SoftmaxOnGpu::make(kind, problem, *gpu_, &softmax));
-          ASSERT_NE(softmax, nullptr);
-          Mirror gpu_x(*gpu_, x), gpu_y(*gpu_, y), gpu_lse(*gpu_, lse), gpu_mask(*gpu_, visible);
-          const SoftmaxForward arguments{gpu_x.tensor(), gpu_y.tensor(),
-                                         masked ? gpu_mask.tensor() : none, gpu_lse.tensor()};
-          run([&](std::byte* work) { return softmax->forward(arguments, work, nullptr); },
-              softmax->workspace(false));
-          gpu_y.fetch();
-          gpu_lse.fetch();
-          compare("output", y, y64, [&](int64_t i) { return 1e-6 * (1 + std::abs(y64.get(i))); });
-          compare("lse", lse, lse64,
-                  [&](int64_t i) { return 2e-7 * (8 + std::abs(lse64.get(i))); });
+          check_special_rows(problem);
         }
 }
 
