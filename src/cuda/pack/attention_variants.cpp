@@ -127,7 +127,7 @@ template <class Config>
 Budget budget_of(const Config& config) {
   const bool busy =
       config.lengths || config.visible || config.dropout || config.bias != DType::kNone;
-  return {kBlockRegisters / config.threads() / 8 * 8, busy ? 64 : 8,
+  return {kBlockRegisters / config.threads() / 8 * 8, busy ? 72 : 8,
           Config::kMostShared - config.shared_bytes()};
 }
 
