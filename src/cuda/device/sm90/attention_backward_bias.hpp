@@ -281,10 +281,13 @@ class BiasConsumer : BackwardScores<C> {
     const int stage = units_.place();
     float scores[kScores], products[kScores];
     ptx::phase_wait(shared_.scores_full(stage), units_.parity());
+    this->begin_with_bias(scores, shared_.lse_log2(stage), shared_.bias(slot));
+    ptx::results_are_here(scores);
     await_turn();
     ptx::products_begin();
-    this->template begin_scores<C.key_dim>(scores, shared_.key(stage), shared_.query(stage));
+    this->template begin_scores<C.key_dim>(scores, shared_.key(stage), shared_.query(stage), true);
     ptx::phase_wait(shared_.gradients_full(stage), units_.parity());
+    ptx::products_begin();
     this->template begin_scores<C.value_dim>(products, shared_.value(stage),
                                              shared_.grad_out(stage));
     pass_turn();
@@ -292,8 +295,8 @@ class BiasConsumer : BackwardScores<C> {
     this->find_dropped(tile, step, dropped);
     ptx::products_wait<1>();
     ptx::results_are_here(scores);
-    this->weigh_scores(scores, tile, step, shared_.lse_log2(stage), shared_.bias(slot), true,
-                       dropped);
+    this->template weigh_scores<true>(scores, tile, step, shared_.lse_log2(stage),
+                                      shared_.bias(slot), true, dropped);
     this->leave(shared_.scores_empty(stage));
     ptx::products_wait<0>();
     ptx::results_are_here(products);

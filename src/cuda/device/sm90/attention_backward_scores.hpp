@@ -33,17 +33,18 @@ class BackwardScores {
     if (lane_ == 0) ptx::phase_arrive(barrier);
   }
 
-  // d = A B^T for 64 keys of the tile and the queries of a step, both of kDim columns.
+  // d = A B^T, plus d where `accumulate`, for 64 keys of the tile and the queries of a step, both
+  // of kDim columns.
   template <int kDim>
-  __device__ __forceinline__ void begin_scores(float (&d)[kScores], uint32_t keys,
-                                               uint32_t queries) const {
+  __device__ __forceinline__ void begin_scores(float (&d)[kScores], uint32_t keys, uint32_t queries,
+                                               bool accumulate = false) const {
     const uint64_t left = ptx::matrix_at(keys + first_key() * 128);
     const uint64_t right = ptx::matrix_at(queries);
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k)
       ptx::Product<C.queries, C.dtype>::shared(
           d, ptx::matrix_after(left, k / 4 * C.keys() * 128 + k % 4 * 32),
-          ptx::matrix_after(right, k / 4 * C.queries * 128 + k % 4 * 32), k > 0);
+          ptx::matrix_after(right, k / 4 * C.queries * 128 + k % 4 * 32), accumulate || k > 0);
     ptx::products_commit();
   }
 
@@ -97,13 +98,15 @@ class BackwardScores {
   }
 
   // Scores to weights: 2^(scale_log2 * score + bias - lse_log2), and 0 where the query does not see
-  // the key. With a bias that is in shared memory, or else (`tiled`) read from where it is.
+  // the key. With a bias that is in shared memory, or else (`tiled`) read from where it is; kBegun:
+  // scores began with it.
+  template <bool kBegun = false>
   __device__ __forceinline__ void weigh_scores(float (&scores)[kScores], const BackwardTile& tile,
                                                const BackwardStep& step, const float* lse_log2,
                                                const BiasTile<C>& bias, bool tiled,
                                                const Dropped& dropped) const {
     const int query = step.block * C.queries, first = query + 2 * (lane_ % 4);
-    if constexpr (kBiased) add_bias(scores, tile, step, lse_log2, bias, tiled);
+    if constexpr (kBiased && !kBegun) add_bias(scores, tile, step, lse_log2, bias, tiled);
     const bool past = kBiased && query + C.queries > tile.q_len;
     if (past || tile.key + C.keys() > tile.kv_len ||
         (C.right && query + tile.right < tile.key + C.keys()) ||
@@ -130,14 +133,33 @@ class BackwardScores {
               !is_visible<true>(problem_, tile.batch, step.head, q, key))
             scores[i + k] = minus_infinity();
         }
-        // With a bias it is a power of two already.
+        // With a bias that was added it is a power of two already.
         const float power =
-            kBiased ? scores[i + k]
-                    : fmaf(scores[i + k], problem_.scale_log2, k % 2 == 0 ? -shift.x : -shift.y);
+            kBegun    ? scores[i + k] * problem_.scale_log2
+            : kBiased ? scores[i + k]
+                      : fmaf(scores[i + k], problem_.scale_log2, k % 2 == 0 ? -shift.x : -shift.y);
         scores[i + k] = ptx::approximate_exp2(power);
       }
     }
     if constexpr (C.dropout) drop(scores, dropped);
+  }
+  // What scores begin with, so that nothing is to be added when they are there: the bias less
+  // lse_log2, over their scale.
+  __device__ __forceinline__ void begin_with_bias(float (&scores)[kScores], const float* lse_log2,
+                                                  const BiasTile<C>& bias) const {
+    const float* lse = lse_log2 + 2 * (lane_ % 4);
+    const float unscale = 1 / problem_.scale_log2;
+    float eight[8];
+#pragma unroll
+    for (int i = 0; i < kScores; i += 8) {
+      bias.load(warp_key(), lane_, i, eight);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        const float2 shift = *reinterpret_cast<const float2*>(lse + 2 * (i + e / 4 * 4));
+        scores[i + e] =
+            fmaf(eight[e], unscale * kLog2E, -unscale * (e % 2 == 0 ? shift.x : shift.y));
+      }
+    }
   }
   // scale_log2 * score + bias - lse_log2, as powers of two. What is not of the sequence is masked
   // afterwards.

@@ -214,6 +214,16 @@ class ForwardConsumer {
   }
   // ---- Products ----
 
+  // What scores begin with, before the turn.
+  __device__ __forceinline__ void prepare_scores() {
+    if constexpr (C.bias_stages > 0) {
+      await_bias();
+      rules_.begin_with_bias(
+          shared_.memory + (shared_.bias(biases_.place(), number_) - shared_.base), scores_);
+      ptx::results_are_here(scores_);
+      free_bias();
+    }
+  }
   // S = Q K^T, K from the ring.
   __device__ __forceinline__ void begin_scores(int at) {
     const uint64_t query = ptx::matrix_at(shared_.query(at % C.slots, number_));
@@ -221,7 +231,8 @@ class ForwardConsumer {
 #pragma unroll
     for (int k = 0; k < C.key_dim / 16; ++k)
       Scores::shared(scores_, ptx::matrix_after(query, k / 4 * 64 * 128 + k % 4 * 32),
-                     ptx::matrix_after(key, k / 4 * C.keys * 128 + k % 4 * 32), k > 0);
+                     ptx::matrix_after(key, k / 4 * C.keys * 128 + k % 4 * 32),
+                     k > 0 || C.bias_stages > 0);
     ptx::products_commit();
   }
   // Behind the end of a sequence there may be anything, which weights of 0 do not make 0. All warps
@@ -266,12 +277,6 @@ class ForwardConsumer {
   __device__ __forceinline__ auto take_scores(int at, int n) {
     const AttentionTile& tile = shared_.tile(at);
     auto planes = rules_.load(tile, n, is_edge<kEdge>(tile, n));
-    if constexpr (C.bias_stages > 0) {
-      await_bias();
-      rules_.read_bias(shared_.memory + (shared_.bias(biases_.place(), number_) - shared_.base),
-                       planes);
-      free_bias();
-    }
     ptx::products_wait<kBeside>();
     ptx::results_are_here(scores_);
     free_key();
@@ -301,6 +306,7 @@ class ForwardConsumer {
   template <bool kSkipped = false>
   __device__ __forceinline__ void begin(int at) {
     pass_over_last_keys(at);
+    prepare_scores();
     await_key();
     if constexpr (kSkipped) await_turn();
     ptx::products_begin();
@@ -353,6 +359,7 @@ class ForwardConsumer {
       begin_both<Place::kCross>(next);
       close(at);
     } else {
+      prepare_scores();
       await_key();
       await_turn();
       ptx::products_begin();
@@ -379,6 +386,7 @@ class ForwardConsumer {
   // under the second scores of the next.
   template <Place kPlace>
   __device__ __forceinline__ void begin_both(int at) {
+    prepare_scores();
     await_key();
     await_turn();
     ptx::products_begin();

@@ -43,8 +43,10 @@ enum class Edge { kNo, kYes, kPerhaps };
 template <AttentionForwardConfig C>
 class ScoreRules {
   static constexpr int kPairs = C.keys / 8;
+  // Whether bias is added to scores; where the copy engine brings it, they begin with it.
+  static constexpr bool kAdds = C.bias != DType::kNone && C.bias_stages == 0;
   static __device__ auto bias_pairs() {
-    if constexpr (C.bias != DType::kNone) {
+    if constexpr (kAdds) {
       return ScorePairs<typename ElementOf<C.bias>::Type, kPairs>();
     } else {
       return NoScorePairs();
@@ -63,12 +65,11 @@ class ScoreRules {
                                         int lane)
       : a_(arguments), row_(row), lane_(lane) {
     if constexpr (C.dropout && kDrawsEarly) dropout_ = dropout_of(a_);
+    if constexpr (C.bias_stages > 0) unscale_ = kLog2E / a_.scale_log2;
   }
 
-  // What scores are multiplied by for their weights. With a bias they have been scaled already.
-  __device__ __forceinline__ float scale_log2() const {
-    return C.bias != DType::kNone ? kLog2E : a_.scale_log2;
-  }
+  // What scores are multiplied by for their weights. Where bias was added they are scaled already.
+  __device__ __forceinline__ float scale_log2() const { return kAdds ? kLog2E : a_.scale_log2; }
 
   // Whether some row sees only some of keys n, or some keys are behind the end: asked before the
   // scores are there, so that the answer is not waited for.
@@ -98,36 +99,44 @@ class ScoreRules {
       see(tile, n, planes.seen);
       ptx::computed_here(planes.seen);
     }
-    if constexpr (C.bias != DType::kNone && C.bias_stages == 0)
-      load_pairs(tile, n, edge, a_.bias, planes.bias);
+    if constexpr (kAdds) load_pairs(tile, n, edge, a_.bias, planes.bias);
     if constexpr (C.visible) load_pairs(tile, n, edge, a_.visible, planes.visible);
     return planes;
   }
   // Bias that the copy engine has brought, a consumer's tile: [128 bytes of keys][row][128 bytes].
-  __device__ __forceinline__ void read_bias(const unsigned char* tile, Planes& planes) const {
+  // Scores begin with it, over their scale.
+  template <int kCount>
+  __device__ __forceinline__ void begin_with_bias(const unsigned char* tile,
+                                                  float (&scores)[kCount]) const {
     if constexpr (C.bias_stages > 0) {
       using Taken = Pair<typename ElementOf<C.bias>::Type>;
+      const auto put = [&](int i, Taken pair) {
+        const float2 bias = widen(pair);
+        scores[i] = bias.x * unscale_;
+        scores[i + 1] = bias.y * unscale_;
+      };
       const auto at = [](int row, int piece) {
         return piece / 8 * 64 * 128 + row * 128 + ((piece % 8 ^ row % 8) << 4);
       };
       if constexpr (C.bias_size() == 2) {
-        const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(tile));
         const int row = row_ % 64 / 16 * 16 + lane_ % 16;
+        const uint32_t own = static_cast<uint32_t>(__cvta_generic_to_shared(tile)) + row * 128 +
+                             ((lane_ / 16 ^ lane_ % 8) << 4);
 #pragma unroll
         for (int j = 0; j < kPairs; j += 2) {
           uint32_t pairs[4];
-          ptx::load_matrices(address + at(row, j + lane_ / 16), pairs);
+          ptx::load_matrices((own ^ j % 8 << 4) + j / 8 * 64 * 128, pairs);
 #pragma unroll
-          for (int i = 0; i < 4; ++i)
-            planes.bias.at[i % 2][j + i / 2] = __builtin_bit_cast(Taken, pairs[i]);
+          for (int i = 0; i < 4; ++i) put(4 * j + 2 * i, __builtin_bit_cast(Taken, pairs[i]));
         }
       } else {
 #pragma unroll
         for (int j = 0; j < kPairs; ++j)
 #pragma unroll
           for (int r = 0; r < 2; ++r)
-            planes.bias.at[r][j] = *reinterpret_cast<const Taken*>(
-                tile + at(row_ % 64 + 8 * r, 2 * j + lane_ % 4 / 2) + lane_ % 2 * 8);
+            put(4 * j + 2 * r,
+                *reinterpret_cast<const Taken*>(
+                    tile + at(row_ % 64 + 8 * r, 2 * j + lane_ % 4 / 2) + lane_ % 2 * 8));
       }
     }
   }
@@ -135,7 +144,7 @@ class ScoreRules {
   template <int kCount>
   __device__ __forceinline__ void before_softmax(const Planes& planes,
                                                  float (&scores)[kCount]) const {
-    if constexpr (C.bias != DType::kNone) {
+    if constexpr (kAdds) {
       const float scale = a_.scale_log2 * kLn2;
 #pragma unroll
       for (int i = 0; i < kCount; i += 2) {
@@ -249,6 +258,7 @@ class ScoreRules {
   const AttentionForwardArguments& a_;
   const int row_, lane_;
   Dropout dropout_;
+  float unscale_ = 1;  // one over scale
 };
 
 }  // namespace perseid::cuda
