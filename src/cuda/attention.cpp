@@ -70,9 +70,13 @@ uint64_t launch_number() {
   return x == 0 ? 2 : x;
 }
 
-// For a bias that the copy engine does not reach.
+// For a bias that the copy engine does not reach: registers hold it beside the scores.
 AttentionForwardConfig without_bias_tiles(AttentionForwardConfig config) {
   config.bias_stages = 0;
+  if (config.value_dim > 64) {
+    config.keys = min(config.keys, 64);
+    config.slots = 2;
+  }
   return config;
 }
 
@@ -117,6 +121,7 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   const bool busy = config.visible || config.dropout || config.bias != DType::kNone;
   // What comes from memory for each score needs registers too.
   const bool biased = config.bias != DType::kNone;
+  const int64_t rows = problem.q_len << pack_of(problem);
   if ((config.visible && biased) || ((config.visible || biased) && config.value_dim > 64))
     config.keys = min(config.keys, config.visible && config.value_dim > 128 ? 32 : 64);
   if (biased && config.value_dim > 192) config.keys = min(config.keys, 48);
@@ -125,12 +130,16 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   // as two of 16 bits.
   if (biased && !config.visible && max(config.key_dim, config.value_dim) <= 128) {
     config.bias_stages = 3;
-    if (config.bias == DType::kF32) config.keys = min(config.keys, 64);
+    if (config.bias == DType::kF32) {
+      config.keys = min(config.keys, 64);
+    } else if (config.value_dim > 64 && rows > kFewRows) {
+      config.keys = 128;
+      config.slots = 1;
+    }
   }
   if (config.dropout) config.keys = config.keys / 32 * 32;
   // Three consumers waste more of the last tile, and of the diagonal ones; and have registers for
   // scores and weights alone.
-  const int64_t rows = problem.q_len << pack_of(problem);
   if (config.consumers == 3 &&
       (busy || config.lengths || rows <= 128 || (config.right && rows <= 384) ||
        (config.left && (rows <= 1024 || config.value_dim > 64))))
@@ -289,7 +298,8 @@ bool AttentionOnGpu::map_bias(const Tensor& bias, AttentionForwardArguments* arg
          make_tensor_map(gpu_, "attention forward: bias", boxed, &arguments->bias_map).ok();
 }
 
-Status AttentionOnGpu::map_tensors(const AttentionForward& tensors,
+Status AttentionOnGpu::map_tensors(const AttentionForwardConfig& config,
+                                   const AttentionForward& tensors,
                                    AttentionForwardArguments* arguments) const {
   const int pack = fixed_.pack;
   const Tensor query = with_batch(tensors.query), out = with_batch(tensors.out);
@@ -297,8 +307,8 @@ Status AttentionOnGpu::map_tensors(const AttentionForward& tensors,
   // The copy engine knows no empty tensors. Keys that are not there are masked, whatever is read.
   if (key.elements() == 0) key = value = query;
   const auto of_keys = [&](const Tensor& tensor) {
-    BoxedTensor keys = boxed(tensor, 0, config_.keys);
-    keys.read_once = config_.split;
+    BoxedTensor keys = boxed(tensor, 0, config.keys);
+    keys.read_once = config.split;
     return keys;
   };
   Status status =
@@ -318,7 +328,9 @@ Status AttentionOnGpu::forward(const AttentionForward& tensors, std::byte* works
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
   AttentionForwardArguments arguments = fixed_;
-  if (Status status = map_tensors(tensors, &arguments); !status.ok()) return status;
+  const bool without = config_.bias_stages > 0 && !map_bias(tensors.bias, &arguments);
+  const AttentionForwardConfig config = without ? without_bias_tiles(config_) : config_;
+  if (Status status = map_tensors(config, tensors, &arguments); !status.ok()) return status;
   if (tensors.lse.present()) {
     arguments.lse = tensors.lse.as<float>();
     for (int d = 0; d < tensors.lse.rank; ++d)
@@ -333,11 +345,9 @@ Status AttentionOnGpu::forward(const AttentionForward& tensors, std::byte* works
     arguments.part_sums = reinterpret_cast<float*>(workspace + parts.sums);
   }
   arguments.launch = launch_number();
-  const bool without = config_.bias_stages > 0 && !map_bias(tensors.bias, &arguments);
-  const Launch launch{
-      .blocks = min(fixed_.tiles, gpu_.facts().multiprocessors),
-      .threads = config_.threads(),
-      .shared_bytes = (without ? without_bias_tiles(config_) : config_).shared_bytes()};
+  const Launch launch{.blocks = min(fixed_.tiles, gpu_.facts().multiprocessors),
+                      .threads = config.threads(),
+                      .shared_bytes = config.shared_bytes()};
   Status status = gpu_.launch(without ? kernels_.back() : kernels_[0], launch, &arguments, stream);
   const int64_t pieces = ceil_div(int64_t{fixed_.value_dim}, int64_t{32});
   Launch by_rows{.blocks = ceil_div(fixed_.rows * pieces, kRowWarps), .threads = 32 * kRowWarps};

@@ -46,7 +46,8 @@ class AttentionOnGpu {
   Workspace divide_workspace() const;
   // Whether the copy engine reaches it.
   bool map_bias(const Tensor& bias, AttentionForwardArguments* arguments) const;
-  Status map_tensors(const AttentionForward& tensors, AttentionForwardArguments* arguments) const;
+  Status map_tensors(const AttentionForwardConfig& config, const AttentionForward& tensors,
+                     AttentionForwardArguments* arguments) const;
 
   AttentionProblem problem_;
   const Gpu& gpu_;
