@@ -157,6 +157,21 @@ TEST_F(GpuAttention, Bias) {
   check(spread);
 }
 
+// The lowest number of a type is as good a mask as -inf for rows that see something.
+TEST_F(GpuAttention, LowestBias) {
+  for (const int64_t dim : {64, 128, 256})
+    for (const double scale : {0.1, 1.5}) {
+      Case test = forward_case(DType::kBF16, 2, 2, 2, 200, 304, dim, dim);
+      test.problem.scale = scale;
+      add_bias(test, scale > 1 ? DType::kBF16 : DType::kF32, {1, 2, 200, 304}, false);
+      test.prepare = [](AttentionBackward& a) {
+        for (int64_t i = 0; i < 200; ++i)
+          for (int64_t j = i + 1; j < 304; ++j) put(a.bias, at(a.bias, {0, 1, i, j}), -3.3895e38);
+      };
+      check(test);
+    }
+}
+
 TEST_F(GpuAttention, DropoutHasTheContractsBits) {
   for (const auto& [dim, q_len] : kDimsAndQueries)
     for (const double dropout : {0.1, 0.5}) {

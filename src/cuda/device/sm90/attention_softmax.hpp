@@ -15,6 +15,9 @@
 namespace perseid::cuda {
 
 inline constexpr float kMostLag = 8;  // powers of two
+// Maxima below count as -inf: as powers of two they might overflow. A bias of the lowest number is
+// such a mask.
+inline constexpr float kLeast = -0x1p126f;
 
 __device__ __forceinline__ float minus_infinity() { return float_from_bits(0xff800000u); }
 
@@ -92,7 +95,7 @@ __device__ __forceinline__ void weigh(float (&scores)[kCount], float scale_log2,
           ptx::approximate_exp2((before - (now == minus_infinity() ? 0 : now)) * scale_log2);
     }
     rows.maximum[r] = now;
-    shift[r] = now == minus_infinity() ? 0 : -now * scale_log2;
+    shift[r] = now < kLeast ? 0 : -now * scale_log2;
   }
   float sum[4] = {};
 #pragma unroll
