@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/device/sm90/attention_config.hpp"
+#include "cuda/device/sm90/attention/config.hpp"
 #include "cuda/runtime/gpu.hpp"
 #include "math/attention_problem.hpp"
 
@@ -21,7 +21,7 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
 // Name expressions of the kernels, in the order of their launch, and their header: the products,
 // and if keys are split what merges their parts, and what mends rows under masks.
 std::vector<std::string> attention_forward_kernels(const AttentionForwardConfig& config);
-inline constexpr const char* kAttentionForwardHeader = "cuda/device/sm90/attention.hpp";
+inline constexpr const char* kAttentionForwardHeader = "cuda/device/sm90/attention/forward.hpp";
 
 // Why the kernels do not take the problem, as a sentence's end; "" where they do.
 std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& facts);

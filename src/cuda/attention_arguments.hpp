@@ -4,7 +4,7 @@
 // have, and the tensors that the copy engine reaches.
 #pragma once
 
-#include "cuda/device/sm90/attention_arguments.hpp"
+#include "cuda/device/sm90/attention/config.hpp"
 #include "cuda/runtime/tensor_map.hpp"
 #include "math/attention_problem.hpp"
 
@@ -35,7 +35,7 @@ Tensor with_batch(const Tensor& tensor);
 // [batch, heads, rows, dim] as {dim, 2^pack heads, rows, heads >> pack, batch}.
 BoxedTensor boxed(const Tensor& tensor, int pack, int box_rows);
 // [heads, total, dim] as {dim, 1, longest, heads, total + 1}: row r of entry e is row e + r -
-// longest of the tensor (device/sm90/attention_sequence.hpp). Such a map begins where the tensor's
+// longest of the tensor (device/sm90/attention/sequence.hpp). Such a map begins where the tensor's
 // row -longest would be.
 BoxedTensor ragged_boxed(const Tensor& tensor, int64_t longest, int box_rows);
 RowsInMemory rows_in_memory(const Tensor& tensor);

@@ -141,7 +141,7 @@ Status AttentionBackwardOnGpu::make(const AttentionProblem& problem,
   AttentionBackwardArguments& fixed = backward->fixed_;
   static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
   fixed.kv_heads = static_cast<int32_t>(problem.kv_heads);
-  // Ragged: places, of which some may be empty (device/sm90/attention_sequence.hpp).
+  // Ragged: places, of which some may be empty (device/sm90/attention/sequence.hpp).
   const auto blocks = [&](int64_t length, int64_t total, int64_t size) {
     const int64_t places = problem.batch > 0 ? total / size + problem.batch : 0;
     return static_cast<int32_t>(problem.ragged ? places : ceil_div(length, size));

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/device/sm90/attention_backward_config.hpp"
+#include "cuda/device/sm90/attention/config.hpp"
 #include "cuda/runtime/gpu.hpp"
 #include "math/attention_problem.hpp"
 
@@ -19,7 +19,7 @@ namespace perseid::cuda {
 AttentionBackwardConfig choose_attention_backward(const AttentionProblem& problem);
 // Name expressions of the kernels, in the order of their launch, and their header.
 std::vector<std::string> attention_backward_kernels(const AttentionBackwardConfig& config);
-inline constexpr const char* kAttentionBackwardHeader = "cuda/device/sm90/attention_backward.hpp";
+inline constexpr const char* kAttentionBackwardHeader = "cuda/device/sm90/attention/backward.hpp";
 
 // Why the kernels do not take the backward of a problem whose forward is taken, as a sentence's
 // end; "" where they do.

@@ -3,7 +3,7 @@
 // Attention backward on sm_90, the host's part of bias and its gradient.
 #pragma once
 
-#include "cuda/device/sm90/attention_backward_config.hpp"
+#include "cuda/device/sm90/attention/config.hpp"
 #include "cuda/runtime/gpu.hpp"
 #include "math/attention_problem.hpp"
 

@@ -8,13 +8,13 @@
 // in the next one: such a warp stores its rows itself.
 //
 // Where a result is not finite, it is noted: such rows are looked into when the block has no tiles
-// left (attention_mend.hpp).
+// left (forward_rows.hpp).
 #pragma once
 
 #include "cuda/device/ptx/matrices.hpp"
-#include "cuda/device/sm90/attention_mend.hpp"
-#include "cuda/device/sm90/attention_producer.hpp"
-#include "cuda/device/sm90/attention_scores.hpp"
+#include "cuda/device/sm90/attention/forward_producer.hpp"
+#include "cuda/device/sm90/attention/forward_rows.hpp"
+#include "cuda/device/sm90/attention/forward_scores.hpp"
 
 namespace perseid::cuda {
 

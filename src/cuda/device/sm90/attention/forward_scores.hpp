@@ -7,9 +7,9 @@
 #pragma once
 
 #include "cuda/device/ptx/matrices.hpp"
-#include "cuda/device/sm90/attention_rules.hpp"
-#include "cuda/device/sm90/attention_softmax.hpp"
-#include "cuda/device/sm90/attention_tiles.hpp"
+#include "cuda/device/sm90/attention/forward_tiles.hpp"
+#include "cuda/device/sm90/attention/rules.hpp"
+#include "cuda/device/sm90/attention/softmax.hpp"
 
 namespace perseid::cuda {
 

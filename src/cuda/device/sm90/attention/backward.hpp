@@ -7,13 +7,13 @@
 //
 // Three launches, each made ready while the one before it runs: delta and lse of all rows, in which
 // the sums of dQ are cleared too; the products; and dQ, rounded from its sums
-// (attention_backward_rows.hpp).
+// (backward_rows.hpp).
 //
 // Who does what. A block has one tile of keys, whose dK and dV stay in registers while it visits
 // all queries that see it, and adds what it has of dQ to sums in memory. Warpgroup 0 is the
-// producer: one thread of it asks the copy engine for all loads (attention_backward_tiles.hpp). The
-// other two, the consumers, share the work by keys (attention_backward_halves.hpp) or by products
-// (attention_backward_roles.hpp). If C.deterministic, other threads of the producer's
+// producer: one thread of it asks the copy engine for all loads (backward_tiles.hpp). The
+// other two, the consumers, share the work by keys (backward_halves.hpp) or by products
+// (backward_roles.hpp). If C.deterministic, other threads of the producer's
 // warpgroup keep the order of summands. C.parts blocks share a tile: each has some of the query
 // heads.
 //
@@ -21,7 +21,7 @@
 // What the consumers write to shared memory and tensor cores or copy engine read is fenced by each
 // thread before the barrier that hands it over. A block that has added its last summands of a head
 // says so by an arrival with release order; who rounds the sums has seen all arrivals, with acquire
-// order, or the kernel's end (attention_backward_rows.hpp).
+// order, or the kernel's end (backward_rows.hpp).
 //
 // Limits: rows and columns count in 32 bits; scale is positive. Weights and gradients of scores are
 // rounded to 16 bits before the products with them; everything else is float32. The sums of dQ get
@@ -29,10 +29,10 @@
 #pragma once
 
 #include "cuda/device/ptx/dependency.hpp"
-#include "cuda/device/sm90/attention_backward_bias.hpp"
-#include "cuda/device/sm90/attention_backward_halves.hpp"
-#include "cuda/device/sm90/attention_backward_roles.hpp"
-#include "cuda/device/sm90/attention_backward_rows.hpp"
+#include "cuda/device/sm90/attention/backward_bias.hpp"
+#include "cuda/device/sm90/attention/backward_halves.hpp"
+#include "cuda/device/sm90/attention/backward_roles.hpp"
+#include "cuda/device/sm90/attention/backward_rows.hpp"
 
 namespace perseid::cuda {
 

@@ -23,7 +23,7 @@
 #pragma once
 
 #include "cuda/device/ptx/dependency.hpp"
-#include "cuda/device/sm90/attention_backward_scores.hpp"
+#include "cuda/device/sm90/attention/backward_scores.hpp"
 
 namespace perseid::cuda {
 

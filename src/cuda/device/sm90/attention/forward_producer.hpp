@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The producer of attention forward (attention_forward.hpp), and the shared memory that it fills:
+// The producer of attention forward (forward.hpp), and the shared memory that it fills:
 // which tile lies where, and the barriers between the producer and the consumers.
 #pragma once
 
-#include "cuda/device/sm90/attention_loads.hpp"
-#include "cuda/device/sm90/attention_tiles.hpp"
+#include "cuda/device/sm90/attention/forward_tiles.hpp"
+#include "cuda/device/sm90/attention/sequence.hpp"
 
 namespace perseid::cuda {
 

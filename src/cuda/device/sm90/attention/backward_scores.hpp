@@ -8,7 +8,7 @@
 #pragma once
 
 #include "cuda/device/ptx/products.hpp"
-#include "cuda/device/sm90/attention_backward_tiles.hpp"
+#include "cuda/device/sm90/attention/backward_tiles.hpp"
 
 namespace perseid::cuda {
 

@@ -4,7 +4,7 @@
 // and the logarithm of each row's sum.
 //
 // Who does what. One block for each multiprocessor, which takes tiles of queries until none is
-// left (attention_tiles.hpp). Warpgroup 0 is the producer (attention_producer.hpp): one thread of
+// left (forward_tiles.hpp). Warpgroup 0 is the producer (forward_producer.hpp): one thread of
 // it finds the tiles and asks the copy engine for all loads. Each other warpgroup, a consumer, has
 // 64 query rows of the tile; its scores S, weights P and results O live in registers.
 //
@@ -14,12 +14,12 @@
 // The way of a tile, keys from the last to the first. In step n a consumer
 //
 //   begins     S(n) = Q K(n)^T, then O += P(n+1) V(n+1)
-//   waits for  S(n), edits and masks it (attention_scores.hpp), and takes its softmax
+//   waits for  S(n), edits and masks it (forward_scores.hpp), and takes its softmax
 //   waits for  O, rounds the weights to P(n), rescales O where a maximum grew
 //
 // With two query slots the step over the end of a tile is the same: S is of the next tile's first
 // keys while O takes the last product of this one, so that the tensor cores do not run dry. The
-// results leave (attention_results.hpp) at the end of that step, beside the products of the other
+// results leave (forward_results.hpp) at the end of that step, beside the products of the other
 // consumers; where there is one other, which may have none then, a step later, when the next scores
 // have begun, on which O does not depend. With one slot the next queries come when the last scores
 // are there, and the results leave under the next tile's first scores.
@@ -46,7 +46,8 @@
 
 #include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/ptx/products.hpp"
-#include "cuda/device/sm90/attention_results.hpp"
+#include "cuda/device/sm90/attention/forward_results.hpp"
+#include "cuda/device/sm90/attention/forward_rows.hpp"
 
 namespace perseid::cuda {
 

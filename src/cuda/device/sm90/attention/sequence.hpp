@@ -1,9 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Sequences of a batch, and the order in which the tiles of their heads are done.
+// Sequences of a batch, the order in which the tiles of their heads are done, and how the copy
+// engine brings their rows.
 #pragma once
 
-#include "cuda/device/sm90/attention_arguments.hpp"
+#include "cuda/device/ptx/barrier.hpp"
+#include "cuda/device/ptx/copy.hpp"
+#include "cuda/device/sm90/attention/config.hpp"
 
 namespace perseid::cuda {
 
@@ -115,6 +118,27 @@ __device__ __forceinline__ TilePlace place_in_sections(int32_t number, int32_t t
   const int32_t section_heads = min(heads_per_section, heads - first_head);
   const int32_t place = number % section_tiles;
   return {first_head + place % section_heads, place / section_heads};
+}
+
+// A place in a ring of kSize, and which time round it is.
+template <int kSize>
+struct Ring {
+  int count = 0;
+  __device__ __forceinline__ int place() const { return count % kSize; }
+  __device__ __forceinline__ uint32_t parity() const {
+    return static_cast<uint32_t>(count / kSize) & 1;
+  }
+};
+
+// Rows of one head, kChunks * 64 columns, to tiles [chunk][row][64]. kOnce: nobody reads them
+// again.
+template <int kChunks, bool kOnce = false>
+__device__ __forceinline__ void load_rows(uint32_t to, int rows, const TensorMap& map,
+                                          uint32_t barrier, int row, int head, int entry) {
+#pragma unroll
+  for (int chunk = 0; chunk < kChunks; ++chunk)
+    ptx::load_box<kOnce>(to + chunk * rows * 128, map, barrier,
+                         {chunk * kChunk, 0, row, head, entry});
 }
 
 }  // namespace perseid::cuda

@@ -1,12 +1,183 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What host and device code of attention backward on sm_90 share: the configuration that the
-// kernels are compiled for, and the arguments of their launches.
+// What host and device code of attention on sm_90 share: the arguments of launches, and the
+// configurations that kernels are compiled for, of forward and of backward.
 #pragma once
 
-#include "cuda/device/sm90/attention_arguments.hpp"
+#include "cuda/device/tensor_map.hpp"
+#include "math/dtype.hpp"
 
 namespace perseid::cuda {
+
+// ---- What every launch has to know of a problem in memory ----
+
+// A tensor for ordinary loads and stores; strides in elements. The dimensions are batch, head, row
+// and element.
+struct RowsInMemory {
+  void* data = nullptr;
+  int64_t stride[4] = {};
+};
+// Bias or visible mask: batch, head, row and key, with stride 0 where it is repeated.
+struct ScoresInMemory {
+  const void* data = nullptr;
+  int64_t stride[4] = {};
+  bool pairs = false;  // two neighbouring keys, the first even, are one aligned access
+};
+struct LengthsInMemory {
+  const void* data = nullptr;
+  int64_t stride = 0;
+  bool wide = false;  // 64 bits
+};
+
+// Ragged tensors have one batch entry in memory.
+struct AttentionArguments {
+  int32_t q_len = 0, kv_len = 0;            // of every sequence, or of the longest
+  int32_t batch = 0, heads = 0, group = 0;  // query heads of a batch entry, and of a key head
+  int32_t head_dim = 0, value_dim = 0;
+  // Row q sees keys [q + left, q + right), cut to [0, kv_len). Both are larger by kv_len - q_len of
+  // its sequence where `bottom_right` says so.
+  int32_t left = 0, right = 0;
+  bool bottom_right = false;
+  float scale_log2 = 0;  // scale * log2(e)
+
+  // Where a sequence has lengths of its own.
+  bool ragged = false;
+  int32_t total_q = 0, total_kv = 0;
+  LengthsInMemory cumulative_q, cumulative_kv, kv_lens;
+
+  ScoresInMemory bias, visible;
+  uint32_t dropout_threshold = 256;
+  uint32_t dropout_offset = 0;
+  uint64_t dropout_seed = 0;
+  const uint64_t* dropout_numbers = nullptr;  // {seed, offset}, where it is not null
+
+  // For what is not done by the copy engine.
+  RowsInMemory query_rows, key_rows, value_rows, out_rows;
+};
+
+// ---- Forward ----
+
+// Queries, keys and head dims are cut into tiles; a tile of queries belongs to a block, 64 rows of
+// it to each consumer, which is a warpgroup.
+struct AttentionForwardConfig {
+  DType dtype = DType::kBF16;
+  int key_dim = 128;    // of query and key, a multiple of 16
+  int value_dim = 128;  // of value and out, a multiple of 16, or 40 or 72
+  int consumers = 2;
+  int keys = 128;        // of a tile, a multiple of 16
+  int stages = 2;        // tiles of key, and of value, that are there or on their way
+  int slots = 2;         // tiles of query that are there or on their way
+  bool apart = false;    // keys that a row does not see have steps of their own, the others no mask
+  bool beside = false;   // a consumer's softmax runs beside its own product too
+  bool right = false;    // the last visible key depends on the row, as under a causal mask
+  bool left = false;     // the first one does, as under a window
+  bool split = false;    // a tile is one part of the keys alone; another kernel
+                         // merges the parts
+  bool lengths = false;  // each sequence has its own: ragged batches, key lengths
+  bool visible = false;
+  bool dropout = false;
+  DType bias = DType::kNone;
+  int bias_stages = 0;  // tiles of bias that are there or on their way; 0: it is read where it lies
+
+  constexpr int rows() const { return 64 * consumers; }
+  // Some keys of a tile are hidden from some rows that others of its keys are not hidden from.
+  constexpr bool masked() const { return right || left || visible; }
+  constexpr int threads() const { return 128 * (consumers + 1); }
+  constexpr int key_chunks() const { return (key_dim + kChunk - 1) / kChunk; }
+  constexpr int value_chunks() const { return (value_dim + kChunk - 1) / kChunk; }
+
+  // Whether blocks mend their own results (forward_rows.hpp), which parts of split keys are not.
+  constexpr bool mends() const { return masked() && !split; }
+  // Whether the keys that are masked are the first of each tile.
+  constexpr bool can_part() const { return !left && !split; }
+  // Whether the results of a tile leave under the second scores of the next one; else at its end.
+  constexpr bool owes() const { return slots > 1 && !apart && consumers < 3; }
+  // Whether a head's first tile may begin before its first query: by whole consumers.
+  constexpr bool begins_early() const { return right && consumers > 2; }
+  // Whether what a tile's second and last steps have to do besides has steps of its own, so that
+  // the loop of the others is short.
+  constexpr bool peels() const {
+    const bool busy = visible || dropout || bias != DType::kNone;  // long in any case
+    return slots > 1 && !split && !apart && !busy && (left || consumers > 2);
+  }
+  // Whether consumers that have no rows in a tile, one of the last of its sequence, leave it out.
+  constexpr bool skips() const {
+    return consumers > 2 && slots > 1 && !right && !left && bias_stages == 0;
+  }
+  // Whether consumers pass over keys that none of their rows sees: where a tile has more rows than
+  // keys, there are some; under a window, wherever it begins.
+  constexpr bool passes() const { return consumers > 1 && (left || (right && rows() > keys)); }
+
+  // Shared memory, in bytes. Results leave through what is left of it, by chunks of 64 columns.
+  constexpr int query_bytes() const { return 64 * 128 * key_chunks(); }
+  constexpr int key_bytes() const { return keys * 128 * key_chunks(); }
+  constexpr int value_bytes() const { return keys * 128 * value_chunks(); }
+  // A consumer's tile of bias has rows of 128 bytes, as all others.
+  constexpr int bias_size() const { return bias == DType::kF32 ? 4 : 2; }
+  constexpr int bias_chunks() const { return (keys * bias_size() + 127) / 128; }
+  constexpr int bias_bytes() const { return 64 * 128 * bias_chunks(); }
+  constexpr int loaded_bytes() const {
+    return slots * consumers * query_bytes() + stages * (key_bytes() + value_bytes()) +
+           bias_stages * consumers * bias_bytes();
+  }
+  constexpr int out_chunks() const {
+    const int room = (kMostShared - kOthers - loaded_bytes()) / (rows() * 128);
+    return split ? 0 : min(room, value_chunks());
+  }
+  constexpr int out_bytes() const { return 64 * 128 * out_chunks(); }  // of a consumer
+  constexpr int shared_bytes() const { return loaded_bytes() + consumers * out_bytes() + kOthers; }
+  constexpr bool fits() const {
+    return shared_bytes() <= kMostShared && (split || out_chunks() > 0);
+  }
+  static constexpr int kOthers = 512;         // barriers and the tiles that they announce
+  static constexpr int kMostShared = 232448;  // of a block
+
+  // Registers of a thread: the producer gives back what the consumers take. They share what the
+  // block was launched with, 65536 / threads() rounded down to a multiple of 8 each.
+  constexpr int producer_registers() const { return consumers == 3 ? 32 : 40; }
+  constexpr int consumer_registers() const { return consumers == 3 ? 160 : 232; }
+};
+
+inline constexpr int kRowWarps = 4;  // of a block that merges or mends rows
+
+// Blocks of a launch draw their tiles from one counter. It lies in the workspace, which may hold
+// anything before: the first block that comes prepares it, by the launch's own number.
+struct TileCounter {
+  uint64_t ready;  // the launch that it is prepared for
+  uint32_t next;
+  uint32_t finished;  // blocks
+  uint64_t unusual;   // the launch, where a result is not finite
+};
+
+// Query heads that share a key head may be packed, 2^pack of them, into the rows of a tile: row r
+// is query r >> pack of head r % 2^pack. The maps have dimensions {dim, 2^pack, length, heads >>
+// pack, batch}. `heads`, `group`, and the `head` of a tile count packs.
+struct AttentionForwardArguments : AttentionArguments {
+  TensorMap query, key, value, out;
+  float* lse = nullptr;     // null: not wanted
+  int64_t lse_stride[3]{};  // batch, head, row
+  TileCounter* counter = nullptr;
+  // Where blocks mend: of each tile and each warp of consumers, the tile that the warp had noted
+  // before; -1: none.
+  int32_t* noted_before = nullptr;
+  uint64_t launch = 0;
+  int32_t pack = 0;
+  int32_t batch_heads = 0, q_tiles = 0, tiles = 0;
+  int32_t rows_before = 0;        // of a head's first tile, those before its first query
+  int32_t heads_per_section = 0;  // whose tiles are done together
+  // Where keys are split: parts, tiles of keys in a part, and what each part gives a row (its
+  // result in float32, and the logarithm to base 2 of its sum).
+  int32_t parts = 1, part_tiles = 0;
+  float* part_results = nullptr;  // [part, row, value_dim]; rows are [batch, head, query]
+  float* part_sums = nullptr;     // [part, row]
+  int64_t rows = 0;
+  // Where the copy engine brings the bias: its map, with elements of 16 bits, and whether heads and
+  // batch entries have their own.
+  TensorMap bias_map;
+  int32_t bias_heads = 0, bias_batches = 0;
+};
+
+// ---- Backward ----
 
 // A block has a tile of keys and visits blocks of queries, one a step. It has two consumers, which
 // are warpgroups.
@@ -75,7 +246,7 @@ struct AttentionBackwardConfig {
            bias == DType::kNone;
   }
 
-  // The last heads go from the first tile to the last, see attention_backward_tiles.hpp.
+  // The last heads go from the first tile to the last, see backward_tiles.hpp.
   constexpr bool turns_back() const { return deterministic && right && !left; }
   // Turns of their summands, where their order counts: one for each consumer.
   constexpr int turns() const { return deterministic ? kConsumers : 0; }
@@ -98,7 +269,7 @@ struct AttentionBackwardConfig {
   // A tile of bias becomes that of its gradient, in its place.
   constexpr bool grad_bias_in_place() const { return grad_bias && bias_whole && bias_slots > 0; }
 
-  // Else another kernel makes the gradient, whatever is repeated (attention_backward_bias.hpp),
+  // Else another kernel makes the gradient, whatever is repeated (backward_bias.hpp),
   // with the same blocks of queries.
   constexpr AttentionBackwardConfig of_bias() const {
     AttentionBackwardConfig config = *this;

@@ -20,11 +20,125 @@
 #pragma once
 
 #include "cuda/device/ptx/cluster.hpp"
-#include "cuda/device/sm90/attention_backward_bias_tile.hpp"
-#include "cuda/device/sm90/attention_backward_blocks.hpp"
-#include "cuda/device/sm90/attention_loads.hpp"
+#include "cuda/device/ptx/matrices.hpp"
+#include "cuda/device/sm90/attention/config.hpp"
+#include "cuda/device/sm90/attention/rules.hpp"
+#include "cuda/device/sm90/attention/sequence.hpp"
+#include "cuda/device/sm90/attention/softmax.hpp"
 
 namespace perseid::cuda {
+
+// ---- Blocks of queries ----
+
+// What is kept for each lies in the workspace
+// by their numbers, those of one head side by side; of ragged batches, by their places.
+
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ int64_t block_number(const AttentionBackwardProblem& a,
+                                                const AttentionSequence& sequence, int32_t head,
+                                                int32_t block) {
+  if (C.lengths && a.ragged)
+    return int64_t{head} * a.q_blocks + first_place(sequence.q_begin, sequence.batch, C.queries) +
+           block;
+  return (int64_t{sequence.batch} * a.heads + head) * a.q_blocks + block;
+}
+// Where a query has its lse and delta.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ int64_t statistics_at(const AttentionBackwardProblem& a,
+                                                 const AttentionSequence& sequence, int32_t head,
+                                                 int32_t query) {
+  return block_number<C>(a, sequence, head, 0) * C.queries + query;
+}
+
+struct BackwardBlock {
+  AttentionSequence sequence;
+  int32_t head, query;  // the first one
+};
+// By whole warps. A place that nobody has is a block behind the end of some sequence.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ BackwardBlock find_block(const AttentionBackwardProblem& a,
+                                                    int64_t number) {
+  const int64_t batch_head = number / a.q_blocks;
+  const auto place = static_cast<int32_t>(number % a.q_blocks);
+  if (C.lengths && a.ragged) {
+    const int32_t batch = max(sequence_at(a.cumulative_q, a.total_q, a.batch, C.queries, place), 0);
+    const AttentionSequence found = find_sequence<C.lengths>(a, batch);
+    const int32_t block = place - first_place(found.q_begin, batch, C.queries);
+    return {found, static_cast<int32_t>(batch_head), block < 0 ? found.q_len : block * C.queries};
+  }
+  return {find_sequence<C.lengths>(a, static_cast<int32_t>(batch_head / a.heads)),
+          static_cast<int32_t>(batch_head % a.heads), place * C.queries};
+}
+
+// ---- Tiles of bias ----
+
+// A tile of bias in shared memory, or of its gradient, C.queries x C.keys() in the layout of the
+// copy engine: [chunk of keys in 128 bytes][query][128 bytes]. Scores are transposed in registers,
+// so that 16-bit elements are transposed on their way; of 32-bit ones each goes by itself, without
+// two of a warp in one bank.
+
+template <AttentionBackwardConfig C>
+struct BiasTile {
+  static constexpr bool kWide = C.bias == DType::kF32;
+  static constexpr int kChunkKeys = kWide ? 32 : 64;
+
+  unsigned char* memory;
+  uint32_t base;
+
+  // The shared memory of a chunk, by its first key.
+  __device__ __forceinline__ uint32_t chunk(int key) const {
+    return base + key / kChunkKeys * C.queries * 128;
+  }
+  // Eight of a thread's scores, from number i on, a multiple of 8: two groups of eight queries. The
+  // warp has 16 keys from `key` on.
+  __device__ __forceinline__ void load(int key, int lane, int i, float (&to)[8]) const {
+    if constexpr (kWide) {
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+        to[e] = *reinterpret_cast<const float*>(memory + wide_at(key, lane, i, e));
+    } else {
+      uint32_t pairs[4];
+      ptx::load_matrices_across(base + matrix_at(key, lane, i), pairs);
+#pragma unroll
+      for (int p = 0; p < 4; ++p) {
+        const float2 pair = widen_pair<C.bias>(pairs[p]);
+        to[2 * p] = pair.x;
+        to[2 * p + 1] = pair.y;
+      }
+    }
+  }
+  __device__ __forceinline__ void store(int key, int lane, int i, const float (&from)[8]) const {
+    if constexpr (kWide) {
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+        *reinterpret_cast<float*>(memory + wide_at(key, lane, i, e)) = from[e];
+    } else {
+      const auto pair = [&](int p) { return round_pair<C.bias>(from[2 * p], from[2 * p + 1]); };
+      const uint32_t pairs[4] = {pair(0), pair(1), pair(2), pair(3)};
+      store_pairs(key, lane, i, pairs);
+    }
+  }
+  __device__ __forceinline__ void store_pairs(int key, int lane, int i,
+                                              const uint32_t (&pairs)[4]) const {
+    ptx::store_matrices_across(base + matrix_at(key, lane, i), pairs[0], pairs[1], pairs[2],
+                               pairs[3]);
+  }
+
+ private:
+  static __device__ __forceinline__ int matrix_at(int key, int lane, int i) {
+    const int query = 8 * (i / 4 + lane / 16) + lane % 8;
+    const int piece = key % kChunkKeys / 8 + lane / 8 % 2;
+    return (key / kChunkKeys * C.queries + query) * 128 + ((piece ^ lane % 8) << 4);
+  }
+  static __device__ __forceinline__ int wide_at(int key, int lane, int i, int e) {
+    const int row = 2 * (lane % 4) + e % 2;
+    const int own = key + e / 2 % 2 * 8 + lane / 4;
+    return (own / kChunkKeys * C.queries + 8 * (i / 4 + e / 4) + row) * 128 +
+           ((own % kChunkKeys / 4 ^ row) << 4) + own % 4 * 4;
+  }
+};
+
+// ---- Tiles of keys, and shared memory ----
 
 // Keys [key, key + C.keys()) of a key head; blocks of queries [first, end) for each query head.
 struct BackwardTile : AttentionSequence {
@@ -102,7 +216,7 @@ __device__ __forceinline__ void for_each_step(const AttentionBackwardArguments& 
 //   scores                gradients of scores, rounded: [64 queries][key][64], for even and odd
 //                         steps
 //   weights               where consumers share products: from one to the other, float32
-//   bias                  of a step, C.bias_slots of it (attention_backward_bias_tile.hpp)
+//   bias                  of a step, C.bias_slots of it (backward_tiles.hpp)
 //   statistics            lse_log2 and delta of a step's queries
 template <AttentionBackwardConfig C>
 struct BackwardShared {
@@ -284,91 +398,6 @@ class BackwardProducer {
       ptx::load_box(shared_.bias(slot.place()).chunk(key), a_.bias_map, full,
                     {tile_.key + key, step.block * C.queries, step.head * a_.bias_head,
                      tile_.batch * a_.bias_batch, 0});
-  }
-
-  const AttentionBackwardArguments& a_;
-  const BackwardShared<C>& shared_;
-  const BackwardTile& tile_;
-};
-
-// The last tile of keys that visits a block of queries.
-template <AttentionBackwardConfig C>
-__device__ __forceinline__ int32_t last_tile(const BackwardTile& tile, int32_t block) {
-  const int32_t end = min((block + 1) * C.queries, tile.q_len) - 1 + tile.right;
-  return ((C.right ? min(end, tile.kv_len) : tile.kv_len) - 1) / C.keys();
-}
-
-// Deterministic: how many tiles add to a block of queries before this one.
-template <AttentionBackwardConfig C>
-__device__ __forceinline__ int32_t turns_before(const BackwardTile& tile, int32_t block) {
-  const int32_t own = tile.key / C.keys();
-  return C.turns_back() && tile.back ? own : last_tile<C>(tile, block) - own;
-}
-
-template <AttentionBackwardConfig C>
-__device__ __forceinline__ uint64_t* complete_sums(const AttentionBackwardArguments& a,
-                                                   const BackwardTile& tile) {
-  return a.complete + tile.batch * a.kv_heads + tile.kv_head;
-}
-
-// Otherwise: a warp beside the producer tells when the tile has no more summands of grad_query, so
-// that nobody waits for memory who has something else to do. Consumers arrive at the named barrier.
-inline constexpr int kEndOfSums = 2;
-template <AttentionBackwardConfig C>
-__device__ __forceinline__ void tell_of_end(const AttentionBackwardArguments& a,
-                                            const BackwardTile& tile) {
-  ptx::named_sync(kEndOfSums, 256 + 32);
-  if (threadIdx.x % 32 == 0) ptx::add_release(complete_sums<C>(a, tile), C.kConsumers);
-}
-
-// Deterministic: the turns of the consumers' summands of grad_query. Threads beside the producer
-// wait for memory, so that consumers do not: one for each consumer looks out for its turns, one
-// passes them on. Barriers of each consumer, a phase for each step:
-//   turn_comes     who looks out lets the consumer add
-//   turn_ends      the consumer's four warps have added
-//   turn_passed    who passes it on has seen that: the next one may come
-// Nobody lets a phase end before the last one was waited for, in which it would be missed. Passing
-// a turn on, with release, orders what was added before turn_ends, too. Who has the first turn
-// stores its summands: nobody has cleared the sums.
-template <AttentionBackwardConfig C>
-class BackwardTurns {
- public:
-  __device__ __forceinline__ BackwardTurns(const AttentionBackwardArguments& arguments,
-                                           const BackwardShared<C>& shared,
-                                           const BackwardTile& tile)
-      : a_(arguments), shared_(shared), tile_(tile) {}
-
-  __device__ __forceinline__ void look_out(int consumer) const {
-    bool in_order = true;
-    for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
-      in_order = in_order && await_number(turn(step, consumer), rank(step), a_.given_up);
-      if (number > 0) ptx::phase_wait(shared_.turn_passed(consumer), parity(number - 1));
-      ptx::phase_arrive(shared_.turn_comes(consumer));
-    });
-  }
-  __device__ __forceinline__ void pass_on() const {
-    for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
-#pragma unroll
-      for (int i = 0; i < C.kConsumers; ++i) {
-        const int consumer = C.halves ? i : 1 - i;  // the first to add
-        ptx::phase_wait(shared_.turn_ends(consumer), parity(number));
-        ptx::phase_arrive(shared_.turn_passed(consumer));
-        ptx::store_release(turn(step, consumer), rank(step) + 1);
-      }
-    });
-    if constexpr (C.finishes_early()) ptx::add_release(complete_sums<C>(a_, tile_), C.kConsumers);
-  }
-
-  static __device__ __forceinline__ uint32_t parity(int number) {
-    return static_cast<uint32_t>(number) & 1;
-  }
-
- private:
-  __device__ __forceinline__ uint64_t* turn(const BackwardStep& step, int consumer) const {
-    return a_.turns + block_number<C>(a_, tile_, step.head, step.block) * C.kConsumers + consumer;
-  }
-  __device__ __forceinline__ uint64_t rank(const BackwardStep& step) const {
-    return static_cast<uint64_t>(turns_before<C>(tile_, step.block));
   }
 
   const AttentionBackwardArguments& a_;

@@ -2,15 +2,104 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the consumers of attention backward on sm_90a have in common, whichever way they share their
 // work: gradients of scores to shared memory, the sums of grad_query, and the gradients of keys and
-// values on their way out. Scores themselves are in attention_backward_scores.hpp.
+// values on their way out. Scores themselves are in backward_scores.hpp.
 #pragma once
 
 #include "cuda/device/ptx/matrices.hpp"
 #include "cuda/device/ptx/memory.hpp"
-#include "cuda/device/sm90/attention_backward_mend.hpp"
-#include "cuda/device/sm90/attention_backward_scores.hpp"
+#include "cuda/device/sm90/attention/backward_rows.hpp"
+#include "cuda/device/sm90/attention/backward_scores.hpp"
 
 namespace perseid::cuda {
+
+// ---- The order of summands of grad_query ----
+
+// The last tile of keys that visits a block of queries.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ int32_t last_tile(const BackwardTile& tile, int32_t block) {
+  const int32_t end = min((block + 1) * C.queries, tile.q_len) - 1 + tile.right;
+  return ((C.right ? min(end, tile.kv_len) : tile.kv_len) - 1) / C.keys();
+}
+
+// Deterministic: how many tiles add to a block of queries before this one.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ int32_t turns_before(const BackwardTile& tile, int32_t block) {
+  const int32_t own = tile.key / C.keys();
+  return C.turns_back() && tile.back ? own : last_tile<C>(tile, block) - own;
+}
+
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ uint64_t* complete_sums(const AttentionBackwardArguments& a,
+                                                   const BackwardTile& tile) {
+  return a.complete + tile.batch * a.kv_heads + tile.kv_head;
+}
+
+// Otherwise: a warp beside the producer tells when the tile has no more summands of grad_query, so
+// that nobody waits for memory who has something else to do. Consumers arrive at the named barrier.
+inline constexpr int kEndOfSums = 2;
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ void tell_of_end(const AttentionBackwardArguments& a,
+                                            const BackwardTile& tile) {
+  ptx::named_sync(kEndOfSums, 256 + 32);
+  if (threadIdx.x % 32 == 0) ptx::add_release(complete_sums<C>(a, tile), C.kConsumers);
+}
+
+// Deterministic: the turns of the consumers' summands of grad_query. Threads beside the producer
+// wait for memory, so that consumers do not: one for each consumer looks out for its turns, one
+// passes them on. Barriers of each consumer, a phase for each step:
+//   turn_comes     who looks out lets the consumer add
+//   turn_ends      the consumer's four warps have added
+//   turn_passed    who passes it on has seen that: the next one may come
+// Nobody lets a phase end before the last one was waited for, in which it would be missed. Passing
+// a turn on, with release, orders what was added before turn_ends, too. Who has the first turn
+// stores its summands: nobody has cleared the sums.
+template <AttentionBackwardConfig C>
+class BackwardTurns {
+ public:
+  __device__ __forceinline__ BackwardTurns(const AttentionBackwardArguments& arguments,
+                                           const BackwardShared<C>& shared,
+                                           const BackwardTile& tile)
+      : a_(arguments), shared_(shared), tile_(tile) {}
+
+  __device__ __forceinline__ void look_out(int consumer) const {
+    bool in_order = true;
+    for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
+      in_order = in_order && await_number(turn(step, consumer), rank(step), a_.given_up);
+      if (number > 0) ptx::phase_wait(shared_.turn_passed(consumer), parity(number - 1));
+      ptx::phase_arrive(shared_.turn_comes(consumer));
+    });
+  }
+  __device__ __forceinline__ void pass_on() const {
+    for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
+#pragma unroll
+      for (int i = 0; i < C.kConsumers; ++i) {
+        const int consumer = C.halves ? i : 1 - i;  // the first to add
+        ptx::phase_wait(shared_.turn_ends(consumer), parity(number));
+        ptx::phase_arrive(shared_.turn_passed(consumer));
+        ptx::store_release(turn(step, consumer), rank(step) + 1);
+      }
+    });
+    if constexpr (C.finishes_early()) ptx::add_release(complete_sums<C>(a_, tile_), C.kConsumers);
+  }
+
+  static __device__ __forceinline__ uint32_t parity(int number) {
+    return static_cast<uint32_t>(number) & 1;
+  }
+
+ private:
+  __device__ __forceinline__ uint64_t* turn(const BackwardStep& step, int consumer) const {
+    return a_.turns + block_number<C>(a_, tile_, step.head, step.block) * C.kConsumers + consumer;
+  }
+  __device__ __forceinline__ uint64_t rank(const BackwardStep& step) const {
+    return static_cast<uint64_t>(turns_before<C>(tile_, step.block));
+  }
+
+  const AttentionBackwardArguments& a_;
+  const BackwardShared<C>& shared_;
+  const BackwardTile& tile_;
+};
+
+// ---- Consumers ----
 
 template <AttentionBackwardConfig C>
 class BackwardParts : protected BackwardScores<C> {

@@ -16,8 +16,8 @@
 #pragma once
 
 #include "cuda/device/ptx/barrier.hpp"
-#include "cuda/device/sm90/attention_config.hpp"
-#include "cuda/device/sm90/attention_sequence.hpp"
+#include "cuda/device/sm90/attention/config.hpp"
+#include "cuda/device/sm90/attention/sequence.hpp"
 
 namespace perseid::cuda {
 

@@ -1,10 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What bias, visible mask and dropout say of a query and a key.
+// What bias, visible mask and dropout say of one query and one key; and rows in a warp, for those
+// that are computed one at a time by these rules.
 #pragma once
 
+#include "cuda/device/ptx/barrier.hpp"
 #include "cuda/device/ptx/math.hpp"
-#include "cuda/device/sm90/attention_arguments.hpp"
+#include "cuda/device/sm90/attention/config.hpp"
+#include "cuda/device/sm90/attention/softmax.hpp"
 #include "math/philox.hpp"
 
 namespace perseid::cuda {
@@ -84,5 +87,69 @@ __device__ __forceinline__ bool is_kept(const AttentionArguments& a, int32_t bat
   if constexpr (!kDropout) return true;
   return dropout_keeps(dropout_of(a), int64_t{batch} * a.heads + head, query, key);
 }
+
+// A row of a tensor in a warp: each lane has every 32nd element.
+template <DType D, int kDim>
+struct WarpRow {
+  using Element = typename ElementOf<D>::Type;
+  static constexpr int kParts = (kDim + 31) / 32;
+  float part[kParts];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (float& each : part) each = 0;
+  }
+  __device__ __forceinline__ void load(const Element* row, int32_t dim) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) part[i] = lane + 32 * i < dim ? widen(row[lane + 32 * i]) : 0;
+  }
+  __device__ __forceinline__ void store(Element* row, int32_t dim, float factor) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i)
+      if (lane + 32 * i < dim)
+        row[lane + 32 * i].bits = static_cast<uint16_t>(round_pair<D>(part[i] * factor, 0));
+  }
+  __device__ __forceinline__ void multiply(float factor) {
+#pragma unroll
+    for (float& each : part) each *= factor;
+  }
+  __device__ __forceinline__ void add(float factor, const WarpRow& other) {
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) part[i] = fmaf(factor, other.part[i], part[i]);
+  }
+  // What the kernel itself has stored: an L1 cache may hold what was there before, if another warp
+  // has read the row that ends, or begins, within the same 32 bytes.
+  __device__ __forceinline__ void load_stored(const Element* row, int32_t dim) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i)
+      part[i] =
+          lane + 32 * i < dim ? widen(Element{ptx::load_relaxed(&row[lane + 32 * i].bits)}) : 0;
+  }
+  __device__ __forceinline__ float product(const WarpRow& other) const {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) sum = fmaf(part[i], other.part[i], sum);
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    return sum;
+  }
+  __device__ __forceinline__ bool is_finite() const {
+    float unusual = 0;
+#pragma unroll
+    for (const float each : part) unusual = fmaf(each, 0, unusual);
+    return __all_sync(0xffffffffu, unusual == 0);
+  }
+  // All elements are NaN: nothing that is added can change that.
+  __device__ __forceinline__ bool is_lost(int32_t dim) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    bool lost = true;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) lost = lost && (lane + 32 * i >= dim || part[i] != part[i]);
+    return __all_sync(0xffffffffu, lost);
+  }
+};
 
 }  // namespace perseid::cuda

@@ -11,7 +11,7 @@
 // memory when it is complete. The first consumer takes its pieces one step late, so that it need
 // not wait for the second.
 //
-// Barriers: those of the producer (attention_backward_tiles.hpp). key_full and value_full: the
+// Barriers: those of the producer (backward_tiles.hpp). key_full and value_full: the
 // producer, once. query_full, out_full: the producer, in each step; query_empty, out_empty: all
 // eight warps of the consumers, when their last product with it is complete. Named barriers of 256
 // threads, where one consumer arrives and the other waits:
@@ -22,7 +22,7 @@
 // and kSecond (128 threads) joins the second consumer's warps after they have written dS.
 #pragma once
 
-#include "cuda/device/sm90/attention_backward_parts.hpp"
+#include "cuda/device/sm90/attention/backward_parts.hpp"
 
 namespace perseid::cuda {
 
