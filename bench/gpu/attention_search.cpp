@@ -70,7 +70,7 @@ Program program_of(const AttentionBackwardConfig& config) {
 
 template <class Config>
 void add(const Config& config, Candidates<Config>* all) {
-  if (config.shared_bytes() > Config::kMostShared) return;
+  if (config.shared_bytes() > kMostShared) return;
   Candidate<Config> candidate{config, program_of(config), ""};
   const auto same = [&](const Candidate<Config>& other) {
     return other.program.kernels == candidate.program.kernels;

@@ -55,7 +55,7 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
                       problem.bias_shape[2] == problem.q_len &&
                       problem.bias_shape[3] == problem.kv_len;
   constexpr int kDrawn = 1024;  // the number of a tile, where blocks draw it
-  const int most = AttentionBackwardConfig::kMostShared - (config.deterministic ? kDrawn : 0);
+  const int most = kMostShared - (config.deterministic ? kDrawn : 0);
   for (const Tiles& tiles : kTiles) {
     AttentionBackwardConfig fit = config;
     fit.queries = tiles.queries;

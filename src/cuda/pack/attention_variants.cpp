@@ -128,7 +128,7 @@ Budget budget_of(const Config& config) {
   const bool busy =
       config.lengths || config.visible || config.dropout || config.bias != DType::kNone;
   return {kBlockRegisters / config.threads() / 8 * 8, busy ? 72 : 8,
-          Config::kMostShared - config.shared_bytes()};
+          kMostShared - config.shared_bytes()};
 }
 
 void add(const Kind& kind, const Dims& dims, DType dtype, bool causal,

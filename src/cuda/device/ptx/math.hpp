@@ -80,11 +80,4 @@ __device__ __forceinline__ uint32_t spread_signs(uint32_t bytes, int low, int hi
   return result;
 }
 
-// The compiler must not compute the numbers later than here.
-template <int kCount>
-__device__ __forceinline__ void computed_here(uint32_t (&numbers)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(numbers[i]));
-}
-
 }  // namespace perseid::cuda::ptx

@@ -35,7 +35,9 @@
 // after it was read.
 #pragma once
 
+#include "cuda/device/ptx/barrier.hpp"
 #include "cuda/device/ptx/dependency.hpp"
+#include "cuda/device/ptx/numbers.hpp"
 #include "cuda/device/softmax/chunk.hpp"
 
 namespace perseid::cuda {

@@ -2,20 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention backward for f16 and bf16 on sm_90a. With P = softmax(scale * Q K^T, masked), from lse:
 //
-//   dV = P^T dO      dP = dO V^T      dS = P (dP - delta)      dQ = scale dS K      dK = scale dS^T
-//   Q
+//   dV = P^T dO      dP = dO V^T      dS = P (dP - delta)
+//   dQ = scale dS K                   dK = scale dS^T Q
 //
 // Three launches, each made ready while the one before it runs: delta and lse of all rows, in which
-// the sums of dQ are cleared too; the products; and dQ, rounded from its sums
-// (backward_rows.hpp).
+// the sums of dQ are cleared too; the products; and dQ, rounded from its sums (backward_rows.hpp).
 //
 // Who does what. A block has one tile of keys, whose dK and dV stay in registers while it visits
 // all queries that see it, and adds what it has of dQ to sums in memory. Warpgroup 0 is the
-// producer: one thread of it asks the copy engine for all loads (backward_tiles.hpp). The
-// other two, the consumers, share the work by keys (backward_halves.hpp) or by products
-// (backward_roles.hpp). If C.deterministic, other threads of the producer's
-// warpgroup keep the order of summands. C.parts blocks share a tile: each has some of the query
-// heads.
+// producer: one thread of it asks the copy engine for all loads (backward_tiles.hpp). The other
+// two, the consumers, share the work by keys (backward_halves.hpp) or by products
+// (backward_roles.hpp). If C.deterministic, other threads of the producer's warpgroup keep the
+// order of summands. C.parts blocks share a tile: each has some of the query heads.
 //
 // Memory order. What the copy engine writes is seen by who waits for the barrier that counts it.
 // What the consumers write to shared memory and tensor cores or copy engine read is fenced by each
@@ -29,6 +27,7 @@
 #pragma once
 
 #include "cuda/device/ptx/dependency.hpp"
+#include "cuda/device/ptx/numbers.hpp"
 #include "cuda/device/sm90/attention/backward_bias.hpp"
 #include "cuda/device/sm90/attention/backward_halves.hpp"
 #include "cuda/device/sm90/attention/backward_roles.hpp"

@@ -8,8 +8,8 @@
 // added up in registers. So each element is summed in a fixed order, rounded once, and written
 // once, whatever the shape of the bias; nothing is cleared before, and the bias is read once.
 //
-//   producer     asks for a tile of bias, and for K and Q with lse, V and dO with delta, of its
-//   units consumer     S^T = K Q^T, dP^T = V dO^T for 64 keys; P, dS; sum += dS
+//   producer    asks for a tile of bias, and of its units for K and Q with lse, V and dO with delta
+//   consumer    S^T = K Q^T, dP^T = V dO^T for 64 keys; P, dS; sum += dS
 //
 // Where the copy engine reaches bias and dBias, and nothing is summed along queries or keys, the
 // sums take the place of the tile of bias and leave from there, while the next tile begins: a block
@@ -42,7 +42,7 @@ struct BiasShared {
   static constexpr int kBarriers = kStatistics + kStages * C.statistics_bytes();
   static constexpr int kPitch = C.keys() + 1;  // of sums, which come where the stages were
   static_assert(kBarriers + 8 * (4 * kStages + 2 * kSlots) <= C.unit_shared_bytes());
-  static_assert(C.unit_shared_bytes() <= C.kMostShared);
+  static_assert(C.unit_shared_bytes() <= kMostShared);
   static_assert(C.queries * kPitch * 4 <= kBias);
 
   __device__ __forceinline__ uint32_t key(int stage) const { return base + stage * kStage; }

@@ -10,14 +10,14 @@
 //                        the queries, where there are 128, else of the columns
 //   dK += dS^T Q         dS in registers; under it dQ is added to the sums in memory
 //
-// Barriers: those of the producer (backward_tiles.hpp). key_full and value_full: the
-// producer, once. query_full, out_full: the producer, in each step; query_empty, out_empty: all
-// eight warps of the consumers, when their last product with it is complete. Named barrier 1 (256
-// threads), in each step: both halves of dS are in shared memory. dS of the step after the next
-// takes the same place; nobody writes it before that next step's barrier, which a consumer passes
-// only when its own dQ is complete. A consumer that passes over a step (C.passes()) arrives at all
-// of them, too, and writes zeros. Named barrier 2: the consumers have added all of their dQ, of
-// which a warp tells that waits for it (256 + 32).
+// Barriers: those of the producer (backward_tiles.hpp). key_full and value_full: the producer,
+// once. query_full, out_full: the producer, in each step; query_empty, out_empty: all eight warps
+// of the consumers, when their last product with it is complete. Named barrier 1 (256 threads), in
+// each step: both halves of dS are in shared memory. dS of the step after the next takes the same
+// place; nobody writes it before that next step's barrier, which a consumer passes only when its
+// own dQ is complete. A consumer that passes over a step (C.passes()) arrives at all of them, too,
+// and writes zeros. Named barrier 2: the consumers have added all of their dQ, of which a warp
+// tells that waits for it (256 + 32).
 #pragma once
 
 #include "cuda/device/sm90/attention/backward_parts.hpp"

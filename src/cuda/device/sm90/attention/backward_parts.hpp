@@ -5,8 +5,10 @@
 // values on their way out. Scores themselves are in backward_scores.hpp.
 #pragma once
 
+#include "cuda/device/ptx/barrier.hpp"
 #include "cuda/device/ptx/matrices.hpp"
 #include "cuda/device/ptx/memory.hpp"
+#include "cuda/device/ptx/numbers.hpp"
 #include "cuda/device/sm90/attention/backward_rows.hpp"
 #include "cuda/device/sm90/attention/backward_scores.hpp"
 
@@ -34,8 +36,9 @@ __device__ __forceinline__ uint64_t* complete_sums(const AttentionBackwardArgume
   return a.complete + tile.batch * a.kv_heads + tile.kv_head;
 }
 
-// Otherwise: a warp beside the producer tells when the tile has no more summands of grad_query, so
-// that nobody waits for memory who has something else to do. Consumers arrive at the named barrier.
+// Where it does not count: a warp beside the producer tells when the tile has no more summands of
+// grad_query, so that nobody waits for memory who has something else to do. Consumers arrive at the
+// named barrier.
 inline constexpr int kEndOfSums = 2;
 template <AttentionBackwardConfig C>
 __device__ __forceinline__ void tell_of_end(const AttentionBackwardArguments& a,

@@ -11,10 +11,10 @@
 // memory when it is complete. The first consumer takes its pieces one step late, so that it need
 // not wait for the second.
 //
-// Barriers: those of the producer (backward_tiles.hpp). key_full and value_full: the
-// producer, once. query_full, out_full: the producer, in each step; query_empty, out_empty: all
-// eight warps of the consumers, when their last product with it is complete. Named barriers of 256
-// threads, where one consumer arrives and the other waits:
+// Barriers: those of the producer (backward_tiles.hpp). key_full and value_full: the producer,
+// once. query_full, out_full: the producer, in each step; query_empty, out_empty: all eight warps
+// of the consumers, when their last product with it is complete. Named barriers of 256 threads,
+// where one consumer arrives and the other waits:
 //   kWeightsFull    first to second    P of the step is in shared memory
 //   kWeightsEmpty   second to first    it has been read
 //   kScoresFull + parity    second to first    dS of the step is in shared memory

@@ -19,8 +19,10 @@
 // queries from the last to the first. Which heads do is the same in every batch.
 #pragma once
 
+#include "cuda/device/ptx/barrier.hpp"
 #include "cuda/device/ptx/cluster.hpp"
 #include "cuda/device/ptx/matrices.hpp"
+#include "cuda/device/ptx/numbers.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
 #include "cuda/device/sm90/attention/rules.hpp"
 #include "cuda/device/sm90/attention/sequence.hpp"
@@ -30,8 +32,8 @@ namespace perseid::cuda {
 
 // ---- Blocks of queries ----
 
-// What is kept for each lies in the workspace
-// by their numbers, those of one head side by side; of ragged batches, by their places.
+// What is kept for each lies in the workspace by their numbers, those of one head side by side; of
+// ragged batches, by their places.
 
 template <AttentionBackwardConfig C>
 __device__ __forceinline__ int64_t block_number(const AttentionBackwardProblem& a,

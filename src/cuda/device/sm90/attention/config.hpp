@@ -9,6 +9,8 @@
 
 namespace perseid::cuda {
 
+inline constexpr int kMostShared = 232448;  // bytes that a block may have
+
 // ---- What every launch has to know of a problem in memory ----
 
 // A tensor for ordinary loads and stores; strides in elements. The dimensions are batch, head, row
@@ -129,8 +131,7 @@ struct AttentionForwardConfig {
   constexpr bool fits() const {
     return shared_bytes() <= kMostShared && (split || out_chunks() > 0);
   }
-  static constexpr int kOthers = 512;         // barriers and the tiles that they announce
-  static constexpr int kMostShared = 232448;  // of a block
+  static constexpr int kOthers = 512;  // barriers and the tiles that they announce
 
   // Registers of a thread: the producer gives back what the consumers take. They share what the
   // block was launched with, 65536 / threads() rounded down to a multiple of 8 each.
@@ -289,7 +290,6 @@ struct AttentionBackwardConfig {
            slots * bias_bytes() + kOthers;
   }
   constexpr int unit_shared_bytes() const { return unit_shared_bytes(unit_stages(), unit_slots()); }
-  static constexpr int kMostShared = 232448;  // of a block
 
   // Registers of a thread: the producer's warpgroup gives back what the consumers take.
   constexpr int producer_registers() const { return deterministic && masked() ? 40 : 24; }

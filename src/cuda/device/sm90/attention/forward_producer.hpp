@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The producer of attention forward (forward.hpp), and the shared memory that it fills:
-// which tile lies where, and the barriers between the producer and the consumers.
+// The producer of attention forward (forward.hpp), and the shared memory that it fills: which tile
+// lies where, and the barriers between the producer and the consumers.
 #pragma once
 
 #include "cuda/device/sm90/attention/forward_tiles.hpp"

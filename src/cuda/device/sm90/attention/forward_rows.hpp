@@ -4,8 +4,8 @@
 // split, put together.
 #pragma once
 
-#include "cuda/device/ptx/barrier.hpp"
 #include "cuda/device/ptx/dependency.hpp"
+#include "cuda/device/ptx/numbers.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
 #include "cuda/device/sm90/attention/rules.hpp"
 #include "cuda/device/sm90/attention/sequence.hpp"

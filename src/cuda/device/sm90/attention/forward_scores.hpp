@@ -7,6 +7,7 @@
 #pragma once
 
 #include "cuda/device/ptx/matrices.hpp"
+#include "cuda/device/ptx/scheduling.hpp"
 #include "cuda/device/sm90/attention/forward_tiles.hpp"
 #include "cuda/device/sm90/attention/rules.hpp"
 #include "cuda/device/sm90/attention/softmax.hpp"

@@ -15,7 +15,7 @@
 // which has the same number whenever it is replayed, finds its counter unprepared again.
 #pragma once
 
-#include "cuda/device/ptx/barrier.hpp"
+#include "cuda/device/ptx/numbers.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
 #include "cuda/device/sm90/attention/sequence.hpp"
 

@@ -4,8 +4,8 @@
 // that are computed one at a time by these rules.
 #pragma once
 
-#include "cuda/device/ptx/barrier.hpp"
 #include "cuda/device/ptx/math.hpp"
+#include "cuda/device/ptx/numbers.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
 #include "cuda/device/sm90/attention/softmax.hpp"
 #include "math/philox.hpp"

@@ -1,0 +1,71 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Numbers in memory that blocks of one device hand to each other, and the time. sm_70 and up.
+#pragma once
+
+#include "math/portable.hpp"
+
+namespace perseid::cuda::ptx {
+
+// 64 bits that other blocks see as a whole; they order nothing but themselves.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
+__device__ __forceinline__ uint64_t load_relaxed(const uint64_t* from) {
+  uint64_t value;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
+               : "=l"(value)
+               : "l"(__cvta_generic_to_global(from))
+               : "memory");
+  return value;
+}
+// 16 bits as they are in memory, whatever an L1 cache holds.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
+__device__ __forceinline__ uint16_t load_relaxed(const uint16_t* from) {
+  uint16_t value;
+  asm volatile("ld.relaxed.gpu.global.u16 %0, [%1];"
+               : "=h"(value)
+               : "l"(__cvta_generic_to_global(from))
+               : "memory");
+  return value;
+}
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-st
+__device__ __forceinline__ void store_relaxed(uint64_t* to, uint64_t value) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;"
+               :
+               : "l"(__cvta_generic_to_global(to)), "l"(value)
+               : "memory");
+}
+
+// A number that blocks of one device hand to each other.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
+__device__ __forceinline__ uint64_t load_acquire(const uint64_t* from) {
+  uint64_t value;
+  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];"
+               : "=l"(value)
+               : "l"(__cvta_generic_to_global(from))
+               : "memory");
+  return value;
+}
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-st
+__device__ __forceinline__ void store_release(uint64_t* to, uint64_t value) {
+  asm volatile("st.release.gpu.global.u64 [%0], %1;"
+               :
+               : "l"(__cvta_generic_to_global(to)), "l"(value)
+               : "memory");
+}
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-red
+__device__ __forceinline__ void add_release(uint64_t* to, uint64_t value) {
+  asm volatile("red.release.gpu.global.add.u64 [%0], %1;"
+               :
+               : "l"(__cvta_generic_to_global(to)), "l"(value)
+               : "memory");
+}
+
+// Nanoseconds since some time, the same for all blocks.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#special-registers-globaltimer
+__device__ __forceinline__ uint64_t nanoseconds() {
+  uint64_t time;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time) : : "memory");
+  return time;
+}
+
+}  // namespace perseid::cuda::ptx
