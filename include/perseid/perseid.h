@@ -9,10 +9,10 @@
  *     implementations the first that takes it is kept. A plan is immutable; any number of threads
  *     may execute it at once, each with its own workspace.
  *   - Tensors cross as `const DLTensor*`. Shapes and dtypes must be those of the descriptor;
- *     strides and byte offsets are free (NULL strides: row-major). Data must be aligned to its
- *     element. Nothing is owned, nothing is copied behind the caller's back. A tensor without
- *     elements may have NULL data. What is written shares memory with nothing else, but where this
- *     header says so.
+ *     strides and byte offsets are free (NULL strides: row-major), but where an operation says what
+ *     its GPU kernels need. Data must be aligned to its element. Nothing is owned, nothing is
+ *     copied behind the caller's back. A tensor without elements may have NULL data. What is
+ *     written shares memory with nothing else, but where this header says so.
  *   - Executing allocates nothing, prints nothing, and waits for nothing but its own work. On the
  *     CPU the work is done when the call returns, and `stream` is ignored; on a GPU `stream` is a
  *     CUstream (NULL: the default stream) on which the work is queued.
@@ -58,7 +58,7 @@ extern "C" {
 typedef enum perseid_status {
   PERSEID_OK = 0,
   PERSEID_INVALID_ARGUMENT = 1,    /* a wrong shape, dtype, stride, pointer or value */
-  PERSEID_UNSUPPORTED = 2,         /* a valid problem that nothing here takes; all reasons listed */
+  PERSEID_UNSUPPORTED = 2,         /* a valid problem, or memory layout, that nothing here takes */
   PERSEID_OUT_OF_MEMORY = 3,       /* host or device memory is exhausted */
   PERSEID_WORKSPACE_TOO_SMALL = 4, /* less than perseid_plan_workspace_size says */
   PERSEID_DEVICE_ERROR = 5,        /* a driver, compiler or device failed */
@@ -392,7 +392,10 @@ PERSEID_API perseid_status perseid_attention_plan_create(perseid_context_t conte
                                                          const perseid_attention_desc* desc,
                                                          perseid_plan_t* plan);
 /* Writes out, and lse where given. Rows of packed tensors past the last cumulative length are
- * neither read nor written. Errors: WORKSPACE_TOO_SMALL, DEVICE_ERROR. */
+ * neither read nor written. On a GPU, query, key, value, out and their gradients have contiguous
+ * rows of head_dim or value_dim; their addresses and other strides are multiples of 16 bytes, the
+ * strides positive. Lengths in a GPU's memory are cut to what the tensors have room for. Errors:
+ * WORKSPACE_TOO_SMALL, UNSUPPORTED (tensors that lie otherwise), DEVICE_ERROR. */
 PERSEID_API perseid_status perseid_attention_forward(perseid_plan_t plan,
                                                      const perseid_attention_forward_args* args,
                                                      void* workspace, size_t workspace_bytes,
