@@ -12,22 +12,58 @@ namespace {
 
 // ---- Which kernel ----
 
-// The first line with room for both dims is taken. More rows reuse keys and values more often; more
-// keys make fewer steps; the registers of results, scores and weights bound both, and so does
-// shared memory.
+// What there is for each score besides: it takes registers, and the shared memory of a bias that
+// the copy engine brings, which is how 16-bit and float32 ones differ.
+enum class Beside { kNothing, kWindow, kBias16, kBias32, kVisible, kBoth };
+
+// The first line of the problem's kind with room for both dims is taken; a window without a line of
+// its own has that of nothing. More rows reuse keys and values more often; more keys make fewer
+// steps; the registers of results, scores and weights bound both, and so does shared memory.
 struct Tiles {
+  Beside beside;
   int key_dim, value_dim;
-  int consumers, keys, slots;
+  int consumers, keys, stages, slots;
 };
 constexpr Tiles kTiles[] = {
-    {64, 64, 3, 128, 2},    //
-    {80, 72, 3, 128, 1},    //
-    {80, 80, 3, 112, 1},    //
-    {96, 96, 3, 96, 2},     //
-    {128, 128, 2, 128, 2},  //
-    {192, 128, 2, 128, 1},  //
-    {192, 192, 2, 96, 1},   //
-    {256, 256, 2, 64, 1},   //
+    {Beside::kNothing, 64, 64, 3, 128, 2, 2},    //
+    {Beside::kNothing, 80, 72, 3, 128, 2, 1},    //
+    {Beside::kNothing, 80, 80, 3, 112, 2, 1},    //
+    {Beside::kNothing, 96, 96, 3, 96, 2, 2},     //
+    {Beside::kNothing, 128, 128, 2, 128, 2, 2},  //
+    {Beside::kNothing, 192, 128, 2, 128, 2, 1},  //
+    {Beside::kNothing, 192, 192, 2, 96, 2, 1},   //
+    {Beside::kNothing, 256, 256, 2, 64, 2, 1},   //
+    {Beside::kWindow, 64, 64, 3, 128, 4, 2},     // consumers are a tile of keys apart
+    {Beside::kWindow, 80, 64, 3, 128, 3, 1},     //
+    {Beside::kBias16, 64, 64, 2, 128, 2, 2},     //
+    {Beside::kBias16, 80, 64, 2, 128, 2, 1},     //
+    {Beside::kBias16, 96, 64, 2, 96, 2, 2},      //
+    {Beside::kBias16, 128, 64, 2, 128, 2, 2},    //
+    {Beside::kBias16, 128, 128, 2, 128, 2, 1},   //
+    {Beside::kBias16, 192, 64, 2, 128, 2, 1},    //
+    {Beside::kBias16, 256, 192, 2, 64, 2, 1},    //
+    {Beside::kBias16, 256, 256, 2, 48, 2, 1},    //
+    {Beside::kBias32, 64, 64, 2, 64, 2, 2},      //
+    {Beside::kBias32, 80, 80, 2, 64, 2, 1},      //
+    {Beside::kBias32, 128, 128, 2, 64, 2, 2},    //
+    {Beside::kBias32, 192, 64, 2, 128, 2, 1},    //
+    {Beside::kBias32, 256, 192, 2, 64, 2, 1},    //
+    {Beside::kBias32, 256, 256, 2, 48, 2, 1},    //
+    {Beside::kVisible, 64, 64, 2, 128, 2, 2},    //
+    {Beside::kVisible, 80, 64, 2, 128, 2, 1},    //
+    {Beside::kVisible, 96, 64, 2, 96, 2, 2},     //
+    {Beside::kVisible, 128, 64, 2, 128, 2, 2},   //
+    {Beside::kVisible, 80, 80, 2, 64, 2, 1},     //
+    {Beside::kVisible, 128, 128, 2, 64, 2, 2},   //
+    {Beside::kVisible, 192, 64, 2, 128, 2, 1},   //
+    {Beside::kVisible, 256, 128, 2, 64, 2, 1},   //
+    {Beside::kVisible, 256, 256, 2, 32, 2, 1},   //
+    {Beside::kBoth, 64, 64, 2, 64, 2, 2},        //
+    {Beside::kBoth, 80, 80, 2, 64, 2, 1},        //
+    {Beside::kBoth, 128, 128, 2, 64, 2, 2},      //
+    {Beside::kBoth, 256, 128, 2, 64, 2, 1},      //
+    {Beside::kBoth, 256, 192, 2, 32, 2, 1},      //
+    {Beside::kBoth, 256, 256, 1, 32, 2, 1},      //
 };
 constexpr int64_t kLargestDim = 256, kDimUnit = 8;
 
@@ -55,6 +91,21 @@ int pack_of(const AttentionProblem& problem) {
 int64_t part_tiles_of(const AttentionProblem& problem, const AttentionForwardConfig& config) {
   const int64_t tiles = ceil_div(problem.kv_len, int64_t{config.keys});
   return max(max(kPartKeys / config.keys, int64_t{1}), ceil_div(tiles, kMostParts));
+}
+
+Beside beside_scores(const AttentionForwardConfig& config, bool three) {
+  const bool biased = config.bias != DType::kNone;
+  if (config.visible) return biased ? Beside::kBoth : Beside::kVisible;
+  if (biased) return config.bias == DType::kF32 ? Beside::kBias32 : Beside::kBias16;
+  return three && config.left ? Beside::kWindow : Beside::kNothing;
+}
+
+const Tiles& tiles_for(const AttentionProblem& problem, Beside beside) {
+  for (const Tiles& tiles : kTiles)
+    if (tiles.beside == beside && problem.head_dim <= tiles.key_dim &&
+        problem.value_dim <= tiles.value_dim)
+      return tiles;
+  return tiles_for(problem, Beside::kNothing);
 }
 
 // ---- Launches ----
@@ -104,13 +155,6 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   // No more columns than there are: 72 leave registers for 128 keys.
   for (const int dim : {40, 72})
     if (problem.value_dim == dim) config.value_dim = dim;
-  for (const Tiles& tiles : kTiles) {
-    if (problem.head_dim > tiles.key_dim || problem.value_dim > tiles.value_dim) continue;
-    config.consumers = tiles.consumers;
-    config.keys = tiles.keys;
-    config.slots = tiles.slots;
-    break;
-  }
   config.lengths = has_lengths(problem);
   config.visible = problem.visible;
   config.dropout = dropout_threshold(problem.dropout) < 256;
@@ -118,39 +162,25 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   const BoundsByRow bounds = bounds_by_row(problem);
   config.left = bounds.left;
   config.right = bounds.right;
-  const bool busy = config.visible || config.dropout || config.bias != DType::kNone;
-  // What comes from memory for each score needs registers too.
-  const bool biased = config.bias != DType::kNone;
-  const int64_t rows = problem.q_len << pack_of(problem);
-  if ((config.visible && biased) || ((config.visible || biased) && config.value_dim > 64))
-    config.keys = min(config.keys, config.visible && config.value_dim > 128 ? 32 : 64);
-  if (biased && config.value_dim > 192) config.keys = min(config.keys, 48);
-  if (config.visible && biased && config.value_dim > 192) config.consumers = 1;
-  // The copy engine brings the bias where it is what takes the time. A tile of float32 is as large
-  // as two of 16 bits.
-  if (biased && !config.visible && max(config.key_dim, config.value_dim) <= 128) {
-    config.bias_stages = 3;
-    if (config.bias == DType::kF32) {
-      config.keys = min(config.keys, 64);
-    } else if (config.value_dim > 64 && rows > kFewRows) {
-      config.keys = 128;
-      config.slots = 1;
-    }
-  }
-  if (config.dropout) config.keys = config.keys / 32 * 32;
+
   // Three consumers waste more of the last tile, and of the diagonal ones; and have registers for
   // scores and weights alone.
-  if (config.consumers == 3 &&
-      (busy || config.lengths || rows <= 128 || (config.right && rows <= 384) ||
-       (config.left && (rows <= 1024 || config.value_dim > 64))))
-    config.consumers = 2;
-  // Under a window they are a tile of keys apart.
-  if (config.consumers == 3 && config.left) {
-    config.stages = 4;
-    if (!config.fits()) config.stages = 3;
-    if (!config.fits()) config.consumers = config.stages = 2;
-  }
+  const int64_t rows = problem.q_len << pack_of(problem);
+  const bool busy = config.visible || config.dropout || problem.bias;
+  const bool three = !busy && !config.lengths && rows > 128 && (!config.right || rows > 384) &&
+                     (!config.left || rows > 1024);
+  const Beside beside = beside_scores(config, three);
+  const Tiles& tiles = tiles_for(problem, beside);
+  config.consumers = min(tiles.consumers, three && beside == tiles.beside ? 3 : 2);
+  config.keys = tiles.keys;
+  config.stages = tiles.stages;
+  config.slots = tiles.slots;
+  if (config.dropout) config.keys = config.keys / 32 * 32;
+  // The copy engine brings the bias where it is what takes the time.
+  if (problem.bias && !config.visible && max(config.key_dim, config.value_dim) <= 128)
+    config.bias_stages = 3;
   if (rows <= kFewRows) {
+    if (beside == Beside::kBias16 && problem.value_dim > 64) config.keys = min(config.keys, 64);
     config.consumers = 1;
     config.slots = 2;
     config.stages = 3;
