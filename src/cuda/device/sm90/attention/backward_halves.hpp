@@ -53,23 +53,19 @@ class HalvesConsumer : BackwardParts<C> {
     if constexpr (C.parts > 1) gather_parts();
     float unusual[2] = {0, 0};
     if constexpr (C.grad_value) {
-      ptx::results_are_here(grad_value_);
-      this->look_at(grad_value_, unusual);
-      if (this->has_results() && a_.grad_value_rows.data != nullptr)
-        this->template store_gradient<C.value_dim>(grad_value_, dropout_factor<C.dropout>(a_),
-                                                   shared_.value(), a_.grad_value);
+      this->template leave_gradient<C.value_dim>(
+          grad_value_, [&] { return dropout_factor<C.dropout>(a_); }, shared_.value(),
+          a_.grad_value, a_.grad_value_rows, unusual);
     }
     ptx::named_sync(1, 256);  // keys, which both read, make room for their gradients
     if constexpr (C.masked())
       if (this->bias_leaves()) this->clear_bias_gradient();
     if constexpr (C.grad_key) {
-      ptx::results_are_here(grad_key_);
-      this->look_at(grad_key_, unusual);
-      if (this->has_results() && a_.grad_key_rows.data != nullptr)
-        this->template store_gradient<C.key_dim>(grad_key_, a_.scale, shared_.key(), a_.grad_key);
+      this->template leave_gradient<C.key_dim>(
+          grad_key_, [&] { return a_.scale; }, shared_.key(), a_.grad_key, a_.grad_key_rows,
+          unusual);
     }
-    if (lane_ == 0) ptx::wait_for_reads_of_stores();
-    if (this->has_results()) this->mend(unusual);
+    this->end_gradients(unusual);
   }
 
  private:

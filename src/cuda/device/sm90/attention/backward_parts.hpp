@@ -336,6 +336,22 @@ class BackwardParts : protected BackwardScores<C> {
     ptx::commit_stores();
   }
 
+  // A gradient leaves when its last product is complete, if it is wanted; `factor` is called then.
+  template <int kDim, class Factor>
+  __device__ __forceinline__ void leave_gradient(float (&d)[kDim / 2], const Factor& factor,
+                                                 uint32_t through, const TensorMap& map,
+                                                 const RowsInMemory& rows,
+                                                 float (&unusual)[2]) const {
+    ptx::results_are_here(d);
+    look_at(d, unusual);
+    if (has_results() && rows.data != nullptr) store_gradient<kDim>(d, factor(), through, map);
+  }
+  // After the last of them.
+  __device__ __forceinline__ void end_gradients(const float (&unusual)[2]) const {
+    if (lane_ == 0) ptx::wait_for_reads_of_stores();
+    if (has_results()) mend(unusual);
+  }
+
   // Whether the thread's two keys have parts of a gradient that are not finite.
   template <int kCount>
   __device__ __forceinline__ void look_at(const float (&d)[kCount], float (&unusual)[2]) const {

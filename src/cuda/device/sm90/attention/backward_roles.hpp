@@ -83,14 +83,11 @@ class RolesConsumer : BackwardParts<C> {
     float unusual[2] = {0, 0};
     if constexpr (C.parts > 1) gather_parts(grad_value);
     if constexpr (C.grad_value) {
-      ptx::results_are_here(grad_value);
-      this->look_at(grad_value, unusual);
-      if (this->has_results() && a_.grad_value_rows.data != nullptr)
-        this->template store_gradient<C.value_dim>(grad_value, dropout_factor<C.dropout>(a_),
-                                                   shared_.value(), a_.grad_value);
+      this->template leave_gradient<C.value_dim>(
+          grad_value, [&] { return dropout_factor<C.dropout>(a_); }, shared_.value(), a_.grad_value,
+          a_.grad_value_rows, unusual);
     }
-    if (lane_ == 0) ptx::wait_for_reads_of_stores();
-    if (this->has_results()) this->mend(unusual);
+    this->end_gradients(unusual);
   }
 
   __device__ __forceinline__ void run_second() {
@@ -139,13 +136,11 @@ class RolesConsumer : BackwardParts<C> {
     float unusual[2] = {0, 0};
     if constexpr (C.parts > 1) gather_parts(grad_key);
     if constexpr (C.grad_key) {
-      ptx::results_are_here(grad_key);
-      this->look_at(grad_key, unusual);
-      if (this->has_results() && a_.grad_key_rows.data != nullptr)
-        this->template store_gradient<C.key_dim>(grad_key, a_.scale, shared_.key(), a_.grad_key);
+      this->template leave_gradient<C.key_dim>(
+          grad_key, [&] { return a_.scale; }, shared_.key(), a_.grad_key, a_.grad_key_rows,
+          unusual);
     }
-    if (lane_ == 0) ptx::wait_for_reads_of_stores();
-    if (this->has_results()) this->mend(unusual);
+    this->end_gradients(unusual);
   }
 
  private:
