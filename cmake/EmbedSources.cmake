@@ -23,7 +23,7 @@ file(
   WRITE "${OUTPUT}"
   "#include \"cuda/runtime/sources.hpp\"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 namespace {
 
 constexpr Source kSources[] = {
@@ -33,5 +33,5 @@ ${table}};
 
 std::span<const Source> sources() { return kSources; }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda
 ")

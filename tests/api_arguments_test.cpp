@@ -477,10 +477,10 @@ TEST(DropoutMask, ChecksAndFills) {
   // One head that is long both ways, which several tasks share.
   std::vector<uint8_t> large(150 * 4200);
   ASSERT_EQ(fill(0.5, 1, Tensor(large.data(), {1, 1, 150, 4200})), PERSEID_OK);
-  const perseid::Dropout dropout{.threshold = 128, .seed = 5, .offset = 1};
+  const perseid::internal::Dropout dropout{.threshold = 128, .seed = 5, .offset = 1};
   for (size_t i = 0; i < large.size(); ++i) {
     const auto row = static_cast<int64_t>(i / 4200), column = static_cast<int64_t>(i % 4200);
-    ASSERT_EQ(large[i], perseid::dropout_keeps(dropout, 0, row, column) ? 1 : 0) << i;
+    ASSERT_EQ(large[i], perseid::internal::dropout_keeps(dropout, 0, row, column) ? 1 : 0) << i;
   }
 
   EXPECT_FAILS(fill(1, 0, view), PERSEID_INVALID_ARGUMENT, "dropout is 1");

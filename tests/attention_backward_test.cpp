@@ -4,7 +4,7 @@
 // bit for bit.
 #include "attention_cases.hpp"
 
-namespace perseid::cpu {
+namespace perseid::internal::cpu {
 namespace {
 
 using namespace attention_cases;
@@ -337,4 +337,4 @@ TEST(AttentionBackward, MemoryIsLinear) {
 }
 
 }  // namespace
-}  // namespace perseid::cpu
+}  // namespace perseid::internal::cpu

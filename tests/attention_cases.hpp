@@ -16,11 +16,11 @@
 #include <string>
 #include <vector>
 
+#include "base/status.hpp"
 #include "cpu/kernel_table.hpp"
 #include "cpu/reference/reference.hpp"
-#include "dispatch/status.hpp"
 
-namespace perseid::cpu::attention_cases {
+namespace perseid::internal::cpu::attention_cases {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -442,4 +442,4 @@ inline std::vector<const KernelTable*> tables() {
 }
 inline constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64};
 
-}  // namespace perseid::cpu::attention_cases
+}  // namespace perseid::internal::cpu::attention_cases

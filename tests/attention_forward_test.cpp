@@ -4,7 +4,7 @@
 // keys, against the float64 reference; and what is promised bit for bit.
 #include "attention_cases.hpp"
 
-namespace perseid::cpu {
+namespace perseid::internal::cpu {
 namespace {
 
 using namespace attention_cases;
@@ -203,4 +203,4 @@ TEST(AttentionForward, SameBitsAtAnyPlaceOfTheBatch) {
 }
 
 }  // namespace
-}  // namespace perseid::cpu
+}  // namespace perseid::internal::cpu

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-namespace perseid::cpu {
+namespace perseid::internal::cpu {
 namespace {
 
 using Counters = std::vector<std::atomic<int>>;
@@ -207,4 +207,4 @@ TEST(Arena, MeasuresWhatItCuts) {
 }
 
 }  // namespace
-}  // namespace perseid::cpu
+}  // namespace perseid::internal::cpu

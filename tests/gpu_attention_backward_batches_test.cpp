@@ -4,7 +4,7 @@
 // gradients, against the float64 reference; skipped where there is no such GPU.
 #include "gpu_attention_backward_tools.hpp"
 
-namespace perseid {
+namespace perseid::internal {
 namespace {
 
 using namespace cpu::attention_cases;
@@ -270,4 +270,4 @@ TEST_P(GpuAttentionBackwardBatch, GradientOfBiasAlone) {
 }
 
 }  // namespace
-}  // namespace perseid
+}  // namespace perseid::internal

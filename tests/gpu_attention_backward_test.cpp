@@ -5,7 +5,7 @@
 // GPU. What the kernels need of a compiler, and what they refuse, is held everywhere.
 #include "gpu_attention_backward_tools.hpp"
 
-namespace perseid {
+namespace perseid::internal {
 namespace {
 
 using namespace cpu::attention_cases;
@@ -257,4 +257,4 @@ TEST(AttentionBackwardKernels, RefuseWithASentence) {
 }
 
 }  // namespace
-}  // namespace perseid
+}  // namespace perseid::internal

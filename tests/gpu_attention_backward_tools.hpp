@@ -8,7 +8,7 @@
 #include "cuda/attention_backward.hpp"
 #include "gpu_tools.hpp"
 
-namespace perseid::testing_gpu {
+namespace perseid::internal::testing_gpu {
 
 using cpu::attention_cases::Array;
 using cpu::attention_cases::broadcast;
@@ -100,4 +100,4 @@ class GpuAttentionBackward : public GpuTest {
   }
 };
 
-}  // namespace perseid::testing_gpu
+}  // namespace perseid::internal::testing_gpu

@@ -3,7 +3,7 @@
 // Masks of attention forward on a GPU: what rows see, and that nothing else reaches their results.
 #include "gpu_attention_tools.hpp"
 
-namespace perseid {
+namespace perseid::internal {
 namespace {
 
 using namespace testing_gpu;
@@ -148,4 +148,4 @@ TEST_F(GpuAttentionMasked, NothingLeaksFromNeighbours) {
 }
 
 }  // namespace
-}  // namespace perseid
+}  // namespace perseid::internal

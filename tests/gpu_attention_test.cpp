@@ -6,7 +6,7 @@
 
 #include "gpu_attention_tools.hpp"
 
-namespace perseid {
+namespace perseid::internal {
 namespace {
 
 using namespace testing_gpu;
@@ -336,4 +336,4 @@ TEST(AttentionKernels, FitIntoSharedMemory) {
 }
 
 }  // namespace
-}  // namespace perseid
+}  // namespace perseid::internal

@@ -8,7 +8,7 @@
 #include "cuda/attention.hpp"
 #include "gpu_tools.hpp"
 
-namespace perseid::testing_gpu {
+namespace perseid::internal::testing_gpu {
 
 using namespace cpu::attention_cases;
 
@@ -89,4 +89,4 @@ class GpuAttention : public GpuTest {
   bool numbers_on_gpu_ = false;
 };
 
-}  // namespace perseid::testing_gpu
+}  // namespace perseid::internal::testing_gpu

@@ -16,7 +16,7 @@
 #include "fake_driver.hpp"
 #include "perseid/perseid.h"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 namespace {
 
 constexpr int kMemory = 2, kIllegalAddress = 700;
@@ -287,4 +287,4 @@ TEST_F(Faults, LeaveLaunchesQuick) {
 }
 
 }  // namespace
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

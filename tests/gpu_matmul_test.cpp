@@ -11,7 +11,7 @@
 #include "gpu_tools.hpp"
 #include "matmul_cases.hpp"
 
-namespace perseid {
+namespace perseid::internal {
 namespace {
 
 using matmul_cases::Buffer;
@@ -146,4 +146,4 @@ TEST_F(GpuMatmul, OffsetsPast31Bits) {
 }
 
 }  // namespace
-}  // namespace perseid
+}  // namespace perseid::internal

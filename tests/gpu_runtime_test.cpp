@@ -26,7 +26,7 @@
 #include "perseid/perseid.h"
 #include "reference_tensors.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 namespace {
 
 namespace fs = std::filesystem;
@@ -456,4 +456,4 @@ TEST_F(OnGpu, LaunchesQuickly) {
 }
 
 }  // namespace
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -14,7 +14,7 @@
 #include "gpu_tools.hpp"
 #include "reference_tensors.hpp"
 
-namespace perseid {
+namespace perseid::internal {
 namespace {
 
 using cuda::SoftmaxKind;
@@ -459,4 +459,4 @@ TEST_F(GpuSoftmax, RowsDoNotDependOnTheBatch) {
 }
 
 }  // namespace
-}  // namespace perseid
+}  // namespace perseid::internal

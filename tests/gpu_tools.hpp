@@ -12,7 +12,7 @@
 
 #include "cuda/runtime/memory.hpp"
 
-namespace perseid::testing_gpu {
+namespace perseid::internal::testing_gpu {
 
 // Null, with the reason in `why`, where there is no GPU to use. One that is there and does not open
 // is a failure.
@@ -94,4 +94,4 @@ class Mirror {
   void* memory_ = nullptr;
 };
 
-}  // namespace perseid::testing_gpu
+}  // namespace perseid::internal::testing_gpu

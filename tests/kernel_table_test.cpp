@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-namespace perseid::cpu {
+namespace perseid::internal::cpu {
 namespace {
 
 // Sets PERSEID_CPU_ISA for a test, and back after it.
@@ -86,4 +86,4 @@ TEST_F(KernelTables, AreComplete) {
 }
 
 }  // namespace
-}  // namespace perseid::cpu
+}  // namespace perseid::internal::cpu

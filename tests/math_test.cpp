@@ -16,7 +16,7 @@
 #include "math/dtype.hpp"
 #include "math/philox.hpp"
 
-namespace perseid {
+namespace perseid::internal {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -348,4 +348,4 @@ TEST(Sequences, FollowCumulativeLengthsAndKeyLengths) {
 }
 
 }  // namespace
-}  // namespace perseid
+}  // namespace perseid::internal

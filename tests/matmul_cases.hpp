@@ -16,7 +16,7 @@
 #include "cpu/reference/access.hpp"
 #include "cpu/reference/reference.hpp"
 
-namespace perseid::matmul_cases {
+namespace perseid::internal::matmul_cases {
 
 namespace reference = cpu::reference;
 
@@ -370,4 +370,4 @@ void many_blocks(const Check& check) {
   }
 }
 
-}  // namespace perseid::matmul_cases
+}  // namespace perseid::internal::matmul_cases

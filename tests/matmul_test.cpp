@@ -11,7 +11,7 @@
 #include "cpu/kernel_table.hpp"
 #include "matmul_cases.hpp"
 
-namespace perseid::cpu {
+namespace perseid::internal::cpu {
 namespace {
 
 using matmul_cases::BackwardExecutor;
@@ -138,4 +138,4 @@ TEST(Matmul, WorkspaceIsLinear) {
 }
 
 }  // namespace
-}  // namespace perseid::cpu
+}  // namespace perseid::internal::cpu

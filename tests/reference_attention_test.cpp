@@ -16,7 +16,7 @@
 #include "cpu/reference/reference.hpp"
 #include "reference_tensors.hpp"
 
-namespace perseid::cpu {
+namespace perseid::internal::cpu {
 namespace {
 
 using testing_tensors::Array;
@@ -568,4 +568,4 @@ TEST(AttentionReference, WorkspaceGrowsWithKeysAlone) {
 }
 
 }  // namespace
-}  // namespace perseid::cpu
+}  // namespace perseid::internal::cpu

@@ -14,7 +14,7 @@
 
 #include "cpu/reference/access.hpp"
 
-namespace perseid::testing_tensors {
+namespace perseid::internal::testing_tensors {
 
 struct Array {
   std::vector<std::byte> memory;
@@ -108,4 +108,4 @@ inline void expect_same_bytes(const Array& a, const Array& b) {
   EXPECT_EQ(std::memcmp(a.memory.data(), b.memory.data(), a.memory.size()), 0);
 }
 
-}  // namespace perseid::testing_tensors
+}  // namespace perseid::internal::testing_tensors

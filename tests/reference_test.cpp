@@ -12,7 +12,7 @@
 
 #include "reference_tensors.hpp"
 
-namespace perseid::cpu {
+namespace perseid::internal::cpu {
 namespace {
 
 using testing_tensors::Array;
@@ -249,4 +249,4 @@ TEST(MatmulReference, ShapesStridesAndTypes) {
 }
 
 }  // namespace
-}  // namespace perseid::cpu
+}  // namespace perseid::internal::cpu

@@ -12,7 +12,7 @@
 #include "cpu/kernel_table.hpp"
 #include "simd_vectors.hpp"
 
-namespace perseid::cpu {
+namespace perseid::internal::cpu {
 namespace {
 
 std::vector<const KernelTable*> tables() {
@@ -111,4 +111,4 @@ TEST(Simd, CeilingsDoTheirWork) {
 }
 
 }  // namespace
-}  // namespace perseid::cpu
+}  // namespace perseid::internal::cpu

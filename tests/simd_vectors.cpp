@@ -10,7 +10,7 @@
 #include "cpu/simd/micro_gemm.hpp"
 #include "cpu/simd/vector_math.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 namespace {
 
 struct Report {
@@ -275,4 +275,4 @@ void check_vectors(char* failure, unsigned long size) {
   check_micro_gemm<DotOfBf16>(report);
 }
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

@@ -4,7 +4,7 @@
 // as the kernels are, and includes nothing whose inline functions others share.
 #pragma once
 
-namespace perseid::cpu {
+namespace perseid::internal::cpu {
 
 // Writes a sentence into `failure`, which is empty where everything is right.
 using CheckVectors = void (*)(char* failure, unsigned long size);
@@ -25,4 +25,4 @@ namespace scalar {
 void check_vectors(char* failure, unsigned long size);
 }
 
-}  // namespace perseid::cpu
+}  // namespace perseid::internal::cpu

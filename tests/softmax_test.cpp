@@ -5,7 +5,7 @@
 
 #include "softmax_test_tools.hpp"
 
-namespace perseid::softmax_tests {
+namespace perseid::internal::softmax_tests {
 namespace {
 
 constexpr DType kTypes[] = {DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
@@ -508,4 +508,4 @@ TEST(Softmax, Properties) {
 }
 
 }  // namespace
-}  // namespace perseid::softmax_tests
+}  // namespace perseid::internal::softmax_tests

@@ -18,7 +18,7 @@
 #include "cpu/reference/access.hpp"
 #include "cpu/reference/reference.hpp"
 
-namespace perseid::softmax_tests {
+namespace perseid::internal::softmax_tests {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -263,4 +263,4 @@ inline std::string text_of(const SoftmaxProblem& problem) {
   return text + "] dim " + std::to_string(problem.dim) + (problem.visible ? " masked" : "");
 }
 
-}  // namespace perseid::softmax_tests
+}  // namespace perseid::internal::softmax_tests

@@ -23,7 +23,7 @@
 #include "cuda/runtime/cache.hpp"
 #include "cuda/runtime/memory.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 namespace {
 
 constexpr int64_t kRows = 16384, kWidth = 2048;  // batch * length, heads * dim
@@ -484,8 +484,8 @@ int main(const std::vector<std::string>& words) {
 }
 
 }  // namespace
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda
 
 int main(int argc, char** argv) {
-  return perseid::cuda::main(std::vector<std::string>(argv + 1, argv + argc));
+  return perseid::internal::cuda::main(std::vector<std::string>(argv + 1, argv + argc));
 }

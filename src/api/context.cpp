@@ -5,7 +5,7 @@
 #include "dispatch/ceiling.hpp"
 #include "op/check.hpp"
 
-namespace perseid::api {
+namespace perseid::internal::api {
 namespace {
 
 // The caller's threads.
@@ -64,11 +64,11 @@ Status create(const perseid_context_options& options, perseid_context_t* context
 }
 
 }  // namespace
-}  // namespace perseid::api
+}  // namespace perseid::internal::api
 
-using perseid::Status;
-using perseid::api::guarded;
-using perseid::api::null_argument;
+using perseid::internal::Status;
+using perseid::internal::api::guarded;
+using perseid::internal::api::null_argument;
 
 extern "C" {
 
@@ -79,7 +79,7 @@ perseid_status perseid_context_create(const perseid_context_options* options,
     *context = nullptr;
     perseid_context_options defaults{};
     defaults.struct_size = sizeof defaults;
-    return perseid::api::create(options == nullptr ? defaults : *options, context);
+    return perseid::internal::api::create(options == nullptr ? defaults : *options, context);
   });
 }
 
@@ -99,8 +99,8 @@ perseid_status perseid_context_ceiling(perseid_context_t context, perseid_ceilin
   return guarded([&]() -> Status {
     if (context == nullptr) return null_argument("perseid_context_ceiling", "context");
     if (per_second == nullptr) return null_argument("perseid_context_ceiling", "per_second");
-    return perseid::dispatch::measure_ceiling(*context->device, perseid::api::number_of(ceiling),
-                                              bytes, per_second);
+    return perseid::internal::dispatch::measure_ceiling(
+        *context->device, perseid::internal::api::number_of(ceiling), bytes, per_second);
   });
 }
 

@@ -22,12 +22,12 @@
 
 struct perseid_file {
   std::string path;
-  perseid::io::MappedFile mapping;
-  perseid::io::FileIndex index;
+  perseid::internal::io::MappedFile mapping;
+  perseid::internal::io::FileIndex index;
   std::vector<DLTensor> tensors;  // beside index.tensors, whose shapes and strides they point at
 };
 
-namespace perseid::api {
+namespace perseid::internal::api {
 namespace {
 
 using io::ElementKind;
@@ -210,9 +210,9 @@ Status write(const char* path, std::span<const io::SourceTensor> tensors,
 }
 
 }  // namespace
-}  // namespace perseid::api
+}  // namespace perseid::internal::api
 
-using namespace perseid;
+using namespace perseid::internal;
 
 perseid_status perseid_file_open(const char* path, perseid_file_t* file) {
   return api::guarded([&] {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace perseid::api {
+namespace perseid::internal::api {
 namespace {
 
 constexpr const char* kOutOfMemory =
@@ -42,6 +42,8 @@ perseid_status report_internal(const char* what) noexcept {
   return keep(PERSEID_INTERNAL, "a defect of the library, please report it: ", what);
 }
 
-}  // namespace perseid::api
+}  // namespace perseid::internal::api
 
-extern "C" const char* perseid_last_error(void) { return perseid::api::last_error.sentence; }
+extern "C" const char* perseid_last_error(void) {
+  return perseid::internal::api::last_error.sentence;
+}

@@ -8,9 +8,9 @@
 #include <exception>
 #include <new>
 
-#include "dispatch/status.hpp"
+#include "base/status.hpp"
 
-namespace perseid::api {
+namespace perseid::internal::api {
 
 // Keeps the sentence of a failure as this thread's last error, and returns its code.
 perseid_status report(const Status& status) noexcept;
@@ -44,4 +44,4 @@ inline Status null_argument(const char* function, const char* name) {
                        " is NULL; pass a valid pointer");
 }
 
-}  // namespace perseid::api
+}  // namespace perseid::internal::api

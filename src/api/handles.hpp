@@ -10,10 +10,10 @@
 #include "op/plan.hpp"
 
 struct perseid_context {
-  std::shared_ptr<const perseid::dispatch::Device> device;
+  std::shared_ptr<const perseid::internal::dispatch::Device> device;
   std::string facts;
 };
 
 struct perseid_plan {
-  std::unique_ptr<const perseid::op::Plan> plan;
+  std::unique_ptr<const perseid::internal::op::Plan> plan;
 };

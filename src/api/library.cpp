@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What needs neither a context nor a plan.
 #include "api/guard.hpp"
-#include "dispatch/log.hpp"
+#include "base/log.hpp"
 
 #define PERSEID_TEXT_OF(number) #number
 #define PERSEID_VERSION_TEXT(major, minor, patch) \
@@ -11,7 +11,7 @@
 extern "C" {
 
 const char* perseid_status_string(perseid_status status) {
-  switch (perseid::api::number_of(status)) {
+  switch (perseid::internal::api::number_of(status)) {
     case PERSEID_OK:
       return "ok";
     case PERSEID_INVALID_ARGUMENT:
@@ -43,8 +43,8 @@ const char* perseid_version(void) {
 int32_t perseid_abi_version(void) { return PERSEID_ABI_VERSION; }
 
 void perseid_set_log_callback(perseid_log_fn fn, void* user, perseid_log_level level) {
-  (void)perseid::api::guarded([&]() -> perseid::Status {
-    perseid::set_log_callback(fn, user, perseid::api::number_of(level));
+  (void)perseid::internal::api::guarded([&]() -> perseid::internal::Status {
+    perseid::internal::set_log_callback(fn, user, perseid::internal::api::number_of(level));
     return {};
   });
 }

@@ -6,12 +6,12 @@
 #include "api/guard.hpp"
 #include "api/handles.hpp"
 
-using perseid::Status;
-using perseid::api::guarded;
-using perseid::api::null_argument;
+using perseid::internal::Status;
+using perseid::internal::api::guarded;
+using perseid::internal::api::null_argument;
 
 struct perseid_timer {
-  std::unique_ptr<perseid::dispatch::Timer> timer;
+  std::unique_ptr<perseid::internal::dispatch::Timer> timer;
 };
 
 extern "C" {
@@ -30,12 +30,13 @@ perseid_status perseid_memory_allocate(perseid_context_t context, size_t bytes, 
     if (data == nullptr) return null_argument("perseid_memory_allocate", "data");
     *data = nullptr;
     if (context == nullptr) return null_argument("perseid_memory_allocate", "context");
-    return perseid::dispatch::allocate(*context->device, bytes, data);
+    return perseid::internal::dispatch::allocate(*context->device, bytes, data);
   });
 }
 
 void perseid_memory_free(perseid_context_t context, void* data) {
-  if (context != nullptr && data != nullptr) perseid::dispatch::release(*context->device, data);
+  if (context != nullptr && data != nullptr)
+    perseid::internal::dispatch::release(*context->device, data);
 }
 
 perseid_status perseid_memory_copy(perseid_context_t context, void* to, const void* from,
@@ -44,14 +45,14 @@ perseid_status perseid_memory_copy(perseid_context_t context, void* to, const vo
     if (context == nullptr) return null_argument("perseid_memory_copy", "context");
     if (to == nullptr && bytes > 0) return null_argument("perseid_memory_copy", "to");
     if (from == nullptr && bytes > 0) return null_argument("perseid_memory_copy", "from");
-    return perseid::dispatch::copy(*context->device, to, from, bytes, stream);
+    return perseid::internal::dispatch::copy(*context->device, to, from, bytes, stream);
   });
 }
 
 perseid_status perseid_stream_synchronize(perseid_context_t context, void* stream) {
   return guarded([&]() -> Status {
     if (context == nullptr) return null_argument("perseid_stream_synchronize", "context");
-    return perseid::dispatch::synchronize(*context->device, stream);
+    return perseid::internal::dispatch::synchronize(*context->device, stream);
   });
 }
 
@@ -61,7 +62,7 @@ perseid_status perseid_timer_create(perseid_context_t context, perseid_timer_t* 
     *timer = nullptr;
     if (context == nullptr) return null_argument("perseid_timer_create", "context");
     auto made = std::make_unique<perseid_timer>();
-    Status status = perseid::dispatch::Timer::make(*context->device, &made->timer);
+    Status status = perseid::internal::dispatch::Timer::make(*context->device, &made->timer);
     if (status.ok()) *timer = made.release();
     return status;
   });

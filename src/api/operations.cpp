@@ -9,7 +9,7 @@
 #include "op/matmul.hpp"
 #include "op/softmax.hpp"
 
-namespace perseid::api {
+namespace perseid::internal::api {
 namespace {
 
 template <class OperationPlan, class Descriptor>
@@ -47,72 +47,72 @@ perseid_status execute(const char* function, perseid_plan_t plan, const Args* ar
 }
 
 }  // namespace
-}  // namespace perseid::api
+}  // namespace perseid::internal::api
 
-using perseid::Status;
-using perseid::op::AttentionPlan;
-using perseid::op::MatmulPlan;
-using perseid::op::SoftmaxPlan;
+using perseid::internal::Status;
+using perseid::internal::op::AttentionPlan;
+using perseid::internal::op::MatmulPlan;
+using perseid::internal::op::SoftmaxPlan;
 
 extern "C" {
 
 perseid_status perseid_softmax_plan_create(perseid_context_t context,
                                            const perseid_softmax_desc* desc, perseid_plan_t* plan) {
-  return perseid::api::create<SoftmaxPlan>(__func__, context, desc, plan);
+  return perseid::internal::api::create<SoftmaxPlan>(__func__, context, desc, plan);
 }
 
 perseid_status perseid_softmax_forward(perseid_plan_t plan,
                                        const perseid_softmax_forward_args* args, void* workspace,
                                        size_t workspace_bytes, void* stream) {
-  return perseid::api::execute(__func__, plan, args, &SoftmaxPlan::forward,
-                               {workspace, workspace_bytes}, stream);
+  return perseid::internal::api::execute(__func__, plan, args, &SoftmaxPlan::forward,
+                                         {workspace, workspace_bytes}, stream);
 }
 
 perseid_status perseid_softmax_backward(perseid_plan_t plan,
                                         const perseid_softmax_backward_args* args, void* workspace,
                                         size_t workspace_bytes, void* stream) {
-  return perseid::api::execute(__func__, plan, args, &SoftmaxPlan::backward,
-                               {workspace, workspace_bytes}, stream);
+  return perseid::internal::api::execute(__func__, plan, args, &SoftmaxPlan::backward,
+                                         {workspace, workspace_bytes}, stream);
 }
 
 perseid_status perseid_attention_plan_create(perseid_context_t context,
                                              const perseid_attention_desc* desc,
                                              perseid_plan_t* plan) {
-  return perseid::api::create<AttentionPlan>(__func__, context, desc, plan);
+  return perseid::internal::api::create<AttentionPlan>(__func__, context, desc, plan);
 }
 
 perseid_status perseid_attention_forward(perseid_plan_t plan,
                                          const perseid_attention_forward_args* args,
                                          void* workspace, size_t workspace_bytes, void* stream) {
-  return perseid::api::execute(__func__, plan, args, &AttentionPlan::forward,
-                               {workspace, workspace_bytes}, stream);
+  return perseid::internal::api::execute(__func__, plan, args, &AttentionPlan::forward,
+                                         {workspace, workspace_bytes}, stream);
 }
 
 perseid_status perseid_attention_backward(perseid_plan_t plan,
                                           const perseid_attention_backward_args* args,
                                           void* workspace, size_t workspace_bytes, void* stream) {
-  return perseid::api::execute(__func__, plan, args, &AttentionPlan::backward,
-                               {workspace, workspace_bytes}, stream);
+  return perseid::internal::api::execute(__func__, plan, args, &AttentionPlan::backward,
+                                         {workspace, workspace_bytes}, stream);
 }
 
 perseid_status perseid_fill_dropout_mask(perseid_context_t context, double dropout, uint64_t seed,
                                          uint64_t offset, const DLTensor* mask, void*) {
-  return perseid::api::guarded([&]() -> Status {
+  return perseid::internal::api::guarded([&]() -> Status {
     if (context == nullptr)
-      return perseid::api::null_argument("perseid_fill_dropout_mask", "context");
-    return perseid::op::fill_dropout_mask(*context->device, dropout, seed, offset, mask);
+      return perseid::internal::api::null_argument("perseid_fill_dropout_mask", "context");
+    return perseid::internal::op::fill_dropout_mask(*context->device, dropout, seed, offset, mask);
   });
 }
 
 perseid_status perseid_matmul_plan_create(perseid_context_t context,
                                           const perseid_matmul_desc* desc, perseid_plan_t* plan) {
-  return perseid::api::create<MatmulPlan>(__func__, context, desc, plan);
+  return perseid::internal::api::create<MatmulPlan>(__func__, context, desc, plan);
 }
 
 perseid_status perseid_matmul_execute(perseid_plan_t plan, const perseid_matmul_args* args,
                                       void* workspace, size_t workspace_bytes, void* stream) {
-  return perseid::api::execute(__func__, plan, args, &MatmulPlan::execute,
-                               {workspace, workspace_bytes}, stream);
+  return perseid::internal::api::execute(__func__, plan, args, &MatmulPlan::execute,
+                                         {workspace, workspace_bytes}, stream);
 }
 
 }  // extern "C"

@@ -5,9 +5,9 @@
 #include "api/handles.hpp"
 #include "op/check.hpp"
 
-using perseid::Status;
-using perseid::api::guarded;
-using perseid::api::null_argument;
+using perseid::internal::Status;
+using perseid::internal::api::guarded;
+using perseid::internal::api::null_argument;
 
 extern "C" {
 
@@ -18,8 +18,9 @@ perseid_status perseid_plan_workspace_size(perseid_plan_t plan, perseid_directio
   return guarded([&]() -> Status {
     if (plan == nullptr) return null_argument("perseid_plan_workspace_size", "plan");
     if (bytes == nullptr) return null_argument("perseid_plan_workspace_size", "bytes");
-    return plan->plan->workspace_size(
-        static_cast<perseid::dispatch::Direction>(perseid::api::number_of(direction)), bytes);
+    return plan->plan->workspace_size(static_cast<perseid::internal::dispatch::Direction>(
+                                          perseid::internal::api::number_of(direction)),
+                                      bytes);
   });
 }
 
@@ -27,8 +28,8 @@ perseid_status perseid_plan_query(perseid_plan_t plan, perseid_plan_info* info) 
   return guarded([&]() -> Status {
     if (plan == nullptr) return null_argument("perseid_plan_query", "plan");
     if (info == nullptr) return null_argument("perseid_plan_query", "info");
-    perseid::op::Check check("perseid_plan_query");
-    perseid::op::check_struct_size(check, *info, "perseid_plan_info");
+    perseid::internal::op::Check check("perseid_plan_query");
+    perseid::internal::op::check_struct_size(check, *info, "perseid_plan_info");
     if (check.ok()) plan->plan->query(info);
     return check.result();
   });

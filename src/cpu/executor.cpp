@@ -18,7 +18,7 @@
 #include <sched.h>
 #endif
 
-namespace perseid::cpu {
+namespace perseid::internal::cpu {
 namespace {
 
 // Longer than the serial work between two kernels, shorter than anyone would notice.
@@ -212,4 +212,4 @@ int32_t available_cpus() {
   return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
 }
 
-}  // namespace perseid::cpu
+}  // namespace perseid::internal::cpu

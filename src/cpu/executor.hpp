@@ -12,7 +12,7 @@
 
 #include "math/portable.hpp"
 
-namespace perseid::cpu {
+namespace perseid::internal::cpu {
 
 // Runs on any thread; `worker` is in [0, workers()) and belongs to no other task running at the
 // same time.
@@ -75,4 +75,4 @@ class Arena {
   size_t used_ = 0;
 };
 
-}  // namespace perseid::cpu
+}  // namespace perseid::internal::cpu

@@ -7,7 +7,7 @@
 #include <cpuid.h>
 #endif
 
-namespace perseid::cpu {
+namespace perseid::internal::cpu {
 namespace {
 
 #if defined(__x86_64__)
@@ -65,4 +65,4 @@ const KernelTable* select_kernel_table(std::string& error) {
   return nullptr;
 }
 
-}  // namespace perseid::cpu
+}  // namespace perseid::internal::cpu

@@ -13,7 +13,7 @@
 #include "math/matmul_problem.hpp"
 #include "math/softmax_problem.hpp"
 
-namespace perseid::cpu {
+namespace perseid::internal::cpu {
 
 struct KernelTable {
   const char* isa;  // "avx512bf16", "avx512", "avx2", "neon", "scalar"
@@ -79,4 +79,4 @@ namespace scalar {
 const KernelTable& table();
 }
 
-}  // namespace perseid::cpu
+}  // namespace perseid::internal::cpu

@@ -7,7 +7,7 @@
 
 #include "cuda/attention_arguments.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 namespace {
 
 // ---- Which kernel ----
@@ -133,16 +133,17 @@ AttentionForwardConfig without_bias_tiles(AttentionForwardConfig config) {
 
 std::string template_argument(const AttentionForwardConfig& config) {
   const auto flag = [](bool value) { return value ? "true" : "false"; };
-  return concatenate("<perseid::cuda::AttentionForwardConfig{.dtype = perseid::DType(",
-                     static_cast<int>(config.dtype), "), .key_dim = ", config.key_dim,
-                     ", .value_dim = ", config.value_dim, ", .consumers = ", config.consumers,
-                     ", .keys = ", config.keys, ", .stages = ", config.stages,
-                     ", .slots = ", config.slots, ", .apart = ", flag(config.apart),
-                     ", .beside = ", flag(config.beside), ", .right = ", flag(config.right),
-                     ", .left = ", flag(config.left), ", .split = ", flag(config.split),
-                     ", .lengths = ", flag(config.lengths), ", .visible = ", flag(config.visible),
-                     ", .dropout = ", flag(config.dropout), ", .bias = perseid::DType(",
-                     static_cast<int>(config.bias), "), .bias_stages = ", config.bias_stages, "}>");
+  return concatenate(
+      "<perseid::internal::cuda::AttentionForwardConfig{.dtype = perseid::internal::DType(",
+      static_cast<int>(config.dtype), "), .key_dim = ", config.key_dim,
+      ", .value_dim = ", config.value_dim, ", .consumers = ", config.consumers,
+      ", .keys = ", config.keys, ", .stages = ", config.stages, ", .slots = ", config.slots,
+      ", .apart = ", flag(config.apart), ", .beside = ", flag(config.beside),
+      ", .right = ", flag(config.right), ", .left = ", flag(config.left),
+      ", .split = ", flag(config.split), ", .lengths = ", flag(config.lengths),
+      ", .visible = ", flag(config.visible), ", .dropout = ", flag(config.dropout),
+      ", .bias = perseid::internal::DType(", static_cast<int>(config.bias),
+      "), .bias_stages = ", config.bias_stages, "}>");
 }
 
 }  // namespace
@@ -195,14 +196,15 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
 
 std::vector<std::string> attention_forward_kernels(const AttentionForwardConfig& config) {
   const std::string argument = template_argument(config);
-  std::vector<std::string> kernels = {"perseid::cuda::attention_forward" + argument};
+  std::vector<std::string> kernels = {"perseid::internal::cuda::attention_forward" + argument};
   if (config.split)
-    kernels.push_back(concatenate("perseid::cuda::attention_merge<perseid::DType(",
-                                  static_cast<int>(config.dtype), ")>"));
+    kernels.push_back(
+        concatenate("perseid::internal::cuda::attention_merge<perseid::internal::DType(",
+                    static_cast<int>(config.dtype), ")>"));
   if (config.masked() && config.split)
-    kernels.push_back("perseid::cuda::attention_mend" + argument);
+    kernels.push_back("perseid::internal::cuda::attention_mend" + argument);
   if (config.bias_stages > 0)
-    kernels.push_back("perseid::cuda::attention_forward" +
+    kernels.push_back("perseid::internal::cuda::attention_forward" +
                       template_argument(without_bias_tiles(config)));
   return kernels;
 }
@@ -400,4 +402,4 @@ std::string AttentionOnGpu::description() const {
   return text;
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

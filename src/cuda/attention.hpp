@@ -13,7 +13,7 @@
 #include "cuda/runtime/gpu.hpp"
 #include "math/attention_problem.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // The configuration of the forward kernel, chosen by the problem's lengths, dims and masks, never
 // by its batch, so that a row's result does not depend on which others are in the batch.
@@ -57,4 +57,4 @@ class AttentionOnGpu {
   AttentionForwardArguments fixed_;  // all but the tensors, the counter and the launch
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

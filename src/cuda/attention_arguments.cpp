@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/attention_arguments.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 namespace {
 
 ScoresInMemory scores_in_memory(const Tensor& tensor) {
@@ -124,4 +124,4 @@ void bind(const Tensors& tensors, AttentionArguments* arguments) {
 template void bind(const AttentionForward&, AttentionArguments*);
 template void bind(const AttentionBackward&, AttentionArguments*);
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -8,7 +8,7 @@
 #include "cuda/runtime/tensor_map.hpp"
 #include "math/attention_problem.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // Positions and offsets between them, and sums of three, in 32 bits.
 inline constexpr int64_t kLongest = int64_t{1} << 29;
@@ -46,4 +46,4 @@ AttentionArguments arguments_of(const AttentionProblem& problem);
 template <class Tensors>  // AttentionForward or AttentionBackward
 void bind(const Tensors& tensors, AttentionArguments* arguments);
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -5,7 +5,7 @@
 #include "cuda/attention_arguments.hpp"
 #include "cuda/attention_backward_bias.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 namespace {
 
 // The first line with room for both dims is taken. Gradients of keys and values, scores and their
@@ -91,16 +91,18 @@ std::vector<std::string> attention_backward_kernels(const AttentionBackwardConfi
   const auto flag = [](bool value) { return value ? "true" : "false"; };
   const auto kernel = [&](const char* name, const AttentionBackwardConfig& c) {
     return concatenate(
-        "perseid::cuda::", name, "<perseid::cuda::AttentionBackwardConfig{.dtype = perseid::DType(",
+        "perseid::internal::cuda::", name,
+        "<perseid::internal::cuda::AttentionBackwardConfig{.dtype = perseid::internal::DType(",
         static_cast<int>(c.dtype), "), .key_dim = ", c.key_dim, ", .value_dim = ", c.value_dim,
         ", .queries = ", c.queries, ", .halves = ", flag(c.halves), ", .right = ", flag(c.right),
         ", .left = ", flag(c.left), ", .lengths = ", flag(c.lengths),
         ", .visible = ", flag(c.visible), ", .dropout = ", flag(c.dropout),
-        ", .bias = perseid::DType(", static_cast<int>(c.bias), "), .bias_slots = ", c.bias_slots,
-        ", .grad_bias = ", flag(c.grad_bias), ", .bias_whole = ", flag(c.bias_whole),
-        ", .parts = ", c.parts, ", .deterministic = ", flag(c.deterministic),
-        ", .follows = ", flag(c.follows), ", .grad_query = ", flag(c.grad_query),
-        ", .grad_key = ", flag(c.grad_key), ", .grad_value = ", flag(c.grad_value), "}>");
+        ", .bias = perseid::internal::DType(", static_cast<int>(c.bias),
+        "), .bias_slots = ", c.bias_slots, ", .grad_bias = ", flag(c.grad_bias),
+        ", .bias_whole = ", flag(c.bias_whole), ", .parts = ", c.parts,
+        ", .deterministic = ", flag(c.deterministic), ", .follows = ", flag(c.follows),
+        ", .grad_query = ", flag(c.grad_query), ", .grad_key = ", flag(c.grad_key),
+        ", .grad_value = ", flag(c.grad_value), "}>");
   };
   std::vector<std::string> kernels = {kernel("attention_backward_prepare", config),
                                       kernel("attention_backward", config)};
@@ -299,4 +301,4 @@ std::string AttentionBackwardOnGpu::description() const {
                      config_.deterministic ? ", summed in order" : "");
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

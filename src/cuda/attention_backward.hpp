@@ -13,7 +13,7 @@
 #include "cuda/runtime/gpu.hpp"
 #include "math/attention_problem.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // By dims and masks, never by the batch.
 AttentionBackwardConfig choose_attention_backward(const AttentionProblem& problem);
@@ -64,4 +64,4 @@ class AttentionBackwardOnGpu {
   Layout layout_;
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

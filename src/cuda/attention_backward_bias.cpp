@@ -4,7 +4,7 @@
 
 #include "cuda/attention_arguments.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 namespace {
 
 // The sum of a repeated bias's gradient is cut into parts until there are so many blocks, which is
@@ -99,4 +99,4 @@ Status launch_bias(const Gpu& gpu, const Kernel& kernel, const AttentionBackward
   return gpu.launch(kernel, launch, &arguments, stream);
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

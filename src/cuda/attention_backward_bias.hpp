@@ -7,7 +7,7 @@
 #include "cuda/runtime/gpu.hpp"
 #include "math/attention_problem.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // Blocks of the gradient of bias, and the parts that its sums are cut into.
 AttentionBackwardBiasArguments divide_bias(const AttentionProblem& problem,
@@ -26,4 +26,4 @@ Status launch_bias(const Gpu& gpu, const Kernel& kernel, const AttentionBackward
                    const AttentionBackwardArguments& products,
                    const AttentionBackwardBiasArguments& divided, void* stream);
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

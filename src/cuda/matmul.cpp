@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 namespace {
 
 // ---- Which kernel ----
@@ -47,17 +47,18 @@ MatmulFmaConfig choose_fma(const MatmulProblem& problem, int32_t multiprocessors
 }
 
 std::string text_of(DType dtype) {
-  return concatenate("perseid::DType(", static_cast<int>(dtype), ")");
+  return concatenate("perseid::internal::DType(", static_cast<int>(dtype), ")");
 }
 
 std::string name_of_kernel(const MatmulTensorConfig& config) {
   const auto flag = [](bool value) { return value ? "true" : "false"; };
-  return concatenate("perseid::cuda::matmul_tensor_core<perseid::cuda::MatmulTensorConfig{.in = ",
-                     text_of(config.in), ", .out = ", text_of(config.out),
-                     ", .rows = ", config.rows, ", .columns = ", config.columns,
-                     ", .warp_rows = ", config.warp_rows, ", .warp_columns = ", config.warp_columns,
-                     ", .stages = ", config.stages, ", .a_across = ", flag(config.a_across),
-                     ", .b_across = ", flag(config.b_across), "}>");
+  return concatenate(
+      "perseid::internal::cuda::matmul_tensor_core<perseid::internal::cuda::MatmulTensorConfig{.in "
+      "= ",
+      text_of(config.in), ", .out = ", text_of(config.out), ", .rows = ", config.rows,
+      ", .columns = ", config.columns, ", .warp_rows = ", config.warp_rows,
+      ", .warp_columns = ", config.warp_columns, ", .stages = ", config.stages,
+      ", .a_across = ", flag(config.a_across), ", .b_across = ", flag(config.b_across), "}>");
 }
 
 // ---- Arguments of a launch ----
@@ -133,8 +134,9 @@ MatmulChoice choose_matmul(const MatmulProblem& problem, int32_t multiprocessors
 
 std::vector<std::string> matmul_kernels(const MatmulChoice& choice) {
   if (const auto* fma = std::get_if<MatmulFmaConfig>(&choice))
-    return {concatenate("perseid::cuda::matmul_fma<perseid::cuda::MatmulFmaConfig{.dtype = ",
-                        text_of(fma->dtype), ", .each = ", fma->each, "}>")};
+    return {concatenate(
+        "perseid::internal::cuda::matmul_fma<perseid::internal::cuda::MatmulFmaConfig{.dtype = ",
+        text_of(fma->dtype), ", .each = ", fma->each, "}>")};
   std::vector<std::string> names;
   MatmulTensorConfig config = std::get<MatmulTensorConfig>(choice);
   for (const bool a_across : {false, true})
@@ -211,4 +213,4 @@ std::string MatmulOnGpu::description() const {
   return concatenate("tiles of ", tile, " x ", tile);
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

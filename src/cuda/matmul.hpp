@@ -13,7 +13,7 @@
 #include "cuda/runtime/gpu.hpp"
 #include "math/matmul_problem.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // f16 and bf16 are for tensor cores, f32 and f64 for multiply-add. Sums do not depend on the tile.
 using MatmulChoice = std::variant<MatmulTensorConfig, MatmulFmaConfig>;
@@ -46,4 +46,4 @@ class MatmulOnGpu {
   std::vector<Kernel> kernels_;
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <span>
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 namespace {
 
 // ---- Which kernel ----
@@ -206,11 +206,12 @@ SoftmaxConfig choose_columns(const SoftmaxProblem& problem, bool backward) {
 std::string text_of(const SoftmaxConfig& config) {
   const auto flag = [](bool value) { return value ? "true" : "false"; };
   return concatenate(
-      "perseid::cuda::SoftmaxConfig{.in = perseid::DType(", static_cast<int>(config.in),
-      "), .out = perseid::DType(", static_cast<int>(config.out), "), .lanes = ", config.lanes,
-      ", .warps = ", config.warps, ", .blocks = ", config.blocks, ", .held = ", config.held,
-      ", .stages = ", config.stages, ", .lag = ", config.lag, ", .log = ", flag(config.log),
-      ", .masked = ", flag(config.masked), ", .negative = ", flag(config.negative), "}");
+      "perseid::internal::cuda::SoftmaxConfig{.in = perseid::internal::DType(",
+      static_cast<int>(config.in), "), .out = perseid::internal::DType(",
+      static_cast<int>(config.out), "), .lanes = ", config.lanes, ", .warps = ", config.warps,
+      ", .blocks = ", config.blocks, ", .held = ", config.held, ", .stages = ", config.stages,
+      ", .lag = ", config.lag, ", .log = ", flag(config.log), ", .masked = ", flag(config.masked),
+      ", .negative = ", flag(config.negative), "}");
 }
 
 std::string describe(const SoftmaxChoice& choice) {
@@ -357,7 +358,7 @@ std::vector<std::string> softmax_kernels(const SoftmaxChoice& choice, bool backw
       break;
   }
   for (std::string& name : names)
-    name = concatenate("perseid::cuda::", name, "<", text_of(choice.config), ">");
+    name = concatenate("perseid::internal::cuda::", name, "<", text_of(choice.config), ">");
   return names;
 }
 
@@ -493,4 +494,4 @@ std::string SoftmaxOnGpu::description() const {
                      "; backward: ", describe(backward_.choice));
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

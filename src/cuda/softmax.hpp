@@ -12,7 +12,7 @@
 #include "cuda/runtime/gpu.hpp"
 #include "math/softmax_problem.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 enum class SoftmaxKind {
   kRows,    // rows stay in registers, longer ones as kShared, then kStream, the longest as kSplit
@@ -66,4 +66,4 @@ class SoftmaxOnGpu {
   Direction forward_, backward_;
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -6,7 +6,7 @@
 #include "cuda/attention_backward.hpp"
 #include "dispatch/implementation.hpp"
 
-namespace perseid::dispatch {
+namespace perseid::internal::dispatch {
 namespace {
 
 using Made = std::unique_ptr<Executable<Attention>>;
@@ -125,4 +125,4 @@ constexpr Implementation<Attention> kList[] = {kSm90, kDecode, kTiled, kReferenc
 
 std::span<const Implementation<Attention>> attention_implementations() { return kList; }
 
-}  // namespace perseid::dispatch
+}  // namespace perseid::internal::dispatch

@@ -12,7 +12,7 @@
 
 #include "cuda/runtime/memory_rate.hpp"
 
-namespace perseid::dispatch {
+namespace perseid::internal::dispatch {
 namespace {
 
 constexpr double kMeasuringSeconds = 0.06;
@@ -152,4 +152,4 @@ Status measure_ceiling(const Device& device, int32_t ceiling, uint64_t bytes, do
                        ", expected one of perseid_ceiling: 0 (F32) to 4 (READ)");
 }
 
-}  // namespace perseid::dispatch
+}  // namespace perseid::internal::dispatch

@@ -5,10 +5,10 @@
 
 #include "dispatch/device.hpp"
 
-namespace perseid::dispatch {
+namespace perseid::internal::dispatch {
 
 // `ceiling` is a perseid_ceiling. All workers at once; the best of several repetitions, together at
 // least 50 ms.
 Status measure_ceiling(const Device& device, int32_t ceiling, uint64_t bytes, double* per_second);
 
-}  // namespace perseid::dispatch
+}  // namespace perseid::internal::dispatch

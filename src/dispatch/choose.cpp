@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace perseid::dispatch {
+namespace perseid::internal::dispatch {
 namespace {
 
 template <class Names>
@@ -65,4 +65,4 @@ Status nothing_takes_it(const std::vector<Considered>& considered) {
                        "); change the problem, or leave the choice to the library");
 }
 
-}  // namespace perseid::dispatch
+}  // namespace perseid::internal::dispatch

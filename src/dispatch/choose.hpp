@@ -11,7 +11,7 @@
 
 #include "dispatch/implementation.hpp"
 
-namespace perseid::dispatch {
+namespace perseid::internal::dispatch {
 
 enum class Verdict { kChosen, kRefused, kNotTried };
 
@@ -82,4 +82,4 @@ Status choose(std::span<const Implementation<Operation>> list,
   return choice->executable != nullptr ? Status() : nothing_takes_it(choice->considered);
 }
 
-}  // namespace perseid::dispatch
+}  // namespace perseid::internal::dispatch

@@ -8,11 +8,11 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "base/json.hpp"
 #include "cuda/runtime/cache.hpp"
 #include "dispatch/choose.hpp"
-#include "dispatch/json.hpp"
 
-namespace perseid::dispatch {
+namespace perseid::internal::dispatch {
 namespace {
 
 constexpr const char* kVariables[] = {
@@ -166,4 +166,4 @@ std::string facts_json(const Device& device) {
   return json.text();
 }
 
-}  // namespace perseid::dispatch
+}  // namespace perseid::internal::dispatch

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "base/status.hpp"
 #include "cpu/executor.hpp"
 #include "cpu/kernel_table.hpp"
 #include "cuda/runtime/gpu.hpp"
-#include "dispatch/status.hpp"
 
-namespace perseid::dispatch {
+namespace perseid::internal::dispatch {
 
 // The most workers that one context may have. With kLargestTensor it keeps every workspace
 // computation within 64 bits.
@@ -51,4 +51,4 @@ Status open_cuda(int32_t index, std::shared_ptr<const Device>* device);
 // The library, the device and the environment as one JSON object.
 std::string facts_json(const Device& device);
 
-}  // namespace perseid::dispatch
+}  // namespace perseid::internal::dispatch

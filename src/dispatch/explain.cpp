@@ -4,9 +4,9 @@
 
 #include <cstdio>
 
-#include "dispatch/json.hpp"
+#include "base/json.hpp"
 
-namespace perseid::dispatch {
+namespace perseid::internal::dispatch {
 namespace {
 
 // FLOPs that a core does in the time it takes to bring a byte from memory: tens of FLOPs a cycle
@@ -127,4 +127,4 @@ std::string explain_json(const Explanation& explanation, const Device& device) {
   return json.text();
 }
 
-}  // namespace perseid::dispatch
+}  // namespace perseid::internal::dispatch

@@ -11,7 +11,7 @@
 
 #include "dispatch/choose.hpp"
 
-namespace perseid::dispatch {
+namespace perseid::internal::dispatch {
 
 // One line of a problem's description, such as {"head_dim", "64"}.
 struct Fact {
@@ -48,4 +48,4 @@ struct Explanation {
 std::string explain_text(const Explanation& explanation, const Device& device);
 std::string explain_json(const Explanation& explanation, const Device& device);
 
-}  // namespace perseid::dispatch
+}  // namespace perseid::internal::dispatch

@@ -10,14 +10,14 @@
 #include <span>
 #include <string>
 
+#include "base/status.hpp"
 #include "cpu/executor.hpp"
 #include "dispatch/device.hpp"
-#include "dispatch/status.hpp"
 #include "math/attention_problem.hpp"
 #include "math/matmul_problem.hpp"
 #include "math/softmax_problem.hpp"
 
-namespace perseid::dispatch {
+namespace perseid::internal::dispatch {
 
 // The operations, as the types of their problems and arguments.
 struct Softmax {
@@ -120,4 +120,4 @@ Status run_on_cpu(const typename Operation::Problem& problem, const Device& devi
   return {};
 }
 
-}  // namespace perseid::dispatch
+}  // namespace perseid::internal::dispatch

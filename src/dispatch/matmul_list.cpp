@@ -5,7 +5,7 @@
 #include "cuda/matmul.hpp"
 #include "dispatch/implementation.hpp"
 
-namespace perseid::dispatch {
+namespace perseid::internal::dispatch {
 namespace {
 
 using Made = std::unique_ptr<Executable<Matmul>>;
@@ -83,4 +83,4 @@ constexpr Implementation<Matmul> kList[] = {kTensorCore, kFma, kPacked, kReferen
 
 std::span<const Implementation<Matmul>> matmul_implementations() { return kList; }
 
-}  // namespace perseid::dispatch
+}  // namespace perseid::internal::dispatch

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <new>
 
-namespace perseid::dispatch {
+namespace perseid::internal::dispatch {
 namespace {
 
 constexpr std::align_val_t kAlignment{cpu::kWorkspaceAlignment};
@@ -61,4 +61,4 @@ Status Timer::seconds(double* seconds) const {
   return {};
 }
 
-}  // namespace perseid::dispatch
+}  // namespace perseid::internal::dispatch

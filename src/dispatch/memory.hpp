@@ -9,7 +9,7 @@
 #include "cuda/runtime/memory.hpp"
 #include "dispatch/device.hpp"
 
-namespace perseid::dispatch {
+namespace perseid::internal::dispatch {
 
 // Null for 0 bytes.
 Status allocate(const Device& device, size_t bytes, void** data);
@@ -30,4 +30,4 @@ class Timer {
   std::chrono::steady_clock::time_point begin_, end_;
 };
 
-}  // namespace perseid::dispatch
+}  // namespace perseid::internal::dispatch

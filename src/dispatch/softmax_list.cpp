@@ -5,7 +5,7 @@
 #include "cuda/softmax.hpp"
 #include "dispatch/implementation.hpp"
 
-namespace perseid::dispatch {
+namespace perseid::internal::dispatch {
 namespace {
 
 using Made = std::unique_ptr<Executable<Softmax>>;
@@ -106,4 +106,4 @@ constexpr Implementation<Softmax> kList[] = {kGpuRows, kGpuSplit, kGpuColumns, k
 
 std::span<const Implementation<Softmax>> softmax_implementations() { return kList; }
 
-}  // namespace perseid::dispatch
+}  // namespace perseid::internal::dispatch

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <charconv>
 
-#include "dispatch/json.hpp"
+#include "base/json.hpp"
 #include "io/tensor_file.hpp"
 
-namespace perseid::io {
+namespace perseid::internal::io {
 namespace {
 
 constexpr size_t kLongestToken = 24;  // of what a message shows of the header
@@ -178,4 +178,4 @@ bool HeaderReader::read_bool(bool* value) {
   return true;
 }
 
-}  // namespace perseid::io
+}  // namespace perseid::internal::io

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-namespace perseid::io {
+namespace perseid::internal::io {
 
 enum class Dialect { kJson, kPython };
 
@@ -55,4 +55,4 @@ class HeaderReader {
   std::string error_;
 };
 
-}  // namespace perseid::io
+}  // namespace perseid::internal::io

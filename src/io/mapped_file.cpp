@@ -12,7 +12,7 @@
 
 #include "io/system_error.hpp"
 
-namespace perseid::io {
+namespace perseid::internal::io {
 namespace {
 
 Status map(int descriptor, const std::byte** data, size_t* size) {
@@ -54,4 +54,4 @@ Status MappedFile::open(const char* path) {
   return status;
 }
 
-}  // namespace perseid::io
+}  // namespace perseid::internal::io

@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <span>
 
-#include "dispatch/status.hpp"
+#include "base/status.hpp"
 
-namespace perseid::io {
+namespace perseid::internal::io {
 
 // Its size is that of the moment it was opened. A file that is cut short by somebody else while it
 // is mapped ends the process with SIGBUS when the missing part is read: writers are to rename a new
@@ -31,4 +31,4 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-}  // namespace perseid::io
+}  // namespace perseid::internal::io

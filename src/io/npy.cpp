@@ -6,7 +6,7 @@
 
 #include "io/header_reader.hpp"
 
-namespace perseid::io {
+namespace perseid::internal::io {
 namespace {
 
 constexpr size_t kMagicBytes = 8;  // with the two bytes of the version
@@ -202,4 +202,4 @@ Status npy_header(const SourceTensor& tensor, std::string* header) {
   return {};
 }
 
-}  // namespace perseid::io
+}  // namespace perseid::internal::io

@@ -8,10 +8,10 @@
 #include <span>
 #include <string>
 
-#include "dispatch/status.hpp"
+#include "base/status.hpp"
 #include "io/tensor_file.hpp"
 
-namespace perseid::io {
+namespace perseid::internal::io {
 
 inline constexpr std::string_view kNpyMagic = "\x93NUMPY";
 
@@ -23,4 +23,4 @@ Status parse_npy(std::span<const std::byte> file, FileIndex* index);
 // elements begin at a multiple of 64 bytes. INVALID_ARGUMENT where npy has no such type.
 Status npy_header(const SourceTensor& tensor, std::string* header);
 
-}  // namespace perseid::io
+}  // namespace perseid::internal::io

@@ -15,7 +15,7 @@
 
 #include "io/system_error.hpp"
 
-namespace perseid::io {
+namespace perseid::internal::io {
 namespace {
 
 constexpr size_t kBufferBytes = 256 << 10;
@@ -165,4 +165,4 @@ Status OutputFile::commit() {
   return {};
 }
 
-}  // namespace perseid::io
+}  // namespace perseid::internal::io

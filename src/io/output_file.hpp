@@ -7,10 +7,10 @@
 #include <span>
 #include <string>
 
-#include "dispatch/status.hpp"
+#include "base/status.hpp"
 #include "io/tensor_file.hpp"
 
-namespace perseid::io {
+namespace perseid::internal::io {
 
 // Writes to a temporary name in the folder of the path, which commit() makes durable and renames.
 // Until then the destructor removes it.
@@ -33,4 +33,4 @@ class OutputFile {
   int descriptor_ = -1;
 };
 
-}  // namespace perseid::io
+}  // namespace perseid::internal::io

@@ -6,10 +6,10 @@
 #include <cstring>
 #include <numeric>
 
-#include "dispatch/json.hpp"
+#include "base/json.hpp"
 #include "io/header_reader.hpp"
 
-namespace perseid::io {
+namespace perseid::internal::io {
 namespace {
 
 constexpr size_t kLengthBytes = 8;
@@ -339,4 +339,4 @@ Status safetensors_layout(std::span<const SourceTensor> tensors,
   return {};
 }
 
-}  // namespace perseid::io
+}  // namespace perseid::internal::io

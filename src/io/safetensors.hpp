@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "dispatch/status.hpp"
+#include "base/status.hpp"
 #include "io/tensor_file.hpp"
 
-namespace perseid::io {
+namespace perseid::internal::io {
 
 // Reads the header and holds every number in it to the file's size. A tensor of a type that is not
 // readable is listed, with a type of ElementKind::kOther.
@@ -32,4 +32,4 @@ Status safetensors_layout(std::span<const SourceTensor> tensors,
                           std::span<const std::pair<std::string, std::string>> metadata,
                           SafetensorsLayout* layout);
 
-}  // namespace perseid::io
+}  // namespace perseid::internal::io

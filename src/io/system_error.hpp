@@ -5,9 +5,9 @@
 
 #include <system_error>
 
-#include "dispatch/status.hpp"
+#include "base/status.hpp"
 
-namespace perseid::io {
+namespace perseid::internal::io {
 
 // "cannot WHAT: the system's words for the error". `error` is errno right after the call, before
 // anything else can change it.
@@ -17,4 +17,4 @@ Status system_error(int error, const Pieces&... what) {
                        std::generic_category().message(error));
 }
 
-}  // namespace perseid::io
+}  // namespace perseid::internal::io

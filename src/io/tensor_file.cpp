@@ -6,7 +6,7 @@
 #include <bit>
 #include <limits>
 
-namespace perseid::io {
+namespace perseid::internal::io {
 
 // Both formats store little-endian numbers, and tensors are used where they lie in the file.
 static_assert(std::endian::native == std::endian::little);
@@ -90,4 +90,4 @@ std::string text_of(std::span<const int64_t> shape) {
   return result + "]";
 }
 
-}  // namespace perseid::io
+}  // namespace perseid::internal::io

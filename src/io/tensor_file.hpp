@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "dispatch/status.hpp"
+#include "base/status.hpp"
 
-namespace perseid::io {
+namespace perseid::internal::io {
 
 // The most dimensions of a tensor in a file: as many as NumPy has.
 inline constexpr size_t kMaxFileDims = 64;
@@ -78,4 +78,4 @@ std::string quoted(std::string_view text);
 // Such as "[2, 3]".
 std::string text_of(std::span<const int64_t> shape);
 
-}  // namespace perseid::io
+}  // namespace perseid::internal::io

@@ -7,7 +7,7 @@
 #include "math/philox.hpp"
 #include "math/tensor.hpp"
 
-namespace perseid {
+namespace perseid::internal {
 
 // The values are those of perseid_causal.
 enum class Causal : int32_t { kNone = 0, kTopLeft = 1, kBottomRight = 2 };
@@ -102,4 +102,4 @@ PERSEID_INLINE Sequence sequence_of(const AttentionProblem& problem, const Argum
   return sequence;
 }
 
-}  // namespace perseid
+}  // namespace perseid::internal

@@ -5,7 +5,7 @@
 
 #include "math/portable.hpp"
 
-namespace perseid {
+namespace perseid::internal {
 
 // The values are those of perseid_dtype; kBool and the integers serve masks and sequence lengths.
 enum class DType : int32_t {
@@ -155,4 +155,4 @@ PERSEID_INLINE To convert(From value) {
   return Convert<To>::from(value);
 }
 
-}  // namespace perseid
+}  // namespace perseid::internal

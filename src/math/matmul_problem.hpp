@@ -5,7 +5,7 @@
 
 #include "math/tensor.hpp"
 
-namespace perseid {
+namespace perseid::internal {
 
 struct MatmulProblem {
   DType dtype = DType::kF32;      // of a and b
@@ -21,4 +21,4 @@ struct MatmulArguments {
   Tensor a, b, c0, bias, c;
 };
 
-}  // namespace perseid
+}  // namespace perseid::internal

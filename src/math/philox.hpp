@@ -20,7 +20,7 @@
 
 #include "math/portable.hpp"
 
-namespace perseid {
+namespace perseid::internal {
 
 struct PhiloxBlock {
   uint32_t word[4];
@@ -86,4 +86,4 @@ PERSEID_INLINE bool dropout_keeps(const Dropout& dropout, int64_t batch_head, in
   return ((block.word[byte / 4] >> (8 * (byte % 4))) & 0xffu) < dropout.threshold;
 }
 
-}  // namespace perseid
+}  // namespace perseid::internal

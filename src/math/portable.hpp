@@ -27,7 +27,7 @@ using size_t = decltype(sizeof(0));
 #define PERSEID_INLINE inline __attribute__((always_inline))
 #endif
 
-namespace perseid {
+namespace perseid::internal {
 
 template <class T>
 PERSEID_INLINE constexpr T min(T a, T b) {
@@ -48,4 +48,4 @@ PERSEID_INLINE constexpr T clamp(T value, T low, T high) {
 PERSEID_INLINE constexpr int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 PERSEID_INLINE constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-}  // namespace perseid
+}  // namespace perseid::internal

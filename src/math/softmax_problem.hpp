@@ -5,7 +5,7 @@
 
 #include "math/tensor.hpp"
 
-namespace perseid {
+namespace perseid::internal {
 
 struct SoftmaxProblem {
   bool log = false;
@@ -39,4 +39,4 @@ struct SoftmaxBackward {
   Tensor grad_output, output, visible, grad_input;
 };
 
-}  // namespace perseid
+}  // namespace perseid::internal

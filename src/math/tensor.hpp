@@ -5,7 +5,7 @@
 
 #include "math/dtype.hpp"
 
-namespace perseid {
+namespace perseid::internal {
 
 inline constexpr int kMaxDims = 8;
 
@@ -28,4 +28,4 @@ struct Tensor {
   }
 };
 
-}  // namespace perseid
+}  // namespace perseid::internal

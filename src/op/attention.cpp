@@ -7,7 +7,7 @@
 #include "op/attention_problem.hpp"
 #include "op/tensor_argument.hpp"
 
-namespace perseid::op {
+namespace perseid::internal::op {
 namespace {
 
 // Reads the tensors of either direction, in the order of dimensions that kernels have them in.
@@ -236,4 +236,4 @@ Status AttentionPlan::backward(const perseid_attention_backward_args& args,
   return run_backward(reader, backward, workspace, stream);
 }
 
-}  // namespace perseid::op
+}  // namespace perseid::internal::op

@@ -6,7 +6,7 @@
 
 #include "op/plan.hpp"
 
-namespace perseid::op {
+namespace perseid::internal::op {
 
 class AttentionPlan final : public PlanOf<dispatch::Attention> {
  public:
@@ -26,4 +26,4 @@ class AttentionPlan final : public PlanOf<dispatch::Attention> {
   perseid_layout layout_;
 };
 
-}  // namespace perseid::op
+}  // namespace perseid::internal::op

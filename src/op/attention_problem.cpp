@@ -7,7 +7,7 @@
 
 #include "op/descriptor.hpp"
 
-namespace perseid::op {
+namespace perseid::internal::op {
 namespace {
 
 constexpr uint32_t kAllGradients =
@@ -243,4 +243,4 @@ std::string dropout_flaw(double probability, int64_t batch_heads, int64_t q_len,
   return "";
 }
 
-}  // namespace perseid::op
+}  // namespace perseid::internal::op

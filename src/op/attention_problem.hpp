@@ -9,7 +9,7 @@
 #include "math/attention_problem.hpp"
 #include "op/tensor_argument.hpp"
 
-namespace perseid::op {
+namespace perseid::internal::op {
 
 using Extent4 = std::array<Extent, 4>;
 // [batch, heads, q_len, kv_len]: what bias and masks broadcast against.
@@ -29,4 +29,4 @@ dispatch::Explanation describe(const AttentionProblem& problem);
 // is too short for the problem; "" where nothing is.
 std::string dropout_flaw(double probability, int64_t batch_heads, int64_t q_len, int64_t kv_len);
 
-}  // namespace perseid::op
+}  // namespace perseid::internal::op

@@ -6,9 +6,9 @@
 
 #include <utility>
 
-#include "dispatch/status.hpp"
+#include "base/status.hpp"
 
-namespace perseid::op {
+namespace perseid::internal::op {
 
 class Check {
  public:
@@ -43,4 +43,4 @@ bool check_struct_size(Check& check, const Struct& given, const char* name) {
                        name, ") and compile against the header of this library");
 }
 
-}  // namespace perseid::op
+}  // namespace perseid::internal::op

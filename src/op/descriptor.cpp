@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-namespace perseid::op {
+namespace perseid::internal::op {
 
 DType DescriptorReader::dtype(const char* field, uint32_t value, DType fallback) {
   if (value == 0 && fallback != DType::kNone) return fallback;
@@ -52,4 +52,4 @@ void DescriptorReader::extents(const char* name, std::span<const int64_t> sizes)
   }
 }
 
-}  // namespace perseid::op
+}  // namespace perseid::internal::op

@@ -9,7 +9,7 @@
 #include "math/tensor.hpp"
 #include "op/check.hpp"
 
-namespace perseid::op {
+namespace perseid::internal::op {
 
 // The most elements of a tensor, where dimensions of size 0 count as 1: 8 TiB of 16-bit numbers.
 // Any product of a few sizes, a type's bytes and the number of workers then fits 64 bits.
@@ -35,4 +35,4 @@ class DescriptorReader : public Check {
   }
 };
 
-}  // namespace perseid::op
+}  // namespace perseid::internal::op

@@ -6,7 +6,7 @@
 #include "op/descriptor.hpp"
 #include "op/tensor_argument.hpp"
 
-namespace perseid::op {
+namespace perseid::internal::op {
 namespace {
 
 // The block of a task, whole tiles: long enough to be worth waking a thread for.
@@ -54,4 +54,4 @@ Status fill_dropout_mask(const dispatch::Device& device, double probability, uin
   return {};
 }
 
-}  // namespace perseid::op
+}  // namespace perseid::internal::op

@@ -5,9 +5,9 @@
 
 #include "dispatch/device.hpp"
 
-namespace perseid::op {
+namespace perseid::internal::op {
 
 Status fill_dropout_mask(const dispatch::Device& device, double probability, uint64_t seed,
                          uint64_t offset, const DLTensor* mask);
 
-}  // namespace perseid::op
+}  // namespace perseid::internal::op

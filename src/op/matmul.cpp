@@ -5,7 +5,7 @@
 #include "op/descriptor.hpp"
 #include "op/tensor_argument.hpp"
 
-namespace perseid::op {
+namespace perseid::internal::op {
 namespace {
 
 dispatch::Explanation describe(const MatmulProblem& problem) {
@@ -111,4 +111,4 @@ Status MatmulPlan::execute(const perseid_matmul_args& args, const Workspace& wor
   return run_forward(reader, arguments, workspace, stream);
 }
 
-}  // namespace perseid::op
+}  // namespace perseid::internal::op

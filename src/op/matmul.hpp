@@ -6,7 +6,7 @@
 
 #include "op/plan.hpp"
 
-namespace perseid::op {
+namespace perseid::internal::op {
 
 Status read_problem(const perseid_matmul_desc& desc, MatmulProblem* problem);
 
@@ -22,4 +22,4 @@ class MatmulPlan final : public PlanOf<dispatch::Matmul> {
   using PlanOf::PlanOf;
 };
 
-}  // namespace perseid::op
+}  // namespace perseid::internal::op

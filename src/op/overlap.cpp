@@ -16,7 +16,7 @@
 #include <array>
 #include <span>
 
-namespace perseid::op {
+namespace perseid::internal::op {
 namespace {
 
 __extension__ typedef __int128 Wide;
@@ -129,4 +129,4 @@ bool overlap(const Tensor& a, const Tensor& b) {
   return solvable(list.span(), static_cast<Wide>(y.end) - 1 - static_cast<Wide>(x.begin), &budget);
 }
 
-}  // namespace perseid::op
+}  // namespace perseid::internal::op

@@ -6,7 +6,7 @@
 
 #include "math/tensor.hpp"
 
-namespace perseid::op {
+namespace perseid::internal::op {
 
 // Whether some dimension is 0. Unlike a product, safe for views whose strides of 0 repeat elements
 // more often than 64 bits can count.
@@ -29,4 +29,4 @@ bool is_same(const Tensor& a, const Tensor& b);
 // strides so entangled that the search is cut short and answers yes.
 bool overlap(const Tensor& a, const Tensor& b);
 
-}  // namespace perseid::op
+}  // namespace perseid::internal::op

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "op/plan.hpp"
 
-namespace perseid::op {
+namespace perseid::internal::op {
 namespace {
 
 constexpr size_t kSlack = cpu::kWorkspaceAlignment - 1;
@@ -62,4 +62,4 @@ Status Plan::take(ArgumentReader& reader, dispatch::Direction direction, const W
   return reader.check_workspace(workspace.data, needed);
 }
 
-}  // namespace perseid::op
+}  // namespace perseid::internal::op

@@ -8,13 +8,13 @@
 #include <memory>
 #include <string>
 
+#include "base/log.hpp"
 #include "dispatch/choose.hpp"
 #include "dispatch/device.hpp"
 #include "dispatch/explain.hpp"
-#include "dispatch/log.hpp"
 #include "op/tensor_argument.hpp"
 
-namespace perseid::op {
+namespace perseid::internal::op {
 
 using DevicePointer = std::shared_ptr<const dispatch::Device>;
 
@@ -94,4 +94,4 @@ class PlanOf : public Plan {
   std::unique_ptr<const dispatch::Executable<Operation>> executable_;
 };
 
-}  // namespace perseid::op
+}  // namespace perseid::internal::op

@@ -5,7 +5,7 @@
 #include "op/descriptor.hpp"
 #include "op/tensor_argument.hpp"
 
-namespace perseid::op {
+namespace perseid::internal::op {
 namespace {
 
 constexpr const char* kDimensionNames[kMaxDims] = {"dimension 0", "dimension 1", "dimension 2",
@@ -145,4 +145,4 @@ Status SoftmaxPlan::backward(const perseid_softmax_backward_args& args, const Wo
   return run_backward(reader, backward, workspace, stream);
 }
 
-}  // namespace perseid::op
+}  // namespace perseid::internal::op

@@ -6,7 +6,7 @@
 
 #include "op/plan.hpp"
 
-namespace perseid::op {
+namespace perseid::internal::op {
 
 Status read_problem(const perseid_softmax_desc& desc, SoftmaxProblem* problem);
 
@@ -25,4 +25,4 @@ class SoftmaxPlan final : public PlanOf<dispatch::Softmax> {
   using PlanOf::PlanOf;
 };
 
-}  // namespace perseid::op
+}  // namespace perseid::internal::op

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <string_view>
 
-#include "dispatch/log.hpp"
+#include "base/log.hpp"
 
-namespace perseid::op {
+namespace perseid::internal::op {
 namespace {
 
 DType dtype_of(const DLDataType& dtype) {
@@ -270,4 +270,4 @@ Status ArgumentReader::check_workspace(void* data, size_t bytes) {
   return result();
 }
 
-}  // namespace perseid::op
+}  // namespace perseid::internal::op

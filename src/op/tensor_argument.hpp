@@ -12,7 +12,7 @@
 #include "op/check.hpp"
 #include "op/overlap.hpp"
 
-namespace perseid::op {
+namespace perseid::internal::op {
 
 // A dimension that a tensor must have, by the name that sentences call it.
 struct Extent {
@@ -81,4 +81,4 @@ class ArgumentReader : public Check {
   std::string log_;
 };
 
-}  // namespace perseid::op
+}  // namespace perseid::internal::op

@@ -13,10 +13,11 @@
 namespace perseid_fuzz {
 
 // Reads every byte of every tensor, and finds it under its name.
-inline void check_index(const perseid::io::FileIndex& index, std::span<const std::byte> file) {
+inline void check_index(const perseid::internal::io::FileIndex& index,
+                        std::span<const std::byte> file) {
   require(index.by_name.size() == index.tensors.size(), "every tensor can be looked up");
   unsigned sum = 0;
-  for (const perseid::io::StoredTensor& tensor : index.tensors) {
+  for (const perseid::internal::io::StoredTensor& tensor : index.tensors) {
     require(index.find(tensor.name) == &tensor, "a tensor is found under its name");
     require(tensor.name.find('\0') == std::string::npos, "a name is a C string");
     require(tensor.offset <= file.size() && tensor.bytes <= file.size() - tensor.offset,
@@ -24,8 +25,8 @@ inline void check_index(const perseid::io::FileIndex& index, std::span<const std
     for (const std::byte byte : file.subspan(tensor.offset, tensor.bytes))
       sum += static_cast<unsigned>(byte);
     if (!tensor.type.readable()) continue;
-    require(tensor.shape.size() <= perseid::io::kMaxFileDims, "the rank is bounded");
-    require(perseid::io::dense_bytes(tensor.shape, tensor.type.bytes) == tensor.bytes,
+    require(tensor.shape.size() <= perseid::internal::io::kMaxFileDims, "the rank is bounded");
+    require(perseid::internal::io::dense_bytes(tensor.shape, tensor.type.bytes) == tensor.bytes,
             "the shape takes the tensor's bytes");
     if (tensor.bytes == 0) continue;
     uint64_t last = 0;  // the farthest element
@@ -37,8 +38,8 @@ inline void check_index(const perseid::io::FileIndex& index, std::span<const std
 }
 
 // The tensor as the writers take it.
-inline perseid::io::SourceTensor source_of(const perseid::io::StoredTensor& tensor,
-                                           std::span<const std::byte> file) {
+inline perseid::internal::io::SourceTensor source_of(
+    const perseid::internal::io::StoredTensor& tensor, std::span<const std::byte> file) {
   return {.name = tensor.name,
           .type = tensor.type,
           .shape = tensor.shape,

@@ -10,21 +10,22 @@ using perseid_fuzz::require;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::span file(reinterpret_cast<const std::byte*>(data), size);
-  perseid::io::FileIndex index;
-  if (const perseid::Status status = perseid::io::parse_npy(file, &index); !status.ok()) {
+  perseid::internal::io::FileIndex index;
+  if (const perseid::internal::Status status = perseid::internal::io::parse_npy(file, &index);
+      !status.ok()) {
     require(status.code() == PERSEID_IO_ERROR && !status.sentence().empty(), "IO_ERROR, and why");
     return 0;
   }
   require(index.tensors.size() == 1, "npy holds one tensor");
   perseid_fuzz::check_index(index, file);
 
-  const perseid::io::StoredTensor& tensor = index.tensors[0];
+  const perseid::internal::io::StoredTensor& tensor = index.tensors[0];
   std::string written;
-  require(perseid::io::npy_header(perseid_fuzz::source_of(tensor, file), &written).ok(),
+  require(perseid::internal::io::npy_header(perseid_fuzz::source_of(tensor, file), &written).ok(),
           "what was read can be written");
   written.append(reinterpret_cast<const char*>(data) + tensor.offset, tensor.bytes);
-  perseid::io::FileIndex again;
-  require(perseid::io::parse_npy(std::as_bytes(std::span(written)), &again).ok() &&
+  perseid::internal::io::FileIndex again;
+  require(perseid::internal::io::parse_npy(std::as_bytes(std::span(written)), &again).ok() &&
               again.tensors[0].type == tensor.type && again.tensors[0].shape == tensor.shape &&
               again.tensors[0].offset % 64 == 0,
           "what was written can be read");

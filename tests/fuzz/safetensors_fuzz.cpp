@@ -12,10 +12,10 @@ using perseid_fuzz::require;
 
 namespace {
 
-std::vector<perseid::io::SourceTensor> sources_of(const perseid::io::FileIndex& index,
-                                                  std::span<const std::byte> file) {
-  std::vector<perseid::io::SourceTensor> sources;
-  for (const perseid::io::StoredTensor& tensor : index.tensors)
+std::vector<perseid::internal::io::SourceTensor> sources_of(
+    const perseid::internal::io::FileIndex& index, std::span<const std::byte> file) {
+  std::vector<perseid::internal::io::SourceTensor> sources;
+  for (const perseid::internal::io::StoredTensor& tensor : index.tensors)
     if (tensor.type.readable()) sources.push_back(perseid_fuzz::source_of(tensor, file));
   return sources;
 }
@@ -24,32 +24,36 @@ std::vector<perseid::io::SourceTensor> sources_of(const perseid::io::FileIndex& 
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::span file(reinterpret_cast<const std::byte*>(data), size);
-  perseid::io::FileIndex index;
-  if (const perseid::Status status = perseid::io::parse_safetensors(file, &index); !status.ok()) {
+  perseid::internal::io::FileIndex index;
+  if (const perseid::internal::Status status =
+          perseid::internal::io::parse_safetensors(file, &index);
+      !status.ok()) {
     require(status.code() == PERSEID_IO_ERROR && !status.sentence().empty(), "IO_ERROR, and why");
     return 0;
   }
   perseid_fuzz::check_index(index, file);
   uint64_t bytes = 0;
-  for (const perseid::io::StoredTensor& tensor : index.tensors) bytes += tensor.bytes;
+  for (const perseid::internal::io::StoredTensor& tensor : index.tensors) bytes += tensor.bytes;
   require(bytes < size, "tensors do not overlap");
 
-  const std::vector<perseid::io::SourceTensor> sources = sources_of(index, file);
-  perseid::io::SafetensorsLayout layout;
-  require(perseid::io::safetensors_layout(sources, index.metadata, &layout).ok(),
+  const std::vector<perseid::internal::io::SourceTensor> sources = sources_of(index, file);
+  perseid::internal::io::SafetensorsLayout layout;
+  require(perseid::internal::io::safetensors_layout(sources, index.metadata, &layout).ok(),
           "what was read can be written");
   std::string written = layout.header;
   for (const size_t i : layout.order) {
-    const size_t source_bytes = *perseid::io::dense_bytes(sources[i].shape, sources[i].type.bytes);
+    const size_t source_bytes =
+        *perseid::internal::io::dense_bytes(sources[i].shape, sources[i].type.bytes);
     written.append(reinterpret_cast<const char*>(sources[i].data), source_bytes);
   }
-  perseid::io::FileIndex again;
+  perseid::internal::io::FileIndex again;
   const std::span rewritten = std::as_bytes(std::span(written));
-  require(perseid::io::parse_safetensors(rewritten, &again).ok(), "what was written can be read");
+  require(perseid::internal::io::parse_safetensors(rewritten, &again).ok(),
+          "what was written can be read");
   require(again.metadata == index.metadata, "metadata is kept");
   require(again.tensors.size() == sources.size(), "every tensor is kept");
   for (size_t i = 0; i < sources.size(); ++i) {
-    const perseid::io::StoredTensor& tensor = again.tensors[i];
+    const perseid::internal::io::StoredTensor& tensor = again.tensors[i];
     require(tensor.name == sources[i].name && tensor.type == sources[i].type &&
                 tensor.shape == sources[i].shape,
             "names, types, shapes and the order are kept");

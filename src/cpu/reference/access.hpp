@@ -9,7 +9,7 @@
 
 #include "math/tensor.hpp"
 
-namespace perseid::cpu::reference {
+namespace perseid::internal::cpu::reference {
 
 template <class T>
 void widen(const std::byte* from, int64_t from_stride, int64_t count, double* to,
@@ -67,4 +67,4 @@ inline void store(const Tensor& tensor, int64_t offset, double value) {
   }
 }
 
-}  // namespace perseid::cpu::reference
+}  // namespace perseid::internal::cpu::reference

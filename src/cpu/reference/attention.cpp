@@ -17,7 +17,7 @@
 #include "cpu/reference/attention_rows.hpp"
 #include "cpu/reference/reference.hpp"
 
-namespace perseid::cpu::reference {
+namespace perseid::internal::cpu::reference {
 namespace {
 
 void forward_rows(const AttentionProblem& problem, const AttentionForward& arguments, int64_t batch,
@@ -213,4 +213,4 @@ void attention_backward(const AttentionProblem& problem, const AttentionBackward
                 });
 }
 
-}  // namespace perseid::cpu::reference
+}  // namespace perseid::internal::cpu::reference

@@ -17,7 +17,7 @@
 #include "cpu/reference/access.hpp"
 #include "math/attention_problem.hpp"
 
-namespace perseid::cpu::reference {
+namespace perseid::internal::cpu::reference {
 
 inline constexpr int64_t kLanes = 16;
 inline constexpr uint32_t kAllLanes = (1u << kLanes) - 1;
@@ -228,4 +228,4 @@ void compute_probabilities(const AttentionProblem& problem, const Arguments& arg
   }
 }
 
-}  // namespace perseid::cpu::reference
+}  // namespace perseid::internal::cpu::reference

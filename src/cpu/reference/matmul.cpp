@@ -6,7 +6,7 @@
 #include "cpu/reference/access.hpp"
 #include "cpu/reference/reference.hpp"
 
-namespace perseid::cpu::reference {
+namespace perseid::internal::cpu::reference {
 namespace {
 
 constexpr int64_t kTileRows = 16;
@@ -57,4 +57,4 @@ void matmul(const MatmulProblem& problem, const MatmulArguments& arguments,
                 });
 }
 
-}  // namespace perseid::cpu::reference
+}  // namespace perseid::internal::cpu::reference

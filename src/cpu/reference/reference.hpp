@@ -11,7 +11,7 @@
 #include "math/matmul_problem.hpp"
 #include "math/softmax_problem.hpp"
 
-namespace perseid::cpu::reference {
+namespace perseid::internal::cpu::reference {
 
 void softmax_forward(const SoftmaxProblem&, const SoftmaxForward&, const Execution&);
 void softmax_backward(const SoftmaxProblem&, const SoftmaxBackward&, const Execution&);
@@ -24,4 +24,4 @@ void attention_backward(const AttentionProblem&, const AttentionBackward&, const
 
 void matmul(const MatmulProblem&, const MatmulArguments&, const Execution&);
 
-}  // namespace perseid::cpu::reference
+}  // namespace perseid::internal::cpu::reference

@@ -15,7 +15,7 @@
 #include "cpu/reference/access.hpp"
 #include "cpu/reference/reference.hpp"
 
-namespace perseid::cpu::reference {
+namespace perseid::internal::cpu::reference {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -145,4 +145,4 @@ void softmax_backward(const SoftmaxProblem& problem, const SoftmaxBackward& argu
   });
 }
 
-}  // namespace perseid::cpu::reference
+}  // namespace perseid::internal::cpu::reference

@@ -22,7 +22,7 @@
 #include "cpu/simd/attention_backward_bias.hpp"
 #include "cpu/simd/attention_backward_tile.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 template <class Dot, class T>
 class AttentionBackwardKernel {
@@ -384,4 +384,4 @@ inline void attention_backward(const AttentionProblem& problem, const AttentionB
   });
 }
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

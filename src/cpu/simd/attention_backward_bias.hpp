@@ -17,7 +17,7 @@
 
 #include "cpu/simd/attention_backward_tile.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 template <class Dot, class T>
 class AttentionBackwardBias {
@@ -243,4 +243,4 @@ class AttentionBackwardBias {
   size_t scratch_begin_ = 0, scratch_bytes_ = 0, bytes_ = 0;
 };
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

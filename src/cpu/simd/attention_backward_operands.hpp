@@ -7,7 +7,7 @@
 #include "cpu/executor.hpp"
 #include "cpu/simd/attention_common.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 // Sizes of a tile, and the strides of its operands in elements.
 template <class Dot>
@@ -169,4 +169,4 @@ struct BackwardKeys {
   }
 };
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

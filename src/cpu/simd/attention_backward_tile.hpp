@@ -27,7 +27,7 @@
 
 #include "cpu/simd/attention_backward_operands.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 // Where the three sums of a tile go; null: not wanted.
 template <class Scalar>
@@ -387,4 +387,4 @@ class BackwardTile {
   Rows band_[kBands] = {};
 };
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

@@ -12,7 +12,7 @@
 #include "cpu/simd/vector_math.hpp"
 #include "math/attention_problem.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 // Rows of one head of one sequence: tensor is [batch, heads, rows, dim], or [heads, total, dim]
 // where ragged.
@@ -197,4 +197,4 @@ PERSEID_INLINE typename Dot::Vector::Scalar weight_at(const typename Dot::Elemen
   }
 }
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

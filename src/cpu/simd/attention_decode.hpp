@@ -21,7 +21,7 @@
 #include "cpu/executor.hpp"
 #include "cpu/simd/attention_common.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 template <class V, class T>
 class AttentionDecodeKernel {
@@ -248,7 +248,7 @@ class AttentionDecodeKernel {
   void online_softmax(Scalar* score, Scalar scale, const Partial& part) const {
     typename V::Reg top = V::load(score);
     for (int64_t j = V::kLanes; j < kBlock; j += V::kLanes) top = V::max(top, V::load(score + j));
-    const Scalar raised = perseid::max(*part.max, V::reduce_max(top) * scale);
+    const Scalar raised = perseid::internal::max(*part.max, V::reduce_max(top) * scale);
     // With nothing visible yet the maximum is -inf; any finite stand-in gives exp2(-inf - 0) = 0.
     const Scalar shift = raised == -kInfinity ? Scalar{0} : raised;
     const typename V::Reg factor = V::set1(scale), minus = V::set1(shift);
@@ -325,7 +325,7 @@ class AttentionDecodeKernel {
     if (query >= sequence.q_len) return;
     Scalar max = -kInfinity, sum = 0;
     for (int64_t c = 0; c < chunks_; ++c)
-      max = perseid::max(max, *partial(batch, kv_head, c, r).max);
+      max = perseid::internal::max(max, *partial(batch, kv_head, c, r).max);
     const Scalar shift = max == -kInfinity ? Scalar{0} : max;
     const StridedOutput<T> out =
         output_view<T>(arguments.out, problem_.ragged, batch, head, sequence.q_begin + query);
@@ -381,4 +381,4 @@ inline void attention_decode(const AttentionProblem& problem, const AttentionFor
   });
 }
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

@@ -25,7 +25,7 @@
 #include "cpu/executor.hpp"
 #include "cpu/simd/attention_common.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 template <class Dot, class T>
 class AttentionForwardKernel {
@@ -272,7 +272,7 @@ class AttentionForwardKernel {
     }
     top[0] = V::max(top[0], top[1]);
     if (!V::any(V::less(V::set1(max + kSlack), V::mul(top[0], V::set1(scale))))) return;
-    const Scalar raised = perseid::max(max, V::reduce_max(top[0]) * scale);
+    const Scalar raised = perseid::internal::max(max, V::reduce_max(top[0]) * scale);
     if (!first) {
       // From a maximum of -inf the factor is exp2(-inf) = 0: nothing was added so far.
       const typename V::Reg factor = exp2<V>(V::set1(max - raised));
@@ -390,4 +390,4 @@ inline void attention_forward(const AttentionProblem& problem, const AttentionFo
   });
 }
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

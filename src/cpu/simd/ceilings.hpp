@@ -9,7 +9,7 @@
 
 #include "cpu/simd/isa.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 // As many independent sums as a tile of micro_gemm has: enough to hide the latency of any
 // multiply-add. Returns the FLOPs done.
@@ -87,4 +87,4 @@ inline double read(const void* from, size_t bytes) {
   return static_cast<double>(bytes);
 }
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

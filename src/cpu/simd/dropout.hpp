@@ -7,7 +7,7 @@
 #include "cpu/simd/isa.hpp"
 #include "math/philox.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 // What Philox gives the 32 lanes of a tile: word[w][lane], in the low half.
 struct DropoutWords {
@@ -114,4 +114,4 @@ inline void dropout_mask(const Dropout& dropout, int64_t batch_head, int64_t row
   }
 }
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

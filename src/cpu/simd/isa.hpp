@@ -4,7 +4,7 @@
 // PERSEID_ISA (the namespace of everything compiled for it) and PERSEID_ISA_HEADER (its vector
 // types) before they include the kernels.
 //
-// An ISA header gives, in perseid::cpu::PERSEID_ISA:
+// An ISA header gives, in perseid::internal::cpu::PERSEID_ISA:
 //   F32, F64        vectors of float and double, with the operations listed in isa_scalar.hpp
 //   U64             what the random bits of dropout.hpp need
 //   F32Dot, F64Dot  the multiply-add of micro_gemm.hpp, with the tile of C that suits the registers

@@ -7,7 +7,7 @@
 
 #include "math/dtype.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 struct F32 {
   using Scalar = float;
@@ -282,4 +282,4 @@ struct F64Dot {
 inline constexpr bool kHasBf16Dot = false;
 using DotOfBf16 = F32Dot;
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

@@ -8,7 +8,7 @@
 
 #include "math/dtype.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 struct F32 {
   using Scalar = float;
@@ -295,4 +295,4 @@ inline constexpr bool kHasBf16Dot = false;
 using DotOfBf16 = F32Dot;
 #endif
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

@@ -7,7 +7,7 @@
 
 #include "math/dtype.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 struct F32 {
   using Scalar = float;
@@ -218,4 +218,4 @@ struct F64Dot : NeonDot<F64> {};
 inline constexpr bool kHasBf16Dot = false;
 using DotOfBf16 = F32Dot;
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

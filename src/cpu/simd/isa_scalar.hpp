@@ -23,7 +23,7 @@
 
 #include "math/dtype.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 template <class T>
 struct OneLane {
@@ -117,4 +117,4 @@ struct F64Dot : OneLaneDot<F64> {};
 inline constexpr bool kHasBf16Dot = false;
 using DotOfBf16 = F32Dot;
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

@@ -19,7 +19,7 @@
 #define PERSEID_TEXT_OF(name) #name
 #define PERSEID_TEXT(name) PERSEID_TEXT_OF(name)
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 const KernelTable& table() {
   static constexpr KernelTable kTable = {
@@ -46,4 +46,4 @@ const KernelTable& table() {
   return kTable;
 }
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

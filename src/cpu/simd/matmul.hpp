@@ -27,7 +27,7 @@
 #include "cpu/simd/matmul_output.hpp"
 #include "cpu/simd/matmul_rows.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 template <class Dot, class T>
 class MatmulKernel {
@@ -405,4 +405,4 @@ void matmul(const MatmulProblem& problem, const MatmulArguments& arguments,
   });
 }
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

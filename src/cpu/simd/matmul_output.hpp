@@ -6,7 +6,7 @@
 #include "cpu/simd/pack.hpp"
 #include "math/matmul_problem.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 // A part of C: `rows` by `columns` from (i, j) on, of one batch entry.
 struct MatmulPart {
@@ -113,4 +113,4 @@ class MatmulOutput {
   bool transposed_;
 };
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

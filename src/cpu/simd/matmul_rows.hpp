@@ -8,7 +8,7 @@
 
 #include "cpu/simd/pack.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 inline constexpr int64_t kFewRows = 8;
 
@@ -141,4 +141,4 @@ class FewRows {
   }
 };
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

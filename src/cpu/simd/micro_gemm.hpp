@@ -19,7 +19,7 @@
 
 #include "cpu/simd/isa.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 template <class Dot>
 inline constexpr int tile_columns = Dot::kVectors* Dot::Vector::kLanes;
@@ -149,4 +149,4 @@ PERSEID_INLINE void with_dot(DType dtype, const Body& body) {
   }
 }
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

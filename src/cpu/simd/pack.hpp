@@ -13,7 +13,7 @@
 
 #include "cpu/simd/micro_gemm.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 // X[i, j] = data[i * row + j * column]
 template <class T>
@@ -165,4 +165,4 @@ void pack_columns(Strided<T> x, int64_t rows, int64_t dim, typename Dot::Element
   }
 }
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

@@ -10,7 +10,7 @@
 #include "cpu/simd/softmax_backward.hpp"
 #include "cpu/simd/softmax_forward.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 template <class Kernel>
 class SoftmaxRun {
@@ -188,4 +188,4 @@ inline void softmax_backward(const SoftmaxProblem& problem, const SoftmaxBackwar
   }
 }
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

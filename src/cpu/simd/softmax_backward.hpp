@@ -14,7 +14,7 @@
 
 #include "cpu/simd/softmax_layout.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 template <class V>
 class SoftmaxBackwardKernel {
@@ -170,4 +170,4 @@ class SoftmaxBackwardKernel {
   const bool direct_;  // dy and y are computed with where the caller has them
 };
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

@@ -19,7 +19,7 @@
 
 #include "cpu/simd/softmax_layout.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 template <class V>
 class SoftmaxForwardKernel {
@@ -277,4 +277,4 @@ class SoftmaxForwardKernel {
   const bool direct_;  // elements are computed with where the caller has them
 };
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

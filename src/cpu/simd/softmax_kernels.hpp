@@ -19,7 +19,7 @@
 
 #include "cpu/simd/vector_math.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 // Row r begins at data + r * pitch.
 template <class T>
@@ -339,4 +339,4 @@ __attribute__((noinline)) void gradients(RowsOf<const From> grad, RowsOf<const F
 
 #undef PERSEID_BODY
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

@@ -18,7 +18,7 @@
 #include "cpu/simd/softmax_kernels.hpp"
 #include "math/softmax_problem.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 // The tensors of a direction, in the order of SoftmaxLayout's arrays.
 enum SoftmaxOperand { kRead = 0, kWritten = 1, kMask = 2, kOther = 3, kSoftmaxOperands = 4 };
@@ -298,4 +298,4 @@ PERSEID_INLINE void with_element(DType dtype, const Body& body) {
   }
 }
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

@@ -9,7 +9,7 @@
 
 #include "cpu/simd/isa.hpp"
 
-namespace perseid::cpu::PERSEID_ISA {
+namespace perseid::internal::cpu::PERSEID_ISA {
 
 inline constexpr double kLog2E = 1.4426950408889634074;
 inline constexpr double kLn2 = 0.69314718055994530942;
@@ -59,4 +59,4 @@ PERSEID_INLINE F32::Reg exp2_approx(F32::Reg x) {
   return exp2_with<F32>(x, c);
 }
 
-}  // namespace perseid::cpu::PERSEID_ISA
+}  // namespace perseid::internal::cpu::PERSEID_ISA

@@ -6,7 +6,7 @@
 
 #include "math/portable.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 struct alignas(64) TensorMap {
   uint64_t opaque[16];
@@ -17,4 +17,4 @@ struct alignas(64) TensorMap {
 // piece p of row r lies at p ^ (r % 8). Tiles begin at multiples of 1024 bytes.
 inline constexpr int kChunk = 64;  // elements of such a row
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

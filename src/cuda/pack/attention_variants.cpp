@@ -6,7 +6,7 @@
 #include "cuda/attention_backward.hpp"
 #include "cuda/pack/variants.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 namespace {
 
 // ---- Common problems ----
@@ -166,4 +166,4 @@ std::vector<Variant> attention_variants(bool common) {
   return variants;
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -17,7 +17,7 @@
 #include "cuda/pack/variants.hpp"
 #include "cuda/runtime/cache.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 namespace {
 
 constexpr const char* kReports = ".reports";
@@ -134,10 +134,10 @@ int build(const std::string& path) {
 }
 
 }  // namespace
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda
 
 int main(int argc, char** argv) {
-  if (argc == 2) return perseid::cuda::build(argv[1]);
+  if (argc == 2) return perseid::internal::cuda::build(argv[1]);
   std::fprintf(stderr, "usage: perseid-pack FILE\n");
   return 2;
 }

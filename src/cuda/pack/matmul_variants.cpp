@@ -3,7 +3,7 @@
 #include "cuda/matmul.hpp"
 #include "cuda/pack/variants.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 namespace {
 
 constexpr int32_t kMostRegisters = 255, kBlockRegisters = 65536;
@@ -51,4 +51,4 @@ std::vector<Variant> matmul_variants(const std::string& architecture, bool commo
   return variants_of({DType::kF16, DType::kF64}, architecture);
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

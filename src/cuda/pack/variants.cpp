@@ -7,7 +7,7 @@
 #include "cuda/runtime/cache.hpp"
 #include "cuda/softmax.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 namespace {
 
 // ---- Common problems ----
@@ -119,4 +119,4 @@ std::vector<Variant> rare_variants(const std::string& architecture) {
   return without_repeats(std::move(variants));
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

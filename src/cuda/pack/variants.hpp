@@ -11,7 +11,7 @@
 
 #include "cuda/runtime/compiler.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // The most that the kernels of a program may take: registers of a thread, bytes of them that are
 // spilled into memory, and bytes of shared memory of a block besides what its launch asks for.
@@ -36,4 +36,4 @@ std::vector<Variant> rare_variants(const std::string& architecture);
 std::vector<Variant> attention_variants(bool common);
 std::vector<Variant> matmul_variants(const std::string& architecture, bool common);
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

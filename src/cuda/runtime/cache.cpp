@@ -15,10 +15,10 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/log.hpp"
 #include "cuda/runtime/hash.hpp"
-#include "dispatch/log.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 namespace {
 
 namespace fs = std::filesystem;
@@ -187,4 +187,4 @@ const Pack& kernel_pack() {
   return *kPack;
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -15,7 +15,7 @@
 
 #include "cuda/runtime/compiler.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // $PERSEID_CACHE_DIR, else $XDG_CACHE_HOME/perseid, else ~/.cache/perseid; "": none of them.
 std::string cache_folder();
@@ -53,4 +53,4 @@ class Pack {
 // Of the library that this code is in: perseid.pack beside it, or PERSEID_PACK.
 const Pack& kernel_pack();
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

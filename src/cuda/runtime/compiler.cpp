@@ -13,7 +13,7 @@
 #include "cuda/runtime/library.hpp"
 #include "cuda/runtime/sources.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 namespace {
 
 using ProgramHandle = struct ProgramObject*;
@@ -227,4 +227,4 @@ uint64_t source_hash(const std::string& header) {
   return entry->second = hash.value();
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

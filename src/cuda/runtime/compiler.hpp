@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "dispatch/status.hpp"
+#include "base/status.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // What to compile: the kernels of one header of cuda/device, by name expressions such as
-// "perseid::cuda::softmax_rows_forward<perseid::cuda::SoftmaxConfig{...}>".
+// "perseid::internal::cuda::softmax_rows_forward<perseid::internal::cuda::SoftmaxConfig{...}>".
 struct Program {
   std::string header;
   std::vector<std::string> kernels;
@@ -39,4 +39,4 @@ Status compile(const Program& program, Image* image, std::string* log = nullptr)
 // Hash of an embedded header and of all that it includes.
 uint64_t source_hash(const std::string& header);
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -4,7 +4,7 @@
 
 #include "cuda/runtime/library.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 namespace {
 
 // cuLaunchKernelEx, clusters and tensor maps.
@@ -92,4 +92,4 @@ Status check(const Driver& driver, Result result, const char* what, const char* 
                        memory ? "free memory of the device" : advice);
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "dispatch/status.hpp"
+#include "base/status.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 using Result = int32_t;
 using DeviceNumber = int32_t;
@@ -113,4 +113,4 @@ Status load_driver(const Driver** driver);
 // OK, or the driver's own words about a call: "`what` failed: ...; `advice`".
 Status check(const Driver& driver, Result result, const char* what, const char* advice);
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

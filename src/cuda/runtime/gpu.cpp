@@ -7,7 +7,7 @@
 
 #include "cuda/runtime/cache.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 namespace {
 
 constexpr int32_t kOldestCapability = 80;
@@ -208,4 +208,4 @@ Status Gpu::launch(const Kernel& kernel, const Launch& launch, const void* argum
                "launching a kernel", kDeviceAdvice);
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -13,7 +13,7 @@
 #include "cuda/runtime/compiler.hpp"
 #include "cuda/runtime/driver.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // A kernel that is loaded, and how it is compiled.
 struct Kernel {
@@ -103,4 +103,4 @@ class Gpu {
   std::map<std::string, Module> modules_;  // by key
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 class Hash {
  public:
@@ -25,4 +25,4 @@ class Hash {
   uint64_t value_ = 0xcbf29ce484222325u;
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -4,7 +4,7 @@
 
 #include <dlfcn.h>
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 Status SharedLibrary::open(const char* what, const char* advice,
                            const std::vector<std::string>& names) {
@@ -35,4 +35,4 @@ Status SharedLibrary::result() const {
                        missing_, "; install version 12 or newer");
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

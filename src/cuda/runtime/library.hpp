@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "dispatch/status.hpp"
+#include "base/status.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 class SharedLibrary {
  public:
@@ -31,4 +31,4 @@ class SharedLibrary {
   std::string path_, missing_;
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/runtime/memory.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 namespace {
 
 constexpr const char* kAdvice =
@@ -94,4 +94,4 @@ Status Timer::seconds(double* seconds) const {
   return check(driver, result, "reading a timer of the GPU", kAdvice);
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

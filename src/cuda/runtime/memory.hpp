@@ -7,7 +7,7 @@
 
 #include "cuda/runtime/gpu.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // Null for 0 bytes.
 Status allocate(const Gpu& gpu, size_t bytes, void** data);
@@ -37,4 +37,4 @@ class Timer {
   EventHandle begin_ = nullptr, end_ = nullptr;
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

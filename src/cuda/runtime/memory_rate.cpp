@@ -7,7 +7,7 @@
 
 #include "cuda/runtime/memory.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 namespace {
 
 constexpr double kMeasuringSeconds = 0.02;
@@ -61,4 +61,4 @@ Status measure_copy(const std::shared_ptr<const Gpu>& gpu, uint64_t bytes, doubl
   return {};
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

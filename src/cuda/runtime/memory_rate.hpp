@@ -5,9 +5,9 @@
 
 #include "cuda/runtime/gpu.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // Bytes read plus bytes written per second, the best of several copies of `bytes` bytes.
 Status measure_copy(const std::shared_ptr<const Gpu>& gpu, uint64_t bytes, double* per_second);
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

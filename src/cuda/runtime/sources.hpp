@@ -5,7 +5,7 @@
 
 #include <span>
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 struct Source {
   const char* path;  // from src/
@@ -14,4 +14,4 @@ struct Source {
 
 std::span<const Source> sources();
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

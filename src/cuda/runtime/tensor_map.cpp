@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/runtime/tensor_map.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 namespace {
 
 constexpr int64_t kUnitBytes = 16, kLongestStrideBytes = int64_t{1} << 40;
@@ -62,4 +62,4 @@ Status make_tensor_map(const Gpu& gpu, const char* name, const BoxedTensor& tens
       "describing a tensor to the GPU's copy engine", "see that no dimension is longer than 2^32");
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

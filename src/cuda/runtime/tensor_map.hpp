@@ -8,7 +8,7 @@
 #include "cuda/runtime/gpu.hpp"
 #include "math/tensor.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 inline constexpr int kMapDims = 5;
 
@@ -31,4 +31,4 @@ bool is_mappable(const BoxedTensor& tensor);
 // reach the tensor: addresses and strides have to be multiples of 16 bytes.
 Status make_tensor_map(const Gpu& gpu, const char* name, const BoxedTensor& tensor, TensorMap* map);
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -6,7 +6,7 @@
 
 #include "math/dtype.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // Tensor cores. A block makes a tile of c, each of its warps a part of the tile; both operands come
 // in steps of `depth` along k, of which `stages` are under way or in use.
@@ -72,4 +72,4 @@ struct MatmulLaunch {
   int64_t tiles_down = 0, tiles_across = 0;
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

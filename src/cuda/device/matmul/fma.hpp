@@ -22,7 +22,7 @@
 #include "cuda/device/matmul/output.hpp"
 #include "cuda/device/ptx/dependency.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 template <DType D>
 struct FmaReal {
@@ -144,4 +144,4 @@ __global__ void __launch_bounds__(C.threads)
                    sums[i][j + 1]);
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

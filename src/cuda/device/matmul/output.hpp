@@ -7,7 +7,7 @@
 #include "cuda/device/matmul/config.hpp"
 #include "cuda/device/ptx/math.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // ---- Which tile ----
 
@@ -123,4 +123,4 @@ class MatmulOutput {
   int64_t rows_, columns_, batch_;
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -42,7 +42,7 @@
 #include "cuda/device/ptx/matrices.hpp"
 #include "cuda/device/ptx/warp_products.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 inline constexpr int kVector = 8;  // elements in 16 bytes
 
@@ -247,4 +247,4 @@ __global__ void __launch_bounds__(C.threads(), C.resident())
   write_tile<C>(sums, launch, tile);
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

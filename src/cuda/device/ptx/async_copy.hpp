@@ -6,7 +6,7 @@
 
 #include "math/portable.hpp"
 
-namespace perseid::cuda::ptx {
+namespace perseid::internal::cuda::ptx {
 
 // The first `bytes` of 16, and zeros for the rest; of 0 bytes the memory is not touched. Both
 // places are multiples of 16.
@@ -31,4 +31,4 @@ __device__ __forceinline__ void copies_wait() {
   asm volatile("cp.async.wait_group %0;" : : "n"(kPending) : "memory");
 }
 
-}  // namespace perseid::cuda::ptx
+}  // namespace perseid::internal::cuda::ptx

@@ -6,7 +6,7 @@
 
 #include "math/portable.hpp"
 
-namespace perseid::cuda::ptx {
+namespace perseid::internal::cuda::ptx {
 
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-init
 __device__ __forceinline__ void phase_init(uint32_t barrier, uint32_t arrivals) {
@@ -69,4 +69,4 @@ __device__ __forceinline__ void named_arrive(int name, int threads) {
   asm volatile("bar.arrive %0, %1;" : : "r"(name), "r"(threads) : "memory");
 }
 
-}  // namespace perseid::cuda::ptx
+}  // namespace perseid::internal::cuda::ptx

@@ -5,7 +5,7 @@
 
 #include "math/portable.hpp"
 
-namespace perseid::cuda::ptx {
+namespace perseid::internal::cuda::ptx {
 
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#special-registers-cluster-ctarank
 __device__ __forceinline__ uint32_t block_of_cluster() {
@@ -84,4 +84,4 @@ __device__ __forceinline__ void send(uint32_t address, uint32_t barrier, double 
                : "memory");
 }
 
-}  // namespace perseid::cuda::ptx
+}  // namespace perseid::internal::cuda::ptx

@@ -6,7 +6,7 @@
 
 #include "cuda/device/tensor_map.hpp"
 
-namespace perseid::cuda::ptx {
+namespace perseid::internal::cuda::ptx {
 
 // The box's bytes arrive at `barrier`. What lies outside of the tensor comes as zeros. kOnce: the
 // L2 cache gives it up first.
@@ -87,4 +87,4 @@ __device__ __forceinline__ void fence_for_engines() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-}  // namespace perseid::cuda::ptx
+}  // namespace perseid::internal::cuda::ptx

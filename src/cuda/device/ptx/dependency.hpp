@@ -5,7 +5,7 @@
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-griddepcontrol
 #pragma once
 
-namespace perseid::cuda::ptx {
+namespace perseid::internal::cuda::ptx {
 
 // All memory of the kernels before is there from here on.
 __device__ __forceinline__ void wait_for_kernels_before() {
@@ -19,4 +19,4 @@ __device__ __forceinline__ void let_next_kernel_start() {
 #endif
 }
 
-}  // namespace perseid::cuda::ptx
+}  // namespace perseid::internal::cuda::ptx

@@ -5,7 +5,7 @@
 
 #include "math/portable.hpp"
 
-namespace perseid::cuda::ptx {
+namespace perseid::internal::cuda::ptx {
 
 // 2^x with an error of about 2 ulp; results that are subnormal become 0.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions-ex2
@@ -80,4 +80,4 @@ __device__ __forceinline__ uint32_t spread_signs(uint32_t bytes, int low, int hi
   return result;
 }
 
-}  // namespace perseid::cuda::ptx
+}  // namespace perseid::internal::cuda::ptx

@@ -10,7 +10,7 @@
 
 #include "math/portable.hpp"
 
-namespace perseid::cuda::ptx {
+namespace perseid::internal::cuda::ptx {
 
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix
 __device__ __forceinline__ void load_matrices(uint32_t row, uint32_t (&matrices)[4]) {
@@ -42,4 +42,4 @@ __device__ __forceinline__ void store_matrices_across(uint32_t row, uint32_t a, 
                : "memory");
 }
 
-}  // namespace perseid::cuda::ptx
+}  // namespace perseid::internal::cuda::ptx

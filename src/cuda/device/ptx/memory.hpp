@@ -7,7 +7,7 @@
 
 #include "math/portable.hpp"
 
-namespace perseid::cuda::ptx {
+namespace perseid::internal::cuda::ptx {
 
 // 32-bit words that travel in one access.
 template <int Words>
@@ -84,4 +84,4 @@ __device__ __forceinline__ void forget_results_of(Packed<Words>& packed) {
   for (uint32_t& word : packed.word) asm volatile("" : "+r"(word));
 }
 
-}  // namespace perseid::cuda::ptx
+}  // namespace perseid::internal::cuda::ptx

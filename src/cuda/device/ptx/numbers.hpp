@@ -5,7 +5,7 @@
 
 #include "math/portable.hpp"
 
-namespace perseid::cuda::ptx {
+namespace perseid::internal::cuda::ptx {
 
 // 64 bits that other blocks see as a whole; they order nothing but themselves.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
@@ -68,4 +68,4 @@ __device__ __forceinline__ uint64_t nanoseconds() {
   return time;
 }
 
-}  // namespace perseid::cuda::ptx
+}  // namespace perseid::internal::cuda::ptx

@@ -13,7 +13,7 @@
 
 #include "math/dtype.hpp"
 
-namespace perseid::cuda::ptx {
+namespace perseid::internal::cuda::ptx {
 
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
 // Registers and shared memory of this thread are ready for the products that follow.
@@ -202,4 +202,4 @@ PERSEID_PRODUCTS(256, 16, 128, 129, 130, 131, 132, 133)
 #undef PERSEID_PRODUCTS
 // clang-format on
 
-}  // namespace perseid::cuda::ptx
+}  // namespace perseid::internal::cuda::ptx

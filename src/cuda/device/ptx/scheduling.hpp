@@ -5,7 +5,7 @@
 
 #include "math/portable.hpp"
 
-namespace perseid::cuda::ptx {
+namespace perseid::internal::cuda::ptx {
 
 // threadIdx.x, read anew: what is computed from it is not kept in registers from earlier on.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#special-registers-tid
@@ -28,4 +28,4 @@ __device__ __forceinline__ void computed_here(uint32_t (&numbers)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(numbers[i]));
 }
 
-}  // namespace perseid::cuda::ptx
+}  // namespace perseid::internal::cuda::ptx

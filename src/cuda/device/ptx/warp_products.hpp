@@ -8,7 +8,7 @@
 
 #include "math/dtype.hpp"
 
-namespace perseid::cuda::ptx {
+namespace perseid::internal::cuda::ptx {
 
 // d += A B for A of 16 x 16 and B of 16 x 8. `a`: 8 x 8 matrices, both upper and lower rows of the
 // first eight columns, then of the others. `b`: the transposed upper and lower eight rows.
@@ -29,4 +29,4 @@ __device__ __forceinline__ void multiply_add(float (&d)[4], const uint32_t (&a)[
   }
 }
 
-}  // namespace perseid::cuda::ptx
+}  // namespace perseid::internal::cuda::ptx

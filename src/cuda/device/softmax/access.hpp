@@ -20,7 +20,7 @@
 #include "cuda/device/ptx/memory.hpp"
 #include "cuda/device/softmax/config.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // ---- Elements in packed words ----
 
@@ -373,4 +373,4 @@ __device__ __forceinline__ RowSet find_row(const SoftmaxArguments& arguments, in
   return set;
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

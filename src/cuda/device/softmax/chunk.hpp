@@ -9,7 +9,7 @@
 #include "cuda/device/ptx/copy.hpp"
 #include "cuda/device/softmax/elements.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // Where a chunk is: of the elements of a row from `begin` on, those before `end`.
 struct StagedChunk {
@@ -151,4 +151,4 @@ class ChunkReader {
   double scale_;
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

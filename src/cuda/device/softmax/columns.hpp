@@ -18,7 +18,7 @@
 #include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/softmax/elements.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 template <DType D, class Real>
 __device__ __forceinline__ Real load_one(const Row& row, int64_t index) {
@@ -183,4 +183,4 @@ __global__ void __launch_bounds__(32 * C.warps, 1)
   });
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -7,7 +7,7 @@
 #include "math/dtype.hpp"
 #include "math/tensor.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // Shared memory of a multiprocessor of compute capability 9.0 and up, and what of it each block
 // takes for itself.
@@ -103,4 +103,4 @@ struct SoftmaxArguments {
   Divisor chunks_of_row;
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

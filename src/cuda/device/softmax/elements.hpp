@@ -12,7 +12,7 @@
 
 #include "cuda/device/softmax/reduce.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 template <SoftmaxConfig C>
 struct TypesOf {
@@ -340,4 +340,4 @@ __device__ __forceinline__ void store_backward(const Elements<C, true>& elements
   });
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -14,7 +14,7 @@
 #include "cuda/device/ptx/cluster.hpp"
 #include "cuda/device/softmax/access.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 __device__ __forceinline__ float maximum_of(float a, float b) { return ptx::max_or_nan(a, b); }
 __device__ __forceinline__ double maximum_of(double a, double b) { return a > b || a != a ? a : b; }
@@ -155,4 +155,4 @@ class RowReduction {
   Shared& shared_;
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -24,7 +24,7 @@
 #include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/softmax/elements.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // Which row a thread has part of, and its place among the threads of the row.
 template <SoftmaxConfig C>
@@ -118,4 +118,4 @@ __global__ void __launch_bounds__(C.threads(), blocks_at_once<C>(true))
                  static_cast<Real>(arguments.scale));
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

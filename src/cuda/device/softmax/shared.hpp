@@ -17,7 +17,7 @@
 #include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/softmax/chunk.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 template <SoftmaxConfig C, bool kBackward>
 struct SharedRow {
@@ -114,4 +114,4 @@ __global__ void __launch_bounds__(C.threads(), C.shared_resident(true))
   shared_row<C, true>(arguments);
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

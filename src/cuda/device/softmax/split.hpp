@@ -15,7 +15,7 @@
 #include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/softmax/elements.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 struct Chunk {
   int64_t row, index, begin;
@@ -134,4 +134,4 @@ __global__ void __launch_bounds__(C.threads(), 2)
   });
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

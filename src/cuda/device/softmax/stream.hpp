@@ -40,7 +40,7 @@
 #include "cuda/device/ptx/numbers.hpp"
 #include "cuda/device/softmax/chunk.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 inline constexpr uint64_t kUnpublished = ~uint64_t{0};
 
@@ -370,4 +370,4 @@ __global__ void __launch_bounds__(C.stream_threads(), C.stream_resident(true))
   stream_rows<C, true>(arguments);
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -33,7 +33,7 @@
 #include "cuda/device/sm90/attention/backward_roles.hpp"
 #include "cuda/device/sm90/attention/backward_rows.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // The block's tile. `drawn` is in shared memory; a cluster has that of its first block.
 template <AttentionBackwardConfig C>
@@ -104,4 +104,4 @@ __global__ void __launch_bounds__(C.threads(), 1)
   }
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

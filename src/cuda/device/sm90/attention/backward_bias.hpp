@@ -25,7 +25,7 @@
 #include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/sm90/attention/backward_scores.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 template <AttentionBackwardConfig C>
 struct BiasShared {
@@ -477,4 +477,4 @@ __global__ void __launch_bounds__(C.threads(), 1)
   }
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

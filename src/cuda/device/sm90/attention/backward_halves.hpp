@@ -22,7 +22,7 @@
 
 #include "cuda/device/sm90/attention/backward_parts.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // kColumns: those of the consumer's pieces of grad_query.
 template <AttentionBackwardConfig C, int kColumns>
@@ -175,4 +175,4 @@ class HalvesConsumer : BackwardParts<C> {
   float grad_key_[C.key_dim / 2], grad_value_[C.value_dim / 2];
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

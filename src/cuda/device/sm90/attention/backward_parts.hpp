@@ -12,7 +12,7 @@
 #include "cuda/device/sm90/attention/backward_rows.hpp"
 #include "cuda/device/sm90/attention/backward_scores.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // ---- The order of summands of grad_query ----
 
@@ -382,4 +382,4 @@ class BackwardParts : protected BackwardScores<C> {
   const BackwardTile& tile_;
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -24,7 +24,7 @@
 
 #include "cuda/device/sm90/attention/backward_parts.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 template <AttentionBackwardConfig C>
 class RolesConsumer : BackwardParts<C> {
@@ -206,4 +206,4 @@ class RolesConsumer : BackwardParts<C> {
   }
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -17,7 +17,7 @@
 #include "cuda/device/sm90/attention/backward_tiles.hpp"
 #include "cuda/device/sm90/attention/rules.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // ---- Rows that are computed again ----
 
@@ -305,4 +305,4 @@ __global__ void __launch_bounds__(kRowThreads)
   if (early && number == gridDim.x - 1) ptx::wait_for_kernels_before();
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

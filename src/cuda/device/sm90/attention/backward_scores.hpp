@@ -10,7 +10,7 @@
 #include "cuda/device/ptx/products.hpp"
 #include "cuda/device/sm90/attention/backward_tiles.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 template <AttentionBackwardConfig C>
 class BackwardScores {
@@ -257,4 +257,4 @@ class BackwardScores {
   const int number_, warp_, lane_;
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -28,7 +28,7 @@
 #include "cuda/device/sm90/attention/sequence.hpp"
 #include "cuda/device/sm90/attention/softmax.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // ---- Blocks of queries ----
 
@@ -407,4 +407,4 @@ class BackwardProducer {
   const BackwardTile& tile_;
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -7,7 +7,7 @@
 #include "cuda/device/tensor_map.hpp"
 #include "math/dtype.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 inline constexpr int kMostShared = 232448;  // bytes that a block may have
 
@@ -355,4 +355,4 @@ struct AttentionBackwardRows : AttentionBackwardProblem {
   RowsInMemory lse, grad_lse;  // rows of one element; grad_lse may be null
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

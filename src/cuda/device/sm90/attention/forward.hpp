@@ -46,7 +46,7 @@
 #include "cuda/device/sm90/attention/forward_consumer.hpp"
 #include "cuda/device/sm90/attention/forward_rows.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 template <AttentionForwardConfig C>
 __global__ void __launch_bounds__(C.threads(), 1)
@@ -75,4 +75,4 @@ __global__ void __launch_bounds__(C.threads(), 1)
   }
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

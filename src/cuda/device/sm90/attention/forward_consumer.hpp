@@ -9,7 +9,7 @@
 #include "cuda/device/ptx/scheduling.hpp"
 #include "cuda/device/sm90/attention/forward_results.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 template <AttentionForwardConfig C>
 class ForwardConsumer {
@@ -453,4 +453,4 @@ class ForwardConsumer {
   Ring<max(C.bias_stages, 1)> biases_;
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -7,7 +7,7 @@
 #include "cuda/device/sm90/attention/forward_tiles.hpp"
 #include "cuda/device/sm90/attention/sequence.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // Tiles that are known at once: those whose queries are there, one whose queries are not needed any
 // more, and one whose results have not left.
@@ -224,4 +224,4 @@ class ForwardProducer {
   Ring<max(C.bias_stages, 1)> biases_;
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -16,7 +16,7 @@
 #include "cuda/device/sm90/attention/forward_rows.hpp"
 #include "cuda/device/sm90/attention/forward_scores.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 template <AttentionForwardConfig C>
 class ResultWriter {
@@ -196,4 +196,4 @@ class ResultWriter {
   const uint32_t staged_;  // the warp's rows, 16 of each chunk
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -10,7 +10,7 @@
 #include "cuda/device/sm90/attention/rules.hpp"
 #include "cuda/device/sm90/attention/sequence.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // ---- Rows that are computed again ----
 
@@ -147,4 +147,4 @@ __global__ void __launch_bounds__(32 * kRowWarps, 8)
         sum == 0 ? minus_infinity() : (largest + ptx::approximate_log2(sum)) * kLn2;
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -12,7 +12,7 @@
 #include "cuda/device/sm90/attention/rules.hpp"
 #include "cuda/device/sm90/attention/softmax.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // Two neighbours of a row of bias or mask, as they lie in memory.
 template <class Element>
@@ -262,4 +262,4 @@ class ScoreRules {
   float unscale_ = 1;  // one over scale
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

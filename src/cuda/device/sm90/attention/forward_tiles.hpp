@@ -19,7 +19,7 @@
 #include "cuda/device/sm90/attention/config.hpp"
 #include "cuda/device/sm90/attention/sequence.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // Tiles of keys [first, last] are visited, from the last to the first; those of [free_first,
 // free_end) need no mask. There is always one, if only to be masked as a whole.
@@ -225,4 +225,4 @@ class TileFinder {
   int32_t tiles_ = 0;   // and its own
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -10,7 +10,7 @@
 #include "cuda/device/sm90/attention/softmax.hpp"
 #include "math/philox.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
@@ -152,4 +152,4 @@ struct WarpRow {
   }
 };
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

@@ -8,7 +8,7 @@
 #include "cuda/device/ptx/copy.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 // Lengths, where they begin in packed tensors, and what rows see: query q keys [q + left,
 // q + right), cut to [0, kv_len). Of keys there are kv_rows in memory.
@@ -141,4 +141,4 @@ __device__ __forceinline__ void load_rows(uint32_t to, int rows, const TensorMap
                          {chunk * kChunk, 0, row, head, entry});
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

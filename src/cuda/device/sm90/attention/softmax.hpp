@@ -12,7 +12,7 @@
 #include "cuda/device/ptx/math.hpp"
 #include "math/dtype.hpp"
 
-namespace perseid::cuda {
+namespace perseid::internal::cuda {
 
 inline constexpr float kMostLag = 8;  // powers of two
 // Maxima below count as -inf: as powers of two they might overflow. A bias of the lowest number is
@@ -126,4 +126,4 @@ __device__ __forceinline__ void rescale(float (&out)[kCount], const float (&fact
   for (int i = 0; i < kCount; ++i) out[i] *= factor[i / 2 % 2];
 }
 
-}  // namespace perseid::cuda
+}  // namespace perseid::internal::cuda

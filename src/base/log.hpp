@@ -8,11 +8,11 @@
 
 #include "perseid/perseid.h"
 
-namespace perseid {
+namespace perseid::internal {
 
 // Returns when no thread is inside the previous callback any more.
 void set_log_callback(perseid_log_fn callback, void* user, int32_t level);
 bool log_enabled(perseid_log_level level);
 void log(perseid_log_level level, const std::string& message);
 
-}  // namespace perseid
+}  // namespace perseid::internal

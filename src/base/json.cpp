@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-#include "dispatch/json.hpp"
+#include "base/json.hpp"
 
 #include <charconv>
 #include <cmath>
 
-namespace perseid {
+namespace perseid::internal {
 
 bool is_utf8(std::string_view text) {
   size_t i = 0;
@@ -94,4 +94,4 @@ void JsonWriter::separate() {
   first_ = false;
 }
 
-}  // namespace perseid
+}  // namespace perseid::internal

@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-#include "dispatch/log.hpp"
+#include "base/log.hpp"
 
 #include <atomic>
 #include <limits>
 #include <mutex>
 #include <shared_mutex>
 
-namespace perseid {
+namespace perseid::internal {
 namespace {
 
 constexpr int kSilent = std::numeric_limits<int>::max();
@@ -45,4 +45,4 @@ void log(perseid_log_level level, const std::string& message) {
   if (log_enabled(level)) log.callback(log.user, level, message.c_str());
 }
 
-}  // namespace perseid
+}  // namespace perseid::internal

@@ -13,7 +13,7 @@
 
 #include "perseid/perseid.h"
 
-namespace perseid {
+namespace perseid::internal {
 
 // A part of a sentence: text or a number.
 class Piece {
@@ -58,4 +58,4 @@ class [[nodiscard]] Status {
   std::string sentence_;
 };
 
-}  // namespace perseid
+}  // namespace perseid::internal

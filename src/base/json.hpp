@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace perseid {
+namespace perseid::internal {
 
 // Whether the text is valid UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF.
 bool is_utf8(std::string_view text);
@@ -51,4 +51,4 @@ class JsonWriter {
   bool first_ = true;  // nothing stands yet in the innermost object or array, or after the key
 };
 
-}  // namespace perseid
+}  // namespace perseid::internal

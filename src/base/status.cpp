@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-#include "dispatch/status.hpp"
+#include "base/status.hpp"
 
 #include <charconv>
 
-namespace perseid {
+namespace perseid::internal {
 
 // The shortest text that reads back as the same number.
 Piece::Piece(double number) {
@@ -19,4 +19,4 @@ std::string join(std::initializer_list<Piece> pieces) {
   return text;
 }
 
-}  // namespace perseid
+}  // namespace perseid::internal
