@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -13,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.hpp"
 #include "io_test_tools.hpp"
 #include "perseid/perseid.h"
 
@@ -447,6 +449,23 @@ TEST(Files, RefusesToWrite) {
   EXPECT_EQ(write_one(npy_path, source.tensor()), PERSEID_IO_ERROR);
   EXPECT_TRUE(says("got a folder"));
   EXPECT_EQ(folder.names(), std::vector<std::string>{"a.npy"});
+}
+
+// Where a process has closed its standard streams, no file takes their numbers.
+TEST(Files, DescriptorsStayAboveTheStandardStreams) {
+  const Folder folder;
+  const std::string path = folder.write("a", "");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (int stream = 0; stream <= 2; ++stream) ::close(stream);
+    const int descriptor = perseid::internal::open_file(path.c_str(), O_RDONLY);
+    bool right = descriptor > 2 && ::fcntl(descriptor, F_GETFD) == FD_CLOEXEC;
+    for (int stream = 0; stream <= 2; ++stream) right = right && ::fcntl(stream, F_GETFD) < 0;
+    ::_exit(right ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(Files, FolderWithoutPermission) {

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdint>
 
+#include "base/descriptor.hpp"
 #include "io/system_error.hpp"
 
 namespace perseid::internal::io {
@@ -47,7 +48,7 @@ MappedFile::~MappedFile() {
 
 Status MappedFile::open(const char* path) {
   // Non-blocking: opening a named pipe that nobody writes would wait for ever.
-  const int descriptor = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int descriptor = open_file(path, O_RDONLY | O_NONBLOCK);
   if (descriptor < 0) return system_error(errno, "open it for reading");
   Status status = map(descriptor, &data_, &size_);
   ::close(descriptor);  // The mapping does not need it; nothing was written that could be lost.

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/descriptor.hpp"
 #include "io/system_error.hpp"
 
 namespace perseid::internal::io {
@@ -85,7 +86,7 @@ Status OutputFile::open(const std::string& path) {
     std::string name = folder_of(path) + ".perseid-" + std::to_string(::getpid()) + "-" +
                        std::to_string(counter.fetch_add(1)) + ".tmp";
     // Readable and writable by all whom the process's umask allows, as any new file.
-    descriptor_ = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    descriptor_ = open_file(name.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0666);
     if (descriptor_ >= 0) {
       temporary_ = std::move(name);
       return {};
@@ -157,7 +158,7 @@ Status OutputFile::commit() {
   temporary_.clear();
   // The new name survives a power failure only when the folder is written too. The file is whole
   // either way, and some file systems cannot do it, so a failure here is none of the call.
-  const int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int folder = open_file(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY);
   if (folder >= 0) {
     ::fsync(folder);
     ::close(folder);

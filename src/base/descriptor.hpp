@@ -1,0 +1,19 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// File descriptors of the library. None is 0, 1 or 2: where a process has closed a standard stream,
+// the next file that anybody opens takes its number, and a message for stderr would end up in that
+// file.
+#pragma once
+
+#include <sys/types.h>
+
+namespace perseid::internal {
+
+// Moves a descriptor to 3 or above, closed on exec; owns it from then on. -1, for which errno says
+// why, where there is none: `descriptor` was -1 (errno is kept), or no other could be had.
+int above_standard_streams(int descriptor);
+
+// open(2) with O_CLOEXEC, above the standard streams, and again where a signal interrupts it.
+int open_file(const char* path, int flags, mode_t mode = 0);
+
+}  // namespace perseid::internal
