@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What the GPU backend does before it reaches a GPU: the module cache with its mishaps, the
-// sentences where something is missing, and the compilation of every kernel within its budget; and
-// what only code inside the library can do on one.
+// What the GPU backend does before it reaches a GPU: the module cache with its mishaps, and the
+// sentences where something is missing; and what only code inside the library can do on one.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -17,7 +16,6 @@
 #include <set>
 #include <thread>
 
-#include "cuda/pack/variants.hpp"
 #include "cuda/runtime/cache.hpp"
 #include "cuda/runtime/library.hpp"
 #include "cuda/runtime/sources.hpp"
@@ -239,103 +237,6 @@ TEST(Contexts, SayWhatToDoWithoutADriver) {
     GTEST_SKIP() << "a driver is here";
   EXPECT_TRUE(status.sentence().ends_with("install the GPU's driver, or use kDLCPU"));
 }
-
-// ---- Budgets ----
-
-// What the assembler says of a kernel, in the words of `--ptxas-options=-v`.
-struct Usage {
-  int32_t registers = 0, shared_bytes = 0, spilled_bytes = 0;
-};
-// Of the kernel that takes most.
-Usage usage_in(const std::string& log) {
-  Usage usage;
-  const auto most = [&](const std::string& before, const std::string& after, int32_t* number) {
-    for (size_t end = log.find(after); end != std::string::npos; end = log.find(after, end + 1)) {
-      size_t begin = end;
-      while (begin > 0 && std::isdigit(static_cast<unsigned char>(log[begin - 1]))) --begin;
-      if (begin < end &&
-          (before.empty() || log.compare(begin - before.size(), before.size(), before) == 0))
-        *number = std::max(*number, std::atoi(log.c_str() + begin));
-    }
-  };
-  most("Used ", " registers", &usage.registers);
-  most("", " bytes smem", &usage.shared_bytes);
-  most("", " bytes spill stores", &usage.spilled_bytes);
-  return usage;
-}
-
-class Budgets : public testing::TestWithParam<const char*> {};
-
-// What the assembler says of a kernel: what it said to the build, if there is a pack.
-Status report_of(const Program& program, std::string* log) {
-  Image image;
-#if defined(PERSEID_PACK_FILE)
-  static const Pack kReports(PERSEID_PACK_FILE ".reports");
-  if (kReports.find(key_of(program, nullptr), &image)) {
-    *log = image.code;
-    return {};
-  }
-#endif
-  return compile(program, &image, log);
-}
-
-// Each kernel compiles within its budget. PERSEID_SHOW_BUDGETS=1 prints what it takes.
-TEST_P(Budgets, AreHeld) {
-  Version version;
-  if (const Status status = compiler_version(&version); !status.ok())
-    GTEST_SKIP() << status.sentence();
-  std::vector<Variant> variants = common_variants(GetParam());
-  EXPECT_GT(variants.size(), 100u);
-  for (Variant& variant : rare_variants(GetParam())) variants.push_back(std::move(variant));
-  const bool show = std::getenv("PERSEID_SHOW_BUDGETS") != nullptr;
-  std::atomic<size_t> next{0};
-  std::mutex mutex;
-  const auto work = [&] {
-    for (size_t i = next++; i < variants.size(); i = next++) {
-      const Variant& variant = variants[i];
-      std::string log;
-      const Status status = report_of(variant.program, &log);
-      const Usage usage = usage_in(log);
-      const std::lock_guard lock(mutex);
-      EXPECT_TRUE(status.ok()) << variant.name << ": " << status.sentence();
-      EXPECT_EQ(log.find("warning"), std::string::npos) << variant.name << "\n" << log;
-      EXPECT_GT(usage.registers, 0) << "an unknown report: " << log;
-      // Products that the assembler cannot let run beside other work.
-      for (const char* remark : {"C7508", "C7510", "C7511", "C7512", "C7514"})
-        EXPECT_EQ(log.find(remark), std::string::npos) << variant.name << "\n" << log;
-      EXPECT_LE(usage.registers, variant.budget.registers) << variant.name;
-      EXPECT_LE(usage.shared_bytes, variant.budget.shared_bytes) << variant.name;
-      EXPECT_LE(usage.spilled_bytes, variant.budget.spilled_bytes) << variant.name;
-      if (show)
-        std::printf("%4d of %3d registers, %3d of %3d bytes spilled, %6d of %6d shared: %s\n",
-                    usage.registers, variant.budget.registers, usage.spilled_bytes,
-                    variant.budget.spilled_bytes, usage.shared_bytes, variant.budget.shared_bytes,
-                    variant.name.c_str());
-    }
-  };
-  std::vector<std::thread> threads;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
-    threads.emplace_back(work);
-  for (std::thread& thread : threads) thread.join();
-}
-INSTANTIATE_TEST_SUITE_P(Architectures, Budgets, testing::ValuesIn(kPackedArchitectures));
-
-#if defined(PERSEID_PACK_FILE)
-TEST(KernelPack, HasEveryCommonKernel) {
-  const Pack pack(PERSEID_PACK_FILE);
-  if (pack.size() == 0) GTEST_SKIP() << "the build found no NVRTC: " << PERSEID_PACK_FILE;
-  for (const char* architecture : kPackedArchitectures)
-    for (const Variant& variant : common_variants(architecture)) {
-      Image image;
-      ASSERT_TRUE(pack.find(key_of(variant.program, nullptr), &image)) << variant.name;
-      EXPECT_EQ(image.names.size(), variant.program.kernels.size());
-      EXPECT_TRUE(
-          image.code.starts_with("\x7f"
-                                 "ELF"))
-          << variant.name;
-    }
-}
-#endif
 
 // ---- On a GPU ----
 
