@@ -23,6 +23,8 @@
  *   - Structs begin with `struct_size`; set it to sizeof the struct and zero the rest before
  *     filling. Zero always means the documented default. Sizes count elements, never bytes, where
  *     a name does not say `bytes`.
+ *   - dlclose() unloads the library; destroy all that it made first. The NVIDIA driver and NVRTC
+ *     stay loaded once a GPU context has opened them.
  */
 #ifndef PERSEID_PERSEID_H_
 #define PERSEID_PERSEID_H_

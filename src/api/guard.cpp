@@ -2,7 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/guard.hpp"
 
-#include <string>
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
 
 namespace perseid::internal::api {
 namespace {
@@ -10,20 +14,45 @@ namespace {
 constexpr const char* kOutOfMemory =
     "memory is exhausted; make the problem smaller or free some memory";
 
-// `sentence` points into `text` or to a literal, which stands in where `text` could not be kept.
-struct LastError {
-  std::string text;
-  const char* sentence = "";
+// A thread keeps the text of its last sentence in a block of malloc under a key, which the thread
+// gives to free() when it ends. The destructor of a thread_local std::string would keep the library
+// loaded after dlclose() until every thread with an error has ended.
+class Sentences {
+ public:
+  Sentences() : made_(pthread_key_create(&key_, std::free) == 0) {}
+  ~Sentences() {
+    if (made_) pthread_key_delete(key_);
+  }
+  Sentences(const Sentences&) = delete;
+  Sentences& operator=(const Sentences&) = delete;
+
+  // The calling thread's, instead of the one before. Null: there is no memory to keep it in.
+  const char* keep(std::string_view before, std::string_view after) const {
+    if (!made_) return nullptr;
+    auto* text = static_cast<char*>(std::malloc(before.size() + after.size() + 1));
+    if (text == nullptr) return nullptr;
+    char* end = std::copy(before.begin(), before.end(), text);
+    *std::copy(after.begin(), after.end(), end) = '\0';
+    void* last = pthread_getspecific(key_);
+    if (pthread_setspecific(key_, text) != 0) {
+      std::free(text);
+      return nullptr;
+    }
+    std::free(last);
+    return text;
+  }
+
+ private:
+  pthread_key_t key_{};
+  const bool made_;
 };
-thread_local LastError last_error;
+
+thread_local const char* last_sentence = "";
 
 perseid_status keep(perseid_status code, std::string_view before, std::string_view after) noexcept {
-  try {
-    last_error.text.assign(before).append(after);
-    last_error.sentence = last_error.text.c_str();
-  } catch (const std::exception&) {
-    last_error.sentence = kOutOfMemory;
-  }
+  static const Sentences kSentences;
+  const char* kept = kSentences.keep(before, after);
+  last_sentence = kept == nullptr ? kOutOfMemory : kept;
   return code;
 }
 
@@ -34,7 +63,7 @@ perseid_status report(const Status& status) noexcept {
 }
 
 perseid_status report_out_of_memory() noexcept {
-  last_error.sentence = kOutOfMemory;
+  last_sentence = kOutOfMemory;
   return PERSEID_OUT_OF_MEMORY;
 }
 
@@ -44,6 +73,4 @@ perseid_status report_internal(const char* what) noexcept {
 
 }  // namespace perseid::internal::api
 
-extern "C" const char* perseid_last_error(void) {
-  return perseid::internal::api::last_error.sentence;
-}
+extern "C" const char* perseid_last_error(void) { return perseid::internal::api::last_sentence; }
