@@ -70,7 +70,7 @@ const std::map<std::string, std::set<std::string>>& allowed_includes() {
       {"op", {"perseid", "op", "dispatch", "cpu", "math", "base"}},
       {"dispatch", {"perseid", "dispatch", "cpu", "cuda", "math", "base"}},
       {"cuda", {"perseid", "cuda", "math", "base"}},
-      {"cpu", {"cpu", "math"}},
+      {"cpu", {"cpu", "math", "base"}},
       {"io", {"perseid", "io", "math", "base"}},
       {"math", {"math"}},
       {"base", {"perseid", "base"}},

@@ -8,6 +8,7 @@
 #include <exception>
 #include <new>
 
+#include "base/floating_point.hpp"
 #include "base/status.hpp"
 
 namespace perseid::internal::api {
@@ -19,6 +20,8 @@ perseid_status report_internal(const char* what) noexcept;
 
 template <class Body>  // () -> Status
 perseid_status guarded(const Body& body) noexcept {
+  // What a plan or a kernel computes on the caller's thread, such as 1/sqrt(head_dim).
+  const FloatingPointScope environment;
   try {
     return report(body());
   } catch (const std::bad_alloc&) {

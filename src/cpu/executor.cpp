@@ -18,6 +18,8 @@
 #include <sched.h>
 #endif
 
+#include "base/floating_point.hpp"
+
 namespace perseid::internal::cpu {
 namespace {
 
@@ -191,6 +193,22 @@ class ThreadPool final : public Executor {
 };
 
 }  // namespace
+
+void run_tasks(Executor& executor, int64_t tasks, TaskFunction function, void* state) {
+  if (tasks <= 0) return;
+  struct Loop {
+    TaskFunction function;
+    void* state;
+  } loop{function, state};
+  executor.run(
+      tasks,
+      [](void* argument, int64_t task, int32_t worker) {
+        const Loop& each = *static_cast<const Loop*>(argument);
+        const FloatingPointScope environment;
+        each.function(each.state, task, worker);
+      },
+      &loop);
+}
 
 std::unique_ptr<Executor> make_thread_pool(int32_t threads) {
   count_forks();

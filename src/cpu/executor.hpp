@@ -43,12 +43,15 @@ struct Execution {
   std::byte* workspace;
 };
 
+// executor.run() with every task in the library's floating-point environment, whatever the
+// executor's threads were born with.
+void run_tasks(Executor& executor, int64_t tasks, TaskFunction function, void* state);
+
 // for_each_task(executor, n, [&](int64_t task, int32_t worker) {...})
 template <class Body>
 PERSEID_INLINE void for_each_task(Executor& executor, int64_t tasks, Body&& body) {
-  if (tasks <= 0) return;
-  executor.run(
-      tasks,
+  run_tasks(
+      executor, tasks,
       [](void* state, int64_t task, int32_t worker) {
         (*static_cast<std::remove_reference_t<Body>*>(state))(task, worker);
       },
