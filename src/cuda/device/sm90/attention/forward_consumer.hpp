@@ -358,7 +358,7 @@ class ForwardConsumer {
       pass_turn();
       finish(at - 1);
     } else {
-      rescale(out_, factor_);
+      rescale(out_, factor_, rules_.scale_log2(), statistics_);
     }
     if constexpr (kPlace != Place::kLater) pass_over_last_values();
     await_value();
@@ -368,7 +368,7 @@ class ForwardConsumer {
     if (!owed) pass_turn();
   }
   __device__ __forceinline__ void begin_last_product() {
-    rescale(out_, factor_);
+    rescale(out_, factor_, rules_.scale_log2(), statistics_);
     pass_over_last_values();
     await_value();
     clear_values();

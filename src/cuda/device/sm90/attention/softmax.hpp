@@ -3,10 +3,13 @@
 // Softmax of a tile of scores that lies in the accumulator registers of a warpgroup
 // (ptx/products.hpp): a thread has parts of two rows, the four lanes of a quad share them.
 //
-// Weights are 2^(scale_log2 * (score - m)), where m follows the largest score of its row, but only
-// when it falls behind by more than a factor of 2^8: most tiles then leave sums and results as they
-// are. The true m is not needed, since it cancels when the row is divided by its sum; no weight is
-// above 2^8, which both 16-bit types hold as exactly as 1.
+// Weights are 2^(scale_log2 * (score - m)). m follows the largest score of its row, but not at
+// once: sums and results stay as they are while a new largest weight is small beside the sum of its
+// row. The true maximum is not needed, since m cancels when the row is divided by its sum. But it
+// decides how weights are rounded to 16 bits: the maximum's own weight is 2^0, which is exact. So m
+// follows at once wherever that weight may be more than 2^-kShare of its row's sum; where all
+// weights are small shares, rounding errors average out. No weight exceeds 2^kMostLag, which both
+// 16-bit types hold as exactly as 1.
 #pragma once
 
 #include "cuda/device/ptx/math.hpp"
@@ -15,6 +18,7 @@
 namespace perseid::internal::cuda {
 
 inline constexpr float kMostLag = 8;  // powers of two
+inline constexpr float kShare = 3;    // powers of two, too
 // Maxima below count as -inf: as powers of two they might overflow. A bias of the lowest number is
 // such a mask.
 inline constexpr float kLeast = -0x1p126f;
@@ -68,9 +72,20 @@ __device__ __forceinline__ void mask_scores(float (&scores)[kCount], const int (
 
 // The two rows of a thread.
 struct RowStatistics {
-  float maximum[2];
-  float sum[2];  // of the thread's own columns
+  float maximum[2];  // m
+  float limit[2];    // m follows scores above it
+  float sum[2];      // of the thread's own columns
 };
+
+// How far scores may exceed m from here on: by log2 of the row's sum, less kShare.
+__device__ __forceinline__ void set_limits(float scale_log2, RowStatistics& rows) {
+  const float unscale = fminf(ptx::approximate_reciprocal(scale_log2), 0x1.fffffep127f);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float lag = ptx::approximate_log2(quad_sum(rows.sum[r])) - kShare;
+    rows.limit[r] = fmaf(fminf(fmaxf(lag, 0), kMostLag), unscale, rows.maximum[r]);
+  }
+}
 
 // Turns scores into weights. `factor`: what earlier sums and results of the rows are to be
 // multiplied by.
@@ -88,9 +103,7 @@ __device__ __forceinline__ void weigh(float (&scores)[kCount], float scale_log2,
     if constexpr (kFirst) {
       factor[r] = 1;
     } else {
-      now = fmaxf(before, now);
-      const bool follow = (now - before) * scale_log2 > kMostLag || before == minus_infinity();
-      now = follow ? now : before;
+      now = now > rows.limit[r] ? now : before;
       factor[r] =
           ptx::approximate_exp2((before - (now == minus_infinity() ? 0 : now)) * scale_log2);
     }
@@ -108,6 +121,7 @@ __device__ __forceinline__ void weigh(float (&scores)[kCount], float scale_log2,
     const float own = sum[2 * r] + sum[2 * r + 1];
     rows.sum[r] = kFirst ? own : rows.sum[r] * factor[r] + own;
   }
+  if constexpr (kFirst) set_limits(scale_log2, rows);
 }
 
 // Weights as the left operand of the product with values.
@@ -118,12 +132,14 @@ __device__ __forceinline__ void round_weights(const float (&scores)[kCount],
   for (int i = 0; i < kCount / 2; ++i) weights[i] = round_pair<D>(scores[2 * i], scores[2 * i + 1]);
 }
 
-// Nothing is done where no row of the warp has a new maximum.
+// Nothing is done where m has followed in no row of the warp.
 template <int kCount>
-__device__ __forceinline__ void rescale(float (&out)[kCount], const float (&factor)[2]) {
+__device__ __forceinline__ void rescale(float (&out)[kCount], const float (&factor)[2],
+                                        float scale_log2, RowStatistics& rows) {
   if (!__any_sync(0xffffffffu, factor[0] != 1 || factor[1] != 1)) return;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) out[i] *= factor[i / 2 % 2];
+  set_limits(scale_log2, rows);
 }
 
 }  // namespace perseid::internal::cuda
