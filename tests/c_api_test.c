@@ -24,19 +24,6 @@ static void expect_near(double got, double expected, const char* what) {
   printf("%s: got %g, expected %g\n", what, got, expected);
 }
 
-static DLTensor tensor(float* data, int32_t ndim, int64_t* shape) {
-  DLTensor result;
-  memset(&result, 0, sizeof result);
-  result.data = data;
-  result.device.device_type = kDLCPU;
-  result.ndim = ndim;
-  result.dtype.code = kDLFloat;
-  result.dtype.bits = 32;
-  result.dtype.lanes = 1;
-  result.shape = shape;
-  return result;
-}
-
 static void* make_workspace(perseid_plan_t plan, perseid_direction direction, size_t* bytes) {
   expect_status(perseid_plan_workspace_size(plan, direction, bytes), PERSEID_OK, "workspace size");
   return *bytes == 0 ? NULL : malloc(*bytes);
@@ -72,9 +59,9 @@ static void check_softmax(perseid_context_t context) {
   float input[6] = {0, 0, 0, logf(1), logf(2), logf(5)};
   float output[6] = {0};
   float lse[2] = {0};
-  int64_t shape[2] = {2, 3}, lse_shape[2] = {2, 1};
-  const DLTensor input_tensor = tensor(input, 2, shape), output_tensor = tensor(output, 2, shape),
-                 lse_tensor = tensor(lse, 2, lse_shape);
+  const DLTensor input_tensor = perseid_tensor(input, kDLFloat, 32, PERSEID_DIMS(2, 3), NULL);
+  const DLTensor output_tensor = perseid_tensor(output, kDLFloat, 32, PERSEID_DIMS(2, 3), NULL);
+  const DLTensor lse_tensor = perseid_tensor(lse, kDLFloat, 32, PERSEID_DIMS(2, 1), NULL);
   perseid_softmax_forward_args args;
   memset(&args, 0, sizeof args);
   args.struct_size = sizeof args;
@@ -98,7 +85,7 @@ static void check_attention(perseid_context_t context) {
   memset(&desc, 0, sizeof desc);
   desc.struct_size = sizeof desc;
   desc.dtype = PERSEID_F32;
-  desc.batch = desc.heads = desc.q_len = desc.head_dim = 1;
+  desc.heads = desc.q_len = desc.head_dim = 1; /* batch, too: its default */
   desc.kv_len = 2;
   desc.scale = 1;
   desc.gradients = PERSEID_GRAD_QUERY | PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE;
@@ -107,13 +94,19 @@ static void check_attention(perseid_context_t context) {
 
   float query[1] = {1}, key[2] = {0, logf(3)}, value[2] = {0, 4}, out[1], lse[1], grad_out[1] = {1};
   float grad_query[1], grad_key[2], grad_value[2];
-  int64_t shape[4] = {1, 1, 1, 1}, kv_shape[4] = {1, 2, 1, 1};
-  const DLTensor query_tensor = tensor(query, 4, shape), key_tensor = tensor(key, 4, kv_shape),
-                 value_tensor = tensor(value, 4, kv_shape), out_tensor = tensor(out, 4, shape),
-                 lse_tensor = tensor(lse, 3, shape), grad_out_tensor = tensor(grad_out, 4, shape),
-                 grad_query_tensor = tensor(grad_query, 4, shape),
-                 grad_key_tensor = tensor(grad_key, 4, kv_shape),
-                 grad_value_tensor = tensor(grad_value, 4, kv_shape);
+  const DLTensor lse_tensor = perseid_tensor(lse, kDLFloat, 32, PERSEID_DIMS(1, 1, 1), NULL);
+  const DLTensor query_tensor = perseid_tensor(query, kDLFloat, 32, PERSEID_DIMS(1, 1, 1, 1), NULL);
+  const DLTensor key_tensor = perseid_tensor(key, kDLFloat, 32, PERSEID_DIMS(1, 2, 1, 1), NULL);
+  const DLTensor value_tensor = perseid_tensor(value, kDLFloat, 32, PERSEID_DIMS(1, 2, 1, 1), NULL);
+  const DLTensor out_tensor = perseid_tensor(out, kDLFloat, 32, PERSEID_DIMS(1, 1, 1, 1), NULL);
+  const DLTensor grad_out_tensor =
+      perseid_tensor(grad_out, kDLFloat, 32, PERSEID_DIMS(1, 1, 1, 1), NULL);
+  const DLTensor grad_query_tensor =
+      perseid_tensor(grad_query, kDLFloat, 32, PERSEID_DIMS(1, 1, 1, 1), NULL);
+  const DLTensor grad_key_tensor =
+      perseid_tensor(grad_key, kDLFloat, 32, PERSEID_DIMS(1, 2, 1, 1), NULL);
+  const DLTensor grad_value_tensor =
+      perseid_tensor(grad_value, kDLFloat, 32, PERSEID_DIMS(1, 2, 1, 1), NULL);
 
   perseid_attention_forward_args forward;
   memset(&forward, 0, sizeof forward);
@@ -160,7 +153,6 @@ static void check_matmul(perseid_context_t context) {
   memset(&desc, 0, sizeof desc);
   desc.struct_size = sizeof desc;
   desc.dtype = PERSEID_F32;
-  desc.batch = 1;
   desc.m = desc.n = desc.k = 2;
   desc.alpha = 2;
   desc.beta = 1;
@@ -168,10 +160,10 @@ static void check_matmul(perseid_context_t context) {
   expect_status(perseid_matmul_plan_create(context, &desc, &plan), PERSEID_OK, "matmul plan");
 
   float a[4] = {1, 2, 3, 4}, b[4] = {5, 6, 7, 8}, c[4] = {100, 200, 300, 400};
-  int64_t shape[2] = {2, 2}, transposed[2] = {1, 2};
-  const DLTensor a_tensor = tensor(a, 2, shape), c_tensor = tensor(c, 2, shape);
-  DLTensor b_tensor = tensor(b, 2, shape);
-  b_tensor.strides = transposed;
+  const DLTensor a_tensor = perseid_tensor(a, kDLFloat, 32, PERSEID_DIMS(2, 2), NULL),
+                 b_tensor =
+                     perseid_tensor(b, kDLFloat, 32, PERSEID_DIMS(2, 2), PERSEID_STRIDES(1, 2)),
+                 c_tensor = perseid_tensor(c, kDLFloat, 32, PERSEID_DIMS(2, 2), NULL);
   perseid_matmul_args args;
   memset(&args, 0, sizeof args);
   args.struct_size = sizeof args;

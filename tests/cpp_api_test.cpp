@@ -192,6 +192,27 @@ TEST(CppApi, MatmulWithTransposedViews) {
   }
 }
 
+// In C++ the defaults of alpha and batch are visible, so a 0 is a 0.
+TEST(CppApi, MatmulTakesAlphaAndBatchOfZero) {
+  const auto context = perseid::Context::cpu(1);
+  const std::vector<float> ones(4, 1.0f);
+  std::vector<float> c = {1, 2, 3, 4};
+  perseid::Workspace workspace;
+  const perseid::Matmul scaled(context, {.m = 2, .n = 2, .k = 2, .alpha = 0, .beta = 2});
+  const Tensor square(ones.data(), {2, 2});
+  scaled.execute(nullptr, {.a = square, .b = square, .c = {c.data(), {2, 2}}}, workspace);
+  EXPECT_EQ(c, (std::vector<float>{2, 4, 6, 8}));
+  const perseid::Matmul none(context, {.batch = 0, .m = 2, .n = 2, .k = 2});
+  const Tensor empty(ones.data(), {0, 2, 2});
+  none.execute(nullptr, {.a = empty, .b = empty, .c = {c.data(), {0, 2, 2}}}, workspace);
+  EXPECT_EQ(c, (std::vector<float>{2, 4, 6, 8}));
+  EXPECT_EQ(none.workspace_size(perseid::Direction::kBackward), 0u);
+
+  const perseid::Attention attention(context, {.batch = 0, .q_len = 2, .kv_len = 2, .head_dim = 1});
+  const Tensor rows(ones.data(), {0, 2, 1, 1});
+  attention.forward(nullptr, {.query = rows, .key = rows, .value = rows, .out = rows}, workspace);
+}
+
 TEST(CppApi, SoftmaxBothWays) {
   const auto context = perseid::Context::cpu(1);
   const int64_t rows = 4, length = 33;

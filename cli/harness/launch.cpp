@@ -65,6 +65,7 @@ perseid_status plan_attention(const Context& context, const Problem& p, perseid_
   desc.gradients = p.wanted_gradients();
   desc.deterministic = p.deterministic;
   desc.implementation = implementation_of(p);
+  desc.zero_batch = p.batch == 0;
   return perseid_attention_plan_create(context.get(), &desc, plan);
 }
 
@@ -80,6 +81,8 @@ perseid_status plan_matmul(const Context& context, const Problem& p, perseid_pla
   desc.alpha = p.alpha;
   desc.beta = p.beta;
   desc.implementation = implementation_of(p);
+  desc.zero_alpha = p.alpha == 0;
+  desc.zero_batch = p.batch == 0;
   return perseid_matmul_plan_create(context.get(), &desc, plan);
 }
 

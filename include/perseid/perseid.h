@@ -21,8 +21,11 @@
  *     written nothing, unless the status is DEVICE_ERROR, TIMEOUT or PEER_LOST. INVALID_ARGUMENT
  *     may come from every function; what else may come is said at each.
  *   - Structs begin with `struct_size`; set it to sizeof the struct and zero the rest before
- *     filling. Zero always means the documented default. Sizes count elements, never bytes, where
- *     a name does not say `bytes`.
+ *     filling. Zero always means the documented default; lengths and the sizes of a shape have
+ *     none, and are 0 then. Sizes count elements, never bytes, where a name does not say `bytes`.
+ *   - A struct grows at its end alone. A smaller one, of a program compiled with an older header,
+ *     is taken: the fields that it lacks are zero. A larger one is taken where all that this
+ *     library does not know of it is zero. `reserved` must be zero.
  *   - dlclose() unloads the library; destroy all that it made first. The NVIDIA driver and NVRTC
  *     stay loaded once a GPU context has opened them.
  */
@@ -102,6 +105,36 @@ typedef enum perseid_dtype {
 } perseid_dtype;
 
 typedef enum perseid_direction { PERSEID_FORWARD = 0, PERSEID_BACKWARD = 1 } perseid_direction;
+
+/* A view of memory of the CPU as a tensor, in one line of C:
+ *
+ *   DLTensor a = perseid_tensor(data, kDLFloat, 32, PERSEID_DIMS(2, 3), NULL);
+ *   DLTensor t = perseid_tensor(data, kDLFloat, 32, PERSEID_DIMS(3, 2), PERSEID_STRIDES(1, 3));
+ *
+ * `code` is DLPack's: kDLFloat, kDLBfloat (16 bits), kDLBool (8 bits: masks) or kDLInt (lengths).
+ * Strides count elements; NULL: row-major. Shape and strides are kept by address: those of the
+ * macros live until the end of the block that they are written in. For memory of a GPU set `device`
+ * of the result to what perseid_context_device says. */
+static inline DLTensor perseid_tensor(const void* data, DLDataTypeCode code, int bits, int ndim,
+                                      const int64_t* shape, const int64_t* strides) {
+  DLTensor tensor;
+  tensor.data = (void*)data;
+  tensor.device.device_type = kDLCPU;
+  tensor.device.device_id = 0;
+  tensor.ndim = ndim;
+  tensor.dtype.code = (uint8_t)code;
+  tensor.dtype.bits = (uint8_t)bits;
+  tensor.dtype.lanes = 1;
+  tensor.shape = (int64_t*)shape;
+  tensor.strides = (int64_t*)strides;
+  tensor.byte_offset = 0;
+  return tensor;
+}
+#ifndef __cplusplus /* C++ has perseid::Tensor */
+#define PERSEID_STRIDES(...) ((int64_t[]){__VA_ARGS__})
+#define PERSEID_DIMS(...) \
+  (int)(sizeof PERSEID_STRIDES(__VA_ARGS__) / sizeof(int64_t)), PERSEID_STRIDES(__VA_ARGS__)
+#endif
 
 typedef struct perseid_context* perseid_context_t;
 typedef struct perseid_plan* perseid_plan_t;
@@ -183,7 +216,7 @@ PERSEID_API perseid_status perseid_timer_create(perseid_context_t context, perse
 PERSEID_API void perseid_timer_destroy(perseid_timer_t timer);
 PERSEID_API perseid_status perseid_timer_start(perseid_timer_t timer, void* stream);
 PERSEID_API perseid_status perseid_timer_stop(perseid_timer_t timer, void* stream);
-/* Waits for the second point. Both must have been set. */
+/* Waits for the second point. INVALID_ARGUMENT where one of the two was not set. */
 PERSEID_API perseid_status perseid_timer_seconds(perseid_timer_t timer, double* seconds);
 
 /* ---- Plans ---- */
@@ -191,7 +224,8 @@ PERSEID_API perseid_status perseid_timer_seconds(perseid_timer_t timer, double* 
 /* Frees a plan. No thread may be executing it. NULL is ignored. */
 PERSEID_API void perseid_plan_destroy(perseid_plan_t plan);
 /* The exact bytes of workspace that executing `direction` needs; pass a buffer of at least that
- * size (any alignment; NULL if 0). Its content need not be initialised. */
+ * size (any alignment; NULL if 0). Its content need not be initialised. 0 for a direction that the
+ * plan does not have. */
 PERSEID_API perseid_status perseid_plan_workspace_size(perseid_plan_t plan,
                                                        perseid_direction direction, size_t* bytes);
 
@@ -311,7 +345,7 @@ typedef struct perseid_attention_desc {
   uint32_t dtype;  /* of query, key, value, out and their gradients */
   uint32_t layout; /* perseid_layout */
   uint32_t causal; /* perseid_causal */
-  int64_t batch;
+  int64_t batch;   /* 0: 1, but see zero_batch */
   int64_t heads;
   int64_t kv_heads; /* 0: heads; else divides heads */
   int64_t q_len;    /* ragged: the longest query sequence */
@@ -338,6 +372,8 @@ typedef struct perseid_attention_desc {
   uint32_t gradients; /* perseid_gradient bits that backward will be asked for; 0: forward only */
   uint32_t deterministic;     /* 1: bitwise repeatable backward (the CPU always is) */
   const char* implementation; /* NULL: the first that takes the problem; else only this one */
+  uint32_t zero_batch; /* 1: there are no batch entries, and the tensors' batch is 0 (batch is 0) */
+  uint32_t reserved;
 } perseid_attention_desc;
 
 /* Dropout draws from Philox4x32-10 by (seed, offset, batch, head, query row, key column): see
@@ -430,14 +466,16 @@ typedef struct perseid_matmul_desc {
   uint32_t dtype;     /* of a and b */
   uint32_t out_dtype; /* of c and c0; 0: dtype. dtype, or F32 where dtype is F16 or BF16 */
   uint32_t bias;      /* 1: a bias is given at execution */
-  int64_t batch;
+  int64_t batch;      /* 0: 1, but see zero_batch */
   int64_t m;
   int64_t n;
   int64_t k;
-  double alpha;                                /* 0 is 0: c = beta * c0 + bias */
+  double alpha;                                /* 0: 1, but see zero_alpha */
   double beta;                                 /* 0: c is not read, even where it holds NaN */
   const struct perseid_async_operand* async_a; /* must be NULL */
   const char* implementation; /* NULL: the first that takes the problem; else only this one */
+  uint32_t zero_alpha;        /* 1: c = beta * c0 + bias (alpha is 0) */
+  uint32_t zero_batch; /* 1: there are no batch entries, and the tensors' batch is 0 (batch is 0) */
 } perseid_matmul_desc;
 
 typedef struct perseid_matmul_args {

@@ -44,7 +44,7 @@ enum class Direction { kForward = PERSEID_FORWARD, kBackward = PERSEID_BACKWARD 
 // What all plans share.
 class Plan {
  public:
-  // The exact bytes that executing `direction` needs.
+  // The exact bytes that executing `direction` needs; 0 where the plan does not have it.
   size_t workspace_size(Direction direction = Direction::kForward) const {
     size_t bytes = 0;
     detail::check(
@@ -75,9 +75,9 @@ class Plan {
   perseid_plan_t get() const { return handle_.get(); }
 
  protected:
-  Plan(perseid_plan_t handle, bool backward) : handle_(handle) {
+  explicit Plan(perseid_plan_t handle) : handle_(handle) {
     forward_bytes_ = workspace_size(Direction::kForward);
-    if (backward) backward_bytes_ = workspace_size(Direction::kBackward);
+    backward_bytes_ = workspace_size(Direction::kBackward);
   }
   template <class Function, class Args>
   void execute_as(Direction direction, Function function, const Args& args, Stream stream,
@@ -127,8 +127,7 @@ struct SoftmaxBackward {
 // output = softmax(scale * input) or log_softmax(scale * input) over one dimension.
 class Softmax : public Plan {
  public:
-  Softmax(const Context& context, const SoftmaxOptions& options)
-      : Plan(create(context, options), true) {}
+  Softmax(const Context& context, const SoftmaxOptions& options) : Plan(create(context, options)) {}
 
   void forward(Stream stream, const SoftmaxForward& with, const Scratch& workspace) const {
     auto args = detail::sized<perseid_softmax_forward_args>();
@@ -256,7 +255,7 @@ struct AttentionBackward {
 class Attention : public Plan {
  public:
   Attention(const Context& context, const AttentionOptions& options)
-      : Plan(create(context, options), options.backward || options.gradients != 0) {}
+      : Plan(create(context, options)) {}
 
   void forward(Stream stream, const AttentionForward& with, const Scratch& workspace) const {
     auto args = detail::sized<perseid_attention_forward_args>();
@@ -327,6 +326,7 @@ class Attention : public Plan {
     }
     desc.deterministic = options.deterministic;
     desc.implementation = options.implementation;
+    desc.zero_batch = options.batch == 0;
     perseid_plan_t plan = nullptr;
     detail::check(perseid_attention_plan_create(context.get(), &desc, &plan));
     return plan;
@@ -366,8 +366,7 @@ struct MatmulArguments {
 // c = alpha * a b + beta * c0 + bias. Transposes are the tensors' strides: Tensor::transposed().
 class Matmul : public Plan {
  public:
-  Matmul(const Context& context, const MatmulOptions& options)
-      : Plan(create(context, options), false) {}
+  Matmul(const Context& context, const MatmulOptions& options) : Plan(create(context, options)) {}
 
   void execute(Stream stream, const MatmulArguments& with, const Scratch& workspace) const {
     auto args = detail::sized<perseid_matmul_args>();
@@ -392,6 +391,8 @@ class Matmul : public Plan {
     desc.alpha = options.alpha;
     desc.beta = options.beta;
     desc.implementation = options.implementation;
+    desc.zero_alpha = options.alpha == 0;
+    desc.zero_batch = options.batch == 0;
     perseid_plan_t plan = nullptr;
     detail::check(perseid_matmul_plan_create(context.get(), &desc, &plan));
     return plan;

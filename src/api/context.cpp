@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/guard.hpp"
 #include "api/handles.hpp"
+#include "api/sized_struct.hpp"
 #include "dispatch/ceiling.hpp"
-#include "op/check.hpp"
 
 namespace perseid::internal::api {
 namespace {
@@ -23,7 +23,6 @@ class CallersExecutor final : public cpu::Executor {
 
 Status check_options(const perseid_context_options& options) {
   op::Check check("context");
-  op::check_struct_size(check, options, "perseid_context_options");
   check.require(
       options.device_type == 0 || options.device_type == kDLCPU || options.device_type == kDLCUDA,
       "device_type is ", options.device_type, ", expected kDLCPU (1) or kDLCUDA (2)");
@@ -77,9 +76,11 @@ perseid_status perseid_context_create(const perseid_context_options* options,
   return guarded([&]() -> Status {
     if (context == nullptr) return null_argument("perseid_context_create", "context");
     *context = nullptr;
-    perseid_context_options defaults{};
-    defaults.struct_size = sizeof defaults;
-    return perseid::internal::api::create(options == nullptr ? defaults : *options, context);
+    perseid_context_options current{};
+    perseid::internal::op::Check check("perseid_context_create");
+    if (options != nullptr && !perseid::internal::api::read_struct(check, options, &current))
+      return check.result();
+    return perseid::internal::api::create(current, context);
   });
 }
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <stdexcept>
 
 #include "base/floating_point.hpp"
 #include "base/status.hpp"
@@ -25,6 +26,8 @@ perseid_status guarded(const Body& body) noexcept {
   try {
     return report(body());
   } catch (const std::bad_alloc&) {
+    return report_out_of_memory();
+  } catch (const std::length_error&) {  // a container of more elements than memory addresses
     return report_out_of_memory();
   } catch (const std::exception& exception) {
     return report_internal(exception.what());

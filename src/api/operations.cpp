@@ -4,6 +4,7 @@
 // in op/softmax.cpp, op/attention.cpp, op/matmul.cpp and op/dropout_mask.cpp.
 #include "api/guard.hpp"
 #include "api/handles.hpp"
+#include "api/sized_struct.hpp"
 #include "op/attention.hpp"
 #include "op/dropout_mask.hpp"
 #include "op/matmul.hpp"
@@ -20,8 +21,11 @@ perseid_status create(const char* function, perseid_context_t context, const Des
     *plan = nullptr;
     if (context == nullptr) return null_argument(function, "context");
     if (desc == nullptr) return null_argument(function, "desc");
+    op::Check check(function);
+    Descriptor current;
+    if (!read_struct(check, desc, &current)) return check.result();
     auto made = std::make_unique<perseid_plan>();
-    if (Status status = OperationPlan::make(context->device, *desc, &made->plan); !status.ok())
+    if (Status status = OperationPlan::make(context->device, current, &made->plan); !status.ok())
       return status;
     *plan = made.release();
     return {};
@@ -42,7 +46,10 @@ perseid_status execute(const char* function, perseid_plan_t plan, const Args* ar
       return Status::error(PERSEID_INVALID_ARGUMENT, function, ": the plan is one of ",
                            plan->plan->operation(), ", expected one of ",
                            OperationPlan::kOperation);
-    return (own->*method)(*args, workspace, stream);
+    op::Check check(function);
+    Args current;
+    if (!read_struct(check, args, &current)) return check.result();
+    return (own->*method)(current, workspace, stream);
   });
 }
 

@@ -1,9 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // What works with the plan of any operation.
+#include <algorithm>
+#include <cstring>
+
 #include "api/guard.hpp"
 #include "api/handles.hpp"
-#include "op/check.hpp"
+#include "api/sized_struct.hpp"
 
 using perseid::internal::Status;
 using perseid::internal::api::guarded;
@@ -29,9 +32,13 @@ perseid_status perseid_plan_query(perseid_plan_t plan, perseid_plan_info* info) 
     if (plan == nullptr) return null_argument("perseid_plan_query", "plan");
     if (info == nullptr) return null_argument("perseid_plan_query", "info");
     perseid::internal::op::Check check("perseid_plan_query");
-    perseid::internal::op::check_struct_size(check, *info, "perseid_plan_info");
-    if (check.ok()) plan->plan->query(info);
-    return check.result();
+    const uint32_t size = info->struct_size;
+    perseid_plan_info current;
+    if (!perseid::internal::api::read_struct(check, info, &current)) return check.result();
+    plan->plan->query(&current);
+    current.struct_size = size;
+    std::memcpy(info, &current, std::min<size_t>(size, sizeof current));
+    return {};
   });
 }
 

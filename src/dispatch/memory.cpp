@@ -44,18 +44,25 @@ Status Timer::make(const Device& device, std::unique_ptr<Timer>* timer) {
 }
 
 Status Timer::start(void* stream) {
+  started_ = true;
+  stopped_ = false;
   if (gpu_ != nullptr) return gpu_->start(stream);
   begin_ = std::chrono::steady_clock::now();
   return {};
 }
 
 Status Timer::stop(void* stream) {
+  stopped_ = true;
   if (gpu_ != nullptr) return gpu_->stop(stream);
   end_ = std::chrono::steady_clock::now();
   return {};
 }
 
 Status Timer::seconds(double* seconds) const {
+  if (!started_ || !stopped_)
+    return Status::error(PERSEID_INVALID_ARGUMENT, "timer: ", started_ ? "it" : "its start",
+                         " was not ", started_ ? "stopped since it was started" : "set",
+                         "; call perseid_timer_start and then perseid_timer_stop first");
   if (gpu_ != nullptr) return gpu_->seconds(seconds);
   *seconds = std::chrono::duration<double>(end_ - begin_).count();
   return {};

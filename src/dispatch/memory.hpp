@@ -28,6 +28,7 @@ class Timer {
  private:
   std::unique_ptr<cuda::Timer> gpu_;
   std::chrono::steady_clock::time_point begin_, end_;
+  bool started_ = false, stopped_ = false;
 };
 
 }  // namespace perseid::internal::dispatch

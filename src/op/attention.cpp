@@ -96,6 +96,7 @@ Tensor AttentionReader::read_cumulative(const char* name, const DLTensor* tensor
   if (!ok() || !on_host_) return view;
   int64_t previous = read_length(view, 0);
   require(previous == 0, name, "[0] is ", previous, ", expected 0");
+  if (view.stride[0] == 0) return view;  // every entry is the first
   for (int64_t i = 1; i <= problem_.batch && ok(); ++i) {
     const int64_t next = read_length(view, i);
     require(next >= previous, name, "[", i, "] is ", next, ", expected at least ", previous,
@@ -113,7 +114,8 @@ Tensor AttentionReader::read_kv_lens(const DLTensor* tensor) {
   const Extent extent{"batch", problem_.batch};
   const Tensor view =
       read(Access::kRead, "kv_lens", tensor, {DType::kI32, DType::kI64}, {&extent, 1});
-  for (int64_t i = 0; i < problem_.batch && ok() && on_host_; ++i) {
+  const int64_t entries = view.stride[0] == 0 ? min(problem_.batch, int64_t{1}) : problem_.batch;
+  for (int64_t i = 0; i < entries && ok() && on_host_; ++i) {
     const int64_t length = read_length(view, i);
     require(0 <= length && length <= problem_.kv_len, "kv_lens[", i, "] is ", length,
             ", expected 0 to ", problem_.kv_len, ", the plan's kv_len");
@@ -176,6 +178,44 @@ void AttentionReader::read_inputs(const Args& args, Arguments* arguments) {
   arguments->dropout = read_dropout(args.seed, args.offset, args.rng);
 }
 
+// Whether all sequences are empty, as sizes and strides alone tell: cumulative lengths of stride 0
+// are all 0. Then a batch may be larger than all memory, and must not be walked.
+bool are_empty(const AttentionProblem& problem, int64_t longest, const Tensor& cumulative) {
+  return longest == 0 || (problem.ragged && cumulative.stride[0] == 0);
+}
+
+void fill_zeros(Tensor view) {
+  if (!view.present() || is_empty(view)) return;
+  const auto bytes = size_of(view.dtype);
+  int64_t row = 1;  // of elements that lie side by side
+  if (view.stride[view.rank - 1] == 1) row = view.shape[--view.rank];
+  int64_t index[kMaxDims] = {};
+  auto* to = view.as<std::byte>();
+  for (int32_t d = view.rank - 1; d >= 0;) {
+    if (d == view.rank - 1) std::memset(to, 0, static_cast<size_t>(row * bytes));
+    to += view.stride[d] * bytes;
+    if (++index[d] < view.shape[d]) {
+      d = view.rank - 1;
+      continue;
+    }
+    to -= view.stride[d] * view.shape[d] * bytes;
+    index[d--] = 0;
+  }
+}
+
+// The gradients where no query has a key. Packed rows past the last sequence stay as they are.
+void fill_zeros(const AttentionProblem& problem, AttentionBackward& backward) {
+  if (problem.ragged) {
+    const int64_t rows_q = read_length(backward.cu_seqlens_q, problem.batch);
+    const int64_t rows_kv = read_length(backward.cu_seqlens_kv, problem.batch);
+    backward.grad_query.shape[1] = rows_q;
+    backward.grad_key.shape[1] = backward.grad_value.shape[1] = rows_kv;
+  }
+  for (const Tensor& gradient :
+       {backward.grad_query, backward.grad_key, backward.grad_value, backward.grad_bias})
+    fill_zeros(gradient);
+}
+
 }  // namespace
 
 Status AttentionPlan::make(DevicePointer device, const perseid_attention_desc& desc,
@@ -184,8 +224,11 @@ Status AttentionPlan::make(DevicePointer device, const perseid_attention_desc& d
   if (Status status = read_problem(desc, &problem); !status.ok()) return status;
   std::unique_ptr<AttentionPlan> made(
       new AttentionPlan(std::move(device), static_cast<perseid_layout>(desc.layout)));
-  if (Status status = made->choose(dispatch::attention_implementations(), problem,
-                                   desc.implementation, describe(problem));
+  const bool on_cpu = made->device().gpu == nullptr;
+  if (Status status = made->choose(
+          dispatch::attention_implementations(), problem, desc.implementation, describe(problem),
+          {.forward = problem.q_len == 0,
+           .backward = on_cpu && (problem.q_len == 0 || problem.kv_len == 0)});
       !status.ok())
     return status;
   *plan = std::move(made);
@@ -195,23 +238,25 @@ Status AttentionPlan::make(DevicePointer device, const perseid_attention_desc& d
 Status AttentionPlan::forward(const perseid_attention_forward_args& args,
                               const Workspace& workspace, void* stream) const {
   AttentionReader reader("attention forward", device().place(), problem(), layout_);
-  check_struct_size(reader, args, "perseid_attention_forward_args");
-  if (!reader.ok()) return reader.result();
-
   AttentionForward forward;
   reader.read_inputs(args, &forward);
   forward.out = reader.read_out(Access::kWrite, "out", args.out);
   if (args.lse != nullptr) forward.lse = reader.read_lse(Access::kWrite, "lse", args.lse);
   if (Status status = reader.finish(); !status.ok()) return status;
+  if (are_empty(problem(), problem().q_len, forward.cu_seqlens_q)) {
+    std::byte* unused = nullptr;
+    return take(reader, dispatch::Direction::kForward, workspace, &unused);
+  }
   return run_forward(reader, forward, workspace, stream);
 }
 
 Status AttentionPlan::backward(const perseid_attention_backward_args& args,
                                const Workspace& workspace, void* stream) const {
   AttentionReader reader("attention backward", device().place(), problem(), layout_);
-  check_struct_size(reader, args, "perseid_attention_backward_args");
-  if (!reader.ok()) return reader.result();
-
+  if (!reader.require(problem().backward(),
+                      "the plan has no backward, because its descriptor's gradients are 0; make a "
+                      "plan that says which gradients it computes"))
+    return reader.result();
   AttentionBackward backward;
   reader.read_inputs(args, &backward);
   backward.out = reader.read_out(Access::kRead, "out", args.out);
@@ -233,6 +278,14 @@ Status AttentionPlan::backward(const perseid_attention_backward_args& args,
   if (wanted("grad_bias", args.grad_bias, problem().grad_bias))
     backward.grad_bias = reader.read_bias(Access::kWrite, "grad_bias", args.grad_bias);
   if (Status status = reader.finish(); !status.ok()) return status;
+  const bool no_queries = are_empty(problem(), problem().q_len, backward.cu_seqlens_q);
+  const bool no_keys = are_empty(problem(), problem().kv_len, backward.cu_seqlens_kv);
+  if ((no_queries || no_keys) && device().gpu == nullptr) {
+    std::byte* unused = nullptr;
+    Status status = take(reader, dispatch::Direction::kBackward, workspace, &unused);
+    if (status.ok()) fill_zeros(problem(), backward);
+    return status;
+  }
   return run_backward(reader, backward, workspace, stream);
 }
 

@@ -15,7 +15,7 @@ constexpr uint32_t kAllGradients =
 
 void read_sizes(DescriptorReader& reader, const perseid_attention_desc& desc,
                 AttentionProblem* problem) {
-  problem->batch = reader.size("batch", desc.batch);
+  problem->batch = reader.batch_of(desc.batch, desc.zero_batch);
   problem->heads = reader.size("heads", desc.heads, 1);
   problem->kv_heads =
       desc.kv_heads == 0 ? problem->heads : reader.size("kv_heads", desc.kv_heads, 1);
@@ -151,7 +151,6 @@ Extent4 score_extents(const AttentionProblem& problem) {
 
 Status read_problem(const perseid_attention_desc& desc, AttentionProblem* problem) {
   DescriptorReader reader("attention");
-  check_struct_size(reader, desc, "perseid_attention_desc");
   problem->dtype = reader.dtype("dtype", desc.dtype);
   reader.choice("layout", desc.layout, 2, "PERSEID_BSHD (0) or PERSEID_BHSD (1)");
   read_sizes(reader, desc, problem);

@@ -35,12 +35,4 @@ class Check {
   Status status_;
 };
 
-// struct_size says which header the caller was compiled with. There has been one so far.
-template <class Struct>
-bool check_struct_size(Check& check, const Struct& given, const char* name) {
-  return check.require(given.struct_size == sizeof(Struct), name, ".struct_size is ",
-                       given.struct_size, ", expected ", sizeof(Struct), "; set it to sizeof(",
-                       name, ") and compile against the header of this library");
-}
-
 }  // namespace perseid::internal::op

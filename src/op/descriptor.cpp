@@ -31,6 +31,12 @@ int64_t DescriptorReader::size(const char* field, int64_t value, int64_t least) 
   return holds ? value : least;
 }
 
+int64_t DescriptorReader::batch_of(int64_t batch, uint32_t zero_batch) {
+  if (!flag("zero_batch", zero_batch)) return batch == 0 ? 1 : size("batch", batch);
+  require(batch == 0, "zero_batch is 1, but batch is ", batch, "; leave one of them 0");
+  return 0;
+}
+
 double DescriptorReader::number(const char* field, double value, DType dtype) {
   const double largest = dtype == DType::kF64
                              ? std::numeric_limits<double>::max()

@@ -26,6 +26,8 @@ class DescriptorReader : public Check {
   uint32_t choice(const char* field, uint32_t value, uint32_t count, const char* names);
   bool flag(const char* field, uint32_t value);
   int64_t size(const char* field, int64_t value, int64_t least = 0);
+  // 1 where `batch` is 0, but for `zero_batch`.
+  int64_t batch_of(int64_t batch, uint32_t zero_batch);
   // Finite in `dtype`'s accumulation type.
   double number(const char* field, double value, DType dtype);
   // That the tensor named `name` has at most kLargestTensor elements.

@@ -50,7 +50,6 @@ Tensor read_matrices(ArgumentReader& reader, Access access, const char* name,
 
 Status read_problem(const perseid_matmul_desc& desc, MatmulProblem* problem) {
   DescriptorReader reader(MatmulPlan::kOperation);
-  check_struct_size(reader, desc, "perseid_matmul_desc");
   problem->dtype = reader.dtype("dtype", desc.dtype);
   problem->out_dtype = reader.dtype("out_dtype", desc.out_dtype, problem->dtype);
   const bool widening = problem->out_dtype == DType::kF32 && size_of(problem->dtype) == 2;
@@ -58,14 +57,19 @@ Status read_problem(const perseid_matmul_desc& desc, MatmulProblem* problem) {
                  name_of(problem->out_dtype), ", expected ", name_of(problem->dtype),
                  ", the dtype of a and b, or f32 where that is f16 or bf16");
   problem->bias = reader.flag("bias", desc.bias);
-  problem->batch = reader.size("batch", desc.batch);
+  problem->batch = reader.batch_of(desc.batch, desc.zero_batch);
   problem->m = reader.size("m", desc.m);
   problem->n = reader.size("n", desc.n);
   problem->k = reader.size("k", desc.k);
   reader.extents("a", {problem->batch, problem->m, problem->k});
   reader.extents("b", {problem->batch, problem->k, problem->n});
   reader.extents("c", {problem->batch, problem->m, problem->n});
-  problem->alpha = reader.number("alpha", desc.alpha, problem->dtype);
+  problem->alpha = desc.alpha == 0 ? 1 : reader.number("alpha", desc.alpha, problem->dtype);
+  if (reader.flag("zero_alpha", desc.zero_alpha)) {
+    reader.require(desc.alpha == 0, "zero_alpha is 1, but alpha is ", desc.alpha,
+                   "; leave one of them 0");
+    problem->alpha = 0;
+  }
   problem->beta = reader.number("beta", desc.beta, problem->dtype);
   reader.require(
       desc.async_a == nullptr,
@@ -89,9 +93,6 @@ Status MatmulPlan::make(DevicePointer device, const perseid_matmul_desc& desc,
 Status MatmulPlan::execute(const perseid_matmul_args& args, const Workspace& workspace,
                            void* stream) const {
   ArgumentReader reader(kOperation, device().place());
-  check_struct_size(reader, args, "perseid_matmul_args");
-  if (!reader.ok()) return reader.result();
-
   const Extent batch{"batch", problem().batch}, m{"m", problem().m}, n{"n", problem().n},
       k{"k", problem().k};
   const DType dtype = problem().dtype, out_dtype = problem().out_dtype;

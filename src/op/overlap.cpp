@@ -10,6 +10,10 @@
 //
 // has a solution. Terms of equal step merge. From the largest step down, what the smaller ones can
 // make up leaves one or two candidates for each n where strides nest, as those of real tensors do.
+//
+// Two elements of one tensor share memory where sum step[d] * delta[d] = 0 with |delta[d]| <=
+// most[d], not all 0. The largest step k with delta[k] != 0 may be taken to have delta[k] >= 1, and
+// counting from the far ends gives the same kind of equation once more, one for each k.
 #include "op/overlap.hpp"
 
 #include <algorithm>
@@ -20,6 +24,8 @@ namespace perseid::internal::op {
 namespace {
 
 __extension__ typedef __int128 Wide;
+
+constexpr Wide kAddresses = Wide{1} << 64;
 
 struct Term {
   Wide step;
@@ -57,6 +63,9 @@ struct TermList {
   std::span<const Term> span() const { return std::span(terms).first(count); }
 };
 
+// How many candidates are tried before the answer is "yes" unproven.
+constexpr int kSearchBudget = 2000;
+
 bool solvable(std::span<const Term> terms, Wide target, int* budget) {
   if (target == 0) return true;
   if (terms.empty() || target < 0) return false;
@@ -85,7 +94,10 @@ bool address_range(const Tensor& tensor, AddressRange* range) {
   Wide begin = static_cast<Wide>(reinterpret_cast<uintptr_t>(tensor.data));
   Wide end = begin + size_of(tensor.dtype);
   for (int32_t d = 0; d < tensor.rank; ++d) {
-    const Wide reach = Wide{tensor.stride[d]} * (tensor.shape[d] - 1) * size_of(tensor.dtype);
+    Wide reach = 0;
+    const bool wraps = __builtin_mul_overflow(Wide{tensor.stride[d]} * size_of(tensor.dtype),
+                                              Wide{tensor.shape[d]} - 1, &reach);
+    if (wraps || reach < -kAddresses || reach > kAddresses) return false;
     (reach < 0 ? begin : end) += reach;
   }
   if (begin < 0 || end > Wide{INTPTR_MAX}) return false;
@@ -98,14 +110,22 @@ bool elements_are_distinct(const Tensor& tensor) {
   TermList list;
   for (int32_t d = 0; d < tensor.rank; ++d) {
     const Wide stride = tensor.stride[d];
+    if (stride == 0 && tensor.shape[d] > 1) return false;
     list.add(stride < 0 ? -stride : stride, tensor.shape[d] - 1);
   }
-  // Distinct where every step is longer than all that the smaller ones add up to.
   std::sort(list.terms.begin(), list.terms.begin() + list.count,
-            [](const Term& x, const Term& y) { return x.step < y.step; });
-  Wide reach = 0;
-  for (const Term& term : list.span()) {
-    if (term.step <= reach) return false;
+            [](const Term& x, const Term& y) { return x.step > y.step; });
+  int budget = kSearchBudget;
+  Wide reach = 0;  // of the terms smaller than the k-th
+  for (size_t k = list.count; k-- > 0;) {
+    const Term& term = list.terms[k];
+    if (term.step <= reach) {
+      TermList equation;
+      equation.add(term.step, term.most - 1);
+      for (size_t d = k + 1; d < list.count; ++d)
+        equation.add(list.terms[d].step, 2 * list.terms[d].most);
+      if (solvable(equation.span(), term.step * term.most + reach, &budget)) return false;
+    }
     reach += term.step * term.most;
   }
   return true;
@@ -125,7 +145,7 @@ bool overlap(const Tensor& a, const Tensor& b) {
   list.add(a);
   list.add(b);
   list.sort_and_merge();
-  int budget = 2000;
+  int budget = kSearchBudget;
   return solvable(list.span(), static_cast<Wide>(y.end) - 1 - static_cast<Wide>(x.begin), &budget);
 }
 

@@ -19,7 +19,8 @@ struct AddressRange {
 };
 bool address_range(const Tensor& tensor, AddressRange* range);
 
-// Whether no two elements of the tensor share memory.
+// Whether no two elements of the tensor, which lies in the address space, share memory. Exact, but
+// for strides so entangled that the search is cut short and answers no.
 bool elements_are_distinct(const Tensor& tensor);
 
 // Same data, dtype, shape and strides.

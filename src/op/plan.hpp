@@ -28,8 +28,8 @@ class Plan {
  public:
   virtual ~Plan() = default;
 
-  // What workspace a caller must bring, with room to align it. Fails where there is no such
-  // direction.
+  // What workspace a caller must bring, with room to align it; none for a direction that the plan
+  // does not have.
   Status workspace_size(dispatch::Direction direction, size_t* bytes) const;
   void query(perseid_plan_info* info) const;
   const char* operation() const { return explanation_.operation; }
@@ -59,17 +59,23 @@ class PlanOf : public Plan {
   using Plan::Plan;
   using Problem = typename Operation::Problem;
 
+  // The directions that never reach the implementation, for they have nothing to compute.
+  struct Idle {
+    bool forward = false, backward = false;
+  };
+
   // `explanation` says everything but what was considered and what workspace is needed.
   Status choose(std::span<const dispatch::Implementation<Operation>> list, const Problem& problem,
-                const char* wanted, dispatch::Explanation explanation) {
+                const char* wanted, dispatch::Explanation explanation, const Idle& idle = {}) {
     problem_ = problem;
     dispatch::Choice<Operation> choice;
     if (Status status = dispatch::choose(list, problem, device(), wanted, &choice); !status.ok())
       return status;
     executable_ = std::move(choice.executable);
     explanation.considered = std::move(choice.considered);
-    explanation.forward.workspace = executable_->workspace(dispatch::Direction::kForward);
-    if (explanation.backward)
+    if (!idle.forward)
+      explanation.forward.workspace = executable_->workspace(dispatch::Direction::kForward);
+    if (explanation.backward && !idle.backward)
       explanation.backward->workspace = executable_->workspace(dispatch::Direction::kBackward);
     explain(std::move(explanation));
     return {};
@@ -80,13 +86,15 @@ class PlanOf : public Plan {
                      const Workspace& workspace, void* stream) const {
     std::byte* aligned = nullptr;
     Status status = take(reader, dispatch::Direction::kForward, workspace, &aligned);
-    return status.ok() ? executable_->forward(arguments, aligned, stream) : status;
+    return status.ok() && reader.writes() ? executable_->forward(arguments, aligned, stream)
+                                          : status;
   }
   Status run_backward(ArgumentReader& reader, const typename Operation::Backward& arguments,
                       const Workspace& workspace, void* stream) const {
     std::byte* aligned = nullptr;
     Status status = take(reader, dispatch::Direction::kBackward, workspace, &aligned);
-    return status.ok() ? executable_->backward(arguments, aligned, stream) : status;
+    return status.ok() && reader.writes() ? executable_->backward(arguments, aligned, stream)
+                                          : status;
   }
 
  private:

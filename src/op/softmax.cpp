@@ -56,7 +56,6 @@ dispatch::Explanation describe(const SoftmaxProblem& problem) {
 
 Status read_problem(const perseid_softmax_desc& desc, SoftmaxProblem* problem) {
   DescriptorReader reader(SoftmaxPlan::kOperation);
-  check_struct_size(reader, desc, "perseid_softmax_desc");
   problem->log =
       reader.choice("kind", desc.kind, 2, "PERSEID_SOFTMAX (0) or PERSEID_LOG_SOFTMAX (1)") == 1;
   problem->dtype = reader.dtype("dtype", desc.dtype);
@@ -98,9 +97,6 @@ Status SoftmaxPlan::make(DevicePointer device, const perseid_softmax_desc& desc,
 Status SoftmaxPlan::forward(const perseid_softmax_forward_args& args, const Workspace& workspace,
                             void* stream) const {
   ArgumentReader reader("softmax forward", device().place());
-  check_struct_size(reader, args, "perseid_softmax_forward_args");
-  if (!reader.ok()) return reader.result();
-
   Shape shape(problem());
   SoftmaxForward forward;
   forward.input = reader.read(Access::kRead, "input", args.input, problem().dtype, shape.span());
@@ -124,9 +120,6 @@ Status SoftmaxPlan::forward(const perseid_softmax_forward_args& args, const Work
 Status SoftmaxPlan::backward(const perseid_softmax_backward_args& args, const Workspace& workspace,
                              void* stream) const {
   ArgumentReader reader("softmax backward", device().place());
-  check_struct_size(reader, args, "perseid_softmax_backward_args");
-  if (!reader.ok()) return reader.result();
-
   const Shape shape(problem());
   SoftmaxBackward backward;
   backward.grad_output = reader.read(Access::kRead, "grad_output", args.grad_output,

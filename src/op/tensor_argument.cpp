@@ -258,6 +258,12 @@ Status ArgumentReader::finish(const InPlace& allowed) {
   return result();
 }
 
+bool ArgumentReader::writes() const {
+  return std::any_of(arguments_.begin(), arguments_.begin() + count_, [](const Argument& argument) {
+    return argument.access == Access::kWrite && !is_empty(argument.tensor);
+  });
+}
+
 Status ArgumentReader::check_workspace(void* data, size_t bytes) {
   const Tensor workspace{.data = data,
                          .dtype = DType::kBool,

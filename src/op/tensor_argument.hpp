@@ -55,6 +55,8 @@ class ArgumentReader : public Check {
 
   // Outputs share memory with nothing else, but as `allowed`. Logs the call if all is well.
   Status finish(const InPlace& allowed = {});
+  // Whether some tensor that is written has elements.
+  bool writes() const;
   // That no tensor lies in the first `bytes` of the workspace.
   Status check_workspace(void* data, size_t bytes);
 

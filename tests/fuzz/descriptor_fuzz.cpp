@@ -46,7 +46,9 @@ class Input {
     return pick<double>({-2, 1e-30, 1e300, std::numeric_limits<double>::infinity(),
                          std::numeric_limits<double>::quiet_NaN()});
   }
-  uint32_t struct_size(size_t size) { return rarely(64) ? byte() : static_cast<uint32_t>(size); }
+  uint32_t struct_size(size_t size) {
+    return rarely(64) ? 2u * byte() : static_cast<uint32_t>(size);
+  }
   // Whether a size was drawn that must not be executed: the work could be endless.
   bool hostile() const { return hostile_; }
 
@@ -200,6 +202,24 @@ void execute(Input& in, perseid_plan_t plan, perseid_direction direction, Execut
   require(!small || status != PERSEID_OK, "a workspace that is too small is refused");
 }
 
+// A struct of another header: memory of exactly struct_size bytes, whose tail is sometimes zero.
+template <class Struct>
+class Resized {
+ public:
+  Resized(Input& in, const Struct& value)
+      : memory_(new std::byte[std::max<size_t>(value.struct_size, sizeof value.struct_size)]) {
+    const size_t size = value.struct_size;
+    std::memcpy(memory_.get(), &value,
+                std::min(std::max(size, sizeof value.struct_size), sizeof value));
+    const auto tail = static_cast<std::byte>(in.rarely(4) ? in.byte() : 0);
+    if (size > sizeof value) std::fill_n(memory_.get() + sizeof value, size - sizeof value, tail);
+  }
+  const Struct* get() const { return reinterpret_cast<const Struct*>(memory_.get()); }
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+};
+
 // Makes the plan by the preferred implementation and by the reference, and uses both.
 template <class Descriptor, class Create, class Use>
 void for_both(Input& in, Descriptor desc, Create create, Use use) {
@@ -208,7 +228,7 @@ void for_both(Input& in, Descriptor desc, Create create, Use use) {
   for (const char* name : {desc.implementation, "cpu:reference"}) {
     desc.implementation = name;
     perseid_plan_t plan = nullptr;
-    const perseid_status status = checked(create(context(), &desc, &plan));
+    const perseid_status status = checked(create(context(), Resized(in, desc).get(), &plan));
     require((status == PERSEID_OK) == (plan != nullptr), "a plan comes with PERSEID_OK alone");
     if (plan == nullptr) continue;
     const char* text = nullptr;
@@ -254,7 +274,7 @@ void softmax(Input& in) {
     forward.visible = (desc.visible != 0) != more.rarely(16) ? visible.get() : nullptr;
     forward.lse = more.rarely(2) ? lse.get() : nullptr;
     execute(more, plan, PERSEID_FORWARD, [&](void* workspace, size_t bytes) {
-      return perseid_softmax_forward(plan, &forward, workspace, bytes, nullptr);
+      return perseid_softmax_forward(plan, Resized(more, forward).get(), workspace, bytes, nullptr);
     });
     perseid_softmax_backward_args backward{};
     backward.struct_size = more.struct_size(sizeof backward);
@@ -263,7 +283,8 @@ void softmax(Input& in) {
     backward.visible = forward.visible;
     backward.grad_input = more.rarely(4) ? grad_output.get() : grad_input.get();
     execute(more, plan, PERSEID_BACKWARD, [&](void* workspace, size_t bytes) {
-      return perseid_softmax_backward(plan, &backward, workspace, bytes, nullptr);
+      return perseid_softmax_backward(plan, Resized(more, backward).get(), workspace, bytes,
+                                      nullptr);
     });
   });
 }
@@ -280,6 +301,8 @@ void matmul(Input& in) {
   desc.k = in.size(40);
   desc.alpha = in.number();
   desc.beta = in.number();
+  desc.zero_alpha = in.choice(2) != 0 && desc.alpha == 0;
+  desc.zero_batch = desc.batch == 0 || in.rarely(64);
   const DLDataType type = dl_type(desc.dtype);
   const DLDataType out_type = dl_type(desc.out_dtype == 0 ? desc.dtype : desc.out_dtype);
   for_both(in, desc, perseid_matmul_plan_create, [&](Input& more, perseid_plan_t plan) {
@@ -298,7 +321,7 @@ void matmul(Input& in) {
     args.bias = desc.bias != 0 ? bias.get() : nullptr;
     args.c = c.get();
     execute(more, plan, PERSEID_FORWARD, [&](void* workspace, size_t bytes) {
-      return perseid_matmul_execute(plan, &args, workspace, bytes, nullptr);
+      return perseid_matmul_execute(plan, Resized(more, args).get(), workspace, bytes, nullptr);
     });
   });
 }
@@ -335,6 +358,7 @@ perseid_attention_desc attention_desc(Input& in) {
   desc.gradients =
       in.choice(8) | (desc.bias != 0 || in.rarely(32) ? uint32_t{PERSEID_GRAD_BIAS} : 0u);
   desc.deterministic = in.choice(2);
+  desc.zero_batch = desc.batch == 0 || in.rarely(64);
   return desc;
 }
 
@@ -406,7 +430,8 @@ void attention(Input& in) {
     const uint64_t rng[2] = {more.byte(), more.byte()};
     if (more.rarely(4)) forward.rng = rng;
     execute(more, plan, PERSEID_FORWARD, [&](void* workspace, size_t bytes) {
-      return perseid_attention_forward(plan, &forward, workspace, bytes, nullptr);
+      return perseid_attention_forward(plan, Resized(more, forward).get(), workspace, bytes,
+                                       nullptr);
     });
     auto backward = tensors.arguments<perseid_attention_backward_args>(desc, more);
     backward.grad_out = tensors.out[1].get();
@@ -419,7 +444,8 @@ void attention(Input& in) {
     backward.grad_value = wanted(PERSEID_GRAD_VALUE, tensors.value[1]);
     backward.grad_bias = wanted(PERSEID_GRAD_BIAS, tensors.bias[1]);
     execute(more, plan, PERSEID_BACKWARD, [&](void* workspace, size_t bytes) {
-      return perseid_attention_backward(plan, &backward, workspace, bytes, nullptr);
+      return perseid_attention_backward(plan, Resized(more, backward).get(), workspace, bytes,
+                                        nullptr);
     });
   });
 }

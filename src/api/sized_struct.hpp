@@ -1,0 +1,60 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Structs of the C header as callers pass them: `struct_size` says how much of a struct the
+// caller's header has. Every function copies what is given into a zeroed struct of this header, so
+// that an older caller's missing fields take their defaults, and reads nothing beyond struct_size.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+
+#include "op/check.hpp"
+#include "perseid/perseid.h"
+
+namespace perseid::internal::api {
+
+struct StructFacts {
+  const char* name;
+  size_t size;
+  size_t alignment;
+  size_t least;  // ends after the last field that has no default
+};
+
+template <class Struct>
+struct FactsOf;
+
+#define PERSEID_STRUCT_FACTS(type, least)                                             \
+  template <>                                                                         \
+  struct FactsOf<type> {                                                              \
+    static constexpr StructFacts kFacts{#type, sizeof(type), alignof(type), (least)}; \
+    static_assert((least) % alignof(type) == 0 && (least) <= sizeof(type));           \
+  }
+PERSEID_STRUCT_FACTS(perseid_context_options, offsetof(perseid_context_options, device_index));
+PERSEID_STRUCT_FACTS(perseid_plan_info, offsetof(perseid_plan_info, forward_flops));
+PERSEID_STRUCT_FACTS(perseid_softmax_desc, offsetof(perseid_softmax_desc, scale));
+PERSEID_STRUCT_FACTS(perseid_softmax_forward_args, offsetof(perseid_softmax_forward_args, visible));
+PERSEID_STRUCT_FACTS(perseid_softmax_backward_args, sizeof(perseid_softmax_backward_args));
+PERSEID_STRUCT_FACTS(perseid_attention_desc, offsetof(perseid_attention_desc, value_dim));
+PERSEID_STRUCT_FACTS(perseid_attention_forward_args, offsetof(perseid_attention_forward_args, lse));
+PERSEID_STRUCT_FACTS(perseid_attention_backward_args,
+                     offsetof(perseid_attention_backward_args, grad_lse));
+PERSEID_STRUCT_FACTS(perseid_matmul_desc, offsetof(perseid_matmul_desc, alpha));
+PERSEID_STRUCT_FACTS(perseid_matmul_args, sizeof(perseid_matmul_args));
+#undef PERSEID_STRUCT_FACTS
+
+// Copies into `current`, which has facts.size bytes. A smaller struct leaves zeros; a larger one is
+// refused where its unknown tail is not zero, for it says what this library does not know.
+bool read_struct(op::Check& check, const StructFacts& facts, const void* given, void* current);
+
+template <class Struct>
+bool read_struct(op::Check& check, const Struct* given, Struct* current) {
+  if (!read_struct(check, FactsOf<Struct>::kFacts, given, static_cast<void*>(current)))
+    return false;
+  current->struct_size = sizeof(Struct);
+  if constexpr (requires { current->reserved; })
+    return check.require(current->reserved == 0, FactsOf<Struct>::kFacts.name, ".reserved is ",
+                         current->reserved, ", expected 0");
+  return true;
+}
+
+}  // namespace perseid::internal::api
