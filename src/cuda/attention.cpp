@@ -202,7 +202,7 @@ std::vector<std::string> attention_forward_kernels(const AttentionForwardConfig&
         concatenate("perseid::internal::cuda::attention_merge<perseid::internal::DType(",
                     static_cast<int>(config.dtype), ")>"));
   if (config.masked() && config.split)
-    kernels.push_back("perseid::internal::cuda::attention_mend" + argument);
+    kernels.push_back("perseid::internal::cuda::attention_fix_up" + argument);
   if (config.bias_stages > 0)
     kernels.push_back("perseid::internal::cuda::attention_forward" +
                       template_argument(without_bias_tiles(config)));
@@ -287,9 +287,9 @@ Status AttentionOnGpu::make(const AttentionProblem& problem, const AttentionForw
   return {};
 }
 
-// The counter, what blocks note of tiles to be mended, and what the parts of split keys leave.
+// The counter, the lists of tiles with non-finite results, and what the parts of split keys leave.
 struct AttentionOnGpu::Workspace {
-  size_t noted = 0, results = 0, sums = 0, bytes = 0;  // offsets
+  size_t nonfinite = 0, results = 0, sums = 0, bytes = 0;  // offsets
 };
 
 AttentionOnGpu::Workspace AttentionOnGpu::divide_workspace() const {
@@ -297,10 +297,8 @@ AttentionOnGpu::Workspace AttentionOnGpu::divide_workspace() const {
   const bool counting =
       (config_.masked() && config_.split) || fixed_.tiles > gpu_.facts().multiprocessors;
   size_t used = counting ? sizeof(TileCounter) : 0;
-  parts.noted = used;
-  if (config_.mends())
-    used += static_cast<size_t>(fixed_.tiles) * static_cast<size_t>(4 * config_.consumers) *
-            sizeof(int32_t);
+  parts.nonfinite = used;
+  if (config_.masked()) used += static_cast<size_t>(fixed_.tiles) * sizeof(int32_t);
   if (config_.split) {
     const auto rows = static_cast<size_t>(fixed_.parts * fixed_.rows);
     parts.results = (used + 15) / 16 * 16;
@@ -371,7 +369,7 @@ Status AttentionOnGpu::forward(const AttentionForward& tensors, std::byte* works
   bind(tensors, &arguments);
   const Workspace parts = divide_workspace();
   arguments.counter = reinterpret_cast<TileCounter*>(workspace);
-  arguments.noted_before = reinterpret_cast<int32_t*>(workspace + parts.noted);
+  arguments.nonfinite_next = reinterpret_cast<int32_t*>(workspace + parts.nonfinite);
   if (config_.split) {
     arguments.part_results = reinterpret_cast<float*>(workspace + parts.results);
     arguments.part_sums = reinterpret_cast<float*>(workspace + parts.sums);

@@ -19,8 +19,8 @@ namespace perseid::internal::cuda {
 // by its batch, so that a row's result does not depend on which others are in the batch.
 AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem);
 // Name expressions of the kernels, in the order of their launch, and their header: the products,
-// and if keys are split what merges their parts, and what mends rows under masks. They are compiled
-// together: reading their sources takes the compiler as long as a small kernel.
+// and if keys are split what merges their parts, and what stores NaN and infinity under masks. They
+// are compiled together: reading their sources takes the compiler as long as a small kernel.
 std::vector<std::string> attention_forward_kernels(const AttentionForwardConfig& config);
 inline constexpr const char* kAttentionForwardHeader = "cuda/device/sm90/attention/forward.hpp";
 

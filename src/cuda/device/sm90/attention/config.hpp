@@ -88,8 +88,6 @@ struct AttentionForwardConfig {
   constexpr int key_chunks() const { return (key_dim + kChunk - 1) / kChunk; }
   constexpr int value_chunks() const { return (value_dim + kChunk - 1) / kChunk; }
 
-  // Whether blocks mend their own results (forward_rows.hpp), which parts of split keys are not.
-  constexpr bool mends() const { return masked() && !split; }
   // Whether the keys that are masked are the first of each tile.
   constexpr bool can_part() const { return !left && !split; }
   // Whether the results of a tile leave under the second scores of the next one; else at its end.
@@ -139,15 +137,15 @@ struct AttentionForwardConfig {
   constexpr int consumer_registers() const { return consumers == 3 ? 160 : 232; }
 };
 
-inline constexpr int kRowWarps = 4;  // of a block that merges or mends rows
+inline constexpr int kRowWarps = 4;  // of a block that merges or fixes up rows
 
 // Blocks of a launch draw their tiles from one counter. It lies in the workspace, which may hold
 // anything before: the first block that comes prepares it, by the launch's own number.
 struct TileCounter {
   uint64_t ready;  // the launch that it is prepared for
   uint32_t next;
-  uint32_t finished;  // blocks
-  uint64_t unusual;   // the launch, where a result is not finite
+  uint32_t finished;   // blocks
+  uint64_t nonfinite;  // split keys: the launch, where a part's result is not finite
 };
 
 // Query heads that share a key head may be packed, 2^pack of them, into the rows of a tile: row r
@@ -158,9 +156,9 @@ struct AttentionForwardArguments : AttentionArguments {
   float* lse = nullptr;     // null: not wanted
   int64_t lse_stride[3]{};  // batch, head, row
   TileCounter* counter = nullptr;
-  // Where blocks mend: of each tile and each warp of consumers, the tile that the warp had noted
-  // before; -1: none.
-  int32_t* noted_before = nullptr;
+  // Under a mask: of each tile in a block's list of tiles with non-finite results, the next one;
+  // `tiles` ends the list.
+  int32_t* nonfinite_next = nullptr;
   uint64_t launch = 0;
   int32_t pack = 0;
   int32_t batch_heads = 0, q_tiles = 0, tiles = 0;

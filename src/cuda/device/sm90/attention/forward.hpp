@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(C.threads(), 1)
   extern __shared__ __align__(1024) unsigned char memory[];
   const ForwardShared<C> shared{memory, static_cast<uint32_t>(__cvta_generic_to_shared(memory))};
   if (threadIdx.x == 0) {
-    shared.prepare();
+    shared.prepare(arguments.tiles);
     for (const TensorMap* map : {&arguments.query, &arguments.key, &arguments.value})
       ptx::prefetch_map(*map);
   }

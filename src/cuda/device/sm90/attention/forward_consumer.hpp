@@ -25,14 +25,41 @@ class ForwardConsumer {
         lane_(static_cast<int>(threadIdx.x) % 32),
         rules_(arguments, 64 * number + 16 * warp_ + lane_ / 4, lane_) {}
 
-  // Tiles count from the block's first.
+  // What keys hold that a row does not see must not reach its results. Their scores are replaced,
+  // but a weight of 0 times a value that is NaN or infinite is NaN. The products do not tell; their
+  // results do, at the cost of one multiply-add for each: tiles with a non-finite result are listed
+  // and, when the block has no tiles left, take a second pass of the same instructions, in which
+  // the non-finite elements of values are 0. A result that is not finite because its row sees such
+  // an element gets it back row by row (forward_rows.hpp).
   __device__ __forceinline__ void run() {
+    for (int at = 0;; ++at) {
+      at = take_tiles(at);
+      if constexpr (!C.masked()) return;
+      if (second_pass_) break;
+      free_queries(at);  // the producer may read the list when all warps have come here
+      ptx::named_sync(kPassEnds, 128 * C.consumers);
+      if (shared_.nonfinite_list() == arguments_.tiles) return;
+      if (lane_ == 0) ptx::wait_for_stores();  // before others to the same rows
+      second_pass_ = true;
+    }
+    if constexpr (C.masked() && !C.split) {
+      if (lane_ == 0) ptx::wait_for_stores();
+      __syncwarp();
+      writer().fix_up();
+    }
+  }
+
+ private:
+  static constexpr int kPassEnds = 4;  // a named barrier
+
+  // The tiles of a pass from the block's tile number `at` on. Returns the number of the empty one
+  // that ends it.
+  __device__ __forceinline__ int take_tiles(int at) {
     if (number_ == C.consumers - 1) pass_turn(0);
-    int at = 0;
     await_tile(at);
     if (C.lengths && shared_.tile(at).number < 0) {
       if (number_ == 0) await_turn();
-      return;
+      return at;
     }
     bool busy = has_rows(at);
     if (busy) {
@@ -74,15 +101,8 @@ class ForwardConsumer {
     }
     if (number_ == 0) await_turn();  // so that no barrier is left half full
     if (lane_ == 0) ptx::wait_for_reads_of_stores();
-    if constexpr (C.mends()) {
-      if (shared_.noted(number_, warp_) < 0) return;
-      if (lane_ == 0) ptx::wait_for_stores();
-      __syncwarp();
-      writer().mend();
-    }
+    return at + 1;
   }
-
- private:
   // Which step of its tile a piece of code takes: the one over the end of the tile before, the
   // second one, in which results begin anew, a later one, or any but the first.
   enum class Place { kCross, kSecond, kLater, kAny };
@@ -196,22 +216,32 @@ class ForwardConsumer {
                      k > 0 || C.bias_stages > 0);
     ptx::products_commit();
   }
-  // Behind the end of a sequence there may be anything, which weights of 0 do not make 0. All warps
-  // that multiply these values clear those rows themselves, in whatever order.
+  // Behind the end of a sequence there may be anything, which weights of 0 do not make 0; nor do
+  // they NaN and infinity, which the second pass clears. All warps that multiply these values clear
+  // them themselves, in whatever order.
   __device__ __forceinline__ void clear_values() {
-    if constexpr (!C.lengths) return;
-    if (stale_from_ >= C.keys) return;
-    constexpr int kPieces = C.value_chunks() * 8;
+    const bool stale = C.lengths && stale_from_ < C.keys;
+    const bool nonfinite = C.masked() && second_pass_;
+    if (!stale && !nonfinite) return;
     unsigned char* values = shared_.memory + (shared_.value(values_.place()) - shared_.base);
-    const int rows = C.keys - stale_from_;
-    for (int i = static_cast<int>(threadIdx.x) % 128; i < rows * kPieces; i += 128) {
-      const int row = stale_from_ + i / kPieces, piece = i % kPieces;
-      *reinterpret_cast<uint4*>(values + piece / 8 * C.keys * 128 + row * 128 + piece % 8 * 16) =
-          uint4{0, 0, 0, 0};
+    const int thread = static_cast<int>(threadIdx.x) % 128;
+    if (stale) {
+      constexpr int kPieces = C.value_chunks() * 8;  // of a row
+      for (int i = thread; i < (C.keys - stale_from_) * kPieces; i += 128) {
+        const int row = stale_from_ + i / kPieces, piece = i % kPieces;
+        *reinterpret_cast<uint4*>(values + piece / 8 * C.keys * 128 + row * 128 + piece % 8 * 16) =
+            uint4{0, 0, 0, 0};
+      }
+      stale_from_ = C.keys;
+    }
+    if (nonfinite) {
+      auto* pairs = reinterpret_cast<uint32_t*>(values);
+#pragma unroll 1
+      for (int i = thread; i < C.value_bytes() / 4; i += 128)
+        pairs[i] = finite_or_zero<C.dtype>(pairs[i]);
     }
     ptx::fence_for_engines();
     ptx::named_sync(5 + number_, 128);
-    stale_from_ = C.keys;
   }
   // O += P V, V from the ring; O = P V at the start of a tile.
   template <Place kPlace = Place::kAny>
@@ -386,6 +416,8 @@ class ForwardConsumer {
     close(at);
     results_done();
     finish(at);
+    // A second pass goes on with the next values.
+    if constexpr (C.masked()) pass_over_values(first_key(at) - shared_.tile(at).first);
   }
 
   // ---- Tiles in which the consumer has no rows: turns are taken, what comes is freed ----
@@ -442,10 +474,11 @@ class ForwardConsumer {
   float out_[C.value_dim / 2];
   uint32_t weights_[C.keys / 4];
   RowStatistics statistics_;
-  float last_factor_[2];     // of results, at the end of a tile
-  bool owed_ = false;        // the results of the tile before have not left
-  bool gathering_ = false;   // out_ has products of this tile
-  int stale_from_ = C.keys;  // the first row of the next values that is not of the sequence
+  float last_factor_[2];      // of results, at the end of a tile
+  bool owed_ = false;         // the results of the tile before have not left
+  bool gathering_ = false;    // out_ has products of this tile
+  int stale_from_ = C.keys;   // the first row of the next values that is not of the sequence
+  bool second_pass_ = false;  // over the tiles with non-finite results
   VisitedKeys<C> visited_{};
   int idle_turns_ = 0;   // for keys of the tile that it passes over
   int last_values_ = 0;  // those of the keys that it passed over when the tile began

@@ -25,8 +25,8 @@ struct ForwardShared {
   static constexpr int kOut = kBias + C.bias_stages * C.consumers * C.bias_bytes();
   static constexpr int kBarriers = kOut + C.consumers * C.out_bytes();
   static constexpr int kTiles = kBarriers + 8 * (2 * C.slots + 4 * C.stages + 2 * C.bias_stages);
-  static constexpr int kNoted = kTiles + kMostTiles * static_cast<int>(sizeof(AttentionTile));
-  static_assert(C.fits() && kNoted + 4 * 4 * C.consumers <= C.shared_bytes());
+  static constexpr int kNonfinite = kTiles + kMostTiles * static_cast<int>(sizeof(AttentionTile));
+  static_assert(C.fits() && kNonfinite + 4 <= C.shared_bytes());
 
   __device__ __forceinline__ uint32_t query(int slot, int consumer) const {
     return base + (slot * C.consumers + consumer) * C.query_bytes();
@@ -74,13 +74,13 @@ struct ForwardShared {
     return reinterpret_cast<AttentionTile*>(memory + kTiles)[count % kMostTiles];
   }
 
-  // The last tile of which a consumer's warp has noted that a result is not finite; -1: none.
-  __device__ __forceinline__ int32_t& noted(int consumer, int warp) const {
-    return reinterpret_cast<int32_t*>(memory + kNoted)[4 * consumer + warp];
+  // The first of the block's list of tiles with non-finite results; the number of all: none.
+  __device__ __forceinline__ int32_t& nonfinite_list() const {
+    return *reinterpret_cast<int32_t*>(memory + kNonfinite);
   }
 
-  __device__ __forceinline__ void prepare() const {
-    for (int warp = 0; warp < 4 * C.consumers; ++warp) noted(0, warp) = -1;
+  __device__ __forceinline__ void prepare(int32_t tiles) const {
+    nonfinite_list() = tiles;
     for (int slot = 0; slot < C.slots; ++slot) {
       ptx::phase_init(query_full(slot), 1);
       ptx::phase_init(query_empty(slot), 4 * C.consumers);
@@ -115,13 +115,29 @@ class ForwardProducer {
       prefetch<C.value_chunks()>(arguments_.value, tile, n);
     }
   }
-  // The value of a tile's first keys is wanted after the first key of the next tile: it is owed.
   __device__ __forceinline__ void run() {
+    load_tiles<false>(numbers_.first());
+    numbers_.close();
+    if constexpr (C.masked()) {
+      // Consumers release the empty tile at the end when the list is complete.
+      const Ring<C.slots> last{queries_.count - 1};
+      ptx::phase_wait(shared_.query_empty(last.place()), last.parity());
+      const int32_t number = shared_.nonfinite_list();
+      if (number != arguments_.tiles) load_tiles<true>(number);
+    }
+  }
+
+ private:
+  // The tiles of a pass; the second one has those with non-finite results. The value of a tile's
+  // first keys is wanted after the first key of the next tile: it is owed.
+  template <bool kSecondPass>
+  __device__ __forceinline__ void load_tiles(int32_t number) {
     AttentionTile before{};
     bool owing = false;
-    int32_t number = numbers_.first();
     while (true) {
-      const AttentionTile tile = finder_.find(number);
+      AttentionTile tile =
+          kSecondPass ? TileFinder<C>(arguments_).find(number) : finder_.find(number);
+      tile.listed = kSecondPass;
       // With one slot its queries come late: what does not wait for them goes first.
       if (C.slots == 1 && owing) load_value(before, before.first);
       if (C.slots == 1 && tile.number >= 0) load_key(tile, tile.last);
@@ -134,21 +150,18 @@ class ForwardProducer {
       // draws early, and then has a long tile to do, comes to a short one when others wait already.
       uint32_t ticket = 0;
       for (int n = tile.last - 1; n >= tile.first; --n) {
-        if (n == tile.first) ticket = numbers_.draw();
+        if (!kSecondPass && n == tile.first) ticket = numbers_.draw();
         load_key(tile, n);
         load_value(tile, n + 1);
-        numbers_.open();
+        if constexpr (!kSecondPass) numbers_.open();
       }
-      if (tile.last == tile.first) ticket = numbers_.draw();
-      number = numbers_.number_of(ticket);
+      if (!kSecondPass && tile.last == tile.first) ticket = numbers_.draw();
+      number = kSecondPass ? arguments_.nonfinite_next[number] : numbers_.number_of(ticket);
       before = tile;
       owing = true;
     }
     if (owing) load_value(before, before.first);
-    numbers_.close();
   }
-
- private:
   __device__ __forceinline__ void announce(const AttentionTile& tile) {
     const int slot = queries_.place();
     ptx::phase_wait(shared_.query_empty(slot), queries_.parity() ^ 1);

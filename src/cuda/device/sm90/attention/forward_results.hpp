@@ -7,8 +7,8 @@
 // out what lies outside of the tensor. Rows behind the end of a ragged sequence lie inside of it,
 // in the next one: such a warp stores its rows itself.
 //
-// Where a result is not finite, it is noted: such rows are looked into when the block has no tiles
-// left (forward_rows.hpp).
+// Where a result is not finite under a mask, the tile is listed: it gets a second pass when the
+// block has no tiles left (forward_consumer.hpp).
 #pragma once
 
 #include "cuda/device/ptx/matrices.hpp"
@@ -49,15 +49,15 @@ class ResultWriter {
     }
   }
   template <int kCount>
-  __device__ __forceinline__ void write(const AttentionTile& tile, float (&out)[kCount],
+  __device__ __forceinline__ void write(AttentionTile& tile, float (&out)[kCount],
                                         const float (&factor)[2]) const {
-    float unusual = 0;
+    float nonfinite = 0;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       out[i] = factor[i / 2 % 2] == 0 ? 0 : out[i] * factor[i / 2 % 2];
-      if constexpr (C.masked()) unusual = fmaf(out[i], 0, unusual);
+      if constexpr (C.masked()) nonfinite = fmaf(out[i], 0, nonfinite);
     }
-    if (C.masked() && __any_sync(0xffffffffu, unusual != 0)) note(tile);
+    if (C.masked() && __any_sync(0xffffffffu, nonfinite != 0)) list(tile);
     if constexpr (C.split) {
       store_part(tile, out);
       return;
@@ -88,29 +88,23 @@ class ResultWriter {
     }
   }
 
-  // The rows of the calling warp that need it, when all its results have been stored.
-  __device__ __forceinline__ void mend() const {
-    for (int number = shared_.noted(consumer_, warp_); number >= 0; number = *before(number)) {
+  // The calling warp's rows of the listed tiles, when the results of the second pass are stored.
+  __device__ __forceinline__ void fix_up() const {
+    for (int number = shared_.nonfinite_list(); number < a_.tiles;
+         number = a_.nonfinite_next[number]) {
       const AttentionTile tile = TileFinder<C>(a_).find(number);
 #pragma unroll 1
       for (int row = 0; row < 16; ++row)
-        if (has_row(tile, row)) mend_row<C>(a_, tile, head_of(tile, row), query_of(tile, row));
+        if (has_row(tile, row)) fix_up_row<C>(a_, tile, head_of(tile, row), query_of(tile, row));
     }
   }
 
  private:
-  __device__ __forceinline__ int32_t* before(int number) const {
-    return a_.noted_before + (int64_t{number} * C.consumers + consumer_) * 4 + warp_;
-  }
-  __device__ __forceinline__ void note(const AttentionTile& tile) const {
-    if constexpr (C.mends()) {
-      if (lane_ != 0) return;
-      int32_t& noted = shared_.noted(consumer_, warp_);
-      *before(tile.number) = noted;
-      noted = tile.number;
-    } else {
-      a_.counter->unusual = a_.launch;
-    }
+  // Once, in the first pass, whichever warps call it.
+  __device__ __forceinline__ void list(AttentionTile& tile) const {
+    if (lane_ != 0 || atomicExch(&tile.listed, 1) != 0) return;
+    a_.nonfinite_next[tile.number] = atomicExch(&shared_.nonfinite_list(), tile.number);
+    if constexpr (C.split) a_.counter->nonfinite = a_.launch;
   }
   // Rows count from the warp's first.
   __device__ __forceinline__ int query_of(const AttentionTile& tile, int row) const {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What attention forward does row by row: rows that are computed again, and rows whose keys were
-// split, put together.
+// What attention forward does row by row: NaN and infinity of values that a row sees, and rows
+// whose keys were split, put together.
 #pragma once
 
 #include "cuda/device/ptx/dependency.hpp"
@@ -12,22 +12,48 @@
 
 namespace perseid::internal::cuda {
 
-// ---- Rows that are computed again ----
+// ---- Values that are not finite ----
 
-// What masked keys hold must not reach the rows that do not see them. But a weight of 0 times a
-// value that is NaN or infinite is NaN, so that the tensor cores let it through wherever such a key
-// shares a tile with keys that are seen. The products do not tell; their results do, at the cost of
-// one multiply-add for each: attention_forward notes where some result is not finite, and computes
-// each row with such a result again when it has no tiles left, key by key, reading what the row
-// sees and nothing else. Where the keys were split, a kernel behind the merge does so, and ends at
-// once if nothing was noted.
+// The second pass over a tile (forward_consumer.hpp) takes non-finite elements of values for 0, so
+// that those of hidden keys leave no trace. A row that sees such an element gets what the formula
+// says of it: the row is computed once more, key by key, and its non-finite results are stored.
+// Where keys were split, a kernel behind the merge does so, and ends at once if nothing was listed.
 //
 // A warp has a row, its lanes every 32nd element.
 
+template <AttentionForwardConfig C>
+struct SeenKeys {
+  int begin, end;
+
+  __device__ __forceinline__ SeenKeys(const AttentionSequence& sequence, int query)
+      : begin(C.left ? max(query + sequence.left, 0) : 0),
+        end(C.right ? min(query + sequence.right, sequence.kv_len) : sequence.kv_len) {}
+};
+
+// Whether a value that the row sees has a non-finite element; a lane has every 32nd key.
+template <AttentionForwardConfig C>
+__device__ __forceinline__ bool sees_nonfinite(const AttentionForwardArguments& a,
+                                               const AttentionSequence& sequence, int head,
+                                               int query) {
+  const int batch = sequence.batch, entry = entry_of<C.lengths>(a, batch);
+  const int kv_head = head / (a.group << a.pack);
+  const SeenKeys<C> keys(sequence, query);
+  bool found = false;
+#pragma unroll 1
+  for (int k = keys.begin + static_cast<int>(threadIdx.x) % 32; k < keys.end && !found; k += 32) {
+    if (!is_visible<C.visible>(a, batch, head, query, k)) continue;
+    const auto* value = reinterpret_cast<const uint4*>(
+        row_at<uint16_t>(a.value_rows, entry, kv_head, sequence.kv_begin + k));
+#pragma unroll 8
+    for (int i = 0; i < a.value_dim / 8; ++i) found = found || !is_finite<C.dtype>(value[i]);
+  }
+  return __any_sync(0xffffffffu, found);
+}
+
 // Row `query` of a sequence, in one head.
 template <AttentionForwardConfig C>
-__device__ __forceinline__ void mend_row(const AttentionForwardArguments& a,
-                                         const AttentionSequence& sequence, int head, int query) {
+__device__ __forceinline__ void fix_up_row(const AttentionForwardArguments& a,
+                                           const AttentionSequence& sequence, int head, int query) {
   WarpRow<C.dtype, C.key_dim> own, key;
   WarpRow<C.dtype, C.value_dim> out, value;
   using Element = typename ElementOf<C.dtype>::Type;
@@ -35,15 +61,14 @@ __device__ __forceinline__ void mend_row(const AttentionForwardArguments& a,
   const int kv_head = head / (a.group << a.pack);
   Element* to = row_at<Element>(a.out_rows, entry, head, sequence.q_begin + query);
   out.load_stored(to, a.value_dim);
-  if (out.is_finite()) return;
+  if (out.is_lost(a.value_dim) || !sees_nonfinite<C>(a, sequence, head, query)) return;
 
   own.load(row_at<Element>(a.query_rows, entry, head, sequence.q_begin + query), a.head_dim);
   out.clear();
   float maximum = minus_infinity(), sum = 0;
-  const int begin = C.left ? max(query + sequence.left, 0) : 0;
-  const int end = C.right ? min(query + sequence.right, sequence.kv_len) : sequence.kv_len;
+  const SeenKeys<C> keys(sequence, query);
 #pragma unroll 1
-  for (int k = begin; k < end; ++k) {
+  for (int k = keys.begin; k < keys.end; ++k) {
     if (!is_visible<C.visible>(a, batch, head, query, k)) continue;
     key.load(row_at<Element>(a.key_rows, entry, kv_head, sequence.kv_begin + k), a.head_dim);
     value.load(row_at<Element>(a.value_rows, entry, kv_head, sequence.kv_begin + k), a.value_dim);
@@ -58,16 +83,16 @@ __device__ __forceinline__ void mend_row(const AttentionForwardArguments& a,
     out.multiply(before);
     out.add(is_kept<C.dropout>(a, batch, head, query, k) ? weight : 0, value);
   }
-  if (sum == 0) out.clear();
-  out.store(to, a.value_dim, sum == 0 ? 0 : dropout_factor<C.dropout>(a) / sum);
+  if (sum == 0) return;
+  out.store_nonfinite(to, a.value_dim, dropout_factor<C.dropout>(a) / sum);
 }
 
 template <AttentionForwardConfig C>
 __global__ void __launch_bounds__(32 * kRowWarps)
-    attention_mend(const __grid_constant__ AttentionForwardArguments a) {
+    attention_fix_up(const __grid_constant__ AttentionForwardArguments a) {
   ptx::let_next_kernel_start();
   ptx::wait_for_kernels_before();
-  if (ptx::load_acquire(&a.counter->unusual) != a.launch) return;
+  if (ptx::load_acquire(&a.counter->nonfinite) != a.launch) return;
   const int heads = a.heads << a.pack, warps = static_cast<int>(gridDim.x) * kRowWarps;
   const int warp = static_cast<int>(blockIdx.x) * kRowWarps + static_cast<int>(threadIdx.x) / 32;
 #pragma unroll 1
@@ -76,8 +101,8 @@ __global__ void __launch_bounds__(32 * kRowWarps)
     const int64_t rows = int64_t{heads} * sequence.q_len;
 #pragma unroll 1
     for (int64_t row = warp; row < rows; row += warps)
-      mend_row<C>(a, sequence, static_cast<int>(row / sequence.q_len),
-                  static_cast<int>(row % sequence.q_len));
+      fix_up_row<C>(a, sequence, static_cast<int>(row / sequence.q_len),
+                    static_cast<int>(row % sequence.q_len));
   }
 }
 

@@ -30,7 +30,8 @@ struct AttentionTile : AttentionSequence {
   int32_t first, last;
   int32_t free_first, free_end;
   int32_t part;
-  int32_t turns;  // of each consumer in the tile, see VisitedKeys
+  int32_t turns;   // of each consumer in the tile, see VisitedKeys
+  int32_t listed;  // not 0: in the block's list of tiles with non-finite results, or past it
 };
 
 // Tiles of keys that a consumer visits. It passes over the last and the first one where its own
@@ -92,7 +93,7 @@ class TileNumbers {
       if (seen != launch + 1 && atomicCAS(&counter.ready, seen, launch + 1) == seen) {
         counter.next = 0;
         counter.finished = 0;
-        counter.unusual = 0;
+        counter.nonfinite = 0;
         ptx::store_release(&counter.ready, launch);
         break;
       }

@@ -27,6 +27,29 @@ __device__ __forceinline__ float2 widen_pair(uint32_t pair) {
     return {ptx::f16_to_float(pair & 0xffffu), ptx::f16_to_float(pair >> 16)};
 }
 
+// Bits that are all set in an element that is NaN or infinite, and in no other.
+template <DType D>
+inline constexpr uint32_t kExponentBits = D == DType::kBF16 ? 0x7f80 : 0x7c00;
+
+// Of two packed elements, those that are not finite become 0.
+template <DType D>
+__device__ __forceinline__ uint32_t finite_or_zero(uint32_t pair) {
+  constexpr uint32_t kLow = kExponentBits<D>, kHigh = kLow << 16;
+  if ((pair & kLow) == kLow) pair &= 0xffff0000u;
+  return (pair & kHigh) == kHigh ? pair & 0xffffu : pair;
+}
+// Of eight.
+template <DType D>
+__device__ __forceinline__ uint4 finite_or_zero(uint4 pairs) {
+  return {finite_or_zero<D>(pairs.x), finite_or_zero<D>(pairs.y), finite_or_zero<D>(pairs.z),
+          finite_or_zero<D>(pairs.w)};
+}
+template <DType D>
+__device__ __forceinline__ bool is_finite(uint4 pairs) {
+  const uint4 finite = finite_or_zero<D>(pairs);
+  return finite.x == pairs.x && finite.y == pairs.y && finite.z == pairs.z && finite.w == pairs.w;
+}
+
 template <DType D>
 struct ElementOf;
 template <>
@@ -110,6 +133,16 @@ struct WarpRow {
     for (int i = 0; i < kParts; ++i)
       if (lane + 32 * i < dim)
         row[lane + 32 * i].bits = static_cast<uint16_t>(round_pair<D>(part[i] * factor, 0));
+  }
+  // Elements that are finite stay as they are in memory.
+  __device__ __forceinline__ void store_nonfinite(Element* row, int32_t dim, float factor) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      const float element = part[i] * factor;
+      if (lane + 32 * i < dim && element - element != 0)
+        row[lane + 32 * i].bits = static_cast<uint16_t>(round_pair<D>(element, 0));
+    }
   }
   __device__ __forceinline__ void multiply(float factor) {
 #pragma unroll
