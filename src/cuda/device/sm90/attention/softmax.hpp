@@ -4,12 +4,12 @@
 // (ptx/products.hpp): a thread has parts of two rows, the four lanes of a quad share them.
 //
 // Weights are 2^(scale_log2 * (score - m)). m follows the largest score of its row, but not at
-// once: sums and results stay as they are while a new largest weight is small beside the sum of its
-// row. The true maximum is not needed, since m cancels when the row is divided by its sum. But it
-// decides how weights are rounded to 16 bits: the maximum's own weight is 2^0, which is exact. So m
-// follows at once wherever that weight may be more than 2^-kShare of its row's sum; where all
-// weights are small shares, rounding errors average out. No weight exceeds 2^kMostLag, which both
-// 16-bit types hold as exactly as 1.
+// once: sums and results stay as they are while a new largest weight is at most half of the sum
+// before it. The true maximum is not needed, since m cancels when the row is divided by its sum.
+// But it decides how weights are rounded to 16 bits: the maximum's own weight is 2^0, which is
+// exact. So m follows at once in peaked rows; where all weights are small shares, rounding errors
+// average out. (Following at a quarter or an eighth is not more accurate and takes 1 and 2 %
+// longer.) No weight exceeds 2^kMostLag, which both 16-bit types hold as exactly as 1.
 #pragma once
 
 #include "cuda/device/ptx/math.hpp"
@@ -18,7 +18,6 @@
 namespace perseid::internal::cuda {
 
 inline constexpr float kMostLag = 8;  // powers of two
-inline constexpr float kShare = 3;    // powers of two, too
 // Maxima below count as -inf: as powers of two they might overflow. A bias of the lowest number is
 // such a mask.
 inline constexpr float kLeast = -0x1p126f;
@@ -77,12 +76,12 @@ struct RowStatistics {
   float sum[2];      // of the thread's own columns
 };
 
-// How far scores may exceed m from here on: by log2 of the row's sum, less kShare.
+// How far scores may exceed m from here on: until their weight is half of the row's sum.
 __device__ __forceinline__ void set_limits(float scale_log2, RowStatistics& rows) {
   const float unscale = fminf(ptx::approximate_reciprocal(scale_log2), 0x1.fffffep127f);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const float lag = ptx::approximate_log2(quad_sum(rows.sum[r])) - kShare;
+    const float lag = ptx::approximate_log2(quad_sum(rows.sum[r])) - 1;
     rows.limit[r] = fmaf(fminf(fmaxf(lag, 0), kMostLag), unscale, rows.maximum[r]);
   }
 }
