@@ -76,14 +76,11 @@ struct RowStatistics {
   float sum[2];      // of the thread's own columns
 };
 
-// How far scores may exceed m from here on: until their weight is half of the row's sum.
-__device__ __forceinline__ void set_limits(float scale_log2, RowStatistics& rows) {
+// Scores may exceed m from here on until their weight is half of the row's sum. By whole quads.
+__device__ __forceinline__ float limit_of(const RowStatistics& rows, int r, float scale_log2) {
   const float unscale = fminf(ptx::approximate_reciprocal(scale_log2), 0x1.fffffep127f);
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const float lag = ptx::approximate_log2(quad_sum(rows.sum[r])) - 1;
-    rows.limit[r] = fmaf(fminf(fmaxf(lag, 0), kMostLag), unscale, rows.maximum[r]);
-  }
+  const float lag = ptx::approximate_log2(quad_sum(rows.sum[r])) - 1;
+  return fmaf(fminf(fmaxf(lag, 0), kMostLag), unscale, rows.maximum[r]);
 }
 
 // Turns scores into weights. `factor`: what earlier sums and results of the rows are to be
@@ -119,8 +116,8 @@ __device__ __forceinline__ void weigh(float (&scores)[kCount], float scale_log2,
   for (int r = 0; r < 2; ++r) {
     const float own = sum[2 * r] + sum[2 * r + 1];
     rows.sum[r] = kFirst ? own : rows.sum[r] * factor[r] + own;
+    if constexpr (kFirst) rows.limit[r] = limit_of(rows, r, scale_log2);
   }
-  if constexpr (kFirst) set_limits(scale_log2, rows);
 }
 
 // Weights as the left operand of the product with values.
@@ -138,7 +135,13 @@ __device__ __forceinline__ void rescale(float (&out)[kCount], const float (&fact
   if (!__any_sync(0xffffffffu, factor[0] != 1 || factor[1] != 1)) return;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) out[i] *= factor[i / 2 % 2];
-  set_limits(scale_log2, rows);
+    // Of rows in which m has not followed it stays: what others of the warp hold changes none of a
+    // row's bits.
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float limit = limit_of(rows, r, scale_log2);
+    rows.limit[r] = factor[r] != 1 ? limit : rows.limit[r];
+  }
 }
 
 }  // namespace perseid::internal::cuda
