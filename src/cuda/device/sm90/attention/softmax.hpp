@@ -128,15 +128,14 @@ __device__ __forceinline__ void round_weights(const float (&scores)[kCount],
   for (int i = 0; i < kCount / 2; ++i) weights[i] = round_pair<D>(scores[2 * i], scores[2 * i + 1]);
 }
 
-// Nothing is done where m has followed in no row of the warp.
+// Nothing is done where m has followed in no row of the warp. Where it has in some, the limits of the
+// others stay: a row's bits do not depend on its neighbours.
 template <int kCount>
 __device__ __forceinline__ void rescale(float (&out)[kCount], const float (&factor)[2],
                                         float scale_log2, RowStatistics& rows) {
   if (!__any_sync(0xffffffffu, factor[0] != 1 || factor[1] != 1)) return;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) out[i] *= factor[i / 2 % 2];
-    // Of rows in which m has not followed it stays: what others of the warp hold changes none of a
-    // row's bits.
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const float limit = limit_of(rows, r, scale_log2);
