@@ -5,9 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace perseid::internal::cpu {
 namespace {
@@ -83,6 +86,27 @@ TEST_F(KernelTables, AreComplete) {
     EXPECT_NE(table->copy, nullptr) << table->isa;
     EXPECT_NE(table->read, nullptr) << table->isa;
   }
+}
+
+// What the ceilings are measured with does the work that it is timed for, and no more.
+TEST_F(KernelTables, CopyEveryByteAndNoOther) {
+  constexpr std::byte kGuard{0xa5};
+  for (const KernelTable* table : available_kernel_tables())
+    for (const size_t bytes :
+         {size_t{0}, size_t{1}, size_t{31}, size_t{255}, size_t{256}, size_t{512}, size_t{513},
+          size_t{4000}, (size_t{1} << 20) + 512, (size_t{1} << 20) + 515})
+      for (const size_t shift : {size_t{0}, size_t{4}}) {
+        SCOPED_TRACE(testing::Message() << table->isa << ", " << bytes << " bytes");
+        std::vector<std::byte> from(bytes + 64), to(bytes + 256, kGuard);
+        for (size_t i = 0; i < bytes; ++i) from[i] = static_cast<std::byte>(i * 7 + i / 251);
+        const size_t begin = 64 - reinterpret_cast<uintptr_t>(to.data()) % 64 + shift;
+        EXPECT_EQ(table->copy(from.data(), to.data() + begin, bytes),
+                  2 * static_cast<double>(bytes));
+        EXPECT_TRUE(bytes == 0 || std::memcmp(to.data() + begin, from.data(), bytes) == 0);
+        for (size_t i = 0; i < to.size(); ++i)
+          ASSERT_TRUE((begin <= i && i < begin + bytes) || to[i] == kGuard) << i;
+        EXPECT_EQ(table->read(from.data(), bytes), static_cast<double>(bytes));
+      }
 }
 
 }  // namespace

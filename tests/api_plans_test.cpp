@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What facts and explanations list, item by item, and into how many tasks executions are cut.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "api_test_tools.hpp"
+#include "cpu/kernel_table.hpp"
+
+namespace {
+
+TEST(Facts, ListEveryInstructionSetAndCache) {
+  Context context;
+  const char* json = nullptr;
+  ASSERT_EQ(perseid_context_facts(context.get(), &json), PERSEID_OK);
+  const std::string facts = json;
+  std::string isas = "\"isas\": [";
+  for (const perseid::internal::cpu::KernelTable* table :
+       perseid::internal::cpu::available_kernel_tables())
+    isas += (isas.back() == '[' ? "\"" : ", \"") + std::string(table->isa) + '"';
+  EXPECT_NE(facts.find(isas + "]"), std::string::npos) << facts;
+}
+
+TEST(Explanation, NamesEveryGradient) {
+  Context context;
+  for (uint32_t gradients = 1; gradients < 16; ++gradients) {
+    auto desc = SmallAttention::describe(4);
+    desc.bias = 1;
+    std::fill_n(desc.bias_shape, 4, 1);
+    desc.gradients = gradients;
+    Plan plan;
+    ASSERT_EQ(perseid_attention_plan_create(context.get(), &desc, plan.out()), PERSEID_OK)
+        << perseid_last_error();
+    std::string names;
+    const auto add = [&](uint32_t bit, const char* name) {
+      if ((gradients & bit) != 0) names += (names.empty() ? "" : " ") + std::string(name);
+    };
+    add(PERSEID_GRAD_QUERY, "query");
+    add(PERSEID_GRAD_KEY, "key");
+    add(PERSEID_GRAD_VALUE, "value");
+    add(PERSEID_GRAD_BIAS, "bias");
+    const char* json = nullptr;
+    ASSERT_EQ(perseid_plan_explain_json(plan.get(), &json), PERSEID_OK);
+    EXPECT_NE(std::string(json).find("\"gradients\": \"" + names + "\""), std::string::npos)
+        << json;
+  }
+}
+
+// The most tasks of one run. They are run in turn, as worker 0.
+struct CountingExecutor {
+  int64_t most = 0;
+  static void run(void* user, int64_t tasks, perseid_task_fn fn, void* state) {
+    auto* self = static_cast<CountingExecutor*>(user);
+    self->most = std::max(self->most, tasks);
+    for (int64_t task = 0; task < tasks; ++task) fn(state, task, 0);
+  }
+};
+
+TEST(Tasks, OfSoftmaxAreEnoughForManyThreads) {
+  for (const std::vector<int64_t>& shape :
+       {std::vector<int64_t>{1, 1 << 20}, std::vector<int64_t>{4, 1 << 18},
+        std::vector<int64_t>{1 << 10, 1 << 10}, std::vector<int64_t>{1 << 18, 4}}) {
+    CountingExecutor executor;
+    auto options = sized<perseid_context_options>();
+    options.executor = {&CountingExecutor::run, &executor, 4};
+    Context context(options);
+    auto desc = sized<perseid_softmax_desc>();
+    desc.dtype = PERSEID_F32;
+    desc.ndim = 2;
+    desc.dim = 1;
+    std::copy(shape.begin(), shape.end(), desc.shape);
+    Plan plan;
+    ASSERT_EQ(perseid_softmax_plan_create(context.get(), &desc, plan.out()), PERSEID_OK);
+    size_t bytes = 0;
+    ASSERT_EQ(perseid_plan_workspace_size(plan.get(), PERSEID_FORWARD, &bytes), PERSEID_OK);
+    std::vector<std::byte> workspace(bytes + 64);
+    std::byte* const aligned =
+        workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64);
+    std::vector<float> x = waves(1 << 20, 0.7f), y(1 << 20);
+    const Tensor in(x.data(), {shape[0], shape[1]}), out(y.data(), {shape[0], shape[1]});
+    auto args = sized<perseid_softmax_forward_args>();
+    args.input = in.dl();
+    args.output = out.dl();
+    ASSERT_EQ(perseid_softmax_forward(plan.get(), &args, aligned, bytes, nullptr), PERSEID_OK)
+        << perseid_last_error();
+    EXPECT_GE(executor.most, 8) << shape[0] << " x " << shape[1];
+    EXPECT_LE(executor.most, 1024) << shape[0] << " x " << shape[1];
+  }
+}
+
+}  // namespace
