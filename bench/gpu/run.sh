@@ -120,6 +120,7 @@ for tool in memcheck racecheck synccheck initcheck; do
   sanitize "$tool" rows_and_matmul "$problems/gpu_check.jsonl"
   sanitize "$tool" attention "$problems/gpu_attention_check.jsonl"
 done
+step faults python3 "$here/faults.py" "$build" --jobs "$processes"
 step bench "$perseid" bench --device cuda:0 --seconds "${SECONDS_A_ROW:-0.3}"
 step peers python3 "$here/softmax.py" "$library" --csv "$out/peers.csv" "${briefly[@]}"
 step attention python3 "$here/attention.py" "$library" --csv "$out/attention.csv" "${briefly[@]}"

@@ -4,12 +4,12 @@
 // (ptx/products.hpp): a thread has parts of two rows, the four lanes of a quad share them.
 //
 // Weights are 2^(scale_log2 * (score - m)). m follows the largest score of its row, but not at
-// once: sums and results stay as they are while a new largest weight is small beside the sum of its
-// row. The true maximum is not needed, since m cancels when the row is divided by its sum. But it
-// decides how weights are rounded to 16 bits: the maximum's own weight is 2^0, which is exact. So m
-// follows at once wherever that weight may be more than 2^-kShare of its row's sum; where all
-// weights are small shares, rounding errors average out. No weight exceeds 2^kMostLag, which both
-// 16-bit types hold as exactly as 1.
+// once: sums and results stay as they are while a new largest weight is at most half of the sum
+// before it. The true maximum is not needed, since m cancels when the row is divided by its sum.
+// But it decides how weights are rounded to 16 bits: the maximum's own weight is 2^0, which is
+// exact. So m follows at once in peaked rows; where all weights are small shares, rounding errors
+// average out. (Following at a quarter or an eighth is not more accurate and takes 1 and 2 %
+// longer.) No weight exceeds 2^kMostLag, which both 16-bit types hold as exactly as 1.
 #pragma once
 
 #include "cuda/device/ptx/math.hpp"
@@ -18,7 +18,6 @@
 namespace perseid::internal::cuda {
 
 inline constexpr float kMostLag = 8;  // powers of two
-inline constexpr float kShare = 3;    // powers of two, too
 // Maxima below count as -inf: as powers of two they might overflow. A bias of the lowest number is
 // such a mask.
 inline constexpr float kLeast = -0x1p126f;
@@ -77,14 +76,11 @@ struct RowStatistics {
   float sum[2];      // of the thread's own columns
 };
 
-// How far scores may exceed m from here on: by log2 of the row's sum, less kShare.
-__device__ __forceinline__ void set_limits(float scale_log2, RowStatistics& rows) {
+// Scores may exceed m from here on until their weight is half of the row's sum. By whole quads.
+__device__ __forceinline__ float limit_of(const RowStatistics& rows, int r, float scale_log2) {
   const float unscale = fminf(ptx::approximate_reciprocal(scale_log2), 0x1.fffffep127f);
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const float lag = ptx::approximate_log2(quad_sum(rows.sum[r])) - kShare;
-    rows.limit[r] = fmaf(fminf(fmaxf(lag, 0), kMostLag), unscale, rows.maximum[r]);
-  }
+  const float lag = ptx::approximate_log2(quad_sum(rows.sum[r])) - 1;
+  return fmaf(fminf(fmaxf(lag, 0), kMostLag), unscale, rows.maximum[r]);
 }
 
 // Turns scores into weights. `factor`: what earlier sums and results of the rows are to be
@@ -120,8 +116,8 @@ __device__ __forceinline__ void weigh(float (&scores)[kCount], float scale_log2,
   for (int r = 0; r < 2; ++r) {
     const float own = sum[2 * r] + sum[2 * r + 1];
     rows.sum[r] = kFirst ? own : rows.sum[r] * factor[r] + own;
+    if constexpr (kFirst) rows.limit[r] = limit_of(rows, r, scale_log2);
   }
-  if constexpr (kFirst) set_limits(scale_log2, rows);
 }
 
 // Weights as the left operand of the product with values.
@@ -132,14 +128,19 @@ __device__ __forceinline__ void round_weights(const float (&scores)[kCount],
   for (int i = 0; i < kCount / 2; ++i) weights[i] = round_pair<D>(scores[2 * i], scores[2 * i + 1]);
 }
 
-// Nothing is done where m has followed in no row of the warp.
+// Nothing is done where m has followed in no row of the warp. Where it has in some, the limits of the
+// others stay: a row's bits do not depend on its neighbours.
 template <int kCount>
 __device__ __forceinline__ void rescale(float (&out)[kCount], const float (&factor)[2],
                                         float scale_log2, RowStatistics& rows) {
   if (!__any_sync(0xffffffffu, factor[0] != 1 || factor[1] != 1)) return;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) out[i] *= factor[i / 2 % 2];
-  set_limits(scale_log2, rows);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float limit = limit_of(rows, r, scale_log2);
+    rows.limit[r] = factor[r] != 1 ? limit : rows.limit[r];
+  }
 }
 
 }  // namespace perseid::internal::cuda

@@ -1,0 +1,200 @@
+# SPDX-FileCopyrightText: 2026 The Perseid Authors
+# SPDX-License-Identifier: Apache-2.0
+"""Faults in the code of GPU kernels, planted one at a time: a test that still passes is too weak.
+
+    python3 faults.py BUILD [--jobs 8] [--only REGEX] [--limit SECONDS] [--list]
+
+Kernel sources travel as text in every program that can compile them, so that a fault is planted in
+a copy of a test program, without a build: the faulty file takes the place of the right one, at the
+cost of its leading comment. A fault is caught if the program fails, or does not end within the
+limit. Exits with 1 if one is not caught.
+"""
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+SOURCES = pathlib.Path(__file__).resolve().parents[2] / "src"
+ATTENTION = "cuda/device/sm90/attention/"
+SOFTMAX = "cuda/device/softmax/"
+MATMUL = "cuda/device/matmul/"
+
+# what is wrong, the test program (and which of its tests, where others take long), the file, the
+# right text, the faulty text
+FAULTS = [
+    ("forward: the last key is hidden",
+     "attention *MatchTheReference*", ATTENTION + "forward_scores.hpp",
+     "C.right ? min(query + tile.right, length) : length;",
+     "C.right ? min(query + tile.right, length) : length - 1;"),
+    ("forward: the diagonal is one key short", "attention", ATTENTION + "forward_scores.hpp",
+     "C.right ? min(query + tile.right, length)", "C.right ? min(query + tile.right - 1, length)"),
+    ("forward: a window begins one key late", "attention", ATTENTION + "forward_scores.hpp",
+     "(query + tile.left - key, end - key)", "(query + tile.left + 1 - key, end - key)"),
+    ("forward: a tile of queries is skipped", "attention", ATTENTION + "forward_tiles.hpp",
+     "static_cast<int32_t>(ticket + gridDim.x)", "static_cast<int32_t>(ticket + gridDim.x + 1)"),
+    ("forward: the maximum is stale", "attention", ATTENTION + "softmax.hpp",
+     "    rows.maximum[r] = now;", "    if constexpr (kFirst) rows.maximum[r] = now;"),
+    ("forward: results are rescaled by the other row's factor", "attention",
+     ATTENTION + "softmax.hpp", "out[i] *= factor[i / 2 % 2];", "out[i] *= factor[1 - i / 2 % 2];"),
+    ("forward: the sum is not rescaled", "attention", ATTENTION + "softmax.hpp",
+     "rows.sum[r] * factor[r] + own", "rows.sum[r] + own"),
+    ("forward: lse of the other row", "attention", ATTENTION + "forward_results.hpp",
+     "write_lse(tile, lane_ / 4 + 8 * r,", "write_lse(tile, lane_ / 4 + 8 * (1 - r),"),
+    ("forward: values are waited for in the wrong phase", "attention *OddShapes*",
+     ATTENTION + "forward_consumer.hpp", "shared_.value_full(values_.place()), values_.parity())",
+     "shared_.value_full(values_.place()), values_.parity() ^ 1)"),
+    ("forward: a masked tile is taken for a free one", "attention",
+     ATTENTION + "forward_tiles.hpp", "{(begin + C.keys - 1) / C.keys, end / C.keys}",
+     "{(begin + C.keys - 1) / C.keys, end / C.keys + 1}"),
+    ("forward: key heads of grouped queries are mistaken", "attention",
+     ATTENTION + "forward_tiles.hpp", "tile.kv_head = tile.head / a_.group;",
+     "tile.kv_head = tile.head % a_.group;"),
+    ("forward: the second consumer has the first one's bias", "attention GpuAttention.Bias",
+     ATTENTION + "forward_producer.hpp", "chunk * kChunk, 0, tile.query + 64 * c,",
+     "chunk * kChunk, 0, tile.query,"),
+    ("forward: of a pair, the first key's mask is used twice", "attention",
+     ATTENTION + "forward_scores.hpp", "(i % 2 == 0 ? pair.first : pair.second) == 0",
+     "pair.first == 0"),
+    ("forward: dropout draws a byte twice",
+     "attention *DropoutHas*", ATTENTION + "forward_scores.hpp",
+     "spread_signs(even, 3, 7, odd)", "spread_signs(even, 1, 5, odd)"),
+    ("forward: the last part of split keys is lost",
+     "attention *FewQueries*", ATTENTION + "forward_rows.hpp",
+     "first + lane < a.parts ? a.part_sums", "first + lane < a.parts - 1 ? a.part_sums"),
+    ("backward: grad_lse has the wrong sign", "attention_backward",
+     ATTENTION + "backward_rows.hpp", "sum - grad_lse[t]", "sum + grad_lse[t]"),
+    ("backward: grad_query lacks the last 16 keys of a tile", "attention_backward",
+     ATTENTION + "backward_parts.hpp", "k < C.keys() / 16; ++k)", "k < C.keys() / 16 - 1; ++k)"),
+    ("backward: grad_key is not scaled", "attention_backward", ATTENTION + "backward_halves.hpp",
+     "[&] { return a_.scale; }", "[&] { return 1.0f; }"),
+    ("backward: grad_value lacks dropout's factor", "attention_backward",
+     ATTENTION + "backward_halves.hpp", "[&] { return dropout_factor<C.dropout>(a_); }",
+     "[&] { return 1.0f; }"),
+    ("backward: deterministic mode does not wait for its turn", "attention_backward",
+     ATTENTION + "backward_parts.hpp",
+     "in_order = in_order && await_number(turn(step, consumer), rank(step), a_.given_up);",
+     "in_order = turn(step, consumer) != nullptr;"),
+    ("backward: the last block of queries is lost", "attention_backward",
+     ATTENTION + "backward_tiles.hpp", "last_query / C.queries + 1 : tile.first",
+     "last_query / C.queries : tile.first"),
+    ("backward: the diagonal is one query short", "attention_backward",
+     ATTENTION + "backward_scores.hpp", "key - tile.right + 1 - first",
+     "key - tile.right + 2 - first"),
+    ("backward: dropout's bits of the other key", "attention_backward",
+     ATTENTION + "backward_scores.hpp", "8 - group % 8 + i / 2 % 2 * 16",
+     "8 - group % 8 + (1 - i / 2 % 2) * 16"),
+    ("backward: a block of a cluster is not added", "attention_backward",
+     ATTENTION + "backward_parts.hpp", "block < C.parts; ++block)",
+     "block < C.parts - 1; ++block)"),
+    ("backward: the last part of a bias gradient is lost",
+     "attention_backward *GradientOfBiasOfTheWholeBatch*",
+     ATTENTION + "backward_bias.hpp", "p < a_.parts; ++p)", "p < a_.parts - 1; ++p)"),
+    ("softmax: the last chunk of a split row is lost", "softmax", SOFTMAX + "split.hpp",
+     "i < arguments.chunks; i += C.threads())\n    whole",
+     "i < arguments.chunks - 1; i += C.threads())\n    whole"),
+    ("softmax: the sum of a part is not rescaled", "softmax", SOFTMAX + "reduce.hpp",
+     "b.sum * weight(b.maximum, maximum)", "b.sum"),
+    ("softmax: columns lack a warp's sum",
+     "softmax *Kinds*:*Any*", SOFTMAX + "columns.hpp",
+     "w < C.warps; ++w)\n    whole.sum +=", "w < C.warps - 1; ++w)\n    whole.sum +="),
+    ("softmax: the last turn of a staged row is lost", "softmax", SOFTMAX + "shared.hpp",
+     "turn < C.stages; ++turn) {\n    Elements<C, true> held;\n    reader.take(turn, held);\n"
+     "    own",
+     "turn < C.stages - 1; ++turn) {\n    Elements<C, true> held;\n    reader.take(turn, held);\n"
+     "    own"),
+    ("softmax: results of a streamed row before its statistics", "softmax", SOFTMAX + "stream.hpp",
+     "shared_.merged[turn.slot]), turn.slot_parity);\n    const",
+     "shared_.merged[turn.slot]), turn.slot_parity ^ 1);\n    const"),
+    ("matmul: the wrong stage is overwritten", "matmul", MATMUL + "tensor_core.hpp",
+     "bring(step + C.stages - 1, newest);", "bring(step + C.stages - 1, oldest);"),
+    ("matmul: the last column of c is lost", "matmul", MATMUL + "output.hpp",
+     "const bool both = column + 1 < columns_;", "const bool both = column + 2 < columns_;"),
+    ("matmul: the depth lacks its last element", "matmul", MATMUL + "fma.hpp",
+     "clamp<int64_t>(depth_left_, 0, C.depth())", "clamp<int64_t>(depth_left_ - 1, 0, C.depth())"),
+]
+
+
+def without_essay(text, surplus):
+    """The file without `surplus` bytes of its comment lines, from the first one on."""
+    lines = text.split("\n")
+    for index, line in enumerate(lines):
+        if surplus <= 0:
+            break
+        if line.startswith("//"):
+            cut = min(surplus, len(line) - 2)
+            lines[index] = line[:len(line) - cut]
+            surplus -= cut
+    assert surplus <= 0, "the file has no comment to give up"
+    return "\n".join(lines)
+
+
+def planted(program, path, right, wrong):
+    """The bytes of the program with the fault."""
+    text = (SOURCES / path).read_text()
+    if text.count(right) != 1:
+        raise LookupError(f"{path} has {text.count(right)} times: {right}")
+    faulty = without_essay(text.replace(right, wrong), len(wrong) - len(right)).encode()
+    whole = text.encode()
+    if program.count(whole) != 1:
+        raise LookupError(f"the program does not hold {path} as it is in {SOURCES}: build it again")
+    return program.replace(whole, faulty.ljust(len(whole), b"\n"))
+
+
+def program_of(options, test):
+    """The test program's path, and a filter of its tests."""
+    name, *tests = test.split()
+    return pathlib.Path(options.build) / "tests" / f"gpu_{name}_test", *(tests or ["*"])
+
+
+def try_fault(options, fault):
+    name, test, path, right, wrong = fault
+    program, tests = program_of(options, test)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = pathlib.Path(folder) / program.name
+        copy.write_bytes(planted(program.read_bytes(), path, right, wrong))
+        copy.chmod(0o755)
+        environment = dict(os.environ, PERSEID_CACHE_DIR=folder, GTEST_FAIL_FAST="1",
+                           GTEST_FILTER=tests, PERSEID_PACK="")
+        try:
+            done = subprocess.run([copy], env=environment, capture_output=True, text=True,
+                                  timeout=options.limit)
+        except subprocess.TimeoutExpired:
+            return name, True, f"no end within {options.limit} s"
+    failed = re.findall(r"^\[  FAILED  \] (\S+)", done.stdout, re.M)
+    if done.returncode == 77 or re.search(r"^\[  SKIPPED \]", done.stdout, re.M) and not failed:
+        return name, False, "tests were skipped"
+    compiled = re.search(r"nvrtc|error: ", done.stdout + done.stderr)
+    if compiled:
+        return name, False, "the faulty code does not compile: " + compiled.group(0)
+    return name, done.returncode != 0, failed[0] if failed else f"exit code {done.returncode}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build")
+    parser.add_argument("--jobs", type=int, default=8)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--limit", type=float, default=150)
+    parser.add_argument("--list", action="store_true", help="check that they can be planted")
+    options = parser.parse_args()
+    faults = [fault for fault in FAULTS if re.search(options.only, fault[0])]
+    if options.list:
+        for _, test, path, right, wrong in faults:
+            planted(program_of(options, test)[0].read_bytes(), path, right, wrong)
+        print(f"{len(faults)} faults can be planted")
+        return
+    caught = 0
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for name, is_caught, how in pool.map(lambda fault: try_fault(options, fault), faults):
+            caught += is_caught
+            print(f"{'caught' if is_caught else 'SURVIVED':>8}  {name}: {how}", flush=True)
+    print(f"{caught} of {len(faults)} faults caught")
+    sys.exit(caught != len(faults))
+
+
+if __name__ == "__main__":
+    main()
