@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -59,6 +60,9 @@ class Faults : public testing::Test {
     static const std::string kPath = testing::TempDir() + "/fake.pack";
     if (std::getenv("PERSEID_PACK") != nullptr) return;
     std::ofstream file(kPath, std::ios::binary);
+    // What others may write is no pack.
+    std::filesystem::permissions(
+        kPath, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
     GpuFacts facts;
     facts.architecture = "sm_90a";
     for (const int64_t length : {kLength, kLongLength})
@@ -71,7 +75,26 @@ class Faults : public testing::Test {
             key_of({softmax_header(choice.kind), kernels, facts.architecture}, nullptr),
             {kernels, "code"});
       }
+    const Program lacking = both_directions();
+    file << write_entry(key_of(lacking, nullptr), {{lacking.kernels[0]}, "code"});
     setenv("PERSEID_PACK", kPath.c_str(), 1);
+    // The real one asks the driver for what the fake one has not, and dies.
+    setenv("PERSEID_NVRTC", "/nowhere/libnvrtc.so", 1);
+  }
+
+  // Of short rows. The pack has the name of the first kernel alone.
+  static Program both_directions() {
+    GpuFacts facts;
+    facts.architecture = "sm_90a";
+    const SoftmaxProblem problem{.rank = 2, .dim = 1, .shape = {kRows, kLength}};
+    Program program{"", {}, facts.architecture};
+    for (const bool backward : {false, true}) {
+      const SoftmaxChoice choice = choose_softmax(SoftmaxKind::kRows, problem, backward, facts);
+      program.header = softmax_header(choice.kind);
+      for (const std::string& kernel : softmax_kernels(choice, backward))
+        program.kernels.push_back(kernel);
+    }
+    return program;
   }
 
   // Statuses of a program's calls, from opening the device to copying the result. Those after the
@@ -162,6 +185,18 @@ TEST_F(Faults, NoneMeansSuccess) {
     EXPECT_TRUE(run.ok()) << perseid_last_error();
     EXPECT_EQ(fake_.launches() - launches, length == kLength ? 1 : 2);
   }
+}
+
+// It is passed over: the compiler is asked, and there is none.
+TEST_F(Faults, OfAPackThatLacksKernels) {
+  const Program program = both_directions();
+  std::shared_ptr<Gpu> gpu;
+  ASSERT_TRUE(Gpu::open(0, &gpu, program.architecture).ok());
+  std::vector<Kernel> kernels;
+  const Status status = gpu->load(program.header, program.kernels, &kernels);
+  EXPECT_EQ(status.code(), PERSEID_UNSUPPORTED);
+  EXPECT_NE(status.sentence().find("tried /nowhere/libnvrtc.so"), std::string::npos)
+      << status.sentence();
 }
 
 // Whatever call it is that fails, once. Not that which makes the context current: what cannot be

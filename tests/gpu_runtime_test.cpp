@@ -1,22 +1,15 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What the GPU backend does before it reaches a GPU: the module cache with its mishaps, and the
-// sentences where something is missing; and what only code inside the library can do on one.
+// What the GPU backend does before it reaches a GPU: the sentences where something is missing; and
+// what only code inside the library can do on one.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <set>
-#include <thread>
 
-#include "cuda/runtime/cache.hpp"
 #include "cuda/runtime/library.hpp"
 #include "cuda/runtime/sources.hpp"
 #include "cuda/softmax.hpp"
@@ -26,159 +19,6 @@
 
 namespace perseid::internal::cuda {
 namespace {
-
-namespace fs = std::filesystem;
-
-class ModuleCache : public testing::Test {
- protected:
-  void SetUp() override {
-    folder_ =
-        fs::temp_directory_path() / ("perseid-cache-" + std::to_string(getpid()) + "-" +
-                                     testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  std::vector<fs::path> files() const {
-    std::vector<fs::path> found;
-    if (fs::exists(folder_))
-      for (const auto& entry : fs::directory_iterator(folder_)) found.push_back(entry.path());
-    return found;
-  }
-  bool finds(const std::string& key) const {
-    Image image;
-    return load_cached(folder_.string(), key, &image) && image.names == image_.names &&
-           image.code == image_.code;
-  }
-
-  fs::path folder_;
-  const Image image_{{"kernel", "another"},
-                     std::string("\x7f"
-                                 "ELF\0code\0",
-                                 10) +
-                         "more"};
-};
-
-TEST_F(ModuleCache, KeepsWhatIsStored) {
-  EXPECT_FALSE(finds("key"));
-  store_cached(folder_.string(), "key", image_);
-  EXPECT_TRUE(finds("key"));
-  EXPECT_FALSE(finds("another key"));
-  EXPECT_EQ(files().size(), 1u) << "a temporary file was left";
-}
-
-TEST_F(ModuleCache, PassesOverDamage) {
-  store_cached(folder_.string(), "key", image_);
-  const fs::path path = files().at(0);
-  std::string whole(fs::file_size(path), '\0');
-  std::ifstream(path, std::ios::binary)
-      .read(whole.data(), static_cast<std::streamsize>(whole.size()));
-  for (size_t i = 0; i < whole.size(); ++i) {
-    std::string damaged = whole;
-    damaged[i] = static_cast<char>(damaged[i] ^ 0x10);
-    std::ofstream(path, std::ios::binary) << damaged;
-    EXPECT_FALSE(finds("key")) << "byte " << i;
-    std::ofstream(path, std::ios::binary) << whole.substr(0, i);
-    EXPECT_FALSE(finds("key")) << "cut off after " << i;
-  }
-  std::ofstream(path, std::ios::binary) << whole << "x";
-  EXPECT_FALSE(finds("key")) << "something behind it";
-  store_cached(folder_.string(), "key", image_);
-  EXPECT_TRUE(finds("key"));
-}
-
-TEST_F(ModuleCache, LivesWithoutAFolder) {
-  store_cached("", "key", image_);
-  store_cached("/proc/nowhere/perseid", "key", image_);
-  std::ofstream(folder_) << "a file where the folder should be";
-  store_cached(folder_.string(), "key", image_);
-  EXPECT_FALSE(finds("key"));
-}
-
-// A file size limit fails writes as a full disk does.
-TEST_F(ModuleCache, LeavesNothingOnAFullDisk) {
-  fs::create_directories(folder_);
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  rlimit small = before;
-  small.rlim_cur = 20;
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  store_cached(folder_.string(), "key", image_);
-  setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, handler);
-  EXPECT_FALSE(finds("key"));
-  EXPECT_TRUE(files().empty());
-}
-
-TEST_F(ModuleCache, ServesManyWriters) {
-  std::vector<std::thread> threads;
-  std::atomic<int> torn{0};
-  for (int t = 0; t < 8; ++t)
-    threads.emplace_back([&] {
-      for (int i = 0; i < 50; ++i) {
-        store_cached(folder_.string(), "key", image_);
-        if (!finds("key")) ++torn;
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(torn, 0);
-  EXPECT_EQ(files().size(), 1u);
-}
-
-TEST_F(ModuleCache, ServesSeveralProcesses) {
-  constexpr int kProcesses = 3, kKeys = 40;
-  std::vector<pid_t> children;
-  for (int p = 0; p < kProcesses; ++p) {
-    const pid_t child = fork();
-    ASSERT_GE(child, 0);
-    if (child > 0) {
-      children.push_back(child);
-      continue;
-    }
-    bool whole = true;
-    for (int i = 0; i < kKeys; ++i) {
-      const std::string key = "key " + std::to_string(i);
-      store_cached(folder_.string(), key, image_);
-      whole = whole && finds(key);
-    }
-    _exit(whole ? 0 : 1);
-  }
-  for (const pid_t child : children) {
-    int status = 1;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0);
-  }
-  EXPECT_EQ(files().size(), size_t{kKeys});
-  for (int i = 0; i < kKeys; ++i) EXPECT_TRUE(finds("key " + std::to_string(i)));
-}
-
-TEST_F(ModuleCache, ReadsAPackOfSeveral) {
-  fs::create_directories(folder_);
-  const std::string path = (folder_ / "pack").string();
-  std::ofstream(path, std::ios::binary) << write_entry("one", image_) << write_entry("two", {})
-                                        << write_entry("three", image_) << "damage";
-  const Pack pack(path);
-  ASSERT_EQ(pack.size(), 3u);
-  Image image;
-  ASSERT_TRUE(pack.find("three", &image));
-  EXPECT_EQ(image.code, image_.code);
-  EXPECT_EQ(image.names, image_.names);
-  EXPECT_FALSE(pack.find("four", &image));
-  EXPECT_EQ(Pack("").size(), 0u);
-  EXPECT_EQ(Pack(path + ".missing").size(), 0u);
-}
-
-TEST(Keys, TellEverythingApart) {
-  std::set<std::string> keys;
-  const Version old{12, 8}, young{13, 0};
-  for (const char* header : {"a.hpp", "b.hpp"})
-    for (const char* architecture : {"sm_80", "sm_90a"})
-      for (const std::vector<std::string>& kernels :
-           {std::vector<std::string>{"k"}, std::vector<std::string>{"k", "l"}})
-        for (const Version* version : {static_cast<const Version*>(nullptr), &old, &young})
-          EXPECT_TRUE(keys.insert(key_of({header, kernels, architecture}, version)).second);
-}
 
 TEST(Sources, AreEmbeddedWhole) {
   bool found = false;

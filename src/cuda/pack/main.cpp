@@ -4,6 +4,7 @@
 // the assembler said of them in FILE.reports, for the test of their budgets. What a pack that is
 // there already has is kept. Where there is no NVRTC the pack is empty: kernels are then compiled
 // when plans need them.
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,7 +51,7 @@ bool compile_share(const std::string& path, const std::vector<Variant>& variants
                    size_t step) {
   std::string kernels, reports;
   for (size_t i = first; i < variants.size(); i += step) {
-    Image image, report;
+    Image image, report{{"report"}, ""};
     const Status status = compile(variants[i].program, &image, &report.code);
     if (!status.ok()) {
       std::fprintf(stderr, "perseid.pack: without %s: %s\n", variants[i].name.c_str(),
@@ -99,7 +100,7 @@ bool make(const std::string& path, const Version& version) {
   if (!compile_all(path, missing, processes)) return false;
   if (!same_compiler) sources.clear();
   for (size_t i = 0; i < processes; ++i) sources.emplace_back(concatenate(path, ".", i));
-  std::string kernels, reports = write_entry(mark, {});
+  std::string kernels, reports = write_entry(mark, {{"compiler"}, ""});
   for (const Variant& variant : variants) {
     const std::string key = key_of(variant.program, nullptr);
     for (const Source& source : sources) {
@@ -127,6 +128,7 @@ bool make_empty(const std::string& path) {
 }
 
 int build(const std::string& path) {
+  umask(S_IWGRP | S_IWOTH);  // A pack that others may write is not read.
   Version version;
   if (compiler_version(&version).ok() ? make(path, version) : make_empty(path)) return 0;
   std::fprintf(stderr, "perseid.pack: cannot write %s\n", path.c_str());

@@ -3,20 +3,16 @@
 #include "cuda/runtime/cache.hpp"
 
 #include <dlfcn.h>
-#include <fcntl.h>
-#include <sys/mman.h>
+#include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <atomic>
-#include <cstdlib>
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "base/log.hpp"
 #include "cuda/runtime/hash.hpp"
+#include "cuda/runtime/trusted_file.hpp"
 
 namespace perseid::internal::cuda {
 namespace {
@@ -31,6 +27,8 @@ struct Head {
   uint64_t hash, bytes;
 };
 static_assert(sizeof(Head) == 32 && kMagic.size() == sizeof Head::magic);
+// More than any module has.
+constexpr uint64_t kMostBytes = 256 << 20;
 
 std::string hexadecimal(uint64_t number) {
   std::string text(16, '0');
@@ -38,26 +36,38 @@ std::string hexadecimal(uint64_t number) {
   return text;
 }
 
-bool read_file(const std::string& path, std::string* text) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return false;
-  std::ostringstream all;
-  all << file.rdbuf();
-  *text = std::move(all).str();
-  return !file.bad();
+std::string name_of(const std::string& key) {
+  return hexadecimal(Hash().add(key).value()) + ".module";
 }
 
-std::string path_of(const std::string& folder, const std::string& key) {
-  return folder + "/" + hexadecimal(Hash().add(key).value()) + ".module";
-}
-
-// The head of an entry, all of whose content is there.
-bool read_head(std::string_view text, Head* head) {
-  if (text.size() < sizeof *head) return false;
+// The head that a file of `size` bytes has at `offset`, with all of its content behind it.
+bool read_head(const Descriptor& file, uint64_t offset, uint64_t size, Head* head) {
+  std::string text;
+  if (size < offset || size - offset < sizeof *head || !read_at(file, offset, sizeof *head, &text))
+    return false;
   std::memcpy(head, text.data(), sizeof *head);
   return std::string_view(head->magic, sizeof head->magic) == kMagic &&
-         head->bytes <= text.size() - sizeof *head;
+         head->bytes <= size - offset - sizeof *head;
 }
+
+// The key at the beginning of a content of `bytes` bytes.
+bool read_key(const Descriptor& file, uint64_t offset, uint64_t bytes, std::string* key) {
+  for (uint64_t part = std::min<uint64_t>(bytes, 4096);; part = std::min(bytes, 4 * part)) {
+    if (!read_at(file, offset, part, key)) return false;
+    if (const size_t end = key->find('\0'); end != std::string::npos) {
+      key->resize(end);
+      return true;
+    }
+    if (part == bytes) return false;
+  }
+}
+
+void warn(const std::string& what, const Status& why, const char* advice) {
+  log(PERSEID_LOG_WARNING, concatenate(what, " is not used: ", why.sentence(), "; ", advice));
+}
+
+constexpr const char* kFolderAdvice =
+    "kernels are compiled again by every process (set PERSEID_CACHE_DIR to a folder of your own)";
 
 // Up to the next 0.
 std::string_view take_text(std::string_view* content) {
@@ -67,20 +77,15 @@ std::string_view take_text(std::string_view* content) {
   return text;
 }
 
-std::string beside_the_library() {
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&kernel_pack), &info) == 0 || info.dli_fname == nullptr)
-    return "";
-  return (fs::path(info.dli_fname).parent_path() / "perseid.pack").string();
+// Empty in a program that runs with more rights than its caller, who must not choose its code.
+std::string variable(const char* name) {
+  const char* value = secure_getenv(name);
+  return value == nullptr ? "" : value;
 }
 
 }  // namespace
 
 std::string cache_folder() {
-  const auto variable = [](const char* name) {
-    const char* value = std::getenv(name);
-    return std::string(value == nullptr ? "" : value);
-  };
   if (std::string own = variable("PERSEID_CACHE_DIR"); !own.empty()) return own;
   if (std::string caches = variable("XDG_CACHE_HOME"); !caches.empty()) return caches + "/perseid";
   if (std::string home = variable("HOME"); !home.empty()) return home + "/.cache/perseid";
@@ -109,80 +114,93 @@ std::string write_entry(const std::string& key, const Image& image) {
 
 bool read_entry(std::string_view text, const std::string& key, Image* image) {
   Head head{};
-  if (!read_head(text, &head) || text.size() != sizeof head + head.bytes) return false;
+  if (text.size() < sizeof head) return false;
+  std::memcpy(&head, text.data(), sizeof head);
   std::string_view content = text.substr(sizeof head);
-  if (Hash().add(content).value() != head.hash || take_text(&content) != key) return false;
+  if (std::string_view(head.magic, sizeof head.magic) != kMagic || head.bytes != content.size() ||
+      Hash().add(content).value() != head.hash || take_text(&content) != key)
+    return false;
   *image = {};
   for (std::string_view name = take_text(&content); !name.empty(); name = take_text(&content))
     image->names.emplace_back(name);
   image->code = content;
-  return true;
+  return !image->names.empty();
 }
 
 bool load_cached(const std::string& folder, const std::string& key, Image* image) {
+  if (folder.empty()) return false;
+  Descriptor opened, file;
+  if (Status status = open_trusted_folder(folder, &opened); !status.ok()) {
+    warn(folder, status, kFolderAdvice);
+    return false;
+  }
+  if (!opened) return false;
+  const std::string name = name_of(key);
+  if (Status status = open_trusted_file(opened, name, &file); !status.ok()) {
+    warn(concatenate(folder, "/", name), status, "remove it");
+    return false;
+  }
   std::string text;
-  return !folder.empty() && read_file(path_of(folder, key), &text) && read_entry(text, key, image);
+  const uint64_t bytes = file ? size_of(file) : 0;
+  return bytes > 0 && bytes <= kMostBytes && read_at(file, 0, bytes, &text) &&
+         read_entry(text, key, image);
 }
 
 void store_cached(const std::string& folder, const std::string& key, const Image& image) {
   if (folder.empty()) return;
-  static std::atomic<uint64_t> count{0};
-  const std::string path = path_of(folder, key);
-  const std::string temporary = concatenate(path, ".", getpid(), ".", ++count);
-  std::error_code failure;
-  fs::create_directories(folder, failure);
-  bool written = false;
-  {
-    std::ofstream file(temporary, std::ios::binary);
-    file << write_entry(key, image);
-    file.close();
-    written = !file.fail();
-  }
-  if (written) {
-    fs::rename(temporary, path, failure);
-    written = !failure;
-  }
-  if (written) return;
-  fs::remove(temporary, failure);
-  log(PERSEID_LOG_WARNING,
-      concatenate("a compiled kernel could not be kept in ", folder,
-                  "; it will be compiled again by the next process (set PERSEID_CACHE_DIR to a "
-                  "folder that can be written and has room)"));
+  make_private_folder(folder);
+  Descriptor opened;
+  if (Status status = open_trusted_folder(folder, &opened); !status.ok())
+    return warn(folder, status, kFolderAdvice);
+  if (!opened || !replace_file(opened, name_of(key), write_entry(key, image)))
+    log(PERSEID_LOG_WARNING,
+        concatenate("a compiled kernel could not be kept in ", folder,
+                    "; it will be compiled again by the next process (set PERSEID_CACHE_DIR to a "
+                    "folder that can be written and has room)"));
 }
 
-Pack::Pack(const std::string& path) {
-  const int file = path.empty() ? -1 : open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat facts {};
-  if (file < 0) return;
-  if (fstat(file, &facts) == 0 && facts.st_size > 0) {
-    const auto bytes = static_cast<size_t>(facts.st_size);
-    void* data = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0);
-    if (data != MAP_FAILED) file_ = {static_cast<const char*>(data), bytes};
+Pack::Pack(const std::string& path, uint32_t owner)
+    : path_(path.empty() ? "" : std::filesystem::absolute(path).string()), owner_(owner) {
+  Descriptor file;
+  if (path_.empty()) return;
+  if (Status status = open_trusted_file(path_, owner_, &file); !status.ok())
+    warn(path_, status, "its kernels are compiled when plans need them");
+  if (!file) return;
+  const uint64_t size = size_of(file);
+  uint64_t offset = 0;
+  std::string key;
+  for (Head head{}; read_head(file, offset, size, &head) &&
+                    read_key(file, offset + sizeof head, head.bytes, &key);) {
+    entries_.emplace(key, Entry{offset, sizeof head + head.bytes});
+    offset += sizeof head + head.bytes;
   }
-  close(file);
-  std::string_view rest = file_;
-  for (Head head{}; read_head(rest, &head);) {
-    const std::string_view entry = rest.substr(0, sizeof head + head.bytes);
-    std::string_view content = entry.substr(sizeof head);
-    entries_.emplace(take_text(&content), entry);
-    rest.remove_prefix(entry.size());
-  }
-}
-
-Pack::~Pack() {
-  if (!file_.empty()) munmap(const_cast<char*>(file_.data()), file_.size());
 }
 
 bool Pack::find(const std::string& key, Image* image) const {
   const auto found = entries_.find(key);
-  return found != entries_.end() && read_entry(found->second, key, image);
+  if (found == entries_.end() || found->second.bytes > kMostBytes) return false;
+  // Opened anew, as a library should not keep a file open for as long as it is loaded. Another file
+  // by now does not have this entry here, and its hash says so.
+  Descriptor file;
+  std::string text;
+  return open_trusted_file(path_, owner_, &file).ok() && file &&
+         read_at(file, found->second.offset, found->second.bytes, &text) &&
+         read_entry(text, key, image);
 }
 
 const Pack& kernel_pack() {
-  // Never unmapped: threads may still make plans while the process ends.
+  // Never destroyed: threads may still make plans while the process ends.
   static const Pack* const kPack = [] {
-    const char* chosen = std::getenv("PERSEID_PACK");
-    return new Pack(chosen != nullptr ? chosen : beside_the_library());
+    if (const char* chosen = secure_getenv("PERSEID_PACK"); chosen != nullptr)
+      return new Pack(chosen);
+    // Whose library this is has chosen its code, and may choose its kernels.
+    Dl_info info{};
+    struct stat facts {};
+    if (dladdr(reinterpret_cast<const void*>(&kernel_pack), &info) == 0 ||
+        info.dli_fname == nullptr || stat(info.dli_fname, &facts) != 0)
+      return new Pack();
+    return new Pack((std::filesystem::path(info.dli_fname).parent_path() / "perseid.pack").string(),
+                    facts.st_uid);
   }();
   return *kPack;
 }

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/runtime/compiler.hpp"
 
-#include <cstdlib>
+#include <stdlib.h>
+
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -46,7 +47,8 @@ struct Loaded {
 // Where NVRTC may be, the caller's own choice first.
 std::vector<std::string> places() {
   const auto variable = [](const char* name) {
-    const char* value = std::getenv(name);
+    // The caller of a program with more rights than its own must not choose its compiler.
+    const char* value = secure_getenv(name);
     return std::string(value == nullptr ? "" : value);
   };
   const std::string chosen = variable("PERSEID_NVRTC");
@@ -65,9 +67,10 @@ std::vector<std::string> places() {
   folders.emplace_back("/usr/local/cuda/lib64/");
   // The layouts of nvidia-cuda-nvrtc and nvidia-cuda-nvrtc-cu12 in an active virtual environment.
   if (const std::string environment = variable("VIRTUAL_ENV"); !environment.empty()) {
-    std::error_code ignored;
-    for (const auto& python : std::filesystem::directory_iterator(environment + "/lib", ignored)) {
-      const std::string packages = python.path().string() + "/site-packages/nvidia/";
+    std::error_code failure;
+    for (std::filesystem::directory_iterator python(environment + "/lib", failure), end;
+         !failure && python != end; python.increment(failure)) {
+      const std::string packages = python->path().string() + "/site-packages/nvidia/";
       for (const char* folder : {"cu13/lib/", "cuda_nvrtc/lib/"})
         folders.push_back(packages + folder);
     }

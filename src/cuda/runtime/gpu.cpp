@@ -109,12 +109,13 @@ Gpu::~Gpu() {
 }
 
 Status Gpu::find_image(const Program& program, Image* image) const {
-  if (kernel_pack().find(key_of(program, nullptr), image)) return {};
+  const auto has_all = [&] { return image->names.size() == program.kernels.size(); };
+  if (kernel_pack().find(key_of(program, nullptr), image) && has_all()) return {};
   Version version;
   if (Status status = compiler_version(&version); !status.ok()) return status;
   const std::string folder = cache_folder();
   const std::string key = key_of(program, &version);
-  if (load_cached(folder, key, image)) return {};
+  if (load_cached(folder, key, image) && has_all()) return {};
   Status status = compile(program, image);
   if (status.ok()) store_cached(folder, key, *image);
   return status;
