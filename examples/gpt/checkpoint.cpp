@@ -1,8 +1,15 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Trainer's save and load: weights and moments as tensors, the rest as metadata.
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "trainer.hpp"
@@ -89,6 +96,37 @@ void Trainer<T>::save(const std::string& path) const {
 }
 
 template <class T>
+void Trainer<T>::try_save(const std::string& path) const {
+  namespace fs = std::filesystem;
+  const auto refuse = [&](perseid_status status, const std::string& why) {
+    throw perseid::Error(status, "the checkpoint '" + path + "' cannot be written: " + why);
+  };
+  if (!path.ends_with(".safetensors")) {
+    refuse(PERSEID_INVALID_ARGUMENT, "expected a name that ends in .safetensors");
+  }
+  std::error_code ignored;
+  const fs::path target = fs::weakly_canonical(fs::absolute(path, ignored), ignored);
+  const fs::file_status there = fs::status(target, ignored);
+  if (fs::exists(there) && !fs::is_regular_file(there)) {
+    refuse(PERSEID_IO_ERROR, "expected a file or nothing, got a folder or a device");
+  }
+  // A file of that size, which has no name by the time that it gets its room.
+  std::string trial = (target.parent_path() / ".perseid-gpt-XXXXXX").string();
+  const int file = mkstemp(trial.data());
+  if (file < 0) refuse(PERSEID_IO_ERROR, std::generic_category().message(errno));
+  unlink(trial.c_str());
+  constexpr int64_t kHeader = 1 << 18;
+  const int64_t bytes = 3 * cut_.size * static_cast<int64_t>(sizeof(Real<T>)) + kHeader;
+  const int error = posix_fallocate(file, 0, bytes);
+  close(file);
+  // Not every file system can tell.
+  if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
+    refuse(PERSEID_IO_ERROR, "it takes " + std::to_string(bytes / 1000000 + 1) +
+                                 " MB: " + std::generic_category().message(error));
+  }
+}
+
+template <class T>
 void Trainer<T>::load(const std::string& path) {
   const perseid::File file(path);
   uint64_t fingerprint = 0;
@@ -118,13 +156,16 @@ SavedRun read_saved_run(const std::string& path) {
   run.dtype = file.metadata("dtype").value_or("");
   for_each_field(run.recipe,
                  [&](const char* name, auto& value) { parse(file, path, name, value); });
-  check(run.recipe.model);
+  check(run.recipe);
   return run;
 }
 
 template void Trainer<float>::save(const std::string&) const;
 template void Trainer<BFloat16>::save(const std::string&) const;
 template void Trainer<double>::save(const std::string&) const;
+template void Trainer<float>::try_save(const std::string&) const;
+template void Trainer<BFloat16>::try_save(const std::string&) const;
+template void Trainer<double>::try_save(const std::string&) const;
 template void Trainer<float>::load(const std::string&);
 template void Trainer<BFloat16>::load(const std::string&);
 template void Trainer<double>::load(const std::string&);

@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Trains a small GPT: reads the text, runs the steps, and shows what was learnt.
-#include <csignal>
+#include <cmath>
 #include <cstdio>
 #include <exception>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -11,20 +12,24 @@
 #include "problems.hpp"
 #include "progress.hpp"
 #include "sampler.hpp"
+#include "terminal.hpp"
 #include "trainer.hpp"
 
 namespace gpt {
 namespace {
 
 constexpr int64_t kValidationSequences = 256;
+constexpr int kExitDiverged = 1;
 constexpr int kExitInterrupted = 130;
 
-volatile std::sig_atomic_t interrupted = 0;
-
-// Asks the loop to stop after its step. A second signal ends the program at once.
-void on_signal(int number) {
-  interrupted = 1;
-  std::signal(number, SIG_DFL);
+// Training that has no way back.
+struct Diverged : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+void expect_finite(double loss, const std::string& of) {
+  if (std::isfinite(loss)) return;
+  throw Diverged("the loss " + of + " is " + std::to_string(loss) +
+                 "; stopped, and nothing was saved: try a smaller --learning-rate");
 }
 
 // The value of a key in the context's facts.
@@ -49,24 +54,49 @@ void introduce(const Options& options, const Machine& machine, const Data& data)
               options.dtype.c_str(), machine.threads.workers(), device.c_str(),
               static_cast<long long>(model.batch),
               static_cast<unsigned long long>(options.recipe.seed));
-  std::fflush(stdout);
+  flush_stdout();
 }
 
-// Whether all steps were done; false: a signal came first.
+// Finds out now what would end a long run without its result.
 template <class T>
-bool run_steps(Trainer<T>& trainer, const Options& options) {
+void try_checkpoint(const Trainer<T>& trainer, const Options& options) {
+  if (!options.checkpoint.empty()) {
+    trainer.try_save(options.checkpoint);
+    return;
+  }
+  try {
+    trainer.try_save(kInterrupted);
+  } catch (const perseid::Error& error) {
+    std::fprintf(stderr, "perseid-gpt: Ctrl-C will save nothing: %s\n", error.what());
+  }
+}
+
+// Until all steps are done or a signal comes.
+template <class T>
+void run_steps(Trainer<T>& trainer, const Options& options, const StopSignals& signals,
+               Losses& losses) {
   Progress progress(options.quiet, options.recipe.model.tokens());
   StepEstimate estimate(options.seconds);
-  Losses losses(options.losses_out);
-  while (interrupted == 0 &&
+  while (!signals.heard() &&
          (trainer.recipe().steps == 0 || trainer.steps_done() < trainer.recipe().steps)) {
     const double loss = trainer.step();
     losses.step(trainer.steps_done(), loss);
+    if (!std::isfinite(loss)) progress.finish();
+    expect_finite(loss, "of step " + std::to_string(trainer.steps_done()));
     if (trainer.recipe().steps == 0) trainer.set_steps(estimate.after_step(trainer.steps_done()));
     progress.step(trainer.steps_done(), trainer.recipe().steps, loss);
   }
   progress.finish();
-  return interrupted == 0;
+}
+
+void save(const Options& options, const std::string& path, const auto& trainer) {
+  trainer.save(path);
+  std::printf("saved  %s after %lld steps\n", path.c_str(),
+              static_cast<long long>(trainer.steps_done()));
+  if (trainer.steps_done() < trainer.recipe().steps || trainer.recipe().steps == 0) {
+    std::printf("Go on with: perseid-gpt%s%s --resume %s\n", options.text.empty() ? "" : " ",
+                options.text.c_str(), path.c_str());
+  }
 }
 
 template <class T>
@@ -77,36 +107,46 @@ int run(Machine& machine, const Options& options) {
   Trainer<T> trainer(machine, options.recipe, data);
   if (!options.resume.empty()) trainer.load(options.resume);
   if (!options.problems_out.empty()) write_problems(options.problems_out, config, options.dtype);
+  Losses losses(options.losses_out);
   introduce(options, machine, data);
+  try_checkpoint(trainer, options);
 
   const double before = trainer.validate(kValidationSequences);
-  const bool all_done = run_steps(trainer, options);
-  if (!all_done || !options.checkpoint.empty()) {
-    const std::string path = options.checkpoint.empty() ? kInterrupted : options.checkpoint;
-    trainer.save(path);
-    std::printf("saved  %s after %lld steps\n", path.c_str(),
-                static_cast<long long>(trainer.steps_done()));
-    if (!all_done) {
-      std::printf("Go on with: perseid-gpt%s%s --resume %s\n", options.text.empty() ? "" : " ",
-                  options.text.c_str(), path.c_str());
-      return kExitInterrupted;
+  expect_finite(before, "of the validation before the first step");
+  double after = 0;
+  {
+    const StopSignals signals;
+    run_steps(trainer, options, signals, losses);
+    if (!signals.heard()) {
+      after = trainer.validate(kValidationSequences);
+      expect_finite(after, "of the validation after the last step");
     }
+    if (!options.checkpoint.empty()) {
+      save(options, options.checkpoint, trainer);
+    } else if (signals.heard()) {
+      save(options, kInterrupted, trainer);
+    }
+    losses.finish();
+    flush_stdout();
+    if (signals.heard()) return kExitInterrupted;
   }
 
-  const double after = trainer.validate(kValidationSequences);
   std::printf("\nvalidation loss   %.3f bits per byte before, %.3f after %lld steps\n", before,
               after, static_cast<long long>(trainer.steps_done()));
+  flush_stdout();
   if (options.sample > 0) {
     Sampler<T> sampler(machine, config, options.temperature);
     const std::string text =
         sampler.sample(trainer.weights(), options.prompt, options.sample, options.recipe.seed);
     std::printf("\na sample, at temperature %g:\n----\n%s\n----\n", options.temperature,
                 printable(options.prompt + text).c_str());
+    flush_stdout();
   }
   return 0;
 }
 
 int main(int argc, char** argv) {
+  prepare_streams();
   try {
     int exit_code = 0;
     auto options = parse_options(argc, argv, exit_code);
@@ -116,14 +156,15 @@ int main(int argc, char** argv) {
       const bool bf16 = machine.on_gpu() || fact(machine.context.facts(), "bf16_dot") == "true";
       options->dtype = bf16 ? "bf16" : "f32";
     }
-    std::signal(SIGINT, on_signal);
-    std::signal(SIGTERM, on_signal);
     if (options->dtype == "bf16") return run<BFloat16>(machine, *options);
     if (options->dtype == "f64") return run<double>(machine, *options);
     return run<float>(machine, *options);
   } catch (const perseid::Error& error) {
     std::fprintf(stderr, "perseid-gpt: %s\n", error.what());
     return error.status() == PERSEID_UNSUPPORTED ? 3 : 2;
+  } catch (const Diverged& error) {
+    std::fprintf(stderr, "perseid-gpt: %s\n", error.what());
+    return kExitDiverged;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "perseid-gpt: %s\n", error.what());
     return 2;

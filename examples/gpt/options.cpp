@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 
+#include "terminal.hpp"
+
 namespace gpt {
 namespace {
 
@@ -17,6 +19,25 @@ bool read_device(const std::string& text, std::optional<int32_t>& gpu) {
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data() + kCuda.size(), end, gpu.emplace());
   return error == std::errc() && stop == end && *gpu >= 0;
+}
+
+// CLI11 may read -1 as 2^64 - 1.
+std::string check_seed(const std::string& text) {
+  uint64_t seed = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, seed);
+  if (error == std::errc() && stop == end) return "";
+  return "expected a whole number from 0 to 18446744073709551615, got " + text;
+}
+
+// Not CLI::Range, which takes NaN.
+auto within(double least, double most) {
+  return [least, most](const std::string& text) -> std::string {
+    double value = 0;
+    if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most) return "";
+    return "expected a number from " + CLI::detail::to_string(least) + " to " +
+           CLI::detail::to_string(most) + ", got " + text;
+  };
 }
 
 }  // namespace
@@ -37,7 +58,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
   app.add_option("--seconds", options.seconds,
                  "train for about so long: the first steps' speed sets how many")
       ->capture_default_str()
-      ->check(CLI::Range(1.0, 1e9))
+      ->check(within(1, 1e9))
       ->excludes(steps);
   app.add_option("--threads", options.threads, "threads (0: one for each CPU)")
       ->envname("PERSEID_NUM_THREADS")
@@ -58,7 +79,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
   app.add_option("--prompt", options.prompt, "what the sample continues");
   app.add_option("--temperature", options.temperature, "of the sample")
       ->capture_default_str()
-      ->check(CLI::Range(0.01, 100.0));
+      ->check(within(0.01, 100));
   app.add_option("--problems-out", options.problems_out,
                  "write the operations used, for perseid bench --problems");
   app.add_option("--losses-out", options.losses_out,
@@ -66,7 +87,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
   app.add_flag("--quiet", options.quiet, "no progress");
 
   const auto fixed = [&](CLI::Option* option) { option->capture_default_str()->excludes(resume); };
-  fixed(app.add_option("--seed", recipe.seed, "of all random numbers"));
+  fixed(app.add_option("--seed", recipe.seed, "of all random numbers")->check(check_seed));
   fixed(app.add_option("--dtype", options.dtype,
                        "f32, bf16, f64; auto: bf16 where the device multiplies it, else f32")
             ->check(CLI::IsMember({"auto", "f32", "bf16", "f64"})));
@@ -81,6 +102,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     exit_code = app.exit(error) == 0 ? 0 : 2;
+    flush_stdout();
     return std::nullopt;
   }
 
@@ -91,7 +113,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
     if (asked != 0) recipe.steps = asked;
     options.dtype = run.dtype;
   }
-  check(recipe.model);
+  check(recipe);
   if (options.prompt.empty()) options.prompt = "\n";
   return options;
 }

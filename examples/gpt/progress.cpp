@@ -40,7 +40,7 @@ void Progress::finish() {
   if (!quiet_ && live_ && seen_ > 0) std::fprintf(stderr, "\r\033[K");
 }
 
-Losses::Losses(const std::string& path) {
+Losses::Losses(const std::string& path) : path_(path) {
   if (path.empty()) return;
   file_.open(path);
   file_ << "step,bits_per_byte,seconds\n" << std::flush;
@@ -52,6 +52,15 @@ Losses::Losses(const std::string& path) {
 
 void Losses::step(int64_t done, double bits_per_byte) {
   if (file_.is_open()) file_ << done << ',' << bits_per_byte << ',' << clock_.seconds() << '\n';
+}
+
+void Losses::finish() {
+  if (!file_.is_open()) return;
+  file_.close();
+  if (!file_) {
+    throw perseid::Error(PERSEID_IO_ERROR,
+                         "'" + path_ + "' lacks losses that could not be written; make room");
+  }
 }
 
 int64_t StepEstimate::after_step(int64_t done) {

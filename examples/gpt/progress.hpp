@@ -47,8 +47,11 @@ class Losses {
  public:
   explicit Losses(const std::string& path);
   void step(int64_t done, double bits_per_byte);
+  // After the last one. Throws perseid::Error where a line could not be written.
+  void finish();
 
  private:
+  std::string path_;
   std::ofstream file_;
   Stopwatch clock_;
 };

@@ -3,9 +3,25 @@
 #include "trainer.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numbers>
 
 namespace gpt {
+
+void check(const Recipe& recipe) {
+  check(recipe.model);
+  const double rate = recipe.learning_rate;
+  if (!std::isfinite(rate) || rate < 0) {
+    throw perseid::Error(
+        PERSEID_INVALID_ARGUMENT,
+        "the learning rate must be finite and at least 0, got " + std::to_string(rate));
+  }
+  if (recipe.steps < 0 || recipe.warm_up < 0) {
+    throw perseid::Error(PERSEID_INVALID_ARGUMENT, "steps and warm-up must be at least 0, got " +
+                                                       std::to_string(recipe.steps) + " and " +
+                                                       std::to_string(recipe.warm_up));
+  }
+}
 
 template <class T>
 Trainer<T>::Trainer(Machine& machine, const Recipe& recipe, const Data& data)

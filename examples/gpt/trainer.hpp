@@ -24,6 +24,9 @@ struct Recipe {
   uint64_t seed = 1;
 };
 
+// Throws perseid::Error, with a sentence, where a number is out of range.
+void check(const Recipe& recipe);
+
 template <class T>
 class Trainer {
  public:
@@ -43,6 +46,8 @@ class Trainer {
   // Writes everything to a safetensors file; load() reads it back into a trainer of the same
   // recipe.
   void save(const std::string& path) const;
+  // Throws where save() would fail by now: the name, the folder, or the room that it takes.
+  void try_save(const std::string& path) const;
   void load(const std::string& path);
 
  private:

@@ -1,0 +1,209 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The GPT example as a program: what is refused before the first step, how it stops, and that a
+// result which cannot be written is an error.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+
+#include "gpt_tools.hpp"
+
+namespace gpt {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::steady_clock;
+
+constexpr const char* kTiny =
+    "--layers 1 --width 16 --heads 1 --context 16 --batch 1 --threads 1 --dtype f32 --quiet ";
+
+class Program : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) /
+              testing::UnitTest::GetInstance()->current_test_info()->name();
+    fs::create_directories(folder_);
+    const auto text = rhyme();
+    std::ofstream(folder_ / "text", std::ios::binary)
+        .write(reinterpret_cast<const char*>(text.data()),
+               static_cast<std::streamsize>(text.size()));
+  }
+
+  // Starts a shell in the test's folder that becomes the program; `before` is for the shell.
+  void start(const std::string& arguments, const std::string& before = "",
+             const std::string& redirections = ">out 2>err") {
+    const std::string command = "cd " + folder_.string() + "; " + before + " exec " + PERSEID_GPT +
+                                " " + arguments + " </dev/null " + redirections;
+    child_ = fork();
+    ASSERT_GE(child_, 0);
+    if (child_ > 0) return;
+    execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    _exit(127);
+  }
+  // The exit code, or minus the signal that ended the program, or -1000 after too long.
+  int end() {
+    const auto deadline = steady_clock::now() + std::chrono::seconds(100);
+    int status = 0;
+    while (waitpid(child_, &status, WNOHANG) == 0) {
+      if (steady_clock::now() > deadline) {
+        kill(child_, SIGKILL);
+        waitpid(child_, &status, 0);
+        return -1000;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  int run(const std::string& arguments, const std::string& before = "",
+          const std::string& redirections = ">out 2>err") {
+    start(arguments, before, redirections);
+    return end();
+  }
+  void expect_refused(const std::string& arguments, const std::string& words,
+                      const std::string& before = "") {
+    EXPECT_EQ(run(kTiny + ("--steps 2 --losses-out losses.csv text " + arguments), before), 2)
+        << arguments;
+    EXPECT_NE((text_of("out") + text_of("err")).find(words), std::string::npos)
+        << arguments << "\nexpected: " << words << "\ngot: " << text_of("out") << text_of("err");
+    EXPECT_LE(lines_of("losses.csv"), 1) << "a step was made";
+    fs::remove(folder_ / "losses.csv");
+  }
+
+  std::string text_of(const std::string& name) const {
+    std::ifstream file(folder_ / name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  std::ptrdiff_t lines_of(const std::string& name) const {
+    const std::string text = text_of(name);
+    return std::count(text.begin(), text.end(), '\n');
+  }
+  void await(const std::string& name, const std::string& words) const {
+    const auto deadline = steady_clock::now() + std::chrono::seconds(60);
+    while (text_of(name).find(words) == std::string::npos && steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    ASSERT_NE(text_of(name).find(words), std::string::npos) << text_of("err");
+  }
+
+  fs::path folder_;
+  pid_t child_ = 0;
+};
+
+TEST_F(Program, TrainsAndSaves) {
+  EXPECT_EQ(run(kTiny + std::string("text --steps 3 --sample 20 --checkpoint it.safetensors "
+                                    "--losses-out losses.csv")),
+            0)
+      << text_of("err");
+  EXPECT_EQ(read_saved_run(folder_ / "it.safetensors").recipe.steps, 3);
+  EXPECT_EQ(lines_of("losses.csv"), 4);
+  EXPECT_NE(text_of("out").find("after 3 steps"), std::string::npos);
+  EXPECT_EQ(text_of("err"), "");
+}
+
+TEST_F(Program, RefusesNumbersThatAreNone) {
+  for (const char* rate : {"nan", "inf", "-inf", "-0.001"})
+    expect_refused(std::string("--learning-rate ") + rate, "the learning rate must be finite");
+  for (const char* seed : {"-1", "18446744073709551616", "1.5"})
+    expect_refused(std::string("--seed ") + seed, "expected a whole number from 0 to 1844");
+  expect_refused("--temperature nan", "expected a number from 0.01 to 100, got nan");
+  expect_refused("--dropout nan", "dropout must be in [0, 1)");
+  EXPECT_EQ(run("text --seconds nan"), 2);
+  EXPECT_EQ(run(kTiny + std::string("text --steps 1 --sample 0 --seed 18446744073709551615")), 0);
+}
+
+TEST_F(Program, TriesTheCheckpointFirst) {
+  expect_refused("--checkpoint model.bin", "a name that ends in .safetensors");
+  expect_refused("--checkpoint model.npy", "a name that ends in .safetensors");
+  expect_refused("--checkpoint nowhere/model.safetensors", "No such file or directory");
+  fs::create_directory(folder_ / "folder.safetensors");
+  expect_refused("--checkpoint folder.safetensors", "got a folder or a device");
+  // A limit on the size of files stands for a disk without room.
+  expect_refused("--checkpoint model.safetensors", "it takes 1 MB: File too large",
+                 "ulimit -f 100;");
+  for (const auto& entry : fs::directory_iterator(folder_))
+    EXPECT_EQ(entry.path().filename().string().find("perseid"), std::string::npos)
+        << entry.path() << " was left";
+}
+
+// The file that was there stays as it was.
+TEST_F(Program, StopsAtALossThatIsNoNumber) {
+  std::ofstream(folder_ / "it.safetensors") << "precious";
+  EXPECT_EQ(run(kTiny + std::string("text --steps 50 --learning-rate 1e38 --losses-out losses.csv "
+                                    "--checkpoint it.safetensors")),
+            1);
+  EXPECT_NE(text_of("err").find("the loss of step "), std::string::npos) << text_of("err");
+  EXPECT_NE(text_of("err").find("nothing was saved"), std::string::npos) << text_of("err");
+  EXPECT_LT(lines_of("losses.csv"), 30);
+  EXPECT_EQ(text_of("it.safetensors"), "precious");
+}
+
+TEST_F(Program, SavesOnASignal) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    start(kTiny + std::string("text --steps 1000000000 --losses-out losses.csv"));
+    await("losses.csv", "\n5,");
+    kill(child_, signal);
+    EXPECT_EQ(end(), 130) << text_of("err");
+    EXPECT_NE(text_of("out").find("--resume gpt.safetensors"), std::string::npos);
+    EXPECT_EQ(read_saved_run(folder_ / "gpt.safetensors").recipe.steps, 1000000000);
+    fs::remove(folder_ / "gpt.safetensors");
+    fs::remove(folder_ / "losses.csv");
+  }
+}
+
+TEST_F(Program, HearsASignalWhileItOpens) {
+  ASSERT_EQ(mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    start(kTiny + std::string("pipe --steps 2"));
+    // Who opens the other end knows that the program waits for a text.
+    const int writer = open((folder_ / "pipe").c_str(), O_WRONLY);
+    kill(child_, signal);
+    EXPECT_EQ(end(), -signal) << text_of("err");
+    close(writer);
+  }
+}
+
+TEST_F(Program, HearsASignalWhileItSamples) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    start(kTiny + std::string("text --steps 1 --sample 1048576"));
+    await("out", "validation loss");
+    kill(child_, signal);
+    const auto begin = steady_clock::now();
+    EXPECT_EQ(end(), -signal) << text_of("err");
+    EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(30));
+    fs::remove(folder_ / "out");
+  }
+}
+
+TEST_F(Program, SaysWhenStdoutIsFull) {
+  const std::string words = "stdout could not be written";
+  for (const std::string& arguments :
+       {std::string("--help"), kTiny + std::string("text --steps 2 --sample 0")}) {
+    EXPECT_EQ(run(arguments, "", ">/dev/full 2>err"), 2) << arguments;
+    EXPECT_NE(text_of("err").find(words), std::string::npos) << text_of("err");
+  }
+}
+
+// What is printed does not end up in the files that are written.
+TEST_F(Program, LivesWithoutStandardStreams) {
+  EXPECT_EQ(run(kTiny + std::string("text --steps 2 --sample 9 --checkpoint it.safetensors "
+                                    "--losses-out losses.csv"),
+                "", "<&- >&- 2>&-"),
+            0);
+  EXPECT_EQ(read_saved_run(folder_ / "it.safetensors").recipe.steps, 2);
+  EXPECT_EQ(lines_of("losses.csv"), 3);
+  EXPECT_EQ(text_of("losses.csv").find("model"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace gpt
