@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "common.hpp"
-#include "harness/problem.hpp"
+#include "harness/problem_text.hpp"
 
 namespace perseid::cli {
 

@@ -8,7 +8,7 @@
 
 #include "commands.hpp"
 #include "harness/placement.hpp"
-#include "harness/problem.hpp"
+#include "harness/problem_text.hpp"
 #include "run.hpp"
 #include "usage.hpp"
 

@@ -63,6 +63,16 @@ TEST(AttentionBackward, MasksOfRange) {
   }
 }
 
+TEST(AttentionBackward, InputScales) {
+  for (const DType dtype : kTypes)
+    for (const double scale : {0.1, 3.0, 10.0}) {
+      Case test = make_case(dtype, 2, 2, 1, 110, 333, 32, 24);
+      test.input_scale = scale;
+      test.problem.causal = Causal::kBottomRight;
+      check(test, std::string(name_of(dtype)) + " times " + std::to_string(scale));
+    }
+}
+
 TEST(AttentionBackward, Ragged) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     Case test = make_case(dtype, 0, 4, 2, 0, 0, 24, 32);
@@ -179,8 +189,7 @@ TEST(AttentionBackward, Subsets) {
     fixture.arguments.grad_query = {};
     for (const KernelTable* table : tables()) {
       fixture.run(*table, *fixture.pool);
-      fixture.compare("grad_key", fixture.grad_key.tensor, fixture.want_key.tensor, 0.1);
-      fixture.compare("grad_value", fixture.grad_value.tensor, fixture.want_value.tensor, 0.1);
+      fixture.compare_gradients();
     }
   }
 }
@@ -229,10 +238,10 @@ TEST(AttentionBackward, NonfiniteValuesWhereMasked) {
 }
 
 // The gradients' bytes with a number of threads.
-std::vector<std::byte> gradients(Fixture& fixture, const KernelTable& table, int32_t threads) {
+Bytes gradients(Fixture& fixture, const KernelTable& table, int32_t threads) {
   const std::unique_ptr<Executor> pool = make_thread_pool(threads);
   fixture.run(table, *pool);
-  std::vector<std::byte> bytes;
+  Bytes bytes;
   for (const Array* array :
        {&fixture.grad_query, &fixture.grad_key, &fixture.grad_value, &fixture.grad_bias})
     bytes.insert(bytes.end(), array->memory.begin(), array->memory.end());
@@ -248,7 +257,7 @@ TEST(AttentionBackward, SameBitsForAnyNumberOfThreads) {
       Fixture fixture(test);
       for (const KernelTable* table : tables()) {
         SCOPED_TRACE(table->isa);
-        const std::vector<std::byte> one = gradients(fixture, *table, 1);
+        const Bytes one = gradients(fixture, *table, 1);
         for (const int32_t threads : {2, 3, 5}) EXPECT_EQ(gradients(fixture, *table, threads), one);
       }
     }
@@ -267,12 +276,7 @@ TEST(AttentionBackward, SameBitsAnywhereInABatch) {
       Case alone = make_case(dtype, 1, 2, kv_heads, 200, 1030, 8, 4);
       add_bias(alone, dtype, {1, 1, 1, 1030}, true);
       alone.prepare = [&](AttentionBackward& a) {
-        const auto last = [&](Tensor tensor) {
-          const int64_t offset = (kBatch - 1) * tensor.stride[0];
-          tensor.data = tensor.as<std::byte>() + offset * size_of(tensor.dtype);
-          tensor.shape[0] = 1;
-          return tensor;
-        };
+        const auto last = [&](const Tensor& tensor) { return entry_of(tensor, kBatch - 1); };
         copy(last(many.arguments.query), a.query);
         copy(last(many.arguments.key), a.key);
         copy(last(many.arguments.value), a.value);
@@ -284,19 +288,9 @@ TEST(AttentionBackward, SameBitsAnywhereInABatch) {
         SCOPED_TRACE(table->isa);
         many.run(*table, *many.pool);
         one.run(*table, *one.pool);
-        const auto tail = [](const Array& array, const Tensor& of) {
-          const std::byte* end =
-              array.tensor.as<std::byte>() + array.tensor.elements() * size_of(array.tensor.dtype);
-          return std::vector<std::byte>(end - of.elements() * size_of(of.dtype), end);
-        };
-        EXPECT_EQ(tail(many.grad_query, one.grad_query.tensor),
-                  tail(one.grad_query, one.grad_query.tensor));
-        EXPECT_EQ(tail(many.grad_key, one.grad_key.tensor),
-                  tail(one.grad_key, one.grad_key.tensor));
-        EXPECT_EQ(tail(many.grad_value, one.grad_value.tensor),
-                  tail(one.grad_value, one.grad_value.tensor));
-        EXPECT_EQ(tail(many.grad_bias, one.grad_bias.tensor),
-                  tail(one.grad_bias, one.grad_bias.tensor));
+        for (const auto gradient :
+             {&Fixture::grad_query, &Fixture::grad_key, &Fixture::grad_value, &Fixture::grad_bias})
+          expect_same_bits(entry_of((many.*gradient).tensor, kBatch - 1), (one.*gradient).tensor);
       }
     }
   }

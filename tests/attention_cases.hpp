@@ -9,133 +9,39 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
-#include <limits>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/status.hpp"
+#include "compare.hpp"
 #include "cpu/kernel_table.hpp"
 #include "cpu/reference/reference.hpp"
+#include "tensor.hpp"
 
 namespace perseid::internal::cpu::attention_cases {
 
-inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
-inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+using namespace tests;
 
 enum class Layout { kBhsd, kBshd, kReversed, kSpread };
 
-// Memory for a tensor given in the order of dimensions of math/attention_problem.hpp.
-struct Array {
-  std::vector<std::byte> memory;
-  Tensor tensor;
-
-  Array() = default;
-  Array(DType dtype, std::vector<int64_t> shape, Layout layout = Layout::kBhsd) {
-    tensor.dtype = dtype;
-    tensor.rank = static_cast<int32_t>(shape.size());
-    std::vector<int> order(shape.size());  // from the slowest dimension to the fastest
-    for (size_t i = 0; i < shape.size(); ++i) order[i] = static_cast<int>(i);
-    if (layout == Layout::kBshd && shape.size() >= 3)
-      std::swap(order[shape.size() - 3], order[shape.size() - 2]);
-    int64_t stride = layout == Layout::kSpread ? 3 : 1;
-    int64_t offset = 0;
-    for (size_t k = shape.size(); k-- > 0;) {
-      const int d = order[k];
-      const int64_t size = shape[static_cast<size_t>(d)];
-      tensor.shape[d] = size;
-      tensor.stride[d] = layout == Layout::kReversed ? -stride : stride;
-      if (layout == Layout::kReversed) offset += std::max<int64_t>(size - 1, 0) * stride;
-      stride *= std::max<int64_t>(size, 1);
-      if (layout == Layout::kSpread) stride += 5;
-    }
-    memory.assign(static_cast<size_t>(stride * size_of(dtype)) + 64, std::byte{0x7f});
-    tensor.data = memory.data() + offset * size_of(dtype);
+// A tensor given in the order of dimensions of math/attention_problem.hpp.
+inline Array make_array(DType dtype, const Shape& shape, Layout layout = Layout::kBhsd) {
+  std::vector<size_t> order(shape.size());  // from the slowest dimension to the fastest
+  for (size_t i = 0; i < shape.size(); ++i) order[i] = i;
+  if (layout == Layout::kBshd && shape.size() >= 3)
+    std::swap(order[shape.size() - 3], order[shape.size() - 2]);
+  Shape strides(shape.size());
+  int64_t stride = layout == Layout::kSpread ? 3 : 1;
+  for (size_t k = shape.size(); k-- > 0;) {
+    strides[order[k]] = layout == Layout::kReversed ? -stride : stride;
+    stride *= std::max<int64_t>(shape[order[k]], 1);
+    if (layout == Layout::kSpread) stride += 5;
   }
-  Array(const Array& other) { *this = other; }
-  Array& operator=(const Array& other) {
-    memory = other.memory;
-    tensor = other.tensor;
-    if (tensor.data != nullptr)
-      tensor.data = memory.data() + (other.tensor.as<std::byte>() - other.memory.data());
-    return *this;
-  }
-};
-
-inline double get(const Tensor& tensor, int64_t offset) {
-  switch (tensor.dtype) {
-    case DType::kF16:
-      return convert<double>(tensor.as<f16>()[offset]);
-    case DType::kBF16:
-      return convert<double>(tensor.as<bf16>()[offset]);
-    case DType::kF32:
-      return convert<double>(tensor.as<float>()[offset]);
-    case DType::kF64:
-      return tensor.as<double>()[offset];
-    case DType::kBool:
-      return tensor.as<uint8_t>()[offset];
-    default:
-      return static_cast<double>(tensor.as<int32_t>()[offset]);
-  }
-}
-inline void put(const Tensor& tensor, int64_t offset, double value) {
-  switch (tensor.dtype) {
-    case DType::kF16:
-      tensor.as<f16>()[offset] = convert<f16>(value);
-      return;
-    case DType::kBF16:
-      tensor.as<bf16>()[offset] = convert<bf16>(value);
-      return;
-    case DType::kF32:
-      tensor.as<float>()[offset] = convert<float>(value);
-      return;
-    case DType::kF64:
-      tensor.as<double>()[offset] = value;
-      return;
-    case DType::kBool:
-      tensor.as<uint8_t>()[offset] = value != 0;
-      return;
-    default:
-      tensor.as<int32_t>()[offset] = static_cast<int32_t>(value);
-      return;
-  }
-}
-// body(offset, index) for every element.
-template <class Body>
-void for_each(const Tensor& tensor, Body&& body) {
-  const int64_t count = tensor.elements();
-  for (int64_t i = 0; i < count; ++i) {
-    int64_t rest = i, offset = 0;
-    for (int32_t d = tensor.rank; d-- > 0; rest /= tensor.shape[d])
-      offset += rest % tensor.shape[d] * tensor.stride[d];
-    body(offset, i);
-  }
-}
-inline int64_t at(const Tensor& tensor, std::initializer_list<int64_t> index) {
-  int64_t offset = 0;
-  int d = 0;
-  for (const int64_t i : index) offset += i * tensor.stride[d++];
-  return offset;
-}
-
-struct Random {
-  uint64_t state;
-  double uniform() {  // in [-1, 1)
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return static_cast<double>(static_cast<int64_t>(state) >> 11) * 0x1p-52;
-  }
-};
-inline void fill(const Tensor& tensor, Random& random, double magnitude = 1) {
-  for_each(tensor,
-           [&](int64_t offset, int64_t) { put(tensor, offset, magnitude * random.uniform()); });
-}
-inline void copy(const Tensor& from, const Tensor& to) {
-  std::vector<double> values(static_cast<size_t>(from.elements()));
-  for_each(from,
-           [&](int64_t offset, int64_t i) { values[static_cast<size_t>(i)] = get(from, offset); });
-  for_each(to, [&](int64_t offset, int64_t i) { put(to, offset, values[static_cast<size_t>(i)]); });
+  return Array(shape, dtype, strides);
 }
 // A tensor repeated along the dimensions where it has size 1.
 inline Tensor broadcast(Tensor tensor, const AttentionProblem& problem) {
@@ -153,8 +59,9 @@ struct Case {
   Layout layout = Layout::kBhsd;
   bool grad_lse = false;
   std::vector<int64_t> q_lens, kv_lens_ragged, kv_lens;
-  int64_t visible_shape[4] = {0, 0, 0, 0};
+  std::vector<int64_t> visible_shape;
   uint64_t seed = 1;
+  double input_scale = 1;                           // 3 and more make peaked rows
   std::function<void(AttentionBackward&)> prepare;  // after the inputs are filled
 };
 
@@ -190,7 +97,7 @@ inline void add_bias(Case& test, DType dtype, std::vector<int64_t> shape, bool g
 }
 inline void set_visible(Case& test, std::vector<int64_t> shape) {
   test.problem.visible = true;
-  std::copy(shape.begin(), shape.end(), test.visible_shape);
+  test.visible_shape = shape;
 }
 inline void set_ragged(Case& test, std::vector<int64_t> q_lens, std::vector<int64_t> kv_lens) {
   AttentionProblem& p = test.problem;
@@ -206,81 +113,54 @@ inline void set_ragged(Case& test, std::vector<int64_t> q_lens, std::vector<int6
   test.kv_lens_ragged = kv_lens;
 }
 
-// Inputs, expected gradients and room for those to be tested.
+// Inputs, the results of the reference and room for those to be tested.
 struct Fixture {
   AttentionProblem problem;
   Array query, key, value, bias, visible, out, lse, grad_out, grad_lse, cu_q, cu_kv, kv_lens;
   Array grad_query, grad_key, grad_value, grad_bias;
-  Array want_out, want_lse;
-  Array want_query, want_key, want_value, want_bias;
   AttentionBackward arguments;
+  std::map<std::string, std::vector<double>> want;  // by the names of perseid.h
   std::unique_ptr<Executor> pool = make_thread_pool(2);
 
-  explicit Fixture(const Case& test) : problem(test.problem) {
+  explicit Fixture(const Case& test) : problem(test.problem), given(test) {
     const AttentionProblem& p = problem;
-    const DType wide = p.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
-    const auto rows = [&](int64_t heads, bool keys, int64_t dim) {
-      std::vector<int64_t> shape = {p.batch, heads, keys ? p.kv_len : p.q_len};
-      if (p.ragged) shape = {heads, keys ? p.total_kv : p.total_q};
-      if (dim >= 0) shape.push_back(dim);
-      return shape;
-    };
     Random random{test.seed};
-    query = Array(p.dtype, rows(p.heads, false, p.head_dim), test.layout);
-    key = Array(p.dtype, rows(p.kv_heads, true, p.head_dim), test.layout);
-    value = Array(p.dtype, rows(p.kv_heads, true, p.value_dim), test.layout);
-    out = Array(p.dtype, rows(p.heads, false, p.value_dim), test.layout);
-    lse = Array(wide, rows(p.heads, false, -1));
-    grad_out = Array(p.dtype, rows(p.heads, false, p.value_dim), test.layout);
-    grad_query = Array(p.dtype, rows(p.heads, false, p.head_dim), test.layout);
-    grad_key = Array(p.dtype, rows(p.kv_heads, true, p.head_dim), test.layout);
-    grad_value = Array(p.dtype, rows(p.kv_heads, true, p.value_dim), test.layout);
-    want_out = Array(DType::kF64, rows(p.heads, false, p.value_dim));
-    want_lse = Array(DType::kF64, rows(p.heads, false, -1));
-    want_query = Array(DType::kF64, rows(p.heads, false, p.head_dim));
-    want_key = Array(DType::kF64, rows(p.kv_heads, true, p.head_dim));
-    want_value = Array(DType::kF64, rows(p.kv_heads, true, p.value_dim));
-    fill(query.tensor, random, 2);
-    fill(key.tensor, random, 2);
-    fill(value.tensor, random);
-    fill(grad_out.tensor, random);
+    query = make_array(p.dtype, rows(p.heads, false, p.head_dim), test.layout);
+    key = make_array(p.dtype, rows(p.kv_heads, true, p.head_dim), test.layout);
+    value = make_array(p.dtype, rows(p.kv_heads, true, p.value_dim), test.layout);
+    out = make_array(p.dtype, rows(p.heads, false, p.value_dim), test.layout);
+    lse = make_array(wide(), rows(p.heads, false, -1));
+    grad_out = make_array(p.dtype, rows(p.heads, false, p.value_dim), test.layout);
+    grad_query = make_array(p.dtype, rows(p.heads, false, p.head_dim), test.layout);
+    grad_key = make_array(p.dtype, rows(p.kv_heads, true, p.head_dim), test.layout);
+    grad_value = make_array(p.dtype, rows(p.kv_heads, true, p.value_dim), test.layout);
+    fill(query.tensor, random, 2 * test.input_scale);
+    fill(key.tensor, random, 2 * test.input_scale);
+    fill(value.tensor, random, test.input_scale);
+    fill(grad_out.tensor, random, test.input_scale);
     arguments.query = query.tensor;
     arguments.key = key.tensor;
     arguments.value = value.tensor;
     arguments.grad_out = grad_out.tensor;
     if (test.grad_lse) {
-      grad_lse = Array(wide, rows(p.heads, false, -1));
+      grad_lse = make_array(wide(), rows(p.heads, false, -1));
       fill(grad_lse.tensor, random);
       arguments.grad_lse = grad_lse.tensor;
     }
     if (p.bias) {
-      const std::vector<int64_t> shape(p.bias_shape, p.bias_shape + 4);
-      bias = Array(p.bias_dtype, shape, test.layout);
-      grad_bias = Array(p.bias_dtype, shape, test.layout);
-      want_bias = Array(DType::kF64, shape);
+      const Shape shape(p.bias_shape, p.bias_shape + 4);
+      bias = make_array(p.bias_dtype, shape, test.layout);
+      grad_bias = make_array(p.bias_dtype, shape, test.layout);
       fill(bias.tensor, random, 2);
       arguments.bias = broadcast(bias.tensor, p);
     }
     if (p.visible) {
-      visible =
-          Array(DType::kBool, std::vector<int64_t>(test.visible_shape, test.visible_shape + 4),
-                test.layout);
+      visible = make_array(DType::kBool, test.visible_shape, test.layout);
       for_each(visible.tensor, [&](int64_t offset, int64_t) {
         put(visible.tensor, offset, random.uniform() > -0.4);
       });
       arguments.visible = broadcast(visible.tensor, p);
     }
-    const auto lengths = [&](const std::vector<int64_t>& values, bool cumulative) {
-      Array array(DType::kI32, {p.batch + (cumulative ? 1 : 0)});
-      int64_t sum = 0;
-      for (size_t b = 0; b < values.size(); ++b) {
-        if (cumulative) put(array.tensor, static_cast<int64_t>(b), static_cast<double>(sum));
-        sum += values[b];
-        if (!cumulative) put(array.tensor, static_cast<int64_t>(b), static_cast<double>(values[b]));
-      }
-      if (cumulative) put(array.tensor, p.batch, static_cast<double>(sum));
-      return array;
-    };
     if (p.ragged) {
       cu_q = lengths(test.q_lens, true);
       cu_kv = lengths(test.kv_lens_ragged, true);
@@ -292,8 +172,9 @@ struct Fixture {
       arguments.kv_lens = kv_lens.tensor;
     }
     if (p.dropout > 0) arguments.dropout = {dropout_threshold(p.dropout), 0x123456789abcdefu, 7};
+    make_boundaries_count();
     if (test.prepare) test.prepare(arguments);
-    expect();
+    compute_reference();
     arguments.out = out.tensor;
     arguments.lse = lse.tensor;
     if (p.grad_query) arguments.grad_query = grad_query.tensor;
@@ -318,46 +199,13 @@ struct Fixture {
     return forward;
   }
 
-  void expect() {
-    std::vector<std::byte> workspace(reference::attention_workspace(problem, 2, true) +
-                                     reference::attention_workspace(problem, 2, false) + 64);
-    void* begin = workspace.data();
-    size_t space = workspace.size();
-    const Execution execution{*pool, static_cast<std::byte*>(std::align(64, 1, begin, space))};
-    AttentionForward forward = forward_arguments();
-    reference::attention_forward(problem, forward, execution);
-    forward.out = want_out.tensor;
-    forward.lse = want_lse.tensor;
-    reference::attention_forward(problem, forward, execution);
-    if (!problem.backward()) return;
-    AttentionBackward backward = arguments;
-    backward.out = out.tensor;
-    backward.lse = lse.tensor;
-    backward.grad_query = want_query.tensor;
-    backward.grad_key = want_key.tensor;
-    backward.grad_value = want_value.tensor;
-    if (problem.grad_bias) backward.grad_bias = want_bias.tensor;
-    AttentionProblem all = problem;
-    all.grad_query = all.grad_key = all.grad_value = true;
-    std::vector<std::byte> room(reference::attention_workspace(all, 2, true) + 64);
-    begin = room.data();
-    space = room.size();
-    reference::attention_backward(
-        all, backward, {*pool, static_cast<std::byte*>(std::align(64, 1, begin, space))});
-  }
-
   // Runs kernel(execution) on a workspace of `bytes`. Whatever the workspace held before must not
   // matter; what lies behind it must not change.
   template <class Kernel>
   static void run_in(size_t bytes, Executor& executor, const Kernel& kernel) {
-    std::vector<std::byte> workspace(bytes + 128, std::byte{0xff});
-    void* begin = workspace.data();
-    size_t space = workspace.size();
-    std::byte* aligned = static_cast<std::byte*>(std::align(64, 1, begin, space));
-    std::byte* const end = aligned + bytes;
-    const std::vector<std::byte> before(end, workspace.data() + workspace.size());
-    kernel(Execution{executor, aligned});
-    EXPECT_TRUE(std::equal(before.begin(), before.end(), end)) << "wrote past the workspace";
+    Array workspace({static_cast<int64_t>(bytes)}, DType::kBool);
+    kernel(Execution{executor, workspace.tensor.as<std::byte>()});
+    workspace.expect_guards();
   }
   void run(const KernelTable& table, Executor& executor) {
     run_in(table.attention_backward_workspace(problem, executor.workers()), executor,
@@ -378,60 +226,167 @@ struct Fixture {
            });
   }
 
-  static double tolerance(DType dtype) {
-    switch (dtype) {
-      case DType::kF16:
-        return 6e-3;
-      case DType::kBF16:
-        return 4e-2;
-      case DType::kF32:
-        return 3e-5;
-      default:
-        return 1e-12;
-    }
+  void compare(const char* name, const Tensor& got) const {
+    if (!limits) limits.emplace(make_limits());
+    limits->expect(name, got, want.at(name));
   }
-  // floor: the size of what sums to nothing.
-  void compare(const char* name, const Tensor& got, const Tensor& want, double floor) const {
-    double largest = 0;
-    std::vector<double> expected(static_cast<size_t>(want.elements()));
-    for_each(want, [&](int64_t offset, int64_t i) {
-      const double exact = get(want, offset);
-      expected[static_cast<size_t>(i)] = exact;
-      if (std::isfinite(exact)) largest = std::max(largest, std::fabs(exact));
-    });
-    const double allowed = tolerance(problem.dtype) * std::max(largest, floor);
-    int64_t wrong = 0, first = -1;
-    double worst = 0;
-    for_each(got, [&](int64_t offset, int64_t i) {
-      const double computed = get(got, offset), exact = expected[static_cast<size_t>(i)];
-      const double error = std::isfinite(exact) ? std::fabs(computed - exact)
-                                                : (std::isfinite(computed) ? kInfinity : 0);
-      if (error <= allowed) return;  // false for NaN
-      if (wrong++ == 0) first = i;
-      worst = std::max(worst, std::isnan(error) ? kInfinity : error);
-    });
-    EXPECT_EQ(wrong, 0) << name << ": first at " << first << ", worst error " << worst
-                        << ", allowed " << allowed;
+  void compare_forward() const {
+    compare("out", out.tensor);
+    compare("lse", lse.tensor);
+    out.expect_guards();
+    lse.expect_guards();
+  }
+  void compare_gradients() const {
+    const AttentionBackward& a = arguments;
+    if (a.grad_query.present()) compare("grad_query", grad_query.tensor);
+    if (a.grad_key.present()) compare("grad_key", grad_key.tensor);
+    if (a.grad_value.present()) compare("grad_value", grad_value.tensor);
+    if (a.grad_bias.present()) compare("grad_bias", grad_bias.tensor);
+    for (const Array* each : {&grad_query, &grad_key, &grad_value, &grad_bias})
+      if (each->tensor.present()) each->expect_guards();
   }
   void check_forward(const KernelTable& table) {
     SCOPED_TRACE(table.isa);
     run_forward(table, *pool);
-    compare("out", out.tensor, want_out.tensor, 0.1);
-    compare("lse", lse.tensor, want_lse.tensor, 1);
+    compare_forward();
     if (problem.group() * problem.q_len > 16) return;
     SCOPED_TRACE("decode");
+    out.blank();
+    lse.blank();
     run_decode(table, *pool);
-    compare("out", out.tensor, want_out.tensor, 0.1);
-    compare("lse", lse.tensor, want_lse.tensor, 1);
+    compare_forward();
   }
   void check(const KernelTable& table) {
     SCOPED_TRACE(table.isa);
     run(table, *pool);
-    if (problem.grad_query) compare("grad_query", grad_query.tensor, want_query.tensor, 0.1);
-    if (problem.grad_key) compare("grad_key", grad_key.tensor, want_key.tensor, 0.1);
-    if (problem.grad_value) compare("grad_value", grad_value.tensor, want_value.tensor, 0.1);
-    if (problem.grad_bias) compare("grad_bias", grad_bias.tensor, want_bias.tensor, 1);
+    compare_gradients();
   }
+
+ private:
+  DType wide() const { return problem.dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+  Shape rows(int64_t heads, bool keys, int64_t dim) const {
+    const AttentionProblem& p = problem;
+    Shape shape = {p.batch, heads, keys ? p.kv_len : p.q_len};
+    if (p.ragged) shape = {heads, keys ? p.total_kv : p.total_q};
+    if (dim >= 0) shape.push_back(dim);
+    return shape;
+  }
+  Array lengths(const Shape& values, bool cumulative) const {
+    Array array({problem.batch + (cumulative ? 1 : 0)}, DType::kI32);
+    const Shape all = cumulative ? sums_of(values) : values;
+    array.fill(std::vector<double>(all.begin(), all.end()));
+    return array;
+  }
+  static Shape sums_of(const Shape& values) {
+    Shape sums = {0};
+    for (const int64_t each : values) sums.push_back(sums.back() + each);
+    return sums;
+  }
+  // The first element of a row of [batch, heads, length, dim], or of the packed [heads, total,
+  // dim].
+  int64_t row_of(const Tensor& tensor, int64_t b, int64_t head, int64_t begin, int64_t i) const {
+    return problem.ragged ? at(tensor, {head, begin + i}) : at(tensor, {b, head, i});
+  }
+
+  // Keys at which tiles, chunks and splits begin and end, the last one too, matter more to one row
+  // than all others together: to lose one is to be far beyond any tolerance.
+  void make_boundaries_count() {
+    constexpr int64_t kKeys[] = {0,   15,  16,  63,  64,  95,  96,   127, 128,
+                                 191, 192, 255, 256, 511, 512, 1023, 1024};
+    const AttentionProblem& p = problem;
+    if (p.batch > 64 || !(p.scale > 0)) return;
+    for (int64_t b = 0; b < p.batch; ++b) {
+      const Sequence s = sequence_of(p, arguments, b);
+      if (s.q_len == 0 || s.kv_len == 0) continue;
+      for (int64_t h = 0; h < p.kv_heads; ++h) {
+        int64_t turn = 0;
+        for (const int64_t each : kKeys)
+          if (each < s.kv_len - 1) make_count(b, h, s, each, turn++);
+        make_count(b, h, s, s.kv_len - 1, turn);
+      }
+    }
+  }
+  void make_count(int64_t b, int64_t kv_head, const Sequence& s, int64_t j, int64_t turn) {
+    const AttentionProblem& p = problem;
+    const int64_t shift = p.causal == Causal::kBottomRight ? s.kv_len - s.q_len : 0;
+    const int64_t i = std::clamp<int64_t>(j - shift, 0, s.q_len - 1);
+    const int64_t q = row_of(query.tensor, b, kv_head * p.group() + turn % p.group(), s.q_begin, i);
+    const int64_t k = row_of(key.tensor, b, kv_head, s.kv_begin, j);
+    const int64_t q_step = query.tensor.stride[query.tensor.rank - 1];
+    const int64_t k_step = key.tensor.stride[key.tensor.rank - 1];
+    double norm = 0;
+    for (int64_t d = 0; d < p.head_dim; ++d) norm += std::pow(get(query.tensor, q + d * q_step), 2);
+    const double wanted = std::log(static_cast<double>(s.kv_len)) + 3;
+    const double factor = std::min(wanted / std::max(norm * p.scale, 0.1), 20.0);
+    for (int64_t d = 0; d < p.head_dim; ++d)
+      put(key.tensor, k + d * k_step, factor * get(query.tensor, q + d * q_step));
+  }
+
+  void compute_reference() {
+    const AttentionProblem& p = problem;
+    Array workspace({static_cast<int64_t>(reference::attention_workspace(p, 2, true) +
+                                          reference::attention_workspace(p, 2, false))},
+                    DType::kBool);
+    const Execution execution{*pool, workspace.tensor.as<std::byte>()};
+    const auto exact = [](const Array& array) {
+      return Array(Shape(array.tensor.shape, array.tensor.shape + array.tensor.rank));
+    };
+    // Backward reads out and lse as they are stored.
+    AttentionForward forward = forward_arguments();
+    reference::attention_forward(p, forward, execution);
+    const Array exact_out = exact(out), exact_lse = exact(lse);
+    forward.out = exact_out.tensor;
+    forward.lse = exact_lse.tensor;
+    reference::attention_forward(p, forward, execution);
+    want["out"] = exact_out.values();
+    want["lse"] = exact_lse.values();
+    if (!p.backward()) return;
+    const Array dq = exact(query), dk = exact(key), dv = exact(value);
+    const Array db = p.grad_bias ? exact(bias) : Array();
+    AttentionBackward backward = arguments;
+    backward.out = out.tensor;
+    backward.lse = lse.tensor;
+    backward.grad_query = dq.tensor;
+    backward.grad_key = dk.tensor;
+    backward.grad_value = dv.tensor;
+    backward.grad_bias = db.tensor;
+    AttentionProblem all = p;
+    all.grad_query = all.grad_key = all.grad_value = true;
+    Array room({static_cast<int64_t>(reference::attention_workspace(all, 2, true))}, DType::kBool);
+    reference::attention_backward(all, backward, {*pool, room.tensor.as<std::byte>()});
+    want["grad_query"] = dq.values();
+    want["grad_key"] = dk.values();
+    want["grad_value"] = dv.values();
+    if (p.grad_bias) want["grad_bias"] = db.values();
+  }
+
+  Limits make_limits() const {
+    const AttentionProblem& p = problem;
+    std::map<std::string, std::vector<double>> inputs;
+    const auto add = [&](const char* name, const Array& array) {
+      if (array.tensor.present()) inputs[name] = array.values();
+    };
+    add("query", query);
+    add("key", key);
+    add("value", value);
+    add("bias", bias);
+    add("visible", visible);
+    add("grad_out", grad_out);
+    add("grad_lse", grad_lse);
+    std::vector<double> keep;
+    if (p.dropout > 0)
+      for (int64_t head = 0; head < p.batch * p.heads; ++head)
+        for (int64_t i = 0; i < p.q_len; ++i)
+          for (int64_t j = 0; j < p.kv_len; ++j)
+            keep.push_back(dropout_keeps(arguments.dropout, head, i, j));
+    const auto sums = [&](const Shape& lens) { return p.ragged ? sums_of(lens) : Shape(); };
+    return Limits(harness_problem(p, sums(given.q_lens), sums(given.kv_lens_ragged), given.kv_lens,
+                                  given.visible_shape, given.grad_lse),
+                  inputs, keep);
+  }
+
+  Case given;
+  mutable std::optional<Limits> limits;  // made when it is first needed
 };
 
 inline std::vector<const KernelTable*> tables() {

@@ -55,6 +55,18 @@ TEST(AttentionForward, Sizes) {
   check(forward_case(DType::kF64, 1, 3, 3, 200, 300, 33, 65), "float64");
 }
 
+// Around every number of keys at which a tile, a chunk of decode or a split begins, and so many
+// that to lose some leaves a result of about the right size.
+TEST(AttentionForward, BoundariesOfKeys) {
+  for (const DType dtype : kTypes)
+    for (const int64_t kv_len : {511, 512, 513, 1023, 1024, 1025, 5000})
+      for (const int64_t q_len : {1, 3, 30}) {
+        if (kv_len == 5000 && q_len == 3) continue;
+        check(forward_case(dtype, 1, 2, 1, q_len, kv_len, 16, 8),
+              name_of(dtype) + text({q_len, kv_len}));
+      }
+}
+
 TEST(AttentionForward, MasksOfRange) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight}) {
@@ -135,6 +147,18 @@ TEST(AttentionForward, NothingLeaksFromMaskedKeys) {
   }
 }
 
+TEST(AttentionForward, InputScales) {
+  for (const DType dtype : kTypes)
+    for (const double scale : {0.1, 3.0, 10.0})
+      for (const int64_t q_len : {4, 60}) {
+        Case test = forward_case(dtype, 2, 2, 1, q_len, 333, 64, 64);
+        test.input_scale = scale;
+        check(test, name_of(dtype) + text({q_len}) + " times " + std::to_string(scale));
+        test.problem.causal = Causal::kBottomRight;
+        check(test, name_of(dtype) + text({q_len}) + " causal, times " + std::to_string(scale));
+      }
+}
+
 TEST(AttentionForward, LargeScoresStayFinite) {
   for (const int64_t q_len : {4, 60}) {
     Case test = forward_case(DType::kF32, 1, 1, 1, q_len, 600, 16, 16);
@@ -147,11 +171,10 @@ TEST(AttentionForward, LargeScoresStayFinite) {
   }
 }
 
-std::vector<std::byte> outputs(Fixture& fixture, const KernelTable& table, int32_t threads,
-                               bool decode) {
+Bytes outputs(Fixture& fixture, const KernelTable& table, int32_t threads, bool decode) {
   const auto pool = make_thread_pool(threads);
   decode ? fixture.run_decode(table, *pool) : fixture.run_forward(table, *pool);
-  std::vector<std::byte> bytes = fixture.out.memory;
+  Bytes bytes = fixture.out.memory;
   bytes.insert(bytes.end(), fixture.lse.memory.begin(), fixture.lse.memory.end());
   return bytes;
 }
@@ -163,7 +186,7 @@ TEST(AttentionForward, SameBitsForAnyNumberOfThreads) {
       test.problem.dropout = 0.1;
       Fixture fixture(test);
       for (const KernelTable* table : tables()) {
-        const std::vector<std::byte> one = outputs(fixture, *table, 1, decode);
+        const Bytes one = outputs(fixture, *table, 1, decode);
         for (const int32_t threads : {2, 3, 5})
           EXPECT_EQ(outputs(fixture, *table, threads, decode), one)
               << table->isa << " with " << threads << " threads";
@@ -183,19 +206,13 @@ TEST(AttentionForward, SameBitsAtAnyPlaceOfTheBatch) {
         decode ? many.run_decode(*table, *many.pool) : many.run_forward(*table, *many.pool);
         for (int64_t b = 0; b < kBatch; ++b) {
           Fixture alone(forward_case(dtype, 1, 2, 1, q_len, 700, 16, 8));
-          const auto entry = [b](Tensor tensor) {
-            tensor.data = tensor.as<std::byte>() + b * tensor.stride[0] * size_of(tensor.dtype);
-            tensor.shape[0] = 1;
-            return tensor;
-          };
-          copy(entry(many.query.tensor), alone.query.tensor);
-          copy(entry(many.key.tensor), alone.key.tensor);
-          copy(entry(many.value.tensor), alone.value.tensor);
+          copy(entry_of(many.query.tensor, b), alone.query.tensor);
+          copy(entry_of(many.key.tensor, b), alone.key.tensor);
+          copy(entry_of(many.value.tensor, b), alone.value.tensor);
           decode ? alone.run_decode(*table, *many.pool) : alone.run_forward(*table, *many.pool);
-          const Tensor got = alone.out.tensor, want = entry(many.out.tensor);
-          EXPECT_EQ(0, std::memcmp(got.data, want.data,
-                                   static_cast<size_t>(got.elements() * size_of(got.dtype))))
-              << table->isa << " entry " << b;
+          SCOPED_TRACE(std::string(table->isa) + " entry " + std::to_string(b));
+          expect_same_bits(alone.out.tensor, entry_of(many.out.tensor, b));
+          expect_same_bits(alone.lse.tensor, entry_of(many.lse.tensor, b));
         }
       }
     }

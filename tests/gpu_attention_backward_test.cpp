@@ -107,7 +107,7 @@ TEST_P(GpuAttentionBackwardDim, Subsets) {
      : left_out == 1 ? fixture.arguments.grad_key
                      : fixture.arguments.grad_value) = {};
     run(fixture);
-    compare(fixture);
+    fixture.compare_gradients();
   }
 }
 
@@ -208,12 +208,12 @@ TEST_P(GpuAttentionBackwardDim, SameBitsEveryTimeWhereThatWasAskedFor) {
     Fixture fixture(test);
     const auto bytes = [&] {
       run(fixture);
-      std::vector<std::byte> all = fixture.grad_query.memory;
+      Bytes all = fixture.grad_query.memory;
       for (const Array* more : {&fixture.grad_key, &fixture.grad_value, &fixture.grad_bias})
         all.insert(all.end(), more->memory.begin(), more->memory.end());
       return all;
     };
-    const std::vector<std::byte> once = bytes();
+    const Bytes once = bytes();
     for (int turn = 0; turn < 8; ++turn) EXPECT_EQ(bytes(), once);
   }
 }

@@ -10,11 +10,11 @@
 
 namespace perseid::internal::testing_gpu {
 
-using cpu::attention_cases::Array;
 using cpu::attention_cases::broadcast;
 using cpu::attention_cases::Case;
 using cpu::attention_cases::Fixture;
 using cpu::attention_cases::text_of;
+using tests::Array;
 
 class GpuAttentionBackward : public GpuTest {
  protected:
@@ -26,13 +26,13 @@ class GpuAttentionBackward : public GpuTest {
     std::unique_ptr<cuda::AttentionBackwardOnGpu> attention;
     expect_ok(cuda::AttentionBackwardOnGpu::make(fixture.problem, *gpu_, &attention));
     if (attention == nullptr) return;
-    Array work(DType::kBool, {static_cast<int64_t>(attention->workspace())});
+    Array work({static_cast<int64_t>(attention->workspace())}, DType::kBool);
     AttentionBackward tensors = fixture.arguments;
-    std::vector<std::unique_ptr<Mirror<Array>>> mirrors;
+    std::vector<std::unique_ptr<Mirror>> mirrors;
     const auto send = [&](Array& array, Tensor& tensor, bool result) {
       if (!tensor.present()) return;
-      if (result) std::fill(array.memory.begin(), array.memory.end(), std::byte{0x7f});
-      mirrors.push_back(std::make_unique<Mirror<Array>>(*gpu_, array));
+      if (result) array.blank();
+      mirrors.push_back(std::make_unique<Mirror>(*gpu_, array));
       tensor = mirrors.back()->tensor();
     };
     send(fixture.query, tensors.query, false);
@@ -75,28 +75,8 @@ class GpuAttentionBackward : public GpuTest {
       SCOPED_TRACE(deterministic ? "deterministic" : "default");
       fixture.problem.deterministic = deterministic;
       run(fixture);
-      compare(fixture);
+      fixture.compare_gradients();
     }
-  }
-  // Rows of dS sum to nothing, but for what the rounding of `out` leaves of each.
-  static double size_of_sums(const Fixture& fixture) {
-    const AttentionProblem& p = fixture.problem;
-    const int64_t* shape = p.bias_shape;
-    if (shape[3] == p.kv_len) return 1;
-    const auto rows = static_cast<double>(p.batch * p.heads * p.q_len);
-    const auto left = static_cast<double>(std::max<int64_t>(shape[0] * shape[1] * shape[2], 1));
-    return 1 + 0.1 * std::sqrt(rows / left);
-  }
-  static void compare(const Fixture& fixture) {
-    const AttentionBackward& got = fixture.arguments;
-    if (got.grad_query.present())
-      fixture.compare("grad_query", got.grad_query, fixture.want_query.tensor, 0.1);
-    if (got.grad_key.present())
-      fixture.compare("grad_key", got.grad_key, fixture.want_key.tensor, 0.1);
-    if (got.grad_value.present())
-      fixture.compare("grad_value", got.grad_value, fixture.want_value.tensor, 0.1);
-    if (got.grad_bias.present())
-      fixture.compare("grad_bias", got.grad_bias, fixture.want_bias.tensor, size_of_sums(fixture));
   }
 };
 

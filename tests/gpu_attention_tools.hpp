@@ -39,18 +39,17 @@ class GpuAttention : public GpuTest {
     std::unique_ptr<cuda::AttentionOnGpu> attention;
     expect_ok(cuda::AttentionOnGpu::make(fixture.problem, *gpu_, &attention));
     if (attention == nullptr) return;
-    for (Array* result : {&fixture.out, &fixture.lse})
-      std::fill(result->memory.begin(), result->memory.end(), std::byte{0x7f});
-    Array work(DType::kBool, {static_cast<int64_t>(attention->forward_workspace())});
+    for (Array* result : {&fixture.out, &fixture.lse}) result->blank();
+    Array work({static_cast<int64_t>(attention->forward_workspace())}, DType::kBool);
     Mirror out(*gpu_, fixture.out), lse(*gpu_, fixture.lse), workspace(*gpu_, work);
     AttentionForward tensors = fixture.forward_arguments();
     tensors.out = out.tensor();
     tensors.lse = lse.tensor();
     // The inputs go where they lie on the GPU, with the fixture's strides.
-    std::vector<std::unique_ptr<Mirror<Array>>> inputs;
+    std::vector<std::unique_ptr<Mirror>> inputs;
     const auto place = [&](Array& array, Tensor& tensor) {
       if (!tensor.present()) return;
-      inputs.push_back(std::make_unique<Mirror<Array>>(*gpu_, array));
+      inputs.push_back(std::make_unique<Mirror>(*gpu_, array));
       tensor.data = inputs.back()->tensor().data;
     };
     place(fixture.query, tensors.query);
@@ -61,7 +60,7 @@ class GpuAttention : public GpuTest {
     place(fixture.cu_q, tensors.cu_seqlens_q);
     place(fixture.cu_kv, tensors.cu_seqlens_kv);
     place(fixture.kv_lens, tensors.kv_lens);
-    Array numbers(DType::kI64, {2});
+    Array numbers({2}, DType::kI64);
     Mirror gpu_numbers(*gpu_, numbers);
     if (numbers_on_gpu_) {
       // What stands in the arguments is of no meaning then.
@@ -82,8 +81,7 @@ class GpuAttention : public GpuTest {
     SCOPED_TRACE(text_of(test));
     Fixture fixture(test);
     run(fixture);
-    fixture.compare("out", fixture.out.tensor, fixture.want_out.tensor, 0.1);
-    fixture.compare("lse", fixture.lse.tensor, fixture.want_lse.tensor, 1);
+    fixture.compare_forward();
   }
 
   bool numbers_on_gpu_ = false;

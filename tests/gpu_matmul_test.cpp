@@ -14,14 +14,13 @@
 namespace perseid::internal {
 namespace {
 
-using matmul_cases::Buffer;
 using matmul_cases::Case;
-using matmul_cases::copy_of;
 using matmul_cases::kTypes;
 using matmul_cases::Layout;
 using matmul_cases::Problem;
 using testing_gpu::expect_ok;
 using testing_gpu::Mirror;
+using tests::Array;
 
 // As many multiprocessors make the choice take its largest tile, or its smallest.
 constexpr int32_t kLargest = 1, kSmallest = INT32_MAX;
@@ -29,18 +28,18 @@ constexpr int32_t kLargest = 1, kSmallest = INT32_MAX;
 class GpuMatmul : public testing_gpu::GpuTest {
  protected:
   // c of the problem by a choice of kernels, from memory that begins `misalign` elements late.
-  Buffer result(const Problem& problem, const cuda::MatmulChoice& choice, int64_t misalign = 0) {
-    Buffer c = copy_of(problem.c);
+  Array result(const Problem& problem, const cuda::MatmulChoice& choice, int64_t misalign = 0) {
+    Array c = problem.c;
     std::unique_ptr<cuda::MatmulOnGpu> matmul;
     expect_ok(cuda::MatmulOnGpu::make(problem.problem, choice, *gpu_, &matmul));
     if (matmul == nullptr) return c;
-    Buffer a = copy_of(problem.a), b = copy_of(problem.b), c0 = copy_of(problem.c0);
-    Buffer bias = copy_of(problem.bias);
+    Array a = problem.a, b = problem.b, c0 = problem.c0;
+    Array bias = problem.bias;
     Mirror gpu_a(*gpu_, a, misalign), gpu_b(*gpu_, b, misalign), gpu_c(*gpu_, c, misalign);
     MatmulArguments arguments = problem.arguments(gpu_c.tensor());
     arguments.a = gpu_a.tensor();
     arguments.b = gpu_b.tensor();
-    std::optional<Mirror<Buffer>> gpu_c0, gpu_bias;
+    std::optional<Mirror> gpu_c0, gpu_bias;
     if (problem.given.own_c0) arguments.c0 = gpu_c0.emplace(*gpu_, c0, misalign).tensor();
     if (problem.given.bias) arguments.bias.data = gpu_bias.emplace(*gpu_, bias).tensor().data;
     expect_ok(matmul->run(arguments, nullptr));
@@ -95,7 +94,7 @@ TEST_F(GpuMatmul, SumsDoNotDependOnTheTile) {
   for (const auto& types : kTypes) {
     const Problem problem(
         {.dtype = types[0], .out_dtype = types[1], .batch = 2, .m = 150, .n = 170, .k = 300});
-    const Buffer large = result(problem, choose(problem.given, kLargest));
+    const Array large = result(problem, choose(problem.given, kLargest));
     EXPECT_EQ(large.memory, result(problem, choose(problem.given, kSmallest)).memory)
         << name_of(types[0]);
   }
@@ -117,7 +116,7 @@ TEST_F(GpuMatmul, OffsetsPast31Bits) {
     const auto row_at = [&](void* data, int64_t i) {
       return static_cast<std::byte*>(data) + i * row * size;
     };
-    const auto copy_rows = [&](const Buffer& buffer, void* data, bool to_gpu) {
+    const auto copy_rows = [&](const Array& buffer, void* data, bool to_gpu) {
       const auto length = static_cast<size_t>(buffer.tensor.shape[2] * size);
       for (int64_t i = 0; i < given.m; ++i) {
         std::byte* on_host = buffer.tensor.as<std::byte>() + i * buffer.tensor.stride[1] * size;
@@ -126,7 +125,7 @@ TEST_F(GpuMatmul, OffsetsPast31Bits) {
                              nullptr));
       }
     };
-    Buffer b = copy_of(problem.b), result = copy_of(problem.c);
+    Array b = problem.b, result = problem.c;
     const Mirror gpu_b(*gpu_, b);
     copy_rows(problem.a, a, true);
     MatmulArguments arguments = problem.arguments(problem.c.tensor);

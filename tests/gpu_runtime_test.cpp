@@ -15,7 +15,7 @@
 #include "cuda/softmax.hpp"
 #include "gpu_tools.hpp"
 #include "perseid/perseid.h"
-#include "reference_tensors.hpp"
+#include "tensor.hpp"
 
 namespace perseid::internal::cuda {
 namespace {
@@ -88,9 +88,8 @@ void expect_softmax(Gpu& gpu, SoftmaxKind kind, int64_t length) {
   testing_gpu::expect_ok(SoftmaxOnGpu::make(kind, problem, gpu, &softmax));
   ASSERT_NE(softmax, nullptr);
   SCOPED_TRACE(testing::Message() << softmax->description() << ", " << length);
-  testing_tensors::Array x({kRows, length}, DType::kF32), y({kRows, length}, DType::kF32);
-  testing_tensors::Array scratch({static_cast<int64_t>(softmax->workspace(false)) + 1},
-                                 DType::kBool);
+  tests::Array x({kRows, length}, DType::kF32), y({kRows, length}, DType::kF32);
+  tests::Array scratch({static_cast<int64_t>(softmax->workspace(false)) + 1}, DType::kBool);
   x.randomise(5, 4);
   testing_gpu::Mirror gpu_x(gpu, x), gpu_y(gpu, y), gpu_scratch(gpu, scratch);
   testing_gpu::expect_ok(softmax->forward({gpu_x.tensor(), gpu_y.tensor(), {}, {}},
@@ -159,7 +158,7 @@ TEST_F(OnGpu, LaunchesQuickly) {
   testing_gpu::expect_ok(
       gpu_->load(softmax_header(choice.kind), softmax_kernels(choice, false), &kernels));
   ASSERT_EQ(kernels.size(), 1u);
-  testing_tensors::Array x({64, 128}, DType::kF32), y({64, 128}, DType::kF32);
+  tests::Array x({64, 128}, DType::kF32), y({64, 128}, DType::kF32);
   const testing_gpu::Mirror gpu_x(*gpu_, x), gpu_y(*gpu_, y);
   const SoftmaxArguments nothing;  // no rows
   std::unique_ptr<SoftmaxOnGpu> softmax;

@@ -9,10 +9,11 @@
 #include <numeric>
 #include <random>
 
+#include "compare.hpp"
 #include "cpu/reference/reference.hpp"
 #include "cuda/softmax.hpp"
 #include "gpu_tools.hpp"
-#include "reference_tensors.hpp"
+#include "tensor.hpp"
 
 namespace perseid::internal {
 namespace {
@@ -20,7 +21,7 @@ namespace {
 using cuda::SoftmaxKind;
 using testing_gpu::expect_ok;
 using testing_gpu::Mirror;
-using testing_tensors::Array;
+using tests::Array;
 
 constexpr SoftmaxKind kKinds[] = {SoftmaxKind::kRows, SoftmaxKind::kShared, SoftmaxKind::kStream,
                                   SoftmaxKind::kSplit, SoftmaxKind::kColumns};
@@ -35,12 +36,7 @@ struct Case {
   uint32_t seed = 0;
 };
 
-double roundoff(DType dtype) {
-  return dtype == DType::kF64    ? 0x1p-53
-         : dtype == DType::kF32  ? 0x1p-24
-         : dtype == DType::kBF16 ? 0x1p-8
-                                 : 0x1p-11;
-}
+double roundoff(DType dtype) { return harness::unit_roundoff(tests::public_dtype(dtype)); }
 
 class GpuSoftmax : public testing_gpu::GpuTest {
  protected:
@@ -66,15 +62,9 @@ class GpuSoftmax : public testing_gpu::GpuTest {
   template <class Allowed>
   static void compare(const char* what, const Array& values, const Array& exact,
                       const Allowed& allowed) {
-    int wrong = 0;
-    for (int64_t i = 0; i < values.count() && wrong < 3; ++i) {
-      const double value = values.get(i), reference = exact.get(i);
-      if (value == reference || (std::isnan(value) && std::isnan(reference))) continue;
-      if (std::abs(value - reference) <= allowed(i)) continue;
-      ++wrong;
-      ADD_FAILURE() << what << "[" << i << "] of " << values.count() << " is " << value
-                    << ", expected " << reference << " within " << allowed(i);
-    }
+    harness::Limit limit;
+    for (int64_t i = 0; i < exact.count(); ++i) limit.each.push_back(allowed(i));
+    tests::expect_close(what, values.tensor, exact.values(), limit);
   }
 
   void check(const Case& given) {
@@ -452,7 +442,8 @@ TEST_F(GpuSoftmax, RowsDoNotDependOnTheBatch) {
           },
           softmax->workspace(false));
       gpu_y.fetch();
-      results.emplace_back(y.memory.begin(), y.memory.begin() + size_of(dtype) * length);
+      const auto* first = y.tensor.as<std::byte>();
+      results.emplace_back(first, first + size_of(dtype) * length);
     }
     EXPECT_EQ(results[0], results[1]) << length;
   }

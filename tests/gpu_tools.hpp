@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cuda/runtime/memory.hpp"
+#include "tensor.hpp"
 
 namespace perseid::internal::testing_gpu {
 
@@ -45,12 +46,10 @@ class GpuTest : public testing::Test {
 inline void expect_ok(const Status& status) { ASSERT_TRUE(status.ok()) << status.sentence(); }
 
 // An array's memory on the GPU, with guards around it, which are NaN in every floating-point type.
-// It begins as many bytes past a multiple of 256 as `misalign` elements have. Arrays have their
-// bytes in `memory`, and a view of them.
-template <class Array>
+// It begins as many bytes past a multiple of 256 as `misalign` elements have.
 class Mirror {
  public:
-  Mirror(const cuda::Gpu& gpu, Array& array, int64_t misalign = 0)
+  Mirror(const cuda::Gpu& gpu, tests::Array& array, int64_t misalign = 0)
       : gpu_(gpu),
         array_(array),
         misalign_(static_cast<size_t>(misalign * size_of(array.tensor.dtype))) {
@@ -80,6 +79,7 @@ class Mirror {
       const bool inside = front <= i && i < front + array_.memory.size();
       ASSERT_TRUE(inside || all[i] == kGuard) << "byte " << i << " of " << all.size();
     }
+    array_.expect_guards();
   }
 
  private:
@@ -89,7 +89,7 @@ class Mirror {
   std::ptrdiff_t begin() const { return static_cast<std::ptrdiff_t>(kRoom + misalign_); }
 
   const cuda::Gpu& gpu_;
-  Array& array_;
+  tests::Array& array_;
   size_t misalign_;
   void* memory_ = nullptr;
 };

@@ -8,103 +8,57 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <limits>
-#include <random>
 #include <vector>
 
-#include "cpu/reference/access.hpp"
+#include "compare.hpp"
 #include "cpu/reference/reference.hpp"
+#include "tensor.hpp"
 
 namespace perseid::internal::matmul_cases {
 
 namespace reference = cpu::reference;
+using namespace tests;
 
 // How a [batch, rows, columns] tensor lies in memory.
 enum class Layout { kRows, kColumns, kPaddedRows, kPaddedColumns, kSpread, kReversed, kOneForAll };
 
-// A tensor in a buffer of its own, with a canary in every byte that is not the tensor's.
-struct Buffer {
-  static constexpr std::byte kCanary{0x5a};
-  std::vector<std::byte> memory;
-  Tensor tensor;
-
-  Buffer(DType dtype, Layout layout, int64_t batch, int64_t rows, int64_t columns) {
-    tensor.dtype = dtype;
-    tensor.rank = 3;
-    const int64_t shape[3] = {batch, rows, columns};
-    std::copy_n(shape, 3, tensor.shape);
-    int64_t row = columns, column = 1, first = 0;
-    switch (layout) {
-      case Layout::kColumns:
-        row = 1, column = rows;
-        break;
-      case Layout::kPaddedRows:
-        row = columns + 5;
-        break;
-      case Layout::kPaddedColumns:
-        row = 1, column = rows + 3;
-        break;
-      case Layout::kSpread:
-        row = 3 * columns + 1, column = 3;
-        break;
-      case Layout::kReversed:
-        row = -columns, column = 1, first = (rows - 1) * columns;
-        break;
-      case Layout::kRows:
-      case Layout::kOneForAll:
-        break;
-    }
-    int64_t each = (rows == 0 ? 0 : (rows - 1) * std::abs(row)) +
-                   (columns == 0 ? 0 : (columns - 1) * std::abs(column)) + 1 + 7;
-    if (layout == Layout::kOneForAll) each = 0;
-    const int64_t stride[3] = {each, row, column};
-    std::copy_n(stride, 3, tensor.stride);
-    const int64_t count = std::max(each, rows * columns + 7) * std::max(batch, int64_t{1}) + 16;
-    memory.assign(static_cast<size_t>(count * size_of(dtype)), kCanary);
-    tensor.data = memory.data() + (8 + std::max(first, int64_t{0})) * size_of(dtype);
+inline Array make_matrix(DType dtype, Layout layout, int64_t batch, int64_t rows, int64_t columns) {
+  int64_t row = columns, column = 1;
+  switch (layout) {
+    case Layout::kColumns:
+      row = 1, column = rows;
+      break;
+    case Layout::kPaddedRows:
+      row = columns + 5;
+      break;
+    case Layout::kPaddedColumns:
+      row = 1, column = rows + 3;
+      break;
+    case Layout::kSpread:
+      row = 3 * columns + 1, column = 3;
+      break;
+    case Layout::kReversed:
+      row = -columns;
+      break;
+    case Layout::kRows:
+    case Layout::kOneForAll:
+      break;
   }
-
-  int64_t offset(int64_t b, int64_t i, int64_t j) const {
-    return b * tensor.stride[0] + i * tensor.stride[1] + j * tensor.stride[2];
-  }
-  double get(int64_t b, int64_t i, int64_t j) const {
-    return reference::load(tensor, offset(b, i, j));
-  }
-  template <class Value>
-  void fill(Value value) {
-    for (int64_t b = 0; b < tensor.shape[0]; ++b)
-      for (int64_t i = 0; i < tensor.shape[1]; ++i)
-        for (int64_t j = 0; j < tensor.shape[2]; ++j)
-          reference::store(tensor, offset(b, i, j), value(b, i, j));
-  }
-  void randomise(std::mt19937& random) {
-    std::uniform_real_distribution<double> number(-1, 1);
-    fill([&](int64_t, int64_t, int64_t) { return number(random); });
-  }
-  // The same values as row-major float64, each passed through `change`.
-  template <class Change>
-  Buffer widened(Change change) const {
-    Buffer wide(DType::kF64, Layout::kRows, tensor.shape[0], tensor.shape[1], tensor.shape[2]);
-    wide.fill([&](int64_t b, int64_t i, int64_t j) { return change(get(b, i, j)); });
-    return wide;
-  }
-  // Whether every byte outside the tensor still is a canary.
-  bool untouched_outside() const {
-    std::vector<bool> inside(memory.size());
-    const auto size = static_cast<size_t>(size_of(tensor.dtype));
-    const auto origin = static_cast<int64_t>(static_cast<std::byte*>(tensor.data) - memory.data());
-    for (int64_t b = 0; b < tensor.shape[0]; ++b)
-      for (int64_t i = 0; i < tensor.shape[1]; ++i)
-        for (int64_t j = 0; j < tensor.shape[2]; ++j) {
-          const auto at = static_cast<size_t>(origin) + static_cast<size_t>(offset(b, i, j)) * size;
-          std::fill_n(inside.begin() + static_cast<int64_t>(at), size, true);
-        }
-    for (size_t i = 0; i < memory.size(); ++i)
-      if (!inside[i] && memory[i] != kCanary) return false;
-    return true;
-  }
-};
+  const int64_t each = std::max<int64_t>(rows - 1, 0) * std::abs(row) +
+                       std::max<int64_t>(columns - 1, 0) * std::abs(column) + 1 + 7;
+  return Array({batch, rows, columns}, dtype,
+               {layout == Layout::kOneForAll ? 0 : each, row, column}, 8);
+}
+// The same values as row-major float64, each passed through `change`.
+template <class Change>
+Array widened(const Array& array, Change change) {
+  const int64_t* shape = array.tensor.shape;
+  Array wide({shape[0], shape[1], shape[2]});
+  std::vector<double> values = array.values();
+  for (double& value : values) value = change(value);
+  wide.fill(values);
+  return wide;
+}
 
 // Runs tasks from the last to the first, and gives every one the next worker.
 class BackwardExecutor final : public cpu::Executor {
@@ -133,28 +87,27 @@ struct Case {
 struct Problem {
   Case given;
   MatmulProblem problem;
-  Buffer a, b, c, c0, bias;
+  Array a, b, c, c0, bias;
 
   explicit Problem(const Case& c_)
       : given(c_),
         problem{c_.dtype, c_.out_dtype, c_.batch, c_.m, c_.n, c_.k, c_.alpha, c_.beta, c_.bias},
-        a(c_.dtype, c_.a, c_.batch, c_.m, c_.k),
-        b(c_.dtype, c_.b, c_.batch, c_.k, c_.n),
-        c(c_.out_dtype, c_.c, c_.batch, c_.m, c_.n),
-        c0(c_.out_dtype, Layout::kRows, c_.batch, c_.m, c_.n),
-        bias(c_.bias_dtype == DType::kNone ? c_.dtype : c_.bias_dtype, Layout::kSpread, 1, 1,
-             c_.n) {
-    std::mt19937 random(static_cast<uint32_t>(c_.m * 31 + c_.n * 7 + c_.k));
-    for (Buffer* buffer : {&a, &b, &c, &c0, &bias}) buffer->randomise(random);
-    if (c_.beta == 0)
-      c.fill([](int64_t, int64_t, int64_t) { return std::numeric_limits<double>::quiet_NaN(); });
+        a(make_matrix(c_.dtype, c_.a, c_.batch, c_.m, c_.k)),
+        b(make_matrix(c_.dtype, c_.b, c_.batch, c_.k, c_.n)),
+        c(make_matrix(c_.out_dtype, c_.c, c_.batch, c_.m, c_.n)),
+        c0(make_matrix(c_.out_dtype, Layout::kRows, c_.batch, c_.m, c_.n)),
+        bias(make_matrix(c_.bias_dtype == DType::kNone ? c_.dtype : c_.bias_dtype, Layout::kSpread,
+                         1, 1, c_.n)) {
+    auto seed = static_cast<uint32_t>(c_.m * 31 + c_.n * 7 + c_.k);
+    for (Array* array : {&a, &b, &c, &c0, &bias}) array->randomise(seed++);
+    if (c_.beta == 0) c.fill_all(kNaN);
   }
 
-  static Tensor vector_of(const Buffer& buffer) {
-    Tensor vector = buffer.tensor;
+  static Tensor vector_of(const Array& array) {
+    Tensor vector = array.tensor;
     vector.rank = 1;
-    vector.shape[0] = buffer.tensor.shape[2];
-    vector.stride[0] = buffer.tensor.stride[2];
+    vector.shape[0] = array.tensor.shape[2];
+    vector.stride[0] = array.tensor.stride[2];
     return vector;
   }
 
@@ -164,16 +117,15 @@ struct Problem {
   }
 
   // C in float64, of the operands or of their magnitudes.
-  Buffer reference(bool magnitudes) const {
+  Array reference(bool magnitudes) const {
     const auto change = [&](double x) { return magnitudes ? std::abs(x) : x; };
-    const Buffer wide_a = a.widened(change), wide_b = b.widened(change),
-                 wide_c0 = (given.own_c0 ? c0 : c).widened(change),
-                 wide_bias = bias.widened(change);
+    const Array wide_a = widened(a, change), wide_b = widened(b, change),
+                wide_c0 = widened(given.own_c0 ? c0 : c, change), wide_bias = widened(bias, change);
     MatmulProblem wide = problem;
     wide.dtype = wide.out_dtype = DType::kF64;
     wide.alpha = change(wide.alpha);
     wide.beta = change(wide.beta);
-    Buffer result(DType::kF64, Layout::kRows, given.batch, given.m, given.n);
+    Array result({given.batch, given.m, given.n});
     BackwardExecutor executor(1);
     reference::matmul(
         wide, {wide_a.tensor, wide_b.tensor, wide_c0.tensor, vector_of(wide_bias), result.tensor},
@@ -182,44 +134,20 @@ struct Problem {
   }
 };
 
-// A copy whose tensor points into the copy's own bytes.
-inline Buffer copy_of(const Buffer& buffer) {
-  Buffer copy = buffer;
-  copy.tensor.data =
-      copy.memory.data() + (static_cast<std::byte*>(buffer.tensor.data) - buffer.memory.data());
-  return copy;
-}
-
-inline double unit_roundoff(DType dtype) {
-  switch (dtype) {
-    case DType::kF16:
-      return 0x1p-11;
-    case DType::kBF16:
-      return 0x1p-8;
-    case DType::kF32:
-      return 0x1p-24;
-    default:
-      return 0x1p-53;
-  }
-}
-
-// Every sum of products rounded at every step has an error below this bound.
-inline void expect_product(const Problem& problem, const Buffer& c) {
+// Each element to the error of a sum of products that is rounded at every step, in any order, and
+// once to the output's type: sharper than the rule, which takes the largest error of all elements.
+inline void expect_product(const Problem& problem, const Array& c) {
   const Case& given = problem.given;
-  const Buffer expected = problem.reference(false), magnitude = problem.reference(true);
+  const std::vector<double> expected = problem.reference(false).values();
   const double work = given.dtype == DType::kF64 ? 0x1p-53 : 0x1p-24;
   const double sums = work * 2 * static_cast<double>(given.k + 4);
+  const double output = 1.01 * harness::unit_roundoff(public_dtype(given.out_dtype));
   const double smallest = given.out_dtype == DType::kF16 ? 0x1p-24 : 0;
-  ASSERT_TRUE(c.untouched_outside());
-  for (int64_t b = 0; b < given.batch; ++b)
-    for (int64_t i = 0; i < given.m; ++i)
-      for (int64_t j = 0; j < given.n; ++j) {
-        const double bound =
-            sums * magnitude.get(b, i, j) + smallest +
-            unit_roundoff(given.out_dtype) * 1.01 * std::abs(expected.get(b, i, j));
-        ASSERT_NEAR(c.get(b, i, j), expected.get(b, i, j), bound)
-            << "at " << b << " " << i << " " << j;
-      }
+  harness::Limit limit{0, problem.reference(true).values()};
+  for (size_t i = 0; i < expected.size(); ++i)
+    limit.each[i] = sums * limit.each[i] + smallest + output * std::abs(expected[i]);
+  expect_close("c", c.tensor, expected, limit);
+  c.expect_guards();
 }
 
 inline testing::Message describe(const Case& given) {

@@ -15,12 +15,12 @@ namespace perseid::internal::cpu {
 namespace {
 
 using matmul_cases::BackwardExecutor;
-using matmul_cases::Buffer;
 using matmul_cases::Case;
-using matmul_cases::copy_of;
 using matmul_cases::kTypes;
 using matmul_cases::Layout;
 using matmul_cases::Problem;
+using tests::Array;
+using tests::entry_of;
 
 std::vector<const KernelTable*> tables() {
   std::string error;
@@ -29,16 +29,13 @@ std::vector<const KernelTable*> tables() {
   return available_kernel_tables();
 }
 
-void run(const Problem& problem, const KernelTable& table, Executor& executor, Buffer& into) {
-  const size_t size = table.matmul_workspace(problem.problem, executor.workers());
-  std::vector<std::byte> workspace(size + 2 * kWorkspaceAlignment, Buffer::kCanary);
-  void* aligned = workspace.data();
-  size_t space = workspace.size();
-  std::align(kWorkspaceAlignment, size, aligned, space);
-  auto* begin = static_cast<std::byte*>(aligned);
-  table.matmul(problem.problem, problem.arguments(into.tensor), {executor, begin});
-  for (std::byte* end = begin + size; end != workspace.data() + workspace.size(); ++end)
-    ASSERT_EQ(*end, Buffer::kCanary) << "past the workspace";
+void run(const Problem& problem, const KernelTable& table, Executor& executor, Array& into) {
+  Array workspace(
+      {static_cast<int64_t>(table.matmul_workspace(problem.problem, executor.workers()))},
+      DType::kBool);
+  table.matmul(problem.problem, problem.arguments(into.tensor),
+               {executor, workspace.tensor.as<std::byte>()});
+  workspace.expect_guards();
 }
 
 void check(const Case& given) {
@@ -46,7 +43,7 @@ void check(const Case& given) {
   for (const KernelTable* table : tables()) {
     SCOPED_TRACE(matmul_cases::describe(given) << " " << table->isa);
     BackwardExecutor executor(3);
-    Buffer c = copy_of(problem.c);
+    Array c = problem.c;
     run(problem, *table, executor, c);
     matmul_cases::expect_product(problem, c);
   }
@@ -66,10 +63,11 @@ TEST(Matmul, EmptyOperandsMayBeNull) {
           {.m = size, .n = size, .k = 0, .beta = 2, .bias = true, .c = Layout::kColumns});
       problem.a.tensor.data = problem.b.tensor.data = nullptr;
       BackwardExecutor executor(2);
-      Buffer c = copy_of(problem.c);
+      Array c = problem.c;
       run(problem, *table, executor, c);
-      EXPECT_FLOAT_EQ(static_cast<float>(c.get(0, 1, 2)),
-                      static_cast<float>(2 * problem.c.get(0, 1, 2) + problem.bias.get(0, 0, 2)));
+      EXPECT_FLOAT_EQ(
+          static_cast<float>(c.get({0, 1, 2})),
+          static_cast<float>(2 * problem.c.get({0, 1, 2}) + problem.bias.get({0, 0, 2})));
     }
   }
 }
@@ -88,11 +86,11 @@ TEST(Matmul, BitwiseEqualForAnyWorkers) {
       for (const KernelTable* table : tables()) {
         SCOPED_TRACE(table->isa);
         BackwardExecutor one(1);
-        Buffer first = copy_of(problem.c);
+        Array first = problem.c;
         run(problem, *table, one, first);
         for (const int32_t threads : {2, 3, 5}) {
           const std::unique_ptr<Executor> pool = make_thread_pool(threads);
-          Buffer other = copy_of(problem.c);
+          Array other = problem.c;
           run(problem, *table, *pool, other);
           EXPECT_EQ(other.memory, first.memory) << threads << " threads";
         }
@@ -106,17 +104,16 @@ TEST(Matmul, BatchPositionDoesNotMatter) {
   for (const auto& types : kTypes) {
     Problem problem(
         {.dtype = types[0], .out_dtype = types[1], .batch = 3, .m = 50, .n = 70, .k = 90});
-    for (Buffer* buffer : {&problem.a, &problem.b}) {
-      const Buffer original = copy_of(*buffer);
-      buffer->fill([&](int64_t, int64_t i, int64_t j) { return original.get(0, i, j); });
-    }
+    for (const Array* array : {&problem.a, &problem.b})
+      for (int64_t b = 1; b < 3; ++b)
+        tests::copy(entry_of(array->tensor, 0), entry_of(array->tensor, b));
     for (const KernelTable* table : tables()) {
       BackwardExecutor executor(2);
-      Buffer c = copy_of(problem.c);
+      Array c = problem.c;
       run(problem, *table, executor, c);
+      SCOPED_TRACE(table->isa);
       for (int64_t b = 1; b < 3; ++b)
-        for (int64_t i = 0; i < 50; ++i)
-          for (int64_t j = 0; j < 70; ++j) ASSERT_EQ(c.get(b, i, j), c.get(0, i, j)) << table->isa;
+        tests::expect_same_bits(entry_of(c.tensor, b), entry_of(c.tensor, 0));
     }
   }
 }

@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "cpu/reference/reference.hpp"
-#include "reference_tensors.hpp"
+#include "tensor.hpp"
 
 namespace perseid::internal::cpu {
 namespace {
 
-using testing_tensors::Array;
-using testing_tensors::expect_same_bytes;
+using tests::Array;
+using tests::expect_same_bytes;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The softmax kernels against the float64 reference.
 #include <functional>
+#include <map>
 
 #include "softmax_test_tools.hpp"
 
@@ -27,42 +28,53 @@ struct Case {
   }
 };
 
-void expect_within_rule(const SoftmaxProblem& problem, const Errors& got, const Errors& naive) {
-  // Rows of a few elements may be lucky; in float64 the naive formula is the reference itself,
-  // which adds up one element after another.
-  const bool wide = problem.compute_dtype() == DType::kF64;
-  const double own = naive.size * (wide ? 0x1p-53 * (32 + std::sqrt(problem.length())) : 0x1p-22);
-  EXPECT_LE(got.largest, 2 * naive.largest + 2 * naive.rounding + own)
-      << "naive error " << naive.largest << " for " << text_of(problem) << "; " << got.odd;
-}
-
 // Small results are held to their own size as well, which the rule is not strict about. spread: how
 // far apart the exponents are.
 void expect_relative(const SoftmaxProblem& problem, double spread, double expected, double got) {
   if (problem.log || !(expected > 0) || !std::isfinite(got)) return;
   const bool wide = problem.compute_dtype() == DType::kF64;
   const double unit = wide ? 2e-16 : 1e-7;
-  const double output = problem.out_dtype == DType::kF16    ? 0x1p-11
-                        : problem.out_dtype == DType::kBF16 ? 0x1p-8
-                        : problem.out_dtype == DType::kF32  ? 0x1p-24
-                                                            : 0x1p-53;
+  const double output = harness::unit_roundoff(public_dtype(problem.out_dtype));
   const double smallest = problem.out_dtype == DType::kF16 ? 0x1p-24 : 1e-40;
   const double allowed = unit * (10 + spread + std::sqrt(problem.length()) / 2) + output;
   ASSERT_LE(std::abs(got - expected), expected * allowed + smallest)
       << text_of(problem) << ": expected " << expected << ", got " << got;
 }
 
-std::vector<double> values_at(const Array& array, const std::vector<int64_t>& indices) {
-  std::vector<double> values;
-  for (const int64_t i : indices) values.push_back(array.get(i));
-  return values;
-}
-std::vector<bool> seen_at(const SoftmaxProblem& problem, const Array& visible,
-                          const std::vector<int64_t>& indices) {
-  std::vector<bool> seen(indices.size(), true);
-  if (problem.visible)
-    for (size_t j = 0; j < indices.size(); ++j) seen[j] = visible.get(indices[j]) != 0;
-  return seen;
+using Inputs = std::map<std::string, std::vector<double>>;
+
+// Of backward, whose sums are of n terms: an element is off by its rounding to the input's type and
+// by that of dy - sum, where the sum is in 8 lanes or more (see harness/naive.hpp).
+harness::Limit gradient_limit(const SoftmaxProblem& problem, const Array& grad, const Array& output,
+                              const Array& visible, const Array& expected) {
+  const DType compute = problem.compute_dtype();
+  const double unit = harness::unit_roundoff(public_dtype(compute));
+  const double in = 1.01 * harness::unit_roundoff(public_dtype(problem.dtype));
+  const double smallest = problem.dtype == DType::kF16 ? 0x1p-24 : 0x1p-125;
+  const auto terms = static_cast<double>(problem.length());
+  const double sums =
+      16 + (compute == DType::kF64 ? terms : std::min(terms / 8, 16 * std::sqrt(terms)));
+  const auto size_of_term = [&](double dy, double y) {
+    const double size = std::abs(dy) * (problem.log ? 1 : std::abs(y));
+    return std::isfinite(size) ? size : 0;
+  };
+  harness::Limit limit{0, std::vector<double>(static_cast<size_t>(expected.count()))};
+  for (int64_t row = 0; row < problem.rows() && problem.length() > 0; ++row) {
+    const std::vector<int64_t> indices = row_indices(problem, row);
+    double total = 0;
+    for (const int64_t i : indices)
+      if (!problem.visible || visible.get(i) != 0)
+        total += size_of_term(grad.get(i), output.get(i));
+    for (const int64_t i : indices) {
+      const double y = output.get(i), dx = std::abs(expected.get(i));
+      const double weight = std::abs(problem.log ? std::exp(y) * (1 + std::abs(y)) : y);
+      const double own = 8 * size_of_term(grad.get(i), y) + sums * weight * total;
+      limit.each[static_cast<size_t>(i)] =
+          (std::isfinite(dx) ? in * dx : 0) + smallest +
+          unit * std::abs(problem.scale) * (std::isfinite(own) ? own : 0);
+    }
+  }
+  return limit;
 }
 
 // Forward: output and lse against the reference, guard zones, in place.
@@ -72,55 +84,32 @@ void check_forward(const Case& test) {
   const DType lse_dtype = problem.compute_dtype();
   Array input(test.shape(), problem.dtype, test.read_strides, test.shift);
   Array visible(test.shape(), DType::kBool, test.mask_strides);
-  input.randomise(1, test.centre, test.spread);
+  input.randomise_normal(1, test.centre, test.spread);
   visible.randomise(2);
   if (test.adjust) test.adjust(input, visible);
 
   Array wide(test.shape(), DType::kF64), expected(test.shape(), DType::kF64);
   Array expected_lse(test.lse_shape(), DType::kF64);
   wide.copy_from(input);
-  const Tensor mask = problem.visible ? visible.tensor() : Tensor();
+  const Tensor mask = problem.visible ? visible.tensor : Tensor();
   const auto pool = cpu::make_thread_pool(2);
-  cpu::reference::softmax_forward(exact(problem),
-                                  {wide.tensor(), expected.tensor(), mask, expected_lse.tensor()},
-                                  {*pool, nullptr});
-  Errors naive, naive_lse;
-  for (int64_t row = 0; row < problem.rows() && problem.length() > 0; ++row) {
-    const std::vector<int64_t> indices = row_indices(problem, row);
-    const std::vector<double> x = values_at(input, indices);
-    const std::vector<bool> seen = seen_at(problem, visible, indices);
-    double lse = 0;
-    const std::vector<double> y =
-        lse_dtype == DType::kF64
-            ? naive_forward<double>(problem.log, problem.scale, x, seen, &lse)
-            : naive_forward<float>(problem.log, static_cast<float>(problem.scale), x, seen, &lse);
-    for (size_t j = 0; j < y.size(); ++j) {
-      // Where the formula as it stands fails, it is no measure.
-      const double reference = expected.get(indices[j]);
-      const double rounded = round_to(problem.out_dtype, y[j]);
-      naive.add(problem.out_dtype, reference, std::isfinite(rounded) ? rounded : reference);
-    }
-    const double reference_lse = expected_lse.get(row);
-    naive_lse.add(lse_dtype, reference_lse, std::isfinite(lse) ? lse : reference_lse);
-  }
-
+  cpu::reference::softmax_forward(
+      exact(problem), {wide.tensor, expected.tensor, mask, expected_lse.tensor}, {*pool, nullptr});
   Array output(test.shape(), problem.out_dtype, test.write_strides, test.shift);
   Array lse(test.lse_shape(), lse_dtype);
   Array both(test.shape(), problem.dtype, test.read_strides, test.shift);
   if (test.in_place) both.copy_from(input);
   const Array& source = test.in_place ? both : input;
   const Array& result = test.in_place ? both : output;
-  forward(problem, {source.tensor(), result.tensor(), mask, lse.tensor()});
-  Errors errors, lse_errors;
-  for (int64_t i = 0; i < result.count(); ++i) {
-    errors.add(problem.out_dtype, expected.get(i), result.get(i));
+  forward(problem, {source.tensor, result.tensor, mask, lse.tensor});
+  Inputs inputs = {{"input", input.values()}};
+  if (problem.visible) inputs["visible"] = visible.values();
+  const Limits limits(harness_problem(problem), inputs);
+  limits.expect("output", result.tensor, expected.values());
+  limits.expect("lse", lse.tensor, expected_lse.values());
+  for (int64_t i = 0; i < result.count(); ++i)
     expect_relative(problem, 10 * test.spread * std::abs(problem.scale), expected.get(i),
                     result.get(i));
-  }
-  for (int64_t i = 0; i < lse.count(); ++i)
-    lse_errors.add(lse_dtype, expected_lse.get(i), lse.get(i));
-  expect_within_rule(problem, errors, naive);
-  expect_within_rule(problem, lse_errors, naive_lse);
   result.expect_guards();
   lse.expect_guards();
 }
@@ -135,13 +124,13 @@ void check_backward(const Case& test) {
   // In place, so that both tensors have the same strides.
   Array grad_output(test.shape(), problem.out_dtype,
                     test.in_place ? test.write_strides : test.read_strides, test.shift);
-  input.randomise(1, test.centre, test.spread);
+  input.randomise_normal(1, test.centre, test.spread);
   visible.randomise(2);
-  grad_output.randomise(3, 0.1, 1);
-  const Tensor mask = problem.visible ? visible.tensor() : Tensor();
+  grad_output.randomise_normal(3, 0.1, 1);
+  const Tensor mask = problem.visible ? visible.tensor : Tensor();
   // One thread: where strides are 0, rows share their memory.
   const auto pool = cpu::make_thread_pool(1);
-  cpu::reference::softmax_forward(problem, {input.tensor(), output.tensor(), mask, {}},
+  cpu::reference::softmax_forward(problem, {input.tensor, output.tensor, mask, {}},
                                   {*pool, nullptr});
   if (test.adjust) test.adjust(grad_output, visible);
 
@@ -149,35 +138,17 @@ void check_backward(const Case& test) {
   Array expected(test.shape(), DType::kF64);
   wide_grad.copy_from(grad_output);
   wide_output.copy_from(output);
-  cpu::reference::softmax_backward(
-      exact(problem), {wide_grad.tensor(), wide_output.tensor(), mask, expected.tensor()},
-      {*pool, nullptr});
-  Errors naive;
-  for (int64_t row = 0; row < problem.rows() && problem.length() > 0; ++row) {
-    const std::vector<int64_t> indices = row_indices(problem, row);
-    const std::vector<double> dy = values_at(grad_output, indices), y = values_at(output, indices);
-    const std::vector<bool> seen = seen_at(problem, visible, indices);
-    const std::vector<double> dx =
-        problem.compute_dtype() == DType::kF64
-            ? naive_backward<double>(problem.log, problem.scale, dy, y, seen)
-            : naive_backward<float>(problem.log, static_cast<float>(problem.scale), dy, y, seen);
-    for (size_t j = 0; j < dx.size(); ++j)
-      naive.add(problem.dtype, expected.get(indices[j]), round_to(problem.dtype, dx[j]));
-    // What is subtracted may be far larger than what is left.
-    for (const double grad : dy)
-      if (std::isfinite(grad)) naive.size = std::max(naive.size, std::abs(problem.scale * grad));
-  }
-
+  cpu::reference::softmax_backward(exact(problem),
+                                   {wide_grad.tensor, wide_output.tensor, mask, expected.tensor},
+                                   {*pool, nullptr});
   Array grad_input(test.shape(), problem.dtype, test.write_strides, test.shift);
   Array both(test.shape(), problem.dtype, test.write_strides, test.shift);
   if (test.in_place) both.copy_from(grad_output);
   const Array& source = test.in_place ? both : grad_output;
   const Array& result = test.in_place ? both : grad_input;
-  backward(problem, {source.tensor(), output.tensor(), mask, result.tensor()});
-  Errors errors;
-  for (int64_t i = 0; i < result.count(); ++i)
-    errors.add(problem.dtype, expected.get(i), result.get(i));
-  expect_within_rule(problem, errors, naive);
+  backward(problem, {source.tensor, output.tensor, mask, result.tensor});
+  expect_close("grad_input", result.tensor, expected.values(),
+               gradient_limit(problem, wide_grad, wide_output, visible, expected));
   result.expect_guards();
 }
 
@@ -364,15 +335,15 @@ TEST(Softmax, EmptyRowsByHand) {
       problem.empty_rows_nan = nan;
       Array input({1, 20}, DType::kF32), output({1, 20}, DType::kF32), lse({1, 1}, DType::kF32);
       Array visible({1, 20}, DType::kBool), grad({1, 20}, DType::kF32);
-      input.randomise(1);
+      input.randomise_normal(1, 0, 2);
       for (int64_t i = 0; i < 20; ++i) visible.set(i, 0);
-      forward(problem, {input.tensor(), output.tensor(), visible.tensor(), lse.tensor()});
+      forward(problem, {input.tensor, output.tensor, visible.tensor, lse.tensor});
       EXPECT_EQ(lse.get(0), -kInfinity);
       for (int64_t i = 0; i < 20; ++i) {
         const double y = output.get(i);
         EXPECT_TRUE(nan ? std::isnan(y) : y == (log ? -kInfinity : 0.0)) << y;
       }
-      backward(problem, {input.tensor(), output.tensor(), visible.tensor(), grad.tensor()});
+      backward(problem, {input.tensor, output.tensor, visible.tensor, grad.tensor});
       for (int64_t i = 0; i < 20; ++i) EXPECT_EQ(grad.get(i), 0.0);
     }
 }
@@ -384,7 +355,7 @@ TEST(Softmax, LogSoftmaxFarFromZero) {
     problem.log = true;
     Array input({1, 3}, DType::kF32), output({1, 3}, DType::kF32);
     for (int64_t i = 0; i < 3; ++i) input.set(i, offset + static_cast<double>(i));
-    forward(problem, {input.tensor(), output.tensor(), {}, {}});
+    forward(problem, {input.tensor, output.tensor, {}, {}});
     const double lse = 2 + std::log(1 + std::exp(-1.0) + std::exp(-2.0));
     for (int64_t i = 0; i < 3; ++i) EXPECT_NEAR(output.get(i), static_cast<double>(i) - lse, 4e-7);
   }
@@ -404,29 +375,29 @@ TEST(Softmax, SameBitsForAnyThreadsRowsAndLayout) {
         problem.log = log;
         problem.visible = size.rows == 70;
         Array input(shape, type), visible(shape, DType::kBool), grad(shape, type);
-        input.randomise(1);
+        input.randomise_normal(1, 0, 2);
         visible.randomise(2);
-        grad.randomise(3);
-        const Tensor mask = problem.visible ? visible.tensor() : Tensor();
+        grad.randomise_normal(3, 0, 2);
+        const Tensor mask = problem.visible ? visible.tensor : Tensor();
         Array output(shape, type), dx(shape, type), again(shape, type), dx_again(shape, type);
-        forward(problem, {input.tensor(), output.tensor(), mask, {}}, 1);
-        backward(problem, {grad.tensor(), output.tensor(), mask, dx.tensor()}, 1);
-        forward(problem, {input.tensor(), again.tensor(), mask, {}}, 3);
-        backward(problem, {grad.tensor(), output.tensor(), mask, dx_again.tensor()}, 3);
+        forward(problem, {input.tensor, output.tensor, mask, {}}, 1);
+        backward(problem, {grad.tensor, output.tensor, mask, dx.tensor}, 1);
+        forward(problem, {input.tensor, again.tensor, mask, {}}, 3);
+        backward(problem, {grad.tensor, output.tensor, mask, dx_again.tensor}, 3);
         expect_same_bits(output, again);
         expect_same_bits(dx, dx_again);
 
         Array turned(shape, type, across), turned_out(shape, type, across);
         Array turned_dx(shape, type, across);
         turned.copy_from(input);
-        forward(problem, {turned.tensor(), turned_out.tensor(), mask, {}});
+        forward(problem, {turned.tensor, turned_out.tensor, mask, {}});
         expect_same_bits(output, turned_out);
-        backward(problem, {grad.tensor(), turned_out.tensor(), mask, turned_dx.tensor()});
+        backward(problem, {grad.tensor, turned_out.tensor, mask, turned_dx.tensor});
         expect_same_bits(dx, turned_dx);
 
         // The third row alone.
         const auto third = [&](const Array& array) {
-          Tensor one = array.tensor();
+          Tensor one = array.tensor;
           one.data = one.as<std::byte>() + array.offset(2 * size.length) * size_of(one.dtype);
           one.shape[0] = 1;
           return one;
@@ -434,10 +405,10 @@ TEST(Softmax, SameBitsForAnyThreadsRowsAndLayout) {
         problem.shape[0] = 1;
         Array alone({1, size.length}, type);
         const Tensor alone_mask = problem.visible ? third(visible) : Tensor();
-        forward(problem, {third(input), alone.tensor(), alone_mask, {}});
+        forward(problem, {third(input), alone.tensor, alone_mask, {}});
         for (int64_t j = 0; j < size.length; ++j)
           ASSERT_EQ(alone.get(j), output.get(2 * size.length + j));
-        backward(problem, {third(grad), alone.tensor(), alone_mask, alone.tensor()});
+        backward(problem, {third(grad), alone.tensor, alone_mask, alone.tensor});
       }
 }
 
@@ -458,27 +429,27 @@ TEST(Softmax, StreamedOutput) {
       uint32_t state = 1;
       for (int64_t i = 0; i < input.count(); ++i) {
         state = state * 1664525u + 1013904223u;
-        cpu::reference::store(input.tensor(), i, static_cast<double>(state) * 0x1p-30);
+        cpu::reference::store(input.tensor, i, static_cast<double>(state) * 0x1p-30);
       }
-      forward(problem, {input.tensor(), output.tensor(), {}, {}});
-      backward(problem, {input.tensor(), output.tensor(), {}, dx.tensor()});
+      forward(problem, {input.tensor, output.tensor, {}, {}});
+      backward(problem, {input.tensor, output.tensor, {}, dx.tensor});
 
       const int64_t some = 40, first = size.rows - some;
       problem.shape[0] = some;
       const auto last_rows = [&](const Array& array) {
-        Tensor part = array.tensor();
+        Tensor part = array.tensor;
         part.data = part.as<std::byte>() + first * size.length * size_of(size.type);
         part.shape[0] = some;
         return part;
       };
       const auto expect_same = [&](const Array& part, const Array& whole) {
         const auto bytes = static_cast<size_t>(some * size.length * size_of(size.type));
-        EXPECT_EQ(std::memcmp(part.tensor().data, last_rows(whole).data, bytes), 0);
+        EXPECT_EQ(std::memcmp(part.tensor.data, last_rows(whole).data, bytes), 0);
       };
       Array part({some, size.length}, size.type), part_dx({some, size.length}, size.type);
-      forward(problem, {last_rows(input), part.tensor(), {}, {}});
+      forward(problem, {last_rows(input), part.tensor, {}, {}});
       expect_same(part, output);
-      backward(problem, {last_rows(input), part.tensor(), {}, part_dx.tensor()});
+      backward(problem, {last_rows(input), part.tensor, {}, part_dx.tensor});
       expect_same(part_dx, dx);
     }
 }
@@ -489,13 +460,13 @@ TEST(Softmax, Properties) {
   Array shifted({50, 300}, DType::kF32), dx({50, 300}, DType::kF32);
   for (int64_t i = 0; i < input.count(); ++i)
     input.set(i, static_cast<double>(i * 7919 % 640) / 64);
-  forward(problem, {input.tensor(), output.tensor(), {}, {}});
+  forward(problem, {input.tensor, output.tensor, {}, {}});
   // A shift without rounding changes nothing.
   for (int64_t i = 0; i < input.count(); ++i) shifted.set(i, input.get(i) + 1024);
   Array again({50, 300}, DType::kF32);
-  forward(problem, {shifted.tensor(), again.tensor(), {}, {}});
+  forward(problem, {shifted.tensor, again.tensor, {}, {}});
   expect_same_bits(output, again);
-  backward(problem, {input.tensor(), output.tensor(), {}, dx.tensor()});
+  backward(problem, {input.tensor, output.tensor, {}, dx.tensor});
   for (int64_t row = 0; row < 50; ++row) {
     double sum = 0, gradients = 0;
     for (int64_t j = 0; j < 300; ++j) {

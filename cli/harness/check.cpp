@@ -13,21 +13,6 @@
 namespace perseid::harness {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Whether the naive error is a maximum over enough elements, and over enough of the largest, whose
-// errors are the largest. Equal ones count once.
-bool has_many_values(std::vector<double> values) {
-  constexpr int64_t kMany = 4096, kManyLarge = 256;
-  if (static_cast<int64_t>(values.size()) < kMany) return false;
-  std::erase_if(values, [](double value) { return std::isnan(value); });
-  std::sort(values.begin(), values.end());
-  values.erase(std::unique(values.begin(), values.end()), values.end());
-  if (static_cast<int64_t>(values.size()) < kMany) return false;
-  const double large = std::max(std::fabs(values.front()), std::fabs(values.back())) / 4;
-  return std::count_if(values.begin(), values.end(),
-                       [&](double value) { return std::fabs(value) >= large; }) >= kManyLarge;
-}
-
 void complain(CheckResult& result, const std::string& sentence) {
   result.passed = false;
   result.complaint += (result.complaint.empty() ? "" : "; ") + sentence;
@@ -116,38 +101,6 @@ bool repeats(const Context& context, const Problem& problem, const OperandSpec& 
 
 }  // namespace
 
-double largest_error(const std::vector<double>& values, const std::vector<double>& reference,
-                     DType dtype) {
-  double most = 0;
-  for (size_t i = 0; i < values.size(); ++i) {
-    const double value = values[i], exact = reference[i];
-    if (value == exact || (std::isnan(value) && std::isnan(exact))) continue;
-    if (std::isinf(value) && round_to(dtype, exact) == value) continue;
-    const double error = std::fabs(value - exact);
-    most = std::max(most, std::isfinite(error) ? error : kInfinity);
-  }
-  return most;
-}
-
-double error_limit(const Estimate& naive, const std::vector<double>& reference, DType dtype,
-                   DType working) {
-  double rounding = 0, largest = 0;
-  const double step = round_to(dtype, 0.3);
-  for (double exact : reference) {
-    if (!std::isfinite(exact)) continue;
-    const double start = round_to(dtype, exact);
-    const double back = round_to(dtype, round_to(dtype, start + step) - step);
-    if (std::isfinite(start)) rounding = std::max(rounding, std::fabs(back - start));
-    largest = std::max(largest, std::fabs(exact));
-  }
-  const double limit = 2 * largest_error(naive.value, reference, dtype) + 2 * rounding;
-  const double sums = 4 * unit_roundoff(accumulation_type(working)) * naive.magnitude;
-  if (working != f64 && has_many_values(reference)) return std::max(limit, sums);
-  const double smallest = working == f16 || dtype == f16 ? 0x1p-22 : 0;
-  return std::max(limit, 2 * sums + 2 * unit_roundoff(working) * naive.magnitude +
-                             2 * unit_roundoff(dtype) * largest + smallest * (1 + naive.magnitude));
-}
-
 Problem exact_problem(const Problem& problem) {
   Problem exact = problem;
   exact.dtype.value = PERSEID_F64;
@@ -197,7 +150,7 @@ Checker::Expected Checker::expect(const Problem& problem) const {
     estimate.value = of_sequences(problem, spec, std::move(estimate.value));
     Expected::Output& output = expected.outputs[spec.name];
     output.reference = of_sequences(problem, spec, exact.find(spec.name)->values());
-    output.limit = error_limit(estimate, output.reference, spec.dtype, working_type(problem));
+    output.limit = limit_of(estimate, output.reference, spec.dtype, working_type(problem));
   }
   return expected;
 }
@@ -209,11 +162,17 @@ void Checker::compare(const Problem& problem, const std::vector<const Operands*>
   for (const OperandSpec& spec : operands_of(problem)) {
     if (!spec.output) continue;
     const auto& [reference, limit] = expected.outputs.find(spec.name)->second;
-    double error = 0;
+    OutputCheck& output = result.outputs.emplace_back();
+    output.name = spec.name;
     std::vector<double> first;
     for (const Operands* operands : runs) {
       auto values = of_sequences(problem, spec, operands->find(spec.name)->values());
-      error = std::max(error, largest_error(values, reference, spec.dtype));
+      const Deviation worst = deviation(values, reference, limit, spec.dtype);
+      if (first.empty() || (output.ok() && !worst.ok()) ||
+          worst.error * output.limit > output.error * worst.limit) {
+        output.error = worst.error;
+        output.limit = worst.limit;
+      }
       if (first.empty())
         first = std::move(values);
       else if (!same(first, values) && repeats(context_, problem, spec))
@@ -221,10 +180,9 @@ void Checker::compare(const Problem& problem, const std::vector<const Operands*>
                                      "number of threads",
                                      spec.name));
     }
-    result.outputs.push_back({spec.name, error, limit});
-    if (!result.outputs.back().ok())
-      complain(result, fmt::format("{} is off by {:.3g}, more than {:.3g}", spec.name,
-                                   result.outputs.back().error, limit));
+    if (!output.ok())
+      complain(result, fmt::format("{} is off by {:.3g}, more than {:.3g}", spec.name, output.error,
+                                   output.limit));
   }
 }
 

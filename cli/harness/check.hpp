@@ -1,15 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Holds an implementation to the float64 reference.
-//
-// The tolerance rule: for each output, the largest error against float64 is at most
-//   2 * the largest error of the same formula computed naively in the low precision (naive.hpp)
-//   + 2 * max |(ref + 0.3 - 0.3) - ref|, evaluated in the output's type.
-// The limit is never below what a few roundings of the accumulation type amount to in the sums at
-// hand (Estimate::magnitude): sums taken in another order differ by as much even where the naive
-// formula happens to be exact. And the naive error is a maximum over the output's elements, which
-// says little where those are few (a single element may be right by luck): there, roundings of the
-// element type count in the same way.
+// Holds an implementation to the float64 reference. The rule is in tolerance.hpp.
 #pragma once
 
 #include <map>
@@ -18,14 +9,15 @@
 #include <vector>
 
 #include "harness/launch.hpp"
-#include "harness/naive.hpp"
+#include "harness/problem_text.hpp"
+#include "harness/tolerance.hpp"
 
 namespace perseid::harness {
 
 struct OutputCheck {
   std::string name;
   double error = 0;
-  double limit = 0;
+  double limit = 0;  // both of the element that comes nearest to its limit
   bool ok() const { return error <= limit; }
 };
 
@@ -37,14 +29,6 @@ struct CheckResult {
   std::string note;            // of what was not looked at
   std::vector<OutputCheck> outputs;
 };
-
-// The largest |value - reference|. Infinite where one is NaN and the other is not, or where they
-// are unequal infinities; a reference beyond the range of `dtype` may have become infinite.
-double largest_error(const std::vector<double>& values, const std::vector<double>& reference,
-                     DType dtype);
-// By the rule above.
-double error_limit(const Estimate& naive, const std::vector<double>& reference, DType dtype,
-                   DType working);
 
 // Float64 results of a problem by cpu:reference. `exact`: the float64 form of its tensors, whose
 // outputs are filled.
@@ -73,7 +57,7 @@ class Checker {
   struct Expected {
     struct Output {
       std::vector<double> reference;
-      double limit = 0;
+      Limit limit;
     };
     Outcome outcome;
     std::map<std::string, Output, std::less<>> outputs;

@@ -337,6 +337,16 @@ Operands::Operands(const Problem& problem, const Operands& from) {
   }
 }
 
+Operands::Operands(const Problem& problem,
+                   const std::map<std::string, std::vector<double>>& values) {
+  for (const OperandSpec& spec : operands_of(problem)) {
+    auto array = std::make_shared<Array>(spec.dtype, spec.shape);
+    const auto given = values.find(spec.name);
+    if (given != values.end()) assign(array->tensor(), given->second);
+    arrays_[spec.name] = array;
+  }
+}
+
 Array* Operands::find(std::string_view name) {
   const auto found = arrays_.find(name);
   return found == arrays_.end() ? nullptr : found->second.get();

@@ -69,6 +69,9 @@ class Operands {
   // The float64 form of the same: equal values, packed, lengths and masks as they are.
   Operands(const Problem& problem, const Operands& values);
 
+  // Those of `values`, row-major and packed; an input that is not among them stays unwritten.
+  Operands(const Problem& problem, const std::map<std::string, std::vector<double>>& values);
+
   // Null where the problem has no such tensor.
   Array* find(std::string_view name);
   const Array* find(std::string_view name) const;

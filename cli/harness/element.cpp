@@ -3,6 +3,7 @@
 #include "harness/element.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -37,9 +38,16 @@ double round_significand(double value, int bits, int least, double limit) {
   const double magnitude = std::fabs(value);
   if (std::isnan(value) || magnitude == 0) return value;
   if (magnitude >= limit) return std::copysign(std::numeric_limits<double>::infinity(), value);
-  int exponent = 0;
-  std::frexp(magnitude, &exponent);
-  const double quantum = std::ldexp(1.0, std::max(exponent - 1, least) - (bits - 1));
+  const double smallest = std::ldexp(1.0, least);
+  if (magnitude >= smallest) {
+    // Next to 1.5 * 2^52 quanta, a double has no digit below one quantum. The power of two at or
+    // below the magnitude is what its exponent alone says.
+    const double power =
+        std::bit_cast<double>(std::bit_cast<uint64_t>(magnitude) & (0x7ffULL << 52));
+    const double away = power * (0x1.8p52 / static_cast<double>(1 << (bits - 1)));
+    return (value + away) - away;
+  }
+  const double quantum = std::ldexp(smallest, 1 - bits);
   return std::nearbyint(value / quantum) * quantum;
 }
 

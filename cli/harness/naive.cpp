@@ -59,38 +59,38 @@ class NaiveSoftmax {
  private:
   size_t at(int64_t j) const { return static_cast<size_t>(first_ + j * inner_); }
   bool counts(int64_t j) const { return visible_.empty() || visible_[at(j)] != 0; }
-  A rounded(A value) const { return static_cast<A>(round_to(working_, value)); }
 
   double forward(Estimate& output, Estimate& lse) {
     A largest = -std::numeric_limits<A>::infinity();
-    bool any = false;
+    int64_t count = 0;
+    double reach = 0;
     for (int64_t j = 0; j < length_; ++j) {
       if (!counts(j)) continue;
-      any = true;
-      largest = std::max(largest, rounded(static_cast<A>(input_[at(j)] * scale_)));
-      if (std::isfinite(input_[at(j)]))
-        reach_ = std::max(reach_, reach_unit_ * std::fabs(input_[at(j)] * scale_));
+      largest = std::max(largest, static_cast<A>(input_[at(j)] * scale_));
+      ++count;
+      if (std::isfinite(input_[at(j)])) reach = std::max(reach, std::fabs(input_[at(j)] * scale_));
     }
     A sum = 0;
     for (int64_t j = 0; j < length_; ++j) {
-      if (counts(j))
-        sum += rounded(std::exp(rounded(static_cast<A>(input_[at(j)] * scale_)) - largest));
+      if (counts(j)) sum += std::exp(static_cast<A>(input_[at(j)] * scale_) - largest);
     }
+    const bool any = count > 0;
+    reach_ = std::max(reach_, reach_unit_ * reach);
     const A log_sum = std::log(sum);
     const double hidden = problem_.log ? -kInfinity : 0;
     const double nothing = problem_.empty_rows.value == PERSEID_EMPTY_NAN ? std::nan("") : hidden;
     for (int64_t j = 0; j < length_; ++j) {
       double value = any ? hidden : nothing;
       if (counts(j)) {
-        const A score = rounded(static_cast<A>(input_[at(j)] * scale_)) - largest;
-        value = problem_.log ? score - log_sum : rounded(std::exp(score)) / sum;
+        const A score = static_cast<A>(input_[at(j)] * scale_) - largest;
+        value = problem_.log ? score - log_sum : std::exp(score) / sum;
       }
       output.value[at(j)] = round_to(problem_.result_type(), value);
       const double magnitude = (problem_.log ? 1 : std::fabs(value)) * (1 + reach_) +
                                (problem_.log ? std::fabs(value) : 0);
       if (std::isfinite(magnitude)) output.magnitude = std::max(output.magnitude, magnitude);
     }
-    lse.magnitude = std::max(lse.magnitude, 1 + reach_);
+    lse.limit.push_back(lse_limit(reach, 0, count, accumulation_type(working_)));
     return any ? static_cast<A>(largest + log_sum) : -kInfinity;
   }
 
@@ -106,10 +106,10 @@ class NaiveSoftmax {
     for (int64_t j = 0; j < length_; ++j) {
       const double y = output.value[at(j)];
       const A dy = static_cast<A>(grad_[at(j)]);
-      const A weight = problem_.log ? rounded(std::exp(static_cast<A>(y))) : static_cast<A>(y);
+      const A weight = problem_.log ? std::exp(static_cast<A>(y)) : static_cast<A>(y);
       A value = 0;
       if (counts(j)) {
-        value = problem_.log ? dy - rounded(weight * sum) : weight * rounded(dy - sum);
+        value = problem_.log ? dy - weight * sum : weight * (dy - sum);
         const double bound = problem_.log
                                  ? std::fabs(dy) + std::fabs(weight * (1 + std::fabs(y))) * absolute
                                  : std::fabs(weight) * (std::fabs(dy) + absolute);
@@ -155,7 +155,7 @@ Estimates naive_matmul(const Problem& p, const Operands& inputs) {
           sum += static_cast<A>(product);
           absolute += std::fabs(product);
         }
-        A value = static_cast<A>(p.alpha) * static_cast<A>(round_to(p.result_type(), sum));
+        A value = static_cast<A>(p.alpha) * sum;
         double magnitude = std::fabs(p.alpha) * absolute;
         if (!c0.empty()) {
           const double added = p.beta * c0[c.value.size()];

@@ -29,6 +29,7 @@ class NaiveAttention {
         Sum& sum = *sum_of(spec.name);
         sum.value.assign(static_cast<size_t>(elements_of(spec.shape)), 0);
         sum.magnitude.assign(sum.value.size(), 0);
+        if (&sum == &lse_) sum.limit.assign(sum.value.size(), 0);
       } else {
         if (std::vector<double>* input = input_of(spec.name))
           *input = inputs.find(spec.name)->values();
@@ -49,6 +50,7 @@ class NaiveAttention {
       if (!spec.output) continue;
       const Sum& sum = *sum_of(spec.name);
       Estimate& result = results[spec.name];
+      result.limit = sum.limit;
       for (A value : sum.value) result.value.push_back(round_to(spec.dtype, value));
       for (double magnitude : sum.magnitude) {
         if (std::isfinite(magnitude)) result.magnitude = std::max(result.magnitude, magnitude);
@@ -61,9 +63,17 @@ class NaiveAttention {
   struct Sum {
     std::vector<A> value;
     std::vector<double> magnitude;
+    std::vector<double> limit;  // of lse alone
     void add(size_t index, double term, double absolute) {
       value[index] += static_cast<A>(term);
       magnitude[index] += absolute;
+    }
+    // factor * row, whose absolute value counts `bound` times.
+    void add_row(size_t first, int64_t count, double factor, double bound, const double* row) {
+      A* to = value.data() + first;
+      double* size = magnitude.data() + first;
+      for (int64_t d = 0; d < count; ++d) to[d] += static_cast<A>(factor * row[d]);
+      for (int64_t d = 0; d < count; ++d) size[d] += bound * std::fabs(row[d]);
     }
   };
 
@@ -134,29 +144,33 @@ class NaiveAttention {
       A largest = -std::numeric_limits<A>::infinity();
       double reach = 0;
       std::vector<A> scores(static_cast<size_t>(span_.kv_len), largest);
+      int64_t count = 0;
       bool any = false;
       for (int64_t j = 0; j < span_.kv_len; ++j) {
         if (!counts(b, h, i, j)) continue;
-        any = true;
         A dot = 0;
         double absolute = 0;
+        const double* q = query_.data() + query_at(b, h, i);
+        const double* k = key_.data() + key_at(b, h, j);
         for (int64_t d = 0; d < p_.head_dim; ++d) {
-          const double product = query_[query_at(b, h, i) + static_cast<size_t>(d)] *
-                                 key_[key_at(b, h, j) + static_cast<size_t>(d)];
+          const double product = q[d] * k[d];
           dot += static_cast<A>(product);
           absolute += std::fabs(product);
         }
         absolute *= std::fabs(scale_) * reach_unit_;
-        A each = rounded(static_cast<A>(scale_) * dot);
+        A each = static_cast<A>(scale_) * dot;
         if (!p_.bias.empty()) {
           const double added = bias_[static_cast<size_t>(broadcast_index(bias_shape_, b, h, i, j))];
-          each = rounded(each + static_cast<A>(added));
+          each += static_cast<A>(added);
           if (std::isfinite(added)) absolute += reach_unit_ * std::fabs(added);
         }
         scores[static_cast<size_t>(j)] = each;
         largest = std::max(largest, each);
-        reach = std::max(reach, absolute);
+        ++count;
+        any = any || each != -std::numeric_limits<A>::infinity();
+        if (std::isfinite(absolute)) reach = std::max(reach, absolute);
       }
+      // As in the contract, a row whose keys all have the score -inf sees nothing.
       A sum = 0;
       for (A each : scores) sum += any ? std::exp(each - largest) : 0;
       for (int64_t j = 0; any && j < span_.kv_len; ++j) {
@@ -166,16 +180,13 @@ class NaiveAttention {
         if (probability == 0) continue;
         const double weight = rounded(probability * static_cast<A>(kept(b, h, i, j)));
         const double bound = magnitude_[score(i, j)] * kept(b, h, i, j);
-        for (int64_t d = 0; d < p_.value_size(); ++d) {
-          const double element = value_[value_at(b, h, j) + static_cast<size_t>(d)];
-          out_.add(out_at(b, h, i) + static_cast<size_t>(d), weight * element,
-                   bound * std::fabs(element));
-        }
+        out_.add_row(out_at(b, h, i), p_.value_size(), weight, bound,
+                     value_.data() + value_at(b, h, j));
       }
       if (!lse_.value.empty()) {
-        lse_.value[lse_at(b, h, i)] =
-            any ? largest + std::log(sum) : -std::numeric_limits<A>::infinity();
-        lse_.magnitude[lse_at(b, h, i)] = 1 + reach;
+        const A lse = any ? largest + std::log(sum) : -std::numeric_limits<A>::infinity();
+        lse_.value[lse_at(b, h, i)] = lse;
+        lse_.limit[lse_at(b, h, i)] = lse_limit(reach / reach_unit_, p_.head_dim, count, p_.type());
       }
     }
   }
@@ -192,15 +203,16 @@ class NaiveAttention {
         if (magnitude_[score(i, j)] == 0) continue;
         A dot = 0;
         double absolute = 0;
+        const double* grad = grad_out_.data() + out_at(b, h, i);
+        const double* element = value_.data() + value_at(b, h, j);
         for (int64_t d = 0; d < p_.value_size(); ++d) {
-          const double product = grad_out_[out_at(b, h, i) + static_cast<size_t>(d)] *
-                                 value_[value_at(b, h, j) + static_cast<size_t>(d)];
+          const double product = grad[d] * element[d];
           dot += static_cast<A>(product);
           absolute += std::fabs(product);
         }
         const auto index = static_cast<size_t>(j);
         const double keep = kept(b, h, i, j);
-        grad_probability[index] = rounded(dot * static_cast<A>(keep));
+        grad_probability[index] = dot * static_cast<A>(keep);
         bound[index] = absolute * keep;
         delta_bound += probability_[score(i, j)] * bound[index];
       }
@@ -222,22 +234,17 @@ class NaiveAttention {
 
   void add_gradients(int64_t b, int64_t h, int64_t i, int64_t j, A grad_score, double bound) {
     const uint32_t wanted = p_.wanted_gradients();
-    for (int64_t d = 0; d < p_.head_dim; ++d) {
-      const size_t q = query_at(b, h, i) + static_cast<size_t>(d);
-      const size_t k = key_at(b, h, j) + static_cast<size_t>(d);
-      if ((wanted & PERSEID_GRAD_QUERY) != 0)
-        grad_query_.add(q, scale_ * grad_score * key_[k], std::fabs(scale_ * key_[k]) * bound);
-      if ((wanted & PERSEID_GRAD_KEY) != 0)
-        grad_key_.add(k, scale_ * grad_score * query_[q], std::fabs(scale_ * query_[q]) * bound);
-    }
+    const size_t q = query_at(b, h, i), k = key_at(b, h, j);
+    const double factor = scale_ * grad_score, size = std::fabs(scale_) * bound;
+    if ((wanted & PERSEID_GRAD_QUERY) != 0)
+      grad_query_.add_row(q, p_.head_dim, factor, size, key_.data() + k);
+    if ((wanted & PERSEID_GRAD_KEY) != 0)
+      grad_key_.add_row(k, p_.head_dim, factor, size, query_.data() + q);
     if ((wanted & PERSEID_GRAD_VALUE) != 0) {
       const double keep = kept(b, h, i, j);
       const double weight = rounded(probability_[score(i, j)] * static_cast<A>(keep));
-      for (int64_t d = 0; d < p_.value_size(); ++d) {
-        const double grad = grad_out_[out_at(b, h, i) + static_cast<size_t>(d)];
-        grad_value_.add(value_at(b, h, j) + static_cast<size_t>(d), weight * grad,
-                        magnitude_[score(i, j)] * keep * std::fabs(grad));
-      }
+      grad_value_.add_row(value_at(b, h, j), p_.value_size(), weight,
+                          magnitude_[score(i, j)] * keep, grad_out_.data() + out_at(b, h, i));
     }
     if ((wanted & PERSEID_GRAD_BIAS) != 0 && !p_.bias.empty())
       grad_bias_.add(static_cast<size_t>(broadcast_index(bias_shape_, b, h, i, j)), grad_score,

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Which tensors a problem has, of which shapes, and which keys a query sees.
+// Which tensors a problem has, of which shapes, and which keys a query sees. Lengths and gradients
+// that a problem leaves open.
 #include <algorithm>
 
 #include "harness/data.hpp"
@@ -89,7 +90,48 @@ void matmul_operands(const Problem& p, std::vector<OperandSpec>& specs) {
   specs.push_back({"c", p.result_type(), {p.batch, p.m, p.n}, true});
 }
 
+int64_t longest(const Shape& cumulative) {
+  int64_t most = 0;
+  for (size_t i = 1; i < cumulative.size(); ++i) {
+    int64_t length = 0;
+    if (!__builtin_sub_overflow(cumulative[i], cumulative[i - 1], &length))
+      most = std::max(most, length);
+  }
+  return most;
+}
+
 }  // namespace
+
+const char* name_of(Op op) {
+  switch (op) {
+    case Op::kSoftmax:
+      return "softmax";
+    case Op::kAttention:
+      return "attention";
+    case Op::kMatmul:
+      return "matmul";
+    case Op::kDropoutMask:
+      break;
+  }
+  return "dropout-mask";
+}
+
+int64_t Problem::longest_q() const { return q_len != 0 ? q_len : longest(cu_seqlens_q); }
+int64_t Problem::longest_kv() const { return kv_len != 0 ? kv_len : longest(cu_seqlens_kv); }
+int64_t Problem::rows_q() const {
+  return total_q != 0 || cu_seqlens_q.empty() ? total_q : cu_seqlens_q.back();
+}
+int64_t Problem::rows_kv() const {
+  return total_kv != 0 || cu_seqlens_kv.empty() ? total_kv : cu_seqlens_kv.back();
+}
+uint32_t Problem::wanted_gradients() const {
+  if (op != Op::kAttention || gradients.bits != 0 || !backward) return gradients.bits;
+  const uint32_t all = PERSEID_GRAD_QUERY | PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE;
+  return bias.empty() ? all : all | PERSEID_GRAD_BIAS;
+}
+bool Problem::has_backward() const {
+  return op == Op::kAttention ? wanted_gradients() != 0 : op == Op::kSoftmax && backward;
+}
 
 std::vector<OperandSpec> operands_of(const Problem& p) {
   std::vector<OperandSpec> specs;

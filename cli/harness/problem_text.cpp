@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-#include "harness/problem.hpp"
+#include "harness/problem_text.hpp"
 
 #include <fmt/format.h>
 
@@ -136,16 +136,6 @@ Field field(const char* name, uint32_t ops, const char* help) {
           [](Problem& problem, std::string_view text) { parse(text, problem.*Member); }};
 }
 
-int64_t longest(const Shape& cumulative) {
-  int64_t most = 0;
-  for (size_t i = 1; i < cumulative.size(); ++i) {
-    int64_t length = 0;
-    if (!__builtin_sub_overflow(cumulative[i], cumulative[i - 1], &length))
-      most = std::max(most, length);
-  }
-  return most;
-}
-
 std::vector<Problem> parse_problems(std::istream& text, const std::string& name) {
   std::vector<Problem> problems;
   std::string line;
@@ -162,20 +152,6 @@ std::vector<Problem> parse_problems(std::istream& text, const std::string& name)
 }
 
 }  // namespace
-
-const char* name_of(Op op) {
-  switch (op) {
-    case Op::kSoftmax:
-      return "softmax";
-    case Op::kAttention:
-      return "attention";
-    case Op::kMatmul:
-      return "matmul";
-    case Op::kDropoutMask:
-      break;
-  }
-  return "dropout-mask";
-}
 
 Op parse_op(std::string_view name) {
   for (Op op : {Op::kSoftmax, Op::kAttention, Op::kMatmul, Op::kDropoutMask}) {
@@ -384,23 +360,6 @@ std::vector<Problem> read_problems(const std::string& path) {
 std::vector<Problem> built_in_problems(const std::string& name) {
   std::istringstream text(problem_list(name));
   return parse_problems(text, name);
-}
-
-int64_t Problem::longest_q() const { return q_len != 0 ? q_len : longest(cu_seqlens_q); }
-int64_t Problem::longest_kv() const { return kv_len != 0 ? kv_len : longest(cu_seqlens_kv); }
-int64_t Problem::rows_q() const {
-  return total_q != 0 || cu_seqlens_q.empty() ? total_q : cu_seqlens_q.back();
-}
-int64_t Problem::rows_kv() const {
-  return total_kv != 0 || cu_seqlens_kv.empty() ? total_kv : cu_seqlens_kv.back();
-}
-uint32_t Problem::wanted_gradients() const {
-  if (op != Op::kAttention || gradients.bits != 0 || !backward) return gradients.bits;
-  const uint32_t all = PERSEID_GRAD_QUERY | PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE;
-  return bias.empty() ? all : all | PERSEID_GRAD_BIAS;
-}
-bool Problem::has_backward() const {
-  return op == Op::kAttention ? wanted_gradients() != 0 : op == Op::kSoftmax && backward;
 }
 
 }  // namespace perseid::harness
