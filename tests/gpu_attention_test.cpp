@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Attention on a GPU of compute capability 9.0 against the float64 reference, with the cases of the
-// CPU's tests and those that its own tiles ask for; skipped where there is no such GPU. What the
-// kernels need of a compiler, and what they refuse, is held everywhere.
+// CPU's tests and those that its own tiles ask for; skipped where there is no such GPU.
 
 #include "gpu_attention_tools.hpp"
 
@@ -209,6 +208,18 @@ TEST_P(GpuAttentionTiles, FewQueries) {
       }
 }
 
+TEST_P(GpuAttentionTiles, InputScales) {
+  for (const DType dtype : {DType::kBF16, DType::kF16})
+    for (const double scale : {0.1, 3.0, 10.0})
+      for (const int64_t q_len : {4, 300}) {
+        Case test = forward_case(dtype, 2, 2, 1, q_len, 700, GetParam(), GetParam());
+        test.input_scale = scale;
+        check(test);
+        test.problem.causal = Causal::kBottomRight;
+        check(test);
+      }
+}
+
 TEST_F(GpuAttention, LargeAndEqualScores) {
   for (const double size : {0.0, 300.0}) {
     Case test = forward_case(DType::kBF16, 1, 1, 1, 200, 600, 64, 64);
@@ -278,55 +289,6 @@ TEST_F(GpuAttention, RefusesWhatTheCopyEngineCannotReach) {
               t.out.data = t.out.as<std::byte>() + 2;
             }).find("out begins 2 bytes"),
             std::string::npos);
-}
-
-// ---- Without a GPU ----
-
-TEST(AttentionKernels, RefuseWithASentence) {
-  cuda::GpuFacts facts;
-  facts.major = 9;
-  const AttentionProblem good = forward_case(DType::kBF16, 1, 2, 2, 8, 8, 64, 64).problem;
-  EXPECT_EQ(cuda::refuse_attention(good, facts), "");
-  const auto refused = [&](const auto& change) {
-    AttentionProblem problem = good;
-    change(problem);
-    return !cuda::refuse_attention(problem, facts).empty();
-  };
-  EXPECT_TRUE(refused([](AttentionProblem& p) { p.dtype = DType::kF32; }));
-  EXPECT_TRUE(refused([](AttentionProblem& p) { p.head_dim = 63; }));
-  EXPECT_TRUE(refused([](AttentionProblem& p) { p.value_dim = 264; }));
-  EXPECT_TRUE(refused([](AttentionProblem& p) { p.scale = -1; }));
-  EXPECT_TRUE(refused([](AttentionProblem& p) { p.kv_len = int64_t{1} << 31; }));
-  EXPECT_TRUE(refused([](AttentionProblem& p) { p.total_q = int64_t{1} << 29; }));
-  facts.major = 8;
-  EXPECT_FALSE(cuda::refuse_attention(good, facts).empty());
-}
-
-// What is not refused has a kernel that the GPU can hold.
-TEST(AttentionKernels, FitIntoSharedMemory) {
-  AttentionProblem problem = forward_case(DType::kBF16, 1, 2, 2, 8, 5000, 64, 64).problem;
-  int64_t wrong = 0;
-  for (problem.head_dim = 8; problem.head_dim <= 256; problem.head_dim += 8)
-    for (problem.value_dim = 8; problem.value_dim <= 256; problem.value_dim += 8)
-      for (const int64_t q_len : {1, 100, 2000})
-        for (int features = 0; features < 64; ++features)
-          for (const DType bias : {DType::kNone, DType::kBF16, DType::kF32}) {
-            problem.q_len = q_len;
-            problem.causal = features & 1 ? Causal::kBottomRight : Causal::kNone;
-            problem.window_left = features & 2 ? 1023 : -1;
-            problem.window_right = features & 4 ? 100 : -1;
-            problem.visible = features & 8;
-            problem.dropout = features & 16 ? 0.1 : 0;
-            problem.kv_lens = features & 32;
-            problem.bias = bias != DType::kNone;
-            problem.bias_dtype = bias;
-            if (cuda::choose_attention_forward(problem).fits()) continue;
-            if (++wrong <= 5)
-              ADD_FAILURE() << "dims " << problem.head_dim << " and " << problem.value_dim
-                            << ", q_len " << q_len << ", features " << features << ", bias "
-                            << name_of(bias);
-          }
-  EXPECT_EQ(wrong, 0);
 }
 
 }  // namespace

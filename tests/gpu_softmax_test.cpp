@@ -198,30 +198,6 @@ class GpuSoftmax : public testing_gpu::GpuTest {
   std::unique_ptr<cpu::Executor> executor_ = cpu::make_thread_pool(2);
 };
 
-// What is promised of reading rows once, which needs no GPU to be seen.
-TEST(SoftmaxChoice, ReadsRowsOnceAsFarAsTheyFit) {
-  const auto kind_of = [](const char* architecture, DType dtype, int64_t length, bool backward) {
-    cuda::GpuFacts gpu;
-    gpu.architecture = architecture;
-    gpu.multiprocessors = 132;
-    SoftmaxProblem problem{.dtype = dtype, .out_dtype = dtype, .rank = 2, .dim = 1};
-    problem.shape[0] = 4;
-    problem.shape[1] = length;
-    return cuda::choose_softmax(SoftmaxKind::kRows, problem, backward, gpu).kind;
-  };
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16})
-    for (const bool backward : {false, true}) {
-      for (const int64_t length : {1, 1000, 8193, 50257, 65536, 131072, 900000, 1048576})
-        EXPECT_NE(kind_of("sm_90a", dtype, length, backward), SoftmaxKind::kSplit)
-            << name_of(dtype) << " " << length;
-      EXPECT_EQ(kind_of("sm_90a", dtype, 16777216, backward), SoftmaxKind::kSplit);
-      EXPECT_EQ(kind_of("sm_80", dtype, 8192, backward), SoftmaxKind::kRows);
-      EXPECT_EQ(kind_of("sm_80", dtype, 131072, backward), SoftmaxKind::kSplit);
-    }
-  EXPECT_EQ(kind_of("sm_90a", DType::kBF16, 262144, false), SoftmaxKind::kShared);
-  EXPECT_EQ(kind_of("sm_90a", DType::kF32, 70000, true), SoftmaxKind::kShared);
-}
-
 Case row_case(int64_t length, uint32_t seed) {
   std::mt19937 random(seed);
   constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16,

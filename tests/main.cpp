@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The main function of every test program. Where PERSEID_CPU_ISA forces an instruction set that the
 // machine lacks, the program says so and is counted as skipped. The question is put to the machine,
-// not to the library: a library that loses a table fails its tests instead of skipping them.
+// not to the library: a library that loses a table fails its tests instead of skipping them. So
+// does a program whose tests were all skipped, as those of a GPU are where there is none.
 //
 // testing::TempDir() is a folder of this run alone, since the same program may run several times at
 // once.
@@ -61,5 +62,10 @@ int main(int argc, char** argv) {
     return kSkipped;
   }
   const TemporaryFolder folder;
-  return RUN_ALL_TESTS();
+  const int result = RUN_ALL_TESTS();
+  const testing::UnitTest& tests = *testing::UnitTest::GetInstance();
+  const int run = tests.test_to_run_count();
+  if (result != 0 || run == 0 || tests.skipped_test_count() != run) return result;
+  std::printf("skipped: none of the %d tests can run here\n", run);
+  return kSkipped;
 }

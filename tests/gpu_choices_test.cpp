@@ -1,0 +1,110 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What GPU kernels are chosen for a problem and which problems they refuse: facts and numbers
+// alone, so that no GPU is needed.
+#include <gtest/gtest.h>
+
+#include "attention_cases.hpp"
+#include "cuda/attention.hpp"
+#include "cuda/attention_backward.hpp"
+#include "cuda/softmax.hpp"
+
+namespace perseid::internal {
+namespace {
+
+using cpu::attention_cases::make_case;
+using cuda::SoftmaxKind;
+
+AttentionProblem forward_problem(int64_t kv_len) {
+  AttentionProblem problem = make_case(DType::kBF16, 1, 2, 2, 8, kv_len, 64, 64).problem;
+  problem.grad_query = problem.grad_key = problem.grad_value = false;
+  return problem;
+}
+
+// What is promised of reading rows once.
+TEST(SoftmaxChoice, ReadsRowsOnceAsFarAsTheyFit) {
+  const auto kind_of = [](const char* architecture, DType dtype, int64_t length, bool backward) {
+    cuda::GpuFacts gpu;
+    gpu.architecture = architecture;
+    gpu.multiprocessors = 132;
+    SoftmaxProblem problem{.dtype = dtype, .out_dtype = dtype, .rank = 2, .dim = 1};
+    problem.shape[0] = 4;
+    problem.shape[1] = length;
+    return cuda::choose_softmax(SoftmaxKind::kRows, problem, backward, gpu).kind;
+  };
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16})
+    for (const bool backward : {false, true}) {
+      for (const int64_t length : {1, 1000, 8193, 50257, 65536, 131072, 900000, 1048576})
+        EXPECT_NE(kind_of("sm_90a", dtype, length, backward), SoftmaxKind::kSplit)
+            << name_of(dtype) << " " << length;
+      EXPECT_EQ(kind_of("sm_90a", dtype, 16777216, backward), SoftmaxKind::kSplit);
+      EXPECT_EQ(kind_of("sm_80", dtype, 8192, backward), SoftmaxKind::kRows);
+      EXPECT_EQ(kind_of("sm_80", dtype, 131072, backward), SoftmaxKind::kSplit);
+    }
+  EXPECT_EQ(kind_of("sm_90a", DType::kBF16, 262144, false), SoftmaxKind::kShared);
+  EXPECT_EQ(kind_of("sm_90a", DType::kF32, 70000, true), SoftmaxKind::kShared);
+}
+
+TEST(AttentionKernels, RefuseWithASentence) {
+  cuda::GpuFacts facts;
+  facts.major = 9;
+  const AttentionProblem good = forward_problem(8);
+  EXPECT_EQ(cuda::refuse_attention(good, facts), "");
+  const auto refused = [&](const auto& change) {
+    AttentionProblem problem = good;
+    change(problem);
+    return !cuda::refuse_attention(problem, facts).empty();
+  };
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.dtype = DType::kF32; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.head_dim = 63; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.value_dim = 264; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.scale = -1; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.kv_len = int64_t{1} << 31; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.total_q = int64_t{1} << 29; }));
+  facts.major = 8;
+  EXPECT_FALSE(cuda::refuse_attention(good, facts).empty());
+}
+
+// What is not refused has a kernel that the GPU can hold.
+TEST(AttentionKernels, FitIntoSharedMemory) {
+  AttentionProblem problem = forward_problem(5000);
+  int64_t wrong = 0;
+  for (problem.head_dim = 8; problem.head_dim <= 256; problem.head_dim += 8)
+    for (problem.value_dim = 8; problem.value_dim <= 256; problem.value_dim += 8)
+      for (const int64_t q_len : {1, 100, 2000})
+        for (int features = 0; features < 64; ++features)
+          for (const DType bias : {DType::kNone, DType::kBF16, DType::kF32}) {
+            problem.q_len = q_len;
+            problem.causal = features & 1 ? Causal::kBottomRight : Causal::kNone;
+            problem.window_left = features & 2 ? 1023 : -1;
+            problem.window_right = features & 4 ? 100 : -1;
+            problem.visible = features & 8;
+            problem.dropout = features & 16 ? 0.1 : 0;
+            problem.kv_lens = features & 32;
+            problem.bias = bias != DType::kNone;
+            problem.bias_dtype = bias;
+            if (cuda::choose_attention_forward(problem).fits()) continue;
+            if (++wrong <= 5)
+              ADD_FAILURE() << "dims " << problem.head_dim << " and " << problem.value_dim
+                            << ", q_len " << q_len << ", features " << features << ", bias "
+                            << name_of(bias);
+          }
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(AttentionBackwardKernels, RefuseWithASentence) {
+  const AttentionProblem good = make_case(DType::kBF16, 1, 2, 2, 8, 8, 64, 64).problem;
+  EXPECT_EQ(cuda::refuse_attention_backward(good), "");
+  const auto refused = [&](const auto& change) {
+    AttentionProblem problem = good;
+    change(problem);
+    return !cuda::refuse_attention_backward(problem).empty();
+  };
+  EXPECT_TRUE(refused([](AttentionProblem& p) {
+    p.batch = int64_t{1} << 20;
+    p.kv_len = int64_t{1} << 15;
+  }));
+}
+
+}  // namespace
+}  // namespace perseid::internal
