@@ -171,6 +171,35 @@ TEST(Array, ShowsWritesBesideItsElements) {
   EXPECT_TRUE(sealed.damaged());
 }
 
+TEST(Operands, InputScaleMultiplies) {
+  const Operands plain(problem_of(R"({"op":"matmul","dtype":"f64","m":9,"n":9,"k":9})"));
+  const Operands scaled(
+      problem_of(R"({"op":"matmul","dtype":"f64","m":9,"n":9,"k":9,"input_scale":10})"));
+  std::vector<double> expected = plain.find("a")->values();
+  for (double& value : expected) value *= 10;
+  EXPECT_EQ(scaled.find("a")->values(), expected);
+}
+
+TEST(Operands, SpecialValuesAreDrawn) {
+  int64_t nan = 0, positive = 0, negative = 0, largest = 0, subnormal = 0, finite_tensors = 0;
+  for (int seed = 0; seed < 20; ++seed) {
+    Problem problem =
+        problem_of(R"({"op":"softmax","dtype":"f32","shape":[30,30],"values":"special"})");
+    problem.data_seed = static_cast<uint64_t>(seed);
+    const int64_t before = nan + positive + negative;
+    for (const double value : Operands(problem).find("input")->values()) {
+      nan += std::isnan(value);
+      positive += std::isinf(value) && value > 0;
+      negative += std::isinf(value) && value < 0;
+      largest += std::fabs(value) == std::numeric_limits<float>::max();
+      subnormal += value != 0 && std::fabs(value) < 0x1p-126;
+    }
+    finite_tensors += nan + positive + negative == before;
+  }
+  for (const int64_t count : {nan, positive, negative, finite_tensors}) EXPECT_GT(count, 2);
+  for (const int64_t count : {largest, subnormal}) EXPECT_GT(count, 100);
+}
+
 TEST(Visibility, CausalAndWindow) {
   Problem problem = problem_of(
       R"({"op":"attention","q_len":2,"kv_len":4,"causal":"bottom-right","window":[1,-1]})");

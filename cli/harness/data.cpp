@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <numbers>
 #include <numeric>
 
@@ -90,9 +91,9 @@ const std::vector<double>& normal_table() {
 // two rows are the same: making more would take longer than measuring with it.
 constexpr int64_t kPeriod = (int64_t{1} << 23) + 9;
 
-void fill_random(const Tensor& tensor, Values kind, uint64_t seed) {
+void fill_random(const Tensor& tensor, Values kind, double scale, uint64_t seed) {
   if (tensor.contiguous() && tensor.elements() > 2 * kPeriod) {
-    fill_random(Tensor(tensor.data(), tensor.dtype(), {kPeriod}), kind, seed);
+    fill_random(Tensor(tensor.data(), tensor.dtype(), {kPeriod}), kind, scale, seed);
     const auto period = static_cast<size_t>(kPeriod * size_of(tensor.dtype()));
     const auto bytes = static_cast<size_t>(tensor.elements() * size_of(tensor.dtype()));
     auto* data = tensor.data<std::byte>();
@@ -100,7 +101,9 @@ void fill_random(const Tensor& tensor, Values kind, uint64_t seed) {
       std::memcpy(data + at, data, std::min(period, bytes - at));
     return;
   }
-  const double factor = kind == Values::kLarge ? 16 : kind == Values::kSmall ? 0x1p-10 : 1;
+  const double factor = scale * (kind == Values::kLarge   ? 16
+                                 : kind == Values::kSmall ? 0x1p-10
+                                                          : 1);
   const DType dtype = tensor.dtype();
   const int64_t size = size_of(dtype);
   // The table in the tensor's own type: filling a large tensor is then a copy of bits.
@@ -114,13 +117,52 @@ void fill_random(const Tensor& tensor, Values kind, uint64_t seed) {
   uint64_t index = 0;
   for_each_element(tensor, [&](std::byte* to) {
     if (kind == Values::kConstant) {
-      store(dtype, to, 0.5);
+      store(dtype, to, 0.5 * scale);
     } else if (encoded.empty()) {
       store(dtype, to, random_normal(seed, index++) * factor);
     } else {
       const size_t pick = random_bits(seed, index++) >> 48;
       std::memcpy(to, encoded.data() + pick * static_cast<size_t>(size), static_cast<size_t>(size));
     }
+  });
+}
+
+// The largest number whose products with the others of its operation stay within float32's range,
+// summed or not: where a sum overflows depends on its order.
+double huge_value(Op op, DType dtype) {
+  if (dtype == f16) return 65504;
+  if (op != Op::kSoftmax) return 0x1p30;
+  return dtype == bf16  ? 0x1.fep127
+         : dtype == f32 ? 0x1.fffffep127
+                        : std::numeric_limits<double>::max();
+}
+double least_value(DType dtype) {
+  return dtype == f16    ? 0x1p-24
+         : dtype == bf16 ? 0x1p-133
+         : dtype == f32  ? 0x1p-149
+                         : std::numeric_limits<double>::denorm_min();
+}
+
+// One element in 16 becomes the largest or the smallest number, a zero of either sign or a
+// subnormal one; and in every second tensor up to three become NaN or infinite. They may lie
+// anywhere, hidden or seen.
+void make_special(const Tensor& tensor, Op op, uint64_t seed) {
+  const DType dtype = tensor.dtype();
+  const double most = huge_value(op, dtype), least = least_value(dtype);
+  const double finite[] = {most, -most, least, -least, 100 * least, -0.0, 0.0};
+  const double nonfinite[] = {std::nan(""), std::numeric_limits<double>::infinity(),
+                              -std::numeric_limits<double>::infinity()};
+  const auto count = static_cast<uint64_t>(tensor.elements());
+  const uint64_t bad = random_bits(seed, 4) % 2 == 0 ? 0 : 1 + random_bits(seed, 5) % 3;
+  std::map<uint64_t, double> chosen;
+  for (uint64_t i = 0; i < bad && count > 0; ++i)
+    chosen[random_bits(seed, 6 + i) % count] = nonfinite[random_bits(seed, 9 + i) % 3];
+  uint64_t index = 0;
+  for_each_element(tensor, [&](std::byte* to) {
+    const auto found = chosen.find(index);
+    const uint64_t bits = random_bits(seed + 2, index++);
+    if (found != chosen.end()) return store(dtype, to, found->second);
+    if (bits % 16 == 0) store(dtype, to, finite[bits / 16 % std::size(finite)]);
   });
 }
 
@@ -306,8 +348,8 @@ Operands::Operands(const Problem& problem, bool seal) {
     const bool written =
         spec.output || (problem.in_place && (name == "input" || name == "grad_output"));
     // Elements that share memory cannot differ: not for results, lengths, or single poisoned rows.
-    const bool distinct =
-        written || values == Values::kPoison || spec.dtype == i32 || spec.dtype == i64;
+    const bool distinct = written || values == Values::kPoison || values == Values::kSpecial ||
+                          spec.dtype == i32 || spec.dtype == i64;
     const Strides kind = chosen(static_cast<Strides>(problem.strides.value), distinct, seed);
     auto array = std::make_shared<Array>(spec.dtype, spec.shape, kind, problem.misalign, seed);
     arrays_[std::string(name)] = array;
@@ -318,7 +360,8 @@ Operands::Operands(const Problem& problem, bool seal) {
     } else if (name == "visible") {
       fill_mask(array->tensor(), seed);
     } else {
-      fill_random(array->tensor(), values, seed);
+      fill_random(array->tensor(), values, problem.input_scale, seed);
+      if (values == Values::kSpecial) make_special(array->tensor(), problem.op, seed);
     }
   }
   if (values == Values::kPoison && problem.op == Op::kAttention && lengths_fit(problem))

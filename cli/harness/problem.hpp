@@ -40,9 +40,10 @@ struct IndexTypeNames {
 };
 // How random inputs are drawn (see data.hpp).
 struct ValuesNames {
-  static constexpr const char* kNames[] = {"normal", "large", "small", "constant", "poison"};
+  static constexpr const char* kNames[] = {"normal",   "large",  "small",
+                                           "constant", "poison", "special"};
 };
-enum class Values : uint32_t { kNormal, kLarge, kSmall, kConstant, kPoison };
+enum class Values : uint32_t { kNormal, kLarge, kSmall, kConstant, kPoison, kSpecial };
 // How tensors lie in memory (see data.hpp).
 struct StridesNames {
   static constexpr const char* kNames[] = {"packed",   "padded",   "permuted", "spread",
@@ -106,6 +107,7 @@ struct Problem {
 
   uint64_t data_seed = 1;
   Choice<ValuesNames> values;
+  double input_scale = 1;  // what random inputs are multiplied by
   Choice<StridesNames> strides;
   int64_t misalign = 0;  // bytes added to every address
   Choice<MaskTypeNames> mask_dtype;

@@ -212,7 +212,10 @@ const std::vector<Field>& fields() {
       field<&P::shared_a>("shared-a", kMatmul, "one a for the whole batch"),
       field<&P::shared_b>("shared-b", kMatmul, "one b for the whole batch"),
       field<&P::data_seed>("data-seed", kAll, "seed of the random inputs"),
-      field<&P::values>("values", kAll, "inputs: normal, large, small, constant or poison"),
+      field<&P::values>("values", kAll,
+                        "inputs: normal, large, small, constant, poison or special"),
+      field<&P::input_scale>("input-scale", kAll & ~kMask,
+                             "factor of the random inputs: 3 or 10 make peaked rows"),
       field<&P::strides>("strides", kAll,
                          "tensors in memory: packed, padded, permuted, spread, reversed, repeated, "
                          "mixed or aligned"),
