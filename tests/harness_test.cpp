@@ -182,7 +182,7 @@ TEST(Operands, InputScaleMultiplies) {
 
 TEST(Operands, SpecialValuesAreDrawn) {
   int64_t nan = 0, positive = 0, negative = 0, largest = 0, subnormal = 0, finite_tensors = 0;
-  for (int seed = 0; seed < 20; ++seed) {
+  for (int seed = 0; seed < 40; ++seed) {
     Problem problem =
         problem_of(R"({"op":"softmax","dtype":"f32","shape":[30,30],"values":"special"})");
     problem.data_seed = static_cast<uint64_t>(seed);

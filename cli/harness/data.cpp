@@ -144,19 +144,23 @@ double least_value(DType dtype) {
 }
 
 // One element in 16 becomes the largest or the smallest number, a zero of either sign or a
-// subnormal one; and in every second tensor up to three become NaN or infinite. They may lie
-// anywhere, hidden or seen.
-void make_special(const Tensor& tensor, Op op, uint64_t seed) {
+// subnormal one; or, in every second problem, up to three in a tensor become NaN or infinite. They
+// may lie anywhere, hidden or seen. Not both at once in attention: a weight that is 0 in float32
+// and 1e-300 in float64 makes NaN of infinity in the one and infinity in the other.
+void make_special(const Problem& problem, const Tensor& tensor, uint64_t seed) {
   const DType dtype = tensor.dtype();
-  const double most = huge_value(op, dtype), least = least_value(dtype);
+  const bool attention = problem.op == Op::kAttention;
+  const bool nonfinite = random_bits(problem.data_seed, 4) % 2 == 0;
+  const double least = least_value(dtype);
+  const double most = attention && nonfinite ? 1 : huge_value(problem.op, dtype);
   const double finite[] = {most, -most, least, -least, 100 * least, -0.0, 0.0};
-  const double nonfinite[] = {std::nan(""), std::numeric_limits<double>::infinity(),
-                              -std::numeric_limits<double>::infinity()};
+  const double bad[] = {std::nan(""), std::numeric_limits<double>::infinity(),
+                        -std::numeric_limits<double>::infinity()};
   const auto count = static_cast<uint64_t>(tensor.elements());
-  const uint64_t bad = random_bits(seed, 4) % 2 == 0 ? 0 : 1 + random_bits(seed, 5) % 3;
+  const uint64_t wanted = nonfinite ? random_bits(seed, 5) % 4 : 0;
   std::map<uint64_t, double> chosen;
-  for (uint64_t i = 0; i < bad && count > 0; ++i)
-    chosen[random_bits(seed, 6 + i) % count] = nonfinite[random_bits(seed, 9 + i) % 3];
+  for (uint64_t i = 0; i < wanted && count > 0; ++i)
+    chosen[random_bits(seed, 6 + i) % count] = bad[random_bits(seed, 9 + i) % 3];
   uint64_t index = 0;
   for_each_element(tensor, [&](std::byte* to) {
     const auto found = chosen.find(index);
@@ -361,7 +365,7 @@ Operands::Operands(const Problem& problem, bool seal) {
       fill_mask(array->tensor(), seed);
     } else {
       fill_random(array->tensor(), values, problem.input_scale, seed);
-      if (values == Values::kSpecial) make_special(array->tensor(), problem.op, seed);
+      if (values == Values::kSpecial) make_special(problem, array->tensor(), seed);
     }
   }
   if (values == Values::kPoison && problem.op == Op::kAttention && lengths_fit(problem))

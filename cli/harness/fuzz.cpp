@@ -39,7 +39,7 @@ void common(TwoDice& dice, Problem& p) {
   if (dice.own.one_in(6)) p.misalign = dice.own.pick<int64_t>({1, 2, 4, 8, 12, 20});
   p.values.value = static_cast<uint32_t>(
       dice.own.pick({Values::kNormal, Values::kNormal, Values::kNormal, Values::kLarge,
-                     Values::kSmall, Values::kConstant, Values::kPoison, Values::kSpecial}));
+                     Values::kSmall, Values::kConstant, Values::kPoison}));
   if (p.values.value == 0) p.input_scale = dice.own.pick({1.0, 1.0, 0.1, 3.0, 10.0});
   p.mask_dtype.value = static_cast<uint32_t>(dice.own.between(0, 1));
   p.index_dtype.value = static_cast<uint32_t>(dice.own.between(0, 1));
