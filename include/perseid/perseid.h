@@ -373,7 +373,9 @@ typedef struct perseid_attention_desc {
   uint32_t deterministic;     /* 1: bitwise repeatable backward (the CPU always is) */
   const char* implementation; /* NULL: the first that takes the problem; else only this one */
   uint32_t zero_batch; /* 1: there are no batch entries, and the tensors' batch is 0 (batch is 0) */
-  uint32_t reserved;
+  /* perseid_gradient bits within `gradients`: backward adds these to what their tensors hold, in
+   * the accumulation type, and rounds once. */
+  uint32_t accumulate;
 } perseid_attention_desc;
 
 /* Dropout draws from Philox4x32-10 by (seed, offset, batch, head, query row, key column): see
@@ -438,7 +440,8 @@ PERSEID_API perseid_status perseid_attention_forward(perseid_plan_t plan,
                                                      const perseid_attention_forward_args* args,
                                                      void* workspace, size_t workspace_bytes,
                                                      void* stream);
-/* Writes the gradients that are given, from what forward wrote. Errors: as forward. */
+/* Writes the gradients that are given, or adds them where the descriptor says accumulate, from what
+ * forward wrote. Errors: as forward. */
 PERSEID_API perseid_status perseid_attention_backward(perseid_plan_t plan,
                                                       const perseid_attention_backward_args* args,
                                                       void* workspace, size_t workspace_bytes,

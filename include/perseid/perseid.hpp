@@ -217,6 +217,7 @@ struct AttentionOptions {
   int64_t total_kv = 0;             // ragged: rows of the packed key and value
   bool backward = false;            // every gradient, of bias too where there is one ...
   uint32_t gradients = 0;           // ... or just these perseid_gradient bits
+  uint32_t accumulate = 0;          // of these perseid_gradient bits: added to what is there
   bool deterministic = false;       // bitwise repeatable backward (the CPU always is)
   const char* implementation = nullptr;
 };
@@ -327,6 +328,7 @@ class Attention : public Plan {
     desc.deterministic = options.deterministic;
     desc.implementation = options.implementation;
     desc.zero_batch = options.batch == 0;
+    desc.accumulate = options.accumulate;
     perseid_plan_t plan = nullptr;
     detail::check(perseid_attention_plan_create(context.get(), &desc, &plan));
     return plan;

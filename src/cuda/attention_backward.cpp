@@ -50,10 +50,12 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   // The other gradients are complete in one block.
   config.deterministic = problem.deterministic && problem.grad_query && problem.q_len > 0;
   config.grad_bias = problem.grad_bias;
-  config.bias_whole = biased && !problem.ragged && problem.bias_shape[0] == problem.batch &&
-                      problem.bias_shape[1] == problem.heads &&
-                      problem.bias_shape[2] == problem.q_len &&
-                      problem.bias_shape[3] == problem.kv_len;
+  // What is added to does not leave with its tile.
+  config.accumulate_bias = problem.grad_bias && problem.accumulate_bias;
+  config.bias_whole =
+      biased && !config.accumulate_bias && !problem.ragged &&
+      problem.bias_shape[0] == problem.batch && problem.bias_shape[1] == problem.heads &&
+      problem.bias_shape[2] == problem.q_len && problem.bias_shape[3] == problem.kv_len;
   constexpr int kDrawn = 1024;  // the number of a tile, where blocks draw it
   const int most = kMostShared - (config.deterministic ? kDrawn : 0);
   for (const Tiles& tiles : kTiles) {
@@ -84,6 +86,9 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   config.grad_query = problem.grad_query;
   config.grad_key = problem.grad_key;
   config.grad_value = problem.grad_value;
+  config.accumulate_query = problem.accumulate_query;
+  config.accumulate_key = problem.accumulate_key;
+  config.accumulate_value = problem.accumulate_value;
   return config;
 }
 
@@ -102,7 +107,10 @@ std::vector<std::string> attention_backward_kernels(const AttentionBackwardConfi
         ", .bias_whole = ", flag(c.bias_whole), ", .parts = ", c.parts,
         ", .deterministic = ", flag(c.deterministic), ", .follows = ", flag(c.follows),
         ", .grad_query = ", flag(c.grad_query), ", .grad_key = ", flag(c.grad_key),
-        ", .grad_value = ", flag(c.grad_value), "}>");
+        ", .grad_value = ", flag(c.grad_value), ", .accumulate_query = ", flag(c.accumulate_query),
+        ", .accumulate_key = ", flag(c.accumulate_key),
+        ", .accumulate_value = ", flag(c.accumulate_value),
+        ", .accumulate_bias = ", flag(c.accumulate_bias), "}>");
   };
   std::vector<std::string> kernels = {kernel("attention_backward_prepare", config),
                                       kernel("attention_backward", config)};

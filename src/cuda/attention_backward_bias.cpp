@@ -90,7 +90,7 @@ Status launch_bias(const Gpu& gpu, const Kernel& kernel, const AttentionBackward
   arguments.bias_map = products.bias_map;
   arguments.grad_bias_map = products.grad_bias_map;
   arguments.mapped = products.bias_mapped && products.grad_bias_mapped && arguments.parts == 1 &&
-                     !arguments.sums_queries && !arguments.sums_keys;
+                     !arguments.sums_queries && !arguments.sums_keys && !config.accumulate_bias;
   const Launch launch{.blocks = arguments.mapped
                                     ? min(arguments.blocks, gpu.facts().multiprocessors)
                                     : arguments.blocks,

@@ -27,8 +27,14 @@ struct AttentionProblem {
   int64_t total_q = 0, total_kv = 0;  // ragged: rows of the packed tensors
   bool grad_query = false, grad_key = false, grad_value = false, grad_bias = false;
   bool deterministic = false;
+  // Of gradients: added to what the tensor holds, before that sum is rounded.
+  bool accumulate_query = false, accumulate_key = false, accumulate_value = false,
+       accumulate_bias = false;
 
   PERSEID_INLINE bool backward() const { return grad_query || grad_key || grad_value || grad_bias; }
+  PERSEID_INLINE bool accumulates() const {
+    return accumulate_query || accumulate_key || accumulate_value || accumulate_bias;
+  }
   PERSEID_INLINE int64_t group() const { return heads / kv_heads; }  // query heads per key head
   PERSEID_INLINE bool masked() const {
     return causal != Causal::kNone || window_left >= 0 || window_right >= 0;

@@ -203,7 +203,8 @@ void fill_zeros(Tensor view) {
   }
 }
 
-// The gradients where no query has a key. Packed rows past the last sequence stay as they are.
+// The gradients where no query has a key. Packed rows past the last sequence stay as they are, and
+// so does what zeros would be added to.
 void fill_zeros(const AttentionProblem& problem, AttentionBackward& backward) {
   if (problem.ragged) {
     const int64_t rows_q = read_length(backward.cu_seqlens_q, problem.batch);
@@ -211,9 +212,10 @@ void fill_zeros(const AttentionProblem& problem, AttentionBackward& backward) {
     backward.grad_query.shape[1] = rows_q;
     backward.grad_key.shape[1] = backward.grad_value.shape[1] = rows_kv;
   }
-  for (const Tensor& gradient :
-       {backward.grad_query, backward.grad_key, backward.grad_value, backward.grad_bias})
-    fill_zeros(gradient);
+  if (!problem.accumulate_query) fill_zeros(backward.grad_query);
+  if (!problem.accumulate_key) fill_zeros(backward.grad_key);
+  if (!problem.accumulate_value) fill_zeros(backward.grad_value);
+  if (!problem.accumulate_bias) fill_zeros(backward.grad_bias);
 }
 
 }  // namespace

@@ -88,6 +88,12 @@ void read_gradients(DescriptorReader& reader, const perseid_attention_desc& desc
   reader.require(!problem->grad_bias || problem->bias,
                  "gradients has PERSEID_GRAD_BIAS, but bias is 0; set bias and bias_shape");
   problem->deterministic = reader.flag("deterministic", desc.deterministic);
+  reader.require((desc.accumulate & ~desc.gradients) == 0, "accumulate is ", desc.accumulate,
+                 ", expected bits within gradients, which is ", desc.gradients);
+  problem->accumulate_query = (desc.accumulate & PERSEID_GRAD_QUERY) != 0;
+  problem->accumulate_key = (desc.accumulate & PERSEID_GRAD_KEY) != 0;
+  problem->accumulate_value = (desc.accumulate & PERSEID_GRAD_VALUE) != 0;
+  problem->accumulate_bias = (desc.accumulate & PERSEID_GRAD_BIAS) != 0;
 }
 
 // The sum over i in [0, count) of clamp(i + shift, 0, limit).
@@ -99,15 +105,15 @@ double sum_of_clamped(double count, double shift, double limit) {
   return up_to(count - 1 + shift) - up_to(shift - 1);
 }
 
-std::string text_of_gradients(const AttentionProblem& problem) {
+std::string text_of_gradients(bool query, bool key, bool value, bool bias) {
   std::string text;
   const auto add = [&text](bool wanted, const char* name) {
     if (wanted) text += concatenate(text.empty() ? "" : " ", name);
   };
-  add(problem.grad_query, "query");
-  add(problem.grad_key, "key");
-  add(problem.grad_value, "value");
-  add(problem.grad_bias, "bias");
+  add(query, "query");
+  add(key, "key");
+  add(value, "value");
+  add(bias, "bias");
   return text;
 }
 
@@ -136,7 +142,13 @@ std::vector<dispatch::Fact> facts_of(const AttentionProblem& problem) {
     facts.emplace_back("total_kv", problem.total_kv);
   }
   if (problem.kv_lens) facts.emplace_back("kv_lens", "yes");
-  if (problem.backward()) facts.emplace_back("gradients", text_of_gradients(problem));
+  if (problem.backward())
+    facts.emplace_back("gradients", text_of_gradients(problem.grad_query, problem.grad_key,
+                                                      problem.grad_value, problem.grad_bias));
+  if (problem.accumulates())
+    facts.emplace_back("accumulate",
+                       text_of_gradients(problem.accumulate_query, problem.accumulate_key,
+                                         problem.accumulate_value, problem.accumulate_bias));
   return facts;
 }
 
@@ -221,9 +233,12 @@ dispatch::Explanation describe(const AttentionProblem& problem) {
   explanation.backward->flops = pairs * 2 *
                                 (key_dim * (1 + problem.grad_query + problem.grad_key) +
                                  value_dim * (scores + problem.grad_value));
-  explanation.backward->bytes = query * (1 + problem.grad_query) + key * (1 + problem.grad_key) +
-                                value * (1 + problem.grad_value) + out * 2 + lse +
-                                bias * (1 + problem.grad_bias) + visible;
+  const auto passes = [](bool written, bool read) { return 1.0 + written + read; };
+  explanation.backward->bytes = query * passes(problem.grad_query, problem.accumulate_query) +
+                                key * passes(problem.grad_key, problem.accumulate_key) +
+                                value * passes(problem.grad_value, problem.accumulate_value) +
+                                out * 2 + lse +
+                                bias * passes(problem.grad_bias, problem.accumulate_bias) + visible;
   return explanation;
 }
 

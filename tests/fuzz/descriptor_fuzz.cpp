@@ -358,6 +358,7 @@ perseid_attention_desc attention_desc(Input& in) {
   desc.gradients =
       in.choice(8) | (desc.bias != 0 || in.rarely(32) ? uint32_t{PERSEID_GRAD_BIAS} : 0u);
   desc.deterministic = in.choice(2);
+  desc.accumulate = in.rarely(3) ? in.byte() & (in.rarely(16) ? 31u : desc.gradients) : 0;
   desc.zero_batch = desc.batch == 0 || in.rarely(64);
   return desc;
 }

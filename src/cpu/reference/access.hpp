@@ -67,4 +67,9 @@ inline void store(const Tensor& tensor, int64_t offset, double value) {
   }
 }
 
+// Adds to what is there, and rounds the sum.
+inline void store_or_add(bool add, const Tensor& tensor, int64_t offset, double value) {
+  store(tensor, offset, add ? load(tensor, offset) + value : value);
+}
+
 }  // namespace perseid::internal::cpu::reference

@@ -99,7 +99,7 @@ void backward_rows(const AttentionProblem& problem, const AttentionBackward& arg
   }
   if (grad_query)
     store_lanes(problem, arguments.grad_query, batch, head, sequence.q_begin + first, block.rows,
-                head_dim, block.grad_query, problem.scale);
+                head_dim, block.grad_query, problem.scale, problem.accumulate_query);
 }
 
 // All query heads that share one key head, one after another.
@@ -113,12 +113,13 @@ void backward_kv_head(const AttentionProblem& problem, const AttentionBackward& 
   const auto clear = [&](const Tensor& gradient, double* sums, int64_t dim) {
     if (gradient.present()) std::fill_n(sums, keys * dim, 0.0);
   };
-  const auto write = [&](const Tensor& gradient, const double* sums, int64_t dim, double factor) {
+  const auto write = [&](const Tensor& gradient, const double* sums, int64_t dim, double factor,
+                         bool add) {
     for (int64_t j = 0; gradient.present() && j < keys; ++j) {
       const int64_t offset = offset_of(problem, gradient, batch, kv_head, sequence.kv_begin + j);
       for (int64_t i = 0; i < dim; ++i)
-        store(gradient, offset + i * gradient.stride[gradient.rank - 1],
-              factor * sums[j * dim + i]);
+        store_or_add(add, gradient, offset + i * gradient.stride[gradient.rank - 1],
+                     factor * sums[j * dim + i]);
     }
   };
   clear(arguments.grad_key, block.grad_key, problem.head_dim);
@@ -126,8 +127,9 @@ void backward_kv_head(const AttentionProblem& problem, const AttentionBackward& 
   for (int64_t head = kv_head * problem.group(); head < (kv_head + 1) * problem.group(); ++head)
     for (int64_t first = 0; first < sequence.q_len; first += kLanes)
       backward_rows(problem, arguments, sequence, batch, head, first, block);
-  write(arguments.grad_key, block.grad_key, problem.head_dim, problem.scale);
-  write(arguments.grad_value, block.grad_value, problem.value_dim, 1);
+  write(arguments.grad_key, block.grad_key, problem.head_dim, problem.scale,
+        problem.accumulate_key);
+  write(arguments.grad_value, block.grad_value, problem.value_dim, 1, problem.accumulate_value);
 }
 
 // A block of rows of grad_bias, or its only row, summed over every query row that reads it.
@@ -165,9 +167,11 @@ void grad_bias_rows(const AttentionProblem& problem, const AttentionBackward& ar
     double total = 0;
     for (int64_t j = 0; j < problem.kv_len; ++j) {
       total += block.grad_bias[j].at[r];
-      if (shape[3] != 1) store(gradient, offset + j * gradient.stride[3], block.grad_bias[j].at[r]);
+      if (shape[3] != 1)
+        store_or_add(problem.accumulate_bias, gradient, offset + j * gradient.stride[3],
+                     block.grad_bias[j].at[r]);
     }
-    if (shape[3] == 1) store(gradient, offset, total);
+    if (shape[3] == 1) store_or_add(problem.accumulate_bias, gradient, offset, total);
   }
 }
 

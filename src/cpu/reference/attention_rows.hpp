@@ -146,11 +146,12 @@ inline void load_lanes(const AttentionProblem& problem, const Tensor& tensor, in
 
 inline void store_lanes(const AttentionProblem& problem, const Tensor& tensor, int64_t batch,
                         int64_t head, int64_t row, int64_t rows, int64_t count, const Lanes* from,
-                        double factor) {
+                        double factor, bool add = false) {
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t offset = offset_of(problem, tensor, batch, head, row + r);
     for (int64_t i = 0; i < count; ++i)
-      store(tensor, offset + i * tensor.stride[tensor.rank - 1], factor * from[i].at[r]);
+      store_or_add(add, tensor, offset + i * tensor.stride[tensor.rank - 1],
+                   factor * from[i].at[r]);
   }
 }
 

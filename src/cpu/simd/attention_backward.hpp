@@ -52,6 +52,7 @@ class AttentionBackwardKernel {
     Scalar *block, *group, *split;
     int64_t dim, columns;
     Scalar factor;
+    bool accumulates;
   };
 
   // A (batch, query head) and what the loops below it share.
@@ -152,8 +153,14 @@ class AttentionBackwardKernel {
   // What dQ and dK lack until they are written.
   Scalar score_factor() const { return static_cast<Scalar>(problem_.scale); }
   KeyGradient key_gradient(const AttentionBackward& arguments, Scalar* block, Scalar* group) const {
-    return {arguments.grad_key,  block,         group, split_key_, shape_.head_dim,
-            shape_.head_columns, score_factor()};
+    return {arguments.grad_key,
+            block,
+            group,
+            split_key_,
+            shape_.head_dim,
+            shape_.head_columns,
+            score_factor(),
+            problem_.accumulate_key};
   }
   KeyGradient value_gradient(const AttentionBackward& arguments, Scalar* block,
                              Scalar* group) const {
@@ -163,7 +170,8 @@ class AttentionBackwardKernel {
             split_value_,
             shape_.value_dim,
             shape_.value_columns,
-            static_cast<Scalar>(arguments.dropout.rescale())};
+            static_cast<Scalar>(arguments.dropout.rescale()),
+            problem_.accumulate_value};
   }
 
   // One query head: all of its chunks, or the one that is the task's.
@@ -195,7 +203,8 @@ class AttentionBackwardKernel {
                   wanted ? scratch.chunk_query : nullptr, scratch.head_query);
     if (wanted)
       write(arguments.grad_query, batch, query_head, sequence.q_begin, sequence.q_len,
-            scratch.head_query, shape_.head_dim, shape_.head_columns, score_factor());
+            scratch.head_query, shape_.head_dim, shape_.head_columns, score_factor(),
+            problem_.accumulate_query);
   }
 
   // dQ of keys [begin, end) into grad_query, and that onto `total` if there is one; their dK and dV
@@ -254,7 +263,7 @@ class AttentionBackwardKernel {
     }
     if (member == problem_.group() - 1)
       write(to.gradient, head.batch, head.kv_head, head.sequence.kv_begin + keys.begin, keys.count,
-            sum, to.dim, to.columns, to.factor);
+            sum, to.dim, to.columns, to.factor, to.accumulates);
   }
 
   void reduce_chunks(const AttentionBackward& arguments, Executor& executor) const {
@@ -275,7 +284,7 @@ class AttentionBackwardKernel {
         add(other, rows * shape_.head_columns, sum);
       }
       write(arguments.grad_query, batch, query_head, sequence.q_begin + row, rows, sum,
-            shape_.head_dim, shape_.head_columns, score_factor());
+            shape_.head_dim, shape_.head_columns, score_factor(), problem_.accumulate_query);
     });
   }
 
@@ -297,7 +306,7 @@ class AttentionBackwardKernel {
           for (int64_t i = 1; i < problem_.group(); ++i)
             add(sum + i * key_rows_ * to.columns, rows * to.columns, sum);
           write(to.gradient, batch, kv_head, sequence.kv_begin + key, rows, sum, to.dim, to.columns,
-                to.factor);
+                to.factor, to.accumulates);
         });
   }
 
@@ -307,22 +316,29 @@ class AttentionBackwardKernel {
     const int64_t owned = problem_.ragged ? read_length(arguments.cu_seqlens_kv, head.batch + 1) -
                                                 head.sequence.kv_begin
                                           : problem_.kv_len;
-    const auto clear_rows = [&](const Tensor& gradient, int64_t dim) {
-      if (!gradient.present()) return;
+    const auto clear_rows = [&](const Tensor& gradient, int64_t dim, bool accumulates) {
+      if (!gradient.present() || accumulates) return;
       const StridedOutput<T> to = output_view<T>(gradient, problem_.ragged, head.batch,
                                                  head.kv_head, head.sequence.kv_begin);
       for (int64_t i = head.sequence.kv_len; i < owned; ++i)
         for (int64_t j = 0; j < dim; ++j) to.data[i * to.row + j * to.column] = T{};
     };
-    clear_rows(arguments.grad_key, shape_.head_dim);
-    clear_rows(arguments.grad_value, shape_.value_dim);
+    clear_rows(arguments.grad_key, shape_.head_dim, problem_.accumulate_key);
+    clear_rows(arguments.grad_value, shape_.value_dim, problem_.accumulate_value);
   }
 
   void write(const Tensor& gradient, int64_t batch, int64_t head, int64_t row, int64_t rows,
-             const Scalar* sums, int64_t dim, int64_t columns, Scalar factor) const {
+             const Scalar* sums, int64_t dim, int64_t columns, Scalar factor,
+             bool accumulates) const {
     const StridedOutput<T> to = output_view<T>(gradient, problem_.ragged, batch, head, row);
-    for (int64_t i = 0; i < rows; ++i)
-      write_row<V>(sums + i * columns, factor, dim, to.data + i * to.row, to.column);
+    for (int64_t i = 0; i < rows; ++i) {
+      const Scalar* from = sums + i * columns;
+      if (accumulates) {
+        add_row<V>(from, factor, dim, to.data + i * to.row, to.column);
+      } else {
+        write_row<V>(from, factor, dim, to.data + i * to.row, to.column);
+      }
+    }
   }
 
   static void add(const Scalar* from, int64_t count, Scalar* to) {

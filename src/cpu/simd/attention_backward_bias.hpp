@@ -215,19 +215,24 @@ class AttentionBackwardBias {
     const int64_t offset =
         batch * gradient.stride[0] + head * gradient.stride[1] + row * gradient.stride[2];
     if constexpr (sizeof(Scalar) == 8) {
-      write_row<V>(sum, Scalar{1}, count, gradient.as<double>() + offset, gradient.stride[3]);
+      put_row(sum, count, gradient.as<double>() + offset, gradient.stride[3]);
     } else {
       switch (gradient.dtype) {
         case DType::kF16:
-          return write_row<V>(sum, Scalar{1}, count, gradient.as<f16>() + offset,
-                              gradient.stride[3]);
+          return put_row(sum, count, gradient.as<f16>() + offset, gradient.stride[3]);
         case DType::kBF16:
-          return write_row<V>(sum, Scalar{1}, count, gradient.as<bf16>() + offset,
-                              gradient.stride[3]);
+          return put_row(sum, count, gradient.as<bf16>() + offset, gradient.stride[3]);
         default:
-          return write_row<V>(sum, Scalar{1}, count, gradient.as<float>() + offset,
-                              gradient.stride[3]);
+          return put_row(sum, count, gradient.as<float>() + offset, gradient.stride[3]);
       }
+    }
+  }
+  template <class To>
+  void put_row(const Scalar* sum, int64_t count, To* to, int64_t stride) const {
+    if (problem_.accumulate_bias) {
+      add_row<V>(sum, Scalar{1}, count, to, stride);
+    } else {
+      write_row<V>(sum, Scalar{1}, count, to, stride);
     }
   }
 

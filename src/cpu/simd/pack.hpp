@@ -64,6 +64,26 @@ PERSEID_INLINE void write_row(const typename V::Scalar* in, typename V::Scalar f
   for (; i < n; ++i) out[i * stride] = convert<T>(in[i] * factor);
 }
 
+// out[0], out[stride], ... += in[0, n) * factor, rounded once.
+template <class V, class T>
+PERSEID_INLINE void add_row(const typename V::Scalar* in, typename V::Scalar factor, int64_t n,
+                            T* out, int64_t stride) {
+  int64_t i = 0;
+  if (stride == 1) {
+    const typename V::Reg f = V::set1(factor);
+    for (; i + V::kLanes <= n; i += V::kLanes)
+      V::store(out + i, V::add(V::load(out + i), V::mul(V::load(in + i), f)));
+    if (i < n) {
+      const int rest = static_cast<int>(n - i);
+      const typename V::Reg old = V::load_partial(out + i, rest);
+      V::store_partial(out + i, V::add(old, V::mul(V::load_partial(in + i, rest), f)), rest);
+    }
+    return;
+  }
+  for (; i < n; ++i)
+    out[i * stride] = convert<T>(convert<typename V::Scalar>(out[i * stride]) + in[i] * factor);
+}
+
 // out[i * out_row + step], steps_of(dim) of them and zeros up to out_row.
 template <class Dot, class T>
 void pack_rows(Strided<T> x, int64_t rows, int64_t dim, typename Dot::Element* out,

@@ -30,6 +30,7 @@ struct Kind {
   int64_t kv_heads = 16;  // of 16 heads
   bool window = false, ragged = false, kv_lens = false, visible = false, bias = false;
   double dropout = 0;
+  bool accumulate = false;
 };
 constexpr Kind kCommon[] = {
     {.name = "attention", .dims = kTuned},
@@ -76,6 +77,14 @@ constexpr Kind kRare[] = {
     {.name = "masked attention", .dims = kTuned, .causal = false, .visible = true},
     {.name = "attention with bias", .dims = kOdd, .causal = false, .bias = true},
     {.name = "attention with dropout", .dims = kOdd, .full = false, .dropout = 0.1},
+    {.name = "attention that accumulates", .dims = kUsual, .forward = false, .accumulate = true},
+    {.name = "attention with bias that accumulates",
+     .dims = kUsual,
+     .full = false,
+     .forward = false,
+     .ragged = true,
+     .bias = true,
+     .accumulate = true},
     {.name = "attention with everything",
      .dims = kTuned,
      .full = false,
@@ -113,6 +122,8 @@ AttentionProblem problem_of(const Kind& kind, const Dims& dims, DType dtype, boo
   problem.grad_query = problem.grad_key = problem.grad_value = kind.backward;
   problem.grad_bias = kind.bias && kind.backward;
   problem.deterministic = kind.deterministic;
+  problem.accumulate_query = problem.accumulate_key = problem.accumulate_value = kind.accumulate;
+  problem.accumulate_bias = kind.accumulate && kind.bias;
   return problem;
 }
 

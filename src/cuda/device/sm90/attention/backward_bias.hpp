@@ -433,6 +433,7 @@ class BiasConsumer : BackwardScores<C> {
   }
   template <class Element>
   __device__ __forceinline__ static void put(float sum, Element* to) {
+    if constexpr (C.accumulate_bias) sum += widen(*to);
     if constexpr (C.bias == DType::kF32)
       *to = sum;
     else

@@ -336,6 +336,40 @@ class BackwardParts : protected BackwardScores<C> {
     ptx::commit_stores();
   }
 
+  // 64 keys of a gradient that is added to what its tensor holds: from registers to memory, but for
+  // rows that are not finite, whose old values are needed again.
+  template <int kDim>
+  __device__ __forceinline__ void add_gradient(const float (&d)[kDim / 2], float factor,
+                                               const RowsInMemory& rows) const {
+    const bool of_key = &rows == &a_.grad_key_rows;
+    uint32_t left_out[2] = {0, 0};  // a bit for each thread's upper and lower row
+    if constexpr (C.masked()) {
+      float unusual[2] = {0, 0};
+      look_at(d, unusual);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        left_out[half] = __ballot_sync(0xffffffffu, !(quad_sum(unusual[half]) == 0));
+        (of_key ? keys_left_out_ : values_left_out_)[half] = left_out[half];
+      }
+    }
+    const int32_t dim = of_key ? a_.head_dim : a_.value_dim;
+    const int32_t entry = entry_of<C.lengths>(a_, tile_.batch);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int key = tile_.key + first_key() + warp_ * 16 + 8 * half + lane_ / 4;
+      if (key >= tile_.kv_rows || (left_out[half] >> lane_ & 1) != 0) continue;
+      uint16_t* const to = row_at<uint16_t>(rows, entry, tile_.kv_head, tile_.kv_begin + key);
+#pragma unroll
+      for (int j = 0; j < kDim / 8; ++j) {
+        const int column = 8 * j + 2 * (lane_ % 4);
+        if (column >= dim) continue;
+        auto* const pair = reinterpret_cast<uint32_t*>(to + column);
+        *pair = add_to_pair<C.dtype>(__ldcg(pair), d[4 * j + 2 * half], d[4 * j + 2 * half + 1],
+                                     factor);
+      }
+    }
+  }
+
   // A gradient leaves when its last product is complete, if it is wanted; `factor` is called then.
   template <int kDim, class Factor>
   __device__ __forceinline__ void leave_gradient(float (&d)[kDim / 2], const Factor& factor,
@@ -343,6 +377,10 @@ class BackwardParts : protected BackwardScores<C> {
                                                  const RowsInMemory& rows,
                                                  float (&unusual)[2]) const {
     ptx::results_are_here(d);
+    if (&rows == &a_.grad_key_rows ? C.accumulate_key : C.accumulate_value) {
+      if (has_results() && rows.data != nullptr) add_gradient<kDim>(d, factor(), rows);
+      return;
+    }
     look_at(d, unusual);
     if (has_results() && rows.data != nullptr) store_gradient<kDim>(d, factor(), through, map);
   }
@@ -363,8 +401,12 @@ class BackwardParts : protected BackwardScores<C> {
   // After the stores, by the whole warp.
   __device__ __forceinline__ void mend(const float (&unusual)[2]) const {
     if constexpr (C.masked()) {
-      const uint32_t upper = __ballot_sync(0xffffffffu, !(quad_sum(unusual[0]) == 0));
-      const uint32_t lower = __ballot_sync(0xffffffffu, !(quad_sum(unusual[1]) == 0));
+      uint32_t upper = __ballot_sync(0xffffffffu, !(quad_sum(unusual[0]) == 0));
+      uint32_t lower = __ballot_sync(0xffffffffu, !(quad_sum(unusual[1]) == 0));
+      if constexpr (C.accumulate_key || C.accumulate_value) {
+        upper |= keys_left_out_[0] | values_left_out_[0];
+        lower |= keys_left_out_[1] | values_left_out_[1];
+      }
       if ((upper | lower) == 0) return;
       if (lane_ == 0) ptx::wait_for_stores();
       __syncwarp();
@@ -372,14 +414,27 @@ class BackwardParts : protected BackwardScores<C> {
       for (int row = 0; row < 16; ++row) {
         const int key = tile_.key + first_key() + 16 * warp_ + row;
         if (((row < 8 ? upper : lower) >> (4 * (row % 8)) & 1) != 0 && key < tile_.kv_rows)
-          mend_key<C>(a_, tile_.batch, tile_.kv_head, key);
+          mend_key<C>(a_, tile_.batch, tile_.kv_head, key, left_out(row));
       }
     }
+  }
+
+  // Which of what is added add_gradient() left out of one of the warp's 16 rows.
+  __device__ __forceinline__ uint32_t left_out(int row) const {
+    const auto is_in = [row](const uint32_t(&rows)[2]) {
+      return ((row < 8 ? rows[0] : rows[1]) >> (4 * (row % 8)) & 1) != 0;
+    };
+    return (!C.accumulate_key || is_in(keys_left_out_) ? kRowOfKey : 0) |
+           (!C.accumulate_value || is_in(values_left_out_) ? kRowOfValue : 0);
   }
 
   const AttentionBackwardArguments& a_;
   const BackwardShared<C>& shared_;
   const BackwardTile& tile_;
+
+ private:
+  // Rows that add_gradient() left out, as ballots.
+  mutable uint32_t keys_left_out_[2] = {0, 0}, values_left_out_[2] = {0, 0};
 };
 
 }  // namespace perseid::internal::cuda

@@ -81,15 +81,19 @@ __device__ __forceinline__ void mend_query(const AttentionBackwardProblem& a,
     pair.load_key(a, sequence, head / a.group, key);
     gradient.add(pair.grade(a, sequence, head, query, key).y, pair.key);
   }
-  gradient.store(row_at<typename MendedPair<C>::Element>(a.grad_query_rows,
-                                                         entry_of<C.lengths>(a, sequence.batch),
-                                                         head, sequence.q_begin + query),
-                 a.head_dim, a.scale);
+  gradient.template leave<C.accumulate_query>(
+      row_at<typename MendedPair<C>::Element>(a.grad_query_rows,
+                                              entry_of<C.lengths>(a, sequence.batch), head,
+                                              sequence.q_begin + query),
+      a.head_dim, a.scale);
 }
 
+// The gradients of `gradients`, bits of RowGradient. What one is added to must not hold it yet.
+enum RowGradient : uint32_t { kRowOfKey = 1, kRowOfValue = 2 };
 template <AttentionBackwardConfig C>
 __device__ __noinline__ void mend_key(const AttentionBackwardProblem& a, int32_t batch,
-                                      int32_t kv_head, int32_t key) {
+                                      int32_t kv_head, int32_t key,
+                                      uint32_t gradients = kRowOfKey | kRowOfValue) {
   const AttentionSequence sequence = find_sequence<C.lengths>(a, batch);
   using Element = typename MendedPair<C>::Element;
   MendedPair<C> pair;
@@ -116,10 +120,12 @@ __device__ __noinline__ void mend_key(const AttentionBackwardProblem& a, int32_t
       lost = grad_key.is_lost(a.head_dim) && grad_value.is_lost(a.value_dim);
     }
   const int32_t entry = entry_of<C.lengths>(a, sequence.batch), row = sequence.kv_begin + key;
-  if (a.grad_key_rows.data != nullptr)
-    grad_key.store(row_at<Element>(a.grad_key_rows, entry, kv_head, row), a.head_dim, a.scale);
-  if (a.grad_value_rows.data != nullptr)
-    grad_value.store(row_at<Element>(a.grad_value_rows, entry, kv_head, row), a.value_dim, 1);
+  if (a.grad_key_rows.data != nullptr && (!C.accumulate_key || (gradients & kRowOfKey) != 0))
+    grad_key.template leave<C.accumulate_key>(row_at<Element>(a.grad_key_rows, entry, kv_head, row),
+                                              a.head_dim, a.scale);
+  if (a.grad_value_rows.data != nullptr && (!C.accumulate_value || (gradients & kRowOfValue) != 0))
+    grad_value.template leave<C.accumulate_value>(
+        row_at<Element>(a.grad_value_rows, entry, kv_head, row), a.value_dim, 1);
 }
 
 // ---- Before and after the products ----
@@ -228,6 +234,22 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
+// What a word holds plus two numbers times a factor.
+template <DType D>
+__device__ __forceinline__ uint32_t add_to_pair(uint32_t old, float a, float b, float factor) {
+  const float2 pair = widen_pair<D>(old);
+  return round_pair<D>(fmaf(a, factor, pair.x), fmaf(b, factor, pair.y));
+}
+
+// The row, of a block of queries, that a float of its sums belongs to.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ int row_of_sum(int number) {
+  const int piece = min(number / C.piece_floats(), C.pieces() - 1);
+  const int in_piece = number - piece * C.piece_floats();
+  const int warp = in_piece / (16 * C.columns_of(piece)), lane = in_piece / 4 % 32;
+  return piece / C.pieces_across() * 64 + warp * 16 + lane / 4 + in_piece % 4 / 2 * 8;
+}
+
 // A block has the queries of one step. A warp has 16 queries and 64 columns of them at a time, a
 // thread 8 columns of two rows, twice.
 template <AttentionBackwardConfig C>
@@ -256,6 +278,15 @@ __global__ void __launch_bounds__(kRowThreads)
     if (threadIdx.x < C.queries) unusual[threadIdx.x] = false;
     __syncthreads();
   }
+  // Their old values must still be there when they are computed again, so they are not stored: the
+  // sums are looked through first.
+  if constexpr (C.masked() && C.accumulate_query) {
+    for (int i = static_cast<int>(threadIdx.x); there && i < C.block_floats(); i += kRowThreads) {
+      const float sum = a.sums[number * C.block_floats() + i];
+      if (is_unusual(sum, 0)) unusual[row_of_sum<C>(i)] = true;
+    }
+    __syncthreads();
+  }
 #pragma unroll
   for (int part = warp; part < 4 * C.pieces(); part += kRowThreads / 32) {
     const int piece = part / 4;
@@ -278,19 +309,31 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int i = 0; i < kTurns; ++i) {
       const int column = piece % C.pieces_across() * C.piece_columns() + (lane % 4 + 4 * i) * 8;
       ptx::Packed<4> upper, lower;
+      const auto old = [&](int32_t at, int c) {
+        const bool is_there = column < a.head_dim && has_columns(i) && at < q_len;
+        return is_there ? __ldcg(reinterpret_cast<const uint32_t*>(
+                              to + at * a.grad_query_rows.stride[2] + column + 2 * c))
+                        : 0;
+      };
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        upper.word[c] = round_pair<C.dtype>(sum[i][c].x * scale, sum[i][c].y * scale);
-        lower.word[c] = round_pair<C.dtype>(sum[i][c].z * scale, sum[i][c].w * scale);
+        if constexpr (C.accumulate_query) {
+          upper.word[c] = add_to_pair<C.dtype>(old(query, c), sum[i][c].x, sum[i][c].y, scale);
+          lower.word[c] = add_to_pair<C.dtype>(old(query + 8, c), sum[i][c].z, sum[i][c].w, scale);
+        } else {
+          upper.word[c] = round_pair<C.dtype>(sum[i][c].x * scale, sum[i][c].y * scale);
+          lower.word[c] = round_pair<C.dtype>(sum[i][c].z * scale, sum[i][c].w * scale);
+        }
         if constexpr (C.masked()) {
           if (is_unusual(sum[i][c].x, sum[i][c].y)) unusual[row] = true;
           if (is_unusual(sum[i][c].z, sum[i][c].w)) unusual[row + 8] = true;
         }
       }
       const bool wanted = column < a.head_dim && has_columns(i);
-      ptx::store_if(wanted && query < q_len, to + query * a.grad_query_rows.stride[2] + column,
-                    upper);
-      ptx::store_if(wanted && query + 8 < q_len,
+      constexpr bool kLeavesOut = C.masked() && C.accumulate_query;
+      ptx::store_if(wanted && query < q_len && !(kLeavesOut && unusual[row]),
+                    to + query * a.grad_query_rows.stride[2] + column, upper);
+      ptx::store_if(wanted && query + 8 < q_len && !(kLeavesOut && unusual[row + 8]),
                     to + (query + 8) * a.grad_query_rows.stride[2] + column, lower);
     }
   }

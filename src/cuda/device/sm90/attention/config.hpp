@@ -203,6 +203,9 @@ struct AttentionBackwardConfig {
   // the same queries. The order of sums then depends on the time.
   bool follows = false;
   bool grad_query = true, grad_key = true, grad_value = true;
+  // Added to what their tensors hold, in float32, and rounded once.
+  bool accumulate_query = false, accumulate_key = false, accumulate_value = false,
+       accumulate_bias = false;
 
   static constexpr int kConsumers = 2, kStages = 2;
   constexpr int keys() const { return halves ? 128 : 64; }
@@ -276,6 +279,7 @@ struct AttentionBackwardConfig {
     config.bias_slots = 0;
     config.bias_whole = config.deterministic = false;
     config.grad_query = config.grad_key = config.grad_value = false;
+    config.accumulate_query = config.accumulate_key = config.accumulate_value = false;
     return config;
   }
   constexpr int unit_stages() const { return unit_shared_bytes(2, 1) <= kMostShared ? 2 : 1; }

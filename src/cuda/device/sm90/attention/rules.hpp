@@ -144,6 +144,20 @@ struct WarpRow {
         row[lane + 32 * i].bits = static_cast<uint16_t>(round_pair<D>(element, 0));
     }
   }
+  // Added to what is there.
+  __device__ __forceinline__ void add_to(Element* row, int32_t dim, float factor) const {
+    WarpRow sum;
+    sum.load_stored(row, dim);
+    sum.add(factor, *this);
+    sum.store(row, dim, 1);
+  }
+  template <bool kAdds>
+  __device__ __forceinline__ void leave(Element* row, int32_t dim, float factor) const {
+    if constexpr (kAdds)
+      add_to(row, dim, factor);
+    else
+      store(row, dim, factor);
+  }
   __device__ __forceinline__ void multiply(float factor) {
 #pragma unroll
     for (float& each : part) each *= factor;
