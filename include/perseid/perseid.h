@@ -503,7 +503,10 @@ PERSEID_API perseid_status perseid_matmul_execute(perseid_plan_t plan,
 
 /* ---- Tensor files: .npy (versions 1 to 3) and .safetensors ---- */
 
-/* Maps a file for reading. Errors: IO_ERROR (with the offending number), OUT_OF_MEMORY. */
+/* Opens a file for reading. Errors: IO_ERROR (with the offending number), OUT_OF_MEMORY. A file of
+ * up to 4 MiB is read into memory at once. A larger one is mapped: nobody may cut it short while it
+ * is open, because reading a lost part raises SIGBUS. Replace such a file by renaming a new one
+ * over it, as perseid_file_write does. */
 PERSEID_API perseid_status perseid_file_open(const char* path, perseid_file_t* file);
 /* Ends the mapping; tensors got from the file are no longer valid. NULL is ignored. */
 PERSEID_API void perseid_file_close(perseid_file_t file);

@@ -403,8 +403,8 @@ class Matmul : public Plan {
 
 // ---- Files ------------------------------------------------------------------------------------
 
-// A .npy or .safetensors file, mapped for reading. Tensors and strings live as long as it does;
-// the data is read-only.
+// A .npy or .safetensors file, opened for reading. Tensors and strings live as long as it does; the
+// data is read-only.
 class File {
  public:
   explicit File(const std::string& path) {

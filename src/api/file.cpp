@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "api/guard.hpp"
-#include "io/mapped_file.hpp"
+#include "io/input_file.hpp"
 #include "io/npy.hpp"
 #include "io/output_file.hpp"
 #include "io/safetensors.hpp"
@@ -22,7 +22,7 @@
 
 struct perseid_file {
   std::string path;
-  perseid::internal::io::MappedFile mapping;
+  perseid::internal::io::InputFile content;
   perseid::internal::io::FileIndex index;
   std::vector<DLTensor> tensors;  // beside index.tensors, whose shapes and strides they point at
 };
@@ -67,7 +67,7 @@ ElementType element_type_of(DLDataType dtype) {
 }
 
 DLTensor view_of(io::StoredTensor* tensor, std::span<const std::byte> file) {
-  // The mapping is read-only; DLTensor has no way to say so.
+  // The content is read-only; DLTensor has no way to say so.
   auto* data = const_cast<std::byte*>(file.data() + tensor->offset);
   const DLDataType dtype{static_cast<uint8_t>(code_of(tensor->type.kind)),
                          static_cast<uint8_t>(8 * tensor->type.bytes), 1};
@@ -96,11 +96,11 @@ Status parse(const char* path, std::span<const std::byte> bytes, io::FileIndex* 
 Status open(const char* path, perseid_file_t* result) {
   auto file = std::make_unique<perseid_file>();
   file->path = path;
-  Status status = file->mapping.open(path);
-  if (status.ok()) status = parse(path, file->mapping.bytes(), &file->index);
+  Status status = file->content.open(path);
+  if (status.ok()) status = parse(path, file->content.bytes(), &file->index);
   if (!status.ok()) return with_path(path, status);
   for (io::StoredTensor& tensor : file->index.tensors)
-    file->tensors.push_back(view_of(&tensor, file->mapping.bytes()));
+    file->tensors.push_back(view_of(&tensor, file->content.bytes()));
   *result = file.release();
   return {};
 }
@@ -128,7 +128,34 @@ Status no_such_name(perseid_file_t file, std::string_view name) {
                        "; it holds ", names);
 }
 
-// Holds a caller's tensor to what can be written, and to offsets that fit 64 bits.
+// Holds a tensor with elements to offsets and addresses that fit 64 bits, whatever memory there is.
+Status check_reach(const DLTensor& tensor, const io::SourceTensor& source) {
+  const auto refused = [&source](const char* where) {
+    return Status::error(PERSEID_INVALID_ARGUMENT, "the strides ", io::text_of(source.stride),
+                         " of the shape ", io::text_of(source.shape), " lead ", where);
+  };
+  constexpr const char* kTooFar = "further than 2^63 - 1 bytes";
+  int64_t before = 0, behind = source.type.bytes;  // from the first element, in bytes
+  for (size_t i = 0; i < source.shape.size(); ++i) {
+    int64_t extent = 0;
+    if (source.shape[i] == 1) continue;
+    if (__builtin_mul_overflow(source.stride[i], source.shape[i], &extent) ||
+        __builtin_mul_overflow(extent, int64_t{source.type.bytes}, &extent) || extent == INT64_MIN)
+      return refused(kTooFar);
+    const int64_t last = extent / source.shape[i] * (source.shape[i] - 1);
+    int64_t& reach = last < 0 ? before : behind;
+    if (__builtin_add_overflow(reach, std::abs(last), &reach)) return refused(kTooFar);
+  }
+  uintptr_t first = 0, end = 0;
+  if (__builtin_add_overflow(reinterpret_cast<uintptr_t>(tensor.data), tensor.byte_offset, &first))
+    return Status::error(PERSEID_INVALID_ARGUMENT, "the byte_offset ", tensor.byte_offset,
+                         " leads beyond the last address");
+  if (__builtin_add_overflow(first, behind, &end) || static_cast<uintptr_t>(before) > first)
+    return refused("beyond the last address");
+  return {};
+}
+
+// Holds a caller's tensor to what can be written.
 Status source_of(const DLTensor* tensor, io::SourceTensor* source) {
   if (tensor == nullptr) return Status::error(PERSEID_INVALID_ARGUMENT, "is a NULL pointer");
   if (tensor->device.device_type != kDLCPU)
@@ -161,22 +188,12 @@ Status source_of(const DLTensor* tensor, io::SourceTensor* source) {
     source->stride = io::row_major_strides(source->shape);
   else
     source->stride.assign(tensor->strides, tensor->strides + ndim);
-  int64_t reach = 0;  // the sum of how far each dimension can lead, in bytes
-  for (size_t i = 0; i < source->shape.size() && *bytes > 0; ++i) {
-    int64_t extent = 0;
-    if (source->shape[i] == 1) continue;
-    if (__builtin_mul_overflow(source->stride[i], source->shape[i], &extent) ||
-        extent == INT64_MIN ||
-        __builtin_mul_overflow(std::abs(extent), int64_t{source->type.bytes}, &extent) ||
-        __builtin_add_overflow(reach, extent, &reach))
-      return Status::error(PERSEID_INVALID_ARGUMENT, "the strides ", io::text_of(source->stride),
-                           " of the shape ", io::text_of(source->shape),
-                           " lead further than 2^63 - 1 bytes");
-  }
-  if (*bytes > 0 && tensor->data == nullptr)
+  if (*bytes == 0) return {};
+  if (tensor->data == nullptr)
     return Status::error(PERSEID_INVALID_ARGUMENT, "has NULL data, but ", *bytes,
                          " bytes to be written");
-  if (*bytes > 0) source->data = static_cast<const std::byte*>(tensor->data) + tensor->byte_offset;
+  if (Status status = check_reach(*tensor, *source); !status.ok()) return status;
+  source->data = static_cast<const std::byte*>(tensor->data) + tensor->byte_offset;
   return {};
 }
 
@@ -276,7 +293,11 @@ perseid_status perseid_file_write(const char* path, const perseid_named_tensor* 
     if (tensors == nullptr && count > 0) return api::null_argument("perseid_file_write", "tensors");
     if (metadata == nullptr && metadata_count > 0)
       return api::null_argument("perseid_file_write", "metadata");
-    std::vector<io::SourceTensor> sources(count);
+    std::vector<io::SourceTensor> sources;
+    if (count > sources.max_size() || metadata_count > api::Metadata().max_size())
+      return Status::error(PERSEID_OUT_OF_MEMORY, "perseid_file_write: ", count, " tensors and ",
+                           metadata_count, " metadata entries do not fit into memory");
+    sources.resize(count);
     for (size_t i = 0; i < count; ++i) {
       if (tensors[i].name != nullptr) sources[i].name = tensors[i].name;
       if (Status status = api::source_of(tensors[i].tensor, &sources[i]); !status.ok())

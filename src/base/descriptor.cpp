@@ -25,4 +25,8 @@ int open_file(const char* path, int flags, mode_t mode) {
   return above_standard_streams(descriptor);
 }
 
+Descriptor::~Descriptor() {
+  if (number_ >= 0) ::close(number_);
+}
+
 }  // namespace perseid::internal

@@ -7,6 +7,8 @@
 
 #include <sys/types.h>
 
+#include <utility>
+
 namespace perseid::internal {
 
 // Moves a descriptor to 3 or above, closed on exec; owns it from then on. -1, for which errno says
@@ -15,5 +17,22 @@ int above_standard_streams(int descriptor);
 
 // open(2) with O_CLOEXEC, above the standard streams, and again where a signal interrupts it.
 int open_file(const char* path, int flags, mode_t mode = 0);
+
+// Closes a descriptor at the end of its scope.
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  ~Descriptor();
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  bool opened() const { return number_ >= 0; }
+  int number() const { return number_; }
+  // The caller closes it.
+  int release() { return std::exchange(number_, -1); }
+
+ private:
+  int number_;
+};
 
 }  // namespace perseid::internal

@@ -7,14 +7,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "base/descriptor.hpp"
 #include "io/system_error.hpp"
+#include "io/temporary_file.hpp"
 
 namespace perseid::internal::io {
 namespace {
@@ -23,16 +23,12 @@ constexpr size_t kBufferBytes = 256 << 10;
 // Linux takes at most 2^31 - 4096 bytes in one call, other systems less than 2^31.
 constexpr size_t kMostPerWrite = 1 << 30;
 
-std::string folder_of(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "./" : path.substr(0, slash + 1);
-}
-
 // One dimension of a source: neighbours that step evenly are one.
 struct Axis {
   int64_t size, stride;  // in elements
 };
 
+// Of a tensor with elements: only then is any product of a size and a stride known to fit.
 std::vector<Axis> merged_axes(const SourceTensor& tensor) {
   std::vector<Axis> axes;
   for (size_t i = 0; i < tensor.shape.size(); ++i) {
@@ -48,8 +44,8 @@ std::vector<Axis> merged_axes(const SourceTensor& tensor) {
 
 template <size_t kBytes>
 void gather(const std::byte* from, int64_t stride, size_t count, std::byte* to) {
-  for (size_t i = 0; i < count; ++i, to += kBytes, from += stride * int64_t{kBytes})
-    std::memcpy(to, from, kBytes);
+  for (size_t i = 0; i < count; ++i, to += kBytes)
+    std::memcpy(to, from + static_cast<int64_t>(i) * stride * int64_t{kBytes}, kBytes);
 }
 
 void gather(size_t bytes, const std::byte* from, int64_t stride, size_t count, std::byte* to) {
@@ -74,27 +70,16 @@ OutputFile::~OutputFile() {
 }
 
 Status OutputFile::open(const std::string& path) {
-  static std::atomic<uint32_t> counter{0};
-  constexpr int kAttempts = 100;  // Another process on a shared file system may have our number.
-  path_ = path;
-  struct stat facts {};
-  if (::stat(path.c_str(), &facts) == 0 && !S_ISREG(facts.st_mode))
-    return Status::error(PERSEID_IO_ERROR, "expected a regular file or none to replace, got ",
-                         S_ISDIR(facts.st_mode) ? "a folder" : "a device, pipe or socket");
-  int error = 0;
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    std::string name = folder_of(path) + ".perseid-" + std::to_string(::getpid()) + "-" +
-                       std::to_string(counter.fetch_add(1)) + ".tmp";
-    // Readable and writable by all whom the process's umask allows, as any new file.
-    descriptor_ = open_file(name.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0666);
-    if (descriptor_ >= 0) {
-      temporary_ = std::move(name);
-      return {};
-    }
-    error = errno;
-    if (error != EEXIST) break;
-  }
-  return system_error(error, "create a file in the folder '", folder_of(path), "'");
+  if (Status status = find_output(path, &output_); !status.ok()) return status;
+  folder_ = folder_of(output_.path);
+  remove_abandoned(folder_);
+  // Nobody may read what replaces a private file; commit() sets the mode. A new file is readable
+  // and writable by all whom the process's umask allows.
+  descriptor_ = create_temporary(folder_, output_.mode ? 0600 : 0666, &temporary_);
+  if (descriptor_ >= 0) return {};
+  const int error = errno;
+  temporary_.clear();
+  return system_error(error, "create a file in the folder '", folder_, "'");
 }
 
 Status OutputFile::write(std::span<const std::byte> bytes) {
@@ -110,11 +95,10 @@ Status OutputFile::write(std::span<const std::byte> bytes) {
 }
 
 Status OutputFile::write_row_major(const SourceTensor& tensor) {
+  if (std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end()) return {};
   const size_t bytes = tensor.type.bytes;
   std::vector<Axis> axes = merged_axes(tensor);
   if (axes.empty()) return write({tensor.data, bytes});
-  for (const Axis& axis : axes)
-    if (axis.size == 0) return {};
   const Axis row = axes.back();
   axes.pop_back();
   if (axes.empty() && row.stride == 1)
@@ -148,21 +132,29 @@ Status OutputFile::write_row_major(const SourceTensor& tensor) {
   return write(std::span<const std::byte>(buffer).first(filled));
 }
 
+Status OutputFile::keep_mode() {
+  struct stat facts {};
+  if (!output_.mode) return {};
+  if (::fstat(descriptor_, &facts) == 0 && (facts.st_mode & kModeBits) == *output_.mode) return {};
+  if (::fchmod(descriptor_, *output_.mode) == 0) return {};
+  return system_error(errno, "give it the mode of the file that it replaces");
+}
+
 Status OutputFile::commit() {
-  if (::fsync(descriptor_) != 0) return system_error(errno, "write it to the disk");
-  const int closed = ::close(descriptor_);
-  descriptor_ = -1;
-  if (closed != 0) return system_error(errno, "write it to the disk");
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0)
+  if (Status status = keep_mode(); !status.ok()) return status;
+  int synced = -1;
+  do synced = ::fsync(descriptor_);
+  while (synced != 0 && errno == EINTR);
+  if (synced != 0) return system_error(errno, "write it to the disk");
+  // The lock goes with the descriptor, after the rename: an unlocked temporary file has no writer.
+  if (::rename(temporary_.c_str(), output_.path.c_str()) != 0)
     return system_error(errno, "rename it to its name");
   temporary_.clear();
+  ::close(std::exchange(descriptor_, -1));  // fsync has reported what could be lost
   // The new name survives a power failure only when the folder is written too. The file is whole
   // either way, and some file systems cannot do it, so a failure here is none of the call.
-  const int folder = open_file(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY);
-  if (folder >= 0) {
-    ::fsync(folder);
-    ::close(folder);
-  }
+  const Descriptor folder(open_file(folder_.c_str(), O_RDONLY | O_DIRECTORY));
+  if (folder.opened()) ::fsync(folder.number());
   return {};
 }
 

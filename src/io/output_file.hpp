@@ -8,12 +8,14 @@
 #include <string>
 
 #include "base/status.hpp"
+#include "io/output_path.hpp"
 #include "io/tensor_file.hpp"
 
 namespace perseid::internal::io {
 
 // Writes to a temporary name in the folder of the path, which commit() makes durable and renames.
-// Until then the destructor removes it.
+// Until then the destructor removes it. A path that is a symbolic link keeps the link: what it
+// leads to is written. A file that is replaced keeps its mode.
 class OutputFile {
  public:
   OutputFile() = default;
@@ -29,7 +31,10 @@ class OutputFile {
   Status commit();
 
  private:
-  std::string path_, temporary_;
+  Status keep_mode();
+
+  Output output_;
+  std::string folder_, temporary_;
   int descriptor_ = -1;
 };
 
