@@ -9,6 +9,7 @@
 
 #include "commands.hpp"
 #include "problem_flags.hpp"
+#include "streams.hpp"
 
 namespace perseid::cli {
 namespace {
@@ -69,7 +70,7 @@ void print_rows(const std::vector<BenchRow>& rows) {
     }
     table.add(cells);
   }
-  fmt::print("{}", table.text());
+  print("{}", table.text());
 }
 
 int bench(const Common& common, const Flags& flags) {
@@ -109,7 +110,7 @@ int bench(const Common& common, const Flags& flags) {
     nlohmann::json list = nlohmann::json::array();
     for (const BenchRow& row : rows) list.push_back(harness::to_json(row));
     const nlohmann::json report = {{"machine", machine}, {"rows", list}};
-    fmt::print("{}\n", report.dump());
+    print("{}\n", report.dump());
   } else {
     print_rows(rows);
   }

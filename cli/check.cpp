@@ -16,6 +16,7 @@
 #include "commands.hpp"
 #include "harness/fuzz.hpp"
 #include "problem_flags.hpp"
+#include "streams.hpp"
 #include "usage.hpp"
 
 namespace perseid::cli {
@@ -35,6 +36,8 @@ constexpr uint64_t kEveryImplementation = 4;
 constexpr int64_t kOtherThreads = 3;
 // Of a problem's tensors; larger problems are only planned.
 constexpr double kMostBytes = 1e9, kMostFuzzBytes = 64e6, kNoBytes = -1;
+// Of random problems: their numbers are drawn before the first is checked.
+constexpr uint64_t kMostRandom = 10'000'000;
 // On a GPU so many random problems share the kernels that are compiled for them.
 constexpr uint64_t kGroup = 64;
 
@@ -93,15 +96,14 @@ void print_entries(const std::vector<Entry>& entries) {
                output == nullptr ? "" : fmt::format("{:.2e}", output->error),
                output == nullptr ? "" : fmt::format("{:.2e}", output->limit), verdict(result)});
   }
-  fmt::print("{}", table.text());
+  print("{}", table.text());
 }
 
 void print_failures(const std::vector<Entry>& failures, size_t count) {
   for (const auto& [problem, result] : failures)
-    fmt::print("\n{}{}{}\n  again: perseid check {}\n", result.implementation,
-               result.implementation.empty() ? "" : ": ", result.complaint,
-               harness::to_flags(problem));
-  if (count > failures.size()) fmt::print("\nand {} more\n", count - failures.size());
+    print("\n{}{}{}\n  again: perseid check {}\n", result.implementation,
+          result.implementation.empty() ? "" : ": ", result.complaint, harness::to_flags(problem));
+  if (count > failures.size()) print("\nand {} more\n", count - failures.size());
 }
 
 struct Tally {
@@ -226,8 +228,8 @@ Tally fuzz(const Common& common, const Devices& devices, const Flags& flags) {
         if (result.passed) continue;
         // At once too: what comes later may never end.
         if (failed++ < kMostShown && !common.json)
-          fmt::print(stderr, "\n{}\n  again: perseid check {}\n", result.complaint,
-                     harness::to_flags(problem));
+          write_err(fmt::format("\n{}\n  again: perseid check {}\n", result.complaint,
+                                harness::to_flags(problem)));
         share.failures[at].push_back({problem, std::move(result)});
         Entry& entry = share.failures[at].back();
         if (problem.impl.empty()) entry.problem.impl = entry.result.implementation;
@@ -286,6 +288,9 @@ Flags with_seed(Flags flags) {
 int check(const Common& common, const Flags& flags) {
   if (flags.fuzz > 0 && (!flags.problems.file.empty() || !flags.problems.given.empty()))
     bad_input("--fuzz draws its own problems; it goes with an operation, --seed and --impl alone");
+  if (flags.fuzz > kMostRandom)
+    bad_input(fmt::format("--fuzz: expected at most {} problems, got {}; draw others with --seed",
+                          kMostRandom, flags.fuzz));
   std::vector<Problem> problems;
   if (flags.fuzz == 0) problems = problems_of(flags.problems, common, "check");
   if (flags.part[1] == 0 || flags.part[0] >= flags.part[1])
@@ -306,18 +311,18 @@ int check(const Common& common, const Flags& flags) {
                              {"refused", tally.refused},       {"not_for_gpu", tally.not_for_gpu},
                              {"gpu_absent", devices.absent()}, {"results", results}};
     if (flags.fuzz > 0) report["seed"] = flags.seed;
-    fmt::print("{}\n", report.dump());
+    print("{}\n", report.dump());
     return code;
   }
   if (flags.fuzz == 0 && !common.quiet) print_entries(tally.kept);
   print_failures(failures, tally.failed);
   if (!common.quiet || tally.failed > 0)
-    fmt::print("{} checked, {} failed, {} rightly refused\n", tally.checked, tally.failed,
-               tally.refused);
+    print("{} checked, {} failed, {} rightly refused\n", tally.checked, tally.failed,
+          tally.refused);
   if (!common.quiet && tally.not_for_gpu > 0)
-    fmt::print("{} not checked on the GPU, which has no kernels for them\n", tally.not_for_gpu);
+    print("{} not checked on the GPU, which has no kernels for them\n", tally.not_for_gpu);
   if (!common.quiet && common.device == "auto" && !devices.absent().empty())
-    fmt::print("no GPU was checked: {}\n", devices.absent());
+    print("no GPU was checked: {}\n", devices.absent());
   return code;
 }
 

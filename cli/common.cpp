@@ -8,9 +8,10 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <limits>
+
+#include "streams.hpp"
 
 namespace perseid::cli {
 
@@ -121,18 +122,17 @@ void Progress::watch() {
     const std::string line = fmt::format("{}{} ({} s)", activity_, state_, seconds.count());
     if (terminal_) {
       // Cut to a line that no terminal wraps, and blank what the one before left.
-      fmt::print(stderr, "\r{:<78.78}", line);
+      write_err(fmt::format("\r{:<78.78}", line));
       drawn_ = true;
     } else {
-      fmt::print(stderr, "{}\n", line);
+      write_err(line + "\n");
     }
-    std::fflush(stderr);
     pause = std::chrono::milliseconds(terminal_ ? 200 : 10000);
   }
 }
 
 void Progress::clear() {
-  if (drawn_) fmt::print(stderr, "\r{:78}\r", "");
+  if (drawn_) write_err(fmt::format("\r{:78}\r", ""));
 }
 
 }  // namespace perseid::cli

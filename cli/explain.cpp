@@ -8,6 +8,7 @@
 #include "commands.hpp"
 #include "harness/launch.hpp"
 #include "problem_flags.hpp"
+#include "streams.hpp"
 
 namespace perseid::cli {
 namespace {
@@ -31,10 +32,10 @@ int explain(const Common& common, const ProblemFlags& flags) {
       all.push_back(nlohmann::json::parse(text));
     } else {
       detail::check(perseid_plan_explain(plan.get(), &text));
-      fmt::print("{}{}", text, problems.size() > 1 ? "\n" : "");
+      print("{}{}", text, problems.size() > 1 ? "\n" : "");
     }
   }
-  if (common.json) fmt::print("{}\n", all.size() == 1 ? all[0].dump() : all.dump());
+  if (common.json) print("{}\n", all.size() == 1 ? all[0].dump() : all.dump());
   return kOk;
 }
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
+#include "streams.hpp"
 
 namespace perseid::cli {
 namespace {
@@ -13,20 +14,20 @@ namespace {
 constexpr uint64_t kArrayBytes = uint64_t{256} << 20;
 constexpr int32_t kMostGpus = 64;
 
-void print(const nlohmann::json& value, const std::string& name, int depth) {
+void print_facts(const nlohmann::json& value, const std::string& name, int depth) {
   const std::string indent(static_cast<size_t>(2 * depth), ' ');
   if (value.is_object()) {
-    if (!name.empty()) fmt::print("{}{}\n", indent, name);
-    if (value.empty()) fmt::print("{}  none\n", indent);
-    for (const auto& [key, member] : value.items()) print(member, key, depth + !name.empty());
+    if (!name.empty()) print("{}{}\n", indent, name);
+    if (value.empty()) print("{}  none\n", indent);
+    for (const auto& [key, member] : value.items()) print_facts(member, key, depth + !name.empty());
   } else if (value.is_array() && !value.empty() && value[0].is_object()) {
-    fmt::print("{}{}\n", indent, name);
+    print("{}{}\n", indent, name);
     for (const auto& member : value) {
       std::string line;
       for (const auto& [key, part] : member.items())
         line += fmt::format("{}{} {}", line.empty() ? "" : ", ", key,
                             part.is_string() ? part.get<std::string>() : part.dump());
-      fmt::print("{}  {}\n", indent, line);
+      print("{}  {}\n", indent, line);
     }
   } else {
     std::string text = value.is_string() ? value.get<std::string>() : value.dump();
@@ -36,7 +37,7 @@ void print(const nlohmann::json& value, const std::string& name, int depth) {
         text += (text.empty() ? "" : ", ") +
                 (member.is_string() ? member.get<std::string>() : member.dump());
     }
-    fmt::print("{}{}: {}\n", indent, name, text);
+    print("{}{}: {}\n", indent, name, text);
   }
 }
 
@@ -81,15 +82,14 @@ int info(const Common& common) {
   }
   if (common.json) {
     facts["ceilings"] = measured;
-    fmt::print("{}\n", facts.dump());
+    print("{}\n", facts.dump());
     return kOk;
   }
-  print(facts, "", 0);
-  fmt::print("ceilings\n");
+  print_facts(facts, "", 0);
+  print("ceilings\n");
   for (const Named& each : kCeilings) {
     if (measured.contains(each.name))
-      fmt::print("  {}: {:.1f} {}\n", each.name, measured[each.name].get<double>() / 1e9,
-                 each.unit);
+      print("  {}: {:.1f} {}\n", each.name, measured[each.name].get<double>() / 1e9, each.unit);
   }
   return kOk;
 }

@@ -1,14 +1,16 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
-#include <cstdio>
 #include <new>
+#include <sstream>
+#include <string_view>
 
 #include "commands.hpp"
+#include "streams.hpp"
 #include "usage.hpp"
 
 namespace {
+
+using namespace std::string_view_literals;
 
 int run(int argc, char** argv) {
   using namespace perseid::cli;
@@ -41,27 +43,40 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {
-    return app.exit(help);
+    std::ostringstream text;
+    app.exit(help, text, text);
+    write_out(text.str());
+    return kOk;
   } catch (const CLI::ParseError& error) {
     bad_input(usage_sentence(app, error));
   }
+  refuse_overflow(app);
   return action();
+}
+
+// Without allocations, as memory may be what is lacking.
+void complain(std::string_view sentence) {
+  for (const std::string_view part : {std::string_view("perseid: "), sentence, "\n"sv})
+    perseid::cli::write_err(part);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  perseid::cli::open_standard_streams();
+  perseid::cli::end_on_lost_input();
   try {
     const int code = run(argc, argv);
-    return std::fflush(stdout) == 0 ? code : perseid::cli::kBadInput;
+    perseid::cli::flush_out();
+    return code;
   } catch (const perseid::Error& error) {
-    fmt::print(stderr, "perseid: {}\n", error.what());
+    complain(error.what());
     return perseid::cli::exit_code(error.status());
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "perseid: out of memory; use a smaller problem\n");
+    complain("out of memory; use a smaller problem");
     return perseid::cli::kDeviceError;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "perseid: {}\n", error.what());
+    complain(error.what());
     return perseid::cli::kDeviceError;
   }
 }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
+#include "streams.hpp"
 
 namespace perseid::cli {
 
@@ -45,14 +46,14 @@ void Run::finish(TensorFiles& files, const std::string& implementation) {
                                    {"implementation", implementation},
                                    {"seconds", seconds_},
                                    {"outputs", outputs}};
-    fmt::print("{}\n", report.dump());
+    print("{}\n", report.dump());
     return;
   }
   if (common_.quiet) return;
   for (const auto& [flag, reference, dtype, shape] : files.written())
-    fmt::print("{}: {} {} in {}\n", flag.substr(2), harness::name_of(dtype),
-               harness::to_text(shape), reference);
-  fmt::print("{} in {:.3g} ms\n", implementation, seconds_ * 1e3);
+    print("{}: {} {} in {}\n", flag.substr(2), harness::name_of(dtype), harness::to_text(shape),
+          reference);
+  print("{} in {:.3g} ms\n", implementation, seconds_ * 1e3);
 }
 
 void add_run(CLI::App& app, const Common& common, Action& action) {

@@ -5,6 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+
+#include "common.hpp"
 
 namespace perseid::cli {
 namespace {
@@ -48,6 +52,15 @@ std::string conversion(const CLI::App& command, std::string text) {
                      whole ? "whole number that fits" : "number", text.substr(equals + 3));
 }
 
+bool overflows(const std::string& type, const std::string& text) {
+  errno = 0;
+  if (type == "INT")
+    std::strtoll(text.c_str(), nullptr, 0);
+  else if (type == "UINT")
+    std::strtoull(text.c_str(), nullptr, 0);
+  return errno == ERANGE;
+}
+
 }  // namespace
 
 const CLI::Validator& not_negative() {
@@ -58,6 +71,19 @@ const CLI::Validator& not_negative() {
       },
       "");
   return validator;
+}
+
+void refuse_overflow(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& text : option->results()) {
+      if (overflows(option->get_type_name(), text))
+        bad_input(
+            fmt::format("{}: expected a whole number that fits, got '{}' ({} --help lists its "
+                        "flags)",
+                        option->get_name(), text, full_name(app)));
+    }
+  }
+  for (const CLI::App* command : app.get_subcommands()) refuse_overflow(*command);
 }
 
 std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error) {

@@ -12,6 +12,10 @@ namespace perseid::cli {
 // The parser would read -1 as the largest number there is.
 const CLI::Validator& not_negative();
 
+// The parser would read a whole number beyond 64 bits as the largest one. Ends with a sentence
+// where one of the flags that were given has such a value.
+void refuse_overflow(const CLI::App& app);
+
 std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error);
 
 }  // namespace perseid::cli

@@ -1,104 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // The command line from end to end: files in, files out, values by hand, exit codes and sentences.
-#include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
-
-#include "harness/element.hpp"
+#include "cli_test_tools.hpp"
 
 namespace perseid {
 namespace {
-
-using harness::Shape;
-
-class CliTest : public testing::Test {
- protected:
-  struct Ended {
-    int code;
-    std::string out, err;
-  };
-
-  CliTest()
-      : folder_(std::filesystem::path(testing::TempDir()) /
-                ("perseid_cli_" + std::to_string(getpid()))) {
-    std::filesystem::create_directories(folder_);
-  }
-  ~CliTest() override { std::filesystem::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-
-  // '@' before a file name stands for the test's folder.
-  Ended run(std::string arguments) const {
-    for (size_t at = 0; (at = arguments.find('@', at)) != std::string::npos;)
-      arguments.replace(at, 1, folder_.string() + "/");
-    const std::string command = std::string(PERSEID_CLI) + " " + arguments + " >" + path("stdout") +
-                                " 2>" + path("stderr") + " </dev/null";
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text_of("stdout"), text_of("stderr")};
-  }
-  void expect_ok(const std::string& arguments) const {
-    const Ended ended = run(arguments);
-    EXPECT_EQ(ended.code, 0) << arguments << "\n" << ended.err;
-  }
-  void expect_refused(const std::string& arguments, int code, const std::string& words) const {
-    const Ended ended = run(arguments);
-    EXPECT_EQ(ended.code, code) << arguments << "\n" << ended.err;
-    EXPECT_NE((ended.out + ended.err).find(words), std::string::npos)
-        << "expected: " << words << "\ngot: " << ended.out << ended.err;
-  }
-  nlohmann::json json(const std::string& arguments) const {
-    const Ended ended = run(arguments + " --json");
-    EXPECT_EQ(ended.code, 0) << arguments << "\n" << ended.err;
-    return nlohmann::json::parse(ended.out, nullptr, false);
-  }
-
-  void write(const std::string& name, const Shape& shape, const std::vector<double>& values,
-             DType dtype = f32) const {
-    std::vector<std::byte> bytes(values.size() * static_cast<size_t>(harness::size_of(dtype)));
-    const Tensor tensor(bytes.data(), dtype, Dims(shape));
-    harness::assign(tensor, values);
-    write_file(path(name), {{"", tensor}});
-  }
-  void expect_file(const std::string& name, const Shape& shape, const std::vector<double>& values,
-                   DType dtype = f32, double tolerance = 1e-6) const {
-    const size_t colon = name.find(':');
-    const File file(path(name.substr(0, colon)));
-    const Tensor tensor =
-        colon == std::string::npos ? file[size_t{0}] : file[name.substr(colon + 1)];
-    EXPECT_EQ(tensor.dtype(), dtype) << name;
-    const Dims dims = tensor.shape();
-    ASSERT_EQ(Shape(dims.begin(), dims.end()), shape) << name;
-    const std::vector<double> got = harness::values_of(tensor);
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (std::isfinite(values[i])) {
-        EXPECT_NEAR(got[i], values[i], tolerance) << name << " " << i;
-      } else {
-        EXPECT_EQ(std::isnan(got[i]), std::isnan(values[i])) << name << " " << i;
-        if (!std::isnan(values[i])) {
-          EXPECT_EQ(got[i], values[i]) << name << " " << i;
-        }
-      }
-    }
-  }
-
- private:
-  std::string text_of(const std::string& name) const {
-    std::ifstream file(path(name));
-    std::stringstream text;
-    text << file.rdbuf();
-    return text.str();
-  }
-  std::filesystem::path folder_;
-};
 
 const double kLn2 = std::log(2.0);
 
@@ -316,6 +222,15 @@ TEST_F(CliTest, BadInputEndsWithTwo) {
   expect_refused("run softmax --input @x.npy --scale a", 2, "--scale: expected a number, got 'a'");
   // Read as a number without a sign, -1 would be a very large one.
   expect_refused("check --fuzz -1", 2, "expected a number from 0 on, got -1");
+  // Beyond 64 bits it would be the largest number there is.
+  for (const char* flag : {"--fuzz", "--seed", "--part 0,", "--threads"})
+    expect_refused("check " + std::string(flag) + " 99999999999999999999", 2,
+                   "expected a whole number that fits, got '99999999999999999999'");
+  expect_refused(
+      "run dropout-mask --q-len -99999999999999999999 --kv-len 1 --dropout 0.5 --output @o", 2,
+      "--q-len: expected a whole number that fits, got '-99999999999999999999'");
+  expect_refused("check --fuzz 18446744073709551615", 2,
+                 "--fuzz: expected at most 10000000 problems, got 18446744073709551615");
   expect_refused("run dropout-mask --q-len 1 --kv-len 1 --dropout 0.5 --seed -1 --output @m.npy", 2,
                  "--seed: expected a number from 0 on, got -1");
   // 0 stands for 1 in a descriptor; on the command line it would be a silent surprise.
