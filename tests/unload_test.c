@@ -99,6 +99,19 @@ static void softmax_on_two_threads(void* library) {
   context_destroy(context);
 }
 
+// Whether or not there is a GPU: what was loaded for it stays, but not the library.
+static void gpu_context(void* library) {
+  FIND(library, context_create);
+  FIND(library, context_destroy);
+  perseid_context_options options;
+  memset(&options, 0, sizeof options);
+  options.struct_size = sizeof options;
+  options.device_type = kDLCUDA;
+  perseid_context_t context = NULL;
+  expect((context_create(&options, &context) == PERSEID_OK) == (context != NULL), "a GPU context");
+  context_destroy(context);
+}
+
 // A thread that meets an error, and lives until it may end.
 struct failure {
   void* library;
@@ -124,6 +137,7 @@ static void load_and_unload(const char* path) {
   expect(failure.library != NULL, "loading the library");
   expect(mappings() > 0, "finding the library in /proc/self/maps");
   softmax_on_two_threads(failure.library);
+  gpu_context(failure.library);
 
   pthread_barrier_init(&failure.met, NULL, 2);
   pthread_barrier_init(&failure.may_end, NULL, 2);
