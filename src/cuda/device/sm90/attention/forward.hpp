@@ -68,7 +68,13 @@ __global__ void __launch_bounds__(C.threads(), 1)
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
   if (group == 0) {
     if constexpr (C.consumers > 1) ptx::give_registers_back<C.producer_registers()>();
-    if (threadIdx.x == 0) ForwardProducer<C>(arguments, shared).run();
+    ForwardProducer<C> producer(arguments, shared);
+    if (threadIdx.x == 0) producer.run();
+    if constexpr (C.masked()) {
+      if (threadIdx.x >= 32) return;
+      __syncwarp();
+      producer.run_second_pass();
+    }
   } else {
     if constexpr (C.consumers > 1) ptx::take_registers<C.consumer_registers()>();
     ForwardConsumer<C>(arguments, shared, group - 1).run();

@@ -28,19 +28,20 @@ class ForwardConsumer {
   // What keys hold that a row does not see must not reach its results. Their scores are replaced,
   // but a weight of 0 times a value that is NaN or infinite is NaN. The products do not tell; their
   // results do, at the cost of one multiply-add for each: tiles with a non-finite result are listed
-  // and, when the block has no tiles left, take a second pass of the same instructions, in which
-  // the non-finite elements of values are 0. A result that is not finite because its row sees such
-  // an element gets it back row by row (forward_rows.hpp).
+  // and, when the block has no tiles left, take a second pass of the same instructions, for which
+  // the producer clears the non-finite elements of values. A result that is not finite because its
+  // row sees such an element gets it back row by row (forward_rows.hpp).
   __device__ __forceinline__ void run() {
+    bool second_pass = false;
     for (int at = 0;; ++at) {
       at = take_tiles(at);
       if constexpr (!C.masked()) return;
-      if (second_pass_) break;
+      if (second_pass) break;
       free_queries(at);  // the producer may read the list when all warps have come here
       ptx::named_sync(kPassEnds, 128 * C.consumers);
       if (shared_.nonfinite_list() == arguments_.tiles) return;
       if (lane_ == 0) ptx::wait_for_stores();  // before others to the same rows
-      second_pass_ = true;
+      second_pass = true;
     }
     if constexpr (C.masked() && !C.split) {
       if (lane_ == 0) ptx::wait_for_stores();
@@ -216,32 +217,22 @@ class ForwardConsumer {
                      k > 0 || C.bias_stages > 0);
     ptx::products_commit();
   }
-  // Behind the end of a sequence there may be anything, which weights of 0 do not make 0; nor do
-  // they NaN and infinity, which the second pass clears. All warps that multiply these values clear
-  // them themselves, in whatever order.
+  // Behind the end of a sequence there may be anything, which weights of 0 do not make 0. All warps
+  // that multiply these values clear those rows themselves, in whatever order.
   __device__ __forceinline__ void clear_values() {
-    const bool stale = C.lengths && stale_from_ < C.keys;
-    const bool nonfinite = C.masked() && second_pass_;
-    if (!stale && !nonfinite) return;
+    if constexpr (!C.lengths) return;
+    if (stale_from_ >= C.keys) return;
+    constexpr int kPieces = C.value_chunks() * 8;  // of a row
     unsigned char* values = shared_.memory + (shared_.value(values_.place()) - shared_.base);
-    const int thread = static_cast<int>(threadIdx.x) % 128;
-    if (stale) {
-      constexpr int kPieces = C.value_chunks() * 8;  // of a row
-      for (int i = thread; i < (C.keys - stale_from_) * kPieces; i += 128) {
-        const int row = stale_from_ + i / kPieces, piece = i % kPieces;
-        *reinterpret_cast<uint4*>(values + piece / 8 * C.keys * 128 + row * 128 + piece % 8 * 16) =
-            uint4{0, 0, 0, 0};
-      }
-      stale_from_ = C.keys;
-    }
-    if (nonfinite) {
-      auto* pairs = reinterpret_cast<uint32_t*>(values);
-#pragma unroll 1
-      for (int i = thread; i < C.value_bytes() / 4; i += 128)
-        pairs[i] = finite_or_zero<C.dtype>(pairs[i]);
+    const int rows = C.keys - stale_from_;
+    for (int i = static_cast<int>(threadIdx.x) % 128; i < rows * kPieces; i += 128) {
+      const int row = stale_from_ + i / kPieces, piece = i % kPieces;
+      *reinterpret_cast<uint4*>(values + piece / 8 * C.keys * 128 + row * 128 + piece % 8 * 16) =
+          uint4{0, 0, 0, 0};
     }
     ptx::fence_for_engines();
     ptx::named_sync(5 + number_, 128);
+    stale_from_ = C.keys;
   }
   // O += P V, V from the ring; O = P V at the start of a tile.
   template <Place kPlace = Place::kAny>
@@ -276,6 +267,8 @@ class ForwardConsumer {
     if constexpr (C.lengths && kFirst) stale_from_ = clamp(tile.kv_len - n * C.keys, 0, C.keys);
     rules_.before_softmax(planes, scores_);
     weigh<kFirst>(scores_, rules_.scale_log2(), statistics_, factor_);
+    if constexpr (kFirst && !C.right) set_limits(statistics_, rules_.scale_log2());
+    if constexpr (kFirst) second_ = true;
     rules_.draw_early(tile, n, planes);
     return planes;
   }
@@ -336,6 +329,11 @@ class ForwardConsumer {
   __device__ __forceinline__ void step(int at, int n) {
     begin_both<kPlace>(at);
     const auto planes = take_scores<false, 1, kEdge>(at, n);
+    // Under a causal mask the first tile of keys hides most of them from some rows: sums are small,
+    // and most rows follow in the second step whatever their limit.
+    if constexpr (C.right && kPlace != Place::kLater)
+      if (kPlace == Place::kSecond || second_) set_limits(statistics_, rules_.scale_log2());
+    second_ = false;
     if constexpr (C.beside) ptx::after(statistics_.sum[0] + statistics_.sum[1]);
     results_done();
     round(at, n, planes);
@@ -474,11 +472,11 @@ class ForwardConsumer {
   float out_[C.value_dim / 2];
   uint32_t weights_[C.keys / 4];
   RowStatistics statistics_;
-  float last_factor_[2];      // of results, at the end of a tile
-  bool owed_ = false;         // the results of the tile before have not left
-  bool gathering_ = false;    // out_ has products of this tile
-  int stale_from_ = C.keys;   // the first row of the next values that is not of the sequence
-  bool second_pass_ = false;  // over the tiles with non-finite results
+  float last_factor_[2];     // of results, at the end of a tile
+  bool owed_ = false;        // the results of the tile before have not left
+  bool second_ = false;      // the next step is its tile's second
+  bool gathering_ = false;   // out_ has products of this tile
+  int stale_from_ = C.keys;  // the first row of the next values that is not of the sequence
   VisitedKeys<C> visited_{};
   int idle_turns_ = 0;   // for keys of the tile that it passes over
   int last_values_ = 0;  // those of the keys that it passed over when the tile began

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cuda/device/sm90/attention/forward_tiles.hpp"
+#include "cuda/device/sm90/attention/rules.hpp"
 #include "cuda/device/sm90/attention/sequence.hpp"
 
 namespace perseid::internal::cuda {
@@ -24,7 +25,8 @@ struct ForwardShared {
   static constexpr int kBias = kValues + C.stages * C.value_bytes();
   static constexpr int kOut = kBias + C.bias_stages * C.consumers * C.bias_bytes();
   static constexpr int kBarriers = kOut + C.consumers * C.out_bytes();
-  static constexpr int kTiles = kBarriers + 8 * (2 * C.slots + 4 * C.stages + 2 * C.bias_stages);
+  static constexpr int kTiles =
+      kBarriers + 8 * (2 * C.slots + 4 * C.stages + 2 * C.bias_stages + 1);
   static constexpr int kNonfinite = kTiles + kMostTiles * static_cast<int>(sizeof(AttentionTile));
   static_assert(C.fits() && kNonfinite + 4 <= C.shared_bytes());
 
@@ -69,6 +71,10 @@ struct ForwardShared {
   __device__ __forceinline__ uint32_t bias_empty(int stage) const {
     return barrier(2 * C.slots + 4 * C.stages + C.bias_stages + stage);
   }
+  // Of the second pass: values are there, and not cleared.
+  __device__ __forceinline__ uint32_t value_loaded() const {
+    return barrier(2 * C.slots + 4 * C.stages + 2 * C.bias_stages);
+  }
   // Tile number `count` of the block.
   __device__ __forceinline__ AttentionTile& tile(int count) const {
     return reinterpret_cast<AttentionTile*>(memory + kTiles)[count % kMostTiles];
@@ -95,6 +101,7 @@ struct ForwardShared {
       ptx::phase_init(bias_full(stage), 1);
       ptx::phase_init(bias_empty(stage), 4 * C.consumers);
     }
+    ptx::phase_init(value_loaded(), 1);
     ptx::phase_init_done();
   }
 };
@@ -115,29 +122,37 @@ class ForwardProducer {
       prefetch<C.value_chunks()>(arguments_.value, tile, n);
     }
   }
+  // By one thread.
   __device__ __forceinline__ void run() {
-    load_tiles<false>(numbers_.first());
+    load_tiles(numbers_.first());
     numbers_.close();
-    if constexpr (C.masked()) {
-      // Consumers release the empty tile at the end when the list is complete.
-      const Ring<C.slots> last{queries_.count - 1};
-      ptx::phase_wait(shared_.query_empty(last.place()), last.parity());
-      const int32_t number = shared_.nonfinite_list();
-      if (number != arguments_.tiles) load_tiles<true>(number);
-    }
+  }
+  // The tiles with non-finite results once more, with the non-finite elements of values cleared. By
+  // the warp of that thread.
+  __device__ __forceinline__ void run_second_pass() {
+    for (int* count : {&queries_.count, &keys_.count, &values_.count, &biases_.count})
+      *count = __shfl_sync(0xffffffffu, *count, 0);
+    // Consumers release the empty tile at the end when the list is complete.
+    const Ring<C.slots> last{queries_.count - 1};
+    ptx::phase_wait(shared_.query_empty(last.place()), last.parity());
+    const int32_t number = shared_.nonfinite_list();
+    if (number == arguments_.tiles) return;
+    second_pass_ = true;
+    load_tiles(number);
   }
 
  private:
+  static __device__ __forceinline__ bool leads() { return threadIdx.x == 0; }
+
   // The tiles of a pass; the second one has those with non-finite results. The value of a tile's
   // first keys is wanted after the first key of the next tile: it is owed.
-  template <bool kSecondPass>
   __device__ __forceinline__ void load_tiles(int32_t number) {
     AttentionTile before{};
     bool owing = false;
     while (true) {
-      AttentionTile tile =
-          kSecondPass ? TileFinder<C>(arguments_).find(number) : finder_.find(number);
-      tile.listed = kSecondPass;
+      if (second_pass_) finder_.restart();
+      AttentionTile tile = finder_.find(number);
+      tile.listed = second_pass_;
       // With one slot its queries come late: what does not wait for them goes first.
       if (C.slots == 1 && owing) load_value(before, before.first);
       if (C.slots == 1 && tile.number >= 0) load_key(tile, tile.last);
@@ -150,13 +165,13 @@ class ForwardProducer {
       // draws early, and then has a long tile to do, comes to a short one when others wait already.
       uint32_t ticket = 0;
       for (int n = tile.last - 1; n >= tile.first; --n) {
-        if (!kSecondPass && n == tile.first) ticket = numbers_.draw();
+        if (!second_pass_ && n == tile.first) ticket = numbers_.draw();
         load_key(tile, n);
         load_value(tile, n + 1);
-        if constexpr (!kSecondPass) numbers_.open();
+        if (!second_pass_) numbers_.open();
       }
-      if (!kSecondPass && tile.last == tile.first) ticket = numbers_.draw();
-      number = kSecondPass ? arguments_.nonfinite_next[number] : numbers_.number_of(ticket);
+      if (!second_pass_ && tile.last == tile.first) ticket = numbers_.draw();
+      number = second_pass_ ? arguments_.nonfinite_next[number] : numbers_.number_of(ticket);
       before = tile;
       owing = true;
     }
@@ -165,8 +180,9 @@ class ForwardProducer {
   __device__ __forceinline__ void announce(const AttentionTile& tile) {
     const int slot = queries_.place();
     ptx::phase_wait(shared_.query_empty(slot), queries_.parity() ^ 1);
-    shared_.tile(queries_.count) = tile;
-    ++queries_.count;
+    const int number = queries_.count++;
+    if (!leads()) return;
+    shared_.tile(number) = tile;
     if (tile.number < 0) {
       ptx::phase_arrive(shared_.query_full(slot));
       return;
@@ -184,8 +200,10 @@ class ForwardProducer {
     const int stage = keys_.place();
     ptx::phase_wait(shared_.key_empty(stage), keys_.parity() ^ 1);
     ++keys_.count;
-    ptx::phase_expect(shared_.key_full(stage), C.key_bytes());
-    load<C.key_chunks()>(arguments_.key, shared_.key(stage), shared_.key_full(stage), tile, n);
+    if (leads()) {
+      ptx::phase_expect(shared_.key_full(stage), C.key_bytes());
+      load<C.key_chunks()>(arguments_.key, shared_.key(stage), shared_.key_full(stage), tile, n);
+    }
     if constexpr (C.bias_stages > 0) load_bias(tile, n);
   }
   // With its keys.
@@ -193,6 +211,7 @@ class ForwardProducer {
     const int stage = biases_.place();
     ptx::phase_wait(shared_.bias_empty(stage), biases_.parity() ^ 1);
     ++biases_.count;
+    if (!leads()) return;
     ptx::phase_expect(shared_.bias_full(stage), C.consumers * C.bias_bytes());
     for (int c = 0; c < C.consumers; ++c)
 #pragma unroll
@@ -206,9 +225,26 @@ class ForwardProducer {
     const int stage = values_.place();
     ptx::phase_wait(shared_.value_empty(stage), values_.parity() ^ 1);
     ++values_.count;
-    ptx::phase_expect(shared_.value_full(stage), C.value_bytes());
-    load<C.value_chunks()>(arguments_.value, shared_.value(stage), shared_.value_full(stage), tile,
-                           n);
+    const uint32_t full = second_pass_ ? shared_.value_loaded() : shared_.value_full(stage);
+    if (leads()) {
+      ptx::phase_expect(full, C.value_bytes());
+      load<C.value_chunks()>(arguments_.value, shared_.value(stage), full, tile, n);
+    }
+    if (second_pass_) {
+      ptx::phase_wait(full, loaded_parity_);
+      loaded_parity_ ^= 1;
+      clear_nonfinite(shared_.value(stage));
+      if (leads()) ptx::phase_arrive(shared_.value_full(stage));
+    }
+  }
+  // By the warp, whose writes the tensor cores see afterwards.
+  __device__ __forceinline__ void clear_nonfinite(uint32_t value) const {
+    auto* pairs = reinterpret_cast<uint4*>(shared_.memory + (value - shared_.base));
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < C.value_bytes() / 16; i += 32)
+      if (!is_finite<C.dtype>(pairs[i])) pairs[i] = finite_or_zero<C.dtype>(pairs[i]);
+    ptx::fence_for_engines();
+    __syncwarp();
   }
   template <int kChunks>
   __device__ __forceinline__ void load(const TensorMap& map, uint32_t to, uint32_t barrier,
@@ -235,6 +271,8 @@ class ForwardProducer {
   Ring<C.slots> queries_;
   Ring<C.stages> keys_, values_;
   Ring<max(C.bias_stages, 1)> biases_;
+  bool second_pass_ = false;    // a warp runs it; the first pass one thread, which leads it
+  uint32_t loaded_parity_ = 0;  // of value_loaded()
 };
 
 }  // namespace perseid::internal::cuda

@@ -50,10 +50,11 @@ __device__ __forceinline__ bool sees_nonfinite(const AttentionForwardArguments& 
   return __any_sync(0xffffffffu, found);
 }
 
-// Row `query` of a sequence, in one head.
+// Row `query` of a sequence, in one head. Not inlined: it would lie between the loops of the
+// kernel.
 template <AttentionForwardConfig C>
-__device__ __forceinline__ void fix_up_row(const AttentionForwardArguments& a,
-                                           const AttentionSequence& sequence, int head, int query) {
+__device__ __noinline__ void fix_up_row(const AttentionForwardArguments& a,
+                                        const AttentionSequence& sequence, int head, int query) {
   WarpRow<C.dtype, C.key_dim> own, key;
   WarpRow<C.dtype, C.value_dim> out, value;
   using Element = typename ElementOf<C.dtype>::Type;

@@ -125,7 +125,7 @@ class TileNumbers {
   bool open_ = false;
 };
 
-// From a tile's number to the tile. Numbers rise.
+// From a tile's number to the tile. Numbers rise from one call to the next.
 template <AttentionForwardConfig C>
 class TileFinder {
  public:
@@ -145,6 +145,9 @@ class TileFinder {
     if (found) see_keys(tile);
     return tile;
   }
+
+  // The next number may be any.
+  __device__ __forceinline__ void restart() { batch_ = before_ = tiles_ = 0; }
 
  private:
   // One part of all heads after another, which lie side by side in memory; ragged batches have

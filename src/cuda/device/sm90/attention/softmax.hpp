@@ -82,6 +82,10 @@ __device__ __forceinline__ float limit_of(const RowStatistics& rows, int r, floa
   const float lag = ptx::approximate_log2(quad_sum(rows.sum[r])) - 1;
   return fmaf(fminf(fmaxf(lag, 0), kMostLag), unscale, rows.maximum[r]);
 }
+__device__ __forceinline__ void set_limits(RowStatistics& rows, float scale_log2) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) rows.limit[r] = limit_of(rows, r, scale_log2);
+}
 
 // Turns scores into weights. `factor`: what earlier sums and results of the rows are to be
 // multiplied by.
@@ -116,7 +120,7 @@ __device__ __forceinline__ void weigh(float (&scores)[kCount], float scale_log2,
   for (int r = 0; r < 2; ++r) {
     const float own = sum[2 * r] + sum[2 * r + 1];
     rows.sum[r] = kFirst ? own : rows.sum[r] * factor[r] + own;
-    if constexpr (kFirst) rows.limit[r] = limit_of(rows, r, scale_log2);
+    if constexpr (kFirst) rows.limit[r] = rows.maximum[r];  // until set_limits
   }
 }
 
@@ -128,8 +132,8 @@ __device__ __forceinline__ void round_weights(const float (&scores)[kCount],
   for (int i = 0; i < kCount / 2; ++i) weights[i] = round_pair<D>(scores[2 * i], scores[2 * i + 1]);
 }
 
-// Nothing is done where m has followed in no row of the warp. Where it has in some, the limits of the
-// others stay: a row's bits do not depend on its neighbours.
+// Nothing is done where m has followed in no row of the warp. Where it has in some, the limits of
+// the others stay: a row's bits do not depend on its neighbours.
 template <int kCount>
 __device__ __forceinline__ void rescale(float (&out)[kCount], const float (&factor)[2],
                                         float scale_log2, RowStatistics& rows) {
