@@ -176,12 +176,16 @@ TEST(House, FilesNameTheirLicence) {
 }
 
 // The README's example is a program that other tests build and run.
-TEST(House, ReadmeExampleIsTested) {
-  const std::vector<std::string> readme = lines_of(kRoot / "README.md");
-  std::vector<std::string> program = lines_of(kRoot / "tests/install/consumer/consumer.cpp");
-  program.erase(program.begin(), program.begin() + 2);  // the licence
-  EXPECT_NE(std::search(readme.begin(), readme.end(), program.begin(), program.end()), readme.end())
-      << "copy tests/install/consumer/consumer.cpp, without its licence lines, into README.md";
+TEST(House, ExamplesOfDocumentsAreTested) {
+  for (const auto& [document, source] :
+       {std::pair("README.md", "consumer.cpp"), std::pair("docs/c.md", "consumer.c")}) {
+    const std::vector<std::string> page = lines_of(kRoot / document);
+    std::vector<std::string> program = lines_of(kRoot / "tests/install/consumer" / source);
+    program.erase(program.begin(), program.begin() + 2);  // the licence
+    EXPECT_NE(std::search(page.begin(), page.end(), program.begin(), program.end()), page.end())
+        << "copy tests/install/consumer/" << source << ", without its licence lines, into "
+        << document;
+  }
 }
 
 // A link of the documentation leads to a file that exists.
