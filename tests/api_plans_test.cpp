@@ -12,6 +12,18 @@
 
 namespace {
 
+// For a workspace.
+class AlignedMemory {
+ public:
+  explicit AlignedMemory(size_t bytes) : memory_(bytes + 64) {}
+  std::byte* data() {
+    return memory_.data() + (64 - reinterpret_cast<uintptr_t>(memory_.data()) % 64);
+  }
+
+ private:
+  std::vector<std::byte> memory_;
+};
+
 TEST(Facts, ListEveryInstructionSetAndCache) {
   Context context;
   const char* json = nullptr;
@@ -49,6 +61,45 @@ TEST(Explanation, NamesEveryGradient) {
   }
 }
 
+// A mask of [q_len, kv_len] is one of [1, 1, q_len, kv_len].
+TEST(Broadcast, FewerDimensionsMeanTheSame) {
+  constexpr int64_t kLength = 4;
+  Context context;
+  for (const char* implementation : {"cpu:decode", "cpu:tiled", "cpu:reference"}) {
+    SmallAttention with(context, kLength);
+    auto desc = SmallAttention::describe(kLength);
+    desc.implementation = implementation;
+    desc.visible = 1;
+    Plan plan;
+    ASSERT_EQ(perseid_attention_plan_create(context.get(), &desc, plan.out()), PERSEID_OK)
+        << perseid_last_error();
+    size_t bytes = 0;
+    ASSERT_EQ(perseid_plan_workspace_size(plan.get(), PERSEID_FORWARD, &bytes), PERSEID_OK);
+    AlignedMemory workspace(bytes);
+    std::vector<uint8_t> mask(kLength * kLength);
+    for (size_t i = 0; i < mask.size(); ++i) mask[i] = i % 3 != 1;
+    std::vector<float> results[2];
+    for (const bool few : {false, true}) {
+      std::vector<float> out(with.out.size());
+      const Tensor q = with.queries(with.query), k = with.keys(with.key), v = with.keys(with.value),
+                   o = with.queries(out),
+                   visible(mask.data(), few ? perseid::Dims{kLength, kLength}
+                                            : perseid::Dims{1, 1, kLength, kLength});
+      auto args = sized<perseid_attention_forward_args>();
+      args.query = q.dl();
+      args.key = k.dl();
+      args.value = v.dl();
+      args.out = o.dl();
+      args.visible = visible.dl();
+      ASSERT_EQ(perseid_attention_forward(plan.get(), &args, workspace.data(), bytes, nullptr),
+                PERSEID_OK)
+          << implementation << ": " << perseid_last_error();
+      results[few ? 1 : 0] = out;
+    }
+    EXPECT_EQ(results[0], results[1]) << implementation;
+  }
+}
+
 // The most tasks of one run. They are run in turn, as worker 0.
 struct CountingExecutor {
   int64_t most = 0;
@@ -76,15 +127,14 @@ TEST(Tasks, OfSoftmaxAreEnoughForManyThreads) {
     ASSERT_EQ(perseid_softmax_plan_create(context.get(), &desc, plan.out()), PERSEID_OK);
     size_t bytes = 0;
     ASSERT_EQ(perseid_plan_workspace_size(plan.get(), PERSEID_FORWARD, &bytes), PERSEID_OK);
-    std::vector<std::byte> workspace(bytes + 64);
-    std::byte* const aligned =
-        workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64);
+    AlignedMemory workspace(bytes);
     std::vector<float> x = waves(1 << 20, 0.7f), y(1 << 20);
     const Tensor in(x.data(), {shape[0], shape[1]}), out(y.data(), {shape[0], shape[1]});
     auto args = sized<perseid_softmax_forward_args>();
     args.input = in.dl();
     args.output = out.dl();
-    ASSERT_EQ(perseid_softmax_forward(plan.get(), &args, aligned, bytes, nullptr), PERSEID_OK)
+    ASSERT_EQ(perseid_softmax_forward(plan.get(), &args, workspace.data(), bytes, nullptr),
+              PERSEID_OK)
         << perseid_last_error();
     EXPECT_GE(executor.most, 8) << shape[0] << " x " << shape[1];
     EXPECT_LE(executor.most, 1024) << shape[0] << " x " << shape[1];
