@@ -198,11 +198,14 @@ TEST_F(Program, SaysWhenStdoutIsFull) {
 TEST_F(Program, LivesWithoutStandardStreams) {
   EXPECT_EQ(run(kTiny + std::string("text --steps 2 --sample 9 --checkpoint it.safetensors "
                                     "--losses-out losses.csv"),
-                "", "<&- >&- 2>&-"),
+                "", "<&- >out 2>&-"),
             0);
   EXPECT_EQ(read_saved_run(folder_ / "it.safetensors").recipe.steps, 2);
   EXPECT_EQ(lines_of("losses.csv"), 3);
-  EXPECT_EQ(text_of("losses.csv").find("model"), std::string::npos);
+  fs::remove(folder_ / "losses.csv");
+  EXPECT_EQ(run(kTiny + std::string("text --steps 2 --losses-out losses.csv"), "", ">&- 2>err"), 2);
+  EXPECT_EQ(text_of("losses.csv"), "step,bits_per_byte,seconds\n");
+  EXPECT_NE(text_of("err").find("stdout could not be written"), std::string::npos);
 }
 
 }  // namespace

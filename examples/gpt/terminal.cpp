@@ -26,14 +26,15 @@ void prepare_streams() {
   std::signal(SIGXFSZ, SIG_IGN);
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     // The lowest number that is free: this one, as those below it are open.
-    if (fcntl(stream, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0) return;
+    const int fails = stream == STDIN_FILENO ? O_WRONLY : O_RDONLY;
+    if (fcntl(stream, F_GETFD) < 0 && open("/dev/null", fails) < 0) return;
   }
 }
 
 void flush_stdout() {
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     throw perseid::Error(PERSEID_IO_ERROR,
-                         "stdout could not be written; is the disk full that it goes to?");
+                         "stdout could not be written; is it closed, or the disk full?");
   }
 }
 

@@ -5,9 +5,9 @@
 
 namespace gpt {
 
-// Opens /dev/null in place of a standard stream that the caller has closed: the next file opened
-// would take its number, and with it what is printed. Has writes past a limit on the size of files
-// fail, where a signal would end the program.
+// A standard stream that the caller has closed gets a descriptor on which reads or writes fail: the
+// next file opened would take its number, and with it what is printed. Has writes past a limit on
+// the size of files fail, where a signal would end the program.
 void prepare_streams();
 
 // Throws perseid::Error where something printed to stdout could not be written.

@@ -134,14 +134,14 @@ bool load_cached(const std::string& folder, const std::string& key, Image* image
     warn(folder, status, kFolderAdvice);
     return false;
   }
-  if (!opened) return false;
+  if (!opened.opened()) return false;
   const std::string name = name_of(key);
   if (Status status = open_trusted_file(opened, name, &file); !status.ok()) {
     warn(concatenate(folder, "/", name), status, "remove it");
     return false;
   }
   std::string text;
-  const uint64_t bytes = file ? size_of(file) : 0;
+  const uint64_t bytes = file.opened() ? size_of(file) : 0;
   return bytes > 0 && bytes <= kMostBytes && read_at(file, 0, bytes, &text) &&
          read_entry(text, key, image);
 }
@@ -152,7 +152,7 @@ void store_cached(const std::string& folder, const std::string& key, const Image
   Descriptor opened;
   if (Status status = open_trusted_folder(folder, &opened); !status.ok())
     return warn(folder, status, kFolderAdvice);
-  if (!opened || !replace_file(opened, name_of(key), write_entry(key, image)))
+  if (!opened.opened() || !replace_file(opened, name_of(key), write_entry(key, image)))
     log(PERSEID_LOG_WARNING,
         concatenate("a compiled kernel could not be kept in ", folder,
                     "; it will be compiled again by the next process (set PERSEID_CACHE_DIR to a "
@@ -165,7 +165,7 @@ Pack::Pack(const std::string& path, uint32_t owner)
   if (path_.empty()) return;
   if (Status status = open_trusted_file(path_, owner_, &file); !status.ok())
     warn(path_, status, "its kernels are compiled when plans need them");
-  if (!file) return;
+  if (!file.opened()) return;
   const uint64_t size = size_of(file);
   uint64_t offset = 0;
   std::string key;
@@ -183,7 +183,7 @@ bool Pack::find(const std::string& key, Image* image) const {
   // by now does not have this entry here, and its hash says so.
   Descriptor file;
   std::string text;
-  return open_trusted_file(path_, owner_, &file).ok() && file &&
+  return open_trusted_file(path_, owner_, &file).ok() && file.opened() &&
          read_at(file, found->second.offset, found->second.bytes, &text) &&
          read_entry(text, key, image);
 }

@@ -3,13 +3,13 @@
 #include "cuda/runtime/trusted_file.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <system_error>
-
-#include "base/descriptor.hpp"
+#include <utility>
 
 namespace perseid::internal::cuda {
 namespace {
@@ -38,7 +38,7 @@ Status check_trust(const struct stat& facts, mode_t kind, uid_t owner) {
 
 // What `opened` is, unless nobody vouches for it.
 Status accept(Descriptor opened, mode_t kind, uid_t owner, Descriptor* result) {
-  if (!opened) {
+  if (!opened.opened()) {
     const int error = errno;
     if (error == ENOENT || error == ENOTDIR) return {};
     return Status::error(PERSEID_IO_ERROR,
@@ -75,19 +75,12 @@ Descriptor create_temporary(const Descriptor& folder, const std::string& name,
     Descriptor file(above_standard_streams(
         openat(folder.number(), temporary->c_str(),
                O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR)));
-    if (file || errno != EEXIST) return file;
+    if (file.opened() || errno != EEXIST) return file;
   }
-  return {};
+  return Descriptor();
 }
 
 }  // namespace
-
-Descriptor::~Descriptor() { close(); }
-
-bool Descriptor::close() {
-  const int number = std::exchange(number_, -1);
-  return number < 0 || ::close(number) == 0;
-}
 
 Status open_trusted_file(const std::string& path, uid_t owner, Descriptor* file) {
   return accept(Descriptor(open_file(path.c_str(), kRead)), S_IFREG, owner, file);
@@ -113,9 +106,9 @@ void make_private_folder(const std::string& path) {
 bool replace_file(const Descriptor& folder, const std::string& name, std::string_view content) {
   std::string temporary;
   Descriptor file = create_temporary(folder, name, &temporary);
-  if (!file) return false;
+  if (!file.opened()) return false;
   const bool written = write_all(file, content);
-  if (file.close() && written &&
+  if (close(file.release()) == 0 && written &&
       renameat(folder.number(), temporary.c_str(), folder.number(), name.c_str()) == 0)
     return true;
   unlinkat(folder.number(), temporary.c_str(), 0);

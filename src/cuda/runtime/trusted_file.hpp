@@ -5,40 +5,16 @@
 // it.
 #pragma once
 
-#include <sys/stat.h>
 #include <sys/types.h>
 
-#include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <string>
 #include <string_view>
-#include <utility>
 
+#include "base/descriptor.hpp"
 #include "base/status.hpp"
 
 namespace perseid::internal::cuda {
-
-// Closed with its scope.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  ~Descriptor();
-
-  explicit operator bool() const { return number_ >= 0; }
-  int number() const { return number_; }
-  // Closes it. False: what was written may be lost.
-  bool close();
-
- private:
-  int number_ = -1;
-};
 
 // A file or folder of this user, of root, or of `owner` that nobody else may write. OK with an
 // empty descriptor: there is none. Links to it are followed, as whoever may make them chooses
