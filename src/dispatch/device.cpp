@@ -5,8 +5,9 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
-#include <fstream>
+#include <memory>
 
 #include "base/json.hpp"
 #include "cuda/runtime/cache.hpp"
@@ -34,17 +35,32 @@ Status read_thread_count(const std::string& text, int32_t* threads) {
                        "; unset it for one thread per CPU of the process");
 }
 
+using File = std::unique_ptr<std::FILE, decltype([](std::FILE* file) { std::fclose(file); })>;
+
+// Not by a stream, which takes an allocation that fails for the end of the file.
+bool read_line(std::FILE* file, std::string* line) {
+  line->clear();
+  char part[512];
+  while (std::fgets(part, sizeof part, file) != nullptr) {
+    *line += part;
+    if (!line->ends_with('\n')) continue;
+    line->pop_back();
+    return true;
+  }
+  return !line->empty();
+}
+
 // The first line of a small file of the kernel, "" where there is none.
 std::string first_line(const std::string& path) {
+  const File file(std::fopen(path.c_str(), "re"));
   std::string line;
-  std::ifstream file(path);
-  std::getline(file, line);
+  if (file != nullptr) read_line(file.get(), &line);
   return line;
 }
 
 std::string cpu_model() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
+  const File file(std::fopen("/proc/cpuinfo", "re"));
+  for (std::string line; file != nullptr && read_line(file.get(), &line);) {
     const size_t colon = line.find(": ");
     if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
   }
