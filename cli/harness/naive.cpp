@@ -167,7 +167,7 @@ Estimates naive_matmul(const Problem& p, const Operands& inputs) {
           magnitude += std::fabs(bias[static_cast<size_t>(j)]);
         }
         c.value.push_back(round_to(p.result_type(), value));
-        c.magnitude = std::max(c.magnitude, magnitude);
+        if (std::isfinite(magnitude)) c.magnitude = std::max(c.magnitude, magnitude);
       }
     }
   }
