@@ -341,6 +341,22 @@ TEST(CppApi, AttentionWithDropoutAndItsMask) {
   }
 }
 
+TEST(CppApi, AttentionAccumulatesTheGradientsThatAreNamed) {
+  const auto context = perseid::Context::cpu(2);
+  perseid::Workspace workspace;
+  AttentionCase once, twice;
+  once.run(perseid::Attention(context, AttentionCase::kOptions), workspace);
+  perseid::AttentionOptions options = AttentionCase::kOptions;
+  options.accumulate = PERSEID_GRAD_QUERY | PERSEID_GRAD_VALUE;
+  twice.dq = once.dq;
+  twice.dk = once.dk;
+  twice.dv = once.dv;
+  twice.run(perseid::Attention(context, options), workspace);
+  EXPECT_EQ(twice.dk, once.dk);
+  for (size_t i = 0; i < once.dq.size(); ++i) EXPECT_EQ(twice.dq[i], 2 * once.dq[i]) << i;
+  for (size_t i = 0; i < once.dv.size(); ++i) EXPECT_EQ(twice.dv[i], 2 * once.dv[i]) << i;
+}
+
 TEST(CppApi, OnePlanServesSeveralThreads) {
   AttentionCase expected;
   auto context = std::make_unique<perseid::Context>(perseid::Context::cpu(2));
