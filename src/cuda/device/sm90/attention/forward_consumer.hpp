@@ -267,7 +267,7 @@ class ForwardConsumer {
     if constexpr (C.lengths && kFirst) stale_from_ = clamp(tile.kv_len - n * C.keys, 0, C.keys);
     rules_.before_softmax(planes, scores_);
     weigh<kFirst>(scores_, rules_.scale_log2(), statistics_, factor_);
-    if constexpr (kFirst && !C.right) set_limits(statistics_, rules_.scale_log2());
+    if constexpr (kFirst) set_limits(statistics_, rules_.scale_log2());
     if constexpr (kFirst) second_ = true;
     rules_.draw_early(tile, n, planes);
     return planes;
@@ -329,8 +329,8 @@ class ForwardConsumer {
   __device__ __forceinline__ void step(int at, int n) {
     begin_both<kPlace>(at);
     const auto planes = take_scores<false, 1, kEdge>(at, n);
-    // Under a causal mask the first tile of keys hides most of them from some rows: sums are small,
-    // and most rows follow in the second step whatever their limit.
+    // Under a causal mask some rows see little of the first tile of keys: the limits that its sums
+    // set are low.
     if constexpr (C.right && kPlace != Place::kLater)
       if (kPlace == Place::kSecond || second_) set_limits(statistics_, rules_.scale_log2());
     second_ = false;

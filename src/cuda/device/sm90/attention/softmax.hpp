@@ -120,7 +120,6 @@ __device__ __forceinline__ void weigh(float (&scores)[kCount], float scale_log2,
   for (int r = 0; r < 2; ++r) {
     const float own = sum[2 * r] + sum[2 * r + 1];
     rows.sum[r] = kFirst ? own : rows.sum[r] * factor[r] + own;
-    if constexpr (kFirst) rows.limit[r] = rows.maximum[r];  // until set_limits
   }
 }
 
