@@ -2,18 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a GPU's attention does not see leaves no trace: NaN, infinity and the largest number at keys
 // hidden by causal, window, visible or lengths change no bit of what does not depend on them.
-#include "gpu_attention_tools.hpp"
+#include "gpu_hidden_keys_tools.hpp"
 
 namespace perseid::internal {
 namespace {
 
 using namespace testing_gpu;
 
-// The keys of every sequence whose rows of key and value are replaced. In both, all columns or one.
-struct Poison {
-  double value = kNaN;
-  bool key = true, values = true, one_column = false;
-};
 constexpr Poison kPoisons[] = {
     {},
     {.value = kInfinity},
@@ -22,72 +17,27 @@ constexpr Poison kPoisons[] = {
     {.value = 3.3895313892515355e38, .one_column = true},  // of bf16; infinity in f16
 };
 
-struct Hidden {
-  const char* name;
-  Case test;
-  std::vector<int64_t> keys;
-};
-
 class GpuHiddenKeys : public GpuAttention, public testing::WithParamInterface<int64_t> {
  protected:
-  static bool sees(const Fixture& fixture, int64_t batch, int64_t head, int64_t row, int64_t key) {
-    const AttentionProblem& p = fixture.problem;
-    const Sequence sequence = sequence_of(p, fixture.arguments, batch);
-    const KeyRange range = visible_keys(p, row, sequence.q_len, sequence.kv_len);
-    if (key < range.begin || key >= range.end) return false;
-    const Tensor& visible = fixture.arguments.visible;
-    return !p.visible || get(visible, at(visible, {batch, head, row, key})) != 0;
-  }
-  // Offsets of element 0 of a row of query, key or value, and of one number a row.
-  static int64_t row_of(const AttentionProblem& p, const Tensor& tensor, int64_t begin,
-                        int64_t batch, int64_t head, int64_t row) {
-    return p.ragged ? at(tensor, {head, begin + row}) : at(tensor, {batch, head, row});
-  }
-  static void replace(const AttentionProblem& p, const AttentionBackward& arguments,
-                      const std::vector<int64_t>& keys, const Poison& poison) {
-    for (int64_t batch = 0; batch < p.batch; ++batch) {
-      const Sequence sequence = sequence_of(p, arguments, batch);
-      const int64_t rows = p.ragged ? sequence.kv_len : p.kv_len;  // that there are
-      for (const int64_t key : keys) {
-        if (key >= rows) continue;
-        for (int64_t head = 0; head < p.kv_heads; ++head)
-          for (const bool values : {false, true}) {
-            if (!(values ? poison.values : poison.key)) continue;
-            const Tensor& tensor = values ? arguments.value : arguments.key;
-            const int64_t first = row_of(p, tensor, sequence.kv_begin, batch, head, key);
-            const int64_t dim = tensor.shape[tensor.rank - 1];
-            for (int64_t column = 0; column < dim; ++column)
-              if (!poison.one_column || column == dim / 2 + 1)
-                put(tensor, first + column * tensor.stride[tensor.rank - 1], poison.value);
-          }
-      }
-    }
-  }
   // Rows that see none of the keys have the bits of `before`; the others what the formula says.
   static void compare(const Fixture& before, const Fixture& after, const Hidden& hidden,
                       const Poison& poison) {
     const AttentionProblem& p = before.problem;
     int64_t unseen = 0, changed = 0;
-    const auto same = [](const Tensor& a, const Tensor& b, int64_t offset) {
-      const auto bytes = static_cast<size_t>(size_of(a.dtype));
-      return std::memcmp(a.as<std::byte>() + offset * size_of(a.dtype),
-                         b.as<std::byte>() + offset * size_of(a.dtype), bytes) == 0;
-    };
     for (int64_t batch = 0; batch < p.batch; ++batch) {
       const Sequence sequence = sequence_of(p, before.arguments, batch);
       for (int64_t head = 0; head < p.heads; ++head)
         for (int64_t row = 0; row < sequence.q_len; ++row) {
-          bool seen = false;
-          for (const int64_t key : hidden.keys) seen = seen || sees(before, batch, head, row, key);
-          if (seen) continue;
+          if (sees_any(before, batch, head, row, hidden.keys)) continue;
           ++unseen;
-          const Tensor& out = before.out.tensor;
-          const int64_t first = row_of(p, out, sequence.q_begin, batch, head, row);
-          bool equal = same(before.lse.tensor, after.lse.tensor,
-                            row_of(p, before.lse.tensor, sequence.q_begin, batch, head, row));
-          for (int64_t column = 0; column < p.value_dim; ++column)
-            equal = equal && same(out, after.out.tensor, first + column * out.stride[out.rank - 1]);
-          if (!equal && changed++ == 0)
+          const auto first = [&](const Tensor& tensor) {
+            return row_of(p, tensor, sequence.q_begin, batch, head, row);
+          };
+          const Tensor &out = before.out.tensor, &lse = before.lse.tensor;
+          if (same_row(out, after.out.tensor, first(out), p.value_dim) &&
+              same_row(lse, after.lse.tensor, first(lse), 1))
+            continue;
+          if (changed++ == 0)
             ADD_FAILURE() << "first changed: batch " << batch << " head " << head << " row " << row;
         }
     }
@@ -103,23 +53,12 @@ class GpuHiddenKeys : public GpuAttention, public testing::WithParamInterface<in
     for (const Poison& poison : kPoisons) {
       SCOPED_TRACE(concatenate("value ", poison.value, " key ", poison.key, " one column ",
                                poison.one_column));
-      Case poisoned = hidden.test;
-      poisoned.prepare = [&](AttentionBackward& arguments) {
-        replace(poisoned.problem, arguments, hidden.keys, poison);
-      };
-      Fixture after(poisoned);
+      Fixture after(with_poison(hidden, poison));
       run(after);
       compare(before, after, hidden, poison);
     }
   }
 };
-
-Hidden masked(const char* name, DType dtype, int64_t heads, int64_t q_len, int64_t kv_len,
-              int64_t dim, std::vector<int64_t> keys) {
-  Case test = forward_case(dtype, 1, heads, 1, q_len, kv_len, dim, dim);
-  test.layout = Layout::kBshd;
-  return {name, test, std::move(keys)};
-}
 
 INSTANTIATE_TEST_SUITE_P(Dims, GpuHiddenKeys, testing::Values(40, 64, 72, 96, 128, 192, 256));
 

@@ -189,7 +189,7 @@ void AttentionBackwardOnGpu::lay_out() {
   const auto blocks = static_cast<size_t>(blocks_of_queries());
   const size_t row_bytes = blocks * static_cast<size_t>(config_.queries) * sizeof(float);
   layout_.delta = row_bytes;
-  layout_.sums = layout_.turns = 2 * row_bytes;
+  layout_.sums = layout_.turns = (config_.clears_nonfinite() ? 4 : 2) * row_bytes;
   if (config_.grad_query)
     layout_.turns += blocks * static_cast<size_t>(config_.block_floats()) * sizeof(float);
   layout_.complete = layout_.turns;
@@ -200,7 +200,13 @@ void AttentionBackwardOnGpu::lay_out() {
   layout_.given_up = layout_.position + (config_.follows ? heads * sizeof(uint64_t) : 0);
   layout_.tile = layout_.given_up + sizeof(uint64_t);
   layout_.arrived = layout_.tile + (config_.deterministic ? sizeof(uint32_t) : 0);
-  layout_.parts = layout_.arrived + static_cast<size_t>(fixed_.bias_blocks) * sizeof(uint32_t);
+  layout_.nonfinite_queries =
+      layout_.arrived + static_cast<size_t>(fixed_.bias_blocks) * sizeof(uint32_t);
+  layout_.nonfinite_keys = layout_.parts = layout_.nonfinite_queries;
+  if (config_.clears_nonfinite()) {
+    layout_.nonfinite_keys += blocks * sizeof(uint32_t);
+    layout_.parts = layout_.nonfinite_keys + heads * sizeof(uint32_t);
+  }
   layout_.bytes = layout_.parts + bytes_of_parts(bias_, config_);
 }
 
@@ -258,12 +264,17 @@ Status AttentionBackwardOnGpu::backward(const AttentionBackward& tensors, std::b
   arguments.grad_bias = rows_in_memory(tensors.grad_bias);
   arguments.lse_log2 = reinterpret_cast<float*>(workspace);
   arguments.delta = reinterpret_cast<float*>(workspace + layout_.delta);
+  const size_t finite = config_.clears_nonfinite() ? 2 * layout_.delta : 0;
+  arguments.finite_lse_log2 = reinterpret_cast<float*>(workspace + finite);
+  arguments.finite_delta = reinterpret_cast<float*>(workspace + finite + layout_.delta);
   arguments.sums = reinterpret_cast<float*>(workspace + layout_.sums);
   arguments.turns = reinterpret_cast<uint64_t*>(workspace + layout_.turns);
   arguments.complete = reinterpret_cast<uint64_t*>(workspace + layout_.complete);
   arguments.position = reinterpret_cast<uint64_t*>(workspace + layout_.position);
   arguments.given_up = reinterpret_cast<uint64_t*>(workspace + layout_.given_up);
   arguments.tile = reinterpret_cast<uint32_t*>(workspace + layout_.tile);
+  arguments.nonfinite_queries = reinterpret_cast<uint32_t*>(workspace + layout_.nonfinite_queries);
+  arguments.nonfinite_keys = reinterpret_cast<uint32_t*>(workspace + layout_.nonfinite_keys);
   // One number a row: of ragged batches, [heads, total_q], they too get a batch entry.
   const auto numbers = [&](Tensor tensor) {
     if (!tensor.present()) return tensor;

@@ -44,7 +44,7 @@ class AttentionBackwardOnGpu {
   struct Layout {
     // lse_log2 comes first.
     size_t delta = 0, sums = 0, turns = 0, complete = 0, position = 0, given_up = 0, tile = 0;
-    size_t arrived = 0, parts = 0, bytes = 0;
+    size_t arrived = 0, nonfinite_queries = 0, nonfinite_keys = 0, parts = 0, bytes = 0;
   };
 
   AttentionBackwardOnGpu(const AttentionProblem& problem, const Gpu& gpu)

@@ -65,6 +65,17 @@ __device__ __forceinline__ bool phase_test(uint32_t barrier, uint32_t parity) {
 __device__ __forceinline__ void named_sync(int name, int threads) {
   asm volatile("bar.sync %0, %1;" : : "r"(name), "r"(threads) : "memory");
 }
+// Whether any of the threads says so; they all wait.
+__device__ __forceinline__ bool named_any(int name, int threads, bool own) {
+  uint32_t any;
+  asm volatile(
+      "{.reg .pred own, any; setp.ne.u32 own, %3, 0;"
+      "bar.red.or.pred any, %1, %2, own; selp.u32 %0, 1, 0, any;}"
+      : "=r"(any)
+      : "r"(name), "r"(threads), "r"(own ? 1 : 0)
+      : "memory");
+  return any != 0;
+}
 __device__ __forceinline__ void named_arrive(int name, int threads) {
   asm volatile("bar.arrive %0, %1;" : : "r"(name), "r"(threads) : "memory");
 }

@@ -78,6 +78,8 @@ __global__ void __launch_bounds__(C.threads(), 1)
   if (group == 0) {
     ptx::give_registers_back<C.producer_registers()>();
     if (threadIdx.x == 0) BackwardProducer<C>(arguments, shared, tile).run();
+    if constexpr (C.clears_nonfinite())
+      if (threadIdx.x / 32 == 1) BackwardClearing<C>(arguments, shared, tile).run();
     if constexpr (C.deterministic) {
       const BackwardTurns<C> turns(arguments, shared, tile);
       if (threadIdx.x == 32) turns.pass_on();

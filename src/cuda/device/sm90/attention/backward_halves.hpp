@@ -94,6 +94,7 @@ class HalvesConsumer : BackwardParts<C> {
     const Ring<C.kStages> stage = stage_of<C>(number);
     const int parity = number % 2;
     if (number == 0) ptx::phase_wait(shared_.value_full(), 0);
+    this->check_without_products(number);
     ptx::phase_wait(shared_.query_full(stage.place()), stage.parity());
     ptx::phase_wait(shared_.out_full(stage.place()), stage.parity());
     this->leave(shared_.query_empty(stage.place()));
@@ -129,10 +130,12 @@ class HalvesConsumer : BackwardParts<C> {
     this->find_dropped(tile_, step, dropped);
     ptx::products_wait<1>();
     ptx::results_are_here(scores);
+    this->check_keys(number, scores);
     this->weigh(scores, number, step, dropped);
     if constexpr (C.grad_value) this->round_kept(scores, weights);
     ptx::products_wait<0>();
     ptx::results_are_here(products);
+    this->check_values(number, products);
     this->grade(scores, products, number, gradients);
     if constexpr (!C.grad_value) this->leave(shared_.out_empty(stage.place()));
     if constexpr (C.grad_value) {

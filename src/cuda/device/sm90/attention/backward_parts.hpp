@@ -9,6 +9,8 @@
 #include "cuda/device/ptx/matrices.hpp"
 #include "cuda/device/ptx/memory.hpp"
 #include "cuda/device/ptx/numbers.hpp"
+#include "cuda/device/ptx/scheduling.hpp"
+#include "cuda/device/sm90/attention/backward_clearing.hpp"
 #include "cuda/device/sm90/attention/backward_rows.hpp"
 #include "cuda/device/sm90/attention/backward_scores.hpp"
 
@@ -116,6 +118,55 @@ class BackwardParts : protected BackwardScores<C> {
                                            const BackwardShared<C>& shared,
                                            const BackwardTile& tile, int number)
       : Scores(arguments, number), a_(arguments), shared_(shared), tile_(tile) {}
+
+  // ---- Keys and values that are not finite ----
+
+  // In the first step, by the whole consumer: a key or value with such an element has no finite
+  // product, so that one of each tells. The clearing warp (backward_clearing.hpp) takes part.
+  __device__ __forceinline__ bool clear_nonfinite(bool found) const {
+    constexpr int kThreads = 128 + 32;
+    if (!ptx::named_any(kClearing + number_, kThreads, found)) return false;
+    ptx::named_sync(kClearing + number_, kThreads);
+    return true;
+  }
+  __device__ __forceinline__ static bool has_nonfinite(const float (&d)[kScores]) {
+    return is_nonfinite(fmaf(d[0], 0, d[2] * 0));
+  }
+  // Keys are cleared before their first product with gradients of scores. The first scores may have
+  // any: they are hidden, or part of what is computed again.
+  __device__ __forceinline__ void check_keys(int number, const float (&scores)[kScores]) const {
+    if constexpr (C.clears_nonfinite())
+      if (number == 0) clear_nonfinite(has_nonfinite(scores));
+  }
+  // The first products with values become finite, as they will be with those that are cleared.
+  __device__ __forceinline__ void check_values(int number, float (&products)[kScores]) const {
+    if constexpr (C.clears_nonfinite())
+      if (number == 0 && clear_nonfinite(has_nonfinite(products))) {
+#pragma unroll
+        for (float& x : products) x = fabsf(x) < -minus_infinity() ? x : 0;
+      }
+  }
+  // Where there are no products to tell.
+  __device__ __forceinline__ void check_without_products(int number) const {
+    if constexpr (C.clears_nonfinite())
+      if (number == 0) {
+        clear_nonfinite(has_nonfinite(shared_.key(), C.key_chunks()));
+        clear_nonfinite(has_nonfinite(shared_.value(), C.value_chunks()));
+      }
+  }
+  // Among the consumer's keys of a tile of keys or values.
+  __device__ __forceinline__ bool has_nonfinite(uint32_t tile, int chunks) const {
+    // Nothing of this is to stay in registers from one step to the next.
+    uint32_t first[1] = {tile - shared_.base + static_cast<uint32_t>(first_key()) * 128};
+    ptx::computed_here(first);
+    bool found = false;
+#pragma unroll 1
+    for (int i = 32 * warp_ + lane_; i < chunks * 64 * 8; i += 128)
+      if (!is_finite<C.dtype>(*reinterpret_cast<const uint4*>(
+              shared_.memory + first[0] + i / (64 * 8) * C.keys() * 128 + i % (64 * 8) * 16)))
+        found = true;
+    return found;
+  }
 
   // d += A B for weights or gradients of scores A in registers and the rows of a step, in `rows`.
   template <int kDim>
@@ -407,13 +458,16 @@ class BackwardParts : protected BackwardScores<C> {
         upper |= keys_left_out_[0] | values_left_out_[0];
         lower |= keys_left_out_[1] | values_left_out_[1];
       }
-      if ((upper | lower) == 0) return;
+      const bool cleared = C.clears_nonfinite() && shared_.nonfinite() != 0;
+      if ((upper | lower) == 0 && !cleared) return;
       if (lane_ == 0) ptx::wait_for_stores();
       __syncwarp();
 #pragma unroll 1
       for (int row = 0; row < 16; ++row) {
         const int key = tile_.key + first_key() + 16 * warp_ + row;
-        if (((row < 8 ? upper : lower) >> (4 * (row % 8)) & 1) != 0 && key < tile_.kv_rows)
+        if (key >= tile_.kv_rows) break;
+        if (((row < 8 ? upper : lower) >> (4 * (row % 8)) & 1) != 0 ||
+            (cleared && key_depends_on_nonfinite<C>(a_, tile_.batch, tile_.kv_head, key)))
           mend_key<C>(a_, tile_.batch, tile_.kv_head, key, left_out(row));
       }
     }

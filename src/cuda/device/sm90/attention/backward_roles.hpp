@@ -59,6 +59,7 @@ class RolesConsumer : BackwardParts<C> {
       this->find_dropped(tile_, step, dropped);
       ptx::products_wait<0>();
       ptx::results_are_here(scores);
+      this->check_keys(number, scores);
       this->weigh(scores, number, step, dropped);
       this->leave(shared_.query_empty(stage.place()));
       if (number > 0) ptx::named_sync(kWeightsEmpty, 256);
@@ -108,6 +109,7 @@ class RolesConsumer : BackwardParts<C> {
       ptx::named_sync(kWeightsFull, 256);
       ptx::products_wait<0>();
       ptx::results_are_here(products);
+      this->check_values(number, products);
       receive_and_grade(products, number, gradients);
       ptx::named_arrive(kWeightsEmpty, 256);
       this->leave(shared_.out_empty(stage.place()));

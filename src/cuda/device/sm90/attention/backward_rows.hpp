@@ -22,10 +22,11 @@ namespace perseid::internal::cuda {
 // ---- Rows that are computed again ----
 
 // A weight of 0 times something that is NaN or infinite is NaN, so that the tensor cores let what
-// masked keys and queries hold into gradients that have nothing to do with them. This cannot be
-// told from the products, but from their results: where masks are and a row of a gradient is not
-// finite, it is computed here from what is visible and nothing else. Where that is not finite
-// either, it soon shows: the work ends with the first pair after which no element can change.
+// masked keys and queries hold into gradients that have nothing to do with them. Consumers clear
+// such elements before the products (backward_parts.hpp), so that what does not depend on them
+// keeps its bits. A row of a gradient that does depend on them, or whose result is not finite, is
+// computed here from what is visible and nothing else. The work ends with the first pair after
+// which no element can change.
 
 template <AttentionBackwardConfig C>
 struct MendedPair {
@@ -88,6 +89,18 @@ __device__ __forceinline__ void mend_query(const AttentionBackwardProblem& a,
       a.head_dim, a.scale);
 }
 
+// Those that may see a key.
+template <AttentionBackwardConfig C>
+struct QueriesOfKey {
+  int32_t begin, end;
+
+  __device__ __forceinline__ QueriesOfKey(const AttentionSequence& sequence, int32_t key)
+      : begin(C.right ? max(key - sequence.right + 1, 0) : 0),
+        end(key >= sequence.kv_len ? 0
+            : C.left               ? min(key - sequence.left + 1, sequence.q_len)
+                                   : sequence.q_len) {}
+};
+
 // The gradients of `gradients`, bits of RowGradient. What one is added to must not hold it yet.
 enum RowGradient : uint32_t { kRowOfKey = 1, kRowOfValue = 2 };
 template <AttentionBackwardConfig C>
@@ -102,14 +115,10 @@ __device__ __noinline__ void mend_key(const AttentionBackwardProblem& a, int32_t
   grad_key.clear();
   grad_value.clear();
   pair.load_key(a, sequence, kv_head, key);
-  const int32_t q_len = sequence.q_len;
-  const int32_t begin = C.right ? max(key - sequence.right + 1, 0) : 0;
-  const int32_t end = key >= sequence.kv_len ? 0
-                      : C.left               ? min(key - sequence.left + 1, q_len)
-                                             : q_len;
+  const QueriesOfKey<C> queries(sequence, key);
   bool lost = false;
   for (int32_t head = kv_head * a.group; head < (kv_head + 1) * a.group; ++head)
-    for (int32_t query = begin; query < end && !lost; ++query) {
+    for (int32_t query = queries.begin; query < queries.end && !lost; ++query) {
       if (!is_visible<C.visible>(a, sequence.batch, head, query, key)) continue;
       pair.load_query(a, sequence, head, query);
       const float2 grade = pair.grade(a, sequence, head, query, key);
@@ -126,6 +135,58 @@ __device__ __noinline__ void mend_key(const AttentionBackwardProblem& a, int32_t
   if (a.grad_value_rows.data != nullptr && (!C.accumulate_value || (gradients & kRowOfValue) != 0))
     grad_value.template leave<C.accumulate_value>(
         row_at<Element>(a.grad_value_rows, entry, kv_head, row), a.value_dim, 1);
+}
+
+// ---- What depends on elements that are not finite ----
+
+__device__ __forceinline__ bool is_nonfinite(float x) { return !(x * 0 == 0); }
+
+// Weights of the query, or gradients of its scores, are not finite.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ bool is_nonfinite_query(const AttentionBackwardProblem& a,
+                                                   const AttentionSequence& sequence, int32_t head,
+                                                   int32_t query) {
+  const int64_t at = statistics_at<C>(a, sequence, head, query);
+  return a.lse_log2[at] != a.lse_log2[at] || is_nonfinite(a.delta[at]);
+}
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ bool is_nonfinite_key(const AttentionBackwardProblem& a,
+                                                 const AttentionSequence& sequence, int32_t kv_head,
+                                                 int32_t key) {
+  const int32_t entry = entry_of<C.lengths>(a, sequence.batch), row = sequence.kv_begin + key;
+  return !is_finite_row<C.dtype>(a.key_rows, entry, kv_head, row, a.head_dim) ||
+         !is_finite_row<C.dtype>(a.value_rows, entry, kv_head, row, a.value_dim);
+}
+
+// By a warp; a lane has every 32nd key or query.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ bool query_depends_on_nonfinite(const AttentionBackwardProblem& a,
+                                                           const AttentionSequence& sequence,
+                                                           int32_t head, int32_t query) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int32_t begin = C.left ? max(query + sequence.left, 0) : 0;
+  const int32_t end = C.right ? min(query + sequence.right, sequence.kv_len) : sequence.kv_len;
+  bool found = is_nonfinite_query<C>(a, sequence, head, query);
+#pragma unroll 1
+  for (int32_t key = begin + lane; key < end && !found; key += 32)
+    found = is_visible<C.visible>(a, sequence.batch, head, query, key) &&
+            is_nonfinite_key<C>(a, sequence, head / a.group, key);
+  return __any_sync(0xffffffffu, found);
+}
+template <AttentionBackwardConfig C>
+__device__ __noinline__ bool key_depends_on_nonfinite(const AttentionBackwardProblem& a,
+                                                      int32_t batch, int32_t kv_head, int32_t key) {
+  const AttentionSequence sequence = find_sequence<C.lengths>(a, batch);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const QueriesOfKey<C> queries(sequence, key);
+  bool found = is_nonfinite_key<C>(a, sequence, kv_head, key);
+#pragma unroll 1
+  for (int32_t head = kv_head * a.group; head < (kv_head + 1) * a.group; ++head)
+#pragma unroll 1
+    for (int32_t query = queries.begin + lane; query < queries.end && !found; query += 32)
+      found = is_nonfinite_query<C>(a, sequence, head, query) &&
+              is_visible<C.visible>(a, batch, head, query, key);
+  return __any_sync(0xffffffffu, found);
 }
 
 // ---- Before and after the products ----
@@ -205,6 +266,10 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int64_t i = number * kRowThreads + thread; i < int64_t{a.batch} * a.kv_heads;
          i += int64_t{gridDim.x} * kRowThreads)
       a.position[i] = 0;
+  if constexpr (C.clears_nonfinite())
+    for (int64_t i = number * kRowThreads + thread; i < int64_t{a.batch} * a.kv_heads;
+         i += int64_t{gridDim.x} * kRowThreads)
+      a.nonfinite_keys[i] = 0;
   if (number == 0) {
     const bool wrong = __syncthreads_or(C.deterministic && C.lengths && lengths_fall(a));
     if (thread == 0) *a.given_up = wrong ? 1 : 0;
@@ -213,6 +278,7 @@ __global__ void __launch_bounds__(kRowThreads)
     if (thread < C.kConsumers) a.turns[number * C.kConsumers + thread] = 0;
     if (number == 0 && thread == 0) *a.tile = 0;
   }
+  bool nonfinite = false;
 #pragma unroll
   for (int t = 0; t < kTurns; ++t) {
     float sum = 0;
@@ -231,6 +297,34 @@ __global__ void __launch_bounds__(kRowThreads)
     const bool empty = lse[t] == minus_infinity();
     a.delta[at] = empty ? 0 : sum - grad_lse[t];
     a.lse_log2[at] = empty ? -minus_infinity() : lse[t] * kLog2E;
+    if constexpr (C.clears_nonfinite()) {
+      const bool lost = !empty && (is_nonfinite(lse[t]) || is_nonfinite(sum - grad_lse[t]));
+      a.finite_lse_log2[at] = empty || lost ? -minus_infinity() : lse[t] * kLog2E;
+      a.finite_delta[at] = empty || lost ? 0 : sum - grad_lse[t];
+      nonfinite = nonfinite || lost;
+    }
+  }
+  if constexpr (C.clears_nonfinite()) {
+    nonfinite = __syncthreads_or(nonfinite);
+    if (thread == 0) a.nonfinite_queries[number] = nonfinite;
+  }
+}
+
+// Rows of grad_query that depend on something that is not finite, by the block.
+template <AttentionBackwardConfig C>
+__device__ __noinline__ void mend_queries(const AttentionBackwardProblem& a, int64_t number,
+                                          const bool* unusual) {
+  const BackwardBlock block = find_block<C>(a, number);
+  const int64_t key_head = int64_t{block.sequence.batch} * a.kv_heads + block.head / a.group;
+  const bool cleared =
+      C.clears_nonfinite() && (a.nonfinite_queries[number] | a.nonfinite_keys[key_head]) != 0;
+#pragma unroll 1
+  for (int row = static_cast<int>(threadIdx.x) / 32; row < C.queries; row += kRowThreads / 32) {
+    const int32_t query = block.query + row;
+    if (query >= block.sequence.q_len) break;
+    if (unusual[row] ||
+        (cleared && query_depends_on_nonfinite<C>(a, block.sequence, block.head, query)))
+      mend_query<C>(a, block.sequence, block.head, query);
   }
 }
 
@@ -261,9 +355,9 @@ __global__ void __launch_bounds__(kRowThreads)
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t number = blockIdx.x;
   const BackwardBlock block = find_block<C>(a, number);
+  const int64_t key_head = int64_t{block.sequence.batch} * a.kv_heads + block.head / a.group;
   if (early) {
-    const int64_t head = int64_t{block.sequence.batch} * a.kv_heads + block.head / a.group;
-    if (threadIdx.x == 0) await_number(a.complete + head, a.summers, a.given_up);
+    if (threadIdx.x == 0) await_number(a.complete + key_head, a.summers, a.given_up);
     __syncthreads();
   }
   uint16_t* const to =
@@ -339,10 +433,7 @@ __global__ void __launch_bounds__(kRowThreads)
   }
   if constexpr (C.masked()) {
     __syncthreads();
-#pragma unroll 1
-    for (int row = warp; row < C.queries; row += kRowThreads / 32)
-      if (unusual[row] && block.query + row < q_len)
-        mend_query<C>(a, block.sequence, block.head, block.query + row);
+    mend_queries<C>(a, number, unusual);
   }
   // This kernel does not end before the products have: the next one counts on that.
   if (early && number == gridDim.x - 1) ptx::wait_for_kernels_before();

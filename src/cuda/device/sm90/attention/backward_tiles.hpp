@@ -233,8 +233,9 @@ struct BackwardShared {
   static constexpr int kBias = kWeights + C.weight_bytes();
   static constexpr int kStatistics = kBias + C.bias_slots * C.bias_bytes();
   static constexpr int kBarriers = kStatistics + C.kStages * C.statistics_bytes();
-  static_assert(kBarriers + 8 * (2 + 4 * C.kStages + 2 * C.bias_slots + 3 * C.turns()) <=
-                C.shared_bytes());
+  static constexpr int kNonfinite =
+      kBarriers + 8 * (2 + 4 * C.kStages + 2 * C.bias_slots + 3 * C.turns());
+  static_assert(kNonfinite + 4 <= C.shared_bytes());
 
   __device__ __forceinline__ uint32_t key() const { return base; }
   __device__ __forceinline__ uint32_t value() const { return base + kValue; }
@@ -263,6 +264,11 @@ struct BackwardShared {
   __device__ __forceinline__ uint32_t address(const float* statistics) const {
     return base +
            static_cast<uint32_t>(reinterpret_cast<const unsigned char*>(statistics) - memory);
+  }
+
+  // Not 0: a key or value of the tile, or lse or delta of a query that visits it, is not finite.
+  __device__ __forceinline__ uint32_t& nonfinite() const {
+    return *reinterpret_cast<uint32_t*>(memory + kNonfinite);
   }
 
   __device__ __forceinline__ uint32_t barrier(int index) const {
@@ -297,6 +303,7 @@ struct BackwardShared {
     return barrier(2 + 4 * C.kStages + C.bias_slots + slot);
   }
   __device__ __forceinline__ void prepare() const {
+    nonfinite() = 0;
     ptx::phase_init(key_full(), 1);
     ptx::phase_init(value_full(), 1);
     for (int stage = 0; stage < C.kStages; ++stage) {
@@ -361,13 +368,13 @@ class BackwardProducer {
       if (number == 0) load_keys<C.key_chunks()>(shared_.key_full(), shared_.key(), a_.key);
       ptx::phase_wait(shared_.query_empty(place), stage.parity() ^ 1);
       load_half<C.key_chunks()>(shared_.query_full(place), shared_.query(place), a_.query,
-                                shared_.lse_log2(place), a_.lse_log2, step);
+                                shared_.lse_log2(place), a_.finite_lse_log2, step);
       if constexpr (C.bias_slots > 0)
         if (a_.bias_mapped) load_bias(number, step);
       if (number == 0) load_keys<C.value_chunks()>(shared_.value_full(), shared_.value(), a_.value);
       ptx::phase_wait(shared_.out_empty(place), stage.parity() ^ 1);
       load_half<C.value_chunks()>(shared_.out_full(place), shared_.grad_out(place), a_.grad_out,
-                                  shared_.delta(place), a_.delta, step);
+                                  shared_.delta(place), a_.finite_delta, step);
     });
   }
 

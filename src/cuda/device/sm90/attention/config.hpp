@@ -236,6 +236,14 @@ struct AttentionBackwardConfig {
     return pieces() * piece_floats() - queries * (piece_columns() - last_columns());
   }
 
+  // Whether tiles are cleared of what is not finite (backward_clearing.hpp): not where dS leaves as
+  // the gradient of bias, which such elements belong to; nor where a gradient is added to what its
+  // tensor holds, which is there no more when a row turns out to be computed again.
+  constexpr bool clears_nonfinite() const {
+    return masked() && !grad_bias_in_place() && !accumulate_query && !accumulate_key &&
+           !accumulate_value;
+  }
+
   // The last kernel rounds the sums of a head when its tiles are done, not when all are.
   constexpr bool finishes_early() const { return grad_query && !lengths; }
 
@@ -267,7 +275,7 @@ struct AttentionBackwardConfig {
            2 * score_bytes() + weight_bytes() + bias_slots * bias_bytes() +
            kStages * statistics_bytes() + kOthers;
   }
-  static constexpr int kOthers = 192;  // barriers
+  static constexpr int kOthers = 192;  // barriers and a flag
   // A tile of bias becomes that of its gradient, in its place.
   constexpr bool grad_bias_in_place() const { return grad_bias && bias_whole && bias_slots > 0; }
 
@@ -313,6 +321,10 @@ struct AttentionBackwardProblem : AttentionArguments {
   RowsInMemory grad_bias;     // [batch, heads, queries, keys] of bias
   float* lse_log2 = nullptr;  // [block of queries][queries], see prepare
   float* delta = nullptr;
+  // What the products have: the same; if C.clears_nonfinite(), +inf and 0 where one of them is not
+  // finite.
+  float* finite_lse_log2 = nullptr;
+  float* finite_delta = nullptr;
   float* sums = nullptr;
   uint64_t* turns = nullptr;     // deterministic: [block of queries][consumer]
   uint32_t* tile = nullptr;      // deterministic: the number of the next one
@@ -320,8 +332,12 @@ struct AttentionBackwardProblem : AttentionArguments {
   uint64_t* complete = nullptr;  // consumers that have added all of theirs, of each key head
   uint64_t summers = 0;          // consumers that add to the sums of a key head
   uint64_t* position = nullptr;  // the step where some tile is, of each key head, if C.follows
-  int32_t kv_heads = 0;          // of a batch entry
-  int32_t q_blocks = 0;          // of a head; ragged: places of blocks
+  // If C.clears_nonfinite(), not 0: a query of the block has an lse or delta that is not finite; a
+  // key or value of the key head is not.
+  uint32_t* nonfinite_queries = nullptr;
+  uint32_t* nonfinite_keys = nullptr;
+  int32_t kv_heads = 0;  // of a batch entry
+  int32_t q_blocks = 0;  // of a head; ragged: places of blocks
   // Parts of the gradient of bias that have arrived, of each of its blocks.
   uint32_t* arrived = nullptr;
   int32_t bias_blocks = 0;

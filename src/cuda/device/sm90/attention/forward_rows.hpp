@@ -42,10 +42,8 @@ __device__ __forceinline__ bool sees_nonfinite(const AttentionForwardArguments& 
 #pragma unroll 1
   for (int k = keys.begin + static_cast<int>(threadIdx.x) % 32; k < keys.end && !found; k += 32) {
     if (!is_visible<C.visible>(a, batch, head, query, k)) continue;
-    const auto* value = reinterpret_cast<const uint4*>(
-        row_at<uint16_t>(a.value_rows, entry, kv_head, sequence.kv_begin + k));
-#pragma unroll 8
-    for (int i = 0; i < a.value_dim / 8; ++i) found = found || !is_finite<C.dtype>(value[i]);
+    found =
+        !is_finite_row<C.dtype>(a.value_rows, entry, kv_head, sequence.kv_begin + k, a.value_dim);
   }
   return __any_sync(0xffffffffu, found);
 }

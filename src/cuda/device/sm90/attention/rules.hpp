@@ -7,6 +7,7 @@
 #include "cuda/device/ptx/math.hpp"
 #include "cuda/device/ptx/numbers.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
+#include "cuda/device/sm90/attention/sequence.hpp"
 #include "cuda/device/sm90/attention/softmax.hpp"
 #include "math/philox.hpp"
 
@@ -48,6 +49,16 @@ template <DType D>
 __device__ __forceinline__ bool is_finite(uint4 pairs) {
   const uint4 finite = finite_or_zero<D>(pairs);
   return finite.x == pairs.x && finite.y == pairs.y && finite.z == pairs.z && finite.w == pairs.w;
+}
+// Of a tensor that the copy engine reaches.
+template <DType D>
+__device__ __forceinline__ bool is_finite_row(const RowsInMemory& rows, int64_t entry, int64_t head,
+                                              int64_t row, int32_t dim) {
+  const auto* eight = reinterpret_cast<const uint4*>(row_at<uint16_t>(rows, entry, head, row));
+  bool finite = true;
+#pragma unroll 1
+  for (int32_t i = 0; i < dim / 8; ++i) finite = finite && is_finite<D>(eight[i]);
+  return finite;
 }
 
 template <DType D>
