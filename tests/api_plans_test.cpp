@@ -9,6 +9,7 @@
 
 #include "api_test_tools.hpp"
 #include "cpu/kernel_table.hpp"
+#include "op/tensor_argument.hpp"
 
 namespace {
 
@@ -58,6 +59,28 @@ TEST(Explanation, NamesEveryGradient) {
     ASSERT_EQ(perseid_plan_explain_json(plan.get(), &json), PERSEID_OK);
     EXPECT_NE(std::string(json).find("\"gradients\": \"" + names + "\""), std::string::npos)
         << json;
+  }
+}
+
+// The view that kernels get has every dimension.
+TEST(Broadcast, ViewsHaveEveryDimension) {
+  namespace op = perseid::internal::op;
+  const op::Extent extents[] = {{"batch", 2}, {"heads", 4}, {"q_len", 3}, {"kv_len", 5}};
+  uint8_t mask[15] = {};
+  const Tensor given(mask, {3, 5}), column(mask, {3, 1});
+  op::ArgumentReader reader("a test");
+  const auto whole =
+      reader.read_broadcast("visible", given.dl(), perseid::internal::DType::kBool, extents);
+  const auto of_column =
+      reader.read_broadcast("visible", column.dl(), perseid::internal::DType::kBool, extents);
+  ASSERT_TRUE(reader.ok());
+  const int64_t strides[] = {0, 0, 5, 1}, of_columns[] = {0, 0, 1, 0};
+  for (const auto& view : {whole, of_column}) ASSERT_EQ(view.rank, 4);
+  for (size_t d = 0; d < 4; ++d) {
+    EXPECT_EQ(whole.shape[d], extents[d].size);
+    EXPECT_EQ(whole.stride[d], strides[d]);
+    EXPECT_EQ(of_column.shape[d], extents[d].size);
+    EXPECT_EQ(of_column.stride[d], of_columns[d]);
   }
 }
 
