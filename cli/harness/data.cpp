@@ -127,14 +127,13 @@ void fill_random(const Tensor& tensor, Values kind, double scale, uint64_t seed)
   });
 }
 
-// The largest number whose products with the others of its operation stay within float32's range,
-// summed or not: where a sum overflows depends on its order.
-double huge_value(Op op, DType dtype) {
+// The largest number whose products with the others of its operation stay within the range of the
+// accumulation, summed or not: where a sum overflows depends on its order. Softmax sums nothing of
+// its input.
+double huge_value(Op op, std::string_view name, DType dtype) {
   if (dtype == f16) return 65504;
-  if (op != Op::kSoftmax) return 0x1p30;
-  return dtype == bf16  ? 0x1.fep127
-         : dtype == f32 ? 0x1.fffffep127
-                        : std::numeric_limits<double>::max();
+  if (op != Op::kSoftmax || name != "input") return 0x1p30;
+  return dtype == bf16 ? 0x1.fep127 : dtype == f32 ? 0x1.fffffep127 : 0x1p1000;
 }
 double least_value(DType dtype) {
   return dtype == f16    ? 0x1p-24
@@ -147,12 +146,13 @@ double least_value(DType dtype) {
 // subnormal one; or, in every second problem, up to three in a tensor become NaN or infinite. They
 // may lie anywhere, hidden or seen. Not both at once in attention: a weight that is 0 in float32
 // and 1e-300 in float64 makes NaN of infinity in the one and infinity in the other.
-void make_special(const Problem& problem, const Tensor& tensor, uint64_t seed) {
+void make_special(const Problem& problem, std::string_view name, const Tensor& tensor,
+                  uint64_t seed) {
   const DType dtype = tensor.dtype();
   const bool attention = problem.op == Op::kAttention;
   const bool nonfinite = random_bits(problem.data_seed, 4) % 2 == 0;
   const double least = least_value(dtype);
-  const double most = attention && nonfinite ? 1 : huge_value(problem.op, dtype);
+  const double most = attention && nonfinite ? 1 : huge_value(problem.op, name, dtype);
   const double finite[] = {most, -most, least, -least, 100 * least, -0.0, 0.0};
   const double bad[] = {std::nan(""), std::numeric_limits<double>::infinity(),
                         -std::numeric_limits<double>::infinity()};
@@ -365,7 +365,7 @@ Operands::Operands(const Problem& problem, bool seal) {
       fill_mask(array->tensor(), seed);
     } else {
       fill_random(array->tensor(), values, problem.input_scale, seed);
-      if (values == Values::kSpecial) make_special(problem, array->tensor(), seed);
+      if (values == Values::kSpecial) make_special(problem, name, array->tensor(), seed);
     }
   }
   if (values == Values::kPoison && problem.op == Op::kAttention && lengths_fit(problem))
