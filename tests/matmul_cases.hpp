@@ -100,7 +100,12 @@ struct Problem {
                          1, 1, c_.n)) {
     auto seed = static_cast<uint32_t>(c_.m * 31 + c_.n * 7 + c_.k);
     for (Array* array : {&a, &b, &c, &c0, &bias}) array->randomise(seed++);
+    // What a factor of 0 takes out of the formula is not read.
     if (c_.beta == 0) c.fill_all(kNaN);
+    if (c_.alpha == 0) {
+      a.fill_all(kNaN);
+      b.fill_all(kNaN);
+    }
   }
 
   static Tensor vector_of(const Array& array) {

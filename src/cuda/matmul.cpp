@@ -174,7 +174,7 @@ Status MatmulOnGpu::run(const MatmulArguments& arguments, void* stream) const {
                       result_of(problem_, arguments),
                       problem_.m,
                       problem_.n,
-                      problem_.k,
+                      problem_.depth(),
                       0,
                       0};
   // Threads write neighbours of a row.

@@ -13,6 +13,9 @@ struct MatmulProblem {
   int64_t batch = 1, m = 0, n = 0, k = 0;
   double alpha = 1, beta = 0;
   bool bias = false;
+
+  // With alpha 0 there is nothing to multiply: a and b are not read, even where they hold NaN.
+  PERSEID_INLINE int64_t depth() const { return alpha == 0 ? 0 : k; }
 };
 
 // c = alpha * a b + beta * c0 + bias. Always 3 dimensions (batch first; stride 0 where an operand

@@ -23,7 +23,7 @@ void multiply_tile(const MatmulProblem& problem, const MatmulArguments& argument
   double sums[kTileRows][kTileColumns] = {};
   double a[kTileRows];
   double b[kTileColumns] = {};
-  for (int64_t k = 0; k < problem.k; ++k) {
+  for (int64_t k = 0; k < problem.depth(); ++k) {
     load_row(arguments.a, offset(arguments.a, first_row, k), arguments.a.stride[1], rows, a, 1);
     load_row(arguments.b, offset(arguments.b, k, first_column), arguments.b.stride[2], columns, b,
              1);

@@ -390,7 +390,14 @@ class MatmulKernel {
   bool direct_a_;
 };
 
-size_t matmul_workspace(const MatmulProblem& problem, int32_t workers) {
+// The problem without the products that alpha = 0 takes out of it.
+inline MatmulProblem without_products_of_zero(MatmulProblem problem) {
+  problem.k = problem.depth();
+  return problem;
+}
+
+size_t matmul_workspace(const MatmulProblem& given, int32_t workers) {
+  const MatmulProblem problem = without_products_of_zero(given);
   size_t bytes = 0;
   with_dot(problem.dtype, [&]<class Dot, class T>() {
     bytes = MatmulKernel<Dot, T>::workspace(problem, workers);
@@ -398,8 +405,9 @@ size_t matmul_workspace(const MatmulProblem& problem, int32_t workers) {
   return bytes;
 }
 
-void matmul(const MatmulProblem& problem, const MatmulArguments& arguments,
+void matmul(const MatmulProblem& given, const MatmulArguments& arguments,
             const Execution& execution) {
+  const MatmulProblem problem = without_products_of_zero(given);
   with_dot(problem.dtype, [&]<class Dot, class T>() {
     MatmulKernel<Dot, T>(problem, arguments, execution.workspace).run(execution.executor);
   });
