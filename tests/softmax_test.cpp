@@ -454,6 +454,54 @@ TEST(Softmax, StreamedOutput) {
     }
 }
 
+// Scales and elements near the largest and the smallest number of float32.
+TEST(Softmax, EndsOfTheRange) {
+  constexpr double kMost = std::numeric_limits<float>::max();
+  const struct {
+    double scale;
+    std::vector<double> elements;
+  } cases[] = {{3e38, {0.5, -1, 2, 2, 1e-3}},
+               {3e38, {1e-38, 2e-38, 0, -1e-38, 1.1e-38, -0.25}},
+               {-3e38, {1e-38, 2e-38, 0, -1e-38, -1.1e-38, 7}},
+               {3e38, {3e38, 3e38, 1, -3e38}},
+               {2.4e38, {1 + 0x1p-23, 1, 0.5}},
+               {1e-45, {kMost, -kMost, 0, 1}},
+               {1e-45, {-kMost, -kMost, 0, 1}},
+               {1e-38, {kMost, -kMost, kMost / 3, 1e37}},
+               {-2e-38, {kMost, -kMost, kMost / 3, 1e37}},
+               {0.3, {kMost, -kMost, 1}},
+               {1, {kMost, -kMost, 1}}};
+  for (const auto& each : cases)
+    for (const bool log : {false, true})
+      for (const int64_t length : {7, 40, 30000}) {
+        SCOPED_TRACE("scale " + std::to_string(each.scale) + " first " +
+                     std::to_string(each.elements[0]));
+        Case test{make_problem({2, length}, 1)};
+        test.problem.log = log;
+        test.problem.scale = each.scale;
+        test.adjust = [&](Array& input, Array&) {
+          for (int64_t i = 0; i < input.count(); ++i)
+            input.set(i, each.elements[static_cast<size_t>(i) % each.elements.size()]);
+        };
+        check_forward(test);
+      }
+}
+
+// Rows without elements and outputs without rows: there may be more of them than loops could count.
+TEST(Softmax, NothingToWriteTakesNoTime) {
+  constexpr int64_t kMany = int64_t{1} << 42;
+  SoftmaxProblem problem = make_problem({kMany, 0}, 1);
+  Tensor empty;
+  empty.dtype = DType::kF32;
+  empty.rank = 2;
+  empty.shape[0] = kMany;
+  const auto pool = cpu::make_thread_pool(2);
+  forward(problem, {empty, empty, {}, {}});
+  backward(problem, {empty, empty, {}, empty});
+  cpu::reference::softmax_forward(problem, {empty, empty, {}, {}}, {*pool, nullptr});
+  cpu::reference::softmax_backward(problem, {empty, empty, {}, empty}, {*pool, nullptr});
+}
+
 TEST(Softmax, Properties) {
   const SoftmaxProblem problem = make_problem({50, 300}, 1);
   Array input({50, 300}, DType::kF32), output({50, 300}, DType::kF32);

@@ -17,6 +17,7 @@ struct Tensor {
   int64_t stride[kMaxDims] = {};  // in elements; 0 repeats, negative runs backwards
 
   PERSEID_INLINE bool present() const { return dtype != DType::kNone; }
+  PERSEID_INLINE bool empty() const { return !present() || elements() == 0; }
   template <class T>
   PERSEID_INLINE T* as() const {
     return static_cast<T*>(data);

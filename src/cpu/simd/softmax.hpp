@@ -170,7 +170,7 @@ inline size_t softmax_workspace(const SoftmaxProblem& problem, int32_t workers, 
 
 inline void softmax_forward(const SoftmaxProblem& problem, const SoftmaxForward& arguments,
                             const Execution& execution) {
-  if (problem.rows() == 0) return;
+  if (arguments.output.empty() && arguments.lse.empty()) return;
   if (problem.compute_dtype() == DType::kF64) {
     SoftmaxRun<SoftmaxForwardKernel<F64>>(problem, arguments, execution).run();
   } else {
@@ -180,7 +180,7 @@ inline void softmax_forward(const SoftmaxProblem& problem, const SoftmaxForward&
 
 inline void softmax_backward(const SoftmaxProblem& problem, const SoftmaxBackward& arguments,
                              const Execution& execution) {
-  if (problem.rows() == 0) return;
+  if (arguments.grad_input.empty()) return;
   if (problem.compute_dtype() == DType::kF64) {
     SoftmaxRun<SoftmaxBackwardKernel<F64>>(problem, arguments, execution).run();
   } else {

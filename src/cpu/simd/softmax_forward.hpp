@@ -9,7 +9,7 @@
 //
 // Where the exponentials of a row do not stay, finish makes them again from the same m, to the same
 // bits. Powers of two are computed, of (x - shift) * (scale * log2 e), where scale * shift = m: a
-// difference of elements neither overflows nor loses what a large offset hides.
+// difference of elements loses nothing that a large offset hides.
 //
 // What is masked is worked on as an element whose z is -inf. Rows whose result is not a number are
 // written element by element, as there what is masked still is 0 or -inf.
@@ -66,8 +66,8 @@ class SoftmaxForwardKernel {
         layout_(problem, {&arguments.input, &arguments.output, &arguments.visible, &arguments.lse}),
         cut_(problem, layout_.contiguous(false), V::kLanes),
         sign_(problem.scale < 0 ? Scalar{-1} : Scalar{1}),
-        scale_(static_cast<Scalar>(problem.scale)),
-        power_(static_cast<Scalar>(problem.scale * kLog2E)),
+        scale_(problem.scale),
+        power_(problem.scale * kLog2E),
         stream_(problem.rows() * problem.length() * size_of(problem.out_dtype) > kStreamedBytes &&
                 arguments.input.data != arguments.output.data),
         direct_(!problem.visible && layout_.along[kRead] == 1 &&
@@ -106,7 +106,7 @@ class SoftmaxForwardKernel {
       for (int64_t r = 0; r < rows; ++r) offset[r] = -std::log(total[r]);
     for (int64_t r = 0; r < rows && block.data[kOther] != nullptr; ++r)
       write_lse(block, r, double{shift[r]} * problem_.scale - double{offset[r]});
-    for (int64_t r = 0; r < rows && problem_.log; ++r) factor[r] = scale_;
+    for (int64_t r = 0; r < rows && problem_.log; ++r) factor[r] = scale_.after;
     *statistics.any_spelled_out = false;
     for (int64_t r = 0; r < rows && odd; ++r) {
       statistics.spelled_out[r] = false;
@@ -124,10 +124,10 @@ class SoftmaxForwardKernel {
         exponentiate(piece, scratch, shift, scratch.spare_sum, layout_.ahead(kRead, piece));
     }
     if (*statistics.any_spelled_out) spell_out(piece, scratch, statistics);
-    const RowTerms<V> terms =
-        problem_.log
-            ? RowTerms<V>{statistics.row_factor, statistics.row_shift, statistics.row_offset}
-            : RowTerms<V>{factor};
+    const RowTerms<V> terms = problem_.log
+                                  ? RowTerms<V>{statistics.row_factor, statistics.row_shift,
+                                                statistics.row_offset, scale_.before}
+                                  : RowTerms<V>{factor};
     const RowsOf<const Scalar> x =
         problem_.log ? elements(piece, scratch) : numbers_of(piece, scratch);
     with_element<V>(problem_.out_dtype, [&](auto type) {
@@ -221,7 +221,7 @@ class SoftmaxForwardKernel {
     const Scalar factor = spelled_out ? 1 : empty && !problem_.empty_rows_nan ? 0 : nan;
     for (int64_t c = 0; c < cut_.chunks; ++c) statistics.factor[c * cut_.rows + r] = factor;
     statistics.row_shift[r] = 0;
-    statistics.row_factor[r] = spelled_out ? 1 : scale_;
+    statistics.row_factor[r] = spelled_out ? 1 : scale_.after;
     statistics.row_offset[r] = spelled_out || factor == 0 ? 0 : nan;
     statistics.spelled_out[r] = spelled_out;
     *statistics.any_spelled_out |= spelled_out;
@@ -272,7 +272,8 @@ class SoftmaxForwardKernel {
   const SoftmaxProblem& problem_;
   const SoftmaxLayout layout_;
   const SoftmaxCut cut_;
-  const Scalar sign_, scale_, power_;
+  const Scalar sign_;
+  const DifferenceFactor<V> scale_, power_;
   const bool stream_;
   const bool direct_;  // elements are computed with where the caller has them
 };

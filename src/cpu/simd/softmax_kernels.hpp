@@ -6,6 +6,8 @@
 //   forward   row_maxima    m = max x; copies rows that are masked or not as wide as computation
 //             exponentials  p = exp(x - m), sum p
 //             finish_rows   y = p / sum p, or x - m - log(sum p)
+//             (differences of elements by way of their halves where the scale is below 1: the
+//             difference of the largest and the lowest number times a small scale is a number)
 //   backward  row_sums      s = sum dy y, or sum dy; copies rows that are masked
 //             gradients     dx = scale y (dy - s), or scale (dy - exp(y) s)
 //
@@ -153,24 +155,51 @@ __attribute__((noinline)) void row_maxima(RowsOf<const From> x, RowsOf<const uin
   });
 }
 
+// (x - shift) * factor, computed as (x * before - shift * before) * (factor / before); before is a
+// power of two.
+template <class V>
+struct DifferenceFactor {
+  using Scalar = typename V::Scalar;
+  Scalar before, after;
+  Scalar near_before, near_after;  // for |shift| < 1
+
+  explicit DifferenceFactor(double factor) {
+    const bool half = -1 < factor && factor < 1;
+    before = near_before = half ? Scalar{0.5} : Scalar{1};
+    after = near_after = static_cast<Scalar>(half ? 2 * factor : factor);
+    if (after - after == 0) return;
+    // Past the largest number. Of numbers near 1 and above, only equal ones differ by so little
+    // that it matters; smaller ones can be multiplied beforehand.
+    after = static_cast<Scalar>(after < 0 ? -kLargest : kLargest);
+    near_before = 4;
+    near_after = static_cast<Scalar>(factor / 4);
+  }
+  PERSEID_INLINE bool near(Scalar shift) const { return -1 < shift && shift < 1; }
+
+ private:
+  static constexpr double kLargest = sizeof(Scalar) == 4 ? 0x1.fffffep127 : 0x1.fffffffffffffp1023;
+};
+
 // out[r] = exp2((x[r] - shift[r]) * factor), if kStore; sum[r] its total.
 template <class V, bool kStore>
 __attribute__((noinline)) void exponentials(RowsOf<const typename V::Scalar> x,
                                             RowsOf<typename V::Scalar> out, int64_t rows, int64_t n,
                                             const typename V::Scalar* shift,
-                                            typename V::Scalar factor, typename V::Scalar* sum,
+                                            DifferenceFactor<V> factor, typename V::Scalar* sum,
                                             Ahead ahead) {
   using Reg = typename V::Reg;
-  const Reg factors = V::set1(factor);
   for (int64_t r = 0; r < rows; ++r) {
     const typename V::Scalar* from = x.data + r * x.pitch;
     typename V::Scalar* to = out.data + r * out.pitch;
     const std::byte* next = ahead.data + r * ahead.pitch;
-    const Reg shifts = V::set1(shift[r]);
+    const bool near = factor.near(shift[r]);
+    const Reg before = V::set1(near ? factor.near_before : factor.before);
+    const Reg factors = V::set1(near ? factor.near_after : factor.after);
+    const Reg shifts = V::mul(V::set1(shift[r]), before);
     Chains<V, 2> chains(V::zero());
     for_each_vector<V>(n, [&](int64_t j, int i, auto lanes) PERSEID_BODY {
       prefetch<V>(next, j * ahead.element);
-      const Reg p = exp2<V>(V::mul(V::sub(load<V>(from + j, lanes), shifts), factors));
+      const Reg p = exp2<V>(V::mul(V::fms(load<V>(from + j, lanes), before, shifts), factors));
       if constexpr (kStore) V::store(to + j, p);
       chains.of[i % 2] = V::add(counted<V>(p, V::zero(), lanes), chains.of[i % 2]);
     });
@@ -238,10 +267,12 @@ PERSEID_INLINE void write_row_by(To* out, int64_t n, std::false_type, const Valu
   write_row<V>(out, 0, n, value);
 }
 
-// y = x * factor, or if there are shifts (x - shift) * factor + offset, of each row.
+// y = x * factor, or if there are shifts (x * before - shift * before) * factor + offset, of each
+// row.
 template <class V>
 struct RowTerms {
   const typename V::Scalar *factor, *shift = nullptr, *offset = nullptr;
+  typename V::Scalar before = 1;
 };
 
 template <class V, class To>
@@ -254,13 +285,15 @@ __attribute__((noinline)) void finish_rows(RowsOf<const typename V::Scalar> x, R
       for (int64_t r = 0; r < rows; ++r) {
         const typename V::Scalar* from = x.data + r * x.pitch;
         const Reg factor = V::set1(terms.factor[r]);
-        const Reg shift = V::set1(shifted ? terms.shift[r] : 0);
+        const Reg before = V::set1(terms.before);
+        const Reg shift = V::set1(shifted ? terms.shift[r] * terms.before : 0);
         const Reg offset = V::set1(shifted ? terms.offset[r] : 0);
         write_row_by<V>(out.data + r * out.pitch, n, streamed,
                         [&](int64_t j, auto lanes) PERSEID_BODY {
                           const Reg a = load<V>(from + j, lanes);
                           if constexpr (!shifted) return V::mul(a, factor);
-                          if constexpr (shifted) return V::fma(V::sub(a, shift), factor, offset);
+                          if constexpr (shifted)
+                            return V::fma(V::fms(a, before, shift), factor, offset);
                         });
       }
     });
