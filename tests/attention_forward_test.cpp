@@ -171,6 +171,58 @@ TEST(AttentionForward, LargeScoresStayFinite) {
   }
 }
 
+// A bias that programs take for a mask. From -2^100 down it counts as -inf; a row of nothing else
+// sees no key. Above, a row of nothing else sees all keys alike.
+TEST(AttentionForward, LowestNumbersCountAsMinusInfinity) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int64_t q_len : {4, 60}) {
+      for (const double lowest : {-3.3e38, -2.4e38, -0x1p127, -0x1.1p100, -1e30}) {
+        Case test = forward_case(dtype, 1, 2, 1, q_len, 600, 16, 16);
+        add_bias(test, DType::kF32, {1, 1, q_len, 600}, false);
+        test.prepare = [=](AttentionBackward& a) {
+          for (int64_t i = 0; i < q_len; ++i)
+            for (int64_t j = 0; j < 600; ++j)  // row 0: every key; others: all but a few
+              if (i == 0 || (j + i) % 200 != 0) put(a.bias, at(a.bias, {0, 0, i, j}), lowest);
+        };
+        SCOPED_TRACE(name_of(dtype) + text({q_len}) + " " + std::to_string(lowest));
+        Fixture fixture(test);
+        for (const KernelTable* table : tables()) {
+          fixture.check_forward(*table);
+          EXPECT_EQ(get(fixture.lse.tensor, 0) == -kInfinity, lowest < kLeastScore);
+          EXPECT_EQ(get(fixture.out.tensor, 0) == 0, lowest < kLeastScore);
+        }
+      }
+    }
+  }
+}
+
+// Batches without rows: there may be more of them than loops could count.
+TEST(AttentionForward, NothingToWriteTakesNoTime) {
+  constexpr int64_t kMany = int64_t{1} << 42;
+  for (const KernelTable* table : tables()) {
+    for (const bool heads : {false, true}) {
+      Case test =
+          forward_case(DType::kF32, kMany, heads ? 1 : 0, 1, heads ? 0 : 3, heads ? 0 : 3, 1, 1);
+      AttentionForward arguments;
+      arguments.query.dtype = DType::kF32;
+      arguments.query.rank = 4;
+      arguments.query.shape[0] = kMany;
+      arguments.out = arguments.key = arguments.value = arguments.query;
+      const auto pool = make_thread_pool(2);
+      const Array workspace({1 << 20}, DType::kBool);
+      const Execution execution{*pool, workspace.tensor.as<std::byte>()};
+      table->attention_forward(test.problem, arguments, execution);
+      table->attention_decode(test.problem, arguments, execution);
+      reference::attention_forward(test.problem, arguments, execution);
+      AttentionBackward backward;
+      backward.query = backward.key = backward.value = backward.out = backward.grad_out =
+          backward.grad_query = backward.grad_key = backward.grad_value = arguments.query;
+      table->attention_backward(test.problem, backward, execution);
+      reference::attention_backward(test.problem, backward, execution);
+    }
+  }
+}
+
 Bytes outputs(Fixture& fixture, const KernelTable& table, int32_t threads, bool decode) {
   const auto pool = make_thread_pool(threads);
   decode ? fixture.run_decode(table, *pool) : fixture.run_forward(table, *pool);

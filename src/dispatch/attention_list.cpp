@@ -1,6 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // The implementations of attention, best first.
+#include <cmath>
+
 #include "cpu/reference/reference.hpp"
 #include "cuda/attention.hpp"
 #include "cuda/attention_backward.hpp"
@@ -14,6 +16,20 @@ using Made = std::unique_ptr<Executable<Attention>>;
 // Above this many query rows per key head, reading keys once per tile beats reading them as a
 // stream.
 constexpr int64_t kDecodeRows = 8;
+
+// Scores that are float32 need room for the products of query and key, and on GPUs for bias / scale
+// down to what counts as -inf.
+std::string refuse_scale(const AttentionProblem& problem, bool divides_bias) {
+  constexpr double kMost = 0x1p64, kLeast = 0x1p-27;
+  const double scale = std::abs(problem.scale);
+  if (problem.dtype == DType::kF64) return {};
+  if (scale > kMost)
+    return concatenate("made for scales up to 2^64, which leave room in float32, got ",
+                       problem.scale);
+  if (divides_bias && problem.bias && scale < kLeast)
+    return concatenate("made for scales from 2^-27 on where there is a bias, got ", problem.scale);
+  return {};
+}
 
 CpuKernels<Attention> tiled_kernels(const AttentionProblem& problem, const Device& device) {
   const cpu::KernelTable& table = *device.kernels;
@@ -64,6 +80,7 @@ constexpr Implementation<Attention> kSm90 = {
     .refuse =
         [](const AttentionProblem& problem, const Device& device) {
           std::string why = cuda::refuse_attention(problem, device.gpu->facts());
+          if (why.empty()) why = refuse_scale(problem, true);
           if (why.empty() && problem.backward()) why = cuda::refuse_attention_backward(problem);
           return why;
         },
@@ -78,7 +95,7 @@ constexpr Implementation<Attention> kDecode = {
         [](const AttentionProblem& problem, const Device&) {
           const int64_t rows = problem.group() * problem.q_len;
           return rows <= kDecodeRows
-                     ? std::string()
+                     ? refuse_scale(problem, false)
                      : concatenate("made for at most ", kDecodeRows,
                                    " query rows per key head (heads / kv_heads * q_len), got ",
                                    rows);
@@ -92,10 +109,11 @@ constexpr Implementation<Attention> kDecode = {
           return run_on_cpu<Attention>(problem, device, kernels, made);
         }};
 
-// Tiles of queries against tiles of keys: every problem, at the speed of the multipliers.
+// Tiles of queries against tiles of keys, at the speed of the multipliers.
 constexpr Implementation<Attention> kTiled = {
     .name = "cpu:tiled",
-    .refuse = [](const AttentionProblem&, const Device&) { return std::string(); },
+    .refuse = [](const AttentionProblem& problem,
+                 const Device&) { return refuse_scale(problem, false); },
     .make =
         [](const AttentionProblem& problem, const Device& device, Made* made) {
           return run_on_cpu<Attention>(problem, device, tiled_kernels(problem, device), made);

@@ -61,6 +61,10 @@ struct AttentionBackward {
   Dropout dropout;
 };
 
+// Where scores (scale * query . key + bias) are float32, a row that has none above this sees no
+// key. lowest number of a type makes of a bias that is meant as a mask.
+inline constexpr float kLeastScore = -0x1p100f;
+
 // Keys [begin, end) that a query may see, before `visible` is asked.
 struct KeyRange {
   int64_t begin, end;

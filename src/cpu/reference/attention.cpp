@@ -144,7 +144,8 @@ void grad_bias_rows(const AttentionProblem& problem, const AttentionBackward& ar
   const Range rows = shape[2] == 1 ? Range{0, problem.q_len} : Range{bias_first, bias_first + 1};
 
   std::fill_n(block.grad_bias, problem.kv_len, Lanes{});
-  for (int64_t batch = batches.begin; batch < batches.end; ++batch) {
+  const bool any = problem.q_len > 0 && problem.kv_len > 0;
+  for (int64_t batch = batches.begin; any && batch < batches.end; ++batch) {
     const Sequence sequence = sequence_of(problem, arguments, batch);
     for (int64_t head = heads.begin; head < heads.end; ++head) {
       for (int64_t first = rows.begin; first < min(rows.end, sequence.q_len); first += kLanes) {
@@ -183,6 +184,7 @@ size_t attention_workspace(const AttentionProblem& problem, int32_t workers, boo
 
 void attention_forward(const AttentionProblem& problem, const AttentionForward& arguments,
                        const Execution& execution) {
+  if (arguments.out.empty() && arguments.lse.empty()) return;
   const int64_t blocks = ceil_div(problem.q_len, kLanes);
   for_each_task(execution.executor, problem.batch * problem.heads * blocks,
                 [&](int64_t task, int32_t worker) {
@@ -195,15 +197,14 @@ void attention_forward(const AttentionProblem& problem, const AttentionForward& 
 
 void attention_backward(const AttentionProblem& problem, const AttentionBackward& arguments,
                         const Execution& execution) {
-  if (arguments.grad_query.present() || arguments.grad_key.present() ||
-      arguments.grad_value.present())
+  if (!arguments.grad_query.empty() || !arguments.grad_key.empty() || !arguments.grad_value.empty())
     for_each_task(execution.executor, problem.batch * problem.kv_heads,
                   [&](int64_t task, int32_t worker) {
                     RowBlock block = RowBlock::of_worker(problem, true, execution, worker);
                     backward_kv_head(problem, arguments, task / problem.kv_heads,
                                      task % problem.kv_heads, block);
                   });
-  if (!arguments.grad_bias.present()) return;
+  if (arguments.grad_bias.empty()) return;
   // grad_bias is summed over any of its dimensions, which may cross every task above: it is
   // computed by itself, a task for each block of its own rows.
   const int64_t* shape = problem.bias_shape;

@@ -201,10 +201,11 @@ void compute_probabilities(const AttentionProblem& problem, const Arguments& arg
     }
   }
 
-  // A row whose scores are all -inf sees nothing either.
+  // A row whose scores are all -inf, or count as that, sees nothing either.
+  const double least = problem.dtype == DType::kF64 ? -kInfinity : double{kLeastScore};
   uint32_t nonempty = 0;
   for (int64_t r = 0; r < block.rows; ++r)
-    if (maximum.at[r] != -kInfinity) nonempty |= 1u << r;
+    if (!(maximum.at[r] <= least)) nonempty |= 1u << r;
   for (int64_t j = block.begin; j < block.end; ++j) {
     block.seen[j] &= nonempty;
     for (int64_t r = 0; r < kLanes; ++r) {

@@ -87,6 +87,8 @@ class AttentionBackwardKernel {
   size_t bytes() const { return bytes_; }
 
   void run(const AttentionBackward& arguments, Executor& executor) const {
+    if (arguments.grad_query.empty() && arguments.grad_key.empty() && arguments.grad_value.empty())
+      return;
     const int64_t heads_each = split_heads_ ? problem_.heads : problem_.kv_heads;
     const int64_t heads = problem_.batch * heads_each;
     const int64_t chunks = split_chunks_ ? chunks_of(problem_.kv_len) : 1;

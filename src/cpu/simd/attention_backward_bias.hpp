@@ -136,7 +136,7 @@ class AttentionBackwardBias {
   void add_part(const AttentionBackward& arguments, Scratch& scratch, const Block& block,
                 int64_t units, int64_t part, Scalar* sum) const {
     for (int64_t i = 0; i < block.rows * sum_columns_; i += V::kLanes) V::store(sum + i, V::zero());
-    if (units == 0) return;
+    if (units == 0 || problem_.kv_len == 0) return;
     const int64_t parts = parts_of(units), blocks = query_blocks(length_of(arguments, block));
     for (int64_t unit = part * units / parts; unit < (part + 1) * units / parts; ++unit) {
       const int64_t head =

@@ -40,6 +40,11 @@ PERSEID_INLINE Scalar* lse_row(const Tensor& tensor, bool ragged, int64_t batch,
          row * stride[1];
 }
 
+// Maxima up to this count as -inf (math/attention_problem.hpp), in units of log2.
+template <class Scalar>
+inline constexpr Scalar kNoScore = sizeof(Scalar) == 4 ? static_cast<Scalar>(kLeastScore* kLog2E)
+                                                       : -static_cast<Scalar>(__builtin_huge_val());
+
 // max + log2(sum), in units of log2, to the natural logarithm; -inf for a row with nothing visible.
 template <class Scalar>
 PERSEID_INLINE Scalar natural_lse(Scalar max, Scalar sum) {

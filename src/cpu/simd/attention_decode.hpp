@@ -92,6 +92,7 @@ class AttentionDecodeKernel {
   size_t bytes() const { return bytes_; }
 
   void run(const AttentionForward& arguments, Executor& executor) const {
+    if (arguments.out.empty() && arguments.lse.empty()) return;
     const int64_t heads = heads_of_task(arguments);
     const int64_t teams = problem_.kv_heads / heads;
     for_each_task(executor, problem_.batch * teams * chunks_, [&](int64_t task, int32_t worker) {
@@ -249,8 +250,8 @@ class AttentionDecodeKernel {
     typename V::Reg top = V::load(score);
     for (int64_t j = V::kLanes; j < kBlock; j += V::kLanes) top = V::max(top, V::load(score + j));
     const Scalar raised = perseid::internal::max(*part.max, V::reduce_max(top) * scale);
-    // With nothing visible yet the maximum is -inf; any finite stand-in gives exp2(-inf - 0) = 0.
-    const Scalar shift = raised == -kInfinity ? Scalar{0} : raised;
+    // With nothing visible yet, any finite stand-in gives exp2(-inf - 0) = 0.
+    const Scalar shift = raised <= kNoScore<Scalar> ? Scalar{0} : raised;
     const typename V::Reg factor = V::set1(scale), minus = V::set1(shift);
     typename V::Reg sum = V::zero();
     for (int64_t j = 0; j < kBlock; j += V::kLanes) {
@@ -326,7 +327,7 @@ class AttentionDecodeKernel {
     Scalar max = -kInfinity, sum = 0;
     for (int64_t c = 0; c < chunks_; ++c)
       max = perseid::internal::max(max, *partial(batch, kv_head, c, r).max);
-    const Scalar shift = max == -kInfinity ? Scalar{0} : max;
+    const Scalar shift = max <= kNoScore<Scalar> ? Scalar{0} : max;
     const StridedOutput<T> out =
         output_view<T>(arguments.out, problem_.ragged, batch, head, sequence.q_begin + query);
     // The sum gathers in the first chunk's place, or in nothing where there are no keys at all.

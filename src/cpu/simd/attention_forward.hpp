@@ -92,6 +92,7 @@ class AttentionForwardKernel {
   size_t bytes() const { return bytes_; }
 
   void run(const AttentionForward& arguments, Executor& executor) const {
+    if (arguments.out.empty() && arguments.lse.empty()) return;
     const int64_t key_blocks = ceil_div(problem_.kv_len, kKeys);
     for_each_task(executor, problem_.batch * problem_.kv_heads * key_blocks,
                   [&](int64_t task, int32_t) {
@@ -286,8 +287,8 @@ class AttentionForwardKernel {
   // P = exp2(scale * score - max) into `weight`; adds it, lane by lane, to `sum`.
   static void exponentiate(const Scalar* score, int64_t count, Scalar scale, Scalar max,
                            Scalar* sum, Element* weight) {
-    // With nothing visible yet the maximum is -inf; any finite stand-in gives exp2(-inf - 0) = 0.
-    const typename V::Reg shift = V::set1(max == -kInfinity ? Scalar{0} : max),
+    // With nothing visible yet, any finite stand-in gives exp2(-inf - 0) = 0.
+    const typename V::Reg shift = V::set1(max <= kNoScore<Scalar> ? Scalar{0} : max),
                           factor = V::set1(scale);
     typename V::Reg sums[2] = {V::load(sum), V::zero()};
     for (int64_t j = 0; j < count; j += 2 * V::kLanes) {
