@@ -8,9 +8,17 @@
 //               for each block of 256 keys:
 //                 for each group of 24 queries:            S: [24, 256], stays in the L1 cache
 //                   S = Q K^T                              micro_gemm, depth head_dim
-//                   m' = max(m, rowmax S); P = exp2(S - m'); l, O *= exp2(m - m'); l += rowsum P
+//                   m' = m or max(m, rowmax S); P = exp2(S - m'); l, O *= exp2(m - m');
+//                   l += rowsum P
 //                   O += P V                               micro_gemm, depth 256
 //               out = O / l,  lse = ln 2 * (m + log2 l)
+//
+// m need not be the row's maximum, since it cancels in O / l: it follows when the maximum exceeds
+// it by more than the row's lag. With bf16 dot products the lag also bounds the error. They round P
+// to bf16, but l sums P unrounded, so that lse is exact. The maximum's own weight is 1 where m is
+// the maximum, which rounding leaves alone; where m lags, it is rounded like any other. So m lags
+// only while the maximum's weight is a small share of l (2^-kShare at most): then the rounding
+// errors of many weights average out.
 //
 // Masked keys are -inf in S and exactly 0 in P; groups skip the panels of keys that none of their
 // queries sees, and touch mask code only where some key of a block is masked for some query. A
@@ -51,7 +59,8 @@ class AttentionForwardKernel {
     Element* weight;  // [kGroup, kKeys / kDepth]: P as an operand; the scores themselves where
                       // kDepth is 1
     Scalar* out;      // [kQueries, value_columns]
-    Scalar* max;      // [kQueries], in units of log2
+    Scalar* max;      // [kQueries] m, in units of log2
+    Scalar* limit;    // [kQueries] m follows scores above it
     Scalar* sum;      // [kQueries, kLanes]: added up at the end
     uint8_t* keep;    // [kQueries, kKeys], where there is dropout
   };
@@ -121,6 +130,7 @@ class AttentionForwardKernel {
                                       : arena.take<Element>(kGroup * kKeys / Dot::kDepth);
     scratch.out = arena.take<Scalar>(kQueries * value_columns_);
     scratch.max = arena.take<Scalar>(kQueries);
+    scratch.limit = arena.take<Scalar>(kQueries);
     scratch.sum = arena.take<Scalar>(kQueries * V::kLanes);
     scratch.keep = problem_.dropout > 0 ? arena.take<uint8_t>(kQueries * kKeys) : nullptr;
     return scratch;
@@ -180,7 +190,7 @@ class AttentionForwardKernel {
                 0,
                 0,
                 true};
-    for (int64_t i = 0; i < block.rows; ++i) scratch.max[i] = -kInfinity;
+    for (int64_t i = 0; i < block.rows; ++i) scratch.max[i] = scratch.limit[i] = -kInfinity;
     clear(scratch.sum, block.rows * V::kLanes);
     pack_rows<Dot>(
         head_view<T>(arguments.query, problem_.ragged, batch, head, sequence.q_begin + row),
@@ -230,13 +240,16 @@ class AttentionForwardKernel {
     for (int64_t r = 0; r < rows; ++r) {
       Scalar* score = scratch.score + r * kKeys + begin;
       if (!plain) block.modifier.apply(row + r, block.key_block + begin, panels_end - begin, score);
-      raise_maximum(score, panels_end - begin, scale, scratch.max[i + r],
+      raise_maximum(score, panels_end - begin, scale, scratch.max[i + r], scratch.limit[i + r],
                     scratch.sum + (i + r) * V::kLanes, out + r * value_columns_, block.first);
     }
-    for (int64_t r = 0; r < rows; ++r)
+    for (int64_t r = 0; r < rows; ++r) {
+      Scalar* sum = scratch.sum + (i + r) * V::kLanes;
       exponentiate(scratch.score + r * kKeys + begin, panels_end - begin, scale, scratch.max[i + r],
-                   scratch.sum + (i + r) * V::kLanes,
-                   scratch.weight + (r * kKeys + begin) / Dot::kDepth);
+                   sum, scratch.weight + (r * kKeys + begin) / Dot::kDepth);
+      if (Dot::kDepth > 1 && scratch.limit[i + r] == scratch.max[i + r])
+        scratch.limit[i + r] += lag_of(V::reduce_add(V::load(sum)));
+    }
     if (scratch.keep != nullptr) {
       for (int64_t r = 0; r < rows; ++r)
         drop(scratch.keep + (i + r) * kKeys + begin, panels_end - begin,
@@ -261,18 +274,17 @@ class AttentionForwardKernel {
     return {block.value + key / Dot::kDepth * value_columns_, value_columns_};
   }
 
-  // Makes sure that no score of the row is above its reference maximum by more than kSlack; sum and
-  // out follow it. The slack spares most rows most of the work: 2^kSlack is far from overflow, and
-  // a common factor costs no precision.
-  void raise_maximum(const Scalar* score, int64_t count, Scalar scale, Scalar& max, Scalar* sum,
-                     Scalar* out, bool first) const {
+  // Makes sure that no score of the row is above its limit; sum and out follow the maximum. The lag
+  // spares most rows most of the work: 2^kMostLag is far from overflow.
+  void raise_maximum(const Scalar* score, int64_t count, Scalar scale, Scalar& max, Scalar& limit,
+                     Scalar* sum, Scalar* out, bool first) const {
     typename V::Reg top[2] = {V::load(score), V::load(score + V::kLanes)};
     for (int64_t j = 2 * V::kLanes; j < count; j += 2 * V::kLanes) {
       top[0] = V::max(top[0], V::load(score + j));
       top[1] = V::max(top[1], V::load(score + j + V::kLanes));
     }
     top[0] = V::max(top[0], top[1]);
-    if (!V::any(V::less(V::set1(max + kSlack), V::mul(top[0], V::set1(scale))))) return;
+    if (!V::any(V::less(V::set1(limit), V::mul(top[0], V::set1(scale))))) return;
     const Scalar raised = perseid::internal::max(max, V::reduce_max(top[0]) * scale);
     if (!first) {
       // From a maximum of -inf the factor is exp2(-inf) = 0: nothing was added so far.
@@ -282,6 +294,15 @@ class AttentionForwardKernel {
         V::store(out + d, V::mul(V::load(out + d), factor));
     }
     max = raised;
+    // Without rounding no weight needs care; else the sum decides, when it knows of this block.
+    limit = raised + (Dot::kDepth == 1 ? kMostLag : Scalar{0});
+  }
+
+  // How far scores may exceed m: rounded down to a whole number.
+  static Scalar lag_of(Scalar sum) {
+    if constexpr (Dot::kDepth == 1) return kMostLag;
+    const int exponent = static_cast<int>(float_bits(static_cast<float>(sum)) >> 23) - 127;
+    return clamp(static_cast<Scalar>(exponent - kShare), Scalar{0}, kMostLag);
   }
 
   // P = exp2(scale * score - max) into `weight`; adds it, lane by lane, to `sum`.
@@ -359,7 +380,8 @@ class AttentionForwardKernel {
     for (int64_t j = 0; j < count; ++j) values[j] = 0;
   }
 
-  static constexpr Scalar kSlack = 8;
+  static constexpr Scalar kMostLag = 8;  // powers of two
+  static constexpr int kShare = 2;
   static constexpr Scalar kInfinity = static_cast<Scalar>(__builtin_inf());
 
   const AttentionProblem& problem_;

@@ -114,7 +114,9 @@ struct OneLaneDot {
 struct F32Dot : OneLaneDot<F32> {};
 struct F64Dot : OneLaneDot<F64> {};
 
+#if !defined(PERSEID_EMULATED_BF16_DOT)  // tests have one of plain C++: isa_emulated_bf16.hpp
 inline constexpr bool kHasBf16Dot = false;
 using DotOfBf16 = F32Dot;
+#endif
 
 }  // namespace perseid::internal::cpu::PERSEID_ISA
