@@ -132,5 +132,51 @@ TEST_F(CliStreamsTest, InputThatIsCutShortEndsWithTwo) {
       << text_of("stderr");
 }
 
+// ---- Shapes without elements ------------------------------------------------------------------
+
+// 128 bytes that claim 2^42 rows of nothing.
+void write_empty(const std::string& path, const std::string& shape) {
+  std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': " + shape + ", }";
+  header.resize(117, ' ');
+  std::ofstream(path, std::ios::binary)
+      << std::string("\x93NUMPY\x01\x00\x76\x00", 10) << header << '\n';
+}
+
+TEST_F(CliStreamsTest, EnormousShapesWithoutElementsEndAtOnce) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (const char* shape : {"(4398046511104, 0)", "(0, 4398046511104)"}) {
+    write_empty(path("x.npy"), shape);
+    for (const char* flags :
+         {"", " --log", " --dim 0", " --dtype bf16", " --grad-output @x.npy --grad-input @dx.npy"})
+      expect_ok(std::string("run softmax --input @x.npy --output @y.npy") + flags);
+    Shape expected = {4398046511104, 0};
+    if (shape[1] == '0') std::swap(expected[0], expected[1]);
+    expect_file("y.npy", expected, {});
+  }
+  const std::string attention =
+      "run attention --query @x.npy --key @x.npy --value @x.npy --out @o.npy --lse @l.npy";
+  // Some of them have no heads, which is refused.
+  for (const char* shape :
+       {"(4398046511104, 0, 1, 1)", "(4398046511104, 1, 0, 1)", "(4398046511104, 0, 0, 0)"}) {
+    write_empty(path("x.npy"), shape);
+    for (const char* flags :
+         {"", " --layout bhsd", " --causal bottom-right",
+          " --grad-out @x.npy --grad-query @dq.npy --grad-key @dk.npy --grad-value @dv.npy"}) {
+      const Ended ended = run(attention + flags);
+      EXPECT_TRUE(ended.code == 0 || ended.code == 2) << shape << flags << ended.err;
+    }
+  }
+  write_empty(path("x.npy"), "(4398046511104, 0, 1, 1)");
+  expect_ok(attention);
+  expect_file("o.npy", {4398046511104, 0, 1, 1}, {});
+  write_empty(path("x.npy"), "(4398046511104, 0)");
+  write_empty(path("b.npy"), "(0, 4398046511104)");
+  expect_ok("run matmul --a @x.npy --b @x.npy --transpose-a --out @c.npy");
+  expect_ok("run matmul --a @b.npy --b @x.npy --out @c.npy");
+  expect_file("c.npy", {0, 0}, {});
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  EXPECT_LT(seconds.count(), 60);  // some 30 processes, on a busy machine
+}
+
 }  // namespace
 }  // namespace perseid
