@@ -4,6 +4,7 @@
 // keys a query sees. What `op` has validated and every backend reads.
 #pragma once
 
+#include "math/least_score.hpp"
 #include "math/philox.hpp"
 #include "math/tensor.hpp"
 
@@ -60,10 +61,6 @@ struct AttentionBackward {
   Tensor grad_query, grad_key, grad_value, grad_bias;  // absent: not wanted
   Dropout dropout;
 };
-
-// Where scores (scale * query . key + bias) are float32, a row that has none above this sees no
-// key. lowest number of a type makes of a bias that is meant as a mask.
-inline constexpr float kLeastScore = -0x1p100f;
 
 // Keys [begin, end) that a query may see, before `visible` is asked.
 struct KeyRange {

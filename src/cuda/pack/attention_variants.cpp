@@ -132,13 +132,16 @@ AttentionProblem problem_of(const Kind& kind, const Dims& dims, DType dtype, boo
 constexpr int32_t kBlockRegisters = 65536;
 
 // Blocks are launched with all registers of a multiprocessor, which their warpgroups then divide.
-// Nothing but a word of the kernels that mend rows may be spilled; what comes from memory for each
-// score may cost a little.
+// Nothing but two words may be spilled, and four by the producers of windows, which have 32
+// registers for a second pass, too; what comes from memory for each score may cost a little.
 template <class Config>
 Budget budget_of(const Config& config) {
   const bool busy =
       config.lengths || config.visible || config.dropout || config.bias != DType::kNone;
-  return {kBlockRegisters / config.threads() / 8 * 8, busy ? 72 : 8,
+  return {kBlockRegisters / config.threads() / 8 * 8,
+          busy          ? 72
+          : config.left ? 16
+                        : 8,
           kMostShared - config.shared_bytes()};
 }
 

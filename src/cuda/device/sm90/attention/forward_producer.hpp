@@ -124,7 +124,7 @@ class ForwardProducer {
   }
   // By one thread.
   __device__ __forceinline__ void run() {
-    load_tiles(numbers_.first());
+    load_tiles<false>(numbers_.first());
     numbers_.close();
   }
   // The tiles with non-finite results once more, with the non-finite elements of values cleared. By
@@ -136,9 +136,7 @@ class ForwardProducer {
     const Ring<C.slots> last{queries_.count - 1};
     ptx::phase_wait(shared_.query_empty(last.place()), last.parity());
     const int32_t number = shared_.nonfinite_list();
-    if (number == arguments_.tiles) return;
-    second_pass_ = true;
-    load_tiles(number);
+    if (number != arguments_.tiles) load_tiles<true>(number);
   }
 
  private:
@@ -146,42 +144,44 @@ class ForwardProducer {
 
   // The tiles of a pass; the second one has those with non-finite results. The value of a tile's
   // first keys is wanted after the first key of the next tile: it is owed.
+  template <bool kSecondPass>
   __device__ __forceinline__ void load_tiles(int32_t number) {
     AttentionTile before{};
     bool owing = false;
     while (true) {
-      if (second_pass_) finder_.restart();
+      if constexpr (kSecondPass) finder_.restart();
       AttentionTile tile = finder_.find(number);
-      tile.listed = second_pass_;
+      tile.listed = kSecondPass;
       // With one slot its queries come late: what does not wait for them goes first.
-      if (C.slots == 1 && owing) load_value(before, before.first);
-      if (C.slots == 1 && tile.number >= 0) load_key(tile, tile.last);
-      announce(tile);
+      if (C.slots == 1 && owing) load_value<kSecondPass>(before, before.first);
+      if (C.slots == 1 && tile.number >= 0) load_key<kSecondPass>(tile, tile.last);
+      announce<kSecondPass>(tile);
       if (C.slots == 1) owing = false;
       if (tile.number < 0) break;
-      if (C.slots > 1) load_key(tile, tile.last);
-      if (owing) load_value(before, before.first);
+      if (C.slots > 1) load_key<kSecondPass>(tile, tile.last);
+      if (owing) load_value<kSecondPass>(before, before.first);
       // The next tile is drawn as late as this tile's last loads take as long as that does: who
       // draws early, and then has a long tile to do, comes to a short one when others wait already.
       uint32_t ticket = 0;
       for (int n = tile.last - 1; n >= tile.first; --n) {
-        if (!second_pass_ && n == tile.first) ticket = numbers_.draw();
-        load_key(tile, n);
-        load_value(tile, n + 1);
-        if (!second_pass_) numbers_.open();
+        if (!kSecondPass && n == tile.first) ticket = numbers_.draw();
+        load_key<kSecondPass>(tile, n);
+        load_value<kSecondPass>(tile, n + 1);
+        if constexpr (!kSecondPass) numbers_.open();
       }
-      if (!second_pass_ && tile.last == tile.first) ticket = numbers_.draw();
-      number = second_pass_ ? arguments_.nonfinite_next[number] : numbers_.number_of(ticket);
+      if (!kSecondPass && tile.last == tile.first) ticket = numbers_.draw();
+      number = kSecondPass ? arguments_.nonfinite_next[number] : numbers_.number_of(ticket);
       before = tile;
       owing = true;
     }
-    if (owing) load_value(before, before.first);
+    if (owing) load_value<kSecondPass>(before, before.first);
   }
+  template <bool kSecondPass>
   __device__ __forceinline__ void announce(const AttentionTile& tile) {
     const int slot = queries_.place();
     ptx::phase_wait(shared_.query_empty(slot), queries_.parity() ^ 1);
     const int number = queries_.count++;
-    if (!leads()) return;
+    if (kSecondPass && !leads()) return;
     shared_.tile(number) = tile;
     if (tile.number < 0) {
       ptx::phase_arrive(shared_.query_full(slot));
@@ -196,22 +196,24 @@ class ForwardProducer {
                                 entry_of<C.lengths>(arguments_, tile.batch));
     }
   }
+  template <bool kSecondPass>
   __device__ __forceinline__ void load_key(const AttentionTile& tile, int n) {
     const int stage = keys_.place();
     ptx::phase_wait(shared_.key_empty(stage), keys_.parity() ^ 1);
     ++keys_.count;
-    if (leads()) {
+    if (!kSecondPass || leads()) {
       ptx::phase_expect(shared_.key_full(stage), C.key_bytes());
       load<C.key_chunks()>(arguments_.key, shared_.key(stage), shared_.key_full(stage), tile, n);
     }
-    if constexpr (C.bias_stages > 0) load_bias(tile, n);
+    if constexpr (C.bias_stages > 0) load_bias<kSecondPass>(tile, n);
   }
   // With its keys.
+  template <bool kSecondPass>
   __device__ __forceinline__ void load_bias(const AttentionTile& tile, int n) {
     const int stage = biases_.place();
     ptx::phase_wait(shared_.bias_empty(stage), biases_.parity() ^ 1);
     ++biases_.count;
-    if (!leads()) return;
+    if (kSecondPass && !leads()) return;
     ptx::phase_expect(shared_.bias_full(stage), C.consumers * C.bias_bytes());
     for (int c = 0; c < C.consumers; ++c)
 #pragma unroll
@@ -221,16 +223,17 @@ class ForwardProducer {
                       {n * C.keys * C.bias_size() / 2 + chunk * kChunk, 0, tile.query + 64 * c,
                        tile.head * arguments_.bias_heads, tile.batch * arguments_.bias_batches});
   }
+  template <bool kSecondPass>
   __device__ __forceinline__ void load_value(const AttentionTile& tile, int n) {
     const int stage = values_.place();
     ptx::phase_wait(shared_.value_empty(stage), values_.parity() ^ 1);
     ++values_.count;
-    const uint32_t full = second_pass_ ? shared_.value_loaded() : shared_.value_full(stage);
-    if (leads()) {
+    const uint32_t full = kSecondPass ? shared_.value_loaded() : shared_.value_full(stage);
+    if (!kSecondPass || leads()) {
       ptx::phase_expect(full, C.value_bytes());
       load<C.value_chunks()>(arguments_.value, shared_.value(stage), full, tile, n);
     }
-    if (second_pass_) {
+    if constexpr (kSecondPass) {
       ptx::phase_wait(full, loaded_parity_);
       loaded_parity_ ^= 1;
       clear_nonfinite(shared_.value(stage));
@@ -271,7 +274,6 @@ class ForwardProducer {
   Ring<C.slots> queries_;
   Ring<C.stages> keys_, values_;
   Ring<max(C.bias_stages, 1)> biases_;
-  bool second_pass_ = false;    // a warp runs it; the first pass one thread, which leads it
   uint32_t loaded_parity_ = 0;  // of value_loaded()
 };
 

@@ -14,13 +14,13 @@
 
 #include "cuda/device/ptx/math.hpp"
 #include "math/dtype.hpp"
+#include "math/least_score.hpp"
 
 namespace perseid::internal::cuda {
 
 inline constexpr float kMostLag = 8;  // powers of two
-// Maxima below count as -inf: as powers of two they might overflow. A bias of the lowest number is
-// such a mask.
-inline constexpr float kLeast = -0x1p126f;
+// As a power of two.
+inline constexpr float kLeastPower = kLeastScore * 1.4426950408889634f;
 
 __device__ __forceinline__ float minus_infinity() { return float_from_bits(0xff800000u); }
 
@@ -108,7 +108,8 @@ __device__ __forceinline__ void weigh(float (&scores)[kCount], float scale_log2,
           ptx::approximate_exp2((before - (now == minus_infinity() ? 0 : now)) * scale_log2);
     }
     rows.maximum[r] = now;
-    shift[r] = now < kLeast ? 0 : -now * scale_log2;
+    const float top = now * scale_log2;
+    shift[r] = top <= kLeastPower ? 0 : -top;
   }
   float sum[4] = {};
 #pragma unroll
