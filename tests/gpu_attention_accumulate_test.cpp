@@ -88,6 +88,9 @@ TEST_F(GpuAccumulate, LengthsLeaveTheRestAsItIs) {
 // Rows of a gradient that the products make NaN are computed again, from an old value that is still
 // there, and added once.
 TEST_F(GpuAccumulate, RowsThatAreComputedAgain) {
+  // Without accumulation a row may come from the products, with 16-bit weights, and from the row's
+  // formula with it: their difference is far below an element that is lost, or added twice.
+  constexpr double kTolerance = 4e-3;
   for (const int64_t dim : {64, 128, 256})
     for (const uint32_t bits : {7, 1, 2, 4, 3, 5, 6}) {
       Case c{.dtype = PERSEID_BF16, .q_len = 200, .kv_len = 200, .head_dim = dim};
@@ -95,11 +98,11 @@ TEST_F(GpuAccumulate, RowsThatAreComputedAgain) {
       c.accumulate = bits;
       c.causal = PERSEID_CAUSAL_TOP_LEFT;
       c.poison_query = true;
-      check(c);
+      check(c, kTolerance);
       c.causal = PERSEID_CAUSAL_NONE;
       c.poison_query = false;
       c.kv_lens = c.poison_keys = true;
-      check(c);
+      check(c, kTolerance);
     }
 }
 
