@@ -62,6 +62,35 @@ TEST(Explanation, NamesEveryGradient) {
   }
 }
 
+// Dropout's counter has room for 2^32 columns.
+TEST(Limits, DropoutOfColumns) {
+  Context context;
+  auto desc = SmallAttention::describe(4);
+  desc.heads = desc.kv_heads = desc.batch = desc.q_len = 1;
+  desc.dropout = 0.5;
+  desc.kv_len = int64_t{1} << 32;
+  Plan most, more;
+  EXPECT_EQ(perseid_attention_plan_create(context.get(), &desc, most.out()), PERSEID_OK)
+      << perseid_last_error();
+  ++desc.kv_len;
+  EXPECT_EQ(perseid_attention_plan_create(context.get(), &desc, more.out()),
+            PERSEID_INVALID_ARGUMENT);
+}
+
+TEST(Workspace, OfTheReferenceIsOfItsDirection) {
+  Context context;
+  auto desc = SmallAttention::describe(4);
+  desc.gradients = PERSEID_GRAD_QUERY;
+  desc.implementation = "cpu:reference";
+  Plan plan;
+  ASSERT_EQ(perseid_attention_plan_create(context.get(), &desc, plan.out()), PERSEID_OK)
+      << perseid_last_error();
+  size_t forward = 0, backward = 0;
+  ASSERT_EQ(perseid_plan_workspace_size(plan.get(), PERSEID_FORWARD, &forward), PERSEID_OK);
+  ASSERT_EQ(perseid_plan_workspace_size(plan.get(), PERSEID_BACKWARD, &backward), PERSEID_OK);
+  EXPECT_LT(forward, backward);
+}
+
 // The view that kernels get has every dimension.
 TEST(Broadcast, ViewsHaveEveryDimension) {
   namespace op = perseid::internal::op;

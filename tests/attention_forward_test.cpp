@@ -147,6 +147,22 @@ TEST(AttentionForward, NothingLeaksFromMaskedKeys) {
   }
 }
 
+// What every query sees reaches every row, the first of a group too.
+TEST(AttentionForward, NonfiniteValuesReachWhoSeesThem) {
+  for (const DType dtype : kTypes) {
+    for (const int64_t q_len : {4, 60}) {
+      for (const double poison : {kNaN, kInfinity, -kInfinity}) {
+        Case test = forward_case(dtype, 1, 2, 1, q_len, 400, 16, 16);
+        test.prepare = [=](AttentionBackward& a) {
+          for (const int64_t j : {int64_t{0}, int64_t{300}})
+            put(a.value, at(a.value, {0, 0, j, 3}), poison);
+        };
+        check(test, name_of(dtype) + text({q_len}) + " " + std::to_string(poison));
+      }
+    }
+  }
+}
+
 TEST(AttentionForward, InputScales) {
   for (const DType dtype : kTypes)
     for (const double scale : {0.1, 3.0, 10.0})
