@@ -508,7 +508,7 @@ PERSEID_API perseid_status perseid_matmul_execute(perseid_plan_t plan,
  * is open, because reading a lost part raises SIGBUS. Replace such a file by renaming a new one
  * over it, as perseid_file_write does. */
 PERSEID_API perseid_status perseid_file_open(const char* path, perseid_file_t* file);
-/* Ends the mapping; tensors got from the file are no longer valid. NULL is ignored. */
+/* Releases the file; tensors got from it are no longer valid. NULL is ignored. */
 PERSEID_API void perseid_file_close(perseid_file_t file);
 /* How many tensors the file holds (1 for .npy). */
 PERSEID_API perseid_status perseid_file_count(perseid_file_t file, size_t* count);

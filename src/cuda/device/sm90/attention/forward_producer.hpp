@@ -71,7 +71,7 @@ struct ForwardShared {
   __device__ __forceinline__ uint32_t bias_empty(int stage) const {
     return barrier(2 * C.slots + 4 * C.stages + C.bias_stages + stage);
   }
-  // Of the second pass: values are there, and not cleared.
+  // TMA has loaded values of the second pass, which the producer clears next.
   __device__ __forceinline__ uint32_t value_loaded() const {
     return barrier(2 * C.slots + 4 * C.stages + 2 * C.bias_stages);
   }
@@ -80,7 +80,8 @@ struct ForwardShared {
     return reinterpret_cast<AttentionTile*>(memory + kTiles)[count % kMostTiles];
   }
 
-  // The first of the block's list of tiles with non-finite results; the number of all: none.
+  // Head of the block's list of tiles with non-finite results. The number of all tiles: it is
+  // empty.
   __device__ __forceinline__ int32_t& nonfinite_list() const {
     return *reinterpret_cast<int32_t*>(memory + kNonfinite);
   }
@@ -122,13 +123,13 @@ class ForwardProducer {
       prefetch<C.value_chunks()>(arguments_.value, tile, n);
     }
   }
-  // By one thread.
+  // One thread runs the first pass.
   __device__ __forceinline__ void run() {
     load_tiles<false>(numbers_.first());
     numbers_.close();
   }
-  // The tiles with non-finite results once more, with the non-finite elements of values cleared. By
-  // the warp of that thread.
+  // Loads the listed tiles again and clears the non-finite elements of their values. The whole warp
+  // of that thread runs it.
   __device__ __forceinline__ void run_second_pass() {
     for (int* count : {&queries_.count, &keys_.count, &values_.count, &biases_.count})
       *count = __shfl_sync(0xffffffffu, *count, 0);
@@ -143,7 +144,7 @@ class ForwardProducer {
   static __device__ __forceinline__ bool leads() { return threadIdx.x == 0; }
 
   // The tiles of a pass; the second one has those with non-finite results. The value of a tile's
-  // first keys is wanted after the first key of the next tile: it is owed.
+  // first keys is loaded after the first key of the next tile, which is needed earlier.
   template <bool kSecondPass>
   __device__ __forceinline__ void load_tiles(int32_t number) {
     AttentionTile before{};
@@ -240,7 +241,7 @@ class ForwardProducer {
       if (leads()) ptx::phase_arrive(shared_.value_full(stage));
     }
   }
-  // By the warp, whose writes the tensor cores see afterwards.
+  // The warp clears together; the proxy fence makes its writes visible to the tensor cores.
   __device__ __forceinline__ void clear_nonfinite(uint32_t value) const {
     auto* pairs = reinterpret_cast<uint4*>(shared_.memory + (value - shared_.base));
 #pragma unroll 1

@@ -19,7 +19,7 @@
 namespace perseid::internal::cuda {
 
 inline constexpr float kMostLag = 8;  // powers of two
-// As a power of two.
+// kLeastScore in units of log2.
 inline constexpr float kLeastPower = kLeastScore * 1.4426950408889634f;
 
 __device__ __forceinline__ float minus_infinity() { return float_from_bits(0xff800000u); }
@@ -76,7 +76,8 @@ struct RowStatistics {
   float sum[2];      // of the thread's own columns
 };
 
-// Scores may exceed m from here on until their weight is half of the row's sum. By whole quads.
+// Scores may exceed m from here on until their weight is half of the row's sum. Whole quads call
+// it.
 __device__ __forceinline__ float limit_of(const RowStatistics& rows, int r, float scale_log2) {
   const float unscale = fminf(ptx::approximate_reciprocal(scale_log2), 0x1.fffffep127f);
   const float lag = ptx::approximate_log2(quad_sum(rows.sum[r])) - 1;
@@ -132,8 +133,8 @@ __device__ __forceinline__ void round_weights(const float (&scores)[kCount],
   for (int i = 0; i < kCount / 2; ++i) weights[i] = round_pair<D>(scores[2 * i], scores[2 * i + 1]);
 }
 
-// Nothing is done where m has followed in no row of the warp. Where it has in some, the limits of
-// the others stay: a row's bits do not depend on its neighbours.
+// Returns at once if m has followed in no row of the warp. Only rows in which it has get a new
+// limit, so that a row's bits do not depend on its neighbours.
 template <int kCount>
 __device__ __forceinline__ void rescale(float (&out)[kCount], const float (&factor)[2],
                                         float scale_log2, RowStatistics& rows) {
