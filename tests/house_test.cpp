@@ -175,41 +175,6 @@ TEST(House, FilesNameTheirLicence) {
   }
 }
 
-// The README's example is a program that other tests build and run.
-TEST(House, ExamplesOfDocumentsAreTested) {
-  for (const auto& [document, source] :
-       {std::pair("README.md", "consumer.cpp"), std::pair("docs/c.md", "consumer.c")}) {
-    const std::vector<std::string> page = lines_of(kRoot / document);
-    std::vector<std::string> program = lines_of(kRoot / "tests/install/consumer" / source);
-    program.erase(program.begin(), program.begin() + 2);  // the licence
-    EXPECT_NE(std::search(page.begin(), page.end(), program.begin(), program.end()), page.end())
-        << "copy tests/install/consumer/" << source << ", without its licence lines, into "
-        << document;
-  }
-}
-
-// A link of the documentation leads to a file that exists.
-TEST(House, DocumentationLinksLeadSomewhere) {
-  std::vector<fs::path> pages;
-  for (const fs::path& folder : {kRoot, kRoot / "docs"}) {
-    for (const auto& entry : fs::directory_iterator(folder))
-      if (entry.path().extension() == ".md") pages.push_back(entry.path());
-  }
-  for (const fs::path& page : pages) {
-    bool code = false;
-    for (const std::string& line : lines_of(page)) {
-      if (line.starts_with("```")) code = !code;
-      if (code) continue;
-      for (size_t at = line.find("]("); at != std::string::npos; at = line.find("](", at + 1)) {
-        const std::string target = line.substr(at + 2, line.find_first_of("#)", at) - at - 2);
-        if (target.empty() || target.find("://") != std::string::npos) continue;
-        EXPECT_TRUE(fs::exists(page.parent_path() / target))
-            << page.filename() << " links to " << target;
-      }
-    }
-  }
-}
-
 #if defined(PERSEID_OBJECT_LIST)
 std::string output_of(const std::string& command) {
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);

@@ -379,7 +379,7 @@ typedef struct perseid_attention_desc {
 } perseid_attention_desc;
 
 /* Dropout draws from Philox4x32-10 by (seed, offset, batch, head, query row, key column): see
- * docs/attention.md. Backward must be given the seed and offset of its forward. `rng`, where not
+ * docs/reference/attention.md. Backward must be given the seed and offset of its forward. `rng`, where not
  * NULL, points to {seed, offset} in memory of the context's device, read when the work runs. offset
  * < 2^32. */
 typedef struct perseid_attention_forward_args {

@@ -1,0 +1,130 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The documents: every link leads to a file and a heading that exist, every page is of one of the
+// four kinds and in the index, and the quoted programs are those that other tests build and run.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kRoot = PERSEID_SOURCE_DIR;
+
+std::vector<std::string> lines_of(const fs::path& path) {
+  std::ifstream in(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+// Every Markdown file of the project, relative to its root.
+std::vector<fs::path> pages() {
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(kRoot)) {
+    if (entry.path().extension() == ".md") found.push_back(entry.path().filename());
+  }
+  for (const char* folder : {"docs", "bench", "cli", "examples", "src", "tests", "include"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(kRoot / folder)) {
+      if (entry.path().extension() == ".md") found.push_back(fs::relative(entry.path(), kRoot));
+    }
+  }
+  return found;
+}
+
+// The lines of a page outside of code blocks.
+std::vector<std::string> prose_of(const fs::path& page) {
+  std::vector<std::string> prose;
+  bool code = false;
+  for (const std::string& line : lines_of(kRoot / page)) {
+    if (line.starts_with("```")) code = !code;
+    if (!code) prose.push_back(line);
+  }
+  return prose;
+}
+
+// The targets of a page's links, as written.
+std::vector<std::string> links_of(const fs::path& page) {
+  std::vector<std::string> links;
+  for (const std::string& line : prose_of(page)) {
+    for (size_t at = line.find("]("); at != std::string::npos; at = line.find("](", at + 1))
+      links.push_back(line.substr(at + 2, line.find(')', at) - at - 2));
+  }
+  return links;
+}
+
+// The anchors of a page's headings: lower case, hyphens for spaces, no punctuation.
+std::set<std::string> anchors_of(const fs::path& page) {
+  std::set<std::string> anchors;
+  for (const std::string& line : prose_of(page)) {
+    const size_t text = line.find_first_not_of('#');
+    if (text == 0 || text == std::string::npos || line[text] != ' ') continue;
+    std::string anchor;
+    for (const char c : line.substr(text + 1)) {
+      if (c == ' ') anchor += '-';
+      if (std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_')
+        anchor += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    }
+    anchors.insert(anchor);
+  }
+  return anchors;
+}
+
+TEST(Docs, LinksLeadSomewhere) {
+  size_t checked = 0;
+  for (const fs::path& page : pages()) {
+    for (const std::string& link : links_of(page)) {
+      if (link.find("://") != std::string::npos || link.starts_with("mailto:")) continue;
+      ++checked;
+      const size_t hash = std::min(link.find('#'), link.size());
+      const fs::path target =
+          hash == 0 ? page : (page.parent_path() / link.substr(0, hash)).lexically_normal();
+      EXPECT_TRUE(fs::exists(kRoot / target)) << page << " links to " << link;
+      if (hash == link.size() || target.extension() != ".md") continue;
+      EXPECT_TRUE(anchors_of(target).contains(link.substr(hash + 1)))
+          << page << " links to " << link << ", but " << target << " has no such heading";
+    }
+  }
+  EXPECT_GT(checked, 50u) << "the test reads too few links to mean anything";
+}
+
+TEST(Docs, PagesAreOfFourKindsAndInTheIndex) {
+  const std::set<std::string> kinds = {"tutorials", "howto", "reference", "explanation"};
+  std::set<fs::path> indexed;
+  for (const std::string& link : links_of("docs/README.md"))
+    indexed.insert(fs::path("docs") / link.substr(0, link.find('#')));
+  size_t checked = 0;
+  for (const fs::path& page : pages()) {
+    if (*page.begin() != "docs" || page == "docs/README.md") continue;
+    ++checked;
+    EXPECT_TRUE(kinds.contains(page.parent_path().filename().string()) &&
+                page.parent_path().parent_path() == "docs")
+        << page << " lies in none of docs/{tutorials,howto,reference,explanation}";
+    EXPECT_TRUE(indexed.contains(page)) << "docs/README.md does not list " << page;
+  }
+  EXPECT_GT(checked, 8u);
+}
+
+// The README's example and the C tutorial's are programs that other tests build and run.
+TEST(Docs, FirstProgramsAreTested) {
+  for (const auto& [document, source] :
+       {std::pair("README.md", "consumer.cpp"),
+        std::pair("docs/tutorials/first_matmul_in_c.md", "consumer.c")}) {
+    const std::vector<std::string> page = lines_of(kRoot / document);
+    std::vector<std::string> program = lines_of(kRoot / "tests/install/consumer" / source);
+    program.erase(program.begin(), program.begin() + 2);  // the licence
+    EXPECT_NE(std::search(page.begin(), page.end(), program.begin(), program.end()), page.end())
+        << "copy tests/install/consumer/" << source << ", without its licence lines, into "
+        << document;
+  }
+}
+
+}  // namespace
