@@ -9,6 +9,7 @@ COVER = (
     (r"math/tensor", "math_test io_test reference_test api_test"),
     (r"math/softmax_problem", "reference_test api_test softmax_test"),
     (r"math/matmul_problem", "reference_test api_test matmul_test"),
+    (r"math/(chunks|tile_order)", "tile_order_test"),
     (r"math/", "math_test reference_test api_test attention_forward_test attention_backward_test"),
     (r"io/npy", "io_test fuzz/seeds_npy"),
     (r"io/safetensors", "io_test fuzz/seeds_safetensors"),
