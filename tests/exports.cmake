@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The Perseid Authors
 # SPDX-License-Identifier: Apache-2.0
-# cmake -DNM=<nm> -DREADELF=<readelf> -DLIBRARY=<so> -DHEADER=<perseid.h> -P exports.cmake
+# cmake -DNM=<nm> -DREADELF=<readelf> -DLIBRARY=<so> -DHEADERS=<folder> -P exports.cmake
 #
-# The shared library exports the functions of its header and nothing else. Its soname holds what a
+# The shared library exports the functions of its headers and nothing else. Its soname holds what a
 # program was linked against: major and minor version before 1.0, the major version from then on.
 execute_process(
   COMMAND ${NM} -D --defined-only ${LIBRARY}
@@ -11,7 +11,12 @@ string(REGEX MATCHALL "[^ \n]+\n" exported "${table}")
 list(TRANSFORM exported STRIP)
 list(SORT exported)
 
-file(READ ${HEADER} header)
+file(GLOB headers ${HEADERS}/*.h)
+set(header)
+foreach(path IN LISTS headers)
+  file(READ ${path} text)
+  string(APPEND header "${text}")
+endforeach()
 string(REGEX MATCHALL "PERSEID_API [^(;]*perseid_[a-z0-9_]+\\(" declared "${header}")
 list(TRANSFORM declared REPLACE ".*(perseid_[a-z0-9_]+)\\($" "\\1")
 list(SORT declared)

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Devices, their memory and the time that work takes on them. Included by perseid.hpp.
+/// \file
+/// Devices, their memory and the time that work takes on them. Included by perseid.hpp.
 #ifndef PERSEID_CONTEXT_HPP_
 #define PERSEID_CONTEXT_HPP_
 
@@ -18,43 +19,51 @@ inline namespace v0 {
 
 // ---- Context ----------------------------------------------------------------------------------
 
-using Stream = void*;  // of the context's device; nullptr on the CPU
+using Stream = void*;  ///< of the context's device; nullptr on the CPU
 
+/// What Context::ceiling measures.
 enum class Ceiling {
-  kF32 = PERSEID_CEILING_F32,
-  kBF16 = PERSEID_CEILING_BF16,
-  kF64 = PERSEID_CEILING_F64,
-  kCopy = PERSEID_CEILING_COPY,
-  kRead = PERSEID_CEILING_READ,
+  kF32 = PERSEID_CEILING_F32,    ///< float32 multiply-adds
+  kBF16 = PERSEID_CEILING_BF16,  ///< bf16 dot products
+  kF64 = PERSEID_CEILING_F64,    ///< float64 multiply-adds
+  kCopy = PERSEID_CEILING_COPY,  ///< bytes read plus bytes written
+  kRead = PERSEID_CEILING_READ,  ///< bytes read
 };
 
-// A caller's own threads. run() calls task(t, worker) once for every t in [0, tasks) and returns
-// when all have returned; `worker` is in [0, workers()) and belongs to one running task at a time.
-// It may be entered by several threads at once, must not throw, and must outlive every context and
-// plan that uses it.
+/// A caller's own threads. run() calls task(t, worker) once for every t in [0, tasks) and returns
+/// when all have returned; `worker` is in [0, workers()) and belongs to one running task at a time.
+/// It may be entered by several threads at once, must not throw, and must outlive every context and
+/// plan that uses it.
+/// \snippet snippets.cpp executor
 class Executor {
  public:
+  /// The work that run() distributes.
   struct Task {
-    perseid_task_fn function;
-    void* state;
+    perseid_task_fn function;  ///< the C interface's form
+    void* state;               ///< its first argument
+    /// Does one task.
     void operator()(int64_t task, int32_t worker) const { function(state, task, worker); }
   };
   virtual ~Executor() = default;
+  /// The most tasks that run at the same time, at least 1.
   virtual int32_t workers() const noexcept = 0;
+  /// Does all tasks, and returns when they are done.
   virtual void run(int64_t tasks, Task task) noexcept = 0;
 };
 
-// A device and, on the CPU, the threads that work. Plans keep what they need of it.
+/// A device and, on the CPU, the threads that work. Plans keep what they need of it.
 class Context {
  public:
-  // The CPU with a pool of `threads` (0: PERSEID_NUM_THREADS, else the CPUs this process may use).
+  /// The CPU with a pool of `threads` (0: PERSEID_NUM_THREADS, else the CPUs this process may use).
+  /// \snippet snippets.cpp context
   static Context cpu(int32_t threads = 0) {
     auto options = detail::sized<perseid_context_options>();
     options.device_type = kDLCPU;
     options.threads = threads;
     return Context(options);
   }
-  // The CPU with the caller's threads.
+  /// The CPU with the caller's threads.
+  /// \snippet snippets.cpp executor_use
   static Context cpu(Executor& executor) {
     auto options = detail::sized<perseid_context_options>();
     options.device_type = kDLCPU;
@@ -65,45 +74,55 @@ class Context {
     };
     return Context(options);
   }
+  /// An NVIDIA GPU by its index.
+  /// \snippet snippets.cpp cuda
   static Context cuda(int32_t index) {
     auto options = detail::sized<perseid_context_options>();
     options.device_type = kDLCUDA;
     options.device_index = index;
     return Context(options);
   }
+  /// By the C interface's options.
   explicit Context(const perseid_context_options& options) {
     perseid_context_t handle = nullptr;
     detail::check(perseid_context_create(&options, &handle));
     handle_.reset(handle);
   }
 
-  // The library, the device and the environment variables in force, as one JSON object.
+  /// The library, the device and the environment variables in force, as one JSON object.
+  /// \snippet snippets.cpp facts
   std::string_view facts() const {
     const char* json = nullptr;
     detail::check(perseid_context_facts(get(), &json));
     return json;
   }
-  // Measures what the device reaches at best, FLOP/s or bytes/s; see perseid_ceiling.
+  /// Measures what the device reaches at best, FLOP/s or bytes/s; see perseid_ceiling.
+  /// \snippet snippets.cpp facts
   double ceiling(Ceiling which, uint64_t bytes = 0) const {
     double per_second = 0;
     detail::check(
         perseid_context_ceiling(get(), static_cast<perseid_ceiling>(which), bytes, &per_second));
     return per_second;
   }
-  // Where tensors must be.
+  /// Where tensors must be.
+  /// \snippet snippets.cpp memory
   DLDevice device() const {
     DLDevice device{};
     detail::check(perseid_context_device(get(), &device));
     return device;
   }
-  // Copies between host and device or within either, behind the work of the stream, and waits.
+  /// Copies between host and device or within either, after the work queued on the stream, and
+  /// waits.
+  /// \snippet snippets.cpp memory
   void copy(void* to, const void* from, size_t bytes, Stream stream = nullptr) const {
     detail::check(perseid_memory_copy(get(), to, from, bytes, stream));
   }
-  // Waits for the work of the stream.
+  /// Waits for the work of the stream.
+  /// \snippet snippets.cpp timer
   void synchronize(Stream stream = nullptr) const {
     detail::check(perseid_stream_synchronize(get(), stream));
   }
+  /// The C interface's handle, which this object owns.
   perseid_context_t get() const { return handle_.get(); }
 
  private:
@@ -115,15 +134,17 @@ class Context {
 
 // ---- Memory and time of a device --------------------------------------------------------------
 
-// Memory of a context's device, aligned to 64 bytes or more, with any content. The context must
-// live as long.
+/// Memory of a context's device, aligned to 64 bytes or more, with any content. The context must
+/// live as long.
+/// \snippet snippets.cpp memory
 class Memory {
  public:
+  /// Allocates `bytes`.
   Memory(const Context& context, size_t bytes)
       : data_(allocate(context, bytes), Free{context.get()}), size_(bytes) {}
-  void* data() const { return data_.get(); }
-  size_t size() const { return size_; }
-  // As the workspace of a plan.
+  void* data() const { return data_.get(); }  ///< its first byte
+  size_t size() const { return size_; }       ///< in bytes
+  /// As the workspace of a plan.
   operator std::span<std::byte>() const { return {static_cast<std::byte*>(data()), size_}; }
 
  private:
@@ -140,17 +161,21 @@ class Memory {
   size_t size_;
 };
 
-// The time between two points of a stream, by the device's clock.
+/// The time between two points of a stream, by the device's clock.
+/// \snippet snippets.cpp timer
 class Timer {
  public:
+  /// Of the context's device.
   explicit Timer(const Context& context) {
     perseid_timer_t handle = nullptr;
     detail::check(perseid_timer_create(context.get(), &handle));
     handle_.reset(handle);
   }
+  /// Sets the first point, after the work queued so far.
   void start(Stream stream = nullptr) { detail::check(perseid_timer_start(handle_.get(), stream)); }
+  /// Sets the second point, after the work queued so far.
   void stop(Stream stream = nullptr) { detail::check(perseid_timer_stop(handle_.get(), stream)); }
-  // Waits for the second point.
+  /// Waits for the second point.
   double seconds() const {
     double seconds = 0;
     detail::check(perseid_timer_seconds(handle_.get(), &seconds));

@@ -1,19 +1,20 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Perseid for C++20: a header-only layer over the C ABI of perseid.h.
-//
-//   perseid::Context context = perseid::Context::cpu();
-//   perseid::Attention attention(context, {.dtype = perseid::f32, .batch = 4, .heads = 8,
-//       .q_len = 512, .kv_len = 512, .head_dim = 64, .mask = perseid::causal_bottom_right(),
-//       .dropout = 0.1, .backward = true});
-//   perseid::Workspace workspace;
-//   attention.reserve(workspace);
-//   attention.forward(nullptr, {.query = q, .key = k, .value = v, .out = o, .lse = lse,
-//                               .seed = 7}, workspace);
-//
-// Every failure is thrown as perseid::Error, with the status and the library's sentence. Plans are
-// immutable: any number of threads may execute one at once, each with its own workspace. Executing
-// allocates nothing once the workspace is reserved.
+/// \file
+/// Perseid for C++20: a header-only layer over the C ABI of perseid.h.
+///
+///   perseid::Context context = perseid::Context::cpu();
+///   perseid::Attention attention(context, {.dtype = perseid::f32, .batch = 4, .heads = 8,
+///       .q_len = 512, .kv_len = 512, .head_dim = 64, .mask = perseid::causal_bottom_right(),
+///       .dropout = 0.1, .backward = true});
+///   perseid::Workspace workspace;
+///   attention.reserve(workspace);
+///   attention.forward(nullptr, {.query = q, .key = k, .value = v, .out = o, .lse = lse,
+///                               .seed = 7}, workspace);
+///
+/// Every failure is thrown as perseid::Error, with the status and the library's sentence. Plans are
+/// immutable: any number of threads may execute one at once, each with its own workspace. Executing
+/// allocates nothing once the workspace is reserved.
 #ifndef PERSEID_PERSEID_HPP_
 #define PERSEID_PERSEID_HPP_
 
@@ -39,42 +40,54 @@ inline namespace v0 {
 
 // ---- Plans ------------------------------------------------------------------------------------
 
-enum class Direction { kForward = PERSEID_FORWARD, kBackward = PERSEID_BACKWARD };
+/// Which execution of a plan is meant.
+enum class Direction {
+  kForward = PERSEID_FORWARD,    ///< results from inputs
+  kBackward = PERSEID_BACKWARD,  ///< gradients of inputs
+};
 
-// What all plans share.
+/// What all plans share.
 class Plan {
  public:
-  // The exact bytes that executing `direction` needs; 0 where the plan does not have it.
+  /// The exact bytes that executing `direction` needs; 0 where the plan does not have it.
+  /// \snippet snippets.cpp workspace
   size_t workspace_size(Direction direction = Direction::kForward) const {
     size_t bytes = 0;
     detail::check(
         perseid_plan_workspace_size(get(), static_cast<perseid_direction>(direction), &bytes));
     return bytes;
   }
-  // Grows the workspace to what either direction needs, so that no execution allocates.
+  /// Grows the workspace to what either direction needs, so that no execution allocates.
+  /// \snippet snippets.cpp workspace
   void reserve(Workspace& workspace) const {
     workspace.reserve(std::max(forward_bytes_, backward_bytes_));
   }
-  // Every implementation in order, chosen or refused and why; for people, and as JSON.
+  /// Every implementation in order, chosen or refused and why, for people.
+  /// \snippet snippets.cpp explain
   std::string explain() const {
     const char* text = nullptr;
     detail::check(perseid_plan_explain(get(), &text));
     return text;
   }
+  /// The same as JSON.
+  /// \snippet snippets.cpp explain
   std::string explain_json() const {
     const char* json = nullptr;
     detail::check(perseid_plan_explain_json(get(), &json));
     return json;
   }
-  // The implementation's name, and useful FLOPs and bytes of both directions.
+  /// The implementation's name, and useful FLOPs and bytes of both directions.
+  /// \snippet snippets.cpp explain
   perseid_plan_info info() const {
     auto info = detail::sized<perseid_plan_info>();
     detail::check(perseid_plan_query(get(), &info));
     return info;
   }
+  /// The C interface's handle, which this object owns.
   perseid_plan_t get() const { return handle_.get(); }
 
  protected:
+  /// \cond
   explicit Plan(perseid_plan_t handle) : handle_(handle) {
     forward_bytes_ = workspace_size(Direction::kForward);
     backward_bytes_ = workspace_size(Direction::kBackward);
@@ -86,6 +99,7 @@ class Plan {
         scratch.of(direction == Direction::kForward ? forward_bytes_ : backward_bytes_);
     detail::check(function(get(), &args, memory.data(), memory.size(), stream));
   }
+  /// \endcond
 
  private:
   struct Destroy {
@@ -98,37 +112,45 @@ class Plan {
 
 // ---- Softmax ----------------------------------------------------------------------------------
 
+/// The problem of a Softmax plan.
 struct SoftmaxOptions {
-  DType dtype = f32;               // of input and its gradient
-  DType out_dtype = DType::kNone;  // of output and its gradient; none: dtype
-  Dims shape = {};
-  int32_t dim = -1;
-  bool log = false;             // log-softmax
-  double scale = 1;             // 0 stands for 1, as in the C interface
-  bool visible = false;         // a boolean mask is given at execution
-  bool empty_rows_nan = false;  // rows with nothing visible: NaN instead of 0 (log: -inf)
-  const char* implementation = nullptr;
+  DType dtype = f32;               ///< of input and its gradient
+  DType out_dtype = DType::kNone;  ///< of output and its gradient; none: dtype
+  Dims shape = {};                 ///< of input and output
+  int32_t dim = -1;                ///< the softmax dimension; negative: from the last
+  bool log = false;                ///< log-softmax
+  double scale = 1;                ///< 0 stands for 1, as in the C interface
+  bool visible = false;            ///< a boolean mask is given at execution
+  bool empty_rows_nan = false;     ///< rows with nothing visible: NaN instead of 0 (log: -inf)
+  const char* implementation = nullptr;  ///< only this one
 };
 
+/// The tensors of Softmax::forward.
 struct SoftmaxForward {
-  Tensor input = {};    // shape, dtype
-  Tensor output = {};   // shape, out_dtype; may be the input exactly
-  Tensor visible = {};  // bool or u8, each dimension the shape's or 1; true: the element counts
-  Tensor lse = {};      // optional: the shape with `dim` of size 1, f32 (f64 if computed so)
+  Tensor input = {};    ///< shape, dtype
+  Tensor output = {};   ///< shape, out_dtype; may be the input exactly
+  Tensor visible = {};  ///< bool or u8, each dimension the shape's or 1; true: the element counts
+  Tensor lse = {};      ///< optional: the shape with `dim` of size 1, f32 (f64 if computed so)
 };
 
+/// The tensors of Softmax::backward.
 struct SoftmaxBackward {
-  Tensor grad_output = {};  // shape, out_dtype
-  Tensor output = {};       // what forward wrote
-  Tensor visible = {};      // as in forward
-  Tensor grad_input = {};   // shape, dtype; may be grad_output exactly
+  Tensor grad_output = {};  ///< shape, out_dtype
+  Tensor output = {};       ///< what forward wrote
+  Tensor visible = {};      ///< as in forward
+  Tensor grad_input = {};   ///< shape, dtype; may be grad_output exactly
 };
 
-// output = softmax(scale * input) or log_softmax(scale * input) over one dimension.
+/// output = softmax(scale * input) or log_softmax(scale * input) over one dimension.
+/// \snippet snippets.cpp softmax
 class Softmax : public Plan {
  public:
+  /// Makes a plan; throws where no implementation takes the problem.
+  /// \snippet snippets.cpp softmax
   Softmax(const Context& context, const SoftmaxOptions& options) : Plan(create(context, options)) {}
 
+  /// Writes output, and lse where given.
+  /// \snippet snippets.cpp softmax
   void forward(Stream stream, const SoftmaxForward& with, const Scratch& workspace) const {
     auto args = detail::sized<perseid_softmax_forward_args>();
     args.input = with.input.dl();
@@ -137,6 +159,8 @@ class Softmax : public Plan {
     args.lse = with.lse.dl();
     execute_as(Direction::kForward, perseid_softmax_forward, args, stream, workspace);
   }
+  /// Writes grad_input from what forward wrote.
+  /// \snippet snippets.cpp softmax
   void backward(Stream stream, const SoftmaxBackward& with, const Scratch& workspace) const {
     auto args = detail::sized<perseid_softmax_backward_args>();
     args.grad_output = with.grad_output.dl();
@@ -167,16 +191,23 @@ class Softmax : public Plan {
 
 // ---- Attention --------------------------------------------------------------------------------
 
-enum class Layout { kBSHD = PERSEID_BSHD, kBHSD = PERSEID_BHSD };
-inline constexpr Layout bshd = Layout::kBSHD;  // [batch, sequence, heads, dim]
-inline constexpr Layout bhsd = Layout::kBHSD;  // [batch, heads, sequence, dim]
+/// The order of dimensions in memory; strides may be any.
+enum class Layout {
+  kBSHD = PERSEID_BSHD,  ///< [batch, sequence, heads, dim]
+  kBHSD = PERSEID_BHSD,  ///< [batch, heads, sequence, dim]
+};
+inline constexpr Layout bshd = Layout::kBSHD;  ///< [batch, sequence, heads, dim]
+inline constexpr Layout bhsd = Layout::kBHSD;  ///< [batch, heads, sequence, dim]
 
-// Which keys a query may attend to, by position. `a & b` is what both allow.
+/// Which keys a query may attend to, by position. `a & b` is what both allow.
+/// \snippet snippets.cpp masks
 struct Mask {
-  perseid_causal causal = PERSEID_CAUSAL_NONE;
-  int64_t left = -1;  // keys to the left of the query's own position; -1: unlimited
-  int64_t right = -1;
+  perseid_causal causal = PERSEID_CAUSAL_NONE;  ///< where the diagonal lies, if there is one
+  int64_t left = -1;   ///< keys to the left of the query's own position; -1: unlimited
+  int64_t right = -1;  ///< the same to its right
 
+  /// What both allow.
+  /// \snippet snippets.cpp masks
   friend Mask operator&(const Mask& a, const Mask& b) {
     detail::require(
         a.causal == b.causal || a.causal == PERSEID_CAUSAL_NONE || b.causal == PERSEID_CAUSAL_NONE,
@@ -185,84 +216,106 @@ struct Mask {
     return {std::max(a.causal, b.causal), nearer(a.left, b.left), nearer(a.right, b.right)};
   }
 };
-// Query i sees keys j <= i.
+/// Query i sees keys j <= i.
+/// \snippet snippets.cpp masks
 inline Mask causal_top_left() { return {.causal = PERSEID_CAUSAL_TOP_LEFT}; }
-// Query i sees keys j <= i + (kv_len - q_len), by each sequence's own lengths.
+/// Query i sees keys j <= i + (kv_len - q_len), by each sequence's own lengths.
+/// \snippet snippets.cpp masks
 inline Mask causal_bottom_right() { return {.causal = PERSEID_CAUSAL_BOTTOM_RIGHT}; }
-// Query i sees keys p - left .. p + right, where p is i, shifted by kv_len - q_len under
-// bottom-right causal alignment. -1: unlimited.
+/// Query i sees keys p - left .. p + right, where p is i, shifted by kv_len - q_len under
+/// bottom-right causal alignment. -1: unlimited.
+/// \snippet snippets.cpp masks
 inline Mask window(int64_t left, int64_t right) { return {.left = left, .right = right}; }
 
+/// The problem of an Attention plan.
 struct AttentionOptions {
-  DType dtype = f32;  // of query, key, value, out and their gradients
-  Layout layout = bshd;
-  int64_t batch = 1;
-  int64_t heads = 1;
-  int64_t kv_heads = 0;  // 0: heads; else divides heads
-  int64_t q_len = 0;     // ragged: the longest
-  int64_t kv_len = 0;
-  int64_t head_dim = 0;
-  int64_t value_dim = 0;  // 0: head_dim
-  Mask mask = {};
-  double scale = 0;      // 0: 1 / sqrt(head_dim)
-  double dropout = 0;    // probability of dropping, rounded to 1/256
-  bool visible = false;  // a boolean mask is given at execution
-  // An additive bias is given, of this shape against [batch, heads, q_len, kv_len] (each that size
-  // or 1), in dtype or f32.
+  DType dtype = f32;      ///< of query, key, value, out and their gradients
+  Layout layout = bshd;   ///< of query, key, value, out and their gradients
+  int64_t batch = 1;      ///< sequences
+  int64_t heads = 1;      ///< query heads
+  int64_t kv_heads = 0;   ///< 0: heads; else divides heads
+  int64_t q_len = 0;      ///< ragged: the longest
+  int64_t kv_len = 0;     ///< the same of keys
+  int64_t head_dim = 0;   ///< of query and key
+  int64_t value_dim = 0;  ///< 0: head_dim
+  Mask mask = {};         ///< which keys a query sees, by position
+  double scale = 0;       ///< 0: 1 / sqrt(head_dim)
+  double dropout = 0;     ///< probability of dropping, rounded to 1/256
+  bool visible = false;   ///< a boolean mask is given at execution
+  /// An additive bias is given, of this shape against [batch, heads, q_len, kv_len] (each that size
+  /// or 1), in dtype or f32.
   std::optional<std::array<int64_t, 4>> bias = {};
-  DType bias_dtype = DType::kNone;  // none: dtype
-  bool kv_lens = false;             // per-sequence key lengths are given
-  bool ragged = false;              // packed sequences with cumulative lengths
-  int64_t total_q = 0;              // ragged: rows of the packed query
-  int64_t total_kv = 0;             // ragged: rows of the packed key and value
-  bool backward = false;            // every gradient, of bias too where there is one ...
-  uint32_t gradients = 0;           // ... or just these perseid_gradient bits
-  uint32_t accumulate = 0;          // of these perseid_gradient bits: added to what is there
-  bool deterministic = false;       // bitwise repeatable backward (the CPU always is)
-  const char* implementation = nullptr;
+  DType bias_dtype = DType::kNone;       ///< none: dtype
+  bool kv_lens = false;                  ///< per-sequence key lengths are given
+  bool ragged = false;                   ///< packed sequences with cumulative lengths
+  int64_t total_q = 0;                   ///< ragged: rows of the packed query
+  int64_t total_kv = 0;                  ///< ragged: rows of the packed key and value
+  bool backward = false;                 ///< every gradient, of bias too where there is one ...
+  uint32_t gradients = 0;                ///< ... or just these perseid_gradient bits
+  uint32_t accumulate = 0;               ///< of these perseid_gradient bits: added to what is there
+  bool deterministic = false;            ///< bitwise repeatable backward (the CPU always is)
+  const char* implementation = nullptr;  ///< only this one
 };
 
-// Shapes in the bshd layout; ragged tensors lack the batch dimension.
+/// The tensors of Attention::forward. Shapes in the bshd layout; ragged tensors lack the batch
+/// dimension.
 struct AttentionForward {
-  Tensor query = {};          // [batch, q_len, heads, head_dim]
-  Tensor key = {};            // [batch, kv_len, kv_heads, head_dim]
-  Tensor value = {};          // [batch, kv_len, kv_heads, value_dim]
-  Tensor bias = {};           // as in the options
-  Tensor visible = {};        // bool or u8, broadcasting against [batch, heads, q_len, kv_len]
-  Tensor cu_seqlens_q = {};   // ragged: i32 or i64 [batch + 1]
-  Tensor cu_seqlens_kv = {};  // ragged: the same for keys
-  Tensor kv_lens = {};        // i32 or i64 [batch]
-  Tensor out = {};            // [batch, q_len, heads, value_dim]
-  Tensor lse = {};    // optional: f32 (f64 for f64) [batch, heads, q_len]; ragged [heads, total]
-  uint64_t seed = 0;  // of dropout
-  uint64_t offset = 0;
-  const uint64_t* rng = nullptr;  // {seed, offset} in device memory, instead of the two above
+  Tensor query = {};          ///< [batch, q_len, heads, head_dim]
+  Tensor key = {};            ///< [batch, kv_len, kv_heads, head_dim]
+  Tensor value = {};          ///< [batch, kv_len, kv_heads, value_dim]
+  Tensor bias = {};           ///< as in the options
+  Tensor visible = {};        ///< bool or u8, broadcasting against [batch, heads, q_len, kv_len]
+  Tensor cu_seqlens_q = {};   ///< ragged: i32 or i64 [batch + 1]
+  Tensor cu_seqlens_kv = {};  ///< ragged: the same for keys
+  Tensor kv_lens = {};        ///< i32 or i64 [batch]
+  Tensor out = {};            ///< [batch, q_len, heads, value_dim]
+  Tensor lse = {};    ///< optional: f32 (f64 for f64) [batch, heads, q_len]; ragged [heads, total]
+  uint64_t seed = 0;  ///< of dropout
+  uint64_t offset = 0;            ///< of dropout, below 2^32
+  const uint64_t* rng = nullptr;  ///< {seed, offset} in device memory, instead of the two above
 };
 
+/// The tensors of Attention::backward.
 struct AttentionBackward {
-  Tensor query = {}, key = {}, value = {}, bias = {}, visible = {}, cu_seqlens_q = {},
-         cu_seqlens_kv = {}, kv_lens = {};                 // as in forward
-  Tensor out = {}, lse = {};                               // what forward wrote
-  Tensor grad_out = {};                                    // as out
-  Tensor grad_lse = {};                                    // optional: as lse
-  Tensor grad_query = {}, grad_key = {}, grad_value = {};  // absent: not wanted
-  Tensor grad_bias = {};  // as bias, summed over broadcast dimensions
-  uint64_t seed = 0;      // as in forward
-  uint64_t offset = 0;
-  const uint64_t* rng = nullptr;
+  Tensor query = {};              ///< as in forward
+  Tensor key = {};                ///< as in forward
+  Tensor value = {};              ///< as in forward
+  Tensor bias = {};               ///< as in forward
+  Tensor visible = {};            ///< as in forward
+  Tensor cu_seqlens_q = {};       ///< as in forward
+  Tensor cu_seqlens_kv = {};      ///< as in forward
+  Tensor kv_lens = {};            ///< as in forward
+  Tensor out = {};                ///< what forward wrote
+  Tensor lse = {};                ///< what forward wrote
+  Tensor grad_out = {};           ///< as out
+  Tensor grad_lse = {};           ///< optional: as lse
+  Tensor grad_query = {};         ///< as query; absent: not wanted
+  Tensor grad_key = {};           ///< as key; absent: not wanted
+  Tensor grad_value = {};         ///< as value; absent: not wanted
+  Tensor grad_bias = {};          ///< as bias, summed over broadcast dimensions
+  uint64_t seed = 0;              ///< as in forward
+  uint64_t offset = 0;            ///< as in forward
+  const uint64_t* rng = nullptr;  ///< as in forward
 };
 
-// out = dropout(softmax(scale * query key^T + bias, masked)) value.
+/// out = dropout(softmax(scale * query key^T + bias, masked)) value.
+/// \snippet snippets.cpp attention
 class Attention : public Plan {
  public:
+  /// Makes a plan; throws where no implementation takes the problem.
+  /// \snippet snippets.cpp attention
   Attention(const Context& context, const AttentionOptions& options)
       : Plan(create(context, options)) {}
 
+  /// Writes out, and lse where given.
+  /// \snippet snippets.cpp attention
   void forward(Stream stream, const AttentionForward& with, const Scratch& workspace) const {
     auto args = detail::sized<perseid_attention_forward_args>();
     set_inputs(args, with);
     execute_as(Direction::kForward, perseid_attention_forward, args, stream, workspace);
   }
+  /// Writes the gradients that are given, from what forward wrote.
+  /// \snippet snippets.cpp attention_backward
   void backward(Stream stream, const AttentionBackward& with, const Scratch& workspace) const {
     auto args = detail::sized<perseid_attention_backward_args>();
     set_inputs(args, with);
@@ -276,7 +329,7 @@ class Attention : public Plan {
   }
 
  private:
-  // The fields that both directions name alike.
+  /// The fields that both directions name alike.
   template <class Args, class With>
   static void set_inputs(Args& args, const With& with) {
     args.query = with.query.dl();
@@ -335,8 +388,9 @@ class Attention : public Plan {
   }
 };
 
-// Writes the mask that attention with this dropout, seed and offset uses, 1 where kept.
-// mask: bool or u8 [batch, heads, q_len, kv_len].
+/// Writes the mask that attention with this dropout, seed and offset uses, 1 where kept.
+/// mask: bool or u8 [batch, heads, q_len, kv_len].
+/// \snippet snippets.cpp dropout_mask
 inline void fill_dropout_mask(const Context& context, double dropout, uint64_t seed,
                               uint64_t offset, const Tensor& mask, Stream stream = nullptr) {
   detail::check(perseid_fill_dropout_mask(context.get(), dropout, seed, offset, mask.dl(), stream));
@@ -344,32 +398,39 @@ inline void fill_dropout_mask(const Context& context, double dropout, uint64_t s
 
 // ---- Matmul -----------------------------------------------------------------------------------
 
+/// The problem of a Matmul plan.
 struct MatmulOptions {
-  DType dtype = f32;               // of a and b
-  DType out_dtype = DType::kNone;  // of c and c0: dtype (also none), or f32 where dtype is 16-bit
-  int64_t batch = 1;
-  int64_t m = 0;
-  int64_t n = 0;
-  int64_t k = 0;
-  double alpha = 1;
-  double beta = 0;  // 0: c is not read, even where it holds NaN
-  bool bias = false;
-  const char* implementation = nullptr;
+  DType dtype = f32;               ///< of a and b
+  DType out_dtype = DType::kNone;  ///< of c and c0: dtype (also none), or f32 where dtype is 16-bit
+  int64_t batch = 1;               ///< products
+  int64_t m = 0;                   ///< rows of a and c
+  int64_t n = 0;                   ///< columns of b and c
+  int64_t k = 0;                   ///< columns of a, rows of b
+  double alpha = 1;                ///< of a b
+  double beta = 0;                 ///< 0: c is not read, even where it holds NaN
+  bool bias = false;               ///< a bias is given at execution
+  const char* implementation = nullptr;  ///< only this one
 };
 
+/// The tensors of Matmul::execute.
 struct MatmulArguments {
-  Tensor a = {};     // [batch, m, k], or [m, k] for every batch entry
-  Tensor b = {};     // [batch, k, n], or [k, n] for every batch entry
-  Tensor c0 = {};    // optional: c where absent. As c
-  Tensor bias = {};  // [n], dtype or out_dtype
-  Tensor c = {};     // [batch, m, n] ([m, n] if batch is 1), out_dtype
+  Tensor a = {};     ///< [batch, m, k], or [m, k] for every batch entry
+  Tensor b = {};     ///< [batch, k, n], or [k, n] for every batch entry
+  Tensor c0 = {};    ///< optional: c where absent. As c
+  Tensor bias = {};  ///< [n], dtype or out_dtype
+  Tensor c = {};     ///< [batch, m, n] ([m, n] if batch is 1), out_dtype
 };
 
-// c = alpha * a b + beta * c0 + bias. Transposes are the tensors' strides: Tensor::transposed().
+/// c = alpha * a b + beta * c0 + bias. Transposes are the tensors' strides: Tensor::transposed().
+/// \snippet snippets.cpp matmul
 class Matmul : public Plan {
  public:
+  /// Makes a plan; throws where no implementation takes the problem.
+  /// \snippet snippets.cpp matmul
   Matmul(const Context& context, const MatmulOptions& options) : Plan(create(context, options)) {}
 
+  /// Writes c.
+  /// \snippet snippets.cpp matmul
   void execute(Stream stream, const MatmulArguments& with, const Scratch& workspace) const {
     auto args = detail::sized<perseid_matmul_args>();
     args.a = with.a.dl();
@@ -403,15 +464,20 @@ class Matmul : public Plan {
 
 // ---- Files ------------------------------------------------------------------------------------
 
-// A .npy or .safetensors file, opened for reading. Tensors and strings live as long as it does; the
-// data is read-only.
+/// A .npy or .safetensors file, opened for reading. Tensors and strings live as long as it does;
+/// the data is read-only.
+/// \snippet snippets.cpp files
 class File {
  public:
+  /// Opens a file.
+  /// \snippet snippets.cpp files
   explicit File(const std::string& path) {
     perseid_file_t handle = nullptr;
     detail::check(perseid_file_open(path.c_str(), &handle));
     handle_.reset(handle);
   }
+  /// The names of its tensors, in the order of the file.
+  /// \snippet snippets.cpp files
   std::vector<std::string> names() const {
     size_t count = 0;
     detail::check(perseid_file_count(handle_.get(), &count));
@@ -423,17 +489,22 @@ class File {
     }
     return names;
   }
-  // The tensor of this name; Error (IO_ERROR) lists the names there are.
+  /// The tensor of this name; Error (IO_ERROR) lists the names there are.
+  /// \snippet snippets.cpp files
   Tensor operator[](const std::string& name) const {
     const DLTensor* tensor = nullptr;
     detail::check(perseid_file_find(handle_.get(), name.c_str(), &tensor));
     return Tensor(*tensor);
   }
+  /// The index-th tensor, in the order of the file.
+  /// \snippet snippets.cpp files
   Tensor operator[](size_t index) const {
     const DLTensor* tensor = nullptr;
     detail::check(perseid_file_tensor(handle_.get(), index, nullptr, &tensor));
     return Tensor(*tensor);
   }
+  /// A string of safetensors' metadata.
+  /// \snippet snippets.cpp files
   std::optional<std::string> metadata(const std::string& key) const {
     const char* value = nullptr;
     detail::check(perseid_file_metadata(handle_.get(), key.c_str(), &value));
@@ -447,11 +518,14 @@ class File {
   std::unique_ptr<perseid_file, Close> handle_;
 };
 
+/// A tensor to write, and its name in the file.
 using NamedTensor = std::pair<std::string, Tensor>;
+/// One entry of safetensors' metadata.
 using KeyValue = std::pair<std::string, std::string>;
 
-// Writes the format that the extension names, in one piece or not at all. .npy takes one tensor
-// (its name is ignored) and no metadata.
+/// Writes the format that the extension names, in one piece or not at all. .npy takes one tensor
+/// (its name is ignored) and no metadata.
+/// \snippet snippets.cpp files
 inline void write_file(const std::string& path, const std::vector<NamedTensor>& tensors,
                        const std::vector<KeyValue>& metadata = {}) {
   std::vector<perseid_named_tensor> c_tensors;
@@ -464,10 +538,12 @@ inline void write_file(const std::string& path, const std::vector<NamedTensor>& 
 
 // ---- Log --------------------------------------------------------------------------------------
 
+/// Takes one message of the library.
 using LogFunction = std::function<void(perseid_log_level, std::string_view)>;
 
-// Sends the library's messages of at least `level` to `function`, one at a time, from any thread
-// (an empty function: silence). It must not call the library; what it throws is dropped.
+/// Sends the library's messages of at least `level` to `function`, one at a time, from any thread
+/// (an empty function: silence). It must not call the library; what it throws is dropped.
+/// \snippet snippets.cpp log
 inline void set_log(LogFunction function, perseid_log_level level = PERSEID_LOG_INFO) {
   struct State {
     std::mutex mutex;

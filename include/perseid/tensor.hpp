@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The part of perseid.hpp that describes memory: errors, element types, strided views and
-// workspaces. Include perseid.hpp.
+/// \file
+/// The part of perseid.hpp that describes memory: errors, element types, strided views and
+/// workspaces. Include perseid.hpp.
 #ifndef PERSEID_TENSOR_HPP_
 #define PERSEID_TENSOR_HPP_
 
@@ -21,17 +22,21 @@
 
 #include "perseid/perseid.h"
 
+/// Perseid's C++ interface.
 namespace perseid {
-// Inline, so that the names of this layer link beside the library's own.
+/// Inline, so that the names of this layer link beside the library's own.
 inline namespace v0 {
 
 // ---- Errors -----------------------------------------------------------------------------------
 
-// what() says what was expected, what was got, and what to do.
+/// What every failure throws. what() says what was expected, what was got, and what to do.
+/// \snippet snippets.cpp error
 class Error : public std::runtime_error {
  public:
+  /// Of a status and the sentence that explains it.
   Error(perseid_status status, const std::string& sentence)
       : std::runtime_error(sentence), status_(status) {}
+  /// Which kind of failure it was.
   perseid_status status() const noexcept { return status_; }
 
  private:
@@ -50,8 +55,8 @@ void append(std::string& sentence, Number number) {
   sentence += std::to_string(number);
 }
 
-// `pieces`, text and numbers, make the sentence; put together only where it is needed, so that a
-// requirement that holds allocates nothing.
+/// `pieces`, text and numbers, make the sentence; put together only where it is needed, so that a
+/// requirement that holds allocates nothing.
 template <class... Pieces>
 void require(bool condition, const Pieces&... pieces) {
   if (condition) return;
@@ -69,35 +74,38 @@ Struct sized() {
 
 }  // namespace detail
 
-// The version of the library that runs, "MAJOR.MINOR.PATCH".
+/// The version of the library that runs, "MAJOR.MINOR.PATCH".
+/// \snippet snippets.cpp version
 inline std::string_view version() { return perseid_version(); }
 
 // ---- Tensors ----------------------------------------------------------------------------------
 
-// Operations compute in the first four; the rest are for masks, lengths and files.
+/// Element types. Operations compute in the first four; the rest are for masks, lengths and files.
 enum class DType : uint32_t {
-  kNone = 0,  // "as the other operand" in options; on a tensor: a type not listed here
-  kF16 = PERSEID_F16,
-  kBF16 = PERSEID_BF16,
-  kF32 = PERSEID_F32,
-  kF64 = PERSEID_F64,
-  kBool = 16,
-  kU8 = 17,
-  kI32 = 18,
-  kI64 = 19,
+  kNone = 0,             ///< "as the other operand" in options; on a tensor: a type not listed here
+  kF16 = PERSEID_F16,    ///< IEEE binary16
+  kBF16 = PERSEID_BF16,  ///< bfloat16
+  kF32 = PERSEID_F32,    ///< IEEE binary32
+  kF64 = PERSEID_F64,    ///< IEEE binary64
+  kBool = 16,            ///< one byte: masks
+  kU8 = 17,              ///< unsigned bytes: masks
+  kI32 = 18,             ///< lengths
+  kI64 = 19,             ///< lengths
 };
-inline constexpr DType f16 = DType::kF16;
-inline constexpr DType bf16 = DType::kBF16;
-inline constexpr DType f32 = DType::kF32;
-inline constexpr DType f64 = DType::kF64;
-inline constexpr DType boolean = DType::kBool;
-inline constexpr DType u8 = DType::kU8;
-inline constexpr DType i32 = DType::kI32;
-inline constexpr DType i64 = DType::kI64;
+inline constexpr DType f16 = DType::kF16;       ///< short for DType::kF16
+inline constexpr DType bf16 = DType::kBF16;     ///< short for DType::kBF16
+inline constexpr DType f32 = DType::kF32;       ///< short for DType::kF32
+inline constexpr DType f64 = DType::kF64;       ///< short for DType::kF64
+inline constexpr DType boolean = DType::kBool;  ///< short for DType::kBool
+inline constexpr DType u8 = DType::kU8;         ///< short for DType::kU8
+inline constexpr DType i32 = DType::kI32;       ///< short for DType::kI32
+inline constexpr DType i64 = DType::kI64;       ///< short for DType::kI64
 
-// The dtype of a C++ element type. Specialise it for 16-bit types of your own.
+/// The dtype of a C++ element type. Specialise it for 16-bit types of your own.
+/// \snippet snippets.cpp dtype_of
 template <class T>
 inline constexpr DType dtype_of = DType::kNone;
+/// \cond
 template <>
 inline constexpr DType dtype_of<float> = f32;
 template <>
@@ -110,6 +118,7 @@ template <>
 inline constexpr DType dtype_of<int32_t> = i32;
 template <>
 inline constexpr DType dtype_of<int64_t> = i64;
+/// \endcond
 
 namespace detail {
 
@@ -125,18 +134,20 @@ inline constexpr DTypeEntry kDTypes[] = {
 
 }  // namespace detail
 
-// Up to PERSEID_MAX_DIMS numbers: a shape, strides in elements, or an order of dimensions.
+/// Up to PERSEID_MAX_DIMS numbers: a shape, strides in elements, or an order of dimensions.
 class Dims {
  public:
-  Dims() = default;
+  Dims() = default;  ///< of no dimensions
+  /// Of the numbers in braces, such as {2, 3}.
   Dims(std::initializer_list<int64_t> values) { assign(values.begin(), values.size()); }
+  /// Of the numbers of any array.
   Dims(std::span<const int64_t> values) { assign(values.data(), values.size()); }
 
-  size_t size() const { return size_; }
-  bool empty() const { return size_ == 0; }
-  const int64_t* begin() const { return values_.data(); }
-  const int64_t* end() const { return values_.data() + size_; }
-  int64_t operator[](size_t index) const { return values_[index]; }
+  size_t size() const { return size_; }                              ///< how many numbers
+  bool empty() const { return size_ == 0; }                          ///< no numbers
+  const int64_t* begin() const { return values_.data(); }            ///< the first
+  const int64_t* end() const { return values_.data() + size_; }      ///< behind the last
+  int64_t operator[](size_t index) const { return values_[index]; }  ///< the index-th
 
  private:
   void assign(const int64_t* values, size_t size) {
@@ -149,13 +160,16 @@ class Dims {
   size_t size_ = 0;
 };
 
-// A strided view of memory that somebody else owns. Cheap to copy. A default-constructed one is
-// absent: it stands for an optional argument that is not given. Const data is accepted, since
-// operations write only to the tensors that they name as outputs.
+/// A strided view of memory that somebody else owns. Cheap to copy. A default-constructed one is
+/// absent: it stands for an optional argument that is not given. Const data is accepted, since
+/// operations write only to the tensors that they name as outputs.
+/// \snippet snippets.cpp tensor
 class Tensor {
  public:
-  Tensor() = default;
+  Tensor() = default;  ///< absent
+  /// Another view of the same memory.
   Tensor(const Tensor& other) { *this = other; }
+  /// Another view of the same memory.
   Tensor& operator=(const Tensor& other) {
     dl_ = other.dl_;
     shape_ = other.shape_;
@@ -164,7 +178,7 @@ class Tensor {
     return *this;
   }
 
-  // `shape` elements of `dtype` from `data`; `strides` in elements, row-major where omitted.
+  /// `shape` elements of `dtype` from `data`; `strides` in elements, row-major where omitted.
   Tensor(const void* data, DType dtype, const Dims& shape, const Dims& strides = {},
          DLDevice device = {kDLCPU, 0}) {
     const auto* entry = std::find_if(std::begin(detail::kDTypes), std::end(detail::kDTypes),
@@ -187,13 +201,13 @@ class Tensor {
     point();
   }
 
-  // The dtype from the element type: Tensor(floats, {rows, columns}).
+  /// The dtype from the element type: Tensor(floats, {rows, columns}).
   template <class T>
   requires(dtype_of<std::remove_const_t<T>> != DType::kNone)
       Tensor(T* data, const Dims& shape, const Dims& strides = {})
       : Tensor(data, dtype_of<std::remove_const_t<T>>, shape, strides) {}
 
-  // A view of the same memory as any other DLPack tensor.
+  /// A view of the same memory as any other DLPack tensor.
   explicit Tensor(const DLTensor& other) : dl_(other) {
     const auto ndim = static_cast<size_t>(std::max(other.ndim, 0));
     detail::require(other.ndim == 0 || other.shape != nullptr, "a tensor of ", other.ndim,
@@ -208,16 +222,20 @@ class Tensor {
     point();
   }
 
+  /// Given, not default-constructed.
   bool present() const { return dl_.shape != nullptr; }
-  int32_t ndim() const { return dl_.ndim; }
-  int64_t size(int32_t dim) const { return shape_[at(dim)]; }
-  int64_t stride(int32_t dim) const { return strides_[at(dim)]; }
+  int32_t ndim() const { return dl_.ndim; }                        ///< the number of dimensions
+  int64_t size(int32_t dim) const { return shape_[at(dim)]; }      ///< of one dimension
+  int64_t stride(int32_t dim) const { return strides_[at(dim)]; }  ///< in elements
+  /// The sizes of all dimensions.
   Dims shape() const { return Dims(std::span(shape_).first(static_cast<size_t>(dl_.ndim))); }
+  /// The product of the sizes.
   int64_t elements() const {
     int64_t count = 1;
     for (int64_t extent : shape()) count *= extent;
     return count;
   }
+  /// The element type; DType::kNone where DType has no name for it.
   DType dtype() const {
     for (const auto& [dtype, dl] : detail::kDTypes) {
       if (dl.code == dl_.dtype.code && dl.bits == dl_.dtype.bits && dl.lanes == dl_.dtype.lanes)
@@ -225,11 +243,12 @@ class Tensor {
     }
     return DType::kNone;
   }
+  /// The first element.
   template <class T = void>
   T* data() const {
     return reinterpret_cast<T*>(static_cast<std::byte*>(dl_.data) + dl_.byte_offset);
   }
-  // Elements lie in row-major order without gaps.
+  /// Elements lie in row-major order without gaps.
   bool contiguous() const {
     int64_t expected = 1;
     for (int32_t i = dl_.ndim - 1; i >= 0; --i) {
@@ -239,14 +258,16 @@ class Tensor {
     return true;
   }
 
-  // Views. Dimensions may be negative, counting from the last.
+  /// The view with two dimensions exchanged. Dimensions may be negative, counting from the last.
+  /// \snippet snippets.cpp views
   Tensor transposed(int32_t first = -2, int32_t second = -1) const {
     Tensor view = *this;
     std::swap(view.shape_[at(first)], view.shape_[at(second)]);
     std::swap(view.strides_[at(first)], view.strides_[at(second)]);
     return view;
   }
-  // Dimension i of the view is dimension order[i] of this tensor.
+  /// Dimension i of the view is dimension order[i] of this tensor.
+  /// \snippet snippets.cpp views
   Tensor permuted(const Dims& order) const {
     std::array<bool, PERSEID_MAX_DIMS> used{};
     Tensor view = *this;
@@ -260,7 +281,8 @@ class Tensor {
     }
     return view;
   }
-  // Elements [begin, end) along `dim`.
+  /// Elements [begin, end) along `dim`.
+  /// \snippet snippets.cpp views
   Tensor slice(int32_t dim, int64_t begin, int64_t end) const {
     detail::require(0 <= begin && begin <= end && end <= size(dim), "slice [", begin, ", ", end,
                     ") lies outside a dimension of ", size(dim));
@@ -269,7 +291,8 @@ class Tensor {
     view.advance(begin * stride(dim));
     return view;
   }
-  // Element `index` along `dim`, which the view no longer has.
+  /// Element `index` along `dim`, which the view no longer has.
+  /// \snippet snippets.cpp views
   Tensor select(int32_t dim, int64_t index) const {
     Tensor view = slice(dim, index, index + 1);
     for (size_t i = at(dim) + 1; i < static_cast<size_t>(dl_.ndim); ++i) {
@@ -279,7 +302,8 @@ class Tensor {
     --view.dl_.ndim;
     return view;
   }
-  // The same elements in another shape. This tensor must be contiguous.
+  /// The same elements in another shape. This tensor must be contiguous.
+  /// \snippet snippets.cpp views
   Tensor reshaped(const Dims& to) const {
     int64_t count = 1;
     for (int64_t extent : to) count *= extent;
@@ -293,7 +317,7 @@ class Tensor {
     return view;
   }
 
-  // The DLPack form, NULL where absent. It points into this object and lives as long.
+  /// The DLPack form, NULL where absent. It points into this object and lives as long.
   const DLTensor* dl() const { return present() ? &dl_ : nullptr; }
 
  private:
@@ -326,14 +350,17 @@ class Tensor {
 
 // ---- Workspace --------------------------------------------------------------------------------
 
-// Scratch memory on the host, reusable by any number of plans in turn, one execution at a time.
-// Plans grow it; its content is not kept when it grows.
+/// Scratch memory on the host, reusable by any number of plans in turn, one execution at a time.
+/// Plans grow it; its content is not kept when it grows.
+/// \snippet snippets.cpp workspace
 class Workspace {
  public:
-  static constexpr size_t kAlignment = 64;
+  static constexpr size_t kAlignment = 64;  ///< of the memory, in bytes
 
-  Workspace() = default;
+  Workspace() = default;  ///< empty
+  /// Of a first size.
   explicit Workspace(size_t bytes) { reserve(bytes); }
+  /// Grows to at least `bytes`.
   void reserve(size_t bytes) {
     if (bytes <= size_) return;
     memory_.reset();
@@ -347,7 +374,8 @@ class Workspace {
     memory_.reset(static_cast<std::byte*>(memory));
     size_ = bytes;
   }
-  size_t size() const { return size_; }
+  size_t size() const { return size_; }  ///< in bytes
+  /// Its memory.
   operator std::span<std::byte>() const { return {memory_.get(), size_}; }
 
  private:
@@ -360,12 +388,15 @@ class Workspace {
   size_t size_ = 0;
 };
 
-// The workspace of one execution: a Workspace, which grows if it is too small, or the caller's own
-// memory.
+/// The workspace of one execution: a Workspace, which grows if it is too small, or the caller's own
+/// memory.
 class Scratch {
  public:
+  /// A Workspace, which grows where it is too small.
   Scratch(Workspace& workspace) : workspace_(&workspace) {}
+  /// Memory of the caller, of the context's device.
   Scratch(std::span<std::byte> memory) : memory_(memory) {}
+  /// The memory for an execution that needs `bytes`.
   std::span<std::byte> of(size_t bytes) const {
     if (workspace_ == nullptr) return memory_;
     workspace_->reserve(bytes);
