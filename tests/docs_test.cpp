@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // The documents: every link leads to a file and a heading that exist, every page is of one of the
-// four kinds and in the index, and the quoted programs are those that other tests build and run.
+// four kinds and in the index.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +10,6 @@
 #include <fstream>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace {
@@ -111,20 +110,6 @@ TEST(Docs, PagesAreOfFourKindsAndInTheIndex) {
     EXPECT_TRUE(indexed.contains(page)) << "docs/README.md does not list " << page;
   }
   EXPECT_GT(checked, 8u);
-}
-
-// The README's example and the C tutorial's are programs that other tests build and run.
-TEST(Docs, FirstProgramsAreTested) {
-  for (const auto& [document, source] :
-       {std::pair("README.md", "consumer.cpp"),
-        std::pair("docs/tutorials/first_matmul_in_c.md", "consumer.c")}) {
-    const std::vector<std::string> page = lines_of(kRoot / document);
-    std::vector<std::string> program = lines_of(kRoot / "tests/install/consumer" / source);
-    program.erase(program.begin(), program.begin() + 2);  // the licence
-    EXPECT_NE(std::search(page.begin(), page.end(), program.begin(), program.end()), page.end())
-        << "copy tests/install/consumer/" << source << ", without its licence lines, into "
-        << document;
-  }
 }
 
 }  // namespace
