@@ -107,7 +107,38 @@ TEST(Descriptor, OfAttention) {
         d.total_q = -1;
       },
       "total_q is -1");
+  // Forgotten: the packed tensors have rows where a sequence may have a length.
+  refused(
+      [](auto& d) {
+        d.ragged = 1;
+        d.total_kv = 8;
+      },
+      "total_q is 0, but ragged is 1 and q_len is 8; set it to the rows of the packed query");
+  refused(
+      [](auto& d) {
+        d.ragged = 1;
+        d.total_q = 8;
+      },
+      "total_kv is 0, but ragged is 1 and kv_len is 8; set it to the rows of the packed key");
   refused([](auto& d) { d.deterministic = 7; }, "deterministic is 7");
+}
+
+// Where every sequence is empty, or there is none, no row is needed.
+TEST(Descriptor, OfARaggedBatchWithoutRows) {
+  Context context(1);
+  auto desc = SmallAttention::describe(8);
+  desc.ragged = 1;
+  desc.q_len = desc.kv_len = 0;
+  desc.bias = desc.gradients = 0;
+  Plan plan;
+  EXPECT_EQ(perseid_attention_plan_create(context.get(), &desc, plan.out()), PERSEID_OK)
+      << perseid_last_error();
+  desc.q_len = desc.kv_len = 4;
+  desc.zero_batch = 1;
+  desc.batch = 0;
+  Plan of_none;
+  EXPECT_EQ(perseid_attention_plan_create(context.get(), &desc, of_none.out()), PERSEID_OK)
+      << perseid_last_error();
 }
 
 TEST(Descriptor, OfMatmul) {

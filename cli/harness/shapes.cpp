@@ -100,6 +100,12 @@ int64_t longest(const Shape& cumulative) {
   return most;
 }
 
+// A plan wants a row where a sequence may have one, even if none does.
+int64_t needed_rows(int64_t total, const Shape& cumulative, int64_t longest) {
+  if (total != 0 || cumulative.empty()) return total;
+  return cumulative.back() == 0 && longest > 0 ? 1 : cumulative.back();
+}
+
 }  // namespace
 
 const char* name_of(Op op) {
@@ -118,12 +124,8 @@ const char* name_of(Op op) {
 
 int64_t Problem::longest_q() const { return q_len != 0 ? q_len : longest(cu_seqlens_q); }
 int64_t Problem::longest_kv() const { return kv_len != 0 ? kv_len : longest(cu_seqlens_kv); }
-int64_t Problem::rows_q() const {
-  return total_q != 0 || cu_seqlens_q.empty() ? total_q : cu_seqlens_q.back();
-}
-int64_t Problem::rows_kv() const {
-  return total_kv != 0 || cu_seqlens_kv.empty() ? total_kv : cu_seqlens_kv.back();
-}
+int64_t Problem::rows_q() const { return needed_rows(total_q, cu_seqlens_q, longest_q()); }
+int64_t Problem::rows_kv() const { return needed_rows(total_kv, cu_seqlens_kv, longest_kv()); }
 uint32_t Problem::wanted_gradients() const {
   if (op != Op::kAttention || gradients.bits != 0 || !backward) return gradients.bits;
   const uint32_t all = PERSEID_GRAD_QUERY | PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE;

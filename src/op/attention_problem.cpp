@@ -13,6 +13,14 @@ namespace {
 constexpr uint32_t kAllGradients =
     PERSEID_GRAD_QUERY | PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE | PERSEID_GRAD_BIAS;
 
+// A packed tensor without rows has no sequence of a length above 0: its field was forgotten.
+void require_rows(DescriptorReader& reader, const Extent& total, const Extent& longest,
+                  const char* tensor) {
+  reader.require(total.size > 0 || longest.size == 0, total.name, " is 0, but ragged is 1 and ",
+                 longest.name, " is ", longest.size, "; set it to the rows of the packed ", tensor,
+                 ", or set ", longest.name, " to 0 where every sequence is empty");
+}
+
 void read_sizes(DescriptorReader& reader, const perseid_attention_desc& desc,
                 AttentionProblem* problem) {
   problem->batch = reader.batch_of(desc.batch, desc.zero_batch);
@@ -20,7 +28,8 @@ void read_sizes(DescriptorReader& reader, const perseid_attention_desc& desc,
   problem->kv_heads =
       desc.kv_heads == 0 ? problem->heads : reader.size("kv_heads", desc.kv_heads, 1);
   reader.require(problem->heads % problem->kv_heads == 0, "heads is ", desc.heads,
-                 ", expected a multiple of kv_heads, which is ", desc.kv_heads);
+                 ", expected a multiple of kv_heads, which is ", desc.kv_heads,
+                 "; as many query heads share each key head");
   problem->q_len = reader.size("q_len", desc.q_len);
   problem->kv_len = reader.size("kv_len", desc.kv_len);
   problem->head_dim = reader.size("head_dim", desc.head_dim, 1);
@@ -30,6 +39,10 @@ void read_sizes(DescriptorReader& reader, const perseid_attention_desc& desc,
   if (problem->ragged) {
     problem->total_q = reader.size("total_q", desc.total_q);
     problem->total_kv = reader.size("total_kv", desc.total_kv);
+    if (problem->batch > 0) {
+      require_rows(reader, {"total_q", problem->total_q}, {"q_len", problem->q_len}, "query");
+      require_rows(reader, {"total_kv", problem->total_kv}, {"kv_len", problem->kv_len}, "key");
+    }
   }
   problem->kv_lens = reader.flag("kv_lens", desc.kv_lens);
 
