@@ -16,6 +16,7 @@
 #include "commands.hpp"
 #include "harness/fuzz.hpp"
 #include "problem_flags.hpp"
+#include "sentences.hpp"
 #include "streams.hpp"
 #include "usage.hpp"
 
@@ -54,6 +55,14 @@ struct Entry {
   Problem problem;
   CheckResult result;
 };
+
+// What is wrong, in the flags of the problem's operation, and how to see it again.
+std::string failure_text(const CLI::App& command, const Problem& problem,
+                         const CheckResult& result) {
+  const CLI::App& operation = *command.get_subcommand(std::string(harness::name_of(problem.op)));
+  return fmt::format("{}\n  again: perseid check {}\n", in_flags(operation, result.complaint),
+                     harness::to_flags(problem));
+}
 
 // Of the output that comes nearest to its limit.
 const harness::OutputCheck* worst(const CheckResult& result) {
@@ -99,10 +108,10 @@ void print_entries(const std::vector<Entry>& entries) {
   print("{}", table.text());
 }
 
-void print_failures(const std::vector<Entry>& failures, size_t count) {
+void print_failures(const CLI::App& command, const std::vector<Entry>& failures, size_t count) {
   for (const auto& [problem, result] : failures)
-    print("\n{}{}{}\n  again: perseid check {}\n", result.implementation,
-          result.implementation.empty() ? "" : ": ", result.complaint, harness::to_flags(problem));
+    print("\n{}{}{}", result.implementation, result.implementation.empty() ? "" : ": ",
+          failure_text(command, problem, result));
   if (count > failures.size()) print("\nand {} more\n", count - failures.size());
 }
 
@@ -197,7 +206,8 @@ std::vector<uint64_t> indices(const Flags& flags, const harness::Draw& draw) {
 }
 
 // Every CPU takes a problem at a time; the report is in the problems' order.
-Tally fuzz(const Common& common, const Devices& devices, const Flags& flags) {
+Tally fuzz(const CLI::App& command, const Common& common, const Devices& devices,
+           const Flags& flags) {
   Progress progress(common, "fuzz");
   const harness::Draw draw = draw_of(common, flags);
   const std::vector<uint64_t> drawn = indices(flags, draw);
@@ -228,8 +238,7 @@ Tally fuzz(const Common& common, const Devices& devices, const Flags& flags) {
         if (result.passed) continue;
         // At once too: what comes later may never end.
         if (failed++ < kMostShown && !common.json)
-          write_err(fmt::format("\n{}\n  again: perseid check {}\n", result.complaint,
-                                harness::to_flags(problem)));
+          write_err("\n" + failure_text(command, problem, result));
         share.failures[at].push_back({problem, std::move(result)});
         Entry& entry = share.failures[at].back();
         if (problem.impl.empty()) entry.problem.impl = entry.result.implementation;
@@ -285,7 +294,7 @@ Flags with_seed(Flags flags) {
   return flags;
 }
 
-int check(const Common& common, const Flags& flags) {
+int check(const CLI::App& command, const Common& common, const Flags& flags) {
   if (flags.fuzz > 0 && (!flags.problems.file.empty() || !flags.problems.given.empty()))
     bad_input("--fuzz draws its own problems; it goes with an operation, --seed and --impl alone");
   if (flags.fuzz > kMostRandom)
@@ -297,8 +306,8 @@ int check(const Common& common, const Flags& flags) {
     bad_input(fmt::format("--part is I,N: the I-th of N parts, counted from 0, got {},{}",
                           flags.part[0], flags.part[1]));
   const Devices devices(common);
-  const Tally tally =
-      flags.fuzz > 0 ? fuzz(common, devices, flags) : check_list(common, devices, problems);
+  const Tally tally = flags.fuzz > 0 ? fuzz(command, common, devices, flags)
+                                     : check_list(common, devices, problems);
   const int code = exit_code_of(tally, problems.size());
   std::vector<Entry> failures;
   nlohmann::json results = nlohmann::json::array();
@@ -315,7 +324,7 @@ int check(const Common& common, const Flags& flags) {
     return code;
   }
   if (flags.fuzz == 0 && !common.quiet) print_entries(tally.kept);
-  print_failures(failures, tally.failed);
+  print_failures(command, failures, tally.failed);
   if (!common.quiet || tally.failed > 0)
     print("{} checked, {} failed, {} rightly refused\n", tally.checked, tally.failed,
           tally.refused);
@@ -348,8 +357,8 @@ void add_check(CLI::App& app, const Common& common, Action& action) {
       ->delimiter(',')
       ->expected(2);
   command->footer(fmt::format("Example:\n  perseid check --fuzz 1000 --seed 1\n  {}", kExample));
-  command->fallthrough()->callback([&action, &common, flags] {
-    action = [&common, flags] { return check(common, with_seed(*flags)); };
+  command->fallthrough()->callback([&action, &common, flags, command] {
+    action = [&common, flags, command] { return check(*command, common, with_seed(*flags)); };
   });
 }
 

@@ -17,6 +17,9 @@ void add_info(CLI::App& app, const Common& common, Action& action);
 void add_explain(CLI::App& app, const Common& common, Action& action);
 void add_check(CLI::App& app, const Common& common, Action& action);
 void add_bench(CLI::App& app, const Common& common, Action& action);
+// The script of a shell, and the manual, out of the parser's tables.
+void add_completion(CLI::App& app, Action& action);
+void add_man(CLI::App& app, Action& action);
 // `perseid run` and one of these under it for each operation.
 void add_run(CLI::App& app, const Common& common, Action& action);
 void add_run_softmax(CLI::App& run, const Common& common, Action& action);

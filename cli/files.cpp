@@ -102,8 +102,8 @@ Tensor TensorFiles::converted(const Tensor& tensor, DType dtype) {
 Tensor TensorFiles::scratch(DType dtype, const harness::Shape& shape) {
   const int64_t elements = harness::elements_of(shape);
   if (elements > kMostBytes / harness::size_of(dtype))
-    bad_input(
-        fmt::format("a tensor of shape {} does not fit into memory", harness::to_text(shape)));
+    bad_input(fmt::format("a tensor of shape {} does not fit into memory; split the problem",
+                          harness::to_text(shape)));
   memory_.emplace_back(static_cast<size_t>(elements * harness::size_of(dtype)));
   return Tensor(memory_.back().data(), dtype, Dims(shape));
 }

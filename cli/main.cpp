@@ -5,6 +5,8 @@
 #include <string_view>
 
 #include "commands.hpp"
+#include "help.hpp"
+#include "sentences.hpp"
 #include "streams.hpp"
 #include "usage.hpp"
 
@@ -14,15 +16,20 @@ using namespace std::string_view_literals;
 
 int run(int argc, char** argv) {
   using namespace perseid::cli;
-  CLI::App app("Perseid: fused transformer kernels.", "perseid");
+  CLI::App app("Fused transformer kernels: softmax, attention, matmul.", "perseid");
+  set_help(app);
   Common common;
   Action action;
   app.set_version_flag("--version", std::string(perseid::version()));
-  app.add_option("--dtype", common.dtype, "compute in f16, bf16, f32 or f64")->group("Common");
-  app.add_option("--device", common.device, "auto, cpu or cuda:N")
+  app.add_option("--dtype", common.dtype, "the type to compute in")
+      ->type_name("f16|bf16|f32|f64")
+      ->group("Common");
+  app.add_option("--device", common.device, "where to compute")
+      ->type_name("auto|cpu|cuda:N")
       ->capture_default_str()
       ->group("Common");
   app.add_option("--impl", common.impl, "this implementation only, such as cpu:tiled")
+      ->type_name("NAME")
       ->group("Common");
   app.add_option("--threads", common.threads, "threads of the CPU pool (0: as many as CPUs)")
       ->group("Common");
@@ -40,6 +47,8 @@ int run(int argc, char** argv) {
   add_check(app, common, action);
   add_bench(app, common, action);
   add_run(app, common, action);
+  add_completion(app, action);
+  add_man(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {
@@ -51,7 +60,11 @@ int run(int argc, char** argv) {
     bad_input(usage_sentence(app, error));
   }
   refuse_overflow(app);
-  return action();
+  try {
+    return action();
+  } catch (const perseid::Error& error) {
+    throw perseid::Error(error.status(), in_flags(innermost(app), error.what()));
+  }
 }
 
 // Without allocations, as memory may be what is lacking.

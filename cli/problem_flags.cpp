@@ -5,6 +5,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
+
+#include "help.hpp"
 
 namespace perseid::cli {
 namespace {
@@ -18,10 +21,21 @@ bool is_common(const std::string& name) {
   return std::find(std::begin(kCommon), std::end(kCommon), name) != std::end(kCommon);
 }
 
+// As set_field(), whose sentences name the field as a file of problems does.
+void set_flag(harness::Problem& problem, const std::string& name, const std::string& text) {
+  try {
+    harness::set_field(problem, name, text);
+  } catch (const Error& error) {
+    const bool named = std::string_view(error.what()).starts_with(name + ": ");
+    throw Error(error.status(), (named ? "--" : "") + std::string(error.what()));
+  }
+}
+
 }  // namespace
 
 void add_problem_flags(CLI::App& command, ProblemFlags& flags, uint32_t ops, const char* example) {
-  command.add_option("--problems", flags.file, "file of problems, one JSON object a line");
+  command.add_option("--problems", flags.file, "file of problems, one JSON object a line")
+      ->type_name(kFile);
   for (Op op : {Op::kSoftmax, Op::kAttention, Op::kMatmul, Op::kDropoutMask}) {
     if ((ops & static_cast<uint32_t>(op)) == 0) continue;
     CLI::App* app = command.add_subcommand(harness::name_of(op), "a problem of this operation");
@@ -30,15 +44,18 @@ void add_problem_flags(CLI::App& command, ProblemFlags& flags, uint32_t ops, con
     for (const harness::Field& field : harness::fields()) {
       if (!field.reads(op) || is_common(field.name)) continue;
       const std::string name = field.name;
+      CLI::Option* flag = nullptr;
       if (field.kind == harness::FieldKind::kFlag) {
-        app->add_flag_callback(
+        flag = app->add_flag_callback(
             "--" + name, [&flags, name] { flags.given.emplace_back(name, "true"); }, field.help);
       } else {
-        app->add_option_function<std::string>(
+        flag = app->add_option_function<std::string>(
             "--" + name,
             [&flags, name](const std::string& text) { flags.given.emplace_back(name, text); },
             field.help);
+        flag->type_name(field.type);
       }
+      if (field.for_tests) flag->group(kTestFlags);
     }
     app->callback([&flags, op] { flags.op = op; });
   }
@@ -63,9 +80,9 @@ std::vector<harness::Problem> problems_of(const ProblemFlags& flags, const Commo
                     "matmul --m 64 --n 64 --k 64, or a file with --problems",
                     flags.file.empty() ? "" : " in " + flags.file));
   for (harness::Problem& problem : problems) {
-    for (const auto& [name, text] : flags.given) harness::set_field(problem, name, text);
+    for (const auto& [name, text] : flags.given) set_flag(problem, name, text);
     if (problem.op != Op::kDropoutMask) {
-      if (!common.dtype.empty()) harness::set_field(problem, "dtype", common.dtype);
+      if (!common.dtype.empty()) set_flag(problem, "dtype", common.dtype);
       if (!common.impl.empty()) problem.impl = common.impl;
     }
     if (common.threads != 0) problem.threads = common.threads;

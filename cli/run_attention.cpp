@@ -9,6 +9,7 @@
 #include "commands.hpp"
 #include "harness/placement.hpp"
 #include "harness/problem_text.hpp"
+#include "help.hpp"
 #include "run.hpp"
 #include "usage.hpp"
 
@@ -85,12 +86,13 @@ void infer(const Flags& flags, const Inputs& with, AttentionOptions& options) {
   for (const auto& [flag, tensor] : main) {
     if (tensor->ndim() != dims)
       bad_input(fmt::format(
-          "{} must have {} dimensions, {}; got shape {}", flag, dims,
+          "{} must have {} dimensions, {}; got shape {}: reshape it{}", flag, dims,
           ragged
               ? (flags.layout == "bshd" ? "[total, heads, dim] with cumulative lengths"
                                         : "[heads, total, dim] with cumulative lengths")
               : (flags.layout == "bshd" ? "[batch, seq, heads, dim]" : "[batch, heads, seq, dim]"),
-          harness::to_text(shape_of(*tensor))));
+          harness::to_text(shape_of(*tensor)),
+          tensor->ndim() == 3 ? ", or give --cu-seqlens-q and --cu-seqlens-kv" : ""));
   }
   const int32_t heads = flags.layout == "bshd" ? -2 : -3;
   const int32_t rows = flags.layout == "bshd" ? -3 : -2;
@@ -139,8 +141,8 @@ Inputs read_inputs(const Common& common, const Flags& flags, TensorFiles& files)
   const auto at_most_four = [](const char* flag, const Tensor& tensor) {
     if (tensor.ndim() > 4)
       bad_input(
-          fmt::format("{} broadcasts against [batch, heads, q_len, kv_len]: at most 4 "
-                      "dimensions, got shape {}",
+          fmt::format("{} broadcasts against [batch, heads, q_len, kv_len]: expected at most 4 "
+                      "dimensions, got shape {}; reshape it",
                       flag, harness::to_text(shape_of(tensor))));
     return with_leading_ones(tensor, 4);
   };
@@ -264,17 +266,21 @@ void add_run_attention(CLI::App& run, const Common& common, Action& action) {
   auto flags = std::make_shared<Flags>();
   CLI::App* app = run.add_subcommand("attention", "fused attention, and its gradients");
   const auto file = [&](const char* flag, std::string& reference, const char* help) {
-    return app->add_option(flag, reference, help);
+    return app->add_option(flag, reference, help)->type_name(kFile);
   };
   file("--query", flags->query, "[batch, q_len, heads, dim] in the layout")->required();
   file("--key", flags->key, "[batch, kv_len, kv_heads, dim]")->required();
   file("--value", flags->value, "[batch, kv_len, kv_heads, value_dim]")->required();
-  file("--out", flags->out, "file of the result");
-  file("--lse", flags->lse, "file of the logsumexp, [batch, heads, q_len]");
-  app->add_option("--layout", flags->layout, "bshd or bhsd")->capture_default_str();
-  app->add_option("--causal", flags->causal, "none, top-left or bottom-right")
+  file("--out", flags->out, "the result");
+  file("--lse", flags->lse, "the logsumexp, [batch, heads, q_len]");
+  app->add_option("--layout", flags->layout, "the order of batch, sequence, heads and dim")
+      ->type_name("bshd|bhsd")
       ->capture_default_str();
-  app->add_option("--window", flags->window, "LEFT,RIGHT keys that a query sees; -1: all");
+  app->add_option("--causal", flags->causal, "which keys lie in a query's future")
+      ->type_name("none|top-left|bottom-right")
+      ->capture_default_str();
+  app->add_option("--window", flags->window, "keys that a query sees on either side; -1: all")
+      ->type_name("LEFT,RIGHT");
   app->add_option("--scale", flags->scale, "factor of the scores (0: 1 / sqrt(head_dim))");
   file("--bias", flags->bias, "added to the scores; broadcasts to [batch, heads, q_len, kv_len]");
   file("--visible", flags->visible, "bool or uint8 mask of that shape; true: may be attended");
@@ -288,10 +294,10 @@ void add_run_attention(CLI::App& run, const Common& common, Action& action) {
   app->add_flag("--deterministic", flags->deterministic, "bitwise repeatable gradients");
   file("--grad-out", flags->grad_out, "gradient of the output");
   file("--grad-lse", flags->grad_lse, "gradient of the logsumexp");
-  file("--grad-query", flags->grad_query, "file of the gradient of the query");
-  file("--grad-key", flags->grad_key, "file of the gradient of the key");
-  file("--grad-value", flags->grad_value, "file of the gradient of the value");
-  file("--grad-bias", flags->grad_bias, "file of the gradient of the bias, in its shape");
+  file("--grad-query", flags->grad_query, "the gradient of the query");
+  file("--grad-key", flags->grad_key, "the gradient of the key");
+  file("--grad-value", flags->grad_value, "the gradient of the value");
+  file("--grad-bias", flags->grad_bias, "the gradient of the bias, in its shape");
   app->footer(
       "Example:\n  perseid run attention --query q.npy --key k.npy --value v.npy --causal "
       "bottom-right --out o.npy");

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "commands.hpp"
+#include "help.hpp"
 #include "run.hpp"
 #include "usage.hpp"
 
@@ -22,7 +23,7 @@ int run_dropout_mask(const Common& common, const Flags& flags) {
   const harness::Shape shape = {flags.batch, flags.heads, flags.q_len, flags.kv_len};
   for (int64_t extent : shape) {
     if (extent < 0)
-      bad_input(fmt::format("batch, heads, q-len and kv-len must not be negative; got {}",
+      bad_input(fmt::format("--batch, --heads, --q-len and --kv-len must not be negative; got {}",
                             harness::to_text(shape)));
   }
   TensorFiles files;
@@ -49,7 +50,7 @@ void add_run_dropout_mask(CLI::App& run, const Common& common, Action& action) {
   app->add_option("--offset", flags->offset, "offset, below 2^32")
       ->check(not_negative())
       ->capture_default_str();
-  app->add_option("--output", flags->output, "file of the mask")->required();
+  app->add_option("--output", flags->output, "the mask")->type_name(kFile)->required();
   app->footer(
       "Example:\n  perseid run dropout-mask --batch 2 --heads 4 --q-len 64 --kv-len 64 --dropout "
       "0.1 --seed 7 --output mask.npy");

@@ -7,6 +7,7 @@
 
 #include "commands.hpp"
 #include "harness/placement.hpp"
+#include "help.hpp"
 #include "run.hpp"
 
 namespace perseid::cli {
@@ -23,8 +24,10 @@ Tensor read_matrix(TensorFiles& files, const char* flag, const std::string& refe
                    bool transpose) {
   const Tensor matrix = files.read(flag, reference, wanted);
   if (matrix.ndim() != 2 && matrix.ndim() != 3)
-    bad_input(fmt::format("{} must have 2 dimensions, or 3 with a batch first; {} has shape {}",
-                          flag, reference, harness::to_text(shape_of(matrix))));
+    bad_input(
+        fmt::format("{} must have 2 dimensions, or 3 with a batch first; {} has shape {}: "
+                    "reshape it",
+                    flag, reference, harness::to_text(shape_of(matrix))));
   return transpose ? matrix.transposed() : matrix;
 }
 
@@ -35,11 +38,15 @@ int run_matmul(const Common& common, const Flags& flags) {
   const Tensor a = read_matrix(files, "--a", flags.a, wanted, flags.transpose_a);
   const Tensor b = read_matrix(files, "--b", flags.b, wanted, flags.transpose_b);
   if (a.size(-1) != b.size(-2))
-    bad_input(fmt::format("the columns of --a and the rows of --b must be equal; got {} and {}",
-                          a.size(-1), b.size(-2)));
+    bad_input(
+        fmt::format("the columns of --a and the rows of --b must be equal; got {} and {}: "
+                    "--transpose-a and --transpose-b swap rows and columns",
+                    a.size(-1), b.size(-2)));
   if (a.ndim() == 3 && b.ndim() == 3 && a.size(0) != b.size(0))
     bad_input(
-        fmt::format("--a and --b must have the same batch; got {} and {}", a.size(0), b.size(0)));
+        fmt::format("--a and --b must have the same batch; got {} and {}: give one of them 2 "
+                    "dimensions to use it for the whole batch",
+                    a.size(0), b.size(0)));
   if (flags.c.empty() && flags.beta && *flags.beta != 0)
     bad_input("--beta is the factor of --c, which is not given");
   const bool batched = a.ndim() == 3 || b.ndim() == 3;
@@ -82,15 +89,18 @@ int run_matmul(const Common& common, const Flags& flags) {
 void add_run_matmul(CLI::App& run, const Common& common, Action& action) {
   auto flags = std::make_shared<Flags>();
   CLI::App* app = run.add_subcommand("matmul", "out = alpha a b + beta c + bias");
-  app->add_option("--a", flags->a, "[m, k], or [batch, m, k]")->required();
-  app->add_option("--b", flags->b, "[k, n], or [batch, k, n]")->required();
-  app->add_option("--out", flags->out, "file of the result")->required();
+  const auto file = [&](const char* flag, std::string& reference, const char* help) {
+    return app->add_option(flag, reference, help)->type_name(kFile);
+  };
+  file("--a", flags->a, "[m, k], or [batch, m, k]")->required();
+  file("--b", flags->b, "[k, n], or [batch, k, n]")->required();
+  file("--out", flags->out, "the result")->required();
   app->add_flag("--transpose-a", flags->transpose_a, "a lies as [k, m]");
   app->add_flag("--transpose-b", flags->transpose_b, "b lies as [n, k]");
   app->add_option("--alpha", flags->alpha, "factor of the product")->capture_default_str();
   app->add_option("--beta", flags->beta, "factor of --c (1 where that is given)");
-  app->add_option("--c", flags->c, "what is added to, in the shape of the result");
-  app->add_option("--bias", flags->bias, "[n], added to every row");
+  file("--c", flags->c, "what is added to, in the shape of the result");
+  file("--bias", flags->bias, "[n], added to every row");
   app->footer("Example:\n  perseid run matmul --a a.npy --b b.npy --transpose-b --out c.npy");
   app->fallthrough()->callback([&action, &common, flags] {
     action = [&common, flags] { return run_matmul(common, *flags); };

@@ -7,6 +7,7 @@
 
 #include "commands.hpp"
 #include "harness/placement.hpp"
+#include "help.hpp"
 #include "run.hpp"
 
 namespace perseid::cli {
@@ -88,18 +89,23 @@ int run_softmax(const Common& common, const Flags& flags) {
 void add_run_softmax(CLI::App& run, const Common& common, Action& action) {
   auto flags = std::make_shared<Flags>();
   CLI::App* app = run.add_subcommand("softmax", "softmax or log-softmax, and their gradient");
-  app->add_option("--input", flags->input, "what to take the softmax of")->required();
-  app->add_option("--output", flags->output, "file of the result");
+  const auto file = [&](const char* flag, std::string& reference, const char* help) {
+    return app->add_option(flag, reference, help)->type_name(kFile);
+  };
+  file("--input", flags->input, "what to take the softmax of")->required();
+  file("--output", flags->output, "the result");
   app->add_flag("--log", flags->log, "log-softmax");
   app->add_option("--dim", flags->dim, "the dimension; negative ones count from the last")
       ->capture_default_str();
   app->add_option("--scale", flags->scale, "factor of the input")->capture_default_str();
-  app->add_option("--visible", flags->visible, "bool or uint8 mask that broadcasts; true: counted");
-  app->add_option("--empty-rows", flags->empty_rows, "rows with nothing visible: zero or nan")
+  file("--visible", flags->visible, "bool or uint8 mask that broadcasts; true: counted");
+  app->add_option("--empty-rows", flags->empty_rows, "rows with nothing visible")
+      ->type_name("zero|nan")
       ->capture_default_str();
-  app->add_option("--output-dtype", flags->output_dtype, "type of the result, if not the input's");
-  app->add_option("--grad-output", flags->grad_output, "gradient of the output");
-  app->add_option("--grad-input", flags->grad_input, "file of the gradient of the input");
+  app->add_option("--output-dtype", flags->output_dtype, "type of the result, if not the input's")
+      ->type_name("f16|bf16|f32|f64");
+  file("--grad-output", flags->grad_output, "gradient of the output");
+  file("--grad-input", flags->grad_input, "the gradient of the input");
   app->footer("Example:\n  perseid run softmax --input x.npy --output y.npy --log --dim 1");
   app->fallthrough()->callback([&action, &common, flags] {
     action = [&common, flags] { return run_softmax(common, *flags); };

@@ -9,31 +9,24 @@
 #include <cstdlib>
 
 #include "common.hpp"
+#include "help.hpp"
+#include "sentences.hpp"
 
 namespace perseid::cli {
 namespace {
 
-// The command whose flags were being read: `app` or one below it.
-const CLI::App& innermost(const CLI::App& app) {
-  const std::vector<CLI::App*> called = app.get_subcommands();
-  return called.empty() ? app : innermost(*called.front());
-}
-
-std::string full_name(const CLI::App& command) {
-  const CLI::App* parent = command.get_parent();
-  return (parent == nullptr ? "" : full_name(*parent) + " ") + command.get_name();
-}
-
 std::string names_below(const CLI::App& command) {
   std::string names;
-  for (const CLI::App* each : command.get_subcommands([](const CLI::App*) { return true; }))
+  for (const CLI::App* each : commands_below(command))
     names += (names.empty() ? "" : ", ") + each->get_name();
   return names;
 }
 
-// The word that nothing takes, a flag if there is one; "" where there is none.
-std::string stray_word(const CLI::App& app) {
+// The word that nothing takes; "" where there is none. Behind a word that is no command no flag is
+// known; behind a flag that is none its value is a stray word, too.
+std::string stray_word(const CLI::App& app, bool expects_command) {
   const std::vector<std::string> words = app.remaining(true);
+  if (!words.empty() && expects_command) return words.front();
   const auto flag = std::find_if(words.begin(), words.end(),
                                  [](const std::string& word) { return word.starts_with('-'); });
   return flag != words.end() ? *flag : words.empty() ? "" : words.front();
@@ -44,9 +37,7 @@ std::string conversion(const CLI::App& command, std::string text) {
   const size_t colon = text.find(": "), equals = text.find(" = ");
   if (colon == std::string::npos || equals == std::string::npos) return text;
   const std::string flag = text.substr(colon + 2, equals - colon - 2);
-  const CLI::Option* option = nullptr;
-  for (const CLI::App* at = &command; at != nullptr && option == nullptr; at = at->get_parent())
-    option = at->get_option_no_throw(flag);
+  const CLI::Option* option = find_flag(command, flag);
   const bool whole = option != nullptr && option->get_type_name() != "FLOAT";
   return fmt::format("{}: expected a {}, got '{}'", flag,
                      whole ? "whole number that fits" : "number", text.substr(equals + 3));
@@ -59,6 +50,26 @@ bool overflows(const std::string& type, const std::string& text) {
   else if (type == "UINT")
     std::strtoull(text.c_str(), nullptr, 0);
   return errno == ERANGE;
+}
+
+// "; did you mean 'softmax'?" of a name that is near, else "".
+std::string question(std::string_view word, const std::vector<std::string>& names) {
+  const std::string name = nearest(word, names);
+  return name.empty() ? "" : fmt::format("; did you mean '{}'?", name);
+}
+
+std::vector<std::string> names_of_commands(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::App* each : commands_below(command)) names.push_back(each->get_name());
+  return names;
+}
+
+// With those of the commands above.
+std::vector<std::string> names_of_flags(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::App* at = &command; at != nullptr; at = at->get_parent())
+    for (const CLI::Option* flag : at->get_options()) names.push_back(name_of(*flag));
+  return names;
 }
 
 }  // namespace
@@ -88,14 +99,18 @@ void refuse_overflow(const CLI::App& app) {
 
 std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& command = innermost(app);
-  const std::string name = full_name(command), below = names_below(command), word = stray_word(app);
+  const std::string name = full_name(command), below = names_below(command),
+                    word = stray_word(app, !below.empty());
   std::string sentence = error.what();
   if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {
     sentence = conversion(command, sentence);
   } else if (word.starts_with('-')) {
-    sentence = fmt::format("{} has no flag '{}'", name, word);
+    const std::string flag = word.substr(0, word.find('='));
+    sentence =
+        fmt::format("{} has no flag '{}'{}", name, flag, question(flag, names_of_flags(command)));
   } else if (!word.empty() && !below.empty()) {
-    sentence = fmt::format("there is no '{}' in {}; there are {}", word, name, below);
+    sentence = fmt::format("there is no '{}' in {}; there are {}{}", word, name, below,
+                           question(word, names_of_commands(command)));
   } else if (!word.empty()) {
     sentence = fmt::format("{} does not expect '{}'; values follow their flags", name, word);
   } else if (!below.empty() && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {

@@ -37,4 +37,19 @@ if(TARGET perseid-cli)
   file(RELATIVE_PATH library_from_program ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
   set_target_properties(perseid-cli PROPERTIES INSTALL_RPATH $ORIGIN/${library_from_program})
   install(TARGETS perseid-cli)
+  if(PERSEID_MANUAL_DIR)
+    # Optional, as the pack.
+    install(DIRECTORY ${PERSEID_MANUAL_DIR}/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1
+            FILES_MATCHING PATTERN *.1)
+    foreach(completion IN ITEMS "perseid.bash bash-completion/completions perseid"
+                                "_perseid zsh/site-functions _perseid"
+                                "perseid.fish fish/vendor_completions.d perseid.fish")
+      separate_arguments(completion)
+      list(GET completion 0 file)
+      list(GET completion 1 folder)
+      list(GET completion 2 name)
+      install(FILES ${PERSEID_MANUAL_DIR}/${file} DESTINATION ${CMAKE_INSTALL_DATADIR}/${folder}
+              RENAME ${name} OPTIONAL)
+    endforeach()
+  endif()
 endif()

@@ -90,21 +90,21 @@ perseid_status plan_matmul(const Context& context, const Problem& p, perseid_pla
 std::string unsayable(const Problem& p) {
   if (p.op == Op::kAttention) {
     if (!p.window.empty() && p.window.size() != 2)
-      return "window is LEFT,RIGHT: two numbers, got " + std::to_string(p.window.size());
+      return "--window is LEFT,RIGHT: two numbers, got " + std::to_string(p.window.size());
     if (p.bias.size() > 4 || p.visible.size() > 4)
-      return "bias and visible broadcast against [batch, heads, q_len, kv_len]: at most 4 "
+      return "--bias and --visible broadcast against [batch, heads, q_len, kv_len]: give at most 4 "
              "dimensions, got " +
              to_text(p.bias.size() > 4 ? p.bias : p.visible);
     const auto entries = static_cast<size_t>(p.batch + 1);
     if (p.batch >= 0 && p.ragged() &&
         (p.cu_seqlens_q.size() != entries || p.cu_seqlens_kv.size() != entries))
-      return "cu-seqlens-q and cu-seqlens-kv have one number more than the batch has sequences: "
+      return "--cu-seqlens-q and --cu-seqlens-kv have one number more than --batch says sequences: "
              "expected " +
              std::to_string(entries) + ", got " + std::to_string(p.cu_seqlens_q.size()) + " and " +
              std::to_string(p.cu_seqlens_kv.size());
     if (p.batch >= 0 && !p.kv_lens.empty() && p.kv_lens.size() + 1 != entries)
-      return "kv-lens has one number for each sequence: expected " + std::to_string(p.batch) +
-             ", got " + std::to_string(p.kv_lens.size());
+      return "--kv-lens has one number for each of --batch sequences: expected " +
+             std::to_string(p.batch) + ", got " + std::to_string(p.kv_lens.size());
   }
   return "";
 }

@@ -125,6 +125,18 @@ constexpr FieldKind kind_of(const double*) { return FieldKind::kNumber; }
 constexpr FieldKind kind_of(const Shape*) { return FieldKind::kList; }
 constexpr FieldKind kind_of(const void*) { return FieldKind::kText; }
 
+template <class Names>
+std::string type_of(const Choice<Names>*) {
+  return fmt::format("{}", fmt::join(Names::kNames, "|"));
+}
+std::string type_of(const bool*) { return ""; }
+std::string type_of(const int64_t*) { return "N"; }
+std::string type_of(const uint64_t*) { return "N"; }
+std::string type_of(const double*) { return "X"; }
+std::string type_of(const Shape*) { return "N,..."; }
+std::string type_of(const Gradients*) { return "NAME,..."; }
+std::string type_of(const void*) { return "NAME"; }
+
 template <auto Member>
 Field field(const char* name, uint32_t ops, const char* help) {
   using Type = std::remove_reference_t<decltype(Problem{}.*Member)>;
@@ -133,7 +145,15 @@ Field field(const char* name, uint32_t ops, const char* help) {
           kind_of(static_cast<const Type*>(nullptr)),
           help,
           [](const Problem& problem) { return print(problem.*Member); },
-          [](Problem& problem, std::string_view text) { parse(text, problem.*Member); }};
+          [](Problem& problem, std::string_view text) { parse(text, problem.*Member); },
+          type_of(static_cast<const Type*>(nullptr))};
+}
+
+template <auto Member>
+Field test_field(const char* name, uint32_t ops, const char* help) {
+  Field made = field<Member>(name, ops, help);
+  made.for_tests = true;
+  return made;
 }
 
 std::vector<Problem> parse_problems(std::istream& text, const std::string& name) {
@@ -164,7 +184,7 @@ Op parse_op(std::string_view name) {
 const std::vector<Field>& fields() {
   using P = Problem;
   static const std::vector<Field> all = {
-      field<&P::dtype>("dtype", kAll & ~kMask, "element type: f16, bf16, f32 or f64"),
+      field<&P::dtype>("dtype", kAll & ~kMask, "element type"),
       field<&P::impl>("impl", kAll & ~kMask, "this implementation only, such as cpu:tiled"),
       field<&P::threads>("threads", kAll, "threads of the CPU pool (0: the default)"),
       field<&P::scale>("scale", kSoftmax | kAttention,
@@ -177,7 +197,7 @@ const std::vector<Field>& fields() {
       field<&P::dim>("dim", kSoftmax, "the softmax dimension; negative ones count from the last"),
       field<&P::log>("log", kSoftmax, "log-softmax"),
       field<&P::in_place>("in-place", kSoftmax, "write the result over the input"),
-      field<&P::empty_rows>("empty-rows", kSoftmax, "rows with nothing visible: zero or nan"),
+      field<&P::empty_rows>("empty-rows", kSoftmax, "rows with nothing visible"),
       field<&P::output_dtype>("output-dtype", kSoftmax | kMatmul, "type of the result"),
       field<&P::batch>("batch", kAttention | kMatmul | kMask, "sequences, or products"),
       field<&P::heads>("heads", kAttention | kMask, "query heads"),
@@ -186,11 +206,11 @@ const std::vector<Field>& fields() {
       field<&P::kv_len>("kv-len", kAttention | kMask, "keys of a sequence"),
       field<&P::head_dim>("head-dim", kAttention, "size of a query and of a key"),
       field<&P::value_dim>("value-dim", kAttention, "size of a value (0: head-dim)"),
-      field<&P::layout>("layout", kAttention, "bshd or bhsd"),
-      field<&P::causal>("causal", kAttention, "none, top-left or bottom-right"),
+      field<&P::layout>("layout", kAttention, "the order of batch, sequence, heads and dim"),
+      field<&P::causal>("causal", kAttention, "which keys lie in a query's future"),
       field<&P::window>("window", kAttention, "LEFT,RIGHT keys that a query sees; -1: all"),
       field<&P::bias>("bias", kAttention | kMatmul, "shape of an additive bias"),
-      field<&P::bias_dtype>("bias-dtype", kAttention | kMatmul, "its type (none: dtype)"),
+      field<&P::bias_dtype>("bias-dtype", kAttention | kMatmul, "its type (none: that of --dtype)"),
       field<&P::dropout>("dropout", kAttention | kMask, "probability of dropping, in [0, 1)"),
       field<&P::seed>("seed", kAttention | kMask, "seed of the dropout"),
       field<&P::offset>("offset", kAttention | kMask, "offset of the dropout, below 2^32"),
@@ -211,20 +231,17 @@ const std::vector<Field>& fields() {
       field<&P::transpose_b>("transpose-b", kMatmul, "b lies as [n, k]"),
       field<&P::shared_a>("shared-a", kMatmul, "one a for the whole batch"),
       field<&P::shared_b>("shared-b", kMatmul, "one b for the whole batch"),
-      field<&P::data_seed>("data-seed", kAll, "seed of the random inputs"),
-      field<&P::values>("values", kAll,
-                        "inputs: normal, large, small, constant, poison or special"),
-      field<&P::input_scale>("input-scale", kAll & ~kMask,
-                             "factor of the random inputs: 3 or 10 make peaked rows"),
-      field<&P::strides>("strides", kAll,
-                         "tensors in memory: packed, padded, permuted, spread, reversed, repeated, "
-                         "mixed or aligned"),
-      field<&P::misalign>("misalign", kAll, "bytes added to every address"),
-      field<&P::mask_dtype>("mask-dtype", kAll, "masks as bool or uint8"),
-      field<&P::index_dtype>("index-dtype", kAttention, "lengths as int32 or int64"),
-      field<&P::launches>("launches", kAll & ~kMask, "of one plan, before any is waited for"),
-      field<&P::fault>("fault", kAll, "a wrong argument to put into the call"),
-      field<&P::expect>("expect", kAll, "ok or refused"),
+      test_field<&P::data_seed>("data-seed", kAll, "seed of the random inputs"),
+      test_field<&P::values>("values", kAll, "how the random inputs are drawn"),
+      test_field<&P::input_scale>("input-scale", kAll & ~kMask,
+                                  "factor of the random inputs: 3 or 10 make peaked rows"),
+      test_field<&P::strides>("strides", kAll, "how tensors lie in memory"),
+      test_field<&P::misalign>("misalign", kAll, "bytes added to every address"),
+      test_field<&P::mask_dtype>("mask-dtype", kAll, "type of masks"),
+      test_field<&P::index_dtype>("index-dtype", kAttention, "type of lengths"),
+      test_field<&P::launches>("launches", kAll & ~kMask, "of one plan, before any is waited for"),
+      test_field<&P::fault>("fault", kAll, "a wrong argument to put into the call"),
+      test_field<&P::expect>("expect", kAll, "what the problem should end in"),
   };
   return all;
 }

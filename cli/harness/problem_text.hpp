@@ -26,6 +26,8 @@ struct Field {
   const char* help;
   std::string (*get)(const Problem&);
   void (*set)(Problem&, std::string_view text);  // throws Error (INVALID_ARGUMENT)
+  std::string type;                              // of its value, such as "N", "bshd|bhsd"
+  bool for_tests = false;                        // of no use to others
   bool reads(Op op) const { return (ops & static_cast<uint32_t>(op)) != 0; }
 };
 const std::vector<Field>& fields();

@@ -95,18 +95,20 @@ Tensor AttentionReader::read_cumulative(const char* name, const DLTensor* tensor
   const Tensor view = read(Access::kRead, name, tensor, {DType::kI32, DType::kI64}, {&extent, 1});
   if (!ok() || !on_host_) return view;
   int64_t previous = read_length(view, 0);
-  require(previous == 0, name, "[0] is ", previous, ", expected 0");
+  require(previous == 0, name, "[0] is ", previous,
+          ", expected 0: the first sequence begins at row 0");
   if (view.stride[0] == 0) return view;  // every entry is the first
   for (int64_t i = 1; i <= problem_.batch && ok(); ++i) {
     const int64_t next = read_length(view, i);
     require(next >= previous, name, "[", i, "] is ", next, ", expected at least ", previous,
             ", the one before it: cumulative lengths rise") &&
         require(next - previous <= longest, name, " gives sequence ", i - 1, " a length of ",
-                next - previous, ", expected at most ", longest, ", the plan's ", length_name);
+                next - previous, ", expected at most ", longest, ", the plan's ", length_name,
+                "; make a plan for the longest sequence");
     previous = next;
   }
   require(previous <= total, name, " ends at ", previous, ", expected at most ", total,
-          ", the plan's ", total_name);
+          ", the plan's ", total_name, "; make a plan for as many rows");
   return view;
 }
 
@@ -118,7 +120,9 @@ Tensor AttentionReader::read_kv_lens(const DLTensor* tensor) {
   for (int64_t i = 0; i < entries && ok() && on_host_; ++i) {
     const int64_t length = read_length(view, i);
     require(0 <= length && length <= problem_.kv_len, "kv_lens[", i, "] is ", length,
-            ", expected 0 to ", problem_.kv_len, ", the plan's kv_len");
+            ", expected 0 to ", problem_.kv_len,
+            ", the plan's kv_len; cut it, or make a plan for more "
+            "keys");
   }
   return view;
 }

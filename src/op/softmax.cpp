@@ -68,7 +68,7 @@ Status read_problem(const perseid_softmax_desc& desc, SoftmaxProblem* problem) {
 
   problem->rank = desc.ndim;
   reader.require(-desc.ndim <= desc.dim && desc.dim < desc.ndim, "dim is ", desc.dim, ", expected ",
-                 -desc.ndim, " to ", desc.ndim - 1);
+                 -desc.ndim, " to ", desc.ndim - 1, "; negative ones count from the last");
   problem->dim = desc.dim < 0 ? desc.dim + desc.ndim : desc.dim;
   for (int32_t d = 0; d < desc.ndim; ++d)
     problem->shape[d] = reader.size(kDimensionNames[d], desc.shape[d]);

@@ -10,6 +10,8 @@
 namespace perseid::internal::op {
 namespace {
 
+constexpr const char* kFitShape = "pass a tensor of that shape, or make a plan for this one";
+
 DType dtype_of(const DLDataType& dtype) {
   if (dtype.lanes != 1) return DType::kNone;
   switch (dtype.code) {
@@ -88,21 +90,22 @@ Tensor ArgumentReader::read(Access access, const char* name, const DLTensor* ten
                             std::span<const Extent> extents) {
   if (!ok()) return {};
   if (tensor == nullptr) {
-    require(false, name, " is NULL, expected a tensor ", text_of(extents));
+    require(false, name, " is NULL, expected a tensor ", text_of(extents), "; pass one");
     return {};
   }
   const Tensor view = convert(name, *tensor, dtypes);
   if (!ok()) return {};
   if (view.rank != static_cast<int32_t>(extents.size())) {
     require(false, name, " has shape ", text_of(shape_of(*tensor)), ", expected ", extents.size(),
-            " dimensions: ", text_of(extents));
+            " dimensions: ", text_of(extents), "; ", kFitShape);
     return {};
   }
   for (int32_t d = 0; d < view.rank; ++d) {
     const Extent& extent = extents[static_cast<size_t>(d)];
     if (extent.size == kAnySize || view.shape[d] == extent.size) continue;
     require(false, name, " has ", extent.name, " ", view.shape[d], ", expected ", extent.size,
-            "; its shape is ", text_of(shape_of(*tensor)), ", the plan's ", text_of(extents));
+            "; its shape is ", text_of(shape_of(*tensor)), ", the plan's ", text_of(extents), "; ",
+            kFitShape);
     return {};
   }
   if (access == Access::kWrite && !elements_are_distinct(view)) {
@@ -140,7 +143,7 @@ Tensor ArgumentReader::read_broadcast(const char* name, const DLTensor* tensor, 
   if (!fits) {
     require(false, name, " has shape ", text_of(shape_of(*tensor)),
             ", expected one that broadcasts against ", text_of(extents),
-            ": each dimension that size or 1");
+            ": make each dimension that size or 1");
     return {};
   }
   record(Access::kRead, name, given);

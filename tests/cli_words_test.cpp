@@ -1,0 +1,257 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What the program says of its own flags: sentences, help, manual pages, completion.
+#include <algorithm>
+#include <regex>
+#include <set>
+
+#include "cli_test_tools.hpp"
+
+namespace perseid {
+namespace {
+
+using CliWordsTest = CliTest;
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// ---- Sentences --------------------------------------------------------------------------------
+
+TEST_F(CliWordsTest, NearNamesAreOffered) {
+  expect_refused("run sofmax --input @x.npy --output @y.npy", 2,
+                 "there is no 'sofmax' in perseid run; there are softmax, attention, matmul, "
+                 "dropout-mask; did you mean 'softmax'? (perseid run --help lists its flags)");
+  expect_refused("chekc", 2, "did you mean 'check'?");
+  expect_refused("explain atention --q-len 4", 2, "did you mean 'attention'?");
+  expect_refused("run softmax --inptu @x.npy", 2,
+                 "perseid run softmax has no flag '--inptu'; did you mean '--input'?");
+  expect_refused("explain attention --qlen=4", 2, "has no flag '--qlen'; did you mean '--q-len'?");
+  // A common flag, read by every command.
+  expect_refused("explain matmul --m 4 --dtyp bf16", 2, "did you mean '--dtype'?");
+  const Ended far = run("run frobnicate");
+  EXPECT_FALSE(has(far.err, "did you mean")) << far.err;
+}
+
+TEST_F(CliWordsTest, SentencesNameFlags) {
+  const std::string attention = "explain attention --q-len 4 --kv-len 4 --head-dim 8 ";
+  expect_refused(attention + "--heads 3 --kv-heads 2", 2,
+                 "attention: --heads is 3, expected a multiple of --kv-heads, which is 2");
+  expect_refused(attention + "--value-dim -1", 2, "--value-dim is -1, expected at least 1");
+  expect_refused(attention + "--window 3,-2", 2, "--window is -2");
+  expect_refused(attention + "--causal 7", 2,
+                 "--causal is 7, expected none, top-left or bottom-right");
+  expect_refused(attention + "--bias 1,1,2,4", 2, "--bias[2] is 2");
+  expect_refused(attention + "--gradients bias", 2,
+                 "--gradients has bias, but --bias is not given");
+  expect_refused("explain softmax --shape 4,5 --dim 3", 2, "softmax: --dim is 3, expected -2 to 1");
+  expect_refused("explain softmax --shape 4,-5", 2, "--shape: dimension 1 is -5");
+  expect_refused("explain matmul --m -4", 2, "matmul: --m is -4");
+  expect_refused("explain matmul --m x", 2, "--m: expected a whole number, got 'x'");
+  expect_refused("explain matmul --m 4 --dtype f8", 2, "--dtype: expected one of");
+  // Those of a report, which begin in the middle of a line.
+  expect_refused("check matmul --m -4", 2, "refused: matmul: --m is -4");
+  expect_refused("check softmax --shape 4,5 --visible 3,3", 2,
+                 "--visible has shape [3, 3], expected one that broadcasts against "
+                 "[dimension 0 4, dimension 1 5]");
+}
+
+// Each says what to do.
+TEST_F(CliWordsTest, ShapeErrorsGiveAdvice) {
+  write("x.npy", {2, 3}, {1, 2, 3, 4, 5, 6});
+  write("q.npy", {1, 2, 2, 4}, std::vector<double>(16, 0));
+  write("k.npy", {1, 3, 2, 8}, std::vector<double>(48, 0));
+  write("p.npy", {2, 2, 4}, std::vector<double>(16, 0));
+  write("n.npy", {1}, {5}, i32);
+  const std::string attention = "run attention --out @o.npy --query @q.npy --value @q.npy ";
+  expect_refused("run matmul --a @x.npy --b @x.npy --out @o.npy", 2,
+                 "--transpose-a and --transpose-b swap rows and columns");
+  expect_refused("run matmul --a @q.npy --b @x.npy --out @o.npy", 2, "shape [1, 2, 2, 4]: reshape");
+  expect_refused("run attention --query @p.npy --key @q.npy --value @q.npy --out @o.npy", 2,
+                 "got shape [2, 2, 4]: reshape it, or give --cu-seqlens-q and --cu-seqlens-kv");
+  expect_refused(
+      attention + "--key @k.npy", 2,
+      "--key has head_dim 8, expected 4; its shape is [1, 3, 2, 8], expected [batch 1, ");
+  expect_refused(attention + "--key @k.npy", 2, "; give one of that shape");
+  expect_refused(attention + "--key @q.npy --kv-lens @n.npy", 2, "; cut it");
+  expect_refused(attention + "--key @q.npy --grad-out @k.npy --grad-query @g.npy", 2,
+                 "attention backward: --grad-out has q_len 3, expected 2");
+  expect_refused("explain softmax --shape 4,5 --dim 2", 2, "negative ones count from the last");
+}
+
+// ---- Help -------------------------------------------------------------------------------------
+
+TEST_F(CliWordsTest, HelpLeavesOutTheFlagsForTests) {
+  for (const char* command : {"check attention", "explain matmul", "bench softmax"}) {
+    const std::string help = run(std::string(command) + " --help").out;
+    const std::string all = run(std::string(command) + " --help-all").out;
+    for (const char* flag : {"--fault", "--expect", "--misalign", "--strides", "--data-seed"}) {
+      EXPECT_FALSE(has(help, flag)) << command << flag;
+      EXPECT_TRUE(has(all, flag)) << command << flag;
+    }
+    EXPECT_TRUE(has(help, "--backward") || has(help, "--alpha")) << command;
+    EXPECT_FALSE(has(help, "\n\n\n")) << help;
+  }
+  // They still work.
+  expect_ok("check softmax --shape 3,5 --strides padded --misalign 4 --quiet");
+  const std::string all = run("check --help-all").out;
+  for (const char* flag : {"--fuzz", "--head-dim", "--transpose-a", "--fault"})
+    EXPECT_TRUE(has(all, flag)) << flag;
+}
+
+TEST_F(CliWordsTest, FlagsOfHelpFitInto100Columns) {
+  for (const char* command : {"--help", "check attention --help-all", "run attention --help"})
+    for (const std::string& line : lines_of(run(command).out))
+      if (!line.starts_with("  perseid ")) {
+        EXPECT_LE(line.size(), 100u) << line;
+      }
+}
+
+// ---- The manual -------------------------------------------------------------------------------
+
+const char* const kCommands[] = {"info", "explain", "check", "bench", "run", "completion", "man"};
+
+std::set<std::string> flags_in(const std::string& text) {
+  std::set<std::string> flags;
+  const std::regex flag("--[a-z][a-z-]*");
+  for (std::sregex_iterator at(text.begin(), text.end(), flag), end; at != end; ++at)
+    flags.insert(at->str());
+  return flags;
+}
+
+// Without what troff reads.
+std::string plain(std::string page) {
+  for (size_t at = 0; (at = page.find("\\-", at)) != std::string::npos;) page.erase(at, 1);
+  return page;
+}
+
+TEST_F(CliWordsTest, EveryCommandHasAManualPage) {
+  const std::string program = plain(run("man").out);
+  EXPECT_TRUE(has(program, ".TH PERSEID 1")) << program;
+  for (const char* command : kCommands) {
+    EXPECT_TRUE(has(program, std::string("perseid-") + command + "(1)")) << command;
+    const std::string page = plain(run(std::string("man ") + command).out);
+    EXPECT_TRUE(has(page, ".SH NAME\nperseid-" + std::string(command) + " - ")) << page;
+    EXPECT_TRUE(has(page, ".SH EXAMPLE")) << page;
+  }
+  // All of a command's flags, of the operations under it, too.
+  const std::set<std::string> page = flags_in(plain(run("man run").out));
+  for (const char* below : {"softmax", "attention", "matmul", "dropout-mask"})
+    for (const std::string& flag : flags_in(run(std::string("run ") + below + " --help").out))
+      EXPECT_TRUE(page.contains(flag)) << flag;
+  EXPECT_FALSE(flags_in(plain(run("man check").out)).contains("--fault"));
+}
+
+TEST_F(CliWordsTest, TheManualNamesEveryVariable) {
+  const std::string page = run("man").out;
+  const nlohmann::json environment = json("info --threads 1")["environment"];
+  EXPECT_GE(environment.size(), 7u);
+  for (const auto& [name, value] : environment.items())
+    EXPECT_TRUE(has(page, ".B " + name)) << name;
+}
+
+TEST_F(CliWordsTest, ManualPagesAreGoodTroff) {
+  if (std::system("groff --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "there is no groff";
+  for (const std::string command : {"", "run", "check", "man"}) {
+    const std::string render = in_folder("timeout 60 " PERSEID_CLI " man " + command +
+                                         " | groff -man -Tascii -ww -z 2>@warnings");
+    EXPECT_EQ(std::system(render.c_str()), 0) << command;
+    EXPECT_EQ(text_of("warnings"), "") << command;
+  }
+}
+
+// ---- Completion -------------------------------------------------------------------------------
+
+class CompletionTest : public CliTest {
+ protected:
+  // What `shell` prints of `program`, in which ./script is the completion script.
+  std::vector<std::string> lines(const std::string& shell, const std::string& program) const {
+    std::ofstream(path("script")) << run("completion " + shell.substr(0, shell.find(' '))).out;
+    std::ofstream(path("program")) << program;
+    const int status = std::system(
+        in_folder("cd @ && timeout 60 " + shell + " @program >@stdout 2>@stderr").c_str());
+    EXPECT_EQ(status, 0) << program << text_of("stderr");
+    EXPECT_EQ(text_of("stderr"), "") << program;
+    return lines_of(text_of("stdout"));
+  }
+  static bool there_is(const std::string& shell) {
+    return std::system((shell + " -c true >/dev/null 2>&1").c_str()) == 0;
+  }
+};
+
+using Lines = std::vector<std::string>;
+
+TEST_F(CompletionTest, Bash) {
+  const auto complete = [&](const Lines& words) {
+    std::string line;
+    for (const std::string& word : words) line += " '" + word + "'";
+    return lines("bash", "source ./script\nCOMP_WORDS=(" + line +
+                             ")\nCOMP_CWORD=" + std::to_string(words.size() - 1) +
+                             "\n_perseid\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n");
+  };
+  EXPECT_EQ(complete({"perseid", ""}),
+            (Lines{"info", "explain", "check", "bench", "run", "completion", "man"}));
+  EXPECT_EQ(complete({"perseid", "ch"}), Lines{"check"});
+  EXPECT_EQ(complete({"perseid", "--json", "run", "so"}), Lines{"softmax"});
+  EXPECT_EQ(complete({"perseid", "run", "matmul", "--tr"}),
+            (Lines{"--transpose-a", "--transpose-b"}));
+  // A flag of the program, and one of a command above.
+  EXPECT_EQ(complete({"perseid", "check", "matmul", "--thr"}), Lines{"--threads"});
+  EXPECT_EQ(complete({"perseid", "check", "matmul", "--fu"}), Lines{"--fuzz"});
+  EXPECT_EQ(complete({"perseid", "run", "attention", "--causal", ""}),
+            (Lines{"none", "top-left", "bottom-right"}));
+  EXPECT_EQ(complete({"perseid", "bench", "attention", "--dtype", "=", "b"}), Lines{"bf16"});
+  EXPECT_EQ(complete({"perseid", "check", "softmax", "--shape", ""}), Lines{""});
+  EXPECT_EQ(complete({"perseid", "check", "softmax", "--fau"}), Lines{""});  // for tests
+  std::ofstream(path("input one.npy")).close();
+  EXPECT_EQ(complete({"perseid", "run", "softmax", "--input", "inp"}), Lines{"input one.npy"});
+  EXPECT_EQ(complete({"perseid", "run", "attention", "--visible", "inp"}), Lines{"input one.npy"});
+  EXPECT_EQ(complete({"perseid", "check", "softmax", "--visible", "inp"}), Lines{""});
+}
+
+// With the functions of zsh that show completions replaced by ones that print them.
+TEST_F(CompletionTest, Zsh) {
+  if (!there_is("zsh")) GTEST_SKIP() << "there is no zsh";
+  const auto complete = [&](const std::string& words) {
+    return lines("zsh -f",
+                 "compdef() { : }\ncompset() { : }\n"
+                 "compadd() { shift; print -l -- $@ }\n_files() { print files }\n"
+                 "_describe() { print -l -- ${(P)@[-1]} }\nsource ./script\nwords=(" +
+                     words + ")\nCURRENT=${#words}\n_perseid\n");
+  };
+  const Lines commands = complete("perseid ''");
+  EXPECT_EQ(commands.size(), 7u);
+  EXPECT_TRUE(commands[0].starts_with("info:devices, "));
+  EXPECT_EQ(complete("perseid run attention --causal ''"),
+            (Lines{"none", "top-left", "bottom-right"}));
+  EXPECT_EQ(complete("perseid bench attention --dtype=b"), (Lines{"f16", "bf16", "f32", "f64"}));
+  EXPECT_EQ(complete("perseid run softmax --input ''"), Lines{"files"});
+  EXPECT_EQ(complete("perseid check softmax --shape ''"), Lines{});
+  const Lines flags = complete("perseid --json run matmul --");
+  EXPECT_NE(std::find(flags.begin(), flags.end(), "--transpose-a:a lies as [k, m]"), flags.end());
+  EXPECT_NE(std::find(flags.begin(), flags.end(), "--json:results as JSON"), flags.end());
+}
+
+TEST_F(CompletionTest, Fish) {
+  if (!there_is("fish")) GTEST_SKIP() << "there is no fish";
+  const auto complete = [&](const std::string& line) {
+    Lines completions = lines("fish --no-config", "source ./script\ncomplete -C '" + line + "'\n");
+    for (std::string& each : completions) each = each.substr(0, each.find('\t'));
+    return completions;
+  };
+  EXPECT_EQ(complete("perseid ").size(), 7u);
+  EXPECT_EQ(complete("perseid run so"), Lines{"softmax"});
+  EXPECT_EQ(complete("perseid run matmul --transp"), (Lines{"--transpose-a", "--transpose-b"}));
+  EXPECT_EQ(complete("perseid check matmul --thr"), Lines{"--threads"});
+  EXPECT_EQ(complete("perseid run attention --causal top"), Lines{"top-left"});
+}
+
+}  // namespace
+}  // namespace perseid
