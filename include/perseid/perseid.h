@@ -208,7 +208,7 @@ typedef struct perseid_attention_desc {
   int64_t bias_shape[4];
   uint32_t ragged;    /**< 1: cumulative lengths; batch entries are packed along one axis */
   uint32_t kv_lens;   /**< 1: per-sequence key lengths are given; keys beyond them are masked */
-  int64_t total_q;    /**< ragged: rows of the packed query */
+  int64_t total_q;    /**< ragged: rows of the packed query, not 0 unless q_len or batch is */
   int64_t total_kv;   /**< ragged: rows of the packed key and value */
   uint32_t gradients; /**< perseid_gradient bits that backward will be asked for; 0: forward only */
   uint32_t deterministic;     /**< 1: bitwise repeatable backward (the CPU always is) */
