@@ -112,4 +112,17 @@ TEST(Docs, PagesAreOfFourKindsAndInTheIndex) {
   EXPECT_GT(checked, 8u);
 }
 
+// Short enough to be read at once.
+TEST(Docs, ExamplesAreShort) {
+  size_t checked = 0;
+  for (const auto& entry : fs::directory_iterator(kRoot / "examples")) {
+    const std::string suffix = entry.path().extension().string();
+    if (suffix != ".c" && suffix != ".cpp") continue;
+    ++checked;
+    const size_t lines = lines_of(entry.path()).size();
+    EXPECT_LE(lines, 150u) << entry.path() << " has " << lines << " lines";
+  }
+  EXPECT_GE(checked, 6u);
+}
+
 }  // namespace
