@@ -25,6 +25,7 @@ constexpr Variable kVariables[] = {
     {"PERSEID_TRACE",
      "a file for a trace of plans and executions, read by chrome://tracing and "
      "Perfetto; %p in its name is the number of the process"},
+    {"NVTX_INJECTION64_PATH", "set by profilers: plans and executions are NVTX ranges"},
     {"PERSEID_DISABLE_CUDA", "1: as on a machine without a GPU"},
     {"PERSEID_CACHE_DIR", "the folder of compiled GPU kernels"},
     {"PERSEID_NVRTC", "the library that compiles GPU kernels"},

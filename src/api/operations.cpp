@@ -5,6 +5,7 @@
 #include "api/guard.hpp"
 #include "api/handles.hpp"
 #include "api/sized_struct.hpp"
+#include "base/observe.hpp"
 #include "op/attention.hpp"
 #include "op/dropout_mask.hpp"
 #include "op/matmul.hpp"
@@ -25,6 +26,8 @@ perseid_status create(const char* function, perseid_context_t context, const Des
     Descriptor current;
     if (!read_struct(check, desc, &current)) return check.result();
     auto made = std::make_unique<perseid_plan>();
+    const std::string no_arguments;
+    const Span span(OperationPlan::kOperation, "plan", "", false, no_arguments);
     if (Status status = OperationPlan::make(context->device, current, &made->plan); !status.ok())
       return status;
     *plan = made.release();

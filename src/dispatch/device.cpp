@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "base/json.hpp"
+#include "base/observe.hpp"
 #include "cuda/runtime/cache.hpp"
 #include "dispatch/choose.hpp"
 
@@ -17,8 +18,9 @@ namespace perseid::internal::dispatch {
 namespace {
 
 constexpr const char* kVariables[] = {
-    "PERSEID_CPU_ISA",   "PERSEID_FORCE_IMPL", "PERSEID_NUM_THREADS", "PERSEID_DISABLE_CUDA",
-    "PERSEID_CACHE_DIR", "PERSEID_NVRTC",      "PERSEID_PACK"};
+    "PERSEID_CPU_ISA",      "PERSEID_FORCE_IMPL", "PERSEID_NUM_THREADS",
+    "PERSEID_DISABLE_CUDA", "PERSEID_CACHE_DIR",  "PERSEID_NVRTC",
+    "PERSEID_PACK",         "PERSEID_VERBOSE",    "PERSEID_TRACE"};
 
 std::string value_of(const Device& device, std::string_view name) {
   for (const Variable& variable : device.environment)
@@ -93,6 +95,7 @@ void write_caches(JsonWriter& json) {
 }
 
 Status read_environment(Device* device) {
+  if (Status status = observe_environment(); !status.ok()) return status;
   for (const char* name : kVariables) {
     const char* value = std::getenv(name);
     device->environment.push_back({name, value == nullptr ? "" : value, value != nullptr});

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "op/dropout_mask.hpp"
 
+#include "base/observe.hpp"
 #include "op/attention_problem.hpp"
 #include "op/descriptor.hpp"
 #include "op/tensor_argument.hpp"
@@ -37,6 +38,7 @@ Status fill_dropout_mask(const dispatch::Device& device, double probability, uin
   if (Status status = reader.finish(); !status.ok()) return status;
   if (is_empty(view)) return {};
 
+  const Span span(reader.subject(), "", "", false, reader.text());
   const Dropout dropout{dropout_threshold(probability), seed, static_cast<uint32_t>(offset)};
   const int64_t row_blocks = ceil_div(view.shape[2], kBlockRows);
   const int64_t blocks = row_blocks * ceil_div(view.shape[3], kBlockColumns);

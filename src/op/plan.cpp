@@ -36,6 +36,7 @@ void Plan::query(perseid_plan_info* info) const {
 
 void Plan::explain(dispatch::Explanation explanation) {
   explanation_ = std::move(explanation);
+  implementation_ = explanation_.chosen();
   text_ = explain_text(explanation_, *device_);
   json_ = explain_json(explanation_, *device_);
   if (log_enabled(PERSEID_LOG_INFO)) log(PERSEID_LOG_INFO, "plan made: " + text_);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/log.hpp"
+#include "base/observe.hpp"
 #include "dispatch/choose.hpp"
 #include "dispatch/device.hpp"
 #include "dispatch/explain.hpp"
@@ -45,10 +46,15 @@ class Plan {
   // tensors of the call.
   Status take(ArgumentReader& reader, dispatch::Direction direction, const Workspace& workspace,
               std::byte** aligned) const;
+  // Of an execution.
+  Span observe(const ArgumentReader& reader) const {
+    return Span(reader.subject(), "", implementation_, device_->gpu != nullptr, reader.text());
+  }
 
  private:
   DevicePointer device_;
   dispatch::Explanation explanation_{};
+  const char* implementation_ = "";
   std::string text_, json_;
 };
 
@@ -86,15 +92,17 @@ class PlanOf : public Plan {
                      const Workspace& workspace, void* stream) const {
     std::byte* aligned = nullptr;
     Status status = take(reader, dispatch::Direction::kForward, workspace, &aligned);
-    return status.ok() && reader.writes() ? executable_->forward(arguments, aligned, stream)
-                                          : status;
+    if (!status.ok() || !reader.writes()) return status;
+    const Span span = observe(reader);
+    return executable_->forward(arguments, aligned, stream);
   }
   Status run_backward(ArgumentReader& reader, const typename Operation::Backward& arguments,
                       const Workspace& workspace, void* stream) const {
     std::byte* aligned = nullptr;
     Status status = take(reader, dispatch::Direction::kBackward, workspace, &aligned);
-    return status.ok() && reader.writes() ? executable_->backward(arguments, aligned, stream)
-                                          : status;
+    if (!status.ok() || !reader.writes()) return status;
+    const Span span = observe(reader);
+    return executable_->backward(arguments, aligned, stream);
   }
 
  private:

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/log.hpp"
+#include "base/observe.hpp"
 
 namespace perseid::internal::op {
 namespace {
@@ -84,7 +85,9 @@ void normalise_strides(Tensor* view) {
 }  // namespace
 
 ArgumentReader::ArgumentReader(const char* subject, DLDevice place)
-    : Check(subject), place_(place), logging_(log_enabled(PERSEID_LOG_DEBUG)) {}
+    : Check(subject),
+      place_(place),
+      logging_(log_enabled(PERSEID_LOG_DEBUG) || observed_by(kVerboseExecutions | kTrace)) {}
 
 Tensor ArgumentReader::read(Access access, const char* name, const DLTensor* tensor, DTypes dtypes,
                             std::span<const Extent> extents) {

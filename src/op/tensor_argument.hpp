@@ -52,6 +52,8 @@ class ArgumentReader : public Check {
   void refuse(const char* name, const DLTensor* tensor, const char* field);
   // For the log, beside the tensors.
   void note(const char* name, uint64_t value);
+  // The arguments in words, "" where nobody asks for them.
+  const std::string& text() const { return log_; }
 
   // Outputs share memory with nothing else, but as `allowed`. Logs the call if all is well.
   Status finish(const InPlace& allowed = {});

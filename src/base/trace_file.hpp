@@ -1,0 +1,35 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// A Chrome trace: a JSON array of complete events, as chrome://tracing and Perfetto read it. The
+// file is valid JSON after every event, so that it is of use however the process ends.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+#include "base/descriptor.hpp"
+#include "base/status.hpp"
+
+namespace perseid::internal {
+
+class TraceFile {
+ public:
+  // Empties the file, or makes it. "%p" in the path is the number of the process.
+  Status open(const std::string& path);
+  // Times in nanoseconds. From any thread. A child process of fork() adds nothing, nor does
+  // anybody after the first event that cannot be written.
+  void add(const char* name, int64_t began, int64_t ended, const char* implementation,
+           const std::string& arguments);
+
+ private:
+  bool write(const std::string& text);
+
+  Descriptor file_;
+  pid_t owner_ = 0;
+  std::mutex mutex_;
+  int64_t end_ = 0;  // of the last event: behind it stands the bracket that closes the array
+  bool empty_ = true, broken_ = false;
+};
+
+}  // namespace perseid::internal
