@@ -162,7 +162,8 @@ TEST_P(GpuAttentionBackwardBatch, BiasWithoutGradient) {
   }
 }
 
-// The copy engine reaches planes of 208 keys, and not those of 205. In every type, for each score.
+// The copy engine reaches operands of 208 keys, and not those of 205. In every type, for each
+// score.
 TEST_P(GpuAttentionBackwardBatch, GradientOfBias) {
   for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32})
     for (const int64_t kv_len : {208, 205}) {

@@ -230,8 +230,8 @@ TEST_P(GpuAttentionBackwardDim, SameBitsEveryTimeWhereThatWasAskedFor) {
 
 TEST_F(GpuAttentionBackward, RefusesWhatTheCopyEngineCannotReach) {
   Fixture fixture(make_case(DType::kBF16, 1, 2, 2, 40, 50, 64, 64));
-  std::unique_ptr<cuda::AttentionBackwardOnGpu> attention;
-  expect_ok(cuda::AttentionBackwardOnGpu::make(fixture.problem, *gpu_, &attention));
+  std::unique_ptr<cuda::Sm90AttentionBackward> attention;
+  expect_ok(cuda::Sm90AttentionBackward::make(fixture.problem, *gpu_, &attention));
   ASSERT_NE(attention, nullptr);
   const auto sentence = [&](const auto& change) {
     AttentionBackward tensors = fixture.arguments;

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "attention_cases.hpp"
-#include "cuda/attention_backward.hpp"
+#include "cuda/sm90/attention_backward.hpp"
 #include "gpu_tools.hpp"
 
 namespace perseid::internal::testing_gpu {
@@ -23,8 +23,8 @@ class GpuAttentionBackward : public GpuTest {
   // One execution of the fixture's problem: gradients of the GPU come to the fixture's arrays,
   // which held nothing of use before, as the workspace does not.
   void run(Fixture& fixture) {
-    std::unique_ptr<cuda::AttentionBackwardOnGpu> attention;
-    expect_ok(cuda::AttentionBackwardOnGpu::make(fixture.problem, *gpu_, &attention));
+    std::unique_ptr<cuda::Sm90AttentionBackward> attention;
+    expect_ok(cuda::Sm90AttentionBackward::make(fixture.problem, *gpu_, &attention));
     if (attention == nullptr) return;
     Array work({static_cast<int64_t>(attention->workspace())}, DType::kBool);
     AttentionBackward tensors = fixture.arguments;

@@ -271,8 +271,8 @@ TEST_F(GpuAttention, SameBitsAtAnyPlaceOfTheBatch) {
 // What a plan cannot know is refused when it is executed.
 TEST_F(GpuAttention, RefusesWhatTheCopyEngineCannotReach) {
   Fixture fixture(forward_case(DType::kBF16, 1, 2, 2, 40, 50, 64, 64));
-  std::unique_ptr<cuda::AttentionOnGpu> attention;
-  expect_ok(cuda::AttentionOnGpu::make(fixture.problem, *gpu_, &attention));
+  std::unique_ptr<cuda::Sm90Attention> attention;
+  expect_ok(cuda::Sm90Attention::make(fixture.problem, *gpu_, &attention));
   ASSERT_NE(attention, nullptr);
   const auto sentence = [&](const auto& change) {
     AttentionForward tensors = fixture.forward_arguments();

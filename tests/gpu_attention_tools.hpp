@@ -5,7 +5,7 @@
 #pragma once
 
 #include "attention_cases.hpp"
-#include "cuda/attention.hpp"
+#include "cuda/sm90/attention.hpp"
 #include "gpu_tools.hpp"
 
 namespace perseid::internal::testing_gpu {
@@ -36,8 +36,8 @@ class GpuAttention : public GpuTest {
   // One execution of the fixture's problem: out and lse of the GPU come to the fixture's arrays,
   // which held nothing of use before, as the workspace does not.
   void run(Fixture& fixture) {
-    std::unique_ptr<cuda::AttentionOnGpu> attention;
-    expect_ok(cuda::AttentionOnGpu::make(fixture.problem, *gpu_, &attention));
+    std::unique_ptr<cuda::Sm90Attention> attention;
+    expect_ok(cuda::Sm90Attention::make(fixture.problem, *gpu_, &attention));
     if (attention == nullptr) return;
     for (Array* result : {&fixture.out, &fixture.lse}) result->blank();
     Array work({static_cast<int64_t>(attention->forward_workspace())}, DType::kBool);

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "attention_cases.hpp"
-#include "cuda/attention.hpp"
-#include "cuda/attention_backward.hpp"
+#include "cuda/sm90/attention.hpp"
+#include "cuda/sm90/attention_backward.hpp"
 #include "cuda/softmax.hpp"
 
 namespace perseid::internal {

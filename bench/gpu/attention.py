@@ -66,7 +66,7 @@ class Result:
         self.plan_ms = contenders["own"].plan.seconds * 1e3
         work = {"own": case.work(row.backward, row.unit)}
         sibling = case
-        if row.beside == "cudnn":
+        if row.extras == "cudnn":
             call, why = without_sentence(lambda: case.peer(row.backward))
         elif row.beside:
             sibling = Case(library, **row.beside)

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention-search [DIM...] [--value-dim N] [--length N] [--f16] [--full] [--compile-only]
 //
-// Proposes the tables of tiles in src/cuda/attention.cpp and attention_backward.cpp. For each dim
+// Proposes the tables of tiles in src/cuda/sm90/attention.cpp and attention_backward.cpp. For each dim
 // every configuration that may fit is compiled, on all CPUs; those that need more shared memory
 // than a block has, spill registers, or have products that the assembler runs one after another are
 // dropped; the others are timed on the first GPU, in turns, and held to the result of the one that
@@ -18,8 +18,8 @@
 #include <functional>
 #include <thread>
 
-#include "cuda/attention.hpp"
-#include "cuda/attention_backward.hpp"
+#include "cuda/sm90/attention.hpp"
+#include "cuda/sm90/attention_backward.hpp"
 #include "cuda/runtime/cache.hpp"
 #include "cuda/runtime/memory.hpp"
 
@@ -90,17 +90,17 @@ Candidates<AttentionForwardConfig> forward_candidates(const AttentionProblem& pr
     // One has few rows, or wastes what it loads.
     if ((consumers == 1) != (chosen.consumers == 1)) continue;
     for (int keys = 32; keys <= 256; keys += 16)
-      for (const int slots : {1, 2})
+      for (const int q_stages : {1, 2})
         for (const int stages : {2, 3})
           for (const auto [apart, beside] : kSteps) {
             if (apart && !chosen.can_part()) continue;
             AttentionForwardConfig config = chosen;
             config.consumers = consumers;
             config.keys = keys;
-            config.slots = slots;
+            config.q_stages = q_stages;
             config.stages = stages;
-            config.apart = apart;
-            config.beside = beside;
+            config.split_mask_loop = apart;
+            config.overlap_softmax_pv = beside;
             // Results, scores, and weights of half the size share the registers.
             const int words = config.value_dim / 2 + keys / 2 + keys / 4;
             if (words <= config.consumer_registers()) add(config, &all);
@@ -114,10 +114,10 @@ Candidates<AttentionBackwardConfig> backward_candidates(const AttentionProblem& 
   Candidates<AttentionBackwardConfig> all;
   add(chosen, &all);
   for (const int queries : {64, 128})
-    for (const bool halves : {false, true}) {
+    for (const bool split_keys : {false, true}) {
       AttentionBackwardConfig config = chosen;
       config.queries = queries;
-      config.halves = halves;
+      config.split_keys = halves;
       // Gradients of keys and values of 64 keys, scores and their gradients share the registers.
       const int words = halves ? config.key_dim / 2 + config.value_dim / 2 + queries
                                : max(config.key_dim, config.value_dim) / 2 + queries;
@@ -291,9 +291,9 @@ class Bench {
   using Execution = std::function<void()>;
 
   Execution forward(const AttentionForwardConfig& config) {
-    std::unique_ptr<AttentionOnGpu> made;
-    must(AttentionOnGpu::make(problem_, config, *gpu_, &made));
-    const std::shared_ptr<AttentionOnGpu> attention = std::move(made);
+    std::unique_ptr<Sm90Attention> made;
+    must(Sm90Attention::make(problem_, config, *gpu_, &made));
+    const std::shared_ptr<Sm90Attention> attention = std::move(made);
     const auto work = std::make_shared<Bytes>(*gpu_, attention->forward_workspace() + 1);
     AttentionForward tensors;
     tensors.query = query_.tensor();
@@ -304,9 +304,9 @@ class Bench {
     return [=] { must(attention->forward(tensors, work->data(), nullptr)); };
   }
   Execution backward(const AttentionBackwardConfig& config) {
-    std::unique_ptr<AttentionBackwardOnGpu> made;
-    must(AttentionBackwardOnGpu::make(problem_, config, *gpu_, &made));
-    const std::shared_ptr<AttentionBackwardOnGpu> attention = std::move(made);
+    std::unique_ptr<Sm90AttentionBackward> made;
+    must(Sm90AttentionBackward::make(problem_, config, *gpu_, &made));
+    const std::shared_ptr<Sm90AttentionBackward> attention = std::move(made);
     const auto work = std::make_shared<Bytes>(*gpu_, attention->workspace() + 1);
     AttentionBackward tensors;
     tensors.query = query_.tensor();
@@ -375,14 +375,14 @@ class Bench {
 // ---- Report ----
 
 std::string text_of(const AttentionForwardConfig& c) {
-  return concatenate(c.consumers, " consumers, ", c.keys, " keys, ", c.slots, " slots, ", c.stages,
+  return concatenate(c.consumers, " consumers, ", c.keys, " keys, ", c.q_stages, " q_stages, ", c.stages,
                      " stages",
-                     c.apart    ? ", apart"
+                     c.split_mask_loop    ? ", apart"
                      : c.beside ? ", beside"
                                 : "");
 }
 std::string text_of(const AttentionBackwardConfig& c) {
-  return concatenate(c.queries, " queries, ", c.halves ? "halves" : "products");
+  return concatenate(c.queries, " queries, ", c.split_keys ? "halves" : "products");
 }
 
 template <class Config>

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "cpu/reference/reference.hpp"
-#include "cuda/attention.hpp"
-#include "cuda/attention_backward.hpp"
+#include "cuda/sm90/attention.hpp"
+#include "cuda/sm90/attention_backward.hpp"
 #include "dispatch/implementation.hpp"
 
 namespace perseid::internal::dispatch {
@@ -41,13 +41,13 @@ CpuKernels<Attention> tiled_kernels(const AttentionProblem& problem, const Devic
               problem.backward() ? table.attention_backward_workspace(problem, workers) : 0};
 }
 
-class GpuAttention final : public Executable<Attention> {
+class CudaSm90Attention final : public Executable<Attention> {
  public:
   static Status make(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made) {
-    auto attention = std::make_unique<GpuAttention>();
-    Status status = cuda::AttentionOnGpu::make(problem, gpu, &attention->forward_);
+    auto attention = std::make_unique<CudaSm90Attention>();
+    Status status = cuda::Sm90Attention::make(problem, gpu, &attention->forward_);
     if (status.ok() && problem.backward())
-      status = cuda::AttentionBackwardOnGpu::make(problem, gpu, &attention->backward_);
+      status = cuda::Sm90AttentionBackward::make(problem, gpu, &attention->backward_);
     if (status.ok()) *made = std::move(attention);
     return status;
   }
@@ -70,8 +70,8 @@ class GpuAttention final : public Executable<Attention> {
   }
 
  private:
-  std::unique_ptr<cuda::AttentionOnGpu> forward_;
-  std::unique_ptr<cuda::AttentionBackwardOnGpu> backward_;  // null: no gradients are wanted
+  std::unique_ptr<cuda::Sm90Attention> forward_;
+  std::unique_ptr<cuda::Sm90AttentionBackward> backward_;  // null: no gradients are wanted
 };
 
 // Tensor cores and copy engine of compute capability 9.0, in f16 and bf16.
@@ -85,7 +85,7 @@ constexpr Implementation<Attention> kSm90 = {
           return why;
         },
     .make = [](const AttentionProblem& problem, const Device& device,
-               Made* made) { return GpuAttention::make(problem, *device.gpu, made); }};
+               Made* made) { return CudaSm90Attention::make(problem, *device.gpu, made); }};
 
 // Few queries, such as one token that is being generated: split over keys, at the speed of memory.
 // Backward is that of the tiles.

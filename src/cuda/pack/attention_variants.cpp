@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <span>
 
-#include "cuda/attention.hpp"
-#include "cuda/attention_backward.hpp"
+#include "cuda/sm90/attention.hpp"
+#include "cuda/sm90/attention_backward.hpp"
 #include "cuda/pack/variants.hpp"
 
 namespace perseid::internal::cuda {

@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(C.threads)
     matmul_fma(const __grid_constant__ MatmulLaunch launch) {
   using Real = typename FmaReal<C.dtype>::Type;
   __shared__ FmaShared<C> shared;
-  ptx::let_next_kernel_start();
+  ptx::launch_dependents();
   const MatmulTile tile = find_tile(launch, C.tile(), C.tile());
   FmaCopy<C> a(launch.a, tile.batch, tile.row, launch.rows, launch.depth);
   FmaCopy<C> b(launch.b, tile.batch, tile.column, launch.columns, launch.depth);
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(C.threads)
   const int row = thread / C.side * 4, column = thread % C.side * 4;
   const auto line = [](int first, int i) { return first + i / 4 * 64 + i % 4; };
 
-  ptx::wait_for_kernels_before();
+  ptx::wait_for_prerequisites();
   Real sums[C.each][C.each] = {};
   const int64_t steps = ceil_div(launch.depth, C.depth());
   a.load();

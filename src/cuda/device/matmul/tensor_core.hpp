@@ -36,11 +36,11 @@
 #pragma once
 
 #include "cuda/device/matmul/output.hpp"
-#include "cuda/device/ptx/async_copy.hpp"
 #include "cuda/device/ptx/cluster.hpp"
+#include "cuda/device/ptx/cp_async.hpp"
 #include "cuda/device/ptx/dependency.hpp"
-#include "cuda/device/ptx/matrices.hpp"
-#include "cuda/device/ptx/warp_products.hpp"
+#include "cuda/device/ptx/ldmatrix.hpp"
+#include "cuda/device/ptx/mma.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -86,8 +86,7 @@ class OperandCopy {
       const uint16_t* from = data_;
 #pragma unroll
       for (int line = 0; line < kLines; line += kPass, from += kPass * between_lines())
-        ptx::copy_async(address + place_ + line * kLength * 2, from,
-                        line < lines ? 2 * elements : 0);
+        ptx::cp_async(address + place_ + line * kLength * 2, from, line < lines ? 2 * elements : 0);
     } else {
       gather(tile + place_, lines, elements);
     }
@@ -122,7 +121,7 @@ class OperandCopy {
   int outer_left_, place_;
 };
 
-// A warp's part of the tile: sums[i][j] has 16 rows and 8 columns, as ptx::multiply_add says.
+// A warp's part of the tile: sums[i][j] has 16 rows and 8 columns, as ptx::mma says.
 template <MatmulTensorConfig C>
 struct WarpSums {
   static constexpr int kDown = C.warp_rows / 16, kAcross = C.warp_columns / 8;
@@ -140,11 +139,11 @@ struct WarpSums {
       for (int i = 0; i < kDown; ++i) {
         const int first = row + 16 * i;
         if constexpr (C.a_across) {
-          ptx::load_matrices_across(
+          ptx::ldmatrix_x4_trans(
               a + place_of_vector<C.rows>(k + line + 8 * fourth, first / kVector + second),
               left[i]);
         } else {
-          ptx::load_matrices(
+          ptx::ldmatrix_x4(
               a + place_of_vector<C.depth>(first + line + 8 * second, k / kVector + fourth),
               left[i]);
         }
@@ -153,11 +152,11 @@ struct WarpSums {
       for (int j = 0; j < kAcross / 2; ++j) {
         const int first = column + 16 * j;
         if constexpr (C.b_across) {
-          ptx::load_matrices_across(
+          ptx::ldmatrix_x4_trans(
               b + place_of_vector<C.columns>(k + line + 8 * second, first / kVector + fourth),
               right[j]);
         } else {
-          ptx::load_matrices(
+          ptx::ldmatrix_x4(
               b + place_of_vector<C.depth>(first + line + 8 * fourth, k / kVector + second),
               right[j]);
         }
@@ -166,8 +165,8 @@ struct WarpSums {
       for (int i = 0; i < kDown; ++i)
 #pragma unroll
         for (int j = 0; j < kAcross; ++j)
-          ptx::multiply_add<C.in>(sums[i][j], left[i], right[j / 2][2 * (j % 2)],
-                                  right[j / 2][2 * (j % 2) + 1]);
+          ptx::mma<C.in>(sums[i][j], left[i], right[j / 2][2 * (j % 2)],
+                         right[j / 2][2 * (j % 2) + 1]);
     }
   }
 
@@ -206,7 +205,7 @@ __global__ void __launch_bounds__(C.threads(), C.resident())
     matmul_tensor_core(const __grid_constant__ MatmulLaunch launch) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const uint32_t address = ptx::shared_address(memory);
-  ptx::let_next_kernel_start();
+  ptx::launch_dependents();
   const MatmulTile tile = find_tile(launch, C.rows, C.columns);
   OperandCopy<C, C.a_across, C.rows> a(launch.a, tile.batch, tile.row, launch.rows, launch.depth);
   OperandCopy<C, C.b_across, C.columns> b(launch.b, tile.batch, tile.column, launch.columns,
@@ -218,10 +217,10 @@ __global__ void __launch_bounds__(C.threads(), C.resident())
       a.next(memory + place, address + place);
       b.next(memory + place + C.a_bytes(), address + place + C.a_bytes());
     }
-    ptx::copies_commit();  // a group for every step, so that waiting can count them
+    ptx::cp_async_commit();  // a group for every step, so that waiting can count them
   };
 
-  ptx::wait_for_kernels_before();
+  ptx::wait_for_prerequisites();
 #pragma unroll
   for (int stage = 0; stage < C.stages - 1; ++stage) bring(stage, stage);
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -230,7 +229,7 @@ __global__ void __launch_bounds__(C.threads(), C.resident())
   WarpSums<C> part;
   int oldest = 0, newest = C.stages - 1;
   for (int64_t step = 0; step < steps; ++step) {
-    ptx::copies_wait<C.stages - 2>();
+    ptx::cp_async_wait<C.stages - 2>();
     __syncthreads();
     bring(step + C.stages - 1, newest);
     const uint32_t stage = address + oldest * C.stage_bytes();
@@ -239,7 +238,7 @@ __global__ void __launch_bounds__(C.threads(), C.resident())
     oldest = oldest + 1 == C.stages ? 0 : oldest + 1;
   }
   // All warps are done with the stages, and nothing is on its way to them: sums may lie there.
-  ptx::copies_wait<0>();
+  ptx::cp_async_wait<0>();
   __syncthreads();
   auto* sums = reinterpret_cast<float*>(memory);
   part.store(sums, row, column);

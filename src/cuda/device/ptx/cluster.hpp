@@ -59,7 +59,7 @@ __device__ __forceinline__ uint32_t load_from_block(uint32_t address) {
 // Until the phase of a barrier of the block itself (barrier.hpp) has ended; what other blocks sent
 // with its bytes is seen then.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait
-__device__ __forceinline__ void phase_wait_for_cluster(uint32_t barrier, uint32_t parity) {
+__device__ __forceinline__ void mbarrier_wait_cluster(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{.reg .pred done; again%=:"
       "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;"

@@ -8,12 +8,12 @@
 namespace perseid::internal::cuda::ptx {
 
 // All memory of the kernels before is there from here on.
-__device__ __forceinline__ void wait_for_kernels_before() {
+__device__ __forceinline__ void wait_for_prerequisites() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-__device__ __forceinline__ void let_next_kernel_start() {
+__device__ __forceinline__ void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif

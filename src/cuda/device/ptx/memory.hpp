@@ -69,7 +69,7 @@ __device__ __forceinline__ void store_if(bool wanted, void* to, const Packed<1>&
 
 // Adds four numbers to those in memory, each by itself, in no order with what others add.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-red
-__device__ __forceinline__ void add_four(float* to, float a, float b, float c, float d) {
+__device__ __forceinline__ void red_add_v4(float* to, float a, float b, float c, float d) {
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
                :
                : "l"(__cvta_generic_to_global(to)), "f"(a), "f"(b), "f"(c), "f"(d)

@@ -5,8 +5,8 @@
 // thread has the same vectors each time. sm_90 and up.
 #pragma once
 
-#include "cuda/device/ptx/barrier.hpp"
-#include "cuda/device/ptx/copy.hpp"
+#include "cuda/device/ptx/mbarrier.hpp"
+#include "cuda/device/ptx/tma.hpp"
 #include "cuda/device/softmax/elements.hpp"
 
 namespace perseid::internal::cuda {
@@ -57,9 +57,9 @@ class ChunkCopy {
 
   // The calling thread arrives at the barrier, whose phase ends when all is there.
   __device__ __forceinline__ void start(uint32_t barrier) const {
-    ptx::phase_expect(barrier, part_[0].bytes + part_[1].bytes + part_[2].bytes);
+    ptx::mbarrier_arrive_expect_tx(barrier, part_[0].bytes + part_[1].bytes + part_[2].bytes);
     for (const Part& part : part_)
-      if (part.bytes != 0) ptx::load_bytes(part.to, part.from, part.bytes, barrier);
+      if (part.bytes != 0) ptx::bulk_load(part.to, part.from, part.bytes, barrier);
   }
 
  private:
@@ -103,7 +103,7 @@ class ChunkReader {
   }
 
   // Puts what the copy engine does not bring into its place; before the first take.
-  __device__ __forceinline__ void mend(int turn) const {
+  __device__ __forceinline__ void fix_up(int turn) const {
     const RowSet& rows = chunk_.rows;
     mend_one<Held::kFirst>(turn, rows.first, chunk_.staged[0], Held::padding(scale_),
                            vectors_.first);
@@ -137,7 +137,7 @@ class ChunkReader {
 #pragma unroll
     for (int v = 0; v < C.held; ++v)
       if (!staged || !whole(v)) all[turn * C.held + v][threadIdx.x] = rest[v];
-    ptx::fence_for_engines();
+    ptx::fence_proxy_async();
   }
   template <DType D, class All>
   static __device__ __forceinline__ void take_one(int turn, const All& all,

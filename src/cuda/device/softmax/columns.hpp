@@ -97,8 +97,8 @@ __global__ void __launch_bounds__(32 * C.warps, 1)
     softmax_columns_forward(const __grid_constant__ SoftmaxArguments arguments) {
   using Real = typename TypesOf<C>::Real;
   __shared__ ColumnShared<C, Real> shared;
-  ptx::let_next_kernel_start();
-  ptx::wait_for_kernels_before();
+  ptx::launch_dependents();
+  ptx::wait_for_prerequisites();
   const Column<C, false> column(arguments);
   const auto scale = static_cast<Real>(arguments.scale);
 
@@ -149,8 +149,8 @@ __global__ void __launch_bounds__(32 * C.warps, 1)
     softmax_columns_backward(const __grid_constant__ SoftmaxArguments arguments) {
   using Real = typename TypesOf<C>::Real;
   __shared__ ColumnShared<C, Real> shared;
-  ptx::let_next_kernel_start();
-  ptx::wait_for_kernels_before();
+  ptx::launch_dependents();
+  ptx::wait_for_prerequisites();
   const Column<C, true> column(arguments);
   const auto scale = static_cast<Real>(arguments.scale);
 

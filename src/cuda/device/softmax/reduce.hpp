@@ -10,8 +10,8 @@
 // - A maximum that is NaN stays NaN, and makes the sum NaN.
 #pragma once
 
-#include "cuda/device/ptx/barrier.hpp"
 #include "cuda/device/ptx/cluster.hpp"
+#include "cuda/device/ptx/mbarrier.hpp"
 #include "cuda/device/softmax/access.hpp"
 
 namespace perseid::internal::cuda {
@@ -98,9 +98,9 @@ class RowReduction {
     if constexpr (C.blocks > 1) {
       if (threadIdx.x == 0) {
         const uint32_t barrier = ptx::shared_address(&shared_.barrier);
-        ptx::phase_init(barrier, 1);
-        ptx::phase_init_done();
-        ptx::phase_expect(barrier, sizeof shared_.part);
+        ptx::mbarrier_init(barrier, 1);
+        ptx::mbarrier_init_fence();
+        ptx::mbarrier_arrive_expect_tx(barrier, sizeof shared_.part);
       }
       __syncwarp();
       ptx::cluster_arrive();
@@ -145,7 +145,7 @@ class RowReduction {
         ptx::send(ptx::address_in_block(&shared_.part[place], block),
                   ptx::address_in_block(&shared_.barrier, block), own.maximum, own.sum);
       }
-      ptx::phase_wait_for_cluster(ptx::shared_address(&shared_.barrier), 0);
+      ptx::mbarrier_wait_cluster(ptx::shared_address(&shared_.barrier), 0);
     } else {
       if (lane() == 0) shared_.part[warp] = own;
       __syncthreads();

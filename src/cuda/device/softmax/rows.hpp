@@ -77,8 +77,8 @@ __global__ void __launch_bounds__(C.threads(), blocks_at_once<C>(false))
   __shared__ typename RowReduction<C, Real>::Shared shared;
   RowReduction<C, Real> reduction(shared);
   const Place<C> place;
-  ptx::let_next_kernel_start();
-  ptx::wait_for_kernels_before();
+  ptx::launch_dependents();
+  ptx::wait_for_prerequisites();
 
   // Threads without a row go along with an empty one, for the shuffles.
   const bool present = place.row < arguments.rows;
@@ -104,8 +104,8 @@ __global__ void __launch_bounds__(C.threads(), blocks_at_once<C>(true))
   __shared__ typename RowReduction<C, Real>::Shared shared;
   RowReduction<C, Real> reduction(shared);
   const Place<C> place;
-  ptx::let_next_kernel_start();
-  ptx::wait_for_kernels_before();
+  ptx::launch_dependents();
+  ptx::wait_for_prerequisites();
 
   const int length = place.row < arguments.rows ? static_cast<int>(arguments.length) : 0;
   const RowSet set =

@@ -81,21 +81,21 @@ __device__ __forceinline__ void shared_row(const SoftmaxArguments& arguments) {
   auto& shared = *reinterpret_cast<Shared*>(memory);
   const uint32_t full = ptx::shared_address(&shared.full);
   if (threadIdx.x == 0) {
-    ptx::phase_init(full, 1);
-    ptx::phase_init_done();
+    ptx::mbarrier_init(full, 1);
+    ptx::mbarrier_init_fence();
   }
   RowReduction<C, float> reduction(shared.reduction);
-  ptx::let_next_kernel_start();
-  ptx::wait_for_kernels_before();
+  ptx::launch_dependents();
+  ptx::wait_for_prerequisites();
   const int64_t number = C.blocks > 1 ? ptx::block_of_cluster() : 0;
   StagedChunk chunk = find_chunk<C, kBackward>(arguments, blockIdx.x / C.blocks, number);
   const ChunkCopy<C, kBackward> copy(chunk, shared.vectors);
   if (threadIdx.x == 0) copy.start(full);
   const ChunkReader<C, kBackward, C.stages> reader(chunk, shared.vectors, arguments.scale);
 #pragma unroll 1
-  for (int turn = 0; turn < C.stages; ++turn) reader.mend(turn);
+  for (int turn = 0; turn < C.stages; ++turn) reader.fix_up(turn);
   __syncthreads();
-  ptx::phase_wait(full, 0);
+  ptx::mbarrier_wait(full, 0);
   if constexpr (kBackward) {
     backward_shared<C>(arguments, chunk, reader, reduction);
   } else {

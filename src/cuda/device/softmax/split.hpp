@@ -48,8 +48,8 @@ __global__ void __launch_bounds__(C.threads(), 2)
   using Real = typename TypesOf<C>::Real;
   __shared__ typename RowReduction<C, Real>::Shared shared;
   RowReduction<C, Real> reduction(shared);
-  ptx::let_next_kernel_start();
-  ptx::wait_for_kernels_before();
+  ptx::launch_dependents();
+  ptx::wait_for_prerequisites();
   const Chunk chunk(arguments, blockIdx.x);
   const RowSet set =
       find_row<C, false>(arguments, chunk.row, chunk.begin, chunk.length, kAnyCapacity);
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(C.threads(), 2)
   using Real = typename TypesOf<C>::Real;
   __shared__ typename RowReduction<C, Real>::Shared shared;
   RowReduction<C, Real> reduction(shared);
-  ptx::wait_for_kernels_before();
+  ptx::wait_for_prerequisites();
   const Chunk chunk(arguments, gridDim.x - 1 - blockIdx.x);
   const RowSet set =
       find_row<C, false>(arguments, chunk.row, chunk.begin, chunk.length, kAnyCapacity);
@@ -97,8 +97,8 @@ __global__ void __launch_bounds__(C.threads(), 2)
   using Real = typename TypesOf<C>::Real;
   __shared__ typename RowReduction<C, Real>::Shared shared;
   RowReduction<C, Real> reduction(shared);
-  ptx::let_next_kernel_start();
-  ptx::wait_for_kernels_before();
+  ptx::launch_dependents();
+  ptx::wait_for_prerequisites();
   const Chunk chunk(arguments, blockIdx.x);
   const RowSet set =
       find_row<C, true>(arguments, chunk.row, chunk.begin, chunk.length, kAnyCapacity);
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(C.threads(), 2)
   using Real = typename TypesOf<C>::Real;
   __shared__ typename RowReduction<C, Real>::Shared shared;
   RowReduction<C, Real> reduction(shared);
-  ptx::wait_for_kernels_before();
+  ptx::wait_for_prerequisites();
   const Chunk chunk(arguments, gridDim.x - 1 - blockIdx.x);
   const RowSet set =
       find_row<C, true>(arguments, chunk.row, chunk.begin, chunk.length, kAnyCapacity);

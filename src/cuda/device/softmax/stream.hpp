@@ -35,9 +35,9 @@
 // after it was read.
 #pragma once
 
-#include "cuda/device/ptx/barrier.hpp"
 #include "cuda/device/ptx/dependency.hpp"
-#include "cuda/device/ptx/numbers.hpp"
+#include "cuda/device/ptx/mbarrier.hpp"
+#include "cuda/device/ptx/memory_order.hpp"
 #include "cuda/device/softmax/chunk.hpp"
 
 namespace perseid::internal::cuda {
@@ -118,7 +118,7 @@ class StreamProducer {
 #pragma unroll
       for (int i = 0; i < C.lag; ++i) ends[i] = ends[i + 1];
       ends[C.lag] = (chunk.row + 1) * arguments_.chunks;
-      ptx::phase_wait(ptx::shared_address(&shared_.empty[turn.stage]), turn.stage_parity ^ 1);
+      ptx::mbarrier_wait(ptx::shared_address(&shared_.empty[turn.stage]), turn.stage_parity ^ 1);
       auto& stage = shared_.stage[turn.stage];
       const ChunkCopy<C, kBackward> copy(chunk, stage.vectors);
       stage.chunk = chunk;
@@ -155,8 +155,8 @@ class StreamMerger {
     int waiting = 0;  // chunks published and not merged
     for (bool more = true; more || waiting > 0;) {
       if (more && (waiting == 0 || has_ended(shared_.measured[measured.slot], measured))) {
-        ptx::phase_wait(ptx::shared_address(&shared_.measured[measured.slot]),
-                        measured.slot_parity);
+        ptx::mbarrier_wait(ptx::shared_address(&shared_.measured[measured.slot]),
+                           measured.slot_parity);
         more = publish(measured);
         if (more) ++waiting;
         measured.advance();
@@ -180,12 +180,12 @@ class StreamMerger {
   static __device__ __forceinline__ bool has_ended(const uint64_t& barrier,
                                                    const StreamTurn<C>& turn) {
     return __any_sync(0xffffffffu,
-                      ptx::phase_test(ptx::shared_address(&barrier), turn.slot_parity)) != 0;
+                      ptx::mbarrier_test(ptx::shared_address(&barrier), turn.slot_parity)) != 0;
   }
 
   // The chunk of a turn; false if there is none.
   __device__ __forceinline__ bool publish(const StreamTurn<C>& turn) const {
-    ptx::phase_wait(ptx::shared_address(&shared_.full[turn.stage]), turn.stage_parity);
+    ptx::mbarrier_wait(ptx::shared_address(&shared_.full[turn.stage]), turn.stage_parity);
     const int64_t number = shared_.stage[turn.stage].chunk.number;
     if (number < 0) return false;
     Part own = none();
@@ -221,7 +221,7 @@ class StreamMerger {
   __device__ __forceinline__ void finish(int slot) {
     const Part whole = merge_all(whole_);
     if (lane() == 0) shared_.whole[slot] = whole;
-    ptx::phase_arrive(ptx::shared_address(&shared_.merged[slot]));
+    ptx::mbarrier_arrive(ptx::shared_address(&shared_.merged[slot]));
     whole_ = none();
     taken_ = 0;
   }
@@ -266,13 +266,13 @@ class StreamConsumer {
   // False after the last chunk.
   __device__ __forceinline__ bool measure(const StreamTurn<C>& turn) {
     auto& stage = shared_.stage[turn.stage];
-    ptx::phase_wait(ptx::shared_address(&shared_.full[turn.stage]), turn.stage_parity);
+    ptx::mbarrier_wait(ptx::shared_address(&shared_.full[turn.stage]), turn.stage_parity);
     const bool more = stage.chunk.number >= 0;
     Statistics<float> own{0, 0};
     if (more) {
       const Reader reader(stage.chunk, stage.vectors, arguments_.scale);
       Held held;
-      reader.mend(0);
+      reader.fix_up(0);
       reader.take(0, held);
       if constexpr (kBackward) {
         own.sum = sum_of_lanes<32>(gradient_sum_of<C>(held));
@@ -283,7 +283,7 @@ class StreamConsumer {
     }
     if (threadIdx.x % 32 == 0) {
       shared_.part[turn.slot][threadIdx.x / 32] = own;
-      ptx::phase_arrive(ptx::shared_address(&shared_.measured[turn.slot]));
+      ptx::mbarrier_arrive(ptx::shared_address(&shared_.measured[turn.slot]));
     }
     return more;
   }
@@ -294,7 +294,7 @@ class StreamConsumer {
     const Reader reader(chunk, stage.vectors, arguments_.scale);
     Held held;
     reader.take(0, held);
-    ptx::phase_wait(ptx::shared_address(&shared_.merged[turn.slot]), turn.slot_parity);
+    ptx::mbarrier_wait(ptx::shared_address(&shared_.merged[turn.slot]), turn.slot_parity);
     const Statistics<float> whole = shared_.whole[turn.slot];
     if constexpr (kBackward) {
       store_backward(held, chunk.rows.result, reader.begin_of(0), Reader::kBetween, chunk.end,
@@ -306,7 +306,8 @@ class StreamConsumer {
       store_forward(held, chunk.rows.result, reader.begin_of(0), Reader::kBetween, chunk.end, row);
     }
     __syncwarp();
-    if (threadIdx.x % 32 == 0) ptx::phase_arrive(ptx::shared_address(&shared_.empty[turn.stage]));
+    if (threadIdx.x % 32 == 0)
+      ptx::mbarrier_arrive(ptx::shared_address(&shared_.empty[turn.stage]));
   }
 
   const SoftmaxArguments& arguments_;
@@ -319,8 +320,8 @@ class StreamConsumer {
 template <SoftmaxConfig C>
 __global__ void __launch_bounds__(1024)
     softmax_stream_clear(const __grid_constant__ SoftmaxArguments arguments) {
-  ptx::let_next_kernel_start();
-  ptx::wait_for_kernels_before();
+  ptx::launch_dependents();
+  ptx::wait_for_prerequisites();
   auto& work = *static_cast<StreamWork*>(arguments.partial);
   const int64_t chunks = arguments.rows * arguments.chunks;
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -337,18 +338,18 @@ __device__ __forceinline__ void stream_rows(const SoftmaxArguments& arguments) {
   auto& shared = *reinterpret_cast<Shared*>(memory);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < C.stages; ++stage) {
-      ptx::phase_init(ptx::shared_address(&shared.full[stage]), 1);
-      ptx::phase_init(ptx::shared_address(&shared.empty[stage]), C.warps);
+      ptx::mbarrier_init(ptx::shared_address(&shared.full[stage]), 1);
+      ptx::mbarrier_init(ptx::shared_address(&shared.empty[stage]), C.warps);
     }
     for (int slot = 0; slot < Shared::kSlots; ++slot) {
-      ptx::phase_init(ptx::shared_address(&shared.measured[slot]), C.warps);
-      ptx::phase_init(ptx::shared_address(&shared.merged[slot]), 32);
+      ptx::mbarrier_init(ptx::shared_address(&shared.measured[slot]), C.warps);
+      ptx::mbarrier_init(ptx::shared_address(&shared.merged[slot]), 32);
     }
-    ptx::phase_init_done();
+    ptx::mbarrier_init_fence();
   }
   __syncthreads();
-  ptx::let_next_kernel_start();
-  ptx::wait_for_kernels_before();
+  ptx::launch_dependents();
+  ptx::wait_for_prerequisites();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp < C.warps) {
     StreamConsumer<C, kBackward>(arguments, shared).run();

@@ -11,9 +11,9 @@
 // Who does what. A block has one tile of keys, whose dK and dV stay in registers while it visits
 // all queries that see it, and adds what it has of dQ to sums in memory. Warpgroup 0 is the
 // producer: one thread of it asks the copy engine for all loads (backward_tiles.hpp). The other
-// two, the consumers, share the work by keys (backward_halves.hpp) or by products
-// (backward_roles.hpp). If C.deterministic, other threads of the producer's warpgroup keep the
-// order of summands. C.parts blocks share a tile: each has some of the query heads.
+// two, the consumers, share the work by keys (backward_split_keys.hpp) or by products
+// (backward_split_products.hpp). If C.deterministic, other threads of the producer's warpgroup keep
+// the order of summands. C.cluster_size blocks share a tile: each has some of the query heads.
 //
 // Memory order. What the copy engine writes is seen by who waits for the barrier that counts it.
 // What the consumers write to shared memory and tensor cores or copy engine read is fenced by each
@@ -27,19 +27,19 @@
 #pragma once
 
 #include "cuda/device/ptx/dependency.hpp"
-#include "cuda/device/ptx/numbers.hpp"
+#include "cuda/device/ptx/memory_order.hpp"
 #include "cuda/device/sm90/attention/backward_bias.hpp"
-#include "cuda/device/sm90/attention/backward_halves.hpp"
-#include "cuda/device/sm90/attention/backward_roles.hpp"
 #include "cuda/device/sm90/attention/backward_rows.hpp"
+#include "cuda/device/sm90/attention/backward_split_keys.hpp"
+#include "cuda/device/sm90/attention/backward_split_products.hpp"
 
 namespace perseid::internal::cuda {
 
 // The block's tile. `drawn` is in shared memory; a cluster has that of its first block.
 template <AttentionBackwardConfig C>
 __device__ __forceinline__ uint32_t tile_number(const uint32_t& drawn) {
-  if constexpr (!C.deterministic) return blockIdx.x / C.parts;
-  if constexpr (C.parts == 1) return drawn;
+  if constexpr (!C.deterministic) return blockIdx.x / C.cluster_size;
+  if constexpr (C.cluster_size == 1) return drawn;
   ptx::cluster_arrive_and_release();
   ptx::cluster_wait();
   return ptx::load_from_block(ptx::address_in_block(&drawn, 0));
@@ -52,22 +52,22 @@ __global__ void __launch_bounds__(C.threads(), 1)
   __shared__ uint32_t drawn;
   const BackwardShared<C> shared{memory, static_cast<uint32_t>(__cvta_generic_to_shared(memory))};
   if (threadIdx.x == 0) shared.prepare();
-  ptx::wait_for_kernels_before();
-  ptx::let_next_kernel_start();  // it looks at what the kernels before have cleared
-  const bool first_of_cluster = C.parts == 1 || ptx::block_of_cluster() == 0;
+  ptx::wait_for_prerequisites();
+  ptx::launch_dependents();  // it looks at what the kernels before have cleared
+  const bool first_of_cluster = C.cluster_size == 1 || ptx::block_of_cluster() == 0;
   if (C.deterministic && first_of_cluster && threadIdx.x == 0)
     drawn = atomicAdd(arguments.tile, 1u);
   __syncthreads();
   const auto number = static_cast<int32_t>(tile_number<C>(drawn));
   BackwardTile tile = find_backward_tile<C>(arguments, number);
-  if constexpr (C.follows) {
+  if constexpr (C.shared_cursor) {
     if (threadIdx.x == 0)
       drawn = static_cast<uint32_t>(ptx::load_relaxed(position_of(arguments, tile)));
     __syncthreads();
     tile.start = static_cast<int32_t>(drawn);
   }
   if (C.lengths && tile.key >= tile.kv_rows) {
-    if constexpr (C.parts > 1) {  // the number in shared memory is not needed any more
+    if constexpr (C.cluster_size > 1) {  // the number in shared memory is not needed any more
       ptx::cluster_arrive();
       ptx::cluster_wait();
     }
@@ -76,12 +76,12 @@ __global__ void __launch_bounds__(C.threads(), 1)
   // The same for all threads of a warp, as the compiler has to know.
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
   if (group == 0) {
-    ptx::give_registers_back<C.producer_registers()>();
+    ptx::setmaxnreg_dec<C.producer_registers()>();
     if (threadIdx.x == 0) BackwardProducer<C>(arguments, shared, tile).run();
     if constexpr (C.clears_nonfinite())
       if (threadIdx.x / 32 == 1) BackwardClearing<C>(arguments, shared, tile).run();
     if constexpr (C.deterministic) {
-      const BackwardTurns<C> turns(arguments, shared, tile);
+      const DqSemaphore<C> turns(arguments, shared, tile);
       if (threadIdx.x == 32) turns.pass_on();
       if (threadIdx.x == 64) turns.look_out(0);
       if (threadIdx.x == 96) turns.look_out(1);
@@ -89,19 +89,19 @@ __global__ void __launch_bounds__(C.threads(), 1)
     if constexpr (C.finishes_early() && !C.deterministic)
       if (threadIdx.x >= 96) tell_of_end<C>(arguments, tile);
   } else {
-    ptx::take_registers<C.consumer_registers()>();
-    if constexpr (C.halves) {
+    ptx::setmaxnreg_inc<C.consumer_registers()>();
+    if constexpr (C.split_keys) {
       // With pieces of unequal width each consumer has its own code.
       if constexpr (C.last_columns() == C.piece_columns())
-        HalvesConsumer<C, C.piece_columns()>(arguments, shared, tile, group - 1).run();
+        SplitKeysConsumer<C, C.piece_columns()>(arguments, shared, tile, group - 1).run();
       else if (group == 1)
-        HalvesConsumer<C, C.piece_columns()>(arguments, shared, tile, 0).run();
+        SplitKeysConsumer<C, C.piece_columns()>(arguments, shared, tile, 0).run();
       else
-        HalvesConsumer<C, C.last_columns()>(arguments, shared, tile, 1).run();
+        SplitKeysConsumer<C, C.last_columns()>(arguments, shared, tile, 1).run();
     } else if (group == 1) {
-      RolesConsumer<C>(arguments, shared, tile, 0).run_first();
+      SplitProductsConsumer<C>(arguments, shared, tile, 0).run_first();
     } else {
-      RolesConsumer<C>(arguments, shared, tile, 1).run_second();
+      SplitProductsConsumer<C>(arguments, shared, tile, 1).run_second();
     }
   }
 }

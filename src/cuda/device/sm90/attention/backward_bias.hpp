@@ -32,16 +32,16 @@ struct BiasShared {
   unsigned char* memory;
   uint32_t base;
 
-  static constexpr int kStages = C.unit_stages(), kSlots = C.unit_slots();
+  static constexpr int kStages = C.unit_stages(), kBiasStages = C.unit_bias_stages();
   static constexpr int kQuery = C.key_bytes();
   static constexpr int kValue = kQuery + C.query_bytes();
   static constexpr int kGradOut = kValue + C.value_bytes();
   static constexpr int kStage = kGradOut + C.out_bytes();
   static constexpr int kBias = kStages * kStage;
-  static constexpr int kStatistics = kBias + kSlots * C.bias_bytes();
+  static constexpr int kStatistics = kBias + kBiasStages * C.bias_bytes();
   static constexpr int kBarriers = kStatistics + kStages * C.statistics_bytes();
   static constexpr int kPitch = C.keys() + 1;  // of sums, which come where the stages were
-  static_assert(kBarriers + 8 * (4 * kStages + 2 * kSlots) <= C.unit_shared_bytes());
+  static_assert(kBarriers + 8 * (4 * kStages + 2 * kBiasStages) <= C.unit_shared_bytes());
   static_assert(C.unit_shared_bytes() <= kMostShared);
   static_assert(C.queries * kPitch * 4 <= kBias);
 
@@ -49,8 +49,8 @@ struct BiasShared {
   __device__ __forceinline__ uint32_t query(int stage) const { return key(stage) + kQuery; }
   __device__ __forceinline__ uint32_t value(int stage) const { return key(stage) + kValue; }
   __device__ __forceinline__ uint32_t grad_out(int stage) const { return key(stage) + kGradOut; }
-  __device__ __forceinline__ BiasTile<C> bias(int slot) const {
-    const int at = kBias + slot * C.bias_bytes();
+  __device__ __forceinline__ BiasTile<C> bias(int stage) const {
+    const int at = kBias + stage * C.bias_bytes();
     return {memory + at, base + at};
   }
   __device__ __forceinline__ float* sums() const { return reinterpret_cast<float*>(memory); }
@@ -71,25 +71,25 @@ struct BiasShared {
   __device__ __forceinline__ uint32_t gradients_full(int stage) const { return barrier(2, stage); }
   __device__ __forceinline__ uint32_t gradients_empty(int stage) const { return barrier(3, stage); }
 
-  __device__ __forceinline__ uint32_t bias_full(int slot) const {
-    return base + kBarriers + 8 * (4 * kStages + slot);
+  __device__ __forceinline__ uint32_t bias_full(int stage) const {
+    return base + kBarriers + 8 * (4 * kStages + stage);
   }
-  __device__ __forceinline__ uint32_t bias_empty(int slot) const {
-    return base + kBarriers + 8 * (4 * kStages + kSlots + slot);
+  __device__ __forceinline__ uint32_t bias_empty(int stage) const {
+    return base + kBarriers + 8 * (4 * kStages + kBiasStages + stage);
   }
 
   __device__ __forceinline__ void prepare() const {
     for (int stage = 0; stage < kStages; ++stage) {
-      ptx::phase_init(scores_full(stage), 1);
-      ptx::phase_init(scores_empty(stage), 4 * C.kConsumers);
-      ptx::phase_init(gradients_full(stage), 1);
-      ptx::phase_init(gradients_empty(stage), 4 * C.kConsumers);
+      ptx::mbarrier_init(scores_full(stage), 1);
+      ptx::mbarrier_init(scores_empty(stage), 4 * C.kConsumers);
+      ptx::mbarrier_init(gradients_full(stage), 1);
+      ptx::mbarrier_init(gradients_empty(stage), 4 * C.kConsumers);
     }
-    for (int slot = 0; slot < kSlots; ++slot) {
-      ptx::phase_init(bias_full(slot), 1);
-      ptx::phase_init(bias_empty(slot), 4 * C.kConsumers);
+    for (int stage = 0; stage < kBiasStages; ++stage) {
+      ptx::mbarrier_init(bias_full(stage), 1);
+      ptx::mbarrier_init(bias_empty(stage), 4 * C.kConsumers);
     }
-    ptx::phase_init_done();
+    ptx::mbarrier_init_fence();
   }
 };
 
@@ -190,48 +190,48 @@ class BiasProducer {
 
  private:
   __device__ __forceinline__ void load_bias(const BiasPart<C>& part) {
-    const int slot = slots_.place();
-    const uint32_t full = shared_.bias_full(slot);
-    ptx::phase_wait(shared_.bias_empty(slot), slots_.parity() ^ 1);
-    ++slots_.count;
-    ptx::phase_expect(full, C.bias_bytes());
+    const int stage = bias_ring_.stage();
+    const uint32_t full = shared_.bias_full(stage);
+    ptx::mbarrier_wait(shared_.bias_empty(stage), bias_ring_.parity() ^ 1);
+    ++bias_ring_.count;
+    ptx::mbarrier_arrive_expect_tx(full, C.bias_bytes());
 #pragma unroll
     for (int key = 0; key < C.keys(); key += BiasTile<C>::kChunkKeys)
-      ptx::load_box(
-          shared_.bias(slot).chunk(key), a_.bias_map, full,
+      ptx::tma_load(
+          shared_.bias(stage).chunk(key), a_.bias_map, full,
           {part.k_tile * C.keys() + key, part.q_tile * C.queries, part.head, part.batch, 0});
   }
   __device__ __forceinline__ void load_unit(const BackwardTile& tile, const BackwardStep& step) {
-    const int stage = units_.place();
-    const PlaceInMap keys = keys_in_map<C.lengths>(a_, tile);
-    const PlaceInMap queries = queries_in_map<C.lengths>(a_, tile);
+    const int stage = units_.stage();
+    const MapCoordinate keys = key_coordinate<C.lengths>(a_, tile);
+    const MapCoordinate queries = query_coordinate<C.lengths>(a_, tile);
     const int key = keys.row + tile.key, query = queries.row + step.block * C.queries;
     const int64_t at = block_number<C>(a_, tile, step.head, step.block) * C.queries;
 
     uint32_t full = shared_.scores_full(stage);
-    ptx::phase_wait(shared_.scores_empty(stage), units_.parity() ^ 1);
-    ptx::phase_expect(full, C.key_bytes() + C.query_bytes() + C.queries * 4);
+    ptx::mbarrier_wait(shared_.scores_empty(stage), units_.parity() ^ 1);
+    ptx::mbarrier_arrive_expect_tx(full, C.key_bytes() + C.query_bytes() + C.queries * 4);
     load_rows<C.key_chunks()>(shared_.key(stage), C.keys(), a_.key, full, key, tile.kv_head,
                               keys.entry);
     load_rows<C.key_chunks()>(shared_.query(stage), C.queries, a_.query, full, query, step.head,
                               queries.entry);
-    ptx::load_bytes(shared_.lse_address(stage), a_.lse_log2 + at, C.queries * 4, full);
+    ptx::bulk_load(shared_.lse_address(stage), a_.lse_log2 + at, C.queries * 4, full);
 
     full = shared_.gradients_full(stage);
-    ptx::phase_wait(shared_.gradients_empty(stage), units_.parity() ^ 1);
-    ptx::phase_expect(full, C.value_bytes() + C.out_bytes() + C.queries * 4);
+    ptx::mbarrier_wait(shared_.gradients_empty(stage), units_.parity() ^ 1);
+    ptx::mbarrier_arrive_expect_tx(full, C.value_bytes() + C.out_bytes() + C.queries * 4);
     load_rows<C.value_chunks()>(shared_.value(stage), C.keys(), a_.value, full, key, tile.kv_head,
                                 keys.entry);
     load_rows<C.value_chunks()>(shared_.grad_out(stage), C.queries, a_.grad_out, full, query,
                                 step.head, queries.entry);
-    ptx::load_bytes(shared_.lse_address(stage) + C.queries * 4, a_.delta + at, C.queries * 4, full);
+    ptx::bulk_load(shared_.lse_address(stage) + C.queries * 4, a_.delta + at, C.queries * 4, full);
     ++units_.count;
   }
 
   const AttentionBackwardBiasArguments& a_;
   const BiasShared<C>& shared_;
-  Ring<C.unit_stages()> units_;
-  Ring<C.unit_slots()> slots_;
+  PipelineState<C.unit_stages()> units_;
+  PipelineState<C.unit_bias_stages()> bias_ring_;
 };
 
 template <AttentionBackwardConfig C>
@@ -251,56 +251,56 @@ class BiasConsumer : BackwardScores<C> {
     for (auto block = static_cast<int32_t>(blockIdx.x); block < a_.blocks;
          block += static_cast<int32_t>(gridDim.x)) {
       const BiasPart<C> part(a_, block);
-      const int slot = slots_.place();
+      const int stage = bias_ring_.stage();
       if (a_.mapped)
-        ptx::phase_wait(shared_.bias_full(slot), slots_.parity());
+        ptx::mbarrier_wait(shared_.bias_full(stage), bias_ring_.parity());
       else
-        fetch_bias(part, slot);
-      ++slots_.count;
+        fetch_bias(part, stage);
+      ++bias_ring_.count;
 #pragma unroll
       for (float& sum : sums) sum = 0;
       part.for_each_unit(a_, [&](const BackwardTile& tile, const BackwardStep& step) {
-        add_unit(tile, step, slot, sums);
+        add_unit(tile, step, stage, sums);
       });
       if (a_.mapped) {
         free_slot();
-        store(part, slot, sums);
+        store(part, stage, sums);
       } else {
-        ptx::named_sync(1, 256);
+        ptx::named_barrier_sync(1, 256);
         share_sums(sums);
         finish(part);
       }
     }
-    if (number_ == 0) await_turn();  // so that no barrier is left half full
-    if (lane_ == 0) ptx::wait_for_stores();
+    if (number_ == 0) dq_wait();  // so that no barrier is left half full
+    if (lane_ == 0) ptx::tma_store_wait();
   }
 
  private:
   __device__ __forceinline__ void add_unit(const BackwardTile& tile, const BackwardStep& step,
-                                           int slot, float (&sums)[kScores]) {
-    const int stage = units_.place();
+                                           int stage, float (&sums)[kScores]) {
+    const int stage = units_.stage();
     float scores[kScores], products[kScores];
-    ptx::phase_wait(shared_.scores_full(stage), units_.parity());
-    this->begin_with_bias(scores, shared_.lse_log2(stage), shared_.bias(slot));
-    ptx::results_are_here(scores);
-    await_turn();
-    ptx::products_begin();
+    ptx::mbarrier_wait(shared_.scores_full(stage), units_.parity());
+    this->begin_with_bias(scores, shared_.lse_log2(stage), shared_.bias(stage));
+    ptx::fence_operand(scores);
+    dq_wait();
+    ptx::wgmma_fence();
     this->template begin_scores<C.key_dim>(scores, shared_.key(stage), shared_.query(stage), true);
-    ptx::phase_wait(shared_.gradients_full(stage), units_.parity());
-    ptx::products_begin();
+    ptx::mbarrier_wait(shared_.gradients_full(stage), units_.parity());
+    ptx::wgmma_fence();
     this->template begin_scores<C.value_dim>(products, shared_.value(stage),
                                              shared_.grad_out(stage));
     pass_turn();
     typename Scores::Dropped dropped;
     this->find_dropped(tile, step, dropped);
-    ptx::products_wait<1>();
-    ptx::results_are_here(scores);
-    this->template weigh_scores<true>(scores, tile, step, shared_.lse_log2(stage),
-                                      shared_.bias(slot), true, dropped);
+    ptx::wgmma_wait<1>();
+    ptx::fence_operand(scores);
+    this->template scores_to_weights<true>(scores, tile, step, shared_.lse_log2(stage),
+                                           shared_.bias(stage), true, dropped);
     this->leave(shared_.scores_empty(stage));
-    ptx::products_wait<0>();
-    ptx::results_are_here(products);
-    this->grade_scores(scores, products, shared_.delta(stage), [&](int i, float(&eight)[8]) {
+    ptx::wgmma_wait<0>();
+    ptx::fence_operand(products);
+    this->weights_to_ds(scores, products, shared_.delta(stage), [&](int i, float(&eight)[8]) {
       this->clear_masked(scores, i, eight);
 #pragma unroll
       for (int e = 0; e < 8; ++e) sums[i + e] += eight[e];
@@ -312,14 +312,16 @@ class BiasConsumer : BackwardScores<C> {
 
   // Consumers begin their products in turns, so that one takes weights under the products of the
   // other.
-  __device__ __forceinline__ void await_turn() const { ptx::named_sync(kTurn + number_, 256); }
-  __device__ __forceinline__ void pass_turn() const { ptx::named_arrive(kTurn + 1 - number_, 256); }
+  __device__ __forceinline__ void dq_wait() const { ptx::named_barrier_sync(kTurn + number_, 256); }
+  __device__ __forceinline__ void pass_turn() const {
+    ptx::named_barrier_arrive(kTurn + 1 - number_, 256);
+  }
 
   // ---- By the copy engine ----
 
-  __device__ __forceinline__ void store(const BiasPart<C>& part, int slot,
+  __device__ __forceinline__ void store(const BiasPart<C>& part, int stage,
                                         const float (&sums)[kScores]) {
-    const BiasTile<C> tile = shared_.bias(slot);
+    const BiasTile<C> tile = shared_.bias(stage);
 #pragma unroll
     for (int i = 0; i < kScores; i += 8) {
       float eight[8];
@@ -327,23 +329,23 @@ class BiasConsumer : BackwardScores<C> {
       for (int e = 0; e < 8; ++e) eight[e] = sums[i + e];
       tile.store(this->warp_key(), lane_, i, eight);
     }
-    ptx::fence_for_engines();
-    ptx::named_sync(kJoin + number_, 128);
+    ptx::fence_proxy_async();
+    ptx::named_barrier_sync(kJoin + number_, 128);
     if (is_speaker()) {
 #pragma unroll
       for (int key = 64 * number_; key < 64 * number_ + 64; key += BiasTile<C>::kChunkKeys)
-        ptx::store_box(
+        ptx::tma_store(
             a_.grad_bias_map, tile.chunk(key),
             {part.k_tile * C.keys() + key, part.q_tile * C.queries, part.head, part.batch, 0});
-      ptx::commit_stores();
+      ptx::tma_store_commit();
     }
-    leaving_ = slot;
-    if constexpr (C.unit_slots() == 1) free_slot();
+    leaving_ = stage;
+    if constexpr (C.unit_bias_stages() == 1) free_slot();
   }
   // That of the tile before, under the first unit of this one.
   __device__ __forceinline__ void free_slot() {
     if (leaving_ < 0) return;
-    if (is_speaker()) ptx::wait_for_reads_of_stores();
+    if (is_speaker()) ptx::tma_store_wait_read();
     this->leave(shared_.bias_empty(leaving_));
     leaving_ = -1;
   }
@@ -353,7 +355,7 @@ class BiasConsumer : BackwardScores<C> {
 
   // The tile of bias, which all units have, from wherever it is. Lanes read what lanes of their own
   // warp have written.
-  __device__ __forceinline__ void fetch_bias(const BiasPart<C>& part, int slot) const {
+  __device__ __forceinline__ void fetch_bias(const BiasPart<C>& part, int stage) const {
     using Element = typename ElementOf<C.bias>::Type;
     const Element* bias = score_row<Element>(a_.bias, part.batch, part.head, 0);
     float all[kScores];
@@ -370,7 +372,7 @@ class BiasConsumer : BackwardScores<C> {
       float eight[8];
 #pragma unroll
       for (int e = 0; e < 8; ++e) eight[e] = all[i + e];
-      shared_.bias(slot).store(this->warp_key(), lane_, i, eight);
+      shared_.bias(stage).store(this->warp_key(), lane_, i, eight);
     }
     __syncwarp();
   }
@@ -380,7 +382,7 @@ class BiasConsumer : BackwardScores<C> {
     float* to = shared_.sums() + 2 * (lane_ % 4) * kPitch + this->warp_key() + lane_ / 4;
 #pragma unroll
     for (int i = 0; i < kScores; ++i) to[(8 * (i / 4) + i % 2) * kPitch + i / 2 % 2 * 8] = sums[i];
-    ptx::named_sync(1, 256);
+    ptx::named_barrier_sync(1, 256);
   }
 
   // What is in shared memory, summed over queries and keys where the bias is repeated, with the
@@ -396,7 +398,7 @@ class BiasConsumer : BackwardScores<C> {
         for (int row = 0; row < C.queries; ++row) sum += sums[row * kPitch + thread];
         sums[thread] = sum;
       }
-      ptx::named_sync(1, 256);
+      ptx::named_barrier_sync(1, 256);
     }
     if (a_.sums_keys) {
       if (thread < rows) {
@@ -404,7 +406,7 @@ class BiasConsumer : BackwardScores<C> {
         for (int column = 0; column < C.keys(); ++column) sum += sums[thread * kPitch + column];
         sums[thread * kPitch] = sum;
       }
-      ptx::named_sync(1, 256);
+      ptx::named_barrier_sync(1, 256);
     }
     float* parts = a_.part_sums + int64_t{part.number} * a_.parts * rows * columns;
     const auto sum_at = [&](int i) {
@@ -443,19 +445,19 @@ class BiasConsumer : BackwardScores<C> {
   __device__ __forceinline__ bool is_last(int32_t tile) const {
     auto* last = reinterpret_cast<volatile uint32_t*>(shared_.memory + BiasShared<C>::kBias);
     __threadfence();
-    ptx::named_sync(1, 256);
+    ptx::named_barrier_sync(1, 256);
     if (number_ == 0 && warp_ == 0 && lane_ == 0)
       *last = atomicAdd(a_.arrived + tile, 1u) == static_cast<uint32_t>(a_.parts - 1);
-    ptx::named_sync(1, 256);
+    ptx::named_barrier_sync(1, 256);
     __threadfence();
     return *last != 0;
   }
 
   const AttentionBackwardBiasArguments& a_;
   const BiasShared<C>& shared_;
-  Ring<C.unit_stages()> units_;
-  Ring<C.unit_slots()> slots_;
-  int leaving_ = -1;  // the slot whose gradient is on its way out
+  PipelineState<C.unit_stages()> units_;
+  PipelineState<C.unit_bias_stages()> bias_ring_;
+  int leaving_ = -1;  // the stage whose gradient is on its way out
 };
 
 template <AttentionBackwardConfig C>
@@ -463,17 +465,17 @@ __global__ void __launch_bounds__(C.threads(), 1)
     attention_backward_bias(const __grid_constant__ AttentionBackwardBiasArguments arguments) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const BiasShared<C> shared{memory, static_cast<uint32_t>(__cvta_generic_to_shared(memory))};
-  ptx::let_next_kernel_start();
+  ptx::launch_dependents();
   if (threadIdx.x == 0) shared.prepare();
-  ptx::wait_for_kernels_before();
+  ptx::wait_for_prerequisites();
   __syncthreads();
   // The same for all threads of a warp, as the compiler has to know.
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
   if (group == 0) {
-    ptx::give_registers_back<40>();
+    ptx::setmaxnreg_dec<40>();
     if (threadIdx.x == 0) BiasProducer<C>(arguments, shared).run();
   } else {
-    ptx::take_registers<232>();
+    ptx::setmaxnreg_inc<232>();
     BiasConsumer<C>(arguments, shared, group - 1).run();
   }
 }

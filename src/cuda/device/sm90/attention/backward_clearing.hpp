@@ -18,8 +18,8 @@
 // twice for values where something is found, else once. The consumer waits until tiles are cleared.
 #pragma once
 
-#include "cuda/device/ptx/barrier.hpp"
-#include "cuda/device/ptx/matrices.hpp"
+#include "cuda/device/ptx/ldmatrix.hpp"
+#include "cuda/device/ptx/mbarrier.hpp"
 #include "cuda/device/sm90/attention/backward_rows.hpp"
 
 namespace perseid::internal::cuda {
@@ -38,7 +38,7 @@ class BackwardClearing {
   __device__ __forceinline__ void run() const {
     find_nonfinite_queries();
     if (tile_.end <= tile_.first) return;
-    if constexpr (C.halves) {
+    if constexpr (C.split_keys) {
       for (int consumer = 0; consumer < C.kConsumers; ++consumer)
         clear(consumer, shared_.key() + consumer * 64 * 128, C.key_chunks());
       for (int consumer = 0; consumer < C.kConsumers; ++consumer)
@@ -62,7 +62,7 @@ class BackwardClearing {
   }
   // 64 keys of a tile, those of a consumer.
   __device__ __forceinline__ void clear(int consumer, uint32_t first, int chunks) const {
-    if (!ptx::named_any(kClearing + consumer, 128 + 32, false)) return;
+    if (!ptx::named_barrier_any(kClearing + consumer, 128 + 32, false)) return;
     bool found = false;
 #pragma unroll 1
     for (int i = lane_; i < chunks * 64 * 8; i += 32) {
@@ -77,8 +77,8 @@ class BackwardClearing {
       shared_.nonfinite() = 1;
       a_.nonfinite_keys[tile_.batch * a_.kv_heads + tile_.kv_head] = 1;
     }
-    ptx::fence_for_engines();
-    ptx::named_sync(kClearing + consumer, 128 + 32);
+    ptx::fence_proxy_async();
+    ptx::named_barrier_sync(kClearing + consumer, 128 + 32);
   }
 
   const AttentionBackwardArguments& a_;

@@ -5,11 +5,11 @@
 // values on their way out. Scores themselves are in backward_scores.hpp.
 #pragma once
 
-#include "cuda/device/ptx/barrier.hpp"
-#include "cuda/device/ptx/matrices.hpp"
+#include "cuda/device/ptx/ldmatrix.hpp"
+#include "cuda/device/ptx/mbarrier.hpp"
 #include "cuda/device/ptx/memory.hpp"
-#include "cuda/device/ptx/numbers.hpp"
-#include "cuda/device/ptx/scheduling.hpp"
+#include "cuda/device/ptx/memory_order.hpp"
+#include "cuda/device/ptx/ordering.hpp"
 #include "cuda/device/sm90/attention/backward_clearing.hpp"
 #include "cuda/device/sm90/attention/backward_rows.hpp"
 #include "cuda/device/sm90/attention/backward_scores.hpp"
@@ -27,9 +27,9 @@ __device__ __forceinline__ int32_t last_tile(const BackwardTile& tile, int32_t b
 
 // Deterministic: how many tiles add to a block of queries before this one.
 template <AttentionBackwardConfig C>
-__device__ __forceinline__ int32_t turns_before(const BackwardTile& tile, int32_t block) {
+__device__ __forceinline__ int32_t dq_summands_before(const BackwardTile& tile, int32_t block) {
   const int32_t own = tile.key / C.keys();
-  return C.turns_back() && tile.back ? own : last_tile<C>(tile, block) - own;
+  return C.reverse_order() && tile.back ? own : last_tile<C>(tile, block) - own;
 }
 
 template <AttentionBackwardConfig C>
@@ -45,42 +45,41 @@ inline constexpr int kEndOfSums = 2;
 template <AttentionBackwardConfig C>
 __device__ __forceinline__ void tell_of_end(const AttentionBackwardArguments& a,
                                             const BackwardTile& tile) {
-  ptx::named_sync(kEndOfSums, 256 + 32);
+  ptx::named_barrier_sync(kEndOfSums, 256 + 32);
   if (threadIdx.x % 32 == 0) ptx::add_release(complete_sums<C>(a, tile), C.kConsumers);
 }
 
 // Deterministic: the turns of the consumers' summands of grad_query. Threads beside the producer
 // wait for memory, so that consumers do not: one for each consumer looks out for its turns, one
 // passes them on. Barriers of each consumer, a phase for each step:
-//   turn_comes     who looks out lets the consumer add
-//   turn_ends      the consumer's four warps have added
-//   turn_passed    who passes it on has seen that: the next one may come
+//   dq_granted     who looks out lets the consumer add
+//   dq_added      the consumer's four warps have added
+//   dq_released    who passes it on has seen that: the next one may come
 // Nobody lets a phase end before the last one was waited for, in which it would be missed. Passing
-// a turn on, with release, orders what was added before turn_ends, too. Who has the first turn
+// a turn on, with release, orders what was added before dq_added, too. Who has the first turn
 // stores its summands: nobody has cleared the sums.
 template <AttentionBackwardConfig C>
-class BackwardTurns {
+class DqSemaphore {
  public:
-  __device__ __forceinline__ BackwardTurns(const AttentionBackwardArguments& arguments,
-                                           const BackwardShared<C>& shared,
-                                           const BackwardTile& tile)
+  __device__ __forceinline__ DqSemaphore(const AttentionBackwardArguments& arguments,
+                                         const BackwardShared<C>& shared, const BackwardTile& tile)
       : a_(arguments), shared_(shared), tile_(tile) {}
 
   __device__ __forceinline__ void look_out(int consumer) const {
     bool in_order = true;
     for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
-      in_order = in_order && await_number(turn(step, consumer), rank(step), a_.given_up);
-      if (number > 0) ptx::phase_wait(shared_.turn_passed(consumer), parity(number - 1));
-      ptx::phase_arrive(shared_.turn_comes(consumer));
+      in_order = in_order && await_number(turn(step, consumer), rank(step), a_.timed_out);
+      if (number > 0) ptx::mbarrier_wait(shared_.dq_released(consumer), parity(number - 1));
+      ptx::mbarrier_arrive(shared_.dq_granted(consumer));
     });
   }
   __device__ __forceinline__ void pass_on() const {
     for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
 #pragma unroll
       for (int i = 0; i < C.kConsumers; ++i) {
-        const int consumer = C.halves ? i : 1 - i;  // the first to add
-        ptx::phase_wait(shared_.turn_ends(consumer), parity(number));
-        ptx::phase_arrive(shared_.turn_passed(consumer));
+        const int consumer = C.split_keys ? i : 1 - i;  // the first to add
+        ptx::mbarrier_wait(shared_.dq_added(consumer), parity(number));
+        ptx::mbarrier_arrive(shared_.dq_released(consumer));
         ptx::store_release(turn(step, consumer), rank(step) + 1);
       }
     });
@@ -93,10 +92,11 @@ class BackwardTurns {
 
  private:
   __device__ __forceinline__ uint64_t* turn(const BackwardStep& step, int consumer) const {
-    return a_.turns + block_number<C>(a_, tile_, step.head, step.block) * C.kConsumers + consumer;
+    return a_.dq_semaphore + block_number<C>(a_, tile_, step.head, step.block) * C.kConsumers +
+           consumer;
   }
   __device__ __forceinline__ uint64_t rank(const BackwardStep& step) const {
-    return static_cast<uint64_t>(turns_before<C>(tile_, step.block));
+    return static_cast<uint64_t>(dq_summands_before<C>(tile_, step.block));
   }
 
   const AttentionBackwardArguments& a_;
@@ -125,8 +125,8 @@ class BackwardParts : protected BackwardScores<C> {
   // product, so that one of each tells. The clearing warp (backward_clearing.hpp) takes part.
   __device__ __forceinline__ bool clear_nonfinite(bool found) const {
     constexpr int kThreads = 128 + 32;
-    if (!ptx::named_any(kClearing + number_, kThreads, found)) return false;
-    ptx::named_sync(kClearing + number_, kThreads);
+    if (!ptx::named_barrier_any(kClearing + number_, kThreads, found)) return false;
+    ptx::named_barrier_sync(kClearing + number_, kThreads);
     return true;
   }
   __device__ __forceinline__ static bool has_nonfinite(const float (&d)[kScores]) {
@@ -158,7 +158,7 @@ class BackwardParts : protected BackwardScores<C> {
   __device__ __forceinline__ bool has_nonfinite(uint32_t tile, int chunks) const {
     // Nothing of this is to stay in registers from one step to the next.
     uint32_t first[1] = {tile - shared_.base + static_cast<uint32_t>(first_key()) * 128};
-    ptx::computed_here(first);
+    ptx::materialize(first);
     bool found = false;
 #pragma unroll 1
     for (int i = 32 * warp_ + lane_; i < chunks * 64 * 8; i += 128)
@@ -173,12 +173,12 @@ class BackwardParts : protected BackwardScores<C> {
   __device__ __forceinline__ void begin_gradient(float (&d)[kDim / 2],
                                                  const uint32_t (&left)[kScores / 2],
                                                  uint32_t rows) const {
-    const uint64_t right = ptx::matrix_at(rows, C.queries * 128);
+    const uint64_t right = ptx::make_descriptor(rows, C.queries * 128);
 #pragma unroll
     for (int k = 0; k < C.queries / 16; ++k)
-      ptx::Product<kDim, C.dtype>::registers(d, left + 4 * k,
-                                             ptx::matrix_after(right, k * 16 * 128), true);
-    ptx::products_commit();
+      ptx::Wgmma<kDim, C.dtype>::mma_rs(d, left + 4 * k,
+                                        ptx::advance_descriptor(right, k * 16 * 128), true);
+    ptx::wgmma_commit();
   }
 
   // One piece of grad_query of this step: the gradients of its scores times the tile's keys.
@@ -186,86 +186,88 @@ class BackwardParts : protected BackwardScores<C> {
   template <int kParts>
   __device__ __forceinline__ void begin_piece(float (&d)[kParts], int parity, int piece) const {
     const uint64_t left =
-        ptx::matrix_at(shared_.scores(parity) + piece / C.pieces_across() * C.keys() * 128);
+        ptx::make_descriptor(shared_.scores(parity) + piece / C.pieces_across() * C.keys() * 128);
     const int column = piece % C.pieces_across() * C.piece_columns();
-    const uint64_t right =
-        ptx::matrix_at(shared_.key() + column / kChunk * C.keys() * 128 + column % kChunk * 2);
+    const uint64_t right = ptx::make_descriptor(shared_.key() + column / kChunk * C.keys() * 128 +
+                                                column % kChunk * 2);
 #pragma unroll
     for (int k = 0; k < C.keys() / 16; ++k)
-      ptx::Product<2 * kParts, C.dtype>::template shared<true, true>(
-          d, ptx::matrix_after(left, k * 16 * 128), ptx::matrix_after(right, k * 16 * 128), k > 0);
-    ptx::products_commit();
+      ptx::Wgmma<2 * kParts, C.dtype>::template mma_ss<true, true>(
+          d, ptx::advance_descriptor(left, k * 16 * 128),
+          ptx::advance_descriptor(right, k * 16 * 128), k > 0);
+    ptx::wgmma_commit();
   }
 
   // ---- Scores of a step ----
 
-  __device__ __forceinline__ bool bias_comes() const { return C.bias_slots > 0 && a_.bias_mapped; }
+  __device__ __forceinline__ bool loads_bias() const { return C.bias_stages > 0 && a_.bias_mapped; }
   // Its tile of bias, which becomes that of its gradient, leaves when the step ends.
-  __device__ __forceinline__ bool bias_leaves() const {
+  __device__ __forceinline__ bool stores_bias_gradient() const {
     return C.grad_bias_in_place() && a_.grad_bias_mapped;
   }
-  __device__ __forceinline__ Ring<max(C.bias_slots, 1)> bias_slot(int number) const {
+  __device__ __forceinline__ PipelineState<max(C.bias_stages, 1)> bias_stage(int number) const {
     return {number};
   }
 
-  __device__ __forceinline__ void weigh(float (&scores)[kScores], int number,
-                                        const BackwardStep& step, const Dropped& dropped) const {
-    const auto slot = bias_slot(number);
-    const BiasTile<C> bias = shared_.bias(slot.place());
-    if (bias_comes()) ptx::phase_wait(shared_.bias_full(slot.place()), slot.parity());
-    this->weigh_scores(scores, tile_, step, shared_.lse_log2(stage_of<C>(number).place()), bias,
-                       bias_comes(), dropped);
-    if (bias_comes() && !bias_leaves()) leave(shared_.bias_empty(slot.place()));
+  __device__ __forceinline__ void softmax(float (&scores)[kScores], int number,
+                                          const BackwardStep& step, const Dropped& dropped) const {
+    const auto stage = bias_stage(number);
+    const BiasTile<C> bias = shared_.bias(stage.stage());
+    if (loads_bias()) ptx::mbarrier_wait(shared_.bias_full(stage.stage()), stage.parity());
+    this->scores_to_weights(scores, tile_, step, shared_.lse_log2(stage_of<C>(number).stage()),
+                            bias, loads_bias(), dropped);
+    if (loads_bias() && !stores_bias_gradient()) leave(shared_.bias_empty(stage.stage()));
   }
-  __device__ __forceinline__ void grade(const float (&weights)[kScores], const float (&d)[kScores],
-                                        int number, uint32_t (&gradients)[kScores / 2]) const {
-    const float* delta = shared_.delta(stage_of<C>(number).place());
+  __device__ __forceinline__ void compute_ds(const float (&weights)[kScores],
+                                             const float (&d)[kScores], int number,
+                                             uint32_t (&gradients)[kScores / 2]) const {
+    const float* delta = shared_.delta(stage_of<C>(number).stage());
     const auto keep = [&](int i, const float(&eight)[8]) {
 #pragma unroll
       for (int p = 0; p < 4; ++p)
         gradients[i / 2 + p] = round_pair<C.dtype>(eight[2 * p], eight[2 * p + 1]);
     };
-    const BiasTile<C> bias = shared_.bias(bias_slot(number).place());
+    const BiasTile<C> bias = shared_.bias(bias_stage(number).stage());
     if constexpr (C.bias == C.dtype && !C.masked()) {
-      this->grade_scores(weights, d, delta, keep);
-      if (!bias_leaves()) return;
+      this->weights_to_ds(weights, d, delta, keep);
+      if (!stores_bias_gradient()) return;
 #pragma unroll
       for (int i = 0; i < kScores / 2; i += 4) {
         const uint32_t pairs[4] = {gradients[i], gradients[i + 1], gradients[i + 2],
                                    gradients[i + 3]};
         bias.store_pairs(this->warp_key(), lane_, 2 * i, pairs);
       }
-    } else if (bias_leaves()) {
-      this->grade_scores(weights, d, delta, [&](int i, float(&eight)[8]) {
+    } else if (stores_bias_gradient()) {
+      this->weights_to_ds(weights, d, delta, [&](int i, float(&eight)[8]) {
         keep(i, eight);
         this->clear_masked(weights, i, eight);
         bias.store(this->warp_key(), lane_, i, eight);
       });
     } else {
-      this->grade_scores(weights, d, delta, keep);
+      this->weights_to_ds(weights, d, delta, keep);
     }
   }
   // One thread of the consumer asks the engine to store the consumer's keys, when all of it have
   // written them; and the whole consumer leaves the tile when they have been read.
-  __device__ __forceinline__ void store_bias_gradient(int slot, const BackwardStep& step) const {
+  __device__ __forceinline__ void store_bias_gradient(int stage, const BackwardStep& step) const {
     if (warp_ != 0 || lane_ != 0) return;
 #pragma unroll
     for (int key = first_key(); key < first_key() + 64; key += BiasTile<C>::kChunkKeys)
-      ptx::store_box(a_.grad_bias_map, shared_.bias(slot).chunk(key),
+      ptx::tma_store(a_.grad_bias_map, shared_.bias(stage).chunk(key),
                      {tile_.key + key, step.block * C.queries, step.head, tile_.batch, 0});
-    ptx::commit_stores();
+    ptx::tma_store_commit();
   }
-  __device__ __forceinline__ void leave_bias(int slot) const {
-    if (warp_ == 0 && lane_ == 0) ptx::wait_for_reads_of_stores();
-    leave(shared_.bias_empty(slot));
+  __device__ __forceinline__ void release_bias(int stage) const {
+    if (warp_ == 0 && lane_ == 0) ptx::tma_store_wait_read();
+    leave(shared_.bias_empty(stage));
   }
   // Of queries that do not see the tile, when it has no more steps.
   __device__ __forceinline__ void clear_bias_gradient() const {
     const int thread = 128 * number_ + 32 * warp_ + lane_;
     for (int i = thread; i < C.bias_bytes() / 16; i += 256)
       reinterpret_cast<uint4*>(shared_.bias(0).memory)[i] = uint4{0, 0, 0, 0};
-    ptx::fence_for_engines();
-    ptx::named_sync(1, 256);
+    ptx::fence_proxy_async();
+    ptx::named_barrier_sync(1, 256);
     for (int32_t g = 0; g < a_.group; ++g)
       for (int32_t block = 0; block < a_.q_blocks; ++block)
         if (block < tile_.first || block >= tile_.end)
@@ -279,11 +281,11 @@ class BackwardParts : protected BackwardScores<C> {
 #pragma unroll
     for (int j = 0; j < C.queries / 8; j += 2) {
       const int piece = j % 8 + lane_ / 16;
-      ptx::store_matrices(
+      ptx::stmatrix_x4(
           shared_.scores(parity) + (j / 8 * C.keys() + row) * 128 + ((piece ^ row % 8) << 4),
           gradients[2 * j], gradients[2 * j + 1], gradients[2 * j + 2], gradients[2 * j + 3]);
     }
-    ptx::fence_for_engines();
+    ptx::fence_proxy_async();
   }
 
   // ---- Sums of grad_query ----
@@ -293,7 +295,7 @@ class BackwardParts : protected BackwardScores<C> {
                                             int piece) const {
     float* to = a_.sums + block_number<C>(a_, tile_, step.head, step.block) * C.block_floats() +
                 piece * C.piece_floats() + warp_ * (32 * kParts) + lane_ * 4;
-    if (C.deterministic && turns_before<C>(tile_, step.block) == 0) {
+    if (C.deterministic && dq_summands_before<C>(tile_, step.block) == 0) {
 #pragma unroll
       for (int j = 0; j < kParts / 4; ++j)
         *reinterpret_cast<float4*>(to + 128 * j) =
@@ -301,20 +303,21 @@ class BackwardParts : protected BackwardScores<C> {
     } else {
 #pragma unroll
       for (int j = 0; j < kParts / 4; ++j)
-        ptx::add_four(to + 128 * j, d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
+        ptx::red_add_v4(to + 128 * j, d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
     }
   }
   // The consumer has no more summands.
   __device__ __forceinline__ void end_sums() const {
-    if constexpr (C.finishes_early() && !C.deterministic) ptx::named_arrive(kEndOfSums, 256 + 32);
+    if constexpr (C.finishes_early() && !C.deterministic)
+      ptx::named_barrier_arrive(kEndOfSums, 256 + 32);
   }
   // Around the summands of a step, where their order counts.
-  __device__ __forceinline__ void await_turn(int number) const {
+  __device__ __forceinline__ void dq_wait(int number) const {
     if constexpr (C.deterministic)
-      ptx::phase_wait(shared_.turn_comes(number_), BackwardTurns<C>::parity(number));
+      ptx::mbarrier_wait(shared_.dq_granted(number_), DqSemaphore<C>::parity(number));
   }
-  __device__ __forceinline__ void end_turn() const {
-    if constexpr (C.deterministic) leave(shared_.turn_ends(number_));
+  __device__ __forceinline__ void dq_arrive() const {
+    if constexpr (C.deterministic) leave(shared_.dq_added(number_));
   }
 
   // ---- Results ----
@@ -323,7 +326,7 @@ class BackwardParts : protected BackwardScores<C> {
   // gradients of the others to its own, in their order, through shared memory that nobody of the
   // consumers needs any more.
   __device__ __forceinline__ bool has_results() const {
-    return C.parts == 1 || (4 * number_ + warp_) % C.parts == block_of_cluster();
+    return C.cluster_size == 1 || (4 * number_ + warp_) % C.cluster_size == block_of_cluster();
   }
   __device__ __forceinline__ static int block_of_cluster() {
     return static_cast<int>(ptx::block_of_cluster());
@@ -338,7 +341,7 @@ class BackwardParts : protected BackwardScores<C> {
   template <int kCount>
   __device__ __forceinline__ void gather(float (&d)[kCount], int floats_before) const {
 #pragma unroll 1
-    for (int block = 0; block < C.parts; ++block) {
+    for (int block = 0; block < C.cluster_size; ++block) {
       if (block == block_of_cluster()) continue;
       const uint32_t from =
           ptx::address_in_block(lent(floats_before), static_cast<uint32_t>(block));
@@ -371,20 +374,20 @@ class BackwardParts : protected BackwardScores<C> {
 #pragma unroll
     for (int j = 0; j < kDim / 8; j += 2) {
       const int piece = j % 8 + lane_ / 16;
-      ptx::store_matrices(
+      ptx::stmatrix_x4(
           part + j / 8 * C.keys() * 128 + lane_ % 16 * 128 + ((piece ^ lane_ % 8) << 4),
           pair(4 * j), pair(4 * j + 2), pair(4 * j + 4), pair(4 * j + 6));
     }
-    ptx::fence_for_engines();
+    ptx::fence_proxy_async();
     __syncwarp();
     if (lane_ != 0) return;
-    const PlaceInMap place = keys_in_map<C.lengths>(a_, tile_);
+    const MapCoordinate place = key_coordinate<C.lengths>(a_, tile_);
     const int row = place.row + tile_.key + first_key() + warp_ * 16;
 #pragma unroll
     for (int chunk = 0; chunk < (kDim + kChunk - 1) / kChunk; ++chunk)
-      ptx::store_box(map, part + chunk * C.keys() * 128,
+      ptx::tma_store(map, part + chunk * C.keys() * 128,
                      {chunk * kChunk, 0, row, tile_.kv_head, place.entry});
-    ptx::commit_stores();
+    ptx::tma_store_commit();
   }
 
   // 64 keys of a gradient that is added to what its tensor holds: from registers to memory, but for
@@ -395,11 +398,11 @@ class BackwardParts : protected BackwardScores<C> {
     const bool of_key = &rows == &a_.grad_key_rows;
     uint32_t left_out[2] = {0, 0};  // a bit for each thread's upper and lower row
     if constexpr (C.masked()) {
-      float unusual[2] = {0, 0};
-      look_at(d, unusual);
+      float nonfinite[2] = {0, 0};
+      find_nonfinite(d, nonfinite);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        left_out[half] = __ballot_sync(0xffffffffu, !(quad_sum(unusual[half]) == 0));
+        left_out[half] = __ballot_sync(0xffffffffu, !(quad_sum(nonfinite[half]) == 0));
         (of_key ? keys_left_out_ : values_left_out_)[half] = left_out[half];
       }
     }
@@ -423,44 +426,45 @@ class BackwardParts : protected BackwardScores<C> {
 
   // A gradient leaves when its last product is complete, if it is wanted; `factor` is called then.
   template <int kDim, class Factor>
-  __device__ __forceinline__ void leave_gradient(float (&d)[kDim / 2], const Factor& factor,
-                                                 uint32_t through, const TensorMap& map,
-                                                 const RowsInMemory& rows,
-                                                 float (&unusual)[2]) const {
-    ptx::results_are_here(d);
+  __device__ __forceinline__ void epilogue_gradient(float (&d)[kDim / 2], const Factor& factor,
+                                                    uint32_t through, const TensorMap& map,
+                                                    const RowsInMemory& rows,
+                                                    float (&nonfinite)[2]) const {
+    ptx::fence_operand(d);
     if (&rows == &a_.grad_key_rows ? C.accumulate_key : C.accumulate_value) {
       if (has_results() && rows.data != nullptr) add_gradient<kDim>(d, factor(), rows);
       return;
     }
-    look_at(d, unusual);
+    find_nonfinite(d, nonfinite);
     if (has_results() && rows.data != nullptr) store_gradient<kDim>(d, factor(), through, map);
   }
   // After the last of them.
-  __device__ __forceinline__ void end_gradients(const float (&unusual)[2]) const {
-    if (lane_ == 0) ptx::wait_for_reads_of_stores();
-    if (has_results()) mend(unusual);
+  __device__ __forceinline__ void end_gradients(const float (&nonfinite)[2]) const {
+    if (lane_ == 0) ptx::tma_store_wait_read();
+    if (has_results()) fix_up(nonfinite);
   }
 
   // Whether the thread's two keys have parts of a gradient that are not finite.
   template <int kCount>
-  __device__ __forceinline__ void look_at(const float (&d)[kCount], float (&unusual)[2]) const {
+  __device__ __forceinline__ void find_nonfinite(const float (&d)[kCount],
+                                                 float (&nonfinite)[2]) const {
     if constexpr (C.masked()) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) unusual[i / 2 % 2] = fmaf(d[i], 0, unusual[i / 2 % 2]);
+      for (int i = 0; i < kCount; ++i) nonfinite[i / 2 % 2] = fmaf(d[i], 0, nonfinite[i / 2 % 2]);
     }
   }
   // After the stores, by the whole warp.
-  __device__ __forceinline__ void mend(const float (&unusual)[2]) const {
+  __device__ __forceinline__ void fix_up(const float (&nonfinite)[2]) const {
     if constexpr (C.masked()) {
-      uint32_t upper = __ballot_sync(0xffffffffu, !(quad_sum(unusual[0]) == 0));
-      uint32_t lower = __ballot_sync(0xffffffffu, !(quad_sum(unusual[1]) == 0));
+      uint32_t upper = __ballot_sync(0xffffffffu, !(quad_sum(nonfinite[0]) == 0));
+      uint32_t lower = __ballot_sync(0xffffffffu, !(quad_sum(nonfinite[1]) == 0));
       if constexpr (C.accumulate_key || C.accumulate_value) {
         upper |= keys_left_out_[0] | values_left_out_[0];
         lower |= keys_left_out_[1] | values_left_out_[1];
       }
       const bool cleared = C.clears_nonfinite() && shared_.nonfinite() != 0;
       if ((upper | lower) == 0 && !cleared) return;
-      if (lane_ == 0) ptx::wait_for_stores();
+      if (lane_ == 0) ptx::tma_store_wait();
       __syncwarp();
 #pragma unroll 1
       for (int row = 0; row < 16; ++row) {
@@ -468,7 +472,7 @@ class BackwardParts : protected BackwardScores<C> {
         if (key >= tile_.kv_rows) break;
         if (((row < 8 ? upper : lower) >> (4 * (row % 8)) & 1) != 0 ||
             (cleared && key_depends_on_nonfinite<C>(a_, tile_.batch, tile_.kv_head, key)))
-          mend_key<C>(a_, tile_.batch, tile_.kv_head, key, left_out(row));
+          fix_up_key<C>(a_, tile_.batch, tile_.kv_head, key, left_out(row));
       }
     }
   }

@@ -52,9 +52,9 @@ struct MendedPair {
   }
   // The weight as values have it, and the gradient of the score. Queries and keys count in their
   // sequence.
-  __device__ __forceinline__ float2 grade(const AttentionBackwardProblem& a,
-                                          const AttentionSequence& sequence, int32_t head,
-                                          int32_t query_number, int32_t key_number) const {
+  __device__ __forceinline__ float2 compute_ds(const AttentionBackwardProblem& a,
+                                               const AttentionSequence& sequence, int32_t head,
+                                               int32_t query_number, int32_t key_number) const {
     const int32_t batch = sequence.batch;
     const int64_t at = statistics_at<C>(a, sequence, head, query_number);
     const float bias = bias_log2<C.bias>(a, batch, head, query_number, key_number);
@@ -68,9 +68,9 @@ struct MendedPair {
 };
 
 template <AttentionBackwardConfig C>
-__device__ __forceinline__ void mend_query(const AttentionBackwardProblem& a,
-                                           const AttentionSequence& sequence, int32_t head,
-                                           int32_t query) {
+__device__ __forceinline__ void fix_up_query(const AttentionBackwardProblem& a,
+                                             const AttentionSequence& sequence, int32_t head,
+                                             int32_t query) {
   MendedPair<C> pair;
   decltype(pair.query) gradient;
   gradient.clear();
@@ -80,7 +80,7 @@ __device__ __forceinline__ void mend_query(const AttentionBackwardProblem& a,
   for (int32_t key = begin; key < end && !gradient.is_lost(a.head_dim); ++key) {
     if (!is_visible<C.visible>(a, sequence.batch, head, query, key)) continue;
     pair.load_key(a, sequence, head / a.group, key);
-    gradient.add(pair.grade(a, sequence, head, query, key).y, pair.key);
+    gradient.add(pair.compute_ds(a, sequence, head, query, key).y, pair.key);
   }
   gradient.template leave<C.accumulate_query>(
       row_at<typename MendedPair<C>::Element>(a.grad_query_rows,
@@ -104,9 +104,9 @@ struct QueriesOfKey {
 // The gradients of `gradients`, bits of RowGradient. What one is added to must not hold it yet.
 enum RowGradient : uint32_t { kRowOfKey = 1, kRowOfValue = 2 };
 template <AttentionBackwardConfig C>
-__device__ __noinline__ void mend_key(const AttentionBackwardProblem& a, int32_t batch,
-                                      int32_t kv_head, int32_t key,
-                                      uint32_t gradients = kRowOfKey | kRowOfValue) {
+__device__ __noinline__ void fix_up_key(const AttentionBackwardProblem& a, int32_t batch,
+                                        int32_t kv_head, int32_t key,
+                                        uint32_t gradients = kRowOfKey | kRowOfValue) {
   const AttentionSequence sequence = find_sequence<C.lengths>(a, batch);
   using Element = typename MendedPair<C>::Element;
   MendedPair<C> pair;
@@ -121,11 +121,11 @@ __device__ __noinline__ void mend_key(const AttentionBackwardProblem& a, int32_t
     for (int32_t query = queries.begin; query < queries.end && !lost; ++query) {
       if (!is_visible<C.visible>(a, sequence.batch, head, query, key)) continue;
       pair.load_query(a, sequence, head, query);
-      const float2 grade = pair.grade(a, sequence, head, query, key);
+      const float2 compute_ds = pair.compute_ds(a, sequence, head, query, key);
       // A dropped weight is 0, whatever the gradient holds.
       if (!C.dropout || is_kept<C.dropout>(a, sequence.batch, head, query, key))
-        grad_value.add(grade.x, pair.grad_out);
-      grad_key.add(grade.y, pair.query);
+        grad_value.add(compute_ds.x, pair.grad_out);
+      grad_key.add(compute_ds.y, pair.query);
       lost = grad_key.is_lost(a.head_dim) && grad_value.is_lost(a.value_dim);
     }
   const int32_t entry = entry_of<C.lengths>(a, sequence.batch), row = sequence.kv_begin + key;
@@ -218,8 +218,8 @@ __global__ void __launch_bounds__(kRowThreads)
   constexpr int kLanes = C.value_dim > 64 ? 16 : 8;
   constexpr int kPieces = (C.value_dim / 8 + kLanes - 1) / kLanes;
   constexpr int kRows = kRowThreads / kLanes, kTurns = C.queries / kRows;
-  ptx::let_next_kernel_start();
-  ptx::wait_for_kernels_before();
+  ptx::launch_dependents();
+  ptx::wait_for_prerequisites();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
   const int64_t number = blockIdx.x;
   const BackwardBlock block = find_block<C>(a, number);
@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int64_t i = number * kRowThreads + thread; i < int64_t{a.batch} * a.kv_heads;
          i += int64_t{gridDim.x} * kRowThreads)
       a.complete[i] = 0;
-  if constexpr (C.follows)
+  if constexpr (C.shared_cursor)
     for (int64_t i = number * kRowThreads + thread; i < int64_t{a.batch} * a.kv_heads;
          i += int64_t{gridDim.x} * kRowThreads)
       a.position[i] = 0;
@@ -272,10 +272,10 @@ __global__ void __launch_bounds__(kRowThreads)
       a.nonfinite_keys[i] = 0;
   if (number == 0) {
     const bool wrong = __syncthreads_or(C.deterministic && C.lengths && lengths_fall(a));
-    if (thread == 0) *a.given_up = wrong ? 1 : 0;
+    if (thread == 0) *a.timed_out = wrong ? 1 : 0;
   }
   if constexpr (C.deterministic) {
-    if (thread < C.kConsumers) a.turns[number * C.kConsumers + thread] = 0;
+    if (thread < C.kConsumers) a.dq_semaphore[number * C.kConsumers + thread] = 0;
     if (number == 0 && thread == 0) *a.tile = 0;
   }
   bool nonfinite = false;
@@ -312,8 +312,8 @@ __global__ void __launch_bounds__(kRowThreads)
 
 // Rows of grad_query that depend on something that is not finite, by the block.
 template <AttentionBackwardConfig C>
-__device__ __noinline__ void mend_queries(const AttentionBackwardProblem& a, int64_t number,
-                                          const bool* unusual) {
+__device__ __noinline__ void fix_up_queries(const AttentionBackwardProblem& a, int64_t number,
+                                            const bool* nonfinite) {
   const BackwardBlock block = find_block<C>(a, number);
   const int64_t key_head = int64_t{block.sequence.batch} * a.kv_heads + block.head / a.group;
   const bool cleared =
@@ -322,9 +322,9 @@ __device__ __noinline__ void mend_queries(const AttentionBackwardProblem& a, int
   for (int row = static_cast<int>(threadIdx.x) / 32; row < C.queries; row += kRowThreads / 32) {
     const int32_t query = block.query + row;
     if (query >= block.sequence.q_len) break;
-    if (unusual[row] ||
+    if (nonfinite[row] ||
         (cleared && query_depends_on_nonfinite<C>(a, block.sequence, block.head, query)))
-      mend_query<C>(a, block.sequence, block.head, query);
+      fix_up_query<C>(a, block.sequence, block.head, query);
   }
 }
 
@@ -349,15 +349,15 @@ __device__ __forceinline__ int row_of_sum(int number) {
 template <AttentionBackwardConfig C>
 __global__ void __launch_bounds__(kRowThreads)
     attention_backward_finish(const __grid_constant__ AttentionBackwardRows a) {
-  ptx::let_next_kernel_start();
-  const bool early = C.finishes_early() && a.summers > 0;
-  if (!early) ptx::wait_for_kernels_before();
+  ptx::launch_dependents();
+  const bool early = C.finishes_early() && a.dq_contributors > 0;
+  if (!early) ptx::wait_for_prerequisites();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t number = blockIdx.x;
   const BackwardBlock block = find_block<C>(a, number);
   const int64_t key_head = int64_t{block.sequence.batch} * a.kv_heads + block.head / a.group;
   if (early) {
-    if (threadIdx.x == 0) await_number(a.complete + key_head, a.summers, a.given_up);
+    if (threadIdx.x == 0) await_number(a.complete + key_head, a.dq_contributors, a.timed_out);
     __syncthreads();
   }
   uint16_t* const to =
@@ -365,11 +365,11 @@ __global__ void __launch_bounds__(kRowThreads)
                        block.sequence.q_begin);
   const int32_t q_len = block.sequence.q_len;
   // Deterministic: sums are there when somebody had a turn.
-  const bool there = !C.deterministic || a.turns[number * C.kConsumers] != 0;
-  const float scale = *a.given_up == 0 ? a.scale : float_from_bits(0x7fffffff);
-  __shared__ bool unusual[C.queries];  // rows with sums that are not finite
+  const bool there = !C.deterministic || a.dq_semaphore[number * C.kConsumers] != 0;
+  const float scale = *a.timed_out == 0 ? a.scale : float_from_bits(0x7fffffff);
+  __shared__ bool nonfinite[C.queries];  // rows with sums that are not finite
   if constexpr (C.masked()) {
-    if (threadIdx.x < C.queries) unusual[threadIdx.x] = false;
+    if (threadIdx.x < C.queries) nonfinite[threadIdx.x] = false;
     __syncthreads();
   }
   // Their old values must still be there when they are computed again, so they are not stored: the
@@ -377,7 +377,7 @@ __global__ void __launch_bounds__(kRowThreads)
   if constexpr (C.masked() && C.accumulate_query) {
     for (int i = static_cast<int>(threadIdx.x); there && i < C.block_floats(); i += kRowThreads) {
       const float sum = a.sums[number * C.block_floats() + i];
-      if (is_unusual(sum, 0)) unusual[row_of_sum<C>(i)] = true;
+      if (is_unusual(sum, 0)) nonfinite[row_of_sum<C>(i)] = true;
     }
     __syncthreads();
   }
@@ -419,24 +419,24 @@ __global__ void __launch_bounds__(kRowThreads)
           lower.word[c] = round_pair<C.dtype>(sum[i][c].z * scale, sum[i][c].w * scale);
         }
         if constexpr (C.masked()) {
-          if (is_unusual(sum[i][c].x, sum[i][c].y)) unusual[row] = true;
-          if (is_unusual(sum[i][c].z, sum[i][c].w)) unusual[row + 8] = true;
+          if (is_unusual(sum[i][c].x, sum[i][c].y)) nonfinite[row] = true;
+          if (is_unusual(sum[i][c].z, sum[i][c].w)) nonfinite[row + 8] = true;
         }
       }
       const bool wanted = column < a.head_dim && has_columns(i);
       constexpr bool kLeavesOut = C.masked() && C.accumulate_query;
-      ptx::store_if(wanted && query < q_len && !(kLeavesOut && unusual[row]),
+      ptx::store_if(wanted && query < q_len && !(kLeavesOut && nonfinite[row]),
                     to + query * a.grad_query_rows.stride[2] + column, upper);
-      ptx::store_if(wanted && query + 8 < q_len && !(kLeavesOut && unusual[row + 8]),
+      ptx::store_if(wanted && query + 8 < q_len && !(kLeavesOut && nonfinite[row + 8]),
                     to + (query + 8) * a.grad_query_rows.stride[2] + column, lower);
     }
   }
   if constexpr (C.masked()) {
     __syncthreads();
-    mend_queries<C>(a, number, unusual);
+    fix_up_queries<C>(a, number, nonfinite);
   }
   // This kernel does not end before the products have: the next one counts on that.
-  if (early && number == gridDim.x - 1) ptx::wait_for_kernels_before();
+  if (early && number == gridDim.x - 1) ptx::wait_for_prerequisites();
 }
 
 }  // namespace perseid::internal::cuda

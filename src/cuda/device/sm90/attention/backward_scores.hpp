@@ -4,10 +4,10 @@
 // weights from scores, and gradients of scores from weights and gradients of weights.
 //
 // Scores are transposed, S^T = K Q^T, 64 keys x C.queries, so that a thread has parts of two keys
-// (ptx/products.hpp) and as left operands of the next products they stay in registers.
+// (ptx/wgmma.hpp) and as left operands of the next products they stay in registers.
 #pragma once
 
-#include "cuda/device/ptx/products.hpp"
+#include "cuda/device/ptx/wgmma.hpp"
 #include "cuda/device/sm90/attention/backward_tiles.hpp"
 
 namespace perseid::internal::cuda {
@@ -25,12 +25,12 @@ class BackwardScores {
         lane_(static_cast<int>(threadIdx.x) % 32) {}
 
   // The consumer's first key in the tile.
-  __device__ __forceinline__ int first_key() const { return C.halves ? 64 * number_ : 0; }
+  __device__ __forceinline__ int first_key() const { return C.split_keys ? 64 * number_ : 0; }
 
   // The warp needs no more of what the barrier guards.
   __device__ __forceinline__ void leave(uint32_t barrier) const {
     __syncwarp();
-    if (lane_ == 0) ptx::phase_arrive(barrier);
+    if (lane_ == 0) ptx::mbarrier_arrive(barrier);
   }
 
   // d = A B^T, plus d where `accumulate`, for 64 keys of the tile and the queries of a step, both
@@ -38,14 +38,15 @@ class BackwardScores {
   template <int kDim>
   __device__ __forceinline__ void begin_scores(float (&d)[kScores], uint32_t keys, uint32_t queries,
                                                bool accumulate = false) const {
-    const uint64_t left = ptx::matrix_at(keys + first_key() * 128);
-    const uint64_t right = ptx::matrix_at(queries);
+    const uint64_t left = ptx::make_descriptor(keys + first_key() * 128);
+    const uint64_t right = ptx::make_descriptor(queries);
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k)
-      ptx::Product<C.queries, C.dtype>::shared(
-          d, ptx::matrix_after(left, k / 4 * C.keys() * 128 + k % 4 * 32),
-          ptx::matrix_after(right, k / 4 * C.queries * 128 + k % 4 * 32), accumulate || k > 0);
-    ptx::products_commit();
+      ptx::Wgmma<C.queries, C.dtype>::mma_ss(
+          d, ptx::advance_descriptor(left, k / 4 * C.keys() * 128 + k % 4 * 32),
+          ptx::advance_descriptor(right, k / 4 * C.queries * 128 + k % 4 * 32),
+          accumulate || k > 0);
+    ptx::wgmma_commit();
   }
 
   // The warp's first key in the tile, and the thread's in the sequence.
@@ -101,10 +102,11 @@ class BackwardScores {
   // the key. With a bias that is in shared memory, or else (`tiled`) read from where it is; kBegun:
   // scores began with it.
   template <bool kBegun = false>
-  __device__ __forceinline__ void weigh_scores(float (&scores)[kScores], const BackwardTile& tile,
-                                               const BackwardStep& step, const float* lse_log2,
-                                               const BiasTile<C>& bias, bool tiled,
-                                               const Dropped& dropped) const {
+  __device__ __forceinline__ void scores_to_weights(float (&scores)[kScores],
+                                                    const BackwardTile& tile,
+                                                    const BackwardStep& step, const float* lse_log2,
+                                                    const BiasTile<C>& bias, bool tiled,
+                                                    const Dropped& dropped) const {
     const int query = step.block * C.queries, first = query + 2 * (lane_ % 4);
     if constexpr (kBiased && !kBegun) add_bias(scores, tile, step, lse_log2, bias, tiled);
     const bool past = kBiased && query + C.queries > tile.q_len;
@@ -221,11 +223,11 @@ class BackwardScores {
 
   // use(i, eight): weights * (d - delta) of scores i to i + 7.
   template <class Use>
-  __device__ __forceinline__ void grade_scores(const float (&weights)[kScores],
-                                               const float (&d)[kScores], const float* delta,
-                                               Use&& use) const {
+  __device__ __forceinline__ void weights_to_ds(const float (&weights)[kScores],
+                                                const float (&d)[kScores], const float* delta,
+                                                Use&& use) const {
     const float factor = dropout_factor<C.dropout>(problem_);
-    const auto grade = [&](int i, float shift) {
+    const auto compute_ds = [&](int i, float shift) {
       if constexpr (C.dropout)
         return fabsf(weights[i]) * ((weights[i] > 0 ? d[i] * factor : 0) - shift);
       else
@@ -239,7 +241,8 @@ class BackwardScores {
         const float2 shift =
             *reinterpret_cast<const float2*>(delta + 2 * (lane_ % 4) + 2 * (i + e));
 #pragma unroll
-        for (int k = 0; k < 4; ++k) eight[e + k] = grade(i + e + k, k % 2 == 0 ? shift.x : shift.y);
+        for (int k = 0; k < 4; ++k)
+          eight[e + k] = compute_ds(i + e + k, k % 2 == 0 ? shift.x : shift.y);
       }
       use(i, eight);
     }

@@ -6,9 +6,9 @@
 // Order. Key heads go in sections whose queries and gradients fit into the L2 cache together; in a
 // section the first keys come first, which have the most queries under a causal mask. A tile visits
 // all query heads of its key head one after another, so that its gradients never leave registers
-// before they are complete. If C.follows, it begins where another tile of its key head is and ends
-// there: over many queries tiles would come apart, and each would read from memory what others have
-// had in the cache.
+// before they are complete. If C.shared_cursor, it begins where another tile of its key head is and
+// ends there: over many queries tiles would come apart, and each would read from memory what others
+// have had in the cache.
 //
 // Deterministic: sums of grad_query get their summands in the order of the tiles of keys, from the
 // last to the first. Blocks draw their tiles in this order from a counter, so that who waits for a
@@ -19,10 +19,10 @@
 // queries from the last to the first. Which heads do is the same in every batch.
 #pragma once
 
-#include "cuda/device/ptx/barrier.hpp"
 #include "cuda/device/ptx/cluster.hpp"
-#include "cuda/device/ptx/matrices.hpp"
-#include "cuda/device/ptx/numbers.hpp"
+#include "cuda/device/ptx/ldmatrix.hpp"
+#include "cuda/device/ptx/mbarrier.hpp"
+#include "cuda/device/ptx/memory_order.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
 #include "cuda/device/sm90/attention/rules.hpp"
 #include "cuda/device/sm90/attention/sequence.hpp"
@@ -40,8 +40,8 @@ __device__ __forceinline__ int64_t block_number(const AttentionBackwardProblem& 
                                                 const AttentionSequence& sequence, int32_t head,
                                                 int32_t block) {
   if (C.lengths && a.ragged)
-    return int64_t{head} * a.q_blocks + first_place(sequence.q_begin, sequence.batch, C.queries) +
-           block;
+    return int64_t{head} * a.q_blocks +
+           first_padded_block(sequence.q_begin, sequence.batch, C.queries) + block;
   return (int64_t{sequence.batch} * a.heads + head) * a.q_blocks + block;
 }
 // Where a query has its lse and delta.
@@ -63,9 +63,10 @@ __device__ __forceinline__ BackwardBlock find_block(const AttentionBackwardProbl
   const int64_t batch_head = number / a.q_blocks;
   const auto place = static_cast<int32_t>(number % a.q_blocks);
   if (C.lengths && a.ragged) {
-    const int32_t batch = max(sequence_at(a.cumulative_q, a.total_q, a.batch, C.queries, place), 0);
+    const int32_t batch =
+        max(sequence_of_block(a.cumulative_q, a.total_q, a.batch, C.queries, place), 0);
     const AttentionSequence found = find_sequence<C.lengths>(a, batch);
-    const int32_t block = place - first_place(found.q_begin, batch, C.queries);
+    const int32_t block = place - first_padded_block(found.q_begin, batch, C.queries);
     return {found, static_cast<int32_t>(batch_head), block < 0 ? found.q_len : block * C.queries};
   }
   return {find_sequence<C.lengths>(a, static_cast<int32_t>(batch_head / a.heads)),
@@ -97,10 +98,10 @@ struct BiasTile {
     if constexpr (kWide) {
 #pragma unroll
       for (int e = 0; e < 8; ++e)
-        to[e] = *reinterpret_cast<const float*>(memory + wide_at(key, lane, i, e));
+        to[e] = *reinterpret_cast<const float*>(memory + wide_offset(key, lane, i, e));
     } else {
       uint32_t pairs[4];
-      ptx::load_matrices_across(base + matrix_at(key, lane, i), pairs);
+      ptx::ldmatrix_x4_trans(base + pair_offset(key, lane, i), pairs);
 #pragma unroll
       for (int p = 0; p < 4; ++p) {
         const float2 pair = widen_pair<C.bias>(pairs[p]);
@@ -113,7 +114,7 @@ struct BiasTile {
     if constexpr (kWide) {
 #pragma unroll
       for (int e = 0; e < 8; ++e)
-        *reinterpret_cast<float*>(memory + wide_at(key, lane, i, e)) = from[e];
+        *reinterpret_cast<float*>(memory + wide_offset(key, lane, i, e)) = from[e];
     } else {
       const auto pair = [&](int p) { return round_pair<C.bias>(from[2 * p], from[2 * p + 1]); };
       const uint32_t pairs[4] = {pair(0), pair(1), pair(2), pair(3)};
@@ -122,17 +123,17 @@ struct BiasTile {
   }
   __device__ __forceinline__ void store_pairs(int key, int lane, int i,
                                               const uint32_t (&pairs)[4]) const {
-    ptx::store_matrices_across(base + matrix_at(key, lane, i), pairs[0], pairs[1], pairs[2],
-                               pairs[3]);
+    ptx::stmatrix_x4_trans(base + pair_offset(key, lane, i), pairs[0], pairs[1], pairs[2],
+                           pairs[3]);
   }
 
  private:
-  static __device__ __forceinline__ int matrix_at(int key, int lane, int i) {
+  static __device__ __forceinline__ int pair_offset(int key, int lane, int i) {
     const int query = 8 * (i / 4 + lane / 16) + lane % 8;
     const int piece = key % kChunkKeys / 8 + lane / 8 % 2;
     return (key / kChunkKeys * C.queries + query) * 128 + ((piece ^ lane % 8) << 4);
   }
-  static __device__ __forceinline__ int wide_at(int key, int lane, int i, int e) {
+  static __device__ __forceinline__ int wide_offset(int key, int lane, int i, int e) {
     const int row = 2 * (lane % 4) + e % 2;
     const int own = key + e / 2 % 2 * 8 + lane / 4;
     return (own / kChunkKeys * C.queries + 8 * (i / 4 + e / 4) + row) * 128 +
@@ -146,8 +147,8 @@ struct BiasTile {
 struct BackwardTile : AttentionSequence {
   int32_t key, kv_head;
   int32_t first, end;
-  bool back;          // if C.turns_back(): from the first tile and the last query on
-  int32_t start = 0;  // the step that comes first, if C.follows
+  bool back;          // if C.reverse_order(): from the first tile and the last query on
+  int32_t start = 0;  // the step that comes first, if C.shared_cursor
 };
 
 // One step: a query head and a block of queries.
@@ -159,17 +160,19 @@ struct BackwardStep {
 template <AttentionBackwardConfig C>
 __device__ __forceinline__ BackwardTile find_backward_tile(const AttentionBackwardArguments& a,
                                                            int32_t number) {
-  const TilePlace place = place_in_sections(number, a.k_tiles, a.batch_heads, a.heads_per_section);
+  const TileCoordinate place =
+      tile_in_sections(number, a.k_tiles, a.batch_heads, a.heads_per_section);
   BackwardTile tile;
-  const bool by_head = (C.bias != DType::kNone || C.turns_back()) && a.by_head;
+  const bool by_head = (C.bias != DType::kNone || C.reverse_order()) && a.by_head;
   int32_t batch = by_head ? place.head % a.batch : place.head / a.kv_heads;
   const bool ragged = C.lengths && a.ragged;
   tile.kv_head = ragged ? place.head : by_head ? place.head / a.batch : place.head % a.kv_heads;
-  tile.back = C.turns_back() && tile.kv_head >= a.heads_forth;
+  tile.back = C.reverse_order() && tile.kv_head >= a.forward_heads;
   int32_t own = C.deterministic && !tile.back ? a.k_tiles - 1 - place.tile : place.tile;
-  if (ragged) batch = max(sequence_at(a.cumulative_kv, a.total_kv, a.batch, C.keys(), own), 0);
+  if (ragged)
+    batch = max(sequence_of_block(a.cumulative_kv, a.total_kv, a.batch, C.keys(), own), 0);
   static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a, batch);
-  if (ragged) own -= first_place(tile.kv_begin, batch, C.keys());
+  if (ragged) own -= first_padded_block(tile.kv_begin, batch, C.keys());
   // A place that nobody has is a tile behind the last key.
   tile.key = own < 0 ? tile.kv_rows : own * C.keys();
   const int32_t first_query = C.right ? max(tile.key - tile.right + 1, 0) : 0;
@@ -181,7 +184,7 @@ __device__ __forceinline__ BackwardTile find_backward_tile(const AttentionBackwa
   return tile;
 }
 
-// If C.follows: the step, of all query heads one after another, that some tile has come to.
+// If C.shared_cursor: the step, of all query heads one after another, that some tile has come to.
 __device__ __forceinline__ uint64_t* position_of(const AttentionBackwardArguments& a,
                                                  const BackwardTile& tile) {
   return a.position + tile.batch * a.kv_heads + tile.kv_head;
@@ -192,8 +195,8 @@ template <AttentionBackwardConfig C, class Visit>
 __device__ __forceinline__ void for_each_step(const AttentionBackwardArguments& a,
                                               const BackwardTile& tile, Visit&& visit) {
   int number = 0;
-  const int32_t heads = a.group / C.parts;
-  if constexpr (C.follows) {
+  const int32_t heads = a.group / C.cluster_size;
+  if constexpr (C.shared_cursor) {
     const int32_t blocks = max(tile.end, 1);
     int32_t g = tile.start / blocks, i = tile.start % blocks;
     while (number < heads * tile.end) {
@@ -204,12 +207,13 @@ __device__ __forceinline__ void for_each_step(const AttentionBackwardArguments& 
     }
     return;
   }
-  const int32_t first = C.parts > 1 ? static_cast<int32_t>(ptx::block_of_cluster()) * heads : 0;
+  const int32_t first =
+      C.cluster_size > 1 ? static_cast<int32_t>(ptx::block_of_cluster()) * heads : 0;
   for (int32_t g = first; g < first + heads; ++g)
     for (int32_t i = tile.first; i < tile.end; ++i)
       visit(number++,
             BackwardStep{tile.kv_head * a.group + g,
-                         C.turns_back() && tile.back ? tile.end - 1 - (i - tile.first) : i});
+                         C.reverse_order() && tile.back ? tile.end - 1 - (i - tile.first) : i});
 }
 
 // Shared memory, by addresses. Tiles are [chunk of 64 columns][row][64].
@@ -218,7 +222,7 @@ __device__ __forceinline__ void for_each_step(const AttentionBackwardArguments& 
 //   scores                gradients of scores, rounded: [64 queries][key][64], for even and odd
 //                         steps
 //   weights               where consumers share products: from one to the other, float32
-//   bias                  of a step, C.bias_slots of it (backward_tiles.hpp)
+//   bias                  of a step, C.bias_stages of it (backward_tiles.hpp)
 //   statistics            lse_log2 and delta of a step's queries
 template <AttentionBackwardConfig C>
 struct BackwardShared {
@@ -231,10 +235,10 @@ struct BackwardShared {
   static constexpr int kScores = kGradOut + C.kStages * C.out_bytes();
   static constexpr int kWeights = kScores + 2 * C.score_bytes();
   static constexpr int kBias = kWeights + C.weight_bytes();
-  static constexpr int kStatistics = kBias + C.bias_slots * C.bias_bytes();
+  static constexpr int kStatistics = kBias + C.bias_stages * C.bias_bytes();
   static constexpr int kBarriers = kStatistics + C.kStages * C.statistics_bytes();
   static constexpr int kNonfinite =
-      kBarriers + 8 * (2 + 4 * C.kStages + 2 * C.bias_slots + 3 * C.turns());
+      kBarriers + 8 * (2 + 4 * C.kStages + 2 * C.bias_stages + 3 * C.dq_semaphores());
   static_assert(kNonfinite + 4 <= C.shared_bytes());
 
   __device__ __forceinline__ uint32_t key() const { return base; }
@@ -251,8 +255,8 @@ struct BackwardShared {
   __device__ __forceinline__ float4* weights() const {
     return reinterpret_cast<float4*>(memory + kWeights);
   }
-  __device__ __forceinline__ BiasTile<C> bias(int slot) const {
-    const int at = kBias + slot * C.bias_bytes();
+  __device__ __forceinline__ BiasTile<C> bias(int stage) const {
+    const int at = kBias + stage * C.bias_bytes();
     return {memory + at, base + at};
   }
   __device__ __forceinline__ const float* lse_log2(int stage) const {
@@ -287,60 +291,60 @@ struct BackwardShared {
     return barrier(2 + 3 * C.kStages + stage);
   }
 
-  __device__ __forceinline__ uint32_t turn_comes(int consumer) const {
-    return barrier(2 + 4 * C.kStages + 2 * C.bias_slots + consumer);
+  __device__ __forceinline__ uint32_t dq_granted(int consumer) const {
+    return barrier(2 + 4 * C.kStages + 2 * C.bias_stages + consumer);
   }
-  __device__ __forceinline__ uint32_t turn_ends(int consumer) const {
-    return turn_comes(C.turns() + consumer);
+  __device__ __forceinline__ uint32_t dq_added(int consumer) const {
+    return dq_granted(C.dq_semaphores() + consumer);
   }
-  __device__ __forceinline__ uint32_t turn_passed(int consumer) const {
-    return turn_comes(2 * C.turns() + consumer);
+  __device__ __forceinline__ uint32_t dq_released(int consumer) const {
+    return dq_granted(2 * C.dq_semaphores() + consumer);
   }
-  __device__ __forceinline__ uint32_t bias_full(int slot) const {
-    return barrier(2 + 4 * C.kStages + slot);
+  __device__ __forceinline__ uint32_t bias_full(int stage) const {
+    return barrier(2 + 4 * C.kStages + stage);
   }
-  __device__ __forceinline__ uint32_t bias_empty(int slot) const {
-    return barrier(2 + 4 * C.kStages + C.bias_slots + slot);
+  __device__ __forceinline__ uint32_t bias_empty(int stage) const {
+    return barrier(2 + 4 * C.kStages + C.bias_stages + stage);
   }
   __device__ __forceinline__ void prepare() const {
     nonfinite() = 0;
-    ptx::phase_init(key_full(), 1);
-    ptx::phase_init(value_full(), 1);
+    ptx::mbarrier_init(key_full(), 1);
+    ptx::mbarrier_init(value_full(), 1);
     for (int stage = 0; stage < C.kStages; ++stage) {
-      ptx::phase_init(query_full(stage), 1);
-      ptx::phase_init(query_empty(stage), 4 * C.kConsumers);
-      ptx::phase_init(out_full(stage), 1);
-      ptx::phase_init(out_empty(stage), 4 * C.kConsumers);
+      ptx::mbarrier_init(query_full(stage), 1);
+      ptx::mbarrier_init(query_empty(stage), 4 * C.kConsumers);
+      ptx::mbarrier_init(out_full(stage), 1);
+      ptx::mbarrier_init(out_empty(stage), 4 * C.kConsumers);
     }
-    for (int consumer = 0; consumer < C.turns(); ++consumer) {
-      ptx::phase_init(turn_comes(consumer), 1);
-      ptx::phase_init(turn_ends(consumer), 4);
-      ptx::phase_init(turn_passed(consumer), 1);
+    for (int consumer = 0; consumer < C.dq_semaphores(); ++consumer) {
+      ptx::mbarrier_init(dq_granted(consumer), 1);
+      ptx::mbarrier_init(dq_added(consumer), 4);
+      ptx::mbarrier_init(dq_released(consumer), 1);
     }
-    for (int slot = 0; slot < C.bias_slots; ++slot) {
-      ptx::phase_init(bias_full(slot), 1);
-      ptx::phase_init(bias_empty(slot), 4 * C.kConsumers);
+    for (int stage = 0; stage < C.bias_stages; ++stage) {
+      ptx::mbarrier_init(bias_full(stage), 1);
+      ptx::mbarrier_init(bias_empty(stage), 4 * C.kConsumers);
     }
-    ptx::phase_init_done();
+    ptx::mbarrier_init_fence();
   }
 };
 
 // The stage of a step, and the parity of the phase in which it is full.
 template <AttentionBackwardConfig C>
-__device__ __forceinline__ Ring<C.kStages> stage_of(int step) {
+__device__ __forceinline__ PipelineState<C.kStages> stage_of(int step) {
   return {step};
 }
 
 // Until another block has brought the number in memory to `value`, or anybody has given up.
 __device__ __forceinline__ bool await_number(const uint64_t* number, uint64_t value,
-                                             uint64_t* given_up) {
+                                             uint64_t* timed_out) {
   constexpr uint32_t kPolls = 1024;  // between looks at the clock
   if (ptx::load_acquire(number) == value) return true;
   const uint64_t begin = ptx::nanoseconds();
   for (uint32_t polls = 1; ptx::load_acquire(number) != value; ++polls) {
     if (polls % kPolls != 0) continue;
-    if (ptx::load_relaxed(given_up) == 0 && ptx::nanoseconds() - begin < kLongestWait) continue;
-    ptx::store_relaxed(given_up, 1);
+    if (ptx::load_relaxed(timed_out) == 0 && ptx::nanoseconds() - begin < kLongestWait) continue;
+    ptx::store_relaxed(timed_out, 1);
     return false;
   }
   return true;
@@ -357,22 +361,22 @@ class BackwardProducer {
 
   __device__ __forceinline__ void run() {
     for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
-      const Ring<C.kStages> stage = stage_of<C>(number);
-      const int place = stage.place();
-      if constexpr (C.follows) {
+      const PipelineState<C.kStages> stage = stage_of<C>(number);
+      const int place = stage.stage();
+      if constexpr (C.shared_cursor) {
         constexpr int kSteps = 8;  // between words about where the tile is
         if (number % kSteps == 0)
           ptx::store_relaxed(position_of(a_, tile_),
                              static_cast<uint64_t>(step.head % a_.group * tile_.end + step.block));
       }
       if (number == 0) load_keys<C.key_chunks()>(shared_.key_full(), shared_.key(), a_.key);
-      ptx::phase_wait(shared_.query_empty(place), stage.parity() ^ 1);
+      ptx::mbarrier_wait(shared_.query_empty(place), stage.parity() ^ 1);
       load_half<C.key_chunks()>(shared_.query_full(place), shared_.query(place), a_.query,
                                 shared_.lse_log2(place), a_.finite_lse_log2, step);
-      if constexpr (C.bias_slots > 0)
+      if constexpr (C.bias_stages > 0)
         if (a_.bias_mapped) load_bias(number, step);
       if (number == 0) load_keys<C.value_chunks()>(shared_.value_full(), shared_.value(), a_.value);
-      ptx::phase_wait(shared_.out_empty(place), stage.parity() ^ 1);
+      ptx::mbarrier_wait(shared_.out_empty(place), stage.parity() ^ 1);
       load_half<C.value_chunks()>(shared_.out_full(place), shared_.grad_out(place), a_.grad_out,
                                   shared_.delta(place), a_.finite_delta, step);
     });
@@ -381,8 +385,8 @@ class BackwardProducer {
  private:
   template <int kChunks>
   __device__ __forceinline__ void load_keys(uint32_t full, uint32_t to, const TensorMap& map) {
-    ptx::phase_expect(full, C.keys() * 128 * kChunks);
-    const PlaceInMap place = keys_in_map<C.lengths>(a_, tile_);
+    ptx::mbarrier_arrive_expect_tx(full, C.keys() * 128 * kChunks);
+    const MapCoordinate place = key_coordinate<C.lengths>(a_, tile_);
     load_rows<kChunks>(to, C.keys(), map, full, place.row + tile_.key, tile_.kv_head, place.entry);
   }
   template <int kChunks>
@@ -390,21 +394,21 @@ class BackwardProducer {
                                             const float* numbers_to, const float* numbers,
                                             const BackwardStep& step) {
     const int64_t at = block_number<C>(a_, tile_, step.head, step.block) * C.queries;
-    ptx::phase_expect(full, C.queries * (128 * kChunks + 4));
-    const PlaceInMap place = queries_in_map<C.lengths>(a_, tile_);
+    ptx::mbarrier_arrive_expect_tx(full, C.queries * (128 * kChunks + 4));
+    const MapCoordinate place = query_coordinate<C.lengths>(a_, tile_);
     load_rows<kChunks>(to, C.queries, map, full, place.row + step.block * C.queries, step.head,
                        place.entry);
-    ptx::load_bytes(shared_.address(numbers_to), numbers + at, C.queries * 4, full);
+    ptx::bulk_load(shared_.address(numbers_to), numbers + at, C.queries * 4, full);
   }
 
   __device__ __forceinline__ void load_bias(int number, const BackwardStep& step) {
-    const Ring<C.bias_slots> slot{number};
-    const uint32_t full = shared_.bias_full(slot.place());
-    ptx::phase_wait(shared_.bias_empty(slot.place()), slot.parity() ^ 1);
-    ptx::phase_expect(full, C.bias_bytes());
+    const PipelineState<C.bias_stages> stage{number};
+    const uint32_t full = shared_.bias_full(stage.stage());
+    ptx::mbarrier_wait(shared_.bias_empty(stage.stage()), stage.parity() ^ 1);
+    ptx::mbarrier_arrive_expect_tx(full, C.bias_bytes());
 #pragma unroll
     for (int key = 0; key < C.keys(); key += BiasTile<C>::kChunkKeys)
-      ptx::load_box(shared_.bias(slot.place()).chunk(key), a_.bias_map, full,
+      ptx::tma_load(shared_.bias(stage.stage()).chunk(key), a_.bias_map, full,
                     {tile_.key + key, step.block * C.queries, step.head * a_.bias_head,
                      tile_.batch * a_.bias_batch, 0});
   }

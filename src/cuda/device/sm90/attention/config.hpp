@@ -66,11 +66,12 @@ struct AttentionForwardConfig {
   int key_dim = 128;    // of query and key, a multiple of 16
   int value_dim = 128;  // of value and out, a multiple of 16, or 40 or 72
   int consumers = 2;
-  int keys = 128;        // of a tile, a multiple of 16
-  int stages = 2;        // tiles of key, and of value, that are there or on their way
-  int slots = 2;         // tiles of query that are there or on their way
-  bool apart = false;    // keys that a row does not see have steps of their own, the others no mask
-  bool beside = false;   // a consumer's softmax runs beside its own product too
+  int keys = 128;    // of a tile, a multiple of 16
+  int stages = 2;    // tiles of key, and of value, that are there or on their way
+  int q_stages = 2;  // tiles of query that are there or on their way
+  bool split_mask_loop =
+      false;  // keys that a row does not see have steps of their own, the others no mask
+  bool overlap_softmax_pv = false;  // a consumer's softmax runs beside its own product too
   bool right = false;    // the last visible key depends on the row, as under a causal mask
   bool left = false;     // the first one does, as under a window
   bool split = false;    // a tile is one part of the keys alone; another kernel
@@ -91,22 +92,26 @@ struct AttentionForwardConfig {
   // Whether the keys that are masked are the first of each tile.
   constexpr bool can_part() const { return !left && !split; }
   // Whether the results of a tile leave under the second scores of the next one; else at its end.
-  constexpr bool owes() const { return slots > 1 && !apart && consumers < 3; }
+  constexpr bool deferred_epilogue() const {
+    return q_stages > 1 && !split_mask_loop && consumers < 3;
+  }
   // Whether a head's first tile may begin before its first query: by whole consumers.
   constexpr bool begins_early() const { return right && consumers > 2; }
   // Whether what a tile's second and last steps have to do besides has steps of its own, so that
   // the loop of the others is short.
-  constexpr bool peels() const {
+  constexpr bool peeled_loop() const {
     const bool busy = visible || dropout || bias != DType::kNone;  // long in any case
-    return slots > 1 && !split && !apart && !busy && (left || consumers > 2);
+    return q_stages > 1 && !split && !split_mask_loop && !busy && (left || consumers > 2);
   }
   // Whether consumers that have no rows in a tile, one of the last of its sequence, leave it out.
-  constexpr bool skips() const {
-    return consumers > 2 && slots > 1 && !right && !left && bias_stages == 0;
+  constexpr bool skips_empty_rows() const {
+    return consumers > 2 && q_stages > 1 && !right && !left && bias_stages == 0;
   }
   // Whether consumers pass over keys that none of their rows sees: where a tile has more rows than
   // keys, there are some; under a window, wherever it begins.
-  constexpr bool passes() const { return consumers > 1 && (left || (right && rows() > keys)); }
+  constexpr bool skips_masked_tiles() const {
+    return consumers > 1 && (left || (right && rows() > keys));
+  }
 
   // Shared memory, in bytes. Results leave through what is left of it, by chunks of 64 columns.
   constexpr int query_bytes() const { return 64 * 128 * key_chunks(); }
@@ -117,7 +122,7 @@ struct AttentionForwardConfig {
   constexpr int bias_chunks() const { return (keys * bias_size() + 127) / 128; }
   constexpr int bias_bytes() const { return 64 * 128 * bias_chunks(); }
   constexpr int loaded_bytes() const {
-    return slots * consumers * query_bytes() + stages * (key_bytes() + value_bytes()) +
+    return q_stages * consumers * query_bytes() + stages * (key_bytes() + value_bytes()) +
            bias_stages * consumers * bias_bytes();
   }
   constexpr int out_chunks() const {
@@ -160,15 +165,15 @@ struct AttentionForwardArguments : AttentionArguments {
   // `tiles` ends the list.
   int32_t* nonfinite_next = nullptr;
   uint64_t launch = 0;
-  int32_t pack = 0;
+  int32_t pack_gqa = 0;
   int32_t batch_heads = 0, q_tiles = 0, tiles = 0;
   int32_t rows_before = 0;        // of a head's first tile, those before its first query
   int32_t heads_per_section = 0;  // whose tiles are done together
   // Where keys are split: parts, tiles of keys in a part, and what each part gives a row (its
   // result in float32, and the logarithm to base 2 of its sum).
-  int32_t parts = 1, part_tiles = 0;
-  float* part_results = nullptr;  // [part, row, value_dim]; rows are [batch, head, query]
-  float* part_sums = nullptr;     // [part, row]
+  int32_t num_splits = 1, split_tiles = 0;
+  float* split_results = nullptr;  // [part, row, value_dim]; rows are [batch, head, query]
+  float* split_sums = nullptr;     // [part, row]
   int64_t rows = 0;
   // Where the copy engine brings the bias: its map, with elements of 16 bits, and whether heads and
   // batch entries have their own.
@@ -182,33 +187,33 @@ struct AttentionForwardArguments : AttentionArguments {
 // are warpgroups.
 struct AttentionBackwardConfig {
   DType dtype = DType::kBF16;
-  int key_dim = 128;     // of query and key, a multiple of 16
-  int value_dim = 128;   // of value and out, a multiple of 16
-  int queries = 64;      // of a step: 64, or 128 where key_dim is at most 64
-  bool halves = true;    // each consumer has half of the keys; else half of the products
-  bool right = false;    // the last visible key depends on the query, as under a causal mask
-  bool left = false;     // the first one does, as under a window
-  bool lengths = false;  // sequences have lengths of their own
+  int key_dim = 128;       // of query and key, a multiple of 16
+  int value_dim = 128;     // of value and out, a multiple of 16
+  int queries = 64;        // of a step: 64, or 128 where key_dim is at most 64
+  bool split_keys = true;  // each consumer has half of the keys; else half of the products
+  bool right = false;      // the last visible key depends on the query, as under a causal mask
+  bool left = false;       // the first one does, as under a window
+  bool lengths = false;    // sequences have lengths of their own
   bool visible = false;
   bool dropout = false;
   DType bias = DType::kNone;
-  int bias_slots = 0;  // tiles of bias that are there or on their way; 0: no room for them
+  int bias_stages = 0;  // tiles of bias that are there or on their way; 0: no room for them
   bool grad_bias = false;
   bool bias_whole = false;  // it is not repeated: each score has an element of its own
   // Blocks, of a cluster, that share the query heads of a tile of keys: where there are few tiles,
   // or some have much more work than others.
-  int parts = 1;
+  int cluster_size = 1;
   bool deterministic = false;
   // A tile's steps begin where another tile of its key head is: of several query heads, all with
   // the same queries. The order of sums then depends on the time.
-  bool follows = false;
+  bool shared_cursor = false;
   bool grad_query = true, grad_key = true, grad_value = true;
   // Added to what their tensors hold, in float32, and rounded once.
   bool accumulate_query = false, accumulate_key = false, accumulate_value = false,
        accumulate_bias = false;
 
   static constexpr int kConsumers = 2, kStages = 2;
-  constexpr int keys() const { return halves ? 128 : 64; }
+  constexpr int keys() const { return split_keys ? 128 : 64; }
   // Some queries of a step see keys of a tile that others do not.
   constexpr bool masked() const { return right || left || lengths || visible; }
   constexpr int threads() const { return 128 * (kConsumers + 1); }
@@ -253,15 +258,15 @@ struct AttentionBackwardConfig {
   // and a step has 64 queries: the first of each tile under a causal mask, and the last under a
   // window. (Halves of steps of 128, in code of their own, gain nothing under a window and cost 2
   // to 7 % under a causal mask.)
-  constexpr bool passes() const {
-    return halves && queries == 64 && (right || left) && !visible && !dropout &&
+  constexpr bool skips_masked_tiles() const {
+    return split_keys && queries == 64 && (right || left) && !visible && !dropout &&
            bias == DType::kNone;
   }
 
   // The last heads go from the first tile to the last, see backward_tiles.hpp.
-  constexpr bool turns_back() const { return deterministic && right && !left; }
+  constexpr bool reverse_order() const { return deterministic && right && !left; }
   // Turns of their summands, where their order counts: one for each consumer.
-  constexpr int turns() const { return deterministic ? kConsumers : 0; }
+  constexpr int dq_semaphores() const { return deterministic ? kConsumers : 0; }
 
   // Shared memory, in bytes.
   constexpr int key_bytes() const { return keys() * 128 * key_chunks(); }
@@ -269,39 +274,41 @@ struct AttentionBackwardConfig {
   constexpr int query_bytes() const { return queries * 128 * key_chunks(); }
   constexpr int out_bytes() const { return queries * 128 * value_chunks(); }
   constexpr int score_bytes() const { return queries / 64 * keys() * 128; }  // rounded gradients
-  constexpr int weight_bytes() const { return halves ? 0 : keys() * queries * 4; }
+  constexpr int weight_bytes() const { return split_keys ? 0 : keys() * queries * 4; }
   constexpr int bias_bytes() const { return queries * keys() * (bias == DType::kF32 ? 4 : 2); }
   constexpr int statistics_bytes() const { return queries * 8; }
   constexpr int shared_bytes() const {
     return key_bytes() + value_bytes() + kStages * (query_bytes() + out_bytes()) +
-           2 * score_bytes() + weight_bytes() + bias_slots * bias_bytes() +
+           2 * score_bytes() + weight_bytes() + bias_stages * bias_bytes() +
            kStages * statistics_bytes() + kOthers;
   }
   static constexpr int kOthers = 192;  // barriers and a flag
   // A tile of bias becomes that of its gradient, in its place.
-  constexpr bool grad_bias_in_place() const { return grad_bias && bias_whole && bias_slots > 0; }
+  constexpr bool grad_bias_in_place() const { return grad_bias && bias_whole && bias_stages > 0; }
 
   // Else another kernel makes the gradient, whatever is repeated (backward_bias.hpp),
   // with the same blocks of queries.
   constexpr AttentionBackwardConfig of_bias() const {
     AttentionBackwardConfig config = *this;
-    config.halves = true;
-    config.bias_slots = 0;
+    config.split_keys = true;
+    config.bias_stages = 0;
     config.bias_whole = config.deterministic = false;
     config.grad_query = config.grad_key = config.grad_value = false;
     config.accumulate_query = config.accumulate_key = config.accumulate_value = false;
     return config;
   }
   constexpr int unit_stages() const { return unit_shared_bytes(2, 1) <= kMostShared ? 2 : 1; }
-  constexpr int unit_slots() const {
+  constexpr int unit_bias_stages() const {
     return unit_shared_bytes(unit_stages(), 2) <= kMostShared ? 2 : 1;
   }
-  constexpr int unit_shared_bytes(int stages, int slots) const {
+  constexpr int unit_shared_bytes(int stages, int q_stages) const {
     return stages *
                (key_bytes() + value_bytes() + query_bytes() + out_bytes() + statistics_bytes()) +
-           slots * bias_bytes() + kOthers;
+           q_stages * bias_bytes() + kOthers;
   }
-  constexpr int unit_shared_bytes() const { return unit_shared_bytes(unit_stages(), unit_slots()); }
+  constexpr int unit_shared_bytes() const {
+    return unit_shared_bytes(unit_stages(), unit_bias_stages());
+  }
 
   // Registers of a thread: the producer's warpgroup gives back what the consumers take.
   constexpr int producer_registers() const { return deterministic && masked() ? 40 : 24; }
@@ -328,12 +335,13 @@ struct AttentionBackwardProblem : AttentionArguments {
   float* finite_lse_log2 = nullptr;
   float* finite_delta = nullptr;
   float* sums = nullptr;
-  uint64_t* turns = nullptr;     // deterministic: [block of queries][consumer]
-  uint32_t* tile = nullptr;      // deterministic: the number of the next one
-  uint64_t* given_up = nullptr;  // not 0: somebody has waited in vain
-  uint64_t* complete = nullptr;  // consumers that have added all of theirs, of each key head
-  uint64_t summers = 0;          // consumers that add to the sums of a key head
-  uint64_t* position = nullptr;  // the step where some tile is, of each key head, if C.follows
+  uint64_t* dq_semaphore = nullptr;  // deterministic: [block of queries][consumer]
+  uint32_t* tile = nullptr;          // deterministic: the number of the next one
+  uint64_t* timed_out = nullptr;     // not 0: somebody has waited in vain
+  uint64_t* complete = nullptr;      // consumers that have added all of theirs, of each key head
+  uint64_t dq_contributors = 0;      // consumers that add to the sums of a key head
+  uint64_t* position =
+      nullptr;  // the step where some tile is, of each key head, if C.shared_cursor
   // If C.clears_nonfinite(), not 0: a query of the block has an lse or delta that is not finite; a
   // key or value of the key head is not.
   uint32_t* nonfinite_queries = nullptr;
@@ -357,7 +365,7 @@ struct AttentionBackwardArguments : AttentionBackwardProblem {
   int32_t batch_heads = 0;        // key heads of the whole batch in memory
   int32_t k_tiles = 0;            // of each of them; ragged: places of tiles
   int32_t heads_per_section = 0;  // key heads whose tiles are done together
-  int32_t heads_forth = 0;        // of a batch entry, before those that go back, if C.turns_back()
+  int32_t forward_heads = 0;  // of a batch entry, before those that go back, if C.reverse_order()
 };
 
 // Of the kernel that sums the gradient of a repeated bias.

@@ -18,17 +18,17 @@
 //   waits for  S(n), edits and masks it (forward_scores.hpp), and takes its softmax
 //   waits for  O, rounds the weights to P(n), rescales O where a maximum grew
 //
-// With two query slots the step over the end of a tile is the same: S is of the next tile's first
-// keys while O takes the last product of this one, so that the tensor cores do not run dry. The
-// results leave (forward_results.hpp) at the end of that step, beside the products of the other
-// consumers; where there is one other, which may have none then, a step later, when the next scores
-// have begun. With one slot the next queries come late, and the results leave under their first
-// scores. Consumers take turns: one may begin its two products only when the one before it has
-// begun its own, so that the softmax of one runs under the products of the others.
+// With two query q_stages the step over the end of a tile is the same: S is of the next tile's
+// first keys while O takes the last product of this one, so that the tensor cores do not run dry.
+// The results leave (forward_epilogue.hpp) at the end of that step, beside the products of the
+// other consumers; where there is one other, which may have none then, a step later, when the next
+// scores have begun. With one stage the next queries come late, and the results leave under their
+// first scores. Consumers take turns: one may begin its two products only when the one before it
+// has begun its own, so that the softmax of one runs under the products of the others.
 //
 // Barriers in shared memory: who arrives in each phase. Waiters know the parity by counting.
-//   query_full[slot]            the producer and the tile's bytes; announces a tile too
-//   query_empty[slot]           each consumer warp, when the tile's last scores are there
+//   query_full[stage]            the producer and the tile's bytes; announces a tile too
+//   query_empty[stage]           each consumer warp, when the tile's last scores are there
 //   key_full, value_full[stage]    the producer and the bytes
 //   key_empty, value_empty[stage]  each consumer warp, when its product is complete or passed over
 // Named barriers: 1 + c is the turn of consumer c (256 threads: those that wait for it and those
@@ -56,18 +56,18 @@ __global__ void __launch_bounds__(C.threads(), 1)
   if (threadIdx.x == 0) {
     shared.prepare(arguments.tiles);
     for (const TensorMap* map : {&arguments.query, &arguments.key, &arguments.value})
-      ptx::prefetch_map(*map);
+      ptx::prefetch_tensor_map(*map);
   }
   __syncthreads();
-  ptx::let_next_kernel_start();
+  ptx::launch_dependents();
   // Lengths may be what a kernel before writes.
   if constexpr (C.split && !C.lengths)
     if (threadIdx.x == 0) ForwardProducer<C>(arguments, shared).ask_ahead();
-  ptx::wait_for_kernels_before();
+  ptx::wait_for_prerequisites();
   // The same for all threads of a warp, as the compiler has to know.
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
   if (group == 0) {
-    if constexpr (C.consumers > 1) ptx::give_registers_back<C.producer_registers()>();
+    if constexpr (C.consumers > 1) ptx::setmaxnreg_dec<C.producer_registers()>();
     ForwardProducer<C> producer(arguments, shared);
     if (threadIdx.x == 0) producer.run();
     if constexpr (C.masked()) {
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(C.threads(), 1)
       producer.run_second_pass();
     }
   } else {
-    if constexpr (C.consumers > 1) ptx::take_registers<C.consumer_registers()>();
+    if constexpr (C.consumers > 1) ptx::setmaxnreg_inc<C.consumer_registers()>();
     ForwardConsumer<C>(arguments, shared, group - 1).run();
   }
 }

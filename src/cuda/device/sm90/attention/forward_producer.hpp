@@ -20,18 +20,18 @@ struct ForwardShared {
   unsigned char* memory;
   uint32_t base;
 
-  static constexpr int kKeys = C.slots * C.consumers * C.query_bytes();
+  static constexpr int kKeys = C.q_stages * C.consumers * C.query_bytes();
   static constexpr int kValues = kKeys + C.stages * C.key_bytes();
   static constexpr int kBias = kValues + C.stages * C.value_bytes();
   static constexpr int kOut = kBias + C.bias_stages * C.consumers * C.bias_bytes();
   static constexpr int kBarriers = kOut + C.consumers * C.out_bytes();
   static constexpr int kTiles =
-      kBarriers + 8 * (2 * C.slots + 4 * C.stages + 2 * C.bias_stages + 1);
+      kBarriers + 8 * (2 * C.q_stages + 4 * C.stages + 2 * C.bias_stages + 1);
   static constexpr int kNonfinite = kTiles + kMostTiles * static_cast<int>(sizeof(AttentionTile));
   static_assert(C.fits() && kNonfinite + 4 <= C.shared_bytes());
 
-  __device__ __forceinline__ uint32_t query(int slot, int consumer) const {
-    return base + (slot * C.consumers + consumer) * C.query_bytes();
+  __device__ __forceinline__ uint32_t query(int stage, int consumer) const {
+    return base + (stage * C.consumers + consumer) * C.query_bytes();
   }
   __device__ __forceinline__ uint32_t key(int stage) const {
     return base + kKeys + stage * C.key_bytes();
@@ -42,21 +42,21 @@ struct ForwardShared {
   __device__ __forceinline__ uint32_t barrier(int index) const {
     return base + kBarriers + 8 * index;
   }
-  __device__ __forceinline__ uint32_t query_full(int slot) const { return barrier(slot); }
-  __device__ __forceinline__ uint32_t query_empty(int slot) const {
-    return barrier(C.slots + slot);
+  __device__ __forceinline__ uint32_t query_full(int stage) const { return barrier(stage); }
+  __device__ __forceinline__ uint32_t query_empty(int stage) const {
+    return barrier(C.q_stages + stage);
   }
   __device__ __forceinline__ uint32_t key_full(int stage) const {
-    return barrier(2 * C.slots + stage);
+    return barrier(2 * C.q_stages + stage);
   }
   __device__ __forceinline__ uint32_t key_empty(int stage) const {
-    return barrier(2 * C.slots + C.stages + stage);
+    return barrier(2 * C.q_stages + C.stages + stage);
   }
   __device__ __forceinline__ uint32_t value_full(int stage) const {
-    return barrier(2 * C.slots + 2 * C.stages + stage);
+    return barrier(2 * C.q_stages + 2 * C.stages + stage);
   }
   __device__ __forceinline__ uint32_t value_empty(int stage) const {
-    return barrier(2 * C.slots + 3 * C.stages + stage);
+    return barrier(2 * C.q_stages + 3 * C.stages + stage);
   }
   __device__ __forceinline__ uint32_t bias(int stage, int consumer) const {
     return base + kBias + (stage * C.consumers + consumer) * C.bias_bytes();
@@ -66,14 +66,14 @@ struct ForwardShared {
     return base + kOut + consumer * C.out_bytes() + warp * (C.out_bytes() / 4);
   }
   __device__ __forceinline__ uint32_t bias_full(int stage) const {
-    return barrier(2 * C.slots + 4 * C.stages + stage);
+    return barrier(2 * C.q_stages + 4 * C.stages + stage);
   }
   __device__ __forceinline__ uint32_t bias_empty(int stage) const {
-    return barrier(2 * C.slots + 4 * C.stages + C.bias_stages + stage);
+    return barrier(2 * C.q_stages + 4 * C.stages + C.bias_stages + stage);
   }
   // TMA has loaded values of the second pass, which the producer clears next.
   __device__ __forceinline__ uint32_t value_loaded() const {
-    return barrier(2 * C.slots + 4 * C.stages + 2 * C.bias_stages);
+    return barrier(2 * C.q_stages + 4 * C.stages + 2 * C.bias_stages);
   }
   // Tile number `count` of the block.
   __device__ __forceinline__ AttentionTile& tile(int count) const {
@@ -88,22 +88,22 @@ struct ForwardShared {
 
   __device__ __forceinline__ void prepare(int32_t tiles) const {
     nonfinite_list() = tiles;
-    for (int slot = 0; slot < C.slots; ++slot) {
-      ptx::phase_init(query_full(slot), 1);
-      ptx::phase_init(query_empty(slot), 4 * C.consumers);
+    for (int stage = 0; stage < C.q_stages; ++stage) {
+      ptx::mbarrier_init(query_full(stage), 1);
+      ptx::mbarrier_init(query_empty(stage), 4 * C.consumers);
     }
     for (int stage = 0; stage < C.stages; ++stage) {
-      ptx::phase_init(key_full(stage), 1);
-      ptx::phase_init(key_empty(stage), 4 * C.consumers);
-      ptx::phase_init(value_full(stage), 1);
-      ptx::phase_init(value_empty(stage), 4 * C.consumers);
+      ptx::mbarrier_init(key_full(stage), 1);
+      ptx::mbarrier_init(key_empty(stage), 4 * C.consumers);
+      ptx::mbarrier_init(value_full(stage), 1);
+      ptx::mbarrier_init(value_empty(stage), 4 * C.consumers);
     }
     for (int stage = 0; stage < C.bias_stages; ++stage) {
-      ptx::phase_init(bias_full(stage), 1);
-      ptx::phase_init(bias_empty(stage), 4 * C.consumers);
+      ptx::mbarrier_init(bias_full(stage), 1);
+      ptx::mbarrier_init(bias_empty(stage), 4 * C.consumers);
     }
-    ptx::phase_init(value_loaded(), 1);
-    ptx::phase_init_done();
+    ptx::mbarrier_init(value_loaded(), 1);
+    ptx::mbarrier_init_fence();
   }
 };
 
@@ -134,8 +134,8 @@ class ForwardProducer {
     for (int* count : {&queries_.count, &keys_.count, &values_.count, &biases_.count})
       *count = __shfl_sync(0xffffffffu, *count, 0);
     // Consumers release the empty tile at the end when the list is complete.
-    const Ring<C.slots> last{queries_.count - 1};
-    ptx::phase_wait(shared_.query_empty(last.place()), last.parity());
+    const PipelineState<C.q_stages> last{queries_.count - 1};
+    ptx::mbarrier_wait(shared_.query_empty(last.stage()), last.parity());
     const int32_t number = shared_.nonfinite_list();
     if (number != arguments_.tiles) load_tiles<true>(number);
   }
@@ -148,19 +148,19 @@ class ForwardProducer {
   template <bool kSecondPass>
   __device__ __forceinline__ void load_tiles(int32_t number) {
     AttentionTile before{};
-    bool owing = false;
+    bool value_pending = false;
     while (true) {
       if constexpr (kSecondPass) finder_.restart();
       AttentionTile tile = finder_.find(number);
       tile.listed = kSecondPass;
-      // With one slot its queries come late: what does not wait for them goes first.
-      if (C.slots == 1 && owing) load_value<kSecondPass>(before, before.first);
-      if (C.slots == 1 && tile.number >= 0) load_key<kSecondPass>(tile, tile.last);
+      // With one stage its queries come late: what does not wait for them goes first.
+      if (C.q_stages == 1 && value_pending) load_value<kSecondPass>(before, before.first);
+      if (C.q_stages == 1 && tile.number >= 0) load_key<kSecondPass>(tile, tile.last);
       announce<kSecondPass>(tile);
-      if (C.slots == 1) owing = false;
+      if (C.q_stages == 1) value_pending = false;
       if (tile.number < 0) break;
-      if (C.slots > 1) load_key<kSecondPass>(tile, tile.last);
-      if (owing) load_value<kSecondPass>(before, before.first);
+      if (C.q_stages > 1) load_key<kSecondPass>(tile, tile.last);
+      if (value_pending) load_value<kSecondPass>(before, before.first);
       // The next tile is drawn as late as this tile's last loads take as long as that does: who
       // draws early, and then has a long tile to do, comes to a short one when others wait already.
       uint32_t ticket = 0;
@@ -173,37 +173,37 @@ class ForwardProducer {
       if (!kSecondPass && tile.last == tile.first) ticket = numbers_.draw();
       number = kSecondPass ? arguments_.nonfinite_next[number] : numbers_.number_of(ticket);
       before = tile;
-      owing = true;
+      value_pending = true;
     }
-    if (owing) load_value<kSecondPass>(before, before.first);
+    if (value_pending) load_value<kSecondPass>(before, before.first);
   }
   template <bool kSecondPass>
   __device__ __forceinline__ void announce(const AttentionTile& tile) {
-    const int slot = queries_.place();
-    ptx::phase_wait(shared_.query_empty(slot), queries_.parity() ^ 1);
+    const int stage = queries_.stage();
+    ptx::mbarrier_wait(shared_.query_empty(stage), queries_.parity() ^ 1);
     const int number = queries_.count++;
     if (kSecondPass && !leads()) return;
     shared_.tile(number) = tile;
     if (tile.number < 0) {
-      ptx::phase_arrive(shared_.query_full(slot));
+      ptx::mbarrier_arrive(shared_.query_full(stage));
       return;
     }
-    ptx::phase_expect(shared_.query_full(slot), C.consumers * C.query_bytes());
+    ptx::mbarrier_arrive_expect_tx(shared_.query_full(stage), C.consumers * C.query_bytes());
     for (int c = 0; c < C.consumers; ++c) {
       // Of a consumer whose rows are before the first query any rows will do.
-      const int32_t query = max(tile.query + (64 * c >> arguments_.pack), 0);
-      load_rows<C.key_chunks()>(shared_.query(slot, c), 64, arguments_.query,
-                                shared_.query_full(slot), tile.q_begin + query, tile.head,
+      const int32_t query = max(tile.query + (64 * c >> arguments_.pack_gqa), 0);
+      load_rows<C.key_chunks()>(shared_.query(stage, c), 64, arguments_.query,
+                                shared_.query_full(stage), tile.q_begin + query, tile.head,
                                 entry_of<C.lengths>(arguments_, tile.batch));
     }
   }
   template <bool kSecondPass>
   __device__ __forceinline__ void load_key(const AttentionTile& tile, int n) {
-    const int stage = keys_.place();
-    ptx::phase_wait(shared_.key_empty(stage), keys_.parity() ^ 1);
+    const int stage = keys_.stage();
+    ptx::mbarrier_wait(shared_.key_empty(stage), keys_.parity() ^ 1);
     ++keys_.count;
     if (!kSecondPass || leads()) {
-      ptx::phase_expect(shared_.key_full(stage), C.key_bytes());
+      ptx::mbarrier_arrive_expect_tx(shared_.key_full(stage), C.key_bytes());
       load<C.key_chunks()>(arguments_.key, shared_.key(stage), shared_.key_full(stage), tile, n);
     }
     if constexpr (C.bias_stages > 0) load_bias<kSecondPass>(tile, n);
@@ -211,34 +211,34 @@ class ForwardProducer {
   // With its keys.
   template <bool kSecondPass>
   __device__ __forceinline__ void load_bias(const AttentionTile& tile, int n) {
-    const int stage = biases_.place();
-    ptx::phase_wait(shared_.bias_empty(stage), biases_.parity() ^ 1);
+    const int stage = biases_.stage();
+    ptx::mbarrier_wait(shared_.bias_empty(stage), biases_.parity() ^ 1);
     ++biases_.count;
     if (kSecondPass && !leads()) return;
-    ptx::phase_expect(shared_.bias_full(stage), C.consumers * C.bias_bytes());
+    ptx::mbarrier_arrive_expect_tx(shared_.bias_full(stage), C.consumers * C.bias_bytes());
     for (int c = 0; c < C.consumers; ++c)
 #pragma unroll
       for (int chunk = 0; chunk < C.bias_chunks(); ++chunk)
-        ptx::load_box(shared_.bias(stage, c) + chunk * 64 * 128, arguments_.bias_map,
+        ptx::tma_load(shared_.bias(stage, c) + chunk * 64 * 128, arguments_.bias_map,
                       shared_.bias_full(stage),
                       {n * C.keys * C.bias_size() / 2 + chunk * kChunk, 0, tile.query + 64 * c,
                        tile.head * arguments_.bias_heads, tile.batch * arguments_.bias_batches});
   }
   template <bool kSecondPass>
   __device__ __forceinline__ void load_value(const AttentionTile& tile, int n) {
-    const int stage = values_.place();
-    ptx::phase_wait(shared_.value_empty(stage), values_.parity() ^ 1);
+    const int stage = values_.stage();
+    ptx::mbarrier_wait(shared_.value_empty(stage), values_.parity() ^ 1);
     ++values_.count;
     const uint32_t full = kSecondPass ? shared_.value_loaded() : shared_.value_full(stage);
     if (!kSecondPass || leads()) {
-      ptx::phase_expect(full, C.value_bytes());
+      ptx::mbarrier_arrive_expect_tx(full, C.value_bytes());
       load<C.value_chunks()>(arguments_.value, shared_.value(stage), full, tile, n);
     }
     if constexpr (kSecondPass) {
-      ptx::phase_wait(full, loaded_parity_);
+      ptx::mbarrier_wait(full, loaded_parity_);
       loaded_parity_ ^= 1;
       clear_nonfinite(shared_.value(stage));
-      if (leads()) ptx::phase_arrive(shared_.value_full(stage));
+      if (leads()) ptx::mbarrier_arrive(shared_.value_full(stage));
     }
   }
   // The warp clears together; the proxy fence makes its writes visible to the tensor cores.
@@ -247,7 +247,7 @@ class ForwardProducer {
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < C.value_bytes() / 16; i += 32)
       if (!is_finite<C.dtype>(pairs[i])) pairs[i] = finite_or_zero<C.dtype>(pairs[i]);
-    ptx::fence_for_engines();
+    ptx::fence_proxy_async();
     __syncwarp();
   }
   template <int kChunks>
@@ -265,16 +265,16 @@ class ForwardProducer {
   __device__ __forceinline__ void prefetch(const TensorMap& map, const AttentionTile& tile, int n) {
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk)
-      ptx::prefetch_box(map, {chunk * kChunk, 0, n * C.keys, tile.kv_head, tile.batch});
+      ptx::tma_prefetch(map, {chunk * kChunk, 0, n * C.keys, tile.kv_head, tile.batch});
   }
 
   const AttentionForwardArguments& arguments_;
   const ForwardShared<C>& shared_;
   TileNumbers numbers_;
   TileFinder<C> finder_;
-  Ring<C.slots> queries_;
-  Ring<C.stages> keys_, values_;
-  Ring<max(C.bias_stages, 1)> biases_;
+  PipelineState<C.q_stages> queries_;
+  PipelineState<C.stages> keys_, values_;
+  PipelineState<max(C.bias_stages, 1)> biases_;
   uint32_t loaded_parity_ = 0;  // of value_loaded()
 };
 

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "cuda/device/ptx/dependency.hpp"
-#include "cuda/device/ptx/numbers.hpp"
+#include "cuda/device/ptx/memory_order.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
 #include "cuda/device/sm90/attention/rules.hpp"
 #include "cuda/device/sm90/attention/sequence.hpp"
@@ -36,7 +36,7 @@ __device__ __forceinline__ bool sees_nonfinite(const AttentionForwardArguments& 
                                                const AttentionSequence& sequence, int head,
                                                int query) {
   const int batch = sequence.batch, entry = entry_of<C.lengths>(a, batch);
-  const int kv_head = head / (a.group << a.pack);
+  const int kv_head = head / (a.group << a.pack_gqa);
   const SeenKeys<C> keys(sequence, query);
   bool found = false;
 #pragma unroll 1
@@ -57,7 +57,7 @@ __device__ __noinline__ void fix_up_row(const AttentionForwardArguments& a,
   WarpRow<C.dtype, C.value_dim> out, value;
   using Element = typename ElementOf<C.dtype>::Type;
   const int batch = sequence.batch, entry = entry_of<C.lengths>(a, batch);
-  const int kv_head = head / (a.group << a.pack);
+  const int kv_head = head / (a.group << a.pack_gqa);
   Element* to = row_at<Element>(a.out_rows, entry, head, sequence.q_begin + query);
   out.load_stored(to, a.value_dim);
   if (out.is_lost(a.value_dim) || !sees_nonfinite<C>(a, sequence, head, query)) return;
@@ -89,10 +89,10 @@ __device__ __noinline__ void fix_up_row(const AttentionForwardArguments& a,
 template <AttentionForwardConfig C>
 __global__ void __launch_bounds__(32 * kRowWarps)
     attention_fix_up(const __grid_constant__ AttentionForwardArguments a) {
-  ptx::let_next_kernel_start();
-  ptx::wait_for_kernels_before();
+  ptx::launch_dependents();
+  ptx::wait_for_prerequisites();
   if (ptx::load_acquire(&a.counter->nonfinite) != a.launch) return;
-  const int heads = a.heads << a.pack, warps = static_cast<int>(gridDim.x) * kRowWarps;
+  const int heads = a.heads << a.pack_gqa, warps = static_cast<int>(gridDim.x) * kRowWarps;
   const int warp = static_cast<int>(blockIdx.x) * kRowWarps + static_cast<int>(threadIdx.x) / 32;
 #pragma unroll 1
   for (int batch = 0; batch < a.batch; ++batch) {
@@ -121,31 +121,32 @@ template <DType D>
 __global__ void __launch_bounds__(32 * kRowWarps, 8)
     attention_merge(const __grid_constant__ AttentionForwardArguments a) {
   constexpr int kTogether = 32;
-  ptx::let_next_kernel_start();
+  ptx::launch_dependents();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t warp = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / 32;
   const int pieces = (a.value_dim + 31) / 32;
   const auto row = static_cast<int>(warp / pieces);
   const int column = static_cast<int>(warp % pieces) * 32 + lane;
-  const int heads = a.heads << a.pack, length = a.ragged ? a.total_q : a.q_len;
+  const int heads = a.heads << a.pack_gqa, length = a.ragged ? a.total_q : a.q_len;
   const int query = row % length, head = row / length % heads, batch = row / length / heads;
   const bool own = column < a.value_dim;
-  ptx::wait_for_kernels_before();
+  ptx::wait_for_prerequisites();
   if (row >= a.rows) return;
   // Rows behind the last sequence belong to nobody.
   if (a.ragged && query >= read_length(a.cumulative_q, a.batch, a.total_q)) return;
 
   float out = 0, largest = minus_infinity(), sum = 0;  // sum: of the lane's parts
 #pragma unroll 1
-  for (int first = 0; first < a.parts; first += kTogether) {
+  for (int first = 0; first < a.num_splits; first += kTogether) {
     const int64_t at = int64_t{first} * a.rows + row;
     const float own_sum =
-        first + lane < a.parts ? a.part_sums[at + lane * a.rows] : minus_infinity();
+        first + lane < a.num_splits ? a.split_sums[at + lane * a.rows] : minus_infinity();
     float results[kTogether];
 #pragma unroll
     for (int p = 0; p < kTogether; ++p)
-      results[p] =
-          own && first + p < a.parts ? a.part_results[(at + p * a.rows) * a.value_dim + column] : 0;
+      results[p] = own && first + p < a.num_splits
+                       ? a.split_results[(at + p * a.rows) * a.value_dim + column]
+                       : 0;
     float now = fmaxf(largest, own_sum);
 #pragma unroll
     for (int step = 16; step > 0; step /= 2)

@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is done to a tile of scores before its softmax, and to its weights after it: bias, masks and
 // dropout, each only where the configuration has it. A thread has the rows and columns of the
-// accumulator layout (ptx/products.hpp), which is that of the dropout contract's bytes too: one
+// accumulator layout (ptx/wgmma.hpp), which is that of the dropout contract's bytes too: one
 // Philox call serves 16 rows and 32 columns without an exchange between threads (math/philox.hpp).
 #pragma once
 
-#include "cuda/device/ptx/matrices.hpp"
-#include "cuda/device/ptx/scheduling.hpp"
+#include "cuda/device/ptx/ldmatrix.hpp"
+#include "cuda/device/ptx/ordering.hpp"
 #include "cuda/device/sm90/attention/forward_tiles.hpp"
 #include "cuda/device/sm90/attention/rules.hpp"
 #include "cuda/device/sm90/attention/softmax.hpp"
@@ -86,23 +86,23 @@ class ScoreRules {
     uint32_t word[C.dropout ? C.keys / 8 : 1];
   };
   // What bias and mask have for keys n: asked for before the scores are there, too.
-  struct Planes {
+  struct ScoreOperands {
     bool edge;
     uint32_t seen[2];  // where it is one, of each row: which of the thread's scores
     decltype(bias_pairs()) bias;
     decltype(visible_pairs()) visible;
     DrawnNumbers drawn;
   };
-  __device__ __forceinline__ Planes load(const AttentionTile& tile, int n, bool edge) const {
-    Planes planes{};
-    planes.edge = edge;
+  __device__ __forceinline__ ScoreOperands load(const AttentionTile& tile, int n, bool edge) const {
+    ScoreOperands operands{};
+    operands.edge = edge;
     if (edge) {
-      see(tile, n, planes.seen);
-      ptx::computed_here(planes.seen);
+      see(tile, n, operands.seen);
+      ptx::materialize(operands.seen);
     }
-    if constexpr (kAdds) load_pairs(tile, n, edge, a_.bias, planes.bias);
-    if constexpr (C.visible) load_pairs(tile, n, edge, a_.visible, planes.visible);
-    return planes;
+    if constexpr (kAdds) load_pairs(tile, n, edge, a_.bias, operands.bias);
+    if constexpr (C.visible) load_pairs(tile, n, edge, a_.visible, operands.visible);
+    return operands;
   }
   // Bias that the copy engine has brought, a consumer's tile: [128 bytes of keys][row][128 bytes].
   // Scores begin with it, over their scale.
@@ -126,7 +126,7 @@ class ScoreRules {
 #pragma unroll
         for (int j = 0; j < kPairs; j += 2) {
           uint32_t pairs[4];
-          ptx::load_matrices((own ^ j % 8 << 4) + j / 8 * 64 * 128, pairs);
+          ptx::ldmatrix_x4((own ^ j % 8 << 4) + j / 8 * 64 * 128, pairs);
 #pragma unroll
           for (int i = 0; i < 4; ++i) put(4 * j + 2 * i, __builtin_bit_cast(Taken, pairs[i]));
         }
@@ -143,42 +143,43 @@ class ScoreRules {
   }
   // Scores of keys n.
   template <int kCount>
-  __device__ __forceinline__ void before_softmax(const Planes& planes,
+  __device__ __forceinline__ void before_softmax(const ScoreOperands& operands,
                                                  float (&scores)[kCount]) const {
     if constexpr (kAdds) {
       const float scale = a_.scale_log2 * kLn2;
 #pragma unroll
       for (int i = 0; i < kCount; i += 2) {
-        const float2 bias = widen(planes.bias.at[i / 2 % 2][i / 4]);
+        const float2 bias = widen(operands.bias.at[i / 2 % 2][i / 4]);
         scores[i] = fmaf(scores[i], scale, bias.x);
         scores[i + 1] = fmaf(scores[i + 1], scale, bias.y);
       }
     }
-    if (planes.edge) hide_scores(scores, planes.seen);
+    if (operands.edge) hide_scores(scores, operands.seen);
     if constexpr (C.visible) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        const auto& pair = planes.visible.at[i / 2 % 2][i / 4];
+        const auto& pair = operands.visible.at[i / 2 % 2][i / 4];
         if ((i % 2 == 0 ? pair.first : pair.second) == 0) scores[i] = minus_infinity();
       }
     }
   }
   // Dropout's numbers, drawn under the last product.
   __device__ __forceinline__ void draw_early(const AttentionTile& tile, int n,
-                                             Planes& planes) const {
+                                             ScoreOperands& operands) const {
     if constexpr (C.dropout && kDrawsEarly) {
-      planes.drawn = draw(tile, n);
-      ptx::computed_here(planes.drawn.word);
+      operands.drawn = draw(tile, n);
+      ptx::materialize(operands.drawn.word);
     }
   }
   // Weights, rounded in pairs, that dropout drops become 0; their sum is that of all. A byte b is
   // kept below the threshold t: then 0x8000 + t - 1 - b has its highest bit, two bytes at a time,
   // which is copied over the weight's 16.
   template <int kCount>
-  __device__ __forceinline__ void drop(const AttentionTile& tile, int n, const Planes& planes,
+  __device__ __forceinline__ void drop(const AttentionTile& tile, int n,
+                                       const ScoreOperands& operands,
                                        uint32_t (&weights)[kCount]) const {
     if constexpr (!C.dropout) return;
-    const DrawnNumbers drawn = kDrawsEarly ? planes.drawn : draw(tile, n);
+    const DrawnNumbers drawn = kDrawsEarly ? operands.drawn : draw(tile, n);
     constexpr uint32_t kBytes = 0x00ff00ff, kBoth = 0x00010001;
     const uint32_t most = (0x8000 + a_.dropout_threshold - 1) * kBoth;
 #pragma unroll
@@ -194,7 +195,7 @@ class ScoreRules {
 
  private:
   __device__ __forceinline__ int query_of(const AttentionTile& tile, int r) const {
-    return tile.query + ((row_ + 8 * r) >> a_.pack);
+    return tile.query + ((row_ + 8 * r) >> a_.pack_gqa);
   }
   __device__ __forceinline__ int first_key(int n) const { return n * C.keys + 2 * (lane_ % 4); }
 
@@ -242,7 +243,7 @@ class ScoreRules {
     const Dropout dropout = kDrawsEarly ? dropout_ : dropout_of(a_);
     const int64_t batch_head = int64_t{tile.batch} * a_.heads + tile.head;
     uint32_t tile_row[1] = {static_cast<uint32_t>((tile.query + row_) / kDropoutTileRows)};
-    ptx::computed_here(tile_row);  // and nothing that follows from it before
+    ptx::materialize(tile_row);  // and nothing that follows from it before
     DrawnNumbers drawn;
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {

@@ -15,7 +15,7 @@
 // which has the same number whenever it is replayed, finds its counter unprepared again.
 #pragma once
 
-#include "cuda/device/ptx/numbers.hpp"
+#include "cuda/device/ptx/memory_order.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
 #include "cuda/device/sm90/attention/sequence.hpp"
 
@@ -29,7 +29,7 @@ struct AttentionTile : AttentionSequence {
   int32_t head, kv_head;
   int32_t first, last;
   int32_t free_first, free_end;
-  int32_t part;
+  int32_t split;
   int32_t turns;   // of each consumer in the tile, see VisitedKeys
   int32_t listed;  // not 0: in the block's list of tiles with non-finite results, or past it
 };
@@ -48,12 +48,12 @@ struct VisitedKeys {
   static __device__ __forceinline__ VisitedKeys of(const AttentionTile& tile, int consumer,
                                                    int pack) {
     VisitedKeys own{tile.first, tile.last};
-    if constexpr (C.right && C.passes()) {
+    if constexpr (C.right && C.skips_masked_tiles()) {
       const int32_t query = tile.query + ((64 * consumer + 63) >> pack);
       const int32_t seen = max(query + tile.right - 1, 0) / C.keys;
       if (seen < own.last && own.count() > (C.left ? 2 : 1)) --own.last;
     }
-    if constexpr (C.left && C.passes()) {
+    if constexpr (C.left && C.skips_masked_tiles()) {
       const int32_t query = tile.query + (64 * consumer >> pack);
       const int32_t seen = max(query + tile.left, 0) / C.keys;
       if (seen > own.first && own.count() > 2) ++own.first;
@@ -134,10 +134,10 @@ class TileFinder {
 
   __device__ __forceinline__ AttentionTile find(int32_t number) {
     AttentionTile tile{};
-    const int32_t whole = C.split ? find_part(number, tile) : number;
+    const int32_t whole = C.split ? find_split(number, tile) : number;
     bool found = whole < a_.batch_heads * a_.q_tiles;
     if (C.lengths && a_.ragged) {
-      found = place_in_ragged(whole, tile);
+      found = locate_in_ragged(whole, tile);
     } else if (found) {
       place(whole, tile);
     }
@@ -152,18 +152,18 @@ class TileFinder {
  private:
   // One part of all heads after another, which lie side by side in memory; ragged batches have
   // other numbers of tiles in each sequence. Returns the number that the tile has in its part.
-  __device__ __forceinline__ int32_t find_part(int32_t number, AttentionTile& tile) const {
+  __device__ __forceinline__ int32_t find_split(int32_t number, AttentionTile& tile) const {
     if (C.lengths && a_.ragged) {
-      tile.part = number % a_.parts;
-      return number / a_.parts;
+      tile.split = number % a_.num_splits;
+      return number / a_.num_splits;
     }
     const int32_t heads = a_.heads * a_.q_tiles;
-    tile.part = number / heads % a_.parts;
-    return number / heads / a_.parts * heads + number % heads;
+    tile.split = number / heads % a_.num_splits;
+    return number / heads / a_.num_splits * heads + number % heads;
   }
   __device__ __forceinline__ void place(int32_t number, AttentionTile& tile) const {
-    const TilePlace place =
-        place_in_sections(number, a_.q_tiles, a_.batch_heads, a_.heads_per_section);
+    const TileCoordinate place =
+        tile_in_sections(number, a_.q_tiles, a_.batch_heads, a_.heads_per_section);
     tile.query = (a_.q_tiles - 1 - place.tile) * queries() - a_.rows_before;
     tile.head = place.head % a_.heads;
     static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a_, place.head / a_.heads);
@@ -171,7 +171,7 @@ class TileFinder {
 
   // Sequences one after another, in each the last rows of all heads first. The cursor is at the
   // sequence of the last number. Returns whether there is one.
-  __device__ __forceinline__ bool place_in_ragged(int32_t number, AttentionTile& tile) {
+  __device__ __forceinline__ bool locate_in_ragged(int32_t number, AttentionTile& tile) {
     for (; batch_ < a_.batch; ++batch_, before_ += tiles_) {
       const int32_t begin = read_length(a_.cumulative_q, batch_, a_.total_q);
       const int32_t end = read_length(a_.cumulative_q, batch_ + 1, a_.total_q);
@@ -204,24 +204,24 @@ class TileFinder {
       tile.free_first = (begin_of(last_query) + C.keys - 1) / C.keys;
       tile.free_end = end_of(tile.query) / C.keys;
     }
-    if constexpr (C.passes()) {
+    if constexpr (C.skips_masked_tiles()) {
       tile.turns = tile.last - tile.first + 1;
       bool all = true;
       for (int consumer = 0; consumer < C.consumers; ++consumer)
-        all = all && VisitedKeys<C>::of(tile, consumer, a_.pack).count() == tile.turns - 1;
+        all = all && VisitedKeys<C>::of(tile, consumer, a_.pack_gqa).count() == tile.turns - 1;
       if (all) --tile.turns;
     }
     if constexpr (C.split) {
-      const int32_t part_first = tile.part * a_.part_tiles;
-      tile.first = max(tile.first, part_first);
-      tile.last = min(tile.last, part_first + a_.part_tiles - 1);
+      const int32_t split_first = tile.split * a_.split_tiles;
+      tile.first = max(tile.first, split_first);
+      tile.last = min(tile.last, split_first + a_.split_tiles - 1);
       if (tile.first <= tile.last) return;
       // Nothing that a row sees: one tile, masked as a whole.
-      tile.first = tile.last = part_first;
-      tile.free_first = part_first + 1;
+      tile.first = tile.last = split_first;
+      tile.free_first = split_first + 1;
     }
   }
-  __device__ __forceinline__ int32_t queries() const { return C.rows() >> a_.pack; }
+  __device__ __forceinline__ int32_t queries() const { return C.rows() >> a_.pack_gqa; }
 
   const AttentionForwardArguments& a_;
   int32_t batch_ = 0;   // ragged: the sequence of the cursor,

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "cuda/device/ptx/math.hpp"
-#include "cuda/device/ptx/numbers.hpp"
+#include "cuda/device/ptx/memory_order.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
 #include "cuda/device/sm90/attention/sequence.hpp"
 #include "cuda/device/sm90/attention/softmax.hpp"
@@ -195,10 +195,10 @@ struct WarpRow {
     return sum;
   }
   __device__ __forceinline__ bool is_finite() const {
-    float unusual = 0;
+    float nonfinite = 0;
 #pragma unroll
-    for (const float each : part) unusual = fmaf(each, 0, unusual);
-    return __all_sync(0xffffffffu, unusual == 0);
+    for (const float each : part) nonfinite = fmaf(each, 0, nonfinite);
+    return __all_sync(0xffffffffu, nonfinite == 0);
   }
   // All elements are NaN: nothing that is added can change that.
   __device__ __forceinline__ bool is_lost(int32_t dim) const {

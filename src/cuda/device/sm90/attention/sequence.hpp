@@ -4,8 +4,8 @@
 // engine brings their rows.
 #pragma once
 
-#include "cuda/device/ptx/barrier.hpp"
-#include "cuda/device/ptx/copy.hpp"
+#include "cuda/device/ptx/mbarrier.hpp"
+#include "cuda/device/ptx/tma.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
 
 namespace perseid::internal::cuda {
@@ -61,37 +61,38 @@ __device__ __forceinline__ int32_t entry_of(const AttentionArguments& a, int32_t
 // the engine reads zeros and writes nothing, and rows of the next sequence stay out of it. The map
 // begins before the tensor, where there may be no memory: whoever loads a box lets it begin inside
 // of the map in every dimension, since the engine may look at memory for one that lies outside.
-struct PlaceInMap {
+struct MapCoordinate {
   int32_t row, entry;
 };
 template <bool kLengths>
-__device__ __forceinline__ PlaceInMap queries_in_map(const AttentionArguments& a,
-                                                     const AttentionSequence& s) {
+__device__ __forceinline__ MapCoordinate query_coordinate(const AttentionArguments& a,
+                                                          const AttentionSequence& s) {
   if (kLengths && a.ragged) return {a.q_len - s.q_len, s.q_begin + s.q_len};
   return {0, s.batch};
 }
 template <bool kLengths>
-__device__ __forceinline__ PlaceInMap keys_in_map(const AttentionArguments& a,
-                                                  const AttentionSequence& s) {
+__device__ __forceinline__ MapCoordinate key_coordinate(const AttentionArguments& a,
+                                                        const AttentionSequence& s) {
   if (kLengths && a.ragged) return {a.kv_len - s.kv_rows, s.kv_begin + s.kv_rows};
   return {0, s.batch};
 }
 
 // Blocks of `size` rows of ragged sequences get places so that each begins a block: that of a
 // sequence's first block follows from where its rows begin, others are empty.
-__device__ __forceinline__ int32_t first_place(int32_t begin, int32_t batch, int32_t size) {
+__device__ __forceinline__ int32_t first_padded_block(int32_t begin, int32_t batch, int32_t size) {
   return begin / size + batch;
 }
 // The sequence that has a place, by the whole warp; -1: none.
-__device__ __forceinline__ int32_t sequence_at(const LengthsInMemory& cumulative, int32_t most,
-                                               int32_t batch, int32_t size, int32_t place) {
+__device__ __forceinline__ int32_t sequence_of_block(const LengthsInMemory& cumulative,
+                                                     int32_t most, int32_t batch, int32_t size,
+                                                     int32_t place) {
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
   int32_t begin = -1, end = batch;  // those from `end` on begin behind the place
   while (end - begin > 1) {
     const int32_t step = (end - begin + 31) / 32;
     const int32_t own = begin + step * (lane + 1);
     const bool before =
-        own < end && first_place(read_length(cumulative, own, most), own, size) <= place;
+        own < end && first_padded_block(read_length(cumulative, own, most), own, size) <= place;
     const int32_t passed = __popc(__ballot_sync(0xffffffffu, before));
     end = min(end, begin + step * (passed + 1));
     begin += step * passed;
@@ -108,11 +109,12 @@ __device__ __forceinline__ Element* row_at(const RowsInMemory& rows, int64_t ent
 
 // Tiles that every head has as many of. Heads go in sections of some; in a section, the first tiles
 // of all heads come first.
-struct TilePlace {
+struct TileCoordinate {
   int32_t head, tile;
 };
-__device__ __forceinline__ TilePlace place_in_sections(int32_t number, int32_t tiles, int32_t heads,
-                                                       int32_t heads_per_section) {
+__device__ __forceinline__ TileCoordinate tile_in_sections(int32_t number, int32_t tiles,
+                                                           int32_t heads,
+                                                           int32_t heads_per_section) {
   const int32_t section_tiles = heads_per_section * tiles;
   const int32_t first_head = number / section_tiles * heads_per_section;
   const int32_t section_heads = min(heads_per_section, heads - first_head);
@@ -122,9 +124,9 @@ __device__ __forceinline__ TilePlace place_in_sections(int32_t number, int32_t t
 
 // A place in a ring of kSize, and which time round it is.
 template <int kSize>
-struct Ring {
+struct PipelineState {
   int count = 0;
-  __device__ __forceinline__ int place() const { return count % kSize; }
+  __device__ __forceinline__ int stage() const { return count % kSize; }
   __device__ __forceinline__ uint32_t parity() const {
     return static_cast<uint32_t>(count / kSize) & 1;
   }
@@ -137,7 +139,7 @@ __device__ __forceinline__ void load_rows(uint32_t to, int rows, const TensorMap
                                           uint32_t barrier, int row, int head, int entry) {
 #pragma unroll
   for (int chunk = 0; chunk < kChunks; ++chunk)
-    ptx::load_box<kOnce>(to + chunk * rows * 128, map, barrier,
+    ptx::tma_load<kOnce>(to + chunk * rows * 128, map, barrier,
                          {chunk * kChunk, 0, row, head, entry});
 }
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Softmax of a tile of scores that lies in the accumulator registers of a warpgroup
-// (ptx/products.hpp): a thread has parts of two rows, the four lanes of a quad share them.
+// (ptx/wgmma.hpp): a thread has parts of two rows, the four lanes of a quad share them.
 //
 // Weights are 2^(scale_log2 * (score - m)). m follows the largest score of its row, but not at
 // once: sums and results stay as they are while a new largest weight is at most half of the sum
@@ -91,8 +91,8 @@ __device__ __forceinline__ void set_limits(RowStatistics& rows, float scale_log2
 // Turns scores into weights. `factor`: what earlier sums and results of the rows are to be
 // multiplied by.
 template <bool kFirst, int kCount>
-__device__ __forceinline__ void weigh(float (&scores)[kCount], float scale_log2,
-                                      RowStatistics& rows, float (&factor)[2]) {
+__device__ __forceinline__ void online_softmax(float (&scores)[kCount], float scale_log2,
+                                               RowStatistics& rows, float (&factor)[2]) {
   float largest[4] = {scores[0], scores[1], scores[2], scores[3]};
 #pragma unroll
   for (int i = 4; i < kCount; ++i) largest[i % 4] = fmaxf(largest[i % 4], scores[i]);

@@ -27,14 +27,14 @@ inline constexpr const char* kAttentionForwardHeader = "cuda/device/sm90/attenti
 // Why the kernels do not take the problem, as a sentence's end; "" where they do.
 std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& facts);
 
-class AttentionOnGpu {
+class Sm90Attention {
  public:
   static Status make(const AttentionProblem& problem, Gpu& gpu,
-                     std::unique_ptr<AttentionOnGpu>* made) {
+                     std::unique_ptr<Sm90Attention>* made) {
     return make(problem, choose_attention_forward(problem), gpu, made);
   }
   static Status make(const AttentionProblem& problem, const AttentionForwardConfig& config,
-                     Gpu& gpu, std::unique_ptr<AttentionOnGpu>* made);
+                     Gpu& gpu, std::unique_ptr<Sm90Attention>* made);
 
   size_t forward_workspace() const;
   Status forward(const AttentionForward& tensors, std::byte* workspace, void* stream) const;
@@ -42,7 +42,7 @@ class AttentionOnGpu {
   std::string description() const;
 
  private:
-  AttentionOnGpu(const AttentionProblem& problem, const Gpu& gpu) : problem_(problem), gpu_(gpu) {}
+  Sm90Attention(const AttentionProblem& problem, const Gpu& gpu) : problem_(problem), gpu_(gpu) {}
   struct Workspace;
   Workspace divide_workspace() const;
   // Whether the copy engine reaches it.

@@ -25,14 +25,14 @@ inline constexpr const char* kAttentionBackwardHeader = "cuda/device/sm90/attent
 // end; "" where they do.
 std::string refuse_attention_backward(const AttentionProblem& problem);
 
-class AttentionBackwardOnGpu {
+class Sm90AttentionBackward {
  public:
   static Status make(const AttentionProblem& problem, Gpu& gpu,
-                     std::unique_ptr<AttentionBackwardOnGpu>* made) {
+                     std::unique_ptr<Sm90AttentionBackward>* made) {
     return make(problem, choose_attention_backward(problem), gpu, made);
   }
   static Status make(const AttentionProblem& problem, const AttentionBackwardConfig& config,
-                     Gpu& gpu, std::unique_ptr<AttentionBackwardOnGpu>* made);
+                     Gpu& gpu, std::unique_ptr<Sm90AttentionBackward>* made);
 
   size_t workspace() const { return layout_.bytes; }
   Status backward(const AttentionBackward& tensors, std::byte* workspace, void* stream) const;
@@ -43,11 +43,12 @@ class AttentionBackwardOnGpu {
   // Bytes from the beginning of the workspace.
   struct Layout {
     // lse_log2 comes first.
-    size_t delta = 0, sums = 0, turns = 0, complete = 0, position = 0, given_up = 0, tile = 0;
+    size_t delta = 0, sums = 0, dq_semaphore = 0, complete = 0, position = 0, timed_out = 0,
+           tile = 0;
     size_t arrived = 0, nonfinite_queries = 0, nonfinite_keys = 0, parts = 0, bytes = 0;
   };
 
-  AttentionBackwardOnGpu(const AttentionProblem& problem, const Gpu& gpu)
+  Sm90AttentionBackward(const AttentionProblem& problem, const Gpu& gpu)
       : problem_(problem), gpu_(gpu) {}
   int64_t blocks_of_queries() const;
   void lay_out();

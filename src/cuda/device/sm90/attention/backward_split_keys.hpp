@@ -15,9 +15,9 @@
 // of the consumers, when their last product with it is complete. Named barrier 1 (256 threads), in
 // each step: both halves of dS are in shared memory. dS of the step after the next takes the same
 // place; nobody writes it before that next step's barrier, which a consumer passes only when its
-// own dQ is complete. A consumer that passes over a step (C.passes()) arrives at all of them, too,
-// and writes zeros. Named barrier 2: the consumers have added all of their dQ, of which a warp
-// tells that waits for it (256 + 32).
+// own dQ is complete. A consumer that passes over a step (C.skips_masked_tiles()) arrives at all of
+// them, too, and writes zeros. Named barrier 2: the consumers have added all of their dQ, of which
+// a warp tells that waits for it (256 + 32).
 #pragma once
 
 #include "cuda/device/sm90/attention/backward_parts.hpp"
@@ -26,15 +26,15 @@ namespace perseid::internal::cuda {
 
 // kColumns: those of the consumer's pieces of grad_query.
 template <AttentionBackwardConfig C, int kColumns>
-class HalvesConsumer : BackwardParts<C> {
+class SplitKeysConsumer : BackwardParts<C> {
   using Parts = BackwardParts<C>;
   using Parts::a_, Parts::shared_, Parts::tile_, Parts::number_, Parts::lane_;
   using Parts::kScores;
 
  public:
-  __device__ __forceinline__ HalvesConsumer(const AttentionBackwardArguments& arguments,
-                                            const BackwardShared<C>& shared,
-                                            const BackwardTile& tile, int number)
+  __device__ __forceinline__ SplitKeysConsumer(const AttentionBackwardArguments& arguments,
+                                               const BackwardShared<C>& shared,
+                                               const BackwardTile& tile, int number)
       : Parts(arguments, shared, tile, number) {}
 
   __device__ __forceinline__ void run() {
@@ -42,37 +42,37 @@ class HalvesConsumer : BackwardParts<C> {
     for (float& x : grad_key_) x = 0;
 #pragma unroll
     for (float& x : grad_value_) x = 0;
-    if (tile_.end > tile_.first) ptx::phase_wait(shared_.key_full(), 0);
+    if (tile_.end > tile_.first) ptx::mbarrier_wait(shared_.key_full(), 0);
     for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
-      if (!C.passes() || sees_keys(step))
+      if (!C.skips_masked_tiles() || sees_keys(step))
         visit(number, step);
       else
         pass(number, step);
     });
     this->end_sums();
-    if constexpr (C.parts > 1) gather_parts();
-    float unusual[2] = {0, 0};
+    if constexpr (C.cluster_size > 1) reduce_cluster();
+    float nonfinite[2] = {0, 0};
     if constexpr (C.grad_value) {
-      this->template leave_gradient<C.value_dim>(
+      this->template epilogue_gradient<C.value_dim>(
           grad_value_, [&] { return dropout_factor<C.dropout>(a_); }, shared_.value(),
-          a_.grad_value, a_.grad_value_rows, unusual);
+          a_.grad_value, a_.grad_value_rows, nonfinite);
     }
-    ptx::named_sync(1, 256);  // keys, which both read, make room for their gradients
+    ptx::named_barrier_sync(1, 256);  // keys, which both read, make room for their gradients
     if constexpr (C.masked())
-      if (this->bias_leaves()) this->clear_bias_gradient();
+      if (this->stores_bias_gradient()) this->clear_bias_gradient();
     if constexpr (C.grad_key) {
-      this->template leave_gradient<C.key_dim>(
+      this->template epilogue_gradient<C.key_dim>(
           grad_key_, [&] { return a_.scale; }, shared_.key(), a_.grad_key, a_.grad_key_rows,
-          unusual);
+          nonfinite);
     }
-    this->end_gradients(unusual);
+    this->end_gradients(nonfinite);
   }
 
  private:
-  __device__ __forceinline__ void gather_parts() {
-    ptx::named_sync(1, 256);
-    ptx::results_are_here(grad_value_);
-    ptx::results_are_here(grad_key_);
+  __device__ __forceinline__ void reduce_cluster() {
+    ptx::named_barrier_sync(1, 256);
+    ptx::fence_operand(grad_value_);
+    ptx::fence_operand(grad_key_);
     this->lend(grad_value_, 0);
     this->lend(grad_key_, C.value_dim / 2);
     this->end_lending();
@@ -91,88 +91,88 @@ class HalvesConsumer : BackwardParts<C> {
   }
   // A step without them: what is left is this consumer's part of dQ.
   __device__ __forceinline__ void pass(int number, const BackwardStep& step) {
-    const Ring<C.kStages> stage = stage_of<C>(number);
+    const PipelineState<C.kStages> stage = stage_of<C>(number);
     const int parity = number % 2;
-    if (number == 0) ptx::phase_wait(shared_.value_full(), 0);
+    if (number == 0) ptx::mbarrier_wait(shared_.value_full(), 0);
     this->check_without_products(number);
-    ptx::phase_wait(shared_.query_full(stage.place()), stage.parity());
-    ptx::phase_wait(shared_.out_full(stage.place()), stage.parity());
-    this->leave(shared_.query_empty(stage.place()));
-    this->leave(shared_.out_empty(stage.place()));
+    ptx::mbarrier_wait(shared_.query_full(stage.stage()), stage.parity());
+    ptx::mbarrier_wait(shared_.out_full(stage.stage()), stage.parity());
+    this->leave(shared_.query_empty(stage.stage()));
+    this->leave(shared_.out_empty(stage.stage()));
     if constexpr (C.grad_query) {
       const uint32_t none[kScores / 2] = {};
       float piece[kColumns / 2];
       this->share_gradients(none, parity);
-      ptx::named_sync(1, 256);
-      ptx::products_begin();
+      ptx::named_barrier_sync(1, 256);
+      ptx::wgmma_fence();
       this->begin_piece(piece, parity, number_);
-      ptx::products_wait<0>();
-      ptx::results_are_here(piece);
-      this->await_turn(number);
+      ptx::wgmma_wait<0>();
+      ptx::fence_operand(piece);
+      this->dq_wait(number);
       this->add_piece(piece, step, number_);
-      this->end_turn();
+      this->dq_arrive();
     }
   }
 
   __device__ __forceinline__ void visit(int number, const BackwardStep& step) {
-    const Ring<C.kStages> stage = stage_of<C>(number);
+    const PipelineState<C.kStages> stage = stage_of<C>(number);
     const int parity = number % 2;
     float scores[kScores], products[kScores];
     uint32_t weights[kScores / 2], gradients[kScores / 2];
-    ptx::phase_wait(shared_.query_full(stage.place()), stage.parity());
-    ptx::products_begin();
-    this->template begin_scores<C.key_dim>(scores, shared_.key(), shared_.query(stage.place()));
-    if (number == 0) ptx::phase_wait(shared_.value_full(), 0);
-    ptx::phase_wait(shared_.out_full(stage.place()), stage.parity());
+    ptx::mbarrier_wait(shared_.query_full(stage.stage()), stage.parity());
+    ptx::wgmma_fence();
+    this->template begin_scores<C.key_dim>(scores, shared_.key(), shared_.query(stage.stage()));
+    if (number == 0) ptx::mbarrier_wait(shared_.value_full(), 0);
+    ptx::mbarrier_wait(shared_.out_full(stage.stage()), stage.parity());
     this->template begin_scores<C.value_dim>(products, shared_.value(),
-                                             shared_.grad_out(stage.place()));
+                                             shared_.grad_out(stage.stage()));
     typename Parts::Dropped dropped;
     this->find_dropped(tile_, step, dropped);
-    ptx::products_wait<1>();
-    ptx::results_are_here(scores);
+    ptx::wgmma_wait<1>();
+    ptx::fence_operand(scores);
     this->check_keys(number, scores);
-    this->weigh(scores, number, step, dropped);
+    this->softmax(scores, number, step, dropped);
     if constexpr (C.grad_value) this->round_kept(scores, weights);
-    ptx::products_wait<0>();
-    ptx::results_are_here(products);
+    ptx::wgmma_wait<0>();
+    ptx::fence_operand(products);
     this->check_values(number, products);
-    this->grade(scores, products, number, gradients);
-    if constexpr (!C.grad_value) this->leave(shared_.out_empty(stage.place()));
+    this->compute_ds(scores, products, number, gradients);
+    if constexpr (!C.grad_value) this->leave(shared_.out_empty(stage.stage()));
     if constexpr (C.grad_value) {
-      ptx::products_begin();
+      ptx::wgmma_fence();
       this->template begin_gradient<C.value_dim>(grad_value_, weights,
-                                                 shared_.grad_out(stage.place()));
+                                                 shared_.grad_out(stage.stage()));
     }
     float piece[kColumns / 2];
     if constexpr (C.grad_query)
       this->share_gradients(gradients, parity);
     else if constexpr (C.grad_bias_in_place())
-      ptx::fence_for_engines();
-    if constexpr (C.grad_query || C.grad_bias_in_place()) ptx::named_sync(1, 256);
-    const int slot = this->bias_slot(number).place();
-    if (this->bias_leaves()) this->store_bias_gradient(slot, step);
+      ptx::fence_proxy_async();
+    if constexpr (C.grad_query || C.grad_bias_in_place()) ptx::named_barrier_sync(1, 256);
+    const int stage = this->bias_stage(number).stage();
+    if (this->stores_bias_gradient()) this->store_bias_gradient(stage, step);
     if constexpr (C.grad_query) {
-      ptx::products_begin();
+      ptx::wgmma_fence();
       this->begin_piece(piece, parity, number_);
     }
     if constexpr (C.grad_value) {
-      ptx::products_wait<C.grad_query ? 1 : 0>();
-      this->leave(shared_.out_empty(stage.place()));
+      ptx::wgmma_wait<C.grad_query ? 1 : 0>();
+      this->leave(shared_.out_empty(stage.stage()));
     }
     if constexpr (C.grad_key) {
-      ptx::products_begin();
-      this->template begin_gradient<C.key_dim>(grad_key_, gradients, shared_.query(stage.place()));
+      ptx::wgmma_fence();
+      this->template begin_gradient<C.key_dim>(grad_key_, gradients, shared_.query(stage.stage()));
     }
     if constexpr (C.grad_query) {
-      ptx::products_wait<C.grad_key ? 1 : 0>();
-      ptx::results_are_here(piece);
-      this->await_turn(number);
+      ptx::wgmma_wait<C.grad_key ? 1 : 0>();
+      ptx::fence_operand(piece);
+      this->dq_wait(number);
       this->add_piece(piece, step, number_);
-      this->end_turn();
+      this->dq_arrive();
     }
-    ptx::products_wait<0>();
-    this->leave(shared_.query_empty(stage.place()));
-    if (this->bias_leaves()) this->leave_bias(slot);
+    ptx::wgmma_wait<0>();
+    this->leave(shared_.query_empty(stage.stage()));
+    if (this->stores_bias_gradient()) this->release_bias(stage);
   }
 
   float grad_key_[C.key_dim / 2], grad_value_[C.value_dim / 2];

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/attention.hpp"
+#include "cuda/sm90/attention.hpp"
 
 #include <atomic>
 #include <chrono>
 
-#include "cuda/attention_arguments.hpp"
+#include "cuda/sm90/attention_arguments.hpp"
 
 namespace perseid::internal::cuda {
 namespace {
@@ -14,98 +14,98 @@ namespace {
 
 // What there is for each score besides: it takes registers, and the shared memory of a bias that
 // the copy engine brings, which is how 16-bit and float32 ones differ.
-enum class Beside { kNothing, kWindow, kBias16, kBias32, kVisible, kBoth };
+enum class ScoreExtras { kNothing, kWindow, kBias16, kBias32, kVisible, kBoth };
 
 // The first line of the problem's kind with room for both dims is taken; a window without a line of
 // its own has that of nothing. More rows reuse keys and values more often; more keys make fewer
 // steps; the registers of results, scores and weights bound both, and so does shared memory.
 struct Tiles {
-  Beside beside;
+  ScoreExtras extras;
   int key_dim, value_dim;
-  int consumers, keys, stages, slots;
+  int consumers, keys, stages, q_stages;
 };
 constexpr Tiles kTiles[] = {
-    {Beside::kNothing, 64, 64, 3, 128, 2, 2},    //
-    {Beside::kNothing, 80, 72, 3, 128, 2, 1},    //
-    {Beside::kNothing, 80, 80, 3, 112, 2, 1},    //
-    {Beside::kNothing, 96, 96, 3, 96, 2, 2},     //
-    {Beside::kNothing, 128, 128, 2, 128, 2, 2},  //
-    {Beside::kNothing, 192, 128, 2, 128, 2, 1},  //
-    {Beside::kNothing, 192, 192, 2, 96, 2, 1},   //
-    {Beside::kNothing, 256, 256, 2, 64, 2, 1},   //
-    {Beside::kWindow, 64, 64, 3, 128, 4, 2},     // consumers are a tile of keys apart
-    {Beside::kWindow, 80, 64, 3, 128, 3, 1},     //
-    {Beside::kBias16, 64, 64, 2, 128, 2, 2},     //
-    {Beside::kBias16, 80, 64, 2, 128, 2, 1},     //
-    {Beside::kBias16, 96, 64, 2, 96, 2, 2},      //
-    {Beside::kBias16, 128, 64, 2, 128, 2, 2},    //
-    {Beside::kBias16, 128, 128, 2, 128, 2, 1},   //
-    {Beside::kBias16, 192, 64, 2, 128, 2, 1},    //
-    {Beside::kBias16, 256, 192, 2, 64, 2, 1},    //
-    {Beside::kBias16, 256, 256, 2, 48, 2, 1},    //
-    {Beside::kBias32, 64, 64, 2, 64, 2, 2},      //
-    {Beside::kBias32, 80, 80, 2, 64, 2, 1},      //
-    {Beside::kBias32, 128, 128, 2, 64, 2, 2},    //
-    {Beside::kBias32, 192, 64, 2, 128, 2, 1},    //
-    {Beside::kBias32, 256, 192, 2, 64, 2, 1},    //
-    {Beside::kBias32, 256, 256, 2, 48, 2, 1},    //
-    {Beside::kVisible, 64, 64, 2, 128, 2, 2},    //
-    {Beside::kVisible, 80, 64, 2, 128, 2, 1},    //
-    {Beside::kVisible, 96, 64, 2, 96, 2, 2},     //
-    {Beside::kVisible, 128, 64, 2, 128, 2, 2},   //
-    {Beside::kVisible, 80, 80, 2, 64, 2, 1},     //
-    {Beside::kVisible, 128, 128, 2, 64, 2, 2},   //
-    {Beside::kVisible, 192, 64, 2, 128, 2, 1},   //
-    {Beside::kVisible, 256, 128, 2, 64, 2, 1},   //
-    {Beside::kVisible, 256, 256, 2, 32, 2, 1},   //
-    {Beside::kBoth, 64, 64, 2, 64, 2, 2},        //
-    {Beside::kBoth, 80, 80, 2, 64, 2, 1},        //
-    {Beside::kBoth, 128, 128, 2, 64, 2, 2},      //
-    {Beside::kBoth, 256, 128, 2, 64, 2, 1},      //
-    {Beside::kBoth, 256, 192, 2, 32, 2, 1},      //
-    {Beside::kBoth, 256, 256, 1, 32, 2, 1},      //
+    {ScoreExtras::kNothing, 64, 64, 3, 128, 2, 2},    //
+    {ScoreExtras::kNothing, 80, 72, 3, 128, 2, 1},    //
+    {ScoreExtras::kNothing, 80, 80, 3, 112, 2, 1},    //
+    {ScoreExtras::kNothing, 96, 96, 3, 96, 2, 2},     //
+    {ScoreExtras::kNothing, 128, 128, 2, 128, 2, 2},  //
+    {ScoreExtras::kNothing, 192, 128, 2, 128, 2, 1},  //
+    {ScoreExtras::kNothing, 192, 192, 2, 96, 2, 1},   //
+    {ScoreExtras::kNothing, 256, 256, 2, 64, 2, 1},   //
+    {ScoreExtras::kWindow, 64, 64, 3, 128, 4, 2},     // consumers are a tile of keys apart
+    {ScoreExtras::kWindow, 80, 64, 3, 128, 3, 1},     //
+    {ScoreExtras::kBias16, 64, 64, 2, 128, 2, 2},     //
+    {ScoreExtras::kBias16, 80, 64, 2, 128, 2, 1},     //
+    {ScoreExtras::kBias16, 96, 64, 2, 96, 2, 2},      //
+    {ScoreExtras::kBias16, 128, 64, 2, 128, 2, 2},    //
+    {ScoreExtras::kBias16, 128, 128, 2, 128, 2, 1},   //
+    {ScoreExtras::kBias16, 192, 64, 2, 128, 2, 1},    //
+    {ScoreExtras::kBias16, 256, 192, 2, 64, 2, 1},    //
+    {ScoreExtras::kBias16, 256, 256, 2, 48, 2, 1},    //
+    {ScoreExtras::kBias32, 64, 64, 2, 64, 2, 2},      //
+    {ScoreExtras::kBias32, 80, 80, 2, 64, 2, 1},      //
+    {ScoreExtras::kBias32, 128, 128, 2, 64, 2, 2},    //
+    {ScoreExtras::kBias32, 192, 64, 2, 128, 2, 1},    //
+    {ScoreExtras::kBias32, 256, 192, 2, 64, 2, 1},    //
+    {ScoreExtras::kBias32, 256, 256, 2, 48, 2, 1},    //
+    {ScoreExtras::kVisible, 64, 64, 2, 128, 2, 2},    //
+    {ScoreExtras::kVisible, 80, 64, 2, 128, 2, 1},    //
+    {ScoreExtras::kVisible, 96, 64, 2, 96, 2, 2},     //
+    {ScoreExtras::kVisible, 128, 64, 2, 128, 2, 2},   //
+    {ScoreExtras::kVisible, 80, 80, 2, 64, 2, 1},     //
+    {ScoreExtras::kVisible, 128, 128, 2, 64, 2, 2},   //
+    {ScoreExtras::kVisible, 192, 64, 2, 128, 2, 1},   //
+    {ScoreExtras::kVisible, 256, 128, 2, 64, 2, 1},   //
+    {ScoreExtras::kVisible, 256, 256, 2, 32, 2, 1},   //
+    {ScoreExtras::kBoth, 64, 64, 2, 64, 2, 2},        //
+    {ScoreExtras::kBoth, 80, 80, 2, 64, 2, 1},        //
+    {ScoreExtras::kBoth, 128, 128, 2, 64, 2, 2},      //
+    {ScoreExtras::kBoth, 256, 128, 2, 64, 2, 1},      //
+    {ScoreExtras::kBoth, 256, 192, 2, 32, 2, 1},      //
+    {ScoreExtras::kBoth, 256, 256, 1, 32, 2, 1},      //
 };
 constexpr int64_t kLargestDim = 256, kDimUnit = 8;
 
 // Where all query rows fit into one consumer's part of a tile, keys are split into parts of so
 // many, or more where there would be too many parts. The length of the keys alone says how.
-constexpr int64_t kPartKeys = 1024, kMostParts = 256;
+constexpr int64_t kSplitKeys = 1024, kMaxSplits = 256;
 constexpr int64_t kFewRows = 64;
 
 // Query heads are packed into rows until a tile is full or so many share it.
-constexpr int kMostPacked = 4;  // 2^4: a warp's 16 rows are stored at once
+constexpr int kMaxPackGqa = 4;  // 2^4: a warp's 16 rows are stored at once
 
 // Keys and values of this many bytes stay in the L2 cache while the tiles of their heads are done.
 constexpr int64_t kSectionBytes = 1 << 25;
 
-int pack_of(const AttentionProblem& problem) {
+int pack_gqa_of(const AttentionProblem& problem) {
   int pack = 0;
   // Bias, mask and dropout have rows of their own in each head.
   if (problem.bias || problem.visible || problem.dropout > 0) return pack;
-  while (pack < kMostPacked && problem.group() % (int64_t{2} << pack) == 0 &&
+  while (pack < kMaxPackGqa && problem.group() % (int64_t{2} << pack) == 0 &&
          problem.q_len << pack < kFewRows)
     ++pack;
   return pack;
 }
 
-int64_t part_tiles_of(const AttentionProblem& problem, const AttentionForwardConfig& config) {
+int64_t split_tiles_of(const AttentionProblem& problem, const AttentionForwardConfig& config) {
   const int64_t tiles = ceil_div(problem.kv_len, int64_t{config.keys});
-  return max(max(kPartKeys / config.keys, int64_t{1}), ceil_div(tiles, kMostParts));
+  return max(max(kSplitKeys / config.keys, int64_t{1}), ceil_div(tiles, kMaxSplits));
 }
 
-Beside beside_scores(const AttentionForwardConfig& config, bool three) {
+ScoreExtras score_extras(const AttentionForwardConfig& config, bool three) {
   const bool biased = config.bias != DType::kNone;
-  if (config.visible) return biased ? Beside::kBoth : Beside::kVisible;
-  if (biased) return config.bias == DType::kF32 ? Beside::kBias32 : Beside::kBias16;
-  return three && config.left ? Beside::kWindow : Beside::kNothing;
+  if (config.visible) return biased ? ScoreExtras::kBoth : ScoreExtras::kVisible;
+  if (biased) return config.bias == DType::kF32 ? ScoreExtras::kBias32 : ScoreExtras::kBias16;
+  return three && config.left ? ScoreExtras::kWindow : ScoreExtras::kNothing;
 }
 
-const Tiles& tiles_for(const AttentionProblem& problem, Beside beside) {
+const Tiles& tiles_for(const AttentionProblem& problem, ScoreExtras extras) {
   for (const Tiles& tiles : kTiles)
-    if (tiles.beside == beside && problem.head_dim <= tiles.key_dim &&
+    if (tiles.extras == extras && problem.head_dim <= tiles.key_dim &&
         problem.value_dim <= tiles.value_dim)
       return tiles;
-  return tiles_for(problem, Beside::kNothing);
+  return tiles_for(problem, ScoreExtras::kNothing);
 }
 
 // ---- Launches ----
@@ -126,7 +126,7 @@ AttentionForwardConfig without_bias_tiles(AttentionForwardConfig config) {
   config.bias_stages = 0;
   if (config.value_dim > 64) {
     config.keys = min(config.keys, 64);
-    config.slots = 2;
+    config.q_stages = 2;
   }
   return config;
 }
@@ -137,8 +137,9 @@ std::string template_argument(const AttentionForwardConfig& config) {
       "<perseid::internal::cuda::AttentionForwardConfig{.dtype = perseid::internal::DType(",
       static_cast<int>(config.dtype), "), .key_dim = ", config.key_dim,
       ", .value_dim = ", config.value_dim, ", .consumers = ", config.consumers,
-      ", .keys = ", config.keys, ", .stages = ", config.stages, ", .slots = ", config.slots,
-      ", .apart = ", flag(config.apart), ", .beside = ", flag(config.beside),
+      ", .keys = ", config.keys, ", .stages = ", config.stages, ", .q_stages = ", config.q_stages,
+      ", .split_mask_loop = ", flag(config.split_mask_loop),
+      ", .overlap_softmax_pv = ", flag(config.overlap_softmax_pv),
       ", .right = ", flag(config.right), ", .left = ", flag(config.left),
       ", .split = ", flag(config.split), ", .lengths = ", flag(config.lengths),
       ", .visible = ", flag(config.visible), ", .dropout = ", flag(config.dropout),
@@ -166,31 +167,33 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
 
   // Three consumers waste more of the last tile, and of the diagonal ones; and have registers for
   // scores and weights alone.
-  const int64_t rows = problem.q_len << pack_of(problem);
+  const int64_t rows = problem.q_len << pack_gqa_of(problem);
   const bool busy = config.visible || config.dropout || problem.bias;
   const bool three = !busy && !config.lengths && rows > 128 && (!config.right || rows > 384) &&
                      (!config.left || rows > 1024);
-  const Beside beside = beside_scores(config, three);
-  const Tiles& tiles = tiles_for(problem, beside);
-  config.consumers = min(tiles.consumers, three && beside == tiles.beside ? 3 : 2);
+  const ScoreExtras extras = score_extras(config, three);
+  const Tiles& tiles = tiles_for(problem, extras);
+  config.consumers = min(tiles.consumers, three && extras == tiles.extras ? 3 : 2);
   config.keys = tiles.keys;
   config.stages = tiles.stages;
-  config.slots = tiles.slots;
+  config.q_stages = tiles.q_stages;
   if (config.dropout) config.keys = config.keys / 32 * 32;
   // The copy engine brings the bias where it is what takes the time.
   if (problem.bias && !config.visible && max(config.key_dim, config.value_dim) <= 128)
     config.bias_stages = 3;
   if (rows <= kFewRows) {
-    if (beside == Beside::kBias16 && problem.value_dim > 64) config.keys = min(config.keys, 64);
+    if (extras == ScoreExtras::kBias16 && problem.value_dim > 64)
+      config.keys = min(config.keys, 64);
     config.consumers = 1;
-    config.slots = 2;
+    config.q_stages = 2;
     config.stages = 3;
-    config.split = problem.kv_len > part_tiles_of(problem, config) * config.keys;
+    config.split = problem.kv_len > split_tiles_of(problem, config) * config.keys;
     if (!config.fits()) config.stages = 2;
   }
   while (config.bias_stages > 1 && !config.fits()) --config.bias_stages;
-  config.apart = problem.value_dim > 64 && config.consumers == 2 && !busy && config.can_part();
-  config.beside = problem.value_dim > 96 && !config.apart;
+  config.split_mask_loop =
+      problem.value_dim > 64 && config.consumers == 2 && !busy && config.can_part();
+  config.overlap_softmax_pv = problem.value_dim > 96 && !config.split_mask_loop;
   return config;
 }
 
@@ -228,7 +231,7 @@ std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& fa
                        problem.total_kv);
   if (problem.batch * problem.heads > kLongest ||
       problem.batch * problem.heads * ceil_div(problem.q_len, 64) *
-              (problem.q_len <= kFewRows ? kMostParts : 1) >
+              (problem.q_len <= kFewRows ? kMaxSplits : 1) >
           kLongest)
     return concatenate("made for up to ", kLongest,
                        " tiles of queries and keys in all heads, got batch ", problem.batch,
@@ -240,9 +243,9 @@ std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& fa
   return "";
 }
 
-Status AttentionOnGpu::make(const AttentionProblem& problem, const AttentionForwardConfig& config,
-                            Gpu& gpu, std::unique_ptr<AttentionOnGpu>* made) {
-  std::unique_ptr<AttentionOnGpu> attention(new AttentionOnGpu(problem, gpu));
+Status Sm90Attention::make(const AttentionProblem& problem, const AttentionForwardConfig& config,
+                           Gpu& gpu, std::unique_ptr<Sm90Attention>* made) {
+  std::unique_ptr<Sm90Attention> attention(new Sm90Attention(problem, gpu));
   attention->config_ = config;
   if (Status status = gpu.load(kAttentionForwardHeader, attention_forward_kernels(config),
                                &attention->kernels_);
@@ -255,9 +258,9 @@ Status AttentionOnGpu::make(const AttentionProblem& problem, const AttentionForw
   if (!status.ok()) return status;
 
   AttentionForwardArguments& fixed = attention->fixed_;
-  const int pack = pack_of(problem);
+  const int pack = pack_gqa_of(problem);
   static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
-  fixed.pack = pack;
+  fixed.pack_gqa = pack;
   fixed.heads >>= pack;
   fixed.group >>= pack;
   fixed.batch_heads = static_cast<int32_t>(problem.batch * (problem.heads >> pack));
@@ -269,11 +272,11 @@ Status AttentionOnGpu::make(const AttentionProblem& problem, const AttentionForw
         static_cast<int32_t>((fixed.q_tiles * config.rows() - problem.q_len) / 64 * 64);
   fixed.rows = problem.heads * (problem.ragged ? problem.total_q : problem.batch * problem.q_len);
   if (config.split) {
-    const int64_t part_tiles = part_tiles_of(problem, config);
-    fixed.part_tiles = static_cast<int32_t>(part_tiles);
-    fixed.parts = static_cast<int32_t>(ceil_div(problem.kv_len, part_tiles * config.keys));
+    const int64_t split_tiles = split_tiles_of(problem, config);
+    fixed.split_tiles = static_cast<int32_t>(split_tiles);
+    fixed.num_splits = static_cast<int32_t>(ceil_div(problem.kv_len, split_tiles * config.keys));
   }
-  fixed.tiles = fixed.batch_heads * fixed.q_tiles * fixed.parts;
+  fixed.tiles = fixed.batch_heads * fixed.q_tiles * fixed.num_splits;
   // Without a mask all tiles cost the same, and one head after another reads the least.
   int64_t section = 1;
   if (config.right) {
@@ -288,11 +291,11 @@ Status AttentionOnGpu::make(const AttentionProblem& problem, const AttentionForw
 }
 
 // The counter, the lists of tiles with non-finite results, and what the parts of split keys leave.
-struct AttentionOnGpu::Workspace {
+struct Sm90Attention::Workspace {
   size_t nonfinite = 0, results = 0, sums = 0, bytes = 0;  // offsets
 };
 
-AttentionOnGpu::Workspace AttentionOnGpu::divide_workspace() const {
+Sm90Attention::Workspace Sm90Attention::divide_workspace() const {
   Workspace parts;
   const bool counting =
       (config_.masked() && config_.split) || fixed_.tiles > gpu_.facts().multiprocessors;
@@ -300,7 +303,7 @@ AttentionOnGpu::Workspace AttentionOnGpu::divide_workspace() const {
   parts.nonfinite = used;
   if (config_.masked()) used += static_cast<size_t>(fixed_.tiles) * sizeof(int32_t);
   if (config_.split) {
-    const auto rows = static_cast<size_t>(fixed_.parts * fixed_.rows);
+    const auto rows = static_cast<size_t>(fixed_.num_splits * fixed_.rows);
     parts.results = (used + 15) / 16 * 16;
     parts.sums = parts.results + rows * static_cast<size_t>(fixed_.value_dim) * sizeof(float);
     used = parts.sums + rows * sizeof(float);
@@ -309,9 +312,9 @@ AttentionOnGpu::Workspace AttentionOnGpu::divide_workspace() const {
   return parts;
 }
 
-size_t AttentionOnGpu::forward_workspace() const { return divide_workspace().bytes; }
+size_t Sm90Attention::forward_workspace() const { return divide_workspace().bytes; }
 
-bool AttentionOnGpu::map_bias(const Tensor& bias, AttentionForwardArguments* arguments) const {
+bool Sm90Attention::map_bias(const Tensor& bias, AttentionForwardArguments* arguments) const {
   if (config_.bias_stages == 0 || bias.stride[2] == 0) return false;
   const int64_t words = config_.bias_size() / 2;  // of 16 bits
   BoxedTensor boxed{
@@ -328,10 +331,10 @@ bool AttentionOnGpu::map_bias(const Tensor& bias, AttentionForwardArguments* arg
          make_tensor_map(gpu_, "attention forward: bias", boxed, &arguments->bias_map).ok();
 }
 
-Status AttentionOnGpu::map_tensors(const AttentionForwardConfig& config,
-                                   const AttentionForward& tensors,
-                                   AttentionForwardArguments* arguments) const {
-  const int pack = fixed_.pack;
+Status Sm90Attention::map_tensors(const AttentionForwardConfig& config,
+                                  const AttentionForward& tensors,
+                                  AttentionForwardArguments* arguments) const {
+  const int pack = fixed_.pack_gqa;
   const Tensor query = with_batch(tensors.query), out = with_batch(tensors.out);
   Tensor key = with_batch(tensors.key), value = with_batch(tensors.value);
   // The copy engine knows no empty tensors. Keys that are not there are masked, whatever is read.
@@ -352,8 +355,8 @@ Status AttentionOnGpu::map_tensors(const AttentionForwardConfig& config,
   return status;
 }
 
-Status AttentionOnGpu::forward(const AttentionForward& tensors, std::byte* workspace,
-                               void* stream) const {
+Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* workspace,
+                              void* stream) const {
   if (tensors.out.elements() == 0) return {};
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
@@ -371,8 +374,8 @@ Status AttentionOnGpu::forward(const AttentionForward& tensors, std::byte* works
   arguments.counter = reinterpret_cast<TileCounter*>(workspace);
   arguments.nonfinite_next = reinterpret_cast<int32_t*>(workspace + parts.nonfinite);
   if (config_.split) {
-    arguments.part_results = reinterpret_cast<float*>(workspace + parts.results);
-    arguments.part_sums = reinterpret_cast<float*>(workspace + parts.sums);
+    arguments.split_results = reinterpret_cast<float*>(workspace + parts.results);
+    arguments.split_sums = reinterpret_cast<float*>(workspace + parts.sums);
   }
   arguments.launch = launch_number();
   const Launch launch{.blocks = min(fixed_.tiles, gpu_.facts().multiprocessors),
@@ -390,13 +393,15 @@ Status AttentionOnGpu::forward(const AttentionForward& tensors, std::byte* works
   return status;
 }
 
-std::string AttentionOnGpu::description() const {
+std::string Sm90Attention::description() const {
   std::string text =
       concatenate("forward: tiles of ", config_.rows(), " queries and ", config_.keys, " keys, ",
                   config_.consumers, config_.consumers == 1 ? " warpgroup" : " warpgroups");
   if (config_.split)
-    text += concatenate(", keys split into ", fixed_.parts, " parts, merged by a second kernel");
-  if (fixed_.pack > 0) text += concatenate(", ", 1 << fixed_.pack, " heads packed into rows");
+    text +=
+        concatenate(", keys split into ", fixed_.num_splits, " parts, merged by a second kernel");
+  if (fixed_.pack_gqa > 0)
+    text += concatenate(", ", 1 << fixed_.pack_gqa, " heads packed into rows");
   return text;
 }
 

@@ -17,13 +17,13 @@ __device__ __forceinline__ int thread_number() {
 
 // What stands behind this comes after `value` is computed, also in the assembler's order. It never
 // sleeps, unless every lane's value is one NaN of 2^32.
-__device__ __forceinline__ void after(float value) {
+__device__ __forceinline__ void order_after(float value) {
   if (!__any_sync(0xffffffffu, __float_as_uint(value) != 0xffffffffu)) __nanosleep(1);
 }
 
 // The compiler must not compute the numbers later than here.
 template <int kCount>
-__device__ __forceinline__ void computed_here(uint32_t (&numbers)[kCount]) {
+__device__ __forceinline__ void materialize(uint32_t (&numbers)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(numbers[i]));
 }

@@ -14,8 +14,8 @@ namespace perseid::internal::cuda::ptx {
 // first eight columns, then of the others. `b`: the transposed upper and lower eight rows.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-mma
 template <DType D>
-__device__ __forceinline__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
-                                             uint32_t b1) {
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                    uint32_t b1) {
   if constexpr (D == DType::kBF16) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
         " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"

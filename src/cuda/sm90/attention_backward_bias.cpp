@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/attention_backward_bias.hpp"
+#include "cuda/sm90/attention_backward_bias.hpp"
 
-#include "cuda/attention_arguments.hpp"
+#include "cuda/sm90/attention_arguments.hpp"
 
 namespace perseid::internal::cuda {
 namespace {

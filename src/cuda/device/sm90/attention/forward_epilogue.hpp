@@ -11,7 +11,7 @@
 // block has no tiles left (forward_consumer.hpp).
 #pragma once
 
-#include "cuda/device/ptx/matrices.hpp"
+#include "cuda/device/ptx/ldmatrix.hpp"
 #include "cuda/device/sm90/attention/forward_producer.hpp"
 #include "cuda/device/sm90/attention/forward_rows.hpp"
 #include "cuda/device/sm90/attention/forward_scores.hpp"
@@ -19,12 +19,12 @@
 namespace perseid::internal::cuda {
 
 template <AttentionForwardConfig C>
-class ResultWriter {
+class ForwardEpilogue {
  public:
-  __device__ __forceinline__ ResultWriter(const AttentionForwardArguments& arguments,
-                                          const ForwardShared<C>& shared,
-                                          const ScoreRules<C>& rules, int consumer, int warp,
-                                          int lane)
+  __device__ __forceinline__ ForwardEpilogue(const AttentionForwardArguments& arguments,
+                                             const ForwardShared<C>& shared,
+                                             const ScoreRules<C>& rules, int consumer, int warp,
+                                             int lane)
       : a_(arguments),
         shared_(shared),
         rules_(rules),
@@ -59,7 +59,7 @@ class ResultWriter {
     }
     if (C.masked() && __any_sync(0xffffffffu, nonfinite != 0)) list(tile);
     if constexpr (C.split) {
-      store_part(tile, out);
+      store_split(tile, out);
       return;
     }
     constexpr int kPieces = 8 * C.out_chunks();  // of 8 columns, that there is room for
@@ -67,21 +67,21 @@ class ResultWriter {
 #pragma unroll
     for (int first = 0; first < C.value_dim / 8; first += kPieces) {
       // What was there has been read.
-      if (lane_ == 0) ptx::wait_for_reads_of_stores();
+      if (lane_ == 0) ptx::tma_store_wait_read();
       __syncwarp();
 #pragma unroll
       for (int j = first; j < min(first + kPieces, C.value_dim / 8); j += 2) {
         const auto pair = [&](int i) {
           return i < kCount ? round_pair<C.dtype>(out[i], out[i + 1]) : 0;
         };
-        ptx::store_matrices(piece_at(lane_ % 16, j - first + lane_ / 16), pair(4 * j),
-                            pair(4 * j + 2), pair(4 * j + 4), pair(4 * j + 6));
+        ptx::stmatrix_x4(piece_at(lane_ % 16, j - first + lane_ / 16), pair(4 * j), pair(4 * j + 2),
+                         pair(4 * j + 4), pair(4 * j + 6));
       }
       if (alone) {
         __syncwarp();
         store_rows(tile, first, min(kPieces, a_.value_dim / 8 - first));
       } else {
-        ptx::fence_for_engines();
+        ptx::fence_proxy_async();
         __syncwarp();
         if (lane_ == 0 && !is_early(tile)) store_boxes(tile, first / 8);
       }
@@ -108,7 +108,7 @@ class ResultWriter {
   }
   // Rows count from the warp's first.
   __device__ __forceinline__ int query_of(const AttentionTile& tile, int row) const {
-    return tile.query + ((first_row_ + row) >> a_.pack);
+    return tile.query + ((first_row_ + row) >> a_.pack_gqa);
   }
   // All of the warp's rows are before the first query.
   __device__ __forceinline__ bool is_early(const AttentionTile& tile) const {
@@ -118,7 +118,7 @@ class ResultWriter {
     return !is_early(tile) && query_of(tile, row) < tile.q_len;
   }
   __device__ __forceinline__ int head_of(const AttentionTile& tile, int row) const {
-    return (tile.head << a_.pack) + ((first_row_ + row) & ((1 << a_.pack) - 1));
+    return (tile.head << a_.pack_gqa) + ((first_row_ + row) & ((1 << a_.pack_gqa) - 1));
   }
   __device__ __forceinline__ int batch_of(const AttentionTile& tile) const {
     return entry_of<C.lengths>(a_, tile.batch);
@@ -133,27 +133,27 @@ class ResultWriter {
     const int query = query_of(tile, row);
     if (lane_ % 4 != 0 || !has_row(tile, row)) return;
     if constexpr (C.split) {
-      a_.part_sums[part_row(tile, row)] = sum;
+      a_.split_sums[split_row(tile, row)] = sum;
     } else if (a_.lse != nullptr) {
       a_.lse[batch_of(tile) * a_.lse_stride[0] + head_of(tile, row) * a_.lse_stride[1] +
              int64_t{tile.q_begin + query} * a_.lse_stride[2]] = sum * kLn2;
     }
   }
   // Of the part's rows.
-  __device__ __forceinline__ int64_t part_row(const AttentionTile& tile, int row) const {
+  __device__ __forceinline__ int64_t split_row(const AttentionTile& tile, int row) const {
     const int length = a_.ragged ? a_.total_q : a_.q_len;
-    const int head = batch_of(tile) * (a_.heads << a_.pack) + head_of(tile, row);
-    return int64_t{tile.part} * a_.rows + int64_t{head} * length + tile.q_begin +
+    const int head = batch_of(tile) * (a_.heads << a_.pack_gqa) + head_of(tile, row);
+    return int64_t{tile.split} * a_.rows + int64_t{head} * length + tile.q_begin +
            query_of(tile, row);
   }
   template <int kCount>
-  __device__ __forceinline__ void store_part(const AttentionTile& tile,
-                                             const float (&out)[kCount]) const {
+  __device__ __forceinline__ void store_split(const AttentionTile& tile,
+                                              const float (&out)[kCount]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = lane_ / 4 + 8 * r;
       if (query_of(tile, row) >= tile.q_len) continue;
-      float* to = a_.part_results + part_row(tile, row) * a_.value_dim + 2 * (lane_ % 4);
+      float* to = a_.split_results + split_row(tile, row) * a_.value_dim + 2 * (lane_ % 4);
 #pragma unroll
       for (int j = 0; j < kCount / 4; ++j)
         if (8 * j < a_.value_dim)
@@ -165,10 +165,10 @@ class ResultWriter {
 #pragma unroll
     for (int chunk = 0; chunk < C.out_chunks(); ++chunk)
       if (first_chunk + chunk < C.value_chunks())
-        ptx::store_box(a_.out, staged_ + chunk * 16 * 128,
+        ptx::tma_store(a_.out, staged_ + chunk * 16 * 128,
                        {(first_chunk + chunk) * kChunk, 0, tile.q_begin + query_of(tile, 0),
                         tile.head, batch_of(tile)});
-    ptx::commit_stores();
+    ptx::tma_store_commit();
   }
   __device__ __forceinline__ void store_rows(const AttentionTile& tile, int first,
                                              int pieces) const {

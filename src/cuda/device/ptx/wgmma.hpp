@@ -16,38 +16,39 @@
 namespace perseid::internal::cuda::ptx {
 
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
-// Registers and shared memory of this thread are ready for the products that follow.
-__device__ __forceinline__ void products_begin() {
+// Registers and mma_ss memory of this thread are ready for the products that follow.
+__device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 // The products since the last time become a group.
-__device__ __forceinline__ void products_commit() {
+__device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 // All groups but the last kPending are complete.
 template <int kPending>
-__device__ __forceinline__ void products_wait() {
+__device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(kPending) : "memory");
 }
 // The compiler does not know that results of products come late: it must not read or move them
 // before this place, which follows the wait.
 template <int kCount>
-__device__ __forceinline__ void results_are_here(float (&values)[kCount]) {
+__device__ __forceinline__ void fence_operand(float (&values)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
 }
 
-// A matrix in shared memory, rows of 128 bytes with the 128-byte swizzle. `between_chunks`: bytes
+// A matrix in mma_ss memory, rows of 128 bytes with the 128-byte swizzle. `between_chunks`: bytes
 // from one 64 columns to the next, where columns run along M or N; else of no meaning.
-// https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout-matrix-descriptor
-__device__ __forceinline__ uint64_t matrix_at(uint32_t address, uint32_t between_chunks = 16) {
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-mma_ss-memory-layout-matrix-descriptor
+__device__ __forceinline__ uint64_t make_descriptor(uint32_t address,
+                                                    uint32_t between_chunks = 16) {
   constexpr uint64_t kEightRows = 1024, kSwizzle128 = 1;
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
          static_cast<uint64_t>(between_chunks >> 4) << 16 | kEightRows >> 4 << 32 |
          kSwizzle128 << 62;
 }
 // The same matrix so many bytes further on.
-__device__ __forceinline__ uint64_t matrix_after(uint64_t matrix, int bytes) {
+__device__ __forceinline__ uint64_t advance_descriptor(uint64_t matrix, int bytes) {
   return matrix + static_cast<uint64_t>(bytes >> 4);
 }
 
@@ -55,21 +56,21 @@ __device__ __forceinline__ uint64_t matrix_after(uint64_t matrix, int bytes) {
 // launched with. All warps of the warpgroup call it.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#miscellaneous-instructions-setmaxnreg
 template <int kRegisters>
-__device__ __forceinline__ void give_registers_back() {
+__device__ __forceinline__ void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(kRegisters));
 }
 template <int kRegisters>
-__device__ __forceinline__ void take_registers() {
+__device__ __forceinline__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(kRegisters));
 }
 
 // d = A B, plus d where `accumulate`. K is 16; A has 64 rows, B has N columns.
-//   shared: A and B in shared memory, K running along the rows of 128 bytes, or across them where
+//   mma_ss: A and B in mma_ss memory, K running along the rows of 128 bytes, or across them where
 //           kAcrossA, kAcrossB
-//   registers: A in registers, B in shared memory with K across
+//   mma_rs: A in mma_rs, B in mma_ss memory with K across
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma
 template <int N, DType D>
-struct Product;
+struct Wgmma;
 
 // clang-format off
 #define PERSEID_LIST_1 "%0, %1, %2, %3, %4, %5, %6, %7"
@@ -116,9 +117,9 @@ struct Product;
 // N is 16 * COUNT, where H is a half; a to f are the numbers of the operands after the 8 * COUNT of d.
 #define PERSEID_PRODUCT(N, COUNT, D, TYPES, a, b, c, e, f, g)                                   \
   template <>                                                                                \
-  struct Product<N, D> {                                                                     \
+  struct Wgmma<N, D> {                                                                     \
     template <bool kAcrossA = false, bool kAcrossB = false>                                  \
-    static __device__ __forceinline__ void shared(float (&d)[N / 2], uint64_t left,          \
+    static __device__ __forceinline__ void mma_ss(float (&d)[N / 2], uint64_t left,          \
                                                   uint64_t right, bool accumulate) {         \
       asm volatile("{.reg .pred more; setp.ne.b32 more, %" #c ", 0;"                         \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPES                   \
@@ -128,7 +129,7 @@ struct Product;
                      "n"(static_cast<int>(kAcrossA)), "n"(static_cast<int>(kAcrossB))        \
                    : "memory");                                                              \
     }                                                                                        \
-    static __device__ __forceinline__ void registers(float (&d)[N / 2], const uint32_t* left, \
+    static __device__ __forceinline__ void mma_rs(float (&d)[N / 2], const uint32_t* left, \
                                                      uint64_t right, bool accumulate) {      \
       asm volatile("{.reg .pred more; setp.ne.b32 more, %" #g ", 0;"                         \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPES                   \

@@ -13,13 +13,13 @@
 namespace perseid::internal::cuda::ptx {
 
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix
-__device__ __forceinline__ void load_matrices(uint32_t row, uint32_t (&matrices)[4]) {
+__device__ __forceinline__ void ldmatrix_x4(uint32_t row, uint32_t (&matrices)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
                : "r"(row)
                : "memory");
 }
-__device__ __forceinline__ void load_matrices_across(uint32_t row, uint32_t (&matrices)[4]) {
+__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t row, uint32_t (&matrices)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
                : "r"(row)
@@ -27,15 +27,15 @@ __device__ __forceinline__ void load_matrices_across(uint32_t row, uint32_t (&ma
 }
 
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-stmatrix
-__device__ __forceinline__ void store_matrices(uint32_t row, uint32_t a, uint32_t b, uint32_t c,
-                                               uint32_t d) {
+__device__ __forceinline__ void stmatrix_x4(uint32_t row, uint32_t a, uint32_t b, uint32_t c,
+                                            uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                :
                : "r"(row), "r"(a), "r"(b), "r"(c), "r"(d)
                : "memory");
 }
-__device__ __forceinline__ void store_matrices_across(uint32_t row, uint32_t a, uint32_t b,
-                                                      uint32_t c, uint32_t d) {
+__device__ __forceinline__ void stmatrix_x4_trans(uint32_t row, uint32_t a, uint32_t b, uint32_t c,
+                                                  uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
                :
                : "r"(row), "r"(a), "r"(b), "r"(c), "r"(d)

@@ -27,7 +27,7 @@
 namespace perseid::internal::cuda {
 
 template <AttentionBackwardConfig C>
-class RolesConsumer : BackwardParts<C> {
+class SplitProductsConsumer : BackwardParts<C> {
   using Parts = BackwardParts<C>;
   using Parts::a_, Parts::shared_, Parts::tile_, Parts::lane_, Parts::warp_;
   using Parts::kScores;
@@ -36,120 +36,120 @@ class RolesConsumer : BackwardParts<C> {
                        kSecond = 10;
 
  public:
-  __device__ __forceinline__ RolesConsumer(const AttentionBackwardArguments& arguments,
-                                           const BackwardShared<C>& shared,
-                                           const BackwardTile& tile, int number)
+  __device__ __forceinline__ SplitProductsConsumer(const AttentionBackwardArguments& arguments,
+                                                   const BackwardShared<C>& shared,
+                                                   const BackwardTile& tile, int number)
       : Parts(arguments, shared, tile, number) {}
 
   __device__ __forceinline__ void run_first() {
     float grad_value[C.value_dim / 2];
 #pragma unroll
     for (float& x : grad_value) x = 0;
-    if (tile_.end > tile_.first) ptx::phase_wait(shared_.key_full(), 0);
+    if (tile_.end > tile_.first) ptx::mbarrier_wait(shared_.key_full(), 0);
     int steps = 0;
     BackwardStep before{};
     for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
-      const Ring<C.kStages> stage = stage_of<C>(number);
+      const PipelineState<C.kStages> stage = stage_of<C>(number);
       float scores[kScores];
       uint32_t weights[kScores / 2];
-      ptx::phase_wait(shared_.query_full(stage.place()), stage.parity());
-      ptx::products_begin();
-      this->template begin_scores<C.key_dim>(scores, shared_.key(), shared_.query(stage.place()));
+      ptx::mbarrier_wait(shared_.query_full(stage.stage()), stage.parity());
+      ptx::wgmma_fence();
+      this->template begin_scores<C.key_dim>(scores, shared_.key(), shared_.query(stage.stage()));
       typename Parts::Dropped dropped;
       this->find_dropped(tile_, step, dropped);
-      ptx::products_wait<0>();
-      ptx::results_are_here(scores);
+      ptx::wgmma_wait<0>();
+      ptx::fence_operand(scores);
       this->check_keys(number, scores);
-      this->weigh(scores, number, step, dropped);
-      this->leave(shared_.query_empty(stage.place()));
-      if (number > 0) ptx::named_sync(kWeightsEmpty, 256);
+      this->softmax(scores, number, step, dropped);
+      this->leave(shared_.query_empty(stage.stage()));
+      if (number > 0) ptx::named_barrier_sync(kWeightsEmpty, 256);
       send_weights(scores);
-      ptx::named_arrive(kWeightsFull, 256);
-      ptx::phase_wait(shared_.out_full(stage.place()), stage.parity());
+      ptx::named_barrier_arrive(kWeightsFull, 256);
+      ptx::mbarrier_wait(shared_.out_full(stage.stage()), stage.parity());
       if constexpr (C.grad_value) {
         this->round_kept(scores, weights);
-        ptx::products_begin();
+        ptx::wgmma_fence();
         this->template begin_gradient<C.value_dim>(grad_value, weights,
-                                                   shared_.grad_out(stage.place()));
+                                                   shared_.grad_out(stage.stage()));
       }
       if (C.grad_query && number > 0) first_pieces(number - 1, before);
-      ptx::products_wait<0>();
-      this->leave(shared_.out_empty(stage.place()));
+      ptx::wgmma_wait<0>();
+      this->leave(shared_.out_empty(stage.stage()));
       before = step;
       steps = number + 1;
     });
     if (C.grad_query && steps > 0) first_pieces(steps - 1, before);
     this->end_sums();
-    if (steps > 0) ptx::named_sync(kWeightsEmpty, 256);
-    float unusual[2] = {0, 0};
-    if constexpr (C.parts > 1) gather_parts(grad_value);
+    if (steps > 0) ptx::named_barrier_sync(kWeightsEmpty, 256);
+    float nonfinite[2] = {0, 0};
+    if constexpr (C.cluster_size > 1) reduce_cluster(grad_value);
     if constexpr (C.grad_value) {
-      this->template leave_gradient<C.value_dim>(
+      this->template epilogue_gradient<C.value_dim>(
           grad_value, [&] { return dropout_factor<C.dropout>(a_); }, shared_.value(), a_.grad_value,
-          a_.grad_value_rows, unusual);
+          a_.grad_value_rows, nonfinite);
     }
-    this->end_gradients(unusual);
+    this->end_gradients(nonfinite);
   }
 
   __device__ __forceinline__ void run_second() {
     float grad_key[C.key_dim / 2];
 #pragma unroll
     for (float& x : grad_key) x = 0;
-    if (tile_.end > tile_.first) ptx::phase_wait(shared_.value_full(), 0);
+    if (tile_.end > tile_.first) ptx::mbarrier_wait(shared_.value_full(), 0);
     int steps = 0;
     for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
-      const Ring<C.kStages> stage = stage_of<C>(number);
+      const PipelineState<C.kStages> stage = stage_of<C>(number);
       const int parity = number % 2;
       float products[kScores];
       uint32_t gradients[kScores / 2];
-      ptx::phase_wait(shared_.out_full(stage.place()), stage.parity());
-      ptx::products_begin();
+      ptx::mbarrier_wait(shared_.out_full(stage.stage()), stage.parity());
+      ptx::wgmma_fence();
       this->template begin_scores<C.value_dim>(products, shared_.value(),
-                                               shared_.grad_out(stage.place()));
-      ptx::named_sync(kWeightsFull, 256);
-      ptx::products_wait<0>();
-      ptx::results_are_here(products);
+                                               shared_.grad_out(stage.stage()));
+      ptx::named_barrier_sync(kWeightsFull, 256);
+      ptx::wgmma_wait<0>();
+      ptx::fence_operand(products);
       this->check_values(number, products);
-      receive_and_grade(products, number, gradients);
-      ptx::named_arrive(kWeightsEmpty, 256);
-      this->leave(shared_.out_empty(stage.place()));
-      ptx::phase_wait(shared_.query_full(stage.place()), stage.parity());
+      receive_and_compute_ds(products, number, gradients);
+      ptx::named_barrier_arrive(kWeightsEmpty, 256);
+      this->leave(shared_.out_empty(stage.stage()));
+      ptx::mbarrier_wait(shared_.query_full(stage.stage()), stage.parity());
       if constexpr (C.grad_key) {
-        ptx::products_begin();
-        this->template begin_gradient<C.key_dim>(grad_key, gradients, shared_.query(stage.place()));
+        ptx::wgmma_fence();
+        this->template begin_gradient<C.key_dim>(grad_key, gradients, shared_.query(stage.stage()));
       }
       if constexpr (C.grad_query) {
-        if (number > 1) ptx::named_sync(kScoresEmpty + parity, 256);
+        if (number > 1) ptx::named_barrier_sync(kScoresEmpty + parity, 256);
         this->share_gradients(gradients, parity);
-        ptx::named_arrive(kScoresFull + parity, 256);
-        ptx::named_sync(kSecond, 128);
+        ptx::named_barrier_arrive(kScoresFull + parity, 256);
+        ptx::named_barrier_sync(kSecond, 128);
         pieces<1>(number, step);
       }
-      ptx::products_wait<0>();
-      this->leave(shared_.query_empty(stage.place()));
+      ptx::wgmma_wait<0>();
+      this->leave(shared_.query_empty(stage.stage()));
       steps = number + 1;
     });
     this->end_sums();
     // So that no barrier is left half full, and nobody reads keys any more.
     if constexpr (C.grad_query) {
-      if (steps > 1) ptx::named_sync(kScoresEmpty + steps % 2, 256);
-      if (steps > 0) ptx::named_sync(kScoresEmpty + (steps - 1) % 2, 256);
+      if (steps > 1) ptx::named_barrier_sync(kScoresEmpty + steps % 2, 256);
+      if (steps > 0) ptx::named_barrier_sync(kScoresEmpty + (steps - 1) % 2, 256);
     }
-    float unusual[2] = {0, 0};
-    if constexpr (C.parts > 1) gather_parts(grad_key);
+    float nonfinite[2] = {0, 0};
+    if constexpr (C.cluster_size > 1) reduce_cluster(grad_key);
     if constexpr (C.grad_key) {
-      this->template leave_gradient<C.key_dim>(
+      this->template epilogue_gradient<C.key_dim>(
           grad_key, [&] { return a_.scale; }, shared_.key(), a_.grad_key, a_.grad_key_rows,
-          unusual);
+          nonfinite);
     }
-    this->end_gradients(unusual);
+    this->end_gradients(nonfinite);
   }
 
  private:
   template <int kCount>
-  __device__ __forceinline__ void gather_parts(float (&gradient)[kCount]) const {
-    ptx::named_sync(1, 256);
-    ptx::results_are_here(gradient);
+  __device__ __forceinline__ void reduce_cluster(float (&gradient)[kCount]) const {
+    ptx::named_barrier_sync(1, 256);
+    ptx::fence_operand(gradient);
     this->lend(gradient, 0);
     this->end_lending();
     if (this->has_results()) this->gather(gradient, 0);
@@ -164,8 +164,9 @@ class RolesConsumer : BackwardParts<C> {
     for (int i = 0; i < kScores; i += 4)
       to[i / 4 * 128] = float4{weights[i], weights[i + 1], weights[i + 2], weights[i + 3]};
   }
-  __device__ __forceinline__ void receive_and_grade(const float (&products)[kScores], int number,
-                                                    uint32_t (&gradients)[kScores / 2]) const {
+  __device__ __forceinline__ void receive_and_compute_ds(const float (&products)[kScores],
+                                                         int number,
+                                                         uint32_t (&gradients)[kScores / 2]) const {
     const float4* from = shared_.weights() + thread();
     float weights[kScores];
 #pragma unroll
@@ -176,13 +177,13 @@ class RolesConsumer : BackwardParts<C> {
       weights[i + 2] = four.z;
       weights[i + 3] = four.w;
     }
-    this->grade(weights, products, number, gradients);
+    this->compute_ds(weights, products, number, gradients);
   }
 
   __device__ __forceinline__ void first_pieces(int number, const BackwardStep& step) {
-    ptx::named_sync(kScoresFull + number % 2, 256);
+    ptx::named_barrier_sync(kScoresFull + number % 2, 256);
     pieces<0>(number, step);
-    ptx::named_arrive(kScoresEmpty + number % 2, 256);
+    ptx::named_barrier_arrive(kScoresEmpty + number % 2, 256);
   }
   // Every second piece of a step. Earlier products of this consumer are complete then, too.
   template <int kFirst>
@@ -193,17 +194,17 @@ class RolesConsumer : BackwardParts<C> {
       add_piece_of<C.piece_columns()>(number, step, p, p == kFirst);
     if constexpr (kHasLast)
       add_piece_of<C.last_columns()>(number, step, C.pieces() - 1, C.pieces() - 1 == kFirst);
-    this->end_turn();
+    this->dq_arrive();
   }
   template <int kColumns>
   __device__ __forceinline__ void add_piece_of(int number, const BackwardStep& step, int p,
                                                bool first) {
     float piece[kColumns / 2];
-    ptx::products_begin();
+    ptx::wgmma_fence();
     this->begin_piece(piece, number % 2, p);
-    ptx::products_wait<0>();
-    ptx::results_are_here(piece);
-    if (first) this->await_turn(number);
+    ptx::wgmma_wait<0>();
+    ptx::fence_operand(piece);
+    if (first) this->dq_wait(number);
     this->add_piece(piece, step, p);
   }
 };

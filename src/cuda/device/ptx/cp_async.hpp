@@ -11,7 +11,7 @@ namespace perseid::internal::cuda::ptx {
 // The first `bytes` of 16, and zeros for the rest; of 0 bytes the memory is not touched. Both
 // places are multiples of 16.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async
-__device__ __forceinline__ void copy_async(uint32_t to, const void* from, int bytes) {
+__device__ __forceinline__ void cp_async(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
                : "r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes)
@@ -20,14 +20,14 @@ __device__ __forceinline__ void copy_async(uint32_t to, const void* from, int by
 
 // The thread's copies since the last time become a group, which may be empty.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-commit-group
-__device__ __forceinline__ void copies_commit() {
+__device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 // All of the thread's groups but the last kPending have arrived. Other threads see them after a
 // barrier.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-wait-group
 template <int kPending>
-__device__ __forceinline__ void copies_wait() {
+__device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" : : "n"(kPending) : "memory");
 }
 

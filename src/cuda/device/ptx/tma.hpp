@@ -13,7 +13,7 @@ namespace perseid::internal::cuda::ptx {
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-createpolicy
 template <bool kOnce = false>
-__device__ __forceinline__ void load_box(uint32_t to, const TensorMap& map, uint32_t barrier,
+__device__ __forceinline__ void tma_load(uint32_t to, const TensorMap& map, uint32_t barrier,
                                          const int (&at)[5]) {
   if constexpr (kOnce) {
     asm volatile(
@@ -35,7 +35,7 @@ __device__ __forceinline__ void load_box(uint32_t to, const TensorMap& map, uint
 }
 // Brings the box to the L2 cache.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-prefetch-tensor
-__device__ __forceinline__ void prefetch_box(const TensorMap& map, const int (&at)[5]) {
+__device__ __forceinline__ void tma_prefetch(const TensorMap& map, const int (&at)[5]) {
   asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %3, %4, %5}];"
                :
                : "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
@@ -43,8 +43,8 @@ __device__ __forceinline__ void prefetch_box(const TensorMap& map, const int (&a
 }
 // Bytes side by side, a multiple of 16, from and to multiples of 16.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk
-__device__ __forceinline__ void load_bytes(uint32_t to, const void* from, uint32_t bytes,
-                                           uint32_t barrier) {
+__device__ __forceinline__ void bulk_load(uint32_t to, const void* from, uint32_t bytes,
+                                          uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
       :
@@ -52,7 +52,7 @@ __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, uint32
       : "memory");
 }
 // What lies outside of the tensor is not written.
-__device__ __forceinline__ void store_box(const TensorMap& map, uint32_t from, const int (&at)[5]) {
+__device__ __forceinline__ void tma_store(const TensorMap& map, uint32_t from, const int (&at)[5]) {
   asm volatile(
       "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group"
       " [%0, {%2, %3, %4, %5, %6}], [%1];"
@@ -62,28 +62,28 @@ __device__ __forceinline__ void store_box(const TensorMap& map, uint32_t from, c
 }
 
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-prefetch-cp-async-bulk-tensor
-__device__ __forceinline__ void prefetch_map(const TensorMap& map) {
+__device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" : : "l"(&map) : "memory");
 }
 
 // The calling thread's stores so far become a group; its groups have been read from shared memory,
 // or written.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-commit-group
-__device__ __forceinline__ void commit_stores() {
+__device__ __forceinline__ void tma_store_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-wait-group
-__device__ __forceinline__ void wait_for_reads_of_stores() {
+__device__ __forceinline__ void tma_store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
-__device__ __forceinline__ void wait_for_stores() {
+__device__ __forceinline__ void tma_store_wait() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
 // The calling thread's ordinary writes to shared memory come before what the copy engine and the
 // tensor cores do after it.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-membar-fence
-__device__ __forceinline__ void fence_for_engines() {
+__device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 

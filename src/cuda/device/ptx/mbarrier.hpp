@@ -9,24 +9,24 @@
 namespace perseid::internal::cuda::ptx {
 
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-init
-__device__ __forceinline__ void phase_init(uint32_t barrier, uint32_t arrivals) {
+__device__ __forceinline__ void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
                :
                : "r"(barrier), "r"(arrivals)
                : "memory");
 }
-// After the last phase_init, before the block's threads and the copy engine see the barriers.
+// After the last mbarrier_init, before the block's threads and the copy engine see the barriers.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-membar-fence
-__device__ __forceinline__ void phase_init_done() {
+__device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-arrive
-__device__ __forceinline__ void phase_arrive(uint32_t barrier) {
+__device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(barrier) : "memory");
 }
 // Arrives, and lets the phase end only when so many bytes have come besides.
-__device__ __forceinline__ void phase_expect(uint32_t barrier, uint32_t bytes) {
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                :
                : "r"(barrier), "r"(bytes)
@@ -35,7 +35,7 @@ __device__ __forceinline__ void phase_expect(uint32_t barrier, uint32_t bytes) {
 
 // Until the phase of this parity has ended; what came before its end is seen then.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait
-__device__ __forceinline__ void phase_wait(uint32_t barrier, uint32_t parity) {
+__device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   uint32_t ended;
   do {
     asm volatile(
@@ -49,7 +49,7 @@ __device__ __forceinline__ void phase_wait(uint32_t barrier, uint32_t parity) {
 
 // Whether it has, without waiting.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait
-__device__ __forceinline__ bool phase_test(uint32_t barrier, uint32_t parity) {
+__device__ __forceinline__ bool mbarrier_test(uint32_t barrier, uint32_t parity) {
   uint32_t ended;
   asm volatile(
       "{.reg .pred ended; mbarrier.test_wait.parity.shared::cta.b64 ended, [%1], %2;"
@@ -62,11 +62,11 @@ __device__ __forceinline__ bool phase_test(uint32_t barrier, uint32_t parity) {
 
 // Named barriers: `threads` of them take part, whole warps, some by waiting and some not.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-bar
-__device__ __forceinline__ void named_sync(int name, int threads) {
+__device__ __forceinline__ void named_barrier_sync(int name, int threads) {
   asm volatile("bar.sync %0, %1;" : : "r"(name), "r"(threads) : "memory");
 }
 // Whether any of the threads says so; they all wait.
-__device__ __forceinline__ bool named_any(int name, int threads, bool own) {
+__device__ __forceinline__ bool named_barrier_any(int name, int threads, bool own) {
   uint32_t any;
   asm volatile(
       "{.reg .pred own, any; setp.ne.u32 own, %3, 0;"
@@ -76,7 +76,7 @@ __device__ __forceinline__ bool named_any(int name, int threads, bool own) {
       : "memory");
   return any != 0;
 }
-__device__ __forceinline__ void named_arrive(int name, int threads) {
+__device__ __forceinline__ void named_barrier_arrive(int name, int threads) {
   asm volatile("bar.arrive %0, %1;" : : "r"(name), "r"(threads) : "memory");
 }
 

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/attention_backward.hpp"
+#include "cuda/sm90/attention_backward.hpp"
 
-#include "cuda/attention_arguments.hpp"
-#include "cuda/attention_backward_bias.hpp"
+#include "cuda/sm90/attention_arguments.hpp"
+#include "cuda/sm90/attention_backward_bias.hpp"
 
 namespace perseid::internal::cuda {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 struct Tiles {
   int dim;  // of both
   int queries;
-  bool halves;
+  bool split_keys;
 };
 constexpr Tiles kTiles[] = {
     {64, 128, true},
@@ -61,13 +61,13 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   for (const Tiles& tiles : kTiles) {
     AttentionBackwardConfig fit = config;
     fit.queries = tiles.queries;
-    fit.halves = tiles.halves;
+    fit.split_keys = tiles.split_keys;
     if (max(fit.key_dim, fit.value_dim) > tiles.dim) continue;
     if (busy && tiles.queries > 64) continue;
-    if (biased && tiles.halves) fit.bias_slots = 2;
+    if (biased && tiles.split_keys) fit.bias_stages = 2;
     if (fit.shared_bytes() > most) {
       if (tiles.queries > 64) continue;
-      fit.bias_slots = 0;
+      fit.bias_stages = 0;
     }
     config = fit;
     break;
@@ -78,11 +78,12 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   const int64_t tiles = problem.kv_heads * ceil_div(problem.kv_len, int64_t{config.keys()});
   if (config.right && !problem.grad_bias && tiles > 0)
     for (const int64_t blocks : {kBlocksInPairs, kBlocksInFours})
-      if (2 * config.parts * tiles <= blocks && problem.group() % (2 * config.parts) == 0)
-        config.parts *= 2;
+      if (2 * config.cluster_size * tiles <= blocks &&
+          problem.group() % (2 * config.cluster_size) == 0)
+        config.cluster_size *= 2;
   // Tiles of bias leave no shared memory for what a block is told.
-  config.follows =
-      !config.masked() && !config.deterministic && config.halves && !biased && problem.group() > 1;
+  config.shared_cursor = !config.masked() && !config.deterministic && config.split_keys &&
+                         !biased && problem.group() > 1;
   config.grad_query = problem.grad_query;
   config.grad_key = problem.grad_key;
   config.grad_value = problem.grad_value;
@@ -99,13 +100,13 @@ std::vector<std::string> attention_backward_kernels(const AttentionBackwardConfi
         "perseid::internal::cuda::", name,
         "<perseid::internal::cuda::AttentionBackwardConfig{.dtype = perseid::internal::DType(",
         static_cast<int>(c.dtype), "), .key_dim = ", c.key_dim, ", .value_dim = ", c.value_dim,
-        ", .queries = ", c.queries, ", .halves = ", flag(c.halves), ", .right = ", flag(c.right),
-        ", .left = ", flag(c.left), ", .lengths = ", flag(c.lengths),
+        ", .queries = ", c.queries, ", .split_keys = ", flag(c.split_keys),
+        ", .right = ", flag(c.right), ", .left = ", flag(c.left), ", .lengths = ", flag(c.lengths),
         ", .visible = ", flag(c.visible), ", .dropout = ", flag(c.dropout),
         ", .bias = perseid::internal::DType(", static_cast<int>(c.bias),
-        "), .bias_slots = ", c.bias_slots, ", .grad_bias = ", flag(c.grad_bias),
-        ", .bias_whole = ", flag(c.bias_whole), ", .parts = ", c.parts,
-        ", .deterministic = ", flag(c.deterministic), ", .follows = ", flag(c.follows),
+        "), .bias_stages = ", c.bias_stages, ", .grad_bias = ", flag(c.grad_bias),
+        ", .bias_whole = ", flag(c.bias_whole), ", .cluster_size = ", c.cluster_size,
+        ", .deterministic = ", flag(c.deterministic), ", .shared_cursor = ", flag(c.shared_cursor),
         ", .grad_query = ", flag(c.grad_query), ", .grad_key = ", flag(c.grad_key),
         ", .grad_value = ", flag(c.grad_value), ", .accumulate_query = ", flag(c.accumulate_query),
         ", .accumulate_key = ", flag(c.accumulate_key),
@@ -130,10 +131,10 @@ std::string refuse_attention_backward(const AttentionProblem& problem) {
   return "";
 }
 
-Status AttentionBackwardOnGpu::make(const AttentionProblem& problem,
-                                    const AttentionBackwardConfig& config, Gpu& gpu,
-                                    std::unique_ptr<AttentionBackwardOnGpu>* made) {
-  std::unique_ptr<AttentionBackwardOnGpu> backward(new AttentionBackwardOnGpu(problem, gpu));
+Status Sm90AttentionBackward::make(const AttentionProblem& problem,
+                                   const AttentionBackwardConfig& config, Gpu& gpu,
+                                   std::unique_ptr<Sm90AttentionBackward>* made) {
+  std::unique_ptr<Sm90AttentionBackward> backward(new Sm90AttentionBackward(problem, gpu));
   backward->config_ = config;
   if (Status status = gpu.load(kAttentionBackwardHeader, attention_backward_kernels(config),
                                &backward->kernels_);
@@ -160,20 +161,21 @@ Status AttentionBackwardOnGpu::make(const AttentionProblem& problem,
   fixed.k_tiles = blocks(problem.kv_len, problem.total_kv, config.keys());
   fixed.scale = static_cast<float>(problem.scale);
   fixed.batch_heads = static_cast<int32_t>((problem.ragged ? 1 : problem.batch) * problem.kv_heads);
-  fixed.by_head = !problem.ragged &&
-                  (config.turns_back() || (problem.bias && problem.bias_shape[0] != problem.batch));
-  fixed.heads_forth = fixed.kv_heads - fixed.kv_heads / kHeadsForOneBack;
+  fixed.by_head = !problem.ragged && (config.reverse_order() ||
+                                      (problem.bias && problem.bias_shape[0] != problem.batch));
+  fixed.forward_heads = fixed.kv_heads - fixed.kv_heads / kHeadsForOneBack;
   // Without a mask all tiles cost the same, and one head after another reads the least.
   int64_t section = 1;
   if (config.right || config.deterministic) {
     const int64_t bytes =
         problem.group() * problem.q_len * (problem.head_dim * 6 + problem.value_dim * 2);
-    const int64_t most = config.parts > 1 ? kSectionBytesOfParts : kSectionBytes;
+    const int64_t most = config.cluster_size > 1 ? kSectionBytesOfParts : kSectionBytes;
     while (2 * section * bytes <= most && section < fixed.batch_heads) section *= 2;
   }
   fixed.heads_per_section =
       static_cast<int32_t>(clamp(section, int64_t{1}, max(int64_t{1}, int64_t{fixed.batch_heads})));
-  fixed.summers = static_cast<uint64_t>(int64_t{fixed.k_tiles} * config.parts * config.kConsumers);
+  fixed.dq_contributors =
+      static_cast<uint64_t>(int64_t{fixed.k_tiles} * config.cluster_size * config.kConsumers);
   backward->bias_ = divide_bias(problem, config);
   fixed.bias_blocks = backward->bias_.bias_blocks;
   backward->lay_out();
@@ -181,24 +183,24 @@ Status AttentionBackwardOnGpu::make(const AttentionProblem& problem,
   return {};
 }
 
-int64_t AttentionBackwardOnGpu::blocks_of_queries() const {
+int64_t Sm90AttentionBackward::blocks_of_queries() const {
   return (problem_.ragged ? 1 : problem_.batch) * problem_.heads * fixed_.q_blocks;
 }
 
-void AttentionBackwardOnGpu::lay_out() {
+void Sm90AttentionBackward::lay_out() {
   const auto blocks = static_cast<size_t>(blocks_of_queries());
   const size_t row_bytes = blocks * static_cast<size_t>(config_.queries) * sizeof(float);
   layout_.delta = row_bytes;
-  layout_.sums = layout_.turns = (config_.clears_nonfinite() ? 4 : 2) * row_bytes;
+  layout_.sums = layout_.dq_semaphore = (config_.clears_nonfinite() ? 4 : 2) * row_bytes;
   if (config_.grad_query)
-    layout_.turns += blocks * static_cast<size_t>(config_.block_floats()) * sizeof(float);
-  layout_.complete = layout_.turns;
+    layout_.dq_semaphore += blocks * static_cast<size_t>(config_.block_floats()) * sizeof(float);
+  layout_.complete = layout_.dq_semaphore;
   if (config_.deterministic)
     layout_.complete += blocks * static_cast<size_t>(config_.kConsumers) * sizeof(uint64_t);
   const auto heads = static_cast<size_t>(problem_.batch * problem_.kv_heads);
   layout_.position = layout_.complete + (config_.finishes_early() ? heads * sizeof(uint64_t) : 0);
-  layout_.given_up = layout_.position + (config_.follows ? heads * sizeof(uint64_t) : 0);
-  layout_.tile = layout_.given_up + sizeof(uint64_t);
+  layout_.timed_out = layout_.position + (config_.shared_cursor ? heads * sizeof(uint64_t) : 0);
+  layout_.tile = layout_.timed_out + sizeof(uint64_t);
   layout_.arrived = layout_.tile + (config_.deterministic ? sizeof(uint32_t) : 0);
   layout_.nonfinite_queries =
       layout_.arrived + static_cast<size_t>(fixed_.bias_blocks) * sizeof(uint32_t);
@@ -210,9 +212,9 @@ void AttentionBackwardOnGpu::lay_out() {
   layout_.bytes = layout_.parts + bytes_of_parts(bias_, config_);
 }
 
-Status AttentionBackwardOnGpu::map_tensors(const AttentionBackwardConfig& config,
-                                           const AttentionBackward& tensors,
-                                           AttentionBackwardArguments* arguments) const {
+Status Sm90AttentionBackward::map_tensors(const AttentionBackwardConfig& config,
+                                          const AttentionBackward& tensors,
+                                          AttentionBackwardArguments* arguments) const {
   // The copy engine knows no empty tensors. Queries that are not there are not visited.
   const bool nothing = problem_.batch == 0 || problem_.heads == 0;
   const bool no_queries =
@@ -250,8 +252,8 @@ Status AttentionBackwardOnGpu::map_tensors(const AttentionBackwardConfig& config
   return {};
 }
 
-Status AttentionBackwardOnGpu::backward(const AttentionBackward& tensors, std::byte* workspace,
-                                        void* stream) const {
+Status Sm90AttentionBackward::backward(const AttentionBackward& tensors, std::byte* workspace,
+                                       void* stream) const {
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
   AttentionBackwardArguments arguments = fixed_;
@@ -268,10 +270,10 @@ Status AttentionBackwardOnGpu::backward(const AttentionBackward& tensors, std::b
   arguments.finite_lse_log2 = reinterpret_cast<float*>(workspace + finite);
   arguments.finite_delta = reinterpret_cast<float*>(workspace + finite + layout_.delta);
   arguments.sums = reinterpret_cast<float*>(workspace + layout_.sums);
-  arguments.turns = reinterpret_cast<uint64_t*>(workspace + layout_.turns);
+  arguments.dq_semaphore = reinterpret_cast<uint64_t*>(workspace + layout_.dq_semaphore);
   arguments.complete = reinterpret_cast<uint64_t*>(workspace + layout_.complete);
   arguments.position = reinterpret_cast<uint64_t*>(workspace + layout_.position);
-  arguments.given_up = reinterpret_cast<uint64_t*>(workspace + layout_.given_up);
+  arguments.timed_out = reinterpret_cast<uint64_t*>(workspace + layout_.timed_out);
   arguments.tile = reinterpret_cast<uint32_t*>(workspace + layout_.tile);
   arguments.nonfinite_queries = reinterpret_cast<uint32_t*>(workspace + layout_.nonfinite_queries);
   arguments.nonfinite_keys = reinterpret_cast<uint32_t*>(workspace + layout_.nonfinite_keys);
@@ -293,10 +295,11 @@ Status AttentionBackwardOnGpu::backward(const AttentionBackward& tensors, std::b
   const bool products_wanted = tensors.grad_query.present() || tensors.grad_key.present() ||
                                tensors.grad_value.present() || bias_beside;
   const Launch by_rows{.blocks = blocks_of_queries(), .threads = kRowThreads};
-  const Launch products{.blocks = int64_t{fixed_.batch_heads} * fixed_.k_tiles * config_.parts,
-                        .threads = config_.threads(),
-                        .cluster = config_.parts,
-                        .shared_bytes = config_.shared_bytes()};
+  const Launch products{
+      .blocks = int64_t{fixed_.batch_heads} * fixed_.k_tiles * config_.cluster_size,
+      .threads = config_.threads(),
+      .cluster = config_.cluster_size,
+      .shared_bytes = config_.shared_bytes()};
   Status status = gpu_.launch(kernels_[0], by_rows, &rows, stream);
   if (status.ok() && bias_apart) {
     AttentionBackwardBiasArguments bias = bias_;
@@ -314,9 +317,10 @@ Status AttentionBackwardOnGpu::backward(const AttentionBackward& tensors, std::b
   return status;
 }
 
-std::string AttentionBackwardOnGpu::description() const {
+std::string Sm90AttentionBackward::description() const {
   return concatenate("backward: tiles of ", config_.keys(), " keys and ", config_.queries,
-                     " queries, which 2 warpgroups share by ", config_.halves ? "keys" : "products",
+                     " queries, which 2 warpgroups share by ",
+                     config_.split_keys ? "keys" : "products",
                      config_.deterministic ? ", summed in order" : "");
 }
 
