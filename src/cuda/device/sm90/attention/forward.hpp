@@ -69,12 +69,9 @@ __global__ void __launch_bounds__(C.threads(), 1)
   if (group == 0) {
     if constexpr (C.consumers > 1) ptx::setmaxnreg_dec<C.producer_registers()>();
     ForwardProducer<C> producer(arguments, shared);
-    if (threadIdx.x == 0) producer.run();
-    if constexpr (C.masked()) {
-      if (threadIdx.x >= 32) return;
-      __syncwarp();
-      producer.run_second_pass();
-    }
+    if (threadIdx.x >= 32) return;
+    producer.run();
+    if constexpr (C.masked()) producer.run_second_pass();
   } else {
     if constexpr (C.consumers > 1) ptx::setmaxnreg_inc<C.consumer_registers()>();
     ForwardConsumer<C>(arguments, shared, group - 1).run();
