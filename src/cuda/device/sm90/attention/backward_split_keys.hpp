@@ -149,8 +149,8 @@ class SplitKeysConsumer : BackwardParts<C> {
     else if constexpr (C.grad_bias_in_place())
       ptx::fence_proxy_async();
     if constexpr (C.grad_query || C.grad_bias_in_place()) ptx::named_barrier_sync(1, 256);
-    const int stage = this->bias_stage(number).stage();
-    if (this->stores_bias_gradient()) this->store_bias_gradient(stage, step);
+    const int bias = this->bias_stage(number).stage();
+    if (this->stores_bias_gradient()) this->store_bias_gradient(bias, step);
     if constexpr (C.grad_query) {
       ptx::wgmma_fence();
       this->begin_piece(piece, parity, number_);
@@ -172,7 +172,7 @@ class SplitKeysConsumer : BackwardParts<C> {
     }
     ptx::wgmma_wait<0>();
     this->leave(shared_.query_empty(stage.stage()));
-    if (this->stores_bias_gradient()) this->release_bias(stage);
+    if (this->stores_bias_gradient()) this->release_bias(bias);
   }
 
   float grad_key_[C.key_dim / 2], grad_value_[C.value_dim / 2];
