@@ -1,9 +1,11 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// perseid-pack FILE: compiles the common kernels into a kernel pack, on all CPUs, and keeps what
-// the assembler said of them in FILE.reports, for the test of their budgets. What a pack that is
-// there already has is kept. Where there is no NVRTC the pack is empty: kernels are then compiled
-// when plans need them.
+// perseid-pack FILE [TEXT...]: compiles the common kernels into a kernel pack, on all CPUs, and
+// keeps what the assembler said of them in FILE.reports, for the test of their budgets. What a pack
+// that is there already has is kept. Where there is no NVRTC the pack is empty: kernels are then
+// compiled when plans need them. With TEXT, only those whose name has one of them, such as
+// "backward of attention, causal, bf16": to compare the machine code of a few
+// (bench/gpu/same_code.py).
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +15,7 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <thread>
 
 #include "cuda/pack/variants.hpp"
@@ -82,10 +85,16 @@ bool compile_all(const std::string& path, const std::vector<Variant>& variants, 
   return ok;
 }
 
-bool make(const std::string& path, const Version& version) {
+bool is_wanted(const Variant& variant, std::span<char*> texts) {
+  const auto has = [&](const char* text) { return variant.name.find(text) != std::string::npos; };
+  return texts.empty() || std::any_of(texts.begin(), texts.end(), has);
+}
+
+bool make(const std::string& path, const Version& version, std::span<char*> texts) {
   std::vector<Variant> variants;
   for (const char* architecture : kPackedArchitectures)
-    for (Variant& variant : common_variants(architecture)) variants.push_back(std::move(variant));
+    for (Variant& variant : common_variants(architecture))
+      if (is_wanted(variant, texts)) variants.push_back(std::move(variant));
   const std::string mark = compiler_mark(version);
   std::deque<Source> sources;
   sources.emplace_back(path);
@@ -127,10 +136,10 @@ bool make_empty(const std::string& path) {
   return write(path, "") && write(path + kReports, "");
 }
 
-int build(const std::string& path) {
+int build(const std::string& path, std::span<char*> texts) {
   umask(S_IWGRP | S_IWOTH);  // A pack that others may write is not read.
   Version version;
-  if (compiler_version(&version).ok() ? make(path, version) : make_empty(path)) return 0;
+  if (compiler_version(&version).ok() ? make(path, version, texts) : make_empty(path)) return 0;
   std::fprintf(stderr, "perseid.pack: cannot write %s\n", path.c_str());
   return 1;
 }
@@ -139,7 +148,7 @@ int build(const std::string& path) {
 }  // namespace perseid::internal::cuda
 
 int main(int argc, char** argv) {
-  if (argc == 2) return perseid::internal::cuda::build(argv[1]);
-  std::fprintf(stderr, "usage: perseid-pack FILE\n");
+  if (argc >= 2) return perseid::internal::cuda::build(argv[1], std::span(argv + 2, argv + argc));
+  std::fprintf(stderr, "usage: perseid-pack FILE [TEXT...]\n");
   return 2;
 }
