@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention-search [DIM...] [--value-dim N] [--length N] [--f16] [--full] [--compile-only]
 //
-// Proposes the tables of tiles in src/cuda/sm90/attention.cpp and attention_backward.cpp. For each dim
-// every configuration that may fit is compiled, on all CPUs; those that need more shared memory
+// Proposes the tables of tiles in src/cuda/sm90/attention.cpp and attention_backward.cpp. For each
+// dim every configuration that may fit is compiled, on all CPUs; those that need more shared memory
 // than a block has, spill registers, or have products that the assembler runs one after another are
 // dropped; the others are timed on the first GPU, in turns, and held to the result of the one that
 // the library chooses. The five fastest of each problem are printed, and that one. Without a GPU,
@@ -18,10 +18,10 @@
 #include <functional>
 #include <thread>
 
-#include "cuda/sm90/attention.hpp"
-#include "cuda/sm90/attention_backward.hpp"
 #include "cuda/runtime/cache.hpp"
 #include "cuda/runtime/memory.hpp"
+#include "cuda/sm90/attention.hpp"
+#include "cuda/sm90/attention_backward.hpp"
 
 namespace perseid::internal::cuda {
 namespace {
@@ -375,11 +375,11 @@ class Bench {
 // ---- Report ----
 
 std::string text_of(const AttentionForwardConfig& c) {
-  return concatenate(c.consumers, " consumers, ", c.keys, " keys, ", c.q_stages, " q_stages, ", c.stages,
-                     " stages",
-                     c.split_mask_loop    ? ", apart"
-                     : c.beside ? ", beside"
-                                : "");
+  return concatenate(c.consumers, " consumers, ", c.keys, " keys, ", c.q_stages, " q_stages, ",
+                     c.stages, " stages",
+                     c.split_mask_loop ? ", apart"
+                     : c.beside        ? ", beside"
+                                       : "");
 }
 std::string text_of(const AttentionBackwardConfig& c) {
   return concatenate(c.queries, " queries, ", c.split_keys ? "halves" : "products");

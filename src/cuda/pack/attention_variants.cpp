@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <span>
 
+#include "cuda/pack/variants.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
-#include "cuda/pack/variants.hpp"
 
 namespace perseid::internal::cuda {
 namespace {
