@@ -377,9 +377,9 @@ class Bench {
 std::string text_of(const AttentionForwardConfig& c) {
   return concatenate(c.consumers, " consumers, ", c.keys, " keys, ", c.q_stages, " q_stages, ",
                      c.stages, " stages",
-                     c.split_mask_loop ? ", apart"
-                     : c.beside        ? ", beside"
-                                       : "");
+                     c.split_mask_loop      ? ", apart"
+                     : c.overlap_softmax_pv ? ", beside"
+                                            : "");
 }
 std::string text_of(const AttentionBackwardConfig& c) {
   return concatenate(c.queries, " queries, ", c.split_keys ? "halves" : "products");
