@@ -247,7 +247,7 @@ class BiasConsumer : BackwardScores<C> {
 
   __device__ __forceinline__ void run() {
     float sums[kScores];
-    if (number_ == 1) pass_turn();
+    if (number_ == 1) scheduler_arrive();
     for (auto block = static_cast<int32_t>(blockIdx.x); block < a_.blocks;
          block += static_cast<int32_t>(gridDim.x)) {
       const BiasPart<C> part(a_, block);
@@ -263,7 +263,7 @@ class BiasConsumer : BackwardScores<C> {
         add_unit(tile, step, stage, sums);
       });
       if (a_.mapped) {
-        free_slot();
+        release_bias();
         store(part, stage, sums);
       } else {
         ptx::named_barrier_sync(1, 256);
@@ -271,32 +271,32 @@ class BiasConsumer : BackwardScores<C> {
         finish(part);
       }
     }
-    if (number_ == 0) dq_wait();  // so that no barrier is left half full
+    if (number_ == 0) scheduler_wait();  // so that no barrier is left half full
     if (lane_ == 0) ptx::tma_store_wait();
   }
 
  private:
   __device__ __forceinline__ void add_unit(const BackwardTile& tile, const BackwardStep& step,
-                                           int stage, float (&sums)[kScores]) {
+                                           int bias_stage, float (&sums)[kScores]) {
     const int stage = units_.stage();
     float scores[kScores], products[kScores];
     ptx::mbarrier_wait(shared_.scores_full(stage), units_.parity());
-    this->begin_with_bias(scores, shared_.lse_log2(stage), shared_.bias(stage));
+    this->begin_with_bias(scores, shared_.lse_log2(stage), shared_.bias(bias_stage));
     ptx::fence_operand(scores);
-    dq_wait();
+    scheduler_wait();
     ptx::wgmma_fence();
     this->template begin_scores<C.key_dim>(scores, shared_.key(stage), shared_.query(stage), true);
     ptx::mbarrier_wait(shared_.gradients_full(stage), units_.parity());
     ptx::wgmma_fence();
     this->template begin_scores<C.value_dim>(products, shared_.value(stage),
                                              shared_.grad_out(stage));
-    pass_turn();
+    scheduler_arrive();
     typename Scores::Dropped dropped;
     this->find_dropped(tile, step, dropped);
     ptx::wgmma_wait<1>();
     ptx::fence_operand(scores);
     this->template scores_to_weights<true>(scores, tile, step, shared_.lse_log2(stage),
-                                           shared_.bias(stage), true, dropped);
+                                           shared_.bias(bias_stage), true, dropped);
     this->leave(shared_.scores_empty(stage));
     ptx::wgmma_wait<0>();
     ptx::fence_operand(products);
@@ -307,13 +307,15 @@ class BiasConsumer : BackwardScores<C> {
     });
     this->leave(shared_.gradients_empty(stage));
     ++units_.count;
-    free_slot();
+    release_bias();
   }
 
   // Consumers begin their products in turns, so that one takes weights under the products of the
   // other.
-  __device__ __forceinline__ void dq_wait() const { ptx::named_barrier_sync(kTurn + number_, 256); }
-  __device__ __forceinline__ void pass_turn() const {
+  __device__ __forceinline__ void scheduler_wait() const {
+    ptx::named_barrier_sync(kTurn + number_, 256);
+  }
+  __device__ __forceinline__ void scheduler_arrive() const {
     ptx::named_barrier_arrive(kTurn + 1 - number_, 256);
   }
 
@@ -340,10 +342,10 @@ class BiasConsumer : BackwardScores<C> {
       ptx::tma_store_commit();
     }
     leaving_ = stage;
-    if constexpr (C.unit_bias_stages() == 1) free_slot();
+    if constexpr (C.unit_bias_stages() == 1) release_bias();
   }
   // That of the tile before, under the first unit of this one.
-  __device__ __forceinline__ void free_slot() {
+  __device__ __forceinline__ void release_bias() {
     if (leaving_ < 0) return;
     if (is_speaker()) ptx::tma_store_wait_read();
     this->leave(shared_.bias_empty(leaving_));
