@@ -4,12 +4,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "bench_report.hpp"
 #include "commands.hpp"
+#include "harness/bench_page.hpp"
 #include "problem_flags.hpp"
 #include "streams.hpp"
+#include "table.hpp"
 
 namespace perseid::cli {
 namespace {
@@ -25,66 +31,130 @@ constexpr double kMostSeconds = 3600;  // of a row
 struct Flags {
   ProblemFlags problems;
   harness::BenchOptions options;
+  bool verbose = false;
+  std::string html, against;
+  double threshold = 0.95;
 };
 
-std::string time_text(double seconds) {
-  if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
-  return seconds < 1 ? fmt::format("{:.2f} ms", seconds * 1e3) : fmt::format("{:.3f} s", seconds);
+// A row below its threshold may have met a slow moment of the machine.
+constexpr int kMostComparisons = 3;
+
+std::string text_of_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file.is_open() || file.bad())
+    throw Error(PERSEID_IO_ERROR, fmt::format("cannot read '{}': give a file that `perseid bench "
+                                              "--json` wrote",
+                                              path));
+  return text;
 }
 
-// How much faster than the same problem on one thread, where that was measured.
-std::string speedup(const BenchRow& row, const std::vector<BenchRow>& rows) {
-  if (row.threads <= 1) return "";
-  harness::Problem alone = row.problem;
-  alone.threads = 1;
-  for (const BenchRow& other : rows) {
-    if (other.threads == 1 && other.direction == row.direction && other.outcome.ok() &&
-        harness::to_flags(other.problem) == harness::to_flags(alone))
-      return fmt::format("{:.2f}x", other.timing.time / row.timing.time);
-  }
-  return "";
-}
-
-void print_rows(const std::vector<BenchRow>& rows) {
-  Table table;
-  table.add({"operation", "type", "problem", "threads", "implementation", "time", "rate", "ceiling",
-             "fraction", "error", "speed-up"});
-  for (const BenchRow& row : rows) {
-    const bool forward = row.direction == Direction::kForward;
-    std::string operation = harness::name_of(row.problem.op);
-    if (row.problem.op != harness::Op::kMatmul) operation += forward ? " forward" : " backward";
-    std::vector<std::string> cells = {operation, harness::name_of(row.problem.type()),
-                                      harness::summary(row.problem),
-                                      row.threads == 0 ? "" : fmt::format("{}", row.threads)};
-    if (row.outcome.ok()) {
-      const char* unit = row.memory_bound ? "GB/s" : "GFLOP/s";
-      cells.insert(
-          cells.end(),
-          {row.implementation, time_text(row.timing.time),
-           fmt::format("{:.1f} {}", row.rate / 1e9, unit),
-           row.ceiling > 0 ? fmt::format("{} {:.1f}", row.ceiling_name, row.ceiling / 1e9) : "",
-           row.ceiling > 0 ? fmt::format("{:.2f}", row.fraction()) : "",
-           row.error ? fmt::format("{:.1e}", *row.error) : "", speedup(row, rows)});
-    } else {
-      cells.push_back(perseid_status_string(row.outcome.status));
-    }
-    table.add(cells);
-  }
-  print("{}", table.text());
-}
-
-int bench(const Common& common, const Flags& flags) {
+void check_numbers(const Flags& flags) {
   const double seconds = flags.options.seconds;
   if (!(seconds >= 0 && seconds <= kMostSeconds))
     bad_input(fmt::format("--seconds must be from 0 to {}, got {}", kMostSeconds, seconds));
+  if (!(flags.threshold > 0 && flags.threshold <= 1))
+    bad_input(fmt::format("--threshold must be above 0 and at most 1, got {}", flags.threshold));
+}
+
+// Those of the command line; without any, those of the older report.
+std::vector<harness::Problem> problems_to_measure(
+    const Common& common, const Flags& flags, const std::optional<harness::Baseline>& baseline) {
+  const bool named = !flags.problems.file.empty() || !flags.problems.given.empty();
+  if (!baseline || named)
+    return problems_of(flags.problems, common, on_gpu(common) ? "gpu_figures" : "figures");
+  std::vector<harness::Problem> problems = baseline->problems();
+  const auto left_out = [&](const harness::Problem& problem) {
+    return (flags.problems.op && problem.op != *flags.problems.op) ||
+           (common.threads != 0 && problem.threads != common.threads) ||
+           (!common.dtype.empty() && common.dtype != harness::name_of(problem.type()));
+  };
+  std::erase_if(problems, left_out);
+  if (problems.empty())
+    bad_input(fmt::format("no row of '{}' is of this operation, type and number of threads",
+                          flags.against));
+  if (!common.impl.empty())
+    bad_input(
+        "--impl with --against needs a problem or --problems: a row is compared with the same "
+        "row of the old report");
+  return problems;
+}
+
+// The rows of one problem, measured anew where one has become slower.
+std::vector<MeasuredRow> measure(const Context& context, const Context& reference,
+                                 const harness::Problem& problem, const Flags& flags,
+                                 const std::optional<harness::Baseline>& baseline,
+                                 harness::Ceilings& ceilings) {
+  std::vector<MeasuredRow> best;
+  bool again = true;
+  for (int turn = 0; turn < kMostComparisons && again; ++turn) {
+    again = false;
+    harness::BenchOptions options = flags.options;
+    options.error = options.error && turn == 0;
+    const std::vector<BenchRow> rows =
+        harness::bench(context, reference, problem, options, ceilings);
+    best.resize(std::max(best.size(), rows.size()));
+    for (size_t i = 0; i < rows.size(); ++i) {
+      MeasuredRow row{rows[i],
+                      baseline && rows[i].outcome.ok() ? baseline->compare(rows[i]) : std::nullopt};
+      const bool better = turn == 0 || (row.against && best[i].against &&
+                                        row.against->ratio > best[i].against->ratio);
+      if (better) {
+        if (turn > 0) {
+          row.row.error = best[i].row.error;
+          row.row.error_problem = best[i].row.error_problem;
+        }
+        best[i] = std::move(row);
+      }
+      again = again || (best[i].against && !best[i].against->ok());
+    }
+  }
+  return best;
+}
+
+// Sentences about what is wrong, and the exit code.
+int verdict(const std::vector<MeasuredRow>& rows, const Flags& flags) {
+  size_t compared = 0, slower = 0;
+  for (const auto& [row, against] : rows) {
+    if (!row.outcome.ok()) throw Error(row.outcome.status, row.outcome.sentence);
+    compared += against.has_value();
+    slower += against && !against->ok();
+  }
+  int code = kOk;
+  for (const auto& [row, against] : rows) {
+    if (!row.error || row.error->complaint.empty()) continue;
+    write_err(fmt::format("perseid: wrong results: {}\n  again: perseid check {}\n",
+                          row.error->complaint, harness::to_flags(row.error_problem)));
+    code = kCheckFailed;
+  }
+  if (flags.against.empty()) return code;
+  if (compared == 0)
+    bad_input(fmt::format("'{}' has none of these rows; without a problem, its own are measured",
+                          flags.against));
+  if (slower > 0) {
+    write_err(fmt::format("perseid: {} of {} rows are slower than in '{}'\n", slower, compared,
+                          flags.against));
+    code = kCheckFailed;
+  }
+  return code;
+}
+
+int bench(const Common& common, const Flags& flags) {
+  check_numbers(flags);
   const bool gpu = on_gpu(common);
-  std::vector<harness::Problem> problems =
-      problems_of(flags.problems, common, gpu ? "gpu_figures" : "figures");
+  std::optional<harness::Baseline> baseline;
+  if (!flags.against.empty())
+    baseline.emplace(text_of_file(flags.against), flags.against, flags.threshold);
+  const std::vector<harness::Problem> problems = problems_to_measure(common, flags, baseline);
+  std::optional<OutputFile> page;
+  if (!flags.html.empty()) page.emplace(flags.html);
+
   const Context all = open_context(common, 0);
   const nlohmann::json machine = nlohmann::json::parse(all.facts());
   const int64_t cpus = gpu ? 1 : machine.at("device").value("workers", int64_t{1});
   const Context reference = open_cpu(0);
-  std::vector<BenchRow> rows;
+  harness::Ceilings ceilings;
+  std::vector<MeasuredRow> rows;
   {
     Progress progress(common, "bench");
     int64_t done = 0;
@@ -98,26 +168,25 @@ int bench(const Common& common, const Flags& flags) {
         harness::Problem one = problem;
         one.threads = count;
         const Context context = open_context(common, count);
-        for (BenchRow& row :
-             harness::bench(context, gpu ? reference : context, one, flags.options)) {
-          row.threads = gpu ? 0 : count;
+        for (MeasuredRow& row :
+             measure(context, gpu ? reference : context, one, flags, baseline, ceilings))
           rows.push_back(std::move(row));
-        }
       }
     }
   }
+  // A ceiling may have been seen at its highest after its first rows.
+  for (auto& [row, against] : rows) {
+    harness::hold_to_highest(row, ceilings);
+    if (against) against = baseline->compare(row);
+  }
+  const nlohmann::json report = bench_json(rows, machine, ceilings, flags.options.seconds);
+  if (page) page->write(harness::bench_page(report));
   if (common.json) {
-    nlohmann::json list = nlohmann::json::array();
-    for (const BenchRow& row : rows) list.push_back(harness::to_json(row));
-    const nlohmann::json report = {{"machine", machine}, {"rows", list}};
-    print("{}\n", report.dump());
+    print("{}\n", report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
-    print_rows(rows);
+    print("{}", bench_table(rows, flags.verbose, output_width()));
   }
-  for (const BenchRow& row : rows) {
-    if (!row.outcome.ok()) throw Error(row.outcome.status, row.outcome.sentence);
-  }
-  return kOk;
+  return verdict(rows, flags);
 }
 
 }  // namespace
@@ -135,6 +204,17 @@ void add_bench(CLI::App& app, const Common& common, Action& action) {
       ->capture_default_str();
   command->add_flag("--no-error{false}", flags->options.error,
                     "do not compare with the float64 reference");
+  command->add_flag("--verbose", flags->verbose, "every column, however long the lines");
+  command->add_option("--html", flags->html,
+                      "also write a page with the roofline, the fractions and the machine");
+  command->add_option(
+      "--against", flags->against,
+      "an older report of --json: end with 1 where a row has become slower; without "
+      "a problem, its rows are measured");
+  command
+      ->add_option("--threshold", flags->threshold,
+                   "with --against: what new over old may not fall below")
+      ->capture_default_str();
   command->footer(fmt::format("Example:\n  {}", kExample));
   command->fallthrough()->callback(
       [&action, &common, flags] { action = [&common, flags] { return bench(common, *flags); }; });

@@ -13,11 +13,13 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "check_report.hpp"
 #include "commands.hpp"
 #include "harness/fuzz.hpp"
 #include "problem_flags.hpp"
 #include "sentences.hpp"
 #include "streams.hpp"
+#include "table.hpp"
 #include "usage.hpp"
 
 namespace perseid::cli {
@@ -48,71 +50,16 @@ struct Flags {
   uint64_t seed = 1;
   double seconds = 0;  // of random problems; 0: no limit
   bool plans_only = false;
+  bool verbose = false;
   std::vector<uint64_t> part = {0, 1};
-};
-
-struct Entry {
-  Problem problem;
-  CheckResult result;
 };
 
 // What is wrong, in the flags of the problem's operation, and how to see it again.
 std::string failure_text(const CLI::App& command, const Problem& problem,
                          const CheckResult& result) {
   const CLI::App& operation = *command.get_subcommand(std::string(harness::name_of(problem.op)));
-  return fmt::format("{}\n  again: perseid check {}\n", in_flags(operation, result.complaint),
-                     harness::to_flags(problem));
-}
-
-// Of the output that comes nearest to its limit.
-const harness::OutputCheck* worst(const CheckResult& result) {
-  const auto found = std::max_element(
-      result.outputs.begin(), result.outputs.end(),
-      [](const auto& a, const auto& b) { return a.error * b.limit < b.error * a.limit; });
-  return found == result.outputs.end() ? nullptr : &*found;
-}
-
-nlohmann::json to_json(const Entry& entry) {
-  nlohmann::json outputs = nlohmann::json::array();
-  for (const harness::OutputCheck& output : entry.result.outputs)
-    outputs.push_back({{"name", output.name}, {"error", output.error}, {"limit", output.limit}});
-  nlohmann::json object = {{"problem", harness::to_json(entry.problem)},
-                           {"implementation", entry.result.implementation},
-                           {"passed", entry.result.passed},
-                           {"status", perseid_status_string(entry.result.outcome.status)},
-                           {"outputs", outputs}};
-  if (!entry.result.outcome.sentence.empty()) object["sentence"] = entry.result.outcome.sentence;
-  if (!entry.result.complaint.empty()) object["complaint"] = entry.result.complaint;
-  if (!entry.result.note.empty()) object["note"] = entry.result.note;
-  return object;
-}
-
-std::string verdict(const CheckResult& result) {
-  const char* word = result.passed ? "ok" : "FAILED";
-  if (!colours()) return word;
-  return fmt::format("\033[{}m{}\033[0m", result.passed ? 32 : 31, word);
-}
-
-void print_entries(const std::vector<Entry>& entries) {
-  Table table;
-  table.add({"operation", "type", "problem", "implementation", "output", "error", "limit", ""});
-  for (const auto& [problem, result] : entries) {
-    const harness::OutputCheck* output = worst(result);
-    table.add({harness::name_of(problem.op),
-               problem.op == harness::Op::kDropoutMask ? "" : harness::name_of(problem.type()),
-               harness::summary(problem), result.implementation,
-               output == nullptr ? result.note : output->name,
-               output == nullptr ? "" : fmt::format("{:.2e}", output->error),
-               output == nullptr ? "" : fmt::format("{:.2e}", output->limit), verdict(result)});
-  }
-  print("{}", table.text());
-}
-
-void print_failures(const CLI::App& command, const std::vector<Entry>& failures, size_t count) {
-  for (const auto& [problem, result] : failures)
-    print("\n{}{}{}", result.implementation, result.implementation.empty() ? "" : ": ",
-          failure_text(command, problem, result));
-  if (count > failures.size()) print("\nand {} more\n", count - failures.size());
+  return wrapped(in_flags(operation, result.complaint), output_width()) +
+         "\n  again: perseid check " + harness::to_flags(problem) + "\n";
 }
 
 struct Tally {
@@ -238,7 +185,7 @@ Tally fuzz(const CLI::App& command, const Common& common, const Devices& devices
         if (result.passed) continue;
         // At once too: what comes later may never end.
         if (failed++ < kMostShown && !common.json)
-          write_err("\n" + failure_text(command, problem, result));
+          progress.say("\n" + failure_text(command, problem, result));
         share.failures[at].push_back({problem, std::move(result)});
         Entry& entry = share.failures[at].back();
         if (problem.impl.empty()) entry.problem.impl = entry.result.implementation;
@@ -294,6 +241,23 @@ Flags with_seed(Flags flags) {
   return flags;
 }
 
+void print_report(const CLI::App& command, const Common& common, const Flags& flags,
+                  const Tally& tally, const std::vector<Entry>& failures, size_t problems) {
+  const size_t width = output_width();
+  if (flags.fuzz == 0 && !common.quiet)
+    print("{}", flags.verbose || problems == 1 ? check_rows(tally.kept, width)
+                                               : check_summary(tally.kept, width));
+  for (const auto& [problem, result] : failures)
+    print("\n{}{}{}", result.implementation, result.implementation.empty() ? "" : ": ",
+          failure_text(command, problem, result));
+  if (tally.failed > failures.size()) print("\nand {} more\n", tally.failed - failures.size());
+  if (!common.quiet || tally.failed > 0)
+    print("{} checked, {} failed, {} rightly refused\n", tally.checked, tally.failed,
+          tally.refused);
+  if (!common.quiet && tally.not_for_gpu > 0)
+    print("{} not checked on the GPU, which has no kernels for them\n", tally.not_for_gpu);
+}
+
 int check(const CLI::App& command, const Common& common, const Flags& flags) {
   if (flags.fuzz > 0 && (!flags.problems.file.empty() || !flags.problems.given.empty()))
     bad_input("--fuzz draws its own problems; it goes with an operation, --seed and --impl alone");
@@ -323,15 +287,9 @@ int check(const CLI::App& command, const Common& common, const Flags& flags) {
     print("{}\n", report.dump());
     return code;
   }
-  if (flags.fuzz == 0 && !common.quiet) print_entries(tally.kept);
-  print_failures(command, failures, tally.failed);
-  if (!common.quiet || tally.failed > 0)
-    print("{} checked, {} failed, {} rightly refused\n", tally.checked, tally.failed,
-          tally.refused);
-  if (!common.quiet && tally.not_for_gpu > 0)
-    print("{} not checked on the GPU, which has no kernels for them\n", tally.not_for_gpu);
+  print_report(command, common, flags, tally, failures, problems.size());
   if (!common.quiet && common.device == "auto" && !devices.absent().empty())
-    print("no GPU was checked: {}\n", devices.absent());
+    print("{}\n", wrapped("no GPU was checked: " + devices.absent(), output_width()));
   return code;
 }
 
@@ -353,6 +311,8 @@ void add_check(CLI::App& app, const Common& common, Action& action) {
       ->check(not_negative());
   command->add_flag("--plans-only", flags->plans_only,
                     "with --fuzz: make the plans alone, whose kernels are then in the cache");
+  command->add_flag("--verbose", flags->verbose,
+                    "a row for each result, where a line for each operation would do");
   command->add_option("--part", flags->part, "I,N: the I-th of N parts of the random problems")
       ->delimiter(',')
       ->expected(2);

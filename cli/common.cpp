@@ -3,17 +3,26 @@
 #include "common.hpp"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <limits>
 
 #include "streams.hpp"
+#include "table.hpp"
 
 namespace perseid::cli {
+namespace {
+
+size_t terminal_width() {
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
+}
+
+}  // namespace
 
 ExitCode exit_code(perseid_status status) {
   switch (status) {
@@ -68,25 +77,6 @@ std::optional<Context> open_gpu(const Common& common, std::string* absent) {
   }
 }
 
-std::string Table::text() const {
-  std::vector<size_t> widths;
-  for (const auto& row : rows_) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows_) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      const bool number =
-          !row[i].empty() && row[i].find_first_not_of("0123456789.e+-%x") == std::string::npos;
-      line += fmt::format(fmt::runtime(number ? "{:>{}}  " : "{:<{}}  "), row[i], widths[i]);
-    }
-    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
-  return text;
-}
-
 bool colours() {
   const char* forbidden = std::getenv("NO_COLOR");
   return isatty(STDOUT_FILENO) != 0 && (forbidden == nullptr || *forbidden == '\0');
@@ -117,12 +107,11 @@ void Progress::watch() {
   auto pause = std::chrono::milliseconds(2000);
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, pause, [this] { return ended_; })) {
-    const auto seconds =
-        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start);
-    const std::string line = fmt::format("{}{} ({} s)", activity_, state_, seconds.count());
+    const std::chrono::duration<double> since = std::chrono::steady_clock::now() - start;
+    const std::string line = fmt::format("{}{} ({})", activity_, state_, clock_time(since.count()));
     if (terminal_) {
-      // Cut to a line that no terminal wraps, and blank what the one before left.
-      write_err(fmt::format("\r{:<78.78}", line));
+      // Cut to a line that the terminal does not wrap.
+      write_err("\r\033[K" + line.substr(0, terminal_width() - 1));
       drawn_ = true;
     } else {
       write_err(line + "\n");
@@ -131,8 +120,15 @@ void Progress::watch() {
   }
 }
 
+void Progress::say(std::string_view text) {
+  const std::lock_guard lock(mutex_);
+  clear();
+  write_err(text);
+}
+
 void Progress::clear() {
-  if (drawn_) write_err(fmt::format("\r{:78}\r", ""));
+  if (drawn_) write_err("\r\033[K");
+  drawn_ = false;
 }
 
 }  // namespace perseid::cli

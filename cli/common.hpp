@@ -9,8 +9,8 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
-#include <vector>
 
 #include "perseid/perseid.hpp"
 
@@ -43,16 +43,6 @@ bool on_gpu(const Common& common);
 // The GPU of --device, or the first one where that is auto. None: `absent` says why.
 std::optional<Context> open_gpu(const Common& common, std::string* absent);
 
-// Columns as wide as their widest cell; cells that begin with a digit stand to the right.
-class Table {
- public:
-  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
-  std::string text() const;
-
- private:
-  std::vector<std::vector<std::string>> rows_;
-};
-
 // Whether text on stdout may be coloured (a terminal, and no NO_COLOR).
 bool colours();
 
@@ -67,6 +57,8 @@ class Progress {
 
   // "activity: done of total, detail"
   void update(int64_t done, int64_t total, const std::string& detail);
+  // Writes to stderr now, in lines of their own. Also with --quiet.
+  void say(std::string_view text);
 
  private:
   void watch();

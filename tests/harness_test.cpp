@@ -4,13 +4,13 @@
 // wrong write, and the tolerance rule tells a right result from a wrong one.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "harness/bench.hpp"
 #include "harness/check.hpp"
 #include "harness/fuzz.hpp"
 
@@ -27,6 +27,11 @@ TEST(Problem, SurvivesJsonAndFlags) {
     const std::string flags = to_flags(problem);
     const Problem again = from_json(nlohmann::json::parse(to_json(problem).dump()));
     EXPECT_EQ(flags, to_flags(again)) << i;
+    const nlohmann::json complete = to_complete_json(problem);
+    EXPECT_EQ(flags, to_flags(from_json(nlohmann::json::parse(complete.dump())))) << i;
+    const auto read = std::count_if(fields().begin(), fields().end(),
+                                    [&](const Field& field) { return field.reads(problem.op); });
+    EXPECT_EQ(complete.size(), static_cast<size_t>(read) + 1) << i;
 
     Problem from_flags;
     from_flags.op = problem.op;
@@ -350,39 +355,6 @@ TEST_F(CheckerTest, HugeProblemsArePlannedOnly) {
       checker_.check(problem_of(R"({"op":"matmul","m":1000000,"n":1000000,"k":1000000})"));
   EXPECT_TRUE(result.passed) << result.complaint;
   EXPECT_NE(result.note, "");
-}
-
-// ---- Measurement ------------------------------------------------------------------------------
-
-TEST(Bench, ReducedProblemsKeepTheirKind) {
-  const Problem attention = reduced(problem_of(
-      R"({"op":"attention","batch":2,"heads":8,"kv_heads":4,"q_len":4096,"kv_len":4096,
-          "head_dim":128,"bias":[2,8,1,4096],"backward":true})"));
-  EXPECT_EQ(attention.heads, 2);
-  EXPECT_EQ(attention.key_heads(), 1);
-  EXPECT_LT(attention.q_len, 1100);
-  EXPECT_EQ(attention.bias, (Shape{1, 2, 1, attention.kv_len}));
-  const Problem softmax = reduced(problem_of(R"({"op":"softmax","shape":[524288,64]})"));
-  EXPECT_EQ(softmax.shape[1], 64);
-  const Problem matmul = reduced(problem_of(R"({"op":"matmul","m":2048,"n":2048,"k":2048})"));
-  EXPECT_EQ(matmul.k, 2048);
-}
-
-TEST(Bench, MeasuresBothDirections) {
-  const Context context = Context::cpu(1);
-  const Problem problem = problem_of(R"({"op":"softmax","shape":[64,128],"backward":true})");
-  const std::vector<BenchRow> rows = bench(context, context, problem, {.seconds = 0.01});
-  ASSERT_EQ(rows.size(), 2u);
-  for (const BenchRow& row : rows) {
-    ASSERT_TRUE(row.outcome.ok()) << row.outcome.sentence;
-    EXPECT_GT(row.timing.least, 0);
-    EXPECT_GE(row.timing.median, row.timing.least);
-    EXPECT_GT(row.rate, 0);
-    EXPECT_GT(row.fraction(), 0);
-    ASSERT_TRUE(row.error.has_value());
-    EXPECT_LT(*row.error, 1e-4);
-    EXPECT_EQ(to_json(row)["unit"], "B/s");
-  }
 }
 
 }  // namespace

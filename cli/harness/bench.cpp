@@ -6,9 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
-
-#include "harness/check.hpp"
+#include <string>
 
 namespace perseid::harness {
 namespace {
@@ -17,65 +15,70 @@ namespace {
 constexpr int kComputeRounds = 9;
 constexpr int kMemoryRounds = 5;
 constexpr int kQueued = 8;
-// What the reference gets to do, in multiply-adds: about a second.
-constexpr double kReferenceWork = 2e8;
+// What the reference gets to do, in multiply-adds: with the naive formula and a check of two runs,
+// about a second.
+constexpr double kReferenceWork = 3e7;
 
 double now() {
   const auto since = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration<double>(since).count();
 }
 
+// Fractions above these are measured again. A copy writes a byte for each that it reads; a softmax
+// backward reads two, which some memories do up to 1.04 times as fast.
+constexpr double kMostFraction = 1.02, kMostReading = 1.05;
+constexpr int kMostAttempts = 4;
+
 struct Bound {
-  perseid_ceiling ceiling = PERSEID_CEILING_F32;
-  const char* name = "";
+  std::optional<CeilingKey> ceiling;
   bool memory = false;
   double work = 0;  // FLOPs or bytes of one execution
-  uint64_t bytes = 0;
+  double most = kMostFraction;
 };
 
-double measure(const Context& context, const Bound& bound) {
-  double per_second = 0;
-  if (*bound.name == '\0') return per_second;
-  detail::check(perseid_context_ceiling(context.get(), bound.ceiling, bound.bytes, &per_second));
-  return per_second;
-}
-
 // By the type of what is multiplied; a wider result changes nothing.
-Bound compute_bound(const Problem& problem, double flops) {
+perseid_ceiling compute_ceiling(const Problem& problem) {
   switch (problem.type()) {
     case bf16:
-      return {PERSEID_CEILING_BF16, "bf16 dot peak", false, flops, 0};
+      return PERSEID_CEILING_BF16;
     case f64:
-      return {PERSEID_CEILING_F64, "f64 FMA peak", false, flops, 0};
+      return PERSEID_CEILING_F64;
     default:
-      return {PERSEID_CEILING_F32, "f32 FMA peak", false, flops, 0};
+      return PERSEID_CEILING_F32;
   }
 }
 
 // Softmax is held to a copy of the bytes it moves; attention of few queries, and whatever else
 // takes longer to read than to compute, to a read of them; the rest to the multipliers.
-Bound bound_of(const Context& context, const Problem& problem, double flops, double bytes) {
-  const auto whole = static_cast<uint64_t>(std::max(bytes, 1.0));
-  if (problem.op == Op::kSoftmax)
-    return {PERSEID_CEILING_COPY, "copy", true, bytes, std::max<uint64_t>(whole / 2, 1)};
+Bound bound_of(const Context& context, const BenchRow& row, Ceilings& ceilings) {
+  const auto whole = static_cast<uint64_t>(std::max(row.bytes, 1.0));
+  const DLDevice device = context.device();
+  const auto key = [&](perseid_ceiling ceiling, uint64_t bytes) {
+    return CeilingKey{static_cast<int32_t>(device.device_type), device.device_id, row.threads,
+                      ceiling, bytes};
+  };
+  if (row.problem.op == Op::kSoftmax) {
+    const bool forward = row.direction == Direction::kForward;
+    return {key(PERSEID_CEILING_COPY, std::max<uint64_t>(whole / 2, 1)), true, row.bytes,
+            forward ? kMostFraction : kMostReading};
+  }
   // What a GPU's multipliers reach is not measured.
-  if (context.device().device_type != kDLCPU) return {PERSEID_CEILING_F32, "", false, flops, 0};
-  const Bound compute = compute_bound(problem, flops);
-  const Bound read = {PERSEID_CEILING_READ, "read", true, bytes, whole};
-  return bytes / measure(context, read) > flops / measure(context, compute) ? read : compute;
+  if (device.device_type != kDLCPU) return {{}, false, row.flops};
+  const CeilingKey compute = key(compute_ceiling(row.problem), 0);
+  const CeilingKey read = key(PERSEID_CEILING_READ, whole);
+  if (row.bytes / ceilings.measure(context, read) > row.flops / ceilings.measure(context, compute))
+    return {read, true, row.bytes};
+  return {compute, false, row.flops};
 }
 
-// Rounds of executions with the ceiling measured between them. Each round is held to the better of
-// its two neighbours, and the row is the round of the median fraction: what else the machine does
-// slows both alike, and one lucky or unlucky moment of either decides nothing.
+// Rounds of executions with the ceiling measured between them. The row is the median of the rounds'
+// fastest executions: one lucky or unlucky moment decides nothing.
 void time_row(const Context& context, const Call& call, const Bound& bound,
-              const BenchOptions& options, BenchRow& row) {
-  struct Round {
-    double least, ceiling;
-    double fraction(double work) const { return work / least / ceiling; }
+              const BenchOptions& options, Ceilings& ceilings, BenchRow& row) {
+  const auto measure_ceiling = [&] {
+    if (bound.ceiling) ceilings.measure(context, *bound.ceiling);
   };
-  std::vector<Round> rounds;
-  std::vector<double> times;
+  std::vector<double> rounds, times;
   // On a GPU, executions that are under way at once, so that none waits for the host.
   std::vector<Timer> timers;
   for (int i = 0; i < (context.device().device_type == kDLCPU ? 1 : kQueued); ++i)
@@ -83,9 +86,10 @@ void time_row(const Context& context, const Call& call, const Bound& bound,
   row.outcome = outcome_of(call.execute());  // warms up
   const double pace = options.seconds / (bound.memory ? kMemoryRounds : kComputeRounds);
   const double end = now() + 3 * options.seconds;  // of the ceilings too
-  double spent = 0, before = measure(context, bound);
+  double spent = 0;
+  measure_ceiling();
   while (row.outcome.ok() && (rounds.empty() || (spent < options.seconds && now() < end))) {
-    Round round{std::numeric_limits<double>::infinity(), before};
+    double least = std::numeric_limits<double>::infinity();
     const double first = now();
     double last = first;
     do {
@@ -97,27 +101,24 @@ void time_row(const Context& context, const Call& call, const Bound& bound,
       }
       for (const Timer& timer : timers) {
         times.push_back(timer.seconds());
-        round.least = std::min(round.least, times.back());
+        least = std::min(least, times.back());
       }
       last = now();
     } while (row.outcome.ok() && last < first + pace);
     spent += last - first;
-    before = measure(context, bound);
-    round.ceiling = std::max(round.ceiling, before);
-    rounds.push_back(round);
+    rounds.push_back(least);
+    measure_ceiling();
   }
   if (!row.outcome.ok()) return;
   std::sort(times.begin(), times.end());
-  std::sort(rounds.begin(), rounds.end(), [&](const Round& a, const Round& b) {
-    return a.fraction(bound.work) < b.fraction(bound.work);
-  });
-  const Round& median = rounds[rounds.size() / 2];
-  row.timing = {median.least, times[times.size() / 2], times.front(),
+  std::sort(rounds.begin(), rounds.end());
+  row.timing = {rounds[rounds.size() / 2], times[times.size() / 2], times.front(),
                 static_cast<int64_t>(times.size())};
   row.memory_bound = bound.memory;
-  row.rate = bound.work / median.least;
-  row.ceiling_name = bound.name;
-  row.ceiling = median.ceiling;
+  row.rate = bound.work / row.timing.time;
+  row.ceiling_of = bound.ceiling;
+  row.ceiling = bound.ceiling ? ceilings.highest(*bound.ceiling) : 0;
+  row.most = bound.most;
 }
 
 // Multiply-adds of the reference, both directions.
@@ -148,27 +149,26 @@ void follow(Shape& broadcast, const Shape& extents) {
   }
 }
 
-double largest_error_of(const Context& context, const Context& reference, const Problem& problem,
-                        Direction direction) {
-  PlanHandle plan;
-  const Operands operands(problem, false);
-  Operands exact(exact_problem(problem), operands);
-  Outcome outcome = make_plan(context, problem, plan);
-  for (Direction each : {Direction::kForward, Direction::kBackward}) {
-    if (!outcome.ok() || (each == Direction::kBackward && direction != each)) break;
-    const Call call(context, plan.get(), problem, each, operands);
-    outcome = outcome_of(call.execute());
-    if (outcome.ok()) outcome = call.finish();
+// One check of the problem for both directions; the outputs of each go to its row.
+void add_errors(const Context& context, const Context& reference, std::vector<BenchRow>& rows) {
+  const Problem problem = reduced(rows.front().problem);
+  const CheckResult result =
+      Checker(context, context, reference, std::numeric_limits<double>::max()).check(problem);
+  if (!result.outcome.ok()) throw Error(result.outcome.status, result.outcome.sentence);
+  const std::vector<OperandSpec> specs = operands_of(problem);
+  for (BenchRow& row : rows) {
+    BenchError& error = row.error.emplace();
+    row.error_problem = problem;
+    error.complaint = result.complaint;
+    for (const OutputCheck& output : result.outputs) {
+      const bool backward = std::any_of(specs.begin(), specs.end(), [&](const OperandSpec& spec) {
+        return spec.output && spec.backward && spec.name == output.name;
+      });
+      if (backward != (row.direction == Direction::kBackward)) continue;
+      error.largest = std::max(error.largest, output.error);
+      error.relative = std::max(error.relative, output.relative());
+    }
   }
-  if (outcome.ok()) outcome = run_reference(reference, problem, exact);
-  if (!outcome.ok()) throw Error(outcome.status, outcome.sentence);
-  double error = 0;
-  for (const OperandSpec& spec : operands_of(problem)) {
-    if (!spec.output || spec.backward != (direction == Direction::kBackward)) continue;
-    error = std::max(error, largest_error(operands.find(spec.name)->values(),
-                                          exact.find(spec.name)->values(), spec.dtype));
-  }
-  return error;
 }
 
 }  // namespace
@@ -209,10 +209,17 @@ Problem reduced(const Problem& problem) {
 }
 
 std::vector<BenchRow> bench(const Context& context, const Context& reference,
-                            const Problem& problem, const BenchOptions& options) {
+                            const Problem& problem, const BenchOptions& options,
+                            Ceilings& ceilings) {
   std::vector<BenchRow> rows;
   BenchRow row;
   row.problem = row.error_problem = problem;
+  const DLDevice device = context.device();
+  if (device.device_type == kDLCPU) {
+    row.threads = problem.threads;
+  } else {
+    row.device = "cuda:" + std::to_string(device.device_id);
+  }
   PlanHandle plan;
   row.outcome = make_plan(context, problem, plan);
   if (row.outcome.ok() && plan == nullptr)
@@ -222,47 +229,30 @@ std::vector<BenchRow> bench(const Context& context, const Context& reference,
   detail::check(perseid_plan_query(plan.get(), &info));
   row.implementation = info.implementation;
 
-  const Operands operands(problem, false);
-  for (Direction direction : {Direction::kForward, Direction::kBackward}) {
-    const bool forward = direction == Direction::kForward;
-    if (!forward && !problem.has_backward()) break;
-    row.direction = direction;
-    const Call call(context, plan.get(), problem, direction, operands);
-    const Bound bound =
-        bound_of(context, problem, forward ? info.forward_flops : info.backward_flops,
-                 forward ? info.forward_bytes : info.backward_bytes);
-    time_row(context, call, bound, options, row);
-    if (row.outcome.ok() && options.error) {
-      row.error_problem = reduced(problem);
-      row.error = largest_error_of(context, reference, row.error_problem, direction);
+  {
+    const Operands operands(problem, false);
+    for (Direction direction : {Direction::kForward, Direction::kBackward}) {
+      const bool forward = direction == Direction::kForward;
+      if (!forward && !problem.has_backward()) break;
+      row.direction = direction;
+      row.flops = forward ? info.forward_flops : info.backward_flops;
+      row.bytes = forward ? info.forward_bytes : info.backward_bytes;
+      const Call call(context, plan.get(), problem, direction, operands);
+      const Bound bound = bound_of(context, row, ceilings);
+      row.attempts = 0;
+      do {
+        time_row(context, call, bound, options, ceilings, row);
+      } while (row.outcome.ok() && ++row.attempts < kMostAttempts && row.disturbed());
+      rows.push_back(row);
+      if (!row.outcome.ok()) return rows;
     }
-    rows.push_back(row);
-    if (!row.outcome.ok()) break;
   }
+  if (options.error) add_errors(context, reference, rows);
   return rows;
 }
 
-nlohmann::json to_json(const BenchRow& row) {
-  nlohmann::json object = {
-      {"problem", to_json(row.problem)},
-      {"direction", row.direction == Direction::kForward ? "forward" : "backward"},
-      {"threads", row.threads},
-      {"implementation", row.implementation},
-      {"status", perseid_status_string(row.outcome.status)}};
-  if (!row.outcome.ok()) {
-    object["sentence"] = row.outcome.sentence;
-    return object;
-  }
-  object["seconds"] = {{"time", row.timing.time},
-                       {"least", row.timing.least},
-                       {"median", row.timing.median},
-                       {"repetitions", row.timing.repetitions}};
-  object["rate"] = row.rate;
-  object["unit"] = row.memory_bound ? "B/s" : "FLOP/s";
-  object["ceiling"] = {{"name", row.ceiling_name}, {"rate", row.ceiling}};
-  object["fraction"] = row.fraction();
-  if (row.error) object["error"] = {{"largest", *row.error}, {"of", to_json(row.error_problem)}};
-  return object;
+void hold_to_highest(BenchRow& row, const Ceilings& ceilings) {
+  if (row.ceiling_of) row.ceiling = ceilings.highest(*row.ceiling_of);
 }
 
 }  // namespace perseid::harness

@@ -19,6 +19,8 @@ struct OutputCheck {
   double error = 0;
   double limit = 0;  // both of the element that comes nearest to its limit
   bool ok() const { return error <= limit; }
+  // The error in units of its limit: at most 1 where it is ok.
+  double relative() const { return relative_error(error, limit); }
 };
 
 struct CheckResult {

@@ -156,6 +156,35 @@ Field test_field(const char* name, uint32_t ops, const char* help) {
   return made;
 }
 
+nlohmann::json json_of(const Problem& problem, bool complete) {
+  const Problem defaults;
+  nlohmann::json object = {{"op", name_of(problem.op)}};
+  for (const Field& each : fields()) {
+    const std::string text = each.get(problem);
+    if (!each.reads(problem.op) || (!complete && text == each.get(defaults))) continue;
+    std::string key = each.name;
+    std::replace(key.begin(), key.end(), '-', '_');
+    switch (each.kind) {
+      case FieldKind::kFlag:
+        object[key] = text == "true";
+        break;
+      case FieldKind::kNumber: {
+        // Infinity and NaN are no JSON numbers; as text they survive.
+        const auto number = nlohmann::json::parse(text, nullptr, false);
+        object[key] = number.is_discarded() ? nlohmann::json(text) : number;
+        break;
+      }
+      case FieldKind::kList:
+        object[key] = nlohmann::json::parse("[" + text + "]");
+        break;
+      case FieldKind::kText:
+        object[key] = text;
+        break;
+    }
+  }
+  return object;
+}
+
 std::vector<Problem> parse_problems(std::istream& text, const std::string& name) {
   std::vector<Problem> problems;
   std::string line;
@@ -294,34 +323,9 @@ Problem from_json(const nlohmann::json& object) {
   return problem;
 }
 
-nlohmann::json to_json(const Problem& problem) {
-  const Problem defaults;
-  nlohmann::json object = {{"op", name_of(problem.op)}};
-  for (const Field& each : fields()) {
-    const std::string text = each.get(problem);
-    if (!each.reads(problem.op) || text == each.get(defaults)) continue;
-    std::string key = each.name;
-    std::replace(key.begin(), key.end(), '-', '_');
-    switch (each.kind) {
-      case FieldKind::kFlag:
-        object[key] = text == "true";
-        break;
-      case FieldKind::kNumber: {
-        // Infinity and NaN are no JSON numbers; as text they survive.
-        const auto number = nlohmann::json::parse(text, nullptr, false);
-        object[key] = number.is_discarded() ? nlohmann::json(text) : number;
-        break;
-      }
-      case FieldKind::kList:
-        object[key] = nlohmann::json::parse("[" + text + "]");
-        break;
-      case FieldKind::kText:
-        object[key] = text;
-        break;
-    }
-  }
-  return object;
-}
+nlohmann::json to_json(const Problem& problem) { return json_of(problem, false); }
+
+nlohmann::json to_complete_json(const Problem& problem) { return json_of(problem, true); }
 
 std::string to_flags(const Problem& problem) {
   const Problem defaults;
@@ -345,7 +349,8 @@ std::string summary(const Problem& p) {
       if (p.log) add("log");
       break;
     case Op::kAttention:
-      add(fmt::format("B{} H{}", p.batch, p.heads));
+      if (p.batch != 1) add(fmt::format("B{}", p.batch));
+      add(fmt::format("H{}", p.heads));
       if (p.key_heads() != p.heads) add(fmt::format("KV{}", p.key_heads()));
       add(fmt::format("M{} N{} D{}", p.longest_q(), p.longest_kv(), p.head_dim));
       if (p.value_size() != p.head_dim) add(fmt::format("DV{}", p.value_size()));
@@ -367,6 +372,35 @@ std::string summary(const Problem& p) {
   }
   if (!p.visible.empty()) add("visible");
   return text;
+}
+
+std::string legend(const std::vector<Problem>& problems) {
+  const auto any = [&](auto condition) {
+    return std::any_of(problems.begin(), problems.end(), condition);
+  };
+  std::vector<std::string> parts;
+  const auto is = [](Op op) { return [op](const Problem& p) { return p.op == op; }; };
+  if (any([](const Problem& p) {
+        return p.op == Op::kDropoutMask || (p.op != Op::kSoftmax && p.batch != 1);
+      }))
+    parts.emplace_back("B batch");
+  if (any(is(Op::kAttention)) || any(is(Op::kDropoutMask))) {
+    parts.emplace_back("H heads");
+    if (any([](const Problem& p) { return p.key_heads() != p.heads; }))
+      parts.emplace_back("KV key and value heads");
+    parts.insert(parts.end(), {"M queries", "N keys"});
+    if (any(is(Op::kAttention))) parts.emplace_back("D head dim");
+    if (any([](const Problem& p) { return p.value_size() != p.head_dim; }))
+      parts.emplace_back("DV value dim");
+    if (any([](const Problem& p) { return p.causal.value == PERSEID_CAUSAL_BOTTOM_RIGHT; }))
+      parts.emplace_back("causal-br causal, bottom-right");
+  }
+  if (any(is(Op::kMatmul))) {
+    parts.emplace_back("matmul is m x n x k");
+    if (any([](const Problem& p) { return p.transpose_a || p.transpose_b; }))
+      parts.emplace_back("a' b' transposed");
+  }
+  return fmt::format("{}{}", fmt::join(parts, "; "), parts.empty() ? "" : ".");
 }
 
 std::vector<Problem> read_problems(const std::string& path) {

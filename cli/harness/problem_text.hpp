@@ -40,10 +40,14 @@ void set_field(Problem& problem, std::string_view name, std::string_view text);
 Problem from_json(const nlohmann::json& object);
 // Fields that differ from their defaults.
 nlohmann::json to_json(const Problem& problem);
+// Every field that the operation reads.
+nlohmann::json to_complete_json(const Problem& problem);
 // "attention --batch 2 ...": what follows `perseid check`.
 std::string to_flags(const Problem& problem);
-// Short, for tables: "B1 H2 M2048 N2048 D64 causal".
+// Short, for tables: "B4 H2 M2048 N2048 D64 causal".
 std::string summary(const Problem& problem);
+// What the letters in the summaries of these problems mean; "" where there are none.
+std::string legend(const std::vector<Problem>& problems);
 
 // One JSON object a line; empty lines and lines that begin with '#' are skipped.
 std::vector<Problem> read_problems(const std::string& path);

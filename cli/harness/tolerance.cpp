@@ -66,6 +66,8 @@ Deviation deviation(const std::vector<double>& values, const std::vector<double>
   return worst;
 }
 
+double relative_error(double error, double limit) { return error == 0 ? 0 : error / limit; }
+
 double largest_error(const std::vector<double>& values, const std::vector<double>& reference,
                      DType dtype) {
   double most = 0;

@@ -30,6 +30,9 @@ struct Limit {
   double at(size_t element) const { return each.empty() ? all : each[element]; }
 };
 
+// The error in units of its limit. No error is 0, whatever the limit.
+double relative_error(double error, double limit);
+
 // Of the element that comes nearest to its limit, or passes it the furthest.
 struct Deviation {
   double error = 0;  // infinite where one is NaN or infinite and the other is not the same
