@@ -58,8 +58,8 @@ struct Flags {
 std::string failure_text(const CLI::App& command, const Problem& problem,
                          const CheckResult& result) {
   const CLI::App& operation = *command.get_subcommand(std::string(harness::name_of(problem.op)));
-  return wrapped(in_flags(operation, result.complaint), output_width()) +
-         "\n  again: perseid check " + harness::to_flags(problem) + "\n";
+  return fmt::format("{}\n  again: perseid check {}\n", in_flags(operation, result.complaint),
+                     harness::to_flags(problem));
 }
 
 struct Tally {
