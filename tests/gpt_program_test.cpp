@@ -161,6 +161,35 @@ TEST_F(Program, SavesOnASignal) {
   }
 }
 
+// The line that says how to go on is a command, whatever the names of the files are.
+TEST_F(Program, ResumesByTheLineThatItPrints) {
+  fs::rename(folder_ / "text", folder_ / "it's a text");
+  start(kTiny + std::string("\"it's a text\" --steps 6000 --sample 0 --losses-out losses.csv "
+                            "--checkpoint \"a b.safetensors\""));
+  await("losses.csv", "\n5,");
+  kill(child_, SIGINT);
+  ASSERT_EQ(end(), 130) << text_of("err");
+  const std::string out = text_of("out"), before = "Go on with: ";
+  const size_t at = out.find(before);
+  ASSERT_NE(at, std::string::npos) << out;
+  std::string command = out.substr(at + before.size());
+  command.resize(command.find('\n'));
+  const std::string shell =
+      "cd '" + folder_.string() + "' && " + command + " --quiet >out 2>err </dev/null";
+  EXPECT_EQ(std::system(shell.c_str()), 0) << command << text_of("err");
+  EXPECT_NE(text_of("out").find("after 6000 steps"), std::string::npos) << text_of("out");
+  EXPECT_EQ(std::system(shell.c_str()), 0);
+  EXPECT_NE(text_of("out").find("6000 steps are all done"), std::string::npos) << text_of("out");
+  fs::remove(folder_ / "losses.csv");
+  // A script around the program has a command of its own.
+  start(kTiny + std::string("\"it's a text\" --steps 1000000000 --losses-out losses.csv "
+                            "--resume-hint './dev run --resume'"));
+  await("losses.csv", "\n5,");
+  kill(child_, SIGINT);
+  EXPECT_EQ(end(), 130);
+  EXPECT_NE(text_of("out").find("Go on with: ./dev run --resume\n"), std::string::npos);
+}
+
 TEST_F(Program, HearsASignalWhileItOpens) {
   ASSERT_EQ(mkfifo((folder_ / "pipe").c_str(), 0600), 0);
   for (const int signal : {SIGINT, SIGTERM}) {

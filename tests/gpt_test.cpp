@@ -13,6 +13,7 @@
 #include "data.hpp"
 #include "gpt_tools.hpp"
 #include "problems.hpp"
+#include "progress.hpp"
 #include "sampler.hpp"
 #include "trainer.hpp"
 
@@ -208,6 +209,41 @@ TEST(Threads, RunEveryTaskOnce) {
       EXPECT_EQ(counts, std::vector<int>(static_cast<size_t>(round), 1));
     }
   }
+}
+
+TEST(Printable, ShowsTextAndNothingElse) {
+  const std::string bad = "\xef\xbf\xbd";
+  EXPECT_EQ(printable("a b~\tc\nd"), "a b~\tc\nd");
+  const std::string text = "\xc3\xa4\xe2\x82\xac\xf0\x9f\x8c\xa0";
+  EXPECT_EQ(printable(text), text);
+  EXPECT_EQ(printable("a\x1b[2Jb\x07"), "a" + bad + "[2Jb" + bad);
+  EXPECT_EQ(printable("a\r\nb\rc\x7f"), "a\nb" + bad + "c" + bad);
+  EXPECT_EQ(printable(std::string("\0", 1)), bad);
+  EXPECT_EQ(printable("\x80"
+                      "a\xff"),
+            bad + "a" + bad);
+  EXPECT_EQ(printable("\xc0\xaf\xed\xa0\x80"), bad + bad + bad + bad + bad);
+  EXPECT_EQ(printable("\xf4\x90\x80\x80"), bad + bad + bad + bad);
+  // C1 control characters, and what turns the direction of writing.
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "2J"),
+            bad + "2J");
+  EXPECT_EQ(printable("\xe2\x80\xae"
+                      "abc\xe2\x81\xa6"),
+            bad + "abc" + bad);
+  // A character that was begun is no character.
+  EXPECT_EQ(printable("a\xe2\x82"), "a");
+  EXPECT_EQ(printable("a\xf0\x9f\x8c"), "a");
+  EXPECT_EQ(printable("a\xe2"
+                      "b"),
+            "a" + bad + "b");
+}
+
+TEST(ClockTime, SuitsItsLength) {
+  EXPECT_EQ(clock_time(0.2), "0 s");
+  EXPECT_EQ(clock_time(59.4), "59 s");
+  EXPECT_EQ(clock_time(125), "2 min 5 s");
+  EXPECT_EQ(clock_time(3 * 3600 + 65), "3 h 1 min");
 }
 
 }  // namespace

@@ -75,6 +75,10 @@ void try_checkpoint(const Trainer<T>& trainer, const Options& options) {
 template <class T>
 void run_steps(Trainer<T>& trainer, const Options& options, const StopSignals& signals,
                Losses& losses) {
+  if (trainer.recipe().steps != 0 && trainer.steps_done() >= trainer.recipe().steps) {
+    std::printf("The checkpoint's %lld steps are all done; --steps asks for more.\n",
+                static_cast<long long>(trainer.recipe().steps));
+  }
   Progress progress(options.quiet, options.recipe.model.tokens());
   StepEstimate estimate(options.seconds);
   while (!signals.heard() &&
@@ -94,8 +98,7 @@ void save(const Options& options, const std::string& path, const auto& trainer) 
   std::printf("saved  %s after %lld steps\n", path.c_str(),
               static_cast<long long>(trainer.steps_done()));
   if (trainer.steps_done() < trainer.recipe().steps || trainer.recipe().steps == 0) {
-    std::printf("Go on with: perseid-gpt%s%s --resume %s\n", options.text.empty() ? "" : " ",
-                options.text.c_str(), path.c_str());
+    std::printf("Go on with: %s\n", resume_command(options, path).c_str());
   }
 }
 

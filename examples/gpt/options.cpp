@@ -40,10 +40,21 @@ auto within(double least, double most) {
   };
 }
 
+// A word as a shell reads it.
+std::string quoted(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:=,+@%-";
+  if (!word.empty() && word.find_first_not_of(kPlain) == word.npos) return word;
+  std::string result = "'";
+  for (const char c : word) c == '\'' ? result += "'\\''" : result += c;
+  return result + "'";
+}
+
 }  // namespace
 
 std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
   Options options;
+  options.program = argv[0];
   Recipe& recipe = options.recipe;
   std::string device = "cpu";
   CLI::App app(
@@ -85,6 +96,9 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
   app.add_option("--losses-out", options.losses_out,
                  "write each step's loss and time, for a comparison of runs: a .csv file");
   app.add_flag("--quiet", options.quiet, "no progress");
+  app.add_option("--resume-hint", options.resume_hint,
+                 "what to say that goes on with a run that was stopped, for a script around it")
+      ->group("");
 
   const auto fixed = [&](CLI::Option* option) { option->capture_default_str()->excludes(resume); };
   fixed(app.add_option("--seed", recipe.seed, "of all random numbers")->check(check_seed));
@@ -116,6 +130,27 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
   check(recipe);
   if (options.prompt.empty()) options.prompt = "\n";
   return options;
+}
+
+std::string resume_command(const Options& options, const std::string& checkpoint) {
+  if (!options.resume_hint.empty()) return options.resume_hint;
+  std::string command = quoted(options.program);
+  const auto add = [&](const std::string& word) { command += " " + quoted(word); };
+  if (!options.text.empty()) add(options.text);
+  add("--resume");
+  add(checkpoint);
+  if (!options.checkpoint.empty()) {
+    add("--checkpoint");
+    add(options.checkpoint);
+  }
+  if (options.gpu) add("--device"), add("cuda:" + std::to_string(*options.gpu));
+  if (options.threads != 0) add("--threads"), add(std::to_string(options.threads));
+  // Where the number of steps is not known yet.
+  if (options.seconds != Options().seconds) {
+    add("--seconds");
+    add(CLI::detail::to_string(options.seconds));
+  }
+  return command;
 }
 
 }  // namespace gpt

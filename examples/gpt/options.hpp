@@ -25,11 +25,16 @@ struct Options {
   std::string problems_out;
   std::string losses_out;
   bool quiet = false;
+  std::string program;      // as it was called
+  std::string resume_hint;  // what is said to go on with, where that is not this program's command
 };
 inline constexpr const char* kInterrupted = "gpt.safetensors";
 
 // Reads the arguments, and where there is something to resume, its recipe. Nothing: the program is
 // done (help was asked for, or an argument is wrong; the words are printed), with `exit_code`.
 std::optional<Options> parse_options(int argc, char** argv, int& exit_code);
+
+// The command that goes on from a checkpoint, for a shell in the same folder.
+std::string resume_command(const Options& options, const std::string& checkpoint);
 
 }  // namespace gpt

@@ -12,6 +12,13 @@
 
 namespace gpt {
 
+std::string clock_time(double seconds) {
+  const auto whole = static_cast<int64_t>(std::clamp(std::round(seconds), 0.0, 1e15));
+  if (whole < 60) return std::to_string(whole) + " s";
+  if (whole < 3600) return std::to_string(whole / 60) + " min " + std::to_string(whole % 60) + " s";
+  return std::to_string(whole / 3600) + " h " + std::to_string(whole % 3600 / 60) + " min";
+}
+
 Progress::Progress(bool quiet, int64_t tokens_per_step)
     : quiet_(quiet), live_(isatty(STDERR_FILENO) != 0), tokens_per_step_(tokens_per_step) {}
 
@@ -31,13 +38,20 @@ void Progress::print(int64_t done, int64_t steps) {
   if (steps > 0) std::fprintf(stderr, " of %lld", static_cast<long long>(steps));
   std::fprintf(stderr, "   loss %.3f bits/byte   %.0f tokens/s", loss_,
                rate * static_cast<double>(tokens_per_step_));
-  if (steps > 0) std::fprintf(stderr, "   %.0f s left", static_cast<double>(steps - done) / rate);
+  if (steps > 0) {
+    const std::string left = clock_time(static_cast<double>(steps - done) / rate);
+    std::fprintf(stderr, "   %s left", left.c_str());
+  }
   std::fprintf(stderr, live_ ? "" : "\n");
   std::fflush(stderr);
+  drawn_ = live_;
 }
 
 void Progress::finish() {
-  if (!quiet_ && live_ && seen_ > 0) std::fprintf(stderr, "\r\033[K");
+  if (!drawn_) return;
+  std::fprintf(stderr, "\r\033[K");
+  std::fflush(stderr);
+  drawn_ = false;
 }
 
 Losses::Losses(const std::string& path) : path_(path) {

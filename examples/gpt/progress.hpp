@@ -21,9 +21,15 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
+// "7 s", "2 min 5 s", "1 h 3 min"
+std::string clock_time(double seconds);
+
 class Progress {
  public:
   Progress(bool quiet, int64_t tokens_per_step);
+  ~Progress() { finish(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
 
   // After each step; `steps` 0: not known yet.
   void step(int64_t done, int64_t steps, double bits_per_byte);
@@ -34,6 +40,7 @@ class Progress {
   void print(int64_t done, int64_t steps);
 
   bool quiet_, live_;
+  bool drawn_ = false;
   int64_t tokens_per_step_;
   Stopwatch clock_;
   double shown_at_ = -1e9;

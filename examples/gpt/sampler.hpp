@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "model.hpp"
 
@@ -27,7 +28,9 @@ class Sampler {
   perseid::Softmax at_temperature_;  // of one row of log-probabilities
 };
 
-// For a terminal: bytes that are neither printable nor a line break become dots.
-std::string printable(const std::string& text);
+// For a terminal: UTF-8 stays as it is. Bytes that are none, control characters but for tabs and
+// line breaks, and characters that turn the direction of writing become U+FFFD; a character that is
+// cut off at the end is left out.
+std::string printable(std::string_view text);
 
 }  // namespace gpt
