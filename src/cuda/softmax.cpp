@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <span>
 
+#include "cuda/runtime/kernel_name.hpp"
+
 namespace perseid::internal::cuda {
 namespace {
 
@@ -203,17 +205,6 @@ SoftmaxConfig choose_columns(const SoftmaxProblem& problem, bool backward) {
   return config;
 }
 
-std::string text_of(const SoftmaxConfig& config) {
-  const auto flag = [](bool value) { return value ? "true" : "false"; };
-  return concatenate(
-      "perseid::internal::cuda::SoftmaxConfig{.in = perseid::internal::DType(",
-      static_cast<int>(config.in), "), .out = perseid::internal::DType(",
-      static_cast<int>(config.out), "), .lanes = ", config.lanes, ", .warps = ", config.warps,
-      ", .blocks = ", config.blocks, ", .held = ", config.held, ", .stages = ", config.stages,
-      ", .lag = ", config.lag, ", .log = ", flag(config.log), ", .masked = ", flag(config.masked),
-      ", .negative = ", flag(config.negative), "}");
-}
-
 std::string describe(const SoftmaxChoice& choice) {
   const SoftmaxConfig& config = choice.config;
   switch (choice.kind) {
@@ -357,8 +348,7 @@ std::vector<std::string> softmax_kernels(const SoftmaxChoice& choice, bool backw
       names = {concatenate("softmax_columns_", direction)};
       break;
   }
-  for (std::string& name : names)
-    name = concatenate("perseid::internal::cuda::", name, "<", text_of(choice.config), ">");
+  for (std::string& name : names) name = kernel_name(name, choice.config);
   return names;
 }
 

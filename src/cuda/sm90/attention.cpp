@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 
+#include "cuda/runtime/kernel_name.hpp"
 #include "cuda/sm90/attention_arguments.hpp"
 
 namespace perseid::internal::cuda {
@@ -131,22 +132,6 @@ AttentionForwardConfig without_bias_tiles(AttentionForwardConfig config) {
   return config;
 }
 
-std::string template_argument(const AttentionForwardConfig& config) {
-  const auto flag = [](bool value) { return value ? "true" : "false"; };
-  return concatenate(
-      "<perseid::internal::cuda::AttentionForwardConfig{.dtype = perseid::internal::DType(",
-      static_cast<int>(config.dtype), "), .key_dim = ", config.key_dim,
-      ", .value_dim = ", config.value_dim, ", .consumers = ", config.consumers,
-      ", .keys = ", config.keys, ", .stages = ", config.stages, ", .q_stages = ", config.q_stages,
-      ", .split_mask_loop = ", flag(config.split_mask_loop),
-      ", .overlap_softmax_pv = ", flag(config.overlap_softmax_pv),
-      ", .right = ", flag(config.right), ", .left = ", flag(config.left),
-      ", .split = ", flag(config.split), ", .lengths = ", flag(config.lengths),
-      ", .visible = ", flag(config.visible), ", .dropout = ", flag(config.dropout),
-      ", .bias = perseid::internal::DType(", static_cast<int>(config.bias),
-      "), .bias_stages = ", config.bias_stages, "}>");
-}
-
 }  // namespace
 
 AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem) {
@@ -198,17 +183,11 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
 }
 
 std::vector<std::string> attention_forward_kernels(const AttentionForwardConfig& config) {
-  const std::string argument = template_argument(config);
-  std::vector<std::string> kernels = {"perseid::internal::cuda::attention_forward" + argument};
-  if (config.split)
-    kernels.push_back(
-        concatenate("perseid::internal::cuda::attention_merge<perseid::internal::DType(",
-                    static_cast<int>(config.dtype), ")>"));
-  if (config.masked() && config.split)
-    kernels.push_back("perseid::internal::cuda::attention_fix_up" + argument);
+  std::vector<std::string> kernels = {kernel_name("attention_forward", config)};
+  if (config.split) kernels.push_back(kernel_name("attention_merge", config.dtype));
+  if (config.masked() && config.split) kernels.push_back(kernel_name("attention_fix_up", config));
   if (config.bias_stages > 0)
-    kernels.push_back("perseid::internal::cuda::attention_forward" +
-                      template_argument(without_bias_tiles(config)));
+    kernels.push_back(kernel_name("attention_forward", without_bias_tiles(config)));
   return kernels;
 }
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/sm90/attention_backward.hpp"
 
+#include "cuda/runtime/kernel_name.hpp"
 #include "cuda/sm90/attention_arguments.hpp"
 #include "cuda/sm90/attention_backward_bias.hpp"
 
@@ -94,29 +95,10 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
 }
 
 std::vector<std::string> attention_backward_kernels(const AttentionBackwardConfig& config) {
-  const auto flag = [](bool value) { return value ? "true" : "false"; };
-  const auto kernel = [&](const char* name, const AttentionBackwardConfig& c) {
-    return concatenate(
-        "perseid::internal::cuda::", name,
-        "<perseid::internal::cuda::AttentionBackwardConfig{.dtype = perseid::internal::DType(",
-        static_cast<int>(c.dtype), "), .key_dim = ", c.key_dim, ", .value_dim = ", c.value_dim,
-        ", .queries = ", c.queries, ", .split_keys = ", flag(c.split_keys),
-        ", .right = ", flag(c.right), ", .left = ", flag(c.left), ", .lengths = ", flag(c.lengths),
-        ", .visible = ", flag(c.visible), ", .dropout = ", flag(c.dropout),
-        ", .bias = perseid::internal::DType(", static_cast<int>(c.bias),
-        "), .bias_stages = ", c.bias_stages, ", .grad_bias = ", flag(c.grad_bias),
-        ", .bias_whole = ", flag(c.bias_whole), ", .cluster_size = ", c.cluster_size,
-        ", .deterministic = ", flag(c.deterministic), ", .shared_cursor = ", flag(c.shared_cursor),
-        ", .grad_query = ", flag(c.grad_query), ", .grad_key = ", flag(c.grad_key),
-        ", .grad_value = ", flag(c.grad_value), ", .accumulate_query = ", flag(c.accumulate_query),
-        ", .accumulate_key = ", flag(c.accumulate_key),
-        ", .accumulate_value = ", flag(c.accumulate_value),
-        ", .accumulate_bias = ", flag(c.accumulate_bias), "}>");
-  };
-  std::vector<std::string> kernels = {kernel("attention_backward_prepare", config),
-                                      kernel("attention_backward", config)};
-  if (config.grad_query) kernels.push_back(kernel("attention_backward_finish", config));
-  if (config.grad_bias) kernels.push_back(kernel("attention_backward_bias", config.of_bias()));
+  std::vector<std::string> kernels = {kernel_name("attention_backward_prepare", config),
+                                      kernel_name("attention_backward", config)};
+  if (config.grad_query) kernels.push_back(kernel_name("attention_backward_finish", config));
+  if (config.grad_bias) kernels.push_back(kernel_name("attention_backward_bias", config.of_bias()));
   return kernels;
 }
 

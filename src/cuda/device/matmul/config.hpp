@@ -20,6 +20,21 @@ struct MatmulTensorConfig {
   // by side, or across it.
   bool a_across = false, b_across = false;
 
+  static constexpr const char* kName = "MatmulTensorConfig";
+  // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
+  template <class Config, class Visit>
+  static constexpr void visit_fields(Config& c, Visit visit) {
+    visit("in", c.in);
+    visit("out", c.out);
+    visit("rows", c.rows);
+    visit("columns", c.columns);
+    visit("warp_rows", c.warp_rows);
+    visit("warp_columns", c.warp_columns);
+    visit("stages", c.stages);
+    visit("a_across", c.a_across);
+    visit("b_across", c.b_across);
+  }
+
   static constexpr int depth = 64;
   constexpr int warps_across() const { return columns / warp_columns; }
   constexpr int threads() const { return 32 * (rows / warp_rows) * warps_across(); }
@@ -40,6 +55,14 @@ struct MatmulTensorConfig {
 struct MatmulFmaConfig {
   DType dtype;  // f32 or f64
   int each;
+
+  static constexpr const char* kName = "MatmulFmaConfig";
+  // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
+  template <class Config, class Visit>
+  static constexpr void visit_fields(Config& c, Visit visit) {
+    visit("dtype", c.dtype);
+    visit("each", c.each);
+  }
 
   static constexpr int side = 16, threads = side * side;
   constexpr int depth() const { return static_cast<int>(64 / size_of(dtype)); }  // of a step

@@ -30,6 +30,23 @@ struct SoftmaxConfig {
   bool masked = false;
   bool negative = false;  // the scale is: the largest scale * x is of the smallest x
 
+  static constexpr const char* kName = "SoftmaxConfig";
+  // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
+  template <class Config, class Visit>
+  static constexpr void visit_fields(Config& c, Visit visit) {
+    visit("in", c.in);
+    visit("out", c.out);
+    visit("lanes", c.lanes);
+    visit("warps", c.warps);
+    visit("blocks", c.blocks);
+    visit("held", c.held);
+    visit("stages", c.stages);
+    visit("lag", c.lag);
+    visit("log", c.log);
+    visit("masked", c.masked);
+    visit("negative", c.negative);
+  }
+
   constexpr bool doubles() const { return in == DType::kF64 || out == DType::kF64; }
   // Elements of a vector: 16 bytes of the larger type.
   constexpr int vector() const { return static_cast<int>(16 / max(size_of(in), size_of(out))); }

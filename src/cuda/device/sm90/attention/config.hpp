@@ -82,6 +82,29 @@ struct AttentionForwardConfig {
   DType bias = DType::kNone;
   int bias_stages = 0;  // tiles of bias that are there or on their way; 0: it is read where it lies
 
+  static constexpr const char* kName = "AttentionForwardConfig";
+  // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
+  template <class Config, class Visit>
+  static constexpr void visit_fields(Config& c, Visit visit) {
+    visit("dtype", c.dtype);
+    visit("key_dim", c.key_dim);
+    visit("value_dim", c.value_dim);
+    visit("consumers", c.consumers);
+    visit("keys", c.keys);
+    visit("stages", c.stages);
+    visit("q_stages", c.q_stages);
+    visit("split_mask_loop", c.split_mask_loop);
+    visit("overlap_softmax_pv", c.overlap_softmax_pv);
+    visit("right", c.right);
+    visit("left", c.left);
+    visit("split", c.split);
+    visit("lengths", c.lengths);
+    visit("visible", c.visible);
+    visit("dropout", c.dropout);
+    visit("bias", c.bias);
+    visit("bias_stages", c.bias_stages);
+  }
+
   constexpr int rows() const { return 64 * consumers; }
   // Some keys of a tile are hidden from some rows that others of its keys are not hidden from.
   constexpr bool masked() const { return right || left || visible; }
@@ -211,6 +234,36 @@ struct AttentionBackwardConfig {
   // Added to what their tensors hold, in float32, and rounded once.
   bool accumulate_query = false, accumulate_key = false, accumulate_value = false,
        accumulate_bias = false;
+
+  static constexpr const char* kName = "AttentionBackwardConfig";
+  // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
+  template <class Config, class Visit>
+  static constexpr void visit_fields(Config& c, Visit visit) {
+    visit("dtype", c.dtype);
+    visit("key_dim", c.key_dim);
+    visit("value_dim", c.value_dim);
+    visit("queries", c.queries);
+    visit("split_keys", c.split_keys);
+    visit("right", c.right);
+    visit("left", c.left);
+    visit("lengths", c.lengths);
+    visit("visible", c.visible);
+    visit("dropout", c.dropout);
+    visit("bias", c.bias);
+    visit("bias_stages", c.bias_stages);
+    visit("grad_bias", c.grad_bias);
+    visit("bias_whole", c.bias_whole);
+    visit("cluster_size", c.cluster_size);
+    visit("deterministic", c.deterministic);
+    visit("shared_cursor", c.shared_cursor);
+    visit("grad_query", c.grad_query);
+    visit("grad_key", c.grad_key);
+    visit("grad_value", c.grad_value);
+    visit("accumulate_query", c.accumulate_query);
+    visit("accumulate_key", c.accumulate_key);
+    visit("accumulate_value", c.accumulate_value);
+    visit("accumulate_bias", c.accumulate_bias);
+  }
 
   static constexpr int kConsumers = 2, kStages = 2;
   constexpr int keys() const { return split_keys ? 128 : 64; }

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "cuda/runtime/kernel_name.hpp"
+
 namespace perseid::internal::cuda {
 namespace {
 
@@ -44,21 +46,6 @@ MatmulFmaConfig choose_fma(const MatmulProblem& problem, int32_t multiprocessors
     if (tiles_of(problem, config.tile(), config.tile()) >= multiprocessors) break;
   }
   return config;
-}
-
-std::string text_of(DType dtype) {
-  return concatenate("perseid::internal::DType(", static_cast<int>(dtype), ")");
-}
-
-std::string name_of_kernel(const MatmulTensorConfig& config) {
-  const auto flag = [](bool value) { return value ? "true" : "false"; };
-  return concatenate(
-      "perseid::internal::cuda::matmul_tensor_core<perseid::internal::cuda::MatmulTensorConfig{.in "
-      "= ",
-      text_of(config.in), ", .out = ", text_of(config.out), ", .rows = ", config.rows,
-      ", .columns = ", config.columns, ", .warp_rows = ", config.warp_rows,
-      ", .warp_columns = ", config.warp_columns, ", .stages = ", config.stages,
-      ", .a_across = ", flag(config.a_across), ", .b_across = ", flag(config.b_across), "}>");
 }
 
 // ---- Arguments of a launch ----
@@ -134,16 +121,14 @@ MatmulChoice choose_matmul(const MatmulProblem& problem, int32_t multiprocessors
 
 std::vector<std::string> matmul_kernels(const MatmulChoice& choice) {
   if (const auto* fma = std::get_if<MatmulFmaConfig>(&choice))
-    return {concatenate(
-        "perseid::internal::cuda::matmul_fma<perseid::internal::cuda::MatmulFmaConfig{.dtype = ",
-        text_of(fma->dtype), ", .each = ", fma->each, "}>")};
+    return {kernel_name("matmul_fma", *fma)};
   std::vector<std::string> names;
   MatmulTensorConfig config = std::get<MatmulTensorConfig>(choice);
   for (const bool a_across : {false, true})
     for (const bool b_across : {false, true}) {
       config.a_across = a_across;
       config.b_across = b_across;
-      names.push_back(name_of_kernel(config));
+      names.push_back(kernel_name("matmul_tensor_core", config));
     }
   return names;
 }
