@@ -19,8 +19,8 @@ namespace {
 void expect_softmax(Gpu& gpu, SoftmaxKind kind, int64_t length) {
   constexpr int64_t kRows = 37;
   const SoftmaxProblem problem{.rank = 2, .dim = 1, .shape = {kRows, length}};
-  std::unique_ptr<SoftmaxOnGpu> softmax;
-  testing_gpu::expect_ok(SoftmaxOnGpu::make(kind, problem, gpu, &softmax));
+  std::unique_ptr<CudaSoftmax> softmax;
+  testing_gpu::expect_ok(CudaSoftmax::make(kind, problem, gpu, &softmax));
   ASSERT_NE(softmax, nullptr);
   SCOPED_TRACE(testing::Message() << softmax->description() << ", " << length);
   tests::Array x({kRows, length}, DType::kF32), y({kRows, length}, DType::kF32);
@@ -39,10 +39,10 @@ void expect_softmax(Gpu& gpu, SoftmaxKind kind, int64_t length) {
   }
 }
 
-using OnGpu = testing_gpu::GpuTest;
+using GpuLaunch = testing_gpu::GpuTest;
 
 // As on a GPU that is newer than every architecture with machine code.
-TEST_F(OnGpu, RunsPtx) {
+TEST_F(GpuLaunch, RunsPtx) {
   for (const char* architecture : {"compute_80", "compute_90"}) {
     std::shared_ptr<Gpu> gpu;
     testing_gpu::expect_ok(Gpu::open(0, &gpu, architecture));
@@ -55,7 +55,7 @@ TEST_F(OnGpu, RunsPtx) {
   }
 }
 
-TEST_F(OnGpu, OutlivesAFailedLaunch) {
+TEST_F(GpuLaunch, OutlivesAFailedLaunch) {
   std::vector<Kernel> kernels;
   const SoftmaxProblem problem{.rank = 2, .dim = 1, .shape = {64, 128}};
   const SoftmaxChoice choice = choose_softmax(SoftmaxKind::kRows, problem, false, gpu_->facts());

@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul on a GPU against the float64 reference: the problems of the CPU's test, both kernels'
 // tiles in every layout, misaligned memory and offsets past 2^31. Skipped where there is no GPU.
-#include "cuda/matmul.hpp"
-
 #include <gtest/gtest.h>
 
 #include <optional>
 
+#include "cuda/matmul/fma.hpp"
+#include "cuda/matmul/tensor_core.hpp"
 #include "gpu_tools.hpp"
 #include "matmul_cases.hpp"
 
@@ -27,12 +27,24 @@ constexpr int32_t kLargest = 1, kSmallest = INT32_MAX;
 
 class GpuMatmul : public testing_gpu::GpuTest {
  protected:
-  // c of the problem by a choice of kernels, from memory that begins `misalign` elements late.
-  Array result(const Problem& problem, const cuda::MatmulChoice& choice, int64_t misalign = 0) {
+  // Calls use(kernels) with the kernels of the problem's type, chosen for as many multiprocessors.
+  template <class Use>
+  void with_kernels(const MatmulProblem& problem, int32_t multiprocessors, const Use& use) {
+    if (cuda::refuse_tensor_core_matmul(problem).empty()) {
+      std::unique_ptr<cuda::TensorCoreMatmul> matmul;
+      const auto config = cuda::choose_tensor_core_matmul(problem, multiprocessors);
+      expect_ok(cuda::TensorCoreMatmul::make(problem, config, *gpu_, &matmul));
+      if (matmul != nullptr) use(*matmul);
+    } else {
+      std::unique_ptr<cuda::FmaMatmul> matmul;
+      const auto config = cuda::choose_fma_matmul(problem, multiprocessors);
+      expect_ok(cuda::FmaMatmul::make(problem, config, *gpu_, &matmul));
+      if (matmul != nullptr) use(*matmul);
+    }
+  }
+  // c of the problem, from memory that begins `misalign` elements late.
+  Array result(const Problem& problem, int32_t multiprocessors, int64_t misalign = 0) {
     Array c = problem.c;
-    std::unique_ptr<cuda::MatmulOnGpu> matmul;
-    expect_ok(cuda::MatmulOnGpu::make(problem.problem, choice, *gpu_, &matmul));
-    if (matmul == nullptr) return c;
     Array a = problem.a, b = problem.b, c0 = problem.c0;
     Array bias = problem.bias;
     Mirror gpu_a(*gpu_, a, misalign), gpu_b(*gpu_, b, misalign), gpu_c(*gpu_, c, misalign);
@@ -42,18 +54,15 @@ class GpuMatmul : public testing_gpu::GpuTest {
     std::optional<Mirror> gpu_c0, gpu_bias;
     if (problem.given.own_c0) arguments.c0 = gpu_c0.emplace(*gpu_, c0, misalign).tensor();
     if (problem.given.bias) arguments.bias.data = gpu_bias.emplace(*gpu_, bias).tensor().data;
-    expect_ok(matmul->run(arguments, nullptr));
+    with_kernels(problem.problem, multiprocessors,
+                 [&](const auto& matmul) { expect_ok(matmul.run(arguments, nullptr)); });
     gpu_c.fetch();
     return c;
-  }
-  cuda::MatmulChoice choose(const Case& given, int32_t multiprocessors) {
-    return cuda::choose_matmul(Problem(given).problem, multiprocessors);
   }
   void check(const Case& given, int32_t multiprocessors, int64_t misalign = 0) {
     SCOPED_TRACE(matmul_cases::describe(given) << " misalign " << misalign);
     const Problem problem(given);
-    const auto choice = cuda::choose_matmul(problem.problem, multiprocessors);
-    matmul_cases::expect_product(problem, result(problem, choice, misalign));
+    matmul_cases::expect_product(problem, result(problem, multiprocessors, misalign));
   }
   auto checker() {
     return [this](const Case& given) { check(given, gpu_->facts().multiprocessors); };
@@ -94,9 +103,8 @@ TEST_F(GpuMatmul, SumsDoNotDependOnTheTile) {
   for (const auto& types : kTypes) {
     const Problem problem(
         {.dtype = types[0], .out_dtype = types[1], .batch = 2, .m = 150, .n = 170, .k = 300});
-    const Array large = result(problem, choose(problem.given, kLargest));
-    EXPECT_EQ(large.memory, result(problem, choose(problem.given, kSmallest)).memory)
-        << name_of(types[0]);
+    const Array large = result(problem, kLargest);
+    EXPECT_EQ(large.memory, result(problem, kSmallest).memory) << name_of(types[0]);
   }
 }
 
@@ -133,10 +141,8 @@ TEST_F(GpuMatmul, OffsetsPast31Bits) {
     arguments.b = gpu_b.tensor();
     arguments.c.data = arguments.c0.data = c;
     arguments.a.stride[1] = arguments.c.stride[1] = arguments.c0.stride[1] = row;
-    std::unique_ptr<cuda::MatmulOnGpu> matmul;
-    expect_ok(cuda::MatmulOnGpu::make(problem.problem, *gpu_, &matmul));
-    ASSERT_NE(matmul, nullptr);
-    expect_ok(matmul->run(arguments, nullptr));
+    with_kernels(problem.problem, gpu_->facts().multiprocessors,
+                 [&](const auto& matmul) { expect_ok(matmul.run(arguments, nullptr)); });
     copy_rows(result, c, false);
     matmul_cases::expect_product(problem, result);
     cuda::release(*gpu_, a);

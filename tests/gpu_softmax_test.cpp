@@ -69,8 +69,8 @@ class GpuSoftmax : public testing_gpu::GpuTest {
 
   void check(const Case& given) {
     const SoftmaxProblem& problem = given.problem;
-    std::unique_ptr<cuda::SoftmaxOnGpu> softmax;
-    expect_ok(cuda::SoftmaxOnGpu::make(given.kind, problem, *gpu_, &softmax));
+    std::unique_ptr<cuda::CudaSoftmax> softmax;
+    expect_ok(cuda::CudaSoftmax::make(given.kind, problem, *gpu_, &softmax));
     if (softmax == nullptr) return;
     SCOPED_TRACE(softmax->description());
     SCOPED_TRACE(testing::Message()
@@ -83,7 +83,7 @@ class GpuSoftmax : public testing_gpu::GpuTest {
     backward(given, *softmax);
   }
 
-  void forward(const Case& given, const cuda::SoftmaxOnGpu& softmax) {
+  void forward(const Case& given, const cuda::CudaSoftmax& softmax) {
     const SoftmaxProblem& problem = given.problem;
     const std::vector<int64_t> shape = shape_of(problem);
     std::vector<int64_t> rows = shape;
@@ -127,7 +127,7 @@ class GpuSoftmax : public testing_gpu::GpuTest {
     compare("lse", lse, lse64, [&](int64_t) { return 16 * real * size; });
   }
 
-  void backward(const Case& given, const cuda::SoftmaxOnGpu& softmax) {
+  void backward(const Case& given, const cuda::CudaSoftmax& softmax) {
     const SoftmaxProblem& problem = given.problem;
     const std::vector<int64_t> shape = shape_of(problem);
     const std::vector<int64_t> strides = strides_of(given, shape);
@@ -314,8 +314,8 @@ class GpuSoftmaxKinds : public GpuSoftmax, public testing::WithParamInterface<So
     const Tensor& seen = problem.visible ? visible.tensor : none;
     cpu::reference::softmax_forward(exact, {x64.tensor, y64.tensor, seen, lse64.tensor},
                                     {*executor_, nullptr});
-    std::unique_ptr<cuda::SoftmaxOnGpu> softmax;
-    expect_ok(cuda::SoftmaxOnGpu::make(GetParam(), problem, *gpu_, &softmax));
+    std::unique_ptr<cuda::CudaSoftmax> softmax;
+    expect_ok(cuda::CudaSoftmax::make(GetParam(), problem, *gpu_, &softmax));
     ASSERT_NE(softmax, nullptr);
     SCOPED_TRACE(softmax->description());
     Mirror gpu_x(*gpu_, x), gpu_y(*gpu_, y), gpu_lse(*gpu_, lse), gpu_mask(*gpu_, visible);
@@ -406,8 +406,8 @@ TEST_F(GpuSoftmax, RowsDoNotDependOnTheBatch) {
       problem.shape[1] = length;
       Array x({7, length}, dtype), y({rows, length}, dtype);
       x.randomise(9, 5);
-      std::unique_ptr<cuda::SoftmaxOnGpu> softmax;
-      expect_ok(cuda::SoftmaxOnGpu::make(SoftmaxKind::kRows, problem, *gpu_, &softmax));
+      std::unique_ptr<cuda::CudaSoftmax> softmax;
+      expect_ok(cuda::CudaSoftmax::make(SoftmaxKind::kRows, problem, *gpu_, &softmax));
       ASSERT_NE(softmax, nullptr);
       Mirror gpu_x(*gpu_, x), gpu_y(*gpu_, y);
       Tensor input = gpu_x.tensor();

@@ -362,9 +362,9 @@ bool softmax_is_innermost(const SoftmaxProblem& problem) {
   return true;
 }
 
-Status SoftmaxOnGpu::make(SoftmaxKind kind, const SoftmaxProblem& problem, Gpu& gpu,
-                          std::unique_ptr<SoftmaxOnGpu>* made) {
-  std::unique_ptr<SoftmaxOnGpu> softmax(new SoftmaxOnGpu(problem, gpu));
+Status CudaSoftmax::make(SoftmaxKind kind, const SoftmaxProblem& problem, Gpu& gpu,
+                         std::unique_ptr<CudaSoftmax>* made) {
+  std::unique_ptr<CudaSoftmax> softmax(new CudaSoftmax(problem, gpu));
   for (const bool backward : {false, true}) {
     Direction& direction = backward ? softmax->backward_ : softmax->forward_;
     direction.choice = choose_softmax(kind, problem, backward, gpu.facts());
@@ -399,7 +399,7 @@ Status SoftmaxOnGpu::make(SoftmaxKind kind, const SoftmaxProblem& problem, Gpu& 
   return {};
 }
 
-size_t SoftmaxOnGpu::workspace(bool backward) const {
+size_t CudaSoftmax::workspace(bool backward) const {
   const Direction& direction = backward ? backward_ : forward_;
   const auto chunks = static_cast<size_t>(problem_.rows() * direction.chunks);
   if (direction.choice.kind == SoftmaxKind::kStream) return 8 * (1 + chunks);
@@ -408,8 +408,8 @@ size_t SoftmaxOnGpu::workspace(bool backward) const {
   return chunks * real * (backward ? 1 : 2);
 }
 
-Status SoftmaxOnGpu::run(const Direction& direction, SoftmaxArguments& arguments,
-                         std::byte* workspace, void* stream) const {
+Status CudaSoftmax::run(const Direction& direction, SoftmaxArguments& arguments,
+                        std::byte* workspace, void* stream) const {
   if (arguments.rows == 0) return {};
   const SoftmaxConfig& config = direction.choice.config;
   const bool backward = &direction == &backward_;
@@ -456,8 +456,8 @@ Status SoftmaxOnGpu::run(const Direction& direction, SoftmaxArguments& arguments
   return gpu_.launch(direction.kernels.back(), launch, &arguments, stream);
 }
 
-Status SoftmaxOnGpu::forward(const SoftmaxForward& tensors, std::byte* workspace,
-                             void* stream) const {
+Status CudaSoftmax::forward(const SoftmaxForward& tensors, std::byte* workspace,
+                            void* stream) const {
   SoftmaxArguments arguments;
   Part parts[4] = {{&tensors.input, &arguments.first}, {&tensors.output, &arguments.result}};
   size_t count = 2;
@@ -467,8 +467,8 @@ Status SoftmaxOnGpu::forward(const SoftmaxForward& tensors, std::byte* workspace
   return run(forward_, arguments, workspace, stream);
 }
 
-Status SoftmaxOnGpu::backward(const SoftmaxBackward& tensors, std::byte* workspace,
-                              void* stream) const {
+Status CudaSoftmax::backward(const SoftmaxBackward& tensors, std::byte* workspace,
+                             void* stream) const {
   SoftmaxArguments arguments;
   Part parts[4] = {{&tensors.grad_output, &arguments.first},
                    {&tensors.output, &arguments.second},
@@ -479,7 +479,7 @@ Status SoftmaxOnGpu::backward(const SoftmaxBackward& tensors, std::byte* workspa
   return run(backward_, arguments, workspace, stream);
 }
 
-std::string SoftmaxOnGpu::description() const {
+std::string CudaSoftmax::description() const {
   return concatenate("forward: ", describe(forward_.choice),
                      "; backward: ", describe(backward_.choice));
 }

@@ -39,10 +39,10 @@ const char* softmax_header(SoftmaxKind kind);
 bool softmax_fits_rows(const SoftmaxProblem& problem, const GpuFacts& gpu);
 bool softmax_is_innermost(const SoftmaxProblem& problem);
 
-class SoftmaxOnGpu {
+class CudaSoftmax {
  public:
   static Status make(SoftmaxKind kind, const SoftmaxProblem& problem, Gpu& gpu,
-                     std::unique_ptr<SoftmaxOnGpu>* made);
+                     std::unique_ptr<CudaSoftmax>* made);
 
   size_t workspace(bool backward) const;
   Status forward(const SoftmaxForward& arguments, std::byte* workspace, void* stream) const;
@@ -57,7 +57,7 @@ class SoftmaxOnGpu {
     int64_t chunk = 0, chunks = 0;
   };
 
-  SoftmaxOnGpu(const SoftmaxProblem& problem, const Gpu& gpu) : problem_(problem), gpu_(gpu) {}
+  CudaSoftmax(const SoftmaxProblem& problem, const Gpu& gpu) : problem_(problem), gpu_(gpu) {}
   Status run(const Direction& direction, SoftmaxArguments& arguments, std::byte* workspace,
              void* stream) const;
 

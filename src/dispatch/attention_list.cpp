@@ -41,10 +41,10 @@ CpuKernels<Attention> tiled_kernels(const AttentionProblem& problem, const Devic
               problem.backward() ? table.attention_backward_workspace(problem, workers) : 0};
 }
 
-class CudaSm90Attention final : public Executable<Attention> {
+class Sm90AttentionExecutable final : public Executable<Attention> {
  public:
   static Status make(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made) {
-    auto attention = std::make_unique<CudaSm90Attention>();
+    auto attention = std::make_unique<Sm90AttentionExecutable>();
     Status status = cuda::Sm90Attention::make(problem, gpu, &attention->forward_);
     if (status.ok() && problem.backward())
       status = cuda::Sm90AttentionBackward::make(problem, gpu, &attention->backward_);
@@ -85,7 +85,7 @@ constexpr Implementation<Attention> kSm90 = {
           return why;
         },
     .make = [](const AttentionProblem& problem, const Device& device,
-               Made* made) { return CudaSm90Attention::make(problem, *device.gpu, made); }};
+               Made* made) { return Sm90AttentionExecutable::make(problem, *device.gpu, made); }};
 
 // Few queries, such as one token that is being generated: split over keys, at the speed of memory.
 // Backward is that of the tiles.

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The implementations of matmul, best first.
 #include "cpu/reference/reference.hpp"
-#include "cuda/matmul.hpp"
+#include "cuda/matmul/fma.hpp"
+#include "cuda/matmul/tensor_core.hpp"
 #include "dispatch/implementation.hpp"
 
 namespace perseid::internal::dispatch {
@@ -10,49 +11,40 @@ namespace {
 
 using Made = std::unique_ptr<Executable<Matmul>>;
 
-class GpuMatmul final : public Executable<Matmul> {
+// The kernels of a class of cuda/ for plans.
+template <class Kernels>
+class MatmulExecutable final : public Executable<Matmul> {
  public:
-  explicit GpuMatmul(std::unique_ptr<cuda::MatmulOnGpu> matmul) : matmul_(std::move(matmul)) {}
-
+  static Status make(const MatmulProblem& problem, const Device& device, Made* made) {
+    auto matmul = std::make_unique<MatmulExecutable>();
+    Status status = Kernels::make(problem, *device.gpu, &matmul->kernels_);
+    if (status.ok()) *made = std::move(matmul);
+    return status;
+  }
   size_t workspace(Direction) const override { return 0; }
   Status forward(const MatmulArguments& arguments, std::byte*, void* stream) const override {
-    return matmul_->run(arguments, stream);
+    return kernels_->run(arguments, stream);
   }
   Status backward(const NoArguments&, std::byte*, void*) const override { return {}; }
-  std::string kernels() const override { return matmul_->description(); }
+  std::string kernels() const override { return kernels_->description(); }
 
  private:
-  std::unique_ptr<cuda::MatmulOnGpu> matmul_;
+  std::unique_ptr<Kernels> kernels_;
 };
 
-Status make_on_gpu(const MatmulProblem& problem, const Device& device, Made* made) {
-  std::unique_ptr<cuda::MatmulOnGpu> matmul;
-  Status status = cuda::MatmulOnGpu::make(problem, *device.gpu, &matmul);
-  if (status.ok()) *made = std::make_unique<GpuMatmul>(std::move(matmul));
-  return status;
-}
-
-// Warp products of tensor cores, any strides: compute capability 8.0 and up.
+// mma.sync on tensor cores, any strides: compute capability 8.0 and up.
 constexpr Implementation<Matmul> kTensorCore = {
     .name = "cuda:tensor_core",
-    .refuse =
-        [](const MatmulProblem& problem, const Device&) {
-          return cuda::matmul_on_tensor_cores(problem)
-                     ? std::string()
-                     : concatenate("made for f16 and bf16, got ", name_of(problem.dtype));
-        },
-    .make = make_on_gpu};
+    .refuse = [](const MatmulProblem& problem,
+                 const Device&) { return cuda::refuse_tensor_core_matmul(problem); },
+    .make = MatmulExecutable<cuda::TensorCoreMatmul>::make};
 
 // Multiply-add in the type itself, any strides.
 constexpr Implementation<Matmul> kFma = {
     .name = "cuda:fma",
-    .refuse =
-        [](const MatmulProblem& problem, const Device&) {
-          return cuda::matmul_on_tensor_cores(problem)
-                     ? concatenate("made for f32 and f64, got ", name_of(problem.dtype))
-                     : std::string();
-        },
-    .make = make_on_gpu};
+    .refuse = [](const MatmulProblem& problem,
+                 const Device&) { return cuda::refuse_fma_matmul(problem); },
+    .make = MatmulExecutable<cuda::FmaMatmul>::make};
 
 // Both operands repacked into panels as they are used: any strides and types.
 constexpr Implementation<Matmul> kPacked = {

@@ -10,9 +10,10 @@ namespace {
 
 using Made = std::unique_ptr<Executable<Softmax>>;
 
-class GpuSoftmax final : public Executable<Softmax> {
+class SoftmaxExecutable final : public Executable<Softmax> {
  public:
-  explicit GpuSoftmax(std::unique_ptr<cuda::SoftmaxOnGpu> softmax) : softmax_(std::move(softmax)) {}
+  explicit SoftmaxExecutable(std::unique_ptr<cuda::CudaSoftmax> softmax)
+      : softmax_(std::move(softmax)) {}
 
   size_t workspace(Direction direction) const override {
     return softmax_->workspace(direction == Direction::kBackward);
@@ -28,14 +29,14 @@ class GpuSoftmax final : public Executable<Softmax> {
   std::string kernels() const override { return softmax_->description(); }
 
  private:
-  std::unique_ptr<cuda::SoftmaxOnGpu> softmax_;
+  std::unique_ptr<cuda::CudaSoftmax> softmax_;
 };
 
 template <cuda::SoftmaxKind kKind>
 Status make_on_gpu(const SoftmaxProblem& problem, const Device& device, Made* made) {
-  std::unique_ptr<cuda::SoftmaxOnGpu> softmax;
-  Status status = cuda::SoftmaxOnGpu::make(kKind, problem, *device.gpu, &softmax);
-  if (status.ok()) *made = std::make_unique<GpuSoftmax>(std::move(softmax));
+  std::unique_ptr<cuda::CudaSoftmax> softmax;
+  Status status = cuda::CudaSoftmax::make(kKind, problem, *device.gpu, &softmax);
+  if (status.ok()) *made = std::make_unique<SoftmaxExecutable>(std::move(softmax));
   return status;
 }
 

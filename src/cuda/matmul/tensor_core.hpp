@@ -1,12 +1,11 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Matmul on a GPU, the host's part: which kernel a problem gets, and its launch. The kernels are in
-// device/matmul.
+// Matmul of f16 and bf16 on tensor cores, the host side: configuration and launch. The kernel is
+// device/matmul/tensor_core.hpp.
 #pragma once
 
 #include <memory>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "cuda/device/matmul/config.hpp"
@@ -15,35 +14,36 @@
 
 namespace perseid::internal::cuda {
 
-// f16 and bf16 are for tensor cores, f32 and f64 for multiply-add. Sums do not depend on the tile.
-using MatmulChoice = std::variant<MatmulTensorConfig, MatmulFmaConfig>;
-bool matmul_on_tensor_cores(const MatmulProblem& problem);
-MatmulChoice choose_matmul(const MatmulProblem& problem, int32_t multiprocessors);
-// Name expressions of the kernels of a choice, and their header. For tensor cores: one for each way
-// in which the operands may lie, a along k and across it, for each of which b is.
-std::vector<std::string> matmul_kernels(const MatmulChoice& choice);
-const char* matmul_header(const MatmulChoice& choice);
+// Why the kernels do not take the problem, as a sentence's end; "" where they do.
+std::string refuse_tensor_core_matmul(const MatmulProblem& problem);
+MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem, int32_t multiprocessors);
+// Name expressions of the kernels, and their header: one for each layout of the operands, a along k
+// and across it, for each of which b along k and across it.
+std::vector<std::string> tensor_core_matmul_kernels(const MatmulTensorConfig& config);
+inline constexpr const char* kTensorCoreMatmulHeader = "cuda/device/matmul/tensor_core.hpp";
 
-class MatmulOnGpu {
+class TensorCoreMatmul {
  public:
-  static Status make(const MatmulProblem& problem, Gpu& gpu, std::unique_ptr<MatmulOnGpu>* made) {
-    return make(problem, choose_matmul(problem, gpu.facts().multiprocessors), gpu, made);
+  static Status make(const MatmulProblem& problem, Gpu& gpu,
+                     std::unique_ptr<TensorCoreMatmul>* made) {
+    return make(problem, choose_tensor_core_matmul(problem, gpu.facts().multiprocessors), gpu,
+                made);
   }
-  static Status make(const MatmulProblem& problem, const MatmulChoice& choice, Gpu& gpu,
-                     std::unique_ptr<MatmulOnGpu>* made);
+  static Status make(const MatmulProblem& problem, const MatmulTensorConfig& config, Gpu& gpu,
+                     std::unique_ptr<TensorCoreMatmul>* made);
 
   Status run(const MatmulArguments& arguments, void* stream) const;
   // Which kernel was chosen, for explain.
   std::string description() const;
 
  private:
-  MatmulOnGpu(const MatmulProblem& problem, const MatmulChoice& choice, const Gpu& gpu)
-      : problem_(problem), choice_(choice), gpu_(gpu) {}
+  TensorCoreMatmul(const MatmulProblem& problem, const MatmulTensorConfig& config, const Gpu& gpu)
+      : problem_(problem), config_(config), gpu_(gpu) {}
 
   MatmulProblem problem_;
-  MatmulChoice choice_;
+  MatmulTensorConfig config_;
   const Gpu& gpu_;
-  std::vector<Kernel> kernels_;
+  std::vector<Kernel> kernels_;  // in the order of tensor_core_matmul_kernels
 };
 
 }  // namespace perseid::internal::cuda

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/matmul.hpp"
+#include "cuda/matmul/fma.hpp"
+#include "cuda/matmul/tensor_core.hpp"
 #include "cuda/pack/variants.hpp"
 
 namespace perseid::internal::cuda {
@@ -8,16 +9,15 @@ namespace {
 
 constexpr int32_t kMostRegisters = 255, kBlockRegisters = 65536;
 
-// The sums of a thread, two steps' operands, and addresses. Nothing is spilled.
-Budget budget_of(const MatmulChoice& choice) {
-  if (const auto* tensor = std::get_if<MatmulTensorConfig>(&choice)) {
-    const int32_t sums = tensor->warp_rows * tensor->warp_columns / 32;
-    const int32_t operands = (tensor->warp_rows + tensor->warp_columns) / 4;
-    return {min(kMostRegisters, sums + 2 * operands + 72), 0, 0};
-  }
-  const auto& fma = std::get<MatmulFmaConfig>(choice);
-  const int32_t words = size_of(fma.dtype) == 8 ? 2 : 1;
-  const int32_t wanted = words * (fma.each * fma.each + 12 * fma.each) + 64;
+// The sums of a thread, the operands of two steps, and addresses. Nothing is spilled.
+Budget budget_of(const MatmulTensorConfig& config) {
+  const int32_t sums = config.warp_rows * config.warp_columns / 32;
+  const int32_t operands = (config.warp_rows + config.warp_columns) / 4;
+  return {min(kMostRegisters, sums + 2 * operands + 72), 0, 0};
+}
+Budget budget_of(const MatmulFmaConfig& config) {
+  const int32_t words = size_of(config.dtype) == 8 ? 2 : 1;
+  const int32_t wanted = words * (config.each * config.each + 12 * config.each) + 64;
   return {min(kBlockRegisters / MatmulFmaConfig::threads - 1, wanted), 0, 36864};
 }
 
@@ -25,11 +25,19 @@ void add(DType dtype, DType out_dtype, int64_t size, const std::string& architec
          std::vector<Variant>* variants) {
   constexpr int32_t kMultiprocessors = 132;
   const MatmulProblem problem{dtype, out_dtype, 1, size, size, size};
-  const MatmulChoice choice = choose_matmul(problem, kMultiprocessors);
-  variants->push_back({concatenate("matmul of ", name_of(dtype), " to ", name_of(out_dtype), ", ",
-                                   size, " x ", size, " for ", architecture),
-                       {matmul_header(choice), matmul_kernels(choice), architecture},
-                       budget_of(choice)});
+  const std::string name = concatenate("matmul of ", name_of(dtype), " to ", name_of(out_dtype),
+                                       ", ", size, " x ", size, " for ", architecture);
+  if (refuse_tensor_core_matmul(problem).empty()) {
+    const MatmulTensorConfig config = choose_tensor_core_matmul(problem, kMultiprocessors);
+    variants->push_back(
+        {name,
+         {kTensorCoreMatmulHeader, tensor_core_matmul_kernels(config), architecture},
+         budget_of(config)});
+  } else {
+    const MatmulFmaConfig config = choose_fma_matmul(problem, kMultiprocessors);
+    variants->push_back(
+        {name, {kFmaMatmulHeader, fma_matmul_kernels(config), architecture}, budget_of(config)});
+  }
 }
 
 // Large and small tiles.

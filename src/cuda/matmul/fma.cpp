@@ -1,0 +1,56 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/matmul/fma.hpp"
+
+#include "cuda/matmul/arguments.hpp"
+#include "cuda/runtime/kernel_name.hpp"
+
+namespace perseid::internal::cuda {
+namespace {
+
+// From large to small: the first with as many tiles as the GPU has multiprocessors, else the last.
+constexpr int kEach[] = {8, 4};
+
+}  // namespace
+
+std::string refuse_fma_matmul(const MatmulProblem& problem) {
+  if (problem.dtype == DType::kF32 || problem.dtype == DType::kF64) return "";
+  return concatenate("made for f32 and f64, got ", name_of(problem.dtype));
+}
+
+MatmulFmaConfig choose_fma_matmul(const MatmulProblem& problem, int32_t multiprocessors) {
+  MatmulFmaConfig config{problem.dtype, 0};
+  for (const int each : kEach) {
+    config.each = each;
+    if (matmul_tiles(problem, config.tile(), config.tile()) >= multiprocessors) break;
+  }
+  return config;
+}
+
+std::vector<std::string> fma_matmul_kernels(const MatmulFmaConfig& config) {
+  return {kernel_name("matmul_fma", config)};
+}
+
+Status FmaMatmul::make(const MatmulProblem& problem, const MatmulFmaConfig& config, Gpu& gpu,
+                       std::unique_ptr<FmaMatmul>* made) {
+  std::unique_ptr<FmaMatmul> matmul(new FmaMatmul(problem, config, gpu));
+  Status status = gpu.load(kFmaMatmulHeader, fma_matmul_kernels(config), &matmul->kernels_);
+  if (status.ok()) *made = std::move(matmul);
+  return status;
+}
+
+Status FmaMatmul::run(const MatmulArguments& arguments, void* stream) const {
+  if (arguments.c.elements() == 0) return {};
+  MatmulLaunch launch = matmul_launch(problem_, arguments);
+  const Launch grid{.blocks = divide_into_tiles(problem_, config_.tile(), config_.tile(), &launch),
+                    .threads = MatmulFmaConfig::threads};
+  const Gpu::Current current(gpu_);
+  if (!current.status().ok()) return current.status();
+  return gpu_.launch(kernels_[0], grid, &launch, stream);
+}
+
+std::string FmaMatmul::description() const {
+  return concatenate("tiles of ", config_.tile(), " x ", config_.tile());
+}
+
+}  // namespace perseid::internal::cuda

@@ -1,0 +1,82 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/matmul/tensor_core.hpp"
+
+#include "cuda/matmul/arguments.hpp"
+#include "cuda/runtime/kernel_name.hpp"
+
+namespace perseid::internal::cuda {
+namespace {
+
+// From large to small: the first with as many tiles as the GPU has multiprocessors, else the last.
+struct Tile {
+  int rows, columns, warp_rows, warp_columns, stages;
+};
+constexpr Tile kTiles[] = {
+    {128, 128, 64, 64, 2},
+    {64, 64, 32, 32, 3},
+};
+
+}  // namespace
+
+std::string refuse_tensor_core_matmul(const MatmulProblem& problem) {
+  if (problem.dtype == DType::kF16 || problem.dtype == DType::kBF16) return "";
+  return concatenate("made for f16 and bf16, got ", name_of(problem.dtype));
+}
+
+MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem,
+                                             int32_t multiprocessors) {
+  MatmulTensorConfig config{problem.dtype, problem.out_dtype, 0, 0, 0, 0, 0};
+  for (const Tile& tile : kTiles) {
+    config.rows = tile.rows;
+    config.columns = tile.columns;
+    config.warp_rows = tile.warp_rows;
+    config.warp_columns = tile.warp_columns;
+    config.stages = tile.stages;
+    if (matmul_tiles(problem, tile.rows, tile.columns) >= multiprocessors) break;
+  }
+  return config;
+}
+
+std::vector<std::string> tensor_core_matmul_kernels(const MatmulTensorConfig& config) {
+  std::vector<std::string> names;
+  MatmulTensorConfig layout = config;
+  for (const bool a_across : {false, true})
+    for (const bool b_across : {false, true}) {
+      layout.a_across = a_across;
+      layout.b_across = b_across;
+      names.push_back(kernel_name("matmul_tensor_core", layout));
+    }
+  return names;
+}
+
+Status TensorCoreMatmul::make(const MatmulProblem& problem, const MatmulTensorConfig& config,
+                              Gpu& gpu, std::unique_ptr<TensorCoreMatmul>* made) {
+  std::unique_ptr<TensorCoreMatmul> matmul(new TensorCoreMatmul(problem, config, gpu));
+  Status status =
+      gpu.load(kTensorCoreMatmulHeader, tensor_core_matmul_kernels(config), &matmul->kernels_);
+  for (const Kernel& kernel : matmul->kernels_)
+    if (status.ok()) status = gpu.allow_shared(kernel, config.shared_bytes());
+  if (status.ok()) *made = std::move(matmul);
+  return status;
+}
+
+Status TensorCoreMatmul::run(const MatmulArguments& arguments, void* stream) const {
+  if (arguments.c.elements() == 0) return {};
+  MatmulLaunch launch = matmul_launch(problem_, arguments);
+  const Launch grid{.blocks = divide_into_tiles(problem_, config_.rows, config_.columns, &launch),
+                    .threads = config_.threads(),
+                    .shared_bytes = config_.shared_bytes()};
+  const size_t a_across = lies_across(launch.a, launch.rows) ? 2 : 0;
+  const size_t b_across = lies_across(launch.b, launch.columns) ? 1 : 0;
+  const Gpu::Current current(gpu_);
+  if (!current.status().ok()) return current.status();
+  return gpu_.launch(kernels_[a_across + b_across], grid, &launch, stream);
+}
+
+std::string TensorCoreMatmul::description() const {
+  return concatenate("tiles of ", config_.rows, " x ", config_.columns, ", ",
+                     config_.threads() / 32, " warps, ", config_.stages, " stages");
+}
+
+}  // namespace perseid::internal::cuda
