@@ -125,4 +125,23 @@ TEST(Docs, ExamplesAreShort) {
   EXPECT_GE(checked, 6u);
 }
 
+// The API reference shows how every function of the C interface is called.
+TEST(Docs, EveryFunctionHasAnExample) {
+  size_t checked = 0;
+  for (const auto& entry : fs::directory_iterator(kRoot / "include/perseid")) {
+    if (entry.path().extension() != ".h") continue;
+    bool shown = false;
+    for (const std::string& line : lines_of(entry.path())) {
+      if (line.starts_with("/**")) shown = false;
+      if (line.find("\\snippet ") != std::string::npos) shown = true;
+      if (!line.starts_with("PERSEID_API ")) continue;
+      ++checked;
+      EXPECT_TRUE(shown) << entry.path().filename() << " has no \\snippet of examples/snippets for "
+                         << line;
+      shown = false;
+    }
+  }
+  EXPECT_GT(checked, 30u);
+}
+
 }  // namespace
