@@ -19,7 +19,8 @@ import sys
 import tempfile
 
 SOURCES = pathlib.Path(__file__).resolve().parents[2] / "src"
-ATTENTION = "cuda/device/sm90/attention/"
+SM90 = "cuda/device/sm90/"
+ATTENTION = SM90 + "attention/"
 SOFTMAX = "cuda/device/softmax/"
 MATMUL = "cuda/device/matmul/"
 
@@ -34,8 +35,8 @@ FAULTS = [
      "C.right ? min(query + tile.right, length)", "C.right ? min(query + tile.right - 1, length)"),
     ("forward: a window begins one key late", "attention", ATTENTION + "forward_scores.hpp",
      "(query + tile.left - key, end - key)", "(query + tile.left + 1 - key, end - key)"),
-    ("forward: a tile of queries is skipped", "attention", ATTENTION + "forward_tiles.hpp",
-     "static_cast<int32_t>(ticket + gridDim.x)", "static_cast<int32_t>(ticket + gridDim.x + 1)"),
+    ("forward: a tile of queries is skipped", "attention", SM90 + "scheduler.hpp",
+     "static_cast<int32_t>(ticket + blocks)", "static_cast<int32_t>(ticket + blocks + 1)"),
     ("forward: the maximum is stale", "attention", ATTENTION + "softmax.hpp",
      "    rows.maximum[r] = now;", "    if constexpr (kFirst) rows.maximum[r] = now;"),
     ("forward: results are rescaled by the other row's factor", "attention",

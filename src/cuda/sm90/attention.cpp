@@ -278,7 +278,7 @@ Sm90Attention::Workspace Sm90Attention::divide_workspace() const {
   Workspace parts;
   const bool counting =
       (config_.masked() && config_.split) || fixed_.tiles > gpu_.facts().multiprocessors;
-  size_t used = counting ? sizeof(TileCounter) : 0;
+  size_t used = counting ? sizeof(ForwardTileCounter) : 0;
   parts.nonfinite = used;
   if (config_.masked()) used += static_cast<size_t>(fixed_.tiles) * sizeof(int32_t);
   if (config_.split) {
@@ -350,7 +350,7 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
   }
   bind(tensors, &arguments);
   const Workspace parts = divide_workspace();
-  arguments.counter = reinterpret_cast<TileCounter*>(workspace);
+  arguments.counter = reinterpret_cast<ForwardTileCounter*>(workspace);
   arguments.nonfinite_next = reinterpret_cast<int32_t*>(workspace + parts.nonfinite);
   if (config_.split) {
     arguments.split_results = reinterpret_cast<float*>(workspace + parts.results);

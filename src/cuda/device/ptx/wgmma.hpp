@@ -11,6 +11,7 @@
 // Rounded to 16 bits and packed in pairs, 16 columns of it are an operand A of the next product.
 #pragma once
 
+#include "cuda/device/ptx/matrix_descriptor.hpp"
 #include "math/dtype.hpp"
 
 namespace perseid::internal::cuda::ptx {
@@ -35,21 +36,6 @@ template <int kCount>
 __device__ __forceinline__ void fence_operand(float (&values)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
-}
-
-// A matrix in mma_ss memory, rows of 128 bytes with the 128-byte swizzle. `between_chunks`: bytes
-// from one 64 columns to the next, where columns run along M or N; else of no meaning.
-// https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-mma_ss-memory-layout-matrix-descriptor
-__device__ __forceinline__ uint64_t make_descriptor(uint32_t address,
-                                                    uint32_t between_chunks = 16) {
-  constexpr uint64_t kEightRows = 1024, kSwizzle128 = 1;
-  return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
-         static_cast<uint64_t>(between_chunks >> 4) << 16 | kEightRows >> 4 << 32 |
-         kSwizzle128 << 62;
-}
-// The same matrix so many bytes further on.
-__device__ __forceinline__ uint64_t advance_descriptor(uint64_t matrix, int bytes) {
-  return matrix + static_cast<uint64_t>(bytes >> 4);
 }
 
 // Registers of each thread of a warpgroup, given back or taken from those that the block was

@@ -4,6 +4,7 @@
 // configurations that kernels are compiled for, of forward and of backward.
 #pragma once
 
+#include "cuda/device/sm90/scheduler.hpp"
 #include "cuda/device/tensor_map.hpp"
 #include "math/dtype.hpp"
 
@@ -167,13 +168,14 @@ struct AttentionForwardConfig {
 
 inline constexpr int kRowWarps = 4;  // of a block that merges or fixes up rows
 
-// Blocks of a launch draw their tiles from one counter. It lies in the workspace, which may hold
-// anything before: the first block that comes prepares it, by the launch's own number.
-struct TileCounter {
-  uint64_t ready;  // the launch that it is prepared for
-  uint32_t next;
-  uint32_t finished;   // blocks
+// Blocks of a launch draw their tiles from one counter, in the workspace.
+struct ForwardTileCounter : TileCounter {
   uint64_t nonfinite;  // split keys: the launch, where a part's result is not finite
+
+  PERSEID_INLINE constexpr void reset() {
+    TileCounter::reset();
+    nonfinite = 0;
+  }
 };
 
 // Query heads that share a key head may be packed, 2^pack of them, into the rows of a tile: row r
@@ -183,7 +185,7 @@ struct AttentionForwardArguments : AttentionArguments {
   TensorMap query, key, value, out;
   float* lse = nullptr;     // null: not wanted
   int64_t lse_stride[3]{};  // batch, head, row
-  TileCounter* counter = nullptr;
+  ForwardTileCounter* counter = nullptr;
   // Under a mask: of each tile in a block's list of tiles with non-finite results, the next one;
   // `tiles` ends the list.
   int32_t* nonfinite_next = nullptr;

@@ -270,7 +270,7 @@ class ForwardProducer {
 
   const AttentionForwardArguments& arguments_;
   const ForwardShared<C>& shared_;
-  TileNumbers numbers_;
+  DynamicTileScheduler<AttentionForwardArguments> numbers_;
   TileFinder<C> finder_;
   PipelineState<C.q_stages> queries_;
   PipelineState<C.stages> keys_, values_;

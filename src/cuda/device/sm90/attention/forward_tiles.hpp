@@ -6,16 +6,8 @@
 // the tiles with the most keys come first (the last rows, under a causal mask), so that what is
 // left at the end is small. A block begins with the tile of its own number; the others it draws
 // from a counter, each when it asks for the last keys of the one before.
-//
-// The counter. Its memory may hold anything when the kernel begins, and several launches may be
-// under way, each with memory of its own. A launch has a number of 64 random bits. A block that
-// finds another number in `ready` writes launch + 1 there (launches are even), by compare and swap,
-// so that one block alone prepares the counter, and then the launch's number. Nobody waits but for
-// a block that is running already. The last block to finish clears `ready`: a captured launch,
-// which has the same number whenever it is replayed, finds its counter unprepared again.
 #pragma once
 
-#include "cuda/device/ptx/memory_order.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
 #include "cuda/device/sm90/attention/sequence.hpp"
 
@@ -75,54 +67,6 @@ struct FreeKeys {
     const int32_t end = C.right ? clamp(query + tile.right, 0, tile.kv_len) : tile.kv_len;
     return {(begin + C.keys - 1) / C.keys, end / C.keys};
   }
-};
-
-class TileNumbers {
- public:
-  __device__ __forceinline__ explicit TileNumbers(const AttentionForwardArguments& arguments)
-      : arguments_(arguments), drawing_(arguments.tiles > static_cast<int32_t>(gridDim.x)) {}
-
-  __device__ __forceinline__ int32_t first() const { return static_cast<int32_t>(blockIdx.x); }
-  // Prepares the counter, or waits until it is: after the first loads, which need no number.
-  __device__ __forceinline__ void open() {
-    if (!drawing_ || open_) return;
-    TileCounter& counter = *arguments_.counter;
-    const uint64_t launch = arguments_.launch;
-    uint64_t seen = ptx::load_acquire(&counter.ready);
-    while (seen != launch) {
-      if (seen != launch + 1 && atomicCAS(&counter.ready, seen, launch + 1) == seen) {
-        counter.next = 0;
-        counter.finished = 0;
-        counter.nonfinite = 0;
-        ptx::store_release(&counter.ready, launch);
-        break;
-      }
-      seen = ptx::load_acquire(&counter.ready);
-    }
-    open_ = true;
-  }
-  // A ticket: nothing is computed from it here, so that nobody waits for it.
-  __device__ __forceinline__ uint32_t draw() {
-    if (!drawing_) return static_cast<uint32_t>(arguments_.tiles);
-    open();
-    return atomicAdd(&arguments_.counter->next, 1u);
-  }
-  __device__ __forceinline__ int32_t number_of(uint32_t ticket) const {
-    return static_cast<int32_t>(ticket + gridDim.x);
-  }
-  // After the last draw. A block that has drawn nothing, since its first tile is none of a ragged
-  // batch, counts in a prepared counter, too.
-  __device__ __forceinline__ void close() {
-    if (!drawing_) return;
-    open();
-    TileCounter& counter = *arguments_.counter;
-    if (atomicAdd(&counter.finished, 1u) == gridDim.x - 1) ptx::store_release(&counter.ready, 0);
-  }
-
- private:
-  const AttentionForwardArguments& arguments_;
-  bool drawing_;
-  bool open_ = false;
 };
 
 // From a tile's number to the tile. Numbers rise from one call to the next.

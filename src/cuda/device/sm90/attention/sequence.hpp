@@ -1,12 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Sequences of a batch, the order in which the tiles of their heads are done, and how the copy
-// engine brings their rows.
+// Sequences of a batch, and how the copy engine brings their rows.
 #pragma once
 
 #include "cuda/device/ptx/mbarrier.hpp"
 #include "cuda/device/ptx/tma.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
+#include "cuda/device/sm90/pipeline.hpp"
+#include "cuda/device/sm90/scheduler.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -106,31 +107,6 @@ __device__ __forceinline__ Element* row_at(const RowsInMemory& rows, int64_t ent
   return static_cast<Element*>(rows.data) + entry * rows.stride[0] + head * rows.stride[1] +
          row * rows.stride[2];
 }
-
-// Tiles that every head has as many of. Heads go in sections of some; in a section, the first tiles
-// of all heads come first.
-struct TileCoordinate {
-  int32_t head, tile;
-};
-__device__ __forceinline__ TileCoordinate tile_in_sections(int32_t number, int32_t tiles,
-                                                           int32_t heads,
-                                                           int32_t heads_per_section) {
-  const int32_t section_tiles = heads_per_section * tiles;
-  const int32_t first_head = number / section_tiles * heads_per_section;
-  const int32_t section_heads = min(heads_per_section, heads - first_head);
-  const int32_t place = number % section_tiles;
-  return {first_head + place % section_heads, place / section_heads};
-}
-
-// A place in a ring of kSize, and which time round it is.
-template <int kSize>
-struct PipelineState {
-  int count = 0;
-  __device__ __forceinline__ int stage() const { return count % kSize; }
-  __device__ __forceinline__ uint32_t parity() const {
-    return static_cast<uint32_t>(count / kSize) & 1;
-  }
-};
 
 // Rows of one head, kChunks * 64 columns, to tiles [chunk][row][64]. kOnce: nobody reads them
 // again.
