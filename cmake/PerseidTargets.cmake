@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The Perseid Authors
 # SPDX-License-Identifier: Apache-2.0
 
-# What the C++ compiler links by itself and the C compiler does not: a C program names it to link the
-# static library.
+# What the C++ compiler links by itself and the C compiler does not: a C program names it to link
+# the static library.
 set(PERSEID_CXX_RUNTIME ${CMAKE_CXX_IMPLICIT_LINK_LIBRARIES})
 list(REMOVE_ITEM PERSEID_CXX_RUNTIME ${CMAKE_C_IMPLICIT_LINK_LIBRARIES})
 

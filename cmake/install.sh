@@ -59,8 +59,8 @@ add() {
   added=$(printf '%s\n%s\n' "$added" "$list" | LC_ALL=C sort -u)
   say "installing to $prefix: $(megabytes "$(du -sb "$stage" | cut -f1)")"
   pack=$(find "$stage" -name perseid.pack -size +0 -printf '%s')
-  [[ -z $pack ]] || say "$(megabytes "$pack") of it are perseid.pack, compiled GPU kernels; without" \
-    "that file kernels are compiled when a plan needs them"
+  [[ -z $pack ]] || say "$(megabytes "$pack") of it are perseid.pack, compiled GPU kernels;" \
+    "without that file kernels are compiled when a plan needs them"
   while IFS= read -r entry; do
     mkdir -p "$prefix/$(dirname "$entry")"
     # Unlinked first: a process that has the old library mapped keeps it.

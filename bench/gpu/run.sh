@@ -10,9 +10,9 @@
 # STEP: some of its steps, such as fuzz_attention; all without. In the environment:
 #   FUZZ=N             random problems of an operation (10000)
 #   SECONDS_A_ROW=S    of perseid bench (0.3)
-#   STEP_SECONDS=S     after which random problems and the scripts of peers begin nothing more (none)
+#   STEP_SECONDS=S     after which random problems and the scripts of peers begin no more (none)
 #   STEP_LIMIT=S       after which a step is ended, and has failed (1800)
-#   PROCESSES=N        that test, compile kernels or are examined by a tool at once (CPUs, 8 at most)
+#   PROCESSES=N        that test, compile kernels or are examined by a tool (CPUs, at most 8)
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 build=$(cd "${1:?usage: run.sh BUILD [OUT] [STEP...]}" && pwd) || exit 2
@@ -52,6 +52,9 @@ step() {
     "$(grep -v '^ *$' "$log" | tail -1 | cut -c1-120 | tr '|' '/')" | tee -a "$table"
 }
 
+# How many tests ended so, in the logs of shared().
+ended() { cat "$logs"/* | grep -c "^\\[ $1 \\] .* ms)$"; }
+
 # The tests of a program, in several processes: what takes their time is the compiler of kernels and
 # the reference. As a last line how many passed.
 shared() {
@@ -63,16 +66,15 @@ shared() {
   done
   for job in "${jobs[@]}"; do wait "$job" || status=$?; done
   cat "$logs"/*
-  printf '%d passed, %d skipped, %d failed\n' $(for kind in '      OK' ' SKIPPED' ' FAILED '; do
-    cat "$logs"/* | grep -c "^\\[ $kind \\] .* ms)$"
-  done)
+  printf '%d passed, %d skipped, %d failed\n' "$(ended '      OK')" "$(ended ' SKIPPED')" \
+    "$(ended ' FAILED ')"
   rm -r "$logs"
   return "$status"
 }
 alone() { processes=1 shared "$@"; }
 
-# Random problems of an operation: every CPU compiles kernels for a part of them, in a process of its
-# own, as the compiler lets threads wait for each other; then one process checks them all.
+# Random problems of an operation: every CPU compiles kernels for a part of them, in a process of
+# its own, as the compiler lets threads wait for each other; then one process checks them all.
 fuzz() {
   local operation=$1 count=${FUZZ:-10000} jobs=() status=0
   export PERSEID_CACHE_DIR=$out/cache
@@ -86,9 +88,10 @@ fuzz() {
     return "$status"
 }
 
-# A process for each problem, several at a time: a tool takes seconds to rewrite a kernel, and nothing
-# but the kernels of its own process.
+# A process for each problem, several at a time: a tool takes seconds to rewrite a kernel, and
+# nothing but the kernels of its own process.
 apart() {
+  # shellcheck disable=SC2016 # the inner bash expands these
   grep '^{' "$2" | "${limited[@]}" xargs -d '\n' -P "$processes" -I{} bash -c \
     'compute-sanitizer --tool "$1" --error-exitcode 9 "$2" check --problems <(echo "$3") \
       --device cuda:0 --threads 1' - "$1" "$perseid" {}

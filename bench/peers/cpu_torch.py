@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times PyTorch on the CPU and Perseid on the same problems, in turns, and prints the ratios.
 
-    python bench/peers/cpu_torch.py --perseid build/cli/perseid --problems bench/problems/figures.jsonl --threads 1
+    python bench/peers/cpu_torch.py --perseid build/cli/perseid \\
+        --problems bench/problems/figures.jsonl --threads 1
 
 Needs a Python with PyTorch of your own. --problems takes a file of problems or the output of
 `perseid bench --json`. For each problem, Perseid and PyTorch are measured in alternating rounds, so

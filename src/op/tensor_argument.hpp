@@ -71,7 +71,7 @@ class ArgumentReader : public Check {
   };
   static constexpr size_t kMostArguments = 20;
 
-  Tensor convert(const char* name, const DLTensor& tensor, DTypes dtypes);
+  Tensor convert(const char* name, const DLTensor& from, DTypes dtypes);
   void place(const char* name, const DLTensor& from, Tensor* view);
   void record(Access access, const char* name, const Tensor& view);
   void check_overlap(const Argument& output, const Argument& other, const InPlace& allowed);

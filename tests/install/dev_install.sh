@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # dev_install.sh ROOT CMAKE BUILD CXX FOLDER
 #
-# What ./dev install and ./dev uninstall of the source tree ROOT do with a build, in FOLDER: a program
-# starts by the words of the install, and an uninstall leaves what was there before and nothing else.
+# What ./dev install and ./dev uninstall of the source tree ROOT do with a build, in FOLDER: a
+# program starts by the words of the install, and an uninstall leaves what was there before and
+# nothing else.
 set -euo pipefail
 root=$1 cmake=$2 build=$3 cxx=$4 folder=$5
 script=$root/cmake/install.sh source=$root/tests/install/consumer/consumer.cpp
@@ -35,8 +36,10 @@ grep -q '1.5 MB of it are perseid.pack' "$folder/words" || fail "the pack is not
 contents "$folder/prefix" >"$folder/installed"
 library=$(find "$folder/prefix" -name 'libperseid.so*' -print -quit)
 if [[ -n $library ]]; then
-  setting=$(grep -o 'LD_LIBRARY_PATH=[^ ,]*' "$folder/words") || fail "nothing is said of the loader"
-  package=$(grep -o 'PKG_CONFIG_PATH=[^ ,]*' "$folder/words") || fail "nothing is said of pkg-config"
+  setting=$(grep -o 'LD_LIBRARY_PATH=[^ ,]*' "$folder/words") ||
+    fail "nothing is said of the loader"
+  package=$(grep -o 'PKG_CONFIG_PATH=[^ ,]*' "$folder/words") ||
+    fail "nothing is said of pkg-config"
   read -ra flags <<<"$(env "$package" pkg-config --cflags --libs perseid)"
   "$cxx" -std=c++20 "$source" "${flags[@]}" -o "$folder/app"
   env "$setting" "$folder/app" >/dev/null || fail "the program does not start with $setting"
@@ -46,7 +49,8 @@ fi
 install_to "$folder/prefix"
 contents "$folder/prefix" | diff "$folder/installed" - || fail "a second install differs"
 "$script" remove "$folder/prefix" 2>"$folder/words"
-grep -q "removed [1-9][0-9]* files and [1-9]" "$folder/words" || fail "nothing is said of the removal"
+grep -q "removed [1-9][0-9]* files and [1-9]" "$folder/words" ||
+  fail "nothing is said of the removal"
 contents "$folder/prefix" | diff "$folder/before" - || fail "not as before the install"
 if "$script" remove "$folder/prefix" 2>"$folder/words"; then fail "removed what is not there"; fi
 grep -q installed.txt "$folder/words" || fail "no reason is given"
@@ -56,7 +60,8 @@ install_to "$folder/new/prefix"
 "$script" remove "$folder/new/prefix" 2>"$folder/words"
 [[ ! -e $folder/new ]] || fail "the new folders are left"
 
-# An older CMake is refused before it sees the presets. Nothing else is in PATH, least of all apt-get.
+# An older CMake is refused before it sees the presets. Nothing else is in PATH, least of all
+# apt-get.
 mkdir "$folder/old"
 for tool in bash cat dirname head nproc sed sort; do
   ln -s "$(command -v "$tool")" "$folder/old/$tool"
@@ -64,7 +69,8 @@ done
 printf '#!/bin/sh\necho cmake version 3.24.4\n' >"$folder/old/cmake"
 chmod +x "$folder/old/cmake"
 if PATH=$folder/old "$root/dev" bench >"$folder/words" 2>&1; then fail "CMake 3.24 is taken"; fi
-grep -q 'Perseid needs CMake 3.25 or newer, got 3.24.4' "$folder/words" || fail "not refused by version"
+grep -q 'Perseid needs CMake 3.25 or newer, got 3.24.4' "$folder/words" ||
+  fail "not refused by version"
 [[ -n $library ]] || exit 0
 
 # A folder of the loader's, as root: its table is made anew, without a word of what to set.
