@@ -9,8 +9,8 @@
 namespace perseid::internal::cuda {
 namespace {
 
-// The first line with room for both dims is taken. Gradients of keys and values, scores and their
-// gradients share the registers of a consumer: where both gradients fit, it has keys of its own.
+// The first line that holds both dims is taken. dK, dV, scores and dS share the registers of a
+// consumer: where both dK and dV fit, each consumer has its own keys.
 struct Tiles {
   int dim;  // of both
   int queries;
@@ -22,17 +22,16 @@ constexpr Tiles kTiles[] = {
     {256, 64, false},
 };
 
-// Queries, their gradients and sums of this many bytes stay in the L2 cache while the tiles of
-// their heads are done.
+// A section's queries, gradients of out and sums of dQ: this many bytes stay in the L2 cache.
 constexpr int64_t kSectionBytes = 1 << 25;
-// In deterministic mode under a causal mask one head of so many goes back.
-constexpr int32_t kHeadsForOneBack = 8;
-// Where tiles are of unequal work and there are few of them in a batch entry, two blocks share the
-// query heads of each, or four if two would hardly fill the device, as long as there are no more
-// blocks than these. Long tiles of many heads then have to begin before the short ones of others,
-// even if less stays in the L2 cache.
+// In deterministic mode under a causal mask one head of so many is reversed.
+constexpr int32_t kHeadsForOneReversed = 8;
+// Clusters: where tiles are of unequal work and a batch entry has few of them, two blocks share the
+// query heads of a tile, or four where two would not fill the device, up to these numbers of
+// blocks. Sections are larger then, so that long tiles of many heads start before short ones of
+// any, even if less stays in the L2 cache.
 constexpr int64_t kBlocksInPairs = 4096, kBlocksInFours = 256;
-constexpr int64_t kSectionBytesOfParts = 1 << 26;
+constexpr int64_t kSectionBytesOfClusters = 1 << 26;
 
 }  // namespace
 
@@ -44,21 +43,21 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   config.lengths = has_lengths(problem);
   config.visible = problem.visible;
   config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
-  // What comes from memory for each score needs registers too.
+  // Operands that are read from memory for each score need registers, too.
   config.dropout = dropout_threshold(problem.dropout) < 256;
   const bool busy = config.visible || (config.dropout && problem.bias);
   const bool biased = config.bias != DType::kNone;
-  // The other gradients are complete in one block.
+  // The other gradients are complete in one block and always deterministic.
   config.deterministic = problem.deterministic && problem.grad_query && problem.q_len > 0;
   config.grad_bias = problem.grad_bias;
-  // What is added to does not leave with its tile.
+  // A gradient that accumulates is not stored with its tile.
   config.accumulate_bias = problem.grad_bias && problem.accumulate_bias;
   config.bias_whole =
       biased && !config.accumulate_bias && !problem.ragged &&
       problem.bias_shape[0] == problem.batch && problem.bias_shape[1] == problem.heads &&
       problem.bias_shape[2] == problem.q_len && problem.bias_shape[3] == problem.kv_len;
-  constexpr int kDrawn = 1024;  // the number of a tile, where blocks draw it
-  const int most = kMostShared - (config.deterministic ? kDrawn : 0);
+  constexpr int kTileNumber = 1024;  // static shared memory, where blocks fetch their tiles
+  const int most = kMostShared - (config.deterministic ? kTileNumber : 0);
   for (const Tiles& tiles : kTiles) {
     AttentionBackwardConfig fit = config;
     fit.queries = tiles.queries;
@@ -82,7 +81,7 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
       if (2 * config.cluster_size * tiles <= blocks &&
           problem.group() % (2 * config.cluster_size) == 0)
         config.cluster_size *= 2;
-  // Tiles of bias leave no shared memory for what a block is told.
+  // Tiles of bias leave no shared memory for the cursor.
   config.shared_cursor = !config.masked() && !config.deterministic && config.split_keys &&
                          !biased && problem.group() > 1;
   config.grad_query = problem.grad_query;
@@ -134,10 +133,10 @@ Status Sm90AttentionBackward::make(const AttentionProblem& problem,
   AttentionBackwardArguments& fixed = backward->fixed_;
   static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
   fixed.kv_heads = static_cast<int32_t>(problem.kv_heads);
-  // Ragged: places, of which some may be empty (device/sm90/attention/sequence.hpp).
+  // Ragged: padded positions, some of them empty (device/sm90/attention/sequence.hpp).
   const auto blocks = [&](int64_t length, int64_t total, int64_t size) {
-    const int64_t places = problem.batch > 0 ? total / size + problem.batch : 0;
-    return static_cast<int32_t>(problem.ragged ? places : ceil_div(length, size));
+    const int64_t padded = problem.batch > 0 ? total / size + problem.batch : 0;
+    return static_cast<int32_t>(problem.ragged ? padded : ceil_div(length, size));
   };
   fixed.q_blocks = blocks(problem.q_len, problem.total_q, config.queries);
   fixed.k_tiles = blocks(problem.kv_len, problem.total_kv, config.keys());
@@ -145,13 +144,13 @@ Status Sm90AttentionBackward::make(const AttentionProblem& problem,
   fixed.batch_heads = static_cast<int32_t>((problem.ragged ? 1 : problem.batch) * problem.kv_heads);
   fixed.by_head = !problem.ragged && (config.reverse_order() ||
                                       (problem.bias && problem.bias_shape[0] != problem.batch));
-  fixed.forward_heads = fixed.kv_heads - fixed.kv_heads / kHeadsForOneBack;
+  fixed.forward_heads = fixed.kv_heads - fixed.kv_heads / kHeadsForOneReversed;
   // Without a mask all tiles cost the same, and one head after another reads the least.
   int64_t section = 1;
   if (config.right || config.deterministic) {
     const int64_t bytes =
         problem.group() * problem.q_len * (problem.head_dim * 6 + problem.value_dim * 2);
-    const int64_t most = config.cluster_size > 1 ? kSectionBytesOfParts : kSectionBytes;
+    const int64_t most = config.cluster_size > 1 ? kSectionBytesOfClusters : kSectionBytes;
     while (2 * section * bytes <= most && section < fixed.batch_heads) section *= 2;
   }
   fixed.heads_per_section =
@@ -180,18 +179,18 @@ void Sm90AttentionBackward::lay_out() {
   if (config_.deterministic)
     layout_.complete += blocks * static_cast<size_t>(config_.kConsumers) * sizeof(uint64_t);
   const auto heads = static_cast<size_t>(problem_.batch * problem_.kv_heads);
-  layout_.position = layout_.complete + (config_.finishes_early() ? heads * sizeof(uint64_t) : 0);
-  layout_.timed_out = layout_.position + (config_.shared_cursor ? heads * sizeof(uint64_t) : 0);
+  layout_.cursor = layout_.complete + (config_.finishes_early() ? heads * sizeof(uint64_t) : 0);
+  layout_.timed_out = layout_.cursor + (config_.shared_cursor ? heads * sizeof(uint64_t) : 0);
   layout_.tile = layout_.timed_out + sizeof(uint64_t);
   layout_.arrived = layout_.tile + (config_.deterministic ? sizeof(uint32_t) : 0);
   layout_.nonfinite_queries =
       layout_.arrived + static_cast<size_t>(fixed_.bias_blocks) * sizeof(uint32_t);
-  layout_.nonfinite_keys = layout_.parts = layout_.nonfinite_queries;
+  layout_.nonfinite_keys = layout_.split_sums = layout_.nonfinite_queries;
   if (config_.clears_nonfinite()) {
     layout_.nonfinite_keys += blocks * sizeof(uint32_t);
-    layout_.parts = layout_.nonfinite_keys + heads * sizeof(uint32_t);
+    layout_.split_sums = layout_.nonfinite_keys + heads * sizeof(uint32_t);
   }
-  layout_.bytes = layout_.parts + bytes_of_parts(bias_, config_);
+  layout_.bytes = layout_.split_sums + bytes_of_splits(bias_, config_);
 }
 
 Status Sm90AttentionBackward::map_tensors(const AttentionBackwardConfig& config,
@@ -254,7 +253,7 @@ Status Sm90AttentionBackward::backward(const AttentionBackward& tensors, std::by
   arguments.sums = reinterpret_cast<float*>(workspace + layout_.sums);
   arguments.dq_semaphore = reinterpret_cast<uint64_t*>(workspace + layout_.dq_semaphore);
   arguments.complete = reinterpret_cast<uint64_t*>(workspace + layout_.complete);
-  arguments.position = reinterpret_cast<uint64_t*>(workspace + layout_.position);
+  arguments.cursor = reinterpret_cast<uint64_t*>(workspace + layout_.cursor);
   arguments.timed_out = reinterpret_cast<uint64_t*>(workspace + layout_.timed_out);
   arguments.tile = reinterpret_cast<uint32_t*>(workspace + layout_.tile);
   arguments.nonfinite_queries = reinterpret_cast<uint32_t*>(workspace + layout_.nonfinite_queries);
@@ -272,10 +271,10 @@ Status Sm90AttentionBackward::backward(const AttentionBackward& tensors, std::by
   rows.grad_lse = rows_in_memory(numbers(tensors.grad_lse));
   arguments.arrived = rows.arrived = reinterpret_cast<uint32_t*>(workspace + layout_.arrived);
   if (Status status = map_bias(gpu_, config_, tensors, &arguments); !status.ok()) return status;
-  const bool bias_beside = config_.grad_bias_in_place() && arguments.grad_bias_mapped;
-  const bool bias_apart = tensors.grad_bias.present() && !bias_beside;
+  const bool bias_with_tiles = config_.grad_bias_in_place() && arguments.grad_bias_mapped;
+  const bool bias_kernel = tensors.grad_bias.present() && !bias_with_tiles;
   const bool products_wanted = tensors.grad_query.present() || tensors.grad_key.present() ||
-                               tensors.grad_value.present() || bias_beside;
+                               tensors.grad_value.present() || bias_with_tiles;
   const Launch by_rows{.blocks = blocks_of_queries(), .threads = kRowThreads};
   const Launch products{
       .blocks = int64_t{fixed_.batch_heads} * fixed_.k_tiles * config_.cluster_size,
@@ -283,9 +282,9 @@ Status Sm90AttentionBackward::backward(const AttentionBackward& tensors, std::by
       .cluster = config_.cluster_size,
       .shared_bytes = config_.shared_bytes()};
   Status status = gpu_.launch(kernels_[0], by_rows, &rows, stream);
-  if (status.ok() && bias_apart) {
+  if (status.ok() && bias_kernel) {
     AttentionBackwardBiasArguments bias = bias_;
-    bias.part_sums = reinterpret_cast<float*>(workspace + layout_.parts);
+    bias.split_sums = reinterpret_cast<float*>(workspace + layout_.split_sums);
     // Its tiles may have more keys than those of the products.
     AttentionBackwardArguments units = arguments;
     if (config_.of_bias().keys() != config_.keys())

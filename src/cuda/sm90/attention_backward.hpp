@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention backward on a GPU of compute capability 9.0, the host's part: which kernels a problem
-// gets, the workspace, and their launches. The kernels are in device/sm90.
+// Attention backward on a GPU of compute capability 9.0, host side: the choice of a configuration,
+// the workspace, and the launches. The kernels are in device/sm90/attention/backward.hpp.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace perseid::internal::cuda {
 
-// By dims and masks, never by the batch.
+// Depends on dims and masks, never on the batch.
 AttentionBackwardConfig choose_attention_backward(const AttentionProblem& problem);
 // Name expressions of the kernels, in the order of their launch, and their header.
 std::vector<std::string> attention_backward_kernels(const AttentionBackwardConfig& config);
@@ -43,9 +43,8 @@ class Sm90AttentionBackward {
   // Bytes from the beginning of the workspace.
   struct Layout {
     // lse_log2 comes first.
-    size_t delta = 0, sums = 0, dq_semaphore = 0, complete = 0, position = 0, timed_out = 0,
-           tile = 0;
-    size_t arrived = 0, nonfinite_queries = 0, nonfinite_keys = 0, parts = 0, bytes = 0;
+    size_t delta = 0, sums = 0, dq_semaphore = 0, complete = 0, cursor = 0, timed_out = 0, tile = 0;
+    size_t arrived = 0, nonfinite_queries = 0, nonfinite_keys = 0, split_sums = 0, bytes = 0;
   };
 
   Sm90AttentionBackward(const AttentionProblem& problem, const Gpu& gpu)
@@ -59,9 +58,9 @@ class Sm90AttentionBackward {
   AttentionProblem problem_;
   const Gpu& gpu_;
   AttentionBackwardConfig config_;
-  std::vector<Kernel> kernels_;          // before, products, after, gradient of bias
-  AttentionBackwardArguments fixed_;     // all but the tensors and the workspace
-  AttentionBackwardBiasArguments bias_;  // what divides its gradient
+  std::vector<Kernel> kernels_;          // prepare, products, finish, gradient of bias
+  AttentionBackwardArguments fixed_;     // without tensors and workspace
+  AttentionBackwardBiasArguments bias_;  // splits of its gradient
   Layout layout_;
 };
 

@@ -7,12 +7,12 @@
 namespace perseid::internal::cuda {
 namespace {
 
-// The sum of a repeated bias's gradient is cut into parts until there are so many blocks, which is
-// about as many as multiprocessors. Where it is summed for each batch entry by itself, that one
-// alone decides, and parts of whole tiles are not worth their memory.
-constexpr int64_t kEnoughBlocks = 132, kMostParts = 64, kMostPartsOfEntry = 16;
+// The gradient of a repeated bias is split (split-K) until there are so many blocks, about one for
+// each multiprocessor. Where each batch entry has its own sum, the number of splits depends on one
+// entry alone, and sums of whole tiles are not split: their partial sums are too large.
+constexpr int64_t kEnoughBlocks = 132, kMostSplits = 64, kMostSplitsOfEntry = 16;
 
-// Bias, or its gradient, by the copy engine. Where it is repeated, the dimension has size 1.
+// Bias or its gradient as a TMA box. A repeated dimension has size 1.
 BoxedTensor boxed_plane(const Tensor& tensor, int queries) {
   const auto size = [&](int d) { return tensor.stride[d] == 0 ? int64_t{1} : tensor.shape[d]; };
   const auto row = static_cast<int32_t>(kChunk * 2 / size_of(tensor.dtype));
@@ -42,22 +42,22 @@ AttentionBackwardBiasArguments divide_bias(const AttentionProblem& p,
   const int64_t units = (bias.sums_batch ? p.batch : 1) * (bias.sums_heads ? p.heads : 1) *
                         (bias.sums_queries ? ceil_div(p.q_len, int64_t{config.queries}) : 1) *
                         (bias.sums_keys ? ceil_div(p.kv_len, keys) : 1);
-  int64_t most = min(units, kMostParts);
+  int64_t most = min(units, kMostSplits);
   if (!bias.sums_batch)
-    most = bias.sums_queries || bias.sums_keys ? min(units, kMostPartsOfEntry) : 1;
+    most = bias.sums_queries || bias.sums_keys ? min(units, kMostSplitsOfEntry) : 1;
   const int64_t wanted = ceil_div(kEnoughBlocks, max(blocks_of_entry, int64_t{1}));
-  bias.parts = static_cast<int32_t>(max(min(wanted, most), int64_t{1}));
+  bias.num_splits = static_cast<int32_t>(max(min(wanted, most), int64_t{1}));
   bias.bias_blocks = static_cast<int32_t>(shape[0] * blocks_of_entry);
-  bias.blocks = bias.bias_blocks * bias.parts;
+  bias.blocks = bias.bias_blocks * bias.num_splits;
   return bias;
 }
 
-size_t bytes_of_parts(const AttentionBackwardBiasArguments& bias,
-                      const AttentionBackwardConfig& config) {
-  if (bias.parts == 1) return 0;
+size_t bytes_of_splits(const AttentionBackwardBiasArguments& bias,
+                       const AttentionBackwardConfig& config) {
+  if (bias.num_splits == 1) return 0;
   const int rows = bias.sums_queries ? 1 : config.queries;
   const int columns = bias.sums_keys ? 1 : config.of_bias().keys();
-  return static_cast<size_t>(int64_t{bias.bias_blocks} * bias.parts * rows * columns) *
+  return static_cast<size_t>(int64_t{bias.bias_blocks} * bias.num_splits * rows * columns) *
          sizeof(float);
 }
 
@@ -72,7 +72,7 @@ Status map_bias(const Gpu& gpu, const AttentionBackwardConfig& config,
   arguments->bias_head = tensors.bias.stride[1] != 0;
   if (!status.ok() || !tensors.grad_bias.present()) return status;
   const BoxedTensor gradient = boxed_plane(tensors.grad_bias, config.queries);
-  // The engine stores units of 16 bytes: behind the end of a row it may write into what follows.
+  // TMA stores units of 16 bytes: behind the end of a row it may overwrite what follows.
   if (!is_mappable(gradient) || gradient.size[0] * size_of(gradient.dtype) % 16 != 0) return {};
   arguments->grad_bias_mapped = true;
   return make_tensor_map(gpu, "attention backward: grad_bias", gradient, &arguments->grad_bias_map);
@@ -89,8 +89,9 @@ Status launch_bias(const Gpu& gpu, const Kernel& kernel, const AttentionBackward
   arguments.grad_out = products.grad_out;
   arguments.bias_map = products.bias_map;
   arguments.grad_bias_map = products.grad_bias_map;
-  arguments.mapped = products.bias_mapped && products.grad_bias_mapped && arguments.parts == 1 &&
-                     !arguments.sums_queries && !arguments.sums_keys && !config.accumulate_bias;
+  arguments.mapped = products.bias_mapped && products.grad_bias_mapped &&
+                     arguments.num_splits == 1 && !arguments.sums_queries && !arguments.sums_keys &&
+                     !config.accumulate_bias;
   const Launch launch{.blocks = arguments.mapped
                                     ? min(arguments.blocks, gpu.facts().multiprocessors)
                                     : arguments.blocks,

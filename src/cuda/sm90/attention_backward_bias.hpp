@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention backward on sm_90, the host's part of bias and its gradient.
+// Attention backward on sm_90, host side of bias and its gradient.
 #pragma once
 
 #include "cuda/device/sm90/attention/config.hpp"
@@ -9,19 +9,18 @@
 
 namespace perseid::internal::cuda {
 
-// Blocks of the gradient of bias, and the parts that its sums are cut into.
+// Tiles of the gradient of a repeated bias, and the splits of their sums.
 AttentionBackwardBiasArguments divide_bias(const AttentionProblem& problem,
                                            const AttentionBackwardConfig& config);
-// What the parts need of the workspace.
-size_t bytes_of_parts(const AttentionBackwardBiasArguments& bias,
-                      const AttentionBackwardConfig& config);
+// Workspace of the split sums.
+size_t bytes_of_splits(const AttentionBackwardBiasArguments& bias,
+                       const AttentionBackwardConfig& config);
 
-// Bias that the copy engine cannot reach is read, and its gradient made, without it: then it is not
-// mapped.
+// Tensor maps of bias and its gradient, where TMA can address them; else kernels access them
+// without TMA.
 Status map_bias(const Gpu& gpu, const AttentionBackwardConfig& config,
                 const AttentionBackward& tensors, AttentionBackwardArguments* arguments);
-// The kernel that makes the gradient apart; `divided` are those of divide_bias, and its
-// part_sums.
+// Launches attention_backward_bias; `divided` is the result of divide_bias, with split_sums set.
 Status launch_bias(const Gpu& gpu, const Kernel& kernel, const AttentionBackwardConfig& config,
                    const AttentionBackwardArguments& products,
                    const AttentionBackwardBiasArguments& divided, void* stream);

@@ -1,32 +1,34 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention backward on sm_90a: NaN and infinity at keys and values leave no trace in gradients
-// that do not depend on them.
+// Attention backward on sm_90a, deterministic mode: NaN and infinity at keys and values change no
+// bit of gradients that do not depend on them.
 //
-// A weight of 0 times NaN is NaN in a tensor core. Two kinds of elements meet weights of 0:
+// A weight of 0 times NaN is NaN on a tensor core. Two kinds of elements meet weights of 0:
 //
-//   keys and values     a warp clears those of the tile that are not finite in shared memory, when
-//                       the first products of a consumer have told that there are some
-//   lse and delta       of queries that see such a key: the launch before replaces them for the
-//                       products, so that weights of these queries are 0
+//   keys and values   a warp clears those of the tile that are not finite in shared memory, once
+//                     the first products of a consumer have shown that there are any
+//   lse and delta     of queries that see such a key: attention_backward_prepare replaces them for
+//                     the products, so that weights of these queries are 0
 //
-// What depends on such elements is computed again, row by row (backward_rows.hpp): the tile's keys
-// at its end, queries when their sums are rounded. (Queries and gradients of out that are not
-// finite are not cleared: keys that do not see them are computed again, too.)
+// Rows that depend on such elements are recomputed (backward_fixup.hpp): the tile's keys in the
+// epilogue, queries when their sums are rounded. (Queries and gradients of out that are not finite
+// are not cleared: keys that do not see them are recomputed, too.)
 //
-// Named barriers kClearing + consumer (160 threads): the consumer and the warp, twice for keys and
-// twice for values where something is found, else once. The consumer waits until tiles are cleared.
+// Named barriers kClearing + consumer (160 threads): the four warps of the consumer and the
+// clearing warp. They meet once for keys and once for values to vote, and a second time where an
+// element was found: the consumer waits until the tile is cleared.
 #pragma once
 
-#include "cuda/device/ptx/ldmatrix.hpp"
 #include "cuda/device/ptx/mbarrier.hpp"
-#include "cuda/device/sm90/attention/backward_rows.hpp"
+#include "cuda/device/ptx/ordering.hpp"
+#include "cuda/device/sm90/attention/backward_fixup.hpp"
+#include "cuda/device/sm90/attention/backward_shared.hpp"
 
 namespace perseid::internal::cuda {
 
-inline constexpr int kClearing = 11;
+inline constexpr int kClearing = 11, kClearingThreads = 128 + 32;
 
-// Runs in one warp beside the producer.
+// Runs in one warp of the producer's warpgroup.
 template <AttentionBackwardConfig C>
 class BackwardClearing {
  public:
@@ -60,9 +62,9 @@ class BackwardClearing {
     }
     if (found) shared_.nonfinite() = 1;
   }
-  // 64 keys of a tile, those of a consumer.
+  // The 64 keys of a consumer.
   __device__ __forceinline__ void clear(int consumer, uint32_t first, int chunks) const {
-    if (!ptx::named_barrier_any(kClearing + consumer, 128 + 32, false)) return;
+    if (!ptx::named_barrier_any(kClearing + consumer, kClearingThreads, false)) return;
     bool found = false;
 #pragma unroll 1
     for (int i = lane_; i < chunks * 64 * 8; i += 32) {
@@ -78,13 +80,76 @@ class BackwardClearing {
       a_.nonfinite_keys[tile_.batch * a_.kv_heads + tile_.kv_head] = 1;
     }
     ptx::fence_proxy_async();
-    ptx::named_barrier_sync(kClearing + consumer, 128 + 32);
+    ptx::named_barrier_sync(kClearing + consumer, kClearingThreads);
   }
 
   const AttentionBackwardArguments& a_;
   const BackwardShared<C>& shared_;
   const BackwardTile& tile_;
   const int lane_;
+};
+
+// The consumer's share, in its first step.
+template <AttentionBackwardConfig C>
+class NonfiniteCheck {
+ public:
+  explicit __device__ __forceinline__ NonfiniteCheck(const ConsumerContext<C>& context)
+      : c_(context) {}
+
+  // Keys are cleared before their first product with dS. The first scores may keep what they have:
+  // their queries are masked, or their rows recomputed.
+  __device__ __forceinline__ void check_keys(int number,
+                                             const float (&scores)[C.thread_scores()]) const {
+    if constexpr (C.clears_nonfinite())
+      if (number == 0) vote(has_nonfinite(scores));
+  }
+  // The first products with values become finite, as products with the cleared tile are.
+  __device__ __forceinline__ void check_values(int number,
+                                               float (&products)[C.thread_scores()]) const {
+    if constexpr (C.clears_nonfinite())
+      if (number == 0 && vote(has_nonfinite(products))) {
+#pragma unroll
+        for (float& x : products) x = fabsf(x) < -minus_infinity() ? x : 0;
+      }
+  }
+  // Where the consumer skips its first step and has no products: reads the tiles instead.
+  __device__ __forceinline__ void check_tiles(int number) const {
+    if constexpr (C.clears_nonfinite())
+      if (number == 0) {
+        vote(has_nonfinite(c_.shared.key(), C.key_chunks()));
+        vote(has_nonfinite(c_.shared.value(), C.value_chunks()));
+      }
+  }
+
+ private:
+  // By the whole consumer; true once the tile is cleared.
+  __device__ __forceinline__ bool vote(bool found) const {
+    if (!ptx::named_barrier_any(kClearing + c_.thread.consumer, kClearingThreads, found))
+      return false;
+    ptx::named_barrier_sync(kClearing + c_.thread.consumer, kClearingThreads);
+    return true;
+  }
+  // A row with such an element has no finite product, so one product of each of the thread's two
+  // keys shows it.
+  __device__ __forceinline__ static bool has_nonfinite(const float (&d)[C.thread_scores()]) {
+    return is_nonfinite(fmaf(d[0], 0, d[2] * 0));
+  }
+  // Among the consumer's keys of a tile of keys or values.
+  __device__ __forceinline__ bool has_nonfinite(uint32_t tile, int chunks) const {
+    // Keeps the compiler from holding these addresses in registers across steps.
+    uint32_t first[1] = {tile - c_.shared.base +
+                         static_cast<uint32_t>(c_.thread.first_key()) * 128};
+    ptx::materialize(first);
+    bool found = false;
+#pragma unroll 1
+    for (int i = 32 * c_.thread.warp + c_.thread.lane; i < chunks * 64 * 8; i += 128)
+      if (!is_finite<C.dtype>(*reinterpret_cast<const uint4*>(
+              c_.shared.memory + first[0] + i / (64 * 8) * C.keys() * 128 + i % (64 * 8) * 16)))
+        found = true;
+    return found;
+  }
+
+  const ConsumerContext<C> c_;
 };
 
 }  // namespace perseid::internal::cuda

@@ -1,74 +1,44 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Scores of attention backward on sm_90a in the registers of a consumer, whatever is made of them:
-// weights from scores, and gradients of scores from weights and gradients of weights.
+// The score chain of attention backward on sm_90a, on fragments in the registers of a consumer:
+// P from S (scale, bias, mask, lse, dropout) and dS from P and dP.
 //
-// Scores are transposed, S^T = K Q^T, 64 keys x C.queries, so that a thread has parts of two keys
-// (ptx/wgmma.hpp) and as left operands of the next products they stay in registers.
+// Scores are transposed, S^T = K Q^T, 64 keys x C.queries: a thread has elements of two keys
+// (ptx/wgmma.hpp), and rounded fragments are left operands of the next products as they are.
 #pragma once
 
-#include "cuda/device/ptx/wgmma.hpp"
-#include "cuda/device/sm90/attention/backward_tiles.hpp"
+#include "cuda/device/sm90/attention/backward_shared.hpp"
+#include "cuda/device/sm90/attention/rules.hpp"
+#include "cuda/device/sm90/attention/softmax.hpp"
 
 namespace perseid::internal::cuda {
 
+// The elements of a thread's fragment that dropout drops: of eight queries n, the thread's key r of
+// two and query c of two are bit 8 - n % 8 + 16 r of bits[n / 8][c].
+template <AttentionBackwardConfig C>
+struct DroppedBits {
+  uint32_t bits[(C.queries + 63) / 64][2];
+};
+
 template <AttentionBackwardConfig C>
 class BackwardScores {
- protected:
-  static constexpr int kScores = C.queries / 2;  // a thread's part of 64 keys x C.queries
+  static constexpr int kScores = C.thread_scores();
   static constexpr bool kBiased = C.bias != DType::kNone;
 
-  __device__ __forceinline__ BackwardScores(const AttentionBackwardProblem& arguments, int number)
-      : problem_(arguments),
-        number_(number),
-        warp_(static_cast<int>(threadIdx.x) / 32 % 4),
-        lane_(static_cast<int>(threadIdx.x) % 32) {}
+ public:
+  __device__ __forceinline__ BackwardScores(const AttentionBackwardProblem& problem,
+                                            const ConsumerThread<C>& thread)
+      : problem_(problem), thread_(thread), lane_(thread.lane) {}
 
-  // The consumer's first key in the tile.
-  __device__ __forceinline__ int first_key() const { return C.split_keys ? 64 * number_ : 0; }
-
-  // The warp needs no more of what the barrier guards.
-  __device__ __forceinline__ void leave(uint32_t barrier) const {
-    __syncwarp();
-    if (lane_ == 0) ptx::mbarrier_arrive(barrier);
-  }
-
-  // d = A B^T, plus d where `accumulate`, for 64 keys of the tile and the queries of a step, both
-  // of kDim columns.
-  template <int kDim>
-  __device__ __forceinline__ void begin_scores(float (&d)[kScores], uint32_t keys, uint32_t queries,
-                                               bool accumulate = false) const {
-    const uint64_t left = ptx::make_descriptor(keys + first_key() * 128);
-    const uint64_t right = ptx::make_descriptor(queries);
-#pragma unroll
-    for (int k = 0; k < kDim / 16; ++k)
-      ptx::Wgmma<C.queries, C.dtype>::mma_ss(
-          d, ptx::advance_descriptor(left, k / 4 * C.keys() * 128 + k % 4 * 32),
-          ptx::advance_descriptor(right, k / 4 * C.queries * 128 + k % 4 * 32),
-          accumulate || k > 0);
-    ptx::wgmma_commit();
-  }
-
-  // The warp's first key in the tile, and the thread's in the sequence.
-  __device__ __forceinline__ int warp_key() const { return first_key() + 16 * warp_; }
-  __device__ __forceinline__ int own_key(const BackwardTile& tile) const {
-    return tile.key + warp_key() + lane_ / 4;
-  }
-
-  // Which weights dropout drops: of eight queries n, the thread's key r of two and query c of two
-  // bit 8 - n % 8 + 16 r of bits[n / 8][c].
-  struct Dropped {
-    uint32_t bits[(C.queries + 63) / 64][2];
-  };
-  // Neither needs scores nor waits for anything: there is time for it while products are under way.
-  // Lanes four apart have keys side by side, whose bytes come from the same calls of Philox: each
-  // makes half of them.
+  // Needs no scores and waits for nothing, so it fits under the first products of a step. Lanes
+  // four apart have adjacent keys, whose bytes come from the same calls of Philox: each computes
+  // half.
   __device__ __forceinline__ void find_dropped(const BackwardTile& tile, const BackwardStep& step,
-                                               Dropped& dropped) const {
+                                               DroppedBits<C>& dropped) const {
     if constexpr (!C.dropout) return;
     const Dropout dropout = dropout_of(problem_);
     const int64_t batch_head = int64_t{tile.batch} * problem_.heads + step.head;
-    const int64_t column = own_key(tile) / kDropoutTileColumns;
+    const int64_t column = thread_.own_key(tile) / kDropoutTileColumns;
     const int64_t row = step.block * (C.queries / kDropoutTileRows);
     // Carries into the bit above a byte that is not below the threshold.
     const uint32_t rest = (256 - problem_.dropout_threshold) * 0x10001u;
@@ -85,7 +55,7 @@ class BackwardScores {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           constexpr uint32_t kBytes = 0xff00ff, kCarries = 0x1000100;
-          const uint32_t bytes = warp_ % 2 == 0 ? block.word[2 * h] : block.word[2 * h + 1];
+          const uint32_t bytes = thread_.warp % 2 == 0 ? block.word[2 * h] : block.word[2 * h + 1];
           const uint32_t even_key = ((bytes & kBytes) + rest & kCarries) >> (2 * t + h);
           const uint32_t odd_key = ((bytes >> 8 & kBytes) + rest & kCarries) >> (2 * t + h);
           own |= odd ? odd_key : even_key;
@@ -98,17 +68,18 @@ class BackwardScores {
     }
   }
 
-  // Scores to weights: 2^(scale_log2 * score + bias - lse_log2), and 0 where the query does not see
-  // the key. With a bias that is in shared memory, or else (`tiled`) read from where it is; kBegun:
-  // scores began with it.
-  template <bool kBegun = false>
+  // S^T to P^T: 2^(scale_log2 * score + bias - lse_log2), and 0 where the query does not see the
+  // key; negative where dropout drops it, since dS needs the weight. The bias is in shared memory
+  // where `tiled`, else in global memory; kFromBias: the accumulators of S^T began with it
+  // (begin_with_bias).
+  template <bool kFromBias = false>
   __device__ __forceinline__ void scores_to_weights(float (&scores)[kScores],
                                                     const BackwardTile& tile,
                                                     const BackwardStep& step, const float* lse_log2,
                                                     const BiasTile<C>& bias, bool tiled,
-                                                    const Dropped& dropped) const {
+                                                    const DroppedBits<C>& dropped) const {
     const int query = step.block * C.queries, first = query + 2 * (lane_ % 4);
-    if constexpr (kBiased && !kBegun) add_bias(scores, tile, step, lse_log2, bias, tiled);
+    if constexpr (kBiased && !kFromBias) add_bias(scores, tile, step, lse_log2, bias, tiled);
     const bool past = kBiased && query + C.queries > tile.q_len;
     if (past || tile.key + C.keys() > tile.kv_len ||
         (C.right && query + tile.right < tile.key + C.keys()) ||
@@ -116,7 +87,7 @@ class BackwardScores {
       int begin[2], end[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int key = own_key(tile) + 8 * r;
+        const int key = thread_.own_key(tile) + 8 * r;
         begin[r] = key - tile.right + 1 - first;
         end[r] = key >= tile.kv_len ? 0 : C.left ? key - tile.left + 1 - first : C.queries;
         if (past) end[r] = min(end[r], tile.q_len - first);
@@ -130,14 +101,14 @@ class BackwardScores {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         if constexpr (C.visible) {
-          const int q = first + 2 * i + k % 2, key = own_key(tile) + k / 2 * 8;
+          const int q = first + 2 * i + k % 2, key = thread_.own_key(tile) + k / 2 * 8;
           if (q < tile.q_len && key < tile.kv_len &&
               !is_visible<true>(problem_, tile.batch, step.head, q, key))
             scores[i + k] = minus_infinity();
         }
-        // With a bias that was added it is a power of two already.
+        // With a bias, add_bias has made it a power of two already.
         const float power =
-            kBegun    ? scores[i + k] * problem_.scale_log2
+            kFromBias ? scores[i + k] * problem_.scale_log2
             : kBiased ? scores[i + k]
                       : fmaf(scores[i + k], problem_.scale_log2, k % 2 == 0 ? -shift.x : -shift.y);
         scores[i + k] = ptx::approximate_exp2(power);
@@ -145,8 +116,7 @@ class BackwardScores {
     }
     if constexpr (C.dropout) drop(scores, dropped);
   }
-  // What scores begin with, so that nothing is to be added when they are there: the bias less
-  // lse_log2, over their scale.
+  // Initial accumulators of S^T, so that nothing is added afterwards: (bias - lse) over scale.
   __device__ __forceinline__ void begin_with_bias(float (&scores)[kScores], const float* lse_log2,
                                                   const BiasTile<C>& bias) const {
     const float* lse = lse_log2 + 2 * (lane_ % 4);
@@ -154,7 +124,7 @@ class BackwardScores {
     float eight[8];
 #pragma unroll
     for (int i = 0; i < kScores; i += 8) {
-      bias.load(warp_key(), lane_, i, eight);
+      bias.load(thread_.warp_key(), lane_, i, eight);
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
         const float2 shift = *reinterpret_cast<const float2*>(lse + 2 * (i + e / 4 * 4));
@@ -163,53 +133,7 @@ class BackwardScores {
       }
     }
   }
-  // scale_log2 * score + bias - lse_log2, as powers of two. What is not of the sequence is masked
-  // afterwards.
-  __device__ __forceinline__ void add_bias(float (&scores)[kScores], const BackwardTile& tile,
-                                           const BackwardStep& step, const float* lse_log2,
-                                           const BiasTile<C>& bias, bool tiled) const {
-    const int first = step.block * C.queries + 2 * (lane_ % 4);
-    const float* lse = lse_log2 + 2 * (lane_ % 4);
-    const auto add = [&](int i, const float(&eight)[8]) {
-#pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        const float2 shift = *reinterpret_cast<const float2*>(lse + 2 * (i + e / 4 * 4));
-        const float other = fmaf(eight[e], kLog2E, e % 2 == 0 ? -shift.x : -shift.y);
-        scores[i + e] = fmaf(scores[i + e], problem_.scale_log2, other);
-      }
-    };
-    float eight[8];
-    // Asked once: a branch for each eight would keep their loads from running ahead.
-    if (tiled) {
-#pragma unroll
-      for (int i = 0; i < kScores; i += 8) {
-        bias.load(warp_key(), lane_, i, eight);
-        add(i, eight);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kScores; i += 8) {
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-          const int q = first + 2 * i + e / 4 * 8 + e % 2, key = own_key(tile) + e / 2 % 2 * 8;
-          eight[e] = 0;
-          if (q < tile.q_len && key < tile.kv_len)
-            eight[e] = bias_of<C.bias>(problem_, tile.batch, step.head, q, key);
-        }
-        add(i, eight);
-      }
-    }
-  }
-  // Weights that dropout drops become negative: they are still wanted.
-  __device__ __forceinline__ void drop(float (&weights)[kScores], const Dropped& dropped) const {
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      const int group = i / 4, bit = 8 - group % 8 + i / 2 % 2 * 16;
-      const uint32_t sign = dropped.bits[group / 8][i % 2] << (31 - bit) & 0x80000000u;
-      weights[i] = float_from_bits(__float_as_uint(weights[i]) ^ sign);
-    }
-  }
-  // As the left operand of the product with gradients of out.
+  // P^T of kept weights, rounded, as the left operand of dV.
   __device__ __forceinline__ void round_kept(const float (&scores)[kScores],
                                              uint32_t (&weights)[kScores / 2]) const {
     if constexpr (C.dropout) {
@@ -221,7 +145,7 @@ class BackwardScores {
     }
   }
 
-  // use(i, eight): weights * (d - delta) of scores i to i + 7.
+  // dS^T: use(i, eight) gets weights * (d - delta) of elements i to i + 7, d being dP^T.
   template <class Use>
   __device__ __forceinline__ void weights_to_ds(const float (&weights)[kScores],
                                                 const float (&d)[kScores], const float* delta,
@@ -247,7 +171,7 @@ class BackwardScores {
       use(i, eight);
     }
   }
-  // A pair that is masked has no part in the gradient of bias, whatever its value holds.
+  // A masked pair adds nothing to the gradient of bias, whatever its value holds.
   __device__ __forceinline__ static void clear_masked(const float (&weights)[kScores], int i,
                                                       float (&eight)[8]) {
     if constexpr (C.masked()) {
@@ -256,8 +180,58 @@ class BackwardScores {
     }
   }
 
+ private:
+  // scale_log2 * score + bias - lse_log2. Elements outside of the sequence are masked afterwards.
+  __device__ __forceinline__ void add_bias(float (&scores)[kScores], const BackwardTile& tile,
+                                           const BackwardStep& step, const float* lse_log2,
+                                           const BiasTile<C>& bias, bool tiled) const {
+    const int first = step.block * C.queries + 2 * (lane_ % 4);
+    const float* lse = lse_log2 + 2 * (lane_ % 4);
+    const auto add = [&](int i, const float(&eight)[8]) {
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        const float2 shift = *reinterpret_cast<const float2*>(lse + 2 * (i + e / 4 * 4));
+        const float other = fmaf(eight[e], kLog2E, e % 2 == 0 ? -shift.x : -shift.y);
+        scores[i + e] = fmaf(scores[i + e], problem_.scale_log2, other);
+      }
+    };
+    float eight[8];
+    // One branch for all: a branch for each eight elements would keep their loads from overlapping.
+    if (tiled) {
+#pragma unroll
+      for (int i = 0; i < kScores; i += 8) {
+        bias.load(thread_.warp_key(), lane_, i, eight);
+        add(i, eight);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kScores; i += 8) {
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          const int q = first + 2 * i + e / 4 * 8 + e % 2,
+                    key = thread_.own_key(tile) + e / 2 % 2 * 8;
+          eight[e] = 0;
+          if (q < tile.q_len && key < tile.kv_len)
+            eight[e] = bias_of<C.bias>(problem_, tile.batch, step.head, q, key);
+        }
+        add(i, eight);
+      }
+    }
+  }
+  // Dropped weights become negative.
+  __device__ __forceinline__ void drop(float (&weights)[kScores],
+                                       const DroppedBits<C>& dropped) const {
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      const int group = i / 4, bit = 8 - group % 8 + i / 2 % 2 * 16;
+      const uint32_t sign = dropped.bits[group / 8][i % 2] << (31 - bit) & 0x80000000u;
+      weights[i] = float_from_bits(__float_as_uint(weights[i]) ^ sign);
+    }
+  }
+
   const AttentionBackwardProblem& problem_;
-  const int number_, warp_, lane_;
+  const ConsumerThread<C> thread_;
+  const int lane_;
 };
 
 }  // namespace perseid::internal::cuda

@@ -1,212 +1,270 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention backward on sm_90a for dims up to 256, where one consumer has no room for gradients of
-// keys and of values: both have the same 64 keys, and each its own products. One step, of the
-// queries Q with gradients dO; P goes from the first to the second through shared memory, dS back:
+// Mainloop of attention backward on sm_90a, split by products, for dims up to 256, where one
+// consumer has no registers for both dK and dV: both consumers have the same 64 keys, and each its
+// own products. One step, of the queries Q with gradients dO; P goes from the first consumer to the
+// second through shared memory, dS back:
 //
-//   first    S^T = K Q^T;    P = 2^(S - lse), shared;  dV += P^T dO    and even pieces of dQ
-//   second   dP^T = V dO^T;  dS = P (dP - delta);      dK += dS^T Q    and odd pieces of dQ
+//   GradValueConsumer   S^T = K Q^T;    P = 2^(S - lse), shared;  dV += P^T dO;  even slices of dQ
+//   GradKeyConsumer     dP^T = V dO^T;  dS = P (dP - delta);      dK += dS^T Q;  odd slices of dQ
 //
-// dQ = dS K in pieces of 64 columns, the last of those that are left, each added to the sums in
-// memory when it is complete. The first consumer takes its pieces one step late, so that it need
-// not wait for the second.
+// dQ = dS K in slices of 64 columns, the last of those that remain; each is added to its sums when
+// it is complete. The first consumer computes its slices one step late, so that it does not wait
+// for dS of the second.
 //
-// Barriers: those of the producer (backward_tiles.hpp). key_full and value_full: the producer,
-// once. query_full, out_full: the producer, in each step; query_empty, out_empty: all eight warps
-// of the consumers, when their last product with it is complete. Named barriers of 256 threads,
-// where one consumer arrives and the other waits:
-//   kWeightsFull    first to second    P of the step is in shared memory
-//   kWeightsEmpty   second to first    it has been read
-//   kScoresFull + parity    second to first    dS of the step is in shared memory
-//   kScoresEmpty + parity   first to second    its pieces of dQ are complete
-// and kSecond (128 threads) joins the second consumer's warps after they have written dS.
+// Barriers, besides the producer's mbarriers (backward_shared.hpp): named barriers of 256 threads,
+// at which one consumer arrives and the other waits.
+//   kWeightsFull            first to second: P of the step is in shared memory
+//   kWeightsEmpty           second to first: P has been read
+//   kScoresFull + parity    second to first: dS of the step is in shared memory
+//   kScoresEmpty + parity   first to second: its slices of dQ are complete
+// kSecondConsumer (128 threads) joins the second consumer's warps after they have written dS.
 #pragma once
 
-#include "cuda/device/sm90/attention/backward_parts.hpp"
+#include "cuda/device/sm90/attention/backward_clearing.hpp"
+#include "cuda/device/sm90/attention/backward_epilogue.hpp"
+#include "cuda/device/sm90/attention/backward_products.hpp"
+#include "cuda/device/sm90/attention/backward_step.hpp"
 
 namespace perseid::internal::cuda {
 
+inline constexpr int kWeightsFull = 4, kWeightsEmpty = 5, kScoresFull = 6, kScoresEmpty = 8,
+                     kSecondConsumer = 10;
+
+// ---- Shared by both consumers ----
+
+// P, in float32, from each thread of the first consumer to the same thread of the second.
 template <AttentionBackwardConfig C>
-class SplitProductsConsumer : BackwardParts<C> {
-  using Parts = BackwardParts<C>;
-  using Parts::a_, Parts::shared_, Parts::tile_, Parts::lane_, Parts::warp_;
-  using Parts::kScores;
+__device__ __forceinline__ void store_weights(const ConsumerContext<C>& context,
+                                              const float (&weights)[C.thread_scores()]) {
+  float4* to = context.shared.weights() + 32 * context.thread.warp + context.thread.lane;
+#pragma unroll
+  for (int i = 0; i < C.thread_scores(); i += 4)
+    to[i / 4 * 128] = float4{weights[i], weights[i + 1], weights[i + 2], weights[i + 3]};
+}
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ void load_weights(const ConsumerContext<C>& context,
+                                             float (&weights)[C.thread_scores()]) {
+  const float4* from = context.shared.weights() + 32 * context.thread.warp + context.thread.lane;
+#pragma unroll
+  for (int i = 0; i < C.thread_scores(); i += 4) {
+    const float4 four = from[i / 4 * 128];
+    weights[i] = four.x;
+    weights[i + 1] = four.y;
+    weights[i + 2] = four.z;
+    weights[i + 3] = four.w;
+  }
+}
 
-  static constexpr int kWeightsFull = 4, kWeightsEmpty = 5, kScoresFull = 6, kScoresEmpty = 8,
-                       kSecond = 10;
-
+// A consumer's slices of dQ: every second one of a step.
+template <AttentionBackwardConfig C>
+class DqSlices {
  public:
-  __device__ __forceinline__ SplitProductsConsumer(const AttentionBackwardArguments& arguments,
-                                                   const BackwardShared<C>& shared,
-                                                   const BackwardTile& tile, int number)
-      : Parts(arguments, shared, tile, number) {}
+  explicit __device__ __forceinline__ DqSlices(const ConsumerContext<C>& context)
+      : c_(context), sums_(context) {}
 
-  __device__ __forceinline__ void run_first() {
-    float grad_value[C.value_dim / 2];
-#pragma unroll
-    for (float& x : grad_value) x = 0;
-    if (tile_.end > tile_.first) ptx::mbarrier_wait(shared_.key_full(), 0);
-    int steps = 0;
-    BackwardStep before{};
-    for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
-      const PipelineState<C.kStages> stage = stage_of<C>(number);
-      float scores[kScores];
-      uint32_t weights[kScores / 2];
-      ptx::mbarrier_wait(shared_.query_full(stage.stage()), stage.parity());
-      ptx::wgmma_fence();
-      this->template begin_scores<C.key_dim>(scores, shared_.key(), shared_.query(stage.stage()));
-      typename Parts::Dropped dropped;
-      this->find_dropped(tile_, step, dropped);
-      ptx::wgmma_wait<0>();
-      ptx::fence_operand(scores);
-      this->check_keys(number, scores);
-      this->softmax(scores, number, step, dropped);
-      this->leave(shared_.query_empty(stage.stage()));
-      if (number > 0) ptx::named_barrier_sync(kWeightsEmpty, 256);
-      send_weights(scores);
-      ptx::named_barrier_arrive(kWeightsFull, 256);
-      ptx::mbarrier_wait(shared_.out_full(stage.stage()), stage.parity());
-      if constexpr (C.grad_value) {
-        this->round_kept(scores, weights);
-        ptx::wgmma_fence();
-        this->template begin_gradient<C.value_dim>(grad_value, weights,
-                                                   shared_.grad_out(stage.stage()));
-      }
-      if (C.grad_query && number > 0) first_pieces(number - 1, before);
-      ptx::wgmma_wait<0>();
-      this->leave(shared_.out_empty(stage.stage()));
-      before = step;
-      steps = number + 1;
-    });
-    if (C.grad_query && steps > 0) first_pieces(steps - 1, before);
-    this->end_sums();
-    if (steps > 0) ptx::named_barrier_sync(kWeightsEmpty, 256);
-    float nonfinite[2] = {0, 0};
-    if constexpr (C.cluster_size > 1) reduce_cluster(grad_value);
-    if constexpr (C.grad_value) {
-      this->template epilogue_gradient<C.value_dim>(
-          grad_value, [&] { return dropout_factor<C.dropout>(a_); }, shared_.value(), a_.grad_value,
-          a_.grad_value_rows, nonfinite);
-    }
-    this->end_gradients(nonfinite);
-  }
-
-  __device__ __forceinline__ void run_second() {
-    float grad_key[C.key_dim / 2];
-#pragma unroll
-    for (float& x : grad_key) x = 0;
-    if (tile_.end > tile_.first) ptx::mbarrier_wait(shared_.value_full(), 0);
-    int steps = 0;
-    for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
-      const PipelineState<C.kStages> stage = stage_of<C>(number);
-      const int parity = number % 2;
-      float products[kScores];
-      uint32_t gradients[kScores / 2];
-      ptx::mbarrier_wait(shared_.out_full(stage.stage()), stage.parity());
-      ptx::wgmma_fence();
-      this->template begin_scores<C.value_dim>(products, shared_.value(),
-                                               shared_.grad_out(stage.stage()));
-      ptx::named_barrier_sync(kWeightsFull, 256);
-      ptx::wgmma_wait<0>();
-      ptx::fence_operand(products);
-      this->check_values(number, products);
-      receive_and_compute_ds(products, number, gradients);
-      ptx::named_barrier_arrive(kWeightsEmpty, 256);
-      this->leave(shared_.out_empty(stage.stage()));
-      ptx::mbarrier_wait(shared_.query_full(stage.stage()), stage.parity());
-      if constexpr (C.grad_key) {
-        ptx::wgmma_fence();
-        this->template begin_gradient<C.key_dim>(grad_key, gradients, shared_.query(stage.stage()));
-      }
-      if constexpr (C.grad_query) {
-        if (number > 1) ptx::named_barrier_sync(kScoresEmpty + parity, 256);
-        this->share_gradients(gradients, parity);
-        ptx::named_barrier_arrive(kScoresFull + parity, 256);
-        ptx::named_barrier_sync(kSecond, 128);
-        pieces<1>(number, step);
-      }
-      ptx::wgmma_wait<0>();
-      this->leave(shared_.query_empty(stage.stage()));
-      steps = number + 1;
-    });
-    this->end_sums();
-    // So that no barrier is left half full, and nobody reads keys any more.
-    if constexpr (C.grad_query) {
-      if (steps > 1) ptx::named_barrier_sync(kScoresEmpty + steps % 2, 256);
-      if (steps > 0) ptx::named_barrier_sync(kScoresEmpty + (steps - 1) % 2, 256);
-    }
-    float nonfinite[2] = {0, 0};
-    if constexpr (C.cluster_size > 1) reduce_cluster(grad_key);
-    if constexpr (C.grad_key) {
-      this->template epilogue_gradient<C.key_dim>(
-          grad_key, [&] { return a_.scale; }, shared_.key(), a_.grad_key, a_.grad_key_rows,
-          nonfinite);
-    }
-    this->end_gradients(nonfinite);
-  }
-
- private:
-  template <int kCount>
-  __device__ __forceinline__ void reduce_cluster(float (&gradient)[kCount]) const {
-    ptx::named_barrier_sync(1, 256);
-    ptx::fence_operand(gradient);
-    this->lend(gradient, 0);
-    this->end_lending();
-    if (this->has_results()) this->gather(gradient, 0);
-    this->end_lending();
-  }
-
-  __device__ __forceinline__ int thread() const { return 32 * warp_ + lane_; }
-
-  __device__ __forceinline__ void send_weights(const float (&weights)[kScores]) const {
-    float4* to = shared_.weights() + thread();
-#pragma unroll
-    for (int i = 0; i < kScores; i += 4)
-      to[i / 4 * 128] = float4{weights[i], weights[i + 1], weights[i + 2], weights[i + 3]};
-  }
-  __device__ __forceinline__ void receive_and_compute_ds(const float (&products)[kScores],
-                                                         int number,
-                                                         uint32_t (&gradients)[kScores / 2]) const {
-    const float4* from = shared_.weights() + thread();
-    float weights[kScores];
-#pragma unroll
-    for (int i = 0; i < kScores; i += 4) {
-      const float4 four = from[i / 4 * 128];
-      weights[i] = four.x;
-      weights[i + 1] = four.y;
-      weights[i + 2] = four.z;
-      weights[i + 3] = four.w;
-    }
-    this->compute_ds(weights, products, number, gradients);
-  }
-
-  __device__ __forceinline__ void first_pieces(int number, const BackwardStep& step) {
-    ptx::named_barrier_sync(kScoresFull + number % 2, 256);
-    pieces<0>(number, step);
-    ptx::named_barrier_arrive(kScoresEmpty + number % 2, 256);
-  }
-  // Every second piece of a step. Earlier products of this consumer are complete then, too.
+  // dS of the step is in shared memory. Waits for all WGMMAs of the consumer, earlier ones too.
   template <int kFirst>
-  __device__ __forceinline__ void pieces(int number, const BackwardStep& step) {
+  __device__ __forceinline__ void add(int number, const BackwardStep& step) const {
     constexpr bool kHasLast = C.pieces() % 2 != kFirst;
 #pragma unroll
     for (int p = kFirst; p < C.pieces() - (kHasLast ? 1 : 0); p += 2)
-      add_piece_of<C.piece_columns()>(number, step, p, p == kFirst);
+      add_slice<C.piece_columns()>(number, step, p, p == kFirst);
     if constexpr (kHasLast)
-      add_piece_of<C.last_columns()>(number, step, C.pieces() - 1, C.pieces() - 1 == kFirst);
-    this->dq_arrive();
+      add_slice<C.last_columns()>(number, step, C.pieces() - 1, C.pieces() - 1 == kFirst);
+    sums_.arrive();
   }
+  __device__ __forceinline__ void finish() const { sums_.finish(); }
+
+ private:
   template <int kColumns>
-  __device__ __forceinline__ void add_piece_of(int number, const BackwardStep& step, int p,
-                                               bool first) {
-    float piece[kColumns / 2];
+  __device__ __forceinline__ void add_slice(int number, const BackwardStep& step, int p,
+                                            bool first) const {
+    float dq[kColumns / 2];
     ptx::wgmma_fence();
-    this->begin_piece(piece, number % 2, p);
+    issue_dq(dq, c_.shared, number % 2, p);
     ptx::wgmma_wait<0>();
-    ptx::fence_operand(piece);
-    if (first) this->dq_wait(number);
-    this->add_piece(piece, step, p);
+    ptx::fence_operand(dq);
+    if (first) sums_.wait(number);
+    sums_.add(dq, step, p);
   }
+
+  const ConsumerContext<C> c_;
+  const DqSums<C> sums_;
+};
+
+// ---- First consumer: P, dV and even slices of dQ ----
+
+template <AttentionBackwardConfig C>
+class GradValueConsumer {
+  static constexpr int kScores = C.thread_scores();
+
+ public:
+  explicit __device__ __forceinline__ GradValueConsumer(const ConsumerContext<C>& context)
+      : c_(context), scores_(context), check_(context), dq_(context), epilogue_(context) {}
+
+  __device__ __forceinline__ void prologue() {
+#pragma unroll
+    for (float& x : grad_value_) x = 0;
+    if (c_.tile.end > c_.tile.first) ptx::mbarrier_wait(c_.shared.key_full(), 0);
+  }
+
+  __device__ __forceinline__ void mainloop() {
+    BackwardStep previous{};
+    for_each_step<C>(c_.arguments, c_.tile, [&](int number, const BackwardStep& step) {
+      run_step(number, step, previous);
+      previous = step;
+      steps_ = number + 1;
+    });
+    if (C.grad_query && steps_ > 0) add_slices(steps_ - 1, previous);
+    dq_.finish();
+  }
+
+  __device__ __forceinline__ void epilogue() {
+    // Completes the last phase, and P no longer occupies shared memory that the cluster needs.
+    if (steps_ > 0) ptx::named_barrier_sync(kWeightsEmpty, 256);
+    epilogue_.reduce_cluster(grad_value_);
+    if constexpr (C.grad_value) epilogue_.store_grad_value(grad_value_);
+    epilogue_.finish();
+  }
+
+ private:
+  __device__ __forceinline__ void run_step(int number, const BackwardStep& step,
+                                           const BackwardStep& previous) {
+    const PipelineState<C.kStages> state = stage_of<C>(number);
+    const int stage = state.stage();
+    float scores[kScores];
+    uint32_t weights[kScores / 2];
+
+    // S^T = K Q^T
+    ptx::mbarrier_wait(c_.shared.query_full(stage), state.parity());
+    ptx::wgmma_fence();
+    issue_scores<C, C.key_dim>(scores, c_.thread, c_.shared.key(), c_.shared.query(stage));
+    DroppedBits<C> dropped;
+    scores_.find_dropped(step, dropped);
+    ptx::wgmma_wait<0>();
+    ptx::fence_operand(scores);
+    check_.check_keys(number, scores);
+
+    // P, to the second consumer
+    scores_.softmax(scores, number, step, dropped);
+    c_.thread.release(c_.shared.query_empty(stage));
+    if (number > 0) ptx::named_barrier_sync(kWeightsEmpty, 256);
+    store_weights(c_, scores);
+    ptx::named_barrier_arrive(kWeightsFull, 256);
+
+    // dV += P^T dO; dQ of the previous step
+    ptx::mbarrier_wait(c_.shared.out_full(stage), state.parity());
+    if constexpr (C.grad_value) {
+      scores_.round_weights(scores, weights);
+      ptx::wgmma_fence();
+      issue_gradient<C, C.value_dim>(grad_value_, weights, c_.shared.grad_out(stage));
+    }
+    if (C.grad_query && number > 0) add_slices(number - 1, previous);
+    ptx::wgmma_wait<0>();
+    c_.thread.release(c_.shared.out_empty(stage));
+  }
+  __device__ __forceinline__ void add_slices(int number, const BackwardStep& step) const {
+    ptx::named_barrier_sync(kScoresFull + number % 2, 256);
+    dq_.template add<0>(number, step);
+    ptx::named_barrier_arrive(kScoresEmpty + number % 2, 256);
+  }
+
+  const ConsumerContext<C> c_;
+  const StepScores<C> scores_;
+  const NonfiniteCheck<C> check_;
+  const DqSlices<C> dq_;
+  GradientEpilogue<C> epilogue_;
+  int steps_ = 0;
+  float grad_value_[C.value_dim / 2];
+};
+
+// ---- Second consumer: dS, dK and odd slices of dQ ----
+
+template <AttentionBackwardConfig C>
+class GradKeyConsumer {
+  static constexpr int kScores = C.thread_scores();
+
+ public:
+  explicit __device__ __forceinline__ GradKeyConsumer(const ConsumerContext<C>& context)
+      : c_(context), scores_(context), check_(context), dq_(context), epilogue_(context) {}
+
+  __device__ __forceinline__ void prologue() {
+#pragma unroll
+    for (float& x : grad_key_) x = 0;
+    if (c_.tile.end > c_.tile.first) ptx::mbarrier_wait(c_.shared.value_full(), 0);
+  }
+
+  __device__ __forceinline__ void mainloop() {
+    for_each_step<C>(c_.arguments, c_.tile, [&](int number, const BackwardStep& step) {
+      run_step(number, step);
+      steps_ = number + 1;
+    });
+    dq_.finish();
+  }
+
+  __device__ __forceinline__ void epilogue() {
+    // Completes the last phases: the first consumer no longer reads keys, which dK overwrites.
+    if constexpr (C.grad_query) {
+      if (steps_ > 1) ptx::named_barrier_sync(kScoresEmpty + steps_ % 2, 256);
+      if (steps_ > 0) ptx::named_barrier_sync(kScoresEmpty + (steps_ - 1) % 2, 256);
+    }
+    epilogue_.reduce_cluster(grad_key_);
+    if constexpr (C.grad_key) epilogue_.store_grad_key(grad_key_);
+    epilogue_.finish();
+  }
+
+ private:
+  __device__ __forceinline__ void run_step(int number, const BackwardStep& step) {
+    const PipelineState<C.kStages> state = stage_of<C>(number);
+    const int stage = state.stage(), parity = number % 2;
+    float products[kScores];
+    uint32_t ds[kScores / 2];
+
+    // dP^T = V dO^T
+    ptx::mbarrier_wait(c_.shared.out_full(stage), state.parity());
+    ptx::wgmma_fence();
+    issue_scores<C, C.value_dim>(products, c_.thread, c_.shared.value(), c_.shared.grad_out(stage));
+
+    // dS, with P of the first consumer
+    ptx::named_barrier_sync(kWeightsFull, 256);
+    ptx::wgmma_wait<0>();
+    ptx::fence_operand(products);
+    check_.check_values(number, products);
+    compute_ds(products, number, ds);
+    ptx::named_barrier_arrive(kWeightsEmpty, 256);
+    c_.thread.release(c_.shared.out_empty(stage));
+
+    // dK += dS^T Q; dQ of this step
+    ptx::mbarrier_wait(c_.shared.query_full(stage), state.parity());
+    if constexpr (C.grad_key) {
+      ptx::wgmma_fence();
+      issue_gradient<C, C.key_dim>(grad_key_, ds, c_.shared.query(stage));
+    }
+    if constexpr (C.grad_query) {
+      if (number > 1) ptx::named_barrier_sync(kScoresEmpty + parity, 256);
+      store_ds(c_, ds, parity);
+      ptx::named_barrier_arrive(kScoresFull + parity, 256);
+      ptx::named_barrier_sync(kSecondConsumer, 128);
+      dq_.template add<1>(number, step);
+    }
+    ptx::wgmma_wait<0>();
+    c_.thread.release(c_.shared.query_empty(stage));
+  }
+  __device__ __forceinline__ void compute_ds(const float (&products)[kScores], int number,
+                                             uint32_t (&ds)[kScores / 2]) const {
+    float weights[kScores];
+    load_weights(c_, weights);
+    scores_.compute_ds(weights, products, number, ds);
+  }
+
+  const ConsumerContext<C> c_;
+  const StepScores<C> scores_;
+  const NonfiniteCheck<C> check_;
+  const DqSlices<C> dq_;
+  GradientEpilogue<C> epilogue_;
+  int steps_ = 0;
+  float grad_key_[C.key_dim / 2];
 };
 
 }  // namespace perseid::internal::cuda

@@ -208,8 +208,8 @@ struct AttentionForwardArguments : AttentionArguments {
 
 // ---- Backward ----
 
-// A block has a tile of keys and visits blocks of queries, one a step. It has two consumers, which
-// are warpgroups.
+// A block has a tile of keys and iterates over blocks of queries, one in each step of the mainloop.
+// It has two consumer warpgroups.
 struct AttentionBackwardConfig {
   DType dtype = DType::kBF16;
   int key_dim = 128;       // of query and key, a multiple of 16
@@ -218,22 +218,22 @@ struct AttentionBackwardConfig {
   bool split_keys = true;  // each consumer has half of the keys; else half of the products
   bool right = false;      // the last visible key depends on the query, as under a causal mask
   bool left = false;       // the first one does, as under a window
-  bool lengths = false;    // sequences have lengths of their own
+  bool lengths = false;    // each sequence has its own lengths
   bool visible = false;
   bool dropout = false;
   DType bias = DType::kNone;
-  int bias_stages = 0;  // tiles of bias that are there or on their way; 0: no room for them
+  int bias_stages = 0;  // stages of bias; 0: no shared memory for it
   bool grad_bias = false;
-  bool bias_whole = false;  // it is not repeated: each score has an element of its own
-  // Blocks, of a cluster, that share the query heads of a tile of keys: where there are few tiles,
-  // or some have much more work than others.
+  bool bias_whole = false;  // the bias is not repeated: each score has its own element
+  // Blocks of a cluster, which share the query heads of a tile of keys: where there are few tiles,
+  // or tiles of unequal work.
   int cluster_size = 1;
   bool deterministic = false;
-  // A tile's steps begin where another tile of its key head is: of several query heads, all with
-  // the same queries. The order of sums then depends on the time.
+  // A tile starts at the step of another tile of its key head (several query heads, all with the
+  // same queries). The order of sums then depends on time.
   bool shared_cursor = false;
   bool grad_query = true, grad_key = true, grad_value = true;
-  // Added to what their tensors hold, in float32, and rounded once.
+  // The gradient is added to what its tensor holds, in float32, and rounded once.
   bool accumulate_query = false, accumulate_key = false, accumulate_value = false,
        accumulate_bias = false;
 
@@ -272,10 +272,12 @@ struct AttentionBackwardConfig {
   // Some queries of a step see keys of a tile that others do not.
   constexpr bool masked() const { return right || left || lengths || visible; }
   constexpr int threads() const { return 128 * (kConsumers + 1); }
+  // Of a thread, in the fragment of 64 keys x queries.
+  constexpr int thread_scores() const { return queries / 2; }
   constexpr int key_chunks() const { return (key_dim + kChunk - 1) / kChunk; }
   constexpr int value_chunks() const { return (value_dim + kChunk - 1) / kChunk; }
-  // grad_query is summed in pieces of 64 queries and so many columns, at least one for each
-  // consumer; beyond 64 columns the last piece has what is left.
+  // dQ is summed in slices (pieces) of 64 queries and so many columns, at least one for each
+  // consumer; beyond 64 columns the last slice has the columns that remain.
   constexpr int piece_columns() const {
     return queries == 128 ? key_dim : key_dim <= kChunk ? 32 : kChunk;
   }
@@ -296,7 +298,7 @@ struct AttentionBackwardConfig {
     return pieces() * piece_floats() - queries * (piece_columns() - last_columns());
   }
 
-  // Whether a warp clears non-finite elements of tiles (backward_clearing.hpp), so that hidden ones
+  // Whether a warp clears non-finite elements of tiles (backward_clearing.hpp), so that masked ones
   // change no bit of grad_query. Deterministic mode only: in any other, bits differ from run to
   // run, and the check costs up to 7 % under a causal mask. Not where dS becomes the gradient of
   // bias in place, since the elements belong to it; nor where a gradient accumulates, since the old
@@ -306,21 +308,21 @@ struct AttentionBackwardConfig {
            !accumulate_key && !accumulate_value;
   }
 
-  // The last kernel rounds the sums of a head when its tiles are done, not when all are.
+  // attention_backward_finish rounds a head when its tiles are complete, not when all are.
   constexpr bool finishes_early() const { return grad_query && !lengths; }
 
-  // A consumer passes over the steps whose queries see none of its keys, where it has half of them
-  // and a step has 64 queries: the first of each tile under a causal mask, and the last under a
-  // window. (Halves of steps of 128, in code of their own, gain nothing under a window and cost 2
-  // to 7 % under a causal mask.)
+  // A consumer skips steps whose queries see none of its keys, where consumers split the keys and a
+  // step has 64 queries: the first of each tile under a causal mask, and the last under a window.
+  // (Skipping halves of steps of 128 gains nothing under a window and costs 2 to 7 % under a causal
+  // mask.)
   constexpr bool skips_masked_tiles() const {
     return split_keys && queries == 64 && (right || left) && !visible && !dropout &&
            bias == DType::kNone;
   }
 
-  // The last heads go from the first tile to the last, see backward_tiles.hpp.
+  // The last heads are reversed (backward_tiles.hpp).
   constexpr bool reverse_order() const { return deterministic && right && !left; }
-  // Turns of their summands, where their order counts: one for each consumer.
+  // Consumers with a semaphore (dq_semaphore.hpp).
   constexpr int dq_semaphores() const { return deterministic ? kConsumers : 0; }
 
   // Shared memory, in bytes.
@@ -328,7 +330,7 @@ struct AttentionBackwardConfig {
   constexpr int value_bytes() const { return keys() * 128 * value_chunks(); }
   constexpr int query_bytes() const { return queries * 128 * key_chunks(); }
   constexpr int out_bytes() const { return queries * 128 * value_chunks(); }
-  constexpr int score_bytes() const { return queries / 64 * keys() * 128; }  // rounded gradients
+  constexpr int score_bytes() const { return queries / 64 * keys() * 128; }  // dS
   constexpr int weight_bytes() const { return split_keys ? 0 : keys() * queries * 4; }
   constexpr int bias_bytes() const { return queries * keys() * (bias == DType::kF32 ? 4 : 2); }
   constexpr int statistics_bytes() const { return queries * 8; }
@@ -338,11 +340,11 @@ struct AttentionBackwardConfig {
            kStages * statistics_bytes() + kOthers;
   }
   static constexpr int kOthers = 192;  // barriers and a flag
-  // A tile of bias becomes that of its gradient, in its place.
+  // dS overwrites the tile of bias and is stored from there.
   constexpr bool grad_bias_in_place() const { return grad_bias && bias_whole && bias_stages > 0; }
 
-  // Else another kernel makes the gradient, whatever is repeated (backward_bias.hpp),
-  // with the same blocks of queries.
+  // Otherwise a kernel of its own computes the gradient (backward_bias.hpp), with the same blocks
+  // of queries: its configuration.
   constexpr AttentionBackwardConfig of_bias() const {
     AttentionBackwardConfig config = *this;
     config.split_keys = true;
@@ -356,54 +358,53 @@ struct AttentionBackwardConfig {
   constexpr int unit_bias_stages() const {
     return unit_shared_bytes(unit_stages(), 2) <= kMostShared ? 2 : 1;
   }
-  constexpr int unit_shared_bytes(int stages, int q_stages) const {
+  constexpr int unit_shared_bytes(int stages, int tiles) const {
     return stages *
                (key_bytes() + value_bytes() + query_bytes() + out_bytes() + statistics_bytes()) +
-           q_stages * bias_bytes() + kOthers;
+           tiles * bias_bytes() + kOthers;
   }
   constexpr int unit_shared_bytes() const {
     return unit_shared_bytes(unit_stages(), unit_bias_stages());
   }
 
-  // Registers of a thread: the producer's warpgroup gives back what the consumers take.
+  // Registers of a thread: the consumers take those that the producer's warpgroup gives back.
   constexpr int producer_registers() const { return deterministic && masked() ? 40 : 24; }
   constexpr int consumer_registers() const { return producer_registers() == 24 ? 240 : 232; }
 };
 
-// What one block waits for from another comes by then, or never: waits end, and what was waited for
-// is NaN.
+// The deadline of a wait for another block; dQ is NaN after it.
 inline constexpr uint64_t kLongestWait = 10'000'000'000;  // nanoseconds
 
-inline constexpr int kRowThreads = 256;  // of a block of the kernels before and after
+// Threads of a block of attention_backward_prepare and attention_backward_finish.
+inline constexpr int kRowThreads = 256;
 
-// Sums of grad_query, float32: [batch * heads][block of queries][piece][warp][columns /
-// 8][lane][4], as the accumulators of products hold them.
-
-// Gradients without data are not wanted by this launch, whatever C says.
+// A null pointer disables a gradient.
 struct AttentionBackwardProblem : AttentionArguments {
   RowsInMemory grad_out_rows, grad_query_rows, grad_key_rows, grad_value_rows;
   RowsInMemory grad_bias;     // [batch, heads, queries, keys] of bias
-  float* lse_log2 = nullptr;  // [block of queries][queries], see prepare
+  float* lse_log2 = nullptr;  // [block of queries][queries], see attention_backward_prepare
   float* delta = nullptr;
-  // What the products have: the same; if C.clears_nonfinite(), +inf and 0 where one of them is not
-  // finite.
+  // As the products read them: the same; if C.clears_nonfinite(), +inf and 0 where one of the two
+  // is not finite.
   float* finite_lse_log2 = nullptr;
   float* finite_delta = nullptr;
+  // Sums of dQ in the layout of the accumulators:
+  // [batch * heads][block of queries][slice][warp][columns / 8][lane][4].
   float* sums = nullptr;
   uint64_t* dq_semaphore = nullptr;  // deterministic: [block of queries][consumer]
   uint32_t* tile = nullptr;          // deterministic: the number of the next one
-  uint64_t* timed_out = nullptr;     // not 0: somebody has waited in vain
-  uint64_t* complete = nullptr;      // consumers that have added all of theirs, of each key head
+  uint64_t* timed_out = nullptr;     // not 0: a wait timed out
+  uint64_t* complete = nullptr;      // of each key head: consumers that have added all of their dQ
   uint64_t dq_contributors = 0;      // consumers that add to the sums of a key head
-  uint64_t* position =
-      nullptr;  // the step where some tile is, of each key head, if C.shared_cursor
-  // If C.clears_nonfinite(), not 0: a query of the block has an lse or delta that is not finite; a
-  // key or value of the key head is not.
+  // Of each key head, if C.shared_cursor: the step that a tile has reached.
+  uint64_t* cursor = nullptr;
+  // If C.clears_nonfinite(), not 0: a query of the block has an lse or delta that is not finite;
+  // the key head has such a key or value.
   uint32_t* nonfinite_queries = nullptr;
   uint32_t* nonfinite_keys = nullptr;
   int32_t kv_heads = 0;  // of a batch entry
-  int32_t q_blocks = 0;  // of a head; ragged: places of blocks
-  // Parts of the gradient of bias that have arrived, of each of its blocks.
+  int32_t q_blocks = 0;  // of a head; ragged: padded positions of blocks
+  // Splits of each tile of dBias that have arrived.
   uint32_t* arrived = nullptr;
   int32_t bias_blocks = 0;
   float scale = 0;
@@ -414,26 +415,26 @@ struct AttentionBackwardArguments : AttentionBackwardProblem {
   TensorMap bias_map, grad_bias_map;  // {keys, queries, heads, batch, 1}
   bool bias_mapped = false, grad_bias_mapped = false;
   int32_t bias_head = 0, bias_batch = 0;  // steps in bias_map: 1, or 0 where it is repeated
-  // Heads in order, of each all batch entries, which share its bias or its direction, instead of
-  // the reverse.
+  // Raster order: all batch entries of a head, which share its bias or its direction, before the
+  // next head; else all heads of a batch entry.
   bool by_head = false;
   int32_t batch_heads = 0;        // key heads of the whole batch in memory
-  int32_t k_tiles = 0;            // of each of them; ragged: places of tiles
-  int32_t heads_per_section = 0;  // key heads whose tiles are done together
-  int32_t forward_heads = 0;  // of a batch entry, before those that go back, if C.reverse_order()
+  int32_t k_tiles = 0;            // of each of them; ragged: padded positions of tiles
+  int32_t heads_per_section = 0;  // key heads (backward_tiles.hpp)
+  int32_t forward_heads = 0;  // of a batch entry, before the reversed ones, if C.reverse_order()
 };
 
 // Of the kernel that sums the gradient of a repeated bias.
 struct AttentionBackwardBiasArguments : AttentionBackwardProblem {
   TensorMap query, key, value, grad_out, bias_map, grad_bias_map;
-  bool mapped = false;  // bias and its gradient are for the copy engine
+  bool mapped = false;  // TMA addresses bias and its gradient
   bool sums_batch = false, sums_heads = false, sums_queries = false, sums_keys = false;
   int32_t bias_heads = 0, bias_q_tiles = 0, bias_k_tiles = 0;  // 1 where it is repeated
-  int32_t parts = 1, blocks = 0;                               // tiles times parts
-  float* part_sums = nullptr;  // [block][part][rows and columns that are not summed]
+  int32_t num_splits = 1, blocks = 0;                          // tiles times splits
+  float* split_sums = nullptr;  // [tile][split][rows and columns that are not summed]
 };
 
-// Of the kernels that work on rows, before and after.
+// Of attention_backward_prepare and attention_backward_finish.
 struct AttentionBackwardRows : AttentionBackwardProblem {
   RowsInMemory lse, grad_lse;  // rows of one element; grad_lse may be null
 };

@@ -1,0 +1,224 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Work of the kernel that sums the gradient of a repeated bias (backward_bias.hpp): shared memory,
+// the splits of a tile of dBias with their units, and the producer.
+#pragma once
+
+#include "cuda/device/sm90/attention/backward_shared.hpp"
+
+namespace perseid::internal::cuda {
+
+// For each stage a unit: key, query, value, grad_out, tiles of [chunk of 64 columns][row][64]; the
+// tiles of bias; lse_log2 and delta of each stage.
+//
+// Mbarriers, with what completes a phase:
+//   scores_full, gradients_full, bias_full      the producer and the bytes
+//   scores_empty, gradients_empty, bias_empty   all eight consumer warps
+template <AttentionBackwardConfig C>
+struct BiasShared {
+  unsigned char* memory;
+  uint32_t base;
+
+  static constexpr int kStages = C.unit_stages(), kBiasStages = C.unit_bias_stages();
+  static constexpr int kQuery = C.key_bytes();
+  static constexpr int kValue = kQuery + C.query_bytes();
+  static constexpr int kGradOut = kValue + C.value_bytes();
+  static constexpr int kStage = kGradOut + C.out_bytes();
+  static constexpr int kBias = kStages * kStage;
+  static constexpr int kStatistics = kBias + kBiasStages * C.bias_bytes();
+  static constexpr int kBarriers = kStatistics + kStages * C.statistics_bytes();
+  static constexpr int kPitch = C.keys() + 1;  // of sums, which reuse the memory of the stages
+  static_assert(kBarriers + 8 * (4 * kStages + 2 * kBiasStages) <= C.unit_shared_bytes());
+  static_assert(C.unit_shared_bytes() <= kMostShared);
+  static_assert(C.queries * kPitch * 4 <= kBias);
+
+  __device__ __forceinline__ uint32_t key(int stage) const { return base + stage * kStage; }
+  __device__ __forceinline__ uint32_t query(int stage) const { return key(stage) + kQuery; }
+  __device__ __forceinline__ uint32_t value(int stage) const { return key(stage) + kValue; }
+  __device__ __forceinline__ uint32_t grad_out(int stage) const { return key(stage) + kGradOut; }
+  __device__ __forceinline__ BiasTile<C> bias(int stage) const {
+    const int at = kBias + stage * C.bias_bytes();
+    return {memory + at, base + at};
+  }
+  __device__ __forceinline__ float* sums() const { return reinterpret_cast<float*>(memory); }
+  __device__ __forceinline__ const float* lse_log2(int stage) const {
+    return reinterpret_cast<const float*>(memory + kStatistics + stage * C.statistics_bytes());
+  }
+  __device__ __forceinline__ const float* delta(int stage) const {
+    return lse_log2(stage) + C.queries;
+  }
+  __device__ __forceinline__ uint32_t lse_address(int stage) const {
+    return base + kStatistics + stage * C.statistics_bytes();
+  }
+  __device__ __forceinline__ uint32_t barrier(int kind, int stage) const {
+    return base + kBarriers + 8 * (kind * kStages + stage);
+  }
+  __device__ __forceinline__ uint32_t scores_full(int stage) const { return barrier(0, stage); }
+  __device__ __forceinline__ uint32_t scores_empty(int stage) const { return barrier(1, stage); }
+  __device__ __forceinline__ uint32_t gradients_full(int stage) const { return barrier(2, stage); }
+  __device__ __forceinline__ uint32_t gradients_empty(int stage) const { return barrier(3, stage); }
+
+  __device__ __forceinline__ uint32_t bias_full(int stage) const {
+    return base + kBarriers + 8 * (4 * kStages + stage);
+  }
+  __device__ __forceinline__ uint32_t bias_empty(int stage) const {
+    return base + kBarriers + 8 * (4 * kStages + kBiasStages + stage);
+  }
+
+  __device__ __forceinline__ void prepare() const {
+    for (int stage = 0; stage < kStages; ++stage) {
+      ptx::mbarrier_init(scores_full(stage), 1);
+      ptx::mbarrier_init(scores_empty(stage), 4 * C.kConsumers);
+      ptx::mbarrier_init(gradients_full(stage), 1);
+      ptx::mbarrier_init(gradients_empty(stage), 4 * C.kConsumers);
+    }
+    for (int stage = 0; stage < kBiasStages; ++stage) {
+      ptx::mbarrier_init(bias_full(stage), 1);
+      ptx::mbarrier_init(bias_empty(stage), 4 * C.kConsumers);
+    }
+    ptx::mbarrier_init_fence();
+  }
+};
+
+// A split of a tile of dBias, and the units that are summed into it.
+template <AttentionBackwardConfig C>
+struct BiasSplit {
+  int32_t batch, head;     // of dBias
+  int32_t q_tile, k_tile;  // 0 where the bias is repeated
+  int32_t split;
+  int32_t number;  // of the tile
+
+  __device__ __forceinline__ BiasSplit(const AttentionBackwardBiasArguments& a, int32_t block) {
+    split = block % a.num_splits;
+    int32_t rest = number = block / a.num_splits;
+    k_tile = rest % a.bias_k_tiles;
+    rest /= a.bias_k_tiles;
+    q_tile = rest % a.bias_q_tiles;
+    rest /= a.bias_q_tiles;
+    head = rest % a.bias_heads;
+    batch = rest / a.bias_heads;
+  }
+
+  // visit(tile, step) for the units of the split, in order. A sum within one sequence is split by
+  // that sequence's own lengths, so that it does not depend on the rest of the batch.
+  template <class Visit>
+  __device__ __forceinline__ void for_each_unit(const AttentionBackwardBiasArguments& a,
+                                                Visit&& visit) const {
+    BackwardTile tile;
+    AttentionSequence& sequence = tile;
+    int32_t q_len = a.q_len, kv_len = a.kv_len;
+    if (!a.sums_batch) {
+      sequence = find_sequence<C.lengths>(a, batch);
+      q_len = sequence.q_len;
+      kv_len = sequence.kv_len;
+    }
+    const int32_t k_tiles = a.sums_keys ? (kv_len + C.keys() - 1) / C.keys() : 1;
+    const int32_t blocks = a.sums_queries ? (q_len + C.queries - 1) / C.queries : 1;
+    const int32_t heads = a.sums_heads ? a.heads : 1;
+    int64_t units = int64_t{k_tiles} * blocks * heads * (a.sums_batch ? a.batch : 1);
+    // Tile of keys, block of queries, head, batch entry; the first runs fastest.
+    int32_t at[4] = {};
+    if (a.num_splits > 1) {
+      int64_t rest = split * units / a.num_splits;
+      units = (split + 1) * units / a.num_splits - rest;
+      const int32_t sizes[3] = {k_tiles, blocks, heads};
+#pragma unroll
+      for (int d = 0; d < 3; ++d) {
+        at[d] = static_cast<int32_t>(rest % max(sizes[d], 1));
+        rest /= max(sizes[d], 1);
+      }
+      at[3] = static_cast<int32_t>(rest);
+    }
+    bool found = false;  // `sequence` is that of the batch entry
+    for (; units > 0; --units) {
+      if (a.sums_batch && !found) sequence = find_sequence<C.lengths>(a, at[3]);
+      found = true;
+      tile.key = (k_tile + at[0]) * C.keys();
+      const BackwardStep step{head + at[2], q_tile + at[1]};
+      tile.kv_head = step.head / a.group;
+      if (is_seen(tile, step)) visit(tile, step);
+      if (++at[0] < k_tiles) continue;
+      at[0] = 0;
+      if (++at[1] < blocks) continue;
+      at[1] = 0;
+      if (++at[2] < heads) continue;
+      at[2] = 0;
+      ++at[3];
+      found = false;
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ bool is_seen(const BackwardTile& tile,
+                                                 const BackwardStep& step) {
+    const int32_t first = step.block * C.queries;
+    const int32_t last = min(first + C.queries, tile.q_len) - 1;
+    return first <= last && tile.key < tile.kv_len && !(C.right && tile.key >= last + tile.right) &&
+           !(C.left && tile.key + C.keys() <= first + tile.left);
+  }
+};
+
+template <AttentionBackwardConfig C>
+class BiasProducer {
+ public:
+  __device__ __forceinline__ BiasProducer(const AttentionBackwardBiasArguments& arguments,
+                                          const BiasShared<C>& shared)
+      : a_(arguments), shared_(shared) {}
+
+  __device__ __forceinline__ void run() {
+    for (auto block = static_cast<int32_t>(blockIdx.x); block < a_.blocks;
+         block += static_cast<int32_t>(gridDim.x)) {
+      const BiasSplit<C> split(a_, block);
+      if (a_.mapped) load_bias(split);
+      split.for_each_unit(
+          a_, [&](const BackwardTile& tile, const BackwardStep& step) { load_unit(tile, step); });
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void load_bias(const BiasSplit<C>& split) {
+    const int stage = bias_.stage();
+    const uint32_t full = shared_.bias_full(stage);
+    ptx::mbarrier_wait(shared_.bias_empty(stage), bias_.parity() ^ 1);
+    ++bias_.count;
+    ptx::mbarrier_arrive_expect_tx(full, C.bias_bytes());
+#pragma unroll
+    for (int key = 0; key < C.keys(); key += BiasTile<C>::kChunkKeys)
+      ptx::tma_load(
+          shared_.bias(stage).chunk(key), a_.bias_map, full,
+          {split.k_tile * C.keys() + key, split.q_tile * C.queries, split.head, split.batch, 0});
+  }
+  __device__ __forceinline__ void load_unit(const BackwardTile& tile, const BackwardStep& step) {
+    const int stage = units_.stage();
+    const MapCoordinate keys = key_coordinate<C.lengths>(a_, tile);
+    const MapCoordinate queries = query_coordinate<C.lengths>(a_, tile);
+    const int key = keys.row + tile.key, query = queries.row + step.block * C.queries;
+    const int64_t at = block_number<C>(a_, tile, step.head, step.block) * C.queries;
+
+    uint32_t full = shared_.scores_full(stage);
+    ptx::mbarrier_wait(shared_.scores_empty(stage), units_.parity() ^ 1);
+    ptx::mbarrier_arrive_expect_tx(full, C.key_bytes() + C.query_bytes() + C.queries * 4);
+    load_rows<C.key_chunks()>(shared_.key(stage), C.keys(), a_.key, full, key, tile.kv_head,
+                              keys.entry);
+    load_rows<C.key_chunks()>(shared_.query(stage), C.queries, a_.query, full, query, step.head,
+                              queries.entry);
+    ptx::bulk_load(shared_.lse_address(stage), a_.lse_log2 + at, C.queries * 4, full);
+
+    full = shared_.gradients_full(stage);
+    ptx::mbarrier_wait(shared_.gradients_empty(stage), units_.parity() ^ 1);
+    ptx::mbarrier_arrive_expect_tx(full, C.value_bytes() + C.out_bytes() + C.queries * 4);
+    load_rows<C.value_chunks()>(shared_.value(stage), C.keys(), a_.value, full, key, tile.kv_head,
+                                keys.entry);
+    load_rows<C.value_chunks()>(shared_.grad_out(stage), C.queries, a_.grad_out, full, query,
+                                step.head, queries.entry);
+    ptx::bulk_load(shared_.lse_address(stage) + C.queries * 4, a_.delta + at, C.queries * 4, full);
+    ++units_.count;
+  }
+
+  const AttentionBackwardBiasArguments& a_;
+  const BiasShared<C>& shared_;
+  PipelineState<C.unit_stages()> units_;
+  PipelineState<C.unit_bias_stages()> bias_;
+};
+
+}  // namespace perseid::internal::cuda

@@ -1,0 +1,191 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Fixup of attention backward on sm_90: rows of gradients that are not finite, or depend on
+// elements that were cleared, are recomputed by a warp from what is visible alone.
+//
+// A weight of 0 times NaN or infinity is NaN, so products on tensor cores let hidden keys and
+// queries into gradients that do not depend on them. Consumers clear such elements before the
+// products (backward_clearing.hpp), so that independent gradients keep their bits. A row that does
+// depend on one, or whose result is not finite, is computed here, pair by pair, in the order of
+// its keys or queries. The loop ends when all elements are NaN: no further pair changes them.
+#pragma once
+
+#include "cuda/device/ptx/math.hpp"
+#include "cuda/device/sm90/attention/backward_tiles.hpp"
+#include "cuda/device/sm90/attention/rules.hpp"
+#include "cuda/device/sm90/attention/softmax.hpp"
+
+namespace perseid::internal::cuda {
+
+// ---- Rows that are recomputed ----
+
+// A query and a key with what their dS is made of, in the registers of a warp.
+template <AttentionBackwardConfig C>
+struct FixupPair {
+  using Element = typename ElementOf<C.dtype>::Type;
+  WarpRow<C.dtype, C.key_dim> query, key;
+  WarpRow<C.dtype, C.value_dim> grad_out, value;
+
+  __device__ __forceinline__ void load_query(const AttentionBackwardProblem& a,
+                                             const AttentionSequence& sequence, int32_t head,
+                                             int32_t row) {
+    const int32_t entry = entry_of<C.lengths>(a, sequence.batch);
+    row += sequence.q_begin;
+    query.load(row_at<Element>(a.query_rows, entry, head, row), a.head_dim);
+    grad_out.load(row_at<Element>(a.grad_out_rows, entry, head, row), a.value_dim);
+  }
+  __device__ __forceinline__ void load_key(const AttentionBackwardProblem& a,
+                                           const AttentionSequence& sequence, int32_t kv_head,
+                                           int32_t row) {
+    const int32_t entry = entry_of<C.lengths>(a, sequence.batch);
+    row += sequence.kv_begin;
+    key.load(row_at<Element>(a.key_rows, entry, kv_head, row), a.head_dim);
+    value.load(row_at<Element>(a.value_rows, entry, kv_head, row), a.value_dim);
+  }
+  // The weight after dropout, and dS. Queries and keys count in their sequence.
+  __device__ __forceinline__ float2 compute_ds(const AttentionBackwardProblem& a,
+                                               const AttentionSequence& sequence, int32_t head,
+                                               int32_t query_number, int32_t key_number) const {
+    const int32_t batch = sequence.batch;
+    const int64_t at = statistics_at<C>(a, sequence, head, query_number);
+    const float bias = bias_log2<C.bias>(a, batch, head, query_number, key_number);
+    const bool kept = is_kept<C.dropout>(a, batch, head, query_number, key_number);
+    const float weight =
+        ptx::approximate_exp2(fmaf(query.product(key), a.scale_log2, bias - a.lse_log2[at]));
+    const float factor = kept ? dropout_factor<C.dropout>(a) : 0;
+    const float product = grad_out.product(value);
+    return {weight * factor, weight * ((kept ? product * factor : 0) - a.delta[at])};
+  }
+};
+
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ void fix_up_query(const AttentionBackwardProblem& a,
+                                             const AttentionSequence& sequence, int32_t head,
+                                             int32_t query) {
+  FixupPair<C> pair;
+  decltype(pair.query) gradient;
+  gradient.clear();
+  pair.load_query(a, sequence, head, query);
+  const int32_t begin = C.left ? max(query + sequence.left, 0) : 0;
+  const int32_t end = C.right ? min(query + sequence.right, sequence.kv_len) : sequence.kv_len;
+  for (int32_t key = begin; key < end && !gradient.is_lost(a.head_dim); ++key) {
+    if (!is_visible<C.visible>(a, sequence.batch, head, query, key)) continue;
+    pair.load_key(a, sequence, head / a.group, key);
+    gradient.add(pair.compute_ds(a, sequence, head, query, key).y, pair.key);
+  }
+  gradient.template leave<C.accumulate_query>(
+      row_at<typename FixupPair<C>::Element>(a.grad_query_rows,
+                                             entry_of<C.lengths>(a, sequence.batch), head,
+                                             sequence.q_begin + query),
+      a.head_dim, a.scale);
+}
+
+// The queries that the masks of rows let see a key.
+template <AttentionBackwardConfig C>
+struct QueriesOfKey {
+  int32_t begin, end;
+
+  __device__ __forceinline__ QueriesOfKey(const AttentionSequence& sequence, int32_t key)
+      : begin(C.right ? max(key - sequence.right + 1, 0) : 0),
+        end(key >= sequence.kv_len ? 0
+            : C.left               ? min(key - sequence.left + 1, sequence.q_len)
+                                   : sequence.q_len) {}
+};
+
+// Writes those of `gradients`, bits of RowGradient. Where a gradient accumulates, memory still
+// holds its old value.
+enum RowGradient : uint32_t { kRowOfKey = 1, kRowOfValue = 2 };
+template <AttentionBackwardConfig C>
+__device__ __noinline__ void fix_up_key(const AttentionBackwardProblem& a, int32_t batch,
+                                        int32_t kv_head, int32_t key,
+                                        uint32_t gradients = kRowOfKey | kRowOfValue) {
+  const AttentionSequence sequence = find_sequence<C.lengths>(a, batch);
+  using Element = typename FixupPair<C>::Element;
+  FixupPair<C> pair;
+  decltype(pair.key) grad_key;
+  decltype(pair.value) grad_value;
+  grad_key.clear();
+  grad_value.clear();
+  pair.load_key(a, sequence, kv_head, key);
+  const QueriesOfKey<C> queries(sequence, key);
+  bool lost = false;
+  for (int32_t head = kv_head * a.group; head < (kv_head + 1) * a.group; ++head)
+    for (int32_t query = queries.begin; query < queries.end && !lost; ++query) {
+      if (!is_visible<C.visible>(a, sequence.batch, head, query, key)) continue;
+      pair.load_query(a, sequence, head, query);
+      const float2 weight_and_ds = pair.compute_ds(a, sequence, head, query, key);
+      // A dropped weight is 0, whatever the gradient holds.
+      if (!C.dropout || is_kept<C.dropout>(a, sequence.batch, head, query, key))
+        grad_value.add(weight_and_ds.x, pair.grad_out);
+      grad_key.add(weight_and_ds.y, pair.query);
+      lost = grad_key.is_lost(a.head_dim) && grad_value.is_lost(a.value_dim);
+    }
+  const int32_t entry = entry_of<C.lengths>(a, sequence.batch), row = sequence.kv_begin + key;
+  if (a.grad_key_rows.data != nullptr && (!C.accumulate_key || (gradients & kRowOfKey) != 0))
+    grad_key.template leave<C.accumulate_key>(row_at<Element>(a.grad_key_rows, entry, kv_head, row),
+                                              a.head_dim, a.scale);
+  if (a.grad_value_rows.data != nullptr && (!C.accumulate_value || (gradients & kRowOfValue) != 0))
+    grad_value.template leave<C.accumulate_value>(
+        row_at<Element>(a.grad_value_rows, entry, kv_head, row), a.value_dim, 1);
+}
+
+// ---- Rows that depend on elements that are not finite ----
+
+__device__ __forceinline__ bool is_nonfinite(float x) { return !(x * 0 == 0); }
+
+// P or dS of the query is not finite.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ bool is_nonfinite_query(const AttentionBackwardProblem& a,
+                                                   const AttentionSequence& sequence, int32_t head,
+                                                   int32_t query) {
+  const int64_t at = statistics_at<C>(a, sequence, head, query);
+  return a.lse_log2[at] != a.lse_log2[at] || is_nonfinite(a.delta[at]);
+}
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ bool is_nonfinite_key(const AttentionBackwardProblem& a,
+                                                 const AttentionSequence& sequence, int32_t kv_head,
+                                                 int32_t key) {
+  const int32_t entry = entry_of<C.lengths>(a, sequence.batch), row = sequence.kv_begin + key;
+  return !is_finite_row<C.dtype>(a.key_rows, entry, kv_head, row, a.head_dim) ||
+         !is_finite_row<C.dtype>(a.value_rows, entry, kv_head, row, a.value_dim);
+}
+
+// By a warp; a lane checks every 32nd key or query.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ bool query_depends_on_nonfinite(const AttentionBackwardProblem& a,
+                                                           const AttentionSequence& sequence,
+                                                           int32_t head, int32_t query) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int32_t begin = C.left ? max(query + sequence.left, 0) : 0;
+  const int32_t end = C.right ? min(query + sequence.right, sequence.kv_len) : sequence.kv_len;
+  bool found = is_nonfinite_query<C>(a, sequence, head, query);
+#pragma unroll 1
+  for (int32_t key = begin + lane; key < end && !found; key += 32)
+    found = is_visible<C.visible>(a, sequence.batch, head, query, key) &&
+            is_nonfinite_key<C>(a, sequence, head / a.group, key);
+  return __any_sync(0xffffffffu, found);
+}
+template <AttentionBackwardConfig C>
+__device__ __noinline__ bool key_depends_on_nonfinite(const AttentionBackwardProblem& a,
+                                                      int32_t batch, int32_t kv_head, int32_t key) {
+  const AttentionSequence sequence = find_sequence<C.lengths>(a, batch);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const QueriesOfKey<C> queries(sequence, key);
+  bool found = is_nonfinite_key<C>(a, sequence, kv_head, key);
+#pragma unroll 1
+  for (int32_t head = kv_head * a.group; head < (kv_head + 1) * a.group; ++head)
+#pragma unroll 1
+    for (int32_t query = queries.begin + lane; query < queries.end && !found; query += 32)
+      found = is_nonfinite_query<C>(a, sequence, head, query) &&
+              is_visible<C.visible>(a, batch, head, query, key);
+  return __any_sync(0xffffffffu, found);
+}
+
+// Two packed elements plus two numbers times a factor.
+template <DType D>
+__device__ __forceinline__ uint32_t add_to_pair(uint32_t old, float a, float b, float factor) {
+  const float2 pair = widen_pair<D>(old);
+  return round_pair<D>(fmaf(a, factor, pair.x), fmaf(b, factor, pair.y));
+}
+
+}  // namespace perseid::internal::cuda
