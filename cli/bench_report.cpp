@@ -62,14 +62,15 @@ std::string coloured(const char* word, int colour) {
   return colours() ? fmt::format("\033[{}m{}\033[0m", colour, word) : word;
 }
 
-std::string legend_of(const std::vector<MeasuredRow>& rows, bool compared, size_t width) {
+// Of what the table has: `titles` is its first line.
+std::string legend_of(const std::vector<MeasuredRow>& rows, const std::string& titles,
+                      size_t width) {
   std::vector<harness::Problem> problems;
-  bool disturbed = false, held = false, errors = false;
+  bool disturbed = false, held = false;
   for (const auto& [row, against] : rows) {
     problems.push_back(row.problem);
     disturbed = disturbed || (row.outcome.ok() && row.disturbed());
     held = held || row.ceiling_of;
-    errors = errors || row.error;
   }
   std::string text;
   const auto add = [&](const std::string& sentence) {
@@ -80,9 +81,9 @@ std::string legend_of(const std::vector<MeasuredRow>& rows, bool compared, size_
     add("fraction: of the ceiling, the highest rate of it that was measured in this run: f32, bf16 "
         "and f64 multiply-adds in registers, a copy of the bytes, a read of them.");
   if (disturbed) add("?: above the ceiling in every attempt; something disturbed the measurement.");
-  if (errors)
+  if (titles.find("error") != titles.npos)
     add("error: the largest against float64, as a fraction of what is allowed; at most 1 passes.");
-  if (compared)
+  if (titles.find("ratio") != titles.npos)
     add("ratio: of this fraction to the old one (of the rates where there is no ceiling); least: "
         "below it a row counts as slower.");
   return text;
@@ -95,19 +96,21 @@ std::string bench_table(const std::vector<MeasuredRow>& rows, bool verbose, size
   const bool compared = any([](const MeasuredRow& each) { return each.against.has_value(); });
   const bool several =
       any([&](const MeasuredRow& each) { return each.row.threads != rows.front().row.threads; });
-  Table table({{"operation"},
-               {"type"},
-               {"problem", Align::kLeft, verbose ? size_t{0} : size_t{20}},
-               {several ? "on" : "", Align::kRight},
-               {verbose ? "implementation" : "", Align::kLeft},
-               {"time", Align::kRight, 0, 4},
-               {"rate", Align::kRight, 0, compared ? 1 : 5},
-               {"fraction"},
-               {"error", Align::kRight, 0, 3},
-               {several ? "speed-up" : "", Align::kRight, 0, 2},
-               {compared ? "ratio" : "", Align::kRight},
-               {compared ? "least" : "", Align::kRight},
-               {""}});
+  Table table(
+      {{"operation"},
+       {"type"},
+       {"problem", Align::kLeft, verbose ? size_t{0} : size_t{20}},
+       {several ? "on" : "", Align::kRight},
+       {verbose ? "implementation" : "", Align::kLeft},
+       {"time", Align::kRight, 0, 4},
+       {"rate", Align::kRight, 0, compared ? 1 : 5},
+       {"fraction"},
+       {any([](const MeasuredRow& each) { return each.row.error.has_value(); }) ? "error" : "",
+        Align::kRight, 0, 3},
+       {several ? "speed-up" : "", Align::kRight, 0, 2},
+       {compared ? "ratio" : "", Align::kRight},
+       {compared ? "least" : "", Align::kRight},
+       {""}});
   for (const auto& [row, against] : rows) {
     std::vector<std::string> cells = {
         operation_of(row), harness::name_of(row.problem.type()), harness::summary(row.problem),
@@ -128,8 +131,8 @@ std::string bench_table(const std::vector<MeasuredRow>& rows, bool verbose, size
                                  against->ok() ? coloured("ok", 32) : coloured("SLOWER", 31)});
     table.add(cells);
   }
-  const size_t line = verbose ? std::numeric_limits<size_t>::max() : width;
-  return table.text(line) + legend_of(rows, compared, width);
+  const std::string text = table.text(verbose ? std::numeric_limits<size_t>::max() : width);
+  return text + legend_of(rows, text.substr(0, text.find('\n')), width);
 }
 
 nlohmann::json bench_json(const std::vector<MeasuredRow>& rows, const nlohmann::json& machine,

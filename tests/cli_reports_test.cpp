@@ -72,6 +72,10 @@ TEST_F(CliReportsTest, LinesFitTheTerminal) {
     EXPECT_EQ(ended.code, 0) << ended.err;
     EXPECT_LE(longest_line(ended.out), width) << ended.out;
     EXPECT_GT(longest_line(ended.out), width / 2) << ended.out;
+    // A legend of what is there.
+    const std::string titles = ended.out.substr(0, ended.out.find('\n'));
+    EXPECT_EQ(titles.find("error") != titles.npos, ended.out.find("\nerror: ") != titles.npos)
+        << ended.out;
   };
   for (const auto& [columns, width] :
        {std::pair<const char*, size_t>{"80", 80}, {"100", 100}, {"200", 100}, {"none", 100}}) {

@@ -20,25 +20,28 @@ constexpr int kFewestRepetitions = 5;
 constexpr double kTaskSeconds = 3e-4;
 // More tasks than workers, so that a worker that is late for the start costs little.
 constexpr int64_t kTasksPerWorker = 16;
+constexpr int64_t kShortTasks = 2;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// One task as function(task) -> work done; the best rate of all tasks together.
+// One task as function(task) -> work done; the best rate of all tasks together. Every other
+// repetition has `fewer` tasks: a short one may fall between two turns of other processes.
 template <class Function>
-double best_rate(const Device& device, int64_t tasks, const Function& function) {
-  std::vector<double> work(static_cast<size_t>(tasks));
+double best_rate(const Device& device, int64_t all, int64_t fewer, const Function& function) {
+  std::vector<double> work(static_cast<size_t>(all));
   double best = 0;
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < kFewestRepetitions || seconds_since(start) < kMeasuringSeconds; ++i) {
+    const int64_t tasks = i % 2 == 0 ? all : fewer;
     const auto repetition = std::chrono::steady_clock::now();
     cpu::for_each_task(*device.executor, tasks, [&](int64_t task, int32_t) {
       work[static_cast<size_t>(task)] = function(task);
     });
     const double elapsed = seconds_since(repetition);
     double sum = 0;
-    for (const double part : work) sum += part;
+    for (int64_t task = 0; task < tasks; ++task) sum += work[static_cast<size_t>(task)];
     best = max(best, sum / elapsed);
   }
   return best;
@@ -53,7 +56,7 @@ double peak_rate(const Device& device, double (*peak)(int64_t)) {
     peak(iterations);
     elapsed = seconds_since(start);
   }
-  return best_rate(device, device.workers() * kTasksPerWorker,
+  return best_rate(device, device.workers() * kTasksPerWorker, device.workers() * kShortTasks,
                    [&](int64_t) { return peak(iterations); });
 }
 
@@ -87,7 +90,9 @@ double memory_rate(const Device& device, uint64_t bytes, bool copying) {
     if (copying) std::fill_n(to.get() + offset, piece, std::byte{1});
   });
 
-  return best_rate(device, static_cast<int64_t>(pieces), [&](int64_t task) {
+  // All pieces every time: fewer of them might fit into a cache.
+  const auto count = static_cast<int64_t>(pieces);
+  return best_rate(device, count, count, [&](int64_t task) {
     const size_t offset = static_cast<size_t>(task) * piece;
     double moved = 0;
     for (uint64_t turn = 0; turn < turns; ++turn)
