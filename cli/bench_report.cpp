@@ -31,7 +31,7 @@ std::string speedup(const BenchRow& row, const std::vector<MeasuredRow>& rows) {
   for (const auto& [other, against] : rows) {
     if (other.threads == 1 && other.direction == row.direction && other.outcome.ok() &&
         harness::to_flags(other.problem) == harness::to_flags(alone))
-      return fmt::format("{:.2f}x", other.timing.time / row.timing.time);
+      return fmt::format("{:.2f}x", other.timing.least / row.timing.least);
   }
   return "";
 }
@@ -81,9 +81,9 @@ std::string legend_of(const std::vector<MeasuredRow>& rows, const std::string& t
     add("fraction: of the ceiling, the highest rate of it that was measured in this run: f32, bf16 "
         "and f64 multiply-adds in registers, a copy of the bytes, a read of them.");
   if (disturbed) add("?: above the ceiling in every attempt; something disturbed the measurement.");
-  if (titles.find("error") != titles.npos)
+  if (titles.find(" error") != titles.npos)
     add("error: the largest against float64, as a fraction of what is allowed; at most 1 passes.");
-  if (titles.find("ratio") != titles.npos)
+  if (titles.find(" ratio") != titles.npos)
     add("ratio: of this fraction to the old one (of the rates where there is no ceiling); least: "
         "below it a row counts as slower.");
   return text;
@@ -121,7 +121,7 @@ std::string bench_table(const std::vector<MeasuredRow>& rows, bool verbose, size
       continue;
     }
     cells.insert(cells.end(),
-                 {duration(row.timing.time),
+                 {duration(row.timing.least),
                   harness::rate_text(row.rate, row.memory_bound ? "B/s" : "FLOP/s"),
                   fraction_of(row, verbose), error_of(row, verbose), speedup(row, rows)});
     if (compared && !against) cells.emplace_back("new");

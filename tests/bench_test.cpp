@@ -47,7 +47,7 @@ TEST(Bench, MeasuresBothDirections) {
     ASSERT_TRUE(row.outcome.ok()) << row.outcome.sentence;
     EXPECT_GT(row.timing.least, 0);
     EXPECT_GE(row.timing.median, row.timing.least);
-    EXPECT_GT(row.rate, 0);
+    EXPECT_DOUBLE_EQ(row.rate, row.bytes / row.timing.least);
     EXPECT_GT(row.fraction(), 0);
     EXPECT_EQ(row.ceiling, ceilings.highest(*row.ceiling_of));
     ASSERT_TRUE(row.error.has_value());
@@ -129,7 +129,7 @@ BenchRow row_of(const char* problem, double rate, double ceiling) {
   row.threads = row.problem.threads;
   row.rate = rate;
   row.flops = row.bytes = rate;
-  row.timing = {1, 1, 1, 1};
+  row.timing = {1, 1, 1};
   row.most = 1.02;
   row.ceiling = ceiling;
   if (ceiling > 0) row.ceiling_of = CeilingKey{.threads = 1, .ceiling = PERSEID_CEILING_COPY};
@@ -282,6 +282,10 @@ TEST(Roofline, PutsPointsUnderTheirRoofs) {
   EXPECT_NE(svg.find("<title>it</title>"), std::string::npos);
   EXPECT_EQ(svg.find("nan"), std::string::npos);
   EXPECT_EQ(svg.find("inf"), std::string::npos);
+  // Points that cover each other have one label.
+  EXPECT_NE(roofline_svg({{1, "matmul", "", 9, 9}, {2, "matmul", "", 9, 9.01}}, roofs)
+                .find(">1, 2</text>"),
+            std::string::npos);
   // Without FLOPs there is nothing to draw, without roofs no roof.
   EXPECT_EQ(roofline_svg({{1, "softmax", "", 0, 0}}, roofs), "");
   EXPECT_EQ(xml_error(roofline_svg({{1, "softmax", "", 1, 1}}, {})), "");

@@ -74,8 +74,10 @@ TEST_F(CliReportsTest, LinesFitTheTerminal) {
     EXPECT_GT(longest_line(ended.out), width / 2) << ended.out;
     // A legend of what is there.
     const std::string titles = ended.out.substr(0, ended.out.find('\n'));
-    EXPECT_EQ(titles.find("error") != titles.npos, ended.out.find("\nerror: ") != titles.npos)
-        << ended.out;
+    for (const char* title : {"error", "ratio"})
+      EXPECT_EQ(titles.find(std::string(" ") + title) != titles.npos,
+                ended.out.find("\n" + std::string(title) + ": ") != titles.npos)
+          << ended.out;
   };
   for (const auto& [columns, width] :
        {std::pair<const char*, size_t>{"80", 80}, {"100", 100}, {"200", 100}, {"none", 100}}) {

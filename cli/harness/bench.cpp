@@ -71,14 +71,14 @@ Bound bound_of(const Context& context, const BenchRow& row, Ceilings& ceilings) 
   return {compute, false, row.flops};
 }
 
-// Rounds of executions with the ceiling measured between them. The row is the median of the rounds'
-// fastest executions: one lucky or unlucky moment decides nothing.
+// Rounds of executions with the ceiling measured between them. The row is its fastest execution, as
+// the ceiling is the highest: whatever else the machine does only slows either.
 void time_row(const Context& context, const Call& call, const Bound& bound,
               const BenchOptions& options, Ceilings& ceilings, BenchRow& row) {
   const auto measure_ceiling = [&] {
     if (bound.ceiling) ceilings.measure(context, *bound.ceiling);
   };
-  std::vector<double> rounds, times;
+  std::vector<double> times;
   // On a GPU, executions that are under way at once, so that none waits for the host.
   std::vector<Timer> timers;
   for (int i = 0; i < (context.device().device_type == kDLCPU ? 1 : kQueued); ++i)
@@ -88,8 +88,7 @@ void time_row(const Context& context, const Call& call, const Bound& bound,
   const double end = now() + 3 * options.seconds;  // of the ceilings too
   double spent = 0;
   measure_ceiling();
-  while (row.outcome.ok() && (rounds.empty() || (spent < options.seconds && now() < end))) {
-    double least = std::numeric_limits<double>::infinity();
+  while (row.outcome.ok() && (times.empty() || (spent < options.seconds && now() < end))) {
     const double first = now();
     double last = first;
     do {
@@ -99,23 +98,17 @@ void time_row(const Context& context, const Call& call, const Bound& bound,
         timer.stop();
         if (status != PERSEID_OK) row.outcome = outcome_of(status);
       }
-      for (const Timer& timer : timers) {
-        times.push_back(timer.seconds());
-        least = std::min(least, times.back());
-      }
+      for (const Timer& timer : timers) times.push_back(timer.seconds());
       last = now();
     } while (row.outcome.ok() && last < first + pace);
     spent += last - first;
-    rounds.push_back(least);
     measure_ceiling();
   }
   if (!row.outcome.ok()) return;
   std::sort(times.begin(), times.end());
-  std::sort(rounds.begin(), rounds.end());
-  row.timing = {rounds[rounds.size() / 2], times[times.size() / 2], times.front(),
-                static_cast<int64_t>(times.size())};
+  row.timing = {times.front(), times[times.size() / 2], static_cast<int64_t>(times.size())};
   row.memory_bound = bound.memory;
-  row.rate = bound.work / row.timing.time;
+  row.rate = bound.work / row.timing.least;
   row.ceiling_of = bound.ceiling;
   row.ceiling = bound.ceiling ? ceilings.highest(*bound.ceiling) : 0;
   row.most = bound.most;

@@ -19,8 +19,7 @@ struct BenchOptions {
 };
 
 struct Timing {
-  double time = 0;               // seconds; the least of the round that stands for the row
-  double median = 0, least = 0;  // of all executions
+  double least = 0, median = 0;  // seconds, of all executions
   int64_t repetitions = 0;
 };
 

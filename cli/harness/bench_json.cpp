@@ -51,8 +51,7 @@ nlohmann::json to_json(const BenchRow& row, double seconds) {
     object["sentence"] = row.outcome.sentence;
     return object;
   }
-  object["seconds"] = {{"time", row.timing.time},
-                       {"least", row.timing.least},
+  object["seconds"] = {{"time", row.timing.least},
                        {"median", row.timing.median},
                        {"repetitions", row.timing.repetitions}};
   object["flops"] = row.flops;

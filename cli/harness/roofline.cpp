@@ -207,14 +207,28 @@ std::string roofline_svg(const std::vector<RoofPoint>& points, const std::vector
       kWidth, kHeight);
   draw_grid(svg, x, y);
   draw_roofs(svg, x, y, known);
+  // Points that cover each other share a label.
+  struct Label {
+    double x, y;
+    std::string text;
+  };
+  std::vector<Label> labels;
   for (const RoofPoint& point : drawn) {
     const double px = x.at(point.intensity), py = y.at(point.rate);
     fmt::format_to(std::back_inserter(svg),
                    "<circle class=\"{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"5\"><title>{}</title>"
                    "</circle>\n",
                    escaped(point.series), px, py, escaped(point.title));
-    label(svg, "number", px + 7, py - 5, fmt::format("{}", point.number));
+    const auto near = std::find_if(labels.begin(), labels.end(), [&](const Label& each) {
+      return std::abs(each.x - px) < 10 && std::abs(each.y - py) < 10;
+    });
+    if (near != labels.end()) {
+      near->text += fmt::format(", {}", point.number);
+    } else {
+      labels.push_back({px, py, fmt::format("{}", point.number)});
+    }
   }
+  for (const Label& each : labels) label(svg, "number", each.x + 7, each.y - 5, each.text);
   return svg + "</svg>\n";
 }
 
