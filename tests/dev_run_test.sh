@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # dev_run_test.sh ROOT FOLDER
 #
-# What ./dev run of the source tree ROOT does with its arguments, in FOLDER: files are looked at before
-# anything is built, and what it prints to go on with a training does so. Programs and tools are
-# stand-ins that write down how they were called.
+# What ./dev run of the source tree ROOT does with its arguments, in FOLDER: files are looked at
+# before anything is built, and what it prints to go on with a training does so. Programs and tools
+# are stand-ins that write down how they were called.
 set -euo pipefail
 root=$1 folder=$2
 fail() {
