@@ -34,6 +34,12 @@ contents "$folder/prefix" >"$folder/before"
 install_to "$folder/prefix"
 grep -q '1.5 MB of it are perseid.pack' "$folder/words" || fail "the pack is not announced"
 contents "$folder/prefix" >"$folder/installed"
+if [[ -e $folder/prefix/bin/perseid ]]; then
+  for page in man/man1/perseid.1 man/man1/perseid-run.1 bash-completion/completions/perseid \
+    zsh/site-functions/_perseid fish/vendor_completions.d/perseid.fish; do
+    [[ -s $folder/prefix/share/$page ]] || fail "the install has no share/$page"
+  done
+fi
 library=$(find "$folder/prefix" -name 'libperseid.so*' -print -quit)
 if [[ -n $library ]]; then
   setting=$(grep -o 'LD_LIBRARY_PATH=[^ ,]*' "$folder/words") ||
