@@ -117,9 +117,9 @@ Candidates<AttentionBackwardConfig> backward_candidates(const AttentionProblem& 
     for (const bool split_keys : {false, true}) {
       AttentionBackwardConfig config = chosen;
       config.queries = queries;
-      config.split_keys = halves;
+      config.split_keys = split_keys;
       // Gradients of keys and values of 64 keys, scores and their gradients share the registers.
-      const int words = halves ? config.key_dim / 2 + config.value_dim / 2 + queries
+      const int words = split_keys ? config.key_dim / 2 + config.value_dim / 2 + queries
                                : max(config.key_dim, config.value_dim) / 2 + queries;
       if (words <= config.consumer_registers() && (queries == 64 || config.key_dim <= 64))
         add(config, &all);

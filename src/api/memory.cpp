@@ -20,7 +20,7 @@ perseid_status perseid_context_device(perseid_context_t context, DLDevice* devic
   return guarded([&]() -> Status {
     if (context == nullptr) return null_argument("perseid_context_device", "context");
     if (device == nullptr) return null_argument("perseid_context_device", "device");
-    *device = context->device->place();
+    *device = context->device->dl_device();
     return {};
   });
 }

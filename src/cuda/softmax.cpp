@@ -13,21 +13,20 @@ namespace {
 
 // ---- Which kernel ----
 
-// How a row is spread, from short to long: the first line with room for it is taken. `held` is the
-// most vectors of 16 bytes that a thread holds of each tensor in registers, or, where there are
-// `turns`, in shared memory so many times that (shared.hpp). Measured on an H200: many small
-// blocks keep loads, exponentials and stores of different rows going at the same time; 64 to 130
-// KiB of rows in the registers of a multiprocessor keep memory busy, and 190 KiB in its shared
-// memory where clusters are large. Without clusters, lines of more than one block, and those of
-// shared memory, are passed over.
+// How a row is distributed over threads, from short to long: the first line that holds it is taken.
+// `held`: the most vectors of 16 bytes of each tensor in a thread's registers; with `stages`, in
+// shared memory (shared.hpp), at most stages * held of them. Measured on an H200: many small blocks
+// overlap loads, exponentials and stores of different rows; 64 to 130 KiB of rows in the registers
+// of a multiprocessor saturate memory, and 190 KiB in its shared memory with large clusters.
+// Without clusters, lines of several blocks or of shared memory are skipped.
 struct Spread {
-  int lanes, warps, blocks, held, turns = 0;
+  int lanes, warps, blocks, held, stages = 0;
 };
 // Lanes of a warp.
 constexpr Spread kLanes[] = {
     {1, 1, 1, 2}, {2, 1, 1, 2}, {4, 1, 1, 2}, {8, 1, 1, 2}, {16, 1, 1, 2}, {32, 1, 1, 2},
 };
-// Blocks, and clusters of them, up to rows that stream (below) reads as fast.
+// Blocks and clusters, up to the length from which streamed rows (below) are as fast.
 constexpr Spread kForward[] = {
     {32, 1, 1, 4},  {32, 3, 1, 3},  {32, 2, 1, 5},  {32, 6, 1, 3},   {32, 3, 2, 6},
     {32, 9, 1, 4},  {32, 4, 3, 6},  {32, 4, 4, 6},  {32, 4, 6, 6},   {32, 3, 8, 11},
@@ -41,7 +40,7 @@ constexpr Spread kBackward[] = {
     {32, 4, 1, 1}, {32, 8, 1, 1}, {32, 16, 1, 1}, {32, 4, 3, 3},     {32, 6, 4, 3},
     {32, 9, 4, 4}, {32, 9, 8, 4}, {32, 8, 8, 8},  {32, 4, 16, 2, 9}, {32, 8, 16, 8},
 };
-// Elements of 16 bits: twice as many exponentials in the same bytes.
+// 16-bit elements: twice as many exponentials per byte.
 constexpr Spread kForward16[] = {
     {32, 1, 1, 5},  {32, 2, 1, 5},   {32, 3, 1, 6},   {32, 6, 1, 6},
     {32, 3, 2, 11}, {32, 3, 3, 11},  {32, 3, 4, 11},  {32, 3, 6, 11},
@@ -59,11 +58,11 @@ constexpr Spread kBackward16Masked[] = {
     {32, 4, 1, 1}, {32, 8, 1, 1}, {32, 5, 1, 4},    {32, 6, 2, 3},     {32, 9, 2, 4},
     {32, 8, 4, 4}, {32, 5, 5, 8}, {32, 4, 8, 2, 5}, {32, 4, 16, 2, 5}, {32, 8, 16, 2, 5},
 };
-// Where there are no clusters. More in backward would not fit into registers.
+// Without clusters. A larger `held` in backward would not fit into registers.
 constexpr Spread kBlockForward[] = {{32, 16, 1, 8}}, kBlockBackward[] = {{32, 16, 1, 7}};
 constexpr int kManyHeld = 5;
 
-// Rows in chunks through shared memory (stream.hpp): `blocks` share a multiprocessor.
+// Rows in chunks through shared memory (stream.hpp). `blocks`: of a multiprocessor.
 struct Stream {
   int warps, held, blocks;
 };
@@ -71,8 +70,8 @@ constexpr Stream kStreamForward = {24, 3, 1}, kStreamForward16 = {20, 3, 1},
                  kStreamForwardMasked = {8, 3, 2}, kStreamBackward = {16, 2, 1},
                  kStreamBackwardMasked = {8, 2, 2};
 
-// Chunks of rows that are too long: this many vectors, and more where a row would have more chunks
-// than every block should merge.
+// Vectors of a chunk of a split row; more if a row had kManyChunks or more, since every block
+// merges all chunks of its row.
 constexpr int64_t kChunkVectors = 8192;
 constexpr int64_t kManyChunks = 2048;
 constexpr int64_t kLongestChunk = int64_t{1} << 28;  // vectors; positions in a chunk are 32 bit
@@ -89,7 +88,7 @@ int cost_of(const SoftmaxConfig& config, bool backward) {
   return (backward ? 2 : 1) * (config.masked ? 2 : 1) * (config.doubles() ? 2 : 1);
 }
 
-// What a line's `held` comes to for kernels that need more registers than others.
+// A line's `held`, reduced for kernels that need more registers than others.
 int most_held(const SoftmaxConfig& config, bool backward, int held) {
   if (held <= kManyHeld) return held;
   if (config.doubles()) return held / 2;
@@ -97,7 +96,7 @@ int most_held(const SoftmaxConfig& config, bool backward, int held) {
   return masked16 ? min(held / (backward ? 2 : 1), 8) : held;
 }
 
-// Vectors of a row: those of a length that is no multiple of the vector begin anywhere.
+// Vectors of a row. A row whose length is no multiple of the vector may begin within one.
 int64_t vectors_of(const SoftmaxProblem& problem, const SoftmaxConfig& config) {
   const int64_t length = problem.length(), vector = config.vector();
   return max(int64_t{1}, ceil_div(length % vector == 0 ? length : length + vector - 1, vector));
@@ -109,15 +108,15 @@ bool has_room(const Spread& spread, int64_t vectors, bool backward, SoftmaxConfi
   config->blocks = spread.blocks;
   config->held = spread.held;
   const int64_t held = ceil_div(vectors, config->row_threads());
-  if (spread.turns > 0) {
+  if (spread.stages > 0) {
     config->stages = static_cast<int>(ceil_div(held, spread.held));
-    return config->stages <= spread.turns;
+    return config->stages <= spread.stages;
   }
   config->held = static_cast<int>(held);
   return held <= most_held(*config, backward, spread.held);
 }
 
-// Into registers or shared memory, or the latter alone.
+// Rows in registers or shared memory; with only_shared, in shared memory. False: no line fits.
 bool choose_rows(const SoftmaxProblem& problem, bool backward, bool clusters, bool only_shared,
                  SoftmaxChoice* choice) {
   SoftmaxConfig& config = choice->config;
@@ -126,7 +125,7 @@ bool choose_rows(const SoftmaxProblem& problem, bool backward, bool clusters, bo
   const bool half = config.vector() == 8;
   const auto choose_from = [&](std::span<const Spread> spreads) {
     for (const Spread& spread : spreads) {
-      const bool shared = spread.turns > 0;
+      const bool shared = spread.stages > 0;
       if ((spread.blocks > 1 || shared) && !clusters) continue;
       if (shared ? config.doubles() : only_shared) continue;
       config.stages = 0;
@@ -145,8 +144,8 @@ bool choose_rows(const SoftmaxProblem& problem, bool backward, bool clusters, bo
          (!clusters && choose_from(backward ? Spreads(kBlockBackward) : kBlockForward));
 }
 
-// Elements of a chunk, the same for all of a row but the last: a multiple of 32 vectors, so that
-// each begins where the copy engine may.
+// Elements of each chunk of a row but the last: a multiple of 32 vectors, for the alignment of bulk
+// copies.
 int64_t shared_chunk(const SoftmaxProblem& problem, const SoftmaxConfig& config) {
   const int64_t vectors = vectors_of(problem, config);
   return round_up(ceil_div(vectors, int64_t{config.blocks}), int64_t{32}) * config.vector();
@@ -160,7 +159,7 @@ int64_t stream_chunks(const SoftmaxProblem& problem, const SoftmaxConfig& config
   return ceil_div(vectors_of(problem, config) * config.vector(), stream_chunk(problem, config));
 }
 
-// False where a row's chunks would be more than two in each block: reading twice is faster then.
+// False if a row had more than two chunks per block: then reading it twice is faster.
 bool choose_stream(const SoftmaxProblem& problem, bool backward, const GpuFacts& gpu,
                    SoftmaxConfig* config) {
   *config = base_config(problem);
@@ -171,7 +170,7 @@ bool choose_stream(const SoftmaxProblem& problem, bool backward, const GpuFacts&
                                                  : kStreamForward;
   config->warps = stream.warps;
   config->held = stream.held;
-  // As many stages as there is room for; two thirds of them wait for their rows.
+  // As many stages as shared memory holds; two thirds of them wait for the rest of their rows.
   const auto fits = [&](int stages) {
     config->stages = stages;
     config->lag = 2 * stages / 3;
@@ -250,8 +249,8 @@ struct Part {
   RowsOf* rows;
 };
 
-// Rows as the kernels see them: outer dimensions of size 1 dropped, and those that lie behind one
-// another in every tensor merged.
+// The tensors as rows: drops outer dimensions of size 1 and merges those that are contiguous in
+// every tensor.
 void lay_out(const SoftmaxProblem& problem, SoftmaxKind kind, std::span<const Part> parts,
              SoftmaxArguments* arguments) {
   int32_t order[kMaxDims];
@@ -259,7 +258,7 @@ void lay_out(const SoftmaxProblem& problem, SoftmaxKind kind, std::span<const Pa
   for (int32_t d = 0; d < problem.rank; ++d)
     if (d != problem.dim && problem.shape[d] != 1) order[dims++] = d;
   const Tensor& first = *parts.front().tensor;
-  // Neighbouring lanes take neighbouring rows: those along the smallest stride.
+  // Adjacent lanes take rows that are adjacent in memory: the dimension of smallest stride is last.
   if (kind == SoftmaxKind::kColumns)
     std::stable_sort(order, order + dims, [&](int32_t a, int32_t b) {
       return std::abs(first.stride[a]) > std::abs(first.stride[b]);
@@ -269,10 +268,11 @@ void lay_out(const SoftmaxProblem& problem, SoftmaxKind kind, std::span<const Pa
   int32_t merged = 0;
   for (int32_t i = 0; i < dims; ++i) {
     const int32_t d = order[i];
-    bool behind = merged > 0;
+    bool contiguous = merged > 0;
     for (const Part& part : parts)
-      behind = behind && part.rows->stride[merged - 1] == problem.shape[d] * part.tensor->stride[d];
-    if (behind) {
+      contiguous =
+          contiguous && part.rows->stride[merged - 1] == problem.shape[d] * part.tensor->stride[d];
+    if (contiguous) {
       sizes[merged - 1] *= problem.shape[d];
     } else {
       sizes[merged++] = problem.shape[d];

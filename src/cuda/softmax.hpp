@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Softmax on a GPU, the host's part: which kernel a problem gets, and its launch. The kernels are
+// Softmax on a GPU, the host side: the kernels' configuration and their launches. The kernels are
 // in device/softmax.
 #pragma once
 
@@ -22,8 +22,8 @@ enum class SoftmaxKind {
   kColumns  // over a dimension that is not the fastest one
 };
 
-// A kernel's configuration, chosen by the length of the rows, the types and the GPU alone, so that
-// a row's result does not depend on which others are in the batch.
+// A kernel's configuration. It depends on the length of the rows, the types and the GPU alone, so
+// that a row's result does not depend on the batch.
 struct SoftmaxChoice {
   SoftmaxKind kind;
   SoftmaxConfig config;
@@ -34,8 +34,7 @@ SoftmaxChoice choose_softmax(SoftmaxKind kind, const SoftmaxProblem& problem, bo
 std::vector<std::string> softmax_kernels(const SoftmaxChoice& choice, bool backward);
 const char* softmax_header(SoftmaxKind kind);
 
-// Whether the rows of the problem are read once in forward, and their elements lie side by side in
-// row-major order.
+// Whether forward reads each row once; whether the reduced dimension is the innermost one.
 bool softmax_fits_rows(const SoftmaxProblem& problem, const GpuFacts& gpu);
 bool softmax_is_innermost(const SoftmaxProblem& problem);
 

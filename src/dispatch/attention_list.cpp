@@ -13,12 +13,12 @@ namespace {
 
 using Made = std::unique_ptr<Executable<Attention>>;
 
-// Above this many query rows per key head, reading keys once per tile beats reading them as a
-// stream.
+// Above this many query rows per key head, cpu:tiled, which reads keys once per tile of queries, is
+// faster than cpu:decode.
 constexpr int64_t kDecodeRows = 8;
 
-// Scores that are float32 need room for the products of query and key, and on GPUs for bias / scale
-// down to what counts as -inf.
+// float32 scores must hold query * key for any scale, and on GPUs bias / scale down to values that
+// count as -inf.
 std::string refuse_scale(const AttentionProblem& problem, bool divides_bias) {
   constexpr double kMost = 0x1p64, kLeast = 0x1p-27;
   const double scale = std::abs(problem.scale);
@@ -71,10 +71,10 @@ class Sm90AttentionExecutable final : public Executable<Attention> {
 
  private:
   std::unique_ptr<cuda::Sm90Attention> forward_;
-  std::unique_ptr<cuda::Sm90AttentionBackward> backward_;  // null: no gradients are wanted
+  std::unique_ptr<cuda::Sm90AttentionBackward> backward_;  // null without gradients
 };
 
-// Tensor cores and copy engine of compute capability 9.0, in f16 and bf16.
+// wgmma and TMA of compute capability 9.0, f16 and bf16.
 constexpr Implementation<Attention> kSm90 = {
     .name = "cuda:sm90",
     .refuse =
@@ -87,8 +87,8 @@ constexpr Implementation<Attention> kSm90 = {
     .make = [](const AttentionProblem& problem, const Device& device,
                Made* made) { return Sm90AttentionExecutable::make(problem, *device.gpu, made); }};
 
-// Few queries, such as one token that is being generated: split over keys, at the speed of memory.
-// Backward is that of the tiles.
+// Few queries, as in token generation: tasks split the keys, bound by memory. Backward is that of
+// cpu:tiled.
 constexpr Implementation<Attention> kDecode = {
     .name = "cpu:decode",
     .refuse =
@@ -109,7 +109,7 @@ constexpr Implementation<Attention> kDecode = {
           return run_on_cpu<Attention>(problem, device, kernels, made);
         }};
 
-// Tiles of queries against tiles of keys, at the speed of the multipliers.
+// Tiles of queries against tiles of keys, bound by the FMA units.
 constexpr Implementation<Attention> kTiled = {
     .name = "cpu:tiled",
     .refuse = [](const AttentionProblem& problem,
@@ -119,7 +119,7 @@ constexpr Implementation<Attention> kTiled = {
           return run_on_cpu<Attention>(problem, device, tiled_kernels(problem, device), made);
         }};
 
-// The formula in float64, one row after another: slow, and right.
+// The formula in float64, row by row: the oracle, slow.
 constexpr Implementation<Attention> kReference = {
     .name = "cpu:reference",
     .refuse = [](const AttentionProblem&, const Device&) { return std::string(); },

@@ -18,7 +18,7 @@ namespace {
 constexpr double kMeasuringSeconds = 0.06;
 constexpr int kFewestRepetitions = 5;
 constexpr double kTaskSeconds = 3e-4;
-// More tasks than workers, so that a worker that is late for the start costs little.
+// More tasks than workers, so that a worker that starts late costs little.
 constexpr int64_t kTasksPerWorker = 16;
 constexpr int64_t kShortTasks = 2;
 
@@ -72,8 +72,8 @@ Buffer allocate(size_t bytes) {
       static_cast<std::byte*>(::operator new (bytes, std::align_val_t{cpu::kWorkspaceAlignment})));
 }
 
-// An array of `bytes`, in pieces that workers take up; each piece is gone through again and again
-// until a task is long enough to be timed.
+// An array of `bytes` in pieces, one per task; a task repeats its piece until it is long enough to
+// be timed.
 double memory_rate(const Device& device, uint64_t bytes, bool copying) {
   constexpr uint64_t kSmallPiece = 1 << 20;
   const auto workers = static_cast<uint64_t>(device.workers());

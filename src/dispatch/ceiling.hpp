@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What a device reaches at best, measured: the ceilings that rates are held against.
+// Ceilings of a device, measured: the rates that kernels are compared with.
 #pragma once
 
 #include "dispatch/device.hpp"

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The walk down an implementation list: the first entry that takes the problem is chosen, and what
-// became of every entry is kept for explain.
+// Chooses from an implementation list: the first entry that takes the problem. The verdict on each
+// entry is kept for explain.
 #pragma once
 
 #include <memory>
@@ -21,10 +21,10 @@ struct Considered {
   std::string reason;
 };
 
-// Which entries the walk may stop at. name "": any.
+// Which entry may be chosen. name "": any.
 struct Wish {
   std::string name;
-  std::string origin;  // who wishes, for sentences
+  std::string origin;  // the field or variable that names it, for messages
 };
 
 // The descriptor's implementation, else PERSEID_FORCE_IMPL where the list has an entry of that
@@ -32,14 +32,14 @@ struct Wish {
 Status read_wish(const char* wanted, const Device& device, const std::vector<const char*>& names,
                  Wish* wish);
 
-// That some operation's list has an entry of this name, for PERSEID_FORCE_IMPL.
+// Fails if no operation's list has an entry of this name; for PERSEID_FORCE_IMPL.
 Status check_forced_name(std::string_view name);
 
-// Why an entry of this name has no kernels for the device; "" where it may have. Names begin with
-// the device they are for.
+// Why an entry of this name has no kernels for the device; "" if it may have some. A name begins
+// with its device.
 std::string wrong_device(std::string_view name, const Device& device);
 
-// That nothing took the problem, with the reason of every entry.
+// The error if no entry took the problem, with the reason of each.
 Status nothing_takes_it(const std::vector<Considered>& considered);
 
 template <class Operation>

@@ -39,7 +39,7 @@ Status read_thread_count(const std::string& text, int32_t* threads) {
 
 using File = std::unique_ptr<std::FILE, decltype([](std::FILE* file) { std::fclose(file); })>;
 
-// Not by a stream, which takes an allocation that fails for the end of the file.
+// Without std::ifstream, which reports a failed allocation as the end of the file.
 bool read_line(std::FILE* file, std::string* line) {
   line->clear();
   char part[512];

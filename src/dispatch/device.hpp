@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What a context is to the layers below the C ABI: who runs the work, with which kernels, and the
-// facts that choices are made by. Immutable; plans share it, and so outlive the context.
+// The device of a context: executor, kernels, and the facts that choices depend on. Immutable;
+// plans share it, so they may outlive the context.
 #pragma once
 
 #include <memory>
@@ -34,8 +34,8 @@ struct Device {
   std::string forced_implementation;  // PERSEID_FORCE_IMPL; "": none
 
   int32_t workers() const { return executor->workers(); }
-  // Where tensors must be.
-  DLDevice place() const {
+  // The device that tensors must be on.
+  DLDevice dl_device() const {
     return gpu != nullptr ? DLDevice{kDLCUDA, gpu->facts().index} : DLDevice{kDLCPU, 0};
   }
 };

@@ -9,8 +9,8 @@
 namespace perseid::internal::dispatch {
 namespace {
 
-// FLOPs that a core does in the time it takes to bring a byte from memory: tens of FLOPs a cycle
-// against a few bytes. A prediction for explain, rough on purpose; nothing is chosen by it.
+// FLOPs per byte of memory traffic at which a core is compute-bound: tens of FLOPs a cycle against
+// a few bytes. A rough prediction for explain; no choice depends on it.
 constexpr double kBalance = 16;
 
 const char* bound_of(const Work& work) {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What a plan tells about itself, as text for people and as JSON.
+// The explanation of a plan, as text and as JSON.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct Fact {
   Fact(const char* fact, double real) : name(fact), value(concatenate(real)), number(true) {}
 };
 
-// The work of one direction, and the workspace that its implementation asks for.
+// The work of one direction, and the workspace that its implementation needs.
 struct Work {
   double flops = 0;  // useful ones: masked-out work is not counted
   double bytes = 0;  // every operand once

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What an entry of an implementation list is, and what it makes of a problem it takes: an
-// Executable, which is the problem bound to kernels of one device. The lists themselves are
-// softmax_list.cpp, attention_list.cpp and matmul_list.cpp.
+// An entry of an implementation list, and the Executable that it makes for a problem: the problem
+// with its kernels on one device. The lists are softmax_list.cpp, attention_list.cpp and
+// matmul_list.cpp.
 #pragma once
 
 #include <cstddef>
@@ -50,7 +50,7 @@ class Executable {
                          void* stream) const = 0;
   virtual Status backward(const typename Operation::Backward& arguments, std::byte* workspace,
                           void* stream) const = 0;
-  // Which kernels it has, where a name does not say it.
+  // Which kernels it has, if the implementation's name does not tell.
   virtual std::string kernels() const { return ""; }
 };
 
@@ -59,7 +59,7 @@ struct Implementation {
   using Problem = typename Operation::Problem;
 
   const char* name;  // device:kind, without a comma
-  // Why it does not take the problem, as a sentence's end; "" where it does.
+  // Why it does not take the problem, as the end of a sentence; "" if it does.
   std::string (*refuse)(const Problem& problem, const Device& device);
   // May load or compile a kernel, and keep it in the executable. The device outlives it.
   Status (*make)(const Problem& problem, const Device& device,

@@ -46,7 +46,7 @@ constexpr Implementation<Matmul> kFma = {
                  const Device&) { return cuda::refuse_fma_matmul(problem); },
     .make = MatmulExecutable<cuda::FmaMatmul>::make};
 
-// Both operands repacked into panels as they are used: any strides and types.
+// Both operands packed into panels, any strides and types.
 constexpr Implementation<Matmul> kPacked = {
     .name = "cpu:packed",
     .refuse = [](const MatmulProblem&, const Device&) { return std::string(); },
@@ -60,7 +60,7 @@ constexpr Implementation<Matmul> kPacked = {
               made);
         }};
 
-// The sums in float64, one element after another: slow, and right.
+// The sums in float64, element by element: the oracle, slow.
 constexpr Implementation<Matmul> kReference = {
     .name = "cpu:reference",
     .refuse = [](const MatmulProblem&, const Device&) { return std::string(); },

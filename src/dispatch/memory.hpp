@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a device and the time that its streams take, the same on the CPU and on a GPU.
+// Memory of a device and a timer for its streams, one interface for CPU and GPU.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@ void release(const Device& device, void* data);
 Status copy(const Device& device, void* to, const void* from, size_t bytes, void* stream);
 Status synchronize(const Device& device, void* stream);
 
-// Between two points of a stream; of the calling thread, on the CPU.
+// Measures the time between two points of a stream; on the CPU, of the calling thread.
 class Timer {
  public:
   static Status make(const Device& device, std::unique_ptr<Timer>* timer);

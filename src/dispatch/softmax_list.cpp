@@ -67,13 +67,13 @@ constexpr Implementation<Softmax> kGpuSplit = {
                  const Device&) { return refuse_inner_dims(problem); },
     .make = make_on_gpu<cuda::SoftmaxKind::kSplit>};
 
-// Any dimension: rows beside one another.
+// Any dimension: a lane takes one row, adjacent lanes adjacent rows.
 constexpr Implementation<Softmax> kGpuColumns = {
     .name = "cuda:columns",
     .refuse = [](const SoftmaxProblem&, const Device&) { return std::string(); },
     .make = make_on_gpu<cuda::SoftmaxKind::kColumns>};
 
-// Any dim, strides, types and mask: one pass over rows that lie along the dim or across it.
+// Any dim, strides, types and mask: one pass over rows, contiguous or strided.
 constexpr Implementation<Softmax> kSimd = {
     .name = "cpu:simd",
     .refuse = [](const SoftmaxProblem&, const Device&) { return std::string(); },
@@ -89,7 +89,7 @@ constexpr Implementation<Softmax> kSimd = {
               made);
         }};
 
-// The formula in float64, one element after another: slow, and right.
+// The formula in float64, element by element: the oracle, slow.
 constexpr Implementation<Softmax> kReference = {
     .name = "cpu:reference",
     .refuse = [](const SoftmaxProblem&, const Device&) { return std::string(); },

@@ -13,12 +13,12 @@ namespace {
 // Reads the tensors of either direction, in the order of dimensions that kernels have them in.
 class AttentionReader : public ArgumentReader {
  public:
-  AttentionReader(const char* subject, DLDevice place, const AttentionProblem& problem,
+  AttentionReader(const char* subject, DLDevice device, const AttentionProblem& problem,
                   perseid_layout layout)
-      : ArgumentReader(subject, place),
+      : ArgumentReader(subject, device),
         problem_(problem),
         layout_(layout),
-        on_host_(place.device_type == kDLCPU) {}
+        on_host_(device.device_type == kDLCPU) {}
 
   Tensor read_query(Access access, const char* name, const DLTensor* tensor) {
     return read_rows(access, name, tensor, queries(), {"heads", problem_.heads},
@@ -243,7 +243,7 @@ Status AttentionPlan::make(DevicePointer device, const perseid_attention_desc& d
 
 Status AttentionPlan::forward(const perseid_attention_forward_args& args,
                               const Workspace& workspace, void* stream) const {
-  AttentionReader reader("attention forward", device().place(), problem(), layout_);
+  AttentionReader reader("attention forward", device().dl_device(), problem(), layout_);
   AttentionForward forward;
   reader.read_inputs(args, &forward);
   forward.out = reader.read_out(Access::kWrite, "out", args.out);
@@ -258,7 +258,7 @@ Status AttentionPlan::forward(const perseid_attention_forward_args& args,
 
 Status AttentionPlan::backward(const perseid_attention_backward_args& args,
                                const Workspace& workspace, void* stream) const {
-  AttentionReader reader("attention backward", device().place(), problem(), layout_);
+  AttentionReader reader("attention backward", device().dl_device(), problem(), layout_);
   if (!reader.require(problem().backward(),
                       "the plan has no backward, because its descriptor's gradients are 0; make a "
                       "plan that says which gradients it computes"))

@@ -92,7 +92,7 @@ Status MatmulPlan::make(DevicePointer device, const perseid_matmul_desc& desc,
 
 Status MatmulPlan::execute(const perseid_matmul_args& args, const Workspace& workspace,
                            void* stream) const {
-  ArgumentReader reader(kOperation, device().place());
+  ArgumentReader reader(kOperation, device().dl_device());
   const Extent batch{"batch", problem().batch}, m{"m", problem().m}, n{"n", problem().n},
       k{"k", problem().k};
   const DType dtype = problem().dtype, out_dtype = problem().out_dtype;

@@ -96,7 +96,7 @@ Status SoftmaxPlan::make(DevicePointer device, const perseid_softmax_desc& desc,
 
 Status SoftmaxPlan::forward(const perseid_softmax_forward_args& args, const Workspace& workspace,
                             void* stream) const {
-  ArgumentReader reader("softmax forward", device().place());
+  ArgumentReader reader("softmax forward", device().dl_device());
   Shape shape(problem());
   SoftmaxForward forward;
   forward.input = reader.read(Access::kRead, "input", args.input, problem().dtype, shape.span());
@@ -119,7 +119,7 @@ Status SoftmaxPlan::forward(const perseid_softmax_forward_args& args, const Work
 
 Status SoftmaxPlan::backward(const perseid_softmax_backward_args& args, const Workspace& workspace,
                              void* stream) const {
-  ArgumentReader reader("softmax backward", device().place());
+  ArgumentReader reader("softmax backward", device().dl_device());
   const Shape shape(problem());
   SoftmaxBackward backward;
   backward.grad_output = reader.read(Access::kRead, "grad_output", args.grad_output,

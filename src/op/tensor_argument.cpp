@@ -84,9 +84,9 @@ void normalise_strides(Tensor* view) {
 
 }  // namespace
 
-ArgumentReader::ArgumentReader(const char* subject, DLDevice place)
+ArgumentReader::ArgumentReader(const char* subject, DLDevice device)
     : Check(subject),
-      place_(place),
+      device_(device),
       logging_(log_enabled(PERSEID_LOG_DEBUG) || observed_by(kVerboseExecutions | kTrace)) {}
 
 Tensor ArgumentReader::read(Access access, const char* name, const DLTensor* tensor, DTypes dtypes,
@@ -162,16 +162,16 @@ void ArgumentReader::note(const char* name, uint64_t value) {
   if (logging_) log_ += concatenate(", ", name, " ", value);
 }
 
-bool ArgumentReader::check_place(const char* name, const DLDevice& device) {
+bool ArgumentReader::check_device(const char* name, const DLDevice& device) {
   const auto type = static_cast<int>(device.device_type);
-  if (place_.device_type == kDLCPU)
+  if (device_.device_type == kDLCPU)
     return require(device.device_type == kDLCPU || device.device_type == kDLCUDAHost, name,
                    " is on DLPack device type ", type,
                    ", expected kDLCPU (1), the device of the plan; copy it there");
   return require(device.device_type == kDLCUDAManaged ||
-                     (device.device_type == kDLCUDA && device.device_id == place_.device_id),
+                     (device.device_type == kDLCUDA && device.device_id == device_.device_id),
                  name, " is on DLPack device type ", type, ", number ", device.device_id,
-                 ", expected kDLCUDA (2), number ", place_.device_id,
+                 ", expected kDLCUDA (2), number ", device_.device_id,
                  ", the device of the plan; copy it there");
 }
 
@@ -180,7 +180,7 @@ Tensor ArgumentReader::convert(const char* name, const DLTensor& from, DTypes dt
   Tensor view;
   view.dtype = dtype_of(from.dtype);
   view.rank = from.ndim;
-  if (!check_place(name, from.device)) return {};
+  if (!check_device(name, from.device)) return {};
   if (view.dtype == DType::kNone || (view.dtype != dtypes.first && view.dtype != dtypes.second)) {
     require(false, name, " has dtype ", text_of(from.dtype), ", expected ", text_of(dtypes));
     return {};
@@ -202,13 +202,13 @@ Tensor ArgumentReader::convert(const char* name, const DLTensor& from, DTypes dt
                  name, " has more elements than 64 bits can count"))
       return {};
   }
-  place(name, from, &view);
+  set_data(name, from, &view);
   normalise_strides(&view);
   return view;
 }
 
-// Where the elements lie, and that they can lie there.
-void ArgumentReader::place(const char* name, const DLTensor& from, Tensor* view) {
+// Sets the address of the elements, checked against the address space and the type's alignment.
+void ArgumentReader::set_data(const char* name, const DLTensor& from, Tensor* view) {
   if (is_empty(*view)) return;
   if (!require(from.data != nullptr, name, " has NULL data, expected ",
                "a pointer to its elements"))

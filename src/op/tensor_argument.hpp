@@ -31,7 +31,7 @@ struct DTypes {
 
 enum class Access { kRead, kWrite };
 
-// An output that may be an input exactly, where the operation works in place.
+// An output that may be the same tensor as an input.
 struct InPlace {
   const char* output = "";
   const char* input = "";
@@ -39,27 +39,27 @@ struct InPlace {
 
 class ArgumentReader : public Check {
  public:
-  // `place`: the device that tensors must be on.
-  explicit ArgumentReader(const char* subject, DLDevice place = {kDLCPU, 0});
+  // `device`: the one that tensors must be on.
+  explicit ArgumentReader(const char* subject, DLDevice device = {kDLCPU, 0});
 
   // A tensor of exactly these extents.
   Tensor read(Access access, const char* name, const DLTensor* tensor, DTypes dtypes,
               std::span<const Extent> extents);
-  // An input whose dimensions may each be 1 or, in front, be missing. The view has all of them.
+  // An input that broadcasts: dimensions may be 1, leading ones missing. The view has all of them.
   Tensor read_broadcast(const char* name, const DLTensor* tensor, DTypes dtypes,
                         std::span<const Extent> extents);
-  // An argument that the plan has no use for must not be given.
+  // Fails if an argument that the plan does not use is given.
   void refuse(const char* name, const DLTensor* tensor, const char* field);
-  // For the log, beside the tensors.
+  // A number for the log.
   void note(const char* name, uint64_t value);
-  // The arguments in words, "" where nobody asks for them.
+  // The arguments as text; "" if neither log nor trace wants them.
   const std::string& text() const { return log_; }
 
-  // Outputs share memory with nothing else, but as `allowed`. Logs the call if all is well.
+  // Fails if an output overlaps another tensor, except as `allowed`. Logs the call on success.
   Status finish(const InPlace& allowed = {});
-  // Whether some tensor that is written has elements.
+  // Whether an output has elements.
   bool writes() const;
-  // That no tensor lies in the first `bytes` of the workspace.
+  // Fails if a tensor overlaps the first `bytes` of the workspace.
   Status check_workspace(void* data, size_t bytes);
 
  private:
@@ -72,13 +72,13 @@ class ArgumentReader : public Check {
   static constexpr size_t kMostArguments = 20;
 
   Tensor convert(const char* name, const DLTensor& from, DTypes dtypes);
-  void place(const char* name, const DLTensor& from, Tensor* view);
+  void set_data(const char* name, const DLTensor& from, Tensor* view);
   void record(Access access, const char* name, const Tensor& view);
   void check_overlap(const Argument& output, const Argument& other, const InPlace& allowed);
 
-  bool check_place(const char* name, const DLDevice& device);
+  bool check_device(const char* name, const DLDevice& device);
 
-  DLDevice place_;
+  DLDevice device_;
   std::array<Argument, kMostArguments> arguments_;
   size_t count_ = 0;
   bool logging_;

@@ -8,7 +8,7 @@
 namespace perseid::internal::cuda {
 namespace {
 
-// A dimension of one element has no stride that matters.
+// The stride of a dimension of size 1 is unused: 0.
 int64_t stride_of(const Tensor& tensor, int dim) {
   return tensor.shape[dim] > 1 ? tensor.stride[dim] : 0;
 }
@@ -20,7 +20,7 @@ bool is_aligned(const void* data, int64_t bytes) {
 MatmulOperand operand_of(const Tensor& tensor, int line, int depth) {
   MatmulOperand operand{tensor.data, stride_of(tensor, 0), stride_of(tensor, line),
                         stride_of(tensor, depth), false};
-  // Copies of 16 bytes: neighbours along one dimension, all else in multiples.
+  // 16-byte copies: stride 1 along one dimension, the other strides multiples of 8 elements.
   constexpr int64_t kVector = 8;
   const bool across = lies_across(operand, tensor.shape[line]);
   const int inner = across ? line : depth;
@@ -80,7 +80,7 @@ MatmulLaunch matmul_launch(const MatmulProblem& problem, const MatmulArguments& 
                       .rows = problem.m,
                       .columns = problem.n,
                       .depth = problem.depth()};
-  // Threads write neighbours of a row.
+  // Adjacent threads store adjacent elements of a row.
   if (std::abs(launch.c.row) < std::abs(launch.c.column) && problem.m > 1) transpose(&launch);
   MatmulResult& c = launch.c;
   c.pairs = c.column == 1 && c.row % 2 == 0 && c.batch % 2 == 0 &&

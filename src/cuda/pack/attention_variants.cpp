@@ -13,14 +13,15 @@ namespace {
 
 struct Dims {
   int64_t key, value;
-  bool f16 = false;  // too, and not bf16 alone
+  bool f16 = false;  // in addition to bf16
 };
 constexpr Dims kUsual[] = {{64, 64, true}, {128, 128, true}};
 constexpr Dims kTuned[] = {{64, 64, true}, {128, 128, true}, {256, 256, true},
                            {96, 96},       {192, 128},       {192, 192}};
 constexpr Dims kOdd[] = {{40, 40}, {80, 72}, {96, 64}, {256, 256}};
 
-// What a problem has besides its dims; it is taken with and without a causal mask.
+// A family of problems: every dims of `dims`, without a causal mask if `full`, with one if
+// `causal`.
 struct Kind {
   const char* name;
   std::span<const Dims> dims;
@@ -36,7 +37,7 @@ constexpr Kind kCommon[] = {
     {.name = "attention", .dims = kTuned},
     {.name = "attention of short sequences", .dims = kUsual, .q_len = 1024, .kv_len = 1024},
     {.name = "deterministic attention", .dims = kTuned, .forward = false, .deterministic = true},
-    // Blocks share their tiles in pairs and in fours, or follow each other
+    // Clusters of two and of four blocks, and tiles with a shared cursor
     // (choose_attention_backward).
     {.name = "attention of grouped heads",
      .dims = kUsual,
@@ -131,9 +132,9 @@ AttentionProblem problem_of(const Kind& kind, const Dims& dims, DType dtype, boo
 
 constexpr int32_t kBlockRegisters = 65536;
 
-// Blocks are launched with all registers of a multiprocessor, which their warpgroups then divide.
-// Nothing but two words may be spilled, and four by the producers of windows, which have 32
-// registers for a second pass, too; what comes from memory for each score may cost a little.
+// A block is launched with all registers of a multiprocessor, which its warpgroups then divide.
+// Kernels may spill two words, four under a window (the producer has 32 registers for a second
+// pass), and a few more with per-score extras.
 template <class Config>
 Budget budget_of(const Config& config) {
   const bool busy =

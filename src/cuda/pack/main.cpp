@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // perseid-pack FILE [TEXT...]: compiles the common kernels into a kernel pack, on all CPUs, and
-// keeps what the assembler said of them in FILE.reports, for the test of their budgets. What a pack
-// that is there already has is kept. Where there is no NVRTC the pack is empty: kernels are then
-// compiled when plans need them. With TEXT, only those whose name has one of them, such as
-// "backward of attention, causal, bf16": to compare the machine code of a few
+// writes the assembler's reports to FILE.reports, for the test of register budgets. Programs of an
+// existing FILE are not compiled again. Without NVRTC the pack is empty, and kernels are compiled
+// when plans need them. With TEXT, compiles only programs whose names contain one of the texts,
+// such as "backward of attention, causal, bf16": to compare the machine code of a few
 // (bench/gpu/same_code.py).
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -26,7 +26,7 @@ namespace {
 
 constexpr const char* kReports = ".reports";
 
-// An entry of the reports that says which compiler made the others.
+// The key of the entry in the reports that names the compiler of the others.
 std::string compiler_mark(const Version& version) {
   return concatenate("compiler nvrtc ", version.major, ".", version.minor);
 }
@@ -68,8 +68,8 @@ bool compile_share(const std::string& path, const std::vector<Variant>& variants
   return write(path, kernels) && write(path + kReports, reports);
 }
 
-// On every CPU at once, in processes: the compiler lets threads wait for each other. Their files
-// are path.0, path.1, ...
+// One process per CPU, since threads of one process wait for each other in NVRTC. Process i writes
+// path.i.
 bool compile_all(const std::string& path, const std::vector<Variant>& variants, size_t processes) {
   std::vector<pid_t> children;
   for (size_t i = 0; i < processes; ++i) {

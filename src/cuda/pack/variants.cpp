@@ -12,8 +12,8 @@ namespace {
 
 // ---- Common problems ----
 
-// Lengths: the powers of two from `shortest` to `longest`, and up to `every` all that are a
-// multiple of the vector.
+// Lengths: the powers of two from `shortest` to `longest`, and up to `every` also the eighths
+// between them that are a multiple of the vector.
 struct Common {
   const char* name;
   SoftmaxKind kind;
@@ -29,8 +29,8 @@ constexpr Common kCommon[] = {
 constexpr DType kTypes[] = {DType::kF32, DType::kBF16};
 constexpr int32_t kMultiprocessors = 132;  // of an H100 or H200: how long a row fits
 
-// Kernels change at multiples of a few vectors for each of a power of two of threads: lengths in
-// eighths of an octave meet all of them.
+// The choice changes at a few vectors times a power of two of threads: lengths in eighths of an
+// octave reach every kernel.
 std::vector<int64_t> lengths_of(const Common& common, int64_t vector) {
   std::vector<int64_t> lengths;
   for (int64_t octave = common.shortest; octave <= common.longest; octave *= 2) {
@@ -45,7 +45,7 @@ std::vector<int64_t> lengths_of(const Common& common, int64_t vector) {
 
 // ---- Budgets ----
 
-// Words of a row's elements that a thread has in registers at the same time.
+// Registers of a thread that hold elements of a row.
 int32_t words_held(const SoftmaxChoice& choice, bool backward) {
   const SoftmaxConfig& config = choice.config;
   const int32_t tensors = backward ? 2 : 1;
@@ -56,12 +56,12 @@ int32_t words_held(const SoftmaxChoice& choice, bool backward) {
 
 Budget budget_of(const SoftmaxChoice& choice, bool backward) {
   const SoftmaxConfig& config = choice.config;
-  constexpr int32_t kOthers = 60;  // addresses, indices, what is being computed
+  constexpr int32_t kOthers = 60;  // addresses, indices, temporaries
   constexpr int32_t kMost = 255, kAll = 65536;
   const int32_t wanted = words_held(choice, backward) + kOthers + 4 * config.held;
-  // Large blocks, masks and many vectors leave the assembler no choice but to spill a few
-  // registers; others spill four at most, and the longest rows many, whose cluster's large blocks
-  // must fit two at a time: each has hundreds of bytes in flight, beside which that is little.
+  // Large blocks, masks and many vectors make the assembler spill a few registers; other kernels
+  // spill four at most. The longest rows spill many, since two of their large blocks share a
+  // multiprocessor: little against the hundreds of bytes that each thread has in flight.
   const bool tight = config.threads() >= 512 || config.masked || config.held > 8;
   const int32_t spilled = config.held > 8 && config.warps >= 8 ? 512 : tight ? 96 : 16;
   return {min(wanted, min(kMost, kAll / config.threads())), spilled, 16384};
@@ -95,7 +95,7 @@ void append(std::vector<Variant> more, std::vector<Variant>* variants) {
   for (Variant& variant : more) variants->push_back(std::move(variant));
 }
 
-// Many problems share a program: its name is that of the first.
+// Problems that share a program: keeps the first.
 std::vector<Variant> without_repeats(std::vector<Variant> variants) {
   std::unordered_set<std::string> seen;
   std::erase_if(variants, [&](const Variant& variant) {

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The kernels that programs need most. They are no list of their own: common problems are put
-// through the choice that plans make, and what it chooses is in the kernel pack, and is held to its
-// budget by a test.
+// The kernels that programs need most. Plans' own choice, applied to common problems, determines
+// them: they form the kernel pack, and a test holds each to its budget.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +12,8 @@
 
 namespace perseid::internal::cuda {
 
-// The most that the kernels of a program may take: registers of a thread, bytes of them that are
-// spilled into memory, and bytes of shared memory of a block besides what its launch asks for.
+// Upper bounds of a program's kernels: registers of a thread, spilled bytes, and static shared
+// memory of a block.
 struct Budget {
   int32_t registers = 0;
   int32_t spilled_bytes = 0;
@@ -30,9 +29,9 @@ struct Variant {
 inline constexpr const char* kPackedArchitectures[] = {"sm_80", "sm_90a"};
 
 std::vector<Variant> common_variants(const std::string& architecture);
-// Others, which are not in the pack, but are held to their budgets too.
+// Kernels that are not in the pack but are held to their budgets too.
 std::vector<Variant> rare_variants(const std::string& architecture);
-// Of attention, for sm_90a; some more than once.
+// Of attention, for sm_90a; may hold duplicates.
 std::vector<Variant> attention_variants(bool common);
 std::vector<Variant> matmul_variants(const std::string& architecture, bool common);
 

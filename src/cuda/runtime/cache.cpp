@@ -27,7 +27,7 @@ struct Head {
   uint64_t hash, bytes;
 };
 static_assert(sizeof(Head) == 32 && kMagic.size() == sizeof Head::magic);
-// More than any module has.
+// No module is larger.
 constexpr uint64_t kMostBytes = 256 << 20;
 
 std::string hexadecimal(uint64_t number) {
@@ -40,7 +40,7 @@ std::string name_of(const std::string& key) {
   return hexadecimal(Hash().add(key).value()) + ".module";
 }
 
-// The head that a file of `size` bytes has at `offset`, with all of its content behind it.
+// The head at `offset` of a file of `size` bytes, which must hold all of its content.
 bool read_head(const Descriptor& file, uint64_t offset, uint64_t size, Head* head) {
   std::string text;
   if (size < offset || size - offset < sizeof *head || !read_at(file, offset, sizeof *head, &text))
@@ -77,7 +77,7 @@ std::string_view take_text(std::string_view* content) {
   return text;
 }
 
-// Empty in a program that runs with more rights than its caller, who must not choose its code.
+// Empty in a privileged (setuid) program: its caller must not choose its code.
 std::string variable(const char* name) {
   const char* value = secure_getenv(name);
   return value == nullptr ? "" : value;
@@ -179,8 +179,8 @@ Pack::Pack(const std::string& path, uint32_t owner)
 bool Pack::find(const std::string& key, Image* image) const {
   const auto found = entries_.find(key);
   if (found == entries_.end() || found->second.bytes > kMostBytes) return false;
-  // Opened anew, as a library should not keep a file open for as long as it is loaded. Another file
-  // by now does not have this entry here, and its hash says so.
+  // Opened for each entry, since a library should not keep a file open while it is loaded. The hash
+  // detects that the file was replaced.
   Descriptor file;
   std::string text;
   return open_trusted_file(path_, owner_, &file).ok() && file.opened() &&
@@ -193,7 +193,7 @@ const Pack& kernel_pack() {
   static const Pack* const kPack = [] {
     if (const char* chosen = secure_getenv("PERSEID_PACK"); chosen != nullptr)
       return new Pack(chosen);
-    // Whose library this is has chosen its code, and may choose its kernels.
+    // The owner of the library chose its code, and may choose its kernels.
     Dl_info info{};
     struct stat facts {};
     if (dladdr(reinterpret_cast<const void*>(&kernel_pack), &info) == 0 ||

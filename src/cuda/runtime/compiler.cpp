@@ -44,10 +44,10 @@ struct Loaded {
   Status status;
 };
 
-// Where NVRTC may be, the caller's own choice first.
-std::vector<std::string> places() {
+// Paths where NVRTC may be, the caller's choice first.
+std::vector<std::string> library_paths() {
   const auto variable = [](const char* name) {
-    // The caller of a program with more rights than its own must not choose its compiler.
+    // The caller of a privileged (setuid) program must not choose its compiler.
     const char* value = secure_getenv(name);
     return std::string(value == nullptr ? "" : value);
   };
@@ -90,7 +90,7 @@ Loaded load() {
       "NVRTC, the compiler of GPU kernels,",
       "install a CUDA toolkit or the PyPI package nvidia-cuda-nvrtc, or set PERSEID_NVRTC to the "
       "folder or file that has it",
-      places());
+      library_paths());
   if (!loaded.status.ok()) return loaded;
   library.find("nvrtcVersion", &compiler.version);
   library.find("nvrtcGetNumSupportedArchs", &compiler.architecture_count);

@@ -15,8 +15,8 @@ constexpr int64_t kMostBlocks = 0x7fffffff;
 constexpr const char* kDeviceAdvice =
     "see what nvidia-smi and dmesg say of the GPU; a lost device needs a new process";
 
-// What NVRTC shall compile for: machine code where there is any that the device runs, else PTX of
-// the newest architecture that the compiler knows, which the driver compiles further.
+// The architecture that NVRTC compiles for: the device's own if NVRTC knows it, else PTX of the
+// newest older one, which the driver compiles to machine code.
 std::string architecture_of(int32_t major, int32_t minor) {
   if (major == 8) return "sm_80";
   if (major == 9) return "sm_90a";
@@ -33,7 +33,7 @@ std::string architecture_of(int32_t major, int32_t minor) {
 }  // namespace
 
 Gpu::Current::Current(const Gpu& gpu) : gpu_(gpu) {
-  // Asking is cheaper than changing, and frameworks keep the primary context current.
+  // Frameworks keep the primary context current, and checking is cheaper than a push.
   ContextHandle current = nullptr;
   const Driver& driver = gpu.driver_;
   if (driver.context_current(&current) == kSuccess && current == gpu.context_) return;

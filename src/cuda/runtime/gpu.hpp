@@ -25,10 +25,10 @@ struct Kernel {
 struct Launch {
   int64_t blocks = 0;
   int32_t threads = 0;
-  int32_t cluster = 1;       // blocks that share a row
-  int32_t shared_bytes = 0;  // besides what the kernel declares; see allow_shared
-  bool cooperative = false;  // all blocks run at the same time, and may wait for one another
-  bool dependent = true;  // may be made ready while the kernel before it runs: it must wait itself
+  int32_t cluster = 1;       // blocks of a cluster
+  int32_t shared_bytes = 0;  // dynamic shared memory; see allow_shared
+  bool cooperative = false;  // all blocks run at the same time and may wait for one another
+  bool dependent = true;     // programmatic dependent launch: the kernel must wait by itself
 };
 
 struct GpuFacts {
@@ -38,7 +38,7 @@ struct GpuFacts {
   int32_t multiprocessors = 0;
   int32_t l2_bytes = 0;
   size_t memory_bytes = 0;
-  std::string architecture;  // that kernels are compiled for
+  std::string architecture;  // which kernels are compiled for
 
   // sm_90a and newer, compute_90 and newer.
   bool has_clusters() const { return !architecture.ends_with("_80"); }
@@ -57,11 +57,11 @@ class Gpu {
   const Driver& driver() const { return driver_; }
 
   // Kernels of a header by their name expressions: from memory, the kernel pack, the disk cache,
-  // or the compiler. They live as long as this.
+  // or the compiler. They live as long as this object.
   Status load(const std::string& header, const std::vector<std::string>& names,
               std::vector<Kernel>* kernels);
 
-  // That a kernel is launched with so much shared memory.
+  // Allows launches of the kernel with this much dynamic shared memory.
   Status allow_shared(const Kernel& kernel, int32_t bytes) const;
 
   // The context must be current (see Current). `arguments`: one struct, passed by value.
@@ -84,7 +84,7 @@ class Gpu {
   };
 
  private:
-  // A module that is loaded once, by whoever needs it first; meanwhile others load others.
+  // A module is loaded once, by the first thread that needs it; its mutex blocks no other module.
   struct Module {
     std::mutex mutex;
     ModuleHandle handle = nullptr;

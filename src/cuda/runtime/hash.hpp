@@ -11,7 +11,7 @@ namespace perseid::internal::cuda {
 
 class Hash {
  public:
-  // Texts are told apart from their concatenation by a separator.
+  // A separator follows each text, so that a list of texts and their concatenation differ.
   Hash& add(std::string_view text) {
     for (const char c : text) step(static_cast<uint8_t>(c));
     step(0xff);

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Name expressions of kernels for NVRTC. A kernel's configuration is a struct passed as a template
 // argument; its name holds every field, since NVRTC would compile the default of one that is
-// missing. A configuration lists its fields once, beside their declaration:
+// missing. A configuration lists its fields once, after their declaration:
 //
 //   struct SomeConfig {
 //     int keys = 128;

@@ -13,8 +13,8 @@ namespace perseid::internal::cuda {
 
 class SharedLibrary {
  public:
-  // Opens the first of `names` that there is. `what` is its name in sentences, `advice` what to do
-  // where there is none.
+  // Opens the first of `names` that exists. `what` names the library in messages; `advice` says
+  // what to do if none exists.
   Status open(const char* what, const char* advice, const std::vector<std::string>& names);
   // Finds a function; the first one that is missing is remembered for result().
   template <class Function>

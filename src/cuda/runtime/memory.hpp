@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a GPU, and the time that its streams take.
+// Memory of a GPU, and a timer for its streams.
 #pragma once
 
 #include <memory>
@@ -12,11 +12,11 @@ namespace perseid::internal::cuda {
 // Null for 0 bytes.
 Status allocate(const Gpu& gpu, size_t bytes, void** data);
 void release(const Gpu& gpu, void* data);
-// Between host and device or within either, behind the work of the stream; done when it returns.
+// Copies between host and device or within either, in stream order, and waits for the copy.
 Status copy(const Gpu& gpu, void* to, const void* from, size_t bytes, void* stream);
 Status synchronize(const Gpu& gpu, void* stream);
 
-// Between two points of a stream.
+// Measures the time between two points of a stream.
 class Timer {
  public:
   static Status make(std::shared_ptr<const Gpu> gpu, std::unique_ptr<Timer>* timer);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kMeasuringSeconds = 0.02;
 constexpr int kMostRounds = 200;
-// Copies that are under way at once, so that no host is waited for between them.
+// Copies in flight at once, so that the GPU never waits for the host between them.
 constexpr size_t kQueued = 8;
 
 struct Buffer {

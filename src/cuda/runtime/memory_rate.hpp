@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What copying inside a GPU's memory reaches.
+// The rate of copies within a GPU's memory.
 #pragma once
 
 #include "cuda/runtime/gpu.hpp"

@@ -59,7 +59,7 @@ Status make_tensor_map(const Gpu& gpu, const char* name, const BoxedTensor& tens
           map, type_of(tensor.dtype), kMapDims, tensor.data, size, stride_bytes + 1, box, step,
           MapInterleave::kNone, MapSwizzle::kBytes128,
           tensor.read_once ? MapPromotion::kBytes128 : MapPromotion::kBytes256, MapFill::kZeros),
-      "describing a tensor to the GPU's copy engine", "see that no dimension is longer than 2^32");
+      "encoding a tensor map for TMA", "see that no dimension is longer than 2^32");
 }
 
 }  // namespace perseid::internal::cuda

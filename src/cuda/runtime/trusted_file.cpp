@@ -36,7 +36,7 @@ Status check_trust(const struct stat& facts, mode_t kind, uid_t owner) {
   return {};
 }
 
-// What `opened` is, unless nobody vouches for it.
+// Moves `opened` to *result if its owner and mode are trusted.
 Status accept(Descriptor opened, mode_t kind, uid_t owner, Descriptor* result) {
   if (!opened.opened()) {
     const int error = errno;
@@ -52,7 +52,7 @@ Status accept(Descriptor opened, mode_t kind, uid_t owner, Descriptor* result) {
   return status;
 }
 
-// Neither waits for the writer of a FIFO nor makes a terminal this process's own.
+// Neither blocks on a FIFO nor makes a terminal the controlling one.
 constexpr int kRead = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
 
 bool write_all(const Descriptor& file, std::string_view content) {
@@ -65,7 +65,7 @@ bool write_all(const Descriptor& file, std::string_view content) {
   return true;
 }
 
-// A new file with a name of its own: never one that somebody has put there.
+// A new file under a unique name: O_EXCL, never a file that exists.
 Descriptor create_temporary(const Descriptor& folder, const std::string& name,
                             std::string* temporary) {
   static std::atomic<uint64_t> count{0};

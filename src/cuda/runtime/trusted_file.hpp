@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Files that hold code to run. One is used only if nobody but this user and root can have written
-// it. Owner and mode are asked of the opened descriptor: a path may be exchanged after a look at
-// it.
+// Files of code to run. One is used only if no user but this one and root can have written it.
+// Owner and mode are read from the open descriptor: a path may be replaced after a check.
 #pragma once
 
 #include <sys/types.h>
@@ -16,22 +15,21 @@
 
 namespace perseid::internal::cuda {
 
-// A file or folder of this user, of root, or of `owner` that nobody else may write. OK with an
-// empty descriptor: there is none. Links to it are followed, as whoever may make them chooses
-// nothing but another file that passes.
+// Opens a file or folder that belongs to this user, root or `owner` and that no one else can write.
+// OK with an empty descriptor: it does not exist. Links are followed: their targets are checked.
 Status open_trusted_file(const std::string& path, uid_t owner, Descriptor* file);
 Status open_trusted_folder(const std::string& path, Descriptor* folder);
-// A file in an opened folder, which is no link.
+// Opens a file of an open folder; a link is refused.
 Status open_trusted_file(const Descriptor& folder, const std::string& name, Descriptor* file);
 
-// Makes a folder, and those that it lies in, for this user alone. What is there already stays.
+// Makes a folder and its missing parents, for this user alone.
 void make_private_folder(const std::string& path);
-// Writes a file of an opened folder, whole or not at all. False: it could not be written.
+// Writes a file of an open folder atomically. False: it could not be written.
 bool replace_file(const Descriptor& folder, const std::string& name, std::string_view content);
 
-// The size of a file, 0 where it cannot be told.
+// The size of a file, 0 if it is unknown.
 uint64_t size_of(const Descriptor& file);
-// Exactly `bytes` bytes at `offset`. False: the file is shorter, or cannot be read.
+// Reads exactly `bytes` bytes at `offset`. False: the file is shorter, or cannot be read.
 bool read_at(const Descriptor& file, uint64_t offset, uint64_t bytes, std::string* text);
 
 }  // namespace perseid::internal::cuda

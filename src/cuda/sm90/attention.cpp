@@ -13,13 +13,13 @@ namespace {
 
 // ---- Which kernel ----
 
-// What there is for each score besides: it takes registers, and the shared memory of a bias that
-// the copy engine brings, which is how 16-bit and float32 ones differ.
+// Per-score extras: bias, mask, window. They need registers, and the tiles of a bias need shared
+// memory, where 16-bit and float32 ones differ.
 enum class ScoreExtras { kNothing, kWindow, kBias16, kBias32, kVisible, kBoth };
 
-// The first line of the problem's kind with room for both dims is taken; a window without a line of
-// its own has that of nothing. More rows reuse keys and values more often; more keys make fewer
-// steps; the registers of results, scores and weights bound both, and so does shared memory.
+// The first line with the problem's extras whose dims are large enough is taken; a window without
+// such a line takes one of kNothing. More rows reuse keys and values more often; more keys make
+// fewer steps. Registers (accumulators, scores and weights) and shared memory bound both.
 struct Tiles {
   ScoreExtras extras;
   int key_dim, value_dim;
@@ -34,7 +34,7 @@ constexpr Tiles kTiles[] = {
     {ScoreExtras::kNothing, 192, 128, 2, 128, 2, 1},  //
     {ScoreExtras::kNothing, 192, 192, 2, 96, 2, 1},   //
     {ScoreExtras::kNothing, 256, 256, 2, 64, 2, 1},   //
-    {ScoreExtras::kWindow, 64, 64, 3, 128, 4, 2},     // consumers are a tile of keys apart
+    {ScoreExtras::kWindow, 64, 64, 3, 128, 4, 2},     // consumers begin at different tiles
     {ScoreExtras::kWindow, 80, 64, 3, 128, 3, 1},     //
     {ScoreExtras::kBias16, 64, 64, 2, 128, 2, 2},     //
     {ScoreExtras::kBias16, 80, 64, 2, 128, 2, 1},     //
@@ -68,20 +68,20 @@ constexpr Tiles kTiles[] = {
 };
 constexpr int64_t kLargestDim = 256, kDimUnit = 8;
 
-// Where all query rows fit into one consumer's part of a tile, keys are split into parts of so
-// many, or more where there would be too many parts. The length of the keys alone says how.
+// Split-KV: where one consumer holds all query rows, the keys are split into parts of kSplitKeys,
+// or longer ones if there were more than kMaxSplits. The split depends on kv_len alone.
 constexpr int64_t kSplitKeys = 1024, kMaxSplits = 256;
 constexpr int64_t kFewRows = 64;
 
-// Query heads are packed into rows until a tile is full or so many share it.
+// Query heads are packed into the rows of a tile until it is full, at most 2^kMaxPackGqa of them.
 constexpr int kMaxPackGqa = 4;  // 2^4: a warp's 16 rows are stored at once
 
-// Keys and values of this many bytes stay in the L2 cache while the tiles of their heads are done.
+// The keys and values of a section of heads have at most this size: they stay in the L2 cache.
 constexpr int64_t kSectionBytes = 1 << 25;
 
 int pack_gqa_of(const AttentionProblem& problem) {
   int pack = 0;
-  // Bias, mask and dropout have rows of their own in each head.
+  // Bias, mask and dropout differ between the heads of a group.
   if (problem.bias || problem.visible || problem.dropout > 0) return pack;
   while (pack < kMaxPackGqa && problem.group() % (int64_t{2} << pack) == 0 &&
          problem.q_len << pack < kFewRows)
@@ -111,7 +111,8 @@ const Tiles& tiles_for(const AttentionProblem& problem, ScoreExtras extras) {
 
 // ---- Launches ----
 
-// A number for each launch, even and not 0, that memory does not hold by chance (splitmix64).
+// The number of a launch, even and not 0, from splitmix64: uninitialised memory is unlikely to hold
+// it.
 uint64_t launch_number() {
   static std::atomic<uint64_t> state{
       static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count())};
@@ -122,7 +123,7 @@ uint64_t launch_number() {
   return x == 0 ? 2 : x;
 }
 
-// For a bias that the copy engine does not reach: registers hold it beside the scores.
+// For a bias that TMA cannot load: threads load it into registers.
 AttentionForwardConfig without_bias_tiles(AttentionForwardConfig config) {
   config.bias_stages = 0;
   if (config.value_dim > 64) {
@@ -139,7 +140,7 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   config.dtype = problem.dtype;
   config.key_dim = static_cast<int>(round_up(problem.head_dim, 16));
   config.value_dim = static_cast<int>(round_up(problem.value_dim, 16));
-  // No more columns than there are: 72 leave registers for 128 keys.
+  // Not rounded up to 48 and 80: 72 columns leave registers for 128 keys.
   for (const int dim : {40, 72})
     if (problem.value_dim == dim) config.value_dim = dim;
   config.lengths = has_lengths(problem);
@@ -150,8 +151,8 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   config.left = bounds.left;
   config.right = bounds.right;
 
-  // Three consumers waste more of the last tile, and of the diagonal ones; and have registers for
-  // scores and weights alone.
+  // Three consumers waste more of the last tile and of those on the diagonal, and their registers
+  // hold nothing for each score but the score and its weight.
   const int64_t rows = problem.q_len << pack_gqa_of(problem);
   const bool busy = config.visible || config.dropout || problem.bias;
   const bool three = !busy && !config.lengths && rows > 128 && (!config.right || rows > 384) &&
@@ -163,7 +164,7 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   config.stages = tiles.stages;
   config.q_stages = tiles.q_stages;
   if (config.dropout) config.keys = config.keys / 32 * 32;
-  // The copy engine brings the bias where it is what takes the time.
+  // TMA loads the bias where its loads bound the speed.
   if (problem.bias && !config.visible && max(config.key_dim, config.value_dim) <= 128)
     config.bias_stages = 3;
   if (rows <= kFewRows) {
@@ -269,26 +270,27 @@ Status Sm90Attention::make(const AttentionProblem& problem, const AttentionForwa
   return {};
 }
 
-// The counter, the lists of tiles with non-finite results, and what the parts of split keys leave.
+// Offsets of the lists of tiles with non-finite results, and of the results and sums of each split;
+// the tile counter comes first.
 struct Sm90Attention::Workspace {
-  size_t nonfinite = 0, results = 0, sums = 0, bytes = 0;  // offsets
+  size_t nonfinite = 0, results = 0, sums = 0, bytes = 0;
 };
 
 Sm90Attention::Workspace Sm90Attention::divide_workspace() const {
-  Workspace parts;
+  Workspace layout;
   const bool counting =
       (config_.masked() && config_.split) || fixed_.tiles > gpu_.facts().multiprocessors;
   size_t used = counting ? sizeof(ForwardTileCounter) : 0;
-  parts.nonfinite = used;
+  layout.nonfinite = used;
   if (config_.masked()) used += static_cast<size_t>(fixed_.tiles) * sizeof(int32_t);
   if (config_.split) {
     const auto rows = static_cast<size_t>(fixed_.num_splits * fixed_.rows);
-    parts.results = (used + 15) / 16 * 16;
-    parts.sums = parts.results + rows * static_cast<size_t>(fixed_.value_dim) * sizeof(float);
-    used = parts.sums + rows * sizeof(float);
+    layout.results = (used + 15) / 16 * 16;
+    layout.sums = layout.results + rows * static_cast<size_t>(fixed_.value_dim) * sizeof(float);
+    used = layout.sums + rows * sizeof(float);
   }
-  parts.bytes = used;
-  return parts;
+  layout.bytes = used;
+  return layout;
 }
 
 size_t Sm90Attention::forward_workspace() const { return divide_workspace().bytes; }
@@ -316,7 +318,7 @@ Status Sm90Attention::map_tensors(const AttentionForwardConfig& config,
   const int pack = fixed_.pack_gqa;
   const Tensor query = with_batch(tensors.query), out = with_batch(tensors.out);
   Tensor key = with_batch(tensors.key), value = with_batch(tensors.value);
-  // The copy engine knows no empty tensors. Keys that are not there are masked, whatever is read.
+  // A tensor map cannot be empty. Without keys, every key is masked, so any tensor will do.
   if (key.elements() == 0) key = value = query;
   const auto of_keys = [&](const Tensor& tensor) {
     BoxedTensor keys = boxed(tensor, 0, config.keys);
@@ -340,8 +342,8 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
   AttentionForwardArguments arguments = fixed_;
-  const bool without = config_.bias_stages > 0 && !map_bias(tensors.bias, &arguments);
-  const AttentionForwardConfig config = without ? without_bias_tiles(config_) : config_;
+  const bool bias_by_threads = config_.bias_stages > 0 && !map_bias(tensors.bias, &arguments);
+  const AttentionForwardConfig config = bias_by_threads ? without_bias_tiles(config_) : config_;
   if (Status status = map_tensors(config, tensors, &arguments); !status.ok()) return status;
   if (tensors.lse.present()) {
     arguments.lse = tensors.lse.as<float>();
@@ -349,18 +351,19 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
       arguments.lse_stride[3 - tensors.lse.rank + d] = tensors.lse.stride[d];
   }
   bind(tensors, &arguments);
-  const Workspace parts = divide_workspace();
+  const Workspace layout = divide_workspace();
   arguments.counter = reinterpret_cast<ForwardTileCounter*>(workspace);
-  arguments.nonfinite_next = reinterpret_cast<int32_t*>(workspace + parts.nonfinite);
+  arguments.nonfinite_next = reinterpret_cast<int32_t*>(workspace + layout.nonfinite);
   if (config_.split) {
-    arguments.split_results = reinterpret_cast<float*>(workspace + parts.results);
-    arguments.split_sums = reinterpret_cast<float*>(workspace + parts.sums);
+    arguments.split_results = reinterpret_cast<float*>(workspace + layout.results);
+    arguments.split_sums = reinterpret_cast<float*>(workspace + layout.sums);
   }
   arguments.launch = launch_number();
   const Launch launch{.blocks = min(fixed_.tiles, gpu_.facts().multiprocessors),
                       .threads = config.threads(),
                       .shared_bytes = config.shared_bytes()};
-  Status status = gpu_.launch(without ? kernels_.back() : kernels_[0], launch, &arguments, stream);
+  Status status =
+      gpu_.launch(bias_by_threads ? kernels_.back() : kernels_[0], launch, &arguments, stream);
   const int64_t pieces = ceil_div(int64_t{fixed_.value_dim}, int64_t{32});
   Launch by_rows{.blocks = ceil_div(fixed_.rows * pieces, kRowWarps), .threads = 32 * kRowWarps};
   size_t next = 1;

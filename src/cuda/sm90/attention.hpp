@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention on a GPU of compute capability 9.0, the host's part: which kernel a problem gets, and
-// its launch. The kernels are in device/sm90.
+// Attention forward on sm_90, the host side: the kernels' configuration and their launches. The
+// kernels are in device/sm90/attention.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +18,10 @@ namespace perseid::internal::cuda {
 // The configuration of the forward kernel, chosen by the problem's lengths, dims and masks, never
 // by its batch, so that a row's result does not depend on which others are in the batch.
 AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem);
-// Name expressions of the kernels, in the order of their launch, and their header: the products,
-// and if keys are split what merges their parts, and what stores NaN and infinity under masks. They
-// are compiled together: reading their sources takes the compiler as long as a small kernel.
+// Name expressions of the kernels, in the order of their launch, and their header: the main kernel;
+// with split keys, the one that merges the parts, and under a mask the fixup of non-finite results;
+// with tiles of bias, the main kernel for a bias that TMA cannot load. They are one program, since
+// parsing the headers takes as long as compiling a small kernel.
 std::vector<std::string> attention_forward_kernels(const AttentionForwardConfig& config);
 inline constexpr const char* kAttentionForwardHeader = "cuda/device/sm90/attention/forward.hpp";
 
@@ -45,7 +46,7 @@ class Sm90Attention {
   Sm90Attention(const AttentionProblem& problem, const Gpu& gpu) : problem_(problem), gpu_(gpu) {}
   struct Workspace;
   Workspace divide_workspace() const;
-  // Whether the copy engine reaches it.
+  // False if TMA cannot load the bias.
   bool map_bias(const Tensor& bias, AttentionForwardArguments* arguments) const;
   Status map_tensors(const AttentionForwardConfig& config, const AttentionForward& tensors,
                      AttentionForwardArguments* arguments) const;
@@ -53,7 +54,7 @@ class Sm90Attention {
   AttentionProblem problem_;
   const Gpu& gpu_;
   AttentionForwardConfig config_;
-  std::vector<Kernel> kernels_;      // products, and what follows them
+  std::vector<Kernel> kernels_;      // in the order of attention_forward_kernels
   AttentionForwardArguments fixed_;  // all but the tensors, the counter and the launch
 };
 

@@ -65,7 +65,7 @@ BoxedTensor boxed(const Tensor& tensor, int pack, int box_rows) {
 }
 
 BoxedTensor ragged_boxed(const Tensor& tensor, int64_t longest, int box_rows) {
-  constexpr int64_t kAnyStride = 8;  // where no row is left to step to
+  constexpr int64_t kAnyStride = 8;  // of a single row: unused, but must be valid
   const int64_t total = tensor.shape[1];
   const int64_t stride = total > 1 ? tensor.stride[1] : kAnyStride;
   const auto first = reinterpret_cast<uintptr_t>(tensor.data) -

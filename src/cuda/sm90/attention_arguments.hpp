@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What the host does alike for attention forward and backward on sm_90: the arguments that both
-// have, and the tensors that the copy engine reaches.
+// What the host sides of attention forward and backward on sm_90 share: arguments of both
+// directions, and tensors as TMA loads and stores them.
 #pragma once
 
 #include "cuda/device/sm90/attention/config.hpp"
@@ -10,17 +10,17 @@
 
 namespace perseid::internal::cuda {
 
-// Positions and offsets between them, and sums of three, in 32 bits.
+// The longest sequence: positions, their differences and sums of three fit in 32 bits.
 inline constexpr int64_t kLongest = int64_t{1} << 29;
 
-// Row q sees keys [q + left, q + right), cut to the sequence; without bounds far outside of it.
-// Where masks begin at the bottom right, both are kv_len - q_len larger.
+// Row q sees keys [q + left, q + right), clamped to the sequence; an unlimited bound lies far
+// outside it. With bottom-right alignment both are kv_len - q_len larger.
 struct KeyOffsets {
   int64_t left, right;
 };
 KeyOffsets key_offsets(const AttentionProblem& problem);
 
-// Whether each sequence has lengths that only the GPU knows.
+// Whether the lengths of each sequence are in device memory.
 inline bool has_lengths(const AttentionProblem& problem) {
   return problem.ragged || problem.kv_lens;
 }
@@ -35,14 +35,13 @@ Tensor with_batch(const Tensor& tensor);
 // [batch, heads, rows, dim] as {dim, 2^pack heads, rows, heads >> pack, batch}.
 BoxedTensor boxed(const Tensor& tensor, int pack, int box_rows);
 // [heads, total, dim] as {dim, 1, longest, heads, total + 1}: row r of entry e is row e + r -
-// longest of the tensor (device/sm90/attention/sequence.hpp). Such a map begins where the tensor's
-// row -longest would be.
+// longest of the tensor (device/sm90/attention/sequence.hpp), so the map begins at row -longest.
 BoxedTensor ragged_boxed(const Tensor& tensor, int64_t longest, int box_rows);
 RowsInMemory rows_in_memory(const Tensor& tensor);
 
-// All but the tensors.
+// The arguments that the problem determines; bind() adds the tensors of an execution.
 AttentionArguments arguments_of(const AttentionProblem& problem);
-// What both directions read.
+// Sets the tensors that both directions read.
 template <class Tensors>  // AttentionForward or AttentionBackward
 void bind(const Tensors& tensors, AttentionArguments* arguments);
 
