@@ -196,13 +196,13 @@ void Sm90AttentionBackward::lay_out() {
 Status Sm90AttentionBackward::map_tensors(const AttentionBackwardConfig& config,
                                           const AttentionBackward& tensors,
                                           AttentionBackwardArguments* arguments) const {
-  // The copy engine knows no empty tensors. Queries that are not there are not visited.
+  // A tensor map cannot be empty; without rows nothing is loaded.
   const bool nothing = problem_.batch == 0 || problem_.heads == 0;
   const bool no_queries =
       nothing || problem_.q_len == 0 || (problem_.ragged && problem_.total_q == 0);
   const bool no_keys =
       nothing || problem_.kv_len == 0 || (problem_.ragged && problem_.total_kv == 0);
-  TensorMap checked;  // rows that are read and written without the copy engine, but in its units
+  TensorMap checked;  // threads load and store these rows, with the alignment of TMA
   struct Map {
     const char* name;
     const Tensor& tensor;
