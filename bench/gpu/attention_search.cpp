@@ -84,23 +84,28 @@ Candidates<AttentionForwardConfig> forward_candidates(const AttentionProblem& pr
   Candidates<AttentionForwardConfig> all;
   add(chosen, &all);
   constexpr struct {
-    bool apart, beside;
-  } kSteps[] = {{false, false}, {false, true}, {true, false}};
+    MaskLoop mask_loop;
+    bool overlap_softmax_pv;
+  } kLoops[] = {{MaskLoop::kUniform, false},
+                {MaskLoop::kUniform, true},
+                {MaskLoop::kSplitAtDiagonal, false},
+                {MaskLoop::kPeeled, false},
+                {MaskLoop::kPeeled, true}};
   for (const int consumers : {1, 2, 3}) {
     // One has few rows, or wastes what it loads.
     if ((consumers == 1) != (chosen.consumers == 1)) continue;
     for (int keys = 32; keys <= 256; keys += 16)
       for (const int q_stages : {1, 2})
         for (const int stages : {2, 3})
-          for (const auto [apart, beside] : kSteps) {
-            if (apart && !chosen.can_part()) continue;
+          for (const auto& loop : kLoops) {
             AttentionForwardConfig config = chosen;
             config.consumers = consumers;
             config.keys = keys;
             config.q_stages = q_stages;
             config.stages = stages;
-            config.split_mask_loop = apart;
-            config.overlap_softmax_pv = beside;
+            config.mask_loop = loop.mask_loop;
+            config.overlap_softmax_pv = loop.overlap_softmax_pv;
+            if (!config.allows(config.mask_loop)) continue;
             // Results, scores, and weights of half the size share the registers.
             const int words = config.value_dim / 2 + keys / 2 + keys / 4;
             if (words <= config.consumer_registers()) add(config, &all);
@@ -120,7 +125,7 @@ Candidates<AttentionBackwardConfig> backward_candidates(const AttentionProblem& 
       config.split_keys = split_keys;
       // Gradients of keys and values of 64 keys, scores and their gradients share the registers.
       const int words = split_keys ? config.key_dim / 2 + config.value_dim / 2 + queries
-                               : max(config.key_dim, config.value_dim) / 2 + queries;
+                                   : max(config.key_dim, config.value_dim) / 2 + queries;
       if (words <= config.consumer_registers() && (queries == 64 || config.key_dim <= 64))
         add(config, &all);
     }
@@ -375,11 +380,11 @@ class Bench {
 // ---- Report ----
 
 std::string text_of(const AttentionForwardConfig& c) {
+  constexpr const char* kLoops[] = {", uniform loop", ", loop split at the diagonal",
+                                    ", peeled loop"};
   return concatenate(c.consumers, " consumers, ", c.keys, " keys, ", c.q_stages, " q_stages, ",
-                     c.stages, " stages",
-                     c.split_mask_loop      ? ", apart"
-                     : c.overlap_softmax_pv ? ", beside"
-                                            : "");
+                     c.stages, " stages", kLoops[static_cast<int>(c.mask_loop)],
+                     c.overlap_softmax_pv ? ", softmax under PV" : "");
 }
 std::string text_of(const AttentionBackwardConfig& c) {
   return concatenate(c.queries, " queries, ", c.split_keys ? "halves" : "products");

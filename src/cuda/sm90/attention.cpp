@@ -101,6 +101,20 @@ ScoreExtras score_extras(const AttentionForwardConfig& config, bool three) {
   return three && config.left ? ScoreExtras::kWindow : ScoreExtras::kNothing;
 }
 
+// Bias, visible mask and dropout need instructions and registers for each score.
+bool has_extras(const AttentionForwardConfig& config) {
+  return config.visible || config.dropout || config.bias != DType::kNone;
+}
+
+MaskLoop mask_loop_of(const AttentionForwardConfig& config) {
+  if (has_extras(config)) return MaskLoop::kUniform;
+  if (config.consumers == 2 && config.value_dim > 64 && config.allows(MaskLoop::kSplitAtDiagonal))
+    return MaskLoop::kSplitAtDiagonal;
+  if ((config.left || config.consumers > 2) && config.allows(MaskLoop::kPeeled))
+    return MaskLoop::kPeeled;
+  return MaskLoop::kUniform;
+}
+
 const Tiles& tiles_for(const AttentionProblem& problem, ScoreExtras extras) {
   for (const Tiles& tiles : kTiles)
     if (tiles.extras == extras && problem.head_dim <= tiles.key_dim &&
@@ -154,9 +168,8 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   // Three consumers waste more of the last tile and of those on the diagonal, and their registers
   // hold nothing for each score but the score and its weight.
   const int64_t rows = problem.q_len << pack_gqa_of(problem);
-  const bool busy = config.visible || config.dropout || problem.bias;
-  const bool three = !busy && !config.lengths && rows > 128 && (!config.right || rows > 384) &&
-                     (!config.left || rows > 1024);
+  const bool three = !has_extras(config) && !config.lengths && rows > 128 &&
+                     (!config.right || rows > 384) && (!config.left || rows > 1024);
   const ScoreExtras extras = score_extras(config, three);
   const Tiles& tiles = tiles_for(problem, extras);
   config.consumers = min(tiles.consumers, three && extras == tiles.extras ? 3 : 2);
@@ -177,16 +190,16 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
     if (!config.fits()) config.stages = 2;
   }
   while (config.bias_stages > 1 && !config.fits()) --config.bias_stages;
-  config.split_mask_loop =
-      problem.value_dim > 64 && config.consumers == 2 && !busy && config.can_part();
-  config.overlap_softmax_pv = problem.value_dim > 96 && !config.split_mask_loop;
+  config.mask_loop = mask_loop_of(config);
+  config.overlap_softmax_pv =
+      problem.value_dim > 96 && config.mask_loop != MaskLoop::kSplitAtDiagonal;
   return config;
 }
 
 std::vector<std::string> attention_forward_kernels(const AttentionForwardConfig& config) {
   std::vector<std::string> kernels = {kernel_name("attention_forward", config)};
-  if (config.split) kernels.push_back(kernel_name("attention_merge", config.dtype));
-  if (config.masked() && config.split) kernels.push_back(kernel_name("attention_fix_up", config));
+  if (config.split) kernels.push_back(kernel_name("attention_combine", config.dtype));
+  if (config.masked() && config.split) kernels.push_back(kernel_name("attention_fixup", config));
   if (config.bias_stages > 0)
     kernels.push_back(kernel_name("attention_forward", without_bias_tiles(config)));
   return kernels;
@@ -247,7 +260,7 @@ Status Sm90Attention::make(const AttentionProblem& problem, const AttentionForwa
   fixed.q_tiles = static_cast<int32_t>(ceil_div(problem.q_len << pack, int64_t{config.rows()}));
   // The tile that is not full is the first one where later rows see more keys. Whole consumers have
   // no rows in it.
-  if (config.begins_early())
+  if (config.partial_tile_first())
     fixed.rows_before =
         static_cast<int32_t>((fixed.q_tiles * config.rows() - problem.q_len) / 64 * 64);
   fixed.rows = problem.heads * (problem.ragged ? problem.total_q : problem.batch * problem.q_len);

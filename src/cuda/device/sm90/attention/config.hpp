@@ -60,28 +60,55 @@ struct AttentionArguments {
 
 // ---- Forward ----
 
-// Queries, keys and head dims are cut into tiles; a tile of queries belongs to a block, 64 rows of
-// it to each consumer, which is a warpgroup.
+// How the mainloop treats KV tiles that need a mask for some rows, at the diagonal of a causal mask
+// or at the edges of a window. Tiles go from the last to the first.
+enum class MaskLoop {
+  // One loop; each iteration tests whether its tile needs a mask. The shortest code. It pays where
+  // per-score extras (bias, visible mask, dropout) make the iteration long in any case.
+  kUniform,
+  // Two loops: the masked tiles, which must be the last ones of each Q tile, then the others, whose
+  // code has no mask. It pays with two consumers and many registers of results.
+  kSplitAtDiagonal,
+  // The second iteration of a Q tile and the masked ones are peeled; what remains is a short loop
+  // without a mask and without work that only the second iteration has. It pays with three
+  // consumers, whose registers are few, and under a window, whose masked tiles lie at both ends.
+  kPeeled,
+};
+
+// When a consumer stores the results of a Q tile. Its last PV product runs under the first scores
+// of the next Q tile, except under kBeforeNextScores.
+enum class Epilogue {
+  // As soon as the last PV product is complete. With three consumers the other two keep the tensor
+  // cores busy meanwhile; a split mask loop has no registers to defer it.
+  kEager,
+  // One iteration later, after the next tile's second scores were issued. It pays with up to two
+  // consumers, since the other one may have no product to run.
+  kDeferred,
+  // Under the first scores of the next tile, which then wait for neither softmax nor PV. The only
+  // choice with one query stage: the next queries arrive after the last PV product was issued.
+  kBeforeNextScores,
+};
+
+// Queries, keys and head dims are cut into tiles. A block computes one Q tile at a time, 64 rows of
+// it in each consumer, which is a warpgroup.
 struct AttentionForwardConfig {
   DType dtype = DType::kBF16;
   int key_dim = 128;    // of query and key, a multiple of 16
   int value_dim = 128;  // of value and out, a multiple of 16, or 40 or 72
   int consumers = 2;
-  int keys = 128;    // of a tile, a multiple of 16
-  int stages = 2;    // tiles of key, and of value, that are there or on their way
-  int q_stages = 2;  // tiles of query that are there or on their way
-  bool split_mask_loop =
-      false;  // keys that a row does not see have steps of their own, the others no mask
-  bool overlap_softmax_pv = false;  // a consumer's softmax runs beside its own product too
+  int keys = 128;    // of a KV tile, a multiple of 16
+  int stages = 2;    // of the K pipeline, and of the V pipeline
+  int q_stages = 2;  // of the Q pipeline
+  MaskLoop mask_loop = MaskLoop::kUniform;
+  bool overlap_softmax_pv = false;  // softmax does not wait for the consumer's own PV product
   bool right = false;    // the last visible key depends on the row, as under a causal mask
   bool left = false;     // the first one does, as under a window
-  bool split = false;    // a tile is one part of the keys alone; another kernel
-                         // merges the parts
+  bool split = false;    // split-KV: a tile has one split of the keys; attention_combine adds them
   bool lengths = false;  // each sequence has its own: ragged batches, key lengths
   bool visible = false;
   bool dropout = false;
   DType bias = DType::kNone;
-  int bias_stages = 0;  // tiles of bias that are there or on their way; 0: it is read where it lies
+  int bias_stages = 0;  // of the bias pipeline; 0: threads load the bias from global memory
 
   static constexpr const char* kName = "AttentionForwardConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -94,7 +121,7 @@ struct AttentionForwardConfig {
     visit("keys", c.keys);
     visit("stages", c.stages);
     visit("q_stages", c.q_stages);
-    visit("split_mask_loop", c.split_mask_loop);
+    visit("mask_loop", c.mask_loop);
     visit("overlap_softmax_pv", c.overlap_softmax_pv);
     visit("right", c.right);
     visit("left", c.left);
@@ -107,41 +134,43 @@ struct AttentionForwardConfig {
   }
 
   constexpr int rows() const { return 64 * consumers; }
-  // Some keys of a tile are hidden from some rows that others of its keys are not hidden from.
+  // A KV tile may have keys that some rows see and others do not.
   constexpr bool masked() const { return right || left || visible; }
   constexpr int threads() const { return 128 * (consumers + 1); }
   constexpr int key_chunks() const { return (key_dim + kChunk - 1) / kChunk; }
   constexpr int value_chunks() const { return (value_dim + kChunk - 1) / kChunk; }
 
-  // Whether the keys that are masked are the first of each tile.
-  constexpr bool can_part() const { return !left && !split; }
-  // Whether the results of a tile leave under the second scores of the next one; else at its end.
-  constexpr bool deferred_epilogue() const {
-    return q_stages > 1 && !split_mask_loop && consumers < 3;
+  // Whether the kernel may have this mask loop. Under a window masked tiles lie at both ends, and
+  // neither split loop knows the limits of a split of the keys. kPeeled is measured with two query
+  // stages alone.
+  constexpr bool allows(MaskLoop loop) const {
+    if (loop == MaskLoop::kSplitAtDiagonal) return !left && !split;
+    if (loop == MaskLoop::kPeeled) return q_stages > 1 && !split;
+    return true;
   }
-  // Whether a head's first tile may begin before its first query: by whole consumers.
-  constexpr bool begins_early() const { return right && consumers > 2; }
-  // Whether what a tile's second and last steps have to do besides has steps of its own, so that
-  // the loop of the others is short.
-  constexpr bool peeled_loop() const {
-    const bool busy = visible || dropout || bias != DType::kNone;  // long in any case
-    return q_stages > 1 && !split && !split_mask_loop && !busy && (left || consumers > 2);
+  constexpr Epilogue epilogue() const {
+    if (q_stages == 1) return Epilogue::kBeforeNextScores;
+    return consumers < 3 && mask_loop != MaskLoop::kSplitAtDiagonal ? Epilogue::kDeferred
+                                                                    : Epilogue::kEager;
   }
-  // Whether consumers that have no rows in a tile, one of the last of its sequence, leave it out.
+  // Whether the partial Q tile of a head is its first one, since later rows see more keys. Whole
+  // consumers are before the first query.
+  constexpr bool partial_tile_first() const { return right && consumers > 2; }
+  // Whether consumers without rows in the last Q tile of a sequence skip it.
   constexpr bool skips_empty_rows() const {
     return consumers > 2 && q_stages > 1 && !right && !left && bias_stages == 0;
   }
-  // Whether consumers pass over keys that none of their rows sees: where a tile has more rows than
-  // keys, there are some; under a window, wherever it begins.
+  // Whether a consumer skips KV tiles that none of its rows sees. They exist where a Q tile has
+  // more rows than a KV tile has keys, and under a window.
   constexpr bool skips_masked_tiles() const {
     return consumers > 1 && (left || (right && rows() > keys));
   }
 
-  // Shared memory, in bytes. Results leave through what is left of it, by chunks of 64 columns.
+  // Shared memory, in bytes. The rest stages results for TMA stores, in chunks of 64 columns.
   constexpr int query_bytes() const { return 64 * 128 * key_chunks(); }
   constexpr int key_bytes() const { return keys * 128 * key_chunks(); }
   constexpr int value_bytes() const { return keys * 128 * value_chunks(); }
-  // A consumer's tile of bias has rows of 128 bytes, as all others.
+  // A consumer's bias tile has rows of 128 bytes, as all others.
   constexpr int bias_size() const { return bias == DType::kF32 ? 4 : 2; }
   constexpr int bias_chunks() const { return (keys * bias_size() + 127) / 128; }
   constexpr int bias_bytes() const { return 64 * 128 * bias_chunks(); }
@@ -158,19 +187,19 @@ struct AttentionForwardConfig {
   constexpr bool fits() const {
     return shared_bytes() <= kMostShared && (split || out_chunks() > 0);
   }
-  static constexpr int kOthers = 512;  // barriers and the tiles that they announce
+  static constexpr int kOthers = 512;  // barriers and descriptions of Q tiles
 
-  // Registers of a thread: the producer gives back what the consumers take. They share what the
-  // block was launched with, 65536 / threads() rounded down to a multiple of 8 each.
+  // Registers of a thread: the producer releases what the consumers take. The block is launched
+  // with 65536 / threads(), rounded down to a multiple of 8, for each thread.
   constexpr int producer_registers() const { return consumers == 3 ? 32 : 40; }
   constexpr int consumer_registers() const { return consumers == 3 ? 160 : 232; }
 };
 
-inline constexpr int kRowWarps = 4;  // of a block that merges or fixes up rows
+inline constexpr int kRowWarps = 4;  // of a block of attention_combine and attention_fixup
 
 // Blocks of a launch draw their tiles from one counter, in the workspace.
 struct ForwardTileCounter : TileCounter {
-  uint64_t nonfinite;  // split keys: the launch, where a part's result is not finite
+  uint64_t nonfinite;  // split-KV: the launch, if a split has a result that is not finite
 
   PERSEID_INLINE constexpr void reset() {
     TileCounter::reset();
@@ -178,30 +207,30 @@ struct ForwardTileCounter : TileCounter {
   }
 };
 
-// Query heads that share a key head may be packed, 2^pack of them, into the rows of a tile: row r
-// is query r >> pack of head r % 2^pack. The maps have dimensions {dim, 2^pack, length, heads >>
-// pack, batch}. `heads`, `group`, and the `head` of a tile count packs.
+// pack_gqa: 2^pack_gqa query heads that share a key head are packed into the rows of a tile: row r
+// is query r >> pack_gqa of head r % 2^pack_gqa. The maps have dimensions {dim, 2^pack_gqa, length,
+// heads >> pack_gqa, batch}. `heads`, `group`, and the `head` of a tile count packs.
 struct AttentionForwardArguments : AttentionArguments {
   TensorMap query, key, value, out;
   float* lse = nullptr;     // null: not wanted
   int64_t lse_stride[3]{};  // batch, head, row
   ForwardTileCounter* counter = nullptr;
-  // Under a mask: of each tile in a block's list of tiles with non-finite results, the next one;
+  // Under a mask: the successor of each tile in its block's list of tiles with non-finite results;
   // `tiles` ends the list.
   int32_t* nonfinite_next = nullptr;
   uint64_t launch = 0;
   int32_t pack_gqa = 0;
   int32_t batch_heads = 0, q_tiles = 0, tiles = 0;
-  int32_t rows_before = 0;        // of a head's first tile, those before its first query
-  int32_t heads_per_section = 0;  // whose tiles are done together
-  // Where keys are split: parts, tiles of keys in a part, and what each part gives a row (its
-  // result in float32, and the logarithm to base 2 of its sum).
+  int32_t rows_before = 0;        // rows of a head's first tile before its first query
+  int32_t heads_per_section = 0;  // of the raster order
+  // Split-KV: splits, KV tiles of a split, and the results of a split for each row (float32, and
+  // the logarithm to base 2 of the row sum).
   int32_t num_splits = 1, split_tiles = 0;
-  float* split_results = nullptr;  // [part, row, value_dim]; rows are [batch, head, query]
-  float* split_sums = nullptr;     // [part, row]
+  float* split_results = nullptr;  // [split, row, value_dim]; rows are [batch, head, query]
+  float* split_sums = nullptr;     // [split, row]
   int64_t rows = 0;
-  // Where the copy engine brings the bias: its map, with elements of 16 bits, and whether heads and
-  // batch entries have their own.
+  // If TMA loads the bias: its map, with elements of 16 bits, and whether heads and batch entries
+  // have their own.
   TensorMap bias_map;
   int32_t bias_heads = 0, bias_batches = 0;
 };

@@ -1,19 +1,32 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// A consumer of attention forward: the way of its 64 rows through a tile, and from one tile to the
-// next (forward.hpp has the whole, and the barriers).
+// A consumer of attention forward: 64 rows of every Q tile of its block. forward.hpp explains the
+// whole kernel and its barriers.
+//
+// KV tiles n of a Q tile, from the last to the first:
+//
+//   prologue    S(last) = Q K(last)^T, softmax
+//   mainloop    n = last - 1 .. first: issue S(n) = Q K(n)^T, then O += P(n+1) V(n+1); softmax of
+//               S(n) while O is computed
+//   epilogue    O += P(first) V(first), divide by the row sums, store
+//
+// The epilogue of a Q tile overlaps with the prologue of the next one (prologue_of_next).
 #pragma once
 
 #include "cuda/device/ptx/mbarrier.hpp"
 #include "cuda/device/ptx/ordering.hpp"
 #include "cuda/device/ptx/wgmma.hpp"
 #include "cuda/device/sm90/attention/forward_epilogue.hpp"
+#include "cuda/device/sm90/attention/kv_tiles.hpp"
 
 namespace perseid::internal::cuda {
 
 template <AttentionForwardConfig C>
 class ForwardConsumer {
-  static_assert(!C.split_mask_loop || C.can_part());
+  static_assert(C.allows(C.mask_loop));
+  // A split mask loop has no registers for results whose epilogue is deferred.
+  static_assert(C.epilogue() != Epilogue::kDeferred || C.mask_loop != MaskLoop::kSplitAtDiagonal);
+  static_assert((C.epilogue() == Epilogue::kBeforeNextScores) == (C.q_stages == 1));
 
  public:
   __device__ __forceinline__ ForwardConsumer(const AttentionForwardArguments& arguments,
@@ -23,194 +36,249 @@ class ForwardConsumer {
         number_(number),
         warp_(static_cast<int>(threadIdx.x) / 32 % 4),
         lane_(static_cast<int>(threadIdx.x) % 32),
-        rules_(arguments, 64 * number + 16 * warp_ + lane_ / 4, lane_) {}
+        rules_(arguments, 64 * number + 16 * warp_ + lane_ / 4, lane_),
+        order_(number),
+        kv_(arguments, shared, number, lane_) {}
 
-  // What keys hold that a row does not see must not reach its results. Their scores are replaced,
-  // but a weight of 0 times a value that is NaN or infinite is NaN. The products do not tell; their
-  // results do, at the cost of one multiply-add for each: tiles with a non-finite result are listed
-  // and, when the block has no tiles left, take a second pass of the same instructions, for which
-  // the producer clears the non-finite elements of values. A result that is not finite because its
-  // row sees such an element gets it back row by row (forward_rows.hpp).
+  // Hidden keys must not change a result, but a weight of 0 times a value that is NaN or infinite
+  // is NaN. The products do not tell; their results do, at the cost of one multiply-add for each:
+  // the epilogue lists tiles with a non-finite result. When the block has no tiles left, the listed
+  // ones take a second pass of the same instructions, for which the producer clears the non-finite
+  // elements of values. Rows that see such an element then get a fixup (forward_fixup.hpp).
   __device__ __forceinline__ void run() {
     bool second_pass = false;
     for (int at = 0;; ++at) {
-      at = take_tiles(at);
+      at = run_pass(at);
       if constexpr (!C.masked()) return;
       if (second_pass) break;
-      free_queries(at);  // the producer may read the list when all warps have come here
+      release_query(at);  // the list is complete when all warps have released the empty tile
       ptx::named_barrier_sync(kPassEnds, 128 * C.consumers);
       if (shared_.nonfinite_list() == arguments_.tiles) return;
-      if (lane_ == 0) ptx::tma_store_wait();  // before others to the same rows
+      // Stores of the first pass precede those of the second to the same rows.
+      if (lane_ == 0) ptx::tma_store_wait();
       second_pass = true;
     }
     if constexpr (C.masked() && !C.split) {
       if (lane_ == 0) ptx::tma_store_wait();
       __syncwarp();
-      writer().fix_up();
+      writer().fixup();
     }
   }
 
  private:
   static constexpr int kPassEnds = 4;  // a named barrier
 
-  // The tiles of a pass from the block's tile number `at` on. Returns the number of the empty one
-  // that ends it.
-  __device__ __forceinline__ int take_tiles(int at) {
-    if (number_ == C.consumers - 1) scheduler_arrive(0);
-    await_tile(at);
+  // The Q tiles of a pass from the block's tile number `at` on. Returns the number of the empty
+  // tile that ends it.
+  __device__ __forceinline__ int run_pass(int at) {
+    order_.open();
+    wait_query(at);
     if (C.lengths && shared_.tile(at).number < 0) {
-      if (number_ == 0) scheduler_wait();
+      order_.close();
       return at;
     }
-    bool busy = has_rows(at);
-    if (busy) {
-      begin(at);
+    bool active = has_rows(at);
+    if (active) {
+      prologue(at);
     } else {
-      skip_first_key(at);
+      skip_prologue(at);
     }
     while (true) {
-      if (busy) {
-        take_steps(at);
+      if (active) {
+        mainloop(at);
       } else {
-        skip_steps(at);
+        skip_mainloop(at);
       }
-      if constexpr (C.q_stages == 1) begin_last_product();
-      pass_over_first_keys(at);
-      await_tile(at + 1);
+      if constexpr (C.epilogue() == Epilogue::kBeforeNextScores) issue_last_pv();
+      kv_.skip_first_keys(shared_.tile(at));
+      wait_query(at + 1);
       if (shared_.tile(at + 1).number < 0) break;
-      const bool busy_next = has_rows(at + 1);
-      if (busy && busy_next) {
-        cross(at, at + 1);
-      } else if (busy) {
-        begin_last_product();
-        skip_first_key(at + 1);
-        end(at);
-      } else if (busy_next) {
-        begin<true>(at + 1);
+      const bool next_active = has_rows(at + 1);
+      if (active && next_active) {
+        prologue_of_next(at, at + 1);
+      } else if (active) {
+        issue_last_pv();
+        skip_prologue(at + 1);
+        epilogue(at);
+      } else if (next_active) {
+        prologue<true>(at + 1);
       } else {
-        skip_step();
-        free_queries(at + 1);
+        skip_iteration();
+        release_query(at + 1);
       }
-      busy = busy_next;
+      active = next_active;
       ++at;
     }
-    if (busy) {
-      if constexpr (C.q_stages > 1) begin_last_product();
-      end(at);
+    if (active) {
+      if constexpr (C.epilogue() != Epilogue::kBeforeNextScores) issue_last_pv();
+      epilogue(at);
     } else {
-      skip_last_value();
+      skip_last_pv();
     }
-    if (number_ == 0) scheduler_wait();  // so that no barrier is left half full
+    order_.close();
     if (lane_ == 0) ptx::tma_store_wait_read();
     return at + 1;
   }
-  // Which step of its tile a piece of code takes: the one over the end of the tile before, the
-  // second one, in which results begin anew, a later one, or any but the first.
-  enum class Place { kCross, kSecond, kLater, kAny };
 
-  // ---- Turns, and what is shared with the producer ----
+  // Which iteration of a Q tile a piece of code is for: the first one, the second one, whose PV
+  // product overwrites O, a later one, or any but the first.
+  enum class Iteration { kFirst, kSecond, kLater, kAny };
 
-  __device__ __forceinline__ void scheduler_wait() {
-    if constexpr (C.consumers > 1) ptx::named_barrier_sync(1 + number_, 256);
-  }
-  __device__ __forceinline__ void scheduler_arrive(int to) {
-    if constexpr (C.consumers > 1) ptx::named_barrier_arrive(1 + to, 256);
-  }
-  __device__ __forceinline__ void scheduler_arrive() {
-    scheduler_arrive(number_ + 1 == C.consumers ? 0 : number_ + 1);
-  }
-  // Until the tile's queries are there.
-  __device__ __forceinline__ void await_tile(int at) {
-    ptx::mbarrier_wait(shared_.query_full(at % C.q_stages),
-                       static_cast<uint32_t>(at / C.q_stages) & 1);
-  }
-  __device__ __forceinline__ void free_queries(int at) {
-    if (lane_ == 0) ptx::mbarrier_arrive(shared_.query_empty(at % C.q_stages));
-  }
-  __device__ __forceinline__ void await_key() {
-    ptx::mbarrier_wait(shared_.key_full(keys_.stage()), keys_.parity());
-  }
-  __device__ __forceinline__ void await_value() {
-    ptx::mbarrier_wait(shared_.value_full(values_.stage()), values_.parity());
-  }
-  __device__ __forceinline__ void await_bias() {
-    ptx::mbarrier_wait(shared_.bias_full(biases_.stage()), biases_.parity());
-  }
-  __device__ __forceinline__ void free_bias() {
-    __syncwarp();
-    if (lane_ == 0) ptx::mbarrier_arrive(shared_.bias_empty(biases_.stage()));
-    ++biases_.count;
-  }
-  __device__ __forceinline__ void free_key() {
-    if (lane_ == 0) ptx::mbarrier_arrive(shared_.key_empty(keys_.stage()));
-    ++keys_.count;
-  }
-  __device__ __forceinline__ void free_value() {
-    if (lane_ == 0) ptx::mbarrier_arrive(shared_.value_empty(values_.stage()));
-    ++values_.count;
-  }
-  // The tiles of keys that this consumer visits, from the last one on.
-  __device__ __forceinline__ int first_key(int at) const {
-    return C.left && C.skips_masked_tiles() ? visited_.first : shared_.tile(at).first;
-  }
-  __device__ __forceinline__ int last_key(int at) const {
-    return C.skips_masked_tiles() ? visited_.last : shared_.tile(at).last;
-  }
-  // Under a causal mask the first consumers see nothing of some tile's last keys, under a window
-  // the last ones nothing of its first. They pass over them, and over the turns that they have left
-  // for it.
-  __device__ __forceinline__ void pass_over_last_keys(int at) {
-    if constexpr (C.skips_masked_tiles()) {
-      const AttentionTile& tile = shared_.tile(at);
-      visited_ = VisitedKeys<C>::of(tile, number_, arguments_.pack_gqa);
-      idle_turns_ = tile.turns - visited_.count();
-      for (int n = tile.last; n > visited_.last; --n) pass_over_key();
+  // ---- Prologue, mainloop, epilogue ----
+
+  // The first scores of the first Q tile, or after a skipped one: no product to overlap with.
+  template <bool kAfterSkipped = false>
+  __device__ __forceinline__ void prologue(int at) {
+    kv_.enter(shared_.tile(at));
+    init_scores();
+    kv_.wait_key();
+    if constexpr (kAfterSkipped) order_.scheduler_wait();
+    ptx::wgmma_fence();
+    issue_qk(at);
+    if constexpr (kAfterSkipped) {
+      order_.scheduler_arrive();
+      kv_.skip_value();  // the last one of the skipped tile
     }
+    kv_.note_last_values(shared_.tile(at));
+    const auto operands = softmax<true, 0>(at, kv_.last(shared_.tile(at)));
+    round(at, kv_.last(shared_.tile(at)), operands);
   }
-  __device__ __forceinline__ void pass_over_first_keys(int at) {
-    if constexpr (C.skips_masked_tiles())
-      for (int n = shared_.tile(at).first; n < first_key(at); ++n) pass_over_key();
-  }
-  __device__ __forceinline__ void pass_over_key() {
-    await_key();
-    free_key();
-    if constexpr (C.bias_stages > 0) {
-      await_bias();
-      free_bias();
-    }
-    if (idle_turns_ == 0) return;
-    --idle_turns_;
-    scheduler_wait();
-    scheduler_arrive();
-  }
-  __device__ __forceinline__ void pass_over_values(int count) {
-    if constexpr (C.skips_masked_tiles())
-      for (; count > 0; --count) {
-        await_value();
-        free_value();
+
+  __device__ __forceinline__ void mainloop(int at) {
+    const int first = kv_.first(shared_.tile(at));
+    int n = kv_.last(shared_.tile(at)) - 1;
+    if constexpr (C.mask_loop == MaskLoop::kPeeled) {
+      if (n >= first) iterate<NeedsMask::kPerTile, Iteration::kSecond>(at, n--);
+      const auto unmasked = unmasked_tiles(shared_.tile(at));
+      while (n >= first) {
+        if (n < unmasked.end)
+          for (const int end = max(first + 1, unmasked.first); n >= end; --n)
+            iterate<NeedsMask::kNo, Iteration::kLater>(at, n);
+        if (n >= first) iterate<NeedsMask::kPerTile, Iteration::kLater>(at, n--);
       }
+    } else if constexpr (C.mask_loop == MaskLoop::kSplitAtDiagonal) {
+      if constexpr (C.right)
+        for (const int unmasked = max(first, shared_.tile(at).unmasked_end); n >= unmasked; --n)
+          iterate<NeedsMask::kYes>(at, n);
+      for (; n >= first; --n) iterate<NeedsMask::kNo>(at, n);
+    } else {
+      for (; n >= first; --n) iterate<NeedsMask::kPerTile>(at, n);
+    }
+    deferred_epilogue(at);  // of a tile with a single iteration
   }
-  // Those of a tile's last keys, when its first scores have begun.
-  __device__ __forceinline__ void pass_over_last_values() {
-    pass_over_values(last_values_);
-    last_values_ = 0;
+  // S(n) and its softmax, while O += P(n+1) V(n+1).
+  template <NeedsMask kMask, Iteration kIteration = Iteration::kAny>
+  __device__ __forceinline__ void iterate(int at, int n) {
+    issue_qk_and_pv<kIteration>(at);
+    const auto operands = softmax<false, 1, kMask>(at, n);
+    // Under a causal mask some rows see little of the first KV tile: limits that follow from its
+    // sums are low.
+    if constexpr (C.right && kIteration != Iteration::kLater)
+      if (kIteration == Iteration::kSecond || second_) set_limits(statistics_, rules_.scale_log2());
+    second_ = false;
+    if constexpr (C.overlap_softmax_pv) ptx::order_after(statistics_.sum[0] + statistics_.sum[1]);
+    wait_pv();
+    round(at, n, operands);
   }
+
+  // The prologue of tile `next` overlaps with the last PV product of tile `at`; with one query
+  // stage that product was issued before, since the next queries arrive later.
+  __device__ __forceinline__ void prologue_of_next(int at, int next) {
+    constexpr bool kPvIssued = C.epilogue() == Epilogue::kBeforeNextScores;
+    if constexpr (kPvIssued) wait_pv();
+    const int first_values = kv_.first_values(shared_.tile(at));
+    kv_.enter(shared_.tile(next));
+    if constexpr (kPvIssued) {
+      init_scores();
+      kv_.wait_key();
+      order_.scheduler_wait();
+      ptx::wgmma_fence();
+      issue_qk(next);
+      order_.scheduler_arrive();
+      finalize_softmax(at);
+      store(at);
+    } else {
+      issue_qk_and_pv<Iteration::kFirst>(next);
+      finalize_softmax(at);
+    }
+    kv_.note_last_values(shared_.tile(next));
+    const auto operands = softmax < true, kPvIssued ? 0 : 1 > (next, kv_.last(shared_.tile(next)));
+    if constexpr (!kPvIssued) {
+      if constexpr (C.overlap_softmax_pv) ptx::order_after(statistics_.sum[0] + statistics_.sum[1]);
+      wait_pv();
+      if constexpr (C.epilogue() == Epilogue::kDeferred) {
+        epilogue_deferred_ = true;
+      } else {
+        store(at);
+      }
+    }
+    kv_.skip_values(first_values);
+    round(next, kv_.last(shared_.tile(next)), operands);
+  }
+
+  // The last PV product was issued.
+  __device__ __forceinline__ void epilogue(int at) {
+    finalize_softmax(at);
+    wait_pv();
+    store(at);
+    // A second pass goes on with the next values.
+    if constexpr (C.masked()) kv_.skip_values(kv_.first_values(shared_.tile(at)));
+  }
+  __device__ __forceinline__ void deferred_epilogue(int at) {
+    if constexpr (C.epilogue() == Epilogue::kDeferred)
+      if (epilogue_deferred_) store(at - 1);
+  }
+  // The row sums of the tile are complete: lse, and the factors of the results.
+  __device__ __forceinline__ void finalize_softmax(int at) {
+    writer().finalize(shared_.tile(at), statistics_, result_factor_);
+  }
+  __device__ __forceinline__ void store(int at) {
+    writer().store(shared_.tile(at), out_, result_factor_);
+    accumulates_ = false;
+    epilogue_deferred_ = false;
+  }
+
+  // ---- Q tiles in which the consumer has no rows: it keeps the order and releases the stages ----
+
+  __device__ __forceinline__ bool has_rows(int at) const {
+    if constexpr (!C.skips_empty_rows()) return true;
+    const AttentionTile& tile = shared_.tile(at);
+    return tile.query + (64 * number_ >> arguments_.pack_gqa) < tile.q_len;
+  }
+  __device__ __forceinline__ void skip_prologue(int at) {
+    kv_.wait_key();
+    kv_.release_key();
+    release_query(at);
+  }
+  __device__ __forceinline__ void skip_mainloop(int at) {
+    for (int n = shared_.tile(at).last; n > shared_.tile(at).first; --n) skip_iteration();
+  }
+  __device__ __forceinline__ void skip_iteration() {
+    kv_.wait_key();
+    skip_last_pv();
+    kv_.release_key();
+  }
+  __device__ __forceinline__ void skip_last_pv() {
+    order_.scheduler_wait();
+    order_.scheduler_arrive();
+    kv_.skip_value();
+  }
+
   // ---- Products ----
 
-  // What scores begin with, before the turn.
-  __device__ __forceinline__ void prepare_scores() {
+  // Scores begin with the bias, if TMA loads it. Before the consumer waits in the order.
+  __device__ __forceinline__ void init_scores() {
     if constexpr (C.bias_stages > 0) {
-      await_bias();
-      rules_.begin_with_bias(
-          shared_.memory + (shared_.bias(biases_.stage(), number_) - shared_.base), scores_);
+      kv_.wait_bias();
+      rules_.begin_with_bias(shared_.memory + (kv_.bias() - shared_.base), scores_);
       ptx::fence_operand(scores_);
-      free_bias();
+      kv_.release_bias();
     }
   }
-  // S = Q K^T, K from the ring.
-  __device__ __forceinline__ void begin_scores(int at) {
+  // S = Q K^T.
+  __device__ __forceinline__ void issue_qk(int at) {
     const uint64_t query = ptx::make_descriptor(shared_.query(at % C.q_stages, number_));
-    const uint64_t key = ptx::make_descriptor(shared_.key(keys_.stage()));
+    const uint64_t key = ptx::make_descriptor(kv_.key());
 #pragma unroll
     for (int k = 0; k < C.key_dim / 16; ++k)
       Scores::mma_ss(scores_, ptx::advance_descriptor(query, k / 4 * 64 * 128 + k % 4 * 32),
@@ -218,13 +286,67 @@ class ForwardConsumer {
                      k > 0 || C.bias_stages > 0);
     ptx::wgmma_commit();
   }
-  // Behind the end of a sequence there may be anything, which weights of 0 do not make 0. All warps
-  // that multiply these values clear those rows themselves, in whatever order.
-  __device__ __forceinline__ void clear_values() {
+  // O += P V, or O = P V at the start of a Q tile.
+  template <Iteration kIteration = Iteration::kAny>
+  __device__ __forceinline__ void issue_pv() {
+    const uint64_t value = ptx::make_descriptor(kv_.value(), C.keys * 128);
+    const bool accumulates =
+        kIteration == Iteration::kLater || (kIteration != Iteration::kSecond && accumulates_);
+#pragma unroll
+    for (int k = 0; k < C.keys / 16; ++k)
+      Results::mma_rs(out_, weights_ + 4 * k, ptx::advance_descriptor(value, k * 16 * 128),
+                      k > 0 || accumulates);
+    ptx::wgmma_commit();
+    accumulates_ = true;
+  }
+  // The scores of an iteration, then the PV product of the one before. O is rescaled when the
+  // scores were issued, which do not need it; a deferred epilogue runs there instead.
+  template <Iteration kIteration>
+  __device__ __forceinline__ void issue_qk_and_pv(int at) {
+    init_scores();
+    kv_.wait_key();
+    order_.scheduler_wait();
+    ptx::wgmma_fence();
+    issue_qk(at);
+    constexpr bool kMayBeDeferred =
+        C.epilogue() == Epilogue::kDeferred &&
+        (kIteration == Iteration::kSecond || kIteration == Iteration::kAny);
+    const bool deferred = kMayBeDeferred && epilogue_deferred_;
+    if (deferred) {
+      order_.scheduler_arrive();
+      store(at - 1);
+    } else {
+      rescale(out_, factor_, rules_.scale_log2(), statistics_);
+    }
+    if constexpr (kIteration != Iteration::kLater) kv_.skip_last_values();
+    kv_.wait_value();
+    clear_stale_values();
+    ptx::wgmma_fence();
+    issue_pv<kIteration>();
+    if (!deferred) order_.scheduler_arrive();
+  }
+  __device__ __forceinline__ void issue_last_pv() {
+    rescale(out_, factor_, rules_.scale_log2(), statistics_);
+    kv_.skip_last_values();
+    kv_.wait_value();
+    clear_stale_values();
+    order_.scheduler_wait();
+    ptx::wgmma_fence();
+    issue_pv();
+    order_.scheduler_arrive();
+  }
+  __device__ __forceinline__ void wait_pv() {
+    ptx::wgmma_wait<0>();
+    ptx::fence_operand(out_);
+    kv_.release_value();
+  }
+  // Rows behind the end of a sequence may hold NaN, which weights of 0 do not make 0. Every
+  // consumer clears them before its product, in any order.
+  __device__ __forceinline__ void clear_stale_values() {
     if constexpr (!C.lengths) return;
     if (stale_from_ >= C.keys) return;
     constexpr int kPieces = C.value_chunks() * 8;  // of a row
-    unsigned char* values = shared_.memory + (shared_.value(values_.stage()) - shared_.base);
+    unsigned char* values = shared_.memory + (kv_.value() - shared_.base);
     const int rows = C.keys - stale_from_;
     for (int i = static_cast<int>(threadIdx.x) % 128; i < rows * kPieces; i += 128) {
       const int row = stale_from_ + i / kPieces, piece = i % kPieces;
@@ -235,36 +357,29 @@ class ForwardConsumer {
     ptx::named_barrier_sync(5 + number_, 128);
     stale_from_ = C.keys;
   }
-  // O += P V, V from the ring; O = P V at the start of a tile.
-  template <Place kPlace = Place::kAny>
-  __device__ __forceinline__ void begin_results() {
-    const uint64_t value = ptx::make_descriptor(shared_.value(values_.stage()), C.keys * 128);
-    const bool gathering = kPlace == Place::kLater || (kPlace != Place::kSecond && gathering_);
-#pragma unroll
-    for (int k = 0; k < C.keys / 16; ++k)
-      Results::mma_rs(out_, weights_ + 4 * k, ptx::advance_descriptor(value, k * 16 * 128),
-                      k > 0 || gathering);
-    ptx::wgmma_commit();
-    gathering_ = true;
+
+  // ---- Softmax ----
+
+  __device__ __forceinline__ UnmaskedTiles<C> unmasked_tiles(const AttentionTile& tile) const {
+    return UnmaskedTiles<C>::of(tile, number_, arguments_.pack_gqa);
   }
-  __device__ __forceinline__ FreeKeys<C> free_keys(const AttentionTile& tile) const {
-    return FreeKeys<C>::of(tile, number_, arguments_.pack_gqa);
+  template <NeedsMask kMask>
+  __device__ __forceinline__ bool needs_mask(const AttentionTile& tile, int n) const {
+    if constexpr (kMask != NeedsMask::kPerTile) return kMask == NeedsMask::kYes;
+    return C.mask_loop == MaskLoop::kPeeled ? !unmasked_tiles(tile).contains(n)
+                                            : rules_.needs_mask(tile, n);
   }
-  template <Edge kEdge>
-  __device__ __forceinline__ bool is_edge(const AttentionTile& tile, int n) const {
-    if constexpr (kEdge != Edge::kPerhaps) return kEdge == Edge::kYes;
-    return C.peeled_loop() ? !free_keys(tile).holds(n) : rules_.is_edge(tile, n);
-  }
-  // kPending: products that go on.
-  template <bool kFirst, int kPending, Edge kEdge = Edge::kPerhaps>
-  __device__ __forceinline__ auto take_scores(int at, int n) {
+  // Waits for S(n), while kPending products go on, and turns it into unrounded weights.
+  template <bool kFirst, int kPending, NeedsMask kMask = NeedsMask::kPerTile>
+  __device__ __forceinline__ auto softmax(int at, int n) {
     const AttentionTile& tile = shared_.tile(at);
-    auto operands = rules_.load(tile, n, is_edge<kEdge>(tile, n));
+    auto operands = rules_.load(tile, n, needs_mask<kMask>(tile, n));
     ptx::wgmma_wait<kPending>();
     ptx::fence_operand(scores_);
-    free_key();
-    // Steps that are known to need no mask are not a tile's last where others have their own.
-    if (!(C.peeled_loop() && kEdge == Edge::kNo) && n == first_key(at)) free_queries(at);
+    kv_.release_key();
+    // The unmasked loop of kPeeled ends before the Q tile's last iteration.
+    if (!(C.mask_loop == MaskLoop::kPeeled && kMask == NeedsMask::kNo) && n == kv_.first(tile))
+      release_query(at);
     if constexpr (C.lengths && kFirst) stale_from_ = clamp(tile.kv_len - n * C.keys, 0, C.keys);
     rules_.before_softmax(operands, scores_);
     online_softmax<kFirst>(scores_, rules_.scale_log2(), statistics_, factor_);
@@ -273,192 +388,26 @@ class ForwardConsumer {
     rules_.draw_early(tile, n, operands);
     return operands;
   }
+  // P(n), the rounded weights, which dropout may clear.
   template <class ScoreOperands>
   __device__ __forceinline__ void round(int at, int n, const ScoreOperands& operands) {
     round_weights<C.dtype>(scores_, weights_);
     rules_.drop(shared_.tile(at), n, operands, weights_);
   }
-  __device__ __forceinline__ void results_done() {
-    ptx::wgmma_wait<0>();
-    ptx::fence_operand(out_);
-    free_value();
-  }
 
-  // ---- Steps ----
+  // ---- The pipeline of queries ----
 
-  // The first scores of the first tile, or behind one that was left out, where nothing is there to
-  // run beside them.
-  template <bool kSkipped = false>
-  __device__ __forceinline__ void begin(int at) {
-    pass_over_last_keys(at);
-    prepare_scores();
-    await_key();
-    if constexpr (kSkipped) scheduler_wait();
-    ptx::wgmma_fence();
-    begin_scores(at);
-    if constexpr (kSkipped) {
-      scheduler_arrive();
-      await_value();
-      free_value();
-    }
-    last_values_ = shared_.tile(at).last - last_key(at);
-    const auto operands = take_scores<true, 0>(at, last_key(at));
-    round(at, last_key(at), operands);
+  __device__ __forceinline__ void wait_query(int at) const {
+    ptx::mbarrier_wait(shared_.query_full(at % C.q_stages),
+                       static_cast<uint32_t>(at / C.q_stages) & 1);
   }
-  __device__ __forceinline__ void take_steps(int at) {
-    const int first = first_key(at);
-    int n = last_key(at) - 1;
-    if constexpr (C.peeled_loop()) {
-      if (n >= first) step<Edge::kPerhaps, Place::kSecond>(at, n--);
-      const auto free = free_keys(shared_.tile(at));
-      while (n >= first) {
-        if (n < free.end)
-          for (const int end = max(first + 1, free.first); n >= end; --n)
-            step<Edge::kNo, Place::kLater>(at, n);
-        if (n >= first) step<Edge::kPerhaps, Place::kLater>(at, n--);
-      }
-    } else {
-      if constexpr (C.split_mask_loop && C.right)
-        for (const int free = max(first, shared_.tile(at).free_end); n >= free; --n)
-          step<Edge::kYes>(at, n);
-      for (; n >= first; --n) step<C.split_mask_loop ? Edge::kNo : Edge::kPerhaps>(at, n);
-    }
-    finish_deferred(at);
-  }
-  // Keys n, while P(n + 1) is multiplied.
-  template <Edge kEdge, Place kPlace = Place::kAny>
-  __device__ __forceinline__ void step(int at, int n) {
-    begin_both<kPlace>(at);
-    const auto operands = take_scores<false, 1, kEdge>(at, n);
-    // Under a causal mask some rows see little of the first tile of keys: the limits that its sums
-    // set are low.
-    if constexpr (C.right && kPlace != Place::kLater)
-      if (kPlace == Place::kSecond || second_) set_limits(statistics_, rules_.scale_log2());
-    second_ = false;
-    if constexpr (C.overlap_softmax_pv) ptx::order_after(statistics_.sum[0] + statistics_.sum[1]);
-    results_done();
-    round(at, n, operands);
-  }
-  // The next tile's last keys, while this tile's last product is taken. With one stage the product
-  // has begun, since the next queries come late.
-  __device__ __forceinline__ void cross(int at, int next) {
-    if constexpr (C.q_stages == 1) results_done();
-    const int first_values = first_key(at) - shared_.tile(at).first;
-    pass_over_last_keys(next);
-    if constexpr (C.q_stages > 1) {
-      begin_both<Place::kCross>(next);
-      close(at);
-    } else {
-      prepare_scores();
-      await_key();
-      scheduler_wait();
-      ptx::wgmma_fence();
-      begin_scores(next);
-      scheduler_arrive();
-      close(at);
-      finish(at);
-    }
-    last_values_ = shared_.tile(next).last - last_key(next);
-    const auto operands = take_scores<true, C.q_stages - 1>(next, last_key(next));
-    if constexpr (C.q_stages > 1) {
-      if constexpr (C.overlap_softmax_pv) ptx::order_after(statistics_.sum[0] + statistics_.sum[1]);
-      results_done();
-      if constexpr (C.deferred_epilogue()) {
-        epilogue_deferred_ = true;
-      } else {
-        finish(at);
-      }
-    }
-    pass_over_values(first_values);
-    round(next, last_key(next), operands);
-  }
-  // Results are rescaled when the scores have begun, which do not need them; those of a tile leave
-  // under the second scores of the next.
-  template <Place kPlace>
-  __device__ __forceinline__ void begin_both(int at) {
-    prepare_scores();
-    await_key();
-    scheduler_wait();
-    ptx::wgmma_fence();
-    begin_scores(at);
-    constexpr bool kMayBeDeferred = kPlace == Place::kSecond || kPlace == Place::kAny;
-    const bool deferred = kMayBeDeferred && C.deferred_epilogue() && epilogue_deferred_;
-    if (deferred) {
-      scheduler_arrive();
-      finish(at - 1);
-    } else {
-      rescale(out_, factor_, rules_.scale_log2(), statistics_);
-    }
-    if constexpr (kPlace != Place::kLater) pass_over_last_values();
-    await_value();
-    clear_values();
-    ptx::wgmma_fence();
-    begin_results<kPlace>();
-    if (!deferred) scheduler_arrive();
-  }
-  __device__ __forceinline__ void begin_last_product() {
-    rescale(out_, factor_, rules_.scale_log2(), statistics_);
-    pass_over_last_values();
-    await_value();
-    clear_values();
-    scheduler_wait();
-    ptx::wgmma_fence();
-    begin_results();
-    scheduler_arrive();
-  }
-  // A tile of a single step has not given the results before it their way out.
-  __device__ __forceinline__ void finish_deferred(int at) {
-    if constexpr (C.deferred_epilogue())
-      if (epilogue_deferred_) finish(at - 1);
-  }
-  __device__ __forceinline__ void end(int at) {
-    close(at);
-    results_done();
-    finish(at);
-    // A second pass goes on with the next values.
-    if constexpr (C.masked()) pass_over_values(first_key(at) - shared_.tile(at).first);
-  }
-
-  // ---- Tiles in which the consumer has no rows: turns are taken, what comes is freed ----
-
-  __device__ __forceinline__ bool has_rows(int at) const {
-    if constexpr (!C.skips_empty_rows()) return true;
-    const AttentionTile& tile = shared_.tile(at);
-    return tile.query + (64 * number_ >> arguments_.pack_gqa) < tile.q_len;
-  }
-  __device__ __forceinline__ void skip_first_key(int at) {
-    await_key();
-    free_key();
-    free_queries(at);
-  }
-  __device__ __forceinline__ void skip_last_value() {
-    scheduler_wait();
-    scheduler_arrive();
-    await_value();
-    free_value();
-  }
-  __device__ __forceinline__ void skip_step() {
-    await_key();
-    skip_last_value();
-    free_key();
-  }
-  __device__ __forceinline__ void skip_steps(int at) {
-    for (int n = shared_.tile(at).last; n > shared_.tile(at).first; --n) skip_step();
+  __device__ __forceinline__ void release_query(int at) const {
+    if (lane_ == 0) ptx::mbarrier_arrive(shared_.query_empty(at % C.q_stages));
   }
 
   __device__ __forceinline__ ForwardEpilogue<C> writer() const {
     const int thread = ptx::thread_number();
     return {arguments_, shared_, rules_, number_, thread / 32 % 4, thread % 32};
-  }
-  // The sums of a tile's rows are complete,
-  __device__ __forceinline__ void close(int at) {
-    writer().close(shared_.tile(at), statistics_, last_factor_);
-  }
-  // and its results.
-  __device__ __forceinline__ void finish(int at) {
-    writer().write(shared_.tile(at), out_, last_factor_);
-    gathering_ = false;
-    epilogue_deferred_ = false;
   }
 
   using Scores = ptx::Wgmma<C.keys, C.dtype>;
@@ -468,21 +417,18 @@ class ForwardConsumer {
   const ForwardShared<C>& shared_;
   const int number_, warp_, lane_;
   const ScoreRules<C> rules_;
+  const PingPong<C> order_;
+  KvTiles<C> kv_;
   float scores_[C.keys / 2];
-  float factor_[2];
+  float factor_[2];  // of O and the row sums, when a maximum has grown
   float out_[C.value_dim / 2];
   uint32_t weights_[C.keys / 4];
   RowStatistics statistics_;
-  float last_factor_[2];            // of results, at the end of a tile
-  bool epilogue_deferred_ = false;  // the results of the tile before have not left
-  bool second_ = false;             // the next step is its tile's second
-  bool gathering_ = false;          // out_ has products of this tile
-  int stale_from_ = C.keys;         // the first row of the next values that is not of the sequence
-  VisitedKeys<C> visited_{};
-  int idle_turns_ = 0;   // for keys of the tile that it passes over
-  int last_values_ = 0;  // those of the keys that it passed over when the tile began
-  PipelineState<C.stages> keys_, values_;
-  PipelineState<max(C.bias_stages, 1)> biases_;
+  float result_factor_[2];          // of the results in the epilogue
+  bool epilogue_deferred_ = false;  // the results of the tile before are still in out_
+  bool second_ = false;             // the next iteration is its tile's second
+  bool accumulates_ = false;        // out_ has products of this tile
+  int stale_from_ = C.keys;         // first row of the next V tile behind the end of its sequence
 };
 
 }  // namespace perseid::internal::cuda

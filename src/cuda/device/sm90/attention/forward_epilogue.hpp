@@ -1,20 +1,20 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The end of a tile of attention forward: results divided by the sums of their rows, to memory.
+// The epilogue of attention forward: divides results by their row sums and stores them.
 //
-// Each warp puts its 16 rows, or as many columns of them as there is room for, into shared memory
-// of its own, in the copy engine's layout, and one lane asks the engine to store them; it leaves
-// out what lies outside of the tensor. Rows behind the end of a ragged sequence lie inside of it,
-// in the next one: such a warp stores its rows itself.
+// Each warp stages its 16 rows in its own part of shared memory, in the swizzled layout of TMA, as
+// many columns at a time as fit, and one lane issues the TMA store, which clips what is outside of
+// the tensor. Rows behind the end of a ragged sequence are inside of the tensor, where the next
+// sequence begins: a warp that has such rows stores with ordinary stores.
 //
-// Where a result is not finite under a mask, the tile is listed: it gets a second pass when the
-// block has no tiles left (forward_consumer.hpp).
+// Under a mask a tile with a non-finite result is listed for the second pass
+// (forward_consumer.hpp).
 #pragma once
 
 #include "cuda/device/ptx/ldmatrix.hpp"
-#include "cuda/device/sm90/attention/forward_producer.hpp"
-#include "cuda/device/sm90/attention/forward_rows.hpp"
+#include "cuda/device/sm90/attention/forward_fixup.hpp"
 #include "cuda/device/sm90/attention/forward_scores.hpp"
+#include "cuda/device/sm90/attention/forward_shared.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -34,10 +34,10 @@ class ForwardEpilogue {
         first_row_(64 * consumer + 16 * warp),
         staged_(shared.out(consumer, warp)) {}
 
-  // Of the calling warp's rows: lse, and what results are to be multiplied by; 0 where a row saw
-  // nothing.
-  __device__ __forceinline__ void close(const AttentionTile& tile, const RowStatistics& rows,
-                                        float (&factor)[2]) const {
+  // For the warp's rows: stores lse and computes the factors of the results, 0 for a row without
+  // visible keys.
+  __device__ __forceinline__ void finalize(const AttentionTile& tile, const RowStatistics& rows,
+                                           float (&factor)[2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = quad_sum(rows.sum[r]);
@@ -49,7 +49,7 @@ class ForwardEpilogue {
     }
   }
   template <int kCount>
-  __device__ __forceinline__ void write(AttentionTile& tile, float (&out)[kCount],
+  __device__ __forceinline__ void store(AttentionTile& tile, float (&out)[kCount],
                                         const float (&factor)[2]) const {
     if constexpr (C.masked())
       if (sees_nonfinite_values(out)) list(tile);
@@ -60,11 +60,11 @@ class ForwardEpilogue {
       store_split(tile, out);
       return;
     }
-    constexpr int kPieces = 8 * C.out_chunks();  // of 8 columns, that there is room for
-    const bool alone = C.lengths && a_.ragged && query_of(tile, 15) >= tile.q_len;
+    constexpr int kPieces = 8 * C.out_chunks();  // of 8 columns, that fit
+    const bool by_threads = C.lengths && a_.ragged && query_of(tile, 15) >= tile.q_len;
 #pragma unroll
     for (int first = 0; first < C.value_dim / 8; first += kPieces) {
-      // What was there has been read.
+      // The TMA store before has read the staged rows.
       if (lane_ == 0) ptx::tma_store_wait_read();
       __syncwarp();
 #pragma unroll
@@ -75,32 +75,32 @@ class ForwardEpilogue {
         ptx::stmatrix_x4(piece_at(lane_ % 16, j - first + lane_ / 16), pair(4 * j), pair(4 * j + 2),
                          pair(4 * j + 4), pair(4 * j + 6));
       }
-      if (alone) {
+      if (by_threads) {
         __syncwarp();
-        store_rows(tile, first, min(kPieces, a_.value_dim / 8 - first));
+        store_by_threads(tile, first, min(kPieces, a_.value_dim / 8 - first));
       } else {
         ptx::fence_proxy_async();
         __syncwarp();
-        if (lane_ == 0 && !is_early(tile)) store_boxes(tile, first / 8);
+        if (lane_ == 0 && !is_before_first_query(tile)) store_by_tma(tile, first / 8);
       }
     }
   }
 
-  // The calling warp's rows of the listed tiles, when the results of the second pass are stored.
-  __device__ __forceinline__ void fix_up() const {
+  // Of the warp's rows in the listed tiles, after the results of the second pass were stored.
+  __device__ __forceinline__ void fixup() const {
     for (int number = shared_.nonfinite_list(); number < a_.tiles;
          number = a_.nonfinite_next[number]) {
       const AttentionTile tile = TileFinder<C>(a_).find(number);
 #pragma unroll 1
       for (int row = 0; row < 16; ++row)
-        if (has_row(tile, row)) fix_up_row<C>(a_, tile, head_of(tile, row), query_of(tile, row));
+        if (has_row(tile, row)) fixup_row<C>(a_, tile, head_of(tile, row), query_of(tile, row));
     }
   }
 
  private:
-  // A non-finite element of a value that any row of the tile sees, or that is hidden, makes a
-  // non-finite element in all rows, since 0 times it is NaN: the first row of each thread tells.
-  // Four chains of additions instead of one that is four times as long.
+  // A non-finite element of values, seen or hidden, makes its column non-finite in all rows, since
+  // 0 times it is NaN: testing the first row of each thread is enough. Four chains of additions
+  // instead of one that is four times as long.
   template <int kCount>
   static __device__ __forceinline__ bool sees_nonfinite_values(const float (&out)[kCount]) {
     float zero[4] = {};
@@ -111,7 +111,7 @@ class ForwardEpilogue {
     }
     return __any_sync(0xffffffffu, zero[0] + zero[1] + (zero[2] + zero[3]) != 0);
   }
-  // Once, in the first pass, whichever warps call it.
+  // Lists the tile once, in the first pass, however many warps call it.
   __device__ __forceinline__ void list(AttentionTile& tile) const {
     if (lane_ != 0 || atomicExch(&tile.listed, 1) != 0) return;
     a_.nonfinite_next[tile.number] = atomicExch(&shared_.nonfinite_list(), tile.number);
@@ -121,12 +121,12 @@ class ForwardEpilogue {
   __device__ __forceinline__ int query_of(const AttentionTile& tile, int row) const {
     return tile.query + ((first_row_ + row) >> a_.pack_gqa);
   }
-  // All of the warp's rows are before the first query.
-  __device__ __forceinline__ bool is_early(const AttentionTile& tile) const {
-    return C.begins_early() && query_of(tile, 0) < 0;
+  // Whether all of the warp's rows are before the first query.
+  __device__ __forceinline__ bool is_before_first_query(const AttentionTile& tile) const {
+    return C.partial_tile_first() && query_of(tile, 0) < 0;
   }
   __device__ __forceinline__ bool has_row(const AttentionTile& tile, int row) const {
-    return !is_early(tile) && query_of(tile, row) < tile.q_len;
+    return !is_before_first_query(tile) && query_of(tile, row) < tile.q_len;
   }
   __device__ __forceinline__ int head_of(const AttentionTile& tile, int row) const {
     return (tile.head << a_.pack_gqa) + ((first_row_ + row) & ((1 << a_.pack_gqa) - 1));
@@ -139,7 +139,7 @@ class ForwardEpilogue {
     return staged_ + piece / 8 * 16 * 128 + row * 128 + ((piece % 8 ^ row % 8) << 4);
   }
 
-  // `sum`: as a logarithm to base 2.
+  // `sum`: its logarithm to base 2.
   __device__ __forceinline__ void write_lse(const AttentionTile& tile, int row, float sum) const {
     const int query = query_of(tile, row);
     if (lane_ % 4 != 0 || !has_row(tile, row)) return;
@@ -150,7 +150,7 @@ class ForwardEpilogue {
              int64_t{tile.q_begin + query} * a_.lse_stride[2]] = sum * kLn2;
     }
   }
-  // Of the part's rows.
+  // In split_sums and split_results.
   __device__ __forceinline__ int64_t split_row(const AttentionTile& tile, int row) const {
     const int length = a_.ragged ? a_.total_q : a_.q_len;
     const int head = batch_of(tile) * (a_.heads << a_.pack_gqa) + head_of(tile, row);
@@ -172,7 +172,7 @@ class ForwardEpilogue {
               float2{out[4 * j + 2 * r], out[4 * j + 2 * r + 1]};
     }
   }
-  __device__ __forceinline__ void store_boxes(const AttentionTile& tile, int first_chunk) const {
+  __device__ __forceinline__ void store_by_tma(const AttentionTile& tile, int first_chunk) const {
 #pragma unroll
     for (int chunk = 0; chunk < C.out_chunks(); ++chunk)
       if (first_chunk + chunk < C.value_chunks())
@@ -181,8 +181,8 @@ class ForwardEpilogue {
                         tile.head, batch_of(tile)});
     ptx::tma_store_commit();
   }
-  __device__ __forceinline__ void store_rows(const AttentionTile& tile, int first,
-                                             int pieces) const {
+  __device__ __forceinline__ void store_by_threads(const AttentionTile& tile, int first,
+                                                   int pieces) const {
     for (int i = lane_; i < 16 * pieces; i += 32) {
       const int row = i / pieces, piece = i % pieces, query = query_of(tile, row);
       if (query >= tile.q_len) continue;
@@ -198,7 +198,7 @@ class ForwardEpilogue {
   const ScoreRules<C> rules_;
   const int consumer_, warp_, lane_;
   const int first_row_;
-  const uint32_t staged_;  // the warp's rows, 16 of each chunk
+  const uint32_t staged_;  // the warp's 16 rows of each chunk
 };
 
 }  // namespace perseid::internal::cuda

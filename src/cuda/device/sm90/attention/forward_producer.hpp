@@ -1,111 +1,14 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The producer of attention forward (forward.hpp), and the shared memory that it fills: which tile
-// lies where, and the barriers between the producer and the consumers.
+// The producer of attention forward (forward.hpp): one warp finds the Q tiles and issues the TMA
+// loads of the Q, K, V and bias pipelines.
 #pragma once
 
-#include "cuda/device/sm90/attention/forward_tiles.hpp"
+#include "cuda/device/sm90/attention/forward_shared.hpp"
 #include "cuda/device/sm90/attention/rules.hpp"
 #include "cuda/device/sm90/attention/sequence.hpp"
 
 namespace perseid::internal::cuda {
-
-// Tiles that are known at once: those whose queries are there, one whose queries are not needed any
-// more, and one whose results have not left.
-inline constexpr int kMostTiles = 4;
-
-// Shared memory, by addresses. Tiles are [chunk of 64 columns][row][64].
-template <AttentionForwardConfig C>
-struct ForwardShared {
-  unsigned char* memory;
-  uint32_t base;
-
-  static constexpr int kKeys = C.q_stages * C.consumers * C.query_bytes();
-  static constexpr int kValues = kKeys + C.stages * C.key_bytes();
-  static constexpr int kBias = kValues + C.stages * C.value_bytes();
-  static constexpr int kOut = kBias + C.bias_stages * C.consumers * C.bias_bytes();
-  static constexpr int kBarriers = kOut + C.consumers * C.out_bytes();
-  static constexpr int kTiles =
-      kBarriers + 8 * (2 * C.q_stages + 4 * C.stages + 2 * C.bias_stages + 1);
-  static constexpr int kNonfinite = kTiles + kMostTiles * static_cast<int>(sizeof(AttentionTile));
-  static_assert(C.fits() && kNonfinite + 4 <= C.shared_bytes());
-
-  __device__ __forceinline__ uint32_t query(int stage, int consumer) const {
-    return base + (stage * C.consumers + consumer) * C.query_bytes();
-  }
-  __device__ __forceinline__ uint32_t key(int stage) const {
-    return base + kKeys + stage * C.key_bytes();
-  }
-  __device__ __forceinline__ uint32_t value(int stage) const {
-    return base + kValues + stage * C.value_bytes();
-  }
-  __device__ __forceinline__ uint32_t barrier(int index) const {
-    return base + kBarriers + 8 * index;
-  }
-  __device__ __forceinline__ uint32_t query_full(int stage) const { return barrier(stage); }
-  __device__ __forceinline__ uint32_t query_empty(int stage) const {
-    return barrier(C.q_stages + stage);
-  }
-  __device__ __forceinline__ uint32_t key_full(int stage) const {
-    return barrier(2 * C.q_stages + stage);
-  }
-  __device__ __forceinline__ uint32_t key_empty(int stage) const {
-    return barrier(2 * C.q_stages + C.stages + stage);
-  }
-  __device__ __forceinline__ uint32_t value_full(int stage) const {
-    return barrier(2 * C.q_stages + 2 * C.stages + stage);
-  }
-  __device__ __forceinline__ uint32_t value_empty(int stage) const {
-    return barrier(2 * C.q_stages + 3 * C.stages + stage);
-  }
-  __device__ __forceinline__ uint32_t bias(int stage, int consumer) const {
-    return base + kBias + (stage * C.consumers + consumer) * C.bias_bytes();
-  }
-  // A warp's 16 rows of results on their way out.
-  __device__ __forceinline__ uint32_t out(int consumer, int warp) const {
-    return base + kOut + consumer * C.out_bytes() + warp * (C.out_bytes() / 4);
-  }
-  __device__ __forceinline__ uint32_t bias_full(int stage) const {
-    return barrier(2 * C.q_stages + 4 * C.stages + stage);
-  }
-  __device__ __forceinline__ uint32_t bias_empty(int stage) const {
-    return barrier(2 * C.q_stages + 4 * C.stages + C.bias_stages + stage);
-  }
-  // TMA has loaded values of the second pass, which the producer clears next.
-  __device__ __forceinline__ uint32_t value_loaded() const {
-    return barrier(2 * C.q_stages + 4 * C.stages + 2 * C.bias_stages);
-  }
-  // Tile number `count` of the block.
-  __device__ __forceinline__ AttentionTile& tile(int count) const {
-    return reinterpret_cast<AttentionTile*>(memory + kTiles)[count % kMostTiles];
-  }
-
-  // Head of the block's list of tiles with non-finite results. The number of all tiles: it is
-  // empty.
-  __device__ __forceinline__ int32_t& nonfinite_list() const {
-    return *reinterpret_cast<int32_t*>(memory + kNonfinite);
-  }
-
-  __device__ __forceinline__ void prepare(int32_t tiles) const {
-    nonfinite_list() = tiles;
-    for (int stage = 0; stage < C.q_stages; ++stage) {
-      ptx::mbarrier_init(query_full(stage), 1);
-      ptx::mbarrier_init(query_empty(stage), 4 * C.consumers);
-    }
-    for (int stage = 0; stage < C.stages; ++stage) {
-      ptx::mbarrier_init(key_full(stage), 1);
-      ptx::mbarrier_init(key_empty(stage), 4 * C.consumers);
-      ptx::mbarrier_init(value_full(stage), 1);
-      ptx::mbarrier_init(value_empty(stage), 4 * C.consumers);
-    }
-    for (int stage = 0; stage < C.bias_stages; ++stage) {
-      ptx::mbarrier_init(bias_full(stage), 1);
-      ptx::mbarrier_init(bias_empty(stage), 4 * C.consumers);
-    }
-    ptx::mbarrier_init(value_loaded(), 1);
-    ptx::mbarrier_init_fence();
-  }
-};
 
 template <AttentionForwardConfig C>
 class ForwardProducer {
@@ -114,24 +17,24 @@ class ForwardProducer {
                                              const ForwardShared<C>& shared)
       : arguments_(arguments), shared_(shared), numbers_(arguments), finder_(arguments) {}
 
-  // Keys and values of the first steps, to the L2 cache, while the kernels before may still run:
-  // what they write meanwhile is seen there.
-  __device__ __forceinline__ void ask_ahead() {
+  // Prefetches K and V of the first iterations to the L2 cache, while the kernels before may still
+  // run: the L2 cache is coherent with what they write later.
+  __device__ __forceinline__ void prefetch_first_tiles() {
     const AttentionTile tile = finder_.find(numbers_.first());
     for (int n = tile.last; n >= max(tile.first, tile.last - C.stages + 1); --n) {
       prefetch<C.key_chunks()>(arguments_.key, tile, n);
       prefetch<C.value_chunks()>(arguments_.value, tile, n);
     }
   }
-  // One warp runs both passes: all of it waits, one lane issues the loads. (One thread for the
-  // first pass alone, while its warp waits for the second, takes 1 to 2 % longer.)
+  // One warp runs both passes: all lanes wait, one lane issues the loads. (A single thread for the
+  // first pass, while its warp waits for the second, takes 1 to 2 % longer.)
   __device__ __forceinline__ void run() {
     load_tiles<false>(numbers_.first());
-    if (leads()) numbers_.close();
+    if (is_leader()) numbers_.close();
   }
   // Loads the listed tiles again and clears the non-finite elements of their values.
   __device__ __forceinline__ void run_second_pass() {
-    // Consumers release the empty tile at the end when the list is complete.
+    // Consumers release the empty tile that ends the first pass when the list is complete.
     const PipelineState<C.q_stages> last{queries_.count - 1};
     ptx::mbarrier_wait(shared_.query_empty(last.stage()), last.parity());
     const int32_t number = shared_.nonfinite_list();
@@ -139,10 +42,10 @@ class ForwardProducer {
   }
 
  private:
-  static __device__ __forceinline__ bool leads() { return threadIdx.x == 0; }
+  static __device__ __forceinline__ bool is_leader() { return threadIdx.x == 0; }
 
-  // The tiles of a pass; the second one has those with non-finite results. The value of a tile's
-  // first keys is loaded after the first key of the next tile, which is needed earlier.
+  // The Q tiles of a pass; the second pass has the listed ones. V of a tile's last iteration is
+  // loaded after Q and the first K of the next tile, which consumers need earlier.
   template <bool kSecondPass>
   __device__ __forceinline__ void load_tiles(int32_t number) {
     AttentionTile before{};
@@ -151,7 +54,7 @@ class ForwardProducer {
       if constexpr (kSecondPass) finder_.restart();
       AttentionTile tile = finder_.find(number);
       tile.listed = kSecondPass;
-      // With one stage its queries come late: what does not wait for them goes first.
+      // With one query stage the producer waits for the tile before: issue other loads first.
       if (C.q_stages == 1 && value_pending) load_value<kSecondPass>(before, before.first);
       if (C.q_stages == 1 && tile.number >= 0) load_key(tile, tile.last);
       announce(tile);
@@ -159,14 +62,14 @@ class ForwardProducer {
       if (tile.number < 0) break;
       if (C.q_stages > 1) load_key(tile, tile.last);
       if (value_pending) load_value<kSecondPass>(before, before.first);
-      // The next tile is drawn as late as this tile's last loads take as long as that does: who
-      // draws early, and then has a long tile to do, comes to a short one when others wait already.
+      // Fetch the next tile during the last loads, no earlier: a block that draws early, and then
+      // computes a long tile, delays the short tile that it has drawn.
       uint32_t ticket = 0;
       for (int n = tile.last - 1; n >= tile.first; --n) {
         if (n == tile.first) ticket = draw<kSecondPass>();
         load_key(tile, n);
         load_value<kSecondPass>(tile, n + 1);
-        if (!kSecondPass && leads()) numbers_.open();
+        if (!kSecondPass && is_leader()) numbers_.open();
       }
       if (tile.last == tile.first) ticket = draw<kSecondPass>();
       number = kSecondPass ? arguments_.nonfinite_next[number]
@@ -178,13 +81,13 @@ class ForwardProducer {
   }
   template <bool kSecondPass>
   __device__ __forceinline__ uint32_t draw() {
-    return !kSecondPass && leads() ? numbers_.draw() : 0;
+    return !kSecondPass && is_leader() ? numbers_.draw() : 0;
   }
   __device__ __forceinline__ void announce(const AttentionTile& tile) {
     const int stage = queries_.stage();
     ptx::mbarrier_wait(shared_.query_empty(stage), queries_.parity() ^ 1);
     const int number = queries_.count++;
-    if (!leads()) return;
+    if (!is_leader()) return;
     shared_.tile(number) = tile;
     if (tile.number < 0) {
       ptx::mbarrier_arrive(shared_.query_full(stage));
@@ -192,7 +95,7 @@ class ForwardProducer {
     }
     ptx::mbarrier_arrive_expect_tx(shared_.query_full(stage), C.consumers * C.query_bytes());
     for (int c = 0; c < C.consumers; ++c) {
-      // Of a consumer whose rows are before the first query any rows will do.
+      // A consumer whose rows are all before the first query may have any rows.
       const int32_t query = max(tile.query + (64 * c >> arguments_.pack_gqa), 0);
       load_rows<C.key_chunks()>(shared_.query(stage, c), 64, arguments_.query,
                                 shared_.query_full(stage), tile.q_begin + query, tile.head,
@@ -203,18 +106,18 @@ class ForwardProducer {
     const int stage = keys_.stage();
     ptx::mbarrier_wait(shared_.key_empty(stage), keys_.parity() ^ 1);
     ++keys_.count;
-    if (leads()) {
+    if (is_leader()) {
       ptx::mbarrier_arrive_expect_tx(shared_.key_full(stage), C.key_bytes());
       load<C.key_chunks()>(arguments_.key, shared_.key(stage), shared_.key_full(stage), tile, n);
     }
     if constexpr (C.bias_stages > 0) load_bias(tile, n);
   }
-  // With its keys.
+  // In the iteration of its K tile.
   __device__ __forceinline__ void load_bias(const AttentionTile& tile, int n) {
     const int stage = biases_.stage();
     ptx::mbarrier_wait(shared_.bias_empty(stage), biases_.parity() ^ 1);
     ++biases_.count;
-    if (!leads()) return;
+    if (!is_leader()) return;
     ptx::mbarrier_arrive_expect_tx(shared_.bias_full(stage), C.consumers * C.bias_bytes());
     for (int c = 0; c < C.consumers; ++c)
 #pragma unroll
@@ -230,7 +133,7 @@ class ForwardProducer {
     ptx::mbarrier_wait(shared_.value_empty(stage), values_.parity() ^ 1);
     ++values_.count;
     const uint32_t full = kSecondPass ? shared_.value_loaded() : shared_.value_full(stage);
-    if (leads()) {
+    if (is_leader()) {
       ptx::mbarrier_arrive_expect_tx(full, C.value_bytes());
       load<C.value_chunks()>(arguments_.value, shared_.value(stage), full, tile, n);
     }
@@ -238,10 +141,10 @@ class ForwardProducer {
       ptx::mbarrier_wait(full, loaded_parity_);
       loaded_parity_ ^= 1;
       clear_nonfinite(shared_.value(stage));
-      if (leads()) ptx::mbarrier_arrive(shared_.value_full(stage));
+      if (is_leader()) ptx::mbarrier_arrive(shared_.value_full(stage));
     }
   }
-  // The warp clears together; the proxy fence makes its writes visible to the tensor cores.
+  // The whole warp; the proxy fence makes its writes visible to the tensor cores.
   __device__ __forceinline__ void clear_nonfinite(uint32_t value) const {
     auto* pairs = reinterpret_cast<uint4*>(shared_.memory + (value - shared_.base));
 #pragma unroll 1
@@ -255,7 +158,8 @@ class ForwardProducer {
                                        const AttentionTile& tile, int n) {
     const int32_t row = tile.kv_begin + n * C.keys;
     const int32_t entry = entry_of<C.lengths>(arguments_, tile.batch);
-    // Query heads that are not packed read the same keys, each in a tile of its own.
+    // Without groups each key is read once; query heads of a group that are not packed read the
+    // same keys, each in a tile of its own.
     if (C.split && arguments_.group == 1)
       load_rows<kChunks, true>(to, C.keys, map, barrier, row, tile.kv_head, entry);
     else

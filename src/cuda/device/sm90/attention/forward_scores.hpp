@@ -1,20 +1,20 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What is done to a tile of scores before its softmax, and to its weights after it: bias, masks and
-// dropout, each only where the configuration has it. A thread has the rows and columns of the
-// accumulator layout (ptx/wgmma.hpp), which is that of the dropout contract's bytes too: one
-// Philox call serves 16 rows and 32 columns without an exchange between threads (math/philox.hpp).
+// Per-score operations: bias and masks before the softmax, dropout of the weights after it, each
+// only if the configuration has it. A thread has the rows and columns of the accumulator layout
+// (ptx/wgmma.hpp). The dropout contract gives its bytes the same layout: one Philox call of each
+// lane serves 16 rows and 32 columns without an exchange between threads (math/philox.hpp).
 #pragma once
 
 #include "cuda/device/ptx/ldmatrix.hpp"
 #include "cuda/device/ptx/ordering.hpp"
-#include "cuda/device/sm90/attention/forward_tiles.hpp"
+#include "cuda/device/sm90/attention/forward_scheduler.hpp"
 #include "cuda/device/sm90/attention/rules.hpp"
 #include "cuda/device/sm90/attention/softmax.hpp"
 
 namespace perseid::internal::cuda {
 
-// Two neighbours of a row of bias or mask, as they lie in memory.
+// Two neighbors of a row of bias or mask, in the layout of memory.
 template <class Element>
 struct alignas(2 * sizeof(Element)) Pair {
   Element first, second;
@@ -30,21 +30,23 @@ __device__ __forceinline__ float2 widen(Pair<bf16> pair) {
   return {float_from_bits(word << 16), float_from_bits(word & 0xffff0000u)};
 }
 
-// What a thread needs of a plane for its scores of a tile: pairs of its two rows.
+// Elements of bias or mask for a thread's scores of a tile: pairs of its two rows.
 template <class Element, int kPairs>
 struct ScorePairs {
   Pair<Element> at[2][kPairs];
 };
 struct NoScorePairs {};
 
-// Whether some row sees only some of the keys, where the code that asks knows.
-enum class Edge { kNo, kYes, kPerhaps };
+// Whether a KV tile needs a mask, since some row sees only some of its keys: known from the loop
+// that visits it, or tested for each tile.
+enum class NeedsMask { kNo, kYes, kPerTile };
 
-// The rules of one thread. `row` is its first row in the tile; the other is 8 below.
+// The per-score operations of one thread. `row` is its first row in the Q tile; the other is row +
+// 8.
 template <AttentionForwardConfig C>
 class ScoreRules {
   static constexpr int kPairs = C.keys / 8;
-  // Whether bias is added to scores; where the copy engine brings it, they begin with it.
+  // Whether bias is added to complete scores. If TMA loads it, it initializes the accumulators.
   static constexpr bool kAdds = C.bias != DType::kNone && C.bias_stages == 0;
   static __device__ auto bias_pairs() {
     if constexpr (kAdds) {
@@ -69,43 +71,44 @@ class ScoreRules {
     if constexpr (C.bias_stages > 0) unscale_ = kLog2E / a_.scale_log2;
   }
 
-  // What scores are multiplied by for their weights. Where bias was added they are scaled already.
+  // Factor of scores in the exponent. Adding the bias has scaled them already.
   __device__ __forceinline__ float scale_log2() const { return kAdds ? kLog2E : a_.scale_log2; }
 
-  // Whether some row sees only some of keys n, or some keys are behind the end: asked before the
-  // scores are there, so that the answer is not waited for.
-  __device__ __forceinline__ bool is_edge(const AttentionTile& tile, int n) const {
+  // Whether some row sees only some of keys n, or some of them are behind the end. Tested before
+  // the wait for the scores, to hide the latency.
+  __device__ __forceinline__ bool needs_mask(const AttentionTile& tile, int n) const {
     if constexpr (C.left || C.right || C.lengths || C.split)
-      return n < tile.free_first || n >= tile.free_end;
+      return n < tile.unmasked_first || n >= tile.unmasked_end;
     return n * C.keys + C.keys > a_.kv_len;
   }
-  // Dropout's numbers for keys n, 16 bytes for every 32 columns: drawn while a product runs,
-  // where there are registers to keep them.
+  // Random bytes of dropout for keys n, 16 for every 32 columns. They are drawn while a product
+  // runs if there are registers to keep them.
   static constexpr bool kDrawsEarly = C.value_dim <= 128 && !C.visible && C.bias == DType::kNone;
   struct DrawnNumbers {
     uint32_t word[C.dropout ? C.keys / 8 : 1];
   };
-  // What bias and mask have for keys n: asked for before the scores are there, too.
+  // Operands for keys n, loaded before the wait for the scores.
   struct ScoreOperands {
-    bool edge;
-    uint32_t seen[2];  // where it is one, of each row: which of the thread's scores
+    bool needs_mask;
+    uint32_t seen[2];  // if needs_mask: a bit for each of the thread's scores, by row
     decltype(bias_pairs()) bias;
     decltype(visible_pairs()) visible;
     DrawnNumbers drawn;
   };
-  __device__ __forceinline__ ScoreOperands load(const AttentionTile& tile, int n, bool edge) const {
+  __device__ __forceinline__ ScoreOperands load(const AttentionTile& tile, int n,
+                                                bool needs_mask) const {
     ScoreOperands operands{};
-    operands.edge = edge;
-    if (edge) {
+    operands.needs_mask = needs_mask;
+    if (needs_mask) {
       see(tile, n, operands.seen);
       ptx::materialize(operands.seen);
     }
-    if constexpr (kAdds) load_pairs(tile, n, edge, a_.bias, operands.bias);
-    if constexpr (C.visible) load_pairs(tile, n, edge, a_.visible, operands.visible);
+    if constexpr (kAdds) load_pairs(tile, n, needs_mask, a_.bias, operands.bias);
+    if constexpr (C.visible) load_pairs(tile, n, needs_mask, a_.visible, operands.visible);
     return operands;
   }
-  // Bias that the copy engine has brought, a consumer's tile: [128 bytes of keys][row][128 bytes].
-  // Scores begin with it, over their scale.
+  // Initializes the accumulators with a bias tile that TMA has loaded, [128 bytes of keys][row][128
+  // bytes], divided by the scale.
   template <int kCount>
   __device__ __forceinline__ void begin_with_bias(const unsigned char* tile,
                                                   float (&scores)[kCount]) const {
@@ -141,7 +144,7 @@ class ScoreRules {
       }
     }
   }
-  // Scores of keys n.
+  // Adds bias and applies the masks.
   template <int kCount>
   __device__ __forceinline__ void before_softmax(const ScoreOperands& operands,
                                                  float (&scores)[kCount]) const {
@@ -154,7 +157,7 @@ class ScoreRules {
         scores[i + 1] = fmaf(scores[i + 1], scale, bias.y);
       }
     }
-    if (operands.edge) hide_scores(scores, operands.seen);
+    if (operands.needs_mask) hide_scores(scores, operands.seen);
     if constexpr (C.visible) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
@@ -163,7 +166,7 @@ class ScoreRules {
       }
     }
   }
-  // Dropout's numbers, drawn under the last product.
+  // Draws the random bytes under the PV product.
   __device__ __forceinline__ void draw_early(const AttentionTile& tile, int n,
                                              ScoreOperands& operands) const {
     if constexpr (C.dropout && kDrawsEarly) {
@@ -171,9 +174,9 @@ class ScoreRules {
       ptx::materialize(operands.drawn.word);
     }
   }
-  // Weights, rounded in pairs, that dropout drops become 0; their sum is that of all. A byte b is
-  // kept below the threshold t: then 0x8000 + t - 1 - b has its highest bit, two bytes at a time,
-  // which is copied over the weight's 16.
+  // Clears the dropped weights, which are rounded in pairs; the row sums include them. A byte b
+  // below the threshold t keeps its weight: then 0x8000 + t - 1 - b has its highest bit set, which
+  // is copied over the 16 bits of the weight. Two bytes are tested at a time.
   template <int kCount>
   __device__ __forceinline__ void drop(const AttentionTile& tile, int n,
                                        const ScoreOperands& operands,
@@ -209,14 +212,14 @@ class ScoreRules {
     }
   }
 
-  // Rows outside of the problem are read as others of it, keys as 0: their scores are hidden, and
-  // their results are not stored.
+  // A row behind the end reads the last row, since its results are not stored; a key behind the end
+  // reads 0, since its score is masked.
   template <class Element>
-  __device__ __forceinline__ void load_pairs(const AttentionTile& tile, int n, bool edge,
+  __device__ __forceinline__ void load_pairs(const AttentionTile& tile, int n, bool needs_mask,
                                              const ScoresInMemory& plane,
                                              ScorePairs<Element, kPairs>& pairs) const {
     const int key = first_key(n);
-    const bool whole = plane.pairs && !edge;
+    const bool whole = plane.pairs && !needs_mask;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int query = min(query_of(tile, r), tile.q_len - 1);
@@ -243,7 +246,7 @@ class ScoreRules {
     const Dropout dropout = kDrawsEarly ? dropout_ : dropout_of(a_);
     const int64_t batch_head = int64_t{tile.batch} * a_.heads + tile.head;
     uint32_t tile_row[1] = {static_cast<uint32_t>((tile.query + row_) / kDropoutTileRows)};
-    ptx::materialize(tile_row);  // and nothing that follows from it before
+    ptx::materialize(tile_row);  // what depends on it is computed after this
     DrawnNumbers drawn;
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
@@ -260,7 +263,7 @@ class ScoreRules {
   const AttentionForwardArguments& a_;
   const int row_, lane_;
   Dropout dropout_;
-  float unscale_ = 1;  // one over scale
+  float unscale_ = 1;  // 1 / scale
 };
 
 }  // namespace perseid::internal::cuda

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Which tile of queries a block does next, and which tiles of keys that visits.
+// The tile scheduler of attention forward: the Q tile of a number, and its KV tiles.
 //
-// Order. Heads go in sections whose keys and values fit into the L2 cache together. In a section
-// the tiles with the most keys come first (the last rows, under a causal mask), so that what is
-// left at the end is small. A block begins with the tile of its own number; the others it draws
-// from a counter, each when it asks for the last keys of the one before.
+// Raster order. Heads form sections whose keys and values fit into the L2 cache together. In a
+// section the Q tiles with the most keys come first (under a causal mask those of the last rows),
+// so that the last tiles of the launch are short. A block begins with the tile of its own number
+// and draws the others from a counter, each while it issues the last loads of the one before.
 #pragma once
 
 #include "cuda/device/sm90/attention/config.hpp"
@@ -13,33 +13,34 @@
 
 namespace perseid::internal::cuda {
 
-// Tiles of keys [first, last] are visited, from the last to the first; those of [free_first,
-// free_end) need no mask. There is always one, if only to be masked as a whole.
+// A Q tile in one head. It visits KV tiles [first, last], from the last to the first; those of
+// [unmasked_first, unmasked_end) need no mask. A tile without visible keys visits one, which is
+// masked as a whole.
 struct AttentionTile : AttentionSequence {
   int32_t number;  // -1: there are no more tiles
-  int32_t query;   // the first one; the first tile of a head may begin before its first query
+  int32_t query;   // the first row; negative where the head's partial tile is its first one
   int32_t head, kv_head;
   int32_t first, last;
-  int32_t free_first, free_end;
+  int32_t unmasked_first, unmasked_end;
   int32_t split;
-  int32_t turns;   // of each consumer in the tile, see VisitedKeys
-  int32_t listed;  // not 0: in the block's list of tiles with non-finite results, or past it
+  int32_t iterations;  // of every consumer in the ping-pong order, see VisitedTiles
+  int32_t listed;      // not 0: in the block's list of tiles with non-finite results, or past it
 };
 
-// Tiles of keys that a consumer visits. It passes over the last and the first one where its own
-// rows do not see them. All consumers have as many turns: as there are keys, or one less where each
-// of them passes over one. Then they are up to a tile of keys apart, and those that begin with an
-// earlier one are those that end with an earlier one. What else the first and last tiles of a
-// matrix may ask for would have them wait for each other, with two stages, in the order in which
-// keys and values come: they go through it in step.
+// KV tiles that a consumer visits. It skips the last and the first one where its own rows see
+// nothing of them, at most one at either end, and visits at least one tile, or two where it could
+// skip at both ends. All consumers take equally many iterations: as many as there are KV tiles, or
+// one less if each of them skips one. Then they work up to one KV tile away from each other, and a
+// consumer that begins earlier ends earlier. (With more skipped tiles at the ends of a matrix, and
+// two stages, consumers would wait for each other in the order in which K and V arrive.)
 template <AttentionForwardConfig C>
-struct VisitedKeys {
+struct VisitedTiles {
   int32_t first, last;
 
   __device__ __forceinline__ int32_t count() const { return last - first + 1; }
-  static __device__ __forceinline__ VisitedKeys of(const AttentionTile& tile, int consumer,
-                                                   int pack) {
-    VisitedKeys own{tile.first, tile.last};
+  static __device__ __forceinline__ VisitedTiles of(const AttentionTile& tile, int consumer,
+                                                    int pack) {
+    VisitedTiles own{tile.first, tile.last};
     if constexpr (C.right && C.skips_masked_tiles()) {
       const int32_t query = tile.query + ((64 * consumer + 63) >> pack);
       const int32_t seen = max(query + tile.right - 1, 0) / C.keys;
@@ -54,13 +55,14 @@ struct VisitedKeys {
   }
 };
 
-// Tiles of keys that need no mask for the rows of a consumer.
+// KV tiles that need no mask for the rows of one consumer: [first, end).
 template <AttentionForwardConfig C>
-struct FreeKeys {
+struct UnmaskedTiles {
   int32_t first, end;
 
-  __device__ __forceinline__ bool holds(int n) const { return n >= first && n < end; }
-  static __device__ __forceinline__ FreeKeys of(const AttentionTile& tile, int consumer, int pack) {
+  __device__ __forceinline__ bool contains(int n) const { return n >= first && n < end; }
+  static __device__ __forceinline__ UnmaskedTiles of(const AttentionTile& tile, int consumer,
+                                                     int pack) {
     const int32_t query = tile.query + (64 * consumer >> pack);
     const int32_t last_query = tile.query + ((64 * consumer + 63) >> pack);
     const int32_t begin = C.left ? clamp(last_query + tile.left, 0, tile.kv_len) : 0;
@@ -69,7 +71,7 @@ struct FreeKeys {
   }
 };
 
-// From a tile's number to the tile. Numbers rise from one call to the next.
+// The Q tile of a number. Numbers increase from one call of find() to the next.
 template <AttentionForwardConfig C>
 class TileFinder {
  public:
@@ -83,19 +85,20 @@ class TileFinder {
     if (C.lengths && a_.ragged) {
       found = locate_in_ragged(whole, tile);
     } else if (found) {
-      place(whole, tile);
+      locate(whole, tile);
     }
     tile.number = found ? number : -1;
-    if (found) see_keys(tile);
+    if (found) find_kv_tiles(tile);
     return tile;
   }
 
-  // The next number may be any.
+  // Lets the next number be any.
   __device__ __forceinline__ void restart() { batch_ = before_ = tiles_ = 0; }
 
  private:
-  // One part of all heads after another, which lie side by side in memory; ragged batches have
-  // other numbers of tiles in each sequence. Returns the number that the tile has in its part.
+  // Raster of split-KV: a split of all heads of a batch entry, which are neighbors in memory, then
+  // the next split. Sequences of ragged batches differ in their number of tiles: there splits come
+  // first. Returns the tile's number in its split.
   __device__ __forceinline__ int32_t find_split(int32_t number, AttentionTile& tile) const {
     if (C.lengths && a_.ragged) {
       tile.split = number % a_.num_splits;
@@ -105,16 +108,16 @@ class TileFinder {
     tile.split = number / heads % a_.num_splits;
     return number / heads / a_.num_splits * heads + number % heads;
   }
-  __device__ __forceinline__ void place(int32_t number, AttentionTile& tile) const {
-    const TileCoordinate place =
+  __device__ __forceinline__ void locate(int32_t number, AttentionTile& tile) const {
+    const TileCoordinate at =
         tile_in_sections(number, a_.q_tiles, a_.batch_heads, a_.heads_per_section);
-    tile.query = (a_.q_tiles - 1 - place.tile) * queries() - a_.rows_before;
-    tile.head = place.head % a_.heads;
-    static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a_, place.head / a_.heads);
+    tile.query = (a_.q_tiles - 1 - at.tile) * queries() - a_.rows_before;
+    tile.head = at.head % a_.heads;
+    static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a_, at.head / a_.heads);
   }
 
-  // Sequences one after another, in each the last rows of all heads first. The cursor is at the
-  // sequence of the last number. Returns whether there is one.
+  // Raster of ragged batches: one sequence after another, in each the last rows of all heads first.
+  // The cursor is at the sequence of the last number. Returns whether the tile exists.
   __device__ __forceinline__ bool locate_in_ragged(int32_t number, AttentionTile& tile) {
     for (; batch_ < a_.batch; ++batch_, before_ += tiles_) {
       const int32_t begin = read_length(a_.cumulative_q, batch_, a_.total_q);
@@ -123,14 +126,14 @@ class TileFinder {
       if (number < before_ + tiles_) break;
     }
     if (batch_ >= a_.batch) return false;
-    const int32_t place = number - before_;
-    tile.query = (tiles_ - 1 - place) / a_.heads * queries();
-    tile.head = place % a_.heads;
+    const int32_t own = number - before_;
+    tile.query = (tiles_ - 1 - own) / a_.heads * queries();
+    tile.head = own % a_.heads;
     static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a_, batch_);
     return true;
   }
 
-  __device__ __forceinline__ void see_keys(AttentionTile& tile) const {
+  __device__ __forceinline__ void find_kv_tiles(AttentionTile& tile) const {
     tile.kv_head = tile.head / a_.group;
     const int32_t last_query = min(tile.query + queries(), tile.q_len) - 1;
     const auto end_of = [&](int32_t query) {
@@ -141,36 +144,37 @@ class TileFinder {
     };
     const int32_t begin = begin_of(max(tile.query, 0)), end = end_of(last_query);
     if (begin >= end) {
-      tile.free_first = 1;
+      tile.unmasked_first = 1;
     } else {
       tile.first = begin / C.keys;
       tile.last = (end - 1) / C.keys;
-      tile.free_first = (begin_of(last_query) + C.keys - 1) / C.keys;
-      tile.free_end = end_of(tile.query) / C.keys;
+      tile.unmasked_first = (begin_of(last_query) + C.keys - 1) / C.keys;
+      tile.unmasked_end = end_of(tile.query) / C.keys;
     }
     if constexpr (C.skips_masked_tiles()) {
-      tile.turns = tile.last - tile.first + 1;
+      tile.iterations = tile.last - tile.first + 1;
       bool all = true;
       for (int consumer = 0; consumer < C.consumers; ++consumer)
-        all = all && VisitedKeys<C>::of(tile, consumer, a_.pack_gqa).count() == tile.turns - 1;
-      if (all) --tile.turns;
+        all =
+            all && VisitedTiles<C>::of(tile, consumer, a_.pack_gqa).count() == tile.iterations - 1;
+      if (all) --tile.iterations;
     }
     if constexpr (C.split) {
       const int32_t split_first = tile.split * a_.split_tiles;
       tile.first = max(tile.first, split_first);
       tile.last = min(tile.last, split_first + a_.split_tiles - 1);
       if (tile.first <= tile.last) return;
-      // Nothing that a row sees: one tile, masked as a whole.
+      // The split has no visible key: one KV tile, masked as a whole.
       tile.first = tile.last = split_first;
-      tile.free_first = split_first + 1;
+      tile.unmasked_first = split_first + 1;
     }
   }
   __device__ __forceinline__ int32_t queries() const { return C.rows() >> a_.pack_gqa; }
 
   const AttentionForwardArguments& a_;
-  int32_t batch_ = 0;   // ragged: the sequence of the cursor,
-  int32_t before_ = 0;  // the tiles of those before it
-  int32_t tiles_ = 0;   // and its own
+  int32_t batch_ = 0;   // ragged: the sequence of the cursor
+  int32_t before_ = 0;  // tiles of earlier sequences
+  int32_t tiles_ = 0;   // tiles of this sequence
 };
 
 }  // namespace perseid::internal::cuda
