@@ -98,6 +98,7 @@ std::string key_of(const Program& program, const Version* compiler) {
   if (compiler != nullptr)
     key += concatenate("nvrtc ", compiler->major, ".", compiler->minor, "\n");
   for (const std::string& kernel : program.kernels) key += concatenate("kernel ", kernel, "\n");
+  if (!program.text.empty()) key += concatenate("text\n", program.text);
   return key;
 }
 

@@ -132,7 +132,7 @@ class Compilation {
       texts.push_back(source.text);
       paths.push_back(source.path);
     }
-    const std::string text = concatenate("#include \"", program.header, "\"\n");
+    const std::string text = concatenate("#include \"", program.header, "\"\n", program.text);
     CompilerResult result =
         compiler_.create(&handle_, text.c_str(), "perseid.cu", static_cast<int32_t>(texts.size()),
                          texts.data(), paths.data());

@@ -18,6 +18,7 @@ struct Program {
   std::string header;
   std::vector<std::string> kernels;
   std::string architecture;  // such as sm_90a, or compute_120 for PTX
+  std::string text = "";     // compiled after the header, with its kernels
 };
 
 // A module as the driver loads it, and its kernels' names in it, in the program's order.
