@@ -159,8 +159,6 @@ TEST(Descriptor, OfMatmul) {
   refused([](auto& d) { d.m = d.n = int64_t{1} << 30; }, "c has more than");
   refused([](auto& d) { d.alpha = std::numeric_limits<double>::infinity(); }, "alpha is inf");
   refused([](auto& d) { d.beta = -1e300; }, "beta is -1e+300");
-  refused([](auto& d) { d.async_a = reinterpret_cast<const perseid_async_operand*>(&d); },
-          "async_a is given");
 }
 
 TEST(Descriptor, PlansAreOfOneOperation) {

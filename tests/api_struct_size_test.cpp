@@ -183,9 +183,64 @@ TEST(StructSize, OfMatmul) {
   args.a = a_view.dl();
   args.b = b_view.dl();
   args.c = c_view.dl();
-  check_sizes<perseid_matmul_args>("perseid_matmul_args", args, sizeof args, [&](auto* given) {
-    return perseid_matmul_execute(plan.get(), given, workspace.data(), bytes, nullptr);
-  });
+  check_sizes<perseid_matmul_args>(
+      "perseid_matmul_args", args, offsetof(perseid_matmul_args, arrival_a), [&](auto* given) {
+        return perseid_matmul_execute(plan.get(), given, workspace.data(), bytes, nullptr);
+      });
+  EXPECT_EQ(c, 15);
+}
+
+// Structs that a struct points to.
+TEST(StructSize, OfChunks) {
+  Context context(1);
+  const int64_t begin[] = {0, 1};
+  auto desc = sized<perseid_matmul_desc>();
+  desc.dtype = PERSEID_F32;
+  desc.m = desc.n = desc.k = 1;
+  perseid_async_operand chunks{};
+  chunks.count = 1;
+  chunks.begin = begin;
+  for (const auto field :
+       {&perseid_matmul_desc::async_a, &perseid_matmul_desc::async_b, &perseid_matmul_desc::sink_c})
+    check_sizes<perseid_async_operand>(
+        "perseid_async_operand", chunks, sizeof chunks, [&](auto* given) {
+          perseid_matmul_desc with = desc;
+          with.*field = given;
+          Plan plan;
+          return perseid_matmul_plan_create(context.get(), &with, plan.out());
+        });
+
+  chunks.struct_size = sizeof chunks;
+  desc.async_a = desc.async_b = desc.sink_c = &chunks;
+  Plan plan;
+  ASSERT_EQ(perseid_matmul_plan_create(context.get(), &desc, plan.out()), PERSEID_OK);
+  std::vector<std::byte> workspace(1 << 16);
+  float a = 3, b = 5, c = 0;
+  uint32_t here = 0, written = 0;
+  const Tensor a_view(&a, {1, 1}), b_view(&b, {1, 1}), c_view(&c, {1, 1});
+  auto args = sized<perseid_matmul_args>();
+  args.a = a_view.dl();
+  args.b = b_view.dl();
+  args.c = c_view.dl();
+  auto arrival = sized<perseid_arrival>();
+  arrival.signals = &here;
+  auto departure = sized<perseid_chunk_sink>();
+  departure.signals = &written;
+  args.arrival_a = args.arrival_b = &arrival;
+  args.departure_c = &departure;
+  const auto execute = [&](const auto field) {
+    return [&args, &plan, &workspace, field](auto* given) {
+      perseid_matmul_args with = args;
+      with.*field = given;
+      return perseid_matmul_execute(plan.get(), &with, workspace.data(), workspace.size(), nullptr);
+    };
+  };
+  for (const auto field : {&perseid_matmul_args::arrival_a, &perseid_matmul_args::arrival_b})
+    check_sizes<perseid_arrival>("perseid_arrival", arrival, offsetof(perseid_arrival, epoch_ptr),
+                                 execute(field));
+  check_sizes<perseid_chunk_sink>("perseid_chunk_sink", departure,
+                                  offsetof(perseid_chunk_sink, epoch_ptr),
+                                  execute(&perseid_matmul_args::departure_c));
   EXPECT_EQ(c, 15);
 }
 

@@ -165,10 +165,59 @@ static int matmul(perseid_context_t context) {
   return c_data[0] == 4 && c_data[1] == 5 && c_data[3] == 11 ? 0 : 1;
 }
 
+static int chunks(perseid_context_t context) {
+  //! [chunks_plan]
+  const int64_t rows[3] = {0, 1, 2}; /* a arrives, and c leaves, row by row */
+  const perseid_async_operand of_m = {.struct_size = sizeof of_m, .count = 2, .begin = rows};
+  const perseid_matmul_desc desc = {.struct_size = sizeof desc,
+                                    .dtype = PERSEID_F32,
+                                    .m = 2,
+                                    .n = 2,
+                                    .k = 1,
+                                    .async_a = &of_m,
+                                    .sink_c = &of_m};
+  perseid_plan_t plan = NULL;
+  TRY(perseid_matmul_plan_create(context, &desc, &plan));
+  //! [chunks_plan]
+  size_t bytes = 0;
+  TRY(perseid_plan_workspace_size(plan, PERSEID_FORWARD, &bytes));
+  void* workspace = malloc(bytes);
+
+  const float b_data[2] = {3, 4};
+  float a_data[2] = {0, 0}, c_data[4];
+  const DLTensor a = perseid_tensor(a_data, kDLFloat, 32, PERSEID_DIMS(2, 1), NULL);
+  const DLTensor b = perseid_tensor(b_data, kDLFloat, 32, PERSEID_DIMS(1, 2), NULL);
+  const DLTensor c = perseid_tensor(c_data, kDLFloat, 32, PERSEID_DIMS(2, 2), NULL);
+  //! [signals]
+  uint32_t here[2] = {0, 0}, written[2] = {0, 0}; /* one for each chunk */
+  const uint32_t epoch = 1;
+  for (int row = 1; row >= 0; --row) { /* a producer, here or in another thread */
+    a_data[row] = (float)(row + 1);
+    TRY(perseid_signal_set(&here[row], epoch));
+  }
+  const perseid_arrival arrival = {
+      .struct_size = sizeof arrival, .signals = here, .epoch = epoch, .deadline_ns = 1000000000};
+  const perseid_chunk_sink departure = {
+      .struct_size = sizeof departure, .signals = written, .epoch = epoch};
+  const perseid_matmul_args args = {.struct_size = sizeof args,
+                                    .a = &a,
+                                    .b = &b,
+                                    .c = &c,
+                                    .arrival_a = &arrival,
+                                    .departure_c = &departure};
+  TRY(perseid_matmul_execute(plan, &args, workspace, bytes, NULL));
+  TRY(perseid_signal_wait(&written[1], epoch, 0, NULL)); /* a consumer of the second row */
+  //! [signals]
+  free(workspace);
+  perseid_plan_destroy(plan);
+  return c_data[0] == 3 && c_data[3] == 8 ? 0 : 1;
+}
+
 int main(void) {
   perseid_context_t context = NULL;
   TRY(perseid_context_create(NULL, &context));
-  const int wrong = softmax(context) + 2 * attention(context) + 4 * matmul(context);
+  const int wrong =
+      softmax(context) + 2 * attention(context) + 4 * matmul(context) + 8 * chunks(context);
   perseid_context_destroy(context);
   return wrong;
 }

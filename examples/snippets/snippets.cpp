@@ -160,6 +160,20 @@ static void operations() {
                   .c = perseid::Tensor(c.data(), {2, 2})},
                  workspace);
   //! [matmul]
+
+  //! [chunks]
+  const auto columns = perseid::Chunks::even(2, 2);  // b arrives column by column
+  const perseid::Matmul streamed(context, {.m = 2, .n = 2, .k = 3, .async_b = columns});
+  uint32_t signals[2] = {0, 0};
+  for (uint32_t& signal : signals) perseid::set_signal(&signal, 1);  // as each column is written
+  streamed.execute(nullptr,
+                   {.a = perseid::Tensor(a.data(), {2, 3}),
+                    .b = perseid::Tensor(b.data(), {2, 3}).transposed(),
+                    .c = perseid::Tensor(c.data(), {2, 2}),
+                    .arrival_b = {.signals = signals, .epoch = 1}},
+                   workspace);
+  perseid::wait_for_signal(&signals[1], 1);
+  //! [chunks]
   REQUIRE(c[0] == 4 && c[1] == 5 && c[3] == 11 && json[0] == '{');
 }
 

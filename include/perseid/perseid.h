@@ -33,6 +33,7 @@
 #ifndef PERSEID_PERSEID_H_
 #define PERSEID_PERSEID_H_
 
+#include "perseid/async.h"
 #include "perseid/context.h"
 #include "perseid/dlpack.h"
 #include "perseid/file.h"
@@ -303,9 +304,6 @@ PERSEID_API perseid_status perseid_fill_dropout_mask(perseid_context_t context, 
 
 /* ---- Matmul ---- */
 
-/** An operand whose chunks arrive while the product runs. Reserved: nothing takes one yet. */
-struct perseid_async_operand;
-
 /** c = alpha * a b + beta * c0 + bias. Row- or column-major, or any other strides, are the tensors'
  * own. Sums are accumulated as perseid_dtype says and rounded to out_dtype once. Algorithm: Goto
  * and van de Geijn, "Anatomy of high-performance matrix multiplication", TOMS 2008. */
@@ -320,10 +318,14 @@ typedef struct perseid_matmul_desc {
   int64_t k;            /**< columns of a, rows of b */
   double alpha;         /**< 0: 1, but see zero_alpha */
   double beta;          /**< 0: c is not read, even where it holds NaN */
-  const struct perseid_async_operand* async_a; /**< must be NULL */
+  /** NULL: all of a is present; else its chunks, of m or k. */
+  const perseid_async_operand* async_a;
   const char* implementation; /**< NULL: the first that takes the problem; else only this one */
   uint32_t zero_alpha;        /**< 1: c = beta * c0 + bias (alpha is 0) */
   uint32_t zero_batch;        /**< 1: batch is 0, and so is that of the tensors */
+  /** NULL: all of b is present; else its chunks, of n or k. */
+  const perseid_async_operand* async_b;
+  const perseid_async_operand* sink_c; /**< NULL: no signals; else the chunks of c, of m or n */
 } perseid_matmul_desc;
 
 /** The tensors of perseid_matmul_execute. */
@@ -335,6 +337,11 @@ typedef struct perseid_matmul_args {
   const DLTensor* c0;   /**< NULL: c. As c, and may be c exactly; read only if beta is not 0 */
   const DLTensor* bias; /**< [n], dtype or out_dtype */
   const DLTensor* c;    /**< [batch, m, n] ([m, n] if batch is 1), out_dtype */
+  /** Given exactly where the descriptor has async_a. Where alpha is 0, nobody waits for it. */
+  const perseid_arrival* arrival_a;
+  const perseid_arrival* arrival_b; /**< the same for async_b */
+  /** Given exactly where the descriptor has sink_c. */
+  const perseid_chunk_sink* departure_c;
 } perseid_matmul_args;
 
 /** Makes a plan. Errors: UNSUPPORTED (no implementation takes the problem; the sentence has the
@@ -343,7 +350,8 @@ typedef struct perseid_matmul_args {
 PERSEID_API perseid_status perseid_matmul_plan_create(perseid_context_t context,
                                                       const perseid_matmul_desc* desc,
                                                       perseid_plan_t* plan);
-/** Writes c. Errors: WORKSPACE_TOO_SMALL, DEVICE_ERROR.
+/** Writes c. Errors: WORKSPACE_TOO_SMALL, DEVICE_ERROR, TIMEOUT or PEER_LOST (a chunk did not
+ * arrive).
  * \snippet operations.c matmul */
 PERSEID_API perseid_status perseid_matmul_execute(perseid_plan_t plan,
                                                   const perseid_matmul_args* args, void* workspace,

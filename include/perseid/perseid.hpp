@@ -31,6 +31,7 @@
 #include <utility>
 #include <vector>
 
+#include "perseid/chunks.hpp"
 #include "perseid/context.hpp"
 #include "perseid/perseid.h"
 #include "perseid/tensor.hpp"
@@ -409,16 +410,22 @@ struct MatmulOptions {
   double alpha = 1;                ///< of a b
   double beta = 0;                 ///< 0: c is not read, even where it holds NaN
   bool bias = false;               ///< a bias is given at execution
+  ChunksView async_a = {};         ///< that a arrives in, of m or k
+  ChunksView async_b = {};         ///< that b arrives in, of n or k
+  ChunksView sink_c = {};          ///< that c leaves in, of m or n
   const char* implementation = nullptr;  ///< only this one
 };
 
 /// The tensors of Matmul::execute.
 struct MatmulArguments {
-  Tensor a = {};     ///< [batch, m, k], or [m, k] for every batch entry
-  Tensor b = {};     ///< [batch, k, n], or [k, n] for every batch entry
-  Tensor c0 = {};    ///< optional: c where absent. As c
-  Tensor bias = {};  ///< [n], dtype or out_dtype
-  Tensor c = {};     ///< [batch, m, n] ([m, n] if batch is 1), out_dtype
+  Tensor a = {};               ///< [batch, m, k], or [m, k] for every batch entry
+  Tensor b = {};               ///< [batch, k, n], or [k, n] for every batch entry
+  Tensor c0 = {};              ///< optional: c where absent. As c
+  Tensor bias = {};            ///< [n], dtype or out_dtype
+  Tensor c = {};               ///< [batch, m, n] ([m, n] if batch is 1), out_dtype
+  Arrival arrival_a = {};      ///< where the options have async_a
+  Arrival arrival_b = {};      ///< where the options have async_b
+  Departure departure_c = {};  ///< where the options have sink_c
 };
 
 /// c = alpha * a b + beta * c0 + bias. Transposes are the tensors' strides: Tensor::transposed().
@@ -438,6 +445,11 @@ class Matmul : public Plan {
     args.c0 = with.c0.dl();
     args.bias = with.bias.dl();
     args.c = with.c.dl();
+    const detail::ArrivalArgument arrival_a(with.arrival_a), arrival_b(with.arrival_b);
+    const detail::DepartureArgument departure_c(with.departure_c);
+    args.arrival_a = arrival_a.get();
+    args.arrival_b = arrival_b.get();
+    args.departure_c = departure_c.get();
     execute_as(Direction::kForward, perseid_matmul_execute, args, stream, workspace);
   }
 
@@ -456,6 +468,11 @@ class Matmul : public Plan {
     desc.implementation = options.implementation;
     desc.zero_alpha = options.alpha == 0;
     desc.zero_batch = options.batch == 0;
+    const detail::AsyncOperand async_a(options.async_a), async_b(options.async_b),
+        sink_c(options.sink_c);
+    desc.async_a = async_a.get();
+    desc.async_b = async_b.get();
+    desc.sink_c = sink_c.get();
     perseid_plan_t plan = nullptr;
     detail::check(perseid_matmul_plan_create(context.get(), &desc, &plan));
     return plan;

@@ -24,7 +24,9 @@ perseid_status create(const char* function, perseid_context_t context, const Des
     if (desc == nullptr) return null_argument(function, "desc");
     op::Check check(function);
     Descriptor current;
-    if (!read_struct(check, desc, &current)) return check.result();
+    Pointees<Descriptor> pointees;
+    if (!read_struct(check, desc, &current) || !pointees.read(check, &current))
+      return check.result();
     auto made = std::make_unique<perseid_plan>();
     const std::string no_arguments;
     const Span span(OperationPlan::kOperation, "plan", "", false, no_arguments);
@@ -51,7 +53,9 @@ perseid_status execute(const char* function, perseid_plan_t plan, const Args* ar
                            OperationPlan::kOperation);
     op::Check check(function);
     Args current;
-    if (!read_struct(check, args, &current)) return check.result();
+    Pointees<Args> pointees;
+    if (!read_struct(check, args, &current) || !pointees.read(check, &current))
+      return check.result();
     return (own->*method)(current, workspace, stream);
   });
 }

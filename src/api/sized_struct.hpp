@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <tuple>
 
 #include "op/check.hpp"
 #include "perseid/perseid.h"
@@ -39,7 +40,10 @@ PERSEID_STRUCT_FACTS(perseid_attention_forward_args, offsetof(perseid_attention_
 PERSEID_STRUCT_FACTS(perseid_attention_backward_args,
                      offsetof(perseid_attention_backward_args, grad_lse));
 PERSEID_STRUCT_FACTS(perseid_matmul_desc, offsetof(perseid_matmul_desc, alpha));
-PERSEID_STRUCT_FACTS(perseid_matmul_args, sizeof(perseid_matmul_args));
+PERSEID_STRUCT_FACTS(perseid_matmul_args, offsetof(perseid_matmul_args, arrival_a));
+PERSEID_STRUCT_FACTS(perseid_async_operand, sizeof(perseid_async_operand));
+PERSEID_STRUCT_FACTS(perseid_arrival, offsetof(perseid_arrival, epoch_ptr));
+PERSEID_STRUCT_FACTS(perseid_chunk_sink, offsetof(perseid_chunk_sink, epoch_ptr));
 #undef PERSEID_STRUCT_FACTS
 
 // Copies into `current`, which has facts.size bytes. A smaller struct leaves zeros; a larger one is
@@ -56,5 +60,46 @@ bool read_struct(op::Check& check, const Struct* given, Struct* current) {
                          current->reserved, ", expected 0");
   return true;
 }
+
+// Copies of the structs that a struct points to, made as the struct itself is copied.
+template <class Struct>
+struct Pointees {
+  bool read(op::Check&, Struct*) { return true; }
+};
+
+template <class... Structs>
+class PointeeCopies {
+ public:
+  // Lets every pointer that is not null point to a copy.
+  bool read(op::Check& check, const Structs*&... pointers) {
+    return std::apply([&](Structs&... copies) { return (copy(check, pointers, copies) && ...); },
+                      copies_);
+  }
+
+ private:
+  template <class Struct>
+  static bool copy(op::Check& check, const Struct*& pointer, Struct& copy) {
+    if (pointer == nullptr) return true;
+    if (!read_struct(check, pointer, &copy)) return false;
+    pointer = &copy;
+    return true;
+  }
+  std::tuple<Structs...> copies_;
+};
+
+template <>
+struct Pointees<perseid_matmul_desc> {
+  PointeeCopies<perseid_async_operand, perseid_async_operand, perseid_async_operand> copies;
+  bool read(op::Check& check, perseid_matmul_desc* desc) {
+    return copies.read(check, desc->async_a, desc->async_b, desc->sink_c);
+  }
+};
+template <>
+struct Pointees<perseid_matmul_args> {
+  PointeeCopies<perseid_arrival, perseid_arrival, perseid_chunk_sink> copies;
+  bool read(op::Check& check, perseid_matmul_args* args) {
+    return copies.read(check, args->arrival_a, args->arrival_b, args->departure_c);
+  }
+};
 
 }  // namespace perseid::internal::api

@@ -38,9 +38,11 @@ int32_t available_cpus();
 // What one execution works with. `workspace` is aligned to kWorkspaceAlignment and as large as the
 // kernel's workspace query said.
 inline constexpr size_t kWorkspaceAlignment = 64;
+class Waits;
 struct Execution {
   Executor& executor;
   std::byte* workspace;
+  Waits* waits = nullptr;  // of an operation whose operands or output are cut into chunks
 };
 
 // executor.run() with every task in the library's floating-point environment, whatever the

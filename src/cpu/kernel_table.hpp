@@ -35,7 +35,8 @@ struct KernelTable {
   size_t (*attention_decode_workspace)(const AttentionProblem&, int32_t workers);
   void (*attention_decode)(const AttentionProblem&, const AttentionForward&, const Execution&);
 
-  // Matmul (simd/matmul.hpp).
+  // Matmul (simd/matmul.hpp), in chunks where the problem has them (simd/matmul_chunks.hpp): then
+  // the execution has its waits.
   size_t (*matmul_workspace)(const MatmulProblem&, int32_t workers);
   void (*matmul)(const MatmulProblem&, const MatmulArguments&, const Execution&);
 

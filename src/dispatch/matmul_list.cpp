@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The implementations of matmul, best first.
 #include "cpu/reference/reference.hpp"
+#include "cpu/waits.hpp"
 #include "cuda/matmul/fma.hpp"
 #include "cuda/matmul/tensor_core.hpp"
 #include "dispatch/implementation.hpp"
@@ -32,32 +33,89 @@ class MatmulExecutable final : public Executable<Matmul> {
   std::unique_ptr<Kernels> kernels_;
 };
 
+// A product whose operands or result are cut into chunks, on the CPU.
+class ChunkedCpuMatmul final : public Executable<Matmul> {
+ public:
+  ChunkedCpuMatmul(const MatmulProblem& problem, const Device& device,
+                   const CpuKernels<Matmul>& kernels, bool whole)
+      : problem_(problem), executor_(*device.executor), kernels_(kernels), whole_(whole) {}
+
+  size_t workspace(Direction) const override { return kernels_.forward_workspace; }
+  Status forward(const MatmulArguments& arguments, std::byte* workspace, void*) const override {
+    cpu::Waits waits(problem_.chunks_a, arguments.arrival_a, problem_.chunks_b, arguments.arrival_b,
+                     problem_.chunks_c, arguments.departure_c);
+    const bool reads = problem_.depth() > 0;
+    if (!whole_ || !reads || waits.await_all())
+      kernels_.forward(problem_, arguments, {executor_, workspace, &waits});
+    *arguments.missing = waits.missing();
+    if (arguments.missing->end != WaitEnd::kArrived)
+      return status_of(*arguments.missing, arguments);
+    if (whole_) waits.depart_all();
+    return {};
+  }
+  Status backward(const NoArguments&, std::byte*, void*) const override { return {}; }
+
+ private:
+  static Status status_of(const Missing& missing, const MatmulArguments& arguments) {
+    const bool of_a = missing.operand == 0;
+    const std::string chunk =
+        concatenate("matmul: chunk ", missing.chunk, " of ", of_a ? "a" : "b");
+    const std::string seen =
+        concatenate(" (its signal is ", missing.seen, ", the epoch ", missing.expected, "); ");
+    if (missing.end == WaitEnd::kAborted)
+      return Status::error(PERSEID_PEER_LOST, chunk, ": not arrived when the abort word was set",
+                           seen, "clear the word and execute again with a new epoch");
+    const uint64_t deadline = (of_a ? arguments.arrival_a : arguments.arrival_b).deadline_ns;
+    return Status::error(PERSEID_TIMEOUT, chunk, ": not arrived within ",
+                         static_cast<double>(deadline) / 1e6, " ms", seen,
+                         "find out who was to send it, or pass a longer deadline_ns");
+  }
+
+  MatmulProblem problem_;
+  cpu::Executor& executor_;
+  CpuKernels<Matmul> kernels_;
+  bool whole_;  // the kernel knows nothing of chunks: all arrive before it, and leave after it
+};
+
+Status make_on_cpu(const MatmulProblem& problem, const Device& device,
+                   const CpuKernels<Matmul>& kernels, bool whole, Made* made) {
+  if (!problem.async()) return run_on_cpu<Matmul>(problem, device, kernels, made);
+  *made = std::make_unique<ChunkedCpuMatmul>(problem, device, kernels, whole);
+  return {};
+}
+
+constexpr const char* kNoChunks = "takes no chunks yet; leave async_a, async_b and sink_c NULL";
+
 // mma.sync on tensor cores, any strides: compute capability 8.0 and up.
 constexpr Implementation<Matmul> kTensorCore = {
     .name = "cuda:tensor_core",
-    .refuse = [](const MatmulProblem& problem,
-                 const Device&) { return cuda::refuse_tensor_core_matmul(problem); },
+    .refuse =
+        [](const MatmulProblem& problem, const Device&) {
+          return problem.async() ? kNoChunks : cuda::refuse_tensor_core_matmul(problem);
+        },
     .make = MatmulExecutable<cuda::TensorCoreMatmul>::make};
 
 // Multiply-add in the type itself, any strides.
 constexpr Implementation<Matmul> kFma = {
     .name = "cuda:fma",
-    .refuse = [](const MatmulProblem& problem,
-                 const Device&) { return cuda::refuse_fma_matmul(problem); },
+    .refuse =
+        [](const MatmulProblem& problem, const Device&) {
+          return problem.async() ? kNoChunks : cuda::refuse_fma_matmul(problem);
+        },
     .make = MatmulExecutable<cuda::FmaMatmul>::make};
 
-// Both operands packed into panels, any strides and types.
+// Both operands packed into panels, any strides, types and chunks.
 constexpr Implementation<Matmul> kPacked = {
     .name = "cpu:packed",
     .refuse = [](const MatmulProblem&, const Device&) { return std::string(); },
     .make =
         [](const MatmulProblem& problem, const Device& device, Made* made) {
           const cpu::KernelTable& kernels = *device.kernels;
-          return run_on_cpu<Matmul>(
+          return make_on_cpu(
               problem, device,
               {.forward = kernels.matmul,
                .forward_workspace = kernels.matmul_workspace(problem, device.workers())},
-              made);
+              false, made);
         }};
 
 // The sums in float64, element by element: the oracle, slow.
@@ -66,7 +124,7 @@ constexpr Implementation<Matmul> kReference = {
     .refuse = [](const MatmulProblem&, const Device&) { return std::string(); },
     .make =
         [](const MatmulProblem& problem, const Device& device, Made* made) {
-          return run_on_cpu<Matmul>(problem, device, {.forward = cpu::reference::matmul}, made);
+          return make_on_cpu(problem, device, {.forward = cpu::reference::matmul}, true, made);
         }};
 
 constexpr Implementation<Matmul> kList[] = {kTensorCore, kFma, kPacked, kReference};

@@ -69,4 +69,51 @@ struct ChunkTable {
   }
 };
 
+// Which dimension of a product c[m, n] = a[m, k] b[k, n] the chunks of a matrix cut.
+enum class ChunkDim : uint32_t { kNone = 0, kM = 1, kN = 2, kK = 3 };
+
+// The chunks of a matrix, as a plan has them.
+struct ChunkCut {
+  ChunkDim dim = ChunkDim::kNone;
+  const int64_t* begin = nullptr;  // of the plan, as in ChunkTable
+  int64_t count = 0;
+
+  PERSEID_INLINE constexpr bool present() const { return dim != ChunkDim::kNone; }
+  // The chunks where they cut `which`; else none.
+  PERSEID_INLINE constexpr ChunkTable<int64_t> along(ChunkDim which, int64_t first) const {
+    if (dim != which || !present()) return {};
+    return {begin, count, first};
+  }
+};
+
+// What one execution is told of an operand that arrives in chunks. Signals and epoch_ptr are in
+// memory of the device, the abort word is in memory of the host.
+struct Arrival {
+  const uint32_t* signals = nullptr;  // one for each chunk
+  uint32_t epoch = 0;
+  const uint32_t* epoch_ptr = nullptr;  // where the epoch is, if not null
+  int64_t first = 0;                    // the pivot
+  uint64_t deadline_ns = 0;             // from the start of the work
+  const uint32_t* abort = nullptr;
+};
+
+// What one execution is told of an output that leaves in chunks.
+struct Departure {
+  uint32_t* signals = nullptr;
+  uint32_t epoch = 0;
+  const uint32_t* epoch_ptr = nullptr;
+  int64_t first = 0;
+};
+
+// How the waits of an execution ended.
+enum class WaitEnd : uint32_t { kArrived, kTimeout, kAborted };
+
+// The first chunk that was missing, in the order of visits.
+struct Missing {
+  WaitEnd end = WaitEnd::kArrived;
+  int32_t operand = 0;  // 0: a, 1: b
+  int64_t chunk = -1;
+  uint32_t expected = 0, seen = 0;
+};
+
 }  // namespace perseid::internal

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "op/matmul.hpp"
 
+#include "op/chunks.hpp"
 #include "op/descriptor.hpp"
 #include "op/tensor_argument.hpp"
 
@@ -19,6 +20,14 @@ dispatch::Explanation describe(const MatmulProblem& problem) {
                          {"alpha", problem.alpha},
                          {"beta", problem.beta}};
   if (problem.bias) explanation.problem.emplace_back("bias", "yes");
+  const auto describe_chunks = [&](const char* field, const ChunkCut& cut) {
+    if (cut.present())
+      explanation.problem.emplace_back(field,
+                                       concatenate(cut.count, " chunks of ", name_of(cut.dim)));
+  };
+  describe_chunks("async_a", problem.chunks_a);
+  describe_chunks("async_b", problem.chunks_b);
+  describe_chunks("sink_c", problem.chunks_c);
 
   const auto batch = static_cast<double>(problem.batch), m = static_cast<double>(problem.m),
              n = static_cast<double>(problem.n), k = static_cast<double>(problem.k);
@@ -48,7 +57,7 @@ Tensor read_matrices(ArgumentReader& reader, Access access, const char* name,
 
 }  // namespace
 
-Status read_problem(const perseid_matmul_desc& desc, MatmulProblem* problem) {
+Status read_problem(const perseid_matmul_desc& desc, MatmulChunks* chunks, MatmulProblem* problem) {
   DescriptorReader reader(MatmulPlan::kOperation);
   problem->dtype = reader.dtype("dtype", desc.dtype);
   problem->out_dtype = reader.dtype("out_dtype", desc.out_dtype, problem->dtype);
@@ -71,17 +80,22 @@ Status read_problem(const perseid_matmul_desc& desc, MatmulProblem* problem) {
     problem->alpha = 0;
   }
   problem->beta = reader.number("beta", desc.beta, problem->dtype);
+  const Sliceable m{ChunkDim::kM, "m", problem->m}, n{ChunkDim::kN, "n", problem->n},
+      k{ChunkDim::kK, "k", problem->k};
+  problem->chunks_a = read_chunks(reader, "async_a", desc.async_a, {m, k}, &chunks->a);
+  problem->chunks_b = read_chunks(reader, "async_b", desc.async_b, {n, k}, &chunks->b);
+  problem->chunks_c = read_chunks(reader, "sink_c", desc.sink_c, {m, n}, &chunks->c);
   reader.require(
-      desc.async_a == nullptr,
-      "async_a is given, but no implementation takes an asynchronous operand; pass NULL");
+      !problem->chunks_c.present() || (problem->batch > 0 && problem->m > 0 && problem->n > 0),
+      "sink_c is given, but c has no elements; pass NULL");
   return reader.result();
 }
 
 Status MatmulPlan::make(DevicePointer device, const perseid_matmul_desc& desc,
                         std::unique_ptr<const Plan>* plan) {
-  MatmulProblem problem;
-  if (Status status = read_problem(desc, &problem); !status.ok()) return status;
   std::unique_ptr<MatmulPlan> made(new MatmulPlan(std::move(device)));
+  MatmulProblem problem;
+  if (Status status = read_problem(desc, &made->chunks_, &problem); !status.ok()) return status;
   if (Status status = made->choose(dispatch::matmul_implementations(), problem, desc.implementation,
                                    describe(problem));
       !status.ok())
@@ -108,8 +122,18 @@ Status MatmulPlan::execute(const perseid_matmul_args& args, const Workspace& wor
   } else {
     reader.refuse("bias", args.bias, "bias = 0");
   }
+  arguments.arrival_a = read_arrival(reader, "arrival_a", args.arrival_a, problem().chunks_a);
+  arguments.arrival_b = read_arrival(reader, "arrival_b", args.arrival_b, problem().chunks_b);
+  arguments.departure_c =
+      read_departure(reader, "departure_c", args.departure_c, problem().chunks_c);
+  Missing missing;
+  arguments.missing = &missing;
   if (Status status = reader.finish({.output = "c", .input = "c0"}); !status.ok()) return status;
-  return run_forward(reader, arguments, workspace, stream);
+  Status status = run_forward(reader, arguments, workspace, stream);
+  if (status.ok() || missing.end != WaitEnd::kArrived)
+    for (const perseid_arrival* arrival : {args.arrival_a, args.arrival_b})
+      write_record(arrival, status.code(), missing);
+  return status;
 }
 
 }  // namespace perseid::internal::op

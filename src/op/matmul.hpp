@@ -4,11 +4,18 @@
 // listed in dispatch/matmul_list.cpp.
 #pragma once
 
+#include <vector>
+
 #include "op/plan.hpp"
 
 namespace perseid::internal::op {
 
-Status read_problem(const perseid_matmul_desc& desc, MatmulProblem* problem);
+// The boundaries of the chunks of a, b and c. A problem points to them.
+struct MatmulChunks {
+  std::vector<int64_t> a, b, c;
+};
+
+Status read_problem(const perseid_matmul_desc& desc, MatmulChunks* chunks, MatmulProblem* problem);
 
 class MatmulPlan final : public PlanOf<dispatch::Matmul> {
  public:
@@ -20,6 +27,7 @@ class MatmulPlan final : public PlanOf<dispatch::Matmul> {
 
  private:
   using PlanOf::PlanOf;
+  MatmulChunks chunks_;
 };
 
 }  // namespace perseid::internal::op

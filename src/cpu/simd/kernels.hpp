@@ -10,7 +10,7 @@
 #include "cpu/simd/attention_forward.hpp"
 #include "cpu/simd/ceilings.hpp"
 #include "cpu/simd/dropout.hpp"
-#include "cpu/simd/matmul.hpp"
+#include "cpu/simd/matmul_chunks.hpp"
 #include "cpu/simd/micro_gemm.hpp"
 #include "cpu/simd/pack.hpp"
 #include "cpu/simd/softmax.hpp"

@@ -13,7 +13,8 @@
 // Operands are packed into the order in which they are read. Where C has many blocks, each operand
 // serves several of them: both are packed ahead, by all workers, one entry of the batch after the
 // other. Where it has few, each task packs what it needs. Rows of A that are elements of the
-// product already are read where they are.
+// product already are read where they are. Operands that arrive in chunks while the product runs
+// are added by matmul_chunks.hpp.
 //
 // The problem is turned into its transpose, C^T = B^T A^T, where C's columns are contiguous, or
 // where C has few columns: few rows have a way of their own (matmul_rows.hpp). Blocks depend on the
@@ -31,6 +32,7 @@ namespace perseid::internal::cpu::PERSEID_ISA {
 
 template <class Dot, class T>
 class MatmulKernel {
+ protected:
   using V = typename Dot::Vector;
   using Scalar = typename V::Scalar;
   using Element = typename Dot::Element;
@@ -54,8 +56,10 @@ class MatmulKernel {
     int64_t rows, columns;          // of a block of C
     int64_t down, across;           // blocks of C
     int64_t depths = 1, depth = 0;  // blocks of the depth, and scalars of each
+    int64_t entries;                // of the batch that are packed at the same time
 
-    Blocking(const MatmulProblem& problem, int64_t m, int64_t n) : few_rows(m <= kFewRows) {
+    Blocking(const MatmulProblem& problem, int64_t m, int64_t n)
+        : few_rows(m <= kFewRows), entries(problem.async() ? problem.batch : 1) {
       if (few_rows) {
         rows = m;
         columns = Few::kStrip;
@@ -87,15 +91,23 @@ class MatmulKernel {
     int64_t panels() const { return across * (columns / kPanel); }
   };
 
-  // Packed operands of all blocks: A [down, depths, a_elements], B [panels, depths, b_elements].
+  // Packed operands of all blocks: A [entries, down, depths, a_elements],
+  // B [entries, panels, depths, b_elements].
   struct Ahead {
     Element* a = nullptr;
     Element* b = nullptr;
 
     Ahead(const Blocking& blocking, Arena& arena) {
       if (!blocking.ahead) return;
-      a = arena.take<Element>(blocking.down * blocking.depths * blocking.a_elements());
-      b = arena.take<Element>(blocking.panels() * blocking.depths * blocking.b_elements());
+      a = arena.take<Element>(blocking.entries * a_entry(blocking));
+      b = arena.take<Element>(blocking.entries * b_entry(blocking));
+    }
+    // Elements of one entry of the batch.
+    static int64_t a_entry(const Blocking& blocking) {
+      return blocking.down * blocking.depths * blocking.a_elements();
+    }
+    static int64_t b_entry(const Blocking& blocking) {
+      return blocking.panels() * blocking.depths * blocking.b_elements();
     }
   };
 
@@ -131,14 +143,19 @@ class MatmulKernel {
   }
 
  public:
-  // Enough whichever way the problem is turned.
-  static size_t workspace(const MatmulProblem& problem, int32_t workers) {
+  // Enough whichever way the problem is turned. shared(blocking): bytes that all workers share.
+  template <class Shared>
+  static size_t workspace(const MatmulProblem& problem, int32_t workers, const Shared& shared) {
     const auto bytes = [&](int64_t m, int64_t n) {
       const Blocking blocking(problem, m, n);
-      return bytes_of<Ahead>(blocking) + bytes_of<Scratch>(blocking) * static_cast<size_t>(workers);
+      return shared(blocking) + bytes_of<Scratch>(blocking) * static_cast<size_t>(workers);
     };
     const int64_t few = min(problem.m, problem.n), many = max(problem.m, problem.n);
     return few <= kFewRows ? bytes(few, many) : max(bytes(few, many), bytes(many, few));
+  }
+  static size_t workspace(const MatmulProblem& problem, int32_t workers) {
+    return workspace(problem, workers,
+                     [](const Blocking& blocking) { return bytes_of<Ahead>(blocking); });
   }
 
   MatmulKernel(const MatmulProblem& problem, const MatmulArguments& arguments, std::byte* workspace)
@@ -154,6 +171,7 @@ class MatmulKernel {
         output_(problem, transposed_ ? transpose(arguments.c) : arguments.c,
                 transposed_ ? transpose(arguments.c0) : arguments.c0, arguments.bias, transposed_),
         workspace_(workspace),
+        shared_bytes_(bytes_of<Ahead>(blocking_)),
         direct_a_(is_direct_a()) {}
 
   void run(Executor& executor) const {
@@ -166,22 +184,28 @@ class MatmulKernel {
     }
     for (int64_t batch = 0; batch < problem_.batch; ++batch) {
       // An operand that serves the whole batch is packed once.
-      const bool pack_a = !direct_a_ && (batch == 0 || a_.stride[0] != 0);
-      const bool pack_b = batch == 0 || b_.stride[0] != 0;
-      const int64_t a_tasks = pack_a ? pack_a_tasks() : 0, b_tasks = pack_b ? pack_b_tasks() : 0;
-      for_each_task(executor, a_tasks + b_tasks, [&](int64_t task, int32_t) {
-        if (task < a_tasks) {
-          pack_a_ahead(batch, task);
-        } else {
-          pack_b_ahead(batch, task - a_tasks);
-        }
-      });
+      pack_ahead(executor, batch, 1, !direct_a_ && (batch == 0 || a_.stride[0] != 0),
+                 batch == 0 || b_.stride[0] != 0);
       for_each_task(executor, blocks,
                     [&](int64_t task, int32_t worker) { compute(batch, task, worker); });
     }
   }
 
- private:
+ protected:
+  // Packs operands of `entries` entries of the batch from `first` on.
+  void pack_ahead(Executor& executor, int64_t first, int64_t entries, bool a, bool b) const {
+    const int64_t a_tasks = a ? pack_a_tasks() : 0, b_tasks = b ? pack_b_tasks() : 0;
+    for_each_task(executor, entries * (a_tasks + b_tasks), [&](int64_t task, int32_t) {
+      const int64_t batch = first + task / (a_tasks + b_tasks);
+      task %= a_tasks + b_tasks;
+      if (task < a_tasks) {
+        pack_a_ahead(batch, task);
+      } else {
+        pack_b_ahead(batch, task - a_tasks);
+      }
+    });
+  }
+
   static Tensor transpose(Tensor tensor) {
     const int64_t stride = tensor.stride[1];
     tensor.stride[1] = tensor.stride[2];
@@ -221,34 +245,61 @@ class MatmulKernel {
     return {packed, blocking_.steps(), 1};
   }
 
+  // Which of the entries that are packed at the same time a block reads.
+  int64_t a_entry(int64_t batch) const {
+    return blocking_.entries == 1 || a_.stride[0] == 0 ? 0 : batch;
+  }
+  int64_t b_entry(int64_t batch) const {
+    return blocking_.entries == 1 || b_.stride[0] == 0 ? 0 : batch;
+  }
+  // Where the operands of a block lie packed.
+  Element* ahead_a(const Ahead& ahead, const MatmulPart& block, int64_t d) const {
+    return ahead.a + a_entry(block.batch) * Ahead::a_entry(blocking_) +
+           (block.i / blocking_.rows * blocking_.depths + d) * blocking_.a_elements();
+  }
+  Element* ahead_b(const Ahead& ahead, const MatmulPart& block, int64_t j, int64_t d) const {
+    return ahead.b + b_entry(block.batch) * Ahead::b_entry(blocking_) +
+           ((block.j + j) / kPanel * blocking_.depths + d) * blocking_.b_elements();
+  }
+
   TileA<Dot> operand_a(const Ahead& ahead, const Scratch& scratch, const MatmulPart& block,
                        int64_t d) const {
+    if (direct_a_) {
+      const Strided<T> a = matrix(a_, block.batch, block.i, d * blocking_.depth);
+      return {reinterpret_cast<const Element*>(a.data), a.row / Dot::kDepth, 1};
+    }
+    if (blocking_.ahead) return packed_a(ahead_a(ahead, block, d));
+    pack_a(block, d, scratch.a);
+    return packed_a(scratch.a);
+  }
+
+  // The block's rows of A at block d of the depth.
+  void pack_a(const MatmulPart& block, int64_t d, Element* out) const {
     const Strided<T> a = matrix(a_, block.batch, block.i, d * blocking_.depth);
-    if (direct_a_) return {reinterpret_cast<const Element*>(a.data), a.row / Dot::kDepth, 1};
-    if (blocking_.ahead)
-      return packed_a(ahead.a +
-                      (block.i / blocking_.rows * blocking_.depths + d) * blocking_.a_elements());
     if (a_along_rows()) {
-      pack_depth<Dot>(Strided<T>{a.data, a.column, a.row}, depth_of(d), block.rows, scratch.a,
+      pack_depth<Dot>(Strided<T>{a.data, a.column, a.row}, depth_of(d), block.rows, out,
                       blocking_.a_width());
     } else {
-      pack_rows<Dot>(a, block.rows, depth_of(d), scratch.a, blocking_.steps());
+      pack_rows<Dot>(a, block.rows, depth_of(d), out, blocking_.steps());
     }
-    return packed_a(scratch.a);
   }
 
   const Element* operand_b(const Ahead& ahead, const Scratch& scratch, const MatmulPart& block,
                            int64_t j, int64_t d) const {
-    if (blocking_.ahead)
-      return ahead.b + ((block.j + j) / kPanel * blocking_.depths + d) * blocking_.b_elements();
+    if (blocking_.ahead) return ahead_b(ahead, block, j, d);
+    pack_b(block, j, d, scratch.b);
+    return scratch.b;
+  }
+
+  // The panel of B from the block's column j on, at block d of the depth.
+  void pack_b(const MatmulPart& block, int64_t j, int64_t d, Element* out) const {
     const Strided<T> b = matrix(b_, block.batch, d * blocking_.depth, block.j + j);
     const int64_t columns = min(kPanel, block.columns - j);
     if (b_along_columns()) {
-      pack_depth<Dot>(b, depth_of(d), columns, scratch.b, kPanel);
+      pack_depth<Dot>(b, depth_of(d), columns, out, kPanel);
     } else {
-      pack_columns<Dot>(Strided<T>{b.data, b.column, b.row}, columns, depth_of(d), scratch.b);
+      pack_columns<Dot>(Strided<T>{b.data, b.column, b.row}, columns, depth_of(d), out);
     }
-    return scratch.b;
   }
 
   // Packing ahead goes through memory in the order of addresses, as far as the layout lets it.
@@ -263,10 +314,11 @@ class MatmulKernel {
     if (a_along_rows()) {
       const Strided<T> a = matrix(a_, batch, 0, 0);
       pack_slices({a.data, a.column, a.row}, task, m_, blocking_.rows, blocking_.a_width(),
-                  ahead.a);
+                  ahead.a + a_entry(batch) * Ahead::a_entry(blocking_));
       return;
     }
-    Element* out = ahead.a + task * blocking_.depths * blocking_.a_elements();
+    Element* out = ahead.a + a_entry(batch) * Ahead::a_entry(blocking_) +
+                   task * blocking_.depths * blocking_.a_elements();
     const int64_t first = task * blocking_.rows;
     for (int64_t i = 0; i < min(blocking_.rows, m_ - first); ++i)
       for (int64_t d = 0; d < blocking_.depths; ++d)
@@ -278,10 +330,12 @@ class MatmulKernel {
     Arena arena(workspace_);
     const Ahead ahead(blocking_, arena);
     if (b_along_columns()) {
-      pack_slices(matrix(b_, batch, 0, 0), task, n_, kPanel, kPanel, ahead.b);
+      pack_slices(matrix(b_, batch, 0, 0), task, n_, kPanel, kPanel,
+                  ahead.b + b_entry(batch) * Ahead::b_entry(blocking_));
       return;
     }
-    Element* out = ahead.b + task * blocking_.depths * blocking_.b_elements();
+    Element* out = ahead.b + b_entry(batch) * Ahead::b_entry(blocking_) +
+                   task * blocking_.depths * blocking_.b_elements();
     const int64_t first = task * kPanel;
     for (int64_t d = 0; d < blocking_.depths; ++d) {
       const Strided<T> b = matrix(b_, batch, d * blocking_.depth, first);
@@ -305,31 +359,51 @@ class MatmulKernel {
     }
   }
 
+  Scratch scratch_of(int32_t worker) const {
+    Arena own(workspace_ + shared_bytes_ +
+              static_cast<size_t>(worker) * bytes_of<Scratch>(blocking_));
+    return Scratch(blocking_, own);
+  }
+
+  MatmulPart block_at(int64_t batch, int64_t row, int64_t column) const {
+    const int64_t i = row * blocking_.rows, j = column * blocking_.columns;
+    return {batch, i, j, min(blocking_.rows, m_ - i), min(blocking_.columns, n_ - j)};
+  }
+
   void compute(int64_t batch, int64_t task, int32_t worker) const {
     Arena arena(workspace_);
     const Ahead ahead(blocking_, arena);
-    Arena own(workspace_ + arena.bytes() +
-              static_cast<size_t>(worker) * bytes_of<Scratch>(blocking_));
-    const Scratch scratch(blocking_, own);
+    const Scratch scratch = scratch_of(worker);
     // Neighbours in time share the columns of B, which a cache of several cores may hold.
-    const int64_t i = task % blocking_.down * blocking_.rows;
-    const int64_t j = task / blocking_.down * blocking_.columns;
-    const MatmulPart block{batch, i, j, min(blocking_.rows, m_ - i),
-                           min(blocking_.columns, n_ - j)};
+    const MatmulPart block = block_at(batch, task % blocking_.down, task / blocking_.down);
     output_.read_bias(block, scratch.bias);
     if (blocking_.few_rows) {
-      Few::multiply(matrix(a_, batch, i, 0), matrix(b_, batch, 0, j), block.rows, block.columns,
-                    problem_.k, scratch.few, scratch.sums);
-      output_.write(block, block, scratch.sums, Few::kStrip, scratch.bias);
+      multiply_few(block, scratch, [](int64_t, int64_t) { return true; });
     } else {
-      multiply(block, ahead, scratch);
+      multiply(block, ahead, scratch, 0, [](int64_t) { return true; });
     }
   }
 
-  void multiply(const MatmulPart& block, const Ahead& ahead, const Scratch& scratch) const {
+  // provide(depth, count): as in FewRows. False: the block is unfinished.
+  template <class Provide>
+  bool multiply_few(const MatmulPart& block, const Scratch& scratch, const Provide& provide) const {
+    if (!Few::multiply(matrix(a_, block.batch, block.i, 0), matrix(b_, block.batch, 0, block.j),
+                       block.rows, block.columns, problem_.k, scratch.few, scratch.sums, provide))
+      return false;
+    output_.write(block, block, scratch.sums, Few::kStrip, scratch.bias);
+    return true;
+  }
+
+  // From block d of the depth on, where the sums of those before it are in the scratch memory.
+  // provide(d) makes a block of the depth readable; multiply() returns the first one that it
+  // cannot, or the number of all: then C is written.
+  template <class Provide>
+  int64_t multiply(const MatmulPart& block, const Ahead& ahead, const Scratch& scratch, int64_t d,
+                   const Provide& provide) const {
     const bool whole = blocking_.depths == 1;
     const int64_t sums_row = whole ? kPanel : blocking_.columns;
-    for (int64_t d = 0; d < blocking_.depths; ++d) {
+    for (; d < blocking_.depths; ++d) {
+      if (!provide(d)) return d;
       const int64_t steps = steps_of<Dot>(depth_of(d));
       const TileA<Dot> a = operand_a(ahead, scratch, block, d);
       for (int64_t j = 0; j < block.columns; j += kPanel) {
@@ -347,6 +421,7 @@ class MatmulKernel {
         }
       }
     }
+    return d;
   }
 
   // The next panel of B is called for while the products of this one run, rows [i, i + size) of the
@@ -358,9 +433,8 @@ class MatmulKernel {
     if (d == blocking_.depths) return;
     const int64_t columns = min(kPanel, block.columns - j);
     if (blocking_.ahead) {
-      const Element* b =
-          ahead.b + ((block.j + j) / kPanel * blocking_.depths + d) * blocking_.b_elements();
-      prefetch(b, steps_of<Dot>(depth_of(d)), kPanel, kPanel, i, size, block.rows);
+      prefetch(ahead_b(ahead, block, j, d), steps_of<Dot>(depth_of(d)), kPanel, kPanel, i, size,
+               block.rows);
       return;
     }
     const Strided<T> b = matrix(b_, block.batch, d * blocking_.depth, block.j + j);
@@ -387,30 +461,8 @@ class MatmulKernel {
   Tensor a_, b_;
   MatmulOutput<V, T> output_;
   std::byte* workspace_;
+  size_t shared_bytes_;  // of the workspace, before the workers' scratch memory
   bool direct_a_;
 };
-
-// The problem without the products that alpha = 0 takes out of it.
-inline MatmulProblem without_products_of_zero(MatmulProblem problem) {
-  problem.k = problem.depth();
-  return problem;
-}
-
-size_t matmul_workspace(const MatmulProblem& given, int32_t workers) {
-  const MatmulProblem problem = without_products_of_zero(given);
-  size_t bytes = 0;
-  with_dot(problem.dtype, [&]<class Dot, class T>() {
-    bytes = MatmulKernel<Dot, T>::workspace(problem, workers);
-  });
-  return bytes;
-}
-
-void matmul(const MatmulProblem& given, const MatmulArguments& arguments,
-            const Execution& execution) {
-  const MatmulProblem problem = without_products_of_zero(given);
-  with_dot(problem.dtype, [&]<class Dot, class T>() {
-    MatmulKernel<Dot, T>(problem, arguments, execution.workspace).run(execution.executor);
-  });
-}
 
 }  // namespace perseid::internal::cpu::PERSEID_ISA

@@ -28,12 +28,15 @@ class FewRows {
   // Scalars of scratch that multiply() works with.
   static constexpr int64_t scratch(int64_t rows) { return (rows + kColumns) * kDepth; }
 
-  // sum[i * kStrip + j] = A[i, :] B[:, j] for j < columns <= kStrip.
-  static void multiply(Strided<T> a, Strided<T> b, int64_t rows, int64_t columns, int64_t k,
-                       Scalar* scratch, Scalar* sum) {
+  // sum[i * kStrip + j] = A[i, :] B[:, j] for j < columns <= kStrip. provide(depth, count) makes a
+  // part of the depth readable; where it cannot, multiply() is false and the sums are unfinished.
+  template <class Provide>
+  static bool multiply(Strided<T> a, Strided<T> b, int64_t rows, int64_t columns, int64_t k,
+                       Scalar* scratch, Scalar* sum, const Provide& provide) {
     for (int64_t i = 0; i < rows * kStrip; ++i) sum[i] = 0;
     for (int64_t depth = 0; depth < k; depth += kDepth) {
       const int64_t count = min(kDepth, k - depth);
+      if (!provide(depth, count)) return false;
       for (int64_t i = 0; i < rows; ++i)
         read_row<V>(a.data + i * a.row + depth * a.column, a.column, count, scratch + i * kDepth);
       const T* part = b.data + depth * b.row;
@@ -44,6 +47,7 @@ class FewRows {
                     sum);
       }
     }
+    return true;
   }
 
  private:

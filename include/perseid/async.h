@@ -1,0 +1,111 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+/** \file
+ * Operands that arrive in chunks while an operation runs, and outputs that leave in chunks.
+ * Included by perseid.h.
+ *
+ *   - A chunk table cuts one dimension of a matrix into chunks. It belongs to the plan.
+ *   - A signal is a 32-bit word for each chunk. Whoever delivers a chunk writes its data, then
+ *     stores the epoch into its signal with release order: perseid_signal_set, a kernel, a copy
+ *     engine's stream write, another process or GPU, MPI, NCCL. The operation reads a chunk after
+ *     it has seen the signal reach the epoch, with acquire order.
+ *   - An epoch is the number of an execution, as the caller counts them. A signal has reached an
+ *     epoch when (int32_t)(signal - epoch) >= 0, so epochs count up, wrap at 2^32, and nothing is
+ *     ever reset. Before the first execution every signal must hold the epoch before it: a word
+ *     that was never written would seem reached after 2^31 epochs.
+ *   - A wait ends at its deadline or when the abort word is set. Then all workers drain, the call
+ *     returns TIMEOUT or PEER_LOST with the first chunk that is missing, and what it was to write
+ * is undefined. Plan and context stay usable, with a new epoch.
+ *   - Results do not depend on chunks, the order of arrival, the first chunk or the number of
+ *     threads: they are those of the plan without chunks, bit for bit. */
+#ifndef PERSEID_ASYNC_H_
+#define PERSEID_ASYNC_H_
+
+#include "perseid/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** The most chunks of one operand. */
+#define PERSEID_MAX_CHUNKS 1048576
+
+/** Which dimension of c[m, n] = a[m, k] b[k, n] is cut. */
+typedef enum perseid_chunk_dim {
+  PERSEID_CHUNK_DEFAULT = 0, /**< m of a and c, n of b */
+  PERSEID_CHUNK_M = 1,       /**< rows of a, or of c */
+  PERSEID_CHUNK_N = 2,       /**< columns of b, or of c */
+  /** Depth of a, or of b. It is summed in ascending order, so the first chunk is chunk 0. */
+  PERSEID_CHUNK_K = 3
+} perseid_chunk_dim;
+
+/** The chunks of a matrix, in the descriptor. Every entry of a batch is cut alike: a chunk is these
+ * rows, columns or depths of all of them. */
+typedef struct perseid_async_operand {
+  uint32_t struct_size; /**< sizeof(perseid_async_operand) */
+  uint32_t dim;         /**< perseid_chunk_dim */
+  int64_t count;        /**< of chunks, 1..PERSEID_MAX_CHUNKS */
+  /** count + 1 boundaries: chunk c is [begin[c], begin[c + 1]). They begin with 0, end with the
+   * size of the dimension and rise: no chunk is empty. Copied when the plan is made. */
+  const int64_t* begin;
+} perseid_async_operand;
+
+/** How the waits of an execution ended, for programs. The sentence of perseid_last_error says the
+ * same. */
+typedef struct perseid_wait_record {
+  int32_t status;    /**< perseid_status: OK where all chunks arrived, else TIMEOUT or PEER_LOST */
+  int32_t rank;      /**< who was to deliver the chunk; -1: not known */
+  int32_t operand;   /**< 0: a, 1: b */
+  int32_t chunk;     /**< the first missing one in the order of visits; -1: none */
+  uint32_t expected; /**< the epoch */
+  uint32_t seen;     /**< what the signal held */
+} perseid_wait_record;
+
+/** The arrival of an operand in one execution. */
+typedef struct perseid_arrival {
+  uint32_t struct_size; /**< sizeof(perseid_arrival) */
+  /** One for each chunk, in memory of the context's device (on the CPU also memory shared with
+   * other processes). */
+  const uint32_t* signals;
+  uint32_t epoch; /**< that signals must have reached */
+  /** NULL, or where the epoch is, in memory of the device, read when the work runs: a CUDA graph
+   * that is launched again takes the next one. */
+  const uint32_t* epoch_ptr;
+  int64_t first_chunk;  /**< visited first; then those after it, round. 0 for chunks of k */
+  uint64_t deadline_ns; /**< of every wait, counted from the start of the work; 0: 30 s */
+  /** NULL, or a word in memory of the host: not 0 ends every wait. */
+  const uint32_t* abort;
+  /** NULL, or memory of the host that is filled before the call returns; on a GPU before the stream
+   * is synchronised. */
+  perseid_wait_record* record;
+} perseid_arrival;
+
+/** The departure of an output in one execution, where the plan was made with chunks of c. A chunk's
+ * signal is set, with release order, once all of its elements are written. A call that fails sets
+ * none of those that are not finished. */
+typedef struct perseid_chunk_sink {
+  uint32_t struct_size;      /**< sizeof(perseid_chunk_sink) */
+  uint32_t* signals;         /**< one for each chunk, as in perseid_arrival */
+  uint32_t epoch;            /**< that signals are set to */
+  const uint32_t* epoch_ptr; /**< as in perseid_arrival */
+  /** Computed first, where no operand arrives in chunks that say otherwise. */
+  int64_t first_chunk;
+} perseid_chunk_sink;
+
+/** Stores `epoch` into a signal in memory of the host, with release order, and wakes whoever waits
+ * for it on the CPU. A plain atomic store serves as well; a waiting CPU then sees it within half a
+ * millisecond.
+ * \snippet operations.c signals */
+PERSEID_API perseid_status perseid_signal_set(uint32_t* signal, uint32_t epoch);
+/** Waits until a signal in memory of the host has reached `epoch`, with acquire order. It spins for
+ * 50 us, then sleeps. `deadline_ns` from now (0: 30 s); `abort` as in perseid_arrival. Errors:
+ * TIMEOUT, PEER_LOST (aborted).
+ * \snippet operations.c signals */
+PERSEID_API perseid_status perseid_signal_wait(const uint32_t* signal, uint32_t epoch,
+                                               uint64_t deadline_ns, const uint32_t* abort);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* PERSEID_ASYNC_H_ */
