@@ -118,10 +118,10 @@ __device__ __forceinline__ void run_consumers(const AttentionBackwardArguments& 
       run_consumer<GradValueConsumer<C>>(context(0));
     else
       run_consumer<GradKeyConsumer<C>>(context(1));
-  } else if constexpr (C.last_columns() == C.piece_columns()) {
-    run_consumer<SplitKeysConsumer<C, C.piece_columns()>>(context(consumer));
+  } else if constexpr (C.last_columns() == C.slice_columns()) {
+    run_consumer<SplitKeysConsumer<C, C.slice_columns()>>(context(consumer));
   } else if (consumer == 0) {  // slices of dQ of unequal width: a mainloop for each
-    run_consumer<SplitKeysConsumer<C, C.piece_columns()>>(context(0));
+    run_consumer<SplitKeysConsumer<C, C.slice_columns()>>(context(0));
   } else {
     run_consumer<SplitKeysConsumer<C, C.last_columns()>>(context(1));
   }

@@ -157,10 +157,10 @@ class BiasConsumer {
       const BiasSplit<C> split(a_, block);
       const int stage = bias_.stage();
       if (a_.mapped)
-        ptx::mbarrier_wait(shared_.bias_full(stage), bias_.parity());
+        shared_.biases().consumer_wait(bias_);
       else
         load_bias(split, stage);
-      ++bias_.count;
+      bias_.advance();
 #pragma unroll
       for (float& sum : sums) sum = 0;
       split.for_each_unit(a_, [&](const BackwardTile& tile, const BackwardStep& step) {
@@ -182,15 +182,15 @@ class BiasConsumer {
                                            int bias_stage, float (&sums)[kScores]) {
     const int stage = units_.stage();
     float scores[kScores], products[kScores];
-    ptx::mbarrier_wait(shared_.scores_full(stage), units_.parity());
+    shared_.scores().consumer_wait(units_);
     chain_.begin_with_bias(scores, shared_.lse_log2(stage), shared_.bias(bias_stage));
     ptx::fence_operand(scores);
     scheduler_wait();
     ptx::wgmma_fence();
-    issue_scores<C, C.key_dim>(scores, thread_, shared_.key(stage), shared_.query(stage), true);
-    ptx::mbarrier_wait(shared_.gradients_full(stage), units_.parity());
+    issue_scores(scores, thread_, shared_.key(stage), shared_.query(stage), true);
+    shared_.gradients().consumer_wait(units_);
     ptx::wgmma_fence();
-    issue_scores<C, C.value_dim>(products, thread_, shared_.value(stage), shared_.grad_out(stage));
+    issue_scores(products, thread_, shared_.value(stage), shared_.grad_out(stage));
     scheduler_arrive();
     DroppedBits<C> dropped;
     chain_.find_dropped(tile, step, dropped);
@@ -198,7 +198,7 @@ class BiasConsumer {
     ptx::fence_operand(scores);
     chain_.template scores_to_weights<true>(scores, tile, step, shared_.lse_log2(stage),
                                             shared_.bias(bias_stage), true, dropped);
-    thread_.release(shared_.scores_empty(stage));
+    thread_.release(shared_.scores(), units_);
     ptx::wgmma_wait<0>();
     ptx::fence_operand(products);
     chain_.weights_to_ds(scores, products, shared_.delta(stage), [&](int i, float(&eight)[8]) {
@@ -206,8 +206,8 @@ class BiasConsumer {
 #pragma unroll
       for (int e = 0; e < 8; ++e) sums[i + e] += eight[e];
     });
-    thread_.release(shared_.gradients_empty(stage));
-    ++units_.count;
+    thread_.release(shared_.gradients(), units_);
+    units_.advance();
     release_stored();
   }
 
@@ -230,7 +230,7 @@ class BiasConsumer {
       float eight[8];
 #pragma unroll
       for (int e = 0; e < 8; ++e) eight[e] = sums[i + e];
-      tile.store(thread_.warp_key(), thread_.lane, i, eight);
+      tile.store_fragment(thread_.warp_key(), thread_.lane, i, eight);
     }
     ptx::fence_proxy_async();
     ptx::named_barrier_sync(kConsumerWarps + thread_.consumer, 128);
@@ -239,7 +239,7 @@ class BiasConsumer {
       for (int key = 64 * thread_.consumer; key < 64 * thread_.consumer + 64;
            key += BiasTile<C>::kChunkKeys)
         ptx::tma_store(
-            a_.grad_bias_map, tile.chunk(key),
+            a_.grad_bias_map, tile.chunk(key / BiasTile<C>::kChunkKeys),
             {split.k_tile * C.keys() + key, split.q_tile * C.queries, split.head, split.batch, 0});
       ptx::tma_store_commit();
     }
@@ -250,7 +250,7 @@ class BiasConsumer {
   __device__ __forceinline__ void release_stored() {
     if (storing_ < 0) return;
     if (issues_stores()) ptx::tma_store_wait_read();
-    thread_.release(shared_.bias_empty(storing_));
+    thread_.arrive(shared_.biases().empty(storing_));
     storing_ = -1;
   }
   __device__ __forceinline__ bool issues_stores() const {
@@ -279,7 +279,7 @@ class BiasConsumer {
       float eight[8];
 #pragma unroll
       for (int e = 0; e < 8; ++e) eight[e] = all[i + e];
-      shared_.bias(stage).store(thread_.warp_key(), thread_.lane, i, eight);
+      shared_.bias(stage).store_fragment(thread_.warp_key(), thread_.lane, i, eight);
     }
     __syncwarp();
   }

@@ -11,9 +11,8 @@ namespace perseid::internal::cuda {
 // For each stage a unit: key, query, value, grad_out, tiles of [chunk of 64 columns][row][64]; the
 // tiles of bias; lse_log2 and delta of each stage.
 //
-// Mbarriers, with what completes a phase:
-//   scores_full, gradients_full, bias_full      the producer and the bytes
-//   scores_empty, gradients_empty, bias_empty   all eight consumer warps
+// Pipelines: scores (K and Q with lse), gradients (V and dO with delta), biases. A full phase
+// completes by the producer and the bytes, an empty one by all eight consumer warps.
 template <AttentionBackwardConfig C>
 struct BiasShared {
   unsigned char* memory;
@@ -28,14 +27,22 @@ struct BiasShared {
   static constexpr int kStatistics = kBias + kBiasStages * C.bias_bytes();
   static constexpr int kBarriers = kStatistics + kStages * C.statistics_bytes();
   static constexpr int kPitch = C.keys() + 1;  // of sums, which reuse the memory of the stages
-  static_assert(kBarriers + 8 * (4 * kStages + 2 * kBiasStages) <= C.unit_shared_bytes());
+  static_assert(kBarriers + 16 * (2 * kStages + kBiasStages) <= C.unit_shared_bytes());
   static_assert(C.unit_shared_bytes() <= kMostShared);
   static_assert(C.queries * kPitch * 4 <= kBias);
 
-  __device__ __forceinline__ uint32_t key(int stage) const { return base + stage * kStage; }
-  __device__ __forceinline__ uint32_t query(int stage) const { return key(stage) + kQuery; }
-  __device__ __forceinline__ uint32_t value(int stage) const { return key(stage) + kValue; }
-  __device__ __forceinline__ uint32_t grad_out(int stage) const { return key(stage) + kGradOut; }
+  __device__ __forceinline__ SharedTile<C.keys(), C.key_dim> key(int stage) const {
+    return {base + stage * kStage};
+  }
+  __device__ __forceinline__ SharedTile<C.queries, C.key_dim> query(int stage) const {
+    return {base + stage * kStage + kQuery};
+  }
+  __device__ __forceinline__ SharedTile<C.keys(), C.value_dim> value(int stage) const {
+    return {base + stage * kStage + kValue};
+  }
+  __device__ __forceinline__ SharedTile<C.queries, C.value_dim> grad_out(int stage) const {
+    return {base + stage * kStage + kGradOut};
+  }
   __device__ __forceinline__ BiasTile<C> bias(int stage) const {
     const int at = kBias + stage * C.bias_bytes();
     return {memory + at, base + at};
@@ -50,32 +57,18 @@ struct BiasShared {
   __device__ __forceinline__ uint32_t lse_address(int stage) const {
     return base + kStatistics + stage * C.statistics_bytes();
   }
-  __device__ __forceinline__ uint32_t barrier(int kind, int stage) const {
-    return base + kBarriers + 8 * (kind * kStages + stage);
-  }
-  __device__ __forceinline__ uint32_t scores_full(int stage) const { return barrier(0, stage); }
-  __device__ __forceinline__ uint32_t scores_empty(int stage) const { return barrier(1, stage); }
-  __device__ __forceinline__ uint32_t gradients_full(int stage) const { return barrier(2, stage); }
-  __device__ __forceinline__ uint32_t gradients_empty(int stage) const { return barrier(3, stage); }
-
-  __device__ __forceinline__ uint32_t bias_full(int stage) const {
-    return base + kBarriers + 8 * (4 * kStages + stage);
-  }
-  __device__ __forceinline__ uint32_t bias_empty(int stage) const {
-    return base + kBarriers + 8 * (4 * kStages + kBiasStages + stage);
+  // S^T's operands, dP^T's operands, and tiles of bias.
+  using Units = Pipeline<kStages>;
+  __device__ __forceinline__ Units scores() const { return {base + kBarriers}; }
+  __device__ __forceinline__ Units gradients() const { return {base + kBarriers + Units::kBytes}; }
+  __device__ __forceinline__ Pipeline<kBiasStages> biases() const {
+    return {base + kBarriers + 2 * Units::kBytes};
   }
 
   __device__ __forceinline__ void prepare() const {
-    for (int stage = 0; stage < kStages; ++stage) {
-      ptx::mbarrier_init(scores_full(stage), 1);
-      ptx::mbarrier_init(scores_empty(stage), 4 * C.kConsumers);
-      ptx::mbarrier_init(gradients_full(stage), 1);
-      ptx::mbarrier_init(gradients_empty(stage), 4 * C.kConsumers);
-    }
-    for (int stage = 0; stage < kBiasStages; ++stage) {
-      ptx::mbarrier_init(bias_full(stage), 1);
-      ptx::mbarrier_init(bias_empty(stage), 4 * C.kConsumers);
-    }
+    scores().init(1, 4 * C.kConsumers);
+    gradients().init(1, 4 * C.kConsumers);
+    biases().init(1, 4 * C.kConsumers);
     ptx::mbarrier_init_fence();
   }
 };
@@ -178,15 +171,12 @@ class BiasProducer {
  private:
   __device__ __forceinline__ void load_bias(const BiasSplit<C>& split) {
     const int stage = bias_.stage();
-    const uint32_t full = shared_.bias_full(stage);
-    ptx::mbarrier_wait(shared_.bias_empty(stage), bias_.parity() ^ 1);
-    ++bias_.count;
-    ptx::mbarrier_arrive_expect_tx(full, C.bias_bytes());
-#pragma unroll
-    for (int key = 0; key < C.keys(); key += BiasTile<C>::kChunkKeys)
-      ptx::tma_load(
-          shared_.bias(stage).chunk(key), a_.bias_map, full,
-          {split.k_tile * C.keys() + key, split.q_tile * C.queries, split.head, split.batch, 0});
+    shared_.biases().producer_acquire(bias_);
+    shared_.biases().producer_expect_bytes(bias_, C.bias_bytes());
+    shared_.bias(stage).load(
+        a_.bias_map, shared_.biases().full(stage),
+        {split.k_tile * C.keys(), split.q_tile * C.queries, split.head, split.batch, 0});
+    bias_.advance();
   }
   __device__ __forceinline__ void load_unit(const BackwardTile& tile, const BackwardStep& step) {
     const int stage = units_.stage();
@@ -195,24 +185,23 @@ class BiasProducer {
     const int key = keys.row + tile.key, query = queries.row + step.block * C.queries;
     const int64_t at = block_number<C>(a_, tile, step.head, step.block) * C.queries;
 
-    uint32_t full = shared_.scores_full(stage);
-    ptx::mbarrier_wait(shared_.scores_empty(stage), units_.parity() ^ 1);
-    ptx::mbarrier_arrive_expect_tx(full, C.key_bytes() + C.query_bytes() + C.queries * 4);
-    load_rows<C.key_chunks()>(shared_.key(stage), C.keys(), a_.key, full, key, tile.kv_head,
-                              keys.entry);
-    load_rows<C.key_chunks()>(shared_.query(stage), C.queries, a_.query, full, query, step.head,
-                              queries.entry);
-    ptx::bulk_load(shared_.lse_address(stage), a_.lse_log2 + at, C.queries * 4, full);
+    const uint32_t scores_full = shared_.scores().full(stage);
+    shared_.scores().producer_acquire(units_);
+    shared_.scores().producer_expect_bytes(units_, C.key_bytes() + C.query_bytes() + C.queries * 4);
+    shared_.key(stage).load(a_.key, scores_full, {0, 0, key, tile.kv_head, keys.entry});
+    shared_.query(stage).load(a_.query, scores_full, {0, 0, query, step.head, queries.entry});
+    ptx::bulk_load(shared_.lse_address(stage), a_.lse_log2 + at, C.queries * 4, scores_full);
 
-    full = shared_.gradients_full(stage);
-    ptx::mbarrier_wait(shared_.gradients_empty(stage), units_.parity() ^ 1);
-    ptx::mbarrier_arrive_expect_tx(full, C.value_bytes() + C.out_bytes() + C.queries * 4);
-    load_rows<C.value_chunks()>(shared_.value(stage), C.keys(), a_.value, full, key, tile.kv_head,
-                                keys.entry);
-    load_rows<C.value_chunks()>(shared_.grad_out(stage), C.queries, a_.grad_out, full, query,
-                                step.head, queries.entry);
-    ptx::bulk_load(shared_.lse_address(stage) + C.queries * 4, a_.delta + at, C.queries * 4, full);
-    ++units_.count;
+    const uint32_t gradients_full = shared_.gradients().full(stage);
+    shared_.gradients().producer_acquire(units_);
+    shared_.gradients().producer_expect_bytes(units_,
+                                              C.value_bytes() + C.out_bytes() + C.queries * 4);
+    shared_.value(stage).load(a_.value, gradients_full, {0, 0, key, tile.kv_head, keys.entry});
+    shared_.grad_out(stage).load(a_.grad_out, gradients_full,
+                                 {0, 0, query, step.head, queries.entry});
+    ptx::bulk_load(shared_.lse_address(stage) + C.queries * 4, a_.delta + at, C.queries * 4,
+                   gradients_full);
+    units_.advance();
   }
 
   const AttentionBackwardBiasArguments& a_;

@@ -42,12 +42,12 @@ class BackwardClearing {
     if (tile_.end <= tile_.first) return;
     if constexpr (C.split_keys) {
       for (int consumer = 0; consumer < C.kConsumers; ++consumer)
-        clear(consumer, shared_.key() + consumer * 64 * 128, C.key_chunks());
+        clear(consumer, shared_.key().base + consumer * 64 * 128, C.key_chunks());
       for (int consumer = 0; consumer < C.kConsumers; ++consumer)
-        clear(consumer, shared_.value() + consumer * 64 * 128, C.value_chunks());
+        clear(consumer, shared_.value().base + consumer * 64 * 128, C.value_chunks());
     } else {
-      clear(0, shared_.key(), C.key_chunks());
-      clear(1, shared_.value(), C.value_chunks());
+      clear(0, shared_.key().base, C.key_chunks());
+      clear(1, shared_.value().base, C.value_chunks());
     }
   }
 
@@ -96,7 +96,7 @@ class NonfiniteCheck {
   explicit __device__ __forceinline__ NonfiniteCheck(const ConsumerContext<C>& context)
       : c_(context) {}
 
-  // Keys are cleared before their first product with dS. The first scores may keep what they have:
+  // Keys are cleared before their first product with dS. The first scores stay as they are:
   // their queries are masked, or their rows recomputed.
   __device__ __forceinline__ void check_keys(int number,
                                              const float (&scores)[C.thread_scores()]) const {
@@ -116,8 +116,8 @@ class NonfiniteCheck {
   __device__ __forceinline__ void check_tiles(int number) const {
     if constexpr (C.clears_nonfinite())
       if (number == 0) {
-        vote(has_nonfinite(c_.shared.key(), C.key_chunks()));
-        vote(has_nonfinite(c_.shared.value(), C.value_chunks()));
+        vote(has_nonfinite(c_.shared.key().base, C.key_chunks()));
+        vote(has_nonfinite(c_.shared.value().base, C.value_chunks()));
       }
   }
 

@@ -141,16 +141,17 @@ class GradientEpilogue {
  private:
   // 16 keys of a warp, through the shared memory of what the gradient belongs to, by TMA.
   template <int kDim>
-  __device__ __forceinline__ void store(const float (&d)[kDim / 2], float factor, uint32_t through,
+  __device__ __forceinline__ void store(const float (&d)[kDim / 2], float factor,
+                                        const SharedTile<C.keys(), kDim>& through,
                                         const TensorMap& map) const {
-    const int warp_key = c_.thread.first_key() + c_.thread.warp * 16, lane = c_.thread.lane;
-    const uint32_t part = through + warp_key * 128;
+    const int warp_key = c_.thread.warp_key(), lane = c_.thread.lane;
+    // The warp's rows of all chunks.
+    const SharedTile<C.keys(), kDim> rows{through.base + warp_key * 128};
     const auto pair = [&](int i) { return round_pair<C.dtype>(d[i] * factor, d[i + 1] * factor); };
 #pragma unroll
     for (int j = 0; j < kDim / 8; j += 2) {
-      const int unit = j % 8 + lane / 16;
-      ptx::stmatrix_x4(part + j / 8 * C.keys() * 128 + lane % 16 * 128 + ((unit ^ lane % 8) << 4),
-                       pair(4 * j), pair(4 * j + 2), pair(4 * j + 4), pair(4 * j + 6));
+      ptx::stmatrix_x4(rows.base + rows.offset(j / 8, lane % 16, j % 8 + lane / 16), pair(4 * j),
+                       pair(4 * j + 2), pair(4 * j + 4), pair(4 * j + 6));
     }
     ptx::fence_proxy_async();
     __syncwarp();
@@ -158,8 +159,8 @@ class GradientEpilogue {
     const MapCoordinate first = key_coordinate<C.lengths>(c_.arguments, c_.tile);
     const int row = first.row + c_.tile.key + warp_key;
 #pragma unroll
-    for (int chunk = 0; chunk < (kDim + kChunk - 1) / kChunk; ++chunk)
-      ptx::tma_store(map, part + chunk * C.keys() * 128,
+    for (int chunk = 0; chunk < rows.kChunks; ++chunk)
+      ptx::tma_store(map, rows.chunk(chunk),
                      {chunk * kChunk, 0, row, c_.tile.kv_head, first.entry});
     ptx::tma_store_commit();
   }

@@ -13,7 +13,7 @@
 // are. dQ needs dS with queries as rows, for all keys of the tile: store_ds writes each warp's keys
 // to shared memory, from which WGMMA reads the transposed operand.
 //
-// dQ is summed in float32 in global memory, in slices of C.piece_columns() columns: the layout is
+// dQ is summed in float32 in global memory, in slices of C.slice_columns() columns: the layout is
 // that of the accumulators (AttentionBackwardProblem::sums), so each thread adds 16 contiguous
 // bytes at a time.
 #pragma once
@@ -28,18 +28,18 @@
 namespace perseid::internal::cuda {
 
 // d = A B^T, plus d where `accumulate`: the consumer's 64 keys of the tile `keys` and the tile
-// `queries` of a step, both of kDim columns.
+// `queries` of a step.
 template <AttentionBackwardConfig C, int kDim>
 __device__ __forceinline__ void issue_scores(float (&d)[C.thread_scores()],
-                                             const ConsumerThread<C>& thread, uint32_t keys,
-                                             uint32_t queries, bool accumulate = false) {
-  const uint64_t left = ptx::make_descriptor(keys + thread.first_key() * 128);
-  const uint64_t right = ptx::make_descriptor(queries);
+                                             const ConsumerThread<C>& thread,
+                                             const SharedTile<C.keys(), kDim>& keys,
+                                             const SharedTile<C.queries, kDim>& queries,
+                                             bool accumulate = false) {
+  const auto left = keys.k_major(thread.first_key());
+  const auto right = queries.k_major();
 #pragma unroll
   for (int k = 0; k < kDim / 16; ++k)
-    ptx::Wgmma<C.queries, C.dtype>::mma_ss(
-        d, ptx::advance_descriptor(left, k / 4 * C.keys() * 128 + k % 4 * 32),
-        ptx::advance_descriptor(right, k / 4 * C.queries * 128 + k % 4 * 32), accumulate || k > 0);
+    ptx::Wgmma<C.queries, C.dtype>::mma_ss(d, left.step(k), right.step(k), accumulate || k > 0);
   ptx::wgmma_commit();
 }
 
@@ -47,29 +47,27 @@ __device__ __forceinline__ void issue_scores(float (&d)[C.thread_scores()],
 template <AttentionBackwardConfig C, int kDim>
 __device__ __forceinline__ void issue_gradient(float (&d)[kDim / 2],
                                                const uint32_t (&left)[C.thread_scores() / 2],
-                                               uint32_t rows) {
-  const uint64_t right = ptx::make_descriptor(rows, C.queries * 128);
+                                               const SharedTile<C.queries, kDim>& rows) {
+  const auto right = rows.mn_major();
 #pragma unroll
   for (int k = 0; k < C.queries / 16; ++k)
-    ptx::Wgmma<kDim, C.dtype>::mma_rs(d, left + 4 * k, ptx::advance_descriptor(right, k * 16 * 128),
-                                      true);
+    ptx::Wgmma<kDim, C.dtype>::mma_rs(d, left + 4 * k, right.step(k), true);
   ptx::wgmma_commit();
 }
 
 // ---- dQ ----
 
-// The consumer's keys of dS, [64 queries][key][64], then visible to WGMMA.
+// The consumer's keys of dS^T to shared memory, then visible to WGMMA.
 template <AttentionBackwardConfig C>
 __device__ __forceinline__ void store_ds(const ConsumerContext<C>& context,
                                          const uint32_t (&ds)[C.thread_scores() / 2], int parity) {
   const ConsumerThread<C>& thread = context.thread;
-  const int row = thread.first_key() + 16 * thread.warp + thread.lane % 16;
+  const auto to = context.shared.scores(parity);
+  const int row = thread.warp_key() + thread.lane % 16;
 #pragma unroll
   for (int j = 0; j < C.queries / 8; j += 2) {
-    const int unit = j % 8 + thread.lane / 16;
-    ptx::stmatrix_x4(
-        context.shared.scores(parity) + (j / 8 * C.keys() + row) * 128 + ((unit ^ row % 8) << 4),
-        ds[2 * j], ds[2 * j + 1], ds[2 * j + 2], ds[2 * j + 3]);
+    ptx::stmatrix_x4(to.base + to.offset(j / 8, row, j % 8 + thread.lane / 16), ds[2 * j],
+                     ds[2 * j + 1], ds[2 * j + 2], ds[2 * j + 3]);
   }
   ptx::fence_proxy_async();
 }
@@ -78,17 +76,13 @@ __device__ __forceinline__ void store_ds(const ConsumerContext<C>& context,
 // half the number of columns.
 template <AttentionBackwardConfig C, int kCount>
 __device__ __forceinline__ void issue_dq(float (&d)[kCount], const BackwardShared<C>& shared,
-                                         int parity, int piece) {
-  const uint64_t left =
-      ptx::make_descriptor(shared.scores(parity) + piece / C.pieces_across() * C.keys() * 128);
-  const int column = piece % C.pieces_across() * C.piece_columns();
-  const uint64_t right =
-      ptx::make_descriptor(shared.key() + column / kChunk * C.keys() * 128 + column % kChunk * 2);
+                                         int parity, int slice) {
+  const auto left = shared.scores(parity).mn_major(slice / C.slices_across() * 64);
+  const auto right = shared.key().mn_major(slice % C.slices_across() * C.slice_columns());
 #pragma unroll
   for (int k = 0; k < C.keys() / 16; ++k)
-    ptx::Wgmma<2 * kCount, C.dtype>::template mma_ss<true, true>(
-        d, ptx::advance_descriptor(left, k * 16 * 128),
-        ptx::advance_descriptor(right, k * 16 * 128), k > 0);
+    ptx::Wgmma<2 * kCount, C.dtype>::template mma_ss<true, true>(d, left.step(k), right.step(k),
+                                                                 k > 0);
   ptx::wgmma_commit();
 }
 
@@ -105,10 +99,10 @@ class DqSums {
   }
   template <int kCount>
   __device__ __forceinline__ void add(const float (&d)[kCount], const BackwardStep& step,
-                                      int piece) const {
+                                      int slice) const {
     float* to = c_.arguments.sums +
                 block_number<C>(c_.arguments, c_.tile, step.head, step.block) * C.block_floats() +
-                piece * C.piece_floats() + c_.thread.warp * (32 * kCount) + c_.thread.lane * 4;
+                slice * C.slice_floats() + c_.thread.warp * (32 * kCount) + c_.thread.lane * 4;
     if (C.deterministic && dq_summands_before<C>(c_.tile, step.block) == 0) {
 #pragma unroll
       for (int j = 0; j < kCount / 4; ++j)
@@ -121,7 +115,7 @@ class DqSums {
     }
   }
   __device__ __forceinline__ void arrive() const {
-    if constexpr (C.deterministic) c_.thread.release(c_.shared.dq_added(c_.thread.consumer));
+    if constexpr (C.deterministic) c_.thread.arrive(c_.shared.dq_added(c_.thread.consumer));
   }
   // After the last step.
   __device__ __forceinline__ void finish() const {

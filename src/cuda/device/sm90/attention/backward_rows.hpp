@@ -32,8 +32,8 @@ __device__ __forceinline__ float product_of_pairs(uint32_t a, uint32_t b) {
   return fmaf(first.x, second.x, first.y * second.y);
 }
 
-// Whether cumulative lengths decrease, so that sequences overlap: semaphores would then be waited
-// for in vain. By a whole block.
+// Whether cumulative lengths decrease, so that sequences overlap: waits for semaphores would
+// then time out. By a whole block.
 __device__ __forceinline__ bool lengths_decrease(const AttentionBackwardRows& a) {
   bool decrease = false;
   for (int32_t b = static_cast<int32_t>(threadIdx.x); a.ragged && b < a.batch; b += kRowThreads)
@@ -70,10 +70,11 @@ __global__ void __launch_bounds__(kRowThreads)
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {
       const int column = (p * kLanes + lane) * 8;
-      const bool wanted = in_range && column < a.value_dim;
-      ptx::load_if(wanted, row_at<const uint16_t>(a.out_rows, entry, block.head, row) + column,
+      const bool is_valid = in_range && column < a.value_dim;
+      ptx::load_if(is_valid, row_at<const uint16_t>(a.out_rows, entry, block.head, row) + column,
                    out[t][p]);
-      ptx::load_if(wanted, row_at<const uint16_t>(a.grad_out_rows, entry, block.head, row) + column,
+      ptx::load_if(is_valid,
+                   row_at<const uint16_t>(a.grad_out_rows, entry, block.head, row) + column,
                    grad[t][p]);
     }
     const auto statistic_of = [&](const RowsInMemory& rows, float otherwise) {
@@ -165,10 +166,10 @@ __device__ __noinline__ void fix_up_queries(const AttentionBackwardProblem& a, i
 // The row, in a query block, of one float of its sums.
 template <AttentionBackwardConfig C>
 __device__ __forceinline__ int row_of_sum(int number) {
-  const int piece = min(number / C.piece_floats(), C.pieces() - 1);
-  const int in_piece = number - piece * C.piece_floats();
-  const int warp = in_piece / (16 * C.columns_of(piece)), lane = in_piece / 4 % 32;
-  return piece / C.pieces_across() * 64 + warp * 16 + lane / 4 + in_piece % 4 / 2 * 8;
+  const int slice = min(number / C.slice_floats(), C.slices() - 1);
+  const int in_slice = number - slice * C.slice_floats();
+  const int warp = in_slice / (16 * C.columns_of(slice)), lane = in_slice / 4 % 32;
+  return slice / C.slices_across() * 64 + warp * 16 + lane / 4 + in_slice % 4 / 2 * 8;
 }
 
 // One query block. A warp has 16 queries and one slice of columns at a time, a thread 8 columns of
@@ -210,16 +211,16 @@ __global__ void __launch_bounds__(kRowThreads)
     __syncthreads();
   }
 #pragma unroll
-  for (int part = warp; part < 4 * C.pieces(); part += kRowThreads / 32) {
-    const int piece = part / 4;
-    const int row = piece / C.pieces_across() * 64 + part % 4 * 16 + lane / 4;
+  for (int part = warp; part < 4 * C.slices(); part += kRowThreads / 32) {
+    const int slice = part / 4;
+    const int row = slice / C.slices_across() * 64 + part % 4 * 16 + lane / 4;
     const int32_t query = block.query + row;
     const float4* from = reinterpret_cast<const float4*>(a.sums + number * C.block_floats() +
-                                                         piece * C.piece_floats() +
-                                                         part % 4 * (16 * C.columns_of(piece))) +
+                                                         slice * C.slice_floats() +
+                                                         part % 4 * (16 * C.columns_of(slice))) +
                          lane / 4 * 4;
-    constexpr int kRounds = (C.piece_columns() + 31) / 32;
-    const auto has_columns = [&](int i) { return (lane % 4 + 4 * i) * 8 < C.columns_of(piece); };
+    constexpr int kRounds = (C.slice_columns() + 31) / 32;
+    const auto has_columns = [&](int i) { return (lane % 4 + 4 * i) * 8 < C.columns_of(slice); };
     float4 sum[kRounds][4];
 #pragma unroll
     for (int i = 0; i < kRounds; ++i)
@@ -229,13 +230,13 @@ __global__ void __launch_bounds__(kRowThreads)
             has_sums && has_columns(i) ? from[(lane % 4 + 4 * i) * 32 + c] : float4{0, 0, 0, 0};
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
-      const int column = piece % C.pieces_across() * C.piece_columns() + (lane % 4 + 4 * i) * 8;
+      const int column = slice % C.slices_across() * C.slice_columns() + (lane % 4 + 4 * i) * 8;
       ptx::Packed<4> upper, lower;
       const auto old = [&](int32_t at, int c) {
-        const bool wanted = column < a.head_dim && has_columns(i) && at < q_len;
-        return wanted ? __ldcg(reinterpret_cast<const uint32_t*>(
-                            to + at * a.grad_query_rows.stride[2] + column + 2 * c))
-                      : 0;
+        const bool is_valid = column < a.head_dim && has_columns(i) && at < q_len;
+        return is_valid ? __ldcg(reinterpret_cast<const uint32_t*>(
+                              to + at * a.grad_query_rows.stride[2] + column + 2 * c))
+                        : 0;
       };
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
@@ -251,11 +252,11 @@ __global__ void __launch_bounds__(kRowThreads)
           if (is_nonfinite_pair(sum[i][c].z, sum[i][c].w)) nonfinite[row + 8] = true;
         }
       }
-      const bool wanted = column < a.head_dim && has_columns(i);
+      const bool is_valid = column < a.head_dim && has_columns(i);
       constexpr bool kSkipsNonfinite = C.masked() && C.accumulate_query;
-      ptx::store_if(wanted && query < q_len && !(kSkipsNonfinite && nonfinite[row]),
+      ptx::store_if(is_valid && query < q_len && !(kSkipsNonfinite && nonfinite[row]),
                     to + query * a.grad_query_rows.stride[2] + column, upper);
-      ptx::store_if(wanted && query + 8 < q_len && !(kSkipsNonfinite && nonfinite[row + 8]),
+      ptx::store_if(is_valid && query + 8 < q_len && !(kSkipsNonfinite && nonfinite[row + 8]),
                     to + (query + 8) * a.grad_query_rows.stride[2] + column, lower);
     }
   }

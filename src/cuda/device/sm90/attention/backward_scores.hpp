@@ -124,7 +124,7 @@ class BackwardScores {
     float eight[8];
 #pragma unroll
     for (int i = 0; i < kScores; i += 8) {
-      bias.load(thread_.warp_key(), lane_, i, eight);
+      bias.load_fragment(thread_.warp_key(), lane_, i, eight);
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
         const float2 shift = *reinterpret_cast<const float2*>(lse + 2 * (i + e / 4 * 4));
@@ -200,7 +200,7 @@ class BackwardScores {
     if (tiled) {
 #pragma unroll
       for (int i = 0; i < kScores; i += 8) {
-        bias.load(thread_.warp_key(), lane_, i, eight);
+        bias.load_fragment(thread_.warp_key(), lane_, i, eight);
         add(i, eight);
       }
     } else {

@@ -1,14 +1,15 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Shared memory of attention backward on sm_90a, its tile of bias, and the context of a consumer's
-// thread. Every tile is [chunk of 128 bytes of columns][row][128 bytes], with TMA's 128-byte
-// swizzle.
+// thread. Every tile is a SharedTile: [chunk of 128 bytes][row][128 bytes], swizzled.
 #pragma once
 
 #include "cuda/device/ptx/ldmatrix.hpp"
 #include "cuda/device/sm90/attention/backward_tiles.hpp"
 #include "cuda/device/sm90/attention/rules.hpp"
 #include "cuda/device/sm90/attention/softmax.hpp"
+#include "cuda/device/sm90/pipeline.hpp"
+#include "cuda/device/sm90/shared_tile.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -19,27 +20,26 @@ namespace perseid::internal::cuda {
 // go through transposing ldmatrix and stmatrix; 32-bit elements are accessed one by one, without
 // bank conflicts.
 template <AttentionBackwardConfig C>
-struct BiasTile {
+struct BiasTile : SharedTile<C.queries, C.keys(), C.bias == DType::kF32 ? 4 : 2> {
+  using Tile = SharedTile<C.queries, C.keys(), C.bias == DType::kF32 ? 4 : 2>;
   static constexpr bool kWide = C.bias == DType::kF32;
-  static constexpr int kChunkKeys = kWide ? 32 : 64;
+  static constexpr int kChunkKeys = Tile::kChunkColumns;
 
-  unsigned char* memory;
-  uint32_t base;
+  unsigned char* memory;  // of the same bytes
 
-  // The address of the chunk that begins with `key`.
-  __device__ __forceinline__ uint32_t chunk(int key) const {
-    return base + key / kChunkKeys * C.queries * 128;
-  }
+  __device__ __forceinline__ BiasTile(unsigned char* memory, uint32_t base)
+      : Tile{base}, memory(memory) {}
+
   // Elements i to i + 7 of a thread's fragment, i a multiple of 8: two groups of eight queries. The
   // warp has 16 keys from `key` on.
-  __device__ __forceinline__ void load(int key, int lane, int i, float (&to)[8]) const {
+  __device__ __forceinline__ void load_fragment(int key, int lane, int i, float (&to)[8]) const {
     if constexpr (kWide) {
 #pragma unroll
       for (int e = 0; e < 8; ++e)
         to[e] = *reinterpret_cast<const float*>(memory + wide_offset(key, lane, i, e));
     } else {
       uint32_t pairs[4];
-      ptx::ldmatrix_x4_trans(base + pair_offset(key, lane, i), pairs);
+      ptx::ldmatrix_x4_trans(this->base + pair_offset(key, lane, i), pairs);
 #pragma unroll
       for (int p = 0; p < 4; ++p) {
         const float2 pair = widen_pair<C.bias>(pairs[p]);
@@ -48,7 +48,8 @@ struct BiasTile {
       }
     }
   }
-  __device__ __forceinline__ void store(int key, int lane, int i, const float (&from)[8]) const {
+  __device__ __forceinline__ void store_fragment(int key, int lane, int i,
+                                                 const float (&from)[8]) const {
     if constexpr (kWide) {
 #pragma unroll
       for (int e = 0; e < 8; ++e)
@@ -56,12 +57,12 @@ struct BiasTile {
     } else {
       const auto pair = [&](int p) { return round_pair<C.bias>(from[2 * p], from[2 * p + 1]); };
       const uint32_t pairs[4] = {pair(0), pair(1), pair(2), pair(3)};
-      store_pairs(key, lane, i, pairs);
+      store_fragment_pairs(key, lane, i, pairs);
     }
   }
-  __device__ __forceinline__ void store_pairs(int key, int lane, int i,
-                                              const uint32_t (&pairs)[4]) const {
-    ptx::stmatrix_x4_trans(base + pair_offset(key, lane, i), pairs[0], pairs[1], pairs[2],
+  __device__ __forceinline__ void store_fragment_pairs(int key, int lane, int i,
+                                                       const uint32_t (&pairs)[4]) const {
+    ptx::stmatrix_x4_trans(this->base + pair_offset(key, lane, i), pairs[0], pairs[1], pairs[2],
                            pairs[3]);
   }
 
@@ -69,13 +70,13 @@ struct BiasTile {
   static __device__ __forceinline__ int pair_offset(int key, int lane, int i) {
     const int query = 8 * (i / 4 + lane / 16) + lane % 8;
     const int unit = key % kChunkKeys / 8 + lane / 8 % 2;
-    return (key / kChunkKeys * C.queries + query) * 128 + ((unit ^ lane % 8) << 4);
+    return Tile::offset(key / kChunkKeys, query, unit);
   }
   static __device__ __forceinline__ int wide_offset(int key, int lane, int i, int e) {
     const int row = 2 * (lane % 4) + e % 2;
     const int own = key + e / 2 % 2 * 8 + lane / 4;
-    return (own / kChunkKeys * C.queries + 8 * (i / 4 + e / 4) + row) * 128 +
-           ((own % kChunkKeys / 4 ^ row) << 4) + own % 4 * 4;
+    return Tile::offset(own / kChunkKeys, 8 * (i / 4 + e / 4) + row, own % kChunkKeys / 4) +
+           own % 4 * 4;
   }
 };
 
@@ -83,17 +84,16 @@ struct BiasTile {
 
 //   key, value        C.keys() rows each; their gradients are staged here by the epilogue
 //   query, grad_out   C.queries rows each, C.kStages stages
-//   scores            dS, rounded: [64 queries][key][64], one for even and one for odd steps
+//   scores            dS^T, rounded: C.keys() rows, one for even and one for odd steps
 //   weights           split by products: P in float32, from one consumer to the other
 //   bias              C.queries x C.keys(), C.bias_stages stages
 //   statistics        lse_log2 and delta of C.queries queries, C.kStages stages
 //
 // Mbarriers, with what completes a phase:
-//   key_full, value_full       the producer and the bytes; once
-//   query_full, out_full       the producer and the bytes; in each phase of a stage
-//   query_empty, out_empty     all eight consumer warps, after their last read of the stage
-//   bias_full, bias_empty      as those of queries
-//   dq_granted, dq_added, dq_released    see dq_semaphore.hpp
+//   key_full, value_full         the producer and the bytes; once
+//   queries, grad_outs, biases   pipelines: full, the producer and the bytes; empty, all eight
+//                                consumer warps, after their last read of the stage
+//   dq_granted, dq_added, dq_released   see dq_semaphore.hpp
 template <AttentionBackwardConfig C>
 struct BackwardShared {
   unsigned char* memory;
@@ -107,20 +107,30 @@ struct BackwardShared {
   static constexpr int kBias = kWeights + C.weight_bytes();
   static constexpr int kStatistics = kBias + C.bias_stages * C.bias_bytes();
   static constexpr int kBarriers = kStatistics + C.kStages * C.statistics_bytes();
-  static constexpr int kNonfinite =
-      kBarriers + 8 * (2 + 4 * C.kStages + 2 * C.bias_stages + 3 * C.dq_semaphores());
+  using Steps = Pipeline<C.kStages>;
+  using Biases = Pipeline<C.bias_stages>;
+  static constexpr int kSteps = kBarriers + 16;  // after those of keys and values
+  static constexpr int kBiases = kSteps + 2 * Steps::kBytes;
+  static constexpr int kSemaphores = kBiases + Biases::kBytes;
+  static constexpr int kNonfinite = kSemaphores + 3 * 8 * C.dq_semaphores();
   static_assert(kNonfinite + 4 <= C.shared_bytes());
 
-  __device__ __forceinline__ uint32_t key() const { return base; }
-  __device__ __forceinline__ uint32_t value() const { return base + kValue; }
-  __device__ __forceinline__ uint32_t query(int stage) const {
-    return base + kQuery + stage * C.query_bytes();
+  using KeyTile = SharedTile<C.keys(), C.key_dim>;
+  using ValueTile = SharedTile<C.keys(), C.value_dim>;
+  using QueryTile = SharedTile<C.queries, C.key_dim>;
+  using OutTile = SharedTile<C.queries, C.value_dim>;
+  using ScoreTile = SharedTile<C.keys(), C.queries>;  // of dS^T
+
+  __device__ __forceinline__ KeyTile key() const { return {base}; }
+  __device__ __forceinline__ ValueTile value() const { return {base + kValue}; }
+  __device__ __forceinline__ QueryTile query(int stage) const {
+    return {base + kQuery + stage * QueryTile::kBytes};
   }
-  __device__ __forceinline__ uint32_t grad_out(int stage) const {
-    return base + kGradOut + stage * C.out_bytes();
+  __device__ __forceinline__ OutTile grad_out(int stage) const {
+    return {base + kGradOut + stage * OutTile::kBytes};
   }
-  __device__ __forceinline__ uint32_t scores(int parity) const {
-    return base + kScores + parity * C.score_bytes();
+  __device__ __forceinline__ ScoreTile scores(int parity) const {
+    return {base + kScores + parity * ScoreTile::kBytes};
   }
   __device__ __forceinline__ float4* weights() const {
     return reinterpret_cast<float4*>(memory + kWeights);
@@ -145,24 +155,13 @@ struct BackwardShared {
     return *reinterpret_cast<uint32_t*>(memory + kNonfinite);
   }
 
-  __device__ __forceinline__ uint32_t barrier(int index) const {
-    return base + kBarriers + 8 * index;
-  }
-  __device__ __forceinline__ uint32_t key_full() const { return barrier(0); }
-  __device__ __forceinline__ uint32_t value_full() const { return barrier(1); }
-  __device__ __forceinline__ uint32_t query_full(int stage) const { return barrier(2 + stage); }
-  __device__ __forceinline__ uint32_t query_empty(int stage) const {
-    return barrier(2 + C.kStages + stage);
-  }
-  __device__ __forceinline__ uint32_t out_full(int stage) const {
-    return barrier(2 + 2 * C.kStages + stage);
-  }
-  __device__ __forceinline__ uint32_t out_empty(int stage) const {
-    return barrier(2 + 3 * C.kStages + stage);
-  }
-
+  __device__ __forceinline__ uint32_t key_full() const { return base + kBarriers; }
+  __device__ __forceinline__ uint32_t value_full() const { return base + kBarriers + 8; }
+  __device__ __forceinline__ Steps queries() const { return {base + kSteps}; }
+  __device__ __forceinline__ Steps grad_outs() const { return {base + kSteps + Steps::kBytes}; }
+  __device__ __forceinline__ Biases biases() const { return {base + kBiases}; }
   __device__ __forceinline__ uint32_t dq_granted(int consumer) const {
-    return barrier(2 + 4 * C.kStages + 2 * C.bias_stages + consumer);
+    return base + kSemaphores + 8 * consumer;
   }
   __device__ __forceinline__ uint32_t dq_added(int consumer) const {
     return dq_granted(C.dq_semaphores() + consumer);
@@ -170,30 +169,19 @@ struct BackwardShared {
   __device__ __forceinline__ uint32_t dq_released(int consumer) const {
     return dq_granted(2 * C.dq_semaphores() + consumer);
   }
-  __device__ __forceinline__ uint32_t bias_full(int stage) const {
-    return barrier(2 + 4 * C.kStages + stage);
-  }
-  __device__ __forceinline__ uint32_t bias_empty(int stage) const {
-    return barrier(2 + 4 * C.kStages + C.bias_stages + stage);
-  }
+
+  // By one thread, before a barrier of the block.
   __device__ __forceinline__ void prepare() const {
     nonfinite() = 0;
     ptx::mbarrier_init(key_full(), 1);
     ptx::mbarrier_init(value_full(), 1);
-    for (int stage = 0; stage < C.kStages; ++stage) {
-      ptx::mbarrier_init(query_full(stage), 1);
-      ptx::mbarrier_init(query_empty(stage), 4 * C.kConsumers);
-      ptx::mbarrier_init(out_full(stage), 1);
-      ptx::mbarrier_init(out_empty(stage), 4 * C.kConsumers);
-    }
+    queries().init(1, 4 * C.kConsumers);
+    grad_outs().init(1, 4 * C.kConsumers);
+    biases().init(1, 4 * C.kConsumers);
     for (int consumer = 0; consumer < C.dq_semaphores(); ++consumer) {
       ptx::mbarrier_init(dq_granted(consumer), 1);
       ptx::mbarrier_init(dq_added(consumer), 4);
       ptx::mbarrier_init(dq_released(consumer), 1);
-    }
-    for (int stage = 0; stage < C.bias_stages; ++stage) {
-      ptx::mbarrier_init(bias_full(stage), 1);
-      ptx::mbarrier_init(bias_empty(stage), 4 * C.kConsumers);
     }
     ptx::mbarrier_init_fence();
   }
@@ -222,10 +210,17 @@ struct ConsumerThread {
   __device__ __forceinline__ int own_key(const BackwardTile& tile) const {
     return tile.key + warp_key() + lane / 4;
   }
-  // The warp no longer reads the stage of this empty barrier.
-  __device__ __forceinline__ void release(uint32_t barrier) const {
+  // The warp arrives, after all of its threads.
+  __device__ __forceinline__ void arrive(uint32_t barrier) const {
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(barrier);
+  }
+  // The warp no longer reads the stage.
+  template <int kStages>
+  __device__ __forceinline__ void release(const Pipeline<kStages>& pipeline,
+                                          const PipelineState<kStages>& state) const {
+    __syncwarp();
+    if (lane == 0) pipeline.consumer_release(state);
   }
 };
 

@@ -76,12 +76,12 @@ class SplitKeysConsumer {
     uint32_t weights[kScores / 2], ds[kScores / 2];
 
     // S^T = K Q^T and dP^T = V dO^T
-    ptx::mbarrier_wait(c_.shared.query_full(stage), state.parity());
+    c_.shared.queries().consumer_wait(state);
     ptx::wgmma_fence();
-    issue_scores<C, C.key_dim>(scores, c_.thread, c_.shared.key(), c_.shared.query(stage));
+    issue_scores(scores, c_.thread, c_.shared.key(), c_.shared.query(stage));
     if (number == 0) ptx::mbarrier_wait(c_.shared.value_full(), 0);
-    ptx::mbarrier_wait(c_.shared.out_full(stage), state.parity());
-    issue_scores<C, C.value_dim>(products, c_.thread, c_.shared.value(), c_.shared.grad_out(stage));
+    c_.shared.grad_outs().consumer_wait(state);
+    issue_scores(products, c_.thread, c_.shared.value(), c_.shared.grad_out(stage));
 
     // P, under dP^T; then dS
     DroppedBits<C> dropped;
@@ -95,12 +95,12 @@ class SplitKeysConsumer {
     ptx::fence_operand(products);
     check_.check_values(number, products);
     scores_.compute_ds(scores, products, number, ds);
-    if constexpr (!C.grad_value) c_.thread.release(c_.shared.out_empty(stage));
+    if constexpr (!C.grad_value) c_.thread.release(c_.shared.grad_outs(), state);
 
     // dV += P^T dO
     if constexpr (C.grad_value) {
       ptx::wgmma_fence();
-      issue_gradient<C, C.value_dim>(grad_value_, weights, c_.shared.grad_out(stage));
+      issue_gradient<C>(grad_value_, weights, c_.shared.grad_out(stage));
     }
 
     // dS of both consumers meets in shared memory, under dV
@@ -121,20 +121,20 @@ class SplitKeysConsumer {
     }
     if constexpr (C.grad_value) {
       ptx::wgmma_wait<C.grad_query ? 1 : 0>();
-      c_.thread.release(c_.shared.out_empty(stage));
+      c_.thread.release(c_.shared.grad_outs(), state);
     }
 
     // dK += dS^T Q; dQ is added to its sums under it
     if constexpr (C.grad_key) {
       ptx::wgmma_fence();
-      issue_gradient<C, C.key_dim>(grad_key_, ds, c_.shared.query(stage));
+      issue_gradient<C>(grad_key_, ds, c_.shared.query(stage));
     }
     if constexpr (C.grad_query) {
       ptx::wgmma_wait<C.grad_key ? 1 : 0>();
       add_dq(dq, number, step);
     }
     ptx::wgmma_wait<0>();
-    c_.thread.release(c_.shared.query_empty(stage));
+    c_.thread.release(c_.shared.queries(), state);
     if (bias.stores_gradient()) bias.release_gradient(bias_stage);
   }
 
@@ -150,10 +150,10 @@ class SplitKeysConsumer {
     const int stage = state.stage(), parity = number % 2;
     if (number == 0) ptx::mbarrier_wait(c_.shared.value_full(), 0);
     check_.check_tiles(number);
-    ptx::mbarrier_wait(c_.shared.query_full(stage), state.parity());
-    ptx::mbarrier_wait(c_.shared.out_full(stage), state.parity());
-    c_.thread.release(c_.shared.query_empty(stage));
-    c_.thread.release(c_.shared.out_empty(stage));
+    c_.shared.queries().consumer_wait(state);
+    c_.shared.grad_outs().consumer_wait(state);
+    c_.thread.release(c_.shared.queries(), state);
+    c_.thread.release(c_.shared.grad_outs(), state);
     if constexpr (C.grad_query) {
       const uint32_t zeros[kScores / 2] = {};
       float dq[kColumns / 2];

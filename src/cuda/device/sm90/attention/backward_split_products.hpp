@@ -66,12 +66,12 @@ class DqSlices {
   // dS of the step is in shared memory. Waits for all WGMMAs of the consumer, earlier ones too.
   template <int kFirst>
   __device__ __forceinline__ void add(int number, const BackwardStep& step) const {
-    constexpr bool kHasLast = C.pieces() % 2 != kFirst;
+    constexpr bool kHasLast = C.slices() % 2 != kFirst;
 #pragma unroll
-    for (int p = kFirst; p < C.pieces() - (kHasLast ? 1 : 0); p += 2)
-      add_slice<C.piece_columns()>(number, step, p, p == kFirst);
+    for (int p = kFirst; p < C.slices() - (kHasLast ? 1 : 0); p += 2)
+      add_slice<C.slice_columns()>(number, step, p, p == kFirst);
     if constexpr (kHasLast)
-      add_slice<C.last_columns()>(number, step, C.pieces() - 1, C.pieces() - 1 == kFirst);
+      add_slice<C.last_columns()>(number, step, C.slices() - 1, C.slices() - 1 == kFirst);
     sums_.arrive();
   }
   __device__ __forceinline__ void finish() const { sums_.finish(); }
@@ -137,9 +137,9 @@ class GradValueConsumer {
     uint32_t weights[kScores / 2];
 
     // S^T = K Q^T
-    ptx::mbarrier_wait(c_.shared.query_full(stage), state.parity());
+    c_.shared.queries().consumer_wait(state);
     ptx::wgmma_fence();
-    issue_scores<C, C.key_dim>(scores, c_.thread, c_.shared.key(), c_.shared.query(stage));
+    issue_scores(scores, c_.thread, c_.shared.key(), c_.shared.query(stage));
     DroppedBits<C> dropped;
     scores_.find_dropped(step, dropped);
     ptx::wgmma_wait<0>();
@@ -148,21 +148,21 @@ class GradValueConsumer {
 
     // P, to the second consumer
     scores_.softmax(scores, number, step, dropped);
-    c_.thread.release(c_.shared.query_empty(stage));
+    c_.thread.release(c_.shared.queries(), state);
     if (number > 0) ptx::named_barrier_sync(kWeightsEmpty, 256);
     store_weights(c_, scores);
     ptx::named_barrier_arrive(kWeightsFull, 256);
 
     // dV += P^T dO; dQ of the previous step
-    ptx::mbarrier_wait(c_.shared.out_full(stage), state.parity());
+    c_.shared.grad_outs().consumer_wait(state);
     if constexpr (C.grad_value) {
       scores_.round_weights(scores, weights);
       ptx::wgmma_fence();
-      issue_gradient<C, C.value_dim>(grad_value_, weights, c_.shared.grad_out(stage));
+      issue_gradient<C>(grad_value_, weights, c_.shared.grad_out(stage));
     }
     if (C.grad_query && number > 0) add_slices(number - 1, previous);
     ptx::wgmma_wait<0>();
-    c_.thread.release(c_.shared.out_empty(stage));
+    c_.thread.release(c_.shared.grad_outs(), state);
   }
   __device__ __forceinline__ void add_slices(int number, const BackwardStep& step) const {
     ptx::named_barrier_sync(kScoresFull + number % 2, 256);
@@ -222,9 +222,9 @@ class GradKeyConsumer {
     uint32_t ds[kScores / 2];
 
     // dP^T = V dO^T
-    ptx::mbarrier_wait(c_.shared.out_full(stage), state.parity());
+    c_.shared.grad_outs().consumer_wait(state);
     ptx::wgmma_fence();
-    issue_scores<C, C.value_dim>(products, c_.thread, c_.shared.value(), c_.shared.grad_out(stage));
+    issue_scores(products, c_.thread, c_.shared.value(), c_.shared.grad_out(stage));
 
     // dS, with P of the first consumer
     ptx::named_barrier_sync(kWeightsFull, 256);
@@ -233,13 +233,13 @@ class GradKeyConsumer {
     check_.check_values(number, products);
     compute_ds(products, number, ds);
     ptx::named_barrier_arrive(kWeightsEmpty, 256);
-    c_.thread.release(c_.shared.out_empty(stage));
+    c_.thread.release(c_.shared.grad_outs(), state);
 
     // dK += dS^T Q; dQ of this step
-    ptx::mbarrier_wait(c_.shared.query_full(stage), state.parity());
+    c_.shared.queries().consumer_wait(state);
     if constexpr (C.grad_key) {
       ptx::wgmma_fence();
-      issue_gradient<C, C.key_dim>(grad_key_, ds, c_.shared.query(stage));
+      issue_gradient<C>(grad_key_, ds, c_.shared.query(stage));
     }
     if constexpr (C.grad_query) {
       if (number > 1) ptx::named_barrier_sync(kScoresEmpty + parity, 256);
@@ -249,7 +249,7 @@ class GradKeyConsumer {
       dq_.template add<1>(number, step);
     }
     ptx::wgmma_wait<0>();
-    c_.thread.release(c_.shared.query_empty(stage));
+    c_.thread.release(c_.shared.queries(), state);
   }
   __device__ __forceinline__ void compute_ds(const float (&products)[kScores], int number,
                                              uint32_t (&ds)[kScores / 2]) const {

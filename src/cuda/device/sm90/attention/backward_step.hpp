@@ -36,11 +36,13 @@ class StepBias {
   }
 
   __device__ __forceinline__ void wait(int number) const {
-    if (is_loaded()) ptx::mbarrier_wait(c_.shared.bias_full(stage(number)), state(number).parity());
+    if constexpr (C.bias_stages > 0)
+      if (is_loaded()) c_.shared.biases().consumer_wait(state(number));
   }
   // After the last read of the bias.
   __device__ __forceinline__ void release(int number) const {
-    if (is_loaded() && !stores_gradient()) c_.thread.release(c_.shared.bias_empty(stage(number)));
+    if constexpr (C.bias_stages > 0)
+      if (is_loaded() && !stores_gradient()) c_.thread.release(c_.shared.biases(), state(number));
   }
 
   // The consumer's keys of the gradient, when all of its warps have written and fenced them: one
@@ -50,14 +52,15 @@ class StepBias {
     const int first = c_.thread.first_key();
 #pragma unroll
     for (int key = first; key < first + 64; key += BiasTile<C>::kChunkKeys)
-      ptx::tma_store(c_.arguments.grad_bias_map, c_.shared.bias(stage).chunk(key),
+      ptx::tma_store(c_.arguments.grad_bias_map,
+                     c_.shared.bias(stage).chunk(key / BiasTile<C>::kChunkKeys),
                      {c_.tile.key + key, step.block * C.queries, step.head, c_.tile.batch, 0});
     ptx::tma_store_commit();
   }
   // When TMA has read the gradient.
   __device__ __forceinline__ void release_gradient(int stage) const {
     if (c_.thread.warp == 0 && c_.thread.lane == 0) ptx::tma_store_wait_read();
-    c_.thread.release(c_.shared.bias_empty(stage));
+    c_.thread.arrive(c_.shared.biases().empty(stage));
   }
   // After the last step: zeros for query blocks that do not see the tile.
   __device__ __forceinline__ void clear_gradient() const {
@@ -127,13 +130,13 @@ class StepScores {
 #pragma unroll
       for (int i = 0; i < kScores / 2; i += 4) {
         const uint32_t pairs[4] = {ds[i], ds[i + 1], ds[i + 2], ds[i + 3]};
-        bias.store_pairs(key, lane, 2 * i, pairs);
+        bias.store_fragment_pairs(key, lane, 2 * i, pairs);
       }
     } else if (bias_.stores_gradient()) {
       chain_.weights_to_ds(weights, d, delta, [&](int i, float(&eight)[8]) {
         keep(i, eight);
         chain_.clear_masked(weights, i, eight);
-        bias.store(key, lane, i, eight);
+        bias.store_fragment(key, lane, i, eight);
       });
     } else {
       chain_.weights_to_ds(weights, d, delta, keep);

@@ -305,26 +305,26 @@ struct AttentionBackwardConfig {
   constexpr int thread_scores() const { return queries / 2; }
   constexpr int key_chunks() const { return (key_dim + kChunk - 1) / kChunk; }
   constexpr int value_chunks() const { return (value_dim + kChunk - 1) / kChunk; }
-  // dQ is summed in slices (pieces) of 64 queries and so many columns, at least one for each
+  // dQ is summed in slices of 64 queries and so many columns, at least one for each
   // consumer; beyond 64 columns the last slice has the columns that remain.
-  constexpr int piece_columns() const {
+  constexpr int slice_columns() const {
     return queries == 128 ? key_dim : key_dim <= kChunk ? 32 : kChunk;
   }
-  constexpr int pieces_across() const {
-    return queries == 128 ? 1 : key_chunks() * kChunk / piece_columns();
+  constexpr int slices_across() const {
+    return queries == 128 ? 1 : key_chunks() * kChunk / slice_columns();
   }
-  constexpr int pieces() const { return queries / 64 * pieces_across(); }
+  constexpr int slices() const { return queries / 64 * slices_across(); }
   constexpr int last_columns() const {
-    return queries == 128 || key_dim <= kChunk ? piece_columns()
-                                               : key_dim - (pieces_across() - 1) * piece_columns();
+    return queries == 128 || key_dim <= kChunk ? slice_columns()
+                                               : key_dim - (slices_across() - 1) * slice_columns();
   }
-  constexpr int columns_of(int piece) const {
-    return piece % pieces_across() == pieces_across() - 1 ? last_columns() : piece_columns();
+  constexpr int columns_of(int slice) const {
+    return slice % slices_across() == slices_across() - 1 ? last_columns() : slice_columns();
   }
-  constexpr int piece_floats() const { return 64 * piece_columns(); }
+  constexpr int slice_floats() const { return 64 * slice_columns(); }
   // Of a block of queries.
   constexpr int block_floats() const {
-    return pieces() * piece_floats() - queries * (piece_columns() - last_columns());
+    return slices() * slice_floats() - queries * (slice_columns() - last_columns());
   }
 
   // Whether a warp clears non-finite elements of tiles (backward_clearing.hpp), so that masked ones
