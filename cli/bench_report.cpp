@@ -37,9 +37,10 @@ std::string speedup(const BenchRow& row, const std::vector<MeasuredRow>& rows) {
 }
 
 std::string operation_of(const BenchRow& row) {
-  const std::string name = harness::name_of(row.problem.op);
-  if (row.problem.op == harness::Op::kMatmul) return name;
-  return name + (row.direction == Direction::kForward ? " fwd" : " bwd");
+  std::string name = harness::name_of(row.problem.op);
+  if (row.problem.op != harness::Op::kMatmul)
+    name += row.direction == Direction::kForward ? " fwd" : " bwd";
+  return name;
 }
 
 // "0.85 f32", "0.85 of f32 FMA peak 205 GFLOP/s"
