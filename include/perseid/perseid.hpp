@@ -546,8 +546,10 @@ using KeyValue = std::pair<std::string, std::string>;
 inline void write_file(const std::string& path, const std::vector<NamedTensor>& tensors,
                        const std::vector<KeyValue>& metadata = {}) {
   std::vector<perseid_named_tensor> c_tensors;
+  c_tensors.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors) c_tensors.push_back({name.c_str(), tensor.dl()});
   std::vector<perseid_key_value> c_metadata;
+  c_metadata.reserve(metadata.size());
   for (const auto& [key, value] : metadata) c_metadata.push_back({key.c_str(), value.c_str()});
   detail::check(perseid_file_write(path.c_str(), c_tensors.data(), c_tensors.size(),
                                    c_metadata.data(), c_metadata.size()));
