@@ -70,8 +70,9 @@ typedef enum perseid_log_level {
 } perseid_log_level;
 /** Takes one message; it lives until the function returns. */
 typedef void (*perseid_log_fn)(void* user, perseid_log_level level, const char* message);
-/** Sends messages of at least `level` to `fn` (NULL: silence, the default). The callback may run on
- * any thread that calls the library; it must not call back into perseid.
+/** Sends messages of at least `level` to `fn` (NULL, the default: silence, or stderr where the
+ * environment's PERSEID_VERBOSE asks for it). The callback may run on any thread that calls the
+ * library; it must not call back into perseid.
  * \snippet context.c log
  * \snippet context.c log_set */
 PERSEID_API void perseid_set_log_callback(perseid_log_fn fn, void* user, perseid_log_level level);
