@@ -16,15 +16,15 @@
 // by keys (backward_split_keys.hpp) or, beyond dim 128, by products (backward_split_products.hpp).
 // The C.cluster_size blocks of a cluster share a tile: each has some of the query heads.
 //
-// Mainloop. SplitKeysConsumer::run_step, one query block of one query head:
+// Mainloop. A consumer's step (SplitKeysConsumer::run_step in backward_split_keys.hpp), one query
+// block of one query head:
 //
 //   wait for               WGMMA              then
-//   K, Q                   S^T = K Q^T
-//   V, dO                  dP^T = V dO^T      P = 2^(S - lse) under it, dS = P (dP - delta) after
-//   it
-//   -                      dV += P^T dO       dS to shared memory under it
+//   Q (and K once)         S^T = K Q^T
+//   dO (and V once)        dP^T = V dO^T      P = 2^(S - lse) under it; dS = P (dP - delta)
+//                          dV += P^T dO       dS to shared memory under it
 //   dS of both consumers   dQ = dS K          release the stage of dO when dV is complete
-//   -                      dK += dS^T Q       add dQ to its sums under it; release the stage of Q
+//                          dK += dS^T Q       add dQ to its sums under it; release the stage of Q
 //
 // Memory order. Data written by TMA is visible after the wait for its full mbarrier. Data that
 // consumers write to shared memory for WGMMA or TMA passes a proxy fence in each writing thread,
