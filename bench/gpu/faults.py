@@ -111,8 +111,8 @@ FAULTS = [
      "turn < C.stages - 1; ++turn) {\n    Elements<C, true> held;\n    reader.take(turn, held);\n"
      "    own"),
     ("softmax: results of a streamed row before its statistics", "softmax", SOFTMAX + "stream.hpp",
-     "shared_.merged[turn.slot]), turn.slot_parity);\n    const",
-     "shared_.merged[turn.slot]), turn.slot_parity ^ 1);\n    const"),
+     "                       state.slot.parity());\n    const Statistics",
+     "                       state.slot.parity() ^ 1);\n    const Statistics"),
     ("matmul: the wrong stage is overwritten", "matmul", MATMUL + "tensor_core.hpp",
      "bring(step + C.stages - 1, newest);", "bring(step + C.stages - 1, oldest);"),
     ("matmul: the last column of c is lost", "matmul", MATMUL + "output.hpp",

@@ -44,7 +44,7 @@ struct MatmulTensorConfig {
   }
   constexpr int a_bytes() const { return 2 * rows * depth; }
   constexpr int stage_bytes() const { return a_bytes() + 2 * columns * depth; }
-  // The sums of the tile, in the end: rows a quarter of the banks apart.
+  // The sums of the tile in the epilogue: rows are shifted by a quarter of the banks.
   constexpr int sums_pitch() const { return columns + 8; }
   constexpr int shared_bytes() const {
     return max(stages * stage_bytes(), 4 * rows * sums_pitch());

@@ -5,7 +5,7 @@
 //
 // A block of 16 x 16 threads makes a square tile of c. Tiles of a and b come in steps of 64 bytes
 // along k: while the products of one step run, the elements of the next are on their way to
-// registers; then they go to the other of two places in shared memory, and one barrier shows them
+// registers; then they go to the other of two stages in shared memory, and one barrier shows them
 // to all.
 //
 //     shared memory: [k][line]          a thread's sums: groups of four rows
@@ -45,7 +45,7 @@ struct FmaShared {
   FmaTile<C> a[2], b[2];
 };
 
-// What a thread brings of an operand: kEach elements, at even distances along one dimension.
+// What a thread loads of an operand: kEach elements, at even distances along one dimension.
 template <MatmulFmaConfig C>
 class FmaCopy {
   using Real = typename FmaReal<C.dtype>::Type;
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(C.threads)
     FmaTile<C>&left = shared.a[step % 2], &right = shared.b[step % 2];
     a.store(left);
     b.store(right);
-    // The others are still at the step before at most, in the other place.
+    // The others are at most one step behind, in the other stage.
     __syncthreads();
     a.load();
     b.load();

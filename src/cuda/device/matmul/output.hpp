@@ -4,8 +4,8 @@
 // makes.
 #pragma once
 
+#include "cuda/device/element.hpp"
 #include "cuda/device/matmul/config.hpp"
-#include "cuda/device/ptx/math.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -37,43 +37,24 @@ __device__ __forceinline__ MatmulTile find_tile(const MatmulLaunch& launch, int 
 
 template <DType D>
 struct MatmulElement {
-  using Bits = uint16_t;
-  static __device__ __forceinline__ float read(const void* data, int64_t at) {
-    const uint32_t bits = static_cast<const uint16_t*>(data)[at];
-    return D == DType::kBF16 ? __uint_as_float(bits << 16) : ptx::f16_to_float(bits);
+  using Type = typename ElementOf<D>::Type;
+  static __device__ __forceinline__ auto read(const void* data, int64_t at) {
+    return widen(static_cast<const Type*>(data)[at]);
   }
-  static __device__ __forceinline__ uint32_t round_pair(float low, float high) {
-    return D == DType::kBF16 ? ptx::to_bf16x2(low, high) : ptx::to_f16x2(low, high);
+  template <class Real>
+  static __device__ __forceinline__ void write(void* data, int64_t at, Real value) {
+    static_cast<Type*>(data)[at] = round_element<D>(value);
   }
-  static __device__ __forceinline__ void write(void* data, int64_t at, float value) {
-    static_cast<uint16_t*>(data)[at] = static_cast<uint16_t>(round_pair(value, 0));
-  }
-  static __device__ __forceinline__ void write_pair(void* data, int64_t at, float a, float b) {
-    *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(data) + at) = round_pair(a, b);
-  }
-};
-template <>
-struct MatmulElement<DType::kF32> {
-  static __device__ __forceinline__ float read(const void* data, int64_t at) {
-    return static_cast<const float*>(data)[at];
-  }
-  static __device__ __forceinline__ void write(void* data, int64_t at, float value) {
-    static_cast<float*>(data)[at] = value;
-  }
-  static __device__ __forceinline__ void write_pair(void* data, int64_t at, float a, float b) {
-    *reinterpret_cast<float2*>(static_cast<float*>(data) + at) = {a, b};
-  }
-};
-template <>
-struct MatmulElement<DType::kF64> {
-  static __device__ __forceinline__ double read(const void* data, int64_t at) {
-    return static_cast<const double*>(data)[at];
-  }
-  static __device__ __forceinline__ void write(void* data, int64_t at, double value) {
-    static_cast<double*>(data)[at] = value;
-  }
-  static __device__ __forceinline__ void write_pair(void* data, int64_t at, double a, double b) {
-    *reinterpret_cast<double2*>(static_cast<double*>(data) + at) = {a, b};
+  // Two neighbours in one aligned access.
+  template <class Real>
+  static __device__ __forceinline__ void write_pair(void* data, int64_t at, Real a, Real b) {
+    Type* to = static_cast<Type*>(data) + at;
+    if constexpr (D == DType::kF64)
+      *reinterpret_cast<double2*>(to) = {a, b};
+    else if constexpr (D == DType::kF32)
+      *reinterpret_cast<float2*>(to) = {static_cast<float>(a), static_cast<float>(b)};
+    else
+      *reinterpret_cast<uint32_t*>(to) = round_pair<D>(a, b);
   }
 };
 
@@ -87,7 +68,7 @@ class MatmulOutput {
   __device__ __forceinline__ MatmulOutput(const MatmulLaunch& launch, int64_t batch)
       : c_(launch.c), rows_(launch.rows), columns_(launch.columns), batch_(batch) {}
 
-  // Two neighbours of a row; what lies outside of c is left out. `column` is even.
+  // Two neighbours of a row; elements outside of c are skipped. `column` is even.
   __device__ __forceinline__ void write(int64_t row, int64_t column, Real first,
                                         Real second) const {
     if (row >= rows_ || column >= columns_) return;

@@ -14,7 +14,7 @@
 //     +-------+   +-------+-------+              a step of the block
 //     |       |   | warp 2| warp 3|                1 wait for the copies of the oldest stage
 //     +-------+   +-------+-------+                2 barrier
-//                                                  3 ask for the tiles `stages` - 1 steps ahead
+//                                                  3 copy the tiles `stages` - 1 steps ahead
 //                                                  4 products of the oldest stage
 //
 // One barrier a step does two things: it shows every thread the copies that others have waited for,
@@ -27,7 +27,7 @@
 // copied as zeros, which add nothing.
 //
 // Operands that cannot be copied so, for lack of alignment or neighbours, are read element by
-// element into the same places. That is slow, and right.
+// element to the same addresses. That is slow.
 //
 // At the end the sums go through the same shared memory, so that each warp writes whole rows.
 //
@@ -46,9 +46,9 @@ namespace perseid::internal::cuda {
 
 inline constexpr int kVector = 8;  // elements in 16 bytes
 
-// Where a vector lies in a tile, in bytes. kLength: elements of a line, a multiple of 64.
+// Offset of a vector in a tile, in bytes. kLength: elements of a line, a multiple of 64.
 template <int kLength>
-__device__ __forceinline__ int place_of_vector(int line, int vector) {
+__device__ __forceinline__ int vector_offset(int line, int vector) {
   return line * kLength * 2 + ((vector ^ (line % 8)) << 4);
 }
 
@@ -69,7 +69,7 @@ class OperandCopy {
       : operand_(operand) {
     const int thread = static_cast<int>(threadIdx.x);
     const int line = thread / kVectors, vector = thread % kVectors;
-    place_ = place_of_vector<kLength>(line, vector);
+    offset_ = vector_offset<kLength>(line, vector);
     data_ = static_cast<const uint16_t*>(operand.data) + batch * operand.batch +
             first * operand.line + line * between_lines() + vector * kVector * between_elements();
     outer_left_ =
@@ -77,7 +77,7 @@ class OperandCopy {
     depth_left_ = depth - (kAcross ? line : vector * kVector);
   }
 
-  // Brings the next tile to `tile`, at `address` of shared memory.
+  // Copies the next tile to `tile`, at `address` of shared memory.
   __device__ __forceinline__ void next(unsigned char* tile, uint32_t address) {
     const int depth_left = static_cast<int>(clamp<int64_t>(depth_left_, 0, C.depth));
     const int lines = kAcross ? depth_left : outer_left_;
@@ -86,9 +86,10 @@ class OperandCopy {
       const uint16_t* from = data_;
 #pragma unroll
       for (int line = 0; line < kLines; line += kPass, from += kPass * between_lines())
-        ptx::cp_async(address + place_ + line * kLength * 2, from, line < lines ? 2 * elements : 0);
+        ptx::cp_async(address + offset_ + line * kLength * 2, from,
+                      line < lines ? 2 * elements : 0);
     } else {
-      gather(tile + place_, lines, elements);
+      gather(tile + offset_, lines, elements);
     }
     data_ += C.depth * operand_.depth;
     depth_left_ -= C.depth;
@@ -118,7 +119,7 @@ class OperandCopy {
   const MatmulOperand& operand_;
   const uint16_t* data_;
   int64_t depth_left_;
-  int outer_left_, place_;
+  int outer_left_, offset_;
 };
 
 // A warp's part of the tile: sums[i][j] has 16 rows and 8 columns, as ptx::mma says.
@@ -140,12 +141,10 @@ struct WarpSums {
         const int first = row + 16 * i;
         if constexpr (C.a_across) {
           ptx::ldmatrix_x4_trans(
-              a + place_of_vector<C.rows>(k + line + 8 * fourth, first / kVector + second),
-              left[i]);
+              a + vector_offset<C.rows>(k + line + 8 * fourth, first / kVector + second), left[i]);
         } else {
           ptx::ldmatrix_x4(
-              a + place_of_vector<C.depth>(first + line + 8 * second, k / kVector + fourth),
-              left[i]);
+              a + vector_offset<C.depth>(first + line + 8 * second, k / kVector + fourth), left[i]);
         }
       }
 #pragma unroll
@@ -153,11 +152,11 @@ struct WarpSums {
         const int first = column + 16 * j;
         if constexpr (C.b_across) {
           ptx::ldmatrix_x4_trans(
-              b + place_of_vector<C.columns>(k + line + 8 * second, first / kVector + fourth),
+              b + vector_offset<C.columns>(k + line + 8 * second, first / kVector + fourth),
               right[j]);
         } else {
           ptx::ldmatrix_x4(
-              b + place_of_vector<C.depth>(first + line + 8 * fourth, k / kVector + second),
+              b + vector_offset<C.depth>(first + line + 8 * fourth, k / kVector + second),
               right[j]);
         }
       }
@@ -212,10 +211,10 @@ __global__ void __launch_bounds__(C.threads(), C.resident())
                                           launch.depth);
   const int64_t steps = ceil_div(launch.depth, C.depth);
   const auto bring = [&](int64_t step, int stage) {
-    const int place = stage * C.stage_bytes();
+    const int offset = stage * C.stage_bytes();
     if (step < steps) {
-      a.next(memory + place, address + place);
-      b.next(memory + place + C.a_bytes(), address + place + C.a_bytes());
+      a.next(memory + offset, address + offset);
+      b.next(memory + offset + C.a_bytes(), address + offset + C.a_bytes());
     }
     ptx::cp_async_commit();  // a group for every step, so that waiting can count them
   };
@@ -237,7 +236,7 @@ __global__ void __launch_bounds__(C.threads(), C.resident())
     newest = oldest;
     oldest = oldest + 1 == C.stages ? 0 : oldest + 1;
   }
-  // All warps are done with the stages, and nothing is on its way to them: sums may lie there.
+  // All warps are done with the stages, and no copy to them is in flight: sums may overwrite them.
   ptx::cp_async_wait<0>();
   __syncthreads();
   auto* sums = reinterpret_cast<float*>(memory);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of one cluster: who they are, their barrier, and each other's shared memory. sm_90 and up.
+// Blocks of one cluster: their ranks, their barrier, and distributed shared memory. sm_90 and up.
 #pragma once
 
 #include "math/portable.hpp"
@@ -14,13 +14,13 @@ __device__ __forceinline__ uint32_t block_of_cluster() {
   return rank;
 }
 
-// All threads of all blocks arrive, each once a phase. Orders no memory: waiting for that costs
-// more than the barrier itself.
+// All threads of all blocks arrive, each once a phase. Relaxed: a release costs more than the
+// barrier itself.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-barrier-cluster
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
-// With what the thread has written before.
+// Releases the thread's writes.
 __device__ __forceinline__ void cluster_arrive_and_release() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
@@ -56,8 +56,8 @@ __device__ __forceinline__ uint32_t load_from_block(uint32_t address) {
   return value;
 }
 
-// Until the phase of a barrier of the block itself (barrier.hpp) has ended; what other blocks sent
-// with its bytes is seen then.
+// Waits until the phase of an mbarrier of this block (mbarrier.hpp) completes, and acquires what
+// other blocks of the cluster released.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait
 __device__ __forceinline__ void mbarrier_wait_cluster(uint32_t barrier, uint32_t parity) {
   asm volatile(
@@ -69,7 +69,7 @@ __device__ __forceinline__ void mbarrier_wait_cluster(uint32_t barrier, uint32_t
       : "memory");
 }
 
-// Two numbers into the shared memory of a block, whose barrier counts their bytes.
+// Stores two numbers to the shared memory of a block, whose mbarrier counts their bytes.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-st-async
 __device__ __forceinline__ void send(uint32_t address, uint32_t barrier, float a, float b) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"

@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Copies of 16 bytes from global to shared memory that every thread asks for itself and that pass
-// by its registers. sm_80 and up.
+// Asynchronous copies of 16 bytes from global to shared memory, issued by each thread, without a
+// register in between. sm_80 and up.
 #pragma once
 
 #include "math/portable.hpp"
 
 namespace perseid::internal::cuda::ptx {
 
-// The first `bytes` of 16, and zeros for the rest; of 0 bytes the memory is not touched. Both
-// places are multiples of 16.
+// The first `bytes` of 16, and zeros for the rest; 0 bytes do not access `from`. Both addresses are
+// multiples of 16.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async
 __device__ __forceinline__ void cp_async(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
@@ -18,7 +18,7 @@ __device__ __forceinline__ void cp_async(uint32_t to, const void* from, int byte
                : "memory");
 }
 
-// The thread's copies since the last time become a group, which may be empty.
+// The thread's copies since its last commit become a group, which may be empty.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-commit-group
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");

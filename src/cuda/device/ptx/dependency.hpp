@@ -7,7 +7,7 @@
 
 namespace perseid::internal::cuda::ptx {
 
-// All memory of the kernels before is there from here on.
+// Waits until the kernels before have completed; their writes are visible from here on.
 __device__ __forceinline__ void wait_for_prerequisites() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Matrices between shared memory and the registers of a warp, in which products have them. Loads:
+// Matrices between shared memory and the registers of a warp, as fragments of mma and wgmma. Loads:
 // sm_80 and up, stores: sm_90 and up.
 //
 // Four 8 x 8 matrices of 16 bits. Lanes 0 to 7 name the rows of the first one, 8 to 15 those of the

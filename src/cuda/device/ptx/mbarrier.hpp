@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Barriers of one block: those in shared memory, which count arrivals and bytes, by their 32-bit
-// addresses; and the sixteen named ones. sm_90 and up.
+// Barriers of one block: mbarriers in shared memory, which count arrivals and bytes, by their
+// 32-bit addresses; and the sixteen named barriers. sm_90 and up.
 #pragma once
 
 #include "math/portable.hpp"
@@ -15,7 +15,7 @@ __device__ __forceinline__ void mbarrier_init(uint32_t barrier, uint32_t arrival
                : "r"(barrier), "r"(arrivals)
                : "memory");
 }
-// After the last mbarrier_init, before the block's threads and the copy engine see the barriers.
+// After the last mbarrier_init, before other threads and TMA use the barriers.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-membar-fence
 __device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -25,7 +25,7 @@ __device__ __forceinline__ void mbarrier_init_fence() {
 __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(barrier) : "memory");
 }
-// Arrives, and lets the phase end only when so many bytes have come besides.
+// Arrives, and the phase completes only when TMA has written so many bytes.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                :
@@ -33,7 +33,7 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t barrier, uint
                : "memory");
 }
 
-// Until the phase of this parity has ended; what came before its end is seen then.
+// Waits until the phase of this parity completes; acquires what its arrivals released.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait
 __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   uint32_t ended;
@@ -47,7 +47,7 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity)
   } while (ended == 0);
 }
 
-// Whether it has, without waiting.
+// Whether it has completed, without waiting.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait
 __device__ __forceinline__ bool mbarrier_test(uint32_t barrier, uint32_t parity) {
   uint32_t ended;
@@ -60,12 +60,12 @@ __device__ __forceinline__ bool mbarrier_test(uint32_t barrier, uint32_t parity)
   return ended != 0;
 }
 
-// Named barriers: `threads` of them take part, whole warps, some by waiting and some not.
+// Named barriers: `threads` threads take part, whole warps; each syncs or arrives.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-bar
 __device__ __forceinline__ void named_barrier_sync(int name, int threads) {
   asm volatile("bar.sync %0, %1;" : : "r"(name), "r"(threads) : "memory");
 }
-// Whether any of the threads says so; they all wait.
+// Whether `own` is true in any of the threads; all wait.
 __device__ __forceinline__ bool named_barrier_any(int name, int threads, bool own) {
   uint32_t any;
   asm volatile(

@@ -9,13 +9,14 @@
 
 namespace perseid::internal::cuda::ptx {
 
-// 32-bit words that travel in one access.
+// 32-bit words of one access.
 template <int Words>
 struct alignas(4 * Words) Packed {
   uint32_t word[Words];
 };
 
-// Where it is not wanted, the words are anything. No branch, so that loads follow each other.
+// Predicated: the words are undefined where `wanted` is false. No branch, so that loads are issued
+// back to back.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
 __device__ __forceinline__ void load_if(bool wanted, const void* from, Packed<4>& to) {
   asm volatile(
@@ -67,7 +68,7 @@ __device__ __forceinline__ void store_if(bool wanted, void* to, const Packed<1>&
       : "memory");
 }
 
-// Adds four numbers to those in memory, each by itself, in no order with what others add.
+// Adds four numbers in memory, each atomically, in no order.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-red
 __device__ __forceinline__ void red_add_v4(float* to, float a, float b, float c, float d) {
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
@@ -76,8 +77,8 @@ __device__ __forceinline__ void red_add_v4(float* to, float a, float b, float c,
                : "memory");
 }
 
-// No instruction: what was computed from the words before is computed again where it is needed,
-// instead of staying in registers.
+// No instruction: the compiler recomputes values derived from the words instead of keeping them in
+// registers.
 template <int Words>
 __device__ __forceinline__ void forget_results_of(Packed<Words>& packed) {
 #pragma unroll

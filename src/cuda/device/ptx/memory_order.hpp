@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Numbers in memory that blocks of one device hand to each other, and the time. sm_70 and up.
+// Accesses with memory order between blocks of one device, and the global timer. sm_70 and up.
 #pragma once
 
 #include "math/portable.hpp"
 
 namespace perseid::internal::cuda::ptx {
 
-// 64 bits that other blocks see as a whole; they order nothing but themselves.
+// Relaxed, gpu scope: atomic, orders no other access.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
 __device__ __forceinline__ uint64_t load_relaxed(const uint64_t* from) {
   uint64_t value;
@@ -17,7 +17,7 @@ __device__ __forceinline__ uint64_t load_relaxed(const uint64_t* from) {
                : "memory");
   return value;
 }
-// 16 bits as they are in memory, whatever an L1 cache holds.
+// 16 bits from the L2 cache, past a stale L1 line.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
 __device__ __forceinline__ uint16_t load_relaxed(const uint16_t* from) {
   uint16_t value;
@@ -35,7 +35,7 @@ __device__ __forceinline__ void store_relaxed(uint64_t* to, uint64_t value) {
                : "memory");
 }
 
-// A number that blocks of one device hand to each other.
+// Acquire and release, gpu scope.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
 __device__ __forceinline__ uint64_t load_acquire(const uint64_t* from) {
   uint64_t value;
@@ -60,7 +60,7 @@ __device__ __forceinline__ void add_release(uint64_t* to, uint64_t value) {
                : "memory");
 }
 
-// Nanoseconds since some time, the same for all blocks.
+// The global timer in nanoseconds, the same for all blocks.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#special-registers-globaltimer
 __device__ __forceinline__ uint64_t nanoseconds() {
   uint64_t time;

@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// When things are computed, where compiler and assembler would choose another time.
+// Constraints on the order in which compiler and assembler compute.
 #pragma once
 
 #include "math/portable.hpp"
 
 namespace perseid::internal::cuda::ptx {
 
-// threadIdx.x, read anew: what is computed from it is not kept in registers from earlier on.
+// threadIdx.x, read again: the compiler does not keep values computed from it in registers.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#special-registers-tid
 __device__ __forceinline__ int thread_number() {
   uint32_t number;
@@ -15,13 +15,13 @@ __device__ __forceinline__ int thread_number() {
   return static_cast<int>(number);
 }
 
-// What stands behind this comes after `value` is computed, also in the assembler's order. It never
-// sleeps, unless every lane's value is one NaN of 2^32.
+// The code that follows is ordered after the computation of `value`, by the assembler too. It never
+// sleeps, unless every lane's value is one particular NaN.
 __device__ __forceinline__ void order_after(float value) {
   if (!__any_sync(0xffffffffu, __float_as_uint(value) != 0xffffffffu)) __nanosleep(1);
 }
 
-// The compiler must not compute the numbers later than here.
+// The compiler computes the numbers here at the latest.
 template <int kCount>
 __device__ __forceinline__ void materialize(uint32_t (&numbers)[kCount]) {
 #pragma unroll

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The copy engine: boxes of a tensor to shared memory and back. One thread asks for a whole box.
+// TMA: boxes of a tensor to shared memory and back. One thread issues the copy of a whole box.
 // sm_90 and up.
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace perseid::internal::cuda::ptx {
 
-// The box's bytes arrive at `barrier`. What lies outside of the tensor comes as zeros. kOnce: the
-// L2 cache gives it up first.
+// The mbarrier `barrier` counts the box's bytes. Elements outside of the tensor are zeros. kOnce:
+// the L2 cache evicts the box first.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-createpolicy
 template <bool kOnce = false>
@@ -33,7 +33,7 @@ __device__ __forceinline__ void tma_load(uint32_t to, const TensorMap& map, uint
       : "r"(to), "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
       : "memory");
 }
-// Brings the box to the L2 cache.
+// Prefetches the box into the L2 cache.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-prefetch-tensor
 __device__ __forceinline__ void tma_prefetch(const TensorMap& map, const int (&at)[5]) {
   asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %3, %4, %5}];"
@@ -41,7 +41,7 @@ __device__ __forceinline__ void tma_prefetch(const TensorMap& map, const int (&a
                : "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
                : "memory");
 }
-// Bytes side by side, a multiple of 16, from and to multiples of 16.
+// Contiguous bytes, a multiple of 16, from and to multiples of 16.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk
 __device__ __forceinline__ void bulk_load(uint32_t to, const void* from, uint32_t bytes,
                                           uint32_t barrier) {
@@ -51,7 +51,7 @@ __device__ __forceinline__ void bulk_load(uint32_t to, const void* from, uint32_
       : "r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
       : "memory");
 }
-// What lies outside of the tensor is not written.
+// Elements outside of the tensor are not written.
 __device__ __forceinline__ void tma_store(const TensorMap& map, uint32_t from, const int (&at)[5]) {
   asm volatile(
       "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group"
@@ -66,8 +66,8 @@ __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" : : "l"(&map) : "memory");
 }
 
-// The calling thread's stores so far become a group; its groups have been read from shared memory,
-// or written.
+// The calling thread's stores since its last commit become a group. Waits until all of its groups
+// have read shared memory, or have written.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-commit-group
 __device__ __forceinline__ void tma_store_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
@@ -80,8 +80,8 @@ __device__ __forceinline__ void tma_store_wait() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-// The calling thread's ordinary writes to shared memory come before what the copy engine and the
-// tensor cores do after it.
+// Proxy fence: orders the calling thread's ordinary writes to shared memory before later accesses
+// of TMA and wgmma.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-membar-fence
 __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

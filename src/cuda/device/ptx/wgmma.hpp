@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of a warpgroup (128 threads) with 64 rows, and what belongs to them. sm_90a.
+// Matrix products of a warpgroup (128 threads), 64 rows, and register allocation. sm_90a.
 //
 // The accumulator of 64 x N has N / 2 floats a thread. Warp w has rows 16 w to 16 w + 15; in it
 // lane l has rows l / 4 and l / 4 + 8 and, of every eight columns j, those at 2 (l % 4):
@@ -17,11 +17,11 @@
 namespace perseid::internal::cuda::ptx {
 
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
-// Registers and mma_ss memory of this thread are ready for the products that follow.
+// Orders this thread's accesses to registers and shared memory before the products that follow.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-// The products since the last time become a group.
+// The products since the last commit become a group.
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
@@ -30,16 +30,16 @@ template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(kPending) : "memory");
 }
-// The compiler does not know that results of products come late: it must not read or move them
-// before this place, which follows the wait.
+// The compiler takes the accumulators for ready once a product is issued: call it after the wait,
+// so that no read of them moves up.
 template <int kCount>
 __device__ __forceinline__ void fence_operand(float (&values)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
 }
 
-// Registers of each thread of a warpgroup, given back or taken from those that the block was
-// launched with. All warps of the warpgroup call it.
+// Releases registers of each thread to the block's pool, or takes some from it. All warps of the
+// warpgroup call it.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#miscellaneous-instructions-setmaxnreg
 template <int kRegisters>
 __device__ __forceinline__ void setmaxnreg_dec() {
@@ -51,9 +51,8 @@ __device__ __forceinline__ void setmaxnreg_inc() {
 }
 
 // d = A B, plus d where `accumulate`. K is 16; A has 64 rows, B has N columns.
-//   mma_ss: A and B in mma_ss memory, K running along the rows of 128 bytes, or across them where
-//           kAcrossA, kAcrossB
-//   mma_rs: A in mma_rs, B in mma_ss memory with K across
+//   mma_ss: A and B in shared memory, K-major, or MN-major where kAcrossA, kAcrossB
+//   mma_rs: A in registers, B in shared memory, MN-major
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma
 template <int N, DType D>
 struct Wgmma;

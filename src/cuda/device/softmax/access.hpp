@@ -16,6 +16,7 @@
 // the row read as `padding`.
 #pragma once
 
+#include "cuda/device/element.hpp"
 #include "cuda/device/ptx/math.hpp"
 #include "cuda/device/ptx/memory.hpp"
 #include "cuda/device/softmax/config.hpp"
@@ -34,12 +35,9 @@ __device__ __forceinline__ Real unpack(const Vector<D, L>& vector, int i) {
                             static_cast<int>(vector.word[2 * i]));
   } else if constexpr (D == DType::kF32) {
     return static_cast<Real>(__uint_as_float(vector.word[i]));
-  } else if constexpr (D == DType::kBF16) {
-    const uint32_t word = vector.word[i / 2];
-    return static_cast<Real>(__uint_as_float(i % 2 == 0 ? word << 16 : word & 0xffff0000u));
   } else {
     const uint32_t word = vector.word[i / 2];
-    return static_cast<Real>(ptx::f16_to_float(i % 2 == 0 ? word & 0xffffu : word >> 16));
+    return static_cast<Real>(i % 2 == 0 ? widen_low<D>(word) : widen_high<D>(word));
   }
 }
 
@@ -55,7 +53,7 @@ __device__ __forceinline__ Vector<D, L> pack(const Real (&values)[L]) {
       vector.word[i] = __float_as_uint(static_cast<float>(values[i]));
     } else if (i % 2 == 0) {
       const auto low = static_cast<float>(values[i]), high = static_cast<float>(values[i + 1]);
-      vector.word[i / 2] = D == DType::kBF16 ? ptx::to_bf16x2(low, high) : ptx::to_f16x2(low, high);
+      vector.word[i / 2] = round_pair<D>(low, high);
     }
   }
   return vector;

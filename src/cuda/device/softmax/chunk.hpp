@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// A chunk of a row in a block's shared memory, from before it is read until it is written: the copy
-// engine brings its whole vectors where they are where it may read, the threads what it leaves. A
-// thread has the same vectors each time. sm_90 and up.
+// A chunk of a row in a block's shared memory, from before it is read until it is written. TMA
+// copies the aligned interior; threads load the edges. A thread has the same vectors each time.
+// sm_90 and up.
 #pragma once
 
 #include "cuda/device/ptx/mbarrier.hpp"
@@ -11,11 +11,11 @@
 
 namespace perseid::internal::cuda {
 
-// Where a chunk is: of the elements of a row from `begin` on, those before `end`.
+// Elements [begin, end) of a row.
 struct StagedChunk {
   RowSet rows;
   int begin, end;
-  bool staged[3];  // whether the copy engine brings the whole vectors of first, second and visible
+  bool staged[3];  // whether TMA copies the whole vectors of first, second and visible
 };
 
 // Chunk `number` of a row.
@@ -31,7 +31,7 @@ __device__ __forceinline__ StagedChunk find_chunk(const SoftmaxArguments& argume
   return chunk;
 }
 
-// The place for one: kTurns times C.held vectors for each thread.
+// Shared memory of one: kTurns times C.held vectors for each thread.
 template <SoftmaxConfig C, bool kBackward, int kTurns = 1>
 struct ChunkVectors {
   template <DType D, bool kPresent>
@@ -41,7 +41,7 @@ struct ChunkVectors {
   alignas(16) Vectors<DType::kBool, C.masked> visible;
 };
 
-// What the copy engine shall bring of a chunk.
+// The parts of a chunk that TMA copies.
 template <SoftmaxConfig C, bool kBackward>
 class ChunkCopy {
  public:
@@ -55,7 +55,7 @@ class ChunkCopy {
     for (int i = 0; i < 3; ++i) chunk.staged[i] = part_[i].bytes != 0;
   }
 
-  // The calling thread arrives at the barrier, whose phase ends when all is there.
+  // The calling thread arrives at the barrier, whose phase completes with the last byte.
   __device__ __forceinline__ void start(uint32_t barrier) const {
     ptx::mbarrier_arrive_expect_tx(barrier, part_[0].bytes + part_[1].bytes + part_[2].bytes);
     for (const Part& part : part_)
@@ -67,7 +67,7 @@ class ChunkCopy {
     const char* from;
     uint32_t to, bytes;
   };
-  // Its whole vectors; no bytes where the copy engine cannot bring them.
+  // Its whole vectors; no bytes where they are misaligned for TMA.
   template <DType D, class Vectors>
   static __device__ __forceinline__ Part part_of(const StagedChunk& chunk, const Row& row,
                                                  const Vectors& vectors) {
@@ -102,15 +102,15 @@ class ChunkReader {
     return chunk_.begin + turn * C.held * kBetween + static_cast<int>(threadIdx.x) * L;
   }
 
-  // Puts what the copy engine does not bring into its place; before the first take.
+  // Loads the vectors that TMA does not copy; before the first take.
   __device__ __forceinline__ void fix_up(int turn) const {
     const RowSet& rows = chunk_.rows;
-    mend_one<Held::kFirst>(turn, rows.first, chunk_.staged[0], Held::padding(scale_),
-                           vectors_.first);
+    fix_up_one<Held::kFirst>(turn, rows.first, chunk_.staged[0], Held::padding(scale_),
+                             vectors_.first);
     if constexpr (kBackward)
-      mend_one<C.out>(turn, rows.second, chunk_.staged[1], {}, vectors_.second);
+      fix_up_one<C.out>(turn, rows.second, chunk_.staged[1], {}, vectors_.second);
     if constexpr (C.masked)
-      mend_one<DType::kBool>(turn, rows.visible, chunk_.staged[2], {}, vectors_.visible);
+      fix_up_one<DType::kBool>(turn, rows.visible, chunk_.staged[2], {}, vectors_.visible);
   }
 
   __device__ __forceinline__ void take(int turn, Held& held) const {
@@ -125,8 +125,8 @@ class ChunkReader {
 
  private:
   template <DType D, class All>
-  __device__ __forceinline__ void mend_one(int turn, const Row& row, bool staged,
-                                           const Word<D>& padding, All& all) const {
+  __device__ __forceinline__ void fix_up_one(int turn, const Row& row, bool staged,
+                                             const Word<D>& padding, All& all) const {
     const int begin = begin_of(turn);
     const Whole<D, L> whole(row, begin, kBetween, 0, chunk_.end);
     if (staged && !whole.leaves(C.held)) return;

@@ -54,13 +54,13 @@ struct Column {
     if constexpr (C.masked) return set.visible.data[index * set.visible.step] != 0;
     return true;
   }
-  // Calls body(place, index) for the elements; `place` is a constant where they are held.
+  // Calls body(slot, index) for the elements; `slot` is a constant where they are held.
   template <class Body>
   __device__ __forceinline__ void for_each(const Body& body) const {
     if constexpr (C.held > 0) {
 #pragma unroll
-      for (int place = 0; place < C.held; ++place)
-        if (begin + place * C.warps < length) body(place, begin + place * C.warps);
+      for (int slot = 0; slot < C.held; ++slot)
+        if (begin + slot * C.warps < length) body(slot, begin + slot * C.warps);
     } else {
 #pragma unroll 4
       for (int64_t index = begin; index < length; index += C.warps) body(0, index);
@@ -107,16 +107,16 @@ __global__ void __launch_bounds__(32 * C.warps, 1)
   auto own = Statistics<Real>::nothing();
   bool any = false;
   if constexpr (C.held > 0) {
-    column.for_each([&](int place, int64_t index) {
-      held[place] = load_one<C.in, Real>(column.set.first, index);
-      if (column.visible(index)) bits |= 1u << place;
+    column.for_each([&](int slot, int64_t index) {
+      held[slot] = load_one<C.in, Real>(column.set.first, index);
+      if (column.visible(index)) bits |= 1u << slot;
     });
-    column.for_each([&](int place, int64_t) {
-      if (bits >> place & 1u) own.maximum = maximum_of(own.maximum, held[place] * scale);
+    column.for_each([&](int slot, int64_t) {
+      if (bits >> slot & 1u) own.maximum = maximum_of(own.maximum, held[slot] * scale);
     });
     const Real base = own.maximum == minus_infinity<Real>() ? Real(0) : own.maximum;
-    column.for_each([&](int place, int64_t) {
-      if (bits >> place & 1u) own.sum += exponential(fma(held[place], scale, -base));
+    column.for_each([&](int slot, int64_t) {
+      if (bits >> slot & 1u) own.sum += exponential(fma(held[slot], scale, -base));
     });
     any = bits != 0;
   } else {
@@ -136,9 +136,9 @@ __global__ void __launch_bounds__(32 * C.warps, 1)
   const ForwardRow<C, Real> row(arguments, whole);
   if (column.begin == 0 && column.present && arguments.lse.data != nullptr)
     static_cast<Real*>(arguments.lse.data)[column.set.lse] = row.lse(whole);
-  column.for_each([&](int place, int64_t index) {
-    const bool visible = C.held > 0 ? (bits >> place & 1u) != 0 : column.visible(index);
-    const Real x = C.held > 0 ? held[place] : load_one<C.in, Real>(column.set.first, index);
+  column.for_each([&](int slot, int64_t index) {
+    const bool visible = C.held > 0 ? (bits >> slot & 1u) != 0 : column.visible(index);
+    const Real x = C.held > 0 ? held[slot] : load_one<C.in, Real>(column.set.first, index);
     store_one<C.out>(column.set.result, index,
                      visible ? to_element<C.out>(row.result(x)) : row.nothing);
   });
@@ -158,13 +158,13 @@ __global__ void __launch_bounds__(32 * C.warps, 1)
   uint32_t bits = 0;
   Real own = 0;
   if constexpr (C.held > 0) {
-    column.for_each([&](int place, int64_t index) {
-      dy[place] = load_one<C.out, Real>(column.set.first, index);
-      y[place] = load_one<C.out, Real>(column.set.second, index);
-      if (column.visible(index)) bits |= 1u << place;
+    column.for_each([&](int slot, int64_t index) {
+      dy[slot] = load_one<C.out, Real>(column.set.first, index);
+      y[slot] = load_one<C.out, Real>(column.set.second, index);
+      if (column.visible(index)) bits |= 1u << slot;
     });
-    column.for_each([&](int place, int64_t) {
-      if (bits >> place & 1u) own += C.log ? dy[place] : dy[place] * y[place];
+    column.for_each([&](int slot, int64_t) {
+      if (bits >> slot & 1u) own += C.log ? dy[slot] : dy[slot] * y[slot];
     });
   } else {
     column.for_each([&](int, int64_t index) {
@@ -174,10 +174,10 @@ __global__ void __launch_bounds__(32 * C.warps, 1)
     });
   }
   const Real sum = merge_column<C>(shared, Statistics<Real>{Real(0), own}).sum;
-  column.for_each([&](int place, int64_t index) {
-    const bool visible = C.held > 0 ? (bits >> place & 1u) != 0 : column.visible(index);
-    const Real g = C.held > 0 ? dy[place] : load_one<C.out, Real>(column.set.first, index);
-    const Real value = C.held > 0 ? y[place] : load_one<C.out, Real>(column.set.second, index);
+  column.for_each([&](int slot, int64_t index) {
+    const bool visible = C.held > 0 ? (bits >> slot & 1u) != 0 : column.visible(index);
+    const Real g = C.held > 0 ? dy[slot] : load_one<C.out, Real>(column.set.first, index);
+    const Real value = C.held > 0 ? y[slot] : load_one<C.out, Real>(column.set.second, index);
     store_one<C.in>(column.set.result, index,
                     to_element<C.in>(visible ? gradient<C>(g, value, sum, scale) : Real(0)));
   });

@@ -30,7 +30,7 @@ struct TypesOf {
   using Out = Vector<C.out, kVector>;
 };
 
-// What stands for an element outside of a row in forward: -inf once it is scaled.
+// The padding of a row in forward: -inf once it is scaled.
 template <DType D>
 __device__ __forceinline__ Word<D> padding_of(double scale) {
   const uint32_t sign = scale < 0 ? 0u : 1u;
@@ -112,7 +112,7 @@ struct Elements {
   static constexpr int kMostReaching = L == 8 ? 8 : L == 4 && !kBackward && !C.masked ? 11 : 5;
   static constexpr bool kReaches = C.held <= kMostReaching;
 
-  // Vectors `between` apart.
+  // Vectors at a distance of `between` elements.
   __device__ __forceinline__ void load_from(const RowSet& set, int begin, int between, int length,
                                             double scale) {
     if constexpr (kAsks)
@@ -142,7 +142,7 @@ struct Elements {
     }
   }
 
-  // Whether there is nothing to compute with vector v.
+  // Whether vector v has nothing to compute.
   __device__ __forceinline__ bool skips(int v) const {
     if constexpr (kAsks) {
       return v == C.held - 1 && !last;

@@ -83,9 +83,9 @@ __device__ __forceinline__ Statistics<Real> merge_lanes(Statistics<Real> own) {
 //   1. one thread makes the barrier, arrives at it and has it expect the bytes of all parts;
 //   2. a barrier of the cluster (arrived at construction, waited for before the first part is sent)
 //      says that all blocks have done so;
-//   3. the phase ends when all parts are there.
-// From 3 on a block reads its own memory only, and nobody writes to it any more, so that each may
-// leave when it is done. No thread ever waits for its other accesses.
+//   3. the phase completes when all parts have arrived.
+// From 3 on a block reads only its own memory, which no other block writes any more, so that each
+// may exit when it is done. No thread waits for its other accesses.
 template <SoftmaxConfig C, class Real>
 class RowReduction {
  public:
@@ -138,11 +138,11 @@ class RowReduction {
   __device__ __forceinline__ void exchange(const Statistics<Real>& own) {
     const int warp = static_cast<int>(threadIdx.x) / 32;
     if constexpr (C.blocks > 1) {
-      const int place = static_cast<int>(ptx::block_of_cluster()) * C.warps + warp;
+      const int rank = static_cast<int>(ptx::block_of_cluster()) * C.warps + warp;
       ptx::cluster_wait();
       if (lane() < C.blocks) {
         const auto block = static_cast<uint32_t>(lane());
-        ptx::send(ptx::address_in_block(&shared_.part[place], block),
+        ptx::send(ptx::address_in_block(&shared_.part[rank], block),
                   ptx::address_in_block(&shared_.barrier, block), own.maximum, own.sum);
       }
       ptx::mbarrier_wait_cluster(ptx::shared_address(&shared_.barrier), 0);

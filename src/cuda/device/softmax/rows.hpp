@@ -2,15 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Softmax of rows that stay in registers: each element is read once and written once.
 //
-// Who has what. A row is cut into vectors of 16 bytes. Its threads take them in turns:
+// Layout. A row is cut into vectors of 16 bytes, dealt to its threads round robin:
 //
 //   vector   0  1  2  3 | 4  5  6  7 | 8  9 ...      four threads, three vectors held by each
 //   thread   0  1  2  3 | 0  1  2  3 | 0  1 ...
 //
 // The threads of a row are 1 to 32 lanes of a warp, so that several rows share a warp; a block of
 // up to 32 warps; or a cluster of up to 16 blocks. 16 bit types stay packed until they are used.
-// All loads of a thread are under way before the first is used: that, and not the number of warps,
-// keeps memory busy.
+// A thread issues all loads before it uses the first: that, and not the number of warps, keeps
+// memory busy.
 //
 // Statistics meet by shuffles in a warp, then in shared memory, which the blocks of a cluster write
 // for one another (reduce.hpp): one barrier for a row.
@@ -26,13 +26,13 @@
 
 namespace perseid::internal::cuda {
 
-// Which row a thread has part of, and its place among the threads of the row.
+// The row of a thread, and its number among the threads of the row.
 template <SoftmaxConfig C>
-struct Place {
+struct RowThread {
   int64_t row;
   int thread;
 
-  __device__ __forceinline__ Place() {
+  __device__ __forceinline__ RowThread() {
     const int own = static_cast<int>(threadIdx.x);
     const int64_t block = blockIdx.x;
     if constexpr (C.blocks > 1) {
@@ -53,7 +53,7 @@ inline constexpr int kRowStep = C.row_threads() * C.vector();  // of two vectors
 
 // Blocks of a multiprocessor that the compiler shall make room for in its 65536 registers. Large
 // clusters, which wait for each other, need one more of f32 forward than its registers would allow;
-// threads with the least to bring must all be there.
+// blocks whose threads load the least must all be resident.
 template <SoftmaxConfig C>
 constexpr int blocks_at_once(bool backward) {
   constexpr bool kHalf = size_of(C.in) == 2;
@@ -76,21 +76,21 @@ __global__ void __launch_bounds__(C.threads(), blocks_at_once<C>(false))
   constexpr int L = Types::kVector;
   __shared__ typename RowReduction<C, Real>::Shared shared;
   RowReduction<C, Real> reduction(shared);
-  const Place<C> place;
+  const RowThread<C> own;
   ptx::launch_dependents();
   ptx::wait_for_prerequisites();
 
   // Threads without a row go along with an empty one, for the shuffles.
-  const bool present = place.row < arguments.rows;
+  const bool present = own.row < arguments.rows;
   const int length = present ? static_cast<int>(arguments.length) : 0;
   const RowSet set =
-      find_row<C, false>(arguments, min(place.row, arguments.rows - 1), 0, length, C.capacity());
-  const int first = place.thread * L - set.shift;
+      find_row<C, false>(arguments, min(own.row, arguments.rows - 1), 0, length, C.capacity());
+  const int first = own.thread * L - set.shift;
   ForwardPart<C> part;
   part.x.load_from(set, first, kRowStep<C>, length, arguments.scale);
   const Statistics<Real> whole = reduction.merge(part.measure(static_cast<Real>(arguments.scale)));
   const ForwardRow<C, Real> row(arguments, whole);
-  if (place.thread == 0 && present && arguments.lse.data != nullptr)
+  if (own.thread == 0 && present && arguments.lse.data != nullptr)
     static_cast<Real*>(arguments.lse.data)[set.lse] = row.lse(whole);
   part.store(set.result, first, kRowStep<C>, length, row);
 }
@@ -103,14 +103,14 @@ __global__ void __launch_bounds__(C.threads(), blocks_at_once<C>(true))
   constexpr int L = Types::kVector;
   __shared__ typename RowReduction<C, Real>::Shared shared;
   RowReduction<C, Real> reduction(shared);
-  const Place<C> place;
+  const RowThread<C> own;
   ptx::launch_dependents();
   ptx::wait_for_prerequisites();
 
-  const int length = place.row < arguments.rows ? static_cast<int>(arguments.length) : 0;
+  const int length = own.row < arguments.rows ? static_cast<int>(arguments.length) : 0;
   const RowSet set =
-      find_row<C, true>(arguments, min(place.row, arguments.rows - 1), 0, length, C.capacity());
-  const int first = place.thread * L - set.shift;
+      find_row<C, true>(arguments, min(own.row, arguments.rows - 1), 0, length, C.capacity());
+  const int first = own.thread * L - set.shift;
   Elements<C, true> elements;
   elements.load_from(set, first, kRowStep<C>, length, 0);
   const Real sum = reduction.sum(gradient_sum_of<C>(elements));

@@ -3,11 +3,10 @@
 // Softmax of long rows in the shared memory of a block or a cluster: each element is read once and
 // written once. sm_90 and up.
 //
-// A block has a chunk of a row, which the copy engine brings: while it is on its way it takes no
-// registers. So about twice as many bytes of rows are under way in a multiprocessor as its
-// registers could hold (rows.hpp), which large clusters need, since their blocks wait for each
-// other. The threads go through the chunk twice, C.held vectors at a time in C.stages turns: for
-// its statistics, and for the results.
+// A block has a chunk of a row, which TMA loads without registers. So a multiprocessor has about
+// twice as many bytes in flight as its registers could hold (rows.hpp), which large clusters need,
+// since their blocks wait for each other. The threads go through the chunk twice, C.held vectors at
+// a time in C.stages turns: for its statistics, and for the results.
 //
 // In place: a thread writes what it alone has read, after it has read it.
 //

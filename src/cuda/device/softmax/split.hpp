@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Softmax of rows that are too long for registers: two kernels, which read a row twice and write it
 // once. A row is cut into chunks of a size that follows from its length alone. The first kernel
-// leaves the statistics of each chunk in the workspace, one block for one chunk; the second merges
+// writes the statistics of each chunk to the workspace, one block for one chunk; the second merges
 // those of its row, always in the same order, and makes the results of its chunk. It takes chunks
-// from the end, where the first kernel left off and the cache may still have them.
+// from the end, where the first kernel stopped and the cache may still have them.
 //
 //   blocks of the first kernel:    row 0: 0 1 2 3   row 1: 4 5 6 7
 //   blocks of the second kernel:   row 0: 7 6 5 4   row 1: 3 2 1 0
@@ -31,7 +31,7 @@ struct Chunk {
 
 inline constexpr int64_t kAnyCapacity = int64_t{1} << 40;
 
-// Calls body(first) for the place of every group of C.held vectors that the thread has.
+// Calls body(first element) for every group of C.held vectors that the thread has.
 template <SoftmaxConfig C, class Body>
 __device__ __forceinline__ void for_each_step(int shift, int length, const Body& body) {
   constexpr int kStep = C.threads() * C.held * C.vector();
@@ -54,9 +54,9 @@ __global__ void __launch_bounds__(C.threads(), 2)
   const RowSet set =
       find_row<C, false>(arguments, chunk.row, chunk.begin, chunk.length, kAnyCapacity);
   auto own = Statistics<Real>::nothing();
-  for_each_step<C>(set.shift, chunk.length, [&](int place) {
+  for_each_step<C>(set.shift, chunk.length, [&](int first) {
     Elements<C, false> x;
-    x.load_from(set, place, kBetween<C>, chunk.length, arguments.scale);
+    x.load_from(set, first, kBetween<C>, chunk.length, arguments.scale);
     const auto next =
         statistics_of<C>(x, static_cast<Real>(arguments.scale), [](int, int, Real) {});
     own = merge_two(own, next);
@@ -84,10 +84,10 @@ __global__ void __launch_bounds__(C.threads(), 2)
   const ForwardRow<C, Real> row(arguments, whole);
   if (threadIdx.x == 0 && chunk.index == 0 && arguments.lse.data != nullptr)
     static_cast<Real*>(arguments.lse.data)[set.lse] = row.lse(whole);
-  for_each_step<C>(set.shift, chunk.length, [&](int place) {
+  for_each_step<C>(set.shift, chunk.length, [&](int first) {
     Elements<C, false> x;
-    x.load_from(set, place, kBetween<C>, chunk.length, arguments.scale);
-    store_forward(x, set.result, place, kBetween<C>, chunk.length, row);
+    x.load_from(set, first, kBetween<C>, chunk.length, arguments.scale);
+    store_forward(x, set.result, first, kBetween<C>, chunk.length, row);
   });
 }
 
@@ -103,9 +103,9 @@ __global__ void __launch_bounds__(C.threads(), 2)
   const RowSet set =
       find_row<C, true>(arguments, chunk.row, chunk.begin, chunk.length, kAnyCapacity);
   Real own = 0;
-  for_each_step<C>(set.shift, chunk.length, [&](int place) {
+  for_each_step<C>(set.shift, chunk.length, [&](int first) {
     Elements<C, true> elements;
-    elements.load_from(set, place, kBetween<C>, chunk.length, 0);
+    elements.load_from(set, first, kBetween<C>, chunk.length, 0);
     own += gradient_sum_of<C>(elements);
   });
   own = reduction.sum(own);
@@ -127,10 +127,10 @@ __global__ void __launch_bounds__(C.threads(), 2)
   for (int64_t i = threadIdx.x; i < arguments.chunks; i += C.threads()) sum += partial[i];
   sum = reduction.sum(sum);
   const auto scale = static_cast<Real>(arguments.scale);
-  for_each_step<C>(set.shift, chunk.length, [&](int place) {
+  for_each_step<C>(set.shift, chunk.length, [&](int first) {
     Elements<C, true> elements;
-    elements.load_from(set, place, kBetween<C>, chunk.length, 0);
-    store_backward(elements, set.result, place, kBetween<C>, chunk.length, sum, scale);
+    elements.load_from(set, first, kBetween<C>, chunk.length, 0);
+    store_backward(elements, set.result, first, kBetween<C>, chunk.length, sum, scale);
   });
 }
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Softmax of long rows, spread over the whole chip: each element is read once and written once,
-// and the next chunks are on their way while others wait for their rows. sm_90 and up.
+// and the next chunks are loaded while others wait for their rows. sm_90 and up.
 //
 // A row is cut into chunks, numbered through all rows. A grid that is resident as a whole (a
 // cooperative launch) draws the numbers: a multiprocessor that is closer to memory does more.
@@ -12,23 +12,23 @@
 //
 // A block has C.stages chunks in shared memory, from before they are read until they are written:
 //
-//   producer (a thread)    draws a chunk and has the copy engine bring it to a free stage
+//   producer (a thread)    draws a chunk and issues its TMA load to a free stage
 //   consumers (C.warps)    statistics of chunk i; then the results of chunk i - C.lag, for whose
 //                          row they wait, to memory
 //   merger (a warp)        merges the consumers' statistics and publishes them in the workspace;
 //                          merges those of all chunks of a row, in their order, for the consumers
 //
 // Barriers, with one arrival a phase, or one of each warp of consumers:
-//   full[stage]      producer, with the bytes    -> consumers: the chunk is there
-//   empty[stage]     consumers                   -> producer: it is written
-//   measured[slot]   consumers                   -> merger: statistics of their parts are there
-//   merged[slot]     merger's lanes              -> consumers: those of the whole row are
+//   full(stage)      producer, with the bytes    -> consumers: the chunk is loaded
+//   empty(stage)     consumers                   -> producer: its results are written
+//   measured[slot]   consumers                   -> merger: statistics of their parts are written
+//   merged[slot]     merger's lanes              -> consumers: statistics of the row are written
 // With C.lag + 1 slots: chunk i takes that of chunk i - C.lag - 1, which is written by then.
 //
-// Nobody waits for ever. A chunk is published once the one C.lag + 1 before it in its block is
-// written, and that one belongs to an earlier row: a block draws only when all of that row has been
-// drawn. So chunks wait for chunks of earlier rows, and the first row for nobody; that it is drawn
-// needs no more chunks in a row than C.lag + 1 for each block.
+// No deadlock. A chunk is published once the one C.lag + 1 before it in its block is written, and
+// that one belongs to an earlier row: a block draws only when all of that row has been drawn. So
+// chunks wait only for chunks of earlier rows, and the first row is drawn whole, since a row has at
+// most C.lag + 1 chunks for each block.
 //
 // What is published is a word of 64 bits that is its own flag: a kernel before this one has set all
 // of them to kUnpublished, which is no result. Statistics are float32. In place: a chunk is written
@@ -38,6 +38,7 @@
 #include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/ptx/mbarrier.hpp"
 #include "cuda/device/ptx/memory_order.hpp"
+#include "cuda/device/sm90/pipeline.hpp"
 #include "cuda/device/softmax/chunk.hpp"
 
 namespace perseid::internal::cuda {
@@ -76,18 +77,23 @@ struct StreamShared {
   };
   Stage stage[C.stages];
   Statistics<float> part[kSlots][C.warps], whole[kSlots];
-  uint64_t full[C.stages], empty[C.stages], measured[kSlots], merged[kSlots];
+  alignas(8) unsigned char barriers[Pipeline<C.stages>::kBytes];
+  uint64_t measured[kSlots], merged[kSlots];
+
+  __device__ __forceinline__ Pipeline<C.stages> pipeline() const {
+    return {ptx::shared_address(barriers)};
+  }
 };
 
-// The stage and the slot of a chunk, and the parity of their phases.
+// The stage and the slot of a chunk.
 template <SoftmaxConfig C>
-struct StreamTurn {
-  int stage = 0, slot = 0;
-  uint32_t stage_parity = 0, slot_parity = 0;
+struct StreamState {
+  PipelineCursor<C.stages> stage;
+  PipelineCursor<C.lag + 1> slot;
 
   __device__ __forceinline__ void advance() {
-    if (++stage == C.stages) stage = 0, stage_parity ^= 1;
-    if (++slot == C.lag + 1) slot = 0, slot_parity ^= 1;
+    stage.advance();
+    slot.advance();
   }
 };
 
@@ -105,8 +111,8 @@ class StreamProducer {
     const int64_t count = arguments_.rows * arguments_.chunks;
     int64_t ends[C.lag + 1] = {};  // of the rows of the chunks drawn last, the oldest first
     int64_t known = 0;             // so many have been drawn, or more
-    StreamTurn<C> turn;
-    for (bool more = true; more; turn.advance()) {
+    StreamState<C> state;
+    for (bool more = true; more; state.advance()) {
       while (known < ends[0]) known = static_cast<int64_t>(ptx::load_relaxed(&drawn));
       const auto number =
           static_cast<int64_t>(atomicAdd(reinterpret_cast<unsigned long long*>(&drawn), 1ull));
@@ -118,11 +124,12 @@ class StreamProducer {
 #pragma unroll
       for (int i = 0; i < C.lag; ++i) ends[i] = ends[i + 1];
       ends[C.lag] = (chunk.row + 1) * arguments_.chunks;
-      ptx::mbarrier_wait(ptx::shared_address(&shared_.empty[turn.stage]), turn.stage_parity ^ 1);
-      auto& stage = shared_.stage[turn.stage];
+      const auto pipeline = shared_.pipeline();
+      pipeline.producer_acquire(state.stage);
+      auto& stage = shared_.stage[state.stage.stage()];
       const ChunkCopy<C, kBackward> copy(chunk, stage.vectors);
       stage.chunk = chunk;
-      copy.start(ptx::shared_address(&shared_.full[turn.stage]));
+      copy.start(pipeline.full(state.stage.stage()));
     }
   }
 
@@ -151,18 +158,18 @@ class StreamMerger {
         published_(static_cast<StreamWork*>(arguments.partial)->published) {}
 
   __device__ __forceinline__ void run() {
-    StreamTurn<C> measured, merged;
+    StreamState<C> measured, merged;
     int waiting = 0;  // chunks published and not merged
     for (bool more = true; more || waiting > 0;) {
-      if (more && (waiting == 0 || has_ended(shared_.measured[measured.slot], measured))) {
-        ptx::mbarrier_wait(ptx::shared_address(&shared_.measured[measured.slot]),
-                           measured.slot_parity);
+      if (more && (waiting == 0 || has_ended(shared_.measured[measured.slot.stage()], measured))) {
+        ptx::mbarrier_wait(ptx::shared_address(&shared_.measured[measured.slot.stage()]),
+                           measured.slot.parity());
         more = publish(measured);
         if (more) ++waiting;
         measured.advance();
       }
-      if (waiting == 0 || !gather(shared_.stage[merged.stage].chunk.row)) continue;
-      finish(merged.slot);
+      if (waiting == 0 || !gather(shared_.stage[merged.stage.stage()].chunk.row)) continue;
+      finish(merged.slot.stage());
       merged.advance();
       --waiting;
     }
@@ -178,18 +185,18 @@ class StreamMerger {
     return kBackward ? Part{0, sum_of_lanes<32>(own.sum)} : merge_lanes<32>(own);
   }
   static __device__ __forceinline__ bool has_ended(const uint64_t& barrier,
-                                                   const StreamTurn<C>& turn) {
+                                                   const StreamState<C>& state) {
     return __any_sync(0xffffffffu,
-                      ptx::mbarrier_test(ptx::shared_address(&barrier), turn.slot_parity)) != 0;
+                      ptx::mbarrier_test(ptx::shared_address(&barrier), state.slot.parity())) != 0;
   }
 
-  // The chunk of a turn; false if there is none.
-  __device__ __forceinline__ bool publish(const StreamTurn<C>& turn) const {
-    ptx::mbarrier_wait(ptx::shared_address(&shared_.full[turn.stage]), turn.stage_parity);
-    const int64_t number = shared_.stage[turn.stage].chunk.number;
+  // The chunk of a state; false if there is none.
+  __device__ __forceinline__ bool publish(const StreamState<C>& state) const {
+    shared_.pipeline().consumer_wait(state.stage);
+    const int64_t number = shared_.stage[state.stage.stage()].chunk.number;
     if (number < 0) return false;
     Part own = none();
-    if (lane() < C.warps) own = shared_.part[turn.slot][lane()];
+    if (lane() < C.warps) own = shared_.part[state.slot.stage()][lane()];
     own = merge_all(own);
     if (lane() == 0) ptx::store_relaxed(published_ + number, to_word(own));
     return true;
@@ -246,7 +253,7 @@ class StreamConsumer {
       : arguments_(arguments), shared_(shared) {}
 
   __device__ __forceinline__ void run() {
-    StreamTurn<C> in, out;
+    StreamState<C> in, out;
     int waiting = 0;  // chunks measured and not written
     for (bool more = true; more || waiting > 0;) {
       if (more) {
@@ -264,9 +271,9 @@ class StreamConsumer {
 
  private:
   // False after the last chunk.
-  __device__ __forceinline__ bool measure(const StreamTurn<C>& turn) {
-    auto& stage = shared_.stage[turn.stage];
-    ptx::mbarrier_wait(ptx::shared_address(&shared_.full[turn.stage]), turn.stage_parity);
+  __device__ __forceinline__ bool measure(const StreamState<C>& state) {
+    auto& stage = shared_.stage[state.stage.stage()];
+    shared_.pipeline().consumer_wait(state.stage);
     const bool more = stage.chunk.number >= 0;
     Statistics<float> own{0, 0};
     if (more) {
@@ -282,20 +289,21 @@ class StreamConsumer {
       }
     }
     if (threadIdx.x % 32 == 0) {
-      shared_.part[turn.slot][threadIdx.x / 32] = own;
-      ptx::mbarrier_arrive(ptx::shared_address(&shared_.measured[turn.slot]));
+      shared_.part[state.slot.stage()][threadIdx.x / 32] = own;
+      ptx::mbarrier_arrive(ptx::shared_address(&shared_.measured[state.slot.stage()]));
     }
     return more;
   }
 
-  __device__ __forceinline__ void write(const StreamTurn<C>& turn) {
-    auto& stage = shared_.stage[turn.stage];
+  __device__ __forceinline__ void write(const StreamState<C>& state) {
+    auto& stage = shared_.stage[state.stage.stage()];
     const StreamChunk& chunk = stage.chunk;
     const Reader reader(chunk, stage.vectors, arguments_.scale);
     Held held;
     reader.take(0, held);
-    ptx::mbarrier_wait(ptx::shared_address(&shared_.merged[turn.slot]), turn.slot_parity);
-    const Statistics<float> whole = shared_.whole[turn.slot];
+    ptx::mbarrier_wait(ptx::shared_address(&shared_.merged[state.slot.stage()]),
+                       state.slot.parity());
+    const Statistics<float> whole = shared_.whole[state.slot.stage()];
     if constexpr (kBackward) {
       store_backward(held, chunk.rows.result, reader.begin_of(0), Reader::kBetween, chunk.end,
                      whole.sum, static_cast<float>(arguments_.scale));
@@ -306,8 +314,7 @@ class StreamConsumer {
       store_forward(held, chunk.rows.result, reader.begin_of(0), Reader::kBetween, chunk.end, row);
     }
     __syncwarp();
-    if (threadIdx.x % 32 == 0)
-      ptx::mbarrier_arrive(ptx::shared_address(&shared_.empty[turn.stage]));
+    if (threadIdx.x % 32 == 0) shared_.pipeline().consumer_release(state.stage);
   }
 
   const SoftmaxArguments& arguments_;
@@ -337,10 +344,7 @@ __device__ __forceinline__ void stream_rows(const SoftmaxArguments& arguments) {
   alignas(128) extern __shared__ char memory[];
   auto& shared = *reinterpret_cast<Shared*>(memory);
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < C.stages; ++stage) {
-      ptx::mbarrier_init(ptx::shared_address(&shared.full[stage]), 1);
-      ptx::mbarrier_init(ptx::shared_address(&shared.empty[stage]), C.warps);
-    }
+    shared.pipeline().init(1, C.warps);
     for (int slot = 0; slot < Shared::kSlots; ++slot) {
       ptx::mbarrier_init(ptx::shared_address(&shared.measured[slot]), C.warps);
       ptx::mbarrier_init(ptx::shared_address(&shared.merged[slot]), 32);

@@ -4,7 +4,7 @@
 // that are computed one at a time by these rules.
 #pragma once
 
-#include "cuda/device/ptx/math.hpp"
+#include "cuda/device/element.hpp"
 #include "cuda/device/ptx/memory_order.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
 #include "cuda/device/sm90/attention/sequence.hpp"
@@ -14,19 +14,6 @@
 namespace perseid::internal::cuda {
 
 inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
-
-__device__ __forceinline__ float widen(float value) { return value; }
-__device__ __forceinline__ float widen(bf16 value) { return to_float(value); }
-__device__ __forceinline__ float widen(f16 value) { return ptx::f16_to_float(value.bits); }
-
-// Of two packed elements, the first in the low half.
-template <DType D>
-__device__ __forceinline__ float2 widen_pair(uint32_t pair) {
-  if constexpr (D == DType::kBF16)
-    return {float_from_bits(pair << 16), float_from_bits(pair & 0xffff0000u)};
-  else
-    return {ptx::f16_to_float(pair & 0xffffu), ptx::f16_to_float(pair >> 16)};
-}
 
 // Bits that are all set in an element that is NaN or infinite, and in no other.
 template <DType D>
@@ -60,21 +47,6 @@ __device__ __forceinline__ bool is_finite_row(const RowsInMemory& rows, int64_t 
   for (int32_t i = 0; i < dim / 8; ++i) finite = finite && is_finite<D>(eight[i]);
   return finite;
 }
-
-template <DType D>
-struct ElementOf;
-template <>
-struct ElementOf<DType::kF32> {
-  using Type = float;
-};
-template <>
-struct ElementOf<DType::kBF16> {
-  using Type = bf16;
-};
-template <>
-struct ElementOf<DType::kF16> {
-  using Type = f16;
-};
 
 template <class Element>
 __device__ __forceinline__ const Element* score_row(const ScoresInMemory& scores, int64_t batch,

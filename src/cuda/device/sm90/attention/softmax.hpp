@@ -12,6 +12,7 @@
 // longer.) No weight exceeds 2^kMostLag, which both 16-bit types hold as exactly as 1.
 #pragma once
 
+#include "cuda/device/element.hpp"
 #include "cuda/device/ptx/math.hpp"
 #include "math/dtype.hpp"
 #include "math/least_score.hpp"
@@ -31,11 +32,6 @@ __device__ __forceinline__ float quad_max(float x) {
 __device__ __forceinline__ float quad_sum(float x) {
   x += __shfl_xor_sync(0xffffffffu, x, 1);
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-
-template <DType D>
-__device__ __forceinline__ uint32_t round_pair(float low, float high) {
-  return D == DType::kBF16 ? ptx::to_bf16x2(low, high) : ptx::to_f16x2(low, high);
 }
 
 // The thread's kCount elements of a row that lie in [begin, end), as bits; columns count from its
