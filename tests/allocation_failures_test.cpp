@@ -183,7 +183,7 @@ TEST(AllocationFailures, Executions) {
   });
 }
 
-// Where the sentence of a refusal has no room, the status is OUT_OF_MEMORY in its place.
+// If there is no memory for the sentence of a refusal, the status is OUT_OF_MEMORY instead.
 TEST(AllocationFailures, Refusals) {
   const Context context;
   auto desc = SmallSoftmax::describe();

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // The edges of the C ABI: defaults and explicit zeros, directions that a plan lacks, problems
-// without elements beside enormous ones, strides at the end of 64 bits.
+// without elements and enormous ones, strides at the end of 64 bits.
 #include <gtest/gtest.h>
 
 #include <array>

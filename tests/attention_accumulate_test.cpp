@@ -46,7 +46,7 @@ TEST_P(Accumulate, LengthsLeaveTheRestAsItIs) {
   check({.kv_len = 0, .implementation = GetParam()});
 }
 
-// Rows that hold NaN where nobody sees it.
+// Rows with NaN that no query sees.
 TEST_P(Accumulate, HiddenNumbersStayHidden) {
   check({.causal = PERSEID_CAUSAL_TOP_LEFT, .implementation = GetParam(), .poison_query = true});
   check({.kv_lens = true, .implementation = GetParam(), .poison_keys = true});

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// System calls that fail on purpose. The linker puts them in place of the real ones in the test
+// System calls that fail on purpose. The linker substitutes them for the real ones in the test
 // program alone (--wrap, in tests/CMakeLists.txt); between watch() and watched() they are counted,
 // and one of them may fail, do less than it is asked for, or kill the process.
 #pragma once

@@ -269,7 +269,7 @@ TEST_F(Gpu, SaysWhenItsMemoryIsFull) {
     }
   }
   EXPECT_EQ(status_of([&] { context().ceiling(Ceiling::kCopy, 1 << 30); }), PERSEID_OUT_OF_MEMORY);
-  // A kernel may still find a place; if not, it says so.
+  // A kernel may still find memory; if not, it says so.
   const perseid_status status = status_of([&] {
     const Softmax softmax(context(), {.shape = {64, 3333}});
   });

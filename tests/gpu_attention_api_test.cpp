@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention on a GPU as a program uses it: graphs, streams, threads, places in a batch, tensors
-// past 2^31 elements, and the bits of dropout beside the CPU's. Skipped where there is no GPU that
-// has it.
+// Attention on a GPU as a program uses it: graphs, streams, threads, batch entries, tensors
+// past 2^31 elements, and the bits of dropout compared with the CPU's. Skipped where there is no
+// GPU that has it.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -297,10 +297,10 @@ TEST_F(GpuAttentionApi, DefaultOrderIsNearTheFixedOne) {
   }
 }
 
-// A sequence has the same bits alone and at any place of a batch.
+// A sequence has the same bits alone and as any entry of a batch.
 TEST_F(GpuAttentionApi, SameBitsAtAnyPlaceOfTheBatch) {
   for (const AttentionOptions& kind : kinds()) {
-    // Other numbers are drawn for another place.
+    // Dropout draws other numbers for another entry.
     if (kind.dropout > 0) continue;
     SCOPED_TRACE(testing::Message() << kind.q_len << ", dim " << kind.head_dim);
     AttentionOptions one = kind, many = kind;

@@ -24,7 +24,7 @@ TEST_P(GpuAttentionBackwardBatch, Ragged) {
     test.layout = causal == Causal::kTopLeft ? Layout::kBhsd : Layout::kBshd;
     check(test);
   }
-  // What a sequence has of its own besides: key lengths, a mask, a bias, dropout.
+  // Extras that each sequence has: key lengths, a mask, a bias, dropout.
   for (int more = 0; more < 3; ++more) {
     Case test = make_case(DType::kBF16, 6, 4, 2, 0, 0, GetParam(), GetParam());
     test.layout = Layout::kBshd;
@@ -97,7 +97,7 @@ TEST_P(GpuAttentionBackwardBatch, RaggedNeighbours) {
   check(test);
 }
 
-// The same sequences in another order: the same bits, whatever stands beside them.
+// The same sequences in another order: the same bits, whatever the other sequences are.
 TEST_P(GpuAttentionBackwardBatch, RaggedAtAnyPosition) {
   const int64_t q_lens[] = {70, 200, 129}, kv_lens[] = {150, 100, 260};
   const auto run_in_order = [&](std::vector<int> order) {
@@ -162,7 +162,7 @@ TEST_P(GpuAttentionBackwardBatch, BiasWithoutGradient) {
   }
 }
 
-// The copy engine reaches operands of 208 keys, and not those of 205. In every type, for each
+// TMA can load operands of 208 keys, not those of 205. In every type, for each
 // score.
 TEST_P(GpuAttentionBackwardBatch, GradientOfBias) {
   for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32})

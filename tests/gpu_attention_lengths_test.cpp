@@ -230,7 +230,7 @@ TEST_F(GpuLengths, OfFewQueries) {
          {"anything", {-kHuge, kMost, 3}, {kHuge, -kMost, 2399}, false}});
 }
 
-// The copy engine finds ragged rows through maps that begin as many rows before the first as the
+// TMA loads ragged rows through maps that begin as many rows before the first as the
 // longest sequence may have: here, where no memory is.
 class GpuLongest : public GpuLengths, public testing::WithParamInterface<int64_t> {};
 INSTANTIATE_TEST_SUITE_P(Dims, GpuLongest, testing::Values(16, 40, 64, 128, 192, 256));

@@ -137,7 +137,7 @@ TEST_F(GpuAttention, ManyShortSequences) {
   check(many);
 }
 
-// The copy engine reaches rows of 304 keys, not those of 301.
+// TMA can load rows of 304 keys, not those of 301.
 TEST_F(GpuAttention, Bias) {
   for (const auto& [dim, q_len] : kDimsAndQueries)
     for (const int64_t kv_len : {301, 304})

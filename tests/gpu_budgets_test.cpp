@@ -83,7 +83,7 @@ void expect_within_budgets(const std::vector<Variant>& variants) {
       EXPECT_TRUE(status.ok()) << variant.name << ": " << status.sentence();
       EXPECT_EQ(log.find("warning"), std::string::npos) << variant.name << "\n" << log;
       EXPECT_GT(usage.registers, 0) << "an unknown report: " << log;
-      // Products that the assembler cannot let run beside other work.
+      // Products that the assembler serialises: they cannot overlap with other work.
       for (const char* remark : {"C7508", "C7510", "C7511", "C7512", "C7514"})
         EXPECT_EQ(log.find(remark), std::string::npos) << variant.name << "\n" << log;
       EXPECT_LE(usage.registers, variant.budget.registers) << variant.name;

@@ -50,7 +50,7 @@ class GpuGpt : public testing::Test {
   std::unique_ptr<Machine> machine_;
 };
 
-// How far rounding drives two runs apart is what f32 and bf16 differ by on the CPU.
+// The effect of rounding on a run is measured as the difference of f32 and bf16 on the CPU.
 TEST_F(GpuGpt, LearnsAsOnTheCpu) {
   Recipe recipe = tiny_recipe();
   recipe.steps = 40;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What only code inside the library can do on a GPU: run PTX in place of machine code, and fail to
+// What only code inside the library can do on a GPU: run PTX instead of machine code, and fail to
 // launch. Skipped where there is no GPU.
 #include <gtest/gtest.h>
 

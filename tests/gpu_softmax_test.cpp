@@ -387,7 +387,7 @@ TEST_P(GpuSoftmaxKinds, SpecialRows) {
         }
 }
 
-// A row's result does not depend on the rows beside it.
+// A row's result does not depend on the other rows.
 TEST_F(GpuSoftmax, RowsDoNotDependOnTheBatch) {
   for (const auto& [dtype, length] :
        std::initializer_list<std::pair<DType, int64_t>>{{DType::kF32, 33},

@@ -99,7 +99,7 @@ TEST(Matmul, BitwiseEqualForAnyWorkers) {
   }
 }
 
-// The same rows in another place of the batch, and the same entry alone.
+// The same rows as another entry of the batch, and the same entry alone.
 TEST(Matmul, BatchPositionDoesNotMatter) {
   for (const auto& types : kTypes) {
     Problem problem(

@@ -135,7 +135,7 @@ TEST_F(ObserveTest, WrongValuesAreRefusedWithASentence) {
   refused({{"PERSEID_TRACE", "/nowhere/trace.json"}},
           "PERSEID_TRACE is \"/nowhere/trace.json\", which cannot be opened: No such file");
   refused({{"PERSEID_TRACE", "/dev/full"}}, "which cannot be written");
-  // Mended, the same process goes on.
+  // With the variable corrected, the same process goes on.
   EXPECT_NE(errors_of({{"PERSEID_VERBOSE", "yes"}},
                       [] {
                         EXPECT_THROW(compute(1), Error);

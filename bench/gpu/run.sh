@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: 2026 The Perseid Authors
 # SPDX-License-Identifier: Apache-2.0
 # Everything that needs a GPU, in one go: tests, checks, random problems, compute-sanitizer, speed,
-# and the speed of PyTorch, Triton and cuDNN beside it. Leaves one table and every step's output.
+# compared with PyTorch, Triton and cuDNN. Writes one table and the output of every step.
 #
 #   bench/gpu/run.sh BUILD [OUT] [STEP...]
 #
@@ -90,7 +90,7 @@ fuzz() {
 
 # A process for each problem, several at a time: a tool takes seconds to rewrite a kernel, and
 # nothing but the kernels of its own process.
-apart() {
+per_problem() {
   # shellcheck disable=SC2016 # the inner bash expands these
   grep '^{' "$2" | "${limited[@]}" xargs -d '\n' -P "$processes" -I{} bash -c \
     'compute-sanitizer --tool "$1" --error-exitcode 9 "$2" check --problems <(echo "$3") \
@@ -99,7 +99,7 @@ apart() {
 
 sanitize() {
   if command -v compute-sanitizer >/dev/null; then
-    step "$1_$2" apart "$1" "$3"
+    step "$1_$2" per_problem "$1" "$3"
   else
     step "$1_$2" compute-sanitizer
   fi

@@ -24,7 +24,7 @@ struct perseid_file {
   std::string path;
   perseid::internal::io::InputFile content;
   perseid::internal::io::FileIndex index;
-  std::vector<DLTensor> tensors;  // beside index.tensors, whose shapes and strides they point at
+  std::vector<DLTensor> tensors;  // they point at the shapes and strides of index.tensors
 };
 
 namespace perseid::internal::api {
@@ -67,7 +67,7 @@ ElementType element_type_of(DLDataType dtype) {
 }
 
 DLTensor view_of(io::StoredTensor* tensor, std::span<const std::byte> file) {
-  // The content is read-only; DLTensor has no way to say so.
+  // The content is read-only, which DLTensor cannot express.
   auto* data = const_cast<std::byte*>(file.data() + tensor->offset);
   const DLDataType dtype{static_cast<uint8_t>(code_of(tensor->type.kind)),
                          static_cast<uint8_t>(8 * tensor->type.bytes), 1};
@@ -128,7 +128,7 @@ Status no_such_name(perseid_file_t file, std::string_view name) {
                        "; it holds ", names);
 }
 
-// Holds a tensor with elements to offsets and addresses that fit 64 bits, whatever memory there is.
+// Checks that the offsets and addresses of a tensor with elements fit into 64 bits.
 Status check_reach(const DLTensor& tensor, const io::SourceTensor& source) {
   const auto refused = [&source](const char* where) {
     return Status::error(PERSEID_INVALID_ARGUMENT, "the strides ", io::text_of(source.stride),
@@ -155,7 +155,7 @@ Status check_reach(const DLTensor& tensor, const io::SourceTensor& source) {
   return {};
 }
 
-// Holds a caller's tensor to what can be written.
+// Checks that a caller's tensor can be written.
 Status source_of(const DLTensor* tensor, io::SourceTensor* source) {
   if (tensor == nullptr) return Status::error(PERSEID_INVALID_ARGUMENT, "is a NULL pointer");
   if (tensor->device.device_type != kDLCPU)
@@ -199,7 +199,7 @@ Status source_of(const DLTensor* tensor, io::SourceTensor* source) {
 
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
-// Everything that can be refused is refused before a file is made.
+// Refuses all that it can before it creates a file.
 Status layout_of(std::string_view path, std::span<const io::SourceTensor> tensors,
                  const Metadata& metadata, io::SafetensorsLayout* layout) {
   if (path.ends_with(".safetensors")) return io::safetensors_layout(tensors, metadata, layout);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The wall between C++ and the C ABI: every extern "C" function runs its body in guarded(), which
+// The boundary of C++ and the C ABI: every extern "C" function runs its body in guarded(), which
 // turns exceptions into statuses and keeps the sentence for perseid_last_error().
 #pragma once
 
@@ -21,7 +21,7 @@ perseid_status report_internal(const char* what) noexcept;
 
 template <class Body>  // () -> Status
 perseid_status guarded(const Body& body) noexcept {
-  // What a plan or a kernel computes on the caller's thread, such as 1/sqrt(head_dim).
+  // For arithmetic on the caller's thread, such as 1/sqrt(head_dim).
   const FloatingPointScope environment;
   try {
     return report(body());

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What needs neither a context nor a plan.
+// Functions that need neither a context nor a plan.
 #include "api/guard.hpp"
 #include "base/log.hpp"
 

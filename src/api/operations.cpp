@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The operations: plans made and executed. Everything that is to be known about one of them stands
-// in op/softmax.cpp, op/attention.cpp, op/matmul.cpp and op/dropout_mask.cpp.
+// Creation and execution of plans. Each operation is defined in op/softmax.cpp, op/attention.cpp,
+// op/matmul.cpp and op/dropout_mask.cpp.
 #include "api/guard.hpp"
 #include "api/handles.hpp"
 #include "api/sized_struct.hpp"

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What works with the plan of any operation.
+// Functions of plans of every operation.
 #include <algorithm>
 #include <cstring>
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// File descriptors of the library. None is 0, 1 or 2: where a process has closed a standard stream,
-// the next file that anybody opens takes its number, and a message for stderr would end up in that
+// File descriptors of the library. None is 0, 1 or 2: if a process has closed a standard stream,
+// the next file that it opens gets that number, and a message for stderr would be written to the
 // file.
 #pragma once
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// JSON, written.
+// A writer of JSON.
 #pragma once
 
 #include <concepts>
@@ -48,7 +48,7 @@ class JsonWriter {
   void separate();
 
   std::string text_;
-  bool first_ = true;  // nothing stands yet in the innermost object or array, or after the key
+  bool first_ = true;  // the innermost object or array is empty, or a key was just written
 };
 
 }  // namespace perseid::internal

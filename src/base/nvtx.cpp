@@ -55,7 +55,7 @@ const void* table_of(uint32_t number) {
 }  // namespace
 
 bool open_nvtx() {
-  // Not of a program with more rights than its user: it would run any code.
+  // Ignored in a privileged (setuid) program: it would load any code.
   const char* path = secure_getenv("NVTX_INJECTION64_PATH");
   if (path == nullptr || *path == '\0') return false;
   void* library = dlopen(path, RTLD_LAZY);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Ranges of NVTX, which NVIDIA's profilers show beside the kernels that were launched within them.
+// Ranges of NVTX, which NVIDIA's profilers show with the kernels that were launched within them.
 // A profiler names its library in NVTX_INJECTION64_PATH; without that variable nothing is loaded.
 #pragma once
 

@@ -60,7 +60,7 @@ Status observe_environment() {
   int level = 0;
   if (Status status = read_verbosity(&level); !status.ok()) return status;
   uint32_t observers = level == 2 ? uint32_t{kVerboseExecutions} : 0;
-  // Not of a program with more rights than its user: it would write any file.
+  // Ignored in a privileged (setuid) program: it would write any file.
   if (const char* path = secure_getenv("PERSEID_TRACE"); path != nullptr && *path != '\0') {
     if (Status status = all.trace.open(path); !status.ok()) return status;
     observers |= kTrace;
@@ -92,7 +92,7 @@ void Span::end() noexcept {
       the_observers().trace.add(name_, began_, ended, implementation_, *arguments_);
     if ((observers_ & kVerboseExecutions) != 0)
       tell_on_stderr(name_, implementation_, is_launch_, ended - began_, *arguments_);
-  } catch (...) {  // out of memory: what was computed stands
+  } catch (...) {  // out of memory: the results are complete
   }
 }
 

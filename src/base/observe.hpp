@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What the environment asks the library to tell of its plans and executions:
+// Reports of plans and executions that environment variables switch on:
 // PERSEID_VERBOSE=1|2   plans, and executions with their times, on stderr
 // PERSEID_TRACE=FILE    both as events of a Chrome trace
 // NVTX_INJECTION64_PATH both as ranges of a profiler, which sets the variable
@@ -33,11 +33,11 @@ inline bool observed_by(uint32_t observers) {
   return (detail::observers.load(std::memory_order_relaxed) & observers) != 0;
 }
 
-// Tells of what happens during its life. Of a plan of a GPU that is the launch alone.
+// Reports the time from its construction to its destruction. On a GPU that is the launch alone.
 class Span {
  public:
-  // `subject` and `part` make the name, such as "attention" and "plan". `arguments`: what is
-  // computed on, in words. All must outlive the span.
+  // `subject` and `part` form the name, such as "attention" and "plan". `arguments`: the operands,
+  // as text. All must outlive the span.
   Span(const char* subject, const char* part, const char* implementation, bool is_launch,
        const std::string& arguments) noexcept {
     const uint32_t observers = detail::observers.load(std::memory_order_relaxed);

@@ -17,8 +17,8 @@ class TraceFile {
  public:
   // Empties the file, or makes it. "%p" in the path is the number of the process.
   Status open(const std::string& path);
-  // Times in nanoseconds. From any thread. A child process of fork() adds nothing, nor does
-  // anybody after the first event that cannot be written.
+  // Times in nanoseconds. Any thread may call it. Does nothing in a child process of fork(), and
+  // after the first event that could not be written.
   void add(const char* name, int64_t began, int64_t ended, const char* implementation,
            const std::string& arguments);
 
@@ -28,7 +28,7 @@ class TraceFile {
   Descriptor file_;
   pid_t owner_ = 0;
   std::mutex mutex_;
-  int64_t end_ = 0;  // of the last event: behind it stands the bracket that closes the array
+  int64_t end_ = 0;  // of the last event; the closing bracket of the array follows
   bool empty_ = true, broken_ = false;
 };
 

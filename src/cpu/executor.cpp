@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // The pool. One caller at a time owns it and is worker 0; others work alone. A run publishes its
-// job, opens the gate and rings the bell; threads that hear it in time enter and draw tasks from
-// one counter; the caller closes the gate when no task is left and waits for those inside alone, so
-// a thread that sleeps through a short run costs nothing. Atomics are the only state that threads
-// share: whatever a fork catches them at, the child can set them back.
+// job, opens the gate and rings the bell; threads that wake in time enter and draw tasks from one
+// counter; the caller closes the gate when no task is left and waits only for the threads inside,
+// so that a thread that sleeps through a short run costs nothing. Threads share atomics alone, so
+// that the child of a fork at any time can reset them.
 #include "cpu/executor.hpp"
 
 #include <pthread.h>
@@ -23,7 +23,7 @@
 namespace perseid::internal::cpu {
 namespace {
 
-// Longer than the serial work between two kernels, shorter than anyone would notice.
+// Longer than the serial work between two kernels, too short to matter.
 constexpr std::chrono::microseconds kSpin{50};
 constexpr uint32_t kGateOpen = 1u << 31;
 

@@ -35,7 +35,7 @@ class HeaderReader {
   // Nothing but white space may follow.
   bool expect_end();
 
-  // A string of the dialect, in UTF-8 and without NUL, which no C string could carry. Python: no
+  // A string of the dialect, in UTF-8 and without NUL, which no C string could hold. Python: no
   // escapes.
   bool read_string(std::string* value);
   // A whole number from 0 to 2^63 - 1, in decimal. Python 2 may have put an L behind it.

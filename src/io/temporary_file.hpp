@@ -8,8 +8,8 @@
 // process that is killed while it writes leaves such a file; the next writer in the folder removes
 // it. A live process keeps its files: they are removed only where the name is of this host, no
 // process PID that started at START runs, and nobody holds the file's lock, which its writer keeps
-// while it writes. The lock is what tells containers of one host apart, where they share a folder
-// and not their process numbers.
+// while it writes. The lock distinguishes containers of one host that share a folder but not their
+// process numbers.
 #pragma once
 
 #include <sys/types.h>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention, in numbers: the problem a plan is made for, the arguments of one execution, and which
-// keys a query sees. What `op` has validated and every backend reads.
+// Attention in numbers: the problem of a plan, the arguments of an execution, and which keys a
+// query sees. `op` validates them, every backend reads them.
 #pragma once
 
 #include "math/least_score.hpp"

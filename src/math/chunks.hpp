@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The chunks of an operand that arrives while it is consumed, or of an output that leaves while it
-// is produced, and the order in which they are visited: from the first one (the pivot) round.
+// The chunks of an operand that arrives while it is consumed, or of an output that is sent while it
+// is produced, and the order in which they are visited: cyclic, from the pivot on.
 #pragma once
 
 #include "math/portable.hpp"

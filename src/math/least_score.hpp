@@ -5,8 +5,8 @@
 
 namespace perseid::internal {
 
-// Where scores (scale * query . key + bias) are float32, a row that has none above this sees no
-// key. The lowest number of a type makes such scores of a bias that is meant as a mask.
+// With float32 scores (scale * query . key + bias), a row without a score above this sees no key: a
+// bias that serves as a mask holds the lowest number of its type.
 inline constexpr float kLeastScore = -0x1p100f;
 
 }  // namespace perseid::internal

@@ -12,8 +12,8 @@
 //   seed byte    = (row / 8 % 2) * 8 + (column / 8 % 4) * 2 + column % 2,  little-endian within the
 //   four words
 //
-// This is the accumulator layout of a 16x8 tensor-core tile, four of them side by side, so a GPU
-// thread needs no bytes but its own. An element is kept where its byte is below the threshold t =
+// This is the accumulator layout of four adjacent 16x8 tensor-core tiles, so a GPU thread uses its
+// own bytes alone. An element is kept where its byte is below the threshold t =
 // max(1, round(256 * keep probability)); kept values are scaled by 256 / t, which makes the
 // expectation exact.
 #pragma once

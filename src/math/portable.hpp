@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What lets this folder compile unchanged for the host and, by NVRTC, for a GPU: integer types and
-// one macro.
+// Integer types and one macro: with them this folder compiles unchanged for the host and, by NVRTC,
+// for a GPU.
 #pragma once
 
 #if defined(__CUDACC_RTC__)

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// A strided view of memory that somebody else owns. Checked at the API; trusted below it.
+// A strided view of memory that it does not own. Checked at the API; trusted below it.
 #pragma once
 
 #include "math/dtype.hpp"

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Validation that reads as a list of requirements: the first one that does not hold is kept with
-// its sentence, and those after it are passed over.
+// Validation as a list of requirements: keeps the message of the first one that fails and ignores
+// those after it.
 #pragma once
 
 #include <utility>

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The mask that attention's dropout draws, written out.
+// Writes the mask of attention's dropout to a tensor.
 #pragma once
 
 #include "dispatch/device.hpp"

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What the plans of all operations have in common. A plan is a validated problem with the
-// implementation that was chosen for it; immutable, so that threads may share it.
+// The base of all operations' plans. A plan is a validated problem with the implementation that was
+// chosen for it; immutable, so that threads may share it.
 #pragma once
 
 #include <cstddef>
@@ -58,7 +58,7 @@ class Plan {
   std::string text_, json_;
 };
 
-// What the plans of all operations have in common, but for the types.
+// The base of an operation's plan, with its types.
 template <class Operation>
 class PlanOf : public Plan {
  protected:

@@ -21,7 +21,7 @@ void widen(const std::byte* from, int64_t from_stride, int64_t count, double* to
   }
 }
 
-// `count` elements of `tensor` from element `offset` on, `stride` elements apart.
+// `count` elements of `tensor` from element `offset` on, with a stride of `stride` elements.
 inline void load_row(const Tensor& tensor, int64_t offset, int64_t stride, int64_t count,
                      double* to, int64_t to_stride) {
   const std::byte* from = tensor.as<std::byte>() + offset * size_of(tensor.dtype);

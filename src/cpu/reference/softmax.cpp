@@ -22,7 +22,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr int64_t kElementsPerTask = 16384;
 
-// A row of a tensor: where it begins, and how far apart its elements are.
+// A row of a tensor: its offset and the stride of its elements.
 struct Row {
   int64_t offset = 0, stride = 0;
   int64_t at(int64_t column) const { return offset + column * stride; }
