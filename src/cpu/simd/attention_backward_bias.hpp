@@ -123,7 +123,7 @@ class AttentionBackwardBias {
   int64_t units_of(int64_t q_len) const {
     return (sums_batch_ ? problem_.batch : 1) * heads_each() * query_blocks(q_len);
   }
-  // A sum within one sequence is cut by that sequence's own length, not by those beside it.
+  // A sum within one sequence is split by its own length, not by those of other sequences.
   int64_t length_of(const AttentionBackward& arguments, const Block& block) const {
     return sums_batch_ ? problem_.q_len : sequence_of(problem_, arguments, block.batch).q_len;
   }

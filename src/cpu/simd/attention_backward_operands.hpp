@@ -39,7 +39,7 @@ struct BackwardShape {
         head_row(Dot::kDepth == 1 ? head_columns : head_steps),
         value_row(Dot::kDepth == 1 ? value_columns : value_steps) {}
 
-  // Rows a power of two apart would meet in a few sets of the L1 cache.
+  // A row stride of a power of two would map rows to a few sets of the L1 cache.
   static constexpr int64_t odd_vectors(int64_t count) {
     return (ceil_div(count, V::kLanes) | 1) * V::kLanes;
   }

@@ -29,7 +29,7 @@
 
 namespace perseid::internal::cpu::PERSEID_ISA {
 
-// Where the three sums of a tile go; null: not wanted.
+// Where the three sums of a tile go; null disables one.
 template <class Scalar>
 struct BackwardSums {
   Scalar* query;  // [rows of the head, head_columns], without the scale

@@ -1,17 +1,17 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Attention forward for few queries, as in decoding: every key and value is used once or a few
-// times, so the time is that of reading them. Nothing is packed; keys are read where they lie.
+// times, so reading them bounds the speed. Nothing is packed.
 //
 //   phase 1   every (batch, kv head, chunk of 512 keys), for all queries that read that kv head,
 //             in blocks of 64 keys:
 //               S = scale q k^T,  m' = max(m, S),  O = O exp2(m - m') + exp2(S - m') V
-//             leaves the chunk's m, l and O in the workspace
+//             stores the chunk's m, l and O in the workspace
 //   phase 2   every query row merges its chunks in order:
 //               out = sum_c exp2(m_c - m) O_c / sum_c exp2(m_c - m) l_c
 //
-// Where the heads of a key lie side by side in memory, a task takes them all, key by key: then it
-// reads one long stretch, which the processor fetches ahead, and not a piece of every page.
+// If the heads of a key are contiguous, a task takes all of them, key by key: it then reads one
+// long range, which the hardware prefetches, instead of a piece of every page.
 //
 // Chunks depend on the problem alone, so results are the same for any number of threads.
 //
@@ -30,12 +30,12 @@ class AttentionDecodeKernel {
   static constexpr int64_t kChunk = 512;
   static constexpr int64_t kBlock = 64;
   static constexpr int64_t kTogether = 4;  // keys whose values are added at once
-  // Bytes of keys that are asked for ahead of their use: more than what can be under way. Values
-  // are asked for while the scores of their keys are computed, so that both streams flow at once;
-  // head by head, as all heads of a key at once are more than can be under way.
+  // Prefetch distance of keys, in bytes: more than the loads in flight. Values are prefetched while
+  // the scores of their keys are computed, so that both streams are read at once; head by head,
+  // since all heads of a key exceed the loads in flight.
   static constexpr int64_t kAheadBytes = 8192;
 
-  // What one chunk found out about one row.
+  // The partial result of a row over one chunk.
   struct Partial {
     Scalar* max;  // in units of log2
     Scalar* sum;
@@ -49,12 +49,12 @@ class AttentionDecodeKernel {
     Weights* weights;  // [kv_heads, rows], of the block
     uint8_t* keep;     // [rows of a dropout tile, kBlock]
   };
-  // What a task works on: keys [key, key + keys) of a chunk, for some kv heads.
-  struct Place {
+  // Keys [key, key + keys) of a chunk, for some kv heads.
+  struct KeyBlock {
     int64_t batch, head, heads, chunk, key, keys;
   };
 
-  // Rows of keys or of values, for several heads, and how they are asked for ahead of their use.
+  // Rows of keys or of values, for several heads, and their prefetch.
   struct Stream {
     Strided<T> rows;
     int64_t head, heads, dim;
@@ -118,7 +118,7 @@ class AttentionDecodeKernel {
     return scratch;
   }
 
-  // All kv heads of a key, if they are neighbours in memory; else one.
+  // All kv heads of a key, if they are contiguous; else one.
   int64_t heads_of_task(const AttentionForward& arguments) const {
     const int64_t* stride = arguments.key.stride + (problem_.ragged ? 0 : 1);
     return stride[0] == problem_.head_dim && stride[1] == problem_.kv_heads * problem_.head_dim
@@ -137,7 +137,7 @@ class AttentionDecodeKernel {
   }
   int64_t query_of(int64_t r) const { return r % problem_.q_len; }
 
-  void attend(const AttentionForward& arguments, Place at, int32_t worker) const {
+  void attend(const AttentionForward& arguments, KeyBlock at, int32_t worker) const {
     const Sequence sequence = sequence_of(problem_, arguments, at.batch);
     Arena arena(workspace_ + scratch_begin_ + static_cast<size_t>(worker) * scratch_bytes_);
     const Scratch scratch = take_scratch(arena);
@@ -166,7 +166,7 @@ class AttentionDecodeKernel {
   }
 
   void visit(const AttentionForward& arguments, const Sequence& sequence, const Scratch& scratch,
-             const Place& at) const {
+             const KeyBlock& at) const {
     const bool ragged = problem_.ragged;
     const int64_t row = sequence.kv_begin + at.key;
     const Strided<T> key = head_view<T>(arguments.key, ragged, at.batch, at.head, row);
@@ -189,7 +189,7 @@ class AttentionDecodeKernel {
     }
     for (int64_t h = 0; h < at.heads; ++h)
       for (int64_t r = 0; r < rows_; ++r)
-        scratch.weights[h * rows_ + r] = weigh(arguments, sequence, scratch, at, h, r);
+        scratch.weights[h * rows_ + r] = online_softmax(arguments, sequence, scratch, at, h, r);
     for (int64_t j = 0; j < at.keys; j += kTogether) {
       for (int64_t h = 0; h < at.heads; ++h) {
         const Partial part = partial(at.batch, at.head + h, at.chunk, 0);
@@ -202,9 +202,9 @@ class AttentionDecodeKernel {
     }
   }
 
-  // Scores of row r of the h-th head become P; its maximum, sum and out follow the running maximum.
-  Weights weigh(const AttentionForward& arguments, const Sequence& sequence, const Scratch& scratch,
-                const Place& at, int64_t h, int64_t r) const {
+  // Scores of row r of the h-th head become P; rescales its sum and out by the running maximum.
+  Weights online_softmax(const AttentionForward& arguments, const Sequence& sequence,
+                         const Scratch& scratch, const KeyBlock& at, int64_t h, int64_t r) const {
     const int64_t query = query_of(r), head = head_of(at.head + h, r);
     if (query >= sequence.q_len) return Weights::kAbsent;
     const ScoreModifier<V> modifier{problem_,
@@ -270,7 +270,7 @@ class AttentionDecodeKernel {
   }
 
   // P is 0 where dropped; the rescaling of what is kept waits for the end.
-  void drop(const Dropout& dropout, const Place& at, int64_t head, int64_t query, uint8_t* keep,
+  void drop(const Dropout& dropout, const KeyBlock& at, int64_t head, int64_t query, uint8_t* keep,
             Scalar* score) const {
     const int64_t tile = query / kDropoutTileRows * kDropoutTileRows;
     dropout_block(dropout, at.batch * problem_.heads + head, tile, kDropoutTileRows, at.key, kBlock,
@@ -330,7 +330,7 @@ class AttentionDecodeKernel {
     const Scalar shift = max <= kNoScore<Scalar> ? Scalar{0} : max;
     const StridedOutput<T> out =
         output_view<T>(arguments.out, problem_.ragged, batch, head, sequence.q_begin + query);
-    // The sum gathers in the first chunk's place, or in nothing where there are no keys at all.
+    // The chunks are summed into the first one; without keys there is none.
     Scalar* total = chunks_ > 0 ? partial(batch, kv_head, 0, r).out : nullptr;
     for (int64_t c = 0; c < chunks_; ++c) {
       const Partial part = partial(batch, kv_head, c, r);

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What one core reaches at best: multiply-adds in registers, copying and reading. Every rate the
+// Ceilings of one core: multiply-adds in registers, copying and reading. Every rate that the
 // project reports is a fraction of one of these.
 //
-// Operands pass through volatile memory at both ends, so that the compiler can neither know a value
-// nor drop a result; in between there are registers alone.
+// Operands are loaded from volatile memory and results stored to it, so that the compiler can
+// neither fold a value nor drop a result; the loop itself uses registers alone.
 #pragma once
 
 #include "cpu/simd/isa.hpp"

@@ -14,7 +14,7 @@ struct DropoutWords {
   alignas(64) uint64_t word[4][32];
 };
 
-// Where the lane stands in the first word of the counter.
+// The bit of the lane in the first word of the counter.
 struct LaneBits {
   alignas(64) uint64_t of[32] = {};
   constexpr LaneBits() {

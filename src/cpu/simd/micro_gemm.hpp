@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The product that everything rests on: one small tile of C, kept in registers while the depth
-// streams past.
+// The microkernel of every product: one small tile of C in registers, while the operands are read
+// along the depth.
 //
 //   C[rows, columns] (+)= A[rows, depth] B[depth, columns]
 //   rows <= Dot::kRows, columns <= tile_columns<Dot>
