@@ -352,7 +352,7 @@ class Bench {
         (*all)[i].seconds = min((*all)[i].seconds, seconds / kLaunches);
       }
   }
-  // A sixteenth of an element's size apart, or of what most elements have.
+  // Within a sixteenth of an element's size, or of the size that most elements have.
   bool near(const std::vector<uint16_t>& found, const std::vector<uint16_t>& expected) const {
     const auto value = [&](uint16_t bits) {
       if (problem_.dtype == DType::kF16) {
@@ -387,7 +387,7 @@ std::string text_of(const AttentionForwardConfig& c) {
                      c.overlap_softmax_pv ? ", softmax under PV" : "");
 }
 std::string text_of(const AttentionBackwardConfig& c) {
-  return concatenate(c.queries, " queries, ", c.split_keys ? "halves" : "products");
+  return concatenate(c.queries, " queries, ", c.split_keys ? "keys" : "products");
 }
 
 template <class Config>
@@ -411,13 +411,13 @@ void report(const char* direction, const AttentionProblem& problem, const Candid
                        static_cast<double>(problem.batch * problem.heads * problem.q_len) *
                        static_cast<double>(problem.kv_len) *
                        (problem.causal == Causal::kNone ? 1 : 0.5);
-  for (size_t place = 0; place < order.size(); ++place) {
-    const Candidate<Config>& each = all[order[place]];
+  for (size_t rank = 0; rank < order.size(); ++rank) {
+    const Candidate<Config>& each = all[order[rank]];
     const bool wrong = each.verdict == "WRONG" || each.verdict == "no kernel";
-    if (timed && place >= kShown && order[place] != 0 && !wrong) continue;
+    if (timed && rank >= kShown && order[rank] != 0 && !wrong) continue;
     if (timed) std::printf("%6.1f TFLOP/s,", flops / each.seconds / 1e12);
     std::printf("  %6d bytes shared: %s%s %s\n", static_cast<int>(each.config.shared_bytes()),
-                text_of(each.config).c_str(), order[place] == 0 ? " (chosen now)" : "",
+                text_of(each.config).c_str(), order[rank] == 0 ? " (chosen now)" : "",
                 each.verdict.c_str());
   }
   std::fflush(stdout);

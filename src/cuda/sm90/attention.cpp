@@ -258,7 +258,7 @@ Status Sm90Attention::make(const AttentionProblem& problem, const AttentionForwa
   fixed.group >>= pack;
   fixed.batch_heads = static_cast<int32_t>(problem.batch * (problem.heads >> pack));
   fixed.q_tiles = static_cast<int32_t>(ceil_div(problem.q_len << pack, int64_t{config.rows()}));
-  // The tile that is not full is the first one where later rows see more keys. Whole consumers have
+  // If later rows see more keys, the partial tile is the first one. Whole consumers have
   // no rows in it.
   if (config.partial_tile_first())
     fixed.rows_before =
