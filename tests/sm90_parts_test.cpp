@@ -125,6 +125,10 @@ void expect_tile() {
       ASSERT_EQ(tile.piece(row, piece), at) << row << ", " << piece;
       ASSERT_EQ(tile.chunk(chunk) - tile.base + Tile::offset(0, row, piece % 8), swizzled(plain));
       ASSERT_EQ(static_cast<uint32_t>(Tile::offset(chunk, row, piece % 8)), swizzled(plain));
+      for (int step = 0; piece + step < 8 * Tile::kChunks; ++step)
+        if ((piece % 8 & step % 8) == 0) {
+          ASSERT_EQ(Tile::advance_piece(at, step), tile.piece(row, piece + step)) << step;
+        }
       pieces.insert(at);
     }
   EXPECT_EQ(pieces.size(), size_t{Tile::kBytes / 16});  // no two pieces at one address

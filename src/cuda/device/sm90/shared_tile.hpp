@@ -61,6 +61,12 @@ struct SharedTile {
     return base + piece_offset(row, piece);
   }
 
+  // From the address of piece p of a row to that of piece p + pieces, if p and pieces have no bit
+  // in common: one XOR instead of the whole swizzle.
+  PERSEID_INLINE static constexpr uint32_t advance_piece(uint32_t address, int pieces) {
+    return (address ^ pieces % 8 << 4) + pieces / 8 * kChunkBytes;
+  }
+
   // ---- Operands of wgmma ----
 
   // K along a row. Step k takes 32 bytes of K: 16 elements of 16 bits.

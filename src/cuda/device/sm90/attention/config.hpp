@@ -54,7 +54,7 @@ struct AttentionArguments {
   uint64_t dropout_seed = 0;
   const uint64_t* dropout_numbers = nullptr;  // {seed, offset}, where it is not null
 
-  // For what is not done by the copy engine.
+  // For ordinary loads and stores.
   RowsInMemory query_rows, key_rows, value_rows, out_rows;
 };
 
@@ -78,8 +78,8 @@ enum class MaskLoop {
 // When a consumer stores the results of a Q tile. Its last PV product runs under the first scores
 // of the next Q tile, except under kBeforeNextScores.
 enum class Epilogue {
-  // As soon as the last PV product is complete. With three consumers the other two keep the tensor
-  // cores busy meanwhile; a split mask loop has no registers to defer it.
+  // As soon as the last PV product is complete. It pays with three consumers, since the other two
+  // keep the tensor cores busy meanwhile, and with a split mask loop.
   kEager,
   // One iteration later, after the next tile's second scores were issued. It pays with up to two
   // consumers, since the other one may have no product to run.

@@ -24,7 +24,7 @@ namespace perseid::internal::cuda {
 template <AttentionForwardConfig C>
 class ForwardConsumer {
   static_assert(C.allows(C.mask_loop));
-  // A split mask loop has no registers for results whose epilogue is deferred.
+  // epilogue() follows from the other fields; a split mask loop never defers it.
   static_assert(C.epilogue() != Epilogue::kDeferred || C.mask_loop != MaskLoop::kSplitAtDiagonal);
   static_assert((C.epilogue() == Epilogue::kBeforeNextScores) == (C.q_stages == 1));
 
@@ -270,32 +270,29 @@ class ForwardConsumer {
   __device__ __forceinline__ void init_scores() {
     if constexpr (C.bias_stages > 0) {
       kv_.wait_bias();
-      rules_.begin_with_bias(shared_.memory + (kv_.bias() - shared_.base), scores_);
+      rules_.begin_with_bias(kv_.bias(), shared_.pointer(kv_.bias().base), scores_);
       ptx::fence_operand(scores_);
       kv_.release_bias();
     }
   }
   // S = Q K^T.
   __device__ __forceinline__ void issue_qk(int at) {
-    const uint64_t query = ptx::make_descriptor(shared_.query(at % C.q_stages, number_));
-    const uint64_t key = ptx::make_descriptor(kv_.key());
+    const auto query = shared_.query(at % C.q_stages, number_).k_major();
+    const auto key = kv_.key().k_major();
 #pragma unroll
     for (int k = 0; k < C.key_dim / 16; ++k)
-      Scores::mma_ss(scores_, ptx::advance_descriptor(query, k / 4 * 64 * 128 + k % 4 * 32),
-                     ptx::advance_descriptor(key, k / 4 * C.keys * 128 + k % 4 * 32),
-                     k > 0 || C.bias_stages > 0);
+      Scores::mma_ss(scores_, query.step(k), key.step(k), k > 0 || C.bias_stages > 0);
     ptx::wgmma_commit();
   }
   // O += P V, or O = P V at the start of a Q tile.
   template <Iteration kIteration = Iteration::kAny>
   __device__ __forceinline__ void issue_pv() {
-    const uint64_t value = ptx::make_descriptor(kv_.value(), C.keys * 128);
+    const auto value = kv_.value().mn_major();
     const bool accumulates =
         kIteration == Iteration::kLater || (kIteration != Iteration::kSecond && accumulates_);
 #pragma unroll
     for (int k = 0; k < C.keys / 16; ++k)
-      Results::mma_rs(out_, weights_ + 4 * k, ptx::advance_descriptor(value, k * 16 * 128),
-                      k > 0 || accumulates);
+      Results::mma_rs(out_, weights_ + 4 * k, value.step(k), k > 0 || accumulates);
     ptx::wgmma_commit();
     accumulates_ = true;
   }
@@ -345,13 +342,14 @@ class ForwardConsumer {
   __device__ __forceinline__ void clear_stale_values() {
     if constexpr (!C.lengths) return;
     if (stale_from_ >= C.keys) return;
-    constexpr int kPieces = C.value_chunks() * 8;  // of a row
-    unsigned char* values = shared_.memory + (kv_.value() - shared_.base);
+    using Value = typename ForwardShared<C>::Value;
+    constexpr int kPieces = Value::kChunks * 8;  // of a row
+    unsigned char* values = shared_.pointer(kv_.value().base);
     const int rows = C.keys - stale_from_;
     for (int i = static_cast<int>(threadIdx.x) % 128; i < rows * kPieces; i += 128) {
       const int row = stale_from_ + i / kPieces, piece = i % kPieces;
-      *reinterpret_cast<uint4*>(values + piece / 8 * C.keys * 128 + row * 128 + piece % 8 * 16) =
-          uint4{0, 0, 0, 0};
+      *reinterpret_cast<uint4*>(values + piece / 8 * Value::kChunkBytes + row * 128 +
+                                piece % 8 * 16) = uint4{0, 0, 0, 0};
     }
     ptx::fence_proxy_async();
     ptx::named_barrier_sync(5 + number_, 128);
@@ -398,11 +396,10 @@ class ForwardConsumer {
   // ---- The pipeline of queries ----
 
   __device__ __forceinline__ void wait_query(int at) const {
-    ptx::mbarrier_wait(shared_.query_full(at % C.q_stages),
-                       static_cast<uint32_t>(at / C.q_stages) & 1);
+    shared_.queries().consumer_wait(PipelineState<C.q_stages>{at});
   }
   __device__ __forceinline__ void release_query(int at) const {
-    if (lane_ == 0) ptx::mbarrier_arrive(shared_.query_empty(at % C.q_stages));
+    if (lane_ == 0) shared_.queries().consumer_release(PipelineState<C.q_stages>{at});
   }
 
   __device__ __forceinline__ ForwardEpilogue<C> writer() const {

@@ -72,8 +72,8 @@ class ForwardEpilogue {
         const auto pair = [&](int i) {
           return i < kCount ? round_pair<C.dtype>(out[i], out[i + 1]) : 0;
         };
-        ptx::stmatrix_x4(piece_at(lane_ % 16, j - first + lane_ / 16), pair(4 * j), pair(4 * j + 2),
-                         pair(4 * j + 4), pair(4 * j + 6));
+        ptx::stmatrix_x4(staged_.piece(lane_ % 16, j - first + lane_ / 16), pair(4 * j),
+                         pair(4 * j + 2), pair(4 * j + 4), pair(4 * j + 6));
       }
       if (by_threads) {
         __syncwarp();
@@ -134,10 +134,6 @@ class ForwardEpilogue {
   __device__ __forceinline__ int batch_of(const AttentionTile& tile) const {
     return entry_of<C.lengths>(a_, tile.batch);
   }
-  // The 16 bytes of elements 8 * piece and on.
-  __device__ __forceinline__ uint32_t piece_at(int row, int piece) const {
-    return staged_ + piece / 8 * 16 * 128 + row * 128 + ((piece % 8 ^ row % 8) << 4);
-  }
 
   // `sum`: its logarithm to base 2.
   __device__ __forceinline__ void write_lse(const AttentionTile& tile, int row, float sum) const {
@@ -176,7 +172,7 @@ class ForwardEpilogue {
 #pragma unroll
     for (int chunk = 0; chunk < C.out_chunks(); ++chunk)
       if (first_chunk + chunk < C.value_chunks())
-        ptx::tma_store(a_.out, staged_ + chunk * 16 * 128,
+        ptx::tma_store(a_.out, staged_.chunk(chunk),
                        {(first_chunk + chunk) * kChunk, 0, tile.q_begin + query_of(tile, 0),
                         tile.head, batch_of(tile)});
     ptx::tma_store_commit();
@@ -189,7 +185,7 @@ class ForwardEpilogue {
       uint16_t* to =
           row_at<uint16_t>(a_.out_rows, batch_of(tile), head_of(tile, row), tile.q_begin + query);
       *reinterpret_cast<uint4*>(to + 8 * (first + piece)) =
-          *reinterpret_cast<const uint4*>(shared_.memory + (piece_at(row, piece) - shared_.base));
+          *reinterpret_cast<const uint4*>(shared_.pointer(staged_.piece(row, piece)));
     }
   }
 
@@ -198,7 +194,7 @@ class ForwardEpilogue {
   const ScoreRules<C> rules_;
   const int consumer_, warp_, lane_;
   const int first_row_;
-  const uint32_t staged_;  // the warp's 16 rows of each chunk
+  const typename ForwardShared<C>::Out staged_;  // the warp's 16 rows of each chunk
 };
 
 }  // namespace perseid::internal::cuda

@@ -12,6 +12,8 @@ namespace perseid::internal::cuda {
 
 template <AttentionForwardConfig C>
 class ForwardProducer {
+  using Shared = ForwardShared<C>;
+
  public:
   __device__ __forceinline__ ForwardProducer(const AttentionForwardArguments& arguments,
                                              const ForwardShared<C>& shared)
@@ -36,7 +38,7 @@ class ForwardProducer {
   __device__ __forceinline__ void run_second_pass() {
     // Consumers release the empty tile that ends the first pass when the list is complete.
     const PipelineState<C.q_stages> last{queries_.count - 1};
-    ptx::mbarrier_wait(shared_.query_empty(last.stage()), last.parity());
+    ptx::mbarrier_wait(shared_.queries().empty(last.stage()), last.parity());
     const int32_t number = shared_.nonfinite_list();
     if (number != arguments_.tiles) load_tiles<true>(number);
   }
@@ -84,86 +86,90 @@ class ForwardProducer {
     return !kSecondPass && is_leader() ? numbers_.draw() : 0;
   }
   __device__ __forceinline__ void announce(const AttentionTile& tile) {
-    const int stage = queries_.stage();
-    ptx::mbarrier_wait(shared_.query_empty(stage), queries_.parity() ^ 1);
-    const int number = queries_.count++;
+    const auto queries = shared_.queries();
+    const PipelineState<C.q_stages> state = queries_;
+    queries.producer_acquire(state);
+    queries_.advance();
     if (!is_leader()) return;
-    shared_.tile(number) = tile;
+    shared_.tile(state.count) = tile;
     if (tile.number < 0) {
-      ptx::mbarrier_arrive(shared_.query_full(stage));
+      queries.producer_commit(state);
       return;
     }
-    ptx::mbarrier_arrive_expect_tx(shared_.query_full(stage), C.consumers * C.query_bytes());
+    queries.producer_expect_bytes(state, C.consumers * Shared::Query::kBytes);
     for (int c = 0; c < C.consumers; ++c) {
       // A consumer whose rows are all before the first query may have any rows.
       const int32_t query = max(tile.query + (64 * c >> arguments_.pack_gqa), 0);
-      load_rows<C.key_chunks()>(shared_.query(stage, c), 64, arguments_.query,
-                                shared_.query_full(stage), tile.q_begin + query, tile.head,
-                                entry_of<C.lengths>(arguments_, tile.batch));
+      shared_.query(state.stage(), c)
+          .load(
+              arguments_.query, queries.full(state.stage()),
+              {0, 0, tile.q_begin + query, tile.head, entry_of<C.lengths>(arguments_, tile.batch)});
     }
   }
   __device__ __forceinline__ void load_key(const AttentionTile& tile, int n) {
-    const int stage = keys_.stage();
-    ptx::mbarrier_wait(shared_.key_empty(stage), keys_.parity() ^ 1);
-    ++keys_.count;
+    const auto keys = shared_.keys();
+    const PipelineState<C.stages> state = keys_;
+    keys.producer_acquire(state);
+    keys_.advance();
     if (is_leader()) {
-      ptx::mbarrier_arrive_expect_tx(shared_.key_full(stage), C.key_bytes());
-      load<C.key_chunks()>(arguments_.key, shared_.key(stage), shared_.key_full(stage), tile, n);
+      keys.producer_expect_bytes(state, Shared::Key::kBytes);
+      load(arguments_.key, shared_.key(state.stage()), keys.full(state.stage()), tile, n);
     }
     if constexpr (C.bias_stages > 0) load_bias(tile, n);
   }
   // In the iteration of its K tile.
   __device__ __forceinline__ void load_bias(const AttentionTile& tile, int n) {
-    const int stage = biases_.stage();
-    ptx::mbarrier_wait(shared_.bias_empty(stage), biases_.parity() ^ 1);
-    ++biases_.count;
+    const auto biases = shared_.biases();
+    const auto state = biases_;
+    biases.producer_acquire(state);
+    biases_.advance();
     if (!is_leader()) return;
-    ptx::mbarrier_arrive_expect_tx(shared_.bias_full(stage), C.consumers * C.bias_bytes());
+    biases.producer_expect_bytes(state, C.consumers * Shared::Bias::kBytes);
     for (int c = 0; c < C.consumers; ++c)
-#pragma unroll
-      for (int chunk = 0; chunk < C.bias_chunks(); ++chunk)
-        ptx::tma_load(shared_.bias(stage, c) + chunk * 64 * 128, arguments_.bias_map,
-                      shared_.bias_full(stage),
-                      {n * C.keys * C.bias_size() / 2 + chunk * kChunk, 0, tile.query + 64 * c,
-                       tile.head * arguments_.bias_heads, tile.batch * arguments_.bias_batches});
+      shared_.bias(state.stage(), c)
+          .load(arguments_.bias_map, biases.full(state.stage()),
+                {n * C.keys * C.bias_size() / 2, 0, tile.query + 64 * c,
+                 tile.head * arguments_.bias_heads, tile.batch * arguments_.bias_batches});
   }
   template <bool kSecondPass>
   __device__ __forceinline__ void load_value(const AttentionTile& tile, int n) {
-    const int stage = values_.stage();
-    ptx::mbarrier_wait(shared_.value_empty(stage), values_.parity() ^ 1);
-    ++values_.count;
-    const uint32_t full = kSecondPass ? shared_.value_loaded() : shared_.value_full(stage);
+    const auto values = shared_.values();
+    const PipelineState<C.stages> state = values_;
+    values.producer_acquire(state);
+    values_.advance();
+    const auto value = shared_.value(state.stage());
+    const uint32_t full = kSecondPass ? shared_.value_loaded() : values.full(state.stage());
     if (is_leader()) {
-      ptx::mbarrier_arrive_expect_tx(full, C.value_bytes());
-      load<C.value_chunks()>(arguments_.value, shared_.value(stage), full, tile, n);
+      ptx::mbarrier_arrive_expect_tx(full, Shared::Value::kBytes);
+      load(arguments_.value, value, full, tile, n);
     }
     if constexpr (kSecondPass) {
       ptx::mbarrier_wait(full, loaded_parity_);
       loaded_parity_ ^= 1;
-      clear_nonfinite(shared_.value(stage));
-      if (is_leader()) ptx::mbarrier_arrive(shared_.value_full(stage));
+      clear_nonfinite(value.base);
+      if (is_leader()) values.producer_commit(state);
     }
   }
   // The whole warp; the proxy fence makes its writes visible to the tensor cores.
   __device__ __forceinline__ void clear_nonfinite(uint32_t value) const {
-    auto* pairs = reinterpret_cast<uint4*>(shared_.memory + (value - shared_.base));
+    auto* pairs = reinterpret_cast<uint4*>(shared_.pointer(value));
 #pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < C.value_bytes() / 16; i += 32)
+    for (int i = static_cast<int>(threadIdx.x); i < Shared::Value::kBytes / 16; i += 32)
       if (!is_finite<C.dtype>(pairs[i])) pairs[i] = finite_or_zero<C.dtype>(pairs[i]);
     ptx::fence_proxy_async();
     __syncwarp();
   }
-  template <int kChunks>
-  __device__ __forceinline__ void load(const TensorMap& map, uint32_t to, uint32_t barrier,
+  template <class Tile>
+  __device__ __forceinline__ void load(const TensorMap& map, Tile to, uint32_t barrier,
                                        const AttentionTile& tile, int n) {
     const int32_t row = tile.kv_begin + n * C.keys;
     const int32_t entry = entry_of<C.lengths>(arguments_, tile.batch);
     // Without groups each key is read once; query heads of a group that are not packed read the
     // same keys, each in a tile of its own.
     if (C.split && arguments_.group == 1)
-      load_rows<kChunks, true>(to, C.keys, map, barrier, row, tile.kv_head, entry);
+      to.template load<true>(map, barrier, {0, 0, row, tile.kv_head, entry});
     else
-      load_rows<kChunks>(to, C.keys, map, barrier, row, tile.kv_head, entry);
+      to.load(map, barrier, {0, 0, row, tile.kv_head, entry});
   }
   template <int kChunks>
   __device__ __forceinline__ void prefetch(const TensorMap& map, const AttentionTile& tile, int n) {

@@ -108,9 +108,9 @@ class ScoreRules {
     return operands;
   }
   // Initializes the accumulators with a bias tile that TMA has loaded, [128 bytes of keys][row][128
-  // bytes], divided by the scale.
-  template <int kCount>
-  __device__ __forceinline__ void begin_with_bias(const unsigned char* tile,
+  // bytes], divided by the scale. `pointer` points to the tile.
+  template <class Tile, int kCount>
+  __device__ __forceinline__ void begin_with_bias(Tile tile, const unsigned char* pointer,
                                                   float (&scores)[kCount]) const {
     if constexpr (C.bias_stages > 0) {
       using Taken = Pair<typename ElementOf<C.bias>::Type>;
@@ -119,17 +119,12 @@ class ScoreRules {
         scores[i] = bias.x * unscale_;
         scores[i + 1] = bias.y * unscale_;
       };
-      const auto at = [](int row, int piece) {
-        return piece / 8 * 64 * 128 + row * 128 + ((piece % 8 ^ row % 8) << 4);
-      };
       if constexpr (C.bias_size() == 2) {
-        const int row = row_ % 64 / 16 * 16 + lane_ % 16;
-        const uint32_t own = static_cast<uint32_t>(__cvta_generic_to_shared(tile)) + row * 128 +
-                             ((lane_ / 16 ^ lane_ % 8) << 4);
+        const uint32_t own = tile.piece(row_ % 64 / 16 * 16 + lane_ % 16, lane_ / 16);
 #pragma unroll
         for (int j = 0; j < kPairs; j += 2) {
           uint32_t pairs[4];
-          ptx::ldmatrix_x4((own ^ j % 8 << 4) + j / 8 * 64 * 128, pairs);
+          ptx::ldmatrix_x4(Tile::advance_piece(own, j), pairs);
 #pragma unroll
           for (int i = 0; i < 4; ++i) put(4 * j + 2 * i, __builtin_bit_cast(Taken, pairs[i]));
         }
@@ -140,7 +135,8 @@ class ScoreRules {
           for (int r = 0; r < 2; ++r)
             put(4 * j + 2 * r,
                 *reinterpret_cast<const Taken*>(
-                    tile + at(row_ % 64 + 8 * r, 2 * j + lane_ % 4 / 2) + lane_ % 2 * 8));
+                    pointer + Tile::piece_offset(row_ % 64 + 8 * r, 2 * j + lane_ % 4 / 2) +
+                    lane_ % 2 * 8));
       }
     }
   }

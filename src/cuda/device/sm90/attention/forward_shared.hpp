@@ -6,6 +6,8 @@
 
 #include "cuda/device/ptx/mbarrier.hpp"
 #include "cuda/device/sm90/attention/forward_scheduler.hpp"
+#include "cuda/device/sm90/pipeline.hpp"
+#include "cuda/device/sm90/shared_tile.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -13,68 +15,68 @@ namespace perseid::internal::cuda {
 // epilogue is deferred.
 inline constexpr int kTilesInFlight = 4;
 
-// Addresses in shared memory. Tiles are [chunk of 64 columns][row][64].
+// Barriers of the pipelines: one arrival fills a stage, each consumer warp releases it.
 template <AttentionForwardConfig C>
 struct ForwardShared {
   unsigned char* memory;
   uint32_t base;
 
-  static constexpr int kKeys = C.q_stages * C.consumers * C.query_bytes();
-  static constexpr int kValues = kKeys + C.stages * C.key_bytes();
-  static constexpr int kBias = kValues + C.stages * C.value_bytes();
-  static constexpr int kOut = kBias + C.bias_stages * C.consumers * C.bias_bytes();
-  static constexpr int kBarriers = kOut + C.consumers * C.out_bytes();
-  static constexpr int kTiles =
-      kBarriers + 8 * (2 * C.q_stages + 4 * C.stages + 2 * C.bias_stages + 1);
+  using Query = SharedTile<64, C.key_dim>;  // of a consumer
+  using Key = SharedTile<C.keys, C.key_dim>;
+  using Value = SharedTile<C.keys, C.value_dim>;
+  // Of a consumer, in elements of 16 bits like its tensor map.
+  using Bias = SharedTile<64, C.keys * C.bias_size() / 2>;
+  using Out = SharedTile<16, C.out_chunks() * kChunk>;  // of a warp
+  static_assert(Query::kBytes == C.query_bytes() && Key::kBytes == C.key_bytes() &&
+                Value::kBytes == C.value_bytes() && Bias::kBytes == C.bias_bytes() &&
+                4 * Out::kBytes == C.out_bytes());
+
+  static constexpr int kKeys = C.q_stages * C.consumers * Query::kBytes;
+  static constexpr int kValues = kKeys + C.stages * Key::kBytes;
+  static constexpr int kBias = kValues + C.stages * Value::kBytes;
+  static constexpr int kOut = kBias + C.bias_stages * C.consumers * Bias::kBytes;
+  static constexpr int kQueryBarriers = kOut + C.consumers * 4 * Out::kBytes;
+  static constexpr int kKeyBarriers = kQueryBarriers + Pipeline<C.q_stages>::kBytes;
+  static constexpr int kValueBarriers = kKeyBarriers + Pipeline<C.stages>::kBytes;
+  static constexpr int kBiasBarriers = kValueBarriers + Pipeline<C.stages>::kBytes;
+  static constexpr int kValueLoaded = kBiasBarriers + Pipeline<C.bias_stages>::kBytes;
+  static constexpr int kTiles = kValueLoaded + 8;
   static constexpr int kNonfinite =
       kTiles + kTilesInFlight * static_cast<int>(sizeof(AttentionTile));
   static_assert(C.fits() && kNonfinite + 4 <= C.shared_bytes());
 
-  __device__ __forceinline__ uint32_t query(int stage, int consumer) const {
-    return base + (stage * C.consumers + consumer) * C.query_bytes();
+  __device__ __forceinline__ Query query(int stage, int consumer) const {
+    return {base + (stage * C.consumers + consumer) * Query::kBytes};
   }
-  __device__ __forceinline__ uint32_t key(int stage) const {
-    return base + kKeys + stage * C.key_bytes();
+  __device__ __forceinline__ Key key(int stage) const {
+    return {base + kKeys + stage * Key::kBytes};
   }
-  __device__ __forceinline__ uint32_t value(int stage) const {
-    return base + kValues + stage * C.value_bytes();
+  __device__ __forceinline__ Value value(int stage) const {
+    return {base + kValues + stage * Value::kBytes};
   }
-  __device__ __forceinline__ uint32_t barrier(int index) const {
-    return base + kBarriers + 8 * index;
-  }
-  __device__ __forceinline__ uint32_t query_full(int stage) const { return barrier(stage); }
-  __device__ __forceinline__ uint32_t query_empty(int stage) const {
-    return barrier(C.q_stages + stage);
-  }
-  __device__ __forceinline__ uint32_t key_full(int stage) const {
-    return barrier(2 * C.q_stages + stage);
-  }
-  __device__ __forceinline__ uint32_t key_empty(int stage) const {
-    return barrier(2 * C.q_stages + C.stages + stage);
-  }
-  __device__ __forceinline__ uint32_t value_full(int stage) const {
-    return barrier(2 * C.q_stages + 2 * C.stages + stage);
-  }
-  __device__ __forceinline__ uint32_t value_empty(int stage) const {
-    return barrier(2 * C.q_stages + 3 * C.stages + stage);
-  }
-  __device__ __forceinline__ uint32_t bias(int stage, int consumer) const {
-    return base + kBias + (stage * C.consumers + consumer) * C.bias_bytes();
+  __device__ __forceinline__ Bias bias(int stage, int consumer) const {
+    return {base + kBias + (stage * C.consumers + consumer) * Bias::kBytes};
   }
   // Where a warp stages its 16 rows of results for the TMA store.
-  __device__ __forceinline__ uint32_t out(int consumer, int warp) const {
-    return base + kOut + consumer * C.out_bytes() + warp * (C.out_bytes() / 4);
+  __device__ __forceinline__ Out out(int consumer, int warp) const {
+    return {base + kOut + consumer * 4 * Out::kBytes + warp * Out::kBytes};
   }
-  __device__ __forceinline__ uint32_t bias_full(int stage) const {
-    return barrier(2 * C.q_stages + 4 * C.stages + stage);
+  // The bytes of a tile, for threads.
+  __device__ __forceinline__ unsigned char* pointer(uint32_t address) const {
+    return memory + (address - base);
   }
-  __device__ __forceinline__ uint32_t bias_empty(int stage) const {
-    return barrier(2 * C.q_stages + 4 * C.stages + C.bias_stages + stage);
+
+  __device__ __forceinline__ Pipeline<C.q_stages> queries() const {
+    return {base + kQueryBarriers};
   }
-  // TMA has loaded values of the second pass, which the producer clears next.
-  __device__ __forceinline__ uint32_t value_loaded() const {
-    return barrier(2 * C.q_stages + 4 * C.stages + 2 * C.bias_stages);
+  __device__ __forceinline__ Pipeline<C.stages> keys() const { return {base + kKeyBarriers}; }
+  __device__ __forceinline__ Pipeline<C.stages> values() const { return {base + kValueBarriers}; }
+  __device__ __forceinline__ Pipeline<C.bias_stages> biases() const {
+    return {base + kBiasBarriers};
   }
+  // In a second pass: TMA has loaded V, which the producer clears next.
+  __device__ __forceinline__ uint32_t value_loaded() const { return base + kValueLoaded; }
+
   // Tile number `count` of the block.
   __device__ __forceinline__ AttentionTile& tile(int count) const {
     return reinterpret_cast<AttentionTile*>(memory + kTiles)[count % kTilesInFlight];
@@ -88,20 +90,10 @@ struct ForwardShared {
 
   __device__ __forceinline__ void prepare(int32_t tiles) const {
     nonfinite_list() = tiles;
-    for (int stage = 0; stage < C.q_stages; ++stage) {
-      ptx::mbarrier_init(query_full(stage), 1);
-      ptx::mbarrier_init(query_empty(stage), 4 * C.consumers);
-    }
-    for (int stage = 0; stage < C.stages; ++stage) {
-      ptx::mbarrier_init(key_full(stage), 1);
-      ptx::mbarrier_init(key_empty(stage), 4 * C.consumers);
-      ptx::mbarrier_init(value_full(stage), 1);
-      ptx::mbarrier_init(value_empty(stage), 4 * C.consumers);
-    }
-    for (int stage = 0; stage < C.bias_stages; ++stage) {
-      ptx::mbarrier_init(bias_full(stage), 1);
-      ptx::mbarrier_init(bias_empty(stage), 4 * C.consumers);
-    }
+    queries().init(1, 4 * C.consumers);
+    keys().init(1, 4 * C.consumers);
+    values().init(1, 4 * C.consumers);
+    biases().init(1, 4 * C.consumers);
     ptx::mbarrier_init(value_loaded(), 1);
     ptx::mbarrier_init_fence();
   }

@@ -106,32 +106,24 @@ class KvTiles {
 
   // ---- The consumer's side of the pipelines; whole warps call it ----
 
-  __device__ __forceinline__ uint32_t key() const { return shared_.key(keys_.stage()); }
-  __device__ __forceinline__ uint32_t value() const { return shared_.value(values_.stage()); }
-  __device__ __forceinline__ uint32_t bias() const {
-    return shared_.bias(biases_.stage(), consumer_);
-  }
-  __device__ __forceinline__ void wait_key() const {
-    ptx::mbarrier_wait(shared_.key_full(keys_.stage()), keys_.parity());
-  }
-  __device__ __forceinline__ void wait_value() const {
-    ptx::mbarrier_wait(shared_.value_full(values_.stage()), values_.parity());
-  }
-  __device__ __forceinline__ void wait_bias() const {
-    ptx::mbarrier_wait(shared_.bias_full(biases_.stage()), biases_.parity());
-  }
+  __device__ __forceinline__ auto key() const { return shared_.key(keys_.stage()); }
+  __device__ __forceinline__ auto value() const { return shared_.value(values_.stage()); }
+  __device__ __forceinline__ auto bias() const { return shared_.bias(biases_.stage(), consumer_); }
+  __device__ __forceinline__ void wait_key() const { shared_.keys().consumer_wait(keys_); }
+  __device__ __forceinline__ void wait_value() const { shared_.values().consumer_wait(values_); }
+  __device__ __forceinline__ void wait_bias() const { shared_.biases().consumer_wait(biases_); }
   __device__ __forceinline__ void release_key() {
-    if (lane_ == 0) ptx::mbarrier_arrive(shared_.key_empty(keys_.stage()));
-    ++keys_.count;
+    if (lane_ == 0) shared_.keys().consumer_release(keys_);
+    keys_.advance();
   }
   __device__ __forceinline__ void release_value() {
-    if (lane_ == 0) ptx::mbarrier_arrive(shared_.value_empty(values_.stage()));
-    ++values_.count;
+    if (lane_ == 0) shared_.values().consumer_release(values_);
+    values_.advance();
   }
   __device__ __forceinline__ void release_bias() {
     __syncwarp();
-    if (lane_ == 0) ptx::mbarrier_arrive(shared_.bias_empty(biases_.stage()));
-    ++biases_.count;
+    if (lane_ == 0) shared_.biases().consumer_release(biases_);
+    biases_.advance();
   }
 
  private:
