@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "check_async.hpp"
 #include "check_report.hpp"
 #include "commands.hpp"
 #include "harness/fuzz.hpp"
@@ -50,6 +51,7 @@ struct Flags {
   uint64_t seed = 1;
   double seconds = 0;  // of random problems; 0: no limit
   bool plans_only = false;
+  bool async = false;
   bool verbose = false;
   std::vector<uint64_t> part = {0, 1};
 };
@@ -269,6 +271,18 @@ int check(const CLI::App& command, const Common& common, const Flags& flags) {
   if (flags.part[1] == 0 || flags.part[0] >= flags.part[1])
     bad_input(fmt::format("--part is I,N: the I-th of N parts, counted from 0, got {},{}",
                           flags.part[0], flags.part[1]));
+  if (flags.async) {
+    Flags of_matmul = flags;
+    of_matmul.problems.op = harness::Op::kMatmul;
+    if (flags.problems.op && *flags.problems.op != harness::Op::kMatmul)
+      bad_input(
+          fmt::format("--async goes with matmul, got {}", harness::name_of(*flags.problems.op)));
+    const harness::Draw draw = draw_of(common, of_matmul);
+    if (flags.fuzz > 0)
+      for (const uint64_t index : indices(of_matmul, draw))
+        problems.push_back(harness::random_problem(draw, index));
+    return check_async(common, problems, flags.seed);
+  }
   const Devices devices(common);
   const Tally tally = flags.fuzz > 0 ? fuzz(command, common, devices, flags)
                                      : check_list(common, devices, problems);
@@ -311,6 +325,9 @@ void add_check(CLI::App& app, const Common& common, Action& action) {
       ->check(not_negative());
   command->add_flag("--plans-only", flags->plans_only,
                     "with --fuzz: make the plans alone, whose kernels are then in the cache");
+  command->add_flag("--async", flags->async,
+                    "matmul: operands arrive in chunks, in random orders by --seed; the result is "
+                    "that of the plain product");
   command->add_flag("--verbose", flags->verbose,
                     "a row for each result, where a line for each operation would do");
   command->add_option("--part", flags->part, "I,N: the I-th of N parts of the random problems")

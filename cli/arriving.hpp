@@ -1,0 +1,60 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// A matrix of the host whose chunks arrive while it is used: a thread copies one after the other to
+// where the library reads it, and sets their signals. What has not arrived is NaN.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "perseid/perseid.hpp"
+
+namespace perseid::cli {
+
+struct Delivery {
+  int64_t chunk;
+  std::chrono::microseconds after;  // the delivery before it, or the start
+};
+
+class ArrivingMatrix {
+ public:
+  // `dim` is the dimension that is cut: -2 for rows, -1 for columns.
+  ArrivingMatrix(const Tensor& source, int32_t dim, Chunks chunks);
+  ~ArrivingMatrix() { stop(); }
+  ArrivingMatrix(const ArrivingMatrix&) = delete;
+  ArrivingMatrix& operator=(const ArrivingMatrix&) = delete;
+
+  const Tensor& tensor() const { return arrived_; }
+  const Chunks& chunks() const { return chunks_; }
+  // Of the next epoch.
+  Arrival arrival(int64_t first_chunk, std::chrono::nanoseconds deadline) const;
+  // Takes everything back, and delivers in this order. Those that are left out never arrive.
+  void start(std::vector<Delivery> order);
+  // Waits until all is delivered.
+  void finish();
+  // Ends the thread, also before all is delivered.
+  void stop();
+
+ private:
+  void deliver(const std::vector<Delivery>& order);
+  void copy(int64_t chunk);
+
+  Tensor source_, arrived_;
+  int32_t dim_;
+  Chunks chunks_;
+  std::vector<std::byte> memory_;
+  std::vector<uint32_t> signals_;
+  uint32_t epoch_ = 1;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stopped_ = false;
+  std::thread thread_;
+};
+
+}  // namespace perseid::cli

@@ -1,0 +1,109 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The chunks of `perseid run matmul` and `perseid check matmul --async`.
+#include <filesystem>
+#include <random>
+
+#include "cli_test_tools.hpp"
+
+namespace perseid {
+namespace {
+
+class CliAsyncTest : public CliTest {
+ protected:
+  // a [37, 50] and b [50, 29], and the plain product in plain.npy.
+  void SetUp() override {
+    std::mt19937 random(7);
+    std::normal_distribution<double> normal;
+    std::vector<double> a(37 * 50), b(50 * 29);
+    for (double& value : a) value = normal(random);
+    for (double& value : b) value = normal(random);
+    write("a.npy", {37, 50}, a);
+    write("b.npy", {50, 29}, b);
+    expect_ok(std::string(kMatmul) + " --out @plain.npy");
+  }
+  void expect_plain(const std::string& flags) const {
+    std::filesystem::remove(path("c.npy"));
+    expect_ok(std::string(kMatmul) + " --out @c.npy " + flags);
+    EXPECT_TRUE(text_of("c.npy") == text_of("plain.npy")) << flags;
+  }
+  static constexpr const char* kMatmul = "run matmul --a @a.npy --b @b.npy";
+};
+
+TEST_F(CliAsyncTest, AnyArrivalGivesThePlainBits) {
+  expect_plain("--chunks 4");
+  expect_plain("--chunks 37 --pivot 36");
+  expect_plain("--chunks 4 --pivot 2 --arrival-order 1,3,0,2 --arrival-delay 500");
+  expect_plain("--chunks 5 --chunk-dim n --pivot 4 --arrival-order 0,1,2,3,4 --arrival-delay 300");
+  expect_plain("--chunks 7 --chunk-dim k --arrival-order 6,5,4,3,2,1,0 --arrival-delay 300");
+  // Of every implementation.
+  expect_ok(std::string(kMatmul) + " --out @plain.npy --impl cpu:reference");
+  expect_plain("--chunks 3 --impl cpu:reference --arrival-order 2,0,1 --deadline 20000");
+  // Transposed operands arrive as they lie.
+  expect_ok("run matmul --a @b.npy --b @a.npy --transpose-a --transpose-b --out @t.npy");
+  expect_ok(
+      "run matmul --a @b.npy --b @a.npy --transpose-a --transpose-b --out @u.npy --chunks 6 "
+      "--chunk-dim n --arrival-order 3,1,5,0,2,4 --arrival-delay 200");
+  EXPECT_TRUE(text_of("t.npy") == text_of("u.npy"));
+}
+
+TEST_F(CliAsyncTest, AChunkThatNeverArrivesEndsAtTheDeadline) {
+  const auto lost = [&](const std::string& flags, const std::string& words) {
+    const Ended ended = run(std::string(kMatmul) + " --out @lost.npy " + flags);
+    EXPECT_EQ(ended.code, 5) << flags;
+    EXPECT_NE(ended.err.find(words), std::string::npos) << ended.err;
+    EXPECT_FALSE(std::filesystem::exists(path("lost.npy"))) << flags;
+  };
+  lost("--chunks 4 --arrival-order 0,1,3 --deadline 300",
+       "chunk 2 of a: not arrived within 300 ms");
+  lost("--chunks 4 --chunk-dim n --pivot 3 --arrival-order 3,2 --deadline 200",
+       "chunk 0 of b: not arrived within 200 ms");
+  lost("--chunks 3 --chunk-dim k --arrival-order 0,2 --deadline 250.5",
+       "chunk 1 of a: not arrived within 250.5 ms");
+  lost("--chunks 2 --arrival-order 1 --deadline 50", "chunk 0 of a: not arrived within 50 ms");
+  // It arrives, but too late.
+  lost("--chunks 2 --arrival-order 0,1 --arrival-delay 30000000 --deadline 100",
+       "chunk 1 of a: not arrived within 100 ms");
+}
+
+TEST_F(CliAsyncTest, WrongFlagsAreRefused) {
+  const auto refused = [&](const std::string& flags, const std::string& words) {
+    expect_refused(std::string(kMatmul) + " --out @c.npy " + flags, 2, words);
+    EXPECT_FALSE(std::filesystem::exists(path("c.npy"))) << flags;
+  };
+  refused("--chunks 38", "--chunks must be from 1 to 37, as m is 37; got 38");
+  refused("--chunks 30 --chunk-dim n", "--chunks must be from 1 to 29, as n is 29; got 30");
+  refused("--chunks 0", "--chunks must be from 1 to 37");
+  refused("--chunks -2", "--chunks must be from 1 to 37");
+  refused("--chunks 2147483648", "--chunks must be from 1 to 37");
+  refused("--chunks 4 --chunk-dim x", "--chunk-dim must be m, n or k, got 'x'");
+  refused("--chunks 4 --pivot 4", "--pivot must be from 0 to 3");
+  refused("--chunks 4 --pivot -1", "--pivot must be from 0 to 3");
+  refused("--chunks 4 --chunk-dim k --pivot 1", "--pivot must be 0 with --chunk-dim k");
+  refused("--chunks 4 --arrival-order 0,1,1,2", "--arrival-order names chunk 1 twice");
+  refused("--chunks 4 --arrival-order 0,4", "--arrival-order lists chunks from 0 to 3, got '4'");
+  refused("--chunks 4 --arrival-order 0,x", "got 'x'");
+  refused("--chunks 4 --arrival-order 0,,1", "got ''");
+  refused("--chunks 4 --deadline 0", "--deadline must be a time above 0");
+  refused("--chunks 4 --deadline -5", "--deadline must be a time above 0");
+  refused("--chunks 4 --deadline nan", "--deadline");
+  refused("--chunks 4 --arrival-delay -1", "expected a number from 0 on");
+  refused("--pivot 1", "say with --chunks how many there are");
+  refused("--deadline 5", "say with --chunks how many there are");
+}
+
+TEST_F(CliAsyncTest, CheckPutsChunksInRandomOrders) {
+  const nlohmann::json report =
+      json("check matmul --async --m 70 --n 90 --k 300 --bias 90 --beta 0.5 --seed 3");
+  EXPECT_EQ(report.at("checked"), 1);
+  EXPECT_EQ(report.at("failed"), 0);
+  EXPECT_EQ(report.at("results").at(0).at("orders"), 16);
+  const Ended fuzzed = run("check matmul --async --fuzz 40 --seed 5");
+  EXPECT_EQ(fuzzed.code, 0) << fuzzed.out << fuzzed.err;
+  EXPECT_NE(fuzzed.out.find(" checked, 0 failed"), std::string::npos) << fuzzed.out;
+  expect_refused("check softmax --shape 4,5 --async", 2, "--async goes with matmul, got softmax");
+  expect_refused("check matmul --async --m 0 --n 3 --k 3", 2, "--async checks matmul problems");
+}
+
+}  // namespace
+}  // namespace perseid
