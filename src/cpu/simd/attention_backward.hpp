@@ -59,7 +59,7 @@ class AttentionBackwardKernel {
   struct Head {
     Sequence sequence;
     int64_t batch, head, kv_head;
-    ScoreModifier<V> modifier;
+    ScoreChain<V> modifier;
   };
 
  public:

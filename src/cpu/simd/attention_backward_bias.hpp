@@ -160,13 +160,13 @@ class AttentionBackwardBias {
   // dS of some queries of one head against all keys.
   void add_queries(const AttentionBackward& arguments, Scratch& scratch, Sequence sequence,
                    int64_t batch, int64_t head, int64_t row, int64_t rows, Scalar* sum) const {
-    const ScoreModifier<V> modifier{problem_,
-                                    sequence,
-                                    arguments.bias,
-                                    arguments.visible,
-                                    batch,
-                                    head,
-                                    static_cast<Scalar>(problem_.scale * kLog2E)};
+    const ScoreChain<V> modifier{problem_,
+                                 sequence,
+                                 arguments.bias,
+                                 arguments.visible,
+                                 batch,
+                                 head,
+                                 static_cast<Scalar>(problem_.scale * kLog2E)};
     const int64_t begin = visible_keys(problem_, row, sequence.q_len, sequence.kv_len).begin;
     const int64_t end = visible_keys(problem_, row + rows - 1, sequence.q_len, sequence.kv_len).end;
     if (begin >= end) return;

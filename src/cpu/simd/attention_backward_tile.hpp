@@ -72,7 +72,7 @@ class BackwardTile {
 
   // P and dS of the queries from `row` on, at most kQueries, against `keys`. False: no query sees
   // any key.
-  bool score(const Shape& shape, const ScoreModifier<V>& modifier, const Dropout& dropout,
+  bool score(const Shape& shape, const ScoreChain<V>& modifier, const Dropout& dropout,
              const BackwardQueries<Dot, T>& queries, const BackwardKeys<Dot, T>& keys, int64_t row,
              bool grad_scores) {
     row_ = row;
@@ -131,7 +131,7 @@ class BackwardTile {
   const Element* grad_score(int64_t i, int64_t column) const { return grad_ + i * kRow + column; }
 
  private:
-  static bool sees(const ScoreModifier<V>& modifier, int64_t row, int64_t rows, int64_t key,
+  static bool sees(const ScoreChain<V>& modifier, int64_t row, int64_t rows, int64_t key,
                    int64_t key_end) {
     const Sequence& sequence = modifier.sequence;
     return visible_keys(modifier.problem, row, sequence.q_len, sequence.kv_len).begin < key_end &&
@@ -142,7 +142,7 @@ class BackwardTile {
   // Both ends of the visible range rise with the row, so the rows that see a band are neighbours:
   // halving finds the first whose range ends behind the band's begin, and the first whose range
   // begins behind the band's end.
-  Rows rows_that_see(const ScoreModifier<V>& modifier, const BackwardKeys<Dot, T>& keys,
+  Rows rows_that_see(const ScoreChain<V>& modifier, const BackwardKeys<Dot, T>& keys,
                      int64_t band) const {
     const int64_t key = keys.begin + band * kBand;
     const int64_t key_end = min(key + kBand, keys.begin + keys.count);
@@ -169,7 +169,7 @@ class BackwardTile {
     return {begin / Dot::kRows * Dot::kRows, min(round_up(end, Dot::kRows), rows_)};
   }
 
-  void score_group(const Shape& shape, const ScoreModifier<V>& modifier, const Dropout& dropout,
+  void score_group(const Shape& shape, const ScoreChain<V>& modifier, const Dropout& dropout,
                    const BackwardQueries<Dot, T>& queries, const BackwardKeys<Dot, T>& keys,
                    int64_t band, int64_t i, int64_t rows, bool grad_scores) {
     const int64_t column = band * kBand;
@@ -298,7 +298,7 @@ class BackwardTile {
     typename V::Reg dp = V::load(grad_weight);
     if constexpr (kDropout)
       dp = V::select(V::nonzero_bytes(keep), V::mul(dp, row.rescale), V::zero());
-    ds = V::mul(p, V::sub(dp, row.delta));
+    ds = perseid::internal::grad_score<V>(p, dp, row.delta);
     if constexpr (kMasked) {
       // Whatever lse, dP and delta are. A score of NaN is not masked.
       const typename V::Reg masked = V::set1(static_cast<Scalar>(-__builtin_inf()));

@@ -11,6 +11,7 @@
 #include "cpu/simd/pack.hpp"
 #include "cpu/simd/vector_math.hpp"
 #include "math/attention_problem.hpp"
+#include "math/score_chain.hpp"
 
 namespace perseid::internal::cpu::PERSEID_ISA {
 
@@ -53,9 +54,10 @@ PERSEID_INLINE Scalar natural_lse(Scalar max, Scalar sum) {
                              __builtin_log(static_cast<double>(sum)));
 }
 
-// The mask and bias of one (batch, head), for the rows and keys of one sequence.
+// The score chain (math/score_chain.hpp) of one (batch, head), for the rows and keys of one
+// sequence: scale, modifier, bias and mask.
 template <class V>
-struct ScoreModifier {
+struct ScoreChain {
   using Scalar = typename V::Scalar;
   const AttentionProblem& problem;
   Sequence sequence;
@@ -66,7 +68,7 @@ struct ScoreModifier {
   // Whether rows [row, row + rows) see all keys [key, key_end) with nothing but the scale to apply,
   // and that keeps their order: the largest raw product is the largest score.
   bool plain(int64_t row, int64_t rows, int64_t key, int64_t key_end) const {
-    if (bias.present() || visible.present() || scale < 0) return false;
+    if (!ScoreModifier::kIdentity || bias.present() || visible.present() || scale < 0) return false;
     return visible_keys(problem, row, sequence.q_len, sequence.kv_len).end >= key_end &&
            visible_keys(problem, row + rows - 1, sequence.q_len, sequence.kv_len).begin <= key;
   }
@@ -78,7 +80,8 @@ struct ScoreModifier {
     const int64_t begin = clamp(range.begin - key, int64_t{0}, count);
     const int64_t end = clamp(range.end - key, begin, count);
     const typename V::Reg factor = V::set1(scale);
-    for (int64_t j = 0; j < count; j += V::kLanes) V::store(s + j, V::mul(V::load(s + j), factor));
+    for (int64_t j = 0; j < count; j += V::kLanes)
+      V::store(s + j, score_log2<V>(V::load(s + j), factor));
     if (bias.present()) add_bias(row, key, begin, end, s);
     for (int64_t j = 0; j < begin; ++j) s[j] = -kInfinity;
     if (visible.present()) {

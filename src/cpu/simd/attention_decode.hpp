@@ -207,13 +207,13 @@ class AttentionDecodeKernel {
                          const Scratch& scratch, const KeyBlock& at, int64_t h, int64_t r) const {
     const int64_t query = query_of(r), head = head_of(at.head + h, r);
     if (query >= sequence.q_len) return Weights::kAbsent;
-    const ScoreModifier<V> modifier{problem_,
-                                    sequence,
-                                    arguments.bias,
-                                    arguments.visible,
-                                    at.batch,
-                                    head,
-                                    static_cast<Scalar>(problem_.scale * kLog2E)};
+    const ScoreChain<V> modifier{problem_,
+                                 sequence,
+                                 arguments.bias,
+                                 arguments.visible,
+                                 at.batch,
+                                 head,
+                                 static_cast<Scalar>(problem_.scale * kLog2E)};
     Scalar* score = scratch.score + (h * rows_ + r) * kBlock;
     for (int64_t j = at.keys; j < kBlock; ++j) score[j] = 0;
     const bool plain = modifier.plain(query, 1, at.key, at.key + kBlock);

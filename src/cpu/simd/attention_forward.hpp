@@ -67,7 +67,7 @@ class AttentionForwardKernel {
 
   // One block of queries of one head, and where it stands.
   struct Block {
-    ScoreModifier<V> modifier;
+    ScoreChain<V> modifier;
     const Element* key;        // packed by columns, of this sequence and kv head
     const Element* value;      // packed by depth
     const uint8_t* nonfinite;  // per key: its value holds NaN or infinity, packed as 0

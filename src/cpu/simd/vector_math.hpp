@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// exp2 of a vector, and the constants of working in powers of two.
+// exp2 of a vector.
 //
 // x = n + r with n = floor(x); 2^r by a polynomial on [0, 1) fitted to least relative error with
 // its constant term held at 1, so that exp2 of a whole number is exact; 2^n into the exponent.
@@ -8,11 +8,9 @@
 #pragma once
 
 #include "cpu/simd/isa.hpp"
+#include "math/constants.hpp"
 
 namespace perseid::internal::cpu::PERSEID_ISA {
-
-inline constexpr double kLog2E = 1.4426950408889634074;
-inline constexpr double kLn2 = 0.69314718055994530942;
 
 // c0 + c1 r + ... by Horner's rule.
 template <class V, int Count>

@@ -50,11 +50,12 @@ struct FixupPair {
     const int64_t at = statistics_at<C>(a, sequence, head, query_number);
     const float bias = bias_log2<C.bias>(a, batch, head, query_number, key_number);
     const bool kept = is_kept<C.dropout>(a, batch, head, query_number, key_number);
-    const float weight =
-        ptx::approximate_exp2(fmaf(query.product(key), a.scale_log2, bias - a.lse_log2[at]));
+    const float weight = ptx::approximate_exp2(
+        score_log2<FloatArithmetic>(query.product(key), a.scale_log2, bias - a.lse_log2[at]));
     const float factor = kept ? dropout_factor<C.dropout>(a) : 0;
     const float product = grad_out.product(value);
-    return {weight * factor, weight * ((kept ? product * factor : 0) - a.delta[at])};
+    const float ds = grad_score<FloatArithmetic>(weight, kept ? product * factor : 0, a.delta[at]);
+    return {weight * factor, ds};
   }
 };
 

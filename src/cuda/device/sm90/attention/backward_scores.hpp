@@ -107,10 +107,11 @@ class BackwardScores {
             scores[i + k] = minus_infinity();
         }
         // With a bias, add_bias has made it a power of two already.
-        const float power =
-            kFromBias ? scores[i + k] * problem_.scale_log2
-            : kBiased ? scores[i + k]
-                      : fmaf(scores[i + k], problem_.scale_log2, k % 2 == 0 ? -shift.x : -shift.y);
+        const float power = kFromBias ? scores[i + k] * problem_.scale_log2
+                            : kBiased
+                                ? scores[i + k]
+                                : score_log2<FloatArithmetic>(scores[i + k], problem_.scale_log2,
+                                                              k % 2 == 0 ? -shift.x : -shift.y);
         scores[i + k] = ptx::approximate_exp2(power);
       }
     }
@@ -145,6 +146,14 @@ class BackwardScores {
     }
   }
 
+  // dS to the gradient of the scaled product, for dQ and dK. The score modifier's derivative takes
+  // the score from the weight, where no bias was added to it.
+  __device__ __forceinline__ float grad_product_of(float ds, float weight, float lse_log2) const {
+    if constexpr (ScoreModifier::kIdentity) return ds;
+    static_assert(ScoreModifier::kIdentity || !kBiased);
+    const float score = ptx::approximate_log2(fabsf(weight)) + lse_log2;
+    return weight == 0 ? 0 : grad_product<FloatArithmetic>(ds, score);
+  }
   // dS^T: use(i, eight) gets weights * (d - delta) of elements i to i + 7, d being dP^T.
   template <class Use>
   __device__ __forceinline__ void weights_to_ds(const float (&weights)[kScores],
@@ -152,10 +161,8 @@ class BackwardScores {
                                                 Use&& use) const {
     const float factor = dropout_factor<C.dropout>(problem_);
     const auto compute_ds = [&](int i, float shift) {
-      if constexpr (C.dropout)
-        return fabsf(weights[i]) * ((weights[i] > 0 ? d[i] * factor : 0) - shift);
-      else
-        return weights[i] * (d[i] - shift);
+      const float kept = !C.dropout ? d[i] : weights[i] > 0 ? d[i] * factor : 0;
+      return grad_score<FloatArithmetic>(C.dropout ? fabsf(weights[i]) : weights[i], kept, shift);
     };
 #pragma unroll
     for (int i = 0; i < kScores; i += 8) {
@@ -192,7 +199,7 @@ class BackwardScores {
       for (int e = 0; e < 8; ++e) {
         const float2 shift = *reinterpret_cast<const float2*>(lse + 2 * (i + e / 4 * 4));
         const float other = fmaf(eight[e], kLog2E, e % 2 == 0 ? -shift.x : -shift.y);
-        scores[i + e] = fmaf(scores[i + e], problem_.scale_log2, other);
+        scores[i + e] = score_log2<FloatArithmetic>(scores[i + e], problem_.scale_log2, other);
       }
     };
     float eight[8];

@@ -69,8 +69,8 @@ __device__ __noinline__ void fixup_row(const AttentionForwardArguments& a,
     if (!is_visible<C.visible>(a, batch, head, query, k)) continue;
     key.load(row_at<Element>(a.key_rows, entry, kv_head, sequence.kv_begin + k), a.head_dim);
     value.load(row_at<Element>(a.value_rows, entry, kv_head, sequence.kv_begin + k), a.value_dim);
-    const float score =
-        fmaf(own.product(key), a.scale_log2, bias_log2<C.bias>(a, batch, head, query, k));
+    const float score = score_log2<FloatArithmetic>(own.product(key), a.scale_log2,
+                                                    bias_log2<C.bias>(a, batch, head, query, k));
     const float now = fmaxf(maximum, score);
     const float factor = maximum == minus_infinity() ? 0 : ptx::approximate_exp2(maximum - now);
     // A NaN score keeps a NaN weight.

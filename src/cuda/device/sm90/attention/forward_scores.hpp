@@ -46,8 +46,12 @@ enum class NeedsMask { kNo, kYes, kPerTile };
 template <AttentionForwardConfig C>
 class ScoreRules {
   static constexpr int kPairs = C.keys / 8;
+  // Whether complete scores are scaled, and modified, before the softmax.
   // Whether bias is added to complete scores. If TMA loads it, it initializes the accumulators.
   static constexpr bool kAdds = C.bias != DType::kNone && C.bias_stages == 0;
+  // Whether complete scores are scaled before the softmax; the exponential scales others.
+  static constexpr bool kScales = kAdds || !ScoreModifier::kIdentity;
+  static_assert(ScoreModifier::kIdentity || C.bias_stages == 0);
   static __device__ auto bias_pairs() {
     if constexpr (kAdds) {
       return ScorePairs<typename ElementOf<C.bias>::Type, kPairs>();
@@ -71,8 +75,8 @@ class ScoreRules {
     if constexpr (C.bias_stages > 0) unscale_ = kLog2E / a_.scale_log2;
   }
 
-  // Factor of scores in the exponent. Adding the bias has scaled them already.
-  __device__ __forceinline__ float scale_log2() const { return kAdds ? kLog2E : a_.scale_log2; }
+  // Factor of scores in the exponent.
+  __device__ __forceinline__ float scale_log2() const { return kScales ? kLog2E : a_.scale_log2; }
 
   // Whether some row sees only some of keys n, or some of them are behind the end. Tested before
   // the wait for the scores, to hide the latency.
@@ -140,17 +144,19 @@ class ScoreRules {
       }
     }
   }
-  // Adds bias and applies the masks.
+  // Scales and modifies scores and adds the bias, where the exponential does not, and applies the
+  // masks.
   template <int kCount>
   __device__ __forceinline__ void before_softmax(const ScoreOperands& operands,
                                                  float (&scores)[kCount]) const {
-    if constexpr (kAdds) {
+    if constexpr (kScales) {
       const float scale = a_.scale_log2 * kLn2;
 #pragma unroll
       for (int i = 0; i < kCount; i += 2) {
-        const float2 bias = widen(operands.bias.at[i / 2 % 2][i / 4]);
-        scores[i] = fmaf(scores[i], scale, bias.x);
-        scores[i + 1] = fmaf(scores[i + 1], scale, bias.y);
+        float2 bias{0, 0};
+        if constexpr (kAdds) bias = widen(operands.bias.at[i / 2 % 2][i / 4]);
+        scores[i] = score<FloatArithmetic>(scores[i], scale, bias.x);
+        scores[i + 1] = score<FloatArithmetic>(scores[i + 1], scale, bias.y);
       }
     }
     if (operands.needs_mask) hide_scores(scores, operands.seen);

@@ -10,6 +10,7 @@
 #include "cuda/device/sm90/attention/sequence.hpp"
 #include "cuda/device/sm90/attention/softmax.hpp"
 #include "math/philox.hpp"
+#include "math/score_chain.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -77,6 +78,17 @@ __device__ __forceinline__ bool is_visible(const AttentionArguments& a, int32_t 
   if constexpr (!kMasked) return true;
   return score_row<uint8_t>(a.visible, batch, head, query)[key * a.visible.stride[3]] != 0;
 }
+
+// The arithmetic of the score chain (math/score_chain.hpp) in a thread.
+struct FloatArithmetic {
+  using Scalar = float;
+  using Reg = float;
+  static __device__ __forceinline__ float set1(float x) { return x; }
+  static __device__ __forceinline__ float add(float a, float b) { return a + b; }
+  static __device__ __forceinline__ float sub(float a, float b) { return a - b; }
+  static __device__ __forceinline__ float mul(float a, float b) { return a * b; }
+  static __device__ __forceinline__ float fma(float a, float b, float c) { return fmaf(a, b, c); }
+};
 
 __device__ __forceinline__ Dropout dropout_of(const AttentionArguments& a) {
   if (a.dropout_numbers == nullptr) return {a.dropout_threshold, a.dropout_seed, a.dropout_offset};
