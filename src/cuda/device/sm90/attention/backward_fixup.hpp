@@ -74,7 +74,7 @@ __device__ __forceinline__ void fix_up_query(const AttentionBackwardProblem& a,
     pair.load_key(a, sequence, head / a.group, key);
     gradient.add(pair.compute_ds(a, sequence, head, query, key).y, pair.key);
   }
-  gradient.template leave<C.accumulate_query>(
+  gradient.template store_or_add<C.accumulate_query>(
       row_at<typename FixupPair<C>::Element>(a.grad_query_rows,
                                              entry_of<C.lengths>(a, sequence.batch), head,
                                              sequence.q_begin + query),
@@ -123,10 +123,10 @@ __device__ __noinline__ void fix_up_key(const AttentionBackwardProblem& a, int32
     }
   const int32_t entry = entry_of<C.lengths>(a, sequence.batch), row = sequence.kv_begin + key;
   if (a.grad_key_rows.data != nullptr && (!C.accumulate_key || (gradients & kRowOfKey) != 0))
-    grad_key.template leave<C.accumulate_key>(row_at<Element>(a.grad_key_rows, entry, kv_head, row),
-                                              a.head_dim, a.scale);
+    grad_key.template store_or_add<C.accumulate_key>(
+        row_at<Element>(a.grad_key_rows, entry, kv_head, row), a.head_dim, a.scale);
   if (a.grad_value_rows.data != nullptr && (!C.accumulate_value || (gradients & kRowOfValue) != 0))
-    grad_value.template leave<C.accumulate_value>(
+    grad_value.template store_or_add<C.accumulate_value>(
         row_at<Element>(a.grad_value_rows, entry, kv_head, row), a.value_dim, 1);
 }
 

@@ -38,7 +38,7 @@ __device__ __forceinline__ bool is_finite(uint4 pairs) {
   const uint4 finite = finite_or_zero<D>(pairs);
   return finite.x == pairs.x && finite.y == pairs.y && finite.z == pairs.z && finite.w == pairs.w;
 }
-// Of a tensor that the copy engine reaches.
+// Of a tensor that TMA loads.
 template <DType D>
 __device__ __forceinline__ bool is_finite_row(const RowsInMemory& rows, int64_t entry, int64_t head,
                                               int64_t row, int32_t dim) {
@@ -147,7 +147,7 @@ struct WarpRow {
     sum.store(row, dim, 1);
   }
   template <bool kAdds>
-  __device__ __forceinline__ void leave(Element* row, int32_t dim, float factor) const {
+  __device__ __forceinline__ void store_or_add(Element* row, int32_t dim, float factor) const {
     if constexpr (kAdds)
       add_to(row, dim, factor);
     else

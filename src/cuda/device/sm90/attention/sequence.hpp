@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Sequences of a batch, and how the copy engine brings their rows.
+// Sequences of a batch, and the coordinates of their rows in tensor maps.
 #pragma once
 
 #include "cuda/device/ptx/mbarrier.hpp"
@@ -56,12 +56,12 @@ __device__ __forceinline__ int32_t entry_of(const AttentionArguments& a, int32_t
   return kLengths && a.ragged ? 0 : batch;
 }
 
-// Where the copy engine finds the first row of a sequence. A map of a ragged tensor has as many
-// rows as the longest sequence, and as many entries as there are rows: row r of entry e is row e +
-// r - longest of the tensor. So the last row of a sequence is the last of an entry, behind which
-// the engine reads zeros and writes nothing, and rows of the next sequence stay out of it. The map
-// begins before the tensor, where there may be no memory: whoever loads a box lets it begin inside
-// of the map in every dimension, since the engine may look at memory for one that lies outside.
+// The coordinate of the first row of a sequence in a tensor map. A map of a ragged tensor has as
+// many rows as the longest sequence, and as many entries as there are rows: row r of entry e is row
+// e + r - longest of the tensor. So the last row of a sequence is the last of an entry: TMA reads
+// zeros behind it and writes nothing there, and rows of the next sequence stay out. The map begins
+// before the tensor, where there may be no memory: a box must begin inside of the map in every
+// dimension, since TMA may access memory for one that lies outside.
 struct MapCoordinate {
   int32_t row, entry;
 };
