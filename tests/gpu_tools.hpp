@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,11 @@ class GpuTest : public testing::Test {
   const int32_t major_;
 };
 
-inline void expect_ok(const Status& status) { ASSERT_TRUE(status.ok()) << status.sentence(); }
+// Ends the test where it is not: what follows would fail for want of it, or crash (memory that was
+// not to be had, say, makes a kernel's access illegal).
+inline void expect_ok(const Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.sentence());
+}
 
 // An array's memory on the GPU, with guards around it, which are NaN in every floating-point type.
 // It begins as many bytes past a multiple of 256 as `misalign` elements have.

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // The chain from a product of a query and a key to its weight, and of the gradient back, shared by
-// the kernels of every backend (the float64 reference computes it from the formula by itself):
+// the attention kernels of sm_90, their row-by-row fixups and those of the CPU (the float64
+// reference has the formula of its own):
 //
 //   score      s  = M(scale x) + bias,  x = q . k      -inf where the key is masked
 //   weight     p  = exp(s - lse)                       0 where s <= kLeastScore in the whole row

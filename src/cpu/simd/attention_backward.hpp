@@ -59,7 +59,7 @@ class AttentionBackwardKernel {
   struct Head {
     Sequence sequence;
     int64_t batch, head, kv_head;
-    ScoreChain<V> modifier;
+    ScoreChain<V> chain;
   };
 
  public:
@@ -231,7 +231,7 @@ class AttentionBackwardKernel {
         const int64_t count =
             min(Shape::kQueries, scratch.queries.rows - row) * shape_.head_columns;
         if (grad_query != nullptr && keys.begin == begin) clear(grad_query + offset, count);
-        if (scratch.tile.score(shape_, head.modifier, arguments.dropout, scratch.queries, keys, row,
+        if (scratch.tile.score(shape_, head.chain, arguments.dropout, scratch.queries, keys, row,
                                sums.query != nullptr || sums.key != nullptr))
           scratch.tile.accumulate(shape_, scratch.queries, keys, sums);
         if (grad_query != nullptr && total != nullptr && keys.begin + keys.count == end)

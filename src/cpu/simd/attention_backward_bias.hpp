@@ -160,13 +160,13 @@ class AttentionBackwardBias {
   // dS of some queries of one head against all keys.
   void add_queries(const AttentionBackward& arguments, Scratch& scratch, Sequence sequence,
                    int64_t batch, int64_t head, int64_t row, int64_t rows, Scalar* sum) const {
-    const ScoreChain<V> modifier{problem_,
-                                 sequence,
-                                 arguments.bias,
-                                 arguments.visible,
-                                 batch,
-                                 head,
-                                 static_cast<Scalar>(problem_.scale * kLog2E)};
+    const ScoreChain<V> chain{problem_,
+                              sequence,
+                              arguments.bias,
+                              arguments.visible,
+                              batch,
+                              head,
+                              static_cast<Scalar>(problem_.scale * kLog2E)};
     const int64_t begin = visible_keys(problem_, row, sequence.q_len, sequence.kv_len).begin;
     const int64_t end = visible_keys(problem_, row + rows - 1, sequence.q_len, sequence.kv_len).end;
     if (begin >= end) return;
@@ -178,7 +178,7 @@ class AttentionBackwardBias {
          keys.begin += Shape::kKeys) {
       keys.count = min(Shape::kKeys, sequence.kv_len - keys.begin);
       keys.pack(shape_, problem_, arguments, batch, head / problem_.group(), sequence.kv_begin);
-      if (!scratch.tile.score(shape_, modifier, arguments.dropout, scratch.queries, keys, 0, true))
+      if (!scratch.tile.score(shape_, chain, arguments.dropout, scratch.queries, keys, 0, true))
         continue;
       for (int64_t band = 0; band < Shape::kBands; ++band) add_band(scratch, band, sum);
     }

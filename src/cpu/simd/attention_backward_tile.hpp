@@ -72,25 +72,25 @@ class BackwardTile {
 
   // P and dS of the queries from `row` on, at most kQueries, against `keys`. False: no query sees
   // any key.
-  bool score(const Shape& shape, const ScoreChain<V>& modifier, const Dropout& dropout,
+  bool score(const Shape& shape, const ScoreChain<V>& chain, const Dropout& dropout,
              const BackwardQueries<Dot, T>& queries, const BackwardKeys<Dot, T>& keys, int64_t row,
              bool grad_scores) {
     row_ = row;
     rows_ = min(kQueries, queries.rows - row);
     position_ = queries.begin + row;
-    if (!sees(modifier, position_, rows_, keys.begin, keys.begin + keys.count)) return false;
+    if (!sees(chain, position_, rows_, keys.begin, keys.begin + keys.count)) return false;
     for (int64_t band = 0; band < kBands; ++band) {
-      band_[band] = rows_that_see(modifier, keys, band);
+      band_[band] = rows_that_see(chain, keys, band);
       if (band_[band].begin == band_[band].end) continue;
       if (dropout.enabled()) {
         const int64_t begin = band_[band].begin / kDropoutTileRows * kDropoutTileRows;
-        dropout_block(dropout, modifier.batch * modifier.problem.heads + modifier.head,
-                      position_ + begin, band_[band].end - begin, keys.begin + band * kBand, kBand,
+        dropout_block(dropout, chain.batch * chain.problem.heads + chain.head, position_ + begin,
+                      band_[band].end - begin, keys.begin + band * kBand, kBand,
                       keep_ + begin * kKeys + band * kBand, kKeys);
       }
       for (int64_t i = band_[band].begin; i < band_[band].end; i += kGroup)
-        score_group(shape, modifier, dropout, queries, keys, band, i,
-                    min(kGroup, band_[band].end - i), grad_scores);
+        score_group(shape, chain, dropout, queries, keys, band, i, min(kGroup, band_[band].end - i),
+                    grad_scores);
     }
     return true;
   }
@@ -131,25 +131,24 @@ class BackwardTile {
   const Element* grad_score(int64_t i, int64_t column) const { return grad_ + i * kRow + column; }
 
  private:
-  static bool sees(const ScoreChain<V>& modifier, int64_t row, int64_t rows, int64_t key,
+  static bool sees(const ScoreChain<V>& chain, int64_t row, int64_t rows, int64_t key,
                    int64_t key_end) {
-    const Sequence& sequence = modifier.sequence;
-    return visible_keys(modifier.problem, row, sequence.q_len, sequence.kv_len).begin < key_end &&
-           visible_keys(modifier.problem, row + rows - 1, sequence.q_len, sequence.kv_len).end >
-               key;
+    const Sequence& sequence = chain.sequence;
+    return visible_keys(chain.problem, row, sequence.q_len, sequence.kv_len).begin < key_end &&
+           visible_keys(chain.problem, row + rows - 1, sequence.q_len, sequence.kv_len).end > key;
   }
 
   // Both ends of the visible range rise with the row, so the rows that see a band are neighbours:
   // halving finds the first whose range ends behind the band's begin, and the first whose range
   // begins behind the band's end.
-  Rows rows_that_see(const ScoreChain<V>& modifier, const BackwardKeys<Dot, T>& keys,
+  Rows rows_that_see(const ScoreChain<V>& chain, const BackwardKeys<Dot, T>& keys,
                      int64_t band) const {
     const int64_t key = keys.begin + band * kBand;
     const int64_t key_end = min(key + kBand, keys.begin + keys.count);
     if (key >= key_end) return {0, 0};
     const auto range = [&](int64_t i) {
-      return visible_keys(modifier.problem, position_ + i, modifier.sequence.q_len,
-                          modifier.sequence.kv_len);
+      return visible_keys(chain.problem, position_ + i, chain.sequence.q_len,
+                          chain.sequence.kv_len);
     };
     const auto first = [&](auto&& holds) {
       int64_t low = 0, high = rows_;
@@ -169,7 +168,7 @@ class BackwardTile {
     return {begin / Dot::kRows * Dot::kRows, min(round_up(end, Dot::kRows), rows_)};
   }
 
-  void score_group(const Shape& shape, const ScoreChain<V>& modifier, const Dropout& dropout,
+  void score_group(const Shape& shape, const ScoreChain<V>& chain, const Dropout& dropout,
                    const BackwardQueries<Dot, T>& queries, const BackwardKeys<Dot, T>& keys,
                    int64_t band, int64_t i, int64_t rows, bool grad_scores) {
     const int64_t column = band * kBand;
@@ -193,12 +192,12 @@ class BackwardTile {
         score[r * score_row + j] = grad_weight[r * score_row + j] = 0;
 
     Scalar factor[kGroup + 1];
-    for (int64_t r = 0; r <= rows; ++r) factor[r] = modifier.scale;
+    for (int64_t r = 0; r <= rows; ++r) factor[r] = chain.scale;
     const int64_t key = keys.begin + column;
-    const bool plain = modifier.plain(position_ + i, rows, key, key + columns);
+    const bool plain = chain.plain(position_ + i, rows, key, key + columns);
     for (int64_t r = 0; !plain && r < rows; ++r) {
-      if (modifier.plain(position_ + i + r, 1, key, key + columns)) continue;
-      modifier.apply(position_ + i + r, key, columns, score + r * score_row);
+      if (chain.plain(position_ + i + r, 1, key, key + columns)) continue;
+      chain.apply(position_ + i + r, key, columns, score + r * score_row);
       factor[r] = 1;
     }
     const Group group{score,
@@ -298,6 +297,7 @@ class BackwardTile {
     typename V::Reg dp = V::load(grad_weight);
     if constexpr (kDropout)
       dp = V::select(V::nonzero_bytes(keep), V::mul(dp, row.rescale), V::zero());
+    static_assert(ScoreModifier::kIdentity);  // else grad_product() of ds, for dQ and dK
     ds = perseid::internal::grad_score<V>(p, dp, row.delta);
     if constexpr (kMasked) {
       // Whatever lse, dP and delta are. A score of NaN is not masked.

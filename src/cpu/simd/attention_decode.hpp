@@ -207,18 +207,18 @@ class AttentionDecodeKernel {
                          const Scratch& scratch, const KeyBlock& at, int64_t h, int64_t r) const {
     const int64_t query = query_of(r), head = head_of(at.head + h, r);
     if (query >= sequence.q_len) return Weights::kAbsent;
-    const ScoreChain<V> modifier{problem_,
-                                 sequence,
-                                 arguments.bias,
-                                 arguments.visible,
-                                 at.batch,
-                                 head,
-                                 static_cast<Scalar>(problem_.scale * kLog2E)};
+    const ScoreChain<V> chain{problem_,
+                              sequence,
+                              arguments.bias,
+                              arguments.visible,
+                              at.batch,
+                              head,
+                              static_cast<Scalar>(problem_.scale * kLog2E)};
     Scalar* score = scratch.score + (h * rows_ + r) * kBlock;
     for (int64_t j = at.keys; j < kBlock; ++j) score[j] = 0;
-    const bool plain = modifier.plain(query, 1, at.key, at.key + kBlock);
-    if (!plain) modifier.apply(query, at.key, kBlock, score);
-    online_softmax(score, plain ? modifier.scale : Scalar{1},
+    const bool plain = chain.plain(query, 1, at.key, at.key + kBlock);
+    if (!plain) chain.apply(query, at.key, kBlock, score);
+    online_softmax(score, plain ? chain.scale : Scalar{1},
                    partial(at.batch, at.head + h, at.chunk, r));
     if (scratch.keep != nullptr) drop(arguments.dropout, at, head, query, scratch.keep, score);
     return plain && scratch.keep == nullptr ? Weights::kDense : Weights::kSparse;

@@ -67,7 +67,7 @@ class AttentionForwardKernel {
 
   // One block of queries of one head, and where it stands.
   struct Block {
-    ScoreChain<V> modifier;
+    ScoreChain<V> chain;
     const Element* key;        // packed by columns, of this sequence and kv head
     const Element* value;      // packed by depth
     const uint8_t* nonfinite;  // per key: its value holds NaN or infinity, packed as 0
@@ -214,7 +214,7 @@ class AttentionForwardKernel {
 
   // Rows [i, i + rows) of the block meet the current block of keys.
   void visit(const Block& block, const Scratch& scratch, int64_t i, int64_t rows) const {
-    const Sequence& sequence = block.modifier.sequence;
+    const Sequence& sequence = block.chain.sequence;
     const int64_t row = block.row + i;
     const int64_t begin =
         clamp(visible_keys(problem_, row, sequence.q_len, sequence.kv_len).begin - block.key_block,
@@ -235,11 +235,11 @@ class AttentionForwardKernel {
                       {block.key + (block.key_block + column) * steps_, kPanel},
                       {scratch.score + column, kKeys}, rows, kPanel, steps_, false);
     const bool plain =
-        block.modifier.plain(row, rows, block.key_block + begin, block.key_block + panels_end);
-    const Scalar scale = plain ? block.modifier.scale : Scalar{1};
+        block.chain.plain(row, rows, block.key_block + begin, block.key_block + panels_end);
+    const Scalar scale = plain ? block.chain.scale : Scalar{1};
     for (int64_t r = 0; r < rows; ++r) {
       Scalar* score = scratch.score + r * kKeys + begin;
-      if (!plain) block.modifier.apply(row + r, block.key_block + begin, panels_end - begin, score);
+      if (!plain) block.chain.apply(row + r, block.key_block + begin, panels_end - begin, score);
       raise_maximum(score, panels_end - begin, scale, scratch.max[i + r], scratch.limit[i + r],
                     scratch.sum + (i + r) * V::kLanes, out + r * value_columns_, block.first);
     }
@@ -360,8 +360,8 @@ class AttentionForwardKernel {
 
   void finish(const AttentionForward& arguments, const Block& block, const Scratch& scratch) const {
     const AttentionProblem& problem = problem_;
-    const int64_t batch = block.modifier.batch, head = block.modifier.head;
-    const int64_t row = block.modifier.sequence.q_begin + block.row;
+    const int64_t batch = block.chain.batch, head = block.chain.head;
+    const int64_t row = block.chain.sequence.q_begin + block.row;
     const StridedOutput<T> out = output_view<T>(arguments.out, problem.ragged, batch, head, row);
     const Scalar rescale = static_cast<Scalar>(256.0 / block.dropout.threshold);
     for (int64_t i = 0; i < block.rows; ++i) {

@@ -54,6 +54,7 @@ struct FixupPair {
         score_log2<FloatArithmetic>(query.product(key), a.scale_log2, bias - a.lse_log2[at]));
     const float factor = kept ? dropout_factor<C.dropout>(a) : 0;
     const float product = grad_out.product(value);
+    static_assert(ScoreModifier::kIdentity);  // else grad_product() of ds, for dQ and dK
     const float ds = grad_score<FloatArithmetic>(weight, kept ? product * factor : 0, a.delta[at]);
     return {weight * factor, ds};
   }

@@ -78,6 +78,7 @@ class BackwardScores {
                                                     const BackwardStep& step, const float* lse_log2,
                                                     const BiasTile<C>& bias, bool tiled,
                                                     const DroppedBits<C>& dropped) const {
+    static_assert(ScoreModifier::kIdentity || !kFromBias);
     const int query = step.block * C.queries, first = query + 2 * (lane_ % 4);
     if constexpr (kBiased && !kFromBias) add_bias(scores, tile, step, lse_log2, bias, tiled);
     const bool past = kBiased && query + C.queries > tile.q_len;

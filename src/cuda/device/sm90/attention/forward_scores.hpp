@@ -46,7 +46,6 @@ enum class NeedsMask { kNo, kYes, kPerTile };
 template <AttentionForwardConfig C>
 class ScoreRules {
   static constexpr int kPairs = C.keys / 8;
-  // Whether complete scores are scaled, and modified, before the softmax.
   // Whether bias is added to complete scores. If TMA loads it, it initializes the accumulators.
   static constexpr bool kAdds = C.bias != DType::kNone && C.bias_stages == 0;
   // Whether complete scores are scaled before the softmax; the exponential scales others.
