@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What the parser's tables say of commands and flags, for whoever shows them: --help, the manual,
-// completion, sentences.
+// The descriptions of commands and flags in the parser's tables, as --help, the manual, completion
+// and error sentences print them.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -44,8 +44,8 @@ class GpuTest : public testing::Test {
   const int32_t major_;
 };
 
-// Ends the test where it is not: what follows would fail for want of it, or crash (memory that was
-// not to be had, say, makes a kernel's access illegal).
+// Ends the test if the status is an error: after a failed allocation, a kernel would access null
+// pointers and lose the context for the tests that follow.
 inline void expect_ok(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.sentence());
 }
