@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// A pipeline of stages in shared memory between producers and consumers of one block. sm_90 and up.
+// A pipeline of stages in shared memory between producers and consumers of one block.
 //
 // Every stage has two mbarriers, eight bytes each, the full ones of all stages first:
 //

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Which tile a block of a persistent kernel computes next: the raster order of tiles, and a dynamic
-// scheduler whose blocks draw tile numbers from one counter. sm_70 and up.
+// scheduler whose blocks draw tile numbers from one counter.
 //
 // The counter. Its memory may hold anything when the kernel begins, and several launches may run at
 // once, each with memory of its own. A launch has a number of 64 random bits, which is even. A
@@ -22,13 +22,19 @@ namespace perseid::internal::cuda {
 // ---- Raster order ----
 
 struct TileCoordinate {
-  int32_t head, tile;
+  int32_t head, tile;  // the row and the column
 };
 
-// Raster in sections: every head has `tiles` tiles. `heads_per_section` heads form a section, the
-// last one may have fewer. Sections follow each other; in a section, tile 0 of all its heads comes
-// first, then tile 1. So the heads of a section share the L2 cache. (Of a matrix product, heads are
-// rows of tiles, and tiles are columns.)
+// Raster order of a matrix of tiles, by sections of rows. In a section the first column of tiles
+// comes first, then the second, so that the tiles that run at a time share the L2 cache:
+//
+//   section 0   row 0    0  3  6  9      rows per section: 3
+//               row 1    1  4  7 10
+//               row 2    2  5  8 11
+//   section 1   row 3   12 14 16 18      the last section may have fewer rows
+//               row 4   13 15 17 19
+//
+// In attention a row is a head, and its columns are the tiles of the head.
 PERSEID_INLINE constexpr TileCoordinate tile_in_sections(int32_t number, int32_t tiles,
                                                          int32_t heads, int32_t heads_per_section) {
   const int32_t section_tiles = heads_per_section * tiles;

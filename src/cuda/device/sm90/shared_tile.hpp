@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // A tile in shared memory as TMA reads and writes it with the 128-byte swizzle, and as wgmma takes
-// it for an operand. sm_90 and up.
+// it for an operand.
 //
 //   [chunk of 128 bytes][row][128 bytes]
 //
