@@ -72,6 +72,7 @@ hint_of() {
 called() { grep -qF -- "$1" "$folder/calls" || fail "not called: $1, but $(cat "$folder/calls")"; }
 hint=$(hint_of "it's a text.txt")
 called "perseid check"
+called "-DPERSEID_BUILD_TESTS=OFF" # for want of GoogleTest, which only the tests need
 called "--checkpoint checkpoints/it\\'s\\ a\\ text.txt.safetensors"
 [[ -f "$tree/checkpoints/it's a text.txt.safetensors" ]] || fail "no checkpoint in checkpoints/"
 rm "$folder/calls"
@@ -79,7 +80,9 @@ bash -c "$hint" >"$folder/words" 2>&1 || fail "'$hint' does not run"
 called "--resume checkpoints/it\\'s\\ a\\ text.txt.safetensors"
 called "$(printf '%q' "$folder/here/it's a text.txt")"
 if grep -q "perseid check" "$folder/calls"; then fail "a resumed run checks again"; fi
+touch "$tree/build/release/CTestTestfile.cmake" # of a build that has the tests
 hint=$(hint_of)
+called "-DPERSEID_BUILD_TESTS=ON"
 bash -c "$hint" >"$folder/words" 2>&1 || fail "'$hint' does not run"
 called "--resume checkpoints/repository.safetensors"
 hint_of --verbose >"$folder/words"

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // The documents: every link leads to a file and a heading that exist, every page is of one of the
-// four kinds and in the index.
+// four kinds and in the index, lines wrap.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -110,6 +110,21 @@ TEST(Docs, PagesAreOfFourKindsAndInTheIndex) {
     EXPECT_TRUE(indexed.contains(page)) << "docs/README.md does not list " << page;
   }
   EXPECT_GT(checked, 8u);
+}
+
+// But tables and lines with a link may be longer.
+TEST(Docs, LinesWrapAt100Columns) {
+  for (const fs::path& page : pages()) {
+    size_t number = 0;
+    for (const std::string& line : lines_of(kRoot / page)) {
+      ++number;
+      if (line.starts_with("|") || line.find("](") != std::string::npos) continue;
+      const auto columns = std::count_if(line.begin(), line.end(), [](char c) {
+        return (static_cast<unsigned char>(c) & 0xC0) != 0x80;  // a UTF-8 character's first byte
+      });
+      EXPECT_LE(columns, 100) << page << ", line " << number << ": " << line;
+    }
+  }
 }
 
 // Short enough to be read at once.
