@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -237,6 +238,18 @@ TEST(Printable, ShowsTextAndNothingElse) {
   EXPECT_EQ(printable("a\xe2"
                       "b"),
             "a" + bad + "b");
+}
+
+// Of a model as wide as the vocabulary several products have one shape.
+TEST(Problems, AreWrittenOnce) {
+  const std::string path = temporary("gpt_problems.jsonl");
+  write_problems(path, {.layers = 1, .width = kVocabulary, .heads = 8, .context = 16, .batch = 1},
+                 "f32");
+  std::ifstream file(path);
+  std::set<std::string> lines;
+  for (std::string line; std::getline(file, line);) EXPECT_TRUE(lines.insert(line).second) << line;
+  EXPECT_EQ(lines.size(), 16u);
+  std::remove(path.c_str());
 }
 
 TEST(ClockTime, SuitsItsLength) {

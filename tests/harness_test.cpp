@@ -101,6 +101,21 @@ TEST(Problem, WrongTextsAreNamed) {
   EXPECT_NE(complaint_about(R"([1])").find("JSON object"), std::string::npos);
 }
 
+TEST(Problem, SummariesTellProblemsApart) {
+  Problem product;
+  product.op = Op::kMatmul;
+  product.m = 2, product.n = 3, product.k = 4;
+  EXPECT_EQ(summary(product), "2x3x4");
+  product.beta = 1;
+  EXPECT_EQ(summary(product), "2x3x4 +c");
+  EXPECT_EQ(legend({product}), "matmul is m x n x k; +c adds to c.");
+  Problem rows;
+  rows.op = Op::kSoftmax;
+  rows.shape = {2, 3};
+  rows.log = rows.in_place = true;
+  EXPECT_EQ(summary(rows), "2x3 log in place");
+}
+
 TEST(Problem, BuiltInListsAreThere) {
   EXPECT_GT(built_in_problems("check").size(), 30u);
   EXPECT_GT(built_in_problems("figures").size(), 15u);

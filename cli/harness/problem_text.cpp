@@ -347,6 +347,7 @@ std::string summary(const Problem& p) {
       add(fmt::format("{}", fmt::join(p.shape, "x")));
       if (p.dim != -1) add(fmt::format("dim {}", p.dim));
       if (p.log) add("log");
+      if (p.in_place) add("in place");
       break;
     case Op::kAttention:
       if (p.batch != 1) add(fmt::format("B{}", p.batch));
@@ -365,6 +366,8 @@ std::string summary(const Problem& p) {
       add(fmt::format("{}x{}x{}", p.m, p.n, p.k));
       if (p.transpose_a) add("a'");
       if (p.transpose_b) add("b'");
+      if (p.beta != 0) add("+c");
+      if (!p.bias.empty()) add("bias");
       break;
     case Op::kDropoutMask:
       add(fmt::format("B{} H{} M{} N{}", p.batch, p.heads, p.q_len, p.kv_len));
@@ -399,6 +402,8 @@ std::string legend(const std::vector<Problem>& problems) {
     parts.emplace_back("matmul is m x n x k");
     if (any([](const Problem& p) { return p.transpose_a || p.transpose_b; }))
       parts.emplace_back("a' b' transposed");
+    if (any([](const Problem& p) { return p.op == Op::kMatmul && p.beta != 0; }))
+      parts.emplace_back("+c adds to c");
   }
   return fmt::format("{}{}", fmt::join(parts, "; "), parts.empty() ? "" : ".");
 }

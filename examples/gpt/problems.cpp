@@ -3,6 +3,7 @@
 #include "problems.hpp"
 
 #include <fstream>
+#include <set>
 
 namespace gpt {
 
@@ -16,8 +17,10 @@ void write_problems(const std::string& path, const Config& config, const std::st
     return std::string(", \"") + name + "\": \"" + value + "\"";
   };
   const auto flag = [](const char* name) { return std::string(", \"") + name + "\": true"; };
+  std::set<std::string> written;  // layers of one shape have one line
   const auto write = [&](const char* op, const std::string& type, const std::string& fields) {
-    file << "{\"op\": \"" << op << "\"" << text("dtype", type) << fields << "}\n";
+    const std::string line = std::string("{\"op\": \"") + op + "\"" + text("dtype", type) + fields;
+    if (written.insert(line).second) file << line << "}\n";
   };
 
   const std::string attention = number("batch", config.batch) + number("heads", config.heads) +
