@@ -20,6 +20,8 @@ void add_bench(CLI::App& app, const Common& common, Action& action);
 // The script of a shell, and the manual, out of the parser's tables.
 void add_completion(CLI::App& app, Action& action);
 void add_man(CLI::App& app, Action& action);
+// `perseid help COMMAND`, for those who expect it.
+void add_help(CLI::App& app, Action& action);
 // `perseid run` and one of these under it for each operation.
 void add_run(CLI::App& app, const Common& common, Action& action);
 void add_run_softmax(CLI::App& run, const Common& common, Action& action);

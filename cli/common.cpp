@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "sentences.hpp"
 #include "streams.hpp"
 #include "table.hpp"
 
@@ -72,7 +73,7 @@ std::optional<Context> open_gpu(const Common& common, std::string* absent) {
   try {
     return Context::cuda(0);
   } catch (const Error& error) {
-    *absent = error.what();
+    *absent = in_program_words(error.what());
     return {};
   }
 }

@@ -4,11 +4,13 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "commands.hpp"
 #include "harness/launch.hpp"
 #include "problem_flags.hpp"
 #include "streams.hpp"
+#include "table.hpp"
 
 namespace perseid::cli {
 namespace {
@@ -16,6 +18,21 @@ namespace {
 constexpr const char* kExample =
     "perseid explain attention --batch 4 --heads 32 --kv-heads 8 --q-len 4096 --kv-len 4096 "
     "--head-dim 128 --causal bottom-right --backward --dtype bf16";
+
+// As wide as the terminal. Of an implementation the reason goes on below itself.
+std::string fitted(const char* text, size_t width) {
+  std::istringstream lines(text);
+  std::string result;
+  for (std::string line; std::getline(lines, line);) {
+    size_t indent = 2;
+    if (line.starts_with("  ")) {
+      for (const char* verdict : {" refused   ", " chosen    ", " not tried "})
+        if (const size_t at = line.find(verdict); at < width / 3) indent = at + 11;
+    }
+    result += hanging(line, width, indent) + "\n";
+  }
+  return result;
+}
 
 int explain(const Common& common, const ProblemFlags& flags) {
   const std::vector<harness::Problem> problems = problems_of(flags, common, "");
@@ -32,7 +49,7 @@ int explain(const Common& common, const ProblemFlags& flags) {
       all.push_back(nlohmann::json::parse(text));
     } else {
       detail::check(perseid_plan_explain(plan.get(), &text));
-      print("{}{}", text, problems.size() > 1 ? "\n" : "");
+      print("{}{}", fitted(text, output_width()), problems.size() > 1 ? "\n" : "");
     }
   }
   if (common.json) print("{}\n", all.size() == 1 ? all[0].dump() : all.dump());

@@ -2,12 +2,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "help.hpp"
 
+#include <fmt/format.h>
+
 #include <memory>
+
+#include "commands.hpp"
+#include "streams.hpp"
+#include "table.hpp"
+#include "usage.hpp"
 
 namespace perseid::cli {
 namespace {
 
-constexpr size_t kColumns = 100, kNameColumns = 30;
+constexpr size_t kNameColumns = 30;
 
 class Layout : public CLI::Formatter {
  public:
@@ -27,10 +34,35 @@ class Layout : public CLI::Formatter {
     return CLI::Formatter::make_group(std::move(group), is_positional, std::move(flags));
   }
   std::string make_option_desc(const CLI::Option* flag) const override {
-    return wrapped(flag->get_description(), kColumns - kNameColumns);
+    return described(flag->get_description());
+  }
+  std::string make_subcommand(const CLI::App* command) const override {
+    std::ostringstream text;
+    CLI::detail::format_help(text, command->get_display_name(true),
+                             described(command->get_description()), kNameColumns);
+    return text.str();
+  }
+  // Sentences, then what is below "Example:": commands.
+  std::string make_footer(const CLI::App* app) const override {
+    std::istringstream footer(app->get_footer());
+    std::string text;
+    bool commands = false;
+    for (std::string line; std::getline(footer, line);) {
+      text += (commands ? wrapped_command(line, width_) : wrapped(line, width_)) + "\n";
+      commands = commands || line == "Example:";
+    }
+    return text;
   }
 
  private:
+  // Beside the names. What --help-all shows is indented by four characters at most.
+  std::string described(const std::string& text) const {
+    const size_t taken = kNameColumns + (everything_ ? 4 : 0);
+    return wrapped(text, width_ > taken + kLeastText ? width_ - taken : kLeastText);
+  }
+
+  static constexpr size_t kLeastText = 20;
+  size_t width_ = output_width();
   mutable bool everything_ = false;
 };
 
@@ -40,6 +72,30 @@ void set_help(CLI::App& app) {
   app.set_help_flag("-h,--help", "this text");
   app.set_help_all_flag("--help-all", "also the flags of the commands below, and those for tests");
   app.formatter(std::make_shared<Layout>());
+}
+
+void add_help(CLI::App& app, Action& action) {
+  CLI::App* help =
+      app.add_subcommand("help", "print the help of the program, or of a command, as --help does");
+  auto words = std::make_shared<std::vector<std::string>>();
+  help->add_option("COMMAND", *words, "such as: run softmax")->type_name("");
+  help->footer("Example:\n  perseid help run softmax");
+  help->fallthrough()->callback([&app, &action, words] {
+    action = [&app, words] {
+      const CLI::App* command = &app;
+      for (const std::string& word : *words) {
+        const auto below = commands_below(*command);
+        const auto named = std::find_if(below.begin(), below.end(), [&](const CLI::App* each) {
+          return each->get_name() == word;
+        });
+        if (named == below.end()) bad_input(no_command(*command, word));
+        command = *named;
+      }
+      write_out(command->get_formatter()->make_help(command, full_name(*command),
+                                                    CLI::AppFormatMode::Normal));
+      return kOk;
+    };
+  });
 }
 
 std::string full_name(const CLI::App& command) {
@@ -85,18 +141,6 @@ std::vector<std::string> choices_of(const CLI::Option& flag) {
     begin = end + 1;
   }
   return choices;
-}
-
-std::string wrapped(std::string_view text, size_t width) {
-  std::string lines;
-  while (text.size() > width) {
-    size_t end = text.rfind(' ', width);
-    if (end == std::string_view::npos) end = text.find(' ');
-    if (end == std::string_view::npos) break;
-    lines.append(text.substr(0, end)) += '\n';
-    text.remove_prefix(end + 1);
-  }
-  return lines.append(text);
 }
 
 }  // namespace perseid::cli

@@ -16,7 +16,7 @@ inline constexpr const char* kTestFlags = "For tests";
 // The type of a flag that takes the name of a file.
 inline constexpr const char* kFile = "FILE";
 
-// Adds --help-all and the layout of help. Before the first command is added.
+// Adds --help-all and the layout of help, which fits stdout. Before the first command is added.
 void set_help(CLI::App& app);
 
 // "perseid run softmax"
@@ -34,8 +34,5 @@ std::string name_of(const CLI::Option& flag);
 bool takes_value(const CLI::Option& flag);
 // Out of the type "bshd|bhsd"; none where the type is another.
 std::vector<std::string> choices_of(const CLI::Option& flag);
-
-// Lines of at most `width` characters, cut at blanks where there are any.
-std::string wrapped(std::string_view text, size_t width);
 
 }  // namespace perseid::cli

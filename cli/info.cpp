@@ -5,7 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
+#include "sentences.hpp"
 #include "streams.hpp"
+#include "table.hpp"
 
 namespace perseid::cli {
 namespace {
@@ -13,6 +15,11 @@ namespace {
 // Beyond any cache.
 constexpr uint64_t kArrayBytes = uint64_t{256} << 20;
 constexpr int32_t kMostGpus = 64;
+
+// Goes on four characters further right.
+void print_line(size_t indent, const std::string& text) {
+  print("{}\n", hanging(std::string(indent, ' ') + text, output_width(), indent + 4));
+}
 
 void print_facts(const nlohmann::json& value, const std::string& name, int depth) {
   const std::string indent(static_cast<size_t>(2 * depth), ' ');
@@ -27,8 +34,10 @@ void print_facts(const nlohmann::json& value, const std::string& name, int depth
       for (const auto& [key, part] : member.items())
         line += fmt::format("{}{} {}", line.empty() ? "" : ", ", key,
                             part.is_string() ? part.get<std::string>() : part.dump());
-      print("{}  {}\n", indent, line);
+      print_line(indent.size() + 2, line);
     }
+  } else if (value.is_null()) {
+    print_line(indent.size(), name + ": not set");
   } else {
     std::string text = value.is_string() ? value.get<std::string>() : value.dump();
     if (value.is_array()) {
@@ -37,7 +46,7 @@ void print_facts(const nlohmann::json& value, const std::string& name, int depth
         text += (text.empty() ? "" : ", ") +
                 (member.is_string() ? member.get<std::string>() : member.dump());
     }
-    print("{}{}: {}\n", indent, name, text);
+    print_line(indent.size(), fmt::format("{}: {}", name, text));
   }
 }
 
@@ -48,7 +57,7 @@ void add_gpus(nlohmann::json& facts) {
     try {
       gpus.push_back(nlohmann::json::parse(Context::cuda(index).facts()).at("device"));
     } catch (const Error& error) {
-      if (index == 0) facts["no_gpu"] = error.what();
+      if (index == 0) facts["no_gpu"] = in_program_words(error.what());
       break;
     }
   }

@@ -20,7 +20,7 @@ int run(int argc, char** argv) {
   set_help(app);
   Common common;
   Action action;
-  app.set_version_flag("--version", std::string(perseid::version()));
+  app.set_version_flag("--version", std::string(perseid::version()), "the version");
   app.add_option("--dtype", common.dtype, "the type to compute in")
       ->type_name("f16|bf16|f32|f64")
       ->group("Common");
@@ -38,7 +38,7 @@ int run(int argc, char** argv) {
       ->group("Common");
   app.footer(
       "The common flags may stand before or after the command.\n"
-      "Exit codes: 0 ok, 1 check failed, 2 usage or bad input, 3 unsupported, 4 device error,\n"
+      "Exit codes: 0 ok, 1 check failed, 2 usage or bad input, 3 unsupported, 4 device error, "
       "5 timeout or peer lost.\n"
       "Example:\n  perseid check");
   app.fallthrough()->require_subcommand(1);
@@ -47,6 +47,7 @@ int run(int argc, char** argv) {
   add_check(app, common, action);
   add_bench(app, common, action);
   add_run(app, common, action);
+  add_help(app, action);
   add_completion(app, action);
   add_man(app, action);
   try {

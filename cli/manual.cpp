@@ -5,13 +5,17 @@
 
 #include <algorithm>
 #include <cctype>
+#include <sstream>
 
 #include "commands.hpp"
 #include "help.hpp"
 #include "streams.hpp"
+#include "table.hpp"
 
 namespace perseid::cli {
 namespace {
+
+constexpr size_t kExampleColumns = 72;  // a page indents its text, on a terminal of 80 columns
 
 struct Variable {
   const char* name;
@@ -78,13 +82,20 @@ std::string flags_text(const CLI::App& command, const char* macro) {
 // What the footer of the help says before the example, and the example.
 std::string notes_of(const CLI::App& command) {
   const std::string footer = command.get_footer();
-  return footer.substr(0, std::min(footer.find("Example:"), footer.size()));
+  std::string notes = escaped(footer.substr(0, std::min(footer.find("Example:"), footer.size())));
+  for (size_t at = 0; (at = notes.find('\n', at)) != std::string::npos; at += 5)
+    notes.replace(at, 1, "\n.br\n");
+  return notes;
 }
 std::string examples_of(const CLI::App& command) {
   const std::string footer = command.get_footer();
   const size_t at = footer.find("Example:\n");
   if (at == std::string::npos) return "";
-  return fmt::format(".PP\n.nf\n{}\n.fi\n", escaped(footer.substr(at + 9)));
+  std::istringstream commands(footer.substr(at + 9));
+  std::string text;
+  for (std::string line; std::getline(commands, line);)
+    text += escaped(wrapped_command(line, kExampleColumns)) + "\n";
+  return fmt::format(".PP\n.nf\n{}.fi\n", text);
 }
 
 std::string page_name(const CLI::App& command) {
@@ -110,7 +121,7 @@ std::string page(const CLI::App& command) {
                                                                     : " OPERATION";
   text += fmt::format(".SH SYNOPSIS\n.B {}\n[FLAGS]{}\n", escaped(path), operand);
   if (const std::string notes = notes_of(command); !notes.empty())
-    text += fmt::format(".SH DESCRIPTION\n.nf\n{}.fi\n", escaped(notes));
+    text += ".SH DESCRIPTION\n" + notes;
   if (program) {
     text += ".SH COMMANDS\n";
     for (const CLI::App* each : below)

@@ -37,7 +37,7 @@ constexpr Words kPhrases[] = {
     {"softmax: dimension ", "softmax: --shape: dimension "},
     {"pass a tensor of that shape, or make a plan for this one", "give one of that shape"},
     {", the plan's [", ", expected ["},
-    {", or use kDLCPU", ", or use --device cpu"},
+    {"use kDLCPU", "use --device cpu"},
     {"; pass NULL, or make a plan that uses it", "; leave it out"}};
 
 bool is_letter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
@@ -90,9 +90,14 @@ size_t distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::string in_flags(const CLI::App& command, std::string_view sentence) {
+std::string in_program_words(std::string_view sentence) {
   std::string text(sentence);
   for (const Words& phrase : kPhrases) replace_all(&text, phrase);
+  return text;
+}
+
+std::string in_flags(const CLI::App& command, std::string_view sentence) {
+  const std::string text = in_program_words(sentence);
   std::string result;
   int brackets = 0;  // shapes such as [batch 2, heads 4] keep their words
   for (size_t begin = 0; begin < text.size();) {

@@ -15,6 +15,9 @@ namespace perseid::cli {
 // --kv-heads". Words that are no flag of the command stay.
 std::string in_flags(const CLI::App& command, std::string_view sentence);
 
+// The same of its advice alone, where no command's flags are meant.
+std::string in_program_words(std::string_view sentence);
+
 // The name that `word` may be meant for: at most a third of its letters differ. "": none.
 std::string nearest(std::string_view word, const std::vector<std::string>& names);
 

@@ -123,6 +123,37 @@ std::string wrapped(std::string_view text, size_t width, size_t indent) {
   return result;
 }
 
+std::string hanging(std::string_view line, size_t width, size_t indent) {
+  if (display_width(line) <= width || indent >= width || indent >= line.size())
+    return std::string(line);
+  std::string rest = wrapped(line.substr(indent), width - indent);
+  const std::string below = "\n" + std::string(indent, ' ');
+  for (size_t at = 0; (at = rest.find('\n', at)) != std::string::npos; at += below.size())
+    rest.replace(at, 1, below);
+  return std::string(line.substr(0, indent)) + rest;
+}
+
+std::string wrapped_command(std::string_view command, size_t width) {
+  constexpr std::string_view kContinued = " \\";
+  const std::string indent(std::min(command.find_first_not_of(' '), command.size()) + 4, ' ');
+  std::string result;
+  size_t used = 0;
+  for (size_t begin = 0; begin < command.size();) {
+    const size_t end = std::min(command.find(" --", begin + 1), command.size());
+    std::string_view part = command.substr(begin, end - begin);  // a flag and its value
+    const size_t room = end == command.size() ? width : width - kContinued.size();
+    if (used > 0 && used + display_width(part) > room) {
+      part.remove_prefix(1);  // its blank
+      result.append(kContinued).append("\n").append(indent);
+      used = indent.size();
+    }
+    result += part;
+    used += display_width(part);
+    begin = end;
+  }
+  return result;
+}
+
 std::string clock_time(double seconds) {
   if (!std::isfinite(seconds)) return "unknown";
   const auto whole = static_cast<int64_t>(std::clamp(std::round(seconds), 0.0, 1e15));

@@ -42,6 +42,12 @@ size_t display_width(std::string_view text);
 // Broken at spaces into lines of at most `width` characters; those after the first are indented. A
 // longer word has a line of its own.
 std::string wrapped(std::string_view text, size_t width, size_t indent = 0);
+// The first `indent` characters of a line, and the rest wrapped below itself.
+std::string hanging(std::string_view line, size_t width, size_t indent);
+
+// A command as a shell takes it, broken before flags into lines of at most `width` characters;
+// those after the first are indented four characters more than `command`.
+std::string wrapped_command(std::string_view command, size_t width);
 
 // With three digits, in a unit that suits it: "850 ns", "1.23 ms", "45.6 s", "2 min 5 s".
 std::string duration(double seconds);

@@ -15,11 +15,18 @@
 namespace perseid::cli {
 namespace {
 
-std::string names_below(const CLI::App& command) {
-  std::string names;
-  for (const CLI::App* each : commands_below(command))
-    names += (names.empty() ? "" : ", ") + each->get_name();
+std::vector<std::string> names_of_commands(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::App* each : commands_below(command)) names.push_back(each->get_name());
   return names;
+}
+
+std::string names_below(const CLI::App& command) {
+  return fmt::format("{}", fmt::join(names_of_commands(command), ", "));
+}
+
+std::string with_hint(const std::string& sentence, const CLI::App& command) {
+  return fmt::format("{} ({} --help lists its flags)", sentence, full_name(command));
 }
 
 // The word that nothing takes; "" where there is none. Behind a word that is no command no flag is
@@ -58,12 +65,6 @@ std::string question(std::string_view word, const std::vector<std::string>& name
   return name.empty() ? "" : fmt::format("; did you mean '{}'?", name);
 }
 
-std::vector<std::string> names_of_commands(const CLI::App& command) {
-  std::vector<std::string> names;
-  for (const CLI::App* each : commands_below(command)) names.push_back(each->get_name());
-  return names;
-}
-
 // With those of the commands above.
 std::vector<std::string> names_of_flags(const CLI::App& command) {
   std::vector<std::string> names;
@@ -97,6 +98,14 @@ void refuse_overflow(const CLI::App& app) {
   for (const CLI::App* command : app.get_subcommands()) refuse_overflow(*command);
 }
 
+std::string no_command(const CLI::App& command, const std::string& word) {
+  const std::string name = full_name(command), below = names_below(command);
+  if (below.empty()) return with_hint(fmt::format("there is no '{}' in {}", word, name), command);
+  return with_hint(fmt::format("there is no '{}' in {}; there are {}{}", word, name, below,
+                               question(word, names_of_commands(command))),
+                   command);
+}
+
 std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& command = innermost(app);
   const std::string name = full_name(command), below = names_below(command),
@@ -109,14 +118,13 @@ std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error) {
     sentence =
         fmt::format("{} has no flag '{}'{}", name, flag, question(flag, names_of_flags(command)));
   } else if (!word.empty() && !below.empty()) {
-    sentence = fmt::format("there is no '{}' in {}; there are {}{}", word, name, below,
-                           question(word, names_of_commands(command)));
+    return no_command(command, word);
   } else if (!word.empty()) {
     sentence = fmt::format("{} does not expect '{}'; values follow their flags", name, word);
   } else if (!below.empty() && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
     sentence = fmt::format("{} needs one of {}", name, below);
   }
-  return fmt::format("{} ({} --help lists its flags)", sentence, name);
+  return with_hint(sentence, command);
 }
 
 }  // namespace perseid::cli

@@ -345,6 +345,12 @@ TEST(Report, SentencesAreWrapped) {
   EXPECT_EQ(cli::wrapped("one two three", 8), "one two\nthree");
   EXPECT_EQ(cli::wrapped("one twothreefour five", 8, 2), "one\n  twothreefour\n  five");
   EXPECT_EQ(cli::wrapped("", 8), "");
+  EXPECT_EQ(cli::hanging("name  one two three", 13, 6), "name  one two\n      three");
+  EXPECT_EQ(cli::hanging("name  one", 13, 6), "name  one");
+  EXPECT_EQ(cli::wrapped_command("  program run --one 1 --two 2", 100),
+            "  program run --one 1 --two 2");
+  EXPECT_EQ(cli::wrapped_command("  program run --one 1 --two 2", 24),
+            "  program run --one 1 \\\n      --two 2");
 }
 
 }  // namespace

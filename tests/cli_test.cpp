@@ -322,9 +322,12 @@ TEST_F(CliTest, Info) {
   const nlohmann::json facts = json("info");
   EXPECT_NE(facts.contains("gpus"), facts.contains("no_gpu"));  // or why there is none
   EXPECT_EQ(facts["version"], std::string(version()));
+  const std::string text = run("info --threads 1").out;
+  EXPECT_EQ(text.find("kDLC"), std::string::npos) << text;  // flags, no enumerators
+  EXPECT_EQ(text.find("null"), std::string::npos) << text;
   EXPECT_GT(facts["ceilings"]["f32"].get<double>(), 1e8);
   EXPECT_GT(facts["ceilings"]["copy"].get<double>(), 1e7);
-  EXPECT_NE(run("info --threads 1").out.find("ceilings"), std::string::npos);
+  EXPECT_NE(text.find("ceilings"), std::string::npos);
 }
 
 TEST_F(CliTest, Explain) {

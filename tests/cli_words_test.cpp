@@ -106,17 +106,38 @@ TEST_F(CliWordsTest, HelpLeavesOutTheFlagsForTests) {
     EXPECT_TRUE(has(all, flag)) << flag;
 }
 
-TEST_F(CliWordsTest, FlagsOfHelpFitInto100Columns) {
-  for (const char* command : {"--help", "check attention --help-all", "run attention --help"})
-    for (const std::string& line : lines_of(run(command).out))
-      if (!line.starts_with("  perseid ")) {
-        EXPECT_LE(line.size(), 100u) << line;
-      }
+TEST_F(CliWordsTest, HelpFitsTheTerminal) {
+  for (const auto& [columns, width] :
+       {std::pair<const char*, size_t>{"80", 80}, {"100", 100}, {"120", 100}}) {
+    setenv("COLUMNS", columns, 1);
+    for (const char* command :
+         {"--help", "--help-all", "check --help", "check attention --help-all", "explain --help",
+          "run --help-all", "run attention --help", "bench matmul --help", "info --threads 1",
+          "explain attention --q-len 2048 --kv-len 2048 --heads 32 --kv-heads 8 --head-dim 128"})
+      for (const std::string& line : lines_of(run(command).out))
+        EXPECT_LE(line.size(), width) << command;
+  }
+  unsetenv("COLUMNS");
+  const std::string example = run("explain --help").out;
+  EXPECT_TRUE(has(example, "Example:\n  perseid explain attention --batch 4 ")) << example;
+  EXPECT_TRUE(has(example, " \\\n      --")) << example;
+}
+
+TEST_F(CliWordsTest, HelpIsACommandToo) {
+  EXPECT_EQ(run("help").out, run("--help").out);
+  EXPECT_EQ(run("help run").out, run("run --help").out);
+  EXPECT_EQ(run("help run softmax").out, run("run softmax --help").out);
+  EXPECT_EQ(run("help help").out, run("help --help").out);
+  expect_ok("help bench");
+  expect_refused("help chekc", 2, "there is no 'chekc' in perseid; there are info, ");
+  expect_refused("help chekc", 2, "did you mean 'check'?");
+  expect_refused("help info now", 2, "there is no 'now' in perseid info (perseid info --help ");
 }
 
 // ---- The manual -------------------------------------------------------------------------------
 
-const char* const kCommands[] = {"info", "explain", "check", "bench", "run", "completion", "man"};
+const char* const kCommands[] = {"info", "explain", "check",      "bench",
+                                 "run",  "help",    "completion", "man"};
 
 std::set<std::string> flags_in(const std::string& text) {
   std::set<std::string> flags;
@@ -197,7 +218,7 @@ TEST_F(CompletionTest, Bash) {
                              "\n_perseid\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n");
   };
   EXPECT_EQ(complete({"perseid", ""}),
-            (Lines{"info", "explain", "check", "bench", "run", "completion", "man"}));
+            (Lines{"info", "explain", "check", "bench", "run", "help", "completion", "man"}));
   EXPECT_EQ(complete({"perseid", "ch"}), Lines{"check"});
   EXPECT_EQ(complete({"perseid", "--json", "run", "so"}), Lines{"softmax"});
   EXPECT_EQ(complete({"perseid", "run", "matmul", "--tr"}),
@@ -227,7 +248,7 @@ TEST_F(CompletionTest, Zsh) {
                      words + ")\nCURRENT=${#words}\n_perseid\n");
   };
   const Lines commands = complete("perseid ''");
-  EXPECT_EQ(commands.size(), 7u);
+  EXPECT_EQ(commands.size(), 8u);
   EXPECT_TRUE(commands[0].starts_with("info:devices, "));
   EXPECT_EQ(complete("perseid run attention --causal ''"),
             (Lines{"none", "top-left", "bottom-right"}));
@@ -246,7 +267,7 @@ TEST_F(CompletionTest, Fish) {
     for (std::string& each : completions) each = each.substr(0, each.find('\t'));
     return completions;
   };
-  EXPECT_EQ(complete("perseid ").size(), 7u);
+  EXPECT_EQ(complete("perseid ").size(), 8u);
   EXPECT_EQ(complete("perseid run so"), Lines{"softmax"});
   EXPECT_EQ(complete("perseid run matmul --transp"), (Lines{"--transpose-a", "--transpose-b"}));
   EXPECT_EQ(complete("perseid check matmul --thr"), Lines{"--threads"});
