@@ -5,8 +5,9 @@ a change to kernels that is one of names and shape alone.
 
     python3 same_code.py PACK PACK [--disassemble N]
 
-Programs are compared in their order: the sections of code of each kernel, byte by byte. Exits with
-1 where any differ, and prints the first instructions of N of them that do (by nvdisasm).
+Programs are compared in their order: their sections of code, by name, byte by byte (the order of
+functions in a program does not count). Exits with 1 where any differ, and prints the first
+instructions of N of them that do (by nvdisasm).
 """
 import argparse
 import difflib
@@ -36,17 +37,17 @@ def entries(path):
 
 
 def code_of(image):
-    """The bytes of every section of code, in order."""
+    """The bytes of every section of code, in the order of the sections' names."""
     offset, = struct.unpack_from("<Q", image, 0x28)
     size, count, names = struct.unpack_from("<HHH", image, 0x3A)
     headers = [struct.unpack_from("<IIQQQQ", image, offset + i * size) for i in range(count)]
     base = headers[names][4]
-    sections = []
+    sections = {}
     for name, _, _, _, begin, length in headers:
         text = image[base + name:image.index(b"\0", base + name)]
         if text.startswith(b".text."):
-            sections.append(image[begin:begin + length])
-    return sections
+            sections[text] = image[begin:begin + length]
+    return [sections[name] for name in sorted(sections)]
 
 
 def instructions(image):

@@ -6,6 +6,7 @@
 
 #include "math/least_score.hpp"
 #include "math/philox.hpp"
+#include "math/score_modifier.hpp"
 #include "math/tensor.hpp"
 
 namespace perseid::internal {
@@ -19,6 +20,7 @@ struct AttentionProblem {
   int64_t q_len = 0, kv_len = 0;  // of every sequence, or of the longest
   int64_t head_dim = 0, value_dim = 0;
   double scale = 1;
+  ScoreModifier modifier;
   double dropout = 0;
   Causal causal = Causal::kNone;
   int64_t window_left = -1, window_right = -1;  // -1: unlimited

@@ -6,10 +6,12 @@
 //   out_i         = sum_j p_ij d_ij v_j
 //   grad_p_ij     = d_ij * (grad_out_i . v_j)
 //   grad_score_ij = p_ij * (grad_p_ij - sum_k p_ik grad_p_ik + grad_lse_i)
-//   grad_query_i  = scale * sum_j grad_score_ij key_j
-//   grad_key_j    = scale * sum_i grad_score_ij query_i
+//   grad_query_i  = scale * sum_j grad_score_ij M'_ij key_j
+//   grad_key_j    = scale * sum_i grad_score_ij M'_ij query_i
 //   grad_value_j  = sum_i p_ij d_ij grad_out_i
 //   grad_bias     = sum of grad_score over what reads the same bias
+//
+// M' is 1 without a score modifier.
 //
 // Backward computes the probabilities again rather than take them from out and lse.
 #include <algorithm>
@@ -85,14 +87,15 @@ void backward_rows(const AttentionProblem& problem, const AttentionBackward& arg
   for (int64_t j = block.begin; j < block.end; ++j) {
     if (block.seen[j] == 0) continue;
     const uint32_t lanes = block.lanes(j);
+    const Lanes grad_product = block.grad_product(j);
     if (grad_query) {
       load_vector(problem, arguments.key, batch, head / problem.group(), sequence.kv_begin + j,
                   head_dim, block.narrow);
-      accumulate(block.grad_query, block.narrow, head_dim, block.grad_score[j], lanes);
+      accumulate(block.grad_query, block.narrow, head_dim, grad_product, lanes);
     }
     if (arguments.grad_key.present())
-      accumulate_over_lanes(block.grad_key + j * head_dim, block.query, head_dim,
-                            block.grad_score[j], lanes);
+      accumulate_over_lanes(block.grad_key + j * head_dim, block.query, head_dim, grad_product,
+                            lanes);
     if (arguments.grad_value.present())
       accumulate_over_lanes(block.grad_value + j * value_dim, block.out, value_dim,
                             block.dropped(arguments.dropout, j), lanes);

@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What attention forward and backward share: the probabilities of a block of kLanes query rows,
 //
-//   score = scale * query . key + bias      p = exp(score - lse)      lse = log(sum exp(score))
+//   score = M(scale * query . key) + bias    p = exp(score - lse)    lse = log(sum exp(score))
+//
+// M is the problem's score modifier: without one, score = scale * query . key + bias.
 //
 // A worker holds the block as lanes, one per row, so that inner loops have a constant length: for
 // every key one group of lanes. Keys and values are widened to float64 one row at a time. A lane
@@ -62,6 +64,18 @@ inline Lanes dot(const Lanes* rows, const double* values, int64_t count) {
   return sums;
 }
 
+// M of a scaled product, and M' there.
+struct Modified {
+  double score, slope;
+};
+inline Modified modify(const ScoreModifier& modifier, double scaled) {
+  switch (modifier.kind) {
+    case ScoreModifierKind::kNone:
+      break;
+  }
+  return {scaled, 1};
+}
+
 // One per worker, cut from the workspace. What backward alone needs is absent in forward.
 struct RowBlock {
   double* narrow;      // [max(head_dim, value_dim)] one key or value row
@@ -71,11 +85,13 @@ struct RowBlock {
   uint32_t* kept;      // [kv_len] lanes whose probability dropout keeps
   Lanes* out;          // [value_dim] forward: out; backward: grad_out
   Lanes* grad_score;   // [kv_len]
+  Lanes* slope;        // [kv_len] M', where the problem has a modifier
   Lanes* grad_query;   // [head_dim]
   double* grad_key;    // [kv_len, head_dim]
   double* grad_value;  // [kv_len, value_dim]
   Lanes* grad_bias;    // [kv_len]
   Lanes lse{};
+  bool has_slopes = false;
   int64_t rows = 0;            // lanes in use
   int64_t begin = 0, end = 0;  // keys that some row may see; the arrays are stale elsewhere
 
@@ -87,6 +103,8 @@ struct RowBlock {
     kept = arena.take<uint32_t>(problem.dropout > 0 ? problem.kv_len : 0);
     out = arena.take<Lanes>(problem.value_dim);
     grad_score = arena.take<Lanes>(backward ? problem.kv_len : 0);
+    has_slopes = backward && problem.modifier.kind != ScoreModifierKind::kNone;
+    slope = arena.take<Lanes>(has_slopes ? problem.kv_len : 0);
     grad_query = arena.take<Lanes>(backward && problem.grad_query ? problem.head_dim : 0);
     grad_key =
         arena.take<double>(backward && problem.grad_key ? problem.kv_len * problem.head_dim : 0);
@@ -113,6 +131,12 @@ struct RowBlock {
   double dropout_factor(const Dropout& dropout, int64_t key, int64_t lane) const {
     if (!dropout.enabled()) return 1;
     return (kept[key] >> lane & 1u) != 0 ? 256.0 / dropout.threshold : 0.0;
+  }
+  // The gradient of the scaled products with a key.
+  Lanes grad_product(int64_t key) const {
+    Lanes result = grad_score[key];
+    for (int64_t r = 0; has_slopes && r < kLanes; ++r) result.at[r] *= slope[key].at[r];
+    return result;
   }
   Lanes dropped(const Dropout& dropout, int64_t key) const {
     Lanes result = probability[key];
@@ -191,10 +215,13 @@ void compute_probabilities(const AttentionProblem& problem, const Arguments& arg
     if (seen == 0) continue;
     load_vector(problem, arguments.key, batch, head / problem.group(), sequence.kv_begin + j,
                 problem.head_dim, block.narrow);
+    if (block.has_slopes) block.slope[j] = {};
     Lanes& scores = block.probability[j] = dot(block.query, block.narrow, problem.head_dim);
     for (int64_t r = 0; r < block.rows; ++r) {
       if (!block.sees(j, r)) continue;
-      double score = problem.scale * scores.at[r];
+      const Modified modified = modify(problem.modifier, problem.scale * scores.at[r]);
+      double score = modified.score;
+      if (block.has_slopes) block.slope[j].at[r] = modified.slope;
       if (problem.bias) score += load(arguments.bias, masked_offset(arguments.bias, r, j));
       scores.at[r] = score;
       if (score > maximum.at[r] || std::isnan(score)) maximum.at[r] = score;  // NaN stays NaN

@@ -118,7 +118,7 @@ class AttentionBackwardKernel {
     return {
         BackwardQueries<Dot, T>(shape_, problem_.q_len, arena),
         BackwardKeys<Dot, T>(shape_, arena),
-        BackwardTile<Dot, T>(arena),
+        BackwardTile<Dot, T>(problem_.modifier.kind != ScoreModifierKind::kNone, arena),
         take(arena, problem_.grad_key, Shape::kKeys * shape_.head_columns),
         take(arena, problem_.grad_value, Shape::kKeys * shape_.value_columns),
         take(arena, problem_.grad_query && !split_chunks_, problem_.q_len * shape_.head_columns),

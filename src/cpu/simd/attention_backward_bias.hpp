@@ -100,7 +100,7 @@ class AttentionBackwardBias {
   }
   Scratch take_scratch(Arena& arena) const {
     return {BackwardQueries<Dot, T>(shape_, min(Shape::kQueries, problem_.q_len), arena),
-            BackwardKeys<Dot, T>(shape_, arena), BackwardTile<Dot, T>(arena),
+            BackwardKeys<Dot, T>(shape_, arena), BackwardTile<Dot, T>(false, arena),
             split_ ? nullptr : arena.take<Scalar>(sum_size()),
             split_ || max_parts_ == 1 ? nullptr : arena.take<Scalar>(sum_size())};
   }

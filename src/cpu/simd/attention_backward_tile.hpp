@@ -4,6 +4,7 @@
 //
 //   S  = Q K^T                    dP = dO V^T                  depth: head_dim, value_dim
 //   P  = exp2(scale S - lse)      dS = P (dP - delta)          delta = dO . O - dlse
+//                                 (times M' of a score modifier, but not for the gradient of bias)
 //   dV += P^T dO                  dK += dS^T Q                 depth: the queries
 //   dQ += dS K                                                 depth: the keys
 //
@@ -55,7 +56,9 @@ class BackwardTile {
     int64_t begin, end;
   };
 
-  explicit BackwardTile(Arena& arena) {
+  // `modifies`: dS becomes the gradient of the scaled products, by the derivative of the problem's
+  // score modifier.
+  BackwardTile(bool modifies, Arena& arena) {
     weight_ = arena.take<Element>(kQueries / kDepth * kRow);
     grad_ = arena.take<Element>(kQueries / kDepth * kRow);
     if constexpr (kDepth == 1) {
@@ -68,6 +71,7 @@ class BackwardTile {
       grad_weight_ = arena.take<Scalar>(kGroup * kBand);
     }
     keep_ = arena.take<uint8_t>(kQueries * kKeys);
+    if (modifies) modified_ = arena.take<Scalar>(kGroup * kBand);
   }
 
   // P and dS of the queries from `row` on, at most kQueries, against `keys`. False: no query sees
@@ -188,8 +192,10 @@ class BackwardTile {
                       false);
     // The partner of an odd last row.
     for (int64_t r = rows; r < round_up(rows, kDepth); ++r)
-      for (int64_t j = 0; j < columns; ++j)
+      for (int64_t j = 0; j < columns; ++j) {
         score[r * score_row + j] = grad_weight[r * score_row + j] = 0;
+        if (modified_ != nullptr) modified_[r * kBand + j] = 0;
+      }
 
     Scalar factor[kGroup + 1];
     for (int64_t r = 0; r <= rows; ++r) factor[r] = chain.scale;
@@ -197,12 +203,14 @@ class BackwardTile {
     const bool plain = chain.plain(position_ + i, rows, key, key + columns);
     for (int64_t r = 0; !plain && r < rows; ++r) {
       if (chain.plain(position_ + i + r, 1, key, key + columns)) continue;
-      chain.apply(position_ + i + r, key, columns, score + r * score_row);
+      chain.apply(position_ + i + r, key, columns, score + r * score_row,
+                  modified_ != nullptr ? modified_ + r * kBand : nullptr);
       factor[r] = 1;
     }
     const Group group{score,
                       grad_weight,
                       score_row,
+                      modified_,
                       factor,
                       queries.lse + row_ + i,
                       queries.delta + row_ + i,
@@ -213,12 +221,21 @@ class BackwardTile {
                       grad_deep_ + i * kDeepRow + column / kDepth,
                       rows,
                       columns};
-    if (dropout.enabled()) {
-      grad_scores_of<true, true>(group);
+    constexpr Modifier<ScoreModifierKind::kNone, Scalar> kIdentity{};
+    if (modified_ != nullptr) {
+      with_modifier<Scalar>(chain.problem.modifier, [&](auto modifier) {
+        if (dropout.enabled()) {
+          grad_scores_of<true, true>(group, modifier);
+        } else {
+          grad_scores_of<true, false>(group, modifier);
+        }
+      });
+    } else if (dropout.enabled()) {
+      grad_scores_of<true, true>(group, kIdentity);
     } else if (plain) {
-      grad_scores_of<false, false>(group);
+      grad_scores_of<false, false>(group, kIdentity);
     } else {
-      grad_scores_of<true, false>(group);
+      grad_scores_of<true, false>(group, kIdentity);
     }
   }
 
@@ -226,6 +243,7 @@ class BackwardTile {
     const Scalar* score;
     const Scalar* grad_weight;
     int64_t score_row;
+    const Scalar* modified;  // rows of kBand; null without a modifier
     const Scalar *factor, *lse, *delta;
     const uint8_t* keep;
     Scalar rescale;
@@ -236,8 +254,8 @@ class BackwardTile {
     typename V::Reg factor, lse, delta, rescale;
   };
 
-  template <bool kMasked, bool kDropout>
-  static void grad_scores_of(const Group& group) {
+  template <bool kMasked, bool kDropout, class M>
+  static void grad_scores_of(const Group& group, M modifier) {
     using Reg = typename V::Reg;
     constexpr int64_t kLanes = V::kLanes;
     for (int64_t i = 0; i < group.rows; i += kDepth) {
@@ -251,12 +269,16 @@ class BackwardTile {
       const auto keep = [&group, i](int64_t at) {
         return kDropout ? group.keep + i * kKeys + at : nullptr;
       };
+      const auto modified = [&group, i](int64_t at) {
+        return M::kIdentity ? nullptr : group.modified + i * kBand + at;
+      };
       Element* weight = group.weight + i / kDepth * kRow;
       Element* grad = group.grad + i / kDepth * kRow;
       if constexpr (kDepth == 1) {
         for (int64_t j = 0; j < group.columns; j += kLanes) {
           Reg p, ds;
-          grad_score_of<kMasked, kDropout>(score + j, grad_weight + j, keep(j), row[0], p, ds);
+          grad_score_of<kMasked, kDropout>(score + j, grad_weight + j, keep(j), modified(j), row[0],
+                                           modifier, p, ds);
           V::store(weight + j, p);
           V::store(grad + j, ds);
         }
@@ -269,10 +291,11 @@ class BackwardTile {
 #pragma GCC unroll 2
           for (int64_t half = 0; half < 2; ++half) {
             const int64_t at = j + half * kLanes;
-            grad_score_of<kMasked, kDropout>(score + at, grad_weight + at, keep(at), row[0],
-                                             p[0][half], ds[0][half]);
+            grad_score_of<kMasked, kDropout>(score + at, grad_weight + at, keep(at), modified(at),
+                                             row[0], modifier, p[0][half], ds[0][half]);
             grad_score_of<kMasked, kDropout>(score1 + at, grad_weight1 + at, keep(kKeys + at),
-                                             row[1], p[1][half], ds[1][half]);
+                                             modified(kBand + at), row[1], modifier, p[1][half],
+                                             ds[1][half]);
             Dot::store_interleaved(weight + at, p[0][half], p[1][half]);
             Dot::store_interleaved(grad + at, ds[0][half], ds[1][half]);
           }
@@ -283,9 +306,10 @@ class BackwardTile {
     }
   }
 
-  template <bool kMasked, bool kDropout>
+  template <bool kMasked, bool kDropout, class M>
   static PERSEID_INLINE void grad_score_of(const Scalar* score, const Scalar* grad_weight,
-                                           const uint8_t* keep, const RowConstants& row,
+                                           const uint8_t* keep, const Scalar* modified,
+                                           const RowConstants& row, const M& modifier,
                                            typename V::Reg& p, typename V::Reg& ds) {
     const typename V::Reg s = V::load(score);
     const typename V::Reg x = V::fms(s, row.factor, row.lse);
@@ -297,8 +321,9 @@ class BackwardTile {
     typename V::Reg dp = V::load(grad_weight);
     if constexpr (kDropout)
       dp = V::select(V::nonzero_bytes(keep), V::mul(dp, row.rescale), V::zero());
-    static_assert(ScoreModifier::kIdentity);  // else grad_product() of ds, for dQ and dK
     ds = perseid::internal::grad_score<V>(p, dp, row.delta);
+    if constexpr (!M::kIdentity)
+      ds = grad_product<ScoreArithmetic<V>>(ds, V::load(modified), modifier);
     if constexpr (kMasked) {
       // Whatever lse, dP and delta are. A score of NaN is not masked.
       const typename V::Reg masked = V::set1(static_cast<Scalar>(-__builtin_inf()));
@@ -382,6 +407,7 @@ class BackwardTile {
   Scalar* score_;               // S of a band, for a group of rows
   Scalar* grad_weight_;         // dP, the same
   uint8_t* keep_;               // [kQueries, kKeys] what dropout keeps
+  Scalar* modified_ = nullptr;  // [kGroup, kBand] modified scores of a band, or null
   int64_t row_ = 0, rows_ = 0;  // of the packed queries
   int64_t position_ = 0;        // of the first of them in the sequence
   Rows band_[kBands] = {};

@@ -59,6 +59,7 @@ PERSEID_INLINE Scalar natural_lse(Scalar max, Scalar sum) {
 template <class V>
 struct ScoreChain {
   using Scalar = typename V::Scalar;
+  using Arithmetic = ScoreArithmetic<V>;
   const AttentionProblem& problem;
   Sequence sequence;
   Tensor bias, visible;  // absent where the problem has none
@@ -68,20 +69,27 @@ struct ScoreChain {
   // Whether rows [row, row + rows) see all keys [key, key_end) with nothing but the scale to apply,
   // and that keeps their order: the largest raw product is the largest score.
   bool plain(int64_t row, int64_t rows, int64_t key, int64_t key_end) const {
-    if (!ScoreModifier::kIdentity || bias.present() || visible.present() || scale < 0) return false;
+    if (problem.modifier.kind != ScoreModifierKind::kNone || bias.present() || visible.present() ||
+        scale < 0)
+      return false;
     return visible_keys(problem, row, sequence.q_len, sequence.kv_len).end >= key_end &&
            visible_keys(problem, row + rows - 1, sequence.q_len, sequence.kv_len).begin <= key;
   }
 
   // s[0, count): raw products of `row` with keys key..key + count; becomes scores, -inf at keys
-  // that are masked or past the sequence. count is a multiple of kLanes.
-  void apply(int64_t row, int64_t key, int64_t count, Scalar* s) const {
+  // that are masked or past the sequence. count is a multiple of kLanes. `modified`, where given,
+  // gets the scores without bias and mask.
+  void apply(int64_t row, int64_t key, int64_t count, Scalar* s, Scalar* modified = nullptr) const {
     const KeyRange range = visible_keys(problem, row, sequence.q_len, sequence.kv_len);
     const int64_t begin = clamp(range.begin - key, int64_t{0}, count);
     const int64_t end = clamp(range.end - key, begin, count);
     const typename V::Reg factor = V::set1(scale);
-    for (int64_t j = 0; j < count; j += V::kLanes)
-      V::store(s + j, score_log2<V>(V::load(s + j), factor));
+    with_modifier<Scalar>(problem.modifier, [&](auto modifier) {
+      for (int64_t j = 0; j < count; j += V::kLanes)
+        V::store(s + j, score_log2<Arithmetic>(V::load(s + j), factor, modifier));
+    });
+    for (int64_t j = 0; modified != nullptr && j < count; j += V::kLanes)
+      V::store(modified + j, V::load(s + j));
     if (bias.present()) add_bias(row, key, begin, end, s);
     for (int64_t j = 0; j < begin; ++j) s[j] = -kInfinity;
     if (visible.present()) {

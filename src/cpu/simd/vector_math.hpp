@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// exp2 of a vector.
+// exp2 of a vector, and the arithmetic of score modifiers.
 //
 // x = n + r with n = floor(x); 2^r by a polynomial on [0, 1) fitted to least relative error with
 // its constant term held at 1, so that exp2 of a whole number is exact; 2^n into the exponent.
@@ -56,5 +56,11 @@ PERSEID_INLINE F32::Reg exp2_approx(F32::Reg x) {
   constexpr float c[] = {1.0f, 6.930448448e-1f, 2.412802054e-1f, 5.224247284e-2f, 1.342668513e-2f};
   return exp2_with<F32>(x, c);
 }
+
+// The arithmetic of the score chain and its modifiers (math/score_modifier.hpp).
+template <class V>
+struct ScoreArithmetic : V {
+  static PERSEID_INLINE typename V::Reg exp2(typename V::Reg x) { return PERSEID_ISA::exp2<V>(x); }
+};
 
 }  // namespace perseid::internal::cpu::PERSEID_ISA

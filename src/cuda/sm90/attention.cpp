@@ -161,6 +161,7 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   config.visible = problem.visible;
   config.dropout = dropout_threshold(problem.dropout) < 256;
   config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
+  config.modifier = problem.modifier.kind;
   const BoundsByRow bounds = bounds_by_row(problem);
   config.left = bounds.left;
   config.right = bounds.right;
@@ -190,6 +191,9 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
     if (!config.fits()) config.stages = 2;
   }
   while (config.bias_stages > 1 && !config.fits()) --config.bias_stages;
+  // Scores that begin with the bias would be modified with it.
+  if (config.bias_stages > 0 && config.modifier != ScoreModifierKind::kNone)
+    config = without_bias_tiles(config);
   config.mask_loop = mask_loop_of(config);
   config.overlap_softmax_pv =
       problem.value_dim > 96 && config.mask_loop != MaskLoop::kSplitAtDiagonal;
@@ -253,6 +257,7 @@ Status Sm90Attention::make(const AttentionProblem& problem, const AttentionForwa
   AttentionForwardArguments& fixed = attention->fixed_;
   const int pack = pack_gqa_of(problem);
   static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
+  fixed.modifier = static_cast<float>(problem.modifier.value);
   fixed.pack_gqa = pack;
   fixed.heads >>= pack;
   fixed.group >>= pack;

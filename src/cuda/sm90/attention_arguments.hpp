@@ -35,7 +35,8 @@ Tensor with_batch(const Tensor& tensor);
 // [batch, heads, rows, dim] as {dim, 2^pack heads, rows, heads >> pack, batch}.
 BoxedTensor boxed(const Tensor& tensor, int pack, int box_rows);
 // [heads, total, dim] as {dim, 1, longest, heads, total + 1}: row r of entry e is row e + r -
-// longest of the tensor (device/sm90/attention/sequence.hpp), so the map begins at row -longest.
+// longest of the tensor (device/sm90/attention/map_coordinates.hpp), so the map begins at row
+// -longest.
 BoxedTensor ragged_boxed(const Tensor& tensor, int64_t longest, int box_rows);
 RowsInMemory rows_in_memory(const Tensor& tensor);
 

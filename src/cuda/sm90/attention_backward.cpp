@@ -43,6 +43,7 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   config.lengths = has_lengths(problem);
   config.visible = problem.visible;
   config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
+  config.modifier = problem.modifier.kind;
   // Operands that are read from memory for each score need registers, too.
   config.dropout = dropout_threshold(problem.dropout) < 256;
   const bool busy = config.visible || (config.dropout && problem.bias);
@@ -64,7 +65,10 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
     fit.split_keys = tiles.split_keys;
     if (max(fit.key_dim, fit.value_dim) > tiles.dim) continue;
     if (busy && tiles.queries > 64) continue;
-    if (biased && tiles.split_keys) fit.bias_stages = 2;
+    // A score modifier must not see the bias, which the accumulators would begin with, and its
+    // gradient is not that of the bias.
+    if (biased && tiles.split_keys && config.modifier == ScoreModifierKind::kNone)
+      fit.bias_stages = 2;
     if (fit.shared_bytes() > most) {
       if (tiles.queries > 64) continue;
       fit.bias_stages = 0;
@@ -133,7 +137,7 @@ Status Sm90AttentionBackward::make(const AttentionProblem& problem,
   AttentionBackwardArguments& fixed = backward->fixed_;
   static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
   fixed.kv_heads = static_cast<int32_t>(problem.kv_heads);
-  // Ragged: padded positions, some of them empty (device/sm90/attention/sequence.hpp).
+  // Ragged: padded positions, some of them empty (device/attention/sequence.hpp).
   const auto blocks = [&](int64_t length, int64_t total, int64_t size) {
     const int64_t padded = problem.batch > 0 ? total / size + problem.batch : 0;
     return static_cast<int32_t>(problem.ragged ? padded : ceil_div(length, size));
@@ -141,6 +145,7 @@ Status Sm90AttentionBackward::make(const AttentionProblem& problem,
   fixed.q_blocks = blocks(problem.q_len, problem.total_q, config.queries);
   fixed.k_tiles = blocks(problem.kv_len, problem.total_kv, config.keys());
   fixed.scale = static_cast<float>(problem.scale);
+  fixed.modifier = static_cast<float>(problem.modifier.value);
   fixed.batch_heads = static_cast<int32_t>((problem.ragged ? 1 : problem.batch) * problem.kv_heads);
   fixed.by_head = !problem.ragged && (config.reverse_order() ||
                                       (problem.bias && problem.bias_shape[0] != problem.batch));
@@ -158,7 +163,6 @@ Status Sm90AttentionBackward::make(const AttentionProblem& problem,
   fixed.dq_contributors =
       static_cast<uint64_t>(int64_t{fixed.k_tiles} * config.cluster_size * config.kConsumers);
   backward->bias_ = divide_bias(problem, config);
-  fixed.bias_blocks = backward->bias_.bias_blocks;
   backward->lay_out();
   *made = std::move(backward);
   return {};
@@ -184,7 +188,7 @@ void Sm90AttentionBackward::lay_out() {
   layout_.tile = layout_.timed_out + sizeof(uint64_t);
   layout_.arrived = layout_.tile + (config_.deterministic ? sizeof(uint32_t) : 0);
   layout_.nonfinite_queries =
-      layout_.arrived + static_cast<size_t>(fixed_.bias_blocks) * sizeof(uint32_t);
+      layout_.arrived + static_cast<size_t>(bias_.bias_blocks) * sizeof(uint32_t);
   layout_.nonfinite_keys = layout_.split_sums = layout_.nonfinite_queries;
   if (config_.clears_nonfinite()) {
     layout_.nonfinite_keys += blocks * sizeof(uint32_t);
@@ -269,6 +273,7 @@ Status Sm90AttentionBackward::backward(const AttentionBackward& tensors, std::by
   static_cast<AttentionBackwardProblem&>(rows) = arguments;
   rows.lse = rows_in_memory(numbers(tensors.lse));
   rows.grad_lse = rows_in_memory(numbers(tensors.grad_lse));
+  rows.bias_blocks = bias_.bias_blocks;
   arguments.arrived = rows.arrived = reinterpret_cast<uint32_t*>(workspace + layout_.arrived);
   if (Status status = map_bias(gpu_, config_, tensors, &arguments); !status.ok()) return status;
   const bool bias_with_tiles = config_.grad_bias_in_place() && arguments.grad_bias_mapped;

@@ -139,6 +139,8 @@ class BiasOutput {
 template <AttentionBackwardConfig C>
 class BiasConsumer {
   static constexpr int kScores = C.thread_scores();
+  // Accumulators of scores begin with the bias, which a score modifier must not see.
+  static constexpr bool kFromBias = C.modifier == ScoreModifierKind::kNone;
 
  public:
   __device__ __forceinline__ BiasConsumer(const AttentionBackwardBiasArguments& arguments,
@@ -183,11 +185,12 @@ class BiasConsumer {
     const int stage = units_.stage();
     float scores[kScores], products[kScores];
     shared_.scores().consumer_wait(units_);
-    chain_.begin_with_bias(scores, shared_.lse_log2(stage), shared_.bias(bias_stage));
+    if constexpr (kFromBias)
+      chain_.begin_with_bias(scores, shared_.lse_log2(stage), shared_.bias(bias_stage));
     ptx::fence_operand(scores);
     scheduler_wait();
     ptx::wgmma_fence();
-    issue_scores(scores, thread_, shared_.key(stage), shared_.query(stage), true);
+    issue_scores(scores, thread_, shared_.key(stage), shared_.query(stage), kFromBias);
     shared_.gradients().consumer_wait(units_);
     ptx::wgmma_fence();
     issue_scores(products, thread_, shared_.value(stage), shared_.grad_out(stage));
@@ -196,8 +199,8 @@ class BiasConsumer {
     chain_.find_dropped(tile, step, dropped);
     ptx::wgmma_wait<1>();
     ptx::fence_operand(scores);
-    chain_.template scores_to_weights<true>(scores, tile, step, shared_.lse_log2(stage),
-                                            shared_.bias(bias_stage), true, dropped);
+    chain_.template scores_to_weights<kFromBias>(scores, tile, step, shared_.lse_log2(stage),
+                                                 shared_.bias(bias_stage), true, dropped);
     thread_.release(shared_.scores(), units_);
     ptx::wgmma_wait<0>();
     ptx::fence_operand(products);

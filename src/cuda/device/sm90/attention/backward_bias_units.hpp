@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cuda/device/sm90/attention/backward_shared.hpp"
+#include "cuda/device/sm90/attention/map_coordinates.hpp"
 
 namespace perseid::internal::cuda {
 

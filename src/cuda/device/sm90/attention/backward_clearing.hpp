@@ -19,6 +19,7 @@
 // element was found: the consumer waits until the tile is cleared.
 #pragma once
 
+#include "cuda/device/attention/nonfinite.hpp"
 #include "cuda/device/ptx/mbarrier.hpp"
 #include "cuda/device/ptx/ordering.hpp"
 #include "cuda/device/sm90/attention/backward_fixup.hpp"

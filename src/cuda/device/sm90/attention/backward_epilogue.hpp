@@ -17,6 +17,7 @@
 #include "cuda/device/ptx/wgmma.hpp"
 #include "cuda/device/sm90/attention/backward_fixup.hpp"
 #include "cuda/device/sm90/attention/backward_shared.hpp"
+#include "cuda/device/sm90/attention/map_coordinates.hpp"
 
 namespace perseid::internal::cuda {
 

@@ -10,10 +10,13 @@
 // its keys or queries. The loop ends when all elements are NaN: no further pair changes them.
 #pragma once
 
+#include "cuda/device/attention/nonfinite.hpp"
+#include "cuda/device/attention/score_rules.hpp"
+#include "cuda/device/attention/warp_row.hpp"
 #include "cuda/device/ptx/math.hpp"
 #include "cuda/device/sm90/attention/backward_tiles.hpp"
-#include "cuda/device/sm90/attention/rules.hpp"
 #include "cuda/device/sm90/attention/softmax.hpp"
+#include "math/score_chain.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -42,7 +45,7 @@ struct FixupPair {
     key.load(row_at<Element>(a.key_rows, entry, kv_head, row), a.head_dim);
     value.load(row_at<Element>(a.value_rows, entry, kv_head, row), a.value_dim);
   }
-  // The weight after dropout, and dS. Queries and keys count in their sequence.
+  // The weight after dropout, and dS for dQ and dK. Queries and keys count in their sequence.
   __device__ __forceinline__ float2 compute_ds(const AttentionBackwardProblem& a,
                                                const AttentionSequence& sequence, int32_t head,
                                                int32_t query_number, int32_t key_number) const {
@@ -50,13 +53,15 @@ struct FixupPair {
     const int64_t at = statistics_at<C>(a, sequence, head, query_number);
     const float bias = bias_log2<C.bias>(a, batch, head, query_number, key_number);
     const bool kept = is_kept<C.dropout>(a, batch, head, query_number, key_number);
+    const Modifier<C.modifier, float> modifier{a.modifier};
+    const float scores = query.product(key);
     const float weight = ptx::approximate_exp2(
-        score_log2<FloatArithmetic>(query.product(key), a.scale_log2, bias - a.lse_log2[at]));
+        score_log2<FloatArithmetic>(scores, a.scale_log2, bias - a.lse_log2[at], modifier));
     const float factor = kept ? dropout_factor<C.dropout>(a) : 0;
     const float product = grad_out.product(value);
-    static_assert(ScoreModifier::kIdentity);  // else grad_product() of ds, for dQ and dK
     const float ds = grad_score<FloatArithmetic>(weight, kept ? product * factor : 0, a.delta[at]);
-    return {weight * factor, ds};
+    const float modified = score_log2<FloatArithmetic>(scores, a.scale_log2, modifier);
+    return {weight * factor, grad_product<FloatArithmetic>(ds, modified, modifier)};
   }
 };
 

@@ -7,9 +7,10 @@
 // (ptx/wgmma.hpp), and rounded fragments are left operands of the next products as they are.
 #pragma once
 
+#include "cuda/device/attention/score_rules.hpp"
 #include "cuda/device/sm90/attention/backward_shared.hpp"
-#include "cuda/device/sm90/attention/rules.hpp"
 #include "cuda/device/sm90/attention/softmax.hpp"
+#include "math/score_chain.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -24,6 +25,7 @@ template <AttentionBackwardConfig C>
 class BackwardScores {
   static constexpr int kScores = C.thread_scores();
   static constexpr bool kBiased = C.bias != DType::kNone;
+  using M = Modifier<C.modifier, float>;
 
  public:
   __device__ __forceinline__ BackwardScores(const AttentionBackwardProblem& problem,
@@ -78,7 +80,7 @@ class BackwardScores {
                                                     const BackwardStep& step, const float* lse_log2,
                                                     const BiasTile<C>& bias, bool tiled,
                                                     const DroppedBits<C>& dropped) const {
-    static_assert(ScoreModifier::kIdentity || !kFromBias);
+    static_assert(M::kIdentity || !kFromBias);
     const int query = step.block * C.queries, first = query + 2 * (lane_ % 4);
     if constexpr (kBiased && !kFromBias) add_bias(scores, tile, step, lse_log2, bias, tiled);
     const bool past = kBiased && query + C.queries > tile.q_len;
@@ -108,11 +110,11 @@ class BackwardScores {
             scores[i + k] = minus_infinity();
         }
         // With a bias, add_bias has made it a power of two already.
-        const float power = kFromBias ? scores[i + k] * problem_.scale_log2
-                            : kBiased
-                                ? scores[i + k]
-                                : score_log2<FloatArithmetic>(scores[i + k], problem_.scale_log2,
-                                                              k % 2 == 0 ? -shift.x : -shift.y);
+        const float power =
+            kFromBias ? scores[i + k] * problem_.scale_log2
+            : kBiased ? scores[i + k]
+                      : score_log2<FloatArithmetic>(scores[i + k], problem_.scale_log2,
+                                                    k % 2 == 0 ? -shift.x : -shift.y, modifier());
         scores[i + k] = ptx::approximate_exp2(power);
       }
     }
@@ -147,13 +149,18 @@ class BackwardScores {
     }
   }
 
-  // dS to the gradient of the scaled product, for dQ and dK. The score modifier's derivative takes
-  // the score from the weight, where no bias was added to it.
-  __device__ __forceinline__ float grad_product_of(float ds, float weight, float lse_log2) const {
-    if constexpr (ScoreModifier::kIdentity) return ds;
-    static_assert(ScoreModifier::kIdentity || !kBiased);
-    const float score = ptx::approximate_log2(fabsf(weight)) + lse_log2;
-    return weight == 0 ? 0 : grad_product<FloatArithmetic>(ds, score);
+  // dS of element i of the fragment to the gradient of the scaled product, for dQ and dK. The score
+  // modifier's derivative needs the modified score, which follows from weight, lse and bias.
+  __device__ __forceinline__ float grad_product_at(int i, float ds, float weight,
+                                                   const BackwardTile& tile,
+                                                   const BackwardStep& step,
+                                                   const float* lse_log2) const {
+    if constexpr (M::kIdentity) return ds;
+    float modified = ptx::approximate_log2(fabsf(weight)) + lse_log2[query_at(i)];
+    if constexpr (kBiased)
+      modified -=
+          kLog2E * global_bias(step.block * C.queries + query_at(i), key_at(tile, i), tile, step);
+    return weight == 0 ? ds : grad_product<FloatArithmetic>(ds, modified, modifier());
   }
   // dS^T: use(i, eight) gets weights * (d - delta) of elements i to i + 7, d being dP^T.
   template <class Use>
@@ -189,6 +196,26 @@ class BackwardScores {
   }
 
  private:
+  __device__ __forceinline__ M modifier() const { return {problem_.modifier}; }
+
+  // ---- Element i of the thread's fragment ----
+
+  // The query counts in the step.
+  __device__ __forceinline__ int query_at(int i) const {
+    return 2 * (lane_ % 4) + i / 4 * 8 + i % 2;
+  }
+  __device__ __forceinline__ int key_at(const BackwardTile& tile, int i) const {
+    return thread_.own_key(tile) + i / 2 % 2 * 8;
+  }
+
+  // ---- Bias ----
+
+  // 0 outside of the sequence.
+  __device__ __forceinline__ float global_bias(int query, int key, const BackwardTile& tile,
+                                               const BackwardStep& step) const {
+    if (query >= tile.q_len || key >= tile.kv_len) return 0;
+    return bias_of<C.bias>(problem_, tile.batch, step.head, query, key);
+  }
   // scale_log2 * score + bias - lse_log2. Elements outside of the sequence are masked afterwards.
   __device__ __forceinline__ void add_bias(float (&scores)[kScores], const BackwardTile& tile,
                                            const BackwardStep& step, const float* lse_log2,
@@ -200,7 +227,8 @@ class BackwardScores {
       for (int e = 0; e < 8; ++e) {
         const float2 shift = *reinterpret_cast<const float2*>(lse + 2 * (i + e / 4 * 4));
         const float other = fmaf(eight[e], kLog2E, e % 2 == 0 ? -shift.x : -shift.y);
-        scores[i + e] = score_log2<FloatArithmetic>(scores[i + e], problem_.scale_log2, other);
+        scores[i + e] =
+            score_log2<FloatArithmetic>(scores[i + e], problem_.scale_log2, other, modifier());
       }
     };
     float eight[8];
@@ -215,13 +243,8 @@ class BackwardScores {
 #pragma unroll
       for (int i = 0; i < kScores; i += 8) {
 #pragma unroll
-        for (int e = 0; e < 8; ++e) {
-          const int q = first + 2 * i + e / 4 * 8 + e % 2,
-                    key = thread_.own_key(tile) + e / 2 % 2 * 8;
-          eight[e] = 0;
-          if (q < tile.q_len && key < tile.kv_len)
-            eight[e] = bias_of<C.bias>(problem_, tile.batch, step.head, q, key);
-        }
+        for (int e = 0; e < 8; ++e)
+          eight[e] = global_bias(first + 2 * i + e / 4 * 8 + e % 2, key_at(tile, e), tile, step);
         add(i, eight);
       }
     }

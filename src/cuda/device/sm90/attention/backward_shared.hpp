@@ -6,7 +6,6 @@
 
 #include "cuda/device/ptx/ldmatrix.hpp"
 #include "cuda/device/sm90/attention/backward_tiles.hpp"
-#include "cuda/device/sm90/attention/rules.hpp"
 #include "cuda/device/sm90/attention/softmax.hpp"
 #include "cuda/device/sm90/pipeline.hpp"
 #include "cuda/device/sm90/shared_tile.hpp"

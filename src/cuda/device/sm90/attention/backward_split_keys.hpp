@@ -94,7 +94,7 @@ class SplitKeysConsumer {
     ptx::wgmma_wait<0>();
     ptx::fence_operand(products);
     check_.check_values(number, products);
-    scores_.compute_ds(scores, products, number, ds);
+    scores_.compute_ds(scores, products, number, step, ds);
     if constexpr (!C.grad_value) c_.thread.release(c_.shared.grad_outs(), state);
 
     // dV += P^T dO

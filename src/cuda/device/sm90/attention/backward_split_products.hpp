@@ -231,7 +231,7 @@ class GradKeyConsumer {
     ptx::wgmma_wait<0>();
     ptx::fence_operand(products);
     check_.check_values(number, products);
-    compute_ds(products, number, ds);
+    compute_ds(products, number, step, ds);
     ptx::named_barrier_arrive(kWeightsEmpty, 256);
     c_.thread.release(c_.shared.grad_outs(), state);
 
@@ -252,10 +252,11 @@ class GradKeyConsumer {
     c_.thread.release(c_.shared.queries(), state);
   }
   __device__ __forceinline__ void compute_ds(const float (&products)[kScores], int number,
+                                             const BackwardStep& step,
                                              uint32_t (&ds)[kScores / 2]) const {
     float weights[kScores];
     load_weights(c_, weights);
-    scores_.compute_ds(weights, products, number, ds);
+    scores_.compute_ds(weights, products, number, step, ds);
   }
 
   const ConsumerContext<C> c_;

@@ -115,13 +115,13 @@ class StepScores {
   // its gradient is stored with the step.
   __device__ __forceinline__ void compute_ds(const float (&weights)[kScores],
                                              const float (&d)[kScores], int number,
+                                             const BackwardStep& step,
                                              uint32_t (&ds)[kScores / 2]) const {
     const float* delta = c_.shared.delta(stage_of<C>(number).stage());
     const float* lse = c_.shared.lse_log2(stage_of<C>(number).stage());
     const auto keep = [&](int i, const float(&eight)[8]) {
       const auto grad = [&](int e) {
-        const int query = 2 * (c_.thread.lane % 4) + 2 * (i + e / 4 * 4) + e % 2;
-        return chain_.grad_product_of(eight[e], weights[i + e], lse[query]);
+        return chain_.grad_product_at(i + e, eight[e], weights[i + e], c_.tile, step, lse);
       };
 #pragma unroll
       for (int p = 0; p < 4; ++p) ds[i / 2 + p] = round_pair<C.dtype>(grad(2 * p), grad(2 * p + 1));

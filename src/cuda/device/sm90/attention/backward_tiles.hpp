@@ -19,11 +19,11 @@
 // first. The choice of reversed heads is the same in every batch entry.
 #pragma once
 
+#include "cuda/device/attention/sequence.hpp"
 #include "cuda/device/ptx/cluster.hpp"
 #include "cuda/device/ptx/mbarrier.hpp"
 #include "cuda/device/ptx/memory_order.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
-#include "cuda/device/sm90/attention/sequence.hpp"
 
 namespace perseid::internal::cuda {
 

@@ -4,59 +4,15 @@
 // configurations that kernels are compiled for, of forward and of backward.
 #pragma once
 
+#include "cuda/device/attention/arguments.hpp"
 #include "cuda/device/sm90/scheduler.hpp"
 #include "cuda/device/tensor_map.hpp"
 #include "math/dtype.hpp"
+#include "math/score_modifier.hpp"
 
 namespace perseid::internal::cuda {
 
 inline constexpr int kMostShared = 232448;  // bytes that a block may have
-
-// ---- What every launch has to know of a problem in memory ----
-
-// A tensor for ordinary loads and stores; strides in elements. The dimensions are batch, head, row
-// and element.
-struct RowsInMemory {
-  void* data = nullptr;
-  int64_t stride[4] = {};
-};
-// Bias or visible mask: batch, head, row and key, with stride 0 where it is repeated.
-struct ScoresInMemory {
-  const void* data = nullptr;
-  int64_t stride[4] = {};
-  bool pairs = false;  // two neighbouring keys, the first even, are one aligned access
-};
-struct LengthsInMemory {
-  const void* data = nullptr;
-  int64_t stride = 0;
-  bool wide = false;  // 64 bits
-};
-
-// Ragged tensors have one batch entry in memory.
-struct AttentionArguments {
-  int32_t q_len = 0, kv_len = 0;            // of every sequence, or of the longest
-  int32_t batch = 0, heads = 0, group = 0;  // query heads of a batch entry, and of a key head
-  int32_t head_dim = 0, value_dim = 0;
-  // Row q sees keys [q + left, q + right), cut to [0, kv_len). Both are larger by kv_len - q_len of
-  // its sequence where `bottom_right` says so.
-  int32_t left = 0, right = 0;
-  bool bottom_right = false;
-  float scale_log2 = 0;  // scale * log2(e)
-
-  // Where a sequence has lengths of its own.
-  bool ragged = false;
-  int32_t total_q = 0, total_kv = 0;
-  LengthsInMemory cumulative_q, cumulative_kv, kv_lens;
-
-  ScoresInMemory bias, visible;
-  uint32_t dropout_threshold = 256;
-  uint32_t dropout_offset = 0;
-  uint64_t dropout_seed = 0;
-  const uint64_t* dropout_numbers = nullptr;  // {seed, offset}, where it is not null
-
-  // For ordinary loads and stores.
-  RowsInMemory query_rows, key_rows, value_rows, out_rows;
-};
 
 // ---- Forward ----
 
@@ -109,6 +65,7 @@ struct AttentionForwardConfig {
   bool dropout = false;
   DType bias = DType::kNone;
   int bias_stages = 0;  // of the bias pipeline; 0: threads load the bias from global memory
+  ScoreModifierKind modifier = ScoreModifierKind::kNone;  // any other: no bias pipeline
 
   static constexpr const char* kName = "AttentionForwardConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -131,6 +88,7 @@ struct AttentionForwardConfig {
     visit("dropout", c.dropout);
     visit("bias", c.bias);
     visit("bias_stages", c.bias_stages);
+    visit("modifier", c.modifier);
   }
 
   constexpr int rows() const { return 64 * consumers; }
@@ -233,6 +191,7 @@ struct AttentionForwardArguments : AttentionArguments {
   // have their own.
   TensorMap bias_map;
   int32_t bias_heads = 0, bias_batches = 0;
+  float modifier = 0;  // the value of the score modifier
 };
 
 // ---- Backward ----
@@ -252,6 +211,7 @@ struct AttentionBackwardConfig {
   bool dropout = false;
   DType bias = DType::kNone;
   int bias_stages = 0;  // stages of bias; 0: no shared memory for it
+  ScoreModifierKind modifier = ScoreModifierKind::kNone;  // any other: no stages of bias
   bool grad_bias = false;
   bool bias_whole = false;  // the bias is not repeated: each score has its own element
   // Blocks of a cluster, which share the query heads of a tile of keys: where there are few tiles,
@@ -282,6 +242,7 @@ struct AttentionBackwardConfig {
     visit("dropout", c.dropout);
     visit("bias", c.bias);
     visit("bias_stages", c.bias_stages);
+    visit("modifier", c.modifier);
     visit("grad_bias", c.grad_bias);
     visit("bias_whole", c.bias_whole);
     visit("cluster_size", c.cluster_size);
@@ -431,11 +392,10 @@ struct AttentionBackwardProblem : AttentionArguments {
   // the key head has such a key or value.
   uint32_t* nonfinite_queries = nullptr;
   uint32_t* nonfinite_keys = nullptr;
-  int32_t kv_heads = 0;  // of a batch entry
-  int32_t q_blocks = 0;  // of a head; ragged: padded positions of blocks
-  // Splits of each tile of dBias that have arrived.
-  uint32_t* arrived = nullptr;
-  int32_t bias_blocks = 0;
+  int32_t kv_heads = 0;         // of a batch entry
+  int32_t q_blocks = 0;         // of a head; ragged: padded positions of blocks
+  uint32_t* arrived = nullptr;  // splits of each tile of dBias that have arrived
+  float modifier = 0;           // the value of the score modifier
   float scale = 0;
 };
 
@@ -461,11 +421,13 @@ struct AttentionBackwardBiasArguments : AttentionBackwardProblem {
   int32_t bias_heads = 0, bias_q_tiles = 0, bias_k_tiles = 0;  // 1 where it is repeated
   int32_t num_splits = 1, blocks = 0;                          // tiles times splits
   float* split_sums = nullptr;  // [tile][split][rows and columns that are not summed]
+  int32_t bias_blocks = 0;      // tiles
 };
 
 // Of attention_backward_prepare and attention_backward_finish.
 struct AttentionBackwardRows : AttentionBackwardProblem {
   RowsInMemory lse, grad_lse;  // rows of one element; grad_lse may be null
+  int32_t bias_blocks = 0;     // tiles of dBias
 };
 
 }  // namespace perseid::internal::cuda

@@ -12,10 +12,11 @@
 // so that they can be resident together with those of the kernels before and after.
 #pragma once
 
+#include "cuda/device/attention/arithmetic.hpp"
+#include "cuda/device/attention/sequence.hpp"
+#include "cuda/device/element.hpp"
 #include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
-#include "cuda/device/sm90/attention/rules.hpp"
-#include "cuda/device/sm90/attention/sequence.hpp"
 
 namespace perseid::internal::cuda {
 

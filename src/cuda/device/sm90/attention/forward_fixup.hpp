@@ -11,11 +11,14 @@
 // A warp has a row, a lane every 32nd element.
 #pragma once
 
+#include "cuda/device/attention/nonfinite.hpp"
+#include "cuda/device/attention/score_rules.hpp"
+#include "cuda/device/attention/sequence.hpp"
+#include "cuda/device/attention/warp_row.hpp"
 #include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/ptx/memory_order.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
-#include "cuda/device/sm90/attention/rules.hpp"
-#include "cuda/device/sm90/attention/sequence.hpp"
+#include "math/score_chain.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -70,7 +73,8 @@ __device__ __noinline__ void fixup_row(const AttentionForwardArguments& a,
     key.load(row_at<Element>(a.key_rows, entry, kv_head, sequence.kv_begin + k), a.head_dim);
     value.load(row_at<Element>(a.value_rows, entry, kv_head, sequence.kv_begin + k), a.value_dim);
     const float score = score_log2<FloatArithmetic>(own.product(key), a.scale_log2,
-                                                    bias_log2<C.bias>(a, batch, head, query, k));
+                                                    bias_log2<C.bias>(a, batch, head, query, k),
+                                                    Modifier<C.modifier, float>{a.modifier});
     const float now = fmaxf(maximum, score);
     const float factor = maximum == minus_infinity() ? 0 : ptx::approximate_exp2(maximum - now);
     // A NaN score keeps a NaN weight.

@@ -4,9 +4,9 @@
 // loads of the Q, K, V and bias pipelines.
 #pragma once
 
+#include "cuda/device/attention/nonfinite.hpp"
 #include "cuda/device/sm90/attention/forward_shared.hpp"
-#include "cuda/device/sm90/attention/rules.hpp"
-#include "cuda/device/sm90/attention/sequence.hpp"
+#include "cuda/device/sm90/attention/map_coordinates.hpp"
 
 namespace perseid::internal::cuda {
 

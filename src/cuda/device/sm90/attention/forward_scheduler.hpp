@@ -8,8 +8,8 @@
 // and draws the others from a counter, each while it issues the last loads of the one before.
 #pragma once
 
+#include "cuda/device/attention/sequence.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
-#include "cuda/device/sm90/attention/sequence.hpp"
 
 namespace perseid::internal::cuda {
 

@@ -6,11 +6,12 @@
 // lane serves 16 rows and 32 columns without an exchange between threads (math/philox.hpp).
 #pragma once
 
+#include "cuda/device/attention/score_rules.hpp"
 #include "cuda/device/ptx/ldmatrix.hpp"
 #include "cuda/device/ptx/ordering.hpp"
 #include "cuda/device/sm90/attention/forward_scheduler.hpp"
-#include "cuda/device/sm90/attention/rules.hpp"
 #include "cuda/device/sm90/attention/softmax.hpp"
+#include "math/score_chain.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -49,8 +50,9 @@ class ScoreRules {
   // Whether bias is added to complete scores. If TMA loads it, it initializes the accumulators.
   static constexpr bool kAdds = C.bias != DType::kNone && C.bias_stages == 0;
   // Whether complete scores are scaled before the softmax; the exponential scales others.
-  static constexpr bool kScales = kAdds || !ScoreModifier::kIdentity;
-  static_assert(ScoreModifier::kIdentity || C.bias_stages == 0);
+  using M = Modifier<C.modifier, float>;
+  static constexpr bool kScales = kAdds || !M::kIdentity;
+  static_assert(M::kIdentity || C.bias_stages == 0);
   static __device__ auto bias_pairs() {
     if constexpr (kAdds) {
       return ScorePairs<typename ElementOf<C.bias>::Type, kPairs>();
@@ -150,12 +152,13 @@ class ScoreRules {
                                                  float (&scores)[kCount]) const {
     if constexpr (kScales) {
       const float scale = a_.scale_log2 * kLn2;
+      const M modifier{a_.modifier};
 #pragma unroll
       for (int i = 0; i < kCount; i += 2) {
         float2 bias{0, 0};
         if constexpr (kAdds) bias = widen(operands.bias.at[i / 2 % 2][i / 4]);
-        scores[i] = score<FloatArithmetic>(scores[i], scale, bias.x);
-        scores[i + 1] = score<FloatArithmetic>(scores[i + 1], scale, bias.y);
+        scores[i] = score<FloatArithmetic>(scores[i], scale, bias.x, modifier);
+        scores[i + 1] = score<FloatArithmetic>(scores[i + 1], scale, bias.y, modifier);
       }
     }
     if (operands.needs_mask) hide_scores(scores, operands.seen);

@@ -12,6 +12,7 @@
 // longer.) No weight exceeds 2^kMostLag, which both 16-bit types hold as exactly as 1.
 #pragma once
 
+#include "cuda/device/attention/arithmetic.hpp"
 #include "cuda/device/element.hpp"
 #include "cuda/device/ptx/math.hpp"
 #include "math/dtype.hpp"
@@ -22,8 +23,6 @@ namespace perseid::internal::cuda {
 inline constexpr float kMostLag = 8;  // powers of two
 // kLeastScore in units of log2.
 inline constexpr float kLeastPower = kLeastScore * 1.4426950408889634f;
-
-__device__ __forceinline__ float minus_infinity() { return float_from_bits(0xff800000u); }
 
 __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));

@@ -1,13 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Sequences of a batch, and the coordinates of their rows in tensor maps.
+// Sequences of a batch, and rows of tensors.
 #pragma once
 
-#include "cuda/device/ptx/mbarrier.hpp"
-#include "cuda/device/ptx/tma.hpp"
-#include "cuda/device/sm90/attention/config.hpp"
-#include "cuda/device/sm90/pipeline.hpp"
-#include "cuda/device/sm90/scheduler.hpp"
+#include "cuda/device/attention/arguments.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -56,44 +52,22 @@ __device__ __forceinline__ int32_t entry_of(const AttentionArguments& a, int32_t
   return kLengths && a.ragged ? 0 : batch;
 }
 
-// The coordinate of the first row of a sequence in a tensor map. A map of a ragged tensor has as
-// many rows as the longest sequence, and as many entries as there are rows: row r of entry e is row
-// e + r - longest of the tensor. So the last row of a sequence is the last of an entry: TMA reads
-// zeros behind it and writes nothing there, and rows of the next sequence stay out. The map begins
-// before the tensor, where there may be no memory: a box must begin inside of the map in every
-// dimension, since TMA may access memory for one that lies outside.
-struct MapCoordinate {
-  int32_t row, entry;
-};
-template <bool kLengths>
-__device__ __forceinline__ MapCoordinate query_coordinate(const AttentionArguments& a,
-                                                          const AttentionSequence& s) {
-  if (kLengths && a.ragged) return {a.q_len - s.q_len, s.q_begin + s.q_len};
-  return {0, s.batch};
-}
-template <bool kLengths>
-__device__ __forceinline__ MapCoordinate key_coordinate(const AttentionArguments& a,
-                                                        const AttentionSequence& s) {
-  if (kLengths && a.ragged) return {a.kv_len - s.kv_rows, s.kv_begin + s.kv_rows};
-  return {0, s.batch};
-}
-
-// Blocks of `size` rows of ragged sequences get places so that each begins a block: that of a
-// sequence's first block follows from where its rows begin, others are empty.
+// Blocks of `size` rows of ragged sequences get padded positions, so that each begins a block: the
+// position of a sequence's first block follows from where its rows begin; some are empty.
 __device__ __forceinline__ int32_t first_padded_block(int32_t begin, int32_t batch, int32_t size) {
   return begin / size + batch;
 }
-// The sequence that has a place, by the whole warp; -1: none.
+// The sequence at a padded position, by the whole warp; -1: none.
 __device__ __forceinline__ int32_t sequence_of_block(const LengthsInMemory& cumulative,
                                                      int32_t most, int32_t batch, int32_t size,
-                                                     int32_t place) {
+                                                     int32_t position) {
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
-  int32_t begin = -1, end = batch;  // those from `end` on begin behind the place
+  int32_t begin = -1, end = batch;  // those from `end` on begin behind the position
   while (end - begin > 1) {
     const int32_t step = (end - begin + 31) / 32;
     const int32_t own = begin + step * (lane + 1);
     const bool before =
-        own < end && first_padded_block(read_length(cumulative, own, most), own, size) <= place;
+        own < end && first_padded_block(read_length(cumulative, own, most), own, size) <= position;
     const int32_t passed = __popc(__ballot_sync(0xffffffffu, before));
     end = min(end, begin + step * (passed + 1));
     begin += step * passed;
@@ -106,17 +80,6 @@ __device__ __forceinline__ Element* row_at(const RowsInMemory& rows, int64_t ent
                                            int64_t row) {
   return static_cast<Element*>(rows.data) + entry * rows.stride[0] + head * rows.stride[1] +
          row * rows.stride[2];
-}
-
-// Rows of one head, kChunks * 64 columns, to tiles [chunk][row][64]. kOnce: nobody reads them
-// again.
-template <int kChunks, bool kOnce = false>
-__device__ __forceinline__ void load_rows(uint32_t to, int rows, const TensorMap& map,
-                                          uint32_t barrier, int row, int head, int entry) {
-#pragma unroll
-  for (int chunk = 0; chunk < kChunks; ++chunk)
-    ptx::tma_load<kOnce>(to + chunk * rows * 128, map, barrier,
-                         {chunk * kChunk, 0, row, head, entry});
 }
 
 }  // namespace perseid::internal::cuda

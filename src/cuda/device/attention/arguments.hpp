@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What every launch of attention has to know of a problem in memory.
+#pragma once
+
+#include "math/portable.hpp"
+
+namespace perseid::internal::cuda {
+
+// A tensor for ordinary loads and stores; strides in elements. The dimensions are batch, head, row
+// and element.
+struct RowsInMemory {
+  void* data = nullptr;
+  int64_t stride[4] = {};
+};
+// Bias or visible mask: batch, head, row and key, with stride 0 where it is repeated.
+struct ScoresInMemory {
+  const void* data = nullptr;
+  int64_t stride[4] = {};
+  bool pairs = false;  // two neighbouring keys, the first even, are one aligned access
+};
+struct LengthsInMemory {
+  const void* data = nullptr;
+  int64_t stride = 0;
+  bool wide = false;  // 64 bits
+};
+
+// Ragged tensors have one batch entry in memory.
+struct AttentionArguments {
+  int32_t q_len = 0, kv_len = 0;            // of every sequence, or of the longest
+  int32_t batch = 0, heads = 0, group = 0;  // query heads of a batch entry, and of a key head
+  int32_t head_dim = 0, value_dim = 0;
+  // Row q sees keys [q + left, q + right), cut to [0, kv_len). Both are larger by kv_len - q_len of
+  // its sequence where `bottom_right` says so.
+  int32_t left = 0, right = 0;
+  bool bottom_right = false;
+  float scale_log2 = 0;  // scale * log2(e)
+
+  // Where a sequence has lengths of its own.
+  bool ragged = false;
+  int32_t total_q = 0, total_kv = 0;
+  LengthsInMemory cumulative_q, cumulative_kv, kv_lens;
+
+  ScoresInMemory bias, visible;
+  uint32_t dropout_threshold = 256;
+  uint32_t dropout_offset = 0;
+  uint64_t dropout_seed = 0;
+  const uint64_t* dropout_numbers = nullptr;  // {seed, offset}, where it is not null
+
+  // For ordinary loads and stores.
+  RowsInMemory query_rows, key_rows, value_rows, out_rows;
+};
+
+}  // namespace perseid::internal::cuda

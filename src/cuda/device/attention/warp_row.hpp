@@ -1,0 +1,99 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Rows of tensors in a warp, for fixups, which recompute them one at a time.
+#pragma once
+
+#include "cuda/device/element.hpp"
+#include "cuda/device/ptx/memory_order.hpp"
+
+namespace perseid::internal::cuda {
+
+// A row of a tensor in a warp: each lane has every 32nd element.
+template <DType D, int kDim>
+struct WarpRow {
+  using Element = typename ElementOf<D>::Type;
+  static constexpr int kParts = (kDim + 31) / 32;
+  float part[kParts];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (float& each : part) each = 0;
+  }
+  __device__ __forceinline__ void load(const Element* row, int32_t dim) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) part[i] = lane + 32 * i < dim ? widen(row[lane + 32 * i]) : 0;
+  }
+  __device__ __forceinline__ void store(Element* row, int32_t dim, float factor) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i)
+      if (lane + 32 * i < dim)
+        row[lane + 32 * i].bits = static_cast<uint16_t>(round_pair<D>(part[i] * factor, 0));
+  }
+  // Elements that are finite stay as they are in memory.
+  __device__ __forceinline__ void store_nonfinite(Element* row, int32_t dim, float factor) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      const float element = part[i] * factor;
+      if (lane + 32 * i < dim && element - element != 0)
+        row[lane + 32 * i].bits = static_cast<uint16_t>(round_pair<D>(element, 0));
+    }
+  }
+  // Added to what is there.
+  __device__ __forceinline__ void add_to(Element* row, int32_t dim, float factor) const {
+    WarpRow sum;
+    sum.load_stored(row, dim);
+    sum.add(factor, *this);
+    sum.store(row, dim, 1);
+  }
+  template <bool kAdds>
+  __device__ __forceinline__ void store_or_add(Element* row, int32_t dim, float factor) const {
+    if constexpr (kAdds)
+      add_to(row, dim, factor);
+    else
+      store(row, dim, factor);
+  }
+  __device__ __forceinline__ void multiply(float factor) {
+#pragma unroll
+    for (float& each : part) each *= factor;
+  }
+  __device__ __forceinline__ void add(float factor, const WarpRow& other) {
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) part[i] = fmaf(factor, other.part[i], part[i]);
+  }
+  // What the kernel itself has stored: an L1 cache may hold what was there before, if another warp
+  // has read the row that ends, or begins, within the same 32 bytes.
+  __device__ __forceinline__ void load_stored(const Element* row, int32_t dim) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i)
+      part[i] =
+          lane + 32 * i < dim ? widen(Element{ptx::load_relaxed(&row[lane + 32 * i].bits)}) : 0;
+  }
+  __device__ __forceinline__ float product(const WarpRow& other) const {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) sum = fmaf(part[i], other.part[i], sum);
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    return sum;
+  }
+  __device__ __forceinline__ bool is_finite() const {
+    float nonfinite = 0;
+#pragma unroll
+    for (const float each : part) nonfinite = fmaf(each, 0, nonfinite);
+    return __all_sync(0xffffffffu, nonfinite == 0);
+  }
+  // All elements are NaN: nothing that is added can change that.
+  __device__ __forceinline__ bool is_lost(int32_t dim) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    bool lost = true;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) lost = lost && (lane + 32 * i >= dim || part[i] != part[i]);
+    return __all_sync(0xffffffffu, lost);
+  }
+};
+
+}  // namespace perseid::internal::cuda
