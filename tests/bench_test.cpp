@@ -265,6 +265,18 @@ TEST(Page, IsWellFormedWhateverItShows) {
   EXPECT_EQ(xml_error(bench_page(nlohmann::json::object())), "");
 }
 
+// A column of equal cells would push others out of the window.
+TEST(Page, NamesTheOnlyGroupInTheTitle) {
+  nlohmann::json report = report_with("plain");
+  EXPECT_NE(bench_page(report).find(">on</th>"), std::string::npos);
+  report["rows"].erase(2);  // the one without threads
+  for (nlohmann::json& row : report["rows"]) row["threads"] = 1;
+  const std::string page = bench_page(report);
+  EXPECT_EQ(page.find(">on</th>"), std::string::npos);
+  EXPECT_NE(page.find("<h2>Fractions of the ceilings, one thread of the CPU</h2>"),
+            std::string::npos);
+}
+
 TEST(Page, ReaderOfTheTestsSeesWhatIsWrong) {
   EXPECT_EQ(xml_error("<a b='1'><c/>x &amp; y</a>\n"), "");
   for (const char* text : {"<a>", "<a></b>", "<a b></a>", "<a b=1></a>", "<a>&</a>", "<a>&x;</a>",

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <vector>
 
 #include "harness/problem_text.hpp"
@@ -33,7 +34,8 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { padding: .2rem .6rem .2rem 0; text-align: left; white-space: nowrap;
   border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 600; } td.n, th.n { text-align: right; }
-td.free { white-space: normal; overflow-wrap: anywhere; } code { font-size: .85em; }
+td.free { white-space: normal; overflow-wrap: anywhere; min-width: 20rem; }
+code { font-size: .85em; } code span { white-space: nowrap; }
 td.share { width: 30%; min-width: 9rem; }
 .bar { position: relative; height: .9rem; background: var(--line); border-radius: 2px; }
 .bar i { display: block; height: 100%; border-radius: 2px; }
@@ -118,13 +120,20 @@ std::string bar(const Row& row, double fraction, double longest) {
 
 void add_figures(std::string& html, const std::vector<Row>& rows, bool compared) {
   double longest = 1;
-  for (const Row& row : rows) longest = std::max(longest, number_of(*row.from, "fraction"));
-  html += "<h2>Fractions of the ceilings</h2>\n<div class=\"wide\"><table>\n<tr>";
+  bool several = false;  // else the title names the only group
+  for (const Row& row : rows) {
+    longest = std::max(longest, number_of(*row.from, "fraction"));
+    several = several || row.group != rows.front().group;
+  }
+  fmt::format_to(std::back_inserter(html),
+                 "<h2>Fractions of the ceilings{}</h2>\n<div class=\"wide\"><table>\n<tr>",
+                 several || rows.empty() ? "" : ", " + escaped(rows.front().group));
   const auto head = [&](const char* title, const char* style = "") {
     fmt::format_to(std::back_inserter(html), "<th class=\"{}\">{}</th>", style, title);
   };
   head("", "n");
-  for (const char* title : {"operation", "type", "problem", "on"}) head(title);
+  for (const char* title : {"operation", "type", "problem"}) head(title);
+  if (several) head("on");
   for (const char* title : {"time", "rate", "fraction"}) head(title, "n");
   head("of the ceiling");
   head("error", "n");
@@ -137,7 +146,7 @@ void add_figures(std::string& html, const std::vector<Row>& rows, bool compared)
     cell(html, "", label_of(row));
     cell(html, "", name_of(row.problem.type()));
     cell(html, "", summary(row.problem));
-    cell(html, "", row.group);
+    if (several) cell(html, "", row.group);
     if (!row.measured) {
       cell(html, "bad", text_of(from, "status"));
       html += "</tr>\n";
@@ -213,6 +222,15 @@ void add_rooflines(std::string& html, const json& report, const std::vector<Row>
   }
 }
 
+// Lines break between flags, not at their dashes.
+std::string words_of(const std::string& command) {
+  std::istringstream words(command);
+  std::string html;
+  for (std::string word; words >> word;)
+    html += (html.empty() ? "<span>" : " <span>") + escaped(word) + "</span>";
+  return html;
+}
+
 void add_commands(std::string& html, const std::vector<Row>& rows) {
   html += "<h2>Measured again by</h2>\n<div class=\"wide\"><table>\n";
   heads(html, {{"", "n"}, {"implementation", ""}, {"ceiling", ""}, {"command", ""}});
@@ -227,7 +245,7 @@ void add_commands(std::string& html, const std::vector<Row>& rows) {
                    rate_text(number_of(ceiling, "rate"), text_of(*row.from, "unit"))
              : "");
     fmt::format_to(std::back_inserter(html), "<td class=\"free\"><code>{}</code></td></tr>\n",
-                   escaped(text_of(*row.from, "command")));
+                   words_of(text_of(*row.from, "command")));
   }
   html += "</table></div>\n";
 }
