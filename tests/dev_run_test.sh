@@ -88,5 +88,23 @@ called "--resume checkpoints/repository.safetensors"
 hint_of --verbose >"$folder/words"
 called "perseid check --problems bench/problems/check.jsonl --verbose"
 
+# Who may not install what is missing is told what to install. In a folder that anybody may read.
+bare=$(mktemp -d)
+trap 'rm -rf "$bare"' EXIT
+chmod 755 "$bare"
+cp "$root/dev" "$bare/dev"
+for tool in bash dirname grep nproc; do ln -s "$(command -v "$tool")" "$bare/$tool"; done
+printf '#!/bin/sh\nexit 1\n' | tee "$bare/dpkg-query" >"$bare/apt-get"
+chmod 755 "$bare"/{dev,dpkg-query,apt-get}
+nobody=()
+[[ $EUID -ne 0 ]] || nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+if "${nobody[@]}" true 2>/dev/null; then
+  if "${nobody[@]}" env PATH="$bare" "$bare/dev" docs >"$folder/words" 2>&1; then
+    fail "goes on without doxygen"
+  fi
+  grep -q 'packages are missing: doxygen. Installing them needs root' "$folder/words" ||
+    fail "does not say what is missing"
+fi
+
 # What a run leaves behind is no change of the repository.
 grep -qx '/checkpoints/' "$root/.gitignore" || fail "checkpoints are not ignored by git"
