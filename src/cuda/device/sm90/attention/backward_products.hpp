@@ -27,6 +27,12 @@
 
 namespace perseid::internal::cuda {
 
+template <int kCount>
+__device__ __forceinline__ void clear_accumulators(float (&d)[kCount]) {
+#pragma unroll
+  for (float& x : d) x = 0;
+}
+
 // d = A B^T, plus d where `accumulate`: the consumer's 64 keys of the tile `keys` and the tile
 // `queries` of a step.
 template <AttentionBackwardConfig C, int kDim>

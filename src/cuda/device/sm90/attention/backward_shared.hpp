@@ -230,6 +230,11 @@ struct ConsumerContext {
   const BackwardShared<C>& shared;
   const BackwardTile& tile;
   ConsumerThread<C> thread;
+
+  // For a tile that is loaded once, before the first step. Without steps nothing is loaded.
+  __device__ __forceinline__ void wait_once(uint32_t barrier) const {
+    if (tile.end > tile.first) ptx::mbarrier_wait(barrier, 0);
+  }
 };
 
 }  // namespace perseid::internal::cuda

@@ -15,9 +15,12 @@
 // Barriers, besides the producer's mbarriers (backward_shared.hpp): named barrier 1 (256 threads),
 // once a step: both halves of dS are in shared memory. dS has two buffers; the buffer of a step is
 // written again two steps later, after the barrier of the step between, which a consumer passes
-// only when its own dQ of the earlier step is complete. A consumer that skips a step
-// (C.skips_masked_tiles()) arrives at all barriers and contributes zeros to dQ. kSumsComplete
-// (dq_semaphore.hpp): the consumer has added all of its dQ.
+// only when its own dQ of the earlier step is complete. kSumsComplete (dq_semaphore.hpp): the
+// consumer has added all of its dQ.
+//
+// Masks. C.right: a query's last visible key depends on its row, as under a causal mask. C.left:
+// its first one does, as under a window. A consumer skips steps whose queries see none of its keys
+// (C.skips_masked_tiles()): it arrives at all barriers and contributes zeros to dQ.
 #pragma once
 
 #include "cuda/device/sm90/attention/backward_clearing.hpp"
@@ -35,14 +38,12 @@ class SplitKeysConsumer {
 
  public:
   explicit __device__ __forceinline__ SplitKeysConsumer(const ConsumerContext<C>& context)
-      : c_(context), scores_(context), check_(context), dq_(context), epilogue_(context) {}
+      : c_(context) {}
 
   __device__ __forceinline__ void prologue() {
-#pragma unroll
-    for (float& x : grad_key_) x = 0;
-#pragma unroll
-    for (float& x : grad_value_) x = 0;
-    if (c_.tile.end > c_.tile.first) ptx::mbarrier_wait(c_.shared.key_full(), 0);
+    clear_accumulators(grad_key_);
+    clear_accumulators(grad_value_);
+    c_.wait_once(c_.shared.key_full());
   }
 
   __device__ __forceinline__ void mainloop() {
@@ -175,10 +176,10 @@ class SplitKeysConsumer {
   }
 
   const ConsumerContext<C> c_;
-  const StepScores<C> scores_;
-  const NonfiniteCheck<C> check_;
-  const DqSums<C> dq_;
-  GradientEpilogue<C> epilogue_;
+  const StepScores<C> scores_{c_};
+  const NonfiniteCheck<C> check_{c_};
+  const DqSums<C> dq_{c_};
+  GradientEpilogue<C> epilogue_{c_};
   float grad_key_[C.key_dim / 2], grad_value_[C.value_dim / 2];
 };
 

@@ -101,12 +101,11 @@ class GradValueConsumer {
 
  public:
   explicit __device__ __forceinline__ GradValueConsumer(const ConsumerContext<C>& context)
-      : c_(context), scores_(context), check_(context), dq_(context), epilogue_(context) {}
+      : c_(context) {}
 
   __device__ __forceinline__ void prologue() {
-#pragma unroll
-    for (float& x : grad_value_) x = 0;
-    if (c_.tile.end > c_.tile.first) ptx::mbarrier_wait(c_.shared.key_full(), 0);
+    clear_accumulators(grad_value_);
+    c_.wait_once(c_.shared.key_full());
   }
 
   __device__ __forceinline__ void mainloop() {
@@ -171,10 +170,10 @@ class GradValueConsumer {
   }
 
   const ConsumerContext<C> c_;
-  const StepScores<C> scores_;
-  const NonfiniteCheck<C> check_;
-  const DqSlices<C> dq_;
-  GradientEpilogue<C> epilogue_;
+  const StepScores<C> scores_{c_};
+  const NonfiniteCheck<C> check_{c_};
+  const DqSlices<C> dq_{c_};
+  GradientEpilogue<C> epilogue_{c_};
   int steps_ = 0;
   float grad_value_[C.value_dim / 2];
 };
@@ -187,12 +186,11 @@ class GradKeyConsumer {
 
  public:
   explicit __device__ __forceinline__ GradKeyConsumer(const ConsumerContext<C>& context)
-      : c_(context), scores_(context), check_(context), dq_(context), epilogue_(context) {}
+      : c_(context) {}
 
   __device__ __forceinline__ void prologue() {
-#pragma unroll
-    for (float& x : grad_key_) x = 0;
-    if (c_.tile.end > c_.tile.first) ptx::mbarrier_wait(c_.shared.value_full(), 0);
+    clear_accumulators(grad_key_);
+    c_.wait_once(c_.shared.value_full());
   }
 
   __device__ __forceinline__ void mainloop() {
@@ -260,10 +258,10 @@ class GradKeyConsumer {
   }
 
   const ConsumerContext<C> c_;
-  const StepScores<C> scores_;
-  const NonfiniteCheck<C> check_;
-  const DqSlices<C> dq_;
-  GradientEpilogue<C> epilogue_;
+  const StepScores<C> scores_{c_};
+  const NonfiniteCheck<C> check_{c_};
+  const DqSlices<C> dq_{c_};
+  GradientEpilogue<C> epilogue_{c_};
   int steps_ = 0;
   float grad_key_[C.key_dim / 2];
 };

@@ -29,8 +29,9 @@
 //   key_empty, value_empty[stage]  each consumer warp, when its product is complete or skipped
 //   bias_full, bias_empty[stage]   the same for the bias of a K tile
 //   value_loaded                   the producer and the bytes of V, in a second pass
-// Named barriers: 1 + c is the order's barrier of consumer c (128 threads that wait, 128 that
-// arrive); 4 joins all consumers at the end of a pass; 5 + c joins the warps of consumer c.
+// Named barriers: kPingPong + c is the order's barrier of consumer c (128 threads that wait, 128
+// that arrive); kPassEnds joins all consumers at the end of a pass; kConsumerWarps + c joins the
+// warps of consumer c.
 //
 // Memory order. A consumer sees what TMA has written because it waits for the mbarrier that counts
 // the bytes. The epilogue stages results with ordinary stores: each lane executes a proxy fence,

@@ -37,44 +37,39 @@ class ForwardConsumer {
         warp_(static_cast<int>(threadIdx.x) / 32 % 4),
         lane_(static_cast<int>(threadIdx.x) % 32),
         rules_(arguments, 64 * number + 16 * warp_ + lane_ / 4, lane_),
-        order_(number),
+        ping_pong_(number),
         kv_(arguments, shared, number, lane_) {}
 
-  // Hidden keys must not change a result, but a weight of 0 times a value that is NaN or infinite
-  // is NaN. The products do not tell; their results do, at the cost of one multiply-add for each:
-  // the epilogue lists tiles with a non-finite result. When the block has no tiles left, the listed
-  // ones take a second pass of the same instructions, for which the producer clears the non-finite
-  // elements of values. Rows that see such an element then get a fixup (forward_fixup.hpp).
+  // One pass over the block's Q tiles, and a second one over those that need it.
   __device__ __forceinline__ void run() {
     bool second_pass = false;
     for (int at = 0;; ++at) {
       at = run_pass(at);
       if constexpr (!C.masked()) return;
       if (second_pass) break;
-      release_query(at);  // the list is complete when all warps have released the empty tile
-      ptx::named_barrier_sync(kPassEnds, 128 * C.consumers);
-      if (shared_.nonfinite_list() == arguments_.tiles) return;
-      // Stores of the first pass precede those of the second to the same rows.
-      if (lane_ == 0) ptx::tma_store_wait();
+      if (!begin_second_pass(at)) return;
       second_pass = true;
     }
-    if constexpr (C.masked() && !C.split) {
-      if (lane_ == 0) ptx::tma_store_wait();
-      __syncwarp();
-      writer().fixup();
-    }
+    if constexpr (C.masked() && !C.split) fix_up_rows();
   }
 
  private:
-  static constexpr int kPassEnds = 4;  // a named barrier
+  using Shared = ForwardShared<C>;
 
   // The Q tiles of a pass from the block's tile number `at` on. Returns the number of the empty
-  // tile that ends it.
+  // tile that ends it. The usual path, where the consumer has rows in all tiles:
+  //
+  //   prologue(0)
+  //   mainloop(0), prologue_of_next(0, 1), mainloop(1), prologue_of_next(1, 2), ...
+  //   epilogue(last)
+  //
+  // prologue_of_next contains the epilogue of the tile before. The other branches skip tiles in
+  // which the consumer has no rows (C.skips_empty_rows()).
   __device__ __forceinline__ int run_pass(int at) {
-    order_.open();
+    ping_pong_.open();
     wait_query(at);
     if (C.lengths && shared_.tile(at).number < 0) {
-      order_.close();
+      ping_pong_.close();
       return at;
     }
     bool active = has_rows(at);
@@ -115,16 +110,40 @@ class ForwardConsumer {
     } else {
       skip_last_pv();
     }
-    order_.close();
+    ping_pong_.close();
     if (lane_ == 0) ptx::tma_store_wait_read();
     return at + 1;
   }
 
+  // ---- Second pass ----
+
+  // Hidden keys must not change a result, but a weight of 0 times a value that is NaN or infinite
+  // is NaN. The products do not tell; their results do, at the cost of one multiply-add for each:
+  // the epilogue lists tiles with a non-finite result. When the block has no tiles left, the listed
+  // ones take a second pass of the same instructions, for which the producer clears the non-finite
+  // elements of values. Rows that see such an element then get a fixup (forward_fixup.hpp).
+
+  // After the first pass, which the empty tile `at` has ended. Returns whether tiles are listed.
+  __device__ __forceinline__ bool begin_second_pass(int at) {
+    release_query(at);  // the list is complete when all warps have released the empty tile
+    ptx::named_barrier_sync(Shared::kPassEnds, 128 * C.consumers);
+    if (shared_.nonfinite_list() == arguments_.tiles) return false;
+    // Stores of the first pass precede those of the second to the same rows.
+    if (lane_ == 0) ptx::tma_store_wait();
+    return true;
+  }
+  // After the second pass.
+  __device__ __forceinline__ void fix_up_rows() const {
+    if (lane_ == 0) ptx::tma_store_wait();
+    __syncwarp();
+    writer().fixup();
+  }
+
+  // ---- Prologue, mainloop, epilogue ----
+
   // Which iteration of a Q tile a piece of code is for: the first one, the second one, whose PV
   // product overwrites O, a later one, or any but the first.
   enum class Iteration { kFirst, kSecond, kLater, kAny };
-
-  // ---- Prologue, mainloop, epilogue ----
 
   // The first scores of the first Q tile, or after a skipped one: no product to overlap with.
   template <bool kAfterSkipped = false>
@@ -132,11 +151,11 @@ class ForwardConsumer {
     kv_.enter(shared_.tile(at));
     init_scores();
     kv_.wait_key();
-    if constexpr (kAfterSkipped) order_.scheduler_wait();
+    if constexpr (kAfterSkipped) ping_pong_.scheduler_wait();
     ptx::wgmma_fence();
     issue_qk(at);
     if constexpr (kAfterSkipped) {
-      order_.scheduler_arrive();
+      ping_pong_.scheduler_arrive();
       kv_.skip_value();  // the last one of the skipped tile
     }
     kv_.note_last_values(shared_.tile(at));
@@ -191,10 +210,10 @@ class ForwardConsumer {
     if constexpr (kPvIssued) {
       init_scores();
       kv_.wait_key();
-      order_.scheduler_wait();
+      ping_pong_.scheduler_wait();
       ptx::wgmma_fence();
       issue_qk(next);
-      order_.scheduler_arrive();
+      ping_pong_.scheduler_arrive();
       finalize_softmax(at);
       store(at);
     } else {
@@ -259,8 +278,8 @@ class ForwardConsumer {
     kv_.release_key();
   }
   __device__ __forceinline__ void skip_last_pv() {
-    order_.scheduler_wait();
-    order_.scheduler_arrive();
+    ping_pong_.scheduler_wait();
+    ping_pong_.scheduler_arrive();
     kv_.skip_value();
   }
 
@@ -302,7 +321,7 @@ class ForwardConsumer {
   __device__ __forceinline__ void issue_qk_and_pv(int at) {
     init_scores();
     kv_.wait_key();
-    order_.scheduler_wait();
+    ping_pong_.scheduler_wait();
     ptx::wgmma_fence();
     issue_qk(at);
     constexpr bool kMayBeDeferred =
@@ -310,7 +329,7 @@ class ForwardConsumer {
         (kIteration == Iteration::kSecond || kIteration == Iteration::kAny);
     const bool deferred = kMayBeDeferred && epilogue_deferred_;
     if (deferred) {
-      order_.scheduler_arrive();
+      ping_pong_.scheduler_arrive();
       store(at - 1);
     } else {
       rescale(out_, factor_, rules_.scale_log2(), statistics_);
@@ -320,17 +339,17 @@ class ForwardConsumer {
     clear_stale_values();
     ptx::wgmma_fence();
     issue_pv<kIteration>();
-    if (!deferred) order_.scheduler_arrive();
+    if (!deferred) ping_pong_.scheduler_arrive();
   }
   __device__ __forceinline__ void issue_last_pv() {
     rescale(out_, factor_, rules_.scale_log2(), statistics_);
     kv_.skip_last_values();
     kv_.wait_value();
     clear_stale_values();
-    order_.scheduler_wait();
+    ping_pong_.scheduler_wait();
     ptx::wgmma_fence();
     issue_pv();
-    order_.scheduler_arrive();
+    ping_pong_.scheduler_arrive();
   }
   __device__ __forceinline__ void wait_pv() {
     ptx::wgmma_wait<0>();
@@ -342,7 +361,7 @@ class ForwardConsumer {
   __device__ __forceinline__ void clear_stale_values() {
     if constexpr (!C.lengths) return;
     if (stale_from_ >= C.keys) return;
-    using Value = typename ForwardShared<C>::Value;
+    using Value = typename Shared::Value;
     constexpr int kPieces = Value::kChunks * 8;  // of a row
     unsigned char* values = shared_.pointer(kv_.value().base);
     const int rows = C.keys - stale_from_;
@@ -352,7 +371,7 @@ class ForwardConsumer {
                                 piece % 8 * 16) = uint4{0, 0, 0, 0};
     }
     ptx::fence_proxy_async();
-    ptx::named_barrier_sync(5 + number_, 128);
+    ptx::named_barrier_sync(Shared::kConsumerWarps + number_, 128);
     stale_from_ = C.keys;
   }
 
@@ -413,8 +432,8 @@ class ForwardConsumer {
   const AttentionForwardArguments& arguments_;
   const ForwardShared<C>& shared_;
   const int number_, warp_, lane_;
-  const ScoreRules<C> rules_;
-  const PingPong<C> order_;
+  const ForwardScores<C> rules_;
+  const PingPong<C> ping_pong_;
   KvTiles<C> kv_;
   float scores_[C.keys / 2];
   float factor_[2];  // of O and the row sums, when a maximum has grown

@@ -23,7 +23,7 @@ class ForwardEpilogue {
  public:
   __device__ __forceinline__ ForwardEpilogue(const AttentionForwardArguments& arguments,
                                              const ForwardShared<C>& shared,
-                                             const ScoreRules<C>& rules, int consumer, int warp,
+                                             const ForwardScores<C>& rules, int consumer, int warp,
                                              int lane)
       : a_(arguments),
         shared_(shared),
@@ -191,7 +191,7 @@ class ForwardEpilogue {
 
   const AttentionForwardArguments& a_;
   const ForwardShared<C>& shared_;
-  const ScoreRules<C> rules_;
+  const ForwardScores<C> rules_;
   const int consumer_, warp_, lane_;
   const int first_row_;
   const typename ForwardShared<C>::Out staged_;  // the warp's 16 rows of each chunk

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Per-score operations: bias and masks before the softmax, dropout of the weights after it, each
-// only if the configuration has it. A thread has the rows and columns of the accumulator layout
-// (ptx/wgmma.hpp). The dropout contract gives its bytes the same layout: one Philox call of each
-// lane serves 16 rows and 32 columns without an exchange between threads (math/philox.hpp).
+// Per-score operations of forward: bias and masks before the softmax, dropout of the weights after
+// it, each only if the configuration has it. A thread has the rows and columns of the accumulator
+// layout (ptx/wgmma.hpp). The dropout contract gives its bytes the same layout: one Philox call of
+// each lane serves 16 rows and 32 columns without an exchange between threads (math/philox.hpp).
 #pragma once
 
 #include "cuda/device/attention/score_rules.hpp"
@@ -45,7 +45,7 @@ enum class NeedsMask { kNo, kYes, kPerTile };
 // The per-score operations of one thread. `row` is its first row in the Q tile; the other is row +
 // 8.
 template <AttentionForwardConfig C>
-class ScoreRules {
+class ForwardScores {
   static constexpr int kPairs = C.keys / 8;
   // Whether bias is added to complete scores. If TMA loads it, it initializes the accumulators.
   static constexpr bool kAdds = C.bias != DType::kNone && C.bias_stages == 0;
@@ -69,8 +69,8 @@ class ScoreRules {
   }
 
  public:
-  __device__ __forceinline__ ScoreRules(const AttentionForwardArguments& arguments, int row,
-                                        int lane)
+  __device__ __forceinline__ ForwardScores(const AttentionForwardArguments& arguments, int row,
+                                           int lane)
       : a_(arguments), row_(row), lane_(lane) {
     if constexpr (C.dropout && kDrawsEarly) dropout_ = dropout_of(a_);
     if constexpr (C.bias_stages > 0) unscale_ = kLog2E / a_.scale_log2;

@@ -45,6 +45,9 @@ struct ForwardShared {
       kTiles + kTilesInFlight * static_cast<int>(sizeof(AttentionTile));
   static_assert(C.fits() && kNonfinite + 4 <= C.shared_bytes());
 
+  // Named barriers; the first and the last for each consumer.
+  static constexpr int kPingPong = 1, kPassEnds = 4, kConsumerWarps = 5;
+
   __device__ __forceinline__ Query query(int stage, int consumer) const {
     return {base + (stage * C.consumers + consumer) * Query::kBytes};
   }

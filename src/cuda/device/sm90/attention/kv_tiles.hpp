@@ -25,14 +25,15 @@ namespace perseid::internal::cuda {
 
 // The ping-pong order of the consumers: one issues its products only after the one before it has
 // issued its own, so that the softmax of one runs under the products of the others. Named barrier
-// 1 + c belongs to consumer c; the 128 threads that wait and the 128 that arrive complete it.
+// kPingPong + c belongs to consumer c; the 128 threads that wait and the 128 that arrive complete
+// it.
 template <AttentionForwardConfig C>
 class PingPong {
  public:
   __device__ __forceinline__ explicit PingPong(int consumer) : consumer_(consumer) {}
 
   __device__ __forceinline__ void scheduler_wait() const {
-    if constexpr (C.consumers > 1) ptx::named_barrier_sync(1 + consumer_, 256);
+    if constexpr (C.consumers > 1) ptx::named_barrier_sync(kBarrier + consumer_, 256);
   }
   __device__ __forceinline__ void scheduler_arrive() const {
     signal(consumer_ + 1 == C.consumers ? 0 : consumer_ + 1);
@@ -47,8 +48,10 @@ class PingPong {
   }
 
  private:
+  static constexpr int kBarrier = ForwardShared<C>::kPingPong;
+
   static __device__ __forceinline__ void signal(int consumer) {
-    if constexpr (C.consumers > 1) ptx::named_barrier_arrive(1 + consumer, 256);
+    if constexpr (C.consumers > 1) ptx::named_barrier_arrive(kBarrier + consumer, 256);
   }
 
   const int consumer_;
@@ -136,9 +139,9 @@ class KvTiles {
     }
     if (idle_iterations_ == 0) return;
     --idle_iterations_;
-    const PingPong<C> order(consumer_);
-    order.scheduler_wait();
-    order.scheduler_arrive();
+    const PingPong<C> ping_pong(consumer_);
+    ping_pong.scheduler_wait();
+    ping_pong.scheduler_arrive();
   }
 
   const AttentionForwardArguments& arguments_;
