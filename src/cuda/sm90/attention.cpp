@@ -101,9 +101,10 @@ ScoreExtras score_extras(const AttentionForwardConfig& config, bool three) {
   return three && config.left ? ScoreExtras::kWindow : ScoreExtras::kNothing;
 }
 
-// Bias, visible mask and dropout need instructions and registers for each score.
+// Bias, visible mask, dropout and a score modifier need instructions and registers for each score.
 bool has_extras(const AttentionForwardConfig& config) {
-  return config.visible || config.dropout || config.bias != DType::kNone;
+  return config.visible || config.dropout || config.bias != DType::kNone ||
+         config.modifier != ScoreModifierKind::kNone;
 }
 
 MaskLoop mask_loop_of(const AttentionForwardConfig& config) {

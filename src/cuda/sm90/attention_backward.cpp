@@ -46,7 +46,8 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   config.modifier = problem.modifier.kind;
   // Operands that are read from memory for each score need registers, too.
   config.dropout = dropout_threshold(problem.dropout) < 256;
-  const bool busy = config.visible || (config.dropout && problem.bias);
+  const bool busy = config.visible || (config.dropout && problem.bias) ||
+                    config.modifier != ScoreModifierKind::kNone;
   const bool biased = config.bias != DType::kNone;
   // The other gradients are complete in one block and always deterministic.
   config.deterministic = problem.deterministic && problem.grad_query && problem.q_len > 0;
