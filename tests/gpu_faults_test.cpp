@@ -4,6 +4,7 @@
 // sentence, nothing leaks, and what works again is used again. The driver is a fake one, so that
 // this needs no GPU; its folder must be in LD_LIBRARY_PATH, as ctest sets it.
 #include <dlfcn.h>
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -15,6 +16,7 @@
 #include "cuda/runtime/cache.hpp"
 #include "cuda/softmax.hpp"
 #include "fake_driver.hpp"
+#include "gpu_tools.hpp"
 #include "perseid/perseid.h"
 
 namespace perseid::internal::cuda {
@@ -248,6 +250,19 @@ TEST_F(Faults, OfTheContextAreTold) {
     before_ = fake_.alive();
   }
   EXPECT_TRUE(run_program().ok()) << perseid_last_error();
+}
+
+// The fixture of tests on a GPU.
+class SetUpAlone : public testing_gpu::GpuTest {
+ public:
+  void TestBody() override {}
+  using GpuTest::SetUp;
+};
+
+// Else the tests' bodies would go on without a GPU.
+TEST_F(Faults, OfOpeningTheGpuAreFatalToItsTests) {
+  fake_.fail("cuDevicePrimaryCtxRetain", kMemory, 1, 1);
+  EXPECT_FATAL_FAILURE(SetUpAlone().SetUp(), "opening the GPU's context failed");
 }
 
 TEST_F(Faults, OfFullMemoryAreTold) {

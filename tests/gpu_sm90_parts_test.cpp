@@ -49,7 +49,7 @@ class GpuSm90Parts : public testing_gpu::GpuTest {
 
   void SetUp() override {
     GpuTest::SetUp();
-    if (IsSkipped()) return;
+    if (HasFatalFailure() || IsSkipped()) return;
     const Program program = testing_sm90::program(gpu_->facts().architecture);
     Image image;
     expect_ok(compile(program, &image));

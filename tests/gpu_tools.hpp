@@ -16,25 +16,23 @@
 
 namespace perseid::internal::testing_gpu {
 
-// Null, with the reason in `why`, where there is no GPU to use. One that is there and does not open
-// is a failure.
-inline std::shared_ptr<cuda::Gpu> open_gpu(std::string* why) {
+// The first GPU, or why it did not open.
+struct OpenedGpu {
   std::shared_ptr<cuda::Gpu> gpu;
-  const Status status = cuda::Gpu::open(0, &gpu);
-  *why = status.sentence();
-  EXPECT_TRUE(status.ok() || status.code() == PERSEID_UNSUPPORTED) << *why;
-  return gpu;
-}
+  Status status = cuda::Gpu::open(0, &gpu);
+};
 
 // Tests on a GPU, of compute capability `major` if it is not 0; skipped, with the reason, without.
+// One that is there and does not open is a fatal failure: after any other failure GoogleTest would
+// not skip the test's body.
 class GpuTest : public testing::Test {
  protected:
   explicit GpuTest(int32_t major = 0) : major_(major) {}
   void SetUp() override {
-    static std::string why;
-    static const std::shared_ptr<cuda::Gpu> kGpu = open_gpu(&why);
-    gpu_ = kGpu;
-    if (gpu_ == nullptr) GTEST_SKIP() << why;
+    static const OpenedGpu kOpened;
+    gpu_ = kOpened.gpu;
+    if (kOpened.status.code() == PERSEID_UNSUPPORTED) GTEST_SKIP() << kOpened.status.sentence();
+    ASSERT_TRUE(kOpened.status.ok()) << kOpened.status.sentence();
     if (major_ != 0 && gpu_->facts().major != major_)
       GTEST_SKIP() << "the GPU is not of compute capability " << major_ << ".0";
   }
