@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The Perseid Authors
 # SPDX-License-Identifier: Apache-2.0
-"""Attention on a GPU: the rate of the library beside cuDNN's (through PyTorch) or beside that of a
-plainer problem, in one run, in two ways: single, one launch between two events when the one before
-it has ended, after a rest, as the public peers' figures are; sustained, launches back to back.
+"""Attention on a GPU: the rates of the library and of a baseline, which is cuDNN (through PyTorch)
+or the library on a plainer problem, in one run, in two ways: single, one launch between two events
+when the one before it has ended, after a rest, as the public peers' figures are; sustained,
+launches back to back.
 
     python3 attention.py LIBRARY [--sections forward,backward,...] [--only REGEX] [--seconds N]
                          [--dims 64,128,256] [--lengths 1024,4096,16384] [--masks full,causal]
@@ -26,8 +27,8 @@ from attention_case import Case
 from attention_rows import PEERS, rows_of
 from binding import Library, Refused, measure_in_turns, measure_single
 
-COLUMNS = ("section", "direction", "row", "unit", "single", "beside_1", "ratio_1", "peers", "of_peers",
-           "sustained", "beside", "ratio", "error", "of_beside", "plan_ms", "held")
+COLUMNS = ("section", "direction", "row", "unit", "single", "baseline_1", "ratio_1", "peers", "of_peers",
+           "sustained", "baseline", "ratio", "error", "of_baseline", "plan_ms", "held")
 
 
 def use_cudnn_alone():
@@ -66,18 +67,18 @@ class Result:
         self.plan_ms = contenders["own"].plan.seconds * 1e3
         work = {"own": case.work(row.backward, row.unit)}
         sibling = case
-        if row.extras == "cudnn":
+        if row.baseline == "cudnn":
             call, why = without_sentence(lambda: case.peer(row.backward))
-        elif row.beside:
-            sibling = Case(library, **row.beside)
+        elif row.baseline:
+            sibling = Case(library, **row.baseline)
             call, why = without_sentence(lambda: sibling.call(row.backward))
         else:
             call, why = None, ""
         if call is not None:
-            contenders["beside"] = call
-            work["beside"] = sibling.work(row.backward, row.unit)
+            contenders["baseline"] = call
+            work["baseline"] = sibling.work(row.backward, row.unit)
         elif why:
-            self.failures.append("beside: " + why)
+            self.failures.append("baseline: " + why)
         self.find_errors(case, contenders, row)
         alone = measure_in_turns(contenders, 3)
         launches = {name: min(100, max(3, math.ceil(options.burst / ms)))
@@ -90,7 +91,7 @@ class Result:
 
     def find_errors(self, case, contenders, row):
         for name, call in contenders.items():
-            if name == "beside" and row.beside != "cudnn":
+            if name == "baseline" and row.baseline != "cudnn":
                 continue
             error = case.error(row.backward, call)
             if error is None:
@@ -101,7 +102,7 @@ class Result:
 
     def ratio(self, way):
         rates = self.rates[way]
-        return rates["own"] / rates["beside"] if "beside" in rates else None
+        return rates["own"] / rates["baseline"] if "baseline" in rates else None
 
     def of_peers(self):
         return self.rates["single"]["own"] / self.row.peers if self.row.peers else None
@@ -118,11 +119,11 @@ class Result:
             return "-" if value is None else format(value, form)
 
         row, digits = self.row, ".2f" if self.row.unit == "TB/s" else ".0f"
-        ways = {way: [number(rates.get("own"), digits), number(rates.get("beside"), digits),
+        ways = {way: [number(rates.get("own"), digits), number(rates.get("baseline"), digits),
                       number(self.ratio(way), ".3f")] for way, rates in self.rates.items()}
         return ([row.section, row.direction, row.name, row.unit] + ways["single"] +
                 [number(row.peers, digits), number(self.of_peers(), ".3f")] + ways["sustained"] +
-                [number(self.errors.get(name), ".2e") for name in ("own", "beside")] +
+                [number(self.errors.get(name), ".2e") for name in ("own", "baseline")] +
                 [f"{self.plan_ms:.0f}", "; ".join(self.failures) or "yes"])
 
 

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The Perseid Authors
 # SPDX-License-Identifier: Apache-2.0
 """The table of attention's figures, a section for each kind of work: which problems are measured,
-what stands beside each, and what each is to reach."""
+what the baseline of each is, and what each is to reach."""
 from dataclasses import dataclass, field
 
 # TFLOP/s of the fastest of the public kernels on the same device, 2026-11-20, single launches:
@@ -29,7 +29,7 @@ class Row:
     name: str
     problem: dict
     # "cudnn", the problem whose rate this one's is compared with, or None.
-    beside: object = None
+    baseline: object = None
     # At least: ratios `single` and `sustained`; `of_peers`, the ratio to `peers`; `rate`, sustained.
     wanted: dict = field(default_factory=dict)
     peers: float = None
@@ -145,7 +145,7 @@ def decode(_):
 
 
 def odd(_):
-    """Each beside the next shape that its tiles fit."""
+    """The baseline is the next shape that the tiles fit."""
     for direction in DIRECTIONS:
         for causal in (False, True):
             for length, dim, next_length, next_dim in (

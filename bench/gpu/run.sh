@@ -12,7 +12,7 @@
 #   SECONDS_A_ROW=S    of perseid bench (0.3)
 #   STEP_SECONDS=S     after which random problems and the scripts of peers begin no more (none)
 #   STEP_LIMIT=S       after which a step is ended, and has failed (1800)
-#   PROCESSES=N        that test, compile kernels or are examined by a tool (CPUs, at most 8)
+#   PROCESSES=N        that test, check random problems or are examined by a tool (CPUs, at most 8)
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 build=$(cd "${1:?usage: run.sh BUILD [OUT] [STEP...]}" && pwd) || exit 2
@@ -73,19 +73,24 @@ shared() {
 }
 alone() { processes=1 shared "$@"; }
 
-# Random problems of an operation: every CPU compiles kernels for a part of them, in a process of
-# its own, as the compiler lets threads wait for each other; then one process checks them all.
+# Random problems of an operation, in parts: each process compiles the kernels of its part and checks
+# it, on one CPU, since the compiler lets threads wait for each other. As a last line the sums.
 fuzz() {
-  local operation=$1 count=${FUZZ:-10000} jobs=() status=0
+  local operation=$1 count=${FUZZ:-10000} jobs=() status=0 logs
   export PERSEID_CACHE_DIR=$out/cache
-  for ((cpu = 0; cpu < cpus; ++cpu)); do
-    "${limited[@]}" taskset -c "$cpu" "$perseid" check --fuzz "$count" "${briefly[@]}" \
-      --plans-only --part "$cpu,$cpus" --device cuda:0 "$operation" &
+  logs=$(mktemp -d)
+  for ((i = 0; i < processes; ++i)); do
+    "${limited[@]}" taskset -c "$((i % cpus))" "$perseid" check --fuzz "$count" "${briefly[@]}" \
+      --part "$i,$processes" --device cuda:0 "$operation" >"$logs/$i" 2>&1 &
     jobs+=($!)
   done
-  for job in "${jobs[@]}"; do wait "$job" || status=1; done
-  "${limited[@]}" "$perseid" check --fuzz "$count" "${briefly[@]}" --device cuda:0 "$operation" &&
-    return "$status"
+  for job in "${jobs[@]}"; do wait "$job" || status=$?; done
+  cat "$logs"/*
+  awk '/^[0-9]+ checked, [0-9]+ failed, / { ++parts; checked += $1; failed += $3; refused += $5 }
+       END { printf "%d of %d parts: %d checked, %d failed, %d rightly refused\n",
+             parts, ARGC - 1, checked, failed, refused }' "$logs"/*
+  rm -r "$logs"
+  return "$status"
 }
 
 # A process for each problem, several at a time: a tool takes seconds to rewrite a kernel, and
@@ -111,7 +116,8 @@ step runtime_test alone "$build/tests/gpu_runtime_test"
 for test in api attention_api gpt; do
   step "${test}_test" alone "$build/tests/gpu_${test}_test"
 done
-for test in softmax matmul attention attention_backward attention_lengths; do
+for test in sm90_parts launch softmax matmul attention attention_backward attention_lengths \
+  attention_accumulate hidden_keys; do
   step "${test}_test" shared "$build/tests/gpu_${test}_test"
 done
 step check "$perseid" check --device cuda:0
