@@ -51,6 +51,15 @@ Arrival ArrivingMatrix::arrival(int64_t first_chunk, std::chrono::nanoseconds de
           .deadline = deadline};
 }
 
+ArrivingOperand ArrivingOperand::cut(const Tensor& a, const Tensor& b, bool is_a, ChunkDim dim,
+                                     int64_t count) {
+  const Tensor& source = is_a ? a : b;
+  const int32_t cut = dim == ChunkDim::kM || (dim == ChunkDim::kK && !is_a) ? -2 : -1;
+  return {.matrix = std::make_unique<ArrivingMatrix>(source, cut,
+                                                     Chunks::even(source.size(cut), count, dim)),
+          .is_a = is_a};
+}
+
 void ArrivingMatrix::start(std::vector<Delivery> order) {
   stop();
   ++epoch_;

@@ -57,4 +57,21 @@ class ArrivingMatrix {
   std::thread thread_;
 };
 
+// The operand of a product that arrives in chunks, if one does.
+struct ArrivingOperand {
+  std::unique_ptr<ArrivingMatrix> matrix;  // null: none
+  bool is_a = true;
+  int64_t pivot = 0;
+  std::chrono::nanoseconds deadline{0};
+
+  // Of a or b, cut along m, n or k. `count` is from 1 to the size of that dimension.
+  static ArrivingOperand cut(const Tensor& a, const Tensor& b, bool is_a, ChunkDim dim,
+                             int64_t count);
+
+  explicit operator bool() const { return matrix != nullptr; }
+  bool is(bool a) const { return matrix != nullptr && is_a == a; }
+  ChunksView chunks_of(bool a) const { return is(a) ? ChunksView(matrix->chunks()) : ChunksView(); }
+  Arrival arrival_of(bool a) const { return is(a) ? matrix->arrival(pivot, deadline) : Arrival{}; }
+};
+
 }  // namespace perseid::cli

@@ -110,20 +110,21 @@ std::string run_one(const Context& context, const Problem& problem, const Operan
   const Operands operands(problem);
   MatmulArguments arguments = arguments_of(problem, operands);
   const bool of_a = draw.dim == ChunkDim::kM || (draw.dim == ChunkDim::kK && draw.count % 2 == 0);
-  const int32_t cut = draw.dim == ChunkDim::kM || (draw.dim == ChunkDim::kK && !of_a) ? -2 : -1;
-  Tensor& operand = of_a ? arguments.a : arguments.b;
-  ArrivingMatrix arriving(operand, cut, Chunks::even(operand.size(cut), draw.count, draw.dim));
+  ArrivingOperand arriving =
+      ArrivingOperand::cut(arguments.a, arguments.b, of_a, draw.dim, draw.count);
+  arriving.pivot = draw.pivot;
+  arriving.deadline = draw.lost ? std::chrono::nanoseconds(kLostDeadline) : kDeadline;
   MatmulOptions options = options_of(problem);
-  (of_a ? options.async_a : options.async_b) = arriving.chunks();
+  options.async_a = arriving.chunks_of(true);
+  options.async_b = arriving.chunks_of(false);
   const Matmul matmul(context, options);
   Workspace workspace;
   matmul.reserve(workspace);
-  arriving.start(draw.order);
-  if (draw.lost) arriving.finish();  // one chunk alone is missing
-  operand = arriving.tensor();
-  (of_a ? arguments.arrival_a : arguments.arrival_b) =
-      arriving.arrival(draw.pivot, draw.lost ? std::chrono::nanoseconds(kLostDeadline)
-                                             : std::chrono::nanoseconds(kDeadline));
+  arriving.matrix->start(draw.order);
+  if (draw.lost) arriving.matrix->finish();  // one chunk alone is missing
+  (of_a ? arguments.a : arguments.b) = arriving.matrix->tensor();
+  arguments.arrival_a = arriving.arrival_of(true);
+  arguments.arrival_b = arriving.arrival_of(false);
   const bool reads = problem.alpha != 0 && problem.batch > 0;
   try {
     matmul.execute(nullptr, arguments, workspace);

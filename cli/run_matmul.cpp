@@ -32,19 +32,9 @@ struct Flags {
 
 constexpr double kLongestDeadline = 9e12;  // milliseconds: in nanoseconds it fits 64 bits
 
-// The operand that arrives in chunks; none without --chunks.
-struct Arriving {
-  std::unique_ptr<ArrivingMatrix> matrix;
-  bool is_a = true;
+// None without --chunks.
+struct Arriving : ArrivingOperand {
   std::vector<Delivery> order;
-  int64_t pivot = 0;
-  std::chrono::nanoseconds deadline{0};
-
-  explicit operator bool() const { return matrix != nullptr; }
-  Chunks chunks_of(bool a) const { return matrix && is_a == a ? matrix->chunks() : Chunks{}; }
-  Arrival arrival_of(bool a) const {
-    return matrix && is_a == a ? matrix->arrival(pivot, deadline) : Arrival{};
-  }
 };
 
 // The chunks of --arrival-order, each once. Without it: from the pivot round.
@@ -84,14 +74,13 @@ Arriving read_arriving(const Flags& flags, const Tensor& a, const Tensor& b) {
   const std::string dim = flags.chunk_dim.value_or("m");
   if (dim != "m" && dim != "n" && dim != "k")
     bad_input(fmt::format("--chunk-dim must be m, n or k, got '{}'", dim));
-  Arriving arriving;
-  arriving.is_a = dim != "n";
-  const Tensor& matrix = arriving.is_a ? a : b;
-  const int32_t cut = dim == "m" ? -2 : -1;
-  const int64_t size = matrix.size(cut), count = *flags.chunks;
+  const int64_t size = dim == "m" ? a.size(-2) : dim == "n" ? b.size(-1) : a.size(-1);
+  const int64_t count = *flags.chunks;
   if (count < 1 || count > std::min<int64_t>(size, PERSEID_MAX_CHUNKS))
     bad_input(fmt::format("--chunks must be from 1 to {}, as {} is {}; got {}",
                           std::min<int64_t>(size, PERSEID_MAX_CHUNKS), dim, size, count));
+  const ChunkDim of = dim == "m" ? ChunkDim::kM : dim == "n" ? ChunkDim::kN : ChunkDim::kK;
+  Arriving arriving{ArrivingOperand::cut(a, b, dim != "n", of, count), {}};
   arriving.pivot = flags.pivot.value_or(0);
   if (arriving.pivot < 0 || arriving.pivot >= count)
     bad_input(fmt::format("--pivot must be from 0 to {}, one of the chunks; got {}", count - 1,
@@ -113,8 +102,6 @@ Arriving read_arriving(const Flags& flags, const Tensor& a, const Tensor& b) {
   for (const int64_t chunk : read_order(flags, count, arriving.pivot))
     arriving.order.push_back(
         {chunk, std::chrono::microseconds(arriving.order.empty() ? 0 : delay)});
-  const ChunkDim of = dim == "m" ? ChunkDim::kM : dim == "n" ? ChunkDim::kN : ChunkDim::kK;
-  arriving.matrix = std::make_unique<ArrivingMatrix>(matrix, cut, Chunks::even(size, count, of));
   return arriving;
 }
 
@@ -173,7 +160,7 @@ int run_matmul(const Common& common, const Flags& flags) {
   harness::Placement placement(context);
   if (arriving) arriving.matrix->start(arriving.order);
   const auto operand = [&](const Tensor& matrix, bool is_a) {
-    return arriving && arriving.is_a == is_a ? arriving.matrix->tensor() : placement.place(matrix);
+    return arriving.is(is_a) ? arriving.matrix->tensor() : placement.place(matrix);
   };
   const MatmulArguments arguments = {.a = operand(a, true),
                                      .b = operand(b, false),

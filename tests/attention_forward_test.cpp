@@ -264,7 +264,7 @@ TEST(AttentionForward, SameBitsForAnyNumberOfThreads) {
 }
 
 // A sequence gives the same bits alone as in a batch.
-TEST(AttentionForward, SameBitsAtAnyPlaceOfTheBatch) {
+TEST(AttentionForward, SameBitsAtAnyPositionInTheBatch) {
   constexpr int64_t kBatch = 3;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const bool decode : {false, true}) {

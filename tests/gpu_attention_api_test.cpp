@@ -298,7 +298,7 @@ TEST_F(GpuAttentionApi, DefaultOrderIsNearTheFixedOne) {
 }
 
 // A sequence has the same bits alone and as any entry of a batch.
-TEST_F(GpuAttentionApi, SameBitsAtAnyPlaceOfTheBatch) {
+TEST_F(GpuAttentionApi, SameBitsAtAnyPositionInTheBatch) {
   for (const AttentionOptions& kind : kinds()) {
     // Dropout draws other numbers for another entry.
     if (kind.dropout > 0) continue;

@@ -253,7 +253,7 @@ TEST_F(GpuAttention, SameBitsEveryTime) {
 }
 
 // A sequence gives the same bits alone as in a batch.
-TEST_F(GpuAttention, SameBitsAtAnyPlaceOfTheBatch) {
+TEST_F(GpuAttention, SameBitsAtAnyPositionInTheBatch) {
   Fixture many(forward_case(DType::kBF16, 70, 4, 2, 300, 400, 64, 64));
   run(many);
   for (const int64_t b : {0, 33, 69}) {

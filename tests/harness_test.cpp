@@ -168,7 +168,7 @@ TEST(Array, BeginsUnwritten) {
   for (double value : Array(f32, {4, 4}, Strides::kSpread).values()) EXPECT_TRUE(std::isnan(value));
 }
 
-TEST(Array, ShowsWritesBesideItsElements) {
+TEST(Array, ShowsWritesNextToItsElements) {
   Array dense(f32, {4, 4});
   auto* end = dense.tensor().data<float>() + 16;
   const float before = *end;

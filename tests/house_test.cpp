@@ -137,7 +137,7 @@ TEST(House, ProgramsIncludePublicHeadersAlone) {
 }
 
 // Inline assembly lives in ptx/ alone.
-TEST(House, AssemblyHasItsPlace) {
+TEST(House, AssemblyIsInPtxAlone) {
   for (const fs::path& file : project_files()) {
     if (!is_source(file) || file.string().starts_with("src/cuda/device/ptx/")) continue;
     if (file == "tests/house_test.cpp") continue;
