@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention backward: the score matrix is made again by tiles (attention_backward_tile.hpp), each
-// of which gives its part of all three gradients at once, five products in one pass.
+// Attention backward: the score matrix is recomputed by tiles (attention_backward_tile.hpp), each
+// of which contributes to all three gradients: five products in one pass.
 //
 //   a task:  for each query head of its kv head:       Q, dO packed; delta, lse
 //              for each chunk of keys, at most 8:       dQ of the chunk, [q_len, head_dim]
@@ -14,7 +14,7 @@
 // phase adds up in the order above. So the result is the same bit for bit, whatever the size of the
 // batch and the number of threads; memory is linear in the sequence's length.
 //
-// dBias is a pass by itself (attention_backward_bias.hpp).
+// dBias is a pass of its own (attention_backward_bias.hpp).
 //
 // Algorithm: Dao et al., arXiv:2205.14135 and 2307.08691.
 #pragma once
@@ -131,7 +131,7 @@ class AttentionBackwardKernel {
     return wanted ? arena.take<Scalar>(count) : nullptr;
   }
 
-  // By the sequence's own length alone, as the rest of it all.
+  // By the sequence's own length alone, so that its bits do not depend on the batch.
   static int64_t chunks_of(int64_t kv_len) {
     return clamp(ceil_div(kv_len, kChunk), int64_t{1}, kMaxChunks);
   }
@@ -152,7 +152,7 @@ class AttentionBackwardKernel {
                               shape_.head_columns;
   }
 
-  // What dQ and dK lack until they are written.
+  // The factor by which dQ and dK are multiplied when they are written.
   Scalar score_factor() const { return static_cast<Scalar>(problem_.scale); }
   KeyGradient key_gradient(const AttentionBackward& arguments, Scalar* block, Scalar* group) const {
     return {arguments.grad_key,
@@ -226,7 +226,7 @@ class AttentionBackwardKernel {
       if (sums.key != nullptr) clear(sums.key, keys.count * key.columns);
       if (sums.value != nullptr) clear(sums.value, keys.count * value.columns);
       for (int64_t row = 0; row < scratch.queries.rows; row += Shape::kQueries) {
-        // dQ is long: it is cleared and passed on while a tile has it in the cache anyway.
+        // dQ is long: clear it and add it to the total while a tile has it in the cache.
         const int64_t offset = row * shape_.head_columns;
         const int64_t count =
             min(Shape::kQueries, scratch.queries.rows - row) * shape_.head_columns;

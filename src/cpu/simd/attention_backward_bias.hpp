@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradient of attention's bias: dS, summed over the dimensions along which the bias is
 // broadcast. Those dimensions may cross all tasks of the other gradients, so this is a pass of its
-// own over the output: a block is some rows of dBias, and every dS that enters them is made for it
-// (two of the five products).
+// own over the output: a block is some rows of dBias, and every dS that enters them is recomputed
+// for it (two of the five products).
 //
 //   a block:  for each part, at most 16 (4 where a block has many rows):     a sum of its own
 //               for each unit of the part, a (batch, head, 96 queries):      dS, added

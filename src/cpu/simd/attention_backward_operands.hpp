@@ -97,7 +97,7 @@ struct BackwardQueries {
                           out.data + i * out.row, out.column, shape.value_dim);
       if (arguments.grad_lse.present())
         delta[i] -= *lse_row<Scalar>(arguments.grad_lse, problem.ragged, batch, head, row + i);
-      // dP is made without what is not finite in dO, so delta has to carry it into dS.
+      // dP is computed from finite elements of dO alone, so delta carries the others into dS.
       if (nonfinite_grad_out[i] != 0) delta[i] = static_cast<Scalar>(__builtin_nan(""));
       nonfinite = nonfinite || nonfinite_query[i] != 0 || nonfinite_grad_out[i] != 0;
     }

@@ -158,8 +158,8 @@ PERSEID_INLINE bool has_nonfinite(const T* x, int64_t stride, int64_t dim) {
 }
 
 // A masked key has probability 0, but 0 * NaN is NaN: its value must never enter a product. So
-// values that are not finite are cleared from the packed operand and their rows remembered; whoever
-// sees such a key adds its part one by one, which is rare and may be slow.
+// values that are not finite are cleared in the packed operand and their rows are marked. For rows
+// that see such a key, its elements are added one by one, which is rare and may be slow.
 
 // nonfinite[i]: row i holds a value that is not finite. Returns whether any row does.
 template <class V, class T>

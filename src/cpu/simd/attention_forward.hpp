@@ -48,8 +48,8 @@ class AttentionForwardKernel {
   static constexpr int64_t kKeys = 256;  // keys of a block
   static_assert(kKeys % kPanel == 0 && kPanel % (V::kLanes * Dot::kDepth) == 0);
 
-  // What became of the values of a block of keys. Where they lie as micro_gemm wants them, they are
-  // copied only if some must be cleared.
+  // Where the products read the values of a block of keys. Values in micro_gemm's layout are copied
+  // only if some must be cleared.
   enum class ValueState : uint8_t { kInPlace, kPacked, kPackedNonfinite };
 
   // Scratch of one worker.
@@ -65,7 +65,7 @@ class AttentionForwardKernel {
     uint8_t* keep;    // [kQueries, kKeys], where there is dropout
   };
 
-  // One block of queries of one head, and where it stands.
+  // One block of queries of one head, and the block of keys that it visits.
   struct Block {
     ScoreChain<V> chain;
     const Element* key;        // packed by columns, of this sequence and kv head
@@ -274,8 +274,8 @@ class AttentionForwardKernel {
     return {block.value + key / Dot::kDepth * value_columns_, value_columns_};
   }
 
-  // Makes sure that no score of the row is above its limit; sum and out follow the maximum. The lag
-  // spares most rows most of the work: 2^kMostLag is far from overflow.
+  // Raises m where a score of the row is above its limit, and rescales sum and out. Most rows
+  // return early, because m may lag: 2^kMostLag is far from overflow.
   void raise_maximum(const Scalar* score, int64_t count, Scalar scale, Scalar& max, Scalar& limit,
                      Scalar* sum, Scalar* out, bool first) const {
     typename V::Reg top[2] = {V::load(score), V::load(score + V::kLanes)};
@@ -294,7 +294,7 @@ class AttentionForwardKernel {
         V::store(out + d, V::mul(V::load(out + d), factor));
     }
     max = raised;
-    // Without rounding no weight needs care; else the sum decides, when it knows of this block.
+    // Unrounded weights may lag at once; else the limit follows from the sum with this block.
     limit = raised + (Dot::kDepth == 1 ? kMostLag : Scalar{0});
   }
 

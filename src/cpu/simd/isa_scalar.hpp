@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Vectors of one lane: plain C++, for machines without any of the other instruction sets and as the
-// plainest witness in tests. Also the list of what a vector type offers:
+// Vectors of one lane: plain C++, for machines without any of the other instruction sets, and to
+// compare the others with in tests. Also the list of what a vector type offers:
 //
 //   Scalar, Reg, Mask, kLanes    the element, the register, one truth value a lane
 //   load, store                  kLanes neighbours, any alignment; F32 also of f16 and bf16

@@ -1,26 +1,23 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Matmul whose operands arrive in chunks while it runs, and whose result may leave in chunks.
+// Matmul whose operands arrive in chunks while it runs, and whose result is signalled by chunks.
 //
 // The blocks of C are those of the plain product, and so is the arithmetic of each: results are the
 // same bits. What differs is when a block runs and when its operands are packed:
 //
-//   - Workers draw blocks from one counter, in the order of math/tile_order.hpp: from the pivot
-//   chunk
-//     round. Executors may call tasks in any order, so a task's own number means nothing here.
-//   - An operand that is present is packed ahead, as ever. Of one that arrives, the part that a
-//   block
-//     needs at a block of the depth is packed by the first worker that comes to it, after its
-//     chunks have arrived; others that need it wait until it is packed.
-//   - With chunks along the depth a worker that comes to a chunk which is not here parks the sums
-//   of
-//     its block in the workspace and draws another block, so that all of C takes part in the chunks
-//     that are here. Every block is drawn as often as the depth has blocks; each draw but those of
-//     a finished block advances by one or more, and waits for that one alone. Sums are added in the
-//     order of the depth whoever adds them.
-//   - An element of C counts down the elements that its chunk of the output still lacks; who brings
-//     it to 0 sets the signal. The countdown is acquire and release, so the signal publishes what
-//     all workers wrote.
+//   - Workers draw blocks from one counter, in the order of math/tile_order.hpp, which begins with
+//     the pivot chunk. Executors may call tasks in any order, so a task's own number is not used.
+//   - An operand that is present is packed ahead. Of one that arrives, the first worker that needs
+//     a part (of a block at a block of the depth) packs it after its chunks have arrived; the
+//     others wait until it is packed.
+//   - With chunks along the depth, a worker that needs a missing chunk parks the sums of its block
+//     in the workspace and draws another block, so that all blocks use the chunks that are present.
+//     Every block is drawn as often as the depth has blocks; each draw but those of a finished
+//     block advances by one or more, and waits for that one alone. Sums are added in the order of
+//     the depth, whichever worker adds them.
+//   - Each chunk of the output counts its unwritten elements; the worker that counts down to 0 sets
+//     the signal. The countdown is acquire and release, so the signal publishes the writes of all
+//     workers.
 #pragma once
 
 #include <atomic>

@@ -64,8 +64,8 @@ class SoftmaxRun {
     }
   }
 
-  // While a block is analysed the one before it is finished, a chunk of each in turn: so memory is
-  // read and written at the same time.
+  // While a block is analysed, the block before it is finished, alternating by chunks, so that
+  // memory is read and written at the same time.
   void run_long(int64_t first, int64_t last, int32_t worker) const {
     Arena arena(scratch_of(worker));
     const Scratch scratch[2] = {{problem_, cut_, arena}, {problem_, cut_, arena}};

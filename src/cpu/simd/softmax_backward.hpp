@@ -138,7 +138,7 @@ class SoftmaxBackwardKernel {
     });
   }
 
-  // The gradients of rows whose sum is not finite, in place of dy: there 0 times the sum is not 0.
+  // Replaces dy by the gradients in rows whose sum is not finite: there 0 times the sum is not 0.
   void spell_out(const SoftmaxPiece& piece, const Scratch& scratch,
                  const Statistics& statistics) const {
     const std::byte* mask = layout_.address(kMask, piece);

@@ -253,7 +253,7 @@ class SoftmaxForwardKernel {
     return found;
   }
 
-  // The results of rows that are not a number, in place of their numbers.
+  // Replaces the numbers of rows whose result is NaN by their results.
   void spell_out(const SoftmaxPiece& piece, const Scratch& scratch,
                  const Statistics& statistics) const {
     const RowsOf<Scalar> numbers = numbers_of(piece, scratch);

@@ -11,9 +11,8 @@
 //   backward  row_sums      s = sum dy y, or sum dy; copies rows that are masked
 //             gradients     dx = scale y (dy - s), or scale (dy - exp(y) s)
 //
-// What goes to scratch memory has rows of whole vectors. From and To are the types of what is read
-// and written. The order of additions depends on the
-// length of a row alone.
+// Rows in scratch memory are padded to whole vectors. From and To are the types of what is read and
+// written. The order of additions depends on the length of a row alone.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +44,7 @@ PERSEID_INLINE void prefetch(const std::byte* next, int64_t offset) {
   if constexpr (V::kLanes > 1) __builtin_prefetch(next + offset);
 }
 
-// All lanes of a vector. Where a row ends within a vector, an int in its place says how many count.
+// All lanes of a vector. Where a row ends within a vector, an int instead says how many count.
 struct AllLanes {};
 
 template <class V, class From>
@@ -207,7 +206,7 @@ __attribute__((noinline)) void exponentials(RowsOf<const typename V::Scalar> x,
   }
 }
 
-// Two vectors side by side. Some instruction sets have a faster way to narrow them.
+// Two adjacent vectors. Some instruction sets have a faster way to narrow them.
 template <class V, class To>
 PERSEID_INLINE void store_pair(To* p, typename V::Reg a, typename V::Reg b) {
   if constexpr (requires { V::store_pair(p, a, b); }) {

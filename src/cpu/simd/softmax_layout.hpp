@@ -8,8 +8,7 @@
 //
 //            chunk 0    chunk 1    chunk 2
 //   block 0  [  rows x kChunk  ]   ...  [ the rest ]      rows of up to kChunk elements: one chunk,
-//   block 1  [                                     ]      and as many rows to a block as fit the L1
-//   cache
+//   block 1  [                                     ]      and as many rows as fit the L1 cache
 //
 // Chunks depend on the length of the row alone, so a row's result depends on nothing but the row.
 #pragma once
@@ -104,7 +103,7 @@ struct SoftmaxCut {
   static constexpr int64_t kChunk = kSoftmaxChunk;
   static constexpr int64_t kBlock = 2048;   // elements of contiguous rows: read, computed and next
                                             // block share the L1 cache
-  static constexpr int64_t kStrip = 65536;  // elements of rows brought together from afar
+  static constexpr int64_t kStrip = 65536;  // elements of gathered rows
   static constexpr int64_t kKept = 262144;  // rows whose exponentials stay in the L2 cache
   static constexpr int64_t kMostRows = 1024;
   static constexpr int64_t kMostStatistics = 65536;
