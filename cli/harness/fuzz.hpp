@@ -13,7 +13,7 @@ struct Draw {
   // So many neighbours share what kernels of a GPU are compiled for: operation, types, features,
   // dims, and about the lengths.
   uint64_t group = 1;
-  // Attention mostly in types, dims and strides that tensor cores and copy engines take.
+  // Attention mostly in types, dims and strides that tensor cores and TMA take.
   bool gpu = false;
 };
 

@@ -224,10 +224,12 @@ class BackwardTile {
     constexpr Modifier<ScoreModifierKind::kNone, Scalar> kIdentity{};
     if (modified_ != nullptr) {
       with_modifier<Scalar>(chain.problem.modifier, [&](auto modifier) {
-        if (dropout.enabled()) {
-          grad_scores_of<true, true>(group, modifier);
-        } else {
-          grad_scores_of<true, false>(group, modifier);
+        if constexpr (!decltype(modifier)::kIdentity) {
+          if (dropout.enabled()) {
+            grad_scores_of<true, true>(group, modifier);
+          } else {
+            grad_scores_of<true, false>(group, modifier);
+          }
         }
       });
     } else if (dropout.enabled()) {

@@ -78,8 +78,10 @@ struct ScoreChain {
 
   // s[0, count): raw products of `row` with keys key..key + count; becomes scores, -inf at keys
   // that are masked or past the sequence. count is a multiple of kLanes. `modified`, where given,
-  // gets the scores without bias and mask.
-  void apply(int64_t row, int64_t key, int64_t count, Scalar* s, Scalar* modified = nullptr) const {
+  // gets the scores without bias and mask. Not inlined, to keep its code out of the loops of blocks
+  // that are plain.
+  [[gnu::noinline]] void apply(int64_t row, int64_t key, int64_t count, Scalar* s,
+                               Scalar* modified = nullptr) const {
     const KeyRange range = visible_keys(problem, row, sequence.q_len, sequence.kv_len);
     const int64_t begin = clamp(range.begin - key, int64_t{0}, count);
     const int64_t end = clamp(range.end - key, begin, count);
