@@ -117,7 +117,7 @@ std::string bench_table(const std::vector<MeasuredRow>& rows, bool verbose, size
         operation_of(row), harness::name_of(row.problem.type()), harness::summary(row.problem),
         several ? fmt::format("{}", row.threads) : "", verbose ? row.implementation : ""};
     if (!row.outcome.ok()) {
-      cells.push_back(perseid_status_string(row.outcome.status));
+      cells.emplace_back(perseid_status_string(row.outcome.status));
       table.add(cells);
       continue;
     }
