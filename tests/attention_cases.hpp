@@ -360,6 +360,7 @@ struct Fixture {
     if (p.grad_bias) want["grad_bias"] = db.values();
   }
 
+  // The limits of gradients are for the out that backward reads.
   Limits make_limits() const {
     const AttentionProblem& p = problem;
     std::map<std::string, std::vector<double>> inputs;
@@ -382,7 +383,7 @@ struct Fixture {
     const auto sums = [&](const Shape& lens) { return p.ragged ? sums_of(lens) : Shape(); };
     return Limits(harness_problem(p, sums(given.q_lens), sums(given.kv_lens_ragged), given.kv_lens,
                                   given.visible_shape, given.grad_lse),
-                  inputs, keep);
+                  inputs, keep, p.backward() ? out.values() : std::vector<double>());
   }
 
   Case given;

@@ -36,10 +36,12 @@ inline void expect_close(std::string_view name, const Tensor& got, const std::ve
 // Limits of one problem's outputs, by the names of their operands.
 class Limits {
  public:
-  // `inputs`: the values of every tensor that is read, row-major. `keep`: the dropout mask.
+  // `inputs`: the values of every tensor that is read, row-major. `keep`: the dropout mask. `out`:
+  // that which attention's backward reads.
   Limits(const harness::Problem& problem, const std::map<std::string, std::vector<double>>& inputs,
-         const std::vector<double>& keep = {})
-      : problem_(problem), estimates_(harness::naive(problem, operands(problem, inputs), keep)) {}
+         const std::vector<double>& keep = {}, const std::vector<double>& out = {})
+      : problem_(problem),
+        estimates_(harness::naive(problem, operands(problem, inputs), keep, out)) {}
 
   void expect(const char* name, const Tensor& got, const std::vector<double>& want) const {
     const auto found = estimates_.find(std::string_view(name));

@@ -268,6 +268,37 @@ TEST(Naive, AgreesWithTheReference) {
   }
 }
 
+TEST(Naive, BackwardReadsTheOutThatItIsGiven) {
+  const Problem problem = problem_of(
+      R"({"op":"attention","dtype":"f64","q_len":3,"kv_len":2,"head_dim":4,"scale":1,
+          "gradients":"query","layout":"bhsd"})");
+  const Operands operands(problem);
+  const Operands inputs(exact_problem(problem), operands);
+  const Estimates own = naive(problem, inputs, {});
+  std::vector<double> out = own.find("out")->second.value;
+  EXPECT_EQ(naive(problem, inputs, {}, out).find("grad_query")->second.value,
+            own.find("grad_query")->second.value);
+  // With values e_0 and 2 e_0, out of row 1 says its probabilities: p0 + p1 = 1, p0 + 2 p1 = out.
+  std::vector<double> value(8, 0);
+  value[0] = 1;
+  value[4] = 2;
+  assign(inputs.find("value")->tensor(), value);
+  const std::vector<double> weighted = naive(problem, inputs, {}).find("out")->second.value;
+  const double second = weighted[4] - 1, first = 1 - second, shift = 0.25;
+  out = weighted;
+  out[4] += shift;
+  const std::vector<double> before =
+      naive(problem, inputs, {}, weighted).find("grad_query")->second.value;
+  const std::vector<double> after =
+      naive(problem, inputs, {}, out).find("grad_query")->second.value;
+  const std::vector<double> key = inputs.find("key")->values();
+  const double delta = shift * inputs.find("grad_out")->values()[4];
+  for (size_t d = 0; d < 12; ++d) {
+    const double moved = d / 4 == 1 ? delta * (first * key[d - 4] + second * key[d]) : 0;
+    EXPECT_NEAR(after[d], before[d] - moved, 1e-13) << d;
+  }
+}
+
 // ---- The tolerance rule -----------------------------------------------------------------------
 
 TEST(Tolerance, CatchesAnInjectedError) {
@@ -292,6 +323,83 @@ TEST(Tolerance, CatchesAnInjectedError) {
       wrong = estimate.value;
       wrong[0] = std::nan("");
       EXPECT_TRUE(std::isinf(largest_error(wrong, reference, problem.type())));
+    }
+  }
+}
+
+// One row of this problem has two keys that matter, and its out, rounded as well as may be, puts
+// sum(out grad_out) off by four times as much as the out that the naive forward rounds.
+TEST(Tolerance, OfGradientsIsForTheOutThatBackwardRead) {
+  const Problem problem = problem_of(
+      R"({"op":"attention","dtype":"bf16","scale":1,"backward":true,"batch":3,"heads":3,
+          "kv_heads":1,"q_len":39,"head_dim":31,"layout":"bhsd","cu_seqlens_q":[0,38,42,54],
+          "cu_seqlens_kv":[0,3,5,17],"grad_lse":true,"data_seed":78132413353610,
+          "input_scale":10})");
+  const Operands operands(problem);
+  Operands exact(exact_problem(problem), operands);
+  ASSERT_TRUE(run_reference(Context::cpu(1), problem, exact).ok());
+  std::vector<double> out = exact.find("out")->values();
+  for (double& each : out) each = round_to(bf16, each);
+  const std::vector<double> reference = exact.find("grad_query")->values();
+  // Without any error but that of out and of the result.
+  std::vector<double> got =
+      naive(exact_problem(problem), exact, {}, out).find("grad_query")->second.value;
+  for (double& each : got) each = round_to(bf16, each);
+  const double error = largest_error(got, reference, bf16);
+  const auto limit = [&](const Estimates& estimates) {
+    return error_limit(estimates.find("grad_query")->second, reference, bf16, bf16);
+  };
+  EXPECT_GT(error, limit(naive(problem, exact, {})));
+  EXPECT_LE(error, limit(naive(problem, exact, {}, out)));
+  // And by a kernel.
+  const Context one = Context::cpu(1), three = Context::cpu(3);
+  for (const CheckResult& result : Checker(one, three).check_all(problem))
+    EXPECT_TRUE(result.passed) << result.implementation << ": " << result.complaint;
+}
+
+// Kernels without rounding errors that lose the last key, or weigh the first keys by a maximum that
+// later ones exceed by 1.
+TEST(Tolerance, CatchesALostKeyAndAStaleMaximum) {
+  for (const char* scale : {"0.1", "1", "3", "10"}) {
+    Problem problem = problem_of(
+        R"({"op":"attention","dtype":"bf16","heads":8,"q_len":80,"kv_len":70,"head_dim":32,
+            "backward":true,"layout":"bhsd"})");
+    set_field(problem, "input-scale", scale);
+    const Operands operands(problem);
+    Operands exact(exact_problem(problem), operands);
+    ASSERT_TRUE(run_reference(Context::cpu(1), problem, exact).ok());
+    std::vector<double> out = exact.find("out")->values();
+    for (double& each : out) each = round_to(bf16, each);
+    const Estimates estimates = naive(problem, exact, {}, out);
+
+    Problem faulty = exact_problem(problem);
+    faulty.visible = {1, 1, 1, 70};
+    faulty.bias = {1, 1, 1, 70};
+    std::vector<double> visible(70, 1), bias(70, 0);
+    const auto results = [&] {
+      std::map<std::string, std::vector<double>> inputs = {{"visible", visible}, {"bias", bias}};
+      for (const char* name : {"query", "key", "value", "grad_out"})
+        inputs[name] = exact.find(name)->values();
+      return naive(faulty, Operands(faulty, inputs), {}, out);
+    };
+    const auto is_caught = [&](const Estimates& got, const char* name) {
+      const std::vector<double> reference = exact.find(name)->values();
+      return largest_error(got.find(name)->second.value, reference, bf16) >
+             error_limit(estimates.find(name)->second, reference, bf16, bf16);
+    };
+    std::vector<const char*> names = {"out", "grad_value"};
+    // Those of the smallest inputs are below what the rule allows for the rounding of 0.3.
+    if (std::string_view(scale) != "0.1") names.insert(names.end(), {"grad_query", "grad_key"});
+    const Estimates right = results();
+    visible.back() = 0;
+    const Estimates lost = results();
+    visible.back() = 1;
+    std::fill_n(bias.begin(), 32, 1);
+    const Estimates stale = results();
+    for (const char* name : names) {
+      EXPECT_FALSE(is_caught(right, name)) << name << " times " << scale;
+      EXPECT_TRUE(is_caught(lost, name)) << name << " times " << scale;
+      EXPECT_TRUE(is_caught(stale, name)) << name << " times " << scale;
     }
   }
 }

@@ -61,10 +61,16 @@ class Checker {
       std::vector<double> reference;
       Limit limit;
     };
+    Expected(const Problem& problem, const Operands& operands)
+        : exact(exact_problem(problem), operands) {}
+    Operands exact;
     Outcome outcome;
     std::map<std::string, Output, std::less<>> outputs;
+    std::optional<std::vector<double>> out;  // that the limits of gradients are for
   };
   Expected expect(const Problem& problem) const;
+  // `out`: what backward read, see naive().
+  void set_limits(const Problem& problem, const std::vector<double>& out, Expected& expected) const;
   // `expected` is filled when it is first needed.
   CheckResult check(const Problem& problem, std::optional<Expected>& expected) const;
   void execute(const Problem& problem, perseid_plan_t plan, std::optional<Expected>& expected,

@@ -184,7 +184,8 @@ DType working_type(const Problem& problem) {
 
 DType accumulation_type(DType working) { return working == f64 ? f64 : f32; }
 
-Estimates naive(const Problem& problem, const Operands& inputs, const std::vector<double>& keep) {
+Estimates naive(const Problem& problem, const Operands& inputs, const std::vector<double>& keep,
+                const std::vector<double>& out) {
   // Beside a size of 0 others may be enormous: then there is nothing to go through.
   const std::vector<OperandSpec> specs = operands_of(problem);
   if (std::none_of(specs.begin(), specs.end(), [](const OperandSpec& spec) {
@@ -201,8 +202,8 @@ Estimates naive(const Problem& problem, const Operands& inputs, const std::vecto
       return in_f64 ? NaiveSoftmax<double>(problem, inputs).run()
                     : NaiveSoftmax<float>(problem, inputs).run();
     case Op::kAttention:
-      return in_f64 ? NaiveAttention<double>(problem, inputs, keep).run()
-                    : NaiveAttention<float>(problem, inputs, keep).run();
+      return in_f64 ? NaiveAttention<double>(problem, inputs, keep, out).run()
+                    : NaiveAttention<float>(problem, inputs, keep, out).run();
     case Op::kMatmul:
       return in_f64 ? naive_matmul<double>(problem, inputs) : naive_matmul<float>(problem, inputs);
     case Op::kDropoutMask:

@@ -26,8 +26,14 @@ struct Estimate {
 using Estimates = std::map<std::string, Estimate, std::less<>>;
 
 // Of every output of the problem. `inputs`: in float64 and packed. `keep`: the dropout mask
-// [batch, heads, q_len, kv_len], empty without dropout.
-Estimates naive(const Problem& problem, const Operands& inputs, const std::vector<double>& keep);
+// [batch, heads, q_len, kv_len], empty without dropout. `out`: the input of attention's backward,
+// in the problem's layout, as it was rounded to the type; empty: the naive forward's.
+//
+// Backward takes sum(P dP) as sum(out grad_out), so that the rounding of out is an error of every
+// gradient, in which little averages out: one number for each row. Another out that is as right may
+// err several times as much, so a kernel is measured by what it was given.
+Estimates naive(const Problem& problem, const Operands& inputs, const std::vector<double>& keep,
+                const std::vector<double>& out = {});
 
 // The type that intermediate arrays have in the naive formula, and that of sums over it.
 DType working_type(const Problem& problem);

@@ -15,8 +15,10 @@ namespace perseid::harness {
 template <class A>
 class NaiveAttention {
  public:
-  NaiveAttention(const Problem& problem, const Operands& inputs, const std::vector<double>& keep)
-      : p_(problem), keep_(keep) {
+  // `keep`, `given_out`: of naive().
+  NaiveAttention(const Problem& problem, const Operands& inputs, const std::vector<double>& keep,
+                 const std::vector<double>& given_out)
+      : p_(problem), keep_(keep), given_out_(given_out) {
     scale_ = p_.scale != 0 ? p_.scale : 1 / std::sqrt(static_cast<double>(p_.head_dim));
     bias_shape_ = in_four_dims(p_.bias);
     visible_shape_ = in_four_dims(p_.visible);
@@ -192,7 +194,7 @@ class NaiveAttention {
   }
 
   // One row of queries at a time: dP, then dS, then what they add to every gradient. The sum of
-  // P dP is that of out dout, with the rounded out that the caller hands to backward.
+  // P dP is that of out grad_out, with the rounded out that the caller hands to backward.
   void backward(int64_t b, int64_t h) {
     for (int64_t i = 0; i < span_.q_len; ++i) {
       std::vector<A> grad_probability(static_cast<size_t>(span_.kv_len));
@@ -218,7 +220,9 @@ class NaiveAttention {
       }
       for (int64_t d = 0; d < p_.value_size(); ++d) {
         const size_t index = out_at(b, h, i) + static_cast<size_t>(d);
-        delta += rounded(out_.value[index]) * static_cast<A>(grad_out_[index]);
+        const A out =
+            given_out_.empty() ? rounded(out_.value[index]) : static_cast<A>(given_out_[index]);
+        delta += out * static_cast<A>(grad_out_[index]);
       }
       const double grad_lse = p_.grad_lse ? grad_lse_[lse_at(b, h, i)] : 0;
       for (int64_t j = 0; j < span_.kv_len; ++j) {
@@ -253,6 +257,7 @@ class NaiveAttention {
 
   const Problem& p_;
   const std::vector<double>& keep_;
+  const std::vector<double>& given_out_;
   Shape bias_shape_, visible_shape_;
   double scale_ = 1, rescale_ = 1, reach_unit_ = 1;
   Span span_{};
