@@ -218,9 +218,9 @@ void Checker::execute(const Problem& problem, perseid_plan_t plan,
   if (!damage.empty()) complain(result, "wrote outside of the outputs: " + damage);
   if (!expected) expected.emplace(expect(problem));
   if (expected->outcome.ok()) {
-    const bool reads_out = problem.op == Op::kAttention && problem.has_backward();
-    set_limits(problem, reads_out ? runs.front()->find("out")->values() : std::vector<double>(),
-               *expected);
+    const Array* out = runs.front()->find(problem.op == Op::kAttention ? "out" : "output");
+    const bool reads_out = out != nullptr && problem.has_backward();
+    set_limits(problem, reads_out ? out->values() : std::vector<double>(), *expected);
   }
   runs.push_back(&again);
   compare(problem, runs, *expected, result);

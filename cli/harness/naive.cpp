@@ -17,8 +17,9 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 template <class A>
 class NaiveSoftmax {
  public:
-  NaiveSoftmax(const Problem& problem, const Operands& inputs)
-      : problem_(problem), working_(working_type(problem)) {
+  // `given`: the `out` of naive().
+  NaiveSoftmax(const Problem& problem, const Operands& inputs, const std::vector<double>& given)
+      : problem_(problem), given_(given), working_(working_type(problem)) {
     const auto rank = static_cast<int64_t>(problem.shape.size());
     const auto dim = static_cast<size_t>(problem.dim < 0 ? problem.dim + rank : problem.dim);
     length_ = problem.shape[dim];
@@ -50,7 +51,7 @@ class NaiveSoftmax {
       for (int64_t i = 0; i < inner_; ++i) {
         first_ = o * length_ * inner_ + i;
         lse.value[static_cast<size_t>(o * inner_ + i)] = forward(output, lse);
-        if (problem_.backward) backward(output, grad);
+        if (problem_.backward) backward(given_.empty() ? output.value : given_, grad);
       }
     }
     return std::move(results_);
@@ -94,17 +95,17 @@ class NaiveSoftmax {
     return any ? static_cast<A>(largest + log_sum) : -kInfinity;
   }
 
-  void backward(const Estimate& output, Estimate& grad) {
+  void backward(const std::vector<double>& output, Estimate& grad) {
     A sum = 0;
     double absolute = 0;
     for (int64_t j = 0; j < length_; ++j) {
       if (!counts(j)) continue;
-      const double product = grad_[at(j)] * (problem_.log ? 1 : output.value[at(j)]);
+      const double product = grad_[at(j)] * (problem_.log ? 1 : output[at(j)]);
       sum += static_cast<A>(product);
       absolute += std::fabs(product);
     }
     for (int64_t j = 0; j < length_; ++j) {
-      const double y = output.value[at(j)];
+      const double y = output[at(j)];
       const A dy = static_cast<A>(grad_[at(j)]);
       const A weight = problem_.log ? std::exp(static_cast<A>(y)) : static_cast<A>(y);
       A value = 0;
@@ -121,6 +122,7 @@ class NaiveSoftmax {
   }
 
   const Problem& problem_;
+  const std::vector<double>& given_;
   DType working_;
   int64_t outer_ = 1, length_ = 0, inner_ = 1, first_ = 0;
   double scale_ = 1;
@@ -182,6 +184,10 @@ DType working_type(const Problem& problem) {
   return in == f32 ? f32 : out;
 }
 
+double smallest_normal(DType dtype) {
+  return dtype == f16 ? 0x1p-14 : dtype == f64 ? 0x1p-1022 : 0x1p-126;
+}
+
 DType accumulation_type(DType working) { return working == f64 ? f64 : f32; }
 
 Estimates naive(const Problem& problem, const Operands& inputs, const std::vector<double>& keep,
@@ -199,8 +205,8 @@ Estimates naive(const Problem& problem, const Operands& inputs, const std::vecto
   const bool in_f64 = working_type(problem) == f64;
   switch (problem.op) {
     case Op::kSoftmax:
-      return in_f64 ? NaiveSoftmax<double>(problem, inputs).run()
-                    : NaiveSoftmax<float>(problem, inputs).run();
+      return in_f64 ? NaiveSoftmax<double>(problem, inputs, out).run()
+                    : NaiveSoftmax<float>(problem, inputs, out).run();
     case Op::kAttention:
       return in_f64 ? NaiveAttention<double>(problem, inputs, keep, out).run()
                     : NaiveAttention<float>(problem, inputs, keep, out).run();

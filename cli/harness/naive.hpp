@@ -26,18 +26,20 @@ struct Estimate {
 using Estimates = std::map<std::string, Estimate, std::less<>>;
 
 // Of every output of the problem. `inputs`: in float64 and packed. `keep`: the dropout mask
-// [batch, heads, q_len, kv_len], empty without dropout. `out`: the input of attention's backward,
-// in the problem's layout, as it was rounded to the type; empty: the naive forward's.
+// [batch, heads, q_len, kv_len], empty without dropout. `out`: the result of forward that
+// backward read (out of attention, output of softmax), row-major; empty: the naive forward's.
 //
-// Backward takes sum(P dP) as sum(out grad_out), so that the rounding of out is an error of every
-// gradient, in which little averages out: one number for each row. Another out that is as right may
-// err several times as much, so a kernel is measured by what it was given.
+// Backward of attention takes sum(P dP) as sum(out grad_out), so that the rounding of out is an
+// error of every gradient, in which little averages out: one number for each row. Another out that
+// is as right may err several times as much, so a kernel is measured by what it was given.
 Estimates naive(const Problem& problem, const Operands& inputs, const std::vector<double>& keep,
                 const std::vector<double>& out = {});
 
 // The type that intermediate arrays have in the naive formula, and that of sums over it.
 DType working_type(const Problem& problem);
 DType accumulation_type(DType working);
+// Below it, roundings do not shrink any more.
+double smallest_normal(DType dtype);
 
 // How far log(sum exp(scores)) may be from float64 where scores and sum are of the accumulation
 // type of `dtype`, with unit roundoff u. With A the largest sum of the absolute values that a

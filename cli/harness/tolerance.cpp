@@ -87,6 +87,9 @@ double error_limit(const Estimate& naive, const std::vector<double>& reference, 
     if (std::isfinite(back)) rounding = std::max(rounding, std::fabs(back - start));
     largest = std::max(largest, std::fabs(exact));
   }
+  // Small outputs are held to their own size.
+  const double subnormal = dtype == f16 ? 0x1p-21 : 0x1p-126;
+  rounding = std::min(rounding, std::max(8 * unit_roundoff(dtype) * largest, subnormal));
   const double limit = 2 * naive_error(naive.value, reference) + 2 * rounding;
   const double sums = 4 * unit_roundoff(accumulation_type(working)) * naive.magnitude;
   if (working != f64 && has_many_values(reference)) return std::max(limit, sums);

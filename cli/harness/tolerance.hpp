@@ -4,7 +4,9 @@
 //
 // For each output, the largest error against float64 is at most
 //   2 * the largest error of the same formula computed naively in the low precision (naive.hpp)
-//   + 2 * max |(ref + 0.3 - 0.3) - ref|, evaluated in the output's type.
+//   + 2 * max |(ref + 0.3 - 0.3) - ref|, evaluated in the output's type, and at most 16 roundings
+//   of
+//     the largest element: where all are below the roundoff of 0.3, even zeros would pass.
 // The limit is never below what a few roundings of the accumulation type amount to in the sums at
 // hand (Estimate::magnitude): sums taken in another order differ by as much even where the naive
 // formula happens to be exact. And the naive error is a maximum over the output's elements, which
