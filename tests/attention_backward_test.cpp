@@ -252,6 +252,7 @@ TEST(AttentionBackward, SameBitsForAnyNumberOfThreads) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const int64_t batch : {1, 8}) {
       Case test = make_case(dtype, batch, 4, 2, 100, 1030, 8, 16);
+      test.bits_alone = true;
       test.problem.causal = Causal::kBottomRight;
       add_bias(test, dtype, {1, 1, batch == 1 ? 100 : 1, 1030}, true);
       Fixture fixture(test);
@@ -271,9 +272,11 @@ TEST(AttentionBackward, SameBitsAnywhereInABatch) {
     for (const int64_t kv_heads : {1, 2}) {
       constexpr int64_t kBatch = 17;
       Case batch = make_case(dtype, kBatch, 2, kv_heads, 200, 1030, 8, 4);
+      batch.bits_alone = true;
       add_bias(batch, dtype, {kBatch, 1, 1, 1030}, true);
       Fixture many(batch);
       Case alone = make_case(dtype, 1, 2, kv_heads, 200, 1030, 8, 4);
+      alone.bits_alone = true;
       add_bias(alone, dtype, {1, 1, 1, 1030}, true);
       alone.prepare = [&](AttentionBackward& a) {
         const auto last = [&](const Tensor& tensor) { return entry_of(tensor, kBatch - 1); };

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Every GPU kernel compiles within its budget of registers, spilled bytes and shared memory. Needs
-// NVRTC and no GPU. SampledBudgets compiles a few programs of each family, SweepBudgets all.
+// NVRTC and no GPU. SampledBudgets compiles one program of each family, SweepBudgets all.
 // PERSEID_SHOW_BUDGETS=1 prints what each kernel takes.
 #include <gtest/gtest.h>
 
@@ -116,15 +116,14 @@ std::string family_of(const Program& program) {
   return family;
 }
 
-// The first and the last program of each family: the plainest problem and the one with most extras.
+// The last program of each family: the problem with most extras, which comes nearest to its budget.
 std::vector<Variant> sampled_variants(const std::string& architecture) {
   std::map<std::string, std::vector<Variant>> families;
   for (Variant& variant : all_variants(architecture))
     families[family_of(variant.program)].push_back(std::move(variant));
   std::vector<Variant> sample;
   for (const auto& [family, variants] : families) {
-    sample.push_back(variants.front());
-    if (variants.size() > 1) sample.push_back(variants.back());
+    sample.push_back(variants.back());
   }
   return sample;
 }
@@ -142,7 +141,7 @@ using SweepBudgets = BudgetsTest;
 
 TEST_P(SampledBudgets, AreHeld) {
   const std::vector<Variant> variants = sampled_variants(GetParam());
-  EXPECT_GT(variants.size(), 15u);
+  EXPECT_GE(variants.size(), 8u);
   expect_within_budgets(variants);
 }
 TEST_P(SweepBudgets, AreHeld) {

@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "tensor.hpp"
@@ -38,6 +39,36 @@ void forward(const SoftmaxProblem& problem, const SoftmaxForward& arguments, int
 void backward(const SoftmaxProblem& problem, const SoftmaxBackward& arguments) {
   const auto pool = make_thread_pool(2);
   reference::softmax_backward(problem, arguments, {*pool, nullptr});
+}
+
+// The arrays of every test of kernels.
+TEST(Array, GuardsShowEveryWrite) {
+  using tests::Shape;
+  for (const Shape& strides :
+       {Shape{15, 5, 1}, Shape{32, 8, 1}, Shape{1, 2, 6}, Shape{-15, -5, -1}, Shape{47, 13, 3}}) {
+    for (const DType dtype : {DType::kF16, DType::kF64}) {
+      Array array({2, 3, 5}, dtype, strides, 1);
+      std::vector<bool> element(array.memory.size());
+      const int64_t first = array.tensor.as<std::byte>() - array.memory.data();
+      tests::for_each(array.tensor, [&](int64_t offset, int64_t) {
+        for (int64_t i = 0; i < size_of(dtype); ++i)
+          element[static_cast<size_t>(first + offset * size_of(dtype) + i)] = true;
+      });
+      EXPECT_FALSE(array.damage());
+      array.fill_all(0);
+      EXPECT_FALSE(array.damage());
+      for (size_t i = 0; i < element.size(); ++i) {
+        const std::byte before = std::exchange(array.memory[i], std::byte{7});
+        const std::optional<int64_t> written = array.damage();
+        EXPECT_EQ(written.has_value(), !element[i]) << i;
+        EXPECT_EQ(written.value_or(static_cast<int64_t>(i) - first),
+                  static_cast<int64_t>(i) - first);
+        array.memory[i] = before;
+      }
+    }
+  }
+  EXPECT_FALSE(Array({3, 0}).damage());
+  EXPECT_FALSE(Array().damage());
 }
 
 TEST(SoftmaxReference, ByHand) {

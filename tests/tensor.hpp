@@ -12,6 +12,7 @@
 #include <initializer_list>
 #include <limits>
 #include <new>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -200,18 +201,36 @@ struct Array {
     std::normal_distribution<double> normal(centre, spread);
     for_each(tensor, [&](int64_t offset, int64_t) { put(tensor, offset, normal(random)); });
   }
+  // The first byte that is written though it is of no element, counted from the first element; null
+  // if there is none.
+  std::optional<int64_t> damage() const {
+    if (memory.empty()) return {};
+    const int64_t size = size_of(tensor.dtype), first = tensor.as<std::byte>() - memory.data();
+    // The last dimensions lie without gaps: `run` elements at once.
+    int64_t run = 1;
+    Tensor runs = tensor;
+    while (runs.rank > 0 && tensor.stride[runs.rank - 1] == run) run *= tensor.shape[--runs.rank];
+    const auto search = [&](const Bytes& bytes, int64_t begin, int64_t end) {
+      const auto found = std::find_if(bytes.begin() + begin, bytes.begin() + end,
+                                      [](std::byte byte) { return byte != kGuard; });
+      return found == bytes.begin() + end ? std::optional<int64_t>()
+                                          : found - bytes.begin() - first;
+    };
+    const auto bytes = static_cast<int64_t>(memory.size());
+    if (runs.rank == 0) {  // a large workspace need not be copied
+      const std::optional<int64_t> before = search(memory, 0, first);
+      return before ? before : search(memory, first + run * size, bytes);
+    }
+    Bytes rest = memory;
+    for_each(runs, [&](int64_t offset, int64_t) {
+      std::fill_n(rest.begin() + first + offset * size, run * size, kGuard);
+    });
+    return search(rest, 0, bytes);
+  }
   // Nothing but elements has been written.
   void expect_guards() const {
-    std::vector<bool> element(memory.size(), false);
-    const auto size = static_cast<size_t>(size_of(tensor.dtype));
-    const auto* data = tensor.as<std::byte>();
-    for_each(tensor, [&](int64_t offset, int64_t) {
-      const auto begin = (data - memory.data()) + offset * static_cast<int64_t>(size);
-      std::fill_n(element.begin() + begin, size, true);
-    });
-    for (size_t i = 0; i < memory.size(); ++i)
-      ASSERT_TRUE(element[i] || memory[i] == kGuard)
-          << "byte " << (memory.data() + i) - data << " from the first element was written";
+    const std::optional<int64_t> written = damage();
+    ASSERT_FALSE(written) << "byte " << *written << " from the first element was written";
   }
   // NaN stands for any NaN.
   void expect(const std::vector<double>& values) const {
