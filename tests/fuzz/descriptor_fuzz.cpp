@@ -11,52 +11,14 @@
 #include <memory>
 #include <random>
 
+#include "chunk_tables.hpp"
 #include "driver.hpp"
+#include "fuzz_input.hpp"
 #include "perseid/perseid.h"
 
 namespace {
 
-using perseid_fuzz::require;
-
-// The fuzzer's bytes, used up one after another; then zeros.
-class Input {
- public:
-  Input(const uint8_t* data, size_t size) : data_(data), size_(size) {}
-
-  uint8_t byte() { return position_ < size_ ? data_[position_++] : 0; }
-  int64_t below(int64_t limit) { return limit > 0 ? byte() % limit : 0; }
-  // Once in `n` times; zeros say no.
-  bool rarely(int n) { return byte() % n == n - 1; }
-  template <class T>
-  T pick(std::initializer_list<T> values) {
-    return values.begin()[byte() % values.size()];
-  }
-  // A small size; once in a while one that no memory holds.
-  int64_t size(int64_t limit) {
-    if (!rarely(64)) return below(limit + 1);
-    hostile_ = true;
-    return pick<int64_t>({-1, std::numeric_limits<int64_t>::min(), int64_t{1} << 31,
-                          int64_t{1} << 32, int64_t{1} << 62, std::numeric_limits<int64_t>::max()});
-  }
-  uint32_t choice(uint32_t count) {
-    return rarely(64) ? byte() * 0x1010101u : static_cast<uint32_t>(below(count));
-  }
-  double number() {
-    if (!rarely(24)) return pick<double>({0, 1, 0.5, 0.1, 0.999});
-    return pick<double>({-2, 1e-30, 1e300, std::numeric_limits<double>::infinity(),
-                         std::numeric_limits<double>::quiet_NaN()});
-  }
-  uint32_t struct_size(size_t size) {
-    return rarely(64) ? 2u * byte() : static_cast<uint32_t>(size);
-  }
-  // Whether a size was drawn that must not be executed: the work could be endless.
-  bool hostile() const { return hostile_; }
-
- private:
-  const uint8_t* data_;
-  size_t size_, position_ = 0;
-  bool hostile_ = false;
-};
+using namespace perseid_fuzz;
 
 constexpr DLDataType kBool{kDLBool, 8, 1}, kI32{kDLInt, 32, 1}, kI64{kDLInt, 64, 1};
 
@@ -202,24 +164,6 @@ void execute(Input& in, perseid_plan_t plan, perseid_direction direction, Execut
   require(!small || status != PERSEID_OK, "a workspace that is too small is refused");
 }
 
-// A struct of another header: memory of exactly struct_size bytes, whose tail is sometimes zero.
-template <class Struct>
-class Resized {
- public:
-  Resized(Input& in, const Struct& value)
-      : memory_(new std::byte[std::max<size_t>(value.struct_size, sizeof value.struct_size)]) {
-    const size_t size = value.struct_size;
-    std::memcpy(memory_.get(), &value,
-                std::min(std::max(size, sizeof value.struct_size), sizeof value));
-    const auto tail = static_cast<std::byte>(in.rarely(4) ? in.byte() : 0);
-    if (size > sizeof value) std::fill_n(memory_.get() + sizeof value, size - sizeof value, tail);
-  }
-  const Struct* get() const { return reinterpret_cast<const Struct*>(memory_.get()); }
-
- private:
-  std::unique_ptr<std::byte[]> memory_;
-};
-
 // Makes the plan by the preferred implementation and by the reference, and uses both.
 template <class Descriptor, class Create, class Use>
 void for_both(Input& in, Descriptor desc, Create create, Use use) {
@@ -303,9 +247,19 @@ void matmul(Input& in) {
   desc.beta = in.number();
   desc.zero_alpha = in.choice(2) != 0 && desc.alpha == 0;
   desc.zero_batch = desc.batch == 0 || in.rarely(64);
+  const FuzzChunks of_a(in, desc.m, PERSEID_CHUNK_M, desc.k, PERSEID_CHUNK_K);
+  const FuzzChunks of_b(in, desc.n, PERSEID_CHUNK_N, desc.k, PERSEID_CHUNK_K);
+  const FuzzChunks of_c(in, desc.m, PERSEID_CHUNK_M, desc.n, PERSEID_CHUNK_N);
+  if (in.rarely(3)) desc.async_a = of_a.get();
+  if (in.rarely(3)) desc.async_b = of_b.get();
+  if (in.rarely(3)) desc.sink_c = of_c.get();
   const DLDataType type = dl_type(desc.dtype);
   const DLDataType out_type = dl_type(desc.out_dtype == 0 ? desc.dtype : desc.out_dtype);
   for_both(in, desc, perseid_matmul_plan_create, [&](Input& more, perseid_plan_t plan) {
+    require(desc.struct_size != sizeof desc || ((desc.async_a == nullptr || of_a.right()) &&
+                                                (desc.async_b == nullptr || of_b.right()) &&
+                                                (desc.sink_c == nullptr || of_c.right())),
+            "a wrong chunk table is refused");
     const auto operand = [&](DLDataType dtype, int64_t rows, int64_t columns) {
       if (more.rarely(3)) return FuzzTensor(more, dtype, {rows, columns});
       return FuzzTensor(more, dtype, {desc.batch, rows, columns});
@@ -320,8 +274,19 @@ void matmul(Input& in) {
     args.c0 = more.rarely(2) ? c0.get() : nullptr;
     args.bias = desc.bias != 0 ? bias.get() : nullptr;
     args.c = c.get();
+    FuzzSignals a_signals(more, of_a), b_signals(more, of_b), c_signals(more, of_c);
+    const Resized arrival_a(more, a_signals.arrival), arrival_b(more, b_signals.arrival);
+    const Resized departure(more, c_signals.sink);
+    if ((desc.async_a != nullptr) != more.rarely(32)) args.arrival_a = arrival_a.get();
+    if ((desc.async_b != nullptr) != more.rarely(32)) args.arrival_b = arrival_b.get();
+    if ((desc.sink_c != nullptr) != more.rarely(32)) args.departure_c = departure.get();
+    for (size_t chunk = 0; chunk < c_signals.count; ++chunk)
+      c_signals.words[chunk] = c_signals.epoch - 1;
     execute(more, plan, PERSEID_FORWARD, [&](void* workspace, size_t bytes) {
-      return perseid_matmul_execute(plan, Resized(more, args).get(), workspace, bytes, nullptr);
+      const perseid_status status =
+          perseid_matmul_execute(plan, Resized(more, args).get(), workspace, bytes, nullptr);
+      check_signals(desc, args, a_signals, b_signals, c_signals, status);
+      return status;
     });
   });
 }
