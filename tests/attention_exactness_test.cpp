@@ -275,8 +275,8 @@ void check_scales(int64_t dim, bool causal) {
 
 TEST(AttentionExactness, Bf16Dim64Full) { check_scales(64, false); }
 TEST(AttentionExactness, Bf16Dim64Causal) { check_scales(64, true); }
-TEST(AttentionExactness, Bf16Dim128Full) { check_scales(128, false); }
-TEST(AttentionExactness, Bf16Dim128Causal) { check_scales(128, true); }
+TEST(AttentionExactnessSweep, Bf16Dim128Full) { check_scales(128, false); }
+TEST(AttentionExactnessSweep, Bf16Dim128Causal) { check_scales(128, true); }
 
 }  // namespace
 }  // namespace perseid::internal::cpu
