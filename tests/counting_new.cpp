@@ -34,7 +34,7 @@ void release(void* memory) {
 
 void* operator new(size_t bytes) { return counted(std::malloc(bytes == 0 ? 1 : bytes)); }
 
-// As the library's own, which a sanitizer replaces.
+// Those without exceptions as the library's own, which a sanitizer replaces.
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   try {
     return operator new(bytes);
@@ -46,6 +46,14 @@ void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
 void* operator new(size_t bytes, std::align_val_t alignment) {
   const auto step = static_cast<size_t>(alignment);
   return counted(std::aligned_alloc(step, (bytes + step - 1) / step * step));
+}
+
+void* operator new(size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(bytes, alignment);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
 }
 
 void operator delete(void* memory) noexcept { release(memory); }
