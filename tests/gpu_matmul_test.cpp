@@ -8,8 +8,7 @@
 
 #include "cuda/matmul/fma.hpp"
 #include "cuda/matmul/tensor_core.hpp"
-#include "gpu_tools.hpp"
-#include "matmul_cases.hpp"
+#include "gpu_matmul_cases.hpp"
 
 namespace perseid::internal {
 namespace {
@@ -42,22 +41,11 @@ class GpuMatmul : public testing_gpu::GpuTest {
       if (matmul != nullptr) use(*matmul);
     }
   }
-  // c of the problem, from memory that begins `misalign` elements late.
   Array result(const Problem& problem, int32_t multiprocessors, int64_t misalign = 0) {
-    Array c = problem.c;
-    Array a = problem.a, b = problem.b, c0 = problem.c0;
-    Array bias = problem.bias;
-    Mirror gpu_a(*gpu_, a, misalign), gpu_b(*gpu_, b, misalign), gpu_c(*gpu_, c, misalign);
-    MatmulArguments arguments = problem.arguments(gpu_c.tensor());
-    arguments.a = gpu_a.tensor();
-    arguments.b = gpu_b.tensor();
-    std::optional<Mirror> gpu_c0, gpu_bias;
-    if (problem.given.own_c0) arguments.c0 = gpu_c0.emplace(*gpu_, c0, misalign).tensor();
-    if (problem.given.bias) arguments.bias.data = gpu_bias.emplace(*gpu_, bias).tensor().data;
-    with_kernels(problem.problem, multiprocessors,
-                 [&](const auto& matmul) { expect_ok(matmul.run(arguments, nullptr)); });
-    gpu_c.fetch();
-    return c;
+    return testing_gpu::product(*gpu_, problem, misalign, [&](const MatmulArguments& arguments) {
+      with_kernels(problem.problem, multiprocessors,
+                   [&](const auto& matmul) { expect_ok(matmul.run(arguments, nullptr)); });
+    });
   }
   void check(const Case& given, int32_t multiprocessors, int64_t misalign = 0) {
     SCOPED_TRACE(matmul_cases::describe(given) << " misalign " << misalign);

@@ -65,6 +65,26 @@ class AttentionDescription(ctypes.Structure):
                 ("implementation", ctypes.c_char_p)]
 
 
+class MatmulDescription(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_uint32), ("dtype", ctypes.c_uint32),
+                ("out_dtype", ctypes.c_uint32), ("bias", ctypes.c_uint32),
+                ("batch", ctypes.c_int64), ("m", ctypes.c_int64), ("n", ctypes.c_int64),
+                ("k", ctypes.c_int64), ("alpha", ctypes.c_double), ("beta", ctypes.c_double),
+                ("async_a", ctypes.c_void_p), ("implementation", ctypes.c_char_p),
+                ("zero_alpha", ctypes.c_uint32), ("zero_batch", ctypes.c_uint32),
+                ("async_b", ctypes.c_void_p), ("sink_c", ctypes.c_void_p)]
+
+
+MATMUL_TENSORS = ("a", "b", "c0", "bias", "c")
+
+
+class MatmulArguments(ctypes.Structure):
+    _fields_ = ([("struct_size", ctypes.c_uint32), ("reserved", ctypes.c_uint32)] +
+                [(name, ctypes.POINTER(Tensor)) for name in MATMUL_TENSORS] +
+                [("arrival_a", ctypes.c_void_p), ("arrival_b", ctypes.c_void_p),
+                 ("departure_c", ctypes.c_void_p)])
+
+
 FORWARD_TENSORS = ("query", "key", "value", "bias", "visible", "cu_seqlens_q", "cu_seqlens_kv",
                    "kv_lens", "out", "lse")
 BACKWARD_TENSORS = FORWARD_TENSORS + ("grad_out", "grad_lse", "grad_query", "grad_key",
@@ -127,6 +147,12 @@ class Library:
         return Plan(self, "attention", description)
 
 
+    def matmul(self, dtype, **problem):
+        description = MatmulDescription(struct_size=ctypes.sizeof(MatmulDescription),
+                                        dtype=DTYPES[dtype][1], **problem)
+        return Plan(self, "matmul", description)
+
+
 class Plan:
     def __init__(self, library, operation, description):
         self.library, self.operation, self.plan = library, operation, ctypes.c_void_p()
@@ -145,8 +171,8 @@ class Plan:
         self.library.call("perseid_plan_workspace_size", self.plan, direction, ctypes.byref(size))
         work = torch.randint(0, 256, (max(size.value, 1),), dtype=torch.uint8, device="cuda")
         # The time of a single launch has that of this call in it: what can be converted before is.
-        function = EXECUTE((f"perseid_{self.operation}_{DIRECTIONS[direction]}",
-                            self.library.library))
+        name = "execute" if self.operation == "matmul" else DIRECTIONS[direction]
+        function = EXECUTE((f"perseid_{self.operation}_{name}", self.library.library))
         packed = (self.plan.value, ctypes.addressof(arguments), work.data_ptr(), work.numel())
         stream_of, device = torch._C._cuda_getCurrentRawStream, work.device.index
 
@@ -163,6 +189,12 @@ class Plan:
         pointers = [None if each is None else ctypes.pointer(each) for each in views]
         arguments = SoftmaxArguments(ctypes.sizeof(SoftmaxArguments), 0, *pointers)
         return self.prepare(direction, arguments, (views, pointers))
+
+    def matmul_call(self, **tensors):
+        views = {name: view(tensor) for name, tensor in tensors.items()}
+        arguments = MatmulArguments(struct_size=ctypes.sizeof(MatmulArguments),
+                                    **{name: ctypes.pointer(each) for name, each in views.items()})
+        return self.prepare(0, arguments, views)
 
     def attention_call(self, direction, **tensors):
         views = {name: view(tensor) for name, tensor in tensors.items()}

@@ -5,6 +5,7 @@
 #include "cpu/waits.hpp"
 #include "cuda/matmul/fma.hpp"
 #include "cuda/matmul/tensor_core.hpp"
+#include "cuda/sm90/matmul.hpp"
 #include "dispatch/implementation.hpp"
 
 namespace perseid::internal::dispatch {
@@ -86,6 +87,18 @@ Status make_on_cpu(const MatmulProblem& problem, const Device& device,
 
 constexpr const char* kNoChunks = "takes no chunks yet; leave async_a, async_b and sink_c NULL";
 
+// wgmma and TMA, persistent: compute capability 9.0.
+constexpr Implementation<Matmul> kSm90 = {
+    .name = "cuda:sm90",
+    .refuse =
+        [](const MatmulProblem& problem, const Device& device) {
+          const cuda::GpuFacts& gpu = device.gpu->facts();
+          if (gpu.architecture != "sm_90a")
+            return concatenate("made for compute capability 9.0, got ", gpu.major, ".", gpu.minor);
+          return problem.async() ? kNoChunks : cuda::refuse_sm90_matmul(problem);
+        },
+    .make = MatmulExecutable<cuda::Sm90Matmul>::make};
+
 // mma.sync on tensor cores, any strides: compute capability 8.0 and up.
 constexpr Implementation<Matmul> kTensorCore = {
     .name = "cuda:tensor_core",
@@ -127,7 +140,7 @@ constexpr Implementation<Matmul> kReference = {
           return make_on_cpu(problem, device, {.forward = cpu::reference::matmul}, true, made);
         }};
 
-constexpr Implementation<Matmul> kList[] = {kTensorCore, kFma, kPacked, kReference};
+constexpr Implementation<Matmul> kList[] = {kSm90, kTensorCore, kFma, kPacked, kReference};
 
 }  // namespace
 

@@ -108,10 +108,12 @@ class TileOrder {
   PERSEID_INLINE constexpr explicit TileOrder(const TileGrid<Index>& grid)
       : grid_(grid),
         by_columns_(!grid.rows.present() && grid.columns.present()),
-        m_(grid.m, grid.tile_m * grid.cluster_m, grid.rows),
-        n_(grid.n, grid.tile_n * grid.cluster_n, grid.columns) {}
+        segmented_(by_columns_ ? axis_n(grid) : axis_m(grid)),
+        other_(by_columns_ ? axis_m(grid) : axis_n(grid)) {}
 
-  PERSEID_INLINE constexpr Index clusters() const { return grid_.batch * m_.count() * n_.count(); }
+  PERSEID_INLINE constexpr Index clusters() const {
+    return grid_.batch * segmented_.count() * other_.count();
+  }
   PERSEID_INLINE constexpr Index tiles_of_cluster() const {
     return grid_.cluster_m * grid_.cluster_n;
   }
@@ -124,28 +126,26 @@ class TileOrder {
 
   // Tile `rank` of a cluster, 0 <= cluster < clusters(). Ranks go down the rows first.
   PERSEID_INLINE constexpr TilePosition<Index> tile(Index cluster, Index rank) const {
-    const UnitAxis<Index>& segmented = by_columns_ ? n_ : m_;
-    const UnitAxis<Index>& other = by_columns_ ? m_ : n_;
-
-    const Index across = grid_.batch * other.count();
-    const Index segment = segmented.segment_of(cluster / across);
-    const Index begin = segmented.end_of(segment - 1);
-    const Index length = segmented.end_of(segment) - begin;
+    const Index across = grid_.batch * other_.count();
+    const Index segment = segmented_.segment_of(cluster / across);
+    const Index begin = segmented_.end_of(segment - 1);
+    const Index length = segmented_.end_of(segment) - begin;
     const Index within = cluster - begin * across;
-    const Index batch = within / (length * other.count());
-    const Index unit = within % (length * other.count());
+    const Index batch = within / (length * other_.count());
+    const Index unit = within % (length * other_.count());
 
-    // In the segment's rectangle, `length` by other.count(): groups along one side sweep the other.
+    // In the segment's rectangle, `length` by other_.count(): groups along one side sweep the
+    // other.
     const bool groups_segmented = (grid_.raster == Raster::kAlongN) != by_columns_;
-    const Index grouped = groups_segmented ? length : other.count();
-    const Index swept = groups_segmented ? other.count() : length;
+    const Index grouped = groups_segmented ? length : other_.count();
+    const Index swept = groups_segmented ? other_.count() : length;
     const Index group = unit / (grid_.group * swept);
     const Index rest = unit % (grid_.group * swept);
     const Index height = min(grid_.group, grouped - group * grid_.group);
     const Index in_grouped = group * grid_.group + rest % height, in_swept = rest / height;
     const Index of_segmented =
-        segmented.unit_at(begin + (groups_segmented ? in_grouped : in_swept));
-    const Index of_other = other.unit_at(groups_segmented ? in_swept : in_grouped);
+        segmented_.unit_at(begin + (groups_segmented ? in_grouped : in_swept));
+    const Index of_other = other_.unit_at(groups_segmented ? in_swept : in_grouped);
 
     TilePosition<Index> tile;
     tile.batch = batch;
@@ -163,6 +163,12 @@ class TileOrder {
   }
 
  private:
+  PERSEID_INLINE static constexpr UnitAxis<Index> axis_m(const TileGrid<Index>& grid) {
+    return {grid.m, grid.tile_m * grid.cluster_m, grid.rows};
+  }
+  PERSEID_INLINE static constexpr UnitAxis<Index> axis_n(const TileGrid<Index>& grid) {
+    return {grid.n, grid.tile_n * grid.cluster_n, grid.columns};
+  }
   PERSEID_INLINE static constexpr ChunkRange<Index> chunks_needed(const ChunkTable<Index>& chunks,
                                                                   Index tile, Index size,
                                                                   Index whole) {
@@ -172,7 +178,7 @@ class TileOrder {
 
   TileGrid<Index> grid_;
   bool by_columns_ = false;  // segments are made of columns
-  UnitAxis<Index> m_, n_;
+  UnitAxis<Index> segmented_, other_;
 };
 
 }  // namespace perseid::internal

@@ -3,6 +3,7 @@
 #include "cuda/matmul/fma.hpp"
 #include "cuda/matmul/tensor_core.hpp"
 #include "cuda/pack/variants.hpp"
+#include "cuda/sm90/matmul.hpp"
 
 namespace perseid::internal::cuda {
 namespace {
@@ -21,12 +22,23 @@ Budget budget_of(const MatmulFmaConfig& config) {
   return {min(kBlockRegisters / MatmulFmaConfig::threads - 1, wanted), 0, 36864};
 }
 
+// setmaxnreg divides the registers among producer and consumers. Nothing is spilled.
+Budget budget_of(const Sm90MatmulConfig& config) {
+  return {config.consumers == 2 ? 168 : 255, 0, 0};
+}
+
 void add(DType dtype, DType out_dtype, int64_t size, const std::string& architecture,
          std::vector<Variant>* variants) {
   constexpr int32_t kMultiprocessors = 132;
   const MatmulProblem problem{dtype, out_dtype, 1, size, size, size};
   const std::string name = concatenate("matmul of ", name_of(dtype), " to ", name_of(out_dtype),
                                        ", ", size, " x ", size, " for ", architecture);
+  if (architecture == "sm_90a" && refuse_sm90_matmul(problem).empty()) {
+    const Sm90MatmulConfig config = choose_sm90_matmul(problem, kMultiprocessors);
+    variants->push_back({concatenate(name, ", wgmma"),
+                         {kSm90MatmulHeader, sm90_matmul_kernels(config), architecture},
+                         budget_of(config)});
+  }
   if (refuse_tensor_core_matmul(problem).empty()) {
     const MatmulTensorConfig config = choose_tensor_core_matmul(problem, kMultiprocessors);
     variants->push_back(
@@ -40,12 +52,12 @@ void add(DType dtype, DType out_dtype, int64_t size, const std::string& architec
   }
 }
 
-// Large and small tiles.
+// Small tiles, those of one wave, and large ones.
 std::vector<Variant> variants_of(std::initializer_list<DType> dtypes,
                                  const std::string& architecture) {
   std::vector<Variant> variants;
   for (const DType dtype : dtypes)
-    for (const int64_t size : {256, 8192}) {
+    for (const int64_t size : {256, 2048, 8192}) {
       add(dtype, dtype, size, architecture, &variants);
       if (size_of(dtype) == 2) add(dtype, DType::kF32, size, architecture, &variants);
     }

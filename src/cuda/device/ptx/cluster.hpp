@@ -33,12 +33,13 @@ __device__ __forceinline__ void cluster_wait() {
 __device__ __forceinline__ uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
-__device__ __forceinline__ uint32_t address_in_block(const void* shared, uint32_t block) {
+__device__ __forceinline__ uint32_t address_in_block(uint32_t shared, uint32_t block) {
   uint32_t address;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-               : "=r"(address)
-               : "r"(shared_address(shared)), "r"(block));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(block));
   return address;
+}
+__device__ __forceinline__ uint32_t address_in_block(const void* shared, uint32_t block) {
+  return address_in_block(shared_address(shared), block);
 }
 
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
@@ -56,6 +57,12 @@ __device__ __forceinline__ uint32_t load_from_block(uint32_t address) {
   return value;
 }
 
+// Arrives at an mbarrier of another block, by its address from address_in_block. It releases no
+// writes: the form with .release.cluster costs a memory fence for each arrival.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-arrive
+__device__ __forceinline__ void mbarrier_arrive_in_block(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" : : "r"(barrier) : "memory");
+}
 // Waits until the phase of an mbarrier of this block (mbarrier.hpp) completes, and acquires what
 // other blocks of the cluster released.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait

@@ -60,6 +60,32 @@ __device__ __forceinline__ void add_release(uint64_t* to, uint64_t value) {
                : "memory");
 }
 
+// System scope: ordered with the host, other GPUs and their copy engines, too.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
+__device__ __forceinline__ uint32_t load_acquire_system(const uint32_t* from) {
+  uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];"
+               : "=r"(value)
+               : "l"(__cvta_generic_to_global(from))
+               : "memory");
+  return value;
+}
+__device__ __forceinline__ uint32_t load_relaxed_system(const uint32_t* from) {
+  uint32_t value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];"
+               : "=r"(value)
+               : "l"(__cvta_generic_to_global(from))
+               : "memory");
+  return value;
+}
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-st
+__device__ __forceinline__ void store_release_system(uint32_t* to, uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;"
+               :
+               : "l"(__cvta_generic_to_global(to)), "r"(value)
+               : "memory");
+}
+
 // The global timer in nanoseconds, the same for all blocks.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#special-registers-globaltimer
 __device__ __forceinline__ uint64_t nanoseconds() {

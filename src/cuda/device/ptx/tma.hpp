@@ -33,6 +33,19 @@ __device__ __forceinline__ void tma_load(uint32_t to, const TensorMap& map, uint
       : "r"(to), "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
       : "memory");
 }
+// To the same offset of the shared memory of each block of the cluster whose bit of `blocks` is
+// set, where the mbarrier at the same offset counts the bytes.
+__device__ __forceinline__ void tma_load_multicast(uint32_t to, const TensorMap& map,
+                                                   uint32_t barrier, const int (&at)[5],
+                                                   uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;"
+      :
+      : "r"(to), "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]),
+        "r"(at[4]), "h"(blocks)
+      : "memory");
+}
 // Prefetches the box into the L2 cache.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-prefetch-tensor
 __device__ __forceinline__ void tma_prefetch(const TensorMap& map, const int (&at)[5]) {
@@ -85,6 +98,11 @@ __device__ __forceinline__ void tma_store_wait() {
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-membar-fence
 __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+// The same of global memory: orders what the calling thread has acquired before its TMA loads, and
+// its completed TMA stores before what it releases.
+__device__ __forceinline__ void fence_proxy_async_global() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
 }  // namespace perseid::internal::cuda::ptx

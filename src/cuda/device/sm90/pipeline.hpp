@@ -26,6 +26,7 @@
 
 #include "math/portable.hpp"
 #if defined(__CUDACC_RTC__)
+#include "cuda/device/ptx/cluster.hpp"
 #include "cuda/device/ptx/mbarrier.hpp"
 #endif
 
@@ -111,6 +112,12 @@ struct Pipeline {
   template <class State>
   __device__ __forceinline__ void consumer_release(const State& state) const {
     ptx::mbarrier_arrive(empty(state.stage()));
+  }
+  // The same, of the stage in another block of the cluster, which a multicast of that block fills.
+  template <class State>
+  __device__ __forceinline__ void consumer_release_in_block(const State& state,
+                                                            uint32_t block) const {
+    ptx::mbarrier_arrive_in_block(ptx::address_in_block(empty(state.stage()), block));
   }
 #endif
 };

@@ -1,0 +1,99 @@
+# SPDX-FileCopyrightText: 2026 The Perseid Authors
+# SPDX-License-Identifier: Apache-2.0
+"""Matmul beside cuBLAS (as PyTorch calls it) in one run, on random data: single launches after a
+rest, and launches back to back.
+
+    python3 matmul.py LIBRARY [--shapes large,small] [--only REGEX] [--dtype bf16] [--csv FILE]
+
+Each shape in four layouts of a and b: N as stored row by row, T transposed. Ratios are to cuBLAS;
+above 1 the library is faster. Every result is compared with cuBLAS's.
+"""
+import argparse
+import math
+import re
+import time
+
+import torch
+from binding import DTYPES, Library, between_events, measure_in_turns, medians
+
+SHAPES = {
+    "large": [(4096, 4096, 4096), (8192, 8192, 8192), (16384, 16384, 16384), (8192, 14336, 8192),
+              (16384, 7168, 4096)],
+    "small": [(2048, 2048, 2048), (1024, 7168, 8192), (512, 8192, 8192)],
+    "narrow": [(m, 8192, 8192) for m in (1, 8, 16, 32, 64)],
+}
+
+
+def matrix(rows, columns, transposed, dtype):
+    made = torch.randn((columns, rows) if transposed else (rows, columns), device="cuda")
+    made = made.to(DTYPES[dtype][0])
+    return made.t() if transposed else made
+
+
+def measure_single(calls, turns, rest):
+    """The median milliseconds of one launch after so many seconds of rest, the contenders in turns.
+    The GPU waits before it, so that the host's time to launch is not in it."""
+    times = {name: [] for name in calls}
+    for _ in range(turns):
+        for name, call in calls.items():
+            torch.cuda.synchronize()
+            time.sleep(rest)
+            torch.cuda._sleep(300_000)
+            times[name].append(between_events(call, 1))
+    return medians(times)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("library")
+    parser.add_argument("--shapes", default="large,small,narrow")
+    parser.add_argument("--layouts", default="NT,NN,TN,TT")
+    parser.add_argument("--only", default="", help="rows whose name matches")
+    parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--burst", type=float, default=25, help="ms of launches back to back")
+    parser.add_argument("--rest", type=float, default=0.015, help="s before single launches")
+    parser.add_argument("--csv")
+    options = parser.parse_args()
+    library = Library(options.library)
+    torch.manual_seed(0)
+    table = [("m", "n", "k", "layouts", "single", "cuBLAS", "ratio", "sustained", "cuBLAS",
+              "ratio", "error")]
+    print(*(f"{cell:>9}" for cell in table[0]))
+    ratios = {"single": [], "sustained": []}
+    shapes = [shape for name in options.shapes.split(",") for shape in SHAPES[name]]
+    for m, n, k in shapes:
+        plan = library.matmul(options.dtype, m=m, n=n, k=k)
+        for layouts in options.layouts.split(","):
+            if not re.search(options.only, f"{m} {n} {k} {layouts}"):
+                continue
+            a = matrix(m, k, layouts[0] == "T", options.dtype)
+            b = matrix(k, n, layouts[1] == "T", options.dtype)
+            ours, theirs = (torch.full((m, n), float("nan"), device="cuda", dtype=a.dtype)
+                            for _ in range(2))
+            calls = {"perseid": plan.matmul_call(a=a, b=b, c=ours),
+                     "cuBLAS": lambda: torch.mm(a, b, out=theirs)}
+            for call in calls.values():
+                call()
+            error = ((ours.float() - theirs.float()).norm() / theirs.float().norm()).item()
+            single = measure_single(calls, options.turns, options.rest)
+            launches = {name: max(3, math.ceil(options.burst / ms)) for name, ms in single.items()}
+            sustained = measure_in_turns(calls, 9, launches)
+            row = [m, n, k, layouts]
+            for name, times in (("single", single), ("sustained", sustained)):
+                ratios[name].append(times["cuBLAS"] / times["perseid"])
+                row += [f"{2 * m * n * k / times[each] / 1e9:.0f}" for each in calls]
+                row.append(f"{ratios[name][-1]:.3f}")
+            row.append(f"{error:.1e}")
+            table.append(row)
+            print(*(f"{cell:>9}" for cell in row), flush=True)
+    for name, found in ratios.items():
+        mean = math.exp(sum(map(math.log, found)) / len(found))
+        print(f"{name}: {mean:.3f} of cuBLAS in the geometric mean, at least {min(found):.3f}")
+    if options.csv:
+        with open(options.csv, "w") as file:
+            file.writelines(",".join(map(str, cells)) + "\n" for cells in table)
+
+
+if __name__ == "__main__":
+    main()

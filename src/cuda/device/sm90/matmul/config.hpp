@@ -1,0 +1,92 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What host and device code of matmul on sm_90 share: the configurations that kernels are compiled
+// for, and the arguments of a launch.
+#pragma once
+
+#include "cuda/device/matmul/config.hpp"
+#include "cuda/device/tensor_map.hpp"
+#include "math/tile_order.hpp"
+
+namespace perseid::internal::cuda {
+
+// A block computes tiles of 64 rows for each consumer warpgroup, in steps of 64 along k.
+struct Sm90MatmulConfig {
+  DType in = DType::kBF16;   // of a and b: f16 or bf16
+  DType out = DType::kBF16;  // of c and c0: the same, or f32
+  int consumers = 2;         // warpgroups, 1 or 2
+  int columns = 256;         // of a tile: 64, 128, 192 or 256
+  int cluster = 1;           // blocks, each with other rows, that load the same tiles of b together
+  // Which dimension of an operand is contiguous in memory: m of a and n of b, or k.
+  bool a_m_major = false, b_n_major = false;
+  bool source = false;  // c0 is read
+  bool async = false;   // a or b arrives in chunks, or c leaves in chunks
+
+  static constexpr const char* kName = "Sm90MatmulConfig";
+  // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
+  template <class Config, class Visit>
+  static constexpr void visit_fields(Config& c, Visit visit) {
+    visit("in", c.in);
+    visit("out", c.out);
+    visit("consumers", c.consumers);
+    visit("columns", c.columns);
+    visit("cluster", c.cluster);
+    visit("a_m_major", c.a_m_major);
+    visit("b_n_major", c.b_n_major);
+    visit("source", c.source);
+    visit("async", c.async);
+  }
+
+  static constexpr int kDepth = 64;  // of a step
+  constexpr int rows() const { return 64 * consumers; }
+  constexpr int threads() const { return 128 * (1 + consumers); }
+
+  // The epilogue stores a consumer's 64 rows in chunks of 128 bytes a row, through two stages.
+  static constexpr int kOutStages = 2, kOutStageBytes = 64 * 128;
+  constexpr int out_columns() const { return static_cast<int>(128 / size_of(out)); }
+  constexpr int out_chunks() const { return columns / out_columns(); }
+  // The accumulators of a tile, rounded to 16 bits, fit in registers beside those of the next: the
+  // epilogue runs under the next tile's mainloop.
+  constexpr bool deferred_epilogue() const { return size_of(out) == 2 && !source; }
+
+  // What one load of b brings: a block's part, for all blocks of the cluster.
+  constexpr int b_part() const { return columns / cluster; }
+  constexpr int a_bytes() const { return rows() * kDepth * 2; }
+  constexpr int b_bytes() const { return columns * kDepth * 2; }
+  constexpr int out_bytes() const { return consumers * kOutStages * kOutStageBytes; }
+  static constexpr int kMostShared = 232448, kBarrierBytes = 512, kMostStages = 12;
+  constexpr int stages() const {
+    return min(kMostStages, (kMostShared - kBarrierBytes - out_bytes()) / (a_bytes() + b_bytes()));
+  }
+  constexpr int shared_bytes() const {
+    return stages() * (a_bytes() + b_bytes()) + out_bytes() + kBarrierBytes;
+  }
+
+  // With two consumers (setmaxnreg); 65536 in all.
+  constexpr int producer_registers() const { return 56; }
+  constexpr int consumer_registers() const { return 224; }
+
+  constexpr bool fits() const {
+    return (consumers == 1 || consumers == 2) && columns % out_columns() == 0 &&
+           columns % (64 * cluster) == 0 && columns <= 256 && stages() >= 2;
+  }
+};
+
+struct MatmulBias {
+  const void* data = nullptr;   // null: none
+  int64_t row = 0, column = 0;  // strides in elements, one of them 0
+  bool as_out = false;          // its type is that of c, not that of a and b
+};
+
+// c is row-major; the host transposes the product where it is not.
+struct Sm90MatmulArguments {
+  TensorMap a, b, c, c0;
+  TileGrid<int32_t> grid;
+  int32_t k_steps = 0;
+  // The coordinate of a batch entry is its number times this: 0 where one matrix serves all.
+  int32_t a_batch = 0, b_batch = 0, c0_batch = 0;
+  float alpha = 1, beta = 0;
+  MatmulBias bias;
+};
+
+}  // namespace perseid::internal::cuda

@@ -1,0 +1,131 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// A consumer of matmul (matmul.hpp): a warpgroup that computes 64 rows of each tile.
+#pragma once
+
+#include "cuda/device/ptx/wgmma.hpp"
+#include "cuda/device/sm90/matmul/epilogue.hpp"
+
+namespace perseid::internal::cuda {
+
+template <Sm90MatmulConfig C>
+class MatmulConsumer {
+  using Shared = MatmulShared<C>;
+  using Product = ptx::Wgmma<C.columns, C.in>;
+  using Sums = typename MatmulEpilogue<C>::Sums;
+  using Rounded = typename MatmulEpilogue<C>::Rounded;
+
+ public:
+  __device__ __forceinline__ MatmulConsumer(const Sm90MatmulArguments& arguments,
+                                            const Shared& shared, int consumer)
+      : arguments_(arguments),
+        shared_(shared),
+        consumer_(consumer),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        queue_(shared.tiles()),
+        epilogue_(arguments, shared, consumer, static_cast<int>(threadIdx.x) / 32 % 4, lane_) {}
+
+  __device__ __forceinline__ void run() {
+    Sums sums;
+    Rounded rounded;
+    MatmulTilePosition before = MatmulTilePosition::none();  // of `rounded`
+    for (;;) {
+      const MatmulTilePosition tile = queue_.pop_by_warp(lane_);
+      if (!tile.exists()) break;
+      int step = 1;
+      if constexpr (C.deferred_epilogue()) {
+        // The tile before, a chunk after each of the first steps; at once where those are too few.
+        const bool overlaps = before.exists() && arguments_.k_steps > C.out_chunks();
+        if (before.exists() && !overlaps) emit_all(rounded);
+        run_step<true>(sums);
+        if (overlaps) {
+          emit_during_steps(rounded, sums);
+          step += C.out_chunks();
+        }
+      } else {
+        run_step<true>(sums);
+      }
+      for (; step < arguments_.k_steps; ++step) run_step<false>(sums);
+      ptx::wgmma_wait<0>();
+      ptx::fence_operand(sums);
+      release();
+
+      if constexpr (C.deferred_epilogue()) {
+        epilogue_.round(tile, sums, rounded);
+        before = tile;
+      } else {
+        epilogue_.scale(tile, sums);
+        emit_all(sums);
+      }
+    }
+    if constexpr (C.deferred_epilogue())
+      if (before.exists()) epilogue_.store_last(before, rounded);
+  }
+
+ private:
+  // Unrolled by recursion: results are indexed by constants, so that they stay in registers.
+  template <int kChunk = 0, class Results>
+  __device__ __forceinline__ void emit_all(const Results& results) {
+    if constexpr (kChunk < C.out_chunks()) {
+      epilogue_.template emit<kChunk>(results);
+      emit_all<kChunk + 1>(results);
+    }
+  }
+  // A chunk after each step.
+  template <int kChunk = 0>
+  __device__ __forceinline__ void emit_during_steps(const Rounded& rounded, Sums& sums) {
+    if constexpr (kChunk < C.out_chunks()) {
+      epilogue_.template emit<kChunk>(rounded);
+      run_step<false>(sums);
+      emit_during_steps<kChunk + 1>(rounded, sums);
+    }
+  }
+
+  // Issues the products of a step and waits for those of the step before, whose stage is free then.
+  template <bool kFirst>
+  __device__ __forceinline__ void run_step(Sums& sums) {
+    shared_.inputs().consumer_wait(full_);
+    const int stage = full_.stage();
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < C.kDepth / 16; ++k)
+      Product::template mma_ss<C.a_m_major, C.b_n_major>(sums, a_operand(stage, k),
+                                                         b_operand(stage, k), !kFirst || k > 0);
+    ptx::wgmma_commit();
+    if constexpr (!kFirst) {
+      ptx::wgmma_wait<1>();
+      release();
+    }
+    full_.advance();
+  }
+  __device__ __forceinline__ uint64_t a_operand(int stage, int k) const {
+    if constexpr (C.a_m_major)
+      return typename Shared::AMMajor{shared_.a(stage)}.mn_major(64 * consumer_).step(k);
+    else
+      return typename Shared::AKMajor{shared_.a(stage)}.k_major(64 * consumer_).step(k);
+  }
+  __device__ __forceinline__ uint64_t b_operand(int stage, int k) const {
+    if constexpr (C.b_n_major)
+      return typename Shared::BNMajor{shared_.b(stage)}.mn_major().step(k);
+    else
+      return typename Shared::BKMajor{shared_.b(stage)}.k_major().step(k);
+  }
+  // Of the oldest stage in use, in every block whose loads write to it.
+  __device__ __forceinline__ void release() {
+    if constexpr (C.cluster == 1) {
+      if (lane_ == 0) shared_.inputs().consumer_release(empty_);
+    } else {
+      if (lane_ < C.cluster) shared_.inputs().consumer_release_in_block(empty_, lane_);
+    }
+    empty_.advance();
+  }
+
+  const Sm90MatmulArguments& arguments_;
+  const Shared& shared_;
+  const int consumer_, lane_;
+  MatmulTileReader queue_;
+  MatmulEpilogue<C> epilogue_;
+  PipelineCursor<Shared::kStages> full_, empty_;  // the stages waited for, and released
+};
+
+}  // namespace perseid::internal::cuda

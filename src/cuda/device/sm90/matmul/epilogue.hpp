@@ -1,0 +1,255 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The epilogue of matmul (matmul.hpp): c = alpha * sum + bias + beta * c0.
+//
+// A consumer's 64 rows go through shared memory in chunks of 128 bytes a row, in the swizzled
+// layout of TMA. Per consumer one storing thread, of a spare warp of the producer's warpgroup,
+// moves them:
+//
+//   storing thread   [load c0 to a stage] give it | wait | TMA store, wait until it has read
+//   consumer         wait | write results, proxy fence | release it
+//
+// A deferred epilogue runs during the next tile. After the last one the stages of a and b are free:
+// the consumers write all chunks there at once and store them themselves.
+#pragma once
+
+#include "cuda/device/element.hpp"
+#include "cuda/device/ptx/ldmatrix.hpp"
+#include "cuda/device/sm90/matmul/shared.hpp"
+
+namespace perseid::internal::cuda {
+
+// One thread issues the TMA store of a consumer's chunk; TMA clips what is outside of c.
+template <Sm90MatmulConfig C>
+__device__ __forceinline__ void store_chunk(const Sm90MatmulArguments& arguments,
+                                            const MatmulTilePosition& tile, int consumer, int chunk,
+                                            uint32_t from) {
+  ptx::tma_store(
+      arguments.c, from,
+      {tile.column + chunk * C.out_columns(), tile.row + 64 * consumer, tile.batch, 0, 0});
+}
+
+// What a consumer's threads do with their accumulators (ptx/wgmma.hpp has the layout).
+template <Sm90MatmulConfig C>
+class MatmulEpilogue {
+  using Shared = MatmulShared<C>;
+  static constexpr int kSums = C.columns / 2;
+
+ public:
+  using Sums = float[kSums];
+  using Rounded = uint32_t[kSums / 2];
+
+  // `warp`: of the consumer.
+  __device__ __forceinline__ MatmulEpilogue(const Sm90MatmulArguments& arguments,
+                                            const Shared& shared, int consumer, int warp, int lane)
+      : arguments_(arguments), shared_(shared), consumer_(consumer), warp_(warp), lane_(lane) {}
+
+  // sum = alpha * sum + bias.
+  __device__ __forceinline__ void scale(const MatmulTilePosition& tile, Sums& sums) const {
+    scale_each(tile, sums, [](int) {});
+  }
+  // The same, rounded to packed pairs of 16 bits.
+  __device__ __forceinline__ void round(const MatmulTilePosition& tile, Sums& sums,
+                                        Rounded& rounded) const {
+    scale_each(tile, sums, [&](int i) {
+      rounded[i / 2] = round_pair<C.out>(sums[i], sums[i + 1]);
+      rounded[i / 2 + 1] = round_pair<C.out>(sums[i + 2], sums[i + 3]);
+    });
+  }
+
+  // Hands a chunk of rounded results to the storing thread.
+  template <int kChunk>
+  __device__ __forceinline__ void emit(const Rounded& rounded) {
+    acquire();
+    write(rounded, kChunk, shared_.out(consumer_, state_.stage()));
+    release();
+  }
+  // The block's last tile.
+  __device__ __forceinline__ void store_last(const MatmulTilePosition& tile,
+                                             const Rounded& rounded) const {
+    // No consumer reads the stages of a and b any more.
+    if constexpr (C.consumers > 1) ptx::named_barrier_sync(1, 128 * C.consumers);
+#pragma unroll
+    for (int chunk = 0; chunk < C.out_chunks(); ++chunk)
+      write(rounded, chunk, shared_.last_out(consumer_, chunk));
+    ptx::fence_proxy_async();
+    ptx::named_barrier_sync(2 + consumer_, 128);
+    if (warp_ != 0 || lane_ != 0) return;
+#pragma unroll
+    for (int chunk = 0; chunk < C.out_chunks(); ++chunk)
+      store_chunk<C>(arguments_, tile, consumer_, chunk, shared_.last_out(consumer_, chunk).base);
+    ptx::tma_store_commit();
+    ptx::tma_store_wait_read();
+  }
+
+  // The same of accumulators, with beta * c0 added.
+  template <int kChunk>
+  __device__ __forceinline__ void emit(const Sums& sums) {
+    acquire();
+    const auto stage = shared_.out(consumer_, state_.stage());
+    constexpr int kPairs = C.out_columns() / 2;  // a thread's in the chunk, of both rows
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const int row = 16 * warp_ + lane_ / 4 + i % 2 * 8, quad = lane_ % 4;
+      const int at = kChunk * C.out_columns() / 2 + 2 * i;
+      const float first = sums[at], second = sums[at + 1];
+      if constexpr (size_of(C.out) == 2) {
+        uint32_t* const pair = pointer<uint32_t>(stage.piece(row, i / 2) + 4 * quad);
+        const float2 c0 = C.source ? widen_pair<C.out>(*pair) : float2{0, 0};
+        *pair = round_pair<C.out>(add_source(first, c0.x), add_source(second, c0.y));
+      } else {
+        float2* const pair = pointer<float2>(stage.piece(row, i / 2 * 2 + quad / 2) + quad % 2 * 8);
+        const float2 c0 = C.source ? *pair : float2{0, 0};
+        *pair = {add_source(first, c0.x), add_source(second, c0.y)};
+      }
+    }
+    release();
+  }
+
+ private:
+  // sum = alpha * sum + bias, four accumulators at a time: those of two columns. Then done(i), i
+  // the first of the four.
+  template <class Done>
+  __device__ __forceinline__ void scale_each(const MatmulTilePosition& tile, Sums& sums,
+                                             const Done& done) const {
+    const float alpha = arguments_.alpha;
+    const MatmulBias& bias = arguments_.bias;
+    const int row = tile.row + 64 * consumer_ + 16 * warp_ + lane_ / 4;
+    const int column = tile.column + 2 * (lane_ % 4);
+    const bool by_column = bias.data != nullptr && bias.column != 0;
+    float first = 0, second = 0;  // of the two rows, or of the two columns
+    if (bias.data != nullptr && !by_column) {
+      first = read_bias(row, arguments_.grid.m, bias.row);
+      second = read_bias(row + 8, arguments_.grid.m, bias.row);
+    }
+#pragma unroll
+    for (int i = 0; i < kSums; i += 4) {
+      if (by_column) {
+        first = read_bias(column + 2 * i, arguments_.grid.n, bias.column);
+        second = read_bias(column + 2 * i + 1, arguments_.grid.n, bias.column);
+      }
+      sums[i] = fmaf(alpha, sums[i], first);
+      sums[i + 1] = fmaf(alpha, sums[i + 1], by_column ? second : first);
+      sums[i + 2] = fmaf(alpha, sums[i + 2], by_column ? first : second);
+      sums[i + 3] = fmaf(alpha, sums[i + 3], second);
+      done(i);
+    }
+  }
+  // The warp's 16 rows of a chunk.
+  __device__ __forceinline__ void write(const Rounded& rounded, int chunk,
+                                        const typename Shared::Out& to) const {
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+      const int at = 16 * chunk + 2 * i;
+      ptx::stmatrix_x4(to.piece(16 * warp_ + lane_ % 16, i + lane_ / 16), rounded[at],
+                       rounded[at + 1], rounded[at + 2], rounded[at + 3]);
+    }
+  }
+  template <class T>
+  static __device__ __forceinline__ T* pointer(uint32_t shared) {
+    return static_cast<T*>(__cvta_shared_to_generic(shared));
+  }
+  __device__ __forceinline__ float add_source(float value, float c0) const {
+    if constexpr (C.source) return fmaf(arguments_.beta, c0, value);
+    return value;
+  }
+  // 0 outside of the tensor.
+  __device__ __forceinline__ float read_bias(int at, int size, int64_t stride) const {
+    const MatmulBias& bias = arguments_.bias;
+    if (at >= size) return 0;
+    return bias.as_out ? widen(static_cast<const Out*>(bias.data)[at * stride])
+                       : widen(static_cast<const In*>(bias.data)[at * stride]);
+  }
+  __device__ __forceinline__ void acquire() { shared_.outputs(consumer_).consumer_wait(state_); }
+  __device__ __forceinline__ void release() {
+    ptx::fence_proxy_async();
+    __syncwarp();
+    if (lane_ == 0) shared_.outputs(consumer_).consumer_release(state_);
+    state_.advance();
+  }
+
+  using In = typename ElementOf<C.in>::Type;
+  using Out = typename ElementOf<C.out>::Type;
+  const Sm90MatmulArguments& arguments_;
+  const Shared& shared_;
+  const int consumer_, warp_, lane_;
+  PipelineCursor<Sm90MatmulConfig::kOutStages> state_;
+};
+
+// The storing thread of a consumer.
+template <Sm90MatmulConfig C>
+class MatmulStore {
+  using Shared = MatmulShared<C>;
+  static constexpr int kStages = Sm90MatmulConfig::kOutStages;
+
+ public:
+  __device__ __forceinline__ MatmulStore(const Sm90MatmulArguments& arguments, const Shared& shared,
+                                         int consumer)
+      : arguments_(arguments), shared_(shared), consumer_(consumer), queue_(shared.tiles()) {}
+
+  // A stage is stored when its next use comes, and then given for the results of that use.
+  __device__ __forceinline__ void run() {
+    if constexpr (C.deferred_epilogue()) ahead_ = queue_.pop_by_thread();
+    Chunk next{next_tile()}, staged[kStages] = {};
+    bool busy = true;
+    while (busy) {
+      busy = next.tile.exists();
+#pragma unroll
+      for (Chunk& chunk : staged) {
+        if (chunk.tile.exists()) {
+          shared_.outputs(consumer_).producer_acquire(state_);
+          store(chunk);
+        }
+        chunk = next;
+        if (next.tile.exists()) {
+          give(next);
+          if (++next.number == C.out_chunks()) next = {next_tile()};
+        }
+        state_.advance();
+      }
+    }
+  }
+
+ private:
+  struct Chunk {
+    MatmulTilePosition tile = MatmulTilePosition::none();
+    int number = 0;  // in the tile
+  };
+
+  // Without the last one where the epilogue is deferred.
+  __device__ __forceinline__ MatmulTilePosition next_tile() {
+    if constexpr (!C.deferred_epilogue()) return queue_.pop_by_thread();
+    const MatmulTilePosition tile = ahead_;
+    if (tile.exists()) ahead_ = queue_.pop_by_thread();
+    return ahead_.exists() ? tile : ahead_;
+  }
+  // Gives the stage to the consumer for a chunk of results, with their c0 in it.
+  __device__ __forceinline__ void give(const Chunk& chunk) const {
+    if constexpr (C.source) {
+      shared_.outputs(consumer_).producer_expect_bytes(state_, C.kOutStageBytes);
+      ptx::tma_load(
+          shared_.out(consumer_, state_.stage()).base, arguments_.c0,
+          shared_.outputs(consumer_).full(state_.stage()),
+          {chunk.tile.column + chunk.number * C.out_columns(), chunk.tile.row + 64 * consumer_,
+           chunk.tile.batch * arguments_.c0_batch, 0, 0});
+    } else {
+      shared_.outputs(consumer_).producer_commit(state_);
+    }
+  }
+  // Returns when the stage has been read.
+  __device__ __forceinline__ void store(const Chunk& chunk) const {
+    store_chunk<C>(arguments_, chunk.tile, consumer_, chunk.number,
+                   shared_.out(consumer_, state_.stage()).base);
+    ptx::tma_store_commit();
+    ptx::tma_store_wait_read();
+  }
+
+  const Sm90MatmulArguments& arguments_;
+  const Shared& shared_;
+  const int consumer_;
+  MatmulTilePosition ahead_ = MatmulTilePosition::none();  // after next_tile()
+  MatmulTileReader queue_;
+  PipelineCursor<kStages> state_;
+};
+
+}  // namespace perseid::internal::cuda

@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Matmul of f16 and bf16 on sm_90a: c = alpha * a b + bias + beta * c0, sums in float32.
+//
+// Warps. A persistent kernel with one block per multiprocessor. Warpgroup 0 has the producer
+// (producer.hpp), one thread of its first warp, which issues the TMA loads of a and b, and the
+// storing threads (epilogue.hpp), one of the second and one of the third warp, which issue the TMA
+// stores of c. The other warpgroups are consumers (consumer.hpp), each with 64 rows of the tile,
+// whose accumulators are in its registers.
+//
+//                   b: 64 x columns, a stage           a cluster of two blocks
+//                   +-----------------+                +---------+---------+
+//                   |                 |                | part of | part of |
+//     a: 64 x 64    +-----------------+                | block 0 | block 1 |  one tile of b, each
+//     consumer 0    |   accumulators  |                +---------+---------+  part loaded once, to
+//     consumer 1    |   accumulators  |        block 0 |                   |  both blocks
+//                   +-----------------+        block 1 |                   |
+//
+// Tiles. Block cluster i computes tiles i, i + clusters, ... of an order (math/tile_order.hpp) in
+// which tiles that run at the same time share rows of a and columns of b in the L2 cache.
+//
+//   consumer   | steps of tile 0 | steps of tile 1          | steps of tile 2 ...
+//   epilogue                     | chunks of tile 0 |       | chunks of tile 1 |
+//
+// The epilogue of 16-bit results is deferred: they are rounded and packed into registers, and
+// leave during the first steps of the next tile, so that the tensor cores do not wait. Results in
+// float32, and those to which c0 is added, do not fit there: they are stored at the tile's end.
+//
+// mbarriers: who arrives in each phase. Waiters know the parity by counting.
+//   inputs full[stage]      the producer, and the bytes of a and b
+//   inputs empty[stage]     each consumer warp of every block of the cluster, when the products
+//                           that read the stage are complete
+//   outputs full[stage]     the storing thread, and the bytes of c0; one pipeline per consumer
+//   outputs empty[stage]    the consumer's four warps, when their results are in the stage
+//
+// Memory order. A consumer sees what TMA has written because it waits for the mbarrier that counts
+// the bytes. It releases a stage after the products that read it are complete, which orders the
+// reads before the loads that overwrite it. Results are written with ordinary stores, each lane
+// executes a proxy fence, and the storing thread waits for the warps before it issues TMA stores.
+//
+// Limits: rows and columns count in 32 bits; TMA takes the operands (cuda/sm90/matmul.hpp). Sums
+// are in the order of k whatever the tile is: results do not depend on the configuration, nor on
+// the batch.
+#pragma once
+
+#include "cuda/device/sm90/matmul/consumer.hpp"
+#include "cuda/device/sm90/matmul/producer.hpp"
+
+namespace perseid::internal::cuda {
+
+template <Sm90MatmulConfig C>
+__global__ void __launch_bounds__(C.threads(), 1)
+    sm90_matmul(const __grid_constant__ Sm90MatmulArguments arguments) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const MatmulShared<C> shared{memory, static_cast<uint32_t>(__cvta_generic_to_shared(memory))};
+  if (threadIdx.x == 0) {
+    shared.prepare();
+    for (const TensorMap* map : {&arguments.a, &arguments.b, &arguments.c})
+      ptx::prefetch_tensor_map(*map);
+  }
+  if constexpr (C.cluster == 1) {
+    __syncthreads();
+  } else {
+    ptx::cluster_arrive_and_release();
+    ptx::cluster_wait();
+  }
+  ptx::launch_dependents();
+  // The shuffle tells the compiler that the value is uniform in a warp.
+  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
+  if (group == 0) {
+    if constexpr (C.consumers > 1) ptx::setmaxnreg_dec<C.producer_registers()>();
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    if (threadIdx.x % 32 == 0) {
+      if (warp == 0) {
+        MatmulProducer<C>(arguments, shared).run();
+      } else if (warp <= C.consumers) {
+        ptx::wait_for_prerequisites();
+        MatmulStore<C>(arguments, shared, warp - 1).run();
+      }
+    }
+    __syncwarp();
+  } else {
+    if constexpr (C.consumers > 1) ptx::setmaxnreg_inc<C.consumer_registers()>();
+    ptx::wait_for_prerequisites();
+    MatmulConsumer<C>(arguments, shared, group - 1).run();
+  }
+  if constexpr (C.cluster > 1) {
+    // No block ends while another one may arrive at its barriers.
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+  }
+}
+
+}  // namespace perseid::internal::cuda

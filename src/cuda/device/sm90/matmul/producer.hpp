@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The producer of matmul (matmul.hpp): one thread issues the TMA loads of a and b.
+#pragma once
+
+#include "cuda/device/ptx/dependency.hpp"
+#include "cuda/device/sm90/matmul/shared.hpp"
+
+namespace perseid::internal::cuda {
+
+template <Sm90MatmulConfig C>
+class MatmulProducer {
+  using Shared = MatmulShared<C>;
+
+ public:
+  __device__ __forceinline__ MatmulProducer(const Sm90MatmulArguments& arguments,
+                                            const Shared& shared)
+      : arguments_(arguments),
+        shared_(shared),
+        rank_(static_cast<int>(blockIdx.x) % C.cluster),
+        queue_(shared.tiles()) {}
+
+  // Every `clusters`-th cluster tile of the order, from the number of the block's cluster on.
+  __device__ __forceinline__ void run() {
+    const TileOrder<int32_t> order(arguments_.grid);
+    const int clusters = static_cast<int>(gridDim.x) / C.cluster;
+    bool first = true;
+    for (int number = static_cast<int>(blockIdx.x) / C.cluster; number < order.clusters();
+         number += clusters) {
+      const TilePosition<int32_t> found = order.tile(number, rank_);
+      const MatmulTilePosition tile{found.row * C.rows(), found.column * C.columns, found.batch};
+      queue_.push(tile);
+      // The first tile is found while the kernels before may still run.
+      if (first) ptx::wait_for_prerequisites();
+      first = false;
+      for (int step = 0; step < arguments_.k_steps; ++step) {
+        load(tile, step * C.kDepth);
+        state_.advance();
+      }
+    }
+    queue_.push(MatmulTilePosition::none());
+  }
+
+ private:
+  // Rows, columns and depths outside of the operands are zeros.
+  __device__ __forceinline__ void load(const MatmulTilePosition& tile, int depth) const {
+    const int stage = state_.stage();
+    const uint32_t full = shared_.inputs().full(stage);
+    shared_.inputs().producer_acquire(state_);
+    shared_.inputs().producer_expect_bytes(state_, C.a_bytes() + C.b_bytes());
+    const int a_batch = tile.batch * arguments_.a_batch;
+    const int b_batch = tile.batch * arguments_.b_batch;
+    if constexpr (C.a_m_major)
+      typename Shared::AMMajor{shared_.a(stage)}.load(arguments_.a, full,
+                                                      {tile.row, depth, a_batch, 0, 0});
+    else
+      typename Shared::AKMajor{shared_.a(stage)}.load(arguments_.a, full,
+                                                      {depth, tile.row, a_batch, 0, 0});
+    const int first = rank_ * C.b_part();  // of this block's part
+    const int column = tile.column + first;
+    if constexpr (C.b_n_major) {
+      const typename Shared::BNMajor part{shared_.b(stage)};
+#pragma unroll
+      for (int i = 0; i < C.b_part(); i += 64)
+        load_b(part.chunk((first + i) / 64), full, {column + i, depth, b_batch, 0, 0});
+    } else {
+      load_b(shared_.b(stage) + first * 128, full, {depth, column, b_batch, 0, 0});
+    }
+  }
+  __device__ __forceinline__ void load_b(uint32_t to, uint32_t full, const int (&at)[5]) const {
+    if constexpr (C.cluster == 1)
+      ptx::tma_load(to, arguments_.b, full, at);
+    else
+      ptx::tma_load_multicast(to, arguments_.b, full, at, (1 << C.cluster) - 1);
+  }
+
+  const Sm90MatmulArguments& arguments_;
+  const Shared& shared_;
+  const int rank_;  // of the block in its cluster
+  MatmulTileWriter queue_;
+  PipelineCursor<Shared::kStages> state_;
+};
+
+}  // namespace perseid::internal::cuda

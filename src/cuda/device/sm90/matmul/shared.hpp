@@ -1,0 +1,71 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Shared memory of matmul on sm_90: the stages of a and b, the stages of results, their pipelines,
+// and the queue of tiles.
+#pragma once
+
+#include "cuda/device/sm90/matmul/tiles.hpp"
+#include "cuda/device/sm90/shared_tile.hpp"
+
+namespace perseid::internal::cuda {
+
+template <Sm90MatmulConfig C>
+struct MatmulShared {
+  unsigned char* memory;
+  uint32_t base;  // its shared memory address, a multiple of 1024
+
+  static constexpr int kStages = C.stages();
+  using Inputs = Pipeline<kStages>;
+  using Outputs = Pipeline<Sm90MatmulConfig::kOutStages>;
+  // Rows lie along the dimension that is not contiguous in memory.
+  using AKMajor = SharedTile<C.rows(), C.kDepth>;
+  using AMMajor = SharedTile<C.kDepth, C.rows()>;
+  using BKMajor = SharedTile<C.columns, C.kDepth>;
+  using BNMajor = SharedTile<C.kDepth, C.columns>;
+  // A chunk of a consumer's results, in elements of 16 bits whatever its type is.
+  using Out = SharedTile<64, 64>;
+  static_assert(AKMajor::kBytes == C.a_bytes() && AMMajor::kBytes == C.a_bytes() &&
+                BKMajor::kBytes == C.b_bytes() && BNMajor::kBytes == C.b_bytes() &&
+                Out::kBytes == C.kOutStageBytes);
+
+  static constexpr int kB = kStages * C.a_bytes();
+  static constexpr int kOut = kB + kStages * C.b_bytes();
+  static constexpr int kInputBarriers = kOut + C.out_bytes();
+  static constexpr int kOutputBarriers = kInputBarriers + Inputs::kBytes;
+  static constexpr int kTiles = kOutputBarriers + C.consumers * Outputs::kBytes;
+  static_assert(C.fits() && kTiles % 16 == 0 &&
+                kTiles + MatmulTileQueue::kBytes <= C.shared_bytes());
+
+  __device__ __forceinline__ uint32_t a(int stage) const { return base + stage * C.a_bytes(); }
+  __device__ __forceinline__ uint32_t b(int stage) const { return base + kB + stage * C.b_bytes(); }
+  __device__ __forceinline__ Out out(int consumer, int stage) const {
+    return {base + kOut + (consumer * C.kOutStages + stage) * C.kOutStageBytes};
+  }
+  // Where the stages of a and b are, after the last products.
+  __device__ __forceinline__ Out last_out(int consumer, int chunk) const {
+    static_assert(C.consumers * C.out_chunks() * Out::kBytes <= kOut || !C.deferred_epilogue());
+    return {base + (consumer * C.out_chunks() + chunk) * Out::kBytes};
+  }
+  // The producer fills a stage; each consumer warp of every block of the cluster releases it, since
+  // each block's loads of b write to all of them.
+  __device__ __forceinline__ Inputs inputs() const { return {base + kInputBarriers}; }
+  // The storing thread gives a stage to a consumer, with c0 in it where there is one; the four
+  // warps of the consumer release it when the results are in it.
+  __device__ __forceinline__ Outputs outputs(int consumer) const {
+    return {base + kOutputBarriers + consumer * Outputs::kBytes};
+  }
+  __device__ __forceinline__ MatmulTileQueue tiles() const {
+    return {reinterpret_cast<MatmulTilePosition*>(memory + kTiles),
+            {base + kTiles + MatmulTileQueue::kLength * 16}};
+  }
+
+  // By one thread, before a barrier of the cluster.
+  __device__ __forceinline__ void prepare() const {
+    inputs().init(1, 4 * C.consumers * C.cluster);
+    for (int consumer = 0; consumer < C.consumers; ++consumer) outputs(consumer).init(1, 4);
+    tiles().init(5 * C.consumers);  // four warps and a storing thread each
+    ptx::mbarrier_init_fence();
+  }
+};
+
+}  // namespace perseid::internal::cuda

@@ -1,0 +1,191 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/sm90/matmul.hpp"
+
+#include "cuda/matmul/arguments.hpp"
+#include "cuda/runtime/kernel_name.hpp"
+#include "cuda/runtime/tensor_map.hpp"
+
+namespace perseid::internal::cuda {
+namespace {
+
+// ---- Which kernel ----
+
+// `rate`: of the tensor cores while a block computes such tiles, relative to the best.
+struct Tile {
+  int consumers, columns;
+  double rate;
+};
+constexpr Tile kTiles[] = {
+    {2, 256, 1},   {2, 192, 0.97}, {2, 128, 0.92}, {2, 64, 0.7},
+    {1, 256, 0.8}, {1, 128, 0.7},  {1, 64, 0.5},
+};
+
+// Units of the raster order that sweep together: their rows of a stay in the L2 cache.
+constexpr int32_t kGroup = 16;
+
+// Waves of tiles from which on pairs of blocks are faster (2048^3: 0.93 of cuBLAS in pairs, 0.98
+// without; 8192^3: 1.02 in pairs, 1.01 without).
+constexpr int64_t kWavesOfPairs = 3;
+
+// The time of all waves of tiles, in units of an element of c.
+double estimate(const MatmulProblem& problem, const Tile& tile, int32_t multiprocessors) {
+  const int64_t tiles = matmul_tiles(problem, 64 * tile.consumers, tile.columns);
+  const auto waves = static_cast<double>(ceil_div(tiles, multiprocessors));
+  return waves * 64 * tile.consumers * tile.columns / tile.rate;
+}
+
+// ---- Tensor maps ----
+
+// Rows of `inner` elements, `outer` of them for each batch entry.
+BoxedTensor boxed(const void* data, DType dtype, int64_t inner, int64_t outer, int64_t batch,
+                  int64_t stride, int64_t batch_stride, int box_outer) {
+  const int64_t entries = batch_stride == 0 ? 1 : batch;
+  return {.data = const_cast<void*>(data),
+          .dtype = dtype,
+          .size = {inner, outer, entries, 1, 1},
+          .stride = {1, stride, batch_stride, 0, 0},
+          .box = {static_cast<int32_t>(128 / size_of(dtype)), box_outer, 1, 1, 1}};
+}
+
+// An operand, of which a block loads `lines` lines together.
+struct MappedOperand {
+  bool across;  // contiguous along its lines' dimension: M-major a, N-major b
+  BoxedTensor tensor;
+};
+MappedOperand map_operand(const MatmulOperand& operand, const MatmulProblem& problem, int64_t lines,
+                          int64_t depth, int box_lines) {
+  const bool across = lies_across(operand, lines);
+  const DType dtype = problem.dtype;
+  if (across)
+    return {true, boxed(operand.data, dtype, lines, depth, problem.batch, operand.depth,
+                        operand.batch, Sm90MatmulConfig::kDepth)};
+  BoxedTensor tensor = boxed(operand.data, dtype, depth, lines, problem.batch, operand.line,
+                             operand.batch, box_lines);
+  tensor.stride[0] = operand.depth;
+  return {false, tensor};
+}
+
+}  // namespace
+
+std::string refuse_sm90_matmul(const MatmulProblem& problem) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  if (problem.dtype != DType::kF16 && problem.dtype != DType::kBF16)
+    return concatenate("made for f16 and bf16, got ", name_of(problem.dtype));
+  if (problem.depth() == 0) return "there is nothing to multiply (k or alpha is 0)";
+  for (const auto& [name, size] : {std::pair{"m", problem.m}, {"n", problem.n}, {"k", problem.k}})
+    if (size > kMost) return concatenate(name, " is ", size, ", expected at most ", kMost);
+  if (matmul_tiles(problem, 64, 64) > kMost)
+    return concatenate("c has ", matmul_tiles(problem, 64, 64),
+                       " tiles of 64 x 64, expected at most ", kMost);
+  return "";
+}
+
+Sm90MatmulConfig choose_sm90_matmul(const MatmulProblem& problem, int32_t multiprocessors) {
+  Sm90MatmulConfig config{.in = problem.dtype, .out = problem.out_dtype};
+  double best = 0;
+  for (const Tile& tile : kTiles) {
+    const double time = estimate(problem, tile, multiprocessors);
+    if (best != 0 && time >= best) continue;
+    best = time;
+    config.consumers = tile.consumers;
+    config.columns = tile.columns;
+  }
+  config.source = problem.beta != 0;
+  // Pairs of blocks load a tile of b once, which pays in long runs. An odd number of rows of tiles
+  // leaves one block of a pair idle.
+  const int64_t down = ceil_div(problem.m, config.rows());
+  const bool pairs = down % 2 == 0 || down >= 16;
+  const bool runs_long =
+      matmul_tiles(problem, config.rows(), config.columns) >= kWavesOfPairs * multiprocessors;
+  if (config.consumers == 2 && config.columns % 128 == 0 && pairs && runs_long) config.cluster = 2;
+  return config;
+}
+
+std::vector<std::string> sm90_matmul_kernels(const Sm90MatmulConfig& config) {
+  std::vector<std::string> names;
+  Sm90MatmulConfig layout = config;
+  for (const bool a_m_major : {false, true})
+    for (const bool b_n_major : {false, true}) {
+      layout.a_m_major = a_m_major;
+      layout.b_n_major = b_n_major;
+      names.push_back(kernel_name("sm90_matmul", layout));
+    }
+  return names;
+}
+
+Status Sm90Matmul::make(const MatmulProblem& problem, const Sm90MatmulConfig& config, Gpu& gpu,
+                        std::unique_ptr<Sm90Matmul>* made) {
+  std::unique_ptr<Sm90Matmul> matmul(new Sm90Matmul(problem, config, gpu));
+  Status status = gpu.load(kSm90MatmulHeader, sm90_matmul_kernels(config), &matmul->kernels_);
+  for (const Kernel& kernel : matmul->kernels_)
+    if (status.ok()) status = gpu.allow_shared(kernel, config.shared_bytes());
+  if (status.ok()) status = TensorCoreMatmul::make(problem, gpu, &matmul->fallback_);
+  if (status.ok()) *made = std::move(matmul);
+  return status;
+}
+
+Status Sm90Matmul::run(const MatmulArguments& arguments, void* stream) const {
+  if (arguments.c.elements() == 0) return {};
+  const MatmulLaunch given = matmul_launch(problem_, arguments);
+  const MatmulResult& c = given.c;
+  const auto a = map_operand(given.a, problem_, given.rows, given.depth, config_.rows());
+  const auto b = map_operand(given.b, problem_, given.columns, given.depth, config_.b_part());
+  // Rows of one element may have any stride between elements.
+  const auto row_major = [&](void* data, int64_t batch, int64_t row, int64_t column) {
+    BoxedTensor tensor =
+        boxed(data, problem_.out_dtype, given.columns, given.rows, problem_.batch, row, batch, 64);
+    tensor.stride[0] = column;
+    return tensor;
+  };
+  const BoxedTensor to = row_major(c.data, c.batch, c.row, c.column);
+  const BoxedTensor from =
+      config_.source ? row_major(const_cast<void*>(c.c0), c.c0_batch, c.c0_row, c.c0_column) : to;
+  // TMA stores whole words: a row of c is a multiple of 16 bytes long.
+  const bool whole = given.columns * size_of(problem_.out_dtype) % 16 == 0;
+  for (const BoxedTensor& tensor : {a.tensor, b.tensor, to, from})
+    if (!whole || !is_mappable(tensor)) return fallback_->run(arguments, stream);
+
+  const auto size = [](int64_t value) { return static_cast<int32_t>(value); };
+  Sm90MatmulArguments launch;
+  launch.grid = {.batch = size(problem_.batch),
+                 .m = size(given.rows),
+                 .n = size(given.columns),
+                 .tile_m = config_.rows(),
+                 .tile_n = config_.columns,
+                 .cluster_m = config_.cluster,
+                 .group = kGroup};
+  launch.k_steps = size(ceil_div(given.depth, Sm90MatmulConfig::kDepth));
+  launch.a_batch = given.a.batch != 0;
+  launch.b_batch = given.b.batch != 0;
+  launch.c0_batch = c.c0_batch != 0;
+  launch.alpha = static_cast<float>(c.alpha);
+  launch.beta = static_cast<float>(c.beta);
+  launch.bias = {c.bias, c.bias_row, c.bias_column, c.bias_as_out};
+
+  const Gpu::Current current(gpu_);
+  Status status = current.status();
+  const auto make_map = [&](const char* name, const BoxedTensor& tensor, TensorMap* map) {
+    if (status.ok()) status = make_tensor_map(gpu_, name, tensor, map);
+  };
+  make_map("a", a.tensor, &launch.a);
+  make_map("b", b.tensor, &launch.b);
+  make_map("c", to, &launch.c);
+  make_map("c0", from, &launch.c0);
+  if (!status.ok()) return status;
+  const int64_t clusters = TileOrder<int32_t>(launch.grid).clusters();
+  const int64_t resident = gpu_.facts().multiprocessors / config_.cluster;
+  const Launch grid{.blocks = min(clusters, resident) * config_.cluster,
+                    .threads = config_.threads(),
+                    .cluster = config_.cluster,
+                    .shared_bytes = config_.shared_bytes()};
+  return gpu_.launch(kernels_[(a.across ? 2 : 0) + (b.across ? 1 : 0)], grid, &launch, stream);
+}
+
+std::string Sm90Matmul::description() const {
+  return concatenate("tiles of ", config_.rows(), " x ", config_.columns, ", ", config_.consumers,
+                     config_.consumers == 1 ? " consumer" : " consumers", ", ", config_.stages(),
+                     " stages, clusters of ", config_.cluster);
+}
+
+}  // namespace perseid::internal::cuda

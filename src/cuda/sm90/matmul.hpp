@@ -1,0 +1,52 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Matmul of f16 and bf16 on sm_90a, the host side: configuration, tensor maps and launch. The
+// kernel is device/sm90/matmul/matmul.hpp.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/device/sm90/matmul/config.hpp"
+#include "cuda/matmul/tensor_core.hpp"
+#include "cuda/runtime/gpu.hpp"
+#include "math/matmul_problem.hpp"
+
+namespace perseid::internal::cuda {
+
+// Why the kernel does not take the problem, as a sentence's end; "" where it does.
+std::string refuse_sm90_matmul(const MatmulProblem& problem);
+// Without the layout of the operands.
+Sm90MatmulConfig choose_sm90_matmul(const MatmulProblem& problem, int32_t multiprocessors);
+// Name expressions of the kernels, and their header: one for each layout of the operands, a K-major
+// and M-major, for each of which b K-major and N-major.
+std::vector<std::string> sm90_matmul_kernels(const Sm90MatmulConfig& config);
+inline constexpr const char* kSm90MatmulHeader = "cuda/device/sm90/matmul/matmul.hpp";
+
+// Tensors that TMA does not take (not contiguous along a row or a column, or with addresses or
+// strides that are no multiples of 16 bytes) are left to TensorCoreMatmul.
+class Sm90Matmul {
+ public:
+  static Status make(const MatmulProblem& problem, Gpu& gpu, std::unique_ptr<Sm90Matmul>* made) {
+    return make(problem, choose_sm90_matmul(problem, gpu.facts().multiprocessors), gpu, made);
+  }
+  static Status make(const MatmulProblem& problem, const Sm90MatmulConfig& config, Gpu& gpu,
+                     std::unique_ptr<Sm90Matmul>* made);
+
+  Status run(const MatmulArguments& arguments, void* stream) const;
+  // Which kernel was chosen, for explain.
+  std::string description() const;
+
+ private:
+  Sm90Matmul(const MatmulProblem& problem, const Sm90MatmulConfig& config, const Gpu& gpu)
+      : problem_(problem), config_(config), gpu_(gpu) {}
+
+  MatmulProblem problem_;
+  Sm90MatmulConfig config_;
+  const Gpu& gpu_;
+  std::vector<Kernel> kernels_;  // in the order of sm90_matmul_kernels
+  std::unique_ptr<TensorCoreMatmul> fallback_;
+};
+
+}  // namespace perseid::internal::cuda

@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Matmul by wgmma against the float64 reference: every tile, cluster, layout, type and epilogue,
+// and the problems of the CPU's test. Skipped where there is no GPU of compute capability 9.0.
+#include <gtest/gtest.h>
+
+#include <span>
+
+#include "cuda/sm90/matmul.hpp"
+#include "gpu_matmul_cases.hpp"
+
+namespace perseid::internal {
+namespace {
+
+using matmul_cases::Case;
+using matmul_cases::Layout;
+using matmul_cases::Problem;
+using testing_gpu::expect_ok;
+using tests::Array;
+
+struct Shape {
+  int consumers, columns, cluster;
+};
+constexpr Shape kShapes[] = {{2, 256, 1}, {2, 256, 2}, {2, 192, 1}, {2, 128, 1}, {2, 128, 2},
+                             {2, 64, 1},  {1, 256, 1}, {1, 128, 1}, {1, 64, 1}};
+
+class GpuSm90Matmul : public testing_gpu::GpuTest {
+ protected:
+  GpuSm90Matmul() : GpuTest(9) {}
+
+  Array result(const Problem& problem, const cuda::Sm90MatmulConfig& config) {
+    std::unique_ptr<cuda::Sm90Matmul> matmul;
+    expect_ok(cuda::Sm90Matmul::make(problem.problem, config, *gpu_, &matmul));
+    return testing_gpu::product(*gpu_, problem, 0, [&](const MatmulArguments& arguments) {
+      expect_ok(matmul->run(arguments, nullptr));
+    });
+  }
+  cuda::Sm90MatmulConfig config_of(const Case& given, const Shape& shape) const {
+    return {.in = given.dtype,
+            .out = given.out_dtype,
+            .consumers = shape.consumers,
+            .columns = shape.columns,
+            .cluster = shape.cluster,
+            .source = given.beta != 0};
+  }
+  // The first shape against the reference, the others bit for bit against the first: the sums of an
+  // element are the same whichever tile it lies in.
+  void check_shapes(const Case& given, std::span<const Shape> shapes = kShapes) {
+    SCOPED_TRACE(matmul_cases::describe(given));
+    const Problem problem(given);
+    const Array expected = result(problem, config_of(given, shapes[0]));
+    matmul_cases::expect_product(problem, expected);
+    for (const Shape& shape : shapes.subspan(1))
+      EXPECT_EQ(result(problem, config_of(given, shape)).memory, expected.memory)
+          << shape.consumers << " x " << shape.columns << ", clusters of " << shape.cluster;
+  }
+  // With the tiles that the library chooses; what it refuses is left to other kernels.
+  auto checker() {
+    return [this](const Case& given) {
+      if (size_of(given.dtype) != 2) return;
+      const Problem problem(given);
+      if (!cuda::refuse_sm90_matmul(problem.problem).empty()) return;
+      SCOPED_TRACE(matmul_cases::describe(given));
+      const auto config = cuda::choose_sm90_matmul(problem.problem, gpu_->facts().multiprocessors);
+      matmul_cases::expect_product(problem, result(problem, config));
+    };
+  }
+};
+
+TEST_F(GpuSm90Matmul, EdgeShapes) { matmul_cases::edge_shapes(checker()); }
+TEST_F(GpuSm90Matmul, Strides) { matmul_cases::strides(checker()); }
+TEST_F(GpuSm90Matmul, AlphaBetaAndBias) { matmul_cases::alpha_beta_and_bias(checker()); }
+TEST_F(GpuSm90Matmul, Batches) { matmul_cases::batches(checker()); }
+TEST_F(GpuSm90Matmul, ManyBlocks) { matmul_cases::many_blocks(checker()); }
+
+// Tails along every dimension; depths of fewer steps than the epilogue has chunks, and of more;
+// each layout of a, b and c.
+TEST_F(GpuSm90Matmul, TilesAndLayouts) {
+  constexpr Layout kLayouts[] = {Layout::kRows, Layout::kColumns};
+  for (const int64_t k : {8, 200, 712})
+    for (int ways = 0; ways < 8; ++ways)
+      check_shapes({.dtype = DType::kBF16,
+                    .out_dtype = DType::kBF16,
+                    .m = 328,
+                    .n = 584,
+                    .k = k,
+                    .a = kLayouts[ways & 1],
+                    .b = kLayouts[ways >> 1 & 1],
+                    .c = kLayouts[ways >> 2]});
+}
+
+TEST_F(GpuSm90Matmul, TypesAndEpilogues) {
+  constexpr DType kTypes[][2] = {{DType::kBF16, DType::kBF16},
+                                 {DType::kBF16, DType::kF32},
+                                 {DType::kF16, DType::kF16},
+                                 {DType::kF16, DType::kF32}};
+  for (const auto& types : kTypes)
+    for (const double beta : {0.0, 0.5})
+      for (const Layout c : {Layout::kRows, Layout::kColumns})
+        check_shapes({.dtype = types[0],
+                      .out_dtype = types[1],
+                      .batch = 2,
+                      .m = 272,
+                      .n = 520,
+                      .k = 456,
+                      .alpha = 0.75,
+                      .beta = beta,
+                      .bias = true,
+                      .c = c},
+                     std::span(kShapes).first(2));
+}
+
+// A block computes several tiles, so that an epilogue is deferred past the end of a batch entry.
+TEST_F(GpuSm90Matmul, ManyTilesOfABlock) {
+  check_shapes({.dtype = DType::kBF16,
+                .out_dtype = DType::kBF16,
+                .batch = 3,
+                .m = 1160,
+                .n = 2056,
+                .k = 72});
+}
+
+}  // namespace
+}  // namespace perseid::internal
