@@ -32,7 +32,7 @@ class GpuSm90Matmul : public testing_gpu::GpuTest {
     std::unique_ptr<cuda::Sm90Matmul> matmul;
     expect_ok(cuda::Sm90Matmul::make(problem.problem, config, *gpu_, &matmul));
     return testing_gpu::product(*gpu_, problem, 0, [&](const MatmulArguments& arguments) {
-      expect_ok(matmul->run(arguments, nullptr));
+      expect_ok(matmul->run(arguments, nullptr, nullptr));
     });
   }
   cuda::Sm90MatmulConfig config_of(const Case& given, const Shape& shape) const {

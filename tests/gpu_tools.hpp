@@ -3,6 +3,7 @@
 // Memory of a GPU for tests, and the skipping of tests where there is no GPU.
 #pragma once
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -95,6 +96,62 @@ class Mirror {
   tests::Array& array_;
   size_t misalign_;
   void* memory_ = nullptr;
+};
+
+// A stream that does not wait for the default one.
+class Stream {
+ public:
+  explicit Stream(const cuda::Gpu& gpu) : gpu_(gpu) {
+    const cuda::Gpu::Current current(gpu_);
+    void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
+    create_ = reinterpret_cast<int (*)(void**, unsigned)>(dlsym(driver, "cuStreamCreate"));
+    destroy_ = reinterpret_cast<int (*)(void*)>(dlsym(driver, "cuStreamDestroy_v2"));
+    constexpr unsigned kNonBlocking = 1;
+    if (create_(&handle_, kNonBlocking) != 0) throw std::runtime_error("cuStreamCreate failed");
+  }
+  ~Stream() {
+    const cuda::Gpu::Current current(gpu_);
+    destroy_(handle_);
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  void* handle() const { return handle_; }
+
+ private:
+  const cuda::Gpu& gpu_;
+  int (*create_)(void**, unsigned) = nullptr;
+  int (*destroy_)(void*) = nullptr;
+  void* handle_ = nullptr;
+};
+
+// Words in page-locked memory, which host and device reach.
+class PinnedWords {
+ public:
+  PinnedWords(const cuda::Gpu& gpu, size_t count, uint32_t initial) : gpu_(gpu) {
+    const cuda::Gpu::Current current(gpu_);
+    void* memory = nullptr;
+    if (gpu_.driver().host_allocate(&memory, 4 * count, cuda::kPortableMapped) != cuda::kSuccess)
+      throw std::runtime_error("cuMemHostAlloc failed");
+    words_ = static_cast<uint32_t*>(memory);
+    std::fill_n(words_, count, initial);
+  }
+  ~PinnedWords() {
+    const cuda::Gpu::Current current(gpu_);
+    gpu_.driver().host_free(words_);
+  }
+  PinnedWords(const PinnedWords&) = delete;
+  PinnedWords& operator=(const PinnedWords&) = delete;
+
+  const uint32_t* data() const { return words_; }
+  uint32_t* mutable_data() const { return words_; }
+  void set(size_t i, uint32_t value) const {
+    __atomic_store_n(words_ + i, value, __ATOMIC_RELEASE);
+  }
+  uint32_t get(size_t i) const { return __atomic_load_n(words_ + i, __ATOMIC_ACQUIRE); }
+
+ private:
+  const cuda::Gpu& gpu_;
+  uint32_t* words_ = nullptr;
 };
 
 }  // namespace perseid::internal::testing_gpu

@@ -110,7 +110,7 @@ std::string fault_of(const Grid<Index>& given) {
       if (rank != tile.row % grid.cluster_m + tile.column % grid.cluster_n * grid.cluster_m)
         return "the rank in the cluster";
       const auto check = [&](const ChunkRange<Index>& range, const std::vector<Index>& chunks) {
-        if (!tile.inside || chunks.empty()) return range.empty();
+        if (chunks.empty()) return range.empty();
         return !range.empty() && range.first == chunks.front() && range.last == chunks.back();
       };
       const auto rows = given.rows.holding(row, std::min(grid.m, row + grid.tile_m));

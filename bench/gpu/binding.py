@@ -75,6 +75,18 @@ class MatmulDescription(ctypes.Structure):
                 ("async_b", ctypes.c_void_p), ("sink_c", ctypes.c_void_p)]
 
 
+class AsyncOperand(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_uint32), ("dim", ctypes.c_uint32),
+                ("count", ctypes.c_int64), ("begin", ctypes.POINTER(ctypes.c_int64))]
+
+
+class Arrival(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_uint32), ("signals", ctypes.c_void_p),
+                ("epoch", ctypes.c_uint32), ("epoch_ptr", ctypes.c_void_p),
+                ("first_chunk", ctypes.c_int64), ("deadline_ns", ctypes.c_uint64),
+                ("abort", ctypes.c_void_p), ("record", ctypes.c_void_p)]
+
+
 MATMUL_TENSORS = ("a", "b", "c0", "bias", "c")
 
 
@@ -190,11 +202,13 @@ class Plan:
         arguments = SoftmaxArguments(ctypes.sizeof(SoftmaxArguments), 0, *pointers)
         return self.prepare(direction, arguments, (views, pointers))
 
-    def matmul_call(self, **tensors):
+    def matmul_call(self, arrival_a=None, **tensors):
         views = {name: view(tensor) for name, tensor in tensors.items()}
         arguments = MatmulArguments(struct_size=ctypes.sizeof(MatmulArguments),
                                     **{name: ctypes.pointer(each) for name, each in views.items()})
-        return self.prepare(0, arguments, views)
+        if arrival_a is not None:
+            arguments.arrival_a = ctypes.addressof(arrival_a)
+        return self.prepare(0, arguments, (views, arrival_a))
 
     def attention_call(self, direction, **tensors):
         views = {name: view(tensor) for name, tensor in tensors.items()}

@@ -38,7 +38,7 @@ def measure_single(calls, turns, rest):
         for name, call in calls.items():
             torch.cuda.synchronize()
             time.sleep(rest)
-            torch.cuda._sleep(300_000)
+            torch.cuda._sleep(2_000_000)
             times[name].append(between_events(call, 1))
     return medians(times)
 

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // The implementations of matmul, best first.
+#include "base/missing_chunk.hpp"
 #include "cpu/reference/reference.hpp"
 #include "cpu/waits.hpp"
 #include "cuda/matmul/fma.hpp"
@@ -34,6 +35,27 @@ class MatmulExecutable final : public Executable<Matmul> {
   std::unique_ptr<Kernels> kernels_;
 };
 
+// Operands and results may be cut into chunks.
+class Sm90MatmulExecutable final : public Executable<Matmul> {
+ public:
+  static Status make(const MatmulProblem& problem, const Device& device, Made* made) {
+    auto matmul = std::make_unique<Sm90MatmulExecutable>();
+    Status status = cuda::Sm90Matmul::make(problem, *device.gpu, &matmul->matmul_);
+    if (status.ok()) *made = std::move(matmul);
+    return status;
+  }
+  size_t workspace(Direction) const override { return matmul_->workspace(); }
+  Status forward(const MatmulArguments& arguments, std::byte* workspace,
+                 void* stream) const override {
+    return matmul_->run(arguments, workspace, stream);
+  }
+  Status backward(const NoArguments&, std::byte*, void*) const override { return {}; }
+  std::string kernels() const override { return matmul_->description(); }
+
+ private:
+  std::unique_ptr<cuda::Sm90Matmul> matmul_;
+};
+
 // A product whose operands or result are cut into chunks, on the CPU.
 class ChunkedCpuMatmul final : public Executable<Matmul> {
  public:
@@ -59,17 +81,14 @@ class ChunkedCpuMatmul final : public Executable<Matmul> {
  private:
   static Status status_of(const Missing& missing, const MatmulArguments& arguments) {
     const bool of_a = missing.operand == 0;
-    const std::string chunk =
-        concatenate("matmul: chunk ", missing.chunk, " of ", of_a ? "a" : "b");
-    const std::string seen =
-        concatenate(" (its signal is ", missing.seen, ", the epoch ", missing.expected, "); ");
-    if (missing.end == WaitEnd::kAborted)
-      return Status::error(PERSEID_PEER_LOST, chunk, ": not arrived when the abort word was set",
-                           seen, "clear the word and execute again with a new epoch");
-    const uint64_t deadline = (of_a ? arguments.arrival_a : arguments.arrival_b).deadline_ns;
-    return Status::error(PERSEID_TIMEOUT, chunk, ": not arrived within ",
-                         static_cast<double>(deadline) / 1e6, " ms", seen,
-                         "find out who was to send it, or pass a longer deadline_ns");
+    return internal::status_of(
+        {.operation = "matmul",
+         .operand = of_a ? "a" : "b",
+         .chunk = missing.chunk,
+         .expected = missing.expected,
+         .seen = missing.seen,
+         .aborted = missing.end == WaitEnd::kAborted,
+         .deadline_ns = (of_a ? arguments.arrival_a : arguments.arrival_b).deadline_ns});
   }
 
   MatmulProblem problem_;
@@ -85,7 +104,7 @@ Status make_on_cpu(const MatmulProblem& problem, const Device& device,
   return {};
 }
 
-constexpr const char* kNoChunks = "takes no chunks yet; leave async_a, async_b and sink_c NULL";
+constexpr const char* kNoChunks = "takes no chunks; leave async_a, async_b and sink_c NULL";
 
 // wgmma and TMA, persistent: compute capability 9.0.
 constexpr Implementation<Matmul> kSm90 = {
@@ -95,9 +114,9 @@ constexpr Implementation<Matmul> kSm90 = {
           const cuda::GpuFacts& gpu = device.gpu->facts();
           if (gpu.architecture != "sm_90a")
             return concatenate("made for compute capability 9.0, got ", gpu.major, ".", gpu.minor);
-          return problem.async() ? kNoChunks : cuda::refuse_sm90_matmul(problem);
+          return cuda::refuse_sm90_matmul(problem);
         },
-    .make = MatmulExecutable<cuda::Sm90Matmul>::make};
+    .make = Sm90MatmulExecutable::make};
 
 // mma.sync on tensor cores, any strides: compute capability 8.0 and up.
 constexpr Implementation<Matmul> kTensorCore = {

@@ -95,6 +95,7 @@ struct Arrival {
   int64_t first = 0;                    // the pivot
   uint64_t deadline_ns = 0;             // from the start of the work
   const uint32_t* abort = nullptr;
+  void* record = nullptr;  // a perseid_wait_record, where the caller gave one
 };
 
 // What one execution is told of an output that leaves in chunks.

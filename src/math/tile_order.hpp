@@ -153,12 +153,13 @@ class TileOrder {
     tile.column =
         (by_columns_ ? of_segmented : of_other) * grid_.cluster_n + rank / grid_.cluster_m;
     // As differences: a tile that overhangs may begin where Index ends.
-    tile.inside =
-        tile.row <= (grid_.m - 1) / grid_.tile_m && tile.column <= (grid_.n - 1) / grid_.tile_n;
-    if (tile.inside) {
-      tile.rows = chunks_needed(grid_.rows, tile.row, grid_.tile_m, grid_.m);
+    const bool has_rows = tile.row <= (grid_.m - 1) / grid_.tile_m;
+    const bool has_columns = tile.column <= (grid_.n - 1) / grid_.tile_n;
+    tile.inside = has_rows && has_columns;
+    // Also of a tile that overhangs: its block may load for those that do not.
+    if (has_rows) tile.rows = chunks_needed(grid_.rows, tile.row, grid_.tile_m, grid_.m);
+    if (has_columns)
       tile.columns = chunks_needed(grid_.columns, tile.column, grid_.tile_n, grid_.n);
-    }
     return tile;
   }
 

@@ -100,7 +100,8 @@ Arrival read_arrival(Check& check, const char* name, const perseid_arrival* give
           given->epoch_ptr,
           given->first_chunk,
           deadline_or_default(given->deadline_ns),
-          given->abort};
+          given->abort,
+          given->record};
 }
 
 Departure read_departure(Check& check, const char* name, const perseid_chunk_sink* given,

@@ -129,10 +129,14 @@ Status MatmulPlan::execute(const perseid_matmul_args& args, const Workspace& wor
   Missing missing;
   arguments.missing = &missing;
   if (Status status = reader.finish({.output = "c", .input = "c0"}); !status.ok()) return status;
-  Status status = run_forward(reader, arguments, workspace, stream);
-  if (status.ok() || missing.end != WaitEnd::kArrived)
+  // A GPU writes only that a wait has failed, while it runs.
+  const auto write_records = [&](perseid_status code) {
     for (const perseid_arrival* arrival : {args.arrival_a, args.arrival_b})
-      write_record(arrival, status.code(), missing);
+      write_record(arrival, code, missing);
+  };
+  write_records(PERSEID_OK);
+  Status status = run_forward(reader, arguments, workspace, stream);
+  if (missing.end != WaitEnd::kArrived) write_records(status.code());
   return status;
 }
 

@@ -57,6 +57,7 @@ MatmulResult result_of(const MatmulProblem& problem, const MatmulArguments& argu
 void transpose(MatmulLaunch* launch) {
   std::swap(launch->a, launch->b);
   std::swap(launch->rows, launch->columns);
+  launch->transposed = !launch->transposed;
   MatmulResult& c = launch->c;
   std::swap(c.row, c.column);
   std::swap(c.c0_row, c.c0_column);

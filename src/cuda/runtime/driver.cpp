@@ -40,6 +40,10 @@ Status find_functions(SharedLibrary& library, Driver& driver) {
   library.find("cuMemFree_v2", &driver.free);
   library.find("cuMemGetInfo_v2", &driver.memory_info);
   library.find("cuMemcpyAsync", &driver.copy);
+  library.find("cuMemHostAlloc", &driver.host_allocate);
+  library.find("cuMemFreeHost", &driver.host_free);
+  library.find("cuPointerGetAttribute", &driver.pointer_attribute);
+  library.find("cuStreamWriteValue32_v2", &driver.write_word);
   library.find("cuStreamSynchronize", &driver.stream_synchronize);
   library.find("cuEventCreate", &driver.event_create);
   library.find("cuEventDestroy_v2", &driver.event_destroy);

@@ -37,6 +37,9 @@ enum class FunctionAttribute : int32_t {
   kLargeClusters = 14
 };
 
+enum class PointerAttribute : int32_t { kDevicePointer = 3 };
+inline constexpr uint32_t kPortableMapped = 3;  // page-locked memory of all contexts, for devices
+
 // What a tensor map says of the tensor and of its boxes in shared memory.
 enum class MapType : int32_t { kF16 = 6, kF32 = 7, kBF16 = 9 };
 enum class MapInterleave : int32_t { kNone = 0 };
@@ -99,6 +102,11 @@ struct Driver {
   Result (*memory_info)(size_t* free, size_t* total);
   // Between host and device or within either, which the driver tells by the addresses.
   Result (*copy)(DeviceAddress to, DeviceAddress from, size_t bytes, StreamHandle stream);
+  Result (*host_allocate)(void** data, size_t bytes, uint32_t flags);  // page-locked
+  Result (*host_free)(void* data);
+  Result (*pointer_attribute)(void* value, PointerAttribute attribute, DeviceAddress address);
+  // After the work queued before; all of it is visible to whoever sees the word.
+  Result (*write_word)(StreamHandle stream, DeviceAddress to, uint32_t word, uint32_t flags);
   Result (*stream_synchronize)(StreamHandle stream);
   Result (*event_create)(EventHandle* event, uint32_t flags);
   Result (*event_destroy)(EventHandle event);

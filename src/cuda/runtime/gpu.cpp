@@ -104,6 +104,7 @@ Gpu::~Gpu() {
     if (current.status().ok())
       for (const auto& [key, module] : modules_)
         if (module.handle != nullptr) driver_.module_unload(module.handle);
+    wait_reports_.reset();
   }
   driver_.context_release(device_);
 }

@@ -12,6 +12,7 @@
 
 #include "cuda/runtime/compiler.hpp"
 #include "cuda/runtime/driver.hpp"
+#include "cuda/runtime/wait_reports.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -68,6 +69,9 @@ class Gpu {
   Status launch(const Kernel& kernel, const Launch& launch, const void* arguments,
                 void* stream) const;
 
+  // What kernels report of their waits.
+  WaitReports& wait_reports() const { return *wait_reports_; }
+
   // Makes the device's context the calling thread's for a scope.
   class Current {
    public:
@@ -91,7 +95,8 @@ class Gpu {
     std::vector<Kernel> kernels;
   };
 
-  explicit Gpu(const Driver& driver) : driver_(driver) {}
+  explicit Gpu(const Driver& driver)
+      : driver_(driver), wait_reports_(std::make_unique<WaitReports>(driver)) {}
   Status find_image(const Program& program, Image* image) const;
   Status load_module(const Program& program, Module* module) const;
 
@@ -101,6 +106,7 @@ class Gpu {
   ContextHandle context_ = nullptr;
   std::mutex mutex_;
   std::map<std::string, Module> modules_;  // by key
+  std::unique_ptr<WaitReports> wait_reports_;
 };
 
 }  // namespace perseid::internal::cuda

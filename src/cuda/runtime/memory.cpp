@@ -49,8 +49,21 @@ Status copy(const Gpu& gpu, void* to, const void* from, size_t bytes, void* stre
 Status synchronize(const Gpu& gpu, void* stream) {
   const Gpu::Current current(gpu);
   if (!current.status().ok()) return current.status();
-  return check(gpu.driver(), gpu.driver().stream_synchronize(static_cast<StreamHandle>(stream)),
-               "work of the GPU", kAdvice);
+  const Result result = gpu.driver().stream_synchronize(static_cast<StreamHandle>(stream));
+  if (result != kSuccess) return check(gpu.driver(), result, "work of the GPU", kAdvice);
+  return gpu.wait_reports().take(stream);
+}
+
+Status device_address(const Gpu& gpu, const char* name, const void* host, void** address) {
+  DeviceAddress found = 0;
+  const Result result = gpu.driver().pointer_attribute(&found, PointerAttribute::kDevicePointer,
+                                                       reinterpret_cast<DeviceAddress>(host));
+  if (result != kSuccess || found == 0)
+    return Status::error(PERSEID_INVALID_ARGUMENT, name,
+                         " is in memory that the GPU does not reach, expected page-locked memory; "
+                         "allocate it with cudaHostAlloc or register it with cudaHostRegister");
+  *address = reinterpret_cast<void*>(found);
+  return {};
 }
 
 Status Timer::make(std::shared_ptr<const Gpu> gpu, std::unique_ptr<Timer>* timer) {

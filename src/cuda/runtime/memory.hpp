@@ -14,7 +14,12 @@ Status allocate(const Gpu& gpu, size_t bytes, void** data);
 void release(const Gpu& gpu, void* data);
 // Copies between host and device or within either, in stream order, and waits for the copy.
 Status copy(const Gpu& gpu, void* to, const void* from, size_t bytes, void* stream);
+// Waits for the work of the stream. Fails also where a kernel's wait for a chunk has failed.
 Status synchronize(const Gpu& gpu, void* stream);
+
+// Where the device reaches memory of the host, which must be page-locked, registered or managed;
+// `name` is that of the argument. The context must be current.
+Status device_address(const Gpu& gpu, const char* name, const void* host, void** address);
 
 // Measures the time between two points of a stream.
 class Timer {

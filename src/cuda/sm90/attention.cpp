@@ -2,10 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/sm90/attention.hpp"
 
-#include <atomic>
-#include <chrono>
-
 #include "cuda/runtime/kernel_name.hpp"
+#include "cuda/runtime/launch_number.hpp"
 #include "cuda/sm90/attention_arguments.hpp"
 
 namespace perseid::internal::cuda {
@@ -125,18 +123,6 @@ const Tiles& tiles_for(const AttentionProblem& problem, ScoreExtras extras) {
 }
 
 // ---- Launches ----
-
-// The number of a launch, even and not 0, from splitmix64: uninitialised memory is unlikely to hold
-// it.
-uint64_t launch_number() {
-  static std::atomic<uint64_t> state{
-      static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count())};
-  uint64_t x = state.fetch_add(0x9e3779b97f4a7c15u, std::memory_order_relaxed);
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  x = (x ^ (x >> 31)) & ~uint64_t{1};
-  return x == 0 ? 2 : x;
-}
 
 // For a bias that TMA cannot load: threads load it into registers.
 AttentionForwardConfig without_bias_tiles(AttentionForwardConfig config) {

@@ -75,6 +75,10 @@ std::string refuse_sm90_matmul(const MatmulProblem& problem) {
   if (problem.depth() == 0) return "there is nothing to multiply (k or alpha is 0)";
   for (const auto& [name, size] : {std::pair{"m", problem.m}, {"n", problem.n}, {"k", problem.k}})
     if (size > kMost) return concatenate(name, " is ", size, ", expected at most ", kMost);
+  if (problem.chunks_c.present() && matmul_tiles(problem, 64, 64) > kMostParts)
+    return concatenate("c has ", matmul_tiles(problem, 64, 64),
+                       " tiles of 64 x 64, expected at most ", kMostParts,
+                       " where it leaves in chunks");
   if (matmul_tiles(problem, 64, 64) > kMost)
     return concatenate("c has ", matmul_tiles(problem, 64, 64),
                        " tiles of 64 x 64, expected at most ", kMost);
@@ -92,6 +96,7 @@ Sm90MatmulConfig choose_sm90_matmul(const MatmulProblem& problem, int32_t multip
     config.columns = tile.columns;
   }
   config.source = problem.beta != 0;
+  config.async = problem.async();
   // Pairs of blocks load a tile of b once, which pays in long runs. An odd number of rows of tiles
   // leaves one block of a pair idle.
   const int64_t down = ceil_div(problem.m, config.rows());
@@ -121,11 +126,15 @@ Status Sm90Matmul::make(const MatmulProblem& problem, const Sm90MatmulConfig& co
   for (const Kernel& kernel : matmul->kernels_)
     if (status.ok()) status = gpu.allow_shared(kernel, config.shared_bytes());
   if (status.ok()) status = TensorCoreMatmul::make(problem, gpu, &matmul->fallback_);
+  if (status.ok() && problem.async()) {
+    matmul->async_ = std::make_unique<MatmulAsync>(gpu);
+    status = matmul->async_->prepare(problem);
+  }
   if (status.ok()) *made = std::move(matmul);
   return status;
 }
 
-Status Sm90Matmul::run(const MatmulArguments& arguments, void* stream) const {
+Status Sm90Matmul::run(const MatmulArguments& arguments, void* workspace, void* stream) const {
   if (arguments.c.elements() == 0) return {};
   const MatmulLaunch given = matmul_launch(problem_, arguments);
   const MatmulResult& c = given.c;
@@ -143,8 +152,14 @@ Status Sm90Matmul::run(const MatmulArguments& arguments, void* stream) const {
       config_.source ? row_major(const_cast<void*>(c.c0), c.c0_batch, c.c0_row, c.c0_column) : to;
   // TMA stores whole words: a row of c is a multiple of 16 bytes long.
   const bool whole = given.columns * size_of(problem_.out_dtype) % 16 == 0;
-  for (const BoxedTensor& tensor : {a.tensor, b.tensor, to, from})
-    if (!whole || !is_mappable(tensor)) return fallback_->run(arguments, stream);
+  if (async_ == nullptr)
+    for (const BoxedTensor& tensor : {a.tensor, b.tensor, to, from})
+      if (!whole || !is_mappable(tensor)) return fallback_->run(arguments, stream);
+  if (!whole)
+    return Status::error(PERSEID_UNSUPPORTED, "a row of c has ", given.columns, " elements of ",
+                         name_of(problem_.out_dtype),
+                         ", expected a multiple of 16 bytes where matrices come in chunks; "
+                         "pad c, or leave async_a, async_b and sink_c NULL");
 
   const auto size = [](int64_t value) { return static_cast<int32_t>(value); };
   Sm90MatmulArguments launch;
@@ -168,12 +183,14 @@ Status Sm90Matmul::run(const MatmulArguments& arguments, void* stream) const {
   const auto make_map = [&](const char* name, const BoxedTensor& tensor, TensorMap* map) {
     if (status.ok()) status = make_tensor_map(gpu_, name, tensor, map);
   };
-  make_map("a", a.tensor, &launch.a);
-  make_map("b", b.tensor, &launch.b);
+  make_map(given.transposed ? "b" : "a", a.tensor, &launch.a);
+  make_map(given.transposed ? "a" : "b", b.tensor, &launch.b);
   make_map("c", to, &launch.c);
   make_map("c0", from, &launch.c0);
-  if (!status.ok()) return status;
   const int64_t clusters = TileOrder<int32_t>(launch.grid).clusters();
+  if (status.ok() && async_ != nullptr)
+    status = async_->fill(arguments, given.transposed, workspace, stream, &launch);
+  if (!status.ok()) return status;
   const int64_t resident = gpu_.facts().multiprocessors / config_.cluster;
   const Launch grid{.blocks = min(clusters, resident) * config_.cluster,
                     .threads = config_.threads(),

@@ -11,6 +11,7 @@
 #include "cuda/device/sm90/matmul/config.hpp"
 #include "cuda/matmul/tensor_core.hpp"
 #include "cuda/runtime/gpu.hpp"
+#include "cuda/sm90/matmul_async.hpp"
 #include "math/matmul_problem.hpp"
 
 namespace perseid::internal::cuda {
@@ -25,7 +26,8 @@ std::vector<std::string> sm90_matmul_kernels(const Sm90MatmulConfig& config);
 inline constexpr const char* kSm90MatmulHeader = "cuda/device/sm90/matmul/matmul.hpp";
 
 // Tensors that TMA does not take (not contiguous along a row or a column, or with addresses or
-// strides that are no multiples of 16 bytes) are left to TensorCoreMatmul.
+// strides that are no multiples of 16 bytes) are left to TensorCoreMatmul, or refused where there
+// are chunks.
 class Sm90Matmul {
  public:
   static Status make(const MatmulProblem& problem, Gpu& gpu, std::unique_ptr<Sm90Matmul>* made) {
@@ -34,7 +36,8 @@ class Sm90Matmul {
   static Status make(const MatmulProblem& problem, const Sm90MatmulConfig& config, Gpu& gpu,
                      std::unique_ptr<Sm90Matmul>* made);
 
-  Status run(const MatmulArguments& arguments, void* stream) const;
+  size_t workspace() const { return async_ == nullptr ? 0 : async_->workspace(); }
+  Status run(const MatmulArguments& arguments, void* workspace, void* stream) const;
   // Which kernel was chosen, for explain.
   std::string description() const;
 
@@ -47,6 +50,7 @@ class Sm90Matmul {
   const Gpu& gpu_;
   std::vector<Kernel> kernels_;  // in the order of sm90_matmul_kernels
   std::unique_ptr<TensorCoreMatmul> fallback_;
+  std::unique_ptr<MatmulAsync> async_;  // null without chunks
 };
 
 }  // namespace perseid::internal::cuda

@@ -92,6 +92,7 @@ struct MatmulLaunch {
   MatmulOperand a, b;
   MatmulResult c;
   int64_t rows = 0, columns = 0, depth = 0;
+  bool transposed = false;  // a is the caller's b, and b the caller's a
   int64_t tiles_down = 0, tiles_across = 0;
 };
 

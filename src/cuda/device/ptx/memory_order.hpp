@@ -60,6 +60,18 @@ __device__ __forceinline__ void add_release(uint64_t* to, uint64_t value) {
                : "memory");
 }
 
+// Stores `value` where `expected` is; the value before, with acquire and release order.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-atom
+__device__ __forceinline__ uint64_t compare_and_swap(uint64_t* at, uint64_t expected,
+                                                     uint64_t value) {
+  uint64_t before;
+  asm volatile("atom.acq_rel.gpu.global.cas.b64 %0, [%1], %2, %3;"
+               : "=l"(before)
+               : "l"(__cvta_generic_to_global(at)), "l"(expected), "l"(value)
+               : "memory");
+  return before;
+}
+
 // System scope: ordered with the host, other GPUs and their copy engines, too.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
 __device__ __forceinline__ uint32_t load_acquire_system(const uint32_t* from) {

@@ -4,6 +4,7 @@
 // for, and the arguments of a launch.
 #pragma once
 
+#include "cuda/device/chunk_waits.hpp"
 #include "cuda/device/matmul/config.hpp"
 #include "cuda/device/tensor_map.hpp"
 #include "math/tile_order.hpp"
@@ -87,6 +88,7 @@ struct Sm90MatmulArguments {
   int32_t a_batch = 0, b_batch = 0, c0_batch = 0;
   float alpha = 1, beta = 0;
   MatmulBias bias;
+  AsyncArguments async;  // of the rows and columns of the grid
 };
 
 }  // namespace perseid::internal::cuda

@@ -34,8 +34,10 @@ class MatmulConsumer {
       if (!tile.exists()) break;
       int step = 1;
       if constexpr (C.deferred_epilogue()) {
-        // The tile before, a chunk after each of the first steps; at once where those are too few.
-        const bool overlaps = before.exists() && arguments_.k_steps > C.out_chunks();
+        // The tile before, a chunk after each of the first steps; at once where those are too few,
+        // or have to wait for an operand: others may wait for these results.
+        const bool overlaps =
+            before.exists() && arguments_.k_steps > C.out_chunks() && first_step_is_here();
         if (before.exists() && !overlaps) emit_all(rounded);
         run_step<true>(sums);
         if (overlaps) {
@@ -81,6 +83,11 @@ class MatmulConsumer {
     }
   }
 
+  // The same answer in all threads of the consumer.
+  __device__ __forceinline__ bool first_step_is_here() const {
+    if constexpr (!C.async) return true;
+    return !ptx::named_barrier_any(2 + consumer_, 128, !shared_.inputs().consumer_test(full_));
+  }
   // Issues the products of a step and waits for those of the step before, whose stage is free then.
   template <bool kFirst>
   __device__ __forceinline__ void run_step(Sums& sums) {

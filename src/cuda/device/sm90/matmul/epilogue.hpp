@@ -29,6 +29,14 @@ __device__ __forceinline__ void store_chunk(const Sm90MatmulArguments& arguments
       {tile.column + chunk * C.out_columns(), tile.row + 64 * consumer, tile.batch, 0, 0});
 }
 
+// After the thread has issued the stores of all chunks of a consumer's part of a tile.
+template <Sm90MatmulConfig C>
+__device__ __forceinline__ void depart(const Sm90MatmulArguments& arguments,
+                                       const MatmulTilePosition& tile, int consumer) {
+  DepartureSignals(arguments.async, arguments.grid, 64, C.columns)
+      .depart(tile.row + 64 * consumer, tile.column);
+}
+
 // What a consumer's threads do with their accumulators (ptx/wgmma.hpp has the layout).
 template <Sm90MatmulConfig C>
 class MatmulEpilogue {
@@ -79,6 +87,7 @@ class MatmulEpilogue {
     for (int chunk = 0; chunk < C.out_chunks(); ++chunk)
       store_chunk<C>(arguments_, tile, consumer_, chunk, shared_.last_out(consumer_, chunk).base);
     ptx::tma_store_commit();
+    if constexpr (C.async) depart<C>(arguments_, tile, consumer_);
     ptx::tma_store_wait_read();
   }
 
@@ -187,35 +196,24 @@ class MatmulStore {
                                          int consumer)
       : arguments_(arguments), shared_(shared), consumer_(consumer), queue_(shared.tiles()) {}
 
-  // A stage is stored when its next use comes, and then given for the results of that use.
+  // All of a tile is stored before the thread waits for another tile.
   __device__ __forceinline__ void run() {
     if constexpr (C.deferred_epilogue()) ahead_ = queue_.pop_by_thread();
-    Chunk next{next_tile()}, staged[kStages] = {};
-    bool busy = true;
-    while (busy) {
-      busy = next.tile.exists();
+    for (;;) {
+      const MatmulTilePosition tile = next_tile();
+      if (!tile.exists()) return;
 #pragma unroll
-      for (Chunk& chunk : staged) {
-        if (chunk.tile.exists()) {
-          shared_.outputs(consumer_).producer_acquire(state_);
-          store(chunk);
-        }
-        chunk = next;
-        if (next.tile.exists()) {
-          give(next);
-          if (++next.number == C.out_chunks()) next = {next_tile()};
-        }
-        state_.advance();
+      for (int chunk = 0; chunk < min(kStages, C.out_chunks()); ++chunk) give(tile, chunk);
+#pragma unroll
+      for (int chunk = 0; chunk < C.out_chunks(); ++chunk) {
+        store(tile, chunk);
+        if (chunk + kStages < C.out_chunks()) give(tile, chunk + kStages);
       }
+      if constexpr (C.async) depart<C>(arguments_, tile, consumer_);
     }
   }
 
  private:
-  struct Chunk {
-    MatmulTilePosition tile = MatmulTilePosition::none();
-    int number = 0;  // in the tile
-  };
-
   // Without the last one where the epilogue is deferred.
   __device__ __forceinline__ MatmulTilePosition next_tile() {
     if constexpr (!C.deferred_epilogue()) return queue_.pop_by_thread();
@@ -223,25 +221,27 @@ class MatmulStore {
     if (tile.exists()) ahead_ = queue_.pop_by_thread();
     return ahead_.exists() ? tile : ahead_;
   }
-  // Gives the stage to the consumer for a chunk of results, with their c0 in it.
-  __device__ __forceinline__ void give(const Chunk& chunk) const {
+  // Gives a stage to the consumer for a chunk of results, with their c0 in it.
+  __device__ __forceinline__ void give(const MatmulTilePosition& tile, int chunk) {
     if constexpr (C.source) {
-      shared_.outputs(consumer_).producer_expect_bytes(state_, C.kOutStageBytes);
-      ptx::tma_load(
-          shared_.out(consumer_, state_.stage()).base, arguments_.c0,
-          shared_.outputs(consumer_).full(state_.stage()),
-          {chunk.tile.column + chunk.number * C.out_columns(), chunk.tile.row + 64 * consumer_,
-           chunk.tile.batch * arguments_.c0_batch, 0, 0});
+      shared_.outputs(consumer_).producer_expect_bytes(given_, C.kOutStageBytes);
+      ptx::tma_load(shared_.out(consumer_, given_.stage()).base, arguments_.c0,
+                    shared_.outputs(consumer_).full(given_.stage()),
+                    {tile.column + chunk * C.out_columns(), tile.row + 64 * consumer_,
+                     tile.batch * arguments_.c0_batch, 0, 0});
     } else {
-      shared_.outputs(consumer_).producer_commit(state_);
+      shared_.outputs(consumer_).producer_commit(given_);
     }
+    given_.advance();
   }
-  // Returns when the stage has been read.
-  __device__ __forceinline__ void store(const Chunk& chunk) const {
-    store_chunk<C>(arguments_, chunk.tile, consumer_, chunk.number,
-                   shared_.out(consumer_, state_.stage()).base);
+  // Waits for the consumer, and returns when the stage has been read.
+  __device__ __forceinline__ void store(const MatmulTilePosition& tile, int chunk) {
+    ptx::mbarrier_wait(shared_.outputs(consumer_).empty(stored_.stage()), stored_.parity());
+    store_chunk<C>(arguments_, tile, consumer_, chunk,
+                   shared_.out(consumer_, stored_.stage()).base);
     ptx::tma_store_commit();
     ptx::tma_store_wait_read();
+    stored_.advance();
   }
 
   const Sm90MatmulArguments& arguments_;
@@ -249,7 +249,7 @@ class MatmulStore {
   const int consumer_;
   MatmulTilePosition ahead_ = MatmulTilePosition::none();  // after next_tile()
   MatmulTileReader queue_;
-  PipelineCursor<kStages> state_;
+  PipelineCursor<kStages> given_, stored_;
 };
 
 }  // namespace perseid::internal::cuda

@@ -2,11 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul of f16 and bf16 on sm_90a: c = alpha * a b + bias + beta * c0, sums in float32.
 //
-// Warps. A persistent kernel with one block per multiprocessor. Warpgroup 0 has the producer
-// (producer.hpp), one thread of its first warp, which issues the TMA loads of a and b, and the
-// storing threads (epilogue.hpp), one of the second and one of the third warp, which issue the TMA
-// stores of c. The other warpgroups are consumers (consumer.hpp), each with 64 rows of the tile,
-// whose accumulators are in its registers.
+// Warps. A persistent kernel with one block per multiprocessor. One thread of each warp of
+// warpgroup 0 has a role: the producer (producer.hpp) issues the TMA loads of a and b; two storing
+// threads, one per consumer, issue the TMA stores of c (epilogue.hpp); the scheduler
+// (scheduler.hpp) finds the tiles, and waits for operands that arrive in chunks. The other
+// warpgroups are consumers (consumer.hpp), each with 64 rows of the tile, whose accumulators are in
+// its registers.
 //
 //                   b: 64 x columns, a stage           a cluster of two blocks
 //                   +-----------------+                +---------+---------+
@@ -32,11 +33,15 @@
 //                           that read the stage are complete
 //   outputs full[stage]     the storing thread, and the bytes of c0; one pipeline per consumer
 //   outputs empty[stage]    the consumer's four warps, when their results are in the stage
+//   tiles full, empty[i]    the scheduler; each reader (tiles.hpp)
+//   tiles arrived[i]        the scheduler, when the chunks of the tile's operands have arrived
 //
 // Memory order. A consumer sees what TMA has written because it waits for the mbarrier that counts
 // the bytes. It releases a stage after the products that read it are complete, which orders the
 // reads before the loads that overwrite it. Results are written with ordinary stores, each lane
 // executes a proxy fence, and the storing thread waits for the warps before it issues TMA stores.
+// Of operands that arrive in chunks, chunk_waits.hpp has the argument; the barrier `arrived`
+// carries what the scheduler has acquired to the producer.
 //
 // Limits: rows and columns count in 32 bits; TMA takes the operands (cuda/sm90/matmul.hpp). Sums
 // are in the order of k whatever the tile is: results do not depend on the configuration, nor on
@@ -45,6 +50,7 @@
 
 #include "cuda/device/sm90/matmul/consumer.hpp"
 #include "cuda/device/sm90/matmul/producer.hpp"
+#include "cuda/device/sm90/matmul/scheduler.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -71,11 +77,15 @@ __global__ void __launch_bounds__(C.threads(), 1)
     if constexpr (C.consumers > 1) ptx::setmaxnreg_dec<C.producer_registers()>();
     const int warp = static_cast<int>(threadIdx.x) / 32;
     if (threadIdx.x % 32 == 0) {
-      if (warp == 0) {
-        MatmulProducer<C>(arguments, shared).run();
-      } else if (warp <= C.consumers) {
+      // The scheduler finds the first tile while the kernels before may still run.
+      if (warp == 3) {
+        schedule_tiles<C>(arguments, shared.tiles());
+      } else {
         ptx::wait_for_prerequisites();
-        MatmulStore<C>(arguments, shared, warp - 1).run();
+        if (warp == 0)
+          MatmulProducer<C>(arguments, shared).run();
+        else if (warp <= C.consumers)
+          MatmulStore<C>(arguments, shared, warp - 1).run();
       }
     }
     __syncwarp();

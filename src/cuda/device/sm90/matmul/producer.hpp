@@ -3,7 +3,6 @@
 // The producer of matmul (matmul.hpp): one thread issues the TMA loads of a and b.
 #pragma once
 
-#include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/sm90/matmul/shared.hpp"
 
 namespace perseid::internal::cuda {
@@ -20,25 +19,22 @@ class MatmulProducer {
         rank_(static_cast<int>(blockIdx.x) % C.cluster),
         queue_(shared.tiles()) {}
 
-  // Every `clusters`-th cluster tile of the order, from the number of the block's cluster on.
   __device__ __forceinline__ void run() {
-    const TileOrder<int32_t> order(arguments_.grid);
-    const int clusters = static_cast<int>(gridDim.x) / C.cluster;
-    bool first = true;
-    for (int number = static_cast<int>(blockIdx.x) / C.cluster; number < order.clusters();
-         number += clusters) {
-      const TilePosition<int32_t> found = order.tile(number, rank_);
-      const MatmulTilePosition tile{found.row * C.rows(), found.column * C.columns, found.batch};
-      queue_.push(tile);
-      // The first tile is found while the kernels before may still run.
-      if (first) ptx::wait_for_prerequisites();
-      first = false;
+    ArrivalWaits a(arguments_.async, 0), b(arguments_.async, 1);
+    for (;;) {
+      const MatmulTilePosition tile = queue_.pop_with_operands();
+      if (!tile.exists()) return;
+      // Orders what the scheduler has acquired before the loads.
+      if constexpr (C.async) ptx::fence_proxy_async_global();
       for (int step = 0; step < arguments_.k_steps; ++step) {
+        if constexpr (C.async) {
+          if (arguments_.async.arrivals[0].along_k) a.await_depth((step + 1) * C.kDepth);
+          if (arguments_.async.arrivals[1].along_k) b.await_depth((step + 1) * C.kDepth);
+        }
         load(tile, step * C.kDepth);
         state_.advance();
       }
     }
-    queue_.push(MatmulTilePosition::none());
   }
 
  private:
@@ -77,7 +73,7 @@ class MatmulProducer {
   const Sm90MatmulArguments& arguments_;
   const Shared& shared_;
   const int rank_;  // of the block in its cluster
-  MatmulTileWriter queue_;
+  MatmulTileReader queue_;
   PipelineCursor<Shared::kStages> state_;
 };
 

@@ -56,14 +56,15 @@ struct MatmulShared {
   }
   __device__ __forceinline__ MatmulTileQueue tiles() const {
     return {reinterpret_cast<MatmulTilePosition*>(memory + kTiles),
-            {base + kTiles + MatmulTileQueue::kLength * 16}};
+            base + kTiles + MatmulTileQueue::kTileBytes};
   }
 
   // By one thread, before a barrier of the cluster.
   __device__ __forceinline__ void prepare() const {
     inputs().init(1, 4 * C.consumers * C.cluster);
     for (int consumer = 0; consumer < C.consumers; ++consumer) outputs(consumer).init(1, 4);
-    tiles().init(5 * C.consumers);  // four warps and a storing thread each
+    // The producer, and four warps and a storing thread for each consumer.
+    tiles().init(1 + 5 * C.consumers);
     ptx::mbarrier_init_fence();
   }
 };

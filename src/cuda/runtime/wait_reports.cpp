@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/runtime/wait_reports.hpp"
+
+#include "base/missing_chunk.hpp"
+
+namespace perseid::internal::cuda {
+
+static_assert(kReportedTimeout == PERSEID_TIMEOUT && kReportedPeerLost == PERSEID_PEER_LOST);
+static_assert(sizeof(WaitReport) == sizeof(perseid_wait_record));
+
+WaitReports::~WaitReports() {
+  if (reports_ != nullptr) driver_.host_free(reports_);
+}
+
+Status WaitReports::draw(const WaitingExecution& execution, void* stream, WaitReport** report) {
+  const std::lock_guard lock(mutex_);
+  if (reports_ == nullptr) {
+    void* memory = nullptr;
+    const Result result =
+        driver_.host_allocate(&memory, kSlots * sizeof(WaitReport), kPortableMapped);
+    if (Status status = check(driver_, result, "allocating page-locked memory of the host",
+                              "see what nvidia-smi says");
+        !status.ok())
+      return status;
+    reports_ = static_cast<WaitReport*>(memory);
+    slots_.resize(kSlots);
+  }
+  const size_t slot = next_++ % kSlots;
+  reports_[slot] = {};
+  slots_[slot] = {execution, stream, true};
+  *report = reports_ + slot;
+  return {};
+}
+
+Status WaitReports::take(void* stream) {
+  const std::lock_guard lock(mutex_);
+  const size_t drawn = next_ < kSlots ? next_ : kSlots;
+  for (size_t i = 0; i < drawn; ++i) {
+    const size_t slot = (next_ - drawn + i) % kSlots;  // the oldest first
+    Slot& of = slots_[slot];
+    if (!of.used || of.stream != stream) continue;
+    const int32_t code = __atomic_load_n(&reports_[slot].status, __ATOMIC_ACQUIRE);
+    if (code == PERSEID_OK) continue;
+    const WaitReport found = reports_[slot];
+    of.used = false;
+    return status_of({.operation = of.execution.operation,
+                      .operand = of.execution.operands[found.operand],
+                      .chunk = found.chunk,
+                      .expected = found.expected,
+                      .seen = found.seen,
+                      .aborted = code == PERSEID_PEER_LOST,
+                      .deadline_ns = of.execution.deadline_ns[found.operand]});
+  }
+  return {};
+}
+
+}  // namespace perseid::internal::cuda

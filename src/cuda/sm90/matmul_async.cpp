@@ -1,0 +1,101 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/sm90/matmul_async.hpp"
+
+#include <utility>
+#include <vector>
+
+#include "cuda/runtime/launch_number.hpp"
+#include "cuda/runtime/memory.hpp"
+
+namespace perseid::internal::cuda {
+
+MatmulAsync::~MatmulAsync() {
+  for (const Table* table : {&operands_[0], &operands_[1], &output_}) release(gpu_, table->begin);
+}
+
+Status MatmulAsync::upload(const ChunkCut& cut, Table* table) {
+  if (!cut.present()) return {};
+  const std::vector<int32_t> begin(cut.begin, cut.begin + cut.count + 1);
+  const size_t bytes = begin.size() * sizeof(int32_t);
+  void* memory = nullptr;
+  if (Status status = allocate(gpu_, bytes, &memory); !status.ok()) return status;
+  *table = {cut.dim, static_cast<int32_t*>(memory), static_cast<int32_t>(cut.count)};
+  return copy(gpu_, memory, begin.data(), bytes, nullptr);
+}
+
+Status MatmulAsync::prepare(const MatmulProblem& problem) {
+  Status status = upload(problem.chunks_a, &operands_[0]);
+  if (status.ok()) status = upload(problem.chunks_b, &operands_[1]);
+  if (status.ok()) status = upload(problem.chunks_c, &output_);
+  return status;
+}
+
+size_t MatmulAsync::workspace() const {
+  return sizeof(uint64_t) * (1 + static_cast<size_t>(output_.count));
+}
+
+ChunkTable<int32_t> MatmulAsync::chunks_of(const Table& table, int64_t first) {
+  return {table.begin, table.count, static_cast<int32_t>(first)};
+}
+
+Status MatmulAsync::fill_arrival(int operand, const Arrival& arrival, DeviceArrival* filled) const {
+  const Table& table = operands_[operand];
+  if (table.count == 0) return {};
+  void* abort = nullptr;
+  if (arrival.abort != nullptr)
+    if (Status status = device_address(gpu_, "abort", arrival.abort, &abort); !status.ok())
+      return status;
+  *filled = {.signals = arrival.signals,
+             .epoch_ptr = arrival.epoch_ptr,
+             .abort = static_cast<const uint32_t*>(abort),
+             .deadline_ns = arrival.deadline_ns,
+             .chunks = chunks_of(table, arrival.first),
+             .epoch = arrival.epoch,
+             .operand = operand,
+             .along_k = table.dim == ChunkDim::kK};
+  return {};
+}
+
+Status MatmulAsync::fill(const MatmulArguments& arguments, bool transposed, void* workspace,
+                         void* stream, Sm90MatmulArguments* launch) const {
+  AsyncArguments& async = launch->async;
+  const Arrival* arrivals[] = {&arguments.arrival_a, &arguments.arrival_b};
+  WaitingExecution execution{.operation = "matmul"};
+  for (int operand = 0; operand < 2; ++operand) {
+    const Arrival& arrival = *arrivals[operand];
+    DeviceArrival& filled = async.arrivals[transposed ? 1 - operand : operand];
+    if (Status status = fill_arrival(operand, arrival, &filled); !status.ok()) return status;
+    execution.deadline_ns[operand] = arrival.deadline_ns;
+    void* record = nullptr;
+    if (arrival.record != nullptr)
+      if (Status status = device_address(gpu_, "record", arrival.record, &record); !status.ok())
+        return status;
+    async.reports[operand] = static_cast<WaitReport*>(record);
+  }
+
+  const Departure& departure = arguments.departure_c;
+  const bool of_columns = (output_.dim == ChunkDim::kN) != transposed;
+  if (output_.count > 0)
+    async.departure = {.signals = departure.signals,
+                       .epoch_ptr = departure.epoch_ptr,
+                       .chunks = chunks_of(output_, departure.first),
+                       .epoch = departure.epoch,
+                       .of_columns = of_columns};
+
+  // The order of tiles is that of the chunks that arrive, else of those that depart.
+  const auto order_by = [&](const DeviceArrival& arrival, bool departs) {
+    if (arrival.signals != nullptr && !arrival.along_k) return arrival.chunks;
+    return departs ? async.departure.chunks : ChunkTable<int32_t>{};
+  };
+  const bool departs = output_.count > 0;
+  launch->grid.rows = order_by(async.arrivals[0], departs && !of_columns);
+  launch->grid.columns = order_by(async.arrivals[1], departs && of_columns);
+
+  async.failed = static_cast<uint64_t*>(workspace);
+  async.launch = launch_number();
+  if (operands_[0].count == 0 && operands_[1].count == 0) return {};
+  return gpu_.wait_reports().draw(execution, stream, &async.reports[2]);
+}
+
+}  // namespace perseid::internal::cuda

@@ -1,0 +1,42 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The chunks of a matmul on sm_90a (device/chunk_waits.hpp), the host side: their tables in memory
+// of the device, and what one launch is told of their signals.
+#pragma once
+
+#include "cuda/device/sm90/matmul/config.hpp"
+#include "cuda/runtime/gpu.hpp"
+#include "math/matmul_problem.hpp"
+
+namespace perseid::internal::cuda {
+
+class MatmulAsync {
+ public:
+  explicit MatmulAsync(const Gpu& gpu) : gpu_(gpu) {}
+  ~MatmulAsync();
+  MatmulAsync(const MatmulAsync&) = delete;
+  MatmulAsync& operator=(const MatmulAsync&) = delete;
+
+  // Copies the tables to the device.
+  Status prepare(const MatmulProblem& problem);
+  // In bytes: a number for failure, and one for each chunk of c.
+  size_t workspace() const;
+  // `transposed`: the launch computes c^T = b^T a^T. The context must be current.
+  Status fill(const MatmulArguments& arguments, bool transposed, void* workspace, void* stream,
+              Sm90MatmulArguments* launch) const;
+
+ private:
+  struct Table {
+    ChunkDim dim = ChunkDim::kNone;
+    int32_t* begin = nullptr;  // memory of the device
+    int32_t count = 0;
+  };
+  Status upload(const ChunkCut& cut, Table* table);
+  static ChunkTable<int32_t> chunks_of(const Table& table, int64_t first);
+  Status fill_arrival(int operand, const Arrival& arrival, DeviceArrival* filled) const;
+
+  const Gpu& gpu_;
+  Table operands_[2], output_;
+};
+
+}  // namespace perseid::internal::cuda

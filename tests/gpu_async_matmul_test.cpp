@@ -1,0 +1,321 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Matmul on a GPU over operands that arrive in chunks, in random orders and with random delays, and
+// with outputs that leave in chunks: bit for bit the plain product. Chunks that never arrive end
+// the wait. Skipped where there is no GPU of compute capability 9.0.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <random>
+#include <thread>
+
+#include "cuda/sm90/matmul.hpp"
+#include "gpu_matmul_cases.hpp"
+
+namespace perseid::internal {
+namespace {
+
+using matmul_cases::Case;
+using matmul_cases::Layout;
+using matmul_cases::Problem;
+using testing_gpu::expect_ok;
+using testing_gpu::Mirror;
+using testing_gpu::PinnedWords;
+using testing_gpu::Stream;
+using tests::Array;
+using namespace std::chrono_literals;
+
+// Boundaries of `count` chunks of random sizes.
+std::vector<int64_t> random_table(int64_t size, int64_t count, std::mt19937& random) {
+  std::vector<int64_t> inner(static_cast<size_t>(size - 1));
+  for (size_t i = 0; i < inner.size(); ++i) inner[i] = static_cast<int64_t>(i) + 1;
+  std::shuffle(inner.begin(), inner.end(), random);
+  std::vector<int64_t> table(inner.begin(), inner.begin() + count - 1);
+  table.push_back(0);
+  table.push_back(size);
+  std::sort(table.begin(), table.end());
+  return table;
+}
+
+// An operand or the output in chunks of one dimension, and the words of their signals.
+struct Chunks {
+  ChunkDim dim;
+  std::vector<int64_t> begin;
+  PinnedWords signals;
+  int64_t first = 0;
+
+  Chunks(const cuda::Gpu& gpu, ChunkDim dimension, std::vector<int64_t> table, uint32_t initial)
+      : dim(dimension), begin(std::move(table)), signals(gpu, begin.size() - 1, initial) {}
+  int64_t count() const { return static_cast<int64_t>(begin.size()) - 1; }
+  ChunkCut cut() const { return {dim, begin.data(), count()}; }
+};
+
+class GpuAsyncMatmul : public testing_gpu::GpuTest {
+ protected:
+  GpuAsyncMatmul() : GpuTest(9) {}
+
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped()) return;
+    work_.emplace(*gpu_);
+    delivery_.emplace(*gpu_);
+  }
+
+  struct Result {
+    Array c;
+    Status launched, finished;
+    std::chrono::steady_clock::duration time{};  // from the launch to the end
+  };
+
+  // Copies `chunk` of the operand, then sets its signal, in stream order.
+  void deliver(const Array& from, const Tensor& to, const Chunks& chunks, int64_t chunk, int dim,
+               uint32_t epoch) {
+    // Whole lines of memory: tests cut the slowest dimension alone.
+    const Tensor& source = from.tensor;
+    const int64_t size = size_of(source.dtype), stride = source.stride[dim];
+    const auto at = static_cast<size_t>(chunks.begin[chunk] * stride * size);
+    const auto bytes =
+        static_cast<size_t>((chunks.begin[chunk + 1] - chunks.begin[chunk]) * stride * size);
+    expect_ok(cuda::copy(*gpu_, static_cast<std::byte*>(to.data) + at, source.as<std::byte>() + at,
+                         bytes, delivery_->handle()));
+    chunks.signals.set(static_cast<size_t>(chunk), epoch);
+  }
+
+  // The product in `work_`, while `deliver_all` delivers.
+  template <class Deliver>
+  Result run(const Problem& problem, Chunks* a, Chunks* b, Chunks* c, uint32_t epoch,
+             uint64_t deadline_ns, const uint32_t* abort, const Deliver& deliver_all,
+             int cluster = 0) {
+    MatmulProblem cut = problem.problem;
+    if (a != nullptr) cut.chunks_a = a->cut();
+    if (b != nullptr) cut.chunks_b = b->cut();
+    if (c != nullptr) cut.chunks_c = c->cut();
+    cuda::Sm90MatmulConfig config = cuda::choose_sm90_matmul(cut, gpu_->facts().multiprocessors);
+    if (cluster != 0) {
+      config.consumers = 2;
+      config.columns = 128;
+      config.cluster = cluster;
+    }
+    std::unique_ptr<cuda::Sm90Matmul> matmul;
+    expect_ok(cuda::Sm90Matmul::make(cut, config, *gpu_, &matmul));
+    Array host_a = problem.a, host_b = problem.b, host_c = problem.c;
+    if (a != nullptr) host_a.fill_all(tests::kNaN);
+    if (b != nullptr) host_b.fill_all(tests::kNaN);
+    Mirror gpu_a(*gpu_, host_a), gpu_b(*gpu_, host_b), gpu_c(*gpu_, host_c);
+    MatmulArguments arguments = problem.arguments(gpu_c.tensor());
+    arguments.a = gpu_a.tensor();
+    arguments.b = gpu_b.tensor();
+    const auto arrival = [&](const Chunks* chunks) {
+      if (chunks == nullptr) return Arrival{};
+      return Arrival{.signals = chunks->signals.data(),
+                     .epoch = epoch,
+                     .first = chunks->first,
+                     .deadline_ns = deadline_ns,
+                     .abort = abort};
+    };
+    arguments.arrival_a = arrival(a);
+    arguments.arrival_b = arrival(b);
+    if (c != nullptr)
+      arguments.departure_c = {
+          .signals = c->signals.mutable_data(), .epoch = epoch, .first = c->first};
+    void* workspace = nullptr;
+    expect_ok(cuda::allocate(*gpu_, matmul->workspace(), &workspace));
+    const std::vector<uint32_t> poison(matmul->workspace() / 4, 0xdeadbeef);
+    expect_ok(cuda::copy(*gpu_, workspace, poison.data(), matmul->workspace(), nullptr));
+    Result result;
+    const auto begin = std::chrono::steady_clock::now();
+    result.launched = matmul->run(arguments, workspace, work_->handle());
+    deliver_all(gpu_a.tensor(), gpu_b.tensor());
+    result.finished = cuda::synchronize(*gpu_, work_->handle());
+    result.time = std::chrono::steady_clock::now() - begin;
+    gpu_c.fetch();
+    result.c = host_c;
+    cuda::release(*gpu_, workspace);
+    return result;
+  }
+  Array plain(const Problem& problem) {
+    const auto none = [](const Tensor&, const Tensor&) {};
+    Result result = run(problem, nullptr, nullptr, nullptr, 1, 0, nullptr, none);
+    expect_ok(result.launched);
+    expect_ok(result.finished);
+    matmul_cases::expect_product(problem, result.c);
+    return result.c;
+  }
+
+  std::optional<Stream> work_, delivery_;
+};
+
+constexpr uint64_t kSecond = 1'000'000'000;
+
+// Chunks of rows of a, columns of b, and depths of both; any pivot; arrival in any order.
+TEST_F(GpuAsyncMatmul, RandomArrivals) {
+  std::mt19937 random(1);
+  const auto draw = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  for (int seed = 0; seed < 60; ++seed) {
+    const Case given{.dtype = DType::kBF16,
+                     .out_dtype = DType::kBF16,
+                     .batch = 1,
+                     .m = 8 * draw(20, 120),
+                     .n = 8 * draw(20, 120),
+                     .k = 8 * draw(1, 60),
+                     .a = seed % 3 == 2 ? Layout::kColumns : Layout::kRows,
+                     .b = seed % 3 == 2 ? Layout::kRows : Layout::kColumns};
+    const Problem problem(given);
+    const Array expected = plain(problem);
+    const bool depth = seed % 3 == 2;  // a M-major and b N-major: chunks of k are whole lines
+    const auto epoch = static_cast<uint32_t>(random());
+    const int64_t size_a = depth ? given.k : given.m, size_b = depth ? given.k : given.n;
+    const auto most = [](int64_t size) { return std::min<int64_t>(size, 16); };
+    Chunks a(*gpu_, depth ? ChunkDim::kK : ChunkDim::kM,
+             random_table(size_a, draw(1, most(size_a)), random), epoch - 1);
+    Chunks b(*gpu_, depth ? ChunkDim::kK : ChunkDim::kN,
+             random_table(size_b, draw(1, most(size_b)), random), epoch - 1);
+    if (!depth) {
+      a.first = draw(0, a.count() - 1);
+      b.first = draw(0, b.count() - 1);
+    }
+    const bool with_a = seed % 4 != 1, with_b = seed % 4 != 2;
+    std::vector<std::pair<bool, int64_t>> deliveries;  // of a or of b, and which chunk
+    for (int64_t i = 0; with_a && i < a.count(); ++i) deliveries.emplace_back(true, i);
+    for (int64_t i = 0; with_b && i < b.count(); ++i) deliveries.emplace_back(false, i);
+    std::shuffle(deliveries.begin(), deliveries.end(), random);
+    const auto deliver_all = [&](const Tensor& to_a, const Tensor& to_b) {
+      for (const auto& [of_a, chunk] : deliveries) {
+        if (draw(0, 3) == 0) std::this_thread::sleep_for(std::chrono::microseconds(draw(0, 300)));
+        if (of_a) {
+          deliver(problem.a, to_a, a, chunk, depth ? 2 : 1, epoch);
+        } else {
+          deliver(problem.b, to_b, b, chunk, depth ? 1 : 2, epoch);
+        }
+      }
+    };
+    const Result result = run(problem, with_a ? &a : nullptr, with_b ? &b : nullptr, nullptr, epoch,
+                              20 * kSecond, nullptr, deliver_all, seed % 5 == 0 ? 2 : 0);
+    expect_ok(result.launched);
+    expect_ok(result.finished);
+    EXPECT_EQ(result.c.memory, expected.memory)
+        << "seed " << seed << ": " << matmul_cases::describe(given);
+  }
+}
+
+// Each chunk of c is signalled once all of it is there, also while others are still missing.
+TEST_F(GpuAsyncMatmul, Departures) {
+  std::mt19937 random(2);
+  for (const ChunkDim dim : {ChunkDim::kM, ChunkDim::kN})
+    for (const Layout layout : {Layout::kRows, Layout::kColumns})
+      for (const int64_t count : {1, 5, 40}) {
+        const Case given{.dtype = DType::kBF16,
+                         .out_dtype = DType::kBF16,
+                         .m = 1160,
+                         .n = 1032,
+                         .k = 264,
+                         .c = layout};
+        const Problem problem(given);
+        const Array expected = plain(problem);
+        const uint32_t epoch = 0;  // the one after 2^32 - 1
+        const int64_t size = dim == ChunkDim::kM ? given.m : given.n;
+        Chunks c(*gpu_, dim, random_table(size, count, random), epoch - 1);
+        c.first = count / 2;
+        const auto none = [](const Tensor&, const Tensor&) {};
+        const Result result = run(problem, nullptr, nullptr, &c, epoch, kSecond, nullptr, none);
+        expect_ok(result.launched);
+        expect_ok(result.finished);
+        EXPECT_EQ(result.c.memory, expected.memory);
+        for (int64_t i = 0; i < count; ++i)
+          EXPECT_EQ(c.signals.get(static_cast<size_t>(i)), epoch) << "chunk " << i;
+      }
+}
+
+// A chunk of rows leaves although the rows of the next one have not arrived.
+TEST_F(GpuAsyncMatmul, LeavesBeforeTheNextArrives) {
+  const Case given{
+      .dtype = DType::kBF16, .out_dtype = DType::kBF16, .m = 16384, .n = 1024, .k = 72};
+  const Problem problem(given);
+  const Array expected = plain(problem);
+  std::vector<int64_t> table;
+  for (int64_t row = 0; row <= given.m; row += 2048) table.push_back(row);
+  Chunks a(*gpu_, ChunkDim::kM, table, 0), c(*gpu_, ChunkDim::kM, table, 0);
+  bool in_time = true;
+  const auto deliver_all = [&](const Tensor& to_a, const Tensor&) {
+    for (int64_t chunk = 0; chunk < a.count(); ++chunk) {
+      deliver(problem.a, to_a, a, chunk, 1, 1);
+      const auto until = std::chrono::steady_clock::now() + 5s;
+      while (c.signals.get(static_cast<size_t>(chunk)) != 1 && in_time)
+        in_time = std::chrono::steady_clock::now() < until;
+    }
+  };
+  const Result result = run(problem, &a, nullptr, &c, 1, 20 * kSecond, nullptr, deliver_all);
+  EXPECT_TRUE(in_time);
+  expect_ok(result.finished);
+  EXPECT_EQ(result.c.memory, expected.memory);
+}
+
+// A chunk that never arrives: the wait ends, says which, and the next product is right.
+TEST_F(GpuAsyncMatmul, DeadlinesAndAborts) {
+  const Case given{
+      .dtype = DType::kBF16, .out_dtype = DType::kBF16, .m = 1600, .n = 1032, .k = 520};
+  const Problem problem(given);
+  const Array expected = plain(problem);
+  std::vector<int64_t> table;
+  for (int64_t row = 0; row <= given.m; row += 200) table.push_back(row);
+  uint32_t epoch = 1;
+  for (int turn = 0; turn < 40; ++turn) {
+    for (const bool aborts : {false, true}) {
+      Chunks a(*gpu_, ChunkDim::kM, table, epoch - 1), c(*gpu_, ChunkDim::kM, table, epoch - 1);
+      PinnedWords abort(*gpu_, 1, 0);
+      a.first = turn % a.count();
+      const int64_t missing = (a.first + 1 + turn % (a.count() - 1)) % a.count();
+      const auto deliver_all = [&](const Tensor& to_a, const Tensor&) {
+        for (int64_t chunk = 0; chunk < a.count(); ++chunk)
+          if (chunk != missing) deliver(problem.a, to_a, a, chunk, 1, epoch);
+        if (aborts) abort.set(0, 1);
+      };
+      const Result result = run(problem, &a, nullptr, &c, epoch, aborts ? 20 * kSecond : 5'000'000,
+                                aborts ? abort.data() : nullptr, deliver_all, turn % 2 + 1);
+      EXPECT_LT(result.time, 2s);
+      expect_ok(result.launched);
+      EXPECT_EQ(result.finished.code(), aborts ? PERSEID_PEER_LOST : PERSEID_TIMEOUT);
+      const std::string named = concatenate("matmul: chunk ", missing, " of a: not arrived");
+      EXPECT_EQ(result.finished.sentence().substr(0, named.size()), named);
+      EXPECT_EQ(c.signals.get(static_cast<size_t>(missing)), epoch - 1);
+      ++epoch;
+    }
+    Chunks a(*gpu_, ChunkDim::kM, table, epoch);
+    const auto deliver_all = [&](const Tensor& to_a, const Tensor&) {
+      for (int64_t chunk = 0; chunk < a.count(); ++chunk)
+        deliver(problem.a, to_a, a, chunk, 1, epoch);
+    };
+    a.signals.set(0, epoch - 1);
+    for (int64_t chunk = 0; chunk < a.count(); ++chunk)
+      a.signals.set(static_cast<size_t>(chunk), epoch - 1);
+    const Result right =
+        run(problem, &a, nullptr, nullptr, epoch, 20 * kSecond, nullptr, deliver_all);
+    expect_ok(right.finished);
+    EXPECT_EQ(right.c.memory, expected.memory);
+    ++epoch;
+  }
+}
+
+// Words that the GPU does not reach, and rows that TMA does not store, are refused.
+TEST_F(GpuAsyncMatmul, Refusals) {
+  const Case given{.dtype = DType::kBF16, .out_dtype = DType::kBF16, .m = 256, .n = 264, .k = 64};
+  const Problem problem(given);
+  Chunks a(*gpu_, ChunkDim::kM, {0, 100, 256}, 1);
+  const uint32_t pageable = 0;
+  const auto none = [](const Tensor&, const Tensor&) {};
+  const Result result = run(problem, &a, nullptr, nullptr, 1, kSecond, &pageable, none);
+  EXPECT_EQ(result.launched.code(), PERSEID_INVALID_ARGUMENT);
+  EXPECT_EQ(result.launched.sentence().substr(0, 30), "abort is in memory that the GP");
+
+  const Problem odd(
+      {.dtype = DType::kBF16, .out_dtype = DType::kBF16, .m = 256, .n = 261, .k = 64});
+  const Result refused = run(odd, &a, nullptr, nullptr, 1, kSecond, nullptr, none);
+  EXPECT_EQ(refused.launched.code(), PERSEID_UNSUPPORTED);
+}
+
+}  // namespace
+}  // namespace perseid::internal
