@@ -22,7 +22,7 @@ constexpr Tile kTiles[] = {
 };
 
 // Units of the raster order that sweep together: their rows of a stay in the L2 cache.
-constexpr int32_t kGroup = 16;
+constexpr int32_t kGroup = 8;
 
 // Waves of tiles from which on pairs of blocks are faster (2048^3: 0.93 of cuBLAS in pairs, 0.98
 // without; 8192^3: 1.02 in pairs, 1.01 without).
