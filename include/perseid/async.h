@@ -15,7 +15,9 @@
  *     that was never written would seem reached after 2^31 epochs.
  *   - A wait ends at its deadline or when the abort word is set. Then all workers drain, the call
  *     returns TIMEOUT or PEER_LOST with the first chunk that is missing, and what it was to write
- * is undefined. Plan and context stay usable, with a new epoch.
+ *     is undefined. On a GPU the call has returned before: the next perseid_stream_synchronize or
+ *     perseid_memory_copy of the stream returns the status, once. Plan and context stay usable,
+ *     with a new epoch.
  *   - Results do not depend on chunks, the order of arrival, the first chunk or the number of
  *     threads: they are those of the plan without chunks, bit for bit. */
 #ifndef PERSEID_ASYNC_H_
@@ -73,10 +75,12 @@ typedef struct perseid_arrival {
   const uint32_t* epoch_ptr;
   int64_t first_chunk;  /**< visited first; then those after it, round. 0 for chunks of k */
   uint64_t deadline_ns; /**< of every wait, counted from the start of the work; 0: 30 s */
-  /** NULL, or a word in memory of the host: not 0 ends every wait. */
+  /** NULL, or a word in memory of the host: not 0 ends every wait. For a GPU in page-locked,
+   * registered or managed memory. */
   const uint32_t* abort;
-  /** NULL, or memory of the host that is filled before the call returns; on a GPU before the stream
-   * is synchronised. */
+  /** NULL, or memory of the host that is filled before the call returns. For a GPU in page-locked,
+   * registered or managed memory; the call sets its status to OK, and the GPU writes it if a wait
+   * fails. */
   perseid_wait_record* record;
 } perseid_arrival;
 
