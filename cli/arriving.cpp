@@ -12,21 +12,27 @@ namespace {
 
 int64_t bytes_of_element(const Tensor& tensor) { return tensor.dl()->dtype.bits / 8; }
 
-// Element by element, wherever they lie.
-void copy_elements(const Tensor& from, const Tensor& to) {
+// Run by run, wherever the elements lie: copy(to, from, bytes).
+template <class Copy>
+void copy_elements(const Tensor& from, const Tensor& to, const Copy& copy) {
   const int64_t bytes = bytes_of_element(from);
-  if (from.ndim() == 1 && from.stride(0) == 1 && to.stride(0) == 1) {
-    std::memcpy(to.data(), from.data(), static_cast<size_t>(from.elements() * bytes));
-  } else if (from.ndim() == 0) {
-    std::memcpy(to.data(), from.data(), static_cast<size_t>(bytes));
+  if (from.ndim() == 0 || (from.ndim() == 1 && from.stride(0) == 1 && to.stride(0) == 1)) {
+    const int64_t count = from.ndim() == 0 ? 1 : from.elements();
+    copy(to.data(), from.data(), static_cast<size_t>(count * bytes));
   } else if (from.ndim() > 1 && from.stride(0) == 1 && from.stride(1) != 1) {
-    copy_elements(from.transposed(0, 1), to.transposed(0, 1));
+    copy_elements(from.transposed(0, 1), to.transposed(0, 1), copy);
   } else {
-    for (int64_t i = 0; i < from.size(0); ++i) copy_elements(from.select(0, i), to.select(0, i));
+    for (int64_t i = 0; i < from.size(0); ++i)
+      copy_elements(from.select(0, i), to.select(0, i), copy);
   }
 }
 
 }  // namespace
+
+Stream stream_of_thread(const Context& context) {
+  constexpr uintptr_t kPerThread = 2;  // CU_STREAM_PER_THREAD
+  return context.device().device_type == kDLCPU ? nullptr : reinterpret_cast<Stream>(kPerThread);
+}
 
 ArrivingMatrix::ArrivingMatrix(const Tensor& source, int32_t dim, Chunks chunks)
     : source_(source), dim_(dim), chunks_(std::move(chunks)) {
@@ -45,7 +51,8 @@ ArrivingMatrix::ArrivingMatrix(const Tensor& source, int32_t dim, Chunks chunks)
 }
 
 Arrival ArrivingMatrix::arrival(int64_t first_chunk, std::chrono::nanoseconds deadline) const {
-  return {.signals = signals_.data(),
+  return {.signals = device_ == nullptr ? signals_.data()
+                                        : static_cast<const uint32_t*>(device_signals_->data()),
           .epoch = epoch_,
           .first_chunk = first_chunk,
           .deadline = deadline};
@@ -60,10 +67,27 @@ ArrivingOperand ArrivingOperand::cut(const Tensor& a, const Tensor& b, bool is_a
           .is_a = is_a};
 }
 
-void ArrivingMatrix::start(std::vector<Delivery> order) {
+void ArrivingMatrix::start(const Context& context, std::vector<Delivery> order) {
   stop();
+  context_ = &context;
   ++epoch_;
   std::fill(memory_.begin(), memory_.end(), std::byte{0xff});
+  if (context.device().device_type != kDLCPU) {
+    const size_t bytes = signals_.size() * sizeof(uint32_t);
+    if (device_ == nullptr) {
+      device_ = std::make_unique<Memory>(context, memory_.size());
+      device_signals_ = std::make_unique<Memory>(context, bytes);
+      std::vector<int64_t> strides;
+      for (int32_t d = 0; d < arrived_.ndim(); ++d) strides.push_back(arrived_.stride(d));
+      const std::ptrdiff_t first = static_cast<std::byte*>(arrived_.data()) - memory_.data();
+      on_device_ =
+          Tensor(static_cast<std::byte*>(device_->data()) + first, arrived_.dtype(),
+                 arrived_.shape(), Dims(std::span<const int64_t>(strides)), context.device());
+    }
+    std::fill(signals_.begin(), signals_.end(), epoch_ - 1);
+    context.copy(device_->data(), memory_.data(), memory_.size());
+    context.copy(device_signals_->data(), signals_.data(), bytes);
+  }
   stopped_ = false;
   thread_ = std::thread([this, wanted = std::move(order)] { deliver(wanted); });
 }
@@ -88,14 +112,29 @@ void ArrivingMatrix::deliver(const std::vector<Delivery>& order) {
       if (wake_.wait_for(lock, after, [this] { return stopped_; })) return;
     }
     copy(chunk);
-    set_signal(&signals_[static_cast<size_t>(chunk)], epoch_);
+    set(chunk);
   }
 }
 
 void ArrivingMatrix::copy(int64_t chunk) {
   const auto c = static_cast<size_t>(chunk);
   const int64_t begin = chunks_.begin[c], end = chunks_.begin[c + 1];
-  copy_elements(source_.slice(dim_, begin, end), arrived_.slice(dim_, begin, end));
+  const Tensor here = arrived_.slice(dim_, begin, end);
+  copy_elements(source_.slice(dim_, begin, end), here, std::memcpy);
+  if (device_ == nullptr) return;
+  const Stream stream = stream_of_thread(*context_);
+  copy_elements(
+      here, on_device_.slice(dim_, begin, end),
+      [&](void* to, const void* from, size_t bytes) { context_->copy(to, from, bytes, stream); });
+}
+
+void ArrivingMatrix::set(int64_t chunk) {
+  if (device_ == nullptr) {
+    set_signal(&signals_[static_cast<size_t>(chunk)], epoch_);
+  } else {
+    set_signal(*context_, static_cast<uint32_t*>(device_signals_->data()) + chunk, epoch_,
+               stream_of_thread(*context_));
+  }
 }
 
 }  // namespace perseid::cli

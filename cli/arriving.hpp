@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // A matrix of the host whose chunks arrive while it is used: a thread copies one after the other to
-// where the library reads it, and sets their signals. What has not arrived is NaN.
+// where the library reads it, in memory of the context's device, and sets their signals. What has
+// not arrived is NaN.
 #pragma once
 
 #include <chrono>
@@ -17,6 +18,10 @@
 
 namespace perseid::cli {
 
+// A stream of the calling thread alone, where the device has streams: that of another thread does
+// not wait for it.
+Stream stream_of_thread(const Context& context);
+
 struct Delivery {
   int64_t chunk;
   std::chrono::microseconds after;  // the delivery before it, or the start
@@ -30,12 +35,14 @@ class ArrivingMatrix {
   ArrivingMatrix(const ArrivingMatrix&) = delete;
   ArrivingMatrix& operator=(const ArrivingMatrix&) = delete;
 
-  const Tensor& tensor() const { return arrived_; }
+  // Where the library reads it, after start().
+  const Tensor& tensor() const { return device_ == nullptr ? arrived_ : on_device_; }
   const Chunks& chunks() const { return chunks_; }
   // Of the next epoch.
   Arrival arrival(int64_t first_chunk, std::chrono::nanoseconds deadline) const;
-  // Takes everything back, and delivers in this order. Those that are left out never arrive.
-  void start(std::vector<Delivery> order);
+  // Takes everything back, and delivers in this order. Those that are left out never arrive. The
+  // context outlives this object.
+  void start(const Context& context, std::vector<Delivery> order);
   // Waits until all is delivered.
   void finish();
   // Ends the thread, also before all is delivered.
@@ -44,12 +51,15 @@ class ArrivingMatrix {
  private:
   void deliver(const std::vector<Delivery>& order);
   void copy(int64_t chunk);
+  void set(int64_t chunk);
 
-  Tensor source_, arrived_;
+  const Context* context_ = nullptr;
+  Tensor source_, arrived_, on_device_;
   int32_t dim_;
   Chunks chunks_;
   std::vector<std::byte> memory_;
   std::vector<uint32_t> signals_;
+  std::unique_ptr<Memory> device_, device_signals_;  // null on the CPU
   uint32_t epoch_ = 1;
   std::mutex mutex_;
   std::condition_variable wake_;

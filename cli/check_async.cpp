@@ -120,7 +120,7 @@ std::string run_one(const Context& context, const Problem& problem, const Operan
   const Matmul matmul(context, options);
   Workspace workspace;
   matmul.reserve(workspace);
-  arriving.matrix->start(draw.order);
+  arriving.matrix->start(context, draw.order);
   if (draw.lost) arriving.matrix->finish();  // one chunk alone is missing
   (of_a ? arguments.a : arguments.b) = arriving.matrix->tensor();
   arguments.arrival_a = arriving.arrival_of(true);

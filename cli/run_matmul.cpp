@@ -158,7 +158,7 @@ int run_matmul(const Common& common, const Flags& flags) {
   if (batched) shape.insert(shape.begin(), batch);
   const Tensor c = files.result("--out", flags.out, a.dtype(), shape);
   harness::Placement placement(context);
-  if (arriving) arriving.matrix->start(arriving.order);
+  if (arriving) arriving.matrix->start(context, arriving.order);
   const auto operand = [&](const Tensor& matrix, bool is_a) {
     return arriving.is(is_a) ? arriving.matrix->tensor() : placement.place(matrix);
   };
@@ -169,9 +169,10 @@ int run_matmul(const Common& common, const Flags& flags) {
                                      .c = placement.place(c),
                                      .arrival_a = arriving.arrival_of(true),
                                      .arrival_b = arriving.arrival_of(false)};
+  const Stream stream = stream_of_thread(context);
   run.timed([&] {
-    matmul.execute(nullptr, arguments, {workspace});
-    context.synchronize();
+    matmul.execute(stream, arguments, {workspace});
+    context.synchronize(stream);
   });
   placement.fetch(c);
   run.finish(files, matmul.info().implementation);

@@ -477,6 +477,41 @@ TEST(Signals, SetAndWait) {
                "abort is at an address that is 1 bytes past a multiple of 4");
 }
 
+// In the order of a stream, which the CPU has not: at once.
+TEST(Signals, OfAStreamOnTheCpu) {
+  perseid_context_t context = nullptr;
+  ASSERT_EQ(perseid_context_create(nullptr, &context), PERSEID_OK);
+  uint32_t signal = 6, epoch = 7;
+  perseid_wait_record record{};
+  perseid_arrival arrival{};
+  arrival.struct_size = sizeof arrival;
+  arrival.signals = &signal;
+  arrival.epoch_ptr = &epoch;
+  arrival.deadline_ns = 2'000'000;
+  arrival.record = &record;
+  EXPECT_FAILS(perseid_stream_signal_wait(context, &arrival, nullptr), PERSEID_TIMEOUT,
+               "perseid_stream_signal_wait: chunk 0 of the signal: not arrived within 2 ms (its "
+               "signal is 6, the epoch 7)");
+  EXPECT_EQ(record.status, PERSEID_TIMEOUT);
+  EXPECT_EQ(record.chunk, 0);
+  EXPECT_EQ(record.expected, 7u);
+  EXPECT_EQ(record.seen, 6u);
+  EXPECT_EQ(perseid_stream_signal_set(context, &signal, 7, nullptr), PERSEID_OK);
+  EXPECT_EQ(signal, 7u);
+  EXPECT_EQ(perseid_stream_signal_wait(context, &arrival, nullptr), PERSEID_OK);
+  EXPECT_EQ(record.status, PERSEID_OK);
+  EXPECT_FAILS(perseid_stream_signal_set(context, nullptr, 1, nullptr), PERSEID_INVALID_ARGUMENT,
+               "signal is NULL");
+  EXPECT_FAILS(perseid_stream_signal_set(nullptr, &signal, 1, nullptr), PERSEID_INVALID_ARGUMENT,
+               "context");
+  EXPECT_FAILS(perseid_stream_signal_wait(context, nullptr, nullptr), PERSEID_INVALID_ARGUMENT,
+               "arrival");
+  arrival.signals = nullptr;
+  EXPECT_FAILS(perseid_stream_signal_wait(context, &arrival, nullptr), PERSEID_INVALID_ARGUMENT,
+               "arrival.signals is NULL");
+  perseid_context_destroy(context);
+}
+
 // A sleeping wait is woken at once, and one that sleeps hardly uses its core.
 TEST(Signals, AWaitSleeps) {
   uint32_t signal = 0;

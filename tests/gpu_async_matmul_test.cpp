@@ -11,6 +11,7 @@
 #include <random>
 #include <thread>
 
+#include "cuda/runtime/signals.hpp"
 #include "cuda/sm90/matmul.hpp"
 #include "gpu_matmul_cases.hpp"
 
@@ -298,6 +299,34 @@ TEST_F(GpuAsyncMatmul, DeadlinesAndAborts) {
     EXPECT_EQ(right.c.memory, expected.memory);
     ++epoch;
   }
+}
+
+// Signals in the order of streams: what one stream has written is there when the other goes on. A
+// wait that fails says so once.
+TEST_F(GpuAsyncMatmul, SignalsOfStreams) {
+  PinnedWords signal(*gpu_, 1, 4);
+  Array from({1000}, DType::kF32), to({1000}, DType::kF32);
+  from.randomise(1);
+  Mirror source(*gpu_, from), middle(*gpu_, to);
+  for (uint32_t epoch = 5; epoch < 25; ++epoch) {
+    const Arrival arrival{.signals = signal.data(), .epoch = epoch, .deadline_ns = 5 * kSecond};
+    expect_ok(cuda::wait_for_signal(*gpu_, arrival, work_->handle()));
+    expect_ok(
+        cuda::copy(*gpu_, middle.tensor().data, source.tensor().data, 4000, delivery_->handle()));
+    expect_ok(cuda::set_signal(*gpu_, signal.mutable_data(), epoch, delivery_->handle()));
+    expect_ok(cuda::synchronize(*gpu_, work_->handle()));
+    EXPECT_EQ(signal.get(0), epoch);
+  }
+  middle.fetch();
+  EXPECT_EQ(to.values(), from.values());
+
+  const Arrival late{.signals = signal.data(), .epoch = 100, .deadline_ns = 3'000'000};
+  expect_ok(cuda::wait_for_signal(*gpu_, late, work_->handle()));
+  const Status status = cuda::synchronize(*gpu_, work_->handle());
+  EXPECT_EQ(status.code(), PERSEID_TIMEOUT);
+  EXPECT_EQ(status.sentence().substr(0, 81),
+            "perseid_stream_signal_wait: chunk 0 of the signal: not arrived within 3 ms (its s");
+  expect_ok(cuda::synchronize(*gpu_, work_->handle()));
 }
 
 // Words that the GPU does not reach, and rows that TMA does not store, are refused.

@@ -9,6 +9,7 @@
 
 #include "cuda/device/matmul/config.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
+#include "cuda/device/sm90/matmul/config.hpp"
 #include "cuda/device/softmax/config.hpp"
 #include "cuda/runtime/kernel_name.hpp"
 #include "cuda/sm90/attention.hpp"
@@ -44,9 +45,9 @@ void change_each(const Check& check) {
 template <class Config>
 class KernelName : public testing::Test {};
 
-using Configs =
-    testing::Types<cuda::AttentionForwardConfig, cuda::AttentionBackwardConfig,
-                   cuda::MatmulTensorConfig, cuda::MatmulFmaConfig, cuda::SoftmaxConfig>;
+using Configs = testing::Types<cuda::AttentionForwardConfig, cuda::AttentionBackwardConfig,
+                               cuda::Sm90MatmulConfig, cuda::MatmulTensorConfig,
+                               cuda::MatmulFmaConfig, cuda::SoftmaxConfig>;
 TYPED_TEST_SUITE(KernelName, Configs, );
 
 TYPED_TEST(KernelName, ChangesWithEachField) {

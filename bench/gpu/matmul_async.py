@@ -9,7 +9,8 @@ all present: every signal is set before the launch, launches back to back; ratio
     to this one, above 1 the plain product is slower.
 arriving: the first chunk is present at launch, the c-th of N is signalled by a copy engine's stream
     write c * 0.9 / N of the plain time after it; ratio of this time to the plain one, single
-    launches. The signals' times are the host's, some 10 us late.
+    launches. The signals' times are the host's, some 10 us late; the last column is when the host
+    wrote the last one, as a fraction of the plain time.
 """
 import argparse
 import ctypes
@@ -38,7 +39,8 @@ class Chunked:
 
 
 def arriving(chunked, driver, stream, milliseconds, epoch):
-    """Milliseconds of one launch whose chunks arrive while it runs."""
+    """Events around one launch whose chunks arrive while it runs, and the milliseconds from it to
+    the call that writes the last signal."""
     count = len(chunked.signals)
     chunked.arrival.epoch = epoch
     chunked.signals[0] = epoch
@@ -52,8 +54,9 @@ def arriving(chunked, driver, stream, milliseconds, epoch):
         driver.cuStreamWriteValue32_v2(ctypes.c_void_p(stream.cuda_stream),
                                        ctypes.c_uint64(chunked.signals.data_ptr() + 4 * chunk),
                                        ctypes.c_uint32(epoch), 0)
+    last = 1e3 * (time.perf_counter() - begin)
     torch.cuda.synchronize()
-    return pair
+    return pair, last
 
 
 def main():
@@ -67,7 +70,8 @@ def main():
     library, driver = Library(options.library), ctypes.CDLL("libcuda.so.1")
     stream = torch.cuda.Stream()
     torch.manual_seed(0)
-    table = [("m", "n", "k", "chunks", "plain ms", "all present", "single ms", "arriving")]
+    table = [("m", "n", "k", "chunks", "plain ms", "all present", "single ms", "arriving",
+              "last signal")]
     print(*(f"{cell:>11}" for cell in table[0]))
     for shape in options.shapes.split(","):
         m, n, k = map(int, shape.split("x"))
@@ -83,7 +87,7 @@ def main():
             launches = {name: max(3, math.ceil(20 / ms)) for name, ms in alone.items()}
             times = measure_in_turns(calls, options.turns, launches)
             same = torch.equal(plain_c, c)
-            pairs = {"plain": [], "arriving": []}
+            pairs, lasts = {"plain": [], "arriving": []}, []
             single = medians({"plain": [between_events(plain, 1)]})["plain"]
             for turn in range(options.turns):
                 torch.cuda.synchronize()
@@ -92,12 +96,15 @@ def main():
                 torch.cuda.synchronize()
                 single = medians({"plain": pairs["plain"]})["plain"]
                 c.fill_(float("nan"))
-                pairs["arriving"].append(arriving(chunked, driver, stream, single, 2 + turn))
+                pair, last = arriving(chunked, driver, stream, single, 2 + turn)
+                pairs["arriving"].append(pair)
+                lasts.append(last / single)
                 same = same and torch.equal(plain_c, c)
             found = medians(pairs)
             row = (m, n, k, count, f"{times['plain']:.3f}",
                    f"{times['plain'] / times['all present']:.3f}", f"{found['plain']:.3f}",
-                   f"{found['arriving'] / found['plain']:.3f}", "" if same else "DIFFERS")
+                   f"{found['arriving'] / found['plain']:.3f}",
+                   f"{sorted(lasts)[len(lasts) // 2]:.3f}", "" if same else "DIFFERS")
             table.append(row)
             print(*(f"{cell:>11}" for cell in row), flush=True)
     if options.csv:

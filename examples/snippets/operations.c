@@ -208,6 +208,15 @@ static int chunks(perseid_context_t context) {
   TRY(perseid_matmul_execute(plan, &args, workspace, bytes, NULL));
   TRY(perseid_signal_wait(&written[1], epoch, 0, NULL)); /* a consumer of the second row */
   //! [signals]
+  //! [stream_signals]
+  void* stream = NULL; /* of the context's device */
+  uint32_t sent = 0;
+  TRY(perseid_stream_signal_set(context, &sent, epoch, stream)); /* after the work before it */
+  const perseid_arrival answer = {
+      .struct_size = sizeof answer, .signals = &sent, .epoch = epoch, .deadline_ns = 1000000000};
+  TRY(perseid_stream_signal_wait(context, &answer, stream)); /* before the work behind it */
+  TRY(perseid_stream_synchronize(context, stream));          /* TIMEOUT if it did not come */
+  //! [stream_signals]
   free(workspace);
   perseid_plan_destroy(plan);
   return c_data[0] == 3 && c_data[3] == 8 ? 0 : 1;

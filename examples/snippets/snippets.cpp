@@ -173,6 +173,8 @@ static void operations() {
                     .arrival_b = {.signals = signals, .epoch = 1}},
                    workspace);
   perseid::wait_for_signal(&signals[1], 1);
+  perseid::set_signal(context, &signals[0], 2);  // in the order of a stream
+  perseid::wait_for_signal(context, {.signals = signals, .epoch = 2});
   //! [chunks]
   REQUIRE(c[0] == 4 && c[1] == 5 && c[3] == 11 && json[0] == '{');
 }

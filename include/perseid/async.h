@@ -23,7 +23,7 @@
 #ifndef PERSEID_ASYNC_H_
 #define PERSEID_ASYNC_H_
 
-#include "perseid/types.h"
+#include "perseid/context.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -107,6 +107,22 @@ PERSEID_API perseid_status perseid_signal_set(uint32_t* signal, uint32_t epoch);
  * \snippet operations.c signals */
 PERSEID_API perseid_status perseid_signal_wait(const uint32_t* signal, uint32_t epoch,
                                                uint64_t deadline_ns, const uint32_t* abort);
+
+/** Stores `epoch` into a signal after the work queued on the stream, whose results are visible to
+ * whoever sees it; on the CPU at once. On a GPU it needs no multiprocessor, so it also serves a
+ * kernel that waits on another stream; the signal is in memory of the device, or page-locked.
+ * Errors: INVALID_ARGUMENT, DEVICE_ERROR.
+ * \snippet operations.c stream_signals */
+PERSEID_API perseid_status perseid_stream_signal_set(perseid_context_t context, uint32_t* signal,
+                                                     uint32_t epoch, void* stream);
+/** The work queued later on the stream waits for the one signal of `arrival`, as an operand's chunk
+ * would. On the CPU the call waits itself. On a GPU the call returns; the wait takes one warp of a
+ * multiprocessor, can be captured in a CUDA graph (with the epoch at epoch_ptr), and where it fails
+ * the work behind it runs all the same: the next synchronisation returns the status. Errors:
+ * INVALID_ARGUMENT, TIMEOUT, PEER_LOST, DEVICE_ERROR.
+ * \snippet operations.c stream_signals */
+PERSEID_API perseid_status perseid_stream_signal_wait(perseid_context_t context,
+                                                      const perseid_arrival* arrival, void* stream);
 
 #ifdef __cplusplus
 } /* extern "C" */

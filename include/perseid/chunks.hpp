@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "perseid/context.hpp"
 #include "perseid/perseid.h"
 #include "perseid/tensor.hpp"
 
@@ -145,6 +146,21 @@ class DepartureArgument {
 };
 
 }  // namespace detail
+
+/// Stores the epoch into a signal after the work queued on the stream; on the CPU at once.
+/// \snippet snippets.cpp chunks
+inline void set_signal(const Context& context, uint32_t* signal, uint32_t epoch,
+                       Stream stream = nullptr) {
+  detail::check(perseid_stream_signal_set(context.get(), signal, epoch, stream));
+}
+/// The work queued later on the stream waits for the one signal of `arrival`. Throws Error on the
+/// CPU (TIMEOUT, PEER_LOST); on a GPU the next synchronisation does.
+/// \snippet snippets.cpp chunks
+inline void wait_for_signal(const Context& context, const Arrival& arrival,
+                            Stream stream = nullptr) {
+  detail::check(
+      perseid_stream_signal_wait(context.get(), detail::ArrivalArgument(arrival).get(), stream));
+}
 
 }  // namespace v0
 }  // namespace perseid

@@ -5,6 +5,10 @@
 #include <cstring>
 #include <new>
 
+#include "base/missing_chunk.hpp"
+#include "cpu/waits.hpp"
+#include "cuda/runtime/signals.hpp"
+
 namespace perseid::internal::dispatch {
 namespace {
 
@@ -33,6 +37,31 @@ Status copy(const Device& device, void* to, const void* from, size_t bytes, void
 
 Status synchronize(const Device& device, void* stream) {
   return device.gpu != nullptr ? cuda::synchronize(*device.gpu, stream) : Status();
+}
+
+Status set_signal(const Device& device, uint32_t* signal, uint32_t epoch, void* stream) {
+  if (device.gpu != nullptr) return cuda::set_signal(*device.gpu, signal, epoch, stream);
+  cpu::set_signal(signal, epoch);
+  return {};
+}
+
+Status wait_for_signal(const Device& device, const Arrival& arrival, void* stream,
+                       Missing* missing) {
+  if (device.gpu != nullptr) return cuda::wait_for_signal(*device.gpu, arrival, stream);
+  const uint32_t epoch =
+      arrival.epoch_ptr == nullptr ? arrival.epoch : cpu::load_acquire(arrival.epoch_ptr);
+  const WaitEnd end = cpu::wait_for_signal(arrival.signals, epoch,
+                                           cpu::deadline_after(arrival.deadline_ns), arrival.abort);
+  if (end == WaitEnd::kArrived) return {};
+  *missing = {
+      .end = end, .chunk = 0, .expected = epoch, .seen = cpu::load_acquire(arrival.signals)};
+  return status_of({.operation = "perseid_stream_signal_wait",
+                    .operand = "the signal",
+                    .chunk = 0,
+                    .expected = epoch,
+                    .seen = missing->seen,
+                    .aborted = end == WaitEnd::kAborted,
+                    .deadline_ns = arrival.deadline_ns});
 }
 
 Status Timer::make(const Device& device, std::unique_ptr<Timer>* timer) {

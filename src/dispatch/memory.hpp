@@ -8,6 +8,7 @@
 
 #include "cuda/runtime/memory.hpp"
 #include "dispatch/device.hpp"
+#include "math/chunks.hpp"
 
 namespace perseid::internal::dispatch {
 
@@ -16,6 +17,11 @@ Status allocate(const Device& device, size_t bytes, void** data);
 void release(const Device& device, void* data);
 Status copy(const Device& device, void* to, const void* from, size_t bytes, void* stream);
 Status synchronize(const Device& device, void* stream);
+
+// In stream order; on the CPU at once. `missing` is filled where a wait on the CPU fails.
+Status set_signal(const Device& device, uint32_t* signal, uint32_t epoch, void* stream);
+Status wait_for_signal(const Device& device, const Arrival& arrival, void* stream,
+                       Missing* missing);
 
 // Measures the time between two points of a stream; on the CPU, of the calling thread.
 class Timer {

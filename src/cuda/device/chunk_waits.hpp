@@ -59,8 +59,8 @@ struct AsyncArguments {
   DeviceArrival arrivals[2];
   DeviceDeparture departure;
   // In the workspace, which may hold anything when the kernel begins: `failed` is the launch's
-  // stamp if a wait has failed; after it, for each chunk of the output, the upper bits of the stamp
-  // and how many parts are stored.
+  // stamp if a wait has failed (null: one thread waits alone); after it, for each chunk of the
+  // output, the upper bits of the stamp and how many parts are stored.
   uint64_t* failed = nullptr;
   uint64_t launch = 0;          // a number of random bits
   WaitReport* reports[3] = {};  // memory of the host; some may be null
@@ -123,7 +123,8 @@ class ArrivalWaits {
       __nanosleep(kPauseNs);
       seen = ptx::load_acquire_system(arrival_.signals + chunk);
       if (polls % kPollsPerCheck != 0) continue;
-      if (ptx::load_relaxed(arguments_.failed) == stamp_of(arguments_))
+      if (arguments_.failed != nullptr &&
+          ptx::load_relaxed(arguments_.failed) == stamp_of(arguments_))
         failed_ = true;
       else if (arrival_.abort != nullptr && ptx::load_relaxed_system(arrival_.abort) != 0)
         fail(chunk, seen, kReportedPeerLost);
@@ -135,8 +136,7 @@ class ArrivalWaits {
   __device__ __noinline__ void fail(int chunk, uint32_t seen, int32_t status) {
     failed_ = true;
     const uint64_t stamp = stamp_of(arguments_);
-    if (atomicExch(reinterpret_cast<unsigned long long*>(arguments_.failed), stamp) == stamp)
-      return;
+    if (arguments_.failed != nullptr && atomicExch(arguments_.failed, stamp) == stamp) return;
     for (int visit = 0; visit < arrival_.chunks.count; ++visit) {
       const int visited = arrival_.chunks.chunk_of_visit(visit);
       const uint32_t signal = ptx::load_acquire_system(arrival_.signals + visited);

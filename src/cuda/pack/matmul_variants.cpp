@@ -3,6 +3,7 @@
 #include "cuda/matmul/fma.hpp"
 #include "cuda/matmul/tensor_core.hpp"
 #include "cuda/pack/variants.hpp"
+#include "cuda/runtime/signals.hpp"
 #include "cuda/sm90/matmul.hpp"
 
 namespace perseid::internal::cuda {
@@ -22,9 +23,21 @@ Budget budget_of(const MatmulFmaConfig& config) {
   return {min(kBlockRegisters / MatmulFmaConfig::threads - 1, wanted), 0, 36864};
 }
 
-// setmaxnreg divides the registers among producer and consumers. Nothing is spilled.
+// setmaxnreg divides the registers among producer and consumers. Nothing is spilled, but for a few
+// registers of the scheduler, whose search and waits are no inner loop.
 Budget budget_of(const Sm90MatmulConfig& config) {
-  return {config.consumers == 2 ? 168 : 255, 0, 0};
+  return {config.consumers == 2 ? 168 : 255, config.async ? 64 : 0, 0};
+}
+
+void add_sm90(const std::string& name, MatmulProblem problem, int32_t multiprocessors,
+              std::vector<Variant>* variants) {
+  for (const bool chunks : {false, true}) {
+    if (chunks) problem.chunks_a.dim = ChunkDim::kM;
+    const Sm90MatmulConfig config = choose_sm90_matmul(problem, multiprocessors);
+    variants->push_back({concatenate(name, ", wgmma", chunks ? ", in chunks" : ""),
+                         {kSm90MatmulHeader, sm90_matmul_kernels(config), "sm_90a"},
+                         budget_of(config)});
+  }
 }
 
 void add(DType dtype, DType out_dtype, int64_t size, const std::string& architecture,
@@ -33,12 +46,8 @@ void add(DType dtype, DType out_dtype, int64_t size, const std::string& architec
   const MatmulProblem problem{dtype, out_dtype, 1, size, size, size};
   const std::string name = concatenate("matmul of ", name_of(dtype), " to ", name_of(out_dtype),
                                        ", ", size, " x ", size, " for ", architecture);
-  if (architecture == "sm_90a" && refuse_sm90_matmul(problem).empty()) {
-    const Sm90MatmulConfig config = choose_sm90_matmul(problem, kMultiprocessors);
-    variants->push_back({concatenate(name, ", wgmma"),
-                         {kSm90MatmulHeader, sm90_matmul_kernels(config), architecture},
-                         budget_of(config)});
-  }
+  if (architecture == "sm_90a" && refuse_sm90_matmul(problem).empty())
+    add_sm90(name, problem, kMultiprocessors, variants);
   if (refuse_tensor_core_matmul(problem).empty()) {
     const MatmulTensorConfig config = choose_tensor_core_matmul(problem, kMultiprocessors);
     variants->push_back(
@@ -67,7 +76,14 @@ std::vector<Variant> variants_of(std::initializer_list<DType> dtypes,
 }  // namespace
 
 std::vector<Variant> matmul_variants(const std::string& architecture, bool common) {
-  if (common) return variants_of({DType::kF32, DType::kBF16}, architecture);
+  if (common) {
+    std::vector<Variant> variants = variants_of({DType::kF32, DType::kBF16}, architecture);
+    if (architecture == "sm_90a")
+      variants.push_back({"wait for a signal",
+                          {kSignalWaitHeader, {kSignalWaitKernel}, architecture},
+                          {64, 0, 0}});
+    return variants;
+  }
   return variants_of({DType::kF16, DType::kF64}, architecture);
 }
 

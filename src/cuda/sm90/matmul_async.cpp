@@ -7,6 +7,7 @@
 
 #include "cuda/runtime/launch_number.hpp"
 #include "cuda/runtime/memory.hpp"
+#include "cuda/runtime/signals.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -39,24 +40,6 @@ ChunkTable<int32_t> MatmulAsync::chunks_of(const Table& table, int64_t first) {
   return {table.begin, table.count, static_cast<int32_t>(first)};
 }
 
-Status MatmulAsync::fill_arrival(int operand, const Arrival& arrival, DeviceArrival* filled) const {
-  const Table& table = operands_[operand];
-  if (table.count == 0) return {};
-  void* abort = nullptr;
-  if (arrival.abort != nullptr)
-    if (Status status = device_address(gpu_, "abort", arrival.abort, &abort); !status.ok())
-      return status;
-  *filled = {.signals = arrival.signals,
-             .epoch_ptr = arrival.epoch_ptr,
-             .abort = static_cast<const uint32_t*>(abort),
-             .deadline_ns = arrival.deadline_ns,
-             .chunks = chunks_of(table, arrival.first),
-             .epoch = arrival.epoch,
-             .operand = operand,
-             .along_k = table.dim == ChunkDim::kK};
-  return {};
-}
-
 Status MatmulAsync::fill(const MatmulArguments& arguments, bool transposed, void* workspace,
                          void* stream, Sm90MatmulArguments* launch) const {
   AsyncArguments& async = launch->async;
@@ -64,14 +47,15 @@ Status MatmulAsync::fill(const MatmulArguments& arguments, bool transposed, void
   WaitingExecution execution{.operation = "matmul"};
   for (int operand = 0; operand < 2; ++operand) {
     const Arrival& arrival = *arrivals[operand];
+    const Table& table = operands_[operand];
+    if (table.count == 0) continue;
     DeviceArrival& filled = async.arrivals[transposed ? 1 - operand : operand];
-    if (Status status = fill_arrival(operand, arrival, &filled); !status.ok()) return status;
+    if (Status status = find_arrival(gpu_, arrival, &filled, &async.reports[operand]); !status.ok())
+      return status;
+    filled.chunks = chunks_of(table, arrival.first);
+    filled.operand = operand;
+    filled.along_k = table.dim == ChunkDim::kK;
     execution.deadline_ns[operand] = arrival.deadline_ns;
-    void* record = nullptr;
-    if (arrival.record != nullptr)
-      if (Status status = device_address(gpu_, "record", arrival.record, &record); !status.ok())
-        return status;
-    async.reports[operand] = static_cast<WaitReport*>(record);
   }
 
   const Departure& departure = arguments.departure_c;

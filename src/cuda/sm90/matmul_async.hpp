@@ -33,7 +33,6 @@ class MatmulAsync {
   };
   Status upload(const ChunkCut& cut, Table* table);
   static ChunkTable<int32_t> chunks_of(const Table& table, int64_t first);
-  Status fill_arrival(int operand, const Arrival& arrival, DeviceArrival* filled) const;
 
   const Gpu& gpu_;
   Table operands_[2], output_;

@@ -1,0 +1,17 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// A wait in stream order for one signal, with a deadline: one thread of one block. sm_70 and up.
+#pragma once
+
+#include "cuda/device/chunk_waits.hpp"
+#include "cuda/device/ptx/dependency.hpp"
+
+namespace perseid::internal::cuda {
+
+// Of arrivals[0], which has one chunk. The kernels after it see what its signal published.
+__global__ void wait_for_signal(const __grid_constant__ AsyncArguments arguments) {
+  ptx::wait_for_prerequisites();
+  ArrivalWaits(arguments, 0).await({0, 0});
+}
+
+}  // namespace perseid::internal::cuda
