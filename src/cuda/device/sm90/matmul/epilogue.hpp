@@ -96,7 +96,7 @@ class MatmulEpilogue {
   __device__ __forceinline__ void emit(const Sums& sums) {
     acquire();
     const auto stage = shared_.out(consumer_, state_.stage());
-    constexpr int kPairs = C.out_columns() / 2;  // a thread's in the chunk, of both rows
+    constexpr int kPairs = C.out_columns() / 4;  // of a thread in the chunk, in both rows
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const int row = 16 * warp_ + lane_ / 4 + i % 2 * 8, quad = lane_ % 4;
