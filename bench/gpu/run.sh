@@ -73,8 +73,9 @@ shared() {
 }
 alone() { processes=1 shared "$@"; }
 
-# Random problems of an operation, in parts: each process compiles the kernels of its part and checks
-# it, on one CPU, since the compiler lets threads wait for each other. As a last line the sums.
+# Random problems of an operation, in parts: each process compiles the kernels of its part and
+# checks it, on one CPU, since the compiler lets threads wait for each other. As a last line the
+# sums.
 fuzz() {
   local operation=$1 count=${FUZZ:-10000} jobs=() status=0 logs
   export PERSEID_CACHE_DIR=$out/cache
@@ -116,8 +117,8 @@ step runtime_test alone "$build/tests/gpu_runtime_test"
 for test in api attention_api gpt; do
   step "${test}_test" alone "$build/tests/gpu_${test}_test"
 done
-for test in sm90_parts launch softmax matmul attention attention_backward attention_lengths \
-  attention_accumulate hidden_keys; do
+for test in sm90_parts launch softmax matmul sm90_matmul async_matmul attention \
+  attention_backward attention_lengths attention_accumulate hidden_keys; do
   step "${test}_test" shared "$build/tests/gpu_${test}_test"
 done
 step check "$perseid" check --device cuda:0
