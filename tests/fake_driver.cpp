@@ -157,6 +157,20 @@ int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void*) {
     std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
   return result;
 }
+int cuMemHostAlloc(void** data, size_t bytes, unsigned) {
+  const int result = outcome("cuMemHostAlloc");
+  if (result == 0) *data = keep(bytes);
+  return result;
+}
+int cuMemFreeHost(void* data) { return gone("cuMemFreeHost", data); }
+int cuPointerGetAttribute(void* value, int, uint64_t address) {
+  return says("cuPointerGetAttribute", static_cast<uint64_t*>(value), address);
+}
+int cuStreamWriteValue32_v2(void*, uint64_t to, uint32_t word, unsigned) {
+  const int result = outcome("cuStreamWriteValue32_v2");
+  if (result == 0) *reinterpret_cast<uint32_t*>(to) = word;
+  return result;
+}
 int cuStreamSynchronize(void*) { return outcome("cuStreamSynchronize"); }
 int cuEventCreate(void** event, unsigned) { return made("cuEventCreate", event); }
 int cuEventDestroy_v2(void* event) { return gone("cuEventDestroy_v2", event); }

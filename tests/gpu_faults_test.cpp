@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "cuda/runtime/cache.hpp"
+#include "cuda/runtime/signals.hpp"
 #include "cuda/softmax.hpp"
 #include "fake_driver.hpp"
 #include "gpu_tools.hpp"
@@ -334,6 +335,55 @@ TEST_F(Faults, LeaveLaunchesQuick) {
   EXPECT_LT(best, 1e-4);  // a sanitizer or an emulator slows it down
   perseid_plan_destroy(plan);
   perseid_context_destroy(context);
+}
+
+// What a kernel has reported is returned once, by the next synchronisation of its stream alone.
+TEST_F(Faults, ReportsOfWaits) {
+  std::shared_ptr<Gpu> gpu;
+  ASSERT_TRUE(Gpu::open(0, &gpu).ok());
+  char streams[2];
+  const WaitingExecution execution{.operation = "matmul", .deadline_ns = {5'000'000, 7'000'000}};
+  WaitReport* report = nullptr;
+  fake_.fail("cuMemHostAlloc", kMemory, 1, 0);
+  EXPECT_EQ(gpu->wait_reports().draw(execution, streams, &report).code(), PERSEID_OUT_OF_MEMORY);
+  for (int turn = 0; turn < 3000; ++turn) {
+    ASSERT_TRUE(gpu->wait_reports().draw(execution, streams, &report).ok());
+    ASSERT_EQ(report->status, PERSEID_OK);
+    if (turn % 1000 != 999) continue;
+    *report = {kReportedTimeout, -1, 1, 4, 9, 8};
+    EXPECT_TRUE(synchronize(*gpu, streams + 1).ok());
+    const Status status = synchronize(*gpu, streams);
+    EXPECT_EQ(status.code(), PERSEID_TIMEOUT);
+    EXPECT_EQ(status.sentence().substr(0, 72),
+              "matmul: chunk 4 of b: not arrived within 7 ms (its signal is 8, the epoc");
+    EXPECT_TRUE(synchronize(*gpu, streams).ok());
+  }
+  // The older of two comes first.
+  WaitReport* second = nullptr;
+  ASSERT_TRUE(gpu->wait_reports().draw(execution, streams, &report).ok());
+  ASSERT_TRUE(gpu->wait_reports().draw(execution, streams, &second).ok());
+  *second = {kReportedTimeout, -1, 0, 2, 9, 8};
+  *report = {kReportedPeerLost, -1, 0, 1, 9, 8};
+  EXPECT_EQ(synchronize(*gpu, streams).code(), PERSEID_PEER_LOST);
+  EXPECT_EQ(synchronize(*gpu, streams).code(), PERSEID_TIMEOUT);
+}
+
+TEST_F(Faults, SignalsOfStreams) {
+  std::shared_ptr<Gpu> gpu;
+  ASSERT_TRUE(Gpu::open(0, &gpu).ok());
+  uint32_t signal = 1;
+  EXPECT_TRUE(set_signal(*gpu, &signal, 7, nullptr).ok());
+  EXPECT_EQ(signal, 7u);
+  fake_.fail("cuStreamWriteValue32_v2", kIllegalAddress, 1, 0);
+  EXPECT_EQ(set_signal(*gpu, &signal, 8, nullptr).code(), PERSEID_DEVICE_ERROR);
+  EXPECT_EQ(signal, 7u);
+  void* address = nullptr;
+  EXPECT_TRUE(device_address(*gpu, "abort", &signal, &address).ok());
+  EXPECT_EQ(address, &signal);
+  fake_.fail("cuPointerGetAttribute", 1, 1, 0);
+  const Status status = device_address(*gpu, "abort", &signal, &address);
+  EXPECT_EQ(status.code(), PERSEID_INVALID_ARGUMENT);
+  EXPECT_EQ(status.sentence().substr(0, 46), "abort is in memory that the GPU does not reach");
 }
 
 }  // namespace
