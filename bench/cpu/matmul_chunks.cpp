@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <perseid/perseid.hpp>
 #include <random>
 #include <vector>
@@ -75,9 +76,12 @@ void measure(const perseid::Context& context, perseid::DType dtype, const char* 
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 15;
   const auto context = perseid::Context::cpu();
   measure(context, perseid::f32, "f32", rounds);
   measure(context, perseid::bf16, "bf16", rounds);
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
 }
