@@ -13,8 +13,9 @@ int64_t stride_of(const Tensor& tensor, int dim) {
   return tensor.shape[dim] > 1 ? tensor.stride[dim] : 0;
 }
 
+// `bytes` is a power of 2.
 bool is_aligned(const void* data, int64_t bytes) {
-  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
+  return (reinterpret_cast<uintptr_t>(data) & static_cast<uintptr_t>(bytes - 1)) == 0;
 }
 
 MatmulOperand operand_of(const Tensor& tensor, int line, int depth) {

@@ -17,8 +17,6 @@
 namespace perseid::internal::cuda {
 namespace {
 
-namespace fs = std::filesystem;
-
 // An entry: this, the hash and the size of its content, the content. The content: the key and the
 // names, each ended by a 0, another 0, the code.
 constexpr std::string_view kMagic = "perseid module 1";

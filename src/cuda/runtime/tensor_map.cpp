@@ -8,8 +8,8 @@ namespace {
 constexpr int64_t kUnitBytes = 16, kLongestStrideBytes = int64_t{1} << 40;
 
 bool is_stride(int64_t stride, int64_t element_bytes) {
-  return stride > 0 && stride * element_bytes % kUnitBytes == 0 &&
-         stride < kLongestStrideBytes / element_bytes;
+  return stride > 0 && stride < kLongestStrideBytes &&
+         stride * element_bytes < kLongestStrideBytes && stride * element_bytes % kUnitBytes == 0;
 }
 
 MapType type_of(DType dtype) {
@@ -38,7 +38,7 @@ Status make_tensor_map(const Gpu& gpu, const char* name, const BoxedTensor& tens
   if (tensor.size[0] > 1 && tensor.stride[0] != 1)
     return Status::error(PERSEID_UNSUPPORTED, name, " has stride ", tensor.stride[0],
                          " along its rows, expected 1; make its rows contiguous");
-  const int64_t bytes = size_of(tensor.dtype), unit = kUnitBytes / bytes;
+  const int64_t bytes = max(size_of(tensor.dtype), int64_t{1}), unit = kUnitBytes / bytes;
   uint64_t size[kMapDims], stride_bytes[kMapDims];
   uint32_t box[kMapDims], step[kMapDims];
   for (int d = 0; d < kMapDims; ++d) {
