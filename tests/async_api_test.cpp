@@ -19,7 +19,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using perseid::Chunks;
-using std::chrono::steady_clock;
 
 constexpr int64_t kM = 12, kN = 10, kK = 9;
 

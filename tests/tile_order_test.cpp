@@ -101,8 +101,8 @@ std::string fault_of(const Grid<Index>& given) {
       if (tile.batch < 0 || tile.batch >= grid.batch || tile.row < 0 || tile.row >= tiles_m ||
           tile.column < 0 || tile.column >= tiles_n)
         return "a tile outside of the grid";
-      const auto at =
-          static_cast<size_t>((tile.batch * tiles_m + tile.row) * tiles_n + tile.column);
+      const Index number = (tile.batch * tiles_m + tile.row) * tiles_n + tile.column;
+      const auto at = static_cast<size_t>(number);
       if (seen[at]) return "a tile twice";
       seen[at] = true;
       const Index row = tile.row * grid.tile_m, column = tile.column * grid.tile_n;

@@ -44,8 +44,8 @@ class CudaSoftmax {
                      std::unique_ptr<CudaSoftmax>* made);
 
   size_t workspace(bool backward) const;
-  Status forward(const SoftmaxForward& arguments, std::byte* workspace, void* stream) const;
-  Status backward(const SoftmaxBackward& arguments, std::byte* workspace, void* stream) const;
+  Status forward(const SoftmaxForward& tensors, std::byte* workspace, void* stream) const;
+  Status backward(const SoftmaxBackward& tensors, std::byte* workspace, void* stream) const;
   // Which kernels were chosen, for explain.
   std::string description() const;
 
