@@ -55,7 +55,7 @@ class Layout : public CLI::Formatter {
   }
 
  private:
-  // Beside the names. What --help-all shows is indented by four characters at most.
+  // On the line of the names. What --help-all shows is indented by four characters at most.
   std::string described(const std::string& text) const {
     const size_t taken = kNameColumns + (everything_ ? 4 : 0);
     return wrapped(text, width_ > taken + kLeastText ? width_ - taken : kLeastText);

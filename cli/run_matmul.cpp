@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "arriving.hpp"
@@ -140,8 +141,9 @@ int run_matmul(const Common& common, const Flags& flags) {
   const Tensor bias = flags.bias.empty() ? Tensor() : files.read("--bias", flags.bias, wanted);
   same_dtype({{"--a", a}, {"--b", b}, {"--c", c0}, {"--bias", bias}});
 
-  const Arriving arriving = read_arriving(flags, a, b);
+  Arriving read = read_arriving(flags, a, b);
   const Context context = open_context(common, common.threads);
+  const Arriving arriving = std::move(read);  // freed before the context, whose memory it uses
   const Matmul matmul(context, {.dtype = a.dtype(),
                                 .batch = batch,
                                 .m = a.size(-2),

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The Perseid Authors
 # SPDX-License-Identifier: Apache-2.0
-"""Matmul beside cuBLAS (as PyTorch calls it) in one run, on random data: single launches after a
-rest, and launches back to back.
+"""Matmul compared with cuBLAS (as PyTorch calls it) in one run, on random data: single launches
+after a rest, and launches back to back.
 
     python3 matmul.py LIBRARY [--shapes large,small] [--only REGEX] [--dtype bf16] [--csv FILE]
 

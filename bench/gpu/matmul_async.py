@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The Perseid Authors
 # SPDX-License-Identifier: Apache-2.0
-"""What an asynchronous operand costs: the product whose rows of a come in chunks beside the plain
-one, on one GPU and in one run.
+"""What an asynchronous operand costs: the product whose rows of a come in chunks compared with
+the plain one, on one GPU and in one run.
 
     python3 matmul_async.py LIBRARY [--shapes 4096x4096x4096,...] [--chunks 8,64] [--csv FILE]
 

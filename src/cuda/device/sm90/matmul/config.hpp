@@ -46,7 +46,7 @@ struct Sm90MatmulConfig {
   static constexpr int kOutStages = 2, kOutStageBytes = 64 * 128;
   constexpr int out_columns() const { return static_cast<int>(128 / size_of(out)); }
   constexpr int out_chunks() const { return columns / out_columns(); }
-  // The accumulators of a tile, rounded to 16 bits, fit in registers beside those of the next: the
+  // Registers hold the accumulators of a tile, rounded to 16 bits, and those of the next: the
   // epilogue runs under the next tile's mainloop.
   constexpr bool deferred_epilogue() const { return size_of(out) == 2 && !source; }
 

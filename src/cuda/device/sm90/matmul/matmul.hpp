@@ -24,7 +24,7 @@
 //   epilogue                     | chunks of tile 0 |       | chunks of tile 1 |
 //
 // The epilogue of 16-bit results is deferred: they are rounded and packed into registers, and
-// leave during the first steps of the next tile, so that the tensor cores do not wait. Results in
+// stored during the first steps of the next tile, so that the tensor cores do not wait. Results in
 // float32, and those to which c0 is added, do not fit there: they are stored at the tile's end.
 //
 // mbarriers: who arrives in each phase. Waiters know the parity by counting.
