@@ -128,7 +128,7 @@ class GpuAsyncMatmul : public testing_gpu::GpuTest {
     Result result;
     const auto begin = std::chrono::steady_clock::now();
     result.launched = matmul->run(arguments, workspace, work_->handle());
-    deliver_all(gpu_a.tensor(), gpu_b.tensor());
+    deliver_all(gpu_a.tensor(), gpu_b.tensor(), gpu_c.tensor());
     result.finished = cuda::synchronize(*gpu_, work_->handle());
     result.time = std::chrono::steady_clock::now() - begin;
     gpu_c.fetch();
@@ -137,7 +137,7 @@ class GpuAsyncMatmul : public testing_gpu::GpuTest {
     return result;
   }
   Array plain(const Problem& problem) {
-    const auto none = [](const Tensor&, const Tensor&) {};
+    const auto none = [](const Tensor&, const Tensor&, const Tensor&) {};
     Result result = run(problem, nullptr, nullptr, nullptr, 1, 0, nullptr, none);
     expect_ok(result.launched);
     expect_ok(result.finished);
@@ -184,7 +184,7 @@ TEST_F(GpuAsyncMatmul, RandomArrivals) {
     for (int64_t i = 0; with_a && i < a.count(); ++i) deliveries.emplace_back(true, i);
     for (int64_t i = 0; with_b && i < b.count(); ++i) deliveries.emplace_back(false, i);
     std::shuffle(deliveries.begin(), deliveries.end(), random);
-    const auto deliver_all = [&](const Tensor& to_a, const Tensor& to_b) {
+    const auto deliver_all = [&](const Tensor& to_a, const Tensor& to_b, const Tensor&) {
       for (const auto& [of_a, chunk] : deliveries) {
         if (draw(0, 3) == 0) std::this_thread::sleep_for(std::chrono::microseconds(draw(0, 300)));
         if (of_a) {
@@ -221,7 +221,7 @@ TEST_F(GpuAsyncMatmul, Departures) {
         const int64_t size = dim == ChunkDim::kM ? given.m : given.n;
         Chunks c(*gpu_, dim, random_table(size, count, random), epoch - 1);
         c.first = count / 2;
-        const auto none = [](const Tensor&, const Tensor&) {};
+        const auto none = [](const Tensor&, const Tensor&, const Tensor&) {};
         const Result result = run(problem, nullptr, nullptr, &c, epoch, kSecond, nullptr, none);
         expect_ok(result.launched);
         expect_ok(result.finished);
@@ -229,6 +229,37 @@ TEST_F(GpuAsyncMatmul, Departures) {
         for (int64_t i = 0; i < count; ++i)
           EXPECT_EQ(c.signals.get(static_cast<size_t>(i)), epoch) << "chunk " << i;
       }
+}
+
+// Whoever sees the signal of a chunk finds all of its results.
+TEST_F(GpuAsyncMatmul, ResultsAreThereWhenTheSignalIs) {
+  const Case given{
+      .dtype = DType::kBF16, .out_dtype = DType::kBF16, .m = 8192, .n = 2048, .k = 4096};
+  const Problem problem(given);
+  const Array expected = plain(problem);
+  for (const uint32_t epoch : {7, 8, 9}) {
+    Chunks c(*gpu_, ChunkDim::kM, {0, 3000, 3100, 8192}, epoch - 1);
+    Array taken = problem.c;
+    Mirror copies(*gpu_, taken);
+    const auto take_chunks = [&](const Tensor&, const Tensor&, const Tensor& from) {
+      for (int64_t chunk = 0; chunk < c.count(); ++chunk) {
+        const Arrival arrival{
+            .signals = c.signals.data() + chunk, .epoch = epoch, .deadline_ns = 5 * kSecond};
+        expect_ok(cuda::wait_for_signal(*gpu_, arrival, delivery_->handle()));
+        const int64_t row = from.stride[1] * size_of(from.dtype);
+        const auto at = static_cast<size_t>(c.begin[chunk] * row);
+        const auto bytes = static_cast<size_t>((c.begin[chunk + 1] - c.begin[chunk]) * row);
+        expect_ok(cuda::copy(*gpu_, copies.tensor().as<std::byte>() + at, from.as<std::byte>() + at,
+                             bytes, delivery_->handle()));
+      }
+    };
+    const Result result = run(problem, nullptr, nullptr, &c, epoch, kSecond, nullptr, take_chunks);
+    expect_ok(result.launched);
+    expect_ok(result.finished);
+    expect_ok(cuda::synchronize(*gpu_, delivery_->handle()));
+    copies.fetch();
+    EXPECT_TRUE(taken.memory == expected.memory) << "epoch " << epoch;
+  }
 }
 
 // A chunk of rows leaves although the rows of the next one have not arrived.
@@ -241,7 +272,7 @@ TEST_F(GpuAsyncMatmul, LeavesBeforeTheNextArrives) {
   for (int64_t row = 0; row <= given.m; row += 2048) table.push_back(row);
   Chunks a(*gpu_, ChunkDim::kM, table, 0), c(*gpu_, ChunkDim::kM, table, 0);
   bool in_time = true;
-  const auto deliver_all = [&](const Tensor& to_a, const Tensor&) {
+  const auto deliver_all = [&](const Tensor& to_a, const Tensor&, const Tensor&) {
     for (int64_t chunk = 0; chunk < a.count(); ++chunk) {
       deliver(problem.a, to_a, a, chunk, 1, 1);
       const auto until = std::chrono::steady_clock::now() + 5s;
@@ -270,7 +301,7 @@ TEST_F(GpuAsyncMatmul, DeadlinesAndAborts) {
       PinnedWords abort(*gpu_, 1, 0);
       a.first = turn % a.count();
       const int64_t missing = (a.first + 1 + turn % (a.count() - 1)) % a.count();
-      const auto deliver_all = [&](const Tensor& to_a, const Tensor&) {
+      const auto deliver_all = [&](const Tensor& to_a, const Tensor&, const Tensor&) {
         for (int64_t chunk = 0; chunk < a.count(); ++chunk)
           if (chunk != missing) deliver(problem.a, to_a, a, chunk, 1, epoch);
         if (aborts) abort.set(0, 1);
@@ -287,7 +318,7 @@ TEST_F(GpuAsyncMatmul, DeadlinesAndAborts) {
       ++epoch;
     }
     Chunks a(*gpu_, ChunkDim::kM, table, epoch);
-    const auto deliver_all = [&](const Tensor& to_a, const Tensor&) {
+    const auto deliver_all = [&](const Tensor& to_a, const Tensor&, const Tensor&) {
       for (int64_t chunk = 0; chunk < a.count(); ++chunk)
         deliver(problem.a, to_a, a, chunk, 1, epoch);
     };
@@ -336,7 +367,7 @@ TEST_F(GpuAsyncMatmul, Refusals) {
   const Problem problem(given);
   Chunks a(*gpu_, ChunkDim::kM, {0, 100, 256}, 1);
   const uint32_t pageable = 0;
-  const auto none = [](const Tensor&, const Tensor&) {};
+  const auto none = [](const Tensor&, const Tensor&, const Tensor&) {};
   const Result result = run(problem, &a, nullptr, nullptr, 1, kSecond, &pageable, none);
   EXPECT_EQ(result.launched.code(), PERSEID_INVALID_ARGUMENT);
   EXPECT_EQ(result.launched.sentence().substr(0, 30), "abort is in memory that the GP");

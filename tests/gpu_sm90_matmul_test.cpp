@@ -24,6 +24,16 @@ struct Shape {
 constexpr Shape kShapes[] = {{2, 256, 1}, {2, 256, 2}, {2, 192, 1}, {2, 128, 1}, {2, 128, 2},
                              {2, 64, 1},  {1, 256, 1}, {1, 128, 1}, {1, 64, 1}};
 
+// Whether TMA takes the tensor: else another kernel runs, which has a test of its own.
+bool is_mappable(const Tensor& tensor) {
+  const int64_t size = size_of(tensor.dtype);
+  const auto whole = [&](int64_t stride) { return stride > 0 && stride * size % 16 == 0; };
+  const bool rows = tensor.stride[2] == 1 && whole(tensor.stride[1]);
+  const bool columns = tensor.stride[1] == 1 && whole(tensor.stride[2]);
+  const bool batch = tensor.stride[0] == 0 || whole(tensor.stride[0]);
+  return (rows || columns) && batch && reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0;
+}
+
 class GpuSm90Matmul : public testing_gpu::GpuTest {
  protected:
   GpuSm90Matmul() : GpuTest(9) {}
@@ -32,6 +42,8 @@ class GpuSm90Matmul : public testing_gpu::GpuTest {
     std::unique_ptr<cuda::Sm90Matmul> matmul;
     expect_ok(cuda::Sm90Matmul::make(problem.problem, config, *gpu_, &matmul));
     return testing_gpu::product(*gpu_, problem, 0, [&](const MatmulArguments& arguments) {
+      mapped_ = is_mappable(arguments.a) && is_mappable(arguments.b) && is_mappable(arguments.c) &&
+                is_mappable(arguments.c0);
       expect_ok(matmul->run(arguments, nullptr, nullptr));
     });
   }
@@ -49,6 +61,7 @@ class GpuSm90Matmul : public testing_gpu::GpuTest {
     SCOPED_TRACE(matmul_cases::describe(given));
     const Problem problem(given);
     const Array expected = result(problem, config_of(given, shapes[0]));
+    EXPECT_TRUE(mapped_);
     matmul_cases::expect_product(problem, expected);
     for (const Shape& shape : shapes.subspan(1))
       EXPECT_EQ(result(problem, config_of(given, shape)).memory, expected.memory)
@@ -65,6 +78,8 @@ class GpuSm90Matmul : public testing_gpu::GpuTest {
       matmul_cases::expect_product(problem, result(problem, config));
     };
   }
+
+  bool mapped_ = false;  // the tensors of the last product
 };
 
 TEST_F(GpuSm90Matmul, EdgeShapes) { matmul_cases::edge_shapes(checker()); }
@@ -72,6 +87,38 @@ TEST_F(GpuSm90Matmul, Strides) { matmul_cases::strides(checker()); }
 TEST_F(GpuSm90Matmul, AlphaBetaAndBias) { matmul_cases::alpha_beta_and_bias(checker()); }
 TEST_F(GpuSm90Matmul, Batches) { matmul_cases::batches(checker()); }
 TEST_F(GpuSm90Matmul, ManyBlocks) { matmul_cases::many_blocks(checker()); }
+
+// Tails of every size that TMA takes, in every entry of a batch.
+TEST_F(GpuSm90Matmul, TailsOfABatch) {
+  constexpr DType kTypes[][2] = {{DType::kBF16, DType::kBF16}, {DType::kF16, DType::kF32}};
+  const auto check = checker();
+  for (const auto& types : kTypes)
+    for (const int64_t m : {1, 63, 65, 129})
+      for (const int64_t n : {8, 64, 136, 264})
+        for (const int64_t k : {8, 64, 136}) {
+          check({.dtype = types[0], .out_dtype = types[1], .batch = 3, .m = m, .n = n, .k = k});
+          EXPECT_TRUE(mapped_);
+        }
+}
+
+// One matrix serves the whole batch.
+TEST_F(GpuSm90Matmul, SharedOperands) {
+  const auto check = checker();
+  for (const Layout a : {Layout::kRows, Layout::kOneForAll})
+    for (const Layout b : {Layout::kRows, Layout::kOneForAll}) {
+      check({.dtype = DType::kBF16,
+             .out_dtype = DType::kBF16,
+             .batch = 5,
+             .m = 200,
+             .n = 264,
+             .k = 96,
+             .beta = 1,
+             .bias = true,
+             .a = a,
+             .b = b});
+      EXPECT_TRUE(mapped_);
+    }
+}
 
 // Tails along every dimension; depths of fewer steps than the epilogue has chunks, and of more;
 // each layout of a, b and c.

@@ -44,8 +44,10 @@ inline Array make_matrix(DType dtype, Layout layout, int64_t batch, int64_t rows
     case Layout::kOneForAll:
       break;
   }
-  const int64_t each = std::max<int64_t>(rows - 1, 0) * std::abs(row) +
-                       std::max<int64_t>(columns - 1, 0) * std::abs(column) + 1 + 7;
+  // A matrix and a gap: a multiple of 8 elements, which TMA takes where it takes the rows.
+  const int64_t last = std::max<int64_t>(rows - 1, 0) * std::abs(row) +
+                       std::max<int64_t>(columns - 1, 0) * std::abs(column);
+  const int64_t each = (last / 8 + 2) * 8;
   return Array({batch, rows, columns}, dtype,
                {layout == Layout::kOneForAll ? 0 : each, row, column}, 8);
 }
