@@ -72,7 +72,7 @@ struct Grid {
     text << "batch " << grid.batch << " m " << grid.m << " n " << grid.n << " tile " << grid.tile_m
          << "x" << grid.tile_n << " cluster " << grid.cluster_m << "x" << grid.cluster_n
          << " group " << grid.group << (grid.raster == Raster::kAlongN ? " along n" : " along m")
-         << "; rows " << rows.text() << "; columns " << columns.text();
+         << " merge " << grid.merge << "; rows " << rows.text() << "; columns " << columns.text();
     return text.str();
   }
 };
@@ -124,8 +124,16 @@ std::string fault_of(const Grid<Index>& given) {
         visit = std::max(visit, given.columns.last_visit(columns));
       }
     }
-    if (visit < outer_visit) return "the order of the chunks";
-    outer_visit = visit;
+    if (visit / grid.merge < outer_visit) return "the order of the chunks";
+    outer_visit = visit / grid.merge;
+    const Cut<Index>& cut = given.rows.present() ? given.rows : given.columns;
+    const ChunkRange<Index> visits = order.tile(cluster, 0).visits;
+    if (grid.merge == 1 || !cut.present()) {
+      if (!visits.empty()) return "visits of a segment of one chunk";
+    } else if (visits.first != outer_visit * grid.merge ||
+               visits.last != std::min(cut.count(), visits.first + grid.merge) - 1) {
+      return "the visits of a segment";
+    }
   }
   return "";
 }
@@ -161,7 +169,8 @@ TEST(TileOrder, AllCutsOfSmallSizes) {
                            .tile_n = 2,
                            .cluster_m = cluster,
                            .group = 1 + variant,
-                           .raster = variant < 2 ? Raster::kAlongN : Raster::kAlongM};
+                           .raster = variant < 2 ? Raster::kAlongN : Raster::kAlongM,
+                           .merge = 1 + (variant + static_cast<int32_t>(mask)) % 3};
               grid.rows = cut;
               grid.rows.first = first;
               ASSERT_NO_FATAL_FAILURE(expect_right(grid));
@@ -214,7 +223,8 @@ Grid<Index> random_grid(uint64_t seed) {
                .cluster_m = draw(1, 3),
                .cluster_n = draw(1, 2),
                .group = draw(1, 5),
-               .raster = draw(0, 1) == 0 ? Raster::kAlongN : Raster::kAlongM};
+               .raster = draw(0, 1) == 0 ? Raster::kAlongN : Raster::kAlongM,
+               .merge = draw(0, 1) == 0 ? 1 : draw(2, 7)};
   grid.rows = random_cut(random, grid.grid.m);
   grid.columns = random_cut(random, grid.grid.n);
   return grid;
@@ -257,6 +267,18 @@ TEST(TileOrder, SegmentsFromThePivot) {
   EXPECT_EQ(
       rows_and_columns(grid),
       (Tiles{{2, 1}, {2, 0}, {3, 1}, {4, 1}, {3, 0}, {4, 0}, {0, 1}, {1, 1}, {0, 0}, {1, 0}}));
+}
+
+// Two visits a segment: its units sweep the columns together.
+TEST(TileOrder, MergedVisitsFromThePivot) {
+  using Tiles = std::vector<std::pair<int32_t, int32_t>>;
+  const Grid<int32_t> grid{{.m = 5, .n = 2, .group = 4, .merge = 2}, {{0, 1, 2, 3, 4, 5}, 3}, {}};
+  EXPECT_EQ(
+      rows_and_columns(grid),
+      (Tiles{{3, 0}, {4, 0}, {3, 1}, {4, 1}, {0, 0}, {1, 0}, {0, 1}, {1, 1}, {2, 0}, {2, 1}}));
+  const TilePosition<int32_t> last = grid.order().tile(9);
+  EXPECT_EQ(last.visits.first, 4);
+  EXPECT_EQ(last.visits.last, 4);
 }
 
 // The example at the head of tile_order.hpp.

@@ -21,7 +21,8 @@
 // visits in ascending order: a unit that the start of the pivot chunk cuts needs the chunk visited
 // last, and comes last. Units with the same last visit form a segment. Within a segment the order
 // is that of a plain product: batch entries one after the other, of each the raster, in groups of
-// units that sweep the other dimension together and so share their operands in the cache.
+// units that sweep the other dimension together and so share their operands in the cache. Chunks
+// that are too small for that share a segment: `merge` visits in a row.
 //
 // Chunks may lie along rows (m, of A), along columns (n, of B) or along both; along both, segments
 // are made of rows, and columns are only rotated. Chunks along the depth do not change this order.
@@ -48,6 +49,7 @@ struct TileGrid {
   Index group = 1;                     // units that sweep together
   Raster raster = Raster::kAlongN;
   ChunkTable<Index> rows = {}, columns = {};  // of the m rows, and of the n columns
+  Index merge = 1;                            // visits of a segment
 };
 
 template <class Index>
@@ -55,6 +57,8 @@ struct TilePosition {
   Index batch, row, column;         // row and column count tiles
   bool inside;                      // false: the cluster overhangs here
   ChunkRange<Index> rows, columns;  // chunks that the tile needs; empty where there are none
+  // The visits of its segment, which its neighbours in the order need; empty where they are one.
+  ChunkRange<Index> visits;
 };
 
 // One dimension of the grid of units, in the order of its chunks.
@@ -62,8 +66,10 @@ template <class Index>
 class UnitAxis {
  public:
   UnitAxis() = default;
-  PERSEID_INLINE constexpr UnitAxis(Index size, Index unit, const ChunkTable<Index>& chunks)
+  PERSEID_INLINE constexpr UnitAxis(Index size, Index unit, const ChunkTable<Index>& chunks,
+                                    Index merge)
       : chunks_(chunks),
+        merge_(merge),
         unit_(unit),
         size_(size),
         count_(size / unit + (size % unit != 0)),
@@ -83,13 +89,19 @@ class UnitAxis {
   PERSEID_INLINE constexpr Index segment_of(Index position) const {
     if (!chunks_.present()) return 0;
     const Index begin = unit_at(position) * unit_;
-    return chunks_.last_visit(chunks_.covering(begin, min(size_, begin + unit_)));
+    return chunks_.last_visit(chunks_.covering(begin, min(size_, begin + unit_))) / merge_;
+  }
+  // None where a segment is one visit.
+  PERSEID_INLINE constexpr ChunkRange<Index> visits_of(Index segment) const {
+    if (!chunks_.present() || merge_ == 1) return {};
+    return {segment * merge_, min(chunks_.count, (segment + 1) * merge_) - 1};
   }
   // Positions that lie before the end of a segment; 0 before segment 0, which is number -1's end.
   PERSEID_INLINE constexpr Index end_of(Index segment) const {
     if (segment < 0) return 0;
-    if (!chunks_.present() || segment + 1 >= chunks_.count) return count_;
-    const Index chunk = chunks_.chunk_of_visit(segment);
+    const Index visits = (segment + 1) * merge_;
+    if (!chunks_.present() || visits >= chunks_.count) return count_;
+    const Index chunk = chunks_.chunk_of_visit(visits - 1);
     if (chunk + 1 == chunks_.count) return count_ - first_;
     const Index whole = chunks_.begin[chunk + 1] / unit_;  // units that end before the chunk does
     return chunk >= chunks_.first ? max(whole - first_, Index{0}) : count_ - first_ + whole;
@@ -97,6 +109,7 @@ class UnitAxis {
 
  private:
   ChunkTable<Index> chunks_;
+  Index merge_ = 1;
   Index unit_ = 1, size_ = 0, count_ = 0;
   Index first_ = 0;  // of the order; count_ stands for 0
 };
@@ -123,6 +136,9 @@ class TileOrder {
   PERSEID_INLINE constexpr TilePosition<Index> tile(Index index) const {
     return tile(index / tiles_of_cluster(), index % tiles_of_cluster());
   }
+
+  // Whether segments are made of columns: else of rows.
+  PERSEID_INLINE constexpr bool by_columns() const { return by_columns_; }
 
   // Tile `rank` of a cluster, 0 <= cluster < clusters(). Ranks go down the rows first.
   PERSEID_INLINE constexpr TilePosition<Index> tile(Index cluster, Index rank) const {
@@ -152,6 +168,7 @@ class TileOrder {
     tile.row = (by_columns_ ? of_other : of_segmented) * grid_.cluster_m + rank % grid_.cluster_m;
     tile.column =
         (by_columns_ ? of_segmented : of_other) * grid_.cluster_n + rank / grid_.cluster_m;
+    tile.visits = segmented_.visits_of(segment);
     // As differences: a tile that overhangs may begin where Index ends.
     const bool has_rows = tile.row <= (grid_.m - 1) / grid_.tile_m;
     const bool has_columns = tile.column <= (grid_.n - 1) / grid_.tile_n;
@@ -165,10 +182,10 @@ class TileOrder {
 
  private:
   PERSEID_INLINE static constexpr UnitAxis<Index> axis_m(const TileGrid<Index>& grid) {
-    return {grid.m, grid.tile_m * grid.cluster_m, grid.rows};
+    return {grid.m, grid.tile_m * grid.cluster_m, grid.rows, grid.merge};
   }
   PERSEID_INLINE static constexpr UnitAxis<Index> axis_n(const TileGrid<Index>& grid) {
-    return {grid.n, grid.tile_n * grid.cluster_n, grid.columns};
+    return {grid.n, grid.tile_n * grid.cluster_n, grid.columns, grid.merge};
   }
   PERSEID_INLINE static constexpr ChunkRange<Index> chunks_needed(const ChunkTable<Index>& chunks,
                                                                   Index tile, Index size,

@@ -102,6 +102,13 @@ class ArrivalWaits {
     for (int chunk = range.first; chunk <= range.last; ++chunk) await_chunk(chunk);
     known_ = range;
   }
+  // The same for the chunks of these visits.
+  __device__ __forceinline__ void await_visits(ChunkRange<int32_t> visits) {
+    if (arrival_.signals == nullptr) return;
+    for (int visit = max(visits.first, visited_); visit <= visits.last; ++visit)
+      await_chunk(arrival_.chunks.chunk_of_visit(visit));
+    visited_ = max(visited_, visits.last + 1);
+  }
   // The chunks of k up to this depth, of an operand that is cut along k. TMA may read them
   // afterwards.
   __device__ __forceinline__ void await_depth(int depth) {
@@ -162,6 +169,7 @@ class ArrivalWaits {
   uint64_t begin_ = 0;
   uint32_t epoch_ = 0;
   ChunkRange<int32_t> known_;  // have arrived
+  int32_t visited_ = 0;        // visits of await_visits
   int32_t depth_ = 0, next_ = 0;
   bool failed_ = false;
 };

@@ -31,6 +31,7 @@ __device__ __forceinline__ void schedule_tiles(const Sm90MatmulArguments& argume
     if constexpr (C.async) {
       if (!arguments.async.arrivals[0].along_k) a.await(tile.rows);
       if (!arguments.async.arrivals[1].along_k) b.await(tile.columns);
+      (order.by_columns() ? b : a).await_visits(tile.visits);
     }
     writer.operands_arrived();
   }
