@@ -49,6 +49,24 @@ struct Cuda {
   }
 };
 
+// Streams that do not wait for the default one. The device's context is the thread's meanwhile.
+class DriverStreams {
+ public:
+  explicit DriverStreams(size_t count) : streams_(count) {
+    EXPECT_EQ(cuda.primary_retain(&primary_, 0), 0);
+    make_current();
+    for (void*& stream : streams_) EXPECT_EQ(cuda.stream_create(&stream, 1), 0);
+  }
+  ~DriverStreams() { cuda.context_set(nullptr); }
+  void make_current() const { EXPECT_EQ(cuda.context_set(primary_), 0); }
+  void* operator[](size_t i) const { return streams_[i]; }
+  const Cuda cuda;
+
+ private:
+  void* primary_ = nullptr;
+  std::vector<void*> streams_;
+};
+
 inline Tensor on_gpu(const void* data, DType dtype, const Dims& shape, const Dims& strides = {}) {
   return Tensor(data, dtype, shape, strides, {kDLCUDA, 0});
 }

@@ -17,7 +17,7 @@ namespace perseid {
 namespace {
 
 using testing_gpu::Bits;
-using testing_gpu::Cuda;
+using testing_gpu::DriverStreams;
 using testing_gpu::float_of;
 using testing_gpu::on_gpu;
 using testing_gpu::random_bf16;
@@ -193,23 +193,6 @@ class GpuAttentionApi : public testing_gpu::ContextTest {
     all.back().deterministic = false;
     return all;
   }
-};
-
-class DriverStreams {
- public:
-  explicit DriverStreams(size_t count) : streams_(count) {
-    EXPECT_EQ(cuda.primary_retain(&primary_, 0), 0);
-    make_current();
-    for (void*& stream : streams_) EXPECT_EQ(cuda.stream_create(&stream, 1), 0);
-  }
-  ~DriverStreams() { cuda.context_set(nullptr); }
-  void make_current() const { EXPECT_EQ(cuda.context_set(primary_), 0); }
-  void* operator[](size_t i) const { return streams_[i]; }
-  const Cuda cuda;
-
- private:
-  void* primary_ = nullptr;
-  std::vector<void*> streams_;
 };
 
 // New inputs, and new numbers of dropout, come into a graph's results; with the bits of a call.

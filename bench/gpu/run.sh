@@ -117,7 +117,7 @@ step runtime_test alone "$build/tests/gpu_runtime_test"
 for test in api attention_api gpt; do
   step "${test}_test" alone "$build/tests/gpu_${test}_test"
 done
-for test in sm90_parts launch softmax matmul sm90_matmul async_matmul attention \
+for test in sm90_parts launch softmax matmul sm90_matmul async_matmul async_streams attention \
   attention_backward attention_lengths attention_accumulate hidden_keys; do
   step "${test}_test" shared "$build/tests/gpu_${test}_test"
 done

@@ -1,0 +1,213 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Products over arriving operands as a program uses them: in CUDA graphs, through many epochs, on
+// many streams, one behind the other. Skipped where there is no GPU of compute capability 9.0.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <deque>
+#include <numeric>
+#include <random>
+
+#include "gpu_api_tools.hpp"
+
+namespace perseid::testing_gpu {
+namespace {
+
+using namespace std::chrono_literals;
+
+// c = a b of bf16, whose rows of a arrive in chunks.
+class ArrivingProduct {
+ public:
+  ArrivingProduct(const Context& context, int64_t m, int64_t n, int64_t k, int64_t count)
+      : context_(context),
+        m_(m),
+        n_(n),
+        k_(k),
+        chunks_(Chunks::even(m, count)),
+        plain_(context, {.dtype = bf16, .m = m, .n = n, .k = k}),
+        arriving_(context, {.dtype = bf16, .m = m, .n = n, .k = k, .async_a = chunks_}),
+        a_(context, bytes(m * k)),
+        whole_a_(context, bytes(m * k)),
+        b_(context, bytes(k * n)),
+        c_(context, bytes(m * n)),
+        plain_c_(context, bytes(m * n)),
+        signals_(context, 4 * static_cast<size_t>(count)),
+        workspace_(context, arriving_.workspace_size()) {
+    const Bits b = random_bf16(static_cast<size_t>(k * n), 99);
+    context.copy(b_.data(), b.data(), b_.size());
+  }
+
+  int64_t count() const { return chunks_.count(); }
+  // Other values of a, of which nothing has arrived: it holds NaN, and signals the epoch before.
+  void begin(uint32_t seed, uint32_t epoch) {
+    host_a_ = random_bf16(static_cast<size_t>(m_ * k_), seed);
+    context_.copy(whole_a_.data(), host_a_.data(), whole_a_.size());
+    const Bits nothing(host_a_.size(), 0xffff);
+    context_.copy(a_.data(), nothing.data(), a_.size());
+    const Bits unwritten(static_cast<size_t>(m_ * n_), 0xffff);
+    context_.copy(c_.data(), unwritten.data(), c_.size());
+    const std::vector<uint32_t> before(static_cast<size_t>(count()), epoch - 1);
+    context_.copy(signals_.data(), before.data(), signals_.size());
+  }
+  void deliver(int64_t chunk, uint32_t epoch, Stream stream) const {
+    const auto c = static_cast<size_t>(chunk);
+    const int64_t from = chunks_.begin[c] * k_, to = chunks_.begin[c + 1] * k_;
+    context_.copy(static_cast<uint16_t*>(a_.data()) + from, host_a_.data() + from, bytes(to - from),
+                  stream);
+    set_signal(context_, signal(chunk), epoch, stream);
+  }
+  void execute(Stream stream, const Arrival& how) const {
+    Arrival arrival = how;
+    arrival.signals = signal(0);
+    arriving_.execute(stream,
+                      {.a = matrix(a_, m_, k_),
+                       .b = matrix(b_, k_, n_),
+                       .c = matrix(c_, m_, n_),
+                       .arrival_a = arrival},
+                      std::span<std::byte>(workspace_));
+  }
+  Bits result() const { return bits_of(c_); }
+  Bits expected() const {
+    plain_.execute(
+        nullptr,
+        {.a = matrix(whole_a_, m_, k_), .b = matrix(b_, k_, n_), .c = matrix(plain_c_, m_, n_)},
+        std::span<std::byte>());
+    context_.synchronize();
+    return bits_of(plain_c_);
+  }
+  uint32_t* signal(int64_t chunk) const { return static_cast<uint32_t*>(signals_.data()) + chunk; }
+
+ private:
+  static size_t bytes(int64_t elements) { return 2 * static_cast<size_t>(elements); }
+  static Tensor matrix(const Memory& memory, int64_t rows, int64_t columns) {
+    return on_gpu(memory.data(), bf16, {rows, columns});
+  }
+  Bits bits_of(const Memory& memory) const {
+    Bits bits(memory.size() / 2);
+    context_.copy(bits.data(), memory.data(), memory.size());
+    return bits;
+  }
+
+  const Context& context_;
+  int64_t m_, n_, k_;
+  Chunks chunks_;
+  Matmul plain_, arriving_;
+  Memory a_, whole_a_, b_, c_, plain_c_, signals_, workspace_;
+  Bits host_a_;
+};
+
+class GpuAsyncStreams : public ContextTest {
+ protected:
+  void SetUp() override {
+    ContextTest::SetUp();
+    if (IsSkipped()) return;
+    try {
+      ArrivingProduct(context(), 64, 64, 64, 2);
+    } catch (const Error& error) {
+      if (error.status() != PERSEID_UNSUPPORTED) throw;
+      GTEST_SKIP() << error.what();
+    }
+  }
+};
+
+// A captured product reads the epoch from memory: each replay waits for the next one.
+TEST_F(GpuAsyncStreams, ReplaysAGraphWithTheNextEpoch) {
+  const DriverStreams streams(2);
+  ArrivingProduct product(context(), 1000, 520, 264, 7);
+  const Memory epoch_word(context(), 4);
+  void *graph = nullptr, *executable = nullptr;
+  ASSERT_EQ(streams.cuda.capture_begin(streams[0], 2), 0);
+  product.execute(streams[0], {.epoch_ptr = static_cast<const uint32_t*>(epoch_word.data()),
+                               .first_chunk = 3,
+                               .deadline = 20s});
+  ASSERT_EQ(streams.cuda.capture_end(streams[0], &graph), 0);
+  ASSERT_EQ(streams.cuda.instantiate(&executable, graph, 0), 0);
+  std::mt19937 random(5);
+  std::vector<int64_t> order(static_cast<size_t>(product.count()));
+  std::iota(order.begin(), order.end(), 0);
+  for (uint32_t turn = 0; turn < 12; ++turn) {
+    const uint32_t epoch = 0xfffffffa + turn;  // wraps
+    product.begin(turn, epoch);
+    context().copy(epoch_word.data(), &epoch, sizeof epoch);
+    std::shuffle(order.begin(), order.end(), random);
+    ASSERT_EQ(streams.cuda.graph_launch(executable, streams[0]), 0);
+    for (const int64_t chunk : order) product.deliver(chunk, epoch, streams[1]);
+    context().synchronize(streams[0]);
+    EXPECT_EQ(product.result(), product.expected()) << "epoch " << epoch;
+  }
+}
+
+// PERSEID_TEST_EPOCHS executions, through the wrap at 2^32; none overtakes its signals.
+TEST_F(GpuAsyncStreams, ManyEpochs) {
+  const char* const asked = std::getenv("PERSEID_TEST_EPOCHS");
+  const auto epochs = static_cast<uint32_t>(asked != nullptr ? std::atol(asked) : 2000);
+  constexpr uint32_t kEpochsOfAValue = 250;
+  const DriverStreams streams(2);
+  ArrivingProduct product(context(), 256, 256, 64, 2);
+  uint32_t epoch = 0u - epochs / 2;
+  for (uint32_t done = 0; done < epochs; done += kEpochsOfAValue) {
+    product.begin(done, epoch);
+    product.deliver(1, epoch, streams[1]);
+    for (uint32_t i = 0; i < kEpochsOfAValue; ++i, ++epoch) {
+      product.execute(streams[0], {.epoch = epoch, .deadline = 20s});
+      if (i == 0) {
+        product.deliver(0, epoch, streams[1]);
+      } else {
+        for (const int64_t chunk : {1, 0})
+          set_signal(context(), product.signal(chunk), epoch, streams[1]);
+      }
+    }
+    context().synchronize(streams[0]);
+    ASSERT_EQ(product.result(), product.expected()) << "epoch " << epoch;
+  }
+}
+
+// Each product takes all multiprocessors. What was launched last arrives first.
+TEST_F(GpuAsyncStreams, ProductsOnManyStreams) {
+  constexpr size_t kProducts = 6;
+  const DriverStreams streams(kProducts + 1);
+  std::deque<ArrivingProduct> products;
+  for (size_t i = 0; i < kProducts; ++i) products.emplace_back(context(), 2048, 2048, 256, 4);
+  for (uint32_t epoch = 1; epoch < 6; ++epoch) {
+    for (size_t i = 0; i < kProducts; ++i)
+      products[i].begin(10 * epoch + static_cast<uint32_t>(i), epoch);
+    for (size_t i = 0; i < kProducts; ++i)
+      products[i].execute(streams[i], {.epoch = epoch, .deadline = 20s});
+    for (size_t i = kProducts; i-- > 0;)
+      for (int64_t chunk = 0; chunk < products[i].count(); ++chunk)
+        products[i].deliver(chunk, epoch, streams[kProducts]);
+    for (size_t i = 0; i < kProducts; ++i) {
+      context().synchronize(streams[i]);
+      EXPECT_EQ(products[i].result(), products[i].expected()) << "product " << i;
+    }
+  }
+}
+
+// A chunk that never arrives: the other streams' products are right, and so is the next one.
+TEST_F(GpuAsyncStreams, OneOfManyStreamsTimesOut) {
+  const DriverStreams streams(3);
+  std::deque<ArrivingProduct> products;
+  for (size_t i = 0; i < 2; ++i) products.emplace_back(context(), 512, 512, 128, 4);
+  for (uint32_t epoch = 1; epoch < 5; ++epoch) {
+    for (ArrivingProduct& product : products) product.begin(epoch, epoch);
+    for (size_t i = 0; i < 2; ++i)
+      products[i].execute(streams[i], {.epoch = epoch, .deadline = i == 0 ? 50ms : 20s});
+    for (int64_t chunk = 0; chunk < 3; ++chunk) products[0].deliver(chunk, epoch, streams[2]);
+    for (int64_t chunk = 0; chunk < 4; ++chunk) products[1].deliver(chunk, epoch, streams[2]);
+    context().synchronize(streams[1]);
+    EXPECT_EQ(products[1].result(), products[1].expected());
+    try {
+      context().synchronize(streams[0]);
+      ADD_FAILURE() << "ended without chunk 3";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), PERSEID_TIMEOUT);
+      EXPECT_NE(std::string(error.what()).find("chunk 3 of a"), std::string::npos) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace perseid::testing_gpu
