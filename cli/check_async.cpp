@@ -48,6 +48,12 @@ MatmulOptions options_of(const Problem& problem) {
           .alpha = problem.alpha,
           .beta = problem.beta,
           .bias = !problem.bias.empty(),
+          .b_dtype = problem.type_of_b(),
+          .scaling = static_cast<Scaling>(problem.scaling.value),
+          .accumulation = static_cast<Accumulation>(problem.accumulation.value),
+          .scale_result = problem.scale_result,
+          .activation = static_cast<Activation>(problem.activation.value),
+          .amax = problem.amax,
           .implementation = problem.impl.empty() ? nullptr : problem.impl.c_str()};
 }
 
@@ -61,7 +67,11 @@ MatmulArguments arguments_of(const Problem& problem, const Operands& operands) {
           .b = view("b", problem.transpose_b),
           .c0 = view("c0"),
           .bias = view("bias"),
-          .c = view("c")};
+          .c = view("c"),
+          .scale_a = view("scale_a"),
+          .scale_b = view("scale_b"),
+          .scale_result = view("scale_result"),
+          .amax = view("amax")};
 }
 
 // How one operand arrives.
@@ -138,11 +148,14 @@ std::string run_one(const Context& context, const Problem& problem, const Operan
       return "";
     return error.what();
   }
-  const auto got = operands.find("c")->values(), plain = expected.find("c")->values();
-  for (size_t i = 0; i < got.size(); ++i)
-    if (got[i] != plain[i] && !(std::isnan(got[i]) && std::isnan(plain[i])))
-      return fmt::format("element {} of c is {}, expected {}, that of the plain product", i, got[i],
-                         plain[i]);
+  for (const char* name : {"c", "amax"}) {
+    if (operands.find(name) == nullptr) continue;
+    const auto got = operands.find(name)->values(), plain = expected.find(name)->values();
+    for (size_t i = 0; i < got.size(); ++i)
+      if (got[i] != plain[i] && !(std::isnan(got[i]) && std::isnan(plain[i])))
+        return fmt::format("element {} of {} is {}, expected {}, that of the plain product", i,
+                           name, got[i], plain[i]);
+  }
   return operands.damaged().empty() ? "" : "wrote outside of the outputs";
 }
 

@@ -15,6 +15,16 @@ namespace {
 // An outright maximum, so that a wrong shape ends in a sentence and not in std::length_error.
 constexpr int64_t kMostBytes = std::numeric_limits<int64_t>::max() / 2;
 
+// The same bytes: between uint8 and the 8-bit types.
+Tensor as_type(const Tensor& tensor, DType dtype) {
+  const harness::Shape strides = [&] {
+    harness::Shape each;
+    for (int32_t i = 0; i < tensor.ndim(); ++i) each.push_back(tensor.stride(i));
+    return each;
+  }();
+  return Tensor(tensor.data<std::byte>(), dtype, tensor.shape(), Dims(strides));
+}
+
 }  // namespace
 
 FileReference parse_reference(const std::string& flag, const std::string& text) {
@@ -44,10 +54,14 @@ Tensor TensorFiles::read(const std::string& flag, const std::string& reference, 
   const FileReference parsed = parse_reference(flag, reference);
   try {
     const File& file = open(parsed.path);
-    const Tensor tensor = parsed.safetensors ? file[parsed.name] : file[size_t{0}];
+    Tensor tensor = parsed.safetensors ? file[parsed.name] : file[size_t{0}];
+    if (tensor.dtype() == u8 && harness::is_float8(convert)) tensor = as_type(tensor, convert);
     if (!harness::is_floating(tensor.dtype()))
-      bad_input(fmt::format("expected a tensor of f16, bf16, f32 or f64, got {}",
-                            harness::name_of(tensor.dtype())));
+      bad_input(fmt::format("expected a tensor of f16, bf16, f32 or f64, got {}{}",
+                            harness::name_of(tensor.dtype()),
+                            tensor.dtype() == u8 ? "; say with --dtype f8e4m3 or f8e5m2 that its "
+                                                   "bytes are numbers of 8 bits"
+                                                 : ""));
     return convert == DType::kNone || convert == tensor.dtype() ? aligned(tensor)
                                                                 : converted(tensor, convert);
   } catch (const Error& error) {
@@ -123,8 +137,11 @@ Tensor TensorFiles::result(const std::string& flag, const std::string& reference
 void TensorFiles::write() {
   std::map<std::string, std::vector<NamedTensor>> by_path;
   for (const Result& result : results_) {
-    const bool widen = !result.reference.safetensors && result.tensor.dtype() == bf16;
-    const Tensor tensor = widen ? converted(result.tensor, f32) : result.tensor;
+    const DType dtype = result.tensor.dtype();
+    const bool npy = !result.reference.safetensors;
+    const Tensor tensor = npy && dtype == bf16               ? converted(result.tensor, f32)
+                          : npy && harness::is_float8(dtype) ? as_type(result.tensor, u8)
+                                                             : result.tensor;
     by_path[result.reference.path].emplace_back(result.reference.name, tensor);
     written_.push_back({result.flag, result.text, tensor.dtype(), shape_of(tensor)});
   }

@@ -23,7 +23,8 @@ FileReference parse_reference(const std::string& flag, const std::string& text);
 class TensorFiles {
  public:
   // `flag`, such as "--query", is named in error sentences. With a `convert` to another floating
-  // type the tensor is a converted copy; else it is the mapped file, where that is aligned.
+  // type the tensor is a converted copy; else it is the mapped file, where that is aligned. Bytes
+  // (uint8) are taken as numbers of an 8-bit type.
   Tensor read(const std::string& flag, const std::string& reference, DType convert = DType::kNone);
   // int32 or int64, of one dimension.
   Tensor read_lengths(const std::string& flag, const std::string& reference);
@@ -34,8 +35,8 @@ class TensorFiles {
   Tensor scratch(DType dtype, const harness::Shape& shape);
   Tensor result(const std::string& flag, const std::string& reference, DType dtype,
                 const harness::Shape& shape);
-  // Writes all results, those of one safetensors file together. bf16 goes into .npy as float32,
-  // which has no bf16.
+  // Writes all results, those of one safetensors file together. .npy has neither bf16, which is
+  // written as float32, nor 8-bit types, whose bytes are written as uint8.
   void write();
 
   struct Written {

@@ -22,7 +22,7 @@ int run(int argc, char** argv) {
   Action action;
   app.set_version_flag("--version", std::string(perseid::version()), "the version");
   app.add_option("--dtype", common.dtype, "the type to compute in")
-      ->type_name("f16|bf16|f32|f64")
+      ->type_name("f16|bf16|f32|f64|f8e4m3|f8e5m2")
       ->group("Common");
   app.add_option("--device", common.device, "where to compute")
       ->type_name("auto|cpu|cuda:N")

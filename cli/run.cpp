@@ -15,7 +15,10 @@ DType wanted_dtype(const Common& common) {
   if (common.dtype.empty()) return DType::kNone;
   const DType dtype = harness::parse_dtype(common.dtype);
   if (!harness::is_floating(dtype))
-    bad_input(fmt::format("--dtype must be f16, bf16, f32 or f64, got '{}'", common.dtype));
+    bad_input(
+        fmt::format("--dtype must be f16, bf16, f32 or f64, or for matmul f8e4m3 or f8e5m2; "
+                    "got '{}'",
+                    common.dtype));
   return dtype;
 }
 

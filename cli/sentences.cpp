@@ -30,6 +30,10 @@ constexpr Words kPhrases[] = {
      "some of query,key,value,bias"},
     {"PERSEID_F16 (1), PERSEID_BF16 (2), PERSEID_F32 (3) or PERSEID_F64 (4)",
      "f16, bf16, f32 or f64"},
+    {"PERSEID_F16 (1), PERSEID_BF16 (2), PERSEID_F32 (3), PERSEID_F64 (4), PERSEID_F8E4M3 (5) or "
+     "PERSEID_F8E5M2 (6)",
+     "f16, bf16, f32, f64, f8e4m3 or f8e5m2"},
+    {"PERSEID_ACCUMULATE_FAST", "fast"},
     {"PERSEID_CAUSAL_NONE (0), PERSEID_CAUSAL_TOP_LEFT (1) or PERSEID_CAUSAL_BOTTOM_RIGHT (2)",
      "none, top-left or bottom-right"},
     {"PERSEID_BSHD (0) or PERSEID_BHSD (1)", "bshd or bhsd"},

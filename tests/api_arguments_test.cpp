@@ -35,7 +35,7 @@ TEST(Descriptor, OfSoftmax) {
   refused([](auto& d) { d.struct_size = 0; }, "perseid_softmax_desc.struct_size is 0, expected ");
   refused([](auto& d) { d.kind = 2; }, "kind is 2, expected PERSEID_SOFTMAX (0) or ");
   refused([](auto& d) { d.dtype = 0; }, "dtype is 0, expected PERSEID_F16 (1)");
-  refused([](auto& d) { d.out_dtype = 5; }, "out_dtype is 5");
+  refused([](auto& d) { d.out_dtype = 5; }, "out_dtype is f8e4m3, which matmul alone takes");
   refused([](auto& d) { d.ndim = 0; }, "ndim is 0, expected 1 to 8");
   refused([](auto& d) { d.ndim = 9; }, "ndim is 9");
   refused([](auto& d) { d.dim = 2; }, "dim is 2, expected -2 to 1");

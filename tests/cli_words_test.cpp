@@ -252,7 +252,8 @@ TEST_F(CompletionTest, Zsh) {
   EXPECT_TRUE(commands[0].starts_with("info:devices, "));
   EXPECT_EQ(complete("perseid run attention --causal ''"),
             (Lines{"none", "top-left", "bottom-right"}));
-  EXPECT_EQ(complete("perseid bench attention --dtype=b"), (Lines{"f16", "bf16", "f32", "f64"}));
+  EXPECT_EQ(complete("perseid bench attention --dtype=b"),
+            (Lines{"f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2"}));
   EXPECT_EQ(complete("perseid run softmax --input ''"), Lines{"files"});
   EXPECT_EQ(complete("perseid check softmax --shape ''"), Lines{});
   const Lines flags = complete("perseid --json run matmul --");

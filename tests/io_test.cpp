@@ -24,8 +24,8 @@ using namespace perseid_test;
 
 const std::vector<DLDataType> kNpyTypes = {kBool, kI8,  kI16, kI32, kI64, kU8,
                                            kU16,  kU32, kU64, kF16, kF32, kF64};
-const std::vector<DLDataType> kAllTypes = {kBool, kI8,  kI16, kI32,  kI64, kU8, kU16,
-                                           kU32,  kU64, kF16, kBF16, kF32, kF64};
+const std::vector<DLDataType> kAllTypes = {kBool, kI8,  kI16,  kI32, kI64, kU8,     kU16,   kU32,
+                                           kU64,  kF16, kBF16, kF32, kF64, kF8E4M3, kF8E5M2};
 
 void expect_same(const DLTensor& wanted, const DLTensor& got) {
   EXPECT_TRUE(same_type(wanted.dtype, got.dtype));
@@ -122,7 +122,7 @@ TEST(Safetensors, WithoutTensorsAndWithoutMetadata) {
 TEST(Safetensors, UnreadableTypeRefusesOnlyItsTensor) {
   const Folder folder;
   const std::string path = folder.write(
-      "a.safetensors", safetensors(R"({"a":{"dtype":"F8_E4M3","shape":[2,3],"data_offsets":[0,6]},)"
+      "a.safetensors", safetensors(R"({"a":{"dtype":"F8_E8M0","shape":[2,3],"data_offsets":[0,6]},)"
                                    R"("b":{"dtype":"U8","shape":[1],"data_offsets":[6,7]}})",
                                    "0123456"));
   const File file(path);
@@ -133,7 +133,7 @@ TEST(Safetensors, UnreadableTypeRefusesOnlyItsTensor) {
   EXPECT_EQ(perseid_file_tensor(file.get(), 0, &name, nullptr), PERSEID_OK);
   EXPECT_STREQ(name, "a");
   EXPECT_EQ(perseid_file_tensor(file.get(), 0, &name, &tensor), PERSEID_IO_ERROR);
-  EXPECT_TRUE(says("tensor 'a' has the type 'F8_E4M3'"));
+  EXPECT_TRUE(says("tensor 'a' has the type 'F8_E8M0'"));
   EXPECT_EQ(perseid_file_find(file.get(), "a", &tensor), PERSEID_IO_ERROR);
   ASSERT_EQ(perseid_file_find(file.get(), "b", &tensor), PERSEID_OK);
   EXPECT_EQ(elements_of(*tensor), "6");

@@ -23,7 +23,8 @@ namespace perseid_test {
 inline constexpr DLDataType kBool{kDLBool, 8, 1}, kI8{kDLInt, 8, 1}, kI16{kDLInt, 16, 1},
     kI32{kDLInt, 32, 1}, kI64{kDLInt, 64, 1}, kU8{kDLUInt, 8, 1}, kU16{kDLUInt, 16, 1},
     kU32{kDLUInt, 32, 1}, kU64{kDLUInt, 64, 1}, kF16{kDLFloat, 16, 1}, kBF16{kDLBfloat, 16, 1},
-    kF32{kDLFloat, 32, 1}, kF64{kDLFloat, 64, 1};
+    kF32{kDLFloat, 32, 1}, kF64{kDLFloat, 64, 1}, kF8E4M3{kDLFloat8_e4m3fn, 8, 1},
+    kF8E5M2{kDLFloat8_e5m2, 8, 1};
 
 // The strides that a test asks for.
 enum class Order { kNone, kRowMajor, kColumnMajor, kBackwards, kEverySecond, kRepeated };

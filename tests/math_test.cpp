@@ -10,8 +10,10 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
+#include "harness/element.hpp"
 #include "math/attention_problem.hpp"
 #include "math/dtype.hpp"
 #include "math/philox.hpp"
@@ -111,6 +113,104 @@ TEST(Conversions, EdgesOfF16) {
   EXPECT_EQ(to_f16(std::numeric_limits<float>::denorm_min()).bits, 0x0000);
 }
 
+// The 8-bit types by their definition (Micikevicius et al., arXiv:2209.05433): e5m2 as IEEE
+// formats; e4m3 has numbers at its largest exponent too, and NaN where all other bits are set.
+struct E4M3Format {
+  using Type = f8e4m3;
+  static constexpr uint32_t kLargest = 0x7e;
+  static double value(uint32_t magnitude) {
+    if (magnitude == 0x7f) return std::numeric_limits<double>::quiet_NaN();
+    const int exponent = static_cast<int>(magnitude >> 3),
+              mantissa = static_cast<int>(magnitude & 7);
+    return exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  }
+};
+struct E5M2Format {
+  using Type = f8e5m2;
+  static constexpr uint32_t kLargest = 0x7b;
+  static double value(uint32_t magnitude) {
+    if (magnitude == 0x7c) return HUGE_VAL;
+    if (magnitude > 0x7c) return std::numeric_limits<double>::quiet_NaN();
+    const int exponent = static_cast<int>(magnitude >> 2),
+              mantissa = static_cast<int>(magnitude & 3);
+    return exponent == 0 ? std::ldexp(mantissa, -16) : std::ldexp(4 + mantissa, exponent - 17);
+  }
+};
+
+template <class Format>
+class Float8 : public testing::Test {
+ public:
+  using Type = typename Format::Type;
+  static uint32_t narrow(float value) { return convert<Type>(value).bits; }
+};
+using Float8Formats = testing::Types<E4M3Format, E5M2Format>;
+TYPED_TEST_SUITE(Float8, Float8Formats);
+
+TYPED_TEST(Float8, EveryValueWidensExactlyAndComesBack) {
+  using Number = typename TypeParam::Type;
+  for (uint32_t bits = 0; bits < 256; ++bits) {
+    const float value = to_float(Number{static_cast<uint8_t>(bits)});
+    const double magnitude = TypeParam::value(bits & 0x7f);
+    if (std::isnan(magnitude)) {
+      EXPECT_TRUE(std::isnan(value)) << bits;
+      EXPECT_EQ(this->narrow(value), 0x7fu) << bits;
+      continue;
+    }
+    EXPECT_EQ(double{value}, bits >= 128 ? -magnitude : magnitude) << bits;
+    EXPECT_EQ(std::signbit(value), bits >= 128) << bits;
+    EXPECT_EQ(convert<Number>(Number{static_cast<uint8_t>(bits)}).bits, bits);
+    if (std::isfinite(magnitude)) {
+      EXPECT_EQ(this->narrow(value), bits);
+    }
+  }
+}
+
+TYPED_TEST(Float8, RoundsToNearestEvenBetweenAllNeighbours) {
+  for (uint32_t bits = 0; bits < TypeParam::kLargest; ++bits) {
+    const double low = TypeParam::value(bits), high = TypeParam::value(bits + 1);
+    const auto half = static_cast<float>((low + high) / 2);
+    ASSERT_EQ(double{half}, (low + high) / 2);
+    const uint32_t even = bits % 2 == 0 ? bits : bits + 1;
+    for (const uint32_t sign : {0u, 0x80u}) {
+      const auto signed_value = [&](float value) { return sign != 0 ? -value : value; };
+      EXPECT_EQ(this->narrow(signed_value(half)), even | sign);
+      EXPECT_EQ(this->narrow(signed_value(std::nextafter(half, 0.0f))), bits | sign);
+      EXPECT_EQ(this->narrow(signed_value(std::nextafter(half, kInfinity))), (bits + 1) | sign);
+    }
+  }
+}
+
+TYPED_TEST(Float8, SaturatesAtTheLargestNumber) {
+  const auto largest = static_cast<float>(TypeParam::value(TypeParam::kLargest));
+  EXPECT_EQ(double{largest}, (std::is_same_v<TypeParam, E4M3Format> ? 448.0 : 57344.0));
+  for (const float value : {largest, std::nextafter(largest, kInfinity), 1.5f * largest,
+                            std::numeric_limits<float>::max(), kInfinity}) {
+    EXPECT_EQ(this->narrow(value), TypeParam::kLargest) << value;
+    EXPECT_EQ(this->narrow(-value), TypeParam::kLargest | 0x80u) << value;
+  }
+  EXPECT_EQ(convert<typename TypeParam::Type>(-1e300).bits, TypeParam::kLargest | 0x80u);
+  EXPECT_EQ(this->narrow(std::numeric_limits<float>::denorm_min()), 0u);
+  EXPECT_EQ(this->narrow(-0.0f), 0x80u);
+}
+
+// The rounding of the harness is arithmetic, not bit tricks.
+TYPED_TEST(Float8, AgreesWithTheHarness) {
+  const perseid::DType dtype =
+      std::is_same_v<TypeParam, E4M3Format> ? perseid::f8e4m3 : perseid::f8e5m2;
+  for (uint32_t i = 0; i < 1000000; ++i) {
+    const float value = float_from_bits(i * 4295u + i / 7);
+    uint8_t bits = 0;
+    harness::store(dtype, &bits, value);
+    ASSERT_EQ(this->narrow(value), bits) << value;
+  }
+  for (uint32_t bits = 0; bits < 256; ++bits) {
+    const auto byte = static_cast<uint8_t>(bits);
+    const double value = harness::load(dtype, &byte);
+    const float widened = to_float(typename TypeParam::Type{byte});
+    EXPECT_TRUE(value == widened || (std::isnan(value) && std::isnan(widened))) << bits;
+  }
+}
+
 TEST(Conversions, BetweenAllTypes) {
   EXPECT_EQ(convert<double>(bf16{0x3f80}), 1.0);
   EXPECT_EQ(convert<float>(f16{0xc000}), -2.0f);
@@ -123,9 +223,10 @@ TEST(Conversions, BetweenAllTypes) {
 
 TEST(DType, SizesAndNames) {
   const std::vector<std::tuple<DType, int64_t, std::string>> expected = {
-      {DType::kF16, 2, "f16"},   {DType::kBF16, 2, "bf16"}, {DType::kF32, 4, "f32"},
-      {DType::kF64, 8, "f64"},   {DType::kBool, 1, "bool"}, {DType::kI32, 4, "int32"},
-      {DType::kI64, 8, "int64"}, {DType::kNone, 0, "none"}};
+      {DType::kF16, 2, "f16"},      {DType::kBF16, 2, "bf16"}, {DType::kF32, 4, "f32"},
+      {DType::kF64, 8, "f64"},      {DType::kBool, 1, "bool"}, {DType::kI32, 4, "int32"},
+      {DType::kI64, 8, "int64"},    {DType::kNone, 0, "none"}, {DType::kF8E4M3, 1, "f8e4m3"},
+      {DType::kF8E5M2, 1, "f8e5m2"}};
   for (const auto& [dtype, size, name] : expected) {
     EXPECT_EQ(size_of(dtype), size);
     EXPECT_EQ(name_of(dtype), name);

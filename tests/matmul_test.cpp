@@ -36,6 +36,7 @@ void run(const Problem& problem, const KernelTable& table, Executor& executor, A
   table.matmul(problem.problem, problem.arguments(into.tensor),
                {executor, workspace.tensor.as<std::byte>()});
   workspace.expect_guards();
+  if (problem.given.amax) matmul_cases::expect_amax(problem, problem.amax);
 }
 
 void check(const Case& given) {
@@ -55,6 +56,9 @@ TEST(Matmul, Strides) { matmul_cases::strides(check); }
 TEST(Matmul, AlphaBetaAndBias) { matmul_cases::alpha_beta_and_bias(check); }
 TEST(Matmul, Batches) { matmul_cases::batches(check); }
 TEST(Matmul, ManyBlocks) { matmul_cases::many_blocks(check); }
+TEST(Matmul, Float8) { matmul_cases::float8(check); }
+TEST(Matmul, Float8InManyBlocks) { matmul_cases::float8_blocks(check); }
+TEST(Matmul, Activations) { matmul_cases::activations(check); }
 
 TEST(Matmul, EmptyOperandsMayBeNull) {
   for (const KernelTable* table : tables()) {

@@ -62,7 +62,9 @@ class Checker {
       Limit limit;
     };
     Expected(const Problem& problem, const Operands& operands)
-        : exact(exact_problem(problem), operands) {}
+        : exact(exact_problem(problem), operands) {
+      exact.take_scales(problem, operands);
+    }
     Operands exact;
     Outcome outcome;
     std::map<std::string, Output, std::less<>> outputs;

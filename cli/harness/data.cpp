@@ -132,14 +132,9 @@ void fill_random(const Tensor& tensor, Values kind, double scale, uint64_t seed)
 // its input.
 double huge_value(Op op, std::string_view name, DType dtype) {
   if (dtype == f16) return 65504;
+  if (is_float8(dtype)) return largest_float8(dtype);
   if (op != Op::kSoftmax || name != "input") return 0x1p30;
   return dtype == bf16 ? 0x1.fep127 : dtype == f32 ? 0x1.fffffep127 : 0x1p1000;
-}
-double least_value(DType dtype) {
-  return dtype == f16    ? 0x1p-24
-         : dtype == bf16 ? 0x1p-133
-         : dtype == f32  ? 0x1p-149
-                         : std::numeric_limits<double>::denorm_min();
 }
 
 // One element in 16 becomes the largest or the smallest number, a zero of either sign or a
@@ -151,7 +146,7 @@ void make_special(const Problem& problem, std::string_view name, const Tensor& t
   const DType dtype = tensor.dtype();
   const bool attention = problem.op == Op::kAttention;
   const bool nonfinite = random_bits(problem.data_seed, 4) % 2 == 0;
-  const double least = least_value(dtype);
+  const double least = smallest_step(dtype);
   const double most = attention && nonfinite ? 1 : huge_value(problem.op, name, dtype);
   const double finite[] = {most, -most, least, -least, 100 * least, -0.0, 0.0};
   const double bad[] = {std::nan(""), std::numeric_limits<double>::infinity(),
@@ -238,6 +233,38 @@ void poison_softmax(Operands& operands) {
   for_each_element(input, [&](std::byte* to) {
     if (mask[index++] == 0) store(input.dtype(), to, std::numeric_limits<double>::quiet_NaN());
   });
+}
+
+// Powers of two, and what lies between: scales are positive, and differ from line to line.
+void fill_scales(const Tensor& tensor, uint64_t seed) {
+  uint64_t index = 0;
+  for_each_element(tensor, [&](std::byte* to) {
+    store(tensor.dtype(), to, std::exp2(random_normal(seed, index++)));
+  });
+}
+
+// Row-major values of a or b (of_b), times its scales.
+std::vector<double> scaled(const Problem& p, bool of_b, const std::vector<double>& scales,
+                           std::vector<double> values) {
+  const bool shared = of_b ? p.shared_b : p.shared_a;
+  const bool depth_first = of_b != (of_b ? p.transpose_b : p.transpose_a);
+  const int64_t lines = of_b ? p.n : p.m, parts = (p.k + 127) / 128, blocks = (p.n + 127) / 128;
+  int64_t index = 0;
+  for (double& value : values) {
+    const int64_t entry = shared ? 0 : index / (lines * p.k), within = index % (lines * p.k);
+    const int64_t line = depth_first ? within % lines : within / p.k;
+    const int64_t part = (depth_first ? within / lines : within % p.k) / 128;
+    int64_t at = 0;
+    if (p.scaling.value == PERSEID_SCALE_ROW) {
+      at = entry * lines + line;
+    } else if (p.scaling.value == PERSEID_SCALE_BLOCK) {
+      at = of_b ? (entry * parts + part) * blocks + line / 128
+                : (entry * lines + line) * parts + part;
+    }
+    value *= scales[static_cast<size_t>(at)];
+    ++index;
+  }
+  return values;
 }
 
 uint64_t seed_of(const Problem& problem, std::string_view name) {
@@ -363,6 +390,8 @@ Operands::Operands(const Problem& problem, bool seal) {
       assign(array->tensor(), std::vector<double>(lengths.begin(), lengths.end()));
     } else if (name == "visible") {
       fill_mask(array->tensor(), seed);
+    } else if (name.starts_with("scale_")) {
+      fill_scales(array->tensor(), seed);
     } else {
       fill_random(array->tensor(), values, problem.input_scale, seed);
       if (values == Values::kSpecial) make_special(problem, name, array->tensor(), seed);
@@ -382,6 +411,17 @@ Operands::Operands(const Problem& problem, const Operands& from) {
     if (!spec.output) assign(array->tensor(), from.find(spec.name)->values());
     arrays_[spec.name] = array;
   }
+}
+
+void Operands::take_scales(const Problem& problem, const Operands& from) {
+  for (const bool of_b : {false, true}) {
+    const Array* scales = from.find(of_b ? "scale_b" : "scale_a");
+    if (scales == nullptr) continue;
+    const Tensor& operand = find(of_b ? "b" : "a")->tensor();
+    assign(operand, scaled(problem, of_b, scales->values(), values_of(operand)));
+  }
+  if (const auto scale = from.arrays_.find("scale_result"); scale != from.arrays_.end())
+    arrays_.insert(*scale);
 }
 
 Operands::Operands(const Problem& problem,

@@ -72,6 +72,10 @@ class Operands {
   // Those of `values`, row-major and packed; an input that is not among them stays unwritten.
   Operands(const Problem& problem, const std::map<std::string, std::vector<double>>& values);
 
+  // Multiplies a and b, in their float64 form, by the scales that they have in `from`, and takes
+  // over the scale of the result. `problem`: that of `from`.
+  void take_scales(const Problem& problem, const Operands& from);
+
   // Null where the problem has no such tensor.
   Array* find(std::string_view name);
   const Array* find(std::string_view name) const;

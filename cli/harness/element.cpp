@@ -17,8 +17,9 @@ struct Entry {
   int64_t size;
 };
 constexpr Entry kEntries[] = {
-    {f16, "f16", 2},      {bf16, "bf16", 2}, {f32, "f32", 4},   {f64, "f64", 8},
-    {boolean, "bool", 1}, {u8, "uint8", 1},  {i32, "int32", 4}, {i64, "int64", 8},
+    {f16, "f16", 2},       {bf16, "bf16", 2},     {f32, "f32", 4},      {f64, "f64", 8},
+    {f8e4m3, "f8e4m3", 1}, {f8e5m2, "f8e5m2", 1}, {boolean, "bool", 1}, {u8, "uint8", 1},
+    {i32, "int32", 4},     {i64, "int64", 8},
 };
 
 template <class T>
@@ -84,6 +85,46 @@ uint16_t f16_from_exact(double value) {
   return static_cast<uint16_t>(sign | bits);
 }
 
+// Of the 8-bit types; both have their largest exponent for numbers too, or for NaN and infinity.
+struct Float8Format {
+  int mantissa_bits, bias;
+  double largest;
+};
+Float8Format float8_format(DType dtype) {
+  return dtype == f8e4m3 ? Float8Format{3, 7, 448} : Float8Format{2, 15, 57344};
+}
+
+double float8_to_double(DType dtype, uint8_t bits) {
+  const auto [mantissa_bits, bias, largest] = float8_format(dtype);
+  const int magnitude = bits & 0x7f, mantissa = magnitude & ((1 << mantissa_bits) - 1);
+  const int exponent = magnitude >> mantissa_bits;
+  double value = exponent == 0
+                     ? std::ldexp(mantissa, 1 - bias - mantissa_bits)
+                     : std::ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits);
+  if (value > largest)
+    value = dtype == f8e5m2 && mantissa == 0 ? std::numeric_limits<double>::infinity()
+                                             : std::numeric_limits<double>::quiet_NaN();
+  return (bits & 0x80) != 0 ? -value : value;
+}
+
+// Of a value that the type has.
+uint8_t float8_from_exact(DType dtype, double value) {
+  if (std::isnan(value)) return 0x7f;
+  const auto [mantissa_bits, bias, largest] = float8_format(dtype);
+  const int sign = std::signbit(value) ? 0x80 : 0;
+  const double magnitude = std::fabs(value);
+  int bits = 0;
+  if (magnitude < std::ldexp(1.0, 1 - bias)) {
+    bits = static_cast<int>(std::ldexp(magnitude, bias - 1 + mantissa_bits));
+  } else {
+    int exponent = 0;
+    const double fraction = std::frexp(magnitude, &exponent);  // [0.5, 1)
+    bits = ((exponent - 1 + bias) << mantissa_bits) +
+           static_cast<int>((fraction * 2 - 1) * (1 << mantissa_bits));
+  }
+  return static_cast<uint8_t>(sign | bits);
+}
+
 uint16_t bf16_from_exact(double value) {
   const auto single = static_cast<float>(value);
   return static_cast<uint16_t>(read<uint32_t>(&single) >> 16);
@@ -118,7 +159,26 @@ int64_t size_of(DType dtype) {
 }
 
 bool is_floating(DType dtype) {
-  return dtype == f16 || dtype == bf16 || dtype == f32 || dtype == f64;
+  return dtype == f16 || dtype == bf16 || dtype == f32 || dtype == f64 || is_float8(dtype);
+}
+
+bool is_float8(DType dtype) { return dtype == f8e4m3 || dtype == f8e5m2; }
+
+double largest_float8(DType dtype) { return float8_format(dtype).largest; }
+
+double smallest_step(DType dtype) {
+  switch (dtype) {
+    case f16:
+      return 0x1p-24;
+    case f8e4m3:
+      return 0x1p-9;
+    case f8e5m2:
+      return 0x1p-16;
+    case f64:
+      return 0x1p-1074;
+    default:
+      return dtype == bf16 ? 0x1p-133 : 0x1p-149;
+  }
 }
 
 double unit_roundoff(DType dtype) {
@@ -129,6 +189,10 @@ double unit_roundoff(DType dtype) {
       return 0x1p-8;
     case f32:
       return 0x1p-24;
+    case f8e4m3:
+      return 0x1p-4;
+    case f8e5m2:
+      return 0x1p-3;
     default:
       return 0x1p-53;
   }
@@ -143,6 +207,13 @@ double round_to(DType dtype, double value) {
     case bf16:
       // The exponents are float32's, whose smallest normal number is 2^-126.
       return round_significand(static_cast<float>(value), 8, -126, 0x1.ffp127);
+    case f8e4m3:
+    case f8e5m2: {
+      const auto [mantissa_bits, bias, largest] = float8_format(dtype);
+      const auto single = static_cast<double>(static_cast<float>(value));
+      if (std::fabs(single) > largest) return std::copysign(largest, single);
+      return round_significand(single, mantissa_bits + 1, 1 - bias, 0x1p127);
+    }
     default:
       return static_cast<float>(value);
   }
@@ -154,6 +225,9 @@ double load(DType dtype, const void* from) {
       return f16_to_double(read<uint16_t>(from));
     case bf16:
       return bf16_to_float(read<uint16_t>(from));
+    case f8e4m3:
+    case f8e5m2:
+      return float8_to_double(dtype, read<uint8_t>(from));
     case f32:
       return read<float>(from);
     case f64:
@@ -179,6 +253,9 @@ void store(DType dtype, void* to, double value) {
       // A NaN needs a bit in the upper half; any other value is exact by now.
       return write(to,
                    std::isnan(value) ? uint16_t{0x7fc0} : bf16_from_exact(round_to(bf16, value)));
+    case f8e4m3:
+    case f8e5m2:
+      return write(to, float8_from_exact(dtype, round_to(dtype, value)));
     case f32:
       return write(to, static_cast<float>(value));
     case f64:

@@ -21,10 +21,17 @@ const char* name_of(DType dtype);
 DType parse_dtype(std::string_view name);
 int64_t size_of(DType dtype);
 bool is_floating(DType dtype);
+bool is_float8(DType dtype);
+// The largest finite number of an 8-bit type, to which larger ones are rounded.
+double largest_float8(DType dtype);
 // Half the distance from 1 to the next value: the error of one rounding, relatively.
 double unit_roundoff(DType dtype);
 
-// The nearest value that the dtype has (ties to even), by way of float32 to the 16-bit types.
+// Between the numbers next to 0.
+double smallest_step(DType dtype);
+
+// The nearest value that the dtype has (ties to even), by way of float32 to the 16- and 8-bit
+// types.
 double round_to(DType dtype, double value);
 double load(DType dtype, const void* from);
 void store(DType dtype, void* to, double value);

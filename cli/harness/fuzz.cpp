@@ -182,6 +182,31 @@ void attention(TwoDice& dice, Problem& p) {
   }
 }
 
+// 8-bit operands, and what follows the product.
+void matmul_epilogue(TwoDice& two, Problem& p) {
+  Dice& dice = two.own;
+  if (two.shared.one_in(3)) {
+    const auto float8 = [&] {
+      return static_cast<uint32_t>(two.shared.pick({PERSEID_F8E4M3, PERSEID_F8E5M2}));
+    };
+    p.dtype.value = float8();
+    if (two.shared.one_in(2)) p.b_dtype.value = float8();
+    p.output_dtype.value = static_cast<uint32_t>(two.shared.pick(
+        {0, 0, 0 + PERSEID_F16, 0 + PERSEID_BF16, 0 + PERSEID_F8E4M3, 0 + PERSEID_F8E5M2}));
+    p.scaling.value = static_cast<uint32_t>(two.shared.between(0, 3));
+    p.accumulation.value = static_cast<uint32_t>(two.shared.between(0, 1));
+    p.bias_dtype.value = 0;
+    if (is_float8(p.result_type())) {
+      p.beta = 0;
+      p.scale_result = two.shared.one_in(2);
+    } else if (dice.one_in(2)) {
+      p.bias_dtype.value = static_cast<uint32_t>(p.result_type());
+    }
+  }
+  if (two.shared.one_in(4)) p.activation.value = static_cast<uint32_t>(two.shared.between(1, 3));
+  p.amax = two.shared.one_in(4);
+}
+
 void matmul(TwoDice& two, Problem& p) {
   Dice& dice = two.own;
   p.batch = dice.one_in(3) ? dice.between(0, 4) : 1;
@@ -200,6 +225,7 @@ void matmul(TwoDice& two, Problem& p) {
     p.bias = {p.n};
     if (dice.one_in(2)) p.bias_dtype.value = static_cast<uint32_t>(p.result_type());
   }
+  if (!two.gpu) matmul_epilogue(two, p);
 }
 
 void dropout_mask(Dice& dice, Problem& p) {

@@ -58,7 +58,14 @@ void spoil_descriptor(Dice& dice, Problem& p) {
       [](Problem& q) { q.impl = "cuda:no-such-thing"; },
   };
   static const std::initializer_list<Spoil> matmul_ways = {
-      [](Problem& q) { q.dtype.value = 5; },
+      [](Problem& q) { q.dtype.value = 7; },
+      [](Problem& q) { q.b_dtype.value = is_float8(q.type()) ? PERSEID_BF16 : PERSEID_F8E4M3; },
+      [](Problem& q) { q.scaling.value = is_float8(q.type()) ? 4 : 1; },
+      [](Problem& q) { q.accumulation.value = is_float8(q.type()) ? 2 : 1; },
+      [](Problem& q) { q.activation.value = 4; },
+      [](Problem& q) {
+        q.scale_result = true, q.output_dtype.value = is_float8(q.type()) ? PERSEID_BF16 : 0;
+      },
       [](Problem& q) { q.output_dtype.value = q.type() == f64 ? PERSEID_F32 : PERSEID_F64; },
       [](Problem& q) { q.m = -1; },
       [](Problem& q) { q.n = -7; },

@@ -80,6 +80,12 @@ perseid_status plan_matmul(const Context& context, const Problem& p, perseid_pla
   desc.k = p.k;
   desc.alpha = p.alpha;
   desc.beta = p.beta;
+  desc.b_dtype = p.b_dtype.value;
+  desc.scaling = p.scaling.value;
+  desc.accumulation = p.accumulation.value;
+  desc.scale_result = p.scale_result;
+  desc.activation = p.activation.value;
+  desc.amax = p.amax;
   desc.implementation = implementation_of(p);
   desc.zero_alpha = p.alpha == 0;
   desc.zero_batch = p.batch == 0;
@@ -268,6 +274,10 @@ void Call::set_arguments(const Problem& problem) {
   matmul_.c0 = view("c0");
   matmul_.bias = view("bias");
   matmul_.c = view("c");
+  matmul_.scale_a = view("scale_a");
+  matmul_.scale_b = view("scale_b");
+  matmul_.scale_result = view("scale_result");
+  matmul_.amax = view("amax");
 }
 
 void Call::apply_fault(const Problem& problem) {

@@ -133,6 +133,23 @@ class NaiveSoftmax {
 };
 
 template <class A>
+A activated(uint32_t activation, A y) {
+  switch (activation) {
+    case PERSEID_ACTIVATION_GELU_TANH: {
+      const A inner =
+          static_cast<A>(0.79788456080286535588) * (y + static_cast<A>(0.044715) * y * y * y);
+      return static_cast<A>(0.5) * y * (1 + std::tanh(inner));
+    }
+    case PERSEID_ACTIVATION_GELU_ERF:
+      return static_cast<A>(0.5) * y * (1 + std::erf(y * static_cast<A>(0.70710678118654752440)));
+    case PERSEID_ACTIVATION_SILU:
+      return y / (1 + std::exp(-y));
+    default:
+      return y;
+  }
+}
+
+template <class A>
 Estimates naive_matmul(const Problem& p, const Operands& inputs) {
   const std::vector<double> a = inputs.find("a")->values();
   const std::vector<double> b = inputs.find("b")->values();
@@ -141,6 +158,8 @@ Estimates naive_matmul(const Problem& p, const Operands& inputs) {
       p.bias.empty() ? std::vector<double>() : inputs.find("bias")->values();
   Estimates results;
   Estimate& c = results["c"];
+  const A scale = p.scale_result ? static_cast<A>(inputs.find("scale_result")->values()[0]) : A{1};
+  A amax = 0;
   c.value.reserve(static_cast<size_t>(p.batch * p.m * p.n));
   const int64_t a_row = p.transpose_a ? 1 : p.k, a_column = p.transpose_a ? p.m : 1;
   const int64_t b_row = p.transpose_b ? 1 : p.n, b_column = p.transpose_b ? p.k : 1;
@@ -168,11 +187,21 @@ Estimates naive_matmul(const Problem& p, const Operands& inputs) {
           value += static_cast<A>(bias[static_cast<size_t>(j)]);
           magnitude += std::fabs(bias[static_cast<size_t>(j)]);
         }
-        c.value.push_back(round_to(p.result_type(), value));
+        value = activated(p.activation.value, value);
+        amax = std::isnan(amax) || amax >= std::fabs(value) ? amax : std::fabs(value);
+        c.value.push_back(round_to(p.result_type(), value * scale));
         if (std::isfinite(magnitude)) c.magnitude = std::max(c.magnitude, magnitude);
       }
     }
   }
+  // No activation is steeper than 1.13.
+  if (p.activation.value != PERSEID_ACTIVATION_NONE) c.magnitude *= 1.13;
+  if (p.amax) {
+    Estimate& most = results["amax"];
+    most.value = {amax};
+    most.magnitude = c.magnitude;
+  }
+  c.magnitude *= scale;
   return results;
 }
 
@@ -181,7 +210,7 @@ Estimates naive_matmul(const Problem& p, const Operands& inputs) {
 DType working_type(const Problem& problem) {
   const DType in = problem.type(), out = problem.result_type();
   if (in == f64 || out == f64) return f64;
-  return in == f32 ? f32 : out;
+  return in == f32 || is_float8(in) ? f32 : out;
 }
 
 double smallest_normal(DType dtype) {

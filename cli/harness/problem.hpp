@@ -21,7 +21,7 @@ struct Choice {
   uint32_t value = 0;
 };
 struct DTypeNames {
-  static constexpr const char* kNames[] = {"none", "f16", "bf16", "f32", "f64"};
+  static constexpr const char* kNames[] = {"none", "f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2"};
 };
 struct LayoutNames {
   static constexpr const char* kNames[] = {"bshd", "bhsd"};
@@ -31,6 +31,15 @@ struct CausalNames {
 };
 struct EmptyRowsNames {
   static constexpr const char* kNames[] = {"zero", "nan"};
+};
+struct ScalingNames {
+  static constexpr const char* kNames[] = {"none", "tensor", "row", "block"};
+};
+struct AccumulationNames {
+  static constexpr const char* kNames[] = {"promoted", "fast"};
+};
+struct ActivationNames {
+  static constexpr const char* kNames[] = {"none", "gelu-tanh", "gelu-erf", "silu"};
 };
 struct MaskTypeNames {
   static constexpr const char* kNames[] = {"bool", "uint8"};
@@ -104,6 +113,12 @@ struct Problem {
   double alpha = 1, beta = 0;
   bool transpose_a = false, transpose_b = false;
   bool shared_a = false, shared_b = false;  // one matrix for the whole batch
+  Choice<DTypeNames> b_dtype;
+  Choice<ScalingNames> scaling;
+  Choice<AccumulationNames> accumulation;
+  bool scale_result = false;
+  Choice<ActivationNames> activation;
+  bool amax = false;
 
   uint64_t data_seed = 1;
   Choice<ValuesNames> values;
@@ -118,9 +133,17 @@ struct Problem {
 
   bool ragged() const { return !cu_seqlens_q.empty() || !cu_seqlens_kv.empty(); }
   DType type() const { return static_cast<DType>(dtype.value); }
+  DType type_of_b() const {
+    return b_dtype.value == 0 ? type() : static_cast<DType>(b_dtype.value);
+  }
   // The dtype of the result: output_dtype where it is given.
   DType result_type() const {
-    return output_dtype.value == 0 ? type() : static_cast<DType>(output_dtype.value);
+    if (output_dtype.value != 0) return static_cast<DType>(output_dtype.value);
+    return is_float8(type()) ? f32 : type();
+  }
+  DType type_of_bias() const {
+    if (bias_dtype.value != 0) return static_cast<DType>(bias_dtype.value);
+    return is_float8(type()) ? f32 : type();
   }
   // The longest sequences, the gradients and the totals with their defaults filled in.
   int64_t longest_q() const;

@@ -260,6 +260,14 @@ const std::vector<Field>& fields() {
       field<&P::transpose_b>("transpose-b", kMatmul, "b lies as [n, k]"),
       field<&P::shared_a>("shared-a", kMatmul, "one a for the whole batch"),
       field<&P::shared_b>("shared-b", kMatmul, "one b for the whole batch"),
+      field<&P::b_dtype>("b-dtype", kMatmul, "type of b (none: that of --dtype)"),
+      field<&P::scaling>("scaling", kMatmul,
+                         "scales of 8-bit a and b: one each, one for each row of "
+                         "a and column of b, or for blocks of 128"),
+      field<&P::accumulation>("accumulation", kMatmul, "of 8-bit products on tensor cores"),
+      field<&P::scale_result>("scale-result", kMatmul, "an 8-bit result has a scale"),
+      field<&P::activation>("activation", kMatmul, "applied to the result"),
+      field<&P::amax>("amax", kMatmul, "write the largest magnitude of the result"),
       test_field<&P::data_seed>("data-seed", kAll, "seed of the random inputs"),
       test_field<&P::values>("values", kAll, "how the random inputs are drawn"),
       test_field<&P::input_scale>("input-scale", kAll & ~kMask,
@@ -368,6 +376,9 @@ std::string summary(const Problem& p) {
       if (p.transpose_b) add("b'");
       if (p.beta != 0) add("+c");
       if (!p.bias.empty()) add("bias");
+      if (p.scaling.value != 0) add(fmt::format("{} scales", print(p.scaling)));
+      if (p.accumulation.value != 0) add(print(p.accumulation));
+      if (p.activation.value != 0) add(print(p.activation));
       break;
     case Op::kDropoutMask:
       add(fmt::format("B{} H{} M{} N{}", p.batch, p.heads, p.q_len, p.kv_len));

@@ -79,15 +79,32 @@ void matmul_operands(const Problem& p, std::vector<OperandSpec>& specs) {
   };
   specs.push_back({"a", p.type(),
                    p.transpose_a ? batched(p.shared_a, p.k, p.m) : batched(p.shared_a, p.m, p.k)});
-  specs.push_back({"b", p.type(),
+  specs.push_back({"b", p.type_of_b(),
                    p.transpose_b ? batched(p.shared_b, p.n, p.k) : batched(p.shared_b, p.k, p.n)});
   if (p.beta != 0) specs.push_back({"c0", p.result_type(), {p.batch, p.m, p.n}});
   if (!p.bias.empty()) {
-    specs.push_back({"bias",
-                     p.bias_dtype.value == 0 ? p.type() : static_cast<DType>(p.bias_dtype.value),
-                     p.bias});
+    specs.push_back({"bias", p.type_of_bias(), p.bias});
   }
+  const int64_t parts = (p.k + 127) / 128, blocks = (p.n + 127) / 128;
+  switch (p.scaling.value) {
+    case PERSEID_SCALE_TENSOR:
+      specs.push_back({"scale_a", f32, {1}});
+      specs.push_back({"scale_b", f32, {1}});
+      break;
+    case PERSEID_SCALE_ROW:
+      specs.push_back({"scale_a", f32, p.shared_a ? Shape{p.m} : Shape{p.batch, p.m}});
+      specs.push_back({"scale_b", f32, p.shared_b ? Shape{p.n} : Shape{p.batch, p.n}});
+      break;
+    case PERSEID_SCALE_BLOCK:
+      specs.push_back({"scale_a", f32, batched(p.shared_a, p.m, parts)});
+      specs.push_back({"scale_b", f32, batched(p.shared_b, parts, blocks)});
+      break;
+    default:
+      break;
+  }
+  if (p.scale_result) specs.push_back({"scale_result", f32, {1}});
   specs.push_back({"c", p.result_type(), {p.batch, p.m, p.n}, true});
+  if (p.amax) specs.push_back({"amax", p.type() == f64 ? f64 : f32, {1}, true});
 }
 
 int64_t longest(const Shape& cumulative) {

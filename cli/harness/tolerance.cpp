@@ -88,14 +88,15 @@ double error_limit(const Estimate& naive, const std::vector<double>& reference, 
     largest = std::max(largest, std::fabs(exact));
   }
   // Small outputs are held to their own size.
-  const double subnormal = dtype == f16 ? 0x1p-21 : 0x1p-126;
+  const double subnormal = dtype == f16 || is_float8(dtype) ? 8 * smallest_step(dtype) : 0x1p-126;
   rounding = std::min(rounding, std::max(8 * unit_roundoff(dtype) * largest, subnormal));
   const double limit = 2 * naive_error(naive.value, reference) + 2 * rounding;
   const double sums = 4 * unit_roundoff(accumulation_type(working)) * naive.magnitude;
   if (working != f64 && has_many_values(reference)) return std::max(limit, sums);
   const double smallest = working == f16 || dtype == f16 ? 0x1p-22 : 0;
   return std::max(limit, 2 * sums + 2 * unit_roundoff(working) * naive.magnitude +
-                             2 * unit_roundoff(dtype) * largest + smallest * (1 + naive.magnitude));
+                             2 * unit_roundoff(dtype) * largest + smallest * (1 + naive.magnitude) +
+                             (is_float8(dtype) ? smallest_step(dtype) : 0));
 }
 
 Limit limit_of(const Estimate& naive, const std::vector<double>& reference, DType dtype,

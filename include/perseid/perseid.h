@@ -304,20 +304,53 @@ PERSEID_API perseid_status perseid_fill_dropout_mask(perseid_context_t context, 
 
 /* ---- Matmul ---- */
 
+/** What the scales of 8-bit operands belong to. Scales are float32, in the memory of the device. */
+typedef enum perseid_scaling {
+  PERSEID_SCALE_NONE = 0,   /**< no scales */
+  PERSEID_SCALE_TENSOR = 1, /**< one for a and one for b */
+  PERSEID_SCALE_ROW = 2,    /**< one for each row of a, one for each column of b */
+  /** one for 1 x 128 elements of a (along k), one for 128 x 128 elements of b; the last of a
+   * dimension may be of fewer */
+  PERSEID_SCALE_BLOCK = 3
+} perseid_scaling;
+/** How sums over k of 8-bit products are accumulated. A CPU takes both as float32. */
+typedef enum perseid_accumulation {
+  PERSEID_ACCUMULATE_PROMOTED = 0, /**< the tensor cores' sums are added up in float32 */
+  PERSEID_ACCUMULATE_FAST = 1      /**< in the accumulator of the tensor cores, of about 14 bits */
+} perseid_accumulation;
+/** What is applied to each element of a result. */
+typedef enum perseid_activation {
+  PERSEID_ACTIVATION_NONE = 0, /**< y */
+  /** 0.5 y (1 + tanh(sqrt(2 / pi) (y + 0.044715 y^3))) */
+  PERSEID_ACTIVATION_GELU_TANH = 1,
+  PERSEID_ACTIVATION_GELU_ERF = 2, /**< 0.5 y (1 + erf(y / sqrt(2))) */
+  PERSEID_ACTIVATION_SILU = 3      /**< y / (1 + exp(-y)) */
+} perseid_activation;
+
 /** c = alpha * a b + beta * c0 + bias. Row- or column-major, or any other strides, are the tensors'
- * own. Sums are accumulated as perseid_dtype says and rounded to out_dtype once. Algorithm: Goto
- * and van de Geijn, "Anatomy of high-performance matrix multiplication", TOMS 2008. */
+ * own. Sums are accumulated as perseid_dtype says and rounded to out_dtype once. In full, with the
+ * scales of 8-bit types and what follows a product in a network:
+ *
+ * - y[i, j] = alpha * sum over k of (scale_a a[i, k]) (scale_b b[k, j]) + beta * c0[i, j] + bias[j]
+ * - z = activation(y)
+ * - amax = max |z|, not rounded; NaN if any z is NaN; 0 if there is none
+ * - c = z * scale_result, rounded to out_dtype
+ *
+ * What the descriptor does not ask for is left out. Algorithm: Goto and van de Geijn, "Anatomy of
+ * high-performance matrix multiplication", TOMS 2008. */
 typedef struct perseid_matmul_desc {
   uint32_t struct_size; /**< sizeof(perseid_matmul_desc) */
   uint32_t dtype;       /**< of a and b */
-  uint32_t out_dtype;   /**< of c and c0; 0: dtype. dtype, or F32 where dtype is F16 or BF16 */
-  uint32_t bias;        /**< 1: a bias is given at execution */
-  int64_t batch;        /**< 0: 1, but see zero_batch */
-  int64_t m;            /**< rows of a and c */
-  int64_t n;            /**< columns of b and c */
-  int64_t k;            /**< columns of a, rows of b */
-  double alpha;         /**< 0: 1, but see zero_alpha */
-  double beta;          /**< 0: c is not read, even where it holds NaN */
+  /** Of c and c0. 0: dtype, or F32 where that is of 8 bits. F16 and BF16 are multiplied into
+   * themselves or F32; F8E4M3 and F8E5M2 into F16, BF16, F32 and either of the two. */
+  uint32_t out_dtype;
+  uint32_t bias; /**< 1: a bias is given at execution */
+  int64_t batch; /**< 0: 1, but see zero_batch */
+  int64_t m;     /**< rows of a and c */
+  int64_t n;     /**< columns of b and c */
+  int64_t k;     /**< columns of a, rows of b */
+  double alpha;  /**< 0: 1, but see zero_alpha */
+  double beta;   /**< 0: c is not read, even where it holds NaN. 0 where c is of 8 bits */
   /** NULL: all of a is present; else its chunks, of m or k. */
   const perseid_async_operand* async_a;
   const char* implementation; /**< NULL: the first that takes the problem; else only this one */
@@ -326,6 +359,12 @@ typedef struct perseid_matmul_desc {
   /** NULL: all of b is present; else its chunks, of n or k. */
   const perseid_async_operand* async_b;
   const perseid_async_operand* sink_c; /**< NULL: no signals; else the chunks of c, of m or n */
+  uint32_t b_dtype;      /**< of b; 0: dtype. The 8-bit types may be mixed, no others */
+  uint32_t scaling;      /**< perseid_scaling of a and b, which are of 8 bits */
+  uint32_t accumulation; /**< perseid_accumulation; FAST with 8-bit a and b alone */
+  uint32_t scale_result; /**< 1: a scale of c, which is of 8 bits, is given at execution */
+  uint32_t activation;   /**< perseid_activation */
+  uint32_t amax;         /**< 1: amax is written at execution */
 } perseid_matmul_desc;
 
 /** The tensors of perseid_matmul_execute. */
@@ -335,13 +374,23 @@ typedef struct perseid_matmul_args {
   const DLTensor* a;    /**< [batch, m, k], or [m, k] for every batch entry */
   const DLTensor* b;    /**< [batch, k, n], or [k, n] for every batch entry */
   const DLTensor* c0;   /**< NULL: c. As c, and may be c exactly; read only if beta is not 0 */
-  const DLTensor* bias; /**< [n], dtype or out_dtype */
-  const DLTensor* c;    /**< [batch, m, n] ([m, n] if batch is 1), out_dtype */
+  /** [n], dtype or out_dtype; where a is of 8 bits, F32 or an out_dtype of more. */
+  const DLTensor* bias;
+  const DLTensor* c; /**< [batch, m, n] ([m, n] if batch is 1), out_dtype */
   /** Given exactly where the descriptor has async_a. Where alpha is 0, nobody waits for it. */
   const perseid_arrival* arrival_a;
   const perseid_arrival* arrival_b; /**< the same for async_b */
   /** Given exactly where the descriptor has sink_c. */
   const perseid_chunk_sink* departure_c;
+  /** Given exactly where the descriptor has scaling, float32: SCALE_TENSOR [1]; SCALE_ROW
+   * [batch, m]; SCALE_BLOCK [batch, m, ceil(k / 128)]. Without batch: for every batch entry.
+   * Present before the call, though a arrives in chunks. */
+  const DLTensor* scale_a;
+  /** The same for b: [1]; [batch, n]; [batch, ceil(k / 128), ceil(n / 128)]. */
+  const DLTensor* scale_b;
+  const DLTensor* scale_result; /**< given exactly where the descriptor has it: float32 [1] */
+  /** Given exactly where the descriptor has it: [1], float32 (float64 for F64). Written. */
+  const DLTensor* amax;
 } perseid_matmul_args;
 
 /** Makes a plan. Errors: UNSUPPORTED (no implementation takes the problem; the sentence has the

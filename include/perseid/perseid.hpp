@@ -33,6 +33,7 @@
 
 #include "perseid/chunks.hpp"
 #include "perseid/context.hpp"
+#include "perseid/file.hpp"
 #include "perseid/perseid.h"
 #include "perseid/tensor.hpp"
 
@@ -399,36 +400,71 @@ inline void fill_dropout_mask(const Context& context, double dropout, uint64_t s
 
 // ---- Matmul -----------------------------------------------------------------------------------
 
+/// What the scales of 8-bit operands belong to.
+enum class Scaling : uint32_t {
+  kNone = PERSEID_SCALE_NONE,      ///< no scales
+  kTensor = PERSEID_SCALE_TENSOR,  ///< one for a and one for b
+  kRow = PERSEID_SCALE_ROW,        ///< one for each row of a and each column of b
+  kBlock = PERSEID_SCALE_BLOCK,    ///< one for 1 x 128 elements of a and 128 x 128 of b
+};
+
+/// How sums over k of 8-bit products are accumulated.
+enum class Accumulation : uint32_t {
+  kPromoted = PERSEID_ACCUMULATE_PROMOTED,  ///< in float32
+  kFast = PERSEID_ACCUMULATE_FAST,          ///< in the accumulator of the tensor cores
+};
+
+/// What is applied to each element of a result.
+enum class Activation : uint32_t {
+  kNone = PERSEID_ACTIVATION_NONE,           ///< nothing
+  kGeluTanh = PERSEID_ACTIVATION_GELU_TANH,  ///< 0.5 y (1 + tanh(sqrt(2 / pi) (y + 0.044715 y^3)))
+  kGeluErf = PERSEID_ACTIVATION_GELU_ERF,    ///< 0.5 y (1 + erf(y / sqrt(2)))
+  kSilu = PERSEID_ACTIVATION_SILU,           ///< y / (1 + exp(-y))
+};
+
 /// The problem of a Matmul plan.
 struct MatmulOptions {
-  DType dtype = f32;               ///< of a and b
-  DType out_dtype = DType::kNone;  ///< of c and c0: dtype (also none), or f32 where dtype is 16-bit
-  int64_t batch = 1;               ///< products
-  int64_t m = 0;                   ///< rows of a and c
-  int64_t n = 0;                   ///< columns of b and c
-  int64_t k = 0;                   ///< columns of a, rows of b
-  double alpha = 1;                ///< of a b
-  double beta = 0;                 ///< 0: c is not read, even where it holds NaN
-  bool bias = false;               ///< a bias is given at execution
-  ChunksView async_a = {};         ///< that a arrives in, of m or k
-  ChunksView async_b = {};         ///< that b arrives in, of n or k
-  ChunksView sink_c = {};          ///< that c leaves in, of m or n
-  const char* implementation = nullptr;  ///< only this one
+  DType dtype = f32;  ///< of a and b
+  /// Of c and c0. None: dtype, or f32 where that is of 8 bits. 16-bit types are multiplied into
+  /// themselves or f32, 8-bit types into f16, bf16, f32 and either of the two.
+  DType out_dtype = DType::kNone;
+  int64_t batch = 1;                 ///< products
+  int64_t m = 0;                     ///< rows of a and c
+  int64_t n = 0;                     ///< columns of b and c
+  int64_t k = 0;                     ///< columns of a, rows of b
+  double alpha = 1;                  ///< of a b
+  double beta = 0;                   ///< 0: c is not read, even where it holds NaN; 0 with 8-bit c
+  bool bias = false;                 ///< a bias is given at execution
+  DType b_dtype = DType::kNone;      ///< of b: dtype (also none), or the other 8-bit type
+  Scaling scaling = Scaling::kNone;  ///< of 8-bit a and b
+  Accumulation accumulation = Accumulation::kPromoted;  ///< of 8-bit a and b
+  bool scale_result = false;                            ///< of 8-bit c, given at execution
+  Activation activation = Activation::kNone;            ///< applied to alpha a b + beta c0 + bias
+  bool amax = false;                                    ///< amax is written at execution
+  ChunksView async_a = {};                              ///< that a arrives in, of m or k
+  ChunksView async_b = {};                              ///< that b arrives in, of n or k
+  ChunksView sink_c = {};                               ///< that c leaves in, of m or n
+  const char* implementation = nullptr;                 ///< only this one
 };
 
 /// The tensors of Matmul::execute.
 struct MatmulArguments {
-  Tensor a = {};               ///< [batch, m, k], or [m, k] for every batch entry
-  Tensor b = {};               ///< [batch, k, n], or [k, n] for every batch entry
-  Tensor c0 = {};              ///< optional: c where absent. As c
-  Tensor bias = {};            ///< [n], dtype or out_dtype
-  Tensor c = {};               ///< [batch, m, n] ([m, n] if batch is 1), out_dtype
+  Tensor a = {};        ///< [batch, m, k], or [m, k] for every batch entry
+  Tensor b = {};        ///< [batch, k, n], or [k, n] for every batch entry
+  Tensor c0 = {};       ///< optional: c where absent. As c
+  Tensor bias = {};     ///< [n], dtype or out_dtype; f32 or 16-bit out_dtype with 8-bit a
+  Tensor c = {};        ///< [batch, m, n] ([m, n] if batch is 1), out_dtype
+  Tensor scale_a = {};  ///< f32: [1]; [batch, m]; [batch, m, ceil(k / 128)], or without the batch
+  Tensor scale_b = {};  ///< f32: [1]; [batch, n]; [batch, ceil(k / 128), ceil(n / 128)]
+  Tensor scale_result = {};    ///< f32 [1]: c is rounded after it is multiplied
+  Tensor amax = {};            ///< [1], f32 (f64 of f64): max |c| before scale_result and rounding
   Arrival arrival_a = {};      ///< where the options have async_a
   Arrival arrival_b = {};      ///< where the options have async_b
   Departure departure_c = {};  ///< where the options have sink_c
 };
 
-/// c = alpha * a b + beta * c0 + bias. Transposes are the tensors' strides: Tensor::transposed().
+/// c = activation(alpha * a b + beta * c0 + bias) * scale_result, see perseid_matmul_desc.
+/// Transposes are the tensors' strides: Tensor::transposed().
 /// \snippet snippets.cpp matmul
 class Matmul : public Plan {
  public:
@@ -445,6 +481,10 @@ class Matmul : public Plan {
     args.c0 = with.c0.dl();
     args.bias = with.bias.dl();
     args.c = with.c.dl();
+    args.scale_a = with.scale_a.dl();
+    args.scale_b = with.scale_b.dl();
+    args.scale_result = with.scale_result.dl();
+    args.amax = with.amax.dl();
     const detail::ArrivalArgument arrival_a(with.arrival_a), arrival_b(with.arrival_b);
     const detail::DepartureArgument departure_c(with.departure_c);
     args.arrival_a = arrival_a.get();
@@ -465,6 +505,12 @@ class Matmul : public Plan {
     desc.k = options.k;
     desc.alpha = options.alpha;
     desc.beta = options.beta;
+    desc.b_dtype = static_cast<uint32_t>(options.b_dtype);
+    desc.scaling = static_cast<uint32_t>(options.scaling);
+    desc.accumulation = static_cast<uint32_t>(options.accumulation);
+    desc.scale_result = options.scale_result;
+    desc.activation = static_cast<uint32_t>(options.activation);
+    desc.amax = options.amax;
     desc.implementation = options.implementation;
     desc.zero_alpha = options.alpha == 0;
     desc.zero_batch = options.batch == 0;
@@ -478,82 +524,6 @@ class Matmul : public Plan {
     return plan;
   }
 };
-
-// ---- Files ------------------------------------------------------------------------------------
-
-/// A .npy or .safetensors file, opened for reading. Tensors and strings live as long as it does;
-/// the data is read-only.
-/// \snippet snippets.cpp files
-class File {
- public:
-  /// Opens a file.
-  /// \snippet snippets.cpp files
-  explicit File(const std::string& path) {
-    perseid_file_t handle = nullptr;
-    detail::check(perseid_file_open(path.c_str(), &handle));
-    handle_.reset(handle);
-  }
-  /// The names of its tensors, in the order of the file.
-  /// \snippet snippets.cpp files
-  std::vector<std::string> names() const {
-    size_t count = 0;
-    detail::check(perseid_file_count(handle_.get(), &count));
-    std::vector<std::string> names;
-    for (size_t i = 0; i < count; ++i) {
-      const char* name = nullptr;
-      detail::check(perseid_file_tensor(handle_.get(), i, &name, nullptr));
-      names.emplace_back(name);
-    }
-    return names;
-  }
-  /// The tensor of this name; Error (IO_ERROR) lists the names there are.
-  /// \snippet snippets.cpp files
-  Tensor operator[](const std::string& name) const {
-    const DLTensor* tensor = nullptr;
-    detail::check(perseid_file_find(handle_.get(), name.c_str(), &tensor));
-    return Tensor(*tensor);
-  }
-  /// The index-th tensor, in the order of the file.
-  /// \snippet snippets.cpp files
-  Tensor operator[](size_t index) const {
-    const DLTensor* tensor = nullptr;
-    detail::check(perseid_file_tensor(handle_.get(), index, nullptr, &tensor));
-    return Tensor(*tensor);
-  }
-  /// A string of safetensors' metadata.
-  /// \snippet snippets.cpp files
-  std::optional<std::string> metadata(const std::string& key) const {
-    const char* value = nullptr;
-    detail::check(perseid_file_metadata(handle_.get(), key.c_str(), &value));
-    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-  }
-
- private:
-  struct Close {
-    void operator()(perseid_file_t handle) const { perseid_file_close(handle); }
-  };
-  std::unique_ptr<perseid_file, Close> handle_;
-};
-
-/// A tensor to write, and its name in the file.
-using NamedTensor = std::pair<std::string, Tensor>;
-/// One entry of safetensors' metadata.
-using KeyValue = std::pair<std::string, std::string>;
-
-/// Writes the format that the extension names, in one piece or not at all. .npy takes one tensor
-/// (its name is ignored) and no metadata.
-/// \snippet snippets.cpp files
-inline void write_file(const std::string& path, const std::vector<NamedTensor>& tensors,
-                       const std::vector<KeyValue>& metadata = {}) {
-  std::vector<perseid_named_tensor> c_tensors;
-  c_tensors.reserve(tensors.size());
-  for (const auto& [name, tensor] : tensors) c_tensors.push_back({name.c_str(), tensor.dl()});
-  std::vector<perseid_key_value> c_metadata;
-  c_metadata.reserve(metadata.size());
-  for (const auto& [key, value] : metadata) c_metadata.push_back({key.c_str(), value.c_str()});
-  detail::check(perseid_file_write(path.c_str(), c_tensors.data(), c_tensors.size(),
-                                   c_metadata.data(), c_metadata.size()));
-}
 
 // ---- Log --------------------------------------------------------------------------------------
 

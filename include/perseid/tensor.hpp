@@ -80,26 +80,31 @@ inline std::string_view version() { return perseid_version(); }
 
 // ---- Tensors ----------------------------------------------------------------------------------
 
-/// Element types. Operations compute in the first four; the rest are for masks, lengths and files.
+/// Element types. Operations compute in the first four, matmul also in the 8-bit ones; the rest are
+/// for masks, lengths and files.
 enum class DType : uint32_t {
   kNone = 0,             ///< "as the other operand" in options; on a tensor: a type not listed here
   kF16 = PERSEID_F16,    ///< IEEE binary16
   kBF16 = PERSEID_BF16,  ///< bfloat16
   kF32 = PERSEID_F32,    ///< IEEE binary32
   kF64 = PERSEID_F64,    ///< IEEE binary64
-  kBool = 16,            ///< one byte: masks
-  kU8 = 17,              ///< unsigned bytes: masks
-  kI32 = 18,             ///< lengths
-  kI64 = 19,             ///< lengths
+  kF8E4M3 = PERSEID_F8E4M3,  ///< e4m3fn: the largest number 448, no infinity
+  kF8E5M2 = PERSEID_F8E5M2,  ///< the largest number 57344
+  kBool = 16,                ///< one byte: masks
+  kU8 = 17,                  ///< unsigned bytes: masks
+  kI32 = 18,                 ///< lengths
+  kI64 = 19,                 ///< lengths
 };
-inline constexpr DType f16 = DType::kF16;       ///< short for DType::kF16
-inline constexpr DType bf16 = DType::kBF16;     ///< short for DType::kBF16
-inline constexpr DType f32 = DType::kF32;       ///< short for DType::kF32
-inline constexpr DType f64 = DType::kF64;       ///< short for DType::kF64
-inline constexpr DType boolean = DType::kBool;  ///< short for DType::kBool
-inline constexpr DType u8 = DType::kU8;         ///< short for DType::kU8
-inline constexpr DType i32 = DType::kI32;       ///< short for DType::kI32
-inline constexpr DType i64 = DType::kI64;       ///< short for DType::kI64
+inline constexpr DType f16 = DType::kF16;        ///< short for DType::kF16
+inline constexpr DType bf16 = DType::kBF16;      ///< short for DType::kBF16
+inline constexpr DType f32 = DType::kF32;        ///< short for DType::kF32
+inline constexpr DType f64 = DType::kF64;        ///< short for DType::kF64
+inline constexpr DType f8e4m3 = DType::kF8E4M3;  ///< short for DType::kF8E4M3
+inline constexpr DType f8e5m2 = DType::kF8E5M2;  ///< short for DType::kF8E5M2
+inline constexpr DType boolean = DType::kBool;   ///< short for DType::kBool
+inline constexpr DType u8 = DType::kU8;          ///< short for DType::kU8
+inline constexpr DType i32 = DType::kI32;        ///< short for DType::kI32
+inline constexpr DType i64 = DType::kI64;        ///< short for DType::kI64
 
 /// The dtype of a C++ element type. Specialise it for 16-bit types of your own.
 /// \snippet snippets.cpp dtype_of
@@ -127,9 +132,16 @@ struct DTypeEntry {
   DLDataType dl;
 };
 inline constexpr DTypeEntry kDTypes[] = {
-    {f16, {kDLFloat, 16, 1}}, {bf16, {kDLBfloat, 16, 1}}, {f32, {kDLFloat, 32, 1}},
-    {f64, {kDLFloat, 64, 1}}, {boolean, {kDLBool, 8, 1}}, {u8, {kDLUInt, 8, 1}},
-    {i32, {kDLInt, 32, 1}},   {i64, {kDLInt, 64, 1}},
+    {f16, {kDLFloat, 16, 1}},
+    {bf16, {kDLBfloat, 16, 1}},
+    {f32, {kDLFloat, 32, 1}},
+    {f64, {kDLFloat, 64, 1}},
+    {boolean, {kDLBool, 8, 1}},
+    {u8, {kDLUInt, 8, 1}},
+    {i32, {kDLInt, 32, 1}},
+    {i64, {kDLInt, 64, 1}},
+    {f8e4m3, {kDLFloat8_e4m3fn, 8, 1}},
+    {f8e5m2, {kDLFloat8_e5m2, 8, 1}},
 };
 
 }  // namespace detail

@@ -77,12 +77,17 @@ typedef void (*perseid_log_fn)(void* user, perseid_log_level level, const char* 
  * \snippet context.c log_set */
 PERSEID_API void perseid_set_log_callback(perseid_log_fn fn, void* user, perseid_log_level level);
 
-/** Element types. Accumulation is float32 for F16, BF16 and F32, and float64 for F64. */
+/** Element types. Accumulation is float32 for F16, BF16, F32 and the two 8-bit types, and float64
+ * for F64. The 8-bit types are for matmul alone. To an 8-bit type numbers are rounded to nearest
+ * even; one beyond the largest becomes the largest, infinity too, and NaN stays NaN. */
 typedef enum perseid_dtype {
   PERSEID_F16 = 1,  /**< IEEE binary16; of a DLTensor kDLFloat, 16 bits */
   PERSEID_BF16 = 2, /**< bfloat16; kDLBfloat, 16 bits */
   PERSEID_F32 = 3,  /**< IEEE binary32; kDLFloat, 32 bits */
-  PERSEID_F64 = 4   /**< IEEE binary64; kDLFloat, 64 bits */
+  PERSEID_F64 = 4,  /**< IEEE binary64; kDLFloat, 64 bits */
+  /** e4m3fn, without infinity, the largest number 448; kDLFloat8_e4m3fn, 8 bits */
+  PERSEID_F8E4M3 = 5,
+  PERSEID_F8E5M2 = 6 /**< the largest number 57344; kDLFloat8_e5m2, 8 bits */
 } perseid_dtype;
 
 /** Which execution of a plan is meant. Matmul has PERSEID_FORWARD alone. */

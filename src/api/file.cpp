@@ -47,6 +47,10 @@ DLDataTypeCode code_of(ElementKind kind) {
       return kDLFloat;
     case ElementKind::kBfloat:
       return kDLBfloat;
+    case ElementKind::kFloat8E4M3:
+      return kDLFloat8_e4m3fn;
+    case ElementKind::kFloat8E5M2:
+      return kDLFloat8_e5m2;
     case ElementKind::kOther:
       break;
   }
@@ -63,6 +67,8 @@ ElementType element_type_of(DLDataType dtype) {
   if (dtype.code == kDLUInt) return {ElementKind::kUint, bytes};
   if (dtype.code == kDLFloat && bytes > 1) return {ElementKind::kFloat, bytes};
   if (dtype.code == kDLBfloat && bytes == 2) return {ElementKind::kBfloat, bytes};
+  if (dtype.code == kDLFloat8_e4m3fn && bytes == 1) return {ElementKind::kFloat8E4M3, bytes};
+  if (dtype.code == kDLFloat8_e5m2 && bytes == 1) return {ElementKind::kFloat8E5M2, bytes};
   return {};
 }
 

@@ -105,6 +105,7 @@ Status make_on_cpu(const MatmulProblem& problem, const Device& device,
 }
 
 constexpr const char* kNoChunks = "takes no chunks; leave async_a, async_b and sink_c NULL";
+constexpr const char* kNoEpilogue = "has no activation and no amax; leave both 0";
 
 // wgmma and TMA, persistent: compute capability 9.0.
 constexpr Implementation<Matmul> kSm90 = {
@@ -114,7 +115,7 @@ constexpr Implementation<Matmul> kSm90 = {
           const cuda::GpuFacts& gpu = device.gpu->facts();
           if (gpu.architecture != "sm_90a")
             return concatenate("made for compute capability 9.0, got ", gpu.major, ".", gpu.minor);
-          return cuda::refuse_sm90_matmul(problem);
+          return problem.has_epilogue() ? kNoEpilogue : cuda::refuse_sm90_matmul(problem);
         },
     .make = Sm90MatmulExecutable::make};
 
@@ -123,6 +124,7 @@ constexpr Implementation<Matmul> kTensorCore = {
     .name = "cuda:tensor_core",
     .refuse =
         [](const MatmulProblem& problem, const Device&) {
+          if (problem.has_epilogue()) return std::string(kNoEpilogue);
           return problem.async() ? kNoChunks : cuda::refuse_tensor_core_matmul(problem);
         },
     .make = MatmulExecutable<cuda::TensorCoreMatmul>::make};
@@ -132,6 +134,7 @@ constexpr Implementation<Matmul> kFma = {
     .name = "cuda:fma",
     .refuse =
         [](const MatmulProblem& problem, const Device&) {
+          if (problem.has_epilogue()) return std::string(kNoEpilogue);
           return problem.async() ? kNoChunks : cuda::refuse_fma_matmul(problem);
         },
     .make = MatmulExecutable<cuda::FmaMatmul>::make};

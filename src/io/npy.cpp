@@ -182,6 +182,9 @@ Status npy_header(const SourceTensor& tensor, std::string* header) {
     return Status::error(PERSEID_INVALID_ARGUMENT,
                          "npy has no bfloat16 type; write a .safetensors file, or convert to "
                          "float32 first");
+  if (tensor.type.kind == ElementKind::kFloat8E4M3 || tensor.type.kind == ElementKind::kFloat8E5M2)
+    return Status::error(PERSEID_INVALID_ARGUMENT, "npy has no type for ", name_of(tensor.type),
+                         "; write a .safetensors file, or the bytes as uint8");
   std::string text = "{'descr': '";
   text += tensor.type.bytes == 1 ? '|' : '<';
   text += kLetters[static_cast<size_t>(tensor.type.kind)];

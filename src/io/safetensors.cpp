@@ -22,13 +22,21 @@ struct TypeName {
   ElementType type;
 };
 constexpr TypeName kTypes[] = {
-    {"F16", {ElementKind::kFloat, 2}}, {"BF16", {ElementKind::kBfloat, 2}},
-    {"F32", {ElementKind::kFloat, 4}}, {"F64", {ElementKind::kFloat, 8}},
-    {"BOOL", {ElementKind::kBool, 1}}, {"I8", {ElementKind::kInt, 1}},
-    {"I16", {ElementKind::kInt, 2}},   {"I32", {ElementKind::kInt, 4}},
-    {"I64", {ElementKind::kInt, 8}},   {"U8", {ElementKind::kUint, 1}},
-    {"U16", {ElementKind::kUint, 2}},  {"U32", {ElementKind::kUint, 4}},
+    {"F16", {ElementKind::kFloat, 2}},
+    {"BF16", {ElementKind::kBfloat, 2}},
+    {"F32", {ElementKind::kFloat, 4}},
+    {"F64", {ElementKind::kFloat, 8}},
+    {"BOOL", {ElementKind::kBool, 1}},
+    {"I8", {ElementKind::kInt, 1}},
+    {"I16", {ElementKind::kInt, 2}},
+    {"I32", {ElementKind::kInt, 4}},
+    {"I64", {ElementKind::kInt, 8}},
+    {"U8", {ElementKind::kUint, 1}},
+    {"U16", {ElementKind::kUint, 2}},
+    {"U32", {ElementKind::kUint, 4}},
     {"U64", {ElementKind::kUint, 8}},
+    {"F8_E4M3", {ElementKind::kFloat8E4M3, 1}},
+    {"F8_E5M2", {ElementKind::kFloat8E5M2, 1}},
 };
 
 ElementType type_of(std::string_view name) {

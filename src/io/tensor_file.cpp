@@ -24,6 +24,10 @@ std::string name_of(ElementType type) {
       return "f" + bits;
     case ElementKind::kBfloat:
       return "bf" + bits;
+    case ElementKind::kFloat8E4M3:
+      return "f8e4m3";
+    case ElementKind::kFloat8E5M2:
+      return "f8e5m2";
     case ElementKind::kOther:
       break;
   }

@@ -20,7 +20,16 @@ namespace perseid::internal::io {
 // The most dimensions of a tensor in a file: as many as NumPy has.
 inline constexpr size_t kMaxFileDims = 64;
 
-enum class ElementKind : uint8_t { kOther, kBool, kInt, kUint, kFloat, kBfloat };
+enum class ElementKind : uint8_t {
+  kOther,
+  kBool,
+  kInt,
+  kUint,
+  kFloat,
+  kBfloat,
+  kFloat8E4M3,
+  kFloat8E5M2
+};
 
 struct ElementType {
   ElementKind kind = ElementKind::kOther;

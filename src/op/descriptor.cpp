@@ -4,13 +4,20 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
 
 namespace perseid::internal::op {
 
-DType DescriptorReader::dtype(const char* field, uint32_t value, DType fallback) {
+DType DescriptorReader::dtype(const char* field, uint32_t value, DType fallback, bool float8) {
   if (value == 0 && fallback != DType::kNone) return fallback;
-  require(PERSEID_F16 <= value && value <= PERSEID_F64, field, " is ", value,
-          ", expected PERSEID_F16 (1), PERSEID_BF16 (2), PERSEID_F32 (3) or PERSEID_F64 (4)");
+  const bool of_matmul = !float8 && is_float8(static_cast<DType>(value));
+  const bool known = PERSEID_F16 <= value && value <= (float8 ? PERSEID_F8E5M2 : PERSEID_F64);
+  require(known, field, " is ",
+          of_matmul ? concatenate(name_of(static_cast<DType>(value)), ", which matmul alone takes")
+                    : std::to_string(value),
+          ", expected PERSEID_F16 (1), PERSEID_BF16 (2), PERSEID_F32 (3)",
+          float8 ? ", PERSEID_F64 (4), PERSEID_F8E4M3 (5) or PERSEID_F8E5M2 (6)"
+                 : " or PERSEID_F64 (4)");
   return ok() ? static_cast<DType>(value) : DType::kF32;
 }
 

@@ -20,8 +20,10 @@ class DescriptorReader : public Check {
  public:
   using Check::Check;
 
-  // `fallback` stands where the field is 0; kNone: 0 is not allowed.
-  DType dtype(const char* field, uint32_t value, DType fallback = DType::kNone);
+  // `fallback` stands where the field is 0; kNone: 0 is not allowed. 8-bit types are of matmul
+  // alone: they are refused without `float8`.
+  DType dtype(const char* field, uint32_t value, DType fallback = DType::kNone,
+              bool float8 = false);
   // One of `count` values from 0 on; `names` lists them.
   uint32_t choice(const char* field, uint32_t value, uint32_t count, const char* names);
   bool flag(const char* field, uint32_t value);

@@ -9,6 +9,20 @@
 namespace perseid::internal::op {
 namespace {
 
+const char* scaling_name(Scaling scaling) {
+  switch (scaling) {
+    case Scaling::kTensor:
+      return "tensor";
+    case Scaling::kRow:
+      return "row";
+    case Scaling::kBlock:
+      return "block";
+    case Scaling::kNone:
+      break;
+  }
+  return "none";
+}
+
 dispatch::Explanation describe(const MatmulProblem& problem) {
   dispatch::Explanation explanation{.operation = MatmulPlan::kOperation};
   explanation.problem = {{"dtype", name_of(problem.dtype)},
@@ -20,6 +34,16 @@ dispatch::Explanation describe(const MatmulProblem& problem) {
                          {"alpha", problem.alpha},
                          {"beta", problem.beta}};
   if (problem.bias) explanation.problem.emplace_back("bias", "yes");
+  if (problem.type_of_b() != problem.dtype)
+    explanation.problem.emplace_back("b_dtype", name_of(problem.type_of_b()));
+  if (problem.scaling != Scaling::kNone)
+    explanation.problem.emplace_back("scaling", scaling_name(problem.scaling));
+  if (problem.accumulation == Accumulation::kFast)
+    explanation.problem.emplace_back("accumulation", "fast");
+  if (problem.scale_result) explanation.problem.emplace_back("scale_result", "yes");
+  if (problem.activation != Activation::kNone)
+    explanation.problem.emplace_back("activation", name_of(problem.activation));
+  if (problem.amax) explanation.problem.emplace_back("amax", "yes");
   const auto describe_chunks = [&](const char* field, const ChunkCut& cut) {
     if (cut.present())
       explanation.problem.emplace_back(field,
@@ -31,13 +55,69 @@ dispatch::Explanation describe(const MatmulProblem& problem) {
 
   const auto batch = static_cast<double>(problem.batch), m = static_cast<double>(problem.m),
              n = static_cast<double>(problem.n), k = static_cast<double>(problem.k);
-  const auto in = static_cast<double>(size_of(problem.dtype));
+  const auto in = static_cast<double>(size_of(problem.dtype));  // b's too
   const auto out = static_cast<double>(size_of(problem.out_dtype));
   explanation.forward.flops = 2 * batch * m * n * k;
   explanation.forward.bytes =
       batch * (in * (m * k + k * n) + out * m * n * (problem.beta != 0 ? 2 : 1)) +
       (problem.bias ? out * n : 0);
   return explanation;
+}
+
+// A tensor of a few sizes, or that with a batch before it: always a view of 3 dimensions, those
+// that are missing with a stride of 0.
+Tensor read_scales(ArgumentReader& reader, const char* name, const DLTensor* tensor,
+                   const Extent& batch, std::span<const Extent> extents) {
+  const auto rank = static_cast<int32_t>(extents.size());
+  const bool batched = tensor != nullptr && tensor->ndim == rank + 1;
+  Extent all[3] = {batch};
+  std::copy(extents.begin(), extents.end(), all + 1);
+  const Tensor given =
+      reader.read(Access::kRead, name, tensor, DType::kF32,
+                  batched ? std::span<const Extent>(all, extents.size() + 1) : extents);
+  Tensor view = given;
+  view.rank = 3;
+  view.stride[0] = batched ? given.stride[0] : 0;
+  for (int32_t d = 0; d < 2; ++d)
+    view.stride[d + 1] = d < rank ? given.stride[d + (batched ? 1 : 0)] : 0;
+  return view;
+}
+
+// The scales of a or b (of_b), see MatmulArguments.
+Tensor read_scales(ArgumentReader& reader, const char* name, const DLTensor* tensor,
+                   const MatmulProblem& problem, bool of_b) {
+  const Extent batch{"batch", problem.batch};
+  const Extent parts{"ceil(k / 128)", ceil_div(problem.k, kScaledBlock)};
+  switch (problem.scaling) {
+    case Scaling::kTensor: {
+      Tensor one = reader.read(Access::kRead, name, tensor, DType::kF32, {{{"scales", 1}}});
+      one.rank = 3;
+      one.stride[0] = 0;
+      return one;
+    }
+    case Scaling::kRow:
+      return read_scales(reader, name, tensor, batch,
+                         {{of_b ? Extent{"n", problem.n} : Extent{"m", problem.m}}});
+    case Scaling::kBlock: {
+      if (!of_b) return read_scales(reader, name, tensor, batch, {{{"m", problem.m}, parts}});
+      const Extent blocks{"ceil(n / 128)", ceil_div(problem.n, kScaledBlock)};
+      Tensor view = read_scales(reader, name, tensor, batch, {{parts, blocks}});
+      std::swap(view.stride[1], view.stride[2]);
+      return view;
+    }
+    case Scaling::kNone:
+      break;
+  }
+  reader.refuse(name, tensor, "scaling = 0 (none)");
+  return {};
+}
+
+// A tensor of one element, where the descriptor asks for it; else it `says` so.
+Tensor read_one(ArgumentReader& reader, Access access, const char* name, const DLTensor* tensor,
+                DType dtype, bool wanted, const char* says) {
+  if (wanted) return reader.read(access, name, tensor, dtype, {{{"elements", 1}}});
+  reader.refuse(name, tensor, says);
+  return {};
 }
 
 // [batch, rows, columns], or [rows, columns] for every batch entry: always a view of 3 dimensions.
@@ -55,16 +135,50 @@ Tensor read_matrices(ArgumentReader& reader, Access access, const char* name,
           .stride = {0, view.stride[0], view.stride[1]}};
 }
 
+// Types of a, b and c that go together, and what the 8-bit types bring with them.
+void read_types(DescriptorReader& reader, const perseid_matmul_desc& desc, MatmulProblem* problem) {
+  problem->dtype = reader.dtype("dtype", desc.dtype, DType::kNone, true);
+  const bool float8 = is_float8(problem->dtype);
+  problem->out_dtype =
+      reader.dtype("out_dtype", desc.out_dtype, float8 ? DType::kF32 : problem->dtype, true);
+  problem->b_dtype = reader.dtype("b_dtype", desc.b_dtype, problem->dtype, true);
+  reader.require(problem->b_dtype == problem->dtype || (float8 && is_float8(problem->b_dtype)),
+                 "b_dtype is ", name_of(problem->b_dtype), " and dtype ", name_of(problem->dtype),
+                 ", expected the same; only the 8-bit types may be mixed");
+  const bool widening = problem->out_dtype == DType::kF32 && size_of(problem->dtype) == 2;
+  if (float8) {
+    reader.require(problem->out_dtype != DType::kF64,
+                   "out_dtype is f64, expected f16, bf16, f32, f8e4m3 or f8e5m2 where a and b are "
+                   "of 8 bits");
+  } else {
+    reader.require(problem->out_dtype == problem->dtype || widening, "out_dtype is ",
+                   name_of(problem->out_dtype), ", expected ", name_of(problem->dtype),
+                   ", the dtype of a and b, or f32 where that is f16 or bf16");
+  }
+  problem->scaling = static_cast<Scaling>(
+      reader.choice("scaling", desc.scaling, 4,
+                    "PERSEID_SCALE_NONE (0), PERSEID_SCALE_TENSOR (1), PERSEID_SCALE_ROW (2) or "
+                    "PERSEID_SCALE_BLOCK (3)"));
+  reader.require(float8 || problem->scaling == Scaling::kNone, "scaling is ", desc.scaling,
+                 ", but a and b are ", name_of(problem->dtype),
+                 "; only 8-bit operands have scales: use alpha");
+  problem->accumulation = static_cast<Accumulation>(
+      reader.choice("accumulation", desc.accumulation, 2,
+                    "PERSEID_ACCUMULATE_PROMOTED (0) or PERSEID_ACCUMULATE_FAST (1)"));
+  reader.require(float8 || problem->accumulation == Accumulation::kPromoted,
+                 "accumulation is PERSEID_ACCUMULATE_FAST, but a and b are ",
+                 name_of(problem->dtype), "; it is for 8-bit operands");
+  problem->scale_result = reader.flag("scale_result", desc.scale_result);
+  reader.require(!problem->scale_result || is_float8(problem->out_dtype),
+                 "scale_result is 1, but c is ", name_of(problem->out_dtype),
+                 "; only an 8-bit result has a scale: use alpha");
+}
+
 }  // namespace
 
 Status read_problem(const perseid_matmul_desc& desc, MatmulChunks* chunks, MatmulProblem* problem) {
   DescriptorReader reader(MatmulPlan::kOperation);
-  problem->dtype = reader.dtype("dtype", desc.dtype);
-  problem->out_dtype = reader.dtype("out_dtype", desc.out_dtype, problem->dtype);
-  const bool widening = problem->out_dtype == DType::kF32 && size_of(problem->dtype) == 2;
-  reader.require(problem->out_dtype == problem->dtype || widening, "out_dtype is ",
-                 name_of(problem->out_dtype), ", expected ", name_of(problem->dtype),
-                 ", the dtype of a and b, or f32 where that is f16 or bf16");
+  read_types(reader, desc, problem);
   problem->bias = reader.flag("bias", desc.bias);
   problem->batch = reader.batch_of(desc.batch, desc.zero_batch);
   problem->m = reader.size("m", desc.m);
@@ -80,6 +194,14 @@ Status read_problem(const perseid_matmul_desc& desc, MatmulChunks* chunks, Matmu
     problem->alpha = 0;
   }
   problem->beta = reader.number("beta", desc.beta, problem->dtype);
+  reader.require(problem->beta == 0 || !is_float8(problem->out_dtype), "beta is ", desc.beta,
+                 ", expected 0 where c is ", name_of(problem->out_dtype),
+                 "; add to a c of 16 or 32 bits");
+  problem->activation = static_cast<Activation>(
+      reader.choice("activation", desc.activation, kActivations,
+                    "PERSEID_ACTIVATION_NONE (0), PERSEID_ACTIVATION_GELU_TANH (1), "
+                    "PERSEID_ACTIVATION_GELU_ERF (2) or PERSEID_ACTIVATION_SILU (3)"));
+  problem->amax = reader.flag("amax", desc.amax);
   const Sliceable m{ChunkDim::kM, "m", problem->m}, n{ChunkDim::kN, "n", problem->n},
       k{ChunkDim::kK, "k", problem->k};
   problem->chunks_a = read_chunks(reader, "async_a", desc.async_a, {m, k}, &chunks->a);
@@ -112,16 +234,26 @@ Status MatmulPlan::execute(const perseid_matmul_args& args, const Workspace& wor
   const DType dtype = problem().dtype, out_dtype = problem().out_dtype;
   MatmulArguments arguments;
   arguments.a = read_matrices(reader, Access::kRead, "a", args.a, dtype, {batch, m, k});
-  arguments.b = read_matrices(reader, Access::kRead, "b", args.b, dtype, {batch, k, n});
+  arguments.b =
+      read_matrices(reader, Access::kRead, "b", args.b, problem().type_of_b(), {batch, k, n});
   arguments.c = read_matrices(reader, Access::kWrite, "c", args.c, out_dtype, {batch, m, n});
   arguments.c0 = arguments.c;
   if (problem().beta != 0 && args.c0 != nullptr)
     arguments.c0 = read_matrices(reader, Access::kRead, "c0", args.c0, out_dtype, {batch, m, n});
   if (problem().bias) {
-    arguments.bias = reader.read(Access::kRead, "bias", args.bias, {dtype, out_dtype}, {{n}});
+    const DType narrow = is_float8(dtype) ? DType::kF32 : dtype;
+    const DType wide = is_float8(out_dtype) ? narrow : out_dtype;
+    arguments.bias = reader.read(Access::kRead, "bias", args.bias, {narrow, wide}, {{n}});
   } else {
     reader.refuse("bias", args.bias, "bias = 0");
   }
+  arguments.scale_a = read_scales(reader, "scale_a", args.scale_a, problem(), false);
+  arguments.scale_b = read_scales(reader, "scale_b", args.scale_b, problem(), true);
+  arguments.scale_result = read_one(reader, Access::kRead, "scale_result", args.scale_result,
+                                    DType::kF32, problem().scale_result, "scale_result = 0");
+  arguments.amax =
+      read_one(reader, Access::kWrite, "amax", args.amax,
+               dtype == DType::kF64 ? DType::kF64 : DType::kF32, problem().amax, "amax = 0");
   arguments.arrival_a = read_arrival(reader, "arrival_a", args.arrival_a, problem().chunks_a);
   arguments.arrival_b = read_arrival(reader, "arrival_b", args.arrival_b, problem().chunks_b);
   arguments.departure_c =

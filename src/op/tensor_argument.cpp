@@ -23,6 +23,10 @@ DType dtype_of(const DLDataType& dtype) {
                                 : DType::kNone;
     case kDLBfloat:
       return dtype.bits == 16 ? DType::kBF16 : DType::kNone;
+    case kDLFloat8_e4m3fn:
+      return dtype.bits == 8 ? DType::kF8E4M3 : DType::kNone;
+    case kDLFloat8_e5m2:
+      return dtype.bits == 8 ? DType::kF8E5M2 : DType::kNone;
     case kDLBool:
     case kDLUInt:
       return dtype.bits == 8 ? DType::kBool : DType::kNone;

@@ -77,7 +77,7 @@ std::vector<std::string> perseid_fuzz::seeds() {
       file(R"({"__metadata__":{"format":"pt","\u00e9\ud83c\udf20":"\n"},)"
            R"("b":{"dtype":"BF16","shape":[],"data_offsets":[3,5]},)"
            R"("a":{"data_offsets":[0,3],"dtype":"BOOL","shape":[1,3]},)"
-           R"("c":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[5,7]}})",
+           R"("c":{"dtype":"F8_E8M0","shape":[2],"data_offsets":[5,7]}})",
            7),
       file(R"({ "x" : { "dtype" : "I64", "shape" : [ 0 , 5 ], "data_offsets" : [ 0 , 0 ] } })", 0)};
 }

@@ -32,6 +32,10 @@ inline void load_row(const Tensor& tensor, int64_t offset, int64_t stride, int64
       return widen<bf16>(from, stride, count, to, to_stride);
     case DType::kF32:
       return widen<float>(from, stride, count, to, to_stride);
+    case DType::kF8E4M3:
+      return widen<f8e4m3>(from, stride, count, to, to_stride);
+    case DType::kF8E5M2:
+      return widen<f8e5m2>(from, stride, count, to, to_stride);
     default:
       return widen<double>(from, stride, count, to, to_stride);
   }
@@ -62,6 +66,10 @@ inline void store(const Tensor& tensor, int64_t offset, double value) {
       return put<bf16>(tensor, offset, value);
     case DType::kF32:
       return put<float>(tensor, offset, value);
+    case DType::kF8E4M3:
+      return put<f8e4m3>(tensor, offset, value);
+    case DType::kF8E5M2:
+      return put<f8e5m2>(tensor, offset, value);
     default:
       return put<double>(tensor, offset, value);
   }

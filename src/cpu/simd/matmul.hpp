@@ -13,8 +13,9 @@
 // Operands are packed into the order in which they are read. Where C has many blocks, each operand
 // serves several of them: both are packed ahead, by all workers, one entry of the batch after the
 // other. Where it has few, each task packs what it needs. Rows of A that are elements of the
-// product already are read where they are. Operands that arrive in chunks while the product runs
-// are added by matmul_chunks.hpp.
+// product already are read where they are; 8-bit elements always become float32 panels
+// (float8.hpp). Operands that arrive in chunks while the product runs are added by
+// matmul_chunks.hpp.
 //
 // The problem is turned into its transpose, C^T = B^T A^T, where C's columns are contiguous, or
 // where C has few columns: few rows have a way of their own (matmul_rows.hpp). Blocks depend on the
@@ -25,6 +26,7 @@
 #pragma once
 
 #include "cpu/executor.hpp"
+#include "cpu/simd/float8.hpp"
 #include "cpu/simd/matmul_output.hpp"
 #include "cpu/simd/matmul_rows.hpp"
 
@@ -37,6 +39,7 @@ class MatmulKernel {
   using Scalar = typename V::Scalar;
   using Element = typename Dot::Element;
   using Few = FewRows<V, T>;
+  static constexpr bool kFloat8 = std::same_as<T, Float8>;
 
   static constexpr int64_t kPanel = tile_columns<Dot>;
   static constexpr int64_t kMostRows = 32 * Dot::kRows;  // of a block
@@ -59,7 +62,7 @@ class MatmulKernel {
     int64_t entries;                // of the batch that are packed at the same time
 
     Blocking(const MatmulProblem& problem, int64_t m, int64_t n)
-        : few_rows(m <= kFewRows), entries(problem.async() ? problem.batch : 1) {
+        : few_rows(!kFloat8 && m <= kFewRows), entries(problem.async() ? problem.batch : 1) {
       if (few_rows) {
         rows = m;
         columns = Few::kStrip;
@@ -75,7 +78,7 @@ class MatmulKernel {
       }
       down = ceil_div(m, max(rows, int64_t{1}));
       across = ceil_div(n, columns);
-      ahead = !few_rows && down * across >= kManyBlocks;
+      ahead = m > kFewRows && down * across >= kManyBlocks;
     }
 
     // The size of equal parts: a multiple of `unit`, about `most` at most.
@@ -168,8 +171,10 @@ class MatmulKernel {
         blocking_(problem, m_, n_),
         a_(transposed_ ? transpose(arguments.b) : arguments.a),
         b_(transposed_ ? transpose(arguments.a) : arguments.b),
-        output_(problem, transposed_ ? transpose(arguments.c) : arguments.c,
-                transposed_ ? transpose(arguments.c0) : arguments.c0, arguments.bias, transposed_),
+        panel_a_(transposed_ ? panel_of_b(problem, arguments) : panel_of_a(problem, arguments)),
+        panel_b_(transposed_ ? panel_of_a(problem, arguments) : panel_of_b(problem, arguments)),
+        output_(problem, arguments, transposed_ ? transpose(arguments.c) : arguments.c,
+                transposed_ ? transpose(arguments.c0) : arguments.c0, transposed_),
         workspace_(workspace),
         shared_bytes_(bytes_of<Ahead>(blocking_)),
         direct_a_(is_direct_a()) {}
@@ -184,14 +189,22 @@ class MatmulKernel {
     }
     for (int64_t batch = 0; batch < problem_.batch; ++batch) {
       // An operand that serves the whole batch is packed once.
-      pack_ahead(executor, batch, 1, !direct_a_ && (batch == 0 || a_.stride[0] != 0),
-                 batch == 0 || b_.stride[0] != 0);
+      pack_ahead(executor, batch, 1, !direct_a_ && (batch == 0 || !one_a()),
+                 batch == 0 || !one_b());
       for_each_task(executor, blocks,
                     [&](int64_t task, int32_t worker) { compute(batch, task, worker); });
     }
   }
 
  protected:
+  static Float8Panel panel_of_a(const MatmulProblem& problem, const MatmulArguments& arguments) {
+    return {problem.dtype, {arguments.scale_a, 1}};
+  }
+  static Float8Panel panel_of_b(const MatmulProblem& problem, const MatmulArguments& arguments) {
+    const int64_t lines = problem.scaling == Scaling::kBlock ? kScaledBlock : 1;
+    return {problem.type_of_b(), {arguments.scale_b, lines}};
+  }
+
   // Packs operands of `entries` entries of the batch from `first` on.
   void pack_ahead(Executor& executor, int64_t first, int64_t entries, bool a, bool b) const {
     const int64_t a_tasks = a ? pack_a_tasks() : 0, b_tasks = b ? pack_b_tasks() : 0;
@@ -245,13 +258,13 @@ class MatmulKernel {
     return {packed, blocking_.steps(), 1};
   }
 
+  // Whether the packed operand serves the whole batch.
+  bool one_a() const { return a_.stride[0] == 0 && panel_a_.of_whole_batch(); }
+  bool one_b() const { return b_.stride[0] == 0 && panel_b_.of_whole_batch(); }
+
   // Which of the entries that are packed at the same time a block reads.
-  int64_t a_entry(int64_t batch) const {
-    return blocking_.entries == 1 || a_.stride[0] == 0 ? 0 : batch;
-  }
-  int64_t b_entry(int64_t batch) const {
-    return blocking_.entries == 1 || b_.stride[0] == 0 ? 0 : batch;
-  }
+  int64_t a_entry(int64_t batch) const { return blocking_.entries == 1 || one_a() ? 0 : batch; }
+  int64_t b_entry(int64_t batch) const { return blocking_.entries == 1 || one_b() ? 0 : batch; }
   // Where the operands of a block lie packed.
   Element* ahead_a(const Ahead& ahead, const MatmulPart& block, int64_t d) const {
     return ahead.a + a_entry(block.batch) * Ahead::a_entry(blocking_) +
@@ -275,12 +288,17 @@ class MatmulKernel {
 
   // The block's rows of A at block d of the depth.
   void pack_a(const MatmulPart& block, int64_t d, Element* out) const {
-    const Strided<T> a = matrix(a_, block.batch, block.i, d * blocking_.depth);
+    const int64_t k = d * blocking_.depth, depth = depth_of(d);
+    const Strided<T> a = matrix(a_, block.batch, block.i, k);
     if (a_along_rows()) {
-      pack_depth<Dot>(Strided<T>{a.data, a.column, a.row}, depth_of(d), block.rows, out,
+      pack_depth<Dot>(Strided<T>{a.data, a.column, a.row}, depth, block.rows, out,
                       blocking_.a_width());
+      if constexpr (kFloat8)
+        panel_a_.decode_depth(block.batch, block.i, block.rows, k, depth, out, blocking_.a_width());
     } else {
-      pack_rows<Dot>(a, block.rows, depth_of(d), out, blocking_.steps());
+      pack_rows<Dot>(a, block.rows, depth, out, blocking_.steps());
+      if constexpr (kFloat8)
+        panel_a_.decode_rows(block.batch, block.i, block.rows, k, depth, out, blocking_.steps());
     }
   }
 
@@ -293,13 +311,19 @@ class MatmulKernel {
 
   // The panel of B from the block's column j on, at block d of the depth.
   void pack_b(const MatmulPart& block, int64_t j, int64_t d, Element* out) const {
-    const Strided<T> b = matrix(b_, block.batch, d * blocking_.depth, block.j + j);
-    const int64_t columns = min(kPanel, block.columns - j);
+    pack_panel(block.batch, block.j + j, min(kPanel, block.columns - j), d, out);
+  }
+
+  // `columns` columns of B from `first` on.
+  void pack_panel(int64_t batch, int64_t first, int64_t columns, int64_t d, Element* out) const {
+    const int64_t k = d * blocking_.depth, depth = depth_of(d);
+    const Strided<T> b = matrix(b_, batch, k, first);
     if (b_along_columns()) {
-      pack_depth<Dot>(b, depth_of(d), columns, out, kPanel);
+      pack_depth<Dot>(b, depth, columns, out, kPanel);
     } else {
-      pack_columns<Dot>(Strided<T>{b.data, b.column, b.row}, columns, depth_of(d), out);
+      pack_columns<Dot>(Strided<T>{b.data, b.column, b.row}, columns, depth, out);
     }
+    if constexpr (kFloat8) panel_b_.decode_depth(batch, first, columns, k, depth, out, kPanel);
   }
 
   // Packing ahead goes through memory in the order of addresses, as far as the layout lets it.
@@ -313,49 +337,55 @@ class MatmulKernel {
     const Ahead ahead(blocking_, arena);
     if (a_along_rows()) {
       const Strided<T> a = matrix(a_, batch, 0, 0);
-      pack_slices({a.data, a.column, a.row}, task, m_, blocking_.rows, blocking_.a_width(),
-                  ahead.a + a_entry(batch) * Ahead::a_entry(blocking_));
+      pack_slices({a.data, a.column, a.row}, panel_a_, batch, task, m_, blocking_.rows,
+                  blocking_.a_width(), ahead.a + a_entry(batch) * Ahead::a_entry(blocking_));
       return;
     }
     Element* out = ahead.a + a_entry(batch) * Ahead::a_entry(blocking_) +
                    task * blocking_.depths * blocking_.a_elements();
     const int64_t first = task * blocking_.rows;
-    for (int64_t i = 0; i < min(blocking_.rows, m_ - first); ++i)
-      for (int64_t d = 0; d < blocking_.depths; ++d)
-        pack_rows<Dot>(matrix(a_, batch, first + i, d * blocking_.depth), 1, depth_of(d),
-                       out + d * blocking_.a_elements() + i * blocking_.steps(), blocking_.steps());
+    for (int64_t i = 0; i < min(blocking_.rows, m_ - first); ++i) {
+      for (int64_t d = 0; d < blocking_.depths; ++d) {
+        const int64_t k = d * blocking_.depth, depth = depth_of(d);
+        Element* row = out + d * blocking_.a_elements() + i * blocking_.steps();
+        pack_rows<Dot>(matrix(a_, batch, first + i, k), 1, depth, row, blocking_.steps());
+        if constexpr (kFloat8)
+          panel_a_.decode_rows(batch, first + i, 1, k, depth, row, blocking_.steps());
+      }
+    }
   }
 
   void pack_b_ahead(int64_t batch, int64_t task) const {
     Arena arena(workspace_);
     const Ahead ahead(blocking_, arena);
     if (b_along_columns()) {
-      pack_slices(matrix(b_, batch, 0, 0), task, n_, kPanel, kPanel,
+      pack_slices(matrix(b_, batch, 0, 0), panel_b_, batch, task, n_, kPanel, kPanel,
                   ahead.b + b_entry(batch) * Ahead::b_entry(blocking_));
       return;
     }
     Element* out = ahead.b + b_entry(batch) * Ahead::b_entry(blocking_) +
                    task * blocking_.depths * blocking_.b_elements();
     const int64_t first = task * kPanel;
-    for (int64_t d = 0; d < blocking_.depths; ++d) {
-      const Strided<T> b = matrix(b_, batch, d * blocking_.depth, first);
-      pack_columns<Dot>(Strided<T>{b.data, b.column, b.row}, clamp(n_ - first, int64_t{0}, kPanel),
-                        depth_of(d), out + d * blocking_.b_elements());
-    }
+    for (int64_t d = 0; d < blocking_.depths; ++d)
+      pack_panel(batch, first, clamp(n_ - first, int64_t{0}, kPanel), d,
+                 out + d * blocking_.b_elements());
   }
 
   // Rows [task * kSliceTask, ...) of x[k, size], cut into parts of `part` columns; a packed row of
   // a part is `width` wide.
-  void pack_slices(Strided<T> x, int64_t task, int64_t size, int64_t part, int64_t width,
-                   Element* out) const {
+  void pack_slices(Strided<T> x, const Float8Panel& panel, int64_t batch, int64_t task,
+                   int64_t size, int64_t part, int64_t width, Element* out) const {
     const int64_t end = min(problem_.k, (task + 1) * kSliceTask);
     for (int64_t k = task * kSliceTask; k < end; k += kSlice) {
       const int64_t d = k / blocking_.depth, step = k % blocking_.depth / Dot::kDepth;
-      for (int64_t j = 0; j < size; j += part)
-        pack_depth<Dot>(
-            Strided<T>{x.data + k * x.row + j * x.column, x.row, x.column}, min(kSlice, end - k),
-            min(part, size - j),
-            out + ((j / part * blocking_.depths + d) * blocking_.steps() + step) * width, width);
+      const int64_t depth = min(kSlice, end - k);
+      for (int64_t j = 0; j < size; j += part) {
+        const int64_t lines = min(part, size - j);
+        Element* to = out + ((j / part * blocking_.depths + d) * blocking_.steps() + step) * width;
+        pack_depth<Dot>(Strided<T>{x.data + k * x.row + j * x.column, x.row, x.column}, depth,
+                        lines, to, width);
+        if constexpr (kFloat8) panel.decode_depth(batch, j, lines, k, depth, to, width);
+      }
     }
   }
 
@@ -377,11 +407,13 @@ class MatmulKernel {
     // Neighbours in time share the columns of B, which a cache of several cores may hold.
     const MatmulPart block = block_at(batch, task % blocking_.down, task / blocking_.down);
     output_.read_bias(block, scratch.bias);
-    if (blocking_.few_rows) {
-      multiply_few(block, scratch, [](int64_t, int64_t) { return true; });
-    } else {
-      multiply(block, ahead, scratch, 0, [](int64_t) { return true; });
+    if constexpr (!kFloat8) {
+      if (blocking_.few_rows) {
+        multiply_few(block, scratch, [](int64_t, int64_t) { return true; });
+        return;
+      }
     }
+    multiply(block, ahead, scratch, 0, [](int64_t) { return true; });
   }
 
   // provide(depth, count): as in FewRows. False: the block is unfinished.
@@ -459,7 +491,8 @@ class MatmulKernel {
   int64_t m_, n_;
   Blocking blocking_;
   Tensor a_, b_;
-  MatmulOutput<V, T> output_;
+  Float8Panel panel_a_, panel_b_;
+  MatmulOutput<V> output_;
   std::byte* workspace_;
   size_t shared_bytes_;  // of the workspace, before the workers' scratch memory
   bool direct_a_;

@@ -132,12 +132,10 @@ class ChunkedMatmulKernel : MatmulKernel<Dot, T> {
     const Shared shared(problem, blocking, arena);
     shared.clear(problem);
     if (blocking.ahead) {
-      const auto entries = [&](const Tensor& operand) {
-        return operand.stride[0] == 0 ? int64_t{1} : problem.batch;
-      };
+      const auto entries = [&](bool one) { return one ? int64_t{1} : problem.batch; };
       if (!this->direct_a_ && !side_a_.arrives())
-        this->pack_ahead(executor, 0, entries(this->a_), true, false);
-      if (!side_b_.arrives()) this->pack_ahead(executor, 0, entries(this->b_), false, true);
+        this->pack_ahead(executor, 0, entries(this->one_a()), true, false);
+      if (!side_b_.arrives()) this->pack_ahead(executor, 0, entries(this->one_b()), false, true);
     }
 
     TileGrid<int64_t> grid{.batch = problem.batch,
@@ -168,13 +166,17 @@ class ChunkedMatmulKernel : MatmulKernel<Dot, T> {
   void compute(const MatmulPart& block, const Ahead& ahead, const Shared& shared,
                const Scratch& scratch) const {
     this->output_.read_bias(block, scratch.bias);
-    if (this->blocking_.few_rows) {
-      const bool done = this->multiply_few(block, scratch, [&](int64_t k, int64_t count) {
-        return waits_.await(side_a_.operand, side_a_.needed(block.i, block.rows, k, count)) &&
-               waits_.await(side_b_.operand, side_b_.needed(block.j, block.columns, k, count));
-      });
-      if (done) depart(block, shared);
-    } else if (parks_) {
+    if constexpr (!Base::kFloat8) {
+      if (this->blocking_.few_rows) {
+        const bool done = this->multiply_few(block, scratch, [&](int64_t k, int64_t count) {
+          return waits_.await(side_a_.operand, side_a_.needed(block.i, block.rows, k, count)) &&
+                 waits_.await(side_b_.operand, side_b_.needed(block.j, block.columns, k, count));
+        });
+        if (done) depart(block, shared);
+        return;
+      }
+    }
+    if (parks_) {
       compute_parked(block, ahead, shared, scratch);
     } else {
       const int64_t depths = this->multiply(
@@ -280,10 +282,17 @@ inline MatmulProblem without_products_of_zero(MatmulProblem problem) {
   return problem;
 }
 
+// As with_dot(), of operands of 8 bits too.
+template <class Body>
+PERSEID_INLINE void with_product(DType dtype, const Body& body) {
+  if (is_float8(dtype)) return body.template operator()<F32Dot, Float8>();
+  with_dot(dtype, body);
+}
+
 size_t matmul_workspace(const MatmulProblem& given, int32_t workers) {
   const MatmulProblem problem = without_products_of_zero(given);
   size_t bytes = 0;
-  with_dot(problem.dtype, [&]<class Dot, class T>() {
+  with_product(problem.dtype, [&]<class Dot, class T>() {
     bytes = problem.async() ? ChunkedMatmulKernel<Dot, T>::workspace(problem, workers)
                             : MatmulKernel<Dot, T>::workspace(problem, workers);
   });
@@ -293,7 +302,8 @@ size_t matmul_workspace(const MatmulProblem& given, int32_t workers) {
 void matmul(const MatmulProblem& given, const MatmulArguments& arguments,
             const Execution& execution) {
   const MatmulProblem problem = without_products_of_zero(given);
-  with_dot(problem.dtype, [&]<class Dot, class T>() {
+  with_product(problem.dtype, [&]<class Dot, class T>() {
+    MatmulOutput<typename Dot::Vector>::clear_amax(problem, arguments);
     if (problem.async()) {
       ChunkedMatmulKernel<Dot, T>(problem, arguments, execution).run(execution.executor);
     } else {

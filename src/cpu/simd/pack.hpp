@@ -9,11 +9,21 @@
 //   pack_columns   X^T as B (depth along dim), in panels of tile_columns rows of X
 //
 // Packing costs one pass over the operand; the products read it many times.
+//
+// Elements of 8 bits (Float8) are not converted: their bytes become the low bits of float32
+// elements. float8.hpp makes numbers of packed ones.
 #pragma once
+
+#include <concepts>
 
 #include "cpu/simd/micro_gemm.hpp"
 
 namespace perseid::internal::cpu::PERSEID_ISA {
+
+// A byte of either 8-bit type.
+struct Float8 {
+  uint8_t bits;
+};
 
 // X[i, j] = data[i * row + j * column]
 template <class T>
@@ -33,18 +43,29 @@ PERSEID_INLINE constexpr int64_t steps_of(int64_t count) {
   return (count + Dot::kDepth - 1) / Dot::kDepth;
 }
 
+// out[0, n) = the bytes in[0], in[stride], ...
+PERSEID_INLINE void read_bytes(const Float8* in, int64_t stride, int64_t n, float* out) {
+  if (stride == 1) {
+    for (int64_t i = 0; i < n; ++i) out[i] = float_from_bits(in[i].bits);
+  } else {
+    for (int64_t i = 0; i < n; ++i) out[i] = float_from_bits(in[i * stride].bits);
+  }
+}
+
 // out[0, n) = in[0], in[stride], ... converted.
 template <class V, class T>
 PERSEID_INLINE void read_row(const T* in, int64_t stride, int64_t n, typename V::Scalar* out) {
   int64_t i = 0;
-  if (stride == 1) {
+  if constexpr (std::same_as<T, Float8>) {
+    read_bytes(in, stride, n, out);
+  } else if (stride == 1) {
     for (; i + V::kLanes <= n; i += V::kLanes) V::store(out + i, V::load(in + i));
     if (i < n)
       V::store_partial(out + i, V::load_partial(in + i, static_cast<int>(n - i)),
                        static_cast<int>(n - i));
-    return;
+  } else {
+    for (; i < n; ++i) out[i] = convert<typename V::Scalar>(in[i * stride]);
   }
-  for (; i < n; ++i) out[i] = convert<typename V::Scalar>(in[i * stride]);
 }
 
 // The inverse: out[0], out[stride], ... = in[0, n) * factor, converted.
@@ -139,7 +160,11 @@ void pack_depth(Strided<T> x, int64_t rows, int64_t dim, typename Dot::Element* 
 // kLanes elements of a contiguous row.
 template <class Dot, class T>
 PERSEID_INLINE typename Dot::Vector::Reg load_elements(const T* p) {
-  if constexpr (Dot::kDepth == 1) {
+  if constexpr (std::same_as<T, Float8>) {
+    alignas(64) float element[Dot::Vector::kLanes];
+    read_bytes(p, 1, Dot::Vector::kLanes, element);
+    return Dot::Vector::load(element);
+  } else if constexpr (Dot::kDepth == 1) {
     return Dot::Vector::load(p);
   } else {
     typename Dot::Vector::Reg bits;
