@@ -11,6 +11,7 @@
 #include "cuda/device/sm90/attention/config.hpp"
 #include "cuda/device/sm90/matmul/config.hpp"
 #include "cuda/device/softmax/config.hpp"
+#include "cuda/device/split/config.hpp"
 #include "cuda/runtime/kernel_name.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
@@ -47,7 +48,7 @@ class KernelName : public testing::Test {};
 
 using Configs = testing::Types<cuda::AttentionForwardConfig, cuda::AttentionBackwardConfig,
                                cuda::Sm90MatmulConfig, cuda::MatmulTensorConfig,
-                               cuda::MatmulFmaConfig, cuda::SoftmaxConfig>;
+                               cuda::MatmulFmaConfig, cuda::SplitConfig, cuda::SoftmaxConfig>;
 TYPED_TEST_SUITE(KernelName, Configs, );
 
 TYPED_TEST(KernelName, ChangesWithEachField) {
@@ -86,7 +87,7 @@ TEST(KernelNames, AreReadable) {
             concatenate("perseid::internal::cuda::matmul_fma<"
                         "perseid::internal::cuda::MatmulFmaConfig{.dtype = "
                         "decltype(perseid::internal::cuda::MatmulFmaConfig::dtype)(",
-                        static_cast<int>(DType::kF32), "), .each = 8}>"));
+                        static_cast<int>(DType::kF32), "), .each = 8, .fixup = false}>"));
 }
 
 }  // namespace

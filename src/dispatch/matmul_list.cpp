@@ -7,6 +7,7 @@
 #include "cuda/matmul/fma.hpp"
 #include "cuda/matmul/tensor_core.hpp"
 #include "cuda/sm90/matmul.hpp"
+#include "cuda/sm90/matmul_f32.hpp"
 #include "dispatch/implementation.hpp"
 
 namespace perseid::internal::dispatch {
@@ -35,12 +36,13 @@ class MatmulExecutable final : public Executable<Matmul> {
   std::unique_ptr<Kernels> kernels_;
 };
 
-// Operands and results may be cut into chunks.
-class Sm90MatmulExecutable final : public Executable<Matmul> {
+// The same with a workspace: planes of f16, or the progress of chunks.
+template <class Kernels>
+class MatmulInWorkspace final : public Executable<Matmul> {
  public:
   static Status make(const MatmulProblem& problem, const Device& device, Made* made) {
-    auto matmul = std::make_unique<Sm90MatmulExecutable>();
-    Status status = cuda::Sm90Matmul::make(problem, *device.gpu, &matmul->matmul_);
+    auto matmul = std::make_unique<MatmulInWorkspace>();
+    Status status = Kernels::make(problem, *device.gpu, &matmul->matmul_);
     if (status.ok()) *made = std::move(matmul);
     return status;
   }
@@ -53,7 +55,7 @@ class Sm90MatmulExecutable final : public Executable<Matmul> {
   std::string kernels() const override { return matmul_->description(); }
 
  private:
-  std::unique_ptr<cuda::Sm90Matmul> matmul_;
+  std::unique_ptr<Kernels> matmul_;
 };
 
 // A product whose operands or result are cut into chunks, on the CPU.
@@ -115,9 +117,16 @@ constexpr Implementation<Matmul> kSm90 = {
           const cuda::GpuFacts& gpu = device.gpu->facts();
           if (gpu.architecture != "sm_90a")
             return concatenate("made for compute capability 9.0, got ", gpu.major, ".", gpu.minor);
-          return problem.has_epilogue() ? kNoEpilogue : cuda::refuse_sm90_matmul(problem);
+          if (problem.has_epilogue()) return std::string(kNoEpilogue);
+          return problem.dtype == DType::kF32 ? cuda::refuse_sm90_f32_matmul(problem)
+                                              : cuda::refuse_sm90_matmul(problem);
         },
-    .make = Sm90MatmulExecutable::make};
+    .make =
+        [](const MatmulProblem& problem, const Device& device, Made* made) {
+          return problem.dtype == DType::kF32
+                     ? MatmulInWorkspace<cuda::Sm90F32Matmul>::make(problem, device, made)
+                     : MatmulInWorkspace<cuda::Sm90Matmul>::make(problem, device, made);
+        }};
 
 // mma.sync on tensor cores, any strides: compute capability 8.0 and up.
 constexpr Implementation<Matmul> kTensorCore = {

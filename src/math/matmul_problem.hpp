@@ -14,6 +14,11 @@ enum class Scaling : int32_t { kNone = 0, kTensor = 1, kRow = 2, kBlock = 3 };
 inline constexpr int64_t kScaledBlock = 128;  // elements along k, and along n of b
 // The values are those of perseid_accumulation.
 enum class Accumulation : int32_t { kPromoted = 0, kFast = 1 };
+// How exact the products of f32 are at least.
+enum class Precision : int32_t {
+  kDefault = 0,  // as in f32
+  kTF32 = 1,     // factors of 11 bits
+};
 
 struct MatmulProblem {
   DType dtype = DType::kF32;      // of a, and of b but for b_dtype
@@ -29,6 +34,7 @@ struct MatmulProblem {
   bool scale_result = false;
   Activation activation = Activation::kNone;
   bool amax = false;
+  Precision precision = Precision::kDefault;
 
   PERSEID_INLINE DType type_of_b() const { return b_dtype == DType::kNone ? dtype : b_dtype; }
   // Whether more follows the sum than alpha, beta and bias.

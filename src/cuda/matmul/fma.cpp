@@ -40,9 +40,12 @@ Status FmaMatmul::make(const MatmulProblem& problem, const MatmulFmaConfig& conf
 }
 
 Status FmaMatmul::run(const MatmulArguments& arguments, void* stream) const {
-  if (arguments.c.elements() == 0) return {};
-  MatmulLaunch launch = matmul_launch(problem_, arguments);
-  const Launch grid{.blocks = divide_into_tiles(problem_, config_.tile(), config_.tile(), &launch),
+  return run(problem_, matmul_launch(problem_, arguments), stream);
+}
+
+Status FmaMatmul::run(const MatmulProblem& problem, MatmulLaunch launch, void* stream) const {
+  if (launch.rows == 0 || launch.columns == 0 || problem.batch == 0) return {};
+  const Launch grid{.blocks = divide_into_tiles(problem, config_.tile(), config_.tile(), &launch),
                     .threads = MatmulFmaConfig::threads};
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();

@@ -5,6 +5,7 @@
 #include "cuda/pack/variants.hpp"
 #include "cuda/runtime/signals.hpp"
 #include "cuda/sm90/matmul.hpp"
+#include "cuda/sm90/matmul_f32.hpp"
 
 namespace perseid::internal::cuda {
 namespace {
@@ -23,6 +24,9 @@ Budget budget_of(const MatmulFmaConfig& config) {
   return {min(kBlockRegisters / MatmulFmaConfig::threads - 1, wanted), 0, 36864};
 }
 
+// A tile's numbers, their halves, and addresses.
+Budget budget_of(const SplitConfig&) { return {128, 0, 36864}; }
+
 // setmaxnreg divides the registers among producer and consumers. Nothing is spilled, but for a few
 // registers of the scheduler, whose search and waits are no inner loop.
 Budget budget_of(const Sm90MatmulConfig& config) {
@@ -40,6 +44,19 @@ void add_sm90(const std::string& name, MatmulProblem problem, int32_t multiproce
   }
 }
 
+// f32 by products of f16: the kernels of a problem, without the splitting.
+void add_sm90_f32(const std::string& name, const MatmulProblem& problem, int32_t multiprocessors,
+                  std::vector<Variant>* variants) {
+  const Sm90MatmulConfig config = choose_sm90_f32_matmul(problem, multiprocessors);
+  variants->push_back({concatenate(name, ", planes"),
+                       {kSm90MatmulHeader, sm90_f32_matmul_kernels(config), "sm_90a"},
+                       budget_of(config)});
+  const MatmulFmaConfig fixup = choose_fixup_matmul(problem, multiprocessors);
+  variants->push_back({concatenate(name, ", fixup"),
+                       {kFmaMatmulHeader, fma_matmul_kernels(fixup), "sm_90a"},
+                       budget_of(fixup)});
+}
+
 void add(DType dtype, DType out_dtype, int64_t size, const std::string& architecture,
          std::vector<Variant>* variants) {
   constexpr int32_t kMultiprocessors = 132;
@@ -48,6 +65,8 @@ void add(DType dtype, DType out_dtype, int64_t size, const std::string& architec
                                        ", ", size, " x ", size, " for ", architecture);
   if (architecture == "sm_90a" && refuse_sm90_matmul(problem).empty())
     add_sm90(name, problem, kMultiprocessors, variants);
+  if (architecture == "sm_90a" && dtype == DType::kF32)
+    add_sm90_f32(name, problem, kMultiprocessors, variants);
   if (refuse_tensor_core_matmul(problem).empty()) {
     const MatmulTensorConfig config = choose_tensor_core_matmul(problem, kMultiprocessors);
     variants->push_back(
@@ -78,10 +97,15 @@ std::vector<Variant> variants_of(std::initializer_list<DType> dtypes,
 std::vector<Variant> matmul_variants(const std::string& architecture, bool common) {
   if (common) {
     std::vector<Variant> variants = variants_of({DType::kF32, DType::kBF16}, architecture);
-    if (architecture == "sm_90a")
+    if (architecture == "sm_90a") {
       variants.push_back({"wait for a signal",
                           {kSignalWaitHeader, {kSignalWaitKernel}, architecture},
                           {64, 0, 0}});
+      constexpr SplitConfig kSplit;
+      variants.push_back({"splitting of f32 operands",
+                          {kSplitHeader, split_kernels(kSplit), architecture},
+                          budget_of(kSplit)});
+    }
     return variants;
   }
   return variants_of({DType::kF16, DType::kF64}, architecture);

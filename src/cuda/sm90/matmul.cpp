@@ -4,7 +4,7 @@
 
 #include "cuda/matmul/arguments.hpp"
 #include "cuda/runtime/kernel_name.hpp"
-#include "cuda/runtime/tensor_map.hpp"
+#include "cuda/sm90/matmul_launch.hpp"
 
 namespace perseid::internal::cuda {
 namespace {
@@ -21,9 +21,6 @@ constexpr Tile kTiles[] = {
     {1, 256, 0.8}, {1, 128, 0.7},  {1, 64, 0.5},
 };
 
-// Units of the raster order that sweep together: their rows of a stay in the L2 cache.
-constexpr int32_t kGroup = 8;
-
 // Waves of tiles from which on pairs of blocks are faster (2048^3: 0.93 of cuBLAS in pairs, 0.98
 // without; 8192^3: 1.02 in pairs, 1.01 without).
 constexpr int64_t kWavesOfPairs = 3;
@@ -37,17 +34,6 @@ double estimate(const MatmulProblem& problem, const Tile& tile, int32_t multipro
 
 // ---- Tensor maps ----
 
-// Rows of `inner` elements, `outer` of them for each batch entry.
-BoxedTensor boxed(const void* data, DType dtype, int64_t inner, int64_t outer, int64_t batch,
-                  int64_t stride, int64_t batch_stride, int box_outer) {
-  const int64_t entries = batch_stride == 0 ? 1 : batch;
-  return {.data = const_cast<void*>(data),
-          .dtype = dtype,
-          .size = {inner, outer, entries, 1, 1},
-          .stride = {1, stride, batch_stride, 0, 0},
-          .box = {static_cast<int32_t>(128 / size_of(dtype)), box_outer, 1, 1, 1}};
-}
-
 // An operand, of which a block loads `lines` lines together.
 struct MappedOperand {
   bool across;  // contiguous along its lines' dimension: M-major a, N-major b
@@ -58,10 +44,10 @@ MappedOperand map_operand(const MatmulOperand& operand, const MatmulProblem& pro
   const bool across = lies_across(operand, lines);
   const DType dtype = problem.dtype;
   if (across)
-    return {true, boxed(operand.data, dtype, lines, depth, problem.batch, operand.depth,
-                        operand.batch, Sm90MatmulConfig::kDepth)};
-  BoxedTensor tensor = boxed(operand.data, dtype, depth, lines, problem.batch, operand.line,
-                             operand.batch, box_lines);
+    return {true, boxed_rows(operand.data, dtype, lines, depth, problem.batch, operand.depth,
+                             operand.batch, Sm90MatmulConfig::kDepth)};
+  BoxedTensor tensor = boxed_rows(operand.data, dtype, depth, lines, problem.batch, operand.line,
+                                  operand.batch, box_lines);
   tensor.stride[0] = operand.depth;
   return {false, tensor};
 }
@@ -137,66 +123,28 @@ Status Sm90Matmul::make(const MatmulProblem& problem, const Sm90MatmulConfig& co
 Status Sm90Matmul::run(const MatmulArguments& arguments, void* workspace, void* stream) const {
   if (arguments.c.elements() == 0) return {};
   const MatmulLaunch given = matmul_launch(problem_, arguments);
-  const MatmulResult& c = given.c;
   const auto a = map_operand(given.a, problem_, given.rows, given.depth, config_.rows());
   const auto b = map_operand(given.b, problem_, given.columns, given.depth, config_.b_part());
-  // Rows of one element may have any stride between elements.
-  const auto row_major = [&](void* data, int64_t batch, int64_t row, int64_t column) {
-    BoxedTensor tensor =
-        boxed(data, problem_.out_dtype, given.columns, given.rows, problem_.batch, row, batch, 64);
-    tensor.stride[0] = column;
-    return tensor;
-  };
-  const BoxedTensor to = row_major(c.data, c.batch, c.row, c.column);
-  const BoxedTensor from =
-      config_.source ? row_major(const_cast<void*>(c.c0), c.c0_batch, c.c0_row, c.c0_column) : to;
-  // TMA stores whole words: a row of c is a multiple of 16 bytes long.
-  const bool whole = given.columns * size_of(problem_.out_dtype) % 16 == 0;
-  if (async_ == nullptr)
-    for (const BoxedTensor& tensor : {a.tensor, b.tensor, to, from})
-      if (!whole || !is_mappable(tensor)) return fallback_->run(arguments, stream);
+  Sm90MatmulTensors tensors{a.tensor, b.tensor};
+  box_result(problem_, given, &tensors);
+  const bool whole = has_whole_rows(problem_, given);
+  if (async_ == nullptr && (!whole || !tensors.are_mappable()))
+    return fallback_->run(arguments, stream);
   if (!whole)
     return Status::error(PERSEID_UNSUPPORTED, "a row of c has ", given.columns, " elements of ",
                          name_of(problem_.out_dtype),
                          ", expected a multiple of 16 bytes where matrices come in chunks; "
                          "pad c, or leave async_a, async_b and sink_c NULL");
 
-  const auto size = [](int64_t value) { return static_cast<int32_t>(value); };
-  Sm90MatmulArguments launch;
-  launch.grid = {.batch = size(problem_.batch),
-                 .m = size(given.rows),
-                 .n = size(given.columns),
-                 .tile_m = config_.rows(),
-                 .tile_n = config_.columns,
-                 .cluster_m = config_.cluster,
-                 .group = kGroup};
-  launch.k_steps = size(ceil_div(given.depth, Sm90MatmulConfig::kDepth));
-  launch.a_batch = given.a.batch != 0;
-  launch.b_batch = given.b.batch != 0;
-  launch.c0_batch = c.c0_batch != 0;
-  launch.alpha = static_cast<float>(c.alpha);
-  launch.beta = static_cast<float>(c.beta);
-  launch.bias = {c.bias, c.bias_row, c.bias_column, c.bias_as_out};
-
+  Sm90MatmulArguments launch = sm90_matmul_arguments(problem_, config_, given);
   const Gpu::Current current(gpu_);
   Status status = current.status();
-  const auto make_map = [&](const char* name, const BoxedTensor& tensor, TensorMap* map) {
-    if (status.ok()) status = make_tensor_map(gpu_, name, tensor, map);
-  };
-  make_map(given.transposed ? "b" : "a", a.tensor, &launch.a);
-  make_map(given.transposed ? "a" : "b", b.tensor, &launch.b);
-  make_map("c", to, &launch.c);
-  make_map("c0", from, &launch.c0);
-  const int64_t clusters = TileOrder<int32_t>(launch.grid).clusters();
+  if (status.ok()) status = encode_maps(gpu_, given, tensors, &launch);
   if (status.ok() && async_ != nullptr)
     status = async_->fill(arguments, given.transposed, workspace, stream, &launch);
   if (!status.ok()) return status;
-  const int64_t resident = gpu_.facts().multiprocessors / config_.cluster;
-  const Launch grid{.blocks = min(clusters, resident) * config_.cluster,
-                    .threads = config_.threads(),
-                    .cluster = config_.cluster,
-                    .shared_bytes = config_.shared_bytes()};
-  return gpu_.launch(kernels_[(a.across ? 2 : 0) + (b.across ? 1 : 0)], grid, &launch, stream);
+  return launch_sm90_matmul(gpu_, kernels_[(a.across ? 2 : 0) + (b.across ? 1 : 0)], config_,
+                            launch, stream);
 }
 
 std::string Sm90Matmul::description() const {

@@ -55,6 +55,7 @@ struct MatmulTensorConfig {
 struct MatmulFmaConfig {
   DType dtype;  // f32 or f64
   int each;
+  bool fixup = false;  // computes the rows and columns of c whose factor is NaN
 
   static constexpr const char* kName = "MatmulFmaConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -62,6 +63,7 @@ struct MatmulFmaConfig {
   static constexpr void visit_fields(Config& c, Visit visit) {
     visit("dtype", c.dtype);
     visit("each", c.each);
+    visit("fixup", c.fixup);
   }
 
   static constexpr int side = 16, threads = side * side;
@@ -88,12 +90,21 @@ struct MatmulResult {
   double alpha = 1, beta = 0;
 };
 
+// Factors of the sums, one for each row or column of c. NaN: the kernel that multiplies by factors
+// leaves the row or column to one that follows; c is c0 there, or anything if c0 is not read.
+struct MatmulFactors {
+  const float* data = nullptr;
+  int64_t batch = 0;  // stride
+};
+
 struct MatmulLaunch {
   MatmulOperand a, b;
   MatmulResult c;
   int64_t rows = 0, columns = 0, depth = 0;
   bool transposed = false;  // a is the caller's b, and b the caller's a
   int64_t tiles_down = 0, tiles_across = 0;
+  // Of a fixup; without, all of c is computed.
+  MatmulFactors row_factors = {}, column_factors = {};
 };
 
 }  // namespace perseid::internal::cuda

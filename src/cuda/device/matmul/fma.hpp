@@ -15,6 +15,9 @@
 //     | ..                   |               +--+ +--+
 //     +----------------------+
 //
+// A fixup computes the rows and columns of c that a kernel over split operands (split/halves.hpp)
+// has left: tiles without any end at once.
+//
 // Any strides: the threads of a warp take neighbours along whichever dimension of an operand has
 // the smaller stride. Sums are in the type itself and in the order of k.
 #pragma once
@@ -94,6 +97,31 @@ class FmaCopy {
   Real held_[kEach];
 };
 
+// Which rows and columns of c a fixup computes.
+class FixupLines {
+ public:
+  __device__ __forceinline__ FixupLines(const MatmulLaunch& launch, int64_t batch)
+      : launch_(launch),
+        rows_(launch.row_factors.data + batch * launch.row_factors.batch),
+        columns_(launch.column_factors.data + batch * launch.column_factors.batch) {}
+
+  __device__ __forceinline__ bool row(int64_t i) const {
+    return launch_.row_factors.data == nullptr || (i < launch_.rows && isnan(rows_[i]));
+  }
+  __device__ __forceinline__ bool column(int64_t i) const {
+    return launch_.column_factors.data == nullptr || (i < launch_.columns && isnan(columns_[i]));
+  }
+  // Whether a tile has any; by all threads of the block.
+  __device__ __forceinline__ bool any(const MatmulTile& tile, int size) const {
+    const int i = static_cast<int>(threadIdx.x);
+    return __syncthreads_or(i < size && (row(tile.row + i) || column(tile.column + i))) != 0;
+  }
+
+ private:
+  const MatmulLaunch& launch_;
+  const float *rows_, *columns_;
+};
+
 template <MatmulFmaConfig C>
 __global__ void __launch_bounds__(C.threads)
     matmul_fma(const __grid_constant__ MatmulLaunch launch) {
@@ -109,6 +137,9 @@ __global__ void __launch_bounds__(C.threads)
   const auto line = [](int first, int i) { return first + i / 4 * 64 + i % 4; };
 
   ptx::wait_for_prerequisites();
+  const FixupLines fixup(launch, tile.batch);
+  if constexpr (C.fixup)
+    if (!fixup.any(tile, C.tile())) return;
   Real sums[C.each][C.each] = {};
   const int64_t steps = ceil_div(launch.depth, C.depth());
   a.load();
@@ -139,9 +170,17 @@ __global__ void __launch_bounds__(C.threads)
 #pragma unroll
   for (int i = 0; i < C.each; ++i)
 #pragma unroll
-    for (int j = 0; j < C.each; j += 2)
-      output.write(tile.row + line(row, i), tile.column + line(column, j), sums[i][j],
-                   sums[i][j + 1]);
+    for (int j = 0; j < C.each; j += 2) {
+      const int64_t to_row = tile.row + line(row, i), to_column = tile.column + line(column, j);
+      if constexpr (C.fixup) {
+        const bool whole_row = fixup.row(to_row);
+        if (whole_row || fixup.column(to_column)) output.write(to_row, to_column, sums[i][j]);
+        if (whole_row || fixup.column(to_column + 1))
+          output.write(to_row, to_column + 1, sums[i][j + 1]);
+      } else {
+        output.write(to_row, to_column, sums[i][j], sums[i][j + 1]);
+      }
+    }
 }
 
 }  // namespace perseid::internal::cuda

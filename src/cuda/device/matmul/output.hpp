@@ -83,6 +83,11 @@ class MatmulOutput {
       if (both) MatmulElement<Out>::write(c_.data, at + c_.column, second);
     }
   }
+  __device__ __forceinline__ void write(int64_t row, int64_t column, Real sum) const {
+    if (row >= rows_ || column >= columns_) return;
+    MatmulElement<Out>::write(c_.data, batch_ * c_.batch + row * c_.row + column * c_.column,
+                              finish(row, column, sum));
+  }
 
  private:
   __device__ __forceinline__ Real finish(int64_t row, int64_t column, Real sum) const {

@@ -22,6 +22,14 @@ struct Sm90MatmulConfig {
   bool a_m_major = false, b_n_major = false;
   bool source = false;  // c0 is read
   bool async = false;   // a or b arrives in chunks, or c leaves in chunks
+  // 2: a and b are K-major planes of f16 (split/halves.hpp), of which a step multiplies three
+  // pairs.
+  int planes = 1;
+  // Steps whose products the tensor cores sum from zero before registers add them to the sums in
+  // float32; 0: the tensor cores sum all steps.
+  int promote = 0;
+  bool scaled = false;  // a factor for each row and column of c
+  int out_stages = 2;   // of each consumer, through which results leave
 
   static constexpr const char* kName = "Sm90MatmulConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -36,14 +44,18 @@ struct Sm90MatmulConfig {
     visit("b_n_major", c.b_n_major);
     visit("source", c.source);
     visit("async", c.async);
+    visit("planes", c.planes);
+    visit("promote", c.promote);
+    visit("scaled", c.scaled);
+    visit("out_stages", c.out_stages);
   }
 
   static constexpr int kDepth = 64;  // of a step
   constexpr int rows() const { return 64 * consumers; }
   constexpr int threads() const { return 128 * (1 + consumers); }
 
-  // The epilogue stores a consumer's 64 rows in chunks of 128 bytes a row, through two stages.
-  static constexpr int kOutStages = 2, kOutStageBytes = 64 * 128;
+  // The epilogue stores a consumer's 64 rows in chunks of 128 bytes a row.
+  static constexpr int kOutStageBytes = 64 * 128;
   constexpr int out_columns() const { return static_cast<int>(128 / size_of(out)); }
   constexpr int out_chunks() const { return columns / out_columns(); }
   // Registers hold the accumulators of a tile, rounded to 16 bits, and those of the next: the
@@ -54,7 +66,7 @@ struct Sm90MatmulConfig {
   constexpr int b_part() const { return columns / cluster; }
   constexpr int a_bytes() const { return rows() * kDepth * 2; }
   constexpr int b_bytes() const { return columns * kDepth * 2; }
-  constexpr int out_bytes() const { return consumers * kOutStages * kOutStageBytes; }
+  constexpr int out_bytes() const { return consumers * out_stages * kOutStageBytes; }
   static constexpr int kMostShared = 232448, kBarrierBytes = 512, kMostStages = 12;
   constexpr int stages() const {
     return min(kMostStages, (kMostShared - kBarrierBytes - out_bytes()) / (a_bytes() + b_bytes()));
@@ -69,7 +81,8 @@ struct Sm90MatmulConfig {
 
   constexpr bool fits() const {
     return (consumers == 1 || consumers == 2) && columns % out_columns() == 0 &&
-           columns % (64 * cluster) == 0 && columns <= 256 && stages() >= 2;
+           columns % ((b_n_major ? 64 : 8) * cluster) == 0 && columns <= 256 &&
+           stages() >= max(2, promote + 1) && (planes == 1 || promote > 0);
   }
 };
 
@@ -89,6 +102,7 @@ struct Sm90MatmulArguments {
   float alpha = 1, beta = 0;
   MatmulBias bias;
   AsyncArguments async;  // of the rows and columns of the grid
+  MatmulFactors row_factors, column_factors;
 };
 
 }  // namespace perseid::internal::cuda

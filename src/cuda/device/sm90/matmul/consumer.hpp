@@ -57,7 +57,7 @@ class MatmulConsumer {
         before = tile;
       } else {
         epilogue_.scale(tile, sums);
-        emit_all(sums);
+        epilogue_.emit_all(tile, sums);
       }
     }
     if constexpr (C.deferred_epilogue())
@@ -66,11 +66,11 @@ class MatmulConsumer {
 
  private:
   // Unrolled by recursion: results are indexed by constants, so that they stay in registers.
-  template <int kChunk = 0, class Results>
-  __device__ __forceinline__ void emit_all(const Results& results) {
+  template <int kChunk = 0>
+  __device__ __forceinline__ void emit_all(const Rounded& rounded) {
     if constexpr (kChunk < C.out_chunks()) {
-      epilogue_.template emit<kChunk>(results);
-      emit_all<kChunk + 1>(results);
+      epilogue_.template emit<kChunk>(rounded);
+      emit_all<kChunk + 1>(rounded);
     }
   }
   // A chunk after each step.
@@ -96,8 +96,9 @@ class MatmulConsumer {
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < C.kDepth / 16; ++k)
-      Product::template mma_ss<C.a_m_major, C.b_n_major>(sums, a_operand(stage, k),
-                                                         b_operand(stage, k), !kFirst || k > 0);
+      Product::template mma_ss<C.a_m_major, C.b_n_major>(
+          sums, shared_.a_operand(consumer_, stage, k), shared_.b_operand(stage, k),
+          !kFirst || k > 0);
     ptx::wgmma_commit();
     if constexpr (!kFirst) {
       ptx::wgmma_wait<1>();
@@ -105,25 +106,9 @@ class MatmulConsumer {
     }
     full_.advance();
   }
-  __device__ __forceinline__ uint64_t a_operand(int stage, int k) const {
-    if constexpr (C.a_m_major)
-      return typename Shared::AMMajor{shared_.a(stage)}.mn_major(64 * consumer_).step(k);
-    else
-      return typename Shared::AKMajor{shared_.a(stage)}.k_major(64 * consumer_).step(k);
-  }
-  __device__ __forceinline__ uint64_t b_operand(int stage, int k) const {
-    if constexpr (C.b_n_major)
-      return typename Shared::BNMajor{shared_.b(stage)}.mn_major().step(k);
-    else
-      return typename Shared::BKMajor{shared_.b(stage)}.k_major().step(k);
-  }
-  // Of the oldest stage in use, in every block whose loads write to it.
+  // The oldest stage in use.
   __device__ __forceinline__ void release() {
-    if constexpr (C.cluster == 1) {
-      if (lane_ == 0) shared_.inputs().consumer_release(empty_);
-    } else {
-      if (lane_ < C.cluster) shared_.inputs().consumer_release_in_block(empty_, lane_);
-    }
+    shared_.release_inputs(empty_, lane_);
     empty_.advance();
   }
 

@@ -91,9 +91,18 @@ class MatmulEpilogue {
     ptx::tma_store_wait_read();
   }
 
-  // The same of accumulators, with beta * c0 added.
+  // All chunks of accumulators. Unrolled by recursion: they are indexed by constants, so that they
+  // stay in registers.
+  template <int kChunk = 0>
+  __device__ __forceinline__ void emit_all(const MatmulTilePosition& tile, const Sums& sums) {
+    if constexpr (kChunk < C.out_chunks()) {
+      emit<kChunk>(tile, sums);
+      emit_all<kChunk + 1>(tile, sums);
+    }
+  }
+  // A chunk of accumulators, with beta * c0 added.
   template <int kChunk>
-  __device__ __forceinline__ void emit(const Sums& sums) {
+  __device__ __forceinline__ void emit(const MatmulTilePosition& tile, const Sums& sums) {
     acquire();
     const auto stage = shared_.out(consumer_, state_.stage());
     constexpr int kPairs = C.out_columns() / 4;  // of a thread in the chunk, in both rows
@@ -109,7 +118,14 @@ class MatmulEpilogue {
       } else {
         float2* const pair = pointer<float2>(stage.piece(row, i / 2 * 2 + quad / 2) + quad % 2 * 8);
         const float2 c0 = C.source ? *pair : float2{0, 0};
-        *pair = {add_source(first, c0.x), add_source(second, c0.y)};
+        float2 result = {add_source(first, c0.x), add_source(second, c0.y)};
+        if constexpr (C.scaled && C.source) {
+          const int column = tile.column + kChunk * C.out_columns() + 8 * (i / 2) + 2 * quad;
+          const float of_row = row_factor(tile, tile.row + 64 * consumer_ + row);
+          if (isnan(of_row * column_factor(tile, column))) result.x = c0.x;
+          if (isnan(of_row * column_factor(tile, column + 1))) result.y = c0.y;
+        }
+        *pair = result;
       }
     }
     release();
@@ -127,6 +143,11 @@ class MatmulEpilogue {
     const int column = tile.column + 2 * (lane_ % 4);
     const bool by_column = bias.data != nullptr && bias.column != 0;
     float first = 0, second = 0;  // of the two rows, or of the two columns
+    float upper = 1, lower = 1;   // factors of the two rows
+    if constexpr (C.scaled) {
+      upper = row_factor(tile, row);
+      lower = row_factor(tile, row + 8);
+    }
     if (bias.data != nullptr && !by_column) {
       first = read_bias(row, arguments_.grid.m, bias.row);
       second = read_bias(row + 8, arguments_.grid.m, bias.row);
@@ -136,6 +157,14 @@ class MatmulEpilogue {
       if (by_column) {
         first = read_bias(column + 2 * i, arguments_.grid.n, bias.column);
         second = read_bias(column + 2 * i + 1, arguments_.grid.n, bias.column);
+      }
+      if constexpr (C.scaled) {
+        const float left = column_factor(tile, column + 2 * i);
+        const float right = column_factor(tile, column + 2 * i + 1);
+        sums[i] = sums[i] * upper * left;
+        sums[i + 1] = sums[i + 1] * upper * right;
+        sums[i + 2] = sums[i + 2] * lower * left;
+        sums[i + 3] = sums[i + 3] * lower * right;
       }
       sums[i] = fmaf(alpha, sums[i], first);
       sums[i + 1] = fmaf(alpha, sums[i + 1], by_column ? second : first);
@@ -162,6 +191,15 @@ class MatmulEpilogue {
     if constexpr (C.source) return fmaf(arguments_.beta, c0, value);
     return value;
   }
+  // Anything outside of c.
+  __device__ __forceinline__ float row_factor(const MatmulTilePosition& tile, int row) const {
+    return arguments_.row_factors
+        .data[tile.batch * arguments_.row_factors.batch + min(row, arguments_.grid.m - 1)];
+  }
+  __device__ __forceinline__ float column_factor(const MatmulTilePosition& tile, int column) const {
+    return arguments_.column_factors
+        .data[tile.batch * arguments_.column_factors.batch + min(column, arguments_.grid.n - 1)];
+  }
   // 0 outside of the tensor.
   __device__ __forceinline__ float read_bias(int at, int size, int64_t stride) const {
     const MatmulBias& bias = arguments_.bias;
@@ -182,14 +220,14 @@ class MatmulEpilogue {
   const Sm90MatmulArguments& arguments_;
   const Shared& shared_;
   const int consumer_, warp_, lane_;
-  PipelineCursor<Sm90MatmulConfig::kOutStages> state_;
+  PipelineCursor<C.out_stages> state_;
 };
 
 // The storing thread of a consumer.
 template <Sm90MatmulConfig C>
 class MatmulStore {
   using Shared = MatmulShared<C>;
-  static constexpr int kStages = Sm90MatmulConfig::kOutStages;
+  static constexpr int kStages = C.out_stages;
 
  public:
   __device__ __forceinline__ MatmulStore(const Sm90MatmulArguments& arguments, const Shared& shared,

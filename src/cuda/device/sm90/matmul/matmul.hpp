@@ -50,6 +50,7 @@
 
 #include "cuda/device/sm90/matmul/consumer.hpp"
 #include "cuda/device/sm90/matmul/producer.hpp"
+#include "cuda/device/sm90/matmul/promoted_consumer.hpp"
 #include "cuda/device/sm90/matmul/scheduler.hpp"
 
 namespace perseid::internal::cuda {
@@ -92,7 +93,10 @@ __global__ void __launch_bounds__(C.threads(), 1)
   } else {
     if constexpr (C.consumers > 1) ptx::setmaxnreg_inc<C.consumer_registers()>();
     ptx::wait_for_prerequisites();
-    MatmulConsumer<C>(arguments, shared, group - 1).run();
+    if constexpr (C.promote > 0)
+      MatmulPromotedConsumer<C>(arguments, shared, group - 1).run();
+    else
+      MatmulConsumer<C>(arguments, shared, group - 1).run();
   }
   if constexpr (C.cluster > 1) {
     // No block ends while another one may arrive at its barriers.

@@ -16,7 +16,7 @@ struct MatmulShared {
 
   static constexpr int kStages = C.stages();
   using Inputs = Pipeline<kStages>;
-  using Outputs = Pipeline<Sm90MatmulConfig::kOutStages>;
+  using Outputs = Pipeline<C.out_stages>;
   // Rows lie along the dimension that is not contiguous in memory.
   using AKMajor = SharedTile<C.rows(), C.kDepth>;
   using AMMajor = SharedTile<C.kDepth, C.rows()>;
@@ -39,12 +39,34 @@ struct MatmulShared {
   __device__ __forceinline__ uint32_t a(int stage) const { return base + stage * C.a_bytes(); }
   __device__ __forceinline__ uint32_t b(int stage) const { return base + kB + stage * C.b_bytes(); }
   __device__ __forceinline__ Out out(int consumer, int stage) const {
-    return {base + kOut + (consumer * C.kOutStages + stage) * C.kOutStageBytes};
+    return {base + kOut + (consumer * C.out_stages + stage) * C.kOutStageBytes};
   }
   // Where the stages of a and b are, after the last products.
   __device__ __forceinline__ Out last_out(int consumer, int chunk) const {
     static_assert(C.consumers * C.out_chunks() * Out::kBytes <= kOut || !C.deferred_epilogue());
     return {base + (consumer * C.out_chunks() + chunk) * Out::kBytes};
+  }
+  // The operands of product k of a stage: 32 bytes of K each.
+  __device__ __forceinline__ uint64_t a_operand(int consumer, int stage, int k) const {
+    if constexpr (C.a_m_major)
+      return AMMajor{a(stage)}.mn_major(64 * consumer).step(k);
+    else
+      return AKMajor{a(stage)}.k_major(64 * consumer).step(k);
+  }
+  __device__ __forceinline__ uint64_t b_operand(int stage, int k) const {
+    if constexpr (C.b_n_major)
+      return BNMajor{b(stage)}.mn_major().step(k);
+    else
+      return BKMajor{b(stage)}.k_major().step(k);
+  }
+  // A consumer's warp no longer reads a stage: in every block whose loads write to it.
+  __device__ __forceinline__ void release_inputs(const PipelineCursor<kStages>& cursor,
+                                                 int lane) const {
+    if constexpr (C.cluster == 1) {
+      if (lane == 0) inputs().consumer_release(cursor);
+    } else {
+      if (lane < C.cluster) inputs().consumer_release_in_block(cursor, lane);
+    }
   }
   // The producer fills a stage; each consumer warp of every block of the cluster releases it, since
   // each block's loads of b write to all of them.

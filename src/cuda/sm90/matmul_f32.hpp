@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Matmul of f32 on sm_90a by products of f16, the host side: a kernel splits a and b into planes
+// (device/split/split.hpp), the kernel of matmul multiplies them (device/sm90/matmul/matmul.hpp),
+// and a fixup computes the rows and columns that f16 cannot carry (device/matmul/fma.hpp).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/device/sm90/matmul/config.hpp"
+#include "cuda/matmul/fma.hpp"
+#include "cuda/sm90/split.hpp"
+#include "math/matmul_problem.hpp"
+
+namespace perseid::internal::cuda {
+
+// Why the kernels do not take the problem, as a sentence's end; "" where they do.
+std::string refuse_sm90_f32_matmul(const MatmulProblem& problem);
+Sm90MatmulConfig choose_sm90_f32_matmul(const MatmulProblem& problem, int32_t multiprocessors);
+// Name expression of the kernel that multiplies planes; its header is kSm90MatmulHeader.
+std::vector<std::string> sm90_f32_matmul_kernels(const Sm90MatmulConfig& config);
+MatmulFmaConfig choose_fixup_matmul(const MatmulProblem& problem, int32_t multiprocessors);
+
+// Results that TMA does not store (not contiguous along a row or a column, or with an address or
+// strides that are no multiples of 16 bytes) are left to the fixup as a whole. a and b may have any
+// strides.
+class Sm90F32Matmul {
+ public:
+  static Status make(const MatmulProblem& problem, Gpu& gpu, std::unique_ptr<Sm90F32Matmul>* made) {
+    return make(problem, choose_sm90_f32_matmul(problem, gpu.facts().multiprocessors), gpu, made);
+  }
+  static Status make(const MatmulProblem& problem, const Sm90MatmulConfig& config, Gpu& gpu,
+                     std::unique_ptr<Sm90F32Matmul>* made);
+
+  // The planes of as many batch entries as are multiplied at a time.
+  size_t workspace() const;
+  Status run(const MatmulArguments& arguments, void* workspace, void* stream) const;
+  // Which kernel was chosen, for explain.
+  std::string description() const;
+
+ private:
+  Sm90F32Matmul(const MatmulProblem& problem, const Sm90MatmulConfig& config, const Gpu& gpu)
+      : problem_(problem), config_(config), gpu_(gpu) {}
+  int64_t entries_at_a_time() const;
+  Status run_entries(const MatmulProblem& problem, const MatmulArguments& arguments,
+                     void* workspace, void* stream) const;
+
+  MatmulProblem problem_;
+  Sm90MatmulConfig config_;
+  const Gpu& gpu_;
+  std::vector<Kernel> kernels_;
+  Split split_;
+  std::unique_ptr<FmaMatmul> fixup_;
+};
+
+}  // namespace perseid::internal::cuda
