@@ -66,7 +66,8 @@ std::string room_of(const fs::path& path) {
 const std::map<std::string, std::set<std::string>>& allowed_includes() {
   static const std::map<std::string, std::set<std::string>> kAllowed = {
       {"include", {"perseid"}},
-      {"api", {"perseid", "api", "op", "dispatch", "cpu", "math", "io", "base"}},
+      {"api", {"perseid", "api", "collective", "op", "dispatch", "cpu", "math", "io", "base"}},
+      {"collective", {"perseid", "collective", "op", "dispatch", "cpu", "math", "base"}},
       {"op", {"perseid", "op", "dispatch", "cpu", "math", "base"}},
       {"dispatch", {"perseid", "dispatch", "cpu", "cuda", "math", "base"}},
       {"cuda", {"perseid", "cuda", "math", "base"}},

@@ -34,6 +34,7 @@
 #define PERSEID_PERSEID_H_
 
 #include "perseid/async.h"
+#include "perseid/collective.h"
 #include "perseid/context.h"
 #include "perseid/dlpack.h"
 #include "perseid/file.h"
@@ -44,9 +45,6 @@ extern "C" {
 #endif
 
 /* ---- Plans ---- */
-
-/** A validated problem with its implementation. Immutable. */
-typedef struct perseid_plan* perseid_plan_t;
 
 /** Frees a plan. No thread may be executing it. NULL is ignored.
  * \snippet operations.c destroy */

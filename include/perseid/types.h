@@ -90,6 +90,10 @@ typedef enum perseid_dtype {
   PERSEID_F8E5M2 = 6 /**< the largest number 57344; kDLFloat8_e5m2, 8 bits */
 } perseid_dtype;
 
+/** A validated problem with its implementation. Immutable, but that a plan of a group is executed
+ * once at a time on each rank. */
+typedef struct perseid_plan* perseid_plan_t;
+
 /** Which execution of a plan is meant. Matmul has PERSEID_FORWARD alone. */
 typedef enum perseid_direction {
   PERSEID_FORWARD = 0, /**< results from inputs */

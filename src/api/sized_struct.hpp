@@ -44,6 +44,15 @@ PERSEID_STRUCT_FACTS(perseid_matmul_args, offsetof(perseid_matmul_args, arrival_
 PERSEID_STRUCT_FACTS(perseid_async_operand, sizeof(perseid_async_operand));
 PERSEID_STRUCT_FACTS(perseid_arrival, offsetof(perseid_arrival, epoch_ptr));
 PERSEID_STRUCT_FACTS(perseid_chunk_sink, offsetof(perseid_chunk_sink, epoch_ptr));
+PERSEID_STRUCT_FACTS(perseid_group_options, offsetof(perseid_group_options, rendezvous));
+PERSEID_STRUCT_FACTS(perseid_group_info, sizeof(perseid_group_info));
+PERSEID_STRUCT_FACTS(perseid_gather_product, offsetof(perseid_gather_product, alpha));
+PERSEID_STRUCT_FACTS(perseid_all_gather_matmul_desc,
+                     offsetof(perseid_all_gather_matmul_desc, chunks));
+PERSEID_STRUCT_FACTS(perseid_all_gather_matmul_args,
+                     offsetof(perseid_all_gather_matmul_args, gathered));
+PERSEID_STRUCT_FACTS(perseid_matmul_reduce_desc, offsetof(perseid_matmul_reduce_desc, deadline_ns));
+PERSEID_STRUCT_FACTS(perseid_matmul_reduce_args, offsetof(perseid_matmul_reduce_args, deadline_ns));
 #undef PERSEID_STRUCT_FACTS
 
 // Copies into `current`, which has facts.size bytes. A smaller struct leaves zeros; a larger one is

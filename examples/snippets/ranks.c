@@ -1,0 +1,158 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The examples of the API reference for collective.h. Two threads are the ranks.
+#include <perseid/perseid.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define TRY(call) \
+  if ((call) != PERSEID_OK) return fprintf(stderr, "%s\n", perseid_last_error()), 1
+
+enum { kRanks = 2 };
+
+static int open_group(void) {
+  //! [open]
+  const perseid_group_options options = {.struct_size = sizeof options,
+                                         .rank = 0,
+                                         .size = 1,
+                                         .rendezvous = "unix:/tmp/my_ranks",
+                                         .token = "a secret"};
+  perseid_group_t group = NULL;
+  TRY(perseid_group_create(&options, &group));  // NULL: as the environment says
+  perseid_group_destroy(group);
+  //! [open]
+  return 0;
+}
+
+static int operations(perseid_group_t group, int rank) {
+  //! [barrier]
+  TRY(perseid_group_barrier(group, 0));
+  //! [barrier]
+
+  //! [all_gather]
+  const float mine[2] = {(float)rank, (float)rank};
+  float all[4];
+  const DLTensor input = perseid_tensor(mine, kDLFloat, 32, PERSEID_DIMS(2), NULL);
+  const DLTensor output = perseid_tensor(all, kDLFloat, 32, PERSEID_DIMS(4), NULL);
+  TRY(perseid_group_all_gather(group, &input, &output, 0));  // all = {0, 0, 1, 1}
+  //! [all_gather]
+
+  //! [reduce_scatter]
+  float part[1];
+  const DLTensor shard = perseid_tensor(part, kDLFloat, 32, PERSEID_DIMS(1), NULL);
+  TRY(perseid_group_reduce_scatter(group, PERSEID_SUM, &input, &shard, 0));  // part = {0 + 1}
+  //! [reduce_scatter]
+
+  //! [all_reduce]
+  float sum[2];
+  const DLTensor sums = perseid_tensor(sum, kDLFloat, 32, PERSEID_DIMS(2), NULL);
+  TRY(perseid_group_all_reduce(group, PERSEID_AVERAGE, &input, &sums, 0));  // sum = {0.5, 0.5}
+  //! [all_reduce]
+
+  //! [memory]
+  void *own = NULL, *peer = NULL;
+  TRY(perseid_group_memory_allocate(group, sizeof(float), 0, &own));
+  *(float*)own = (float)rank;
+  TRY(perseid_group_barrier(group, 0));
+  TRY(perseid_group_memory_peer(group, own, 1 - rank, &peer));
+  const float of_peer = *(const float*)peer;  // 1 - rank
+  TRY(perseid_group_barrier(group, 0));
+  perseid_group_memory_free(group, own);
+  //! [memory]
+
+  //! [shrink]
+  perseid_group_t survivors = NULL;
+  perseid_group_info info = {.struct_size = sizeof info};
+  TRY(perseid_group_query(group, &info));  // info.failed_rank says who failed
+  TRY(perseid_group_shrink(group, 0, &survivors));
+  perseid_group_destroy(survivors);
+  //! [shrink]
+  const int right = all[0] == 0 && all[3] == 1 && part[0] == 1 && sum[1] == 0.5f &&
+                    of_peer == (float)(1 - rank) && info.rank == rank;
+  return right ? 0 : 1;
+}
+
+static int products(perseid_context_t context, perseid_group_t group, int rank) {
+  const float ones[4] = {1, 1, 1, 1};
+  float rows[4], square[4];
+  const DLTensor full = perseid_tensor(ones, kDLFloat, 32, PERSEID_DIMS(2, 2), NULL);
+  const DLTensor c_square = perseid_tensor(square, kDLFloat, 32, PERSEID_DIMS(2, 2), NULL);
+  const DLTensor c_row = perseid_tensor(rows, kDLFloat, 32, PERSEID_DIMS(1, 2), NULL);
+  size_t bytes = 0;
+
+  //! [all_gather_matmul]
+  const perseid_gather_product product = {.struct_size = sizeof product, .n = 2};
+  const perseid_all_gather_matmul_desc desc = {.struct_size = sizeof desc,
+                                               .dtype = PERSEID_F32,
+                                               .m = 1,  // of this rank
+                                               .k = 2,
+                                               .product_count = 1,
+                                               .products = &product};
+  perseid_plan_t plan = NULL;
+  TRY(perseid_all_gather_matmul_plan_create(context, group, &desc, &plan));
+  TRY(perseid_plan_workspace_size(plan, PERSEID_FORWARD, &bytes));
+  void* workspace = malloc(bytes);
+  const DLTensor* shard = NULL;  // what is written there is not copied
+  TRY(perseid_all_gather_matmul_shard(plan, &shard));
+  ((float*)shard->data)[0] = ((float*)shard->data)[1] = (float)(rank + 1);
+  const DLTensor *b[1] = {&full}, *c[1] = {&c_square};
+  const perseid_all_gather_matmul_args args = {
+      .struct_size = sizeof args, .a = shard, .b = b, .c = c};
+  TRY(perseid_all_gather_matmul_execute(plan, &args, workspace, bytes, NULL));
+  //! [all_gather_matmul]
+  free(workspace);
+  perseid_plan_destroy(plan);
+
+  //! [matmul_reduce]
+  const perseid_matmul_reduce_desc sum = {
+      .struct_size = sizeof sum, .dtype = PERSEID_F32, .m = 2, .n = 2, .k = 2};
+  TRY(perseid_matmul_reduce_plan_create(context, group, &sum, &plan));
+  TRY(perseid_plan_workspace_size(plan, PERSEID_FORWARD, &bytes));
+  workspace = malloc(bytes);
+  const perseid_matmul_reduce_args tensors = {
+      .struct_size = sizeof tensors, .a = &full, .b = &full, .c = &c_row};
+  TRY(perseid_matmul_reduce_execute(plan, &tensors, workspace, bytes, NULL));
+  //! [matmul_reduce]
+  free(workspace);
+  perseid_plan_destroy(plan);
+  return square[0] == 2 && square[3] == 4 && rows[0] == 4 && rows[1] == 4 ? 0 : 1;
+}
+
+struct rank {
+  perseid_context_t context;
+  perseid_group_t group;
+  int number, result;
+};
+
+static void* run(void* state) {
+  struct rank* rank = state;
+  rank->result =
+      products(rank->context, rank->group, rank->number) || operations(rank->group, rank->number);
+  return NULL;
+}
+
+int main(void) {
+  if (open_group() != 0) return 1;
+  perseid_context_t context = NULL;
+  TRY(perseid_context_create(NULL, &context));
+  //! [threads]
+  perseid_group_t groups[kRanks];
+  TRY(perseid_group_create_threads(kRanks, groups));  // groups[r] is for the r-th thread
+  //! [threads]
+  struct rank ranks[kRanks];
+  pthread_t threads[kRanks];
+  for (int r = 0; r < kRanks; ++r) {
+    ranks[r] = (struct rank){context, groups[r], r, 1};
+    if (pthread_create(&threads[r], NULL, run, &ranks[r]) != 0) return 1;
+  }
+  int failed = 0;
+  for (int r = 0; r < kRanks; ++r) {
+    pthread_join(threads[r], NULL);
+    failed |= ranks[r].result;
+    perseid_group_destroy(groups[r]);
+  }
+  perseid_context_destroy(context);
+  if (!failed) puts("ok");
+  return failed;
+}

@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The examples of the API reference for collective.hpp. Two threads are the ranks.
+#include <cstdio>
+#include <perseid/collective.hpp>
+#include <thread>
+
+namespace {
+
+int failures = 0;
+
+void expect(bool right, const char* what) {
+  if (right) return;
+  std::fprintf(stderr, "wrong: %s\n", what);
+  ++failures;
+}
+
+void operations(const perseid::Group& group) {
+  //! [group]
+  const auto rank = static_cast<float>(group.rank());
+  const float mine[2] = {rank, rank};
+  float all[4], sum[2];
+  group.all_gather({mine, perseid::f32, {2}}, {all, perseid::f32, {4}});
+  group.all_reduce({mine, perseid::f32, {2}}, {sum, perseid::f32, {2}});
+  group.barrier();
+  //! [group]
+  expect(all[1] == 0 && all[2] == 1 && sum[0] == 1, "group");
+
+  //! [memory]
+  const perseid::GroupMemory memory(group, sizeof(float));
+  *static_cast<float*>(memory.data()) = rank;
+  group.barrier();
+  const float of_peer = *static_cast<const float*>(memory.peer(1 - group.rank()));
+  group.barrier();
+  //! [memory]
+  expect(of_peer == 1 - rank, "memory");
+}
+
+void products(const perseid::Context& context, const perseid::Group& group) {
+  const float ones[4] = {1, 1, 1, 1};
+  float rows[2], square[4];
+  const perseid::Tensor full(ones, perseid::f32, {2, 2});
+  const perseid::Tensor c(square, perseid::f32, {2, 2}), c_row(rows, perseid::f32, {1, 2});
+  perseid::Workspace workspace;
+
+  //! [all_gather_matmul]
+  const perseid::AllGatherMatmul gather(context, group, {.m = 1, .k = 2, .products = {{.n = 2}}});
+  gather.reserve(workspace);
+  gather.execute({.a = full.slice(0, 0, 1), .b = {full}, .c = {c}}, workspace);
+  //! [all_gather_matmul]
+  expect(square[0] == 2 && square[3] == 2, "all-gather + matmul");
+
+  //! [matmul_reduce]
+  const perseid::MatmulReduce reduce(context, group, {.m = 2, .n = 2, .k = 2});
+  reduce.reserve(workspace);
+  reduce.execute({.a = full, .b = full, .c = c_row}, workspace);
+  //! [matmul_reduce]
+  expect(rows[0] == 4 && rows[1] == 4, "matmul + reduce-scatter");
+}
+
+void go_on(const perseid::Group& group) {
+  //! [shrink]
+  try {
+    group.barrier();
+  } catch (const perseid::Error& error) {
+    std::puts(error.what());  // it names the rank
+    const perseid::Group survivors = group.shrink();
+    survivors.barrier();
+  }
+  //! [shrink]
+}
+
+}  // namespace
+
+int main() try {
+  const perseid::Context context = perseid::Context::cpu();
+  //! [threads]
+  const std::vector<perseid::Group> groups = perseid::Group::threads(2);
+  std::vector<std::thread> threads;
+  for (const perseid::Group& group : groups)
+    threads.emplace_back([&] {
+      operations(group);
+      products(context, group);
+      go_on(group);
+    });
+  for (std::thread& thread : threads) thread.join();
+  //! [threads]
+  if (failures == 0) std::puts("ok");
+  return failures == 0 ? 0 : 1;
+} catch (const perseid::Error& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,264 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+/** \file
+ * Groups of ranks, and operations that all ranks of a group compute together. Included by
+ * perseid.h.
+ *
+ *   - A rank is a process, or a thread of one, on this host. Contexts are of the CPU.
+ *   - All ranks call the same functions of a group in the same order, each rank one at a time.
+ *     Making a plan is such a call too. Executing one, once per rank, is one operation.
+ *   - Shapes that do not fit are refused on all ranks with the same sentence, when the plan is
+ * made. An argument that is refused at execution is refused on its rank alone.
+ *   - Every call has a deadline (0: 30 s) and none waits beyond it. Where a rank dies, leaves, or
+ *     does not take part in time, the calls of all ranks end with PEER_LOST or TIMEOUT and a
+ *     sentence that names it; what they were to write is undefined. The group has then failed:
+ *     perseid_group_shrink makes one of the ranks that are left, and plans are made again.
+ *   - Sums over ranks are in the order of ranks, in float32 (float64 for F64), rounded once. They
+ *     have the same bits in every run. */
+#ifndef PERSEID_COLLECTIVE_H_
+#define PERSEID_COLLECTIVE_H_
+
+#include "perseid/async.h"
+#include "perseid/context.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Groups ---- */
+
+/** The most ranks of a group. */
+#define PERSEID_MAX_RANKS 64
+
+/** One rank's membership in a group. */
+typedef struct perseid_group* perseid_group_t;
+
+/** Gives every rank what each brings: `all` takes `bytes` bytes from every rank, in their order.
+ * Returns 0 where that succeeded. For MPI it is MPI_Allgather. */
+typedef int (*perseid_all_gather_fn)(void* user, const void* mine, size_t bytes, void* all);
+
+/** Which rank this process is to be, and how it finds the others. */
+typedef struct perseid_group_options {
+  uint32_t struct_size; /**< sizeof(perseid_group_options) */
+  int32_t rank;         /**< 0..size - 1 */
+  int32_t size;         /**< 1..PERSEID_MAX_RANKS; 0: as the environment says, see below */
+  uint32_t reserved;    /**< 0 */
+  /** "unix:PATH", whose socket only this user can reach, or "tcp:HOST:PORT", an address of rank 0's
+   * host, to which alone it is bound. NULL with a callback. */
+  const char* rendezvous;
+  /** A secret that all ranks know, at most 256 bytes; who lacks it is refused. NULL: "", for Unix
+   * sockets alone. It is sent as it is: keep TCP within a network that you trust. */
+  const char* token;
+  /** NULL, or how the ranks find one another without a rendezvous. */
+  perseid_all_gather_fn all_gather;
+  void* user;           /**< passed to all_gather */
+  uint64_t deadline_ns; /**< by when all ranks must have come; 0: 30 s */
+} perseid_group_options;
+
+/** Opens a group; all its ranks call this. `options` NULL, or size 0: rank, size, rendezvous and
+ * token are those of PERSEID_RANK, PERSEID_WORLD_SIZE, PERSEID_RENDEZVOUS and PERSEID_TOKEN, as
+ * `perseid launch` sets them; else those of OpenMPI or torchrun. Errors: TIMEOUT (the sentence
+ * names the ranks that did not come), PEER_LOST, IO_ERROR, OUT_OF_MEMORY, UNSUPPORTED (ranks on
+ * several hosts). \snippet ranks.c open */
+PERSEID_API perseid_status perseid_group_create(const perseid_group_options* options,
+                                                perseid_group_t* group);
+/** Opens `size` groups at once, groups[r] for the thread that is to be rank r. Errors:
+ * OUT_OF_MEMORY.
+ * \snippet ranks.c threads */
+PERSEID_API perseid_status perseid_group_create_threads(int32_t size, perseid_group_t* groups);
+/** Leaves the group. Operations of the others that this rank has taken part in end well. Plans keep
+ * what they need: destroying the group first is allowed. NULL is ignored.
+ * \snippet ranks.c open */
+PERSEID_API void perseid_group_destroy(perseid_group_t group);
+
+/** Facts about a group. */
+typedef struct perseid_group_info {
+  uint32_t struct_size; /**< sizeof(perseid_group_info) */
+  int32_t rank;         /**< this one */
+  int32_t size;         /**< how many there are */
+  int32_t first_rank;   /**< what this rank was before the group was shrunk */
+  int32_t failed_rank;  /**< who made the group fail; -1: it has not failed */
+  uint32_t generation;  /**< how often it was shrunk, or more */
+} perseid_group_info;
+/** Fills `info`, whose struct_size the caller has set.
+ * \snippet ranks.c shrink */
+PERSEID_API perseid_status perseid_group_query(perseid_group_t group, perseid_group_info* info);
+
+/** Makes a group of those ranks that call this before the deadline, in their order; they are
+ * numbered from 0. The old group is only to be destroyed. Operations that failed on this rank may
+ * have succeeded on another: agree on what to do again, for example by perseid_group_all_gather of
+ * the number of the last step. Errors: PEER_LOST (the others went on without this rank), TIMEOUT,
+ * OUT_OF_MEMORY.
+ * \snippet ranks.c shrink */
+PERSEID_API perseid_status perseid_group_shrink(perseid_group_t group, uint64_t deadline_ns,
+                                                perseid_group_t* survivors);
+
+/* ---- Memory that ranks share ---- */
+
+/** `bytes` of memory for each rank, zeroed, which all ranks can read and write. `bytes` may differ
+ * between ranks. The memory of a rank begins where that of the rank before it ends, at the next
+ * multiple of 64 bytes. All ranks call this. Errors: OUT_OF_MEMORY, TIMEOUT, PEER_LOST.
+ * \snippet ranks.c memory */
+PERSEID_API perseid_status perseid_group_memory_allocate(perseid_group_t group, size_t bytes,
+                                                         uint64_t deadline_ns, void** data);
+/** Where the memory of `rank` is that was allocated together with `data`.
+ * \snippet ranks.c memory */
+PERSEID_API perseid_status perseid_group_memory_peer(perseid_group_t group, const void* data,
+                                                     int32_t rank, void** peer);
+/** Unmaps the memory on this rank; the others keep theirs. In any order. It is unmapped with the
+ * group at the latest. NULL is ignored.
+ * \snippet ranks.c memory */
+PERSEID_API void perseid_group_memory_free(perseid_group_t group, void* data);
+
+/* ---- Operations without a plan ----
+ *
+ * Tensors are row-major without gaps, F16, BF16, F32 or F64, in memory of the host. Errors:
+ * INVALID_ARGUMENT (on all ranks, where their calls differ), TIMEOUT, PEER_LOST. */
+
+/** How ranks' elements become one. */
+typedef enum perseid_reduction {
+  PERSEID_SUM = 0,    /**< their sum */
+  PERSEID_AVERAGE = 1 /**< their sum over the number of ranks */
+} perseid_reduction;
+
+/** Returns when all ranks have called it.
+ * \snippet ranks.c barrier */
+PERSEID_API perseid_status perseid_group_barrier(perseid_group_t group, uint64_t deadline_ns);
+/** output: the inputs of all ranks one after the other along dimension 0, in which they may be
+ * uneven.
+ * \snippet ranks.c all_gather */
+PERSEID_API perseid_status perseid_group_all_gather(perseid_group_t group, const DLTensor* input,
+                                                    const DLTensor* output, uint64_t deadline_ns);
+/** Of an input [m, ...], equal in shape on all P ranks, rank r gets rows [r m / P, (r + 1) m / P)
+ * (floored) of the reduced elements.
+ * \snippet ranks.c reduce_scatter */
+PERSEID_API perseid_status perseid_group_reduce_scatter(perseid_group_t group,
+                                                        perseid_reduction reduction,
+                                                        const DLTensor* input,
+                                                        const DLTensor* output,
+                                                        uint64_t deadline_ns);
+/** output: the reduced inputs, all of them on every rank. It may be the input.
+ * \snippet ranks.c all_reduce */
+PERSEID_API perseid_status perseid_group_all_reduce(perseid_group_t group,
+                                                    perseid_reduction reduction,
+                                                    const DLTensor* input, const DLTensor* output,
+                                                    uint64_t deadline_ns);
+
+/* ---- All-gather + matmul ---- */
+
+/** One product of the gathered operand. */
+typedef struct perseid_gather_product {
+  uint32_t struct_size; /**< sizeof(perseid_gather_product), the same of all in an array */
+  uint32_t out_dtype;   /**< of c; 0: dtype. dtype, or F32 where dtype is F16 or BF16 */
+  int64_t n;            /**< columns of b and c; may differ between ranks */
+  double alpha;         /**< of a b; 0: 1 */
+  uint32_t bias;        /**< 1: a bias is given at execution */
+  uint32_t reserved;    /**< 0 */
+} perseid_gather_product;
+
+/** c[i] = alpha[i] * gather(a) b[i] + bias[i]: every rank has a shard of a, and gets the products
+ * of all of a with its own b. The product of the own shard runs first, those of the others as they
+ * arrive. Bit for bit the result of perseid_matmul_execute with the gathered operand. */
+typedef struct perseid_all_gather_matmul_desc {
+  uint32_t struct_size; /**< sizeof(perseid_all_gather_matmul_desc) */
+  uint32_t dtype;       /**< of a and b */
+  /** perseid_chunk_dim: M (also 0), shards are rows of a; K, they are columns. */
+  uint32_t gather_dim;
+  uint32_t product_count;                 /**< 1..64 */
+  int64_t batch;                          /**< 0: 1 */
+  int64_t m;                              /**< rows of this rank's shard */
+  int64_t k;                              /**< columns of this rank's shard */
+  const perseid_gather_product* products; /**< product_count of them */
+  int64_t chunks;                         /**< that each shard is signalled in; 0: 1 */
+  uint64_t deadline_ns;                   /**< of making the plan; 0: 30 s */
+  const char* implementation;             /**< of the product; NULL: the first that takes it */
+} perseid_all_gather_matmul_desc;
+
+/** The tensors of perseid_all_gather_matmul_execute. M and K are the sizes of the gathered a. */
+typedef struct perseid_all_gather_matmul_args {
+  uint32_t struct_size; /**< sizeof(perseid_all_gather_matmul_args) */
+  uint32_t reserved;    /**< 0 */
+  /** [batch, m, k] ([m, k] if batch is 1), this rank's shard; any strides. Written into
+   * perseid_all_gather_matmul_shard, it is not copied. */
+  const DLTensor* a;
+  const DLTensor* const* b;    /**< of each product: [batch, K, n], or [K, n] for every entry */
+  const DLTensor* const* bias; /**< NULL, or of each product: NULL, or [n], dtype or out_dtype */
+  const DLTensor* const* c;    /**< of each product: [batch, M, n] ([M, n] if batch is 1) */
+  const DLTensor* gathered;    /**< NULL, or takes the gathered a: [batch, M, K] */
+  uint64_t deadline_ns;        /**< 0: 30 s */
+  perseid_wait_record* record; /**< NULL, or how the waits ended */
+} perseid_all_gather_matmul_args;
+
+/** Makes a plan; all ranks call this. Errors: UNSUPPORTED, OUT_OF_MEMORY, TIMEOUT, PEER_LOST. *plan
+ * is NULL after a failure.
+ * \snippet ranks.c all_gather_matmul */
+PERSEID_API perseid_status perseid_all_gather_matmul_plan_create(
+    perseid_context_t context, perseid_group_t group, const perseid_all_gather_matmul_desc* desc,
+    perseid_plan_t* plan);
+/** Where this rank's shard is read: [batch, m, k]. What is produced there is not copied; execution
+ * then returns when all ranks have read it. The tensor lives as long as the plan.
+ * \snippet ranks.c all_gather_matmul */
+PERSEID_API perseid_status perseid_all_gather_matmul_shard(perseid_plan_t plan,
+                                                           const DLTensor** shard);
+/** Writes c, and gathered where given; all ranks call this. Errors: WORKSPACE_TOO_SMALL, TIMEOUT,
+ * PEER_LOST.
+ * \snippet ranks.c all_gather_matmul */
+PERSEID_API perseid_status
+perseid_all_gather_matmul_execute(perseid_plan_t plan, const perseid_all_gather_matmul_args* args,
+                                  void* workspace, size_t workspace_bytes, void* stream);
+
+/* ---- Matmul + reduce-scatter, matmul + all-reduce ---- */
+
+/** c = reduce(a b over all ranks) + bias: every rank has a slice of the depth, columns of a and
+ * rows of b. Each rank gets its shard of c, or all of it. Partial sums are float32 (float64 for
+ * F64). */
+typedef struct perseid_matmul_reduce_desc {
+  uint32_t struct_size; /**< sizeof(perseid_matmul_reduce_desc) */
+  uint32_t dtype;       /**< of a and b */
+  uint32_t out_dtype;   /**< of c; 0: dtype. dtype, or F32 where dtype is F16 or BF16 */
+  /** perseid_chunk_dim: M (also 0), shards are rows of c; N, they are columns. */
+  uint32_t scatter_dim;
+  uint32_t reduction;   /**< perseid_reduction */
+  uint32_t all_reduce;  /**< 0: a rank gets its shard; 1: all of c */
+  uint32_t bias;        /**< 1: a bias is given at execution; added once, to the reduced product */
+  uint32_t reserved;    /**< 0 */
+  int64_t batch;        /**< 0: 1 */
+  int64_t m;            /**< rows of a and of the whole c */
+  int64_t n;            /**< columns of b and of the whole c */
+  int64_t k;            /**< of this rank; may differ between ranks */
+  uint64_t deadline_ns; /**< of making the plan; 0: 30 s */
+  const char* implementation; /**< of the product; NULL: the first that takes it */
+} perseid_matmul_reduce_desc;
+
+/** The tensors of perseid_matmul_reduce_execute. */
+typedef struct perseid_matmul_reduce_args {
+  uint32_t struct_size; /**< sizeof(perseid_matmul_reduce_args) */
+  uint32_t reserved;    /**< 0 */
+  const DLTensor* a;    /**< [batch, m, k], or [m, k] for every batch entry */
+  const DLTensor* b;    /**< [batch, k, n], or [k, n] for every batch entry */
+  const DLTensor* bias; /**< [n], dtype or out_dtype; the same on all ranks */
+  /** [batch, m, n] ([m, n] if batch is 1); without all_reduce rank r of P has rows, or columns,
+   * [r m / P, (r + 1) m / P), floored. */
+  const DLTensor* c;
+  uint64_t deadline_ns; /**< 0: 30 s */
+} perseid_matmul_reduce_args;
+
+/** Makes a plan; all ranks call this. Errors: UNSUPPORTED, OUT_OF_MEMORY, TIMEOUT, PEER_LOST. *plan
+ * is NULL after a failure.
+ * \snippet ranks.c matmul_reduce */
+PERSEID_API perseid_status perseid_matmul_reduce_plan_create(perseid_context_t context,
+                                                             perseid_group_t group,
+                                                             const perseid_matmul_reduce_desc* desc,
+                                                             perseid_plan_t* plan);
+/** Writes c; all ranks call this. Errors: WORKSPACE_TOO_SMALL, TIMEOUT, PEER_LOST.
+ * \snippet ranks.c matmul_reduce */
+PERSEID_API perseid_status perseid_matmul_reduce_execute(perseid_plan_t plan,
+                                                         const perseid_matmul_reduce_args* args,
+                                                         void* workspace, size_t workspace_bytes,
+                                                         void* stream);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* PERSEID_COLLECTIVE_H_ */

@@ -1,0 +1,323 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+/// \file
+/// Groups of ranks, and operations that all ranks of a group compute together: see collective.h.
+/// Not included by perseid.hpp.
+#ifndef PERSEID_COLLECTIVE_HPP_
+#define PERSEID_COLLECTIVE_HPP_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "perseid/perseid.hpp"
+
+namespace perseid {
+inline namespace v0 {
+
+namespace detail {
+inline uint64_t nanoseconds(std::chrono::nanoseconds deadline) {
+  require(deadline.count() >= 0, "a deadline is not negative");
+  return static_cast<uint64_t>(deadline.count());
+}
+}  // namespace detail
+
+/// How ranks' elements become one.
+enum class Reduction {
+  kSum = PERSEID_SUM,          ///< their sum
+  kAverage = PERSEID_AVERAGE,  ///< their sum over the number of ranks
+};
+
+/// Which rank this process is to be, and how it finds the others.
+struct GroupOptions {
+  int32_t rank = 0;                      ///< 0..size - 1
+  int32_t size = 0;                      ///< 0: everything as the environment says
+  std::string rendezvous = {};           ///< "unix:PATH" or "tcp:HOST:PORT"
+  std::string token = {};                ///< a secret that all ranks know; needed for TCP
+  std::chrono::nanoseconds deadline{0};  ///< by when all must have come; 0: 30 s
+};
+
+/// One rank's membership in a group. Deadlines of 0 are 30 s; a call that ends without a rank
+/// throws Error with TIMEOUT or PEER_LOST, which names it.
+/// \snippet ranks.cpp group
+class Group {
+ public:
+  /// Opens a group; all its ranks do.
+  explicit Group(const GroupOptions& options = {}) {
+    auto given = detail::sized<perseid_group_options>();
+    given.rank = options.rank;
+    given.size = options.size;
+    given.rendezvous = options.rendezvous.c_str();
+    given.token = options.token.c_str();
+    given.deadline_ns = detail::nanoseconds(options.deadline);
+    perseid_group_t handle = nullptr;
+    detail::check(perseid_group_create(&given, &handle));
+    handle_.reset(handle);
+  }
+  /// Groups of one process: the r-th for the thread that is to be rank r.
+  /// \snippet ranks.cpp threads
+  static std::vector<Group> threads(int32_t size) {
+    std::vector<perseid_group_t> handles(static_cast<size_t>(size > 0 ? size : 1));
+    detail::check(perseid_group_create_threads(size, handles.data()));
+    std::vector<Group> groups;
+    for (perseid_group_t handle : handles) groups.push_back(Group(handle));
+    return groups;
+  }
+
+  int32_t rank() const { return info().rank; }  ///< this one
+  int32_t size() const { return info().size; }  ///< how many there are
+  /// All facts.
+  perseid_group_info info() const {
+    auto info = detail::sized<perseid_group_info>();
+    detail::check(perseid_group_query(get(), &info));
+    return info;
+  }
+  /// A group of the ranks that call this before the deadline. This one is only to be destroyed.
+  /// \snippet ranks.cpp shrink
+  Group shrink(std::chrono::nanoseconds deadline = {}) const {
+    perseid_group_t handle = nullptr;
+    detail::check(perseid_group_shrink(get(), detail::nanoseconds(deadline), &handle));
+    return Group(handle);
+  }
+
+  /// Returns when all ranks have called it.
+  void barrier(std::chrono::nanoseconds deadline = {}) const {
+    detail::check(perseid_group_barrier(get(), detail::nanoseconds(deadline)));
+  }
+  /// output: the inputs of all ranks along dimension 0.
+  void all_gather(const Tensor& input, const Tensor& output,
+                  std::chrono::nanoseconds deadline = {}) const {
+    detail::check(
+        perseid_group_all_gather(get(), input.dl(), output.dl(), detail::nanoseconds(deadline)));
+  }
+  /// output: this rank's rows of the reduced inputs.
+  void reduce_scatter(const Tensor& input, const Tensor& output,
+                      Reduction reduction = Reduction::kSum,
+                      std::chrono::nanoseconds deadline = {}) const {
+    detail::check(perseid_group_reduce_scatter(get(), static_cast<perseid_reduction>(reduction),
+                                               input.dl(), output.dl(),
+                                               detail::nanoseconds(deadline)));
+  }
+  /// output: the reduced inputs. It may be the input.
+  void all_reduce(const Tensor& input, const Tensor& output, Reduction reduction = Reduction::kSum,
+                  std::chrono::nanoseconds deadline = {}) const {
+    detail::check(perseid_group_all_reduce(get(), static_cast<perseid_reduction>(reduction),
+                                           input.dl(), output.dl(), detail::nanoseconds(deadline)));
+  }
+
+  /// The C interface's handle, which this object owns.
+  perseid_group_t get() const { return handle_.get(); }
+
+ private:
+  explicit Group(perseid_group_t handle) : handle_(handle) {}
+  struct Destroy {
+    void operator()(perseid_group_t handle) const { perseid_group_destroy(handle); }
+  };
+  std::unique_ptr<perseid_group, Destroy> handle_;
+};
+
+/// Memory that all ranks of a group can read and write, zeroed; all ranks make it together. The
+/// group must live as long.
+/// \snippet ranks.cpp memory
+class GroupMemory {
+ public:
+  /// Allocates `bytes` for this rank.
+  GroupMemory(const Group& group, size_t bytes, std::chrono::nanoseconds deadline = {})
+      : data_(allocate(group, bytes, deadline), Free{group.get()}) {}
+  void* data() const { return data_.get(); }  ///< of this rank
+  /// That of another rank.
+  void* peer(int32_t rank) const {
+    void* peer = nullptr;
+    detail::check(perseid_group_memory_peer(data_.get_deleter().group, data(), rank, &peer));
+    return peer;
+  }
+
+ private:
+  struct Free {
+    perseid_group_t group;
+    void operator()(void* data) const { perseid_group_memory_free(group, data); }
+  };
+  static void* allocate(const Group& group, size_t bytes, std::chrono::nanoseconds deadline) {
+    void* data = nullptr;
+    detail::check(
+        perseid_group_memory_allocate(group.get(), bytes, detail::nanoseconds(deadline), &data));
+    return data;
+  }
+  std::unique_ptr<void, Free> data_;
+};
+
+// ---- All-gather + matmul ----------------------------------------------------------------------
+
+/// One product of the gathered operand.
+struct GatherProduct {
+  int64_t n = 0;                   ///< columns of b and c; may differ between ranks
+  DType out_dtype = DType::kNone;  ///< of c; none: dtype
+  double alpha = 1;                ///< of a b; 0 stands for 1
+  bool bias = false;               ///< a bias is given at execution
+};
+
+/// The problem of an AllGatherMatmul plan.
+struct AllGatherMatmulOptions {
+  DType dtype = f32;                         ///< of a and b
+  ChunkDim gather_dim = ChunkDim::kM;        ///< shards are rows (kM) or columns (kK) of a
+  int64_t batch = 1;                         ///< products
+  int64_t m = 0;                             ///< rows of this rank's shard
+  int64_t k = 0;                             ///< columns of this rank's shard
+  std::vector<GatherProduct> products = {};  ///< at least one
+  int64_t chunks = 1;                        ///< that each shard is signalled in
+  std::chrono::nanoseconds deadline{0};      ///< of making the plan
+  const char* implementation = nullptr;      ///< of the product
+};
+
+/// The tensors of AllGatherMatmul::execute. M and K are the sizes of the gathered a.
+struct AllGatherMatmulArguments {
+  Tensor a = {};                          ///< [batch, m, k], this rank's shard
+  std::vector<Tensor> b = {};             ///< of each product: [batch, K, n] or [K, n]
+  std::vector<Tensor> bias = {};          ///< none, or of each product: absent, or [n]
+  std::vector<Tensor> c = {};             ///< of each product: [batch, M, n]
+  Tensor gathered = {};                   ///< optional: [batch, M, K]
+  std::chrono::nanoseconds deadline{0};   ///< 0: 30 s
+  perseid_wait_record* record = nullptr;  ///< how the waits ended
+};
+
+/// c[i] = alpha[i] * gather(a) b[i] + bias[i].
+/// \snippet ranks.cpp all_gather_matmul
+class AllGatherMatmul : public Plan {
+ public:
+  /// Makes a plan; all ranks do.
+  AllGatherMatmul(const Context& context, const Group& group, const AllGatherMatmulOptions& options)
+      : Plan(create(context, group, options)), products_(options.products.size()) {}
+
+  /// Where this rank's shard is read: [batch, m, k]. What is produced there is not copied.
+  Tensor shard() const {
+    const DLTensor* shard = nullptr;
+    detail::check(perseid_all_gather_matmul_shard(get(), &shard));
+    return Tensor(*shard);
+  }
+  /// Writes c, and gathered where given; all ranks do.
+  void execute(const AllGatherMatmulArguments& with, const Scratch& workspace) const {
+    const auto pointers = [](const std::vector<Tensor>& tensors) {
+      std::vector<const DLTensor*> all;
+      for (const Tensor& tensor : tensors) all.push_back(tensor.dl());
+      return all;
+    };
+    detail::require(with.b.size() == products_ && with.c.size() == products_ &&
+                        (with.bias.empty() || with.bias.size() == products_),
+                    "b, c and bias are as many as products: ", products_);
+    const auto b = pointers(with.b), bias = pointers(with.bias), c = pointers(with.c);
+    auto args = detail::sized<perseid_all_gather_matmul_args>();
+    args.a = with.a.dl();
+    args.b = b.data();
+    args.bias = bias.empty() ? nullptr : bias.data();
+    args.c = c.data();
+    args.gathered = with.gathered.dl();
+    args.deadline_ns = detail::nanoseconds(with.deadline);
+    args.record = with.record;
+    execute_as(Direction::kForward, perseid_all_gather_matmul_execute, args, nullptr, workspace);
+  }
+
+ private:
+  static perseid_plan_t create(const Context& context, const Group& group,
+                               const AllGatherMatmulOptions& options) {
+    std::vector<perseid_gather_product> products;
+    for (const GatherProduct& product : options.products) {
+      auto made = detail::sized<perseid_gather_product>();
+      made.out_dtype = static_cast<uint32_t>(product.out_dtype);
+      made.n = product.n;
+      made.alpha = product.alpha;
+      made.bias = product.bias;
+      products.push_back(made);
+    }
+    auto desc = detail::sized<perseid_all_gather_matmul_desc>();
+    desc.dtype = static_cast<uint32_t>(options.dtype);
+    desc.gather_dim = static_cast<uint32_t>(options.gather_dim);
+    desc.product_count = static_cast<uint32_t>(products.size());
+    desc.batch = options.batch;
+    desc.m = options.m;
+    desc.k = options.k;
+    desc.products = products.data();
+    desc.chunks = options.chunks;
+    desc.deadline_ns = detail::nanoseconds(options.deadline);
+    desc.implementation = options.implementation;
+    perseid_plan_t plan = nullptr;
+    detail::check(perseid_all_gather_matmul_plan_create(context.get(), group.get(), &desc, &plan));
+    return plan;
+  }
+
+  size_t products_;
+};
+
+// ---- Matmul + reduce-scatter, matmul + all-reduce ---------------------------------------------
+
+/// The problem of a MatmulReduce plan.
+struct MatmulReduceOptions {
+  DType dtype = f32;                      ///< of a and b
+  DType out_dtype = DType::kNone;         ///< of c; none: dtype
+  ChunkDim scatter_dim = ChunkDim::kM;    ///< shards are rows (kM) or columns (kN) of c
+  Reduction reduction = Reduction::kSum;  ///< over ranks
+  bool all_reduce = false;                ///< every rank gets all of c
+  bool bias = false;                      ///< a bias is given at execution
+  int64_t batch = 1;                      ///< products
+  int64_t m = 0;                          ///< rows of a and of the whole c
+  int64_t n = 0;                          ///< columns of b and of the whole c
+  int64_t k = 0;                          ///< of this rank; may differ between ranks
+  std::chrono::nanoseconds deadline{0};   ///< of making the plan
+  const char* implementation = nullptr;   ///< of the product
+};
+
+/// The tensors of MatmulReduce::execute.
+struct MatmulReduceArguments {
+  Tensor a = {};                         ///< [batch, m, k], or [m, k] for every batch entry
+  Tensor b = {};                         ///< [batch, k, n], or [k, n] for every batch entry
+  Tensor bias = {};                      ///< [n], the same on all ranks
+  Tensor c = {};                         ///< this rank's shard of [batch, m, n], or all of it
+  std::chrono::nanoseconds deadline{0};  ///< 0: 30 s
+};
+
+/// c = reduce(a b over all ranks) + bias.
+/// \snippet ranks.cpp matmul_reduce
+class MatmulReduce : public Plan {
+ public:
+  /// Makes a plan; all ranks do.
+  MatmulReduce(const Context& context, const Group& group, const MatmulReduceOptions& options)
+      : Plan(create(context, group, options)) {}
+
+  /// Writes c; all ranks do.
+  void execute(const MatmulReduceArguments& with, const Scratch& workspace) const {
+    auto args = detail::sized<perseid_matmul_reduce_args>();
+    args.a = with.a.dl();
+    args.b = with.b.dl();
+    args.bias = with.bias.dl();
+    args.c = with.c.dl();
+    args.deadline_ns = detail::nanoseconds(with.deadline);
+    execute_as(Direction::kForward, perseid_matmul_reduce_execute, args, nullptr, workspace);
+  }
+
+ private:
+  static perseid_plan_t create(const Context& context, const Group& group,
+                               const MatmulReduceOptions& options) {
+    auto desc = detail::sized<perseid_matmul_reduce_desc>();
+    desc.dtype = static_cast<uint32_t>(options.dtype);
+    desc.out_dtype = static_cast<uint32_t>(options.out_dtype);
+    desc.scatter_dim = static_cast<uint32_t>(options.scatter_dim);
+    desc.reduction = static_cast<uint32_t>(options.reduction);
+    desc.all_reduce = options.all_reduce;
+    desc.bias = options.bias;
+    desc.batch = options.batch;
+    desc.m = options.m;
+    desc.n = options.n;
+    desc.k = options.k;
+    desc.deadline_ns = detail::nanoseconds(options.deadline);
+    desc.implementation = options.implementation;
+    perseid_plan_t plan = nullptr;
+    detail::check(perseid_matmul_reduce_plan_create(context.get(), group.get(), &desc, &plan));
+    return plan;
+  }
+};
+
+}  // namespace v0
+}  // namespace perseid
+
+#endif  // PERSEID_COLLECTIVE_HPP_

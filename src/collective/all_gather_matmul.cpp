@@ -1,0 +1,240 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/all_gather_matmul.hpp"
+
+#include "op/chunks.hpp"
+#include "op/descriptor.hpp"
+
+namespace perseid::internal::collective {
+namespace {
+
+constexpr int64_t kMostChunks = 1024;
+
+// [1, rows, columns] as the transport moves it where columns are gathered: [rows, columns, 1].
+Tensor columns_as_extent(Tensor matrix) {
+  return {.data = matrix.data,
+          .dtype = matrix.dtype,
+          .rank = 3,
+          .shape = {matrix.shape[1], matrix.shape[2], 1},
+          .stride = {matrix.stride[1], matrix.stride[2], 1}};
+}
+
+}  // namespace
+
+Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
+                                 const perseid_all_gather_matmul_desc& desc,
+                                 std::unique_ptr<const op::Plan>* plan) {
+  const Operation operation(kOperation, desc.deadline_ns);
+  Group& ranks = *group;
+  std::unique_ptr<AllGatherMatmulPlan> made(new AllGatherMatmulPlan(device, std::move(group)));
+  op::DescriptorReader reader(kOperation);
+  made->shards_.dtype = reader.dtype("dtype", desc.dtype);
+  made->batch_ = reader.size("batch", desc.batch == 0 ? 1 : desc.batch, 1);
+  made->m_ = reader.size("m", desc.m);
+  made->k_ = reader.size("k", desc.k);
+  reader.require(desc.gather_dim == PERSEID_CHUNK_DEFAULT || desc.gather_dim == PERSEID_CHUNK_M ||
+                     desc.gather_dim == PERSEID_CHUNK_K,
+                 "gather_dim is ", desc.gather_dim, ", expected m (1, also 0) or k (3)");
+  made->along_k_ = desc.gather_dim == PERSEID_CHUNK_K;
+  reader.require(!made->along_k_ || made->batch_ == 1, "batch is ", made->batch_,
+                 ", expected 1 where k is gathered; make rows of the entries, or gather m");
+  reader.require(1 <= desc.product_count && desc.product_count <= kMostProducts,
+                 "product_count is ", desc.product_count, ", expected 1 to ", kMostProducts);
+  reader.require(desc.products != nullptr, "products is NULL, expected ", desc.product_count);
+  const int64_t chunks = desc.chunks == 0 ? 1 : desc.chunks;
+  reader.require(1 <= chunks && chunks <= kMostChunks, "chunks is ", desc.chunks,
+                 ", expected 1 to ", kMostChunks, " of each shard, or 0 for 1");
+  reader.require(device->gpu == nullptr,
+                 "the context is of a GPU, expected the CPU: ranks have no transport for GPUs yet");
+  reader.extents("a", {made->batch_, made->m_, made->k_});
+
+  Terms terms;
+  terms.equal("dtype", desc.dtype)
+      .equal("gather_dim", made->along_k_ ? PERSEID_CHUNK_K : PERSEID_CHUNK_M)
+      .equal("batch", made->batch_)
+      .equal("chunks", chunks)
+      .equal("product_count", desc.product_count);
+  if (made->along_k_) {
+    terms.equal("m", made->m_).own("k", made->k_);
+  } else {
+    terms.own("m", made->m_).equal("k", made->k_);
+  }
+  if (Status status = terms.agree(ranks, operation, reader.result()); !status.ok()) return status;
+
+  Shards& shards = made->shards_;
+  shards.outer = made->along_k_ ? made->m_ : made->batch_;
+  shards.inner = made->along_k_ ? 1 : made->k_;
+  shards.begin = {0};
+  for (int32_t rank = 0; rank < ranks.size(); ++rank)
+    shards.begin.push_back(shards.begin.back() + terms.of(rank, made->along_k_ ? "k" : "m"));
+  made->chunks_ = std::make_unique<ShardChunks>(shards, chunks);
+  // Again an exchange, as an implementation may refuse on one rank alone.
+  const Status products = made->make_products(device, desc);
+  if (Status status = ranks.exchange(operation, products, "", nullptr); !status.ok()) return status;
+  if (Status status = transport_of(ranks).make_gather(ranks, operation, shards, *made->chunks_,
+                                                      &made->transport_);
+      !status.ok())
+    return status;
+
+  std::byte* data = made->transport_->gathered();
+  const int64_t extent = shards.extent(), begin = shards.begin_of(ranks.rank());
+  const int64_t row = made->along_k_ ? extent : made->k_;
+  made->gathered_ = {.data = data,
+                     .dtype = shards.dtype,
+                     .rank = 3,
+                     .shape = {made->batch_, made->along_k_ ? made->m_ : extent, row},
+                     .stride = {(made->along_k_ ? made->m_ : extent) * row, row, 1}};
+  made->shard_ = made->gathered_;
+  made->shard_.shape[1] = made->m_;
+  made->shard_.shape[2] = made->k_;
+  made->shard_.data = data + begin * (made->along_k_ ? 1 : row) * size_of(shards.dtype);
+  made->gathered_dl_ = as_dl(&made->gathered_);
+  made->shard_dl_ = as_dl(&made->shard_);
+  made->epoch_ = ranks.first_epoch() - 1;
+  made->describe(desc);
+  *plan = std::move(made);
+  return {};
+}
+
+Status AllGatherMatmulPlan::make_products(const op::DevicePointer& device,
+                                          const perseid_all_gather_matmul_desc& desc) {
+  auto arriving = sized<perseid_async_operand>();
+  arriving.dim = along_k_ ? PERSEID_CHUNK_K : PERSEID_CHUNK_M;
+  arriving.count = chunks_->count();
+  arriving.begin = chunks_->begin.data();
+  for (uint32_t i = 0; i < desc.product_count; ++i) {
+    const perseid_gather_product& product = desc.products[i];
+    auto inner = sized<perseid_matmul_desc>();
+    inner.dtype = desc.dtype;
+    inner.out_dtype = product.out_dtype;
+    inner.bias = product.bias;
+    inner.batch = batch_;
+    inner.m = along_k_ ? m_ : shards_.extent();
+    inner.n = product.n;
+    inner.k = along_k_ ? shards_.extent() : k_;
+    inner.alpha = product.alpha;
+    inner.implementation = desc.implementation;
+    // The first product waits for the chunks; then they are all there.
+    if (i == 0 && chunks_->count() > 0) inner.async_a = &arriving;
+    Product made{.plan = nullptr, .n = product.n, .bias = product.bias != 0};
+    if (Status status = make_matmul(device, inner, &made.plan); !status.ok()) return status;
+    products_.push_back(std::move(made));
+  }
+  return {};
+}
+
+void AllGatherMatmulPlan::describe(const perseid_all_gather_matmul_desc& desc) {
+  const Transport& transport = transport_of(*group_);
+  dispatch::Explanation explanation{.operation = kOperation};
+  explanation.problem = {{"dtype", internal::name_of(shards_.dtype)},
+                         {"gather_dim", along_k_ ? "k" : "m"},
+                         {"rank", int64_t{group_->rank()}},
+                         {"ranks", int64_t{group_->size()}},
+                         {"batch", batch_},
+                         {"m", gathered_.shape[1]},
+                         {"k", gathered_.shape[2]},
+                         {"chunks", chunks_->count()},
+                         {"products", int64_t{desc.product_count}}};
+  std::string inner;
+  for (const Product& product : products_) {
+    auto info = sized<perseid_plan_info>();
+    product.plan->query(&info);
+    explanation.forward.flops += info.forward_flops;
+    explanation.forward.bytes += info.forward_bytes;
+    size_t bytes = 0;
+    if (product.plan->workspace_size(dispatch::Direction::kForward, &bytes).ok())
+      explanation.forward.workspace = std::max(explanation.forward.workspace, bytes);
+    inner = info.implementation;
+  }
+  explanation.considered = {{transport.name, dispatch::Verdict::kChosen,
+                             concatenate("shards are read in place, each product is one ", inner,
+                                         " that begins with the own shard")}};
+  explain(std::move(explanation));
+}
+
+Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
+                                    const op::Workspace& workspace, void*) const {
+  const Operation operation(kOperation, args.deadline_ns);
+  op::ArgumentReader reader(kOperation);
+  const op::Extent batch{"batch", batch_}, m{"m", m_}, k{"k", k_}, all_m{"m", gathered_.shape[1]},
+      all_k{"k", gathered_.shape[2]};
+  const DType dtype = shards_.dtype;
+  const auto read = [&](op::Access access, const char* name, const DLTensor* tensor,
+                        const op::Extent& rows, const op::Extent& columns) {
+    const op::Extent extents[] = {batch, rows, columns};
+    const bool flat = tensor != nullptr && tensor->ndim == 2 && batch_ == 1;
+    Tensor view = reader.read(access, name, tensor, dtype,
+                              flat ? std::span(extents).subspan(1) : std::span(extents));
+    if (!flat || !reader.ok()) return view;
+    view.rank = 3;
+    std::copy_backward(view.shape, view.shape + 2, view.shape + 3);
+    std::copy_backward(view.stride, view.stride + 2, view.stride + 3);
+    view.shape[0] = 1;
+    view.stride[0] = view.shape[1] * view.stride[1];
+    return view;
+  };
+  const Tensor a = read(op::Access::kRead, "a", args.a, m, k);
+  Tensor gathered;
+  if (args.gathered != nullptr)
+    gathered = read(op::Access::kWrite, "gathered", args.gathered, all_m, all_k);
+  reader.require(args.b != nullptr, "b is NULL, expected a tensor of each product");
+  reader.require(args.c != nullptr, "c is NULL, expected a tensor of each product");
+  if (Status status = reader.finish(); !status.ok()) return status;
+  if (args.record != nullptr) *args.record = {PERSEID_OK, -1, 0, -1, 0, 0};
+
+  const Turn turn(*group_, operation);
+  if (!turn.status().ok()) return turn.status();
+  const uint32_t epoch = ++epoch_;
+  cpu::Executor& executor = *device().executor;
+  const bool in_place = a.data == shard_.data && a.stride[1] == shard_.stride[1] &&
+                        a.stride[2] == shard_.stride[2] &&
+                        (batch_ == 1 || a.stride[0] == shard_.stride[0]);
+  Status status = in_place ? Status() : transport_->start(operation, epoch);
+  if (!status.ok()) return status;
+  transport_->send(epoch, along_k_ ? columns_as_extent(a) : a, executor);
+  status = multiply(operation, args, epoch, workspace);
+  if (status.ok() && args.gathered != nullptr) copy(executor, gathered_, gathered);
+  // Whatever this rank's own arguments were, the others have its shard and go on.
+  transport_->finish(epoch);
+  // What the caller produces there may be written as soon as this returns.
+  if (status.ok() && in_place) status = transport_->start(operation, epoch + 1);
+  return status;
+}
+
+Status AllGatherMatmulPlan::multiply(const Operation& operation,
+                                     const perseid_all_gather_matmul_args& args, uint32_t epoch,
+                                     const op::Workspace& workspace) const {
+  for (size_t i = 0; i < products_.size(); ++i) {
+    auto inner = sized<perseid_matmul_args>();
+    inner.a = &gathered_dl_;
+    inner.b = args.b[i];
+    inner.c = args.c[i];
+    if (args.bias != nullptr) inner.bias = args.bias[i];
+    auto arrival = sized<perseid_arrival>();
+    perseid_wait_record record{};
+    if (i == 0 && chunks_->count() > 0) {
+      arrival.signals = transport_->signals();
+      arrival.epoch = epoch;
+      arrival.first_chunk = along_k_ ? 0 : chunks_->pivot(group_->rank());
+      arrival.deadline_ns = time_left(operation);
+      arrival.abort = group_->abort();
+      arrival.record = &record;
+      inner.arrival_a = &arrival;
+    }
+    Status status = matmul_of(products_[i].plan).execute(inner, workspace, nullptr);
+    if (status.code() == PERSEID_TIMEOUT) {
+      status = group_->give_up(operation, chunks_->owner(record.chunk));
+    } else if (status.code() == PERSEID_PEER_LOST) {
+      status = group_->failure(operation);
+    }
+    if (args.record != nullptr && record.status != PERSEID_OK) {
+      *args.record = record;
+      args.record->status = status.code();
+      args.record->rank = group_->failed();
+    }
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+}  // namespace perseid::internal::collective

@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// All-gather + matmul: the shards of a are the chunks of an operand that arrives while the product
+// runs, and the own shard is the chunk that it begins with.
+#pragma once
+
+#include "collective/plan.hpp"
+
+namespace perseid::internal::collective {
+
+// Of one gathered operand.
+inline constexpr uint32_t kMostProducts = 64;
+
+class AllGatherMatmulPlan final : public op::Plan {
+ public:
+  static constexpr const char* kOperation = "all-gather-matmul";
+
+  // Collective.
+  static Status make(op::DevicePointer device, GroupPointer group,
+                     const perseid_all_gather_matmul_desc& desc,
+                     std::unique_ptr<const op::Plan>* plan);
+  // Collective.
+  Status execute(const perseid_all_gather_matmul_args& args, const op::Workspace& workspace,
+                 void* stream) const;
+  // Where this rank's shard is read.
+  const DLTensor* shard() const { return &shard_dl_; }
+
+ private:
+  struct Product {
+    InnerPlan plan;
+    int64_t n = 0;
+    bool bias = false;
+  };
+
+  AllGatherMatmulPlan(op::DevicePointer device, GroupPointer group)
+      : Plan(std::move(device)), group_(std::move(group)) {}
+  Status make_products(const op::DevicePointer& device, const perseid_all_gather_matmul_desc& desc);
+  Status multiply(const Operation& operation, const perseid_all_gather_matmul_args& args,
+                  uint32_t epoch, const op::Workspace& workspace) const;
+  void describe(const perseid_all_gather_matmul_desc& desc);
+
+  GroupPointer group_;
+  int64_t batch_ = 1, m_ = 0, k_ = 0;  // of this rank's shard
+  bool along_k_ = false;
+  Shards shards_;
+  std::unique_ptr<ShardChunks> chunks_;
+  std::unique_ptr<GatherTransport> transport_;
+  std::vector<Product> products_;
+  Tensor gathered_, shard_;  // [batch, M, K], [batch, m, k]
+  DLTensor gathered_dl_{}, shard_dl_{};
+  // A plan is executed once at a time on a rank.
+  mutable uint32_t epoch_ = 0;
+};
+
+}  // namespace perseid::internal::collective

@@ -1,0 +1,122 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Which rank this process is, as a launcher says in the environment.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+#include "collective/rendezvous.hpp"
+
+namespace perseid::internal::collective {
+namespace {
+
+// Where a launcher says rank and size.
+struct Launcher {
+  const char *name, *rank, *size;
+};
+constexpr Launcher kLaunchers[] = {
+    {"perseid launch", "PERSEID_RANK", "PERSEID_WORLD_SIZE"},
+    {"OpenMPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"torchrun", "RANK", "WORLD_SIZE"},
+};
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+Status read_number(const char* name, int32_t least, int32_t most, int32_t* number) {
+  const std::string text = variable(name);
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, *number);
+  if (parsed.ec == std::errc{} && parsed.ptr == end && least <= *number && *number <= most)
+    return {};
+  return Status::error(PERSEID_INVALID_ARGUMENT, name, " is \"", text,
+                       "\", expected a number from ", least, " to ", most);
+}
+
+// A folder of this user alone, by a name that all of the user's processes know.
+Status private_folder(std::string* path) {
+  const std::string runtime = variable("XDG_RUNTIME_DIR");
+  *path = runtime.empty() ? concatenate("/tmp/perseid-", geteuid()) : runtime + "/perseid";
+  struct stat found {};
+  const bool made = ::mkdir(path->c_str(), S_IRWXU) == 0 || errno == EEXIST;
+  if (made && ::lstat(path->c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
+      found.st_uid == geteuid() && (found.st_mode & (S_IRWXG | S_IRWXO)) == 0)
+    return {};
+  return Status::error(PERSEID_IO_ERROR, "the folder ", *path,
+                       " is not this user's alone; set PERSEID_RENDEZVOUS to unix:PATH or ",
+                       "tcp:HOST:PORT");
+}
+
+// mpirun tells ranks nothing but a name of the job, which is enough on one host.
+Status rendezvous_of_openmpi(Place* place) {
+  const std::string job = variable("PMIX_NAMESPACE");
+  if (job.empty() || job.find('/') != std::string::npos ||
+      variable("OMPI_COMM_WORLD_LOCAL_SIZE") != variable("OMPI_COMM_WORLD_SIZE"))
+    return Status::error(PERSEID_INVALID_ARGUMENT,
+                         "PERSEID_RENDEZVOUS is not set; pass mpirun -x PERSEID_RENDEZVOUS as "
+                         "tcp:HOST:PORT of rank 0, and -x PERSEID_TOKEN");
+  std::string folder;
+  if (Status status = private_folder(&folder); !status.ok()) return status;
+  place->rendezvous = concatenate("unix:", folder, "/", job);
+  return {};
+}
+
+// torchrun's own store is at the port.
+Status rendezvous_of_torchrun(Place* place) {
+  int32_t port = 0;
+  if (Status status = read_number("MASTER_PORT", 1, 65534, &port); !status.ok()) return status;
+  const std::string host = variable("MASTER_ADDR");
+  place->rendezvous = host.find(':') == std::string::npos
+                          ? concatenate("tcp:", host, ":", port + 1)
+                          : concatenate("tcp:[", host, "]:", port + 1);
+  return {};
+}
+
+}  // namespace
+
+Status place_of_environment(Place* place) {
+  const Launcher* launcher = nullptr;
+  for (const Launcher& candidate : kLaunchers)
+    if (launcher == nullptr && std::getenv(candidate.rank) != nullptr) launcher = &candidate;
+  if (launcher == nullptr)
+    return Status::error(PERSEID_INVALID_ARGUMENT,
+                         "no ranks were started: PERSEID_RANK is not set; start the program with "
+                         "perseid launch -n N -- PROGRAM, mpirun or torchrun, or set PERSEID_RANK, "
+                         "PERSEID_WORLD_SIZE, PERSEID_RENDEZVOUS and PERSEID_TOKEN");
+  if (Status status = read_number(launcher->size, 1, kMostRanks, &place->size); !status.ok())
+    return status;
+  if (Status status = read_number(launcher->rank, 0, place->size - 1, &place->rank); !status.ok())
+    return status;
+  place->token = variable("PERSEID_TOKEN");
+  place->rendezvous = variable("PERSEID_RENDEZVOUS");
+  if (!place->rendezvous.empty() || place->size == 1) return {};
+  if (std::strcmp(launcher->name, "OpenMPI") == 0) return rendezvous_of_openmpi(place);
+  if (std::strcmp(launcher->name, "torchrun") == 0) return rendezvous_of_torchrun(place);
+  return Status::error(PERSEID_INVALID_ARGUMENT,
+                       "PERSEID_RENDEZVOUS is not set, expected unix:PATH or tcp:HOST:PORT");
+}
+
+Status check_place(const Place& place) {
+  if (place.size < 1 || place.size > kMostRanks)
+    return Status::error(PERSEID_INVALID_ARGUMENT, "size is ", place.size, ", expected 1 to ",
+                         kMostRanks, " ranks");
+  if (place.rank < 0 || place.rank >= place.size)
+    return Status::error(PERSEID_INVALID_ARGUMENT, "rank is ", place.rank, ", expected 0 to ",
+                         place.size - 1);
+  if (place.token.size() > kLongestToken)
+    return Status::error(PERSEID_INVALID_ARGUMENT, "the token has ", place.token.size(),
+                         " bytes, expected at most ", kLongestToken);
+  // A Unix socket is the user's alone; whoever reaches the host reaches a port.
+  if (place.size > 1 && place.rendezvous.starts_with("tcp:") && place.token.empty())
+    return Status::error(PERSEID_INVALID_ARGUMENT,
+                         "a rendezvous by TCP needs a token; set PERSEID_TOKEN to the same secret "
+                         "on all ranks");
+  return {};
+}
+
+}  // namespace perseid::internal::collective

@@ -1,0 +1,346 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/exchange.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "op/tensor_argument.hpp"
+
+namespace perseid::internal::collective {
+namespace {
+
+constexpr size_t kHalf = kInboxBytes / 2;
+
+// What a rank calls an operation with, as the others see it.
+struct Call {
+  enum Kind : uint64_t { kBarrier = 1, kAllGather, kReduceScatter, kAllReduce };
+  uint64_t kind = kBarrier;
+  uint64_t dtype = 0, reduction = 0;
+  uint64_t input = 0, output = 0;  // elements
+  uint64_t rows = 0;               // of dimension 0 of the input
+};
+static_assert(sizeof(Call) <= sizeof(RankWords::call));
+
+const char* name_of(uint64_t kind) {
+  constexpr const char* kNames[] = {"?", "barrier", "all-gather", "reduce-scatter", "all-reduce"};
+  return kNames[kind <= Call::kAllReduce ? kind : 0];
+}
+
+std::string text_of(const Call& call) {
+  if (call.kind == Call::kBarrier) return name_of(call.kind);
+  return concatenate(name_of(call.kind), call.reduction == 1 ? " (average)" : "", " of ",
+                     call.input, " elements of ", internal::name_of(static_cast<DType>(call.dtype)),
+                     " in ", call.rows, " rows, output of ", call.output);
+}
+
+// One operation through the inboxes.
+class Exchange {
+ public:
+  Exchange(Group& group, const Operation& operation, const Call& call)
+      : group_(group), operation_(operation), call_(call) {}
+
+  // Announces the call and waits for those of all ranks.
+  Status meet() {
+    const uint32_t epoch = group_.next_epoch();
+    RankWords& own = group_.words(group_.rank());
+    // The others have read the call before this one.
+    if (Status status = wait_done(epoch - 1); !status.ok()) return status;
+    std::memcpy(own.call, &call_, sizeof call_);
+    cpu::set_signal(&own.ready, epoch);
+    calls_.resize(static_cast<size_t>(group_.size()));
+    for (int32_t rank = 0; rank < group_.size(); ++rank) {
+      RankWords& words = group_.words(rank);
+      if (Status status = group_.wait(operation_, rank, &words.ready, epoch); !status.ok())
+        return status;
+      std::memcpy(&calls_[static_cast<size_t>(rank)], words.call, sizeof(Call));
+    }
+    cpu::set_signal(&own.done, epoch);
+    return compare();
+  }
+  const std::vector<Call>& calls() const { return calls_; }
+
+  // One piece: write(half of the own inbox), then read(rank, half of its inbox) for every rank,
+  // the own one first.
+  template <class Write, class Read>
+  Status piece(const Write& write, const Read& read) {
+    const uint32_t epoch = group_.next_epoch();
+    const int32_t size = group_.size();
+    RankWords& own = group_.words(group_.rank());
+    // The others have read what was in this half.
+    if (Status status = wait_done(epoch - 2); !status.ok()) return status;
+    write(half(group_.rank(), epoch));
+    cpu::set_signal(&own.ready, epoch);
+    for (int32_t step = 0; step < size; ++step) {
+      const int32_t rank = (group_.rank() + step) % size;
+      Status status = group_.wait(operation_, rank, &group_.words(rank).ready, epoch);
+      if (!status.ok()) return status;
+      read(rank, half(rank, epoch));
+    }
+    cpu::set_signal(&own.done, epoch);
+    return {};
+  }
+
+ private:
+  std::byte* half(int32_t rank, uint32_t epoch) const {
+    return group_.inbox(rank) + (epoch & 1) * kHalf;
+  }
+
+  Status wait_done(uint32_t epoch) {
+    for (int32_t rank = 0; rank < group_.size(); ++rank) {
+      Status status = group_.wait(operation_, rank, &group_.words(rank).done, epoch);
+      if (!status.ok()) return status;
+    }
+    return {};
+  }
+
+  Status compare() const {
+    uint64_t gathered = 0;
+    for (const Call& call : calls_) gathered += call.input;
+    const Call& first = calls_[0];
+    // What is called at all comes before what does not fit.
+    for (const bool sizes : {false, true})
+      for (size_t rank = 0; rank < calls_.size(); ++rank) {
+        const Call& call = calls_[rank];
+        const bool fits = call.kind == Call::kAllGather
+                              ? call.output == gathered
+                              : call.input == first.input && call.rows == first.rows;
+        const bool same = call.kind == first.kind && call.dtype == first.dtype &&
+                          call.reduction == first.reduction;
+        if (sizes ? fits : same) continue;
+        return Status::error(PERSEID_INVALID_ARGUMENT, "rank ", rank, " calls ", text_of(call),
+                             ", rank 0 ", text_of(first),
+                             sizes && call.kind == Call::kAllGather
+                                 ? concatenate(", all inputs have ", gathered)
+                                 : std::string(),
+                             "; call the same operation with fitting shapes on all ranks");
+      }
+    return {};
+  }
+
+  Group& group_;
+  const Operation& operation_;
+  const Call call_;
+  std::vector<Call> calls_;
+};
+
+struct Arguments {
+  Tensor input, output;
+};
+
+bool is_row_major(const Tensor& tensor) {
+  if (op::is_empty(tensor)) return true;
+  int64_t natural = 1;
+  for (int32_t d = tensor.rank - 1; d >= 0; --d) {
+    if (tensor.shape[d] > 1 && tensor.stride[d] != natural) return false;
+    natural *= tensor.shape[d];
+  }
+  return true;
+}
+
+Status read_arguments(const char* name, const DLTensor* input, const DLTensor* output,
+                      const op::InPlace& allowed, Arguments* arguments) {
+  op::ArgumentReader reader(name);
+  const auto read = [&](op::Access access, const char* argument, const DLTensor* tensor,
+                        op::DTypes dtypes) -> Tensor {
+    constexpr const char* kNames[] = {"dimension 0", "dimension 1", "dimension 2", "dimension 3",
+                                      "dimension 4", "dimension 5", "dimension 6", "dimension 7"};
+    if (!reader.require(tensor != nullptr, argument, " is NULL; pass a tensor") ||
+        !reader.require(0 <= tensor->ndim && tensor->ndim <= kMaxDims, argument, " has ",
+                        tensor->ndim, " dimensions, expected at most ", kMaxDims))
+      return {};
+    std::vector<op::Extent> extents;
+    for (int32_t d = 0; d < tensor->ndim; ++d) extents.push_back({kNames[d], op::kAnySize});
+    const Tensor view = reader.read(access, argument, tensor, dtypes, extents);
+    reader.require(!reader.ok() || is_row_major(view), argument,
+                   " does not lie row-major without gaps; copy it into a tensor that does");
+    return view;
+  };
+  DType dtype = DType::kF32;
+  if (input != nullptr && input->dtype.lanes == 1) {
+    if (input->dtype.code == kDLBfloat) dtype = DType::kBF16;
+    if (input->dtype.code == kDLFloat && input->dtype.bits == 16) dtype = DType::kF16;
+    if (input->dtype.code == kDLFloat && input->dtype.bits == 64) dtype = DType::kF64;
+  }
+  arguments->input = read(op::Access::kRead, "input", input, dtype);
+  if (reader.ok()) arguments->output = read(op::Access::kWrite, "output", output, dtype);
+  return reader.finish(allowed);
+}
+
+Call call_of(Call::Kind kind, Reduction reduction, const Arguments& arguments) {
+  const auto number = [](int64_t value) { return static_cast<uint64_t>(value); };
+  const Tensor& input = arguments.input;
+  return {kind,
+          static_cast<uint64_t>(input.dtype),
+          static_cast<uint64_t>(reduction),
+          number(input.elements()),
+          number(arguments.output.elements()),
+          number(input.rank == 0 ? 1 : input.shape[0])};
+}
+
+// Reduces the same run of every rank's part into `out`.
+void reduce_parts(const std::vector<const void*>& parts, const Tensor& input, Reduction reduction,
+                  void* out, int64_t count) {
+  reduce({.parts = parts.data(),
+          .ranks = static_cast<int32_t>(parts.size()),
+          .dtype = input.dtype,
+          .reduction = reduction,
+          .bias = nullptr,
+          .bias_dtype = DType::kNone,
+          .bias_stride = 0,
+          .out = out,
+          .out_dtype = input.dtype,
+          .out_stride = 1,
+          .count = count});
+}
+
+}  // namespace
+
+Status barrier(Group& group, uint64_t deadline_ns) {
+  const Operation operation("barrier", deadline_ns);
+  const Turn turn(group, operation);
+  if (!turn.status().ok()) return turn.status();
+  return Exchange(group, operation, {}).meet();
+}
+
+Status all_gather(Group& group, const DLTensor* input, const DLTensor* output,
+                  uint64_t deadline_ns) {
+  const Operation operation("all-gather", deadline_ns);
+  Arguments arguments;
+  Status status = read_arguments(operation.name, input, output, {}, &arguments);
+  if (!status.ok()) return status;
+  const Turn turn(group, operation);
+  if (!turn.status().ok()) return turn.status();
+  Exchange exchange(group, operation, call_of(Call::kAllGather, Reduction::kSum, arguments));
+  if (status = exchange.meet(); !status.ok()) return status;
+
+  const auto element = static_cast<size_t>(size_of(arguments.input.dtype));
+  std::vector<size_t> begin{0};  // of each rank's bytes
+  size_t longest = 0;
+  for (const Call& call : exchange.calls()) {
+    begin.push_back(begin.back() + call.input * element);
+    longest = std::max(longest, call.input * element);
+  }
+  for (size_t from = 0; status.ok() && from < longest; from += kHalf) {
+    const auto bytes = [&](int32_t rank) {
+      const auto r = static_cast<size_t>(rank);
+      const size_t all = begin[r + 1] - begin[r];
+      return all > from ? std::min(all - from, kHalf) : 0;
+    };
+    status = exchange.piece(
+        [&](std::byte* half) {
+          if (const size_t own = bytes(group.rank()); own > 0)
+            std::memcpy(half, arguments.input.as<std::byte>() + from, own);
+        },
+        [&](int32_t rank, const std::byte* half) {
+          if (const size_t count = bytes(rank); count > 0)
+            std::memcpy(arguments.output.as<std::byte>() + begin[static_cast<size_t>(rank)] + from,
+                        half, count);
+        });
+  }
+  return status;
+}
+
+Status reduce_scatter(Group& group, Reduction reduction, const DLTensor* input,
+                      const DLTensor* output, uint64_t deadline_ns) {
+  const Operation operation("reduce-scatter", deadline_ns);
+  Arguments arguments;
+  Status status = read_arguments(operation.name, input, output, {}, &arguments);
+  if (!status.ok()) return status;
+  const Call call = call_of(Call::kReduceScatter, reduction, arguments);
+  const auto ranks = static_cast<size_t>(group.size()), me = static_cast<size_t>(group.rank());
+  const size_t row = call.rows == 0 ? 0 : call.input / call.rows;
+  std::vector<size_t> begin;  // of each rank's elements
+  for (size_t rank = 0; rank <= ranks; ++rank) begin.push_back(rank * call.rows / ranks * row);
+  const size_t own = begin[me + 1] - begin[me];
+  op::Check check(operation.name);
+  check.require(call.output == own, "output has ", call.output, " elements, expected ", own,
+                ": rows ", row == 0 ? 0 : begin[me] / row, " to ",
+                row == 0 ? 0 : begin[me + 1] / row, " of the input");
+  if (!check.ok()) return check.result();
+  const Turn turn(group, operation);
+  if (!turn.status().ok()) return turn.status();
+  Exchange exchange(group, operation, call);
+  if (status = exchange.meet(); !status.ok()) return status;
+
+  size_t longest = 0;
+  for (size_t rank = 0; rank < ranks; ++rank)
+    longest = std::max(longest, begin[rank + 1] - begin[rank]);
+  // A piece has a part of each slice, in whole cache lines.
+  const auto element = static_cast<size_t>(size_of(arguments.input.dtype));
+  const size_t part = kHalf / ranks / 64 * 64 / element;
+  std::vector<const void*> parts(ranks);
+  for (size_t from = 0; status.ok() && from < longest; from += part) {
+    const auto count = [&](size_t slice) {
+      const size_t all = begin[slice + 1] - begin[slice];
+      return all > from ? std::min(all - from, part) : 0;
+    };
+    status = exchange.piece(
+        [&](std::byte* half) {
+          for (size_t slice = 0; slice < ranks; ++slice)
+            if (count(slice) > 0)
+              std::memcpy(half + slice * part * element,
+                          arguments.input.as<std::byte>() + (begin[slice] + from) * element,
+                          count(slice) * element);
+        },
+        [&](int32_t rank, const std::byte* half) {
+          parts[static_cast<size_t>(rank)] = half + me * part * element;
+          // The last rank that comes completes the sums.
+          if ((static_cast<size_t>(rank) + 1) % ranks == me)
+            reduce_parts(parts, arguments.input, reduction,
+                         arguments.output.as<std::byte>() + from * element,
+                         static_cast<int64_t>(count(me)));
+        });
+  }
+  return status;
+}
+
+Status all_reduce(Group& group, Reduction reduction, const DLTensor* input, const DLTensor* output,
+                  uint64_t deadline_ns) {
+  const Operation operation("all-reduce", deadline_ns);
+  Arguments arguments;
+  Status status = read_arguments(operation.name, input, output,
+                                 {.output = "output", .input = "input"}, &arguments);
+  if (!status.ok()) return status;
+  const Call call = call_of(Call::kAllReduce, reduction, arguments);
+  op::Check check(operation.name);
+  check.require(call.output == call.input, "output has ", call.output, " elements, expected ",
+                call.input, ", as the input has");
+  if (!check.ok()) return check.result();
+  const Turn turn(group, operation);
+  if (!turn.status().ok()) return turn.status();
+  Exchange exchange(group, operation, call);
+  if (status = exchange.meet(); !status.ok()) return status;
+
+  const auto ranks = static_cast<size_t>(group.size()), me = static_cast<size_t>(group.rank());
+  const auto element = static_cast<size_t>(size_of(arguments.input.dtype));
+  const size_t most = kHalf / element;
+  std::vector<const void*> parts(ranks);
+  for (size_t from = 0; status.ok() && from < call.input; from += most) {
+    const size_t count = std::min(most, call.input - from);
+    const auto begin = [&](size_t rank) { return rank * count / ranks; };
+    status = exchange.piece(
+        [&](std::byte* half) {
+          std::memcpy(half, arguments.input.as<std::byte>() + from * element, count * element);
+        },
+        [&](int32_t rank, const std::byte* half) {
+          parts[static_cast<size_t>(rank)] = half + begin(me) * element;
+        });
+    // The other half takes the sums. Nobody writes this one before all have theirs.
+    if (status.ok())
+      status = exchange.piece(
+          [&](std::byte* half) {
+            reduce_parts(parts, arguments.input, reduction, half,
+                         static_cast<int64_t>(begin(me + 1) - begin(me)));
+          },
+          [&](int32_t rank, const std::byte* half) {
+            const auto r = static_cast<size_t>(rank);
+            if (const size_t size = begin(r + 1) - begin(r); size > 0)
+              std::memcpy(arguments.output.as<std::byte>() + (from + begin(r)) * element, half,
+                          size * element);
+          });
+  }
+  return status;
+}
+
+}  // namespace perseid::internal::collective

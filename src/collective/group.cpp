@@ -1,0 +1,302 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/group.hpp"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "op/chunks.hpp"
+
+namespace perseid::internal::collective {
+namespace {
+
+constexpr std::chrono::seconds kOpeningTime{2};
+
+std::string milliseconds(uint64_t nanoseconds) {
+  return concatenate(static_cast<double>(nanoseconds) / 1e6, " ms");
+}
+
+uint64_t mask_of(const std::vector<int32_t>& ranks) {
+  uint64_t mask = 0;
+  for (const int32_t rank : ranks) mask |= uint64_t{1} << rank;
+  return mask;
+}
+
+}  // namespace
+
+Operation::Operation(const char* operation, uint64_t nanoseconds)
+    : name(operation),
+      deadline_ns(op::deadline_or_default(nanoseconds)),
+      deadline(cpu::deadline_after(deadline_ns)) {}
+
+Group::Group(std::shared_ptr<Mesh> mesh, std::vector<int32_t> members, uint32_t generation,
+             const Options& options)
+    : mesh_(std::move(mesh)),
+      members_(std::move(members)),
+      rank_(static_cast<int32_t>(std::find(members_.begin(), members_.end(), mesh_->rank()) -
+                                 members_.begin())),
+      generation_(generation),
+      options_(options),
+      epoch_(options.first_epoch - 1) {}
+
+Group::~Group() {
+  if (!superseded_) mesh_->leave(operations_);
+}
+
+size_t Group::slab_bytes(int32_t size) {
+  const auto ranks = static_cast<size_t>(size);
+  return sizeof(RankWords) + ranks * (sizeof(RankWords) + kInboxBytes);
+}
+
+void Group::prepare_slab(std::byte* slab) const {
+  auto* words = reinterpret_cast<RankWords*>(slab + sizeof(RankWords));
+  for (int32_t rank = 0; rank < size(); ++rank) words[rank].ready = words[rank].done = epoch_;
+}
+
+void Group::take_slab(std::shared_ptr<Segment> slab) {
+  slab_ = std::move(slab);
+  abort_ = reinterpret_cast<uint32_t*>(slab_->data());
+  words_ = reinterpret_cast<RankWords*>(slab_->data() + sizeof(RankWords));
+  inboxes_ = slab_->data() + (static_cast<size_t>(size()) + 1) * sizeof(RankWords);
+  mesh_->watch({slab_, abort_, members_});
+}
+
+Status Group::open_slab(const Operation& operation) {
+  std::shared_ptr<Segment> slab;
+  Status status = share(
+      operation, slab_bytes(size()), [this](std::byte* memory) { prepare_slab(memory); }, &slab);
+  if (status.ok()) take_slab(std::move(slab));
+  return status;
+}
+
+Status Group::open(std::shared_ptr<Mesh> mesh, Clock::time_point deadline, const Options& options,
+                   std::shared_ptr<Group>* group) {
+  std::vector<int32_t> members(static_cast<size_t>(mesh->size()));
+  std::iota(members.begin(), members.end(), 0);
+  std::shared_ptr<Group> made(new Group(std::move(mesh), std::move(members), 0, options));
+  Operation operation("group", 0);
+  operation.deadline = deadline;
+  Status status = made->open_slab(operation);
+  if (status.ok()) *group = std::move(made);
+  return status;
+}
+
+Status Group::open_threads(int32_t size, const Options& options,
+                           std::vector<std::shared_ptr<Group>>* groups) {
+  const auto ranks = static_cast<size_t>(size);
+  std::vector<std::vector<Descriptor>> sockets(ranks);
+  for (auto& of_rank : sockets) of_rank.resize(ranks);
+  for (size_t a = 0; a < ranks; ++a)
+    for (size_t b = a + 1; b < ranks; ++b) {
+      int pair[2];
+      if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0)
+        return Status::error(PERSEID_OUT_OF_MEMORY,
+                             "cannot connect threads: ", std::strerror(errno),
+                             "; make fewer ranks");
+      sockets[a][b] = Descriptor(above_standard_streams(pair[0]));
+      sockets[b][a] = Descriptor(above_standard_streams(pair[1]));
+    }
+  std::shared_ptr<Segment> slab;
+  Descriptor unused;
+  if (Status status = Segment::make(slab_bytes(size), &slab, &unused); !status.ok()) return status;
+  const auto hub = std::make_shared<ThreadHub>();
+  std::vector<int32_t> members(ranks);
+  std::iota(members.begin(), members.end(), 0);
+  for (int32_t rank = 0; rank < size; ++rank) {
+    auto mesh = std::make_shared<Mesh>(rank, std::move(sockets[static_cast<size_t>(rank)]), hub);
+    std::shared_ptr<Group> group(new Group(std::move(mesh), members, 0, options));
+    if (rank == 0) group->prepare_slab(slab->data());
+    group->take_slab(slab);
+    groups->push_back(std::move(group));
+  }
+  return {};
+}
+
+Status Group::lost(const Operation& operation, Failure failure, int32_t rank) const {
+  const std::string who = concatenate(operation.name, ": rank ", rank);
+  constexpr const char* kNext = "; shrink the group to go on with the others";
+  if (failure == Failure::kLost) return Status::error(PERSEID_PEER_LOST, who, " is lost", kNext);
+  if (failure == Failure::kLeft)
+    return Status::error(PERSEID_PEER_LOST, who, " has left the group", kNext);
+  if (rank == rank_)
+    return Status::error(PERSEID_TIMEOUT, who, ", this one, was given up by the others, whose ",
+                         "deadline has passed", kNext);
+  return Status::error(PERSEID_TIMEOUT, who, " has not taken part within ",
+                       milliseconds(operation.deadline_ns), kNext);
+}
+
+Status Group::failure(const Operation& operation) const {
+  const uint32_t value = cpu::load_acquire(abort_);
+  return lost(operation, failure_of(value), failed_rank(value));
+}
+
+Status Group::exchange(const Operation& operation, const Status& mine, const std::string& message,
+                       std::vector<std::string>* all) {
+  if (cpu::load_acquire(abort_) != 0) return failure(operation);
+  Status first;
+  std::string payload = Writer()
+                            .number(static_cast<uint32_t>(mine.code()), 4)
+                            .text(mine.sentence())
+                            .text(message)
+                            .take();
+  if (payload.size() > kLargestMessage)
+    return Status::error(PERSEID_UNSUPPORTED, operation.name, ": the message of ", payload.size(),
+                         " bytes is longer than ", kLargestMessage, "; use fewer chunks");
+  const Frame frame{FrameType::kMessage, generation_, std::move(payload)};
+  std::vector<std::string> messages(members_.size());
+  for (int32_t rank = 0; rank < size(); ++rank)
+    if (rank != rank_) mesh_->send(origin(rank), frame, operation.deadline);  // take() says why not
+  for (int32_t rank = 0; rank < size(); ++rank) {
+    Frame answer = frame;
+    const Failure failure = rank == rank_ ? Failure::kNone
+                                          : mesh_->take(origin(rank), generation_,
+                                                        operation.deadline, &answer, nullptr);
+    if (failure != Failure::kNone) {
+      set_abort(abort_, failure, rank);
+      return this->failure(operation);
+    }
+    Reader reader(answer.payload);
+    const auto code =
+        static_cast<perseid_status>(std::min<uint64_t>(reader.number(4), PERSEID_INTERNAL));
+    const std::string sentence(reader.text(kLargestMessage));
+    messages[static_cast<size_t>(rank)] = reader.text(kLargestMessage);
+    if (first.ok() && code != PERSEID_OK)
+      first = Status::error(code, "rank ", rank, ": ", sentence);
+  }
+  if (first.ok() && all != nullptr) *all = std::move(messages);
+  return first;
+}
+
+Status Group::share(const Operation& operation, size_t bytes,
+                    const std::function<void(std::byte*)>& prepare,
+                    std::shared_ptr<Segment>* segment) {
+  if (cpu::load_acquire(abort_) != 0) return failure(operation);
+  ThreadHub* hub = mesh_->hub();
+  Status status;
+  uint64_t number = 0;
+  Descriptor descriptor;  // open until all have mapped it
+  if (rank_ == 0) {
+    status = Segment::make(bytes, segment, &descriptor);
+    if (status.ok()) prepare((*segment)->data());
+    SegmentPlace place;
+    if (status.ok() && hub != nullptr) {
+      const std::lock_guard lock(hub->mutex);
+      place.inode = number = hub->next++;
+      hub->segments[number] = *segment;
+    } else if (status.ok()) {
+      place = SegmentPlace::of(descriptor);
+    }
+    const Frame frame{FrameType::kSegment, generation_,
+                      Writer()
+                          .number(status.ok() ? 1 : 0)
+                          .number(place.process)
+                          .number(place.descriptor)
+                          .number(place.device)
+                          .number(place.inode)
+                          .take()};
+    const int sent = hub == nullptr ? descriptor.number() : -1;
+    for (int32_t rank = 1; rank < size(); ++rank)
+      mesh_->send(origin(rank), frame, operation.deadline, sent);
+  } else {
+    Frame frame;
+    const Failure failure =
+        mesh_->take(origin(0), generation_, operation.deadline, &frame, &descriptor);
+    if (failure != Failure::kNone) {
+      set_abort(abort_, failure, 0);
+      return this->failure(operation);
+    }
+    Reader reader(frame.payload);
+    const bool made = reader.number() == 1;
+    SegmentPlace place;
+    for (uint64_t* field : {&place.process, &place.descriptor, &place.device, &place.inode})
+      *field = reader.number();
+    if (made && hub != nullptr) {
+      const std::lock_guard lock(hub->mutex);
+      *segment = hub->segments[place.inode];
+    } else if (made) {
+      if (!descriptor.opened()) descriptor = place.open();
+      status = descriptor.opened()
+                   ? Segment::map(descriptor, bytes, segment)
+                   : Status::error(PERSEID_UNSUPPORTED, operation.name, ": rank ", rank_,
+                                   " cannot map the memory of rank 0; are they on several hosts, "
+                                   "or of different users? Ranks share the memory of one host");
+    }  // else the exchange says why
+  }
+  status = exchange(operation, status, "", nullptr);
+  if (hub != nullptr && rank_ == 0) {
+    const std::lock_guard lock(hub->mutex);
+    hub->segments.erase(number);
+  }
+  if (!status.ok()) segment->reset();
+  return status;
+}
+
+Status Group::shrink(const Operation& operation, std::shared_ptr<Group>* survivors) {
+  uint64_t members = mask_of(members_);
+  uint32_t generation = generation_;
+  superseded_ = true;
+  for (;;) {
+    if (!mesh_->agree(members, generation, operation.deadline, &members, &generation))
+      return Status::error(PERSEID_PEER_LOST, operation.name, ": the others went on without rank ",
+                           rank_, "; open a new group");
+    std::vector<int32_t> left;
+    for (int32_t rank = 0; rank < mesh_->size(); ++rank)
+      if ((members >> rank & 1) != 0) left.push_back(rank);
+    std::shared_ptr<Group> made(new Group(mesh_, std::move(left), generation, options_));
+    // Ranks that were missing have used up the deadline.
+    Operation opening = operation;
+    opening.deadline = std::max(operation.deadline, Clock::now() + kOpeningTime);
+    const Status status = made->open_slab(opening);
+    if (status.ok()) {
+      *survivors = std::move(made);
+      return {};
+    }
+    made->superseded_ = true;
+    // Another rank was lost meanwhile.
+    if (status.code() != PERSEID_PEER_LOST) return status;
+  }
+}
+
+Status Group::begin(const Operation& operation) {
+  if (busy_.exchange(true))
+    return Status::error(PERSEID_INVALID_ARGUMENT, operation.name,
+                         ": another operation of this rank is running; a rank does one at a time");
+  const int32_t left = mesh_->begin_operation(++operations_);
+  if (left >= 0) {
+    const auto found = std::find(members_.begin(), members_.end(), left);
+    set_abort(abort_, Failure::kLeft, static_cast<int32_t>(found - members_.begin()));
+  }
+  if (cpu::load_acquire(abort_) == 0) return {};
+  end();
+  return failure(operation);
+}
+
+void Group::end() { busy_.store(false); }
+
+Status Group::wait(const Operation& operation, int32_t rank, const uint32_t* word, uint32_t epoch) {
+  if (epoch_reached(cpu::load_acquire(word), epoch)) return {};
+  uint32_t* waits_for = &words_[rank_].waits_for;
+  __atomic_store_n(waits_for, static_cast<uint32_t>(rank + 1), __ATOMIC_RELEASE);
+  const WaitEnd end = cpu::wait_for_signal(word, epoch, operation.deadline, abort_);
+  if (end == WaitEnd::kTimeout) return give_up(operation, rank);
+  __atomic_store_n(waits_for, 0, __ATOMIC_RELEASE);
+  return end == WaitEnd::kArrived ? Status() : failure(operation);
+}
+
+Status Group::give_up(const Operation& operation, int32_t rank) {
+  // A rank that waits is late because another one is.
+  for (int32_t steps = 0; steps < size(); ++steps) {
+    const uint32_t next = cpu::load_acquire(&words_[rank].waits_for);
+    if (next == 0 || next > static_cast<uint32_t>(size())) break;
+    const auto waited_for = static_cast<int32_t>(next - 1);
+    if (waited_for == rank_) break;
+    rank = waited_for;
+  }
+  set_abort(abort_, Failure::kSilent, rank);
+  return failure(operation);
+}
+
+}  // namespace perseid::internal::collective

@@ -1,0 +1,141 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// A group of ranks: who they are, what they share, and how an operation of all of them ends.
+//
+// The ranks share a slab: the abort word, what each waits for, and an inbox for each. Every wait of
+// an operation ends with its signal, at the deadline, or when the abort word is set: by a rank
+// whose deadline has passed, or by the thread that watches the connections (Mesh) when a rank is
+// lost. From then on the group has failed on all ranks, with the same sentence. shrink() makes a
+// group of those that are left; it has a slab of its own, so that a rank which was given up and
+// goes on later writes where nobody looks.
+//
+// A rank writes into words and memory that are its own by index, and reads those of others. Words
+// hold epochs (math/chunks.hpp): they count up and are never reset.
+#pragma once
+
+#include <functional>
+
+#include "collective/mesh.hpp"
+#include "collective/rendezvous.hpp"
+
+namespace perseid::internal::collective {
+
+// An operation that all ranks are in.
+struct Operation {
+  const char* name;
+  uint64_t deadline_ns;
+  Clock::time_point deadline;
+
+  Operation(const char* operation, uint64_t nanoseconds);
+};
+
+// One rank's part of the slab; each word has a cache line, since other ranks poll it.
+struct alignas(64) RankWords {
+  alignas(64) uint32_t waits_for;  // a rank + 1, 0: none
+  alignas(64) uint32_t ready;      // the epoch whose data is in the inbox
+  alignas(64) uint32_t done;       // the epoch that this rank has read from the others
+  alignas(64) uint64_t call[8];    // what the operation is called with, for comparison
+};
+
+inline constexpr size_t kInboxBytes = 256 << 10;
+
+class Group {
+ public:
+  struct Options {
+    uint32_t first_epoch = 1;  // other than 1 in tests, for words that wrap
+  };
+
+  // Collective: of all ranks of the mesh.
+  static Status open(std::shared_ptr<Mesh> mesh, Clock::time_point deadline, const Options& options,
+                     std::shared_ptr<Group>* group);
+  // `size` groups at once, one for each thread of this process that is to be a rank.
+  static Status open_threads(int32_t size, const Options& options,
+                             std::vector<std::shared_ptr<Group>>* groups);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  int32_t rank() const { return rank_; }
+  int32_t size() const { return static_cast<int32_t>(members_.size()); }
+  uint32_t generation() const { return generation_; }
+  uint32_t first_epoch() const { return options_.first_epoch; }
+  // The rank that a member had when the group was opened.
+  int32_t origin(int32_t rank) const { return members_[static_cast<size_t>(rank)]; }
+  // Not 0 once the group has failed.
+  const uint32_t* abort() const { return abort_; }
+  int32_t failed() const { return failed_rank(cpu::load_acquire(abort_)); }
+
+  // ---- Collective calls before and between operations, by messages
+
+  // The message of every rank, in their order. If one brings a failure, all ranks return the first.
+  Status exchange(const Operation& operation, const Status& mine, const std::string& message,
+                  std::vector<std::string>* all);
+  // Memory that all ranks map, zeroed. One rank prepares it before the others see it.
+  Status share(const Operation& operation, size_t bytes,
+               const std::function<void(std::byte*)>& prepare, std::shared_ptr<Segment>* segment);
+  // A group of the ranks that are left and call this too. This one is not to be used any more.
+  Status shrink(const Operation& operation, std::shared_ptr<Group>* survivors);
+
+  // ---- Operations
+
+  // Begins an operation of all ranks; end() must follow, but after a failure. One at a time.
+  Status begin(const Operation& operation);
+  void end();
+  // Waits until a word of `rank` has reached the epoch.
+  Status wait(const Operation& operation, int32_t rank, const uint32_t* word, uint32_t epoch);
+  // A wait for `rank` ended at the deadline: gives up on the rank that all wait for in the end.
+  Status give_up(const Operation& operation, int32_t rank);
+  // Why the group has failed.
+  Status failure(const Operation& operation) const;
+
+  // ---- The slab
+
+  RankWords& words(int32_t rank) const { return words_[rank]; }
+  std::byte* inbox(int32_t rank) const {
+    return inboxes_ + static_cast<size_t>(rank) * kInboxBytes;
+  }
+  uint32_t next_epoch() { return ++epoch_; }
+
+ private:
+  Group(std::shared_ptr<Mesh> mesh, std::vector<int32_t> members, uint32_t generation,
+        const Options& options);
+  static size_t slab_bytes(int32_t size);
+  Status open_slab(const Operation& operation);
+  void prepare_slab(std::byte* slab) const;
+  void take_slab(std::shared_ptr<Segment> slab);
+  Status lost(const Operation& operation, Failure failure, int32_t rank) const;
+
+  const std::shared_ptr<Mesh> mesh_;
+  const std::vector<int32_t> members_;  // by the mesh's numbers
+  const int32_t rank_;
+  const uint32_t generation_;
+  const Options options_;
+  std::shared_ptr<Segment> slab_;
+  uint32_t before_slab_ = 0;
+  uint32_t* abort_ = &before_slab_;
+  RankWords* words_ = nullptr;
+  std::byte* inboxes_ = nullptr;
+  uint32_t epoch_;
+  uint64_t operations_ = 0;
+  std::atomic<bool> busy_{false};
+  bool superseded_ = false;
+};
+
+// begin() and end() of an operation.
+class Turn {
+ public:
+  Turn(Group& group, const Operation& operation) : group_(group), status_(group.begin(operation)) {}
+  ~Turn() {
+    if (status_.ok()) group_.end();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  const Status& status() const { return status_; }
+
+ private:
+  Group& group_;
+  Status status_;
+};
+
+}  // namespace perseid::internal::collective

@@ -1,0 +1,57 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Matmul + reduce-scatter, and matmul + all-reduce: the product of this rank's depth leaves in
+// chunks, the shards of c, beginning with that of the next rank and ending with the own. Each rank
+// sums the parts of its shard in the order of ranks; an all-reduce then gathers the shards.
+#pragma once
+
+#include "collective/plan.hpp"
+#include "collective/reduce.hpp"
+
+namespace perseid::internal::collective {
+
+class MatmulReducePlan final : public op::Plan {
+ public:
+  static constexpr const char* kOperation = "matmul-reduce-scatter";
+
+  // Collective.
+  static Status make(op::DevicePointer device, GroupPointer group,
+                     const perseid_matmul_reduce_desc& desc, std::unique_ptr<const op::Plan>* plan);
+  // Collective.
+  Status execute(const perseid_matmul_reduce_args& args, const op::Workspace& workspace,
+                 void* stream) const;
+
+ private:
+  MatmulReducePlan(op::DevicePointer device, GroupPointer group)
+      : Plan(std::move(device)), group_(std::move(group)) {}
+  Status make_product(const op::DevicePointer& device, const perseid_matmul_reduce_desc& desc);
+  Status make_transports(const Operation& operation);
+  Status multiply(const Operation& operation, const perseid_matmul_reduce_args& args,
+                  uint32_t epoch, const op::Workspace& workspace) const;
+  Status reduce_shard(const Operation& operation, uint32_t epoch, const Tensor& bias,
+                      const Tensor& out) const;
+  Status all_reduce(const Operation& operation, uint32_t epoch, const Tensor& bias,
+                    const Tensor& c) const;
+  void describe();
+  const char* name() const { return all_ ? "matmul-all-reduce" : kOperation; }
+  // Rows or columns [from, to) of a [batch, m, n] tensor.
+  Tensor shard_of(Tensor c, int64_t from, int64_t to) const;
+
+  GroupPointer group_;
+  DType dtype_ = DType::kF32, out_dtype_ = DType::kF32;
+  int64_t batch_ = 1, m_ = 0, n_ = 0, k_ = 0;
+  bool along_n_ = false, all_ = false, bias_ = false;
+  Reduction reduction_ = Reduction::kSum;
+  Shards shards_;   // of the partial sums
+  Shards results_;  // of c
+  std::unique_ptr<ShardChunks> chunks_;
+  std::unique_ptr<ReduceTransport> reduce_;
+  std::unique_ptr<GatherTransport> gather_;  // of an all-reduce
+  InnerPlan product_;
+  Tensor partial_;
+  DLTensor partial_dl_{};
+  mutable uint32_t epoch_ = 0;
+  mutable std::vector<Tensor> parts_;
+};
+
+}  // namespace perseid::internal::collective

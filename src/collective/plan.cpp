@@ -1,0 +1,70 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/plan.hpp"
+
+#include <cstring>
+
+namespace perseid::internal::collective {
+
+Status make_matmul(op::DevicePointer device, const perseid_matmul_desc& desc, InnerPlan* plan) {
+  return op::MatmulPlan::make(std::move(device), desc, plan);
+}
+
+const op::MatmulPlan& matmul_of(const InnerPlan& plan) {
+  return static_cast<const op::MatmulPlan&>(*plan);
+}
+
+DLTensor as_dl(Tensor* view) {
+  const bool brain = view->dtype == DType::kBF16;
+  return {.data = view->data,
+          .device = {kDLCPU, 0},
+          .ndim = view->rank,
+          .dtype = {static_cast<uint8_t>(brain ? kDLBfloat : kDLFloat),
+                    static_cast<uint8_t>(8 * size_of(view->dtype)), 1},
+          .shape = view->shape,
+          .strides = view->stride,
+          .byte_offset = 0};
+}
+
+Status Terms::agree(Group& group, const Operation& operation, const Status& mine) {
+  Writer writer;
+  writer.text(operation.name);
+  for (const Term& term : terms_) writer.text(term.name).number(static_cast<uint64_t>(term.value));
+  std::vector<std::string> all;
+  if (Status status = group.exchange(operation, mine, writer.take(), &all); !status.ok())
+    return status;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    Reader reader(all[rank]);
+    const std::string name(reader.text(64));
+    bool same = name == operation.name;
+    std::vector<int64_t> values;
+    for (const Term& term : terms_) {
+      same = same && reader.text(64) == term.name;
+      values.push_back(static_cast<int64_t>(reader.number()));
+    }
+    if (!same || !reader.complete())
+      return Status::error(PERSEID_INVALID_ARGUMENT, "rank ", rank, " makes another plan (", name,
+                           ") than rank 0; make the same plans in the same order on all ranks");
+    said_.push_back(std::move(values));
+  }
+  for (size_t rank = 1; rank < said_.size(); ++rank)
+    for (size_t t = 0; t < terms_.size(); ++t)
+      if (terms_[t].equal && said_[rank][t] != said_[0][t])
+        return Status::error(PERSEID_INVALID_ARGUMENT, operation.name, ": ", terms_[t].name, " is ",
+                             said_[rank][t], " on rank ", rank, " and ", said_[0][t],
+                             " on rank 0; pass the same on all ranks");
+  return {};
+}
+
+int64_t Terms::of(int32_t rank, const char* name) const {
+  for (size_t t = 0; t < terms_.size(); ++t)
+    if (std::strcmp(terms_[t].name, name) == 0) return said_[static_cast<size_t>(rank)][t];
+  return 0;
+}
+
+uint64_t time_left(const Operation& operation) {
+  const auto left = operation.deadline - Clock::now();
+  return left.count() > 0 ? static_cast<uint64_t>(left.count()) : 1;
+}
+
+}  // namespace perseid::internal::collective

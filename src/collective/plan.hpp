@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What the plans of a group share.
+#pragma once
+
+#include "collective/transport.hpp"
+#include "op/matmul.hpp"
+
+namespace perseid::internal::collective {
+
+using GroupPointer = std::shared_ptr<Group>;
+using InnerPlan = std::unique_ptr<const op::Plan>;
+
+// The product that the ranks compute of; all its fields are checked where it is made.
+Status make_matmul(op::DevicePointer device, const perseid_matmul_desc& desc, InnerPlan* plan);
+const op::MatmulPlan& matmul_of(const InnerPlan& plan);
+
+// A struct of the C interface, zeroed, with its size.
+template <class Struct>
+Struct sized() {
+  Struct value{};
+  value.struct_size = sizeof value;
+  return value;
+}
+
+// A tensor as the plans below take it. It points to the shape and strides of `view`.
+DLTensor as_dl(Tensor* view);
+
+// The values that ranks must agree on, and those that they tell one another, by name.
+class Terms {
+ public:
+  // Equal on all ranks.
+  Terms& equal(const char* name, int64_t value) { return add(name, value, true); }
+  Terms& own(const char* name, int64_t value) { return add(name, value, false); }
+
+  // Exchanges them, with what this rank has found wrong by itself. One sentence for all ranks.
+  Status agree(Group& group, const Operation& operation, const Status& mine);
+  // After that: what `rank` said.
+  int64_t of(int32_t rank, const char* name) const;
+
+ private:
+  struct Term {
+    const char* name;
+    int64_t value;
+    bool equal;
+  };
+  Terms& add(const char* name, int64_t value, bool equal) {
+    terms_.push_back({name, value, equal});
+    return *this;
+  }
+
+  std::vector<Term> terms_;
+  std::vector<std::vector<int64_t>> said_;  // by rank
+};
+
+// The time that is left of an operation's deadline, at least 1 ns.
+uint64_t time_left(const Operation& operation);
+
+}  // namespace perseid::internal::collective

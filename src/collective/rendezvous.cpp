@@ -1,0 +1,256 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/rendezvous.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <list>
+#include <optional>
+
+namespace perseid::internal::collective {
+namespace {
+
+constexpr const char* kUnix = "unix:";
+// A connection that has not said who it is by then is closed.
+constexpr std::chrono::seconds kHelloTime{5};
+constexpr size_t kMostStrangers = 64;
+
+void refuse(const Descriptor& socket, const std::string& sentence) {
+  send_frame(socket, {FrameType::kRefusal, 0, sentence},
+             Clock::now() + std::chrono::milliseconds(100));
+}
+
+// Accepts one connection from each rank in (above, size).
+class Reception {
+ public:
+  Reception(const Listener& listener, const Place& place, int32_t above)
+      : listener_(listener), place_(place), above_(above) {}
+
+  Status collect(Clock::time_point deadline, std::vector<Descriptor>* sockets,
+                 std::vector<std::string>* addresses) {
+    int32_t missing = place_.size - 1 - above_;
+    while (missing > 0) {
+      if (Clock::now() >= deadline) return nobody_came(*sockets);
+      wait(deadline);
+      if (strangers_.size() < kMostStrangers)
+        if (Descriptor socket = listener_.accept(); socket.opened())
+          strangers_.push_back({std::move(socket), {}, Clock::now() + kHelloTime});
+      for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
+        Received received = receive_one(stranger->socket, &stranger->parser);
+        if (!received.frames.empty()) {
+          const std::optional<Hello> hello = welcome(*stranger, received.frames.front());
+          if (hello) {
+            const auto rank = static_cast<size_t>(hello->rank);
+            if (Status status = check(*hello, *sockets); !status.ok()) {
+              refuse(stranger->socket, status.sentence());
+              return status;
+            }
+            (*sockets)[rank] = std::move(stranger->socket);
+            (*addresses)[rank] = hello->address;
+            --missing;
+          }
+        }
+        const bool done =
+            !received.open || !received.frames.empty() || Clock::now() >= stranger->deadline;
+        stranger = done ? strangers_.erase(stranger) : std::next(stranger);
+      }
+    }
+    return {};
+  }
+
+ private:
+  struct Stranger {
+    Descriptor socket;
+    FrameParser parser;
+    Clock::time_point deadline;
+  };
+
+  void wait(Clock::time_point deadline) const {
+    std::vector<pollfd> polled{{listener_.socket().number(), POLLIN, 0}};
+    for (const Stranger& stranger : strangers_)
+      polled.push_back({stranger.socket.number(), POLLIN, 0});
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp<int64_t>(left, 0, 200)));
+  }
+
+  // Who it is, if it may come in.
+  std::optional<Hello> welcome(const Stranger& stranger, const Frame& frame) const {
+    std::optional<Hello> hello;
+    if (frame.type == FrameType::kHello && is_same_user(stranger.socket))
+      hello = Hello::decode(frame.payload);
+    if (hello && same_token(hello->token, place_.token)) return hello;
+    refuse(stranger.socket,
+           "the token is not that of the group; set PERSEID_TOKEN to the same "
+           "secret on all ranks");
+    return {};
+  }
+
+  Status check(const Hello& hello, const std::vector<Descriptor>& sockets) const {
+    if (hello.size != place_.size)
+      return Status::error(PERSEID_INVALID_ARGUMENT, "rank ", hello.rank, " expects ", hello.size,
+                           " ranks, rank ", place_.rank, " expects ", place_.size,
+                           "; start all with the same size");
+    if (hello.rank <= above_ || sockets[static_cast<size_t>(hello.rank)].opened())
+      return Status::error(PERSEID_INVALID_ARGUMENT, "two processes are rank ", hello.rank,
+                           "; give each rank to one process");
+    return {};
+  }
+
+  Status nobody_came(const std::vector<Descriptor>& sockets) const {
+    std::string ranks;
+    for (int32_t rank = above_ + 1; rank < place_.size; ++rank)
+      if (!sockets[static_cast<size_t>(rank)].opened())
+        ranks += concatenate(ranks.empty() ? "" : ", ", rank);
+    return Status::error(PERSEID_TIMEOUT, "these ranks did not come to the rendezvous before the ",
+                         "deadline: ", ranks, "; were they started, with the same PERSEID_TOKEN?");
+  }
+
+  const Listener& listener_;
+  const Place& place_;
+  int32_t above_;
+  std::list<Stranger> strangers_;
+};
+
+// Says who this is, and waits for an answer of `type`.
+Status introduce(const Descriptor& socket, const Hello& hello, FrameType type,
+                 Clock::time_point deadline, Frame* answer) {
+  if (send_frame(socket, {FrameType::kHello, 0, hello.encode()}, deadline) &&
+      receive_frame(socket, deadline, answer)) {
+    if (answer->type == type) return {};
+    if (answer->type == FrameType::kRefusal)
+      return Status::error(PERSEID_INVALID_ARGUMENT, "the rendezvous refused rank ", hello.rank,
+                           ": ", answer->payload);
+  }
+  return Status::error(Clock::now() >= deadline ? PERSEID_TIMEOUT : PERSEID_PEER_LOST,
+                       "the rendezvous did not answer rank ", hello.rank,
+                       "; has another rank failed to start?");
+}
+
+// Every rank listens, and all addresses are known.
+Status connect_all(const Place& place, const Listener& listener,
+                   const std::vector<std::string>& addresses, Clock::time_point deadline,
+                   std::vector<Descriptor>* sockets) {
+  const Hello hello{place.token, place.rank, place.size, ""};
+  for (int32_t rank = 0; rank < place.rank; ++rank) {
+    Descriptor& socket = (*sockets)[static_cast<size_t>(rank)];
+    Status status = connect(addresses[static_cast<size_t>(rank)], deadline, &socket);
+    Frame answer;
+    if (status.ok()) status = introduce(socket, hello, FrameType::kWelcome, deadline, &answer);
+    if (!status.ok()) return status;
+  }
+  std::vector<std::string> ignored(addresses.size());
+  Status status = Reception(listener, place, place.rank).collect(deadline, sockets, &ignored);
+  for (int32_t rank = place.rank + 1; status.ok() && rank < place.size; ++rank)
+    send_frame((*sockets)[static_cast<size_t>(rank)], {FrameType::kWelcome, 0, ""}, deadline);
+  return status;
+}
+
+std::string random_token() {
+  unsigned char bytes[16] = {};
+  if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes) return "";
+  std::string token;
+  for (const unsigned char byte : bytes) {
+    token += "0123456789abcdef"[byte >> 4];
+    token += "0123456789abcdef"[byte & 15];
+  }
+  return token;
+}
+
+// A folder of this user alone, for as long as it takes to meet.
+class PrivateFolder {
+ public:
+  PrivateFolder() : made_(mkdtemp(path_) != nullptr) {}
+  ~PrivateFolder() {
+    if (made_) ::rmdir(path_);
+  }
+  PrivateFolder(const PrivateFolder&) = delete;
+  PrivateFolder& operator=(const PrivateFolder&) = delete;
+  bool made() const { return made_; }
+  const char* path() const { return path_; }
+
+ private:
+  char path_[32] = "/tmp/perseid-XXXXXX";
+  bool made_;
+};
+
+}  // namespace
+
+Status meet(const Place& place, Clock::time_point deadline, std::vector<Descriptor>* sockets) {
+  sockets->clear();
+  sockets->resize(static_cast<size_t>(place.size));
+  if (place.size == 1) return {};
+  Listener listener;
+  std::vector<std::string> addresses(static_cast<size_t>(place.size));
+  if (place.rank == 0) {
+    if (Status status = Listener::open(place.rendezvous, &listener); !status.ok()) return status;
+    std::vector<Descriptor> waiting(static_cast<size_t>(place.size));
+    Status status = Reception(listener, place, 0).collect(deadline, &waiting, &addresses);
+    addresses[0] = listener.address();
+    const std::string all = encode_addresses(addresses);
+    for (size_t rank = 1; rank < waiting.size(); ++rank) {
+      if (!waiting[rank].opened()) continue;
+      if (status.ok()) {
+        send_frame(waiting[rank], {FrameType::kAddresses, 0, all}, deadline);
+      } else {
+        refuse(waiting[rank], status.sentence());
+      }
+    }
+    if (!status.ok()) return status;
+    return connect_all(place, listener, addresses, deadline, sockets);
+  }
+  const bool is_unix = place.rendezvous.starts_with(kUnix);
+  Descriptor rendezvous;
+  Status status;
+  if (is_unix) status = Listener::open(concatenate(place.rendezvous, ".", place.rank), &listener);
+  if (status.ok()) status = connect(place.rendezvous, deadline, &rendezvous);
+  if (status.ok() && !is_unix) status = Listener::open(local_address(rendezvous), &listener);
+  Frame answer;
+  if (status.ok())
+    status = introduce(rendezvous, {place.token, place.rank, place.size, listener.address()},
+                       FrameType::kAddresses, deadline, &answer);
+  if (!status.ok()) return status;
+  const auto all = decode_addresses(answer.payload, place.size);
+  if (!all)
+    return Status::error(PERSEID_PEER_LOST, "the rendezvous answered rank ", place.rank,
+                         " with something else than ", place.size, " addresses");
+  return connect_all(place, listener, *all, deadline, sockets);
+}
+
+Status meet(int32_t rank, int32_t size, const AllGather& all_gather, Clock::time_point deadline,
+            std::vector<Descriptor>* sockets) {
+  sockets->clear();
+  sockets->resize(static_cast<size_t>(size));
+  struct Card {  // what goes through the callback
+    char address[64] = {}, token[64] = {};
+  };
+  Place place{rank, size, "", rank == 0 ? random_token() : ""};
+  PrivateFolder folder;
+  Listener listener;
+  Status status =
+      folder.made() ? Listener::open(concatenate(kUnix, folder.path(), "/rank"), &listener)
+                    : Status::error(PERSEID_IO_ERROR, "cannot make a folder like ", folder.path());
+  // A rank that has no address says so, lest the others wait for it.
+  Card mine;
+  std::memcpy(mine.address, listener.address().data(), listener.address().size());
+  std::memcpy(mine.token, place.token.data(), place.token.size());
+  std::vector<Card> cards(static_cast<size_t>(size));
+  if (!all_gather(&mine, sizeof mine, cards.data()))
+    return Status::error(PERSEID_PEER_LOST, "the caller's all-gather failed");
+  if (!status.ok()) return status;
+  std::vector<std::string> addresses;
+  for (const Card& card : cards) {
+    addresses.emplace_back(card.address, strnlen(card.address, sizeof card.address));
+    if (addresses.back().empty())
+      return Status::error(PERSEID_IO_ERROR, "rank ", addresses.size() - 1,
+                           " has no address to be reached at; is its /tmp writable?");
+  }
+  place.token.assign(cards[0].token, strnlen(cards[0].token, sizeof cards[0].token));
+  return connect_all(place, listener, addresses, deadline, sockets);
+}
+
+}  // namespace perseid::internal::collective

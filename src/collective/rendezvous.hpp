@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// How processes find one another: in the end every two of them have a connection.
+//
+// Every rank listens at an address of its own. Rank 0 listens at the rendezvous, where the others
+// tell it their addresses and learn all of them; or a callback of the caller hands them round. Then
+// each rank connects to those below it and accepts those above it. A connection begins with a
+// Hello, whose token is checked before anything else. A stranger is refused and delays nobody.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "collective/socket.hpp"
+
+namespace perseid::internal::collective {
+
+// A rank that wants to join.
+struct Place {
+  int32_t rank = 0, size = 1;
+  std::string rendezvous;  // "unix:PATH" or "tcp:HOST:PORT"
+  std::string token;
+};
+
+// Fills what is not given from the environment: PERSEID_RANK, PERSEID_WORLD_SIZE,
+// PERSEID_RENDEZVOUS and PERSEID_TOKEN, else the variables of torchrun or OpenMPI.
+Status place_of_environment(Place* place);
+// The sizes and lengths that a place may have.
+Status check_place(const Place& place);
+
+// sockets[r]: to rank r; none to this one.
+Status meet(const Place& place, Clock::time_point deadline, std::vector<Descriptor>* sockets);
+
+// Gives every rank what each of them brings, in the order of ranks; the same number of bytes from
+// each. False: it failed.
+using AllGather = std::function<bool(const void* mine, size_t bytes, void* all)>;
+Status meet(int32_t rank, int32_t size, const AllGather& all_gather, Clock::time_point deadline,
+            std::vector<Descriptor>* sockets);
+
+}  // namespace perseid::internal::collective

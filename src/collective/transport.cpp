@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/transport.hpp"
+
+#include <cstring>
+
+namespace perseid::internal::collective {
+namespace {
+
+// In order of preference.
+const Transport* const kTransports[] = {&kWindows};
+
+// A task copies about so much.
+constexpr int64_t kTaskBytes = 256 << 10;
+
+template <class Element>
+void copy_run(const Tensor& from, const Tensor& to, int64_t i, int64_t j) {
+  const Element* source = from.as<const Element>() + i * from.stride[0] + j * from.stride[1];
+  Element* target = to.as<Element>() + i * to.stride[0] + j * to.stride[1];
+  for (int64_t k = 0; k < from.shape[2]; ++k) target[k * to.stride[2]] = source[k * from.stride[2]];
+}
+
+void copy_row(const Tensor& from, const Tensor& to, int64_t i, int64_t j) {
+  const int64_t size = size_of(from.dtype);
+  if (from.stride[2] == 1 && to.stride[2] == 1) {
+    std::memcpy(to.as<std::byte>() + (i * to.stride[0] + j * to.stride[1]) * size,
+                from.as<std::byte>() + (i * from.stride[0] + j * from.stride[1]) * size,
+                static_cast<size_t>(from.shape[2] * size));
+  } else if (size == 8) {
+    copy_run<uint64_t>(from, to, i, j);
+  } else if (size == 4) {
+    copy_run<uint32_t>(from, to, i, j);
+  } else {
+    copy_run<uint16_t>(from, to, i, j);
+  }
+}
+
+}  // namespace
+
+const Transport& transport_of(const Group& group) {
+  for (const Transport* transport : kTransports)
+    if (transport->refuse(group).empty()) return *transport;
+  return kWindows;
+}
+
+void copy(cpu::Executor& executor, const Tensor& from, const Tensor& to) {
+  if (from.elements() == 0) return;
+  // A dimension of size 1 inside would make rows of one element.
+  Tensor source = from, target = to;
+  if (source.shape[2] == 1) {
+    for (Tensor* tensor : {&source, &target}) {
+      std::swap(tensor->shape[1], tensor->shape[2]);
+      std::swap(tensor->stride[1], tensor->stride[2]);
+    }
+  }
+  const int64_t rows = source.shape[0] * source.shape[1];
+  const int64_t row_bytes = source.shape[2] * size_of(source.dtype);
+  const int64_t each = max(int64_t{1}, kTaskBytes / max(int64_t{1}, row_bytes));
+  cpu::for_each_task(executor, (rows + each - 1) / each, [&](int64_t task, int32_t) {
+    const int64_t end = min(rows, (task + 1) * each);
+    for (int64_t row = task * each; row < end; ++row)
+      copy_row(source, target, row / source.shape[1], row % source.shape[1]);
+  });
+}
+
+}  // namespace perseid::internal::collective

@@ -1,0 +1,163 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The transport of ranks on one host, threads or processes: memory that all of them map. Nothing is
+// sent. A rank writes its shard, or its partial, into the plan's window and sets signals there; the
+// others read it in place. There is one gathered operand a host, not one a rank.
+//
+// Order: a rank writes data, then the signal with release; a reader sees the signal with acquire,
+// then the data. Before a rank writes the same memory in the next epoch, it waits for the `done`
+// word of every reader, which each sets with release after its last read.
+#include <cstring>
+
+#include "collective/transport.hpp"
+
+namespace perseid::internal::collective {
+namespace {
+
+struct alignas(64) Word {
+  uint32_t value;
+};
+
+constexpr size_t kAlignment = 4096;
+
+size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// A segment: the `done` word of each rank, signals, then data.
+class Window {
+ public:
+  // `signals` and `bytes` are those of one region; `regions` of them.
+  static Status make(Group& group, const Operation& operation, size_t regions, size_t signals,
+                     size_t bytes, Window* window) {
+    const size_t ranks = static_cast<size_t>(group.size());
+    const size_t words = ranks * sizeof(Word);
+    window->signal_bytes_ = (signals * sizeof(uint32_t) + 63) / 64 * 64;
+    window->data_ = aligned(words + regions * window->signal_bytes_);
+    window->region_ = aligned(bytes);
+    window->signals_ = words;
+    const uint32_t before = group.first_epoch() - 1;
+    return group.share(
+        operation, window->data_ + regions * window->region_,
+        [&](std::byte* memory) {
+          for (size_t word = 0; word < window->data_ / sizeof(uint32_t); ++word)
+            reinterpret_cast<uint32_t*>(memory)[word] = before;
+        },
+        &window->segment_);
+  }
+
+  uint32_t* done(int32_t rank) const {
+    return &reinterpret_cast<Word*>(segment_->data())[rank].value;
+  }
+  uint32_t* signals(int32_t region) const {
+    return reinterpret_cast<uint32_t*>(segment_->data() + signals_ +
+                                       static_cast<size_t>(region) * signal_bytes_);
+  }
+  std::byte* data(int32_t region) const {
+    return segment_->data() + data_ + static_cast<size_t>(region) * region_;
+  }
+  // Until every rank has read what there was in the epoch.
+  Status wait_done(Group& group, const Operation& operation, uint32_t epoch) const {
+    for (int32_t rank = 0; rank < group.size(); ++rank)
+      if (Status status = group.wait(operation, rank, done(rank), epoch); !status.ok())
+        return status;
+    return {};
+  }
+
+ private:
+  std::shared_ptr<Segment> segment_;
+  size_t signals_ = 0, signal_bytes_ = 0, data_ = 0, region_ = 0;
+};
+
+class WindowGather final : public GatherTransport {
+ public:
+  WindowGather(Group& group, const Shards& shards, const ShardChunks& chunks)
+      : group_(group), shards_(shards), chunks_(chunks) {}
+  Status make(const Operation& operation) {
+    return Window::make(group_, operation, 1, static_cast<size_t>(chunks_.count()), shards_.bytes(),
+                        &window_);
+  }
+
+  std::byte* gathered() const override { return window_.data(0); }
+  const uint32_t* signals() const override { return window_.signals(0); }
+
+  Status start(const Operation& operation, uint32_t epoch) override {
+    return window_.wait_done(group_, operation, epoch - 1);
+  }
+  void send(uint32_t epoch, const Tensor& shard, cpu::Executor& executor) override {
+    const int32_t rank = group_.rank();
+    const int64_t begin = shards_.begin_of(rank);
+    const bool in_place =
+        shard.data == shards_.view(gathered(), begin, shards_.begin_of(rank + 1)).data;
+    const int64_t last = chunks_.first_of(rank + 1);
+    for (int64_t chunk = chunks_.first_of(rank); chunk < last; ++chunk) {
+      const auto c = static_cast<size_t>(chunk);
+      const int64_t from = chunks_.begin[c], to = chunks_.begin[c + 1];
+      if (!in_place) {
+        Tensor part = shard;
+        part.shape[1] = to - from;
+        part.data = static_cast<std::byte*>(shard.data) +
+                    (from - begin) * shard.stride[1] * size_of(shard.dtype);
+        copy(executor, part, shards_.view(gathered(), from, to));
+      }
+      cpu::set_signal(window_.signals(0) + chunk, epoch);
+    }
+  }
+  void finish(uint32_t epoch) override { cpu::set_signal(window_.done(group_.rank()), epoch); }
+
+ private:
+  Group& group_;
+  const Shards shards_;
+  const ShardChunks chunks_;
+  Window window_;
+};
+
+class WindowReduce final : public ReduceTransport {
+ public:
+  WindowReduce(Group& group, const Shards& shards, const ShardChunks& chunks)
+      : group_(group), shards_(shards), chunks_(chunks) {}
+  Status make(const Operation& operation) {
+    return Window::make(group_, operation, static_cast<size_t>(group_.size()),
+                        static_cast<size_t>(chunks_.count()), shards_.bytes(), &window_);
+  }
+
+  std::byte* partial() const override { return window_.data(group_.rank()); }
+  uint32_t* signals() const override { return window_.signals(group_.rank()); }
+
+  Status start(const Operation& operation, uint32_t epoch) override {
+    return window_.wait_done(group_, operation, epoch - 1);
+  }
+  Status part(const Operation& operation, uint32_t epoch, int32_t rank, Tensor* part) override {
+    const int32_t own = group_.rank();
+    for (int64_t chunk = chunks_.first_of(own); chunk < chunks_.first_of(own + 1); ++chunk) {
+      Status status = group_.wait(operation, rank, window_.signals(rank) + chunk, epoch);
+      if (!status.ok()) return status;
+    }
+    *part = shards_.view(window_.data(rank), shards_.begin_of(own), shards_.begin_of(own + 1));
+    return {};
+  }
+  void finish(uint32_t epoch) override { cpu::set_signal(window_.done(group_.rank()), epoch); }
+
+ private:
+  Group& group_;
+  const Shards shards_;
+  const ShardChunks chunks_;
+  Window window_;
+};
+
+template <class Made, class Base>
+Status make(Group& group, const Operation& operation, const Shards& shards,
+            const ShardChunks& chunks, std::unique_ptr<Base>* transport) {
+  auto made = std::make_unique<Made>(group, shards, chunks);
+  Status status = made->make(operation);
+  if (status.ok()) *transport = std::move(made);
+  return status;
+}
+
+}  // namespace
+
+// Groups of several hosts cannot be opened yet: they would fail to map the slab.
+const Transport kWindows = {.name = "cpu:windows",
+                            .refuse = [](const Group&) { return std::string(); },
+                            .make_gather = make<WindowGather, GatherTransport>,
+                            .make_reduce = make<WindowReduce, ReduceTransport>};
+
+}  // namespace perseid::internal::collective

@@ -1,0 +1,432 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Products over threads as ranks: all-gather + matmul bit for bit as the product of the gathered
+// operand, reductions as the fixed-order sum of the ranks' own products, any dtype, uneven shards,
+// and what happens where ranks differ or are missing.
+#include "collective_tools.hpp"
+
+namespace {
+
+using namespace collective_tools;
+using perseid::AllGatherMatmul;
+using perseid::ChunkDim;
+using perseid::Context;
+using perseid::Matmul;
+using perseid::MatmulReduce;
+using perseid::Reduction;
+using perseid::Workspace;
+
+// c = a b + bias by the plain product.
+Matrix product(const Tensor& a, const Tensor& b, DType dtype, DType out_dtype,
+               const Tensor& bias = {}) {
+  const Context context = Context::cpu(1);
+  const bool batched = a.ndim() == 3;
+  const int64_t batch = batched ? a.size(0) : 1, m = a.size(-2), n = b.size(-1);
+  const Matmul matmul(context, {.dtype = dtype,
+                                .out_dtype = out_dtype,
+                                .batch = batch,
+                                .m = m,
+                                .n = n,
+                                .k = a.size(-1),
+                                .bias = bias.present()});
+  Matrix c(batched ? std::vector<int64_t>{batch, m, n} : std::vector<int64_t>{m, n}, out_dtype);
+  Workspace workspace;
+  matmul.reserve(workspace);
+  matmul.execute(nullptr, {.a = a, .b = b, .bias = bias, .c = c.tensor()}, workspace);
+  return c;
+}
+
+struct Gathering {
+  int32_t ranks;
+  DType dtype;
+  ChunkDim dim = ChunkDim::kM;
+  int64_t batch = 0;  // 0: two dimensions
+  std::vector<int64_t> shards = {};
+  int64_t other = 0;  // k, or m where k is gathered
+  int64_t chunks = 1;
+  bool in_place = false;
+  bool transposed = false;
+};
+
+// Three executions with different operands, two products each, the second with a bias.
+void expect_bitwise(const Gathering& problem) {
+  SCOPED_TRACE(testing::Message() << problem.ranks << " ranks, batch " << problem.batch
+                                  << ", chunks " << problem.chunks << ", dim "
+                                  << static_cast<int>(problem.dim));
+  const bool along_k = problem.dim == ChunkDim::kK;
+  int64_t extent = 0;
+  for (const int64_t size : problem.shards) extent += size;
+  const int64_t m = along_k ? problem.other : extent, k = along_k ? extent : problem.other;
+  const Context context = Context::cpu(2);
+  on_threads(problem.ranks, [&](const Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    int64_t begin = 0;
+    for (size_t r = 0; r < rank; ++r) begin += problem.shards[r];
+    const int64_t size = problem.shards[rank];
+    const int64_t n[] = {30 + 17 * static_cast<int64_t>(rank), 8};
+    const AllGatherMatmul plan(context, group,
+                               {.dtype = problem.dtype,
+                                .gather_dim = problem.dim,
+                                .batch = std::max<int64_t>(problem.batch, 1),
+                                .m = along_k ? m : size,
+                                .k = along_k ? size : k,
+                                .products = {{.n = n[0]}, {.n = n[1], .bias = true}},
+                                .chunks = problem.chunks});
+    Workspace workspace;
+    plan.reserve(workspace);
+    for (uint64_t repeat = 1; repeat <= 3; ++repeat) {
+      const auto matrix = [&](int64_t rows, int64_t columns, uint64_t seed) {
+        return Matrix::random(problem.batch > 0 ? std::vector<int64_t>{problem.batch, rows, columns}
+                                                : std::vector<int64_t>{rows, columns},
+                              problem.dtype, seed * 100 + repeat);
+      };
+      const Matrix a = matrix(m, k, 1), flipped = matrix(k, m, 2);
+      const Tensor whole = problem.transposed ? flipped.tensor().transposed() : a.tensor();
+      // The gathered operand lies row-major, whatever the shards do.
+      const Matrix row_major = copy_of(whole, problem.dtype);
+      const Matrix b[] = {matrix(k, n[0], 3 + rank), matrix(k, n[1], 13 + rank)};
+      const Matrix bias = Matrix::random({n[1]}, problem.dtype, repeat);
+      const Matrix wanted[] = {
+          product(row_major.tensor(), b[0].tensor(), problem.dtype, problem.dtype),
+          product(row_major.tensor(), b[1].tensor(), problem.dtype, problem.dtype, bias.tensor())};
+      Tensor shard = whole.slice(along_k ? -1 : -2, begin, begin + size);
+      if (problem.in_place) {
+        const Matrix part = copy_of(shard, problem.dtype);
+        std::memcpy(plan.shard().data(), part.bytes.data(), part.bytes.size());
+        shard = plan.shard();
+      }
+      Matrix c[] = {Matrix(wanted[0].shape, problem.dtype), Matrix(wanted[1].shape, problem.dtype)};
+      const Matrix gathered(a.shape, problem.dtype);
+      plan.execute({.a = shard,
+                    .b = {b[0].tensor(), b[1].tensor()},
+                    .bias = {{}, bias.tensor()},
+                    .c = {c[0].tensor(), c[1].tensor()},
+                    .gathered = gathered.tensor()},
+                   workspace);
+      EXPECT_EQ(c[0].bytes, wanted[0].bytes) << "rank " << rank;
+      EXPECT_EQ(c[1].bytes, wanted[1].bytes) << "rank " << rank;
+      EXPECT_EQ(gathered.bytes, row_major.bytes) << "rank " << rank;
+    }
+  });
+}
+
+TEST(AllGather, IsBitwiseTheProductOfTheGatheredOperand) {
+  for (const DType dtype : {perseid::f16, perseid::bf16, perseid::f32, perseid::f64}) {
+    expect_bitwise({.ranks = 2, .dtype = dtype, .shards = {64, 64}, .other = 50});
+    expect_bitwise({.ranks = 3, .dtype = dtype, .shards = {70, 0, 131}, .other = 33, .chunks = 3});
+  }
+  expect_bitwise({.ranks = 1, .dtype = perseid::f32, .shards = {40}, .other = 20});
+  expect_bitwise(
+      {.ranks = 5, .dtype = perseid::f32, .shards = {1, 2, 0, 3, 1}, .other = 9, .chunks = 2});
+  expect_bitwise({.ranks = 2,
+                  .dtype = perseid::f32,
+                  .shards = {300, 200},
+                  .other = 600,
+                  .chunks = 4,
+                  .transposed = true});
+  expect_bitwise({.ranks = 3,
+                  .dtype = perseid::f32,
+                  .batch = 3,
+                  .shards = {20, 31, 7},
+                  .other = 40,
+                  .chunks = 2});
+}
+
+TEST(AllGather, GathersColumns) {
+  expect_bitwise(
+      {.ranks = 2, .dtype = perseid::f32, .dim = ChunkDim::kK, .shards = {33, 20}, .other = 70});
+  expect_bitwise({.ranks = 3,
+                  .dtype = perseid::bf16,
+                  .dim = ChunkDim::kK,
+                  .shards = {300, 0, 500},
+                  .other = 200,
+                  .chunks = 2});
+}
+
+TEST(AllGather, CopiesNothingThatIsProducedInPlace) {
+  expect_bitwise(
+      {.ranks = 3, .dtype = perseid::f32, .shards = {64, 30, 64}, .other = 50, .in_place = true});
+}
+
+struct Reducing {
+  int32_t ranks;
+  DType dtype, out_dtype;
+  ChunkDim dim = ChunkDim::kM;
+  int64_t batch = 0, m = 0, n = 0;
+  std::vector<int64_t> k = {};
+  bool all = false, bias = false;
+  Reduction reduction = Reduction::kSum;
+};
+
+// The sum of the ranks' own products in their order, in float32, and then the bias; rounded once.
+// By a product with a depth of the ranks: sums of 1 * part, added in ascending order.
+Matrix reduced(const Reducing& problem, const std::vector<Matrix>& parts, const Tensor& bias) {
+  const bool average = problem.reduction == Reduction::kAverage;
+  if (problem.dtype == perseid::f64) {
+    Matrix sum = parts[0];
+    for (size_t i = 0; i < sum.bytes.size() / 8; ++i) {
+      double total = 0;
+      for (size_t rank = 0; rank < parts.size(); ++rank) {
+        double part = 0;
+        std::memcpy(&part, parts[rank].bytes.data() + 8 * i, 8);
+        total = rank == 0 ? part : total + part;
+      }
+      if (average) total /= static_cast<double>(parts.size());
+      std::memcpy(sum.at(i), &total, 8);
+    }
+    return sum;
+  }
+  Matrix sum(parts[0].shape, problem.out_dtype);
+  const auto columns = static_cast<size_t>(problem.n);
+  for (size_t i = 0; i < parts[0].bytes.size() / 4; ++i) {
+    float total = 0;
+    for (size_t rank = 0; rank < parts.size(); ++rank)
+      total = rank == 0 ? parts[rank].value(i) : total + parts[rank].value(i);
+    if (average) total /= static_cast<float>(parts.size());
+    if (bias.present()) {
+      float addend = 0;
+      if (problem.dtype == perseid::f32) {
+        addend = bias.data<float>()[i % columns];
+      } else {
+        const uint32_t bits =
+            static_cast<uint32_t>(static_cast<const uint16_t*>(bias.data())[i % columns]) << 16;
+        std::memcpy(&addend, &bits, sizeof addend);
+      }
+      total += addend;
+    }
+    if (problem.out_dtype == perseid::f32) {
+      std::memcpy(sum.at(i), &total, sizeof total);
+    } else {
+      uint32_t bits = 0;
+      std::memcpy(&bits, &total, sizeof bits);
+      const auto half = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+      std::memcpy(sum.at(i), &half, sizeof half);
+    }
+  }
+  return sum;
+}
+
+void expect_reduced(const Reducing& problem) {
+  SCOPED_TRACE(testing::Message() << problem.ranks << " ranks, batch " << problem.batch << ", dim "
+                                  << static_cast<int>(problem.dim) << ", all " << problem.all);
+  const Context context = Context::cpu(2);
+  const DType sums = problem.dtype == perseid::f64 ? perseid::f64 : perseid::f32;
+  const bool along_n = problem.dim == ChunkDim::kN;
+  on_threads(problem.ranks, [&](const Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    const MatmulReduce plan(context, group,
+                            {.dtype = problem.dtype,
+                             .out_dtype = problem.out_dtype,
+                             .scatter_dim = problem.dim,
+                             .reduction = problem.reduction,
+                             .all_reduce = problem.all,
+                             .bias = problem.bias,
+                             .batch = std::max<int64_t>(problem.batch, 1),
+                             .m = problem.m,
+                             .n = problem.n,
+                             .k = problem.k[rank]});
+    Workspace workspace;
+    plan.reserve(workspace);
+    for (uint64_t repeat = 1; repeat <= 3; ++repeat) {
+      const auto matrix = [&](size_t of, int64_t rows, int64_t columns, uint64_t seed) {
+        return Matrix::random(problem.batch > 0 ? std::vector<int64_t>{problem.batch, rows, columns}
+                                                : std::vector<int64_t>{rows, columns},
+                              problem.dtype, 1000 * seed + 10 * of + repeat);
+      };
+      std::vector<Matrix> parts;
+      for (size_t r = 0; r < problem.k.size(); ++r)
+        parts.push_back(product(matrix(r, problem.m, problem.k[r], 1).tensor(),
+                                matrix(r, problem.k[r], problem.n, 2).tensor(), problem.dtype,
+                                sums));
+      const Matrix bias = Matrix::random({problem.n}, problem.dtype, repeat);
+      const Matrix whole = reduced(problem, parts, problem.bias ? bias.tensor() : Tensor());
+      const int64_t extent = along_n ? problem.n : problem.m;
+      const auto r = static_cast<int64_t>(rank);
+      const Matrix wanted =
+          copy_of(problem.all ? whole.tensor()
+                              : whole.tensor().slice(along_n ? -1 : -2, r * extent / problem.ranks,
+                                                     (r + 1) * extent / problem.ranks),
+                  problem.out_dtype);
+      const Matrix c(wanted.shape, problem.out_dtype);
+      plan.execute({.a = matrix(rank, problem.m, problem.k[rank], 1).tensor(),
+                    .b = matrix(rank, problem.k[rank], problem.n, 2).tensor(),
+                    .bias = problem.bias ? bias.tensor() : Tensor(),
+                    .c = c.tensor()},
+                   workspace);
+      EXPECT_EQ(c.bytes, wanted.bytes) << "rank " << rank;
+    }
+  });
+}
+
+TEST(Reduce, SumsInTheOrderOfRanks) {
+  for (const bool all : {false, true}) {
+    for (const ChunkDim dim : {ChunkDim::kM, ChunkDim::kN}) {
+      for (const int32_t ranks : {1, 2, 3, 5}) {
+        std::vector<int64_t> k;
+        for (int32_t r = 0; r < ranks; ++r) k.push_back(r == 1 ? 7 : 40 + 20 * r);
+        expect_reduced({.ranks = ranks,
+                        .dtype = perseid::f32,
+                        .out_dtype = perseid::f32,
+                        .dim = dim,
+                        .m = 101,
+                        .n = 67,
+                        .k = k,
+                        .all = all,
+                        .bias = true});
+      }
+      expect_reduced({.ranks = 2,
+                      .dtype = perseid::bf16,
+                      .out_dtype = perseid::bf16,
+                      .dim = dim,
+                      .m = 40,
+                      .n = 50,
+                      .k = {30, 30},
+                      .all = all,
+                      .bias = true,
+                      .reduction = Reduction::kAverage});
+      expect_reduced({.ranks = 3,
+                      .dtype = perseid::bf16,
+                      .out_dtype = perseid::f32,
+                      .dim = dim,
+                      .batch = 2,
+                      .m = 40,
+                      .n = 50,
+                      .k = {30, 0, 31},
+                      .all = all});
+      expect_reduced({.ranks = 3,
+                      .dtype = perseid::f64,
+                      .out_dtype = perseid::f64,
+                      .dim = dim,
+                      .m = 20,
+                      .n = 31,
+                      .k = {5, 6, 7},
+                      .all = all,
+                      .reduction = Reduction::kAverage});
+      // Fewer rows and columns than ranks.
+      expect_reduced({.ranks = 5,
+                      .dtype = perseid::f32,
+                      .out_dtype = perseid::f32,
+                      .dim = dim,
+                      .m = 3,
+                      .n = 2,
+                      .k = {4, 4, 4, 4, 4},
+                      .all = all});
+      expect_reduced({.ranks = 2,
+                      .dtype = perseid::f32,
+                      .out_dtype = perseid::f32,
+                      .dim = dim,
+                      .m = 0,
+                      .n = 2,
+                      .k = {4, 4},
+                      .all = all});
+    }
+  }
+}
+
+// ---- Refusals and missing ranks
+
+TEST(Plans, AreRefusedOnAllRanksWithOneSentence) {
+  std::vector<Ended> ends(3);
+  const Context context = Context::cpu(1);
+  const auto expect_all = [&](const std::string& part) {
+    for (const Ended& end : ends) {
+      EXPECT_EQ(end.status, PERSEID_INVALID_ARGUMENT);
+      EXPECT_EQ(end.sentence, ends[0].sentence);
+      EXPECT_NE(end.sentence.find(part), std::string::npos) << end.sentence;
+    }
+  };
+  on_threads(3, [&](const Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    ends[rank] = ended([&] {
+      AllGatherMatmul(context, group, {.m = 4, .k = rank == 2 ? 7 : 8, .products = {{.n = 3}}});
+    });
+  });
+  expect_all("all-gather-matmul: k is 7 on rank 2 and 8 on rank 0");
+  on_threads(3, [&](const Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    ends[rank] =
+        ended([&] { MatmulReduce(context, group, {.m = rank == 1 ? -4 : 4, .n = 3, .k = 2}); });
+    // The group goes on.
+    const MatmulReduce right(context, group, {.m = 4, .n = 3, .k = 2});
+  });
+  expect_all("rank 1: matmul-reduce-scatter: m is -4");
+  on_threads(3, [&](const Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    ends[rank] = ended([&] {
+      if (rank == 1) {
+        MatmulReduce(context, group, {.all_reduce = true, .m = 4, .n = 3, .k = 2});
+      } else {
+        MatmulReduce(context, group, {.m = 4, .n = 3, .k = 2});
+      }
+    });
+  });
+  for (const Ended& end : ends) EXPECT_EQ(end.status, PERSEID_INVALID_ARGUMENT);
+  EXPECT_NE(ends[0].sentence.find("rank 1 makes another plan (matmul-all-reduce)"),
+            std::string::npos)
+      << ends[0].sentence;
+  on_threads(3, [&](const Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    ends[rank] = ended([&] {
+      AllGatherMatmul(context, group, {.m = 4, .k = 8, .products = {{.n = rank == 1 ? -3 : 3}}});
+    });
+  });
+  expect_all("rank 1: matmul: n is -3");
+}
+
+TEST(Executions, NameTheRankThatIsSilent) {
+  for (const int kind : {0, 1, 2}) {
+    std::vector<Ended> ends(3);
+    perseid_wait_record record{};
+    const Context context = Context::cpu(1);
+    on_threads(3, [&](const Group& group) {
+      const auto rank = static_cast<size_t>(group.rank());
+      Workspace workspace;
+      const Matrix square = Matrix::random({6, 6}, perseid::f32, rank);
+      const Matrix out({kind == 0 ? 18 : kind == 1 ? 2 : 6, 6}, perseid::f32);
+      std::unique_ptr<AllGatherMatmul> gather;
+      std::unique_ptr<MatmulReduce> reduce;
+      if (kind == 0) {
+        gather = std::make_unique<AllGatherMatmul>(
+            context, group,
+            perseid::AllGatherMatmulOptions{.m = 6, .k = 6, .products = {{.n = 6}}});
+      } else {
+        reduce = std::make_unique<MatmulReduce>(
+            context, group,
+            perseid::MatmulReduceOptions{.all_reduce = kind == 2, .m = 6, .n = 6, .k = 6});
+      }
+      const auto execute = [&](std::chrono::nanoseconds deadline) {
+        if (kind == 0) {
+          gather->execute({.a = square.tensor(),
+                           .b = {square.tensor()},
+                           .c = {out.tensor()},
+                           .deadline = deadline,
+                           .record = rank == 0 ? &record : nullptr},
+                          workspace);
+        } else {
+          reduce->execute(
+              {.a = square.tensor(), .b = square.tensor(), .c = out.tensor(), .deadline = deadline},
+              workspace);
+        }
+      };
+      if (gather != nullptr) gather->reserve(workspace);
+      if (reduce != nullptr) reduce->reserve(workspace);
+      execute(10s);
+      if (rank != 1) ends[rank] = ended([&] { execute(150ms); });
+      if (rank == 1) std::this_thread::sleep_for(400ms);
+    });
+    for (const size_t rank : {0, 2}) {
+      EXPECT_EQ(ends[rank].status, PERSEID_TIMEOUT);
+      EXPECT_NE(ends[rank].sentence.find(": rank 1 has not taken part within 150 ms"),
+                std::string::npos)
+          << ends[rank].sentence;
+      EXPECT_LT(ends[rank].seconds, 1.2);
+    }
+    if (kind == 0) {
+      EXPECT_EQ(record.status, PERSEID_TIMEOUT);
+      EXPECT_EQ(record.rank, 1);
+      EXPECT_EQ(record.chunk, 1);
+    }
+  }
+}
+
+}  // namespace

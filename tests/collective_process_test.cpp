@@ -1,0 +1,391 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Groups of processes: the rendezvous and who it refuses, ranks that are killed or stopped, and the
+// operations that the others complete afterwards.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <memory>
+
+#include "collective_tools.hpp"
+
+namespace {
+
+using namespace collective_tools;
+using perseid::AllGatherMatmul;
+using perseid::Context;
+using perseid::GroupOptions;
+using perseid::MatmulReduce;
+using perseid::Workspace;
+using Clock = std::chrono::steady_clock;
+
+constexpr int32_t kMost = 8;
+
+// What processes tell the parent.
+struct Board {
+  std::atomic<int32_t> ready{0};
+  std::atomic<int64_t> killed_at{0};
+  std::atomic<bool> go{false};
+  struct Rank {
+    int32_t status = -1;
+    double seconds = -1;     // from the kill to the status
+    double seconds_on = -1;  // from there to the end of a right operation
+    int32_t named = -1;
+    char sentence[256] = {};
+  } ranks[kMost];
+};
+
+int64_t now() { return Clock::now().time_since_epoch().count(); }
+double since(int64_t from) { return static_cast<double>(now() - from) * 1e-9; }
+
+class Processes : public testing::Test {
+ protected:
+  Processes()
+      : board_(static_cast<Board*>(mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE,
+                                        MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+    renew();
+  }
+  ~Processes() override { munmap(board_, sizeof(Board)); }
+
+  void renew() {
+    new (board_) Board;
+    ++meetings_;
+  }
+  std::string path() const { return testing::TempDir() + "meet" + std::to_string(meetings_); }
+  GroupOptions place(int32_t rank, int32_t size) const {
+    return {.rank = rank,
+            .size = size,
+            .rendezvous = "unix:" + path(),
+            .token = "a secret",
+            .deadline = 20s};
+  }
+
+  // Starts body(rank) in a process each. It returns whether all went well.
+  void start(int32_t size, const std::function<bool(int32_t)>& body) {
+    for (int32_t rank = 0; rank < size; ++rank) {
+      const pid_t child = fork();
+      ASSERT_GE(child, 0);
+      if (child == 0) {
+        int code = 1;
+        try {
+          code = body(rank) ? 0 : 1;
+        } catch (const std::exception& error) {
+          fprintf(stderr, "rank %d: %s\n", rank, error.what());
+        }
+        fflush(nullptr);
+        _exit(code);
+      }
+      children_.push_back(child);
+    }
+  }
+  // Of every rank: its exit code, or -signal.
+  std::vector<int> join() {
+    std::vector<int> codes;
+    for (const pid_t child : children_) {
+      int status = 0;
+      waitpid(child, &status, 0);
+      codes.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
+    }
+    children_.clear();
+    return codes;
+  }
+
+  Board* board_;
+  std::vector<pid_t> children_;
+  int meetings_ = 0;
+};
+
+// One product of each kind over the ranks of a group, with operands by rank; checked against the
+// first execution's result, which is checked against arithmetic: all operands are ones.
+class Work {
+ public:
+  Work(const Context& context, const Group& group)
+      : size_(group.size()),
+        gather_(context, group, {.m = 24, .k = 16, .products = {{.n = 20}}}),
+        reduce_(context, group, {.all_reduce = true, .m = 24, .n = 20, .k = 16}),
+        ones_({24, 16}, perseid::f32),
+        other_({16, 20}, perseid::f32),
+        gathered_({24 * size_, 20}, perseid::f32),
+        reduced_({24, 20}, perseid::f32) {
+    fill(ones_, 1);
+    fill(other_, 1);
+    gather_.reserve(workspace_);
+    reduce_.reserve(workspace_);
+  }
+  bool once(std::chrono::nanoseconds deadline = 20s) {
+    gather_.execute({.a = ones_.tensor(),
+                     .b = {other_.tensor()},
+                     .c = {gathered_.tensor()},
+                     .deadline = deadline},
+                    workspace_);
+    reduce_.execute(
+        {.a = ones_.tensor(), .b = other_.tensor(), .c = reduced_.tensor(), .deadline = deadline},
+        workspace_);
+    return all_are(gathered_, 16) && all_are(reduced_, 16 * static_cast<float>(size_));
+  }
+
+ private:
+  static void fill(Matrix& matrix, float value) {
+    for (size_t i = 0; i < matrix.bytes.size() / sizeof value; ++i)
+      std::memcpy(matrix.at(i), &value, sizeof value);
+  }
+  static bool all_are(const Matrix& matrix, float value) {
+    for (size_t i = 0; i < matrix.bytes.size() / sizeof value; ++i)
+      if (matrix.value(i) != value) return false;
+    return true;
+  }
+
+  int64_t size_;
+  AllGatherMatmul gather_;
+  MatmulReduce reduce_;
+  Matrix ones_, other_, gathered_, reduced_;
+  Workspace workspace_;
+};
+
+TEST_F(Processes, ComputeTogether) {
+  for (const int32_t size : {1, 2, 3}) {
+    renew();
+    const int64_t start_at = now();
+    start(size, [&](int32_t rank) {
+      const Group group(place(rank, size));
+      const double opened = since(start_at);
+      const Context context = Context::cpu(1);
+      Work work(context, group);
+      bool right = true;
+      for (int i = 0; i < 50; ++i) right = work.once() && right;
+      group.barrier();
+      return right && opened < 1.5;
+    });
+    for (const int code : join()) EXPECT_EQ(code, 0);
+    EXPECT_FALSE(std::filesystem::exists(path())) << "the socket is left over";
+  }
+}
+
+TEST_F(Processes, MeetByTcpOfThisHost) {
+  // A port that is free now.
+  const int probe = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof any;
+  ASSERT_EQ(bind(probe, reinterpret_cast<sockaddr*>(&any), sizeof any), 0);
+  ASSERT_EQ(getsockname(probe, reinterpret_cast<sockaddr*>(&any), &length), 0);
+  close(probe);
+  const std::string address = "tcp:127.0.0.1:" + std::to_string(ntohs(any.sin_port));
+  start(3, [&](int32_t rank) {
+    GroupOptions options = place(rank, 3);
+    options.rendezvous = address;
+    const Group group(options);
+    const Context context = Context::cpu(1);
+    return Work(context, group).once();
+  });
+  for (const int code : join()) EXPECT_EQ(code, 0);
+}
+
+TEST_F(Processes, RefuseAStranger) {
+  start(2, [&](int32_t rank) {
+    if (rank == 1)
+      while (!board_->go) usleep(1000);
+    const Group group(place(rank, 2));
+    group.barrier();
+    return true;
+  });
+  while (!std::filesystem::exists(path())) usleep(1000);
+  struct stat found {};
+  ASSERT_EQ(stat(path().c_str(), &found), 0);
+  EXPECT_EQ(found.st_mode & 0777, 0600u);
+  // One that knows the place, but not the token; one that says nothing; one that talks nonsense.
+  GroupOptions stranger = place(1, 2);
+  stranger.token = "a secreT";
+  const Ended end = ended([&] { const Group group(stranger); });
+  EXPECT_EQ(end.status, PERSEID_INVALID_ARGUMENT);
+  EXPECT_NE(end.sentence.find("the token is not that of the group"), std::string::npos)
+      << end.sentence;
+  EXPECT_LT(end.seconds, 2);
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  path().copy(name.sun_path, sizeof name.sun_path - 1);
+  int sockets[2];
+  for (int& number : sockets) {
+    number = socket(AF_UNIX, SOCK_STREAM, 0);
+    ASSERT_EQ(connect(number, reinterpret_cast<sockaddr*>(&name), sizeof name), 0);
+  }
+  ASSERT_EQ(send(sockets[1], "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL), 18);
+  board_->go = true;
+  for (const int code : join()) EXPECT_EQ(code, 0);
+  for (const int number : sockets) close(number);
+}
+
+TEST_F(Processes, SayWhoDidNotCome) {
+  start(1, [&](int32_t rank) {
+    GroupOptions options = place(rank, 3);
+    options.deadline = 200ms;
+    const Ended end = ended([&] { const Group group(options); });
+    return end.status == PERSEID_TIMEOUT && end.seconds < 1 &&
+           end.sentence.find("did not come to the rendezvous before the deadline: 1, 2") !=
+               std::string::npos;
+  });
+  EXPECT_EQ(join()[0], 0);
+}
+
+TEST_F(Processes, AgreeOnTheirNumber) {
+  start(2, [&](int32_t rank) {
+    const Ended end = ended([&] { const Group group(place(rank, 2 + rank)); });
+    return end.status == PERSEID_INVALID_ARGUMENT &&
+           end.sentence.find("rank 1 expects 3 ranks, rank 0 expects 2") != std::string::npos;
+  });
+  for (const int code : join()) EXPECT_EQ(code, 0);
+}
+
+TEST_F(Processes, MeetByACallback) {
+  // An all-gather by pipes: everyone writes to everyone.
+  int pipes[3][3][2];
+  for (auto& row : pipes)
+    for (auto& pair : row) ASSERT_EQ(pipe(pair), 0);
+  struct State {
+    int32_t rank;
+    int (*pipes)[3][2];
+  };
+  start(3, [&](int32_t rank) {
+    State state{rank, pipes};
+    auto options = perseid::detail::sized<perseid_group_options>();
+    options.rank = rank;
+    options.size = 3;
+    options.user = &state;
+    options.all_gather = [](void* user, const void* mine, size_t bytes, void* all) {
+      const auto* of = static_cast<const State*>(user);
+      const auto count = static_cast<ssize_t>(bytes);
+      for (int to = 0; to < 3; ++to)
+        if (write(of->pipes[of->rank][to][1], mine, bytes) != count) return 1;
+      for (int from = 0; from < 3; ++from)
+        if (read(of->pipes[from][of->rank][0], static_cast<char*>(all) + from * count, bytes) !=
+            count)
+          return 1;
+      return 0;
+    };
+    perseid_group_t group = nullptr;
+    if (perseid_group_create(&options, &group) != PERSEID_OK) return false;
+    bool right = true;
+    for (int i = 0; i < 10; ++i) right = perseid_group_barrier(group, 0) == PERSEID_OK && right;
+    perseid_group_destroy(group);
+    return right;
+  });
+  for (const int code : join()) EXPECT_EQ(code, 0);
+  for (auto& row : pipes)
+    for (auto& pair : row) close(pair[0]), close(pair[1]);
+}
+
+// ---- Killed and stopped ranks
+
+class Kills : public Processes {
+ protected:
+  // Kills a rank at a random moment of endless work.
+  void kill_one(int32_t size, uint64_t seed, double within) {
+    SCOPED_TRACE(testing::Message() << size << " ranks, seed " << seed);
+    renew();
+    std::mt19937_64 engine(seed);
+    const auto victim = static_cast<int32_t>(engine() % static_cast<uint64_t>(size));
+    start(size, [&](int32_t rank) {
+      const Group group(place(rank, size));
+      const Context context = Context::cpu(1);
+      Work work(context, group);
+      bool right = work.once();
+      ++board_->ready;
+      const Ended end = ended([&] {
+        for (;;) right = work.once() && right;
+      });
+      Board::Rank& mine = board_->ranks[rank];
+      mine.seconds = since(board_->killed_at);
+      mine.status = end.status;
+      end.sentence.copy(mine.sentence, sizeof mine.sentence - 1);
+      mine.named = group.info().failed_rank;
+      const int64_t then = now();
+      const Group survivors = group.shrink(10s);
+      Work again(context, survivors);
+      right = again.once() && survivors.size() == size - 1 && right;
+      mine.seconds_on = since(then);
+      survivors.barrier();
+      return right;
+    });
+    while (board_->ready < size) usleep(100);
+    usleep(static_cast<useconds_t>(engine() % 5000));
+    board_->killed_at = now();
+    kill(children_[static_cast<size_t>(victim)], SIGKILL);
+    const std::vector<int> codes = join();
+    for (int32_t rank = 0; rank < size; ++rank) {
+      const Board::Rank& its = board_->ranks[rank];
+      EXPECT_EQ(codes[static_cast<size_t>(rank)], rank == victim ? -SIGKILL : 0) << "rank " << rank;
+      if (rank == victim) continue;
+      EXPECT_EQ(its.status, PERSEID_PEER_LOST) << its.sentence;
+      EXPECT_EQ(its.named, victim) << its.sentence;
+      EXPECT_NE(std::string(its.sentence).find("rank " + std::to_string(victim) + " is lost"),
+                std::string::npos)
+          << its.sentence;
+      EXPECT_LT(its.seconds, within);
+      longest_ = std::max(longest_, its.seconds);
+      longest_on_ = std::max(longest_on_, its.seconds_on);
+    }
+  }
+  void report(int kills) {
+    printf(
+        "%d kills: at most %.1f ms until the others know, %.1f ms more until they have "
+        "completed an operation\n",
+        kills, longest_ * 1e3, longest_on_ * 1e3);
+  }
+
+  double longest_ = 0, longest_on_ = 0;
+};
+
+TEST_F(Kills, EndTheCallsOfTheOthersWithinASecond) {
+  for (uint64_t seed = 0; seed < 20; ++seed) kill_one(seed % 2 == 0 ? 3 : 2, seed, 1);
+  report(20);
+}
+
+TEST_F(Kills, Sweep) {
+  for (uint64_t seed = 0; seed < 100; ++seed) kill_one(seed % 2 == 0 ? 3 : 2, 1000 + seed, 1);
+  for (uint64_t seed = 0; seed < 10; ++seed) kill_one(seed % 2 == 0 ? 5 : 7, 2000 + seed, 5);
+  report(110);
+}
+
+// A rank that is stopped and goes on later is left behind, and disturbs nobody.
+TEST_F(Kills, AStoppedRankIsGivenUp) {
+  start(3, [&](int32_t rank) {
+    const Group group(place(rank, 3));
+    const Context context = Context::cpu(1);
+    Work work(context, group);
+    bool right = work.once();
+    ++board_->ready;
+    const Ended end = ended([&] {
+      for (;;) right = work.once(300ms) && right;
+    });
+    right = right && end.status == PERSEID_TIMEOUT && group.info().failed_rank == 2;
+    if (rank == 2) {
+      const Ended late = ended([&] { (void)group.shrink(5s); });
+      return right && late.status == PERSEID_PEER_LOST;
+    }
+    const Group survivors = group.shrink(500ms);
+    Work again(context, survivors);
+    ++board_->ready;
+    // While the stopped one goes on.
+    const int64_t from = now();
+    while (since(from) < 1) right = again.once() && right;
+    survivors.barrier();
+    return right && survivors.size() == 2;
+  });
+  while (board_->ready < 3) usleep(100);
+  kill(children_[2], SIGSTOP);
+  while (board_->ready < 5) usleep(100);
+  kill(children_[2], SIGCONT);
+  for (const int code : join()) EXPECT_EQ(code, 0);
+}
+
+}  // namespace

@@ -1,0 +1,325 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Groups of threads: operations without a plan, what is refused and with which sentence, ranks that
+// do not take part, leave, or go on without one another.
+#include <atomic>
+
+#include "collective_tools.hpp"
+
+namespace {
+
+using namespace collective_tools;
+using perseid::Reduction;
+
+class Ranks : public testing::TestWithParam<int32_t> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, Ranks, testing::Values(1, 2, 3, 5));
+
+TEST_P(Ranks, KnowWhoTheyAre) {
+  const std::vector<Group> groups = Group::threads(GetParam());
+  for (size_t rank = 0; rank < groups.size(); ++rank) {
+    const perseid_group_info info = groups[rank].info();
+    EXPECT_EQ(info.rank, static_cast<int32_t>(rank));
+    EXPECT_EQ(info.size, GetParam());
+    EXPECT_EQ(info.first_rank, static_cast<int32_t>(rank));
+    EXPECT_EQ(info.failed_rank, -1);
+  }
+}
+
+TEST_P(Ranks, MeetAtABarrier) {
+  std::atomic<int32_t> come{0};
+  on_threads(GetParam(), [&](const Group& group) {
+    for (int32_t round = 1; round <= 200; ++round) {
+      ++come;
+      group.barrier();
+      EXPECT_GE(come.load(), round * group.size());
+      group.barrier();
+    }
+  });
+}
+
+// Shards of different sizes, some empty, longer than a piece.
+TEST_P(Ranks, GatherUnevenShards) {
+  for (const DType dtype : {perseid::f16, perseid::f32, perseid::f64}) {
+    const auto rows = [](int32_t rank) { return rank % 3 == 1 ? int64_t{0} : 7 + 1000 * rank; };
+    int64_t all = 0;
+    for (int32_t rank = 0; rank < GetParam(); ++rank) all += rows(rank);
+    const Matrix whole = Matrix::random({all, 33}, dtype, 1);
+    on_threads(GetParam(), [&](const Group& group) {
+      int64_t begin = 0;
+      for (int32_t rank = 0; rank < group.rank(); ++rank) begin += rows(rank);
+      const Tensor mine = whole.tensor().slice(0, begin, begin + rows(group.rank()));
+      for (int repeat = 0; repeat < 3; ++repeat) {
+        const Matrix gathered({all, 33}, dtype);
+        group.all_gather(mine, gathered.tensor());
+        EXPECT_EQ(gathered.bytes, whole.bytes);
+      }
+    });
+  }
+}
+
+// The sum in the order of ranks, rounded once.
+float sum_of(const std::vector<Matrix>& parts, size_t element, bool average) {
+  float sum = 0;
+  for (size_t rank = 0; rank < parts.size(); ++rank)
+    sum = rank == 0 ? parts[rank].value(element) : sum + parts[rank].value(element);
+  return average ? sum / static_cast<float>(parts.size()) : sum;
+}
+
+TEST_P(Ranks, ReduceInTheOrderOfRanks) {
+  for (const auto& shape :
+       std::vector<std::vector<int64_t>>{{1, 1}, {4, 3}, {0, 5}, {257, 129}, {3, 70001}}) {
+    std::vector<Matrix> parts;
+    for (int32_t rank = 0; rank < GetParam(); ++rank)
+      parts.push_back(Matrix::random(shape, perseid::f32, static_cast<uint64_t>(rank) + 7));
+    const auto rows = static_cast<size_t>(shape[0]), columns = static_cast<size_t>(shape[1]);
+    on_threads(GetParam(), [&](const Group& group) {
+      const auto rank = static_cast<size_t>(group.rank()), size = parts.size();
+      for (const bool average : {false, true}) {
+        const auto reduction = average ? Reduction::kAverage : Reduction::kSum;
+        const Matrix all(shape, perseid::f32);
+        group.all_reduce(parts[rank].tensor(), all.tensor(), reduction);
+        const size_t begin = rank * rows / size, end = (rank + 1) * rows / size;
+        const Matrix mine({static_cast<int64_t>(end - begin), shape[1]}, perseid::f32);
+        group.reduce_scatter(parts[rank].tensor(), mine.tensor(), reduction);
+        for (size_t i = 0; i < rows * columns; ++i)
+          ASSERT_EQ(all.value(i), sum_of(parts, i, average)) << i;
+        for (size_t i = 0; i < (end - begin) * columns; ++i)
+          ASSERT_EQ(mine.value(i), sum_of(parts, begin * columns + i, average)) << i;
+      }
+      Matrix in_place = parts[rank];
+      group.all_reduce(in_place.tensor(), in_place.tensor());
+      for (size_t i = 0; i < rows * columns; ++i)
+        ASSERT_EQ(in_place.value(i), sum_of(parts, i, false)) << i;
+    });
+  }
+}
+
+TEST(Refusals, AreTheSameOnAllRanks) {
+  std::vector<Ended> ends(3);
+  on_threads(3, [&](const Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    const Matrix four = Matrix::random({4}, perseid::f32, 1), five({5}, perseid::f32, 0);
+    const Matrix& input = rank == 1 ? five : four;
+    ends[rank] = ended([&] { group.all_reduce(input.tensor(), input.tensor()); });
+    // The group goes on.
+    group.barrier();
+  });
+  for (const Ended& end : ends) {
+    EXPECT_EQ(end.status, PERSEID_INVALID_ARGUMENT);
+    EXPECT_EQ(end.sentence, ends[0].sentence);
+    EXPECT_NE(end.sentence.find("rank 1 calls all-reduce of 5 elements of f32 in 5 rows"),
+              std::string::npos)
+        << end.sentence;
+  }
+  on_threads(2, [&](const Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    const Matrix input = Matrix::random({4}, perseid::f32, 1), output({8}, perseid::f32);
+    ends[rank] = ended([&] {
+      if (rank == 0) {
+        group.all_gather(input.tensor(), output.tensor());
+      } else {
+        group.barrier();
+      }
+    });
+  });
+  for (size_t rank : {0, 1}) {
+    EXPECT_NE(ends[rank].sentence.find("rank 1 calls barrier, rank 0 all-gather of 4 elements"),
+              std::string::npos)
+        << ends[rank].sentence;
+  }
+}
+
+TEST(Refusals, NameTheArgument) {
+  const std::vector<Group> groups = Group::threads(1);
+  const Group& group = groups[0];
+  const Matrix square({4, 4}, perseid::f32, 0), other({4, 4}, perseid::f32, 0);
+  const auto refused = [&](const Tensor& input, const Tensor& output, const std::string& part) {
+    const Ended end = ended([&] { group.all_reduce(input, output); });
+    EXPECT_EQ(end.status, PERSEID_INVALID_ARGUMENT);
+    EXPECT_NE(end.sentence.find(part), std::string::npos) << end.sentence;
+  };
+  refused(square.tensor().transposed(0, 1), other.tensor(), "input does not lie row-major");
+  refused({}, other.tensor(), "input is NULL");
+  refused(square.tensor(), {}, "output is NULL");
+  refused(square.tensor(), other.tensor().slice(0, 0, 3), "output has 12 elements, expected 16");
+  refused(square.tensor(), Matrix({4, 4}, perseid::f64).tensor(), "output");
+  refused(square.tensor().slice(0, 0, 2), square.tensor().slice(0, 1, 3),
+          "output is written, but shares memory with input");
+}
+
+// ---- Ranks that are missing
+
+TEST(Deadlines, NameTheRankThatDoesNotTakePart) {
+  std::vector<Ended> ends(3);
+  on_threads(3, [&](const Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    group.barrier();
+    if (rank != 2) ends[rank] = ended([&] { group.barrier(200ms); });
+    if (rank == 2) std::this_thread::sleep_for(600ms);
+    // The late one sees that the others have gone on.
+    if (rank == 2) ends[rank] = ended([&] { group.barrier(10s); });
+    EXPECT_EQ(group.info().failed_rank, 2);
+  });
+  for (const size_t rank : {0, 1}) {
+    EXPECT_EQ(ends[rank].status, PERSEID_TIMEOUT);
+    EXPECT_NE(ends[rank].sentence.find("barrier: rank 2 has not taken part within 200 ms"),
+              std::string::npos)
+        << ends[rank].sentence;
+    EXPECT_GT(ends[rank].seconds, 0.19);
+    EXPECT_LT(ends[rank].seconds, 1.5);
+  }
+  EXPECT_EQ(ends[2].status, PERSEID_TIMEOUT);
+  EXPECT_NE(ends[2].sentence.find("rank 2, this one, was given up by the others"),
+            std::string::npos)
+      << ends[2].sentence;
+  EXPECT_LT(ends[2].seconds, 1);
+}
+
+TEST(Leaving, EndsWhatTheRankHasNoPartIn) {
+  std::vector<Group> groups = Group::threads(3);
+  std::vector<Ended> ends(3);
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < 3; ++rank)
+    threads.emplace_back([&, rank] {
+      groups[rank].barrier();
+      if (rank == 1) {
+        Group left = std::move(groups[rank]);
+        return;
+      }
+      ends[rank] = ended([&] {
+        groups[rank].barrier();
+        groups[rank].barrier();
+      });
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const size_t rank : {0, 2}) {
+    EXPECT_EQ(ends[rank].status, PERSEID_PEER_LOST);
+    EXPECT_NE(ends[rank].sentence.find("rank 1 has left the group"), std::string::npos)
+        << ends[rank].sentence;
+    EXPECT_LT(ends[rank].seconds, 1);
+  }
+}
+
+// A rank that has taken part may leave while the others are still in the operation.
+TEST(Leaving, HarmsNoOperationThatTheRankTookPartIn) {
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    std::vector<Group> groups = Group::threads(3);
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < 3; ++rank)
+      threads.emplace_back([&, rank] {
+        const Group group = std::move(groups[rank]);
+        const Matrix part = Matrix::random({100}, perseid::f32, rank);
+        const Matrix sum({100}, perseid::f32);
+        const Ended end = ended([&] { group.all_reduce(part.tensor(), sum.tensor()); });
+        EXPECT_EQ(end.status, PERSEID_OK) << end.sentence;
+      });
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+TEST(Shrinking, GoesOnWithTheRanksThatAreLeft) {
+  std::vector<Group> groups = Group::threads(5);
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < 5; ++rank)
+    threads.emplace_back([&, rank] {
+      Group group = std::move(groups[rank]);
+      group.barrier();
+      if (rank == 0 || rank == 3) return;
+      EXPECT_EQ(ended([&] { group.barrier(); }).status, PERSEID_PEER_LOST);
+      const Group survivors = group.shrink(10s);
+      const perseid_group_info info = survivors.info();
+      EXPECT_EQ(info.size, 3);
+      EXPECT_EQ(info.first_rank, static_cast<int32_t>(rank));
+      EXPECT_EQ(info.rank, rank == 1 ? 0 : rank == 2 ? 1 : 2);
+      EXPECT_GT(info.generation, 0u);
+      const Matrix part = Matrix::random({1000}, perseid::f32, rank);
+      const Matrix sum({1000}, perseid::f32);
+      survivors.all_reduce(part.tensor(), sum.tensor());
+      const std::vector<Matrix> parts = {Matrix::random({1000}, perseid::f32, 1),
+                                         Matrix::random({1000}, perseid::f32, 2),
+                                         Matrix::random({1000}, perseid::f32, 4)};
+      for (size_t i = 0; i < 1000; ++i) ASSERT_EQ(sum.value(i), sum_of(parts, i, false));
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+// One that is silent is left behind; it learns so, and what it writes late is seen by nobody.
+TEST(Shrinking, LeavesASilentRankBehind) {
+  std::atomic<bool> finished{false};
+  on_threads(3, [&](const Group& group) {
+    if (group.rank() == 1) {
+      while (!finished.load()) std::this_thread::sleep_for(10ms);
+      EXPECT_EQ(ended([&] { group.barrier(5s); }).status, PERSEID_TIMEOUT);
+      EXPECT_EQ(ended([&] { (void)group.shrink(5s); }).status, PERSEID_PEER_LOST);
+      return;
+    }
+    const Ended end = ended([&] {
+      EXPECT_EQ(ended([&] { group.barrier(100ms); }).status, PERSEID_TIMEOUT);
+      const Group survivors = group.shrink(300ms);
+      EXPECT_EQ(survivors.size(), 2);
+      for (int i = 0; i < 100; ++i) survivors.barrier();
+    });
+    EXPECT_EQ(end.status, PERSEID_OK) << end.sentence;
+    finished = true;
+  });
+}
+
+// Nobody was lost: all go on, with words that start anew.
+TEST(Shrinking, KeepsAllWhereAllCallIt) {
+  on_threads(3, [&](const Group& group) {
+    if (group.rank() == 2) {
+      std::this_thread::sleep_for(300ms);
+    } else {
+      EXPECT_EQ(ended([&] { group.barrier(100ms); }).status, PERSEID_TIMEOUT);
+    }
+    const Group once = group.shrink(10s);
+    EXPECT_EQ(once.size(), 3);
+    once.barrier();
+    const Group twice = once.shrink(10s);
+    EXPECT_GT(twice.info().generation, once.info().generation);
+    twice.barrier();
+  });
+}
+
+TEST(Memory, IsSharedByAllRanks) {
+  on_threads(3, [&](const Group& group) {
+    const size_t count = static_cast<size_t>(group.rank()) * 5000 + 100;
+    const perseid::GroupMemory memory(group, count * sizeof(uint64_t));
+    auto* own = static_cast<uint64_t*>(memory.data());
+    for (size_t i = 0; i < count; ++i) {
+      EXPECT_EQ(own[i], 0u);
+      own[i] = static_cast<uint64_t>(group.rank()) << 32 | i;
+    }
+    group.barrier();
+    for (int32_t rank = 0; rank < group.size(); ++rank) {
+      const auto* peer = static_cast<const uint64_t*>(memory.peer(rank));
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(peer) % 64, 0u);
+      for (size_t i = 0; i < static_cast<size_t>(rank) * 5000 + 100; ++i)
+        ASSERT_EQ(peer[i], static_cast<uint64_t>(rank) << 32 | i);
+    }
+    EXPECT_NE(ended([&] { (void)memory.peer(3); }).sentence.find("rank is 3"), std::string::npos);
+    group.barrier();
+  });
+}
+
+TEST(Memory, IsRefusedWhereThereIsNone) {
+  std::vector<Ended> ends(2);
+  on_threads(2, [&](const Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    const size_t bytes = rank == 1 ? size_t{1} << 60 : 1;
+    ends[rank] = ended([&] { const perseid::GroupMemory memory(group, bytes); });
+    group.barrier();
+  });
+  EXPECT_EQ(ends[0].status, PERSEID_OUT_OF_MEMORY);
+  EXPECT_EQ(ends[0].sentence, ends[1].sentence);
+}
+
+TEST(Groups, AreRefusedWithAWrongSize) {
+  perseid_group_t groups[65] = {};
+  EXPECT_EQ(perseid_group_create_threads(0, groups), PERSEID_INVALID_ARGUMENT);
+  EXPECT_EQ(perseid_group_create_threads(65, groups), PERSEID_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(perseid_last_error()).find("size is 65, expected 1 to 64"),
+            std::string::npos);
+}
+
+}  // namespace
