@@ -22,11 +22,14 @@ void add_completion(CLI::App& app, Action& action);
 void add_man(CLI::App& app, Action& action);
 // `perseid help COMMAND`, for those who expect it.
 void add_help(CLI::App& app, Action& action);
+// A program as several ranks.
+void add_launch(CLI::App& app, const Common& common, Action& action);
 // `perseid run` and one of these under it for each operation.
 void add_run(CLI::App& app, const Common& common, Action& action);
 void add_run_softmax(CLI::App& run, const Common& common, Action& action);
 void add_run_attention(CLI::App& run, const Common& common, Action& action);
 void add_run_matmul(CLI::App& run, const Common& common, Action& action);
+void add_run_collective(CLI::App& run, const Common& common, Action& action);
 void add_run_dropout_mask(CLI::App& run, const Common& common, Action& action);
 
 }  // namespace perseid::cli

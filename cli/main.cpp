@@ -47,6 +47,7 @@ int run(int argc, char** argv) {
   add_check(app, common, action);
   add_bench(app, common, action);
   add_run(app, common, action);
+  add_launch(app, common, action);
   add_help(app, action);
   add_completion(app, action);
   add_man(app, action);

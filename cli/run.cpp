@@ -68,6 +68,7 @@ void add_run(CLI::App& app, const Common& common, Action& action) {
   add_run_softmax(*run, common, action);
   add_run_attention(*run, common, action);
   add_run_matmul(*run, common, action);
+  add_run_collective(*run, common, action);
   add_run_dropout_mask(*run, common, action);
 }
 

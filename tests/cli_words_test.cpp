@@ -28,7 +28,8 @@ bool has(const std::string& text, const std::string& part) {
 TEST_F(CliWordsTest, NearNamesAreOffered) {
   expect_refused("run sofmax --input @x.npy --output @y.npy", 2,
                  "there is no 'sofmax' in perseid run; there are softmax, attention, matmul, "
-                 "dropout-mask; did you mean 'softmax'? (perseid run --help lists its flags)");
+                 "all-gather-matmul, matmul-reduce-scatter, matmul-all-reduce, dropout-mask; did "
+                 "you mean 'softmax'? (perseid run --help lists its flags)");
   expect_refused("chekc", 2, "did you mean 'check'?");
   expect_refused("explain atention --q-len 4", 2, "did you mean 'attention'?");
   expect_refused("run softmax --inptu @x.npy", 2,
@@ -217,8 +218,8 @@ TEST_F(CompletionTest, Bash) {
                              ")\nCOMP_CWORD=" + std::to_string(words.size() - 1) +
                              "\n_perseid\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n");
   };
-  EXPECT_EQ(complete({"perseid", ""}),
-            (Lines{"info", "explain", "check", "bench", "run", "help", "completion", "man"}));
+  EXPECT_EQ(complete({"perseid", ""}), (Lines{"info", "explain", "check", "bench", "run", "launch",
+                                              "help", "completion", "man"}));
   EXPECT_EQ(complete({"perseid", "ch"}), Lines{"check"});
   EXPECT_EQ(complete({"perseid", "--json", "run", "so"}), Lines{"softmax"});
   EXPECT_EQ(complete({"perseid", "run", "matmul", "--tr"}),
@@ -248,7 +249,7 @@ TEST_F(CompletionTest, Zsh) {
                      words + ")\nCURRENT=${#words}\n_perseid\n");
   };
   const Lines commands = complete("perseid ''");
-  EXPECT_EQ(commands.size(), 8u);
+  EXPECT_EQ(commands.size(), 9u);
   EXPECT_TRUE(commands[0].starts_with("info:devices, "));
   EXPECT_EQ(complete("perseid run attention --causal ''"),
             (Lines{"none", "top-left", "bottom-right"}));
@@ -268,7 +269,7 @@ TEST_F(CompletionTest, Fish) {
     for (std::string& each : completions) each = each.substr(0, each.find('\t'));
     return completions;
   };
-  EXPECT_EQ(complete("perseid ").size(), 8u);
+  EXPECT_EQ(complete("perseid ").size(), 9u);
   EXPECT_EQ(complete("perseid run so"), Lines{"softmax"});
   EXPECT_EQ(complete("perseid run matmul --transp"), (Lines{"--transpose-a", "--transpose-b"}));
   EXPECT_EQ(complete("perseid check matmul --thr"), Lines{"--threads"});

@@ -1,0 +1,265 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// `perseid run` of what ranks compute together: each rank is a process with files of its own.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+#include <optional>
+
+#include "commands.hpp"
+#include "help.hpp"
+#include "perseid/collective.hpp"
+#include "run.hpp"
+
+namespace perseid::cli {
+namespace {
+
+struct Flags {
+  std::string a, b, out, bias, gathered;
+  std::optional<int64_t> gather_dim, scatter_dim;
+  std::string reduce = "sum";
+  std::optional<double> deadline;  // milliseconds
+};
+
+constexpr double kLongestDeadline = 9e12;  // milliseconds: in nanoseconds it fits 64 bits
+
+std::chrono::nanoseconds deadline_of(const Flags& flags) {
+  const double deadline = flags.deadline.value_or(30000);
+  if (!(deadline > 0) || deadline > kLongestDeadline)
+    bad_input(fmt::format("--deadline must be a time above 0 in milliseconds, got {}", deadline));
+  return std::chrono::nanoseconds(std::max<int64_t>(std::llround(deadline * 1e6), 1));
+}
+
+// A file's name with the rank in it.
+std::string of_rank(std::string name, int32_t rank) {
+  const std::string place = "{rank}", number = std::to_string(rank);
+  for (size_t at = 0; (at = name.find(place, at)) != std::string::npos; at += number.size())
+    name.replace(at, place.size(), number);
+  return name;
+}
+
+// From the first dimension, or from the last where it is negative.
+int32_t dimension(const char* flag, int64_t given, int32_t count) {
+  if (given < -count || given >= count)
+    bad_input(fmt::format("{} must be from {} to {}, as there are {} dimensions; got {}", flag,
+                          -count, count - 1, count, given));
+  return static_cast<int32_t>(given < 0 ? given + count : given);
+}
+
+// This rank, its files, and the operands that every operation has.
+struct Ranked {
+  const Common& common;
+  const Flags& flags;
+  Group group;
+  TensorFiles files;
+  std::chrono::nanoseconds deadline;
+  Tensor a, b, bias;
+
+  Ranked(const Common& of_all, const Flags& given)
+      : common(of_all),
+        flags(given),
+        group(GroupOptions{.deadline = deadline_of(given)}),
+        deadline(deadline_of(given)) {
+    const DType wanted = wanted_dtype(common);
+    const auto read = [&](const char* flag, const std::string& name) {
+      return name.empty() ? Tensor() : files.read(flag, of_rank(name, group.rank()), wanted);
+    };
+    a = read("--a", flags.a);
+    b = read("--b", flags.b);
+    bias = read("--bias", flags.bias);
+    same_dtype({{"--a", a}, {"--b", b}, {"--bias", bias}});
+    for (const auto& [flag, matrix] : {std::pair{"--a", a}, std::pair{"--b", b}})
+      if (matrix.ndim() != 2 && matrix.ndim() != 3)
+        bad_input(fmt::format("{} must have 2 dimensions, or 3 with a batch first; got shape {}",
+                              flag, harness::to_text(shape_of(matrix))));
+    if (b.ndim() == 3 && a.ndim() == 2)
+      bad_input("--b has a batch and --a has none; give both the same, or --a alone a batch");
+  }
+  Tensor result(const char* flag, const std::string& name, const harness::Shape& shape) {
+    return files.result(flag, of_rank(name, group.rank()), a.dtype(), shape);
+  }
+  // The sum of a size over all ranks.
+  int64_t total(int64_t size) const {
+    const double mine = static_cast<double>(size);
+    double sum = 0;
+    group.all_reduce(Tensor(&mine, f64, {1}), Tensor(&sum, f64, {1}), Reduction::kSum, deadline);
+    return static_cast<int64_t>(sum);
+  }
+};
+
+// [batch, rows, columns] as [batch * rows, columns].
+Tensor as_rows(const Tensor& tensor) {
+  if (tensor.ndim() == 2) return tensor;
+  if (tensor.size(0) > 1 && tensor.stride(0) != tensor.size(1) * tensor.stride(1))
+    bad_input("--a must lie row-major where its first dimension is one of rows");
+  return Tensor(tensor.data(), tensor.dtype(), {tensor.size(0) * tensor.size(1), tensor.size(2)},
+                {tensor.stride(1), tensor.stride(2)});
+}
+
+int run_all_gather_matmul(const Common& common, const Flags& flags) {
+  Run run(common, "all-gather-matmul");
+  Ranked rank(common, flags);
+  const Tensor& file = rank.a;
+  const int32_t dims = file.ndim();
+  const int32_t dim = dimension("--gather-dim", flags.gather_dim.value_or(0), dims);
+  if (dim == 0 && dims == 3 && rank.b.ndim() == 3)
+    bad_input("--gather-dim 0 is the batch, of which --b has entries too; gather another one");
+  const bool along_k = dim == dims - 1;
+  harness::Shape gathered = shape_of(file);
+  gathered[static_cast<size_t>(dim)] = rank.total(file.size(dim));
+  if (rank.b.size(-2) != gathered.back())
+    bad_input(fmt::format("--b has {} rows, expected {}, the columns of the gathered --a",
+                          rank.b.size(-2), gathered.back()));
+  // One product of all rows, unless every entry of the batch has its own b or its own shards.
+  const bool entries = dims == 3 && (rank.b.ndim() == 3 || dim == 1);
+  if (entries && along_k) bad_input("--gather-dim of the columns goes with a --b of 2 dimensions");
+  const Tensor a = entries ? file : as_rows(file);
+  harness::Shape shape = gathered;
+  shape.back() = rank.b.size(-1);
+  const Tensor out = rank.result("--out", flags.out, shape);
+  const Tensor whole =
+      flags.gathered.empty() ? Tensor() : rank.result("--gathered", flags.gathered, gathered);
+
+  const Context context = open_context(common, common.threads);
+  const AllGatherMatmul plan(context, rank.group,
+                             {.dtype = a.dtype(),
+                              .gather_dim = along_k ? ChunkDim::kK : ChunkDim::kM,
+                              .batch = entries ? a.size(0) : 1,
+                              .m = a.size(-2),
+                              .k = a.size(-1),
+                              .products = {{.n = rank.b.size(-1), .bias = rank.bias.present()}},
+                              .deadline = rank.deadline,
+                              .implementation = wanted_implementation(common)});
+  Workspace workspace;
+  plan.reserve(workspace);
+  const auto rows = [&](const Tensor& tensor) {
+    return entries || !tensor.present() ? tensor : as_rows(tensor);
+  };
+  run.timed([&] {
+    plan.execute({.a = a,
+                  .b = {rank.b},
+                  .bias = {rank.bias},
+                  .c = {rows(out)},
+                  .gathered = rows(whole),
+                  .deadline = rank.deadline},
+                 workspace);
+  });
+  run.finish(rank.files, plan.info().implementation);
+  return kOk;
+}
+
+int run_matmul_reduce(const Common& common, const Flags& flags, bool all) {
+  Run run(common, all ? "matmul-all-reduce" : "matmul-reduce-scatter");
+  if (flags.reduce != "sum" && flags.reduce != "average")
+    bad_input(fmt::format("--reduce must be sum or average, got '{}'", flags.reduce));
+  Ranked rank(common, flags);
+  if (rank.a.size(-1) != rank.b.size(-2))
+    bad_input(fmt::format("the columns of --a and the rows of --b must be equal; got {} and {}",
+                          rank.a.size(-1), rank.b.size(-2)));
+  harness::Shape shape = shape_of(rank.a);
+  shape.back() = rank.b.size(-1);
+  const auto dims = static_cast<int32_t>(shape.size());
+  const int32_t dim =
+      all ? dims - 2 : dimension("--scatter-dim", flags.scatter_dim.value_or(0), dims);
+  // The entries of a batch are rows, where they all have the same b.
+  const bool entries = dims == 3 && (rank.b.ndim() == 3 || dim == 1);
+  if (dim == 0 && entries)
+    bad_input("--scatter-dim 0 is the batch, of which --b has entries too; scatter another one");
+  const Tensor a = entries ? rank.a : as_rows(rank.a);
+  if (!all) {
+    int64_t& extent = shape[static_cast<size_t>(dim)];
+    const int64_t size = rank.group.size(), number = rank.group.rank();
+    if (dim == 0 && dims == 3 && extent % size != 0)
+      bad_input(
+          fmt::format("--scatter-dim 0 of a batch of {} goes with a number of ranks that "
+                      "divides it; got {}",
+                      extent, size));
+    extent = (number + 1) * extent / size - number * extent / size;
+  }
+  const Tensor out = rank.result("--out", flags.out, shape);
+
+  const Context context = open_context(common, common.threads);
+  const MatmulReduce plan(
+      context, rank.group,
+      {.dtype = a.dtype(),
+       .scatter_dim = dim == dims - 1 ? ChunkDim::kN : ChunkDim::kM,
+       .reduction = flags.reduce == "average" ? Reduction::kAverage : Reduction::kSum,
+       .all_reduce = all,
+       .bias = rank.bias.present(),
+       .batch = entries ? a.size(0) : 1,
+       .m = a.size(-2),
+       .n = rank.b.size(-1),
+       .k = a.size(-1),
+       .deadline = rank.deadline,
+       .implementation = wanted_implementation(common)});
+  Workspace workspace;
+  plan.reserve(workspace);
+  run.timed([&] {
+    plan.execute({.a = a,
+                  .b = rank.b,
+                  .bias = rank.bias,
+                  .c = entries ? out : as_rows(out),
+                  .deadline = rank.deadline},
+                 workspace);
+  });
+  run.finish(rank.files, plan.info().implementation);
+  return kOk;
+}
+
+CLI::App* add(CLI::App& run, const char* name, const char* help, Flags& flags) {
+  CLI::App* app = run.add_subcommand(name, help);
+  const auto file = [&](const char* flag, std::string& reference, const char* text) {
+    return app->add_option(flag, reference, text)->type_name(kFile);
+  };
+  file("--a", flags.a, "of each rank: {rank} in a name is its number")->required();
+  file("--b", flags.b, "of each rank")->required();
+  file("--out", flags.out, "the result of each rank")->required();
+  file("--bias", flags.bias, "[n], added to every row");
+  app->add_option("--deadline", flags.deadline,
+                  "milliseconds that any rank is waited for; then the exit code is 5 (30000)");
+  app->footer(
+      fmt::format("Start the ranks with perseid launch, mpirun or torchrun.\n"
+                  "Example:\n  perseid launch -n 2 -- perseid run {} --a 'a.{{rank}}.npy' "
+                  "--b 'b.{{rank}}.npy' --out 'c.{{rank}}.npy'",
+                  name));
+  return app;
+}
+
+}  // namespace
+
+void add_run_collective(CLI::App& run, const Common& common, Action& action) {
+  {
+    auto flags = std::make_shared<Flags>();
+    CLI::App* app = add(run, "all-gather-matmul",
+                        "out = a b + bias, where a is gathered from all ranks", *flags);
+    app->add_option("--gathered", flags->gathered, "the gathered a, on each rank")
+        ->type_name(kFile);
+    app->add_option("--gather-dim", flags->gather_dim,
+                    "the dimension of a that is gathered, in which ranks may be uneven (0)")
+        ->type_name("D");
+    app->fallthrough()->callback([&action, &common, flags] {
+      action = [&common, flags] { return run_all_gather_matmul(common, *flags); };
+    });
+  }
+  for (const bool all : {false, true}) {
+    auto flags = std::make_shared<Flags>();
+    CLI::App* app =
+        all ? add(run, "matmul-all-reduce", "out = the sum of a b over all ranks + bias", *flags)
+            : add(run, "matmul-reduce-scatter",
+                  "out = a rank's part of the sum of a b over all ranks + bias", *flags);
+    if (!all)
+      app->add_option("--scatter-dim", flags->scatter_dim,
+                      "the dimension of the result of which rank r of P gets [r*M/P, (r+1)*M/P) "
+                      "(0)")
+          ->type_name("D");
+    app->add_option("--reduce", flags->reduce, "over ranks")
+        ->type_name("sum|average")
+        ->capture_default_str();
+    app->fallthrough()->callback([&action, &common, flags, all] {
+      action = [&common, flags, all] { return run_matmul_reduce(common, *flags, all); };
+    });
+  }
+}
+
+}  // namespace perseid::cli

@@ -1,0 +1,171 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// perseid launch, and what ranks compute together from files into files.
+#include "cli_test_tools.hpp"
+
+namespace perseid {
+namespace {
+
+class CliRanksTest : public CliTest {
+ protected:
+  std::vector<double> numbers(const Shape& shape, int seed) const {
+    std::vector<double> values;
+    for (int64_t i = 0; i < harness::elements_of(shape); ++i)
+      values.push_back(static_cast<double>((i * 7 + seed * 13) % 11 - 5) / 4);
+    return values;
+  }
+  // a [m, k] times b [k, n].
+  static std::vector<double> product(const std::vector<double>& a, const std::vector<double>& b,
+                                     size_t m, size_t k, size_t n) {
+    std::vector<double> c(m * n);
+    for (size_t i = 0; i < m; ++i)
+      for (size_t j = 0; j < n; ++j)
+        for (size_t l = 0; l < k; ++l) c[i * n + j] += a[i * k + l] * b[l * n + j];
+    return c;
+  }
+};
+
+TEST_F(CliRanksTest, AllGatherMatmul) {
+  // Uneven shards of 2, 3 and 4 rows.
+  std::vector<double> whole;
+  for (int rank = 0; rank < 3; ++rank) {
+    const Shape shape = {2 + rank, 5};
+    const std::vector<double> a = numbers(shape, rank);
+    whole.insert(whole.end(), a.begin(), a.end());
+    write("a." + std::to_string(rank) + ".npy", shape, a);
+    write("b." + std::to_string(rank) + ".npy", {5, 4}, numbers({5, 4}, 10 + rank));
+  }
+  write("bias.npy", {4}, {1, 2, 3, 4});
+  expect_ok(
+      "launch -n 3 -- perseid run all-gather-matmul --a '@a.{rank}.npy' --b '@b.{rank}.npy' "
+      "--bias @bias.npy --out '@c.{rank}.npy' --gathered '@g.{rank}.npy'");
+  for (int rank = 0; rank < 3; ++rank) {
+    std::vector<double> c = product(whole, numbers({5, 4}, 10 + rank), 9, 5, 4);
+    for (size_t i = 0; i < c.size(); ++i) c[i] += static_cast<double>(i % 4 + 1);
+    expect_file("c." + std::to_string(rank) + ".npy", {9, 4}, c);
+    expect_file("g." + std::to_string(rank) + ".npy", {9, 5}, whole);
+  }
+}
+
+TEST_F(CliRanksTest, AllGatherOfColumnsAndOfABatch) {
+  for (const int rank : {0, 1}) {
+    write("a." + std::to_string(rank) + ".npy", {3, 2}, numbers({3, 2}, rank));
+    write("e." + std::to_string(rank) + ".npy", {1 + rank, 2, 4}, numbers({1 + rank, 2, 4}, rank));
+  }
+  write("b.npy", {4, 2}, numbers({4, 2}, 5));
+  expect_ok(
+      "launch -n 2 -- perseid run all-gather-matmul --gather-dim -1 --a '@a.{rank}.npy' "
+      "--b @b.npy --out '@c.{rank}.npy'");
+  std::vector<double> whole;
+  for (size_t row = 0; row < 3; ++row)
+    for (int rank = 0; rank < 2; ++rank)
+      for (size_t column = 0; column < 2; ++column)
+        whole.push_back(numbers({3, 2}, rank)[2 * row + column]);
+  expect_file("c.1.npy", {3, 2}, product(whole, numbers({4, 2}, 5), 3, 4, 2));
+  expect_ok(
+      "launch -n 2 -- perseid run all-gather-matmul --a '@e.{rank}.npy' --b @b.npy "
+      "--out '@d.{rank}.npy'");
+  std::vector<double> rows = numbers({1, 2, 4}, 0);
+  const std::vector<double> more = numbers({2, 2, 4}, 1);
+  rows.insert(rows.end(), more.begin(), more.end());
+  expect_file("d.0.npy", {3, 2, 2}, product(rows, numbers({4, 2}, 5), 6, 4, 2));
+}
+
+TEST_F(CliRanksTest, MatmulReduceScatterAndAllReduce) {
+  std::vector<double> sum(5 * 4);
+  for (int rank = 0; rank < 3; ++rank) {
+    const int64_t k = 2 + rank;
+    write("a." + std::to_string(rank) + ".npy", {5, k}, numbers({5, k}, rank));
+    write("b." + std::to_string(rank) + ".npy", {k, 4}, numbers({k, 4}, 10 + rank));
+    const auto part =
+        product(numbers({5, k}, rank), numbers({k, 4}, 10 + rank), 5, static_cast<size_t>(k), 4);
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
+  }
+  const std::string files = "--a '@a.{rank}.npy' --b '@b.{rank}.npy' --out '@c.{rank}.npy'";
+  expect_ok("launch -n 3 -- perseid run matmul-all-reduce " + files);
+  for (const char* name : {"c.0.npy", "c.1.npy", "c.2.npy"}) expect_file(name, {5, 4}, sum);
+  // Rows 0, then 1 to 2, then 3 to 4.
+  expect_ok("launch -n 3 -- perseid run matmul-reduce-scatter " + files);
+  expect_file("c.0.npy", {1, 4}, {sum.begin(), sum.begin() + 4});
+  expect_file("c.1.npy", {2, 4}, {sum.begin() + 4, sum.begin() + 12});
+  expect_file("c.2.npy", {2, 4}, {sum.begin() + 12, sum.end()});
+  expect_ok("launch -n 3 -- perseid run matmul-reduce-scatter --scatter-dim 1 --reduce average " +
+            files);
+  std::vector<double> last;
+  for (size_t i = 0; i < 5; ++i)
+    for (size_t j : {2, 3}) last.push_back(sum[4 * i + j] / 3);
+  expect_file("c.2.npy", {5, 2}, last);
+}
+
+TEST_F(CliRanksTest, RefusesWhatDoesNotFitOnAllRanks) {
+  write("a.0.npy", {3, 4}, numbers({3, 4}, 0));
+  write("a.1.npy", {3, 4}, numbers({3, 4}, 0));
+  write("b.0.npy", {4, 2}, numbers({4, 2}, 0));
+  write("b.1.npy", {4, 3}, numbers({4, 3}, 0));
+  const std::string files = "--a '@a.{rank}.npy' --b '@b.{rank}.npy' --out '@c.{rank}.npy'";
+  const Ended ended = run("launch -n 2 -- perseid run matmul-all-reduce " + files);
+  EXPECT_EQ(ended.code, 2);
+  for (const char* rank : {"rank 0: ", "rank 1: "})
+    EXPECT_NE(ended.err.find(rank + std::string("perseid: matmul-all-reduce: n is 3 on rank 1 and "
+                                                "2 on rank 0")),
+              std::string::npos)
+        << ended.err;
+  EXPECT_FALSE(std::filesystem::exists(path("c.0.npy")));
+  // A file that one rank lacks ends the other's wait.
+  std::filesystem::remove(path("a.1.npy"));
+  const Ended lacking = run("launch -n 2 -- perseid run matmul-all-reduce " + files);
+  EXPECT_EQ(lacking.code, 5) << lacking.err;
+  EXPECT_NE(lacking.err.find("rank 1 "), std::string::npos) << lacking.err;
+  expect_refused("run matmul-all-reduce " + files, 2, "no ranks were started");
+  expect_refused("launch -n 2 -- perseid run matmul-reduce-scatter --reduce most " + files, 2,
+                 "--reduce must be sum or average");
+  expect_refused("launch -n 2 -- perseid run all-gather-matmul --gather-dim 2 " + files, 2,
+                 "--gather-dim must be from -2 to 1");
+  expect_refused("launch -n 1 -- perseid run matmul-all-reduce --deadline 0 " + files, 2,
+                 "--deadline must be a time above 0");
+}
+
+TEST_F(CliRanksTest, LaunchPassesOnWhatRanksSay) {
+  const Ended said =
+      run("launch -n 3 -- sh -c 'echo out $PERSEID_RANK of $PERSEID_WORLD_SIZE; "
+          "echo one >&2; printf two >&2; exit $PERSEID_RANK'");
+  EXPECT_EQ(said.code, 2);
+  for (const char* line : {"rank 0: one\n", "rank 0: two\n", "rank 2: one\n", "rank 2: two\n"})
+    EXPECT_NE(said.err.find(line), std::string::npos) << said.err;
+  EXPECT_NE(said.out.find("out 1 of 3\n"), std::string::npos) << said.out;
+  const Ended killed =
+      run("launch -n 2 -- sh -c 'test $PERSEID_RANK = 0 || kill -9 $$; sleep 0.2'");
+  EXPECT_EQ(killed.code, 5);
+  EXPECT_NE(killed.err.find("rank 1: ended by signal 9"), std::string::npos) << killed.err;
+  expect_refused("launch -n 0 -- true", 2, "-n must be from 1 to 64");
+  expect_refused("launch -n 65 -- true", 2, "-n must be from 1 to 64");
+  expect_refused("launch -n 2 -- /nowhere/program", 127, "cannot start '/nowhere/program'");
+  expect_refused("launch -n 2", 2, "command");
+}
+
+TEST_F(CliRanksTest, LaunchPassesSignalsOn) {
+  std::ofstream(path("rank.sh"))
+      << "trap 'echo stopped >&2; exit 7' TERM; echo ready >&2; while :; do sleep 0.05; done\n";
+  const std::string command =
+      in_folder(PERSEID_CLI
+                " launch -n 2 -- sh @rank.sh 2>@errors & pid=$!; "
+                "until [ \"$(grep -c ready @errors 2>@none)\" = 2 ]; do sleep 0.05; "
+                "done; kill -TERM $pid; wait $pid; exit $?");
+  const int status = std::system(command.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 7);
+  const std::string errors = text_of("errors");
+  EXPECT_NE(errors.find("rank 0: stopped"), std::string::npos) << errors;
+  EXPECT_NE(errors.find("rank 1: stopped"), std::string::npos) << errors;
+}
+
+// Nothing is left where the ranks met.
+TEST_F(CliRanksTest, LaunchLeavesNothingBehind) {
+  std::filesystem::create_directory(path("tmp"));
+  const std::string command =
+      in_folder("TMPDIR=@tmp " PERSEID_CLI " launch -n 2 -- sh -c 'kill -9 $$' 2>/dev/null");
+  EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 5);
+  EXPECT_TRUE(std::filesystem::is_empty(path("tmp")));
+}
+
+}  // namespace
+}  // namespace perseid
