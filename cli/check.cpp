@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "check_async.hpp"
+#include "check_collective.hpp"
 #include "check_report.hpp"
 #include "commands.hpp"
 #include "harness/fuzz.hpp"
@@ -52,6 +53,8 @@ struct Flags {
   double seconds = 0;  // of random problems; 0: no limit
   bool plans_only = false;
   bool async = false;
+  bool collective = false;
+  int64_t ranks = 0;
   bool verbose = false;
   std::vector<uint64_t> part = {0, 1};
 };
@@ -261,6 +264,7 @@ void print_report(const CLI::App& command, const Common& common, const Flags& fl
 }
 
 int check(const CLI::App& command, const Common& common, const Flags& flags) {
+  if (flags.collective) return check_collective(common, flags.ranks, flags.seed);
   if (flags.fuzz > 0 && (!flags.problems.file.empty() || !flags.problems.given.empty()))
     bad_input("--fuzz draws its own problems; it goes with an operation, --seed and --impl alone");
   if (flags.fuzz > kMostRandom)
@@ -314,6 +318,13 @@ void add_check(CLI::App& app, const Common& common, Action& action) {
       "check", "hold results to the float64 reference; without a problem, a short list");
   auto flags = std::make_shared<Flags>();
   add_problem_flags(*command, flags->problems, 15, kExample);
+  CLI::App* collective = command->add_subcommand(
+      "collective", "products over ranks, with random shapes, shards and delays by --seed");
+  collective->add_option("-n,--ranks", flags->ranks, "how many ranks (2, then 3, then 5)")
+      ->check(not_negative())
+      ->type_name("N");
+  collective->footer("Example:\n  perseid check collective -n 3");
+  collective->fallthrough()->callback([flags] { flags->collective = true; });
   command->add_option("--fuzz", flags->fuzz, "check this many random problems, valid and not")
       ->check(not_negative());
   command->add_option("--seed", flags->seed, "which random problems")

@@ -97,6 +97,14 @@ TEST_F(CliRanksTest, MatmulReduceScatterAndAllReduce) {
   expect_file("c.2.npy", {5, 2}, last);
 }
 
+TEST_F(CliRanksTest, ChecksCollectives) {
+  const nlohmann::json report = json("check collective -n 3 --seed 5");
+  EXPECT_EQ(report["failed"], 0);
+  EXPECT_EQ(report["results"].size(), 13u);
+  EXPECT_EQ(report["checked"], 37);
+  expect_refused("check collective -n 65", 2, "-n must be from 1 to 64");
+}
+
 TEST_F(CliRanksTest, RefusesWhatDoesNotFitOnAllRanks) {
   write("a.0.npy", {3, 4}, numbers({3, 4}, 0));
   write("a.1.npy", {3, 4}, numbers({3, 4}, 0));

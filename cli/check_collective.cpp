@@ -1,0 +1,298 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "check_collective.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "harness/element.hpp"
+#include "perseid/collective.hpp"
+#include "streams.hpp"
+#include "table.hpp"
+
+namespace perseid::cli {
+namespace {
+
+using harness::Shape;
+
+constexpr int kRounds = 3;            // executions of a plan
+constexpr int kProblems = 3;          // of each operation, type and number of ranks
+constexpr int64_t kLargest = 90;      // m, n, and k
+constexpr int64_t kMostDelay = 1500;  // microseconds
+constexpr auto kSilence = std::chrono::milliseconds(100);
+
+using Random = std::mt19937_64;
+
+int64_t from(Random& random, int64_t low, int64_t high) {
+  return std::uniform_int_distribution<int64_t>(low, high)(random);
+}
+
+// A tensor with its memory.
+struct Array {
+  std::vector<std::byte> bytes;
+  Tensor tensor;
+
+  Array(DType dtype, const Shape& shape)
+      : bytes(static_cast<size_t>(harness::elements_of(shape) * harness::size_of(dtype))),
+        tensor(bytes.data(), dtype, Dims(shape)) {}
+  Array(DType dtype, const Shape& shape, uint64_t seed) : Array(dtype, shape) {
+    Random random(seed);
+    std::uniform_real_distribution<double> values(-1, 1);
+    harness::for_each_element(tensor,
+                              [&](std::byte* at) { harness::store(dtype, at, values(random)); });
+  }
+  Array(Array&&) = default;  // the memory stays where it is
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+};
+
+struct Problem {
+  const char* op;
+  DType dtype;
+  int32_t ranks;
+  int64_t m = 0, n = 0, k = 0;
+  std::vector<int64_t> shards = {};  // rows of a, or depth
+  bool along_n = false;
+  Reduction reduction = Reduction::kSum;
+  uint64_t seed = 0;
+
+  bool gathers() const { return std::string_view(op) == "all-gather-matmul"; }
+  bool all() const { return std::string_view(op) == "matmul-all-reduce"; }
+  std::string text() const {
+    return fmt::format("m {} n {} k {}, shards {}{}{}", m, n, k, fmt::join(shards, ","),
+                       along_n ? ", of columns" : "",
+                       reduction == Reduction::kAverage ? ", average" : "");
+  }
+};
+
+Problem draw(const char* op, DType dtype, int32_t ranks, Random& random) {
+  Problem problem{.op = op, .dtype = dtype, .ranks = ranks};
+  problem.m = from(random, 1, kLargest);
+  problem.n = from(random, 1, kLargest);
+  problem.k = from(random, 1, kLargest);
+  for (int32_t rank = 0; rank < ranks; ++rank)
+    problem.shards.push_back(from(random, 0, 3) == 0 ? 0 : from(random, 1, kLargest));
+  int64_t sum = 0;
+  for (const int64_t shard : problem.shards) sum += shard;
+  (problem.gathers() ? problem.m : problem.k) = sum;
+  problem.along_n = !problem.gathers() && from(random, 0, 1) == 1;
+  if (!problem.gathers() && from(random, 0, 1) == 1) problem.reduction = Reduction::kAverage;
+  problem.seed = random();
+  return problem;
+}
+
+uint64_t seed_of(const Problem& problem, int round, uint64_t what) {
+  return problem.seed + 1000 * static_cast<uint64_t>(round) + what;
+}
+
+Array multiply(const Context& context, const Tensor& a, const Tensor& b, DType out_dtype) {
+  const Matmul matmul(
+      context,
+      {.dtype = a.dtype(), .out_dtype = out_dtype, .m = a.size(0), .n = b.size(1), .k = a.size(1)});
+  Workspace workspace;
+  matmul.reserve(workspace);
+  Array c(out_dtype, {a.size(0), b.size(1)});
+  matmul.execute(nullptr, {.a = a, .b = b, .c = c.tensor}, workspace);
+  return c;
+}
+
+std::string compare(const Tensor& got, const Tensor& wanted) {
+  const auto values = harness::values_of(got), plain = harness::values_of(wanted);
+  for (size_t i = 0; i < values.size(); ++i)
+    if (values[i] != plain[i])
+      return fmt::format("element {} is {}, expected {}", i, values[i], plain[i]);
+  return "";
+}
+
+// The sum of the ranks' products in their order, in float32 (float64 of f64), rounded once.
+Array reduced(const Context& context, const Problem& problem, int round) {
+  const DType sums = problem.dtype == f64 ? f64 : f32;
+  Array total(sums, {problem.m, problem.n}), out(problem.dtype, {problem.m, problem.n});
+  for (int32_t rank = 0; rank < problem.ranks; ++rank) {
+    const auto r = static_cast<uint64_t>(rank);
+    const int64_t k = problem.shards[static_cast<size_t>(rank)];
+    const Array a(problem.dtype, {problem.m, k}, seed_of(problem, round, r));
+    const Array b(problem.dtype, {k, problem.n}, seed_of(problem, round, 100 + r));
+    const Array part = multiply(context, a.tensor, b.tensor, sums);
+    const std::byte* next = part.bytes.data();
+    harness::for_each_element(total.tensor, [&](std::byte* at) {
+      // The sum of two floats as doubles, rounded once more, is their sum as floats.
+      const double sum = harness::load(sums, at) + harness::load(sums, next);
+      harness::store(sums, at, rank == 0 ? harness::load(sums, next) : sum);
+      next += harness::size_of(sums);
+    });
+  }
+  const std::byte* next = total.bytes.data();
+  harness::for_each_element(out.tensor, [&](std::byte* at) {
+    double value = harness::load(sums, next);
+    if (problem.reduction == Reduction::kAverage)
+      value = harness::round_to(sums, value / problem.ranks);
+    harness::store(problem.dtype, at, value);
+    next += harness::size_of(sums);
+  });
+  return out;
+}
+
+// What one rank does: the same plan several times, with other operands, late by random times.
+std::string run_rank(const Problem& problem, const Group& group, const Context& context) {
+  const auto rank = static_cast<size_t>(group.rank());
+  Random random(problem.seed + rank);
+  const auto delay = [&] {
+    std::this_thread::sleep_for(std::chrono::microseconds(from(random, 0, kMostDelay)));
+  };
+  const int64_t shard = problem.shards[rank];
+  Workspace workspace;
+  std::string complaint;
+  if (problem.gathers()) {
+    const AllGatherMatmul plan(context, group,
+                               {.dtype = problem.dtype,
+                                .m = shard,
+                                .k = problem.k,
+                                .products = {{.n = problem.n}},
+                                .chunks = 1 + static_cast<int64_t>(problem.seed % 4)});
+    plan.reserve(workspace);
+    int64_t begin = 0;
+    for (size_t r = 0; r < rank; ++r) begin += problem.shards[r];
+    for (int round = 0; round < kRounds && complaint.empty(); ++round) {
+      const Array a(problem.dtype, {problem.m, problem.k}, seed_of(problem, round, 0));
+      const Array b(problem.dtype, {problem.k, problem.n}, seed_of(problem, round, 1 + rank));
+      const Array c(problem.dtype, {problem.m, problem.n});
+      delay();
+      plan.execute({.a = a.tensor.slice(0, begin, begin + shard), .b = {b.tensor}, .c = {c.tensor}},
+                   workspace);
+      complaint = compare(c.tensor, multiply(context, a.tensor, b.tensor, problem.dtype).tensor);
+    }
+    return complaint;
+  }
+  const MatmulReduce plan(context, group,
+                          {.dtype = problem.dtype,
+                           .scatter_dim = problem.along_n ? ChunkDim::kN : ChunkDim::kM,
+                           .reduction = problem.reduction,
+                           .all_reduce = problem.all(),
+                           .m = problem.m,
+                           .n = problem.n,
+                           .k = shard});
+  plan.reserve(workspace);
+  const int32_t dim = problem.along_n ? 1 : 0;
+  const int64_t extent = problem.along_n ? problem.n : problem.m;
+  const auto cut = [&](size_t r) { return static_cast<int64_t>(r) * extent / problem.ranks; };
+  for (int round = 0; round < kRounds && complaint.empty(); ++round) {
+    const Array a(problem.dtype, {problem.m, shard}, seed_of(problem, round, rank));
+    const Array b(problem.dtype, {shard, problem.n}, seed_of(problem, round, 100 + rank));
+    const Array whole = reduced(context, problem, round);
+    const Tensor wanted =
+        problem.all() ? whole.tensor : whole.tensor.slice(dim, cut(rank), cut(rank + 1));
+    const Array c(problem.dtype, {wanted.size(0), wanted.size(1)});
+    delay();
+    plan.execute({.a = a.tensor, .b = b.tensor, .c = c.tensor}, workspace);
+    complaint = compare(c.tensor, wanted);
+  }
+  return complaint;
+}
+
+// body(group) on a thread for every rank; the first complaint, with its rank.
+std::string on_ranks(int32_t ranks, const std::function<std::string(const Group&)>& body) {
+  std::vector<Group> groups = Group::threads(ranks);
+  std::vector<std::string> complaints(groups.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < groups.size(); ++rank)
+    threads.emplace_back([&, rank] {
+      // Who has a complaint leaves, so that the others do not wait for it.
+      const Group group = std::move(groups[rank]);
+      try {
+        complaints[rank] = body(group);
+      } catch (const Error& error) {
+        complaints[rank] = error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (size_t rank = 0; rank < complaints.size(); ++rank)
+    if (!complaints[rank].empty()) return fmt::format("rank {}: {}", rank, complaints[rank]);
+  return "";
+}
+
+// The last rank stays away: the others name it, and go on without it.
+std::string check_silence(int32_t ranks) {
+  return on_ranks(ranks, [&](const Group& group) -> std::string {
+    group.barrier();
+    const int32_t last = ranks - 1;
+    if (group.rank() == last) return "";
+    try {
+      for (;;) group.barrier(kSilence);
+    } catch (const Error& error) {
+      const bool right = error.status() == PERSEID_TIMEOUT || error.status() == PERSEID_PEER_LOST;
+      if (!right || group.info().failed_rank != last) return error.what();
+    }
+    const Group survivors = group.shrink(std::chrono::seconds(5));
+    const float one = 1;
+    float sum = 0;
+    survivors.all_reduce(Tensor(&one, f32, {1}), Tensor(&sum, f32, {1}));
+    return sum == static_cast<float>(last) ? "" : "the survivors' sum is wrong";
+  });
+}
+
+}  // namespace
+
+int check_collective(const Common& common, int64_t ranks, uint64_t seed) {
+  if (ranks < 0 || ranks > PERSEID_MAX_RANKS)
+    bad_input(fmt::format("-n must be from 1 to {} ranks, got {}", PERSEID_MAX_RANKS, ranks));
+  Progress progress(common, "check collective");
+  const Context context = open_cpu(common.threads);
+  nlohmann::json results = nlohmann::json::array();
+  Table table(
+      {{"operation"}, {"type"}, {"ranks", Align::kRight}, {"problems", Align::kRight}, {""}});
+  int64_t checked = 0, failed = 0;
+  std::string failures;
+  const auto count = [&](const char* op, DType dtype, int32_t of, int problems,
+                         const std::string& complaint) {
+    const bool passed = complaint.empty();
+    checked += problems;
+    failed += !passed;
+    const std::string type = dtype == DType::kNone ? "" : harness::name_of(dtype);
+    table.add({op, type, std::to_string(of), std::to_string(problems), passed ? "ok" : "FAILED"});
+    if (!passed) failures += fmt::format("\n{} {}, {} ranks: {}\n", op, type, of, complaint);
+    results.push_back({{"op", op}, {"dtype", type}, {"ranks", of}, {"passed", passed}});
+    if (!passed) results.back()["complaint"] = complaint;
+  };
+  std::vector<int32_t> sizes = {2, 3, 5};
+  if (ranks > 0) sizes = {static_cast<int32_t>(ranks)};
+  const int64_t total = std::ssize(sizes) * 3 * 4 * kProblems;
+  Random random(seed);
+  for (const int32_t size : sizes) {
+    for (const char* op : {"all-gather-matmul", "matmul-reduce-scatter", "matmul-all-reduce"})
+      for (const DType dtype : {f32, bf16, f16, f64}) {
+        progress.update(checked, total, fmt::format("{} ranks, {}", size, op));
+        std::string complaint;
+        int problems = 0;
+        while (problems < kProblems && complaint.empty()) {
+          const Problem problem = draw(op, dtype, size, random);
+          complaint =
+              on_ranks(size, [&](const Group& group) { return run_rank(problem, group, context); });
+          if (!complaint.empty()) complaint += fmt::format(" ({})", problem.text());
+          ++problems;
+        }
+        count(op, dtype, size, problems, complaint);
+      }
+    if (size > 1) count("silent rank", DType::kNone, size, 1, check_silence(size));
+  }
+  if (common.json) {
+    print("{}\n",
+          nlohmann::json{
+              {"checked", checked}, {"failed", failed}, {"seed", seed}, {"results", results}}
+              .dump());
+  } else {
+    if (!common.quiet) print("{}", table.text(output_width()));
+    print("{}", failures);
+    if (!common.quiet || failed > 0) print("{} checked, {} failed\n", checked, failed);
+  }
+  return failed == 0 ? kOk : kCheckFailed;
+}
+
+}  // namespace perseid::cli

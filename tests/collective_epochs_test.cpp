@@ -1,0 +1,187 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Epochs of groups: words that wrap at 2^32, many of them, two groups interleaved, random delays,
+// and what is left of groups that are gone.
+#include <dirent.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+
+#include "collective/all_gather_matmul.hpp"
+#include "collective/exchange.hpp"
+#include "collective/matmul_reduce.hpp"
+#include "collective_tools.hpp"
+
+namespace {
+
+using namespace collective_tools;
+namespace collective = perseid::internal::collective;
+using collective::Operation;
+using collective::sized;
+using perseid::internal::Status;
+
+// body(group) on a thread for each rank of a group whose first epoch is given.
+void from_epoch(uint32_t first, int32_t size,
+                const std::function<void(const collective::GroupPointer&)>& body) {
+  std::vector<collective::GroupPointer> groups;
+  ASSERT_TRUE(collective::Group::open_threads(size, {.first_epoch = first}, &groups).ok());
+  std::vector<std::thread> threads;
+  for (collective::GroupPointer& group : groups)
+    threads.emplace_back([&body, group = std::move(group)] { body(group); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+#define EXPECT_OK(call)                              \
+  do {                                               \
+    const Status status_ = (call);                   \
+    EXPECT_TRUE(status_.ok()) << status_.sentence(); \
+    if (!status_.ok()) return;                       \
+  } while (false)
+
+TEST(Epochs, Wrap) {
+  std::shared_ptr<const perseid::internal::dispatch::Device> device;
+  ASSERT_TRUE(perseid::internal::dispatch::open_cpu(nullptr, 1, &device).ok());
+  for (const uint32_t first : {1u, 0xfffffffcu, 0x7ffffffcu})
+    from_epoch(first, 3, [&](const collective::GroupPointer& group) {
+      auto product = sized<perseid_gather_product>();
+      product.n = 5;
+      auto gather = sized<perseid_all_gather_matmul_desc>();
+      gather.dtype = PERSEID_F32;
+      gather.product_count = 1;
+      gather.m = 2;
+      gather.k = 4;
+      gather.products = &product;
+      auto reduce = sized<perseid_matmul_reduce_desc>();
+      reduce.dtype = PERSEID_F32;
+      reduce.all_reduce = 1;
+      reduce.m = 2;
+      reduce.n = 5;
+      reduce.k = 4;
+      collective::InnerPlan gathering, reducing;
+      EXPECT_OK(collective::AllGatherMatmulPlan::make(device, group, gather, &gathering));
+      EXPECT_OK(collective::MatmulReducePlan::make(device, group, reduce, &reducing));
+      size_t bytes = 0, more = 0;
+      EXPECT_OK(
+          gathering->workspace_size(perseid::internal::dispatch::Direction::kForward, &bytes));
+      EXPECT_OK(reducing->workspace_size(perseid::internal::dispatch::Direction::kForward, &more));
+      std::vector<std::byte> memory(std::max(bytes, more));
+      const perseid::internal::op::Workspace workspace{memory.data(), memory.size()};
+      for (int i = 0; i < 12; ++i) {
+        const float value = static_cast<float>(i + group->rank());
+        const std::vector<float> a(8, value), b(20, 1);
+        std::vector<float> c(30), sum(10);
+        const Tensor of_a(a.data(), perseid::f32, {2, 4}), of_b(b.data(), perseid::f32, {4, 5});
+        const Tensor of_c(c.data(), perseid::f32, {6, 5}), of_sum(sum.data(), perseid::f32, {2, 5});
+        const DLTensor *bs[] = {of_b.dl()}, *cs[] = {of_c.dl()};
+        auto args = sized<perseid_all_gather_matmul_args>();
+        args.a = of_a.dl();
+        args.b = bs;
+        args.c = cs;
+        EXPECT_OK(static_cast<const collective::AllGatherMatmulPlan&>(*gathering)
+                      .execute(args, workspace, nullptr));
+        for (size_t row = 0; row < 6; ++row)
+          EXPECT_EQ(c[5 * row], 4 * static_cast<float>(i + static_cast<int>(row / 2)));
+        auto to_reduce = sized<perseid_matmul_reduce_args>();
+        to_reduce.a = of_a.dl();
+        to_reduce.b = of_b.dl();
+        to_reduce.c = of_sum.dl();
+        EXPECT_OK(static_cast<const collective::MatmulReducePlan&>(*reducing).execute(
+            to_reduce, workspace, nullptr));
+        EXPECT_EQ(sum[9], 4 * static_cast<float>(3 * i + 3));
+        float total = 0;
+        const Tensor of_value(&value, perseid::f32, {1}), of_total(&total, perseid::f32, {1});
+        EXPECT_OK(collective::all_reduce(*group, collective::Reduction::kSum, of_value.dl(),
+                                         of_total.dl(), 0));
+        EXPECT_EQ(total, static_cast<float>(3 * i + 3));
+      }
+    });
+}
+
+void count_up(int32_t ranks, int64_t operations) {
+  on_threads(ranks, [&](const Group& group) {
+    for (int64_t i = 0; i < operations; ++i) {
+      const double mine = static_cast<double>(i * group.size() + group.rank());
+      double sum = 0;
+      group.all_reduce(Tensor(&mine, perseid::f64, {1}), Tensor(&sum, perseid::f64, {1}));
+      const double ranks_sum = static_cast<double>(group.size() * (group.size() - 1) / 2);
+      ASSERT_EQ(sum, static_cast<double>(i * group.size() * group.size()) + ranks_sum);
+    }
+  });
+}
+
+TEST(Epochs, AreMany) { count_up(2, 5000); }
+TEST(Epochs, SweepAreAHundredThousand) { count_up(2, 34000); }  // three epochs each
+
+// Each rank is in two groups, and late by random times.
+void interleave(uint64_t seed) {
+  const std::vector<Group> one = Group::threads(3), other = Group::threads(3);
+  std::vector<std::thread> threads;
+  std::vector<std::string> failures(3);
+  for (size_t rank = 0; rank < 3; ++rank)
+    threads.emplace_back([&, rank] {
+      std::mt19937_64 engine(seed * 3 + rank);
+      const Ended end = ended([&] {
+        for (int i = 0; i < 10; ++i) {
+          for (const std::vector<Group>* groups : {&one, &other}) {
+            if (engine() % 4 == 0)
+              std::this_thread::sleep_for(std::chrono::microseconds(engine() % 300));
+            // The other group's ranks are numbered the other way round.
+            const size_t number = groups == &one ? rank : 2 - rank;
+            const float mine = static_cast<float>(i + 10 * static_cast<int>(number));
+            float all[3] = {}, sum = 0;
+            const Group& group = (*groups)[number];
+            group.all_gather(Tensor(&mine, perseid::f32, {1}), Tensor(all, perseid::f32, {3}));
+            group.all_reduce(Tensor(&mine, perseid::f32, {1}), Tensor(&sum, perseid::f32, {1}));
+            for (int r = 0; r < 3; ++r) ASSERT_EQ(all[r], static_cast<float>(i + 10 * r));
+            ASSERT_EQ(sum, static_cast<float>(3 * i + 30));
+          }
+        }
+      });
+      failures[rank] = end.sentence;
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& failure : failures) EXPECT_EQ(failure, "") << "seed " << seed;
+}
+
+TEST(Epochs, OfTwoGroupsInterleave) {
+  for (uint64_t seed = 0; seed < 20; ++seed) interleave(seed);
+}
+TEST(Epochs, SweepAThousandSeedsOfDelays) {
+  for (uint64_t seed = 0; seed < 1000; ++seed) interleave(1000 + seed);
+}
+
+int64_t entries_of(const char* folder) {
+  DIR* opened = opendir(folder);
+  if (opened == nullptr) return -1;
+  int64_t count = 0;
+  while (readdir(opened) != nullptr) ++count;
+  closedir(opened);
+  return count;
+}
+
+// Descriptors, threads and mappings are as many as before.
+void come_and_go(int groups) {
+  const auto once = [] {
+    on_threads(3, [](const Group& group) {
+      const perseid::GroupMemory memory(group, 4096);
+      group.barrier();
+    });
+  };
+  once();
+  const auto mappings = [] {
+    std::ifstream maps("/proc/self/maps");
+    return std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
+  };
+  const int64_t descriptors = entries_of("/proc/self/fd"), threads = entries_of("/proc/self/task");
+  const auto before = mappings();
+  for (int i = 0; i < groups; ++i) once();
+  EXPECT_EQ(entries_of("/proc/self/fd"), descriptors);
+  EXPECT_LE(entries_of("/proc/self/task"), threads);
+  EXPECT_LE(mappings(), before + 16);
+}
+
+TEST(Groups, LeaveNothingBehind) { come_and_go(100); }
+TEST(Groups, SweepLeaveNothingBehindAfterTenThousand) { come_and_go(10000); }
+
+}  // namespace
