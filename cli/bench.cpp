@@ -10,6 +10,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "bench_collective.hpp"
 #include "bench_report.hpp"
 #include "commands.hpp"
 #include "harness/bench_page.hpp"
@@ -200,6 +201,17 @@ void add_bench(CLI::App& app, const Common& common, Action& action) {
                     static_cast<uint32_t>(Op::kSoftmax) | static_cast<uint32_t>(Op::kAttention) |
                         static_cast<uint32_t>(Op::kMatmul),
                     kExample);
+  CLI::App* collective = command->add_subcommand(
+      "collective", "products over ranks against the larger of product and transfer alone");
+  auto sizes = std::make_shared<CollectiveSizes>();
+  collective->add_option("-n,--ranks", sizes->ranks, "how many ranks, which share the CPUs")
+      ->capture_default_str()
+      ->type_name("N");
+  collective->add_option("--m", sizes->m, "rows of all ranks")->capture_default_str();
+  collective->add_option("--n", sizes->n, "columns of each rank")->capture_default_str();
+  collective->add_option("--k", sizes->k, "depth of each rank")->capture_default_str();
+  collective->footer("Example:\n  perseid bench collective -n 2 --m 2048 --n 2048 --k 2048");
+  collective->fallthrough();
   command->add_option("--seconds", flags->options.seconds, "measured time of each row")
       ->capture_default_str();
   command->add_flag("--no-error{false}", flags->options.error,
@@ -216,8 +228,13 @@ void add_bench(CLI::App& app, const Common& common, Action& action) {
                    "with --against: what new over old may not fall below")
       ->capture_default_str();
   command->footer(fmt::format("Example:\n  {}", kExample));
-  command->fallthrough()->callback(
-      [&action, &common, flags] { action = [&common, flags] { return bench(common, *flags); }; });
+  command->fallthrough()->callback([&action, &common, flags, sizes, collective] {
+    action = [&common, flags, sizes, collective] {
+      if (collective->count() == 0) return bench(common, *flags);
+      sizes->seconds = flags->options.seconds;
+      return bench_collective(common, *sizes);
+    };
+  });
 }
 
 }  // namespace perseid::cli

@@ -105,6 +105,20 @@ TEST_F(CliRanksTest, ChecksCollectives) {
   expect_refused("check collective -n 65", 2, "-n must be from 1 to 64");
 }
 
+TEST_F(CliRanksTest, MeasuresCollectives) {
+  const nlohmann::json report =
+      json("bench collective -n 3 --m 60 --n 50 --k 40 --seconds 0.05 --dtype bf16");
+  ASSERT_EQ(report["results"].size(), 2u);
+  for (const nlohmann::json& row : report["results"]) {
+    EXPECT_EQ(row["ranks"], 3);
+    EXPECT_EQ(row["dtype"], "bf16");
+    EXPECT_GT(row["product_seconds"].get<double>(), 0);
+    EXPECT_GT(row["transfer_seconds"].get<double>(), 0);
+    EXPECT_GT(row["ratio_to_bound"].get<double>(), 0.2);
+  }
+  expect_refused("bench collective -n 2 --m 0", 2, "--m must be from 1");
+}
+
 TEST_F(CliRanksTest, RefusesWhatDoesNotFitOnAllRanks) {
   write("a.0.npy", {3, 4}, numbers({3, 4}, 0));
   write("a.1.npy", {3, 4}, numbers({3, 4}, 0));

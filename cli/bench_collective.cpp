@@ -1,0 +1,215 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "bench_collective.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <barrier>
+#include <chrono>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "harness/element.hpp"
+#include "perseid/collective.hpp"
+#include "run.hpp"
+#include "streams.hpp"
+#include "table.hpp"
+
+namespace perseid::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Array {
+  std::vector<std::byte> bytes;
+  Tensor tensor;
+
+  Array(DType dtype, int64_t rows, int64_t columns)
+      : bytes(static_cast<size_t>(rows * columns * harness::size_of(dtype))),
+        tensor(bytes.data(), dtype, {rows, columns}) {
+    std::mt19937_64 random(static_cast<uint64_t>(rows * 31 + columns));
+    std::uniform_real_distribution<double> values(-1, 1);
+    harness::for_each_element(tensor,
+                              [&](std::byte* at) { harness::store(dtype, at, values(random)); });
+  }
+};
+
+// What is timed, in turns: the fused operation, and the two that bound it.
+constexpr const char* kParts[] = {"fused", "product alone", "transfer alone"};
+constexpr size_t kCount = std::size(kParts);
+
+struct Row {
+  const char* op;
+  double seconds[kCount];
+
+  double bound() const { return std::max(seconds[1], seconds[2]); }
+  double ratio() const { return seconds[0] / bound(); }
+};
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
+  return values[values.size() / 2];
+}
+
+// The ranks of one operation, which execute each part at the same time.
+class Bench {
+ public:
+  Bench(const CollectiveSizes& sizes, DType dtype, int64_t threads)
+      : sizes_(sizes),
+        dtype_(dtype),
+        threads_(threads),
+        groups_(Group::threads(static_cast<int32_t>(sizes.ranks))) {}
+
+  Row run(bool gathers) {
+    std::vector<double> times[kCount];
+    std::vector<std::thread> threads;
+    std::vector<std::string> failures(groups_.size());
+    std::vector<double> slowest(groups_.size());
+    std::barrier meet(std::ssize(groups_));
+    const auto end = Clock::now() + std::chrono::duration<double>(sizes_.seconds);
+    bool go_on = true;
+    const auto turn = [&](size_t rank, const auto& parts) {
+      for (int round = 0; go_on; ++round) {
+        for (size_t part = 0; part < kCount; ++part) {
+          meet.arrive_and_wait();
+          const auto start = Clock::now();
+          parts[part]();
+          slowest[rank] = std::chrono::duration<double>(Clock::now() - start).count();
+          meet.arrive_and_wait();
+          // The first round warms up.
+          if (rank == 0 && round > 0)
+            times[part].push_back(*std::max_element(slowest.begin(), slowest.end()));
+        }
+        meet.arrive_and_wait();
+        if (rank == 0) go_on = round < 3 || Clock::now() < end;
+        meet.arrive_and_wait();
+      }
+    };
+    for (size_t rank = 0; rank < groups_.size(); ++rank)
+      threads.emplace_back([&, rank] {
+        try {
+          if (gathers) {
+            gather(groups_[rank], [&](const auto& parts) { turn(rank, parts); });
+          } else {
+            reduce(groups_[rank], [&](const auto& parts) { turn(rank, parts); });
+          }
+        } catch (const Error& error) {
+          failures[rank] = error.what();
+          meet.arrive_and_drop();
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    for (const std::string& failure : failures)
+      if (!failure.empty()) throw Error(PERSEID_INTERNAL, failure);
+    Row row{gathers ? "all-gather-matmul" : "matmul-reduce-scatter", {}};
+    for (size_t part = 0; part < kCount; ++part) row.seconds[part] = median(times[part]);
+    return row;
+  }
+
+ private:
+  using Parts = std::function<void()>[kCount];
+
+  template <class Turn>
+  void gather(const Group& group, const Turn& turn) const {
+    const int64_t rank = group.rank();
+    const int64_t begin = rank * sizes_.m / sizes_.ranks,
+                  end = (rank + 1) * sizes_.m / sizes_.ranks;
+    const Context context = Context::cpu(static_cast<int32_t>(threads_));
+    const Array whole(dtype_, sizes_.m, sizes_.k), b(dtype_, sizes_.k, sizes_.n);
+    const Array c(dtype_, sizes_.m, sizes_.n), gathered(dtype_, sizes_.m, sizes_.k);
+    const Tensor shard = whole.tensor.slice(0, begin, end);
+    const AllGatherMatmul fused(
+        context, group,
+        {.dtype = dtype_, .m = end - begin, .k = sizes_.k, .products = {{.n = sizes_.n}}});
+    const Matmul plain(context, {.dtype = dtype_, .m = sizes_.m, .n = sizes_.n, .k = sizes_.k});
+    Workspace workspace, other;
+    fused.reserve(workspace);
+    plain.reserve(other);
+    const AllGatherMatmulArguments arguments = {.a = shard, .b = {b.tensor}, .c = {c.tensor}};
+    const Parts parts = {
+        [&] { fused.execute(arguments, workspace); },
+        [&] { plain.execute(nullptr, {.a = whole.tensor, .b = b.tensor, .c = c.tensor}, other); },
+        [&] { group.all_gather(shard, gathered.tensor); }};
+    turn(parts);
+  }
+
+  template <class Turn>
+  void reduce(const Group& group, const Turn& turn) const {
+    const int64_t rank = group.rank();
+    const int64_t rows = (rank + 1) * sizes_.m / sizes_.ranks - rank * sizes_.m / sizes_.ranks;
+    const Context context = Context::cpu(static_cast<int32_t>(threads_));
+    const Array a(dtype_, sizes_.m, sizes_.k), b(dtype_, sizes_.k, sizes_.n);
+    const Array c(dtype_, sizes_.m, sizes_.n), part(dtype_, rows, sizes_.n);
+    const MatmulReduce fused(context, group,
+                             {.dtype = dtype_, .m = sizes_.m, .n = sizes_.n, .k = sizes_.k});
+    const Matmul plain(context, {.dtype = dtype_, .m = sizes_.m, .n = sizes_.n, .k = sizes_.k});
+    Workspace workspace, other;
+    fused.reserve(workspace);
+    plain.reserve(other);
+    const Parts parts = {
+        [&] { fused.execute({.a = a.tensor, .b = b.tensor, .c = part.tensor}, workspace); },
+        [&] { plain.execute(nullptr, {.a = a.tensor, .b = b.tensor, .c = c.tensor}, other); },
+        [&] { group.reduce_scatter(c.tensor, part.tensor); }};
+    turn(parts);
+  }
+
+  const CollectiveSizes& sizes_;
+  DType dtype_;
+  int64_t threads_;
+  std::vector<Group> groups_;
+};
+
+}  // namespace
+
+int bench_collective(const Common& common, const CollectiveSizes& sizes) {
+  if (sizes.ranks < 1 || sizes.ranks > PERSEID_MAX_RANKS)
+    bad_input(fmt::format("-n must be from 1 to {} ranks, got {}", PERSEID_MAX_RANKS, sizes.ranks));
+  for (const auto& [flag, size] :
+       {std::pair{"--m", sizes.m}, std::pair{"--n", sizes.n}, std::pair{"--k", sizes.k}})
+    if (size < 1 || size > 1 << 20)
+      bad_input(fmt::format("{} must be from 1 to {}, got {}", flag, 1 << 20, size));
+  const DType wanted = wanted_dtype(common);
+  const DType dtype = wanted == DType::kNone ? f32 : wanted;
+  // The ranks share the CPUs.
+  const auto cpus = static_cast<int64_t>(std::max(1u, std::thread::hardware_concurrency()));
+  const int64_t threads =
+      common.threads > 0 ? common.threads : std::max<int64_t>(1, cpus / sizes.ranks);
+  Progress progress(common, "bench collective");
+  nlohmann::json rows = nlohmann::json::array();
+  Table table({{"operation"},
+               {"type"},
+               {"ranks", Align::kRight},
+               {"fused", Align::kRight},
+               {"product alone", Align::kRight},
+               {"transfer alone", Align::kRight},
+               {"fused / bound", Align::kRight}});
+  for (const bool gathers : {true, false}) {
+    const Row row = Bench(sizes, dtype, threads).run(gathers);
+    table.add({row.op, harness::name_of(dtype), std::to_string(sizes.ranks),
+               duration(row.seconds[0]), duration(row.seconds[1]), duration(row.seconds[2]),
+               fmt::format("{:.3f}", row.ratio())});
+    rows.push_back({{"op", row.op},
+                    {"dtype", harness::name_of(dtype)},
+                    {"ranks", sizes.ranks},
+                    {"threads_of_a_rank", threads},
+                    {"m", sizes.m},
+                    {"n", sizes.n},
+                    {"k", sizes.k},
+                    {"fused_seconds", row.seconds[0]},
+                    {"product_seconds", row.seconds[1]},
+                    {"transfer_seconds", row.seconds[2]},
+                    {"ratio_to_bound", row.ratio()}});
+  }
+  if (common.json) {
+    print("{}\n", nlohmann::json{{"results", rows}}.dump());
+  } else {
+    print("{}", table.text(output_width()));
+  }
+  return kOk;
+}
+
+}  // namespace perseid::cli
