@@ -34,25 +34,34 @@ Stream stream_of_thread(const Context& context) {
   return context.device().device_type == kDLCPU ? nullptr : reinterpret_cast<Stream>(kPerThread);
 }
 
-ArrivingMatrix::ArrivingMatrix(const Tensor& source, int32_t dim, Chunks chunks)
-    : source_(source), dim_(dim), chunks_(std::move(chunks)) {
-  int64_t lowest = 0, highest = 0;
-  std::vector<int64_t> strides;
-  for (int32_t d = 0; d < source.ndim(); ++d) {
-    strides.push_back(source.stride(d));
-    const int64_t reach = std::max<int64_t>(source.size(d) - 1, 0) * source.stride(d);
-    (reach < 0 ? lowest : highest) += reach;
-  }
-  const int64_t bytes = bytes_of_element(source);
-  memory_.resize(static_cast<size_t>((highest - lowest + 1) * bytes));
-  arrived_ = Tensor(memory_.data() - lowest * bytes, source.dtype(), source.shape(),
-                    Dims(std::span<const int64_t>(strides)));
+ArrivingTensors::ArrivingTensors(const std::vector<Source>& sources, Chunks chunks)
+    : chunks_(std::move(chunks)) {
+  for (const Source& source : sources) parts_.push_back(part_of(source));
   signals_.assign(static_cast<size_t>(chunks_.count()), epoch_);
 }
 
-Arrival ArrivingMatrix::arrival(int64_t first_chunk, std::chrono::nanoseconds deadline) const {
-  return {.signals = device_ == nullptr ? signals_.data()
-                                        : static_cast<const uint32_t*>(device_signals_->data()),
+ArrivingTensors::Part ArrivingTensors::part_of(const Source& source) {
+  Part part;
+  part.source = source.tensor;
+  part.dim = source.dim;
+  int64_t lowest = 0, highest = 0;
+  std::vector<int64_t> strides;
+  for (int32_t d = 0; d < part.source.ndim(); ++d) {
+    strides.push_back(part.source.stride(d));
+    const int64_t reach = std::max<int64_t>(part.source.size(d) - 1, 0) * strides.back();
+    (reach < 0 ? lowest : highest) += reach;
+  }
+  const int64_t bytes = bytes_of_element(part.source);
+  part.memory.resize(static_cast<size_t>((highest - lowest + 1) * bytes));
+  part.arrived = Tensor(part.memory.data() - lowest * bytes, part.source.dtype(),
+                        part.source.shape(), Dims(std::span<const int64_t>(strides)));
+  return part;
+}
+
+Arrival ArrivingTensors::arrival(int64_t first_chunk, std::chrono::nanoseconds deadline) const {
+  return {.signals = device_signals_ == nullptr
+                         ? signals_.data()
+                         : static_cast<const uint32_t*>(device_signals_->data()),
           .epoch = epoch_,
           .first_chunk = first_chunk,
           .deadline = deadline};
@@ -62,41 +71,49 @@ ArrivingOperand ArrivingOperand::cut(const Tensor& a, const Tensor& b, bool is_a
                                      int64_t count) {
   const Tensor& source = is_a ? a : b;
   const int32_t cut = dim == ChunkDim::kM || (dim == ChunkDim::kK && !is_a) ? -2 : -1;
-  return {.matrix = std::make_unique<ArrivingMatrix>(source, cut,
-                                                     Chunks::even(source.size(cut), count, dim)),
+  return {.matrix =
+              std::make_unique<ArrivingTensors>(std::vector<ArrivingTensors::Source>{{source, cut}},
+                                                Chunks::even(source.size(cut), count, dim)),
           .is_a = is_a};
 }
 
-void ArrivingMatrix::start(const Context& context, std::vector<Delivery> order) {
+void ArrivingTensors::place(const Context& context, Part& part) {
+  if (part.device == nullptr) {
+    part.device = std::make_unique<Memory>(context, part.memory.size());
+    std::vector<int64_t> strides;
+    for (int32_t d = 0; d < part.arrived.ndim(); ++d) strides.push_back(part.arrived.stride(d));
+    const std::ptrdiff_t first = static_cast<std::byte*>(part.arrived.data()) - part.memory.data();
+    part.on_device =
+        Tensor(static_cast<std::byte*>(part.device->data()) + first, part.arrived.dtype(),
+               part.arrived.shape(), Dims(std::span<const int64_t>(strides)), context.device());
+  }
+  context.copy(part.device->data(), part.memory.data(), part.memory.size());
+}
+
+void ArrivingTensors::start(const Context& context, std::vector<Delivery> order) {
   stop();
   context_ = &context;
   ++epoch_;
-  std::fill(memory_.begin(), memory_.end(), std::byte{0xff});
-  if (context.device().device_type != kDLCPU) {
+  const bool on_device = context.device().device_type != kDLCPU;
+  for (Part& part : parts_) {
+    std::fill(part.memory.begin(), part.memory.end(), std::byte{0xff});
+    if (on_device) place(context, part);
+  }
+  if (on_device) {
     const size_t bytes = signals_.size() * sizeof(uint32_t);
-    if (device_ == nullptr) {
-      device_ = std::make_unique<Memory>(context, memory_.size());
-      device_signals_ = std::make_unique<Memory>(context, bytes);
-      std::vector<int64_t> strides;
-      for (int32_t d = 0; d < arrived_.ndim(); ++d) strides.push_back(arrived_.stride(d));
-      const std::ptrdiff_t first = static_cast<std::byte*>(arrived_.data()) - memory_.data();
-      on_device_ =
-          Tensor(static_cast<std::byte*>(device_->data()) + first, arrived_.dtype(),
-                 arrived_.shape(), Dims(std::span<const int64_t>(strides)), context.device());
-    }
+    if (device_signals_ == nullptr) device_signals_ = std::make_unique<Memory>(context, bytes);
     std::fill(signals_.begin(), signals_.end(), epoch_ - 1);
-    context.copy(device_->data(), memory_.data(), memory_.size());
     context.copy(device_signals_->data(), signals_.data(), bytes);
   }
   stopped_ = false;
   thread_ = std::thread([this, wanted = std::move(order)] { deliver(wanted); });
 }
 
-void ArrivingMatrix::finish() {
+void ArrivingTensors::finish() {
   if (thread_.joinable()) thread_.join();
 }
 
-void ArrivingMatrix::stop() {
+void ArrivingTensors::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
@@ -105,31 +122,31 @@ void ArrivingMatrix::stop() {
   finish();
 }
 
-void ArrivingMatrix::deliver(const std::vector<Delivery>& order) {
+void ArrivingTensors::deliver(const std::vector<Delivery>& order) {
   for (const auto& [chunk, after] : order) {
     if (after.count() > 0) {
       std::unique_lock lock(mutex_);
       if (wake_.wait_for(lock, after, [this] { return stopped_; })) return;
     }
-    copy(chunk);
+    for (const Part& part : parts_) copy(part, chunk);
     set(chunk);
   }
 }
 
-void ArrivingMatrix::copy(int64_t chunk) {
+void ArrivingTensors::copy(const Part& part, int64_t chunk) {
   const auto c = static_cast<size_t>(chunk);
   const int64_t begin = chunks_.begin[c], end = chunks_.begin[c + 1];
-  const Tensor here = arrived_.slice(dim_, begin, end);
-  copy_elements(source_.slice(dim_, begin, end), here, std::memcpy);
-  if (device_ == nullptr) return;
+  const Tensor here = part.arrived.slice(part.dim, begin, end);
+  copy_elements(part.source.slice(part.dim, begin, end), here, std::memcpy);
+  if (part.device == nullptr) return;
   const Stream stream = stream_of_thread(*context_);
   copy_elements(
-      here, on_device_.slice(dim_, begin, end),
+      here, part.on_device.slice(part.dim, begin, end),
       [&](void* to, const void* from, size_t bytes) { context_->copy(to, from, bytes, stream); });
 }
 
-void ArrivingMatrix::set(int64_t chunk) {
-  if (device_ == nullptr) {
+void ArrivingTensors::set(int64_t chunk) {
+  if (device_signals_ == nullptr) {
     set_signal(&signals_[static_cast<size_t>(chunk)], epoch_);
   } else {
     set_signal(*context_, static_cast<uint32_t*>(device_signals_->data()) + chunk, epoch_,

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// A matrix of the host whose chunks arrive while it is used: a thread copies one after the other to
-// where the library reads it, in memory of the context's device, and sets their signals. What has
-// not arrived is NaN.
+// Tensors of the host whose chunks arrive while they are used: a thread copies one after the other
+// to where the library reads them, in memory of the context's device, and sets their signals. What
+// has not arrived is NaN.
 #pragma once
 
 #include <chrono>
@@ -27,16 +27,23 @@ struct Delivery {
   std::chrono::microseconds after;  // the delivery before it, or the start
 };
 
-class ArrivingMatrix {
+// Tensors that are cut alike: chunk c of all of them has one signal.
+class ArrivingTensors {
  public:
-  // `dim` is the dimension that is cut: -2 for rows, -1 for columns.
-  ArrivingMatrix(const Tensor& source, int32_t dim, Chunks chunks);
-  ~ArrivingMatrix() { stop(); }
-  ArrivingMatrix(const ArrivingMatrix&) = delete;
-  ArrivingMatrix& operator=(const ArrivingMatrix&) = delete;
+  struct Source {
+    Tensor tensor;
+    int32_t dim;  // that is cut, counted from the last, which is -1
+  };
+  ArrivingTensors(const std::vector<Source>& sources, Chunks chunks);
+  ~ArrivingTensors() { stop(); }
+  ArrivingTensors(const ArrivingTensors&) = delete;
+  ArrivingTensors& operator=(const ArrivingTensors&) = delete;
 
   // Where the library reads it, after start().
-  const Tensor& tensor() const { return device_ == nullptr ? arrived_ : on_device_; }
+  const Tensor& tensor(size_t index = 0) const {
+    const Part& part = parts_[index];
+    return part.device == nullptr ? part.arrived : part.on_device;
+  }
   const Chunks& chunks() const { return chunks_; }
   // Of the next epoch.
   Arrival arrival(int64_t first_chunk, std::chrono::nanoseconds deadline) const;
@@ -49,17 +56,23 @@ class ArrivingMatrix {
   void stop();
 
  private:
+  struct Part {
+    Tensor source, arrived, on_device;
+    int32_t dim = -1;
+    std::vector<std::byte> memory;
+    std::unique_ptr<Memory> device;  // null on the CPU
+  };
+  static Part part_of(const Source& source);
+  static void place(const Context& context, Part& part);
   void deliver(const std::vector<Delivery>& order);
-  void copy(int64_t chunk);
+  void copy(const Part& part, int64_t chunk);
   void set(int64_t chunk);
 
   const Context* context_ = nullptr;
-  Tensor source_, arrived_, on_device_;
-  int32_t dim_;
+  std::vector<Part> parts_;
   Chunks chunks_;
-  std::vector<std::byte> memory_;
   std::vector<uint32_t> signals_;
-  std::unique_ptr<Memory> device_, device_signals_;  // null on the CPU
+  std::unique_ptr<Memory> device_signals_;  // null on the CPU
   uint32_t epoch_ = 1;
   std::mutex mutex_;
   std::condition_variable wake_;
@@ -69,7 +82,7 @@ class ArrivingMatrix {
 
 // The operand of a product that arrives in chunks, if one does.
 struct ArrivingOperand {
-  std::unique_ptr<ArrivingMatrix> matrix;  // null: none
+  std::unique_ptr<ArrivingTensors> matrix;  // null: none
   bool is_a = true;
   int64_t pivot = 0;
   std::chrono::nanoseconds deadline{0};

@@ -276,14 +276,14 @@ int check(const CLI::App& command, const Common& common, const Flags& flags) {
     bad_input(fmt::format("--part is I,N: the I-th of N parts, counted from 0, got {},{}",
                           flags.part[0], flags.part[1]));
   if (flags.async) {
-    Flags of_matmul = flags;
-    of_matmul.problems.op = harness::Op::kMatmul;
-    if (flags.problems.op && *flags.problems.op != harness::Op::kMatmul)
-      bad_input(
-          fmt::format("--async goes with matmul, got {}", harness::name_of(*flags.problems.op)));
-    const harness::Draw draw = draw_of(common, of_matmul);
+    Flags of = flags;
+    if (!of.problems.op) of.problems.op = harness::Op::kMatmul;
+    if (*of.problems.op != harness::Op::kMatmul && *of.problems.op != harness::Op::kAttention)
+      bad_input(fmt::format("--async goes with matmul and attention, got {}",
+                            harness::name_of(*of.problems.op)));
+    const harness::Draw draw = draw_of(common, of);
     if (flags.fuzz > 0)
-      for (const uint64_t index : indices(of_matmul, draw))
+      for (const uint64_t index : indices(of, draw))
         problems.push_back(harness::random_problem(draw, index));
     return check_async(common, problems, flags.seed);
   }
@@ -337,8 +337,8 @@ void add_check(CLI::App& app, const Common& common, Action& action) {
   command->add_flag("--plans-only", flags->plans_only,
                     "with --fuzz: make the plans alone, whose kernels are then in the cache");
   command->add_flag("--async", flags->async,
-                    "matmul: operands arrive in chunks, in random orders by --seed; the result is "
-                    "that of the plain product");
+                    "matmul and attention: operands arrive in chunks, in random orders by --seed, "
+                    "which results do not depend on");
   command->add_flag("--verbose", flags->verbose,
                     "a row for each result, where a line for each operation would do");
   command->add_option("--part", flags->part, "I,N: the I-th of N parts of the random problems")

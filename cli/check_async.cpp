@@ -13,7 +13,7 @@
 #include <random>
 
 #include "arriving.hpp"
-#include "harness/data.hpp"
+#include "harness/check.hpp"
 #include "harness/launch.hpp"
 #include "harness/problem_text.hpp"
 #include "streams.hpp"
@@ -74,6 +74,123 @@ MatmulArguments arguments_of(const Problem& problem, const Operands& operands) {
           .amax = view("amax")};
 }
 
+AttentionOptions attention_options(const Problem& problem) {
+  AttentionOptions options;
+  options.dtype = problem.type();
+  options.layout = static_cast<Layout>(problem.layout.value);
+  options.batch = problem.batch;
+  options.heads = problem.heads;
+  options.kv_heads = problem.kv_heads;
+  options.q_len = problem.longest_q();
+  options.kv_len = problem.longest_kv();
+  options.head_dim = problem.head_dim;
+  options.value_dim = problem.value_dim;
+  options.mask.causal = static_cast<perseid_causal>(problem.causal.value);
+  if (!problem.window.empty()) {
+    options.mask.left = problem.window[0];
+    options.mask.right = problem.window[1];
+  }
+  options.scale = problem.scale;
+  options.dropout = problem.dropout;
+  options.visible = !problem.visible.empty();
+  if (!problem.bias.empty()) {
+    const harness::Shape shape = harness::in_four_dims(problem.bias);
+    options.bias = {shape[0], shape[1], shape[2], shape[3]};
+    options.bias_dtype = static_cast<DType>(problem.bias_dtype.value);
+  }
+  options.kv_lens = !problem.kv_lens.empty();
+  options.ragged = problem.ragged();
+  options.total_q = problem.rows_q();
+  options.total_kv = problem.rows_kv();
+  options.implementation = problem.impl.empty() ? nullptr : problem.impl.c_str();
+  return options;
+}
+
+// Forward of an attention problem on a device.
+class AttentionRun {
+ public:
+  AttentionRun(const Context& context, const Problem& problem, ChunksView chunks)
+      : context_(context),
+        problem_(problem),
+        operands_(problem),
+        placement_(context),
+        attention_(context, with_chunks(problem, chunks)) {
+    attention_.reserve(workspace_);
+  }
+  const Attention& plan() const { return attention_; }
+  const Tensor& host(const char* name) const { return operands_.find(name)->tensor(); }
+  int32_t rows() const {  // the dimension of key and value
+    return problem_.layout.value == PERSEID_BSHD ? -3 : -2;
+  }
+  // Throws what the call throws. `arriving`: null where all is present.
+  void execute(const ArrivingTensors* arriving, int64_t pivot, std::chrono::nanoseconds deadline) {
+    const Stream stream = stream_of_thread(context_);
+    const auto view = [&](const char* name) {
+      const harness::Array* array = operands_.find(name);
+      return array == nullptr ? Tensor() : placement_.place(array->tensor());
+    };
+    AttentionForward with{.query = view("query"),
+                          .key = arriving == nullptr ? view("key") : arriving->tensor(0),
+                          .value = arriving == nullptr ? view("value") : arriving->tensor(1),
+                          .bias = view("bias"),
+                          .visible = view("visible"),
+                          .cu_seqlens_q = view("cu_seqlens_q"),
+                          .cu_seqlens_kv = view("cu_seqlens_kv"),
+                          .kv_lens = view("kv_lens"),
+                          .out = view("out"),
+                          .lse = view("lse"),
+                          .seed = problem_.seed,
+                          .offset = problem_.offset};
+    if (arriving != nullptr) with.arrival_kv = arriving->arrival(pivot, deadline);
+    attention_.forward(stream, with, workspace_);
+    context_.synchronize(stream);
+    for (const char* name : {"out", "lse"})
+      if (operands_.find(name) != nullptr) placement_.fetch(operands_.find(name)->tensor());
+  }
+  std::vector<double> values(const char* name) const {
+    const harness::Array* array = operands_.find(name);
+    return array == nullptr ? std::vector<double>() : array->values();
+  }
+  std::string damaged() const { return operands_.damaged(); }
+
+ private:
+  static AttentionOptions with_chunks(const Problem& problem, ChunksView chunks) {
+    AttentionOptions options = attention_options(problem);
+    options.async_kv = chunks;
+    return options;
+  }
+
+  const Context& context_;
+  const Problem& problem_;
+  harness::Operands operands_;
+  harness::Placement placement_;
+  Attention attention_;
+  Workspace workspace_;
+};
+
+// "" where they are equal; NaN is NaN.
+std::string difference(const char* name, const std::vector<double>& got,
+                       const std::vector<double>& wanted, const char* whose) {
+  for (size_t i = 0; i < got.size(); ++i)
+    if (got[i] != wanted[i] && !(std::isnan(got[i]) && std::isnan(wanted[i])))
+      return fmt::format("element {} of {} is {}, expected {}, that of {}", i, name, got[i],
+                         wanted[i], whose);
+  return "";
+}
+
+// The largest finite error, relative to the largest element.
+double error_of(const std::vector<double>& got, const std::vector<double>& exact) {
+  double error = 0, largest = 1e-30;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (std::isfinite(exact[i])) largest = std::max(largest, std::fabs(exact[i]));
+    if (std::isfinite(got[i]) && std::isfinite(exact[i]))
+      error = std::max(error, std::fabs(got[i] - exact[i]));
+    else if (std::isfinite(got[i]) != std::isfinite(exact[i]))
+      return INFINITY;
+  }
+  return error / largest;
+}
+
 // How one operand arrives.
 struct Draw {
   ChunkDim dim = ChunkDim::kM;
@@ -82,7 +199,7 @@ struct Draw {
   std::optional<int64_t> lost;  // the first one in the order of visits
 
   std::string text() const {
-    constexpr const char* kNames[] = {"", "m", "n", "k"};
+    constexpr const char* kNames[] = {"", "m", "n", "k", "keys"};
     std::vector<int64_t> chunks;
     for (const Delivery& delivery : order) chunks.push_back(delivery.chunk);
     return fmt::format("{} chunks of {}, pivot {}, arriving {}", count,
@@ -90,16 +207,27 @@ struct Draw {
   }
 };
 
+int64_t rows_of_keys(const Problem& problem) {
+  return problem.ragged() ? problem.rows_kv() : problem.longest_kv();
+}
+
 Draw draw_arrival(const Problem& problem, std::mt19937_64& random, bool loses) {
   const auto from = [&](int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(random);
   };
   constexpr ChunkDim kDims[] = {ChunkDim::kM, ChunkDim::kN, ChunkDim::kK};
   Draw draw;
-  const int64_t drawn = from(0, 2);
-  draw.dim = kDims[drawn];
-  const int64_t sizes[] = {problem.m, problem.n, problem.k};
-  draw.count = from(1, std::min(sizes[drawn], kMostChunks));
+  int64_t size = 0;
+  if (problem.op == harness::Op::kAttention) {
+    draw.dim = ChunkDim::kKv;
+    size = rows_of_keys(problem);
+  } else {
+    const int64_t drawn = from(0, 2);
+    draw.dim = kDims[drawn];
+    const int64_t sizes[] = {problem.m, problem.n, problem.k};
+    size = sizes[drawn];
+  }
+  draw.count = from(1, std::min(size, kMostChunks));
   if (draw.dim != ChunkDim::kK) draw.pivot = from(0, draw.count - 1);
   std::vector<int64_t> chunks(static_cast<size_t>(draw.count));
   std::iota(chunks.begin(), chunks.end(), 0);
@@ -150,16 +278,91 @@ std::string run_one(const Context& context, const Problem& problem, const Operan
   }
   for (const char* name : {"c", "amax"}) {
     if (operands.find(name) == nullptr) continue;
-    const auto got = operands.find(name)->values(), plain = expected.find(name)->values();
-    for (size_t i = 0; i < got.size(); ++i)
-      if (got[i] != plain[i] && !(std::isnan(got[i]) && std::isnan(plain[i])))
-        return fmt::format("element {} of {} is {}, expected {}, that of the plain product", i,
-                           name, got[i], plain[i]);
+    const std::string different = difference(name, operands.find(name)->values(),
+                                             expected.find(name)->values(), "the plain product");
+    if (!different.empty()) return different;
   }
   return operands.damaged().empty() ? "" : "wrote outside of the outputs";
 }
 
+// The same for attention. A lost chunk may be one that no query sees: then the call succeeds.
+std::string run_attention(const Context& context, const Problem& problem, const Draw& draw,
+                          const harness::Operands& exact, const AttentionRun& plain) {
+  const auto chunks = Chunks::even(rows_of_keys(problem), draw.count);
+  AttentionRun present(context, problem, chunks), late(context, problem, chunks);
+  ArrivingTensors keys(
+      {{present.host("key"), present.rows()}, {present.host("value"), present.rows()}}, chunks);
+  std::vector<Delivery> all;
+  for (int64_t chunk = 0; chunk < draw.count; ++chunk)
+    all.push_back({chunk, std::chrono::microseconds(0)});
+  keys.start(context, all);
+  keys.finish();
+  present.execute(&keys, draw.pivot, kDeadline);
+  constexpr double kSlack = 4;  // units of the last place of the type
+  for (const char* name : {"out", "lse"}) {
+    if (plain.values(name).empty()) continue;
+    const std::vector<double> reference = exact.find(name)->values();
+    const double error = error_of(present.values(name), reference);
+    const double limit = 2 * error_of(plain.values(name), reference) +
+                         kSlack * harness::unit_roundoff(problem.type());
+    if (!(error <= limit))
+      return fmt::format("{} is off by {:.3g}, more than {:.3g}", name, error, limit);
+  }
+  keys.start(context, draw.order);
+  if (draw.lost) keys.finish();  // one chunk alone is missing
+  try {
+    late.execute(&keys, draw.pivot,
+                 draw.lost ? std::chrono::nanoseconds(kLostDeadline) : kDeadline);
+  } catch (const Error& error) {
+    const std::string wanted =
+        draw.lost ? fmt::format("chunk {} of key: not arrived within 20 ms", *draw.lost) : "";
+    if (draw.lost && error.status() == PERSEID_TIMEOUT &&
+        std::string(error.what()).find(wanted) != std::string::npos)
+      return "";
+    return error.what();
+  }
+  for (const char* name : {"out", "lse"}) {
+    const std::string different = difference(name, late.values(name), present.values(name),
+                                             "the same plan with all chunks present");
+    if (!different.empty()) return different;
+  }
+  return late.damaged().empty() ? "" : "wrote outside of the outputs";
+}
+
+Verdict check_attention(const Context& context, const Problem& problem, uint64_t seed) {
+  Verdict verdict;
+  AttentionRun plain(context, problem, {});
+  verdict.implementation = plain.plan().info().implementation;
+  plain.execute(nullptr, 0, kDeadline);
+  harness::Operands exact(harness::exact_problem(problem), Operands(problem, false));
+  const Context reference = Context::cpu();
+  if (const auto outcome = harness::run_reference(reference, problem, exact); !outcome.ok()) {
+    verdict.complaint = "the reference refused: " + outcome.sentence;
+    return verdict;
+  }
+  std::mt19937_64 random(seed);
+  for (int order = 0; order < kOrders && verdict.complaint.empty(); ++order) {
+    const Draw draw = draw_arrival(problem, random, order + 1 == kOrders);
+    verdict.complaint = run_attention(context, problem, draw, exact, plain);
+    if (!verdict.complaint.empty()) verdict.complaint += " (" + draw.text() + ")";
+    ++verdict.orders;
+  }
+  return verdict;
+}
+
+// Whether --async is for the problem.
+bool is_checked(const Problem& problem) {
+  if (problem.expect.value != 0 || !problem.fault.empty() || problem.misalign != 0 ||
+      harness::bytes_of(problem) > kMostBytes)
+    return false;
+  if (problem.op == harness::Op::kMatmul) return problem.m > 0 && problem.n > 0 && problem.k > 0;
+  return problem.op == harness::Op::kAttention && harness::lengths_fit(problem) &&
+         problem.batch > 0 && problem.longest_q() > 0 && rows_of_keys(problem) > 0 &&
+         problem.window.size() != 1;
+}
+
 Verdict check_problem(const Context& context, const Problem& problem, uint64_t seed) {
+  if (problem.op == harness::Op::kAttention) return check_attention(context, problem, seed);
   Verdict verdict;
   const Operands expected(problem);
   const Matmul plain(context, options_of(problem));
@@ -190,10 +393,7 @@ int check_async(const Common& common, const std::vector<Problem>& problems, uint
   int64_t checked = 0, failed = 0;
   std::string failures;
   for (const Problem& problem : problems) {
-    if (problem.op != harness::Op::kMatmul || problem.expect.value != 0 || !problem.fault.empty() ||
-        problem.m < 1 || problem.n < 1 || problem.k < 1 || problem.misalign != 0 ||
-        harness::bytes_of(problem) > kMostBytes)
-      continue;
+    if (!is_checked(problem)) continue;
     progress.update(checked, static_cast<int64_t>(problems.size()), harness::summary(problem));
     const Context context = open_context(common, problem.threads);
     const Verdict verdict = check_problem(context, problem, seed);
@@ -213,7 +413,10 @@ int check_async(const Common& common, const std::vector<Problem>& problems, uint
     if (!passed) entry["complaint"] = verdict.complaint;
     results.push_back(entry);
   }
-  if (checked == 0) bad_input("--async checks matmul problems with m, n and k of 1 or more");
+  if (checked == 0)
+    bad_input(
+        "--async checks matmul problems with m, n and k of 1 or more, and attention problems with "
+        "queries and keys");
   if (common.json) {
     print("{}\n",
           nlohmann::json{

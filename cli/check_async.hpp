@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// `perseid check matmul --async`: products over chunks that arrive in random orders, with random
-// delays, against the plain product, bit for bit.
+// `perseid check [matmul|attention] --async`: operands in chunks that arrive in random orders, with
+// random delays. A product is that of the plan without chunks, bit for bit. Attention is that of
+// the same plan with all chunks present, bit for bit, and as near to float64 as the plan without
+// chunks.
 #pragma once
 
 #include <cstdint>

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "arrival_flags.hpp"
 #include "commands.hpp"
 #include "harness/placement.hpp"
 #include "harness/problem_text.hpp"
@@ -24,6 +25,7 @@ struct Flags {
   double scale = 0, dropout = 0;
   uint64_t seed = 0, offset = 0;
   bool deterministic = false;
+  ArrivalFlags arrival;
 
   bool any_gradient() const {
     return !grad_query.empty() || !grad_key.empty() || !grad_value.empty() || !grad_bias.empty();
@@ -169,9 +171,23 @@ int run_attention(const Common& common, const Flags& flags) {
   TensorFiles files;
   Run run(common, "attention");
   Inputs with = read_inputs(common, flags, files);
+  const int32_t rows = flags.layout == "bshd" ? -3 : -2;
+  const PlannedArrival planned =
+      read_arrival(flags.arrival, with.options.ragged ? "total_kv" : "kv_len", with.key.size(rows));
+  std::unique_ptr<ArrivingTensors> keys;
+  if (planned.count > 0) {
+    if (with.value.size(rows) != with.key.size(rows))
+      bad_input(fmt::format("--key and --value must have the same rows; got {} and {}",
+                            with.key.size(rows), with.value.size(rows)));
+    keys = std::make_unique<ArrivingTensors>(
+        std::vector<ArrivingTensors::Source>{{with.key, rows}, {with.value, rows}},
+        Chunks::even(with.key.size(rows), planned.count));
+    with.options.async_kv = keys->chunks();
+  }
   const DType dtype = with.options.dtype;
   const DType lse_dtype = dtype == f64 ? f64 : f32;
   const Context context = open_context(common, common.threads);
+  const auto arriving = std::move(keys);  // freed before the context, whose memory it uses
   const Attention attention(context, with.options);
   const bool backward = !flags.grad_out.empty();
   const Memory workspace(
@@ -196,10 +212,19 @@ int run_attention(const Common& common, const Flags& flags) {
   const Tensor bias = with.bias;
   for (Tensor* input : {&with.query, &with.key, &with.value, &with.bias, &with.visible,
                         &with.cu_seqlens_q, &with.cu_seqlens_kv, &with.kv_lens})
-    *input = placement.place(*input);
+    if (arriving == nullptr || (input != &with.key && input != &with.value))
+      *input = placement.place(*input);
   const Tensor placed_out = placement.place(out), placed_lse = placement.place(lse);
+  Arrival arrival;
+  if (arriving != nullptr) {
+    arriving->start(context, planned.order);
+    arrival = arriving->arrival(planned.pivot, planned.deadline);
+    with.key = arriving->tensor(0);
+    with.value = arriving->tensor(1);
+  }
+  const Stream stream = stream_of_thread(context);
   run.timed([&] {
-    attention.forward(nullptr,
+    attention.forward(stream,
                       {.query = with.query,
                        .key = with.key,
                        .value = with.value,
@@ -211,9 +236,10 @@ int run_attention(const Common& common, const Flags& flags) {
                        .out = placed_out,
                        .lse = placed_lse,
                        .seed = flags.seed,
-                       .offset = flags.offset},
+                       .offset = flags.offset,
+                       .arrival_kv = arrival},
                       {workspace});
-    context.synchronize();
+    context.synchronize(stream);
   });
   if (backward) {
     const auto gradient = [&](const char* flag, const std::string& reference, const Tensor& of,
@@ -291,6 +317,9 @@ void add_run_attention(CLI::App& run, const Common& common, Action& action) {
   file("--cu-seqlens-q", flags->cu_seqlens_q, "cumulative lengths: query is [total, heads, dim]");
   file("--cu-seqlens-kv", flags->cu_seqlens_kv, "the same of key and value");
   file("--kv-lens", flags->kv_lens, "key lengths, one for each sequence");
+  add_arrival_flags(*app, flags->arrival,
+                    "key and value arrive in so many chunks while forward runs: chunk c of N holds "
+                    "keys [c*KV/N, (c+1)*KV/N)");
   app->add_flag("--deterministic", flags->deterministic, "bitwise repeatable gradients");
   file("--grad-out", flags->grad_out, "gradient of the output");
   file("--grad-lse", flags->grad_lse, "gradient of the logsumexp");

@@ -2,14 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <charconv>
-#include <cmath>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "arriving.hpp"
+#include "arrival_flags.hpp"
 #include "commands.hpp"
 #include "harness/placement.hpp"
 #include "harness/problem.hpp"
@@ -26,85 +24,34 @@ struct Flags {
   bool transpose_a = false, transpose_b = false;
   double alpha = 1;
   std::optional<double> beta;
-  std::optional<int64_t> chunks;
-  std::optional<std::string> chunk_dim, arrival_order;
-  std::optional<int64_t> pivot;
-  std::optional<uint64_t> arrival_delay;  // microseconds
-  std::optional<double> deadline;         // milliseconds
+  std::optional<std::string> chunk_dim;
+  ArrivalFlags arrival;
 };
-
-constexpr double kLongestDeadline = 9e12;  // milliseconds: in nanoseconds it fits 64 bits
 
 // None without --chunks.
 struct Arriving : ArrivingOperand {
   std::vector<Delivery> order;
 };
 
-// The chunks of --arrival-order, each once. Without it: from the pivot round.
-std::vector<int64_t> read_order(const Flags& flags, int64_t count, int64_t pivot) {
-  std::vector<int64_t> order;
-  if (!flags.arrival_order) {
-    for (int64_t visit = 0; visit < count; ++visit) order.push_back((pivot + visit) % count);
-    return order;
-  }
-  const std::string& text = *flags.arrival_order;
-  std::vector<bool> named(static_cast<size_t>(count));
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    int64_t chunk = -1;
-    const auto parsed = std::from_chars(text.data() + at, text.data() + end, chunk);
-    if (parsed.ec != std::errc{} || parsed.ptr != text.data() + end || chunk < 0 || chunk >= count)
-      bad_input(fmt::format("--arrival-order lists chunks from 0 to {}, got '{}'", count - 1,
-                            text.substr(at, end - at)));
-    if (named[static_cast<size_t>(chunk)])
-      bad_input(fmt::format("--arrival-order names chunk {} twice: each arrives once", chunk));
-    named[static_cast<size_t>(chunk)] = true;
-    order.push_back(chunk);
-    at = end + 1;
-  }
-  return order;
-}
-
 Arriving read_arriving(const Flags& flags, const Tensor& a, const Tensor& b) {
-  if (!flags.chunks) {
-    if (flags.chunk_dim || flags.arrival_order || flags.pivot || flags.arrival_delay ||
-        flags.deadline)
-      bad_input(
-          "--chunk-dim, --pivot, --arrival-order, --arrival-delay and --deadline say how chunks "
-          "arrive; say with --chunks how many there are");
-    return {};
-  }
+  if (!flags.arrival.chunks && flags.chunk_dim)
+    bad_input("--chunk-dim says what chunks cut; say with --chunks how many there are");
   const std::string dim = flags.chunk_dim.value_or("m");
   if (dim != "m" && dim != "n" && dim != "k")
     bad_input(fmt::format("--chunk-dim must be m, n or k, got '{}'", dim));
   const int64_t size = dim == "m" ? a.size(-2) : dim == "n" ? b.size(-1) : a.size(-1);
-  const int64_t count = *flags.chunks;
-  if (count < 1 || count > std::min<int64_t>(size, PERSEID_MAX_CHUNKS))
-    bad_input(fmt::format("--chunks must be from 1 to {}, as {} is {}; got {}",
-                          std::min<int64_t>(size, PERSEID_MAX_CHUNKS), dim, size, count));
-  const ChunkDim of = dim == "m" ? ChunkDim::kM : dim == "n" ? ChunkDim::kN : ChunkDim::kK;
-  Arriving arriving{ArrivingOperand::cut(a, b, dim != "n", of, count), {}};
-  arriving.pivot = flags.pivot.value_or(0);
-  if (arriving.pivot < 0 || arriving.pivot >= count)
-    bad_input(fmt::format("--pivot must be from 0 to {}, one of the chunks; got {}", count - 1,
-                          arriving.pivot));
-  if (dim == "k" && arriving.pivot != 0)
+  PlannedArrival planned = read_arrival(flags.arrival, dim.c_str(), size);
+  if (planned.count == 0) return {};
+  if (dim == "k" && planned.pivot != 0)
     bad_input(
         fmt::format("--pivot must be 0 with --chunk-dim k, which is summed in ascending "
                     "order; got {}",
-                    arriving.pivot));
-  const double deadline = flags.deadline.value_or(30000);
-  if (!(deadline > 0) || deadline > kLongestDeadline)
-    bad_input(fmt::format("--deadline must be a time above 0 in milliseconds, got {}", deadline));
-  arriving.deadline = std::chrono::nanoseconds(std::max<int64_t>(std::llround(deadline * 1e6), 1));
-  constexpr uint64_t kLongestDelay = 1'000'000'000'000;
-  const uint64_t delay = flags.arrival_delay.value_or(0);
-  if (delay > kLongestDelay)
-    bad_input(fmt::format("--arrival-delay must be at most {} microseconds, got {}", kLongestDelay,
-                          delay));
-  for (const int64_t chunk : read_order(flags, count, arriving.pivot))
-    arriving.order.push_back(
-        {chunk, std::chrono::microseconds(arriving.order.empty() ? 0 : delay)});
+                    planned.pivot));
+  const ChunkDim of = dim == "m" ? ChunkDim::kM : dim == "n" ? ChunkDim::kN : ChunkDim::kK;
+  Arriving arriving{ArrivingOperand::cut(a, b, dim != "n", of, planned.count),
+                    std::move(planned.order)};
+  arriving.pivot = planned.pivot;
+  arriving.deadline = planned.deadline;
   return arriving;
 }
 
@@ -346,22 +293,12 @@ void add_run_matmul(CLI::App& run, const Common& common, Action& action) {
       ->type_name("f16|bf16|f32|f64|f8e4m3|f8e5m2");
   file("--scale-result", flags->scale_result, "one factor of an 8-bit result");
   file("--amax", flags->amax, "the largest magnitude of the result, before --scale-result");
-  app->add_option(
-      "--chunks", flags->chunks,
-      "a (b for n) arrives in so many chunks while the product runs: chunk c of N holds "
-      "[c*M/N, (c+1)*M/N)");
+  add_arrival_flags(*app, flags->arrival,
+                    "a (b for n) arrives in so many chunks while the product runs: chunk c of N "
+                    "holds [c*M/N, (c+1)*M/N)");
   app->add_option("--chunk-dim", flags->chunk_dim,
                   "what is cut: rows of a, columns of b, or depth (m)")
       ->type_name("m|n|k");
-  app->add_option("--pivot", flags->pivot, "the chunk that is used first (0)");
-  app->add_option("--arrival-order", flags->arrival_order,
-                  "chunks in the order of their arrival, such as 2,0,1; one that is left out never "
-                  "arrives (from the pivot round)")
-      ->type_name("LIST");
-  app->add_option("--arrival-delay", flags->arrival_delay, "microseconds between arrivals (0)")
-      ->check(not_negative());
-  app->add_option("--deadline", flags->deadline,
-                  "milliseconds that a chunk is waited for; then the exit code is 5 (30000)");
   app->footer("Example:\n  perseid run matmul --a a.npy --b b.npy --transpose-b --out c.npy");
   app->fallthrough()->callback([&action, &common, flags] {
     action = [&common, flags] { return run_matmul(common, *flags); };

@@ -244,6 +244,48 @@ TEST(StructSize, OfChunks) {
   EXPECT_EQ(c, 15);
 }
 
+TEST(StructSize, OfChunksOfKeys) {
+  Context context(1);
+  const int64_t begin[] = {0, 3};
+  auto desc = sized<perseid_attention_desc>();
+  desc.dtype = PERSEID_F32;
+  desc.heads = desc.q_len = desc.head_dim = 1;
+  desc.kv_len = 3;
+  perseid_async_operand chunks{};
+  chunks.count = 1;
+  chunks.begin = begin;
+  check_sizes<perseid_async_operand>(
+      "perseid_async_operand", chunks, sizeof chunks, [&](auto* given) {
+        perseid_attention_desc with = desc;
+        with.async_kv = given;
+        Plan plan;
+        return perseid_attention_plan_create(context.get(), &with, plan.out());
+      });
+  chunks.struct_size = sizeof chunks;
+  desc.async_kv = &chunks;
+  Plan plan;
+  ASSERT_EQ(perseid_attention_plan_create(context.get(), &desc, plan.out()), PERSEID_OK);
+  std::vector<std::byte> workspace(1 << 16);
+  float query = 1, keys[3] = {4, 4, 4}, out = 0;
+  uint32_t here = 0;
+  const Tensor query_view(&query, {1, 1, 1, 1}), keys_view(keys, {1, 3, 1, 1}),
+      out_view(&out, {1, 1, 1, 1});
+  auto args = sized<perseid_attention_forward_args>();
+  args.query = query_view.dl();
+  args.key = args.value = keys_view.dl();
+  args.out = out_view.dl();
+  auto arrival = sized<perseid_arrival>();
+  arrival.signals = &here;
+  check_sizes<perseid_arrival>(
+      "perseid_arrival", arrival, offsetof(perseid_arrival, epoch_ptr), [&](auto* given) {
+        perseid_attention_forward_args with = args;
+        with.arrival_kv = given;
+        return perseid_attention_forward(plan.get(), &with, workspace.data(), workspace.size(),
+                                         nullptr);
+      });
+  EXPECT_EQ(out, 4);
+}
+
 // What lies behind a smaller struct is not the struct's.
 TEST(StructSize, FieldsBehindTheSizeAreNotRead) {
   Context context(1);

@@ -4,8 +4,8 @@
 #define PERSEID_ISA_HEADER "isa_emulated_bf16.hpp"
 #include "emulated_bf16.hpp"
 #include "cpu/simd/attention_backward.hpp"
+#include "cpu/simd/attention_chunks.hpp"
 #include "cpu/simd/attention_decode.hpp"
-#include "cpu/simd/attention_forward.hpp"
 
 namespace perseid::internal::cpu {
 

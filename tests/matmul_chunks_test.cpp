@@ -4,8 +4,6 @@
 // for any chunks, order of arrival, delay, executor and number of workers; chunks of the result
 // that are right when their signal is set; waits that end.
 #include <gtest/gtest.h>
-#include <pthread.h>
-#include <time.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -25,6 +23,7 @@ using matmul_chunks::Chunked;
 using matmul_chunks::Draw;
 using matmul_chunks::Layout;
 using matmul_chunks::Problem;
+using matmul_chunks::wait_until_idle;
 using std::chrono::microseconds;
 using tests::Array;
 
@@ -200,24 +199,6 @@ TEST(MatmulChunks, WorkBeginsWithWhatIsHere) {
     chunked.deliver(0, (first + 3) % 4, true);
     product.join();
     EXPECT_TRUE(c.memory == expected.memory);
-  }
-}
-
-// Returns when a thread has hardly run for a while.
-void wait_until_idle(std::thread& thread) {
-  clockid_t clock{};
-  ASSERT_EQ(pthread_getcpuclockid(thread.native_handle(), &clock), 0);
-  const auto used = [&] {
-    timespec time{};
-    clock_gettime(clock, &time);
-    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-  };
-  double before = used();
-  for (int idle = 0; idle < 4;) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    const double now = used();
-    idle = now - before < 0.005 ? idle + 1 : 0;
-    before = now;
   }
 }
 

@@ -4,6 +4,9 @@
 // is NaN, so that a kernel which reads too early writes other bits than the plain product.
 #pragma once
 
+#include <pthread.h>
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
 #include <random>
@@ -22,7 +25,7 @@ using matmul_cases::Problem;
 using tests::Array;
 
 inline const char* name_of(ChunkDim dim) {
-  constexpr const char* kNames[] = {"none", "m", "n", "k"};
+  constexpr const char* kNames[] = {"none", "m", "n", "k", "keys"};
   return kNames[static_cast<int>(dim)];
 }
 
@@ -151,6 +154,24 @@ struct Chunked {
     return text;
   }
 };
+
+// Returns when a thread has hardly run for a while.
+inline void wait_until_idle(std::thread& thread) {
+  clockid_t clock{};
+  ASSERT_EQ(pthread_getcpuclockid(thread.native_handle(), &clock), 0);
+  const auto used = [&] {
+    timespec time{};
+    clock_gettime(clock, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  double before = used();
+  for (int idle = 0; idle < 4;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    const double now = used();
+    idle = now - before < 0.005 ? idle + 1 : 0;
+    before = now;
+  }
+}
 
 enum class Arrivals { kAscending, kDescending, kShuffled, kPivotLast };
 

@@ -323,6 +323,43 @@ TEST(Chunks, RangesAreClippedToTheTable) {
     EXPECT_EQ(table.visit_of_chunk(table.chunk_of_visit(visit)), visit);
 }
 
+// Every tile once, each after its chunks: the last chunk that a tile needs, counted from the pivot
+// round, never comes before one that an earlier tile needs.
+TEST(Chunks, CyclicTilesFollowTheirChunks) {
+  std::mt19937 random(5);
+  const auto draw = [&](int32_t low, int32_t high) {
+    return std::uniform_int_distribution<int32_t>(low, high)(random);
+  };
+  for (int round = 0; round < 20'000; ++round) {
+    const int32_t size = draw(1, 40), tile = draw(1, 9);
+    Cut<int32_t> cut;
+    for (int32_t x = 1; x < size; ++x)
+      if (draw(0, 4) == 0) cut.begin.push_back(x);
+    cut.begin.insert(cut.begin.begin(), 0);
+    cut.begin.push_back(size);
+    cut.first = draw(0, cut.count() - 1);
+    const int32_t tiles = (size + tile - 1) / tile;
+    const int32_t begin = draw(0, tiles), end = draw(0, tiles);
+    const auto cyclic =
+        CyclicTiles<int32_t>::from(begin, end, cut.begin[static_cast<size_t>(cut.first)], tile);
+    SCOPED_TRACE(cut.text() + " tile " + std::to_string(tile) + " of " + std::to_string(begin) +
+                 " to " + std::to_string(end));
+    ASSERT_EQ(cyclic.count(), std::max(end - begin, 0));
+    std::vector<bool> seen(static_cast<size_t>(tiles));
+    int32_t reached = 0;
+    for (int32_t visit = 0; visit < cyclic.count(); ++visit) {
+      const int32_t at = cyclic.at(visit);
+      ASSERT_TRUE(begin <= at && at < end && !seen[static_cast<size_t>(at)]);
+      seen[static_cast<size_t>(at)] = true;
+      const int32_t needed =
+          cut.last_visit(cut.holding(at * tile, std::min((at + 1) * tile, size)));
+      ASSERT_GE(needed, reached);
+      reached = needed;
+    }
+  }
+  EXPECT_EQ(CyclicTiles<int64_t>::from(0, 4, -100, 8).start, 0);
+}
+
 TEST(Chunks, EpochsWrap) {
   EXPECT_TRUE(epoch_reached(5, 5));
   EXPECT_TRUE(epoch_reached(6, 5));

@@ -177,6 +177,19 @@ static void operations() {
   perseid::wait_for_signal(context, {.signals = signals, .epoch = 2});
   //! [chunks]
   REQUIRE(c[0] == 4 && c[1] == 5 && c[3] == 11 && json[0] == '{');
+  //! [key_chunks]
+  const perseid::Chunks keys{{0, 1, 3}};  // the first key, then the two others
+  const perseid::Attention late(
+      context, {.heads = 2, .q_len = 2, .kv_len = 3, .head_dim = 8, .async_kv = keys});
+  for (uint32_t& signal : signals) perseid::set_signal(&signal, 3);  // key and value rows are there
+  late.forward(nullptr,
+               {.query = query,
+                .key = key,
+                .value = value,
+                .out = out,
+                .arrival_kv = {.signals = signals, .epoch = 3}},
+               workspace);
+  //! [key_chunks]
 }
 
 static void files(const std::string& folder) {

@@ -4,7 +4,8 @@
  * Operands that arrive in chunks while an operation runs, and outputs that leave in chunks.
  * Included by perseid.h.
  *
- *   - A chunk table cuts one dimension of a matrix into chunks. It belongs to the plan.
+ *   - A chunk table cuts one dimension of an operand into chunks: of a matrix of matmul, or of
+ *     attention's key and value together. It belongs to the plan.
  *   - A signal is a 32-bit word for each chunk. Whoever delivers a chunk writes its data, then
  *     stores the epoch into its signal with release order: perseid_signal_set, a kernel, a copy
  *     engine's stream write, another process or GPU, MPI, NCCL. The operation reads a chunk after
@@ -18,8 +19,10 @@
  *     is undefined. On a GPU the call has returned before: the next perseid_stream_synchronize or
  *     perseid_memory_copy of the stream returns the status, once. Plan and context stay usable,
  *     with a new epoch.
- *   - Results do not depend on chunks, the order of arrival, the first chunk or the number of
- *     threads: they are those of the plan without chunks, bit for bit. */
+ *   - Results do not depend on the order of arrival, on delays or on the number of threads, bit for
+ *     bit. Those of matmul are the bits of the plan without chunks. Attention sums keys in the
+ * order of visits, which boundaries and the first chunk fix: with first chunk 0 the CPU has the
+ * bits of the plan without chunks, and docs/reference/attention.md says what else does. */
 #ifndef PERSEID_ASYNC_H_
 #define PERSEID_ASYNC_H_
 
@@ -32,17 +35,19 @@ extern "C" {
 /** The most chunks of one operand. */
 #define PERSEID_MAX_CHUNKS 1048576
 
-/** Which dimension of c[m, n] = a[m, k] b[k, n] is cut. */
+/** Which dimension is cut, of c[m, n] = a[m, k] b[k, n] or of attention. */
 typedef enum perseid_chunk_dim {
-  PERSEID_CHUNK_DEFAULT = 0, /**< m of a and c, n of b */
+  PERSEID_CHUNK_DEFAULT = 0, /**< m of a and c, n of b; rows of key and value */
   PERSEID_CHUNK_M = 1,       /**< rows of a, or of c */
   PERSEID_CHUNK_N = 2,       /**< columns of b, or of c */
   /** Depth of a, or of b. It is summed in ascending order, so the first chunk is chunk 0. */
-  PERSEID_CHUNK_K = 3
+  PERSEID_CHUNK_K = 3,
+  PERSEID_CHUNK_KV = 4 /**< rows of key and value: of kv_len, where ragged of total_kv */
 } perseid_chunk_dim;
 
-/** The chunks of a matrix, in the descriptor. Every entry of a batch is cut alike: a chunk is these
- * rows, columns or depths of all of them. */
+/** The chunks of an operand, in the descriptor. Every entry of a batch is cut alike: a chunk is
+ * these rows, columns or depths of all of them. Packed rows of ragged key and value are cut as they
+ * lie, so that a chunk may hold the end of one sequence and the begin of the next. */
 typedef struct perseid_async_operand {
   uint32_t struct_size; /**< sizeof(perseid_async_operand) */
   uint32_t dim;         /**< perseid_chunk_dim */
@@ -57,8 +62,8 @@ typedef struct perseid_async_operand {
 typedef struct perseid_wait_record {
   int32_t status;    /**< perseid_status: OK where all chunks arrived, else TIMEOUT or PEER_LOST */
   int32_t rank;      /**< who was to deliver the chunk; -1: not known */
-  int32_t operand;   /**< 0: a, 1: b */
-  int32_t chunk;     /**< the first missing one in the order of visits; -1: none */
+  int32_t operand;   /**< 0: a, or key and value; 1: b */
+  int32_t chunk;     /**< the first missing one, from first_chunk round; -1: none */
   uint32_t expected; /**< the epoch */
   uint32_t seen;     /**< what the signal held */
 } perseid_wait_record;
@@ -73,7 +78,11 @@ typedef struct perseid_arrival {
   /** NULL, or where the epoch is, in memory of the device, read when the work runs: a CUDA graph
    * that is launched again takes the next one. */
   const uint32_t* epoch_ptr;
-  int64_t first_chunk;  /**< visited first; then those after it, round. 0 for chunks of k */
+  /** Visited first; then those after it, round. 0 for chunks of k. A chunk of keys that causal,
+   * window and lengths hide from every query is not waited for. On a GPU attention visits a query's
+   * tiles that need a mask (the diagonal) before all others: under a causal mask let this be the
+   * chunk of the diagonal. */
+  int64_t first_chunk;
   uint64_t deadline_ns; /**< of every wait, counted from the start of the work; 0: 30 s */
   /** NULL, or a word in memory of the host: not 0 ends every wait. For a GPU in page-locked,
    * registered or managed memory. */

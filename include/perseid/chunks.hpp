@@ -18,15 +18,16 @@
 namespace perseid {
 inline namespace v0 {
 
-/// Which dimension of c[m, n] = a[m, k] b[k, n] is cut.
+/// Which dimension is cut, of c[m, n] = a[m, k] b[k, n] or of attention.
 enum class ChunkDim {
-  kDefault = PERSEID_CHUNK_DEFAULT,  ///< m of a and c, n of b
+  kDefault = PERSEID_CHUNK_DEFAULT,  ///< m of a and c, n of b; rows of key and value
   kM = PERSEID_CHUNK_M,              ///< rows of a, or of c
   kN = PERSEID_CHUNK_N,              ///< columns of b, or of c
   kK = PERSEID_CHUNK_K,              ///< depth of a, or of b; the first chunk is chunk 0
+  kKv = PERSEID_CHUNK_KV,            ///< rows of key and value: kv_len, where ragged total_kv
 };
 
-/// The chunks of a matrix. Without boundaries there are none: the matrix is all there.
+/// The chunks of an operand. Without boundaries there are none: the operand is all there.
 /// \snippet snippets.cpp chunks
 struct Chunks {
   std::vector<int64_t> begin = {};    ///< chunk c is [begin[c], begin[c + 1])

@@ -216,6 +216,10 @@ typedef struct perseid_attention_desc {
   /** perseid_gradient bits within `gradients`: backward adds these to what their tensors hold, in
    * the accumulation type, and rounds once. */
   uint32_t accumulate;
+  /** NULL: all of key and value is present; else their chunks, of kv_len, where ragged of total_kv.
+   * A chunk is these rows of both, of every batch entry and head. Forward alone waits for them:
+   * backward comes after it and finds all keys present. */
+  const perseid_async_operand* async_kv;
 } perseid_attention_desc;
 
 /** Dropout draws from Philox4x32-10 by (seed, offset, batch, head, query row, key column): see
@@ -240,6 +244,8 @@ typedef struct perseid_attention_forward_args {
   uint64_t seed;       /**< of dropout */
   uint64_t offset;     /**< of dropout, below 2^32 */
   const uint64_t* rng; /**< NULL, or {seed, offset} in memory of the device */
+  /** Given exactly where the descriptor has async_kv. */
+  const perseid_arrival* arrival_kv;
 } perseid_attention_forward_args;
 
 /** The tensors of perseid_attention_backward. */

@@ -247,15 +247,16 @@ struct AttentionOptions {
   /// An additive bias is given, of this shape against [batch, heads, q_len, kv_len] (each that size
   /// or 1), in dtype or f32.
   std::optional<std::array<int64_t, 4>> bias = {};
-  DType bias_dtype = DType::kNone;       ///< none: dtype
-  bool kv_lens = false;                  ///< per-sequence key lengths are given
-  bool ragged = false;                   ///< packed sequences with cumulative lengths
-  int64_t total_q = 0;                   ///< ragged: rows of the packed query
-  int64_t total_kv = 0;                  ///< ragged: rows of the packed key and value
-  bool backward = false;                 ///< every gradient, of bias too where there is one ...
-  uint32_t gradients = 0;                ///< ... or just these perseid_gradient bits
-  uint32_t accumulate = 0;               ///< of these perseid_gradient bits: added to what is there
-  bool deterministic = false;            ///< bitwise repeatable backward (the CPU always is)
+  DType bias_dtype = DType::kNone;  ///< none: dtype
+  bool kv_lens = false;             ///< per-sequence key lengths are given
+  bool ragged = false;              ///< packed sequences with cumulative lengths
+  int64_t total_q = 0;              ///< ragged: rows of the packed query
+  int64_t total_kv = 0;             ///< ragged: rows of the packed key and value
+  bool backward = false;            ///< every gradient, of bias too where there is one ...
+  uint32_t gradients = 0;           ///< ... or just these perseid_gradient bits
+  uint32_t accumulate = 0;          ///< of these perseid_gradient bits: added to what is there
+  bool deterministic = false;       ///< bitwise repeatable backward (the CPU always is)
+  ChunksView async_kv = {};  ///< that key and value arrive in, of kv_len, where ragged of total_kv
   const char* implementation = nullptr;  ///< only this one
 };
 
@@ -275,6 +276,7 @@ struct AttentionForward {
   uint64_t seed = 0;  ///< of dropout
   uint64_t offset = 0;            ///< of dropout, below 2^32
   const uint64_t* rng = nullptr;  ///< {seed, offset} in device memory, instead of the two above
+  Arrival arrival_kv = {};        ///< where the options have async_kv
 };
 
 /// The tensors of Attention::backward.
@@ -314,6 +316,8 @@ class Attention : public Plan {
   void forward(Stream stream, const AttentionForward& with, const Scratch& workspace) const {
     auto args = detail::sized<perseid_attention_forward_args>();
     set_inputs(args, with);
+    const detail::ArrivalArgument arrival_kv(with.arrival_kv);
+    args.arrival_kv = arrival_kv.get();
     execute_as(Direction::kForward, perseid_attention_forward, args, stream, workspace);
   }
   /// Writes the gradients that are given, from what forward wrote.
@@ -384,6 +388,8 @@ class Attention : public Plan {
     desc.implementation = options.implementation;
     desc.zero_batch = options.batch == 0;
     desc.accumulate = options.accumulate;
+    const detail::AsyncOperand async_kv(options.async_kv);
+    desc.async_kv = async_kv.get();
     perseid_plan_t plan = nullptr;
     detail::check(perseid_attention_plan_create(context.get(), &desc, &plan));
     return plan;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstring>
 #include <tuple>
+#include <utility>
 
 #include "op/check.hpp"
 #include "perseid/perseid.h"
@@ -81,11 +82,14 @@ class PointeeCopies {
  public:
   // Lets every pointer that is not null point to a copy.
   bool read(op::Check& check, const Structs*&... pointers) {
-    return std::apply([&](Structs&... copies) { return (copy(check, pointers, copies) && ...); },
-                      copies_);
+    return read(check, std::index_sequence_for<Structs...>{}, pointers...);
   }
 
  private:
+  template <size_t... I>
+  bool read(op::Check& check, std::index_sequence<I...>, const Structs*&... pointers) {
+    return (copy(check, pointers, std::get<I>(copies_)) && ...);
+  }
   template <class Struct>
   static bool copy(op::Check& check, const Struct*& pointer, Struct& copy) {
     if (pointer == nullptr) return true;
@@ -96,6 +100,20 @@ class PointeeCopies {
   std::tuple<Structs...> copies_;
 };
 
+template <>
+struct Pointees<perseid_attention_desc> {
+  PointeeCopies<perseid_async_operand> copies;
+  bool read(op::Check& check, perseid_attention_desc* desc) {
+    return copies.read(check, desc->async_kv);
+  }
+};
+template <>
+struct Pointees<perseid_attention_forward_args> {
+  PointeeCopies<perseid_arrival> copies;
+  bool read(op::Check& check, perseid_attention_forward_args* args) {
+    return copies.read(check, args->arrival_kv);
+  }
+};
 template <>
 struct Pointees<perseid_matmul_desc> {
   PointeeCopies<perseid_async_operand, perseid_async_operand, perseid_async_operand> copies;

@@ -25,13 +25,15 @@ struct KernelTable {
   void (*softmax_backward)(const SoftmaxProblem&, const SoftmaxBackward&, const Execution&);
 
   // Attention by tiles of queries and keys (simd/attention_forward.hpp,
-  // simd/attention_backward.hpp).
+  // simd/attention_backward.hpp). Forward in chunks where the problem has them
+  // (simd/attention_chunks.hpp): then the execution has its waits.
   size_t (*attention_forward_workspace)(const AttentionProblem&, int32_t workers);
   void (*attention_forward)(const AttentionProblem&, const AttentionForward&, const Execution&);
   size_t (*attention_backward_workspace)(const AttentionProblem&, int32_t workers);
   void (*attention_backward)(const AttentionProblem&, const AttentionBackward&, const Execution&);
 
-  // Attention of few queries, split over keys (simd/attention_decode.hpp). Forward alone.
+  // Attention of few queries, split over keys (simd/attention_decode.hpp), with waits where the
+  // problem has chunks. Forward alone.
   size_t (*attention_decode_workspace)(const AttentionProblem&, int32_t workers);
   void (*attention_decode)(const AttentionProblem&, const AttentionForward&, const Execution&);
 

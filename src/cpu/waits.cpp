@@ -112,7 +112,8 @@ Waits::Operand Waits::operand_of(const ChunkCut& cut, const Arrival& arrival) {
           arrival.epoch_ptr != nullptr ? load_acquire(arrival.epoch_ptr) : arrival.epoch,
           arrival.first,
           arrival.abort,
-          deadline_after(arrival.deadline_ns)};
+          deadline_after(arrival.deadline_ns),
+          {0, cut.count - 1}};
 }
 
 Waits::Waits(const ChunkCut& a, const Arrival& arrival_a, const ChunkCut& b,
@@ -154,13 +155,8 @@ bool Waits::await_missing(int operand, const ChunkRange<int64_t>& range) {
 
 bool Waits::await_all() {
   for (int operand : {0, 1})
-    for (int64_t visit = 0; visit < operands_[operand].cut.count; ++visit) {
-      const ChunkTable<int64_t> table{nullptr, operands_[operand].cut.count,
-                                      operands_[operand].first};
-      const int64_t chunk = table.chunk_of_visit(visit);
-      if (!await(operand, {chunk, chunk})) return false;
-    }
-  return true;
+    operands_[operand].find_chunk([&](int64_t chunk) { return !await(operand, {chunk, chunk}); });
+  return !ended();
 }
 
 Claim Waits::claim_open(uint32_t* part) {
@@ -203,14 +199,14 @@ Missing Waits::missing() const {
   };
   // Others may have waited for an earlier chunk than the one whose wait ended first.
   const auto waited_for = static_cast<int>(ended >> 2);
-  const Operand& of = operands_[waited_for];
-  const ChunkTable<int64_t> table{nullptr, of.cut.count, of.first};
-  for (int64_t visit = 0; visit < of.cut.count; ++visit) {
-    const int64_t chunk = table.chunk_of_visit(visit);
-    const Missing missing = describe(waited_for, chunk);
-    if (!epoch_reached(missing.seen, missing.expected)) return missing;
-  }
-  return describe(waited_for, missing_chunk_);  // it arrived since
+  Missing missing = describe(waited_for, missing_chunk_);  // it may have arrived since
+  operands_[waited_for].find_chunk([&](int64_t chunk) {
+    const Missing found = describe(waited_for, chunk);
+    if (epoch_reached(found.seen, found.expected)) return false;
+    missing = found;
+    return true;
+  });
+  return missing;
 }
 
 }  // namespace perseid::internal::cpu

@@ -38,9 +38,14 @@ enum class Claim {
 
 class Waits {
  public:
-  // Operand 0 is a, 1 is b. Chunks along any dimension; none: `cut` is not present.
+  // Operand 0 is a, or key and value; 1 is b. Chunks along any dimension; none: `cut` is not
+  // present.
   Waits(const ChunkCut& a, const Arrival& arrival_a, const ChunkCut& b, const Arrival& arrival_b,
         const ChunkCut& c, const Departure& departure_c);
+
+  // The work reads these chunks of the operand alone: others are neither awaited by await_all() nor
+  // missing.
+  void limit(int operand, const ChunkRange<int64_t>& read) { operands_[operand].read = read; }
 
   // The chunks of an operand where they cut `dim`, else none.
   PERSEID_INLINE ChunkTable<int64_t> chunks(int operand, ChunkDim dim) const {
@@ -88,6 +93,17 @@ class Waits {
     int64_t first = 0;
     const uint32_t* abort = nullptr;
     Clock::time_point deadline;
+    ChunkRange<int64_t> read;
+
+    // In the order of visits; for each chunk that is read, until body(chunk) is true.
+    template <class Body>
+    void find_chunk(const Body& body) const {
+      const ChunkTable<int64_t> table{nullptr, cut.count, first};
+      for (int64_t visit = 0; visit < cut.count; ++visit) {
+        const int64_t chunk = table.chunk_of_visit(visit);
+        if (read.first <= chunk && chunk <= read.last && body(chunk)) return;
+      }
+    }
   };
   static Operand operand_of(const ChunkCut& cut, const Arrival& arrival);
 

@@ -3,7 +3,9 @@
 // The implementations of attention, best first.
 #include <cmath>
 
+#include "base/missing_chunk.hpp"
 #include "cpu/reference/reference.hpp"
+#include "cpu/waits.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
 #include "dispatch/implementation.hpp"
@@ -28,6 +30,68 @@ std::string refuse_scale(const AttentionProblem& problem, bool divides_bias) {
                        problem.scale);
   if (divides_bias && problem.bias && scale < kLeast)
     return concatenate("made for scales from 2^-27 on where there is a bias, got ", problem.scale);
+  return {};
+}
+
+// Forward over keys and values that arrive in chunks, on the CPU.
+class ChunkedCpuAttention final : public Executable<Attention> {
+ public:
+  ChunkedCpuAttention(const AttentionProblem& problem, const Device& device,
+                      const CpuKernels<Attention>& kernels, bool whole)
+      : problem_(problem),
+        executor_(*device.executor),
+        kernels_(kernels),
+        present_(problem, device, kernels),
+        whole_(whole) {}
+
+  size_t workspace(Direction direction) const override { return present_.workspace(direction); }
+  Status forward(const AttentionForward& arguments, std::byte* workspace, void*) const override {
+    cpu::Waits waits(problem_.chunks_kv, arguments.arrival_kv, {}, {}, {}, {});
+    waits.limit(0, chunks_read(arguments));
+    if (!whole_ || waits.await_all())
+      kernels_.forward(problem_, arguments, {executor_, workspace, &waits});
+    *arguments.missing = waits.missing();
+    if (arguments.missing->end == WaitEnd::kArrived) return {};
+    return status_of({.operation = "attention forward",
+                      .operand = "key",
+                      .chunk = arguments.missing->chunk,
+                      .expected = arguments.missing->expected,
+                      .seen = arguments.missing->seen,
+                      .aborted = arguments.missing->end == WaitEnd::kAborted,
+                      .deadline_ns = arguments.arrival_kv.deadline_ns});
+  }
+  Status backward(const AttentionBackward& arguments, std::byte* workspace,
+                  void* stream) const override {
+    return present_.backward(arguments, workspace, stream);
+  }
+
+ private:
+  // From the first to the last chunk that holds a key which some query sees.
+  ChunkRange<int64_t> chunks_read(const AttentionForward& arguments) const {
+    KeyRange read{0, 0};
+    for (int64_t batch = 0; batch < problem_.batch; ++batch) {
+      const Sequence sequence = sequence_of(problem_, arguments, batch);
+      const KeyRange seen = seen_keys(problem_, sequence.q_len, sequence.kv_len);
+      if (seen.begin == seen.end) continue;
+      const KeyRange rows{sequence.kv_begin + seen.begin, sequence.kv_begin + seen.end};
+      read = read.end == 0 ? rows : KeyRange{min(read.begin, rows.begin), max(read.end, rows.end)};
+      if (!problem_.ragged && !problem_.kv_lens) break;  // all sequences are alike
+    }
+    return ChunkTable<int64_t>{problem_.chunks_kv.begin, problem_.chunks_kv.count}.covering(
+        read.begin, read.end);
+  }
+
+  AttentionProblem problem_;
+  cpu::Executor& executor_;
+  CpuKernels<Attention> kernels_;
+  CpuExecutable<Attention> present_;  // for backward, which finds all keys
+  bool whole_;                        // the kernel knows nothing of chunks: all arrive before it
+};
+
+Status make_on_cpu(const AttentionProblem& problem, const Device& device,
+                   const CpuKernels<Attention>& kernels, bool whole, Made* made) {
+  if (!problem.async()) return run_on_cpu<Attention>(problem, device, kernels, made);
+  *made = std::make_unique<ChunkedCpuAttention>(problem, device, kernels, whole);
   return {};
 }
 
@@ -79,6 +143,7 @@ constexpr Implementation<Attention> kSm90 = {
     .name = "cuda:sm90",
     .refuse =
         [](const AttentionProblem& problem, const Device& device) {
+          if (problem.async()) return std::string("takes no chunks; leave async_kv NULL");
           std::string why = cuda::refuse_attention(problem, device.gpu->facts());
           if (why.empty()) why = refuse_scale(problem, true);
           if (why.empty() && problem.backward()) why = cuda::refuse_attention_backward(problem);
@@ -106,7 +171,7 @@ constexpr Implementation<Attention> kDecode = {
           kernels.forward = device.kernels->attention_decode;
           kernels.forward_workspace =
               device.kernels->attention_decode_workspace(problem, device.workers());
-          return run_on_cpu<Attention>(problem, device, kernels, made);
+          return make_on_cpu(problem, device, kernels, false, made);
         }};
 
 // Tiles of queries against tiles of keys, bound by the FMA units.
@@ -116,7 +181,7 @@ constexpr Implementation<Attention> kTiled = {
                  const Device&) { return refuse_scale(problem, false); },
     .make =
         [](const AttentionProblem& problem, const Device& device, Made* made) {
-          return run_on_cpu<Attention>(problem, device, tiled_kernels(problem, device), made);
+          return make_on_cpu(problem, device, tiled_kernels(problem, device), false, made);
         }};
 
 // The formula in float64, row by row: the oracle, slow.
@@ -126,7 +191,7 @@ constexpr Implementation<Attention> kReference = {
     .make =
         [](const AttentionProblem& problem, const Device& device, Made* made) {
           const int32_t workers = device.workers();
-          return run_on_cpu<Attention>(
+          return make_on_cpu(
               problem, device,
               {.forward = cpu::reference::attention_forward,
                .forward_workspace = cpu::reference::attention_workspace(problem, workers, false),
@@ -134,7 +199,7 @@ constexpr Implementation<Attention> kReference = {
                .backward_workspace =
                    problem.backward() ? cpu::reference::attention_workspace(problem, workers, true)
                                       : 0},
-              made);
+              true, made);
         }};
 
 constexpr Implementation<Attention> kList[] = {kSm90, kDecode, kTiled, kReference};

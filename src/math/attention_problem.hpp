@@ -4,6 +4,7 @@
 // query sees. `op` validates them, every backend reads them.
 #pragma once
 
+#include "math/chunks.hpp"
 #include "math/least_score.hpp"
 #include "math/philox.hpp"
 #include "math/score_modifier.hpp"
@@ -33,7 +34,9 @@ struct AttentionProblem {
   // Of gradients: added to what the tensor holds, before that sum is rounded.
   bool accumulate_query = false, accumulate_key = false, accumulate_value = false,
        accumulate_bias = false;
+  ChunkCut chunks_kv = {};  // key and value of forward arrive in chunks of kv_len, or of total_kv
 
+  PERSEID_INLINE bool async() const { return chunks_kv.present(); }
   PERSEID_INLINE bool backward() const { return grad_query || grad_key || grad_value || grad_bias; }
   PERSEID_INLINE bool accumulates() const {
     return accumulate_query || accumulate_key || accumulate_value || accumulate_bias;
@@ -55,6 +58,8 @@ struct AttentionForward {
   Tensor query, key, value, bias, visible, out, lse;
   Tensor cu_seqlens_q, cu_seqlens_kv, kv_lens;  // int32 or int64
   Dropout dropout;
+  Arrival arrival_kv = {};
+  Missing* missing = nullptr;  // filled where a call ends with TIMEOUT or PEER_LOST
 };
 
 struct AttentionBackward {
@@ -83,6 +88,13 @@ PERSEID_INLINE KeyRange visible_keys(const AttentionProblem& problem, int64_t ro
   range.begin = clamp(range.begin, int64_t{0}, kv_len);
   range.end = clamp(range.end, range.begin, kv_len);
   return range;
+}
+
+// Keys that some query of a sequence may see. Both ends of the visible range rise with the row.
+PERSEID_INLINE KeyRange seen_keys(const AttentionProblem& problem, int64_t q_len, int64_t kv_len) {
+  if (q_len == 0) return {0, 0};
+  const int64_t begin = visible_keys(problem, 0, q_len, kv_len).begin;
+  return {begin, max(begin, visible_keys(problem, q_len - 1, q_len, kv_len).end)};
 }
 
 PERSEID_INLINE int64_t read_length(const Tensor& lengths, int64_t index) {

@@ -69,10 +69,31 @@ struct ChunkTable {
   }
 };
 
-// Which dimension of a product c[m, n] = a[m, k] b[k, n] the chunks of a matrix cut.
-enum class ChunkDim : uint32_t { kNone = 0, kM = 1, kN = 2, kK = 3 };
+// Tiles [begin, end) along the rows of an operand, in the order of visits: from the first tile that
+// lies behind the boundary where the pivot chunk begins, round. A tile that the pivot chunk shares
+// with the chunk before it comes last, for that chunk is visited last.
+template <class Index>
+struct CyclicTiles {
+  Index begin = 0, end = 0, start = 0;
 
-// The chunks of a matrix, as a plan has them.
+  // pivot: the first row of the pivot chunk, negative where it lies before the first tile's row 0.
+  static PERSEID_INLINE constexpr CyclicTiles from(Index begin, Index end, Index pivot,
+                                                   Index tile) {
+    const Index start = (max(pivot, Index{0}) + tile - 1) / tile;
+    return {begin, end, begin < start && start < end ? start : begin};
+  }
+  PERSEID_INLINE constexpr Index count() const { return max(end - begin, Index{0}); }
+  PERSEID_INLINE constexpr Index at(Index visit) const {
+    const Index tile = start + visit;
+    return tile < end ? tile : tile - (end - begin);
+  }
+};
+
+// Which dimension the chunks of an operand cut: of a product c[m, n] = a[m, k] b[k, n], or the rows
+// of attention's key and value.
+enum class ChunkDim : uint32_t { kNone = 0, kM = 1, kN = 2, kK = 3, kKv = 4 };
+
+// The chunks of an operand, as a plan has them.
 struct ChunkCut {
   ChunkDim dim = ChunkDim::kNone;
   const int64_t* begin = nullptr;  // of the plan, as in ChunkTable
@@ -112,7 +133,7 @@ enum class WaitEnd : uint32_t { kArrived, kTimeout, kAborted };
 // The first chunk that was missing, in the order of visits.
 struct Missing {
   WaitEnd end = WaitEnd::kArrived;
-  int32_t operand = 0;  // 0: a, 1: b
+  int32_t operand = 0;  // 0: a, or key and value; 1: b
   int64_t chunk = -1;
   uint32_t expected = 0, seen = 0;
 };

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "op/attention_problem.hpp"
+#include "op/chunks.hpp"
 #include "op/tensor_argument.hpp"
 
 namespace perseid::internal::op {
@@ -226,10 +227,10 @@ void fill_zeros(const AttentionProblem& problem, AttentionBackward& backward) {
 
 Status AttentionPlan::make(DevicePointer device, const perseid_attention_desc& desc,
                            std::unique_ptr<const Plan>* plan) {
-  AttentionProblem problem;
-  if (Status status = read_problem(desc, &problem); !status.ok()) return status;
   std::unique_ptr<AttentionPlan> made(
       new AttentionPlan(std::move(device), static_cast<perseid_layout>(desc.layout)));
+  AttentionProblem problem;
+  if (Status status = read_problem(desc, &made->chunks_, &problem); !status.ok()) return status;
   const bool on_cpu = made->device().gpu == nullptr;
   if (Status status = made->choose(
           dispatch::attention_implementations(), problem, desc.implementation, describe(problem),
@@ -248,12 +249,19 @@ Status AttentionPlan::forward(const perseid_attention_forward_args& args,
   reader.read_inputs(args, &forward);
   forward.out = reader.read_out(Access::kWrite, "out", args.out);
   if (args.lse != nullptr) forward.lse = reader.read_lse(Access::kWrite, "lse", args.lse);
+  forward.arrival_kv = read_arrival(reader, "arrival_kv", args.arrival_kv, problem().chunks_kv);
+  Missing missing;
+  forward.missing = &missing;
   if (Status status = reader.finish(); !status.ok()) return status;
+  // A GPU writes only that a wait has failed, while it runs.
+  write_record(args.arrival_kv, PERSEID_OK, missing);
   if (are_empty(problem(), problem().q_len, forward.cu_seqlens_q)) {
     std::byte* unused = nullptr;
     return take(reader, dispatch::Direction::kForward, workspace, &unused);
   }
-  return run_forward(reader, forward, workspace, stream);
+  Status status = run_forward(reader, forward, workspace, stream);
+  if (missing.end != WaitEnd::kArrived) write_record(args.arrival_kv, status.code(), missing);
+  return status;
 }
 
 Status AttentionPlan::backward(const perseid_attention_backward_args& args,

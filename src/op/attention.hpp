@@ -4,6 +4,8 @@
 // op/attention_problem.cpp; the kernels that run are listed in dispatch/attention_list.cpp.
 #pragma once
 
+#include <vector>
+
 #include "op/plan.hpp"
 
 namespace perseid::internal::op {
@@ -24,6 +26,7 @@ class AttentionPlan final : public PlanOf<dispatch::Attention> {
       : PlanOf(std::move(device)), layout_(layout) {}
 
   perseid_layout layout_;
+  std::vector<int64_t> chunks_;  // boundaries of those of key and value
 };
 
 }  // namespace perseid::internal::op

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "op/chunks.hpp"
 #include "op/descriptor.hpp"
 
 namespace perseid::internal::op {
@@ -155,6 +156,9 @@ std::vector<dispatch::Fact> facts_of(const AttentionProblem& problem) {
     facts.emplace_back("total_kv", problem.total_kv);
   }
   if (problem.kv_lens) facts.emplace_back("kv_lens", "yes");
+  if (problem.async())
+    facts.emplace_back("async_kv", concatenate(problem.chunks_kv.count, " chunks of ",
+                                               problem.ragged ? "total_kv" : "kv_len"));
   if (problem.backward())
     facts.emplace_back("gradients", text_of_gradients(problem.grad_query, problem.grad_key,
                                                       problem.grad_value, problem.grad_bias));
@@ -174,7 +178,8 @@ Extent4 score_extents(const AttentionProblem& problem) {
            {"kv_len", problem.kv_len}}};
 }
 
-Status read_problem(const perseid_attention_desc& desc, AttentionProblem* problem) {
+Status read_problem(const perseid_attention_desc& desc, std::vector<int64_t>* chunks,
+                    AttentionProblem* problem) {
   DescriptorReader reader("attention");
   problem->dtype = reader.dtype("dtype", desc.dtype);
   reader.choice("layout", desc.layout, 2, "PERSEID_BSHD (0) or PERSEID_BHSD (1)");
@@ -189,6 +194,9 @@ Status read_problem(const perseid_attention_desc& desc, AttentionProblem* proble
   reader.require(flaw.empty(), flaw);
   read_bias(reader, desc, problem);
   read_gradients(reader, desc, problem);
+  const Sliceable keys = problem->ragged ? Sliceable{ChunkDim::kKv, "total_kv", problem->total_kv}
+                                         : Sliceable{ChunkDim::kKv, "kv_len", problem->kv_len};
+  problem->chunks_kv = read_chunks(reader, "async_kv", desc.async_kv, {&keys, 1}, chunks);
   return reader.result();
 }
 

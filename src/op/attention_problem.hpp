@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <vector>
 
 #include "dispatch/explain.hpp"
 #include "math/attention_problem.hpp"
@@ -15,7 +16,9 @@ using Extent4 = std::array<Extent, 4>;
 // [batch, heads, q_len, kv_len]: what bias and masks broadcast against.
 Extent4 score_extents(const AttentionProblem& problem);
 
-Status read_problem(const perseid_attention_desc& desc, AttentionProblem* problem);
+// `chunks`: the boundaries of the chunks of key and value, to which the problem points.
+Status read_problem(const perseid_attention_desc& desc, std::vector<int64_t>* chunks,
+                    AttentionProblem* problem);
 
 // The pairs of a query and a key it sees, over all batch entries and heads, before a boolean mask
 // is asked. Lengths that are known at execution alone are taken as the mean (ragged) or the longest

@@ -30,6 +30,8 @@ const char* name_of(ChunkDim dim) {
       return "n";
     case ChunkDim::kK:
       return "k";
+    case ChunkDim::kKv:
+      return "keys";
     case ChunkDim::kNone:
       break;
   }
@@ -46,18 +48,18 @@ bool check_word(Check& check, const char* name, const char* field, const uint32_
 }
 
 ChunkCut read_chunks(DescriptorReader& reader, const char* field,
-                     const perseid_async_operand* given, const Sliceable (&dims)[2],
+                     const perseid_async_operand* given, std::span<const Sliceable> dims,
                      std::vector<int64_t>* table) {
   if (given == nullptr || !reader.ok()) return {};
   const auto wanted =
       given->dim == PERSEID_CHUNK_DEFAULT ? dims[0].dim : static_cast<ChunkDim>(given->dim);
-  const Sliceable* dim = wanted == dims[0].dim   ? &dims[0]
-                         : wanted == dims[1].dim ? &dims[1]
-                                                 : nullptr;
-  const auto number = [](ChunkDim of) { return static_cast<uint32_t>(of); };
-  if (!reader.require(dim != nullptr, field, ".dim is ", given->dim, ", expected ", dims[0].name,
-                      " (", number(dims[0].dim), ", also 0) or ", dims[1].name, " (",
-                      number(dims[1].dim), ")"))
+  const auto dim = std::find_if(dims.begin(), dims.end(),
+                                [&](const Sliceable& each) { return each.dim == wanted; });
+  std::string expected;
+  for (const Sliceable& each : dims)
+    expected += concatenate(expected.empty() ? "" : " or ", each.name, " (",
+                            static_cast<uint32_t>(each.dim), expected.empty() ? ", also 0)" : ")");
+  if (!reader.require(dim != dims.end(), field, ".dim is ", given->dim, ", expected ", expected))
     return {};
   const int64_t most = std::min<int64_t>(dim->size, PERSEID_MAX_CHUNKS);
   if (!reader.require(dim->size > 0, field, " cuts ", dim->name, ", which is 0; pass NULL") ||

@@ -3,6 +3,7 @@
 // Chunk tables of descriptors and arrivals of executions, checked and turned into those of math/.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "math/chunks.hpp"
@@ -19,17 +20,17 @@ inline uint64_t deadline_or_default(uint64_t nanoseconds) {
 // That a word, such as a signal, is given and aligned. `name` and `field` make its name.
 bool check_word(Check& check, const char* name, const char* field, const uint32_t* word);
 
-// A dimension of the matrix that chunks may cut.
+// A dimension of an operand that chunks may cut.
 struct Sliceable {
   ChunkDim dim;
   const char* name;
   int64_t size;
 };
 
-// The chunks of a matrix: of one of two dimensions, the first by default. `field` is that of the
-// descriptor; `table` keeps the boundaries and must live as long as the result.
+// The chunks of an operand: of one of these dimensions, the first by default. `field` is that of
+// the descriptor; `table` keeps the boundaries and must live as long as the result.
 ChunkCut read_chunks(DescriptorReader& reader, const char* field,
-                     const perseid_async_operand* given, const Sliceable (&dims)[2],
+                     const perseid_async_operand* given, std::span<const Sliceable> dims,
                      std::vector<int64_t>* table);
 
 const char* name_of(ChunkDim dim);

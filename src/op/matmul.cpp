@@ -204,9 +204,10 @@ Status read_problem(const perseid_matmul_desc& desc, MatmulChunks* chunks, Matmu
   problem->amax = reader.flag("amax", desc.amax);
   const Sliceable m{ChunkDim::kM, "m", problem->m}, n{ChunkDim::kN, "n", problem->n},
       k{ChunkDim::kK, "k", problem->k};
-  problem->chunks_a = read_chunks(reader, "async_a", desc.async_a, {m, k}, &chunks->a);
-  problem->chunks_b = read_chunks(reader, "async_b", desc.async_b, {n, k}, &chunks->b);
-  problem->chunks_c = read_chunks(reader, "sink_c", desc.sink_c, {m, n}, &chunks->c);
+  const Sliceable of_a[] = {m, k}, of_b[] = {n, k}, of_c[] = {m, n};
+  problem->chunks_a = read_chunks(reader, "async_a", desc.async_a, of_a, &chunks->a);
+  problem->chunks_b = read_chunks(reader, "async_b", desc.async_b, of_b, &chunks->b);
+  problem->chunks_c = read_chunks(reader, "sink_c", desc.sink_c, of_c, &chunks->c);
   reader.require(
       !problem->chunks_c.present() || (problem->batch > 0 && problem->m > 0 && problem->n > 0),
       "sink_c is given, but c has no elements; pass NULL");

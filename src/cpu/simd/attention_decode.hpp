@@ -13,13 +13,19 @@
 // If the heads of a key are contiguous, a task takes all of them, key by key: it then reads one
 // long range, which the hardware prefetches, instead of a piece of every page.
 //
-// Chunks depend on the problem alone, so results are the same for any number of threads.
+// Chunks depend on the problem alone, so results are the same for any number of threads. Where keys
+// and values arrive in chunks (those of the plan, which may be any), a task waits for the keys that
+// it reads. Tasks are taken in the order of visits, all sequences and heads together; they are
+// merged as ever, so that results are those of the plan without chunks for any pivot.
 //
 // Algorithm: Flash-Decoding (Dao, Haziza, Massa, Sizov, 2023).
 #pragma once
 
+#include <atomic>
+
 #include "cpu/executor.hpp"
 #include "cpu/simd/attention_common.hpp"
+#include "cpu/waits.hpp"
 
 namespace perseid::internal::cpu::PERSEID_ISA {
 
@@ -49,9 +55,9 @@ class AttentionDecodeKernel {
     Weights* weights;  // [kv_heads, rows], of the block
     uint8_t* keep;     // [rows of a dropout tile, kBlock]
   };
-  // Keys [key, key + keys) of a chunk, for some kv heads.
+  // Keys [key, key + keys) of a chunk, for some kv heads. No query sees the first `hidden`.
   struct KeyBlock {
-    int64_t batch, head, heads, chunk, key, keys;
+    int64_t batch, head, heads, chunk, key, keys, hidden = 0;
   };
 
   // Rows of keys or of values, for several heads, and their prefetch.
@@ -91,14 +97,23 @@ class AttentionDecodeKernel {
 
   size_t bytes() const { return bytes_; }
 
-  void run(const AttentionForward& arguments, Executor& executor) const {
+  // `waits`: null where all keys are present.
+  void run(const AttentionForward& arguments, Executor& executor, Waits* waits) const {
     if (arguments.out.empty() && arguments.lse.empty()) return;
     const int64_t heads = heads_of_task(arguments);
-    const int64_t teams = problem_.kv_heads / heads;
-    for_each_task(executor, problem_.batch * teams * chunks_, [&](int64_t task, int32_t worker) {
-      const int64_t team = task / chunks_;
-      attend(arguments, {team / teams, team % teams * heads, heads, task % chunks_, 0, 0}, worker);
+    const int64_t teams = problem_.kv_heads / heads, tasks = problem_.batch * teams;
+    std::atomic<int64_t> next{0};
+    for_each_task(executor, tasks * chunks_, [&](int64_t task, int32_t worker) {
+      int64_t team = task / chunks_, chunk = task % chunks_;
+      if (waits != nullptr) {
+        const int64_t drawn = next.fetch_add(1, std::memory_order_relaxed);
+        team = drawn % tasks;
+        chunk = await_chunk(arguments, team / teams, drawn / tasks, *waits);
+        if (chunk < 0) return;
+      }
+      attend(arguments, {team / teams, team % teams * heads, heads, chunk, 0, 0}, worker);
     });
+    if (waits != nullptr && waits->ended()) return;
     for_each_task(executor, problem_.batch * problem_.kv_heads, [&](int64_t task, int32_t) {
       for (int64_t r = 0; r < rows_; ++r)
         merge(arguments, task / problem_.kv_heads, task % problem_.kv_heads, r);
@@ -137,6 +152,22 @@ class AttentionDecodeKernel {
   }
   int64_t query_of(int64_t r) const { return r % problem_.q_len; }
 
+  // Waits for the keys of a sequence's chunk number `visit`, and returns it; -1: drain.
+  int64_t await_chunk(const AttentionForward& arguments, int64_t batch, int64_t visit,
+                      Waits& waits) const {
+    const Sequence sequence = sequence_of(problem_, arguments, batch);
+    const ChunkTable<int64_t> arriving = waits.chunks(0, ChunkDim::kKv);
+    const int64_t chunk =
+        CyclicTiles<int64_t>::from(0, chunks_, arriving.begin[arriving.first] - sequence.kv_begin,
+                                   kChunk)
+            .at(visit);
+    const KeyRange seen = seen_keys(problem_, sequence.q_len, sequence.kv_len);
+    const int64_t begin = max(chunk * kChunk, seen.begin),
+                  end = min((chunk + 1) * kChunk, seen.end);
+    const auto needed = arriving.covering(sequence.kv_begin + begin, sequence.kv_begin + end);
+    return waits.await(0, needed) ? chunk : -1;
+  }
+
   void attend(const AttentionForward& arguments, KeyBlock at, int32_t worker) const {
     const Sequence sequence = sequence_of(problem_, arguments, at.batch);
     Arena arena(workspace_ + scratch_begin_ + static_cast<size_t>(worker) * scratch_bytes_);
@@ -155,13 +186,12 @@ class AttentionDecodeKernel {
       for (int64_t d = problem_.head_dim; d < head_columns_; ++d) row[d] = 0;
     }
     if (sequence.q_len == 0) return;
-    const int64_t first = visible_keys(problem_, 0, sequence.q_len, sequence.kv_len).begin;
-    const int64_t last =
-        visible_keys(problem_, sequence.q_len - 1, sequence.q_len, sequence.kv_len).end;
-    const int64_t end = min((at.chunk + 1) * kChunk, sequence.kv_len);
+    const KeyRange seen = seen_keys(problem_, sequence.q_len, sequence.kv_len);
+    const int64_t end = min((at.chunk + 1) * kChunk, seen.end);
     for (at.key = at.chunk * kChunk; at.key < end; at.key += kBlock) {
+      at.hidden = clamp(seen.begin - at.key, int64_t{0}, kBlock);
       at.keys = min(kBlock, end - at.key);
-      if (at.key + at.keys > first && at.key < last) visit(arguments, sequence, scratch, at);
+      if (at.hidden < at.keys) visit(arguments, sequence, scratch, at);
     }
   }
 
@@ -174,10 +204,12 @@ class AttentionDecodeKernel {
     const int64_t key_head = arguments.key.stride[ragged ? 0 : 1];
     const int64_t value_head = arguments.value.stride[ragged ? 0 : 1];
     const int64_t left = sequence.kv_len - at.key;  // keys from here to the sequence's end
+    for (int64_t r = 0; at.hidden > 0 && r < at.heads * rows_; ++r)
+      for (int64_t j = 0; j < at.hidden; ++j) scratch.score[r * kBlock + j] = 0;
     const Stream keys{key, key_head, at.heads, problem_.head_dim};
     const Stream values{value, value_head, at.heads, problem_.value_dim};
 
-    for (int64_t j = 0; j < at.keys; ++j) {
+    for (int64_t j = at.hidden; j < at.keys; ++j) {
       for (int64_t h = 0; h < at.heads; ++h) {
         if (j + keys.ahead() < left) keys.fetch(j + keys.ahead(), h);
         values.fetch(j, h);
@@ -378,7 +410,7 @@ inline void attention_decode(const AttentionProblem& problem, const AttentionFor
   with_dot(problem.dtype, [&]<class Dot, class T>() {
     AttentionDecodeKernel<typename Dot::Vector, T>(problem, execution.executor.workers(),
                                                    execution.workspace)
-        .run(arguments, execution.executor);
+        .run(arguments, execution.executor, execution.waits);
   });
 }
 

@@ -23,7 +23,7 @@
 // Masked keys are -inf in S and exactly 0 in P; groups skip the panels of keys that none of their
 // queries sees, and touch mask code only where some key of a block is masked for some query. A
 // row's result depends on nothing but its own scores, so it is the same in any batch and for any
-// number of threads.
+// number of threads. Keys and values that arrive in chunks are added by attention_chunks.hpp.
 //
 // Algorithm: Rabe and Staats, arXiv:2112.05682; Dao, arXiv:2307.08691.
 #pragma once
@@ -37,6 +37,7 @@ namespace perseid::internal::cpu::PERSEID_ISA {
 
 template <class Dot, class T>
 class AttentionForwardKernel {
+ protected:
   using V = typename Dot::Vector;
   using Scalar = typename V::Scalar;
   using Element = typename Dot::Element;
@@ -105,9 +106,12 @@ class AttentionForwardKernel {
     const int64_t key_blocks = ceil_div(problem_.kv_len, kKeys);
     for_each_task(executor, problem_.batch * problem_.kv_heads * key_blocks,
                   [&](int64_t task, int32_t) {
-                    const int64_t head = task / key_blocks;
-                    pack(arguments, head / problem_.kv_heads, head % problem_.kv_heads,
-                         task % key_blocks * kKeys);
+                    const int64_t head = task / key_blocks, batch = head / problem_.kv_heads;
+                    const Sequence sequence = sequence_of(problem_, arguments, batch);
+                    const int64_t key = task % key_blocks * kKeys;
+                    if (key >= sequence.kv_len) return;
+                    pack(keys_to_pack(arguments, sequence, batch, head % problem_.kv_heads, key,
+                                      min(sequence.kv_len - key, kKeys)));
                   });
     const int64_t query_blocks = ceil_div(problem_.q_len, kQueries);
     for_each_task(executor, problem_.batch * problem_.heads * query_blocks,
@@ -121,7 +125,7 @@ class AttentionForwardKernel {
                   });
   }
 
- private:
+ protected:
   Scratch take_scratch(Arena& arena) const {
     Scratch scratch;
     scratch.query = arena.take<Element>(kQueries * steps_);
@@ -143,20 +147,29 @@ class AttentionForwardKernel {
     return kv_head * key_rows_ + row;
   }
 
-  void pack(const AttentionForward& arguments, int64_t batch, int64_t kv_head, int64_t key) const {
-    const Sequence sequence = sequence_of(problem_, arguments, batch);
-    const int64_t count = min(sequence.kv_len - key, kKeys);
-    if (count <= 0) return;
-    const int64_t row = packed_row(sequence, batch, kv_head) + key;
-    const Strided<T> k =
-        head_view<T>(arguments.key, problem_.ragged, batch, kv_head, sequence.kv_begin + key);
-    const Strided<T> v =
-        head_view<T>(arguments.value, problem_.ragged, batch, kv_head, sequence.kv_begin + key);
+  // `count` keys of a block of one sequence and kv head, and where they are packed.
+  struct KeysToPack {
+    Strided<T> key, value;
+    int64_t row, count;
+    bool may_stay = true;  // values may be read where they are
+  };
+  KeysToPack keys_to_pack(const AttentionForward& arguments, const Sequence& sequence,
+                          int64_t batch, int64_t kv_head, int64_t key, int64_t count) const {
+    const int64_t row = sequence.kv_begin + key;
+    return {head_view<T>(arguments.key, problem_.ragged, batch, kv_head, row),
+            head_view<T>(arguments.value, problem_.ragged, batch, kv_head, row),
+            packed_row(sequence, batch, kv_head) + key, count};
+  }
+
+  void pack(const KeysToPack& keys) const {
+    const auto& [k, v, row, count, may_stay] = keys;
     pack_columns<Dot>(k, count, problem_.head_dim, keys_ + row * steps_);
     Element* values = values_ + row / Dot::kDepth * value_columns_;
     ValueState& state = value_state_[row / kPanel];
     state = ValueState::kInPlace;
-    if (in_place(v) && !mark_nonfinite<V>(v, count, problem_.value_dim, nonfinite_ + row)) return;
+    if (may_stay && in_place(v) &&
+        !mark_nonfinite<V>(v, count, problem_.value_dim, nonfinite_ + row))
+      return;
     pack_depth<Dot>(v, count, problem_.value_dim, values, value_columns_);
     state =
         clear_nonfinite<Dot>(v, count, problem_.value_dim, values, value_columns_, nonfinite_ + row)
@@ -173,43 +186,66 @@ class AttentionForwardKernel {
               int32_t worker) const {
     const Sequence sequence = sequence_of(problem_, arguments, batch);
     if (row >= sequence.q_len) return;
+    const Scratch scratch = scratch_of(worker);
+    Block block = open(arguments, sequence, batch, head, row, scratch);
+    reset(block, scratch);
+    const KeyRange keys = keys_of(block);
+    for (int64_t key = keys.begin / kKeys * kKeys; key < keys.end; key += kKeys)
+      meet(block, scratch, key);
+    finish(arguments, block, scratch);
+  }
+
+  Scratch scratch_of(int32_t worker) const {
     Arena arena(workspace_ + scratch_begin_ + static_cast<size_t>(worker) * scratch_bytes_);
-    const Scratch scratch = take_scratch(arena);
+    return take_scratch(arena);
+  }
+
+  // A block of queries, packed.
+  Block open(const AttentionForward& arguments, const Sequence& sequence, int64_t batch,
+             int64_t head, int64_t row, const Scratch& scratch) const {
     const int64_t kv_head = head / problem_.group();
     const int64_t packed = packed_row(sequence, batch, kv_head);
-    Block block{{problem_, sequence, arguments.bias, arguments.visible, batch, head,
-                 static_cast<Scalar>(problem_.scale * kLog2E)},
-                keys_ + packed * steps_,
-                values_ + packed / Dot::kDepth * value_columns_,
-                nonfinite_ + packed,
-                value_state_ + packed / kPanel,
-                head_view<T>(arguments.value, problem_.ragged, batch, kv_head, sequence.kv_begin),
-                arguments.dropout,
-                row,
-                min(kQueries, sequence.q_len - row),
-                0,
-                0,
-                true};
-    for (int64_t i = 0; i < block.rows; ++i) scratch.max[i] = scratch.limit[i] = -kInfinity;
-    clear(scratch.sum, block.rows * V::kLanes);
+    const Block block{
+        {problem_, sequence, arguments.bias, arguments.visible, batch, head,
+         static_cast<Scalar>(problem_.scale * kLog2E)},
+        keys_ + packed * steps_,
+        values_ + packed / Dot::kDepth * value_columns_,
+        nonfinite_ + packed,
+        value_state_ + packed / kPanel,
+        head_view<T>(arguments.value, problem_.ragged, batch, kv_head, sequence.kv_begin),
+        arguments.dropout,
+        row,
+        min(kQueries, sequence.q_len - row),
+        0,
+        0,
+        true};
     pack_rows<Dot>(
         head_view<T>(arguments.query, problem_.ragged, batch, head, sequence.q_begin + row),
         block.rows, problem_.head_dim, scratch.query, steps_);
-    // Both ends of the visible range rise with the row.
-    const int64_t begin = visible_keys(problem_, row, sequence.q_len, sequence.kv_len).begin;
-    const int64_t end =
-        visible_keys(problem_, row + block.rows - 1, sequence.q_len, sequence.kv_len).end;
-    for (int64_t key = begin / kKeys * kKeys; key < end; key += kKeys) {
-      block.key_block = key;
-      block.keys = min(kKeys, sequence.kv_len - key);
-      if (scratch.keep != nullptr)
-        dropout_block(block.dropout, batch * problem_.heads + head, row, block.rows, key, kKeys,
-                      scratch.keep, kKeys);
-      for (int64_t i = 0; i < block.rows; i += kGroup)
-        visit(block, scratch, i, min(kGroup, block.rows - i));
-      block.first = false;
-    }
-    finish(arguments, block, scratch);
+    return block;
+  }
+  // Before the first block of keys.
+  void reset(const Block& block, const Scratch& scratch) const {
+    for (int64_t i = 0; i < block.rows; ++i) scratch.max[i] = scratch.limit[i] = -kInfinity;
+    clear(scratch.sum, block.rows * V::kLanes);
+  }
+  // That some query of the block may see: both ends of the visible range rise with the row.
+  KeyRange keys_of(const Block& block) const {
+    const Sequence& sequence = block.chain.sequence;
+    const int64_t last = block.row + block.rows - 1;
+    return {visible_keys(problem_, block.row, sequence.q_len, sequence.kv_len).begin,
+            visible_keys(problem_, last, sequence.q_len, sequence.kv_len).end};
+  }
+  // All rows of the block meet the block of keys that begins with `key`.
+  void meet(Block& block, const Scratch& scratch, int64_t key) const {
+    block.key_block = key;
+    block.keys = min(kKeys, block.chain.sequence.kv_len - key);
+    if (scratch.keep != nullptr)
+      dropout_block(block.dropout, block.chain.batch * problem_.heads + block.chain.head, block.row,
+                    block.rows, key, kKeys, scratch.keep, kKeys);
+    for (int64_t i = 0; i < block.rows; i += kGroup)
+      visit(block, scratch, i, min(kGroup, block.rows - i));
+    block.first = false;
   }
 
   // Rows [i, i + rows) of the block meet the current block of keys.
@@ -396,21 +432,5 @@ class AttentionForwardKernel {
   ValueState* value_state_ = nullptr;
   size_t scratch_begin_ = 0, scratch_bytes_ = 0, bytes_ = 0;
 };
-
-inline size_t attention_forward_workspace(const AttentionProblem& problem, int32_t workers) {
-  size_t bytes = 0;
-  with_dot(problem.dtype, [&]<class Dot, class T>() {
-    bytes = AttentionForwardKernel<Dot, T>(problem, workers, nullptr).bytes();
-  });
-  return bytes;
-}
-
-inline void attention_forward(const AttentionProblem& problem, const AttentionForward& arguments,
-                              const Execution& execution) {
-  with_dot(problem.dtype, [&]<class Dot, class T>() {
-    AttentionForwardKernel<Dot, T>(problem, execution.executor.workers(), execution.workspace)
-        .run(arguments, execution.executor);
-  });
-}
 
 }  // namespace perseid::internal::cpu::PERSEID_ISA

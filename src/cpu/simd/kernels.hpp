@@ -6,8 +6,8 @@
 
 #include "cpu/kernel_table.hpp"
 #include "cpu/simd/attention_backward.hpp"
+#include "cpu/simd/attention_chunks.hpp"
 #include "cpu/simd/attention_decode.hpp"
-#include "cpu/simd/attention_forward.hpp"
 #include "cpu/simd/ceilings.hpp"
 #include "cpu/simd/dropout.hpp"
 #include "cpu/simd/matmul_chunks.hpp"
