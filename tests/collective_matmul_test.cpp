@@ -5,6 +5,8 @@
 // and what happens where ranks differ or are missing.
 #include "collective_tools.hpp"
 
+extern thread_local int64_t allocations_of_this_thread;  // of counting_new.cpp
+
 namespace {
 
 using namespace collective_tools;
@@ -321,6 +323,37 @@ TEST(Reduce, SumsInTheOrderOfRanks) {
                       .all = all});
     }
   }
+}
+
+// Once plans are made and workspaces reserved.
+TEST(Executions, AllocateNothing) {
+  const Context context = Context::cpu(2);
+  on_threads(3, [&](const Group& group) {
+    const Matrix square = Matrix::random({6, 6}, perseid::f32, 1);
+    const Matrix tall({18, 6}, perseid::f32), part({2, 6}, perseid::f32), all({6, 6}, perseid::f32);
+    const AllGatherMatmul gather(context, group, {.m = 6, .k = 6, .products = {{.n = 6}}});
+    const MatmulReduce scatter(context, group, {.m = 6, .n = 6, .k = 6});
+    const MatmulReduce reduce(context, group, {.all_reduce = true, .m = 6, .n = 6, .k = 6});
+    Workspace workspace;
+    gather.reserve(workspace);
+    scatter.reserve(workspace);
+    reduce.reserve(workspace);
+    const perseid::AllGatherMatmulArguments gathering = {
+        .a = square.tensor(), .b = {square.tensor()}, .c = {tall.tensor()}};
+    for (int i = 0; i < 2; ++i) {
+      const int64_t before = allocations_of_this_thread;
+      gather.execute(gathering, workspace);
+      scatter.execute({.a = square.tensor(), .b = square.tensor(), .c = part.tensor()}, workspace);
+      reduce.execute({.a = square.tensor(), .b = square.tensor(), .c = all.tensor()}, workspace);
+      group.barrier();
+      group.all_gather(square.tensor(), tall.tensor());
+      group.reduce_scatter(square.tensor(), part.tensor());
+      group.all_reduce(square.tensor(), all.tensor());
+      if (i == 1) {
+        EXPECT_EQ(allocations_of_this_thread, before);
+      }
+    }
+  });
 }
 
 // ---- Refusals and missing ranks

@@ -6,6 +6,7 @@
 #ifndef PERSEID_COLLECTIVE_HPP_
 #define PERSEID_COLLECTIVE_HPP_
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -198,19 +199,20 @@ class AllGatherMatmul : public Plan {
   }
   /// Writes c, and gathered where given; all ranks do.
   void execute(const AllGatherMatmulArguments& with, const Scratch& workspace) const {
-    const auto pointers = [](const std::vector<Tensor>& tensors) {
-      std::vector<const DLTensor*> all;
-      for (const Tensor& tensor : tensors) all.push_back(tensor.dl());
-      return all;
-    };
     detail::require(with.b.size() == products_ && with.c.size() == products_ &&
                         (with.bias.empty() || with.bias.size() == products_),
                     "b, c and bias are as many as products: ", products_);
-    const auto b = pointers(with.b), bias = pointers(with.bias), c = pointers(with.c);
+    constexpr size_t kMost = 64;  // products of a plan
+    std::array<const DLTensor*, kMost> b{}, bias{}, c{};
+    for (size_t i = 0; i < products_; ++i) {
+      b[i] = with.b[i].dl();
+      c[i] = with.c[i].dl();
+      if (!with.bias.empty()) bias[i] = with.bias[i].dl();
+    }
     auto args = detail::sized<perseid_all_gather_matmul_args>();
     args.a = with.a.dl();
     args.b = b.data();
-    args.bias = bias.empty() ? nullptr : bias.data();
+    args.bias = with.bias.empty() ? nullptr : bias.data();
     args.c = c.data();
     args.gathered = with.gathered.dl();
     args.deadline_ns = detail::nanoseconds(with.deadline);

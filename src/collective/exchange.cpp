@@ -3,6 +3,7 @@
 #include "collective/exchange.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "op/tensor_argument.hpp"
@@ -48,7 +49,6 @@ class Exchange {
     if (Status status = wait_done(epoch - 1); !status.ok()) return status;
     std::memcpy(own.call, &call_, sizeof call_);
     cpu::set_signal(&own.ready, epoch);
-    calls_.resize(static_cast<size_t>(group_.size()));
     for (int32_t rank = 0; rank < group_.size(); ++rank) {
       RankWords& words = group_.words(rank);
       if (Status status = group_.wait(operation_, rank, &words.ready, epoch); !status.ok())
@@ -58,7 +58,10 @@ class Exchange {
     cpu::set_signal(&own.done, epoch);
     return compare();
   }
-  const std::vector<Call>& calls() const { return calls_; }
+  // Of each rank.
+  std::span<const Call> calls() const {
+    return std::span(calls_).first(static_cast<size_t>(group_.size()));
+  }
 
   // One piece: write(half of the own inbox), then read(rank, half of its inbox) for every rank,
   // the own one first.
@@ -96,11 +99,11 @@ class Exchange {
 
   Status compare() const {
     uint64_t gathered = 0;
-    for (const Call& call : calls_) gathered += call.input;
+    for (const Call& call : calls()) gathered += call.input;
     const Call& first = calls_[0];
     // What is called at all comes before what does not fit.
     for (const bool sizes : {false, true})
-      for (size_t rank = 0; rank < calls_.size(); ++rank) {
+      for (size_t rank = 0; rank < calls().size(); ++rank) {
         const Call& call = calls_[rank];
         const bool fits = call.kind == Call::kAllGather
                               ? call.output == gathered
@@ -121,7 +124,7 @@ class Exchange {
   Group& group_;
   const Operation& operation_;
   const Call call_;
-  std::vector<Call> calls_;
+  std::array<Call, kMostRanks> calls_;
 };
 
 struct Arguments {
@@ -149,9 +152,10 @@ Status read_arguments(const char* name, const DLTensor* input, const DLTensor* o
         !reader.require(0 <= tensor->ndim && tensor->ndim <= kMaxDims, argument, " has ",
                         tensor->ndim, " dimensions, expected at most ", kMaxDims))
       return {};
-    std::vector<op::Extent> extents;
-    for (int32_t d = 0; d < tensor->ndim; ++d) extents.push_back({kNames[d], op::kAnySize});
-    const Tensor view = reader.read(access, argument, tensor, dtypes, extents);
+    std::array<op::Extent, kMaxDims> extents;
+    for (size_t d = 0; d < extents.size(); ++d) extents[d] = {kNames[d], op::kAnySize};
+    const Tensor view = reader.read(access, argument, tensor, dtypes,
+                                    std::span(extents).first(static_cast<size_t>(tensor->ndim)));
     reader.require(!reader.ok() || is_row_major(view), argument,
                    " does not lie row-major without gaps; copy it into a tensor that does");
     return view;
@@ -178,11 +182,15 @@ Call call_of(Call::Kind kind, Reduction reduction, const Arguments& arguments) {
           number(input.rank == 0 ? 1 : input.shape[0])};
 }
 
+using Parts = std::array<const void*, kMostRanks>;
+// Where what belongs to each rank begins, and the end of all.
+using Begins = std::array<size_t, kMostRanks + 1>;
+
 // Reduces the same run of every rank's part into `out`.
-void reduce_parts(const std::vector<const void*>& parts, const Tensor& input, Reduction reduction,
+void reduce_parts(const Group& group, const Parts& parts, const Tensor& input, Reduction reduction,
                   void* out, int64_t count) {
   reduce({.parts = parts.data(),
-          .ranks = static_cast<int32_t>(parts.size()),
+          .ranks = group.size(),
           .dtype = input.dtype,
           .reduction = reduction,
           .bias = nullptr,
@@ -215,10 +223,12 @@ Status all_gather(Group& group, const DLTensor* input, const DLTensor* output,
   if (status = exchange.meet(); !status.ok()) return status;
 
   const auto element = static_cast<size_t>(size_of(arguments.input.dtype));
-  std::vector<size_t> begin{0};  // of each rank's bytes
+  Begins begin{};  // bytes
+  size_t ranks = 0;
   size_t longest = 0;
   for (const Call& call : exchange.calls()) {
-    begin.push_back(begin.back() + call.input * element);
+    begin[ranks + 1] = begin[ranks] + call.input * element;
+    ++ranks;
     longest = std::max(longest, call.input * element);
   }
   for (size_t from = 0; status.ok() && from < longest; from += kHalf) {
@@ -250,8 +260,8 @@ Status reduce_scatter(Group& group, Reduction reduction, const DLTensor* input,
   const Call call = call_of(Call::kReduceScatter, reduction, arguments);
   const auto ranks = static_cast<size_t>(group.size()), me = static_cast<size_t>(group.rank());
   const size_t row = call.rows == 0 ? 0 : call.input / call.rows;
-  std::vector<size_t> begin;  // of each rank's elements
-  for (size_t rank = 0; rank <= ranks; ++rank) begin.push_back(rank * call.rows / ranks * row);
+  Begins begin{};  // elements
+  for (size_t rank = 0; rank <= ranks; ++rank) begin[rank] = rank * call.rows / ranks * row;
   const size_t own = begin[me + 1] - begin[me];
   op::Check check(operation.name);
   check.require(call.output == own, "output has ", call.output, " elements, expected ", own,
@@ -269,7 +279,7 @@ Status reduce_scatter(Group& group, Reduction reduction, const DLTensor* input,
   // A piece has a part of each slice, in whole cache lines.
   const auto element = static_cast<size_t>(size_of(arguments.input.dtype));
   const size_t part = kHalf / ranks / 64 * 64 / element;
-  std::vector<const void*> parts(ranks);
+  Parts parts{};
   for (size_t from = 0; status.ok() && from < longest; from += part) {
     const auto count = [&](size_t slice) {
       const size_t all = begin[slice + 1] - begin[slice];
@@ -287,7 +297,7 @@ Status reduce_scatter(Group& group, Reduction reduction, const DLTensor* input,
           parts[static_cast<size_t>(rank)] = half + me * part * element;
           // The last rank that comes completes the sums.
           if ((static_cast<size_t>(rank) + 1) % ranks == me)
-            reduce_parts(parts, arguments.input, reduction,
+            reduce_parts(group, parts, arguments.input, reduction,
                          arguments.output.as<std::byte>() + from * element,
                          static_cast<int64_t>(count(me)));
         });
@@ -315,7 +325,7 @@ Status all_reduce(Group& group, Reduction reduction, const DLTensor* input, cons
   const auto ranks = static_cast<size_t>(group.size()), me = static_cast<size_t>(group.rank());
   const auto element = static_cast<size_t>(size_of(arguments.input.dtype));
   const size_t most = kHalf / element;
-  std::vector<const void*> parts(ranks);
+  Parts parts{};
   for (size_t from = 0; status.ok() && from < call.input; from += most) {
     const size_t count = std::min(most, call.input - from);
     const auto begin = [&](size_t rank) { return rank * count / ranks; };
@@ -330,7 +340,7 @@ Status all_reduce(Group& group, Reduction reduction, const DLTensor* input, cons
     if (status.ok())
       status = exchange.piece(
           [&](std::byte* half) {
-            reduce_parts(parts, arguments.input, reduction, half,
+            reduce_parts(group, parts, arguments.input, reduction, half,
                          static_cast<int64_t>(begin(me + 1) - begin(me)));
           },
           [&](int32_t rank, const std::byte* half) {

@@ -58,6 +58,7 @@ void Group::prepare_slab(std::byte* slab) const {
 
 void Group::take_slab(std::shared_ptr<Segment> slab) {
   slab_ = std::move(slab);
+  segments_.assign(1, slab_);
   abort_ = reinterpret_cast<uint32_t*>(slab_->data());
   words_ = reinterpret_cast<RankWords*>(slab_->data() + sizeof(RankWords));
   inboxes_ = slab_->data() + (static_cast<size_t>(size()) + 1) * sizeof(RankWords);
@@ -231,6 +232,7 @@ Status Group::share(const Operation& operation, size_t bytes,
     hub->segments.erase(number);
   }
   if (!status.ok()) segment->reset();
+  segments_.push_back(*segment);
   return status;
 }
 
@@ -278,22 +280,50 @@ void Group::end() { busy_.store(false); }
 
 Status Group::wait(const Operation& operation, int32_t rank, const uint32_t* word, uint32_t epoch) {
   if (epoch_reached(cpu::load_acquire(word), epoch)) return {};
-  uint32_t* waits_for = &words_[rank_].waits_for;
-  __atomic_store_n(waits_for, static_cast<uint32_t>(rank + 1), __ATOMIC_RELEASE);
+  publish_wait(rank, word, epoch);
   const WaitEnd end = cpu::wait_for_signal(word, epoch, operation.deadline, abort_);
   if (end == WaitEnd::kTimeout) return give_up(operation, rank);
-  __atomic_store_n(waits_for, 0, __ATOMIC_RELEASE);
+  __atomic_store_n(&words_[rank_].waits_for, 0, __ATOMIC_RELEASE);
   return end == WaitEnd::kArrived ? Status() : failure(operation);
+}
+
+void Group::publish_wait(int32_t rank, const uint32_t* word, uint32_t epoch) {
+  RankWords& own = words_[rank_];
+  const auto* at = reinterpret_cast<const std::byte*>(word);
+  for (size_t number = segments_.size(); number-- > 0;) {
+    const std::shared_ptr<Segment> segment = segments_[number].lock();
+    if (segment == nullptr || at < segment->data() || at >= segment->data() + segment->bytes())
+      continue;
+    __atomic_store_n(&own.segment, static_cast<uint32_t>(number), __ATOMIC_RELAXED);
+    __atomic_store_n(&own.offset, static_cast<uint64_t>(at - segment->data()), __ATOMIC_RELAXED);
+    __atomic_store_n(&own.epoch, epoch, __ATOMIC_RELAXED);
+    __atomic_store_n(&own.waits_for, static_cast<uint32_t>(rank + 1), __ATOMIC_RELEASE);
+    return;
+  }
+}
+
+// Whom a rank waits for, -1: nobody. A rank that was stopped as it waited still says so when what
+// it waited for has come.
+int32_t Group::waited_for(int32_t rank) const {
+  const RankWords& words = words_[rank];
+  const uint32_t next = cpu::load_acquire(&words.waits_for);
+  if (next == 0 || next > static_cast<uint32_t>(size())) return -1;
+  const uint32_t number = __atomic_load_n(&words.segment, __ATOMIC_RELAXED);
+  const uint64_t offset = __atomic_load_n(&words.offset, __ATOMIC_RELAXED);
+  const uint32_t epoch = __atomic_load_n(&words.epoch, __ATOMIC_RELAXED);
+  const std::shared_ptr<Segment> segment =
+      number < segments_.size() ? segments_[number].lock() : nullptr;
+  if (segment == nullptr || offset > segment->bytes() - sizeof(uint32_t)) return -1;
+  const auto* word = reinterpret_cast<const uint32_t*>(segment->data() + offset);
+  return epoch_reached(cpu::load_acquire(word), epoch) ? -1 : static_cast<int32_t>(next - 1);
 }
 
 Status Group::give_up(const Operation& operation, int32_t rank) {
   // A rank that waits is late because another one is.
   for (int32_t steps = 0; steps < size(); ++steps) {
-    const uint32_t next = cpu::load_acquire(&words_[rank].waits_for);
-    if (next == 0 || next > static_cast<uint32_t>(size())) break;
-    const auto waited_for = static_cast<int32_t>(next - 1);
-    if (waited_for == rank_) break;
-    rank = waited_for;
+    const int32_t next = waited_for(rank);
+    if (next < 0 || next == rank_) break;
+    rank = next;
   }
   set_abort(abort_, Failure::kSilent, rank);
   return failure(operation);

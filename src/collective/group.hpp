@@ -31,10 +31,12 @@ struct Operation {
 
 // One rank's part of the slab; each word has a cache line, since other ranks poll it.
 struct alignas(64) RankWords {
-  alignas(64) uint32_t waits_for;  // a rank + 1, 0: none
-  alignas(64) uint32_t ready;      // the epoch whose data is in the inbox
-  alignas(64) uint32_t done;       // the epoch that this rank has read from the others
-  alignas(64) uint64_t call[8];    // what the operation is called with, for comparison
+  alignas(64) uint32_t waits_for;  // a rank + 1, 0: none; for this word of a shared segment:
+  uint32_t segment, epoch;         // its number, and the epoch to be reached
+  uint64_t offset;
+  alignas(64) uint32_t ready;    // the epoch whose data is in the inbox
+  alignas(64) uint32_t done;     // the epoch that this rank has read from the others
+  alignas(64) uint64_t call[8];  // what the operation is called with, for comparison
 };
 
 inline constexpr size_t kInboxBytes = 256 << 10;
@@ -104,6 +106,8 @@ class Group {
   void prepare_slab(std::byte* slab) const;
   void take_slab(std::shared_ptr<Segment> slab);
   Status lost(const Operation& operation, Failure failure, int32_t rank) const;
+  void publish_wait(int32_t rank, const uint32_t* word, uint32_t epoch);
+  int32_t waited_for(int32_t rank) const;
 
   const std::shared_ptr<Mesh> mesh_;
   const std::vector<int32_t> members_;  // by the mesh's numbers
@@ -111,6 +115,8 @@ class Group {
   const uint32_t generation_;
   const Options options_;
   std::shared_ptr<Segment> slab_;
+  // All that were shared, numbered alike on all ranks; the slab is the first.
+  std::vector<std::weak_ptr<Segment>> segments_;
   uint32_t before_slab_ = 0;
   uint32_t* abort_ = &before_slab_;
   RankWords* words_ = nullptr;
