@@ -8,15 +8,14 @@ the plain one, on one GPU and in one run.
 all present: every signal is set before the launch, launches back to back; ratio of the plain time
     to this one, above 1 the plain product is slower.
 arriving: the first chunk is present at launch, the c-th of N is signalled c * 0.9 / N of the plain
-    time after it, by a thread on the GPU (deliver.cu); ratio of this time to the plain one, single
-    launches. The GPU is kept busy while the host enqueues, so that host time does not count.
+    time after it, by a stream write behind copies over the bus that take as long (a kernel that
+    waits would keep the product from a multiprocessor); ratio of this time to the plain one, single
+    launches; the last column is when the last signal was written, as a fraction of the plain time.
+    The GPU is kept busy while the host enqueues, so that host time does not count.
 """
 import argparse
 import ctypes
 import math
-import pathlib
-import subprocess
-import tempfile
 import time
 
 import torch
@@ -35,44 +34,59 @@ class Chunked:
         self.plan = library.matmul("bf16", m=m, n=b.shape[1], k=k,
                                    async_a=ctypes.addressof(self.operand))
         self.signals = torch.zeros(count, dtype=torch.int32, device="cuda")
-        self.go = torch.zeros(1, dtype=torch.int32, device="cuda")
         self.arrival = Arrival(struct_size=ctypes.sizeof(Arrival), signals=self.signals.data_ptr(),
                                epoch=1, deadline_ns=2_000_000_000)
         self.call = self.plan.matmul_call(arrival_a=self.arrival, a=a, b=b, c=c)
 
 
-def compiled(folder):
-    """deliver.cu."""
-    source = pathlib.Path(__file__).with_name("deliver.cu")
-    library = pathlib.Path(folder) / "deliver.so"
-    major, minor = torch.cuda.get_device_capability()
-    subprocess.run(["nvcc", "-std=c++17", "-shared", "-Xcompiler", "-fPIC",
-                    f"-arch=sm_{major}{minor}", "-o", library, source], check=True)
-    return ctypes.CDLL(str(library)).deliver
+class Deliveries:
+    """Signals one after the other, each behind a copy of `bytes` to the GPU."""
+
+    def __init__(self):
+        self.driver, self.stream = ctypes.CDLL("libcuda.so.1"), torch.cuda.Stream()
+        self.source = torch.empty(1 << 28, dtype=torch.uint8, pin_memory=True)
+        self.target = torch.empty_like(self.source, device="cuda")
+        self.bytes = 1 << 16
+
+    def enqueue(self, signals, epoch):
+        """After what the current stream has done so far. An event behind the last one."""
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            for chunk in range(1, len(signals)):
+                self.target[:self.bytes].copy_(self.source[:self.bytes], non_blocking=True)
+                self.driver.cuStreamWriteValue32_v2(
+                    ctypes.c_void_p(self.stream.cuda_stream),
+                    ctypes.c_uint64(signals.data_ptr() + 4 * chunk), ctypes.c_uint32(epoch), 0)
+            last = torch.cuda.Event(enable_timing=True)
+            last.record()
+        return last
+
+    def fit(self, signals, milliseconds):
+        """Chooses the bytes so that the last signal is written after so many milliseconds."""
+        unused = torch.zeros_like(signals)
+        low, high, times = 1 << 12, 1 << 22, []
+        for self.bytes in (low, high):
+            found = []
+            for _ in range(5):
+                torch.cuda.synchronize()
+                torch.cuda._sleep(3_000_000)
+                begin = torch.cuda.Event(enable_timing=True)
+                begin.record()
+                last = self.enqueue(unused, 0)
+                torch.cuda.synchronize()
+                found.append(begin.elapsed_time(last))
+            times.append(sorted(found)[2])
+        wanted = low + (milliseconds - times[0]) * (high - low) / (times[1] - times[0])
+        self.bytes = min(max(int(wanted), 4), len(self.source))
 
 
 def single(call, before=lambda: None):
     """Events around one launch on a GPU that has rested, and then is busy while the host works."""
     torch.cuda.synchronize()
     time.sleep(0.015)
-    torch.cuda._sleep(1_000_000)
+    torch.cuda._sleep(3_000_000)
     before()
     return between_events(call, 1)
-
-
-def arriving(chunked, deliver, driver, streams, milliseconds, epoch):
-    """Events around one launch whose chunks arrive while it runs."""
-    count, go = len(chunked.signals), ctypes.c_uint64(chunked.go.data_ptr())
-    main, side = (ctypes.c_void_p(stream.cuda_stream) for stream in streams)
-    chunked.arrival.epoch = epoch
-    chunked.signals[0] = epoch
-
-    def begin():
-        deliver(go, ctypes.c_void_p(chunked.signals.data_ptr()), ctypes.c_int(count),
-                ctypes.c_uint(epoch), ctypes.c_double(0.9 / count * milliseconds * 1e6), side)
-        driver.cuStreamWriteValue32_v2(main, go, ctypes.c_uint32(epoch), 0)
-
-    return single(chunked.call, begin)
 
 
 def main():
@@ -83,12 +97,10 @@ def main():
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--csv")
     options = parser.parse_args()
-    library, driver = Library(options.library), ctypes.CDLL("libcuda.so.1")
-    streams = torch.cuda.current_stream(), torch.cuda.Stream()
-    with tempfile.TemporaryDirectory() as folder:
-        deliver = compiled(folder)
+    library, deliveries = Library(options.library), Deliveries()
     torch.manual_seed(0)
-    table = [("m", "n", "k", "chunks", "plain ms", "all present", "single ms", "arriving")]
+    table = [("m", "n", "k", "chunks", "plain ms", "all present", "single ms", "arriving",
+              "last signal")]
     print(*(f"{cell:>11}" for cell in table[0]))
     for shape in options.shapes.split(","):
         m, n, k = map(int, shape.split("x"))
@@ -104,19 +116,25 @@ def main():
             launches = {name: max(3, math.ceil(20 / ms)) for name, ms in alone.items()}
             times = measure_in_turns(calls, options.turns, launches)
             same = torch.equal(plain_c, c)
-            pairs = {"plain": [], "arriving": []}
+            plain_single = medians({"plain": [single(plain) for _ in range(3)]})["plain"]
+            deliveries.fit(chunked.signals, 0.9 * (count - 1) / count * plain_single)
+            pairs, lasts = {"plain": [], "arriving": []}, []
             for turn in range(options.turns):
                 pairs["plain"].append(single(plain))
-                milliseconds = medians({"plain": pairs["plain"]})["plain"]
                 c.fill_(float("nan"))
-                pairs["arriving"].append(arriving(chunked, deliver, driver, streams, milliseconds,
-                                                2 + turn))
+                epoch = chunked.arrival.epoch = 2 + turn
+                chunked.signals[0] = epoch
+                pairs["arriving"].append(single(
+                    chunked.call,
+                    lambda: lasts.append(deliveries.enqueue(chunked.signals, epoch))))
                 torch.cuda.synchronize()
+                lasts[-1] = pairs["arriving"][-1][0].elapsed_time(lasts[-1]) / plain_single
                 same = same and torch.equal(plain_c, c)
             found = medians(pairs)
             row = (m, n, k, count, f"{times['plain']:.3f}",
                    f"{times['plain'] / times['all present']:.3f}", f"{found['plain']:.3f}",
-                   f"{found['arriving'] / found['plain']:.3f}", "" if same else "DIFFERS")
+                   f"{found['arriving'] / found['plain']:.3f}",
+                   f"{sorted(lasts)[len(lasts) // 2]:.3f}", "" if same else "DIFFERS")
             table.append(row)
             print(*(f"{cell:>11}" for cell in row), flush=True)
     if options.csv:
