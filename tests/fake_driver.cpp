@@ -98,7 +98,11 @@ int cuDeviceGetName(char* name, int size, int) {
   return outcome("cuDeviceGetName");
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
-  return says("cuDeviceGetAttribute", value, attribute == 75 ? 9 : attribute == 76 ? 0 : 64);
+  return says("cuDeviceGetAttribute", value,
+              attribute == 75   ? 9
+              : attribute == 76 ? 0
+              : attribute == 97 ? 232448
+                                : 64);
 }
 int cuDeviceTotalMem_v2(size_t* bytes, int) {
   return says("cuDeviceTotalMem_v2", bytes, size_t{1} << 30);

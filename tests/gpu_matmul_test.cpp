@@ -31,7 +31,8 @@ class GpuMatmul : public testing_gpu::GpuTest {
   void with_kernels(const MatmulProblem& problem, int32_t multiprocessors, const Use& use) {
     if (cuda::refuse_tensor_core_matmul(problem).empty()) {
       std::unique_ptr<cuda::TensorCoreMatmul> matmul;
-      const auto config = cuda::choose_tensor_core_matmul(problem, multiprocessors);
+      const auto config =
+          cuda::choose_tensor_core_matmul(problem, multiprocessors, gpu_->facts().shared_bytes);
       expect_ok(cuda::TensorCoreMatmul::make(problem, config, *gpu_, &matmul));
       if (matmul != nullptr) use(*matmul);
     } else {

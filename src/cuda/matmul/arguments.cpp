@@ -21,14 +21,14 @@ bool is_aligned(const void* data, int64_t bytes) {
 MatmulOperand operand_of(const Tensor& tensor, int line, int depth) {
   MatmulOperand operand{tensor.data, stride_of(tensor, 0), stride_of(tensor, line),
                         stride_of(tensor, depth), false};
-  // 16-byte copies: stride 1 along one dimension, the other strides multiples of 8 elements.
-  constexpr int64_t kVector = 8;
+  // 16-byte copies: stride 1 along one dimension, the other strides multiples of 16 bytes.
+  const int64_t vector = 16 / size_of(tensor.dtype);
   const bool across = lies_across(operand, tensor.shape[line]);
   const int inner = across ? line : depth;
   const int64_t neighbours = across ? operand.line : operand.depth;
   const int64_t between = across ? operand.depth : operand.line;
-  operand.vectors = (tensor.shape[inner] == 1 || neighbours == 1) && between % kVector == 0 &&
-                    operand.batch % kVector == 0 && is_aligned(tensor.data, 16);
+  operand.vectors = (tensor.shape[inner] == 1 || neighbours == 1) && between % vector == 0 &&
+                    operand.batch % vector == 0 && is_aligned(tensor.data, 16);
   return operand;
 }
 

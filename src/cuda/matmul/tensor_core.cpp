@@ -2,38 +2,51 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/matmul/tensor_core.hpp"
 
+#include <span>
+
 #include "cuda/matmul/arguments.hpp"
 #include "cuda/runtime/kernel_name.hpp"
 
 namespace perseid::internal::cuda {
 namespace {
 
-// From large to small: the first with as many tiles as the GPU has multiprocessors, else the last.
+// From large to small: the first that fits a block's shared memory and makes as many tiles as the
+// GPU has multiprocessors, else the last.
 struct Tile {
   int rows, columns, warp_rows, warp_columns, stages;
 };
 constexpr Tile kTiles[] = {
-    {128, 128, 64, 64, 2},
+    {128, 256, 64, 64, 3},
+    {128, 128, 64, 64, 3},
+    {64, 64, 32, 32, 3},
+};
+constexpr Tile kDoubleTiles[] = {
+    {128, 128, 64, 32, 3},
     {64, 64, 32, 32, 3},
 };
 
 }  // namespace
 
 std::string refuse_tensor_core_matmul(const MatmulProblem& problem) {
-  if (problem.dtype == DType::kF16 || problem.dtype == DType::kBF16) return "";
-  return concatenate("made for f16 and bf16, got ", name_of(problem.dtype));
+  if (problem.dtype == DType::kF16 || problem.dtype == DType::kBF16 || problem.dtype == DType::kF64)
+    return "";
+  return concatenate("made for f16, bf16 and f64, got ", name_of(problem.dtype));
 }
 
-MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem,
-                                             int32_t multiprocessors) {
+MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem, int32_t multiprocessors,
+                                             int32_t shared_bytes) {
   MatmulTensorConfig config{problem.dtype, problem.out_dtype, 0, 0, 0, 0, 0};
-  for (const Tile& tile : kTiles) {
+  const std::span<const Tile> tiles =
+      problem.dtype == DType::kF64 ? std::span<const Tile>(kDoubleTiles) : kTiles;
+  for (const Tile& tile : tiles) {
     config.rows = tile.rows;
     config.columns = tile.columns;
     config.warp_rows = tile.warp_rows;
     config.warp_columns = tile.warp_columns;
     config.stages = tile.stages;
-    if (matmul_tiles(problem, tile.rows, tile.columns) >= multiprocessors) break;
+    if (config.shared_bytes() <= shared_bytes &&
+        matmul_tiles(problem, tile.rows, tile.columns) >= multiprocessors)
+      break;
   }
   return config;
 }

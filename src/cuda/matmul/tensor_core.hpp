@@ -16,7 +16,9 @@ namespace perseid::internal::cuda {
 
 // Why the kernels do not take the problem, as a sentence's end; "" where they do.
 std::string refuse_tensor_core_matmul(const MatmulProblem& problem);
-MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem, int32_t multiprocessors);
+// `shared_bytes`: that a block may have.
+MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem, int32_t multiprocessors,
+                                             int32_t shared_bytes);
 // Name expressions of the kernels, and their header: one for each layout of the operands, a along k
 // and across it, for each of which b along k and across it.
 std::vector<std::string> tensor_core_matmul_kernels(const MatmulTensorConfig& config);
@@ -26,7 +28,9 @@ class TensorCoreMatmul {
  public:
   static Status make(const MatmulProblem& problem, Gpu& gpu,
                      std::unique_ptr<TensorCoreMatmul>* made) {
-    return make(problem, choose_tensor_core_matmul(problem, gpu.facts().multiprocessors), gpu,
+    const auto& [multiprocessors, shared_bytes] =
+        std::pair(gpu.facts().multiprocessors, gpu.facts().shared_bytes);
+    return make(problem, choose_tensor_core_matmul(problem, multiprocessors, shared_bytes), gpu,
                 made);
   }
   static Status make(const MatmulProblem& problem, const MatmulTensorConfig& config, Gpu& gpu,

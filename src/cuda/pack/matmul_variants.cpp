@@ -13,10 +13,14 @@ namespace {
 constexpr int32_t kMostRegisters = 255, kBlockRegisters = 65536;
 
 // The sums of a thread, the operands of two steps, and addresses. Nothing is spilled.
+// A warp's sums, its operands of two steps (at most), and addresses. Where these are all
+// registers, some addresses of the copies are spilled.
 Budget budget_of(const MatmulTensorConfig& config) {
-  const int32_t sums = config.warp_rows * config.warp_columns / 32;
-  const int32_t operands = (config.warp_rows + config.warp_columns) / 4;
-  return {min(kMostRegisters, sums + 2 * operands + 72), 0, 0};
+  const int32_t words = size_of(config.in) == 8 ? 2 : 1;
+  const int32_t sums = words * config.warp_rows * config.warp_columns / 32;
+  const int32_t operands = words * (config.warp_rows + config.warp_columns) / 4;
+  const int32_t wanted = sums + 2 * operands + 80;
+  return {min(kMostRegisters, wanted), wanted > kMostRegisters ? 80 : 32, 0};
 }
 Budget budget_of(const MatmulFmaConfig& config) {
   const int32_t words = size_of(config.dtype) == 8 ? 2 : 1;
@@ -59,7 +63,7 @@ void add_sm90_f32(const std::string& name, const MatmulProblem& problem, int32_t
 
 void add(DType dtype, DType out_dtype, int64_t size, const std::string& architecture,
          std::vector<Variant>* variants) {
-  constexpr int32_t kMultiprocessors = 132;
+  constexpr int32_t kMultiprocessors = 132, kSharedBytes = 160 << 10;
   const MatmulProblem problem{dtype, out_dtype, 1, size, size, size};
   const std::string name = concatenate("matmul of ", name_of(dtype), " to ", name_of(out_dtype),
                                        ", ", size, " x ", size, " for ", architecture);
@@ -68,7 +72,8 @@ void add(DType dtype, DType out_dtype, int64_t size, const std::string& architec
   if (architecture == "sm_90a" && dtype == DType::kF32)
     add_sm90_f32(name, problem, kMultiprocessors, variants);
   if (refuse_tensor_core_matmul(problem).empty()) {
-    const MatmulTensorConfig config = choose_tensor_core_matmul(problem, kMultiprocessors);
+    const MatmulTensorConfig config =
+        choose_tensor_core_matmul(problem, kMultiprocessors, kSharedBytes);
     variants->push_back(
         {name,
          {kTensorCoreMatmulHeader, tensor_core_matmul_kernels(config), architecture},

@@ -26,6 +26,7 @@ inline constexpr Result kNoDevice = 100;
 
 enum class DeviceAttribute : int32_t {
   kMultiprocessors = 16,
+  kSharedBytesOfABlock = 97,  // that a kernel may ask for
   kL2CacheBytes = 38,
   kCapabilityMajor = 75,
   kCapabilityMinor = 76

@@ -77,6 +77,7 @@ Status Gpu::open(int32_t index, std::shared_ptr<Gpu>* gpu, const std::string& ar
   read(DeviceAttribute::kCapabilityMinor, &facts.minor);
   read(DeviceAttribute::kMultiprocessors, &facts.multiprocessors);
   read(DeviceAttribute::kL2CacheBytes, &facts.l2_bytes);
+  read(DeviceAttribute::kSharedBytesOfABlock, &facts.shared_bytes);
   facts.name = name;
   if (Status status = check(driver, result, "reading the GPU's properties", kDeviceAdvice);
       !status.ok())

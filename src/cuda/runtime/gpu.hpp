@@ -38,6 +38,7 @@ struct GpuFacts {
   int32_t major = 0, minor = 0;  // compute capability
   int32_t multiprocessors = 0;
   int32_t l2_bytes = 0;
+  int32_t shared_bytes = 0;  // that a block may have
   size_t memory_bytes = 0;
   std::string architecture;  // which kernels are compiled for
 

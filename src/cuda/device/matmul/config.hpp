@@ -11,8 +11,8 @@ namespace perseid::internal::cuda {
 // Tensor cores. A block makes a tile of c, each of its warps a part of the tile; both operands come
 // in steps of `depth` along k, of which `stages` are under way or in use.
 struct MatmulTensorConfig {
-  DType in;   // of a and b: f16 or bf16
-  DType out;  // of c and c0: the same, or f32
+  DType in;   // of a and b: f16, bf16 or f64
+  DType out;  // of c and c0: the same, or f32 of f16 and bf16
   int rows, columns;
   int warp_rows, warp_columns;
   int stages;
@@ -35,19 +35,21 @@ struct MatmulTensorConfig {
     visit("b_across", c.b_across);
   }
 
-  static constexpr int depth = 64;
+  constexpr int element_bytes() const { return static_cast<int>(size_of(in)); }
+  constexpr int depth() const { return 128 / element_bytes(); }
   constexpr int warps_across() const { return columns / warp_columns; }
   constexpr int threads() const { return 32 * (rows / warp_rows) * warps_across(); }
   // Blocks that a multiprocessor shall hold: as many as the registers for a warp's part allow.
   constexpr int resident() const {
-    return (warp_rows * warp_columns > 2048 ? 256 : 512) / threads();
+    const int sums = warp_rows * warp_columns * (in == DType::kF64 ? 2 : 1);
+    return max(1, (sums >= 2048 ? 256 : 512) / threads());
   }
-  constexpr int a_bytes() const { return 2 * rows * depth; }
-  constexpr int stage_bytes() const { return a_bytes() + 2 * columns * depth; }
+  constexpr int a_bytes() const { return 128 * rows; }
+  constexpr int stage_bytes() const { return a_bytes() + 128 * columns; }
   // The sums of the tile in the epilogue: rows are shifted by a quarter of the banks.
   constexpr int sums_pitch() const { return columns + 8; }
   constexpr int shared_bytes() const {
-    return max(stages * stage_bytes(), 4 * rows * sums_pitch());
+    return max(stages * stage_bytes(), max(4, element_bytes()) * rows * sums_pitch());
   }
 };
 

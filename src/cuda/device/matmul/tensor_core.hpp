@@ -1,98 +1,92 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// c = alpha a b + beta c0 + bias of f16 and bf16 by the tensor cores' warp products, sm_80 and up.
+// c = alpha a b + beta c0 + bias of f16, bf16 and f64 by the tensor cores' warp products, sm_80 and
+// up.
 //
-// A block makes a tile of c. Tiles of a and b come through shared memory in steps of 64 along k,
-// several stages ahead; a warp keeps its part of the sums in registers and walks a stage in four
-// steps of 16.
+// A block makes a tile of c. Tiles of a and b come through shared memory in steps of 128 bytes
+// along k, several stages ahead; a warp keeps its part of the sums in registers and walks a stage
+// in steps of 16: four of f16 and bf16, of which it loads the next one's operands while it
+// multiplies, one of f64, whose operands take the registers for that.
 //
-//                 b: 64 x columns                shared memory, for each stage
+//                 b: depth x columns             shared memory, for each stage
 //                 +---+---+---+---+              +-----------+-----------+
 //                 |   |   |   |   |              | tile of a | tile of b |
 //     a:          +---+---+---+---+              +-----------+-----------+
-//     rows x 64   | warp 0| warp 1|
+//   rows x depth  | warp 0| warp 1|
 //     +-------+   +-------+-------+              a step of the block
-//     |       |   | warp 2| warp 3|                1 wait for the copies of the oldest stage
-//     +-------+   +-------+-------+                2 barrier
-//                                                  3 copy the tiles `stages` - 1 steps ahead
-//                                                  4 products of the oldest stage
+//     |       |   | warp 2| warp 3|                1 copy the tiles `stages` - 1 steps ahead
+//     +-------+   +-------+-------+                2 three of four products of the oldest stage
+//                                                  3 wait for the copies of the next stage
+//                                                  4 barrier
+//                                                  5 load from the next stage, the last product
 //
 // One barrier a step does two things: it shows every thread the copies that others have waited for,
-// and it says that all warps are done with the stage before, which 3 then fills again.
+// and it says that all warps have loaded all of the oldest stage, which the next step's 1 fills.
 //
-// An operand's tile is a number of lines of elements that lie side by side, along k or across it as
-// in global memory; ldmatrix transposes where they lie across. Vectors of 16 bytes are permuted in
-// each line, vector v of line l lying at v ^ (l mod 8), so that neither the copies nor ldmatrix,
-// which reads the same vector of eight lines, meet a bank twice. What lies outside of an operand is
-// copied as zeros, which add nothing.
+// How tiles lie in shared memory: tensor_core_warp.hpp. What lies outside of an operand is copied
+// as zeros, which add nothing.
 //
 // Operands that cannot be copied so, for lack of alignment or neighbours, are read element by
 // element to the same addresses. That is slow.
 //
 // At the end the sums go through the same shared memory, so that each warp writes whole rows.
 //
-// Sums are float32, in the order of k whatever the tile is: results do not depend on the
-// configuration, nor on the batch.
+// Sums are float32 (of f64 float64) in the order of k whatever the tile is: results do not depend
+// on the configuration, nor on the batch.
 #pragma once
 
 #include "cuda/device/matmul/output.hpp"
+#include "cuda/device/matmul/tensor_core_warp.hpp"
 #include "cuda/device/ptx/cluster.hpp"
 #include "cuda/device/ptx/cp_async.hpp"
 #include "cuda/device/ptx/dependency.hpp"
-#include "cuda/device/ptx/ldmatrix.hpp"
-#include "cuda/device/ptx/mma.hpp"
 
 namespace perseid::internal::cuda {
-
-inline constexpr int kVector = 8;  // elements in 16 bytes
-
-// Offset of a vector in a tile, in bytes. kLength: elements of a line, a multiple of 64.
-template <int kLength>
-__device__ __forceinline__ int vector_offset(int line, int vector) {
-  return line * kLength * 2 + ((vector ^ (line % 8)) << 4);
-}
 
 // What a thread copies of an operand: vector `vector_` of every kPass-th line. kOuter: rows or
 // columns of the tile.
 template <MatmulTensorConfig C, bool kAcross, int kOuter>
 class OperandCopy {
-  static constexpr int kLines = kAcross ? C.depth : kOuter;
-  static constexpr int kLength = kAcross ? kOuter : C.depth;
+  using Bits = typename TileLayout<C>::Bits;
+  static constexpr int kVector = TileLayout<C>::kVector;
+  static constexpr int kLines = kAcross ? C.depth() : kOuter;
+  static constexpr int kLength = kAcross ? kOuter : C.depth();
+  static constexpr int kLineBytes = kLength * C.element_bytes();
   static constexpr int kVectors = kLength / kVector;
   static constexpr int kPass = C.threads() / kVectors;
-  static_assert(kPass % 8 == 0 && kLines % kPass == 0);
+  static_assert(kPass % TileLayout<C>::kPeriod == 0 && kLines % kPass == 0);
 
  public:
   // From row or column `first` of `outer`, and from k = 0 of `depth`, on.
   __device__ __forceinline__ OperandCopy(const MatmulOperand& operand, int64_t batch, int64_t first,
-                                         int64_t outer, int64_t depth)
+                                         int64_t outer)
       : operand_(operand) {
     const int thread = static_cast<int>(threadIdx.x);
     const int line = thread / kVectors, vector = thread % kVectors;
-    offset_ = vector_offset<kLength>(line, vector);
-    data_ = static_cast<const uint16_t*>(operand.data) + batch * operand.batch +
-            first * operand.line + line * between_lines() + vector * kVector * between_elements();
+    offset_ = TileLayout<C>::template offset<kLength>(line, vector);
+    data_ = static_cast<const Bits*>(operand.data) + batch * operand.batch + first * operand.line +
+            line * between_lines() + vector * kVector * between_elements();
     outer_left_ =
         static_cast<int>(min<int64_t>(outer - first, kOuter)) - (kAcross ? vector * kVector : line);
-    depth_left_ = depth - (kAcross ? line : vector * kVector);
+    depth_ = kAcross ? line : vector * kVector;
   }
 
-  // Copies the next tile to `tile`, at `address` of shared memory.
-  __device__ __forceinline__ void next(unsigned char* tile, uint32_t address) {
-    const int depth_left = static_cast<int>(clamp<int64_t>(depth_left_, 0, C.depth));
+  // Copies the next tile to `tile`, at `address` of shared memory; `left`: of k from its first
+  // element on.
+  __device__ __forceinline__ void next(unsigned char* tile, uint32_t address, int64_t left) {
+    const int depth_left = static_cast<int>(clamp<int64_t>(left - depth_, 0, C.depth()));
     const int lines = kAcross ? depth_left : outer_left_;
     const int elements = clamp(kAcross ? outer_left_ : depth_left, 0, kVector);
     if (operand_.vectors) {
-      const uint16_t* from = data_;
+      const Bits* from = data_;
 #pragma unroll
       for (int line = 0; line < kLines; line += kPass, from += kPass * between_lines())
-        ptx::cp_async(address + offset_ + line * kLength * 2, from,
-                      line < lines ? 2 * elements : 0);
+        ptx::cp_async(address + offset_ + line * kLineBytes, from,
+                      line < lines ? C.element_bytes() * elements : 0);
     } else {
       gather(tile + offset_, lines, elements);
     }
-    data_ += C.depth * operand_.depth;
-    depth_left_ -= C.depth;
+    data_ += C.depth() * operand_.depth;
   }
 
  private:
@@ -103,99 +97,41 @@ class OperandCopy {
     return kAcross ? operand_.line : operand_.depth;
   }
   __device__ __forceinline__ void gather(unsigned char* to, int lines, int elements) const {
-    const uint16_t* from = data_;
+    const Bits* from = data_;
 #pragma unroll 1
     for (int line = 0; line < kLines; line += kPass, from += kPass * between_lines()) {
-      uint32_t bits[kVector];
+      uint32_t words[4] = {};
 #pragma unroll
-      for (int i = 0; i < kVector; ++i)
-        bits[i] = line < lines && i < elements ? from[i * between_elements()] : 0;
-      *reinterpret_cast<uint4*>(to + line * kLength * 2) = {
-          bits[0] | bits[1] << 16, bits[2] | bits[3] << 16, bits[4] | bits[5] << 16,
-          bits[6] | bits[7] << 16};
+      for (int i = 0; i < kVector; ++i) {
+        const Bits bits = line < lines && i < elements ? from[i * between_elements()] : 0;
+        if constexpr (C.element_bytes() == 8) {
+          words[2 * i] = static_cast<uint32_t>(bits);
+          words[2 * i + 1] = static_cast<uint32_t>(bits >> 32);
+        } else {
+          words[i / 2] |= uint32_t{bits} << 16 * (i % 2);
+        }
+      }
+      *reinterpret_cast<uint4*>(to + line * kLineBytes) = {words[0], words[1], words[2], words[3]};
     }
   }
 
   const MatmulOperand& operand_;
-  const uint16_t* data_;
-  int64_t depth_left_;
-  int outer_left_, offset_;
-};
-
-// A warp's part of the tile: sums[i][j] has 16 rows and 8 columns, as ptx::mma says.
-template <MatmulTensorConfig C>
-struct WarpSums {
-  static constexpr int kDown = C.warp_rows / 16, kAcross = C.warp_columns / 8;
-  float sums[kDown][kAcross][4] = {};
-
-  // Adds the products of one stage. `row`, `column`: of the part in the tile.
-  __device__ __forceinline__ void add(uint32_t a, uint32_t b, int row, int column) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    // Which line of an 8 x 8 matrix the lane names, and of which two of the four.
-    const int line = lane % 8, second = lane / 8 % 2, fourth = lane / 16;
-#pragma unroll
-    for (int k = 0; k < C.depth; k += 16) {
-      uint32_t left[kDown][4], right[kAcross / 2][4];
-#pragma unroll
-      for (int i = 0; i < kDown; ++i) {
-        const int first = row + 16 * i;
-        if constexpr (C.a_across) {
-          ptx::ldmatrix_x4_trans(
-              a + vector_offset<C.rows>(k + line + 8 * fourth, first / kVector + second), left[i]);
-        } else {
-          ptx::ldmatrix_x4(
-              a + vector_offset<C.depth>(first + line + 8 * second, k / kVector + fourth), left[i]);
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < kAcross / 2; ++j) {
-        const int first = column + 16 * j;
-        if constexpr (C.b_across) {
-          ptx::ldmatrix_x4_trans(
-              b + vector_offset<C.columns>(k + line + 8 * second, first / kVector + fourth),
-              right[j]);
-        } else {
-          ptx::ldmatrix_x4(
-              b + vector_offset<C.depth>(first + line + 8 * fourth, k / kVector + second),
-              right[j]);
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kDown; ++i)
-#pragma unroll
-        for (int j = 0; j < kAcross; ++j)
-          ptx::mma<C.in>(sums[i][j], left[i], right[j / 2][2 * (j % 2)],
-                         right[j / 2][2 * (j % 2) + 1]);
-    }
-  }
-
-  // Into the sums of the tile. `row`, `column`: of the part in it.
-  __device__ __forceinline__ void store(float* tile, int row, int column) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    tile += (row + lane / 4) * C.sums_pitch() + column + lane % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < kDown; ++i)
-#pragma unroll
-      for (int j = 0; j < kAcross; ++j) {
-        float* at = tile + 16 * i * C.sums_pitch() + 8 * j;
-        const float(&sum)[4] = sums[i][j];
-        *reinterpret_cast<float2*>(at) = {sum[0], sum[1]};
-        *reinterpret_cast<float2*>(at + 8 * C.sums_pitch()) = {sum[2], sum[3]};
-      }
-  }
+  const Bits* data_;
+  int outer_left_, depth_, offset_;  // depth_: of the thread's first element
 };
 
 // The sums of a tile, in shared memory, to c: a warp writes neighbours of a row.
 template <MatmulTensorConfig C>
-__device__ __forceinline__ void write_tile(const float* sums, const MatmulLaunch& launch,
-                                           const MatmulTile& tile) {
+__device__ __forceinline__ void write_tile(const typename WarpSums<C>::Real* sums,
+                                           const MatmulLaunch& launch, const MatmulTile& tile) {
   constexpr int kPairs = C.columns / 2, kPass = C.threads() / kPairs;
-  const MatmulOutput<C.in, C.out, float> output(launch, tile.batch);
+  const MatmulOutput<C.in, C.out, typename WarpSums<C>::Real> output(launch, tile.batch);
   const int thread = static_cast<int>(threadIdx.x), column = thread % kPairs * 2;
 #pragma unroll 1
   for (int row = thread / kPairs; row < C.rows; row += kPass) {
-    const auto sum = *reinterpret_cast<const float2*>(sums + row * C.sums_pitch() + column);
-    output.write(tile.row + row, tile.column + column, sum.x, sum.y);
+    using Pair = typename WarpSums<C>::Pair;
+    const auto pair = *reinterpret_cast<const Pair*>(sums + row * C.sums_pitch() + column);
+    output.write(tile.row + row, tile.column + column, pair.first, pair.second);
   }
 }
 
@@ -206,15 +142,15 @@ __global__ void __launch_bounds__(C.threads(), C.resident())
   const uint32_t address = ptx::shared_address(memory);
   ptx::launch_dependents();
   const MatmulTile tile = find_tile(launch, C.rows, C.columns);
-  OperandCopy<C, C.a_across, C.rows> a(launch.a, tile.batch, tile.row, launch.rows, launch.depth);
-  OperandCopy<C, C.b_across, C.columns> b(launch.b, tile.batch, tile.column, launch.columns,
-                                          launch.depth);
-  const int64_t steps = ceil_div(launch.depth, C.depth);
-  const auto bring = [&](int64_t step, int stage) {
+  OperandCopy<C, C.a_across, C.rows> a(launch.a, tile.batch, tile.row, launch.rows);
+  OperandCopy<C, C.b_across, C.columns> b(launch.b, tile.batch, tile.column, launch.columns);
+  const auto steps = static_cast<int32_t>(ceil_div(launch.depth, C.depth()));
+  const auto bring = [&](int32_t step, int stage) {
     const int offset = stage * C.stage_bytes();
     if (step < steps) {
-      a.next(memory + offset, address + offset);
-      b.next(memory + offset + C.a_bytes(), address + offset + C.a_bytes());
+      const int64_t left = launch.depth - int64_t{step} * C.depth();
+      a.next(memory + offset, address + offset, left);
+      b.next(memory + offset + C.a_bytes(), address + offset + C.a_bytes(), left);
     }
     ptx::cp_async_commit();  // a group for every step, so that waiting can count them
   };
@@ -226,20 +162,37 @@ __global__ void __launch_bounds__(C.threads(), C.resident())
   const int row = warp / C.warps_across() * C.warp_rows;
   const int column = warp % C.warps_across() * C.warp_columns;
   WarpSums<C> part;
+  // Of this step of 16, and of the next one where registers hold both.
+  constexpr int kSteps = C.depth() / 16, kAhead = kSteps > 1 ? 1 : 0;
+  WarpOperands<C> operands[1 + kAhead];
   int oldest = 0, newest = C.stages - 1;
-  for (int64_t step = 0; step < steps; ++step) {
+  const auto stage_at = [&](int stage) { return address + stage * C.stage_bytes(); };
+  const auto await_stage = [] {
     ptx::cp_async_wait<C.stages - 2>();
     __syncthreads();
-    bring(step + C.stages - 1, newest);
-    const uint32_t stage = address + oldest * C.stage_bytes();
-    part.add(stage, stage + C.a_bytes(), row, column);
+  };
+  if constexpr (kAhead == 1) {
+    await_stage();
+    operands[0].load(stage_at(0), row, column, 0);
+  }
+  for (int32_t step = 0; step < steps; ++step) {
+    const int next = oldest + 1 == C.stages ? 0 : oldest + 1;
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const bool ends = i + kAhead == kSteps;  // what is loaded now lies in the next stage
+      if (ends || kAhead == 0) await_stage();
+      operands[(i + 1) % (1 + kAhead)].load(stage_at(ends ? next : oldest), row, column,
+                                            ends ? 0 : 16 * (i + kAhead));
+      if (i == 0) bring(step + C.stages - 1, newest);
+      part.add(operands[i % (1 + kAhead)]);
+    }
     newest = oldest;
-    oldest = oldest + 1 == C.stages ? 0 : oldest + 1;
+    oldest = next;
   }
   // All warps are done with the stages, and no copy to them is in flight: sums may overwrite them.
   ptx::cp_async_wait<0>();
   __syncthreads();
-  auto* sums = reinterpret_cast<float*>(memory);
+  auto* sums = reinterpret_cast<typename WarpSums<C>::Real*>(memory);
   part.store(sums, row, column);
   __syncthreads();
   write_tile<C>(sums, launch, tile);

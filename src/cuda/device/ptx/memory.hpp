@@ -85,4 +85,11 @@ __device__ __forceinline__ void forget_results_of(Packed<Words>& packed) {
   for (uint32_t& word : packed.word) asm volatile("" : "+r"(word));
 }
 
+// An element of shared memory. Volatile: what barriers and copies order stays in order.
+__device__ __forceinline__ double load_shared_f64(uint32_t from) {
+  double value;
+  asm volatile("ld.shared.f64 %0, [%1];" : "=d"(value) : "r"(from) : "memory");
+  return value;
+}
+
 }  // namespace perseid::internal::cuda::ptx

@@ -1,0 +1,174 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// A warp's share of matmul_tensor_core: how tiles lie in shared memory, what a warp loads of them
+// for a step of 16 along k, and the sums it keeps.
+//
+// An operand's tile is a number of lines of elements that lie side by side, along k or across it as
+// in global memory. Vectors of 16 bytes are permuted in each line so that neither the copies nor
+// the loads meet a bank twice:
+//
+//   f16, bf16   vector v of line l lies at v ^ (l mod 8): ldmatrix reads the same vector of eight
+//               lines, transposed where lines lie across k
+//   f64         at v ^ 2 (l mod 4): a half-warp reads two vectors of each of four lines
+#pragma once
+
+#include "cuda/device/element.hpp"
+#include "cuda/device/matmul/config.hpp"
+#include "cuda/device/ptx/ldmatrix.hpp"
+#include "cuda/device/ptx/memory.hpp"
+#include "cuda/device/ptx/mma.hpp"
+
+namespace perseid::internal::cuda {
+
+template <int kBytes>
+struct BitsOf;
+template <>
+struct BitsOf<2> {
+  using Type = uint16_t;
+};
+template <>
+struct BitsOf<8> {
+  using Type = uint64_t;
+};
+
+template <MatmulTensorConfig C>
+struct TileLayout {
+  using Bits = typename BitsOf<C.element_bytes()>::Type;
+  static constexpr bool kDouble = C.in == DType::kF64;
+  static constexpr int kVector = 16 / C.element_bytes();  // elements
+  static constexpr int kPeriod = kDouble ? 4 : 8;         // of the permutation, in lines
+
+  // Offset of a vector in a tile, in bytes. kLength: elements of a line, a multiple of 128 bytes.
+  template <int kLength>
+  static __device__ __forceinline__ int offset(int line, int vector) {
+    const int turned = vector ^ (kDouble ? line % 4 * 2 : line % 8);
+    return line * kLength * C.element_bytes() + (turned << 4);
+  }
+};
+
+// What a warp multiplies in a step of 16 along k, as ptx::mma says.
+template <MatmulTensorConfig C>
+struct WarpOperands {
+  using Layout = TileLayout<C>;
+  static constexpr int kDown = C.warp_rows / 16, kAcross = C.warp_columns / 8;
+  uint32_t left[kDown][4], right[kAcross / 2][4];
+
+  // From a stage's tiles. `row`, `column`: of the warp's part in the tile.
+  __device__ __forceinline__ void load(uint32_t stage, int row, int column, int k) {
+    const uint32_t a = stage, b = stage + C.a_bytes();
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    // Which line of an 8 x 8 matrix the lane names, and of which two of the four.
+    const int line = lane % 8, second = lane / 8 % 2, fourth = lane / 16;
+#pragma unroll
+    for (int i = 0; i < kDown; ++i) {
+      const int first = row + 16 * i;
+      if constexpr (C.a_across) {
+        ptx::ldmatrix_x4_trans(a + Layout::template offset<C.rows>(
+                                       k + line + 8 * fourth, first / Layout::kVector + second),
+                               left[i]);
+      } else {
+        ptx::ldmatrix_x4(a + Layout::template offset<C.depth()>(first + line + 8 * second,
+                                                                k / Layout::kVector + fourth),
+                         left[i]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kAcross / 2; ++j) {
+      const int first = column + 16 * j;
+      if constexpr (C.b_across) {
+        ptx::ldmatrix_x4_trans(b + Layout::template offset<C.columns>(
+                                       k + line + 8 * second, first / Layout::kVector + fourth),
+                               right[j]);
+      } else {
+        ptx::ldmatrix_x4(b + Layout::template offset<C.depth()>(first + line + 8 * fourth,
+                                                                k / Layout::kVector + second),
+                         right[j]);
+      }
+    }
+  }
+};
+
+// The same in f64: where it lies, since registers do not hold all of it.
+template <MatmulTensorConfig C>
+requires(C.in == DType::kF64) struct WarpOperands<C> {
+  uint32_t stage;
+  int row, column, k;
+
+  __device__ __forceinline__ void load(uint32_t of_stage, int of_row, int of_column, int of_k) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    stage = of_stage;
+    row = of_row + lane / 4;
+    column = of_column + lane / 4;
+    k = of_k + lane % 4;
+  }
+  __device__ __forceinline__ void left(int i, double (&elements)[8]) const {
+#pragma unroll
+    for (int e = 0; e < 8; ++e)
+      elements[e] = element<C.a_across, C.rows>(stage, row + 16 * i + e % 2 * 8, k + e / 2 * 4);
+  }
+  __device__ __forceinline__ void right(int j, double (&elements)[4]) const {
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      elements[e] = element<C.b_across, C.columns>(stage + C.a_bytes(), column + 8 * j, k + e * 4);
+  }
+
+ private:
+  // kOuter: rows or columns of the tile.
+  template <bool kTransposed, int kOuter>
+  static __device__ __forceinline__ double element(uint32_t tile, int outer, int k) {
+    constexpr int kLength = kTransposed ? kOuter : C.depth();
+    const int line = kTransposed ? k : outer, at = kTransposed ? outer : k;
+    return ptx::load_shared_f64(tile + TileLayout<C>::template offset<kLength>(line, at / 2) +
+                                at % 2 * 8);
+  }
+};
+
+// A warp's part of the tile: sums[i][j] has 16 rows and 8 columns, as ptx::mma says.
+template <MatmulTensorConfig C>
+struct WarpSums {
+  using Real = decltype(widen(typename ElementOf<C.in>::Type{}));
+  // Neighbours of a row, in one access.
+  struct alignas(2 * sizeof(Real)) Pair {
+    Real first, second;
+  };
+  static constexpr int kDown = C.warp_rows / 16, kAcross = C.warp_columns / 8;
+  Real sums[kDown][kAcross][4] = {};
+
+  __device__ __forceinline__ void add(const WarpOperands<C>& operands) {
+    if constexpr (C.in == DType::kF64) {
+      double left[8], right[kAcross][4];
+#pragma unroll
+      for (int j = 0; j < kAcross; ++j) operands.right(j, right[j]);
+#pragma unroll
+      for (int i = 0; i < kDown; ++i) {
+        operands.left(i, left);
+#pragma unroll
+        for (int j = 0; j < kAcross; ++j) ptx::mma_f64(sums[i][j], left, right[j]);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kDown; ++i)
+#pragma unroll
+        for (int j = 0; j < kAcross; ++j)
+          ptx::mma<C.in>(sums[i][j], operands.left[i], operands.right[j / 2][2 * (j % 2)],
+                         operands.right[j / 2][2 * (j % 2) + 1]);
+    }
+  }
+
+  // Into the sums of the tile. `row`, `column`: of the part in it.
+  __device__ __forceinline__ void store(Real* tile, int row, int column) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    tile += (row + lane / 4) * C.sums_pitch() + column + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < kDown; ++i)
+#pragma unroll
+      for (int j = 0; j < kAcross; ++j) {
+        Real* at = tile + 16 * i * C.sums_pitch() + 8 * j;
+        const Real(&sum)[4] = sums[i][j];
+        *reinterpret_cast<Pair*>(at) = {sum[0], sum[1]};
+        *reinterpret_cast<Pair*>(at + 8 * C.sums_pitch()) = {sum[2], sum[3]};
+      }
+  }
+};
+
+}  // namespace perseid::internal::cuda
