@@ -16,6 +16,7 @@
 #include "harness/check.hpp"
 #include "harness/launch.hpp"
 #include "harness/problem_text.hpp"
+#include "matmul_calls.hpp"
 #include "streams.hpp"
 #include "table.hpp"
 
@@ -37,42 +38,6 @@ struct Verdict {
   std::string implementation, complaint;
   int orders = 0;
 };
-
-MatmulOptions options_of(const Problem& problem) {
-  return {.dtype = problem.type(),
-          .out_dtype = problem.result_type(),
-          .batch = problem.batch,
-          .m = problem.m,
-          .n = problem.n,
-          .k = problem.k,
-          .alpha = problem.alpha,
-          .beta = problem.beta,
-          .bias = !problem.bias.empty(),
-          .b_dtype = problem.type_of_b(),
-          .scaling = static_cast<Scaling>(problem.scaling.value),
-          .accumulation = static_cast<Accumulation>(problem.accumulation.value),
-          .scale_result = problem.scale_result,
-          .activation = static_cast<Activation>(problem.activation.value),
-          .amax = problem.amax,
-          .implementation = problem.impl.empty() ? nullptr : problem.impl.c_str()};
-}
-
-MatmulArguments arguments_of(const Problem& problem, const Operands& operands) {
-  const auto view = [&](const char* name, bool transpose = false) {
-    const harness::Array* array = operands.find(name);
-    if (array == nullptr) return Tensor();
-    return transpose ? array->tensor().transposed() : array->tensor();
-  };
-  return {.a = view("a", problem.transpose_a),
-          .b = view("b", problem.transpose_b),
-          .c0 = view("c0"),
-          .bias = view("bias"),
-          .c = view("c"),
-          .scale_a = view("scale_a"),
-          .scale_b = view("scale_b"),
-          .scale_result = view("scale_result"),
-          .amax = view("amax")};
-}
 
 AttentionOptions attention_options(const Problem& problem) {
   AttentionOptions options;
@@ -246,7 +211,8 @@ Draw draw_arrival(const Problem& problem, std::mt19937_64& random, bool loses) {
 std::string run_one(const Context& context, const Problem& problem, const Operands& expected,
                     const Draw& draw) {
   const Operands operands(problem);
-  MatmulArguments arguments = arguments_of(problem, operands);
+  harness::Placement placement(context);
+  MatmulArguments arguments = arguments_of(problem, operands, placement);
   const bool of_a = draw.dim == ChunkDim::kM || (draw.dim == ChunkDim::kK && draw.count % 2 == 0);
   ArrivingOperand arriving =
       ArrivingOperand::cut(arguments.a, arguments.b, of_a, draw.dim, draw.count);
@@ -369,7 +335,8 @@ Verdict check_problem(const Context& context, const Problem& problem, uint64_t s
   verdict.implementation = plain.info().implementation;
   Workspace workspace;
   plain.reserve(workspace);
-  plain.execute(nullptr, arguments_of(problem, expected), workspace);
+  harness::Placement placement(context);
+  plain.execute(nullptr, arguments_of(problem, expected, placement), workspace);
   std::mt19937_64 random(seed);
   for (int order = 0; order < kOrders && verdict.complaint.empty(); ++order) {
     const Draw draw = draw_arrival(problem, random, order + 1 == kOrders);

@@ -16,6 +16,7 @@ using Action = std::function<int()>;
 void add_info(CLI::App& app, const Common& common, Action& action);
 void add_explain(CLI::App& app, const Common& common, Action& action);
 void add_check(CLI::App& app, const Common& common, Action& action);
+void add_tune(CLI::App& app, const Common& common, Action& action);
 void add_bench(CLI::App& app, const Common& common, Action& action);
 // The script of a shell, and the manual, out of the parser's tables.
 void add_completion(CLI::App& app, Action& action);

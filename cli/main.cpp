@@ -46,6 +46,7 @@ int run(int argc, char** argv) {
   add_explain(app, common, action);
   add_check(app, common, action);
   add_bench(app, common, action);
+  add_tune(app, common, action);
   add_run(app, common, action);
   add_launch(app, common, action);
   add_help(app, action);

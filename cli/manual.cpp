@@ -33,6 +33,7 @@ constexpr Variable kVariables[] = {
     {"PERSEID_DISABLE_CUDA", "1: as on a machine without a GPU"},
     {"PERSEID_CACHE_DIR", "the folder of compiled GPU kernels"},
     {"PERSEID_NVRTC", "the library that compiles GPU kernels"},
+    {"PERSEID_TUNE", "0: the built-in choices, not what `perseid tune` has kept"},
     {"PERSEID_PACK", "the file of GPU kernels that were compiled with the library"},
     {"NO_COLOR", "no colours, where it is not empty"}};
 

@@ -132,6 +132,14 @@ TEST_F(CliMatmulTest, ActivationsOfEveryType) {
                  "--activation must be one of none, gelu-tanh, gelu-erf, silu, got 'relu'");
 }
 
+TEST_F(CliMatmulTest, TheCpuHasNothingToTune) {
+  const Ended ended = run("tune matmul --m 6 --n 5 --k 4 --dtype bf16 --device cpu");
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(ended.out, "matmul bf16 6x5x4: cpu:packed has one configuration: nothing to tune\n");
+  EXPECT_FALSE(json("tune matmul --m 6 --n 5 --k 4 --device cpu").contains("measured"));
+  expect_refused("tune softmax --shape 4,5", 2, "there is no 'softmax' in perseid tune");
+}
+
 TEST_F(CliMatmulTest, OtherOperationsRefuse8Bits) {
   expect_refused("run softmax --input @a.npy --output @o.npy --dtype f8e4m3", 2,
                  "f8e4m3, which matmul alone takes");

@@ -207,7 +207,7 @@ TEST_F(CliTest, BadInputEndsWithTwo) {
   write("x.npy", {2, 3}, {1, 2, 3, 4, 5, 6});
   write("y.npy", {2, 2}, {1, 2, 3, 4});
   write("i.npy", {2}, {1, 2}, i32);
-  expect_refused("", 2, "perseid needs one of info, explain, check, bench, run");
+  expect_refused("", 2, "perseid needs one of info, explain, check, bench, tune, run");
   expect_refused("frobnicate", 2, "there is no 'frobnicate' in perseid");
   expect_refused("run softmax --output @o.npy", 2, "--input is required");
   // Words and values that the parser has no place for.
@@ -311,8 +311,8 @@ TEST_F(CliTest, OtherExitCodes) {
 
 TEST_F(CliTest, EveryHelpHasAnExample) {
   for (const char* command :
-       {"", "info", "explain", "explain softmax", "check", "check dropout-mask", "bench", "run",
-        "run softmax", "run attention", "run matmul", "run dropout-mask"}) {
+       {"", "info", "explain", "explain softmax", "check", "check dropout-mask", "bench", "tune",
+        "tune matmul", "run", "run softmax", "run attention", "run matmul", "run dropout-mask"}) {
     const Ended ended = run(std::string(command) + " --help");
     EXPECT_EQ(ended.code, 0) << command;
     EXPECT_NE(ended.out.find("Example:\n  perseid"), std::string::npos) << command;

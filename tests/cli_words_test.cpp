@@ -137,7 +137,7 @@ TEST_F(CliWordsTest, HelpIsACommandToo) {
 
 // ---- The manual -------------------------------------------------------------------------------
 
-const char* const kCommands[] = {"info", "explain", "check",      "bench",
+const char* const kCommands[] = {"info", "explain", "check",      "bench", "tune",
                                  "run",  "help",    "completion", "man"};
 
 std::set<std::string> flags_in(const std::string& text) {
@@ -218,8 +218,8 @@ TEST_F(CompletionTest, Bash) {
                              ")\nCOMP_CWORD=" + std::to_string(words.size() - 1) +
                              "\n_perseid\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n");
   };
-  EXPECT_EQ(complete({"perseid", ""}), (Lines{"info", "explain", "check", "bench", "run", "launch",
-                                              "help", "completion", "man"}));
+  EXPECT_EQ(complete({"perseid", ""}), (Lines{"info", "explain", "check", "bench", "tune", "run",
+                                              "launch", "help", "completion", "man"}));
   EXPECT_EQ(complete({"perseid", "ch"}), Lines{"check"});
   EXPECT_EQ(complete({"perseid", "--json", "run", "so"}), Lines{"softmax"});
   EXPECT_EQ(complete({"perseid", "run", "matmul", "--tr"}),
@@ -249,7 +249,7 @@ TEST_F(CompletionTest, Zsh) {
                      words + ")\nCURRENT=${#words}\n_perseid\n");
   };
   const Lines commands = complete("perseid ''");
-  EXPECT_EQ(commands.size(), 9u);
+  EXPECT_EQ(commands.size(), 10u);
   EXPECT_TRUE(commands[0].starts_with("info:devices, "));
   EXPECT_EQ(complete("perseid run attention --causal ''"),
             (Lines{"none", "top-left", "bottom-right"}));
@@ -269,7 +269,7 @@ TEST_F(CompletionTest, Fish) {
     for (std::string& each : completions) each = each.substr(0, each.find('\t'));
     return completions;
   };
-  EXPECT_EQ(complete("perseid ").size(), 9u);
+  EXPECT_EQ(complete("perseid ").size(), 10u);
   EXPECT_EQ(complete("perseid run so"), Lines{"softmax"});
   EXPECT_EQ(complete("perseid run matmul --transp"), (Lines{"--transpose-a", "--transpose-b"}));
   EXPECT_EQ(complete("perseid check matmul --thr"), Lines{"--threads"});

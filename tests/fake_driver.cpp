@@ -4,12 +4,14 @@
 // kernels that do nothing. Any call can be made to fail, once or from then on (fake_driver.hpp).
 #include "fake_driver.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <set>
+#include <vector>
 
 namespace {
 
@@ -23,6 +25,7 @@ std::atomic<int64_t> calls{0}, contexts{0}, launches{0};
 // What was made and not destroyed. Never freed itself: what a lost device held is no leak of the
 // library's.
 std::set<void*>& alive = *new std::set<void*>;
+std::vector<float>& elapsed = *new std::vector<float>;  // what events will say, the next one last
 thread_local void* current = nullptr;
 char context;  // its address is a handle
 
@@ -84,6 +87,11 @@ int64_t fake_alive() {
   return static_cast<int64_t>(alive.size()) + contexts;
 }
 int64_t fake_launches() { return launches; }
+void fake_elapsed(const float* milliseconds, int count) {
+  const std::lock_guard lock(mutex);
+  elapsed.assign(milliseconds, milliseconds + count);
+  std::reverse(elapsed.begin(), elapsed.end());
+}
 
 int cuInit(unsigned) { return outcome("cuInit"); }
 int cuDriverGetVersion(int* version) { return says("cuDriverGetVersion", version, 13000); }
@@ -181,7 +189,15 @@ int cuEventDestroy_v2(void* event) { return gone("cuEventDestroy_v2", event); }
 int cuEventRecord(void*, void*) { return outcome("cuEventRecord"); }
 int cuEventSynchronize(void*) { return outcome("cuEventSynchronize"); }
 int cuEventElapsedTime(float* milliseconds, void*, void*) {
-  return says("cuEventElapsedTime", milliseconds, 1.0f);
+  float time = 1;
+  {
+    const std::lock_guard lock(mutex);
+    if (!elapsed.empty()) {
+      time = elapsed.back();
+      elapsed.pop_back();
+    }
+  }
+  return says("cuEventElapsedTime", milliseconds, time);
 }
 
 }  // extern "C"

@@ -162,6 +162,11 @@ static int matmul(perseid_context_t context) {
   //! [matmul]
   free(workspace);
   perseid_plan_destroy(plan);
+
+  //! [matmul_tune]
+  TRY(perseid_matmul_tune(context, &desc, &args, NULL, &plan));
+  //! [matmul_tune]
+  perseid_plan_destroy(plan);
   return c_data[0] == 4 && c_data[1] == 5 && c_data[3] == 11 ? 0 : 1;
 }
 

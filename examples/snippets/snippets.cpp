@@ -160,6 +160,13 @@ static void operations() {
                   .c = perseid::Tensor(c.data(), {2, 2})},
                  workspace);
   //! [matmul]
+  //! [matmul_tuned]
+  const perseid::Matmul tuned =
+      perseid::Matmul::tuned(context, {.m = 2, .n = 2, .k = 3},
+                             {.a = perseid::Tensor(a.data(), {2, 3}),
+                              .b = perseid::Tensor(b.data(), {2, 3}).transposed(),
+                              .c = perseid::Tensor(c.data(), {2, 2})});
+  //! [matmul_tuned]
 
   //! [chunks]
   const auto columns = perseid::Chunks::even(2, 2);  // b arrives column by column

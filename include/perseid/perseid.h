@@ -403,6 +403,17 @@ typedef struct perseid_matmul_args {
 PERSEID_API perseid_status perseid_matmul_plan_create(perseid_context_t context,
                                                       const perseid_matmul_desc* desc,
                                                       perseid_plan_t* plan);
+/** Makes a plan as above, after measuring the configurations of its implementation with these
+ * tensors: c and amax are written many times, and the call returns when all is done. The fastest is
+ * kept in the tuning cache of the device, a file of facts in the cache folder that new contexts
+ * read; plans of the same problem use it from now on, unless PERSEID_TUNE is 0. explain has the
+ * times. Where an implementation has one configuration, as on the CPU, nothing is measured. Errors:
+ * as above, also UNSUPPORTED (chunks, or PERSEID_TUNE is 0) and IO_ERROR (the cache cannot be
+ * written). \snippet operations.c matmul_tune */
+PERSEID_API perseid_status perseid_matmul_tune(perseid_context_t context,
+                                               const perseid_matmul_desc* desc,
+                                               const perseid_matmul_args* args, void* stream,
+                                               perseid_plan_t* plan);
 /** Writes c. Errors: WORKSPACE_TOO_SMALL, DEVICE_ERROR, TIMEOUT or PEER_LOST (a chunk did not
  * arrive).
  * \snippet operations.c matmul */

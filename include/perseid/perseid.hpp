@@ -476,31 +476,55 @@ class Matmul : public Plan {
  public:
   /// Makes a plan; throws where no implementation takes the problem.
   /// \snippet snippets.cpp matmul
-  Matmul(const Context& context, const MatmulOptions& options) : Plan(create(context, options)) {}
+  Matmul(const Context& context, const MatmulOptions& options)
+      : Plan(create(options, [&](const perseid_matmul_desc& desc, perseid_plan_t* plan) {
+          return perseid_matmul_plan_create(context.get(), &desc, plan);
+        })) {}
+
+  /// Makes a plan after measuring the configurations of its implementation with these tensors, and
+  /// keeps the fastest for later plans of the same problem: see perseid_matmul_tune.
+  /// \snippet snippets.cpp matmul_tuned
+  static Matmul tuned(const Context& context, const MatmulOptions& options,
+                      const MatmulArguments& with, Stream stream = nullptr) {
+    return Matmul(create(options, [&](const perseid_matmul_desc& desc, perseid_plan_t* plan) {
+      const Arguments args(with);
+      return perseid_matmul_tune(context.get(), &desc, &args.c, stream, plan);
+    }));
+  }
 
   /// Writes c.
   /// \snippet snippets.cpp matmul
   void execute(Stream stream, const MatmulArguments& with, const Scratch& workspace) const {
-    auto args = detail::sized<perseid_matmul_args>();
-    args.a = with.a.dl();
-    args.b = with.b.dl();
-    args.c0 = with.c0.dl();
-    args.bias = with.bias.dl();
-    args.c = with.c.dl();
-    args.scale_a = with.scale_a.dl();
-    args.scale_b = with.scale_b.dl();
-    args.scale_result = with.scale_result.dl();
-    args.amax = with.amax.dl();
-    const detail::ArrivalArgument arrival_a(with.arrival_a), arrival_b(with.arrival_b);
-    const detail::DepartureArgument departure_c(with.departure_c);
-    args.arrival_a = arrival_a.get();
-    args.arrival_b = arrival_b.get();
-    args.departure_c = departure_c.get();
-    execute_as(Direction::kForward, perseid_matmul_execute, args, stream, workspace);
+    const Arguments args(with);
+    execute_as(Direction::kForward, perseid_matmul_execute, args.c, stream, workspace);
   }
 
  private:
-  static perseid_plan_t create(const Context& context, const MatmulOptions& options) {
+  struct Arguments {
+    explicit Arguments(const MatmulArguments& with)
+        : arrival_a(with.arrival_a), arrival_b(with.arrival_b), departure_c(with.departure_c) {
+      c.a = with.a.dl();
+      c.b = with.b.dl();
+      c.c0 = with.c0.dl();
+      c.bias = with.bias.dl();
+      c.c = with.c.dl();
+      c.scale_a = with.scale_a.dl();
+      c.scale_b = with.scale_b.dl();
+      c.scale_result = with.scale_result.dl();
+      c.amax = with.amax.dl();
+      c.arrival_a = arrival_a.get();
+      c.arrival_b = arrival_b.get();
+      c.departure_c = departure_c.get();
+    }
+    detail::ArrivalArgument arrival_a, arrival_b;
+    detail::DepartureArgument departure_c;
+    perseid_matmul_args c = detail::sized<perseid_matmul_args>();
+  };
+
+  explicit Matmul(perseid_plan_t plan) : Plan(plan) {}
+
+  template <class Make>
+  static perseid_plan_t create(const MatmulOptions& options, const Make& make) {
     auto desc = detail::sized<perseid_matmul_desc>();
     desc.dtype = static_cast<uint32_t>(options.dtype);
     desc.out_dtype = static_cast<uint32_t>(options.out_dtype);
@@ -526,7 +550,7 @@ class Matmul : public Plan {
     desc.async_b = async_b.get();
     desc.sink_c = sink_c.get();
     perseid_plan_t plan = nullptr;
-    detail::check(perseid_matmul_plan_create(context.get(), &desc, &plan));
+    detail::check(make(desc, &plan));
     return plan;
   }
 };

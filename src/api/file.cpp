@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "api/guard.hpp"
+#include "base/header_reader.hpp"
 #include "io/input_file.hpp"
 #include "io/npy.hpp"
 #include "io/output_file.hpp"
@@ -114,8 +115,8 @@ Status open(const char* path, perseid_file_t* result) {
 Status tensor_at(perseid_file_t file, size_t index, const DLTensor** tensor) {
   const io::StoredTensor& stored = file->index.tensors[index];
   if (!stored.type.readable())
-    return Status::error(PERSEID_IO_ERROR, "file '", file->path, "': tensor ",
-                         io::quoted(stored.name), " has the type ", io::quoted(stored.stored_type),
+    return Status::error(PERSEID_IO_ERROR, "file '", file->path, "': tensor ", quoted(stored.name),
+                         " has the type ", quoted(stored.stored_type),
                          ", expected one out of F16, BF16, F32, F64, BOOL, I8 to I64 and U8 to "
                          "U64; convert it before saving it");
   *tensor = &file->tensors[index];
@@ -126,11 +127,11 @@ Status no_such_name(perseid_file_t file, std::string_view name) {
   const auto& tensors = file->index.tensors;
   std::string names;
   for (size_t i = 0; i < std::min(tensors.size(), kMostNamesListed); ++i)
-    names += (i == 0 ? "" : ", ") + io::quoted(tensors[i].name);
+    names += (i == 0 ? "" : ", ") + quoted(tensors[i].name);
   if (tensors.empty()) names = "no tensors";
   if (tensors.size() > kMostNamesListed)
     names += " and " + std::to_string(tensors.size() - kMostNamesListed) + " more";
-  return Status::error(PERSEID_IO_ERROR, "file '", file->path, "' has no tensor ", io::quoted(name),
+  return Status::error(PERSEID_IO_ERROR, "file '", file->path, "' has no tensor ", quoted(name),
                        "; it holds ", names);
 }
 
@@ -308,7 +309,7 @@ perseid_status perseid_file_write(const char* path, const perseid_named_tensor* 
       if (tensors[i].name != nullptr) sources[i].name = tensors[i].name;
       if (Status status = api::source_of(tensors[i].tensor, &sources[i]); !status.ok())
         return Status::error(status.code(), "file '", path, "': tensor ", i, " (",
-                             io::quoted(sources[i].name), ") ", status.sentence());
+                             quoted(sources[i].name), ") ", status.sentence());
     }
     api::Metadata pairs(metadata_count);
     for (size_t i = 0; i < metadata_count; ++i) {

@@ -123,6 +123,33 @@ perseid_status perseid_matmul_plan_create(perseid_context_t context,
   return perseid::internal::api::create<MatmulPlan>(__func__, context, desc, plan);
 }
 
+perseid_status perseid_matmul_tune(perseid_context_t context, const perseid_matmul_desc* desc,
+                                   const perseid_matmul_args* args, void* stream,
+                                   perseid_plan_t* plan) {
+  using namespace perseid::internal::api;
+  return guarded([&]() -> Status {
+    if (plan == nullptr) return null_argument("perseid_matmul_tune", "plan");
+    *plan = nullptr;
+    if (context == nullptr) return null_argument("perseid_matmul_tune", "context");
+    if (desc == nullptr) return null_argument("perseid_matmul_tune", "desc");
+    if (args == nullptr) return null_argument("perseid_matmul_tune", "args");
+    perseid::internal::op::Check check("perseid_matmul_tune");
+    perseid_matmul_desc problem;
+    perseid_matmul_args tensors;
+    Pointees<perseid_matmul_desc> of_problem;
+    Pointees<perseid_matmul_args> of_tensors;
+    if (!read_struct(check, desc, &problem) || !of_problem.read(check, &problem) ||
+        !read_struct(check, args, &tensors) || !of_tensors.read(check, &tensors))
+      return check.result();
+    auto made = std::make_unique<perseid_plan>();
+    if (Status status = MatmulPlan::tune(context->device, problem, tensors, stream, &made->plan);
+        !status.ok())
+      return status;
+    *plan = made.release();
+    return {};
+  });
+}
+
 perseid_status perseid_matmul_execute(perseid_plan_t plan, const perseid_matmul_args* args,
                                       void* workspace, size_t workspace_bytes, void* stream) {
   return perseid::internal::api::execute(__func__, plan, args, &MatmulPlan::execute,

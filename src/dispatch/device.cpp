@@ -13,14 +13,15 @@
 #include "base/observe.hpp"
 #include "cuda/runtime/cache.hpp"
 #include "dispatch/choose.hpp"
+#include "dispatch/implementation.hpp"
 
 namespace perseid::internal::dispatch {
 namespace {
 
 constexpr const char* kVariables[] = {
-    "PERSEID_CPU_ISA",      "PERSEID_FORCE_IMPL", "PERSEID_NUM_THREADS",
-    "PERSEID_DISABLE_CUDA", "PERSEID_CACHE_DIR",  "PERSEID_NVRTC",
-    "PERSEID_PACK",         "PERSEID_VERBOSE",    "PERSEID_TRACE"};
+    "PERSEID_CPU_ISA",   "PERSEID_FORCE_IMPL", "PERSEID_NUM_THREADS", "PERSEID_DISABLE_CUDA",
+    "PERSEID_CACHE_DIR", "PERSEID_NVRTC",      "PERSEID_PACK",        "PERSEID_TUNE",
+    "PERSEID_VERBOSE",   "PERSEID_TRACE"};
 
 std::string value_of(const Device& device, std::string_view name) {
   for (const Variable& variable : device.environment)
@@ -142,6 +143,16 @@ Status open_cuda(int32_t index, std::shared_ptr<const Device>* device) {
   if (Status status = read_environment(opened.get()); !status.ok()) return status;
   if (Status status = cuda::Gpu::open(index, &opened->gpu); !status.ok())
     return Status::error(status.code(), "context: ", status.sentence());
+  const std::string tune = value_of(*opened, "PERSEID_TUNE");
+  if (tune != "" && tune != "0" && tune != "1")
+    return Status::error(PERSEID_INVALID_ARGUMENT, "PERSEID_TUNE is \"", tune,
+                         "\", expected 0 (the built-in choices) or 1; or unset it");
+  const cuda::GpuFacts& facts = opened->gpu->facts();
+  if (tune != "0")
+    opened->tuning = std::make_unique<Tuning>(
+        cuda::cache_folder(),
+        concatenate(facts.name, ", ", facts.multiprocessors, " multiprocessors"),
+        tunable_sources());
   *device = opened;
   return {};
 }

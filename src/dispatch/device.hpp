@@ -12,6 +12,7 @@
 #include "cpu/executor.hpp"
 #include "cpu/kernel_table.hpp"
 #include "cuda/runtime/gpu.hpp"
+#include "dispatch/tuning.hpp"
 
 namespace perseid::internal::dispatch {
 
@@ -32,6 +33,7 @@ struct Device {
   std::shared_ptr<cuda::Gpu> gpu;
   std::vector<Variable> environment;  // the library's own variables, as they were at creation
   std::string forced_implementation;  // PERSEID_FORCE_IMPL; "": none
+  std::unique_ptr<Tuning> tuning;     // of a GPU; null with PERSEID_TUNE=0
 
   int32_t workers() const { return executor->workers(); }
   // The device that tensors must be on.

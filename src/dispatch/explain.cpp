@@ -84,6 +84,13 @@ std::string explain_text(const Explanation& explanation, const Device& device) {
     std::snprintf(line, sizeof line, "  %-14s %-9s ", entry.name, name_of(entry.verdict));
     text += line + entry.reason + "\n";
   }
+  for (const Measured& each : explanation.measured) {
+    const bool built_in = &each == &explanation.measured.front();
+    char time[32];
+    std::snprintf(time, sizeof time, "%.4g us", each.seconds * 1e6);
+    text += concatenate("  measured ", each.configuration, ": ", time, built_in ? ", built-in" : "",
+                        each.kept ? ", kept\n" : "\n");
+  }
   text += text_of("forward:  ", explanation.forward);
   text += explanation.backward ? text_of("backward: ", *explanation.backward)
                                : std::string("backward: none in this plan\n");
@@ -117,6 +124,16 @@ std::string explain_json(const Explanation& explanation, const Device& device) {
         .field("reason", entry.reason)
         .end_object();
   json.end_array();
+  if (!explanation.measured.empty()) {
+    json.key("measured").begin_array();
+    for (const Measured& each : explanation.measured)
+      json.begin_object()
+          .field("configuration", each.configuration)
+          .field("seconds", each.seconds)
+          .field("kept", each.kept)
+          .end_object();
+    json.end_array();
+  }
   write(json, "forward", explanation.forward);
   if (explanation.backward) {
     write(json, "backward", *explanation.backward);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dispatch/choose.hpp"
+#include "dispatch/tuning.hpp"
 
 namespace perseid::internal::dispatch {
 
@@ -41,6 +42,7 @@ struct Explanation {
   std::vector<Considered> considered = {};
   Work forward = {};
   std::optional<Work> backward = {};
+  std::vector<Measured> measured = {};  // where the plan was tuned, the built-in choice first
 
   const char* chosen() const;
 };

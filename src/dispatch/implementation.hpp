@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/status.hpp"
 #include "cpu/executor.hpp"
@@ -64,7 +65,21 @@ struct Implementation {
   // May load or compile a kernel, and keep it in the executable. The device outlives it.
   Status (*make)(const Problem& problem, const Device& device,
                  std::unique_ptr<Executable<Operation>>* executable);
+  // The configurations that may be fastest, by name, the built-in choice first. Null, or none:
+  // there is one.
+  std::vector<std::string> (*configurations)(const Problem& problem,
+                                             const Device& device) = nullptr;
+  // As make, with one of them.
+  Status (*make_with)(const Problem& problem, const Device& device,
+                      const std::string& configuration,
+                      std::unique_ptr<Executable<Operation>>* executable) = nullptr;
 };
+
+// A hash of the source of the kernels that have configurations.
+std::string tunable_sources();
+
+// The name that the tuning cache knows a problem by.
+std::string problem_key(std::string_view implementation, const MatmulProblem& problem);
 
 // In the order of preference.
 std::span<const Implementation<Softmax>> softmax_implementations();

@@ -40,10 +40,13 @@ class MatmulExecutable final : public Executable<Matmul> {
 template <class Kernels>
 class MatmulInWorkspace final : public Executable<Matmul> {
  public:
+  // `origin`: of the configuration, for explain.
+  MatmulInWorkspace(std::unique_ptr<Kernels> matmul, std::string origin)
+      : matmul_(std::move(matmul)), origin_(std::move(origin)) {}
   static Status make(const MatmulProblem& problem, const Device& device, Made* made) {
-    auto matmul = std::make_unique<MatmulInWorkspace>();
-    Status status = Kernels::make(problem, *device.gpu, &matmul->matmul_);
-    if (status.ok()) *made = std::move(matmul);
+    std::unique_ptr<Kernels> matmul;
+    Status status = Kernels::make(problem, *device.gpu, &matmul);
+    if (status.ok()) *made = std::make_unique<MatmulInWorkspace>(std::move(matmul), "");
     return status;
   }
   size_t workspace(Direction) const override { return matmul_->workspace(); }
@@ -52,11 +55,55 @@ class MatmulInWorkspace final : public Executable<Matmul> {
     return matmul_->run(arguments, workspace, stream);
   }
   Status backward(const NoArguments&, std::byte*, void*) const override { return {}; }
-  std::string kernels() const override { return matmul_->description(); }
+  std::string kernels() const override { return matmul_->description() + origin_; }
 
  private:
   std::unique_ptr<Kernels> matmul_;
+  std::string origin_;
 };
+
+// ---- cuda:sm90: its configurations ----
+
+constexpr const char* kSm90Name = "cuda:sm90";
+
+std::vector<cuda::Sm90MatmulConfig> candidates(const MatmulProblem& problem, const Device& device) {
+  return cuda::sm90_matmul_candidates(problem, device.gpu->facts().multiprocessors);
+}
+
+Status make_sm90(const MatmulProblem& problem, const cuda::Sm90MatmulConfig& config,
+                 const char* origin, const Device& device, Made* made) {
+  std::unique_ptr<cuda::Sm90Matmul> matmul;
+  Status status = cuda::Sm90Matmul::make(problem, config, *device.gpu, &matmul);
+  if (status.ok())
+    *made = std::make_unique<MatmulInWorkspace<cuda::Sm90Matmul>>(std::move(matmul), origin);
+  return status;
+}
+
+// Of the tuned configuration, where there is one and it is still among the candidates.
+Status make_sm90(const MatmulProblem& problem, const Device& device, Made* made) {
+  const std::vector<cuda::Sm90MatmulConfig> configs = candidates(problem, device);
+  const std::string tuned =
+      device.tuning == nullptr ? "" : device.tuning->find(problem_key(kSm90Name, problem));
+  for (const cuda::Sm90MatmulConfig& config : configs)
+    if (!tuned.empty() && config_name(config) == tuned)
+      return make_sm90(problem, config, ", tuned on this device", device, made);
+  return make_sm90(problem, configs.front(), ", by the built-in table", device, made);
+}
+
+std::vector<std::string> sm90_configurations(const MatmulProblem& problem, const Device& device) {
+  std::vector<std::string> names;
+  if (problem.dtype == DType::kF32) return names;
+  for (const cuda::Sm90MatmulConfig& config : candidates(problem, device))
+    names.push_back(config_name(config));
+  return names;
+}
+
+Status make_sm90_with(const MatmulProblem& problem, const Device& device,
+                      const std::string& configuration, Made* made) {
+  for (const cuda::Sm90MatmulConfig& config : candidates(problem, device))
+    if (config_name(config) == configuration) return make_sm90(problem, config, "", device, made);
+  return Status::error(PERSEID_INTERNAL, "no configuration is called ", configuration);
+}
 
 // A product whose operands or result are cut into chunks, on the CPU.
 class ChunkedCpuMatmul final : public Executable<Matmul> {
@@ -111,7 +158,7 @@ constexpr const char* kNoEpilogue = "has no activation and no amax; leave both 0
 
 // wgmma and TMA, persistent: compute capability 9.0.
 constexpr Implementation<Matmul> kSm90 = {
-    .name = "cuda:sm90",
+    .name = kSm90Name,
     .refuse =
         [](const MatmulProblem& problem, const Device& device) {
           const cuda::GpuFacts& gpu = device.gpu->facts();
@@ -125,8 +172,10 @@ constexpr Implementation<Matmul> kSm90 = {
         [](const MatmulProblem& problem, const Device& device, Made* made) {
           return problem.dtype == DType::kF32
                      ? MatmulInWorkspace<cuda::Sm90F32Matmul>::make(problem, device, made)
-                     : MatmulInWorkspace<cuda::Sm90Matmul>::make(problem, device, made);
-        }};
+                     : make_sm90(problem, device, made);
+        },
+    .configurations = sm90_configurations,
+    .make_with = make_sm90_with};
 
 // mma.sync on tensor cores, any strides: compute capability 8.0 and up.
 constexpr Implementation<Matmul> kTensorCore = {
@@ -176,5 +225,23 @@ constexpr Implementation<Matmul> kList[] = {kSm90, kTensorCore, kFma, kPacked, k
 }  // namespace
 
 std::span<const Implementation<Matmul>> matmul_implementations() { return kList; }
+
+// Chunks make no difference to which configuration is fastest.
+std::string problem_key(std::string_view implementation, const MatmulProblem& problem) {
+  std::string key = concatenate(implementation, " matmul ", problem.batch, " x ", problem.m, " x ",
+                                problem.n, " x ", problem.k, " ", name_of(problem.dtype), " ",
+                                name_of(problem.type_of_b()), " ", name_of(problem.out_dtype));
+  if (problem.beta != 0) key += " +c0";
+  if (problem.bias) key += " bias";
+  if (problem.scaling != Scaling::kNone)
+    key += concatenate(" scaling ", static_cast<int>(problem.scaling));
+  if (problem.accumulation == Accumulation::kFast) key += " fast";
+  if (problem.scale_result) key += " scale_result";
+  if (problem.activation != Activation::kNone) key += concatenate(" ", name_of(problem.activation));
+  if (problem.amax) key += " amax";
+  return key;
+}
+
+std::string tunable_sources() { return std::to_string(cuda::source_hash(cuda::kSm90MatmulHeader)); }
 
 }  // namespace perseid::internal::dispatch

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "io/header_reader.hpp"
+#include "base/header_reader.hpp"
 
 namespace perseid::internal::io {
 namespace {

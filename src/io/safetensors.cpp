@@ -6,8 +6,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/header_reader.hpp"
 #include "base/json.hpp"
-#include "io/header_reader.hpp"
 
 namespace perseid::internal::io {
 namespace {

@@ -80,13 +80,6 @@ std::vector<int64_t> column_major_strides(std::span<const int64_t> shape) {
   return strides;
 }
 
-std::string quoted(std::string_view text) {
-  constexpr size_t kLongest = 80;
-  std::string result = "'";
-  for (const char c : text.substr(0, kLongest)) result += c >= ' ' && c <= '~' ? c : '?';
-  return result + (text.size() > kLongest ? "...'" : "'");
-}
-
 std::string text_of(std::span<const int64_t> shape) {
   std::string result = "[";
   for (size_t i = 0; i < shape.size(); ++i)

@@ -80,10 +80,6 @@ std::optional<uint64_t> dense_bytes(std::span<const int64_t> shape, size_t eleme
 std::vector<int64_t> row_major_strides(std::span<const int64_t> shape);
 std::vector<int64_t> column_major_strides(std::span<const int64_t> shape);
 
-// The text between quotation marks, made fit for one line of a message: cut where it is long,
-// everything but printable ASCII replaced.
-std::string quoted(std::string_view text);
-
 // Such as "[2, 3]".
 std::string text_of(std::span<const int64_t> shape);
 

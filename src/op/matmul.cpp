@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "op/matmul.hpp"
 
+#include <cmath>
+
+#include "dispatch/tune.hpp"
 #include "op/chunks.hpp"
 #include "op/descriptor.hpp"
 #include "op/tensor_argument.hpp"
@@ -214,26 +217,67 @@ Status read_problem(const perseid_matmul_desc& desc, MatmulChunks* chunks, Matmu
   return reader.result();
 }
 
+Status MatmulPlan::make(const perseid_matmul_desc& desc, std::vector<dispatch::Measured> measured) {
+  MatmulProblem problem;
+  if (Status status = read_problem(desc, &chunks_, &problem); !status.ok()) return status;
+  dispatch::Explanation explanation = describe(problem);
+  explanation.measured = std::move(measured);
+  return choose(dispatch::matmul_implementations(), problem, desc.implementation,
+                std::move(explanation));
+}
+
 Status MatmulPlan::make(DevicePointer device, const perseid_matmul_desc& desc,
                         std::unique_ptr<const Plan>* plan) {
   std::unique_ptr<MatmulPlan> made(new MatmulPlan(std::move(device)));
-  MatmulProblem problem;
-  if (Status status = read_problem(desc, &made->chunks_, &problem); !status.ok()) return status;
-  if (Status status = made->choose(dispatch::matmul_implementations(), problem, desc.implementation,
-                                   describe(problem));
-      !status.ok())
-    return status;
+  if (Status status = made->make(desc, {}); !status.ok()) return status;
   *plan = std::move(made);
   return {};
 }
 
-Status MatmulPlan::execute(const perseid_matmul_args& args, const Workspace& workspace,
-                           void* stream) const {
-  ArgumentReader reader(kOperation, device().dl_device());
+Status MatmulPlan::tune(DevicePointer device, const perseid_matmul_desc& desc,
+                        const perseid_matmul_args& args, void* stream,
+                        std::unique_ptr<const Plan>* plan) {
+  if (desc.async_a != nullptr || desc.async_b != nullptr || desc.sink_c != nullptr)
+    return Status::error(PERSEID_UNSUPPORTED, kOperation,
+                         ": chunks are not tuned; leave async_a, async_b and sink_c NULL, plans "
+                         "with chunks use the same configuration");
+  std::unique_ptr<MatmulPlan> made(new MatmulPlan(device));
+  if (Status status = made->make(desc, {}); !status.ok()) return status;
+  ArgumentReader reader(kOperation, device->dl_device());
+  MatmulArguments arguments;
+  if (Status status = made->read(reader, args, &arguments); !status.ok()) return status;
+  const dispatch::Implementation<dispatch::Matmul>& chosen =
+      made->chosen_of(dispatch::matmul_implementations());
+  const MatmulProblem& problem = made->problem();
+  std::vector<std::string> names;
+  if (chosen.configurations != nullptr) names = chosen.configurations(problem, *device);
+  if (names.size() > 1 && reader.writes()) {
+    if (device->tuning == nullptr)
+      return Status::error(PERSEID_UNSUPPORTED, kOperation,
+                           ": PERSEID_TUNE is 0, so that nothing tuned would be used; unset it");
+    std::vector<dispatch::Measured> measured;
+    Status status =
+        dispatch::measure_all(chosen, names, problem, *device, arguments, stream, &measured);
+    if (!status.ok()) return status;
+    dispatch::Measured& best = dispatch::fastest_of(measured);
+    status = device->tuning->keep(dispatch::problem_key(chosen.name, problem),
+                                  {best.configuration, std::llround(best.seconds * 1e9)});
+    if (!status.ok()) return status;
+    best.kept = true;
+    made.reset(new MatmulPlan(device));
+    if (status = made->make(desc, std::move(measured)); !status.ok()) return status;
+  }
+  *plan = std::move(made);
+  return {};
+}
+
+// The tensors of a call, checked.
+Status MatmulPlan::read(ArgumentReader& reader, const perseid_matmul_args& args,
+                        MatmulArguments* read) const {
   const Extent batch{"batch", problem().batch}, m{"m", problem().m}, n{"n", problem().n},
       k{"k", problem().k};
   const DType dtype = problem().dtype, out_dtype = problem().out_dtype;
-  MatmulArguments arguments;
+  MatmulArguments& arguments = *read;
   arguments.a = read_matrices(reader, Access::kRead, "a", args.a, dtype, {batch, m, k});
   arguments.b =
       read_matrices(reader, Access::kRead, "b", args.b, problem().type_of_b(), {batch, k, n});
@@ -259,9 +303,16 @@ Status MatmulPlan::execute(const perseid_matmul_args& args, const Workspace& wor
   arguments.arrival_b = read_arrival(reader, "arrival_b", args.arrival_b, problem().chunks_b);
   arguments.departure_c =
       read_departure(reader, "departure_c", args.departure_c, problem().chunks_c);
+  return reader.finish({.output = "c", .input = "c0"});
+}
+
+Status MatmulPlan::execute(const perseid_matmul_args& args, const Workspace& workspace,
+                           void* stream) const {
+  ArgumentReader reader(kOperation, device().dl_device());
+  MatmulArguments arguments;
+  if (Status status = read(reader, args, &arguments); !status.ok()) return status;
   Missing missing;
   arguments.missing = &missing;
-  if (Status status = reader.finish({.output = "c", .input = "c0"}); !status.ok()) return status;
   // A GPU writes only that a wait has failed, while it runs.
   const auto write_records = [&](perseid_status code) {
     for (const perseid_arrival* arrival : {args.arrival_a, args.arrival_b})

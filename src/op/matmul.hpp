@@ -23,10 +23,19 @@ class MatmulPlan final : public PlanOf<dispatch::Matmul> {
 
   static Status make(DevicePointer device, const perseid_matmul_desc& desc,
                      std::unique_ptr<const Plan>* plan);
+  // As make, of the configuration that is fastest on these tensors, which is kept in the tuning
+  // cache.
+  static Status tune(DevicePointer device, const perseid_matmul_desc& desc,
+                     const perseid_matmul_args& args, void* stream,
+                     std::unique_ptr<const Plan>* plan);
   Status execute(const perseid_matmul_args& args, const Workspace& workspace, void* stream) const;
 
  private:
   using PlanOf::PlanOf;
+  Status make(const perseid_matmul_desc& desc, std::vector<dispatch::Measured> measured);
+  Status read(ArgumentReader& reader, const perseid_matmul_args& args,
+              MatmulArguments* arguments) const;
+
   MatmulChunks chunks_;
 };
 

@@ -4,9 +4,11 @@
 // chosen for it; immutable, so that threads may share it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/log.hpp"
 #include "base/observe.hpp"
@@ -42,6 +44,7 @@ class Plan {
 
   const dispatch::Device& device() const { return *device_; }
   void explain(dispatch::Explanation explanation);
+  const char* implementation() const { return implementation_; }
   // The part of the caller's workspace that the implementation works in. `reader` has read the
   // tensors of the call.
   Status take(ArgumentReader& reader, dispatch::Direction direction, const Workspace& workspace,
@@ -88,6 +91,13 @@ class PlanOf : public Plan {
   }
 
   const Problem& problem() const { return problem_; }
+  // The entry of `list` that was chosen.
+  const dispatch::Implementation<Operation>& chosen_of(
+      std::span<const dispatch::Implementation<Operation>> list) const {
+    return *std::find_if(list.begin(), list.end(), [&](const auto& entry) {
+      return std::string_view(entry.name) == implementation();
+    });
+  }
   Status run_forward(ArgumentReader& reader, const typename Operation::Forward& arguments,
                      const Workspace& workspace, void* stream) const {
     std::byte* aligned = nullptr;

@@ -93,6 +93,35 @@ Sm90MatmulConfig choose_sm90_matmul(const MatmulProblem& problem, int32_t multip
   return config;
 }
 
+std::vector<Sm90MatmulConfig> sm90_matmul_candidates(const MatmulProblem& problem,
+                                                     int32_t multiprocessors) {
+  // The estimate is off by less than this.
+  constexpr double kMargin = 1.5;
+  const Sm90MatmulConfig chosen = choose_sm90_matmul(problem, multiprocessors);
+  std::vector<Sm90MatmulConfig> candidates = {chosen};
+  double best = 0;
+  for (const Tile& tile : kTiles)
+    if (const double time = estimate(problem, tile, multiprocessors); best == 0 || time < best)
+      best = time;
+  for (const Tile& tile : kTiles) {
+    if (estimate(problem, tile, multiprocessors) > kMargin * best) continue;
+    for (const int cluster : {1, 2}) {
+      Sm90MatmulConfig config = chosen;
+      config.consumers = tile.consumers;
+      config.columns = tile.columns;
+      config.cluster = cluster;
+      const bool pairs = tile.consumers == 2 && tile.columns % 128 == 0;
+      if ((cluster == 1 || pairs) && config.fits() && config_name(config) != config_name(chosen))
+        candidates.push_back(config);
+    }
+  }
+  return candidates;
+}
+
+std::string config_name(const Sm90MatmulConfig& config) {
+  return concatenate(config.rows(), " x ", config.columns, ", clusters of ", config.cluster);
+}
+
 std::vector<std::string> sm90_matmul_kernels(const Sm90MatmulConfig& config) {
   std::vector<std::string> names;
   Sm90MatmulConfig layout = config;

@@ -20,6 +20,10 @@ namespace perseid::internal::cuda {
 std::string refuse_sm90_matmul(const MatmulProblem& problem);
 // Without the layout of the operands.
 Sm90MatmulConfig choose_sm90_matmul(const MatmulProblem& problem, int32_t multiprocessors);
+// The configurations that may be fastest, the one above first, and their names.
+std::vector<Sm90MatmulConfig> sm90_matmul_candidates(const MatmulProblem& problem,
+                                                     int32_t multiprocessors);
+std::string config_name(const Sm90MatmulConfig& config);
 // Name expressions of the kernels, and their header: one for each layout of the operands, a K-major
 // and M-major, for each of which b K-major and N-major.
 std::vector<std::string> sm90_matmul_kernels(const Sm90MatmulConfig& config);

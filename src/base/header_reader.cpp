@@ -1,14 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-#include "io/header_reader.hpp"
+#include "base/header_reader.hpp"
 
 #include <algorithm>
 #include <charconv>
 
 #include "base/json.hpp"
-#include "io/tensor_file.hpp"
 
-namespace perseid::internal::io {
+namespace perseid::internal {
 namespace {
 
 constexpr size_t kLongestToken = 24;  // of what a message shows of the header
@@ -35,6 +34,13 @@ void append_utf8(uint32_t code_point, std::string* text) {
 }
 
 }  // namespace
+
+std::string quoted(std::string_view text) {
+  constexpr size_t kLongest = 80;
+  std::string result = "'";
+  for (const char c : text.substr(0, kLongest)) result += c >= ' ' && c <= '~' ? c : '?';
+  return result + (text.size() > kLongest ? "...'" : "'");
+}
 
 bool HeaderReader::fail(std::string_view sentence) {
   if (!failed())
@@ -178,4 +184,4 @@ bool HeaderReader::read_bool(bool* value) {
   return true;
 }
 
-}  // namespace perseid::internal::io
+}  // namespace perseid::internal

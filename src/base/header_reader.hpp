@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// A cursor over the text of a header: JSON for safetensors, a Python literal for npy. It reads
-// exactly the shapes of data that the two formats allow, so it never recurses and its depth is
-// that of the code that calls it. After the first mistake every call fails and the cursor stays
-// where it is; the caller may check once, at the end of a loop.
+// A cursor over text from a file: JSON for safetensors and the tuning cache, a Python literal for
+// npy. It reads exactly the shapes of data that the caller asks for, so it never recurses and its
+// depth is that of the code that calls it. After the first mistake every call fails and the cursor
+// stays where it is; the caller may check once, at the end of a loop.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,11 @@
 #include <string>
 #include <string_view>
 
-namespace perseid::internal::io {
+namespace perseid::internal {
+
+// The text between quotation marks, made fit for one line of a message: cut where it is long,
+// everything but printable ASCII replaced.
+std::string quoted(std::string_view text);
 
 enum class Dialect { kJson, kPython };
 
@@ -55,4 +59,4 @@ class HeaderReader {
   std::string error_;
 };
 
-}  // namespace perseid::internal::io
+}  // namespace perseid::internal
