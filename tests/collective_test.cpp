@@ -276,6 +276,7 @@ TEST(Shrinking, KeepsAllWhereAllCallIt) {
     EXPECT_EQ(once.size(), 3);
     once.barrier();
     const Group twice = once.shrink(10s);
+    EXPECT_EQ(ended([&] { once.barrier(); }).status, PERSEID_PEER_LOST);
     EXPECT_GT(twice.info().generation, once.info().generation);
     twice.barrier();
   });
@@ -312,6 +313,70 @@ TEST(Memory, IsRefusedWhereThereIsNone) {
   });
   EXPECT_EQ(ends[0].status, PERSEID_OUT_OF_MEMORY);
   EXPECT_EQ(ends[0].sentence, ends[1].sentence);
+}
+
+// ---- The C interface
+
+void expect_refused(perseid_status status, const std::string& part) {
+  EXPECT_EQ(status, PERSEID_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(perseid_last_error()).find(part), std::string::npos)
+      << perseid_last_error();
+}
+
+TEST(Interface, NamesWhatIsMissing) {
+  expect_refused(perseid_group_create(nullptr, nullptr), "group is NULL");
+  perseid_group_t group = nullptr;
+  auto options = perseid::detail::sized<perseid_group_options>();
+  options.size = 65;
+  expect_refused(perseid_group_create(&options, &group), "size is 65, expected 1 to 64");
+  options.size = 2;
+  options.rank = 2;
+  expect_refused(perseid_group_create(&options, &group), "rank is 2, expected 0 to 1");
+  options.rank = 0;
+  options.reserved = 1;
+  expect_refused(perseid_group_create(&options, &group), "reserved is 1");
+  expect_refused(perseid_group_barrier(nullptr, 0), "perseid_group_barrier: group is NULL");
+  expect_refused(perseid_group_query(nullptr, nullptr), "group is NULL");
+  perseid_group_destroy(nullptr);
+
+  const std::vector<Group> groups = Group::threads(1);
+  group = groups[0].get();
+  expect_refused(perseid_group_query(group, nullptr), "info is NULL");
+  expect_refused(perseid_group_shrink(group, 0, nullptr), "survivors is NULL");
+  expect_refused(perseid_group_memory_allocate(group, 1, 0, nullptr), "data is NULL");
+  void* peer = nullptr;
+  int other = 0;
+  expect_refused(perseid_group_memory_peer(group, &other, 0, &peer), "no memory of this group");
+  // A plan of one rank alone is no plan of a group.
+  const perseid::Context context = perseid::Context::cpu(1);
+  const perseid::Matmul matmul(context, {.m = 1, .n = 1, .k = 1});
+  auto args = perseid::detail::sized<perseid_matmul_reduce_args>();
+  expect_refused(perseid_matmul_reduce_execute(matmul.get(), &args, nullptr, 0, nullptr),
+                 "the plan is one of matmul, expected one of matmul-reduce-scatter");
+  const DLTensor* shard = nullptr;
+  expect_refused(perseid_all_gather_matmul_shard(matmul.get(), &shard),
+                 "expected one of all-gather-matmul");
+  perseid_plan_t plan = nullptr;
+  auto desc = perseid::detail::sized<perseid_all_gather_matmul_desc>();
+  desc.dtype = PERSEID_F32;
+  expect_refused(perseid_all_gather_matmul_plan_create(context.get(), group, &desc, &plan),
+                 "product_count is 0, expected 1 to 64");
+  desc.product_count = 1;
+  expect_refused(perseid_all_gather_matmul_plan_create(context.get(), group, &desc, &plan),
+                 "products is NULL");
+  desc.dtype = PERSEID_F8E4M3;
+  expect_refused(perseid_all_gather_matmul_plan_create(context.get(), group, &desc, &plan),
+                 "f8e4m3, which matmul alone takes");
+}
+
+// One rank needs no rendezvous.
+TEST(Interface, OpensAGroupOfOne) {
+  const Group group({.rank = 0, .size = 1});
+  group.barrier();
+  const perseid::Context context = perseid::Context::cpu(1);
+  const perseid::MatmulReduce plan(context, group, {.m = 1, .n = 1, .k = 1});
+  EXPECT_STREQ(plan.info().implementation, "cpu:windows");
+  EXPECT_NE(plan.explain().find("in the order of ranks"), std::string::npos) << plan.explain();
 }
 
 TEST(Groups, AreRefusedWithAWrongSize) {

@@ -254,6 +254,8 @@ Status Group::shrink(const Operation& operation, std::shared_ptr<Group>* survivo
     const Status status = made->open_slab(opening);
     if (status.ok()) {
       *survivors = std::move(made);
+      // Plans of this group are to be made again, also where it has not failed.
+      set_abort(abort_, Failure::kLeft, rank_);
       return {};
     }
     made->superseded_ = true;
