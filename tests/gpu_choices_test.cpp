@@ -7,6 +7,7 @@
 #include "attention_cases.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
+#include "cuda/sm90/matmul_f32.hpp"
 #include "cuda/softmax.hpp"
 
 namespace perseid::internal {
@@ -104,6 +105,50 @@ TEST(AttentionBackwardKernels, RefuseWithASentence) {
     p.batch = int64_t{1} << 20;
     p.kv_len = int64_t{1} << 15;
   }));
+}
+
+// What is not refused has a kernel that the GPU can hold.
+TEST(F32MatmulKernels, FitIntoSharedMemory) {
+  constexpr int64_t kSizes[] = {1, 64, 200, 1000, 2048, 4096, 8192, 20000};
+  for (const int64_t m : kSizes)
+    for (const int64_t n : kSizes)
+      for (const double beta : {0.0, 1.0})
+        for (const Precision precision : {Precision::kDefault, Precision::kTF32}) {
+          const MatmulProblem problem{
+              .m = m, .n = n, .k = 512, .beta = beta, .precision = precision};
+          EXPECT_EQ(cuda::refuse_sm90_f32_matmul(problem), "");
+          const auto config = cuda::choose_sm90_f32_matmul(problem, 132);
+          EXPECT_TRUE(config.fits()) << m << " " << n << " " << config.columns;
+          EXPECT_LE(config.shared_bytes(), cuda::Sm90MatmulConfig::kMostShared);
+          EXPECT_EQ(config.planes, precision == Precision::kTF32 ? 1 : 2);
+        }
+}
+
+TEST(F32MatmulKernels, LeaveFewRowsToMultiplyAdd) {
+  const auto avoided = [](int64_t m, int64_t n, int64_t k) {
+    return !cuda::avoid_sm90_f32_matmul({.m = m, .n = n, .k = k}).empty();
+  };
+  EXPECT_TRUE(avoided(1, 8192, 8192));
+  EXPECT_TRUE(avoided(8192, 64, 8192));
+  EXPECT_TRUE(avoided(256, 256, 256));
+  EXPECT_FALSE(avoided(128, 8192, 8192));
+  EXPECT_FALSE(avoided(512, 512, 512));
+  EXPECT_FALSE(avoided(int64_t{1} << 30, int64_t{1} << 30, int64_t{1} << 29));
+}
+
+TEST(F32MatmulKernels, RefuseWithASentence) {
+  const int64_t begin[] = {0, 8};
+  const auto refused = [](const auto& change) {
+    MatmulProblem problem{.m = 8, .n = 8, .k = 8};
+    change(problem);
+    return !cuda::refuse_sm90_f32_matmul(problem).empty();
+  };
+  EXPECT_FALSE(refused([](MatmulProblem&) {}));
+  EXPECT_TRUE(refused([](MatmulProblem& p) { p.k = 0; }));
+  EXPECT_TRUE(refused([](MatmulProblem& p) { p.alpha = 0; }));
+  EXPECT_TRUE(refused([](MatmulProblem& p) { p.m = int64_t{1} << 31; }));
+  EXPECT_TRUE(refused([](MatmulProblem& p) { p.k = int64_t{1} << 30; }));
+  EXPECT_TRUE(refused([&](MatmulProblem& p) { p.chunks_a = {ChunkDim::kM, begin, 1}; }));
 }
 
 }  // namespace

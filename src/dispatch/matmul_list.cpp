@@ -165,8 +165,9 @@ constexpr Implementation<Matmul> kSm90 = {
           if (gpu.architecture != "sm_90a")
             return concatenate("made for compute capability 9.0, got ", gpu.major, ".", gpu.minor);
           if (problem.has_epilogue()) return std::string(kNoEpilogue);
-          return problem.dtype == DType::kF32 ? cuda::refuse_sm90_f32_matmul(problem)
-                                              : cuda::refuse_sm90_matmul(problem);
+          if (problem.dtype != DType::kF32) return cuda::refuse_sm90_matmul(problem);
+          const std::string reason = cuda::refuse_sm90_f32_matmul(problem);
+          return reason.empty() ? cuda::avoid_sm90_f32_matmul(problem) : reason;
         },
     .make =
         [](const MatmulProblem& problem, const Device& device, Made* made) {

@@ -18,6 +18,8 @@ namespace perseid::internal::cuda {
 
 // Why the kernels do not take the problem, as a sentence's end; "" where they do.
 std::string refuse_sm90_f32_matmul(const MatmulProblem& problem);
+// Why multiply-add is faster, as a sentence's end; "" where it is not.
+std::string avoid_sm90_f32_matmul(const MatmulProblem& problem);
 Sm90MatmulConfig choose_sm90_f32_matmul(const MatmulProblem& problem, int32_t multiprocessors);
 // Name expression of the kernel that multiplies planes; its header is kSm90MatmulHeader.
 std::vector<std::string> sm90_f32_matmul_kernels(const Sm90MatmulConfig& config);
