@@ -62,6 +62,13 @@ TEST(AttentionKernels, RefuseWithASentence) {
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.scale = -1; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.kv_len = int64_t{1} << 31; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.total_q = int64_t{1} << 29; }));
+  const int64_t begin[] = {0, 4};
+  for (const int64_t q_len : {1, 64, 65}) {
+    AttentionProblem in_chunks = good;
+    in_chunks.chunks_kv = {ChunkDim::kKv, begin, 1};
+    in_chunks.q_len = q_len;
+    EXPECT_EQ(cuda::refuse_attention(in_chunks, facts).empty(), q_len == 65) << q_len;
+  }
   facts.major = 8;
   EXPECT_FALSE(cuda::refuse_attention(good, facts).empty());
 }

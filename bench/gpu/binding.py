@@ -62,7 +62,8 @@ class AttentionDescription(ctypes.Structure):
                 ("ragged", ctypes.c_uint32), ("kv_lens", ctypes.c_uint32),
                 ("total_q", ctypes.c_int64), ("total_kv", ctypes.c_int64),
                 ("gradients", ctypes.c_uint32), ("deterministic", ctypes.c_uint32),
-                ("implementation", ctypes.c_char_p)]
+                ("implementation", ctypes.c_char_p), ("zero_batch", ctypes.c_uint32),
+                ("accumulate", ctypes.c_uint32), ("async_kv", ctypes.c_void_p)]
 
 
 class MatmulDescription(ctypes.Structure):
@@ -103,14 +104,14 @@ BACKWARD_TENSORS = FORWARD_TENSORS + ("grad_out", "grad_lse", "grad_query", "gra
                                       "grad_value", "grad_bias")
 
 
-def attention_arguments(names):
-    """The struct of a direction's arguments, which has these tensors."""
+def attention_arguments(names, *more):
+    """The struct of a direction's arguments, which has these tensors, and more fields behind."""
 
     class Arguments(ctypes.Structure):
         _fields_ = ([("struct_size", ctypes.c_uint32), ("reserved", ctypes.c_uint32)] +
                     [(name, ctypes.POINTER(Tensor)) for name in names] +
                     [("seed", ctypes.c_uint64), ("offset", ctypes.c_uint64),
-                     ("rng", ctypes.c_void_p)])
+                     ("rng", ctypes.c_void_p)] + list(more))
 
     return Arguments
 
@@ -119,7 +120,8 @@ DIRECTIONS = ("forward", "backward")
 # plan, arguments, workspace, its bytes, stream
 EXECUTE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
                            ctypes.c_size_t, ctypes.c_void_p)
-ATTENTION_ARGUMENTS = (attention_arguments(FORWARD_TENSORS), attention_arguments(BACKWARD_TENSORS))
+ATTENTION_ARGUMENTS = (attention_arguments(FORWARD_TENSORS, ("arrival_kv", ctypes.c_void_p)),
+                       attention_arguments(BACKWARD_TENSORS))
 
 
 def view(tensor):
@@ -210,12 +212,14 @@ class Plan:
             arguments.arrival_a = ctypes.addressof(arrival_a)
         return self.prepare(0, arguments, (views, arrival_a))
 
-    def attention_call(self, direction, **tensors):
+    def attention_call(self, direction, arrival_kv=None, **tensors):
         views = {name: view(tensor) for name, tensor in tensors.items()}
         struct = ATTENTION_ARGUMENTS[direction]
         arguments = struct(struct_size=ctypes.sizeof(struct),
                            **{name: ctypes.pointer(each) for name, each in views.items()})
-        return self.prepare(direction, arguments, views)
+        if arrival_kv is not None:
+            arguments.arrival_kv = ctypes.addressof(arrival_kv)
+        return self.prepare(direction, arguments, (views, arrival_kv))
 
 
 def between_events(call, count):

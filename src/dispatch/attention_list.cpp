@@ -143,7 +143,6 @@ constexpr Implementation<Attention> kSm90 = {
     .name = "cuda:sm90",
     .refuse =
         [](const AttentionProblem& problem, const Device& device) {
-          if (problem.async()) return std::string("takes no chunks; leave async_kv NULL");
           std::string why = cuda::refuse_attention(problem, device.gpu->facts());
           if (why.empty()) why = refuse_scale(problem, true);
           if (why.empty() && problem.backward()) why = cuda::refuse_attention_backward(problem);

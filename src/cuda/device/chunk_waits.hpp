@@ -47,6 +47,7 @@ struct DeviceArrival {
   uint32_t epoch = 0;
   int32_t operand = 0;  // for reports
   bool along_k = false;
+  ChunkRange<int32_t> read = {0, 0x7fffffff};  // others are not missing
 };
 struct DeviceDeparture {
   uint32_t* signals = nullptr;  // null: nobody waits for chunks
@@ -109,6 +110,12 @@ class ArrivalWaits {
       await_chunk(arrival_.chunks.chunk_of_visit(visit));
     visited_ = max(visited_, visits.last + 1);
   }
+  // Until rows [from, to) have arrived, of an operand that is cut along them. TMA may read them
+  // afterwards. The whole warp.
+  __device__ __forceinline__ void await_rows(int from, int to) {
+    if ((rows_.first <= from && to <= rows_.last) || from >= to) return;
+    await_more_rows(from, to);
+  }
   // The chunks of k up to this depth, of an operand that is cut along k. TMA may read them
   // afterwards.
   __device__ __forceinline__ void await_depth(int depth) {
@@ -123,6 +130,19 @@ class ArrivalWaits {
   }
 
  private:
+  // Not inlined: between two chunks the caller's loop does not need its registers.
+  __device__ __noinline__ void await_more_rows(int from, int to) {
+    const ChunkRange<int32_t> range = arrival_.chunks.covering(from, to);
+    for (int chunk = range.first; chunk <= range.last; ++chunk) await_chunk(chunk);
+    ptx::fence_proxy_async_global();
+    // Rows that have arrived stay one range, as far as chunks adjoin.
+    const ChunkRange<int32_t> arrived{arrival_.chunks.begin[range.first],
+                                      arrival_.chunks.begin[range.last + 1]};
+    const bool adjoins = arrived.first <= rows_.last && rows_.first <= arrived.last;
+    rows_ = adjoins ? ChunkRange<int32_t>{min(rows_.first, arrived.first),
+                                          max(rows_.last, arrived.last)}
+                    : arrived;
+  }
   __device__ __forceinline__ void await_chunk(int chunk) {
     constexpr int kPollsPerCheck = 32, kPauseNs = 40;
     uint32_t seen = ptx::load_acquire_system(arrival_.signals + chunk);
@@ -146,6 +166,7 @@ class ArrivalWaits {
     if (arguments_.failed != nullptr && atomicExch(arguments_.failed, stamp) == stamp) return;
     for (int visit = 0; visit < arrival_.chunks.count; ++visit) {
       const int visited = arrival_.chunks.chunk_of_visit(visit);
+      if (visited < arrival_.read.first || arrival_.read.last < visited) continue;
       const uint32_t signal = ptx::load_acquire_system(arrival_.signals + visited);
       if (epoch_reached(signal, epoch_)) continue;
       chunk = visited;
@@ -168,8 +189,9 @@ class ArrivalWaits {
   const DeviceArrival& arrival_;
   uint64_t begin_ = 0;
   uint32_t epoch_ = 0;
-  ChunkRange<int32_t> known_;  // have arrived
-  int32_t visited_ = 0;        // visits of await_visits
+  ChunkRange<int32_t> known_;          // have arrived
+  ChunkRange<int32_t> rows_ = {0, 0};  // [first, last) have arrived
+  int32_t visited_ = 0;                // visits of await_visits
   int32_t depth_ = 0, next_ = 0;
   bool failed_ = false;
 };

@@ -4,6 +4,7 @@
 
 #include "cuda/runtime/kernel_name.hpp"
 #include "cuda/runtime/launch_number.hpp"
+#include "cuda/runtime/signals.hpp"
 #include "cuda/sm90/attention_arguments.hpp"
 
 namespace perseid::internal::cuda {
@@ -149,6 +150,7 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   config.dropout = dropout_threshold(problem.dropout) < 256;
   config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
   config.modifier = problem.modifier.kind;
+  config.async = problem.async();
   const BoundsByRow bounds = bounds_by_row(problem);
   config.left = bounds.left;
   config.right = bounds.right;
@@ -207,6 +209,10 @@ std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& fa
       return concatenate("made for head dims that are multiples of ", kDimUnit, " up to ",
                          kLargestDim, ", got head_dim ", problem.head_dim, " and value_dim ",
                          problem.value_dim);
+  if (problem.async() && problem.q_len <= kFewRows)
+    return concatenate("takes chunks of keys where q_len is more than ", kFewRows, ", got ",
+                       problem.q_len, "; leave async_kv NULL, and wait for the keys with ",
+                       "perseid_stream_signal_wait");
   if (!(problem.scale > 0)) return concatenate("made for positive scales, got ", problem.scale);
   if (max(problem.q_len, problem.total_q) > kLongest ||
       max(problem.kv_len, problem.total_kv) > kLongest)
@@ -239,6 +245,7 @@ Status Sm90Attention::make(const AttentionProblem& problem, const AttentionForwa
   if (status.ok() && config.bias_stages > 0)
     status =
         gpu.allow_shared(attention->kernels_.back(), without_bias_tiles(config).shared_bytes());
+  if (status.ok()) status = attention->chunks_.upload(problem.chunks_kv);
   if (!status.ok()) return status;
 
   AttentionForwardArguments& fixed = attention->fixed_;
@@ -275,10 +282,10 @@ Status Sm90Attention::make(const AttentionProblem& problem, const AttentionForwa
   return {};
 }
 
-// Offsets of the lists of tiles with non-finite results, and of the results and sums of each split;
-// the tile counter comes first.
+// Offsets of the word that says whether a wait has failed, of the lists of tiles with non-finite
+// results, and of the results and sums of each split; the tile counter comes first.
 struct Sm90Attention::Workspace {
-  size_t nonfinite = 0, results = 0, sums = 0, bytes = 0;
+  size_t failed = 0, nonfinite = 0, results = 0, sums = 0, bytes = 0;
 };
 
 Sm90Attention::Workspace Sm90Attention::divide_workspace() const {
@@ -286,6 +293,8 @@ Sm90Attention::Workspace Sm90Attention::divide_workspace() const {
   const bool counting =
       (config_.masked() && config_.split) || fixed_.tiles > gpu_.facts().multiprocessors;
   size_t used = counting ? sizeof(ForwardTileCounter) : 0;
+  layout.failed = used;
+  if (config_.async) used += sizeof(uint64_t);
   layout.nonfinite = used;
   if (config_.masked()) used += static_cast<size_t>(fixed_.tiles) * sizeof(int32_t);
   if (config_.split) {
@@ -364,6 +373,12 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
     arguments.split_sums = reinterpret_cast<float*>(workspace + layout.sums);
   }
   arguments.launch = launch_number();
+  if (config_.async)
+    if (Status status =
+            set_arrival(tensors.arrival_kv, reinterpret_cast<uint64_t*>(workspace + layout.failed),
+                        stream, &arguments);
+        !status.ok())
+      return status;
   const Launch launch{.blocks = min(fixed_.tiles, gpu_.facts().multiprocessors),
                       .threads = config.threads(),
                       .shared_bytes = config.shared_bytes()};
@@ -378,6 +393,29 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
   if (status.ok() && config_.masked() && config_.split)
     status = gpu_.launch(kernels_[next], by_rows, &arguments, stream);
   return status;
+}
+
+Status Sm90Attention::set_arrival(const Arrival& arrival, uint64_t* failed, void* stream,
+                                  AttentionForwardArguments* arguments) const {
+  const ChunkCut& cut = problem_.chunks_kv;
+  AsyncArguments& async = arguments->async;
+  DeviceArrival& filled = async.arrivals[0];
+  if (Status status = find_arrival(gpu_, arrival, &filled, &async.reports[0]); !status.ok())
+    return status;
+  filled.chunks = chunks_.from(arrival.first);
+  // Lengths are in memory of the device: their chunks are taken as if all sequences were longest.
+  if (!has_lengths(problem_)) {
+    const KeyRange seen = seen_keys(problem_, problem_.q_len, problem_.kv_len);
+    const auto read = ChunkTable<int64_t>{cut.begin, cut.count}.covering(seen.begin, seen.end);
+    filled.read = {static_cast<int32_t>(read.first), static_cast<int32_t>(read.last)};
+  }
+  arguments->pivot = static_cast<int32_t>(cut.begin[arrival.first]);
+  async.failed = failed;
+  async.launch = arguments->launch;
+  const WaitingExecution execution{.operation = "attention forward",
+                                   .operands = {"key", ""},
+                                   .deadline_ns = {arrival.deadline_ns, 0}};
+  return gpu_.wait_reports().draw(execution, stream, &async.reports[1]);
 }
 
 std::string Sm90Attention::description() const {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cuda/device/sm90/attention/config.hpp"
-#include "cuda/runtime/gpu.hpp"
+#include "cuda/runtime/chunk_table.hpp"
 #include "math/attention_problem.hpp"
 
 namespace perseid::internal::cuda {
@@ -43,16 +43,21 @@ class Sm90Attention {
   std::string description() const;
 
  private:
-  Sm90Attention(const AttentionProblem& problem, const Gpu& gpu) : problem_(problem), gpu_(gpu) {}
+  Sm90Attention(const AttentionProblem& problem, const Gpu& gpu)
+      : problem_(problem), gpu_(gpu), chunks_(gpu) {}
   struct Workspace;
   Workspace divide_workspace() const;
   // False if TMA cannot load the bias.
   bool map_bias(const Tensor& bias, AttentionForwardArguments* arguments) const;
+  // What one launch is told of the signals of key and value.
+  Status set_arrival(const Arrival& arrival, uint64_t* failed, void* stream,
+                     AttentionForwardArguments* arguments) const;
   Status map_tensors(const AttentionForwardConfig& config, const AttentionForward& tensors,
                      AttentionForwardArguments* arguments) const;
 
   AttentionProblem problem_;
   const Gpu& gpu_;
+  DeviceChunkTable chunks_;
   AttentionForwardConfig config_;
   std::vector<Kernel> kernels_;      // in the order of attention_forward_kernels
   AttentionForwardArguments fixed_;  // all but the tensors, the counter and the launch

@@ -2,11 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/sm90/matmul_async.hpp"
 
-#include <utility>
-#include <vector>
-
 #include "cuda/runtime/launch_number.hpp"
-#include "cuda/runtime/memory.hpp"
 #include "cuda/runtime/signals.hpp"
 
 namespace perseid::internal::cuda {
@@ -18,33 +14,15 @@ constexpr int64_t kSegmentLines = 512;
 
 }  // namespace
 
-MatmulAsync::~MatmulAsync() {
-  for (const Table* table : {&operands_[0], &operands_[1], &output_}) release(gpu_, table->begin);
-}
-
-Status MatmulAsync::upload(const ChunkCut& cut, Table* table) {
-  if (!cut.present()) return {};
-  const std::vector<int32_t> begin(cut.begin, cut.begin + cut.count + 1);
-  const size_t bytes = begin.size() * sizeof(int32_t);
-  void* memory = nullptr;
-  if (Status status = allocate(gpu_, bytes, &memory); !status.ok()) return status;
-  *table = {cut.dim, static_cast<int32_t*>(memory), static_cast<int32_t>(cut.count)};
-  return copy(gpu_, memory, begin.data(), bytes, nullptr);
-}
-
 Status MatmulAsync::prepare(const MatmulProblem& problem) {
-  Status status = upload(problem.chunks_a, &operands_[0]);
-  if (status.ok()) status = upload(problem.chunks_b, &operands_[1]);
-  if (status.ok()) status = upload(problem.chunks_c, &output_);
+  Status status = operands_[0].upload(problem.chunks_a);
+  if (status.ok()) status = operands_[1].upload(problem.chunks_b);
+  if (status.ok()) status = output_.upload(problem.chunks_c);
   return status;
 }
 
 size_t MatmulAsync::workspace() const {
-  return sizeof(uint64_t) * (1 + static_cast<size_t>(output_.count));
-}
-
-ChunkTable<int32_t> MatmulAsync::chunks_of(const Table& table, int64_t first) {
-  return {table.begin, table.count, static_cast<int32_t>(first)};
+  return sizeof(uint64_t) * (1 + static_cast<size_t>(output_.count()));
 }
 
 Status MatmulAsync::fill(const MatmulArguments& arguments, bool transposed, void* workspace,
@@ -54,23 +32,23 @@ Status MatmulAsync::fill(const MatmulArguments& arguments, bool transposed, void
   WaitingExecution execution{.operation = "matmul"};
   for (int operand = 0; operand < 2; ++operand) {
     const Arrival& arrival = *arrivals[operand];
-    const Table& table = operands_[operand];
-    if (table.count == 0) continue;
+    const DeviceChunkTable& table = operands_[operand];
+    if (!table.present()) continue;
     DeviceArrival& filled = async.arrivals[transposed ? 1 - operand : operand];
     if (Status status = find_arrival(gpu_, arrival, &filled, &async.reports[operand]); !status.ok())
       return status;
-    filled.chunks = chunks_of(table, arrival.first);
+    filled.chunks = table.from(arrival.first);
     filled.operand = operand;
-    filled.along_k = table.dim == ChunkDim::kK;
+    filled.along_k = table.dim() == ChunkDim::kK;
     execution.deadline_ns[operand] = arrival.deadline_ns;
   }
 
   const Departure& departure = arguments.departure_c;
-  const bool of_columns = (output_.dim == ChunkDim::kN) != transposed;
-  if (output_.count > 0)
+  const bool of_columns = (output_.dim() == ChunkDim::kN) != transposed;
+  if (output_.present())
     async.departure = {.signals = departure.signals,
                        .epoch_ptr = departure.epoch_ptr,
-                       .chunks = chunks_of(output_, departure.first),
+                       .chunks = output_.from(departure.first),
                        .epoch = departure.epoch,
                        .of_columns = of_columns};
 
@@ -79,7 +57,7 @@ Status MatmulAsync::fill(const MatmulArguments& arguments, bool transposed, void
     if (arrival.signals != nullptr && !arrival.along_k) return arrival.chunks;
     return departs ? async.departure.chunks : ChunkTable<int32_t>{};
   };
-  const bool departs = output_.count > 0;
+  const bool departs = output_.present();
   launch->grid.rows = order_by(async.arrivals[0], departs && !of_columns);
   launch->grid.columns = order_by(async.arrivals[1], departs && of_columns);
 
@@ -92,7 +70,7 @@ Status MatmulAsync::fill(const MatmulArguments& arguments, bool transposed, void
 
   async.failed = static_cast<uint64_t*>(workspace);
   async.launch = launch_number();
-  if (operands_[0].count == 0 && operands_[1].count == 0) return {};
+  if (!operands_[0].present() && !operands_[1].present()) return {};
   return gpu_.wait_reports().draw(execution, stream, &async.reports[2]);
 }
 

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "cuda/device/sm90/matmul/config.hpp"
-#include "cuda/runtime/gpu.hpp"
+#include "cuda/runtime/chunk_table.hpp"
 #include "math/matmul_problem.hpp"
 
 namespace perseid::internal::cuda {
@@ -13,9 +13,6 @@ namespace perseid::internal::cuda {
 class MatmulAsync {
  public:
   explicit MatmulAsync(const Gpu& gpu) : gpu_(gpu) {}
-  ~MatmulAsync();
-  MatmulAsync(const MatmulAsync&) = delete;
-  MatmulAsync& operator=(const MatmulAsync&) = delete;
 
   // Copies the tables to the device.
   Status prepare(const MatmulProblem& problem);
@@ -26,16 +23,9 @@ class MatmulAsync {
               Sm90MatmulArguments* launch) const;
 
  private:
-  struct Table {
-    ChunkDim dim = ChunkDim::kNone;
-    int32_t* begin = nullptr;  // memory of the device
-    int32_t count = 0;
-  };
-  Status upload(const ChunkCut& cut, Table* table);
-  static ChunkTable<int32_t> chunks_of(const Table& table, int64_t first);
-
   const Gpu& gpu_;
-  Table operands_[2], output_;
+  DeviceChunkTable operands_[2] = {DeviceChunkTable(gpu_), DeviceChunkTable(gpu_)};
+  DeviceChunkTable output_{gpu_};
 };
 
 }  // namespace perseid::internal::cuda

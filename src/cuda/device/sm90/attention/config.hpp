@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cuda/device/attention/arguments.hpp"
+#include "cuda/device/chunk_waits.hpp"
 #include "cuda/device/sm90/scheduler.hpp"
 #include "cuda/device/tensor_map.hpp"
 #include "math/dtype.hpp"
@@ -66,6 +67,7 @@ struct AttentionForwardConfig {
   DType bias = DType::kNone;
   int bias_stages = 0;  // of the bias pipeline; 0: threads load the bias from global memory
   ScoreModifierKind modifier = ScoreModifierKind::kNone;  // any other: no bias pipeline
+  bool async = false;                                     // key and value arrive in chunks
 
   static constexpr const char* kName = "AttentionForwardConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -89,6 +91,7 @@ struct AttentionForwardConfig {
     visit("bias", c.bias);
     visit("bias_stages", c.bias_stages);
     visit("modifier", c.modifier);
+    visit("async", c.async);
   }
 
   constexpr int rows() const { return 64 * consumers; }
@@ -114,6 +117,11 @@ struct AttentionForwardConfig {
   // Whether the partial Q tile of a head is its first one, since later rows see more keys. Whole
   // consumers are before the first query.
   constexpr bool partial_tile_first() const { return right && consumers > 2; }
+  // Whether consumers load what belongs to the keys of an unmasked KV tile, so that they must know
+  // which one a slot stands for (kv_tile_of).
+  constexpr bool consumers_know_tiles() const {
+    return async && (visible || dropout || (bias != DType::kNone && bias_stages == 0));
+  }
   // Whether consumers without rows in the last Q tile of a sequence skip it.
   constexpr bool skips_empty_rows() const {
     return consumers > 2 && q_stages > 1 && !right && !left && bias_stages == 0;
@@ -149,8 +157,9 @@ struct AttentionForwardConfig {
 
   // Registers of a thread: the producer releases what the consumers take. The block is launched
   // with 65536 / threads(), rounded down to a multiple of 8, for each thread.
-  constexpr int producer_registers() const { return consumers == 3 ? 32 : 40; }
-  constexpr int consumer_registers() const { return consumers == 3 ? 160 : 232; }
+  // Waits for chunks need more in the producer, which two consumers can spare.
+  constexpr int producer_registers() const { return consumers == 3 ? 32 : async ? 56 : 40; }
+  constexpr int consumer_registers() const { return consumers == 3 ? 160 : async ? 224 : 232; }
 };
 
 inline constexpr int kRowWarps = 4;  // of a block of attention_combine and attention_fixup
@@ -192,6 +201,9 @@ struct AttentionForwardArguments : AttentionArguments {
   TensorMap bias_map;
   int32_t bias_heads = 0, bias_batches = 0;
   float modifier = 0;  // the value of the score modifier
+  // If key and value arrive in chunks: waits for them, and the first row of the pivot chunk.
+  AsyncArguments async;
+  int32_t pivot = 0;
 };
 
 // ---- Backward ----

@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // The producer of attention forward (forward.hpp): one warp finds the Q tiles and issues the TMA
-// loads of the Q, K, V and bias pipelines.
+// loads of the Q, K, V and bias pipelines. It alone waits for chunks of key and value that arrive
+// while the kernel runs (cuda/device/chunk_waits.hpp): before it loads a K tile it polls the
+// signals of all chunks that hold keys of it which some query of the Q tile sees.
 #pragma once
 
 #include "cuda/device/attention/nonfinite.hpp"
@@ -10,14 +12,29 @@
 
 namespace perseid::internal::cuda {
 
+// The producer's waits for key and value, where these arrive in chunks.
+template <bool kAsync>
+struct KeyWaits {
+  __device__ __forceinline__ explicit KeyWaits(const AsyncArguments&) {}
+};
+template <>
+struct KeyWaits<true> {
+  ArrivalWaits waits_;
+  __device__ __forceinline__ explicit KeyWaits(const AsyncArguments& async) : waits_(async, 0) {}
+};
+
 template <AttentionForwardConfig C>
-class ForwardProducer {
+class ForwardProducer : KeyWaits<C.async> {
   using Shared = ForwardShared<C>;
 
  public:
   __device__ __forceinline__ ForwardProducer(const AttentionForwardArguments& arguments,
                                              const ForwardShared<C>& shared)
-      : arguments_(arguments), shared_(shared), numbers_(arguments), finder_(arguments) {}
+      : KeyWaits<C.async>(arguments.async),
+        arguments_(arguments),
+        shared_(shared),
+        numbers_(arguments),
+        finder_(arguments) {}
 
   // Prefetches K and V of the first iterations to the L2 cache, while the kernels before may still
   // run: the L2 cache is coherent with what they write later.
@@ -107,6 +124,12 @@ class ForwardProducer {
     }
   }
   __device__ __forceinline__ void load_key(const AttentionTile& tile, int n) {
+    if constexpr (C.async) {
+      n = kv_tile_of<C>(arguments_, tile, n);
+      const auto seen = TileKeys<C>::of(tile, arguments_.pack_gqa);
+      this->waits_.await_rows(tile.kv_begin + max(n * C.keys, seen.begin),
+                              tile.kv_begin + min((n + 1) * C.keys, seen.end));
+    }
     const auto keys = shared_.keys();
     const PipelineState<C.stages> state = keys_;
     keys.producer_acquire(state);
@@ -131,8 +154,10 @@ class ForwardProducer {
                 {n * C.keys * C.bias_size() / 2, 0, tile.query + 64 * c,
                  tile.head * arguments_.bias_heads, tile.batch * arguments_.bias_batches});
   }
+  // After its K tile, so that its chunks have arrived.
   template <bool kSecondPass>
   __device__ __forceinline__ void load_value(const AttentionTile& tile, int n) {
+    if constexpr (C.async) n = kv_tile_of<C>(arguments_, tile, n);
     const auto values = shared_.values();
     const PipelineState<C.stages> state = values_;
     values.producer_acquire(state);

@@ -27,6 +27,32 @@ struct AttentionTile : AttentionSequence {
   int32_t listed;      // not 0: in the block's list of tiles with non-finite results, or past it
 };
 
+// Keys [begin, end) that some query of a Q tile sees.
+template <AttentionForwardConfig C>
+struct TileKeys {
+  int32_t begin, end;
+
+  static __device__ __forceinline__ TileKeys of(const AttentionTile& tile, int pack) {
+    const int32_t last_query = min(tile.query + (C.rows() >> pack), tile.q_len) - 1;
+    return {C.left ? clamp(max(tile.query, 0) + tile.left, 0, tile.kv_len) : 0,
+            C.right ? clamp(last_query + tile.right, 0, tile.kv_len) : tile.kv_len};
+  }
+};
+
+// The KV tile that is visited as tile n of a Q tile. Chunks that arrive change the order of those
+// that need no mask, which is then ascending from the pivot chunk round:
+//
+//   n         tile.last .. unmasked_end | unmasked_end - 1 .. unmasked_first | .. tile.first
+//   visited   the same                  | start, start + 1, .. round         | the same
+template <AttentionForwardConfig C>
+__device__ __forceinline__ int32_t kv_tile_of(const AttentionForwardArguments& a,
+                                              const AttentionTile& tile, int32_t n) {
+  if constexpr (!C.async) return n;
+  const int32_t first = tile.unmasked_first, end = tile.unmasked_end;
+  if (n < first || n >= end) return n;
+  return CyclicTiles<int32_t>::from(first, end, a.pivot - tile.kv_begin, C.keys).at(end - 1 - n);
+}
+
 // KV tiles that a consumer visits. It skips the last and the first one where its own rows see
 // nothing of them, at most one at either end, and visits at least one tile, or two where it could
 // skip at both ends. All consumers take equally many iterations: as many as there are KV tiles, or

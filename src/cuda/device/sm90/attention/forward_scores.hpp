@@ -102,6 +102,7 @@ class ForwardScores {
   };
   __device__ __forceinline__ ScoreOperands load(const AttentionTile& tile, int n,
                                                 bool needs_mask) const {
+    if constexpr (C.consumers_know_tiles()) n = kv_tile_of<C>(a_, tile, n);
     ScoreOperands operands{};
     operands.needs_mask = needs_mask;
     if (needs_mask) {
@@ -245,6 +246,7 @@ class ForwardScores {
   }
 
   __device__ __forceinline__ DrawnNumbers draw(const AttentionTile& tile, int n) const {
+    if constexpr (C.consumers_know_tiles()) n = kv_tile_of<C>(a_, tile, n);
     constexpr int kTiles = C.keys / static_cast<int>(kDropoutTileColumns);
     static_assert(!C.dropout || kTiles * kDropoutTileColumns == C.keys);
     const Dropout dropout = kDrawsEarly ? dropout_ : dropout_of(a_);
