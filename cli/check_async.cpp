@@ -214,8 +214,13 @@ std::string run_one(const Context& context, const Problem& problem, const Operan
   harness::Placement placement(context);
   MatmulArguments arguments = arguments_of(problem, operands, placement);
   const bool of_a = draw.dim == ChunkDim::kM || (draw.dim == ChunkDim::kK && draw.count % 2 == 0);
+  const auto on_host = [&](const char* name, bool transpose) {
+    const Tensor& tensor = operands.find(name)->tensor();
+    return transpose ? tensor.transposed() : tensor;
+  };
   ArrivingOperand arriving =
-      ArrivingOperand::cut(arguments.a, arguments.b, of_a, draw.dim, draw.count);
+      ArrivingOperand::cut(on_host("a", problem.transpose_a), on_host("b", problem.transpose_b),
+                           of_a, draw.dim, draw.count);
   arriving.pivot = draw.pivot;
   arriving.deadline = draw.lost ? std::chrono::nanoseconds(kLostDeadline) : kDeadline;
   MatmulOptions options = options_of(problem);
@@ -230,8 +235,10 @@ std::string run_one(const Context& context, const Problem& problem, const Operan
   arguments.arrival_a = arriving.arrival_of(true);
   arguments.arrival_b = arriving.arrival_of(false);
   const bool reads = problem.alpha != 0 && problem.batch > 0;
+  const Stream stream = stream_of_thread(context);
   try {
-    matmul.execute(nullptr, arguments, workspace);
+    matmul.execute(stream, arguments, workspace);
+    context.synchronize(stream);
     if (draw.lost && reads) return fmt::format("ended without chunk {}", *draw.lost);
   } catch (const Error& error) {
     const std::string wanted = draw.lost ? fmt::format("chunk {} of {}: not arrived within 20 ms",
@@ -242,6 +249,7 @@ std::string run_one(const Context& context, const Problem& problem, const Operan
       return "";
     return error.what();
   }
+  placement.fetch();
   for (const char* name : {"c", "amax"}) {
     if (operands.find(name) == nullptr) continue;
     const std::string different = difference(name, operands.find(name)->values(),
@@ -336,7 +344,10 @@ Verdict check_problem(const Context& context, const Problem& problem, uint64_t s
   Workspace workspace;
   plain.reserve(workspace);
   harness::Placement placement(context);
-  plain.execute(nullptr, arguments_of(problem, expected, placement), workspace);
+  const Stream stream = stream_of_thread(context);
+  plain.execute(stream, arguments_of(problem, expected, placement), workspace);
+  context.synchronize(stream);
+  placement.fetch();
   std::mt19937_64 random(seed);
   for (int order = 0; order < kOrders && verdict.complaint.empty(); ++order) {
     const Draw draw = draw_arrival(problem, random, order + 1 == kOrders);
