@@ -54,6 +54,8 @@ TEST(Float8Descriptor, RefusesWhatDoesNotGoTogether) {
   refused([](auto& d) { d.dtype = PERSEID_F32, d.scaling = PERSEID_SCALE_ROW; },
           "scaling is 2, but a and b are f32; only 8-bit operands have scales");
   refused([](auto& d) { d.accumulation = 2; }, "accumulation is 2");
+  refused([](auto& d) { d.precision = 2; },
+          "precision is 2, expected PERSEID_PRECISION_DEFAULT (0) or PERSEID_PRECISION_TF32 (1)");
   refused([](auto& d) { d.dtype = PERSEID_F16, d.accumulation = PERSEID_ACCUMULATE_FAST; },
           "accumulation is PERSEID_ACCUMULATE_FAST, but a and b are f16");
   refused([](auto& d) { d.scale_result = 2; }, "scale_result is 2");

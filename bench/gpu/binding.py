@@ -73,7 +73,11 @@ class MatmulDescription(ctypes.Structure):
                 ("k", ctypes.c_int64), ("alpha", ctypes.c_double), ("beta", ctypes.c_double),
                 ("async_a", ctypes.c_void_p), ("implementation", ctypes.c_char_p),
                 ("zero_alpha", ctypes.c_uint32), ("zero_batch", ctypes.c_uint32),
-                ("async_b", ctypes.c_void_p), ("sink_c", ctypes.c_void_p)]
+                ("async_b", ctypes.c_void_p), ("sink_c", ctypes.c_void_p),
+                ("b_dtype", ctypes.c_uint32), ("scaling", ctypes.c_uint32),
+                ("accumulation", ctypes.c_uint32), ("scale_result", ctypes.c_uint32),
+                ("activation", ctypes.c_uint32), ("amax", ctypes.c_uint32),
+                ("precision", ctypes.c_uint32), ("reserved", ctypes.c_uint32)]
 
 
 class AsyncOperand(ctypes.Structure):

@@ -6,7 +6,8 @@ after a rest, and launches back to back.
     python3 matmul.py LIBRARY [--shapes large,small] [--only REGEX] [--dtype bf16] [--csv FILE]
 
 Each shape in four layouts of a and b: N as stored row by row, T transposed. Ratios are to cuBLAS;
-above 1 the library is faster. Every result is compared with cuBLAS's.
+above 1 the library is faster. Every result is compared with cuBLAS's. --dtype f32 is compared with
+SGEMM, and with --precision tf32 with TF32.
 """
 import argparse
 import math
@@ -50,6 +51,7 @@ def main():
     parser.add_argument("--layouts", default="NT,NN,TN,TT")
     parser.add_argument("--only", default="", help="rows whose name matches")
     parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--precision", default="default", choices=("default", "tf32"))
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--burst", type=float, default=25, help="ms of launches back to back")
     parser.add_argument("--rest", type=float, default=0.015, help="s before single launches")
@@ -57,13 +59,15 @@ def main():
     options = parser.parse_args()
     library = Library(options.library)
     torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = options.precision == "tf32"
     table = [("m", "n", "k", "layouts", "single", "cuBLAS", "ratio", "sustained", "cuBLAS",
               "ratio", "error")]
     print(*(f"{cell:>9}" for cell in table[0]))
     ratios = {"single": [], "sustained": []}
     shapes = [shape for name in options.shapes.split(",") for shape in SHAPES[name]]
     for m, n, k in shapes:
-        plan = library.matmul(options.dtype, m=m, n=n, k=k)
+        plan = library.matmul(options.dtype, m=m, n=n, k=k,
+                              precision=options.precision == "tf32")
         for layouts in options.layouts.split(","):
             if not re.search(options.only, f"{m} {n} {k} {layouts}"):
                 continue

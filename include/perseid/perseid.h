@@ -331,6 +331,14 @@ typedef enum perseid_activation {
   PERSEID_ACTIVATION_SILU = 3      /**< y / (1 + exp(-y)) */
 } perseid_activation;
 
+/** How exact products of float32 are at least; other types have no choice. */
+typedef enum perseid_precision {
+  PERSEID_PRECISION_DEFAULT = 0, /**< as in float32 */
+  /** factors may be rounded to 11 bits, and to 2^-40 of the largest of their row of a or column of
+   * b. An implementation that is no faster so computes in float32. */
+  PERSEID_PRECISION_TF32 = 1
+} perseid_precision;
+
 /** c = alpha * a b + beta * c0 + bias. Row- or column-major, or any other strides, are the tensors'
  * own. Sums are accumulated as perseid_dtype says and rounded to out_dtype once. In full, with the
  * scales of 8-bit types and what follows a product in a network:
@@ -369,6 +377,8 @@ typedef struct perseid_matmul_desc {
   uint32_t scale_result; /**< 1: a scale of c, which is of 8 bits, is given at execution */
   uint32_t activation;   /**< perseid_activation */
   uint32_t amax;         /**< 1: amax is written at execution */
+  uint32_t precision;    /**< perseid_precision */
+  uint32_t reserved;     /**< 0 */
 } perseid_matmul_desc;
 
 /** The tensors of perseid_matmul_execute. */

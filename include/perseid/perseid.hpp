@@ -450,7 +450,8 @@ struct MatmulOptions {
   ChunksView async_a = {};                              ///< that a arrives in, of m or k
   ChunksView async_b = {};                              ///< that b arrives in, of n or k
   ChunksView sink_c = {};                               ///< that c leaves in, of m or n
-  const char* implementation = nullptr;                 ///< only this one
+  perseid_precision precision = PERSEID_PRECISION_DEFAULT;  ///< of products of f32
+  const char* implementation = nullptr;                     ///< only this one
 };
 
 /// The tensors of Matmul::execute.
@@ -541,6 +542,7 @@ class Matmul : public Plan {
     desc.scale_result = options.scale_result;
     desc.activation = static_cast<uint32_t>(options.activation);
     desc.amax = options.amax;
+    desc.precision = static_cast<uint32_t>(options.precision);
     desc.implementation = options.implementation;
     desc.zero_alpha = options.alpha == 0;
     desc.zero_batch = options.batch == 0;

@@ -43,6 +43,7 @@ dispatch::Explanation describe(const MatmulProblem& problem) {
     explanation.problem.emplace_back("scaling", scaling_name(problem.scaling));
   if (problem.accumulation == Accumulation::kFast)
     explanation.problem.emplace_back("accumulation", "fast");
+  if (problem.precision == Precision::kTF32) explanation.problem.emplace_back("precision", "tf32");
   if (problem.scale_result) explanation.problem.emplace_back("scale_result", "yes");
   if (problem.activation != Activation::kNone)
     explanation.problem.emplace_back("activation", name_of(problem.activation));
@@ -171,6 +172,9 @@ void read_types(DescriptorReader& reader, const perseid_matmul_desc& desc, Matmu
   reader.require(float8 || problem->accumulation == Accumulation::kPromoted,
                  "accumulation is PERSEID_ACCUMULATE_FAST, but a and b are ",
                  name_of(problem->dtype), "; it is for 8-bit operands");
+  problem->precision = static_cast<Precision>(
+      reader.choice("precision", desc.precision, 2,
+                    "PERSEID_PRECISION_DEFAULT (0) or PERSEID_PRECISION_TF32 (1)"));
   problem->scale_result = reader.flag("scale_result", desc.scale_result);
   reader.require(!problem->scale_result || is_float8(problem->out_dtype),
                  "scale_result is 1, but c is ", name_of(problem->out_dtype),
