@@ -183,7 +183,7 @@ TEST(Choice, ObeysTheDescriptor) {
                "cpu:decode: made for at most 8");
   desc.implementation = "cpu:magic";
   EXPECT_FAILS(perseid_attention_plan_create(context.get(), &desc, &plan), PERSEID_INVALID_ARGUMENT,
-               "expected one of cuda:sm90, cpu:decode, cpu:tiled, cpu:reference");
+               "expected one of cuda:sm90, cuda:portable, cpu:decode, cpu:tiled, cpu:reference");
   EXPECT_EQ(plan, nullptr);
 }
 

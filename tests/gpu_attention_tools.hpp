@@ -1,16 +1,25 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention forward on a GPU of compute capability 9.0 against the float64 reference, for the tests
-// of its kernels.
+// Attention forward on a GPU against the float64 reference, for the tests of its kernels: those of
+// compute capability 9.0, or, with PERSEID_TEST_PORTABLE, those of any.
 #pragma once
 
 #include "attention_cases.hpp"
+#include "cuda/portable/attention.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "gpu_tools.hpp"
 
 namespace perseid::internal::testing_gpu {
 
 using namespace cpu::attention_cases;
+
+#if defined(PERSEID_TEST_PORTABLE)
+using TestedAttention = cuda::PortableAttention;
+inline constexpr int32_t kTestedMajor = 0;  // any
+#else
+using TestedAttention = cuda::Sm90Attention;
+inline constexpr int32_t kTestedMajor = 9;
+#endif
 
 using Dims = std::pair<int64_t, int64_t>;  // of keys and values
 
@@ -31,17 +40,17 @@ inline std::vector<std::vector<int64_t>> score_shapes(int64_t q_len, int64_t kv_
 
 class GpuAttention : public GpuTest {
  protected:
-  GpuAttention() : GpuTest(9) {}
+  GpuAttention() : GpuTest(kTestedMajor) {}
 
   // One execution of the fixture's problem: out and lse of the GPU come to the fixture's arrays,
   // which held nothing of use before, as the workspace does not.
   void run(Fixture& fixture) {
-    std::unique_ptr<cuda::Sm90Attention> attention;
-    expect_ok(cuda::Sm90Attention::make(fixture.problem, *gpu_, &attention));
+    std::unique_ptr<TestedAttention> attention;
+    expect_ok(TestedAttention::make(fixture.problem, *gpu_, &attention));
     if (attention == nullptr) return;
     for (Array* result : {&fixture.out, &fixture.lse}) result->blank();
     Array work({static_cast<int64_t>(attention->forward_workspace())}, DType::kBool);
-    Mirror out(*gpu_, fixture.out), lse(*gpu_, fixture.lse), workspace(*gpu_, work);
+    Mirror out(*gpu_, fixture.out, misalign_), lse(*gpu_, fixture.lse), workspace(*gpu_, work);
     AttentionForward tensors = fixture.forward_arguments();
     tensors.out = out.tensor();
     tensors.lse = lse.tensor();
@@ -49,7 +58,7 @@ class GpuAttention : public GpuTest {
     std::vector<std::unique_ptr<Mirror>> inputs;
     const auto place = [&](Array& array, Tensor& tensor) {
       if (!tensor.present()) return;
-      inputs.push_back(std::make_unique<Mirror>(*gpu_, array));
+      inputs.push_back(std::make_unique<Mirror>(*gpu_, array, misalign_));
       tensor.data = inputs.back()->tensor().data;
     };
     place(fixture.query, tensors.query);
@@ -85,6 +94,7 @@ class GpuAttention : public GpuTest {
   }
 
   bool numbers_on_gpu_ = false;
+  int64_t misalign_ = 0;  // elements
 };
 
 }  // namespace perseid::internal::testing_gpu

@@ -152,6 +152,16 @@ TEST_P(SweepBudgets, AreHeld) {
 INSTANTIATE_TEST_SUITE_P(Architectures, SampledBudgets, testing::ValuesIn(kPackedArchitectures));
 INSTANTIATE_TEST_SUITE_P(Architectures, SweepBudgets, testing::ValuesIn(kPackedArchitectures));
 
+// Architectures without a part in the pack have portable kernels, which every plan compiles.
+using SweepPortableBudgets = BudgetsTest;
+TEST_P(SweepPortableBudgets, AreHeld) {
+  const std::vector<Variant> variants = portable_attention_variants(GetParam(), true);
+  EXPECT_GT(variants.size(), 20u);
+  expect_within_budgets(variants);
+}
+INSTANTIATE_TEST_SUITE_P(Architectures, SweepPortableBudgets,
+                         testing::Values("sm_86", "sm_89", "sm_90a", "sm_100", "sm_120"));
+
 #if defined(PERSEID_PACK_FILE)
 TEST(SweepKernelPack, HasEveryCommonKernel) {
   const Pack pack(PERSEID_PACK_FILE);

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "cuda/device/matmul/config.hpp"
+#include "cuda/device/portable/attention/config.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
 #include "cuda/device/sm90/matmul/config.hpp"
 #include "cuda/device/softmax/config.hpp"
@@ -46,9 +47,10 @@ void change_each(const Check& check) {
 template <class Config>
 class KernelName : public testing::Test {};
 
-using Configs = testing::Types<cuda::AttentionForwardConfig, cuda::AttentionBackwardConfig,
-                               cuda::Sm90MatmulConfig, cuda::MatmulTensorConfig,
-                               cuda::MatmulFmaConfig, cuda::SplitConfig, cuda::SoftmaxConfig>;
+using Configs =
+    testing::Types<cuda::AttentionForwardConfig, cuda::AttentionBackwardConfig,
+                   cuda::Sm90MatmulConfig, cuda::MatmulTensorConfig, cuda::MatmulFmaConfig,
+                   cuda::SplitConfig, cuda::SoftmaxConfig, cuda::PortableForwardConfig>;
 TYPED_TEST_SUITE(KernelName, Configs, );
 
 TYPED_TEST(KernelName, ChangesWithEachField) {

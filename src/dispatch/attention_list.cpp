@@ -6,6 +6,7 @@
 #include "base/missing_chunk.hpp"
 #include "cpu/reference/reference.hpp"
 #include "cpu/waits.hpp"
+#include "cuda/portable/attention.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
 #include "dispatch/implementation.hpp"
@@ -138,6 +139,28 @@ class Sm90AttentionExecutable final : public Executable<Attention> {
   std::unique_ptr<cuda::Sm90AttentionBackward> backward_;  // null without gradients
 };
 
+class PortableAttentionExecutable final : public Executable<Attention> {
+ public:
+  static Status make(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made) {
+    auto attention = std::make_unique<PortableAttentionExecutable>();
+    const Status status = cuda::PortableAttention::make(problem, gpu, &attention->forward_);
+    if (status.ok()) *made = std::move(attention);
+    return status;
+  }
+  size_t workspace(Direction) const override { return 0; }
+  Status forward(const AttentionForward& arguments, std::byte* workspace,
+                 void* stream) const override {
+    return forward_->forward(arguments, workspace, stream);
+  }
+  Status backward(const AttentionBackward&, std::byte*, void*) const override {
+    return Status::error(PERSEID_UNSUPPORTED, "cuda:portable has no backward");
+  }
+  std::string kernels() const override { return forward_->description(); }
+
+ private:
+  std::unique_ptr<cuda::PortableAttention> forward_;
+};
+
 // wgmma and TMA of compute capability 9.0, f16 and bf16.
 constexpr Implementation<Attention> kSm90 = {
     .name = "cuda:sm90",
@@ -150,6 +173,19 @@ constexpr Implementation<Attention> kSm90 = {
         },
     .make = [](const AttentionProblem& problem, const Device& device,
                Made* made) { return Sm90AttentionExecutable::make(problem, *device.gpu, made); }};
+
+// mma.sync of sm_80 and up, f16 and bf16, forward.
+constexpr Implementation<Attention> kPortable = {
+    .name = "cuda:portable",
+    .refuse =
+        [](const AttentionProblem& problem, const Device& device) {
+          std::string why = cuda::refuse_portable_attention(problem, device.gpu->facts());
+          return why.empty() ? refuse_scale(problem, false) : why;
+        },
+    .make =
+        [](const AttentionProblem& problem, const Device& device, Made* made) {
+          return PortableAttentionExecutable::make(problem, *device.gpu, made);
+        }};
 
 // Few queries, as in token generation: tasks split the keys, bound by memory. Backward is that of
 // cpu:tiled.
@@ -201,7 +237,7 @@ constexpr Implementation<Attention> kReference = {
               true, made);
         }};
 
-constexpr Implementation<Attention> kList[] = {kSm90, kDecode, kTiled, kReference};
+constexpr Implementation<Attention> kList[] = {kSm90, kPortable, kDecode, kTiled, kReference};
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #include <span>
 
 #include "cuda/pack/variants.hpp"
+#include "cuda/portable/attention.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
 
@@ -146,13 +147,21 @@ Budget budget_of(const Config& config) {
           kMostShared - config.shared_bytes()};
 }
 
-void add(const Kind& kind, const Dims& dims, DType dtype, bool causal,
-         std::vector<Variant>* variants) {
-  const std::string architecture = "sm_90a";
+// Warps of 32 rows need all registers of a thread at dim 128, and spill a few under masks.
+Budget budget_of(const PortableForwardConfig& config) {
+  return {255, config.rows == 32 ? 200 : 0, kLeastShared - config.shared_bytes()};
+}
+
+std::string name_of(const Kind& kind, const Dims& dims, DType dtype, bool causal,
+                    const std::string& architecture) {
+  return concatenate(kind.name, causal ? ", causal, " : ", ", name_of(dtype), ", dims ", dims.key,
+                     " and ", dims.value, " for ", architecture);
+}
+
+void add_sm90(const Kind& kind, const Dims& dims, DType dtype, bool causal,
+              const std::string& architecture, std::vector<Variant>* variants) {
   const AttentionProblem problem = problem_of(kind, dims, dtype, causal);
-  const std::string name =
-      concatenate(kind.name, causal ? ", causal, " : ", ", name_of(dtype), ", dims ", dims.key,
-                  " and ", dims.value, " for ", architecture);
+  const std::string name = name_of(kind, dims, dtype, causal, architecture);
   if (kind.forward) {
     const AttentionForwardConfig config = choose_attention_forward(problem);
     variants->push_back({"forward of " + name,
@@ -168,17 +177,37 @@ void add(const Kind& kind, const Dims& dims, DType dtype, bool causal,
   }
 }
 
-}  // namespace
+void add_portable(const Kind& kind, const Dims& dims, DType dtype, bool causal,
+                  const std::string& architecture, std::vector<Variant>* variants) {
+  if (!kind.forward) return;
+  const PortableForwardConfig config =
+      choose_portable_attention(problem_of(kind, dims, dtype, causal));
+  variants->push_back({"forward of " + name_of(kind, dims, dtype, causal, architecture),
+                       {kPortableAttentionHeader, portable_attention_kernels(config), architecture},
+                       budget_of(config)});
+}
 
-std::vector<Variant> attention_variants(bool common) {
+template <class Add>
+std::vector<Variant> variants_of(const std::string& architecture, bool common, const Add& add) {
   std::vector<Variant> variants;
   for (const Kind& kind : common ? std::span<const Kind>(kCommon) : std::span<const Kind>(kRare))
     for (const Dims& dims : kind.dims)
       for (const DType dtype : {DType::kBF16, DType::kF16})
         for (const bool causal : {false, true})
           if ((causal ? kind.causal : kind.full) && (dtype == DType::kBF16 || (common && dims.f16)))
-            add(kind, dims, dtype, causal, &variants);
+            add(kind, dims, dtype, causal, architecture, &variants);
   return variants;
+}
+
+}  // namespace
+
+std::vector<Variant> attention_variants(const std::string& architecture, bool common) {
+  return architecture == "sm_90a" ? variants_of(architecture, common, add_sm90)
+                                  : portable_attention_variants(architecture, common);
+}
+
+std::vector<Variant> portable_attention_variants(const std::string& architecture, bool common) {
+  return variants_of(architecture, common, add_portable);
 }
 
 }  // namespace perseid::internal::cuda

@@ -109,13 +109,14 @@ std::vector<Variant> without_repeats(std::vector<Variant> variants) {
 std::vector<Variant> common_variants(const std::string& architecture) {
   std::vector<Variant> variants = softmax_variants(architecture);
   append(matmul_variants(architecture, true), &variants);
-  if (architecture == "sm_90a") append(attention_variants(true), &variants);
+  if (architecture == "sm_90a") append(attention_variants(architecture, true), &variants);
   return without_repeats(std::move(variants));
 }
 
 std::vector<Variant> rare_variants(const std::string& architecture) {
   std::vector<Variant> variants = matmul_variants(architecture, false);
-  if (architecture == "sm_90a") append(attention_variants(false), &variants);
+  if (architecture != "sm_90a") append(attention_variants(architecture, true), &variants);
+  append(attention_variants(architecture, false), &variants);
   return without_repeats(std::move(variants));
 }
 

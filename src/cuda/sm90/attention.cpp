@@ -5,7 +5,7 @@
 #include "cuda/runtime/kernel_name.hpp"
 #include "cuda/runtime/launch_number.hpp"
 #include "cuda/runtime/signals.hpp"
-#include "cuda/sm90/attention_arguments.hpp"
+#include "cuda/sm90/attention_boxes.hpp"
 
 namespace perseid::internal::cuda {
 namespace {
@@ -74,9 +74,6 @@ constexpr int64_t kFewRows = 64;
 
 // Query heads are packed into the rows of a tile until it is full, at most 2^kMaxPackGqa of them.
 constexpr int kMaxPackGqa = 4;  // 2^4: a warp's 16 rows are stored at once
-
-// The keys and values of a section of heads have at most this size: they stay in the L2 cache.
-constexpr int64_t kSectionBytes = 1 << 25;
 
 int pack_gqa_of(const AttentionProblem& problem) {
   int pack = 0;
@@ -269,15 +266,8 @@ Status Sm90Attention::make(const AttentionProblem& problem, const AttentionForwa
     fixed.num_splits = static_cast<int32_t>(ceil_div(problem.kv_len, split_tiles * config.keys));
   }
   fixed.tiles = fixed.batch_heads * fixed.q_tiles * fixed.num_splits;
-  // Without a mask all tiles cost the same, and one head after another reads the least.
-  int64_t section = 1;
-  if (config.right) {
-    const int64_t bytes = problem.kv_len * (problem.head_dim + problem.value_dim) * 2;
-    while (2 * section * bytes <= kSectionBytes && section < fixed.batch_heads) section *= 2;
-    section *= fixed.group;
-  }
   fixed.heads_per_section =
-      static_cast<int32_t>(min(section, max(int64_t{1}, int64_t{fixed.batch_heads})));
+      heads_per_section(problem, config.right, fixed.batch_heads, fixed.group);
   *made = std::move(attention);
   return {};
 }
@@ -359,11 +349,7 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
   const bool bias_by_threads = config_.bias_stages > 0 && !map_bias(tensors.bias, &arguments);
   const AttentionForwardConfig config = bias_by_threads ? without_bias_tiles(config_) : config_;
   if (Status status = map_tensors(config, tensors, &arguments); !status.ok()) return status;
-  if (tensors.lse.present()) {
-    arguments.lse = tensors.lse.as<float>();
-    for (int d = 0; d < tensors.lse.rank; ++d)
-      arguments.lse_stride[3 - tensors.lse.rank + d] = tensors.lse.stride[d];
-  }
+  bind_lse(tensors.lse, &arguments);
   bind(tensors, &arguments);
   const Workspace layout = divide_workspace();
   arguments.counter = reinterpret_cast<ForwardTileCounter*>(workspace);

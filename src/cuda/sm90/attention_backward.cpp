@@ -3,8 +3,8 @@
 #include "cuda/sm90/attention_backward.hpp"
 
 #include "cuda/runtime/kernel_name.hpp"
-#include "cuda/sm90/attention_arguments.hpp"
 #include "cuda/sm90/attention_backward_bias.hpp"
+#include "cuda/sm90/attention_boxes.hpp"
 
 namespace perseid::internal::cuda {
 namespace {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/sm90/attention_backward_bias.hpp"
 
-#include "cuda/sm90/attention_arguments.hpp"
+#include "cuda/sm90/attention_boxes.hpp"
 
 namespace perseid::internal::cuda {
 namespace {

@@ -30,15 +30,38 @@ __device__ __forceinline__ bool is_finite(uint4 pairs) {
   const uint4 finite = finite_or_zero<D>(pairs);
   return finite.x == pairs.x && finite.y == pairs.y && finite.z == pairs.z && finite.w == pairs.w;
 }
-// Of a tensor whose rows are multiples of 16 bytes.
-template <DType D>
+// Of a row of a tensor. kUnitStride: rows are multiples of 16 bytes; else any strides.
+template <DType D, bool kUnitStride = true>
 __device__ __forceinline__ bool is_finite_row(const RowsInMemory& rows, int64_t entry, int64_t head,
                                               int64_t row, int32_t dim) {
-  const auto* eight = reinterpret_cast<const uint4*>(row_at<uint16_t>(rows, entry, head, row));
   bool finite = true;
+  if constexpr (kUnitStride) {
+    const auto* eight = reinterpret_cast<const uint4*>(row_at<uint16_t>(rows, entry, head, row));
 #pragma unroll 1
-  for (int32_t i = 0; i < dim / 8; ++i) finite = finite && is_finite<D>(eight[i]);
+    for (int32_t i = 0; i < dim / 8; ++i) finite = finite && is_finite<D>(eight[i]);
+  } else {
+    const auto* elements = row_at<uint16_t>(rows, entry, head, row);
+#pragma unroll 1
+    for (int32_t i = 0; i < dim; ++i) {
+      const uint32_t element = elements[i * rows.stride[3]];
+      finite = finite && finite_or_zero<D>(element) == element;
+    }
+  }
   return finite;
+}
+
+// Whether results of a warp tell that values are not finite. Such an element, seen or hidden, makes
+// its column non-finite in all rows, since 0 times it is NaN: testing the first row of each thread
+// of an accumulator is enough. Four chains of additions instead of one that is four times as long.
+template <int kCount>
+__device__ __forceinline__ bool sees_nonfinite_values(const float (&out)[kCount]) {
+  float zero[4] = {};
+#pragma unroll
+  for (int i = 0; i < kCount; i += 4) {
+    zero[i / 4 % 2 * 2] = fmaf(out[i], 0, zero[i / 4 % 2 * 2]);
+    zero[i / 4 % 2 * 2 + 1] = fmaf(out[i + 1], 0, zero[i / 4 % 2 * 2 + 1]);
+  }
+  return __any_sync(0xffffffffu, zero[0] + zero[1] + (zero[2] + zero[3]) != 0);
 }
 
 }  // namespace perseid::internal::cuda

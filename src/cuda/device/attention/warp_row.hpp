@@ -8,7 +8,7 @@
 
 namespace perseid::internal::cuda {
 
-// A row of a tensor in a warp: each lane has every 32nd element.
+// A row of a tensor in a warp: each lane has every 32nd element. `stride`: between elements.
 template <DType D, int kDim>
 struct WarpRow {
   using Element = typename ElementOf<D>::Type;
@@ -19,10 +19,11 @@ struct WarpRow {
 #pragma unroll
     for (float& each : part) each = 0;
   }
-  __device__ __forceinline__ void load(const Element* row, int32_t dim) {
+  __device__ __forceinline__ void load(const Element* row, int32_t dim, int64_t stride = 1) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) part[i] = lane + 32 * i < dim ? widen(row[lane + 32 * i]) : 0;
+    for (int i = 0; i < kParts; ++i)
+      part[i] = lane + 32 * i < dim ? widen(row[(lane + 32 * i) * stride]) : 0;
   }
   __device__ __forceinline__ void store(Element* row, int32_t dim, float factor) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -32,13 +33,14 @@ struct WarpRow {
         row[lane + 32 * i].bits = static_cast<uint16_t>(round_pair<D>(part[i] * factor, 0));
   }
   // Elements that are finite stay as they are in memory.
-  __device__ __forceinline__ void store_nonfinite(Element* row, int32_t dim, float factor) const {
+  __device__ __forceinline__ void store_nonfinite(Element* row, int32_t dim, float factor,
+                                                  int64_t stride = 1) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
       const float element = part[i] * factor;
       if (lane + 32 * i < dim && element - element != 0)
-        row[lane + 32 * i].bits = static_cast<uint16_t>(round_pair<D>(element, 0));
+        row[(lane + 32 * i) * stride].bits = static_cast<uint16_t>(round_pair<D>(element, 0));
     }
   }
   // Added to what is there.
@@ -65,12 +67,13 @@ struct WarpRow {
   }
   // What the kernel itself has stored: an L1 cache may hold what was there before, if another warp
   // has read the row that ends, or begins, within the same 32 bytes.
-  __device__ __forceinline__ void load_stored(const Element* row, int32_t dim) {
+  __device__ __forceinline__ void load_stored(const Element* row, int32_t dim, int64_t stride = 1) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int i = 0; i < kParts; ++i)
-      part[i] =
-          lane + 32 * i < dim ? widen(Element{ptx::load_relaxed(&row[lane + 32 * i].bits)}) : 0;
+      part[i] = lane + 32 * i < dim
+                    ? widen(Element{ptx::load_relaxed(&row[(lane + 32 * i) * stride].bits)})
+                    : 0;
   }
   __device__ __forceinline__ float product(const WarpRow& other) const {
     float sum = 0;

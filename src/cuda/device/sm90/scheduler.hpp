@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Which tile a block of a persistent kernel computes next: the raster order of tiles, and a dynamic
-// scheduler whose blocks draw tile numbers from one counter.
+// Which tile a block of a persistent kernel computes next: a dynamic scheduler whose blocks draw
+// tile numbers from one counter. The raster order of tiles is in raster_order.hpp.
 //
 // The counter. Its memory may hold anything when the kernel begins, and several launches may run at
 // once, each with memory of its own. A launch has a number of 64 random bits, which is even. A
@@ -12,39 +12,13 @@
 // unprepared again.
 #pragma once
 
+#include "cuda/device/raster_order.hpp"
 #include "math/portable.hpp"
 #if defined(__CUDACC_RTC__)
 #include "cuda/device/ptx/memory_order.hpp"
 #endif
 
 namespace perseid::internal::cuda {
-
-// ---- Raster order ----
-
-struct TileCoordinate {
-  int32_t head, tile;  // the row and the column
-};
-
-// Raster order of a matrix of tiles, by sections of rows. In a section the first column of tiles
-// comes first, then the second, so that the tiles that run at a time share the L2 cache:
-//
-//   section 0   row 0    0  3  6  9      rows per section: 3
-//               row 1    1  4  7 10
-//               row 2    2  5  8 11
-//   section 1   row 3   12 14 16 18      the last section may have fewer rows
-//               row 4   13 15 17 19
-//
-// In attention a row is a head, and its columns are the tiles of the head.
-PERSEID_INLINE constexpr TileCoordinate tile_in_sections(int32_t number, int32_t tiles,
-                                                         int32_t heads, int32_t heads_per_section) {
-  const int32_t section_tiles = heads_per_section * tiles;
-  const int32_t first_head = number / section_tiles * heads_per_section;
-  const int32_t section_heads = min(heads_per_section, heads - first_head);
-  const int32_t position = number % section_tiles;
-  return {first_head + position % section_heads, position / section_heads};
-}
-
-// ---- Dynamic scheduler ----
 
 // In the workspace, with 8-byte alignment. A kernel that keeps more for a launch derives from it
 // and extends reset().

@@ -12,10 +12,10 @@
 
 #include "cuda/device/attention/nonfinite.hpp"
 #include "cuda/device/attention/score_rules.hpp"
+#include "cuda/device/attention/softmax.hpp"
 #include "cuda/device/attention/warp_row.hpp"
 #include "cuda/device/ptx/math.hpp"
 #include "cuda/device/sm90/attention/backward_tiles.hpp"
-#include "cuda/device/sm90/attention/softmax.hpp"
 #include "math/score_chain.hpp"
 
 namespace perseid::internal::cuda {

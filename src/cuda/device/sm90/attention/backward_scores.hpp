@@ -8,8 +8,8 @@
 #pragma once
 
 #include "cuda/device/attention/score_rules.hpp"
+#include "cuda/device/attention/softmax.hpp"
 #include "cuda/device/sm90/attention/backward_shared.hpp"
-#include "cuda/device/sm90/attention/softmax.hpp"
 #include "math/score_chain.hpp"
 
 namespace perseid::internal::cuda {

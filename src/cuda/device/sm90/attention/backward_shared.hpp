@@ -4,9 +4,9 @@
 // thread. Every tile is a SharedTile: [chunk of 128 bytes][row][128 bytes], swizzled.
 #pragma once
 
+#include "cuda/device/attention/softmax.hpp"
 #include "cuda/device/ptx/ldmatrix.hpp"
 #include "cuda/device/sm90/attention/backward_tiles.hpp"
-#include "cuda/device/sm90/attention/softmax.hpp"
 #include "cuda/device/sm90/pipeline.hpp"
 #include "cuda/device/sm90/shared_tile.hpp"
 

@@ -46,6 +46,8 @@ enum class Epilogue {
   kBeforeNextScores,
 };
 
+struct AttentionForwardArguments;
+
 // Queries, keys and head dims are cut into tiles. A block computes one Q tile at a time, 64 rows of
 // it in each consumer, which is a warpgroup.
 struct AttentionForwardConfig {
@@ -69,6 +71,9 @@ struct AttentionForwardConfig {
   ScoreModifierKind modifier = ScoreModifierKind::kNone;  // any other: no bias pipeline
   bool async = false;                                     // key and value arrive in chunks
 
+  using Arguments = AttentionForwardArguments;
+  static constexpr bool scale_first = false;  // scales are positive
+  static constexpr bool unit_strides = true;  // between elements of rows
   static constexpr const char* kName = "AttentionForwardConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
   template <class Config, class Visit>

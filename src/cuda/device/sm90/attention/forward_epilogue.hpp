@@ -11,9 +11,9 @@
 // (forward_consumer.hpp).
 #pragma once
 
+#include "cuda/device/attention/forward_scores.hpp"
 #include "cuda/device/ptx/ldmatrix.hpp"
 #include "cuda/device/sm90/attention/forward_fixup.hpp"
-#include "cuda/device/sm90/attention/forward_scores.hpp"
 #include "cuda/device/sm90/attention/forward_shared.hpp"
 
 namespace perseid::internal::cuda {
@@ -98,19 +98,6 @@ class ForwardEpilogue {
   }
 
  private:
-  // A non-finite element of values, seen or hidden, makes its column non-finite in all rows, since
-  // 0 times it is NaN: testing the first row of each thread is enough. Four chains of additions
-  // instead of one that is four times as long.
-  template <int kCount>
-  static __device__ __forceinline__ bool sees_nonfinite_values(const float (&out)[kCount]) {
-    float zero[4] = {};
-#pragma unroll
-    for (int i = 0; i < kCount; i += 4) {
-      zero[i / 4 % 2 * 2] = fmaf(out[i], 0, zero[i / 4 % 2 * 2]);
-      zero[i / 4 % 2 * 2 + 1] = fmaf(out[i + 1], 0, zero[i / 4 % 2 * 2 + 1]);
-    }
-    return __any_sync(0xffffffffu, zero[0] + zero[1] + (zero[2] + zero[3]) != 0);
-  }
   // Lists the tile once, in the first pass, however many warps call it.
   __device__ __forceinline__ void list(AttentionTile& tile) const {
     if (lane_ != 0 || atomicExch(&tile.listed, 1) != 0) return;

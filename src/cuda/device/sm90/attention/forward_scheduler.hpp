@@ -8,7 +8,7 @@
 // and draws the others from a counter, each while it issues the last loads of the one before.
 #pragma once
 
-#include "cuda/device/attention/sequence.hpp"
+#include "cuda/device/attention/query_tile.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
 
 namespace perseid::internal::cuda {
@@ -161,22 +161,7 @@ class TileFinder {
 
   __device__ __forceinline__ void find_kv_tiles(AttentionTile& tile) const {
     tile.kv_head = tile.head / a_.group;
-    const int32_t last_query = min(tile.query + queries(), tile.q_len) - 1;
-    const auto end_of = [&](int32_t query) {
-      return C.right ? clamp(query + tile.right, 0, tile.kv_len) : tile.kv_len;
-    };
-    const auto begin_of = [&](int32_t query) {
-      return C.left ? clamp(query + tile.left, 0, tile.kv_len) : 0;
-    };
-    const int32_t begin = begin_of(max(tile.query, 0)), end = end_of(last_query);
-    if (begin >= end) {
-      tile.unmasked_first = 1;
-    } else {
-      tile.first = begin / C.keys;
-      tile.last = (end - 1) / C.keys;
-      tile.unmasked_first = (begin_of(last_query) + C.keys - 1) / C.keys;
-      tile.unmasked_end = end_of(tile.query) / C.keys;
-    }
+    internal::cuda::find_kv_tiles<C>(tile, min(tile.query + queries(), tile.q_len) - 1);
     if constexpr (C.skips_masked_tiles()) {
       tile.iterations = tile.last - tile.first + 1;
       bool all = true;

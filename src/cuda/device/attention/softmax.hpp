@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Softmax of a tile of scores that lies in the accumulator registers of a warpgroup
-// (ptx/wgmma.hpp): a thread has parts of two rows, the four lanes of a quad share them.
+// Softmax of a tile of scores that lies in accumulator registers: 16 rows of a warp, in the layout
+// of ptx/mma.hpp and ptx/wgmma.hpp. A thread has parts of two rows, the four lanes of a quad share
+// them.
 //
 // Weights are 2^(scale_log2 * (score - m)). m follows the largest score of its row, but not at
 // once: sums and results stay as they are while a new largest weight is at most half of the sum

@@ -2,15 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Per-score operations of forward: bias and masks before the softmax, dropout of the weights after
 // it, each only if the configuration has it. A thread has the rows and columns of the accumulator
-// layout (ptx/wgmma.hpp). The dropout contract gives its bytes the same layout: one Philox call of
-// each lane serves 16 rows and 32 columns without an exchange between threads (math/philox.hpp).
+// layout (ptx/mma.hpp, ptx/wgmma.hpp). The dropout contract gives its bytes the same layout: one
+// Philox call of each lane serves 16 rows and 32 columns without an exchange between threads
+// (math/philox.hpp).
 #pragma once
 
+#include "cuda/device/attention/query_tile.hpp"
 #include "cuda/device/attention/score_rules.hpp"
+#include "cuda/device/attention/softmax.hpp"
 #include "cuda/device/ptx/ldmatrix.hpp"
 #include "cuda/device/ptx/ordering.hpp"
-#include "cuda/device/sm90/attention/forward_scheduler.hpp"
-#include "cuda/device/sm90/attention/softmax.hpp"
 #include "math/score_chain.hpp"
 
 namespace perseid::internal::cuda {
@@ -43,15 +44,16 @@ struct NoScorePairs {};
 enum class NeedsMask { kNo, kYes, kPerTile };
 
 // The per-score operations of one thread. `row` is its first row in the Q tile; the other is row +
-// 8.
-template <AttentionForwardConfig C>
+// 8. A tile is a QueryTile, or has the same members.
+template <auto C>
 class ForwardScores {
+  using Arguments = typename decltype(C)::Arguments;
   static constexpr int kPairs = C.keys / 8;
   // Whether bias is added to complete scores. If TMA loads it, it initializes the accumulators.
   static constexpr bool kAdds = C.bias != DType::kNone && C.bias_stages == 0;
   // Whether complete scores are scaled before the softmax; the exponential scales others.
   using M = Modifier<C.modifier, float>;
-  static constexpr bool kScales = kAdds || !M::kIdentity;
+  static constexpr bool kScales = kAdds || !M::kIdentity || C.scale_first;
   static_assert(M::kIdentity || C.bias_stages == 0);
   static __device__ auto bias_pairs() {
     if constexpr (kAdds) {
@@ -69,8 +71,7 @@ class ForwardScores {
   }
 
  public:
-  __device__ __forceinline__ ForwardScores(const AttentionForwardArguments& arguments, int row,
-                                           int lane)
+  __device__ __forceinline__ ForwardScores(const Arguments& arguments, int row, int lane)
       : a_(arguments), row_(row), lane_(lane) {
     if constexpr (C.dropout && kDrawsEarly) dropout_ = dropout_of(a_);
     if constexpr (C.bias_stages > 0) unscale_ = kLog2E / a_.scale_log2;
@@ -81,7 +82,7 @@ class ForwardScores {
 
   // Whether some row sees only some of keys n, or some of them are behind the end. Tested before
   // the wait for the scores, to hide the latency.
-  __device__ __forceinline__ bool needs_mask(const AttentionTile& tile, int n) const {
+  __device__ __forceinline__ bool needs_mask(const auto& tile, int n) const {
     if constexpr (C.left || C.right || C.lengths || C.split)
       return n < tile.unmasked_first || n >= tile.unmasked_end;
     return n * C.keys + C.keys > a_.kv_len;
@@ -100,8 +101,7 @@ class ForwardScores {
     decltype(visible_pairs()) visible;
     DrawnNumbers drawn;
   };
-  __device__ __forceinline__ ScoreOperands load(const AttentionTile& tile, int n,
-                                                bool needs_mask) const {
+  __device__ __forceinline__ ScoreOperands load(const auto& tile, int n, bool needs_mask) const {
     if constexpr (C.consumers_know_tiles()) n = kv_tile_of<C>(a_, tile, n);
     ScoreOperands operands{};
     operands.needs_mask = needs_mask;
@@ -172,7 +172,7 @@ class ForwardScores {
     }
   }
   // Draws the random bytes under the PV product.
-  __device__ __forceinline__ void draw_early(const AttentionTile& tile, int n,
+  __device__ __forceinline__ void draw_early(const auto& tile, int n,
                                              ScoreOperands& operands) const {
     if constexpr (C.dropout && kDrawsEarly) {
       operands.drawn = draw(tile, n);
@@ -183,8 +183,7 @@ class ForwardScores {
   // below the threshold t keeps its weight: then 0x8000 + t - 1 - b has its highest bit set, which
   // is copied over the 16 bits of the weight. Two bytes are tested at a time.
   template <int kCount>
-  __device__ __forceinline__ void drop(const AttentionTile& tile, int n,
-                                       const ScoreOperands& operands,
+  __device__ __forceinline__ void drop(const auto& tile, int n, const ScoreOperands& operands,
                                        uint32_t (&weights)[kCount]) const {
     if constexpr (!C.dropout) return;
     const DrawnNumbers drawn = kDrawsEarly ? operands.drawn : draw(tile, n);
@@ -202,12 +201,12 @@ class ForwardScores {
   }
 
  private:
-  __device__ __forceinline__ int query_of(const AttentionTile& tile, int r) const {
+  __device__ __forceinline__ int query_of(const auto& tile, int r) const {
     return tile.query + ((row_ + 8 * r) >> a_.pack_gqa);
   }
   __device__ __forceinline__ int first_key(int n) const { return n * C.keys + 2 * (lane_ % 4); }
 
-  __device__ __forceinline__ void see(const AttentionTile& tile, int n, uint32_t (&seen)[2]) const {
+  __device__ __forceinline__ void see(const auto& tile, int n, uint32_t (&seen)[2]) const {
     const int key = first_key(n), length = C.lengths ? tile.kv_len : a_.kv_len;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -220,7 +219,7 @@ class ForwardScores {
   // A row behind the end reads the last row, since its results are not stored; a key behind the end
   // reads 0, since its score is masked.
   template <class Element>
-  __device__ __forceinline__ void load_pairs(const AttentionTile& tile, int n, bool needs_mask,
+  __device__ __forceinline__ void load_pairs(const auto& tile, int n, bool needs_mask,
                                              const ScoresInMemory& plane,
                                              ScorePairs<Element, kPairs>& pairs) const {
     const int key = first_key(n);
@@ -245,7 +244,7 @@ class ForwardScores {
     }
   }
 
-  __device__ __forceinline__ DrawnNumbers draw(const AttentionTile& tile, int n) const {
+  __device__ __forceinline__ DrawnNumbers draw(const auto& tile, int n) const {
     if constexpr (C.consumers_know_tiles()) n = kv_tile_of<C>(a_, tile, n);
     constexpr int kTiles = C.keys / static_cast<int>(kDropoutTileColumns);
     static_assert(!C.dropout || kTiles * kDropoutTileColumns == C.keys);
@@ -266,7 +265,7 @@ class ForwardScores {
     return drawn;
   }
 
-  const AttentionForwardArguments& a_;
+  const Arguments& a_;
   const int row_, lane_;
   Dropout dropout_;
   float unscale_ = 1;  // 1 / scale

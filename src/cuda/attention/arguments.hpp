@@ -1,11 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What the host sides of attention forward and backward on sm_90 share: arguments of both
-// directions, and tensors as TMA loads and stores them.
+// What the host sides of attention share, forward and backward, on every architecture: which keys
+// rows see, and the arguments of launches.
 #pragma once
 
-#include "cuda/device/sm90/attention/config.hpp"
-#include "cuda/runtime/tensor_map.hpp"
+#include "cuda/device/attention/arguments.hpp"
 #include "math/attention_problem.hpp"
 
 namespace perseid::internal::cuda {
@@ -32,12 +31,6 @@ BoundsByRow bounds_by_row(const AttentionProblem& problem);
 
 // A ragged tensor, [heads, total, dim], as one of a single batch entry.
 Tensor with_batch(const Tensor& tensor);
-// [batch, heads, rows, dim] as {dim, 2^pack heads, rows, heads >> pack, batch}.
-BoxedTensor boxed(const Tensor& tensor, int pack, int box_rows);
-// [heads, total, dim] as {dim, 1, longest, heads, total + 1}: row r of entry e is row e + r -
-// longest of the tensor (device/sm90/attention/map_coordinates.hpp), so the map begins at row
-// -longest.
-BoxedTensor ragged_boxed(const Tensor& tensor, int64_t longest, int box_rows);
 RowsInMemory rows_in_memory(const Tensor& tensor);
 
 // The arguments that the problem determines; bind() adds the tensors of an execution.
@@ -45,5 +38,15 @@ AttentionArguments arguments_of(const AttentionProblem& problem);
 // Sets the tensors that both directions read.
 template <class Tensors>  // AttentionForward or AttentionBackward
 void bind(const Tensors& tensors, AttentionArguments* arguments);
+// Of forward.
+template <class Arguments>
+void bind_lse(const Tensor& lse, Arguments* arguments) {
+  if (!lse.present()) return;
+  arguments->lse = lse.as<float>();
+  for (int d = 0; d < lse.rank; ++d) arguments->lse_stride[3 - lse.rank + d] = lse.stride[d];
+}
+// Of forward's raster order, whose tiles have unequal work if `right`. Heads are those of tiles.
+int32_t heads_per_section(const AttentionProblem& problem, bool right, int32_t batch_heads,
+                          int32_t group);
 
 }  // namespace perseid::internal::cuda

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/sm90/attention_arguments.hpp"
+#include "cuda/attention/arguments.hpp"
 
 namespace perseid::internal::cuda {
 namespace {
@@ -24,6 +24,20 @@ LengthsInMemory lengths_in_memory(const Tensor& tensor) {
 }
 
 }  // namespace
+
+int32_t heads_per_section(const AttentionProblem& problem, bool right, int32_t batch_heads,
+                          int32_t group) {
+  // The keys and values of a section have at most this size: they stay in the L2 cache.
+  constexpr int64_t kSectionBytes = 1 << 25;
+  // Without a mask all tiles cost the same, and one head after another reads the least.
+  int64_t section = 1;
+  if (right) {
+    const int64_t bytes = problem.kv_len * (problem.head_dim + problem.value_dim) * 2;
+    while (2 * section * bytes <= kSectionBytes && section < batch_heads) section *= 2;
+    section *= group;
+  }
+  return static_cast<int32_t>(min(section, max(int64_t{1}, int64_t{batch_heads})));
+}
 
 KeyOffsets key_offsets(const AttentionProblem& problem) {
   KeyOffsets offsets{-kLongest, kLongest};
@@ -52,29 +66,6 @@ Tensor with_batch(const Tensor& tensor) {
     view.stride[d + 1] = tensor.stride[d];
   }
   return view;
-}
-
-BoxedTensor boxed(const Tensor& tensor, int pack, int box_rows) {
-  const int64_t packed = int64_t{1} << pack;
-  return {tensor.data,
-          tensor.dtype,
-          {tensor.shape[3], packed, tensor.shape[2], tensor.shape[1] >> pack, tensor.shape[0]},
-          {tensor.stride[3], tensor.stride[1], tensor.stride[2], tensor.stride[1] << pack,
-           tensor.stride[0]},
-          {kChunk, 1 << pack, box_rows >> pack, 1, 1}};
-}
-
-BoxedTensor ragged_boxed(const Tensor& tensor, int64_t longest, int box_rows) {
-  constexpr int64_t kAnyStride = 8;  // of a single row: unused, but must be valid
-  const int64_t total = tensor.shape[1];
-  const int64_t stride = total > 1 ? tensor.stride[1] : kAnyStride;
-  const auto first = reinterpret_cast<uintptr_t>(tensor.data) -
-                     static_cast<uintptr_t>(longest * stride * size_of(tensor.dtype));
-  return {reinterpret_cast<void*>(first),
-          tensor.dtype,
-          {tensor.shape[2], 1, longest, tensor.shape[0], total + 1},
-          {tensor.stride[2], 0, stride, tensor.stride[0], stride},
-          {kChunk, 1, box_rows, 1, 1}};
 }
 
 RowsInMemory rows_in_memory(const Tensor& tensor) {

@@ -1,0 +1,95 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Fixup of a row of attention forward: NaN and infinity of values that the row sees.
+//
+// A kernel computes a tile whose results are not finite once more, with the non-finite elements of
+// values cleared, so that those of hidden keys leave no trace. A row that sees such an element then
+// needs what the formula says: a warp computes the row once more, key by key, and stores its
+// non-finite results. A lane has every 32nd element. C: a configuration of attention forward.
+#pragma once
+
+#include "cuda/device/attention/nonfinite.hpp"
+#include "cuda/device/attention/score_rules.hpp"
+#include "cuda/device/attention/sequence.hpp"
+#include "cuda/device/attention/warp_row.hpp"
+#include "math/score_chain.hpp"
+
+namespace perseid::internal::cuda {
+
+// Between elements of a row.
+template <auto C>
+__device__ __forceinline__ int64_t element_stride(const RowsInMemory& rows) {
+  return C.unit_strides ? 1 : rows.stride[3];
+}
+
+// Keys that the masks of rows let a query see: [begin, end).
+template <auto C>
+struct SeenKeys {
+  int begin, end;
+
+  __device__ __forceinline__ SeenKeys(const AttentionSequence& sequence, int query)
+      : begin(C.left ? max(query + sequence.left, 0) : 0),
+        end(C.right ? min(query + sequence.right, sequence.kv_len) : sequence.kv_len) {}
+};
+
+// Whether the row sees a non-finite element of values. A lane tests every 32nd key.
+template <auto C>
+__device__ __forceinline__ bool sees_nonfinite(const typename decltype(C)::Arguments& a,
+                                               const AttentionSequence& sequence, int head,
+                                               int query) {
+  const int batch = sequence.batch, entry = entry_of<C.lengths>(a, batch);
+  const int kv_head = head / (a.group << a.pack_gqa);
+  const SeenKeys<C> keys(sequence, query);
+  bool found = false;
+#pragma unroll 1
+  for (int k = keys.begin + static_cast<int>(threadIdx.x) % 32; k < keys.end && !found; k += 32) {
+    if (!is_visible<C.visible>(a, batch, head, query, k)) continue;
+    found = !is_finite_row<C.dtype, C.unit_strides>(a.value_rows, entry, kv_head,
+                                                    sequence.kv_begin + k, a.value_dim);
+  }
+  return __any_sync(0xffffffffu, found);
+}
+
+// Computes row `query` of one head again. Not inlined, to keep its code out of the kernel's loops.
+template <auto C>
+__device__ __noinline__ void fixup_row(const typename decltype(C)::Arguments& a,
+                                       const AttentionSequence& sequence, int head, int query) {
+  WarpRow<C.dtype, C.key_dim> own, key;
+  WarpRow<C.dtype, C.value_dim> out, value;
+  using Element = typename ElementOf<C.dtype>::Type;
+  const int batch = sequence.batch, entry = entry_of<C.lengths>(a, batch);
+  const int kv_head = head / (a.group << a.pack_gqa);
+  Element* to = row_at<Element>(a.out_rows, entry, head, sequence.q_begin + query);
+  out.load_stored(to, a.value_dim, element_stride<C>(a.out_rows));
+  if (out.is_lost(a.value_dim) || !sees_nonfinite<C>(a, sequence, head, query)) return;
+
+  own.load(row_at<Element>(a.query_rows, entry, head, sequence.q_begin + query), a.head_dim,
+           element_stride<C>(a.query_rows));
+  out.clear();
+  float maximum = minus_infinity(), sum = 0;
+  const SeenKeys<C> keys(sequence, query);
+#pragma unroll 1
+  for (int k = keys.begin; k < keys.end; ++k) {
+    if (!is_visible<C.visible>(a, batch, head, query, k)) continue;
+    key.load(row_at<Element>(a.key_rows, entry, kv_head, sequence.kv_begin + k), a.head_dim,
+             element_stride<C>(a.key_rows));
+    value.load(row_at<Element>(a.value_rows, entry, kv_head, sequence.kv_begin + k), a.value_dim,
+               element_stride<C>(a.value_rows));
+    const float score = score_log2<FloatArithmetic>(own.product(key), a.scale_log2,
+                                                    bias_log2<C.bias>(a, batch, head, query, k),
+                                                    Modifier<C.modifier, float>{a.modifier});
+    const float now = fmaxf(maximum, score);
+    const float factor = maximum == minus_infinity() ? 0 : ptx::approximate_exp2(maximum - now);
+    // A NaN score keeps a NaN weight.
+    const float weight = score == minus_infinity() ? 0 : ptx::approximate_exp2(score - now);
+    sum = fmaf(sum, factor, weight);
+    maximum = now;
+    out.multiply(factor);
+    out.add(is_kept<C.dropout>(a, batch, head, query, k) ? weight : 0, value);
+  }
+  if (sum == 0) return;
+  out.store_nonfinite(to, a.value_dim, dropout_factor<C.dropout>(a) / sum,
+                      element_stride<C>(a.out_rows));
+}
+
+}  // namespace perseid::internal::cuda

@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What host and device code of attention on sm_80 and up share: the configurations that kernels are
+// compiled for, and the arguments of a launch.
+#pragma once
+
+#include "cuda/device/attention/arguments.hpp"
+#include "cuda/device/portable/vector_tile.hpp"
+#include "math/dtype.hpp"
+#include "math/score_modifier.hpp"
+
+namespace perseid::internal::cuda {
+
+struct PortableForwardArguments;
+
+// A block has 4 warps, each with 16 or 32 rows of queries, and iterates over tiles of keys.
+struct PortableForwardConfig {
+  DType dtype = DType::kBF16;
+  int key_dim = 128;    // of query and key, a multiple of 16
+  int value_dim = 128;  // of value and out, a multiple of 16
+  int rows = 32;        // of a warp: 16 or 32
+  int keys = 64;        // of a KV tile, a multiple of 16; with dropout of 32
+  bool query_in_registers = false;
+  // query, key, value and out are accessed 16 bytes at a time; else element by element.
+  bool vectors = true;
+  bool scale_first = false;  // the scale is not positive: scores are scaled before the softmax
+  bool right = false;        // the last visible key depends on the row, as under a causal mask
+  bool left = false;         // the first one does, as under a window
+  bool lengths = false;      // each sequence has its own: ragged batches, key lengths
+  bool visible = false;
+  bool dropout = false;
+  DType bias = DType::kNone;
+  ScoreModifierKind modifier = ScoreModifierKind::kNone;
+
+  using Arguments = PortableForwardArguments;
+  static constexpr const char* kName = "PortableForwardConfig";
+  // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
+  template <class Config, class Visit>
+  static constexpr void visit_fields(Config& c, Visit visit) {
+    visit("dtype", c.dtype);
+    visit("key_dim", c.key_dim);
+    visit("value_dim", c.value_dim);
+    visit("rows", c.rows);
+    visit("keys", c.keys);
+    visit("query_in_registers", c.query_in_registers);
+    visit("vectors", c.vectors);
+    visit("scale_first", c.scale_first);
+    visit("right", c.right);
+    visit("left", c.left);
+    visit("lengths", c.lengths);
+    visit("visible", c.visible);
+    visit("dropout", c.dropout);
+    visit("bias", c.bias);
+    visit("modifier", c.modifier);
+  }
+
+  static constexpr int warps = 4, threads = 32 * warps;
+  static constexpr int resident = 2;  // blocks of a multiprocessor, as registers allow
+  // Of the per-score operations that sm_90 has in addition.
+  static constexpr bool split = false;
+  static constexpr int bias_stages = 0;
+  static constexpr bool consumers_know_tiles() { return false; }
+  static constexpr bool unit_strides = false;  // between elements of rows, in fixups
+  constexpr int block_rows() const { return rows * warps; }
+  // A KV tile may have keys that some rows see and others do not.
+  constexpr bool masked() const { return right || left || visible; }
+
+  // Head dims beyond kLargest are cut: query and key into chunks of `depth()`, which every tile of
+  // keys loads again, value and out into parts of `columns()`, each of a block of its own, which
+  // computes all scores again.
+  static constexpr int kLargest = 256;
+  constexpr bool streams() const { return key_dim > kLargest; }
+  constexpr int depth() const { return streams() ? 64 : key_dim; }
+  constexpr int columns() const { return value_dim > kLargest ? 128 : value_dim; }
+  constexpr int parts() const { return (value_dim + columns() - 1) / columns(); }
+
+  // Shared memory, in bytes: a tile of queries, and two stages of keys and of values. The results
+  // overwrite all of it.
+  constexpr int query_bytes() const { return 2 * block_rows() * line_length(depth()); }
+  constexpr int key_bytes() const { return 2 * keys * line_length(depth()); }
+  constexpr int value_bytes() const { return 2 * keys * line_length(columns()); }
+  constexpr int out_bytes() const { return 2 * block_rows() * line_length(columns()); }
+  constexpr int tile_bytes() const {
+    return max(query_bytes() + 2 * (key_bytes() + value_bytes()), out_bytes());
+  }
+  static constexpr int kOthers = 512;  // descriptions of the warps' rows
+  constexpr int shared_bytes() const { return tile_bytes() + kOthers; }
+};
+
+struct PortableForwardArguments : AttentionArguments {
+  static constexpr int32_t pack_gqa = 0;  // every row of a tile is of one head
+  float* lse = nullptr;                   // null: not wanted
+  int64_t lse_stride[3]{};                // batch, head, row
+  int32_t batch_heads = 0;
+  int32_t q_tiles = 0;  // of a head; ragged: padded positions of all sequences
+  int32_t heads_per_section = 0;
+  float modifier = 0;  // the value of the score modifier
+};
+
+}  // namespace perseid::internal::cuda

@@ -1,0 +1,389 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention forward for f16 and bf16 by the tensor cores' warp products, sm_80 and up: out =
+// softmax(scale * query key^T, masked) value, and the logarithm of each row's sum.
+//
+// Warps. A block has a Q tile of one head, each of its four warps 16 or 32 rows of it. A warp's
+// scores S, weights P and results O are in registers. S has the layout of a left operand, so that P
+// needs no exchange.
+//
+//   Q rows x key_dim (shared)   times  K keys x key_dim (shared), transposed  =  S rows x keys
+//   P rows x keys (registers)   times  V keys x value_dim (shared)           +=  O rows x value_dim
+//
+// Pipeline. The block visits its KV tiles n from the last to the first, with two stages of each:
+//
+//   1 wait for the copies of K(n) and V(n)      2 barrier      3 copy K(n-1) and V(n-1)
+//   4 S = Q K(n)^T, softmax, O += P V(n)
+//
+// One barrier a step does two things: it shows every thread the copies that others have waited for,
+// and it says that all warps are done with the stage that 3 fills. Warps skip 4 for tiles of keys
+// of which their own rows see nothing. Two blocks of a multiprocessor hide each other's latencies.
+//
+// Raster order. The longest Q tiles come first, heads in sections that fit into the L2 cache
+// (raster_order.hpp). Ragged batches: padded positions of blocks (attention/sequence.hpp).
+//
+// Hidden values that are not finite. A weight of 0 times NaN is NaN. If results tell of a value
+// that is not finite, the block computes its tile once more by the same instructions, and each
+// thread clears the non-finite elements of the values that it has copied, before the barrier. Rows
+// that see such an element get a fixup (attention/row_fixup.hpp).
+//
+// Limits: rows and columns count in 32 bits. Numerics: as on sm_90 (attention/softmax.hpp); weights
+// are rounded to 16 bits before their product with values, but not in their sum; everything else is
+// float32. A row's bits do not depend on its batch.
+#pragma once
+
+#include "cuda/device/attention/forward_scores.hpp"
+#include "cuda/device/attention/row_fixup.hpp"
+#include "cuda/device/portable/attention/config.hpp"
+#include "cuda/device/portable/attention/rows_copy.hpp"
+#include "cuda/device/ptx/cluster.hpp"
+#include "cuda/device/ptx/dependency.hpp"
+#include "cuda/device/ptx/mma.hpp"
+#include "cuda/device/ptx/ordering.hpp"
+#include "cuda/device/raster_order.hpp"
+
+namespace perseid::internal::cuda {
+
+template <PortableForwardConfig C>
+class PortableForward {
+ public:
+  __device__ __forceinline__ PortableForward(const PortableForwardArguments& arguments,
+                                             unsigned char* memory)
+      : a_(arguments),
+        memory_(memory),
+        address_(ptx::shared_address(memory)),
+        own_(reinterpret_cast<QueryTile*>(memory + C.tile_bytes())[warp()]) {}
+
+  __device__ __forceinline__ void run() {
+    QueryTile tile{};
+    if (!locate(tile)) return;
+#pragma unroll 1
+    for (bool clears = false;; clears = true) {
+      mainloop(tile, clears);
+      const bool nonfinite = C.masked() && sees_nonfinite_values(out_[0]);
+      epilogue();
+      if (!C.masked() || clears || __syncthreads_or(nonfinite) == 0) {
+        if (clears) fix_up_rows();
+        return;
+      }
+    }
+  }
+
+ private:
+  static constexpr int kTiles = C.rows / 16;  // of 16 rows, of a warp
+  static constexpr int kKey = C.query_bytes(), kValue = kKey + 2 * C.key_bytes();
+  static constexpr int kDepth = line_length(C.depth()), kColumns = line_length(C.columns());
+  using QueryCopy = RowsCopy<C.dtype, C.block_rows(), C.depth(), C.threads, C.vectors>;
+  using KeyCopy = RowsCopy<C.dtype, C.keys, C.depth(), C.threads, C.vectors>;
+  using ValueCopy = RowsCopy<C.dtype, C.keys, C.columns(), C.threads, C.vectors>;
+
+  // Read again each time: what follows from it takes no registers in between.
+  static __device__ __forceinline__ int lane() { return ptx::thread_number() & 31; }
+  static __device__ __forceinline__ int warp() {
+    return static_cast<int>(static_cast<uint32_t>(ptx::thread_number()) / 32);
+  }
+
+  // ---- The block's Q tile, and the warp's rows of it ----
+
+  // Returns whether the tile has rows.
+  __device__ __forceinline__ bool locate(QueryTile& tile) {
+    const auto block = static_cast<int32_t>(blockIdx.x);
+    const int32_t number = block / C.parts();
+    first_column_ = block % C.parts() * C.columns();
+    if (C.lengths && a_.ragged) {
+      const int32_t position = a_.q_tiles - 1 - number / a_.heads;
+      const int32_t batch =
+          sequence_of_block(a_.cumulative_q, a_.total_q, a_.batch, C.block_rows(), position);
+      if (batch < 0) return false;
+      static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a_, batch);
+      tile.head = number % a_.heads;
+      tile.query =
+          (position - first_padded_block(tile.q_begin, batch, C.block_rows())) * C.block_rows();
+    } else {
+      const TileCoordinate at =
+          tile_in_sections(number, a_.q_tiles, a_.batch_heads, a_.heads_per_section);
+      static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a_, at.head / a_.heads);
+      tile.head = at.head % a_.heads;
+      tile.query = (a_.q_tiles - 1 - at.tile) * C.block_rows();
+    }
+    tile.kv_head = tile.head / a_.group;
+    if (tile.query >= tile.q_len) return false;
+    QueryTile own = tile;
+    own.query += warp() * C.rows;
+    if (own.query < own.q_len)
+      find_kv_tiles<C>(own, min(own.query + C.rows, own.q_len) - 1);
+    else
+      own.first = 1;  // it visits none
+    if (lane() == 0) own_ = own;
+    __syncwarp();
+    find_kv_tiles<C>(tile, min(tile.query + C.block_rows(), tile.q_len) - 1);
+    return true;
+  }
+  __device__ __forceinline__ int32_t entry() const { return entry_of<C.lengths>(a_, own_.batch); }
+
+  // ---- Mainloop ----
+
+  __device__ __forceinline__ void mainloop(const QueryTile& tile, bool clears) {
+    const QueryCopy query(a_.query_rows, entry(), tile.head, tile.q_begin, a_.head_dim);
+    const KeyCopy key(a_.key_rows, entry(), tile.kv_head, tile.kv_begin, a_.head_dim);
+    const ValueCopy value(a_.value_rows, entry(), tile.kv_head, tile.kv_begin, a_.value_dim);
+    const auto copy_key = [&](int n, int stage, int column = 0) {
+      key.copy(memory_, address_, kKey + stage * C.key_bytes(), n * C.keys, tile.kv_len, column);
+    };
+    const auto copy_value = [&](int n) {
+      value.copy(memory_, address_, value_offset(n), n * C.keys, tile.kv_len, first_column_);
+    };
+    const auto copy_query = [&](int column = 0) {
+      query.copy(memory_, address_, 0, tile.query, tile.q_len, column);
+    };
+
+    clear();
+    if constexpr (!C.streams()) {
+      copy_query();
+      copy_key(tile.last, tile.last % 2);
+      ptx::cp_async_commit();
+    }
+    copy_value(tile.last);
+    ptx::cp_async_commit();
+    if constexpr (C.query_in_registers) {
+      ptx::cp_async_wait<1>();
+      __syncthreads();
+      load_query();
+    }
+#pragma unroll 1
+    for (int n = tile.last; n >= tile.first; --n) {
+      ptx::cp_async_wait<0>();
+      if (C.masked() && clears) value.clear_nonfinite(memory_ + value_offset(n));
+      __syncthreads();
+      if (n > tile.first) {
+        if constexpr (!C.streams()) copy_key(n - 1, (n - 1) % 2);
+        copy_value(n - 1);
+      }
+      ptx::cp_async_commit();
+      const bool visits = n >= own_.first && n <= own_.last;
+      if constexpr (C.streams()) {
+        float scores[kTiles][C.keys / 2] = {};
+#pragma unroll 1
+        for (int column = 0; column < C.key_dim; column += C.depth()) {
+          if (column > 0) __syncthreads();  // all warps are done with the chunk before
+          copy_query(column);
+          copy_key(n, 0, column);
+          ptx::cp_async_commit();
+          ptx::cp_async_wait<0>();
+          __syncthreads();
+          if (visits) multiply_keys(0, scores);
+        }
+        if (visits) softmax_and_values(n, scores);
+      } else if (visits) {
+        float scores[kTiles][C.keys / 2] = {};
+        multiply_keys(n % 2, scores);
+        softmax_and_values(n, scores);
+      }
+    }
+  }
+  static __device__ __forceinline__ int value_offset(int n) {
+    return kValue + n % 2 * C.value_bytes();
+  }
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (float& each : out_[i]) each = 0;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        rows_[i].maximum[r] = rows_[i].limit[r] = minus_infinity();
+        rows_[i].sum[r] = 0;
+      }
+    }
+  }
+
+  // ---- Products ----
+
+  // Of a tile of accumulators, those of eight columns.
+  template <int kCount>
+  static __device__ __forceinline__ float (&columns_of(float (&sums)[kCount], int j))[4] {
+    return reinterpret_cast<float(&)[4]>(sums[4 * j]);
+  }
+  __device__ __forceinline__ LaneVectors<kDepth> query_vectors() const {
+    const LaneVector own = lane_vector_of_rows(lane());
+    return {address_, warp() * C.rows + own.line, own.half};
+  }
+  __device__ __forceinline__ void load_query() {
+    const auto query = query_vectors();
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int k = 0; k < C.depth() / 16; ++k) ptx::ldmatrix_x4(query.at(i, k), query_[i][k]);
+  }
+  // S += Q K^T.
+  __device__ __forceinline__ void multiply_keys(int stage,
+                                                float (&scores)[kTiles][C.keys / 2]) const {
+    const auto query = query_vectors();
+    const LaneVector own = lane_vector_of_columns(lane());
+    const LaneVectors<kDepth> key(address_ + static_cast<uint32_t>(kKey + stage * C.key_bytes()),
+                                  own.line, own.half);
+#pragma unroll
+    for (int k = 0; k < C.depth() / 16; ++k) {
+      uint32_t left[kTiles][4];
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i)
+        if constexpr (C.query_in_registers) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) left[i][e] = query_[i][k][e];
+        } else {
+          ptx::ldmatrix_x4(query.at(i, k), left[i]);
+        }
+#pragma unroll
+      for (int j = 0; j < C.keys / 16; ++j) {
+        uint32_t right[4];
+        ptx::ldmatrix_x4(key.at(j, k), right);
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+          for (int i = 0; i < kTiles; ++i)
+            ptx::mma<C.dtype>(columns_of(scores[i], 2 * j + h), left[i], right[2 * h],
+                              right[2 * h + 1]);
+      }
+    }
+  }
+  // O += P V.
+  __device__ __forceinline__ void multiply_values(int n,
+                                                  const uint32_t (&weights)[kTiles][C.keys / 4]) {
+    const LaneVector own = lane_vector_of_rows(lane());
+    const LaneVectors<kColumns> value(address_ + static_cast<uint32_t>(value_offset(n)), own.line,
+                                      own.half);
+#pragma unroll
+    for (int k = 0; k < C.keys / 16; ++k)
+#pragma unroll
+      for (int j = 0; j < C.columns() / 16; ++j) {
+        uint32_t right[4];
+        ptx::ldmatrix_x4_trans(value.at(k, j), right);
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+          for (int i = 0; i < kTiles; ++i)
+            ptx::mma<C.dtype>(columns_of(out_[i], 2 * j + h),
+                              reinterpret_cast<const uint32_t(&)[4]>(weights[i][4 * k]),
+                              right[2 * h], right[2 * h + 1]);
+      }
+  }
+
+  // ---- Softmax ----
+
+  // The per-score operations of 16 rows.
+  __device__ __forceinline__ ForwardScores<C> rules(int i) const {
+    const int own = lane();
+    return {a_, 16 * i + own / 4, own};
+  }
+  __device__ __forceinline__ void softmax_and_values(int n, float (&scores)[kTiles][C.keys / 2]) {
+    uint32_t weights[kTiles][C.keys / 4];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const ForwardScores<C> own = rules(i);
+      auto operands = own.load(own_, n, own.needs_mask(own_, n));
+      own.before_softmax(operands, scores[i]);
+      float factor[2];
+      online_softmax<false>(scores[i], own.scale_log2(), rows_[i], factor);
+      own.draw_early(own_, n, operands);
+      round_weights<C.dtype>(scores[i], weights[i]);
+      own.drop(own_, n, operands, weights[i]);
+      rescale(out_[i], factor, own.scale_log2(), rows_[i]);
+    }
+    multiply_values(n, weights);
+  }
+
+  // ---- Epilogue ----
+
+  // Divides the results by their row sums. Each warp stages its rows in shared memory, all of which
+  // is free by then, and stores whole lines.
+  __device__ __forceinline__ void epilogue() {
+    __syncthreads();  // all warps are done with the stages
+    const int own = lane();
+    unsigned char* staged = memory_ + warp() * C.rows * kColumns * 2;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = 16 * i + 8 * r + own / 4;
+        const float factor = finalize(i, r, row);
+#pragma unroll
+        for (int j = 0; j < C.columns() / 8; ++j) {
+          const float(&sums)[4] = columns_of(out_[i], j);
+          *reinterpret_cast<uint32_t*>(staged + vector_offset<kColumns>(row, j) + own % 4 * 4) =
+              factor == 0 ? 0 : round_pair<C.dtype>(sums[2 * r] * factor, sums[2 * r + 1] * factor);
+        }
+      }
+    __syncwarp();
+    const int rows = min(own_.q_len - own_.query, C.rows);
+    const int columns = min(a_.value_dim - first_column_, C.columns());
+    if constexpr (C.vectors)
+      store_vectors(staged, rows, columns / kVector);
+    else
+      store_elements(staged, rows, columns);
+  }
+  // Stores lse of a row and returns the factor of its results: 0 for a row without visible keys.
+  __device__ __forceinline__ float finalize(int i, int r, int row) const {
+    const float sum = quad_sum(rows_[i].sum[r]);
+    const bool empty = sum == 0;
+    if (a_.lse != nullptr && first_column_ == 0 && lane() % 4 == 0 && own_.query + row < own_.q_len)
+      a_.lse[entry() * a_.lse_stride[0] + own_.head * a_.lse_stride[1] +
+             int64_t{own_.q_begin + own_.query + row} * a_.lse_stride[2]] =
+          (empty ? minus_infinity()
+                 : rows_[i].maximum[r] * rules(i).scale_log2() + ptx::approximate_log2(sum)) *
+          kLn2;
+    return empty ? 0 : ptx::approximate_reciprocal(sum) * dropout_factor<C.dropout>(a_);
+  }
+  __device__ __forceinline__ uint16_t* out_row(int row) const {
+    return row_at<uint16_t>(a_.out_rows, entry(), own_.head, own_.q_begin + own_.query + row);
+  }
+  __device__ __forceinline__ void store_vectors(const unsigned char* staged, int rows,
+                                                int vectors) const {
+    constexpr int kVectors = C.columns() / kVector;
+#pragma unroll 4
+    for (int i = lane(); i < rows * kVectors; i += 32) {
+      const int row = i / kVectors, vector = i % kVectors;
+      if (vector < vectors)
+        *reinterpret_cast<uint4*>(out_row(row) + first_column_ + vector * kVector) =
+            *reinterpret_cast<const uint4*>(staged + vector_offset<kColumns>(row, vector));
+    }
+  }
+  __device__ __forceinline__ void store_elements(const unsigned char* staged, int rows,
+                                                 int columns) const {
+#pragma unroll 1
+    for (int i = lane(); i < rows * C.columns(); i += 32) {
+      const int row = i / C.columns(), column = i % C.columns();
+      if (column < columns)
+        out_row(row)[(first_column_ + column) * a_.out_rows.stride[3]] =
+            *reinterpret_cast<const uint16_t*>(
+                staged + vector_offset<kColumns>(row, column / kVector) + column % kVector * 2);
+    }
+  }
+
+  // After the results with cleared values were stored.
+  __device__ __forceinline__ void fix_up_rows() const {
+    __syncwarp();
+#pragma unroll 1
+    for (int query = own_.query; query < min(own_.query + C.rows, own_.q_len); ++query)
+      fixup_row<C>(a_, own_, own_.head, query);
+  }
+
+  const PortableForwardArguments& a_;
+  unsigned char* const memory_;
+  const uint32_t address_;
+  QueryTile& own_;  // the warp's rows, in shared memory
+  int32_t first_column_ = 0;
+  float out_[kTiles][C.columns() / 2];
+  RowStatistics rows_[kTiles];
+  uint32_t query_[C.query_in_registers ? kTiles : 1][C.query_in_registers ? C.depth() / 16 : 1][4];
+};
+
+template <PortableForwardConfig C>
+__global__ void __launch_bounds__(C.threads, C.resident)
+    portable_attention_forward(const __grid_constant__ PortableForwardArguments arguments) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  ptx::launch_dependents();
+  ptx::wait_for_prerequisites();
+  PortableForward<C>(arguments, memory).run();
+}
+
+}  // namespace perseid::internal::cuda

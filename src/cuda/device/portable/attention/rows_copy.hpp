@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Copies of rows of query, key and value to tiles in shared memory by all threads of a block.
+//
+// A thread copies the same vector of every kPass-th row. What is outside of the tensor becomes 0.
+// Where rows do not consist of aligned vectors, threads gather elements; that is slow.
+#pragma once
+
+#include "cuda/device/attention/nonfinite.hpp"
+#include "cuda/device/portable/vector_tile.hpp"
+#include "cuda/device/ptx/cp_async.hpp"
+#include "cuda/device/ptx/ordering.hpp"
+
+namespace perseid::internal::cuda {
+
+// Tiles of kRows rows with kDim elements each.
+template <DType D, int kRows, int kDim, int kThreads, bool kByVectors>
+class RowsCopy {
+  static constexpr int kLength = line_length(kDim), kVectors = kDim / kVector;
+  static constexpr int lanes() {  // a power of two, so that each thread keeps its vector
+    int count = 1;
+    while (count < kVectors) count *= 2;
+    return count;
+  }
+  static constexpr int kLanes = lanes(), kPass = kThreads / kLanes;
+
+ public:
+  // Rows count from `begin` of the head.
+  __device__ __forceinline__ RowsCopy(const RowsInMemory& rows, int64_t entry, int64_t head,
+                                      int64_t begin, int dim)
+      : rows_(rows), data_(row_at<uint16_t>(rows, entry, head, begin)), dim_(dim) {}
+
+  // Begins to copy rows from `first` on, of those before `end`, and elements from `column` on. The
+  // tile is at `offset` of the shared memory.
+  __device__ __forceinline__ void copy(unsigned char* memory, uint32_t address, int offset,
+                                       int first, int end, int column = 0) const {
+    const Own own;
+    const int begin = column + own.vector * kVector, elements = clamp(dim_ - begin, 0, kVector);
+    const uint16_t* from =
+        data_ + int64_t{first + own.row} * rows_.stride[2] + int64_t{begin} * rows_.stride[3];
+    const int rows = end - first;
+    own.for_each([&](int row, int at) {
+      const int count = row < rows ? elements : 0;
+      if constexpr (kByVectors)
+        ptx::cp_async(address + static_cast<uint32_t>(offset + at), from, 2 * count);
+      else
+        gather(from, count, memory + offset + at);
+      from += kPass * rows_.stride[2];
+    });
+  }
+  // Clears non-finite elements of what the thread itself has copied, after it has arrived.
+  static __device__ __forceinline__ void clear_nonfinite(unsigned char* tile) {
+    Own().for_each([&](int, int at) {
+      auto* vector = reinterpret_cast<uint4*>(tile + at);
+      *vector = finite_or_zero<D>(*vector);
+    });
+  }
+
+ private:
+  // The thread's first row, and its vector of each. The number of the thread is read again for each
+  // tile, so that they take no registers in between.
+  struct Own {
+    int row, vector;
+
+    __device__ __forceinline__ Own() {
+      const auto thread = static_cast<uint32_t>(ptx::thread_number());
+      row = static_cast<int>(thread / kLanes);
+      vector = static_cast<int>(thread % kLanes);
+    }
+    // use(row of the tile, offset of the vector in it)
+    template <class Use>
+    __device__ __forceinline__ void for_each(const Use& use) const {
+      if (kVectors < kLanes && vector >= kVectors) return;
+#pragma unroll
+      for (int pass = 0; pass < kRows; pass += kPass)
+        if (kRows % kPass == 0 || pass + row < kRows)
+          use(pass + row, vector_offset<kLength>(pass + row, vector));
+    }
+  };
+  __device__ __forceinline__ void gather(const uint16_t* from, int count, unsigned char* to) const {
+    uint32_t bits[kVector];
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) bits[i] = i < count ? from[i * rows_.stride[3]] : 0;
+    *reinterpret_cast<uint4*>(to) = {bits[0] | bits[1] << 16, bits[2] | bits[3] << 16,
+                                     bits[4] | bits[5] << 16, bits[6] | bits[7] << 16};
+  }
+
+  const RowsInMemory& rows_;
+  const uint16_t* data_;
+  const int dim_;
+};
+
+}  // namespace perseid::internal::cuda

@@ -1,0 +1,155 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/portable/attention.hpp"
+
+#include "cuda/attention/arguments.hpp"
+#include "cuda/runtime/kernel_name.hpp"
+
+namespace perseid::internal::cuda {
+namespace {
+
+constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;  // of a launch
+constexpr int64_t kMostDim = 2048;  // fixups have a row of each tensor in registers
+constexpr int64_t kFewRows = 64;    // four warps of 16 rows
+
+// Blocks of queries in all sequences of a head; ragged: padded positions.
+int64_t q_tiles_of(const AttentionProblem& problem, const PortableForwardConfig& config) {
+  const int64_t rows = config.block_rows();
+  return problem.ragged ? problem.total_q / rows + problem.batch : ceil_div(problem.q_len, rows);
+}
+
+// Whether rows consist of vectors of 16 bytes; the last one may be a part of one.
+bool has_vectors(const Tensor& tensor) {
+  constexpr int64_t kBytes = 16;
+  const Tensor rows = with_batch(tensor);
+  bool aligned = reinterpret_cast<uintptr_t>(rows.data) % kBytes == 0 &&
+                 (rows.shape[3] <= 1 || rows.stride[3] == 1);
+  for (int d = 0; d < 3; ++d)
+    aligned = aligned && (rows.shape[d] <= 1 || rows.stride[d] % kVector == 0);
+  return aligned;
+}
+
+}  // namespace
+
+std::string refuse_portable_attention(const AttentionProblem& problem, const GpuFacts& facts) {
+  if (facts.major < 8)
+    return concatenate("made for compute capability 8.0 and up, the GPU has ", facts.major, ".",
+                       facts.minor);
+  if (problem.dtype != DType::kF16 && problem.dtype != DType::kBF16)
+    return concatenate("made for f16 and bf16, got ", name_of(problem.dtype));
+  if (problem.backward()) return "made for plans without gradients";
+  if (problem.async()) return "made for keys and values without chunks";
+  if (max(problem.head_dim, problem.value_dim) > kMostDim)
+    return concatenate("made for head dims up to ", kMostDim, ", got head_dim ", problem.head_dim,
+                       " and value_dim ", problem.value_dim);
+  if (max(problem.q_len, problem.total_q) > kLongest ||
+      max(problem.kv_len, problem.total_kv) > kLongest)
+    return concatenate("made for lengths up to ", kLongest, ", got q_len ", problem.q_len,
+                       ", kv_len ", problem.kv_len, ", total_q ", problem.total_q, " and total_kv ",
+                       problem.total_kv);
+  if (problem.batch * problem.heads > kMostBlocks ||
+      portable_attention_blocks(problem, choose_portable_attention(problem)) > kMostBlocks)
+    return concatenate("made for up to ", kMostBlocks, " tiles of queries in all heads, got batch ",
+                       problem.batch, ", heads ", problem.heads, " and q_len ", problem.q_len);
+  return "";
+}
+
+PortableForwardConfig choose_portable_attention(const AttentionProblem& problem) {
+  PortableForwardConfig config;
+  config.dtype = problem.dtype;
+  config.key_dim = static_cast<int>(round_up(max(problem.head_dim, int64_t{1}), 16));
+  config.value_dim = static_cast<int>(round_up(max(problem.value_dim, int64_t{1}), 16));
+  config.scale_first = !(problem.scale > 0);
+  config.lengths = has_lengths(problem);
+  config.visible = problem.visible;
+  config.dropout = dropout_threshold(problem.dropout) < 256;
+  config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
+  config.modifier = problem.modifier.kind;
+  const BoundsByRow bounds = bounds_by_row(problem);
+  config.left = bounds.left;
+  config.right = bounds.right;
+
+  // Warps of 32 rows read keys and values half as often; registers bound their results and the
+  // operands of bias and mask, shared memory the tiles.
+  const bool extras = problem.bias || problem.visible;
+  config.rows = problem.q_len <= kFewRows || config.columns() > 128 || extras ? 16 : 32;
+  if (config.shared_bytes() > kLeastShared) config.keys = 32;
+  if (config.shared_bytes() > kLeastShared) config.rows = 16;
+  // At dim 64, 96 keys are faster than 64 with the queries in registers.
+  if (config.rows == 32 && config.key_dim == 64 && config.value_dim == 64)
+    config.keys = 96;
+  else
+    config.query_in_registers = config.key_dim <= 64 && config.value_dim <= 64;
+  return config;
+}
+
+std::vector<std::string> portable_attention_kernels(const PortableForwardConfig& config) {
+  std::vector<std::string> names;
+  PortableForwardConfig access = config;
+  for (const bool vectors : {true, false}) {
+    access.vectors = vectors;
+    names.push_back(kernel_name("portable_attention_forward", access));
+  }
+  return names;
+}
+
+PortableForwardArguments portable_attention_arguments(const AttentionProblem& problem,
+                                                      const PortableForwardConfig& config) {
+  PortableForwardArguments fixed;
+  static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
+  fixed.modifier = static_cast<float>(problem.modifier.value);
+  fixed.batch_heads = static_cast<int32_t>(problem.batch * problem.heads);
+  fixed.q_tiles = static_cast<int32_t>(q_tiles_of(problem, config));
+  fixed.heads_per_section =
+      heads_per_section(problem, config.right, fixed.batch_heads, fixed.group);
+  return fixed;
+}
+
+int64_t portable_attention_blocks(const AttentionProblem& problem,
+                                  const PortableForwardConfig& config) {
+  const int64_t heads = problem.heads * (problem.ragged ? 1 : problem.batch);
+  return q_tiles_of(problem, config) * heads * config.parts();
+}
+
+bool bind_portable_attention(const AttentionForward& tensors, PortableForwardArguments* arguments) {
+  bind_lse(tensors.lse, arguments);
+  bind(tensors, arguments);
+  bool vectors = arguments->value_dim % kVector == 0;
+  for (const Tensor* tensor : {&tensors.query, &tensors.key, &tensors.value, &tensors.out})
+    vectors = vectors && has_vectors(*tensor);
+  return vectors;
+}
+
+Status PortableAttention::make(const AttentionProblem& problem, const PortableForwardConfig& config,
+                               Gpu& gpu, std::unique_ptr<PortableAttention>* made) {
+  std::unique_ptr<PortableAttention> attention(new PortableAttention(config, gpu));
+  Status status =
+      gpu.load(kPortableAttentionHeader, portable_attention_kernels(config), &attention->kernels_);
+  for (const Kernel& kernel : attention->kernels_)
+    if (status.ok()) status = gpu.allow_shared(kernel, config.shared_bytes());
+  if (!status.ok()) return status;
+
+  attention->fixed_ = portable_attention_arguments(problem, config);
+  attention->blocks_ = portable_attention_blocks(problem, config);
+  *made = std::move(attention);
+  return {};
+}
+
+Status PortableAttention::forward(const AttentionForward& tensors, std::byte*, void* stream) const {
+  if (tensors.out.elements() == 0) return {};
+  const Gpu::Current current(gpu_);
+  if (!current.status().ok()) return current.status();
+  PortableForwardArguments arguments = fixed_;
+  const bool vectors = bind_portable_attention(tensors, &arguments);
+  const Launch launch{.blocks = blocks_,
+                      .threads = PortableForwardConfig::threads,
+                      .shared_bytes = config_.shared_bytes()};
+  return gpu_.launch(kernels_[vectors ? 0 : 1], launch, &arguments, stream);
+}
+
+std::string PortableAttention::description() const {
+  return concatenate("forward: tiles of ", config_.block_rows(), " queries and ", config_.keys,
+                     " keys, ", PortableForwardConfig::warps, " warps");
+}
+
+}  // namespace perseid::internal::cuda

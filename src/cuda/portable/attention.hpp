@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention forward on sm_80 and up, the host side: configuration and launch. The kernel is
+// device/portable/attention/forward.hpp.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/device/portable/attention/config.hpp"
+#include "cuda/runtime/gpu.hpp"
+#include "math/attention_problem.hpp"
+
+namespace perseid::internal::cuda {
+
+// Shared memory of a block on the GPUs that have least, compute capability 8.6, 8.9 and 12.0.
+inline constexpr int kLeastShared = 101376;
+
+// Why the kernels do not take the problem, as a sentence's end; "" where they do.
+std::string refuse_portable_attention(const AttentionProblem& problem, const GpuFacts& facts);
+// By the problem's lengths, dims and masks, never by its batch or the GPU, so that a row's result
+// depends on neither.
+PortableForwardConfig choose_portable_attention(const AttentionProblem& problem);
+// Name expressions of the kernels, and their header: for tensors that are accessed by vectors, and
+// for others.
+std::vector<std::string> portable_attention_kernels(const PortableForwardConfig& config);
+// The arguments of a launch that the problem determines, and its blocks.
+PortableForwardArguments portable_attention_arguments(const AttentionProblem& problem,
+                                                      const PortableForwardConfig& config);
+int64_t portable_attention_blocks(const AttentionProblem& problem,
+                                  const PortableForwardConfig& config);
+// Adds the tensors of an execution. Returns whether they can be accessed by vectors.
+bool bind_portable_attention(const AttentionForward& tensors, PortableForwardArguments* arguments);
+
+inline constexpr const char* kPortableAttentionHeader =
+    "cuda/device/portable/attention/forward.hpp";
+
+class PortableAttention {
+ public:
+  static Status make(const AttentionProblem& problem, Gpu& gpu,
+                     std::unique_ptr<PortableAttention>* made) {
+    return make(problem, choose_portable_attention(problem), gpu, made);
+  }
+  static Status make(const AttentionProblem& problem, const PortableForwardConfig& config, Gpu& gpu,
+                     std::unique_ptr<PortableAttention>* made);
+
+  static constexpr size_t forward_workspace() { return 0; }
+  Status forward(const AttentionForward& tensors, std::byte* workspace, void* stream) const;
+  // Which kernel was chosen, for explain.
+  std::string description() const;
+
+ private:
+  PortableAttention(const PortableForwardConfig& config, const Gpu& gpu)
+      : config_(config), gpu_(gpu) {}
+
+  PortableForwardConfig config_;
+  const Gpu& gpu_;
+  std::vector<Kernel> kernels_;     // in the order of portable_attention_kernels
+  PortableForwardArguments fixed_;  // all but the tensors
+  int64_t blocks_ = 0;
+};
+
+}  // namespace perseid::internal::cuda

@@ -1,0 +1,134 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The portable attention kernel on an emulated GPU (emulated_gpu.hpp) against the float64
+// reference: layouts of fragments and tiles, copies, masks and the per-score operations, without a
+// GPU.
+#include "attention_cases.hpp"
+#include "cuda/attention/arguments.hpp"
+#include "cuda/portable/attention.hpp"
+// Before kernels.
+#include "emulated_gpu.hpp"
+// Kernels.
+#include "cuda/device/portable/attention/forward.hpp"
+
+namespace perseid::internal {
+namespace {
+
+using namespace cpu::attention_cases;
+using cuda::PortableForwardConfig;
+
+Case forward_case(int64_t batch, int64_t heads, int64_t kv_heads, int64_t q_len, int64_t kv_len,
+                  int64_t dim, int64_t value_dim) {
+  Case test = make_case(DType::kBF16, batch, heads, kv_heads, q_len, kv_len, dim, value_dim);
+  test.problem.grad_query = test.problem.grad_key = test.problem.grad_value = false;
+  return test;
+}
+
+// Runs the kernel of configuration C, which is what the problem's choice has to be.
+template <PortableForwardConfig C>
+void check(const Case& test) {
+  SCOPED_TRACE(text_of(test));
+  Fixture fixture(test);
+  for (Array* result : {&fixture.out, &fixture.lse}) result->blank();
+  cuda::PortableForwardArguments arguments = cuda::portable_attention_arguments(fixture.problem, C);
+  const bool vectors = cuda::bind_portable_attention(fixture.forward_arguments(), &arguments);
+  PortableForwardConfig chosen = cuda::choose_portable_attention(fixture.problem);
+  chosen.vectors = vectors;
+  chosen.rows = C.rows;
+  chosen.keys = C.keys;
+  ASSERT_EQ(cuda::portable_attention_kernels(chosen), cuda::portable_attention_kernels(C));
+  ASSERT_EQ(vectors, C.vectors);
+  const auto blocks = static_cast<int>(cuda::portable_attention_blocks(fixture.problem, C));
+  for (int b = 0; b < blocks; ++b) {
+    emulated_gpu::Block block(b, C.threads, static_cast<size_t>(C.shared_bytes()));
+    block.run([&] { cuda::PortableForward<C>(arguments, block.shared.data()).run(); });
+  }
+  fixture.compare_forward();
+}
+
+constexpr PortableForwardConfig kFull{.key_dim = 64, .value_dim = 64, .keys = 96};
+
+TEST(EmulatedAttention, Full) {
+  check<kFull>(forward_case(2, 2, 1, 130, 201, 64, 64));
+  check<kFull>(forward_case(1, 1, 1, 70, 0, 64, 64));
+}
+
+constexpr PortableForwardConfig kHalf{
+    .dtype = DType::kF16, .key_dim = 64, .value_dim = 64, .rows = 16, .query_in_registers = true};
+
+// Maxima that grow from tile to tile, and rows that are one and the same in memory.
+TEST(EmulatedAttention, PeakedRows) {
+  for (const double scale : {0.1, 10.0}) {
+    Case test = forward_case(1, 2, 1, 60, 300, 64, 64);
+    test.problem.dtype = DType::kF16;
+    test.input_scale = scale;
+    check<kHalf>(test);
+    test.prepare = [](AttentionBackward& a) { a.query.stride[2] = a.key.stride[1] = 0; };
+    check<kHalf>(test);
+  }
+}
+
+constexpr PortableForwardConfig kCausal{.key_dim = 80, .value_dim = 48, .right = true};
+
+TEST(EmulatedAttention, CausalWithHiddenNonfiniteValues) {
+  Case test = forward_case(1, 2, 2, 150, 180, 80, 48);
+  test.layout = Layout::kBshd;
+  test.problem.causal = Causal::kTopLeft;
+  check<kCausal>(test);
+  test.prepare = [](AttentionBackward& a) {
+    put(a.key, at(a.key, {0, 0, 140, 5}), kNaN);
+    put(a.value, at(a.value, {0, 0, 100, 3}), kInfinity);
+    put(a.value, at(a.value, {0, 1, 170, 3}), kNaN);
+  };
+  check<kCausal>(test);
+}
+
+constexpr PortableForwardConfig kGathered{.key_dim = 16,
+                                          .value_dim = 32,
+                                          .query_in_registers = true,
+                                          .vectors = false,
+                                          .scale_first = true,
+                                          .right = true,
+                                          .left = true};
+
+TEST(EmulatedAttention, GathersElements) {
+  Case test = forward_case(1, 2, 1, 100, 170, 13, 19);
+  test.layout = Layout::kSpread;
+  test.problem.scale = -0.3;
+  test.problem.causal = Causal::kBottomRight;
+  test.problem.window_left = 40;
+  check<kGathered>(test);
+}
+
+constexpr PortableForwardConfig kEverything{.key_dim = 128,
+                                            .value_dim = 64,
+                                            .rows = 16,
+                                            .right = true,
+                                            .lengths = true,
+                                            .visible = true,
+                                            .dropout = true,
+                                            .bias = DType::kF32};
+
+TEST(EmulatedAttention, EverythingAtOnce) {
+  Case all = forward_case(0, 4, 2, 0, 0, 128, 64);
+  set_ragged(all, {5, 0, 130, 1, 64}, {7, 3, 200, 0, 64});
+  all.layout = Layout::kBshd;
+  all.problem.causal = Causal::kBottomRight;
+  all.problem.dropout = 0.3;
+  all.problem.kv_lens = true;
+  all.kv_lens = {7, 1, 90, 0, 63};
+  add_bias(all, DType::kF32, {5, 1, 130, 200}, false);
+  set_visible(all, {1, 4, 130, 1});
+  check<kEverything>(all);
+}
+
+constexpr PortableForwardConfig kCut{.key_dim = 320, .value_dim = 288, .rows = 16, .right = true};
+
+TEST(EmulatedAttention, CutsLargeDims) {
+  Case test = forward_case(1, 1, 1, 64, 90, 320, 288);
+  test.problem.causal = Causal::kBottomRight;
+  check<kCut>(test);
+}
+
+}  // namespace
+}  // namespace perseid::internal

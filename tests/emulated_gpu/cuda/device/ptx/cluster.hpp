@@ -1,0 +1,15 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// src/cuda/device/ptx/cluster.hpp on the CPU: what kernels without clusters use.
+#pragma once
+
+#include "emulated_gpu.hpp"
+
+namespace perseid::internal::cuda::ptx {
+
+inline uint32_t shared_address(const void* shared) {
+  return static_cast<uint32_t>(static_cast<const unsigned char*>(shared) -
+                               emulated_gpu::block->shared.data());
+}
+
+}  // namespace perseid::internal::cuda::ptx

@@ -1,0 +1,209 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// A block of a GPU on the CPU, for kernels of src/cuda/device in tests without a GPU. With this
+// folder before src in the include path, its ptx/ takes the place of the instructions.
+//
+// Threads are fibers. Each runs until it waits for others: a warp exchanges registers, ldmatrix and
+// mma among its lanes, a block meets at barriers. Shared memory begins as NaN, and asynchronous
+// copies write it when their group is waited for, at last. That finds wrong layouts, missing waits
+// and divergent collectives; it does not find missing barriers.
+#pragma once
+
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "math/portable.hpp"
+
+#define __device__
+#define __host__
+#define __global__
+#define __shared__
+#define __forceinline__ inline
+#define __noinline__
+#define __align__(bytes) __attribute__((aligned(bytes)))
+#define __launch_bounds__(...)
+#define __grid_constant__
+
+struct uint4 {
+  uint32_t x, y, z, w;
+};
+struct float2 {
+  float x, y;
+};
+struct float4 {
+  float x, y, z, w;
+};
+
+namespace perseid::internal::emulated_gpu {
+
+inline constexpr int kWarp = 32;
+
+struct Copy {
+  unsigned char* to;
+  const void* from;
+  int bytes;
+};
+
+// What a thread, and a warp, has besides the variables of the kernel.
+struct Thread {
+  ucontext_t context{};
+  std::unique_ptr<char[]> stack;
+  std::vector<std::vector<Copy>> groups{1};  // the last one is not committed
+  bool ended = false;
+};
+struct Meeting {
+  int arrived = 0;
+  int64_t turn = 0;
+};
+struct Warp : Meeting {
+  // What the lanes bring, in turn to one of two rows: the readers of the one before may be late.
+  uint64_t word[2][kWarp][8] = {};
+};
+
+class Block {
+ public:
+  Block(int number, int threads, size_t shared_bytes)
+      : index(number),
+        shared(shared_bytes, 0xff),
+        threads_(static_cast<size_t>(threads)),
+        warps_(static_cast<size_t>(threads / kWarp)) {}
+
+  // Runs kernel() in every thread, one after another until all have ended.
+  void run(const std::function<void()>& kernel);
+
+  int thread() const { return current_; }
+  Thread& own() { return threads_[static_cast<size_t>(current_)]; }
+  // Returns when all threads, or all lanes of the thread's warp, have come.
+  void meet() { meet(block_, static_cast<int>(threads_.size())); }
+  // What every lane of the warp brings; valid until the warp has met twice more.
+  template <class T>
+  const T* exchange(const T& mine) {
+    static_assert(sizeof(T) <= sizeof(uint64_t[8]));
+    Warp& warp = warps_[static_cast<size_t>(current_ / kWarp)];
+    const int64_t row = warp.turn % 2;
+    std::memcpy(warp.word[row][current_ % kWarp], &mine, sizeof mine);
+    meet(warp, kWarp);
+    for (int lane = 0; lane < kWarp; ++lane)
+      std::memcpy(&gathered_<T>[lane], warp.word[row][lane], sizeof(T));
+    return gathered_<T>;
+  }
+
+  const int index;
+  std::vector<unsigned char> shared;
+  int vote = 0;  // of __syncthreads_or
+
+ private:
+  template <class T>
+  static inline T gathered_[kWarp];
+
+  void meet(Meeting& meeting, int count) {
+    const int64_t turn = meeting.turn;
+    if (++meeting.arrived == count) {
+      meeting.arrived = 0;
+      ++meeting.turn;
+      return;
+    }
+    while (meeting.turn == turn) yield();
+  }
+  void yield() { swapcontext(&own().context, &scheduler_); }
+  static void enter();
+
+  std::vector<Thread> threads_;
+  std::vector<Warp> warps_;
+  Meeting block_;
+  ucontext_t scheduler_{};
+  const std::function<void()>* kernel_ = nullptr;
+  int current_ = 0;
+};
+
+inline Block* block = nullptr;  // the one that runs
+
+inline void Block::enter() {
+  (*block->kernel_)();
+  block->own().ended = true;
+  swapcontext(&block->own().context, &block->scheduler_);
+}
+
+inline void Block::run(const std::function<void()>& kernel) {
+  constexpr size_t kStack = 256 * 1024;
+  block = this;
+  kernel_ = &kernel;
+  for (Thread& thread : threads_) {
+    thread.stack = std::make_unique<char[]>(kStack);
+    getcontext(&thread.context);
+    thread.context.uc_stack.ss_sp = thread.stack.get();
+    thread.context.uc_stack.ss_size = kStack;
+    makecontext(&thread.context, &Block::enter, 0);
+  }
+  // Two rounds in which no thread ends and nobody meets: some wait for threads that never come.
+  int64_t idle = 0, met_before = -1;
+  for (bool alive = true; alive; ++idle) {
+    alive = false;
+    int64_t met = block_.turn;
+    for (current_ = 0; current_ < static_cast<int>(threads_.size()); ++current_) {
+      if (own().ended) continue;
+      swapcontext(&scheduler_, &own().context);
+      if (own().ended) idle = 0;
+      alive = alive || !own().ended;
+    }
+    for (const Warp& warp : warps_) met += warp.turn;
+    if (met != met_before) idle = 0;
+    met_before = met;
+    if (idle > 2) throw std::runtime_error("threads of the block wait for one another");
+  }
+  block = nullptr;
+}
+
+struct Index {
+  int (*value)();
+  operator int() const { return value(); }
+};
+struct Indices {
+  Index x;
+};
+
+}  // namespace perseid::internal::emulated_gpu
+
+// ---- The language's own ----
+
+inline constexpr perseid::internal::emulated_gpu::Indices threadIdx{
+    {[] { return perseid::internal::emulated_gpu::block->thread(); }}};
+inline constexpr perseid::internal::emulated_gpu::Indices blockIdx{
+    {[] { return perseid::internal::emulated_gpu::block->index; }}};
+
+inline void __syncthreads() { perseid::internal::emulated_gpu::block->meet(); }
+inline int __syncthreads_or(int mine) {
+  auto& block = *perseid::internal::emulated_gpu::block;
+  block.vote |= mine;
+  block.meet();
+  const int result = block.vote;
+  block.meet();
+  block.vote = 0;
+  block.meet();
+  return result;
+}
+inline void __syncwarp() { perseid::internal::emulated_gpu::block->exchange(0); }
+template <class T>
+T __shfl_sync(uint32_t, T mine, int lane) {
+  return perseid::internal::emulated_gpu::block->exchange(mine)[lane];
+}
+template <class T>
+T __shfl_xor_sync(uint32_t, T mine, int mask) {
+  auto& block = *perseid::internal::emulated_gpu::block;
+  return block.exchange(mine)[block.thread() % 32 ^ mask];
+}
+inline uint32_t __ballot_sync(uint32_t, bool mine) {
+  const int* all = perseid::internal::emulated_gpu::block->exchange(int{mine});
+  uint32_t bits = 0;
+  for (int lane = 0; lane < 32; ++lane) bits |= static_cast<uint32_t>(all[lane]) << lane;
+  return bits;
+}
+inline bool __any_sync(uint32_t mask, bool mine) { return __ballot_sync(mask, mine) != 0; }
+inline bool __all_sync(uint32_t mask, bool mine) { return __ballot_sync(mask, mine) == ~0u; }
+inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }

@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The portable attention kernels without a GPU: the layout of their tiles in shared memory, which
+// configuration is chosen, and what is refused.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "attention_cases.hpp"
+#include "cuda/portable/attention.hpp"
+
+namespace perseid::internal {
+namespace {
+
+using cpu::attention_cases::make_case;
+
+AttentionProblem forward_problem() {
+  AttentionProblem problem = make_case(DType::kBF16, 1, 2, 2, 2000, 5000, 64, 64).problem;
+  problem.grad_query = problem.grad_key = problem.grad_value = false;
+  return problem;
+}
+
+// Every vector of a tile has 16 bytes of its own.
+template <int kLength>
+void expect_distinct() {
+  constexpr int kLines = 32, kVectors = kLength / cuda::kVector;
+  std::set<int> offsets;
+  for (int line = 0; line < kLines; ++line)
+    for (int vector = 0; vector < kVectors; ++vector)
+      offsets.insert(cuda::vector_offset<kLength>(line, vector));
+  EXPECT_EQ(offsets.size(), size_t{kLines} * kVectors);
+  EXPECT_EQ(*offsets.begin(), 0);
+  EXPECT_EQ(*offsets.rbegin(), 2 * kLines * kLength - 16);
+}
+TEST(VectorTile, HasEachVectorOnce) {
+  expect_distinct<64>();
+  expect_distinct<128>();
+  expect_distinct<192>();
+  expect_distinct<256>();
+}
+
+// ldmatrix reads 16 bytes of eight lines at a time, which have to be in different banks, and the
+// lanes name the four matrices of a fragment in the order that ptx/mma.hpp wants.
+template <int kLength>
+void expect_fragments(bool columns) {
+  for (int down = 0; down < 3; ++down)
+    for (int along = 0; along < kLength / 16; ++along)
+      for (int matrix = 0; matrix < 4; ++matrix) {
+        std::set<uint32_t> banks;
+        for (int row = 0; row < 8; ++row) {
+          const int lane = 8 * matrix + row;
+          const cuda::LaneVector own =
+              columns ? cuda::lane_vector_of_columns(lane) : cuda::lane_vector_of_rows(lane);
+          const cuda::LaneVectors<kLength> vectors(4096, own.line, own.half);
+          // Matrices of a left operand: lower lines, then the next elements; of a right one whose
+          // lines are columns: the next elements, then lower lines.
+          const int lower = columns ? matrix / 2 : matrix % 2;
+          const int next = columns ? matrix % 2 : matrix / 2;
+          const uint32_t address = vectors.at(down, along);
+          EXPECT_EQ(address, 4096 + static_cast<uint32_t>(cuda::vector_offset<kLength>(
+                                        16 * down + 8 * lower + row, 2 * along + next)));
+          banks.insert(address / 16 % 8);
+        }
+        EXPECT_EQ(banks.size(), 8u);
+      }
+}
+TEST(VectorTile, FragmentsMeetNoBankTwice) {
+  for (const bool columns : {false, true}) {
+    expect_fragments<64>(columns);
+    expect_fragments<128>(columns);
+    expect_fragments<256>(columns);
+  }
+}
+
+// What is not refused has a kernel that every GPU can hold.
+TEST(PortableAttention, FitsIntoSharedMemory) {
+  AttentionProblem problem = forward_problem();
+  int64_t wrong = 0;
+  for (problem.head_dim = 1; problem.head_dim <= 600; problem.head_dim += 13)
+    for (problem.value_dim = 1; problem.value_dim <= 600; problem.value_dim += 13)
+      for (const int64_t q_len : {1, 100, 2000}) {
+        problem.q_len = q_len;
+        problem.dropout = 0.1;
+        const cuda::PortableForwardConfig config = cuda::choose_portable_attention(problem);
+        const bool fits = config.shared_bytes() <= cuda::kLeastShared && config.keys % 32 == 0 &&
+                          config.key_dim >= problem.head_dim &&
+                          config.parts() * config.columns() >= problem.value_dim &&
+                          config.rows * config.columns() <= 32 * 128;
+        if (!fits && ++wrong <= 5)
+          ADD_FAILURE() << "dims " << problem.head_dim << " and " << problem.value_dim << ", q_len "
+                        << q_len;
+      }
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(PortableAttention, RefusesWithASentence) {
+  cuda::GpuFacts facts;
+  facts.major = 8;
+  const AttentionProblem good = forward_problem();
+  EXPECT_EQ(cuda::refuse_portable_attention(good, facts), "");
+  const auto refused = [&](const auto& change) {
+    AttentionProblem problem = good;
+    change(problem);
+    return !cuda::refuse_portable_attention(problem, facts).empty();
+  };
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.dtype = DType::kF32; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.head_dim = 2049; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.grad_value = true; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.kv_len = int64_t{1} << 31; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.batch = p.heads = int64_t{1} << 15; }));
+  EXPECT_FALSE(refused([](AttentionProblem& p) { p.head_dim = 63; }));
+  EXPECT_FALSE(refused([](AttentionProblem& p) { p.scale = -1; }));
+  EXPECT_FALSE(refused([](AttentionProblem& p) { p.batch = 100000; }));
+  facts.major = 7;
+  EXPECT_FALSE(cuda::refuse_portable_attention(good, facts).empty());
+}
+
+}  // namespace
+}  // namespace perseid::internal
