@@ -129,7 +129,7 @@ TEST_F(TuningCache, SaysWhereItCannotWrite) {
 // ---- On a GPU that the fake driver plays ----
 
 constexpr int64_t kSize = 1024;
-constexpr int32_t kMultiprocessors = 64;
+constexpr int32_t kMultiprocessors = 64, kSharedBytes = 232448;
 
 MatmulProblem problem() {
   return {.dtype = DType::kBF16, .out_dtype = DType::kBF16, .m = kSize, .n = kSize, .k = kSize};
@@ -165,7 +165,7 @@ class TunedMatmul : public TuningCache {
       add(cuda::kSm90MatmulHeader, cuda::sm90_matmul_kernels(config));
     add(cuda::kTensorCoreMatmulHeader,
         cuda::tensor_core_matmul_kernels(
-            cuda::choose_tensor_core_matmul(problem(), kMultiprocessors)));
+            cuda::choose_tensor_core_matmul(problem(), kMultiprocessors, kSharedBytes)));
     setenv("PERSEID_PACK", kPath.c_str(), 1);
     setenv("PERSEID_NVRTC", "/nowhere/libnvrtc.so", 1);
   }
