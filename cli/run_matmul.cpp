@@ -20,7 +20,8 @@ namespace {
 
 struct Flags {
   std::string a, b, out, c, bias, scale_a, scale_b, scale_result, amax;
-  std::string accumulation = "promoted", activation = "none", output_dtype;
+  std::string accumulation = "promoted", activation = "none", precision = "default";
+  std::string output_dtype;
   bool transpose_a = false, transpose_b = false;
   double alpha = 1;
   std::optional<double> beta;
@@ -202,6 +203,8 @@ int run_matmul(const Common& common, const Flags& flags) {
   const Tensor scale_result = read_scale_result(files, flags);
   const uint32_t accumulation =
       read_choice("--accumulation", flags.accumulation, harness::AccumulationNames::kNames);
+  constexpr const char* kPrecisions[] = {"default", "tf32"};
+  const uint32_t precision = read_choice("--precision", flags.precision, kPrecisions);
   const uint32_t activation =
       read_choice("--activation", flags.activation, harness::ActivationNames::kNames);
 
@@ -225,6 +228,7 @@ int run_matmul(const Common& common, const Flags& flags) {
                                 .amax = !flags.amax.empty(),
                                 .async_a = arriving.chunks_of(true),
                                 .async_b = arriving.chunks_of(false),
+                                .precision = static_cast<perseid_precision>(precision),
                                 .implementation = wanted_implementation(common)});
   const Memory workspace(context, matmul.workspace_size());
   harness::Shape shape = {a.size(-2), b.size(-1)};
@@ -284,6 +288,9 @@ void add_run_matmul(CLI::App& run, const Common& common, Action& action) {
        "lies");
   app->add_option("--accumulation", flags->accumulation, "of 8-bit products on tensor cores")
       ->type_name("fast|promoted")
+      ->capture_default_str();
+  app->add_option("--precision", flags->precision, "of products of f32, at least")
+      ->type_name("default|tf32")
       ->capture_default_str();
   app->add_option("--activation", flags->activation, "applied to the result")
       ->type_name("none|gelu-tanh|gelu-erf|silu")

@@ -81,6 +81,16 @@ TEST_F(CliMatmulTest, ShapesSayWhatScalesBelongTo) {
   expect_refused(product("--accumulation fast"), 2, "accumulation is fast, but a and b are f32");
 }
 
+// float32's own accuracy is allowed.
+TEST_F(CliMatmulTest, PrecisionOfTF32) {
+  write("a.npy", {1, 2}, {1, 0x1p-20});
+  write("b.npy", {2, 1}, {1, 1});
+  expect_ok(product("--precision tf32 --device cpu"));
+  expect_file("c.npy", {1, 1}, {1 + 0x1p-20});
+  expect_refused(product("--precision half"), 2,
+                 "--precision must be one of default, tf32, got 'half'");
+}
+
 // Depths 0 to 127 and 128 to 255 have scales of their own, and so have columns 0 to 127 and 128.
 TEST_F(CliMatmulTest, BlocksOf128HaveTheirScales) {
   std::vector<double> ones(256, 1);
