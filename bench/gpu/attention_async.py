@@ -7,18 +7,17 @@ and in one run. bf16, head dim 128 unless a problem says otherwise.
 
 all present: every signal is set before the launch, launches back to back; ratio of the time without
     chunks to this one, above 1 the one without is slower.
-arriving: the first chunk visited is present at launch, the c-th of N is signalled c * 0.9 / N of the
-    time without chunks after it, by a thread on the GPU (deliver.cu); ratio of this time to the one
-    without chunks, single launches.
+arriving: the first chunk visited is present at launch, the c-th of N is signalled c * 0.9 / N of
+    the time without chunks after it, by copies over the bus (matmul_async.py); ratio of this time
+    to the one without chunks, single launches.
 """
 import argparse
 import ctypes
 import math
-import tempfile
 
 import torch
 from binding import Arrival, AsyncOperand, Library, measure_in_turns, medians
-from matmul_async import compiled, single
+from matmul_async import Deliveries, single
 
 # Queries, keys, heads, key heads, head dim, causal (bottom right), first chunk (-1: the last).
 # `rank`: a rank's queries of a sequence whose other keys come from elsewhere; as many tiles of
@@ -46,33 +45,11 @@ class Chunked:
         self.begin = (ctypes.c_int64 * (count + 1))(*(i * rows // count for i in range(count + 1)))
         self.operand = AsyncOperand(ctypes.sizeof(AsyncOperand), 0, count, self.begin)
         self.plan = library.attention("bf16", async_kv=ctypes.addressof(self.operand), **problem)
-        self.first, self.count = first % count, count
-        # One word before the signals, for a delivery that begins there.
-        self.words = torch.zeros(count + 1, dtype=torch.int32, device="cuda")
-        self.signals = self.words[1:]
-        self.go = torch.zeros(1, dtype=torch.int32, device="cuda")
+        self.first = first % count
+        self.signals = torch.zeros(count, dtype=torch.int32, device="cuda")
         self.arrival = Arrival(struct_size=ctypes.sizeof(Arrival), signals=self.signals.data_ptr(),
                                epoch=1, first_chunk=self.first, deadline_ns=2_000_000_000)
         self.call = self.plan.attention_call(0, arrival_kv=self.arrival, **tensors)
-
-
-def arriving(chunked, deliver, driver, streams, milliseconds, epoch):
-    """Events around one launch whose chunks arrive while it runs: the chunk of the pivot is there,
-    the c-th of the others in the order of visits comes after c intervals."""
-    go = ctypes.c_uint64(chunked.go.data_ptr())
-    main, side = (ctypes.c_void_p(stream.cuda_stream) for stream in streams)
-    chunked.arrival.epoch = epoch
-    chunked.signals[chunked.first] = epoch
-    interval = 0.9 / chunked.count * milliseconds * 1e6
-    # From chunk 0 on. Where the last one is there, 0 comes after an interval.
-    at = chunked.signals.data_ptr() - (0 if chunked.first == 0 else 4)
-
-    def begin():
-        deliver(go, ctypes.c_void_p(at), ctypes.c_int(chunked.count), ctypes.c_uint(epoch),
-                ctypes.c_double(interval), side)
-        driver.cuStreamWriteValue32_v2(main, go, ctypes.c_uint32(epoch), 0)
-
-    return single(chunked.call, begin)
 
 
 def main():
@@ -83,10 +60,7 @@ def main():
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--csv")
     options = parser.parse_args()
-    library, driver = Library(options.library), ctypes.CDLL("libcuda.so.1")
-    streams = torch.cuda.current_stream(), torch.cuda.Stream()
-    with tempfile.TemporaryDirectory() as folder:
-        deliver = compiled(folder)
+    library, deliveries = Library(options.library), Deliveries()
     torch.manual_seed(0)
     table = [("problem", "chunks", "ms", "TFLOP/s", "all present", "single ms", "arriving", "error")]
     print("{:24}".format(table[0][0]), *(f"{cell:>11}" for cell in table[0][1:]))
@@ -111,13 +85,18 @@ def main():
         wanted = out.clone()
         error = (out.float() - plain_out.float()).abs().max().item()
         same = True
+        plain_single = medians({"plain": [single(plain) for _ in range(3)]})["plain"]
+        deliveries.fit(chunked.signals,
+                       0.9 * (options.chunks - 1) / options.chunks * plain_single)
         pairs = {"plain": [], "arriving": []}
         for turn in range(options.turns):
             pairs["plain"].append(single(plain))
-            milliseconds = medians({"plain": pairs["plain"]})["plain"]
             out.fill_(float("nan"))
-            pairs["arriving"].append(arriving(chunked, deliver, driver, streams, milliseconds,
-                                              2 + turn))
+            epoch = chunked.arrival.epoch = 2 + turn
+            chunked.signals[chunked.first] = epoch
+            pairs["arriving"].append(single(
+                chunked.call,
+                lambda: deliveries.enqueue(chunked.signals, epoch, chunked.first)))
             torch.cuda.synchronize()
             same = same and torch.equal(wanted, out)
         found = medians(pairs)

@@ -48,11 +48,13 @@ class Deliveries:
         self.target = torch.empty_like(self.source, device="cuda")
         self.bytes = 1 << 16
 
-    def enqueue(self, signals, epoch):
-        """After what the current stream has done so far. An event behind the last one."""
+    def enqueue(self, signals, epoch, first=0):
+        """Of the chunks behind the first, round, after what the current stream has done so far. An
+        event behind the last one."""
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            for chunk in range(1, len(signals)):
+            for visit in range(1, len(signals)):
+                chunk = (first + visit) % len(signals)
                 self.target[:self.bytes].copy_(self.source[:self.bytes], non_blocking=True)
                 self.driver.cuStreamWriteValue32_v2(
                     ctypes.c_void_p(self.stream.cuda_stream),
