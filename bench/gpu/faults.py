@@ -21,6 +21,7 @@ import tempfile
 SOURCES = pathlib.Path(__file__).resolve().parents[2] / "src"
 SM90 = "cuda/device/sm90/"
 ATTENTION = SM90 + "attention/"
+SCORES = "cuda/device/attention/"
 SOFTMAX = "cuda/device/softmax/"
 MATMUL = "cuda/device/matmul/"
 
@@ -28,22 +29,22 @@ MATMUL = "cuda/device/matmul/"
 # right text, the faulty text
 FAULTS = [
     ("forward: the last key is hidden",
-     "attention *MatchTheReference*", ATTENTION + "forward_scores.hpp",
+     "attention *MatchTheReference*", SCORES + "forward_scores.hpp",
      "C.right ? min(query + tile.right, length) : length;",
      "C.right ? min(query + tile.right, length) : length - 1;"),
     ("forward: the diagonal is one key short", "attention *MasksOfRange/0",
-     ATTENTION + "forward_scores.hpp",
+     SCORES + "forward_scores.hpp",
      "C.right ? min(query + tile.right, length)", "C.right ? min(query + tile.right - 1, length)"),
     ("forward: a window begins one key late", "attention *MasksOfRange/0",
-     ATTENTION + "forward_scores.hpp",
+     SCORES + "forward_scores.hpp",
      "(query + tile.left - key, end - key)", "(query + tile.left + 1 - key, end - key)"),
     ("forward: a tile of queries is skipped", "attention *ManyTiles/0", SM90 + "scheduler.hpp",
      "static_cast<int32_t>(ticket + blocks)", "static_cast<int32_t>(ticket + blocks + 1)"),
-    ("forward: the maximum is stale", "attention *InputScales/0", ATTENTION + "softmax.hpp",
+    ("forward: the maximum is stale", "attention *InputScales/0", SCORES + "softmax.hpp",
      "    rows.maximum[r] = now;", "    if constexpr (kFirst) rows.maximum[r] = now;"),
     ("forward: results are rescaled by the other row's factor", "attention *InputScales/0",
-     ATTENTION + "softmax.hpp", "out[i] *= factor[i / 2 % 2];", "out[i] *= factor[1 - i / 2 % 2];"),
-    ("forward: the sum is not rescaled", "attention *InputScales/0", ATTENTION + "softmax.hpp",
+     SCORES + "softmax.hpp", "out[i] *= factor[i / 2 % 2];", "out[i] *= factor[1 - i / 2 % 2];"),
+    ("forward: the sum is not rescaled", "attention *InputScales/0", SCORES + "softmax.hpp",
      "rows.sum[r] * factor[r] + own", "rows.sum[r] + own"),
     ("forward: lse of the other row", "attention *OddShapes/0", ATTENTION + "forward_epilogue.hpp",
      "write_lse(tile, lane_ / 4 + 8 * r,", "write_lse(tile, lane_ / 4 + 8 * (1 - r),"),
@@ -60,10 +61,10 @@ FAULTS = [
      ATTENTION + "forward_producer.hpp", "C.bias_size() / 2, 0, tile.query + 64 * c,",
      "C.bias_size() / 2, 0, tile.query,"),
     ("forward: of a pair, the first key's mask is used twice", "attention *.Visible",
-     ATTENTION + "forward_scores.hpp", "(i % 2 == 0 ? pair.first : pair.second) == 0",
+     SCORES + "forward_scores.hpp", "(i % 2 == 0 ? pair.first : pair.second) == 0",
      "pair.first == 0"),
     ("forward: dropout draws a byte twice",
-     "attention *DropoutHas*", ATTENTION + "forward_scores.hpp",
+     "attention *DropoutHas*", SCORES + "forward_scores.hpp",
      "spread_signs(even, 3, 7, odd)", "spread_signs(even, 1, 5, odd)"),
     ("forward: the last split of the keys is lost",
      "attention *FewQueries*", ATTENTION + "forward_combine.hpp",
@@ -127,9 +128,9 @@ FAULTS = [
     ("matmul of sm_90: a step of the depth is taken twice", "sm90_matmul *ManyBlocks",
      SM90 + "matmul/producer.hpp", "load(tile, step * C.kDepth);",
      "load(tile, (step - (step > 1)) * C.kDepth);"),
-    ("matmul of sm_90: both consumers take the first rows", "sm90_matmul *TailsOfABatch",
-     SM90 + "matmul/consumer.hpp", "{shared_.a(stage)}.k_major(64 * consumer_)",
-     "{shared_.a(stage)}.k_major(0 * consumer_)"),
+    ("matmul of sm_90: both consumers take the first rows", "sm90_matmul *ManyTilesOfABlock",
+     SM90 + "matmul/consumer.hpp", "shared_.a_operand(consumer_, stage, k)",
+     "shared_.a_operand(0, stage, k)"),
     ("matmul of sm_90: every other tile of a block is skipped", "sm90_matmul *ManyTilesOfABlock",
      SM90 + "matmul/scheduler.hpp", "number += clusters)", "number += 2 * clusters)"),
     ("matmul of sm_90: a pair of blocks loads one half of b twice",
