@@ -13,6 +13,7 @@
 #include <random>
 
 #include "arriving.hpp"
+#include "check_report.hpp"
 #include "harness/check.hpp"
 #include "harness/launch.hpp"
 #include "harness/problem_text.hpp"
@@ -395,17 +396,12 @@ int check_async(const Common& common, const std::vector<Problem>& problems, uint
     bad_input(
         "--async checks matmul problems with m, n and k of 1 or more, and attention problems with "
         "queries and keys");
-  if (common.json) {
-    print("{}\n",
-          nlohmann::json{
-              {"checked", checked}, {"failed", failed}, {"seed", seed}, {"results", results}}
-              .dump());
-  } else {
-    if (!common.quiet) print("{}", table.text(output_width()));
-    print("{}", failures);
-    if (!common.quiet || failed > 0) print("{} checked, {} failed\n", checked, failed);
-  }
-  return failed == 0 ? kOk : kCheckFailed;
+  return report_checks(common, {.table = table.text(output_width()),
+                                .failures = failures,
+                                .results = std::move(results),
+                                .seed = seed,
+                                .checked = checked,
+                                .failed = failed});
 }
 
 }  // namespace perseid::cli

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "check_report.hpp"
 #include "harness/element.hpp"
 #include "perseid/collective.hpp"
 #include "streams.hpp"
@@ -282,17 +283,12 @@ int check_collective(const Common& common, int64_t ranks, uint64_t seed) {
       }
     if (size > 1) count("silent rank", DType::kNone, size, 1, check_silence(size));
   }
-  if (common.json) {
-    print("{}\n",
-          nlohmann::json{
-              {"checked", checked}, {"failed", failed}, {"seed", seed}, {"results", results}}
-              .dump());
-  } else {
-    if (!common.quiet) print("{}", table.text(output_width()));
-    print("{}", failures);
-    if (!common.quiet || failed > 0) print("{} checked, {} failed\n", checked, failed);
-  }
-  return failed == 0 ? kOk : kCheckFailed;
+  return report_checks(common, {.table = table.text(output_width()),
+                                .failures = failures,
+                                .results = std::move(results),
+                                .seed = seed,
+                                .checked = checked,
+                                .failed = failed});
 }
 
 }  // namespace perseid::cli

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common.hpp"
+#include "streams.hpp"
 #include "table.hpp"
 
 namespace perseid::cli {
@@ -111,6 +112,22 @@ std::string check_rows(const std::vector<Entry>& entries, size_t width) {
   const std::string letters = harness::legend(problems);
   return table.text(width) + wrapped(kErrorLegend, width) + "\n" +
          (letters.empty() ? "" : wrapped(letters, width) + "\n");
+}
+
+int report_checks(const Common& common, const SeededChecks& checks) {
+  if (common.json) {
+    print("{}\n", nlohmann::json{{"checked", checks.checked},
+                                 {"failed", checks.failed},
+                                 {"seed", checks.seed},
+                                 {"results", checks.results}}
+                      .dump());
+  } else {
+    if (!common.quiet) print("{}", checks.table);
+    print("{}", checks.failures);
+    if (!common.quiet || checks.failed > 0)
+      print("{} checked, {} failed\n", checks.checked, checks.failed);
+  }
+  return checks.failed == 0 ? kOk : kCheckFailed;
 }
 
 }  // namespace perseid::cli

@@ -82,7 +82,7 @@ struct ScaleShape {
   int64_t lines() const { return operand.size(is_b ? -1 : -2); }
   int64_t depth() const { return operand.size(is_b ? -2 : -1); }
 
-  // [lines], or with sizes of 1 beside it, and a batch before it; a single one serves all lines.
+  // [lines], also with dimensions of size 1 and a leading batch; a single scale serves all lines.
   bool rows(const Tensor& scales, Tensor* view) const {
     const bool batched = operand.ndim() == 3 && scales.ndim() > 1 &&
                          scales.size(0) == operand.size(0) &&
