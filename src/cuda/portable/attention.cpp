@@ -18,12 +18,12 @@ int64_t q_tiles_of(const AttentionProblem& problem, const PortableForwardConfig&
   return problem.ragged ? problem.total_q / rows + problem.batch : ceil_div(problem.q_len, rows);
 }
 
-// Whether rows consist of vectors of 16 bytes; the last one may be a part of one.
+// Whether rows consist of vectors of 16 bytes.
 bool has_vectors(const Tensor& tensor) {
   constexpr int64_t kBytes = 16;
   const Tensor rows = with_batch(tensor);
   bool aligned = reinterpret_cast<uintptr_t>(rows.data) % kBytes == 0 &&
-                 (rows.shape[3] <= 1 || rows.stride[3] == 1);
+                 rows.shape[3] % kVector == 0 && rows.stride[3] == 1;
   for (int d = 0; d < 3; ++d)
     aligned = aligned && (rows.shape[d] <= 1 || rows.stride[d] % kVector == 0);
   return aligned;
@@ -114,7 +114,7 @@ int64_t portable_attention_blocks(const AttentionProblem& problem,
 bool bind_portable_attention(const AttentionForward& tensors, PortableForwardArguments* arguments) {
   bind_lse(tensors.lse, arguments);
   bind(tensors, arguments);
-  bool vectors = arguments->value_dim % kVector == 0;
+  bool vectors = true;
   for (const Tensor* tensor : {&tensors.query, &tensors.key, &tensors.value, &tensors.out})
     vectors = vectors && has_vectors(*tensor);
   return vectors;

@@ -18,6 +18,18 @@ __device__ __forceinline__ void cp_async(uint32_t to, const void* from, int byte
                : "memory");
 }
 
+// 16 bytes, or zeros without an access to `from`. It takes fewer instructions than a count of
+// bytes.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async
+__device__ __forceinline__ void cp_async_or_zero(uint32_t to, const void* from, bool copies) {
+  asm volatile(
+      "{.reg .pred ignored; setp.eq.u32 ignored, %2, 0;"
+      "cp.async.cg.shared.global [%0], [%1], 16, ignored;}"
+      :
+      : "r"(to), "l"(__cvta_generic_to_global(from)), "r"(static_cast<uint32_t>(copies))
+      : "memory");
+}
+
 // The thread's copies since its last commit become a group, which may be empty.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-commit-group
 __device__ __forceinline__ void cp_async_commit() {

@@ -150,6 +150,7 @@ class PortableForward {
       __syncthreads();
       load_query();
     }
+    const int first = own_.first, last = own_.last;
 #pragma unroll 1
     for (int n = tile.last; n >= tile.first; --n) {
       ptx::cp_async_wait<0>();
@@ -160,7 +161,8 @@ class PortableForward {
         copy_value(n - 1);
       }
       ptx::cp_async_commit();
-      const bool visits = n >= own_.first && n <= own_.last;
+      const bool visits = n >= first && n <= last;
+      const bool needs_mask = rules(0).needs_mask(own_, n);
       if constexpr (C.streams()) {
         float scores[kTiles][C.keys / 2] = {};
 #pragma unroll 1
@@ -173,11 +175,11 @@ class PortableForward {
           __syncthreads();
           if (visits) multiply_keys(0, scores);
         }
-        if (visits) softmax_and_values(n, scores);
+        if (visits) softmax_and_values(n, needs_mask, scores);
       } else if (visits) {
         float scores[kTiles][C.keys / 2] = {};
         multiply_keys(n % 2, scores);
-        softmax_and_values(n, scores);
+        softmax_and_values(n, needs_mask, scores);
       }
     }
   }
@@ -275,20 +277,36 @@ class PortableForward {
     const int own = lane();
     return {a_, 16 * i + own / 4, own};
   }
-  __device__ __forceinline__ void softmax_and_values(int n, float (&scores)[kTiles][C.keys / 2]) {
+  // The tiles of 16 rows go through each part together, so that one hides the latencies of the
+  // other.
+  __device__ __forceinline__ void softmax_and_values(int n, bool needs_mask,
+                                                     float (&scores)[kTiles][C.keys / 2]) {
+    typename ForwardScores<C>::ScoreOperands operands[kTiles];
+    const auto finish_scores = [&](bool masks) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        operands[i] = rules(i).load(own_, n, masks);
+        rules(i).before_softmax(operands[i], scores[i]);
+      }
+    };
+    if (needs_mask)
+      finish_scores(true);
+    else
+      finish_scores(false);
+    float factor[kTiles][2];
     uint32_t weights[kTiles][C.keys / 4];
+    bool follows = false;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      const ForwardScores<C> own = rules(i);
-      auto operands = own.load(own_, n, own.needs_mask(own_, n));
-      own.before_softmax(operands, scores[i]);
-      float factor[2];
-      online_softmax<false>(scores[i], own.scale_log2(), rows_[i], factor);
-      own.draw_early(own_, n, operands);
+      online_softmax<false>(scores[i], rules(i).scale_log2(), rows_[i], factor[i]);
+      rules(i).draw_early(own_, n, operands[i]);
       round_weights<C.dtype>(scores[i], weights[i]);
-      own.drop(own_, n, operands, weights[i]);
-      rescale(out_[i], factor, own.scale_log2(), rows_[i]);
+      rules(i).drop(own_, n, operands[i], weights[i]);
+      follows = follows || factor[i][0] != 1 || factor[i][1] != 1;
     }
+    if (__any_sync(0xffffffffu, follows))
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) rescale(out_[i], factor[i], rules(i).scale_log2(), rows_[i]);
     multiply_values(n, weights);
   }
 

@@ -25,26 +25,29 @@ class RowsCopy {
   static constexpr int kLanes = lanes(), kPass = kThreads / kLanes;
 
  public:
-  // Rows count from `begin` of the head.
+  // Rows count from `begin` of the head; of elements there are `dim`.
   __device__ __forceinline__ RowsCopy(const RowsInMemory& rows, int64_t entry, int64_t head,
                                       int64_t begin, int dim)
-      : rows_(rows), data_(row_at<uint16_t>(rows, entry, head, begin)), dim_(dim) {}
+      : rows_(rows), dim_(dim) {
+    const Own own;
+    data_ = row_at<uint16_t>(rows, entry, head, begin + own.row) +
+            int64_t{own.vector * kVector} * rows.stride[3];
+  }
 
   // Begins to copy rows from `first` on, of those before `end`, and elements from `column` on. The
   // tile is at `offset` of the shared memory.
   __device__ __forceinline__ void copy(unsigned char* memory, uint32_t address, int offset,
                                        int first, int end, int column = 0) const {
     const Own own;
-    const int begin = column + own.vector * kVector, elements = clamp(dim_ - begin, 0, kVector);
+    const int elements = clamp(dim_ - column - own.vector * kVector, 0, kVector);
+    const int rows = elements == 0 ? 0 : end - first;
     const uint16_t* from =
-        data_ + int64_t{first + own.row} * rows_.stride[2] + int64_t{begin} * rows_.stride[3];
-    const int rows = end - first;
+        data_ + first * rows_.stride[2] + (column == 0 ? 0 : column * rows_.stride[3]);
     own.for_each([&](int row, int at) {
-      const int count = row < rows ? elements : 0;
       if constexpr (kByVectors)
-        ptx::cp_async(address + static_cast<uint32_t>(offset + at), from, 2 * count);
+        ptx::cp_async_or_zero(address + static_cast<uint32_t>(offset + at), from, row < rows);
       else
-        gather(from, count, memory + offset + at);
+        gather(from, row < rows ? elements : 0, memory + offset + at);
       from += kPass * rows_.stride[2];
     });
   }
@@ -71,7 +74,7 @@ class RowsCopy {
     template <class Use>
     __device__ __forceinline__ void for_each(const Use& use) const {
       if (kVectors < kLanes && vector >= kVectors) return;
-#pragma unroll
+#pragma unroll(kByVectors ? kRows : 1)
       for (int pass = 0; pass < kRows; pass += kPass)
         if (kRows % kPass == 0 || pass + row < kRows)
           use(pass + row, vector_offset<kLength>(pass + row, vector));
@@ -86,7 +89,7 @@ class RowsCopy {
   }
 
   const RowsInMemory& rows_;
-  const uint16_t* data_;
+  const uint16_t* data_;  // the thread's first vector
   const int dim_;
 };
 

@@ -13,6 +13,9 @@ inline void cp_async(uint32_t to, const void* from, int bytes) {
     throw std::runtime_error("cp.async of an address that is no multiple of 16");
   block.own().groups.back().push_back({&block.shared.at(to), from, bytes});
 }
+inline void cp_async_or_zero(uint32_t to, const void* from, bool copies) {
+  cp_async(to, from, copies ? 16 : 0);
+}
 inline void cp_async_commit() { emulated_gpu::block->own().groups.emplace_back(); }
 template <int kPending>
 inline void cp_async_wait() {
