@@ -8,6 +8,7 @@
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
 #include "cuda/sm90/matmul_f32.hpp"
+#include "cuda/sm90/matmul_f8.hpp"
 #include "cuda/softmax.hpp"
 
 namespace perseid::internal {
@@ -131,6 +132,31 @@ TEST(F32MatmulKernels, FitIntoSharedMemory) {
         }
 }
 
+TEST(F8MatmulKernels, FitIntoSharedMemory) {
+  constexpr int64_t kSizes[] = {1, 64, 200, 1000, 2048, 4096, 8192, 20000};
+  constexpr DType kOuts[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E4M3};
+  constexpr Scaling kScalings[] = {Scaling::kNone, Scaling::kRow, Scaling::kBlock};
+  for (const int64_t m : kSizes)
+    for (const int64_t n : kSizes)
+      for (const double beta : {0.0, 1.0})
+        for (const DType out : kOuts)
+          for (const Scaling scaling : kScalings)
+            for (const Accumulation sums : {Accumulation::kPromoted, Accumulation::kFast}) {
+              const MatmulProblem problem{.dtype = DType::kF8E4M3,
+                                          .out_dtype = out,
+                                          .m = m,
+                                          .n = n,
+                                          .k = 512,
+                                          .beta = beta,
+                                          .scaling = scaling,
+                                          .accumulation = sums};
+              EXPECT_EQ(cuda::refuse_sm90_f8_matmul(problem), "");
+              const auto config = cuda::choose_sm90_f8_matmul(problem, 132);
+              EXPECT_TRUE(config.fits()) << m << " " << n << " " << config.columns;
+              EXPECT_LE(config.shared_bytes(), cuda::Sm90MatmulConfig::kMostShared);
+            }
+}
+
 TEST(F32MatmulKernels, LeaveFewRowsToMultiplyAdd) {
   const auto avoided = [](int64_t m, int64_t n, int64_t k) {
     return !cuda::avoid_sm90_f32_matmul({.m = m, .n = n, .k = k}).empty();
@@ -143,18 +169,21 @@ TEST(F32MatmulKernels, LeaveFewRowsToMultiplyAdd) {
   EXPECT_FALSE(avoided(int64_t{1} << 30, int64_t{1} << 30, int64_t{1} << 29));
 }
 
-TEST(F32MatmulKernels, RefuseWithASentence) {
+TEST(F32AndF8MatmulKernels, RefuseWithASentence) {
   const int64_t begin[] = {0, 8};
   const auto refused = [](const auto& change) {
     MatmulProblem problem{.m = 8, .n = 8, .k = 8};
     change(problem);
-    return !cuda::refuse_sm90_f32_matmul(problem).empty();
+    const bool f32 = !cuda::refuse_sm90_f32_matmul(problem).empty();
+    problem.dtype = DType::kF8E4M3;
+    EXPECT_EQ(!cuda::refuse_sm90_f8_matmul(problem).empty(), f32);
+    return f32;
   };
   EXPECT_FALSE(refused([](MatmulProblem&) {}));
   EXPECT_TRUE(refused([](MatmulProblem& p) { p.k = 0; }));
   EXPECT_TRUE(refused([](MatmulProblem& p) { p.alpha = 0; }));
   EXPECT_TRUE(refused([](MatmulProblem& p) { p.m = int64_t{1} << 31; }));
-  EXPECT_TRUE(refused([](MatmulProblem& p) { p.k = int64_t{1} << 30; }));
+  EXPECT_TRUE(refused([](MatmulProblem& p) { p.n = p.m = int64_t{1} << 28; }));
   EXPECT_TRUE(refused([&](MatmulProblem& p) { p.chunks_a = {ChunkDim::kM, begin, 1}; }));
 }
 

@@ -37,9 +37,14 @@ class GpuF32Matmul : public testing_gpu::GpuTest {
     const std::vector<std::byte> rubbish(matmul->workspace(), std::byte{0xff});
     expect_ok(cuda::allocate(*gpu_, rubbish.size(), &workspace));
     expect_ok(cuda::copy(*gpu_, workspace, rubbish.data(), rubbish.size(), nullptr));
-    Array c = testing_gpu::product(*gpu_, problem, misalign, [&](const MatmulArguments& arguments) {
-      expect_ok(matmul->run(arguments, workspace, nullptr));
-    });
+    Array amax;
+    Array c = testing_gpu::product(
+        *gpu_, problem, misalign,
+        [&](const MatmulArguments& arguments) {
+          expect_ok(matmul->run(arguments, workspace, nullptr));
+        },
+        &amax);
+    if (problem.given.amax) matmul_cases::expect_amax(problem, amax);
     cuda::release(*gpu_, workspace);
     return c;
   }
@@ -104,6 +109,38 @@ TEST_F(GpuF32Matmul, ManyTilesOfABlock) {
                .beta = beta,
                .bias = true,
                .b = Layout::kOneForAll});
+}
+
+class GpuF32MatmulActivations : public GpuF32Matmul,
+                                public testing::WithParamInterface<Activation> {};
+INSTANTIATE_TEST_SUITE_P(Activations, GpuF32MatmulActivations,
+                         testing::Values(Activation::kNone, Activation::kGeluTanh,
+                                         Activation::kGeluErf, Activation::kSilu));
+
+// With rows and columns that the fixup computes, and without.
+TEST_P(GpuF32MatmulActivations, MatchTheReference) {
+  for (const double beta : {0.0, 0.5})
+    for (const bool fixup : {false, true}) {
+      Problem problem(Case{.batch = 2,
+                           .m = 328,
+                           .n = 584,
+                           .k = 200,
+                           .beta = beta,
+                           .bias = true,
+                           .activation = GetParam(),
+                           .amax = true});
+      if (fixup) {
+        problem.a.tensor.as<float>()[7 * 200] = 0x1p70f;
+        problem.b.tensor.as<float>()[9] = 0x1p-70f;
+      }
+      SCOPED_TRACE(testing::Message() << "beta " << beta << " fixup " << fixup);
+      matmul_cases::expect_product(problem, result(problem));
+    }
+}
+
+TEST_F(GpuF32Matmul, AmaxOfCAlone) {
+  for (const Layout c : {Layout::kRows, Layout::kColumns})
+    result(matmul_cases::bias_outside_of_c(DType::kF32, DType::kF32, c));
 }
 
 // ---- Accuracy ----

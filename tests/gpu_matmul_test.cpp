@@ -43,10 +43,16 @@ class GpuMatmul : public testing_gpu::GpuTest {
     }
   }
   Array result(const Problem& problem, int32_t multiprocessors, int64_t misalign = 0) {
-    return testing_gpu::product(*gpu_, problem, misalign, [&](const MatmulArguments& arguments) {
-      with_kernels(problem.problem, multiprocessors,
-                   [&](const auto& matmul) { expect_ok(matmul.run(arguments, nullptr)); });
-    });
+    Array amax;
+    const Array c = testing_gpu::product(
+        *gpu_, problem, misalign,
+        [&](const MatmulArguments& arguments) {
+          with_kernels(problem.problem, multiprocessors,
+                       [&](const auto& matmul) { expect_ok(matmul.run(arguments, nullptr)); });
+        },
+        &amax);
+    if (problem.given.amax) matmul_cases::expect_amax(problem, amax);
+    return c;
   }
   void check(const Case& given, int32_t multiprocessors, int64_t misalign = 0) {
     SCOPED_TRACE(matmul_cases::describe(given) << " misalign " << misalign);
@@ -64,6 +70,31 @@ TEST_F(GpuMatmul, Strides) { matmul_cases::strides(checker()); }
 TEST_F(GpuMatmul, AlphaBetaAndBias) { matmul_cases::alpha_beta_and_bias(checker()); }
 TEST_F(GpuMatmul, Batches) { matmul_cases::batches(checker()); }
 TEST_F(GpuMatmul, ManyBlocks) { matmul_cases::many_blocks(checker()); }
+
+class GpuMatmulActivations : public GpuMatmul, public testing::WithParamInterface<Activation> {};
+INSTANTIATE_TEST_SUITE_P(Activations, GpuMatmulActivations,
+                         testing::Values(Activation::kNone, Activation::kGeluTanh,
+                                         Activation::kGeluErf, Activation::kSilu));
+
+TEST_P(GpuMatmulActivations, MatchTheReference) {
+  matmul_cases::activations([this](const Case& given) {
+    if (given.activation == GetParam()) check(given, gpu_->facts().multiprocessors);
+  });
+}
+
+TEST_F(GpuMatmul, AmaxOfNothingAndOfNaN) {
+  for (const auto& types : kTypes) {
+    const Case given{
+        .dtype = types[0], .out_dtype = types[1], .m = 40, .n = 70, .k = 20, .amax = true};
+    Case empty = given;
+    empty.m = 0;
+    check(empty, kSmallest);
+    Problem problem(given);
+    problem.a.fill_all(std::nan(""));
+    result(problem, kSmallest);
+    result(matmul_cases::bias_outside_of_c(types[0], types[1], Layout::kRows), kLargest);
+  }
+}
 
 // Both tiles, all ways in which operands and result may lie: in whole vectors, with parts of them
 // at the ends, and misaligned.

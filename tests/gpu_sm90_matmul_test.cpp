@@ -41,11 +41,17 @@ class GpuSm90Matmul : public testing_gpu::GpuTest {
   Array result(const Problem& problem, const cuda::Sm90MatmulConfig& config) {
     std::unique_ptr<cuda::Sm90Matmul> matmul;
     expect_ok(cuda::Sm90Matmul::make(problem.problem, config, *gpu_, &matmul));
-    return testing_gpu::product(*gpu_, problem, 0, [&](const MatmulArguments& arguments) {
-      mapped_ = is_mappable(arguments.a) && is_mappable(arguments.b) && is_mappable(arguments.c) &&
-                is_mappable(arguments.c0);
-      expect_ok(matmul->run(arguments, nullptr, nullptr));
-    });
+    Array amax;
+    const Array c = testing_gpu::product(
+        *gpu_, problem, 0,
+        [&](const MatmulArguments& arguments) {
+          mapped_ = is_mappable(arguments.a) && is_mappable(arguments.b) &&
+                    is_mappable(arguments.c) && is_mappable(arguments.c0);
+          expect_ok(matmul->run(arguments, nullptr, nullptr));
+        },
+        &amax);
+    if (problem.given.amax) matmul_cases::expect_amax(problem, amax);
+    return c;
   }
   cuda::Sm90MatmulConfig config_of(const Case& given, const Shape& shape) const {
     return {.in = given.dtype,
@@ -53,7 +59,9 @@ class GpuSm90Matmul : public testing_gpu::GpuTest {
             .consumers = shape.consumers,
             .columns = shape.columns,
             .cluster = shape.cluster,
-            .source = given.beta != 0};
+            .source = given.beta != 0,
+            .activation = given.activation,
+            .amax = given.amax};
   }
   // The first shape against the reference, the others bit for bit against the first: the sums of an
   // element are the same whichever tile it lies in.
@@ -155,6 +163,45 @@ TEST_F(GpuSm90Matmul, TypesAndEpilogues) {
                       .bias = true,
                       .c = c},
                      std::span(kShapes).first(2));
+}
+
+class GpuSm90MatmulActivations : public GpuSm90Matmul,
+                                 public testing::WithParamInterface<Activation> {};
+INSTANTIATE_TEST_SUITE_P(Activations, GpuSm90MatmulActivations,
+                         testing::Values(Activation::kNone, Activation::kGeluTanh,
+                                         Activation::kGeluErf, Activation::kSilu));
+
+// Deferred epilogues, and those that read c0 or write f32; several tiles of a block.
+TEST_P(GpuSm90MatmulActivations, MatchTheReference) {
+  constexpr DType kTypes[][2] = {
+      {DType::kBF16, DType::kBF16}, {DType::kF16, DType::kF16}, {DType::kBF16, DType::kF32}};
+  for (size_t type = 0; type < std::size(kTypes); ++type)
+    for (const Layout c : {Layout::kRows, Layout::kColumns})
+      check_shapes({.dtype = kTypes[type][0],
+                    .out_dtype = kTypes[type][1],
+                    .batch = 3,
+                    .m = 1160,
+                    .n = 1048,
+                    .k = 136,
+                    .alpha = 0.75,
+                    .beta = type == 1 ? 0.5 : 0,
+                    .bias = true,
+                    .c = c,
+                    .activation = GetParam(),
+                    .amax = true},
+                   std::span(kShapes).subspan(1, 1));
+}
+
+TEST_F(GpuSm90Matmul, AmaxOfCAloneAndOfNaN) {
+  for (const DType out : {DType::kBF16, DType::kF32})
+    for (const Layout c : {Layout::kRows, Layout::kColumns}) {
+      Problem problem = matmul_cases::bias_outside_of_c(DType::kBF16, out, c);
+      const auto config = config_of(problem.given, kShapes[0]);
+      result(problem, config);
+      EXPECT_TRUE(mapped_);
+      problem.a.fill_all(std::nan(""));
+      result(problem, config);
+    }
 }
 
 // A block computes several tiles, so that an epilogue is deferred past the end of a batch entry.

@@ -85,11 +85,12 @@ TEST(KernelNames, OfAttentionHoldEachField) {
 }
 
 TEST(KernelNames, AreReadable) {
+  constexpr const char* kConfig = "perseid::internal::cuda::MatmulFmaConfig";
   EXPECT_EQ(kernel_name("matmul_fma", cuda::MatmulFmaConfig{DType::kF32, 8}),
-            concatenate("perseid::internal::cuda::matmul_fma<"
-                        "perseid::internal::cuda::MatmulFmaConfig{.dtype = "
-                        "decltype(perseid::internal::cuda::MatmulFmaConfig::dtype)(",
-                        static_cast<int>(DType::kF32), "), .each = 8, .fixup = false}>"));
+            concatenate("perseid::internal::cuda::matmul_fma<", kConfig, "{.dtype = decltype(",
+                        kConfig, "::dtype)(", static_cast<int>(DType::kF32),
+                        "), .each = 8, .fixup = false, .activation = decltype(", kConfig,
+                        "::activation)(0), .amax = false}>"));
 }
 
 }  // namespace

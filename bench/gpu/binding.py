@@ -7,7 +7,9 @@ import time
 
 import torch
 
-DTYPES = {"f16": (torch.float16, 1), "bf16": (torch.bfloat16, 2), "f32": (torch.float32, 3)}
+DTYPES = {"f16": (torch.float16, 1), "bf16": (torch.bfloat16, 2), "f32": (torch.float32, 3),
+          "f64": (torch.float64, 4),
+          "f8e4m3": (torch.float8_e4m3fn, 5), "f8e5m2": (torch.float8_e5m2, 6)}
 
 
 class Refused(Exception):
@@ -93,13 +95,15 @@ class Arrival(ctypes.Structure):
 
 
 MATMUL_TENSORS = ("a", "b", "c0", "bias", "c")
+MATMUL_SCALES = ("scale_a", "scale_b", "scale_result", "amax")
 
 
 class MatmulArguments(ctypes.Structure):
     _fields_ = ([("struct_size", ctypes.c_uint32), ("reserved", ctypes.c_uint32)] +
                 [(name, ctypes.POINTER(Tensor)) for name in MATMUL_TENSORS] +
                 [("arrival_a", ctypes.c_void_p), ("arrival_b", ctypes.c_void_p),
-                 ("departure_c", ctypes.c_void_p)])
+                 ("departure_c", ctypes.c_void_p)] +
+                [(name, ctypes.POINTER(Tensor)) for name in MATMUL_SCALES])
 
 
 FORWARD_TENSORS = ("query", "key", "value", "bias", "visible", "cu_seqlens_q", "cu_seqlens_kv",
@@ -129,8 +133,9 @@ ATTENTION_ARGUMENTS = (attention_arguments(FORWARD_TENSORS, ("arrival_kv", ctype
 
 
 def view(tensor):
-    codes = {torch.float32: (2, 32), torch.float16: (2, 16), torch.bfloat16: (4, 16),
-             torch.bool: (6, 8), torch.int32: (0, 32)}
+    codes = {torch.float64: (2, 64), torch.float32: (2, 32), torch.float16: (2, 16),
+             torch.bfloat16: (4, 16), torch.bool: (6, 8), torch.int32: (0, 32), torch.float8_e4m3fn: (10, 8),
+             torch.float8_e5m2: (12, 8)}
     code, bits = codes[tensor.dtype]
     shape = (ctypes.c_int64 * tensor.ndim)(*tensor.shape)
     strides = (ctypes.c_int64 * tensor.ndim)(*tensor.stride())

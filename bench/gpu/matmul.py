@@ -7,7 +7,9 @@ after a rest, and launches back to back.
 
 Each shape in four layouts of a and b: N as stored row by row, T transposed. Ratios are to cuBLAS;
 above 1 the library is faster. Every result is compared with cuBLAS's. --dtype f32 is compared with
-SGEMM, and with --precision tf32 with TF32.
+SGEMM, and with --precision tf32 with TF32. --dtype f8e4m3 is compared with torch._scaled_mm, into
+bf16: a row by row, b transposed, --scaling tensor, row or block (of 1 x 128 of a, 128 x 128 of b),
+--accumulation fast or promoted.
 """
 import argparse
 import math
@@ -25,10 +27,36 @@ SHAPES = {
 }
 
 
+SCALINGS = ("none", "tensor", "row", "block")
+
+
 def matrix(rows, columns, transposed, dtype):
     made = torch.randn((columns, rows) if transposed else (rows, columns), device="cuda")
+    if dtype == "f8e4m3":
+        made = (40 * made).clamp(-448, 448)
     made = made.to(DTYPES[dtype][0])
     return made.t() if transposed else made
+
+
+def scaled_calls(plan, options, a, b, ours, theirs):
+    """Of 8-bit types. Scales are as PyTorch takes them."""
+    (m, k), n = a.shape, b.shape[1]
+    shapes = {"tensor": ((), ()), "row": ((m, 1), (1, n)),
+              "block": ((k // 128, m), (n // 128, k // 128))}[options.scaling]
+    scales = [0.02 * torch.rand(shape, device="cuda") for shape in shapes]
+    if options.scaling == "block":
+        scales = [scale.t() for scale in scales]
+    views = {name: scale if options.scaling == "block" else scale.reshape(-1)
+             for name, scale in zip(("scale_a", "scale_b"), scales)}
+
+    def scaled_mm():
+        return torch._scaled_mm(a, b, *scales, out_dtype=theirs.dtype,
+                                use_fast_accum=options.accumulation == "fast")
+
+    def fill():
+        theirs.copy_(scaled_mm())
+
+    return {"perseid": plan.matmul_call(a=a, b=b, c=ours, **views), "cuBLAS": scaled_mm}, fill
 
 
 def measure_single(calls, turns, rest):
@@ -52,6 +80,9 @@ def main():
     parser.add_argument("--only", default="", help="rows whose name matches")
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--precision", default="default", choices=("default", "tf32"))
+    parser.add_argument("--scaling", default="tensor", choices=SCALINGS[1:])
+    parser.add_argument("--accumulation", default="fast", choices=("fast", "promoted"))
+    parser.add_argument("--implementation", help="the library's, if not the one that it chooses")
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--burst", type=float, default=25, help="ms of launches back to back")
     parser.add_argument("--rest", type=float, default=0.015, help="s before single launches")
@@ -60,23 +91,36 @@ def main():
     library = Library(options.library)
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = options.precision == "tf32"
+    narrow = options.dtype == "f8e4m3"
+    asked = {"precision": options.precision == "tf32"}
+    if options.implementation:
+        asked["implementation"] = options.implementation.encode()
+    if narrow:
+        options.layouts = "NT"
+        asked |= {"out_dtype": DTYPES["bf16"][1], "scaling": SCALINGS.index(options.scaling),
+                  "accumulation": options.accumulation == "fast"}
     table = [("m", "n", "k", "layouts", "single", "cuBLAS", "ratio", "sustained", "cuBLAS",
               "ratio", "error")]
     print(*(f"{cell:>9}" for cell in table[0]))
     ratios = {"single": [], "sustained": []}
     shapes = [shape for name in options.shapes.split(",") for shape in SHAPES[name]]
     for m, n, k in shapes:
-        plan = library.matmul(options.dtype, m=m, n=n, k=k,
-                              precision=options.precision == "tf32")
-        for layouts in options.layouts.split(","):
-            if not re.search(options.only, f"{m} {n} {k} {layouts}"):
-                continue
+        wanted = [layouts for layouts in options.layouts.split(",")
+                  if re.search(options.only, f"{m} {n} {k} {layouts}")]
+        if wanted:
+            plan = library.matmul(options.dtype, m=m, n=n, k=k, **asked)
+        for layouts in wanted:
             a = matrix(m, k, layouts[0] == "T", options.dtype)
             b = matrix(k, n, layouts[1] == "T", options.dtype)
-            ours, theirs = (torch.full((m, n), float("nan"), device="cuda", dtype=a.dtype)
+            ours, theirs = (torch.full((m, n), float("nan"), device="cuda",
+                                       dtype=torch.bfloat16 if narrow else a.dtype)
                             for _ in range(2))
-            calls = {"perseid": plan.matmul_call(a=a, b=b, c=ours),
-                     "cuBLAS": lambda: torch.mm(a, b, out=theirs)}
+            if narrow:
+                calls, fill = scaled_calls(plan, options, a, b, ours, theirs)
+                fill()
+            else:
+                calls = {"perseid": plan.matmul_call(a=a, b=b, c=ours),
+                         "cuBLAS": lambda: torch.mm(a, b, out=theirs)}
             for call in calls.values():
                 call()
             error = ((ours.float() - theirs.float()).norm() / theirs.float().norm()).item()

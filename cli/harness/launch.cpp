@@ -83,6 +83,7 @@ perseid_status plan_matmul(const Context& context, const Problem& p, perseid_pla
   desc.b_dtype = p.b_dtype.value;
   desc.scaling = p.scaling.value;
   desc.accumulation = p.accumulation.value;
+  desc.precision = p.precision.value;
   desc.scale_result = p.scale_result;
   desc.activation = p.activation.value;
   desc.amax = p.amax;

@@ -194,6 +194,8 @@ Estimates naive_matmul(const Problem& p, const Operands& inputs) {
       }
     }
   }
+  // Factors of 11 bits: each has an error of 2^-11, which is 2^13 units of float32.
+  if (p.precision.value == PERSEID_PRECISION_TF32 && p.type() == f32) c.magnitude *= 0x1p12;
   // No activation is steeper than 1.13.
   if (p.activation.value != PERSEID_ACTIVATION_NONE) c.magnitude *= 1.13;
   if (p.amax) {

@@ -38,6 +38,9 @@ struct ScalingNames {
 struct AccumulationNames {
   static constexpr const char* kNames[] = {"promoted", "fast"};
 };
+struct PrecisionNames {
+  static constexpr const char* kNames[] = {"default", "tf32"};
+};
 struct ActivationNames {
   static constexpr const char* kNames[] = {"none", "gelu-tanh", "gelu-erf", "silu"};
 };
@@ -116,6 +119,7 @@ struct Problem {
   Choice<DTypeNames> b_dtype;
   Choice<ScalingNames> scaling;
   Choice<AccumulationNames> accumulation;
+  Choice<PrecisionNames> precision;
   bool scale_result = false;
   Choice<ActivationNames> activation;
   bool amax = false;

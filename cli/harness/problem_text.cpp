@@ -265,6 +265,7 @@ const std::vector<Field>& fields() {
                          "scales of 8-bit a and b: one each, one for each row of "
                          "a and column of b, or for blocks of 128"),
       field<&P::accumulation>("accumulation", kMatmul, "of 8-bit products on tensor cores"),
+      field<&P::precision>("precision", kMatmul, "of products of f32, at least"),
       field<&P::scale_result>("scale-result", kMatmul, "an 8-bit result has a scale"),
       field<&P::activation>("activation", kMatmul, "applied to the result"),
       field<&P::amax>("amax", kMatmul, "write the largest magnitude of the result"),
@@ -378,6 +379,7 @@ std::string summary(const Problem& p) {
       if (!p.bias.empty()) add("bias");
       if (p.scaling.value != 0) add(fmt::format("{} scales", print(p.scaling)));
       if (p.accumulation.value != 0) add(print(p.accumulation));
+      if (p.precision.value != 0) add(print(p.precision));
       if (p.activation.value != 0) add(print(p.activation));
       break;
     case Op::kDropoutMask:

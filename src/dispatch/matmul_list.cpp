@@ -8,6 +8,7 @@
 #include "cuda/matmul/tensor_core.hpp"
 #include "cuda/sm90/matmul.hpp"
 #include "cuda/sm90/matmul_f32.hpp"
+#include "cuda/sm90/matmul_f8.hpp"
 #include "dispatch/implementation.hpp"
 
 namespace perseid::internal::dispatch {
@@ -92,7 +93,7 @@ Status make_sm90(const MatmulProblem& problem, const Device& device, Made* made)
 
 std::vector<std::string> sm90_configurations(const MatmulProblem& problem, const Device& device) {
   std::vector<std::string> names;
-  if (problem.dtype == DType::kF32) return names;
+  if (problem.dtype == DType::kF32 || is_float8(problem.dtype)) return names;
   for (const cuda::Sm90MatmulConfig& config : candidates(problem, device))
     names.push_back(config_name(config));
   return names;
@@ -154,7 +155,6 @@ Status make_on_cpu(const MatmulProblem& problem, const Device& device,
 }
 
 constexpr const char* kNoChunks = "takes no chunks; leave async_a, async_b and sink_c NULL";
-constexpr const char* kNoEpilogue = "has no activation and no amax; leave both 0";
 
 // wgmma and TMA, persistent: compute capability 9.0.
 constexpr Implementation<Matmul> kSm90 = {
@@ -164,13 +164,15 @@ constexpr Implementation<Matmul> kSm90 = {
           const cuda::GpuFacts& gpu = device.gpu->facts();
           if (gpu.architecture != "sm_90a")
             return concatenate("made for compute capability 9.0, got ", gpu.major, ".", gpu.minor);
-          if (problem.has_epilogue()) return std::string(kNoEpilogue);
+          if (is_float8(problem.dtype)) return cuda::refuse_sm90_f8_matmul(problem);
           if (problem.dtype != DType::kF32) return cuda::refuse_sm90_matmul(problem);
           const std::string reason = cuda::refuse_sm90_f32_matmul(problem);
           return reason.empty() ? cuda::avoid_sm90_f32_matmul(problem) : reason;
         },
     .make =
         [](const MatmulProblem& problem, const Device& device, Made* made) {
+          if (is_float8(problem.dtype))
+            return MatmulExecutable<cuda::Sm90F8Matmul>::make(problem, device, made);
           return problem.dtype == DType::kF32
                      ? MatmulInWorkspace<cuda::Sm90F32Matmul>::make(problem, device, made)
                      : make_sm90(problem, device, made);
@@ -183,7 +185,6 @@ constexpr Implementation<Matmul> kTensorCore = {
     .name = "cuda:tensor_core",
     .refuse =
         [](const MatmulProblem& problem, const Device&) {
-          if (problem.has_epilogue()) return std::string(kNoEpilogue);
           return problem.async() ? kNoChunks : cuda::refuse_tensor_core_matmul(problem);
         },
     .make = MatmulExecutable<cuda::TensorCoreMatmul>::make};
@@ -193,7 +194,6 @@ constexpr Implementation<Matmul> kFma = {
     .name = "cuda:fma",
     .refuse =
         [](const MatmulProblem& problem, const Device&) {
-          if (problem.has_epilogue()) return std::string(kNoEpilogue);
           return problem.async() ? kNoChunks : cuda::refuse_fma_matmul(problem);
         },
     .make = MatmulExecutable<cuda::FmaMatmul>::make};

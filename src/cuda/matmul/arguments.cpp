@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "cuda/runtime/signals.hpp"
+
 namespace perseid::internal::cuda {
 namespace {
 
@@ -51,6 +53,7 @@ MatmulResult result_of(const MatmulProblem& problem, const MatmulArguments& argu
     result.bias_column = bias.stride[0];
     result.bias_as_out = bias.dtype == problem.out_dtype;
   }
+  if (problem.amax) result.amax = arguments.amax.data;
   return result;
 }
 
@@ -90,11 +93,22 @@ MatmulLaunch matmul_launch(const MatmulProblem& problem, const MatmulArguments& 
   return launch;
 }
 
+Status clear_amax(const Gpu& gpu, const MatmulProblem& problem, const MatmulArguments& arguments,
+                  void* stream) {
+  if (!problem.amax) return {};
+  Status status;
+  auto* words = static_cast<uint32_t*>(arguments.amax.data);
+  for (int64_t i = 0; i < size_of(arguments.amax.dtype) / 4 && status.ok(); ++i)
+    status = set_signal(gpu, words + i, 0, stream);
+  return status;
+}
+
 int64_t divide_into_tiles(const MatmulProblem& problem, int rows, int columns,
                           MatmulLaunch* launch) {
   launch->tiles_down = ceil_div(launch->rows, rows);
   launch->tiles_across = ceil_div(launch->columns, columns);
-  return problem.batch * launch->tiles_down * launch->tiles_across;
+  launch->tiles = problem.batch * launch->tiles_down * launch->tiles_across;
+  return launch->tiles;
 }
 
 }  // namespace perseid::internal::cuda

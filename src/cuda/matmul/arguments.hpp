@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/device/matmul/config.hpp"
+#include "cuda/runtime/gpu.hpp"
 #include "math/matmul_problem.hpp"
 
 namespace perseid::internal::cuda {
@@ -17,6 +18,10 @@ bool lies_across(const MatmulOperand& operand, int64_t lines);
 // The operands and the result of a launch, transposed where the rows of c are not contiguous and
 // its columns are; without the counts of tiles.
 MatmulLaunch matmul_launch(const MatmulProblem& problem, const MatmulArguments& arguments);
+
+// Writes 0 to amax, where there is one: kernels raise it.
+Status clear_amax(const Gpu& gpu, const MatmulProblem& problem, const MatmulArguments& arguments,
+                  void* stream);
 
 // Sets the counts of tiles. Returns the number of blocks: one for each tile.
 int64_t divide_into_tiles(const MatmulProblem& problem, int rows, int columns,

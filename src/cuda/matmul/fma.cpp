@@ -19,7 +19,8 @@ std::string refuse_fma_matmul(const MatmulProblem& problem) {
 }
 
 MatmulFmaConfig choose_fma_matmul(const MatmulProblem& problem, int32_t multiprocessors) {
-  MatmulFmaConfig config{problem.dtype, 0};
+  MatmulFmaConfig config{
+      .dtype = problem.dtype, .activation = problem.activation, .amax = problem.amax};
   for (const int each : kEach) {
     config.each = each;
     if (matmul_tiles(problem, config.tile(), config.tile()) >= multiprocessors) break;
@@ -40,12 +41,16 @@ Status FmaMatmul::make(const MatmulProblem& problem, const MatmulFmaConfig& conf
 }
 
 Status FmaMatmul::run(const MatmulArguments& arguments, void* stream) const {
+  if (Status status = clear_amax(gpu_, problem_, arguments, stream); !status.ok()) return status;
   return run(problem_, matmul_launch(problem_, arguments), stream);
 }
 
 Status FmaMatmul::run(const MatmulProblem& problem, MatmulLaunch launch, void* stream) const {
   if (launch.rows == 0 || launch.columns == 0 || problem.batch == 0) return {};
-  const Launch grid{.blocks = divide_into_tiles(problem, config_.tile(), config_.tile(), &launch),
+  const int64_t tiles = divide_into_tiles(problem, config_.tile(), config_.tile(), &launch);
+  // A fixup looks for its tiles by blocks that are all resident.
+  const int64_t resident = 2 * gpu_.facts().multiprocessors;
+  const Launch grid{.blocks = config_.fixup ? min(tiles, resident) : tiles,
                     .threads = MatmulFmaConfig::threads};
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();

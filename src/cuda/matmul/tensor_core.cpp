@@ -35,7 +35,10 @@ std::string refuse_tensor_core_matmul(const MatmulProblem& problem) {
 
 MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem, int32_t multiprocessors,
                                              int32_t shared_bytes) {
-  MatmulTensorConfig config{problem.dtype, problem.out_dtype, 0, 0, 0, 0, 0};
+  MatmulTensorConfig config{.in = problem.dtype,
+                            .out = problem.out_dtype,
+                            .activation = problem.activation,
+                            .amax = problem.amax};
   const std::span<const Tile> tiles =
       problem.dtype == DType::kF64 ? std::span<const Tile>(kDoubleTiles) : kTiles;
   for (const Tile& tile : tiles) {
@@ -75,16 +78,21 @@ Status TensorCoreMatmul::make(const MatmulProblem& problem, const MatmulTensorCo
 }
 
 Status TensorCoreMatmul::run(const MatmulArguments& arguments, void* stream) const {
+  if (Status status = clear_amax(gpu_, problem_, arguments, stream); !status.ok()) return status;
   if (arguments.c.elements() == 0) return {};
   MatmulLaunch launch = matmul_launch(problem_, arguments);
   const Launch grid{.blocks = divide_into_tiles(problem_, config_.rows, config_.columns, &launch),
                     .threads = config_.threads(),
                     .shared_bytes = config_.shared_bytes()};
-  const size_t a_across = lies_across(launch.a, launch.rows) ? 2 : 0;
-  const size_t b_across = lies_across(launch.b, launch.columns) ? 1 : 0;
+  const bool a_across = lies_across(launch.a, launch.rows);
+  const bool b_across = lies_across(launch.b, launch.columns);
+  const int64_t vector = 16 / size_of(problem_.dtype);
+  launch.whole_vectors = launch.a.vectors && launch.b.vectors &&
+                         (a_across ? launch.rows : launch.depth) % vector == 0 &&
+                         (b_across ? launch.columns : launch.depth) % vector == 0;
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
-  return gpu_.launch(kernels_[a_across + b_across], grid, &launch, stream);
+  return gpu_.launch(kernels_[(a_across ? 2 : 0) + (b_across ? 1 : 0)], grid, &launch, stream);
 }
 
 std::string TensorCoreMatmul::description() const {

@@ -1,11 +1,14 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
 #include "cuda/matmul/fma.hpp"
 #include "cuda/matmul/tensor_core.hpp"
 #include "cuda/pack/variants.hpp"
 #include "cuda/runtime/signals.hpp"
 #include "cuda/sm90/matmul.hpp"
 #include "cuda/sm90/matmul_f32.hpp"
+#include "cuda/sm90/matmul_f8.hpp"
 
 namespace perseid::internal::cuda {
 namespace {
@@ -61,6 +64,29 @@ void add_sm90_f32(const std::string& name, const MatmulProblem& problem, int32_t
                        budget_of(fixup)});
 }
 
+// e4m3 to bf16, with scales of rows and columns or of tensors, and of blocks.
+void add_sm90_f8(const std::string& architecture, std::vector<Variant>* variants) {
+  constexpr int32_t kMultiprocessors = 132;
+  for (const int64_t size : {2048, 8192})
+    for (const auto& [scaling, accumulation] : {std::pair{Scaling::kRow, Accumulation::kFast},
+                                                {Scaling::kRow, Accumulation::kPromoted},
+                                                {Scaling::kBlock, Accumulation::kPromoted}}) {
+      const MatmulProblem problem{.dtype = DType::kF8E4M3,
+                                  .out_dtype = DType::kBF16,
+                                  .m = size,
+                                  .n = size,
+                                  .k = size,
+                                  .scaling = scaling,
+                                  .accumulation = accumulation};
+      const Sm90MatmulConfig config = choose_sm90_f8_matmul(problem, kMultiprocessors);
+      variants->push_back({concatenate("matmul of f8e4m3 to bf16, ", size, " x ", size,
+                                       scaling == Scaling::kBlock ? ", scales of blocks" : "",
+                                       config.promote > 0 ? ", promoted" : ", fast"),
+                           {kSm90MatmulHeader, sm90_f8_matmul_kernels(config), architecture},
+                           budget_of(config)});
+    }
+}
+
 void add(DType dtype, DType out_dtype, int64_t size, const std::string& architecture,
          std::vector<Variant>* variants) {
   constexpr int32_t kMultiprocessors = 132, kSharedBytes = 160 << 10;
@@ -110,6 +136,7 @@ std::vector<Variant> matmul_variants(const std::string& architecture, bool commo
       variants.push_back({"splitting of f32 operands",
                           {kSplitHeader, split_kernels(kSplit), architecture},
                           budget_of(kSplit)});
+      add_sm90_f8(architecture, &variants);
     }
     return variants;
   }

@@ -42,7 +42,7 @@ enum class PointerAttribute : int32_t { kDevicePointer = 3 };
 inline constexpr uint32_t kPortableMapped = 3;  // page-locked memory of all contexts, for devices
 
 // What a tensor map says of the tensor and of its boxes in shared memory.
-enum class MapType : int32_t { kF16 = 6, kF32 = 7, kBF16 = 9 };
+enum class MapType : int32_t { kU8 = 0, kF16 = 6, kF32 = 7, kBF16 = 9 };
 enum class MapInterleave : int32_t { kNone = 0 };
 enum class MapSwizzle : int32_t { kBytes128 = 3 };
 enum class MapPromotion : int32_t { kBytes128 = 2, kBytes256 = 3 };

@@ -13,7 +13,8 @@ bool is_stride(int64_t stride, int64_t element_bytes) {
 }
 
 MapType type_of(DType dtype) {
-  return dtype == DType::kF32    ? MapType::kF32
+  return size_of(dtype) == 1     ? MapType::kU8
+         : dtype == DType::kF32  ? MapType::kF32
          : dtype == DType::kBF16 ? MapType::kBF16
                                  : MapType::kF16;
 }

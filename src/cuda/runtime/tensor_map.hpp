@@ -12,8 +12,9 @@ namespace perseid::internal::cuda {
 
 inline constexpr int kMapDims = 5;
 
-// A tensor of f16, bf16 or f32 and the box that one TMA load or store moves. The fastest dimension
-// comes first and has stride 1; strides are in elements. The rows of a box are 128 bytes long.
+// A tensor of 8 bits, f16, bf16 or f32 and the box that one TMA load or store moves. The fastest
+// dimension comes first and has stride 1; strides are in elements. The rows of a box are 128 bytes
+// long.
 struct BoxedTensor {
   void* data = nullptr;
   DType dtype = DType::kNone;

@@ -45,7 +45,7 @@ MappedOperand map_operand(const MatmulOperand& operand, const MatmulProblem& pro
   const DType dtype = problem.dtype;
   if (across)
     return {true, boxed_rows(operand.data, dtype, lines, depth, problem.batch, operand.depth,
-                             operand.batch, Sm90MatmulConfig::kDepth)};
+                             operand.batch, static_cast<int>(128 / size_of(dtype)))};
   BoxedTensor tensor = boxed_rows(operand.data, dtype, depth, lines, problem.batch, operand.line,
                                   operand.batch, box_lines);
   tensor.stride[0] = operand.depth;
@@ -72,7 +72,10 @@ std::string refuse_sm90_matmul(const MatmulProblem& problem) {
 }
 
 Sm90MatmulConfig choose_sm90_matmul(const MatmulProblem& problem, int32_t multiprocessors) {
-  Sm90MatmulConfig config{.in = problem.dtype, .out = problem.out_dtype};
+  Sm90MatmulConfig config{.in = problem.dtype,
+                          .out = problem.out_dtype,
+                          .activation = problem.activation,
+                          .amax = problem.amax};
   double best = 0;
   for (const Tile& tile : kTiles) {
     const double time = estimate(problem, tile, multiprocessors);
@@ -150,6 +153,7 @@ Status Sm90Matmul::make(const MatmulProblem& problem, const Sm90MatmulConfig& co
 }
 
 Status Sm90Matmul::run(const MatmulArguments& arguments, void* workspace, void* stream) const {
+  if (Status status = clear_amax(gpu_, problem_, arguments, stream); !status.ok()) return status;
   if (arguments.c.elements() == 0) return {};
   const MatmulLaunch given = matmul_launch(problem_, arguments);
   const auto a = map_operand(given.a, problem_, given.rows, given.depth, config_.rows());

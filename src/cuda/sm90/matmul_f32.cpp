@@ -76,7 +76,10 @@ std::string avoid_sm90_f32_matmul(const MatmulProblem& problem) {
 
 Sm90MatmulConfig choose_sm90_f32_matmul(const MatmulProblem& problem, int32_t multiprocessors) {
   const bool tf32 = problem.precision == Precision::kTF32;
-  Sm90MatmulConfig config{.in = DType::kF16, .out = DType::kF32};
+  Sm90MatmulConfig config{.in = DType::kF16,
+                          .out = DType::kF32,
+                          .activation = problem.activation,
+                          .amax = problem.amax};
   config.source = problem.beta != 0;
   config.planes = tf32 ? 1 : 2;
   config.promote = tf32 ? 0 : 2;
@@ -127,6 +130,7 @@ size_t Sm90F32Matmul::workspace() const {
 }
 
 Status Sm90F32Matmul::run(const MatmulArguments& arguments, void* workspace, void* stream) const {
+  if (Status status = clear_amax(gpu_, problem_, arguments, stream); !status.ok()) return status;
   if (arguments.c.elements() == 0) return {};
   const int64_t most = entries_at_a_time();
   for (int64_t first = 0; first < problem_.batch; first += most) {
@@ -159,8 +163,8 @@ Status Sm90F32Matmul::run_entries(const MatmulProblem& problem, const MatmulArgu
     return fixup_->run(problem, given, stream);
 
   Sm90MatmulArguments launch = sm90_matmul_arguments(problem, config_, given);
-  launch.k_steps = static_cast<int32_t>(
-      round_up(ceil_div(row, Sm90MatmulConfig::kDepth), max(config_.promote, 1)));
+  launch.k_steps =
+      static_cast<int32_t>(round_up(ceil_div(row, config_.depth()), max(config_.promote, 1)));
   const auto factors = [](const SplitOperand& operand) {
     return MatmulFactors{operand.factors, operand.entries == 1 ? 0 : operand.lines};
   };

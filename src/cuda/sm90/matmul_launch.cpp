@@ -51,13 +51,14 @@ Sm90MatmulArguments sm90_matmul_arguments(const MatmulProblem& problem,
                  .tile_n = config.columns,
                  .cluster_m = config.cluster,
                  .group = kGroup};
-  launch.k_steps = size(ceil_div(given.depth, Sm90MatmulConfig::kDepth));
+  launch.k_steps = size(ceil_div(given.depth, config.depth()));
   launch.a_batch = given.a.batch != 0;
   launch.b_batch = given.b.batch != 0;
   launch.c0_batch = c.c0_batch != 0;
   launch.alpha = static_cast<float>(c.alpha);
   launch.beta = static_cast<float>(c.beta);
   launch.bias = {c.bias, c.bias_row, c.bias_column, c.bias_as_out};
+  launch.amax = static_cast<float*>(c.amax);
   return launch;
 }
 

@@ -16,7 +16,7 @@ int64_t plane_bytes(const SplitConfig& config, int64_t lines, int64_t depth) {
 }  // namespace
 
 std::vector<std::string> split_kernels(const SplitConfig& config) {
-  return {kernel_name("split_operands", config)};
+  return {kernel_name("split_along", config), kernel_name("split_across", config)};
 }
 
 Status Split::make(const SplitConfig& config, Gpu& gpu) {
@@ -38,18 +38,30 @@ void Split::place(void* memory, int64_t depth, SplitOperand* operand) const {
 
 Status Split::run(const Gpu& gpu, const SplitOperand (&operands)[2], int64_t depth,
                   void* stream) const {
-  SplitArguments arguments{{operands[0], operands[1]}, depth};
-  int64_t clusters = 0;
-  for (const SplitOperand& operand : operands)
-    clusters += operand.entries * ceil_div(operand.lines, SplitConfig::kLines);
-  // A tile for each warp, as far as the largest cluster goes.
-  while (arguments.cluster < SplitConfig::kMostCluster &&
-         int64_t{arguments.cluster} * SplitConfig::kWarps * SplitConfig::kDepth < depth)
-    arguments.cluster *= 2;
-  const Launch grid{.blocks = clusters * arguments.cluster,
-                    .threads = SplitConfig::threads(),
-                    .cluster = arguments.cluster};
-  return gpu.launch(kernels_[0], grid, &arguments, stream);
+  SplitArguments along{.depth = depth}, across{.depth = depth};
+  for (int i = 0; i < 2; ++i)
+    (operands[i].from.depth == 1 ? along : across).operands[i] = operands[i];
+  int64_t blocks = 0, groups = 0;  // of split_along; of lines of split_across
+  for (int i = 0; i < 2; ++i) {
+    const SplitOperand &of_along = along.operands[i], &of_across = across.operands[i];
+    blocks += ceil_div(of_along.entries * of_along.lines, SplitConfig::lines_of_block(depth));
+    groups += of_across.entries * ceil_div(of_across.lines, SplitConfig::kLines);
+  }
+  // A tile or two for each warp, as far as the largest cluster goes.
+  constexpr int64_t kDepthOfABlock = 512;
+  while (across.cluster < SplitConfig::kMostCluster && across.cluster * kDepthOfABlock < depth)
+    across.cluster *= 2;
+  Status status;
+  if (blocks > 0)
+    status = gpu.launch(kernels_[0], {.blocks = blocks, .threads = SplitConfig::threads}, &along,
+                        stream);
+  if (status.ok() && groups > 0)
+    status = gpu.launch(kernels_[1],
+                        {.blocks = groups * across.cluster,
+                         .threads = SplitConfig::threads,
+                         .cluster = across.cluster},
+                        &across, stream);
+  return status;
 }
 
 }  // namespace perseid::internal::cuda

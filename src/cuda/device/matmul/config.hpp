@@ -4,6 +4,7 @@
 // the arguments of a launch.
 #pragma once
 
+#include "math/activation.hpp"
 #include "math/dtype.hpp"
 
 namespace perseid::internal::cuda {
@@ -13,12 +14,14 @@ namespace perseid::internal::cuda {
 struct MatmulTensorConfig {
   DType in;   // of a and b: f16, bf16 or f64
   DType out;  // of c and c0: the same, or f32 of f16 and bf16
-  int rows, columns;
-  int warp_rows, warp_columns;
-  int stages;
+  int rows = 0, columns = 0;
+  int warp_rows = 0, warp_columns = 0;
+  int stages = 0;
   // How an operand's tile lies in shared memory, as it does in global memory: elements along k side
   // by side, or across it.
   bool a_across = false, b_across = false;
+  Activation activation = Activation::kNone;
+  bool amax = false;
 
   static constexpr const char* kName = "MatmulTensorConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -33,6 +36,8 @@ struct MatmulTensorConfig {
     visit("stages", c.stages);
     visit("a_across", c.a_across);
     visit("b_across", c.b_across);
+    visit("activation", c.activation);
+    visit("amax", c.amax);
   }
 
   constexpr int element_bytes() const { return static_cast<int>(size_of(in)); }
@@ -56,8 +61,10 @@ struct MatmulTensorConfig {
 // Multiply-add in the type itself: 16 x 16 threads, each with `each` rows and columns of the tile.
 struct MatmulFmaConfig {
   DType dtype;  // f32 or f64
-  int each;
+  int each = 0;
   bool fixup = false;  // computes the rows and columns of c whose factor is NaN
+  Activation activation = Activation::kNone;
+  bool amax = false;
 
   static constexpr const char* kName = "MatmulFmaConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -66,6 +73,8 @@ struct MatmulFmaConfig {
     visit("dtype", c.dtype);
     visit("each", c.each);
     visit("fixup", c.fixup);
+    visit("activation", c.activation);
+    visit("amax", c.amax);
   }
 
   static constexpr int side = 16, threads = side * side;
@@ -90,13 +99,15 @@ struct MatmulResult {
   bool bias_as_out = false;  // its type is that of c, not that of a and b
   bool pairs = false;        // neighbours in a row may be written together
   double alpha = 1, beta = 0;
+  void* amax = nullptr;  // 0 before the launch; of f64 float64, else float32
 };
 
 // Factors of the sums, one for each row or column of c. NaN: the kernel that multiplies by factors
 // leaves the row or column to one that follows; c is c0 there, or anything if c0 is not read.
 struct MatmulFactors {
   const float* data = nullptr;
-  int64_t batch = 0;  // stride
+  int64_t batch = 0;  // strides; a line of 0: one for all
+  int32_t line = 1;
 };
 
 struct MatmulLaunch {
@@ -105,6 +116,9 @@ struct MatmulLaunch {
   int64_t rows = 0, columns = 0, depth = 0;
   bool transposed = false;  // a is the caller's b, and b the caller's a
   int64_t tiles_down = 0, tiles_across = 0;
+  int64_t tiles = 0;  // of the whole batch
+  // Tensor cores: both operands consist of aligned vectors of 16 bytes.
+  bool whole_vectors = false;
   // Of a fixup; without, all of c is computed.
   MatmulFactors row_factors = {}, column_factors = {};
 };

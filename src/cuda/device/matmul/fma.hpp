@@ -97,50 +97,25 @@ class FmaCopy {
   Real held_[kEach];
 };
 
-// Which rows and columns of c a fixup computes.
-class FixupLines {
- public:
-  __device__ __forceinline__ FixupLines(const MatmulLaunch& launch, int64_t batch)
-      : launch_(launch),
-        rows_(launch.row_factors.data + batch * launch.row_factors.batch),
-        columns_(launch.column_factors.data + batch * launch.column_factors.batch) {}
+// Rows and columns i of a thread's sums in its tile: four together, then four of the next 64.
+template <MatmulFmaConfig C>
+struct FmaLines {
+  int first_row = static_cast<int>(threadIdx.x) / C.side * 4;
+  int first_column = static_cast<int>(threadIdx.x) % C.side * 4;
 
-  __device__ __forceinline__ bool row(int64_t i) const {
-    return launch_.row_factors.data == nullptr || (i < launch_.rows && isnan(rows_[i]));
-  }
-  __device__ __forceinline__ bool column(int64_t i) const {
-    return launch_.column_factors.data == nullptr || (i < launch_.columns && isnan(columns_[i]));
-  }
-  // Whether a tile has any; by all threads of the block.
-  __device__ __forceinline__ bool any(const MatmulTile& tile, int size) const {
-    const int i = static_cast<int>(threadIdx.x);
-    return __syncthreads_or(i < size && (row(tile.row + i) || column(tile.column + i))) != 0;
-  }
-
- private:
-  const MatmulLaunch& launch_;
-  const float *rows_, *columns_;
+  __device__ __forceinline__ int row(int i) const { return first_row + i / 4 * 64 + i % 4; }
+  __device__ __forceinline__ int column(int i) const { return first_column + i / 4 * 64 + i % 4; }
 };
 
+// sums += a b, of a tile.
 template <MatmulFmaConfig C>
-__global__ void __launch_bounds__(C.threads)
-    matmul_fma(const __grid_constant__ MatmulLaunch launch) {
+__device__ __forceinline__ void multiply_tile(
+    const MatmulLaunch& launch, const MatmulTile& tile, FmaShared<C>& shared,
+    typename FmaReal<C.dtype>::Type (&sums)[C.each][C.each]) {
   using Real = typename FmaReal<C.dtype>::Type;
-  __shared__ FmaShared<C> shared;
-  ptx::launch_dependents();
-  const MatmulTile tile = find_tile(launch, C.tile(), C.tile());
   FmaCopy<C> a(launch.a, tile.batch, tile.row, launch.rows, launch.depth);
   FmaCopy<C> b(launch.b, tile.batch, tile.column, launch.columns, launch.depth);
-  // Line i of a thread: four together, then four of the next 64.
-  const int thread = static_cast<int>(threadIdx.x);
-  const int row = thread / C.side * 4, column = thread % C.side * 4;
-  const auto line = [](int first, int i) { return first + i / 4 * 64 + i % 4; };
-
-  ptx::wait_for_prerequisites();
-  const FixupLines fixup(launch, tile.batch);
-  if constexpr (C.fixup)
-    if (!fixup.any(tile, C.tile())) return;
-  Real sums[C.each][C.each] = {};
+  const FmaLines<C> lines;
   const int64_t steps = ceil_div(launch.depth, C.depth());
   a.load();
   b.load();
@@ -157,8 +132,8 @@ __global__ void __launch_bounds__(C.threads)
       Real of_a[C.each], of_b[C.each];
 #pragma unroll
       for (int i = 0; i < C.each; ++i) {
-        of_a[i] = left.at[k][line(row, i)];
-        of_b[i] = right.at[k][line(column, i)];
+        of_a[i] = left.at[k][lines.row(i)];
+        of_b[i] = right.at[k][lines.column(i)];
       }
 #pragma unroll
       for (int i = 0; i < C.each; ++i)
@@ -166,21 +141,94 @@ __global__ void __launch_bounds__(C.threads)
         for (int j = 0; j < C.each; ++j) sums[i][j] = fma(of_a[i], of_b[j], sums[i][j]);
     }
   }
-  const MatmulOutput<C.dtype, C.dtype, Real> output(launch, tile.batch);
-#pragma unroll
-  for (int i = 0; i < C.each; ++i)
-#pragma unroll
-    for (int j = 0; j < C.each; j += 2) {
-      const int64_t to_row = tile.row + line(row, i), to_column = tile.column + line(column, j);
-      if constexpr (C.fixup) {
-        const bool whole_row = fixup.row(to_row);
-        if (whole_row || fixup.column(to_column)) output.write(to_row, to_column, sums[i][j]);
-        if (whole_row || fixup.column(to_column + 1))
-          output.write(to_row, to_column + 1, sums[i][j + 1]);
-      } else {
-        output.write(to_row, to_column, sums[i][j], sums[i][j + 1]);
+}
+
+// The rows and columns of c that a fixup computes, of one entry of the batch.
+class FixupLines {
+ public:
+  __device__ __forceinline__ FixupLines(const MatmulLaunch& launch, int64_t batch)
+      : launch_(launch),
+        rows_(launch.row_factors.data + batch * launch.row_factors.batch),
+        columns_(launch.column_factors.data + batch * launch.column_factors.batch) {}
+
+  __device__ __forceinline__ bool row(int64_t i) const {
+    return launch_.row_factors.data == nullptr || (i < launch_.rows && isnan(rows_[i]));
+  }
+  __device__ __forceinline__ bool column(int64_t i) const {
+    return launch_.column_factors.data == nullptr || (i < launch_.columns && isnan(columns_[i]));
+  }
+  // Whether there are any, of `size` rows and columns from a tile's first on; by all threads of the
+  // block.
+  __device__ __forceinline__ bool any(const MatmulTile& from, int64_t size) const {
+    bool found = false;
+#pragma unroll 8
+    for (int64_t i = threadIdx.x; i < size; i += blockDim.x)
+      found |= row(from.row + i) | column(from.column + i);
+    return __syncthreads_or(found) != 0;
+  }
+
+ private:
+  const MatmulLaunch& launch_;
+  const float *rows_, *columns_;
+};
+
+// The tiles of a block, of which most have nothing to compute, and most entries of the batch
+// neither.
+template <MatmulFmaConfig C>
+__device__ __forceinline__ void fixup_tiles(const MatmulLaunch& launch, FmaShared<C>& shared) {
+  using Real = typename FmaReal<C.dtype>::Type;
+  const int64_t of_entry = launch.tiles_down * launch.tiles_across, blocks = gridDim.x;
+  int64_t seen = -1;  // the entry that was looked at
+  for (int64_t number = blockIdx.x; number < launch.tiles; number += blocks) {
+    const MatmulTile tile = find_tile(launch, number, C.tile(), C.tile());
+    const FixupLines fixup(launch, tile.batch);
+    if (tile.batch != seen) {
+      seen = tile.batch;
+      if (!fixup.any({seen, 0, 0}, max(launch.rows, launch.columns))) {
+        // On to the block's last tile of the entry.
+        number += ((seen + 1) * of_entry - 1 - number) / blocks * blocks;
+        continue;
       }
     }
+    if (!fixup.any(tile, C.tile())) continue;
+    Real sums[C.each][C.each] = {};
+    multiply_tile<C>(launch, tile, shared, sums);
+    const FmaLines<C> lines;
+    MatmulOutput<C.dtype, C.dtype, C.activation, C.amax> output(launch, tile.batch);
+#pragma unroll
+    for (int i = 0; i < C.each; ++i)
+#pragma unroll
+      for (int j = 0; j < C.each; ++j) {
+        const int64_t row = tile.row + lines.row(i), column = tile.column + lines.column(j);
+        if (fixup.row(row) || fixup.column(column)) output.write(row, column, sums[i][j]);
+      }
+    output.finish();
+  }
+}
+
+template <MatmulFmaConfig C>
+__global__ void __launch_bounds__(C.threads)
+    matmul_fma(const __grid_constant__ MatmulLaunch launch) {
+  using Real = typename FmaReal<C.dtype>::Type;
+  __shared__ FmaShared<C> shared;
+  ptx::launch_dependents();
+  ptx::wait_for_prerequisites();
+  if constexpr (C.fixup) {
+    fixup_tiles<C>(launch, shared);
+  } else {
+    const MatmulTile tile = find_tile(launch, blockIdx.x, C.tile(), C.tile());
+    Real sums[C.each][C.each] = {};
+    multiply_tile<C>(launch, tile, shared, sums);
+    const FmaLines<C> lines;
+    MatmulOutput<C.dtype, C.dtype, C.activation, C.amax> output(launch, tile.batch);
+#pragma unroll
+    for (int i = 0; i < C.each; ++i)
+#pragma unroll
+      for (int j = 0; j < C.each; j += 2)
+        output.write(tile.row + lines.row(i), tile.column + lines.column(j), sums[i][j],
+                     sums[i][j + 1]);
+    output.finish();
+  }
 }
 
 }  // namespace perseid::internal::cuda

@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// From sums of products to c: alpha sum + bias + beta c0, rounded once. And which tile of c a block
-// makes.
+// From sums of products to c: alpha sum + bias + beta c0 and what the policy makes of it, rounded
+// once. And which tile of c a block makes.
 #pragma once
 
 #include "cuda/device/element.hpp"
 #include "cuda/device/matmul/config.hpp"
+#include "cuda/device/matmul/policy.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -23,10 +24,11 @@ struct MatmulTile {
 //    1  5  9
 //    2  6 10
 //    3  7 11
-__device__ __forceinline__ MatmulTile find_tile(const MatmulLaunch& launch, int rows, int columns) {
+__device__ __forceinline__ MatmulTile find_tile(const MatmulLaunch& launch, int64_t number,
+                                                int rows, int columns) {
   constexpr int64_t kBand = 8;
   const int64_t tiles = launch.tiles_down * launch.tiles_across;
-  const int64_t batch = blockIdx.x / tiles, tile = blockIdx.x % tiles;
+  const int64_t batch = number / tiles, tile = number % tiles;
   const int64_t band = tile / (kBand * launch.tiles_across);
   const int64_t in_band = tile % (kBand * launch.tiles_across);
   const int64_t height = min(kBand, launch.tiles_down - band * kBand);
@@ -62,15 +64,16 @@ struct MatmulElement {
 
 // c, of one batch entry. Every element is read (as c0) and written by the same thread, so that c0
 // may be c.
-template <DType In, DType Out, class Real>
+template <DType In, DType Out, Activation kActivation, bool kAmax>
 class MatmulOutput {
+  using Real = decltype(widen(typename ElementOf<In>::Type{}));
+
  public:
   __device__ __forceinline__ MatmulOutput(const MatmulLaunch& launch, int64_t batch)
       : c_(launch.c), rows_(launch.rows), columns_(launch.columns), batch_(batch) {}
 
   // Two neighbours of a row; elements outside of c are skipped. `column` is even.
-  __device__ __forceinline__ void write(int64_t row, int64_t column, Real first,
-                                        Real second) const {
+  __device__ __forceinline__ void write(int64_t row, int64_t column, Real first, Real second) {
     if (row >= rows_ || column >= columns_) return;
     const bool both = column + 1 < columns_;
     const int64_t at = batch_ * c_.batch + row * c_.row + column * c_.column;
@@ -83,14 +86,17 @@ class MatmulOutput {
       if (both) MatmulElement<Out>::write(c_.data, at + c_.column, second);
     }
   }
-  __device__ __forceinline__ void write(int64_t row, int64_t column, Real sum) const {
+  __device__ __forceinline__ void write(int64_t row, int64_t column, Real sum) {
     if (row >= rows_ || column >= columns_) return;
     MatmulElement<Out>::write(c_.data, batch_ * c_.batch + row * c_.row + column * c_.column,
                               finish(row, column, sum));
   }
 
+  // By all lanes of a warp, after the last element.
+  __device__ __forceinline__ void finish() const { policy_.finish(c_.amax); }
+
  private:
-  __device__ __forceinline__ Real finish(int64_t row, int64_t column, Real sum) const {
+  __device__ __forceinline__ Real finish(int64_t row, int64_t column, Real sum) {
     Real bias = 0;
     if (c_.bias != nullptr) {
       const int64_t at = row * c_.bias_row + column * c_.bias_column;
@@ -102,11 +108,12 @@ class MatmulOutput {
       const int64_t at = batch_ * c_.c0_batch + row * c_.c0_row + column * c_.c0_column;
       value = fma(static_cast<Real>(c_.beta), MatmulElement<Out>::read(c_.c0, at), value);
     }
-    return value;
+    return policy_.apply(value);
   }
 
   const MatmulResult& c_;
   int64_t rows_, columns_, batch_;
+  MatmulPolicy<Real, kActivation, kAmax> policy_;
 };
 
 }  // namespace perseid::internal::cuda

@@ -5,8 +5,8 @@
 //
 // A block makes a tile of c. Tiles of a and b come through shared memory in steps of 128 bytes
 // along k, several stages ahead; a warp keeps its part of the sums in registers and walks a stage
-// in steps of 16: four of f16 and bf16, of which it loads the next one's operands while it
-// multiplies, one of f64, whose operands take the registers for that.
+// in four steps of 16 along k (f64: two of 8). It loads the next step's operands while it
+// multiplies.
 //
 //                 b: depth x columns             shared memory, for each stage
 //                 +---+---+---+---+              +-----------+-----------+
@@ -15,7 +15,7 @@
 //   rows x depth  | warp 0| warp 1|
 //     +-------+   +-------+-------+              a step of the block
 //     |       |   | warp 2| warp 3|                1 copy the tiles `stages` - 1 steps ahead
-//     +-------+   +-------+-------+                2 three of four products of the oldest stage
+//     +-------+   +-------+-------+                2 all but the last product of the oldest stage
 //                                                  3 wait for the copies of the next stage
 //                                                  4 barrier
 //                                                  5 load from the next stage, the last product
@@ -72,19 +72,31 @@ class OperandCopy {
   }
 
   // Copies the next tile to `tile`, at `address` of shared memory; `left`: of k from its first
-  // element on.
+  // element on. kWhole: every vector lies inside of the operand or outside, and what lies outside
+  // of rows and columns may be anything.
+  template <bool kWhole>
   __device__ __forceinline__ void next(unsigned char* tile, uint32_t address, int64_t left) {
-    const int depth_left = static_cast<int>(clamp<int64_t>(left - depth_, 0, C.depth()));
-    const int lines = kAcross ? depth_left : outer_left_;
-    const int elements = clamp(kAcross ? outer_left_ : depth_left, 0, kVector);
-    if (operand_.vectors) {
+    const int depth_left = static_cast<int>(min<int64_t>(left, C.depth())) - depth_;
+    if constexpr (kWhole) {
+      const int lines = kAcross          ? (outer_left_ > 0 ? depth_left : 0)
+                        : depth_left > 0 ? outer_left_
+                                         : 0;
       const Bits* from = data_;
 #pragma unroll
       for (int line = 0; line < kLines; line += kPass, from += kPass * between_lines())
-        ptx::cp_async(address + offset_ + line * kLineBytes, from,
-                      line < lines ? C.element_bytes() * elements : 0);
-    } else {
-      gather(tile + offset_, lines, elements);
+        ptx::cp_async_or_zero(address + offset_ + line * kLineBytes, from, line < lines);
+    } else if (left > 0) {
+      const int lines = kAcross ? depth_left : outer_left_;
+      const int elements = clamp(kAcross ? outer_left_ : depth_left, 0, kVector);
+      if (operand_.vectors) {
+        const Bits* from = data_;
+#pragma unroll
+        for (int line = 0; line < kLines; line += kPass, from += kPass * between_lines())
+          ptx::cp_async(address + offset_ + line * kLineBytes, from,
+                        line < lines ? C.element_bytes() * elements : 0);
+      } else {
+        gather(tile + offset_, lines, elements);
+      }
     }
     data_ += C.depth() * operand_.depth;
   }
@@ -125,7 +137,7 @@ template <MatmulTensorConfig C>
 __device__ __forceinline__ void write_tile(const typename WarpSums<C>::Real* sums,
                                            const MatmulLaunch& launch, const MatmulTile& tile) {
   constexpr int kPairs = C.columns / 2, kPass = C.threads() / kPairs;
-  const MatmulOutput<C.in, C.out, typename WarpSums<C>::Real> output(launch, tile.batch);
+  MatmulOutput<C.in, C.out, C.activation, C.amax> output(launch, tile.batch);
   const int thread = static_cast<int>(threadIdx.x), column = thread % kPairs * 2;
 #pragma unroll 1
   for (int row = thread / kPairs; row < C.rows; row += kPass) {
@@ -133,58 +145,50 @@ __device__ __forceinline__ void write_tile(const typename WarpSums<C>::Real* sum
     const auto pair = *reinterpret_cast<const Pair*>(sums + row * C.sums_pitch() + column);
     output.write(tile.row + row, tile.column + column, pair.first, pair.second);
   }
+  output.finish();
 }
 
-template <MatmulTensorConfig C>
-__global__ void __launch_bounds__(C.threads(), C.resident())
-    matmul_tensor_core(const __grid_constant__ MatmulLaunch launch) {
-  extern __shared__ __align__(1024) unsigned char memory[];
+// The products of the tile. kWhole: as in OperandCopy::next.
+template <MatmulTensorConfig C, bool kWhole>
+__device__ __forceinline__ void multiply(const MatmulLaunch& launch, const MatmulTile& tile,
+                                         unsigned char* memory, int row, int column,
+                                         WarpSums<C>& part) {
   const uint32_t address = ptx::shared_address(memory);
-  ptx::launch_dependents();
-  const MatmulTile tile = find_tile(launch, C.rows, C.columns);
   OperandCopy<C, C.a_across, C.rows> a(launch.a, tile.batch, tile.row, launch.rows);
   OperandCopy<C, C.b_across, C.columns> b(launch.b, tile.batch, tile.column, launch.columns);
-  const auto steps = static_cast<int32_t>(ceil_div(launch.depth, C.depth()));
-  const auto bring = [&](int32_t step, int stage) {
+  int64_t left = launch.depth;
+  // A group for every step, also past the end, so that waiting can count them.
+  const auto bring = [&](int stage) {
     const int offset = stage * C.stage_bytes();
-    if (step < steps) {
-      const int64_t left = launch.depth - int64_t{step} * C.depth();
-      a.next(memory + offset, address + offset, left);
-      b.next(memory + offset + C.a_bytes(), address + offset + C.a_bytes(), left);
-    }
-    ptx::cp_async_commit();  // a group for every step, so that waiting can count them
+    a.template next<kWhole>(memory + offset, address + offset, left);
+    b.template next<kWhole>(memory + offset + C.a_bytes(), address + offset + C.a_bytes(), left);
+    ptx::cp_async_commit();
+    left -= C.depth();
   };
-
-  ptx::wait_for_prerequisites();
 #pragma unroll
-  for (int stage = 0; stage < C.stages - 1; ++stage) bring(stage, stage);
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int row = warp / C.warps_across() * C.warp_rows;
-  const int column = warp % C.warps_across() * C.warp_columns;
-  WarpSums<C> part;
-  // Of this step of 16, and of the next one where registers hold both.
-  constexpr int kSteps = C.depth() / 16, kAhead = kSteps > 1 ? 1 : 0;
-  WarpOperands<C> operands[1 + kAhead];
+  for (int stage = 0; stage < C.stages - 1; ++stage) bring(stage);
+
+  constexpr int kStep = TileLayout<C>::kStep, kSteps = C.depth() / kStep;
+  WarpOperands<C> operands[2];  // of this step, and of the next one
   int oldest = 0, newest = C.stages - 1;
   const auto stage_at = [&](int stage) { return address + stage * C.stage_bytes(); };
   const auto await_stage = [] {
     ptx::cp_async_wait<C.stages - 2>();
     __syncthreads();
   };
-  if constexpr (kAhead == 1) {
-    await_stage();
-    operands[0].load(stage_at(0), row, column, 0);
-  }
-  for (int32_t step = 0; step < steps; ++step) {
+  await_stage();
+  operands[0].load(stage_at(0), row, column, 0);
+  const auto stages = static_cast<int32_t>(ceil_div(launch.depth, C.depth()));
+  for (int32_t stage = 0; stage < stages; ++stage) {
     const int next = oldest + 1 == C.stages ? 0 : oldest + 1;
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
-      const bool ends = i + kAhead == kSteps;  // what is loaded now lies in the next stage
-      if (ends || kAhead == 0) await_stage();
-      operands[(i + 1) % (1 + kAhead)].load(stage_at(ends ? next : oldest), row, column,
-                                            ends ? 0 : 16 * (i + kAhead));
-      if (i == 0) bring(step + C.stages - 1, newest);
-      part.add(operands[i % (1 + kAhead)]);
+      const bool ends = i + 1 == kSteps;  // what is loaded now lies in the next stage
+      if (ends) await_stage();
+      operands[(i + 1) % 2].load(stage_at(ends ? next : oldest), row, column,
+                                 ends ? 0 : kStep * (i + 1));
+      if (i == 0) bring(newest);
+      part.add(operands[i % 2]);
     }
     newest = oldest;
     oldest = next;
@@ -192,6 +196,23 @@ __global__ void __launch_bounds__(C.threads(), C.resident())
   // All warps are done with the stages, and no copy to them is in flight: sums may overwrite them.
   ptx::cp_async_wait<0>();
   __syncthreads();
+}
+
+template <MatmulTensorConfig C>
+__global__ void __launch_bounds__(C.threads(), C.resident())
+    matmul_tensor_core(const __grid_constant__ MatmulLaunch launch) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  ptx::launch_dependents();
+  const MatmulTile tile = find_tile(launch, blockIdx.x, C.rows, C.columns);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int row = warp / C.warps_across() * C.warp_rows;
+  const int column = warp % C.warps_across() * C.warp_columns;
+  WarpSums<C> part;
+  ptx::wait_for_prerequisites();
+  if (launch.whole_vectors)
+    multiply<C, true>(launch, tile, memory, row, column, part);
+  else
+    multiply<C, false>(launch, tile, memory, row, column, part);
   auto* sums = reinterpret_cast<typename WarpSums<C>::Real*>(memory);
   part.store(sums, row, column);
   __syncthreads();

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // A warp's share of matmul_tensor_core: how tiles lie in shared memory, what a warp loads of them
-// for a step of 16 along k, and the sums it keeps.
+// for a step of 16 along k (f64: 8), and the sums it keeps.
 //
 // An operand's tile is a number of lines of elements that lie side by side, along k or across it as
 // in global memory. Vectors of 16 bytes are permuted in each line so that neither the copies nor
@@ -37,12 +37,20 @@ struct TileLayout {
   static constexpr bool kDouble = C.in == DType::kF64;
   static constexpr int kVector = 16 / C.element_bytes();  // elements
   static constexpr int kPeriod = kDouble ? 4 : 8;         // of the permutation, in lines
+  static constexpr int kStep = kDouble ? 8 : 16;          // along k: what a warp multiplies at once
 
   // Offset of a vector in a tile, in bytes. kLength: elements of a line, a multiple of 128 bytes.
   template <int kLength>
   static __device__ __forceinline__ int offset(int line, int vector) {
     const int turned = vector ^ (kDouble ? line % 4 * 2 : line % 8);
     return line * kLength * C.element_bytes() + (turned << 4);
+  }
+  // The address of the vector so many lines and vectors on. `lines` is a multiple of the period,
+  // and `vectors` has no bit of the vector's number: then the permutation is one XOR of a constant.
+  template <int kLength>
+  static __device__ __forceinline__ uint32_t moved(uint32_t address, int lines, int vectors) {
+    return (address ^ (vectors % 8 << 4)) + lines * kLength * C.element_bytes() +
+           (vectors / 8 << 7);
   }
 };
 
@@ -59,67 +67,60 @@ struct WarpOperands {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     // Which line of an 8 x 8 matrix the lane names, and of which two of the four.
     const int line = lane % 8, second = lane / 8 % 2, fourth = lane / 16;
+    const uint32_t a_own =
+        C.a_across
+            ? a + Layout::template offset<C.rows>(line + 8 * fourth, row / Layout::kVector + second)
+            : a + Layout::template offset<C.depth()>(row + line + 8 * second, fourth);
+    const uint32_t b_own =
+        C.b_across ? b + Layout::template offset<C.columns>(line + 8 * second,
+                                                            column / Layout::kVector + fourth)
+                   : b + Layout::template offset<C.depth()>(column + line + 8 * fourth, second);
 #pragma unroll
-    for (int i = 0; i < kDown; ++i) {
-      const int first = row + 16 * i;
-      if constexpr (C.a_across) {
-        ptx::ldmatrix_x4_trans(a + Layout::template offset<C.rows>(
-                                       k + line + 8 * fourth, first / Layout::kVector + second),
-                               left[i]);
-      } else {
-        ptx::ldmatrix_x4(a + Layout::template offset<C.depth()>(first + line + 8 * second,
-                                                                k / Layout::kVector + fourth),
-                         left[i]);
-      }
-    }
+    for (int i = 0; i < kDown; ++i)
+      if constexpr (C.a_across)
+        ptx::ldmatrix_x4_trans(Layout::template moved<C.rows>(a_own, k, 2 * i), left[i]);
+      else
+        ptx::ldmatrix_x4(Layout::template moved<C.depth()>(a_own, 16 * i, k / 8), left[i]);
 #pragma unroll
-    for (int j = 0; j < kAcross / 2; ++j) {
-      const int first = column + 16 * j;
-      if constexpr (C.b_across) {
-        ptx::ldmatrix_x4_trans(b + Layout::template offset<C.columns>(
-                                       k + line + 8 * second, first / Layout::kVector + fourth),
-                               right[j]);
-      } else {
-        ptx::ldmatrix_x4(b + Layout::template offset<C.depth()>(first + line + 8 * fourth,
-                                                                k / Layout::kVector + second),
-                         right[j]);
-      }
-    }
+    for (int j = 0; j < kAcross / 2; ++j)
+      if constexpr (C.b_across)
+        ptx::ldmatrix_x4_trans(Layout::template moved<C.columns>(b_own, k, 2 * j), right[j]);
+      else
+        ptx::ldmatrix_x4(Layout::template moved<C.depth()>(b_own, 16 * j, k / 8), right[j]);
   }
 };
 
-// The same in f64: where it lies, since registers do not hold all of it.
+// The same in f64, of a step of 8.
 template <MatmulTensorConfig C>
 requires(C.in == DType::kF64) struct WarpOperands<C> {
-  uint32_t stage;
-  int row, column, k;
+  using Layout = TileLayout<C>;
+  static constexpr int kDown = C.warp_rows / 16, kAcross = C.warp_columns / 8;
+  double left[kDown][4], right[kAcross][2];
 
-  __device__ __forceinline__ void load(uint32_t of_stage, int of_row, int of_column, int of_k) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    stage = of_stage;
-    row = of_row + lane / 4;
-    column = of_column + lane / 4;
-    k = of_k + lane % 4;
-  }
-  __device__ __forceinline__ void left(int i, double (&elements)[8]) const {
+  __device__ __forceinline__ void load(uint32_t stage, int row, int column, int k) {
 #pragma unroll
-    for (int e = 0; e < 8; ++e)
-      elements[e] = element<C.a_across, C.rows>(stage, row + 16 * i + e % 2 * 8, k + e / 2 * 4);
-  }
-  __device__ __forceinline__ void right(int j, double (&elements)[4]) const {
+    for (int j = 0; j < kAcross; ++j)
 #pragma unroll
-    for (int e = 0; e < 4; ++e)
-      elements[e] = element<C.b_across, C.columns>(stage + C.a_bytes(), column + 8 * j, k + e * 4);
+      for (int e = 0; e < 2; ++e)
+        right[j][e] = element<C.b_across, C.columns>(stage + C.a_bytes(), column, 8 * j, k + 4 * e);
+#pragma unroll
+    for (int i = 0; i < kDown; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        left[i][e] = element<C.a_across, C.rows>(stage, row, 16 * i + e % 2 * 8, k + e / 2 * 4);
   }
 
  private:
-  // kOuter: rows or columns of the tile.
-  template <bool kTransposed, int kOuter>
-  static __device__ __forceinline__ double element(uint32_t tile, int outer, int k) {
-    constexpr int kLength = kTransposed ? kOuter : C.depth();
-    const int line = kTransposed ? k : outer, at = kTransposed ? outer : k;
-    return ptx::load_shared_f64(tile + TileLayout<C>::template offset<kLength>(line, at / 2) +
-                                at % 2 * 8);
+  // The lane's element of 8 x 4, `outer` and `k` on from the warp's first row or column.
+  template <bool kAcrossK, int kOuter>
+  static __device__ __forceinline__ double element(uint32_t tile, int first, int outer, int k) {
+    constexpr int kLength = kAcrossK ? kOuter : C.depth();
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int of_outer = first + lane / 4, of_k = lane % 4;
+    const int line = kAcrossK ? of_k : of_outer, at = kAcrossK ? of_outer : of_k;
+    const uint32_t own = tile + Layout::template offset<kLength>(line, at / 2) + at % 2 * 8;
+    return ptx::load_shared_f64(
+        Layout::template moved<kLength>(own, kAcrossK ? k : outer, (kAcrossK ? outer : k) / 2));
   }
 };
 
@@ -135,24 +136,15 @@ struct WarpSums {
   Real sums[kDown][kAcross][4] = {};
 
   __device__ __forceinline__ void add(const WarpOperands<C>& operands) {
-    if constexpr (C.in == DType::kF64) {
-      double left[8], right[kAcross][4];
 #pragma unroll
-      for (int j = 0; j < kAcross; ++j) operands.right(j, right[j]);
+    for (int i = 0; i < kDown; ++i)
 #pragma unroll
-      for (int i = 0; i < kDown; ++i) {
-        operands.left(i, left);
-#pragma unroll
-        for (int j = 0; j < kAcross; ++j) ptx::mma_f64(sums[i][j], left, right[j]);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kDown; ++i)
-#pragma unroll
-        for (int j = 0; j < kAcross; ++j)
+      for (int j = 0; j < kAcross; ++j)
+        if constexpr (C.in == DType::kF64)
+          ptx::mma_f64(sums[i][j], operands.left[i], operands.right[j]);
+        else
           ptx::mma<C.in>(sums[i][j], operands.left[i], operands.right[j / 2][2 * (j % 2)],
                          operands.right[j / 2][2 * (j % 2) + 1]);
-    }
   }
 
   // Into the sums of the tile. `row`, `column`: of the part in it.

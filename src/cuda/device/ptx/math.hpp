@@ -69,6 +69,18 @@ __device__ __forceinline__ uint32_t to_f16x2(float low, float high) {
   return result;
 }
 
+// The same to types of 8 bits; what is beyond the largest number becomes that.
+__device__ __forceinline__ uint16_t to_e4m3x2(float low, float high) {
+  uint16_t result;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(result) : "f"(high), "f"(low));
+  return result;
+}
+__device__ __forceinline__ uint16_t to_e5m2x2(float low, float high) {
+  uint16_t result;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(result) : "f"(high), "f"(low));
+  return result;
+}
+
 // The sign of byte `low` in the lower 16 bits, that of byte `high` in the upper ones: each all ones
 // or all zeros. Bytes 4 to 7 are those of `more`.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-prmt

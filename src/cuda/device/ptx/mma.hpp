@@ -29,20 +29,19 @@ __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint3
   }
 }
 
-// d += A B in float64, for A of 16 x 16 and B of 16 x 8. Lane l has of A rows l / 4 (even elements)
-// and l / 4 + 8 (odd ones), columns l % 4 + 0, 4, 8, 12, two elements each; of B rows l % 4 + 0, 4,
-// 8, 12 and column l / 4; of d what float32 has. Before sm_90 in eight smaller products.
-__device__ __forceinline__ void mma_f64(double (&d)[4], const double (&a)[8],
-                                        const double (&b)[4]) {
+// d += A B in float64, for A of 16 x 8 and B of 8 x 8. Lane l has of A rows l / 4 (even elements)
+// and l / 4 + 8 (odd ones), columns l % 4 and l % 4 + 4, two elements each; of B rows l % 4 and
+// l % 4 + 4, and column l / 4; of d what float32 has. Before sm_90 in four smaller products.
+__device__ __forceinline__ void mma_f64(double (&d)[4], const double (&a)[4],
+                                        const double (&b)[2]) {
 #if __CUDA_ARCH__ >= 900
-  asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0, %1, %2, %3},"
-      " {%4, %5, %6, %7, %8, %9, %10, %11}, {%12, %13, %14, %15}, {%0, %1, %2, %3};"
+  asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3},"
+      " {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3])
-      : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]),
-        "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
+      : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
 #else
 #pragma unroll
-  for (int k = 0; k < 4; ++k)
+  for (int k = 0; k < 2; ++k)
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"

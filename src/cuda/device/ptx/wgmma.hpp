@@ -50,11 +50,13 @@ __device__ __forceinline__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(kRegisters));
 }
 
-// d = A B, plus d where `accumulate`. K is 16; A has 64 rows, B has N columns.
-//   mma_ss: A and B in shared memory, K-major, or MN-major where kAcrossA, kAcrossB
-//   mma_rs: A in registers, B in shared memory, MN-major
+// d = A B, plus d where `accumulate`. K is 32 bytes, 16 elements of 16 bits; A has 64 rows, B has N
+// columns.
+//   mma_ss: A and B in shared memory, K-major, or MN-major where kAcrossA, kAcrossB; of 8 bits,
+//           K-major alone
+//   mma_rs: A in registers, B in shared memory, MN-major; of 16 bits alone
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma
-template <int N, DType D>
+template <int N, DType A, DType B = A>
 struct Wgmma;
 
 // clang-format off
@@ -102,7 +104,7 @@ struct Wgmma;
 // N is 16 * COUNT, where H is a half; a to f are the numbers of the operands after the 8 * COUNT of d.
 #define PERSEID_PRODUCT(N, COUNT, D, TYPES, a, b, c, e, f, g)                                   \
   template <>                                                                                \
-  struct Wgmma<N, D> {                                                                     \
+  struct Wgmma<N, D, D> {                                                                     \
     template <bool kAcrossA = false, bool kAcrossB = false>                                  \
     static __device__ __forceinline__ void mma_ss(float (&d)[N / 2], uint64_t left,          \
                                                   uint64_t right, bool accumulate) {         \
@@ -126,6 +128,27 @@ struct Wgmma;
                    : "memory");                                                              \
     }                                                                                        \
   };
+// a, b, c: the numbers of the operands after the 8 * COUNT of d.
+#define PERSEID_PRODUCT8(N, COUNT, A, B, TYPES, a, b, c)                                       \
+  template <>                                                                                \
+  struct Wgmma<N, A, B> {                                                                    \
+    template <bool kAcrossA = false, bool kAcrossB = false>                                  \
+    static __device__ __forceinline__ void mma_ss(float (&d)[N / 2], uint64_t left,          \
+                                                  uint64_t right, bool accumulate) {         \
+      static_assert(!kAcrossA && !kAcrossB, "wgmma transposes elements of 16 bits alone");   \
+      asm volatile("{.reg .pred more; setp.ne.b32 more, %" #c ", 0;"                         \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32." TYPES                   \
+                   " {" PERSEID_LIST_##COUNT "}, %" #a ", %" #b ", more, 1, 1;}"             \
+                   : PERSEID_HELD_##COUNT                                                    \
+                   : "l"(left), "l"(right), "r"(static_cast<int>(accumulate))                \
+                   : "memory");                                                              \
+    }                                                                                        \
+  };
+#define PERSEID_PRODUCTS8(N, COUNT, a, b, c)                                                 \
+  PERSEID_PRODUCT8(N, COUNT, DType::kF8E4M3, DType::kF8E4M3, "e4m3.e4m3", a, b, c)           \
+  PERSEID_PRODUCT8(N, COUNT, DType::kF8E4M3, DType::kF8E5M2, "e4m3.e5m2", a, b, c)           \
+  PERSEID_PRODUCT8(N, COUNT, DType::kF8E5M2, DType::kF8E4M3, "e5m2.e4m3", a, b, c)           \
+  PERSEID_PRODUCT8(N, COUNT, DType::kF8E5M2, DType::kF8E5M2, "e5m2.e5m2", a, b, c)
 #define PERSEID_PRODUCTS(N, COUNT, a, b, c, e, f, g)                                         \
   PERSEID_PRODUCT(N, COUNT, DType::kBF16, "bf16.bf16", a, b, c, e, f, g)                     \
   PERSEID_PRODUCT(N, COUNT, DType::kF16, "f16.f16", a, b, c, e, f, g)
@@ -147,6 +170,10 @@ PERSEID_PRODUCTS(208, 13, 104, 105, 106, 107, 108, 109)
 PERSEID_PRODUCTS(224, 14, 112, 113, 114, 115, 116, 117)
 PERSEID_PRODUCTS(240, 15, 120, 121, 122, 123, 124, 125)
 PERSEID_PRODUCTS(256, 16, 128, 129, 130, 131, 132, 133)
+PERSEID_PRODUCTS8(64, 4, 32, 33, 34)
+PERSEID_PRODUCTS8(128, 8, 64, 65, 66)
+PERSEID_PRODUCTS8(192, 12, 96, 97, 98)
+PERSEID_PRODUCTS8(256, 16, 128, 129, 130)
 #undef PERSEID_LIST_1
 #undef PERSEID_LIST_2
 #undef PERSEID_LIST_2H
@@ -186,6 +213,8 @@ PERSEID_PRODUCTS(256, 16, 128, 129, 130, 131, 132, 133)
 #undef PERSEID_EIGHT
 #undef PERSEID_PRODUCT
 #undef PERSEID_PRODUCTS
+#undef PERSEID_PRODUCT8
+#undef PERSEID_PRODUCTS8
 // clang-format on
 
 }  // namespace perseid::internal::cuda::ptx

@@ -18,16 +18,20 @@ struct SplitConfig {
     visit("planes", c.planes);
   }
 
-  // A cluster of blocks splits kLines lines. A warp takes tiles of kLines lines and kDepth of k.
-  static constexpr int kLines = 32, kDepth = 32, kWarps = 8, kMostCluster = 8;
-  static constexpr int threads() { return 32 * kWarps; }
+  static constexpr int kDepth = 32;  // of k, whose halves lie together
+  static constexpr int kWarps = 8, threads = 32 * kWarps;
+  // Of split_along: a warp has a line of at most so many numbers, or the block has one.
+  static constexpr int kShortLine = 1024;
+  static constexpr int lines_of_block(int64_t depth) { return depth <= kShortLine ? kWarps : 1; }
+  // Of split_across: a cluster of blocks has some lines.
+  static constexpr int kLines = 32, kMostCluster = 8;
   // Elements of a line of planes: for every kDepth of k the high halves, then the low ones.
   constexpr int64_t row(int64_t depth) const { return ceil_div(depth, kDepth) * kDepth * planes; }
 };
 
 struct SplitOperand {
-  MatmulOperand from;  // vectors: a line may be read 16 bytes at a time
-  int64_t lines = 0;
+  MatmulOperand from;   // vectors: a line may be read 16 bytes at a time
+  int64_t lines = 0;    // 0: there is no such operand
   int64_t entries = 0;  // of the batch
   // [entries, lines, row] of f16, and [entries, lines]. The factor of a line that f16 cannot carry
   // is NaN.
@@ -36,9 +40,9 @@ struct SplitOperand {
 };
 
 struct SplitArguments {
-  SplitOperand operands[2];
+  SplitOperand operands[2] = {};
   int64_t depth = 0;
-  int32_t cluster = 1;  // blocks of a cluster
+  int32_t cluster = 1;  // blocks of a cluster of split_across
 };
 
 }  // namespace perseid::internal::cuda

@@ -8,15 +8,18 @@
 //
 // so that 128 bytes, the rows of a tile in shared memory, hold 32 numbers (64 with one plane).
 //
-// A cluster of blocks has 32 lines of one operand. Warps take tiles of 32 lines and 32 of k in
-// turns, twice: first for the largest number of each line, which the blocks exchange through
-// distributed shared memory, then to write the halves. The lines of the clusters that run at a time
-// fit into the L2 cache, so that memory is read once. The bound is memory: 4 bytes read and 2 bytes
-// a plane written for each number.
+// split_along takes operands whose neighbours in memory lie along k. A block has one line, or each
+// warp has one. A thread holds up to 32 numbers, so that a line of up to 8192 is read once:
 //
-// A tile in registers: where neighbours in memory lie along k, a lane has 4 numbers of 8 lines and
-// writes them as they are; else it has 32 numbers of one line, which go through shared memory, so
-// that whole lines of 128 bytes are written.
+//   read | largest of the line, by all threads | write the halves | lost numbers, by all threads
+//
+// split_across takes any other strides. A cluster of blocks has 32 lines, and its warps take tiles
+// of 32 lines and 32 of k by turns, twice: for the largest number of each line, which the blocks
+// exchange through distributed shared memory, and to write the halves, by way of shared memory, so
+// that whole lines of 128 bytes are written. The second time tiles are read from the L2 cache, if
+// they are still there.
+//
+// The bound is memory: 4 bytes read and 2 bytes a plane written for each number.
 #pragma once
 
 #include "cuda/device/ptx/cluster.hpp"
@@ -26,9 +29,142 @@
 
 namespace perseid::internal::cuda {
 
+__device__ __forceinline__ uint32_t magnitude(float x) { return float_bits(x) & 0x7fffffffu; }
+
+// Zeros are not lost: minus 1 they are large.
+__device__ __forceinline__ bool is_lost(float x, uint32_t limit) {
+  return magnitude(x) - 1 < limit - 1;
+}
+
+// What is written of a line that lost so many numbers.
+__device__ __forceinline__ float line_factor(uint32_t largest, int64_t lost, int64_t depth) {
+  const bool refused = !splits(largest) || 256 * lost > depth;
+  return refused ? float_from_bits(0x7fffffffu) : split_factor(largest);
+}
+
+// ---- Neighbours along k ----
+
+// `kWarps` warps split one line.
+template <SplitConfig C, int kWarps>
+class SplitLine {
+  static constexpr int kThreads = 32 * kWarps, kHeld = 8;  // groups of 4 numbers of a thread
+  static constexpr int kSpan = 4 * kThreads * kHeld;       // numbers that are held
+
+ public:
+  __device__ __forceinline__ SplitLine(const float* data, bool vectors, int64_t depth,
+                                       uint32_t* shared)
+      : data_(data),
+        vectors_(vectors),
+        depth_(depth),
+        thread_(static_cast<int>(threadIdx.x) % kThreads),
+        shared_(shared) {}
+
+  __device__ __forceinline__ void run(uint16_t* planes, float* factor) {
+    uint32_t most = 0;
+#pragma unroll 1
+    for (int64_t k = 0; k < depth_; k += kSpan) {
+      load(k);
+#pragma unroll
+      for (const float4& x : held_)
+        most = max(max(most, max(magnitude(x.x), magnitude(x.y))),
+                   max(magnitude(x.z), magnitude(x.w)));
+    }
+    const uint32_t largest = of_all(__reduce_max_sync(0xffffffffu, most),
+                                    [](uint32_t a, uint32_t b) { return max(a, b); });
+    const float scale = split_scale(largest);
+    const uint32_t limit = lost_below(largest, depth_);
+    uint32_t lost = 0;
+#pragma unroll 1
+    for (int64_t k = 0; k < depth_; k += kSpan) {
+      if (depth_ > kSpan) load(k);
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        const float4& x = held_[i];
+        lost +=
+            is_lost(x.x, limit) + is_lost(x.y, limit) + is_lost(x.z, limit) + is_lost(x.w, limit);
+        const int64_t at = k + 4 * (thread_ + kThreads * i);
+        // A line of planes ends with a whole group of kDepth.
+        if (at / SplitConfig::kDepth * SplitConfig::kDepth >= depth_) continue;
+        const HalfPairs a = split_pair(x.x * scale, x.y * scale);
+        const HalfPairs b = split_pair(x.z * scale, x.w * scale);
+        uint16_t* const halves = planes +
+                                 at / SplitConfig::kDepth * SplitConfig::kDepth * C.planes +
+                                 at % SplitConfig::kDepth;
+        *reinterpret_cast<uint2*>(halves) = {a.high, b.high};
+        if constexpr (C.planes == 2)
+          *reinterpret_cast<uint2*>(halves + SplitConfig::kDepth) = {a.low, b.low};
+      }
+    }
+    lost =
+        of_all(__reduce_add_sync(0xffffffffu, lost), [](uint32_t a, uint32_t b) { return a + b; });
+    if (thread_ == 0) *factor = line_factor(largest, lost, depth_);
+  }
+
+ private:
+  __device__ __forceinline__ void load(int64_t k) {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int64_t at = k + 4 * (thread_ + kThreads * i);
+      if (vectors_ && at + 3 < depth_)
+        held_[i] = *reinterpret_cast<const float4*>(data_ + at);
+      else
+        held_[i] = {at < depth_ ? data_[at] : 0, at + 1 < depth_ ? data_[at + 1] : 0,
+                    at + 2 < depth_ ? data_[at + 2] : 0, at + 3 < depth_ ? data_[at + 3] : 0};
+    }
+  }
+  // From the value of each warp.
+  template <class Combine>
+  __device__ __forceinline__ uint32_t of_all(uint32_t of_warp, const Combine& combine) {
+    if constexpr (kWarps == 1) return of_warp;
+    if (thread_ % 32 == 0) shared_[thread_ / 32] = of_warp;
+    __syncthreads();
+    uint32_t all = shared_[0];
+#pragma unroll
+    for (int i = 1; i < kWarps; ++i) all = combine(all, shared_[i]);
+    shared_ += kWarps;  // the next one has its own
+    return all;
+  }
+
+  const float* data_;
+  bool vectors_;
+  int64_t depth_;
+  int thread_;
+  uint32_t* shared_;
+  float4 held_[kHeld];
+};
+
+// Blocks of operand 0 come first; of each, the lines of an entry.
+template <SplitConfig C>
+__global__ void __launch_bounds__(SplitConfig::threads, 4)
+    split_along(const __grid_constant__ SplitArguments arguments) {
+  __shared__ uint32_t shared[2 * SplitConfig::kWarps];
+  ptx::launch_dependents();
+  const int64_t depth = arguments.depth;
+  const int each = SplitConfig::lines_of_block(depth);
+  const auto lines_of = [](const SplitOperand& operand) { return operand.lines * operand.entries; };
+  const int64_t first = ceil_div(lines_of(arguments.operands[0]), each);
+  const bool second = blockIdx.x >= first;
+  const SplitOperand& operand = arguments.operands[second ? 1 : 0];
+  const int64_t block = blockIdx.x - (second ? first : 0);
+  const int64_t line = each == 1 ? block : block * each + threadIdx.x / 32;
+  ptx::wait_for_prerequisites();
+  if (line >= lines_of(operand)) return;
+  const float* const data = static_cast<const float*>(operand.from.data) +
+                            line / operand.lines * operand.from.batch +
+                            line % operand.lines * operand.from.line;
+  uint16_t* const planes = static_cast<uint16_t*>(operand.planes) + line * C.row(depth);
+  if (each == 1)
+    SplitLine<C, SplitConfig::kWarps>(data, operand.from.vectors, depth, shared)
+        .run(planes, operand.factors + line);
+  else
+    SplitLine<C, 1>(data, operand.from.vectors, depth, shared).run(planes, operand.factors + line);
+}
+
+// ---- Any other strides ----
+
 struct SplitShared {
   static constexpr int kLines = SplitConfig::kLines, kWarps = SplitConfig::kWarps;
-  // Rows of a warp's tile, 16 bytes at position p ^ row % 8.
+  // Lines of a warp's tile, 16 bytes at position p ^ line % 8.
   alignas(16) uint4 rows[kWarps][kLines][8];
   uint32_t of_warps[kWarps][kLines];  // the largest bits of a line
   uint32_t of_block[kLines], largest[kLines];
@@ -39,103 +175,37 @@ struct SplitShared {
 struct SplitLines {
   const float* data;
   int64_t line, depth;  // strides
-  bool vectors;
-  int left;            // lines
-  int64_t depth_left;  // numbers of a line
+  int left;             // lines
+  int64_t depth_left;   // numbers of a line
 
   __device__ __forceinline__ SplitLines from(int64_t k) const {
-    return {data + k * depth, line, depth, vectors, left, depth_left - k};
+    return {data + k * depth, line, depth, left, depth_left - k};
   }
 };
 
-__device__ __forceinline__ uint32_t magnitude(float x) { return float_bits(x) & 0x7fffffffu; }
-
-// A tile whose neighbours lie along k: [line 4 i + lane / 8][4 of k from 4 (lane % 8) on].
+// [32 lines][32 of k]: a lane has one line.
 template <SplitConfig C>
-struct SplitTileAlong {
-  static constexpr int kHeld = 8;  // lines of a lane
-  float at[kHeld][4];
+struct SplitTile {
+  static constexpr int kLines = SplitConfig::kLines, kDepth = SplitConfig::kDepth;
+  float at[kDepth];
 
-  static __device__ __forceinline__ int line(int lane, int i) { return 4 * i + lane / 8; }
-  __device__ __forceinline__ void load(const SplitLines& lines, int lane) {
-    const int k = lane % 8 * 4;
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      const float* const from = lines.data + line(lane, i) * lines.line + k;
-      const bool inside = line(lane, i) < lines.left;
-      if (lines.vectors && inside && k + 3 < lines.depth_left) {
-        const float4 four = *reinterpret_cast<const float4*>(from);
-        at[i][0] = four.x, at[i][1] = four.y, at[i][2] = four.z, at[i][3] = four.w;
-      } else {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) at[i][j] = inside && k + j < lines.depth_left ? from[j] : 0;
-      }
-    }
-  }
-  // visit(i, x): each number, of held line i.
-  template <class Visit>
-  __device__ __forceinline__ void each(const Visit& visit) const {
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i)
-#pragma unroll
-      for (int j = 0; j < 4; ++j) visit(i, at[i][j]);
-  }
-  // The largest of the lanes that hold a line.
-  static __device__ __forceinline__ uint32_t reduce_max(uint32_t bits) {
-    for (int apart = 4; apart > 0; apart /= 2)
-      bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, apart));
-    return bits;
-  }
-  static __device__ __forceinline__ bool leads(int lane) { return lane % 8 == 0; }
-  // `to`: of line 0 of the tile, lines that are `row` apart.
-  __device__ __forceinline__ void store(const float (&scale)[kHeld], uint16_t* to, int64_t row,
-                                        int lines, uint4 (&)[SplitConfig::kLines][8],
-                                        int lane) const {
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      const HalfPairs a = split_pair(at[i][0] * scale[i], at[i][1] * scale[i]);
-      const HalfPairs b = split_pair(at[i][2] * scale[i], at[i][3] * scale[i]);
-      if (line(lane, i) >= lines) continue;
-      uint16_t* const halves = to + line(lane, i) * row + lane % 8 * 4;
-      *reinterpret_cast<uint2*>(halves) = {a.high, b.high};
-      if constexpr (C.planes == 2)
-        *reinterpret_cast<uint2*>(halves + SplitConfig::kDepth) = {a.low, b.low};
-    }
-  }
-};
-
-// A tile with neighbours along the lines, or nowhere: [line lane][32 of k].
-template <SplitConfig C>
-struct SplitTileAcross {
-  static constexpr int kHeld = 1;
-  float at[SplitConfig::kDepth];
-
-  static __device__ __forceinline__ int line(int lane, int) { return lane; }
   __device__ __forceinline__ void load(const SplitLines& lines, int lane) {
     const float* from = lines.data + lane * lines.line;
     const bool inside = lane < lines.left;
 #pragma unroll
-    for (int i = 0; i < SplitConfig::kDepth; ++i, from += lines.depth)
+    for (int i = 0; i < kDepth; ++i, from += lines.depth)
       at[i] = inside && i < lines.depth_left ? *from : 0;
   }
-  template <class Visit>
-  __device__ __forceinline__ void each(const Visit& visit) const {
-#pragma unroll
-    for (const float x : at) visit(0, x);
-  }
-  static __device__ __forceinline__ uint32_t reduce_max(uint32_t bits) { return bits; }
-  static __device__ __forceinline__ bool leads(int) { return true; }
-  __device__ __forceinline__ void store(const float (&scale)[kHeld], uint16_t* to, int64_t row,
-                                        int lines, uint4 (&rows)[SplitConfig::kLines][8],
-                                        int lane) const {
+  // `to`: of line 0 of the tile, lines that are `row` apart.
+  __device__ __forceinline__ void store(float scale, const SplitLines& lines, uint16_t* to,
+                                        int64_t row, uint4 (&rows)[kLines][8], int lane) const {
     __syncwarp();  // the tile before has been read
 #pragma unroll
     for (int piece = 0; piece < 4; ++piece) {
       HalfPairs pairs[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        pairs[i] =
-            split_pair(at[8 * piece + 2 * i] * scale[0], at[8 * piece + 2 * i + 1] * scale[0]);
+        pairs[i] = split_pair(at[8 * piece + 2 * i] * scale, at[8 * piece + 2 * i + 1] * scale);
       rows[lane][piece ^ lane % 8] = {pairs[0].high, pairs[1].high, pairs[2].high, pairs[3].high};
       if constexpr (C.planes == 2)
         rows[lane][(4 + piece) ^ lane % 8] = {pairs[0].low, pairs[1].low, pairs[2].low,
@@ -144,99 +214,27 @@ struct SplitTileAcross {
     __syncwarp();
     constexpr int kPieces = 4 * C.planes, kRows = 32 / kPieces;  // of the warp's accesses
 #pragma unroll
-    for (int i = 0; i < SplitConfig::kLines; i += kRows) {
+    for (int i = 0; i < kLines; i += kRows) {
       const int line = i + lane / kPieces, piece = lane % kPieces;
-      if (line < lines)
-        *reinterpret_cast<uint4*>(to + line * row + piece * 8) = rows[line][piece ^ line % 8];
+      if (line < lines.left)
+        __stcs(reinterpret_cast<uint4*>(to + line * row + piece * 8), rows[line][piece ^ line % 8]);
     }
   }
 };
 
-template <SplitConfig C, template <SplitConfig> class Tile>
-__device__ __forceinline__ void split_lines(const SplitArguments& arguments,
-                                            const SplitLines& lines, uint16_t* planes,
-                                            float* factors, SplitShared& shared) {
-  constexpr int kHeld = Tile<C>::kHeld, kDepth = SplitConfig::kDepth, kWarps = SplitConfig::kWarps;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int blocks = arguments.cluster, rank = static_cast<int>(blockIdx.x) % blocks;
-  const int64_t depth = arguments.depth, step = int64_t{kDepth} * kWarps * blocks;
-  const int64_t first = int64_t{kDepth} * (rank * kWarps + warp);
-  Tile<C> tile;
-
-  // The largest number of each line.
-  uint32_t most[kHeld] = {};
-#pragma unroll 1
-  for (int64_t k = first; k < depth; k += step) {
-    tile.load(lines.from(k), lane);
-    tile.each([&](int i, float x) { most[i] = max(most[i], magnitude(x)); });
-  }
-#pragma unroll
-  for (int i = 0; i < kHeld; ++i) {
-    const uint32_t bits = Tile<C>::reduce_max(most[i]);
-    if (Tile<C>::leads(lane)) shared.of_warps[warp][Tile<C>::line(lane, i)] = bits;
-  }
-  __syncthreads();
-  if (warp == 0) {
-    uint32_t bits = 0;
-    for (int i = 0; i < kWarps; ++i) bits = max(bits, shared.of_warps[i][lane]);
-    shared.of_block[lane] = bits;
-    shared.lost[lane] = 0;
-  }
-  ptx::cluster_arrive_and_release();
-  ptx::cluster_wait();
-  if (warp == 0) {
-    uint32_t bits = 0;
-    for (int i = 0; i < blocks; ++i)
-      bits = max(bits, ptx::load_from_block(ptx::address_in_block(&shared.of_block[lane], i)));
-    shared.largest[lane] = bits;
-  }
-  __syncthreads();
-
-  // The halves.
-  float scale[kHeld];
-  uint32_t limit[kHeld], lost[kHeld] = {};
-#pragma unroll
-  for (int i = 0; i < kHeld; ++i) {
-    const uint32_t largest = shared.largest[Tile<C>::line(lane, i)];
-    scale[i] = split_scale(largest);
-    limit[i] = lost_below(largest, depth);
-  }
-#pragma unroll 1
-  for (int64_t k = first; k < depth; k += step) {
-    tile.load(lines.from(k), lane);
-    // Zeros are not lost: minus 1 they are large.
-    tile.each([&](int i, float x) { lost[i] += magnitude(x) - 1 < limit[i] - 1 ? 1 : 0; });
-    tile.store(scale, planes + k * C.planes, C.row(depth), lines.left, shared.rows[warp], lane);
-  }
-#pragma unroll
-  for (int i = 0; i < kHeld; ++i)
-    if (lost[i] != 0) atomicAdd(&shared.lost[Tile<C>::line(lane, i)], lost[i]);
-  ptx::cluster_arrive_and_release();
-  ptx::cluster_wait();
-  if (rank == 0 && warp == 0 && lane < lines.left) {
-    int64_t all = 0;
-    for (int i = 0; i < blocks; ++i)
-      all += ptx::load_from_block(ptx::address_in_block(&shared.lost[lane], i));
-    const uint32_t largest = shared.largest[lane];
-    const bool refused = !splits(largest) || 256 * all > depth;
-    factors[lane] = refused ? float_from_bits(0x7fffffffu) : split_factor(largest);
-  }
-  // No block ends while another one may read its counts.
-  ptx::cluster_arrive();
-  ptx::cluster_wait();
-}
-
 // Clusters of operand 0 come first; of each, the groups of lines of an entry.
 template <SplitConfig C>
-__global__ void __launch_bounds__(SplitConfig::threads(), 2)
-    split_operands(const __grid_constant__ SplitArguments arguments) {
+__global__ void __launch_bounds__(SplitConfig::threads, 2)
+    split_across(const __grid_constant__ SplitArguments arguments) {
+  constexpr int kDepth = SplitConfig::kDepth, kWarps = SplitConfig::kWarps;
   __shared__ SplitShared shared;
   ptx::launch_dependents();
-  int64_t cluster = blockIdx.x / arguments.cluster;
+  const int blocks = arguments.cluster, rank = static_cast<int>(blockIdx.x) % blocks;
   const auto groups_of = [](const SplitOperand& operand) {
     return ceil_div(operand.lines, SplitConfig::kLines);
   };
   const int64_t of_first = groups_of(arguments.operands[0]) * arguments.operands[0].entries;
+  int64_t cluster = blockIdx.x / blocks;
   const bool second = cluster >= of_first;
   if (second) cluster -= of_first;
   const SplitOperand& operand = arguments.operands[second ? 1 : 0];
@@ -244,19 +242,65 @@ __global__ void __launch_bounds__(SplitConfig::threads(), 2)
   const int64_t line = cluster % groups * SplitConfig::kLines;
   const MatmulOperand& from = operand.from;
   const SplitLines lines{
-      static_cast<const float*>(from.data) + entry * from.batch + line * from.line,
-      from.line,
-      from.depth,
-      from.vectors,
-      static_cast<int>(min<int64_t>(operand.lines - line, SplitConfig::kLines)),
+      static_cast<const float*>(from.data) + entry * from.batch + line * from.line, from.line,
+      from.depth, static_cast<int>(min<int64_t>(operand.lines - line, SplitConfig::kLines)),
       arguments.depth};
-  const int64_t to = entry * operand.lines + line;
-  uint16_t* const planes = static_cast<uint16_t*>(operand.planes) + to * C.row(arguments.depth);
+  const int64_t depth = arguments.depth, to = entry * operand.lines + line;
+  uint16_t* const planes = static_cast<uint16_t*>(operand.planes) + to * C.row(depth);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t step = int64_t{kDepth} * kWarps * blocks;
+  const int64_t first = int64_t{kDepth} * (rank * kWarps + warp);
   ptx::wait_for_prerequisites();
-  if (from.depth == 1)
-    split_lines<C, SplitTileAlong>(arguments, lines, planes, operand.factors + to, shared);
-  else
-    split_lines<C, SplitTileAcross>(arguments, lines, planes, operand.factors + to, shared);
+
+  // The largest number of each line.
+  SplitTile<C> tile;
+  uint32_t most = 0;
+#pragma unroll 1
+  for (int64_t k = first; k < depth; k += step) {
+    tile.load(lines.from(k), lane);
+#pragma unroll
+    for (const float x : tile.at) most = max(most, magnitude(x));
+  }
+  shared.of_warps[warp][lane] = most;
+  __syncthreads();
+  if (warp == 0) {
+    for (int i = 1; i < kWarps; ++i) most = max(most, shared.of_warps[i][lane]);
+    shared.of_block[lane] = most;
+    shared.lost[lane] = 0;
+  }
+  ptx::cluster_arrive_and_release();
+  ptx::cluster_wait();
+  if (warp == 0) {
+    for (int i = 0; i < blocks; ++i)
+      most = max(most, ptx::load_from_block(ptx::address_in_block(&shared.of_block[lane], i)));
+    shared.largest[lane] = most;
+  }
+  __syncthreads();
+
+  // The halves.
+  const uint32_t largest = shared.largest[lane], limit = lost_below(largest, depth);
+  const float scale = split_scale(largest);
+  uint32_t lost = 0;
+#pragma unroll 1
+  for (int64_t k = first; k < depth; k += step) {
+    const SplitLines here = lines.from(k);
+    tile.load(here, lane);
+#pragma unroll
+    for (const float x : tile.at) lost += is_lost(x, limit);
+    tile.store(scale, here, planes + k * C.planes, C.row(depth), shared.rows[warp], lane);
+  }
+  if (lost != 0) atomicAdd(&shared.lost[lane], lost);
+  ptx::cluster_arrive_and_release();
+  ptx::cluster_wait();
+  if (rank == 0 && warp == 0 && lane < lines.left) {
+    int64_t all = 0;
+    for (int i = 0; i < blocks; ++i)
+      all += ptx::load_from_block(ptx::address_in_block(&shared.lost[lane], i));
+    operand.factors[to + lane] = line_factor(largest, all, depth);
+  }
+  // No block ends while another one may read its counts.
+  ptx::cluster_arrive();
+  ptx::cluster_wait();
 }
 
 }  // namespace perseid::internal::cuda

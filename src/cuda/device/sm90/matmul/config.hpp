@@ -11,10 +11,10 @@
 
 namespace perseid::internal::cuda {
 
-// A block computes tiles of 64 rows for each consumer warpgroup, in steps of 64 along k.
+// A block computes tiles of 64 rows for each consumer warpgroup, in steps of 128 bytes along k.
 struct Sm90MatmulConfig {
-  DType in = DType::kBF16;   // of a and b: f16 or bf16
-  DType out = DType::kBF16;  // of c and c0: the same, or f32
+  DType in = DType::kBF16;   // of a, and of b but for in_b: f16, bf16 or of 8 bits
+  DType out = DType::kBF16;  // of c and c0: the same, or f32; of 8 bits also f16 and bf16
   int consumers = 2;         // warpgroups, 1 or 2
   int columns = 256;         // of a tile: 64, 128, 192 or 256
   int cluster = 1;           // blocks, each with other rows, that load the same tiles of b together
@@ -28,8 +28,12 @@ struct Sm90MatmulConfig {
   // Steps whose products the tensor cores sum from zero before registers add them to the sums in
   // float32; 0: the tensor cores sum all steps.
   int promote = 0;
-  bool scaled = false;  // a factor for each row and column of c
-  int out_stages = 2;   // of each consumer, through which results leave
+  bool scaled = false;        // a factor for each row and column of c
+  bool blocks = false;        // scales of 1 x 128 elements of a and 128 x 128 of b; promote is 1
+  int out_stages = 2;         // of each consumer, through which results leave
+  DType in_b = DType::kNone;  // of b, where it is not that of a
+  Activation activation = Activation::kNone;
+  bool amax = false;
 
   static constexpr const char* kName = "Sm90MatmulConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -47,10 +51,17 @@ struct Sm90MatmulConfig {
     visit("planes", c.planes);
     visit("promote", c.promote);
     visit("scaled", c.scaled);
+    visit("blocks", c.blocks);
     visit("out_stages", c.out_stages);
+    visit("in_b", c.in_b);
+    visit("activation", c.activation);
+    visit("amax", c.amax);
   }
 
-  static constexpr int kDepth = 64;  // of a step
+  // A step is kProducts times 32 bytes, what one wgmma multiplies.
+  static constexpr int kProducts = 4;
+  constexpr DType type_of_b() const { return in_b == DType::kNone ? in : in_b; }
+  constexpr int depth() const { return static_cast<int>(128 / size_of(in)); }  // of a step
   constexpr int rows() const { return 64 * consumers; }
   constexpr int threads() const { return 128 * (1 + consumers); }
 
@@ -60,12 +71,12 @@ struct Sm90MatmulConfig {
   constexpr int out_chunks() const { return columns / out_columns(); }
   // Registers hold the accumulators of a tile, rounded to 16 bits, and those of the next: the
   // epilogue runs under the next tile's mainloop.
-  constexpr bool deferred_epilogue() const { return size_of(out) == 2 && !source; }
+  constexpr bool deferred_epilogue() const { return size_of(out) == 2 && !source && promote == 0; }
 
   // What one load of b brings: a block's part, for all blocks of the cluster.
   constexpr int b_part() const { return columns / cluster; }
-  constexpr int a_bytes() const { return rows() * kDepth * 2; }
-  constexpr int b_bytes() const { return columns * kDepth * 2; }
+  constexpr int a_bytes() const { return rows() * 128; }
+  constexpr int b_bytes() const { return columns * 128; }
   constexpr int out_bytes() const { return consumers * out_stages * kOutStageBytes; }
   static constexpr int kMostShared = 232448, kBarrierBytes = 512, kMostStages = 12;
   constexpr int stages() const {
@@ -76,20 +87,28 @@ struct Sm90MatmulConfig {
   }
 
   // With two consumers (setmaxnreg); 65536 in all.
-  constexpr int producer_registers() const { return 56; }
-  constexpr int consumer_registers() const { return 224; }
+  constexpr int producer_registers() const { return promote > 0 ? 40 : 56; }
+  constexpr int consumer_registers() const { return promote > 0 ? 232 : 224; }
 
   constexpr bool fits() const {
     return (consumers == 1 || consumers == 2) && columns % out_columns() == 0 &&
            columns % ((b_n_major ? 64 : 8) * cluster) == 0 && columns <= 256 &&
-           stages() >= max(2, promote + 1) && (planes == 1 || promote > 0);
+           stages() >= max(2, 2 * promote) && (planes == 1 || promote > 0) &&
+           (!blocks || (promote == 1 && columns <= 192)) &&
+           (size_of(in) == 2 || (!a_m_major && !b_n_major));
   }
 };
 
 struct MatmulBias {
   const void* data = nullptr;   // null: none
   int64_t row = 0, column = 0;  // strides in elements, one of them 0
-  bool as_out = false;          // its type is that of c, not that of a and b
+  bool as_out = false;  // its type is that of c, not that of a (f32 where that is of 8 bits)
+};
+
+// Of a: one for each row and 128 of k. Of b: one for 128 columns and 128 of k.
+struct MatmulBlockScales {
+  const float* data = nullptr;
+  int64_t batch = 0, line = 0, step = 0;  // strides
 };
 
 // c is row-major; the host transposes the product where it is not.
@@ -103,6 +122,9 @@ struct Sm90MatmulArguments {
   MatmulBias bias;
   AsyncArguments async;  // of the rows and columns of the grid
   MatmulFactors row_factors, column_factors;
+  MatmulBlockScales a_scales, b_scales;
+  const float* result_scale = nullptr;  // of c of 8 bits; null: none
+  float* amax = nullptr;                // 0 before the launch
 };
 
 }  // namespace perseid::internal::cuda

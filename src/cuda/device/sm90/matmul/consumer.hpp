@@ -11,7 +11,7 @@ namespace perseid::internal::cuda {
 template <Sm90MatmulConfig C>
 class MatmulConsumer {
   using Shared = MatmulShared<C>;
-  using Product = ptx::Wgmma<C.columns, C.in>;
+  using Product = ptx::Wgmma<C.columns, C.in, C.type_of_b()>;
   using Sums = typename MatmulEpilogue<C>::Sums;
   using Rounded = typename MatmulEpilogue<C>::Rounded;
 
@@ -32,6 +32,7 @@ class MatmulConsumer {
     for (;;) {
       const MatmulTilePosition tile = queue_.pop_by_warp(lane_);
       if (!tile.exists()) break;
+      const typename MatmulEpilogue<C>::Factors factors = epilogue_.load_factors(tile);
       int step = 1;
       if constexpr (C.deferred_epilogue()) {
         // The tile before, a chunk after each of the first steps; at once where those are too few,
@@ -52,16 +53,17 @@ class MatmulConsumer {
       ptx::fence_operand(sums);
       release();
 
+      epilogue_.scale(tile, factors, sums);
       if constexpr (C.deferred_epilogue()) {
         epilogue_.round(tile, sums, rounded);
         before = tile;
       } else {
-        epilogue_.scale(tile, sums);
         epilogue_.emit_all(tile, sums);
       }
     }
     if constexpr (C.deferred_epilogue())
       if (before.exists()) epilogue_.store_last(before, rounded);
+    epilogue_.finish();
   }
 
  private:
@@ -95,7 +97,7 @@ class MatmulConsumer {
     const int stage = full_.stage();
     ptx::wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < C.kDepth / 16; ++k)
+    for (int k = 0; k < C.kProducts; ++k)
       Product::template mma_ss<C.a_m_major, C.b_n_major>(
           sums, shared_.a_operand(consumer_, stage, k), shared_.b_operand(stage, k),
           !kFirst || k > 0);

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The epilogue of matmul (matmul.hpp): c = alpha * sum + bias + beta * c0.
+// The epilogue of matmul (matmul.hpp): c = alpha * sum + bias + beta * c0, and what the policy
+// makes of it (device/matmul/policy.hpp).
 //
 // A consumer's 64 rows go through shared memory in chunks of 128 bytes a row, in the swizzled
 // layout of TMA. Per consumer one storing thread, of a spare warp of the producer's warpgroup,
@@ -14,7 +15,9 @@
 #pragma once
 
 #include "cuda/device/element.hpp"
+#include "cuda/device/matmul/policy.hpp"
 #include "cuda/device/ptx/ldmatrix.hpp"
+#include "cuda/device/ptx/ordering.hpp"
 #include "cuda/device/sm90/matmul/shared.hpp"
 
 namespace perseid::internal::cuda {
@@ -46,23 +49,76 @@ class MatmulEpilogue {
  public:
   using Sums = float[kSums];
   using Rounded = uint32_t[kSums / 2];
+  struct Factors {
+    float upper, lower;  // of the thread's two rows
+    float of_columns[C.columns / 32];
+  };
 
   // `warp`: of the consumer.
   __device__ __forceinline__ MatmulEpilogue(const Sm90MatmulArguments& arguments,
                                             const Shared& shared, int consumer, int warp, int lane)
       : arguments_(arguments), shared_(shared), consumer_(consumer), warp_(warp), lane_(lane) {}
 
-  // sum = alpha * sum + bias.
-  __device__ __forceinline__ void scale(const MatmulTilePosition& tile, Sums& sums) const {
-    scale_each(tile, sums, [](int) {});
+  // The first of a thread's two rows, eight apart.
+  __device__ __forceinline__ int first_row(const MatmulTilePosition& tile) const {
+    return tile.row + 64 * consumer_ + 16 * warp_ + lane_ / 4;
   }
-  // The same, rounded to packed pairs of 16 bits.
-  __device__ __forceinline__ void round(const MatmulTilePosition& tile, Sums& sums,
-                                        Rounded& rounded) const {
-    scale_each(tile, sums, [&](int i) {
-      rounded[i / 2] = round_pair<C.out>(sums[i], sums[i + 1]);
-      rounded[i / 2 + 1] = round_pair<C.out>(sums[i + 2], sums[i + 3]);
-    });
+  // The factors of a tile. Loaded before its mainloop, whose time hides it: of the columns a lane
+  // holds every 32nd.
+  __device__ __forceinline__ Factors load_factors(const MatmulTilePosition& tile) const {
+    Factors factors = {};
+    if constexpr (C.scaled) {
+      const int row = first_row(tile);
+      factors.upper = row_factor(tile, row);
+      factors.lower = row_factor(tile, row + 8);
+#pragma unroll
+      for (int i = 0; i < C.columns / 32; ++i)
+        factors.of_columns[i] = column_factor(tile, tile.column + 32 * i + lane_);
+    }
+    return factors;
+  }
+  // sum = alpha * sum * factors + bias, four accumulators at a time: those of two columns.
+  __device__ __forceinline__ void scale(const MatmulTilePosition& tile, const Factors& factors,
+                                        Sums& sums) const {
+    if constexpr (C.scaled) multiply_by_factors(factors, sums);
+    const float alpha = arguments_.alpha;
+    const MatmulBias& bias = arguments_.bias;
+    const int row = first_row(tile);
+    const int column = tile.column + 2 * (lane_ % 4);
+    const bool by_column = bias.data != nullptr && bias.column != 0;
+    float first = 0, second = 0;  // of the two rows, or of the two columns
+    if (bias.data != nullptr && !by_column) {
+      first = read_bias(row, arguments_.grid.m, bias.row);
+      second = read_bias(row + 8, arguments_.grid.m, bias.row);
+    }
+#pragma unroll
+    for (int i = 0; i < kSums; i += 4) {
+      if (by_column) {
+        first = read_bias(column + 2 * i, arguments_.grid.n, bias.column);
+        second = read_bias(column + 2 * i + 1, arguments_.grid.n, bias.column);
+      }
+      sums[i] = fmaf(alpha, sums[i], first);
+      sums[i + 1] = fmaf(alpha, sums[i + 1], by_column ? second : first);
+      sums[i + 2] = fmaf(alpha, sums[i + 2], by_column ? first : second);
+      sums[i + 3] = fmaf(alpha, sums[i + 3], second);
+    }
+  }
+  // The results, rounded to packed pairs of 16 bits. By recursion as emit_all.
+  template <int kChunk = 0>
+  __device__ __forceinline__ void round(const MatmulTilePosition& tile, const Sums& sums,
+                                        Rounded& rounded) {
+    if constexpr (kChunk < C.out_chunks()) {
+      const Counted counted(arguments_, first_row(tile), tile.column + 2 * (lane_ % 4));
+      constexpr int kFirst = kChunk * C.out_columns() / 2;
+#pragma unroll
+      for (int i = kFirst; i < kFirst + C.out_columns() / 2; i += 2) {
+        const int second_row = i / 2 % 2, column = i / 4 * 8;
+        rounded[i / 2] =
+            round_pair<C.out>(policy_.apply(sums[i], counted(second_row, column)),
+                              policy_.apply(sums[i + 1], counted(second_row, column + 1)));
+      }
+      round<kChunk + 1>(tile, sums, rounded);
+    }
   }
 
   // Hands a chunk of rounded results to the storing thread.
@@ -104,6 +160,8 @@ class MatmulEpilogue {
   template <int kChunk>
   __device__ __forceinline__ void emit(const MatmulTilePosition& tile, const Sums& sums) {
     acquire();
+    const Counted counted(arguments_, first_row(tile),
+                          tile.column + kChunk * C.out_columns() + 2 * (lane_ % 4));
     const auto stage = shared_.out(consumer_, state_.stage());
     constexpr int kPairs = C.out_columns() / 4;  // of a thread in the chunk, in both rows
 #pragma unroll
@@ -111,66 +169,72 @@ class MatmulEpilogue {
       const int row = 16 * warp_ + lane_ / 4 + i % 2 * 8, quad = lane_ % 4;
       const int at = kChunk * C.out_columns() / 2 + 2 * i;
       const float first = sums[at], second = sums[at + 1];
-      if constexpr (size_of(C.out) == 2) {
+      const auto result = [&](int of_pair, float value, bool counts = true) {
+        return policy_.apply(value, counts && counted(i % 2, i / 2 * 8 + of_pair));
+      };
+      if constexpr (size_of(C.out) == 1) {
+        const float scale = arguments_.result_scale != nullptr ? *arguments_.result_scale : 1;
+        *pointer<uint16_t>(stage.piece(row, i / 4) + i / 2 % 2 * 8 + 2 * quad) =
+            C.out == DType::kF8E4M3
+                ? ptx::to_e4m3x2(result(0, first) * scale, result(1, second) * scale)
+                : ptx::to_e5m2x2(result(0, first) * scale, result(1, second) * scale);
+      } else if constexpr (size_of(C.out) == 2) {
         uint32_t* const pair = pointer<uint32_t>(stage.piece(row, i / 2) + 4 * quad);
         const float2 c0 = C.source ? widen_pair<C.out>(*pair) : float2{0, 0};
-        *pair = round_pair<C.out>(add_source(first, c0.x), add_source(second, c0.y));
+        *pair = round_pair<C.out>(result(0, add_source(first, c0.x)),
+                                  result(1, add_source(second, c0.y)));
       } else {
         float2* const pair = pointer<float2>(stage.piece(row, i / 2 * 2 + quad / 2) + quad % 2 * 8);
         const float2 c0 = C.source ? *pair : float2{0, 0};
-        float2 result = {add_source(first, c0.x), add_source(second, c0.y)};
-        if constexpr (C.scaled && C.source) {
+        const float2 y = {add_source(first, c0.x), add_source(second, c0.y)};
+        // A factor of NaN leaves the row or column to the fixup of f32.
+        if constexpr (C.scaled && (C.source || C.amax) && size_of(C.in) == 2) {
           const int column = tile.column + kChunk * C.out_columns() + 8 * (i / 2) + 2 * quad;
           const float of_row = row_factor(tile, tile.row + 64 * consumer_ + row);
-          if (isnan(of_row * column_factor(tile, column))) result.x = c0.x;
-          if (isnan(of_row * column_factor(tile, column + 1))) result.y = c0.y;
+          const bool left = isnan(of_row * column_factor(tile, column));
+          const bool right = isnan(of_row * column_factor(tile, column + 1));
+          const float2 z = {result(0, y.x, !left), result(1, y.y, !right)};
+          *pair = {left ? c0.x : z.x, right ? c0.y : z.y};
+        } else {
+          *pair = {result(0, y.x), result(1, y.y)};
         }
-        *pair = result;
       }
     }
     release();
   }
 
+  // After the last tile.
+  __device__ __forceinline__ void finish() const { policy_.finish(arguments_.amax); }
+
  private:
-  // sum = alpha * sum + bias, four accumulators at a time: those of two columns. Then done(i), i
-  // the first of the four.
-  template <class Done>
-  __device__ __forceinline__ void scale_each(const MatmulTilePosition& tile, Sums& sums,
-                                             const Done& done) const {
-    const float alpha = arguments_.alpha;
-    const MatmulBias& bias = arguments_.bias;
-    const int row = tile.row + 64 * consumer_ + 16 * warp_ + lane_ / 4;
-    const int column = tile.column + 2 * (lane_ % 4);
-    const bool by_column = bias.data != nullptr && bias.column != 0;
-    float first = 0, second = 0;  // of the two rows, or of the two columns
-    float upper = 1, lower = 1;   // factors of the two rows
-    if constexpr (C.scaled) {
-      upper = row_factor(tile, row);
-      lower = row_factor(tile, row + 8);
+  // Which elements amax counts: those inside of c, of a thread's two rows from a column on.
+  class Counted {
+   public:
+    __device__ __forceinline__ Counted(const Sm90MatmulArguments& arguments, int row, int column)
+        : upper_(row < arguments.grid.m),
+          lower_(row + 8 < arguments.grid.m),
+          left_(arguments.grid.n - column) {}
+    __device__ __forceinline__ bool operator()(int second_row, int column) const {
+      return (second_row != 0 ? lower_ : upper_) && column < left_;
     }
-    if (bias.data != nullptr && !by_column) {
-      first = read_bias(row, arguments_.grid.m, bias.row);
-      second = read_bias(row + 8, arguments_.grid.m, bias.row);
-    }
+
+   private:
+    bool upper_, lower_;
+    int left_;
+  };
+
+  static __device__ __forceinline__ void multiply_by_factors(const Factors& factors, Sums& sums) {
+    const int quad = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
     for (int i = 0; i < kSums; i += 4) {
-      if (by_column) {
-        first = read_bias(column + 2 * i, arguments_.grid.n, bias.column);
-        second = read_bias(column + 2 * i + 1, arguments_.grid.n, bias.column);
-      }
-      if constexpr (C.scaled) {
-        const float left = column_factor(tile, column + 2 * i);
-        const float right = column_factor(tile, column + 2 * i + 1);
-        sums[i] = sums[i] * upper * left;
-        sums[i + 1] = sums[i + 1] * upper * right;
-        sums[i + 2] = sums[i + 2] * lower * left;
-        sums[i + 3] = sums[i + 3] * lower * right;
-      }
-      sums[i] = fmaf(alpha, sums[i], first);
-      sums[i + 1] = fmaf(alpha, sums[i + 1], by_column ? second : first);
-      sums[i + 2] = fmaf(alpha, sums[i + 2], by_column ? first : second);
-      sums[i + 3] = fmaf(alpha, sums[i + 3], second);
-      done(i);
+      const int lane = 2 * i % 32 + 2 * quad;
+      const float left = __shfl_sync(0xffffffffu, factors.of_columns[i / 16], lane);
+      const float right = __shfl_sync(0xffffffffu, factors.of_columns[i / 16], lane + 1);
+      // In this order: the product of the factors may be out of range.
+      sums[i] = sums[i] * factors.upper * left;
+      sums[i + 1] = sums[i + 1] * factors.upper * right;
+      sums[i + 2] = sums[i + 2] * factors.lower * left;
+      sums[i + 3] = sums[i + 3] * factors.lower * right;
     }
   }
   // The warp's 16 rows of a chunk.
@@ -193,12 +257,14 @@ class MatmulEpilogue {
   }
   // Anything outside of c.
   __device__ __forceinline__ float row_factor(const MatmulTilePosition& tile, int row) const {
-    return arguments_.row_factors
-        .data[tile.batch * arguments_.row_factors.batch + min(row, arguments_.grid.m - 1)];
+    const MatmulFactors& factors = arguments_.row_factors;
+    return factors
+        .data[tile.batch * factors.batch + min(row, arguments_.grid.m - 1) * factors.line];
   }
   __device__ __forceinline__ float column_factor(const MatmulTilePosition& tile, int column) const {
-    return arguments_.column_factors
-        .data[tile.batch * arguments_.column_factors.batch + min(column, arguments_.grid.n - 1)];
+    const MatmulFactors& factors = arguments_.column_factors;
+    return (factors.data +
+            tile.batch * factors.batch)[min(column, arguments_.grid.n - 1) * factors.line];
   }
   // 0 outside of the tensor.
   __device__ __forceinline__ float read_bias(int at, int size, int64_t stride) const {
@@ -215,12 +281,14 @@ class MatmulEpilogue {
     state_.advance();
   }
 
-  using In = typename ElementOf<C.in>::Type;
-  using Out = typename ElementOf<C.out>::Type;
+  // The types of the bias.
+  using In = typename ElementOf<size_of(C.in) == 1 ? DType::kF32 : C.in>::Type;
+  using Out = typename ElementOf<size_of(C.out) == 1 ? DType::kF32 : C.out>::Type;
   const Sm90MatmulArguments& arguments_;
   const Shared& shared_;
   const int consumer_, warp_, lane_;
   PipelineCursor<C.out_stages> state_;
+  MatmulPolicy<float, C.activation, C.amax> policy_;
 };
 
 // The storing thread of a consumer.

@@ -18,15 +18,17 @@ struct MatmulShared {
   using Inputs = Pipeline<kStages>;
   using Outputs = Pipeline<C.out_stages>;
   // Rows lie along the dimension that is not contiguous in memory.
-  using AKMajor = SharedTile<C.rows(), C.kDepth>;
-  using AMMajor = SharedTile<C.kDepth, C.rows()>;
-  using BKMajor = SharedTile<C.columns, C.kDepth>;
-  using BNMajor = SharedTile<C.kDepth, C.columns>;
+  static constexpr int kElement = static_cast<int>(size_of(C.in));
+  using AKMajor = SharedTile<C.rows(), C.depth(), kElement>;
+  using AMMajor = SharedTile<C.depth(), C.rows(), kElement>;
+  using BKMajor = SharedTile<C.columns, C.depth(), kElement>;
+  using BNMajor = SharedTile<C.depth(), C.columns, kElement>;
   // A chunk of a consumer's results, in elements of 16 bits whatever its type is.
   using Out = SharedTile<64, 64>;
-  static_assert(AKMajor::kBytes == C.a_bytes() && AMMajor::kBytes == C.a_bytes() &&
-                BKMajor::kBytes == C.b_bytes() && BNMajor::kBytes == C.b_bytes() &&
+  static_assert(AKMajor::kBytes == C.a_bytes() && BKMajor::kBytes == C.b_bytes() &&
                 Out::kBytes == C.kOutStageBytes);
+  static_assert(kElement == 1 ||
+                (AMMajor::kBytes == C.a_bytes() && BNMajor::kBytes == C.b_bytes()));
 
   static constexpr int kB = kStages * C.a_bytes();
   static constexpr int kOut = kB + kStages * C.b_bytes();

@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Matmul of 8-bit types on sm_90a, the host side: configuration, scales and launch. The kernel is
+// device/sm90/matmul/matmul.hpp.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/device/sm90/matmul/config.hpp"
+#include "cuda/runtime/gpu.hpp"
+#include "math/matmul_problem.hpp"
+
+namespace perseid::internal::cuda {
+
+// Why the kernels do not take the problem, as a sentence's end; "" where they do.
+std::string refuse_sm90_f8_matmul(const MatmulProblem& problem);
+Sm90MatmulConfig choose_sm90_f8_matmul(const MatmulProblem& problem, int32_t multiprocessors);
+// Name expressions of the kernels; their header is kSm90MatmulHeader. Where the types of a and b
+// differ, a second one for the transposed product.
+std::vector<std::string> sm90_f8_matmul_kernels(const Sm90MatmulConfig& config);
+
+// wgmma multiplies 8-bit operands along k alone: the rows of a and the columns of b are contiguous.
+// Other layouts, and tensors that TMA does not take, fail with a sentence.
+class Sm90F8Matmul {
+ public:
+  static Status make(const MatmulProblem& problem, Gpu& gpu, std::unique_ptr<Sm90F8Matmul>* made) {
+    return make(problem, choose_sm90_f8_matmul(problem, gpu.facts().multiprocessors), gpu, made);
+  }
+  static Status make(const MatmulProblem& problem, const Sm90MatmulConfig& config, Gpu& gpu,
+                     std::unique_ptr<Sm90F8Matmul>* made);
+
+  Status run(const MatmulArguments& arguments, void* stream) const;
+  // Which kernel was chosen, for explain.
+  std::string description() const;
+
+ private:
+  Sm90F8Matmul(const MatmulProblem& problem, const Sm90MatmulConfig& config, const Gpu& gpu)
+      : problem_(problem), config_(config), gpu_(gpu) {}
+
+  MatmulProblem problem_;
+  Sm90MatmulConfig config_;
+  const Gpu& gpu_;
+  std::vector<Kernel> kernels_;  // in the order of sm90_f8_matmul_kernels
+};
+
+}  // namespace perseid::internal::cuda
