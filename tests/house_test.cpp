@@ -67,7 +67,7 @@ const std::map<std::string, std::set<std::string>>& allowed_includes() {
   static const std::map<std::string, std::set<std::string>> kAllowed = {
       {"include", {"perseid"}},
       {"api", {"perseid", "api", "collective", "op", "dispatch", "cpu", "math", "io", "base"}},
-      {"collective", {"perseid", "collective", "op", "dispatch", "cpu", "math", "base"}},
+      {"collective", {"perseid", "collective", "op", "dispatch", "cpu", "cuda", "math", "base"}},
       {"op", {"perseid", "op", "dispatch", "cpu", "math", "base"}},
       {"dispatch", {"perseid", "dispatch", "cpu", "cuda", "math", "base"}},
       {"cuda", {"perseid", "cuda", "math", "base"}},

@@ -4,7 +4,8 @@
  * Groups of ranks, and operations that all ranks of a group compute together. Included by
  * perseid.h.
  *
- *   - A rank is a process, or a thread of one, on this host. Contexts are of the CPU.
+ *   - A rank is a process, or a thread of one, on this host. Contexts are of the CPU, or each of a
+ *     GPU of its own; a rank uses one GPU for all operations of a group.
  *   - All ranks call the same functions of a group in the same order, each rank one at a time.
  *     Making a plan is such a call too. Executing one, once per rank, is one operation.
  *   - Shapes that do not fit are refused on all ranks with the same sentence, when the plan is
@@ -14,7 +15,11 @@
  *     sentence that names it; what they were to write is undefined. The group has then failed:
  *     perseid_group_shrink makes one of the ranks that are left, and plans are made again.
  *   - Sums over ranks are in the order of ranks, in float32 (float64 for F64), rounded once. They
- *     have the same bits in every run. */
+ *     have the same bits in every run.
+ *   - On a GPU plans are executed in the order of the stream: execute enqueues and returns, also
+ *     where another rank is missing. The deadline counts from when the stream has come to the work;
+ *     the next perseid_stream_synchronize or perseid_memory_copy of the stream returns TIMEOUT or
+ *     PEER_LOST. Executions cannot be captured in a CUDA graph (UNSUPPORTED). */
 #ifndef PERSEID_COLLECTIVE_H_
 #define PERSEID_COLLECTIVE_H_
 
@@ -112,8 +117,10 @@ PERSEID_API void perseid_group_memory_free(perseid_group_t group, void* data);
 
 /* ---- Operations without a plan ----
  *
- * Tensors are row-major without gaps, F16, BF16, F32 or F64, in memory of the host. Errors:
- * INVALID_ARGUMENT (on all ranks, where their calls differ), TIMEOUT, PEER_LOST. */
+ * Tensors are row-major without gaps, F16, BF16, F32 or F64, in memory of the host, or all of them
+ * on the ranks' GPUs: then the work is done in the order of the default stream, and the call
+ * returns after it; the first call on GPUs makes streams and memory, and compiles what it needs.
+ * Errors: INVALID_ARGUMENT (on all ranks, where their calls differ), TIMEOUT, PEER_LOST. */
 
 /** How ranks' elements become one. */
 typedef enum perseid_reduction {
@@ -186,7 +193,9 @@ typedef struct perseid_all_gather_matmul_args {
   const DLTensor* const* c;    /**< of each product: [batch, M, n] ([M, n] if batch is 1) */
   const DLTensor* gathered;    /**< NULL, or takes the gathered a: [batch, M, K] */
   uint64_t deadline_ns;        /**< 0: 30 s */
-  perseid_wait_record* record; /**< NULL, or how the waits ended */
+  /** NULL, or how the waits ended. On a GPU it is written by the synchronisation that returns the
+   * failure, and must live as long. */
+  perseid_wait_record* record;
 } perseid_all_gather_matmul_args;
 
 /** Makes a plan; all ranks call this. Errors: UNSUPPORTED, OUT_OF_MEMORY, TIMEOUT, PEER_LOST. *plan
@@ -195,8 +204,9 @@ typedef struct perseid_all_gather_matmul_args {
 PERSEID_API perseid_status perseid_all_gather_matmul_plan_create(
     perseid_context_t context, perseid_group_t group, const perseid_all_gather_matmul_desc* desc,
     perseid_plan_t* plan);
-/** Where this rank's shard is read: [batch, m, k]. What is produced there is not copied; execution
- * then returns when all ranks have read it. The tensor lives as long as the plan.
+/** Where this rank's shard is read: [batch, m, k], in memory of the context's device. What is
+ * produced there is not copied; on the CPU execution then returns when all ranks have read it, on a
+ * GPU what follows on the stream may overwrite it. The tensor lives as long as the plan.
  * \snippet ranks.c all_gather_matmul */
 PERSEID_API perseid_status perseid_all_gather_matmul_shard(perseid_plan_t plan,
                                                            const DLTensor** shard);

@@ -199,6 +199,12 @@ class AllGatherMatmul : public Plan {
   }
   /// Writes c, and gathered where given; all ranks do.
   void execute(const AllGatherMatmulArguments& with, const Scratch& workspace) const {
+    execute(nullptr, with, workspace);
+  }
+  /// The same on a stream of the context's GPU: it enqueues and returns.
+  /// \snippet ranks.cpp all_gather_matmul
+  void execute(Stream stream, const AllGatherMatmulArguments& with,
+               const Scratch& workspace) const {
     detail::require(with.b.size() == products_ && with.c.size() == products_ &&
                         (with.bias.empty() || with.bias.size() == products_),
                     "b, c and bias are as many as products: ", products_);
@@ -217,7 +223,7 @@ class AllGatherMatmul : public Plan {
     args.gathered = with.gathered.dl();
     args.deadline_ns = detail::nanoseconds(with.deadline);
     args.record = with.record;
-    execute_as(Direction::kForward, perseid_all_gather_matmul_execute, args, nullptr, workspace);
+    execute_as(Direction::kForward, perseid_all_gather_matmul_execute, args, stream, workspace);
   }
 
  private:
@@ -288,13 +294,18 @@ class MatmulReduce : public Plan {
 
   /// Writes c; all ranks do.
   void execute(const MatmulReduceArguments& with, const Scratch& workspace) const {
+    execute(nullptr, with, workspace);
+  }
+  /// The same on a stream of the context's GPU: it enqueues and returns.
+  /// \snippet ranks.cpp matmul_reduce
+  void execute(Stream stream, const MatmulReduceArguments& with, const Scratch& workspace) const {
     auto args = detail::sized<perseid_matmul_reduce_args>();
     args.a = with.a.dl();
     args.b = with.b.dl();
     args.bias = with.bias.dl();
     args.c = with.c.dl();
     args.deadline_ns = detail::nanoseconds(with.deadline);
-    execute_as(Direction::kForward, perseid_matmul_reduce_execute, args, nullptr, workspace);
+    execute_as(Direction::kForward, perseid_matmul_reduce_execute, args, stream, workspace);
   }
 
  private:

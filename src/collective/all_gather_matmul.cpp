@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/all_gather_matmul.hpp"
 
+#include "cuda/runtime/copy_queue.hpp"
+#include "cuda/runtime/signals.hpp"
 #include "op/chunks.hpp"
 #include "op/descriptor.hpp"
 
@@ -17,6 +19,14 @@ Tensor columns_as_extent(Tensor matrix) {
           .rank = 3,
           .shape = {matrix.shape[1], matrix.shape[2], 1},
           .stride = {matrix.stride[1], matrix.stride[2], 1}};
+}
+
+// Whether the kernels of a GPU may take the operand in chunks: rows of whole vectors.
+bool may_take_chunks(const dispatch::Device& device, const perseid_matmul_desc& desc) {
+  if (device.gpu == nullptr) return true;
+  const bool wide = desc.out_dtype == PERSEID_F32;
+  const int64_t element = desc.dtype == PERSEID_F16 || desc.dtype == PERSEID_BF16 ? 2 : 4;
+  return desc.n > 0 && desc.k * element % 16 == 0 && desc.n * (wide ? 4 : element) % 16 == 0;
 }
 
 }  // namespace
@@ -44,12 +54,11 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   const int64_t chunks = desc.chunks == 0 ? 1 : desc.chunks;
   reader.require(1 <= chunks && chunks <= kMostChunks, "chunks is ", desc.chunks,
                  ", expected 1 to ", kMostChunks, " of each shard, or 0 for 1");
-  reader.require(device->gpu == nullptr,
-                 "the context is of a GPU, expected the CPU: ranks have no transport for GPUs yet");
   reader.extents("a", {made->batch_, made->m_, made->k_});
 
   Terms terms;
-  terms.equal("dtype", desc.dtype)
+  terms.equal("type of the context's device", device->dl_device().device_type)
+      .equal("dtype", desc.dtype)
       .equal("gather_dim", made->along_k_ ? PERSEID_CHUNK_K : PERSEID_CHUNK_M)
       .equal("batch", made->batch_)
       .equal("chunks", chunks)
@@ -71,8 +80,8 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   // Again an exchange, as an implementation may refuse on one rank alone.
   const Status products = made->make_products(device, desc);
   if (Status status = ranks.exchange(operation, products, "", nullptr); !status.ok()) return status;
-  if (Status status = transport_of(ranks).make_gather(ranks, operation, shards, *made->chunks_,
-                                                      &made->transport_);
+  if (Status status = transport_of(*device).make_gather({ranks, operation, *device}, shards,
+                                                        *made->chunks_, &made->transport_);
       !status.ok())
     return status;
 
@@ -88,8 +97,8 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   made->shard_.shape[1] = made->m_;
   made->shard_.shape[2] = made->k_;
   made->shard_.data = data + begin * (made->along_k_ ? 1 : row) * size_of(shards.dtype);
-  made->gathered_dl_ = as_dl(&made->gathered_);
-  made->shard_dl_ = as_dl(&made->shard_);
+  made->gathered_dl_ = as_dl(&made->gathered_, device->dl_device());
+  made->shard_dl_ = as_dl(&made->shard_, device->dl_device());
   made->epoch_ = ranks.first_epoch() - 1;
   made->describe(desc);
   *plan = std::move(made);
@@ -115,16 +124,24 @@ Status AllGatherMatmulPlan::make_products(const op::DevicePointer& device,
     inner.alpha = product.alpha;
     inner.implementation = desc.implementation;
     // The first product waits for the chunks; then they are all there.
-    if (i == 0 && chunks_->count() > 0) inner.async_a = &arriving;
+    const bool arrives = i == 0 && chunks_->count() > 0;
+    if (arrives && may_take_chunks(*device, inner)) inner.async_a = &arriving;
     Product made{.plan = nullptr, .n = product.n, .bias = product.bias != 0};
-    if (Status status = make_matmul(device, inner, &made.plan); !status.ok()) return status;
+    Status status = make_matmul(device, inner, &made.plan);
+    if (status.code() == PERSEID_UNSUPPORTED && inner.async_a != nullptr &&
+        device->gpu != nullptr) {
+      inner.async_a = nullptr;
+      status = make_matmul(device, inner, &made.plan);
+    }
+    if (!status.ok()) return status;
+    if (arrives) waits_before_ = inner.async_a == nullptr;
     products_.push_back(std::move(made));
   }
   return {};
 }
 
 void AllGatherMatmulPlan::describe(const perseid_all_gather_matmul_desc& desc) {
-  const Transport& transport = transport_of(*group_);
+  const Transport& transport = transport_of(device());
   dispatch::Explanation explanation{.operation = kOperation};
   explanation.problem = {{"dtype", internal::name_of(shards_.dtype)},
                          {"gather_dim", along_k_ ? "k" : "m"},
@@ -146,16 +163,20 @@ void AllGatherMatmulPlan::describe(const perseid_all_gather_matmul_desc& desc) {
       explanation.forward.workspace = std::max(explanation.forward.workspace, bytes);
     inner = info.implementation;
   }
-  explanation.considered = {{transport.name, dispatch::Verdict::kChosen,
-                             concatenate("shards are read in place, each product is one ", inner,
-                                         " that begins with the own shard")}};
+  const char* how = device().gpu == nullptr ? "shards are read in place, " : "shards are pushed, ";
+  explanation.considered = {
+      {transport.name, dispatch::Verdict::kChosen,
+       concatenate(how, "each product is one ", inner,
+                   waits_before_ ? " that begins when all shards have arrived, since it takes no "
+                                   "chunks of these types and sizes"
+                                 : " that begins with the own shard")}};
   explain(std::move(explanation));
 }
 
 Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
-                                    const op::Workspace& workspace, void*) const {
+                                    const op::Workspace& workspace, void* stream) const {
   const Operation operation(kOperation, args.deadline_ns);
-  op::ArgumentReader reader(kOperation);
+  op::ArgumentReader reader(kOperation, device().dl_device());
   const op::Extent batch{"batch", batch_}, m{"m", m_}, k{"k", k_}, all_m{"m", gathered_.shape[1]},
       all_k{"k", gathered_.shape[2]};
   const DType dtype = shards_.dtype;
@@ -177,51 +198,61 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
   Tensor gathered;
   if (args.gathered != nullptr)
     gathered = read(op::Access::kWrite, "gathered", args.gathered, all_m, all_k);
+  if (device().gpu != nullptr)
+    for (const auto& [name, tensor] : {std::pair{"a", &a}, {"gathered", &gathered}})
+      reader.require(!tensor->present() || cuda::is_copyable(*tensor), name,
+                     " has gaps between the elements of a row; copy it into a tensor without");
   reader.require(args.b != nullptr, "b is NULL, expected a tensor of each product");
   reader.require(args.c != nullptr, "c is NULL, expected a tensor of each product");
   if (Status status = reader.finish(); !status.ok()) return status;
+  if (Status status = refuse_capture(device(), operation, stream); !status.ok()) return status;
   if (args.record != nullptr) *args.record = {PERSEID_OK, -1, 0, -1, 0, 0};
 
   const Turn turn(*group_, operation);
   if (!turn.status().ok()) return turn.status();
-  const uint32_t epoch = ++epoch_;
-  cpu::Executor& executor = *device().executor;
+  const Sending sending{++epoch_, stream, args.record};
   const bool in_place = a.data == shard_.data && a.stride[1] == shard_.stride[1] &&
                         a.stride[2] == shard_.stride[2] &&
                         (batch_ == 1 || a.stride[0] == shard_.stride[0]);
-  Status status = in_place ? Status() : transport_->start(operation, epoch);
+  Status status = in_place ? Status() : transport_->start(operation, sending.epoch);
   if (!status.ok()) return status;
-  transport_->send(epoch, along_k_ ? columns_as_extent(a) : a, executor);
-  status = multiply(operation, args, epoch, workspace);
-  if (status.ok() && args.gathered != nullptr) copy(executor, gathered_, gathered);
+  status = transport_->send(operation, sending, along_k_ ? columns_as_extent(a) : a);
+  if (status.ok()) status = multiply(operation, args, sending, workspace);
+  if (status.ok() && args.gathered != nullptr) status = give_gathered(gathered, stream);
   // Whatever this rank's own arguments were, the others have its shard and go on.
-  transport_->finish(epoch);
+  const Status finished = transport_->finish(sending);
+  if (status.ok()) status = finished;
   // What the caller produces there may be written as soon as this returns.
-  if (status.ok() && in_place) status = transport_->start(operation, epoch + 1);
+  if (status.ok() && in_place) status = transport_->start(operation, sending.epoch + 1);
   return status;
 }
 
+Status AllGatherMatmulPlan::give_gathered(const Tensor& gathered, void* stream) const {
+  if (device().gpu != nullptr) return cuda::copy_tensor(*device().gpu, gathered_, gathered, stream);
+  copy(*device().executor, gathered_, gathered);
+  return {};
+}
+
 Status AllGatherMatmulPlan::multiply(const Operation& operation,
-                                     const perseid_all_gather_matmul_args& args, uint32_t epoch,
-                                     const op::Workspace& workspace) const {
+                                     const perseid_all_gather_matmul_args& args,
+                                     const Sending& sending, const op::Workspace& workspace) const {
+  perseid_arrival arrival = transport_->arrival(operation, sending.epoch);
+  if (waits_before_)
+    if (Status status = await_all(arrival, sending.stream); !status.ok()) return status;
   for (size_t i = 0; i < products_.size(); ++i) {
     auto inner = sized<perseid_matmul_args>();
     inner.a = &gathered_dl_;
     inner.b = args.b[i];
     inner.c = args.c[i];
     if (args.bias != nullptr) inner.bias = args.bias[i];
-    auto arrival = sized<perseid_arrival>();
     perseid_wait_record record{};
-    if (i == 0 && chunks_->count() > 0) {
-      arrival.signals = transport_->signals();
-      arrival.epoch = epoch;
+    if (i == 0 && chunks_->count() > 0 && !waits_before_) {
       arrival.first_chunk = along_k_ ? 0 : chunks_->pivot(group_->rank());
-      arrival.deadline_ns = time_left(operation);
-      arrival.abort = group_->abort();
-      arrival.record = &record;
+      // On a GPU the failure is returned by the next synchronisation of the stream.
+      if (device().gpu == nullptr) arrival.record = &record;
       inner.arrival_a = &arrival;
     }
-    Status status = matmul_of(products_[i].plan).execute(inner, workspace, nullptr);
+    Status status = matmul_of(products_[i].plan).execute(inner, workspace, sending.stream);
     if (status.code() == PERSEID_TIMEOUT) {
       status = group_->give_up(operation, chunks_->owner(record.chunk));
     } else if (status.code() == PERSEID_PEER_LOST) {
@@ -235,6 +266,16 @@ Status AllGatherMatmulPlan::multiply(const Operation& operation,
     if (!status.ok()) return status;
   }
   return {};
+}
+
+Status AllGatherMatmulPlan::await_all(const perseid_arrival& arrival, void* stream) const {
+  return cuda::wait_for_signal(*device().gpu,
+                               {.signals = arrival.signals,
+                                .epoch = arrival.epoch,
+                                .deadline_ns = arrival.deadline_ns,
+                                .abort = arrival.abort,
+                                .record = arrival.record},
+                               stream, static_cast<int32_t>(chunks_->count()));
 }
 
 }  // namespace perseid::internal::collective

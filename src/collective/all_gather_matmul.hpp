@@ -36,12 +36,16 @@ class AllGatherMatmulPlan final : public op::Plan {
       : Plan(std::move(device)), group_(std::move(group)) {}
   Status make_products(const op::DevicePointer& device, const perseid_all_gather_matmul_desc& desc);
   Status multiply(const Operation& operation, const perseid_all_gather_matmul_args& args,
-                  uint32_t epoch, const op::Workspace& workspace) const;
+                  const Sending& sending, const op::Workspace& workspace) const;
+  // On a GPU, in the order of the stream.
+  Status await_all(const perseid_arrival& arrival, void* stream) const;
+  Status give_gathered(const Tensor& gathered, void* stream) const;
   void describe(const perseid_all_gather_matmul_desc& desc);
 
   GroupPointer group_;
   int64_t batch_ = 1, m_ = 0, k_ = 0;  // of this rank's shard
   bool along_k_ = false;
+  bool waits_before_ = false;  // the first product takes no chunks
   Shards shards_;
   std::unique_ptr<ShardChunks> chunks_;
   std::unique_ptr<GatherTransport> transport_;

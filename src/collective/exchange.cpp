@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 
+#include "collective/gpu_exchange.hpp"
 #include "op/tensor_argument.hpp"
 
 namespace perseid::internal::collective {
@@ -20,6 +21,7 @@ struct Call {
   uint64_t dtype = 0, reduction = 0;
   uint64_t input = 0, output = 0;  // elements
   uint64_t rows = 0;               // of dimension 0 of the input
+  uint64_t on_gpu = 0;             // where the tensors are: 1, on the rank's GPU
 };
 static_assert(sizeof(Call) <= sizeof(RankWords::call));
 
@@ -32,7 +34,8 @@ std::string text_of(const Call& call) {
   if (call.kind == Call::kBarrier) return name_of(call.kind);
   return concatenate(name_of(call.kind), call.reduction == 1 ? " (average)" : "", " of ",
                      call.input, " elements of ", internal::name_of(static_cast<DType>(call.dtype)),
-                     " in ", call.rows, " rows, output of ", call.output);
+                     call.on_gpu == 1 ? " on a GPU" : "", " in ", call.rows, " rows, output of ",
+                     call.output);
 }
 
 // One operation through the inboxes.
@@ -109,7 +112,7 @@ class Exchange {
                               ? call.output == gathered
                               : call.input == first.input && call.rows == first.rows;
         const bool same = call.kind == first.kind && call.dtype == first.dtype &&
-                          call.reduction == first.reduction;
+                          call.reduction == first.reduction && call.on_gpu == first.on_gpu;
         if (sizes ? fits : same) continue;
         return Status::error(PERSEID_INVALID_ARGUMENT, "rank ", rank, " calls ", text_of(call),
                              ", rank 0 ", text_of(first),
@@ -129,6 +132,7 @@ class Exchange {
 
 struct Arguments {
   Tensor input, output;
+  int32_t gpu = -1;  // that they are on; -1: memory of the host
 };
 
 bool is_row_major(const Tensor& tensor) {
@@ -143,7 +147,9 @@ bool is_row_major(const Tensor& tensor) {
 
 Status read_arguments(const char* name, const DLTensor* input, const DLTensor* output,
                       const op::InPlace& allowed, Arguments* arguments) {
-  op::ArgumentReader reader(name);
+  const bool on_gpu = input != nullptr && input->device.device_type == kDLCUDA;
+  op::ArgumentReader reader(name, on_gpu ? input->device : DLDevice{kDLCPU, 0});
+  if (on_gpu) arguments->gpu = input->device.device_id;
   const auto read = [&](op::Access access, const char* argument, const DLTensor* tensor,
                         op::DTypes dtypes) -> Tensor {
     constexpr const char* kNames[] = {"dimension 0", "dimension 1", "dimension 2", "dimension 3",
@@ -179,7 +185,15 @@ Call call_of(Call::Kind kind, Reduction reduction, const Arguments& arguments) {
           static_cast<uint64_t>(reduction),
           number(input.elements()),
           number(arguments.output.elements()),
-          number(input.rank == 0 ? 1 : input.shape[0])};
+          number(input.rank == 0 ? 1 : input.shape[0]),
+          arguments.gpu >= 0 ? 1u : 0u};
+}
+
+// The rank's part in calls on GPUs, where this is one.
+Status on_gpu_of(Group& group, const Operation& operation, const Arguments& arguments,
+                 GpuExchange** exchange) {
+  *exchange = nullptr;
+  return arguments.gpu < 0 ? Status() : GpuExchange::of(group, operation, arguments.gpu, exchange);
 }
 
 using Parts = std::array<const void*, kMostRanks>;
@@ -221,9 +235,11 @@ Status all_gather(Group& group, const DLTensor* input, const DLTensor* output,
   if (!turn.status().ok()) return turn.status();
   Exchange exchange(group, operation, call_of(Call::kAllGather, Reduction::kSum, arguments));
   if (status = exchange.meet(); !status.ok()) return status;
+  GpuExchange* on_gpu = nullptr;
+  if (status = on_gpu_of(group, operation, arguments, &on_gpu); !status.ok()) return status;
 
-  const auto element = static_cast<size_t>(size_of(arguments.input.dtype));
-  Begins begin{};  // bytes
+  const auto element = static_cast<size_t>(on_gpu != nullptr ? 1 : size_of(arguments.input.dtype));
+  Begins begin{};  // bytes; on GPUs elements
   size_t ranks = 0;
   size_t longest = 0;
   for (const Call& call : exchange.calls()) {
@@ -231,6 +247,8 @@ Status all_gather(Group& group, const DLTensor* input, const DLTensor* output,
     ++ranks;
     longest = std::max(longest, call.input * element);
   }
+  if (on_gpu != nullptr)
+    return on_gpu->all_gather(operation, begin, arguments.input, arguments.output);
   for (size_t from = 0; status.ok() && from < longest; from += kHalf) {
     const auto bytes = [&](int32_t rank) {
       const auto r = static_cast<size_t>(rank);
@@ -272,6 +290,10 @@ Status reduce_scatter(Group& group, Reduction reduction, const DLTensor* input,
   if (!turn.status().ok()) return turn.status();
   Exchange exchange(group, operation, call);
   if (status = exchange.meet(); !status.ok()) return status;
+  GpuExchange* on_gpu = nullptr;
+  if (status = on_gpu_of(group, operation, arguments, &on_gpu); !status.ok()) return status;
+  if (on_gpu != nullptr)
+    return on_gpu->reduce_scatter(operation, begin, reduction, arguments.input, arguments.output);
 
   size_t longest = 0;
   for (size_t rank = 0; rank < ranks; ++rank)
@@ -321,6 +343,10 @@ Status all_reduce(Group& group, Reduction reduction, const DLTensor* input, cons
   if (!turn.status().ok()) return turn.status();
   Exchange exchange(group, operation, call);
   if (status = exchange.meet(); !status.ok()) return status;
+  GpuExchange* on_gpu = nullptr;
+  if (status = on_gpu_of(group, operation, arguments, &on_gpu); !status.ok()) return status;
+  if (on_gpu != nullptr)
+    return on_gpu->all_reduce(operation, reduction, arguments.input, arguments.output);
 
   const auto ranks = static_cast<size_t>(group.size()), me = static_cast<size_t>(group.rank());
   const auto element = static_cast<size_t>(size_of(arguments.input.dtype));

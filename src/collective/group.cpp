@@ -32,6 +32,11 @@ Operation::Operation(const char* operation, uint64_t nanoseconds)
       deadline_ns(op::deadline_or_default(nanoseconds)),
       deadline(cpu::deadline_after(deadline_ns)) {}
 
+uint64_t Operation::time_left() const {
+  const auto left = deadline - Clock::now();
+  return left.count() > 0 ? static_cast<uint64_t>(left.count()) : 1;
+}
+
 Group::Group(std::shared_ptr<Mesh> mesh, std::vector<int32_t> members, uint32_t generation,
              const Options& options)
     : mesh_(std::move(mesh)),
@@ -43,6 +48,9 @@ Group::Group(std::shared_ptr<Mesh> mesh, std::vector<int32_t> members, uint32_t 
       epoch_(options.first_epoch - 1) {}
 
 Group::~Group() {
+  // What it has on the GPU ends before the others hear that this rank has left.
+  gpu_exchange_.reset();
+  gpu_rank_.reset();
   if (!superseded_) mesh_->leave(operations_);
 }
 
@@ -116,26 +124,28 @@ Status Group::open_threads(int32_t size, const Options& options,
   return {};
 }
 
-Status Group::lost(const Operation& operation, Failure failure, int32_t rank) const {
+Status Group::lost(const Operation& operation, Failure failure, int32_t rank,
+                   const std::string& detail) const {
   const std::string who = concatenate(operation.name, ": rank ", rank);
-  constexpr const char* kNext = "; shrink the group to go on with the others";
-  if (failure == Failure::kLost) return Status::error(PERSEID_PEER_LOST, who, " is lost", kNext);
+  const std::string next = detail + "; shrink the group to go on with the others";
+  if (failure == Failure::kLost) return Status::error(PERSEID_PEER_LOST, who, " is lost", next);
   if (failure == Failure::kLeft)
-    return Status::error(PERSEID_PEER_LOST, who, " has left the group", kNext);
+    return Status::error(PERSEID_PEER_LOST, who, " has left the group", next);
   if (rank == rank_)
     return Status::error(PERSEID_TIMEOUT, who, ", this one, was given up by the others, whose ",
-                         "deadline has passed", kNext);
+                         "deadline has passed", next);
   return Status::error(PERSEID_TIMEOUT, who, " has not taken part within ",
-                       milliseconds(operation.deadline_ns), kNext);
+                       milliseconds(operation.deadline_ns), next);
 }
 
-Status Group::failure(const Operation& operation) const {
+Status Group::failure(const Operation& operation, const std::string& detail) const {
   const uint32_t value = cpu::load_acquire(abort_);
-  return lost(operation, failure_of(value), failed_rank(value));
+  return lost(operation, failure_of(value), failed_rank(value), detail);
 }
 
 Status Group::exchange(const Operation& operation, const Status& mine, const std::string& message,
-                       std::vector<std::string>* all) {
+                       std::vector<std::string>* all, const Descriptor* descriptor,
+                       std::vector<Descriptor>* descriptors) {
   if (cpu::load_acquire(abort_) != 0) return failure(operation);
   Status first;
   std::string payload = Writer()
@@ -146,15 +156,19 @@ Status Group::exchange(const Operation& operation, const Status& mine, const std
   if (payload.size() > kLargestMessage)
     return Status::error(PERSEID_UNSUPPORTED, operation.name, ": the message of ", payload.size(),
                          " bytes is longer than ", kLargestMessage, "; use fewer chunks");
-  const Frame frame{FrameType::kMessage, generation_, std::move(payload)};
+  const int sent = descriptor == nullptr ? -1 : descriptor->number();
+  const Frame frame{sent < 0 ? FrameType::kMessage : FrameType::kSegment, generation_,
+                    std::move(payload)};
   std::vector<std::string> messages(members_.size());
+  std::vector<Descriptor> received(members_.size());
   for (int32_t rank = 0; rank < size(); ++rank)
-    if (rank != rank_) mesh_->send(origin(rank), frame, operation.deadline);  // take() says why not
+    if (rank != rank_) mesh_->send(origin(rank), frame, operation.deadline, sent);  // see take()
   for (int32_t rank = 0; rank < size(); ++rank) {
     Frame answer = frame;
-    const Failure failure = rank == rank_ ? Failure::kNone
-                                          : mesh_->take(origin(rank), generation_,
-                                                        operation.deadline, &answer, nullptr);
+    const Failure failure = rank == rank_
+                                ? Failure::kNone
+                                : mesh_->take(origin(rank), generation_, operation.deadline,
+                                              &answer, &received[static_cast<size_t>(rank)]);
     if (failure != Failure::kNone) {
       set_abort(abort_, failure, rank);
       return this->failure(operation);
@@ -168,6 +182,7 @@ Status Group::exchange(const Operation& operation, const Status& mine, const std
       first = Status::error(code, "rank ", rank, ": ", sentence);
   }
   if (first.ok() && all != nullptr) *all = std::move(messages);
+  if (first.ok() && descriptors != nullptr) *descriptors = std::move(received);
   return first;
 }
 

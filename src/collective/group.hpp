@@ -20,6 +20,9 @@
 
 namespace perseid::internal::collective {
 
+class GpuExchange;
+class GpuRank;
+
 // An operation that all ranks are in.
 struct Operation {
   const char* name;
@@ -27,6 +30,8 @@ struct Operation {
   Clock::time_point deadline;
 
   Operation(const char* operation, uint64_t nanoseconds);
+  // What is left of it, at least 1 ns.
+  uint64_t time_left() const;
 };
 
 // One rank's part of the slab; each word has a cache line, since other ranks poll it.
@@ -66,12 +71,16 @@ class Group {
   // Not 0 once the group has failed.
   const uint32_t* abort() const { return abort_; }
   int32_t failed() const { return failed_rank(cpu::load_acquire(abort_)); }
+  // Whether the ranks are threads of one process.
+  bool of_threads() const { return mesh_->hub() != nullptr; }
 
   // ---- Collective calls before and between operations, by messages
 
   // The message of every rank, in their order. If one brings a failure, all ranks return the first.
+  // A descriptor goes with the message where it is open, by Unix sockets alone.
   Status exchange(const Operation& operation, const Status& mine, const std::string& message,
-                  std::vector<std::string>* all);
+                  std::vector<std::string>* all, const Descriptor* descriptor = nullptr,
+                  std::vector<Descriptor>* descriptors = nullptr);
   // Memory that all ranks map, zeroed. One rank prepares it before the others see it.
   Status share(const Operation& operation, size_t bytes,
                const std::function<void(std::byte*)>& prepare, std::shared_ptr<Segment>* segment);
@@ -87,8 +96,10 @@ class Group {
   Status wait(const Operation& operation, int32_t rank, const uint32_t* word, uint32_t epoch);
   // A wait for `rank` ended at the deadline: gives up on the rank that all wait for in the end.
   Status give_up(const Operation& operation, int32_t rank);
-  // Why the group has failed.
-  Status failure(const Operation& operation) const;
+  // Gives up on just this rank.
+  void blame(int32_t rank) { set_abort(abort_, Failure::kSilent, rank); }
+  // Why the group has failed. `detail` is a part of the sentence, such as "; what is missing".
+  Status failure(const Operation& operation, const std::string& detail = "") const;
 
   // ---- The slab
 
@@ -98,6 +109,10 @@ class Group {
   }
   uint32_t next_epoch() { return ++epoch_; }
 
+  // This rank's part in operations on GPUs, once there is one.
+  std::shared_ptr<GpuRank>& gpu_rank() { return gpu_rank_; }
+  std::shared_ptr<GpuExchange>& gpu_exchange() { return gpu_exchange_; }
+
  private:
   Group(std::shared_ptr<Mesh> mesh, std::vector<int32_t> members, uint32_t generation,
         const Options& options);
@@ -105,7 +120,8 @@ class Group {
   Status open_slab(const Operation& operation);
   void prepare_slab(std::byte* slab) const;
   void take_slab(std::shared_ptr<Segment> slab);
-  Status lost(const Operation& operation, Failure failure, int32_t rank) const;
+  Status lost(const Operation& operation, Failure failure, int32_t rank,
+              const std::string& detail) const;
   void publish_wait(int32_t rank, const uint32_t* word, uint32_t epoch);
   int32_t waited_for(int32_t rank) const;
 
@@ -125,6 +141,8 @@ class Group {
   uint64_t operations_ = 0;
   std::atomic<bool> busy_{false};
   bool superseded_ = false;
+  std::shared_ptr<GpuRank> gpu_rank_;
+  std::shared_ptr<GpuExchange> gpu_exchange_;
 };
 
 // begin() and end() of an operation.

@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/matmul_reduce.hpp"
 
+#include "cuda/runtime/copy_queue.hpp"
+#include "cuda/runtime/signals.hpp"
+#include "dispatch/memory.hpp"
 #include "op/descriptor.hpp"
 
 namespace perseid::internal::collective {
@@ -9,6 +12,14 @@ namespace {
 
 // A task reduces about so many elements.
 constexpr int64_t kTaskElements = 64 << 10;
+// Chunks of a shard. Each costs some microseconds between copies.
+constexpr int64_t kChunksOnGpu = 4;
+
+// Whether the kernels of a GPU may give the result in chunks: rows of whole vectors.
+bool may_leave_in_chunks(const dispatch::Device& device, const perseid_matmul_desc& desc) {
+  const int64_t element = desc.dtype == PERSEID_F16 || desc.dtype == PERSEID_BF16 ? 2 : 4;
+  return device.gpu == nullptr || (desc.k * element % 16 == 0 && desc.n * element % 16 == 0);
+}
 
 }  // namespace
 
@@ -39,12 +50,11 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
       reader.choice("reduction", desc.reduction, 2, "PERSEID_SUM (0) or PERSEID_AVERAGE (1)"));
   reader.flag("all_reduce", desc.all_reduce);
   made->bias_ = reader.flag("bias", desc.bias);
-  reader.require(device->gpu == nullptr,
-                 "the context is of a GPU, expected the CPU: ranks have no transport for GPUs yet");
   reader.extents("c", {made->batch_, made->m_, made->n_});
 
   Terms terms;
-  terms.equal("dtype", desc.dtype)
+  terms.equal("type of the context's device", device->dl_device().device_type)
+      .equal("dtype", desc.dtype)
       .equal("out_dtype", static_cast<int64_t>(made->out_dtype_))
       .equal("scatter_dim", made->along_n_ ? PERSEID_CHUNK_N : PERSEID_CHUNK_M)
       .equal("reduction", desc.reduction)
@@ -65,8 +75,10 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
   };
   made->shards_ = cut(made->dtype_ == DType::kF64 ? DType::kF64 : DType::kF32);
   made->results_ = cut(made->out_dtype_);
+  // On a GPU a part of a shard leaves while the next one is computed.
+  const int64_t each = device->gpu != nullptr ? kChunksOnGpu : 1;
   made->chunks_ =
-      std::make_unique<ShardChunks>(made->shards_, made->m_ > 0 && made->n_ > 0 ? 1 : 0);
+      std::make_unique<ShardChunks>(made->shards_, made->m_ > 0 && made->n_ > 0 ? each : 0);
   made->parts_.resize(static_cast<size_t>(ranks.size()));
   const Status product = made->make_product(device, desc);
   if (Status status = ranks.exchange(operation, product, "", nullptr); !status.ok()) return status;
@@ -90,28 +102,48 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
   inner.n = n_;
   inner.k = k_;
   inner.implementation = desc.implementation;
-  if (chunks_->count() > 0) inner.sink_c = &leaving;
-  return make_matmul(device, inner, &product_);
+  if (chunks_->count() > 0 && may_leave_in_chunks(*device, inner)) inner.sink_c = &leaving;
+  Status status = make_matmul(device, inner, &product_);
+  if (status.code() == PERSEID_UNSUPPORTED && inner.sink_c != nullptr && device->gpu != nullptr) {
+    inner.sink_c = nullptr;
+    status = make_matmul(device, inner, &product_);
+  }
+  leaves_at_end_ = inner.sink_c == nullptr;
+  for (const DType bias : {dtype_, out_dtype_}) {
+    if (!status.ok() || device->gpu == nullptr || sum_with(bias) != nullptr) continue;
+    rank_sums_.emplace_back();
+    rank_sums_.back().bias = bias_ ? bias : DType::kNone;
+    status = cuda::RankSum::make(
+        {.in = shards_.dtype, .out = out_dtype_, .bias = rank_sums_.back().bias}, device->gpu,
+        &rank_sums_.back().sum);
+  }
+  return status;
+}
+
+const cuda::RankSum* MatmulReducePlan::sum_with(DType bias) const {
+  for (const BiasedSum& each : rank_sums_)
+    if (!bias_ || each.bias == bias) return each.sum.get();
+  return nullptr;
 }
 
 Status MatmulReducePlan::make_transports(const Operation& operation) {
-  const Transport& transport = transport_of(*group_);
-  Status status = transport.make_reduce(*group_, operation, shards_, *chunks_, &reduce_);
-  if (status.ok() && all_)
-    status = transport.make_gather(*group_, operation, results_, *chunks_, &gather_);
+  const Transport& transport = transport_of(device());
+  const TransportSite site{*group_, operation, device()};
+  Status status = transport.make_reduce(site, shards_, *chunks_, &reduce_);
+  if (status.ok() && all_) status = transport.make_gather(site, results_, *chunks_, &gather_);
   if (!status.ok()) return status;
   partial_ = {.data = reduce_->partial(),
               .dtype = shards_.dtype,
               .rank = 3,
               .shape = {batch_, m_, n_},
               .stride = {m_ * n_, n_, 1}};
-  partial_dl_ = as_dl(&partial_);
+  partial_dl_ = as_dl(&partial_, device().dl_device());
   epoch_ = group_->first_epoch() - 1;
   return {};
 }
 
 void MatmulReducePlan::describe() {
-  const Transport& transport = transport_of(*group_);
+  const Transport& transport = transport_of(device());
   auto info = sized<perseid_plan_info>();
   product_->query(&info);
   dispatch::Explanation explanation{.operation = name()};
@@ -130,7 +162,8 @@ void MatmulReducePlan::describe() {
   (void)product_->workspace_size(dispatch::Direction::kForward, &explanation.forward.workspace);
   explanation.considered = {
       {transport.name, dispatch::Verdict::kChosen,
-       concatenate("one ", info.implementation, " whose result leaves shard by shard, sums in ",
+       concatenate("one ", info.implementation, " whose result leaves ",
+                   leaves_at_end_ ? "when it is complete" : "shard by shard", ", sums in ",
                    internal::name_of(shards_.dtype), " in the order of ranks")}};
   explain(std::move(explanation));
 }
@@ -143,11 +176,11 @@ Tensor MatmulReducePlan::shard_of(Tensor c, int64_t from, int64_t to) const {
 }
 
 Status MatmulReducePlan::execute(const perseid_matmul_reduce_args& args,
-                                 const op::Workspace& workspace, void*) const {
+                                 const op::Workspace& workspace, void* stream) const {
   const Operation operation(name(), args.deadline_ns);
   const int32_t rank = group_->rank();
   const int64_t begin = results_.begin_of(rank), end = results_.begin_of(rank + 1);
-  op::ArgumentReader reader(operation.name);
+  op::ArgumentReader reader(operation.name, device().dl_device());
   const op::Extent extents[] = {{"batch", batch_},
                                 {"m", all_ || along_n_ ? m_ : end - begin},
                                 {"n", all_ || !along_n_ ? n_ : end - begin}};
@@ -166,48 +199,61 @@ Status MatmulReducePlan::execute(const perseid_matmul_reduce_args& args,
   } else {
     reader.refuse("bias", args.bias, "bias = 0");
   }
+  if (device().gpu != nullptr)
+    reader.require(c.empty() || c.shape[2] == 1 || c.stride[2] == 1,
+                   "c has gaps between the elements of a row; pass a tensor without");
   if (Status status = reader.finish(); !status.ok()) return status;
+  if (Status status = refuse_capture(device(), operation, stream); !status.ok()) return status;
 
   const Turn turn(*group_, operation);
   if (!turn.status().ok()) return turn.status();
-  const uint32_t epoch = epoch_ + 1;
-  Status status = reduce_->start(operation, epoch);
+  const Sending sending{epoch_ + 1, stream, nullptr};
+  Status status = reduce_->start(operation, sending);
   // Where this rank's own arguments are refused, it has not taken part.
-  if (status.ok()) status = multiply(operation, args, epoch, workspace);
-  if (!status.ok()) return status;
-  epoch_ = epoch;
-  if (!all_) {
-    status = reduce_shard(operation, epoch, bias, c);
-    reduce_->finish(epoch);
+  if (status.ok()) status = multiply(operation, args, sending, workspace);
+  if (status.ok()) status = reduce_->send(sending);
+  if (!status.ok()) {
+    if (device().gpu != nullptr) (void)reduce_->finish(sending);
     return status;
   }
-  return all_reduce(operation, epoch, bias, c);
+  epoch_ = sending.epoch;
+  if (all_) return all_reduce(operation, sending, bias, c);
+  status = reduce_shard(operation, sending, bias, c);
+  const Status finished = reduce_->finish(sending);
+  return status.ok() ? finished : status;
 }
 
 Status MatmulReducePlan::multiply(const Operation& operation,
-                                  const perseid_matmul_reduce_args& args, uint32_t epoch,
+                                  const perseid_matmul_reduce_args& args, const Sending& sending,
                                   const op::Workspace& workspace) const {
   auto inner = sized<perseid_matmul_args>();
   inner.a = args.a;
   inner.b = args.b;
   inner.c = &partial_dl_;
   auto departure = sized<perseid_chunk_sink>();
-  if (chunks_->count() > 0) {
+  if (!leaves_at_end_) {
     departure.signals = reduce_->signals();
-    departure.epoch = epoch;
+    departure.epoch = sending.epoch;
     departure.first_chunk = chunks_->pivot((group_->rank() + 1) % group_->size());
     inner.departure_c = &departure;
   }
   if (cpu::load_acquire(group_->abort()) != 0) return group_->failure(operation);
-  return matmul_of(product_).execute(inner, workspace, nullptr);
+  Status status = matmul_of(product_).execute(inner, workspace, sending.stream);
+  if (!leaves_at_end_) return status;
+  for (int64_t chunk = 0; status.ok() && chunk < chunks_->count(); ++chunk)
+    status =
+        dispatch::set_signal(device(), reduce_->signals() + chunk, sending.epoch, sending.stream);
+  return status;
 }
 
-Status MatmulReducePlan::reduce_shard(const Operation& operation, uint32_t epoch,
+Status MatmulReducePlan::reduce_shard(const Operation& operation, const Sending& sending,
                                       const Tensor& bias, const Tensor& out) const {
   for (int32_t rank = 0; rank < group_->size(); ++rank)
-    if (Status status = reduce_->part(operation, epoch, rank, &parts_[static_cast<size_t>(rank)]);
+    if (Status status =
+            reduce_->part(operation, sending.epoch, rank, &parts_[static_cast<size_t>(rank)]);
         !status.ok())
       return status;
+  if (device().gpu != nullptr) return reduce_on_gpu(operation, sending, bias, out);
   const int64_t rows = out.shape[0] * out.shape[1], columns = out.shape[2];
   if (rows * columns == 0) return {};
   const int64_t first = along_n_ ? results_.begin_of(group_->rank()) : 0;
@@ -242,9 +288,41 @@ Status MatmulReducePlan::reduce_shard(const Operation& operation, uint32_t epoch
   return {};
 }
 
+Status MatmulReducePlan::reduce_on_gpu(const Operation& operation, const Sending& sending,
+                                       const Tensor& bias, const Tensor& out) const {
+  // [rows, columns, 1] where columns are scattered.
+  if (along_n_)
+    for (Tensor& part : parts_) {
+      const int64_t row = part.stride[0], columns = part.shape[1];
+      for (int d = 0; d < 3; ++d) part.shape[d] = out.shape[d];
+      part.shape[2] = columns;
+      part.stride[0] = m_ * row;
+      part.stride[1] = row;
+      part.stride[2] = 1;
+    }
+  Tensor own_bias = bias;
+  if (bias.present() && along_n_)
+    own_bias.data = bias.as<std::byte>() +
+                    results_.begin_of(group_->rank()) * bias.stride[0] * size_of(bias.dtype);
+  const perseid_arrival arrival = reduce_->arrival(operation, sending.epoch);
+  return sum_with(bias.dtype)
+      ->run({.operation = operation.name,
+             .parts = parts_,
+             .bias = own_bias,
+             .out = out,
+             .average = reduction_ == Reduction::kAverage,
+             .arrival = {.signals = arrival.signals,
+                         .epoch = arrival.epoch,
+                         .deadline_ns = arrival.deadline_ns,
+                         .abort = arrival.abort,
+                         .record = arrival.record},
+             .signals = static_cast<int32_t>(reduce_->arrivals())},
+            sending.stream);
+}
+
 // The own shard of the result is made where the others read it.
-Status MatmulReducePlan::all_reduce(const Operation& operation, uint32_t epoch, const Tensor& bias,
-                                    const Tensor& c) const {
+Status MatmulReducePlan::all_reduce(const Operation& operation, const Sending& sending,
+                                    const Tensor& bias, const Tensor& c) const {
   const int32_t size = group_->size(), own = group_->rank();
   const Tensor result = {.data = gather_->gathered(),
                          .dtype = out_dtype_,
@@ -254,23 +332,43 @@ Status MatmulReducePlan::all_reduce(const Operation& operation, uint32_t epoch, 
   const auto shard = [&](const Tensor& of, int32_t rank) {
     return shard_of(of, results_.begin_of(rank), results_.begin_of(rank + 1));
   };
-  Status status = gather_->start(operation, epoch);
-  if (status.ok()) status = reduce_shard(operation, epoch, bias, shard(result, own));
-  reduce_->finish(epoch);
+  Status status = gather_->start(operation, sending.epoch);
+  if (status.ok()) status = reduce_shard(operation, sending, bias, shard(result, own));
+  const Status finished = reduce_->finish(sending);
+  if (status.ok()) status = finished;
   if (!status.ok()) return status;
-  cpu::Executor& executor = *device().executor;
-  gather_->send(
-      epoch, results_.view(gather_->gathered(), results_.begin_of(own), results_.begin_of(own + 1)),
-      executor);
-  for (int32_t step = 0; step < size; ++step) {
-    const int32_t rank = (own + step) % size;
-    for (int64_t chunk = chunks_->first_of(rank); chunk < chunks_->first_of(rank + 1); ++chunk)
-      if (status = group_->wait(operation, rank, gather_->signals() + chunk, epoch); !status.ok())
-        return status;
-    copy(executor, shard(result, rank), shard(c, rank));
+  status = gather_->send(
+      operation, sending,
+      results_.view(gather_->gathered(), results_.begin_of(own), results_.begin_of(own + 1)));
+  if (device().gpu != nullptr) {
+    if (status.ok()) status = give_on_gpu(operation, sending, result, c);
+  } else {
+    for (int32_t step = 0; status.ok() && step < size; ++step) {
+      const int32_t rank = (own + step) % size;
+      for (int64_t chunk = chunks_->first_of(rank); chunk < chunks_->first_of(rank + 1); ++chunk)
+        if (status = group_->wait(operation, rank, gather_->signals() + chunk, sending.epoch);
+            !status.ok())
+          return status;
+      copy(*device().executor, shard(result, rank), shard(c, rank));
+    }
   }
-  gather_->finish(epoch);
-  return {};
+  const Status given = gather_->finish(sending);
+  return status.ok() ? given : status;
+}
+
+Status MatmulReducePlan::give_on_gpu(const Operation& operation, const Sending& sending,
+                                     const Tensor& result, const Tensor& c) const {
+  const perseid_arrival arrival = gather_->arrival(operation, sending.epoch);
+  Status status;
+  if (chunks_->count() > 0)
+    status = cuda::wait_for_signal(*device().gpu,
+                                   {.signals = arrival.signals,
+                                    .epoch = arrival.epoch,
+                                    .deadline_ns = arrival.deadline_ns,
+                                    .abort = arrival.abort,
+                                    .record = arrival.record},
+                                   sending.stream, static_cast<int32_t>(chunks_->count()));
+  return status.ok() ? cuda::copy_tensor(*device().gpu, result, c, sending.stream) : status;
 }
 
 }  // namespace perseid::internal::collective

@@ -7,6 +7,7 @@
 
 #include "collective/plan.hpp"
 #include "collective/reduce.hpp"
+#include "cuda/rank_sum.hpp"
 
 namespace perseid::internal::collective {
 
@@ -27,11 +28,16 @@ class MatmulReducePlan final : public op::Plan {
   Status make_product(const op::DevicePointer& device, const perseid_matmul_reduce_desc& desc);
   Status make_transports(const Operation& operation);
   Status multiply(const Operation& operation, const perseid_matmul_reduce_args& args,
-                  uint32_t epoch, const op::Workspace& workspace) const;
-  Status reduce_shard(const Operation& operation, uint32_t epoch, const Tensor& bias,
+                  const Sending& sending, const op::Workspace& workspace) const;
+  Status reduce_shard(const Operation& operation, const Sending& sending, const Tensor& bias,
                       const Tensor& out) const;
-  Status all_reduce(const Operation& operation, uint32_t epoch, const Tensor& bias,
+  Status reduce_on_gpu(const Operation& operation, const Sending& sending, const Tensor& bias,
+                       const Tensor& out) const;
+  Status all_reduce(const Operation& operation, const Sending& sending, const Tensor& bias,
                     const Tensor& c) const;
+  Status give_on_gpu(const Operation& operation, const Sending& sending, const Tensor& result,
+                     const Tensor& c) const;
+  const cuda::RankSum* sum_with(DType bias) const;
   void describe();
   const char* name() const { return all_ ? "matmul-all-reduce" : kOperation; }
   // Rows or columns [from, to) of a [batch, m, n] tensor.
@@ -48,6 +54,13 @@ class MatmulReducePlan final : public op::Plan {
   std::unique_ptr<ReduceTransport> reduce_;
   std::unique_ptr<GatherTransport> gather_;  // of an all-reduce
   InnerPlan product_;
+  bool leaves_at_end_ = false;  // the product gives no chunks
+  // On a GPU, for each type that the bias may have.
+  struct BiasedSum {
+    DType bias = DType::kNone;
+    std::unique_ptr<cuda::RankSum> sum;
+  };
+  std::vector<BiasedSum> rank_sums_;
   Tensor partial_;
   DLTensor partial_dl_{};
   mutable uint32_t epoch_ = 0;

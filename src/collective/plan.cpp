@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "cuda/runtime/copy_queue.hpp"
+
 namespace perseid::internal::collective {
 
 Status make_matmul(op::DevicePointer device, const perseid_matmul_desc& desc, InnerPlan* plan) {
@@ -14,10 +16,10 @@ const op::MatmulPlan& matmul_of(const InnerPlan& plan) {
   return static_cast<const op::MatmulPlan&>(*plan);
 }
 
-DLTensor as_dl(Tensor* view) {
+DLTensor as_dl(Tensor* view, DLDevice device) {
   const bool brain = view->dtype == DType::kBF16;
   return {.data = view->data,
-          .device = {kDLCPU, 0},
+          .device = device,
           .ndim = view->rank,
           .dtype = {static_cast<uint8_t>(brain ? kDLBfloat : kDLFloat),
                     static_cast<uint8_t>(8 * size_of(view->dtype)), 1},
@@ -62,9 +64,9 @@ int64_t Terms::of(int32_t rank, const char* name) const {
   return 0;
 }
 
-uint64_t time_left(const Operation& operation) {
-  const auto left = operation.deadline - Clock::now();
-  return left.count() > 0 ? static_cast<uint64_t>(left.count()) : 1;
+Status refuse_capture(const dispatch::Device& device, const Operation& operation, void* stream) {
+  return device.gpu == nullptr ? Status()
+                               : cuda::refuse_capture(*device.gpu, operation.name, stream);
 }
 
 }  // namespace perseid::internal::collective

@@ -15,16 +15,8 @@ using InnerPlan = std::unique_ptr<const op::Plan>;
 Status make_matmul(op::DevicePointer device, const perseid_matmul_desc& desc, InnerPlan* plan);
 const op::MatmulPlan& matmul_of(const InnerPlan& plan);
 
-// A struct of the C interface, zeroed, with its size.
-template <class Struct>
-Struct sized() {
-  Struct value{};
-  value.struct_size = sizeof value;
-  return value;
-}
-
 // A tensor as the plans below take it. It points to the shape and strides of `view`.
-DLTensor as_dl(Tensor* view);
+DLTensor as_dl(Tensor* view, DLDevice device);
 
 // The values that ranks must agree on, and those that they tell one another, by name.
 class Terms {
@@ -53,7 +45,7 @@ class Terms {
   std::vector<std::vector<int64_t>> said_;  // by rank
 };
 
-// The time that is left of an operation's deadline, at least 1 ns.
-uint64_t time_left(const Operation& operation);
+// Execution of a plan on a stream cannot be captured, since its epochs are numbers of its own.
+Status refuse_capture(const dispatch::Device& device, const Operation& operation, void* stream);
 
 }  // namespace perseid::internal::collective

@@ -7,9 +7,6 @@
 namespace perseid::internal::collective {
 namespace {
 
-// In order of preference.
-const Transport* const kTransports[] = {&kWindows};
-
 // A task copies about so much.
 constexpr int64_t kTaskBytes = 256 << 10;
 
@@ -37,10 +34,8 @@ void copy_row(const Tensor& from, const Tensor& to, int64_t i, int64_t j) {
 
 }  // namespace
 
-const Transport& transport_of(const Group& group) {
-  for (const Transport* transport : kTransports)
-    if (transport->refuse(group).empty()) return *transport;
-  return kWindows;
+const Transport& transport_of(const dispatch::Device& device) {
+  return device.gpu != nullptr ? kCopyEngines : kWindows;
 }
 
 void copy(cpu::Executor& executor, const Tensor& from, const Tensor& to) {

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the data of one plan goes from rank to rank while the plan's kernel runs. A transport moves
 // bytes and sets signals; kernels know nothing but signals, and plans nothing of transports but
-// what is here. Each is one file, and a line in kTransports of transport.cpp.
+// what is here. Each is one file.
 //
 // An execution has an epoch, which is the same on all ranks. All ranks call the same functions in
-// the same order.
+// the same order. Transports of GPUs enqueue, on the execution's stream or beside it.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,31 @@
 #include "collective/group.hpp"
 #include "collective/shards.hpp"
 #include "cpu/executor.hpp"
+#include "dispatch/device.hpp"
 
 namespace perseid::internal::collective {
+
+// A struct of the C interface, zeroed, with its size.
+template <class Struct>
+Struct sized() {
+  Struct value{};
+  value.struct_size = sizeof value;
+  return value;
+}
+
+// Where a transport is made.
+struct TransportSite {
+  Group& group;
+  const Operation& operation;
+  const dispatch::Device& device;
+};
+
+// One execution.
+struct Sending {
+  uint32_t epoch;
+  void* stream;
+  perseid_wait_record* record;  // the caller's, or null
+};
 
 // Brings the shards of all ranks together on every rank.
 class GatherTransport {
@@ -24,12 +47,14 @@ class GatherTransport {
   virtual std::byte* gathered() const = 0;
   // One for each chunk: it reaches the epoch when the chunk may be read.
   virtual const uint32_t* signals() const = 0;
-  // Returns when all ranks have read the epoch before: the own part may be written.
+  // The own part may be written: on the CPU when this returns, on a GPU in the order of the stream.
   virtual Status start(const Operation& operation, uint32_t epoch) = 0;
   // The own shard, [outer, size(rank), inner], copied to its part unless it lies there.
-  virtual void send(uint32_t epoch, const Tensor& shard, cpu::Executor& executor) = 0;
+  virtual Status send(const Operation& operation, const Sending& sending, const Tensor& shard) = 0;
+  // How a product waits for the chunks.
+  virtual perseid_arrival arrival(const Operation& operation, uint32_t epoch) const = 0;
   // This rank has read the chunks.
-  virtual void finish(uint32_t epoch) = 0;
+  virtual Status finish(const Sending& sending) = 0;
 };
 
 // Brings what every rank has computed of a rank's shard to that rank.
@@ -40,27 +65,31 @@ class ReduceTransport {
   virtual std::byte* partial() const = 0;
   // One for each chunk: whoever writes the partial sets it to the epoch, and the chunk leaves.
   virtual uint32_t* signals() const = 0;
-  // Returns when all ranks have read the epoch before.
-  virtual Status start(const Operation& operation, uint32_t epoch) = 0;
-  // Waits for what `rank` has computed of this rank's shard: [outer, size(this rank), inner].
+  // Before the partial is written. On the CPU it returns when all ranks have read the epoch before.
+  virtual Status start(const Operation& operation, const Sending& sending) = 0;
+  // After the product that writes the partial was called: chunks leave as their signals are set.
+  virtual Status send(const Sending& sending) = 0;
+  // What `rank` has computed of this rank's shard: [outer, size(this rank), inner]. The CPU waits
+  // for it; on a GPU arrival() says how to wait for the parts of all ranks.
   virtual Status part(const Operation& operation, uint32_t epoch, int32_t rank, Tensor* part) = 0;
+  virtual perseid_arrival arrival(const Operation& operation, uint32_t epoch) const = 0;
+  virtual int64_t arrivals() const = 0;  // how many signals that has
   // This rank has read all parts.
-  virtual void finish(uint32_t epoch) = 0;
+  virtual Status finish(const Sending& sending) = 0;
 };
 
-// Collective. The first transport that takes the group.
+// Collective.
 struct Transport {
   const char* name;
-  // Why it does not take the group; "": it does.
-  std::string (*refuse)(const Group& group);
-  Status (*make_gather)(Group& group, const Operation& operation, const Shards& shards,
-                        const ShardChunks& chunks, std::unique_ptr<GatherTransport>* transport);
-  Status (*make_reduce)(Group& group, const Operation& operation, const Shards& shards,
-                        const ShardChunks& chunks, std::unique_ptr<ReduceTransport>* transport);
+  Status (*make_gather)(const TransportSite& site, const Shards& shards, const ShardChunks& chunks,
+                        std::unique_ptr<GatherTransport>* transport);
+  Status (*make_reduce)(const TransportSite& site, const Shards& shards, const ShardChunks& chunks,
+                        std::unique_ptr<ReduceTransport>* transport);
 };
-const Transport& transport_of(const Group& group);
+const Transport& transport_of(const dispatch::Device& device);
 
-extern const Transport kWindows;  // memory that the ranks of one host share, read in place
+extern const Transport kWindows;      // memory that the ranks of one host share, read in place
+extern const Transport kCopyEngines;  // copies between GPUs that map one another's memory
 
 // Copies a tensor of 3 dimensions into one of the same shape and type, by all workers.
 void copy(cpu::Executor& executor, const Tensor& from, const Tensor& to);

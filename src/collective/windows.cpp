@@ -69,8 +69,8 @@ class Window {
 
 class WindowGather final : public GatherTransport {
  public:
-  WindowGather(Group& group, const Shards& shards, const ShardChunks& chunks)
-      : group_(group), shards_(shards), chunks_(chunks) {}
+  WindowGather(const TransportSite& site, const Shards& shards, const ShardChunks& chunks)
+      : group_(site.group), executor_(*site.device.executor), shards_(shards), chunks_(chunks) {}
   Status make(const Operation& operation) {
     return Window::make(group_, operation, 1, static_cast<size_t>(chunks_.count()), shards_.bytes(),
                         &window_);
@@ -82,7 +82,7 @@ class WindowGather final : public GatherTransport {
   Status start(const Operation& operation, uint32_t epoch) override {
     return window_.wait_done(group_, operation, epoch - 1);
   }
-  void send(uint32_t epoch, const Tensor& shard, cpu::Executor& executor) override {
+  Status send(const Operation&, const Sending& sending, const Tensor& shard) override {
     const int32_t rank = group_.rank();
     const int64_t begin = shards_.begin_of(rank);
     const bool in_place =
@@ -96,15 +96,28 @@ class WindowGather final : public GatherTransport {
         part.shape[1] = to - from;
         part.data = static_cast<std::byte*>(shard.data) +
                     (from - begin) * shard.stride[1] * size_of(shard.dtype);
-        copy(executor, part, shards_.view(gathered(), from, to));
+        copy(executor_, part, shards_.view(gathered(), from, to));
       }
-      cpu::set_signal(window_.signals(0) + chunk, epoch);
+      cpu::set_signal(window_.signals(0) + chunk, sending.epoch);
     }
+    return {};
   }
-  void finish(uint32_t epoch) override { cpu::set_signal(window_.done(group_.rank()), epoch); }
+  perseid_arrival arrival(const Operation& operation, uint32_t epoch) const override {
+    auto arrival = sized<perseid_arrival>();
+    arrival.signals = signals();
+    arrival.epoch = epoch;
+    arrival.deadline_ns = operation.time_left();
+    arrival.abort = group_.abort();
+    return arrival;
+  }
+  Status finish(const Sending& sending) override {
+    cpu::set_signal(window_.done(group_.rank()), sending.epoch);
+    return {};
+  }
 
  private:
   Group& group_;
+  cpu::Executor& executor_;
   const Shards shards_;
   const ShardChunks chunks_;
   Window window_;
@@ -112,8 +125,8 @@ class WindowGather final : public GatherTransport {
 
 class WindowReduce final : public ReduceTransport {
  public:
-  WindowReduce(Group& group, const Shards& shards, const ShardChunks& chunks)
-      : group_(group), shards_(shards), chunks_(chunks) {}
+  WindowReduce(const TransportSite& site, const Shards& shards, const ShardChunks& chunks)
+      : group_(site.group), shards_(shards), chunks_(chunks) {}
   Status make(const Operation& operation) {
     return Window::make(group_, operation, static_cast<size_t>(group_.size()),
                         static_cast<size_t>(chunks_.count()), shards_.bytes(), &window_);
@@ -122,9 +135,12 @@ class WindowReduce final : public ReduceTransport {
   std::byte* partial() const override { return window_.data(group_.rank()); }
   uint32_t* signals() const override { return window_.signals(group_.rank()); }
 
-  Status start(const Operation& operation, uint32_t epoch) override {
-    return window_.wait_done(group_, operation, epoch - 1);
+  Status start(const Operation& operation, const Sending& sending) override {
+    return window_.wait_done(group_, operation, sending.epoch - 1);
   }
+  Status send(const Sending&) override { return {}; }
+  perseid_arrival arrival(const Operation&, uint32_t) const override { return {}; }
+  int64_t arrivals() const override { return 0; }
   Status part(const Operation& operation, uint32_t epoch, int32_t rank, Tensor* part) override {
     const int32_t own = group_.rank();
     for (int64_t chunk = chunks_.first_of(own); chunk < chunks_.first_of(own + 1); ++chunk) {
@@ -134,7 +150,10 @@ class WindowReduce final : public ReduceTransport {
     *part = shards_.view(window_.data(rank), shards_.begin_of(own), shards_.begin_of(own + 1));
     return {};
   }
-  void finish(uint32_t epoch) override { cpu::set_signal(window_.done(group_.rank()), epoch); }
+  Status finish(const Sending& sending) override {
+    cpu::set_signal(window_.done(group_.rank()), sending.epoch);
+    return {};
+  }
 
  private:
   Group& group_;
@@ -144,10 +163,10 @@ class WindowReduce final : public ReduceTransport {
 };
 
 template <class Made, class Base>
-Status make(Group& group, const Operation& operation, const Shards& shards,
-            const ShardChunks& chunks, std::unique_ptr<Base>* transport) {
-  auto made = std::make_unique<Made>(group, shards, chunks);
-  Status status = made->make(operation);
+Status make(const TransportSite& site, const Shards& shards, const ShardChunks& chunks,
+            std::unique_ptr<Base>* transport) {
+  auto made = std::make_unique<Made>(site, shards, chunks);
+  Status status = made->make(site.operation);
   if (status.ok()) *transport = std::move(made);
   return status;
 }
@@ -156,7 +175,6 @@ Status make(Group& group, const Operation& operation, const Shards& shards,
 
 // Groups of several hosts cannot be opened yet: they would fail to map the slab.
 const Transport kWindows = {.name = "cpu:windows",
-                            .refuse = [](const Group&) { return std::string(); },
                             .make_gather = make<WindowGather, GatherTransport>,
                             .make_reduce = make<WindowReduce, ReduceTransport>};
 

@@ -53,11 +53,15 @@ Status find_functions(SharedLibrary& library, Driver& driver) {
   return library.result();
 }
 
+Status open_library(SharedLibrary& library) {
+  return library.open("the NVIDIA driver", "install the GPU's driver, or use kDLCPU",
+                      {"libcuda.so.1", "libcuda.so"});
+}
+
 Loaded load() {
   Loaded loaded;
   SharedLibrary library;
-  loaded.status = library.open("the NVIDIA driver", "install the GPU's driver, or use kDLCPU",
-                               {"libcuda.so.1", "libcuda.so"});
+  loaded.status = open_library(library);
   if (loaded.status.ok()) loaded.status = find_functions(library, loaded.driver);
   if (!loaded.status.ok()) return loaded;
 
@@ -78,7 +82,44 @@ Loaded load() {
   return loaded;
 }
 
+struct LoadedPeerDriver {
+  PeerDriver driver{};
+  Status status;
+};
+
+LoadedPeerDriver load_peer() {
+  LoadedPeerDriver loaded;
+  SharedLibrary library;
+  if (loaded.status = open_library(library); !loaded.status.ok()) return loaded;
+  PeerDriver& driver = loaded.driver;
+  library.find("cuMemCreate", &driver.create);
+  library.find("cuMemRelease", &driver.release);
+  library.find("cuMemExportToShareableHandle", &driver.export_handle);
+  library.find("cuMemImportFromShareableHandle", &driver.import_handle);
+  library.find("cuMemAddressReserve", &driver.reserve);
+  library.find("cuMemAddressFree", &driver.unreserve);
+  library.find("cuMemMap", &driver.map);
+  library.find("cuMemUnmap", &driver.unmap);
+  library.find("cuMemSetAccess", &driver.set_access);
+  library.find("cuMemGetAllocationGranularity", &driver.granularity);
+  library.find("cuStreamCreate", &driver.stream_create);
+  library.find("cuStreamDestroy_v2", &driver.stream_destroy);
+  library.find("cuStreamWaitEvent", &driver.stream_wait_event);
+  library.find("cuStreamWaitValue32_v2", &driver.stream_wait_word);
+  library.find("cuStreamIsCapturing", &driver.stream_capturing);
+  library.find("cuMemcpy2DAsync_v2", &driver.copy_rows);
+  loaded.status = library.result();
+  library.find("cuMemcpyBatchAsync", &driver.copy_batch);
+  return loaded;
+}
+
 }  // namespace
+
+Status load_peer_driver(const PeerDriver** driver) {
+  static const LoadedPeerDriver kLoaded = load_peer();
+  *driver = &kLoaded.driver;
+  return kLoaded.status;
+}
 
 Status load_driver(const Driver** driver) {
   static const Loaded kLoaded = load();

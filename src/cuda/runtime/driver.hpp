@@ -119,6 +119,89 @@ struct Driver {
 // Opened and initialised at the first call; the same answer from then on.
 Status load_driver(const Driver** driver);
 
+// ---- What groups of GPUs use besides ----
+
+using AllocationHandle = uint64_t;
+
+enum class HandleType : int32_t { kDescriptor = 1 };  // a POSIX file descriptor
+struct AllocationLocation {
+  enum class Type : int32_t { kDevice = 1 };
+  Type type = Type::kDevice;
+  int32_t index = 0;
+};
+struct AllocationProperties {
+  enum class Type : int32_t { kPinned = 1 };
+  Type type = Type::kPinned;
+  HandleType handle_types = HandleType::kDescriptor;
+  AllocationLocation location;
+  void* reserved = nullptr;
+  uint8_t flags[8] = {};
+};
+static_assert(sizeof(AllocationProperties) == 32);
+struct AllocationAccess {
+  enum class Flags : int32_t { kReadWrite = 3 };
+  AllocationLocation location;
+  Flags flags = Flags::kReadWrite;
+};
+static_assert(sizeof(AllocationAccess) == 12);
+
+// A copy of `rows` rows. Offsets are 0.
+struct RowsCopy {
+  enum class Memory : uint32_t { kUnified = 4 };  // found by the address
+  struct Side {
+    size_t x = 0, y = 0;
+    Memory memory = Memory::kUnified;
+    const void* host = nullptr;
+    DeviceAddress device = 0;
+    void* array = nullptr;
+    size_t pitch = 0;
+  };
+  Side from, to;
+  size_t row_bytes = 0, rows = 0;
+};
+static_assert(sizeof(RowsCopy) == 128);
+
+struct CopyAttributes {
+  enum class SourceOrder : int32_t { kStream = 1 };
+  SourceOrder order = SourceOrder::kStream;
+  AllocationLocation hints[2] = {};  // of managed memory
+  uint32_t flags = 1;                // prefers engines that leave the multiprocessors alone
+};
+static_assert(sizeof(CopyAttributes) == 24);
+
+inline constexpr uint32_t kNonBlockingStream = 1;
+inline constexpr uint32_t kEventWithoutTiming = 2;
+inline constexpr uint32_t kWaitReached = 0;  // as a difference, see epoch_reached
+
+struct PeerDriver {
+  Result (*create)(AllocationHandle* handle, size_t bytes, const AllocationProperties*,
+                   uint64_t flags);
+  Result (*release)(AllocationHandle handle);
+  Result (*export_handle)(void* shared, AllocationHandle handle, HandleType, uint64_t flags);
+  Result (*import_handle)(AllocationHandle* handle, void* shared, HandleType);
+  Result (*reserve)(DeviceAddress* address, size_t bytes, size_t alignment, DeviceAddress wanted,
+                    uint64_t flags);
+  Result (*unreserve)(DeviceAddress address, size_t bytes);
+  Result (*map)(DeviceAddress address, size_t bytes, size_t offset, AllocationHandle handle,
+                uint64_t flags);
+  Result (*unmap)(DeviceAddress address, size_t bytes);
+  Result (*set_access)(DeviceAddress address, size_t bytes, const AllocationAccess*, size_t count);
+  Result (*granularity)(size_t* bytes, const AllocationProperties*, int32_t option);
+  Result (*stream_create)(StreamHandle* stream, uint32_t flags);
+  Result (*stream_destroy)(StreamHandle stream);
+  Result (*stream_wait_event)(StreamHandle stream, EventHandle event, uint32_t flags);
+  Result (*stream_wait_word)(StreamHandle stream, DeviceAddress at, uint32_t word, uint32_t flags);
+  Result (*stream_capturing)(StreamHandle stream, int32_t* capturing);
+  Result (*copy_rows)(const RowsCopy* copy, StreamHandle stream);
+  // Null in drivers before CUDA 12.8. Not for the default stream.
+  Result (*copy_batch)(DeviceAddress* to, DeviceAddress* from, size_t* bytes, size_t count,
+                       CopyAttributes* attributes, size_t* first_of_attributes,
+                       size_t attributes_count, size_t* failed, StreamHandle stream);
+};
+
+// As load_driver.
+Status load_peer_driver(const PeerDriver** driver);
+
 // OK, or the driver's own words about a call: "`what` failed: ...; `advice`".
 Status check(const Driver& driver, Result result, const char* what, const char* advice);
 

@@ -33,7 +33,7 @@ Status find_arrival(const Gpu& gpu, const Arrival& arrival, DeviceArrival* found
   return status;
 }
 
-Status wait_for_signal(Gpu& gpu, const Arrival& arrival, void* stream) {
+Status wait_for_signal(Gpu& gpu, const Arrival& arrival, void* stream, int32_t count) {
   std::vector<Kernel> kernels;
   if (Status status = gpu.load(kSignalWaitHeader, {kSignalWaitKernel}, &kernels); !status.ok())
     return status;
@@ -41,7 +41,7 @@ Status wait_for_signal(Gpu& gpu, const Arrival& arrival, void* stream) {
   if (!current.status().ok()) return current.status();
   AsyncArguments arguments;
   Status status = find_arrival(gpu, arrival, &arguments.arrivals[0], &arguments.reports[0]);
-  arguments.arrivals[0].chunks.count = 1;
+  arguments.arrivals[0].chunks.count = count;
   const WaitingExecution execution{.operation = "perseid_stream_signal_wait",
                                    .operands = {"the signal", ""},
                                    .deadline_ns = {arrival.deadline_ns, 0}};

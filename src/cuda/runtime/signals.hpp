@@ -15,9 +15,9 @@ inline constexpr const char* kSignalWaitHeader = "cuda/device/signal_wait.hpp";
 // After the work queued on the stream, whose writes are visible to whoever sees the epoch. Needs no
 // multiprocessor.
 Status set_signal(const Gpu& gpu, uint32_t* signal, uint32_t epoch, void* stream);
-// Work queued later waits for arrival.signals[0]. If it does not come, the next synchronisation of
-// the stream says so. The first call loads the kernel.
-Status wait_for_signal(Gpu& gpu, const Arrival& arrival, void* stream);
+// Work queued later waits for the first `count` signals. If one does not come, the next
+// synchronisation of the stream says so. The first call loads the kernel.
+Status wait_for_signal(Gpu& gpu, const Arrival& arrival, void* stream, int32_t count = 1);
 // Where the device reaches what the host gave to an arrival. The context must be current.
 Status find_arrival(const Gpu& gpu, const Arrival& arrival, DeviceArrival* found,
                     WaitReport** record);

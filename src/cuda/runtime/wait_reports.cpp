@@ -33,7 +33,25 @@ Status WaitReports::draw(const WaitingExecution& execution, void* stream, WaitRe
   return {};
 }
 
+void WaitReports::add(StreamObserver* observer) {
+  const std::lock_guard lock(observers_mutex_);
+  observers_.push_back(observer);
+}
+
+void WaitReports::remove(StreamObserver* observer) {
+  const std::lock_guard lock(observers_mutex_);
+  std::erase(observers_, observer);
+}
+
+Status WaitReports::ask_observers(void* stream) {
+  const std::lock_guard lock(observers_mutex_);
+  for (StreamObserver* observer : observers_)
+    if (Status status = observer->take(stream); !status.ok()) return status;
+  return {};
+}
+
 Status WaitReports::take(void* stream) {
+  Status observed = ask_observers(stream);
   const std::lock_guard lock(mutex_);
   const size_t drawn = next_ < kSlots ? next_ : kSlots;
   for (size_t i = 0; i < drawn; ++i) {
@@ -44,6 +62,7 @@ Status WaitReports::take(void* stream) {
     if (code == PERSEID_OK) continue;
     const WaitReport found = reports_[slot];
     of.used = false;
+    if (!observed.ok()) continue;
     return status_of({.operation = of.execution.operation,
                       .operand = of.execution.operands[found.operand],
                       .chunk = found.chunk,
@@ -52,7 +71,7 @@ Status WaitReports::take(void* stream) {
                       .aborted = code == PERSEID_PEER_LOST,
                       .deadline_ns = of.execution.deadline_ns[found.operand]});
   }
-  return {};
+  return observed;
 }
 
 }  // namespace perseid::internal::cuda

@@ -20,6 +20,14 @@ struct WaitingExecution {
   uint64_t deadline_ns[2] = {};
 };
 
+// Knows more about why work of a stream failed than the reports of its kernels say.
+class StreamObserver {
+ public:
+  virtual ~StreamObserver() = default;
+  // The failure of work of the stream, which has ended; each is returned once.
+  virtual Status take(void* stream) = 0;
+};
+
 class WaitReports {
  public:
   explicit WaitReports(const Driver& driver) : driver_(driver) {}
@@ -36,7 +44,13 @@ class WaitReports {
   // The first report of the stream's executions; each is returned once. OK where there is none.
   Status take(void* stream);
 
+  // What an observer says of a stream takes the place of its reports.
+  void add(StreamObserver* observer);
+  void remove(StreamObserver* observer);
+
  private:
+  Status ask_observers(void* stream);
+
   struct Slot {
     WaitingExecution execution;
     void* stream = nullptr;
@@ -48,6 +62,8 @@ class WaitReports {
   WaitReport* reports_ = nullptr;
   std::vector<Slot> slots_;
   size_t next_ = 0;
+  std::mutex observers_mutex_;
+  std::vector<StreamObserver*> observers_;
 };
 
 }  // namespace perseid::internal::cuda

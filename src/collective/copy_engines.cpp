@@ -1,0 +1,246 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The transport of GPUs of one host, threads or processes: each maps the memory of all, and its
+// copy engines push what it has into theirs, over NVLink or PCIe. One queue, to the rank before,
+// then the one before that: each gets first what it needs first, and receives from one sender at a
+// time. A word is written behind each chunk.
+//
+// A rank writes into another's memory once that has begun the operation (GpuRank): it has read what
+// was there in the epoch before.
+#include "collective/gpu_rank.hpp"
+#include "collective/transport.hpp"
+#include "cuda/runtime/memory.hpp"
+
+namespace perseid::internal::collective {
+namespace {
+
+constexpr size_t kAlignment = 4096;
+
+size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// Elements [from, to) of the extent of a tensor [outer, extent, inner].
+Tensor slice(Tensor tensor, int64_t from, int64_t to) {
+  tensor.data = tensor.as<std::byte>() + from * tensor.stride[1] * size_of(tensor.dtype);
+  tensor.shape[1] = to - from;
+  return tensor;
+}
+
+// Words for signals, then data, on every GPU.
+class CopyEngineGather final : public GatherTransport {
+ public:
+  CopyEngineGather(const TransportSite& site, const Shards& shards, const ShardChunks& chunks)
+      : group_(site.group), shards_(shards), chunks_(chunks) {}
+  ~CopyEngineGather() override {
+    if (rank_ != nullptr) rank_->drain();
+  }
+  Status make(const TransportSite& site) {
+    Status status = GpuRank::of(group_, site.operation, site.device.gpu, &rank_);
+    const auto words = static_cast<size_t>(chunks_.count());
+    data_ = aligned(words * sizeof(uint32_t));
+    if (status.ok())
+      status =
+          GpuWindows::make(group_, site.operation, site.device.gpu, data_ + shards_.bytes() + 1,
+                           words, group_.first_epoch() - 1, &windows_);
+    return status;
+  }
+
+  std::byte* gathered() const override { return windows_->data(group_.rank()) + data_; }
+  const uint32_t* signals() const override { return windows_->words(group_.rank()); }
+  Status start(const Operation&, uint32_t) override { return {}; }
+  perseid_arrival arrival(const Operation& operation, uint32_t epoch) const override {
+    return rank_->arrival(operation, signals(), epoch);
+  }
+
+  Status send(const Operation& operation, const Sending& sending, const Tensor& shard) override {
+    const cuda::Gpu::Current current(*rank_->gpu());
+    const int32_t own = group_.rank(), size = group_.size();
+    Status status = rank_->begin(operation, {.stream = sending.stream,
+                                             .chunks = &chunks_,
+                                             .signals = signals(),
+                                             .epoch = sending.epoch,
+                                             .record = sending.record});
+    if (status.ok()) status = keep(sending, shard);
+    for (int32_t step = 1; status.ok() && step < size; ++step) {
+      const int32_t rank = (own + size - step) % size;
+      status = rank_->await(rank);
+      for (int64_t chunk = chunks_.first_of(own); chunk < chunks_.first_of(own + 1); ++chunk)
+        if (status.ok()) status = push(rank_->sending(), rank, chunk, shard, sending.epoch);
+    }
+    return status;
+  }
+  Status finish(const Sending& sending) override {
+    const cuda::Gpu::Current current(*rank_->gpu());
+    return rank_->end(sending.stream);
+  }
+
+ private:
+  Tensor place(int32_t rank, int64_t from, int64_t to) const {
+    return shards_.view(windows_->data(rank) + data_, from, to);
+  }
+  Status push(cuda::CopyQueue& queue, int32_t rank, int64_t chunk, const Tensor& shard,
+              uint32_t epoch) const {
+    const auto c = static_cast<size_t>(chunk);
+    const int64_t from = chunks_.begin[c], to = chunks_.begin[c + 1];
+    const int64_t begin = shards_.begin_of(group_.rank());
+    const Tensor target = place(rank, from, to), source = slice(shard, from - begin, to - begin);
+    Status status;
+    if (source.data != target.data) status = queue.copy(source, target);
+    if (status.ok()) status = queue.write_word(windows_->words(rank) + chunk, epoch);
+    return status;
+  }
+  // In the own memory: signals alone, or copies beside what is sent.
+  Status keep(const Sending& sending, const Tensor& shard) const {
+    const int32_t own = group_.rank();
+    const int64_t first = chunks_.first_of(own), last = chunks_.first_of(own + 1);
+    const bool in_place = shard.data == place(own, shards_.begin_of(own), 0).data;
+    Status status;
+    cuda::CopyQueue& queue = in_place ? rank_->sending() : rank_->copying(&status);
+    for (int64_t chunk = first; status.ok() && chunk < last; ++chunk)
+      status = push(queue, own, chunk, shard, sending.epoch);
+    return status;
+  }
+
+  Group& group_;
+  const Shards shards_;
+  const ShardChunks chunks_;
+  GpuRank* rank_ = nullptr;
+  std::unique_ptr<GpuWindows> windows_;
+  size_t data_ = 0;
+};
+
+// On every GPU: a word for each other rank and chunk of the own shard, then the part of each rank.
+class CopyEngineReduce final : public ReduceTransport {
+ public:
+  CopyEngineReduce(const TransportSite& site, const Shards& shards, const ShardChunks& chunks)
+      : group_(site.group), gpu_(site.device.gpu), shards_(shards), chunks_(chunks) {}
+  ~CopyEngineReduce() override {
+    if (rank_ != nullptr) rank_->drain();
+    cuda::release(*gpu_, local_);
+  }
+  Status make(const TransportSite& site) {
+    Status status = GpuRank::of(group_, site.operation, gpu_, &rank_);
+    int64_t largest = 0;
+    for (int32_t rank = 0; rank < group_.size(); ++rank) {
+      largest = max(largest, shards_.size(rank));
+      each_ = max(each_, chunks_.first_of(rank + 1) - chunks_.first_of(rank));
+    }
+    const auto ranks = static_cast<size_t>(group_.size());
+    const size_t words = ranks * static_cast<size_t>(each_);
+    data_ = aligned(words * sizeof(uint32_t));
+    part_ = aligned(
+        static_cast<size_t>(shards_.outer * largest * shards_.inner * size_of(shards_.dtype)));
+    const uint32_t before = group_.first_epoch() - 1;
+    if (status.ok())
+      status = GpuWindows::make(group_, site.operation, gpu_, data_ + ranks * part_ + 1, words,
+                                before, &windows_);
+    if (!status.ok()) return status;
+    // Signals and partial sums of this rank's product, which it alone reaches.
+    const auto count = static_cast<size_t>(chunks_.count());
+    partial_ = aligned(count * sizeof(uint32_t));
+    void* memory = nullptr;
+    status = cuda::allocate(*gpu_, partial_ + shards_.bytes() + 1, &memory);
+    local_ = static_cast<std::byte*>(memory);
+    const std::vector<uint32_t> initial(count, before);
+    if (status.ok())
+      status = cuda::copy(*gpu_, local_, initial.data(), count * sizeof(uint32_t), nullptr);
+    return group_.exchange(site.operation, status, "", nullptr);
+  }
+
+  std::byte* partial() const override { return local_ + partial_; }
+  uint32_t* signals() const override { return reinterpret_cast<uint32_t*>(local_); }
+
+  Status start(const Operation& operation, const Sending& sending) override {
+    return rank_->begin(operation, {.stream = sending.stream,
+                                    .epoch = sending.epoch,
+                                    .local = signals(),
+                                    .local_count = chunks_.count(),
+                                    .record = sending.record});
+  }
+  // On the queue each chunk waits for the product's signal.
+  Status send(const Sending& sending) override {
+    const cuda::Gpu::Current current(*gpu_);
+    const int32_t own = group_.rank(), size = group_.size();
+    Status status;
+    for (int32_t step = 1; status.ok() && step < size; ++step) {
+      const int32_t rank = (own + step) % size;
+      status = rank_->await(rank);
+      const int64_t first = chunks_.first_of(rank), last = chunks_.first_of(rank + 1);
+      for (int64_t chunk = first; chunk < last; ++chunk)
+        if (status.ok()) status = push(rank, chunk, sending.epoch);
+      // The shard may have fewer chunks than another.
+      for (int64_t i = last - first; i < each_; ++i)
+        if (status.ok()) status = rank_->sending().write_word(word(rank, i), sending.epoch);
+    }
+    return status;
+  }
+  Status part(const Operation&, uint32_t, int32_t rank, Tensor* part) override {
+    const int32_t own = group_.rank();
+    *part = rank == own ? shards_.view(partial(), shards_.begin_of(own), shards_.begin_of(own + 1))
+                        : inbox(own, rank);
+    return {};
+  }
+  perseid_arrival arrival(const Operation& operation, uint32_t epoch) const override {
+    return rank_->arrival(operation, windows_->words(group_.rank()), epoch);
+  }
+  int64_t arrivals() const override { return (group_.size() - 1) * each_; }
+  Status finish(const Sending& sending) override {
+    const cuda::Gpu::Current current(*gpu_);
+    return rank_->end(sending.stream);
+  }
+
+ private:
+  // At `rank`: the signal of chunk i of its shard from this rank. The rank after it is the first.
+  uint32_t* word(int32_t rank, int64_t i) const {
+    const int32_t place = (group_.rank() - rank - 1 + group_.size()) % group_.size();
+    return windows_->words(rank) + place * each_ + i;
+  }
+  // At `rank`: what `source` has computed of its shard.
+  Tensor inbox(int32_t rank, int32_t source) const {
+    const int64_t size = shards_.size(rank);
+    return {.data = windows_->data(rank) + data_ + static_cast<size_t>(source) * part_,
+            .dtype = shards_.dtype,
+            .rank = 3,
+            .shape = {shards_.outer, size, shards_.inner},
+            .stride = {size * shards_.inner, shards_.inner, 1}};
+  }
+  Status push(int32_t rank, int64_t chunk, uint32_t epoch) const {
+    cuda::CopyQueue& queue = rank_->sending();
+    const auto c = static_cast<size_t>(chunk);
+    const int64_t from = chunks_.begin[c], to = chunks_.begin[c + 1];
+    const int64_t begin = shards_.begin_of(rank);
+    Status status = queue.wait_word(signals() + chunk, epoch);
+    if (status.ok())
+      status = queue.copy(shards_.view(partial(), from, to),
+                          slice(inbox(rank, group_.rank()), from - begin, to - begin));
+    const int64_t i = chunk - chunks_.first_of(rank);
+    return status.ok() ? queue.write_word(word(rank, i), epoch) : status;
+  }
+
+  Group& group_;
+  const std::shared_ptr<cuda::Gpu> gpu_;
+  const Shards shards_;
+  const ShardChunks chunks_;
+  GpuRank* rank_ = nullptr;
+  std::unique_ptr<GpuWindows> windows_;
+  int64_t each_ = 1;            // chunks of a shard
+  size_t data_ = 0, part_ = 0;  // where parts begin, and the bytes of one
+  std::byte* local_ = nullptr;
+  size_t partial_ = 0;
+};
+
+template <class Made, class Base>
+Status make(const TransportSite& site, const Shards& shards, const ShardChunks& chunks,
+            std::unique_ptr<Base>* transport) {
+  auto made = std::make_unique<Made>(site, shards, chunks);
+  Status status = made->make(site);
+  if (status.ok()) *transport = std::move(made);
+  return status;
+}
+
+}  // namespace
+
+const Transport kCopyEngines = {.name = "cuda:copy_engines",
+                                .make_gather = make<CopyEngineGather, GatherTransport>,
+                                .make_reduce = make<CopyEngineReduce, ReduceTransport>};
+
+}  // namespace perseid::internal::collective

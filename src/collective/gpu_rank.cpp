@@ -1,0 +1,295 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/gpu_rank.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "collective/transport.hpp"
+#include "cuda/runtime/signals.hpp"
+
+namespace perseid::internal::collective {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kInterval = 500us;  // of the thread that watches, while operations are in flight
+// Kernels wait so much longer than the thread, which knows who is missing.
+constexpr uint64_t kGrace = 500'000'000;
+// What a failed operation gets to drain.
+constexpr auto kDraining = 5s;
+constexpr const char* kAdvice = "see what nvidia-smi says";
+
+}  // namespace
+
+GpuRank::GpuRank(Group& group, std::shared_ptr<cuda::Gpu> gpu)
+    : group_(group),
+      gpu_(std::move(gpu)),
+      slots_(kSlots),
+      first_(group.first_epoch() - 1),
+      submitted_(first_),
+      timed_(first_) {}
+
+Status GpuRank::of(Group& group, const Operation& operation, std::shared_ptr<cuda::Gpu> gpu,
+                   GpuRank** rank) {
+  std::shared_ptr<GpuRank>& own = group.gpu_rank();
+  if (own == nullptr) {
+    std::shared_ptr<GpuRank> made(new GpuRank(group, gpu));
+    if (Status status = made->make(operation); !status.ok()) return status;
+    own = std::move(made);
+  }
+  own->observe(std::move(gpu));
+  *rank = own.get();
+  return {};
+}
+
+void GpuRank::observe(std::shared_ptr<cuda::Gpu> gpu) {
+  if (std::find(observed_.begin(), observed_.end(), gpu) != observed_.end()) return;
+  gpu->wait_reports().add(this);
+  observed_.push_back(std::move(gpu));
+}
+
+Status GpuRank::make(const Operation& operation) {
+  Status status;
+  for (std::unique_ptr<cuda::CopyQueue>* queue : {&sending_, &copying_, &control_})
+    if (status.ok()) status = cuda::CopyQueue::make(gpu_, queue);
+  if (status.ok()) {
+    const cuda::Gpu::Current current(*gpu_);
+    void* memory = nullptr;
+    const cuda::Result result =
+        gpu_->driver().host_allocate(&memory, sizeof(Words), cuda::kPortableMapped);
+    status =
+        cuda::check(gpu_->driver(), result, "allocating page-locked memory of the host", kAdvice);
+    if (status.ok()) {
+      words_ = static_cast<Words*>(memory);
+      *words_ = {};
+      words_->started = words_->completed = first_;
+    }
+  }
+  // One rank that fails makes all fail.
+  if (status = group_.exchange(operation, status, "", nullptr); !status.ok()) return status;
+  const size_t bytes = kMostRanks * sizeof(uint32_t);
+  status = GpuWindows::make(group_, operation, gpu_, bytes, kMostRanks, first_, &slab_);
+  if (!status.ok()) return status;
+  // The signals of the process are for its own threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { watch(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return {};
+}
+
+GpuRank::~GpuRank() {
+  drain();
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  for (const std::shared_ptr<cuda::Gpu>& gpu : observed_) gpu->wait_reports().remove(this);
+  const cuda::Gpu::Current current(*gpu_);
+  if (words_ != nullptr && current.status().ok()) gpu_->driver().host_free(words_);
+}
+
+// ---- Operations ----
+
+Status GpuRank::begin(const Operation& operation, const Work& work) {
+  const cuda::Gpu::Current current(*gpu_);
+  if (!current.status().ok()) return current.status();
+  std::unique_lock lock(mutex_);
+  while (in_flight() >= kSlots) {
+    if (failed_) return group_.failure(operation);
+    changed_.wait_for(lock, kInterval);
+  }
+  const uint32_t number = ++submitted_;
+  slot(number) = {.name = operation.name, .deadline_ns = operation.deadline_ns, .work = work};
+  words_->reports[number % kSlots] = {};
+  lock.unlock();
+  changed_.notify_all();
+
+  Status status = sending_->follow(work.stream);
+  if (status.ok()) status = sending_->write_word(&words_->started, number);
+  const int32_t size = group_.size(), own = group_.rank();
+  for (int32_t step = 1; status.ok() && step < size; ++step)
+    status = sending_->write_word(slab_->words((own + size - step) % size) + own, number);
+  return status;
+}
+
+Status GpuRank::await(int32_t rank) {
+  return sending_->wait_word(slab_->words(group_.rank()) + rank, submitted_);
+}
+
+cuda::CopyQueue& GpuRank::copying(Status* status) {
+  *status = copying_->follow(sending_->stream());
+  copies_ = true;
+  return *copying_;
+}
+
+Status GpuRank::end(void* stream) {
+  const cuda::Gpu::Current current(*gpu_);
+  Status status;
+  if (copies_) status = sending_->follow(copying_->stream());
+  copies_ = false;
+  if (status.ok()) status = sending_->precede(stream);
+  if (status.ok()) status = cuda::set_signal(*gpu_, &words_->completed, submitted_, stream);
+  // The next operation begins after this one, also on another stream.
+  if (status.ok()) status = sending_->follow(stream);
+  return status;
+}
+
+perseid_arrival GpuRank::arrival(const Operation& operation, const uint32_t* signals,
+                                 uint32_t epoch) const {
+  auto arrival = sized<perseid_arrival>();
+  arrival.signals = signals;
+  arrival.epoch = epoch;
+  arrival.deadline_ns = operation.deadline_ns + kGrace;
+  arrival.abort = &words_->abort;
+  arrival.record = reinterpret_cast<perseid_wait_record*>(&words_->reports[submitted_ % kSlots]);
+  return arrival;
+}
+
+void GpuRank::drain() {
+  std::unique_lock lock(mutex_);
+  if (words_ == nullptr) return;
+  // The thread ends what does not end by itself, but for a device that is lost.
+  uint64_t longest = 0;
+  for (uint32_t number = completed() + 1; number != submitted_ + 1; ++number)
+    longest = std::max(longest, slot(number).deadline_ns);
+  const auto end = cpu::deadline_after(longest) + kDraining;
+  while (in_flight() > 0 && Clock::now() < end) changed_.wait_for(lock, kInterval);
+}
+
+// ---- Failures ----
+
+void GpuRank::watch() {
+  const cuda::Gpu::Current current(*gpu_);
+  std::unique_lock lock(mutex_);
+  while (!ended_) {
+    if (in_flight() == 0) {
+      changed_.wait(lock, [&] { return ended_ || in_flight() > 0; });
+      continue;
+    }
+    changed_.wait_for(lock, kInterval);
+    check();
+    if (in_flight() == 0) changed_.notify_all();
+  }
+}
+
+void GpuRank::check() {
+  if (in_flight() == 0) return;
+  if (failed_ || cpu::load_acquire(group_.abort()) != 0) return fail();
+  const uint32_t next = completed() + 1;
+  if (!epoch_reached(cpu::load_acquire(&words_->started), next)) return;
+  if (timed_ != next) {
+    timed_ = next;
+    since_ = Clock::now();
+  } else if (Clock::now() - since_ > std::chrono::nanoseconds(slot(next).deadline_ns)) {
+    find_missing(slot(next));
+    group_.blame(silent_rank(next));
+    fail();
+  }
+}
+
+void GpuRank::fail() {
+  failed_ = true;
+  for (uint32_t number = completed() + 1; number != submitted_ + 1; ++number) {
+    Slot& each = slot(number);
+    each.failed = true;
+    if (each.chunk < 0) find_missing(each);
+  }
+  __atomic_store_n(&words_->abort, 1, __ATOMIC_RELEASE);
+  release_waits();
+}
+
+// The first chunk that has not arrived, beginning with the own ones.
+void GpuRank::find_missing(Slot& slot) {
+  const Work& work = slot.work;
+  if (work.chunks == nullptr || work.chunks->count() == 0) return;
+  const auto count = work.chunks->count();
+  const std::vector<uint32_t> signals = read_words(work.signals, static_cast<size_t>(count));
+  const ChunkTable<int64_t> table{nullptr, count, work.chunks->pivot(group_.rank())};
+  for (int64_t visit = 0; visit < count && slot.chunk < 0; ++visit) {
+    const int64_t chunk = table.chunk_of_visit(visit);
+    slot.seen = signals[static_cast<size_t>(chunk)];
+    if (!epoch_reached(slot.seen, work.epoch)) slot.chunk = chunk;
+  }
+}
+
+// The rank that has begun the fewest operations; where all have begun this one, the owner of what
+// is missing.
+int32_t GpuRank::silent_rank(uint32_t number) {
+  const auto size = static_cast<size_t>(group_.size());
+  const std::vector<uint32_t> begun = read_words(slab_->words(group_.rank()), size);
+  int32_t silent = -1, behind = 0;
+  for (int32_t rank = 0; rank < group_.size(); ++rank) {
+    const auto lag = static_cast<int32_t>(number - begun[static_cast<size_t>(rank)]);
+    if (rank == group_.rank() || lag <= behind) continue;
+    behind = lag;
+    silent = rank;
+  }
+  const Slot& of = slot(number);
+  if (silent >= 0) return silent;
+  return of.chunk >= 0 ? of.work.chunks->owner(of.chunk) : group_.rank();
+}
+
+// Copies that run now write into memory of a group that has failed.
+void GpuRank::release_waits() {
+  uint32_t* begun = slab_->words(group_.rank());
+  for (int32_t rank = 0; rank < group_.size(); ++rank)
+    (void)control_->write_word(begun + rank, submitted_);
+  for (uint32_t number = completed() + 1; number != submitted_ + 1; ++number) {
+    const Work& work = slot(number).work;
+    for (int64_t i = 0; i < work.local_count; ++i)
+      (void)control_->write_word(work.local + i, work.epoch);
+  }
+  (void)control_->synchronize();
+}
+
+std::vector<uint32_t> GpuRank::read_words(const uint32_t* words, size_t count) const {
+  std::vector<uint32_t> values(count);
+  const auto address = [](const void* data) { return reinterpret_cast<cuda::DeviceAddress>(data); };
+  const auto stream = static_cast<cuda::StreamHandle>(control_->stream());
+  (void)gpu_->driver().copy(address(values.data()), address(words), count * sizeof(uint32_t),
+                            stream);
+  (void)control_->synchronize();
+  return values;
+}
+
+Status GpuRank::failure(const Slot& slot) const {
+  Operation operation(slot.name, slot.deadline_ns);
+  return group_.failure(
+      operation, slot.chunk < 0 ? "" : concatenate("; chunk ", slot.chunk, " has not arrived"));
+}
+
+Status GpuRank::take(void* stream) {
+  const std::lock_guard lock(mutex_);
+  const uint32_t kept = std::min(submitted_ - first_, kSlots);
+  Status first;
+  for (uint32_t number = submitted_ - kept + 1; number != submitted_ + 1; ++number) {
+    Slot& each = slot(number);
+    if (each.reported || each.work.stream != stream) continue;
+    const cuda::WaitReport& report = words_->reports[number % kSlots];
+    if (!each.failed && __atomic_load_n(&report.status, __ATOMIC_ACQUIRE) != PERSEID_OK) {
+      // Its kernel has ended before the thread noticed.
+      const cuda::Gpu::Current current(*gpu_);
+      find_missing(each);
+      if (cpu::load_acquire(group_.abort()) == 0) group_.blame(silent_rank(number));
+      each.failed = true;
+      fail();
+    }
+    if (!each.failed) continue;
+    each.reported = true;
+    if (!first.ok()) continue;
+    first = failure(each);
+    if (each.work.record != nullptr)
+      *each.work.record = {first.code(),    group_.failed(), 0, static_cast<int32_t>(each.chunk),
+                           each.work.epoch, each.seen};
+  }
+  return first;
+}
+
+}  // namespace perseid::internal::collective

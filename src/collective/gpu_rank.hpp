@@ -1,0 +1,113 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// One rank's part in operations on GPUs: the order of its operations, the queue of copy engines
+// that sends to the others, and the thread that ends waits.
+//
+// Operations have numbers, the same on all ranks. An operation begins on the copy queue: after the
+// caller's stream has come to it, and after the operation before has ended, the rank writes its
+// number into a word at every other rank. From then on its memory may be written for this
+// operation. Kernels run on the caller's stream; it goes on when the copies are done.
+//
+// Waits of kernels have a deadline and an abort word. Waits of the copy queue for a word have
+// neither, so a thread watches: where a rank is lost, or the deadline of an operation that has
+// started passes, it sets the group's abort word, then the one that the GPU sees, and writes the
+// words that the copy queue waits for itself. Whoever enqueues never waits for another rank. The
+// next synchronisation of the stream returns the failure.
+#pragma once
+
+#include "collective/gpu_windows.hpp"
+#include "collective/shards.hpp"
+#include "cuda/runtime/copy_queue.hpp"
+
+namespace perseid::internal::collective {
+
+class GpuRank final : public cuda::StreamObserver {
+ public:
+  // Collective where it is the group's first operation on GPUs. One GPU for each group and rank.
+  static Status of(Group& group, const Operation& operation, std::shared_ptr<cuda::Gpu> gpu,
+                   GpuRank** rank);
+  ~GpuRank() override;
+  GpuRank(const GpuRank&) = delete;
+  GpuRank& operator=(const GpuRank&) = delete;
+
+  // An operation, for the thread that watches. What is pointed to lives as long as it is in flight.
+  struct Work {
+    void* stream = nullptr;
+    const ShardChunks* chunks = nullptr;  // that must arrive here, by their owners, and
+    const uint32_t* signals = nullptr;    // their signals
+    uint32_t epoch = 0;
+    uint32_t* local = nullptr;  // words that kernels of this rank set for the copy queue
+    int64_t local_count = 0;
+    perseid_wait_record* record = nullptr;  // the caller's, filled by the synchronisation
+  };
+  // Waits for room where more than kSlots operations are in flight. Nothing else waits.
+  Status begin(const Operation& operation, const Work& work);
+  // What follows on the copy queue waits until `rank` has begun the operation.
+  Status await(int32_t rank);
+  Status end(void* stream);
+  cuda::CopyQueue& sending() const { return *sending_; }
+  // For copies within the GPU, beside what is sent. They begin and end with the operation.
+  cuda::CopyQueue& copying(Status* status);
+  // How kernels of the operation wait.
+  perseid_arrival arrival(const Operation& operation, const uint32_t* signals,
+                          uint32_t epoch) const;
+
+  // Returns when no operation is in flight. Memory may be unmapped then.
+  void drain();
+  Status take(void* stream) override;
+  const std::shared_ptr<cuda::Gpu>& gpu() const { return gpu_; }
+
+ private:
+  static constexpr uint32_t kSlots = 256;
+  // In page-locked memory. Numbers of operations.
+  struct Words {
+    uint32_t abort, started, completed, unused;
+    cuda::WaitReport reports[kSlots];
+  };
+  struct Slot {
+    const char* name = "";
+    uint64_t deadline_ns = 0;
+    Work work;
+    bool failed = false, reported = false;
+    int64_t chunk = -1;  // that is missing
+    uint32_t seen = 0;
+  };
+
+  GpuRank(Group& group, std::shared_ptr<cuda::Gpu> gpu);
+  Status make(const Operation& operation);
+  // From now on synchronisations by this object of the GPU return failures.
+  void observe(std::shared_ptr<cuda::Gpu> gpu);
+  Slot& slot(uint32_t number) { return slots_[number % kSlots]; }
+  uint32_t completed() const { return cpu::load_acquire(&words_->completed); }
+  uint32_t in_flight() const { return submitted_ - completed(); }
+
+  // With the mutex.
+  void watch();
+  void check();
+  void fail();
+  void find_missing(Slot& slot);
+  int32_t silent_rank(uint32_t number);
+  void release_waits();
+  std::vector<uint32_t> read_words(const uint32_t* words, size_t count) const;
+  Status failure(const Slot& slot) const;
+
+  Group& group_;
+  const std::shared_ptr<cuda::Gpu> gpu_;
+  std::vector<std::shared_ptr<cuda::Gpu>> observed_;
+  std::unique_ptr<GpuWindows> slab_;  // for each rank the number that it has begun
+  std::unique_ptr<cuda::CopyQueue> sending_, copying_, control_;
+  Words* words_ = nullptr;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Slot> slots_;
+  const uint32_t first_;    // the number before the first operation
+  uint32_t submitted_ = 0;  // the last operation
+  uint32_t timed_ = 0;      // the operation whose deadline counts from
+  Clock::time_point since_;
+  bool failed_ = false, ended_ = false;
+  bool copies_ = false;  // this operation, within the GPU
+  std::thread thread_;
+};
+
+}  // namespace perseid::internal::collective

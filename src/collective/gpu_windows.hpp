@@ -1,0 +1,27 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Memory of the GPU of each rank, which all ranks map.
+#pragma once
+
+#include "collective/group.hpp"
+#include "cuda/runtime/peer_memory.hpp"
+
+namespace perseid::internal::collective {
+
+class GpuWindows {
+ public:
+  // Collective. `bytes` on each rank; the first `words` of 32 bits hold `initial`, the rest is not
+  // initialised.
+  static Status make(Group& group, const Operation& operation, std::shared_ptr<const cuda::Gpu> gpu,
+                     size_t bytes, size_t words, uint32_t initial,
+                     std::unique_ptr<GpuWindows>* windows);
+
+  // Where this rank reaches the memory of `rank`.
+  std::byte* data(int32_t rank) const { return memory_[static_cast<size_t>(rank)]->data(); }
+  uint32_t* words(int32_t rank) const { return reinterpret_cast<uint32_t*>(data(rank)); }
+
+ private:
+  std::vector<std::unique_ptr<cuda::PeerMemory>> memory_;
+};
+
+}  // namespace perseid::internal::collective

@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What host and device code of sums over ranks share.
+#pragma once
+
+#include "cuda/device/chunk_waits.hpp"
+#include "math/dtype.hpp"
+
+namespace perseid::internal::cuda {
+
+struct RankSumConfig {
+  DType in = DType::kF32;     // of the parts
+  DType out = DType::kF32;    // of the result
+  DType bias = DType::kNone;  // kNone: there is none
+  int vector = 4;             // elements that a thread loads together
+
+  static constexpr const char* kName = "RankSumConfig";
+  // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
+  template <class Config, class Visit>
+  static constexpr void visit_fields(Config& c, Visit visit) {
+    visit("in", c.in);
+    visit("out", c.out);
+    visit("bias", c.bias);
+    visit("vector", c.vector);
+  }
+  static constexpr int threads() { return 256; }
+};
+
+// [batch, rows, columns], of which columns lie side by side. Strides in elements.
+struct RankSumTensor {
+  void* data = nullptr;
+  int64_t batch = 0, row = 0;
+};
+
+struct RankSumArguments {
+  static constexpr int kMostRanks = 64;
+  AsyncArguments async;  // arrivals[0]: the signals of all parts
+  RankSumTensor parts[kMostRanks];
+  RankSumTensor out;
+  const void* bias = nullptr;  // [columns]
+  int64_t bias_stride = 0;
+  int64_t batch = 0, rows = 0, columns = 0;
+  int32_t ranks = 0;
+  bool average = false;
+};
+
+}  // namespace perseid::internal::cuda

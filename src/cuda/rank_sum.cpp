@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/rank_sum.hpp"
+
+#include "cuda/runtime/kernel_name.hpp"
+#include "cuda/runtime/signals.hpp"
+
+namespace perseid::internal::cuda {
+namespace {
+
+constexpr int64_t kBlocksOfMultiprocessor = 8;
+
+int vector_of(const RankSumConfig& config) { return static_cast<int>(16 / size_of(config.in)); }
+
+bool takes_vectors(const Tensor& tensor, int vector) {
+  const auto bytes = static_cast<uintptr_t>(vector * size_of(tensor.dtype));
+  return reinterpret_cast<uintptr_t>(tensor.data) % bytes == 0 && tensor.shape[2] % vector == 0 &&
+         tensor.stride[1] % vector == 0 && tensor.stride[0] % vector == 0;
+}
+
+RankSumTensor rows_of(const Tensor& tensor) {
+  return {tensor.data, tensor.stride[0], tensor.stride[1]};
+}
+
+}  // namespace
+
+std::vector<std::string> rank_sum_kernels(RankSumConfig config) {
+  std::vector<std::string> names;
+  for (const int vector : {1, vector_of(config)}) {
+    config.vector = vector;
+    names.push_back(kernel_name("sum_ranks", config));
+  }
+  return names;
+}
+
+Status RankSum::make(const RankSumConfig& config, std::shared_ptr<Gpu> gpu,
+                     std::unique_ptr<RankSum>* sum) {
+  std::unique_ptr<RankSum> made(new RankSum(config, std::move(gpu)));
+  Status status = made->gpu_->load(kRankSumHeader, rank_sum_kernels(config), &made->kernels_);
+  if (status.ok()) *sum = std::move(made);
+  return status;
+}
+
+Status RankSum::run(const Arguments& given, void* stream) const {
+  if (given.out.elements() == 0) return {};
+  RankSumArguments launch;
+  const int vector = vector_of(config_);
+  bool vectors = takes_vectors(given.out, vector);
+  for (const Tensor& part : given.parts) {
+    launch.parts[launch.ranks++] = rows_of(part);
+    vectors = vectors && takes_vectors(part, vector);
+  }
+  launch.out = rows_of(given.out);
+  launch.bias = given.bias.data;
+  launch.bias_stride = given.bias.stride[0];
+  launch.batch = given.out.shape[0];
+  launch.rows = given.out.shape[1];
+  launch.columns = given.out.shape[2];
+  launch.average = given.average;
+  const Gpu::Current current(*gpu_);
+  Status status = current.status();
+  AsyncArguments& async = launch.async;
+  if (status.ok())
+    status = find_arrival(*gpu_, given.arrival, &async.arrivals[0], &async.reports[0]);
+  async.arrivals[0].chunks.count = given.signals;
+  const WaitingExecution execution{.operation = given.operation,
+                                   .operands = {"the parts", ""},
+                                   .deadline_ns = {given.arrival.deadline_ns, 0}};
+  if (status.ok()) status = gpu_->wait_reports().draw(execution, stream, &async.reports[1]);
+  if (!status.ok()) return status;
+  const int64_t most = kBlocksOfMultiprocessor * gpu_->facts().multiprocessors;
+  const Launch grid{.blocks = min(launch.batch * launch.rows, most),
+                    .threads = RankSumConfig::threads(),
+                    .dependent = false};
+  return gpu_->launch(kernels_[vectors ? 1 : 0], grid, &launch, stream);
+}
+
+}  // namespace perseid::internal::cuda

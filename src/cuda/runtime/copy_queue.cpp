@@ -1,0 +1,165 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/runtime/copy_queue.hpp"
+
+#include "math/chunks.hpp"
+
+namespace perseid::internal::cuda {
+namespace {
+
+constexpr const char* kAdvice =
+    "work before it may have failed, or a pointer is not of this device; see what nvidia-smi says";
+
+// Dimensions of a copy, those that lie without gaps in both tensors as one.
+struct Extents {
+  int32_t rank = 0;
+  int64_t size[3], from[3], to[3];
+};
+
+Extents merged(const Tensor& from, const Tensor& to) {
+  Extents merged;
+  for (int32_t d = 0; d < from.rank; ++d) {
+    if (from.shape[d] == 1) continue;
+    const int32_t last = merged.rank - 1;
+    if (last >= 0 && merged.from[last] == from.shape[d] * from.stride[d] &&
+        merged.to[last] == to.shape[d] * to.stride[d]) {
+      merged.size[last] *= from.shape[d];
+      merged.from[last] = from.stride[d];
+      merged.to[last] = to.stride[d];
+    } else {
+      merged.size[merged.rank] = from.shape[d];
+      merged.from[merged.rank] = from.stride[d];
+      merged.to[merged.rank] = to.stride[d];
+      ++merged.rank;
+    }
+  }
+  return merged;
+}
+
+DeviceAddress address_of(const Tensor& tensor, int64_t element) {
+  return reinterpret_cast<DeviceAddress>(tensor.as<std::byte>() + element * size_of(tensor.dtype));
+}
+
+}  // namespace
+
+bool is_copyable(const Tensor& tensor) {
+  if (tensor.elements() == 0) return true;
+  for (int32_t d = tensor.rank - 1; d >= 0; --d)
+    if (tensor.shape[d] > 1) return tensor.stride[d] == 1;
+  return true;
+}
+
+Status copy_tensor(const Gpu& gpu, const Tensor& from, const Tensor& to, void* stream) {
+  if (from.elements() == 0) return {};
+  const PeerDriver* driver = nullptr;
+  if (Status status = load_peer_driver(&driver); !status.ok()) return status;
+  const Gpu::Current current(gpu);
+  if (!current.status().ok()) return current.status();
+  const auto handle = static_cast<StreamHandle>(stream);
+  const auto element = static_cast<size_t>(size_of(from.dtype));
+  Extents extents = merged(from, to);
+  while (extents.rank < 1) extents.size[extents.rank++] = 1;
+  const int32_t rows = extents.rank - 2, outer = extents.rank - 3;
+  const auto width = static_cast<size_t>(extents.size[extents.rank - 1]) * element;
+  const int64_t times = outer < 0 ? 1 : extents.size[outer];
+  Result result = kSuccess;
+  for (int64_t i = 0; i < times && result == kSuccess; ++i) {
+    const DeviceAddress source = address_of(from, outer < 0 ? 0 : i * extents.from[outer]);
+    const DeviceAddress target = address_of(to, outer < 0 ? 0 : i * extents.to[outer]);
+    if (rows < 0) {
+      result = gpu.driver().copy(target, source, width, handle);
+      continue;
+    }
+    RowsCopy copy;
+    copy.from.device = source;
+    copy.from.pitch = static_cast<size_t>(extents.from[rows]) * element;
+    copy.to.device = target;
+    copy.to.pitch = static_cast<size_t>(extents.to[rows]) * element;
+    copy.row_bytes = width;
+    copy.rows = static_cast<size_t>(extents.size[rows]);
+    result = driver->copy_rows(&copy, handle);
+  }
+  return check(gpu.driver(), result, "copying between GPUs", kAdvice);
+}
+
+Status refuse_capture(const Gpu& gpu, const char* operation, void* stream) {
+  const PeerDriver* driver = nullptr;
+  if (Status status = load_peer_driver(&driver); !status.ok()) return status;
+  const Gpu::Current current(gpu);
+  if (!current.status().ok()) return current.status();
+  int32_t capturing = 0;
+  const Result result = driver->stream_capturing(static_cast<StreamHandle>(stream), &capturing);
+  if (Status status = check(gpu.driver(), result, "reading the state of a stream", kAdvice);
+      !status.ok())
+    return status;
+  if (capturing == 0) return {};
+  return Status::error(PERSEID_UNSUPPORTED, operation,
+                       ": the stream is being captured, but each execution has an epoch of its "
+                       "own; call it outside of graphs");
+}
+
+Status CopyQueue::make(std::shared_ptr<const Gpu> gpu, std::unique_ptr<CopyQueue>* queue) {
+  const PeerDriver* driver = nullptr;
+  if (Status status = load_peer_driver(&driver); !status.ok()) return status;
+  std::unique_ptr<CopyQueue> made(new CopyQueue(std::move(gpu), *driver));
+  const Gpu::Current current(*made->gpu_);
+  if (!current.status().ok()) return current.status();
+  Result result = driver->stream_create(&made->stream_, kNonBlockingStream);
+  if (result == kSuccess)
+    result = made->gpu_->driver().event_create(&made->event_, kEventWithoutTiming);
+  Status status = check(made->gpu_->driver(), result, "making a stream of the GPU", kAdvice);
+  if (status.ok()) *queue = std::move(made);
+  return status;
+}
+
+CopyQueue::~CopyQueue() {
+  const Gpu::Current current(*gpu_);
+  if (!current.status().ok()) return;
+  if (event_ != nullptr) gpu_->driver().event_destroy(event_);
+  if (stream_ != nullptr) driver_.stream_destroy(stream_);
+}
+
+Status CopyQueue::follow(void* stream) {
+  Result result = gpu_->driver().event_record(event_, static_cast<StreamHandle>(stream));
+  if (result == kSuccess) result = driver_.stream_wait_event(stream_, event_, 0);
+  return check(gpu_->driver(), result, "ordering streams of the GPU", kAdvice);
+}
+
+Status CopyQueue::precede(void* stream) {
+  Result result = gpu_->driver().event_record(event_, stream_);
+  if (result == kSuccess)
+    result = driver_.stream_wait_event(static_cast<StreamHandle>(stream), event_, 0);
+  return check(gpu_->driver(), result, "ordering streams of the GPU", kAdvice);
+}
+
+Status CopyQueue::wait_word(const uint32_t* word, uint32_t epoch) {
+  const Result result =
+      driver_.stream_wait_word(stream_, reinterpret_cast<DeviceAddress>(word), epoch, kWaitReached);
+  return check(gpu_->driver(), result, "waiting for a word of the GPU", kAdvice);
+}
+
+Status CopyQueue::write_word(uint32_t* word, uint32_t epoch) {
+  const Result result =
+      gpu_->driver().write_word(stream_, reinterpret_cast<DeviceAddress>(word), epoch, 0);
+  return check(gpu_->driver(), result, "writing a word of the GPU", kAdvice);
+}
+
+Status CopyQueue::copy(const Tensor& from, const Tensor& to) {
+  const Extents extents = merged(from, to);
+  if (driver_.copy_batch == nullptr || extents.rank > 1 || from.elements() == 0)
+    return copy_tensor(*gpu_, from, to, stream_);
+  DeviceAddress source = address_of(from, 0), target = address_of(to, 0);
+  auto bytes = static_cast<size_t>(from.elements() * size_of(from.dtype));
+  CopyAttributes attributes;
+  size_t first = 0, failed = 0;
+  const Result result =
+      driver_.copy_batch(&target, &source, &bytes, 1, &attributes, &first, 1, &failed, stream_);
+  return check(gpu_->driver(), result, "copying between GPUs", kAdvice);
+}
+
+Status CopyQueue::synchronize() {
+  return check(gpu_->driver(), gpu_->driver().stream_synchronize(stream_), "work of the GPU",
+               kAdvice);
+}
+
+}  // namespace perseid::internal::cuda
