@@ -9,6 +9,7 @@
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "bench_collective.hpp"
 #include "bench_report.hpp"
@@ -190,6 +191,29 @@ int bench(const Common& common, const Flags& flags) {
   return verdict(rows, flags);
 }
 
+CLI::App* add_bench_over_ranks(CLI::App& command, const char* name, bool gathers, bool reduces,
+                               const std::shared_ptr<CollectiveSizes>& sizes) {
+  CLI::App* app = command.add_subcommand(
+      name, gathers && reduces ? "products over ranks against the larger of product and transfer "
+                                 "alone"
+                               : "that product over ranks against the same bound");
+  app->add_option("-n,--ranks", sizes->ranks,
+                  "how many ranks, which share the CPUs; on GPUs one each")
+      ->capture_default_str()
+      ->type_name("N");
+  app->add_option("--m", sizes->m, "rows of all ranks")->capture_default_str();
+  app->add_option("--n", sizes->n, "columns of each rank")->capture_default_str();
+  app->add_option("--k", sizes->k, "depth of each rank")->capture_default_str();
+  app->add_option("--chunks", sizes->chunks, "that a gathered shard is signalled in, on GPUs")
+      ->capture_default_str();
+  app->footer(fmt::format("Example:\n  perseid bench {} -n 2 --m 2048 --n 2048 --k 2048", name));
+  app->fallthrough()->callback([sizes, gathers, reduces] {
+    sizes->gathers = gathers;
+    sizes->reduces = reduces;
+  });
+  return app;
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app, const Common& common, Action& action) {
@@ -201,17 +225,12 @@ void add_bench(CLI::App& app, const Common& common, Action& action) {
                     static_cast<uint32_t>(Op::kSoftmax) | static_cast<uint32_t>(Op::kAttention) |
                         static_cast<uint32_t>(Op::kMatmul),
                     kExample);
-  CLI::App* collective = command->add_subcommand(
-      "collective", "products over ranks against the larger of product and transfer alone");
   auto sizes = std::make_shared<CollectiveSizes>();
-  collective->add_option("-n,--ranks", sizes->ranks, "how many ranks, which share the CPUs")
-      ->capture_default_str()
-      ->type_name("N");
-  collective->add_option("--m", sizes->m, "rows of all ranks")->capture_default_str();
-  collective->add_option("--n", sizes->n, "columns of each rank")->capture_default_str();
-  collective->add_option("--k", sizes->k, "depth of each rank")->capture_default_str();
-  collective->footer("Example:\n  perseid bench collective -n 2 --m 2048 --n 2048 --k 2048");
-  collective->fallthrough();
+  std::vector<CLI::App*> over_ranks;
+  for (const auto& [name, gathers, reduces] : {std::tuple{"collective", true, true},
+                                               {"all-gather-matmul", true, false},
+                                               {"matmul-reduce-scatter", false, true}})
+    over_ranks.push_back(add_bench_over_ranks(*command, name, gathers, reduces, sizes));
   command->add_option("--seconds", flags->options.seconds, "measured time of each row")
       ->capture_default_str();
   command->add_flag("--no-error{false}", flags->options.error,
@@ -228,9 +247,11 @@ void add_bench(CLI::App& app, const Common& common, Action& action) {
                    "with --against: what new over old may not fall below")
       ->capture_default_str();
   command->footer(fmt::format("Example:\n  {}", kExample));
-  command->fallthrough()->callback([&action, &common, flags, sizes, collective] {
-    action = [&common, flags, sizes, collective] {
-      if (collective->count() == 0) return bench(common, *flags);
+  command->fallthrough()->callback([&action, &common, flags, sizes, over_ranks] {
+    action = [&common, flags, sizes, over_ranks] {
+      const bool chosen = std::any_of(over_ranks.begin(), over_ranks.end(),
+                                      [](const CLI::App* each) { return each->count() > 0; });
+      if (!chosen) return bench(common, *flags);
       sizes->seconds = flags->options.seconds;
       return bench_collective(common, *sizes);
     };

@@ -44,11 +44,16 @@ constexpr size_t kCount = std::size(kParts);
 
 struct Row {
   const char* op;
+  const char* mode;
   double seconds[kCount];
 
   double bound() const { return std::max(seconds[1], seconds[2]); }
   double ratio() const { return seconds[0] / bound(); }
 };
+
+const char* name_of(bool gathers) {
+  return gathers ? "all-gather-matmul" : "matmul-reduce-scatter";
+}
 
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
@@ -105,7 +110,7 @@ class Bench {
     for (std::thread& thread : threads) thread.join();
     for (const std::string& failure : failures)
       if (!failure.empty()) throw Error(PERSEID_INTERNAL, failure);
-    Row row{gathers ? "all-gather-matmul" : "matmul-reduce-scatter", {}};
+    Row row{name_of(gathers), "single", {}};
     for (size_t part = 0; part < kCount; ++part) row.seconds[part] = median(times[part]);
     return row;
   }
@@ -173,32 +178,55 @@ int bench_collective(const Common& common, const CollectiveSizes& sizes) {
     if (size < 1 || size > 1 << 20)
       bad_input(fmt::format("{} must be from 1 to {}, got {}", flag, 1 << 20, size));
   const DType wanted = wanted_dtype(common);
-  const DType dtype = wanted == DType::kNone ? f32 : wanted;
+  const DType dtype = wanted != DType::kNone ? wanted : on_gpu(common) ? bf16 : f32;
+  if (on_gpu(common) && dtype != bf16 && dtype != f16)
+    bad_input(fmt::format("--dtype must be bf16 or f16 on GPUs, got {}", harness::name_of(dtype)));
+  if (sizes.chunks < 1 || sizes.chunks > sizes.m)
+    bad_input(fmt::format("--chunks must be from 1 to {}, got {}", sizes.m, sizes.chunks));
   // The ranks share the CPUs.
   const auto cpus = static_cast<int64_t>(std::max(1u, std::thread::hardware_concurrency()));
   const int64_t threads =
       common.threads > 0 ? common.threads : std::max<int64_t>(1, cpus / sizes.ranks);
   Progress progress(common, "bench collective");
+  std::vector<Row> measured;
+  for (const bool gathers : {true, false}) {
+    if (!(gathers ? sizes.gathers : sizes.reduces)) continue;
+    if (!on_gpu(common)) {
+      measured.push_back(Bench(sizes, dtype, threads).run(gathers));
+      continue;
+    }
+    const std::vector<RankTimes> times = bench_on_gpus(sizes, dtype, gathers);
+    Row single{name_of(gathers), "single", {}}, sustained{name_of(gathers), "sustained", {}};
+    for (size_t part = 0; part < kCount; ++part) {
+      single.seconds[part] = times[part].single;
+      sustained.seconds[part] = times[part].sustained;
+    }
+    measured.push_back(single);
+    measured.push_back(sustained);
+  }
   nlohmann::json rows = nlohmann::json::array();
   Table table({{"operation"},
+               {"mode"},
                {"type"},
                {"ranks", Align::kRight},
                {"fused", Align::kRight},
                {"product alone", Align::kRight},
                {"transfer alone", Align::kRight},
                {"fused / bound", Align::kRight}});
-  for (const bool gathers : {true, false}) {
-    const Row row = Bench(sizes, dtype, threads).run(gathers);
-    table.add({row.op, harness::name_of(dtype), std::to_string(sizes.ranks),
+  for (const Row& row : measured) {
+    table.add({row.op, row.mode, harness::name_of(dtype), std::to_string(sizes.ranks),
                duration(row.seconds[0]), duration(row.seconds[1]), duration(row.seconds[2]),
                fmt::format("{:.3f}", row.ratio())});
     rows.push_back({{"op", row.op},
+                    {"mode", row.mode},
+                    {"device", on_gpu(common) ? "cuda" : "cpu"},
                     {"dtype", harness::name_of(dtype)},
                     {"ranks", sizes.ranks},
                     {"threads_of_a_rank", threads},
                     {"m", sizes.m},
                     {"n", sizes.n},
                     {"k", sizes.k},
+                    {"chunks", sizes.chunks},
                     {"fused_seconds", row.seconds[0]},
                     {"product_seconds", row.seconds[1]},
                     {"transfer_seconds", row.seconds[2]},

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "commands.hpp"
+#include "harness/placement.hpp"
 #include "help.hpp"
 #include "perseid/collective.hpp"
 #include "run.hpp"
@@ -31,7 +32,7 @@ std::chrono::nanoseconds deadline_of(const Flags& flags) {
   return std::chrono::nanoseconds(std::max<int64_t>(std::llround(deadline * 1e6), 1));
 }
 
-// A file's name with the rank in it.
+// The name of a file or device with the rank in it.
 std::string of_rank(std::string name, int32_t rank) {
   const std::string place = "{rank}", number = std::to_string(rank);
   for (size_t at = 0; (at = name.find(place, at)) != std::string::npos; at += number.size())
@@ -52,6 +53,8 @@ struct Ranked {
   const Common& common;
   const Flags& flags;
   Group group;
+  Context context;
+  harness::Placement placement;
   TensorFiles files;
   std::chrono::nanoseconds deadline;
   Tensor a, b, bias;
@@ -60,6 +63,8 @@ struct Ranked {
       : common(of_all),
         flags(given),
         group(GroupOptions{.deadline = deadline_of(given)}),
+        context(open(of_all, group.rank())),
+        placement(context),
         deadline(deadline_of(given)) {
     const DType wanted = wanted_dtype(common);
     const auto read = [&](const char* flag, const std::string& name) {
@@ -75,6 +80,24 @@ struct Ranked {
                               flag, harness::to_text(shape_of(matrix))));
     if (b.ndim() == 3 && a.ndim() == 2)
       bad_input("--b has a batch and --a has none; give both the same, or --a alone a batch");
+  }
+  static Context open(Common common, int32_t rank) {
+    common.device = of_rank(common.device, rank);
+    return open_context(common, common.threads);
+  }
+  // Of this rank's device.
+  template <class Plan, class Arguments>
+  void execute(Run& run, const Plan& plan, const Arguments& arguments,
+               std::initializer_list<Tensor> results) {
+    const Memory workspace(context, plan.workspace_size());
+    context.synchronize();
+    run.timed([&] {
+      plan.execute(nullptr, arguments, {workspace});
+      context.synchronize();
+    });
+    for (const Tensor& result : results)
+      if (result.present()) placement.fetch(result);
+    run.finish(files, plan.info().implementation);
   }
   Tensor result(const char* flag, const std::string& name, const harness::Shape& shape) {
     return files.result(flag, of_rank(name, group.rank()), a.dtype(), shape);
@@ -121,8 +144,7 @@ int run_all_gather_matmul(const Common& common, const Flags& flags) {
   const Tensor whole =
       flags.gathered.empty() ? Tensor() : rank.result("--gathered", flags.gathered, gathered);
 
-  const Context context = open_context(common, common.threads);
-  const AllGatherMatmul plan(context, rank.group,
+  const AllGatherMatmul plan(rank.context, rank.group,
                              {.dtype = a.dtype(),
                               .gather_dim = along_k ? ChunkDim::kK : ChunkDim::kM,
                               .batch = entries ? a.size(0) : 1,
@@ -131,21 +153,17 @@ int run_all_gather_matmul(const Common& common, const Flags& flags) {
                               .products = {{.n = rank.b.size(-1), .bias = rank.bias.present()}},
                               .deadline = rank.deadline,
                               .implementation = wanted_implementation(common)});
-  Workspace workspace;
-  plan.reserve(workspace);
-  const auto rows = [&](const Tensor& tensor) {
-    return entries || !tensor.present() ? tensor : as_rows(tensor);
+  const auto place = [&](const Tensor& tensor) {
+    return rank.placement.place(entries || !tensor.present() ? tensor : as_rows(tensor));
   };
-  run.timed([&] {
-    plan.execute({.a = a,
-                  .b = {rank.b},
-                  .bias = {rank.bias},
-                  .c = {rows(out)},
-                  .gathered = rows(whole),
-                  .deadline = rank.deadline},
-                 workspace);
-  });
-  run.finish(rank.files, plan.info().implementation);
+  rank.execute(run, plan,
+               AllGatherMatmulArguments{.a = rank.placement.place(a),
+                                        .b = {rank.placement.place(rank.b)},
+                                        .bias = {rank.placement.place(rank.bias)},
+                                        .c = {place(out)},
+                                        .gathered = place(whole),
+                                        .deadline = rank.deadline},
+               {out, whole});
   return kOk;
 }
 
@@ -179,9 +197,8 @@ int run_matmul_reduce(const Common& common, const Flags& flags, bool all) {
   }
   const Tensor out = rank.result("--out", flags.out, shape);
 
-  const Context context = open_context(common, common.threads);
   const MatmulReduce plan(
-      context, rank.group,
+      rank.context, rank.group,
       {.dtype = a.dtype(),
        .scatter_dim = dim == dims - 1 ? ChunkDim::kN : ChunkDim::kM,
        .reduction = flags.reduce == "average" ? Reduction::kAverage : Reduction::kSum,
@@ -193,17 +210,13 @@ int run_matmul_reduce(const Common& common, const Flags& flags, bool all) {
        .k = a.size(-1),
        .deadline = rank.deadline,
        .implementation = wanted_implementation(common)});
-  Workspace workspace;
-  plan.reserve(workspace);
-  run.timed([&] {
-    plan.execute({.a = a,
-                  .b = rank.b,
-                  .bias = rank.bias,
-                  .c = entries ? out : as_rows(out),
-                  .deadline = rank.deadline},
-                 workspace);
-  });
-  run.finish(rank.files, plan.info().implementation);
+  rank.execute(run, plan,
+               MatmulReduceArguments{.a = rank.placement.place(a),
+                                     .b = rank.placement.place(rank.b),
+                                     .bias = rank.placement.place(rank.bias),
+                                     .c = rank.placement.place(entries ? out : as_rows(out)),
+                                     .deadline = rank.deadline},
+               {out});
   return kOk;
 }
 
@@ -219,7 +232,8 @@ CLI::App* add(CLI::App& run, const char* name, const char* help, Flags& flags) {
   app->add_option("--deadline", flags.deadline,
                   "milliseconds that any rank is waited for; then the exit code is 5 (30000)");
   app->footer(
-      fmt::format("Start the ranks with perseid launch, mpirun or torchrun.\n"
+      fmt::format("Start the ranks with perseid launch, mpirun or torchrun. Each has a GPU of its "
+                  "own with --device 'cuda:{{rank}}'.\n"
                   "Example:\n  perseid launch -n 2 -- perseid run {} --a 'a.{{rank}}.npy' "
                   "--b 'b.{{rank}}.npy' --out 'c.{{rank}}.npy'",
                   name));

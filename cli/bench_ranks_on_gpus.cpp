@@ -1,0 +1,208 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// `perseid bench collective --device cuda:0`: a thread for each rank, rank r on GPU r. The host
+// times single executions, each after a pause in which all GPUs are idle, its own calls included,
+// and executions back to back; of all ranks the slowest counts.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <barrier>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <thread>
+
+#include "bench_collective.hpp"
+#include "perseid/collective.hpp"
+
+namespace perseid::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+constexpr auto kPause = 3ms;
+constexpr double kSustained = 20e-3;  // seconds of executions back to back
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
+  return values[values.size() / 2];
+}
+
+// A matrix on the GPU, of a block of random numbers that repeats.
+struct Matrix {
+  Memory memory;
+  Tensor tensor;
+
+  Matrix(const Context& context, int32_t gpu, DType dtype, int64_t rows, int64_t columns)
+      : memory(context, static_cast<size_t>(rows * columns * (dtype == f32 ? 4 : 2))),
+        tensor(memory.data(), dtype, {rows, columns}, {}, {kDLCUDA, gpu}) {
+    static const std::vector<uint16_t> kBlock = [] {
+      std::vector<uint16_t> block(8 << 20);
+      std::mt19937 random(7);
+      std::normal_distribution<float> values;
+      for (uint16_t& element : block) {
+        const float value = values(random);
+        uint32_t bits = 0;
+        std::memcpy(&bits, &value, sizeof bits);
+        element = static_cast<uint16_t>(bits >> 16);
+      }
+      return block;
+    }();
+    auto* data = static_cast<std::byte*>(memory.data());
+    for (size_t at = 0; at < memory.size();) {
+      const size_t part = std::min(memory.size() - at, 2 * kBlock.size());
+      context.copy(data + at, kBlock.data(), part);
+      at += part;
+    }
+  }
+};
+
+using Part = std::function<void()>;
+
+// The ranks of one operation, which execute each part at the same time.
+class Ranks {
+ public:
+  Ranks(const Context& context, const Group& group, std::barrier<>& meet,
+        std::vector<double>& slowest, double seconds)
+      : context_(context), group_(group), meet_(meet), slowest_(slowest), seconds_(seconds) {}
+
+  // Single and back to back, in seconds for each part; on all ranks the same numbers.
+  std::vector<RankTimes> time(const std::vector<Part>& parts) {
+    for (const Part& part : parts) once(part, 3, 0ms);
+    std::vector<std::vector<double>> single(parts.size()), sustained(parts.size());
+    const auto end = Clock::now() + std::chrono::duration<double>(seconds_);
+    for (int round = 0; agree(round < 5 || Clock::now() < end); ++round)
+      for (size_t i = 0; i < parts.size(); ++i) {
+        single[i].push_back(once(parts[i], 1, kPause));
+        const int times = std::clamp(static_cast<int>(kSustained / single[i].front()), 2, 64);
+        if (round % 3 == 0) sustained[i].push_back(once(parts[i], times, kPause));
+      }
+    std::vector<RankTimes> times;
+    for (size_t i = 0; i < parts.size(); ++i)
+      times.push_back({median(single[i]), median(sustained[i])});
+    return times;
+  }
+
+ private:
+  double once(const Part& part, int times, std::chrono::milliseconds pause) {
+    context_.synchronize();
+    std::this_thread::sleep_for(pause);
+    meet_.arrive_and_wait();
+    const auto start = Clock::now();
+    for (int i = 0; i < times; ++i) part();
+    context_.synchronize();
+    slowest_[static_cast<size_t>(group_.rank())] =
+        std::chrono::duration<double>(Clock::now() - start).count() / times;
+    meet_.arrive_and_wait();
+    const double slowest = *std::max_element(slowest_.begin(), slowest_.end());
+    meet_.arrive_and_wait();
+    return slowest;
+  }
+  bool agree(bool go_on) {
+    slowest_[static_cast<size_t>(group_.rank())] = go_on ? 1 : 0;
+    meet_.arrive_and_wait();
+    const bool first = slowest_[0] == 1;
+    meet_.arrive_and_wait();
+    return first;
+  }
+
+  const Context& context_;
+  const Group& group_;
+  std::barrier<>& meet_;
+  std::vector<double>& slowest_;
+  double seconds_;
+};
+
+std::vector<RankTimes> gather(const Context& context, const Group& group,
+                              const CollectiveSizes& sizes, DType dtype, Ranks& ranks) {
+  const int32_t gpu = group.rank();
+  const int64_t m = sizes.m / sizes.ranks, k = sizes.k;
+  const auto plan_of = [&](int64_t n, int64_t chunks) {
+    return AllGatherMatmul(
+        context, group, {.dtype = dtype, .m = m, .k = k, .products = {{.n = n}}, .chunks = chunks});
+  };
+  const AllGatherMatmul fused = plan_of(sizes.n, sizes.chunks), transfer = plan_of(0, 1);
+  const Matmul plain(context, {.dtype = dtype, .m = m * sizes.ranks, .n = sizes.n, .k = k});
+  const Matrix whole(context, gpu, dtype, m * sizes.ranks, k), b(context, gpu, dtype, k, sizes.n),
+      c(context, gpu, dtype, m * sizes.ranks, sizes.n);
+  for (const AllGatherMatmul* plan : {&fused, &transfer})
+    context.copy(plan->shard().data(), whole.memory.data(),
+                 static_cast<size_t>(m * k) * (dtype == f32 ? 4 : 2));
+  const Tensor none(b.memory.data(), dtype, {k, 0}, {}, {kDLCUDA, gpu});
+  const Tensor nothing(c.memory.data(), dtype, {m * sizes.ranks, 0}, {}, {kDLCUDA, gpu});
+  const Memory first(context, fused.workspace_size() + 1),
+      second(context, plain.workspace_size() + 1);
+  return ranks.time({[&] {
+                       fused.execute({.a = fused.shard(), .b = {b.tensor}, .c = {c.tensor}},
+                                     std::span<std::byte>(first));
+                     },
+                     [&] {
+                       plain.execute(nullptr, {.a = whole.tensor, .b = b.tensor, .c = c.tensor},
+                                     std::span<std::byte>(second));
+                     },
+                     [&] {
+                       transfer.execute({.a = transfer.shard(), .b = {none}, .c = {nothing}},
+                                        std::span<std::byte>());
+                     }});
+}
+
+std::vector<RankTimes> reduce(const Context& context, const Group& group,
+                              const CollectiveSizes& sizes, DType dtype, Ranks& ranks) {
+  const int32_t gpu = group.rank();
+  const int64_t m = sizes.m / sizes.ranks * sizes.ranks, n = sizes.n, k = sizes.k;
+  const MatmulReduce fused(context, group, {.dtype = dtype, .m = m, .n = n, .k = k});
+  const Matmul plain(context, {.dtype = dtype, .m = m, .n = n, .k = k});
+  // What leaves a rank: partial sums of the others' shards.
+  const AllGatherMatmul transfer(
+      context, group, {.dtype = f32, .m = m / sizes.ranks, .k = n, .products = {{.n = 0}}});
+  const Matrix a(context, gpu, dtype, m, k), b(context, gpu, dtype, k, n),
+      c(context, gpu, dtype, m, n), part(context, gpu, dtype, m / sizes.ranks, n);
+  const Tensor none(b.memory.data(), f32, {n, 0}, {}, {kDLCUDA, gpu});
+  const Tensor nothing(c.memory.data(), f32, {m, 0}, {}, {kDLCUDA, gpu});
+  const Memory first(context, fused.workspace_size() + 1),
+      second(context, plain.workspace_size() + 1);
+  return ranks.time({[&] {
+                       fused.execute({.a = a.tensor, .b = b.tensor, .c = part.tensor},
+                                     std::span<std::byte>(first));
+                     },
+                     [&] {
+                       plain.execute(nullptr, {.a = a.tensor, .b = b.tensor, .c = c.tensor},
+                                     std::span<std::byte>(second));
+                     },
+                     [&] {
+                       transfer.execute({.a = transfer.shard(), .b = {none}, .c = {nothing}},
+                                        std::span<std::byte>());
+                     }});
+}
+
+}  // namespace
+
+std::vector<RankTimes> bench_on_gpus(const CollectiveSizes& sizes, DType dtype, bool gathers) {
+  const std::vector<Group> groups = Group::threads(static_cast<int32_t>(sizes.ranks));
+  std::vector<double> slowest(groups.size());
+  std::vector<std::string> failures(groups.size());
+  std::vector<RankTimes> times;
+  std::barrier meet(std::ssize(groups));
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < groups.size(); ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        const Context context = Context::cuda(static_cast<int32_t>(rank));
+        Ranks ranks(context, groups[rank], meet, slowest, sizes.seconds);
+        const auto of_rank = gathers ? gather(context, groups[rank], sizes, dtype, ranks)
+                                     : reduce(context, groups[rank], sizes, dtype, ranks);
+        if (rank == 0) times = of_rank;
+      } catch (const Error& error) {
+        failures[rank] = error.what();
+        meet.arrive_and_drop();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& failure : failures)
+    if (!failure.empty()) throw Error(PERSEID_INTERNAL, failure);
+  return times;
+}
+
+}  // namespace perseid::cli
