@@ -1,0 +1,241 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that are processes, each with a GPU of its own: their results, and what those that are left
+// do when one is killed or stopped. The parent uses no GPU, so that it may fork. Skipped with fewer
+// than two GPUs.
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "gpu_collective_tools.hpp"
+
+namespace {
+
+using namespace collective_tools;
+using perseid::AllGatherMatmul;
+using perseid::GroupOptions;
+using perseid::MatmulReduce;
+using Clock = std::chrono::steady_clock;
+
+constexpr int32_t kRanks = 2;
+
+// What processes tell the parent.
+struct Board {
+  std::atomic<int32_t> ready{0};
+  std::atomic<int64_t> killed_at{0};
+  std::atomic<bool> go{false};
+  struct Rank {
+    int32_t status = -1, named = -1;
+    double seconds = -1;     // from the kill to the status
+    double seconds_on = -1;  // from there to the end of a right operation
+    char sentence[256] = {};
+  } ranks[kRanks];
+};
+
+int64_t now() { return Clock::now().time_since_epoch().count(); }
+double since(int64_t from) { return static_cast<double>(now() - from) * 1e-9; }
+
+// Both products over the ranks of a group; all operands are ones.
+class Work {
+ public:
+  Work(const Context& context, int32_t gpu, const Group& group)
+      : context_(context),
+        size_(group.size()),
+        gather_(context, group,
+                {.dtype = perseid::bf16, .m = kRows, .k = kDepth, .products = {{.n = kColumns}}}),
+        reduce_(
+            context, group,
+            {.dtype = perseid::bf16, .all_reduce = true, .m = kRows, .n = kColumns, .k = kDepth}),
+        first_(context, gather_),
+        second_(context, reduce_),
+        a_(context, gpu, ones({kRows, kDepth})),
+        b_(context, gpu, ones({kDepth, kColumns})),
+        gathered_(context, gpu, Matrix({kRows * size_, kColumns}, perseid::bf16)),
+        reduced_(context, gpu, Matrix({kRows, kColumns}, perseid::bf16)) {}
+
+  void enqueue(std::chrono::nanoseconds deadline) const {
+    gather_.execute(
+        {.a = a_.tensor(), .b = {b_.tensor()}, .c = {gathered_.tensor()}, .deadline = deadline},
+        first_.bytes());
+    reduce_.execute(
+        {.a = a_.tensor(), .b = b_.tensor(), .c = reduced_.tensor(), .deadline = deadline},
+        second_.bytes());
+  }
+  bool once(std::chrono::nanoseconds deadline = 20s) const {
+    enqueue(deadline);
+    context_.synchronize();
+    return all_are(gathered_.get(), kDepth) && all_are(reduced_.get(), kDepth * size_);
+  }
+
+ private:
+  static constexpr int64_t kRows = 512, kColumns = 256, kDepth = 64;
+  static uint16_t bits_of(int64_t value) {
+    const auto single = static_cast<float>(value);
+    uint32_t bits = 0;
+    std::memcpy(&bits, &single, sizeof bits);
+    return static_cast<uint16_t>(bits >> 16);
+  }
+  static Matrix ones(std::vector<int64_t> shape) {
+    Matrix matrix(std::move(shape), perseid::bf16);
+    const uint16_t one = bits_of(1);
+    for (size_t i = 0; i < matrix.bytes.size() / 2; ++i) std::memcpy(matrix.at(i), &one, 2);
+    return matrix;
+  }
+  static bool all_are(const Matrix& matrix, int64_t value) {
+    const uint16_t wanted = bits_of(value);
+    for (size_t i = 0; i < matrix.bytes.size() / 2; ++i)
+      if (std::memcmp(matrix.bytes.data() + 2 * i, &wanted, 2) != 0) return false;
+    return true;
+  }
+
+  const Context& context_;
+  int32_t size_;
+  AllGatherMatmul gather_;
+  MatmulReduce reduce_;
+  GpuWorkspace first_, second_;
+  OnGpu a_, b_, gathered_, reduced_;
+};
+
+class GpuProcesses : public testing::Test {
+ protected:
+  GpuProcesses()
+      : board_(static_cast<Board*>(mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE,
+                                        MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+    new (board_) Board;
+  }
+  ~GpuProcesses() override { munmap(board_, sizeof(Board)); }
+  void SetUp() override {
+    start(1, [](int32_t) {
+      try {
+        Context::cuda(kRanks - 1);
+        return true;
+      } catch (const perseid::Error&) {
+        return false;
+      }
+    });
+    if (join()[0] != 0) GTEST_SKIP() << "needs " << kRanks << " GPUs";
+  }
+
+  void start(int32_t size, const std::function<bool(int32_t)>& body) {
+    for (int32_t rank = 0; rank < size; ++rank) {
+      const pid_t child = fork();
+      ASSERT_GE(child, 0);
+      if (child == 0) {
+        int code = 1;
+        try {
+          code = body(rank) ? 0 : 1;
+        } catch (const std::exception& error) {
+          fprintf(stderr, "rank %d: %s\n", rank, error.what());
+        }
+        fflush(nullptr);
+        _exit(code);
+      }
+      children_.push_back(child);
+    }
+  }
+  // Of every rank: its exit code, or -signal.
+  std::vector<int> join() {
+    std::vector<int> codes;
+    for (const pid_t child : children_) {
+      int status = 0;
+      waitpid(child, &status, 0);
+      codes.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
+    }
+    children_.clear();
+    return codes;
+  }
+  Group group_of(int32_t rank) const {
+    return Group(GroupOptions{
+        .rank = rank,
+        .size = kRanks,
+        .rendezvous = "unix:" + testing::TempDir() + "gpus" + std::to_string(getppid()),
+        .token = "a secret",
+        .deadline = 30s});
+  }
+  // Rank 0 works until an operation fails, then goes on alone. The parent does `harm` to rank 1.
+  void lose_rank_one(std::chrono::nanoseconds deadline, const std::function<void()>& harm) {
+    start(kRanks, [&](int32_t rank) {
+      const Group group = group_of(rank);
+      const Context context = Context::cuda(rank);
+      const Work work(context, rank, group);
+      if (!work.once()) return false;
+      ++board_->ready;
+      Board::Rank& mine = board_->ranks[rank];
+      for (;;) {
+        // Several are in flight, so that waits of every kind are met.
+        const Ended end = ended([&] {
+          for (int i = 0; i < 4; ++i) work.enqueue(deadline);
+          if (!work.once(deadline)) throw std::runtime_error("wrong result");
+        });
+        if (end.status == PERSEID_OK) continue;
+        mine.seconds = since(board_->killed_at);
+        mine.status = end.status;
+        mine.named = group.info().failed_rank;
+        std::snprintf(mine.sentence, sizeof mine.sentence, "%s", end.sentence.c_str());
+        break;
+      }
+      const int64_t from = now();
+      const Group left = group.shrink(200ms);
+      const Work alone(context, rank, left);
+      const bool right = alone.once() && alone.once();
+      mine.seconds_on = since(from);
+      return right && left.size() == 1;
+    });
+    while (board_->ready < kRanks) usleep(1000);
+    usleep(50000);
+    board_->killed_at = now();
+    harm();
+  }
+
+  Board* board_;
+  std::vector<pid_t> children_;
+};
+
+TEST_F(GpuProcesses, ComputeWithMemoryOfOneAnother) {
+  start(kRanks, [&](int32_t rank) {
+    const Group group = group_of(rank);
+    const Context context = Context::cuda(rank);
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      const Work work(context, rank, group);
+      for (int i = 0; i < 20; ++i)
+        if (!work.once()) return false;
+    }
+    return true;
+  });
+  EXPECT_EQ(join(), std::vector<int>(kRanks, 0));
+}
+
+TEST_F(GpuProcesses, SurviveTheDeathOfARank) {
+  lose_rank_one(20s, [&] { kill(children_[1], SIGKILL); });
+  EXPECT_EQ(join(), (std::vector<int>{0, -SIGKILL}));
+  const Board::Rank& rank = board_->ranks[0];
+  EXPECT_EQ(rank.status, PERSEID_PEER_LOST) << rank.sentence;
+  EXPECT_EQ(rank.named, 1) << rank.sentence;
+  EXPECT_LT(rank.seconds, 1) << rank.sentence;
+  printf("PEER_LOST after %.1f ms, a right operation %.0f ms later: %s\n", 1e3 * rank.seconds,
+         1e3 * rank.seconds_on, rank.sentence);
+}
+
+TEST_F(GpuProcesses, GoOnWithoutARankThatIsStopped) {
+  lose_rank_one(400ms, [&] { kill(children_[1], SIGSTOP); });
+  int status = 0;
+  const pid_t survivor = children_[0];
+  ASSERT_EQ(waitpid(survivor, &status, 0), survivor);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  const Board::Rank& rank = board_->ranks[0];
+  EXPECT_EQ(rank.status, PERSEID_TIMEOUT) << rank.sentence;
+  EXPECT_EQ(rank.named, 1) << rank.sentence;
+  EXPECT_GT(rank.seconds, 0.3);
+  EXPECT_LT(rank.seconds, 1.5);
+  printf("TIMEOUT after %.1f ms: %s\n", 1e3 * rank.seconds, rank.sentence);
+  // It goes on later, and learns that the others did without it.
+  kill(children_[1], SIGCONT);
+  children_.erase(children_.begin());
+  EXPECT_NE(join()[0], 0);
+  EXPECT_EQ(board_->ranks[1].status, PERSEID_TIMEOUT) << board_->ranks[1].sentence;
+}
+
+}  // namespace

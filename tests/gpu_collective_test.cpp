@@ -1,0 +1,432 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that are threads of one process, each with a GPU of its own: products over ranks bit for
+// bit, and a rank that takes no part. Skipped with fewer than two GPUs.
+#include "gpu_collective_tools.hpp"
+
+namespace {
+
+using namespace collective_tools;
+using perseid::AllGatherMatmul;
+using perseid::ChunkDim;
+using perseid::Matmul;
+using perseid::MatmulReduce;
+using perseid::Reduction;
+
+constexpr int32_t kRanks = 2;
+
+class GpuRanks : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      Context::cuda(kRanks - 1);
+    } catch (const perseid::Error& error) {
+      GTEST_SKIP() << "needs " << kRanks << " GPUs: " << error.what();
+    }
+  }
+  // body(group, context of the rank's own GPU)
+  static void on_gpus(const std::function<void(const Group&, const Context&)>& body) {
+    on_threads(kRanks, [&](const Group& group) {
+      const Context context = Context::cuda(group.rank());
+      body(group, context);
+    });
+  }
+};
+
+struct Gathering {
+  DType dtype = perseid::bf16;
+  ChunkDim dim = ChunkDim::kM;
+  int64_t batch = 0;
+  std::vector<int64_t> shards = {};
+  int64_t other = 0;  // k, or m where k is gathered
+  int64_t n = 0;
+  int64_t chunks = 1;
+  bool in_place = false;
+};
+
+// Several executions with other operands, two products each, the second with a bias.
+void expect_bitwise(const Gathering& problem, const Group& group, const Context& context) {
+  const bool along_k = problem.dim == ChunkDim::kK;
+  const int32_t rank = group.rank();
+  int64_t extent = 0, begin = 0;
+  for (size_t r = 0; r < problem.shards.size(); ++r) {
+    if (r == static_cast<size_t>(rank)) begin = extent;
+    extent += problem.shards[r];
+  }
+  const int64_t size = problem.shards[static_cast<size_t>(rank)];
+  const int64_t m = along_k ? problem.other : extent, k = along_k ? extent : problem.other;
+  const int64_t n[] = {problem.n + 8 * rank, 24};
+  const AllGatherMatmul plan(context, group,
+                             {.dtype = problem.dtype,
+                              .gather_dim = problem.dim,
+                              .batch = std::max<int64_t>(problem.batch, 1),
+                              .m = along_k ? m : size,
+                              .k = along_k ? size : k,
+                              .products = {{.n = n[0]}, {.n = n[1], .bias = true}},
+                              .chunks = problem.chunks});
+  const GpuWorkspace workspace(context, plan);
+  for (uint64_t repeat = 1; repeat <= 4; ++repeat) {
+    const auto matrix = [&](int64_t rows, int64_t columns, uint64_t seed) {
+      return Matrix::random(problem.batch > 0 ? std::vector<int64_t>{problem.batch, rows, columns}
+                                              : std::vector<int64_t>{rows, columns},
+                            problem.dtype, seed * 100 + repeat);
+    };
+    const auto own = static_cast<uint64_t>(rank);
+    const Matrix a = matrix(m, k, 1);
+    const Matrix b[] = {matrix(k, n[0], 3 + own), matrix(k, n[1], 13 + own)};
+    const Matrix bias = Matrix::random({n[1]}, problem.dtype, repeat);
+    const Matrix wanted[] = {gpu_product(context, rank, a, b[0], problem.dtype),
+                             gpu_product(context, rank, a, b[1], problem.dtype, &bias)};
+    const Matrix part = part_of(a, along_k ? -1 : -2, begin, begin + size);
+    const OnGpu shard(context, rank, part), b0(context, rank, b[0]), b1(context, rank, b[1]),
+        added(context, rank, bias), c0(context, rank, Matrix(wanted[0].shape, problem.dtype)),
+        c1(context, rank, Matrix(wanted[1].shape, problem.dtype)),
+        gathered(context, rank, Matrix(a.shape, problem.dtype));
+    if (problem.in_place) context.copy(plan.shard().data(), part.bytes.data(), part.bytes.size());
+    plan.execute({.a = problem.in_place ? plan.shard() : shard.tensor(),
+                  .b = {b0.tensor(), b1.tensor()},
+                  .bias = {{}, added.tensor()},
+                  .c = {c0.tensor(), c1.tensor()},
+                  .gathered = gathered.tensor()},
+                 workspace.bytes());
+    context.synchronize();
+    EXPECT_EQ(c0.get().bytes, wanted[0].bytes) << "rank " << rank << ", execution " << repeat;
+    EXPECT_EQ(c1.get().bytes, wanted[1].bytes) << "rank " << rank << ", execution " << repeat;
+    EXPECT_EQ(gathered.get().bytes, a.bytes) << "rank " << rank << ", execution " << repeat;
+  }
+}
+
+void expect_all_bitwise(const std::vector<Gathering>& problems, const Group& group,
+                        const Context& context) {
+  for (const Gathering& problem : problems) {
+    SCOPED_TRACE(testing::Message()
+                 << "dtype " << static_cast<int>(problem.dtype) << ", shards " << problem.shards[0]
+                 << " " << problem.shards[1] << ", other " << problem.other << ", n " << problem.n
+                 << ", chunks " << problem.chunks << ", batch " << problem.batch);
+    expect_bitwise(problem, group, context);
+  }
+}
+
+TEST_F(GpuRanks, GatherBitForBitAsTheProductOfTheGatheredOperand) {
+  on_gpus([](const Group& group, const Context& context) {
+    expect_all_bitwise({{.shards = {512, 512}, .other = 256, .n = 512},
+                        {.shards = {1000, 24}, .other = 520, .n = 264, .chunks = 3},
+                        {.shards = {77, 300}, .other = 64, .n = 136, .chunks = 2},
+                        {.shards = {0, 130}, .other = 64, .n = 136},
+                        {.dtype = perseid::f16, .shards = {640, 640}, .other = 128, .n = 256}},
+                       group, context);
+  });
+}
+
+// Rows that are no whole vectors, and types without chunks: the product waits for all shards.
+TEST_F(GpuRanks, GatherWhatKernelsTakeNoChunksOf) {
+  on_gpus([](const Group& group, const Context& context) {
+    expect_all_bitwise({{.shards = {33, 20}, .other = 51, .n = 17, .chunks = 2},
+                        {.dtype = perseid::f32, .shards = {130, 70}, .other = 48, .n = 40},
+                        {.dtype = perseid::f64, .shards = {65, 70}, .other = 33, .n = 16}},
+                       group, context);
+  });
+}
+
+TEST_F(GpuRanks, GatherInPlaceOfABatchAndAlongColumns) {
+  on_gpus([](const Group& group, const Context& context) {
+    expect_all_bitwise(
+        {{.shards = {512, 256}, .other = 256, .n = 512, .chunks = 2, .in_place = true},
+         {.batch = 3, .shards = {100, 156}, .other = 64, .n = 128, .chunks = 2},
+         {.dim = ChunkDim::kK, .shards = {192, 320}, .other = 300, .n = 256, .chunks = 2}},
+        group, context);
+  });
+}
+
+struct Reducing {
+  DType dtype = perseid::bf16, out_dtype = perseid::bf16;
+  ChunkDim dim = ChunkDim::kM;
+  int64_t batch = 0, m = 0, n = 0;
+  std::vector<int64_t> k = {};
+  bool all = false, bias = false;
+  Reduction reduction = Reduction::kSum;
+};
+
+uint16_t round_to_bf16(float value) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// The sum of the ranks' own products in their order, in float32, and then the bias; rounded once.
+Matrix reduced(const Reducing& problem, const std::vector<Matrix>& parts, const Matrix& bias) {
+  Matrix sum(parts[0].shape, problem.out_dtype);
+  for (size_t i = 0; i < parts[0].bytes.size() / 4; ++i) {
+    float total = parts[0].value(i);
+    for (size_t rank = 1; rank < parts.size(); ++rank) total += parts[rank].value(i);
+    if (problem.reduction == Reduction::kAverage) total /= static_cast<float>(parts.size());
+    if (problem.bias) {
+      const size_t column = i % static_cast<size_t>(problem.n);
+      float addend = 0;
+      if (bias.dtype == perseid::f32) {
+        addend = bias.value(column);
+      } else {
+        uint16_t half = 0;
+        std::memcpy(&half, bias.bytes.data() + 2 * column, 2);
+        const uint32_t bits = uint32_t{half} << 16;
+        std::memcpy(&addend, &bits, 4);
+      }
+      total += addend;
+    }
+    if (problem.out_dtype == perseid::f32) {
+      std::memcpy(sum.at(i), &total, sizeof total);
+    } else {
+      const uint16_t half = round_to_bf16(total);
+      std::memcpy(sum.at(i), &half, sizeof half);
+    }
+  }
+  return sum;
+}
+
+void expect_reduced(const Reducing& problem, const Group& group, const Context& context) {
+  SCOPED_TRACE(testing::Message() << "m " << problem.m << ", n " << problem.n << ", k "
+                                  << problem.k[0] << ", all " << problem.all << ", dim "
+                                  << static_cast<int>(problem.dim));
+  const int32_t rank = group.rank();
+  const bool along_n = problem.dim == ChunkDim::kN;
+  const MatmulReduce plan(context, group,
+                          {.dtype = problem.dtype,
+                           .out_dtype = problem.out_dtype,
+                           .scatter_dim = problem.dim,
+                           .reduction = problem.reduction,
+                           .all_reduce = problem.all,
+                           .bias = problem.bias,
+                           .batch = std::max<int64_t>(problem.batch, 1),
+                           .m = problem.m,
+                           .n = problem.n,
+                           .k = problem.k[static_cast<size_t>(rank)]});
+  const GpuWorkspace workspace(context, plan);
+  for (uint64_t repeat = 1; repeat <= 4; ++repeat) {
+    std::vector<Matrix> parts;
+    std::vector<OnGpu> own;
+    for (int32_t r = 0; r < kRanks; ++r) {
+      const int64_t k = problem.k[static_cast<size_t>(r)];
+      const uint64_t seed = 10 * repeat + static_cast<uint64_t>(r);
+      const auto shape = [&](int64_t rows, int64_t columns) {
+        return problem.batch > 0 ? std::vector<int64_t>{problem.batch, rows, columns}
+                                 : std::vector<int64_t>{rows, columns};
+      };
+      const Matrix a = Matrix::random(shape(problem.m, k), problem.dtype, seed);
+      const Matrix b = Matrix::random(shape(k, problem.n), problem.dtype, seed + 1000);
+      parts.push_back(gpu_product(context, rank, a, b, perseid::f32));
+      if (r == rank) {
+        own.emplace_back(context, rank, a);
+        own.emplace_back(context, rank, b);
+      }
+    }
+    const Matrix bias = Matrix::random({problem.n}, problem.dtype, repeat);
+    Matrix wanted = reduced(problem, parts, bias);
+    const int64_t extent = along_n ? problem.n : problem.m;
+    if (!problem.all)
+      wanted =
+          part_of(wanted, along_n ? -1 : -2, rank * extent / kRanks, (rank + 1) * extent / kRanks);
+    const OnGpu c(context, rank, Matrix(wanted.shape, problem.out_dtype)),
+        added(context, rank, bias);
+    plan.execute({.a = own[0].tensor(),
+                  .b = own[1].tensor(),
+                  .bias = problem.bias ? added.tensor() : Tensor(),
+                  .c = c.tensor()},
+                 workspace.bytes());
+    context.synchronize();
+    EXPECT_EQ(c.get().bytes, wanted.bytes) << "rank " << rank << ", execution " << repeat;
+  }
+}
+
+TEST_F(GpuRanks, ReduceInTheOrderOfRanks) {
+  on_gpus([](const Group& group, const Context& context) {
+    for (const bool all : {false, true})
+      for (const Reducing& problem : std::vector<Reducing>{
+               {.m = 1024, .n = 512, .k = {256, 256}},
+               {.m = 333, .n = 264, .k = {128, 64}, .bias = true},
+               {.out_dtype = perseid::f32, .m = 256, .n = 128, .k = {64, 64}},
+               {.m = 300, .n = 256, .k = {64, 64}, .reduction = Reduction::kAverage},
+               {.dim = ChunkDim::kN, .m = 200, .n = 272, .k = {64, 128}, .bias = true},
+               {.batch = 2, .m = 130, .n = 64, .k = {64, 64}},
+               {.m = 61, .n = 19, .k = {33, 20}, .bias = true},
+               {.dtype = perseid::f32,
+               .out_dtype = perseid::f32,
+               .m = 130,
+               .n = 36,
+               .k = {40, 24},
+               .bias = true}}) {
+        Reducing one = problem;
+        one.all = all;
+        expect_reduced(one, group, context);
+      }
+  });
+}
+
+// Small whole numbers, whose sums are exact.
+Matrix whole_numbers(int64_t rows, int64_t columns, DType dtype, int64_t seed) {
+  Matrix matrix({rows, columns}, dtype);
+  for (size_t i = 0; i < static_cast<size_t>(rows * columns); ++i) {
+    const auto value = static_cast<float>((static_cast<int64_t>(i) * 7 + seed * 13) % 31 - 15);
+    if (dtype == perseid::f32) {
+      std::memcpy(matrix.at(i), &value, sizeof value);
+    } else {
+      const uint16_t half = round_to_bf16(value);
+      std::memcpy(matrix.at(i), &half, sizeof half);
+    }
+  }
+  return matrix;
+}
+
+Matrix sum_of(const Matrix& a, const Matrix& b) {
+  Matrix sum(a.shape, a.dtype);
+  for (size_t i = 0; i < a.bytes.size() / static_cast<size_t>(bytes_of(a.dtype)); ++i) {
+    if (a.dtype == perseid::f32) {
+      const float total = a.value(i) + b.value(i);
+      std::memcpy(sum.at(i), &total, sizeof total);
+      continue;
+    }
+    const auto widened = [i](const Matrix& matrix) {
+      uint16_t half = 0;
+      std::memcpy(&half, matrix.bytes.data() + 2 * i, 2);
+      const uint32_t bits = uint32_t{half} << 16;
+      float value = 0;
+      std::memcpy(&value, &bits, 4);
+      return value;
+    };
+    const uint16_t half = round_to_bf16(widened(a) + widened(b));
+    std::memcpy(sum.at(i), &half, sizeof half);
+  }
+  return sum;
+}
+
+void append(const Matrix& rows, Matrix* to) {
+  to->shape[0] += rows.shape[0];
+  to->bytes.insert(to->bytes.end(), rows.bytes.begin(), rows.bytes.end());
+}
+
+// One row each, odd sizes, and more than goes in one piece.
+TEST_F(GpuRanks, GatherAndReduceTensors) {
+  on_gpus([](const Group& group, const Context& context) {
+    const int32_t rank = group.rank();
+    for (const DType dtype : {perseid::bf16, perseid::f32})
+      for (const auto& [rows, columns] :
+           {std::pair<int64_t, int64_t>{1, 1}, {7, 33}, {5000, 4100}}) {
+        SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+        std::vector<Matrix> inputs, uneven;
+        for (int32_t r = 0; r < kRanks; ++r) {
+          inputs.push_back(whole_numbers(rows, columns, dtype, r));
+          uneven.push_back(whole_numbers(rows + r * 3, columns, dtype, 10 + r));
+        }
+        const OnGpu input(context, rank, inputs[static_cast<size_t>(rank)]),
+            shard(context, rank, uneven[static_cast<size_t>(rank)]);
+        Matrix gathered = uneven[0];
+        append(uneven[1], &gathered);
+        const OnGpu all(context, rank, Matrix(gathered.shape, dtype));
+        group.all_gather(shard.tensor(), all.tensor());
+        EXPECT_EQ(all.get().bytes, gathered.bytes);
+
+        const Matrix sum = sum_of(inputs[0], inputs[1]);
+        const Matrix own = part_of(sum, 0, rank * rows / kRanks, (rank + 1) * rows / kRanks);
+        const OnGpu part(context, rank, Matrix(own.shape, dtype)),
+            total(context, rank, Matrix(sum.shape, dtype));
+        group.reduce_scatter(input.tensor(), part.tensor());
+        EXPECT_EQ(part.get().bytes, own.bytes);
+        group.all_reduce(input.tensor(), total.tensor());
+        EXPECT_EQ(total.get().bytes, sum.bytes);
+        group.all_reduce(input.tensor(), input.tensor());
+        EXPECT_EQ(input.get().bytes, sum.bytes);
+      }
+    // Calls that differ are refused on all ranks, and the group goes on.
+    const OnGpu small(context, rank, whole_numbers(2, 2 + rank, perseid::f32, 1));
+    EXPECT_EQ(ended([&] { group.all_reduce(small.tensor(), small.tensor()); }).status,
+              PERSEID_INVALID_ARGUMENT);
+    group.barrier();
+  });
+}
+
+// Many executions in flight, of two plans in turns, without a synchronisation between them.
+TEST_F(GpuRanks, RunBackToBack) {
+  on_gpus([](const Group& group, const Context& context) {
+    const int32_t rank = group.rank();
+    const int64_t m = 512, n = 256, k = 128;
+    const AllGatherMatmul gather(context, group,
+                                 {.dtype = perseid::bf16, .m = m, .k = k, .products = {{.n = n}}});
+    const MatmulReduce reduce(context, group,
+                              {.dtype = perseid::bf16, .m = m * kRanks, .n = k, .k = n});
+    const GpuWorkspace first(context, gather), second(context, reduce);
+    const Matrix a = Matrix::random({m * kRanks, k}, perseid::bf16, 1);
+    const Matrix b = Matrix::random({k, n}, perseid::bf16, 2);
+    const Matrix d = Matrix::random({n, k}, perseid::bf16, 3);
+    const OnGpu shard(context, rank, part_of(a, 0, rank * m, (rank + 1) * m)),
+        right(context, rank, b), down(context, rank, d),
+        c(context, rank, Matrix({m * kRanks, n}, perseid::bf16)),
+        out(context, rank, Matrix({m, k}, perseid::bf16));
+    Matrix wanted({1}, perseid::bf16);
+    for (int round = 0; round < 400; ++round) {
+      gather.execute({.a = shard.tensor(), .b = {right.tensor()}, .c = {c.tensor()}},
+                     first.bytes());
+      reduce.execute({.a = c.tensor(), .b = down.tensor(), .c = out.tensor()}, second.bytes());
+      if (round % 100 != 0) continue;
+      context.synchronize();
+      if (round == 0) {
+        wanted = out.get();
+        EXPECT_EQ(c.get().bytes, gpu_product(context, rank, a, b, perseid::bf16).bytes);
+      }
+      EXPECT_EQ(out.get().bytes, wanted.bytes);
+    }
+    context.synchronize();
+    EXPECT_EQ(out.get().bytes, wanted.bytes);
+  });
+}
+
+// A rank that does not call: the others' synchronisation names it, and what of it is missing.
+TEST_F(GpuRanks, NameARankThatTakesNoPart) {
+  const std::vector<Group> groups = Group::threads(kRanks);
+  on_threads(groups, [&](const Group& group) {
+    const int32_t rank = group.rank();
+    const Context context = Context::cuda(rank);
+    const int64_t m = 256, n = 128, k = 64;
+    const auto run = [&](const Group& ranks, std::chrono::nanoseconds deadline, Ended* waited,
+                         perseid_wait_record* record) {
+      const AllGatherMatmul plan(context, ranks,
+                                 {.dtype = perseid::bf16, .m = m, .k = k, .products = {{.n = n}}});
+      const GpuWorkspace workspace(context, plan);
+      const Matrix a = Matrix::random({m * kRanks, k}, perseid::bf16, 1);
+      const Matrix b = Matrix::random({k, n}, perseid::bf16, 2);
+      const OnGpu shard(context, rank, part_of(a, 0, rank * m, (rank + 1) * m)),
+          right(context, rank, b), c(context, rank, Matrix({m * kRanks, n}, perseid::bf16));
+      const auto once = [&] {
+        plan.execute({.a = shard.tensor(),
+                      .b = {right.tensor()},
+                      .c = {c.tensor()},
+                      .deadline = deadline,
+                      .record = record},
+                     workspace.bytes());
+        context.synchronize();
+      };
+      once();
+      EXPECT_EQ(c.get().bytes, gpu_product(context, rank, a, b, perseid::bf16).bytes);
+      if (waited == nullptr) return;
+      if (rank == 1) std::this_thread::sleep_for(700ms);
+      *waited = ended(once);
+    };
+    Ended waited;
+    perseid_wait_record record{};
+    run(group, 300ms, &waited, &record);
+    EXPECT_EQ(waited.status, PERSEID_TIMEOUT) << waited.sentence;
+    EXPECT_NE(waited.sentence.find("rank 1"), std::string::npos) << waited.sentence;
+    EXPECT_EQ(group.info().failed_rank, 1);
+    if (rank == 0) {
+      EXPECT_GT(waited.seconds, 0.29);
+      EXPECT_LT(waited.seconds, 0.6);
+      EXPECT_NE(waited.sentence.find("chunk 1"), std::string::npos) << waited.sentence;
+      EXPECT_EQ(record.status, PERSEID_TIMEOUT);
+      EXPECT_EQ(record.rank, 1);
+      EXPECT_EQ(record.chunk, 1);
+    }
+    // The context works on, and so do the ranks in a new group.
+    context.synchronize();
+    run(group.shrink(5s), 20s, nullptr, nullptr);
+  });
+}
+
+}  // namespace
