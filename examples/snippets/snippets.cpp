@@ -50,6 +50,13 @@ static void devices() {
   }
   //! [cuda]
   //! [error]
+  //! [assume]
+  const auto ampere = perseid::Context::assumed("sm_80");
+  const perseid::Attention planned(
+      ampere,
+      {.dtype = perseid::DType::kBF16, .heads = 8, .q_len = 512, .kv_len = 512, .head_dim = 64});
+  std::printf("%s\n", std::string(planned.info().implementation).c_str());
+  //! [assume]
   //! [version]
   std::printf("libperseid %s\n", std::string(perseid::version()).c_str());
   //! [version]
