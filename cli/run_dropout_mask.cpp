@@ -5,7 +5,6 @@
 #include <memory>
 
 #include "commands.hpp"
-#include "harness/placement.hpp"
 #include "help.hpp"
 #include "run.hpp"
 #include "usage.hpp"
@@ -31,13 +30,7 @@ int run_dropout_mask(const Common& common, const Flags& flags) {
   Run run(common, "dropout-mask");
   const Context context = open_context(common, common.threads);
   const Tensor mask = files.result("--output", flags.output, boolean, shape);
-  harness::Placement placement(context);
-  const Tensor placed = placement.place(mask);
-  run.timed([&] {
-    fill_dropout_mask(context, flags.dropout, flags.seed, flags.offset, placed);
-    context.synchronize();
-  });
-  placement.fetch(mask);
+  run.timed([&] { fill_dropout_mask(context, flags.dropout, flags.seed, flags.offset, mask); });
   run.finish(files, "dropout mask");
   return kOk;
 }

@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention backward on a GPU of compute capability 9.0 against the float64 reference, for the
-// tests of its kernels.
+// Attention backward on a GPU against the float64 reference, for the tests of its kernels: those of
+// compute capability 9.0, or, with PERSEID_TEST_PORTABLE, those of any.
 #pragma once
 
 #include "attention_cases.hpp"
+#include "cuda/portable/attention_backward.hpp"
 #include "cuda/sm90/attention_backward.hpp"
 #include "gpu_tools.hpp"
 
@@ -16,15 +17,23 @@ using cpu::attention_cases::Fixture;
 using cpu::attention_cases::text_of;
 using tests::Array;
 
+#if defined(PERSEID_TEST_PORTABLE)
+using TestedAttentionBackward = cuda::PortableAttentionBackward;
+inline constexpr int32_t kTestedBackwardMajor = 0;  // any
+#else
+using TestedAttentionBackward = cuda::Sm90AttentionBackward;
+inline constexpr int32_t kTestedBackwardMajor = 9;
+#endif
+
 class GpuAttentionBackward : public GpuTest {
  protected:
-  GpuAttentionBackward() : GpuTest(9) {}
+  GpuAttentionBackward() : GpuTest(kTestedBackwardMajor) {}
 
   // One execution of the fixture's problem: gradients of the GPU come to the fixture's arrays,
   // which held nothing of use before, as the workspace does not.
   void run(Fixture& fixture) {
-    std::unique_ptr<cuda::Sm90AttentionBackward> attention;
-    expect_ok(cuda::Sm90AttentionBackward::make(fixture.problem, *gpu_, &attention));
+    std::unique_ptr<TestedAttentionBackward> attention;
+    expect_ok(make(fixture.problem, &attention));
     if (attention == nullptr) return;
     Array work({static_cast<int64_t>(attention->workspace())}, DType::kBool);
     AttentionBackward tensors = fixture.arguments;
@@ -32,8 +41,8 @@ class GpuAttentionBackward : public GpuTest {
     const auto send = [&](Array& array, Tensor& tensor, bool result) {
       if (!tensor.present()) return;
       if (result) array.blank();
-      mirrors.push_back(std::make_unique<Mirror>(*gpu_, array));
-      tensor = mirrors.back()->tensor();
+      mirrors.push_back(std::make_unique<Mirror>(*gpu_, array, misalign_));
+      tensor.data = mirrors.back()->tensor().data;
     };
     send(fixture.query, tensors.query, false);
     send(fixture.key, tensors.key, false);
@@ -77,6 +86,18 @@ class GpuAttentionBackward : public GpuTest {
       run(fixture);
       fixture.compare_gradients();
     }
+  }
+
+  int64_t misalign_ = 0;      // elements
+  int32_t shared_bytes_ = 0;  // that a block may have, of portable kernels; 0: what the GPU has
+
+ private:
+  Status make(const AttentionProblem& problem, std::unique_ptr<TestedAttentionBackward>* made) {
+#if defined(PERSEID_TEST_PORTABLE)
+    if (shared_bytes_ != 0)
+      return TestedAttentionBackward::make(problem, shared_bytes_, *gpu_, made);
+#endif
+    return TestedAttentionBackward::make(problem, *gpu_, made);
   }
 };
 

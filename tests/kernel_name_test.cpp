@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "cuda/device/matmul/config.hpp"
+#include "cuda/device/portable/attention/backward_config.hpp"
 #include "cuda/device/portable/attention/config.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
 #include "cuda/device/sm90/matmul/config.hpp"
@@ -47,10 +48,10 @@ void change_each(const Check& check) {
 template <class Config>
 class KernelName : public testing::Test {};
 
-using Configs =
-    testing::Types<cuda::AttentionForwardConfig, cuda::AttentionBackwardConfig,
-                   cuda::Sm90MatmulConfig, cuda::MatmulTensorConfig, cuda::MatmulFmaConfig,
-                   cuda::SplitConfig, cuda::SoftmaxConfig, cuda::PortableForwardConfig>;
+using Configs = testing::Types<cuda::AttentionForwardConfig, cuda::AttentionBackwardConfig,
+                               cuda::Sm90MatmulConfig, cuda::MatmulTensorConfig,
+                               cuda::MatmulFmaConfig, cuda::SplitConfig, cuda::SoftmaxConfig,
+                               cuda::PortableForwardConfig, cuda::PortableBackwardConfig>;
 TYPED_TEST_SUITE(KernelName, Configs, );
 
 TYPED_TEST(KernelName, ChangesWithEachField) {

@@ -8,6 +8,7 @@
 
 #include "attention_cases.hpp"
 #include "cuda/portable/attention.hpp"
+#include "cuda/portable/attention_backward.hpp"
 
 namespace perseid::internal {
 namespace {
@@ -93,6 +94,36 @@ TEST(PortableAttention, FitsIntoSharedMemory) {
   EXPECT_EQ(wrong, 0);
 }
 
+TEST(PortableAttentionBackward, FitsIntoSharedMemory) {
+  AttentionProblem problem = make_case(DType::kBF16, 1, 2, 2, 2000, 5000, 64, 64).problem;
+  problem.bias = problem.grad_bias = true;
+  problem.bias_dtype = DType::kF32;
+  std::copy_n(std::vector<int64_t>{1, 2, 2000, 5000}.begin(), 4, problem.bias_shape);
+  int64_t wrong = 0;
+  for (problem.head_dim = 1; problem.head_dim <= 600; problem.head_dim += 13)
+    for (problem.value_dim = 1; problem.value_dim <= 600; problem.value_dim += 13)
+      for (const int turn : {0, 1, 2}) {
+        const bool deterministic = turn == 0;
+        const int32_t most = turn == 1 ? cuda::kLeastShared : 232448;
+        problem.deterministic = deterministic;
+        const auto gradients = cuda::gradients_of(problem);
+        // dQ is summed beside dK and dV, or in a fixed order by its own blocks.
+        const bool sums = !deterministic && max(problem.head_dim, problem.value_dim) <= 128;
+        EXPECT_EQ(gradients.size(), sums ? 2u : 3u);
+        for (const auto each : gradients) {
+          const cuda::PortableBackwardConfig config =
+              cuda::choose_portable_attention_backward(problem, each, most);
+          const bool fits = config.shared_bytes() <= most && config.key_dim >= problem.head_dim &&
+                            config.value_dim >= problem.value_dim &&
+                            config.adds_queries == (sums && config.of_keys()) &&
+                            config.rows * config.part(config.most_dim()) <= 32 * 128;
+          if (!fits && ++wrong <= 5)
+            ADD_FAILURE() << "dims " << problem.head_dim << " and " << problem.value_dim;
+        }
+      }
+  EXPECT_EQ(wrong, 0);
+}
+
 TEST(PortableAttention, RefusesWithASentence) {
   cuda::GpuFacts facts;
   facts.major = 8;
@@ -105,7 +136,6 @@ TEST(PortableAttention, RefusesWithASentence) {
   };
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.dtype = DType::kF32; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.head_dim = 2049; }));
-  EXPECT_TRUE(refused([](AttentionProblem& p) { p.grad_value = true; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.kv_len = int64_t{1} << 31; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.batch = p.heads = int64_t{1} << 15; }));
   EXPECT_FALSE(refused([](AttentionProblem& p) { p.head_dim = 63; }));

@@ -22,6 +22,7 @@ SOURCES = pathlib.Path(__file__).resolve().parents[2] / "src"
 SM90 = "cuda/device/sm90/"
 ATTENTION = SM90 + "attention/"
 SCORES = "cuda/device/attention/"
+PORTABLE = "cuda/device/portable/attention/"
 SOFTMAX = "cuda/device/softmax/"
 MATMUL = "cuda/device/matmul/"
 
@@ -102,7 +103,28 @@ FAULTS = [
      "block < C.cluster_size - 1; ++block)"),
     ("backward: the last part of a bias gradient is lost",
      "attention_backward *GradientOfBiasOfTheWholeBatch*",
-     ATTENTION + "backward_bias.hpp", "p < a_.num_splits; ++p)", "p < a_.num_splits - 1; ++p)"),
+     SCORES + "bias_split.hpp", "p < a_.num_splits; ++p)", "p < a_.num_splits - 1; ++p)"),
+    ("portable backward: the last step is lost", "portable_attention_backward *OddShapes/0",
+     PORTABLE + "backward_scores.hpp", "begin < end ? (end - 1) / C.columns + 1",
+     "begin < end ? (end - 1) / C.columns"),
+    ("portable backward: the diagonal is one query short",
+     "portable_attention_backward *MasksOfRange/0", PORTABLE + "backward_scores.hpp",
+     "begin = row - rows_.right + 1;", "begin = row - rows_.right + 2;"),
+    ("portable backward: lse of the stage before", "portable_attention_backward *OddShapes/0",
+     PORTABLE + "backward.hpp", "stage * 2 * C.columns + 2 * (lane() % 4);",
+     "(1 - stage) * 2 * C.columns + 2 * (lane() % 4);"),
+    ("portable backward: dS of the step before", "portable_attention_backward *OddShapes/0",
+     PORTABLE + "backward.hpp", "query_sums().add(i - 1, 0,", "query_sums().add(i, 0,"),
+    ("portable backward: dropout's bits of the other key",
+     "portable_attention_backward *.Dropout/0", PORTABLE + "backward_scores.hpp", "keeps(word, 2 * r + key % 2)",
+     "keeps(word, 2 * (1 - r) + key % 2)"),
+    ("portable backward: key heads of grouped queries are mistaken",
+     "portable_attention_backward *SharedKeyHeads", PORTABLE + "backward_scores.hpp",
+     "own.kv_head = C.of_keys() ? head : head / a.group;",
+     "own.kv_head = C.of_keys() ? head : head % a.kv_heads;"),
+    ("portable backward: hidden values are not cleared",
+     "portable_attention_backward *HiddenKeysBackward.Causal/0", PORTABLE + "backward.hpp",
+     "Copy<C.columns, kFirstDim>::clear_nonfinite(memory_ + first);", ";"),
     ("softmax: the last chunk of a split row is lost", "softmax", SOFTMAX + "split.hpp",
      "i < arguments.chunks; i += C.threads())\n    whole",
      "i < arguments.chunks - 1; i += C.threads())\n    whole"),

@@ -7,6 +7,7 @@
 #include "cpu/reference/reference.hpp"
 #include "cpu/waits.hpp"
 #include "cuda/portable/attention.hpp"
+#include "cuda/portable/attention_backward.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
 #include "dispatch/implementation.hpp"
@@ -106,13 +107,15 @@ CpuKernels<Attention> tiled_kernels(const AttentionProblem& problem, const Devic
               problem.backward() ? table.attention_backward_workspace(problem, workers) : 0};
 }
 
-class Sm90AttentionExecutable final : public Executable<Attention> {
+// Kernels of a GPU, of each direction.
+template <class Forward, class Backward>
+class GpuAttention final : public Executable<Attention> {
  public:
   static Status make(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made) {
-    auto attention = std::make_unique<Sm90AttentionExecutable>();
-    Status status = cuda::Sm90Attention::make(problem, gpu, &attention->forward_);
+    auto attention = std::make_unique<GpuAttention>();
+    Status status = Forward::make(problem, gpu, &attention->forward_);
     if (status.ok() && problem.backward())
-      status = cuda::Sm90AttentionBackward::make(problem, gpu, &attention->backward_);
+      status = Backward::make(problem, gpu, &attention->backward_);
     if (status.ok()) *made = std::move(attention);
     return status;
   }
@@ -135,31 +138,11 @@ class Sm90AttentionExecutable final : public Executable<Attention> {
   }
 
  private:
-  std::unique_ptr<cuda::Sm90Attention> forward_;
-  std::unique_ptr<cuda::Sm90AttentionBackward> backward_;  // null without gradients
+  std::unique_ptr<Forward> forward_;
+  std::unique_ptr<Backward> backward_;  // null without gradients
 };
-
-class PortableAttentionExecutable final : public Executable<Attention> {
- public:
-  static Status make(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made) {
-    auto attention = std::make_unique<PortableAttentionExecutable>();
-    const Status status = cuda::PortableAttention::make(problem, gpu, &attention->forward_);
-    if (status.ok()) *made = std::move(attention);
-    return status;
-  }
-  size_t workspace(Direction) const override { return 0; }
-  Status forward(const AttentionForward& arguments, std::byte* workspace,
-                 void* stream) const override {
-    return forward_->forward(arguments, workspace, stream);
-  }
-  Status backward(const AttentionBackward&, std::byte*, void*) const override {
-    return Status::error(PERSEID_UNSUPPORTED, "cuda:portable has no backward");
-  }
-  std::string kernels() const override { return forward_->description(); }
-
- private:
-  std::unique_ptr<cuda::PortableAttention> forward_;
-};
+using Sm90Attention = GpuAttention<cuda::Sm90Attention, cuda::Sm90AttentionBackward>;
+using PortableAttention = GpuAttention<cuda::PortableAttention, cuda::PortableAttentionBackward>;
 
 // wgmma and TMA of compute capability 9.0, f16 and bf16.
 constexpr Implementation<Attention> kSm90 = {
@@ -172,20 +155,19 @@ constexpr Implementation<Attention> kSm90 = {
           return why;
         },
     .make = [](const AttentionProblem& problem, const Device& device,
-               Made* made) { return Sm90AttentionExecutable::make(problem, *device.gpu, made); }};
+               Made* made) { return Sm90Attention::make(problem, *device.gpu, made); }};
 
-// mma.sync of sm_80 and up, f16 and bf16, forward.
+// mma.sync of sm_80 and up, f16 and bf16.
 constexpr Implementation<Attention> kPortable = {
     .name = "cuda:portable",
     .refuse =
         [](const AttentionProblem& problem, const Device& device) {
           std::string why = cuda::refuse_portable_attention(problem, device.gpu->facts());
+          if (why.empty()) why = cuda::refuse_portable_attention_backward(problem);
           return why.empty() ? refuse_scale(problem, false) : why;
         },
-    .make =
-        [](const AttentionProblem& problem, const Device& device, Made* made) {
-          return PortableAttentionExecutable::make(problem, *device.gpu, made);
-        }};
+    .make = [](const AttentionProblem& problem, const Device& device,
+               Made* made) { return PortableAttention::make(problem, *device.gpu, made); }};
 
 // Few queries, as in token generation: tasks split the keys, bound by memory. Backward is that of
 // cpu:tiled.

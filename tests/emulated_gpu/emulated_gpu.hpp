@@ -68,8 +68,9 @@ struct Warp : Meeting {
 
 class Block {
  public:
-  Block(int number, int threads, size_t shared_bytes)
+  Block(int number, int threads, size_t shared_bytes, int of_blocks = 1)
       : index(number),
+        blocks(of_blocks),
         shared(shared_bytes, 0xff),
         threads_(static_cast<size_t>(threads)),
         warps_(static_cast<size_t>(threads / kWarp)) {}
@@ -94,7 +95,7 @@ class Block {
     return gathered_<T>;
   }
 
-  const int index;
+  const int index, blocks;
   std::vector<unsigned char> shared;
   int vote = 0;  // of __syncthreads_or
 
@@ -176,6 +177,8 @@ inline constexpr perseid::internal::emulated_gpu::Indices threadIdx{
     {[] { return perseid::internal::emulated_gpu::block->thread(); }}};
 inline constexpr perseid::internal::emulated_gpu::Indices blockIdx{
     {[] { return perseid::internal::emulated_gpu::block->index; }}};
+inline constexpr perseid::internal::emulated_gpu::Indices gridDim{
+    {[] { return perseid::internal::emulated_gpu::block->blocks; }}};
 
 inline void __syncthreads() { perseid::internal::emulated_gpu::block->meet(); }
 inline int __syncthreads_or(int mine) {
@@ -206,4 +209,10 @@ inline uint32_t __ballot_sync(uint32_t, bool mine) {
 }
 inline bool __any_sync(uint32_t mask, bool mine) { return __ballot_sync(mask, mine) != 0; }
 inline bool __all_sync(uint32_t mask, bool mine) { return __ballot_sync(mask, mine) == ~0u; }
+inline void __threadfence() {}
+inline uint32_t atomicAdd(uint32_t* to, uint32_t summand) {
+  const uint32_t before = *to;
+  *to += summand;
+  return before;
+}
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }

@@ -23,6 +23,11 @@ LengthsInMemory lengths_in_memory(const Tensor& tensor) {
   return {tensor.data, tensor.stride[0], tensor.dtype == DType::kI64};
 }
 
+// The gradient of a repeated bias is split (split-K) until there are so many blocks, about one for
+// each multiprocessor. Where each batch entry has its own sum, the number of splits depends on one
+// entry alone, and sums of whole tiles are not split: their partial sums are too large.
+constexpr int64_t kEnoughBlocks = 132, kMostSplits = 64, kMostSplitsOfEntry = 16;
+
 }  // namespace
 
 int32_t heads_per_section(const AttentionProblem& problem, bool right, int32_t batch_heads,
@@ -66,6 +71,14 @@ Tensor with_batch(const Tensor& tensor) {
     view.stride[d + 1] = tensor.stride[d];
   }
   return view;
+}
+
+Tensor with_element(const Tensor& tensor) {
+  if (!tensor.present()) return tensor;
+  Tensor numbers = tensor;
+  numbers.shape[numbers.rank] = numbers.stride[numbers.rank] = 1;
+  ++numbers.rank;
+  return with_batch(numbers);
 }
 
 RowsInMemory rows_in_memory(const Tensor& tensor) {
@@ -112,6 +125,37 @@ void bind(const Tensors& tensors, AttentionArguments* arguments) {
   arguments->dropout_offset = tensors.dropout.offset;
   arguments->dropout_numbers = tensors.dropout.numbers;
 }
+BiasTiles divide_bias(const AttentionProblem& p, int64_t queries, int64_t keys) {
+  BiasTiles bias;
+  if (!p.grad_bias) return bias;
+  const int64_t* shape = p.bias_shape;
+  bias.sums_batch = shape[0] != p.batch;
+  bias.sums_heads = shape[1] != p.heads;
+  bias.sums_queries = shape[2] != p.q_len;
+  bias.sums_keys = shape[3] != p.kv_len;
+  bias.bias_heads = static_cast<int32_t>(shape[1]);
+  bias.bias_q_tiles = static_cast<int32_t>(ceil_div(shape[2], queries));
+  bias.bias_k_tiles = static_cast<int32_t>(ceil_div(shape[3], keys));
+  const int64_t blocks_of_entry = shape[1] * bias.bias_q_tiles * bias.bias_k_tiles;
+  const int64_t units = (bias.sums_batch ? p.batch : 1) * (bias.sums_heads ? p.heads : 1) *
+                        (bias.sums_queries ? ceil_div(p.q_len, queries) : 1) *
+                        (bias.sums_keys ? ceil_div(p.kv_len, keys) : 1);
+  int64_t most = min(units, kMostSplits);
+  if (!bias.sums_batch)
+    most = bias.sums_queries || bias.sums_keys ? min(units, kMostSplitsOfEntry) : 1;
+  const int64_t wanted = ceil_div(kEnoughBlocks, max(blocks_of_entry, int64_t{1}));
+  bias.num_splits = static_cast<int32_t>(max(min(wanted, most), int64_t{1}));
+  bias.bias_blocks = static_cast<int32_t>(shape[0] * blocks_of_entry);
+  bias.blocks = bias.bias_blocks * bias.num_splits;
+  return bias;
+}
+
+size_t bytes_of_splits(const BiasTiles& bias, int64_t queries, int64_t keys) {
+  if (bias.num_splits == 1) return 0;
+  const int64_t sums = (bias.sums_queries ? 1 : queries) * (bias.sums_keys ? 1 : keys);
+  return static_cast<size_t>(int64_t{bias.bias_blocks} * bias.num_splits * sums) * sizeof(float);
+}
+
 template void bind(const AttentionForward&, AttentionArguments*);
 template void bind(const AttentionBackward&, AttentionArguments*);
 

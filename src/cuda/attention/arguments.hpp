@@ -31,6 +31,8 @@ BoundsByRow bounds_by_row(const AttentionProblem& problem);
 
 // A ragged tensor, [heads, total, dim], as one of a single batch entry.
 Tensor with_batch(const Tensor& tensor);
+// lse or its gradient, [batch, heads, q_len] or ragged, with rows of one element.
+Tensor with_element(const Tensor& tensor);
 RowsInMemory rows_in_memory(const Tensor& tensor);
 
 // The arguments that the problem determines; bind() adds the tensors of an execution.
@@ -45,6 +47,9 @@ void bind_lse(const Tensor& lse, Arguments* arguments) {
   arguments->lse = lse.as<float>();
   for (int d = 0; d < lse.rank; ++d) arguments->lse_stride[3 - lse.rank + d] = lse.stride[d];
 }
+// The gradient of bias in tiles of queries x keys, and the workspace of their splits.
+BiasTiles divide_bias(const AttentionProblem& problem, int64_t queries, int64_t keys);
+size_t bytes_of_splits(const BiasTiles& bias, int64_t queries, int64_t keys);
 // Of forward's raster order, whose tiles have unequal work if `right`. Heads are those of tiles.
 int32_t heads_per_section(const AttentionProblem& problem, bool right, int32_t batch_heads,
                           int32_t group);

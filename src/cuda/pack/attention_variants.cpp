@@ -4,6 +4,7 @@
 
 #include "cuda/pack/variants.hpp"
 #include "cuda/portable/attention.hpp"
+#include "cuda/portable/attention_backward.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
 
@@ -152,6 +153,21 @@ Budget budget_of(const PortableForwardConfig& config) {
   return {255, config.rows == 32 ? 200 : 0, kLeastShared - config.shared_bytes()};
 }
 
+// Shared memory of a block, in bytes, where it is known; GPUs of 8.0 share kernels with those of
+// 8.6, which have least.
+int32_t shared_bytes_of(const std::string& architecture) {
+  return architecture == "sm_90a" || architecture == "sm_100" ? kMostShared : kLeastShared;
+}
+// Of all kernels of the direction.
+Budget budget_of_backward(const AttentionProblem& problem, int32_t shared_bytes) {
+  int32_t left = shared_bytes;
+  for (const GradientsOf each : gradients_of(problem))
+    left = min(left,
+               shared_bytes -
+                   choose_portable_attention_backward(problem, each, shared_bytes).shared_bytes());
+  return {255, 40, left};
+}
+
 std::string name_of(const Kind& kind, const Dims& dims, DType dtype, bool causal,
                     const std::string& architecture) {
   return concatenate(kind.name, causal ? ", causal, " : ", ", name_of(dtype), ", dims ", dims.key,
@@ -179,12 +195,22 @@ void add_sm90(const Kind& kind, const Dims& dims, DType dtype, bool causal,
 
 void add_portable(const Kind& kind, const Dims& dims, DType dtype, bool causal,
                   const std::string& architecture, std::vector<Variant>* variants) {
-  if (!kind.forward) return;
-  const PortableForwardConfig config =
-      choose_portable_attention(problem_of(kind, dims, dtype, causal));
-  variants->push_back({"forward of " + name_of(kind, dims, dtype, causal, architecture),
-                       {kPortableAttentionHeader, portable_attention_kernels(config), architecture},
-                       budget_of(config)});
+  const AttentionProblem problem = problem_of(kind, dims, dtype, causal);
+  const std::string name = name_of(kind, dims, dtype, causal, architecture);
+  if (kind.forward) {
+    const PortableForwardConfig config = choose_portable_attention(problem);
+    variants->push_back(
+        {"forward of " + name,
+         {kPortableAttentionHeader, portable_attention_kernels(config), architecture},
+         budget_of(config)});
+  }
+  if (kind.backward)
+    variants->push_back(
+        {"backward of " + name,
+         {kPortableAttentionBackwardHeader,
+          portable_attention_backward_kernels(problem, shared_bytes_of(architecture)),
+          architecture},
+         budget_of_backward(problem, shared_bytes_of(architecture))});
 }
 
 template <class Add>

@@ -8,7 +8,6 @@
 namespace perseid::internal::cuda {
 namespace {
 
-constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;  // of a launch
 constexpr int64_t kMostDim = 2048;  // fixups have a row of each tensor in registers
 constexpr int64_t kFewRows = 64;    // four warps of 16 rows
 
@@ -18,7 +17,8 @@ int64_t q_tiles_of(const AttentionProblem& problem, const PortableForwardConfig&
   return problem.ragged ? problem.total_q / rows + problem.batch : ceil_div(problem.q_len, rows);
 }
 
-// Whether rows consist of vectors of 16 bytes.
+}  // namespace
+
 bool has_vectors(const Tensor& tensor) {
   constexpr int64_t kBytes = 16;
   const Tensor rows = with_batch(tensor);
@@ -29,15 +29,12 @@ bool has_vectors(const Tensor& tensor) {
   return aligned;
 }
 
-}  // namespace
-
 std::string refuse_portable_attention(const AttentionProblem& problem, const GpuFacts& facts) {
   if (facts.major < 8)
     return concatenate("made for compute capability 8.0 and up, the GPU has ", facts.major, ".",
                        facts.minor);
   if (problem.dtype != DType::kF16 && problem.dtype != DType::kBF16)
     return concatenate("made for f16 and bf16, got ", name_of(problem.dtype));
-  if (problem.backward()) return "made for plans without gradients";
   if (problem.async()) return "made for keys and values without chunks";
   if (max(problem.head_dim, problem.value_dim) > kMostDim)
     return concatenate("made for head dims up to ", kMostDim, ", got head_dim ", problem.head_dim,

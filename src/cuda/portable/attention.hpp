@@ -16,6 +16,10 @@ namespace perseid::internal::cuda {
 
 // Shared memory of a block on the GPUs that have least, compute capability 8.6, 8.9 and 12.0.
 inline constexpr int kLeastShared = 101376;
+inline constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;  // of a launch
+
+// Whether rows consist of vectors of 16 bytes.
+bool has_vectors(const Tensor& tensor);
 
 // Why the kernels do not take the problem, as a sentence's end; "" where they do.
 std::string refuse_portable_attention(const AttentionProblem& problem, const GpuFacts& facts);

@@ -163,7 +163,7 @@ Status Sm90AttentionBackward::make(const AttentionProblem& problem,
       static_cast<int32_t>(clamp(section, int64_t{1}, max(int64_t{1}, int64_t{fixed.batch_heads})));
   fixed.dq_contributors =
       static_cast<uint64_t>(int64_t{fixed.k_tiles} * config.cluster_size * config.kConsumers);
-  backward->bias_ = divide_bias(problem, config);
+  backward->bias_ = divide_bias(problem, config.queries, config.of_bias().keys());
   backward->lay_out();
   *made = std::move(backward);
   return {};
@@ -195,7 +195,8 @@ void Sm90AttentionBackward::lay_out() {
     layout_.nonfinite_keys += blocks * sizeof(uint32_t);
     layout_.split_sums = layout_.nonfinite_keys + heads * sizeof(uint32_t);
   }
-  layout_.bytes = layout_.split_sums + bytes_of_splits(bias_, config_);
+  layout_.bytes =
+      layout_.split_sums + bytes_of_splits(bias_, config_.queries, config_.of_bias().keys());
 }
 
 Status Sm90AttentionBackward::map_tensors(const AttentionBackwardConfig& config,
@@ -263,17 +264,10 @@ Status Sm90AttentionBackward::backward(const AttentionBackward& tensors, std::by
   arguments.tile = reinterpret_cast<uint32_t*>(workspace + layout_.tile);
   arguments.nonfinite_queries = reinterpret_cast<uint32_t*>(workspace + layout_.nonfinite_queries);
   arguments.nonfinite_keys = reinterpret_cast<uint32_t*>(workspace + layout_.nonfinite_keys);
-  // One number a row: of ragged batches, [heads, total_q], they too get a batch entry.
-  const auto numbers = [&](Tensor tensor) {
-    if (!tensor.present()) return tensor;
-    tensor.shape[tensor.rank] = 1;
-    ++tensor.rank;
-    return with_batch(tensor);
-  };
   AttentionBackwardRows rows;
   static_cast<AttentionBackwardProblem&>(rows) = arguments;
-  rows.lse = rows_in_memory(numbers(tensors.lse));
-  rows.grad_lse = rows_in_memory(numbers(tensors.grad_lse));
+  rows.lse = rows_in_memory(with_element(tensors.lse));
+  rows.grad_lse = rows_in_memory(with_element(tensors.grad_lse));
   rows.bias_blocks = bias_.bias_blocks;
   arguments.arrived = rows.arrived = reinterpret_cast<uint32_t*>(workspace + layout_.arrived);
   if (Status status = map_bias(gpu_, config_, tensors, &arguments); !status.ok()) return status;
@@ -289,7 +283,7 @@ Status Sm90AttentionBackward::backward(const AttentionBackward& tensors, std::by
       .shared_bytes = config_.shared_bytes()};
   Status status = gpu_.launch(kernels_[0], by_rows, &rows, stream);
   if (status.ok() && bias_kernel) {
-    AttentionBackwardBiasArguments bias = bias_;
+    BiasTiles bias = bias_;
     bias.split_sums = reinterpret_cast<float*>(workspace + layout_.split_sums);
     // Its tiles may have more keys than those of the products.
     AttentionBackwardArguments units = arguments;

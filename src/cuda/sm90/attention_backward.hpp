@@ -58,9 +58,9 @@ class Sm90AttentionBackward {
   AttentionProblem problem_;
   const Gpu& gpu_;
   AttentionBackwardConfig config_;
-  std::vector<Kernel> kernels_;          // prepare, products, finish, gradient of bias
-  AttentionBackwardArguments fixed_;     // without tensors and workspace
-  AttentionBackwardBiasArguments bias_;  // splits of its gradient
+  std::vector<Kernel> kernels_;       // prepare, products, finish, gradient of bias
+  AttentionBackwardArguments fixed_;  // without tensors and workspace
+  BiasTiles bias_;
   Layout layout_;
 };
 

@@ -51,4 +51,26 @@ struct AttentionArguments {
   RowsInMemory query_rows, key_rows, value_rows, out_rows;
 };
 
+// What backward has in addition. A null pointer disables a gradient.
+struct AttentionGradients : AttentionArguments {
+  RowsInMemory grad_out_rows, grad_query_rows, grad_key_rows, grad_value_rows;
+  RowsInMemory grad_bias;       // [batch, heads, queries, keys] of bias
+  float* lse_log2 = nullptr;    // [block of queries][queries]; +inf for a query that sees no key
+  float* delta = nullptr;       // the same; sum(out * grad_out) - grad_lse
+  int32_t kv_heads = 0;         // of a batch entry
+  int32_t q_blocks = 0;         // of a head; ragged: padded positions of blocks
+  uint32_t* arrived = nullptr;  // splits of each tile of dBias that have arrived
+  float modifier = 0;           // the value of the score modifier
+  float scale = 0;
+};
+
+// The gradient of a bias that is repeated, in tiles that are sums over units (bias_split.hpp).
+struct BiasTiles {
+  bool sums_batch = false, sums_heads = false, sums_queries = false, sums_keys = false;
+  int32_t bias_heads = 0, bias_q_tiles = 0, bias_k_tiles = 0;  // 1 where it is repeated
+  int32_t num_splits = 1, blocks = 0;                          // tiles times splits
+  float* split_sums = nullptr;  // [tile][split][rows and columns that are not summed]
+  int32_t bias_blocks = 0;      // tiles
+};
+
 }  // namespace perseid::internal::cuda

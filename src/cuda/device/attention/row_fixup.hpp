@@ -16,12 +16,6 @@
 
 namespace perseid::internal::cuda {
 
-// Between elements of a row.
-template <auto C>
-__device__ __forceinline__ int64_t element_stride(const RowsInMemory& rows) {
-  return C.unit_strides ? 1 : rows.stride[3];
-}
-
 // Keys that the masks of rows let a query see: [begin, end).
 template <auto C>
 struct SeenKeys {

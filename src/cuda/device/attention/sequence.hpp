@@ -81,5 +81,10 @@ __device__ __forceinline__ Element* row_at(const RowsInMemory& rows, int64_t ent
   return static_cast<Element*>(rows.data) + entry * rows.stride[0] + head * rows.stride[1] +
          row * rows.stride[2];
 }
+// Between elements of a row. C: a configuration of attention.
+template <auto C>
+__device__ __forceinline__ int64_t element_stride(const RowsInMemory& rows) {
+  return C.unit_strides ? 1 : rows.stride[3];
+}
 
 }  // namespace perseid::internal::cuda

@@ -25,12 +25,15 @@ struct WarpRow {
     for (int i = 0; i < kParts; ++i)
       part[i] = lane + 32 * i < dim ? widen(row[(lane + 32 * i) * stride]) : 0;
   }
-  __device__ __forceinline__ void store(Element* row, int32_t dim, float factor) const {
+  // Columns [first, dim).
+  __device__ __forceinline__ void store(Element* row, int32_t dim, float factor, int64_t stride = 1,
+                                        int32_t first = 0) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int i = 0; i < kParts; ++i)
-      if (lane + 32 * i < dim)
-        row[lane + 32 * i].bits = static_cast<uint16_t>(round_pair<D>(part[i] * factor, 0));
+      if (lane + 32 * i < dim && lane + 32 * i >= first)
+        row[(lane + 32 * i) * stride].bits =
+            static_cast<uint16_t>(round_pair<D>(part[i] * factor, 0));
   }
   // Elements that are finite stay as they are in memory.
   __device__ __forceinline__ void store_nonfinite(Element* row, int32_t dim, float factor,
@@ -44,18 +47,20 @@ struct WarpRow {
     }
   }
   // Added to what is there.
-  __device__ __forceinline__ void add_to(Element* row, int32_t dim, float factor) const {
+  __device__ __forceinline__ void add_to(Element* row, int32_t dim, float factor,
+                                         int64_t stride = 1, int32_t first = 0) const {
     WarpRow sum;
-    sum.load_stored(row, dim);
+    sum.load_stored(row, dim, stride);
     sum.add(factor, *this);
-    sum.store(row, dim, 1);
+    sum.store(row, dim, 1, stride, first);
   }
   template <bool kAdds>
-  __device__ __forceinline__ void store_or_add(Element* row, int32_t dim, float factor) const {
+  __device__ __forceinline__ void store_or_add(Element* row, int32_t dim, float factor,
+                                               int64_t stride = 1, int32_t first = 0) const {
     if constexpr (kAdds)
-      add_to(row, dim, factor);
+      add_to(row, dim, factor, stride, first);
     else
-      store(row, dim, factor);
+      store(row, dim, factor, stride, first);
   }
   __device__ __forceinline__ void multiply(float factor) {
 #pragma unroll

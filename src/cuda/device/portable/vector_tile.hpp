@@ -24,22 +24,22 @@ PERSEID_INLINE constexpr int vector_offset(int line, int vector) {
 }
 
 // The 16 bytes that a lane names for ldmatrix in blocks of 16 lines x 16 elements. Of each block
-// the lane has a line and one of its two vectors, the `half`. Four addresses suffice, because the
-// permutation repeats every 64 elements; the rest is a constant.
+// the lane has a line and one of its two vectors, the `half`. The tile begins at a multiple of 128
+// bytes, so that blocks along a line differ in two bits of the address, which repeat every 64
+// elements; the rest is a constant.
 template <int kLength>
 class LaneVectors {
  public:
-  PERSEID_INLINE LaneVectors(uint32_t tile, int line, int half) {
-    for (int k = 0; k < 4; ++k)
-      at_[k] = tile + static_cast<uint32_t>(vector_offset<kLength>(line, 2 * k + half));
-  }
+  PERSEID_INLINE LaneVectors(uint32_t tile, int line, int half)
+      : first_(tile + static_cast<uint32_t>(vector_offset<kLength>(line, half))) {}
   // Of the block of lines from 16 * down and elements from 16 * along.
   PERSEID_INLINE uint32_t at(int down, int along) const {
-    return at_[along % 4] + static_cast<uint32_t>(down * 16 * kLength * 2 + along / 4 * 128);
+    return (first_ ^ static_cast<uint32_t>(along % 4 << 5)) +
+           static_cast<uint32_t>(down * 16 * kLength * 2 + along / 4 * 128);
   }
 
  private:
-  uint32_t at_[4];
+  uint32_t first_;
 };
 
 // The line and half of a lane for a left operand with rows as lines, and for a right one with rows

@@ -68,13 +68,23 @@ __device__ __forceinline__ void store_if(bool wanted, void* to, const Packed<1>&
       : "memory");
 }
 
-// Adds four numbers in memory, each atomically, in no order.
+// Adds four numbers in memory, each atomically, in no order; before sm_90 one by one.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-red
 __device__ __forceinline__ void red_add_v4(float* to, float a, float b, float c, float d) {
+#if __CUDA_ARCH__ >= 900
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
                :
                : "l"(__cvta_generic_to_global(to)), "f"(a), "f"(b), "f"(c), "f"(d)
                : "memory");
+#else
+  const float four[4] = {a, b, c, d};
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;"
+                 :
+                 : "l"(__cvta_generic_to_global(to + i)), "f"(four[i])
+                 : "memory");
+#endif
 }
 
 // No instruction: the compiler recomputes values derived from the words instead of keeping them in

@@ -73,9 +73,9 @@ class PortableForward {
   static constexpr int kTiles = C.rows / 16;  // of 16 rows, of a warp
   static constexpr int kKey = C.query_bytes(), kValue = kKey + 2 * C.key_bytes();
   static constexpr int kDepth = line_length(C.depth()), kColumns = line_length(C.columns());
-  using QueryCopy = RowsCopy<C.dtype, C.block_rows(), C.depth(), C.threads, C.vectors>;
-  using KeyCopy = RowsCopy<C.dtype, C.keys, C.depth(), C.threads, C.vectors>;
-  using ValueCopy = RowsCopy<C.dtype, C.keys, C.columns(), C.threads, C.vectors>;
+  using QueryCopy = TileCopy<C.dtype, C.block_rows(), C.depth(), C.threads>;
+  using KeyCopy = TileCopy<C.dtype, C.keys, C.depth(), C.threads>;
+  using ValueCopy = TileCopy<C.dtype, C.keys, C.columns(), C.threads>;
 
   // Read again each time: what follows from it takes no registers in between.
   static __device__ __forceinline__ int lane() { return ptx::thread_number() & 31; }
@@ -124,9 +124,10 @@ class PortableForward {
   // ---- Mainloop ----
 
   __device__ __forceinline__ void mainloop(const QueryTile& tile, bool clears) {
-    const QueryCopy query(a_.query_rows, entry(), tile.head, tile.q_begin, a_.head_dim);
-    const KeyCopy key(a_.key_rows, entry(), tile.kv_head, tile.kv_begin, a_.head_dim);
-    const ValueCopy value(a_.value_rows, entry(), tile.kv_head, tile.kv_begin, a_.value_dim);
+    const QueryCopy query(a_.query_rows, entry(), tile.head, tile.q_begin, a_.head_dim, C.vectors);
+    const KeyCopy key(a_.key_rows, entry(), tile.kv_head, tile.kv_begin, a_.head_dim, C.vectors);
+    const ValueCopy value(a_.value_rows, entry(), tile.kv_head, tile.kv_begin, a_.value_dim,
+                          C.vectors);
     const auto copy_key = [&](int n, int stage, int column = 0) {
       key.copy(memory_, address_, kKey + stage * C.key_bytes(), n * C.keys, tile.kv_len, column);
     };

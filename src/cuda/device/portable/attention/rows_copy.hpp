@@ -14,8 +14,8 @@
 namespace perseid::internal::cuda {
 
 // Tiles of kRows rows with kDim elements each.
-template <DType D, int kRows, int kDim, int kThreads, bool kByVectors>
-class RowsCopy {
+template <DType D, int kRows, int kDim, int kThreads>
+class TileCopy {
   static constexpr int kLength = line_length(kDim), kVectors = kDim / kVector;
   static constexpr int lanes() {  // a power of two, so that each thread keeps its vector
     int count = 1;
@@ -25,13 +25,18 @@ class RowsCopy {
   static constexpr int kLanes = lanes(), kPass = kThreads / kLanes;
 
  public:
-  // Rows count from `begin` of the head; of elements there are `dim`.
-  __device__ __forceinline__ RowsCopy(const RowsInMemory& rows, int64_t entry, int64_t head,
-                                      int64_t begin, int dim)
-      : rows_(rows), dim_(dim) {
+  // Rows count from `begin` of the head; of elements there are `dim`. Rows are whole vectors if
+  // `vectors`.
+  __device__ __forceinline__ TileCopy(const RowsInMemory& rows, int64_t entry, int64_t head,
+                                      int64_t begin, int dim, bool vectors)
+      : rows_(rows), dim_(dim), vectors_(vectors) {
+    move_to(entry, head, begin);
+  }
+  // To the rows of another head.
+  __device__ __forceinline__ void move_to(int64_t entry, int64_t head, int64_t begin) {
     const Own own;
-    data_ = row_at<uint16_t>(rows, entry, head, begin + own.row) +
-            int64_t{own.vector * kVector} * rows.stride[3];
+    data_ = row_at<uint16_t>(rows_, entry, head, begin + own.row) +
+            int64_t{own.vector * kVector} * rows_.stride[3];
   }
 
   // Begins to copy rows from `first` on, of those before `end`, and elements from `column` on. The
@@ -43,17 +48,20 @@ class RowsCopy {
     const int rows = elements == 0 ? 0 : end - first;
     const uint16_t* from =
         data_ + first * rows_.stride[2] + (column == 0 ? 0 : column * rows_.stride[3]);
-    own.for_each([&](int row, int at) {
-      if constexpr (kByVectors)
+    if (vectors_)
+      own.for_each<kRows>([&](int row, int at) {
         ptx::cp_async_or_zero(address + static_cast<uint32_t>(offset + at), from, row < rows);
-      else
+        from += kPass * rows_.stride[2];
+      });
+    else
+      own.for_each<1>([&](int row, int at) {
         gather(from, row < rows ? elements : 0, memory + offset + at);
-      from += kPass * rows_.stride[2];
-    });
+        from += kPass * rows_.stride[2];
+      });
   }
   // Clears non-finite elements of what the thread itself has copied, after it has arrived.
   static __device__ __forceinline__ void clear_nonfinite(unsigned char* tile) {
-    Own().for_each([&](int, int at) {
+    Own().for_each<kRows>([&](int, int at) {
       auto* vector = reinterpret_cast<uint4*>(tile + at);
       *vector = finite_or_zero<D>(*vector);
     });
@@ -71,10 +79,10 @@ class RowsCopy {
       vector = static_cast<int>(thread % kLanes);
     }
     // use(row of the tile, offset of the vector in it)
-    template <class Use>
+    template <int kUnroll, class Use>
     __device__ __forceinline__ void for_each(const Use& use) const {
       if (kVectors < kLanes && vector >= kVectors) return;
-#pragma unroll(kByVectors ? kRows : 1)
+#pragma unroll(kUnroll)
       for (int pass = 0; pass < kRows; pass += kPass)
         if (kRows % kPass == 0 || pass + row < kRows)
           use(pass + row, vector_offset<kLength>(pass + row, vector));
@@ -91,6 +99,7 @@ class RowsCopy {
   const RowsInMemory& rows_;
   const uint16_t* data_;  // the thread's first vector
   const int dim_;
+  const bool vectors_;
 };
 
 }  // namespace perseid::internal::cuda

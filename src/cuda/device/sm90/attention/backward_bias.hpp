@@ -31,13 +31,18 @@ namespace perseid::internal::cuda {
 
 inline constexpr int kIssueOrder = 2, kConsumerWarps = 4;  // named barriers, one for each consumer
 
+// The threads of both consumers.
+struct BothConsumers {
+  static constexpr int kCount = 256;
+  static __device__ __forceinline__ int thread() { return static_cast<int>(threadIdx.x) - 128; }
+  static __device__ __forceinline__ void sync() { ptx::named_barrier_sync(1, kCount); }
+};
+
 // The epilogue of sums that TMA cannot store, or that are summed along queries or keys: through
-// shared memory, by both consumers together. Split sums go to the workspace first; the last split
-// of a tile to arrive adds all of them, in their order.
+// shared memory, by both consumers together.
 template <AttentionBackwardConfig C>
 class BiasOutput {
   static constexpr int kScores = C.thread_scores();
-  static constexpr int kBothConsumers = 1;  // named barrier
 
  public:
   __device__ __forceinline__ BiasOutput(const AttentionBackwardBiasArguments& arguments,
@@ -48,9 +53,12 @@ class BiasOutput {
   // When neither consumer reads the stages of its units any more.
   __device__ __forceinline__ void store(const BiasSplit<C>& split,
                                         const float (&sums)[kScores]) const {
-    ptx::named_barrier_sync(kBothConsumers, 256);
+    BothConsumers::sync();
     share_sums(sums);
-    finish(split);
+    BiasReduction<C, BothConsumers, AttentionBackwardBiasArguments>(
+        a_, shared_.sums(),
+        reinterpret_cast<volatile uint32_t*>(shared_.memory + BiasShared<C>::kBias))
+        .store(split);
   }
 
  private:
@@ -60,75 +68,7 @@ class BiasOutput {
         shared_.sums() + 2 * (thread_.lane % 4) * kPitch + thread_.warp_key() + thread_.lane / 4;
 #pragma unroll
     for (int i = 0; i < kScores; ++i) to[(8 * (i / 4) + i % 2) * kPitch + i / 2 % 2 * 8] = sums[i];
-    ptx::named_barrier_sync(kBothConsumers, 256);
-  }
-
-  // Reduces shared memory over queries and keys where the bias is repeated, and over the splits,
-  // and stores the result.
-  __device__ __forceinline__ void finish(const BiasSplit<C>& split) const {
-    constexpr int kPitch = BiasShared<C>::kPitch;
-    float* sums = shared_.sums();
-    const int thread = 128 * thread_.consumer + 32 * thread_.warp + thread_.lane;
-    const int rows = a_.sums_queries ? 1 : C.queries, columns = a_.sums_keys ? 1 : C.keys();
-    if (a_.sums_queries) {
-      if (thread < C.keys()) {
-        float sum = 0;
-        for (int row = 0; row < C.queries; ++row) sum += sums[row * kPitch + thread];
-        sums[thread] = sum;
-      }
-      ptx::named_barrier_sync(kBothConsumers, 256);
-    }
-    if (a_.sums_keys) {
-      if (thread < rows) {
-        float sum = 0;
-        for (int column = 0; column < C.keys(); ++column) sum += sums[thread * kPitch + column];
-        sums[thread * kPitch] = sum;
-      }
-      ptx::named_barrier_sync(kBothConsumers, 256);
-    }
-    float* partials = a_.split_sums + int64_t{split.number} * a_.num_splits * rows * columns;
-    const auto sum_at = [&](int i) {
-      return sums + (a_.sums_keys ? i * kPitch : i / C.keys() * kPitch + i % C.keys());
-    };
-    if (a_.num_splits > 1) {
-      for (int i = thread; i < rows * columns; i += 256)
-        partials[split.split * rows * columns + i] = *sum_at(i);
-      if (!is_last(split.number)) return;
-    }
-    using Element = typename ElementOf<C.bias>::Type;
-    Element* to = row_at<Element>(a_.grad_bias, split.batch, split.head, 0);
-    const int first_row = split.q_tile * C.queries, first_column = split.k_tile * C.keys();
-    for (int i = thread; i < rows * columns; i += 256) {
-      const int row = a_.sums_keys ? i : i / C.keys(), column = a_.sums_keys ? 0 : i % C.keys();
-      float sum = *sum_at(i);
-      if (a_.num_splits > 1) {
-        sum = 0;
-        for (int p = 0; p < a_.num_splits; ++p) sum += partials[p * rows * columns + i];
-      }
-      if ((a_.sums_queries || first_row + row < a_.q_len) &&
-          (a_.sums_keys || first_column + column < a_.kv_len))
-        put(sum, to + (first_row + row) * a_.grad_bias.stride[2] +
-                     (first_column + column) * a_.grad_bias.stride[3]);
-    }
-  }
-  template <class Element>
-  __device__ __forceinline__ static void put(float sum, Element* to) {
-    if constexpr (C.accumulate_bias) sum += widen(*to);
-    if constexpr (C.bias == DType::kF32)
-      *to = sum;
-    else
-      to->bits = static_cast<uint16_t>(round_pair<C.bias>(sum, 0));
-  }
-  // Whether all other splits of the tile have arrived. By both consumers together.
-  __device__ __forceinline__ bool is_last(int32_t tile) const {
-    auto* last = reinterpret_cast<volatile uint32_t*>(shared_.memory + BiasShared<C>::kBias);
-    __threadfence();
-    ptx::named_barrier_sync(kBothConsumers, 256);
-    if (thread_.consumer == 0 && thread_.warp == 0 && thread_.lane == 0)
-      *last = atomicAdd(a_.arrived + tile, 1u) == static_cast<uint32_t>(a_.num_splits - 1);
-    ptx::named_barrier_sync(kBothConsumers, 256);
-    __threadfence();
-    return *last != 0;
+    BothConsumers::sync();
   }
 
   const AttentionBackwardBiasArguments& a_;

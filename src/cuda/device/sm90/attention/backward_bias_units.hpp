@@ -4,6 +4,7 @@
 // the splits of a tile of dBias with their units, and the producer.
 #pragma once
 
+#include "cuda/device/attention/bias_split.hpp"
 #include "cuda/device/sm90/attention/backward_shared.hpp"
 #include "cuda/device/sm90/attention/map_coordinates.hpp"
 
@@ -71,84 +72,6 @@ struct BiasShared {
     gradients().init(1, 4 * C.kConsumers);
     biases().init(1, 4 * C.kConsumers);
     ptx::mbarrier_init_fence();
-  }
-};
-
-// A split of a tile of dBias, and the units that are summed into it.
-template <AttentionBackwardConfig C>
-struct BiasSplit {
-  int32_t batch, head;     // of dBias
-  int32_t q_tile, k_tile;  // 0 where the bias is repeated
-  int32_t split;
-  int32_t number;  // of the tile
-
-  __device__ __forceinline__ BiasSplit(const AttentionBackwardBiasArguments& a, int32_t block) {
-    split = block % a.num_splits;
-    int32_t rest = number = block / a.num_splits;
-    k_tile = rest % a.bias_k_tiles;
-    rest /= a.bias_k_tiles;
-    q_tile = rest % a.bias_q_tiles;
-    rest /= a.bias_q_tiles;
-    head = rest % a.bias_heads;
-    batch = rest / a.bias_heads;
-  }
-
-  // visit(tile, step) for the units of the split, in order. A sum within one sequence is split by
-  // that sequence's own lengths, so that it does not depend on the rest of the batch.
-  template <class Visit>
-  __device__ __forceinline__ void for_each_unit(const AttentionBackwardBiasArguments& a,
-                                                Visit&& visit) const {
-    BackwardTile tile;
-    AttentionSequence& sequence = tile;
-    int32_t q_len = a.q_len, kv_len = a.kv_len;
-    if (!a.sums_batch) {
-      sequence = find_sequence<C.lengths>(a, batch);
-      q_len = sequence.q_len;
-      kv_len = sequence.kv_len;
-    }
-    const int32_t k_tiles = a.sums_keys ? (kv_len + C.keys() - 1) / C.keys() : 1;
-    const int32_t blocks = a.sums_queries ? (q_len + C.queries - 1) / C.queries : 1;
-    const int32_t heads = a.sums_heads ? a.heads : 1;
-    int64_t units = int64_t{k_tiles} * blocks * heads * (a.sums_batch ? a.batch : 1);
-    // Tile of keys, block of queries, head, batch entry; the first runs fastest.
-    int32_t at[4] = {};
-    if (a.num_splits > 1) {
-      int64_t rest = split * units / a.num_splits;
-      units = (split + 1) * units / a.num_splits - rest;
-      const int32_t sizes[3] = {k_tiles, blocks, heads};
-#pragma unroll
-      for (int d = 0; d < 3; ++d) {
-        at[d] = static_cast<int32_t>(rest % max(sizes[d], 1));
-        rest /= max(sizes[d], 1);
-      }
-      at[3] = static_cast<int32_t>(rest);
-    }
-    bool found = false;  // `sequence` is that of the batch entry
-    for (; units > 0; --units) {
-      if (a.sums_batch && !found) sequence = find_sequence<C.lengths>(a, at[3]);
-      found = true;
-      tile.key = (k_tile + at[0]) * C.keys();
-      const BackwardStep step{head + at[2], q_tile + at[1]};
-      tile.kv_head = step.head / a.group;
-      if (is_seen(tile, step)) visit(tile, step);
-      if (++at[0] < k_tiles) continue;
-      at[0] = 0;
-      if (++at[1] < blocks) continue;
-      at[1] = 0;
-      if (++at[2] < heads) continue;
-      at[2] = 0;
-      ++at[3];
-      found = false;
-    }
-  }
-
- private:
-  static __device__ __forceinline__ bool is_seen(const BackwardTile& tile,
-                                                 const BackwardStep& step) {
-    const int32_t first = step.block * C.queries;
-    const int32_t last = min(first + C.queries, tile.q_len) - 1;
-    return first <= last && tile.key < tile.kv_len && !(C.right && tile.key >= last + tile.right) &&
-           !(C.left && tile.key + C.keys() <= first + tile.left);
   }
 };
 

@@ -19,10 +19,10 @@
 // element was found: the consumer waits until the tile is cleared.
 #pragma once
 
+#include "cuda/device/attention/backward_fixup.hpp"
 #include "cuda/device/attention/nonfinite.hpp"
 #include "cuda/device/ptx/mbarrier.hpp"
 #include "cuda/device/ptx/ordering.hpp"
-#include "cuda/device/sm90/attention/backward_fixup.hpp"
 #include "cuda/device/sm90/attention/backward_shared.hpp"
 
 namespace perseid::internal::cuda {

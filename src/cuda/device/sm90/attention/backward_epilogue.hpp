@@ -11,11 +11,11 @@
 //                      memory from registers. Then the fixup of rows that are not finite.
 #pragma once
 
+#include "cuda/device/attention/backward_fixup.hpp"
 #include "cuda/device/ptx/cluster.hpp"
 #include "cuda/device/ptx/ldmatrix.hpp"
 #include "cuda/device/ptx/ordering.hpp"
 #include "cuda/device/ptx/wgmma.hpp"
-#include "cuda/device/sm90/attention/backward_fixup.hpp"
 #include "cuda/device/sm90/attention/backward_shared.hpp"
 #include "cuda/device/sm90/attention/map_coordinates.hpp"
 

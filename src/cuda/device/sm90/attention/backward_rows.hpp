@@ -14,9 +14,9 @@
 #pragma once
 
 #include "cuda/device/attention/arithmetic.hpp"
+#include "cuda/device/attention/backward_fixup.hpp"
 #include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/ptx/memory.hpp"
-#include "cuda/device/sm90/attention/backward_fixup.hpp"
 #include "cuda/device/sm90/attention/backward_tiles.hpp"
 #include "cuda/device/sm90/attention/dq_semaphore.hpp"
 

@@ -275,6 +275,7 @@ struct AttentionBackwardConfig {
   }
 
   static constexpr int kConsumers = 2, kStages = 2;
+  static constexpr bool unit_strides = true;  // between elements of rows, in fixups
   constexpr int keys() const { return split_keys ? 128 : 64; }
   // Some queries of a step see keys of a tile that others do not.
   constexpr bool masked() const { return right || left || lengths || visible; }
@@ -385,14 +386,9 @@ inline constexpr uint64_t kLongestWait = 10'000'000'000;  // nanoseconds
 // Threads of a block of attention_backward_prepare and attention_backward_finish.
 inline constexpr int kRowThreads = 256;
 
-// A null pointer disables a gradient.
-struct AttentionBackwardProblem : AttentionArguments {
-  RowsInMemory grad_out_rows, grad_query_rows, grad_key_rows, grad_value_rows;
-  RowsInMemory grad_bias;     // [batch, heads, queries, keys] of bias
-  float* lse_log2 = nullptr;  // [block of queries][queries], see attention_backward_prepare
-  float* delta = nullptr;
-  // As the products read them: the same; if C.clears_nonfinite(), +inf and 0 where one of the two
-  // is not finite.
+struct AttentionBackwardProblem : AttentionGradients {
+  // lse_log2 and delta as the products read them: the same; if C.clears_nonfinite(), +inf and 0
+  // where one of the two is not finite.
   float* finite_lse_log2 = nullptr;
   float* finite_delta = nullptr;
   // Sums of dQ in the layout of the accumulators:
@@ -409,11 +405,6 @@ struct AttentionBackwardProblem : AttentionArguments {
   // the key head has such a key or value.
   uint32_t* nonfinite_queries = nullptr;
   uint32_t* nonfinite_keys = nullptr;
-  int32_t kv_heads = 0;         // of a batch entry
-  int32_t q_blocks = 0;         // of a head; ragged: padded positions of blocks
-  uint32_t* arrived = nullptr;  // splits of each tile of dBias that have arrived
-  float modifier = 0;           // the value of the score modifier
-  float scale = 0;
 };
 
 struct AttentionBackwardArguments : AttentionBackwardProblem {
@@ -431,14 +422,9 @@ struct AttentionBackwardArguments : AttentionBackwardProblem {
 };
 
 // Of the kernel that sums the gradient of a repeated bias.
-struct AttentionBackwardBiasArguments : AttentionBackwardProblem {
+struct AttentionBackwardBiasArguments : AttentionBackwardProblem, BiasTiles {
   TensorMap query, key, value, grad_out, bias_map, grad_bias_map;
   bool mapped = false;  // TMA addresses bias and its gradient
-  bool sums_batch = false, sums_heads = false, sums_queries = false, sums_keys = false;
-  int32_t bias_heads = 0, bias_q_tiles = 0, bias_k_tiles = 0;  // 1 where it is repeated
-  int32_t num_splits = 1, blocks = 0;                          // tiles times splits
-  float* split_sums = nullptr;  // [tile][split][rows and columns that are not summed]
-  int32_t bias_blocks = 0;      // tiles
 };
 
 // Of attention_backward_prepare and attention_backward_finish.

@@ -1,21 +1,22 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Fixup of attention backward on sm_90: rows of gradients that are not finite, or depend on
+// Fixup of attention backward: rows of gradients that are not finite, or depend on
 // elements that were cleared, are recomputed by a warp from what is visible alone.
 //
 // A weight of 0 times NaN or infinity is NaN, so products on tensor cores let hidden keys and
-// queries into gradients that do not depend on them. Consumers clear such elements before the
-// products (backward_clearing.hpp), so that independent gradients keep their bits. A row that does
-// depend on one, or whose result is not finite, is computed here, pair by pair, in the order of
-// its keys or queries. The loop ends when all elements are NaN: no further pair changes them.
+// queries into gradients that do not depend on them. Kernels clear such elements before the
+// products, so that independent gradients keep their bits. A row that does depend on one, or whose
+// result is not finite, is computed here, pair by pair, in the order of its keys or queries. The
+// loop ends when all elements are NaN: no further pair changes them. C: a configuration of
+// attention backward.
 #pragma once
 
+#include "cuda/device/attention/backward_work.hpp"
 #include "cuda/device/attention/nonfinite.hpp"
 #include "cuda/device/attention/score_rules.hpp"
 #include "cuda/device/attention/softmax.hpp"
 #include "cuda/device/attention/warp_row.hpp"
 #include "cuda/device/ptx/math.hpp"
-#include "cuda/device/sm90/attention/backward_tiles.hpp"
 #include "math/score_chain.hpp"
 
 namespace perseid::internal::cuda {
@@ -23,30 +24,34 @@ namespace perseid::internal::cuda {
 // ---- Rows that are recomputed ----
 
 // A query and a key with what their dS is made of, in the registers of a warp.
-template <AttentionBackwardConfig C>
+template <auto C>
 struct FixupPair {
   using Element = typename ElementOf<C.dtype>::Type;
   WarpRow<C.dtype, C.key_dim> query, key;
   WarpRow<C.dtype, C.value_dim> grad_out, value;
 
-  __device__ __forceinline__ void load_query(const AttentionBackwardProblem& a,
+  __device__ __forceinline__ void load_query(const AttentionGradients& a,
                                              const AttentionSequence& sequence, int32_t head,
                                              int32_t row) {
     const int32_t entry = entry_of<C.lengths>(a, sequence.batch);
     row += sequence.q_begin;
-    query.load(row_at<Element>(a.query_rows, entry, head, row), a.head_dim);
-    grad_out.load(row_at<Element>(a.grad_out_rows, entry, head, row), a.value_dim);
+    query.load(row_at<Element>(a.query_rows, entry, head, row), a.head_dim,
+               element_stride<C>(a.query_rows));
+    grad_out.load(row_at<Element>(a.grad_out_rows, entry, head, row), a.value_dim,
+                  element_stride<C>(a.grad_out_rows));
   }
-  __device__ __forceinline__ void load_key(const AttentionBackwardProblem& a,
+  __device__ __forceinline__ void load_key(const AttentionGradients& a,
                                            const AttentionSequence& sequence, int32_t kv_head,
                                            int32_t row) {
     const int32_t entry = entry_of<C.lengths>(a, sequence.batch);
     row += sequence.kv_begin;
-    key.load(row_at<Element>(a.key_rows, entry, kv_head, row), a.head_dim);
-    value.load(row_at<Element>(a.value_rows, entry, kv_head, row), a.value_dim);
+    key.load(row_at<Element>(a.key_rows, entry, kv_head, row), a.head_dim,
+             element_stride<C>(a.key_rows));
+    value.load(row_at<Element>(a.value_rows, entry, kv_head, row), a.value_dim,
+               element_stride<C>(a.value_rows));
   }
   // The weight after dropout, and dS for dQ and dK. Queries and keys count in their sequence.
-  __device__ __forceinline__ float2 compute_ds(const AttentionBackwardProblem& a,
+  __device__ __forceinline__ float2 compute_ds(const AttentionGradients& a,
                                                const AttentionSequence& sequence, int32_t head,
                                                int32_t query_number, int32_t key_number) const {
     const int32_t batch = sequence.batch;
@@ -65,10 +70,12 @@ struct FixupPair {
   }
 };
 
-template <AttentionBackwardConfig C>
-__device__ __forceinline__ void fix_up_query(const AttentionBackwardProblem& a,
+// Columns [first, last) of the row.
+template <auto C>
+__device__ __forceinline__ void fix_up_query(const AttentionGradients& a,
                                              const AttentionSequence& sequence, int32_t head,
-                                             int32_t query) {
+                                             int32_t query, int32_t first = 0,
+                                             int32_t last = 1 << 30) {
   FixupPair<C> pair;
   decltype(pair.query) gradient;
   gradient.clear();
@@ -84,11 +91,11 @@ __device__ __forceinline__ void fix_up_query(const AttentionBackwardProblem& a,
       row_at<typename FixupPair<C>::Element>(a.grad_query_rows,
                                              entry_of<C.lengths>(a, sequence.batch), head,
                                              sequence.q_begin + query),
-      a.head_dim, a.scale);
+      min(a.head_dim, last), a.scale, element_stride<C>(a.grad_query_rows), first);
 }
 
 // The queries that the masks of rows let see a key.
-template <AttentionBackwardConfig C>
+template <auto C>
 struct QueriesOfKey {
   int32_t begin, end;
 
@@ -99,13 +106,13 @@ struct QueriesOfKey {
                                    : sequence.q_len) {}
 };
 
-// Writes those of `gradients`, bits of RowGradient. Where a gradient accumulates, memory still
-// holds its old value.
+// Writes columns [first, last) of those of `gradients`, bits of RowGradient. Where a gradient
+// accumulates, memory still holds its old value.
 enum RowGradient : uint32_t { kRowOfKey = 1, kRowOfValue = 2 };
-template <AttentionBackwardConfig C>
-__device__ __noinline__ void fix_up_key(const AttentionBackwardProblem& a, int32_t batch,
-                                        int32_t kv_head, int32_t key,
-                                        uint32_t gradients = kRowOfKey | kRowOfValue) {
+template <auto C>
+__device__ __noinline__ void fix_up_key(const AttentionGradients& a, int32_t batch, int32_t kv_head,
+                                        int32_t key, uint32_t gradients = kRowOfKey | kRowOfValue,
+                                        int32_t first = 0, int32_t last = 1 << 30) {
   const AttentionSequence sequence = find_sequence<C.lengths>(a, batch);
   using Element = typename FixupPair<C>::Element;
   FixupPair<C> pair;
@@ -130,10 +137,12 @@ __device__ __noinline__ void fix_up_key(const AttentionBackwardProblem& a, int32
   const int32_t entry = entry_of<C.lengths>(a, sequence.batch), row = sequence.kv_begin + key;
   if (a.grad_key_rows.data != nullptr && (!C.accumulate_key || (gradients & kRowOfKey) != 0))
     grad_key.template store_or_add<C.accumulate_key>(
-        row_at<Element>(a.grad_key_rows, entry, kv_head, row), a.head_dim, a.scale);
+        row_at<Element>(a.grad_key_rows, entry, kv_head, row), min(a.head_dim, last), a.scale,
+        element_stride<C>(a.grad_key_rows), first);
   if (a.grad_value_rows.data != nullptr && (!C.accumulate_value || (gradients & kRowOfValue) != 0))
     grad_value.template store_or_add<C.accumulate_value>(
-        row_at<Element>(a.grad_value_rows, entry, kv_head, row), a.value_dim, 1);
+        row_at<Element>(a.grad_value_rows, entry, kv_head, row), min(a.value_dim, last), 1,
+        element_stride<C>(a.grad_value_rows), first);
 }
 
 // ---- Rows that depend on elements that are not finite ----
@@ -141,25 +150,25 @@ __device__ __noinline__ void fix_up_key(const AttentionBackwardProblem& a, int32
 __device__ __forceinline__ bool is_nonfinite(float x) { return !(x * 0 == 0); }
 
 // P or dS of the query is not finite.
-template <AttentionBackwardConfig C>
-__device__ __forceinline__ bool is_nonfinite_query(const AttentionBackwardProblem& a,
+template <auto C>
+__device__ __forceinline__ bool is_nonfinite_query(const AttentionGradients& a,
                                                    const AttentionSequence& sequence, int32_t head,
                                                    int32_t query) {
   const int64_t at = statistics_at<C>(a, sequence, head, query);
   return a.lse_log2[at] != a.lse_log2[at] || is_nonfinite(a.delta[at]);
 }
-template <AttentionBackwardConfig C>
-__device__ __forceinline__ bool is_nonfinite_key(const AttentionBackwardProblem& a,
+template <auto C>
+__device__ __forceinline__ bool is_nonfinite_key(const AttentionGradients& a,
                                                  const AttentionSequence& sequence, int32_t kv_head,
                                                  int32_t key) {
   const int32_t entry = entry_of<C.lengths>(a, sequence.batch), row = sequence.kv_begin + key;
-  return !is_finite_row<C.dtype>(a.key_rows, entry, kv_head, row, a.head_dim) ||
-         !is_finite_row<C.dtype>(a.value_rows, entry, kv_head, row, a.value_dim);
+  return !is_finite_row<C.dtype, C.unit_strides>(a.key_rows, entry, kv_head, row, a.head_dim) ||
+         !is_finite_row<C.dtype, C.unit_strides>(a.value_rows, entry, kv_head, row, a.value_dim);
 }
 
 // By a warp; a lane checks every 32nd key or query.
-template <AttentionBackwardConfig C>
-__device__ __forceinline__ bool query_depends_on_nonfinite(const AttentionBackwardProblem& a,
+template <auto C>
+__device__ __forceinline__ bool query_depends_on_nonfinite(const AttentionGradients& a,
                                                            const AttentionSequence& sequence,
                                                            int32_t head, int32_t query) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -172,9 +181,9 @@ __device__ __forceinline__ bool query_depends_on_nonfinite(const AttentionBackwa
             is_nonfinite_key<C>(a, sequence, head / a.group, key);
   return __any_sync(0xffffffffu, found);
 }
-template <AttentionBackwardConfig C>
-__device__ __noinline__ bool key_depends_on_nonfinite(const AttentionBackwardProblem& a,
-                                                      int32_t batch, int32_t kv_head, int32_t key) {
+template <auto C>
+__device__ __noinline__ bool key_depends_on_nonfinite(const AttentionGradients& a, int32_t batch,
+                                                      int32_t kv_head, int32_t key) {
   const AttentionSequence sequence = find_sequence<C.lengths>(a, batch);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const QueriesOfKey<C> queries(sequence, key);
@@ -185,6 +194,29 @@ __device__ __noinline__ bool key_depends_on_nonfinite(const AttentionBackwardPro
     for (int32_t query = queries.begin + lane; query < queries.end && !found; query += 32)
       found = is_nonfinite_query<C>(a, sequence, head, query) &&
               is_visible<C.visible>(a, batch, head, query, key);
+  return __any_sync(0xffffffffu, found);
+}
+
+// Whether some query that sees the key has a row of query or grad_out that is not finite, or
+// such a lse or delta.
+template <auto C>
+__device__ __noinline__ bool key_depends_on_nonfinite_query(const AttentionGradients& a,
+                                                            const AttentionSequence& sequence,
+                                                            int32_t kv_head, int32_t key) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int32_t entry = entry_of<C.lengths>(a, sequence.batch);
+  const QueriesOfKey<C> queries(sequence, key);
+  bool found = false;
+#pragma unroll 1
+  for (int32_t head = kv_head * a.group; head < (kv_head + 1) * a.group; ++head)
+#pragma unroll 1
+    for (int32_t query = queries.begin + lane; query < queries.end && !found; query += 32)
+      found = is_visible<C.visible>(a, sequence.batch, head, query, key) &&
+              (is_nonfinite_query<C>(a, sequence, head, query) ||
+               !is_finite_row<C.dtype, C.unit_strides>(a.query_rows, entry, head,
+                                                       sequence.q_begin + query, a.head_dim) ||
+               !is_finite_row<C.dtype, C.unit_strides>(a.grad_out_rows, entry, head,
+                                                       sequence.q_begin + query, a.value_dim));
   return __any_sync(0xffffffffu, found);
 }
 

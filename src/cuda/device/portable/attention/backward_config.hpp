@@ -1,0 +1,137 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What host and device code of attention backward on sm_80 and up share: the configurations that
+// kernels are compiled for, and the arguments of a launch.
+#pragma once
+
+#include "cuda/device/attention/arguments.hpp"
+#include "cuda/device/portable/vector_tile.hpp"
+#include "math/dtype.hpp"
+#include "math/score_modifier.hpp"
+
+namespace perseid::internal::cuda {
+
+// The gradients that a block sums, each complete in one block.
+enum class GradientsOf : int32_t {
+  kKeys,     // dK and dV of a tile of keys, over blocks of queries; dQ may be added to memory
+  kQueries,  // dQ of a tile of queries, over tiles of keys
+  kBias,     // dBias of a tile of scores, over units (attention/bias_split.hpp)
+};
+
+// A block has some warps, each with 16 or 32 rows of the block's own tile, and iterates over tiles
+// of the other side, its columns.
+struct PortableBackwardConfig {
+  DType dtype = DType::kBF16;
+  int key_dim = 128;    // of query and key, a multiple of 16
+  int value_dim = 128;  // of value and out, a multiple of 16
+  GradientsOf gradients = GradientsOf::kKeys;
+  // Of kKeys: dQ is added to sums in memory, in any order.
+  bool adds_queries = false;
+  int warps = 4;
+  int rows = 16;              // of a warp: 16 or 32
+  int columns = 32;           // of a step: 32 or 64
+  int rows_in_registers = 0;  // the rows of so many of the two tensors
+  bool right = false;         // the last visible key depends on the query, as under a causal mask
+  bool left = false;          // the first one does, as under a window
+  bool lengths = false;       // each sequence has its own: ragged batches, key lengths
+  bool visible = false;
+  bool dropout = false;
+  DType bias = DType::kNone;
+  ScoreModifierKind modifier = ScoreModifierKind::kNone;
+  // The gradient is added to what its tensor holds, in float32, and rounded once.
+  bool accumulate_query = false, accumulate_key = false, accumulate_value = false,
+       accumulate_bias = false;
+
+  static constexpr const char* kName = "PortableBackwardConfig";
+  // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
+  template <class Config, class Visit>
+  static constexpr void visit_fields(Config& c, Visit visit) {
+    visit("dtype", c.dtype);
+    visit("key_dim", c.key_dim);
+    visit("value_dim", c.value_dim);
+    visit("gradients", c.gradients);
+    visit("adds_queries", c.adds_queries);
+    visit("warps", c.warps);
+    visit("rows", c.rows);
+    visit("columns", c.columns);
+    visit("rows_in_registers", c.rows_in_registers);
+    visit("right", c.right);
+    visit("left", c.left);
+    visit("lengths", c.lengths);
+    visit("visible", c.visible);
+    visit("dropout", c.dropout);
+    visit("bias", c.bias);
+    visit("modifier", c.modifier);
+    visit("accumulate_query", c.accumulate_query);
+    visit("accumulate_key", c.accumulate_key);
+    visit("accumulate_value", c.accumulate_value);
+    visit("accumulate_bias", c.accumulate_bias);
+  }
+
+  constexpr int threads() const { return 32 * warps; }
+  constexpr int resident() const { return 8 / warps; }  // of a multiprocessor, as registers allow
+  static constexpr int queries = 64;  // of a block of lse and delta, and of a tile of dBias
+  static constexpr bool unit_strides = false;     // between elements of rows, in fixups
+  constexpr int keys() const { return columns; }  // of a tile of dBias
+  constexpr int block_rows() const { return rows * warps; }
+  constexpr bool of_keys() const { return gradients == GradientsOf::kKeys; }
+  constexpr bool of_bias() const { return gradients == GradientsOf::kBias; }
+  // A tile may have columns that some rows see and others do not. (Behind the ends of sequences,
+  // tiles hold zeros.)
+  constexpr bool masked() const { return right || left || visible; }
+
+  // Head dims beyond kLargest are cut: all tiles into chunks of `depth()`, which every step loads
+  // again, and gradients into parts of kLargest columns, each of a block of its own, which computes
+  // all scores again. Tiles of dBias are cut as well, since each unit has other rows.
+  static constexpr int kLargest = 128;
+  constexpr int most_dim() const { return max(key_dim, value_dim); }
+  constexpr bool streams() const { return of_bias() || most_dim() > kLargest; }
+  constexpr int depth(int dim) const { return streams() ? 64 : dim; }
+  constexpr int part(int dim) const { return min(dim, kLargest); }
+  constexpr int parts() const { return of_bias() ? 1 : (most_dim() + kLargest - 1) / kLargest; }
+
+  // Shared memory, in bytes: the block's rows, and stages of columns, each of two tensors; of each
+  // stage lse and delta, if columns are queries; of cut dims also the columns of the part. Results
+  // overwrite the tiles.
+  constexpr int stages() const { return streams() ? 1 : 2; }
+  constexpr int row_bytes(int dim) const { return 2 * block_rows() * line_length(depth(dim)); }
+  constexpr int column_bytes(int dim) const { return 2 * columns * line_length(depth(dim)); }
+  constexpr int part_bytes(int dim) const {
+    return streams() && !of_bias() ? 2 * columns * line_length(part(dim)) : 0;
+  }
+  constexpr int stage_bytes() const { return column_bytes(key_dim) + column_bytes(value_dim); }
+  constexpr int columns_offset() const { return row_bytes(key_dim) + row_bytes(value_dim); }
+  constexpr int parts_offset() const { return columns_offset() + stages() * stage_bytes(); }
+  // dS of two steps, as keys x queries.
+  constexpr int ds_offset() const {
+    return parts_offset() + part_bytes(key_dim) + part_bytes(value_dim);
+  }
+  constexpr int ds_bytes() const { return adds_queries ? 2 * block_rows() * columns : 0; }
+  constexpr int result_bytes() const {
+    return of_bias() ? 4 * queries * (keys() + 1)
+                     : 2 * block_rows() * line_length(part(most_dim()));
+  }
+  constexpr int tile_bytes() const { return max(ds_offset() + 2 * ds_bytes(), result_bytes()); }
+  constexpr int statistics_bytes() const { return of_keys() ? stages() * 2 * columns * 4 : 0; }
+  // What rows see, of each warp; the block's rows; a word of split sums.
+  constexpr int seen_offset() const { return tile_bytes() + statistics_bytes(); }
+  constexpr int others_offset() const { return seen_offset() + 16 * warps; }
+  constexpr int flag_offset() const { return others_offset() + 112; }
+  constexpr int shared_bytes() const { return flag_offset() + 16; }
+};
+
+// Threads of a block of portable_attention_backward_prepare and portable_attention_backward_finish.
+inline constexpr int kPrepareThreads = 256;
+
+struct PortableBackwardArguments : AttentionGradients, BiasTiles {
+  RowsInMemory lse, grad_lse;  // rows of one element; grad_lse may be null
+  int32_t batch_heads = 0;     // of the whole batch in memory, those of the block's own side
+  int32_t tiles = 0;           // of each of them; ragged: padded positions of tiles
+  int32_t heads_per_section = 0;
+  // If C.adds_queries: dQ / scale, [block of queries][16 queries][8 elements of key_dim][lane][4],
+  // as ptx/mma.hpp has them.
+  float* sums = nullptr;
+  bool vectors = false;  // tensors are accessed 16 bytes at a time; else element by element
+};
+
+}  // namespace perseid::internal::cuda

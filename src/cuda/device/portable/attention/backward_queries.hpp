@@ -1,0 +1,95 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// dQ of attention backward on sm_80 and up that is added to sums in memory: dQ = dS K over a
+// block's keys, of a step.
+//
+// The warps' dS meet in shared memory, as keys x queries, in two buffers: a step's product follows
+// in the next step, after the barrier that it has anyway. A warp then has 16 of the queries and a
+// part of the head dim. Sums in memory have the layout of the products, so that each thread adds
+// four numbers at a time.
+#pragma once
+
+#include "cuda/device/attention/backward_work.hpp"
+#include "cuda/device/portable/attention/backward_config.hpp"
+#include "cuda/device/portable/attention/warp_products.hpp"
+#include "cuda/device/ptx/memory.hpp"
+
+namespace perseid::internal::cuda {
+
+template <PortableBackwardConfig C>
+class QuerySums {
+ public:
+  using Weights = uint32_t[C.rows / 16][C.columns / 4];
+
+  __device__ __forceinline__ QuerySums(unsigned char* memory, uint32_t address, int warp, int lane)
+      : memory_(memory), address_(address), warp_(warp), lane_(lane) {}
+
+  static __device__ __forceinline__ int offset(int step) {
+    return C.ds_offset() + step % 2 * C.ds_bytes();
+  }
+  // dS of the warp's keys.
+  __device__ __forceinline__ void share(int step, const Weights& ds) const {
+    unsigned char* own =
+        memory_ + offset(step) + warp_ * C.rows * kLine + lane_ / 4 * kLine + lane_ % 4 * 4;
+#pragma unroll
+    for (int j = 0; j < C.columns / 8; ++j) {
+      unsigned char* at = own + vector(lane_ / 4, j);
+#pragma unroll
+      for (int i = 0; i < C.rows / 16; ++i)
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+          *reinterpret_cast<uint32_t*>(at + (16 * i + 8 * r) * kLine) = ds[i][2 * j + r];
+    }
+  }
+  // After a barrier. `key`: offset of the keys in shared memory, `to`: the sums of the queries.
+  __device__ __forceinline__ void add(int step, int key, float* to) const {
+    constexpr int kQueryWarps = C.columns / 16, kDimWarps = C.warps / kQueryWarps;
+    constexpr int kAll = C.key_dim / 16, kBlocks = (kAll + kDimWarps - 1) / kDimWarps;
+    constexpr int kKeyLine = line_length(C.key_dim);
+    const int tile = warp_ % kQueryWarps, first = warp_ / kQueryWarps * kBlocks;
+    const LaneVector of_ds = lane_vector_of_columns(lane_), of_key = lane_vector_of_rows(lane_);
+    const auto is_own = [&](int b) { return kAll % kDimWarps == 0 || first + b < kAll; };
+    const uint32_t left_at =
+        address_ + static_cast<uint32_t>(offset(step) + of_ds.line * kLine +
+                                         vector(of_ds.line, 2 * tile + of_ds.half));
+    uint32_t right_at[kBlocks];
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b)
+      right_at[b] =
+          address_ + static_cast<uint32_t>(
+                         key + vector_offset<kKeyLine>(of_key.line, 2 * (first + b) + of_key.half));
+    float sums[2 * kBlocks][4] = {};
+#pragma unroll
+    for (int k = 0; k < C.block_rows() / 16; ++k) {
+      uint32_t left[4];
+      ptx::ldmatrix_x4_trans(left_at + 16 * k * kLine, left);
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        if (!is_own(b)) break;
+        uint32_t right[4];
+        ptx::ldmatrix_x4_trans(right_at[b] + 16 * k * kKeyLine * 2, right);
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          ptx::mma<C.dtype>(sums[2 * b + h], left, right[2 * h], right[2 * h + 1]);
+      }
+    }
+    to += ((tile * 2 * kAll + 2 * first) * 32 + lane_) * 4;
+#pragma unroll
+    for (int j = 0; j < 2 * kBlocks; ++j)
+      if (is_own(j / 2))
+        ptx::red_add_v4(to + j * 128, sums[j][0], sums[j][1], sums[j][2], sums[j][3]);
+  }
+
+ private:
+  static constexpr int kLine = 2 * C.columns;  // bytes of a key
+  // Offset of a vector in the line of a key, permuted so that eight keys are in different banks.
+  static __device__ __forceinline__ int vector(int key, int number) {
+    return (number ^ (C.columns == 32 ? key >> 1 & 3 : key & 7)) << 4;
+  }
+
+  unsigned char* const memory_;
+  const uint32_t address_;
+  const int warp_, lane_;
+};
+
+}  // namespace perseid::internal::cuda

@@ -1,0 +1,218 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The rows of a block of attention backward, and the score chain on 16 of them: weights from scores
+// (scale, bias, masks, lse, dropout), and dS from weights and dP.
+//
+// Rows are keys and columns queries, or the other way round. A thread has the elements of two rows
+// in the layout of ptx/mma.hpp, for both.
+#pragma once
+
+#include "cuda/device/attention/backward_work.hpp"
+#include "cuda/device/attention/score_rules.hpp"
+#include "cuda/device/attention/softmax.hpp"
+#include "cuda/device/portable/attention/backward_config.hpp"
+#include "cuda/device/raster_order.hpp"
+#include "math/score_chain.hpp"
+
+namespace perseid::internal::cuda {
+
+// The rows of a block from `row` on, and its steps: blocks [first, end) of C.columns columns.
+struct BackwardRows : AttentionSequence {
+  int32_t row;
+  int32_t head, kv_head;  // head: of queries
+  int32_t first, end;     // of kKeys: of each query head
+};
+
+// Those of a number in the raster order, by all threads. Returns whether there are any.
+template <PortableBackwardConfig C>
+__device__ __forceinline__ bool find_rows(const PortableBackwardArguments& a, int32_t number,
+                                          BackwardRows& own) {
+  const int32_t heads = C.of_keys() ? a.kv_heads : a.heads;
+  int32_t head, batch;
+  if (C.lengths && a.ragged) {
+    const int32_t position = a.tiles - 1 - number / heads;
+    head = number % heads;
+    batch =
+        sequence_of_block(C.of_keys() ? a.cumulative_kv : a.cumulative_q,
+                          C.of_keys() ? a.total_kv : a.total_q, a.batch, C.block_rows(), position);
+    if (batch < 0) return false;
+    static_cast<AttentionSequence&>(own) = find_sequence<C.lengths>(a, batch);
+    own.row = position -
+              first_padded_block(C.of_keys() ? own.kv_begin : own.q_begin, batch, C.block_rows());
+  } else {
+    const TileCoordinate at = tile_in_sections(number, a.tiles, a.batch_heads, a.heads_per_section);
+    head = at.head % heads;
+    static_cast<AttentionSequence&>(own) = find_sequence<C.lengths>(a, at.head / heads);
+    own.row = C.of_keys() ? at.tile : a.tiles - 1 - at.tile;
+  }
+  own.row *= C.block_rows();
+  own.head = C.of_keys() ? head * a.group : head;
+  own.kv_head = C.of_keys() ? head : head / a.group;
+  const int32_t last_row = own.row + C.block_rows() - 1;
+  int32_t begin = 0, end;  // columns that some row sees
+  if constexpr (C.of_keys()) {
+    end = own.row >= own.kv_len ? 0 : own.q_len;
+    if (C.right) begin = max(own.row - own.right + 1, 0);
+    if (C.left) end = min(end, last_row - own.left + 1);
+  } else {
+    end = own.kv_len;
+    if (C.left) begin = max(own.row + own.left, 0);
+    if (C.right) end = min(end, min(last_row, own.q_len - 1) + own.right);
+  }
+  own.first = begin / C.columns;
+  own.end = begin < end ? (end - 1) / C.columns + 1 : own.first;
+  return own.row < (C.of_keys() ? own.kv_rows : own.q_len);
+}
+
+// Where steps of a warp's rows begin: those whose columns some row sees, and those all of whose
+// columns every row sees but for `visible`; both ends included.
+struct alignas(16) SeenColumns {
+  int32_t first_any, last_any, first_all, last_all;
+};
+template <PortableBackwardConfig C>
+__device__ __forceinline__ SeenColumns seen_columns(const BackwardRows& rows, int row) {
+  const int last = row + C.rows - 1;
+  // Of the other side: how many there are, and those that a row sees, relative to it.
+  const int count = C.of_keys() ? rows.q_len : rows.kv_len;
+  const int own = C.of_keys() ? rows.kv_len : rows.q_len;
+  const int begin = C.of_keys() ? 1 - rows.right : rows.left;
+  const int end = C.of_keys() ? 1 - rows.left : rows.right;
+  const bool from = C.of_keys() ? C.right : C.left, to = C.of_keys() ? C.left : C.right;
+  SeenColumns seen{0, count - 1, 0, count - C.columns};
+  if (from) {
+    seen.first_any = row + begin - C.columns + 1;
+    seen.first_all = last + begin;
+  }
+  if (to) {
+    seen.last_any = min(seen.last_any, min(last, own - 1) + end - 1);
+    seen.last_all = min(seen.last_all, row + end - C.columns);
+  }
+  if (row >= own) seen.last_any = -1;
+  if (last >= own) seen.last_all = -1;
+  return seen;
+}
+
+// The chain for the rows of a warp from `row` on and columns from `column` on, in a query head.
+template <PortableBackwardConfig C>
+class PortableBackwardScores {
+  static constexpr int kCount = C.columns / 2;  // elements of a thread
+  static_assert(kCount <= 32);
+  using M = Modifier<C.modifier, float>;
+
+ public:
+  __device__ __forceinline__ PortableBackwardScores(const PortableBackwardArguments& arguments,
+                                                    const BackwardRows& rows, int row, int column,
+                                                    int head, int lane)
+      : a_(arguments), rows_(rows), row_(row), column_(column), head_(head), lane_(lane) {}
+
+  // For 16 of the rows, from 16 * i on: scores to weights, those that dropout drops 0, and products
+  // dP to dS, or of bias to its gradient; 0 where the query does not see the key, whatever the
+  // products hold. statistics(j, r): of eight columns j, the thread's two in row r, lse in units of
+  // log2, and delta.
+  template <bool kMasks, class Statistics>
+  __device__ __forceinline__ void compute(int i, const Statistics& statistics,
+                                          float (&scores)[kCount],
+                                          float (&products)[kCount]) const {
+    uint32_t seen[2] = {~0u, ~0u}, kept = ~0u;
+    if constexpr (kMasks) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) seen[r] = seen_by(row_of(i, r));
+    }
+    if constexpr (C.dropout) kept = kept_elements(i);
+    const float factor = dropout_factor<C.dropout>(a_);
+    const M modifier{a_.modifier};
+#pragma unroll
+    for (int x = 0; x < kCount; ++x) {
+      const int r = x / 2 % 2;
+      bool hidden = kMasks && (seen[r] >> (x / 4 * 2 + x % 2) & 1) == 0;
+      const int row = row_of(i, r), column = column_ + 2 * (lane_ % 4) + x / 4 * 8 + x % 2;
+      const int query = C.of_keys() ? column : row, key = C.of_keys() ? row : column;
+      if constexpr (C.visible)
+        hidden = hidden || !is_visible<true>(a_, rows_.batch, head_, query, key);
+      const float4 both = statistics(x / 4, r);
+      const float delta = x % 2 == 0 ? both.z : both.w;
+      float addend = x % 2 == 0 ? -both.x : -both.y;
+      if constexpr (C.bias != DType::kNone)
+        addend += hidden ? 0 : bias_log2<C.bias>(a_, rows_.batch, head_, query, key);
+      const float power = score_log2<FloatArithmetic>(scores[x], a_.scale_log2, addend, modifier);
+      const float weight = hidden ? 0 : ptx::approximate_exp2(power);
+      const bool keeps = !C.dropout || (kept >> x & 1) != 0;
+      float ds = grad_score<FloatArithmetic>(weight, keeps ? products[x] * factor : 0, delta);
+      if constexpr (!C.of_bias() && !M::kIdentity)
+        ds = grad_product<FloatArithmetic>(
+            ds, score_log2<FloatArithmetic>(scores[x], a_.scale_log2, modifier), modifier);
+      scores[x] = keeps ? weight : 0;
+      products[x] = hidden ? 0 : ds;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int row_of(int i, int r) const {
+    return row_ + 16 * i + 8 * r + lane_ / 4;
+  }
+  // The thread's elements of a row whose query sees the key, as bits.
+  __device__ __forceinline__ uint32_t seen_by(int row) const {
+    int begin = 0, end = 0;
+    if constexpr (C.of_keys()) {
+      if (C.right) begin = row - rows_.right + 1;
+      if (row < rows_.kv_len) end = C.left ? min(row - rows_.left + 1, rows_.q_len) : rows_.q_len;
+    } else {
+      if (C.left) begin = row + rows_.left;
+      if (row < rows_.q_len) end = C.right ? min(row + rows_.right, rows_.kv_len) : rows_.kv_len;
+    }
+    const int first = column_ + 2 * (lane_ % 4);
+    return elements_between<true, kCount / 2>(begin - first, end - first);
+  }
+
+  // The thread's elements of 16 rows that dropout keeps, as bits.
+  __device__ __forceinline__ uint32_t kept_elements(int i) const {
+    const Dropout dropout = dropout_of(a_);
+    const int64_t batch_head = int64_t{rows_.batch} * a_.heads + head_;
+    const auto draw = [&](int query, int key, int lane) {
+      return philox4x32(dropout_counter(dropout, batch_head, query / kDropoutTileRows,
+                                        key / kDropoutTileColumns, static_cast<uint32_t>(lane)),
+                        static_cast<uint32_t>(dropout.seed),
+                        static_cast<uint32_t>(dropout.seed >> 32));
+    };
+    const auto keeps = [&](uint32_t word, int byte) {
+      return (word >> (8 * byte) & 0xff) < dropout.threshold ? 1u : 0u;
+    };
+    const int row = row_ + 16 * i;
+    uint32_t kept = 0;
+    if constexpr (C.of_keys()) {
+      // Of a call's 16 bytes the thread needs those of two queries and its two keys.
+      const int key = lane_ / 4;
+#pragma unroll
+      for (int m = 0; m < C.columns / 16; ++m)
+#pragma unroll
+        for (int p = 0; p < 2; ++p) {
+          const PhiloxBlock drawn =
+              draw(column_ + 16 * m, row, (2 * (lane_ % 4) + p) * 4 + key / 2);
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const uint32_t word = row / 16 % 2 == 0 ? drawn.word[2 * h] : drawn.word[2 * h + 1];
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+              kept |= keeps(word, 2 * r + key % 2) << (4 * (2 * m + h) + 2 * r + p);
+          }
+        }
+    } else {
+#pragma unroll
+      for (int t = 0; t < C.columns / 32; ++t) {
+        const PhiloxBlock drawn = draw(row, column_ + 32 * t, lane_);
+#pragma unroll
+        for (int x = 0; x < 16; ++x) {
+          const int byte = x / 2 % 2 * 8 + x / 4 * 2 + x % 2;
+          kept |= keeps(drawn.word[byte / 4], byte % 4) << (16 * t + x);
+        }
+      }
+    }
+    return kept;
+  }
+
+  const PortableBackwardArguments& a_;
+  const BackwardRows& rows_;
+  const int row_, column_, head_, lane_;
+};
+
+}  // namespace perseid::internal::cuda

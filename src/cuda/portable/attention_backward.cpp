@@ -1,0 +1,269 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/portable/attention_backward.hpp"
+
+#include "cuda/attention/arguments.hpp"
+#include "cuda/portable/attention.hpp"
+#include "cuda/runtime/kernel_name.hpp"
+
+namespace perseid::internal::cuda {
+namespace {
+
+// As kernels have it, a multiple of 16.
+int key_dim_of(const AttentionProblem& problem) {
+  return static_cast<int>(round_up(max(problem.head_dim, int64_t{1}), 16));
+}
+
+// Tiles of rows of a head, or of all its sequences; ragged: padded positions.
+int64_t tiles_of(const AttentionProblem& problem, bool of_keys, int64_t rows) {
+  if (problem.ragged)
+    return problem.batch == 0
+               ? 0
+               : (of_keys ? problem.total_kv : problem.total_q) / rows + problem.batch;
+  return ceil_div(of_keys ? problem.kv_len : problem.q_len, rows);
+}
+int64_t heads_in_memory(const AttentionProblem& problem, bool of_keys) {
+  return (problem.ragged ? 1 : problem.batch) * (of_keys ? problem.kv_heads : problem.heads);
+}
+bool is_wanted(const AttentionBackward& tensors, const PortableBackwardConfig& config) {
+  switch (config.gradients) {
+    case GradientsOf::kKeys:
+      return tensors.grad_key.present() || tensors.grad_value.present() ||
+             (config.adds_queries && tensors.grad_query.present());
+    case GradientsOf::kQueries:
+      return tensors.grad_query.present();
+    case GradientsOf::kBias:
+      return tensors.grad_bias.present();
+  }
+  return false;
+}
+
+// Whether dQ is summed beside dK and dV.
+bool adds_queries(const AttentionProblem& problem) {
+  return problem.grad_query && (problem.grad_key || problem.grad_value) && !problem.deterministic &&
+         max(problem.head_dim, problem.value_dim) <= PortableBackwardConfig::kLargest;
+}
+
+// The workspace, in bytes: lse and delta of blocks of queries, sums of dQ, counters of splits,
+// split sums.
+struct Layout {
+  size_t delta, sums, arrived, split_sums, bytes;
+};
+Layout lay_out(const AttentionProblem& problem) {
+  const auto rows = static_cast<size_t>(portable_attention_backward_q_blocks(problem) *
+                                        PortableBackwardConfig::queries);
+  Layout layout{};
+  layout.delta = rows * sizeof(float);
+  layout.sums = layout.arrived = 2 * layout.delta;
+  if (adds_queries(problem))
+    layout.arrived += rows * static_cast<size_t>(key_dim_of(problem)) * sizeof(float);
+  layout.split_sums = layout.bytes = layout.arrived;
+  if (!problem.grad_bias) return layout;
+  const PortableBackwardConfig config =
+      choose_portable_attention_backward(problem, GradientsOf::kBias, kLeastShared);
+  const BiasTiles tiles = divide_bias(problem, config.queries, config.keys());
+  layout.split_sums += static_cast<size_t>(tiles.bias_blocks) * sizeof(uint32_t);
+  layout.bytes = layout.split_sums + bytes_of_splits(tiles, config.queries, config.keys());
+  return layout;
+}
+
+}  // namespace
+
+int64_t portable_attention_backward_q_blocks(const AttentionProblem& problem) {
+  return heads_in_memory(problem, false) *
+         tiles_of(problem, false, PortableBackwardConfig::queries);
+}
+
+size_t portable_attention_backward_workspace(const AttentionProblem& problem) {
+  return lay_out(problem).bytes;
+}
+
+std::vector<GradientsOf> gradients_of(const AttentionProblem& problem) {
+  std::vector<GradientsOf> wanted;
+  if (problem.grad_key || problem.grad_value) wanted.push_back(GradientsOf::kKeys);
+  if (problem.grad_query && !adds_queries(problem)) wanted.push_back(GradientsOf::kQueries);
+  if (problem.grad_bias) wanted.push_back(GradientsOf::kBias);
+  return wanted;
+}
+
+std::string refuse_portable_attention_backward(const AttentionProblem& problem) {
+  for (const GradientsOf each : gradients_of(problem)) {
+    const PortableBackwardConfig config =
+        choose_portable_attention_backward(problem, each, kLeastShared);
+    const bool of_keys = config.of_keys();
+    const int64_t blocks = heads_in_memory(problem, of_keys) *
+                           tiles_of(problem, of_keys, config.block_rows()) * config.parts();
+    if (max(blocks, portable_attention_backward_q_blocks(problem)) > kMostBlocks)
+      return concatenate("its backward is made for up to ", kMostBlocks,
+                         " tiles of 64 rows in all heads, got batch ", problem.batch, ", heads ",
+                         problem.heads, ", q_len ", problem.q_len, " and kv_len ", problem.kv_len);
+  }
+  return "";
+}
+
+PortableBackwardConfig choose_portable_attention_backward(const AttentionProblem& problem,
+                                                          GradientsOf gradients,
+                                                          int32_t shared_bytes) {
+  PortableBackwardConfig config;
+  config.gradients = gradients;
+  config.dtype = problem.dtype;
+  config.key_dim = key_dim_of(problem);
+  config.value_dim = static_cast<int>(round_up(max(problem.value_dim, int64_t{1}), 16));
+  config.lengths = has_lengths(problem);
+  config.visible = problem.visible;
+  config.dropout = dropout_threshold(problem.dropout) < 256;
+  config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
+  config.modifier = problem.modifier.kind;
+  const BoundsByRow bounds = bounds_by_row(problem);
+  config.left = bounds.left;
+  config.right = bounds.right;
+  config.adds_queries = config.of_keys() && adds_queries(problem);
+  config.accumulate_query =
+      problem.accumulate_query && (config.adds_queries || gradients == GradientsOf::kQueries);
+  config.accumulate_key = problem.accumulate_key && config.of_keys();
+  config.accumulate_value = problem.accumulate_value && config.of_keys();
+  config.accumulate_bias = problem.accumulate_bias && config.of_bias();
+
+  // Warps of 32 rows read columns half as often; registers bound their gradients and scores, and
+  // the operands of bias, mask and dropout.
+  const bool extras = config.bias != DType::kNone || config.visible || config.dropout;
+  if (!config.of_bias() && config.most_dim() <= 64 && !extras) config.rows = 32;
+  if (config.of_bias() || (!config.of_keys() && config.most_dim() <= 128)) config.columns = 64;
+  // Beyond dim 64 rows and columns are read from shared memory more often than it has time for:
+  // more of both, where a block may have so much.
+  if (config.adds_queries && config.rows == 16 && config.most_dim() > 64) {
+    PortableBackwardConfig large = config;
+    large.warps = 8;
+    large.columns = 64;
+    if (large.shared_bytes() <= shared_bytes)
+      config = large;
+    else
+      config.rows_in_registers = extras || config.right || config.left || config.lengths ? 0 : 1;
+  }
+  return config;
+}
+
+std::vector<std::string> portable_attention_backward_kernels(const AttentionProblem& problem,
+                                                             int32_t shared_bytes) {
+  std::vector<std::string> names;
+  for (const GradientsOf each : gradients_of(problem)) {
+    const PortableBackwardConfig config =
+        choose_portable_attention_backward(problem, each, shared_bytes);
+    if (names.empty()) names.push_back(kernel_name("portable_attention_backward_prepare", config));
+    names.push_back(kernel_name("portable_attention_backward", config));
+  }
+  if (adds_queries(problem))
+    names.push_back(
+        kernel_name("portable_attention_backward_finish",
+                    choose_portable_attention_backward(problem, GradientsOf::kKeys, shared_bytes)));
+  return names;
+}
+
+PortableBackwardArguments portable_attention_backward_arguments(
+    const AttentionProblem& problem, const PortableBackwardConfig& config) {
+  PortableBackwardArguments fixed;
+  static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
+  if (config.of_bias())
+    static_cast<BiasTiles&>(fixed) = divide_bias(problem, config.queries, config.keys());
+  fixed.kv_heads = static_cast<int32_t>(problem.kv_heads);
+  fixed.q_blocks = static_cast<int32_t>(tiles_of(problem, false, config.queries));
+  fixed.modifier = static_cast<float>(problem.modifier.value);
+  fixed.scale = static_cast<float>(problem.scale);
+  fixed.batch_heads = static_cast<int32_t>(heads_in_memory(problem, config.of_keys()));
+  fixed.tiles = static_cast<int32_t>(tiles_of(problem, config.of_keys(), config.block_rows()));
+  fixed.heads_per_section =
+      heads_per_section(problem, config.right, fixed.batch_heads,
+                        config.of_keys() ? 1 : static_cast<int32_t>(problem.group()));
+  return fixed;
+}
+
+int64_t portable_attention_backward_blocks(const PortableBackwardArguments& arguments,
+                                           const PortableBackwardConfig& config) {
+  if (config.of_bias()) return arguments.blocks;
+  return int64_t{arguments.tiles} * arguments.batch_heads * config.parts();
+}
+
+void bind_portable_attention_backward(const AttentionProblem& problem,
+                                      const AttentionBackward& tensors, std::byte* workspace,
+                                      PortableBackwardArguments* arguments) {
+  bind(tensors, arguments);
+  arguments->grad_out_rows = rows_in_memory(with_batch(tensors.grad_out));
+  arguments->grad_query_rows = rows_in_memory(with_batch(tensors.grad_query));
+  arguments->grad_key_rows = rows_in_memory(with_batch(tensors.grad_key));
+  arguments->grad_value_rows = rows_in_memory(with_batch(tensors.grad_value));
+  arguments->grad_bias = rows_in_memory(tensors.grad_bias);
+  arguments->lse = rows_in_memory(with_element(tensors.lse));
+  arguments->grad_lse = rows_in_memory(with_element(tensors.grad_lse));
+  arguments->vectors = true;
+  for (const Tensor* tensor :
+       {&tensors.query, &tensors.key, &tensors.value, &tensors.out, &tensors.grad_out,
+        &tensors.grad_query, &tensors.grad_key, &tensors.grad_value})
+    arguments->vectors = arguments->vectors && (!tensor->present() || has_vectors(*tensor));
+  const Layout layout = lay_out(problem);
+  arguments->lse_log2 = reinterpret_cast<float*>(workspace);
+  arguments->delta = reinterpret_cast<float*>(workspace + layout.delta);
+  arguments->sums = reinterpret_cast<float*>(workspace + layout.sums);
+  arguments->arrived = reinterpret_cast<uint32_t*>(workspace + layout.arrived);
+  arguments->split_sums = reinterpret_cast<float*>(workspace + layout.split_sums);
+}
+
+Status PortableAttentionBackward::make(const AttentionProblem& problem, int32_t shared_bytes,
+                                       Gpu& gpu, std::unique_ptr<PortableAttentionBackward>* made) {
+  std::unique_ptr<PortableAttentionBackward> backward(new PortableAttentionBackward(problem, gpu));
+  Status status =
+      gpu.load(kPortableAttentionBackwardHeader,
+               portable_attention_backward_kernels(problem, shared_bytes), &backward->kernels_);
+  for (const GradientsOf each : gradients_of(problem)) {
+    backward->configs_.push_back(choose_portable_attention_backward(problem, each, shared_bytes));
+    if (status.ok())
+      status = gpu.allow_shared(backward->kernels_[backward->configs_.size()],
+                                backward->configs_.back().shared_bytes());
+  }
+  if (status.ok()) *made = std::move(backward);
+  return status;
+}
+
+Status PortableAttentionBackward::backward(const AttentionBackward& tensors, std::byte* workspace,
+                                           void* stream) const {
+  const Gpu::Current current(gpu_);
+  if (!current.status().ok()) return current.status();
+  Status status;
+  const Launch by_rows{.blocks = portable_attention_backward_q_blocks(problem_),
+                       .threads = kPrepareThreads};
+  PortableBackwardArguments rows;
+  for (size_t i = 0; i < configs_.size() && status.ok(); ++i) {
+    const PortableBackwardConfig& config = configs_[i];
+    PortableBackwardArguments arguments = portable_attention_backward_arguments(problem_, config);
+    bind_portable_attention_backward(problem_, tensors, workspace, &arguments);
+    if (i == 0) {
+      rows = arguments;
+      if (problem_.grad_bias)  // whose counters it clears
+        static_cast<BiasTiles&>(rows) =
+            portable_attention_backward_arguments(problem_, configs_.back());
+      status = gpu_.launch(kernels_[0], by_rows, &rows, stream);
+    }
+    if (!status.ok() || !is_wanted(tensors, config)) continue;
+    status = gpu_.launch(kernels_[i + 1],
+                         {.blocks = portable_attention_backward_blocks(arguments, config),
+                          .threads = config.threads(),
+                          .shared_bytes = config.shared_bytes()},
+                         &arguments, stream);
+  }
+  if (status.ok() && configs_.front().adds_queries && tensors.grad_query.present())
+    status = gpu_.launch(kernels_.back(), by_rows, &rows, stream);
+  return status;
+}
+
+std::string PortableAttentionBackward::description() const {
+  std::string text;
+  for (const PortableBackwardConfig& config : configs_)
+    text += concatenate(text.empty() ? "backward: " : ", ",
+                        config.of_keys()   ? "tiles of keys "
+                        : config.of_bias() ? "tiles of bias "
+                                           : "tiles of queries ",
+                        config.block_rows(), " x ", config.columns,
+                        config.adds_queries ? " with sums of grad_query" : "");
+  return text;
+}
+
+}  // namespace perseid::internal::cuda

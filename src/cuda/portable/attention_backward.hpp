@@ -1,0 +1,71 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention backward on sm_80 and up, the host side: configurations and launches. The kernels are
+// those of device/portable/attention/backward.hpp.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/device/portable/attention/backward_config.hpp"
+#include "cuda/runtime/gpu.hpp"
+#include "math/attention_problem.hpp"
+
+namespace perseid::internal::cuda {
+
+// Why the kernels do not take a problem that forward takes, as a sentence's end; "" where they do.
+std::string refuse_portable_attention_backward(const AttentionProblem& problem);
+// By the problem's dims and masks and the shared memory that a block may have, never by the batch,
+// so that a row's result does not depend on it.
+PortableBackwardConfig choose_portable_attention_backward(const AttentionProblem& problem,
+                                                          GradientsOf gradients,
+                                                          int32_t shared_bytes);
+// The gradients that the problem wants, in the order of launches.
+std::vector<GradientsOf> gradients_of(const AttentionProblem& problem);
+// Name expressions of the kernels: preparation, each of gradients_of, and finishing where dQ is
+// summed in memory.
+std::vector<std::string> portable_attention_backward_kernels(const AttentionProblem& problem,
+                                                             int32_t shared_bytes);
+// The arguments of a launch that the problem determines, and its blocks.
+PortableBackwardArguments portable_attention_backward_arguments(
+    const AttentionProblem& problem, const PortableBackwardConfig& config);
+int64_t portable_attention_backward_blocks(const PortableBackwardArguments& arguments,
+                                           const PortableBackwardConfig& config);
+// Of preparation.
+int64_t portable_attention_backward_q_blocks(const AttentionProblem& problem);
+// Adds the tensors of an execution and the workspace.
+size_t portable_attention_backward_workspace(const AttentionProblem& problem);
+void bind_portable_attention_backward(const AttentionProblem& problem,
+                                      const AttentionBackward& tensors, std::byte* workspace,
+                                      PortableBackwardArguments* arguments);
+
+inline constexpr const char* kPortableAttentionBackwardHeader =
+    "cuda/device/portable/attention/backward.hpp";
+
+class PortableAttentionBackward {
+ public:
+  static Status make(const AttentionProblem& problem, Gpu& gpu,
+                     std::unique_ptr<PortableAttentionBackward>* made) {
+    return make(problem, gpu.facts().shared_bytes, gpu, made);
+  }
+  static Status make(const AttentionProblem& problem, int32_t shared_bytes, Gpu& gpu,
+                     std::unique_ptr<PortableAttentionBackward>* made);
+
+  size_t workspace() const { return portable_attention_backward_workspace(problem_); }
+  Status backward(const AttentionBackward& tensors, std::byte* workspace, void* stream) const;
+  // Which kernels were chosen, for explain.
+  std::string description() const;
+
+ private:
+  PortableAttentionBackward(const AttentionProblem& problem, const Gpu& gpu)
+      : problem_(problem), gpu_(gpu) {}
+
+  AttentionProblem problem_;
+  const Gpu& gpu_;
+  std::vector<Kernel> kernels_;  // in the order of portable_attention_backward_kernels
+  std::vector<PortableBackwardConfig> configs_;  // of those after preparation
+};
+
+}  // namespace perseid::internal::cuda

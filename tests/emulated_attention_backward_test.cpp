@@ -1,0 +1,193 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The portable kernels of attention backward on an emulated GPU (emulated_gpu.hpp) against the
+// float64 reference.
+#include "attention_cases.hpp"
+#include "cuda/attention/arguments.hpp"
+#include "cuda/portable/attention_backward.hpp"
+#include "cuda/runtime/kernel_name.hpp"
+// Before kernels.
+#include "emulated_gpu.hpp"
+// Kernels.
+#include "cuda/device/portable/attention/backward.hpp"
+
+namespace perseid::internal {
+namespace {
+
+using namespace cpu::attention_cases;
+using cuda::GradientsOf;
+using cuda::PortableBackwardConfig;
+
+constexpr int32_t kShared = 232448;  // that a block may have
+
+// The configuration of other gradients of the same problem.
+constexpr PortableBackwardConfig of(PortableBackwardConfig config, GradientsOf gradients) {
+  const bool small =
+      config.most_dim() <= 64 && config.bias == DType::kNone && !config.visible && !config.dropout;
+  config.gradients = gradients;
+  config.adds_queries = config.adds_queries && gradients == GradientsOf::kKeys;
+  config.rows = small && gradients != GradientsOf::kBias ? 32 : 16;
+  const bool large = config.adds_queries && config.most_dim() > 64;
+  config.warps = large ? 8 : 4;
+  config.columns = large || gradients == GradientsOf::kBias ||
+                           (gradients == GradientsOf::kQueries && config.most_dim() <= 128)
+                       ? 64
+                       : 32;
+  return config;
+}
+
+// Launches of an execution, the preparation before the first.
+template <PortableBackwardConfig C>
+void launch(const Fixture& fixture, std::byte* workspace) {
+  PortableBackwardConfig chosen =
+      cuda::choose_portable_attention_backward(fixture.problem, C.gradients, kShared);
+  ASSERT_EQ(cuda::kernel_name("", chosen), cuda::kernel_name("", C));
+  cuda::PortableBackwardArguments arguments =
+      cuda::portable_attention_backward_arguments(fixture.problem, C);
+  cuda::bind_portable_attention_backward(fixture.problem, fixture.arguments, workspace, &arguments);
+  const auto q_blocks =
+      static_cast<int>(cuda::portable_attention_backward_q_blocks(fixture.problem));
+  for (int b = 0; b < q_blocks; ++b) {
+    emulated_gpu::Block block(b, cuda::kPrepareThreads, 0, q_blocks);
+    block.run([&] { cuda::PortableBackwardPrepare<C>(arguments).run(b, q_blocks); });
+  }
+  const auto blocks = static_cast<int>(cuda::portable_attention_backward_blocks(arguments, C));
+  for (int b = 0; b < blocks; ++b) {
+    emulated_gpu::Block block(b, C.threads(), static_cast<size_t>(C.shared_bytes()), blocks);
+    block.run([&] { cuda::PortableBackward<C>(arguments, block.shared.data()).run(); });
+  }
+  for (int b = 0; C.adds_queries && b < q_blocks; ++b) {
+    emulated_gpu::Block block(b, cuda::kPrepareThreads, 4 * C.queries, q_blocks);
+    block.run([&] {
+      cuda::PortableBackwardFinish<C>(arguments, b,
+                                      reinterpret_cast<uint32_t*>(block.shared.data()))
+          .run();
+    });
+  }
+}
+
+// Runs the kernels of a configuration, which has to be the problem's choice.
+template <PortableBackwardConfig C>
+void check_launches(Fixture& fixture) {
+  for (Array* result :
+       {&fixture.grad_query, &fixture.grad_key, &fixture.grad_value, &fixture.grad_bias})
+    if (result->tensor.present()) result->blank();
+  Array workspace(
+      {static_cast<int64_t>(cuda::portable_attention_backward_workspace(fixture.problem)) + 16},
+      DType::kBool);
+  auto* bytes = reinterpret_cast<std::byte*>(
+      (reinterpret_cast<uintptr_t>(workspace.tensor.as<std::byte>()) + 15) / 16 * 16);
+  launch<of(C, GradientsOf::kKeys)>(fixture, bytes);
+  if constexpr (!C.adds_queries) launch<of(C, GradientsOf::kQueries)>(fixture, bytes);
+  if constexpr (C.bias != DType::kNone)
+    if (fixture.problem.grad_bias) launch<of(C, GradientsOf::kBias)>(fixture, bytes);
+  fixture.compare_gradients();
+}
+constexpr PortableBackwardConfig with_sums(PortableBackwardConfig config) {
+  config.adds_queries = !config.streams();
+  return config;
+}
+// In the fixed order, and in any.
+template <PortableBackwardConfig C>
+void check(const Case& test) {
+  SCOPED_TRACE(text_of(test));
+  Fixture fixture(test);
+  fixture.problem.deterministic = true;
+  check_launches<C>(fixture);
+  fixture.problem.deterministic = false;
+  check_launches<with_sums(C)>(fixture);
+}
+
+constexpr PortableBackwardConfig kFull{.key_dim = 64, .value_dim = 64};
+
+TEST(EmulatedAttentionBackward, Full) {
+  check<kFull>(make_case(DType::kBF16, 2, 2, 1, 130, 201, 64, 64));
+  check<kFull>(make_case(DType::kBF16, 1, 1, 1, 70, 0, 64, 64));
+  Case test = make_case(DType::kBF16, 1, 2, 1, 60, 150, 64, 64);
+  test.grad_lse = true;
+  test.input_scale = 10;
+  check<kFull>(test);
+}
+
+constexpr PortableBackwardConfig kCausal{
+    .dtype = DType::kF16, .key_dim = 80, .value_dim = 48, .right = true};
+
+TEST(EmulatedAttentionBackward, CausalWithHiddenNonfiniteValues) {
+  Case test = make_case(DType::kF16, 1, 2, 2, 150, 180, 80, 48);
+  test.layout = Layout::kBshd;
+  test.problem.causal = Causal::kTopLeft;
+  check<kCausal>(test);
+  test.prepare = [](AttentionBackward& a) {
+    put(a.key, at(a.key, {0, 0, 140, 5}), kNaN);
+    put(a.value, at(a.value, {0, 0, 100, 3}), kInfinity);
+    put(a.value, at(a.value, {0, 1, 170, 3}), kNaN);
+    put(a.query, at(a.query, {0, 1, 20, 7}), kNaN);
+    put(a.grad_out, at(a.grad_out, {0, 1, 60, 7}), kNaN);
+  };
+  check<kCausal>(test);
+}
+
+constexpr PortableBackwardConfig kGathered{
+    .key_dim = 16, .value_dim = 32, .right = true, .left = true};
+
+TEST(EmulatedAttentionBackward, GathersElements) {
+  Case test = make_case(DType::kBF16, 1, 4, 2, 100, 170, 13, 19);
+  test.layout = Layout::kSpread;
+  test.problem.scale = -0.3;
+  test.problem.causal = Causal::kBottomRight;
+  test.problem.window_left = 40;
+  check<kGathered>(test);
+}
+
+constexpr PortableBackwardConfig kEverything{.key_dim = 128,
+                                             .value_dim = 64,
+                                             .right = true,
+                                             .lengths = true,
+                                             .visible = true,
+                                             .dropout = true,
+                                             .bias = DType::kF32};
+
+TEST(EmulatedAttentionBackward, EverythingAtOnce) {
+  for (const auto& shape : {std::vector<int64_t>{5, 1, 130, 200}, {1, 1, 1, 200}}) {
+    Case all = make_case(DType::kBF16, 0, 4, 2, 0, 0, 128, 64);
+    set_ragged(all, {5, 0, 130, 1, 64}, {7, 3, 200, 0, 64});
+    all.layout = Layout::kBshd;
+    all.grad_lse = true;
+    all.problem.causal = Causal::kBottomRight;
+    all.problem.dropout = 0.3;
+    all.problem.kv_lens = true;
+    all.kv_lens = {7, 1, 90, 0, 63};
+    add_bias(all, DType::kF32, shape, true);
+    set_visible(all, {1, 4, 130, 1});
+    check<kEverything>(all);
+  }
+}
+
+constexpr PortableBackwardConfig kBiased{
+    .key_dim = 32, .value_dim = 64, .dropout = true, .bias = DType::kBF16};
+
+TEST(EmulatedAttentionBackward, RepeatedBiasWithDropout) {
+  for (const auto& shape :
+       {std::vector<int64_t>{2, 2, 100, 90}, {1, 2, 100, 1}, {1, 1, 1, 1}, {2, 1, 100, 90}}) {
+    Case test = make_case(DType::kBF16, 2, 2, 1, 100, 90, 32, 64);
+    test.problem.dropout = 0.2;
+    add_bias(test, DType::kBF16, shape, true);
+    check<kBiased>(test);
+  }
+}
+
+constexpr PortableBackwardConfig kCut{.key_dim = 160, .value_dim = 272, .right = true};
+
+TEST(EmulatedAttentionBackward, CutsLargeDims) {
+  Case test = make_case(DType::kBF16, 1, 2, 1, 64, 90, 160, 272);
+  test.problem.causal = Causal::kBottomRight;
+  check<kCut>(test);
+  test.prepare = [](AttentionBackward& a) {
+    put(a.key, at(a.key, {0, 0, 80, 130}), kNaN);
+    put(a.grad_out, at(a.grad_out, {0, 1, 10, 200}), kNaN);
+  };
+  check<kCut>(test);
+}
+
+}  // namespace
+}  // namespace perseid::internal

@@ -1,0 +1,15 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// src/cuda/device/ptx/memory.hpp on the CPU: what attention uses.
+#pragma once
+
+#include "emulated_gpu.hpp"
+
+namespace perseid::internal::cuda::ptx {
+
+inline void red_add_v4(float* to, float a, float b, float c, float d) {
+  const float four[4] = {a, b, c, d};
+  for (int i = 0; i < 4; ++i) to[i] += four[i];
+}
+
+}  // namespace perseid::internal::cuda::ptx

@@ -1,0 +1,122 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What the portable kernels of attention backward take beyond those of compute capability 9.0: any
+// head dims, strides, alignment and scale.
+#include "cuda/portable/attention.hpp"
+#include "gpu_attention_backward_tools.hpp"
+
+namespace perseid::internal {
+namespace {
+
+using namespace cpu::attention_cases;
+using testing_gpu::GpuAttentionBackward;
+
+using GpuPortableBackward = GpuAttentionBackward;
+using Dims = std::pair<int64_t, int64_t>;
+
+// Dims that are no multiples of 8 or 16, and those beyond 128, which are cut.
+class GpuPortableBackwardDims : public GpuAttentionBackward,
+                                public testing::WithParamInterface<Dims> {};
+
+TEST_P(GpuPortableBackwardDims, MatchTheReference) {
+  const auto [dim, value_dim] = GetParam();
+  Case test = make_case(DType::kBF16, 2, 4, 2, 100, 170, dim, value_dim);
+  test.layout = dim % 2 == 0 ? Layout::kBshd : Layout::kBhsd;
+  test.grad_lse = true;
+  check(test);
+  test.problem.dtype = DType::kF16;
+  test.problem.causal = Causal::kBottomRight;
+  check(test);
+}
+INSTANTIATE_TEST_SUITE_P(Dims, GpuPortableBackwardDims,
+                         testing::Values(Dims{1, 1}, Dims{7, 13}, Dims{65, 63}, Dims{100, 36},
+                                         Dims{24, 264}, Dims{320, 64}, Dims{513, 530}));
+
+TEST_F(GpuPortableBackward, AnyStrides) {
+  for (const Layout layout : {Layout::kReversed, Layout::kSpread})
+    for (const int64_t dim : {64, 128}) {
+      Case test = make_case(DType::kBF16, 2, 4, 2, 200, 333, dim, dim);
+      test.layout = layout;
+      test.problem.causal = Causal::kTopLeft;
+      check(test);
+    }
+}
+
+TEST_F(GpuPortableBackward, AnyAlignment) {
+  for (misalign_ = 1; misalign_ < 8; misalign_ += 3)
+    check(make_case(DType::kBF16, 2, 2, 1, 130, 200, 64, 64));
+}
+
+// Rows, heads and batch entries that are one and the same in memory.
+TEST_F(GpuPortableBackward, StridesOfZero) {
+  for (int d = 0; d < 3; ++d) {
+    Case test = make_case(DType::kBF16, 3, 4, 2, 130, 200, 64, 64);
+    test.prepare = [d](AttentionBackward& a) {
+      for (Tensor* tensor : {&a.query, &a.key, &a.value, &a.grad_out}) tensor->stride[d] = 0;
+    };
+    check(test);
+  }
+}
+
+TEST_F(GpuPortableBackward, AnyScale) {
+  for (const double scale : {-0.125, 0.0, 2.0, -1.0})
+    for (const bool bias : {false, true}) {
+      Case test = make_case(DType::kBF16, 2, 2, 2, 150, 301, 64, 64);
+      test.problem.scale = scale;
+      test.problem.causal = Causal::kBottomRight;
+      if (bias) add_bias(test, DType::kF32, {1, 2, 150, 301}, true);
+      check(test);
+    }
+}
+
+TEST_F(GpuPortableBackward, EverythingAtOnce) {
+  for (const auto& shape : {std::vector<int64_t>{5, 1, 130, 200}, {1, 4, 1, 200}}) {
+    Case all = make_case(DType::kF16, 0, 4, 2, 0, 0, 128, 64);
+    set_ragged(all, {5, 0, 130, 1, 64}, {7, 3, 200, 0, 64});
+    all.layout = Layout::kBshd;
+    all.grad_lse = true;
+    all.problem.causal = Causal::kBottomRight;
+    all.problem.window_left = 90;
+    all.problem.dropout = 0.3;
+    all.problem.kv_lens = true;
+    all.kv_lens = {7, 1, 90, 0, 63};
+    add_bias(all, DType::kF32, shape, true);
+    set_visible(all, {1, 4, 130, 1});
+    check(all);
+  }
+}
+
+// What GPUs run whose blocks have least shared memory.
+TEST_F(GpuPortableBackward, LeastSharedMemory) {
+  shared_bytes_ = cuda::kLeastShared;
+  for (const auto& [dim, value_dim] : {Dims{128, 128}, {96, 40}, {72, 128}}) {
+    Case test = make_case(DType::kBF16, 2, 4, 2, 200, 333, dim, value_dim);
+    check(test);
+    test.problem.causal = Causal::kBottomRight;
+    test.problem.window_left = 100;
+    check(test);
+    test.problem.dropout = 0.2;
+    check(test);
+  }
+}
+
+// NaN and infinity at hidden keys and queries, and at those that some rows see, where elements are
+// gathered and dims are cut.
+TEST_F(GpuPortableBackward, NothingLeaksFromMaskedRows) {
+  for (const auto& [dim, value_dim] : {Dims{65, 63}, {320, 300}})
+    for (const double poison : {kNaN, kInfinity}) {
+      Case test = make_case(DType::kBF16, 1, 4, 1, 150, 400, dim, value_dim);
+      test.problem.causal = Causal::kTopLeft;
+      test.prepare = [=, last = value_dim - 1](AttentionBackward& a) {
+        put(a.value, at(a.value, {0, 0, 100, last}), poison);
+        put(a.value, at(a.value, {0, 0, 300, 3}), poison);
+        put(a.key, at(a.key, {0, 0, 140, 5}), kNaN);
+        put(a.query, at(a.query, {0, 1, 20, 7}), kNaN);
+        put(a.grad_out, at(a.grad_out, {0, 2, 60, last}), poison);
+      };
+      check(test);
+    }
+}
+
+}  // namespace
+}  // namespace perseid::internal
