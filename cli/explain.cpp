@@ -34,11 +34,16 @@ std::string fitted(const char* text, size_t width) {
   return result;
 }
 
-int explain(const Common& common, const ProblemFlags& flags) {
+// `assume`: "", or the kind of GPU that plans are made for in place of the device.
+int explain(const Common& common, const ProblemFlags& flags, const std::string& assume) {
+  if (!assume.empty() && common.device != "auto")
+    bad_input(
+        fmt::format("--assume {} is in place of --device, got --device {}", assume, common.device));
   const std::vector<harness::Problem> problems = problems_of(flags, common, "");
   nlohmann::json all = nlohmann::json::array();
   for (const harness::Problem& problem : problems) {
-    const Context context = open_context(common, problem.threads);
+    const Context context =
+        assume.empty() ? open_context(common, problem.threads) : Context::assumed(assume.c_str());
     harness::PlanHandle plan;
     const harness::Outcome outcome = harness::make_plan(context, problem, plan);
     if (!outcome.ok()) throw Error(outcome.status, outcome.sentence);
@@ -67,9 +72,16 @@ void add_explain(CLI::App& app, const Common& common, Action& action) {
                     static_cast<uint32_t>(Op::kSoftmax) | static_cast<uint32_t>(Op::kAttention) |
                         static_cast<uint32_t>(Op::kMatmul),
                     kExample);
+  auto assume = std::make_shared<std::string>();
+  command
+      ->add_option("--assume", *assume,
+                   "for a GPU of this compute capability, though there be none: sm_80, sm_86, "
+                   "sm_89, sm_90, sm_100, sm_120")
+      ->type_name("ARCH");
   command->footer(fmt::format("Example:\n  {}", kExample));
-  command->fallthrough()->callback(
-      [&action, &common, flags] { action = [&common, flags] { return explain(common, *flags); }; });
+  command->fallthrough()->callback([&action, &common, flags, assume] {
+    action = [&common, flags, assume] { return explain(common, *flags, *assume); };
+  });
 }
 
 }  // namespace perseid::cli

@@ -28,7 +28,8 @@ int run(int argc, char** argv) {
       ->type_name("auto|cpu|cuda:N")
       ->capture_default_str()
       ->group("Common");
-  app.add_option("--impl", common.impl, "this implementation only, such as cpu:tiled")
+  app.add_option("--impl", common.impl,
+                 "the first of these implementations, divided by commas, such as cpu:tiled")
       ->type_name("NAME")
       ->group("Common");
   app.add_option("--threads", common.threads, "threads of the CPU pool (0: as many as CPUs)")

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "commands.hpp"
+#include "harness/placement.hpp"
 #include "help.hpp"
 #include "run.hpp"
 #include "usage.hpp"
@@ -30,7 +31,13 @@ int run_dropout_mask(const Common& common, const Flags& flags) {
   Run run(common, "dropout-mask");
   const Context context = open_context(common, common.threads);
   const Tensor mask = files.result("--output", flags.output, boolean, shape);
-  run.timed([&] { fill_dropout_mask(context, flags.dropout, flags.seed, flags.offset, mask); });
+  harness::Placement placement(context);
+  const Tensor placed = placement.place(mask);
+  run.timed([&] {
+    fill_dropout_mask(context, flags.dropout, flags.seed, flags.offset, placed);
+    context.synchronize();
+  });
+  placement.fetch(mask);
   run.finish(files, "dropout mask");
   return kOk;
 }

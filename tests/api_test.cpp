@@ -183,8 +183,28 @@ TEST(Choice, ObeysTheDescriptor) {
                "cpu:decode: made for at most 8");
   desc.implementation = "cpu:magic";
   EXPECT_FAILS(perseid_attention_plan_create(context.get(), &desc, &plan), PERSEID_INVALID_ARGUMENT,
-               "expected one of cuda:sm90, cuda:portable, cpu:decode, cpu:tiled, cpu:reference");
+               "expected one or several, divided by commas, of cuda:sm90, cuda:portable, "
+               "cpu:decode, cpu:tiled, cpu:reference");
   EXPECT_EQ(plan, nullptr);
+}
+
+// The first of these that takes the problem, whatever the order of the library.
+TEST(Choice, TakesNamesInTheirOrder) {
+  Context context;
+  const auto chosen = [&](int64_t kv_len, const char* names) -> std::string {
+    return implementation_of(SmallAttention(context, kv_len, names).plan());
+  };
+  EXPECT_EQ(chosen(2, "cpu:tiled,cpu:decode"), "cpu:tiled");
+  EXPECT_EQ(chosen(2, "cpu:decode,cpu:tiled,cpu:decode"), "cpu:decode");
+  EXPECT_EQ(chosen(64, "cpu:decode,cpu:reference,cpu:tiled"), "cpu:reference");
+  EXPECT_EQ(chosen(64, "cuda:sm90,cpu:tiled"), "cpu:tiled");
+  perseid_plan_t plan = nullptr;
+  auto desc = SmallAttention::describe(64);
+  for (const char* wrong : {"cpu:tiled,", ",cpu:tiled", "cpu:tiled cpu:decode", "cpu:tiled,none"}) {
+    desc.implementation = wrong;
+    EXPECT_FAILS(perseid_attention_plan_create(context.get(), &desc, &plan),
+                 PERSEID_INVALID_ARGUMENT, wrong);
+  }
 }
 
 TEST(Choice, ObeysTheEnvironment) {
@@ -197,11 +217,75 @@ TEST(Choice, ObeysTheEnvironment) {
   SmallSoftmax softmax(context);
   EXPECT_STREQ(implementation_of(softmax.plan()), "cpu:simd");
 
-  const Environment misspelt("PERSEID_FORCE_IMPL", "cpu:tield");
+  {
+    const Environment several("PERSEID_FORCE_IMPL", "cpu:packed,cpu:decode,cpu:reference");
+    Context other;
+    EXPECT_STREQ(implementation_of(SmallAttention(other, 64).plan()), "cpu:reference");
+    EXPECT_STREQ(implementation_of(SmallSoftmax(other).plan()), "cpu:reference");
+  }
+  const Environment misspelt("PERSEID_FORCE_IMPL", "cpu:tiled,cpu:tield");
   perseid_context_t none = nullptr;
   EXPECT_FAILS(perseid_context_create(nullptr, &none), PERSEID_INVALID_ARGUMENT,
-               "PERSEID_FORCE_IMPL is \"cpu:tield\", expected one of cuda:rows, cuda:split, "
-               "cuda:columns, cpu:simd, cpu:reference");
+               "PERSEID_FORCE_IMPL is \"cpu:tiled,cpu:tield\", expected one or several, divided by "
+               "commas, of cuda:rows, cuda:split, cuda:columns, cpu:simd, cpu:reference");
+}
+
+// Plans for GPUs that are not there.
+TEST(Choice, PlansForAnAssumedGpu) {
+  auto options = sized<perseid_context_options>();
+  options.device_type = kDLCUDA;
+  auto desc = SmallAttention::describe(64);
+  desc.dtype = PERSEID_BF16;
+  desc.head_dim = desc.value_dim = 64;
+  desc.gradients = 0;
+  for (const char* capability : {"sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"}) {
+    options.assume = capability;
+    const Context context(options);
+    Plan plan;
+    ASSERT_EQ(perseid_attention_plan_create(context.get(), &desc, plan.out()), PERSEID_OK)
+        << perseid_last_error();
+    EXPECT_STREQ(implementation_of(plan.get()),
+                 std::string(capability) == "sm_90" ? "cuda:sm90" : "cuda:portable");
+  }
+
+  // What would run ends with a sentence.
+  options.assume = "sm_90";
+  const Context context(options);
+  const char* facts = nullptr;
+  ASSERT_EQ(perseid_context_facts(context.get(), &facts), PERSEID_OK);
+  EXPECT_NE(std::string(facts).find("\"assumed\": true"), std::string::npos) << facts;
+  const std::string sentence = "the context assumes a GPU (H100, assumed)";
+  void* data = nullptr;
+  EXPECT_FAILS(perseid_memory_allocate(context.get(), 64, &data), PERSEID_UNSUPPORTED, sentence);
+  EXPECT_FAILS(perseid_stream_synchronize(context.get(), nullptr), PERSEID_UNSUPPORTED, sentence);
+  perseid_timer_t timer = nullptr;
+  EXPECT_FAILS(perseid_timer_create(context.get(), &timer), PERSEID_UNSUPPORTED, sentence);
+  double rate = 0;
+  EXPECT_FAILS(perseid_context_ceiling(context.get(), PERSEID_CEILING_COPY, 1 << 20, &rate),
+               PERSEID_UNSUPPORTED, sentence);
+  auto desc_of_softmax = SmallSoftmax::describe();
+  Plan softmax;
+  ASSERT_EQ(perseid_softmax_plan_create(context.get(), &desc_of_softmax, softmax.out()),
+            PERSEID_OK);
+  float values[6] = {};
+  DLTensor tensor{values, {kDLCUDA, 0}, 2, {kDLFloat, 32, 1}, desc_of_softmax.shape, nullptr, 0};
+  auto args = sized<perseid_softmax_forward_args>();
+  args.input = args.output = &tensor;
+  EXPECT_FAILS(perseid_softmax_forward(softmax.get(), &args, nullptr, 0, nullptr),
+               PERSEID_UNSUPPORTED, sentence);
+
+  const auto refused = [&](const char* capability, const std::string& expected) {
+    options.assume = capability;
+    perseid_context_t none = nullptr;
+    EXPECT_FAILS(perseid_context_create(&options, &none), PERSEID_INVALID_ARGUMENT, expected);
+  };
+  for (const char* wrong : {"", "sm_70", "sm_90a", "90"})
+    refused(wrong, "expected one of sm_80, sm_86, sm_89, sm_90, sm_100, sm_120");
+  options.device_index = 1;
+  refused("sm_90", "device_index is 1");
+  options.device_type = kDLCPU;
+  options.device_index = 0;
+  refused("sm_90", "assume is \"sm_90\", expected NULL with a CPU");
 }
 
 TEST(Choice, CountsUsefulWork) {

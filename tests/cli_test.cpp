@@ -340,6 +340,12 @@ TEST_F(CliTest, Explain) {
   EXPECT_NE(run("explain softmax --shape 4,100").out.find("chosen"), std::string::npos);
   EXPECT_EQ(json("explain matmul --m 4 --n 4 --k 4 --impl cpu:reference")["implementation"],
             "cpu:reference");
+  const std::string attention =
+      "explain attention --q-len 64 --kv-len 64 --head-dim 64 --dtype bf16 --assume ";
+  EXPECT_EQ(json(attention + "sm_90")["implementation"], "cuda:sm90");
+  EXPECT_EQ(json(attention + "sm_86")["implementation"], "cuda:portable");
+  expect_refused(attention + "sm_70", 2, "expected one of sm_80");
+  expect_refused(attention + "sm_80 --device cpu", 2, "--assume sm_80 is in place of --device");
 }
 
 TEST_F(CliTest, CheckAndFuzz) {

@@ -431,5 +431,33 @@ TEST_F(GpuAttentionApi, DropsWhatTheCpuDrops) {
       }
 }
 
+// The mask as the GPU writes it, into any strides: nothing else is touched.
+TEST_F(GpuAttentionApi, WritesTheMaskOfTheCpu) {
+  struct Case {
+    Dims shape, strides;
+    int64_t first, bytes;
+  };
+  for (const Case& each : {Case{{2, 3, 77, 1000}, {231000, 77000, 1000, 1}, 0, 462000},
+                           Case{{1, 2, 16, 32}, {1024, 512, 1, 16}, 0, 1024},
+                           Case{{3, 1, 50, 33}, {5000, 1, -100, 3}, 4900, 15000},
+                           Case{{1, 40, 300, 2100}, {0, 630000, 2100, 1}, 0, 25200000}}) {
+    const auto bytes = static_cast<size_t>(each.bytes);
+    const Memory memory(context(), bytes);
+    std::vector<uint8_t> expected(bytes, 7), written(bytes, 7);
+    context().copy(memory.data(), expected.data(), bytes);
+    fill_dropout_mask(Context::cpu(), 0.3, 0xfedcba9876543210, 5,
+                      Tensor(expected.data() + each.first, each.shape, each.strides));
+    fill_dropout_mask(
+        context(), 0.3, 0xfedcba9876543210, 5,
+        on_gpu(static_cast<uint8_t*>(memory.data()) + each.first, u8, each.shape, each.strides));
+    context().synchronize();
+    context().copy(written.data(), memory.data(), bytes);
+    EXPECT_TRUE(written == expected) << each.shape[2] << " x " << each.shape[3];
+    EXPECT_GT(std::count(written.begin(), written.end(), 1), 0);
+  }
+  std::vector<uint8_t> host(64);
+  EXPECT_THROW(fill_dropout_mask(context(), 0.3, 1, 0, Tensor(host.data(), {1, 1, 8, 8})), Error);
+}
+
 }  // namespace
 }  // namespace perseid

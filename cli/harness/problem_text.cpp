@@ -214,7 +214,8 @@ const std::vector<Field>& fields() {
   using P = Problem;
   static const std::vector<Field> all = {
       field<&P::dtype>("dtype", kAll & ~kMask, "element type"),
-      field<&P::impl>("impl", kAll & ~kMask, "this implementation only, such as cpu:tiled"),
+      field<&P::impl>("impl", kAll & ~kMask,
+                      "the first of these implementations, divided by commas, such as cpu:tiled"),
       field<&P::threads>("threads", kAll, "threads of the CPU pool (0: the default)"),
       field<&P::scale>("scale", kSoftmax | kAttention,
                        "factor of the scores (0: 1 for softmax, 1 / sqrt(head_dim) for attention)"),

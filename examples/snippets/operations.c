@@ -134,6 +134,21 @@ static int attention(perseid_context_t context) {
   const DLTensor mask = perseid_tensor(kept, kDLBool, 8, PERSEID_DIMS(1, 1, kQueries, kKeys), NULL);
   TRY(perseid_fill_dropout_mask(context, 0.1, /*seed*/ 7, /*offset*/ 0, &mask, NULL));
   //! [dropout_mask]
+
+  //! [ragged]
+  /* Sequences of 2 and 1 rows, padded to 2 rows of 2 numbers. */
+  float padded[8] = {1, 2, 3, 4, 5, 6, 0, 0}, packed[6];
+  int32_t ends[3];
+  const uint8_t counts[4] = {1, 1, 1, 0};
+  const DLTensor lengths = perseid_tensor(counts, kDLUInt, 8, PERSEID_DIMS(2, 2), NULL);
+  const DLTensor cu_seqlens = perseid_tensor(ends, kDLInt, 32, PERSEID_DIMS(3), NULL);
+  const DLTensor wide = perseid_tensor(padded, kDLFloat, 32, PERSEID_DIMS(2, 2, 2), NULL);
+  const DLTensor narrow = perseid_tensor(packed, kDLFloat, 32, PERSEID_DIMS(3, 2), NULL);
+  TRY(perseid_ragged_lengths(context, &lengths, /*longest*/ 2, /*total*/ 3, &cu_seqlens, NULL));
+  TRY(perseid_ragged_pack(context, &wide, &cu_seqlens, &narrow, /*zero_rest*/ 1, NULL));
+  TRY(perseid_ragged_unpack(context, &narrow, &cu_seqlens, &wide, /*zero_rest*/ 1, NULL));
+  //! [ragged]
+  if (ends[2] != 3 || packed[4] != 5 || padded[6] != 0) return 1;
   /* The first query sees two keys, the second one three: the last key's value counts 1/3. */
   return fabsf(o[0] - 1) < 1e-6f && fabsf(dv[2 * kDim] - 1 / 3.0f) < 1e-6f && kept[0] <= 1 ? 0 : 1;
 }

@@ -50,6 +50,13 @@ static void devices() {
   }
   //! [cuda]
   //! [error]
+  //! [assume]
+  const auto ampere = perseid::Context::assumed("sm_80");
+  const perseid::Attention planned(
+      ampere,
+      {.dtype = perseid::DType::kBF16, .heads = 8, .q_len = 512, .kv_len = 512, .head_dim = 64});
+  std::printf("%s\n", std::string(planned.info().implementation).c_str());
+  //! [assume]
   //! [version]
   std::printf("libperseid %s\n", std::string(perseid::version()).c_str());
   //! [version]
@@ -151,6 +158,16 @@ static void operations() {
   std::vector<uint8_t> kept(12);
   perseid::fill_dropout_mask(context, 0.1, /*seed*/ 7, /*offset*/ 0, {kept.data(), {1, 2, 2, 3}});
   //! [dropout_mask]
+  //! [ragged]
+  const std::vector<int64_t> lengths = {2, 0, 1};  // of sequences padded to 2 rows of 4 numbers
+  std::vector<int32_t> ends(4);
+  std::vector<float> padded(3 * 2 * 4, 1), packed(3 * 4);
+  const perseid::Tensor cu_seqlens(ends.data(), {4});
+  const perseid::Tensor wide(padded.data(), {3, 2, 4}), narrow(packed.data(), {3, 4});
+  perseid::ragged_lengths(context, {lengths.data(), {3}}, /*longest*/ 2, /*total*/ 3, cu_seqlens);
+  perseid::pack(context, wide, cu_seqlens, narrow);
+  perseid::unpack(context, narrow, cu_seqlens, wide);
+  //! [ragged]
   //! [matmul]
   std::vector<float> a = {1, 2, 3, 4, 5, 6}, b = {1, 0, 1, 0, 1, 1}, c(4);
   const perseid::Matmul matmul(context, {.m = 2, .n = 2, .k = 3});

@@ -38,6 +38,10 @@ typedef struct perseid_context_options {
   /** Of the own pool; 0: PERSEID_NUM_THREADS, else the CPUs this process may use. */
   int32_t threads;
   perseid_executor executor; /**< the caller's threads; zero: the own pool */
+  /** NULL, or with kDLCUDA a compute capability: sm_80, sm_86, sm_89, sm_90, sm_100 or sm_120. Then
+   * no GPU is opened: plans are made and explained as for a GPU of this kind (facts name it), and
+   * all that would use one is UNSUPPORTED. */
+  const char* assume;
 } perseid_context_options;
 
 /** Opens a device. `options` may be NULL: the CPU with its default pool. Errors: INVALID_ARGUMENT,

@@ -82,6 +82,14 @@ class Context {
     options.device_index = index;
     return Context(options);
   }
+  /// No GPU: plans are made and explained as for one of this compute capability, such as "sm_80".
+  /// \snippet snippets.cpp assume
+  static Context assumed(const char* capability) {
+    auto options = detail::sized<perseid_context_options>();
+    options.device_type = kDLCUDA;
+    options.assume = capability;
+    return Context(options);
+  }
   /// By the C interface's options.
   explicit Context(const perseid_context_options& options) {
     perseid_context_t handle = nullptr;

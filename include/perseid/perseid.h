@@ -38,6 +38,7 @@
 #include "perseid/context.h"
 #include "perseid/dlpack.h"
 #include "perseid/file.h"
+#include "perseid/ragged.h"
 #include "perseid/types.h"
 
 #ifdef __cplusplus
@@ -107,7 +108,8 @@ typedef struct perseid_softmax_desc {
   double scale;                    /**< 0: 1. Finite in the type that is computed in */
   uint32_t visible;                /**< 1: a mask is given at execution */
   uint32_t empty_rows;             /**< perseid_empty_rows */
-  const char* implementation; /**< NULL: the first that takes the problem; else only this one */
+  /** NULL: the first that takes the problem; else names, divided by commas: the first of these. */
+  const char* implementation;
 } perseid_softmax_desc;
 
 /** The tensors of perseid_softmax_forward. */
@@ -210,9 +212,10 @@ typedef struct perseid_attention_desc {
   int64_t total_q;    /**< ragged: rows of the packed query, not 0 unless q_len or batch is */
   int64_t total_kv;   /**< ragged: rows of the packed key and value */
   uint32_t gradients; /**< perseid_gradient bits that backward will be asked for; 0: forward only */
-  uint32_t deterministic;     /**< 1: bitwise repeatable backward (the CPU always is) */
-  const char* implementation; /**< NULL: the first that takes the problem; else only this one */
-  uint32_t zero_batch;        /**< 1: batch is 0, and so is that of the tensors */
+  uint32_t deterministic; /**< 1: bitwise repeatable backward (the CPU always is) */
+  /** NULL: the first that takes the problem; else names, divided by commas: the first of these. */
+  const char* implementation;
+  uint32_t zero_batch; /**< 1: batch is 0, and so is that of the tensors */
   /** perseid_gradient bits within `gradients`: backward adds these to what their tensors hold, in
    * the accumulation type, and rounds once. */
   uint32_t accumulate;
@@ -223,7 +226,8 @@ typedef struct perseid_attention_desc {
 } perseid_attention_desc;
 
 /** Dropout draws from Philox4x32-10 by (seed, offset, batch, head, query row, key column): see
- * docs/reference/attention.md. Backward must be given the seed and offset of its forward. `rng`,
+ * docs/reference/attention.md. A call uses up one offset: count on by 1 from call to call; a
+ * captured graph reads it from `rng` at each replay. Backward must be given the seed and offset of its forward. `rng`,
  * where not NULL, points to {seed, offset} in memory of the context's device, read when the work
  * runs. offset < 2^32. */
 typedef struct perseid_attention_forward_args {
@@ -299,8 +303,8 @@ PERSEID_API perseid_status perseid_attention_backward(perseid_plan_t plan,
 
 /** Writes the mask that attention with this dropout, seed and offset uses: 1 where kept, 0 where
  * dropped. mask: bool or uint8 [batch, heads, q_len, kv_len], any strides. Kept values are scaled
- * by 256 / t, where t = max(1, round(256 * (1 - dropout))). Random numbers: Philox4x32-10, Salmon
- * et al., SC 2011. Errors: UNSUPPORTED (the context is of a GPU).
+ * by 256 / t, where t = max(1, round(256 * (1 - dropout))). Every device writes the same. Random
+ * numbers: Philox4x32-10, Salmon et al., SC 2011. Errors: DEVICE_ERROR.
  * \snippet operations.c dropout_mask */
 PERSEID_API perseid_status perseid_fill_dropout_mask(perseid_context_t context, double dropout,
                                                      uint64_t seed, uint64_t offset,
@@ -365,9 +369,10 @@ typedef struct perseid_matmul_desc {
   double beta;   /**< 0: c is not read, even where it holds NaN. 0 where c is of 8 bits */
   /** NULL: all of a is present; else its chunks, of m or k. */
   const perseid_async_operand* async_a;
-  const char* implementation; /**< NULL: the first that takes the problem; else only this one */
-  uint32_t zero_alpha;        /**< 1: c = beta * c0 + bias (alpha is 0) */
-  uint32_t zero_batch;        /**< 1: batch is 0, and so is that of the tensors */
+  /** NULL: the first that takes the problem; else names, divided by commas: the first of these. */
+  const char* implementation;
+  uint32_t zero_alpha; /**< 1: c = beta * c0 + bias (alpha is 0) */
+  uint32_t zero_batch; /**< 1: batch is 0, and so is that of the tensors */
   /** NULL: all of b is present; else its chunks, of n or k. */
   const perseid_async_operand* async_b;
   const perseid_async_operand* sink_c; /**< NULL: no signals; else the chunks of c, of m or n */

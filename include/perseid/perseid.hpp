@@ -34,6 +34,7 @@
 #include "perseid/chunks.hpp"
 #include "perseid/context.hpp"
 #include "perseid/file.hpp"
+#include "perseid/ragged.hpp"
 #include "perseid/perseid.h"
 #include "perseid/tensor.hpp"
 
@@ -124,7 +125,7 @@ struct SoftmaxOptions {
   double scale = 1;                ///< 0 stands for 1, as in the C interface
   bool visible = false;            ///< a boolean mask is given at execution
   bool empty_rows_nan = false;     ///< rows with nothing visible: NaN instead of 0 (log: -inf)
-  const char* implementation = nullptr;  ///< only this one
+  const char* implementation = nullptr;  ///< names; see the C struct
 };
 
 /// The tensors of Softmax::forward.
@@ -257,7 +258,7 @@ struct AttentionOptions {
   uint32_t accumulate = 0;          ///< of these perseid_gradient bits: added to what is there
   bool deterministic = false;       ///< bitwise repeatable backward (the CPU always is)
   ChunksView async_kv = {};  ///< that key and value arrive in, of kv_len, where ragged of total_kv
-  const char* implementation = nullptr;  ///< only this one
+  const char* implementation = nullptr;  ///< names; see the C struct
 };
 
 /// The tensors of Attention::forward. Shapes in the bshd layout; ragged tensors lack the batch
@@ -451,7 +452,7 @@ struct MatmulOptions {
   ChunksView async_b = {};                              ///< that b arrives in, of n or k
   ChunksView sink_c = {};                               ///< that c leaves in, of m or n
   perseid_precision precision = PERSEID_PRECISION_DEFAULT;  ///< of products of f32
-  const char* implementation = nullptr;                     ///< only this one
+  const char* implementation = nullptr;                     ///< names; see the C struct
 };
 
 /// The tensors of Matmul::execute.

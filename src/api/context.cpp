@@ -27,7 +27,13 @@ Status check_options(const perseid_context_options& options) {
       options.device_type == 0 || options.device_type == kDLCPU || options.device_type == kDLCUDA,
       "device_type is ", options.device_type, ", expected kDLCPU (1) or kDLCUDA (2)");
   if (!check.ok()) return check.result();
+  check.require(options.assume == nullptr || options.device_type == kDLCUDA, "assume is \"",
+                options.assume == nullptr ? "" : options.assume,
+                "\", expected NULL with a CPU; set device_type to kDLCUDA");
+  if (!check.ok()) return check.result();
   if (options.device_type == kDLCUDA) {
+    check.require(options.assume == nullptr || options.device_index == 0, "device_index is ",
+                  options.device_index, ", expected 0 where assume names a kind of GPU");
     check.require(options.threads == 0 && options.executor.run == nullptr,
                   "threads and executor are for the CPU; leave them 0 with kDLCUDA");
     return check.result();
@@ -53,7 +59,8 @@ Status create(const perseid_context_options& options, perseid_context_t* context
   if (options.executor.run != nullptr)
     executor = std::make_unique<CallersExecutor>(options.executor);
   auto made = std::make_unique<perseid_context>();
-  Status status = options.device_type == kDLCUDA
+  Status status = options.assume != nullptr ? dispatch::assume_cuda(options.assume, &made->device)
+                  : options.device_type == kDLCUDA
                       ? dispatch::open_cuda(options.device_index, &made->device)
                       : dispatch::open_cpu(std::move(executor), options.threads, &made->device);
   if (!status.ok()) return status;

@@ -110,11 +110,12 @@ perseid_status perseid_attention_backward(perseid_plan_t plan,
 }
 
 perseid_status perseid_fill_dropout_mask(perseid_context_t context, double dropout, uint64_t seed,
-                                         uint64_t offset, const DLTensor* mask, void*) {
+                                         uint64_t offset, const DLTensor* mask, void* stream) {
   return perseid::internal::api::guarded([&]() -> Status {
     if (context == nullptr)
       return perseid::internal::api::null_argument("perseid_fill_dropout_mask", "context");
-    return perseid::internal::op::fill_dropout_mask(*context->device, dropout, seed, offset, mask);
+    return perseid::internal::op::fill_dropout_mask(*context->device, dropout, seed, offset, mask,
+                                                    stream);
   });
 }
 

@@ -14,39 +14,69 @@ std::string list_of(const Names& names) {
   return text;
 }
 
+// Parts between commas, without what stands there again.
+std::vector<std::string> names_of(std::string_view text) {
+  std::vector<std::string> names;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string name(text.substr(begin, end - begin));
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    begin = end + 1;
+  }
+  return names;
+}
+
+template <class Names>
+bool has(const Names& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 }  // namespace
 
 Status read_wish(const char* wanted, const Device& device, const std::vector<const char*>& names,
                  Wish* wish) {
-  const auto listed = [&](std::string_view name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
   if (wanted != nullptr && *wanted != '\0') {
-    if (!listed(wanted)) {
-      return Status::error(PERSEID_INVALID_ARGUMENT, "the descriptor's implementation is \"",
-                           wanted, "\", expected one of ", list_of(names),
-                           ", or NULL for the first that takes the problem");
-    }
-    *wish = {wanted, "the descriptor"};
-  } else if (listed(device.forced_implementation)) {
-    *wish = {device.forced_implementation, "PERSEID_FORCE_IMPL"};
+    for (const std::string& name : names_of(wanted))
+      if (!has(names, name))
+        return Status::error(PERSEID_INVALID_ARGUMENT, "the descriptor's implementation is \"",
+                             wanted, "\", expected one or several, divided by commas, of ",
+                             list_of(names), ", or NULL for the first that takes the problem");
+    *wish = {names_of(wanted), concatenate("the descriptor asks for ", wanted)};
+  } else if (!device.forced_implementation.empty()) {
+    for (const std::string& name : names_of(device.forced_implementation))
+      if (has(names, name)) wish->names.push_back(name);
+    if (!wish->names.empty())
+      wish->asks = concatenate("PERSEID_FORCE_IMPL asks for ", list_of(wish->names));
   }
   return {};
 }
 
-Status check_forced_name(std::string_view name) {
-  std::vector<std::string_view> names;
-  const auto add = [&names](const auto& list) {
+Order order_of(const Wish& wish, const std::vector<const char*>& names) {
+  Order order;
+  for (const std::string& name : wish.names)
+    order.entries.push_back(
+        static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin()));
+  order.tried = wish.names.empty() ? names.size() : order.entries.size();
+  for (size_t i = 0; i < names.size(); ++i)
+    if (!has(wish.names, names[i])) order.entries.push_back(i);
+  return order;
+}
+
+Status check_forced_names(std::string_view names) {
+  std::vector<std::string_view> known;
+  const auto add = [&known](const auto& list) {
     for (const auto& entry : list)
-      if (std::find(names.begin(), names.end(), entry.name) == names.end())
-        names.push_back(entry.name);
+      if (!has(known, entry.name)) known.push_back(entry.name);
   };
   add(softmax_implementations());
   add(attention_implementations());
   add(matmul_implementations());
-  if (std::find(names.begin(), names.end(), name) != names.end()) return {};
-  return Status::error(PERSEID_INVALID_ARGUMENT, "PERSEID_FORCE_IMPL is \"", name,
-                       "\", expected one of ", list_of(names), "; or unset it");
+  for (const std::string& name : names_of(names))
+    if (!has(known, name))
+      return Status::error(PERSEID_INVALID_ARGUMENT, "PERSEID_FORCE_IMPL is \"", names,
+                           "\", expected one or several, divided by commas, of ", list_of(known),
+                           "; or unset it");
+  return {};
 }
 
 std::string wrong_device(std::string_view name, const Device& device) {

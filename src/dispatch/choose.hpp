@@ -21,19 +21,27 @@ struct Considered {
   std::string reason;
 };
 
-// Which entry may be chosen. name "": any.
+// Which entries may be chosen, in the order of preference. No names: any.
 struct Wish {
-  std::string name;
-  std::string origin;  // the field or variable that names it, for messages
+  std::vector<std::string> names;
+  std::string asks;  // "the descriptor asks for NAMES", for messages
 };
 
-// The descriptor's implementation, else PERSEID_FORCE_IMPL where the list has an entry of that
-// name, else any. A descriptor that names no entry is refused.
+// The descriptor's names, divided by commas; else those of PERSEID_FORCE_IMPL that the list has;
+// else any. A descriptor that names no entry of the list is refused.
 Status read_wish(const char* wanted, const Device& device, const std::vector<const char*>& names,
                  Wish* wish);
 
-// Fails if no operation's list has an entry of this name; for PERSEID_FORCE_IMPL.
-Status check_forced_name(std::string_view name);
+// Fails if there is a name that no operation's list has; for PERSEID_FORCE_IMPL.
+Status check_forced_names(std::string_view names);
+
+// Positions of a list's entries in the order in which they are tried, those of the wish first; of
+// those only the first `tried`.
+struct Order {
+  std::vector<size_t> entries;
+  size_t tried = 0;
+};
+Order order_of(const Wish& wish, const std::vector<const char*>& names);
 
 // Why an entry of this name has no kernels for the device; "" if it may have some. A name begins
 // with its device.
@@ -57,14 +65,16 @@ Status choose(std::span<const Implementation<Operation>> list,
   Wish wish;
   if (Status status = read_wish(wanted, device, names, &wish); !status.ok()) return status;
 
-  for (const auto& entry : list) {
+  const Order order = order_of(wish, names);
+  for (size_t i = 0; i < order.entries.size(); ++i) {
+    const auto& entry = list[order.entries[i]];
     Considered considered{entry.name, Verdict::kRefused, ""};
-    if (choice->executable != nullptr) {
+    if (i >= order.tried) {
+      considered.verdict = Verdict::kNotTried;
+      considered.reason = wish.asks;
+    } else if (choice->executable != nullptr) {
       considered.verdict = Verdict::kNotTried;
       considered.reason = "an earlier one took the problem";
-    } else if (!wish.name.empty() && wish.name != entry.name) {
-      considered.verdict = Verdict::kNotTried;
-      considered.reason = concatenate(wish.origin, " asks for ", wish.name);
     } else if (considered.reason = wrong_device(entry.name, device); !considered.reason.empty()) {
       // Refused.
     } else if (considered.reason = entry.refuse(problem, device); considered.reason.empty()) {
@@ -73,8 +83,7 @@ Status choose(std::span<const Implementation<Operation>> list,
       const std::string kernels = made->kernels();
       choice->executable = std::move(made);
       considered.verdict = Verdict::kChosen;
-      considered.reason = wish.name.empty() ? "the first that takes the problem"
-                                            : concatenate(wish.origin, " asks for it");
+      considered.reason = wish.names.empty() ? "the first that takes the problem" : wish.asks;
       if (!kernels.empty()) considered.reason += concatenate(" (", kernels, ")");
     }
     choice->considered.push_back(considered);

@@ -103,7 +103,7 @@ Status read_environment(Device* device) {
   }
   device->forced_implementation = value_of(*device, "PERSEID_FORCE_IMPL");
   return device->forced_implementation.empty() ? Status()
-                                               : check_forced_name(device->forced_implementation);
+                                               : check_forced_names(device->forced_implementation);
 }
 
 void write_cpu(JsonWriter& json, const Device& device) {
@@ -121,12 +121,14 @@ void write_cpu(JsonWriter& json, const Device& device) {
 void write_gpu(JsonWriter& json, const cuda::Gpu& gpu) {
   const cuda::GpuFacts& facts = gpu.facts();
   int32_t driver = 0;
-  gpu.driver().version(&driver);
+  if (!facts.assumed) gpu.driver().version(&driver);
   json.field("type", "cuda").field("index", facts.index).field("model", facts.name);
   json.field("capability", concatenate(facts.major, ".", facts.minor));
   json.field("multiprocessors", facts.multiprocessors).field("l2_bytes", facts.l2_bytes);
   json.field("memory_bytes", static_cast<int64_t>(facts.memory_bytes));
-  json.field("driver_cuda", concatenate(driver / 1000, ".", driver % 1000 / 10));
+  json.field("assumed", facts.assumed);
+  json.key("driver_cuda");
+  facts.assumed ? json.null() : json.value(concatenate(driver / 1000, ".", driver % 1000 / 10));
   cuda::Version version;
   json.key("nvrtc");
   cuda::compiler_version(&version).ok() ? json.value(concatenate(version.major, ".", version.minor))
@@ -153,6 +155,15 @@ Status open_cuda(int32_t index, std::shared_ptr<const Device>* device) {
         cuda::cache_folder(),
         concatenate(facts.name, ", ", facts.multiprocessors, " multiprocessors"),
         tunable_sources());
+  *device = opened;
+  return {};
+}
+
+Status assume_cuda(const char* capability, std::shared_ptr<const Device>* device) {
+  const auto opened = std::make_shared<Device>();
+  if (Status status = read_environment(opened.get()); !status.ok()) return status;
+  if (Status status = cuda::Gpu::assume(capability, &opened->gpu); !status.ok())
+    return Status::error(status.code(), "context: ", status.sentence());
   *device = opened;
   return {};
 }

@@ -32,7 +32,7 @@ struct Device {
   const cpu::KernelTable* kernels = nullptr;
   std::shared_ptr<cuda::Gpu> gpu;
   std::vector<Variable> environment;  // the library's own variables, as they were at creation
-  std::string forced_implementation;  // PERSEID_FORCE_IMPL; "": none
+  std::string forced_implementation;  // PERSEID_FORCE_IMPL, names divided by commas; "": none
   std::unique_ptr<Tuning> tuning;     // of a GPU; null with PERSEID_TUNE=0
 
   int32_t workers() const { return executor->workers(); }
@@ -49,6 +49,9 @@ Status open_cpu(std::unique_ptr<cpu::Executor> executor, int32_t threads,
 
 // GPU `index`, as the driver counts them.
 Status open_cuda(int32_t index, std::shared_ptr<const Device>* device);
+
+// A GPU of this compute capability that need not exist: plans can be made, but not executed.
+Status assume_cuda(const char* capability, std::shared_ptr<const Device>* device);
 
 // The library, the device and the environment as one JSON object.
 std::string facts_json(const Device& device);

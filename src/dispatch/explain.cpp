@@ -3,6 +3,7 @@
 #include "dispatch/explain.hpp"
 
 #include <cstdio>
+#include <cstring>
 
 #include "base/json.hpp"
 
@@ -79,9 +80,12 @@ std::string explain_text(const Explanation& explanation, const Device& device) {
     text += concatenate("\non the CPU, with the ", device.kernels->isa, " kernels and ",
                         device.workers(), device.workers() == 1 ? " worker\n" : " workers\n");
   }
+  int width = 14;
+  for (const Considered& entry : explanation.considered)
+    width = max(width, static_cast<int>(std::strlen(entry.name)));
   for (const Considered& entry : explanation.considered) {
     char line[64];
-    std::snprintf(line, sizeof line, "  %-14s %-9s ", entry.name, name_of(entry.verdict));
+    std::snprintf(line, sizeof line, "  %-*s %-9s ", width, entry.name, name_of(entry.verdict));
     text += line + entry.reason + "\n";
   }
   for (const Measured& each : explanation.measured) {

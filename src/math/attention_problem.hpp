@@ -97,11 +97,6 @@ PERSEID_INLINE KeyRange seen_keys(const AttentionProblem& problem, int64_t q_len
   return {begin, max(begin, visible_keys(problem, q_len - 1, q_len, kv_len).end)};
 }
 
-PERSEID_INLINE int64_t read_length(const Tensor& lengths, int64_t index) {
-  return lengths.dtype == DType::kI32 ? int64_t{lengths.as<int32_t>()[index * lengths.stride[0]]}
-                                      : lengths.as<int64_t>()[index * lengths.stride[0]];
-}
-
 // One sequence of the batch: where its rows begin in the packed tensors (0 unless ragged) and how
 // many it has.
 struct Sequence {

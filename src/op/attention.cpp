@@ -6,6 +6,7 @@
 
 #include "op/attention_problem.hpp"
 #include "op/chunks.hpp"
+#include "op/lengths.hpp"
 #include "op/tensor_argument.hpp"
 
 namespace perseid::internal::op {
@@ -62,8 +63,8 @@ class AttentionReader : public ArgumentReader {
   }
   Tensor read_rows(Access access, const char* name, const DLTensor* tensor, const Extent& rows,
                    const Extent& heads, const Extent& dim);
-  Tensor read_cumulative(const char* name, const DLTensor* tensor, const char* length_name,
-                         int64_t longest, const char* total_name, int64_t total);
+  Tensor read_cumulative(const char* name, const DLTensor* tensor, const Bound& longest,
+                         const Bound& total);
   Tensor read_kv_lens(const DLTensor* tensor);
   Dropout read_dropout(uint64_t seed, uint64_t offset, const uint64_t* rng);
 
@@ -87,29 +88,12 @@ Tensor AttentionReader::read_rows(Access access, const char* name, const DLTenso
   return view;
 }
 
-// Rising from 0, no step above `longest`, ending at most at `total`: checked at every execution on
-// the CPU, where kernels take their bounds from it. Those of a GPU clamp what they read.
+// Checked at every execution on the CPU. Kernels of a GPU clamp what they read.
 Tensor AttentionReader::read_cumulative(const char* name, const DLTensor* tensor,
-                                        const char* length_name, int64_t longest,
-                                        const char* total_name, int64_t total) {
+                                        const Bound& longest, const Bound& total) {
   const Extent extent{"batch + 1", problem_.batch + 1};
   const Tensor view = read(Access::kRead, name, tensor, {DType::kI32, DType::kI64}, {&extent, 1});
-  if (!ok() || !on_host_) return view;
-  int64_t previous = read_length(view, 0);
-  require(previous == 0, name, "[0] is ", previous,
-          ", expected 0: the first sequence begins at row 0");
-  if (view.stride[0] == 0) return view;  // every entry is the first
-  for (int64_t i = 1; i <= problem_.batch && ok(); ++i) {
-    const int64_t next = read_length(view, i);
-    require(next >= previous, name, "[", i, "] is ", next, ", expected at least ", previous,
-            ", the one before it: cumulative lengths rise") &&
-        require(next - previous <= longest, name, " gives sequence ", i - 1, " a length of ",
-                next - previous, ", expected at most ", longest, ", the plan's ", length_name,
-                "; make a plan for the longest sequence");
-    previous = next;
-  }
-  require(previous <= total, name, " ends at ", previous, ", expected at most ", total,
-          ", the plan's ", total_name, "; make a plan for as many rows");
+  if (ok() && on_host_) check_cumulative(*this, name, view, longest, total);
   return view;
 }
 
@@ -167,10 +151,14 @@ void AttentionReader::read_inputs(const Args& args, Arguments* arguments) {
     refuse("visible", args.visible, "visible = 0");
   }
   if (problem_.ragged) {
-    arguments->cu_seqlens_q = read_cumulative("cu_seqlens_q", args.cu_seqlens_q, "q_len",
-                                              problem_.q_len, "total_q", problem_.total_q);
-    arguments->cu_seqlens_kv = read_cumulative("cu_seqlens_kv", args.cu_seqlens_kv, "kv_len",
-                                               problem_.kv_len, "total_kv", problem_.total_kv);
+    arguments->cu_seqlens_q = read_cumulative(
+        "cu_seqlens_q", args.cu_seqlens_q,
+        {problem_.q_len, ", the plan's q_len; make a plan for the longest sequence"},
+        {problem_.total_q, ", the plan's total_q; make a plan for as many rows"});
+    arguments->cu_seqlens_kv = read_cumulative(
+        "cu_seqlens_kv", args.cu_seqlens_kv,
+        {problem_.kv_len, ", the plan's kv_len; make a plan for the longest sequence"},
+        {problem_.total_kv, ", the plan's total_kv; make a plan for as many rows"});
   } else {
     refuse("cu_seqlens_q", args.cu_seqlens_q, "ragged = 0");
     refuse("cu_seqlens_kv", args.cu_seqlens_kv, "ragged = 0");

@@ -11,8 +11,6 @@
 namespace perseid::internal::op {
 namespace {
 
-constexpr const char* kFitShape = "pass a tensor of that shape, or make a plan for this one";
-
 DType dtype_of(const DLDataType& dtype) {
   if (dtype.lanes != 1) return DType::kNone;
   switch (dtype.code) {
@@ -44,6 +42,7 @@ std::string text_of(const DLDataType& dtype) {
 }
 
 std::string text_of(const DTypes& dtypes) {
+  if (dtypes.first == DType::kNone) return "a type of this library";
   if (dtypes.first == DType::kBool) return "bool or uint8";
   std::string text = name_of(dtypes.first);
   if (dtypes.second != DType::kNone && dtypes.second != dtypes.first)
@@ -88,10 +87,16 @@ void normalise_strides(Tensor* view) {
 
 }  // namespace
 
-ArgumentReader::ArgumentReader(const char* subject, DLDevice device)
+ArgumentReader::ArgumentReader(const char* subject, DLDevice device, Owner owner)
     : Check(subject),
       device_(device),
+      owner_(owner),
       logging_(log_enabled(PERSEID_LOG_DEBUG) || observed_by(kVerboseExecutions | kTrace)) {}
+
+const char* ArgumentReader::fit_shape() const {
+  return owner_ == Owner::kPlan ? "; pass a tensor of that shape, or make a plan for this one"
+                                : "; pass a tensor of that shape";
+}
 
 Tensor ArgumentReader::read(Access access, const char* name, const DLTensor* tensor, DTypes dtypes,
                             std::span<const Extent> extents) {
@@ -104,15 +109,16 @@ Tensor ArgumentReader::read(Access access, const char* name, const DLTensor* ten
   if (!ok()) return {};
   if (view.rank != static_cast<int32_t>(extents.size())) {
     require(false, name, " has shape ", text_of(shape_of(*tensor)), ", expected ", extents.size(),
-            " dimensions: ", text_of(extents), "; ", kFitShape);
+            " dimensions: ", text_of(extents), fit_shape());
     return {};
   }
   for (int32_t d = 0; d < view.rank; ++d) {
     const Extent& extent = extents[static_cast<size_t>(d)];
     if (extent.size == kAnySize || view.shape[d] == extent.size) continue;
     require(false, name, " has ", extent.name, " ", view.shape[d], ", expected ", extent.size,
-            "; its shape is ", text_of(shape_of(*tensor)), ", the plan's ", text_of(extents), "; ",
-            kFitShape);
+            "; its shape is ", text_of(shape_of(*tensor)),
+            owner_ == Owner::kPlan ? ", the plan's " : ", expected ", text_of(extents),
+            fit_shape());
     return {};
   }
   if (access == Access::kWrite && !elements_are_distinct(view)) {
@@ -168,15 +174,16 @@ void ArgumentReader::note(const char* name, uint64_t value) {
 
 bool ArgumentReader::check_device(const char* name, const DLDevice& device) {
   const auto type = static_cast<int>(device.device_type);
+  const char* const copy_there = owner_ == Owner::kPlan
+                                     ? ", the device of the plan; copy it there"
+                                     : ", the device of the context; copy it there";
   if (device_.device_type == kDLCPU)
     return require(device.device_type == kDLCPU || device.device_type == kDLCUDAHost, name,
-                   " is on DLPack device type ", type,
-                   ", expected kDLCPU (1), the device of the plan; copy it there");
+                   " is on DLPack device type ", type, ", expected kDLCPU (1)", copy_there);
   return require(device.device_type == kDLCUDAManaged ||
                      (device.device_type == kDLCUDA && device.device_id == device_.device_id),
                  name, " is on DLPack device type ", type, ", number ", device.device_id,
-                 ", expected kDLCUDA (2), number ", device_.device_id,
-                 ", the device of the plan; copy it there");
+                 ", expected kDLCUDA (2), number ", device_.device_id, copy_there);
 }
 
 // Everything about a tensor but the sizes it should have.
@@ -185,7 +192,9 @@ Tensor ArgumentReader::convert(const char* name, const DLTensor& from, DTypes dt
   view.dtype = dtype_of(from.dtype);
   view.rank = from.ndim;
   if (!check_device(name, from.device)) return {};
-  if (view.dtype == DType::kNone || (view.dtype != dtypes.first && view.dtype != dtypes.second)) {
+  const bool fits =
+      dtypes.first == DType::kNone || view.dtype == dtypes.first || view.dtype == dtypes.second;
+  if (view.dtype == DType::kNone || !fits) {
     require(false, name, " has dtype ", text_of(from.dtype), ", expected ", text_of(dtypes));
     return {};
   }

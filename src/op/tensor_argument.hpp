@@ -21,10 +21,11 @@ struct Extent {
 };
 inline constexpr int64_t kAnySize = -1;
 
-// One dtype, or either of two. uint8 counts as bool.
+// One dtype, or either of two, or any that the library knows. uint8 counts as bool.
 struct DTypes {
   DType first;
   DType second = DType::kNone;
+  static DTypes any() { return DType::kNone; }
   DTypes(DType only) : first(only) {}
   DTypes(DType one, DType other) : first(one), second(other) {}
 };
@@ -39,8 +40,10 @@ struct InPlace {
 
 class ArgumentReader : public Check {
  public:
-  // `device`: the one that tensors must be on.
-  explicit ArgumentReader(const char* subject, DLDevice device = {kDLCPU, 0});
+  // `device`: the one that tensors must be on. `owner`: whose it is, and whose shapes are expected.
+  enum class Owner { kPlan, kContext };
+  explicit ArgumentReader(const char* subject, DLDevice device = {kDLCPU, 0},
+                          Owner owner = Owner::kPlan);
 
   // A tensor of exactly these extents.
   Tensor read(Access access, const char* name, const DLTensor* tensor, DTypes dtypes,
@@ -77,8 +80,10 @@ class ArgumentReader : public Check {
   void check_overlap(const Argument& output, const Argument& other, const InPlace& allowed);
 
   bool check_device(const char* name, const DLDevice& device);
+  const char* fit_shape() const;
 
   DLDevice device_;
+  Owner owner_;
   std::array<Argument, kMostArguments> arguments_;
   size_t count_ = 0;
   bool logging_;

@@ -4,6 +4,8 @@
 
 #include <unordered_set>
 
+#include "cuda/attention/dropout_mask.hpp"
+#include "cuda/ragged.hpp"
 #include "cuda/runtime/cache.hpp"
 #include "cuda/softmax.hpp"
 
@@ -91,6 +93,14 @@ std::vector<Variant> softmax_variants(const std::string& architecture) {
   return variants;
 }
 
+// Kernels that stand alone.
+std::vector<Variant> helper_variants(const std::string& architecture) {
+  return {
+      {"dropout mask", {kDropoutMaskHeader, {kDropoutMaskKernel}, architecture}, {64, 0, 0}},
+      {"ragged rows", {kRaggedHeader, ragged_copy_kernels(16), architecture}, {64, 0, 0}},
+      {"ragged lengths", {kRaggedHeader, ragged_lengths_kernels(), architecture}, {64, 0, 256}}};
+}
+
 void append(std::vector<Variant> more, std::vector<Variant>* variants) {
   for (Variant& variant : more) variants->push_back(std::move(variant));
 }
@@ -108,6 +118,7 @@ std::vector<Variant> without_repeats(std::vector<Variant> variants) {
 
 std::vector<Variant> common_variants(const std::string& architecture) {
   std::vector<Variant> variants = softmax_variants(architecture);
+  append(helper_variants(architecture), &variants);
   append(matmul_variants(architecture, true), &variants);
   if (architecture == "sm_90a") append(attention_variants(architecture, true), &variants);
   return without_repeats(std::move(variants));

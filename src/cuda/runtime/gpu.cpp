@@ -30,9 +30,57 @@ std::string architecture_of(int32_t major, int32_t minor) {
   return concatenate("compute_", newest);
 }
 
+// What is assumed of a compute capability: its GPU for servers that is sold most, or else the
+// largest. After the vendor's data sheets.
+struct Assumed {
+  const char* capability;
+  const char* name;
+  int32_t major, minor, multiprocessors;
+  int32_t l2_mib, shared_bytes;
+  int64_t memory_gib;
+};
+constexpr Assumed kAssumed[] = {{"sm_80", "A100", 8, 0, 108, 40, 166912, 80},
+                                {"sm_86", "A40", 8, 6, 84, 6, 101376, 48},
+                                {"sm_89", "L40S", 8, 9, 142, 96, 101376, 48},
+                                {"sm_90", "H100", 9, 0, 132, 50, 232448, 80},
+                                {"sm_100", "B200", 10, 0, 148, 126, 232448, 180},
+                                {"sm_120", "RTX 5090", 12, 0, 170, 96, 101376, 32}};
+
+Status nothing_runs(const GpuFacts& facts) {
+  return Status::error(PERSEID_UNSUPPORTED, "the context assumes a GPU (", facts.name,
+                       "), on which nothing runs, expected one with a GPU; make it without assume");
+}
+
 }  // namespace
 
+Status Gpu::assume(const std::string& capability, std::shared_ptr<Gpu>* gpu) {
+  std::string known;
+  for (const Assumed& each : kAssumed) {
+    known += concatenate(known.empty() ? "" : ", ", each.capability);
+    if (capability != each.capability) continue;
+    static constexpr Driver kNone{};
+    std::shared_ptr<Gpu> assumed(new Gpu(kNone));
+    assumed->facts_ = {.name = concatenate(each.name, ", assumed"),
+                       .major = each.major,
+                       .minor = each.minor,
+                       .multiprocessors = each.multiprocessors,
+                       .l2_bytes = each.l2_mib << 20,
+                       .shared_bytes = each.shared_bytes,
+                       .memory_bytes = static_cast<size_t>(each.memory_gib) << 30,
+                       .architecture = architecture_of(each.major, each.minor),
+                       .assumed = true};
+    *gpu = std::move(assumed);
+    return {};
+  }
+  return Status::error(PERSEID_INVALID_ARGUMENT, "assume is \"", capability, "\", expected one of ",
+                       known);
+}
+
 Gpu::Current::Current(const Gpu& gpu) : gpu_(gpu) {
+  if (gpu.facts_.assumed) {
+    status_ = nothing_runs(gpu.facts_);
+    return;
+  }
   // Frameworks keep the primary context current, and checking is cheaper than a push.
   ContextHandle current = nullptr;
   const Driver& driver = gpu.driver_;
@@ -155,6 +203,10 @@ Status Gpu::load_module(const Program& program, Module* module) const {
 
 Status Gpu::load(const std::string& header, const std::vector<std::string>& names,
                  std::vector<Kernel>* kernels) {
+  if (facts_.assumed) {
+    kernels->assign(names.size(), {});
+    return {};
+  }
   const Program program{header, names, facts_.architecture};
   const std::string key = key_of(program, nullptr);
   std::unique_lock lock(mutex_);
@@ -168,6 +220,7 @@ Status Gpu::load(const std::string& header, const std::vector<std::string>& name
 }
 
 Status Gpu::allow_shared(const Kernel& kernel, int32_t bytes) const {
+  if (facts_.assumed) return {};
   const Current current(*this);
   if (!current.status().ok()) return current.status();
   return check(driver_,
@@ -177,6 +230,7 @@ Status Gpu::allow_shared(const Kernel& kernel, int32_t bytes) const {
 
 Status Gpu::launch(const Kernel& kernel, const Launch& launch, const void* arguments,
                    void* stream) const {
+  if (facts_.assumed) return nothing_runs(facts_);
   if (launch.blocks == 0) return {};
   if (launch.blocks > kMostBlocks)
     return Status::error(PERSEID_UNSUPPORTED, "a launch of ", launch.blocks,

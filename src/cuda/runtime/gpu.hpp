@@ -41,6 +41,7 @@ struct GpuFacts {
   int32_t shared_bytes = 0;  // that a block may have
   size_t memory_bytes = 0;
   std::string architecture;  // which kernels are compiled for
+  bool assumed = false;      // there is no such GPU: choices can be made for it, nothing runs
 
   // sm_90a and newer, compute_90 and newer.
   bool has_clusters() const { return !architecture.ends_with("_80"); }
@@ -51,6 +52,9 @@ class Gpu {
   // `architecture`: what kernels are compiled for; "": the best that the device runs.
   static Status open(int32_t index, std::shared_ptr<Gpu>* gpu,
                      const std::string& architecture = "");
+  // A GPU that need not exist, by its compute capability, such as sm_80: kernels are neither
+  // compiled nor loaded, and whatever would run fails.
+  static Status assume(const std::string& capability, std::shared_ptr<Gpu>* gpu);
   ~Gpu();
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
