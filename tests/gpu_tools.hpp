@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -42,6 +43,12 @@ class GpuTest : public testing::Test {
  private:
   const int32_t major_;
 };
+
+// How often a test repeats itself: what the environment's variable says, or `otherwise`.
+inline int asked_count(const char* variable, int otherwise) {
+  const char* const asked = std::getenv(variable);
+  return asked != nullptr ? std::atoi(asked) : otherwise;
+}
 
 // Ends the test if the status is an error: after a failed allocation, a kernel would access null
 // pointers and lose the context for the tests that follow.

@@ -85,36 +85,48 @@ __device__ __forceinline__ uint64_t stamp_of(const AsyncArguments& arguments) {
   return stamp;
 }
 
-// The waits of one thread for one operand.
+// The waits for one operand, of a warp or of one thread, which the calls below say. What is not
+// inlined takes and returns values: an object whose address a call takes would lie in local memory,
+// and so would all that it refers to.
 class ArrivalWaits {
  public:
-  // After what the kernels before have written is visible.
   __device__ __forceinline__ ArrivalWaits(const AsyncArguments& arguments, int operand)
-      : arguments_(arguments), arrival_(arguments.arrivals[operand]) {
-    if (arrival_.signals == nullptr) return;
-    epoch_ = read_epoch(arrival_.epoch_ptr, arrival_.epoch);
-    begin_ = ptx::nanoseconds();
+      : arguments_(arguments), arrival_(arguments.arrivals[operand]) {}
+  // After what the kernels before have written is visible; before any wait.
+  __device__ __forceinline__ void start() {
+    if (arrival_.signals != nullptr) begin_ = ptx::nanoseconds();
   }
 
-  // Until these chunks have arrived. A proxy fence orders loads by TMA after it.
-  __device__ __forceinline__ void await(ChunkRange<int32_t> range) {
-    if (arrival_.signals == nullptr || range.empty()) return;
-    if (known_.first <= range.first && range.last <= known_.last) return;
-    for (int chunk = range.first; chunk <= range.last; ++chunk) await_chunk(chunk);
-    known_ = range;
-  }
-  // The same for the chunks of these visits.
-  __device__ __forceinline__ void await_visits(ChunkRange<int32_t> visits) {
+  // ---- By a whole warp ----
+
+  // Until these chunks have arrived, and those of these visits, which are never behind those of an
+  // earlier call. A proxy fence orders loads by TMA after it.
+  __device__ __forceinline__ void await(ChunkRange<int32_t> chunks, ChunkRange<int32_t> visits) {
     if (arrival_.signals == nullptr) return;
-    for (int visit = max(visits.first, visited_); visit <= visits.last; ++visit)
-      await_chunk(arrival_.chunks.chunk_of_visit(visit));
-    visited_ = max(visited_, visits.last + 1);
+    if (!chunks.empty() && (chunks.first < known_.first || known_.last < chunks.last))
+      known_ = {chunks.first, await_by_warp(chunks, 0) - 1};
+    if (visited_ <= visits.last)
+      visited_ = await_by_warp({max(visits.first, visited_), visits.last}, arrival_.chunks.first);
   }
-  // Until rows [from, to) have arrived, of an operand that is cut along them. TMA may read them
-  // afterwards. The whole warp.
-  __device__ __forceinline__ void await_rows(int from, int to) {
-    if ((rows_.first <= from && to <= rows_.last) || from >= to) return;
-    await_more_rows(from, to);
+  // Until rows [from, to) have arrived, of an operand that is cut along them; not an empty range.
+  // TMA may read them afterwards. `known`: rows [first, last) that have arrived; returns them with
+  // the new ones, and with the chunks behind these that are here, as far as chunks adjoin.
+  __device__ __forceinline__ ChunkRange<int32_t> await_rows(int from, int to,
+                                                            ChunkRange<int32_t> known) const {
+    return await_rows(arguments_, arrival_, begin_, from, to, known);
+  }
+
+  // ---- By one thread ----
+
+  // Until the chunk has arrived.
+  __device__ __forceinline__ void await_chunk(int chunk) {
+    const uint32_t epoch = read_epoch(arrival_.epoch_ptr, arrival_.epoch);
+    for (int polls = 1; !failed_; ++polls) {
+      if (epoch_reached(ptx::load_acquire_system(arrival_.signals + chunk), epoch)) return;
+      __nanosleep(kPauseNs);
+      if (polls % kPollsPerCheck == 0)
+        failed_ = has_failed(arguments_, arrival_, begin_, epoch, chunk);
+    }
   }
   // The chunks of k up to this depth, of an operand that is cut along k. TMA may read them
   // afterwards.
@@ -130,57 +142,101 @@ class ArrivalWaits {
   }
 
  private:
-  // Not inlined: between two chunks the caller's loop does not need its registers.
-  __device__ __noinline__ void await_more_rows(int from, int to) {
-    const ChunkRange<int32_t> range = arrival_.chunks.covering(from, to);
-    for (int chunk = range.first; chunk <= range.last; ++chunk) await_chunk(chunk);
-    ptx::fence_proxy_async_global();
-    // Rows that have arrived stay one range, as far as chunks adjoin.
-    const ChunkRange<int32_t> arrived{arrival_.chunks.begin[range.first],
-                                      arrival_.chunks.begin[range.last + 1]};
-    const bool adjoins = arrived.first <= rows_.last && rows_.first <= arrived.last;
-    rows_ = adjoins ? ChunkRange<int32_t>{min(rows_.first, arrived.first),
-                                          max(rows_.last, arrived.last)}
-                    : arrived;
-  }
-  __device__ __forceinline__ void await_chunk(int chunk) {
-    constexpr int kPollsPerCheck = 32, kPauseNs = 40;
-    uint32_t seen = ptx::load_acquire_system(arrival_.signals + chunk);
-    for (int polls = 1; !failed_ && !epoch_reached(seen, epoch_); ++polls) {
+  static constexpr int kPollsPerCheck = 32, kPauseNs = 40;
+  static constexpr uint32_t kWholeWarp = 0xffffffffu;
+
+  // Every lane polls a visit, from the first missing one of the range on; visit v is of chunk
+  // pivot + v, round. Returns the first visit behind the range that may be missing; after a wait
+  // that has failed none is.
+  static __device__ __noinline__ int32_t await_by_warp(const AsyncArguments& arguments,
+                                                       const DeviceArrival& arrival, uint64_t begin,
+                                                       ChunkRange<int32_t> range, int32_t pivot) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, count = arrival.chunks.count;
+    const uint32_t epoch = read_epoch(arrival.epoch_ptr, arrival.epoch);
+    int missing = range.first;
+    for (int polls = 1;; ++polls) {
+      const int visit = missing + lane, chunk = pivot + visit;
+      bool here = false;
+      if (visit < count)
+        here = epoch_reached(
+            ptx::load_acquire_system(arrival.signals + (chunk < count ? chunk : chunk - count)),
+            epoch);
+      missing += __clz(__brev(~__ballot_sync(kWholeWarp, here)));
+      if (missing > range.last) break;
       __nanosleep(kPauseNs);
-      seen = ptx::load_acquire_system(arrival_.signals + chunk);
       if (polls % kPollsPerCheck != 0) continue;
-      if (arguments_.failed != nullptr &&
-          ptx::load_relaxed(arguments_.failed) == stamp_of(arguments_))
-        failed_ = true;
-      else if (arrival_.abort != nullptr && ptx::load_relaxed_system(arrival_.abort) != 0)
-        fail(chunk, seen, kReportedPeerLost);
-      else if (ptx::nanoseconds() - begin_ > arrival_.deadline_ns)
-        fail(chunk, seen, kReportedTimeout);
+      const int of = pivot + missing;
+      const bool fails =
+          lane == 0 && has_failed(arguments, arrival, begin, epoch, of < count ? of : of - count);
+      if (__any_sync(kWholeWarp, fails)) return 0x7fffffff;
     }
+    __syncwarp();  // orders what all lanes have acquired before what each does next
+    return missing;
+  }
+  __device__ __forceinline__ int32_t await_by_warp(ChunkRange<int32_t> range, int32_t pivot) const {
+    return await_by_warp(arguments_, arrival_, begin_, range, pivot);
+  }
+  // chunks.chunk_of(x), or the last chunk, by a search that cuts into 32 parts instead of two.
+  static __device__ __forceinline__ int32_t chunk_by_warp(const ChunkTable<int32_t>& chunks,
+                                                          int x) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    int low = 0, high = chunks.count;  // begin[low] <= x < begin[high]
+    while (high - low > 1) {
+      const int part = (high - low + 31) / 32, at = low + lane * part;
+      const bool begins_before = at < high && chunks.begin[at] <= x;
+      low += (__popc(__ballot_sync(kWholeWarp, begins_before)) - 1) * part;
+      high = min(high, low + part);
+    }
+    return low;
+  }
+  static __device__ __noinline__ ChunkRange<int32_t> await_rows(const AsyncArguments& arguments,
+                                                                const DeviceArrival& arrival,
+                                                                uint64_t begin, int from, int to,
+                                                                ChunkRange<int32_t> known) {
+    const ChunkTable<int32_t>& chunks = arrival.chunks;
+    const ChunkRange<int32_t> range{chunk_by_warp(chunks, from), chunk_by_warp(chunks, to - 1)};
+    const int missing = await_by_warp(arguments, arrival, begin, range, 0);
+    if (missing > chunks.count) return {0, 0x7fffffff};
+    ptx::fence_proxy_async_global();
+    const ChunkRange<int32_t> arrived{chunks.begin[range.first], chunks.begin[missing]};
+    if (arrived.first > known.last || known.first > arrived.last) return arrived;
+    return {min(known.first, arrived.first), max(known.last, arrived.last)};
+  }
+  // Whether the wait for this chunk ends without it, since it is over here or in another block.
+  static __device__ __forceinline__ bool has_failed(const AsyncArguments& arguments,
+                                                    const DeviceArrival& arrival, uint64_t begin,
+                                                    uint32_t epoch, int chunk) {
+    if (arguments.failed != nullptr && ptx::load_relaxed(arguments.failed) == stamp_of(arguments))
+      return true;
+    const bool aborts = arrival.abort != nullptr && ptx::load_relaxed_system(arrival.abort) != 0;
+    if (!aborts && ptx::nanoseconds() - begin <= arrival.deadline_ns) return false;
+    report(arguments, arrival, epoch, chunk, aborts ? kReportedPeerLost : kReportedTimeout);
+    return true;
   }
   // Reports the first chunk that is missing, in the order of visits.
-  __device__ __noinline__ void fail(int chunk, uint32_t seen, int32_t status) {
-    failed_ = true;
-    const uint64_t stamp = stamp_of(arguments_);
-    if (arguments_.failed != nullptr && atomicExch(arguments_.failed, stamp) == stamp) return;
-    for (int visit = 0; visit < arrival_.chunks.count; ++visit) {
-      const int visited = arrival_.chunks.chunk_of_visit(visit);
-      if (visited < arrival_.read.first || arrival_.read.last < visited) continue;
-      const uint32_t signal = ptx::load_acquire_system(arrival_.signals + visited);
-      if (epoch_reached(signal, epoch_)) continue;
+  static __device__ __noinline__ void report(const AsyncArguments& arguments,
+                                             const DeviceArrival& arrival, uint32_t epoch,
+                                             int chunk, int32_t status) {
+    const uint64_t stamp = stamp_of(arguments);
+    if (arguments.failed != nullptr && atomicExch(arguments.failed, stamp) == stamp) return;
+    uint32_t seen = ptx::load_acquire_system(arrival.signals + chunk);
+    for (int visit = 0; visit < arrival.chunks.count; ++visit) {
+      const int visited = arrival.chunks.chunk_of_visit(visit);
+      if (visited < arrival.read.first || arrival.read.last < visited) continue;
+      const uint32_t signal = ptx::load_acquire_system(arrival.signals + visited);
+      if (epoch_reached(signal, epoch)) continue;
       chunk = visited;
       seen = signal;
       break;
     }
-    for (WaitReport* const report : arguments_.reports) {
-      if (report == nullptr) continue;
-      report->rank = -1;
-      report->operand = arrival_.operand;
-      report->chunk = chunk;
-      report->expected = epoch_;
-      report->seen = seen;
-      ptx::store_release_system(reinterpret_cast<uint32_t*>(&report->status),
+    for (WaitReport* const to : arguments.reports) {
+      if (to == nullptr) continue;
+      to->rank = -1;
+      to->operand = arrival.operand;
+      to->chunk = chunk;
+      to->expected = epoch;
+      to->seen = seen;
+      ptx::store_release_system(reinterpret_cast<uint32_t*>(&to->status),
                                 static_cast<uint32_t>(status));
     }
   }
@@ -188,10 +244,8 @@ class ArrivalWaits {
   const AsyncArguments& arguments_;
   const DeviceArrival& arrival_;
   uint64_t begin_ = 0;
-  uint32_t epoch_ = 0;
-  ChunkRange<int32_t> known_;          // have arrived
-  ChunkRange<int32_t> rows_ = {0, 0};  // [first, last) have arrived
-  int32_t visited_ = 0;                // visits of await_visits
+  ChunkRange<int32_t> known_;  // have arrived
+  int32_t visited_ = 0;        // visits before have arrived, as far as they were awaited
   int32_t depth_ = 0, next_ = 0;
   bool failed_ = false;
 };

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// A wait in stream order for signals, with a deadline: one thread of one block. sm_70 and up.
+// Waits for signals in stream order, with a deadline, and signals: one block. sm_70 and up.
 #pragma once
 
 #include "cuda/device/chunk_waits.hpp"
@@ -8,10 +8,25 @@
 
 namespace perseid::internal::cuda {
 
-// Of all chunks of arrivals[0]. The kernels after it see what its signal published.
+// One warp: all chunks of both operands. The kernels after it see what their signals published.
 __global__ void wait_for_signal(const __grid_constant__ AsyncArguments arguments) {
   ptx::wait_for_prerequisites();
-  ArrivalWaits(arguments, 0).await({0, arguments.arrivals[0].chunks.count - 1});
+  for (int operand = 0; operand < 2; ++operand) {
+    ArrivalWaits waits(arguments, operand);
+    waits.start();
+    waits.await({0, arguments.arrivals[operand].chunks.count - 1}, {});
+  }
+}
+
+// All chunks of the output, which the kernels before have written; none if a wait has failed.
+__global__ void signal_chunks(const __grid_constant__ AsyncArguments arguments) {
+  ptx::wait_for_prerequisites();
+  if (ptx::load_relaxed(arguments.failed) == stamp_of(arguments)) return;
+  const DeviceDeparture& departure = arguments.departure;
+  const uint32_t epoch = read_epoch(departure.epoch_ptr, departure.epoch);
+  for (int chunk = static_cast<int>(threadIdx.x); chunk < departure.chunks.count;
+       chunk += static_cast<int>(blockDim.x))
+    ptx::store_release_system(departure.signals + chunk, epoch);
 }
 
 }  // namespace perseid::internal::cuda

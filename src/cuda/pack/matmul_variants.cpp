@@ -34,10 +34,10 @@ Budget budget_of(const MatmulFmaConfig& config) {
 // A tile's numbers, their halves, and addresses.
 Budget budget_of(const SplitConfig&) { return {128, 0, 36864}; }
 
-// setmaxnreg divides the registers among producer and consumers. Nothing is spilled, but for a few
-// registers of the scheduler, whose search and waits are no inner loop.
+// setmaxnreg divides the registers among producer and consumers. Nothing is spilled, but by the
+// scheduler of chunks, whose search and waits are no inner loop.
 Budget budget_of(const Sm90MatmulConfig& config) {
-  return {config.consumers == 2 ? 168 : 255, config.async ? 64 : 0, 0};
+  return {config.consumers == 2 ? 168 : 255, config.async ? 112 : 0, 0};
 }
 
 void add_sm90(const std::string& name, MatmulProblem problem, int32_t multiprocessors,
@@ -129,9 +129,10 @@ std::vector<Variant> matmul_variants(const std::string& architecture, bool commo
   if (common) {
     std::vector<Variant> variants = variants_of({DType::kF32, DType::kBF16}, architecture);
     if (architecture == "sm_90a") {
-      variants.push_back({"wait for a signal",
-                          {kSignalWaitHeader, {kSignalWaitKernel}, architecture},
-                          {64, 0, 0}});
+      variants.push_back(
+          {"wait for a signal",
+           {kSignalWaitHeader, {kSignalWaitKernel, kChunkSignalKernel}, architecture},
+           {64, 0, 0}});
       constexpr SplitConfig kSplit;
       variants.push_back({"splitting of f32 operands",
                           {kSplitHeader, split_kernels(kSplit), architecture},

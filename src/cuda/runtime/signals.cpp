@@ -47,7 +47,7 @@ Status wait_for_signal(Gpu& gpu, const Arrival& arrival, void* stream, int32_t c
                                    .deadline_ns = {arrival.deadline_ns, 0}};
   if (status.ok()) status = gpu.wait_reports().draw(execution, stream, &arguments.reports[1]);
   if (!status.ok()) return status;
-  return gpu.launch(kernels[0], {.blocks = 1, .threads = 1}, &arguments, stream);
+  return gpu.launch(kernels[0], {.blocks = 1, .threads = 32}, &arguments, stream);
 }
 
 }  // namespace perseid::internal::cuda

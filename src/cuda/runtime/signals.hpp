@@ -8,8 +8,9 @@
 
 namespace perseid::internal::cuda {
 
-// Name expression of the kernel that waits, and its header.
+// Name expressions of kernels that wait and signal, and their header.
 inline constexpr const char* kSignalWaitKernel = "perseid::internal::cuda::wait_for_signal";
+inline constexpr const char* kChunkSignalKernel = "perseid::internal::cuda::signal_chunks";
 inline constexpr const char* kSignalWaitHeader = "cuda/device/signal_wait.hpp";
 
 // After the work queued on the stream, whose writes are visible to whoever sees the epoch. Needs no

@@ -206,10 +206,6 @@ std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& fa
       return concatenate("made for head dims that are multiples of ", kDimUnit, " up to ",
                          kLargestDim, ", got head_dim ", problem.head_dim, " and value_dim ",
                          problem.value_dim);
-  if (problem.async() && problem.q_len <= kFewRows)
-    return concatenate("takes chunks of keys where q_len is more than ", kFewRows, ", got ",
-                       problem.q_len, "; leave async_kv NULL, and wait for the keys with ",
-                       "perseid_stream_signal_wait");
   if (!(problem.scale > 0)) return concatenate("made for positive scales, got ", problem.scale);
   if (max(problem.q_len, problem.total_q) > kLongest ||
       max(problem.kv_len, problem.total_kv) > kLongest)

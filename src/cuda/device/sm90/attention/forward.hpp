@@ -52,7 +52,6 @@ namespace perseid::internal::cuda {
 template <AttentionForwardConfig C>
 __global__ void __launch_bounds__(C.threads(), 1)
     attention_forward(const __grid_constant__ AttentionForwardArguments arguments) {
-  static_assert(!(C.async && C.split));
   extern __shared__ __align__(1024) unsigned char memory[];
   const ForwardShared<C> shared{memory, static_cast<uint32_t>(__cvta_generic_to_shared(memory))};
   if (threadIdx.x == 0) {

@@ -20,7 +20,15 @@ struct KeyWaits {
 template <>
 struct KeyWaits<true> {
   ArrivalWaits waits_;
-  __device__ __forceinline__ explicit KeyWaits(const AsyncArguments& async) : waits_(async, 0) {}
+  ChunkRange<int32_t> known_ = {0, 0};  // rows [first, last) that have arrived
+  // Of the Q tile: the order of its unmasked tiles, and rows that its queries see.
+  CyclicTiles<int32_t> order_;
+  ChunkRange<int32_t> seen_ = {0, 0};
+  int visited_ = 0, before_ = 0;  // KV tiles of the last K load, and of the one before it
+
+  __device__ __forceinline__ explicit KeyWaits(const AsyncArguments& async) : waits_(async, 0) {
+    waits_.start();
+  }
 };
 
 template <AttentionForwardConfig C>
@@ -73,21 +81,29 @@ class ForwardProducer : KeyWaits<C.async> {
       if constexpr (kSecondPass) finder_.restart();
       AttentionTile tile = finder_.find(number);
       tile.listed = kSecondPass;
+      enter(tile);
       // With one query stage the producer waits for the tile before: issue other loads first.
-      if (C.q_stages == 1 && value_pending) load_value<kSecondPass>(before, before.first);
+      if (C.q_stages == 1 && value_pending)
+        load_value<kSecondPass>(before, value_tile(before.first, false));
       if (C.q_stages == 1 && tile.number >= 0) load_key(tile, tile.last);
       announce(tile);
       if (C.q_stages == 1) value_pending = false;
       if (tile.number < 0) break;
+      // The tile before does not wait for keys of this one.
+      if constexpr (C.async)
+        if (value_pending && !is_known(tile, tile.last)) {
+          load_value<kSecondPass>(before, value_tile(before.first, false));
+          value_pending = false;
+        }
       if (C.q_stages > 1) load_key(tile, tile.last);
-      if (value_pending) load_value<kSecondPass>(before, before.first);
+      if (value_pending) load_value<kSecondPass>(before, value_tile(before.first, true));
       // Fetch the next tile during the last loads, no earlier: a block that draws early, and then
       // computes a long tile, delays the short tile that it has drawn.
       uint32_t ticket = 0;
       for (int n = tile.last - 1; n >= tile.first; --n) {
         if (n == tile.first) ticket = draw<kSecondPass>();
         load_key(tile, n);
-        load_value<kSecondPass>(tile, n + 1);
+        load_value<kSecondPass>(tile, value_tile(n + 1, true));
         if (!kSecondPass && is_leader()) numbers_.open();
       }
       if (tile.last == tile.first) ticket = draw<kSecondPass>();
@@ -96,7 +112,7 @@ class ForwardProducer : KeyWaits<C.async> {
       before = tile;
       value_pending = true;
     }
-    if (value_pending) load_value<kSecondPass>(before, before.first);
+    if (value_pending) load_value<kSecondPass>(before, value_tile(before.first, false));
   }
   template <bool kSecondPass>
   __device__ __forceinline__ uint32_t draw() {
@@ -123,12 +139,48 @@ class ForwardProducer : KeyWaits<C.async> {
               {0, 0, tile.q_begin + query, tile.head, entry_of<C.lengths>(arguments_, tile.batch)});
     }
   }
+  // What of a Q tile does not change from one KV tile to the next.
+  __device__ __forceinline__ void enter(const AttentionTile& tile) {
+    if constexpr (C.async) {
+      const auto seen = TileKeys<C>::of(tile, arguments_.pack_gqa);
+      this->seen_ = {tile.kv_begin + seen.begin, tile.kv_begin + seen.end};
+      this->order_ = C.split ? CyclicTiles<int32_t>{}
+                             : CyclicTiles<int32_t>::from(tile.unmasked_first, tile.unmasked_end,
+                                                          arguments_.pivot - tile.kv_begin, C.keys);
+    }
+  }
+  // The KV tile that is visited as tile n of the Q tile that was entered.
+  __device__ __forceinline__ int visited_tile(int n) const {
+    if (n < this->order_.begin || n >= this->order_.end) return n;
+    return this->order_.at(this->order_.end - 1 - n);
+  }
+  // Rows of a KV tile that queries see.
+  __device__ __forceinline__ ChunkRange<int32_t> rows_seen(const AttentionTile& tile,
+                                                           int visited) const {
+    return {max(tile.kv_begin + visited * C.keys, this->seen_.first),
+            min(tile.kv_begin + (visited + 1) * C.keys, this->seen_.last)};
+  }
+  __device__ __forceinline__ bool are_known(ChunkRange<int32_t> rows) const {
+    return rows.first >= rows.last ||
+           (this->known_.first <= rows.first && rows.last <= this->known_.last);
+  }
+  __device__ __forceinline__ bool is_known(const AttentionTile& tile, int n) const {
+    return are_known(rows_seen(tile, visited_tile(n)));
+  }
+  // The KV tile whose V is loaded next: that of tile n in the order of visits. `after_key`: since
+  // its K another one was loaded.
+  __device__ __forceinline__ int value_tile(int n, bool after_key) const {
+    if constexpr (C.async) return after_key ? this->before_ : this->visited_;
+    return n;
+  }
   __device__ __forceinline__ void load_key(const AttentionTile& tile, int n) {
     if constexpr (C.async) {
-      n = kv_tile_of<C>(arguments_, tile, n);
-      const auto seen = TileKeys<C>::of(tile, arguments_.pack_gqa);
-      this->waits_.await_rows(tile.kv_begin + max(n * C.keys, seen.begin),
-                              tile.kv_begin + min((n + 1) * C.keys, seen.end));
+      n = visited_tile(n);
+      this->before_ = this->visited_;
+      this->visited_ = n;
+      const ChunkRange<int32_t> rows = rows_seen(tile, n);
+      if (!are_known(rows))
+        this->known_ = this->waits_.await_rows(rows.first, rows.last, this->known_);
     }
     const auto keys = shared_.keys();
     const PipelineState<C.stages> state = keys_;
@@ -157,7 +209,6 @@ class ForwardProducer : KeyWaits<C.async> {
   // After its K tile, so that its chunks have arrived.
   template <bool kSecondPass>
   __device__ __forceinline__ void load_value(const AttentionTile& tile, int n) {
-    if constexpr (C.async) n = kv_tile_of<C>(arguments_, tile, n);
     const auto values = shared_.values();
     const PipelineState<C.stages> state = values_;
     values.producer_acquire(state);

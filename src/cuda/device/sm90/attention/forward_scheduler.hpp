@@ -44,10 +44,12 @@ struct TileKeys {
 //
 //   n         tile.last .. unmasked_end | unmasked_end - 1 .. unmasked_first | .. tile.first
 //   visited   the same                  | start, start + 1, .. round         | the same
+//
+// Split-KV keeps the order within a split, and visits splits from the pivot round.
 template <AttentionForwardConfig C>
 __device__ __forceinline__ int32_t kv_tile_of(const AttentionForwardArguments& a,
                                               const AttentionTile& tile, int32_t n) {
-  if constexpr (!C.async) return n;
+  if constexpr (!C.async || C.split) return n;
   const int32_t first = tile.unmasked_first, end = tile.unmasked_end;
   if (n < first || n >= end) return n;
   return CyclicTiles<int32_t>::from(first, end, a.pivot - tile.kv_begin, C.keys).at(end - 1 - n);
@@ -123,12 +125,20 @@ class TileFinder {
 
  private:
   // Raster of split-KV: a split of all heads of a batch entry, which are neighbors in memory, then
-  // the next split. Sequences of ragged batches differ in their number of tiles: there splits come
-  // first. Returns the tile's number in its split.
+  // the next split. Where keys arrive in chunks, a split of all batch entries. Sequences of ragged
+  // batches differ in their number of tiles: there splits come first. Returns the tile's number in
+  // its split.
   __device__ __forceinline__ int32_t find_split(int32_t number, AttentionTile& tile) const {
     if (C.lengths && a_.ragged) {
       tile.split = number % a_.num_splits;
       return number / a_.num_splits;
+    }
+    if constexpr (C.async) {
+      const int32_t tiles = a_.batch_heads * a_.q_tiles, visit = number / tiles;
+      if (visit >= a_.num_splits) return tiles;  // there are no more
+      tile.split =
+          CyclicTiles<int32_t>::from(0, a_.num_splits, a_.pivot, a_.split_tiles * C.keys).at(visit);
+      return number % tiles;
     }
     const int32_t heads = a_.heads * a_.q_tiles;
     tile.split = number / heads % a_.num_splits;

@@ -77,17 +77,16 @@ __global__ void __launch_bounds__(C.threads(), 1)
   if (group == 0) {
     if constexpr (C.consumers > 1) ptx::setmaxnreg_dec<C.producer_registers()>();
     const int warp = static_cast<int>(threadIdx.x) / 32;
-    if (threadIdx.x % 32 == 0) {
-      // The scheduler finds the first tile while the kernels before may still run.
-      if (warp == 3) {
-        schedule_tiles<C>(arguments, shared.tiles());
-      } else {
-        ptx::wait_for_prerequisites();
-        if (warp == 0)
-          MatmulProducer<C>(arguments, shared).run();
-        else if (warp <= C.consumers)
-          MatmulStore<C>(arguments, shared, warp - 1).run();
-      }
+    const bool leads = threadIdx.x % 32 == 0;
+    // The scheduler finds the first tile while the kernels before may still run.
+    if (warp == 3 && (C.async || leads)) {
+      schedule_tiles<C>(arguments, shared.tiles());
+    } else if (leads) {
+      ptx::wait_for_prerequisites();
+      if (warp == 0)
+        MatmulProducer<C>(arguments, shared).run();
+      else if (warp <= C.consumers)
+        MatmulStore<C>(arguments, shared, warp - 1).run();
     }
     __syncwarp();
   } else {

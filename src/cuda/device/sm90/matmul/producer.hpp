@@ -21,6 +21,7 @@ class MatmulProducer {
 
   __device__ __forceinline__ void run() {
     ArrivalWaits a(arguments_.async, 0), b(arguments_.async, 1);
+    if constexpr (C.async) a.start(), b.start();
     for (;;) {
       const MatmulTilePosition tile = queue_.pop_with_operands();
       if (!tile.exists()) return;

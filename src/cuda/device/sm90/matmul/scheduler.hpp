@@ -10,7 +10,8 @@
 
 namespace perseid::internal::cuda {
 
-// Every `clusters`-th cluster tile of the order, from the number of the block's cluster on.
+// Every `clusters`-th cluster tile of the order, from the number of the block's cluster on. One
+// thread; where operands arrive in chunks, a warp, whose lanes poll signals at the same time.
 template <Sm90MatmulConfig C>
 __device__ __forceinline__ void schedule_tiles(const Sm90MatmulArguments& arguments,
                                                const MatmulTileQueue& queue) {
@@ -19,24 +20,31 @@ __device__ __forceinline__ void schedule_tiles(const Sm90MatmulArguments& argume
   const TileOrder<int32_t> order(grid);
   const int rank = static_cast<int>(blockIdx.x) % C.cluster;
   const int clusters = static_cast<int>(gridDim.x) / C.cluster;
+  const int first = static_cast<int>(blockIdx.x) / C.cluster;
+  const bool writes = !C.async || threadIdx.x % 32 == 0;
   MatmulTileWriter writer(queue);
-  // Signals and epochs may be written by the kernels before.
-  if constexpr (C.async) ptx::wait_for_prerequisites();
   ArrivalWaits a(arguments.async, 0), b(arguments.async, 1);
-  for (int number = static_cast<int>(blockIdx.x) / C.cluster; number < order.clusters();
-       number += clusters) {
+  for (int number = first; number < order.clusters(); number += clusters) {
     const TilePosition<int32_t> tile = order.tile(number, rank);
     // Announced before it waits for chunks, which may depend on results of the tile before.
-    writer.announce({tile.row * C.rows(), tile.column * C.columns, tile.batch});
+    if (writes) writer.announce({tile.row * C.rows(), tile.column * C.columns, tile.batch});
     if constexpr (C.async) {
-      if (!arguments.async.arrivals[0].along_k) a.await(tile.rows);
-      if (!arguments.async.arrivals[1].along_k) b.await(tile.columns);
-      (order.by_columns() ? b : a).await_visits(tile.visits);
+      if (number == first) {  // signals and epochs may be written by the kernels before
+        ptx::wait_for_prerequisites();
+        a.start(), b.start();
+      }
+      const bool by_columns = order.by_columns();
+      if (!arguments.async.arrivals[0].along_k)
+        a.await(tile.rows, by_columns ? ChunkRange<int32_t>{} : tile.visits);
+      if (!arguments.async.arrivals[1].along_k)
+        b.await(tile.columns, by_columns ? tile.visits : ChunkRange<int32_t>{});
     }
+    if (writes) writer.operands_arrived();
+  }
+  if (writes) {
+    writer.announce(MatmulTilePosition::none());
     writer.operands_arrived();
   }
-  writer.announce(MatmulTilePosition::none());
-  writer.operands_arrived();
 }
 
 }  // namespace perseid::internal::cuda
