@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <numeric>
 #include <random>
@@ -205,6 +206,91 @@ TEST_F(GpuAsyncStreams, OneOfManyStreamsTimesOut) {
     } catch (const Error& error) {
       EXPECT_EQ(error.status(), PERSEID_TIMEOUT);
       EXPECT_NE(std::string(error.what()).find("chunk 3 of a"), std::string::npos) << error.what();
+    }
+  }
+}
+
+// Kernels that know nothing of chunks run when all have arrived, and c leaves when they have ended:
+// f32, f64, and rows that TMA does not take. If a chunk is missing, c does not leave.
+TEST_F(GpuAsyncStreams, KernelsWithoutChunks) {
+  struct Case {
+    DType dtype;
+    size_t size;
+    int64_t m, n, k;
+  };
+  const DriverStreams streams(2);
+  for (const Case& of : {Case{f32, 4, 1000, 520, 264}, Case{f32, 4, 100, 50, 30},
+                         Case{f64, 8, 200, 300, 100}, Case{bf16, 2, 300, 261, 100}}) {
+    const auto bytes = [&](int64_t elements) { return of.size * static_cast<size_t>(elements); };
+    const Chunks rows = Chunks::even(of.m, 5), columns = Chunks::even(of.n, 3);
+    MatmulOptions options{.dtype = of.dtype, .m = of.m, .n = of.n, .k = of.k};
+    const Matmul plain(context(), options);
+    options.async_a = options.sink_c = rows;
+    options.async_b = columns;
+    const Matmul cut(context(), options);
+    const Memory a(context(), bytes(of.m * of.k)), b(context(), bytes(of.k * of.n)),
+        c(context(), bytes(of.m * of.n)), signals(context(), 13 * sizeof(uint32_t)),
+        workspace(context(), std::max(cut.workspace_size(), plain.workspace_size()) + 1);
+    auto* const words = static_cast<uint32_t*>(signals.data());  // of a, of b, of c
+    const auto view = [&](const Memory& memory, int64_t first, int64_t second) {
+      return on_gpu(memory.data(), of.dtype, {first, second});
+    };
+    MatmulArguments arguments{
+        .a = view(a, of.m, of.k), .b = view(b, of.k, of.n), .c = view(c, of.m, of.n)};
+    const auto fill = [&](const Memory& memory, const std::vector<std::byte>& from) {
+      context().copy(memory.data(), from.data(), memory.size());
+    };
+    const auto fetch = [&](const Memory& memory) {
+      std::vector<std::byte> found(memory.size());
+      context().copy(found.data(), memory.data(), memory.size());
+      return found;
+    };
+    const auto random = [&](const Memory& memory, uint32_t seed) {
+      const std::vector<float> floats = random_floats(memory.size() / of.size, seed);
+      const std::vector<double> doubles(floats.begin(), floats.end());
+      const Bits halves = random_bf16(floats.size(), seed);
+      const void* const values[] = {halves.data(), floats.data(), doubles.data()};
+      std::vector<std::byte> all(memory.size());
+      std::memcpy(all.data(), values[of.size / 3], all.size());
+      return all;
+    };
+    const std::vector<std::byte> whole_a = random(a, 1), whole_b = random(b, 2);
+    fill(a, whole_a);
+    fill(b, whole_b);
+    plain.execute(nullptr, arguments, std::span<std::byte>(workspace));
+    const std::vector<std::byte> expected = fetch(c);
+    for (const int64_t missing : {-1, 3, -1}) {
+      static uint32_t epoch = 0xfffffffe;
+      const std::vector<uint32_t> before(13, epoch++);
+      context().copy(signals.data(), before.data(), signals.size());
+      for (const Memory* memory : {&a, &b, &c})
+        fill(*memory, std::vector<std::byte>(memory->size(), std::byte{0xff}));
+      const std::chrono::nanoseconds deadline = missing < 0 ? 20s : 50ms;
+      arguments.arrival_a = {
+          .signals = words, .epoch = epoch, .first_chunk = 2, .deadline = deadline};
+      arguments.arrival_b = {.signals = words + 5, .epoch = epoch, .deadline = deadline};
+      arguments.departure_c = {.signals = words + 8, .epoch = epoch};
+      cut.execute(streams[0], arguments, std::span<std::byte>(workspace));
+      context().copy(a.data(), whole_a.data(), a.size(), streams[1]);
+      context().copy(b.data(), whole_b.data(), b.size(), streams[1]);
+      for (const int64_t signal : {6, 0, 4, 2, 7, 1, 5, 3})
+        if (signal != missing) set_signal(context(), words + signal, epoch, streams[1]);
+      std::string failure;
+      try {
+        context().synchronize(streams[0]);
+      } catch (const Error& error) {
+        failure = error.what();
+      }
+      std::vector<uint32_t> after(13);
+      context().copy(after.data(), signals.data(), signals.size());
+      const std::vector<uint32_t> left(5, missing < 0 ? epoch : epoch - 1);
+      EXPECT_TRUE(std::equal(left.begin(), left.end(), after.begin() + 8)) << missing;
+      if (missing < 0) {
+        EXPECT_EQ(failure, "");
+        EXPECT_TRUE(fetch(c) == expected) << plain.info().implementation;
+      } else {
+        EXPECT_EQ(failure.substr(0, 33), "matmul: chunk 3 of a: not arrived") << failure;
+      }
     }
   }
 }

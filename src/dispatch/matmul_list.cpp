@@ -6,6 +6,7 @@
 #include "cpu/waits.hpp"
 #include "cuda/matmul/fma.hpp"
 #include "cuda/matmul/tensor_core.hpp"
+#include "cuda/matmul/whole_chunks.hpp"
 #include "cuda/sm90/matmul.hpp"
 #include "cuda/sm90/matmul_f32.hpp"
 #include "cuda/sm90/matmul_f8.hpp"
@@ -61,6 +62,45 @@ class MatmulInWorkspace final : public Executable<Matmul> {
  private:
   std::unique_ptr<Kernels> matmul_;
   std::string origin_;
+};
+
+// A product in chunks by kernels that know nothing of them.
+class MatmulBetweenSignals final : public Executable<Matmul> {
+ public:
+  using Make = Status (*)(const MatmulProblem& problem, const Device& device, Made* made);
+  static Status make(const MatmulProblem& problem, const Device& device, Make make_whole,
+                     Made* made) {
+    if (!problem.async()) return make_whole(problem, device, made);
+    auto product = std::make_unique<MatmulBetweenSignals>(problem, *device.gpu);
+    MatmulProblem whole = problem;
+    whole.chunks_a = whole.chunks_b = whole.chunks_c = {};
+    Status status = make_whole(whole, device, &product->whole_);
+    if (status.ok()) status = product->chunks_.prepare(problem);
+    if (status.ok()) *made = std::move(product);
+    return status;
+  }
+  MatmulBetweenSignals(const MatmulProblem& problem, cuda::Gpu& gpu)
+      : reads_(problem.depth() > 0), chunks_(gpu) {}
+
+  size_t workspace(Direction) const override { return chunks_at() + chunks_.workspace(); }
+  Status forward(const MatmulArguments& arguments, std::byte* workspace,
+                 void* stream) const override {
+    MatmulArguments given = arguments;
+    if (!reads_) given.arrival_a = given.arrival_b = {};
+    return chunks_.run(given, workspace + chunks_at(), stream,
+                       [&] { return whole_->forward(arguments, workspace, stream); });
+  }
+  Status backward(const NoArguments&, std::byte*, void*) const override { return {}; }
+  std::string kernels() const override { return whole_->kernels() + ", after all chunks"; }
+
+ private:
+  size_t chunks_at() const {
+    return round_up(whole_->workspace(Direction::kForward), alignof(uint64_t));
+  }
+
+  bool reads_;  // a and b
+  Made whole_;
+  cuda::WholeChunks chunks_;
 };
 
 // ---- cuda:sm90: its configurations ----
@@ -154,8 +194,6 @@ Status make_on_cpu(const MatmulProblem& problem, const Device& device,
   return {};
 }
 
-constexpr const char* kNoChunks = "takes no chunks; leave async_a, async_b and sink_c NULL";
-
 // wgmma and TMA, persistent: compute capability 9.0.
 constexpr Implementation<Matmul> kSm90 = {
     .name = kSm90Name,
@@ -171,11 +209,13 @@ constexpr Implementation<Matmul> kSm90 = {
         },
     .make =
         [](const MatmulProblem& problem, const Device& device, Made* made) {
-          if (is_float8(problem.dtype))
-            return MatmulExecutable<cuda::Sm90F8Matmul>::make(problem, device, made);
-          return problem.dtype == DType::kF32
-                     ? MatmulInWorkspace<cuda::Sm90F32Matmul>::make(problem, device, made)
-                     : make_sm90(problem, device, made);
+          if (problem.dtype != DType::kF32 && !is_float8(problem.dtype))
+            return make_sm90(problem, device, made);
+          return MatmulBetweenSignals::make(problem, device,
+                                            is_float8(problem.dtype)
+                                                ? MatmulExecutable<cuda::Sm90F8Matmul>::make
+                                                : MatmulInWorkspace<cuda::Sm90F32Matmul>::make,
+                                            made);
         },
     .configurations = sm90_configurations,
     .make_with = make_sm90_with};
@@ -183,20 +223,24 @@ constexpr Implementation<Matmul> kSm90 = {
 // mma.sync on tensor cores, any strides: compute capability 8.0 and up.
 constexpr Implementation<Matmul> kTensorCore = {
     .name = "cuda:tensor_core",
-    .refuse =
-        [](const MatmulProblem& problem, const Device&) {
-          return problem.async() ? kNoChunks : cuda::refuse_tensor_core_matmul(problem);
-        },
-    .make = MatmulExecutable<cuda::TensorCoreMatmul>::make};
+    .refuse = [](const MatmulProblem& problem,
+                 const Device&) { return cuda::refuse_tensor_core_matmul(problem); },
+    .make =
+        [](const MatmulProblem& problem, const Device& device, Made* made) {
+          return MatmulBetweenSignals::make(problem, device,
+                                            MatmulExecutable<cuda::TensorCoreMatmul>::make, made);
+        }};
 
 // Multiply-add in the type itself, any strides.
 constexpr Implementation<Matmul> kFma = {
     .name = "cuda:fma",
-    .refuse =
-        [](const MatmulProblem& problem, const Device&) {
-          return problem.async() ? kNoChunks : cuda::refuse_fma_matmul(problem);
-        },
-    .make = MatmulExecutable<cuda::FmaMatmul>::make};
+    .refuse = [](const MatmulProblem& problem,
+                 const Device&) { return cuda::refuse_fma_matmul(problem); },
+    .make =
+        [](const MatmulProblem& problem, const Device& device, Made* made) {
+          return MatmulBetweenSignals::make(problem, device,
+                                            MatmulExecutable<cuda::FmaMatmul>::make, made);
+        }};
 
 // Both operands packed into panels, any strides, types and chunks.
 constexpr Implementation<Matmul> kPacked = {

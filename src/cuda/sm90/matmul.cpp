@@ -146,7 +146,9 @@ Status Sm90Matmul::make(const MatmulProblem& problem, const Sm90MatmulConfig& co
   if (status.ok()) status = TensorCoreMatmul::make(problem, gpu, &matmul->fallback_);
   if (status.ok() && problem.async()) {
     matmul->async_ = std::make_unique<MatmulAsync>(gpu);
+    matmul->whole_chunks_ = std::make_unique<WholeChunks>(gpu);
     status = matmul->async_->prepare(problem);
+    if (status.ok()) status = matmul->whole_chunks_->prepare(problem);
   }
   if (status.ok()) *made = std::move(matmul);
   return status;
@@ -161,21 +163,19 @@ Status Sm90Matmul::run(const MatmulArguments& arguments, void* workspace, void* 
   Sm90MatmulTensors tensors{a.tensor, b.tensor};
   box_result(problem_, given, &tensors);
   const bool whole = has_whole_rows(problem_, given);
-  if (async_ == nullptr && (!whole || !tensors.are_mappable()))
-    return fallback_->run(arguments, stream);
-  if (!whole)
-    return Status::error(PERSEID_UNSUPPORTED, "a row of c has ", given.columns, " elements of ",
-                         name_of(problem_.out_dtype),
-                         ", expected a multiple of 16 bytes where matrices come in chunks; "
-                         "pad c, or leave async_a, async_b and sink_c NULL");
-
+  if (!whole || !tensors.are_mappable()) {
+    const auto product = [&] { return fallback_->run(arguments, stream); };
+    return whole_chunks_ == nullptr ? product()
+                                    : whole_chunks_->run(arguments, workspace, stream, product);
+  }
   Sm90MatmulArguments launch = sm90_matmul_arguments(problem_, config_, given);
   const Gpu::Current current(gpu_);
   Status status = current.status();
   if (status.ok()) status = encode_maps(gpu_, given, tensors, &launch);
   if (status.ok() && async_ != nullptr)
-    status = async_->fill(arguments, given.transposed, workspace, stream, &launch);
+    status = async_->fill(arguments, given.transposed, workspace, stream, &launch.async);
   if (!status.ok()) return status;
+  MatmulAsync::order_tiles(launch.async, &launch.grid);
   return launch_sm90_matmul(gpu_, kernels_[(a.across ? 2 : 0) + (b.across ? 1 : 0)], config_,
                             launch, stream);
 }

@@ -10,8 +10,8 @@
 
 #include "cuda/device/sm90/matmul/config.hpp"
 #include "cuda/matmul/tensor_core.hpp"
+#include "cuda/matmul/whole_chunks.hpp"
 #include "cuda/runtime/gpu.hpp"
-#include "cuda/sm90/matmul_async.hpp"
 #include "math/matmul_problem.hpp"
 
 namespace perseid::internal::cuda {
@@ -30,8 +30,8 @@ std::vector<std::string> sm90_matmul_kernels(const Sm90MatmulConfig& config);
 inline constexpr const char* kSm90MatmulHeader = "cuda/device/sm90/matmul/matmul.hpp";
 
 // Tensors that TMA does not take (not contiguous along a row or a column, or with addresses or
-// strides that are no multiples of 16 bytes) are left to TensorCoreMatmul, or refused where there
-// are chunks.
+// strides that are no multiples of 16 bytes) are left to TensorCoreMatmul, where there are chunks
+// between their waits and signals.
 class Sm90Matmul {
  public:
   static Status make(const MatmulProblem& problem, Gpu& gpu, std::unique_ptr<Sm90Matmul>* made) {
@@ -54,7 +54,8 @@ class Sm90Matmul {
   const Gpu& gpu_;
   std::vector<Kernel> kernels_;  // in the order of sm90_matmul_kernels
   std::unique_ptr<TensorCoreMatmul> fallback_;
-  std::unique_ptr<MatmulAsync> async_;  // null without chunks
+  std::unique_ptr<MatmulAsync> async_;         // null without chunks
+  std::unique_ptr<WholeChunks> whole_chunks_;  // of the fallback
 };
 
 }  // namespace perseid::internal::cuda

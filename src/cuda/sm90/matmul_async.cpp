@@ -26,52 +26,52 @@ size_t MatmulAsync::workspace() const {
 }
 
 Status MatmulAsync::fill(const MatmulArguments& arguments, bool transposed, void* workspace,
-                         void* stream, Sm90MatmulArguments* launch) const {
-  AsyncArguments& async = launch->async;
+                         void* stream, AsyncArguments* async) const {
   const Arrival* arrivals[] = {&arguments.arrival_a, &arguments.arrival_b};
   WaitingExecution execution{.operation = "matmul"};
   for (int operand = 0; operand < 2; ++operand) {
     const Arrival& arrival = *arrivals[operand];
     const DeviceChunkTable& table = operands_[operand];
     if (!table.present()) continue;
-    DeviceArrival& filled = async.arrivals[transposed ? 1 - operand : operand];
-    if (Status status = find_arrival(gpu_, arrival, &filled, &async.reports[operand]); !status.ok())
+    DeviceArrival& filled = async->arrivals[transposed ? 1 - operand : operand];
+    if (Status status = find_arrival(gpu_, arrival, &filled, &async->reports[operand]);
+        !status.ok())
       return status;
     filled.chunks = table.from(arrival.first);
     filled.operand = operand;
     filled.along_k = table.dim() == ChunkDim::kK;
     execution.deadline_ns[operand] = arrival.deadline_ns;
   }
-
   const Departure& departure = arguments.departure_c;
-  const bool of_columns = (output_.dim() == ChunkDim::kN) != transposed;
   if (output_.present())
-    async.departure = {.signals = departure.signals,
-                       .epoch_ptr = departure.epoch_ptr,
-                       .chunks = output_.from(departure.first),
-                       .epoch = departure.epoch,
-                       .of_columns = of_columns};
+    async->departure = {.signals = departure.signals,
+                        .epoch_ptr = departure.epoch_ptr,
+                        .chunks = output_.from(departure.first),
+                        .epoch = departure.epoch,
+                        .of_columns = (output_.dim() == ChunkDim::kN) != transposed};
+  async->failed = static_cast<uint64_t*>(workspace);
+  async->launch = launch_number();
+  if (!operands_[0].present() && !operands_[1].present()) return {};
+  return gpu_.wait_reports().draw(execution, stream, &async->reports[2]);
+}
 
-  // The order of tiles is that of the chunks that arrive, else of those that depart.
-  const auto order_by = [&](const DeviceArrival& arrival, bool departs) {
+// That of the chunks that arrive, else of those that depart.
+void MatmulAsync::order_tiles(const AsyncArguments& async, TileGrid<int32_t>* grid) {
+  const DeviceDeparture& departure = async.departure;
+  const bool departs = departure.signals != nullptr;
+  const auto order_by = [&](const DeviceArrival& arrival, bool otherwise) {
     if (arrival.signals != nullptr && !arrival.along_k) return arrival.chunks;
-    return departs ? async.departure.chunks : ChunkTable<int32_t>{};
+    return otherwise ? departure.chunks : ChunkTable<int32_t>{};
   };
-  const bool departs = output_.present();
-  launch->grid.rows = order_by(async.arrivals[0], departs && !of_columns);
-  launch->grid.columns = order_by(async.arrivals[1], departs && of_columns);
+  grid->rows = order_by(async.arrivals[0], departs && !departure.of_columns);
+  grid->columns = order_by(async.arrivals[1], departs && departure.of_columns);
 
   // Results that leave may be what the next chunk depends on: it is not waited for.
-  const bool by_rows = launch->grid.rows.present();
-  const ChunkTable<int32_t>& order = by_rows ? launch->grid.rows : launch->grid.columns;
-  const int32_t lines = by_rows ? launch->grid.m : launch->grid.n;
+  const bool by_rows = grid->rows.present();
+  const ChunkTable<int32_t>& order = by_rows ? grid->rows : grid->columns;
+  const int32_t lines = by_rows ? grid->m : grid->n;
   if (order.present() && !departs)
-    launch->grid.merge = static_cast<int32_t>(max<int64_t>(1, kSegmentLines * order.count / lines));
-
-  async.failed = static_cast<uint64_t*>(workspace);
-  async.launch = launch_number();
-  if (!operands_[0].present() && !operands_[1].present()) return {};
-  return gpu_.wait_reports().draw(execution, stream, &async.reports[2]);
+    grid->merge = static_cast<int32_t>(max<int64_t>(1, kSegmentLines * order.count / lines));
 }
 
 }  // namespace perseid::internal::cuda

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The chunks of a matmul on sm_90a (device/chunk_waits.hpp), the host side: their tables in memory
-// of the device, and what one launch is told of their signals.
+// The chunks of a matmul (device/chunk_waits.hpp), the host side: their tables in memory of the
+// device, and what one launch is told of their signals.
 #pragma once
 
-#include "cuda/device/sm90/matmul/config.hpp"
+#include "cuda/device/chunk_waits.hpp"
 #include "cuda/runtime/chunk_table.hpp"
 #include "math/matmul_problem.hpp"
 
@@ -20,7 +20,9 @@ class MatmulAsync {
   size_t workspace() const;
   // `transposed`: the launch computes c^T = b^T a^T. The context must be current.
   Status fill(const MatmulArguments& arguments, bool transposed, void* workspace, void* stream,
-              Sm90MatmulArguments* launch) const;
+              AsyncArguments* async) const;
+  // The order of tiles that follows the chunks of such a launch.
+  static void order_tiles(const AsyncArguments& async, TileGrid<int32_t>* grid);
 
  private:
   const Gpu& gpu_;

@@ -46,7 +46,6 @@ Tensor entries_of(Tensor tensor, int64_t first, int64_t count) {
 
 std::string refuse_sm90_f32_matmul(const MatmulProblem& problem) {
   constexpr int64_t kMost = int64_t{1} << 30;
-  if (problem.async()) return "takes no chunks of f32; leave async_a, async_b and sink_c NULL";
   if (problem.depth() == 0) return "there is nothing to multiply (k or alpha is 0)";
   if (problem.k > kMost / 2)
     return concatenate("k is ", problem.k, ", expected at most ", kMost / 2, " in f32");

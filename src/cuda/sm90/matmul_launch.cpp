@@ -77,7 +77,9 @@ Status encode_maps(const Gpu& gpu, const MatmulLaunch& given, const Sm90MatmulTe
 
 Status launch_sm90_matmul(const Gpu& gpu, const Kernel& kernel, const Sm90MatmulConfig& config,
                           const Sm90MatmulArguments& arguments, void* stream) {
-  const int64_t clusters = TileOrder<int32_t>(arguments.grid).clusters();
+  TileGrid<int32_t> tiles = arguments.grid;
+  tiles.rows = tiles.columns = {};  // in memory of the device
+  const int64_t clusters = TileOrder<int32_t>(tiles).clusters();
   const int64_t resident = gpu.facts().multiprocessors / config.cluster;
   const Launch grid{.blocks = min(clusters, resident) * config.cluster,
                     .threads = config.threads(),
