@@ -11,6 +11,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <span>
 
 #include "arriving.hpp"
 #include "check_report.hpp"
@@ -80,9 +81,8 @@ class AttentionRun {
         problem_(problem),
         operands_(problem),
         placement_(context),
-        attention_(context, with_chunks(problem, chunks)) {
-    attention_.reserve(workspace_);
-  }
+        attention_(context, with_chunks(problem, chunks)),
+        workspace_(context, attention_.workspace_size()) {}
   const Attention& plan() const { return attention_; }
   const Tensor& host(const char* name) const { return operands_.find(name)->tensor(); }
   int32_t rows() const {  // the dimension of key and value
@@ -108,7 +108,7 @@ class AttentionRun {
                           .seed = problem_.seed,
                           .offset = problem_.offset};
     if (arriving != nullptr) with.arrival_kv = arriving->arrival(pivot, deadline);
-    attention_.forward(stream, with, workspace_);
+    attention_.forward(stream, with, std::span<std::byte>(workspace_));
     context_.synchronize(stream);
     for (const char* name : {"out", "lse"})
       if (operands_.find(name) != nullptr) placement_.fetch(operands_.find(name)->tensor());
@@ -131,7 +131,7 @@ class AttentionRun {
   harness::Operands operands_;
   harness::Placement placement_;
   Attention attention_;
-  Workspace workspace_;
+  Memory workspace_;
 };
 
 // "" where they are equal; NaN is NaN.
@@ -228,8 +228,7 @@ std::string run_one(const Context& context, const Problem& problem, const Operan
   options.async_a = arriving.chunks_of(true);
   options.async_b = arriving.chunks_of(false);
   const Matmul matmul(context, options);
-  Workspace workspace;
-  matmul.reserve(workspace);
+  const Memory workspace(context, matmul.workspace_size());
   arriving.matrix->start(context, draw.order);
   if (draw.lost) arriving.matrix->finish();  // one chunk alone is missing
   (of_a ? arguments.a : arguments.b) = arriving.matrix->tensor();
@@ -238,7 +237,7 @@ std::string run_one(const Context& context, const Problem& problem, const Operan
   const bool reads = problem.alpha != 0 && problem.batch > 0;
   const Stream stream = stream_of_thread(context);
   try {
-    matmul.execute(stream, arguments, workspace);
+    matmul.execute(stream, arguments, std::span<std::byte>(workspace));
     context.synchronize(stream);
     if (draw.lost && reads) return fmt::format("ended without chunk {}", *draw.lost);
   } catch (const Error& error) {
@@ -342,11 +341,11 @@ Verdict check_problem(const Context& context, const Problem& problem, uint64_t s
   const Operands expected(problem);
   const Matmul plain(context, options_of(problem));
   verdict.implementation = plain.info().implementation;
-  Workspace workspace;
-  plain.reserve(workspace);
+  const Memory workspace(context, plain.workspace_size());
   harness::Placement placement(context);
   const Stream stream = stream_of_thread(context);
-  plain.execute(stream, arguments_of(problem, expected, placement), workspace);
+  plain.execute(stream, arguments_of(problem, expected, placement),
+                std::span<std::byte>(workspace));
   context.synchronize(stream);
   placement.fetch();
   std::mt19937_64 random(seed);
