@@ -11,6 +11,7 @@
 #include <limits>
 #include <random>
 #include <thread>
+#include <type_traits>
 
 #include "api_test_tools.hpp"
 #include "perseid/perseid.hpp"
@@ -125,6 +126,8 @@ struct Product {
                         c_signals = std::vector<uint32_t>(5);
   perseid::Arrival arrival_a, arrival_b;
   perseid::Departure departure_c;
+  Chunks rows{{0, 1, 7, 12}}, depths = Chunks::even(kK, 2, perseid::ChunkDim::kK),
+                              columns = Chunks::even(kN, 5, perseid::ChunkDim::kN);
   perseid::Matmul plan;
   perseid::Workspace workspace;
 
@@ -134,9 +137,9 @@ struct Product {
         plan(context, {.m = kM,
                        .n = kN,
                        .k = kK,
-                       .async_a = Chunks{{0, 1, 7, 12}},
-                       .async_b = Chunks::even(kK, 2, perseid::ChunkDim::kK),
-                       .sink_c = Chunks::even(kN, 5, perseid::ChunkDim::kN),
+                       .async_a = rows,
+                       .async_b = depths,
+                       .sink_c = columns,
                        .implementation = implementation}) {
     plan.reserve(workspace);
     arrival_a.signals = a_signals.data();
@@ -316,16 +319,17 @@ TEST(Arrival, RecordsAndAborts) {
   EXPECT_EQ(record.chunk, -1);
 }
 
+// A view of a temporary would dangle.
+static_assert(std::is_constructible_v<perseid::ChunksView, const Chunks&>);
+static_assert(!std::is_constructible_v<perseid::ChunksView, Chunks>);
+
 TEST(Arrival, NothingIsAwaitedThatIsNotRead) {
   const perseid::Context context = perseid::Context::cpu(1);
   uint32_t never = 0;
   std::vector<float> c(kM * kN, 1), a(kM * kK), b(kK * kN);
-  const perseid::Matmul plan(context, {.m = kM,
-                                       .n = kN,
-                                       .k = kK,
-                                       .alpha = 0,
-                                       .beta = 2,
-                                       .async_a = Chunks::even(kK, 1, perseid::ChunkDim::kK)});
+  const Chunks depth = Chunks::even(kK, 1, perseid::ChunkDim::kK);
+  const perseid::Matmul plan(context,
+                             {.m = kM, .n = kN, .k = kK, .alpha = 0, .beta = 2, .async_a = depth});
   perseid::Workspace workspace;
   plan.reserve(workspace);
   plan.execute(nullptr,

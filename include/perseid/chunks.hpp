@@ -55,6 +55,8 @@ class ChunksView {
   ChunksView() = default;  ///< none
   /// All of `chunks`.
   ChunksView(const Chunks& chunks) : begin_(chunks.begin), dim_(chunks.dim) {}
+  /// Not of a temporary, which would be gone when the plan is made.
+  ChunksView(const Chunks&& chunks) = delete;
   std::span<const int64_t> begin() const { return begin_; }  ///< the boundaries
   ChunkDim dim() const { return dim_; }                      ///< what they cut
 
