@@ -1,15 +1,17 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// A product that runs while its weights are read: a thread reads a file chunk by chunk and signals
-// each, and the product works on what is here. The file is read
-// through a device of limited speed, so that reading takes about as long as computing.
-#include <algorithm>
+// A product that runs while its weights are read, on the CPU or on a GPU: a thread reads a file
+// chunk by chunk, copies each to the device and signals it, and the product works on what is here.
+// For the CPU the file is read slowly, so that reading takes about as long as computing.
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <perseid/perseid.hpp>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,132 +19,131 @@
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using Bits = std::vector<uint16_t>;  // of bf16
 
-constexpr int64_t kTokens = 192, kIn = 1024, kOut = 1536, kChunks = 12;
+constexpr int64_t kChunks = 12;
 
 double since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-std::vector<float> waves(int64_t count, float frequency) {
-  std::vector<float> values(static_cast<size_t>(count));
-  for (size_t i = 0; i < values.size(); ++i)
-    values[i] = std::sin(frequency * static_cast<float>(i + 1));
+Bits waves(int64_t count, float frequency) {
+  Bits values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const float value = std::sin(frequency * static_cast<float>(i + 1));
+    values[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
+  }
   return values;
 }
 
-// The weights in a file, [kOut, kIn] row-major, read through a device of limited speed.
-class SlowFile {
- public:
-  SlowFile(const std::string& path, double mb_per_second)
-      : file_(std::fopen(path.c_str(), "rb")), ms_per_byte_(1e-3 / mb_per_second) {
-    if (file_ == nullptr) throw perseid::Error(PERSEID_IO_ERROR, "cannot open " + path);
-  }
-  ~SlowFile() { std::fclose(file_); }
-  SlowFile(const SlowFile&) = delete;
-  SlowFile& operator=(const SlowFile&) = delete;
-
-  void read(float* to, int64_t first_row, int64_t rows) {
-    const auto start = Clock::now();
-    const auto count = static_cast<size_t>(rows * kIn);
-    std::fseek(file_, static_cast<long>(first_row * kIn * 4), SEEK_SET);
-    if (std::fread(to, sizeof(float), count, file_) != count)
-      throw perseid::Error(PERSEID_IO_ERROR, "the file of the weights ends early");
-    const double ms = static_cast<double>(count * sizeof(float)) * ms_per_byte_;
-    std::this_thread::sleep_until(start + std::chrono::microseconds(std::lround(1e3 * ms)));
-  }
-
- private:
-  std::FILE* file_;
-  double ms_per_byte_;
-};
-
-void write_weights(const std::string& path) {
-  const std::vector<float> weights = waves(kOut * kIn, 0.0007f);
-  std::FILE* file = std::fopen(path.c_str(), "wb");
-  const bool written = file != nullptr && std::fwrite(weights.data(), sizeof(float), weights.size(),
-                                                      file) == weights.size();
-  if (file == nullptr || std::fclose(file) != 0 || !written)
-    throw perseid::Error(PERSEID_IO_ERROR, "cannot write " + path);
+void transfer(const std::string& path, const char* mode, long at, uint16_t* data, size_t count) {
+  std::FILE* file = std::fopen(path.c_str(), mode);
+  if (file == nullptr) throw perseid::Error(PERSEID_IO_ERROR, "cannot open " + path);
+  std::fseek(file, at, SEEK_SET);
+  const size_t done =
+      *mode == 'r' ? std::fread(data, 2, count, file) : std::fwrite(data, 2, count, file);
+  if (std::fclose(file) != 0 || done != count)
+    throw perseid::Error(PERSEID_IO_ERROR, "cannot read or write " + path);
 }
 
 }  // namespace
 
-// stream_weights [FOLDER [MB_PER_SECOND]]
+// stream_weights [FOLDER [DEVICE]]; DEVICE: cpu, or the number of a GPU.
 int main(int argc, char** argv) try {
   const std::string path = std::string(argc > 1 ? argv[1] : ".") + "/stream_weights.bin";
-  const double speed = argc > 2 ? std::atof(argv[2]) : 200;
-  write_weights(path);
-  const auto context = perseid::Context::cpu();
-  const std::vector<float> x = waves(kTokens * kIn, 0.013f);
-  std::vector<float> w(static_cast<size_t>(kOut * kIn)), y(static_cast<size_t>(kTokens * kOut)),
-      z(y);
-  perseid::Workspace workspace;
+  const bool on_cpu = argc < 3 || std::strcmp(argv[2], "cpu") == 0;
+  const auto context =
+      on_cpu ? perseid::Context::cpu() : perseid::Context::cuda(std::atoi(argv[2]));
+  // On a GPU each thread has a stream of its own, which does not wait for the other's.
+  const perseid::Stream stream = on_cpu ? nullptr : reinterpret_cast<perseid::Stream>(2);
+  const int64_t tokens = on_cpu ? 192 : 32768, in = on_cpu ? 1024 : 4096, out = 3 * in / 2;
+  Bits file = waves(out * in, 0.0007f), inputs = waves(tokens * in, 0.013f);
+  transfer(path, "wb", 0, file.data(), file.size());
+  const auto read = [&](int64_t row, int64_t rows) {
+    const auto end = Clock::now() + std::chrono::microseconds(on_cpu ? rows * in / 250 : 0);
+    transfer(path, "rb", static_cast<long>(2 * row * in), file.data(),
+             static_cast<size_t>(rows * in));
+    std::this_thread::sleep_until(end);
+  };
+  const perseid::Memory x(context, 2 * inputs.size()), w(context, 2 * file.size()),
+      y(context, 2 * static_cast<size_t>(tokens * out));
+  context.copy(x.data(), inputs.data(), x.size());
 
   //! [plan]
   // y[tokens, out] = x[tokens, in] w^T, and w arrives in chunks of its rows: columns of w^T.
-  const auto chunks = perseid::Chunks::even(kOut, kChunks);
-  const perseid::Matmul streamed(context, {.m = kTokens, .n = kOut, .k = kIn, .async_b = chunks});
-  std::vector<uint32_t> signals(kChunks, 0);  // the epoch before the first one
-  uint32_t abort = 0;
+  const auto chunks = perseid::Chunks::even(out, kChunks);
+  const perseid::Matmul streamed(
+      context, {.dtype = perseid::bf16, .m = tokens, .n = out, .k = in, .async_b = chunks});
+  const perseid::Memory signals(context, kChunks * sizeof(uint32_t));
+  context.copy(signals.data(), std::vector<uint32_t>(kChunks, 0).data(), signals.size());
+  auto* const signal = static_cast<uint32_t*>(signals.data());
   //! [plan]
-  const perseid::Matmul plain(context, {.m = kTokens, .n = kOut, .k = kIn});
-  plain.reserve(workspace);
-  streamed.reserve(workspace);
-  const perseid::Tensor input(x.data(), {kTokens, kIn});
-  const auto weights = perseid::Tensor(w.data(), {kOut, kIn}).transposed();
+  const perseid::Matmul plain(context, {.dtype = perseid::bf16, .m = tokens, .n = out, .k = in});
+  const perseid::Memory scratch(context, streamed.workspace_size() + plain.workspace_size() + 1);
+  const std::span<std::byte> workspace = scratch;
+  const auto view = [&](const perseid::Memory& of, int64_t rows, int64_t columns) {
+    return perseid::Tensor(of.data(), perseid::bf16, {rows, columns}, {}, context.device());
+  };
+  const perseid::MatmulArguments arguments = {
+      .a = view(x, tokens, in), .b = view(w, out, in).transposed(), .c = view(y, tokens, out)};
+  const auto fetch = [&] {
+    Bits found(y.size() / 2);
+    context.copy(found.data(), y.data(), y.size());
+    return found;
+  };
 
-  // One after the other.
-  SlowFile file(path, speed);
+  // One after the other; the first product is not timed.
+  plain.execute(stream, arguments, workspace);
+  context.synchronize(stream);
   auto start = Clock::now();
-  file.read(w.data(), 0, kOut);
+  read(0, out);
+  context.copy(w.data(), file.data(), w.size(), stream);
   const double reading = since(start);
   start = Clock::now();
-  plain.execute(nullptr,
-                {.a = input, .b = weights, .c = perseid::Tensor(y.data(), {kTokens, kOut})},
-                workspace);
+  plain.execute(stream, arguments, workspace);
+  context.synchronize(stream);
   const double computing = since(start);
+  const Bits expected = fetch();
 
   // At the same time. What has not been read is NaN.
-  std::fill(w.begin(), w.end(), std::nanf(""));
+  context.copy(w.data(), Bits(file.size(), 0xffff).data(), w.size());
   start = Clock::now();
   //! [stream]
   const uint32_t epoch = 1;
+  uint32_t failed = 0;
   std::thread reader([&] {
     try {
       for (size_t c = 0; c < kChunks; ++c) {
-        const int64_t row = chunks.begin[c];
-        file.read(w.data() + row * kIn, row, chunks.begin[c + 1] - row);
-        perseid::set_signal(&signals[c], epoch);
+        const int64_t row = chunks.begin[c], rows = chunks.begin[c + 1] - row;
+        read(row, rows);
+        context.copy(static_cast<uint16_t*>(w.data()) + row * in, file.data(),
+                     2 * static_cast<size_t>(rows * in), stream);
+        perseid::set_signal(context, signal + c, epoch, stream);  // after the copy
       }
     } catch (const std::exception&) {
-      perseid::set_signal(&abort, 1);  // nobody waits for the rest
+      perseid::set_signal(&failed, 1);  // nobody waits for the rest
     }
   });
-  const perseid::Arrival arrival = {.signals = signals.data(),
-                                    .epoch = epoch,
-                                    .deadline = std::chrono::seconds(10),
-                                    .abort = &abort};
-  std::string failure;
+  perseid::MatmulArguments arriving = arguments;
+  arriving.arrival_b = {.signals = signal,
+                        .epoch = epoch,
+                        .deadline = std::chrono::seconds(10),
+                        // A GPU reads the word in page-locked memory alone.
+                        .abort = on_cpu ? &failed : nullptr};
+  bool complete = true;
   try {
-    streamed.execute(nullptr,
-                     {.a = input,
-                      .b = weights,
-                      .c = perseid::Tensor(z.data(), {kTokens, kOut}),
-                      .arrival_b = arrival},
-                     workspace);
+    streamed.execute(stream, arriving, workspace);
+    context.synchronize(stream);
   } catch (const perseid::Error& error) {
-    failure = error.what();  // such as "matmul: chunk 7 of b: not arrived within 10000 ms"
+    std::fprintf(stderr, "%s\n", error.what());  // such as "matmul: chunk 7 of b: not ..."
+    complete = false;
   }
   reader.join();
   //! [stream]
-  const double together = since(start);
-  std::remove(path.c_str());
-
   std::printf("read %.1f ms, compute %.1f ms: one after the other %.1f ms, streamed %.1f ms\n",
-              reading, computing, reading + computing, together);
-  if (!failure.empty()) std::fprintf(stderr, "%s\n", failure.c_str());
-  return failure.empty() && y == z ? 0 : 1;  // the same bits
+              reading, computing, reading + computing, since(start));
+  std::remove(path.c_str());
+  return complete && fetch() == expected ? 0 : 1;  // the same bits
 } catch (const perseid::Error& error) {
   std::fprintf(stderr, "%s\n", error.what());
   return 1;
