@@ -9,7 +9,8 @@ all present: every signal is set before the launch, launches back to back; ratio
     chunks to this one, above 1 the one without is slower.
 arriving: the first chunk visited is present at launch, the c-th of N is signalled c * 0.9 / N of
     the time without chunks after it, by copies over the bus (matmul_async.py); ratio of this time
-    to the one without chunks, single launches.
+    to the one without chunks, single launches; the last signal: when it was written, as a fraction
+    of the time without chunks.
 """
 import argparse
 import ctypes
@@ -62,7 +63,8 @@ def main():
     options = parser.parse_args()
     library, deliveries = Library(options.library), Deliveries()
     torch.manual_seed(0)
-    table = [("problem", "chunks", "ms", "TFLOP/s", "all present", "single ms", "arriving", "error")]
+    table = [("problem", "chunks", "ms", "TFLOP/s", "all present", "single ms", "arriving",
+              "last signal", "error")]
     print("{:24}".format(table[0][0]), *(f"{cell:>11}" for cell in table[0][1:]))
     for name in options.problems.split("|"):
         q_len, kv_len, heads, kv_heads, dim, causal, first = PROBLEMS[name]
@@ -88,7 +90,7 @@ def main():
         plain_single = medians({"plain": [single(plain) for _ in range(3)]})["plain"]
         deliveries.fit(chunked.signals,
                        0.9 * (options.chunks - 1) / options.chunks * plain_single)
-        pairs = {"plain": [], "arriving": []}
+        pairs, lasts = {"plain": [], "arriving": []}, []
         for turn in range(options.turns):
             pairs["plain"].append(single(plain))
             out.fill_(float("nan"))
@@ -96,8 +98,10 @@ def main():
             chunked.signals[chunked.first] = epoch
             pairs["arriving"].append(single(
                 chunked.call,
-                lambda: deliveries.enqueue(chunked.signals, epoch, chunked.first)))
+                lambda: lasts.append(
+                    deliveries.enqueue(chunked.signals, epoch, chunked.first))))
             torch.cuda.synchronize()
+            lasts[-1] = pairs["arriving"][-1][0].elapsed_time(lasts[-1]) / plain_single
             same = same and torch.equal(wanted, out)
         found = medians(pairs)
         pairs_seen = q_len * kv_len - (q_len * (q_len - 1) // 2 if causal else 0)
@@ -105,6 +109,7 @@ def main():
         row = (name, options.chunks, f"{times['plain']:.4f}", f"{rate:.0f}",
                f"{times['plain'] / times['all present']:.3f}", f"{found['plain']:.4f}",
                f"{found['arriving'] / found['plain']:.3f}",
+               f"{sorted(lasts)[len(lasts) // 2]:.3f}",
                f"{error:.1e}" + ("" if same else " DIFFERS"))
         table.append(row)
         print(f"{row[0]:24}", *(f"{cell:>11}" for cell in row[1:]), flush=True)

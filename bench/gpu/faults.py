@@ -25,6 +25,8 @@ SCORES = "cuda/device/attention/"
 PORTABLE = "cuda/device/portable/attention/"
 SOFTMAX = "cuda/device/softmax/"
 MATMUL = "cuda/device/matmul/"
+CHUNKS = "cuda/device/chunk_waits.hpp"
+SIGNALS = "cuda/device/signal_wait.hpp"
 
 # what is wrong, the test program (and which of its tests, where others take long), the file, the
 # right text, the faulty text
@@ -160,12 +162,36 @@ FAULTS = [
      "const int column = tile.column + first;",
      "const int column = tile.column;"),
     ("matmul of sm_90: chunks of a are not awaited", "async_matmul *RandomArrivals",
-     SM90 + "matmul/scheduler.hpp", "a.await(tile.rows);", ";"),
+     SM90 + "matmul/scheduler.hpp", "a.await(tile.rows, by_columns ? ChunkRange<int32_t>{}",
+     "a.await({}, by_columns ? ChunkRange<int32_t>{}"),
     ("chunks: the epoch before is taken for this one", "async_matmul *RandomArrivals",
-     "cuda/device/chunk_waits.hpp", "!failed_ && !epoch_reached(seen, epoch_)",
-     "!failed_ && !epoch_reached(seen, epoch_ - 1)"),
+     CHUNKS, "chunk : chunk - count)),\n            epoch);",
+     "chunk : chunk - count)),\n            epoch - 1);"),
+    ("chunks: the last one of a range is not awaited", "async_attention *Arrivals*/tail",
+     CHUNKS, "if (missing > range.last) break;", "if (missing >= range.last) break;"),
+    ("chunks: a lane polls its neighbour's signal", "async_attention *Arrivals*/tail",
+     CHUNKS, "const int visit = missing + lane,", "const int visit = missing + (lane ^ 1),"),
+    ("chunks: a search finds the part before", "async_attention *Arrivals*/tail",
+     CHUNKS, "(__popc(__ballot_sync(kWholeWarp, begins_before)) - 1) * part",
+     "max(__popc(__ballot_sync(kWholeWarp, begins_before)) - 2, 0) * part"),
+    ("chunks: a depth is not awaited", "async_matmul *RandomArrivals", CHUNKS,
+     "while (depth_ < depth && next_", "while (depth_ < depth - 64 && next_"),
+    ("chunks: kernels without them do not await b", "async_streams *KernelsWithoutChunks",
+     SIGNALS, "operand < 2; ++operand", "operand < 1; ++operand"),
+    ("chunks: they leave although one is missing", "async_streams *KernelsWithoutChunks",
+     SIGNALS, "== stamp_of(arguments)) return;", "== 1) return;"),
+    ("keys that arrive: V of the tile after K's", "async_attention *Arrivals*/full",
+     ATTENTION + "forward_producer.hpp", "return after_key ? this->before_ : this->visited_;",
+     "return this->visited_;"),
+    ("keys that arrive: splits follow the last one again", "async_attention *Arrivals*/decode",
+     ATTENTION + "forward_scheduler.hpp", "if (visit >= a_.num_splits) return tiles;",
+     "if (visit > a_.num_splits) return tiles;"),
+    ("a peer: a chunk is signalled before it is stored", "peer *", CHUNKS,
+     "departure.signals == nullptr || row >= grid_.m || column >= grid_.n) return;\n"
+     "    ptx::tma_store_wait();",
+     "departure.signals == nullptr || row >= grid_.m || column >= grid_.n) return;"),
     ("chunks: an output is signalled after its first part", "async_matmul *ResultsAreThere*",
-     "cuda/device/chunk_waits.hpp", "count_part(chunk, stamp) == parts_of(chunk)",
+     CHUNKS, "count_part(chunk, stamp) == parts_of(chunk)",
      "count_part(chunk, stamp) == 1"),
     ("matmul of f64: elements of the next four of k", "matmul *EdgeShapes",
      MATMUL + "tensor_core_warp.hpp", "8 * j, k + 4 * e);", "8 * j, k + 4 * (1 - e));"),

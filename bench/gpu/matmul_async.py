@@ -66,9 +66,9 @@ class Deliveries:
     def fit(self, signals, milliseconds):
         """Chooses the bytes so that the last signal is written after so many milliseconds."""
         unused = torch.zeros_like(signals)
-        low, high, times = 1 << 12, 1 << 22, []
-        for self.bytes in (low, high):
-            found = []
+
+        def measure(size):
+            self.bytes, found = size, []
             for _ in range(5):
                 torch.cuda.synchronize()
                 torch.cuda._sleep(3_000_000)
@@ -77,9 +77,13 @@ class Deliveries:
                 last = self.enqueue(unused, 0)
                 torch.cuda.synchronize()
                 found.append(begin.elapsed_time(last))
-            times.append(sorted(found)[2])
-        wanted = low + (milliseconds - times[0]) * (high - low) / (times[1] - times[0])
-        self.bytes = min(max(int(wanted), 4), len(self.source))
+            return sorted(found)[2]
+
+        low, high = 1 << 12, 1 << 22
+        slope = (high - low) / (measure(high) - measure(low))
+        for _ in range(3):  # from the last size to a better one
+            size = self.bytes + (milliseconds - measure(self.bytes)) * slope
+            self.bytes = min(max(int(size), 4), len(self.source))
 
 
 def single(call, before=lambda: None):
