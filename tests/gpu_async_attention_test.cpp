@@ -275,9 +275,9 @@ INSTANTIATE_TEST_SUITE_P(Gpu, Arrivals, testing::ValuesIn(cases()),
 // PERSEID_TEST_TURNS times for a deadline, and for an abort: a chunk never arrives. The wait ends
 // and says which; the next execution is right.
 TEST_F(GpuAsyncAttention, DeadlinesAndAborts) {
-  Fixture fixture(causal(base(700, 1100, 128)));
+  Fixture fixture(causal(base(300, 600, 128)));
   std::vector<int64_t> table;
-  for (int64_t c = 0; c <= 8; ++c) table.push_back(c * 1100 / 8);
+  for (int64_t c = 0; c <= 8; ++c) table.push_back(c * 600 / 8);
   const auto none = [](const Placed&) {};
   uint32_t epoch = 1;
   std::vector<Bits> expected;  // by the first chunk

@@ -300,9 +300,9 @@ TEST_F(GpuAsyncMatmul, DeadlinesAndAborts) {
     const bool depth = dim == ChunkDim::kK;
     const Case given{.dtype = DType::kBF16,
                      .out_dtype = DType::kBF16,
-                     .m = 1600,
-                     .n = 1032,
-                     .k = 520,
+                     .m = 800,
+                     .n = 520,
+                     .k = 264,
                      .a = depth ? Layout::kColumns : Layout::kRows,
                      .b = depth ? Layout::kRows : Layout::kColumns};
     const int64_t size = dim == ChunkDim::kM ? given.m : depth ? given.k : given.n;
