@@ -21,8 +21,11 @@ __global__ void __launch_bounds__(C.threads())
   using In = typename ElementOf<C.in>::Type;
   using Out = typename ElementOf<C.out>::Type;
   using Sum = decltype(widen(In{}));
-  if (threadIdx.x == 0)
-    ArrivalWaits(arguments.async, 0).await({0, arguments.async.arrivals[0].chunks.count - 1});
+  if (threadIdx.x < 32) {
+    ArrivalWaits waits(arguments.async, 0);
+    waits.start();
+    waits.await({0, arguments.async.arrivals[0].chunks.count - 1}, {});
+  }
   __syncthreads();
   const int64_t rows = arguments.batch * arguments.rows;
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
