@@ -227,9 +227,9 @@ typedef struct perseid_attention_desc {
 
 /** Dropout draws from Philox4x32-10 by (seed, offset, batch, head, query row, key column): see
  * docs/reference/attention.md. A call uses up one offset: count on by 1 from call to call; a
- * captured graph reads it from `rng` at each replay. Backward must be given the seed and offset of its forward. `rng`,
- * where not NULL, points to {seed, offset} in memory of the context's device, read when the work
- * runs. offset < 2^32. */
+ * captured graph reads it from `rng` at each replay. Backward must be given the seed and offset of
+ * its forward. `rng`, where not NULL, points to {seed, offset} in memory of the context's device,
+ * read when the work runs. offset < 2^32. */
 typedef struct perseid_attention_forward_args {
   uint32_t struct_size;    /**< sizeof(perseid_attention_forward_args) */
   uint32_t reserved;       /**< 0 */

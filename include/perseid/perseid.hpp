@@ -34,8 +34,8 @@
 #include "perseid/chunks.hpp"
 #include "perseid/context.hpp"
 #include "perseid/file.hpp"
-#include "perseid/ragged.hpp"
 #include "perseid/perseid.h"
+#include "perseid/ragged.hpp"
 #include "perseid/tensor.hpp"
 
 namespace perseid {
