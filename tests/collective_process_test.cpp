@@ -5,18 +5,16 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <filesystem>
 #include <memory>
 
 #include "collective_tools.hpp"
+#include "rank_processes.hpp"
 
 namespace {
 
@@ -26,36 +24,9 @@ using perseid::Context;
 using perseid::GroupOptions;
 using perseid::MatmulReduce;
 using perseid::Workspace;
-using Clock = std::chrono::steady_clock;
 
-constexpr int32_t kMost = 8;
-
-// What processes tell the parent.
-struct Board {
-  std::atomic<int32_t> ready{0};
-  std::atomic<int64_t> killed_at{0};
-  std::atomic<bool> go{false};
-  struct Rank {
-    int32_t status = -1;
-    double seconds = -1;     // from the kill to the status
-    double seconds_on = -1;  // from there to the end of a right operation
-    int32_t named = -1;
-    char sentence[256] = {};
-  } ranks[kMost];
-};
-
-int64_t now() { return Clock::now().time_since_epoch().count(); }
-double since(int64_t from) { return static_cast<double>(now() - from) * 1e-9; }
-
-class Processes : public testing::Test {
+class Processes : public RankProcesses {
  protected:
-  Processes()
-      : board_(static_cast<Board*>(mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE,
-                                        MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
-    renew();
-  }
-  ~Processes() override { munmap(board_, sizeof(Board)); }
-
   void renew() {
     new (board_) Board;
     ++meetings_;
@@ -69,39 +40,7 @@ class Processes : public testing::Test {
             .deadline = 20s};
   }
 
-  // Starts body(rank) in a process each. It returns whether all went well.
-  void start(int32_t size, const std::function<bool(int32_t)>& body) {
-    for (int32_t rank = 0; rank < size; ++rank) {
-      const pid_t child = fork();
-      ASSERT_GE(child, 0);
-      if (child == 0) {
-        int code = 1;
-        try {
-          code = body(rank) ? 0 : 1;
-        } catch (const std::exception& error) {
-          fprintf(stderr, "rank %d: %s\n", rank, error.what());
-        }
-        fflush(nullptr);
-        _exit(code);
-      }
-      children_.push_back(child);
-    }
-  }
-  // Of every rank: its exit code, or -signal.
-  std::vector<int> join() {
-    std::vector<int> codes;
-    for (const pid_t child : children_) {
-      int status = 0;
-      waitpid(child, &status, 0);
-      codes.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
-    }
-    children_.clear();
-    return codes;
-  }
-
-  Board* board_;
-  std::vector<pid_t> children_;
-  int meetings_ = 0;
+  int meetings_ = 1;
 };
 
 // One product of each kind over the ranks of a group, with operands by rank; checked against the

@@ -4,13 +4,11 @@
 // do when one is killed or stopped. The parent uses no GPU, so that it may fork. Skipped with fewer
 // than two GPUs.
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
-
 #include "gpu_collective_tools.hpp"
+#include "rank_processes.hpp"
 
 namespace {
 
@@ -18,25 +16,8 @@ using namespace collective_tools;
 using perseid::AllGatherMatmul;
 using perseid::GroupOptions;
 using perseid::MatmulReduce;
-using Clock = std::chrono::steady_clock;
 
 constexpr int32_t kRanks = 2;
-
-// What processes tell the parent.
-struct Board {
-  std::atomic<int32_t> ready{0};
-  std::atomic<int64_t> killed_at{0};
-  std::atomic<bool> go{false};
-  struct Rank {
-    int32_t status = -1, named = -1;
-    double seconds = -1;     // from the kill to the status
-    double seconds_on = -1;  // from there to the end of a right operation
-    char sentence[256] = {};
-  } ranks[kRanks];
-};
-
-int64_t now() { return Clock::now().time_since_epoch().count(); }
-double since(int64_t from) { return static_cast<double>(now() - from) * 1e-9; }
 
 // Both products over the ranks of a group; all operands are ones.
 class Work {
@@ -99,14 +80,8 @@ class Work {
   OnGpu a_, b_, gathered_, reduced_;
 };
 
-class GpuProcesses : public testing::Test {
+class GpuProcesses : public RankProcesses {
  protected:
-  GpuProcesses()
-      : board_(static_cast<Board*>(mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE,
-                                        MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
-    new (board_) Board;
-  }
-  ~GpuProcesses() override { munmap(board_, sizeof(Board)); }
   void SetUp() override {
     start(1, [](int32_t) {
       try {
@@ -119,34 +94,6 @@ class GpuProcesses : public testing::Test {
     if (join()[0] != 0) GTEST_SKIP() << "needs " << kRanks << " GPUs";
   }
 
-  void start(int32_t size, const std::function<bool(int32_t)>& body) {
-    for (int32_t rank = 0; rank < size; ++rank) {
-      const pid_t child = fork();
-      ASSERT_GE(child, 0);
-      if (child == 0) {
-        int code = 1;
-        try {
-          code = body(rank) ? 0 : 1;
-        } catch (const std::exception& error) {
-          fprintf(stderr, "rank %d: %s\n", rank, error.what());
-        }
-        fflush(nullptr);
-        _exit(code);
-      }
-      children_.push_back(child);
-    }
-  }
-  // Of every rank: its exit code, or -signal.
-  std::vector<int> join() {
-    std::vector<int> codes;
-    for (const pid_t child : children_) {
-      int status = 0;
-      waitpid(child, &status, 0);
-      codes.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
-    }
-    children_.clear();
-    return codes;
-  }
   Group group_of(int32_t rank) const {
     return Group(GroupOptions{
         .rank = rank,
@@ -189,9 +136,6 @@ class GpuProcesses : public testing::Test {
     board_->killed_at = now();
     harm();
   }
-
-  Board* board_;
-  std::vector<pid_t> children_;
 };
 
 TEST_F(GpuProcesses, ComputeWithMemoryOfOneAnother) {
