@@ -87,10 +87,9 @@ TEST(KernelNames, OfAttentionHoldEachField) {
 
 TEST(KernelNames, AreReadable) {
   constexpr const char* kConfig = "perseid::internal::cuda::MatmulFmaConfig";
-  EXPECT_EQ(kernel_name("matmul_fma", cuda::MatmulFmaConfig{DType::kF32, 8}),
-            concatenate("perseid::internal::cuda::matmul_fma<", kConfig, "{.dtype = decltype(",
-                        kConfig, "::dtype)(", static_cast<int>(DType::kF32),
-                        "), .each = 8, .fixup = false, .activation = decltype(", kConfig,
+  EXPECT_EQ(kernel_name("matmul_fma", cuda::MatmulFmaConfig{8}),
+            concatenate("perseid::internal::cuda::matmul_fma<", kConfig,
+                        "{.each = 8, .fixup = false, .activation = decltype(", kConfig,
                         "::activation)(0), .amax = false}>"));
 }
 

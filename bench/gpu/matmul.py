@@ -9,7 +9,7 @@ Each shape in four layouts of a and b: N as stored row by row, T transposed. Rat
 above 1 the library is faster. Every result is compared with cuBLAS's. --dtype f32 is compared with
 SGEMM, and with --precision tf32 with TF32. --dtype f8e4m3 is compared with torch._scaled_mm, into
 bf16: a row by row, b transposed, --scaling tensor, row or block (of 1 x 128 of a, 128 x 128 of b),
---accumulation fast or promoted.
+--accumulation fast or promoted. --bias, --gelu and --amax add an epilogue; PyTorch's has no amax.
 """
 import argparse
 import math
@@ -59,6 +59,24 @@ def scaled_calls(plan, options, a, b, ours, theirs):
     return {"perseid": plan.matmul_call(a=a, b=b, c=ours, **views), "cuBLAS": scaled_mm}, fill
 
 
+def epilogue_calls(plan, options, a, b, ours, theirs):
+    """A bias, and GELU by tanh."""
+    bias = torch.randn(b.shape[1], device="cuda").to(a.dtype)
+    views = {"bias": bias}
+    if options.amax:
+        views["amax"] = torch.zeros(1, device="cuda")
+
+    def peer():
+        if options.gelu:
+            return torch._addmm_activation(bias, a, b, use_gelu=True)
+        return torch.addmm(bias, a, b)
+
+    def fill():
+        theirs.copy_(peer())
+
+    return {"perseid": plan.matmul_call(a=a, b=b, c=ours, **views), "cuBLAS": peer}, fill
+
+
 def measure_single(calls, turns, rest):
     """The median milliseconds of one launch after so many seconds of rest, the contenders in turns.
     The GPU waits before it, so that the host's time to launch is not in it."""
@@ -82,6 +100,9 @@ def main():
     parser.add_argument("--precision", default="default", choices=("default", "tf32"))
     parser.add_argument("--scaling", default="tensor", choices=SCALINGS[1:])
     parser.add_argument("--accumulation", default="fast", choices=("fast", "promoted"))
+    parser.add_argument("--bias", action="store_true")
+    parser.add_argument("--gelu", action="store_true", help="with --bias")
+    parser.add_argument("--amax", action="store_true", help="with --bias")
     parser.add_argument("--implementation", help="the library's, if not the one that it chooses")
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--burst", type=float, default=25, help="ms of launches back to back")
@@ -93,6 +114,8 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = options.precision == "tf32"
     narrow = options.dtype == "f8e4m3"
     asked = {"precision": options.precision == "tf32"}
+    if options.bias:
+        asked |= {"bias": 1, "activation": int(options.gelu), "amax": int(options.amax)}
     if options.implementation:
         asked["implementation"] = options.implementation.encode()
     if narrow:
@@ -115,8 +138,9 @@ def main():
             ours, theirs = (torch.full((m, n), float("nan"), device="cuda",
                                        dtype=torch.bfloat16 if narrow else a.dtype)
                             for _ in range(2))
-            if narrow:
-                calls, fill = scaled_calls(plan, options, a, b, ours, theirs)
+            if narrow or options.bias:
+                with_more = scaled_calls if narrow else epilogue_calls
+                calls, fill = with_more(plan, options, a, b, ours, theirs)
                 fill()
             else:
                 calls = {"perseid": plan.matmul_call(a=a, b=b, c=ours),

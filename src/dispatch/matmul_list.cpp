@@ -231,7 +231,7 @@ constexpr Implementation<Matmul> kTensorCore = {
                                             MatmulExecutable<cuda::TensorCoreMatmul>::make, made);
         }};
 
-// Multiply-add in the type itself, any strides.
+// Multiply-add of f32, any strides.
 constexpr Implementation<Matmul> kFma = {
     .name = "cuda:fma",
     .refuse = [](const MatmulProblem& problem,

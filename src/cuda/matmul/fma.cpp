@@ -14,13 +14,12 @@ constexpr int kEach[] = {8, 4};
 }  // namespace
 
 std::string refuse_fma_matmul(const MatmulProblem& problem) {
-  if (problem.dtype == DType::kF32 || problem.dtype == DType::kF64) return "";
-  return concatenate("made for f32 and f64, got ", name_of(problem.dtype));
+  if (problem.dtype == DType::kF32) return "";
+  return concatenate("made for f32, got ", name_of(problem.dtype));
 }
 
 MatmulFmaConfig choose_fma_matmul(const MatmulProblem& problem, int32_t multiprocessors) {
-  MatmulFmaConfig config{
-      .dtype = problem.dtype, .activation = problem.activation, .amax = problem.amax};
+  MatmulFmaConfig config{.activation = problem.activation, .amax = problem.amax};
   for (const int each : kEach) {
     config.each = each;
     if (matmul_tiles(problem, config.tile(), config.tile()) >= multiprocessors) break;

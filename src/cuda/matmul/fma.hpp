@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Matmul of f32 and f64 by multiply-add, the host side: configuration and launch. The kernel is
+// Matmul of f32 by multiply-add, the host side: configuration and launch. The kernel is
 // device/matmul/fma.hpp.
 #pragma once
 

@@ -15,7 +15,6 @@ namespace {
 
 constexpr int32_t kMostRegisters = 255, kBlockRegisters = 65536;
 
-// The sums of a thread, the operands of two steps, and addresses. Nothing is spilled.
 // A warp's sums, its operands of two steps (at most), and addresses. Where these are all
 // registers, some addresses of the copies are spilled.
 Budget budget_of(const MatmulTensorConfig& config) {
@@ -26,8 +25,7 @@ Budget budget_of(const MatmulTensorConfig& config) {
   return {min(kMostRegisters, wanted), wanted > kMostRegisters ? 80 : 32, 0};
 }
 Budget budget_of(const MatmulFmaConfig& config) {
-  const int32_t words = size_of(config.dtype) == 8 ? 2 : 1;
-  const int32_t wanted = words * (config.each * config.each + 12 * config.each) + 64;
+  const int32_t wanted = config.each * config.each + 12 * config.each + 64;
   return {min(kBlockRegisters / MatmulFmaConfig::threads - 1, wanted), 0, 36864};
 }
 

@@ -58,9 +58,8 @@ struct MatmulTensorConfig {
   }
 };
 
-// Multiply-add in the type itself: 16 x 16 threads, each with `each` rows and columns of the tile.
+// Multiply-add of f32: 16 x 16 threads, each with `each` rows and columns of the tile.
 struct MatmulFmaConfig {
-  DType dtype;  // f32 or f64
   int each = 0;
   bool fixup = false;  // computes the rows and columns of c whose factor is NaN
   Activation activation = Activation::kNone;
@@ -70,7 +69,6 @@ struct MatmulFmaConfig {
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
   template <class Config, class Visit>
   static constexpr void visit_fields(Config& c, Visit visit) {
-    visit("dtype", c.dtype);
     visit("each", c.each);
     visit("fixup", c.fixup);
     visit("activation", c.activation);
@@ -78,7 +76,7 @@ struct MatmulFmaConfig {
   }
 
   static constexpr int side = 16, threads = side * side;
-  constexpr int depth() const { return static_cast<int>(64 / size_of(dtype)); }  // of a step
+  static constexpr int depth() { return 16; }  // of a step
   constexpr int tile() const { return side * each; }
 };
 

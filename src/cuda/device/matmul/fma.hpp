@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// c = alpha a b + beta c0 + bias of f32 and f64 by multiply-add: tensor cores would round the
-// operands of f32 to 11 bits.
+// c = alpha a b + beta c0 + bias of f32 by multiply-add: tensor cores would round the operands to
+// 11 bits.
 //
 // A block of 16 x 16 threads makes a square tile of c. Tiles of a and b come in steps of 64 bytes
 // along k: while the products of one step run, the elements of the next are on their way to
@@ -19,7 +19,7 @@
 // has left: tiles without any end at once.
 //
 // Any strides: the threads of a warp take neighbours along whichever dimension of an operand has
-// the smaller stride. Sums are in the type itself and in the order of k.
+// the smaller stride. Sums are float32, in the order of k.
 #pragma once
 
 #include "cuda/device/matmul/output.hpp"
@@ -27,20 +27,10 @@
 
 namespace perseid::internal::cuda {
 
-template <DType D>
-struct FmaReal {
-  using Type = float;
-};
-template <>
-struct FmaReal<DType::kF64> {
-  using Type = double;
-};
-
 // Lines are padded, so that threads that store neighbours along k meet different banks.
 template <MatmulFmaConfig C>
 struct FmaTile {
-  using Real = typename FmaReal<C.dtype>::Type;
-  alignas(16) Real at[C.depth()][C.tile() + 4];
+  alignas(16) float at[C.depth()][C.tile() + 4];
 };
 
 template <MatmulFmaConfig C>
@@ -51,7 +41,6 @@ struct FmaShared {
 // What a thread loads of an operand: kEach elements, at even distances along one dimension.
 template <MatmulFmaConfig C>
 class FmaCopy {
-  using Real = typename FmaReal<C.dtype>::Type;
   static constexpr int kEach = C.tile() * C.depth() / C.threads;
 
  public:
@@ -65,7 +54,7 @@ class FmaCopy {
     depth_ = along ? thread % C.depth() : thread / C.tile();
     next_line_ = along ? C.threads / C.depth() : 0;
     next_depth_ = along ? 0 : C.threads / C.tile();
-    data_ = static_cast<const Real*>(operand.data) + batch * operand.batch +
+    data_ = static_cast<const float*>(operand.data) + batch * operand.batch +
             (first + line_) * operand.line + depth_ * operand.depth;
     next_ = next_line_ * operand.line + next_depth_ * operand.depth;
     step_ = C.depth() * operand.depth;
@@ -75,11 +64,11 @@ class FmaCopy {
 
   __device__ __forceinline__ void load() {
     const int depth = static_cast<int>(clamp<int64_t>(depth_left_, 0, C.depth()));
-    const Real* from = data_;
+    const float* from = data_;
 #pragma unroll
     for (int i = 0; i < kEach; ++i, from += next_) {
       const bool inside = line_ + i * next_line_ < lines_left_ && depth_ + i * next_depth_ < depth;
-      held_[i] = inside ? *from : Real(0);
+      held_[i] = inside ? *from : 0;
     }
     data_ += step_;
     depth_left_ -= C.depth();
@@ -91,10 +80,10 @@ class FmaCopy {
   }
 
  private:
-  const Real* data_;
+  const float* data_;
   int64_t next_, step_, depth_left_;
   int line_, depth_, next_line_, next_depth_, lines_left_;
-  Real held_[kEach];
+  float held_[kEach];
 };
 
 // Rows and columns i of a thread's sums in its tile: four together, then four of the next 64.
@@ -109,10 +98,8 @@ struct FmaLines {
 
 // sums += a b, of a tile.
 template <MatmulFmaConfig C>
-__device__ __forceinline__ void multiply_tile(
-    const MatmulLaunch& launch, const MatmulTile& tile, FmaShared<C>& shared,
-    typename FmaReal<C.dtype>::Type (&sums)[C.each][C.each]) {
-  using Real = typename FmaReal<C.dtype>::Type;
+__device__ __forceinline__ void multiply_tile(const MatmulLaunch& launch, const MatmulTile& tile,
+                                              FmaShared<C>& shared, float (&sums)[C.each][C.each]) {
   FmaCopy<C> a(launch.a, tile.batch, tile.row, launch.rows, launch.depth);
   FmaCopy<C> b(launch.b, tile.batch, tile.column, launch.columns, launch.depth);
   const FmaLines<C> lines;
@@ -129,7 +116,7 @@ __device__ __forceinline__ void multiply_tile(
     b.load();
 #pragma unroll
     for (int k = 0; k < C.depth(); ++k) {
-      Real of_a[C.each], of_b[C.each];
+      float of_a[C.each], of_b[C.each];
 #pragma unroll
       for (int i = 0; i < C.each; ++i) {
         of_a[i] = left.at[k][lines.row(i)];
@@ -176,7 +163,6 @@ class FixupLines {
 // neither.
 template <MatmulFmaConfig C>
 __device__ __forceinline__ void fixup_tiles(const MatmulLaunch& launch, FmaShared<C>& shared) {
-  using Real = typename FmaReal<C.dtype>::Type;
   const int64_t of_entry = launch.tiles_down * launch.tiles_across, blocks = gridDim.x;
   int64_t seen = -1;  // the entry that was looked at
   for (int64_t number = blockIdx.x; number < launch.tiles; number += blocks) {
@@ -191,10 +177,10 @@ __device__ __forceinline__ void fixup_tiles(const MatmulLaunch& launch, FmaShare
       }
     }
     if (!fixup.any(tile, C.tile())) continue;
-    Real sums[C.each][C.each] = {};
+    float sums[C.each][C.each] = {};
     multiply_tile<C>(launch, tile, shared, sums);
     const FmaLines<C> lines;
-    MatmulOutput<C.dtype, C.dtype, C.activation, C.amax> output(launch, tile.batch);
+    MatmulOutput<DType::kF32, DType::kF32, C.activation, C.amax> output(launch, tile.batch);
 #pragma unroll
     for (int i = 0; i < C.each; ++i)
 #pragma unroll
@@ -209,7 +195,6 @@ __device__ __forceinline__ void fixup_tiles(const MatmulLaunch& launch, FmaShare
 template <MatmulFmaConfig C>
 __global__ void __launch_bounds__(C.threads)
     matmul_fma(const __grid_constant__ MatmulLaunch launch) {
-  using Real = typename FmaReal<C.dtype>::Type;
   __shared__ FmaShared<C> shared;
   ptx::launch_dependents();
   ptx::wait_for_prerequisites();
@@ -217,10 +202,10 @@ __global__ void __launch_bounds__(C.threads)
     fixup_tiles<C>(launch, shared);
   } else {
     const MatmulTile tile = find_tile(launch, blockIdx.x, C.tile(), C.tile());
-    Real sums[C.each][C.each] = {};
+    float sums[C.each][C.each] = {};
     multiply_tile<C>(launch, tile, shared, sums);
     const FmaLines<C> lines;
-    MatmulOutput<C.dtype, C.dtype, C.activation, C.amax> output(launch, tile.batch);
+    MatmulOutput<DType::kF32, DType::kF32, C.activation, C.amax> output(launch, tile.batch);
 #pragma unroll
     for (int i = 0; i < C.each; ++i)
 #pragma unroll

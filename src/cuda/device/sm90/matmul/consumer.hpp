@@ -32,7 +32,7 @@ class MatmulConsumer {
     for (;;) {
       const MatmulTilePosition tile = queue_.pop_by_warp(lane_);
       if (!tile.exists()) break;
-      const typename MatmulEpilogue<C>::Factors factors = epilogue_.load_factors(tile);
+      const typename MatmulEpilogue<C>::Vectors vectors = epilogue_.load_vectors(tile);
       int step = 1;
       if constexpr (C.deferred_epilogue()) {
         // The tile before, a chunk after each of the first steps; at once where those are too few,
@@ -53,7 +53,7 @@ class MatmulConsumer {
       ptx::fence_operand(sums);
       release();
 
-      epilogue_.scale(tile, factors, sums);
+      epilogue_.scale(vectors, sums);
       if constexpr (C.deferred_epilogue()) {
         epilogue_.round(tile, sums, rounded);
         before = tile;

@@ -49,9 +49,10 @@ class MatmulEpilogue {
  public:
   using Sums = float[kSums];
   using Rounded = uint32_t[kSums / 2];
-  struct Factors {
-    float upper, lower;  // of the thread's two rows
-    float of_columns[C.columns / 32];
+  // What the epilogue reads of a tile's rows and columns: factors and bias.
+  struct Vectors {
+    float upper, lower, bias_upper, bias_lower;                         // of the thread's two rows
+    float of_columns[C.columns / 32], bias_of_columns[C.columns / 32];  // of every 32nd column
   };
 
   // `warp`: of the consumer.
@@ -63,39 +64,43 @@ class MatmulEpilogue {
   __device__ __forceinline__ int first_row(const MatmulTilePosition& tile) const {
     return tile.row + 64 * consumer_ + 16 * warp_ + lane_ / 4;
   }
-  // The factors of a tile. Loaded before its mainloop, whose time hides it: of the columns a lane
-  // holds every 32nd.
-  __device__ __forceinline__ Factors load_factors(const MatmulTilePosition& tile) const {
-    Factors factors = {};
+  // A lane holds every 32nd column. Loaded before the mainloop, whose time hides it, where
+  // registers last until its end.
+  __device__ __forceinline__ Vectors load_vectors(const MatmulTilePosition& tile) const {
+    Vectors vectors = {};
+    const int row = first_row(tile);
     if constexpr (C.scaled) {
-      const int row = first_row(tile);
-      factors.upper = row_factor(tile, row);
-      factors.lower = row_factor(tile, row + 8);
+      vectors.upper = row_factor(tile, row);
+      vectors.lower = row_factor(tile, row + 8);
 #pragma unroll
       for (int i = 0; i < C.columns / 32; ++i)
-        factors.of_columns[i] = column_factor(tile, tile.column + 32 * i + lane_);
+        vectors.of_columns[i] = column_factor(tile, tile.column + 32 * i + lane_);
     }
-    return factors;
+    const MatmulBias& bias = arguments_.bias;
+    if (bias.data != nullptr) {
+      if (bias.column == 0) {
+        vectors.bias_upper = read_bias(row, arguments_.grid.m, bias.row);
+        vectors.bias_lower = read_bias(row + 8, arguments_.grid.m, bias.row);
+      }
+#pragma unroll
+      for (int i = 0; i < C.columns / 32; ++i)
+        if (bias.column != 0)
+          vectors.bias_of_columns[i] =
+              read_bias(tile.column + 32 * i + lane_, arguments_.grid.n, bias.column);
+    }
+    return vectors;
   }
   // sum = alpha * sum * factors + bias, four accumulators at a time: those of two columns.
-  __device__ __forceinline__ void scale(const MatmulTilePosition& tile, const Factors& factors,
-                                        Sums& sums) const {
-    if constexpr (C.scaled) multiply_by_factors(factors, sums);
+  __device__ __forceinline__ void scale(const Vectors& vectors, Sums& sums) const {
+    if constexpr (C.scaled) multiply_by_factors(vectors, sums);
     const float alpha = arguments_.alpha;
-    const MatmulBias& bias = arguments_.bias;
-    const int row = first_row(tile);
-    const int column = tile.column + 2 * (lane_ % 4);
-    const bool by_column = bias.data != nullptr && bias.column != 0;
-    float first = 0, second = 0;  // of the two rows, or of the two columns
-    if (bias.data != nullptr && !by_column) {
-      first = read_bias(row, arguments_.grid.m, bias.row);
-      second = read_bias(row + 8, arguments_.grid.m, bias.row);
-    }
+    const bool by_column = arguments_.bias.data != nullptr && arguments_.bias.column != 0;
+    float first = vectors.bias_upper, second = vectors.bias_lower;  // of the rows, or the columns
 #pragma unroll
     for (int i = 0; i < kSums; i += 4) {
       if (by_column) {
-        first = read_bias(column + 2 * i, arguments_.grid.n, bias.column);
-        second = read_bias(column + 2 * i + 1, arguments_.grid.n, bias.column);
+        first = of_column(vectors.bias_of_columns, i, 0);
+        second = of_column(vectors.bias_of_columns, i, 1);
       }
       sums[i] = fmaf(alpha, sums[i], first);
       sums[i + 1] = fmaf(alpha, sums[i + 1], by_column ? second : first);
@@ -223,18 +228,22 @@ class MatmulEpilogue {
     int left_;
   };
 
-  static __device__ __forceinline__ void multiply_by_factors(const Factors& factors, Sums& sums) {
+  // Of the first or second column of accumulators i to i + 3, from the lane that holds it.
+  static __device__ __forceinline__ float of_column(const float (&held)[C.columns / 32], int i,
+                                                    int second) {
     const int quad = static_cast<int>(threadIdx.x) % 4;
+    return __shfl_sync(0xffffffffu, held[i / 16], 2 * i % 32 + 2 * quad + second);
+  }
+  static __device__ __forceinline__ void multiply_by_factors(const Vectors& vectors, Sums& sums) {
 #pragma unroll
     for (int i = 0; i < kSums; i += 4) {
-      const int lane = 2 * i % 32 + 2 * quad;
-      const float left = __shfl_sync(0xffffffffu, factors.of_columns[i / 16], lane);
-      const float right = __shfl_sync(0xffffffffu, factors.of_columns[i / 16], lane + 1);
+      const float left = of_column(vectors.of_columns, i, 0);
+      const float right = of_column(vectors.of_columns, i, 1);
       // In this order: the product of the factors may be out of range.
-      sums[i] = sums[i] * factors.upper * left;
-      sums[i + 1] = sums[i + 1] * factors.upper * right;
-      sums[i + 2] = sums[i + 2] * factors.lower * left;
-      sums[i + 3] = sums[i + 3] * factors.lower * right;
+      sums[i] = sums[i] * vectors.upper * left;
+      sums[i + 1] = sums[i + 1] * vectors.upper * right;
+      sums[i + 2] = sums[i + 2] * vectors.lower * left;
+      sums[i + 3] = sums[i + 3] * vectors.lower * right;
     }
   }
   // The warp's 16 rows of a chunk.

@@ -111,7 +111,6 @@ class MatmulPromotedConsumer {
     for (;;) {
       const MatmulTilePosition tile = queue_.pop_by_warp(lane_);
       if (!tile.exists()) break;
-      const typename MatmulEpilogue<C>::Factors factors = epilogue_.load_factors(tile);
 #pragma unroll
       for (float& sum : sums) sum = 0;
       Scales scales(arguments_, tile, epilogue_.first_row(tile));
@@ -119,7 +118,7 @@ class MatmulPromotedConsumer {
       Stages stages = acquire();
       for (int left = arguments_.k_steps; left > 0; left -= C.promote)
         run_steps(scales, left > C.promote, stages, sums);
-      epilogue_.scale(tile, factors, sums);
+      epilogue_.scale(epilogue_.load_vectors(tile), sums);
       epilogue_.emit_all(tile, sums);
     }
     epilogue_.finish();
