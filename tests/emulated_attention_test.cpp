@@ -36,12 +36,28 @@ void check(const Case& test) {
   chosen.vectors = vectors;
   chosen.rows = C.rows;
   chosen.keys = C.keys;
+  Array workspace({static_cast<int64_t>(cuda::portable_attention_workspace(arguments)) + 16},
+                  DType::kBool);
+  cuda::bind_portable_attention_workspace(
+      reinterpret_cast<std::byte*>(
+          (reinterpret_cast<uintptr_t>(workspace.tensor.as<std::byte>()) + 15) / 16 * 16),
+      &arguments);
+  arguments.launch = 6;
   ASSERT_EQ(cuda::portable_attention_kernels(chosen), cuda::portable_attention_kernels(C));
   ASSERT_EQ(vectors, C.vectors);
   const auto blocks = static_cast<int>(cuda::portable_attention_blocks(fixture.problem, C));
   for (int b = 0; b < blocks; ++b) {
     emulated_gpu::Block block(b, C.threads, static_cast<size_t>(C.shared_bytes()));
     block.run([&] { cuda::PortableForward<C>(arguments, block.shared.data()).run(); });
+  }
+  if constexpr (C.split) {
+    const auto rows = static_cast<int>(arguments.rows) * ((arguments.value_dim + 31) / 32);
+    for (int b = 0; b < rows; b += cuda::kRowWarps) {
+      emulated_gpu::Block block(b / cuda::kRowWarps, 32 * cuda::kRowWarps, 0, rows);
+      block.run([&] { cuda::portable_attention_combine<C>(arguments); });
+    }
+    emulated_gpu::Block block(0, 32 * cuda::kRowWarps, 0);
+    if (C.masked()) block.run([&] { cuda::portable_attention_fixup<C>(arguments); });
   }
   fixture.compare_forward();
 }
@@ -120,6 +136,37 @@ TEST(EmulatedAttention, EverythingAtOnce) {
   add_bias(all, DType::kF32, {5, 1, 130, 200}, false);
   set_visible(all, {1, 4, 130, 1});
   check<kEverything>(all);
+}
+
+constexpr PortableForwardConfig kSplit{.key_dim = 64,
+                                       .value_dim = 48,
+                                       .rows = 16,
+                                       .query_in_registers = true,
+                                       .right = true,
+                                       .split = true};
+
+constexpr PortableForwardConfig with_lengths(PortableForwardConfig config) {
+  config.lengths = true;
+  return config;
+}
+constexpr PortableForwardConfig kSplitLengths = with_lengths(kSplit);
+
+// A hidden key, and one that some queries see, are not finite.
+TEST(EmulatedAttention, SplitsKeysOfFewQueries) {
+  Case test = forward_case(2, 4, 2, 5, 1300, 64, 48);
+  test.layout = Layout::kBshd;
+  test.problem.causal = Causal::kBottomRight;
+  check<kSplit>(test);
+  test.prepare = [](AttentionBackward& a) {
+    put(a.value, at(a.value, {0, 0, 1297, 5}), kNaN);
+    put(a.value, at(a.value, {1, 1, 600, 40}), kInfinity);
+  };
+  check<kSplit>(test);
+  Case ragged = forward_case(0, 4, 2, 0, 0, 64, 48);
+  ragged.problem.causal = Causal::kBottomRight;
+  set_ragged(ragged, {1, 0, 3, 2}, {1700, 3, 200, 0});
+  ragged.layout = Layout::kBshd;
+  check<kSplitLengths>(ragged);
 }
 
 constexpr PortableForwardConfig kCut{.key_dim = 320, .value_dim = 288, .rows = 16, .right = true};

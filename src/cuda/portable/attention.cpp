@@ -4,12 +4,24 @@
 
 #include "cuda/attention/arguments.hpp"
 #include "cuda/runtime/kernel_name.hpp"
+#include "cuda/runtime/launch_number.hpp"
 
 namespace perseid::internal::cuda {
 namespace {
 
 constexpr int64_t kMostDim = 2048;  // fixups have a row of each tensor in registers
 constexpr int64_t kFewRows = 64;    // four warps of 16 rows
+
+// Split-KV: keys of few queries are split into parts of kSplitKeys, of twice as many where there
+// are more than kManyKeys, or longer ones if there were more than kMaxSplits. The split depends on
+// kv_len alone.
+constexpr int64_t kSplitKeys = 512, kManyKeys = 4096, kMaxSplits = 256;
+
+int64_t split_tiles_of(const AttentionProblem& problem, const PortableForwardConfig& config) {
+  const int64_t tiles = ceil_div(problem.kv_len, int64_t{config.keys});
+  const int64_t keys = problem.kv_len > kManyKeys ? 2 * kSplitKeys : kSplitKeys;
+  return max(keys / config.keys, ceil_div(tiles, kMaxSplits));
+}
 
 // Blocks of queries in all sequences of a head; ragged: padded positions.
 int64_t q_tiles_of(const AttentionProblem& problem, const PortableForwardConfig& config) {
@@ -77,6 +89,8 @@ PortableForwardConfig choose_portable_attention(const AttentionProblem& problem)
     config.keys = 96;
   else
     config.query_in_registers = config.key_dim <= 64 && config.value_dim <= 64;
+  config.split =
+      problem.q_len <= kFewRows && problem.kv_len > split_tiles_of(problem, config) * config.keys;
   return config;
 }
 
@@ -87,6 +101,9 @@ std::vector<std::string> portable_attention_kernels(const PortableForwardConfig&
     access.vectors = vectors;
     names.push_back(kernel_name("portable_attention_forward", access));
   }
+  if (config.split) names.push_back(kernel_name("portable_attention_combine", config));
+  if (config.split && config.masked())
+    names.push_back(kernel_name("portable_attention_fixup", config));
   return names;
 }
 
@@ -99,13 +116,33 @@ PortableForwardArguments portable_attention_arguments(const AttentionProblem& pr
   fixed.q_tiles = static_cast<int32_t>(q_tiles_of(problem, config));
   fixed.heads_per_section =
       heads_per_section(problem, config.right, fixed.batch_heads, fixed.group);
+  fixed.rows = problem.heads * (problem.ragged ? problem.total_q : problem.batch * problem.q_len);
+  if (config.split) {
+    fixed.split_tiles = static_cast<int32_t>(split_tiles_of(problem, config));
+    fixed.num_splits =
+        static_cast<int32_t>(ceil_div(problem.kv_len, int64_t{fixed.split_tiles} * config.keys));
+  }
   return fixed;
 }
 
 int64_t portable_attention_blocks(const AttentionProblem& problem,
                                   const PortableForwardConfig& config) {
   const int64_t heads = problem.heads * (problem.ragged ? 1 : problem.batch);
-  return q_tiles_of(problem, config) * heads * config.parts();
+  const int64_t splits =
+      config.split ? ceil_div(problem.kv_len, split_tiles_of(problem, config) * config.keys) : 1;
+  return q_tiles_of(problem, config) * heads * config.parts() * splits;
+}
+
+size_t portable_attention_workspace(const PortableForwardArguments& fixed) {
+  if (fixed.num_splits == 1) return 0;
+  return sizeof(uint64_t) + static_cast<size_t>(fixed.num_splits * fixed.rows) *
+                                static_cast<size_t>(fixed.value_dim + 1) * sizeof(float);
+}
+void bind_portable_attention_workspace(std::byte* workspace, PortableForwardArguments* arguments) {
+  if (arguments->num_splits == 1) return;
+  arguments->nonfinite = reinterpret_cast<uint64_t*>(workspace);
+  arguments->split_sums = reinterpret_cast<float*>(workspace + sizeof(uint64_t));
+  arguments->split_results = arguments->split_sums + arguments->num_splits * arguments->rows;
 }
 
 bool bind_portable_attention(const AttentionForward& tensors, PortableForwardArguments* arguments) {
@@ -122,8 +159,8 @@ Status PortableAttention::make(const AttentionProblem& problem, const PortableFo
   std::unique_ptr<PortableAttention> attention(new PortableAttention(config, gpu));
   Status status =
       gpu.load(kPortableAttentionHeader, portable_attention_kernels(config), &attention->kernels_);
-  for (const Kernel& kernel : attention->kernels_)
-    if (status.ok()) status = gpu.allow_shared(kernel, config.shared_bytes());
+  for (const size_t each : {0, 1})  // kernels without and with vectors
+    if (status.ok()) status = gpu.allow_shared(attention->kernels_[each], config.shared_bytes());
   if (!status.ok()) return status;
 
   attention->fixed_ = portable_attention_arguments(problem, config);
@@ -132,7 +169,8 @@ Status PortableAttention::make(const AttentionProblem& problem, const PortableFo
   return {};
 }
 
-Status PortableAttention::forward(const AttentionForward& tensors, std::byte*, void* stream) const {
+Status PortableAttention::forward(const AttentionForward& tensors, std::byte* workspace,
+                                  void* stream) const {
   if (tensors.out.elements() == 0) return {};
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
@@ -141,12 +179,26 @@ Status PortableAttention::forward(const AttentionForward& tensors, std::byte*, v
   const Launch launch{.blocks = blocks_,
                       .threads = PortableForwardConfig::threads,
                       .shared_bytes = config_.shared_bytes()};
-  return gpu_.launch(kernels_[vectors ? 0 : 1], launch, &arguments, stream);
+  bind_portable_attention_workspace(workspace, &arguments);
+  arguments.launch = launch_number();
+  Status status = gpu_.launch(kernels_[vectors ? 0 : 1], launch, &arguments, stream);
+  if (!config_.split) return status;
+  const int64_t pieces = ceil_div(int64_t{arguments.value_dim}, int64_t{32});
+  Launch by_rows{.blocks = ceil_div(arguments.rows * pieces, kRowWarps), .threads = 32 * kRowWarps};
+  if (status.ok()) status = gpu_.launch(kernels_[2], by_rows, &arguments, stream);
+  by_rows.blocks =
+      min(ceil_div(arguments.rows, kRowWarps), int64_t{4} * gpu_.facts().multiprocessors);
+  if (status.ok() && config_.masked())
+    status = gpu_.launch(kernels_[3], by_rows, &arguments, stream);
+  return status;
 }
 
 std::string PortableAttention::description() const {
   return concatenate("forward: tiles of ", config_.block_rows(), " queries and ", config_.keys,
-                     " keys, ", PortableForwardConfig::warps, " warps");
+                     " keys, ", PortableForwardConfig::warps, " warps",
+                     config_.split ? concatenate(", keys split into ", fixed_.num_splits,
+                                                 " parts, merged by a second kernel")
+                                   : "");
 }
 
 }  // namespace perseid::internal::cuda

@@ -27,13 +27,16 @@ std::string refuse_portable_attention(const AttentionProblem& problem, const Gpu
 // depends on neither.
 PortableForwardConfig choose_portable_attention(const AttentionProblem& problem);
 // Name expressions of the kernels, and their header: for tensors that are accessed by vectors, and
-// for others.
+// for others; and where keys are split, the kernels that follow.
 std::vector<std::string> portable_attention_kernels(const PortableForwardConfig& config);
 // The arguments of a launch that the problem determines, and its blocks.
 PortableForwardArguments portable_attention_arguments(const AttentionProblem& problem,
                                                       const PortableForwardConfig& config);
 int64_t portable_attention_blocks(const AttentionProblem& problem,
                                   const PortableForwardConfig& config);
+// Of split keys.
+size_t portable_attention_workspace(const PortableForwardArguments& fixed);
+void bind_portable_attention_workspace(std::byte* workspace, PortableForwardArguments* arguments);
 // Adds the tensors of an execution. Returns whether they can be accessed by vectors.
 bool bind_portable_attention(const AttentionForward& tensors, PortableForwardArguments* arguments);
 
@@ -49,7 +52,7 @@ class PortableAttention {
   static Status make(const AttentionProblem& problem, const PortableForwardConfig& config, Gpu& gpu,
                      std::unique_ptr<PortableAttention>* made);
 
-  static constexpr size_t forward_workspace() { return 0; }
+  size_t forward_workspace() const { return portable_attention_workspace(fixed_); }
   Status forward(const AttentionForward& tensors, std::byte* workspace, void* stream) const;
   // Which kernel was chosen, for explain.
   std::string description() const;

@@ -51,6 +51,17 @@ struct AttentionArguments {
   RowsInMemory query_rows, key_rows, value_rows, out_rows;
 };
 
+// Forward over few queries: keys in splits, each with results of its own for every row (float32,
+// and the logarithm to base 2 of the row sum), which another kernel combines.
+struct KeySplits {
+  int32_t num_splits = 1, split_tiles = 0;  // KV tiles of a split
+  float* split_results = nullptr;           // [split, row, value_dim]; rows: [batch, head, query]
+  float* split_sums = nullptr;              // [split, row]
+  int64_t rows = 0;
+};
+
+inline constexpr int kRowWarps = 4;  // of a block that combines splits or fixes rows up
+
 // What backward has in addition. A null pointer disables a gradient.
 struct AttentionGradients : AttentionArguments {
   RowsInMemory grad_out_rows, grad_query_rows, grad_key_rows, grad_value_rows;

@@ -86,4 +86,20 @@ __device__ __noinline__ void fixup_row(const typename decltype(C)::Arguments& a,
                       element_stride<C>(a.out_rows));
 }
 
+// All rows of a launch whose blocks have kWarps warps each, a row to a warp.
+template <auto C, int kWarps>
+__device__ __forceinline__ void fixup_rows(const typename decltype(C)::Arguments& a) {
+  const int heads = a.heads << a.pack_gqa, warps = static_cast<int>(gridDim.x) * kWarps;
+  const int warp = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
+#pragma unroll 1
+  for (int batch = 0; batch < a.batch; ++batch) {
+    const AttentionSequence sequence = find_sequence<C.lengths>(a, batch);
+    const int64_t rows = int64_t{heads} * sequence.q_len;
+#pragma unroll 1
+    for (int64_t row = warp; row < rows; row += warps)
+      fixup_row<C>(a, sequence, static_cast<int>(row / sequence.q_len),
+                   static_cast<int>(row % sequence.q_len));
+  }
+}
+
 }  // namespace perseid::internal::cuda

@@ -31,6 +31,7 @@ struct PortableForwardConfig {
   bool dropout = false;
   DType bias = DType::kNone;
   ScoreModifierKind modifier = ScoreModifierKind::kNone;
+  bool split = false;  // a block has a split of the keys
 
   using Arguments = PortableForwardArguments;
   static constexpr const char* kName = "PortableForwardConfig";
@@ -52,12 +53,12 @@ struct PortableForwardConfig {
     visit("dropout", c.dropout);
     visit("bias", c.bias);
     visit("modifier", c.modifier);
+    visit("split", c.split);
   }
 
   static constexpr int warps = 4, threads = 32 * warps;
   static constexpr int resident = 2;  // blocks of a multiprocessor, as registers allow
   // Of the per-score operations that sm_90 has in addition.
-  static constexpr bool split = false;
   static constexpr int bias_stages = 0;
   static constexpr bool consumers_know_tiles() { return false; }
   static constexpr bool unit_strides = false;  // between elements of rows, in fixups
@@ -87,7 +88,7 @@ struct PortableForwardConfig {
   constexpr int shared_bytes() const { return tile_bytes() + kOthers; }
 };
 
-struct PortableForwardArguments : AttentionArguments {
+struct PortableForwardArguments : AttentionArguments, KeySplits {
   static constexpr int32_t pack_gqa = 0;  // every row of a tile is of one head
   float* lse = nullptr;                   // null: not wanted
   int64_t lse_stride[3]{};                // batch, head, row
@@ -95,6 +96,9 @@ struct PortableForwardArguments : AttentionArguments {
   int32_t q_tiles = 0;  // of a head; ragged: padded positions of all sequences
   int32_t heads_per_section = 0;
   float modifier = 0;  // the value of the score modifier
+  // If C.split and C.masked(): the launch, if a split has a result that is not finite.
+  uint64_t launch = 0;
+  uint64_t* nonfinite = nullptr;
 };
 
 }  // namespace perseid::internal::cuda

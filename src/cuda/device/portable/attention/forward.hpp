@@ -19,6 +19,9 @@
 // and it says that all warps are done with the stage that 3 fills. Warps skip 4 for tiles of keys
 // of which their own rows see nothing. Two blocks of a multiprocessor hide each other's latencies.
 //
+// Few queries and many keys: a block has a split of the keys, and another kernel combines the
+// splits (attention/combine.hpp).
+//
 // Raster order. The longest Q tiles come first, heads in sections that fit into the L2 cache
 // (raster_order.hpp). Ragged batches: padded positions of blocks (attention/sequence.hpp).
 //
@@ -32,6 +35,7 @@
 // float32. A row's bits do not depend on its batch.
 #pragma once
 
+#include "cuda/device/attention/combine.hpp"
 #include "cuda/device/attention/forward_scores.hpp"
 #include "cuda/device/attention/row_fixup.hpp"
 #include "cuda/device/portable/attention/config.hpp"
@@ -61,9 +65,12 @@ class PortableForward {
     for (bool clears = false;; clears = true) {
       mainloop(tile, clears);
       const bool nonfinite = C.masked() && sees_nonfinite_values(out_[0]);
-      epilogue();
+      if constexpr (C.split)
+        store_split();
+      else
+        epilogue();
       if (!C.masked() || clears || __syncthreads_or(nonfinite) == 0) {
-        if (clears) fix_up_rows();
+        if (clears) fix_up();
         return;
       }
     }
@@ -87,7 +94,9 @@ class PortableForward {
 
   // Returns whether the tile has rows.
   __device__ __forceinline__ bool locate(QueryTile& tile) {
-    const auto block = static_cast<int32_t>(blockIdx.x);
+    split_ = C.split ? static_cast<int32_t>(blockIdx.x) % a_.num_splits : 0;
+    const int32_t block = C.split ? static_cast<int32_t>(blockIdx.x) / a_.num_splits
+                                  : static_cast<int32_t>(blockIdx.x);
     const int32_t number = block / C.parts();
     first_column_ = block % C.parts() * C.columns();
     if (C.lengths && a_.ragged) {
@@ -114,10 +123,19 @@ class PortableForward {
       find_kv_tiles<C>(own, min(own.query + C.rows, own.q_len) - 1);
     else
       own.first = 1;  // it visits none
+    find_kv_tiles<C>(tile, min(tile.query + C.block_rows(), tile.q_len) - 1);
+    if constexpr (C.split) {
+      keep_split(own);
+      keep_split(tile);
+    }
     if (lane() == 0) own_ = own;
     __syncwarp();
-    find_kv_tiles<C>(tile, min(tile.query + C.block_rows(), tile.q_len) - 1);
     return true;
+  }
+  // Of the KV tiles, those of the block's split; they may be none.
+  __device__ __forceinline__ void keep_split(QueryTile& tile) const {
+    tile.first = max(tile.first, split_ * a_.split_tiles);
+    tile.last = min(tile.last, (split_ + 1) * a_.split_tiles - 1);
   }
   __device__ __forceinline__ int32_t entry() const { return entry_of<C.lengths>(a_, own_.batch); }
 
@@ -139,6 +157,7 @@ class PortableForward {
     };
 
     clear();
+    if (C.split && tile.first > tile.last) return;
     if constexpr (!C.streams()) {
       copy_query();
       copy_key(tile.last, tile.last % 2);
@@ -378,8 +397,43 @@ class PortableForward {
     }
   }
 
+  // A split's results, and the logarithms of its row sums. Few rows: in the layout of registers.
+  __device__ __forceinline__ void store_split() const {
+    const int own = lane();
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int query = own_.query + 16 * i + 8 * r + own / 4;
+        const float sum = quad_sum(rows_[i].sum[r]);
+        if (query >= own_.q_len) continue;
+        const int64_t length = C.lengths && a_.ragged ? a_.total_q : a_.q_len;
+        const int64_t row = split_ * a_.rows + (int64_t{entry()} * a_.heads + own_.head) * length +
+                            own_.q_begin + query;
+        if (own % 4 == 0 && first_column_ == 0)
+          a_.split_sums[row] =
+              sum == 0 ? minus_infinity()
+                       : rows_[i].maximum[r] * rules(i).scale_log2() + ptx::approximate_log2(sum);
+        const float factor =
+            sum == 0 ? 0 : ptx::approximate_reciprocal(sum) * dropout_factor<C.dropout>(a_);
+#pragma unroll
+        for (int j = 0; j < C.columns() / 8; ++j)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const int column = first_column_ + 8 * j + own % 4 * 2 + e;
+            if (column < a_.value_dim)
+              a_.split_results[row * a_.value_dim + column] =
+                  factor == 0 ? 0 : out_[i][4 * j + 2 * r + e] * factor;
+          }
+      }
+  }
+
   // After the results with cleared values were stored.
-  __device__ __forceinline__ void fix_up_rows() const {
+  __device__ __forceinline__ void fix_up() const {
+    if constexpr (C.split) {
+      if (threadIdx.x == 0) *a_.nonfinite = a_.launch;
+      return;
+    }
     __syncwarp();
 #pragma unroll 1
     for (int query = own_.query; query < min(own_.query + C.rows, own_.q_len); ++query)
@@ -390,7 +444,7 @@ class PortableForward {
   unsigned char* const memory_;
   const uint32_t address_;
   QueryTile& own_;  // the warp's rows, in shared memory
-  int32_t first_column_ = 0;
+  int32_t first_column_ = 0, split_ = 0;
   float out_[kTiles][C.columns() / 2];
   RowStatistics rows_[kTiles];
   uint32_t query_[C.query_in_registers ? kTiles : 1][C.query_in_registers ? C.depth() / 16 : 1][4];
@@ -403,6 +457,20 @@ __global__ void __launch_bounds__(C.threads, C.resident)
   ptx::launch_dependents();
   ptx::wait_for_prerequisites();
   PortableForward<C>(arguments, memory).run();
+}
+
+// After a launch with splits.
+template <PortableForwardConfig C>
+__global__ void __launch_bounds__(32 * kRowWarps)
+    portable_attention_combine(const __grid_constant__ PortableForwardArguments arguments) {
+  combine_splits<C.dtype>(arguments, arguments.out_rows.stride[3]);
+}
+template <PortableForwardConfig C>
+__global__ void __launch_bounds__(32 * kRowWarps)
+    portable_attention_fixup(const __grid_constant__ PortableForwardArguments arguments) {
+  ptx::launch_dependents();
+  ptx::wait_for_prerequisites();
+  if (*arguments.nonfinite == arguments.launch) fixup_rows<C, kRowWarps>(arguments);
 }
 
 }  // namespace perseid::internal::cuda

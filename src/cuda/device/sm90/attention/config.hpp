@@ -167,8 +167,6 @@ struct AttentionForwardConfig {
   constexpr int consumer_registers() const { return consumers == 3 ? 160 : async ? 224 : 232; }
 };
 
-inline constexpr int kRowWarps = 4;  // of a block of attention_combine and attention_fixup
-
 // Blocks of a launch draw their tiles from one counter, in the workspace.
 struct ForwardTileCounter : TileCounter {
   uint64_t nonfinite;  // split-KV: the launch, if a split has a result that is not finite
@@ -182,7 +180,7 @@ struct ForwardTileCounter : TileCounter {
 // pack_gqa: 2^pack_gqa query heads that share a key head are packed into the rows of a tile: row r
 // is query r >> pack_gqa of head r % 2^pack_gqa. The maps have dimensions {dim, 2^pack_gqa, length,
 // heads >> pack_gqa, batch}. `heads`, `group`, and the `head` of a tile count packs.
-struct AttentionForwardArguments : AttentionArguments {
+struct AttentionForwardArguments : AttentionArguments, KeySplits {
   TensorMap query, key, value, out;
   float* lse = nullptr;     // null: not wanted
   int64_t lse_stride[3]{};  // batch, head, row
@@ -195,12 +193,6 @@ struct AttentionForwardArguments : AttentionArguments {
   int32_t batch_heads = 0, q_tiles = 0, tiles = 0;
   int32_t rows_before = 0;        // rows of a head's first tile before its first query
   int32_t heads_per_section = 0;  // of the raster order
-  // Split-KV: splits, KV tiles of a split, and the results of a split for each row (float32, and
-  // the logarithm to base 2 of the row sum).
-  int32_t num_splits = 1, split_tiles = 0;
-  float* split_results = nullptr;  // [split, row, value_dim]; rows are [batch, head, query]
-  float* split_sums = nullptr;     // [split, row]
-  int64_t rows = 0;
   // If TMA loads the bias: its map, with elements of 16 bits, and whether heads and batch entries
   // have their own.
   TensorMap bias_map;

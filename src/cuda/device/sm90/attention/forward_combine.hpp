@@ -1,21 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Split-KV combine of attention forward, for few queries and many keys: attention_forward computes
-// each split of the keys on its own, and this kernel combines the splits of a row. With L the
-// log2-sum-exp2 of the splits and O their results:
-//
-//   out = sum(2^(L - max L) * O) / sum(2^(L - max L))
-//
-// A warp has 32 columns of a row and loads 32 splits at once, since latency dominates. It adds them
-// in their order, whichever blocks computed them, and the number of splits depends on the length of
-// the keys alone: a row's result does not depend on the other rows of the batch. Blocks are small,
-// so that they can be resident together with those of the kernels before and after.
+// Split-KV combine of attention forward on sm_90a (attention/combine.hpp).
 #pragma once
 
-#include "cuda/device/attention/arithmetic.hpp"
-#include "cuda/device/attention/sequence.hpp"
-#include "cuda/device/element.hpp"
-#include "cuda/device/ptx/dependency.hpp"
+#include "cuda/device/attention/combine.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
 
 namespace perseid::internal::cuda {
@@ -23,56 +11,7 @@ namespace perseid::internal::cuda {
 template <DType D>
 __global__ void __launch_bounds__(32 * kRowWarps, 8)
     attention_combine(const __grid_constant__ AttentionForwardArguments a) {
-  constexpr int kSplits = 32;
-  ptx::launch_dependents();
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t warp = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / 32;
-  const int pieces = (a.value_dim + 31) / 32;
-  const auto row = static_cast<int>(warp / pieces);
-  const int column = static_cast<int>(warp % pieces) * 32 + lane;
-  const int heads = a.heads << a.pack_gqa, length = a.ragged ? a.total_q : a.q_len;
-  const int query = row % length, head = row / length % heads, batch = row / length / heads;
-  const bool own = column < a.value_dim;
-  ptx::wait_for_prerequisites();
-  if (row >= a.rows) return;
-  // Rows behind the last sequence are padding of the packed tensor.
-  if (a.ragged && query >= read_length(a.cumulative_q, a.batch, a.total_q)) return;
-
-  float out = 0, largest = minus_infinity(), sum = 0;  // sum: of the lane's splits
-#pragma unroll 1
-  for (int first = 0; first < a.num_splits; first += kSplits) {
-    const int64_t at = int64_t{first} * a.rows + row;
-    const float own_sum =
-        first + lane < a.num_splits ? a.split_sums[at + lane * a.rows] : minus_infinity();
-    float results[kSplits];
-#pragma unroll
-    for (int p = 0; p < kSplits; ++p)
-      results[p] = own && first + p < a.num_splits
-                       ? a.split_results[(at + p * a.rows) * a.value_dim + column]
-                       : 0;
-    float now = fmaxf(largest, own_sum);
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2)
-      now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, step));
-    const float shift = now == minus_infinity() ? 0 : now;
-    const float factor = ptx::approximate_exp2(largest - shift);
-    const float weight = ptx::approximate_exp2(own_sum - shift);
-    largest = now;
-    sum = fmaf(sum, factor, weight);
-    out *= factor;
-#pragma unroll
-    for (int p = 0; p < kSplits; ++p)
-      out = fmaf(__shfl_sync(0xffffffffu, weight, p), results[p], out);
-  }
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-
-  if (own)
-    row_at<uint16_t>(a.out_rows, batch, head, query)[column] =
-        static_cast<uint16_t>(round_pair<D>(sum == 0 ? 0 : out / sum, 0));
-  if (column == 0 && a.lse != nullptr)
-    a.lse[batch * a.lse_stride[0] + head * a.lse_stride[1] + query * a.lse_stride[2]] =
-        sum == 0 ? minus_infinity() : (largest + ptx::approximate_log2(sum)) * kLn2;
+  combine_splits<D>(a, 1);
 }
 
 }  // namespace perseid::internal::cuda
