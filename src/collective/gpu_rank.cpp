@@ -8,6 +8,7 @@
 #include <csignal>
 
 #include "collective/transport.hpp"
+#include "cuda/runtime/memory.hpp"
 #include "cuda/runtime/signals.hpp"
 
 namespace perseid::internal::collective {
@@ -70,8 +71,11 @@ Status GpuRank::make(const Operation& operation) {
   }
   // One rank that fails makes all fail.
   if (status = group_.exchange(operation, status, "", nullptr); !status.ok()) return status;
-  const size_t bytes = kMostRanks * sizeof(uint32_t);
+  const size_t bytes = 2 * kMostRanks * sizeof(uint32_t);
   status = GpuWindows::make(group_, operation, gpu_, bytes, kMostRanks, first_, &slab_);
+  constexpr uint32_t kNotAborted = 0;
+  if (status.ok())
+    status = cuda::copy(*gpu_, abort_word(), &kNotAborted, sizeof kNotAborted, nullptr);
   if (!status.ok()) return status;
   // The signals of the process are for its own threads.
   sigset_t all, before;
@@ -147,7 +151,7 @@ perseid_arrival GpuRank::arrival(const Operation& operation, const uint32_t* sig
   arrival.signals = signals;
   arrival.epoch = epoch;
   arrival.deadline_ns = operation.deadline_ns + kGrace;
-  arrival.abort = &words_->abort;
+  arrival.abort = abort_word();
   arrival.record = reinterpret_cast<perseid_wait_record*>(&words_->reports[submitted_ % kSlots]);
   return arrival;
 }
@@ -201,7 +205,7 @@ void GpuRank::fail() {
     each.failed = true;
     if (each.chunk < 0) find_missing(each);
   }
-  __atomic_store_n(&words_->abort, 1, __ATOMIC_RELEASE);
+  (void)control_->write_word(abort_word(), 1);
   release_waits();
 }
 

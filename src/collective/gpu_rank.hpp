@@ -61,7 +61,7 @@ class GpuRank final : public cuda::StreamObserver {
   static constexpr uint32_t kSlots = 256;
   // In page-locked memory. Numbers of operations.
   struct Words {
-    uint32_t abort, started, completed, unused;
+    uint32_t started, completed;
     cuda::WaitReport reports[kSlots];
   };
   struct Slot {
@@ -78,6 +78,8 @@ class GpuRank final : public cuda::StreamObserver {
   // From now on synchronisations by this object of the GPU return failures.
   void observe(std::shared_ptr<cuda::Gpu> gpu);
   Slot& slot(uint32_t number) { return slots_[number % kSlots]; }
+  // In memory of the GPU, since all its multiprocessors poll it. Behind the words of the slab.
+  uint32_t* abort_word() const { return slab_->words(group_.rank()) + kMostRanks; }
   uint32_t completed() const { return cpu::load_acquire(&words_->completed); }
   uint32_t in_flight() const { return submitted_ - completed(); }
 

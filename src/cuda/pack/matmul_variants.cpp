@@ -5,6 +5,7 @@
 #include "cuda/matmul/fma.hpp"
 #include "cuda/matmul/tensor_core.hpp"
 #include "cuda/pack/variants.hpp"
+#include "cuda/rank_sum.hpp"
 #include "cuda/runtime/signals.hpp"
 #include "cuda/sm90/matmul.hpp"
 #include "cuda/sm90/matmul_f32.hpp"
@@ -131,6 +132,12 @@ std::vector<Variant> matmul_variants(const std::string& architecture, bool commo
           {"wait for a signal",
            {kSignalWaitHeader, {kSignalWaitKernel, kChunkSignalKernel}, architecture},
            {64, 0, 0}});
+      for (const DType out : {DType::kBF16, DType::kF16, DType::kF32}) {
+        const RankSumConfig sum{.in = DType::kF32, .out = out};
+        variants.push_back({concatenate("sum over ranks as ", name_of(out)),
+                            {kRankSumHeader, rank_sum_kernels(sum), architecture},
+                            {48, 0, 0}});
+      }
       constexpr SplitConfig kSplit;
       variants.push_back({"splitting of f32 operands",
                           {kSplitHeader, split_kernels(kSplit), architecture},
