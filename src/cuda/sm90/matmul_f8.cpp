@@ -65,6 +65,8 @@ MatmulBlockScales block_scales(const Tensor& scales) {
 
 std::string refuse_sm90_f8_matmul(const MatmulProblem& problem) {
   constexpr int64_t kMost = int64_t{1} << 30;
+  if (problem.async())
+    return "takes no chunks of 8-bit types; leave async_a, async_b and sink_c NULL";
   if (problem.depth() == 0) return "there is nothing to multiply (k or alpha is 0)";
   for (const auto& [name, size] : {std::pair{"m", problem.m}, {"n", problem.n}, {"k", problem.k}})
     if (size > kMost) return concatenate(name, " is ", size, ", expected at most ", kMost);
