@@ -93,11 +93,11 @@ std::vector<Variant> softmax_variants(const std::string& architecture) {
   return variants;
 }
 
-// Kernels that stand alone.
+// Kernels that stand alone. A program has all kernels of its header that are no templates.
 std::vector<Variant> helper_variants(const std::string& architecture) {
   return {
       {"dropout mask", {kDropoutMaskHeader, {kDropoutMaskKernel}, architecture}, {64, 0, 0}},
-      {"ragged rows", {kRaggedHeader, ragged_copy_kernels(16), architecture}, {64, 0, 0}},
+      {"ragged rows", {kRaggedHeader, ragged_copy_kernels(16), architecture}, {64, 0, 256}},
       {"ragged lengths", {kRaggedHeader, ragged_lengths_kernels(), architecture}, {64, 0, 256}}};
 }
 
