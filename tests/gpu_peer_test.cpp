@@ -19,6 +19,7 @@ class GpuPeer : public ContextTest {
   void SetUp() override {
     ContextTest::SetUp();
     if (IsSkipped()) return;
+    cuda_.emplace();
     void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
     const auto can_access =
         reinterpret_cast<int (*)(int*, int, int)>(dlsym(driver, "cuDeviceCanAccessPeer"));
@@ -29,21 +30,21 @@ class GpuPeer : public ContextTest {
       GTEST_SKIP() << "no second GPU whose memory the first one reaches";
     peer_.emplace(Context::cuda(1));
     void* contexts[2] = {};
-    for (int device : {0, 1}) ASSERT_EQ(cuda_.primary_retain(&contexts[device], device), 0);
+    for (int device : {0, 1}) ASSERT_EQ(cuda_->primary_retain(&contexts[device], device), 0);
     for (int device : {0, 1}) {
-      ASSERT_EQ(cuda_.context_set(contexts[device]), 0);
-      ASSERT_EQ(cuda_.stream_create(&streams_[device], 1), 0);
+      ASSERT_EQ(cuda_->context_set(contexts[device]), 0);
+      ASSERT_EQ(cuda_->stream_create(&streams_[device], 1), 0);
     }
-    ASSERT_EQ(cuda_.context_set(contexts[0]), 0);
+    ASSERT_EQ(cuda_->context_set(contexts[0]), 0);
     constexpr int kAlreadyEnabled = 704;
     const int enabled = enable(contexts[1], 0);
     ASSERT_TRUE(enabled == 0 || enabled == kAlreadyEnabled) << enabled;
   }
   void TearDown() override {
-    if (peer_) cuda_.context_set(nullptr);
+    if (peer_) cuda_->context_set(nullptr);
   }
 
-  const Cuda cuda_;
+  std::optional<Cuda> cuda_;
   std::optional<Context> peer_;
   void* streams_[2] = {};
 };
