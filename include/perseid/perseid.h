@@ -303,8 +303,9 @@ PERSEID_API perseid_status perseid_attention_backward(perseid_plan_t plan,
 
 /** Writes the mask that attention with this dropout, seed and offset uses: 1 where kept, 0 where
  * dropped. mask: bool or uint8 [batch, heads, q_len, kv_len], any strides. Kept values are scaled
- * by 256 / t, where t = max(1, round(256 * (1 - dropout))). Every device writes the same. Random
- * numbers: Philox4x32-10, Salmon et al., SC 2011. Errors: DEVICE_ERROR.
+ * by 256 / t, where t = max(1, round(256 * (1 - dropout))). Every device writes the same. On a
+ * GPU the work is queued on the stream, and the first call loads the kernel. Random numbers:
+ * Philox4x32-10, Salmon et al., SC 2011. Errors: DEVICE_ERROR.
  * \snippet operations.c dropout_mask */
 PERSEID_API perseid_status perseid_fill_dropout_mask(perseid_context_t context, double dropout,
                                                      uint64_t seed, uint64_t offset,

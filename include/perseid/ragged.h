@@ -4,9 +4,9 @@
  * Ragged batches: from lengths and padded tensors to the cumulative lengths and packed tensors that
  * attention takes, and back. Included by perseid.h.
  *
- * Pack and unpack are the adjoints of one another where they zero what they do not copy, so the
- * gradient of either is the other. On a GPU all of it is queued on the stream, nothing is read by
- * the host, and it may be captured in a CUDA graph; the first call of each function loads kernels.
+ * With zero_rest = 1, pack is the adjoint of unpack, so the gradient of either is the other. On a
+ * GPU each function queues its work on the stream and the host reads no lengths, so a call may be
+ * captured in a CUDA graph; the first call of each function loads its kernels and must come before.
  */
 #ifndef PERSEID_RAGGED_H_
 #define PERSEID_RAGGED_H_

@@ -17,7 +17,7 @@ inline namespace v0 {
 /// What pack and unpack do with rows that belong to no sequence.
 enum class Rest : uint32_t {
   kKeep = 0,  ///< they stay as they are
-  kZero = 1,  ///< they become 0: then pack and unpack are the adjoints of one another
+  kZero = 1,  ///< they become 0: pack is then the adjoint of unpack
 };
 
 /// Writes {0, l0, l0 + l1, ...}. lengths: i32 or i64 [batch], or bool or u8 [batch, longest] with

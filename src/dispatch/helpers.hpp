@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Work without a plan, on the device of a context: dropout masks and ragged batches.
+// Functions that have no plan: they pick the CPU or GPU code by the device of the context. Dropout
+// masks and ragged batches.
 #pragma once
 
 #include "dispatch/device.hpp"
