@@ -3,7 +3,7 @@
 #include "op/dropout_mask.hpp"
 
 #include "base/observe.hpp"
-#include "dispatch/helpers.hpp"
+#include "dispatch/without_plan.hpp"
 #include "op/attention_problem.hpp"
 #include "op/descriptor.hpp"
 #include "op/tensor_argument.hpp"

@@ -3,7 +3,7 @@
 #include "op/ragged.hpp"
 
 #include "base/observe.hpp"
-#include "dispatch/helpers.hpp"
+#include "dispatch/without_plan.hpp"
 #include "op/descriptor.hpp"
 #include "op/lengths.hpp"
 #include "op/tensor_argument.hpp"

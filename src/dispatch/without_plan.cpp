@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-#include "dispatch/helpers.hpp"
+#include "dispatch/without_plan.hpp"
 
 #include "cpu/ragged.hpp"
 #include "cuda/attention/dropout_mask.hpp"
