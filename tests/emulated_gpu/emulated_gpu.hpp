@@ -50,12 +50,18 @@ struct Copy {
   int bytes;
 };
 
+// Where a fiber goes on. (swapcontext asks the system for the mask of signals at every switch, and
+// the C library's longjmp may refuse other stacks.)
+using Position = void* [5];
+__attribute__((noinline, noreturn)) inline void jump(Position to) { __builtin_longjmp(to, 1); }
+
 // What a thread, and a warp, has besides the variables of the kernel.
 struct Thread {
-  ucontext_t context{};
+  ucontext_t beginning{};
+  Position position{};
   std::unique_ptr<char[]> stack;
   std::vector<std::vector<Copy>> groups{1};  // the last one is not committed
-  bool ended = false;
+  bool begun = false, ended = false;
 };
 struct Meeting {
   int arrived = 0;
@@ -112,13 +118,23 @@ class Block {
     }
     while (meeting.turn == turn) yield();
   }
-  void yield() { swapcontext(&own().context, &scheduler_); }
+  // To the scheduler, until it resumes this thread.
+  __attribute__((noinline)) void yield() {
+    if (__builtin_setjmp(own().position) == 0) jump(scheduler_);
+  }
+  // To the thread, until it yields or ends.
+  __attribute__((noinline)) void resume() {
+    if (__builtin_setjmp(scheduler_) != 0) return;
+    if (own().begun) jump(own().position);
+    own().begun = true;
+    setcontext(&own().beginning);
+  }
   static void enter();
 
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   Meeting block_;
-  ucontext_t scheduler_{};
+  Position scheduler_{};
   const std::function<void()>* kernel_ = nullptr;
   int current_ = 0;
 };
@@ -128,7 +144,7 @@ inline Block* block = nullptr;  // the one that runs
 inline void Block::enter() {
   (*block->kernel_)();
   block->own().ended = true;
-  swapcontext(&block->own().context, &block->scheduler_);
+  jump(block->scheduler_);
 }
 
 inline void Block::run(const std::function<void()>& kernel) {
@@ -136,11 +152,11 @@ inline void Block::run(const std::function<void()>& kernel) {
   block = this;
   kernel_ = &kernel;
   for (Thread& thread : threads_) {
-    thread.stack = std::make_unique<char[]>(kStack);
-    getcontext(&thread.context);
-    thread.context.uc_stack.ss_sp = thread.stack.get();
-    thread.context.uc_stack.ss_size = kStack;
-    makecontext(&thread.context, &Block::enter, 0);
+    thread.stack = std::make_unique_for_overwrite<char[]>(kStack);
+    getcontext(&thread.beginning);
+    thread.beginning.uc_stack.ss_sp = thread.stack.get();
+    thread.beginning.uc_stack.ss_size = kStack;
+    makecontext(&thread.beginning, &Block::enter, 0);
   }
   // Two rounds in which no thread ends and nobody meets: some wait for threads that never come.
   int64_t idle = 0, met_before = -1;
@@ -149,7 +165,7 @@ inline void Block::run(const std::function<void()>& kernel) {
     int64_t met = block_.turn;
     for (current_ = 0; current_ < static_cast<int>(threads_.size()); ++current_) {
       if (own().ended) continue;
-      swapcontext(&scheduler_, &own().context);
+      resume();
       if (own().ended) idle = 0;
       alive = alive || !own().ended;
     }
