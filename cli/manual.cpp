@@ -25,6 +25,10 @@ constexpr Variable kVariables[] = {
     {"PERSEID_CPU_ISA", "the kernels of the CPU: avx512bf16, avx512, avx2, neon or scalar"},
     {"PERSEID_NUM_THREADS", "threads of the CPU pool, where --threads does not say"},
     {"PERSEID_FORCE_IMPL", "the implementation of every plan, by its name in perseid-explain(1)"},
+    {"PERSEID_DISABLE_IMPL", "names of implementations, divided by commas, that no plan uses"},
+    {"PERSEID_DETERMINISTIC",
+     "1: attention's backward is bitwise repeatable in every plan; warn: plans whose backward is "
+     "not are logged"},
     {"PERSEID_VERBOSE", "1: plans on stderr; 2: every execution with its time, too"},
     {"PERSEID_TRACE",
      "a file for a trace of plans and executions, read by chrome://tracing and "

@@ -41,7 +41,7 @@ void from_epoch(uint32_t first, int32_t size,
 
 TEST(Epochs, Wrap) {
   std::shared_ptr<const perseid::internal::dispatch::Device> device;
-  ASSERT_TRUE(perseid::internal::dispatch::open_cpu(nullptr, 1, &device).ok());
+  ASSERT_TRUE(perseid::internal::dispatch::open_cpu(nullptr, 1, {}, &device).ok());
   for (const uint32_t first : {1u, 0xfffffffcu, 0x7ffffffcu})
     from_epoch(first, 3, [&](const collective::GroupPointer& group) {
       auto product = sized<perseid_gather_product>();

@@ -187,12 +187,14 @@ Problem reduced(const Problem& problem) {
   if (p.op == Op::kAttention && reference_work(p) > kReferenceWork) {
     p.heads /= p.key_heads();
     p.kv_heads = 1;
-    if (!p.kv_lens.empty()) p.kv_lens = {p.kv_lens.front()};
+    for (Shape* lengths : {&p.q_lens, &p.kv_lens, &p.kv_index})
+      if (!lengths->empty()) *lengths = {lengths->front()};
     p.batch = 1;
     while (p.q_len > 1 && p.q_len >= p.kv_len / 2 && reference_work(p) > kReferenceWork) {
       p.q_len = (p.q_len + 1) / 2;
       p.kv_len = (p.kv_len + 1) / 2;
     }
+    for (int64_t& length : p.q_lens) length = std::min(length, p.q_len);
     for (int64_t& length : p.kv_lens) length = std::min(length, p.kv_len);
     const Shape scores = {p.batch, p.heads, p.q_len, p.kv_len};
     follow(p.bias, scores);

@@ -24,6 +24,7 @@ std::vector<double> of_sequences(const Problem& problem, const OperandSpec& spec
   const std::string_view name = spec.name;
   if (problem.op != Op::kAttention || !problem.ragged() || name == "grad_bias") return values;
   const bool of_keys = name == "grad_key" || name == "grad_value";
+  // Keys with starts of their own have no gradients.
   const int64_t end = of_keys ? problem.cu_seqlens_kv.back() : problem.cu_seqlens_q.back();
   const size_t dim = name == "lse" || problem.layout.value == PERSEID_BHSD ? 1 : 0;
   int64_t inner = 1;

@@ -186,8 +186,8 @@ void poison_attention(const Problem& problem, Operands& operands) {
   const Shape shape = in_four_dims(problem.visible);
   const int64_t group = problem.heads / std::max<int64_t>(problem.key_heads(), 1);
   const int64_t keys = problem.ragged() ? problem.rows_kv() : problem.longest_kv();
-  std::vector<bool> seen(
-      static_cast<size_t>((problem.ragged() ? 1 : problem.batch) * problem.key_heads() * keys));
+  std::vector<bool> seen(static_cast<size_t>((problem.ragged() ? 1 : problem.key_entries()) *
+                                             problem.key_heads() * keys));
   for (int64_t b = 0; b < problem.batch; ++b) {
     const Span span = span_of(problem, b);
     for (int64_t h = 0; h < problem.heads; ++h) {
@@ -196,7 +196,7 @@ void poison_attention(const Problem& problem, Operands& operands) {
           if (!sees(problem, span, i, j)) continue;
           if (!mask.empty() && mask[static_cast<size_t>(broadcast_index(shape, b, h, i, j))] == 0)
             continue;
-          const int64_t entry = problem.ragged() ? 0 : b;
+          const int64_t entry = problem.ragged() ? 0 : span.kv_entry;
           seen[static_cast<size_t>((entry * problem.key_heads() + h / group) * keys +
                                    span.kv_begin + j)] = true;
         }
@@ -214,6 +214,31 @@ void poison_attention(const Problem& problem, Operands& operands) {
       store(tensor.dtype(), to,
             row % 2 == 0 ? std::numeric_limits<double>::quiet_NaN()
                          : std::numeric_limits<double>::infinity());
+    });
+  }
+}
+
+// NaN in the rows of queries that q_lens leaves out.
+void poison_queries(const Problem& problem, Operands& operands) {
+  if (problem.q_lens.empty()) return;
+  const int64_t rows = problem.ragged() ? problem.rows_q() : problem.longest_q();
+  std::vector<bool> left_out(static_cast<size_t>((problem.ragged() ? 1 : problem.batch) * rows));
+  for (int64_t b = 0; b < problem.batch; ++b) {
+    const Span span = span_of(problem, b);
+    const int64_t first = (problem.ragged() ? 0 : b * rows) + span.q_begin;
+    for (int64_t i = span.q_len; i < span.q_rows; ++i)
+      left_out[static_cast<size_t>(first + i)] = true;
+  }
+  for (const char* name : {"query", "grad_out"}) {
+    if (operands.find(name) == nullptr) continue;
+    const Tensor& all = operands.find(name)->tensor();
+    // As [batch, rows, heads, dim], or without batch.
+    const Tensor tensor = problem.layout.value == PERSEID_BSHD ? all : all.transposed(-3, -2);
+    const int64_t each = std::max<int64_t>(tensor.size(-1) * tensor.size(-2), 1);
+    int64_t index = 0;
+    for_each_element(tensor, [&](std::byte* to) {
+      if (left_out[static_cast<size_t>(index++ / each)])
+        store(tensor.dtype(), to, std::numeric_limits<double>::quiet_NaN());
     });
   }
 }
@@ -276,6 +301,9 @@ uint64_t seed_of(const Problem& problem, std::string_view name) {
 Shape lengths_of(const Problem& problem, std::string_view name) {
   if (name == "cu_seqlens_q") return problem.cu_seqlens_q;
   if (name == "cu_seqlens_kv") return problem.cu_seqlens_kv;
+  if (name == "q_lens") return problem.q_lens;
+  if (name == "kv_starts") return problem.kv_starts;
+  if (name == "kv_index") return problem.kv_index;
   return problem.kv_lens;
 }
 
@@ -398,7 +426,7 @@ Operands::Operands(const Problem& problem, bool seal) {
     }
   }
   if (values == Values::kPoison && problem.op == Op::kAttention && lengths_fit(problem))
-    poison_attention(problem, *this);
+    poison_attention(problem, *this), poison_queries(problem, *this);
   if (values == Values::kPoison && problem.op == Op::kSoftmax) poison_softmax(*this);
   for (const OperandSpec& spec : operands_of(problem)) {
     if (seal && !spec.output && !problem.in_place) find(spec.name)->seal();

@@ -90,6 +90,8 @@ class Operands {
 // ragged).
 struct Span {
   int64_t q_begin, q_len, kv_begin, kv_len;
+  int64_t q_rows;    // with those that q_lens leaves out
+  int64_t kv_entry;  // of key and value
 };
 Span span_of(const Problem& problem, int64_t batch);
 // Cumulative and key lengths are as many, as ordered and as large as perseid.h wants them.

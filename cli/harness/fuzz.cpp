@@ -127,6 +127,27 @@ void dims(TwoDice& dice, Problem& p) {
   if (shared.one_in(4)) p.value_dim = any();
 }
 
+// Keys of a cache, or a plan for more of them.
+void read_cache(int64_t kind, Dice& dice, Problem& p) {
+  if (kind == 0) {
+    p.max_q_len = p.longest_q() + dice.between(0, 3);
+    p.max_kv_len = p.longest_kv() + dice.between(1, 400);
+  } else if (!p.ragged()) {
+    p.kv_batch = p.batch + dice.between(1, 3);
+    for (int64_t b = 0; b < p.batch; ++b) p.kv_index.push_back(dice.between(0, p.kv_batch - 1));
+  } else if (p.batch > 0) {
+    p.kv_len = p.longest_kv();
+    p.kv_lens.clear();
+    for (int64_t b = 0; b < p.batch; ++b) {
+      p.kv_lens.push_back(dice.between(0, p.kv_len));
+      p.kv_starts.push_back(dice.between(0, 2 * p.kv_len));
+    }
+    p.cu_seqlens_kv.clear();
+    p.total_kv = 0;
+    p.total_kv = p.rows_kv() + dice.between(0, 2);
+  }
+}
+
 void attention(TwoDice& dice, Problem& p) {
   Dice &shared = dice.shared, &own = dice.own;
   if (dice.gpu && !shared.one_in(30)) p.dtype.value = shared.one_in(3) ? PERSEID_F16 : PERSEID_BF16;
@@ -148,6 +169,7 @@ void attention(TwoDice& dice, Problem& p) {
   if (shared.one_in(4)) {
     const bool left = shared.one_in(2), right = shared.one_in(2);
     p.window = {left ? own.between(0, 12) : -1, right ? own.between(0, 12) : -1};
+    p.window_bottom_right = p.causal.value == PERSEID_CAUSAL_NONE && shared.one_in(2);
   }
   if (shared.one_in(4)) {
     p.cu_seqlens_q = cumulative(own, p.batch, lengths.q_most);
@@ -162,6 +184,12 @@ void attention(TwoDice& dice, Problem& p) {
   if (shared.one_in(5)) {
     for (int64_t b = 0; b < p.batch; ++b) p.kv_lens.push_back(own.between(0, p.longest_kv()));
   }
+  if (shared.one_in(6)) {
+    for (int64_t b = 0; b < p.batch; ++b) p.q_lens.push_back(own.between(0, p.longest_q()));
+  }
+  const int64_t cache = shared.between(0, 11);  // forward alone has one
+  if (cache < 3) read_cache(cache, own, p);
+  if (shared.one_in(8)) p.num_splits = own.between(1, 5);
   const Shape scores = {p.batch, p.heads, p.longest_q(), p.longest_kv()};
   if (shared.one_in(4)) p.bias = broadcast(own, scores);
   if (!p.bias.empty() && p.type() != f64 && shared.one_in(3)) p.bias_dtype.value = PERSEID_F32;
@@ -173,7 +201,7 @@ void attention(TwoDice& dice, Problem& p) {
     p.offset = own.bits() >> 32;
   }
   p.lse = own.one_in(2);
-  if (shared.one_in(2)) {
+  if (shared.one_in(2) && cache > 2) {
     p.backward = shared.one_in(2);
     if (!p.backward)
       p.gradients.bits = static_cast<uint32_t>(shared.between(1, p.bias.empty() ? 7 : 15));

@@ -54,6 +54,9 @@ void spoil_descriptor(Dice& dice, Problem& p) {
         q.bias = {1, 1, 1, 1}, q.bias_dtype.value = 6;
       },
       [](Problem& q) { q.gradients.bits = 16; },
+      [](Problem& q) { q.window_bottom_right = true, q.causal.value = PERSEID_CAUSAL_TOP_LEFT; },
+      [](Problem& q) { q.kv_batch = q.batch + 1, q.backward = true; },
+      [](Problem& q) { q.max_kv_len = q.longest_kv() + 1, q.backward = true; },
       [](Problem& q) { q.gradients.bits = PERSEID_GRAD_BIAS, q.bias.clear(); },
       [](Problem& q) { q.impl = "cuda:no-such-thing"; },
   };
@@ -102,6 +105,10 @@ void spoil_call(Dice& dice, Problem& p) {
           p.cu_seqlens_q.front() = 1;
           return;
         case 1:
+          if (!p.kv_starts.empty()) {
+            p.kv_starts.back() = dice.pick<int64_t>({-1, p.total_kv - p.kv_lens.back() + 1});
+            return;
+          }
           p.cu_seqlens_kv.back() = p.rows_kv() + 1;
           p.total_kv = p.rows_kv() - 1;
           return;
@@ -109,6 +116,16 @@ void spoil_call(Dice& dice, Problem& p) {
           p.cu_seqlens_q[1] = -1;
           return;
       }
+    }
+    if (!p.q_lens.empty() && dice.one_in(2)) {
+      p.values.value = 0;
+      p.q_lens.back() = dice.pick<int64_t>({-1, p.longest_q() + 1});
+      return;
+    }
+    if (!p.kv_index.empty()) {
+      p.values.value = 0;
+      p.kv_index.back() = dice.pick<int64_t>({-1, p.kv_batch});
+      return;
     }
     if (!p.kv_lens.empty()) {
       p.values.value = 0;
@@ -141,6 +158,7 @@ void spoil_call(Dice& dice, Problem& p) {
 }  // namespace
 
 void spoil(Dice& dice, Problem& problem) {
+  problem.max_q_len = problem.max_kv_len = 0;  // tensors of another length are none then
   dice.one_in(2) ? spoil_descriptor(dice, problem) : spoil_call(dice, problem);
 }
 

@@ -42,8 +42,13 @@ perseid_status plan_attention(const Context& context, const Problem& p, perseid_
   desc.batch = p.batch;
   desc.heads = p.heads;
   desc.kv_heads = p.kv_heads;
-  desc.q_len = p.longest_q();
-  desc.kv_len = p.longest_kv();
+  // Where ragged, the plan may have more packed rows.
+  const int64_t q_len = p.longest_q(), kv_len = p.longest_kv();
+  const int64_t most_q = p.max_q_len == 0 ? q_len : std::max(q_len, p.max_q_len);
+  const int64_t most_kv = p.max_kv_len == 0 ? kv_len : std::max(kv_len, p.max_kv_len);
+  desc.max_lengths = p.max_q_len != 0 || p.max_kv_len != 0;
+  desc.q_len = p.ragged() ? q_len : most_q;
+  desc.kv_len = p.ragged() ? kv_len : most_kv;
   desc.head_dim = p.head_dim;
   desc.value_dim = p.value_dim;
   desc.scale = p.scale;
@@ -57,11 +62,18 @@ perseid_status plan_attention(const Context& context, const Problem& p, perseid_
     desc.bias = 1;
     desc.bias_dtype = p.bias_dtype.value;
     std::copy_n(shape.begin(), 4, desc.bias_shape);
+    if (shape[2] == q_len && q_len != 1) desc.bias_shape[2] = desc.q_len;
+    if (shape[3] == kv_len && kv_len != 1) desc.bias_shape[3] = desc.kv_len;
   }
   desc.ragged = p.ragged();
+  desc.q_lens = !p.q_lens.empty();
   desc.kv_lens = !p.kv_lens.empty();
-  desc.total_q = p.rows_q();
-  desc.total_kv = p.rows_kv();
+  desc.kv_starts = !p.kv_starts.empty();
+  desc.kv_batch = p.kv_batch;
+  desc.window_bottom_right = p.window_bottom_right;
+  desc.num_splits = static_cast<uint32_t>(p.num_splits);
+  desc.total_q = p.rows_q() + (p.ragged() ? most_q - q_len : 0);
+  desc.total_kv = p.rows_kv() + (p.ragged() ? most_kv - kv_len : 0);
   desc.gradients = p.wanted_gradients();
   desc.deterministic = p.deterministic;
   desc.implementation = implementation_of(p);
@@ -104,14 +116,18 @@ std::string unsayable(const Problem& p) {
              to_text(p.bias.size() > 4 ? p.bias : p.visible);
     const auto entries = static_cast<size_t>(p.batch + 1);
     if (p.batch >= 0 && p.ragged() &&
-        (p.cu_seqlens_q.size() != entries || p.cu_seqlens_kv.size() != entries))
+        (p.cu_seqlens_q.size() != entries ||
+         (p.cu_seqlens_kv.size() != entries && p.kv_starts.empty())))
       return "--cu-seqlens-q and --cu-seqlens-kv have one number more than --batch says sequences: "
              "expected " +
              std::to_string(entries) + ", got " + std::to_string(p.cu_seqlens_q.size()) + " and " +
              std::to_string(p.cu_seqlens_kv.size());
-    if (p.batch >= 0 && !p.kv_lens.empty() && p.kv_lens.size() + 1 != entries)
-      return "--kv-lens has one number for each of --batch sequences: expected " +
-             std::to_string(p.batch) + ", got " + std::to_string(p.kv_lens.size());
+    for (const auto& [name, numbers] :
+         {std::pair{"--q-lens", &p.q_lens}, std::pair{"--kv-lens", &p.kv_lens},
+          std::pair{"--kv-starts", &p.kv_starts}, std::pair{"--kv-index", &p.kv_index}})
+      if (p.batch >= 0 && !numbers->empty() && numbers->size() + 1 != entries)
+        return std::string(name) + " has one number for each of --batch sequences: expected " +
+               std::to_string(p.batch) + ", got " + std::to_string(numbers->size());
   }
   return "";
 }
@@ -236,6 +252,7 @@ void Call::set_attention_inputs(const Problem& problem, Args& args) {
   args.visible = view("visible");
   args.cu_seqlens_q = view("cu_seqlens_q");
   args.cu_seqlens_kv = view("cu_seqlens_kv");
+  args.q_lens = view("q_lens");
   args.kv_lens = view("kv_lens");
   args.out = view("out");
   args.lse = view("lse");
@@ -263,6 +280,8 @@ void Call::set_arguments(const Problem& problem) {
   softmax_backward_.grad_input = view("grad_input");
   set_attention_inputs(problem, attention_forward_);
   set_attention_inputs(problem, attention_backward_);
+  attention_forward_.kv_starts = view("kv_starts");
+  attention_forward_.kv_index = view("kv_index");
   attention_backward_.grad_out = view("grad_out");
   attention_backward_.grad_lse = view("grad_lse");
   attention_backward_.grad_query = view("grad_query");

@@ -104,7 +104,7 @@ class NaiveAttention {
     const int64_t heads = of_query ? p_.heads : p_.key_heads();
     const int64_t length = p_.ragged() ? (of_query ? p_.rows_q() : p_.rows_kv())
                                        : (of_query ? p_.longest_q() : p_.longest_kv());
-    const int64_t batch = p_.ragged() ? 0 : b;
+    const int64_t batch = p_.ragged() ? 0 : of_query ? b : span_.kv_entry;
     i += of_query ? span_.q_begin : span_.kv_begin;
     return static_cast<size_t>((p_.layout.value == PERSEID_BSHD
                                     ? (batch * length + i) * heads + h
@@ -143,6 +143,8 @@ class NaiveAttention {
     const auto cells = static_cast<size_t>(span_.q_len * span_.kv_len);
     probability_.assign(cells, 0);
     magnitude_.assign(cells, 0);
+    for (int64_t i = span_.q_len; i < span_.q_rows && !lse_.value.empty(); ++i)
+      lse_.value[lse_at(b, h, i)] = -std::numeric_limits<A>::infinity();
     for (int64_t i = 0; i < span_.q_len; ++i) {
       A largest = -std::numeric_limits<A>::infinity();
       double reach = 0;

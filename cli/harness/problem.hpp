@@ -101,13 +101,19 @@ struct Problem {
   Choice<LayoutNames> layout;
   Choice<CausalNames> causal;
   Shape window;  // empty: none; else left, right
-  Shape bias;    // empty: none
+  bool window_bottom_right = false;
+  Shape bias;  // empty: none
   Choice<DTypeNames> bias_dtype;
   double dropout = 0;
   uint64_t seed = 0, offset = 0;
   Shape cu_seqlens_q, cu_seqlens_kv;  // both given: ragged
   int64_t total_q = 0, total_kv = 0;  // 0: where the cumulative lengths end
-  Shape kv_lens;
+  Shape q_lens, kv_lens;
+  Shape kv_starts;                        // instead of cu_seqlens_kv
+  int64_t kv_batch = 0;                   // 0: batch
+  Shape kv_index;                         // with kv_batch
+  int64_t max_q_len = 0, max_kv_len = 0;  // of the plan, where more than those of the tensors
+  int64_t num_splits = 0;
   Gradients gradients;  // none, with `backward`: all
   bool grad_lse = false;
   bool deterministic = false;
@@ -154,6 +160,7 @@ struct Problem {
   int64_t longest_kv() const;
   int64_t rows_q() const;
   int64_t rows_kv() const;
+  int64_t key_entries() const { return kv_batch == 0 ? batch : kv_batch; }
   int64_t key_heads() const { return kv_heads == 0 ? heads : kv_heads; }
   int64_t value_size() const { return value_dim == 0 ? head_dim : value_dim; }
   uint32_t wanted_gradients() const;

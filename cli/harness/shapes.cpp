@@ -29,17 +29,20 @@ void softmax_operands(const Problem& p, std::vector<OperandSpec>& specs) {
 }
 
 void attention_operands(const Problem& p, std::vector<OperandSpec>& specs) {
-  const auto laid_out = [&](int64_t length, int64_t rows, int64_t heads, int64_t dim) {
+  const auto laid_out = [&](int64_t batch, int64_t length, int64_t rows, int64_t heads,
+                            int64_t dim) {
     const bool sequence_first = p.layout.value == PERSEID_BSHD;
     const int64_t sequence = p.ragged() ? rows : length;
     Shape shape = sequence_first ? Shape{sequence, heads, dim} : Shape{heads, sequence, dim};
-    if (!p.ragged()) shape.insert(shape.begin(), p.batch);
+    if (!p.ragged()) shape.insert(shape.begin(), batch);
     return shape;
   };
-  const Shape query = laid_out(p.longest_q(), p.rows_q(), p.heads, p.head_dim);
-  const Shape key = laid_out(p.longest_kv(), p.rows_kv(), p.key_heads(), p.head_dim);
-  const Shape value = laid_out(p.longest_kv(), p.rows_kv(), p.key_heads(), p.value_size());
-  const Shape out = laid_out(p.longest_q(), p.rows_q(), p.heads, p.value_size());
+  const Shape query = laid_out(p.batch, p.longest_q(), p.rows_q(), p.heads, p.head_dim);
+  const auto of_keys = [&](int64_t dim) {
+    return laid_out(p.key_entries(), p.longest_kv(), p.rows_kv(), p.key_heads(), dim);
+  };
+  const Shape key = of_keys(p.head_dim), value = of_keys(p.value_size());
+  const Shape out = laid_out(p.batch, p.longest_q(), p.rows_q(), p.heads, p.value_size());
   const Shape lse =
       p.ragged() ? Shape{p.heads, p.rows_q()} : Shape{p.batch, p.heads, p.longest_q()};
   const DType bias_type =
@@ -57,7 +60,11 @@ void attention_operands(const Problem& p, std::vector<OperandSpec>& specs) {
   };
   lengths("cu_seqlens_q", p.cu_seqlens_q);
   lengths("cu_seqlens_kv", p.cu_seqlens_kv);
+  lengths("q_lens", p.q_lens);
   lengths("kv_lens", p.kv_lens);
+  lengths("kv_starts", p.kv_starts);
+  if (p.kv_batch != 0)
+    specs.push_back({"kv_index", index_type(p), {static_cast<int64_t>(p.kv_index.size())}});
   specs.push_back({"out", p.type(), out, true});
   if (p.lse || gradients != 0) specs.push_back({"lse", lse_type(p.type() == f64), lse, true});
   if (gradients == 0) return;
@@ -140,9 +147,19 @@ const char* name_of(Op op) {
 }
 
 int64_t Problem::longest_q() const { return q_len != 0 ? q_len : longest(cu_seqlens_q); }
-int64_t Problem::longest_kv() const { return kv_len != 0 ? kv_len : longest(cu_seqlens_kv); }
+int64_t Problem::longest_kv() const {
+  if (kv_len != 0 || kv_starts.empty() || kv_lens.empty())
+    return kv_len != 0 ? kv_len : longest(cu_seqlens_kv);
+  return std::max<int64_t>(*std::max_element(kv_lens.begin(), kv_lens.end()), 0);
+}
 int64_t Problem::rows_q() const { return needed_rows(total_q, cu_seqlens_q, longest_q()); }
-int64_t Problem::rows_kv() const { return needed_rows(total_kv, cu_seqlens_kv, longest_kv()); }
+int64_t Problem::rows_kv() const {
+  if (kv_starts.empty()) return needed_rows(total_kv, cu_seqlens_kv, longest_kv());
+  int64_t rows = std::max<int64_t>(total_kv, 1);
+  for (size_t b = 0; total_kv == 0 && b < std::min(kv_starts.size(), kv_lens.size()); ++b)
+    rows = std::max(rows, kv_starts[b] + kv_lens[b]);
+  return rows;
+}
 uint32_t Problem::wanted_gradients() const {
   if (op != Op::kAttention || gradients.bits != 0 || !backward) return gradients.bits;
   const uint32_t all = PERSEID_GRAD_QUERY | PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE;
@@ -177,14 +194,21 @@ std::vector<OperandSpec> operands_of(const Problem& p) {
 }
 
 Span span_of(const Problem& problem, int64_t batch) {
-  Span span{0, problem.longest_q(), 0, problem.longest_kv()};
+  Span span{0, problem.longest_q(), 0, problem.longest_kv(), 0, batch};
   const auto b = static_cast<size_t>(batch);
   if (problem.ragged()) {
     span.q_begin = problem.cu_seqlens_q[b];
     span.q_len = problem.cu_seqlens_q[b + 1] - span.q_begin;
-    span.kv_begin = problem.cu_seqlens_kv[b];
-    span.kv_len = problem.cu_seqlens_kv[b + 1] - span.kv_begin;
+    if (problem.kv_starts.empty()) {
+      span.kv_begin = problem.cu_seqlens_kv[b];
+      span.kv_len = problem.cu_seqlens_kv[b + 1] - span.kv_begin;
+    } else {
+      span.kv_begin = problem.kv_starts[b];
+    }
   }
+  span.q_rows = span.q_len;
+  if (!problem.q_lens.empty()) span.q_len = std::min(span.q_len, problem.q_lens[b]);
+  if (!problem.kv_index.empty()) span.kv_entry = problem.kv_index[b];
   if (!problem.kv_lens.empty()) span.kv_len = std::min(span.kv_len, problem.kv_lens[b]);
   return span;
 }
@@ -201,17 +225,28 @@ bool lengths_fit(const Problem& problem) {
   };
   if (problem.ragged() &&
       !(cumulative(problem.cu_seqlens_q, problem.longest_q(), problem.rows_q()) &&
-        cumulative(problem.cu_seqlens_kv, problem.longest_kv(), problem.rows_kv())))
+        (!problem.kv_starts.empty() || problem.batch == 0 ||
+         cumulative(problem.cu_seqlens_kv, problem.longest_kv(), problem.rows_kv()))))
     return false;
-  return problem.kv_lens.empty() ||
-         (problem.kv_lens.size() == entries &&
-          std::all_of(problem.kv_lens.begin(), problem.kv_lens.end(), [&](int64_t length) {
-            return length >= 0 && length <= problem.longest_kv();
-          }));
+  const auto within = [&](const Shape& numbers, int64_t most) {
+    return numbers.empty() || (numbers.size() == entries &&
+                               std::all_of(numbers.begin(), numbers.end(), [&](int64_t number) {
+                                 return number >= 0 && number <= most;
+                               }));
+  };
+  if (!within(problem.q_lens, problem.longest_q()) ||
+      !within(problem.kv_lens, problem.longest_kv()) ||
+      !within(problem.kv_index, problem.kv_batch - 1) ||
+      !within(problem.kv_starts, problem.rows_kv()))
+    return false;
+  for (size_t b = 0; b < problem.kv_starts.size(); ++b)
+    if (problem.kv_starts[b] + problem.kv_lens[b] > problem.rows_kv()) return false;
+  return true;
 }
 
 bool sees(const Problem& problem, const Span& span, int64_t row, int64_t column) {
-  const bool bottom_right = problem.causal.value == PERSEID_CAUSAL_BOTTOM_RIGHT;
+  const bool bottom_right =
+      problem.causal.value == PERSEID_CAUSAL_BOTTOM_RIGHT || problem.window_bottom_right;
   const int64_t position = row + (bottom_right ? span.kv_len - span.q_len : 0);
   if (problem.causal.value != PERSEID_CAUSAL_NONE && column > position) return false;
   if (problem.window.size() == 2) {

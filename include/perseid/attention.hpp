@@ -28,17 +28,29 @@ inline constexpr Layout bhsd = Layout::kBHSD;  ///< [batch, heads, sequence, dim
 /// \snippet snippets.cpp masks
 struct Mask {
   perseid_causal causal = PERSEID_CAUSAL_NONE;  ///< where the diagonal lies, if there is one
-  int64_t left = -1;   ///< keys to the left of the query's own position; -1: unlimited
-  int64_t right = -1;  ///< the same to its right
+  int64_t left = -1;          ///< keys to the left of the query's own position; -1: unlimited
+  int64_t right = -1;         ///< the same to its right
+  bool bottom_right = false;  ///< the alignment of a window without causal; with it, causal's
 
-  /// What both allow.
+  /// What both allow. One alignment holds for all of a mask.
   /// \snippet snippets.cpp masks
   friend Mask operator&(const Mask& a, const Mask& b) {
     detail::require(
         a.causal == b.causal || a.causal == PERSEID_CAUSAL_NONE || b.causal == PERSEID_CAUSAL_NONE,
         "a mask is causal by its top left or its bottom right, not both");
+    const bool bottom_right = a.bottom_right || b.bottom_right;
+    detail::require(!bottom_right || (a.may_be_bottom_right() && b.may_be_bottom_right()),
+                    "a mask is aligned to its top left or its bottom right, not both");
     const auto nearer = [](int64_t x, int64_t y) { return x < 0 ? y : y < 0 ? x : std::min(x, y); };
-    return {std::max(a.causal, b.causal), nearer(a.left, b.left), nearer(a.right, b.right)};
+    Mask both{std::max(a.causal, b.causal), nearer(a.left, b.left), nearer(a.right, b.right)};
+    both.bottom_right = bottom_right && both.causal == PERSEID_CAUSAL_NONE;
+    return both;
+  }
+
+ private:
+  bool may_be_bottom_right() const {
+    return bottom_right || causal == PERSEID_CAUSAL_BOTTOM_RIGHT ||
+           (causal == PERSEID_CAUSAL_NONE && left < 0 && right < 0);
   }
 };
 /// Query i sees keys j <= i.
@@ -51,6 +63,11 @@ inline Mask causal_bottom_right() { return {.causal = PERSEID_CAUSAL_BOTTOM_RIGH
 /// bottom-right causal alignment. -1: unlimited.
 /// \snippet snippets.cpp masks
 inline Mask window(int64_t left, int64_t right) { return {.left = left, .right = right}; }
+/// The same with p = i + (kv_len - q_len), by each sequence's own lengths, also without causal.
+/// \snippet snippets.cpp masks
+inline Mask window_bottom_right(int64_t left, int64_t right) {
+  return {.left = left, .right = right, .bottom_right = true};
+}
 
 /// The problem of an Attention plan.
 struct AttentionOptions {
@@ -71,6 +88,7 @@ struct AttentionOptions {
   /// or 1), in dtype or f32.
   std::optional<std::array<int64_t, 4>> bias = {};
   DType bias_dtype = DType::kNone;  ///< none: dtype
+  bool q_lens = false;              ///< per-sequence query lengths are given
   bool kv_lens = false;             ///< per-sequence key lengths are given
   bool ragged = false;              ///< packed sequences with cumulative lengths
   int64_t total_q = 0;              ///< ragged: rows of the packed query
@@ -81,18 +99,23 @@ struct AttentionOptions {
   bool deterministic = false;       ///< bitwise repeatable backward (the CPU always is)
   ChunksView async_kv = {};  ///< that key and value arrive in, of kv_len, where ragged of total_kv
   const char* implementation = nullptr;  ///< names; see the C struct
+  bool kv_starts = false;  ///< ragged, forward: keys of a sequence begin at any row; see kv_starts
+  int64_t kv_batch = 0;    ///< forward: batch entries of key and value, which kv_index picks from
+  bool max_lengths = false;  ///< forward: lengths and totals are the most; tensors may have fewer
+  uint32_t num_splits = 0;  ///< the most splits of keys in forward; 0: as many as their length asks
 };
 
 /// The tensors of Attention::forward. Shapes in the bshd layout; ragged tensors lack the batch
 /// dimension.
 struct AttentionForward {
   Tensor query = {};          ///< [batch, q_len, heads, head_dim]
-  Tensor key = {};            ///< [batch, kv_len, kv_heads, head_dim]
-  Tensor value = {};          ///< [batch, kv_len, kv_heads, value_dim]
+  Tensor key = {};            ///< [batch or kv_batch, kv_len, kv_heads, head_dim]
+  Tensor value = {};          ///< [batch or kv_batch, kv_len, kv_heads, value_dim]
   Tensor bias = {};           ///< as in the options
   Tensor visible = {};        ///< bool or u8, broadcasting against [batch, heads, q_len, kv_len]
   Tensor cu_seqlens_q = {};   ///< ragged: i32 or i64 [batch + 1]
   Tensor cu_seqlens_kv = {};  ///< ragged: the same for keys
+  Tensor q_lens = {};         ///< i32 or i64 [batch]
   Tensor kv_lens = {};        ///< i32 or i64 [batch]
   Tensor out = {};            ///< [batch, q_len, heads, value_dim]
   Tensor lse = {};    ///< optional: f32 (f64 for f64) [batch, heads, q_len]; ragged [heads, total]
@@ -100,6 +123,8 @@ struct AttentionForward {
   uint64_t offset = 0;            ///< of dropout, below 2^32
   const uint64_t* rng = nullptr;  ///< {seed, offset} in device memory, instead of the two above
   Arrival arrival_kv = {};        ///< where the options have async_kv
+  Tensor kv_starts = {};          ///< i32 or i64 [batch]: instead of cu_seqlens_kv
+  Tensor kv_index = {};  ///< i32 or i64 [batch]: an entry of key and value for each of query
 };
 
 /// The tensors of Attention::backward.
@@ -111,6 +136,7 @@ struct AttentionBackward {
   Tensor visible = {};            ///< as in forward
   Tensor cu_seqlens_q = {};       ///< as in forward
   Tensor cu_seqlens_kv = {};      ///< as in forward
+  Tensor q_lens = {};             ///< as in forward
   Tensor kv_lens = {};            ///< as in forward
   Tensor out = {};                ///< what forward wrote
   Tensor lse = {};                ///< what forward wrote
@@ -139,6 +165,8 @@ class Attention : public Plan {
   void forward(Stream stream, const AttentionForward& with, const Scratch& workspace) const {
     auto args = detail::sized<perseid_attention_forward_args>();
     set_inputs(args, with);
+    args.kv_starts = with.kv_starts.dl();
+    args.kv_index = with.kv_index.dl();
     const detail::ArrivalArgument arrival_kv(with.arrival_kv);
     args.arrival_kv = arrival_kv.get();
     execute_as(Direction::kForward, perseid_attention_forward, args, stream, workspace);
@@ -168,6 +196,7 @@ class Attention : public Plan {
     args.visible = with.visible.dl();
     args.cu_seqlens_q = with.cu_seqlens_q.dl();
     args.cu_seqlens_kv = with.cu_seqlens_kv.dl();
+    args.q_lens = with.q_lens.dl();
     args.kv_lens = with.kv_lens.dl();
     args.out = with.out.dl();
     args.lse = with.lse.dl();
@@ -198,7 +227,13 @@ class Attention : public Plan {
       desc.bias_dtype = static_cast<uint32_t>(options.bias_dtype);
       std::copy(options.bias->begin(), options.bias->end(), desc.bias_shape);
     }
+    desc.window_bottom_right = options.mask.bottom_right;
+    desc.q_lens = options.q_lens;
     desc.kv_lens = options.kv_lens;
+    desc.kv_starts = options.kv_starts;
+    desc.kv_batch = options.kv_batch;
+    desc.max_lengths = options.max_lengths;
+    desc.num_splits = options.num_splits;
     desc.ragged = options.ragged;
     desc.total_q = options.total_q;
     desc.total_kv = options.total_kv;

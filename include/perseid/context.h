@@ -30,7 +30,16 @@ typedef struct perseid_executor {
   int32_t workers; /**< the most tasks that run at the same time, at least 1 */
 } perseid_executor;
 
-/** Which device to open, and whose threads work. */
+/** Whether backward must be bitwise repeatable. On a CPU it always is. */
+typedef enum perseid_determinism {
+  /** What PERSEID_DETERMINISTIC says (0, 1 or warn), else as each descriptor says. */
+  PERSEID_DETERMINISM_DEFAULT = 0,
+  PERSEID_DETERMINISM_BY_PLAN = 1, /**< as each descriptor says */
+  PERSEID_DETERMINISM_WARN = 2,    /**< the same; a plan that is not repeatable logs a warning */
+  PERSEID_DETERMINISM_ON = 3       /**< every plan, as if its descriptor said deterministic */
+} perseid_determinism;
+
+/** Which device to open, whose threads work, and what holds for all of its plans. */
 typedef struct perseid_context_options {
   uint32_t struct_size; /**< sizeof(perseid_context_options) */
   uint32_t device_type; /**< kDLCPU (also 0) or kDLCUDA */
@@ -42,6 +51,12 @@ typedef struct perseid_context_options {
    * no GPU is opened: plans are made and explained as for a GPU of this kind (facts name it), and
    * all that would use one is UNSUPPORTED. */
   const char* assume;
+  /** NULL, or names of implementations, divided by commas, that no plan of this context may use, in
+   * addition to those of PERSEID_DISABLE_IMPL. */
+  const char* disable;
+  /** perseid_determinism of the context's plans of attention with gradients. */
+  uint32_t determinism;
+  uint32_t reserved; /**< 0 */
 } perseid_context_options;
 
 /** Opens a device. `options` may be NULL: the CPU with its default pool. Errors: INVALID_ARGUMENT,

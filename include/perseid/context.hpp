@@ -51,22 +51,26 @@ class Executor {
   virtual void run(int64_t tasks, Task task) noexcept = 0;
 };
 
+/// What holds for all plans of a context.
+struct ContextSettings {
+  const char* disable = nullptr;  ///< names of implementations, divided by commas, not to be used
+  perseid_determinism determinism = PERSEID_DETERMINISM_DEFAULT;  ///< of attention's gradients
+};
+
 /// A device and, on the CPU, the threads that work. Plans keep what they need of it.
 class Context {
  public:
   /// The CPU with a pool of `threads` (0: PERSEID_NUM_THREADS, else the CPUs this process may use).
   /// \snippet snippets.cpp context
-  static Context cpu(int32_t threads = 0) {
-    auto options = detail::sized<perseid_context_options>();
-    options.device_type = kDLCPU;
+  static Context cpu(int32_t threads = 0, const ContextSettings& settings = {}) {
+    auto options = options_of(kDLCPU, settings);
     options.threads = threads;
     return Context(options);
   }
   /// The CPU with the caller's threads.
   /// \snippet snippets.cpp executor_use
-  static Context cpu(Executor& executor) {
-    auto options = detail::sized<perseid_context_options>();
-    options.device_type = kDLCPU;
+  static Context cpu(Executor& executor, const ContextSettings& settings = {}) {
+    auto options = options_of(kDLCPU, settings);
     options.executor.user = &executor;
     options.executor.workers = executor.workers();
     options.executor.run = [](void* user, int64_t tasks, perseid_task_fn function, void* state) {
@@ -76,17 +80,15 @@ class Context {
   }
   /// An NVIDIA GPU by its index.
   /// \snippet snippets.cpp cuda
-  static Context cuda(int32_t index) {
-    auto options = detail::sized<perseid_context_options>();
-    options.device_type = kDLCUDA;
+  static Context cuda(int32_t index, const ContextSettings& settings = {}) {
+    auto options = options_of(kDLCUDA, settings);
     options.device_index = index;
     return Context(options);
   }
   /// No GPU: plans are made and explained as for one of this compute capability, such as "sm_80".
   /// \snippet snippets.cpp assume
-  static Context assumed(const char* capability) {
-    auto options = detail::sized<perseid_context_options>();
-    options.device_type = kDLCUDA;
+  static Context assumed(const char* capability, const ContextSettings& settings = {}) {
+    auto options = options_of(kDLCUDA, settings);
     options.assume = capability;
     return Context(options);
   }
@@ -134,6 +136,13 @@ class Context {
   perseid_context_t get() const { return handle_.get(); }
 
  private:
+  static perseid_context_options options_of(DLDeviceType type, const ContextSettings& settings) {
+    auto options = detail::sized<perseid_context_options>();
+    options.device_type = type;
+    options.disable = settings.disable;
+    options.determinism = settings.determinism;
+    return options;
+  }
   struct Destroy {
     void operator()(perseid_context_t handle) const { perseid_context_destroy(handle); }
   };

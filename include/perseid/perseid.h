@@ -164,7 +164,8 @@ typedef enum perseid_layout {
   PERSEID_BHSD = 1  /**< [batch, heads, sequence, dim]; ragged: [heads, total, dim] */
 } perseid_layout;
 /** Top-left: query i sees keys j <= i. Bottom-right: j <= i + (kv_len - q_len), with each
- * sequence's own lengths. */
+ * sequence's own lengths. A window has the alignment of causal; without causal top-left, but see
+ * window_bottom_right. */
 typedef enum perseid_causal {
   PERSEID_CAUSAL_NONE = 0,        /**< every key */
   PERSEID_CAUSAL_TOP_LEFT = 1,    /**< j <= i */
@@ -198,7 +199,7 @@ typedef struct perseid_attention_desc {
   double dropout;       /**< probability of dropping, [0, 1). Rounded to 1/256; see
                            perseid_fill_dropout_mask */
   /** 1: query i sees keys p - left .. p + right, where p is i, shifted by kv_len - q_len under
-   * bottom-right causal alignment. */
+   * bottom-right alignment. */
   uint32_t window;
   uint32_t visible;     /**< 1: a boolean mask is given at execution */
   int64_t window_left;  /**< -1: unlimited */
@@ -223,24 +224,47 @@ typedef struct perseid_attention_desc {
    * A chunk is these rows of both, of every batch entry and head. Forward alone waits for them:
    * backward comes after it and finds all keys present. */
   const perseid_async_operand* async_kv;
+  /** 1, without causal: the window is aligned bottom-right, p is i + (kv_len - q_len). */
+  uint32_t window_bottom_right;
+  /** 1: per-sequence query lengths are given. Rows beyond them get out 0, lse -inf and grad_query 0
+   * (where it does not accumulate), and take no part in the other gradients. */
+  uint32_t q_lens;
+  /** 1, with ragged and kv_lens, without gradients: instead of cu_seqlens_kv, kv_starts says where
+   * the keys of each sequence begin, in any order; sequences may share keys. */
+  uint32_t kv_starts;
+  /** 1, without async_kv and gradients: q_len, kv_len, total_q and total_kv are the most that an
+   * execution may have; its query, key and value say how many it has. So one plan serves every step
+   * of a decode loop. Where bias_shape has q_len or kv_len, bias has the execution's. */
+  uint32_t max_lengths;
+  /** Not 0, without ragged and gradients: batch entries of key and value (a cache), of which
+   * kv_index picks one for each batch entry of query. */
+  int64_t kv_batch;
+  /** Forward cuts the keys of few queries into splits, which are computed side by side and
+   * combined. 0: as many as their length asks for; else at most so many, 1: none. Backward works on
+   * tiles of keys and has no splits to bound. */
+  uint32_t num_splits;
+  uint32_t reserved; /**< 0 */
 } perseid_attention_desc;
 
 /** Dropout draws from Philox4x32-10 by (seed, offset, batch, head, query row, key column): see
- * docs/reference/attention.md. A call uses up one offset: count on by 1 from call to call; a
- * captured graph reads it from `rng` at each replay. Backward must be given the seed and offset of
- * its forward. `rng`, where not NULL, points to {seed, offset} in memory of the context's device,
- * read when the work runs. offset < 2^32. */
+ * docs/reference/attention.md. A call of forward uses up one offset: count on by 1 from call to
+ * call. Backward must be given the seed and offset of its forward. `rng`, where not NULL, points to
+ * {seed, offset} in memory of the context's device, read when the work runs, and `seed` and
+ * `offset` are ignored; the library never writes it. A captured graph keeps the numbers of `seed`
+ * and `offset`, so each replay draws the same mask; with `rng` it reads them at each replay: where
+ * n calls of forward in the graph share `rng`, give each its own copy and add n to every offset
+ * between replays. offset < 2^32. */
 typedef struct perseid_attention_forward_args {
   uint32_t struct_size;    /**< sizeof(perseid_attention_forward_args) */
   uint32_t reserved;       /**< 0 */
   const DLTensor* query;   /**< [batch, q_len, heads, head_dim] in the descriptor's layout */
-  const DLTensor* key;     /**< [batch, kv_len, kv_heads, head_dim] */
-  const DLTensor* value;   /**< [batch, kv_len, kv_heads, value_dim] */
+  const DLTensor* key;     /**< [batch or kv_batch, kv_len, kv_heads, head_dim] */
+  const DLTensor* value;   /**< [batch or kv_batch, kv_len, kv_heads, value_dim] */
   const DLTensor* bias;    /**< bias_shape (stride 0 also broadcasts) */
   const DLTensor* visible; /**< bool or uint8, broadcasting against [batch, heads, q_len, kv_len] */
   /** ragged: int32 or int64 [batch + 1], rising from 0, ending <= total_q, no step above q_len */
   const DLTensor* cu_seqlens_q;
-  const DLTensor* cu_seqlens_kv; /**< ragged: the same for keys */
+  const DLTensor* cu_seqlens_kv; /**< ragged: the same for keys, but with kv_starts */
   const DLTensor* kv_lens;       /**< int32 or int64 [batch], each 0..kv_len */
   const DLTensor* out;           /**< [batch, q_len, heads, value_dim] */
   const DLTensor* lse; /**< NULL, or float32 (float64 for F64) [batch, heads, q_len]; ragged
@@ -250,6 +274,10 @@ typedef struct perseid_attention_forward_args {
   const uint64_t* rng; /**< NULL, or {seed, offset} in memory of the device */
   /** Given exactly where the descriptor has async_kv. */
   const perseid_arrival* arrival_kv;
+  const DLTensor* q_lens;    /**< int32 or int64 [batch], each 0..q_len */
+  const DLTensor* kv_starts; /**< int32 or int64 [batch]: the first row of each sequence's keys in
+                                the packed key and value; with its kv_lens at most total_kv */
+  const DLTensor* kv_index;  /**< int32 or int64 [batch], each 0..kv_batch - 1 */
 } perseid_attention_forward_args;
 
 /** The tensors of perseid_attention_backward. */
@@ -275,6 +303,7 @@ typedef struct perseid_attention_backward_args {
   uint64_t seed;             /**< as in forward */
   uint64_t offset;           /**< as in forward */
   const uint64_t* rng;       /**< as in forward */
+  const DLTensor* q_lens;    /**< as in forward */
 } perseid_attention_backward_args;
 
 /** Makes a plan. Errors: UNSUPPORTED (no implementation takes the problem; the sentence has the

@@ -26,6 +26,9 @@ Status check_options(const perseid_context_options& options) {
   check.require(
       options.device_type == 0 || options.device_type == kDLCPU || options.device_type == kDLCUDA,
       "device_type is ", options.device_type, ", expected kDLCPU (1) or kDLCUDA (2)");
+  check.require(options.determinism <= PERSEID_DETERMINISM_ON, "determinism is ",
+                options.determinism, ", expected a perseid_determinism, 0 to ",
+                static_cast<uint32_t>(PERSEID_DETERMINISM_ON));
   if (!check.ok()) return check.result();
   check.require(options.assume == nullptr || options.device_type == kDLCUDA, "assume is \"",
                 options.assume == nullptr ? "" : options.assume,
@@ -58,11 +61,14 @@ Status create(const perseid_context_options& options, perseid_context_t* context
   std::unique_ptr<cpu::Executor> executor;
   if (options.executor.run != nullptr)
     executor = std::make_unique<CallersExecutor>(options.executor);
+  const dispatch::Settings settings{options.disable == nullptr ? "" : options.disable,
+                                    static_cast<dispatch::Determinism>(options.determinism)};
   auto made = std::make_unique<perseid_context>();
-  Status status = options.assume != nullptr ? dispatch::assume_cuda(options.assume, &made->device)
-                  : options.device_type == kDLCUDA
-                      ? dispatch::open_cuda(options.device_index, &made->device)
-                      : dispatch::open_cpu(std::move(executor), options.threads, &made->device);
+  Status status =
+      options.assume != nullptr ? dispatch::assume_cuda(options.assume, settings, &made->device)
+      : options.device_type == kDLCUDA
+          ? dispatch::open_cuda(options.device_index, settings, &made->device)
+          : dispatch::open_cpu(std::move(executor), options.threads, settings, &made->device);
   if (!status.ok()) return status;
   made->facts = dispatch::facts_json(*made->device);
   *context = made.release();

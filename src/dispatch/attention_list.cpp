@@ -35,6 +35,15 @@ std::string refuse_scale(const AttentionProblem& problem, bool divides_bias) {
   return {};
 }
 
+// Options that kernels of GPUs do not read.
+std::string refuse_options(const AttentionProblem& problem) {
+  if (problem.q_lens) return "made for queries without lengths of their own (q_lens)";
+  if (problem.kv_starts) return "made for keys whose sequences follow one another (no kv_starts)";
+  if (problem.kv_index) return "made for keys of as many batch entries as queries (no kv_batch)";
+  if (problem.max_lengths) return "made for the plan's own lengths (no max_lengths)";
+  return "";
+}
+
 // Forward over keys and values that arrive in chunks, on the CPU.
 class ChunkedCpuAttention final : public Executable<Attention> {
  public:
@@ -150,6 +159,7 @@ constexpr Implementation<Attention> kSm90 = {
     .refuse =
         [](const AttentionProblem& problem, const Device& device) {
           std::string why = cuda::refuse_attention(problem, device.gpu->facts());
+          if (why.empty()) why = refuse_options(problem);
           if (why.empty()) why = refuse_scale(problem, true);
           if (why.empty() && problem.backward()) why = cuda::refuse_attention_backward(problem);
           return why;
@@ -163,6 +173,7 @@ constexpr Implementation<Attention> kPortable = {
     .refuse =
         [](const AttentionProblem& problem, const Device& device) {
           std::string why = cuda::refuse_portable_attention(problem, device.gpu->facts());
+          if (why.empty()) why = refuse_options(problem);
           if (why.empty()) why = cuda::refuse_portable_attention_backward(problem);
           return why.empty() ? refuse_scale(problem, false) : why;
         },

@@ -14,7 +14,13 @@ std::string list_of(const Names& names) {
   return text;
 }
 
-// Parts between commas, without what stands there again.
+template <class Names>
+bool has(const Names& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+}  // namespace
+
 std::vector<std::string> names_of(std::string_view text) {
   std::vector<std::string> names;
   for (size_t begin = 0; begin <= text.size();) {
@@ -25,13 +31,6 @@ std::vector<std::string> names_of(std::string_view text) {
   }
   return names;
 }
-
-template <class Names>
-bool has(const Names& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-}  // namespace
 
 Status read_wish(const char* wanted, const Device& device, const std::vector<const char*>& names,
                  Wish* wish) {
@@ -62,7 +61,7 @@ Order order_of(const Wish& wish, const std::vector<const char*>& names) {
   return order;
 }
 
-Status check_forced_names(std::string_view names) {
+Status check_names(const char* what, std::string_view names) {
   std::vector<std::string_view> known;
   const auto add = [&known](const auto& list) {
     for (const auto& entry : list)
@@ -73,15 +72,19 @@ Status check_forced_names(std::string_view names) {
   add(matmul_implementations());
   for (const std::string& name : names_of(names))
     if (!has(known, name))
-      return Status::error(PERSEID_INVALID_ARGUMENT, "PERSEID_FORCE_IMPL is \"", names,
+      return Status::error(PERSEID_INVALID_ARGUMENT, what, " is \"", names,
                            "\", expected one or several, divided by commas, of ", list_of(known),
-                           "; or unset it");
+                           "; or leave it unset");
   return {};
 }
 
-std::string wrong_device(std::string_view name, const Device& device) {
+std::string why_unusable(std::string_view name, const Device& device) {
   const bool of_gpu = name.starts_with("cuda:");
-  if (of_gpu == (device.gpu != nullptr)) return "";
+  if (of_gpu == (device.gpu != nullptr)) {
+    if (has(device.disabled_by_options, name)) return "switched off by the context's options";
+    if (has(device.disabled_by_environment, name)) return "switched off by PERSEID_DISABLE_IMPL";
+    return "";
+  }
   return of_gpu ? "runs on a GPU, and the context is of the CPU"
                 : concatenate("runs on the CPU, and the context is of cuda:",
                               device.gpu->facts().index);

@@ -32,8 +32,10 @@ struct Wish {
 Status read_wish(const char* wanted, const Device& device, const std::vector<const char*>& names,
                  Wish* wish);
 
-// Fails if there is a name that no operation's list has; for PERSEID_FORCE_IMPL.
-Status check_forced_names(std::string_view names);
+// Parts of `text` between commas, each once.
+std::vector<std::string> names_of(std::string_view text);
+// Fails if there is a name that no operation's list has. `what` the names are, for the message.
+Status check_names(const char* what, std::string_view names);
 
 // Positions of a list's entries in the order in which they are tried, those of the wish first; of
 // those only the first `tried`.
@@ -43,9 +45,9 @@ struct Order {
 };
 Order order_of(const Wish& wish, const std::vector<const char*>& names);
 
-// Why an entry of this name has no kernels for the device; "" if it may have some. A name begins
-// with its device.
-std::string wrong_device(std::string_view name, const Device& device);
+// Why an entry of this name may not be used: its kernels are for another kind of device, with which
+// a name begins, or it is switched off; "" if it may.
+std::string why_unusable(std::string_view name, const Device& device);
 
 // The error if no entry took the problem, with the reason of each.
 Status nothing_takes_it(const std::vector<Considered>& considered);
@@ -75,7 +77,7 @@ Status choose(std::span<const Implementation<Operation>> list,
     } else if (choice->executable != nullptr) {
       considered.verdict = Verdict::kNotTried;
       considered.reason = "an earlier one took the problem";
-    } else if (considered.reason = wrong_device(entry.name, device); !considered.reason.empty()) {
+    } else if (considered.reason = why_unusable(entry.name, device); !considered.reason.empty()) {
       // Refused.
     } else if (considered.reason = entry.refuse(problem, device); considered.reason.empty()) {
       std::unique_ptr<Executable<Operation>> made;

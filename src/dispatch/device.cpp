@@ -19,9 +19,9 @@ namespace perseid::internal::dispatch {
 namespace {
 
 constexpr const char* kVariables[] = {
-    "PERSEID_CPU_ISA",   "PERSEID_FORCE_IMPL", "PERSEID_NUM_THREADS", "PERSEID_DISABLE_CUDA",
-    "PERSEID_CACHE_DIR", "PERSEID_NVRTC",      "PERSEID_PACK",        "PERSEID_TUNE",
-    "PERSEID_VERBOSE",   "PERSEID_TRACE"};
+    "PERSEID_CPU_ISA",     "PERSEID_FORCE_IMPL",   "PERSEID_DISABLE_IMPL", "PERSEID_DETERMINISTIC",
+    "PERSEID_NUM_THREADS", "PERSEID_DISABLE_CUDA", "PERSEID_CACHE_DIR",    "PERSEID_NVRTC",
+    "PERSEID_PACK",        "PERSEID_TUNE",         "PERSEID_VERBOSE",      "PERSEID_TRACE"};
 
 std::string value_of(const Device& device, std::string_view name) {
   for (const Variable& variable : device.environment)
@@ -95,15 +95,46 @@ void write_caches(JsonWriter& json) {
   json.end_array();
 }
 
-Status read_environment(Device* device) {
+Status read_names(const char* what, const std::string& names, std::vector<std::string>* read) {
+  if (names.empty()) return {};
+  if (Status status = check_names(what, names); !status.ok()) return status;
+  *read = names_of(names);
+  return {};
+}
+
+Status read_determinism(const std::string& text, Determinism* determinism) {
+  if (text == "" || text == "0") {
+    *determinism = Determinism::kByPlan;
+  } else if (text == "1") {
+    *determinism = Determinism::kOn;
+  } else if (text == "warn") {
+    *determinism = Determinism::kWarn;
+  } else {
+    return Status::error(PERSEID_INVALID_ARGUMENT, "PERSEID_DETERMINISTIC is \"", text,
+                         "\", expected 0 (as each plan says), 1 (every plan) or warn; or unset it");
+  }
+  return {};
+}
+
+Status read_environment(const Settings& settings, Device* device) {
   if (Status status = observe_environment(); !status.ok()) return status;
   for (const char* name : kVariables) {
     const char* value = std::getenv(name);
     device->environment.push_back({name, value == nullptr ? "" : value, value != nullptr});
   }
   device->forced_implementation = value_of(*device, "PERSEID_FORCE_IMPL");
-  return device->forced_implementation.empty() ? Status()
-                                               : check_forced_names(device->forced_implementation);
+  std::vector<std::string> checked;
+  Status status = read_names("PERSEID_FORCE_IMPL", device->forced_implementation, &checked);
+  if (status.ok())
+    status = read_names("PERSEID_DISABLE_IMPL", value_of(*device, "PERSEID_DISABLE_IMPL"),
+                        &device->disabled_by_environment);
+  if (status.ok())
+    status = read_names("context: disable", settings.disabled_implementations,
+                        &device->disabled_by_options);
+  if (status.ok())
+    status = read_determinism(value_of(*device, "PERSEID_DETERMINISTIC"), &device->determinism);
+  if (settings.determinism != Determinism::kDefault) device->determinism = settings.determinism;
+  return status;
 }
 
 void write_cpu(JsonWriter& json, const Device& device) {
@@ -140,9 +171,9 @@ void write_gpu(JsonWriter& json, const cuda::Gpu& gpu) {
 
 }  // namespace
 
-Status open_cuda(int32_t index, std::shared_ptr<const Device>* device) {
+Status open_cuda(int32_t index, const Settings& settings, std::shared_ptr<const Device>* device) {
   const auto opened = std::make_shared<Device>();
-  if (Status status = read_environment(opened.get()); !status.ok()) return status;
+  if (Status status = read_environment(settings, opened.get()); !status.ok()) return status;
   if (Status status = cuda::Gpu::open(index, &opened->gpu); !status.ok())
     return Status::error(status.code(), "context: ", status.sentence());
   const std::string tune = value_of(*opened, "PERSEID_TUNE");
@@ -159,19 +190,20 @@ Status open_cuda(int32_t index, std::shared_ptr<const Device>* device) {
   return {};
 }
 
-Status assume_cuda(const char* capability, std::shared_ptr<const Device>* device) {
+Status assume_cuda(const char* capability, const Settings& settings,
+                   std::shared_ptr<const Device>* device) {
   const auto opened = std::make_shared<Device>();
-  if (Status status = read_environment(opened.get()); !status.ok()) return status;
+  if (Status status = read_environment(settings, opened.get()); !status.ok()) return status;
   if (Status status = cuda::Gpu::assume(capability, &opened->gpu); !status.ok())
     return Status::error(status.code(), "context: ", status.sentence());
   *device = opened;
   return {};
 }
 
-Status open_cpu(std::unique_ptr<cpu::Executor> executor, int32_t threads,
+Status open_cpu(std::unique_ptr<cpu::Executor> executor, int32_t threads, const Settings& settings,
                 std::shared_ptr<const Device>* device) {
   const auto opened = std::make_shared<Device>();
-  if (Status status = read_environment(opened.get()); !status.ok()) return status;
+  if (Status status = read_environment(settings, opened.get()); !status.ok()) return status;
 
   std::string error;
   opened->kernels = cpu::select_kernel_table(error);

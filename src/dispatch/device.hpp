@@ -26,6 +26,13 @@ struct Variable {
   bool set;
 };
 
+// What a context's options say of all its plans, in addition to the environment.
+enum class Determinism : uint32_t { kDefault = 0, kByPlan = 1, kWarn = 2, kOn = 3 };
+struct Settings {
+  std::string disabled_implementations;  // names divided by commas
+  Determinism determinism = Determinism::kDefault;
+};
+
 // A CPU with its workers and kernels, or a GPU.
 struct Device {
   std::unique_ptr<cpu::Executor> executor;
@@ -33,7 +40,10 @@ struct Device {
   std::shared_ptr<cuda::Gpu> gpu;
   std::vector<Variable> environment;  // the library's own variables, as they were at creation
   std::string forced_implementation;  // PERSEID_FORCE_IMPL, names divided by commas; "": none
-  std::unique_ptr<Tuning> tuning;     // of a GPU; null with PERSEID_TUNE=0
+  // Of the context's options, and PERSEID_DISABLE_IMPL.
+  std::vector<std::string> disabled_by_options, disabled_by_environment;
+  Determinism determinism = Determinism::kByPlan;  // never kDefault
+  std::unique_ptr<Tuning> tuning;                  // of a GPU; null with PERSEID_TUNE=0
 
   int32_t workers() const { return executor->workers(); }
   // The device that tensors must be on.
@@ -44,14 +54,15 @@ struct Device {
 
 // The CPU. `executor`: the caller's threads, or null for an own pool of `threads` (0:
 // PERSEID_NUM_THREADS, else all CPUs of the process).
-Status open_cpu(std::unique_ptr<cpu::Executor> executor, int32_t threads,
+Status open_cpu(std::unique_ptr<cpu::Executor> executor, int32_t threads, const Settings& settings,
                 std::shared_ptr<const Device>* device);
 
 // GPU `index`, as the driver counts them.
-Status open_cuda(int32_t index, std::shared_ptr<const Device>* device);
+Status open_cuda(int32_t index, const Settings& settings, std::shared_ptr<const Device>* device);
 
 // A GPU of this compute capability that need not exist: plans can be made, but not executed.
-Status assume_cuda(const char* capability, std::shared_ptr<const Device>* device);
+Status assume_cuda(const char* capability, const Settings& settings,
+                   std::shared_ptr<const Device>* device);
 
 // The library, the device and the environment as one JSON object.
 std::string facts_json(const Device& device);

@@ -112,7 +112,11 @@ class CpuExecutable final : public Executable<Operation> {
   }
   Status forward(const typename Operation::Forward& arguments, std::byte* workspace,
                  void*) const override {
-    kernels_.forward(problem_, arguments, {executor_, workspace});
+    if constexpr (requires { arguments.lengths; })
+      kernels_.forward(with_lengths(problem_, arguments.lengths), arguments,
+                       {executor_, workspace});
+    else
+      kernels_.forward(problem_, arguments, {executor_, workspace});
     return {};
   }
   Status backward(const typename Operation::Backward& arguments, std::byte* workspace,

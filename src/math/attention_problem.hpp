@@ -25,7 +25,13 @@ struct AttentionProblem {
   double dropout = 0;
   Causal causal = Causal::kNone;
   int64_t window_left = -1, window_right = -1;  // -1: unlimited
-  bool bias = false, visible = false, ragged = false, kv_lens = false;
+  bool window_bottom_right = false;             // its alignment without causal
+  bool bias = false, visible = false, ragged = false, q_lens = false, kv_lens = false;
+  bool kv_starts = false;    // ragged: cu_seqlens_kv holds the first row of each sequence alone
+  bool max_lengths = false;  // lengths and totals are the most that an execution may have
+  int64_t kv_batch = 0;      // entries of key and value
+  bool kv_index = false;     // which picks one of them for each batch entry
+  int64_t num_splits = 0;    // the most splits of keys in forward; 0: any
   DType bias_dtype = DType::kNone;
   int64_t bias_shape[4] = {};         // against [batch, heads, q_len, kv_len]; each that size or 1
   int64_t total_q = 0, total_kv = 0;  // ragged: rows of the packed tensors
@@ -45,6 +51,14 @@ struct AttentionProblem {
   PERSEID_INLINE bool masked() const {
     return causal != Causal::kNone || window_left >= 0 || window_right >= 0;
   }
+  PERSEID_INLINE bool bottom_right() const {
+    return causal == Causal::kBottomRight || window_bottom_right;
+  }
+};
+
+// Those of one execution, where the problem has max_lengths.
+struct AttentionLengths {
+  int64_t q_len = 0, kv_len = 0, total_q = 0, total_kv = 0;
 };
 
 // Every tensor in one order of dimensions, whatever the caller's layout:
@@ -56,18 +70,34 @@ struct AttentionProblem {
 // full size, but grad_bias keeps bias_shape (size 1 where it is summed).
 struct AttentionForward {
   Tensor query, key, value, bias, visible, out, lse;
-  Tensor cu_seqlens_q, cu_seqlens_kv, kv_lens;  // int32 or int64
+  Tensor cu_seqlens_q, cu_seqlens_kv, q_lens, kv_lens, kv_index;  // int32 or int64
   Dropout dropout;
+  AttentionLengths lengths = {};
   Arrival arrival_kv = {};
   Missing* missing = nullptr;  // filled where a call ends with TIMEOUT or PEER_LOST
 };
 
 struct AttentionBackward {
   Tensor query, key, value, bias, visible, out, lse, grad_out, grad_lse;
-  Tensor cu_seqlens_q, cu_seqlens_kv, kv_lens;
+  Tensor cu_seqlens_q, cu_seqlens_kv, q_lens, kv_lens, kv_index;
   Tensor grad_query, grad_key, grad_value, grad_bias;  // absent: not wanted
   Dropout dropout;
 };
+
+// The problem of an execution: that of the plan, with the execution's own lengths.
+PERSEID_INLINE AttentionProblem with_lengths(AttentionProblem problem,
+                                             const AttentionLengths& lengths) {
+  if (!problem.max_lengths) return problem;
+  if (problem.bias_shape[2] == problem.q_len && problem.q_len != 1)
+    problem.bias_shape[2] = lengths.q_len;
+  if (problem.bias_shape[3] == problem.kv_len && problem.kv_len != 1)
+    problem.bias_shape[3] = lengths.kv_len;
+  problem.q_len = lengths.q_len;
+  problem.kv_len = lengths.kv_len;
+  problem.total_q = lengths.total_q;
+  problem.total_kv = lengths.total_kv;
+  return problem;
+}
 
 // Keys [begin, end) that a query may see, before `visible` is asked.
 struct KeyRange {
@@ -77,7 +107,7 @@ struct KeyRange {
 // q_len and kv_len are those of the query's own sequence.
 PERSEID_INLINE KeyRange visible_keys(const AttentionProblem& problem, int64_t row, int64_t q_len,
                                      int64_t kv_len) {
-  const int64_t position = row + (problem.causal == Causal::kBottomRight ? kv_len - q_len : 0);
+  const int64_t position = row + (problem.bottom_right() ? kv_len - q_len : 0);
   KeyRange range{0, kv_len};
   if (problem.causal != Causal::kNone) range.end = min(range.end, position + 1);
   // Compared without adding to the window, which may be as large as an int64.
@@ -98,21 +128,24 @@ PERSEID_INLINE KeyRange seen_keys(const AttentionProblem& problem, int64_t q_len
 }
 
 // One sequence of the batch: where its rows begin in the packed tensors (0 unless ragged) and how
-// many it has.
+// many it has; and its entry of key and value.
 struct Sequence {
-  int64_t q_begin, q_len, kv_begin, kv_len;
+  int64_t q_begin, q_len, kv_begin, kv_len, kv_entry;
 };
 
 template <class Arguments>  // AttentionForward or AttentionBackward
 PERSEID_INLINE Sequence sequence_of(const AttentionProblem& problem, const Arguments& arguments,
                                     int64_t batch) {
-  Sequence sequence{0, problem.q_len, 0, problem.kv_len};
+  Sequence sequence{0, problem.q_len, 0, problem.kv_len, batch};
   if (problem.ragged) {
     sequence.q_begin = read_length(arguments.cu_seqlens_q, batch);
     sequence.q_len = read_length(arguments.cu_seqlens_q, batch + 1) - sequence.q_begin;
     sequence.kv_begin = read_length(arguments.cu_seqlens_kv, batch);
-    sequence.kv_len = read_length(arguments.cu_seqlens_kv, batch + 1) - sequence.kv_begin;
+    if (!problem.kv_starts)
+      sequence.kv_len = read_length(arguments.cu_seqlens_kv, batch + 1) - sequence.kv_begin;
   }
+  if (problem.kv_index) sequence.kv_entry = read_length(arguments.kv_index, batch);
+  if (problem.q_lens) sequence.q_len = min(sequence.q_len, read_length(arguments.q_lens, batch));
   if (problem.kv_lens)
     sequence.kv_len = min(sequence.kv_len, read_length(arguments.kv_lens, batch));
   return sequence;

@@ -3,6 +3,7 @@
 #include "op/attention.hpp"
 
 #include <cstring>
+#include <limits>
 
 #include "op/attention_problem.hpp"
 #include "op/chunks.hpp"
@@ -40,7 +41,8 @@ class AttentionReader : public ArgumentReader {
   }
   Tensor read_lse(Access access, const char* name, const DLTensor* tensor) {
     const DType dtype = problem_.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
-    const Extent extents[] = {{"batch", problem_.batch}, {"heads", problem_.heads}, queries()};
+    const Extent extents[] = {
+        {"batch", problem_.batch}, {"heads", problem_.heads}, queries().length};
     return read(access, name, tensor, dtype, std::span(extents).subspan(problem_.ragged ? 1 : 0));
   }
   Tensor read_bias(Access access, const char* name, const DLTensor* tensor) {
@@ -52,20 +54,32 @@ class AttentionReader : public ArgumentReader {
   // What both directions are given.
   template <class Args, class Arguments>
   void read_inputs(const Args& args, Arguments* arguments);
+  // Forward has them alone.
+  template <class Args, class Arguments>
+  void read_cache(const Args& args, Arguments* arguments);
 
  private:
-  Extent queries() const {
-    return problem_.ragged ? Extent{"total_q", problem_.total_q} : Extent{"q_len", problem_.q_len};
+  // Of a head, in its batch entries.
+  struct Rows {
+    Extent batch, length;
+  };
+  Rows queries() const {
+    return {
+        {"batch", problem_.batch},
+        problem_.ragged ? Extent{"total_q", problem_.total_q} : Extent{"q_len", problem_.q_len}};
   }
-  Extent keys() const {
-    return problem_.ragged ? Extent{"total_kv", problem_.total_kv}
-                           : Extent{"kv_len", problem_.kv_len};
+  Rows keys() const {
+    return {{problem_.kv_index ? "kv_batch" : "batch", problem_.kv_batch},
+            problem_.ragged ? Extent{"total_kv", problem_.total_kv}
+                            : Extent{"kv_len", problem_.kv_len}};
   }
-  Tensor read_rows(Access access, const char* name, const DLTensor* tensor, const Extent& rows,
+  Tensor read_rows(Access access, const char* name, const DLTensor* tensor, const Rows& rows,
                    const Extent& heads, const Extent& dim);
   Tensor read_cumulative(const char* name, const DLTensor* tensor, const Bound& longest,
                          const Bound& total);
-  Tensor read_kv_lens(const DLTensor* tensor);
+  // One number for each batch entry, from 0 to `most`.
+  Tensor read_numbers(const char* name, const DLTensor* tensor, const Bound& most);
+  void check_starts(const Tensor& starts, const Tensor& lengths);
   Dropout read_dropout(uint64_t seed, uint64_t offset, const uint64_t* rng);
 
   const AttentionProblem& problem_;
@@ -75,10 +89,10 @@ class AttentionReader : public ArgumentReader {
 
 // Always returned as [batch, heads, rows, dim], or [heads, rows, dim] where ragged.
 Tensor AttentionReader::read_rows(Access access, const char* name, const DLTensor* tensor,
-                                  const Extent& rows, const Extent& heads, const Extent& dim) {
+                                  const Rows& rows, const Extent& heads, const Extent& dim) {
   const bool rows_first = layout_ == PERSEID_BSHD;
-  const Extent extents[] = {
-      {"batch", problem_.batch}, rows_first ? rows : heads, rows_first ? heads : rows, dim};
+  const Extent extents[] = {rows.batch, rows_first ? rows.length : heads,
+                            rows_first ? heads : rows.length, dim};
   Tensor view = read(access, name, tensor, problem_.dtype,
                      std::span(extents).subspan(problem_.ragged ? 1 : 0));
   if (rows_first && ok()) {
@@ -97,19 +111,25 @@ Tensor AttentionReader::read_cumulative(const char* name, const DLTensor* tensor
   return view;
 }
 
-Tensor AttentionReader::read_kv_lens(const DLTensor* tensor) {
+Tensor AttentionReader::read_numbers(const char* name, const DLTensor* tensor, const Bound& most) {
   const Extent extent{"batch", problem_.batch};
-  const Tensor view =
-      read(Access::kRead, "kv_lens", tensor, {DType::kI32, DType::kI64}, {&extent, 1});
+  const Tensor view = read(Access::kRead, name, tensor, {DType::kI32, DType::kI64}, {&extent, 1});
   const int64_t entries = view.stride[0] == 0 ? min(problem_.batch, int64_t{1}) : problem_.batch;
   for (int64_t i = 0; i < entries && ok() && on_host_; ++i) {
-    const int64_t length = read_length(view, i);
-    require(0 <= length && length <= problem_.kv_len, "kv_lens[", i, "] is ", length,
-            ", expected 0 to ", problem_.kv_len,
-            ", the plan's kv_len; cut it, or make a plan for more "
-            "keys");
+    const int64_t number = read_length(view, i);
+    require(0 <= number && number <= most.most, name, "[", i, "] is ", number, ", expected 0 to ",
+            most.most, most.of);
   }
   return view;
+}
+
+// That the keys of each sequence are within the packed tensors.
+void AttentionReader::check_starts(const Tensor& starts, const Tensor& lengths) {
+  for (int64_t i = 0; i < problem_.batch && ok() && on_host_; ++i) {
+    const int64_t end = read_length(starts, i) + read_length(lengths, i);
+    require(end <= problem_.total_kv, "kv_starts[", i, "] and kv_lens[", i, "] end at ", end,
+            ", expected at most ", problem_.total_kv, ", total_kv");
+  }
 }
 
 Dropout AttentionReader::read_dropout(uint64_t seed, uint64_t offset, const uint64_t* rng) {
@@ -155,20 +175,50 @@ void AttentionReader::read_inputs(const Args& args, Arguments* arguments) {
         "cu_seqlens_q", args.cu_seqlens_q,
         {problem_.q_len, ", the plan's q_len; make a plan for the longest sequence"},
         {problem_.total_q, ", the plan's total_q; make a plan for as many rows"});
-    arguments->cu_seqlens_kv = read_cumulative(
-        "cu_seqlens_kv", args.cu_seqlens_kv,
-        {problem_.kv_len, ", the plan's kv_len; make a plan for the longest sequence"},
-        {problem_.total_kv, ", the plan's total_kv; make a plan for as many rows"});
+    if (!problem_.kv_starts)
+      arguments->cu_seqlens_kv = read_cumulative(
+          "cu_seqlens_kv", args.cu_seqlens_kv,
+          {problem_.kv_len, ", the plan's kv_len; make a plan for the longest sequence"},
+          {problem_.total_kv, ", the plan's total_kv; make a plan for as many rows"});
+    else
+      refuse("cu_seqlens_kv", args.cu_seqlens_kv, "kv_starts = 1");
   } else {
     refuse("cu_seqlens_q", args.cu_seqlens_q, "ragged = 0");
     refuse("cu_seqlens_kv", args.cu_seqlens_kv, "ragged = 0");
   }
+  if (problem_.q_lens) {
+    arguments->q_lens = read_numbers(
+        "q_lens", args.q_lens,
+        {problem_.q_len, ", the plan's q_len; cut it, or make a plan for more queries"});
+  } else {
+    refuse("q_lens", args.q_lens, "q_lens = 0");
+  }
   if (problem_.kv_lens) {
-    arguments->kv_lens = read_kv_lens(args.kv_lens);
+    arguments->kv_lens = read_numbers(
+        "kv_lens", args.kv_lens,
+        {problem_.kv_len, ", the plan's kv_len; cut it, or make a plan for more keys"});
   } else {
     refuse("kv_lens", args.kv_lens, "kv_lens = 0");
   }
+  if constexpr (requires { args.kv_starts; }) read_cache(args, arguments);
   arguments->dropout = read_dropout(args.seed, args.offset, args.rng);
+}
+
+template <class Args, class Arguments>
+void AttentionReader::read_cache(const Args& args, Arguments* arguments) {
+  if (problem_.kv_starts) {
+    arguments->cu_seqlens_kv = read_numbers("kv_starts", args.kv_starts,
+                                            {problem_.total_kv, ", the rows of key and value"});
+    check_starts(arguments->cu_seqlens_kv, arguments->kv_lens);
+  } else {
+    refuse("kv_starts", args.kv_starts, "kv_starts = 0");
+  }
+  if (problem_.kv_index) {
+    arguments->kv_index = read_numbers("kv_index", args.kv_index,
+                                       {problem_.kv_batch - 1, ", the last of kv_batch entries"});
+  } else {
+    refuse("kv_index", args.kv_index, "kv_batch = 0");
+  }
 }
 
 // Whether all sequences are empty, as sizes and strides alone tell: cumulative lengths of stride 0
@@ -196,6 +246,49 @@ void fill_zeros(Tensor view) {
   }
 }
 
+void fill(const Tensor& view, float value) {
+  for (int64_t i = 0; i < view.shape[0]; ++i)
+    for (int64_t j = 0; j < view.shape[1]; ++j) {
+      const int64_t at = i * view.stride[0] + j * view.stride[1];
+      if (view.dtype == DType::kF64)
+        view.as<double>()[at] = value;
+      else
+        view.as<float>()[at] = value;
+    }
+}
+
+// Rows [begin, end) of a batch entry of out, lse or grad_query, [heads, rows, dim]; packed rows
+// count from the first of all.
+Tensor rows_of(const AttentionProblem& problem, Tensor view, int64_t batch, int64_t begin,
+               int64_t end) {
+  if (!view.present()) return view;
+  auto* data = view.as<std::byte>();
+  if (!problem.ragged) {
+    data += batch * view.stride[0] * size_of(view.dtype);
+    std::copy(view.shape + 1, view.shape + view.rank, view.shape);
+    std::copy(view.stride + 1, view.stride + view.rank, view.stride);
+    --view.rank;
+  }
+  view.data = data + begin * view.stride[1] * size_of(view.dtype);
+  view.shape[1] = end - begin;
+  return view;
+}
+
+// visit(batch entry, first row, end) for the rows of each sequence that q_lens leaves out. They
+// are a kernel's own where it runs on a GPU.
+template <class Arguments, class Visit>
+void for_each_rest(const dispatch::Device& device, const AttentionProblem& problem,
+                   const Arguments& arguments, const Visit& visit) {
+  if (!problem.q_lens || device.gpu != nullptr) return;
+  cpu::for_each_task(*device.executor, problem.batch, [&](int64_t batch, int32_t) {
+    const Sequence sequence = sequence_of(problem, arguments, batch);
+    const int64_t end =
+        problem.ragged ? read_length(arguments.cu_seqlens_q, batch + 1) : problem.q_len;
+    if (sequence.q_begin + sequence.q_len < end)
+      visit(batch, sequence.q_begin + sequence.q_len, end);
+  });
+}
+
 // The gradients where no query has a key. Packed rows past the last sequence stay as they are, and
 // so does what zeros would be added to.
 void fill_zeros(const AttentionProblem& problem, AttentionBackward& backward) {
@@ -211,6 +304,31 @@ void fill_zeros(const AttentionProblem& problem, AttentionBackward& backward) {
   if (!problem.accumulate_bias) fill_zeros(backward.grad_bias);
 }
 
+// Where lengths of the plan are the most, those of an execution are in its tensors. One of wrong
+// dimensions is refused when it is read.
+Status read_lengths(const char* subject, const AttentionProblem& problem, perseid_layout layout,
+                    const DLTensor* query, const DLTensor* key, AttentionLengths* lengths) {
+  *lengths = {problem.q_len, problem.kv_len, problem.total_q, problem.total_kv};
+  if (!problem.max_lengths) return {};
+  Check check(subject);
+  const auto read = [&](const char* tensor, const DLTensor* from, const char* name,
+                        int64_t* length) {
+    if (from == nullptr || from->shape == nullptr || from->ndim != (problem.ragged ? 3 : 4)) return;
+    const int64_t size = from->shape[from->ndim - (layout == PERSEID_BSHD ? 3 : 2)];
+    check.require(0 <= size && size <= *length, tensor, " has ", name, " ", size,
+                  ", expected at most ", *length, ", the plan's; make a plan for more");
+    if (check.ok()) *length = size;
+  };
+  if (problem.ragged) {
+    read("query", query, "total_q", &lengths->total_q);
+    read("key", key, "total_kv", &lengths->total_kv);
+  } else {
+    read("query", query, "q_len", &lengths->q_len);
+    read("key", key, "kv_len", &lengths->kv_len);
+  }
+  return check.result();
+}
+
 }  // namespace
 
 Status AttentionPlan::make(DevicePointer device, const perseid_attention_desc& desc,
@@ -220,6 +338,14 @@ Status AttentionPlan::make(DevicePointer device, const perseid_attention_desc& d
   AttentionProblem problem;
   if (Status status = read_problem(desc, &made->chunks_, &problem); !status.ok()) return status;
   const bool on_cpu = made->device().gpu == nullptr;
+  const dispatch::Determinism determinism = made->device().determinism;
+  if (determinism == dispatch::Determinism::kOn) problem.deterministic = true;
+  // The other gradients are always summed in one order.
+  if (determinism == dispatch::Determinism::kWarn && !on_cpu && problem.grad_query &&
+      !problem.deterministic)
+    log(PERSEID_LOG_WARNING,
+        "attention: grad_query of this plan is not bitwise repeatable; set the descriptor's "
+        "deterministic, or PERSEID_DETERMINISM_ON in the context's options");
   if (Status status = made->choose(
           dispatch::attention_implementations(), problem, desc.implementation, describe(problem),
           {.forward = problem.q_len == 0,
@@ -232,30 +358,44 @@ Status AttentionPlan::make(DevicePointer device, const perseid_attention_desc& d
 
 Status AttentionPlan::forward(const perseid_attention_forward_args& args,
                               const Workspace& workspace, void* stream) const {
-  AttentionReader reader("attention forward", device().dl_device(), problem(), layout_);
+  constexpr const char* kSubject = "attention forward";
   AttentionForward forward;
+  if (Status status = read_lengths(kSubject, PlanOf::problem(), layout_, args.query, args.key,
+                                   &forward.lengths);
+      !status.ok())
+    return status;
+  const AttentionProblem problem = with_lengths(PlanOf::problem(), forward.lengths);
+  AttentionReader reader(kSubject, device().dl_device(), problem, layout_);
   reader.read_inputs(args, &forward);
   forward.out = reader.read_out(Access::kWrite, "out", args.out);
   if (args.lse != nullptr) forward.lse = reader.read_lse(Access::kWrite, "lse", args.lse);
-  forward.arrival_kv = read_arrival(reader, "arrival_kv", args.arrival_kv, problem().chunks_kv);
+  forward.arrival_kv = read_arrival(reader, "arrival_kv", args.arrival_kv, problem.chunks_kv);
   Missing missing;
   forward.missing = &missing;
   if (Status status = reader.finish(); !status.ok()) return status;
   // A GPU writes only that a wait has failed, while it runs.
   write_record(args.arrival_kv, PERSEID_OK, missing);
-  if (are_empty(problem(), problem().q_len, forward.cu_seqlens_q)) {
+  if (are_empty(problem, problem.q_len, forward.cu_seqlens_q)) {
     std::byte* unused = nullptr;
     return take(reader, dispatch::Direction::kForward, workspace, &unused);
   }
   Status status = run_forward(reader, forward, workspace, stream);
+  if (status.ok())
+    for_each_rest(device(), problem, forward, [&](int64_t batch, int64_t begin, int64_t end) {
+      fill_zeros(rows_of(problem, forward.out, batch, begin, end));
+      if (forward.lse.present())
+        fill(rows_of(problem, forward.lse, batch, begin, end),
+             -std::numeric_limits<float>::infinity());
+    });
   if (missing.end != WaitEnd::kArrived) write_record(args.arrival_kv, status.code(), missing);
   return status;
 }
 
 Status AttentionPlan::backward(const perseid_attention_backward_args& args,
                                const Workspace& workspace, void* stream) const {
-  AttentionReader reader("attention backward", device().dl_device(), problem(), layout_);
-  if (!reader.require(problem().backward(),
+  const AttentionProblem& problem = PlanOf::problem();
+  AttentionReader reader("attention backward", device().dl_device(), problem, layout_);
+  if (!reader.require(problem.backward(),
                       "the plan has no backward, because its descriptor's gradients are 0; make a "
                       "plan that says which gradients it computes"))
     return reader.result();
@@ -271,24 +411,29 @@ Status AttentionPlan::backward(const perseid_attention_backward_args& args,
     if (!planned) reader.refuse(name, tensor, "nothing of it in gradients");
     return tensor != nullptr && planned;
   };
-  if (wanted("grad_query", args.grad_query, problem().grad_query))
+  if (wanted("grad_query", args.grad_query, problem.grad_query))
     backward.grad_query = reader.read_query(Access::kWrite, "grad_query", args.grad_query);
-  if (wanted("grad_key", args.grad_key, problem().grad_key))
+  if (wanted("grad_key", args.grad_key, problem.grad_key))
     backward.grad_key = reader.read_key(Access::kWrite, "grad_key", args.grad_key);
-  if (wanted("grad_value", args.grad_value, problem().grad_value))
+  if (wanted("grad_value", args.grad_value, problem.grad_value))
     backward.grad_value = reader.read_value(Access::kWrite, "grad_value", args.grad_value);
-  if (wanted("grad_bias", args.grad_bias, problem().grad_bias))
+  if (wanted("grad_bias", args.grad_bias, problem.grad_bias))
     backward.grad_bias = reader.read_bias(Access::kWrite, "grad_bias", args.grad_bias);
   if (Status status = reader.finish(); !status.ok()) return status;
-  const bool no_queries = are_empty(problem(), problem().q_len, backward.cu_seqlens_q);
-  const bool no_keys = are_empty(problem(), problem().kv_len, backward.cu_seqlens_kv);
+  const bool no_queries = are_empty(problem, problem.q_len, backward.cu_seqlens_q);
+  const bool no_keys = are_empty(problem, problem.kv_len, backward.cu_seqlens_kv);
   if ((no_queries || no_keys) && device().gpu == nullptr) {
     std::byte* unused = nullptr;
     Status status = take(reader, dispatch::Direction::kBackward, workspace, &unused);
-    if (status.ok()) fill_zeros(problem(), backward);
+    if (status.ok()) fill_zeros(problem, backward);
     return status;
   }
-  return run_backward(reader, backward, workspace, stream);
+  Status status = run_backward(reader, backward, workspace, stream);
+  if (status.ok() && !problem.accumulate_query)
+    for_each_rest(device(), problem, backward, [&](int64_t batch, int64_t begin, int64_t end) {
+      fill_zeros(rows_of(problem, backward.grad_query, batch, begin, end));
+    });
+  return status;
 }
 
 }  // namespace perseid::internal::op

@@ -22,6 +22,23 @@ void require_rows(DescriptorReader& reader, const Extent& total, const Extent& l
                  ", or set ", longest.name, " to 0 where every sequence is empty");
 }
 
+// Which keys of a cache a sequence reads. Sequences may share them, so they have no gradients.
+void read_cache(DescriptorReader& reader, const perseid_attention_desc& desc,
+                AttentionProblem* problem) {
+  problem->kv_starts = reader.flag("kv_starts", desc.kv_starts);
+  reader.require(!problem->kv_starts || (problem->ragged && problem->kv_lens),
+                 "kv_starts is 1, but ragged is ", desc.ragged, " and kv_lens is ", desc.kv_lens,
+                 "; set both, since a start says neither where its sequence ends");
+  problem->kv_index = desc.kv_batch != 0;
+  problem->kv_batch = problem->kv_index ? reader.size("kv_batch", desc.kv_batch) : problem->batch;
+  reader.require(!problem->kv_index || !problem->ragged, "kv_batch is ", desc.kv_batch,
+                 ", but ragged is 1, where all sequences are in one tensor; set kv_starts");
+  const bool shares = problem->kv_starts || problem->kv_index;
+  reader.require(!shares || desc.gradients == 0, "gradients is ", desc.gradients, ", but ",
+                 problem->kv_starts ? "kv_starts is 1" : "kv_batch is not 0",
+                 ", and keys that sequences may share have no gradients; set gradients to 0");
+}
+
 void read_sizes(DescriptorReader& reader, const perseid_attention_desc& desc,
                 AttentionProblem* problem) {
   problem->batch = reader.batch_of(desc.batch, desc.zero_batch);
@@ -45,12 +62,19 @@ void read_sizes(DescriptorReader& reader, const perseid_attention_desc& desc,
       require_rows(reader, {"total_kv", problem->total_kv}, {"kv_len", problem->kv_len}, "key");
     }
   }
+  problem->q_lens = reader.flag("q_lens", desc.q_lens);
   problem->kv_lens = reader.flag("kv_lens", desc.kv_lens);
+  read_cache(reader, desc, problem);
+  problem->max_lengths = reader.flag("max_lengths", desc.max_lengths);
+  reader.require(!problem->max_lengths || (desc.async_kv == nullptr && desc.gradients == 0),
+                 "max_lengths is 1, but async_kv is given or gradients is not 0, which need the "
+                 "lengths themselves; leave them out, or make a plan for each length");
+  problem->num_splits = desc.num_splits;
 
   // The longest lengths bound workspaces even where the packed tensors are smaller.
   const int64_t dim = max(problem->head_dim, problem->value_dim);
   reader.extents("query or out", {problem->batch, problem->heads, problem->q_len, dim});
-  reader.extents("key or value", {problem->batch, problem->kv_heads, problem->kv_len, dim});
+  reader.extents("key or value", {problem->kv_batch, problem->kv_heads, problem->kv_len, dim});
   reader.extents("query or out", {problem->total_q, problem->heads, dim});
   reader.extents("key or value", {problem->total_kv, problem->kv_heads, dim});
 }
@@ -68,6 +92,11 @@ void read_mask(DescriptorReader& reader, const perseid_attention_desc& desc,
     problem->window_left = desc.window_left;
     problem->window_right = desc.window_right;
   }
+  problem->window_bottom_right = reader.flag("window_bottom_right", desc.window_bottom_right);
+  reader.require(
+      !problem->window_bottom_right || (desc.window != 0 && problem->causal == Causal::kNone),
+      "window_bottom_right is 1, but window is ", desc.window, " and causal is ", desc.causal,
+      "; it aligns a window without causal, and with causal a window has its alignment");
   problem->visible = reader.flag("visible", desc.visible);
 }
 
@@ -142,6 +171,7 @@ std::vector<dispatch::Fact> facts_of(const AttentionProblem& problem) {
   if (problem.window_left >= 0 || problem.window_right >= 0) {
     facts.emplace_back("window_left", problem.window_left);
     facts.emplace_back("window_right", problem.window_right);
+    if (problem.window_bottom_right) facts.emplace_back("window_alignment", "bottom-right");
   }
   if (problem.dropout > 0) facts.emplace_back("dropout", problem.dropout);
   if (problem.bias) {
@@ -155,7 +185,12 @@ std::vector<dispatch::Fact> facts_of(const AttentionProblem& problem) {
     facts.emplace_back("total_q", problem.total_q);
     facts.emplace_back("total_kv", problem.total_kv);
   }
+  if (problem.q_lens) facts.emplace_back("q_lens", "yes");
   if (problem.kv_lens) facts.emplace_back("kv_lens", "yes");
+  if (problem.kv_starts) facts.emplace_back("kv_starts", "yes");
+  if (problem.kv_index) facts.emplace_back("kv_batch", problem.kv_batch);
+  if (problem.max_lengths) facts.emplace_back("max_lengths", "yes");
+  if (problem.num_splits > 0) facts.emplace_back("num_splits", problem.num_splits);
   if (problem.async())
     facts.emplace_back("async_kv", concatenate(problem.chunks_kv.count, " chunks of ",
                                                problem.ragged ? "total_kv" : "kv_len"));
@@ -209,7 +244,7 @@ double visible_pairs(const AttentionProblem& problem) {
     kv_len = std::min(kv_len, static_cast<double>(problem.total_kv) / batch);
   }
   // Query i sees keys clamp(first + i) .. clamp(last + i), as visible_keys() says.
-  const double shift = problem.causal == Causal::kBottomRight ? kv_len - q_len : 0;
+  const double shift = problem.bottom_right() ? kv_len - q_len : 0;
   double pairs = q_len * kv_len;
   if (problem.causal != Causal::kNone || problem.window_right >= 0) {
     const double right =

@@ -30,8 +30,8 @@ void forward_rows(const AttentionProblem& problem, const AttentionForward& argum
   for (int64_t i = 0; i < problem.value_dim; ++i) block.out[i] = {};
   for (int64_t j = block.begin; j < block.end; ++j) {
     if (block.seen[j] == 0) continue;
-    load_vector(problem, arguments.value, batch, head / problem.group(), sequence.kv_begin + j,
-                problem.value_dim, block.narrow);
+    load_vector(problem, arguments.value, sequence.kv_entry, head / problem.group(),
+                sequence.kv_begin + j, problem.value_dim, block.narrow);
     accumulate(block.out, block.narrow, problem.value_dim, block.dropped(arguments.dropout, j),
                block.lanes(j));
   }
@@ -58,8 +58,8 @@ void compute_grad_scores(const AttentionProblem& problem, const AttentionBackwar
           load(arguments.grad_lse, offset_of(problem, arguments.grad_lse, batch, head, row + r));
   for (int64_t j = block.begin; j < block.end; ++j) {
     if (block.seen[j] == 0) continue;
-    load_vector(problem, arguments.value, batch, head / problem.group(), sequence.kv_begin + j,
-                problem.value_dim, block.narrow);
+    load_vector(problem, arguments.value, sequence.kv_entry, head / problem.group(),
+                sequence.kv_begin + j, problem.value_dim, block.narrow);
     const Lanes grad_dropped = dot(block.out, block.narrow, problem.value_dim);
     for (int64_t r = 0; r < kLanes; ++r) {
       double& grad_p = block.grad_score[j].at[r];
@@ -89,8 +89,8 @@ void backward_rows(const AttentionProblem& problem, const AttentionBackward& arg
     const uint32_t lanes = block.lanes(j);
     const Lanes grad_product = block.grad_product(j);
     if (grad_query) {
-      load_vector(problem, arguments.key, batch, head / problem.group(), sequence.kv_begin + j,
-                  head_dim, block.narrow);
+      load_vector(problem, arguments.key, sequence.kv_entry, head / problem.group(),
+                  sequence.kv_begin + j, head_dim, block.narrow);
       accumulate(block.grad_query, block.narrow, head_dim, grad_product, lanes);
     }
     if (arguments.grad_key.present())

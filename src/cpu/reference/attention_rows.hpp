@@ -213,8 +213,8 @@ void compute_probabilities(const AttentionProblem& problem, const Arguments& arg
         seen |= 1u << r;
     block.seen[j] = seen;
     if (seen == 0) continue;
-    load_vector(problem, arguments.key, batch, head / problem.group(), sequence.kv_begin + j,
-                problem.head_dim, block.narrow);
+    load_vector(problem, arguments.key, sequence.kv_entry, head / problem.group(),
+                sequence.kv_begin + j, problem.head_dim, block.narrow);
     if (block.has_slopes) block.slope[j] = {};
     Lanes& scores = block.probability[j] = dot(block.query, block.narrow, problem.head_dim);
     for (int64_t r = 0; r < block.rows; ++r) {

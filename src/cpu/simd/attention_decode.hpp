@@ -80,7 +80,8 @@ class AttentionDecodeKernel {
   AttentionDecodeKernel(const AttentionProblem& problem, int32_t workers, std::byte* workspace)
       : problem_(problem),
         rows_(problem.group() * problem.q_len),
-        chunks_(ceil_div(problem.kv_len, kChunk)),
+        chunk_(chunk_of(problem)),
+        chunks_(ceil_div(problem.kv_len, chunk_)),
         head_columns_(round_up(problem.head_dim, V::kLanes)),
         value_columns_(round_up(problem.value_dim, V::kLanes)),
         workspace_(workspace) {
@@ -121,6 +122,12 @@ class AttentionDecodeKernel {
   }
 
  private:
+  // Keys of a chunk, in whole blocks.
+  static int64_t chunk_of(const AttentionProblem& problem) {
+    if (problem.num_splits == 0) return kChunk;
+    return max(kChunk, round_up(ceil_div(problem.kv_len, problem.num_splits), kBlock));
+  }
+
   Scratch take_scratch(Arena& arena) const {
     Scratch scratch;
     const int64_t rows = problem_.kv_heads * rows_;
@@ -159,11 +166,11 @@ class AttentionDecodeKernel {
     const ChunkTable<int64_t> arriving = waits.chunks(0, ChunkDim::kKv);
     const int64_t chunk =
         CyclicTiles<int64_t>::from(0, chunks_, arriving.begin[arriving.first] - sequence.kv_begin,
-                                   kChunk)
+                                   chunk_)
             .at(visit);
     const KeyRange seen = seen_keys(problem_, sequence.q_len, sequence.kv_len);
-    const int64_t begin = max(chunk * kChunk, seen.begin),
-                  end = min((chunk + 1) * kChunk, seen.end);
+    const int64_t begin = max(chunk * chunk_, seen.begin),
+                  end = min((chunk + 1) * chunk_, seen.end);
     const auto needed = arriving.covering(sequence.kv_begin + begin, sequence.kv_begin + end);
     return waits.await(0, needed) ? chunk : -1;
   }
@@ -187,8 +194,8 @@ class AttentionDecodeKernel {
     }
     if (sequence.q_len == 0) return;
     const KeyRange seen = seen_keys(problem_, sequence.q_len, sequence.kv_len);
-    const int64_t end = min((at.chunk + 1) * kChunk, seen.end);
-    for (at.key = at.chunk * kChunk; at.key < end; at.key += kBlock) {
+    const int64_t end = min((at.chunk + 1) * chunk_, seen.end);
+    for (at.key = at.chunk * chunk_; at.key < end; at.key += kBlock) {
       at.hidden = clamp(seen.begin - at.key, int64_t{0}, kBlock);
       at.keys = min(kBlock, end - at.key);
       if (at.hidden < at.keys) visit(arguments, sequence, scratch, at);
@@ -199,8 +206,8 @@ class AttentionDecodeKernel {
              const KeyBlock& at) const {
     const bool ragged = problem_.ragged;
     const int64_t row = sequence.kv_begin + at.key;
-    const Strided<T> key = head_view<T>(arguments.key, ragged, at.batch, at.head, row);
-    const Strided<T> value = head_view<T>(arguments.value, ragged, at.batch, at.head, row);
+    const Strided<T> key = head_view<T>(arguments.key, ragged, sequence.kv_entry, at.head, row);
+    const Strided<T> value = head_view<T>(arguments.value, ragged, sequence.kv_entry, at.head, row);
     const int64_t key_head = arguments.key.stride[ragged ? 0 : 1];
     const int64_t value_head = arguments.value.stride[ragged ? 0 : 1];
     const int64_t left = sequence.kv_len - at.key;  // keys from here to the sequence's end
@@ -388,7 +395,7 @@ class AttentionDecodeKernel {
 
   const AttentionProblem& problem_;
   int64_t rows_;  // queries that read one kv head
-  int64_t chunks_;
+  int64_t chunk_, chunks_;
   int64_t head_columns_, value_columns_;  // in whole vectors
   std::byte* workspace_;
   Scalar* max_ = nullptr;

@@ -85,8 +85,8 @@ class AttentionForwardKernel {
       : problem_(problem),
         steps_(steps_of<Dot>(problem.head_dim)),
         value_columns_(round_up(problem.value_dim, V::kLanes)),
-        key_rows_(problem.ragged ? round_up(problem.total_kv, kPanel) + problem.batch * kPanel
-                                 : problem.batch * round_up(problem.kv_len, kPanel)),
+        key_rows_(packs_in_order() ? round_up(problem.total_kv, kPanel) + problem.batch * kPanel
+                                   : problem.batch * round_up(problem.kv_len, kPanel)),
         arena_(workspace) {
     keys_ = arena_.take<Element>(problem.kv_heads * key_rows_ * steps_);
     values_ = arena_.take<Element>(problem.kv_heads * key_rows_ / Dot::kDepth * value_columns_);
@@ -140,10 +140,12 @@ class AttentionForwardKernel {
     return scratch;
   }
 
+  // Whether keys of one sequence lie behind those of another in the packed tensors.
+  bool packs_in_order() const { return problem_.ragged && !problem_.kv_starts; }
   // The first packed row of a sequence's keys: sequences are padded to whole panels.
   int64_t packed_row(const Sequence& sequence, int64_t batch, int64_t kv_head) const {
-    const int64_t row = problem_.ragged ? sequence.kv_begin / kPanel * kPanel + batch * kPanel
-                                        : batch * round_up(problem_.kv_len, kPanel);
+    const int64_t row = packs_in_order() ? sequence.kv_begin / kPanel * kPanel + batch * kPanel
+                                         : batch * round_up(problem_.kv_len, kPanel);
     return kv_head * key_rows_ + row;
   }
 
@@ -156,8 +158,8 @@ class AttentionForwardKernel {
   KeysToPack keys_to_pack(const AttentionForward& arguments, const Sequence& sequence,
                           int64_t batch, int64_t kv_head, int64_t key, int64_t count) const {
     const int64_t row = sequence.kv_begin + key;
-    return {head_view<T>(arguments.key, problem_.ragged, batch, kv_head, row),
-            head_view<T>(arguments.value, problem_.ragged, batch, kv_head, row),
+    return {head_view<T>(arguments.key, problem_.ragged, sequence.kv_entry, kv_head, row),
+            head_view<T>(arguments.value, problem_.ragged, sequence.kv_entry, kv_head, row),
             packed_row(sequence, batch, kv_head) + key, count};
   }
 
@@ -205,20 +207,20 @@ class AttentionForwardKernel {
              int64_t head, int64_t row, const Scratch& scratch) const {
     const int64_t kv_head = head / problem_.group();
     const int64_t packed = packed_row(sequence, batch, kv_head);
-    const Block block{
-        {problem_, sequence, arguments.bias, arguments.visible, batch, head,
-         static_cast<Scalar>(problem_.scale * kLog2E)},
-        keys_ + packed * steps_,
-        values_ + packed / Dot::kDepth * value_columns_,
-        nonfinite_ + packed,
-        value_state_ + packed / kPanel,
-        head_view<T>(arguments.value, problem_.ragged, batch, kv_head, sequence.kv_begin),
-        arguments.dropout,
-        row,
-        min(kQueries, sequence.q_len - row),
-        0,
-        0,
-        true};
+    const Block block{{problem_, sequence, arguments.bias, arguments.visible, batch, head,
+                       static_cast<Scalar>(problem_.scale * kLog2E)},
+                      keys_ + packed * steps_,
+                      values_ + packed / Dot::kDepth * value_columns_,
+                      nonfinite_ + packed,
+                      value_state_ + packed / kPanel,
+                      head_view<T>(arguments.value, problem_.ragged, sequence.kv_entry, kv_head,
+                                   sequence.kv_begin),
+                      arguments.dropout,
+                      row,
+                      min(kQueries, sequence.q_len - row),
+                      0,
+                      0,
+                      true};
     pack_rows<Dot>(
         head_view<T>(arguments.query, problem_.ragged, batch, head, sequence.q_begin + row),
         block.rows, problem_.head_dim, scratch.query, steps_);

@@ -54,7 +54,7 @@ KeyOffsets key_offsets(const AttentionProblem& problem) {
 
 BoundsByRow bounds_by_row(const AttentionProblem& problem) {
   const KeyOffsets offsets = key_offsets(problem);
-  const int64_t shift = problem.causal == Causal::kBottomRight ? problem.kv_len - problem.q_len : 0;
+  const int64_t shift = problem.bottom_right() ? problem.kv_len - problem.q_len : 0;
   const bool lengths = has_lengths(problem);
   return {offsets.left > -kLongest && (lengths || offsets.left + shift + problem.q_len - 1 > 0),
           offsets.right < kLongest && (lengths || offsets.right + shift < problem.kv_len)};
@@ -89,7 +89,7 @@ RowsInMemory rows_in_memory(const Tensor& tensor) {
 
 AttentionArguments arguments_of(const AttentionProblem& problem) {
   AttentionArguments arguments;
-  const bool bottom_right = problem.causal == Causal::kBottomRight;
+  const bool bottom_right = problem.bottom_right();
   const int64_t shift = bottom_right && !has_lengths(problem) ? problem.kv_len - problem.q_len : 0;
   const KeyOffsets offsets = key_offsets(problem);
   arguments.q_len = static_cast<int32_t>(problem.q_len);

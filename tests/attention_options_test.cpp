@@ -1,0 +1,271 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention's options beyond one rectangle of scores, by every implementation of the CPU and held
+// to the naive formula: query lengths, a window aligned bottom-right without causal, caches (starts
+// of keys, indices of batch entries), plans for more than their tensors have, bounds of splits.
+// Queries and keys that no result depends on hold NaN.
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "harness/check.hpp"
+#include "harness/problem_text.hpp"
+
+namespace perseid::harness {
+namespace {
+
+class AttentionOptionsTest : public testing::Test {
+ protected:
+  // The problem in every dtype by every implementation that takes it.
+  void check(nlohmann::json object) {
+    object["op"] = "attention";
+    object["lse"] = true;
+    object["values"] = "poison";
+    for (const char* dtype : {"f32", "bf16", "f64"}) {
+      object["dtype"] = dtype;
+      const Problem problem = from_json(object);
+      const std::vector<CheckResult> results = checker_.check_all(problem);
+      EXPECT_GE(results.size(), 2u) << object;
+      for (const CheckResult& result : results)
+        EXPECT_TRUE(result.passed) << object << "\n"
+                                   << result.implementation << ": " << result.complaint;
+    }
+  }
+
+  const Context one_ = Context::cpu(1), three_ = Context::cpu(3);
+  const Checker checker_{one_, three_};
+};
+
+nlohmann::json json(const char* text) { return nlohmann::json::parse(text); }
+
+TEST_F(AttentionOptionsTest, WindowAtTheBottomRightWithoutCausal) {
+  for (const char* window : {"5,-1", "-1,3", "6,2", "0,0"})
+    for (const char* lengths :
+         {R"({"batch":2,"heads":2,"q_len":19,"kv_len":70,"head_dim":24,"backward":true})",
+          R"({"batch":2,"heads":2,"q_len":70,"kv_len":19,"head_dim":24,"backward":true})",
+          R"({"batch":3,"q_len":2,"kv_len":600,"head_dim":16,"kv_lens":[600,1,90]})",
+          R"({"batch":3,"heads":2,"cu_seqlens_q":[0,5,5,46],"cu_seqlens_kv":[0,40,47,59],
+              "head_dim":8,"backward":true})"}) {
+      nlohmann::json problem = json(lengths);
+      problem["window"] = window;
+      problem["window_bottom_right"] = true;
+      check(problem);
+    }
+}
+
+TEST_F(AttentionOptionsTest, QueryLengths) {
+  for (const char* text :
+       {R"({"batch":4,"heads":2,"q_len":70,"kv_len":40,"head_dim":16,"q_lens":[70,0,1,33],
+            "backward":true,"grad_lse":true})",
+        R"({"batch":3,"heads":4,"kv_heads":2,"q_len":40,"kv_len":75,"head_dim":24,"layout":"bhsd",
+            "q_lens":[7,40,22],"kv_lens":[75,3,0],"causal":"bottom-right","backward":true})",
+        R"({"batch":3,"heads":2,"q_len":3,"kv_len":700,"head_dim":32,"q_lens":[1,0,3],
+            "kv_lens":[700,5,520],"causal":"bottom-right","dropout":0.3})",
+        R"({"batch":3,"heads":2,"cu_seqlens_q":[0,20,20,51],"cu_seqlens_kv":[0,9,17,60],
+            "head_dim":16,"q_lens":[13,0,31],"causal":"bottom-right","backward":true})",
+        R"({"batch":2,"heads":2,"q_len":33,"kv_len":20,"head_dim":8,"q_lens":[32,4],
+            "bias":[1,2,33,20],"visible":[2,1,33,20],"backward":true})",
+        R"({"batch":2,"heads":2,"q_len":33,"kv_len":20,"head_dim":8,"q_lens":[0,0],
+            "bias":[2,2,33,20],"backward":true})"})
+    check(json(text));
+}
+
+TEST_F(AttentionOptionsTest, KeysFromAnywhereInACache) {
+  for (const char* text :
+       {// Starts that fall, rise and repeat; sequences that share keys, and one without keys.
+        R"({"batch":5,"heads":2,"cu_seqlens_q":[0,7,8,8,30,61],"kv_starts":[90,0,130,90,17],
+            "kv_lens":[60,9,3,64,0],"head_dim":16,"causal":"bottom-right"})",
+        R"({"batch":3,"heads":4,"kv_heads":1,"cu_seqlens_q":[0,1,2,3],"kv_starts":[800,100,0],
+            "kv_lens":[600,700,90],"head_dim":32})",
+        R"({"batch":4,"heads":2,"q_len":21,"kv_len":40,"head_dim":16,"kv_batch":6,
+            "kv_index":[5,0,5,2],"causal":"bottom-right"})",
+        R"({"batch":3,"heads":4,"kv_heads":2,"q_len":1,"kv_len":900,"head_dim":32,"kv_batch":4,
+            "kv_index":[3,1,3],"kv_lens":[900,14,520],"layout":"bhsd","dropout":0.2})"})
+    check(json(text));
+}
+
+TEST_F(AttentionOptionsTest, OnePlanForShorterTensors) {
+  for (const char* text :
+       {R"({"batch":2,"heads":2,"q_len":1,"kv_len":90,"max_kv_len":2000,"head_dim":16,
+            "causal":"bottom-right"})",
+        R"({"batch":2,"heads":2,"q_len":20,"max_q_len":64,"kv_len":31,"max_kv_len":100,
+            "head_dim":16,"bias":[1,2,20,31],"visible":[1,1,20,1],"window":"9,3"})",
+        R"({"batch":2,"heads":2,"q_len":20,"max_q_len":64,"kv_len":31,"bias":[1,2,1,31],
+            "max_kv_len":31,"head_dim":16,"window":"9,3","window_bottom_right":true})",
+        R"({"batch":2,"heads":2,"cu_seqlens_q":[0,20,33],"cu_seqlens_kv":[0,5,60],"max_q_len":40,
+            "max_kv_len":90,"head_dim":16,"causal":"top-left"})"})
+    check(json(text));
+}
+
+TEST_F(AttentionOptionsTest, BoundsOfSplits) {
+  for (int splits : {1, 2, 3, 100}) {
+    nlohmann::json problem =
+        json(R"({"batch":2,"heads":4,"kv_heads":2,"q_len":2,"kv_len":3100,"head_dim":16})");
+    problem["num_splits"] = splits;
+    check(problem);
+  }
+}
+
+// ---- What is refused --------------------------------------------------------------------------
+
+std::string sentence_of(AttentionOptions options) {
+  try {
+    Attention attention(Context::cpu(1), options);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+void expect_part(const std::string& sentence, const std::string& part) {
+  EXPECT_NE(sentence.find(part), std::string::npos) << sentence << "\nexpected " << part;
+}
+
+TEST(AttentionOptions, AreRefusedWhereTheyContradictOthers) {
+  const AttentionOptions plain{.q_len = 4, .kv_len = 4, .head_dim = 8};
+  AttentionOptions options = plain;
+  options.mask.bottom_right = true;
+  expect_part(sentence_of(options), "window_bottom_right is 1, but window is 0 and causal is 0");
+  options.mask = {.causal = PERSEID_CAUSAL_TOP_LEFT, .left = 1, .bottom_right = true};
+  expect_part(sentence_of(options), "window_bottom_right is 1, but window is 1 and causal is 1");
+  options = plain;
+  options.kv_starts = true;
+  expect_part(sentence_of(options), "kv_starts is 1, but ragged is 0 and kv_lens is 0; set both");
+  options = plain;
+  options.kv_batch = 3;
+  options.backward = true;
+  expect_part(sentence_of(options), "gradients is 7, but kv_batch is not 0");
+  options = plain;
+  options.kv_batch = 3;
+  options.ragged = true;
+  options.total_q = options.total_kv = 4;
+  expect_part(sentence_of(options), "kv_batch is 3, but ragged is 1");
+  options = plain;
+  options.max_lengths = options.backward = true;
+  expect_part(sentence_of(options), "max_lengths is 1, but async_kv is given or gradients");
+}
+
+TEST(AttentionOptions, MasksHaveOneAlignment) {
+  const Mask both = window_bottom_right(3, -1) & causal_bottom_right();
+  EXPECT_FALSE(both.bottom_right);
+  EXPECT_EQ(both.left, 3);
+  EXPECT_TRUE((window_bottom_right(3, -1) & window_bottom_right(-1, 2)).bottom_right);
+  EXPECT_THROW(window_bottom_right(3, -1) & causal_top_left(), Error);
+  EXPECT_THROW(window_bottom_right(3, -1) & window(1, 1), Error);
+}
+
+// A small call whose arguments a test spoils.
+struct SmallCall {
+  std::vector<float> query = std::vector<float>(2 * 4 * 8, 0.5f);
+  std::vector<float> cache = std::vector<float>(3 * 4 * 8, 0.25f);
+  std::vector<float> out = std::vector<float>(2 * 4 * 8);
+  std::vector<int32_t> index{2, 0}, lens{1, 4}, starts{8, 0}, cumulative{0, 4, 8};
+  AttentionOptions options{.batch = 2, .q_len = 4, .kv_len = 4, .head_dim = 8};
+  AttentionForward with{.query = {query.data(), {2, 4, 1, 8}},
+                        .key = {cache.data(), {2, 4, 1, 8}},
+                        .value = {cache.data(), {2, 4, 1, 8}},
+                        .out = {out.data(), {2, 4, 1, 8}}};
+
+  std::string sentence() const {
+    const Context context = Context::cpu(1);
+    const Attention attention(context, options);
+    Workspace workspace;
+    try {
+      attention.forward(nullptr, with, workspace);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+};
+
+TEST(AttentionOptions, WrongNumbersAreNamed) {
+  SmallCall call;
+  call.with.q_lens = {call.lens.data(), {2}};
+  expect_part(call.sentence(), "q_lens is given, but the plan's descriptor says q_lens = 0");
+  call.options.q_lens = true;
+  EXPECT_EQ(call.sentence(), "");
+  EXPECT_EQ(call.out[1 * 8], 0);  // past the first sequence
+  call.lens[1] = 5;
+  expect_part(call.sentence(), "q_lens[1] is 5, expected 0 to 4, the plan's q_len");
+
+  SmallCall cached;
+  cached.options.kv_batch = 3;
+  cached.with.key = cached.with.value = {cached.cache.data(), {3, 4, 1, 8}};
+  cached.with.kv_index = {cached.index.data(), {2}};
+  EXPECT_EQ(cached.sentence(), "");
+  cached.index[0] = 3;
+  expect_part(cached.sentence(), "kv_index[0] is 3, expected 0 to 2");
+
+  SmallCall packed;
+  packed.options.ragged = packed.options.kv_lens = packed.options.kv_starts = true;
+  packed.options.total_q = 8;
+  packed.options.total_kv = 12;
+  packed.with.query = {packed.query.data(), {8, 1, 8}};
+  packed.with.out = {packed.out.data(), {8, 1, 8}};
+  packed.with.key = packed.with.value = {packed.cache.data(), {12, 1, 8}};
+  packed.with.cu_seqlens_q = {packed.cumulative.data(), {3}};
+  packed.with.kv_lens = {packed.lens.data(), {2}};
+  packed.with.kv_starts = {packed.starts.data(), {2}};
+  EXPECT_EQ(packed.sentence(), "");
+  packed.starts[1] = 9;
+  expect_part(packed.sentence(), "kv_starts[1] and kv_lens[1] end at 13, expected at most 12");
+  packed.starts[1] = -1;
+  expect_part(packed.sentence(), "kv_starts[1] is -1");
+
+  SmallCall shorter;
+  shorter.options.max_lengths = true;
+  shorter.options.q_len = 3;
+  expect_part(shorter.sentence(), "query has q_len 4, expected at most 3, the plan's");
+}
+
+// ---- What holds for all plans of a context -----------------------------------------------------
+
+TEST(ContextSettings, SwitchOffImplementations) {
+  const Context context = Context::cpu(1, {.disable = "cpu:decode,cpu:tiled"});
+  const AttentionOptions options{.q_len = 1, .kv_len = 4, .head_dim = 8};
+  const Attention attention(context, options);
+  EXPECT_STREQ(attention.info().implementation, "cpu:reference");
+  expect_part(std::string(attention.explain()), "switched off by the context's options");
+  setenv("PERSEID_DISABLE_IMPL", "cpu:tiled", 1);
+  const Attention other(Context::cpu(1), {.q_len = 100, .kv_len = 4, .head_dim = 8});
+  EXPECT_STREQ(other.info().implementation, "cpu:reference");
+  expect_part(std::string(other.explain()), "switched off by PERSEID_DISABLE_IMPL");
+  setenv("PERSEID_DISABLE_IMPL", "cpu:tield", 1);
+  EXPECT_THROW(Context::cpu(1), Error);
+  unsetenv("PERSEID_DISABLE_IMPL");
+  EXPECT_THROW(Context::cpu(1, {.disable = "cpu:tield"}), Error);
+}
+
+// Plans for a GPU that is not there.
+TEST(ContextSettings, MakeBackwardDeterministicOrWarn) {
+  std::string warnings;
+  perseid_set_log_callback([](void* user, perseid_log_level,
+                              const char* message) { *static_cast<std::string*>(user) += message; },
+                           &warnings, PERSEID_LOG_WARNING);
+  AttentionOptions options{
+      .dtype = bf16, .heads = 2, .q_len = 256, .kv_len = 256, .head_dim = 64, .backward = true};
+  const auto text = [&](const ContextSettings& settings) {
+    return std::string(Attention(Context::assumed("sm_90", settings), options).explain());
+  };
+  EXPECT_EQ(text({}).find("summed in order"), std::string::npos);
+  EXPECT_EQ(warnings, "");
+  EXPECT_EQ(text({.determinism = PERSEID_DETERMINISM_WARN}).find("summed in order"),
+            std::string::npos);
+  expect_part(warnings, "grad_query of this plan is not bitwise repeatable");
+  warnings.clear();
+  expect_part(text({.determinism = PERSEID_DETERMINISM_ON}), "summed in order");
+  setenv("PERSEID_DETERMINISTIC", "1", 1);
+  expect_part(text({}), "summed in order");
+  EXPECT_EQ(text({.determinism = PERSEID_DETERMINISM_BY_PLAN}).find("summed in order"),
+            std::string::npos);
+  setenv("PERSEID_DETERMINISTIC", "yes", 1);
+  EXPECT_THROW(Context::assumed("sm_90"), Error);
+  unsetenv("PERSEID_DETERMINISTIC");
+  EXPECT_EQ(warnings, "");
+  perseid_set_log_callback(nullptr, nullptr, PERSEID_LOG_WARNING);
+}
+
+}  // namespace
+}  // namespace perseid::harness
