@@ -168,6 +168,21 @@ static void operations() {
   perseid::pack(context, wide, cu_seqlens, narrow);
   perseid::unpack(context, narrow, cu_seqlens, wide);
   //! [ragged]
+  //! [sequences]
+  // Two sequences, of 3 and of 1 tokens, whose tensors lie anywhere.
+  std::vector<float> tokens(4 * 2 * 8, 0.5f), attended(tokens.size()), gradient(tokens.size());
+  const perseid::Tensor of_tokens[] = {{tokens.data(), {3, 2, 8}}, {&tokens[48], {1, 2, 8}}};
+  const perseid::Tensor results[] = {{attended.data(), {3, 2, 8}}, {&attended[48], {1, 2, 8}}};
+  const perseid::Tensor gradients[] = {{gradient.data(), {3, 2, 8}}, {&gradient[48], {1, 2, 8}}};
+  const int64_t sequence_lengths[] = {3, 1};
+  perseid::SequenceAttention over_sequences(
+      context, {.heads = 2, .head_dim = 8, .mask = perseid::causal_top_left(), .backward = true},
+      sequence_lengths, sequence_lengths);
+  over_sequences.forward(
+      nullptr, {.query = of_tokens, .key = of_tokens, .value = of_tokens, .out = results});
+  over_sequences.backward(nullptr, {.grad_out = results, .grad_query = gradients});
+  std::printf("%s\n", over_sequences.plan().info().implementation);
+  //! [sequences]
   //! [matmul]
   std::vector<float> a = {1, 2, 3, 4, 5, 6}, b = {1, 0, 1, 0, 1, 1}, c(4);
   const perseid::Matmul matmul(context, {.m = 2, .n = 2, .k = 3});

@@ -27,6 +27,7 @@
 #include "perseid/perseid.h"
 #include "perseid/plan.hpp"
 #include "perseid/ragged.hpp"
+#include "perseid/sequences.hpp"
 #include "perseid/softmax.hpp"
 #include "perseid/tensor.hpp"
 
