@@ -277,17 +277,19 @@ class DepartureSignals {
   }
 
  private:
-  // The parts of the chunk that are stored by now.
+  // The parts of the chunk that are stored by now. Hundreds of threads count at the same time: each
+  // adds once, since a compare-and-swap in a loop would let one of them through per round trip.
   __device__ __forceinline__ uint32_t count_part(int chunk, uint64_t stamp) const {
     constexpr uint64_t kCount = kMostParts;
     uint64_t* const counter = arguments_.failed + 1 + chunk;
-    uint64_t seen = ptx::load_relaxed(counter);
-    for (;;) {
-      const uint64_t count = (seen & ~kCount) == (stamp & ~kCount) ? seen & kCount : 0;
-      const uint64_t before = ptx::compare_and_swap(counter, seen, (stamp & ~kCount) | (count + 1));
-      if (before == seen) return static_cast<uint32_t>(count + 1);
+    const uint64_t zero = stamp & ~kCount;
+    // The first one replaces what lies there from before this launch.
+    for (uint64_t seen = ptx::load_relaxed(counter); (seen & ~kCount) != zero;) {
+      const uint64_t before = ptx::compare_and_swap(counter, seen, zero);
+      if (before == seen) break;
       seen = before;
     }
+    return static_cast<uint32_t>(ptx::fetch_add(counter, 1) & kCount) + 1;
   }
   __device__ __forceinline__ uint32_t parts_of(int chunk) const {
     const DeviceDeparture& departure = arguments_.departure;

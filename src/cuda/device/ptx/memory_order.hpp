@@ -72,6 +72,17 @@ __device__ __forceinline__ uint64_t compare_and_swap(uint64_t* at, uint64_t expe
   return before;
 }
 
+// The value before, with acquire and release order.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-atom
+__device__ __forceinline__ uint64_t fetch_add(uint64_t* to, uint64_t value) {
+  uint64_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;"
+               : "=l"(before)
+               : "l"(__cvta_generic_to_global(to)), "l"(value)
+               : "memory");
+  return before;
+}
+
 // System scope: ordered with the host, other GPUs and their copy engines, too.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
 __device__ __forceinline__ uint32_t load_acquire_system(const uint32_t* from) {
