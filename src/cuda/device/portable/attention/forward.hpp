@@ -143,8 +143,9 @@ class PortableForward {
 
   __device__ __forceinline__ void mainloop(const QueryTile& tile, bool clears) {
     const QueryCopy query(a_.query_rows, entry(), tile.head, tile.q_begin, a_.head_dim, C.vectors);
-    const KeyCopy key(a_.key_rows, entry(), tile.kv_head, tile.kv_begin, a_.head_dim, C.vectors);
-    const ValueCopy value(a_.value_rows, entry(), tile.kv_head, tile.kv_begin, a_.value_dim,
+    const int32_t kv_entry = key_entry_of<C.lengths>(a_, own_.batch);
+    const KeyCopy key(a_.key_rows, kv_entry, tile.kv_head, tile.kv_begin, a_.head_dim, C.vectors);
+    const ValueCopy value(a_.value_rows, kv_entry, tile.kv_head, tile.kv_begin, a_.value_dim,
                           C.vectors);
     const auto copy_key = [&](int n, int stage, int column = 0) {
       key.copy(memory_, address_, kKey + stage * C.key_bytes(), n * C.keys, tile.kv_len, column);
