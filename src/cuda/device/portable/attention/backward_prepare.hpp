@@ -116,26 +116,30 @@ class PortableBackwardFinish {
 
   __device__ __forceinline__ void run() const {
     const int thread = static_cast<int>(threadIdx.x);
-    if constexpr (C.masked()) {
-      if (thread < C.queries) nonfinite_[thread] = 0;
-      __syncthreads();
-      for_each_eight([&](int row, int, const float(&eight)[8]) {
-        float sum = 0;
-#pragma unroll
-        for (const float each : eight) sum = fmaf(each, 0, sum);
-        if (sum != 0) nonfinite_[row] = 1;
-      });
-      __syncthreads();
+    if (!C.masked()) {
+      for_each_eight(
+          [&](int row, int column, const float(&eight)[8]) { store(row, column, eight); });
+      return;
     }
+    if (thread < C.queries) nonfinite_[thread] = 0;
+    __syncthreads();
+    // The fixup of a row that accumulates needs its old values: the sums are searched first.
     for_each_eight([&](int row, int column, const float(&eight)[8]) {
-      if (!C.masked() || nonfinite_[row] == 0) store(row, column, eight);
+      float sum = 0;
+#pragma unroll
+      for (const float each : eight) sum = fmaf(each, 0, sum);
+      if (sum != 0) nonfinite_[row] = 1;
+      if constexpr (!C.accumulate_query) store(row, column, eight);
     });
-    if constexpr (C.masked()) {
+    __syncthreads();
+    if constexpr (C.accumulate_query)
+      for_each_eight([&](int row, int column, const float(&eight)[8]) {
+        if (nonfinite_[row] == 0) store(row, column, eight);
+      });
 #pragma unroll 1
-      for (int row = thread / 32; row < C.queries; row += kPrepareThreads / 32)
-        if (block_.query + row < block_.sequence.q_len && nonfinite_[row] != 0)
-          fix_up_query<C>(a_, block_.sequence, block_.head, block_.query + row);
-    }
+    for (int row = thread / 32; row < C.queries; row += kPrepareThreads / 32)
+      if (block_.query + row < block_.sequence.q_len && nonfinite_[row] != 0)
+        fix_up_query<C>(a_, block_.sequence, block_.head, block_.query + row);
   }
 
  private:

@@ -4,7 +4,7 @@
 // block's keys, of a step.
 //
 // The warps' dS meet in shared memory, as keys x queries, in two buffers: a step's product follows
-// in the next step, after the barrier that it has anyway. A warp then has 16 of the queries and a
+// in the next step, after the barrier that it has anyway. A warp then has 16 or 32 queries and a
 // part of the head dim. Sums in memory have the layout of the products, so that each thread adds
 // four numbers at a time.
 #pragma once
@@ -43,26 +43,31 @@ class QuerySums {
   }
   // After a barrier. `key`: offset of the keys in shared memory, `to`: the sums of the queries.
   __device__ __forceinline__ void add(int step, int key, float* to) const {
-    constexpr int kQueryWarps = C.columns / 16, kDimWarps = C.warps / kQueryWarps;
+    constexpr int kTiles = C.columns / 32;  // of 16 queries, of a warp
+    constexpr int kQueryWarps = C.columns / 16 / kTiles, kDimWarps = C.warps / kQueryWarps;
     constexpr int kAll = C.key_dim / 16, kBlocks = (kAll + kDimWarps - 1) / kDimWarps;
     constexpr int kKeyLine = line_length(C.key_dim);
-    const int tile = warp_ % kQueryWarps, first = warp_ / kQueryWarps * kBlocks;
+    const int tile = warp_ % kQueryWarps * kTiles, first = warp_ / kQueryWarps * kBlocks;
     const LaneVector of_ds = lane_vector_of_columns(lane_), of_key = lane_vector_of_rows(lane_);
     const auto is_own = [&](int b) { return kAll % kDimWarps == 0 || first + b < kAll; };
-    const uint32_t left_at =
-        address_ + static_cast<uint32_t>(offset(step) + of_ds.line * kLine +
-                                         vector(of_ds.line, 2 * tile + of_ds.half));
+    uint32_t left_at[kTiles];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+      left_at[i] =
+          address_ + static_cast<uint32_t>(offset(step) + of_ds.line * kLine +
+                                           vector(of_ds.line, 2 * (tile + i) + of_ds.half));
     uint32_t right_at[kBlocks];
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b)
       right_at[b] =
           address_ + static_cast<uint32_t>(
                          key + vector_offset<kKeyLine>(of_key.line, 2 * (first + b) + of_key.half));
-    float sums[2 * kBlocks][4] = {};
+    float sums[kTiles][2 * kBlocks][4] = {};
 #pragma unroll
     for (int k = 0; k < C.block_rows() / 16; ++k) {
-      uint32_t left[4];
-      ptx::ldmatrix_x4_trans(left_at + 16 * k * kLine, left);
+      uint32_t left[kTiles][4];
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) ptx::ldmatrix_x4_trans(left_at[i] + 16 * k * kLine, left[i]);
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
         if (!is_own(b)) break;
@@ -70,14 +75,19 @@ class QuerySums {
         ptx::ldmatrix_x4_trans(right_at[b] + 16 * k * kKeyLine * 2, right);
 #pragma unroll
         for (int h = 0; h < 2; ++h)
-          ptx::mma<C.dtype>(sums[2 * b + h], left, right[2 * h], right[2 * h + 1]);
+#pragma unroll
+          for (int i = 0; i < kTiles; ++i)
+            ptx::mma<C.dtype>(sums[i][2 * b + h], left[i], right[2 * h], right[2 * h + 1]);
       }
     }
     to += ((tile * 2 * kAll + 2 * first) * 32 + lane_) * 4;
 #pragma unroll
-    for (int j = 0; j < 2 * kBlocks; ++j)
-      if (is_own(j / 2))
-        ptx::red_add_v4(to + j * 128, sums[j][0], sums[j][1], sums[j][2], sums[j][3]);
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int j = 0; j < 2 * kBlocks; ++j)
+        if (is_own(j / 2))
+          ptx::red_add_v4(to + (i * 2 * kAll + j) * 128, sums[i][j][0], sums[i][j][1],
+                          sums[i][j][2], sums[i][j][3]);
   }
 
  private:
