@@ -77,20 +77,22 @@ TEST(VectorTile, FragmentsMeetNoBankTwice) {
 TEST(PortableAttention, FitsIntoSharedMemory) {
   AttentionProblem problem = forward_problem();
   int64_t wrong = 0;
-  for (problem.head_dim = 1; problem.head_dim <= 600; problem.head_dim += 13)
-    for (problem.value_dim = 1; problem.value_dim <= 600; problem.value_dim += 13)
-      for (const int64_t q_len : {1, 100, 2000}) {
-        problem.q_len = q_len;
-        problem.dropout = 0.1;
-        const cuda::PortableForwardConfig config = cuda::choose_portable_attention(problem);
-        const bool fits = config.shared_bytes() <= cuda::kLeastShared && config.keys % 32 == 0 &&
-                          config.key_dim >= problem.head_dim &&
-                          config.parts() * config.columns() >= problem.value_dim &&
-                          config.rows * config.columns() <= 32 * 128;
-        if (!fits && ++wrong <= 5)
-          ADD_FAILURE() << "dims " << problem.head_dim << " and " << problem.value_dim << ", q_len "
-                        << q_len;
-      }
+  for (const DType dtype : {DType::kBF16, DType::kF32})
+    for (problem.head_dim = 1; problem.head_dim <= 600; problem.head_dim += 13)
+      for (problem.value_dim = 1; problem.value_dim <= 600; problem.value_dim += 13)
+        for (const int64_t q_len : {1, 100, 2000}) {
+          problem.dtype = dtype;
+          problem.q_len = q_len;
+          problem.dropout = 0.1;
+          const cuda::PortableForwardConfig config = cuda::choose_portable_attention(problem);
+          const bool fits = config.shared_bytes() <= cuda::kLeastShared && config.keys % 32 == 0 &&
+                            config.key_dim >= problem.head_dim &&
+                            config.parts() * config.columns() >= problem.value_dim &&
+                            config.rows * config.columns() <= 32 * 128;
+          if (!fits && ++wrong <= 5)
+            ADD_FAILURE() << name_of(dtype) << " dims " << problem.head_dim << " and "
+                          << problem.value_dim << ", q_len " << q_len;
+        }
   EXPECT_EQ(wrong, 0);
 }
 
@@ -134,7 +136,8 @@ TEST(PortableAttention, RefusesWithASentence) {
     change(problem);
     return !cuda::refuse_portable_attention(problem, facts).empty();
   };
-  EXPECT_TRUE(refused([](AttentionProblem& p) { p.dtype = DType::kF32; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.dtype = DType::kF64; }));
+  EXPECT_FALSE(refused([](AttentionProblem& p) { p.dtype = DType::kF32; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.head_dim = 2049; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.kv_len = int64_t{1} << 31; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.batch = p.heads = int64_t{1} << 15; }));

@@ -33,6 +33,9 @@
 struct uint4 {
   uint32_t x, y, z, w;
 };
+struct uint2 {
+  uint32_t x, y;
+};
 struct float2 {
   float x, y;
 };
@@ -47,7 +50,8 @@ inline constexpr int kWarp = 32;
 struct Copy {
   unsigned char* to;
   const void* from;
-  int bytes;
+  int bytes;  // of `whole`; the rest becomes 0
+  int whole;
 };
 
 // Where a fiber goes on. (swapcontext asks the system for the mask of signals at every switch, and
@@ -231,4 +235,5 @@ inline uint32_t atomicAdd(uint32_t* to, uint32_t summand) {
   *to += summand;
   return before;
 }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }

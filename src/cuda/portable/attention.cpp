@@ -20,22 +20,13 @@ constexpr int64_t kSplitKeys = 512, kManyKeys = 4096, kMaxSplits = 256;
 int64_t split_tiles_of(const AttentionProblem& problem, const PortableForwardConfig& config) {
   const int64_t tiles = ceil_div(problem.kv_len, int64_t{config.keys});
   const int64_t keys = problem.kv_len > kManyKeys ? 2 * kSplitKeys : kSplitKeys;
-  const int64_t most = problem.num_splits == 0 ? kMaxSplits : min(problem.num_splits, kMaxSplits);
-  return max(keys / config.keys, ceil_div(tiles, most));
+  return max(keys / config.keys, ceil_div(tiles, kMaxSplits));
 }
 
 // Blocks of queries in all sequences of a head; ragged: padded positions.
 int64_t q_tiles_of(const AttentionProblem& problem, const PortableForwardConfig& config) {
   const int64_t rows = config.block_rows();
   return problem.ragged ? problem.total_q / rows + problem.batch : ceil_div(problem.q_len, rows);
-}
-
-// Blocks of a launch, which may be more than it can have.
-int64_t blocks_of(const AttentionProblem& problem, const PortableForwardConfig& config) {
-  const int64_t heads = problem.heads * (problem.ragged ? 1 : problem.batch);
-  const int64_t splits =
-      config.split ? ceil_div(problem.kv_len, split_tiles_of(problem, config) * config.keys) : 1;
-  return q_tiles_of(problem, config) * heads * config.parts() * splits;
 }
 
 }  // namespace
@@ -54,9 +45,12 @@ std::string refuse_portable_attention(const AttentionProblem& problem, const Gpu
   if (facts.major < 8)
     return concatenate("made for compute capability 8.0 and up, the GPU has ", facts.major, ".",
                        facts.minor);
-  if (problem.dtype != DType::kF16 && problem.dtype != DType::kBF16)
-    return concatenate("made for f16 and bf16, got ", name_of(problem.dtype));
+  if (problem.dtype != DType::kF16 && problem.dtype != DType::kBF16 && problem.dtype != DType::kF32)
+    return concatenate("made for f16, bf16 and f32, got ", name_of(problem.dtype));
   if (problem.async()) return "made for keys and values without chunks";
+  if (problem.dtype == DType::kF32 &&
+      (problem.kv_starts || problem.kv_index || problem.max_lengths))
+    return "of f32 made for the plan's own lengths and keys that follow one another";
   if (max(problem.head_dim, problem.value_dim) > kMostDim)
     return concatenate("made for head dims up to ", kMostDim, ", got head_dim ", problem.head_dim,
                        " and value_dim ", problem.value_dim);
@@ -65,11 +59,9 @@ std::string refuse_portable_attention(const AttentionProblem& problem, const Gpu
     return concatenate("made for lengths up to ", kLongest, ", got q_len ", problem.q_len,
                        ", kv_len ", problem.kv_len, ", total_q ", problem.total_q, " and total_kv ",
                        problem.total_kv);
-  if (problem.kv_index && problem.kv_batch > kLongest)
-    return concatenate("made for up to ", kLongest, " batch entries of keys, got ",
-                       problem.kv_batch);
   if (problem.batch * problem.heads > kMostBlocks ||
-      blocks_of(problem, choose_portable_attention(problem)) > kMostBlocks)
+      portable_attention_blocks(problem, choose_portable_attention(problem)) > kMostBlocks ||
+      portable_attention_planes(problem, choose_portable_attention(problem)).blocks() > kMostBlocks)
     return concatenate("made for up to ", kMostBlocks, " tiles of queries in all heads, got batch ",
                        problem.batch, ", heads ", problem.heads, " and q_len ", problem.q_len);
   return "";
@@ -93,14 +85,15 @@ PortableForwardConfig choose_portable_attention(const AttentionProblem& problem)
   // Warps of 32 rows read keys and values half as often; registers bound their results and the
   // operands of bias and mask, shared memory the tiles.
   const bool extras = problem.bias || problem.visible;
+  const bool planes = config.planes() == 2;
   config.rows = problem.q_len <= kFewRows || config.columns() > 128 || extras ? 16 : 32;
-  if (config.shared_bytes() > kLeastShared) config.keys = 32;
+  if (planes || config.shared_bytes() > kLeastShared) config.keys = 32;
   if (config.shared_bytes() > kLeastShared) config.rows = 16;
   // At dim 64, 96 keys are faster than 64 with the queries in registers.
-  if (config.rows == 32 && config.key_dim == 64 && config.value_dim == 64)
+  if (!planes && config.rows == 32 && config.key_dim == 64 && config.value_dim == 64)
     config.keys = 96;
   else
-    config.query_in_registers = config.key_dim <= 64 && config.value_dim <= 64;
+    config.query_in_registers = !planes && config.key_dim <= 64 && config.value_dim <= 64;
   config.split =
       problem.q_len <= kFewRows && problem.kv_len > split_tiles_of(problem, config) * config.keys;
   return config;
@@ -110,27 +103,43 @@ std::vector<std::string> portable_attention_kernels(const PortableForwardConfig&
   std::vector<std::string> names;
   PortableForwardConfig access = config;
   for (const bool vectors : {true, false}) {
+    if (config.planes() == 2 && !vectors) continue;
     access.vectors = vectors;
     names.push_back(kernel_name("portable_attention_forward", access));
   }
+  if (config.planes() == 2) {
+    const PlanesConfig planes{max(config.key_length(), config.value_length())};
+    names.push_back(kernel_name("portable_attention_planes", planes));
+  }
   if (config.split) names.push_back(kernel_name("portable_attention_combine", config));
-  if (config.split && config.masked())
-    names.push_back(kernel_name("portable_attention_fixup", config));
+  if (config.fixes_splits()) names.push_back(kernel_name("portable_attention_fixup", config));
   return names;
+}
+
+AttentionPlanes portable_attention_planes(const AttentionProblem& problem,
+                                          const PortableForwardConfig& config) {
+  if (config.planes() != 2) return {};
+  const bool scales = config.scale_first || config.bias != DType::kNone ||
+                      config.modifier != ScoreModifierKind::kNone;
+  return {problem,
+          {config.key_length(), config.depth()},
+          {config.value_length(), config.columns()},
+          scales ? 1 : arguments_of(problem).scale_log2};
+}
+void bind_portable_attention_planes(const PlanesArguments& planes,
+                                    PortableForwardArguments* arguments) {
+  const PairsOfRows& queries = planes.pairs[0];
+  const PairsOfRows& keys = planes.pairs[1];
+  arguments->query_planes = rows_of_planes(queries, queries.first);
+  arguments->key_planes = rows_of_planes(keys, keys.first);
+  arguments->value_planes = rows_of_planes(keys, keys.second);
+  arguments->query_numbers = queries.numbers;
+  arguments->key_numbers = keys.numbers;
 }
 
 PortableForwardArguments portable_attention_arguments(const AttentionProblem& problem,
                                                       const PortableForwardConfig& config) {
   PortableForwardArguments fixed;
-  if (config.split) fixed.split_tiles = static_cast<int32_t>(split_tiles_of(problem, config));
-  set_portable_attention_lengths(problem, config, &fixed);
-  return fixed;
-}
-
-void set_portable_attention_lengths(const AttentionProblem& problem,
-                                    const PortableForwardConfig& config,
-                                    PortableForwardArguments* arguments) {
-  PortableForwardArguments& fixed = *arguments;
   static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
   fixed.modifier = static_cast<float>(problem.modifier.value);
   fixed.batch_heads = static_cast<int32_t>(problem.batch * problem.heads);
@@ -138,33 +147,48 @@ void set_portable_attention_lengths(const AttentionProblem& problem,
   fixed.heads_per_section =
       heads_per_section(problem, config.right, fixed.batch_heads, fixed.group);
   fixed.rows = problem.heads * (problem.ragged ? problem.total_q : problem.batch * problem.q_len);
-  if (config.split)
-    fixed.num_splits = static_cast<int32_t>(
-        max(ceil_div(problem.kv_len, int64_t{fixed.split_tiles} * config.keys), int64_t{1}));
+  if (config.split) {
+    fixed.split_tiles = static_cast<int32_t>(split_tiles_of(problem, config));
+    fixed.num_splits =
+        static_cast<int32_t>(ceil_div(problem.kv_len, int64_t{fixed.split_tiles} * config.keys));
+  }
+  return fixed;
 }
 
-int64_t portable_attention_blocks(const PortableForwardArguments& fixed,
+int64_t portable_attention_blocks(const AttentionProblem& problem,
                                   const PortableForwardConfig& config) {
-  const int64_t heads = fixed.ragged ? fixed.heads : fixed.batch_heads;
-  return int64_t{fixed.q_tiles} * heads * config.parts() * fixed.num_splits;
+  const int64_t heads = problem.heads * (problem.ragged ? 1 : problem.batch);
+  const int64_t splits =
+      config.split ? ceil_div(problem.kv_len, split_tiles_of(problem, config) * config.keys) : 1;
+  return q_tiles_of(problem, config) * heads * config.parts() * splits;
 }
 
 size_t portable_attention_workspace(const PortableForwardArguments& fixed) {
-  if (fixed.split_tiles == 0) return 0;
-  return sizeof(uint64_t) + static_cast<size_t>(fixed.num_splits * fixed.rows) *
-                                static_cast<size_t>(fixed.value_dim + 1) * sizeof(float);
+  if (fixed.num_splits == 1) return 0;
+  const auto sums = static_cast<size_t>(fixed.num_splits * fixed.rows);
+  const size_t bytes =
+      sizeof(uint64_t) + sums * static_cast<size_t>(fixed.value_dim + 2) * sizeof(float);
+  return (bytes + 15) / 16 * 16;
 }
 void bind_portable_attention_workspace(std::byte* workspace, PortableForwardArguments* arguments) {
-  if (arguments->split_tiles == 0) return;
+  if (arguments->num_splits == 1) return;
   arguments->nonfinite = reinterpret_cast<uint64_t*>(workspace);
   arguments->split_sums = reinterpret_cast<float*>(workspace + sizeof(uint64_t));
-  arguments->split_results = arguments->split_sums + arguments->num_splits * arguments->rows;
+  arguments->split_weights = arguments->split_sums + arguments->num_splits * arguments->rows;
+  arguments->split_results = arguments->split_weights + arguments->num_splits * arguments->rows;
 }
 
 bool bind_portable_attention(const AttentionForward& tensors, PortableForwardArguments* arguments) {
   bind_lse(tensors.lse, arguments);
   bind(tensors, arguments);
   bool vectors = true;
+  if (tensors.out.dtype == DType::kF32) {
+    const Tensor out = with_batch(tensors.out);
+    arguments->out_pairs = reinterpret_cast<uintptr_t>(out.data) % 8 == 0 && out.stride[3] == 1;
+    for (int d = 0; d < 3; ++d)
+      arguments->out_pairs = arguments->out_pairs && (out.shape[d] <= 1 || out.stride[d] % 2 == 0);
+    return true;
+  }
   for (const Tensor* tensor : {&tensors.query, &tensors.key, &tensors.value, &tensors.out})
     vectors = vectors && has_vectors(*tensor);
   return vectors;
@@ -172,14 +196,16 @@ bool bind_portable_attention(const AttentionForward& tensors, PortableForwardArg
 
 Status PortableAttention::make(const AttentionProblem& problem, const PortableForwardConfig& config,
                                Gpu& gpu, std::unique_ptr<PortableAttention>* made) {
-  std::unique_ptr<PortableAttention> attention(new PortableAttention(problem, config, gpu));
+  std::unique_ptr<PortableAttention> attention(new PortableAttention(config, gpu));
   Status status =
       gpu.load(kPortableAttentionHeader, portable_attention_kernels(config), &attention->kernels_);
-  for (const size_t each : {0, 1})  // kernels without and with vectors
+  for (size_t each = 0; each < (config.planes() == 2 ? 1 : 2); ++each)  // without and with vectors
     if (status.ok()) status = gpu.allow_shared(attention->kernels_[each], config.shared_bytes());
   if (!status.ok()) return status;
 
   attention->fixed_ = portable_attention_arguments(problem, config);
+  attention->blocks_ = portable_attention_blocks(problem, config);
+  attention->planes_ = portable_attention_planes(problem, config);
   *made = std::move(attention);
   return {};
 }
@@ -190,22 +216,29 @@ Status PortableAttention::forward(const AttentionForward& tensors, std::byte* wo
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
   PortableForwardArguments arguments = fixed_;
-  if (problem_.max_lengths)
-    set_portable_attention_lengths(with_lengths(problem_, tensors.lengths), config_, &arguments);
   const bool vectors = bind_portable_attention(tensors, &arguments);
-  const Launch launch{.blocks = portable_attention_blocks(arguments, config_),
+  const Launch launch{.blocks = blocks_,
                       .threads = PortableForwardConfig::threads,
                       .shared_bytes = config_.shared_bytes()};
   bind_portable_attention_workspace(workspace, &arguments);
   arguments.launch = launch_number();
-  Status status = gpu_.launch(kernels_[vectors ? 0 : 1], launch, &arguments, stream);
+  Status status;
+  if (config_.planes() == 2) {
+    PlanesArguments planes = planes_.bind(tensors.query, tensors.key, tensors.value, nullptr,
+                                          workspace + portable_attention_workspace(arguments));
+    bind_portable_attention_planes(planes, &arguments);
+    status =
+        gpu_.launch(kernels_[1], {.blocks = planes_.blocks(), .threads = PlanesConfig::threads},
+                    &planes, stream);
+  }
+  if (status.ok()) status = gpu_.launch(kernels_[vectors ? 0 : 1], launch, &arguments, stream);
   if (!config_.split) return status;
   const int64_t pieces = ceil_div(int64_t{arguments.value_dim}, int64_t{32});
   Launch by_rows{.blocks = ceil_div(arguments.rows * pieces, kRowWarps), .threads = 32 * kRowWarps};
   if (status.ok()) status = gpu_.launch(kernels_[2], by_rows, &arguments, stream);
   by_rows.blocks =
       min(ceil_div(arguments.rows, kRowWarps), int64_t{4} * gpu_.facts().multiprocessors);
-  if (status.ok() && config_.masked())
+  if (status.ok() && config_.fixes_splits())
     status = gpu_.launch(kernels_[3], by_rows, &arguments, stream);
   return status;
 }
@@ -213,6 +246,7 @@ Status PortableAttention::forward(const AttentionForward& tensors, std::byte* wo
 std::string PortableAttention::description() const {
   return concatenate("forward: tiles of ", config_.block_rows(), " queries and ", config_.keys,
                      " keys, ", PortableForwardConfig::warps, " warps",
+                     config_.planes() == 2 ? ", products of two f16 halves" : "",
                      config_.split ? concatenate(", keys split into ", fixed_.num_splits,
                                                  " parts, merged by a second kernel")
                                    : "");

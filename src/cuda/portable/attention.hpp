@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda/device/portable/attention/config.hpp"
+#include "cuda/portable/planes.hpp"
 #include "cuda/runtime/gpu.hpp"
 #include "math/attention_problem.hpp"
 
@@ -27,18 +28,20 @@ std::string refuse_portable_attention(const AttentionProblem& problem, const Gpu
 // depends on neither.
 PortableForwardConfig choose_portable_attention(const AttentionProblem& problem);
 // Name expressions of the kernels, and their header: for tensors that are accessed by vectors, and
-// for others; and where keys are split, the kernels that follow.
+// for others, or of float32, for planes, and the one that writes them; and where keys are split,
+// the kernels that follow.
 std::vector<std::string> portable_attention_kernels(const PortableForwardConfig& config);
 // The arguments of a launch that the problem determines, and its blocks.
 PortableForwardArguments portable_attention_arguments(const AttentionProblem& problem,
                                                       const PortableForwardConfig& config);
-int64_t portable_attention_blocks(const PortableForwardArguments& fixed,
+int64_t portable_attention_blocks(const AttentionProblem& problem,
                                   const PortableForwardConfig& config);
-// Those that follow from the lengths of an execution: keys are split where the plan splits them.
-void set_portable_attention_lengths(const AttentionProblem& problem,
-                                    const PortableForwardConfig& config,
+// Of float32.
+AttentionPlanes portable_attention_planes(const AttentionProblem& problem,
+                                          const PortableForwardConfig& config);
+void bind_portable_attention_planes(const PlanesArguments& planes,
                                     PortableForwardArguments* arguments);
-// Of split keys.
+// Of split keys; a multiple of 16 bytes.
 size_t portable_attention_workspace(const PortableForwardArguments& fixed);
 void bind_portable_attention_workspace(std::byte* workspace, PortableForwardArguments* arguments);
 // Adds the tensors of an execution. Returns whether they can be accessed by vectors.
@@ -56,21 +59,23 @@ class PortableAttention {
   static Status make(const AttentionProblem& problem, const PortableForwardConfig& config, Gpu& gpu,
                      std::unique_ptr<PortableAttention>* made);
 
-  size_t forward_workspace() const { return portable_attention_workspace(fixed_); }
+  size_t forward_workspace() const {
+    return portable_attention_workspace(fixed_) + planes_.workspace();
+  }
   Status forward(const AttentionForward& tensors, std::byte* workspace, void* stream) const;
   // Which kernel was chosen, for explain.
   std::string description() const;
 
  private:
-  PortableAttention(const AttentionProblem& problem, const PortableForwardConfig& config,
-                    const Gpu& gpu)
-      : problem_(problem), config_(config), gpu_(gpu) {}
+  PortableAttention(const PortableForwardConfig& config, const Gpu& gpu)
+      : config_(config), gpu_(gpu) {}
 
-  AttentionProblem problem_;
   PortableForwardConfig config_;
   const Gpu& gpu_;
   std::vector<Kernel> kernels_;     // in the order of portable_attention_kernels
   PortableForwardArguments fixed_;  // all but the tensors
+  AttentionPlanes planes_;          // of float32
+  int64_t blocks_ = 0;
 };
 
 }  // namespace perseid::internal::cuda

@@ -87,6 +87,8 @@ std::vector<GradientsOf> gradients_of(const AttentionProblem& problem) {
 }
 
 std::string refuse_portable_attention_backward(const AttentionProblem& problem) {
+  if (problem.backward() && problem.dtype == DType::kF32)
+    return "its backward is made for f16 and bf16, got f32";
   for (const GradientsOf each : gradients_of(problem)) {
     const PortableBackwardConfig config =
         choose_portable_attention_backward(problem, each, kLeastShared);

@@ -39,10 +39,7 @@ struct AttentionArguments {
   // Where a sequence has lengths of its own.
   bool ragged = false;
   int32_t total_q = 0, total_kv = 0;
-  LengthsInMemory cumulative_q, cumulative_kv, q_lens, kv_lens;
-  bool kv_starts = false;    // cumulative_kv holds where sequences begin, in any order
-  LengthsInMemory kv_index;  // the entry of key and value, of kv_batch, of each of query
-  int32_t kv_batch = 0;
+  LengthsInMemory cumulative_q, cumulative_kv, kv_lens;
 
   ScoresInMemory bias, visible;
   uint32_t dropout_threshold = 256;
@@ -54,23 +51,13 @@ struct AttentionArguments {
   RowsInMemory query_rows, key_rows, value_rows, out_rows;
 };
 
-// Rows that q_lens leaves out (clear_rows.hpp).
-struct ClearRowsArguments : AttentionArguments {
-  RowsInMemory rows;
-  int32_t columns = 0;
-  int32_t element_bytes = 0;  // 2, 4 or 8
-  RowsInMemory lse;           // null: none. Rows of one element, float or double
-  int32_t lse_bytes = 0;
-};
-
-inline constexpr int kClearRowsThreads = 128;
-
 // Forward over few queries: keys in splits, each with results of its own for every row (float32,
 // and the logarithm to base 2 of the row sum), which another kernel combines.
 struct KeySplits {
   int32_t num_splits = 1, split_tiles = 0;  // KV tiles of a split
   float* split_results = nullptr;           // [split, row, value_dim]; rows: [batch, head, query]
   float* split_sums = nullptr;              // [split, row]
+  float* split_weights = nullptr;           // the same, of float32: sums are 2^split_sums times it
   int64_t rows = 0;
 };
 

@@ -10,6 +10,8 @@
 // in their order, whichever blocks computed them, and the number of splits depends on the length of
 // the keys alone: a row's result does not depend on the other rows of the batch. Blocks are small,
 // so that they can be resident together with those of the kernels before and after.
+//
+// Of float32, L is an integer and a factor beside it: roundings of L would be seen.
 #pragma once
 
 #include "cuda/device/attention/arithmetic.hpp"
@@ -56,7 +58,9 @@ __device__ __forceinline__ void combine_splits(const Arguments& a, int64_t strid
       now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, step));
     const float shift = now == minus_infinity() ? 0 : now;
     const float factor = ptx::approximate_exp2(largest - shift);
-    const float weight = ptx::approximate_exp2(own_sum - shift);
+    float weight = ptx::approximate_exp2(own_sum - shift);
+    if constexpr (D == DType::kF32)
+      if (own_sum != minus_infinity()) weight *= a.split_weights[at + lane * a.rows];
     largest = now;
     sum = fmaf(sum, factor, weight);
     out *= factor;
@@ -67,12 +71,16 @@ __device__ __forceinline__ void combine_splits(const Arguments& a, int64_t strid
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
 
+  using Element = typename ElementOf<D>::Type;
   if (own)
-    row_at<uint16_t>(a.out_rows, batch, head, query)[column * stride] =
-        static_cast<uint16_t>(round_pair<D>(sum == 0 ? 0 : out / sum, 0));
-  if (column == 0 && a.lse != nullptr)
-    a.lse[batch * a.lse_stride[0] + head * a.lse_stride[1] + query * a.lse_stride[2]] =
-        sum == 0 ? minus_infinity() : (largest + ptx::approximate_log2(sum)) * kLn2;
+    row_at<Element>(a.out_rows, batch, head, query)[column * stride] =
+        round_element<D>(sum == 0 ? 0.0f : out / sum);
+  if (column != 0 || a.lse == nullptr) return;
+  float lse = minus_infinity();
+  if (sum != 0)
+    lse = D == DType::kF32 ? natural_logarithm(largest, sum)
+                           : (largest + ptx::approximate_log2(sum)) * kLn2;
+  a.lse[batch * a.lse_stride[0] + head * a.lse_stride[1] + query * a.lse_stride[2]] = lse;
 }
 
 }  // namespace perseid::internal::cuda

@@ -51,9 +51,7 @@ class ForwardScores {
   static constexpr int kPairs = C.keys / 8;
   // Whether bias is added to complete scores. If TMA loads it, it initializes the accumulators.
   static constexpr bool kAdds = C.bias != DType::kNone && C.bias_stages == 0;
-  // Whether complete scores are scaled before the softmax; the exponential scales others.
   using M = Modifier<C.modifier, float>;
-  static constexpr bool kScales = kAdds || !M::kIdentity || C.scale_first;
   static_assert(M::kIdentity || C.bias_stages == 0);
   static __device__ auto bias_pairs() {
     if constexpr (kAdds) {
@@ -71,6 +69,9 @@ class ForwardScores {
   }
 
  public:
+  // Whether complete scores are scaled before the softmax; the exponential scales others.
+  static constexpr bool kScales = kAdds || !M::kIdentity || C.scale_first;
+
   __device__ __forceinline__ ForwardScores(const Arguments& arguments, int row, int lane)
       : a_(arguments), row_(row), lane_(lane) {
     if constexpr (C.dropout && kDrawsEarly) dropout_ = dropout_of(a_);

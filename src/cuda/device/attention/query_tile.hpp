@@ -27,8 +27,7 @@ __device__ __forceinline__ void find_kv_tiles(Tile& tile, int32_t last_query) {
     return C.left ? clamp(query + tile.left, 0, tile.kv_len) : 0;
   };
   const int32_t begin = begin_of(max(tile.query, 0)), end = end_of(last_query);
-  // A tile may lie behind the last of the queries that have lengths.
-  if (begin >= end || (C.lengths && last_query < tile.query)) {
+  if (begin >= end) {
     tile.unmasked_first = 1;
   } else {
     tile.first = begin / C.keys;

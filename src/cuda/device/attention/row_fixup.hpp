@@ -6,11 +6,15 @@
 // values cleared, so that those of hidden keys leave no trace. A row that sees such an element then
 // needs what the formula says: a warp computes the row once more, key by key, and stores its
 // non-finite results. A lane has every 32nd element. C: a configuration of attention forward.
+//
+// Of float32, rows whose results are all NaN are computed and stored as a whole: planes
+// (portable/attention/planes.hpp) do not hold all keys and values.
 #pragma once
 
 #include "cuda/device/attention/nonfinite.hpp"
 #include "cuda/device/attention/score_rules.hpp"
 #include "cuda/device/attention/sequence.hpp"
+#include "cuda/device/attention/softmax.hpp"
 #include "cuda/device/attention/warp_row.hpp"
 #include "math/score_chain.hpp"
 
@@ -31,7 +35,7 @@ template <auto C>
 __device__ __forceinline__ bool sees_nonfinite(const typename decltype(C)::Arguments& a,
                                                const AttentionSequence& sequence, int head,
                                                int query) {
-  const int batch = sequence.batch, entry = key_entry_of<C.lengths>(a, batch);
+  const int batch = sequence.batch, entry = entry_of<C.lengths>(a, batch);
   const int kv_head = head / (a.group << a.pack_gqa);
   const SeenKeys<C> keys(sequence, query);
   bool found = false;
@@ -44,19 +48,24 @@ __device__ __forceinline__ bool sees_nonfinite(const typename decltype(C)::Argum
   return __any_sync(0xffffffffu, found);
 }
 
-// Computes row `query` of one head again. Not inlined, to keep its code out of the kernel's loops.
-template <auto C>
+// Computes row `query` of one head again. kLost: the caller knows that it has to. Not inlined, to
+// keep its code out of the kernel's loops.
+template <auto C, bool kLost = false>
 __device__ __noinline__ void fixup_row(const typename decltype(C)::Arguments& a,
                                        const AttentionSequence& sequence, int head, int query) {
   WarpRow<C.dtype, C.key_dim> own, key;
   WarpRow<C.dtype, C.value_dim> out, value;
   using Element = typename ElementOf<C.dtype>::Type;
   const int batch = sequence.batch, entry = entry_of<C.lengths>(a, batch);
-  const int kv_entry = key_entry_of<C.lengths>(a, batch);
   const int kv_head = head / (a.group << a.pack_gqa);
   Element* to = row_at<Element>(a.out_rows, entry, head, sequence.q_begin + query);
   out.load_stored(to, a.value_dim, element_stride<C>(a.out_rows));
-  if (out.is_lost(a.value_dim) || !sees_nonfinite<C>(a, sequence, head, query)) return;
+  constexpr bool kWhole = C.dtype == DType::kF32;
+  if constexpr (kWhole) {
+    if (!kLost && !out.is_lost(a.value_dim)) return;
+  } else {
+    if (out.is_lost(a.value_dim) || !sees_nonfinite<C>(a, sequence, head, query)) return;
+  }
 
   own.load(row_at<Element>(a.query_rows, entry, head, sequence.q_begin + query), a.head_dim,
            element_stride<C>(a.query_rows));
@@ -66,9 +75,9 @@ __device__ __noinline__ void fixup_row(const typename decltype(C)::Arguments& a,
 #pragma unroll 1
   for (int k = keys.begin; k < keys.end; ++k) {
     if (!is_visible<C.visible>(a, batch, head, query, k)) continue;
-    key.load(row_at<Element>(a.key_rows, kv_entry, kv_head, sequence.kv_begin + k), a.head_dim,
+    key.load(row_at<Element>(a.key_rows, entry, kv_head, sequence.kv_begin + k), a.head_dim,
              element_stride<C>(a.key_rows));
-    value.load(row_at<Element>(a.value_rows, kv_entry, kv_head, sequence.kv_begin + k), a.value_dim,
+    value.load(row_at<Element>(a.value_rows, entry, kv_head, sequence.kv_begin + k), a.value_dim,
                element_stride<C>(a.value_rows));
     const float score = score_log2<FloatArithmetic>(own.product(key), a.scale_log2,
                                                     bias_log2<C.bias>(a, batch, head, query, k),
@@ -82,9 +91,19 @@ __device__ __noinline__ void fixup_row(const typename decltype(C)::Arguments& a,
     out.multiply(factor);
     out.add(is_kept<C.dropout>(a, batch, head, query, k) ? weight : 0, value);
   }
-  if (sum == 0) return;
-  out.store_nonfinite(to, a.value_dim, dropout_factor<C.dropout>(a) / sum,
-                      element_stride<C>(a.out_rows));
+  if constexpr (kWhole) {
+    const bool empty = sum == 0 || (sum == sum && maximum <= kLeastPower);
+    if (empty) out.clear();
+    out.store(to, a.value_dim, empty ? 0 : dropout_factor<C.dropout>(a) / sum,
+              element_stride<C>(a.out_rows));
+    if (a.lse != nullptr && threadIdx.x % 32 == 0)
+      *lse_of<C>(a, sequence, head, query) =
+          empty ? minus_infinity() : fmaf(maximum, kLn2, logf(sum));
+  } else {
+    if (sum == 0) return;
+    out.store_nonfinite(to, a.value_dim, dropout_factor<C.dropout>(a) / sum,
+                        element_stride<C>(a.out_rows));
+  }
 }
 
 // All rows of a launch whose blocks have kWarps warps each, a row to a warp.

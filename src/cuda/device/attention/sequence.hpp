@@ -34,12 +34,9 @@ __device__ __forceinline__ AttentionSequence find_sequence(const AttentionArgume
       const int32_t q_end = read_length(a.cumulative_q, batch + 1, a.total_q);
       found.q_len = clamp(q_end - found.q_begin, 0, a.q_len);
       found.kv_begin = read_length(a.cumulative_kv, batch, a.total_kv);
-      const int32_t kv_end =
-          a.kv_starts ? a.total_kv : read_length(a.cumulative_kv, batch + 1, a.total_kv);
+      const int32_t kv_end = read_length(a.cumulative_kv, batch + 1, a.total_kv);
       found.kv_len = found.kv_rows = clamp(kv_end - found.kv_begin, 0, a.kv_len);
     }
-    if (a.q_lens.data != nullptr)
-      found.q_len = min(found.q_len, read_length(a.q_lens, batch, a.q_len));
     if (a.kv_lens.data != nullptr)
       found.kv_len = min(found.kv_len, read_length(a.kv_lens, batch, a.kv_len));
     const int32_t shift = a.bottom_right ? found.kv_len - found.q_len : 0;
@@ -53,13 +50,6 @@ __device__ __forceinline__ AttentionSequence find_sequence(const AttentionArgume
 template <bool kLengths>
 __device__ __forceinline__ int32_t entry_of(const AttentionArguments& a, int32_t batch) {
   return kLengths && a.ragged ? 0 : batch;
-}
-
-// That of key and value.
-template <bool kLengths>
-__device__ __forceinline__ int32_t key_entry_of(const AttentionArguments& a, int32_t batch) {
-  if (kLengths && a.kv_index.data != nullptr) return read_length(a.kv_index, batch, a.kv_batch - 1);
-  return entry_of<kLengths>(a, batch);
 }
 
 // Blocks of `size` rows of ragged sequences get padded positions, so that each begins a block: the
@@ -90,6 +80,14 @@ __device__ __forceinline__ Element* row_at(const RowsInMemory& rows, int64_t ent
                                            int64_t row) {
   return static_cast<Element*>(rows.data) + entry * rows.stride[0] + head * rows.stride[1] +
          row * rows.stride[2];
+}
+// Of query `query` of a sequence, where there is an lse. C: a configuration of attention forward.
+template <auto C>
+__device__ __forceinline__ float* lse_of(const typename decltype(C)::Arguments& a,
+                                         const AttentionSequence& sequence, int64_t head,
+                                         int32_t query) {
+  return a.lse + entry_of<C.lengths>(a, sequence.batch) * a.lse_stride[0] + head * a.lse_stride[1] +
+         int64_t{sequence.q_begin + query} * a.lse_stride[2];
 }
 // Between elements of a row. C: a configuration of attention.
 template <auto C>

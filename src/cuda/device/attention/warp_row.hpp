@@ -32,8 +32,7 @@ struct WarpRow {
 #pragma unroll
     for (int i = 0; i < kParts; ++i)
       if (lane + 32 * i < dim && lane + 32 * i >= first)
-        row[(lane + 32 * i) * stride].bits =
-            static_cast<uint16_t>(round_pair<D>(part[i] * factor, 0));
+        row[(lane + 32 * i) * stride] = round_element<D>(part[i] * factor);
   }
   // Elements that are finite stay as they are in memory.
   __device__ __forceinline__ void store_nonfinite(Element* row, int32_t dim, float factor,
@@ -43,7 +42,7 @@ struct WarpRow {
     for (int i = 0; i < kParts; ++i) {
       const float element = part[i] * factor;
       if (lane + 32 * i < dim && element - element != 0)
-        row[(lane + 32 * i) * stride].bits = static_cast<uint16_t>(round_pair<D>(element, 0));
+        row[(lane + 32 * i) * stride] = round_element<D>(element);
     }
   }
   // Added to what is there.
@@ -76,9 +75,7 @@ struct WarpRow {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int i = 0; i < kParts; ++i)
-      part[i] = lane + 32 * i < dim
-                    ? widen(Element{ptx::load_relaxed(&row[(lane + 32 * i) * stride].bits)})
-                    : 0;
+      part[i] = lane + 32 * i < dim ? load_relaxed(&row[(lane + 32 * i) * stride]) : 0;
   }
   __device__ __forceinline__ float product(const WarpRow& other) const {
     float sum = 0;
@@ -101,6 +98,14 @@ struct WarpRow {
 #pragma unroll
     for (int i = 0; i < kParts; ++i) lost = lost && (lane + 32 * i >= dim || part[i] != part[i]);
     return __all_sync(0xffffffffu, lost);
+  }
+
+ private:
+  static __device__ __forceinline__ float load_relaxed(const Element* from) {
+    if constexpr (D == DType::kF32)
+      return float_from_bits(ptx::load_relaxed(reinterpret_cast<const uint32_t*>(from)));
+    else
+      return widen(Element{ptx::load_relaxed(&from->bits)});
   }
 };
 

@@ -95,7 +95,15 @@ __device__ __forceinline__ void forget_results_of(Packed<Words>& packed) {
   for (uint32_t& word : packed.word) asm volatile("" : "+r"(word));
 }
 
-// An element of shared memory. Volatile: what barriers and copies order stays in order.
+// Shared memory. Volatile: what barriers and copies order stays in order.
+__device__ __forceinline__ float4 load_shared_v4(uint32_t from) {
+  float4 value;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(from)
+               : "memory");
+  return value;
+}
 __device__ __forceinline__ double load_shared_f64(uint32_t from) {
   double value;
   asm volatile("ld.shared.f64 %0, [%1];" : "=d"(value) : "r"(from) : "memory");

@@ -17,7 +17,16 @@ __device__ __forceinline__ uint64_t load_relaxed(const uint64_t* from) {
                : "memory");
   return value;
 }
-// 16 bits from the L2 cache, past a stale L1 line.
+// 32 or 16 bits from the L2 cache, past a stale L1 line.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
+__device__ __forceinline__ uint32_t load_relaxed(const uint32_t* from) {
+  uint32_t value;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];"
+               : "=r"(value)
+               : "l"(__cvta_generic_to_global(from))
+               : "memory");
+  return value;
+}
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
 __device__ __forceinline__ uint16_t load_relaxed(const uint16_t* from) {
   uint16_t value;

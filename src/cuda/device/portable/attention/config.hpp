@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cuda/device/attention/arguments.hpp"
+#include "cuda/device/portable/attention/planes_config.hpp"
 #include "cuda/device/portable/vector_tile.hpp"
 #include "math/dtype.hpp"
 #include "math/score_modifier.hpp"
@@ -65,24 +66,36 @@ struct PortableForwardConfig {
   constexpr int block_rows() const { return rows * warps; }
   // A KV tile may have keys that some rows see and others do not.
   constexpr bool masked() const { return right || left || visible; }
+  // Whether a kernel follows that of splits which computes rows once more.
+  constexpr bool fixes_splits() const { return split && (masked() || planes() == 2); }
 
-  // Head dims beyond kLargest are cut: query and key into chunks of `depth()`, which every tile of
+  // float32 is multiplied as two planes of f16 (planes.hpp).
+  constexpr int planes() const { return dtype == DType::kF32 ? 2 : 1; }
+  constexpr DType operand() const { return planes() == 2 ? DType::kF16 : dtype; }
+  // Numbers of a row of planes, which consists of whole chunks.
+  constexpr int key_length() const { return (key_dim + depth() - 1) / depth() * depth(); }
+  constexpr int value_length() const { return parts() * columns(); }
+
+  // Head dims beyond largest() are cut: query and key into chunks of `depth()`, which every tile of
   // keys loads again, value and out into parts of `columns()`, each of a block of its own, which
   // computes all scores again.
-  static constexpr int kLargest = 256;
-  constexpr bool streams() const { return key_dim > kLargest; }
+  constexpr int largest() const { return 256 / planes(); }
+  constexpr bool streams() const { return key_dim > largest(); }
   constexpr int depth() const { return streams() ? 64 : key_dim; }
-  constexpr int columns() const { return value_dim > kLargest ? 128 : value_dim; }
+  constexpr int columns() const { return value_dim > largest() ? 128 : value_dim; }
   constexpr int parts() const { return (value_dim + columns() - 1) / columns(); }
 
-  // Shared memory, in bytes: a tile of queries, and two stages of keys and of values. The results
-  // overwrite all of it.
-  constexpr int query_bytes() const { return 2 * block_rows() * line_length(depth()); }
-  constexpr int key_bytes() const { return 2 * keys * line_length(depth()); }
-  constexpr int value_bytes() const { return 2 * keys * line_length(columns()); }
-  constexpr int out_bytes() const { return 2 * block_rows() * line_length(columns()); }
+  // Shared memory, in bytes: a tile of queries, and two stages of keys, of values and, of planes,
+  // of the numbers of keys. Results of 16 bits overwrite all of it.
+  constexpr int query_bytes() const { return 2 * block_rows() * line_length(planes() * depth()); }
+  constexpr int key_bytes() const { return 2 * keys * line_length(planes() * depth()); }
+  constexpr int value_bytes() const { return 2 * keys * line_length(planes() * columns()); }
+  constexpr int number_bytes() const { return planes() == 2 ? keys * 8 : 0; }
+  constexpr int out_bytes() const {
+    return planes() == 2 ? 0 : 2 * block_rows() * line_length(columns());
+  }
   constexpr int tile_bytes() const {
-    return max(query_bytes() + 2 * (key_bytes() + value_bytes()), out_bytes());
+    return max(query_bytes() + 2 * (key_bytes() + value_bytes() + number_bytes()), out_bytes());
   }
   static constexpr int kOthers = 512;  // descriptions of the warps' rows
   constexpr int shared_bytes() const { return tile_bytes() + kOthers; }
@@ -96,9 +109,15 @@ struct PortableForwardArguments : AttentionArguments, KeySplits {
   int32_t q_tiles = 0;  // of a head; ragged: padded positions of all sequences
   int32_t heads_per_section = 0;
   float modifier = 0;  // the value of the score modifier
-  // If C.split and C.masked(): the launch, if a split has a result that is not finite.
+  // If C.split, and C.masked() or planes: the launch, if a split has a result that is not finite.
   uint64_t launch = 0;
   uint64_t* nonfinite = nullptr;
+  // Of float32: the planes of query, key and value, and the numbers of query rows, and of keys with
+  // their values.
+  RowsInMemory query_planes, key_planes, value_planes;
+  const RowNumbers* query_numbers = nullptr;  // [entry, head, row]
+  const RowNumbers* key_numbers = nullptr;
+  bool out_pairs = false;  // two elements of out are one aligned access
 };
 
 }  // namespace perseid::internal::cuda

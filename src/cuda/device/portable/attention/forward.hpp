@@ -1,11 +1,14 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention forward for f16 and bf16 by the tensor cores' warp products, sm_80 and up: out =
+// Attention forward for f16, bf16 and f32 by the tensor cores' warp products, sm_80 and up: out =
 // softmax(scale * query key^T, masked) value, and the logarithm of each row's sum.
 //
-// Warps. A block has a Q tile of one head, each of its four warps 16 or 32 rows of it. A warp's
-// scores S, weights P and results O are in registers. S has the layout of a left operand, so that P
-// needs no exchange.
+// float32 is multiplied as planes of f16, which portable_attention_planes writes before
+// (planes.hpp, forward_planes.hpp). In shared memory a row has both planes side by side.
+//
+// Warps. A block has a Q tile of one head, each of its four warps 16 or 32 rows of it. A
+// warp's scores S, weights P and results O are in registers. S has the layout of a left operand, so
+// that P needs no exchange.
 //
 //   Q rows x key_dim (shared)   times  K keys x key_dim (shared), transposed  =  S rows x keys
 //   P rows x keys (registers)   times  V keys x value_dim (shared)           +=  O rows x value_dim
@@ -28,25 +31,36 @@
 // Hidden values that are not finite. A weight of 0 times NaN is NaN. If results tell of a value
 // that is not finite, the block computes its tile once more by the same instructions, and each
 // thread clears the non-finite elements of the values that it has copied, before the barrier. Rows
-// that see such an element get a fixup (attention/row_fixup.hpp).
+// that see such an element get a fixup (attention/row_fixup.hpp). Of float32, keys and values that
+// the planes do not hold make the row sums NaN; those rows get a fixup.
 //
-// Limits: rows and columns count in 32 bits. Numerics: as on sm_90 (attention/softmax.hpp); weights
-// are rounded to 16 bits before their product with values, but not in their sum; everything else is
-// float32. A row's bits do not depend on its batch.
+// Limits: rows and columns count in 32 bits. Numerics of 16 bits: as on sm_90
+// (attention/softmax.hpp); weights are rounded to 16 bits before their product with values, but not
+// in their sum; everything else is float32. A row's bits do not depend on its batch.
 #pragma once
 
 #include "cuda/device/attention/combine.hpp"
 #include "cuda/device/attention/forward_scores.hpp"
 #include "cuda/device/attention/row_fixup.hpp"
 #include "cuda/device/portable/attention/config.hpp"
+#include "cuda/device/portable/attention/forward_planes.hpp"
+#include "cuda/device/portable/attention/planes.hpp"
 #include "cuda/device/portable/attention/rows_copy.hpp"
 #include "cuda/device/ptx/cluster.hpp"
 #include "cuda/device/ptx/dependency.hpp"
-#include "cuda/device/ptx/mma.hpp"
 #include "cuda/device/ptx/ordering.hpp"
 #include "cuda/device/raster_order.hpp"
 
 namespace perseid::internal::cuda {
+
+template <bool kOfPlanes>
+struct StatisticsOf {
+  using Type = RowStatistics;
+};
+template <>
+struct StatisticsOf<true> {
+  using Type = PlaneStatistics;
+};
 
 template <PortableForwardConfig C>
 class PortableForward {
@@ -64,12 +78,14 @@ class PortableForward {
 #pragma unroll 1
     for (bool clears = false;; clears = true) {
       mainloop(tile, clears);
-      const bool nonfinite = C.masked() && sees_nonfinite_values(out_[0]);
+      const bool nonfinite = kClears && sees_nonfinite_values(out_[0]);
       if constexpr (C.split)
         store_split();
+      else if constexpr (kPlanes == 2)
+        fix_up(store_float32());
       else
         epilogue();
-      if (!C.masked() || clears || __syncthreads_or(nonfinite) == 0) {
+      if (!kClears || clears || __syncthreads_or(nonfinite) == 0) {
         if (clears) fix_up();
         return;
       }
@@ -78,11 +94,17 @@ class PortableForward {
 
  private:
   static constexpr int kTiles = C.rows / 16;  // of 16 rows, of a warp
+  static constexpr int kPlanes = C.planes();
   static constexpr int kKey = C.query_bytes(), kValue = kKey + 2 * C.key_bytes();
-  static constexpr int kDepth = line_length(C.depth()), kColumns = line_length(C.columns());
-  using QueryCopy = TileCopy<C.dtype, C.block_rows(), C.depth(), C.threads>;
-  using KeyCopy = TileCopy<C.dtype, C.keys, C.depth(), C.threads>;
-  using ValueCopy = TileCopy<C.dtype, C.keys, C.columns(), C.threads>;
+  static constexpr int kNumbers = kValue + 2 * C.value_bytes();
+  static constexpr int kDepth = line_length(kPlanes * C.depth());
+  static constexpr int kColumns = line_length(kPlanes * C.columns());
+  // Planes have no non-finite elements.
+  static constexpr bool kClears = C.masked() && kPlanes == 1;
+  using QueryCopy = TileCopy<C.operand(), C.block_rows(), kPlanes * C.depth(), C.threads>;
+  using KeyCopy = TileCopy<C.operand(), C.keys, kPlanes * C.depth(), C.threads>;
+  using ValueCopy = TileCopy<C.operand(), C.keys, kPlanes * C.columns(), C.threads>;
+  using Scores = float[kTiles][C.keys / 2];
 
   // Read again each time: what follows from it takes no registers in between.
   static __device__ __forceinline__ int lane() { return ptx::thread_number() & 31; }
@@ -142,19 +164,25 @@ class PortableForward {
   // ---- Mainloop ----
 
   __device__ __forceinline__ void mainloop(const QueryTile& tile, bool clears) {
-    const QueryCopy query(a_.query_rows, entry(), tile.head, tile.q_begin, a_.head_dim, C.vectors);
-    const int32_t kv_entry = key_entry_of<C.lengths>(a_, own_.batch);
-    const KeyCopy key(a_.key_rows, kv_entry, tile.kv_head, tile.kv_begin, a_.head_dim, C.vectors);
-    const ValueCopy value(a_.value_rows, kv_entry, tile.kv_head, tile.kv_begin, a_.value_dim,
+    constexpr bool kOfPlanes = kPlanes == 2;
+    const QueryCopy query(kOfPlanes ? a_.query_planes : a_.query_rows, entry(), tile.head,
+                          tile.q_begin, kOfPlanes ? 2 * C.key_length() : a_.head_dim, C.vectors);
+    const KeyCopy key(kOfPlanes ? a_.key_planes : a_.key_rows, entry(), tile.kv_head, tile.kv_begin,
+                      kOfPlanes ? 2 * C.key_length() : a_.head_dim, C.vectors);
+    const ValueCopy value(kOfPlanes ? a_.value_planes : a_.value_rows, entry(), tile.kv_head,
+                          tile.kv_begin, kOfPlanes ? 2 * C.value_length() : a_.value_dim,
                           C.vectors);
     const auto copy_key = [&](int n, int stage, int column = 0) {
-      key.copy(memory_, address_, kKey + stage * C.key_bytes(), n * C.keys, tile.kv_len, column);
+      key.copy(memory_, address_, kKey + stage * C.key_bytes(), n * C.keys, tile.kv_len,
+               kPlanes * column);
     };
     const auto copy_value = [&](int n) {
-      value.copy(memory_, address_, value_offset(n), n * C.keys, tile.kv_len, first_column_);
+      value.copy(memory_, address_, value_offset(n), n * C.keys, tile.kv_len,
+                 kPlanes * first_column_);
+      if constexpr (kOfPlanes) copy_numbers(tile, n);
     };
     const auto copy_query = [&](int column = 0) {
-      query.copy(memory_, address_, 0, tile.query, tile.q_len, column);
+      query.copy(memory_, address_, 0, tile.query, tile.q_len, kPlanes * column);
     };
 
     clear();
@@ -169,13 +197,13 @@ class PortableForward {
     if constexpr (C.query_in_registers) {
       ptx::cp_async_wait<1>();
       __syncthreads();
-      load_query();
+      query_.fill(query_vectors());
     }
     const int first = own_.first, last = own_.last;
 #pragma unroll 1
     for (int n = tile.last; n >= tile.first; --n) {
       ptx::cp_async_wait<0>();
-      if (C.masked() && clears) value.clear_nonfinite(memory_ + value_offset(n));
+      if (kClears && clears) value.clear_nonfinite(memory_ + value_offset(n));
       __syncthreads();
       if (n > tile.first) {
         if constexpr (!C.streams()) copy_key(n - 1, (n - 1) % 2);
@@ -185,7 +213,7 @@ class PortableForward {
       const bool visits = n >= first && n <= last;
       const bool needs_mask = rules(0).needs_mask(own_, n);
       if constexpr (C.streams()) {
-        float scores[kTiles][C.keys / 2] = {};
+        Scores scores = {};
 #pragma unroll 1
         for (int column = 0; column < C.key_dim; column += C.depth()) {
           if (column > 0) __syncthreads();  // all warps are done with the chunk before
@@ -198,7 +226,7 @@ class PortableForward {
         }
         if (visits) softmax_and_values(n, needs_mask, scores);
       } else if (visits) {
-        float scores[kTiles][C.keys / 2] = {};
+        Scores scores = {};
         multiply_keys(n % 2, scores);
         softmax_and_values(n, needs_mask, scores);
       }
@@ -207,6 +235,19 @@ class PortableForward {
   static __device__ __forceinline__ int value_offset(int n) {
     return kValue + n % 2 * C.value_bytes();
   }
+  __device__ __forceinline__ uint32_t numbers_at(int n) const {
+    return address_ + static_cast<uint32_t>(kNumbers + n % 2 * C.number_bytes());
+  }
+  // A thread copies the numbers of one key.
+  __device__ __forceinline__ void copy_numbers(const QueryTile& tile, int n) const {
+    static_assert(C.keys <= C.threads);
+    const int own = ptx::thread_number(), key = n * C.keys + own;
+    if (own >= C.keys) return;
+    const int64_t head = int64_t{entry()} * (a_.heads / a_.group) + tile.kv_head;
+    const int64_t rows = C.lengths && a_.ragged ? a_.total_kv : a_.kv_len;
+    ptx::cp_async_8_or_zero(numbers_at(n) + static_cast<uint32_t>(8 * own),
+                            a_.key_numbers + head * rows + tile.kv_begin + key, key < tile.kv_len);
+  }
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
@@ -214,81 +255,51 @@ class PortableForward {
       for (float& each : out_[i]) each = 0;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        rows_[i].maximum[r] = rows_[i].limit[r] = minus_infinity();
+        rows_[i].maximum[r] = minus_infinity();
         rows_[i].sum[r] = 0;
+        if constexpr (kPlanes == 2)
+          rows_[i].factor[r] = query_factor(16 * i + 8 * r + lane() / 4);
+        else
+          rows_[i].limit[r] = minus_infinity();
       }
     }
+  }
+  __device__ __forceinline__ float query_factor(int row) const {
+    if (own_.query + row >= own_.q_len) return 1;
+    const int64_t head = int64_t{entry()} * a_.heads + own_.head;
+    const int64_t rows = C.lengths && a_.ragged ? a_.total_q : a_.q_len;
+    return a_.query_numbers[head * rows + own_.q_begin + own_.query + row].factor;
   }
 
   // ---- Products ----
 
-  // Of a tile of accumulators, those of eight columns.
-  template <int kCount>
-  static __device__ __forceinline__ float (&columns_of(float (&sums)[kCount], int j))[4] {
-    return reinterpret_cast<float(&)[4]>(sums[4 * j]);
-  }
-  __device__ __forceinline__ LaneVectors<kDepth> query_vectors() const {
+  __device__ __forceinline__ SharedRows<kPlanes * C.depth()> query_vectors() const {
     const LaneVector own = lane_vector_of_rows(lane());
-    return {address_, warp() * C.rows + own.line, own.half};
-  }
-  __device__ __forceinline__ void load_query() {
-    const auto query = query_vectors();
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i)
-#pragma unroll
-      for (int k = 0; k < C.depth() / 16; ++k) ptx::ldmatrix_x4(query.at(i, k), query_[i][k]);
+    return {{address_, warp() * C.rows + own.line, own.half}};
   }
   // S += Q K^T.
-  __device__ __forceinline__ void multiply_keys(int stage,
-                                                float (&scores)[kTiles][C.keys / 2]) const {
-    const auto query = query_vectors();
+  __device__ __forceinline__ void multiply_keys(int stage, Scores& scores) const {
     const LaneVector own = lane_vector_of_columns(lane());
     const LaneVectors<kDepth> key(address_ + static_cast<uint32_t>(kKey + stage * C.key_bytes()),
                                   own.line, own.half);
-#pragma unroll
-    for (int k = 0; k < C.depth() / 16; ++k) {
-      uint32_t left[kTiles][4];
+    if constexpr (kPlanes == 2) {
+      Scores products;
+      multiply_planes<C.depth()>(query_vectors(), key, products);
 #pragma unroll
       for (int i = 0; i < kTiles; ++i)
-        if constexpr (C.query_in_registers) {
 #pragma unroll
-          for (int e = 0; e < 4; ++e) left[i][e] = query_[i][k][e];
-        } else {
-          ptx::ldmatrix_x4(query.at(i, k), left[i]);
-        }
-#pragma unroll
-      for (int j = 0; j < C.keys / 16; ++j) {
-        uint32_t right[4];
-        ptx::ldmatrix_x4(key.at(j, k), right);
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-#pragma unroll
-          for (int i = 0; i < kTiles; ++i)
-            ptx::mma<C.dtype>(columns_of(scores[i], 2 * j + h), left[i], right[2 * h],
-                              right[2 * h + 1]);
-      }
+        for (int x = 0; x < C.keys / 2; ++x)
+          scores[i][x] = C.streams() ? scores[i][x] + products[i][x] : products[i][x];
+    } else if constexpr (C.query_in_registers) {
+      multiply_rows<C.dtype, C.depth()>(query_, key, scores);
+    } else {
+      multiply_rows<C.dtype, C.depth()>(query_vectors(), key, scores);
     }
   }
-  // O += P V.
-  __device__ __forceinline__ void multiply_values(int n,
-                                                  const uint32_t (&weights)[kTiles][C.keys / 4]) {
+  // The lane's vectors of a value tile.
+  __device__ __forceinline__ LaneVectors<kColumns> value_vectors(int n) const {
     const LaneVector own = lane_vector_of_rows(lane());
-    const LaneVectors<kColumns> value(address_ + static_cast<uint32_t>(value_offset(n)), own.line,
-                                      own.half);
-#pragma unroll
-    for (int k = 0; k < C.keys / 16; ++k)
-#pragma unroll
-      for (int j = 0; j < C.columns() / 16; ++j) {
-        uint32_t right[4];
-        ptx::ldmatrix_x4_trans(value.at(k, j), right);
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-#pragma unroll
-          for (int i = 0; i < kTiles; ++i)
-            ptx::mma<C.dtype>(columns_of(out_[i], 2 * j + h),
-                              reinterpret_cast<const uint32_t(&)[4]>(weights[i][4 * k]),
-                              right[2 * h], right[2 * h + 1]);
-      }
+    return {address_ + static_cast<uint32_t>(value_offset(n)), own.line, own.half};
   }
 
   // ---- Softmax ----
@@ -300,9 +311,9 @@ class PortableForward {
   }
   // The tiles of 16 rows go through each part together, so that one hides the latencies of the
   // other.
-  __device__ __forceinline__ void softmax_and_values(int n, bool needs_mask,
-                                                     float (&scores)[kTiles][C.keys / 2]) {
+  __device__ __forceinline__ void softmax_and_values(int n, bool needs_mask, Scores& scores) {
     typename ForwardScores<C>::ScoreOperands operands[kTiles];
+    if constexpr (kPlanes == 2) scale_products(n, scores);
     const auto finish_scores = [&](bool masks) {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
@@ -315,6 +326,29 @@ class PortableForward {
     else
       finish_scores(false);
     float factor[kTiles][2];
+    if constexpr (kPlanes == 2) {
+      uint32_t weights[2][kTiles][C.keys / 4];
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        const float scale[2] = {exponent_scale(i, 0), exponent_scale(i, 1)};
+        plane_softmax(numbers_at(n), lane(), scale, scores[i], rows_[i], factor[i], weights[0][i],
+                      weights[1][i]);
+        rules(i).draw_early(own_, n, operands[i]);
+        rules(i).drop(own_, n, operands[i], weights[0][i]);
+        rules(i).drop(own_, n, operands[i], weights[1][i]);
+      }
+      multiply_plane_weights<C.columns() / 2, C.columns()>(
+          weights, value_vectors(n), [&](int i, int x, float sum) {
+            out_[i][x] = fmaf(out_[i][x], factor[i][x / 2 % 2], sum);
+          });
+      return;
+    } else {
+      round_and_add(n, operands, scores, factor);
+    }
+  }
+  template <class Operands>
+  __device__ __forceinline__ void round_and_add(int n, Operands (&operands)[kTiles], Scores& scores,
+                                                float (&factor)[kTiles][2]) {
     uint32_t weights[kTiles][C.keys / 4];
     bool follows = false;
 #pragma unroll
@@ -328,7 +362,21 @@ class PortableForward {
     if (__any_sync(0xffffffffu, follows))
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) rescale(out_[i], factor[i], rules(i).scale_log2(), rows_[i]);
-    multiply_values(n, weights);
+    multiply_weights<C.dtype>(weights, value_vectors(n), out_);
+  }
+  // The exponential scales the scores of float32 by the factors of the queries, whose planes have
+  // the scale, unless it comes before masks and bias.
+  static constexpr bool kScalesFirst = ForwardScores<C>::kScales;
+  __device__ __forceinline__ float exponent_scale(int i, int r) const {
+    return kScalesFirst ? kLog2E : rows_[i].factor[r];
+  }
+  __device__ __forceinline__ void scale_products(int n, Scores& scores) const {
+    unscale(numbers_at(n), lane(), scores);
+    if constexpr (kScalesFirst)
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+        for (int x = 0; x < C.keys / 2; ++x) scores[i][x] *= rows_[i].factor[x / 2 % 2];
   }
 
   // ---- Epilogue ----
@@ -347,7 +395,7 @@ class PortableForward {
         const float factor = finalize(i, r, row);
 #pragma unroll
         for (int j = 0; j < C.columns() / 8; ++j) {
-          const float(&sums)[4] = columns_of(out_[i], j);
+          const float(&sums)[4] = eight_columns(out_[i], j);
           *reinterpret_cast<uint32_t*>(staged + vector_offset<kColumns>(row, j) + own % 4 * 4) =
               factor == 0 ? 0 : round_pair<C.dtype>(sums[2 * r] * factor, sums[2 * r + 1] * factor);
         }
@@ -365,8 +413,7 @@ class PortableForward {
     const float sum = quad_sum(rows_[i].sum[r]);
     const bool empty = sum == 0;
     if (a_.lse != nullptr && first_column_ == 0 && lane() % 4 == 0 && own_.query + row < own_.q_len)
-      a_.lse[entry() * a_.lse_stride[0] + own_.head * a_.lse_stride[1] +
-             int64_t{own_.q_begin + own_.query + row} * a_.lse_stride[2]] =
+      *lse_of<C>(a_, own_, own_.head, own_.query + row) =
           (empty ? minus_infinity()
                  : rows_[i].maximum[r] * rules(i).scale_log2() + ptx::approximate_log2(sum)) *
           kLn2;
@@ -398,6 +445,55 @@ class PortableForward {
     }
   }
 
+  // Of float32, in the layout of registers: the four lanes of a row store 32 bytes that lie side by
+  // side. Returns the rows of the warp whose sums are NaN, as bits.
+  __device__ __forceinline__ uint32_t store_float32() const {
+    uint32_t lost = 0;
+    const int own = lane();
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = 16 * i + 8 * r + own / 4;
+        const float sum = quad_sum(rows_[i].sum[r]);
+        const uint32_t lanes = __ballot_sync(0xffffffffu, sum != sum);
+#pragma unroll
+        for (int l = 0; l < 8; ++l) lost |= (lanes >> (4 * l) & 1) << (16 * i + 8 * r + l);
+        if (own_.query + row >= own_.q_len) continue;
+        if (first_column_ == 0 && own % 4 == 0 && a_.lse != nullptr)
+          *lse_of<C>(a_, own_, own_.head, own_.query + row) =
+              sum == 0 ? minus_infinity()
+                       : natural_logarithm(rows_[i].maximum[r] - kWeightPower, sum);
+        const float2 factor = plane_factor(sum);
+        float* const to =
+            row_at<float>(a_.out_rows, entry(), own_.head, own_.q_begin + own_.query + row);
+#pragma unroll
+        for (int j = 0; j < C.columns() / 8; ++j) {
+          const int column = first_column_ + 8 * j + own % 4 * 2;
+          const float* const sums = &out_[i][4 * j + 2 * r];
+          const float2 pair{result_of(sums[0], factor), result_of(sums[1], factor)};
+          if (a_.out_pairs && column + 1 < a_.value_dim) {
+            *reinterpret_cast<float2*>(to + column) = pair;
+          } else {
+            if (column < a_.value_dim) to[column * a_.out_rows.stride[3]] = pair.x;
+            if (column + 1 < a_.value_dim) to[(column + 1) * a_.out_rows.stride[3]] = pair.y;
+          }
+        }
+      }
+    return lost;
+  }
+  // Of float32: what the results of a row with that sum are to be multiplied by, as the sum of two
+  // numbers.
+  __device__ __forceinline__ float2 plane_factor(float sum) const {
+    if (sum == 0) return {0, 0};
+    const float inverse = 1 / sum, of_values = kValueFactor * dropout_factor<C.dropout>(a_);
+    const float rest = fmaf(-inverse, sum, 1) * inverse;
+    return {inverse * of_values, rest * of_values};
+  }
+  static __device__ __forceinline__ float result_of(float sum, float2 factor) {
+    return factor.x == 0 ? 0 : fmaf(sum, factor.x, sum * factor.y);
+  }
+
   // A split's results, and the logarithms of its row sums. Few rows: in the layout of registers.
   __device__ __forceinline__ void store_split() const {
     const int own = lane();
@@ -411,12 +507,24 @@ class PortableForward {
         const int64_t length = C.lengths && a_.ragged ? a_.total_q : a_.q_len;
         const int64_t row = split_ * a_.rows + (int64_t{entry()} * a_.heads + own_.head) * length +
                             own_.q_begin + query;
-        if (own % 4 == 0 && first_column_ == 0)
-          a_.split_sums[row] =
-              sum == 0 ? minus_infinity()
-                       : rows_[i].maximum[r] * rules(i).scale_log2() + ptx::approximate_log2(sum);
-        const float factor =
-            sum == 0 ? 0 : ptx::approximate_reciprocal(sum) * dropout_factor<C.dropout>(a_);
+        const bool first = own % 4 == 0 && first_column_ == 0;
+        float2 factor{0, 0};
+        if constexpr (kPlanes == 2) {
+          if (first) {
+            a_.split_sums[row] = sum == 0     ? minus_infinity()
+                                 : sum != sum ? 0
+                                              : rows_[i].maximum[r] - kWeightPower;
+            a_.split_weights[row] = sum;
+          }
+          if (sum != sum) *a_.nonfinite = a_.launch;
+          factor = plane_factor(sum);
+        } else {
+          if (first)
+            a_.split_sums[row] =
+                sum == 0 ? minus_infinity()
+                         : rows_[i].maximum[r] * rules(i).scale_log2() + ptx::approximate_log2(sum);
+          if (sum != 0) factor.x = ptx::approximate_reciprocal(sum) * dropout_factor<C.dropout>(a_);
+        }
 #pragma unroll
         for (int j = 0; j < C.columns() / 8; ++j)
 #pragma unroll
@@ -424,11 +532,22 @@ class PortableForward {
             const int column = first_column_ + 8 * j + own % 4 * 2 + e;
             if (column < a_.value_dim)
               a_.split_results[row * a_.value_dim + column] =
-                  factor == 0 ? 0 : out_[i][4 * j + 2 * r + e] * factor;
+                  kPlanes == 2    ? result_of(out_[i][4 * j + 2 * r + e], factor)
+                  : factor.x == 0 ? 0
+                                  : out_[i][4 * j + 2 * r + e] * factor.x;
           }
       }
   }
 
+  // Of float32, after the results were stored: rows of the warp, as bits.
+  __device__ __forceinline__ void fix_up(uint32_t lost) const {
+    __syncwarp();
+#pragma unroll 1
+    for (; lost != 0; lost &= lost - 1) {
+      const int query = own_.query + __ffs(static_cast<int>(lost)) - 1;
+      if (query < own_.q_len) fixup_row<C, true>(a_, own_, own_.head, query);
+    }
+  }
   // After the results with cleared values were stored.
   __device__ __forceinline__ void fix_up() const {
     if constexpr (C.split) {
@@ -447,8 +566,8 @@ class PortableForward {
   QueryTile& own_;  // the warp's rows, in shared memory
   int32_t first_column_ = 0, split_ = 0;
   float out_[kTiles][C.columns() / 2];
-  RowStatistics rows_[kTiles];
-  uint32_t query_[C.query_in_registers ? kTiles : 1][C.query_in_registers ? C.depth() / 16 : 1][4];
+  typename StatisticsOf<kPlanes == 2>::Type rows_[kTiles];
+  RegisterRows<(C.query_in_registers ? C.depth() : 16), kTiles> query_;
 };
 
 template <PortableForwardConfig C>

@@ -42,20 +42,20 @@ struct RegisterRows {
 };
 
 // sums += A B^T over kDepth elements of rows of both. `a`: the warp's rows, `b`: the lane's vectors
-// of the columns.
-template <DType D, int kDepth, class Rows, int kTiles, int kCount>
-__device__ __forceinline__ void multiply_rows(const Rows& a,
-                                              const LaneVectors<line_length(kDepth)>& b,
-                                              float (&sums)[kTiles][kCount]) {
+// of the columns. `a_first` and `b_first`: where the elements begin, in groups of 16.
+template <DType D, int kDepth, class Rows, int kLength, int kTiles, int kCount>
+__device__ __forceinline__ void multiply_rows(const Rows& a, const LaneVectors<kLength>& b,
+                                              float (&sums)[kTiles][kCount], int a_first = 0,
+                                              int b_first = 0) {
 #pragma unroll
   for (int k = 0; k < kDepth / 16; ++k) {
     uint32_t left[kTiles][4];
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) a.load(i, k, left[i]);
+    for (int i = 0; i < kTiles; ++i) a.load(i, a_first + k, left[i]);
 #pragma unroll
     for (int j = 0; j < kCount / 8; ++j) {
       uint32_t right[4];
-      ptx::ldmatrix_x4(b.at(j, k), right);
+      ptx::ldmatrix_x4(b.at(j, b_first + k), right);
 #pragma unroll
       for (int h = 0; h < 2; ++h)
 #pragma unroll

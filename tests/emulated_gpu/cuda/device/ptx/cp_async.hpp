@@ -7,11 +7,15 @@
 
 namespace perseid::internal::cuda::ptx {
 
-inline void cp_async(uint32_t to, const void* from, int bytes) {
+inline void cp_async(uint32_t to, const void* from, int bytes, int whole = 16) {
   auto& block = *emulated_gpu::block;
-  if (to % 16 != 0 || (bytes > 0 && reinterpret_cast<uintptr_t>(from) % 16 != 0))
-    throw std::runtime_error("cp.async of an address that is no multiple of 16");
-  block.own().groups.back().push_back({&block.shared.at(to), from, bytes});
+  const auto size = static_cast<uintptr_t>(whole);
+  if (to % size != 0 || (bytes > 0 && reinterpret_cast<uintptr_t>(from) % size != 0))
+    throw std::runtime_error("cp.async of an address that is no multiple of its size");
+  block.own().groups.back().push_back({&block.shared.at(to), from, bytes, whole});
+}
+inline void cp_async_8_or_zero(uint32_t to, const void* from, bool copies) {
+  cp_async(to, from, copies ? 8 : 0, 8);
 }
 inline void cp_async_or_zero(uint32_t to, const void* from, bool copies) {
   cp_async(to, from, copies ? 16 : 0);
@@ -22,7 +26,7 @@ inline void cp_async_wait() {
   auto& groups = emulated_gpu::block->own().groups;
   while (groups.size() > kPending + 1) {
     for (const emulated_gpu::Copy& copy : groups.front()) {
-      std::memset(copy.to, 0, 16);
+      std::memset(copy.to, 0, static_cast<size_t>(copy.whole));
       if (copy.bytes > 0) std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.bytes));
     }
     groups.erase(groups.begin());

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// src/cuda/device/ptx/mma.hpp on the CPU.
+// src/cuda/device/ptx/mma.hpp on the CPU. As on a GPU, sums are truncated to float32.
 #pragma once
 
 #include "cuda/device/element.hpp"
@@ -20,11 +20,14 @@ inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
   const int lane = block.thread() % 32;
   for (int e = 0; e < 4; ++e) {
     const int row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
+    double sum = d[e];
     for (int k = 0; k < 16; ++k) {
       const Operands& left = all[row % 8 * 4 + k % 8 / 2];
       const Operands& right = all[column * 4 + k % 8 / 2];
-      d[e] += element(left.a[row / 8 + k / 8 * 2], k) * element(right.b[k / 8], k);
+      sum += double{element(left.a[row / 8 + k / 8 * 2], k)} * element(right.b[k / 8], k);
     }
+    const auto rounded = static_cast<float>(sum);
+    d[e] = std::fabs(rounded) > std::fabs(sum) ? std::nextafter(rounded, 0.0f) : rounded;
   }
 }
 

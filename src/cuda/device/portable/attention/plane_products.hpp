@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Products of a warp with planes of float32 rows (planes.hpp) in shared memory. The layouts are
+// those of warp_products.hpp.
+//
+// With high and low halves x = h + l 2^-12, of each product of planes
+//
+//   x y = h h' + (h l' + l h') 2^-12        without l l' 2^-24
+//
+// the small ones are summed first, and each tile's sums begin from zero: tensor cores truncate at
+// each addition, by the more the larger the sum. Results are added in float32.
+#pragma once
+
+#include "cuda/device/portable/attention/planes_config.hpp"
+#include "cuda/device/portable/attention/warp_products.hpp"
+#include "cuda/device/ptx/memory.hpp"
+#include "cuda/device/split/halves.hpp"
+
+namespace perseid::internal::cuda {
+
+// What products with planes of second rows (values, dO) have in addition: they reach 2^15.
+inline constexpr float kValueFactor = 0x1p-14f;
+
+// The numbers of a thread's two keys of every eight: factor, exponent, factor, exponent. Read each
+// time, which takes no registers in between. `numbers`: an address in shared memory.
+__device__ __forceinline__ float4 numbers_of_keys(uint32_t numbers, int lane, int j) {
+  constexpr auto kBytes = static_cast<int>(sizeof(RowNumbers));
+  return ptx::load_shared_v4(numbers + static_cast<uint32_t>((8 * j + 2 * (lane % 4)) * kBytes));
+}
+// 2^-e for an integer e of [-126, 126].
+__device__ __forceinline__ float power_of_minus(float e) {
+  // The last bits of the sum are e.
+  return float_from_bits(0x3f800000u - (float_bits(e + 0x1.8p23f) << 23));
+}
+
+// sums = A B^T of rows of planes of kDepth numbers each. The low half of a query is multiplied
+// before that of a key, whichever of them the rows are: lse holds for scores of the same bits.
+template <int kDepth, bool kRowsAreQueries = true, class Rows, int kLength, int kTiles, int kCount>
+__device__ __forceinline__ void multiply_planes(const Rows& a, const LaneVectors<kLength>& b,
+                                                float (&sums)[kTiles][kCount]) {
+  constexpr int kLow = kDepth / 16;
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+    for (float& each : sums[i]) each = 0;
+  multiply_rows<DType::kF16, kDepth>(a, b, sums, kRowsAreQueries ? kLow : 0,
+                                     kRowsAreQueries ? 0 : kLow);
+  multiply_rows<DType::kF16, kDepth>(a, b, sums, kRowsAreQueries ? 0 : kLow,
+                                     kRowsAreQueries ? kLow : 0);
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+    for (float& each : sums[i]) each *= 1 / kLowHalfScale;
+  multiply_rows<DType::kF16, kDepth>(a, b, sums);
+}
+
+// For planes of weights, whose low halves are not scaled, and of rows of values in chunks of kChunk
+// numbers: use(i, index, sum) of every element of P V, whose sums begin from zero.
+template <int kCount, int kChunk, int kLength, int kTiles, int kWeights, class Use>
+__device__ __forceinline__ void multiply_plane_weights(
+    const uint32_t (&weights)[2][kTiles][kWeights], const LaneVectors<kLength>& values,
+    const Use& use) {
+  constexpr int kSteps = kWeights / 4, kGroups = kChunk / 16;
+#pragma unroll
+  for (int j = 0; j < kCount / 8; ++j) {
+    const int high = j / kGroups * 2 * kGroups + j % kGroups;
+    float sums[kTiles][8] = {};
+    uint32_t right[kSteps][4];
+    const auto load = [&](int column) {
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) ptx::ldmatrix_x4_trans(values.at(k, column), right[k]);
+    };
+    const auto add = [&](const uint32_t(&plane)[kTiles][kWeights]) {
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k)
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+          for (int i = 0; i < kTiles; ++i)
+            ptx::mma<DType::kF16>(eight_columns(sums[i], h),
+                                  reinterpret_cast<const uint32_t(&)[4]>(plane[i][4 * k]),
+                                  right[k][2 * h], right[k][2 * h + 1]);
+    };
+    load(high + kGroups);
+    add(weights[0]);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (float& each : sums[i]) each *= 1 / kLowHalfScale;
+    load(high);
+    add(weights[1]);
+    add(weights[0]);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int e = 0; e < 8; ++e) use(i, 8 * j + e, sums[i][e]);
+  }
+}
+
+}  // namespace perseid::internal::cuda

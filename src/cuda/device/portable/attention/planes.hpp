@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Splits rows of float32 tensors into planes of f16 (split/halves.hpp), which the tensor cores
+// multiply instead. Each row has a power of two of its own, since a hidden row must leave no trace
+// in the results of its neighbours.
+//
+// Rows come in pairs that share an index: a key and its value, a query and its dO. Of each pair the
+// kernel writes the planes of both rows and two numbers (RowNumbers): the factor of products with
+// the first row, and the exponent of the second row's largest number. In planes, chunks of numbers
+// lie together, each with its high halves, then its low ones:
+//
+//   row     numbers 0 .. chunk - 1   chunk .. 2 chunk - 1  ...
+//   planes  high halves | low halves high halves | low halves ...
+//
+// Some lanes of a warp have a row and hold it in registers. The bound is memory: 4 bytes read and 4
+// written for each number.
+//
+// Range. The factor of a pair is NaN, and makes every score that sees it NaN, if a number of either
+// row is not finite, or 2^64 or more; if the first row's largest is below 2^-64; or if it is 2^10
+// or more and a number of the row is lost (below 2^-28 / (dim + 4) of the largest). Rows of
+// results that are NaN are computed once more without planes. A lost number of a smaller row is off
+// by at most 2^-43, less than a score can tell. Rows of values may have any small numbers: what
+// they lose is below 2^-53 of the largest number of their row.
+#pragma once
+
+#include "cuda/device/attention/sequence.hpp"
+#include "cuda/device/portable/attention/planes_config.hpp"
+#include "cuda/device/ptx/dependency.hpp"
+#include "cuda/device/split/halves.hpp"
+
+namespace perseid::internal::cuda {
+
+template <PlanesConfig C>
+class RowSplit {
+ public:
+  __device__ __forceinline__ RowSplit(const PlanesOfRows& tensor, int64_t entry, int64_t head,
+                                      int64_t row)
+      : tensor_(tensor) {
+    const float* from = row_at<const float>(tensor.from, entry, head, row);
+#pragma unroll
+    for (int i = 0; i < C.held(); ++i) {
+      const int at = number(i);
+      if (tensor.vectors && at + 3 < tensor.dim) {
+        held_[i] = *reinterpret_cast<const float4*>(from + at);
+      } else {
+        const int64_t stride = tensor.from.stride[3];
+        held_[i] = {at < tensor.dim ? from[at * stride] : 0,
+                    at + 1 < tensor.dim ? from[(at + 1) * stride] : 0,
+                    at + 2 < tensor.dim ? from[(at + 2) * stride] : 0,
+                    at + 3 < tensor.dim ? from[(at + 3) * stride] : 0};
+      }
+    }
+  }
+
+  // The bits of the largest magnitude after scaling.
+  __device__ __forceinline__ uint32_t largest() const {
+    uint32_t most = 0;
+    for_each([&](float x) { most = max(most, float_bits(x * tensor_.scale) & 0x7fffffffu); });
+#pragma unroll
+    for (int step = C.lanes() / 2; step > 0; step /= 2)
+      most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
+    return most;
+  }
+  // Whether a number is lost in a row where that matters.
+  __device__ __forceinline__ bool loses(uint32_t largest) const {
+    constexpr uint32_t kLarge = (127 + 10) << 23;
+    const uint32_t limit = lost_below(largest, tensor_.dim);
+    uint32_t lost = 0;
+    for_each([&](float x) {
+      lost |= (float_bits(x * tensor_.scale) & 0x7fffffffu) - 1 < limit - 1 ? 1u : 0u;
+    });
+#pragma unroll
+    for (int step = C.lanes() / 2; step > 0; step /= 2)
+      lost |= __shfl_xor_sync(0xffffffffu, lost, step);
+    return largest >= kLarge && lost != 0;
+  }
+  // The numbers times `scale`, a power of two; zeros if not `finite`.
+  __device__ __forceinline__ void store(float scale, bool finite, int64_t row) const {
+    uint16_t* const to = tensor_.planes + row * 2 * tensor_.length;
+    const float factor = tensor_.scale * scale;
+#pragma unroll
+    for (int i = 0; i < C.held(); ++i) {
+      const int at = number(i);
+      if (at >= tensor_.length) continue;
+      const float4 x = finite ? held_[i] : float4{0, 0, 0, 0};
+      const HalfPairs a = split_product(x.x, x.y, factor), b = split_product(x.z, x.w, factor);
+      uint16_t* const high = to + at / tensor_.chunk * tensor_.chunk * 2 + at % tensor_.chunk;
+      *reinterpret_cast<uint2*>(high) = {a.high, b.high};
+      *reinterpret_cast<uint2*>(high + tensor_.chunk) = {a.low, b.low};
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ int number(int i) {
+    return 4 * (static_cast<int>(threadIdx.x) % C.lanes() + C.lanes() * i);
+  }
+  template <class Use>
+  __device__ __forceinline__ void for_each(const Use& use) const {
+#pragma unroll
+    for (int i = 0; i < C.held(); ++i) {
+      use(held_[i].x);
+      use(held_[i].y);
+      use(held_[i].z);
+      use(held_[i].w);
+    }
+  }
+  // As split_pair of the products, which are not rounded.
+  static __device__ __forceinline__ HalfPairs split_product(float x, float y, float factor) {
+    const uint32_t high = ptx::to_f16x2(x * factor, y * factor);
+    const float2 kept = widen_pair<DType::kF16>(high);
+    return {high, ptx::to_f16x2(fmaf(x, factor, -kept.x) * kLowHalfScale,
+                                fmaf(y, factor, -kept.y) * kLowHalfScale)};
+  }
+
+  const PlanesOfRows& tensor_;
+  float4 held_[C.held()];
+};
+
+// Rows of one pair of tensors. A warp's lanes have rows side by side.
+template <PlanesConfig C>
+__device__ __forceinline__ void split_pairs(const PairsOfRows& pairs, int32_t block) {
+  const int32_t head_of_all = block / pairs.blocks_of_head;
+  const int32_t entry = head_of_all / pairs.heads, head = head_of_all % pairs.heads;
+  const int32_t first = block % pairs.blocks_of_head * C.rows();
+#pragma unroll 1
+  for (int i = 0; i < C.rows(); i += PlanesConfig::threads / C.lanes()) {
+    // Lanes behind the last row have its work: whole warps exchange numbers.
+    const int32_t own = first + i + static_cast<int32_t>(threadIdx.x) / C.lanes();
+    const int32_t row = min(own, pairs.rows - 1);
+    const int64_t at = int64_t{head_of_all} * pairs.rows + row;
+    const RowSplit<C> x(pairs.first, entry, head, row);
+    const uint32_t largest = x.largest();
+    const float scale = split_scale(largest);
+    const bool loses = x.loses(largest);  // by all lanes
+    bool refused = loses || !splits(largest) ||
+                   float_bits(scale * pairs.first.scale * 0) << 1 != 0;  // an infinite factor
+    x.store(scale, !refused, at);
+    RowNumbers numbers{split_factor(largest), 0};
+    if (pairs.second.planes != nullptr) {
+      const RowSplit<C> y(pairs.second, entry, head, row);
+      constexpr uint32_t kLeast = static_cast<uint32_t>(127 + kLeastValueExponent) << 23;
+      const uint32_t most = max(y.largest(), kLeast);
+      y.store(split_scale(most), splits(most), at);
+      refused = refused || !splits(most);
+      numbers.exponent = static_cast<float>(static_cast<int>(most >> 23) - 127);
+    }
+    if (refused) numbers = {float_from_bits(0x7fffffffu), 0};
+    if (own < pairs.rows && threadIdx.x % C.lanes() == 0) pairs.numbers[at] = numbers;
+  }
+}
+
+template <PlanesConfig C>
+__global__ void __launch_bounds__(PlanesConfig::threads)
+    portable_attention_planes(const __grid_constant__ PlanesArguments arguments) {
+  ptx::launch_dependents();
+  ptx::wait_for_prerequisites();
+  const auto block = static_cast<int32_t>(blockIdx.x);
+  if (block < arguments.first_blocks)
+    split_pairs<C>(arguments.pairs[0], block);
+  else
+    split_pairs<C>(arguments.pairs[1], block - arguments.first_blocks);
+}
+
+}  // namespace perseid::internal::cuda

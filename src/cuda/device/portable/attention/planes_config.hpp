@@ -1,0 +1,52 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What host and device code of the splitting of float32 rows share (planes.hpp).
+#pragma once
+
+#include "cuda/device/attention/arguments.hpp"
+
+namespace perseid::internal::cuda {
+
+// The numbers of a pair of rows. `factor`: of products with the first row; `exponent`: e of 2^e <=
+// the largest magnitude of the second row < 2^(e + 1), at least kLeastValueExponent.
+struct alignas(8) RowNumbers {
+  float factor, exponent;
+};
+inline constexpr int kLeastValueExponent = -50;
+
+struct PlanesConfig {
+  int dim = 128;  // of the longest row of planes, in numbers; a multiple of 16
+
+  static constexpr const char* kName = "PlanesConfig";
+  // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
+  template <class Config, class Visit>
+  static constexpr void visit_fields(Config& c, Visit visit) {
+    visit("dim", c.dim);
+  }
+
+  static constexpr int threads = 256;
+  constexpr int lanes() const { return dim <= 16 ? 4 : dim <= 32 ? 8 : dim <= 64 ? 16 : 32; }
+  constexpr int held() const { return (dim + 4 * lanes() - 1) / (4 * lanes()); }  // float4
+  constexpr int rows() const { return 2 * threads / lanes(); }                    // of a block
+};
+
+// A tensor and its planes; data is null where there is none.
+struct PlanesOfRows {
+  RowsInMemory from;
+  uint16_t* planes = nullptr;  // [entry, head, row, 2 * length]
+  int32_t dim = 0, length = 0, chunk = 0;
+  bool vectors = false;  // rows are read 16 bytes at a time
+  float scale = 1;       // the planes are those of the numbers times scale
+};
+struct PairsOfRows {
+  PlanesOfRows first, second;
+  RowNumbers* numbers = nullptr;  // [entry, head, row]
+  int32_t rows = 0, heads = 0;
+  int32_t blocks_of_head = 0;
+};
+struct PlanesArguments {
+  PairsOfRows pairs[2];
+  int32_t first_blocks = 0;  // of pairs[0]; those of pairs[1] follow
+};
+
+}  // namespace perseid::internal::cuda

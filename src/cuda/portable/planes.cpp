@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/portable/planes.hpp"
+
+#include "cuda/attention/arguments.hpp"
+#include "cuda/runtime/kernel_name.hpp"
+
+namespace perseid::internal::cuda {
+namespace {
+
+int64_t rows_of(const PairsOfRows& pairs, int64_t entries) {
+  return entries * pairs.heads * pairs.rows;
+}
+
+// Whether rows of float32 are read 16 bytes at a time.
+bool has_vectors_of_float(const Tensor& rows) {
+  bool aligned = reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && rows.stride[3] == 1;
+  for (int d = 0; d < 3; ++d) aligned = aligned && (rows.shape[d] <= 1 || rows.stride[d] % 4 == 0);
+  return aligned;
+}
+
+void bind_rows(const Tensor& tensor, PlanesOfRows* planes) {
+  const Tensor rows = with_batch(tensor);
+  planes->from = rows_in_memory(rows);
+  planes->vectors = has_vectors_of_float(rows);
+}
+
+}  // namespace
+
+AttentionPlanes::AttentionPlanes(const AttentionProblem& problem, PlaneLength key,
+                                 PlaneLength value, float query_scale, bool backward)
+    : key_(key), value_(value), entries_(problem.ragged ? 1 : problem.batch) {
+  const auto planes = [](int64_t dim, PlaneLength length) {
+    PlanesOfRows rows;
+    rows.dim = static_cast<int32_t>(dim);
+    rows.length = length.length;
+    rows.chunk = length.chunk;
+    return rows;
+  };
+  PairsOfRows& queries = fixed_.pairs[0];
+  PairsOfRows& keys = fixed_.pairs[1];
+  queries.first = planes(problem.head_dim, key);
+  queries.first.scale = query_scale;
+  if (backward) queries.second = planes(problem.value_dim, value);
+  keys.first = planes(problem.head_dim, key);
+  keys.second = planes(problem.value_dim, value);
+  queries.rows = static_cast<int32_t>(problem.ragged ? problem.total_q : problem.q_len);
+  queries.heads = static_cast<int32_t>(problem.heads);
+  keys.rows = static_cast<int32_t>(problem.ragged ? problem.total_kv : problem.kv_len);
+  keys.heads = static_cast<int32_t>(problem.kv_heads);
+  for (PairsOfRows& pairs : fixed_.pairs) {
+    pairs.blocks_of_head = static_cast<int32_t>(ceil_div(pairs.rows, config().rows()));
+    blocks_ += entries_ * pairs.heads * pairs.blocks_of_head;
+    const int64_t of_row = static_cast<int64_t>(sizeof(RowNumbers)) +
+                           4 * (int64_t{pairs.first.length} + pairs.second.length);
+    bytes_ += static_cast<size_t>(round_up(rows_of(pairs, entries_) * of_row, 16));
+  }
+  fixed_.first_blocks = static_cast<int32_t>(entries_ * queries.heads * queries.blocks_of_head);
+}
+
+std::string AttentionPlanes::kernel() const {
+  return kernel_name("portable_attention_planes", config());
+}
+
+PlanesArguments AttentionPlanes::bind(const Tensor& query, const Tensor& key, const Tensor& value,
+                                      const Tensor* grad_out, std::byte* workspace) const {
+  PlanesArguments arguments = fixed_;
+  bind_rows(query, &arguments.pairs[0].first);
+  if (grad_out != nullptr) bind_rows(*grad_out, &arguments.pairs[0].second);
+  bind_rows(key, &arguments.pairs[1].first);
+  bind_rows(value, &arguments.pairs[1].second);
+  for (PairsOfRows& pairs : arguments.pairs) {
+    const auto rows = static_cast<size_t>(rows_of(pairs, entries_));
+    size_t offset = 0;
+    for (PlanesOfRows* planes : {&pairs.first, &pairs.second}) {
+      if (planes->length == 0) continue;
+      planes->planes = reinterpret_cast<uint16_t*>(workspace + offset);
+      offset += rows * 4 * static_cast<size_t>(planes->length);
+    }
+    pairs.numbers = reinterpret_cast<RowNumbers*>(workspace + offset);
+    workspace += round_up(static_cast<int64_t>(offset + rows * sizeof(RowNumbers)), 16);
+  }
+  return arguments;
+}
+
+RowsInMemory rows_of_planes(const PairsOfRows& pairs, const PlanesOfRows& planes) {
+  const int64_t row = 2 * int64_t{planes.length};
+  return {planes.planes, {pairs.heads * pairs.rows * row, pairs.rows * row, row, 1}};
+}
+
+}  // namespace perseid::internal::cuda
