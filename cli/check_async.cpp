@@ -57,6 +57,9 @@ AttentionOptions attention_options(const Problem& problem) {
     options.mask.left = problem.window[0];
     options.mask.right = problem.window[1];
   }
+  // C++ leaves out a window without limits, and with it its alignment.
+  options.mask.bottom_right =
+      problem.window_bottom_right && (options.mask.left != -1 || options.mask.right != -1);
   options.scale = problem.scale;
   options.dropout = problem.dropout;
   options.visible = !problem.visible.empty();
@@ -65,7 +68,11 @@ AttentionOptions attention_options(const Problem& problem) {
     options.bias = {shape[0], shape[1], shape[2], shape[3]};
     options.bias_dtype = static_cast<DType>(problem.bias_dtype.value);
   }
+  options.q_lens = !problem.q_lens.empty();
   options.kv_lens = !problem.kv_lens.empty();
+  options.kv_starts = !problem.kv_starts.empty();
+  options.kv_batch = problem.kv_batch;
+  options.num_splits = static_cast<uint32_t>(problem.num_splits);
   options.ragged = problem.ragged();
   options.total_q = problem.rows_q();
   options.total_kv = problem.rows_kv();
@@ -102,11 +109,14 @@ class AttentionRun {
                           .visible = view("visible"),
                           .cu_seqlens_q = view("cu_seqlens_q"),
                           .cu_seqlens_kv = view("cu_seqlens_kv"),
+                          .q_lens = view("q_lens"),
                           .kv_lens = view("kv_lens"),
                           .out = view("out"),
                           .lse = view("lse"),
                           .seed = problem_.seed,
-                          .offset = problem_.offset};
+                          .offset = problem_.offset,
+                          .kv_starts = view("kv_starts"),
+                          .kv_index = view("kv_index")};
     if (arriving != nullptr) with.arrival_kv = arriving->arrival(pivot, deadline);
     attention_.forward(stream, with, std::span<std::byte>(workspace_));
     context_.synchronize(stream);
@@ -332,7 +342,7 @@ bool is_checked(const Problem& problem) {
   if (problem.op == harness::Op::kMatmul) return problem.m > 0 && problem.n > 0 && problem.k > 0;
   return problem.op == harness::Op::kAttention && harness::lengths_fit(problem) &&
          problem.batch > 0 && problem.longest_q() > 0 && rows_of_keys(problem) > 0 &&
-         problem.window.size() != 1;
+         problem.window.size() != 1 && problem.max_q_len == 0 && problem.max_kv_len == 0;
 }
 
 Verdict check_problem(const Context& context, const Problem& problem, uint64_t seed) {

@@ -20,11 +20,12 @@ namespace {
 struct Flags {
   std::string query, key, value, out, lse, bias, visible;
   std::string layout = "bshd", causal = "none";
-  std::string cu_seqlens_q, cu_seqlens_kv, kv_lens;
+  std::string cu_seqlens_q, cu_seqlens_kv, q_lens, kv_lens;
   std::string grad_out, grad_lse, grad_query, grad_key, grad_value, grad_bias, window;
   double scale = 0, dropout = 0;
   uint64_t seed = 0, offset = 0;
-  bool deterministic = false;
+  uint32_t num_splits = 0;
+  bool deterministic = false, window_bottom_right = false;
   ArrivalFlags arrival;
 
   bool any_gradient() const {
@@ -64,12 +65,13 @@ Mask mask_of(const Flags& flags) {
     mask.left = window[0];
     mask.right = window[1];
   }
+  mask.bottom_right = flags.window_bottom_right;
   return mask;
 }
 
 // Every tensor of the call, and what their shapes say.
 struct Inputs {
-  Tensor query, key, value, bias, visible, cu_seqlens_q, cu_seqlens_kv, kv_lens;
+  Tensor query, key, value, bias, visible, cu_seqlens_q, cu_seqlens_kv, q_lens, kv_lens;
   AttentionOptions options;
 };
 
@@ -130,6 +132,7 @@ Inputs read_inputs(const Common& common, const Flags& flags, TensorFiles& files)
     with.cu_seqlens_q = files.read_lengths("--cu-seqlens-q", flags.cu_seqlens_q);
     with.cu_seqlens_kv = files.read_lengths("--cu-seqlens-kv", flags.cu_seqlens_kv);
   }
+  if (!flags.q_lens.empty()) with.q_lens = files.read_lengths("--q-lens", flags.q_lens);
   if (!flags.kv_lens.empty()) with.kv_lens = files.read_lengths("--kv-lens", flags.kv_lens);
   AttentionOptions& options = with.options;
   options.dtype = with.query.dtype();
@@ -138,7 +141,9 @@ Inputs read_inputs(const Common& common, const Flags& flags, TensorFiles& files)
   options.scale = flags.scale;
   options.dropout = flags.dropout;
   options.deterministic = flags.deterministic;
+  options.q_lens = with.q_lens.present();
   options.kv_lens = with.kv_lens.present();
+  options.num_splits = flags.num_splits;
   options.implementation = wanted_implementation(common);
   const auto at_most_four = [](const char* flag, const Tensor& tensor) {
     if (tensor.ndim() > 4)
@@ -211,7 +216,7 @@ int run_attention(const Common& common, const Flags& flags) {
   std::vector<Tensor> results = {out, lse};
   const Tensor bias = with.bias;
   for (Tensor* input : {&with.query, &with.key, &with.value, &with.bias, &with.visible,
-                        &with.cu_seqlens_q, &with.cu_seqlens_kv, &with.kv_lens})
+                        &with.cu_seqlens_q, &with.cu_seqlens_kv, &with.q_lens, &with.kv_lens})
     if (arriving == nullptr || (input != &with.key && input != &with.value))
       *input = placement.place(*input);
   const Tensor placed_out = placement.place(out), placed_lse = placement.place(lse);
@@ -232,6 +237,7 @@ int run_attention(const Common& common, const Flags& flags) {
                        .visible = with.visible,
                        .cu_seqlens_q = with.cu_seqlens_q,
                        .cu_seqlens_kv = with.cu_seqlens_kv,
+                       .q_lens = with.q_lens,
                        .kv_lens = with.kv_lens,
                        .out = placed_out,
                        .lse = placed_lse,
@@ -265,6 +271,7 @@ int run_attention(const Common& common, const Flags& flags) {
         .visible = with.visible,
         .cu_seqlens_q = with.cu_seqlens_q,
         .cu_seqlens_kv = with.cu_seqlens_kv,
+        .q_lens = with.q_lens,
         .kv_lens = with.kv_lens,
         .out = placed_out,
         .lse = placed_lse,
@@ -307,6 +314,8 @@ void add_run_attention(CLI::App& run, const Common& common, Action& action) {
       ->capture_default_str();
   app->add_option("--window", flags->window, "keys that a query sees on either side; -1: all")
       ->type_name("LEFT,RIGHT");
+  app->add_flag("--window-bottom-right", flags->window_bottom_right,
+                "the window's alignment, without --causal");
   app->add_option("--scale", flags->scale, "factor of the scores (0: 1 / sqrt(head_dim))");
   file("--bias", flags->bias, "added to the scores; broadcasts to [batch, heads, q_len, kv_len]");
   file("--visible", flags->visible, "bool or uint8 mask of that shape; true: may be attended");
@@ -316,7 +325,10 @@ void add_run_attention(CLI::App& run, const Common& common, Action& action) {
       ->check(not_negative());
   file("--cu-seqlens-q", flags->cu_seqlens_q, "cumulative lengths: query is [total, heads, dim]");
   file("--cu-seqlens-kv", flags->cu_seqlens_kv, "the same of key and value");
+  file("--q-lens", flags->q_lens, "query lengths, one for each sequence");
   file("--kv-lens", flags->kv_lens, "key lengths, one for each sequence");
+  app->add_option("--num-splits", flags->num_splits, "the most splits of keys (0: any number)")
+      ->check(not_negative());
   add_arrival_flags(*app, flags->arrival,
                     "key and value arrive in so many chunks while forward runs: chunk c of N holds "
                     "keys [c*KV/N, (c+1)*KV/N)");

@@ -58,7 +58,8 @@ struct Case {
   AttentionProblem problem;
   Layout layout = Layout::kBhsd;
   bool grad_lse = false;
-  std::vector<int64_t> q_lens, kv_lens_ragged, kv_lens;
+  std::vector<int64_t> q_lens, kv_lens_ragged, kv_lens;   // q_lens: ragged
+  std::vector<int64_t> seen_q_lens, kv_starts, kv_index;  // where the problem says so
   std::vector<int64_t> visible_shape;
   uint64_t seed = 1;
   double input_scale = 1;                           // 3 and more make peaked rows
@@ -121,6 +122,7 @@ inline void set_ragged(Case& test, std::vector<int64_t> q_lens, std::vector<int6
 struct Fixture {
   AttentionProblem problem;
   Array query, key, value, bias, visible, out, lse, grad_out, grad_lse, cu_q, cu_kv, kv_lens;
+  Array q_lens, kv_index;
   Array grad_query, grad_key, grad_value, grad_bias;
   AttentionBackward arguments;
   std::map<std::string, std::vector<double>> want;  // by the names of perseid.h
@@ -167,13 +169,21 @@ struct Fixture {
     }
     if (p.ragged) {
       cu_q = lengths(test.q_lens, true);
-      cu_kv = lengths(test.kv_lens_ragged, true);
+      cu_kv = p.kv_starts ? lengths(test.kv_starts, false) : lengths(test.kv_lens_ragged, true);
       arguments.cu_seqlens_q = cu_q.tensor;
       arguments.cu_seqlens_kv = cu_kv.tensor;
     }
     if (p.kv_lens) {
       kv_lens = lengths(test.kv_lens, false);
       arguments.kv_lens = kv_lens.tensor;
+    }
+    if (p.q_lens) {
+      q_lens = lengths(test.seen_q_lens, false);
+      arguments.q_lens = q_lens.tensor;
+    }
+    if (p.kv_index) {
+      kv_index = lengths(test.kv_index, false);
+      arguments.kv_index = kv_index.tensor;
     }
     if (p.dropout > 0) arguments.dropout = {dropout_threshold(p.dropout), 0x123456789abcdefu, 7};
     make_boundaries_count();
@@ -196,7 +206,9 @@ struct Fixture {
     forward.visible = arguments.visible;
     forward.cu_seqlens_q = arguments.cu_seqlens_q;
     forward.cu_seqlens_kv = arguments.cu_seqlens_kv;
+    forward.q_lens = arguments.q_lens;
     forward.kv_lens = arguments.kv_lens;
+    forward.kv_index = arguments.kv_index;
     forward.dropout = arguments.dropout;
     forward.out = out.tensor;
     forward.lse = lse.tensor;
@@ -270,7 +282,7 @@ struct Fixture {
   DType wide() const { return problem.dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
   Shape rows(int64_t heads, bool keys, int64_t dim) const {
     const AttentionProblem& p = problem;
-    Shape shape = {p.batch, heads, keys ? p.kv_len : p.q_len};
+    Shape shape = {keys && p.kv_index ? p.kv_batch : p.batch, heads, keys ? p.kv_len : p.q_len};
     if (p.ragged) shape = {heads, keys ? p.total_kv : p.total_q};
     if (dim >= 0) shape.push_back(dim);
     return shape;
@@ -312,10 +324,10 @@ struct Fixture {
   }
   void make_count(int64_t b, int64_t kv_head, const Sequence& s, int64_t j, int64_t turn) {
     const AttentionProblem& p = problem;
-    const int64_t shift = p.causal == Causal::kBottomRight ? s.kv_len - s.q_len : 0;
+    const int64_t shift = p.bottom_right() ? s.kv_len - s.q_len : 0;
     const int64_t i = std::clamp<int64_t>(j - shift, 0, s.q_len - 1);
     const int64_t q = row_of(query.tensor, b, kv_head * p.group() + turn % p.group(), s.q_begin, i);
-    const int64_t k = row_of(key.tensor, b, kv_head, s.kv_begin, j);
+    const int64_t k = row_of(key.tensor, s.kv_entry, kv_head, s.kv_begin, j);
     const int64_t q_step = query.tensor.stride[query.tensor.rank - 1];
     const int64_t k_step = key.tensor.stride[key.tensor.rank - 1];
     double norm = 0;
@@ -324,6 +336,24 @@ struct Fixture {
     const double factor = std::min(wanted / std::max(norm * p.scale, 0.1), 20.0);
     for (int64_t d = 0; d < p.head_dim; ++d)
       put(key.tensor, k + d * k_step, factor * get(query.tensor, q + d * q_step));
+  }
+
+  // What rows of queries get that q_lens leaves out: reference::attention_forward and
+  // attention_backward do not write them.
+  void set_rest(const Tensor& tensor, double number) const {
+    const AttentionProblem& p = problem;
+    for (int64_t b = 0; p.q_lens && b < p.batch; ++b) {
+      const Sequence s = sequence_of(p, arguments, b);
+      const int64_t end = p.ragged ? given.q_lens[static_cast<size_t>(b)] : p.q_len;
+      Tensor row = tensor;  // of lse one number
+      row.rank = 1;
+      row.shape[0] = tensor.rank == (p.ragged ? 3 : 4) ? tensor.shape[tensor.rank - 1] : 1;
+      row.stride[0] = tensor.stride[tensor.rank - 1];
+      for (int64_t h = 0; h < p.heads; ++h)
+        for (int64_t i = s.q_len; i < end; ++i)
+          for (int64_t d = 0; d < row.shape[0]; ++d)
+            put(tensor, row_of(tensor, b, h, s.q_begin, i) + d * row.stride[0], number);
+    }
   }
 
   void compute_reference() {
@@ -343,6 +373,8 @@ struct Fixture {
     forward.out = exact_out.tensor;
     forward.lse = exact_lse.tensor;
     reference::attention_forward(p, forward, execution);
+    set_rest(exact_out.tensor, 0);
+    set_rest(exact_lse.tensor, -std::numeric_limits<double>::infinity());
     want["out"] = exact_out.values();
     want["lse"] = exact_lse.values();
     if (!p.backward()) return;
@@ -359,6 +391,7 @@ struct Fixture {
     all.grad_query = all.grad_key = all.grad_value = true;
     Array room({static_cast<int64_t>(reference::attention_workspace(all, 2, true))}, DType::kBool);
     reference::attention_backward(all, backward, {*pool, room.tensor.as<std::byte>()});
+    set_rest(dq.tensor, 0);
     want["grad_query"] = dq.values();
     want["grad_key"] = dk.values();
     want["grad_value"] = dv.values();
@@ -386,9 +419,14 @@ struct Fixture {
           for (int64_t j = 0; j < p.kv_len; ++j)
             keep.push_back(dropout_keeps(arguments.dropout, head, i, j));
     const auto sums = [&](const Shape& lens) { return p.ragged ? sums_of(lens) : Shape(); };
-    return Limits(harness_problem(p, sums(given.q_lens), sums(given.kv_lens_ragged), given.kv_lens,
-                                  given.visible_shape, given.grad_lse),
-                  inputs, keep, p.backward() ? out.values() : std::vector<double>());
+    harness::Problem limited = harness_problem(p, sums(given.q_lens), sums(given.kv_lens_ragged),
+                                               given.kv_lens, given.visible_shape, given.grad_lse);
+    if (p.kv_starts) limited.cu_seqlens_kv.clear();
+    limited.q_lens = given.seen_q_lens;
+    limited.kv_starts = given.kv_starts;
+    limited.kv_index = given.kv_index;
+    limited.kv_batch = p.kv_index ? p.kv_batch : 0;
+    return Limits(limited, inputs, keep, p.backward() ? out.values() : std::vector<double>());
   }
 
   Case given;

@@ -1,35 +1,24 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention's options beyond one rectangle of scores, by every implementation of the CPU and held
-// to the naive formula: query lengths, a window aligned bottom-right without causal, caches (starts
-// of keys, indices of batch entries), plans for more than their tensors have, bounds of splits.
-// Queries and keys that no result depends on hold NaN.
+// Attention's options beyond one rectangle of scores, by every implementation of the CPU; what they
+// refuse; and what a context says of all its plans.
 #include <gtest/gtest.h>
 
-#include <limits>
-#include <nlohmann/json.hpp>
-#include <numeric>
-
+#include "attention_option_problems.hpp"
 #include "harness/check.hpp"
-#include "harness/problem_text.hpp"
 
 namespace perseid::harness {
 namespace {
 
 class AttentionOptionsTest : public testing::Test {
  protected:
-  // The problem in every dtype by every implementation that takes it.
-  void check(nlohmann::json object) {
-    object["op"] = "attention";
-    object["lse"] = true;
-    object["values"] = "poison";
-    for (const char* dtype : {"f32", "bf16", "f64"}) {
-      object["dtype"] = dtype;
-      const Problem problem = from_json(object);
+  // Every problem in every dtype by every implementation that takes it.
+  void check(const std::vector<const char*>& texts) {
+    for (const Problem& problem : option_problems(texts, {"f32", "bf16", "f64"})) {
       const std::vector<CheckResult> results = checker_.check_all(problem);
-      EXPECT_GE(results.size(), 2u) << object;
+      EXPECT_GE(results.size(), 2u) << to_flags(problem);
       for (const CheckResult& result : results)
-        EXPECT_TRUE(result.passed) << object << "\n"
+        EXPECT_TRUE(result.passed) << to_flags(problem) << "\n"
                                    << result.implementation << ": " << result.complaint;
     }
   }
@@ -38,75 +27,11 @@ class AttentionOptionsTest : public testing::Test {
   const Checker checker_{one_, three_};
 };
 
-nlohmann::json json(const char* text) { return nlohmann::json::parse(text); }
-
-TEST_F(AttentionOptionsTest, WindowAtTheBottomRightWithoutCausal) {
-  for (const char* window : {"5,-1", "-1,3", "6,2", "0,0"})
-    for (const char* lengths :
-         {R"({"batch":2,"heads":2,"q_len":19,"kv_len":70,"head_dim":24,"backward":true})",
-          R"({"batch":2,"heads":2,"q_len":70,"kv_len":19,"head_dim":24,"backward":true})",
-          R"({"batch":3,"q_len":2,"kv_len":600,"head_dim":16,"kv_lens":[600,1,90]})",
-          R"({"batch":3,"heads":2,"cu_seqlens_q":[0,5,5,46],"cu_seqlens_kv":[0,40,47,59],
-              "head_dim":8,"backward":true})"}) {
-      nlohmann::json problem = json(lengths);
-      problem["window"] = window;
-      problem["window_bottom_right"] = true;
-      check(problem);
-    }
-}
-
-TEST_F(AttentionOptionsTest, QueryLengths) {
-  for (const char* text :
-       {R"({"batch":4,"heads":2,"q_len":70,"kv_len":40,"head_dim":16,"q_lens":[70,0,1,33],
-            "backward":true,"grad_lse":true})",
-        R"({"batch":3,"heads":4,"kv_heads":2,"q_len":40,"kv_len":75,"head_dim":24,"layout":"bhsd",
-            "q_lens":[7,40,22],"kv_lens":[75,3,0],"causal":"bottom-right","backward":true})",
-        R"({"batch":3,"heads":2,"q_len":3,"kv_len":700,"head_dim":32,"q_lens":[1,0,3],
-            "kv_lens":[700,5,520],"causal":"bottom-right","dropout":0.3})",
-        R"({"batch":3,"heads":2,"cu_seqlens_q":[0,20,20,51],"cu_seqlens_kv":[0,9,17,60],
-            "head_dim":16,"q_lens":[13,0,31],"causal":"bottom-right","backward":true})",
-        R"({"batch":2,"heads":2,"q_len":33,"kv_len":20,"head_dim":8,"q_lens":[32,4],
-            "bias":[1,2,33,20],"visible":[2,1,33,20],"backward":true})",
-        R"({"batch":2,"heads":2,"q_len":33,"kv_len":20,"head_dim":8,"q_lens":[0,0],
-            "bias":[2,2,33,20],"backward":true})"})
-    check(json(text));
-}
-
-TEST_F(AttentionOptionsTest, KeysFromAnywhereInACache) {
-  for (const char* text :
-       {// Starts that fall, rise and repeat; sequences that share keys, and one without keys.
-        R"({"batch":5,"heads":2,"cu_seqlens_q":[0,7,8,8,30,61],"kv_starts":[90,0,130,90,17],
-            "kv_lens":[60,9,3,64,0],"head_dim":16,"causal":"bottom-right"})",
-        R"({"batch":3,"heads":4,"kv_heads":1,"cu_seqlens_q":[0,1,2,3],"kv_starts":[800,100,0],
-            "kv_lens":[600,700,90],"head_dim":32})",
-        R"({"batch":4,"heads":2,"q_len":21,"kv_len":40,"head_dim":16,"kv_batch":6,
-            "kv_index":[5,0,5,2],"causal":"bottom-right"})",
-        R"({"batch":3,"heads":4,"kv_heads":2,"q_len":1,"kv_len":900,"head_dim":32,"kv_batch":4,
-            "kv_index":[3,1,3],"kv_lens":[900,14,520],"layout":"bhsd","dropout":0.2})"})
-    check(json(text));
-}
-
-TEST_F(AttentionOptionsTest, OnePlanForShorterTensors) {
-  for (const char* text :
-       {R"({"batch":2,"heads":2,"q_len":1,"kv_len":90,"max_kv_len":2000,"head_dim":16,
-            "causal":"bottom-right"})",
-        R"({"batch":2,"heads":2,"q_len":20,"max_q_len":64,"kv_len":31,"max_kv_len":100,
-            "head_dim":16,"bias":[1,2,20,31],"visible":[1,1,20,1],"window":"9,3"})",
-        R"({"batch":2,"heads":2,"q_len":20,"max_q_len":64,"kv_len":31,"bias":[1,2,1,31],
-            "max_kv_len":31,"head_dim":16,"window":"9,3","window_bottom_right":true})",
-        R"({"batch":2,"heads":2,"cu_seqlens_q":[0,20,33],"cu_seqlens_kv":[0,5,60],"max_q_len":40,
-            "max_kv_len":90,"head_dim":16,"causal":"top-left"})"})
-    check(json(text));
-}
-
-TEST_F(AttentionOptionsTest, BoundsOfSplits) {
-  for (int splits : {1, 2, 3, 100}) {
-    nlohmann::json problem =
-        json(R"({"batch":2,"heads":4,"kv_heads":2,"q_len":2,"kv_len":3100,"head_dim":16})");
-    problem["num_splits"] = splits;
-    check(problem);
-  }
-}
+TEST_F(AttentionOptionsTest, WindowAtTheBottomRightWithoutCausal) { check(bottom_right_windows()); }
+TEST_F(AttentionOptionsTest, QueryLengths) { check(query_lengths()); }
+TEST_F(AttentionOptionsTest, KeysFromAnywhereInACache) { check(caches()); }
+TEST_F(AttentionOptionsTest, OnePlanForShorterTensors) { check(plans_for_more()); }
+TEST_F(AttentionOptionsTest, BoundsOfSplits) { check(bounds_of_splits()); }
 
 // ---- What is refused --------------------------------------------------------------------------
 

@@ -81,6 +81,11 @@ TEST_F(CliTest, AttentionByHand) {
   expect_file("o.npy", {1, 2, 2, 2}, {1.5, 15, 1.5, 15, 3, 30, 3, 30}, f32, 1e-5);
   expect_ok(base + "--window -1,0");
   expect_file("o.npy", {1, 2, 2, 2}, {1, 10, 1, 10, 1.5, 15, 1.5, 15}, f32, 1e-5);
+  expect_ok(base + "--window -1,0 --window-bottom-right --num-splits 1");
+  expect_file("o.npy", {1, 2, 2, 2}, {1.5, 15, 1.5, 15, 3, 30, 3, 30}, f32, 1e-5);
+  write("n.npy", {1}, {1}, i32);
+  expect_ok(base + "--window -1,0 --q-lens @n.npy");
+  expect_file("o.npy", {1, 2, 2, 2}, {1, 10, 1, 10, 0, 0, 0, 0}, f32, 1e-5);
   write("n.npy", {1}, {2}, i32);
   expect_ok(base + "--kv-lens @n.npy");
   expect_file("o.npy", {1, 2, 2, 2}, {1.5, 15, 1.5, 15, 1.5, 15, 1.5, 15}, f32, 1e-5);

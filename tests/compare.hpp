@@ -98,6 +98,7 @@ inline harness::Problem harness_problem(const AttentionProblem& p, const Shape& 
                          : p.causal == Causal::kTopLeft ? PERSEID_CAUSAL_TOP_LEFT
                                                         : PERSEID_CAUSAL_BOTTOM_RIGHT;
   if (p.window_left >= 0 || p.window_right >= 0) problem.window = {p.window_left, p.window_right};
+  problem.window_bottom_right = p.window_bottom_right;
   problem.dropout = p.dropout;
   problem.lse = true;
   problem.cu_seqlens_q = cu_seqlens_q;

@@ -5,10 +5,12 @@
 
 #include "attention_cases.hpp"
 #include "cuda/attention/arguments.hpp"
+#include "cuda/attention/clear_rows.hpp"
 #include "cuda/portable/attention.hpp"
 // Before kernels.
 #include "emulated_gpu.hpp"
 // Kernels.
+#include "cuda/device/attention/clear_rows.hpp"
 #include "cuda/device/portable/attention/forward.hpp"
 
 namespace perseid::internal::emulated_attention {
@@ -60,7 +62,7 @@ void run(Fixture& fixture) {
   arguments.launch = 6;
   ASSERT_EQ(cuda::portable_attention_kernels(chosen), cuda::portable_attention_kernels(C));
   ASSERT_EQ(vectors, C.vectors);
-  const auto blocks = static_cast<int>(cuda::portable_attention_blocks(fixture.problem, C));
+  const auto blocks = static_cast<int>(cuda::portable_attention_blocks(arguments, C));
   for (int b = 0; b < blocks; ++b) {
     emulated_gpu::Block block(b, C.threads, static_cast<size_t>(C.shared_bytes()));
     block.run([&] { cuda::PortableForward<C>(arguments, block.shared.data()).run(); });
@@ -73,6 +75,14 @@ void run(Fixture& fixture) {
     }
     emulated_gpu::Block block(0, 32 * cuda::kRowWarps, 0);
     if (C.fixes_splits()) block.run([&] { cuda::portable_attention_fixup<C>(arguments); });
+  }
+  if (fixture.problem.q_lens) {
+    const cuda::ClearRowsArguments cleared = cuda::clear_rows_arguments(
+        fixture.problem, fixture.forward_arguments(), fixture.out.tensor, fixture.lse.tensor);
+    for (int b = 0; b < fixture.problem.batch * fixture.problem.heads; ++b) {
+      emulated_gpu::Block block(b, cuda::kClearRowsThreads, 0);
+      block.run([&] { cuda::clear_rows(cleared); });
+    }
   }
 }
 template <PortableForwardConfig C>

@@ -4,11 +4,13 @@
 // float64 reference.
 #include "attention_cases.hpp"
 #include "cuda/attention/arguments.hpp"
+#include "cuda/attention/clear_rows.hpp"
 #include "cuda/portable/attention_backward.hpp"
 #include "cuda/runtime/kernel_name.hpp"
 // Before kernels.
 #include "emulated_gpu.hpp"
 // Kernels.
+#include "cuda/device/attention/clear_rows.hpp"
 #include "cuda/device/portable/attention/backward.hpp"
 
 namespace perseid::internal {
@@ -81,6 +83,14 @@ void check_launches(Fixture& fixture) {
   if constexpr (!C.adds_queries) launch<of(C, GradientsOf::kQueries)>(fixture, bytes);
   if constexpr (C.bias != DType::kNone)
     if (fixture.problem.grad_bias) launch<of(C, GradientsOf::kBias)>(fixture, bytes);
+  if (fixture.problem.q_lens) {
+    const cuda::ClearRowsArguments cleared = cuda::clear_rows_arguments(
+        fixture.problem, fixture.arguments, fixture.grad_query.tensor, {});
+    for (int b = 0; b < fixture.problem.batch * fixture.problem.heads; ++b) {
+      emulated_gpu::Block block(b, cuda::kClearRowsThreads, 0);
+      block.run([&] { cuda::clear_rows(cleared); });
+    }
+  }
   fixture.compare_gradients();
 }
 constexpr PortableBackwardConfig with_sums(PortableBackwardConfig config) {
@@ -161,6 +171,24 @@ TEST(EmulatedAttentionBackward, EverythingAtOnce) {
     set_visible(all, {1, 2, 70, 1});
     check<kEverything>(all);
   }
+}
+
+constexpr PortableBackwardConfig kLengths{.key_dim = 64, .value_dim = 64, .lengths = true};
+
+// Rows that the lengths leave out are NaN; their gradients are cleared by a kernel of its own.
+TEST(EmulatedAttentionBackward, QueryLengths) {
+  Case test = make_case(DType::kBF16, 3, 2, 1, 130, 141, 64, 64);
+  test.problem.q_lens = true;
+  test.seen_q_lens = {130, 0, 17};
+  test.grad_lse = true;
+  test.prepare = [](AttentionBackward& a) {
+    for (int64_t i = 17; i < 130; ++i) {
+      put(a.query, at(a.query, {2, 1, i, 3}), kNaN);
+      put(a.grad_out, at(a.grad_out, {2, 0, i, 60}), kNaN);
+      put(a.grad_lse, at(a.grad_lse, {2, 0, i}), kNaN);
+    }
+  };
+  check<kLengths>(test);
 }
 
 constexpr PortableBackwardConfig kBiased{

@@ -93,11 +93,11 @@ constexpr PortableForwardConfig kSplit{.key_dim = 64,
                                        .right = true,
                                        .split = true};
 
-constexpr PortableForwardConfig with_lengths(PortableForwardConfig config) {
+constexpr PortableForwardConfig of_lengths(PortableForwardConfig config) {
   config.lengths = true;
   return config;
 }
-constexpr PortableForwardConfig kSplitLengths = with_lengths(kSplit);
+constexpr PortableForwardConfig kSplitLengths = of_lengths(kSplit);
 
 // A hidden key, and one that some queries see, are not finite.
 TEST(EmulatedAttention, SplitsKeysOfFewQueries) {
@@ -115,6 +115,65 @@ TEST(EmulatedAttention, SplitsKeysOfFewQueries) {
   set_ragged(ragged, {1, 0, 3, 2}, {1700, 3, 200, 0});
   ragged.layout = Layout::kBshd;
   check<kSplitLengths>(ragged);
+}
+
+constexpr PortableForwardConfig kLengths{
+    .key_dim = 64, .value_dim = 64, .keys = 96, .lengths = true};
+constexpr PortableForwardConfig kWindowLengths{
+    .key_dim = 64, .value_dim = 64, .keys = 96, .right = true, .left = true, .lengths = true};
+
+// Rows that the lengths leave out are NaN, keys of other sequences too.
+TEST(EmulatedAttention, QueryLengths) {
+  Case test = forward_case(4, 2, 1, 150, 201, 64, 64);
+  test.problem.q_lens = true;
+  test.seen_q_lens = {150, 0, 17, 129};
+  test.prepare = [](AttentionBackward& a) {
+    for (int64_t i = 17; i < 150; ++i) put(a.query, at(a.query, {2, 1, i, 3}), kNaN);
+  };
+  check<kLengths>(test);
+  test.problem.window_left = 30;
+  test.problem.window_right = 4;
+  test.problem.window_bottom_right = true;
+  check<kWindowLengths>(test);
+  Case ragged = forward_case(0, 2, 1, 0, 0, 64, 48);
+  set_ragged(ragged, {1, 0, 3, 2}, {1700, 3, 200, 0});
+  ragged.problem.causal = Causal::kBottomRight;
+  ragged.layout = Layout::kBshd;
+  ragged.problem.q_lens = true;
+  ragged.seen_q_lens = {0, 0, 2, 2};
+  check<kSplitLengths>(ragged);
+}
+
+TEST(EmulatedAttention, KeysFromAnywhereInACache) {
+  Case test = forward_case(3, 4, 2, 70, 120, 64, 64);
+  test.problem.kv_index = true;
+  test.problem.kv_batch = 4;
+  test.kv_index = {3, 0, 3};
+  check<kLengths>(test);
+  Case starts = forward_case(0, 4, 2, 0, 0, 64, 64);
+  set_ragged(starts, {70, 1, 66}, {100, 100, 100});  // of keys, 300 rows in all
+  starts.problem.kv_starts = starts.problem.kv_lens = true;
+  starts.kv_starts = {200, 0, 190};
+  starts.kv_lens = {100, 7, 80};
+  check<kLengths>(starts);
+}
+
+// As for a plan of longer tensors: its splits and bounds, the lengths of the execution.
+TEST(EmulatedAttention, ShorterTensorsThanThePlan) {
+  Case test = forward_case(2, 4, 2, 5, 700, 64, 48);
+  Case plan = forward_case(2, 4, 2, 64, 5000, 64, 48);
+  plan.problem.causal = test.problem.causal = Causal::kBottomRight;
+  plan.problem.max_lengths = true;
+  cuda::PortableForwardArguments arguments =
+      cuda::portable_attention_arguments(plan.problem, kSplit);
+  ASSERT_EQ(cuda::choose_portable_attention(plan.problem).split, true);
+  const size_t bytes = cuda::portable_attention_workspace(arguments);
+  const AttentionProblem shorter = with_lengths(plan.problem, {5, 700, 0, 0});
+  cuda::set_portable_attention_lengths(shorter, kSplit, &arguments);
+  EXPECT_EQ(arguments.num_splits, 1);
+  EXPECT_GT(cuda::portable_attention_workspace(arguments), 0u);
+  EXPECT_LE(cuda::portable_attention_workspace(arguments), bytes);
+  EXPECT_EQ(arguments.right, 700 - 5 + 1);
 }
 
 constexpr PortableForwardConfig kCut{.key_dim = 320, .value_dim = 288, .rows = 16, .right = true};

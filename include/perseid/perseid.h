@@ -314,8 +314,8 @@ PERSEID_API perseid_status perseid_attention_plan_create(perseid_context_t conte
                                                          perseid_plan_t* plan);
 /** Writes out, and lse where given. Rows of packed tensors past the last cumulative length are
  * neither read nor written. On a GPU, query, key, value, out and their gradients have contiguous
- * rows of head_dim or value_dim; their addresses and other strides are multiples of 16 bytes, the
- * strides positive. Lengths in a GPU's memory are cut to what the tensors have room for. Errors:
+ * rows of head_dim or value_dim; their addresses and other strides are multiples of 16 bytes, not
+ * negative (0 repeats an input). Lengths in a GPU's memory are cut to the tensors' room. Errors:
  * WORKSPACE_TOO_SMALL, UNSUPPORTED (tensors that lie otherwise), DEVICE_ERROR.
  * \snippet operations.c attention_forward */
 PERSEID_API perseid_status perseid_attention_forward(perseid_plan_t plan,

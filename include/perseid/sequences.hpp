@@ -39,9 +39,8 @@ struct SequencesBackward {
 };
 
 /// Attention over sequences whose tensors are not packed; any strides. It owns the packed tensors,
-/// so one execution at a time, and needs its context as long as it lives. Its results are those of
-/// the ragged plan: bit for bit the same whatever the other sequences are. \snippet snippets.cpp
-/// sequences
+/// so one execution at a time, and needs its context as long as it lives.
+/// \snippet snippets.cpp sequences
 class SequenceAttention {
  public:
   /// A plan for sequences of these lengths. `options` say the rest: batch, layout and all lengths

@@ -6,6 +6,7 @@
 #include "base/missing_chunk.hpp"
 #include "cpu/reference/reference.hpp"
 #include "cpu/waits.hpp"
+#include "cuda/attention/clear_rows.hpp"
 #include "cuda/portable/attention.hpp"
 #include "cuda/portable/attention_backward.hpp"
 #include "cuda/sm90/attention.hpp"
@@ -33,15 +34,6 @@ std::string refuse_scale(const AttentionProblem& problem, bool divides_bias) {
   if (divides_bias && problem.bias && scale < kLeast)
     return concatenate("made for scales from 2^-27 on where there is a bias, got ", problem.scale);
   return {};
-}
-
-// Options that kernels of GPUs do not read.
-std::string refuse_options(const AttentionProblem& problem) {
-  if (problem.q_lens) return "made for queries without lengths of their own (q_lens)";
-  if (problem.kv_starts) return "made for keys whose sequences follow one another (no kv_starts)";
-  if (problem.kv_index) return "made for keys of as many batch entries as queries (no kv_batch)";
-  if (problem.max_lengths) return "made for the plan's own lengths (no max_lengths)";
-  return "";
 }
 
 // Forward over keys and values that arrive in chunks, on the CPU.
@@ -125,6 +117,8 @@ class GpuAttention final : public Executable<Attention> {
     Status status = Forward::make(problem, gpu, &attention->forward_);
     if (status.ok() && problem.backward())
       status = Backward::make(problem, gpu, &attention->backward_);
+    if (status.ok()) status = attention->clear_rows_.make(problem, gpu);
+    attention->accumulates_query_ = problem.accumulate_query;
     if (status.ok()) *made = std::move(attention);
     return status;
   }
@@ -134,11 +128,15 @@ class GpuAttention final : public Executable<Attention> {
   }
   Status forward(const AttentionForward& arguments, std::byte* workspace,
                  void* stream) const override {
-    return forward_->forward(arguments, workspace, stream);
+    Status status = forward_->forward(arguments, workspace, stream);
+    return status.ok() ? clear_rows_.launch(arguments, arguments.out, arguments.lse, stream)
+                       : status;
   }
   Status backward(const AttentionBackward& arguments, std::byte* workspace,
                   void* stream) const override {
-    return backward_->backward(arguments, workspace, stream);
+    Status status = backward_->backward(arguments, workspace, stream);
+    if (!status.ok() || accumulates_query_) return status;
+    return clear_rows_.launch(arguments, arguments.grad_query, {}, stream);
   }
   std::string kernels() const override {
     return backward_ == nullptr
@@ -149,6 +147,8 @@ class GpuAttention final : public Executable<Attention> {
  private:
   std::unique_ptr<Forward> forward_;
   std::unique_ptr<Backward> backward_;  // null without gradients
+  cuda::ClearRows clear_rows_;
+  bool accumulates_query_ = false;
 };
 using Sm90Attention = GpuAttention<cuda::Sm90Attention, cuda::Sm90AttentionBackward>;
 using PortableAttention = GpuAttention<cuda::PortableAttention, cuda::PortableAttentionBackward>;
@@ -159,7 +159,6 @@ constexpr Implementation<Attention> kSm90 = {
     .refuse =
         [](const AttentionProblem& problem, const Device& device) {
           std::string why = cuda::refuse_attention(problem, device.gpu->facts());
-          if (why.empty()) why = refuse_options(problem);
           if (why.empty()) why = refuse_scale(problem, true);
           if (why.empty() && problem.backward()) why = cuda::refuse_attention_backward(problem);
           return why;
@@ -173,7 +172,6 @@ constexpr Implementation<Attention> kPortable = {
     .refuse =
         [](const AttentionProblem& problem, const Device& device) {
           std::string why = cuda::refuse_portable_attention(problem, device.gpu->facts());
-          if (why.empty()) why = refuse_options(problem);
           if (why.empty()) why = cuda::refuse_portable_attention_backward(problem);
           return why.empty() ? refuse_scale(problem, false) : why;
         },

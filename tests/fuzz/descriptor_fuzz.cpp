@@ -325,6 +325,14 @@ perseid_attention_desc attention_desc(Input& in) {
   desc.deterministic = in.choice(2);
   desc.accumulate = in.rarely(3) ? in.byte() & (in.rarely(16) ? 31u : desc.gradients) : 0;
   desc.zero_batch = desc.batch == 0 || in.rarely(64);
+  desc.window_bottom_right = desc.causal == 0 && desc.window != 0 && in.rarely(2);
+  desc.q_lens = in.rarely(3);
+  const bool cache = in.rarely(4);
+  if (cache && !in.rarely(16)) desc.gradients = desc.accumulate = 0;
+  desc.kv_starts = cache && desc.ragged != 0 && desc.kv_lens != 0;
+  desc.kv_batch = cache && desc.ragged == 0 ? in.size(4) : 0;
+  desc.max_lengths = cache && in.rarely(2);
+  desc.num_splits = in.rarely(4) ? in.byte() : 0;
   return desc;
 }
 
@@ -340,6 +348,11 @@ struct AttentionTensors {
       if (!ragged) sizes.insert(sizes.begin(), desc.batch);
       return sizes;
     };
+    const auto of_keys = [&](int64_t dim) {
+      std::vector<int64_t> sizes = shape(desc.kv_len, desc.total_kv, kv_heads, dim);
+      if (desc.kv_batch != 0 && !ragged) sizes[0] = desc.kv_batch;
+      return sizes;
+    };
     const DLDataType type = dl_type(desc.dtype);
     const DLDataType lse_type = dl_type(desc.dtype == PERSEID_F64 ? PERSEID_F64 : PERSEID_F32);
     const DLDataType bias_type = dl_type(desc.bias_dtype == 0 ? desc.dtype : desc.bias_dtype);
@@ -349,8 +362,8 @@ struct AttentionTensors {
     if (ragged) lse_shape = {desc.heads, desc.total_q};
     for (int gradient = 0; gradient < 2; ++gradient) {
       query[gradient] = {in, type, shape(desc.q_len, desc.total_q, desc.heads, desc.head_dim)};
-      key[gradient] = {in, type, shape(desc.kv_len, desc.total_kv, kv_heads, desc.head_dim)};
-      value[gradient] = {in, type, shape(desc.kv_len, desc.total_kv, kv_heads, value_dim)};
+      key[gradient] = {in, type, of_keys(desc.head_dim)};
+      value[gradient] = {in, type, of_keys(value_dim)};
       out[gradient] = {in, type, shape(desc.q_len, desc.total_q, desc.heads, value_dim)};
       lse[gradient] = {in, lse_type, lse_shape};
       bias[gradient] = {in, bias_type, bias_shape};
@@ -362,6 +375,11 @@ struct AttentionTensors {
     cu_seqlens_q.fill_lengths(in, desc.q_len, true);
     cu_seqlens_kv.fill_lengths(in, desc.kv_len, true);
     kv_lens.fill_lengths(in, desc.kv_len, false);
+    for (FuzzTensor* each : {&q_lens, &kv_starts, &kv_index})
+      *each = {in, length_type, {desc.batch}};
+    q_lens.fill_lengths(in, desc.q_len, false);
+    kv_starts.fill_lengths(in, desc.total_kv, false);
+    kv_index.fill_lengths(in, desc.kv_batch - 1, false);
   }
 
   template <class Arguments>
@@ -374,7 +392,12 @@ struct AttentionTensors {
     args.bias = desc.bias != 0 ? bias[0].get() : nullptr;
     args.visible = desc.visible != 0 ? visible.get() : nullptr;
     args.cu_seqlens_q = desc.ragged != 0 ? cu_seqlens_q.get() : nullptr;
-    args.cu_seqlens_kv = desc.ragged != 0 ? cu_seqlens_kv.get() : nullptr;
+    args.cu_seqlens_kv = desc.ragged != 0 && desc.kv_starts == 0 ? cu_seqlens_kv.get() : nullptr;
+    args.q_lens = desc.q_lens != 0 ? q_lens.get() : nullptr;
+    if constexpr (requires { args.kv_starts; }) {
+      args.kv_starts = desc.kv_starts != 0 ? kv_starts.get() : nullptr;
+      args.kv_index = desc.kv_batch != 0 ? kv_index.get() : nullptr;
+    }
     args.kv_lens = desc.kv_lens != 0 ? kv_lens.get() : nullptr;
     args.out = out[0].get();
     args.lse = lse[0].get();
@@ -384,7 +407,7 @@ struct AttentionTensors {
   }
 
   FuzzTensor query[2], key[2], value[2], out[2], lse[2], bias[2];  // and the gradient
-  FuzzTensor visible, cu_seqlens_q, cu_seqlens_kv, kv_lens;
+  FuzzTensor visible, cu_seqlens_q, cu_seqlens_kv, q_lens, kv_lens, kv_starts, kv_index;
 };
 
 void attention(Input& in) {

@@ -55,7 +55,7 @@ KeyOffsets key_offsets(const AttentionProblem& problem) {
 BoundsByRow bounds_by_row(const AttentionProblem& problem) {
   const KeyOffsets offsets = key_offsets(problem);
   const int64_t shift = problem.bottom_right() ? problem.kv_len - problem.q_len : 0;
-  const bool lengths = has_lengths(problem);
+  const bool lengths = has_lengths(problem) || problem.max_lengths;
   return {offsets.left > -kLongest && (lengths || offsets.left + shift + problem.q_len - 1 > 0),
           offsets.right < kLongest && (lengths || offsets.right + shift < problem.kv_len)};
 }
@@ -106,6 +106,8 @@ AttentionArguments arguments_of(const AttentionProblem& problem) {
   arguments.ragged = problem.ragged;
   arguments.total_q = static_cast<int32_t>(problem.total_q);
   arguments.total_kv = static_cast<int32_t>(problem.total_kv);
+  arguments.kv_starts = problem.kv_starts;
+  arguments.kv_batch = static_cast<int32_t>(problem.kv_batch);
   return arguments;
 }
 
@@ -117,7 +119,9 @@ void bind(const Tensors& tensors, AttentionArguments* arguments) {
   arguments->out_rows = rows_in_memory(with_batch(tensors.out));
   arguments->cumulative_q = lengths_in_memory(tensors.cu_seqlens_q);
   arguments->cumulative_kv = lengths_in_memory(tensors.cu_seqlens_kv);
+  arguments->q_lens = lengths_in_memory(tensors.q_lens);
   arguments->kv_lens = lengths_in_memory(tensors.kv_lens);
+  arguments->kv_index = lengths_in_memory(tensors.kv_index);
   arguments->bias = scores_in_memory(tensors.bias);
   arguments->visible = scores_in_memory(tensors.visible);
   arguments->dropout_threshold = tensors.dropout.threshold;

@@ -21,7 +21,7 @@ KeyOffsets key_offsets(const AttentionProblem& problem);
 
 // Whether the lengths of each sequence are in device memory.
 inline bool has_lengths(const AttentionProblem& problem) {
-  return problem.ragged || problem.kv_lens;
+  return problem.ragged || problem.q_lens || problem.kv_lens || problem.kv_index;
 }
 // Whether the first and the last key that a row sees depend on the row.
 struct BoundsByRow {

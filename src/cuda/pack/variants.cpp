@@ -4,6 +4,7 @@
 
 #include <unordered_set>
 
+#include "cuda/attention/clear_rows.hpp"
 #include "cuda/attention/dropout_mask.hpp"
 #include "cuda/ragged.hpp"
 #include "cuda/runtime/cache.hpp"
@@ -96,6 +97,7 @@ std::vector<Variant> softmax_variants(const std::string& architecture) {
 // Kernels that stand alone. A program has all kernels of its header that are no templates.
 std::vector<Variant> helper_variants(const std::string& architecture) {
   return {
+      {"rows past query lengths", {kClearRowsHeader, {kClearRowsKernel}, architecture}, {64, 0, 0}},
       {"dropout mask", {kDropoutMaskHeader, {kDropoutMaskKernel}, architecture}, {64, 0, 0}},
       {"ragged rows", {kRaggedHeader, ragged_copy_kernels(16), architecture}, {64, 0, 256}},
       {"ragged lengths", {kRaggedHeader, ragged_lengths_kernels(), architecture}, {64, 0, 256}}};

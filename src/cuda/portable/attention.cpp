@@ -20,13 +20,22 @@ constexpr int64_t kSplitKeys = 512, kManyKeys = 4096, kMaxSplits = 256;
 int64_t split_tiles_of(const AttentionProblem& problem, const PortableForwardConfig& config) {
   const int64_t tiles = ceil_div(problem.kv_len, int64_t{config.keys});
   const int64_t keys = problem.kv_len > kManyKeys ? 2 * kSplitKeys : kSplitKeys;
-  return max(keys / config.keys, ceil_div(tiles, kMaxSplits));
+  const int64_t most = problem.num_splits == 0 ? kMaxSplits : min(problem.num_splits, kMaxSplits);
+  return max(keys / config.keys, ceil_div(tiles, most));
 }
 
 // Blocks of queries in all sequences of a head; ragged: padded positions.
 int64_t q_tiles_of(const AttentionProblem& problem, const PortableForwardConfig& config) {
   const int64_t rows = config.block_rows();
   return problem.ragged ? problem.total_q / rows + problem.batch : ceil_div(problem.q_len, rows);
+}
+
+// Blocks of a launch, which may be more than it can have.
+int64_t blocks_of(const AttentionProblem& problem, const PortableForwardConfig& config) {
+  const int64_t heads = problem.heads * (problem.ragged ? 1 : problem.batch);
+  const int64_t splits =
+      config.split ? ceil_div(problem.kv_len, split_tiles_of(problem, config) * config.keys) : 1;
+  return q_tiles_of(problem, config) * heads * config.parts() * splits;
 }
 
 }  // namespace
@@ -49,8 +58,8 @@ std::string refuse_portable_attention(const AttentionProblem& problem, const Gpu
     return concatenate("made for f16, bf16 and f32, got ", name_of(problem.dtype));
   if (problem.async()) return "made for keys and values without chunks";
   if (problem.dtype == DType::kF32 &&
-      (problem.kv_starts || problem.kv_index || problem.max_lengths))
-    return "of f32 made for the plan's own lengths and keys that follow one another";
+      (problem.kv_starts || problem.kv_index || problem.max_lengths || problem.q_lens))
+    return "of f32 made without q_lens, kv_starts, kv_batch and max_lengths";
   if (max(problem.head_dim, problem.value_dim) > kMostDim)
     return concatenate("made for head dims up to ", kMostDim, ", got head_dim ", problem.head_dim,
                        " and value_dim ", problem.value_dim);
@@ -59,9 +68,13 @@ std::string refuse_portable_attention(const AttentionProblem& problem, const Gpu
     return concatenate("made for lengths up to ", kLongest, ", got q_len ", problem.q_len,
                        ", kv_len ", problem.kv_len, ", total_q ", problem.total_q, " and total_kv ",
                        problem.total_kv);
+  if (problem.kv_index && problem.kv_batch > kLongest)
+    return concatenate("made for up to ", kLongest, " batch entries of keys, got ",
+                       problem.kv_batch);
   if (problem.batch * problem.heads > kMostBlocks ||
-      portable_attention_blocks(problem, choose_portable_attention(problem)) > kMostBlocks ||
-      portable_attention_planes(problem, choose_portable_attention(problem)).blocks() > kMostBlocks)
+      max(blocks_of(problem, choose_portable_attention(problem)),
+          portable_attention_planes(problem, choose_portable_attention(problem)).blocks()) >
+          kMostBlocks)
     return concatenate("made for up to ", kMostBlocks, " tiles of queries in all heads, got batch ",
                        problem.batch, ", heads ", problem.heads, " and q_len ", problem.q_len);
   return "";
@@ -140,6 +153,15 @@ void bind_portable_attention_planes(const PlanesArguments& planes,
 PortableForwardArguments portable_attention_arguments(const AttentionProblem& problem,
                                                       const PortableForwardConfig& config) {
   PortableForwardArguments fixed;
+  if (config.split) fixed.split_tiles = static_cast<int32_t>(split_tiles_of(problem, config));
+  set_portable_attention_lengths(problem, config, &fixed);
+  return fixed;
+}
+
+void set_portable_attention_lengths(const AttentionProblem& problem,
+                                    const PortableForwardConfig& config,
+                                    PortableForwardArguments* arguments) {
+  PortableForwardArguments& fixed = *arguments;
   static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
   fixed.modifier = static_cast<float>(problem.modifier.value);
   fixed.batch_heads = static_cast<int32_t>(problem.batch * problem.heads);
@@ -147,31 +169,26 @@ PortableForwardArguments portable_attention_arguments(const AttentionProblem& pr
   fixed.heads_per_section =
       heads_per_section(problem, config.right, fixed.batch_heads, fixed.group);
   fixed.rows = problem.heads * (problem.ragged ? problem.total_q : problem.batch * problem.q_len);
-  if (config.split) {
-    fixed.split_tiles = static_cast<int32_t>(split_tiles_of(problem, config));
-    fixed.num_splits =
-        static_cast<int32_t>(ceil_div(problem.kv_len, int64_t{fixed.split_tiles} * config.keys));
-  }
-  return fixed;
+  if (config.split)
+    fixed.num_splits = static_cast<int32_t>(
+        max(ceil_div(problem.kv_len, int64_t{fixed.split_tiles} * config.keys), int64_t{1}));
 }
 
-int64_t portable_attention_blocks(const AttentionProblem& problem,
+int64_t portable_attention_blocks(const PortableForwardArguments& fixed,
                                   const PortableForwardConfig& config) {
-  const int64_t heads = problem.heads * (problem.ragged ? 1 : problem.batch);
-  const int64_t splits =
-      config.split ? ceil_div(problem.kv_len, split_tiles_of(problem, config) * config.keys) : 1;
-  return q_tiles_of(problem, config) * heads * config.parts() * splits;
+  const int64_t heads = fixed.ragged ? fixed.heads : fixed.batch_heads;
+  return int64_t{fixed.q_tiles} * heads * config.parts() * fixed.num_splits;
 }
 
 size_t portable_attention_workspace(const PortableForwardArguments& fixed) {
-  if (fixed.num_splits == 1) return 0;
+  if (fixed.split_tiles == 0) return 0;
   const auto sums = static_cast<size_t>(fixed.num_splits * fixed.rows);
   const size_t bytes =
       sizeof(uint64_t) + sums * static_cast<size_t>(fixed.value_dim + 2) * sizeof(float);
   return (bytes + 15) / 16 * 16;
 }
 void bind_portable_attention_workspace(std::byte* workspace, PortableForwardArguments* arguments) {
-  if (arguments->num_splits == 1) return;
+  if (arguments->split_tiles == 0) return;
   arguments->nonfinite = reinterpret_cast<uint64_t*>(workspace);
   arguments->split_sums = reinterpret_cast<float*>(workspace + sizeof(uint64_t));
   arguments->split_weights = arguments->split_sums + arguments->num_splits * arguments->rows;
@@ -196,7 +213,7 @@ bool bind_portable_attention(const AttentionForward& tensors, PortableForwardArg
 
 Status PortableAttention::make(const AttentionProblem& problem, const PortableForwardConfig& config,
                                Gpu& gpu, std::unique_ptr<PortableAttention>* made) {
-  std::unique_ptr<PortableAttention> attention(new PortableAttention(config, gpu));
+  std::unique_ptr<PortableAttention> attention(new PortableAttention(problem, config, gpu));
   Status status =
       gpu.load(kPortableAttentionHeader, portable_attention_kernels(config), &attention->kernels_);
   for (size_t each = 0; each < (config.planes() == 2 ? 1 : 2); ++each)  // without and with vectors
@@ -204,7 +221,6 @@ Status PortableAttention::make(const AttentionProblem& problem, const PortableFo
   if (!status.ok()) return status;
 
   attention->fixed_ = portable_attention_arguments(problem, config);
-  attention->blocks_ = portable_attention_blocks(problem, config);
   attention->planes_ = portable_attention_planes(problem, config);
   *made = std::move(attention);
   return {};
@@ -216,8 +232,10 @@ Status PortableAttention::forward(const AttentionForward& tensors, std::byte* wo
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
   PortableForwardArguments arguments = fixed_;
+  if (problem_.max_lengths)
+    set_portable_attention_lengths(with_lengths(problem_, tensors.lengths), config_, &arguments);
   const bool vectors = bind_portable_attention(tensors, &arguments);
-  const Launch launch{.blocks = blocks_,
+  const Launch launch{.blocks = portable_attention_blocks(arguments, config_),
                       .threads = PortableForwardConfig::threads,
                       .shared_bytes = config_.shared_bytes()};
   bind_portable_attention_workspace(workspace, &arguments);

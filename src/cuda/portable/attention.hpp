@@ -34,8 +34,12 @@ std::vector<std::string> portable_attention_kernels(const PortableForwardConfig&
 // The arguments of a launch that the problem determines, and its blocks.
 PortableForwardArguments portable_attention_arguments(const AttentionProblem& problem,
                                                       const PortableForwardConfig& config);
-int64_t portable_attention_blocks(const AttentionProblem& problem,
+int64_t portable_attention_blocks(const PortableForwardArguments& fixed,
                                   const PortableForwardConfig& config);
+// Those that follow from the lengths of an execution: keys are split where the plan splits them.
+void set_portable_attention_lengths(const AttentionProblem& problem,
+                                    const PortableForwardConfig& config,
+                                    PortableForwardArguments* arguments);
 // Of float32.
 AttentionPlanes portable_attention_planes(const AttentionProblem& problem,
                                           const PortableForwardConfig& config);
@@ -67,15 +71,16 @@ class PortableAttention {
   std::string description() const;
 
  private:
-  PortableAttention(const PortableForwardConfig& config, const Gpu& gpu)
-      : config_(config), gpu_(gpu) {}
+  PortableAttention(const AttentionProblem& problem, const PortableForwardConfig& config,
+                    const Gpu& gpu)
+      : problem_(problem), config_(config), gpu_(gpu) {}
 
+  AttentionProblem problem_;
   PortableForwardConfig config_;
   const Gpu& gpu_;
   std::vector<Kernel> kernels_;     // in the order of portable_attention_kernels
   PortableForwardArguments fixed_;  // all but the tensors
   AttentionPlanes planes_;          // of float32
-  int64_t blocks_ = 0;
 };
 
 }  // namespace perseid::internal::cuda

@@ -8,7 +8,7 @@ namespace {
 constexpr int64_t kUnitBytes = 16, kLongestStrideBytes = int64_t{1} << 40;
 
 bool is_stride(int64_t stride, int64_t element_bytes) {
-  return stride > 0 && stride < kLongestStrideBytes &&
+  return stride >= 0 && stride < kLongestStrideBytes &&
          stride * element_bytes < kLongestStrideBytes && stride * element_bytes % kUnitBytes == 0;
 }
 
@@ -47,7 +47,7 @@ Status make_tensor_map(const Gpu& gpu, const char* name, const BoxedTensor& tens
     const int64_t stride = d == 0 ? 1 : tensor.size[d] > 1 ? tensor.stride[d] : unit;
     if (d > 0 && !is_stride(stride, bytes))
       return Status::error(PERSEID_UNSUPPORTED, name, " has a stride of ", stride,
-                           " elements, expected multiples of ", unit, " from ", unit, " to ",
+                           " elements, expected multiples of ", unit, " from 0 to ",
                            kLongestStrideBytes / bytes - unit, "; copy it into such a layout");
     size[d] = static_cast<uint64_t>(tensor.size[d]);
     stride_bytes[d] = static_cast<uint64_t>(stride * bytes);

@@ -87,7 +87,8 @@ int pack_gqa_of(const AttentionProblem& problem) {
 
 int64_t split_tiles_of(const AttentionProblem& problem, const AttentionForwardConfig& config) {
   const int64_t tiles = ceil_div(problem.kv_len, int64_t{config.keys});
-  return max(max(kSplitKeys / config.keys, int64_t{1}), ceil_div(tiles, kMaxSplits));
+  const int64_t most = problem.num_splits == 0 ? kMaxSplits : min(problem.num_splits, kMaxSplits);
+  return max(max(kSplitKeys / config.keys, int64_t{1}), ceil_div(tiles, most));
 }
 
 ScoreExtras score_extras(const AttentionForwardConfig& config, bool three) {
@@ -212,6 +213,9 @@ std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& fa
     return concatenate("made for lengths up to ", kLongest, ", got q_len ", problem.q_len,
                        ", kv_len ", problem.kv_len, ", total_q ", problem.total_q, " and total_kv ",
                        problem.total_kv);
+  if (problem.kv_index && problem.kv_batch > kLongest)
+    return concatenate("made for up to ", kLongest, " batch entries of keys, got ",
+                       problem.kv_batch);
   if (problem.batch * problem.heads > kLongest ||
       problem.batch * problem.heads * ceil_div(problem.q_len, 64) *
               (problem.q_len <= kFewRows ? kMaxSplits : 1) >
@@ -242,10 +246,22 @@ Status Sm90Attention::make(const AttentionProblem& problem, const AttentionForwa
   if (!status.ok()) return status;
 
   AttentionForwardArguments& fixed = attention->fixed_;
-  const int pack = pack_gqa_of(problem);
+  fixed.pack_gqa = pack_gqa_of(problem);
+  if (config.split) fixed.split_tiles = static_cast<int32_t>(split_tiles_of(problem, config));
+  attention->set_lengths(problem, &fixed);
+  *made = std::move(attention);
+  return {};
+}
+
+// All that follows from the lengths, but how heads are packed and where keys are split: those of
+// the plan hold for shorter tensors, too.
+void Sm90Attention::set_lengths(const AttentionProblem& problem,
+                                AttentionForwardArguments* arguments) const {
+  const AttentionForwardConfig& config = config_;
+  AttentionForwardArguments& fixed = *arguments;
+  const int pack = fixed.pack_gqa;
   static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
   fixed.modifier = static_cast<float>(problem.modifier.value);
-  fixed.pack_gqa = pack;
   fixed.heads >>= pack;
   fixed.group >>= pack;
   fixed.batch_heads = static_cast<int32_t>(problem.batch * (problem.heads >> pack));
@@ -256,16 +272,12 @@ Status Sm90Attention::make(const AttentionProblem& problem, const AttentionForwa
     fixed.rows_before =
         static_cast<int32_t>((fixed.q_tiles * config.rows() - problem.q_len) / 64 * 64);
   fixed.rows = problem.heads * (problem.ragged ? problem.total_q : problem.batch * problem.q_len);
-  if (config.split) {
-    const int64_t split_tiles = split_tiles_of(problem, config);
-    fixed.split_tiles = static_cast<int32_t>(split_tiles);
-    fixed.num_splits = static_cast<int32_t>(ceil_div(problem.kv_len, split_tiles * config.keys));
-  }
+  if (config.split)
+    fixed.num_splits = static_cast<int32_t>(
+        max(ceil_div(problem.kv_len, int64_t{fixed.split_tiles} * config.keys), int64_t{1}));
   fixed.tiles = fixed.batch_heads * fixed.q_tiles * fixed.num_splits;
   fixed.heads_per_section =
       heads_per_section(problem, config.right, fixed.batch_heads, fixed.group);
-  *made = std::move(attention);
-  return {};
 }
 
 // Offsets of the word that says whether a wait has failed, of the lists of tiles with non-finite
@@ -274,26 +286,27 @@ struct Sm90Attention::Workspace {
   size_t failed = 0, nonfinite = 0, results = 0, sums = 0, bytes = 0;
 };
 
-Sm90Attention::Workspace Sm90Attention::divide_workspace() const {
+Sm90Attention::Workspace Sm90Attention::divide_workspace(
+    const AttentionForwardArguments& fixed) const {
   Workspace layout;
   const bool counting =
-      (config_.masked() && config_.split) || fixed_.tiles > gpu_.facts().multiprocessors;
+      (config_.masked() && config_.split) || fixed.tiles > gpu_.facts().multiprocessors;
   size_t used = counting ? sizeof(ForwardTileCounter) : 0;
   layout.failed = used;
   if (config_.async) used += sizeof(uint64_t);
   layout.nonfinite = used;
-  if (config_.masked()) used += static_cast<size_t>(fixed_.tiles) * sizeof(int32_t);
+  if (config_.masked()) used += static_cast<size_t>(fixed.tiles) * sizeof(int32_t);
   if (config_.split) {
-    const auto rows = static_cast<size_t>(fixed_.num_splits * fixed_.rows);
+    const auto rows = static_cast<size_t>(fixed.num_splits * fixed.rows);
     layout.results = (used + 15) / 16 * 16;
-    layout.sums = layout.results + rows * static_cast<size_t>(fixed_.value_dim) * sizeof(float);
+    layout.sums = layout.results + rows * static_cast<size_t>(fixed.value_dim) * sizeof(float);
     used = layout.sums + rows * sizeof(float);
   }
   layout.bytes = used;
   return layout;
 }
 
-size_t Sm90Attention::forward_workspace() const { return divide_workspace().bytes; }
+size_t Sm90Attention::forward_workspace() const { return divide_workspace(fixed_).bytes; }
 
 bool Sm90Attention::map_bias(const Tensor& bias, AttentionForwardArguments* arguments) const {
   if (config_.bias_stages == 0 || bias.stride[2] == 0) return false;
@@ -342,12 +355,13 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
   AttentionForwardArguments arguments = fixed_;
+  if (problem_.max_lengths) set_lengths(with_lengths(problem_, tensors.lengths), &arguments);
   const bool bias_by_threads = config_.bias_stages > 0 && !map_bias(tensors.bias, &arguments);
   const AttentionForwardConfig config = bias_by_threads ? without_bias_tiles(config_) : config_;
   if (Status status = map_tensors(config, tensors, &arguments); !status.ok()) return status;
   bind_lse(tensors.lse, &arguments);
   bind(tensors, &arguments);
-  const Workspace layout = divide_workspace();
+  const Workspace layout = divide_workspace(arguments);
   arguments.counter = reinterpret_cast<ForwardTileCounter*>(workspace);
   arguments.nonfinite_next = reinterpret_cast<int32_t*>(workspace + layout.nonfinite);
   if (config_.split) {
@@ -361,17 +375,18 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
                         stream, &arguments);
         !status.ok())
       return status;
-  const Launch launch{.blocks = min(fixed_.tiles, gpu_.facts().multiprocessors),
+  const Launch launch{.blocks = min(arguments.tiles, gpu_.facts().multiprocessors),
                       .threads = config.threads(),
                       .shared_bytes = config.shared_bytes()};
   Status status =
       gpu_.launch(bias_by_threads ? kernels_.back() : kernels_[0], launch, &arguments, stream);
-  const int64_t pieces = ceil_div(int64_t{fixed_.value_dim}, int64_t{32});
-  Launch by_rows{.blocks = ceil_div(fixed_.rows * pieces, kRowWarps), .threads = 32 * kRowWarps};
+  const int64_t pieces = ceil_div(int64_t{arguments.value_dim}, int64_t{32});
+  Launch by_rows{.blocks = ceil_div(arguments.rows * pieces, kRowWarps), .threads = 32 * kRowWarps};
   size_t next = 1;
   if (status.ok() && config_.split)
     status = gpu_.launch(kernels_[next++], by_rows, &arguments, stream);
-  by_rows.blocks = min(ceil_div(fixed_.rows, kRowWarps), int64_t{4} * gpu_.facts().multiprocessors);
+  by_rows.blocks =
+      min(ceil_div(arguments.rows, kRowWarps), int64_t{4} * gpu_.facts().multiprocessors);
   if (status.ok() && config_.masked() && config_.split)
     status = gpu_.launch(kernels_[next], by_rows, &arguments, stream);
   return status;

@@ -46,7 +46,8 @@ class Sm90Attention {
   Sm90Attention(const AttentionProblem& problem, const Gpu& gpu)
       : problem_(problem), gpu_(gpu), chunks_(gpu) {}
   struct Workspace;
-  Workspace divide_workspace() const;
+  void set_lengths(const AttentionProblem& problem, AttentionForwardArguments* arguments) const;
+  Workspace divide_workspace(const AttentionForwardArguments& fixed) const;
   // False if TMA cannot load the bias.
   bool map_bias(const Tensor& bias, AttentionForwardArguments* arguments) const;
   // What one launch is told of the signals of key and value.

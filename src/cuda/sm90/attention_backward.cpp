@@ -55,7 +55,7 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   // A gradient that accumulates is not stored with its tile.
   config.accumulate_bias = problem.grad_bias && problem.accumulate_bias;
   config.bias_whole =
-      biased && !config.accumulate_bias && !problem.ragged &&
+      biased && !config.accumulate_bias && !problem.ragged && !problem.q_lens &&
       problem.bias_shape[0] == problem.batch && problem.bias_shape[1] == problem.heads &&
       problem.bias_shape[2] == problem.q_len && problem.bias_shape[3] == problem.kv_len;
   constexpr int kTileNumber = 1024;  // static shared memory, where blocks fetch their tiles

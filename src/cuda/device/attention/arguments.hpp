@@ -39,7 +39,10 @@ struct AttentionArguments {
   // Where a sequence has lengths of its own.
   bool ragged = false;
   int32_t total_q = 0, total_kv = 0;
-  LengthsInMemory cumulative_q, cumulative_kv, kv_lens;
+  LengthsInMemory cumulative_q, cumulative_kv, q_lens, kv_lens;
+  bool kv_starts = false;    // cumulative_kv holds where sequences begin, in any order
+  LengthsInMemory kv_index;  // the entry of key and value, of kv_batch, of each of query
+  int32_t kv_batch = 0;
 
   ScoresInMemory bias, visible;
   uint32_t dropout_threshold = 256;
@@ -50,6 +53,17 @@ struct AttentionArguments {
   // For ordinary loads and stores.
   RowsInMemory query_rows, key_rows, value_rows, out_rows;
 };
+
+// Rows that q_lens leaves out (clear_rows.hpp).
+struct ClearRowsArguments : AttentionArguments {
+  RowsInMemory rows;
+  int32_t columns = 0;
+  int32_t element_bytes = 0;  // 2, 4 or 8
+  RowsInMemory lse;           // null: none. Rows of one element, float or double
+  int32_t lse_bytes = 0;
+};
+
+inline constexpr int kClearRowsThreads = 128;
 
 // Forward over few queries: keys in splits, each with results of its own for every row (float32,
 // and the logarithm to base 2 of the row sum), which another kernel combines.

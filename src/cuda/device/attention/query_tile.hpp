@@ -27,7 +27,8 @@ __device__ __forceinline__ void find_kv_tiles(Tile& tile, int32_t last_query) {
     return C.left ? clamp(query + tile.left, 0, tile.kv_len) : 0;
   };
   const int32_t begin = begin_of(max(tile.query, 0)), end = end_of(last_query);
-  if (begin >= end) {
+  // A tile may lie behind the last of the queries that have lengths.
+  if (begin >= end || (C.lengths && last_query < tile.query)) {
     tile.unmasked_first = 1;
   } else {
     tile.first = begin / C.keys;

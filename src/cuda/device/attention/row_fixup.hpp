@@ -35,7 +35,7 @@ template <auto C>
 __device__ __forceinline__ bool sees_nonfinite(const typename decltype(C)::Arguments& a,
                                                const AttentionSequence& sequence, int head,
                                                int query) {
-  const int batch = sequence.batch, entry = entry_of<C.lengths>(a, batch);
+  const int batch = sequence.batch, entry = key_entry_of<C.lengths>(a, batch);
   const int kv_head = head / (a.group << a.pack_gqa);
   const SeenKeys<C> keys(sequence, query);
   bool found = false;
@@ -57,6 +57,7 @@ __device__ __noinline__ void fixup_row(const typename decltype(C)::Arguments& a,
   WarpRow<C.dtype, C.value_dim> out, value;
   using Element = typename ElementOf<C.dtype>::Type;
   const int batch = sequence.batch, entry = entry_of<C.lengths>(a, batch);
+  const int kv_entry = key_entry_of<C.lengths>(a, batch);
   const int kv_head = head / (a.group << a.pack_gqa);
   Element* to = row_at<Element>(a.out_rows, entry, head, sequence.q_begin + query);
   out.load_stored(to, a.value_dim, element_stride<C>(a.out_rows));
@@ -75,9 +76,9 @@ __device__ __noinline__ void fixup_row(const typename decltype(C)::Arguments& a,
 #pragma unroll 1
   for (int k = keys.begin; k < keys.end; ++k) {
     if (!is_visible<C.visible>(a, batch, head, query, k)) continue;
-    key.load(row_at<Element>(a.key_rows, entry, kv_head, sequence.kv_begin + k), a.head_dim,
+    key.load(row_at<Element>(a.key_rows, kv_entry, kv_head, sequence.kv_begin + k), a.head_dim,
              element_stride<C>(a.key_rows));
-    value.load(row_at<Element>(a.value_rows, entry, kv_head, sequence.kv_begin + k), a.value_dim,
+    value.load(row_at<Element>(a.value_rows, kv_entry, kv_head, sequence.kv_begin + k), a.value_dim,
                element_stride<C>(a.value_rows));
     const float score = score_log2<FloatArithmetic>(own.product(key), a.scale_log2,
                                                     bias_log2<C.bias>(a, batch, head, query, k),

@@ -34,9 +34,12 @@ __device__ __forceinline__ AttentionSequence find_sequence(const AttentionArgume
       const int32_t q_end = read_length(a.cumulative_q, batch + 1, a.total_q);
       found.q_len = clamp(q_end - found.q_begin, 0, a.q_len);
       found.kv_begin = read_length(a.cumulative_kv, batch, a.total_kv);
-      const int32_t kv_end = read_length(a.cumulative_kv, batch + 1, a.total_kv);
+      const int32_t kv_end =
+          a.kv_starts ? a.total_kv : read_length(a.cumulative_kv, batch + 1, a.total_kv);
       found.kv_len = found.kv_rows = clamp(kv_end - found.kv_begin, 0, a.kv_len);
     }
+    if (a.q_lens.data != nullptr)
+      found.q_len = min(found.q_len, read_length(a.q_lens, batch, a.q_len));
     if (a.kv_lens.data != nullptr)
       found.kv_len = min(found.kv_len, read_length(a.kv_lens, batch, a.kv_len));
     const int32_t shift = a.bottom_right ? found.kv_len - found.q_len : 0;
@@ -50,6 +53,13 @@ __device__ __forceinline__ AttentionSequence find_sequence(const AttentionArgume
 template <bool kLengths>
 __device__ __forceinline__ int32_t entry_of(const AttentionArguments& a, int32_t batch) {
   return kLengths && a.ragged ? 0 : batch;
+}
+
+// That of key and value.
+template <bool kLengths>
+__device__ __forceinline__ int32_t key_entry_of(const AttentionArguments& a, int32_t batch) {
+  if (kLengths && a.kv_index.data != nullptr) return read_length(a.kv_index, batch, a.kv_batch - 1);
+  return entry_of<kLengths>(a, batch);
 }
 
 // Blocks of `size` rows of ragged sequences get padded positions, so that each begins a block: the

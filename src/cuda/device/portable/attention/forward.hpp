@@ -167,9 +167,10 @@ class PortableForward {
     constexpr bool kOfPlanes = kPlanes == 2;
     const QueryCopy query(kOfPlanes ? a_.query_planes : a_.query_rows, entry(), tile.head,
                           tile.q_begin, kOfPlanes ? 2 * C.key_length() : a_.head_dim, C.vectors);
-    const KeyCopy key(kOfPlanes ? a_.key_planes : a_.key_rows, entry(), tile.kv_head, tile.kv_begin,
-                      kOfPlanes ? 2 * C.key_length() : a_.head_dim, C.vectors);
-    const ValueCopy value(kOfPlanes ? a_.value_planes : a_.value_rows, entry(), tile.kv_head,
+    const int32_t kv_entry = key_entry_of<C.lengths>(a_, own_.batch);
+    const KeyCopy key(kOfPlanes ? a_.key_planes : a_.key_rows, kv_entry, tile.kv_head,
+                      tile.kv_begin, kOfPlanes ? 2 * C.key_length() : a_.head_dim, C.vectors);
+    const ValueCopy value(kOfPlanes ? a_.value_planes : a_.value_rows, kv_entry, tile.kv_head,
                           tile.kv_begin, kOfPlanes ? 2 * C.value_length() : a_.value_dim,
                           C.vectors);
     const auto copy_key = [&](int n, int stage, int column = 0) {

@@ -4,8 +4,8 @@
 //
 // Each warp stages its 16 rows in its own part of shared memory, in the swizzled layout of TMA, as
 // many columns at a time as fit, and one lane issues the TMA store, which clips what is outside of
-// the tensor. Rows behind the end of a ragged sequence are inside of the tensor, where the next
-// sequence begins: a warp that has such rows stores with ordinary stores.
+// the tensor. Rows behind the end of a ragged sequence, or of one with a length of its own, are
+// inside of the tensor: a warp that has such rows stores with ordinary stores.
 //
 // Under a mask a tile with a non-finite result is listed for the second pass
 // (forward_consumer.hpp).
@@ -61,7 +61,8 @@ class ForwardEpilogue {
       return;
     }
     constexpr int kPieces = 8 * C.out_chunks();  // of 8 columns, that fit
-    const bool by_threads = C.lengths && a_.ragged && query_of(tile, 15) >= tile.q_len;
+    const bool by_threads =
+        C.lengths && (a_.ragged || a_.q_lens.data != nullptr) && query_of(tile, 15) >= tile.q_len;
 #pragma unroll
     for (int first = 0; first < C.value_dim / 8; first += kPieces) {
       // The TMA store before has read the staged rows.

@@ -239,7 +239,7 @@ class ForwardProducer : KeyWaits<C.async> {
   __device__ __forceinline__ void load(const TensorMap& map, Tile to, uint32_t barrier,
                                        const AttentionTile& tile, int n) {
     const int32_t row = tile.kv_begin + n * C.keys;
-    const int32_t entry = entry_of<C.lengths>(arguments_, tile.batch);
+    const int32_t entry = key_entry_of<C.lengths>(arguments_, tile.batch);
     // Without groups each key is read once; query heads of a group that are not packed read the
     // same keys, each in a tile of its own.
     if (C.split && arguments_.group == 1)
