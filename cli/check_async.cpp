@@ -57,9 +57,7 @@ AttentionOptions attention_options(const Problem& problem) {
     options.mask.left = problem.window[0];
     options.mask.right = problem.window[1];
   }
-  // C++ leaves out a window without limits, and with it its alignment.
-  options.mask.bottom_right =
-      problem.window_bottom_right && (options.mask.left != -1 || options.mask.right != -1);
+  options.mask.bottom_right = problem.window_bottom_right;
   options.scale = problem.scale;
   options.dropout = problem.dropout;
   options.visible = !problem.visible.empty();

@@ -227,7 +227,7 @@ class Attention : public Plan {
       desc.bias_dtype = static_cast<uint32_t>(options.bias_dtype);
       std::copy(options.bias->begin(), options.bias->end(), desc.bias_shape);
     }
-    desc.window_bottom_right = options.mask.bottom_right;
+    desc.window_bottom_right = options.mask.bottom_right && desc.window != 0;
     desc.q_lens = options.q_lens;
     desc.kv_lens = options.kv_lens;
     desc.kv_starts = options.kv_starts;
