@@ -6,6 +6,10 @@ include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/perseid)
 install(TARGETS perseid EXPORT perseidTargets FILE_SET HEADERS)
+get_property(mpis GLOBAL PROPERTY PERSEID_MPI)
+foreach(mpi IN LISTS mpis)
+  install(TARGETS perseid_${mpi} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endforeach()
 install(EXPORT perseidTargets NAMESPACE perseid:: DESTINATION ${package_dir})
 
 configure_package_config_file(cmake/perseidConfig.cmake.in perseidConfig.cmake

@@ -327,6 +327,7 @@ TEST(Reduce, SumsInTheOrderOfRanks) {
 
 // Once plans are made and workspaces reserved.
 TEST(Executions, AllocateNothing) {
+  if (are_hosts()) GTEST_SKIP() << "what leaves for another host is queued";
   const Context context = Context::cpu(2);
   on_threads(3, [&](const Group& group) {
     const Matrix square = Matrix::random({6, 6}, perseid::f32, 1);

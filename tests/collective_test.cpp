@@ -283,6 +283,7 @@ TEST(Shrinking, KeepsAllWhereAllCallIt) {
 }
 
 TEST(Memory, IsSharedByAllRanks) {
+  if (are_hosts()) GTEST_SKIP() << "hosts share no memory";
   on_threads(3, [&](const Group& group) {
     const size_t count = static_cast<size_t>(group.rank()) * 5000 + 100;
     const perseid::GroupMemory memory(group, count * sizeof(uint64_t));
@@ -303,7 +304,18 @@ TEST(Memory, IsSharedByAllRanks) {
   });
 }
 
+TEST(Memory, IsRefusedBetweenHosts) {
+  if (!are_hosts()) GTEST_SKIP() << "one host shares memory";
+  on_threads(2, [&](const Group& group) {
+    const Ended end = ended([&] { const perseid::GroupMemory memory(group, 8); });
+    EXPECT_EQ(end.status, PERSEID_UNSUPPORTED);
+    EXPECT_NE(end.sentence.find("several hosts"), std::string::npos) << end.sentence;
+    group.barrier();
+  });
+}
+
 TEST(Memory, IsRefusedWhereThereIsNone) {
+  if (are_hosts()) GTEST_SKIP() << "hosts share no memory";
   std::vector<Ended> ends(2);
   on_threads(2, [&](const Group& group) {
     const auto rank = static_cast<size_t>(group.rank());
@@ -375,7 +387,7 @@ TEST(Interface, OpensAGroupOfOne) {
   group.barrier();
   const perseid::Context context = perseid::Context::cpu(1);
   const perseid::MatmulReduce plan(context, group, {.m = 1, .n = 1, .k = 1});
-  EXPECT_STREQ(plan.info().implementation, "cpu:windows");
+  EXPECT_STREQ(plan.info().implementation, are_hosts() ? "cpu:sockets" : "cpu:windows");
   EXPECT_NE(plan.explain().find("in the order of ranks"), std::string::npos) << plan.explain();
 }
 

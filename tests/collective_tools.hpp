@@ -6,10 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -32,6 +34,12 @@ inline int64_t bytes_of(DType dtype) {
     default:
       return 2;
   }
+}
+
+// Whether ranks behave as if each were on a host of its own.
+inline bool are_hosts() {
+  const char* value = std::getenv("PERSEID_SHARED_MEMORY");
+  return value != nullptr && std::string_view(value) == "0";
 }
 
 // A tensor with its memory.

@@ -48,6 +48,8 @@ class RankProcesses : public testing::Test {
   }
   ~RankProcesses() override { munmap(board_, sizeof(Board)); }
 
+  // In the process of a rank, before its body.
+  virtual void enter(int32_t) {}
   // Starts body(rank) in a process each. It returns whether all went well.
   void start(int32_t size, const std::function<bool(int32_t)>& body) {
     for (int32_t rank = 0; rank < size; ++rank) {
@@ -56,6 +58,7 @@ class RankProcesses : public testing::Test {
       if (child == 0) {
         int code = 1;
         try {
+          enter(rank);
           code = body(rank) ? 0 : 1;
         } catch (const std::exception& error) {
           fprintf(stderr, "rank %d: %s\n", rank, error.what());

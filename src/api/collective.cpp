@@ -11,6 +11,7 @@
 #include "collective/all_gather_matmul.hpp"
 #include "collective/exchange.hpp"
 #include "collective/matmul_reduce.hpp"
+#include "collective/mpi.hpp"
 #include "collective/shared_memory.hpp"
 
 struct perseid_group {
@@ -50,14 +51,17 @@ Status create(const perseid_group_options& options, std::shared_ptr<Group>* grou
                           options.token == nullptr ? "" : options.token};
   Status status;
   if (options.size == 0) status = collective::place_of_environment(&place);
-  if (status.ok()) status = collective::check_place(place);
+  const bool by_mpi = place.rendezvous.starts_with(collective::kMpiRendezvous);
+  if (status.ok() && !by_mpi) status = collective::check_place(place);
   if (!status.ok()) return status;
   std::vector<Descriptor> sockets;
-  if (options.all_gather != nullptr) {
+  if (by_mpi) {
+    status = collective::meet_by_mpi(&place, operation.deadline, &sockets);
+  } else if (options.all_gather != nullptr) {
     const collective::AllGather all_gather = [&](const void* mine, size_t bytes, void* all) {
       return options.all_gather(options.user, mine, bytes, all) == 0;
     };
-    status = collective::meet(place.rank, place.size, all_gather, operation.deadline, &sockets);
+    status = collective::meet(place.rank, place.size, "", all_gather, operation.deadline, &sockets);
   } else {
     status = collective::meet(place, operation.deadline, &sockets);
   }

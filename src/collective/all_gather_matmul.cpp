@@ -80,8 +80,9 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   // Again an exchange, as an implementation may refuse on one rank alone.
   const Status products = made->make_products(device, desc);
   if (Status status = ranks.exchange(operation, products, "", nullptr); !status.ok()) return status;
-  if (Status status = transport_of(*device).make_gather({ranks, operation, *device}, shards,
-                                                        *made->chunks_, &made->transport_);
+  if (Status status =
+          transport_of(*device, ranks)
+              .make_gather({ranks, operation, *device}, shards, *made->chunks_, &made->transport_);
       !status.ok())
     return status;
 
@@ -141,7 +142,7 @@ Status AllGatherMatmulPlan::make_products(const op::DevicePointer& device,
 }
 
 void AllGatherMatmulPlan::describe(const perseid_all_gather_matmul_desc& desc) {
-  const Transport& transport = transport_of(device());
+  const Transport& transport = transport_of(device(), *group_);
   dispatch::Explanation explanation{.operation = kOperation};
   explanation.problem = {{"dtype", internal::name_of(shards_.dtype)},
                          {"gather_dim", along_k_ ? "k" : "m"},
@@ -163,10 +164,9 @@ void AllGatherMatmulPlan::describe(const perseid_all_gather_matmul_desc& desc) {
       explanation.forward.workspace = std::max(explanation.forward.workspace, bytes);
     inner = info.implementation;
   }
-  const char* how = device().gpu == nullptr ? "shards are read in place, " : "shards are pushed, ";
   explanation.considered = {
       {transport.name, dispatch::Verdict::kChosen,
-       concatenate(how, "each product is one ", inner,
+       concatenate(transport.how, ", each product is one ", inner,
                    waits_before_ ? " that begins when all shards have arrived, since it takes no "
                                    "chunks of these types and sizes"
                                  : " that begins with the own shard")}};

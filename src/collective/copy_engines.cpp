@@ -240,6 +240,7 @@ Status make(const TransportSite& site, const Shards& shards, const ShardChunks& 
 }  // namespace
 
 const Transport kCopyEngines = {.name = "cuda:copy_engines",
+                                .how = "shards are pushed",
                                 .make_gather = make<CopyEngineGather, GatherTransport>,
                                 .make_reduce = make<CopyEngineReduce, ReduceTransport>};
 

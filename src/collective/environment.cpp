@@ -1,6 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Which rank this process is, as a launcher says in the environment.
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,6 +25,7 @@ constexpr Launcher kLaunchers[] = {
     {"perseid launch", "PERSEID_RANK", "PERSEID_WORLD_SIZE"},
     {"OpenMPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
     {"torchrun", "RANK", "WORLD_SIZE"},
+    {"MPICH", "PMI_RANK", "PMI_SIZE"},
 };
 
 std::string variable(const char* name) {
@@ -52,14 +57,15 @@ Status private_folder(std::string* path) {
                        "tcp:HOST:PORT");
 }
 
-// mpirun tells ranks nothing but a name of the job, which is enough on one host.
+// mpirun tells ranks nothing but a name of the job, which is enough on one host; MPI is needed for
+// several.
 Status rendezvous_of_openmpi(Place* place) {
   const std::string job = variable("PMIX_NAMESPACE");
   if (job.empty() || job.find('/') != std::string::npos ||
-      variable("OMPI_COMM_WORLD_LOCAL_SIZE") != variable("OMPI_COMM_WORLD_SIZE"))
-    return Status::error(PERSEID_INVALID_ARGUMENT,
-                         "PERSEID_RENDEZVOUS is not set; pass mpirun -x PERSEID_RENDEZVOUS as "
-                         "tcp:HOST:PORT of rank 0, and -x PERSEID_TOKEN");
+      variable("OMPI_COMM_WORLD_LOCAL_SIZE") != variable("OMPI_COMM_WORLD_SIZE")) {
+    place->rendezvous = "mpi:openmpi";
+    return {};
+  }
   std::string folder;
   if (Status status = private_folder(&folder); !status.ok()) return status;
   place->rendezvous = concatenate("unix:", folder, "/", job);
@@ -79,6 +85,28 @@ Status rendezvous_of_torchrun(Place* place) {
 
 }  // namespace
 
+std::string host_of_environment() {
+  std::string address = variable("PERSEID_ADDRESS");
+  ifaddrs* all = nullptr;
+  if (!address.empty() || ::getifaddrs(&all) != 0) return address;
+  // IPv4 first.
+  for (const int family : {AF_INET, AF_INET6})
+    for (const ifaddrs* each = all; each != nullptr && address.empty(); each = each->ifa_next) {
+      const bool up = (each->ifa_flags & IFF_UP) != 0 && (each->ifa_flags & IFF_LOOPBACK) == 0;
+      if (!up || each->ifa_addr == nullptr || each->ifa_addr->sa_family != family) continue;
+      char text[NI_MAXHOST] = "";
+      const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+      if (getnameinfo(each->ifa_addr, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0)
+        address = text;
+    }
+  ::freeifaddrs(all);
+  return address;
+}
+
+bool names_host() { return !variable("PERSEID_ADDRESS").empty(); }
+
+bool shares_memory_of_environment() { return variable("PERSEID_SHARED_MEMORY") != "0"; }
+
 Status place_of_environment(Place* place) {
   const Launcher* launcher = nullptr;
   for (const Launcher& candidate : kLaunchers)
@@ -95,6 +123,8 @@ Status place_of_environment(Place* place) {
   place->token = variable("PERSEID_TOKEN");
   place->rendezvous = variable("PERSEID_RENDEZVOUS");
   if (!place->rendezvous.empty() || place->size == 1) return {};
+  if (std::strcmp(launcher->name, "MPICH") == 0) place->rendezvous = "mpi:mpich";
+  if (!place->rendezvous.empty()) return {};
   if (std::strcmp(launcher->name, "OpenMPI") == 0) return rendezvous_of_openmpi(place);
   if (std::strcmp(launcher->name, "torchrun") == 0) return rendezvous_of_torchrun(place);
   return Status::error(PERSEID_INVALID_ARGUMENT,

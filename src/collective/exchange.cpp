@@ -38,6 +38,11 @@ std::string text_of(const Call& call) {
                      call.output);
 }
 
+// Bytes of an inbox.
+struct Part {
+  size_t begin, bytes;
+};
+
 // One operation through the inboxes.
 class Exchange {
  public:
@@ -51,14 +56,16 @@ class Exchange {
     // The others have read the call before this one.
     if (Status status = wait_done(epoch - 1); !status.ok()) return status;
     std::memcpy(own.call, &call_, sizeof call_);
-    cpu::set_signal(&own.ready, epoch);
+    const auto* call = reinterpret_cast<const std::byte*>(own.call);
+    group_.for_each_other([&](int32_t rank) { group_.put(rank, call, sizeof call_); });
+    group_.signal(&own.ready, epoch);
     for (int32_t rank = 0; rank < group_.size(); ++rank) {
       RankWords& words = group_.words(rank);
       if (Status status = group_.wait(operation_, rank, &words.ready, epoch); !status.ok())
         return status;
       std::memcpy(&calls_[static_cast<size_t>(rank)], words.call, sizeof(Call));
     }
-    cpu::set_signal(&own.done, epoch);
+    group_.signal(&own.done, epoch);
     return compare();
   }
   // Of each rank.
@@ -67,23 +74,28 @@ class Exchange {
   }
 
   // One piece: write(half of the own inbox), then read(rank, half of its inbox) for every rank,
-  // the own one first.
-  template <class Write, class Read>
-  Status piece(const Write& write, const Read& read) {
+  // the own one first. part_for(rank): the part of the own half that the rank reads.
+  template <class Write, class PartFor, class Read>
+  Status piece(const Write& write, const PartFor& part_for, const Read& read) {
     const uint32_t epoch = group_.next_epoch();
     const int32_t size = group_.size();
     RankWords& own = group_.words(group_.rank());
     // The others have read what was in this half.
     if (Status status = wait_done(epoch - 2); !status.ok()) return status;
-    write(half(group_.rank(), epoch));
-    cpu::set_signal(&own.ready, epoch);
+    std::byte* const mine = half(group_.rank(), epoch);
+    write(mine);
+    group_.for_each_other([&](int32_t rank) {
+      const Part part = part_for(rank);
+      group_.put(rank, mine + part.begin, part.bytes);
+    });
+    group_.signal(&own.ready, epoch);
     for (int32_t step = 0; step < size; ++step) {
       const int32_t rank = (group_.rank() + step) % size;
       Status status = group_.wait(operation_, rank, &group_.words(rank).ready, epoch);
       if (!status.ok()) return status;
       read(rank, half(rank, epoch));
     }
-    cpu::set_signal(&own.done, epoch);
+    group_.signal(&own.done, epoch);
     return {};
   }
 
@@ -260,6 +272,9 @@ Status all_gather(Group& group, const DLTensor* input, const DLTensor* output,
           if (const size_t own = bytes(group.rank()); own > 0)
             std::memcpy(half, arguments.input.as<std::byte>() + from, own);
         },
+        [&](int32_t) {
+          return Part{0, bytes(group.rank())};
+        },
         [&](int32_t rank, const std::byte* half) {
           if (const size_t count = bytes(rank); count > 0)
             std::memcpy(arguments.output.as<std::byte>() + begin[static_cast<size_t>(rank)] + from,
@@ -315,6 +330,10 @@ Status reduce_scatter(Group& group, Reduction reduction, const DLTensor* input,
                           arguments.input.as<std::byte>() + (begin[slice] + from) * element,
                           count(slice) * element);
         },
+        [&](int32_t rank) {
+          const auto slice = static_cast<size_t>(rank);
+          return Part{slice * part * element, count(slice) * element};
+        },
         [&](int32_t rank, const std::byte* half) {
           parts[static_cast<size_t>(rank)] = half + me * part * element;
           // The last rank that comes completes the sums.
@@ -359,6 +378,10 @@ Status all_reduce(Group& group, Reduction reduction, const DLTensor* input, cons
         [&](std::byte* half) {
           std::memcpy(half, arguments.input.as<std::byte>() + from * element, count * element);
         },
+        [&](int32_t rank) {
+          const auto r = static_cast<size_t>(rank);
+          return Part{begin(r) * element, (begin(r + 1) - begin(r)) * element};
+        },
         [&](int32_t rank, const std::byte* half) {
           parts[static_cast<size_t>(rank)] = half + begin(me) * element;
         });
@@ -368,6 +391,9 @@ Status all_reduce(Group& group, Reduction reduction, const DLTensor* input, cons
           [&](std::byte* half) {
             reduce_parts(group, parts, arguments.input, reduction, half,
                          static_cast<int64_t>(begin(me + 1) - begin(me)));
+          },
+          [&](int32_t) {
+            return Part{0, (begin(me + 1) - begin(me)) * element};
           },
           [&](int32_t rank, const std::byte* half) {
             const auto r = static_cast<size_t>(rank);

@@ -19,6 +19,16 @@ std::string milliseconds(uint64_t nanoseconds) {
   return concatenate(static_cast<double>(nanoseconds) / 1e6, " ms");
 }
 
+// How long a rank gets to say whom it waits for.
+constexpr std::chrono::milliseconds kAnswerTime{200};
+
+// What RankWords says of a wait.
+constexpr size_t kWaitBytes = offsetof(RankWords, offset) + sizeof(RankWords::offset);
+
+Status apart(const Operation& operation) {
+  return Status::error(PERSEID_UNSUPPORTED, operation.name, ": the ranks share no memory");
+}
+
 uint64_t mask_of(const std::vector<int32_t>& ranks) {
   uint64_t mask = 0;
   for (const int32_t rank : ranks) mask |= uint64_t{1} << rank;
@@ -66,11 +76,10 @@ void Group::prepare_slab(std::byte* slab) const {
 
 void Group::take_slab(std::shared_ptr<Segment> slab) {
   slab_ = std::move(slab);
-  segments_.assign(1, slab_);
   abort_ = reinterpret_cast<uint32_t*>(slab_->data());
   words_ = reinterpret_cast<RankWords*>(slab_->data() + sizeof(RankWords));
   inboxes_ = slab_->data() + (static_cast<size_t>(size()) + 1) * sizeof(RankWords);
-  mesh_->watch({slab_, abort_, members_});
+  mesh_->watch({slab_, abort_, members_, generation_});
 }
 
 Status Group::open_slab(const Operation& operation) {
@@ -89,39 +98,91 @@ Status Group::open(std::shared_ptr<Mesh> mesh, Clock::time_point deadline, const
   Operation operation("group", 0);
   operation.deadline = deadline;
   Status status = made->open_slab(operation);
+  // The ranks have no memory in common.
+  if (status.code() == PERSEID_UNSUPPORTED) {
+    status = made->connect_puts(operation);
+    if (status.ok()) status = made->open_slab(operation);
+  }
   if (status.ok()) *group = std::move(made);
+  return status;
+}
+
+// By messages, as ranks may have met in any way.
+Status Group::connect_puts(const Operation& operation) {
+  Status failed;
+  const AllGather all_gather = [&](const void* mine, size_t bytes, void* all) {
+    std::vector<std::string> messages;
+    failed = exchange(operation, {}, std::string(static_cast<const char*>(mine), bytes), &messages);
+    for (size_t rank = 0; failed.ok() && rank < messages.size(); ++rank) {
+      messages[rank].resize(bytes);
+      std::memcpy(static_cast<char*>(all) + rank * bytes, messages[rank].data(), bytes);
+    }
+    return failed.ok();
+  };
+  std::vector<Descriptor> sockets;
+  Status status =
+      meet(rank_, size(), mesh_->local_address(), all_gather, operation.deadline, &sockets);
+  status = exchange(operation, failed.ok() ? status : failed, "", nullptr);
+  if (status.ok()) puts_ = std::make_shared<PutEngine>(rank_, std::move(sockets));
   return status;
 }
 
 Status Group::open_threads(int32_t size, const Options& options,
                            std::vector<std::shared_ptr<Group>>* groups) {
   const auto ranks = static_cast<size_t>(size);
-  std::vector<std::vector<Descriptor>> sockets(ranks);
-  for (auto& of_rank : sockets) of_rank.resize(ranks);
-  for (size_t a = 0; a < ranks; ++a)
-    for (size_t b = a + 1; b < ranks; ++b) {
-      int pair[2];
-      if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0)
-        return Status::error(PERSEID_OUT_OF_MEMORY,
-                             "cannot connect threads: ", std::strerror(errno),
-                             "; make fewer ranks");
-      sockets[a][b] = Descriptor(above_standard_streams(pair[0]));
-      sockets[b][a] = Descriptor(above_standard_streams(pair[1]));
-    }
-  std::shared_ptr<Segment> slab;
-  Descriptor unused;
-  if (Status status = Segment::make(slab_bytes(size), &slab, &unused); !status.ok()) return status;
+  using Sockets = std::vector<std::vector<Descriptor>>;
+  const auto connect = [&](Sockets* sockets) -> Status {
+    sockets->resize(ranks);
+    for (auto& of_rank : *sockets) of_rank.resize(ranks);
+    for (size_t a = 0; a < ranks; ++a)
+      for (size_t b = a + 1; b < ranks; ++b) {
+        int pair[2];
+        if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0)
+          return Status::error(PERSEID_OUT_OF_MEMORY,
+                               "cannot connect threads: ", std::strerror(errno),
+                               "; make fewer ranks");
+        (*sockets)[a][b] = Descriptor(above_standard_streams(pair[0]));
+        (*sockets)[b][a] = Descriptor(above_standard_streams(pair[1]));
+      }
+    return {};
+  };
+  const bool shares = shares_memory_of_environment();
+  Sockets sockets, puts;
+  if (Status status = connect(&sockets); !status.ok()) return status;
+  if (!shares)
+    if (Status status = connect(&puts); !status.ok()) return status;
   const auto hub = std::make_shared<ThreadHub>();
   std::vector<int32_t> members(ranks);
   std::iota(members.begin(), members.end(), 0);
-  for (int32_t rank = 0; rank < size; ++rank) {
-    auto mesh = std::make_shared<Mesh>(rank, std::move(sockets[static_cast<size_t>(rank)]), hub);
+  std::shared_ptr<Segment> slab;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    auto mesh = std::make_shared<Mesh>(static_cast<int32_t>(rank), std::move(sockets[rank]), hub);
     std::shared_ptr<Group> group(new Group(std::move(mesh), members, 0, options));
-    if (rank == 0) group->prepare_slab(slab->data());
+    if (rank == 0 || !shares) {
+      Descriptor unused;
+      if (Status status = Segment::make(slab_bytes(size), &slab, &unused); !status.ok())
+        return status;
+      group->prepare_slab(slab->data());
+    }
+    if (!shares) {
+      group->puts_ = std::make_shared<PutEngine>(static_cast<int32_t>(rank), std::move(puts[rank]));
+      group->puts_->expose(0, 0, slab);
+    }
+    group->segments_[group->next_segment_++] = slab;
     group->take_slab(slab);
     groups->push_back(std::move(group));
   }
   return {};
+}
+
+void Group::fail(Failure failure, int32_t rank) {
+  set_abort(abort_, failure, rank);
+  if (puts_ == nullptr) return;
+  // Of several failures the first counts.
+  const Frame frame{FrameType::kAbort, generation_,
+                    Writer().number(cpu::load_acquire(abort_), 4).take()};
+  for_each_other(
+      [&](int32_t other) { mesh_->send(origin(other), frame, Clock::now() + kAnswerTime); });
 }
 
 Status Group::lost(const Operation& operation, Failure failure, int32_t rank,
@@ -170,7 +231,7 @@ Status Group::exchange(const Operation& operation, const Status& mine, const std
                                 : mesh_->take(origin(rank), generation_, operation.deadline,
                                               &answer, &received[static_cast<size_t>(rank)]);
     if (failure != Failure::kNone) {
-      set_abort(abort_, failure, rank);
+      fail(failure, rank);
       return this->failure(operation);
     }
     Reader reader(answer.payload);
@@ -190,12 +251,38 @@ Status Group::share(const Operation& operation, size_t bytes,
                     const std::function<void(std::byte*)>& prepare,
                     std::shared_ptr<Segment>* segment) {
   if (cpu::load_acquire(abort_) != 0) return failure(operation);
+  const Status status = puts_ == nullptr ? map_segment(operation, bytes, prepare, segment)
+                                         : copy_segment(operation, bytes, prepare, segment);
+  if (!status.ok()) segment->reset();
+  std::erase_if(segments_, [](const auto& each) { return each.second.expired(); });
+  segments_[next_segment_++] = *segment;
+  return status;
+}
+
+Status Group::copy_segment(const Operation& operation, size_t bytes,
+                           const std::function<void(std::byte*)>& prepare,
+                           std::shared_ptr<Segment>* segment) {
+  Descriptor unused;
+  const Status status = Segment::make(bytes, segment, &unused);
+  if (status.ok()) {
+    prepare((*segment)->data());
+    puts_->expose(generation_, next_segment_, *segment);
+  }
+  // From here on others write.
+  return exchange(operation, status, "", nullptr);
+}
+
+Status Group::map_segment(const Operation& operation, size_t bytes,
+                          const std::function<void(std::byte*)>& prepare,
+                          std::shared_ptr<Segment>* segment) {
   ThreadHub* hub = mesh_->hub();
   Status status;
   uint64_t number = 0;
   Descriptor descriptor;  // open until all have mapped it
   if (rank_ == 0) {
-    status = Segment::make(bytes, segment, &descriptor);
+    status = shares_memory_of_environment() || hub != nullptr
+                 ? Segment::make(bytes, segment, &descriptor)
+                 : apart(operation);
     if (status.ok()) prepare((*segment)->data());
     SegmentPlace place;
     if (status.ok() && hub != nullptr) {
@@ -221,7 +308,7 @@ Status Group::share(const Operation& operation, size_t bytes,
     const Failure failure =
         mesh_->take(origin(0), generation_, operation.deadline, &frame, &descriptor);
     if (failure != Failure::kNone) {
-      set_abort(abort_, failure, 0);
+      fail(failure, 0);
       return this->failure(operation);
     }
     Reader reader(frame.payload);
@@ -234,11 +321,9 @@ Status Group::share(const Operation& operation, size_t bytes,
       *segment = hub->segments[place.inode];
     } else if (made) {
       if (!descriptor.opened()) descriptor = place.open();
-      status = descriptor.opened()
+      status = descriptor.opened() && shares_memory_of_environment()
                    ? Segment::map(descriptor, bytes, segment)
-                   : Status::error(PERSEID_UNSUPPORTED, operation.name, ": rank ", rank_,
-                                   " cannot map the memory of rank 0; are they on several hosts, "
-                                   "or of different users? Ranks share the memory of one host");
+                   : apart(operation);
     }  // else the exchange says why
   }
   status = exchange(operation, status, "", nullptr);
@@ -246,8 +331,6 @@ Status Group::share(const Operation& operation, size_t bytes,
     const std::lock_guard lock(hub->mutex);
     hub->segments.erase(number);
   }
-  if (!status.ok()) segment->reset();
-  segments_.push_back(*segment);
   return status;
 }
 
@@ -263,6 +346,8 @@ Status Group::shrink(const Operation& operation, std::shared_ptr<Group>* survivo
     for (int32_t rank = 0; rank < mesh_->size(); ++rank)
       if ((members >> rank & 1) != 0) left.push_back(rank);
     std::shared_ptr<Group> made(new Group(mesh_, std::move(left), generation, options_));
+    made->puts_ = puts_;
+    if (puts_ != nullptr) puts_->keep(members);
     // Ranks that were missing have used up the deadline.
     Operation opening = operation;
     opening.deadline = std::max(operation.deadline, Clock::now() + kOpeningTime);
@@ -304,35 +389,82 @@ Status Group::wait(const Operation& operation, int32_t rank, const uint32_t* wor
   return end == WaitEnd::kArrived ? Status() : failure(operation);
 }
 
-void Group::publish_wait(int32_t rank, const uint32_t* word, uint32_t epoch) {
-  RankWords& own = words_[rank_];
-  const auto* at = reinterpret_cast<const std::byte*>(word);
-  for (size_t number = segments_.size(); number-- > 0;) {
-    const std::shared_ptr<Segment> segment = segments_[number].lock();
+bool Group::locate(const void* address, SegmentAddress* found) const {
+  const auto* at = static_cast<const std::byte*>(address);
+  for (const auto& [number, each] : segments_) {
+    const std::shared_ptr<Segment> segment = each.lock();
     if (segment == nullptr || at < segment->data() || at >= segment->data() + segment->bytes())
       continue;
-    __atomic_store_n(&own.segment, static_cast<uint32_t>(number), __ATOMIC_RELAXED);
-    __atomic_store_n(&own.offset, static_cast<uint64_t>(at - segment->data()), __ATOMIC_RELAXED);
-    __atomic_store_n(&own.epoch, epoch, __ATOMIC_RELAXED);
-    __atomic_store_n(&own.waits_for, static_cast<uint32_t>(rank + 1), __ATOMIC_RELEASE);
-    return;
+    *found = {generation_, number, static_cast<uint64_t>(at - segment->data())};
+    return true;
   }
+  return false;
+}
+
+void Group::publish_wait(int32_t rank, const uint32_t* word, uint32_t epoch) {
+  RankWords& own = words_[rank_];
+  SegmentAddress address;
+  if (!locate(word, &address)) return;
+  __atomic_store_n(&own.segment, address.segment, __ATOMIC_RELAXED);
+  __atomic_store_n(&own.offset, address.offset, __ATOMIC_RELAXED);
+  __atomic_store_n(&own.epoch, epoch, __ATOMIC_RELAXED);
+  __atomic_store_n(&own.waits_for, static_cast<uint32_t>(rank + 1), __ATOMIC_RELEASE);
+}
+
+bool Group::read(int32_t rank, const SegmentAddress& address, size_t bytes, void* data) const {
+  if (puts_ != nullptr && rank != rank_)
+    return puts_->get(origin(rank), address, bytes, Clock::now() + kAnswerTime, data);
+  const auto found = segments_.find(address.segment);
+  const std::shared_ptr<Segment> segment =
+      found == segments_.end() ? nullptr : found->second.lock();
+  if (segment == nullptr || address.offset > segment->bytes() - bytes) return false;
+  load_words(segment->data() + address.offset, bytes, data);
+  return true;
 }
 
 // Whom a rank waits for, -1: nobody. A rank that was stopped as it waited still says so when what
 // it waited for has come.
 int32_t Group::waited_for(int32_t rank) const {
-  const RankWords& words = words_[rank];
-  const uint32_t next = cpu::load_acquire(&words.waits_for);
-  if (next == 0 || next > static_cast<uint32_t>(size())) return -1;
-  const uint32_t number = __atomic_load_n(&words.segment, __ATOMIC_RELAXED);
-  const uint64_t offset = __atomic_load_n(&words.offset, __ATOMIC_RELAXED);
-  const uint32_t epoch = __atomic_load_n(&words.epoch, __ATOMIC_RELAXED);
-  const std::shared_ptr<Segment> segment =
-      number < segments_.size() ? segments_[number].lock() : nullptr;
-  if (segment == nullptr || offset > segment->bytes() - sizeof(uint32_t)) return -1;
-  const auto* word = reinterpret_cast<const uint32_t*>(segment->data() + offset);
-  return epoch_reached(cpu::load_acquire(word), epoch) ? -1 : static_cast<int32_t>(next - 1);
+  SegmentAddress address;
+  RankWords words{};
+  if (!locate(words_ + rank, &address) || !read(rank, address, kWaitBytes, &words) ||
+      words.waits_for == 0 || words.waits_for > static_cast<uint32_t>(size()))
+    return -1;
+  uint32_t word = 0;
+  address.segment = words.segment;
+  address.offset = words.offset;
+  if (!read(rank, address, sizeof word, &word) || epoch_reached(word, words.epoch)) return -1;
+  return static_cast<int32_t>(words.waits_for - 1);
+}
+
+void Group::put(int32_t rank, const std::byte* to, const ByteRows& rows, PutSource source) const {
+  SegmentAddress address;
+  if (puts_ != nullptr && rows.total() > 0 && locate(to, &address))
+    puts_->put(origin(rank), address, rows, std::move(source));
+}
+
+void Group::put(int32_t rank, const std::byte* data, size_t bytes) const {
+  SegmentAddress address;
+  if (puts_ == nullptr || bytes == 0 || !locate(data, &address)) return;
+  puts_->put(origin(rank), address, {.bytes = bytes},
+             {.data = data, .keep = segments_.at(address.segment).lock()});
+}
+
+void Group::put_when(const uint32_t* ready, uint32_t epoch, int32_t rank, const std::byte* to,
+                     const ByteRows& rows, PutSource source, const uint32_t* word) const {
+  SegmentAddress address, signalled;
+  if (puts_ != nullptr && locate(to, &address) && locate(word, &signalled))
+    puts_->put_when(ready, epoch, origin(rank), address, rows, std::move(source), signalled);
+}
+
+void Group::signal(uint32_t* word, uint32_t epoch) const {
+  cpu::set_signal(word, epoch);
+  if (puts_ != nullptr) for_each_other([&](int32_t rank) { signal(rank, word, epoch); });
+}
+
+void Group::signal(int32_t rank, const uint32_t* word, uint32_t epoch) const {
+  SegmentAddress address;
+  if (puts_ != nullptr && locate(word, &address)) puts_->signal(origin(rank), address, epoch);
 }
 
 Status Group::give_up(const Operation& operation, int32_t rank) {
@@ -342,7 +474,7 @@ Status Group::give_up(const Operation& operation, int32_t rank) {
     if (next < 0 || next == rank_) break;
     rank = next;
   }
-  set_abort(abort_, Failure::kSilent, rank);
+  fail(Failure::kSilent, rank);
   return failure(operation);
 }
 

@@ -11,11 +11,16 @@
 //
 // A rank writes into words and memory that are its own by index, and reads those of others. Words
 // hold epochs (math/chunks.hpp): they count up and are never reset.
+//
+// Ranks that can map no common memory, since they are on several hosts, have a copy of each
+// segment. What a rank writes for others it puts into their copies too, data before the word that
+// signals it (PutEngine). Addresses of others' memory are those in the own copy.
 #pragma once
 
 #include <functional>
 
 #include "collective/mesh.hpp"
+#include "collective/puts.hpp"
 #include "collective/rendezvous.hpp"
 
 namespace perseid::internal::collective {
@@ -73,6 +78,8 @@ class Group {
   int32_t failed() const { return failed_rank(cpu::load_acquire(abort_)); }
   // Whether the ranks are threads of one process.
   bool of_threads() const { return mesh_->hub() != nullptr; }
+  // False: each has copies, and put() and signal() bring what is written to the others.
+  bool shares_memory() const { return puts_ == nullptr; }
 
   // ---- Collective calls before and between operations, by messages
 
@@ -81,7 +88,7 @@ class Group {
   Status exchange(const Operation& operation, const Status& mine, const std::string& message,
                   std::vector<std::string>* all, const Descriptor* descriptor = nullptr,
                   std::vector<Descriptor>* descriptors = nullptr);
-  // Memory that all ranks map, zeroed. One rank prepares it before the others see it.
+  // Memory that all ranks map, zeroed, or a copy on each. It is prepared before others see it.
   Status share(const Operation& operation, size_t bytes,
                const std::function<void(std::byte*)>& prepare, std::shared_ptr<Segment>* segment);
   // A group of the ranks that are left and call this too. This one is not to be used any more.
@@ -97,7 +104,7 @@ class Group {
   // A wait for `rank` ended at the deadline: gives up on the rank that all wait for in the end.
   Status give_up(const Operation& operation, int32_t rank);
   // Gives up on just this rank.
-  void blame(int32_t rank) { set_abort(abort_, Failure::kSilent, rank); }
+  void blame(int32_t rank) { fail(Failure::kSilent, rank); }
   // Why the group has failed. `detail` is a part of the sentence, such as "; what is missing".
   Status failure(const Operation& operation, const std::string& detail = "") const;
 
@@ -109,6 +116,29 @@ class Group {
   }
   uint32_t next_epoch() { return ++epoch_; }
 
+  // ---- What others are to see. `to` is an address in this rank's copy of the segment
+
+  // Rows of this rank's memory in that of another; nothing where ranks share memory.
+  void put(int32_t rank, const std::byte* to, const ByteRows& rows, PutSource source) const;
+  // `bytes` at the same place of the other's copy.
+  void put(int32_t rank, const std::byte* data, size_t bytes) const;
+  // The first, and signal(rank, word, epoch) after it, once the word `ready` has reached the epoch.
+  void put_when(const uint32_t* ready, uint32_t epoch, int32_t rank, const std::byte* to,
+                const ByteRows& rows, PutSource source, const uint32_t* word) const;
+  // After the last of those words was set.
+  void put_ready() const {
+    if (puts_ != nullptr) puts_->look();
+  }
+  // Sets a word to the epoch for all ranks.
+  void signal(uint32_t* word, uint32_t epoch) const;
+  // For another rank, after what was put before; nothing where ranks share memory.
+  void signal(int32_t rank, const uint32_t* word, uint32_t epoch) const;
+  // The other ranks, from the one before this one down: each gets first what it needs first.
+  template <class Body>
+  void for_each_other(const Body& body) const {
+    for (int32_t step = 1; step < size(); ++step) body((rank_ + size() - step) % size());
+  }
+
   // This rank's part in operations on GPUs, once there is one.
   std::shared_ptr<GpuRank>& gpu_rank() { return gpu_rank_; }
   std::shared_ptr<GpuExchange>& gpu_exchange() { return gpu_exchange_; }
@@ -118,21 +148,36 @@ class Group {
         const Options& options);
   static size_t slab_bytes(int32_t size);
   Status open_slab(const Operation& operation);
+  Status connect_puts(const Operation& operation);
+  Status map_segment(const Operation& operation, size_t bytes,
+                     const std::function<void(std::byte*)>& prepare,
+                     std::shared_ptr<Segment>* segment);
+  Status copy_segment(const Operation& operation, size_t bytes,
+                      const std::function<void(std::byte*)>& prepare,
+                      std::shared_ptr<Segment>* segment);
+  // Sets the abort word, for all ranks.
+  void fail(Failure failure, int32_t rank);
   void prepare_slab(std::byte* slab) const;
   void take_slab(std::shared_ptr<Segment> slab);
   Status lost(const Operation& operation, Failure failure, int32_t rank,
               const std::string& detail) const;
   void publish_wait(int32_t rank, const uint32_t* word, uint32_t epoch);
   int32_t waited_for(int32_t rank) const;
+  // Where an address lies; false: in no segment.
+  bool locate(const void* address, SegmentAddress* found) const;
+  // Some words of another rank's memory.
+  bool read(int32_t rank, const SegmentAddress& address, size_t bytes, void* data) const;
 
   const std::shared_ptr<Mesh> mesh_;
   const std::vector<int32_t> members_;  // by the mesh's numbers
   const int32_t rank_;
   const uint32_t generation_;
   const Options options_;
+  std::shared_ptr<PutEngine> puts_;  // null where ranks share memory
   std::shared_ptr<Segment> slab_;
-  // All that were shared, numbered alike on all ranks; the slab is the first.
-  std::vector<std::weak_ptr<Segment>> segments_;
+  // All that are shared, numbered alike on all ranks; the slab is the first.
+  std::map<uint32_t, std::weak_ptr<Segment>> segments_;
+  uint32_t next_segment_ = 0;
   uint32_t before_slab_ = 0;
   uint32_t* abort_ = &before_slab_;
   RankWords* words_ = nullptr;

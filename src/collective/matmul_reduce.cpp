@@ -12,8 +12,8 @@ namespace {
 
 // A task reduces about so many elements.
 constexpr int64_t kTaskElements = 64 << 10;
-// Chunks of a shard. Each costs some microseconds between copies.
-constexpr int64_t kChunksOnGpu = 4;
+// Chunks of a shard that is sent. Each costs some microseconds.
+constexpr int64_t kChunksSent = 4;
 
 // Whether the kernels of a GPU may give the result in chunks: rows of whole vectors.
 bool may_leave_in_chunks(const dispatch::Device& device, const perseid_matmul_desc& desc) {
@@ -75,8 +75,8 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
   };
   made->shards_ = cut(made->dtype_ == DType::kF64 ? DType::kF64 : DType::kF32);
   made->results_ = cut(made->out_dtype_);
-  // On a GPU a part of a shard leaves while the next one is computed.
-  const int64_t each = device->gpu != nullptr ? kChunksOnGpu : 1;
+  // A part of a shard leaves while the next one is computed.
+  const int64_t each = device->gpu != nullptr || !ranks.shares_memory() ? kChunksSent : 1;
   made->chunks_ =
       std::make_unique<ShardChunks>(made->shards_, made->m_ > 0 && made->n_ > 0 ? each : 0);
   made->parts_.resize(static_cast<size_t>(ranks.size()));
@@ -127,7 +127,7 @@ const cuda::RankSum* MatmulReducePlan::sum_with(DType bias) const {
 }
 
 Status MatmulReducePlan::make_transports(const Operation& operation) {
-  const Transport& transport = transport_of(device());
+  const Transport& transport = transport_of(device(), *group_);
   const TransportSite site{*group_, operation, device()};
   Status status = transport.make_reduce(site, shards_, *chunks_, &reduce_);
   if (status.ok() && all_) status = transport.make_gather(site, results_, *chunks_, &gather_);
@@ -143,7 +143,7 @@ Status MatmulReducePlan::make_transports(const Operation& operation) {
 }
 
 void MatmulReducePlan::describe() {
-  const Transport& transport = transport_of(device());
+  const Transport& transport = transport_of(device(), *group_);
   auto info = sized<perseid_plan_info>();
   product_->query(&info);
   dispatch::Explanation explanation{.operation = name()};

@@ -21,6 +21,12 @@ constexpr std::chrono::seconds kAnotherRound{2};
 // What a rank gets to take a last message.
 constexpr std::chrono::milliseconds kFarewell{100};
 
+bool is_abort_value(uint32_t value) {
+  const Failure failure = failure_of(value);
+  return Failure::kLost <= failure && failure <= Failure::kLeft && failed_rank(value) >= 0 &&
+         failed_rank(value) < kMostRanks;
+}
+
 constexpr uint64_t bit(int32_t rank) { return uint64_t{1} << rank; }
 
 }  // namespace
@@ -115,6 +121,14 @@ void Mesh::handle(int32_t rank, Frame frame) {
       if (operation_.load() > peer.left_after) raise(Failure::kLeft, rank);
       return;
     }
+    case FrameType::kAbort: {
+      Reader reader(frame.payload);
+      const auto value = static_cast<uint32_t>(reader.number(4));
+      if (!reader.complete() || !is_abort_value(value)) break;
+      if (watch_.abort != nullptr && frame.generation == watch_.generation)
+        set_abort(watch_.abort, failure_of(value), failed_rank(value));
+      return;
+    }
     default:
       break;
   }
@@ -136,6 +150,12 @@ void Mesh::raise(Failure failure, int32_t rank) {
   const auto found = std::find(members.begin(), members.end(), rank);
   if (found != members.end())
     set_abort(watch_.abort, failure, static_cast<int32_t>(found - members.begin()));
+}
+
+std::string Mesh::local_address() const {
+  for (const Peer& peer : peers_)
+    if (peer.socket.opened()) return collective::local_address(peer.socket);
+  return "";
 }
 
 void Mesh::watch(Watch watch) {

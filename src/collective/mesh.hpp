@@ -32,6 +32,7 @@ struct Watch {
   std::shared_ptr<void> keep;    // the memory of the abort word
   uint32_t* abort = nullptr;     // set once, from 0
   std::vector<int32_t> members;  // by the rank in the group
+  uint32_t generation = 0;
 };
 
 // The value of an abort word: how a rank failed the others.
@@ -55,6 +56,8 @@ class Mesh {
   int32_t rank() const { return rank_; }
   int32_t size() const { return static_cast<int32_t>(peers_.size()); }
   ThreadHub* hub() const { return hub_.get(); }
+  // Where this rank reaches the others, as of a socket; "" by Unix sockets.
+  std::string local_address() const;
 
   // From now on a lost rank sets the abort word; at once where one is lost already.
   void watch(Watch watch);

@@ -7,6 +7,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <list>
@@ -178,6 +180,38 @@ class PrivateFolder {
   bool made_;
 };
 
+Status callback_failed() {
+  return Status::error(PERSEID_PEER_LOST, "the caller's all-gather failed");
+}
+
+// What tells hosts apart: an identifier that the kernel draws when it boots.
+std::array<char, 40> boot_id() {
+  std::array<char, 40> id{};
+  const Descriptor file(open_file("/proc/sys/kernel/random/boot_id", O_RDONLY));
+  [[maybe_unused]] const ssize_t got =
+      file.opened() ? ::read(file.number(), id.data(), id.size() - 1) : 0;
+  return id;
+}
+
+// Where to listen: "" where all ranks are on one host and none names its address. False: the
+// callback has failed.
+bool find_hosts(int32_t size, const AllGather& all_gather, std::string* address) {
+  struct Host {
+    std::array<char, 40> id;
+    uint64_t named;
+  };
+  const Host mine{boot_id(), names_host() ? uint64_t{1} : 0};
+  std::vector<Host> hosts(static_cast<size_t>(size));
+  if (!all_gather(&mine, sizeof mine, hosts.data())) return false;
+  const bool one = std::all_of(hosts.begin(), hosts.end(), [&](const Host& host) {
+    return host.named == 0 && host.id == hosts[0].id;
+  });
+  const std::string host = host_of_environment();
+  const bool v6 = host.find(':') != std::string::npos;
+  if (!one) *address = v6 ? concatenate("tcp:[", host, "]:0") : concatenate("tcp:", host, ":0");
+  return true;
+}
+
 }  // namespace
 
 Status meet(const Place& place, Clock::time_point deadline, std::vector<Descriptor>* sockets) {
@@ -221,33 +255,41 @@ Status meet(const Place& place, Clock::time_point deadline, std::vector<Descript
   return connect_all(place, listener, *all, deadline, sockets);
 }
 
-Status meet(int32_t rank, int32_t size, const AllGather& all_gather, Clock::time_point deadline,
-            std::vector<Descriptor>* sockets) {
+Status meet(int32_t rank, int32_t size, const std::string& address, const AllGather& all_gather,
+            Clock::time_point deadline, std::vector<Descriptor>* sockets) {
   sockets->clear();
   sockets->resize(static_cast<size_t>(size));
   struct Card {  // what goes through the callback
     char address[64] = {}, token[64] = {};
   };
   Place place{rank, size, "", rank == 0 ? random_token() : ""};
-  PrivateFolder folder;
+  std::optional<PrivateFolder> folder;
   Listener listener;
-  Status status =
-      folder.made() ? Listener::open(concatenate(kUnix, folder.path(), "/rank"), &listener)
-                    : Status::error(PERSEID_IO_ERROR, "cannot make a folder like ", folder.path());
+  Status status;
+  std::string at = address;
+  if (at.empty() && !find_hosts(size, all_gather, &at)) return callback_failed();
+  if (!at.empty()) {
+    status = Listener::open(at, &listener);
+  } else if (folder.emplace(); folder->made()) {
+    status = Listener::open(concatenate(kUnix, folder->path(), "/rank"), &listener);
+  } else {
+    status = Status::error(PERSEID_IO_ERROR, "cannot make a folder like ", folder->path());
+  }
   // A rank that has no address says so, lest the others wait for it.
   Card mine;
   std::memcpy(mine.address, listener.address().data(), listener.address().size());
   std::memcpy(mine.token, place.token.data(), place.token.size());
   std::vector<Card> cards(static_cast<size_t>(size));
-  if (!all_gather(&mine, sizeof mine, cards.data()))
-    return Status::error(PERSEID_PEER_LOST, "the caller's all-gather failed");
+  if (!all_gather(&mine, sizeof mine, cards.data())) return callback_failed();
   if (!status.ok()) return status;
   std::vector<std::string> addresses;
   for (const Card& card : cards) {
     addresses.emplace_back(card.address, strnlen(card.address, sizeof card.address));
     if (addresses.back().empty())
-      return Status::error(PERSEID_IO_ERROR, "rank ", addresses.size() - 1,
-                           " has no address to be reached at; is its /tmp writable?");
+      return Status::error(
+          PERSEID_IO_ERROR, "rank ", addresses.size() - 1,
+          " has no address to be reached at; is its /tmp writable, or, on several ",
+          "hosts, PERSEID_ADDRESS an address of its host?");
   }
   place.token.assign(cards[0].token, strnlen(cards[0].token, sizeof cards[0].token));
   return connect_all(place, listener, addresses, deadline, sockets);

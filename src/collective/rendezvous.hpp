@@ -26,6 +26,12 @@ struct Place {
 // Fills what is not given from the environment: PERSEID_RANK, PERSEID_WORLD_SIZE,
 // PERSEID_RENDEZVOUS and PERSEID_TOKEN, else the variables of torchrun or OpenMPI.
 Status place_of_environment(Place* place);
+// False: PERSEID_SHARED_MEMORY=0 asks to treat ranks as if each were on a host of its own.
+bool shares_memory_of_environment();
+// An address that other hosts may reach this one by: PERSEID_ADDRESS, else that of the first
+// interface that is up; "" where there is none.
+std::string host_of_environment();
+bool names_host();  // whether it is PERSEID_ADDRESS
 // The sizes and lengths that a place may have.
 Status check_place(const Place& place);
 
@@ -35,7 +41,9 @@ Status meet(const Place& place, Clock::time_point deadline, std::vector<Descript
 // Gives every rank what each of them brings, in the order of ranks; the same number of bytes from
 // each. False: it failed.
 using AllGather = std::function<bool(const void* mine, size_t bytes, void* all)>;
-Status meet(int32_t rank, int32_t size, const AllGather& all_gather, Clock::time_point deadline,
-            std::vector<Descriptor>* sockets);
+// `address`: where this rank is to listen, as local_address() says; "": at a Unix socket where all
+// ranks are on one host, else at host_of_environment().
+Status meet(int32_t rank, int32_t size, const std::string& address, const AllGather& all_gather,
+            Clock::time_point deadline, std::vector<Descriptor>* sockets);
 
 }  // namespace perseid::internal::collective

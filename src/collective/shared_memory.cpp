@@ -13,6 +13,9 @@ constexpr size_t kAlignment = 64;
 }  // namespace
 
 Status SharedMemory::allocate(Group& group, const Operation& operation, size_t bytes, void** data) {
+  if (!group.shares_memory())
+    return Status::error(PERSEID_UNSUPPORTED, operation.name,
+                         ": the ranks are on several hosts and share no memory; use all-gather");
   std::vector<std::string> all;
   Status status = group.exchange(operation, {}, Writer().number(bytes).take(), &all);
   if (!status.ok()) return status;

@@ -34,8 +34,9 @@ void copy_row(const Tensor& from, const Tensor& to, int64_t i, int64_t j) {
 
 }  // namespace
 
-const Transport& transport_of(const dispatch::Device& device) {
-  return device.gpu != nullptr ? kCopyEngines : kWindows;
+const Transport& transport_of(const dispatch::Device& device, const Group& group) {
+  if (device.gpu != nullptr) return kCopyEngines;
+  return group.shares_memory() ? kWindows : kSockets;
 }
 
 void copy(cpu::Executor& executor, const Tensor& from, const Tensor& to) {

@@ -81,14 +81,16 @@ class ReduceTransport {
 // Collective.
 struct Transport {
   const char* name;
+  const char* how;  // it brings shards together
   Status (*make_gather)(const TransportSite& site, const Shards& shards, const ShardChunks& chunks,
                         std::unique_ptr<GatherTransport>* transport);
   Status (*make_reduce)(const TransportSite& site, const Shards& shards, const ShardChunks& chunks,
                         std::unique_ptr<ReduceTransport>* transport);
 };
-const Transport& transport_of(const dispatch::Device& device);
+const Transport& transport_of(const dispatch::Device& device, const Group& group);
 
 extern const Transport kWindows;      // memory that the ranks of one host share, read in place
+extern const Transport kSockets;      // memory of ranks on several hosts
 extern const Transport kCopyEngines;  // copies between GPUs that map one another's memory
 
 // Copies a tensor of 3 dimensions into one of the same shape and type, by all workers.

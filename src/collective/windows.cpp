@@ -1,13 +1,18 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The transport of ranks on one host, threads or processes: memory that all of them map. Nothing is
-// sent. A rank writes its shard, or its partial, into the plan's window and sets signals there; the
-// others read it in place. There is one gathered operand a host, not one a rank.
+// The transports of ranks on CPUs. On one host, threads or processes, all map one window of memory.
+// Nothing is sent: a rank writes its shard, or its partial, into the plan's window and sets signals
+// there; the others read it in place. There is one gathered operand a host, not one a rank.
+//
+// On several hosts each rank has a window of its own, and puts what it has written for others into
+// theirs, each chunk before its signal, while the product runs.
 //
 // Order: a rank writes data, then the signal with release; a reader sees the signal with acquire,
 // then the data. Before a rank writes the same memory in the next epoch, it waits for the `done`
 // word of every reader, which each sets with release after its last read.
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "collective/transport.hpp"
 
@@ -54,6 +59,7 @@ class Window {
   std::byte* data(int32_t region) const {
     return segment_->data() + data_ + static_cast<size_t>(region) * region_;
   }
+  const std::shared_ptr<Segment>& segment() const { return segment_; }
   // Until every rank has read what there was in the epoch.
   Status wait_done(Group& group, const Operation& operation, uint32_t epoch) const {
     for (int32_t rank = 0; rank < group.size(); ++rank)
@@ -66,6 +72,14 @@ class Window {
   std::shared_ptr<Segment> segment_;
   size_t signals_ = 0, signal_bytes_ = 0, data_ = 0, region_ = 0;
 };
+
+// [outer, size, inner] as rows of bytes.
+ByteRows rows_of(const Tensor& part) {
+  const auto element = static_cast<uint64_t>(size_of(part.dtype));
+  return {.bytes = static_cast<uint64_t>(part.shape[1] * part.shape[2]) * element,
+          .count = static_cast<uint64_t>(part.shape[0]),
+          .stride = static_cast<uint64_t>(part.stride[0]) * element};
+}
 
 class WindowGather final : public GatherTransport {
  public:
@@ -99,6 +113,7 @@ class WindowGather final : public GatherTransport {
         copy(executor_, part, shards_.view(gathered(), from, to));
       }
       cpu::set_signal(window_.signals(0) + chunk, sending.epoch);
+      put(chunk, sending.epoch);
     }
     return {};
   }
@@ -111,11 +126,23 @@ class WindowGather final : public GatherTransport {
     return arrival;
   }
   Status finish(const Sending& sending) override {
-    cpu::set_signal(window_.done(group_.rank()), sending.epoch);
+    group_.signal(window_.done(group_.rank()), sending.epoch);
     return {};
   }
 
  private:
+  // Into the windows of ranks on other hosts.
+  void put(int64_t chunk, uint32_t epoch) {
+    const auto c = static_cast<size_t>(chunk);
+    const Tensor part = shards_.view(gathered(), chunks_.begin[c], chunks_.begin[c + 1]);
+    const ByteRows rows = rows_of(part);
+    group_.for_each_other([&](int32_t rank) {
+      const auto* data = part.as<const std::byte>();
+      group_.put(rank, data, rows, {data, rows.stride, window_.segment()});
+      group_.signal(rank, signals() + chunk, epoch);
+    });
+  }
+
   Group& group_;
   cpu::Executor& executor_;
   const Shards shards_;
@@ -162,6 +189,102 @@ class WindowReduce final : public ReduceTransport {
   Window window_;
 };
 
+// Each rank has a window for the parts of its own shard, one from each rank. Its product writes the
+// other shards into memory of its own, from which they leave chunk by chunk.
+class PutReduce final : public ReduceTransport {
+ public:
+  PutReduce(const TransportSite& site, const Shards& shards, const ShardChunks& chunks)
+      : group_(site.group), shards_(shards), chunks_(chunks) {}
+  Status make(const Operation& operation) {
+    int64_t most_chunks = 0, most = 0;
+    for (int32_t rank = 0; rank < group_.size(); ++rank) {
+      most = std::max(most, shards_.size(rank));
+      most_chunks = std::max(most_chunks, chunks_.first_of(rank + 1) - chunks_.first_of(rank));
+    }
+    signals_ = aligned(static_cast<size_t>(chunks_.count()) * sizeof(uint32_t));
+    Descriptor unused;
+    Status status = Segment::make(signals_ + std::max<size_t>(shards_.bytes(), 1), &own_, &unused);
+    for (int64_t chunk = 0; status.ok() && chunk < chunks_.count(); ++chunk)
+      signals()[chunk] = group_.first_epoch() - 1;
+    if (status = group_.exchange(operation, status, "", nullptr); !status.ok()) return status;
+    return Window::make(group_, operation, static_cast<size_t>(group_.size()),
+                        static_cast<size_t>(most_chunks), packed(most), &window_);
+  }
+
+  std::byte* partial() const override { return own_->data() + signals_; }
+  uint32_t* signals() const override { return reinterpret_cast<uint32_t*>(own_->data()); }
+
+  Status start(const Operation& operation, const Sending& sending) override {
+    Status status = window_.wait_done(group_, operation, sending.epoch - 1);
+    // An execution that was refused is repeated with its epoch.
+    if (status.ok() && std::exchange(queued_, sending.epoch) != sending.epoch)
+      group_.for_each_other([&](int32_t rank) { queue(rank, sending.epoch); });
+    return status;
+  }
+  Status send(const Sending&) override {
+    group_.put_ready();
+    return {};
+  }
+  perseid_arrival arrival(const Operation&, uint32_t) const override { return {}; }
+  int64_t arrivals() const override { return 0; }
+  Status part(const Operation& operation, uint32_t epoch, int32_t rank, Tensor* part) override {
+    const int32_t own = group_.rank();
+    if (rank == own) {
+      *part = shards_.view(partial(), shards_.begin_of(own), shards_.begin_of(own + 1));
+      return {};
+    }
+    const int64_t chunks = chunks_.first_of(own + 1) - chunks_.first_of(own);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk)
+      if (Status status = group_.wait(operation, rank, window_.signals(rank) + chunk, epoch);
+          !status.ok())
+        return status;
+    *part = shard_at(window_.data(rank), own);
+    return {};
+  }
+  Status finish(const Sending& sending) override {
+    group_.signal(window_.done(group_.rank()), sending.epoch);
+    return {};
+  }
+
+ private:
+  size_t packed(int64_t size) const {
+    return static_cast<size_t>(shards_.outer * size * shards_.inner * size_of(shards_.dtype));
+  }
+  // The shard of a rank without the others.
+  Tensor shard_at(std::byte* data, int32_t rank) const {
+    return {.data = data,
+            .dtype = shards_.dtype,
+            .rank = 3,
+            .shape = {shards_.outer, shards_.size(rank), shards_.inner},
+            .stride = {shards_.size(rank) * shards_.inner, shards_.inner, 1}};
+  }
+  // What leaves for a rank when the product has signalled it.
+  void queue(int32_t rank, uint32_t epoch) {
+    const int64_t first = chunks_.first_of(rank);
+    for (int64_t chunk = first; chunk < chunks_.first_of(rank + 1); ++chunk) {
+      const auto c = static_cast<size_t>(chunk);
+      const int64_t from = chunks_.begin[c], to = chunks_.begin[c + 1];
+      const Tensor part = shards_.view(partial(), from, to);
+      const ByteRows source = rows_of(part);
+      ByteRows target = source;
+      target.stride = packed(shards_.size(rank)) / static_cast<size_t>(shards_.outer);
+      const std::byte* at = window_.data(group_.rank()) +
+                            (from - shards_.begin_of(rank)) * shards_.inner * size_of(part.dtype);
+      group_.put_when(signals() + chunk, epoch, rank, at, target,
+                      {part.as<const std::byte>(), source.stride, own_},
+                      window_.signals(group_.rank()) + (chunk - first));
+    }
+  }
+
+  Group& group_;
+  const Shards shards_;
+  const ShardChunks chunks_;
+  std::shared_ptr<Segment> own_;  // signals, then the partial
+  size_t signals_ = 0;
+  Window window_;
+  uint32_t queued_ = group_.first_epoch() - 1;
+};
+
 template <class Made, class Base>
 Status make(const TransportSite& site, const Shards& shards, const ShardChunks& chunks,
             std::unique_ptr<Base>* transport) {
@@ -173,9 +296,13 @@ Status make(const TransportSite& site, const Shards& shards, const ShardChunks& 
 
 }  // namespace
 
-// Groups of several hosts cannot be opened yet: they would fail to map the slab.
 const Transport kWindows = {.name = "cpu:windows",
+                            .how = "shards are read in place",
                             .make_gather = make<WindowGather, GatherTransport>,
                             .make_reduce = make<WindowReduce, ReduceTransport>};
+const Transport kSockets = {.name = "cpu:sockets",
+                            .how = "shards are sent through sockets",
+                            .make_gather = make<WindowGather, GatherTransport>,
+                            .make_reduce = make<PutReduce, ReduceTransport>};
 
 }  // namespace perseid::internal::collective

@@ -65,7 +65,7 @@ bool FrameParser::feed(std::span<const std::byte> bytes, std::vector<Frame>* fra
     const auto generation = static_cast<uint32_t>(header.number(4));
     const uint64_t length = header.number(4);
     if (magic != kMagic || type < static_cast<uint32_t>(FrameType::kHello) ||
-        type > static_cast<uint32_t>(FrameType::kGoodbye) || length > kLargestMessage)
+        type > static_cast<uint32_t>(FrameType::kAbort) || length > kLargestMessage)
       return false;
     if (pending_.size() - at < kFrameHeader + length) break;
     frames->push_back({static_cast<FrameType>(type), generation,

@@ -32,7 +32,8 @@ enum class FrameType : uint32_t {
   kMessage = 5,    // of an exchange
   kSegment = 6,    // of an exchange, with the descriptor of shared memory
   kProposal = 7,   // who is to go on
-  kGoodbye = 8     // the rank leaves
+  kGoodbye = 8,    // the rank leaves
+  kAbort = 9       // the group has failed: the value of its abort word
 };
 
 struct Frame {

@@ -1,0 +1,77 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/mpi.hpp"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <cstring>
+
+namespace perseid::internal::collective {
+namespace {
+
+struct Mpi {
+  int (*open)(int* rank, int* size) = nullptr;
+  int (*all_gather)(const void* mine, size_t bytes, void* all) = nullptr;
+};
+
+// The folder of this library, or of the program that holds it, with a slash.
+std::string own_folder() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&meet_by_mpi), &info) == 0) return "";
+  const std::string path = info.dli_fname;
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "" : path.substr(0, slash + 1);
+}
+
+Status load(const std::string& kind, Mpi* mpi) {
+  if (kind != "openmpi" && kind != "mpich")
+    return Status::error(PERSEID_INVALID_ARGUMENT, "the rendezvous is \"", kMpiRendezvous, kind,
+                         "\", expected mpi:openmpi or mpi:mpich");
+  const std::string name = concatenate("libperseid_", kind, ".so"), folder = own_folder();
+  void* library = nullptr;
+  std::string reason;
+  // Beside the library, beside a program in bin, then where the system looks. MPI loads parts of
+  // its own, which need its symbols: RTLD_GLOBAL.
+  for (const std::string& path : {folder + name, folder + "../lib/" + name, name}) {
+    if (library != nullptr) break;
+    library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+    // What is wrong with the one that is there, not that it is nowhere else.
+    const char* const error = library == nullptr ? dlerror() : nullptr;
+    if (error != nullptr && (reason.empty() || ::access(path.c_str(), F_OK) == 0)) reason = error;
+  }
+  if (library == nullptr)
+    return Status::error(PERSEID_UNSUPPORTED, "cannot meet by MPI: ", reason, "; install ", kind,
+                         " and build Perseid with its headers, or set "
+                         "PERSEID_RENDEZVOUS to unix:PATH or tcp:HOST:PORT on all ranks");
+  mpi->open = reinterpret_cast<decltype(mpi->open)>(dlsym(library, "perseid_mpi_open"));
+  mpi->all_gather =
+      reinterpret_cast<decltype(mpi->all_gather)>(dlsym(library, "perseid_mpi_all_gather"));
+  if (mpi->open != nullptr && mpi->all_gather != nullptr) return {};
+  return Status::error(PERSEID_UNSUPPORTED, name, " is of another version of Perseid");
+}
+
+}  // namespace
+
+Status meet_by_mpi(Place* place, Clock::time_point deadline, std::vector<Descriptor>* sockets) {
+  Mpi mpi;
+  if (Status status = load(place->rendezvous.substr(std::strlen(kMpiRendezvous)), &mpi);
+      !status.ok())
+    return status;
+  int rank = 0, size = 0;
+  if (const int error = mpi.open(&rank, &size); error != 0)
+    return Status::error(PERSEID_IO_ERROR, "MPI cannot be initialised: error ", error,
+                         "; was the program started by mpirun?");
+  if (place->size != 0 && (place->size != size || place->rank != rank))
+    return Status::error(PERSEID_INVALID_ARGUMENT, "rank is ", place->rank, " of ", place->size,
+                         ", and of MPI ", rank, " of ", size, "; pass the same, or size 0");
+  place->rank = rank;
+  place->size = size;
+  if (Status status = check_place(*place); !status.ok()) return status;
+  const AllGather all_gather = [&](const void* mine, size_t bytes, void* all) {
+    return mpi.all_gather(mine, bytes, all) == 0;
+  };
+  return meet(rank, size, "", all_gather, deadline, sockets);
+}
+
+}  // namespace perseid::internal::collective
