@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <optional>
 
 #include "collective/all_gather_matmul.hpp"
 #include "collective/exchange.hpp"
@@ -164,7 +165,8 @@ int64_t entries_of(const char* folder) {
 void come_and_go(int groups) {
   const auto once = [] {
     on_threads(3, [](const Group& group) {
-      const perseid::GroupMemory memory(group, 4096);
+      std::optional<perseid::GroupMemory> memory;
+      if (!are_hosts()) memory.emplace(group, 4096);
       group.barrier();
     });
   };

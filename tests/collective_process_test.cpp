@@ -7,12 +7,15 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 
 #include "collective_tools.hpp"
@@ -111,17 +114,21 @@ TEST_F(Processes, ComputeTogether) {
   }
 }
 
-TEST_F(Processes, MeetByTcpOfThisHost) {
-  // A port that is free now.
+// With a port that is free now.
+std::string free_address() {
   const int probe = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in any{};
   any.sin_family = AF_INET;
   any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof any;
-  ASSERT_EQ(bind(probe, reinterpret_cast<sockaddr*>(&any), sizeof any), 0);
-  ASSERT_EQ(getsockname(probe, reinterpret_cast<sockaddr*>(&any), &length), 0);
+  EXPECT_EQ(bind(probe, reinterpret_cast<sockaddr*>(&any), sizeof any), 0);
+  EXPECT_EQ(getsockname(probe, reinterpret_cast<sockaddr*>(&any), &length), 0);
   close(probe);
-  const std::string address = "tcp:127.0.0.1:" + std::to_string(ntohs(any.sin_port));
+  return "tcp:127.0.0.1:" + std::to_string(ntohs(any.sin_port));
+}
+
+TEST_F(Processes, MeetByTcpOfThisHost) {
+  const std::string address = free_address();
   start(3, [&](int32_t rank) {
     GroupOptions options = place(rank, 3);
     options.rendezvous = address;
@@ -164,6 +171,85 @@ TEST_F(Processes, RefuseAStranger) {
   board_->go = true;
   for (const int code : join()) EXPECT_EQ(code, 0);
   for (const int number : sockets) close(number);
+}
+
+TEST_F(Processes, RefuseAStrangerByTcp) {
+  const std::string address = free_address();
+  start(2, [&](int32_t rank) {
+    if (rank == 1)
+      while (!board_->go) usleep(1000);
+    GroupOptions options = place(rank, 2);
+    options.rendezvous = address;
+    const Group group(options);
+    group.barrier();
+    return true;
+  });
+  GroupOptions stranger = place(1, 2);
+  stranger.rendezvous = address;
+  stranger.token = "";
+  EXPECT_EQ(ended([&] { const Group group(stranger); }).status, PERSEID_INVALID_ARGUMENT);
+  stranger.token = "a secre";
+  const Ended end = ended([&] { const Group group(stranger); });
+  EXPECT_NE(end.sentence.find("the token is not that of the group"), std::string::npos)
+      << end.sentence;
+  board_->go = true;
+  for (const int code : join()) EXPECT_EQ(code, 0);
+}
+
+int64_t entries_of(const char* folder) {
+  return std::distance(std::filesystem::directory_iterator(folder), {});
+}
+
+// Descriptors and threads of a process are as many as before.
+TEST_F(Processes, SweepLeaveNothingBehindAfterTwoHundredGroups) {
+  start(2, [&](int32_t rank) {
+    const Context context = Context::cpu(1);
+    int64_t descriptors = 0, threads = 0;
+    bool right = true;
+    for (int i = 0; i < 200; ++i) {
+      GroupOptions options = place(rank, 2);
+      options.rendezvous += "." + std::to_string(i);
+      {
+        const Group group(options);
+        right = Work(context, group).once() && right;
+        group.barrier();
+      }
+      if (i == 0)
+        descriptors = entries_of("/proc/self/fd"), threads = entries_of("/proc/self/task");
+    }
+    return right && entries_of("/proc/self/fd") == descriptors &&
+           entries_of("/proc/self/task") <= threads;
+  });
+  for (const int code : join()) EXPECT_EQ(code, 0);
+}
+
+// Shared memory has no name: a full /dev/shm is none of its concern. Where memory cannot be had,
+// all ranks say so.
+TEST_F(Processes, NeedNoRoomInDevShm) {
+  start(2, [&](int32_t rank) {
+    if (unshare(CLONE_NEWNS) != 0 ||
+        mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount("none", "/dev/shm", "tmpfs", 0, "size=4k") != 0)
+      return true;  // this machine allows no namespaces
+    std::ofstream("/dev/shm/full") << std::string(8192, 'x');
+    const Group group(place(rank, 2));
+    const Context context = Context::cpu(1);
+    return Work(context, group).once();
+  });
+  for (const int code : join()) EXPECT_EQ(code, 0);
+}
+
+TEST_F(Processes, AreRefusedWithoutMemory) {
+  start(2, [&](int32_t rank) {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit little{65536, 65536};
+    if (rank == 0 && setrlimit(RLIMIT_FSIZE, &little) != 0) return false;
+    const Ended end = ended([&] { const Group group(place(rank, 2)); });
+    if (end.status != PERSEID_OUT_OF_MEMORY) fprintf(stderr, "%s\n", end.sentence.c_str());
+    return end.status == PERSEID_OUT_OF_MEMORY &&
+           end.sentence.find("rank 0: cannot share") != std::string::npos;
+  });
+  for (const int code : join()) EXPECT_EQ(code, 0);
 }
 
 TEST_F(Processes, SayWhoDidNotCome) {

@@ -177,10 +177,14 @@ Status Group::open_threads(int32_t size, const Options& options,
 
 void Group::fail(Failure failure, int32_t rank) {
   set_abort(abort_, failure, rank);
-  if (puts_ == nullptr) return;
   // Of several failures the first counts.
-  const Frame frame{FrameType::kAbort, generation_,
-                    Writer().number(cpu::load_acquire(abort_), 4).take()};
+  tell(cpu::load_acquire(abort_));
+}
+
+// Others may find out later, or not at all.
+void Group::tell(uint32_t abort) const {
+  if (puts_ == nullptr || told_.exchange(true)) return;
+  const Frame frame{FrameType::kAbort, generation_, Writer().number(abort, 4).take()};
   for_each_other(
       [&](int32_t other) { mesh_->send(origin(other), frame, Clock::now() + kAnswerTime); });
 }
@@ -201,6 +205,7 @@ Status Group::lost(const Operation& operation, Failure failure, int32_t rank,
 
 Status Group::failure(const Operation& operation, const std::string& detail) const {
   const uint32_t value = cpu::load_acquire(abort_);
+  tell(value);
   return lost(operation, failure_of(value), failed_rank(value), detail);
 }
 
@@ -423,12 +428,12 @@ bool Group::read(int32_t rank, const SegmentAddress& address, size_t bytes, void
 }
 
 // Whom a rank waits for, -1: nobody. A rank that was stopped as it waited still says so when what
-// it waited for has come.
-int32_t Group::waited_for(int32_t rank) const {
+// it waited for has come. `answers`: false where a rank of another host says nothing.
+int32_t Group::waited_for(int32_t rank, bool* answers) const {
   SegmentAddress address;
   RankWords words{};
-  if (!locate(words_ + rank, &address) || !read(rank, address, kWaitBytes, &words) ||
-      words.waits_for == 0 || words.waits_for > static_cast<uint32_t>(size()))
+  *answers = locate(words_ + rank, &address) && read(rank, address, kWaitBytes, &words);
+  if (!*answers || words.waits_for == 0 || words.waits_for > static_cast<uint32_t>(size()))
     return -1;
   uint32_t word = 0;
   address.segment = words.segment;
@@ -469,11 +474,16 @@ void Group::signal(int32_t rank, const uint32_t* word, uint32_t epoch) const {
 
 Status Group::give_up(const Operation& operation, int32_t rank) {
   // A rank that waits is late because another one is.
+  bool answers = true;
   for (int32_t steps = 0; steps < size(); ++steps) {
-    const int32_t next = waited_for(rank);
+    const int32_t next = waited_for(rank, &answers);
     if (next < 0 || next == rank_) break;
     rank = next;
   }
+  // One that answers may itself be about to find out who is silent.
+  const Clock::time_point verdict = Clock::now() + 2 * kAnswerTime;
+  while (puts_ != nullptr && answers && cpu::load_acquire(abort_) == 0 && Clock::now() < verdict)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
   fail(Failure::kSilent, rank);
   return failure(operation);
 }

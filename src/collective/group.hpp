@@ -157,12 +157,13 @@ class Group {
                       std::shared_ptr<Segment>* segment);
   // Sets the abort word, for all ranks.
   void fail(Failure failure, int32_t rank);
+  void tell(uint32_t abort) const;
   void prepare_slab(std::byte* slab) const;
   void take_slab(std::shared_ptr<Segment> slab);
   Status lost(const Operation& operation, Failure failure, int32_t rank,
               const std::string& detail) const;
   void publish_wait(int32_t rank, const uint32_t* word, uint32_t epoch);
-  int32_t waited_for(int32_t rank) const;
+  int32_t waited_for(int32_t rank, bool* answers) const;
   // Where an address lies; false: in no segment.
   bool locate(const void* address, SegmentAddress* found) const;
   // Some words of another rank's memory.
@@ -185,6 +186,7 @@ class Group {
   uint32_t epoch_;
   uint64_t operations_ = 0;
   std::atomic<bool> busy_{false};
+  mutable std::atomic<bool> told_{false};  // the others, on several hosts, of the failure
   bool superseded_ = false;
   std::shared_ptr<GpuRank> gpu_rank_;
   std::shared_ptr<GpuExchange> gpu_exchange_;

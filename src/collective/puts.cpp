@@ -12,8 +12,6 @@
 #include <cerrno>
 #include <csignal>
 
-#include "collective/mesh.hpp"
-
 namespace perseid::internal::collective {
 namespace {
 
