@@ -21,6 +21,8 @@ std::string milliseconds(uint64_t nanoseconds) {
 
 // How long a rank gets to say whom it waits for.
 constexpr std::chrono::milliseconds kAnswerTime{200};
+// How long one that has answered gets to name another one: longer than it takes to get no answer.
+constexpr std::chrono::milliseconds kVerdictTime{300};
 
 // What RankWords says of a wait.
 constexpr size_t kWaitBytes = offsetof(RankWords, offset) + sizeof(RankWords::offset);
@@ -481,7 +483,7 @@ Status Group::give_up(const Operation& operation, int32_t rank) {
     rank = next;
   }
   // One that answers may itself be about to find out who is silent.
-  const Clock::time_point verdict = Clock::now() + 2 * kAnswerTime;
+  const Clock::time_point verdict = Clock::now() + kVerdictTime;
   while (puts_ != nullptr && answers && cpu::load_acquire(abort_) == 0 && Clock::now() < verdict)
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   fail(Failure::kSilent, rank);
