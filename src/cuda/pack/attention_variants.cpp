@@ -18,7 +18,7 @@ struct Dims {
   bool f16 = false;  // in addition to bf16
 };
 constexpr Dims kUsual[] = {{64, 64, true}, {128, 128, true}};
-constexpr Dims kTuned[] = {{64, 64, true}, {128, 128, true}, {256, 256, true},
+constexpr Dims kTuned[] = {{64, 64, true}, {128, 128, true}, {256, 256},
                            {96, 96},       {192, 128},       {192, 192}};
 constexpr Dims kOdd[] = {{40, 40}, {80, 72}, {96, 64}, {256, 256}};
 
@@ -34,11 +34,16 @@ struct Kind {
   bool window = false, ragged = false, kv_lens = false, visible = false, bias = false;
   double dropout = 0;
   bool accumulate = false;
+  bool f16 = true;  // too, where dims have it
 };
 constexpr Kind kCommon[] = {
     {.name = "attention", .dims = kTuned},
     {.name = "attention of short sequences", .dims = kUsual, .q_len = 1024, .kv_len = 1024},
-    {.name = "deterministic attention", .dims = kTuned, .forward = false, .deterministic = true},
+    {.name = "deterministic attention",
+     .dims = kTuned,
+     .forward = false,
+     .deterministic = true,
+     .f16 = false},
     // Clusters of two and of four blocks, and tiles with a shared cursor
     // (choose_attention_backward).
     {.name = "attention of grouped heads",
@@ -46,12 +51,14 @@ constexpr Kind kCommon[] = {
      .forward = false,
      .q_len = 16384,
      .kv_len = 16384,
-     .kv_heads = 2},
+     .kv_heads = 2,
+     .f16 = false},
     {.name = "attention of grouped heads, few keys",
      .dims = kUsual,
      .full = false,
      .forward = false,
-     .kv_heads = 2},
+     .kv_heads = 2,
+     .f16 = false},
     {.name = "attention of a query",
      .dims = kUsual,
      .causal = false,
@@ -64,9 +71,9 @@ constexpr Kind kCommon[] = {
      .q_len = 1,
      .kv_lens = true},
     {.name = "ragged attention", .dims = kUsual, .full = false, .ragged = true},
-    {.name = "attention in a window", .dims = kUsual, .full = false, .window = true},
-    {.name = "attention with bias", .dims = kUsual, .causal = false, .bias = true},
-    {.name = "attention with dropout", .dims = kUsual, .dropout = 0.1},
+    {.name = "attention in a window", .dims = kUsual, .full = false, .window = true, .f16 = false},
+    {.name = "attention with bias", .dims = kUsual, .causal = false, .bias = true, .f16 = false},
+    {.name = "attention with dropout", .dims = kUsual, .dropout = 0.1, .f16 = false},
 };
 constexpr Kind kRare[] = {
     {.name = "attention", .dims = kOdd, .full = false, .deterministic = true},
@@ -220,7 +227,8 @@ std::vector<Variant> variants_of(const std::string& architecture, bool common, c
     for (const Dims& dims : kind.dims)
       for (const DType dtype : {DType::kBF16, DType::kF16})
         for (const bool causal : {false, true})
-          if ((causal ? kind.causal : kind.full) && (dtype == DType::kBF16 || (common && dims.f16)))
+          if ((causal ? kind.causal : kind.full) &&
+              (dtype == DType::kBF16 || (common && kind.f16 && dims.f16)))
             add(kind, dims, dtype, causal, architecture, &variants);
   return variants;
 }

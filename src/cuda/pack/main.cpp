@@ -6,15 +6,18 @@
 // when plans need them. With TEXT, compiles only programs whose names contain one of the texts,
 // such as "backward of attention, causal, bf16": to compare the machine code of a few
 // (bench/gpu/same_code.py).
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <new>
 #include <span>
 #include <thread>
 
@@ -50,18 +53,21 @@ struct Source {
   Pack kernels, reports;
 };
 
-bool compile_share(const std::string& path, const std::vector<Variant>& variants, size_t first,
-                   size_t step) {
+// Compiles the variants that `next` counts down to, and writes them to `path`.
+bool compile_share(const std::string& path, const std::vector<Variant>& variants,
+                   std::atomic<size_t>* next) {
   std::string kernels, reports;
-  for (size_t i = first; i < variants.size(); i += step) {
+  for (size_t left = next->fetch_sub(1); left > 0 && left <= variants.size();
+       left = next->fetch_sub(1)) {
+    const Variant& variant = variants[left - 1];
     Image image, report{{"report"}, ""};
-    const Status status = compile(variants[i].program, &image, &report.code);
+    const Status status = compile(variant.program, &image, &report.code);
     if (!status.ok()) {
-      std::fprintf(stderr, "perseid.pack: without %s: %s\n", variants[i].name.c_str(),
+      std::fprintf(stderr, "perseid.pack: without %s: %s\n", variant.name.c_str(),
                    status.sentence().c_str());
       continue;
     }
-    const std::string key = key_of(variants[i].program, nullptr);
+    const std::string key = key_of(variant.program, nullptr);
     kernels += write_entry(key, image);
     reports += write_entry(key, report);
   }
@@ -69,12 +75,17 @@ bool compile_share(const std::string& path, const std::vector<Variant>& variants
 }
 
 // One process per CPU, since threads of one process wait for each other in NVRTC. Process i writes
-// path.i.
+// path.i. They draw from the end of the list, where attention is: the longest programs first, so
+// that all processes end at about the same time.
 bool compile_all(const std::string& path, const std::vector<Variant>& variants, size_t processes) {
+  void* const shared = mmap(nullptr, sizeof(std::atomic<size_t>), PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) return false;
+  auto* const next = new (shared) std::atomic<size_t>(variants.size());
   std::vector<pid_t> children;
   for (size_t i = 0; i < processes; ++i) {
     const pid_t child = fork();
-    if (child == 0) _exit(compile_share(concatenate(path, ".", i), variants, i, processes) ? 0 : 1);
+    if (child == 0) _exit(compile_share(concatenate(path, ".", i), variants, next) ? 0 : 1);
     if (child > 0) children.push_back(child);
   }
   bool ok = children.size() == processes;
@@ -82,6 +93,7 @@ bool compile_all(const std::string& path, const std::vector<Variant>& variants, 
     int state = 0;
     ok = waitpid(child, &state, 0) == child && state == 0 && ok;
   }
+  munmap(shared, sizeof(std::atomic<size_t>));
   return ok;
 }
 
