@@ -14,6 +14,7 @@
 
 #include "check_report.hpp"
 #include "harness/element.hpp"
+#include "harness/placement.hpp"
 #include "perseid/collective.hpp"
 #include "streams.hpp"
 #include "table.hpp"
@@ -26,6 +27,7 @@ using harness::Shape;
 constexpr int kRounds = 3;            // executions of a plan
 constexpr int kProblems = 3;          // of each operation, type and number of ranks
 constexpr int64_t kLargest = 90;      // m, n, and k
+constexpr int64_t kTimesOnGpu = 6;    // as large there, where tiles are
 constexpr int64_t kMostDelay = 1500;  // microseconds
 constexpr auto kSilence = std::chrono::milliseconds(100);
 
@@ -73,13 +75,18 @@ struct Problem {
   }
 };
 
-Problem draw(const char* op, DType dtype, int32_t ranks, Random& random) {
+Problem draw(const char* op, DType dtype, int32_t ranks, bool gpu, Random& random) {
   Problem problem{.op = op, .dtype = dtype, .ranks = ranks};
-  problem.m = from(random, 1, kLargest);
-  problem.n = from(random, 1, kLargest);
-  problem.k = from(random, 1, kLargest);
+  // On a GPU half of them in whole vectors, which other kernels take.
+  const int64_t unit = gpu && from(random, 0, 1) == 1 ? 8 : 1;
+  const auto size = [&] {
+    return unit * from(random, 1, (gpu ? kTimesOnGpu : 1) * kLargest / unit);
+  };
+  problem.m = size();
+  problem.n = size();
+  problem.k = size();
   for (int32_t rank = 0; rank < ranks; ++rank)
-    problem.shards.push_back(from(random, 0, 3) == 0 ? 0 : from(random, 1, kLargest));
+    problem.shards.push_back(from(random, 0, 3) == 0 ? 0 : size());
   int64_t sum = 0;
   for (const int64_t shard : problem.shards) sum += shard;
   (problem.gathers() ? problem.m : problem.k) = sum;
@@ -97,10 +104,14 @@ Array multiply(const Context& context, const Tensor& a, const Tensor& b, DType o
   const Matmul matmul(
       context,
       {.dtype = a.dtype(), .out_dtype = out_dtype, .m = a.size(0), .n = b.size(1), .k = a.size(1)});
-  Workspace workspace;
-  matmul.reserve(workspace);
   Array c(out_dtype, {a.size(0), b.size(1)});
-  matmul.execute(nullptr, {.a = a, .b = b, .c = c.tensor}, workspace);
+  const Memory workspace(context, matmul.workspace_size());
+  harness::Placement placement(context);
+  matmul.execute(nullptr,
+                 {.a = placement.place(a), .b = placement.place(b), .c = placement.place(c.tensor)},
+                 {workspace});
+  context.synchronize();
+  placement.fetch(c.tensor);
   return c;
 }
 
@@ -149,7 +160,6 @@ std::string run_rank(const Problem& problem, const Group& group, const Context& 
     std::this_thread::sleep_for(std::chrono::microseconds(from(random, 0, kMostDelay)));
   };
   const int64_t shard = problem.shards[rank];
-  Workspace workspace;
   std::string complaint;
   if (problem.gathers()) {
     const AllGatherMatmul plan(context, group,
@@ -158,16 +168,22 @@ std::string run_rank(const Problem& problem, const Group& group, const Context& 
                                 .k = problem.k,
                                 .products = {{.n = problem.n}},
                                 .chunks = 1 + static_cast<int64_t>(problem.seed % 4)});
-    plan.reserve(workspace);
+    const Memory workspace(context, plan.workspace_size());
     int64_t begin = 0;
     for (size_t r = 0; r < rank; ++r) begin += problem.shards[r];
     for (int round = 0; round < kRounds && complaint.empty(); ++round) {
       const Array a(problem.dtype, {problem.m, problem.k}, seed_of(problem, round, 0));
       const Array b(problem.dtype, {problem.k, problem.n}, seed_of(problem, round, 1 + rank));
       const Array c(problem.dtype, {problem.m, problem.n});
+      harness::Placement placement(context);
+      const Tensor own = a.tensor.slice(0, begin, begin + shard);
+      const AllGatherMatmulArguments arguments = {.a = placement.place(own),
+                                                  .b = {placement.place(b.tensor)},
+                                                  .c = {placement.place(c.tensor)}};
       delay();
-      plan.execute({.a = a.tensor.slice(0, begin, begin + shard), .b = {b.tensor}, .c = {c.tensor}},
-                   workspace);
+      plan.execute(nullptr, arguments, {workspace});
+      context.synchronize();
+      placement.fetch(c.tensor);
       complaint = compare(c.tensor, multiply(context, a.tensor, b.tensor, problem.dtype).tensor);
     }
     return complaint;
@@ -180,7 +196,7 @@ std::string run_rank(const Problem& problem, const Group& group, const Context& 
                            .m = problem.m,
                            .n = problem.n,
                            .k = shard});
-  plan.reserve(workspace);
+  const Memory workspace(context, plan.workspace_size());
   const int32_t dim = problem.along_n ? 1 : 0;
   const int64_t extent = problem.along_n ? problem.n : problem.m;
   const auto cut = [&](size_t r) { return static_cast<int64_t>(r) * extent / problem.ranks; };
@@ -191,8 +207,14 @@ std::string run_rank(const Problem& problem, const Group& group, const Context& 
     const Tensor wanted =
         problem.all() ? whole.tensor : whole.tensor.slice(dim, cut(rank), cut(rank + 1));
     const Array c(problem.dtype, {wanted.size(0), wanted.size(1)});
+    harness::Placement placement(context);
+    const MatmulReduceArguments arguments = {.a = placement.place(a.tensor),
+                                             .b = placement.place(b.tensor),
+                                             .c = placement.place(c.tensor)};
     delay();
-    plan.execute({.a = a.tensor, .b = b.tensor, .c = c.tensor}, workspace);
+    plan.execute(nullptr, arguments, {workspace});
+    context.synchronize();
+    placement.fetch(c.tensor);
     complaint = compare(c.tensor, wanted);
   }
   return complaint;
@@ -245,7 +267,14 @@ int check_collective(const Common& common, int64_t ranks, uint64_t seed) {
   if (ranks < 0 || ranks > PERSEID_MAX_RANKS)
     bad_input(fmt::format("-n must be from 1 to {} ranks, got {}", PERSEID_MAX_RANKS, ranks));
   Progress progress(common, "check collective");
-  const Context context = open_cpu(common.threads);
+  const bool gpu = on_gpu(common);
+  std::vector<int32_t> sizes = {2, 3, 5};
+  if (gpu) sizes = {2};
+  if (ranks > 0) sizes = {static_cast<int32_t>(ranks)};
+  // Rank r uses GPU r; on the CPU all share one context.
+  std::vector<Context> contexts;
+  for (int32_t rank = 0; rank < (gpu ? sizes.back() : 1); ++rank)
+    contexts.push_back(gpu ? Context::cuda(rank) : open_cpu(common.threads));
   nlohmann::json results = nlohmann::json::array();
   Table table(
       {{"operation"}, {"type"}, {"ranks", Align::kRight}, {"problems", Align::kRight}, {""}});
@@ -262,8 +291,6 @@ int check_collective(const Common& common, int64_t ranks, uint64_t seed) {
     results.push_back({{"op", op}, {"dtype", type}, {"ranks", of}, {"passed", passed}});
     if (!passed) results.back()["complaint"] = complaint;
   };
-  std::vector<int32_t> sizes = {2, 3, 5};
-  if (ranks > 0) sizes = {static_cast<int32_t>(ranks)};
   const int64_t total = std::ssize(sizes) * 3 * 4 * kProblems;
   Random random(seed);
   for (const int32_t size : sizes) {
@@ -273,9 +300,10 @@ int check_collective(const Common& common, int64_t ranks, uint64_t seed) {
         std::string complaint;
         int problems = 0;
         while (problems < kProblems && complaint.empty()) {
-          const Problem problem = draw(op, dtype, size, random);
-          complaint =
-              on_ranks(size, [&](const Group& group) { return run_rank(problem, group, context); });
+          const Problem problem = draw(op, dtype, size, gpu, random);
+          complaint = on_ranks(size, [&](const Group& group) {
+            return run_rank(problem, group, contexts[gpu ? static_cast<size_t>(group.rank()) : 0]);
+          });
           if (!complaint.empty()) complaint += fmt::format(" ({})", problem.text());
           ++problems;
         }

@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <random>
+
 #include "gpu_collective_tools.hpp"
 #include "rank_processes.hpp"
 
@@ -132,7 +134,7 @@ class GpuProcesses : public RankProcesses {
       return right && left.size() == 1;
     });
     while (board_->ready < kRanks) usleep(1000);
-    usleep(50000);
+    usleep(static_cast<useconds_t>(std::random_device()() % 100000));  // at any moment of its work
     board_->killed_at = now();
     harm();
   }
@@ -159,6 +161,7 @@ TEST_F(GpuProcesses, SurviveTheDeathOfARank) {
   EXPECT_EQ(rank.status, PERSEID_PEER_LOST) << rank.sentence;
   EXPECT_EQ(rank.named, 1) << rank.sentence;
   EXPECT_LT(rank.seconds, 1) << rank.sentence;
+  EXPECT_LT(rank.seconds_on, 0.1) << rank.sentence;
   printf("PEER_LOST after %.1f ms, a right operation %.0f ms later: %s\n", 1e3 * rank.seconds,
          1e3 * rank.seconds_on, rank.sentence);
 }

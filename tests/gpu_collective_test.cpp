@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that are threads of one process, each with a GPU of its own: products over ranks bit for
 // bit, and a rank that takes no part. Skipped with fewer than two GPUs.
+#include <random>
+
 #include "gpu_collective_tools.hpp"
 
 namespace {
@@ -14,6 +16,8 @@ using perseid::MatmulReduce;
 using perseid::Reduction;
 
 constexpr int32_t kRanks = 2;
+// A rank that waits in vain fails its case instead of the whole program's time limit.
+constexpr auto kDeadline = 5s;
 
 class GpuRanks : public testing::Test {
  protected:
@@ -87,7 +91,8 @@ void expect_bitwise(const Gathering& problem, const Group& group, const Context&
                   .b = {b0.tensor(), b1.tensor()},
                   .bias = {{}, added.tensor()},
                   .c = {c0.tensor(), c1.tensor()},
-                  .gathered = gathered.tensor()},
+                  .gathered = gathered.tensor(),
+                  .deadline = kDeadline},
                  workspace.bytes());
     context.synchronize();
     EXPECT_EQ(c0.get().bytes, wanted[0].bytes) << "rank " << rank << ", execution " << repeat;
@@ -230,7 +235,8 @@ void expect_reduced(const Reducing& problem, const Group& group, const Context& 
     plan.execute({.a = own[0].tensor(),
                   .b = own[1].tensor(),
                   .bias = problem.bias ? added.tensor() : Tensor(),
-                  .c = c.tensor()},
+                  .c = c.tensor(),
+                  .deadline = kDeadline},
                  workspace.bytes());
     context.synchronize();
     EXPECT_EQ(c.get().bytes, wanted.bytes) << "rank " << rank << ", execution " << repeat;
@@ -247,6 +253,10 @@ TEST_F(GpuRanks, ReduceInTheOrderOfRanks) {
                {.m = 300, .n = 256, .k = {64, 64}, .reduction = Reduction::kAverage},
                {.dim = ChunkDim::kN, .m = 200, .n = 272, .k = {64, 128}, .bias = true},
                {.batch = 2, .m = 130, .n = 64, .k = {64, 64}},
+               // Sums in the epilogue of the own shard's product.
+               {.out_dtype = perseid::f32, .m = 520, .n = 512, .k = {64, 64}},
+               {.dim = ChunkDim::kN, .m = 520, .n = 1040, .k = {64, 64}, .bias = true},
+               {.batch = 3, .m = 500, .n = 512, .k = {64, 64}},
                {.m = 61, .n = 19, .k = {33, 20}, .bias = true},
                {.dtype = perseid::f32,
                .out_dtype = perseid::f32,
@@ -258,6 +268,14 @@ TEST_F(GpuRanks, ReduceInTheOrderOfRanks) {
         one.all = all;
         expect_reduced(one, group, context);
       }
+  });
+}
+
+// Tiles of 128 x 256 in pairs of blocks, more than a wave of them, and a row of tiles that
+// overhangs.
+TEST_F(GpuRanks, ReduceWholeTiles) {
+  on_gpus([](const Group& group, const Context& context) {
+    expect_reduced({.m = 6600, .n = 4096, .k = {192, 64}, .bias = true}, group, context);
   });
 }
 
@@ -362,9 +380,12 @@ TEST_F(GpuRanks, RunBackToBack) {
         out(context, rank, Matrix({m, k}, perseid::bf16));
     Matrix wanted({1}, perseid::bf16);
     for (int round = 0; round < 400; ++round) {
-      gather.execute({.a = shard.tensor(), .b = {right.tensor()}, .c = {c.tensor()}},
-                     first.bytes());
-      reduce.execute({.a = c.tensor(), .b = down.tensor(), .c = out.tensor()}, second.bytes());
+      gather.execute(
+          {.a = shard.tensor(), .b = {right.tensor()}, .c = {c.tensor()}, .deadline = kDeadline},
+          first.bytes());
+      reduce.execute(
+          {.a = c.tensor(), .b = down.tensor(), .c = out.tensor(), .deadline = kDeadline},
+          second.bytes());
       if (round % 100 != 0) continue;
       context.synchronize();
       if (round == 0) {
@@ -375,6 +396,51 @@ TEST_F(GpuRanks, RunBackToBack) {
     }
     context.synchronize();
     EXPECT_EQ(out.get().bytes, wanted.bytes);
+  });
+}
+
+// Ranks that are late by random times, a thousand times: the host of one enqueues while the other's
+// kernels wait.
+TEST_F(GpuRanks, RandomDelays) {
+  on_gpus([](const Group& group, const Context& context) {
+    constexpr int kSeeds = 1000, kOperands = 4;
+    const int32_t rank = group.rank();
+    const int64_t m = 256, n = 128, k = 64;
+    const AllGatherMatmul gather(
+        context, group,
+        {.dtype = perseid::bf16, .m = m, .k = k, .products = {{.n = n}}, .chunks = 2});
+    const MatmulReduce reduce(context, group,
+                              {.dtype = perseid::bf16, .m = m * kRanks, .n = k, .k = n});
+    const GpuWorkspace first(context, gather), second(context, reduce);
+    const OnGpu right(context, rank, Matrix::random({k, n}, perseid::bf16, 2)),
+        down(context, rank, Matrix::random({n, k}, perseid::bf16, 3)),
+        c(context, rank, Matrix({m * kRanks, n}, perseid::bf16)),
+        out(context, rank, Matrix({m, k}, perseid::bf16));
+    std::vector<OnGpu> shards;
+    for (uint64_t i = 0; i < kOperands; ++i)
+      shards.emplace_back(context, rank,
+                          part_of(Matrix::random({m * kRanks, k}, perseid::bf16, 10 + i), 0,
+                                  rank * m, (rank + 1) * m));
+    std::vector<Matrix> wanted;  // of the first round, in which nobody is late
+    for (int seed = 0; seed < kOperands + kSeeds; ++seed) {
+      std::mt19937 random(static_cast<uint32_t>(2 * seed + rank));
+      if (seed >= kOperands)
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 1500));
+      gather.execute({.a = shards[static_cast<size_t>(seed % kOperands)].tensor(),
+                      .b = {right.tensor()},
+                      .c = {c.tensor()},
+                      .deadline = kDeadline},
+                     first.bytes());
+      if (random() % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 500));
+      reduce.execute(
+          {.a = c.tensor(), .b = down.tensor(), .c = out.tensor(), .deadline = kDeadline},
+          second.bytes());
+      context.synchronize();
+      if (seed < kOperands) wanted.push_back(out.get());
+      ASSERT_EQ(out.get().bytes, wanted[static_cast<size_t>(seed % kOperands)].bytes) << seed;
+    }
+    for (int i = 1; i < kOperands; ++i)
+      EXPECT_NE(wanted[0].bytes, wanted[static_cast<size_t>(i)].bytes);
   });
 }
 
@@ -425,7 +491,7 @@ TEST_F(GpuRanks, NameARankThatTakesNoPart) {
     }
     // The context works on, and so do the ranks in a new group.
     context.synchronize();
-    run(group.shrink(5s), 20s, nullptr, nullptr);
+    run(group.shrink(kDeadline), kDeadline, nullptr, nullptr);
   });
 }
 

@@ -22,9 +22,11 @@ import sys
 import time
 
 SHAPES = (("all-gather-matmul", 8192, 14336, 8192, 1), ("all-gather-matmul", 8192, 5120, 8192, 2),
-          ("all-gather-matmul", 8192, 1024, 8192, 4), ("all-gather-matmul", 8192, 512, 8192, 4),
+          ("all-gather-matmul", 8192, 1280, 8192, 4), ("all-gather-matmul", 8192, 1024, 8192, 4),
+          ("all-gather-matmul", 8192, 512, 8192, 4), ("all-gather-matmul", 8192, 256, 8192, 4),
           ("matmul-reduce-scatter", 8192, 8192, 14336, 1),
-          ("matmul-reduce-scatter", 8192, 8192, 4096, 1))
+          ("matmul-reduce-scatter", 8192, 8192, 4096, 1),
+          ("matmul-reduce-scatter", 8192, 8192, 1024, 1))
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 FIELDS = ("date", "gpu", "driver", "commit", "ranks", "op", "m", "n", "k", "mode", "chunks",
           "what", "milliseconds", "ratio")
@@ -40,6 +42,7 @@ def ours(perseid, ranks, seconds):
         if done.returncode != 0:
             print(f"{op} {m} {n} {k}: {done.stderr}", flush=True)
             continue
+        print(f"# measured {op} {m} {n} {k}", flush=True)
         for row in json.loads(done.stdout)["results"]:
             for what in ("fused", "product", "transfer"):
                 yield dict(op=op, m=m, n=n, k=k, mode=row["mode"], chunks=chunks, what=what,
