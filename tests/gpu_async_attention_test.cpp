@@ -92,15 +92,18 @@ class GpuAsyncAttention : public GpuTest {
     chunks.signals.set(c, epoch);
   }
 
-  // Without chunks: null. `deliver_all` delivers after the launch.
+  // Without chunks: null. `deliver_all` delivers after the launch. `plan` is used again where it is
+  // there.
   template <class Deliver>
   Result run(Fixture& fixture, const Chunks* chunks, uint32_t epoch, uint64_t deadline_ns,
-             const uint32_t* abort, bool present, const Deliver& deliver_all) {
+             const uint32_t* abort, bool present, const Deliver& deliver_all,
+             std::unique_ptr<cuda::Sm90Attention>* plan = nullptr) {
     AttentionProblem problem = fixture.problem;
     if (chunks != nullptr)
       problem.chunks_kv = {ChunkDim::kKv, chunks->begin.data(), chunks->count()};
-    std::unique_ptr<cuda::Sm90Attention> attention;
-    expect_ok(cuda::Sm90Attention::make(problem, *gpu_, &attention));
+    std::unique_ptr<cuda::Sm90Attention> own;
+    std::unique_ptr<cuda::Sm90Attention>& attention = plan != nullptr ? *plan : own;
+    if (attention == nullptr) expect_ok(cuda::Sm90Attention::make(problem, *gpu_, &attention));
     for (Array* result : {&fixture.out, &fixture.lse}) result->blank();
     Array work({static_cast<int64_t>(attention->forward_workspace())}, DType::kBool);
     Mirror out(*gpu_, fixture.out), lse(*gpu_, fixture.lse), workspace(*gpu_, work);
@@ -281,24 +284,26 @@ TEST_F(GpuAsyncAttention, DeadlinesAndAborts) {
   const auto none = [](const Placed&) {};
   uint32_t epoch = 1;
   std::vector<Bits> expected;  // by the first chunk
+  Chunks chunks(*gpu_, table, epoch);
+  std::unique_ptr<cuda::Sm90Attention> plan;
   for (int turn = 0; turn < asked_count("PERSEID_TEST_TURNS", 8); ++turn) {
-    Chunks chunks(*gpu_, table, epoch);
     chunks.first = turn % chunks.count();
     if (turn < chunks.count()) {
-      expect_ok(run(fixture, &chunks, epoch, kSecond, nullptr, true, none).finished);
+      chunks.set_all(epoch);
+      expect_ok(run(fixture, &chunks, epoch, kSecond, nullptr, true, none, &plan).finished);
       expected.emplace_back(fixture);
     }
     for (const bool aborts : {false, true}) {
       chunks.set_all(epoch++);
       PinnedWords abort(*gpu_, 1, 0);
       const int64_t missing = (turn + 3) % chunks.count();
+      const auto set_signals = [&](const Placed&) {
+        for (int64_t chunk = 0; chunk < chunks.count(); ++chunk)
+          if (chunk != missing) chunks.signals.set(static_cast<size_t>(chunk), epoch);
+        if (aborts) abort.set(0, 1);
+      };
       const Result result = run(fixture, &chunks, epoch, aborts ? 20 * kSecond : kSecond / 40,
-                                aborts ? abort.data() : nullptr, true, [&](const Placed&) {
-                                  for (int64_t chunk = 0; chunk < chunks.count(); ++chunk)
-                                    if (chunk != missing)
-                                      chunks.signals.set(static_cast<size_t>(chunk), epoch);
-                                  if (aborts) abort.set(0, 1);
-                                });
+                                aborts ? abort.data() : nullptr, true, set_signals, &plan);
       EXPECT_LT(result.time, 2s);
       expect_ok(result.launched);
       EXPECT_EQ(result.finished.code(), aborts ? PERSEID_PEER_LOST : PERSEID_TIMEOUT);
@@ -307,11 +312,12 @@ TEST_F(GpuAsyncAttention, DeadlinesAndAborts) {
       EXPECT_EQ(result.finished.sentence().substr(0, named.size()), named);
     }
     chunks.set_all(epoch++);
+    const auto deliver_all = [&](const Placed& placed) {
+      for (int64_t chunk = chunks.count(); chunk-- > 0;)
+        deliver(fixture, placed, chunks, chunk, epoch);
+    };
     const Result right =
-        run(fixture, &chunks, epoch, 20 * kSecond, nullptr, false, [&](const Placed& placed) {
-          for (int64_t chunk = chunks.count(); chunk-- > 0;)
-            deliver(fixture, placed, chunks, chunk, epoch);
-        });
+        run(fixture, &chunks, epoch, 20 * kSecond, nullptr, false, deliver_all, &plan);
     expect_ok(right.finished);
     EXPECT_TRUE(expected[static_cast<size_t>(chunks.first)].same(fixture));
   }

@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <optional>
 #include <random>
 #include <thread>
+#include <tuple>
 
 #include "cuda/runtime/signals.hpp"
 #include "cuda/sm90/matmul.hpp"
@@ -84,11 +86,11 @@ class GpuAsyncMatmul : public testing_gpu::GpuTest {
     chunks.signals.set(static_cast<size_t>(chunk), epoch);
   }
 
-  // The product in `work_`, while `deliver_all` delivers.
+  // The product in `work_`, while `deliver_all` delivers. `plan` is used again where it is there.
   template <class Deliver>
   Result run(const Problem& problem, Chunks* a, Chunks* b, Chunks* c, uint32_t epoch,
              uint64_t deadline_ns, const uint32_t* abort, const Deliver& deliver_all,
-             int cluster = 0) {
+             int cluster = 0, std::unique_ptr<cuda::Sm90Matmul>* plan = nullptr) {
     MatmulProblem cut = problem.problem;
     if (a != nullptr) cut.chunks_a = a->cut();
     if (b != nullptr) cut.chunks_b = b->cut();
@@ -99,8 +101,9 @@ class GpuAsyncMatmul : public testing_gpu::GpuTest {
       config.columns = 128;
       config.cluster = cluster;
     }
-    std::unique_ptr<cuda::Sm90Matmul> matmul;
-    expect_ok(cuda::Sm90Matmul::make(cut, config, *gpu_, &matmul));
+    std::unique_ptr<cuda::Sm90Matmul> own;
+    std::unique_ptr<cuda::Sm90Matmul>& matmul = plan != nullptr ? *plan : own;
+    if (matmul == nullptr) expect_ok(cuda::Sm90Matmul::make(cut, config, *gpu_, &matmul));
     Array host_a = problem.a, host_b = problem.b, host_c = problem.c;
     if (a != nullptr) host_a.fill_all(tests::kNaN);
     if (b != nullptr) host_b.fill_all(tests::kNaN);
@@ -290,6 +293,7 @@ TEST_F(GpuAsyncMatmul, LeavesBeforeTheNextArrives) {
 // PERSEID_TEST_TURNS times for a deadline, and for an abort: a chunk of rows, columns or depth
 // never arrives. The wait ends and says which; no chunk of c that needs it leaves; the next product
 // is right.
+enum class Ending { kDeadline, kAbort, kRight };
 TEST_F(GpuAsyncMatmul, DeadlinesAndAborts) {
   constexpr int64_t kChunks = 8;
   constexpr ChunkDim kDims[] = {ChunkDim::kM, ChunkDim::kN, ChunkDim::kK};
@@ -311,56 +315,70 @@ TEST_F(GpuAsyncMatmul, DeadlinesAndAborts) {
       tables.back().push_back(chunk * size / kChunks);
     expected.push_back(plain(problems.emplace_back(given)));
   }
+  // A plan, and the signals of its operand and its output.
+  struct Call {
+    Chunks operand, c;
+    std::unique_ptr<cuda::Sm90Matmul> plan;
+    Call(const cuda::Gpu& gpu, ChunkDim dim, const std::vector<int64_t>& table, ChunkDim dim_c,
+         const std::vector<int64_t>& table_c, uint32_t epoch)
+        : operand(gpu, dim, table, epoch), c(gpu, dim_c, table_c, epoch) {}
+  };
+  std::map<std::tuple<size_t, bool, int>, Call> calls;
   uint32_t epoch = 0u - 20;
   for (int turn = 0; turn < testing_gpu::asked_count("PERSEID_TEST_TURNS", 18); ++turn) {
     const size_t kind = static_cast<size_t>(turn) % 3;
     const ChunkDim dim = kDims[kind];
     const bool depth = dim == ChunkDim::kK, of_rows = dim != ChunkDim::kN;
     const bool of_a = dim == ChunkDim::kM || (depth && turn / 3 % 2 == 1);
-    Chunks operand(*gpu_, dim, tables[kind], epoch);
-    const auto deliver_all_but = [&](int64_t missing) {
-      return [&, missing](const Tensor& to_a, const Tensor& to_b, const Tensor&) {
-        for (int64_t chunk = kChunks; chunk-- > 0;) {
-          if (chunk == missing) continue;
-          if (of_a)
-            deliver(problems[kind].a, to_a, operand, chunk, depth ? 2 : 1, epoch);
-          else
-            deliver(problems[kind].b, to_b, operand, chunk, depth ? 1 : 2, epoch);
-        }
-      };
-    };
+    const int cluster = turn / 6 % 2 + 1;
+    Call& call =
+        calls
+            .try_emplace({kind, of_a, cluster}, *gpu_, dim, tables[kind],
+                         of_rows ? ChunkDim::kM : ChunkDim::kN, tables[of_rows ? 0 : 1], epoch)
+            .first->second;
+    Chunks &operand = call.operand, &c = call.c;
     Chunks* const a = of_a ? &operand : nullptr;
     Chunks* const b = of_a ? nullptr : &operand;
-    const int cluster = turn / 6 % 2 + 1;
     operand.first = depth ? 0 : turn % kChunks;
     const int64_t missing = (operand.first + 1 + turn % (kChunks - 1)) % kChunks;
-    for (const bool aborts : {false, true}) {
+    for (const Ending ending : {Ending::kDeadline, Ending::kAbort, Ending::kRight}) {
       ++epoch;
-      Chunks c(*gpu_, of_rows ? ChunkDim::kM : ChunkDim::kN, tables[of_rows ? 0 : 1], epoch - 1);
       PinnedWords abort(*gpu_, 1, 0);
-      const auto deliver_most = [&](const Tensor& to_a, const Tensor& to_b, const Tensor& to_c) {
-        deliver_all_but(missing)(to_a, to_b, to_c);
-        if (aborts) abort.set(0, 1);
+      const auto deliver_all = [&](const Tensor& to_a, const Tensor& to_b, const Tensor&) {
+        for (int64_t chunk = kChunks; chunk-- > 0;) {
+          if (ending != Ending::kRight) {
+            // Without the data, which could be late: another chunk would then be missing first.
+            if (chunk != missing) operand.signals.set(static_cast<size_t>(chunk), epoch);
+          } else if (of_a) {
+            deliver(problems[kind].a, to_a, operand, chunk, depth ? 2 : 1, epoch);
+          } else {
+            deliver(problems[kind].b, to_b, operand, chunk, depth ? 1 : 2, epoch);
+          }
+        }
+        if (ending == Ending::kAbort) abort.set(0, 1);
       };
       const Result result =
-          run(problems[kind], a, b, &c, epoch, aborts ? 20 * kSecond : kSecond / 40,
-              aborts ? abort.data() : nullptr, deliver_most, cluster);
+          run(problems[kind], a, b, &c, epoch,
+              ending == Ending::kDeadline ? kSecond / 40 : 20 * kSecond,
+              ending == Ending::kAbort ? abort.data() : nullptr, deliver_all, cluster, &call.plan);
       EXPECT_LT(result.time, 2s);
       expect_ok(result.launched);
-      EXPECT_EQ(result.finished.code(), aborts ? PERSEID_PEER_LOST : PERSEID_TIMEOUT);
-      const std::string named =
-          concatenate("matmul: chunk ", missing, " of ", of_a ? "a" : "b", ": not arrived");
-      EXPECT_EQ(result.finished.sentence().substr(0, named.size()), named);
+      if (ending == Ending::kRight) {
+        expect_ok(result.finished);
+        EXPECT_TRUE(result.c.memory == expected[kind].memory) << "turn " << turn;
+      } else {
+        EXPECT_EQ(result.finished.code(),
+                  ending == Ending::kAbort ? PERSEID_PEER_LOST : PERSEID_TIMEOUT);
+        const std::string named =
+            concatenate("matmul: chunk ", missing, " of ", of_a ? "a" : "b", ": not arrived");
+        EXPECT_EQ(result.finished.sentence().substr(0, named.size()), named);
+      }
       for (int64_t chunk = 0; chunk < kChunks; ++chunk) {
-        if (!depth && chunk != missing) continue;
-        EXPECT_EQ(c.signals.get(static_cast<size_t>(chunk)), epoch - 1);
+        const bool signalled = c.signals.get(static_cast<size_t>(chunk)) == epoch;
+        if (ending != Ending::kRight && !depth && chunk != missing) continue;
+        EXPECT_EQ(signalled, ending == Ending::kRight) << "turn " << turn << " chunk " << chunk;
       }
     }
-    ++epoch;
-    const Result right = run(problems[kind], a, b, nullptr, epoch, 20 * kSecond, nullptr,
-                             deliver_all_but(-1), cluster);
-    expect_ok(right.finished);
-    EXPECT_TRUE(right.c.memory == expected[kind].memory) << "turn " << turn;
   }
 }
 
