@@ -143,7 +143,26 @@ TEST_F(GpuF32Matmul, AmaxOfCAlone) {
     result(matmul_cases::bias_outside_of_c(DType::kF32, DType::kF32, c));
 }
 
+// Longer than what the splitting holds in registers, with and without whole vectors.
+TEST_F(GpuF32Matmul, LongLines) {
+  for (const int64_t k : {1031, 20008})
+    for (const Layout b : {Layout::kRows, Layout::kColumns})
+      checker()({.m = 72, .n = 136, .k = k, .b = b});
+}
+
 // ---- Accuracy ----
+
+// f16 carries numbers of 2^-44 beside 1 with few bits: their row is left to multiply-add. The large
+// one meets zeros, so that nothing hides the small ones.
+TEST_F(GpuF32Matmul, SmallNumbersBesideALargeOne) {
+  Problem problem(Case{.m = 136, .n = 136, .k = 200});
+  float* const a = problem.a.tensor.as<float>();
+  float* const b = problem.b.tensor.as<float>();
+  for (int64_t k = 0; k < 200; ++k) a[3 * 200 + k] *= 0x1p-44f;
+  a[3 * 200 + 77] = 1;
+  for (int64_t j = 0; j < 136; ++j) b[77 * 136 + j] = 0;
+  matmul_cases::expect_product(problem, result(problem));
+}
 
 struct Errors {
   double ours = 0, formula = 0;  // norms of the errors against float64

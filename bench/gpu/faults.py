@@ -232,6 +232,10 @@ FAULTS = [
      "pairs[j][1]), true);"),
     ("splitting: the low halves lack their scale", "f32_matmul *IsAsAccurate*",
      "cuda/device/split/halves.hpp", "(x - kept.x) * kLowHalfScale", "(x - kept.x)"),
+    ("splitting: long lines repeat their beginning", "f32_matmul *LongLines",
+     "cuda/device/split/split.hpp", "if (depth_ > kSpan) load(k);", "load(0);"),
+    ("splitting: a lost number is not counted", "f32_matmul *SmallNumbers*",
+     "cuda/device/split/halves.hpp", "0x1p-28f / terms", "0x1p-60f / terms"),
 ]
 
 
