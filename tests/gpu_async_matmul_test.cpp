@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul on a GPU over operands that arrive in chunks, in random orders and with random delays, and
 // with outputs that leave in chunks: bit for bit the plain product. Chunks that never arrive end
-// the wait. Skipped where there is no GPU of compute capability 9.0.
+// the wait. By wgmma and by warp products; skipped where there is no GPU, the former where it is
+// not of compute capability 9.0.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <thread>
 #include <tuple>
 
+#include "cuda/matmul/tensor_core.hpp"
 #include "cuda/runtime/signals.hpp"
 #include "cuda/sm90/matmul.hpp"
 #include "gpu_matmul_cases.hpp"
@@ -55,9 +57,11 @@ struct Chunks {
   ChunkCut cut() const { return {dim, begin.data(), count()}; }
 };
 
-class GpuAsyncMatmul : public testing_gpu::GpuTest {
+enum class Kernels { kSm90, kTensorCore };
+
+class GpuAsyncMatmul : public testing_gpu::GpuTest, public testing::WithParamInterface<Kernels> {
  protected:
-  GpuAsyncMatmul() : GpuTest(9) {}
+  GpuAsyncMatmul() : GpuTest(GetParam() == Kernels::kSm90 ? 9 : 0) {}
 
   void SetUp() override {
     GpuTest::SetUp();
@@ -86,24 +90,44 @@ class GpuAsyncMatmul : public testing_gpu::GpuTest {
     chunks.signals.set(static_cast<size_t>(chunk), epoch);
   }
 
+  // The kernels of one of the two.
+  struct Plan {
+    std::unique_ptr<cuda::Sm90Matmul> sm90;
+    std::unique_ptr<cuda::TensorCoreMatmul> tensor_core;
+  };
   // The product in `work_`, while `deliver_all` delivers. `plan` is used again where it is there.
   template <class Deliver>
   Result run(const Problem& problem, Chunks* a, Chunks* b, Chunks* c, uint32_t epoch,
              uint64_t deadline_ns, const uint32_t* abort, const Deliver& deliver_all,
-             int cluster = 0, std::unique_ptr<cuda::Sm90Matmul>* plan = nullptr) {
+             int cluster = 0, Plan* plan = nullptr) {
+    Plan own;
+    Plan& made = plan != nullptr ? *plan : own;
     MatmulProblem cut = problem.problem;
     if (a != nullptr) cut.chunks_a = a->cut();
     if (b != nullptr) cut.chunks_b = b->cut();
     if (c != nullptr) cut.chunks_c = c->cut();
+    if (GetParam() == Kernels::kTensorCore) {
+      // Its largest tiles, its smallest, or those that it chooses.
+      const int32_t multiprocessors[] = {gpu_->facts().multiprocessors, INT32_MAX, 1};
+      const auto config = cuda::choose_tensor_core_matmul(cut, multiprocessors[cluster],
+                                                          gpu_->facts().shared_bytes);
+      if (made.tensor_core == nullptr)
+        expect_ok(cuda::TensorCoreMatmul::make(cut, config, *gpu_, &made.tensor_core));
+      return run(*made.tensor_core, problem, a, b, c, epoch, deadline_ns, abort, deliver_all);
+    }
     cuda::Sm90MatmulConfig config = cuda::choose_sm90_matmul(cut, gpu_->facts().multiprocessors);
     if (cluster != 0) {
       config.consumers = 2;
       config.columns = 128;
       config.cluster = cluster;
     }
-    std::unique_ptr<cuda::Sm90Matmul> own;
-    std::unique_ptr<cuda::Sm90Matmul>& matmul = plan != nullptr ? *plan : own;
-    if (matmul == nullptr) expect_ok(cuda::Sm90Matmul::make(cut, config, *gpu_, &matmul));
+    if (made.sm90 == nullptr) expect_ok(cuda::Sm90Matmul::make(cut, config, *gpu_, &made.sm90));
+    return run(*made.sm90, problem, a, b, c, epoch, deadline_ns, abort, deliver_all);
+  }
+  template <class Matmul, class Deliver>
+  Result run(const Matmul& matmul, const Problem& problem, Chunks* a, Chunks* b, Chunks* c,
+             uint32_t epoch, uint64_t deadline_ns, const uint32_t* abort,
+             const Deliver& deliver_all) {
     Array host_a = problem.a, host_b = problem.b, host_c = problem.c;
     if (a != nullptr) host_a.fill_all(tests::kNaN);
     if (b != nullptr) host_b.fill_all(tests::kNaN);
@@ -125,12 +149,12 @@ class GpuAsyncMatmul : public testing_gpu::GpuTest {
       arguments.departure_c = {
           .signals = c->signals.mutable_data(), .epoch = epoch, .first = c->first};
     void* workspace = nullptr;
-    expect_ok(cuda::allocate(*gpu_, matmul->workspace(), &workspace));
-    const std::vector<uint32_t> poison(matmul->workspace() / 4, 0xdeadbeef);
-    expect_ok(cuda::copy(*gpu_, workspace, poison.data(), matmul->workspace(), nullptr));
+    expect_ok(cuda::allocate(*gpu_, matmul.workspace(), &workspace));
+    const std::vector<uint32_t> poison(matmul.workspace() / 4, 0xdeadbeef);
+    expect_ok(cuda::copy(*gpu_, workspace, poison.data(), matmul.workspace(), nullptr));
     Result result;
     const auto begin = std::chrono::steady_clock::now();
-    result.launched = matmul->run(arguments, workspace, work_->handle());
+    result.launched = matmul.run(arguments, workspace, work_->handle());
     deliver_all(gpu_a.tensor(), gpu_b.tensor(), gpu_c.tensor());
     result.finished = cuda::synchronize(*gpu_, work_->handle());
     result.time = std::chrono::steady_clock::now() - begin;
@@ -152,10 +176,16 @@ class GpuAsyncMatmul : public testing_gpu::GpuTest {
   std::optional<Stream> work_, delivery_;
 };
 
+INSTANTIATE_TEST_SUITE_P(Kernels, GpuAsyncMatmul,
+                         testing::Values(Kernels::kSm90, Kernels::kTensorCore),
+                         [](const auto& kernels) {
+                           return kernels.param == Kernels::kSm90 ? "Sm90" : "TensorCore";
+                         });
+
 constexpr uint64_t kSecond = 1'000'000'000;
 
 // Chunks of rows of a, columns of b, and depths of both; any pivot; arrival in any order.
-TEST_F(GpuAsyncMatmul, RandomArrivals) {
+TEST_P(GpuAsyncMatmul, RandomArrivals) {
   std::mt19937 random(1);
   const auto draw = [&](int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(random);
@@ -208,7 +238,7 @@ TEST_F(GpuAsyncMatmul, RandomArrivals) {
 }
 
 // Each chunk of c is signalled once all of it is there, also while others are still missing.
-TEST_F(GpuAsyncMatmul, Departures) {
+TEST_P(GpuAsyncMatmul, Departures) {
   std::mt19937 random(2);
   for (const ChunkDim dim : {ChunkDim::kM, ChunkDim::kN})
     for (const Layout layout : {Layout::kRows, Layout::kColumns})
@@ -236,7 +266,7 @@ TEST_F(GpuAsyncMatmul, Departures) {
 }
 
 // Whoever sees the signal of a chunk finds all of its results.
-TEST_F(GpuAsyncMatmul, ResultsAreThereWhenTheSignalIs) {
+TEST_P(GpuAsyncMatmul, ResultsAreThereWhenTheSignalIs) {
   const Case given{
       .dtype = DType::kBF16, .out_dtype = DType::kBF16, .m = 8192, .n = 2048, .k = 4096};
   const Problem problem(given);
@@ -267,7 +297,7 @@ TEST_F(GpuAsyncMatmul, ResultsAreThereWhenTheSignalIs) {
 }
 
 // A chunk of rows leaves although the rows of the next one have not arrived.
-TEST_F(GpuAsyncMatmul, LeavesBeforeTheNextArrives) {
+TEST_P(GpuAsyncMatmul, LeavesBeforeTheNextArrives) {
   const Case given{
       .dtype = DType::kBF16, .out_dtype = DType::kBF16, .m = 16384, .n = 1024, .k = 72};
   const Problem problem(given);
@@ -294,7 +324,7 @@ TEST_F(GpuAsyncMatmul, LeavesBeforeTheNextArrives) {
 // never arrives. The wait ends and says which; no chunk of c that needs it leaves; the next product
 // is right.
 enum class Ending { kDeadline, kAbort, kRight };
-TEST_F(GpuAsyncMatmul, DeadlinesAndAborts) {
+TEST_P(GpuAsyncMatmul, DeadlinesAndAborts) {
   constexpr int64_t kChunks = 8;
   constexpr ChunkDim kDims[] = {ChunkDim::kM, ChunkDim::kN, ChunkDim::kK};
   std::vector<Problem> problems;
@@ -318,7 +348,7 @@ TEST_F(GpuAsyncMatmul, DeadlinesAndAborts) {
   // A plan, and the signals of its operand and its output.
   struct Call {
     Chunks operand, c;
-    std::unique_ptr<cuda::Sm90Matmul> plan;
+    Plan plan;
     Call(const cuda::Gpu& gpu, ChunkDim dim, const std::vector<int64_t>& table, ChunkDim dim_c,
          const std::vector<int64_t>& table_c, uint32_t epoch)
         : operand(gpu, dim, table, epoch), c(gpu, dim_c, table_c, epoch) {}
@@ -384,7 +414,7 @@ TEST_F(GpuAsyncMatmul, DeadlinesAndAborts) {
 
 // Signals in the order of streams: what one stream has written is there when the other goes on. A
 // wait that fails says so once.
-TEST_F(GpuAsyncMatmul, SignalsOfStreams) {
+TEST_P(GpuAsyncMatmul, SignalsOfStreams) {
   PinnedWords signal(*gpu_, 1, 4);
   Array from({1000}, DType::kF32), to({1000}, DType::kF32);
   from.randomise(1);
@@ -411,7 +441,7 @@ TEST_F(GpuAsyncMatmul, SignalsOfStreams) {
 }
 
 // Words that the GPU does not reach are refused.
-TEST_F(GpuAsyncMatmul, Refusals) {
+TEST_P(GpuAsyncMatmul, Refusals) {
   const Case given{.dtype = DType::kBF16, .out_dtype = DType::kBF16, .m = 256, .n = 264, .k = 64};
   const Problem problem(given);
   Chunks a(*gpu_, ChunkDim::kM, {0, 100, 256}, 1);

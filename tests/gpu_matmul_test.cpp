@@ -42,13 +42,19 @@ class GpuMatmul : public testing_gpu::GpuTest {
       if (matmul != nullptr) use(*matmul);
     }
   }
+  static Status launch(const cuda::TensorCoreMatmul& matmul, const MatmulArguments& arguments) {
+    return matmul.run(arguments, nullptr, nullptr);
+  }
+  static Status launch(const cuda::FmaMatmul& matmul, const MatmulArguments& arguments) {
+    return matmul.run(arguments, nullptr);
+  }
   Array result(const Problem& problem, int32_t multiprocessors, int64_t misalign = 0) {
     Array amax;
     const Array c = testing_gpu::product(
         *gpu_, problem, misalign,
         [&](const MatmulArguments& arguments) {
           with_kernels(problem.problem, multiprocessors,
-                       [&](const auto& matmul) { expect_ok(matmul.run(arguments, nullptr)); });
+                       [&](const auto& matmul) { expect_ok(launch(matmul, arguments)); });
         },
         &amax);
     if (problem.given.amax) matmul_cases::expect_amax(problem, amax);
@@ -162,7 +168,7 @@ TEST_F(GpuMatmul, OffsetsPast31Bits) {
     arguments.c.data = arguments.c0.data = c;
     arguments.a.stride[1] = arguments.c.stride[1] = arguments.c0.stride[1] = row;
     with_kernels(problem.problem, gpu_->facts().multiprocessors,
-                 [&](const auto& matmul) { expect_ok(matmul.run(arguments, nullptr)); });
+                 [&](const auto& matmul) { expect_ok(launch(matmul, arguments)); });
     copy_rows(result, c, false);
     matmul_cases::expect_product(problem, result);
     cuda::release(*gpu_, a);

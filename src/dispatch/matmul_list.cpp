@@ -71,7 +71,7 @@ class MatmulBetweenSignals final : public Executable<Matmul> {
   static Status make(const MatmulProblem& problem, const Device& device, Make make_whole,
                      Made* made) {
     if (!problem.async()) return make_whole(problem, device, made);
-    auto product = std::make_unique<MatmulBetweenSignals>(problem, *device.gpu);
+    auto product = std::make_unique<MatmulBetweenSignals>(*device.gpu);
     MatmulProblem whole = problem;
     whole.chunks_a = whole.chunks_b = whole.chunks_c = {};
     Status status = make_whole(whole, device, &product->whole_);
@@ -79,15 +79,12 @@ class MatmulBetweenSignals final : public Executable<Matmul> {
     if (status.ok()) *made = std::move(product);
     return status;
   }
-  MatmulBetweenSignals(const MatmulProblem& problem, cuda::Gpu& gpu)
-      : reads_(problem.depth() > 0), chunks_(gpu) {}
+  explicit MatmulBetweenSignals(cuda::Gpu& gpu) : chunks_(gpu) {}
 
   size_t workspace(Direction) const override { return chunks_at() + chunks_.workspace(); }
   Status forward(const MatmulArguments& arguments, std::byte* workspace,
                  void* stream) const override {
-    MatmulArguments given = arguments;
-    if (!reads_) given.arrival_a = given.arrival_b = {};
-    return chunks_.run(given, workspace + chunks_at(), stream,
+    return chunks_.run(arguments, workspace + chunks_at(), stream,
                        [&] { return whole_->forward(arguments, workspace, stream); });
   }
   Status backward(const NoArguments&, std::byte*, void*) const override { return {}; }
@@ -98,7 +95,6 @@ class MatmulBetweenSignals final : public Executable<Matmul> {
     return round_up(whole_->workspace(Direction::kForward), alignof(uint64_t));
   }
 
-  bool reads_;  // a and b
   Made whole_;
   cuda::WholeChunks chunks_;
 };
@@ -225,11 +221,7 @@ constexpr Implementation<Matmul> kTensorCore = {
     .name = "cuda:tensor_core",
     .refuse = [](const MatmulProblem& problem,
                  const Device&) { return cuda::refuse_tensor_core_matmul(problem); },
-    .make =
-        [](const MatmulProblem& problem, const Device& device, Made* made) {
-          return MatmulBetweenSignals::make(problem, device,
-                                            MatmulExecutable<cuda::TensorCoreMatmul>::make, made);
-        }};
+    .make = MatmulInWorkspace<cuda::TensorCoreMatmul>::make};
 
 // Multiply-add of f32, any strides.
 constexpr Implementation<Matmul> kFma = {

@@ -1,20 +1,21 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Operands that arrive in chunks while a kernel runs, and outputs that leave in chunks
-// (perseid/async.h). sm_90 and up.
+// (perseid/async.h).
 //
 // Arrival. Whoever delivers a chunk writes its data, then its signal, with release order at system
-// scope. The producer polls the signal with acquire order at system scope, so that it sees the
-// data, and executes a proxy fence, which orders what it has acquired before the TMA loads that it
-// issues next.
+// scope. One thread polls the signal with acquire order at system scope, so that it sees the data.
+// Before TMA loads it executes a proxy fence, which orders what it has acquired before them; a
+// barrier of the block shows the data to loads of other threads.
 //
 // End of a wait. A block whose wait passes the deadline, or sees the abort word, waits no more: it
 // loads whatever is in memory and computes to its end, so that no block of a cluster waits for
 // another. The first one writes what is missing into the reports, and sets `failed` before it
 // issues such loads; the others wait no more when they see it. The results are undefined.
 //
-// Departure. A storing thread waits until its TMA stores have written, executes a proxy fence and
-// counts the part of the output that it has stored, with acquire and release order. The one that
+// Departure. A storing thread waits until its TMA stores have written and executes a proxy fence,
+// or until a barrier has shown it the stores of its block. It counts the part of the output that is
+// stored, with acquire and release order. The one that
 // completes a chunk writes its signal with release order at system scope: the writes of all that
 // have counted are visible before it. Nothing is signalled once `failed` is set.
 #pragma once
@@ -128,17 +129,17 @@ class ArrivalWaits {
         failed_ = has_failed(arguments_, arrival_, begin_, epoch, chunk);
     }
   }
-  // The chunks of k up to this depth, of an operand that is cut along k. TMA may read them
-  // afterwards.
-  __device__ __forceinline__ void await_depth(int depth) {
-    if (arrival_.signals == nullptr) return;
+  // The chunks of k up to this depth, of an operand that is cut along k. True: there were new ones;
+  // a proxy fence orders loads by TMA after it.
+  __device__ __forceinline__ bool await_depth(int depth) {
+    if (arrival_.signals == nullptr || !arrival_.along_k) return false;
     bool waited = false;
     while (depth_ < depth && next_ < arrival_.chunks.count) {
       await_chunk(next_);
       depth_ = arrival_.chunks.begin[++next_];
       waited = true;
     }
-    if (waited) ptx::fence_proxy_async_global();
+    return waited;
   }
 
  private:
@@ -258,12 +259,13 @@ class DepartureSignals {
                                               int part_columns)
       : arguments_(arguments), grid_(grid), part_rows_(part_rows), part_columns_(part_columns) {}
 
-  // The calling thread has issued the stores of this part, its last ones.
+  // Whether anybody waits for the part.
+  __device__ __forceinline__ bool wanted(int row, int column) const {
+    return arguments_.departure.signals != nullptr && row < grid_.m && column < grid_.n;
+  }
+  // The part is stored, and wanted; by one thread.
   __device__ __forceinline__ void depart(int row, int column) const {
     const DeviceDeparture& departure = arguments_.departure;
-    if (departure.signals == nullptr || row >= grid_.m || column >= grid_.n) return;
-    ptx::tma_store_wait();
-    ptx::fence_proxy_async_global();
     const int begin = departure.of_columns ? column : row;
     const int size = departure.of_columns ? part_columns_ : part_rows_;
     const ChunkRange<int32_t> range = departure.chunks.covering(begin, begin + size);

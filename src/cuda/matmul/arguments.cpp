@@ -74,6 +74,19 @@ int64_t matmul_tiles(const MatmulProblem& problem, int rows, int columns) {
   return problem.batch * ceil_div(problem.m, rows) * ceil_div(problem.n, columns);
 }
 
+std::string refuse_large_matmul(const MatmulProblem& problem) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  for (const auto& [name, size] : {std::pair{"m", problem.m}, {"n", problem.n}, {"k", problem.k}})
+    if (size > kMost) return concatenate(name, " is ", size, ", expected at most ", kMost);
+  const int64_t tiles = matmul_tiles(problem, 64, 64);
+  if (problem.chunks_c.present() && tiles > kMostParts)
+    return concatenate("c has ", tiles, " tiles of 64 x 64, expected at most ", kMostParts,
+                       " where it leaves in chunks");
+  if (tiles > kMost)
+    return concatenate("c has ", tiles, " tiles of 64 x 64, expected at most ", kMost);
+  return "";
+}
+
 bool lies_across(const MatmulOperand& operand, int64_t lines) {
   return lines > 1 && operand.line == 1 && operand.depth != 1;
 }

@@ -12,6 +12,10 @@ namespace perseid::internal::cuda {
 // Tiles of c in the whole batch.
 int64_t matmul_tiles(const MatmulProblem& problem, int rows, int columns);
 
+// Why kernels that count rows, columns, depths and tiles in 32 bits do not take the problem, as a
+// sentence's end; "" where they do.
+std::string refuse_large_matmul(const MatmulProblem& problem);
+
 // Whether neighbouring elements of the operand are those of different lines, not those along k.
 bool lies_across(const MatmulOperand& operand, int64_t lines);
 

@@ -25,12 +25,25 @@ constexpr Tile kDoubleTiles[] = {
     {64, 64, 32, 32, 3},
 };
 
+// Of chunks. Its tiles are as many as those of divide_into_tiles.
+TileGrid<int32_t> tile_grid(const MatmulProblem& problem, const MatmulTensorConfig& config,
+                            const MatmulLaunch& launch) {
+  const auto size = [](int64_t value) { return static_cast<int32_t>(value); };
+  constexpr int32_t kGroup = 8;
+  return {.batch = size(problem.batch),
+          .m = size(launch.rows),
+          .n = size(launch.columns),
+          .tile_m = config.rows,
+          .tile_n = config.columns,
+          .group = kGroup};
+}
+
 }  // namespace
 
 std::string refuse_tensor_core_matmul(const MatmulProblem& problem) {
-  if (problem.dtype == DType::kF16 || problem.dtype == DType::kBF16 || problem.dtype == DType::kF64)
-    return "";
-  return concatenate("made for f16, bf16 and f64, got ", name_of(problem.dtype));
+  if (problem.dtype != DType::kF16 && problem.dtype != DType::kBF16 && problem.dtype != DType::kF64)
+    return concatenate("made for f16, bf16 and f64, got ", name_of(problem.dtype));
+  return problem.async() ? refuse_large_matmul(problem) : "";
 }
 
 MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem, int32_t multiprocessors,
@@ -38,7 +51,8 @@ MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem, int32
   MatmulTensorConfig config{.in = problem.dtype,
                             .out = problem.out_dtype,
                             .activation = problem.activation,
-                            .amax = problem.amax};
+                            .amax = problem.amax,
+                            .async = problem.async()};
   const std::span<const Tile> tiles =
       problem.dtype == DType::kF64 ? std::span<const Tile>(kDoubleTiles) : kTiles;
   for (const Tile& tile : tiles) {
@@ -73,11 +87,16 @@ Status TensorCoreMatmul::make(const MatmulProblem& problem, const MatmulTensorCo
       gpu.load(kTensorCoreMatmulHeader, tensor_core_matmul_kernels(config), &matmul->kernels_);
   for (const Kernel& kernel : matmul->kernels_)
     if (status.ok()) status = gpu.allow_shared(kernel, config.shared_bytes());
+  if (status.ok() && problem.async()) {
+    matmul->async_ = std::make_unique<MatmulAsync>(gpu);
+    status = matmul->async_->prepare(problem);
+  }
   if (status.ok()) *made = std::move(matmul);
   return status;
 }
 
-Status TensorCoreMatmul::run(const MatmulArguments& arguments, void* stream) const {
+Status TensorCoreMatmul::run(const MatmulArguments& arguments, void* workspace,
+                             void* stream) const {
   if (Status status = clear_amax(gpu_, problem_, arguments, stream); !status.ok()) return status;
   if (arguments.c.elements() == 0) return {};
   MatmulLaunch launch = matmul_launch(problem_, arguments);
@@ -91,7 +110,13 @@ Status TensorCoreMatmul::run(const MatmulArguments& arguments, void* stream) con
                          (a_across ? launch.rows : launch.depth) % vector == 0 &&
                          (b_across ? launch.columns : launch.depth) % vector == 0;
   const Gpu::Current current(gpu_);
-  if (!current.status().ok()) return current.status();
+  Status status = current.status();
+  if (status.ok() && async_ != nullptr) {
+    launch.grid = tile_grid(problem_, config_, launch);
+    status = async_->fill(arguments, launch.transposed, workspace, stream, &launch.async);
+    MatmulAsync::order_tiles(launch.async, &launch.grid);
+  }
+  if (!status.ok()) return status;
   return gpu_.launch(kernels_[(a_across ? 2 : 0) + (b_across ? 1 : 0)], grid, &launch, stream);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Matmul of f16 and bf16 on tensor cores, the host side: configuration and launch. The kernel is
-// device/matmul/tensor_core.hpp.
+// Matmul of f16, bf16 and f64 on tensor cores, the host side: configuration and launch. The kernel
+// is device/matmul/tensor_core.hpp.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "cuda/device/matmul/config.hpp"
-#include "cuda/runtime/gpu.hpp"
-#include "math/matmul_problem.hpp"
+#include "cuda/matmul/matmul_async.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -36,7 +35,8 @@ class TensorCoreMatmul {
   static Status make(const MatmulProblem& problem, const MatmulTensorConfig& config, Gpu& gpu,
                      std::unique_ptr<TensorCoreMatmul>* made);
 
-  Status run(const MatmulArguments& arguments, void* stream) const;
+  size_t workspace() const { return async_ == nullptr ? 0 : async_->workspace(); }
+  Status run(const MatmulArguments& arguments, void* workspace, void* stream) const;
   // Which kernel was chosen, for explain.
   std::string description() const;
 
@@ -47,7 +47,8 @@ class TensorCoreMatmul {
   MatmulProblem problem_;
   MatmulTensorConfig config_;
   const Gpu& gpu_;
-  std::vector<Kernel> kernels_;  // in the order of tensor_core_matmul_kernels
+  std::vector<Kernel> kernels_;         // in the order of tensor_core_matmul_kernels
+  std::unique_ptr<MatmulAsync> async_;  // null without chunks
 };
 
 }  // namespace perseid::internal::cuda

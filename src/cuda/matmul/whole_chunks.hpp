@@ -5,8 +5,8 @@
 // result after it (device/chunk_waits.hpp).
 #pragma once
 
+#include "cuda/matmul/matmul_async.hpp"
 #include "cuda/runtime/library.hpp"
-#include "cuda/sm90/matmul_async.hpp"
 
 namespace perseid::internal::cuda {
 

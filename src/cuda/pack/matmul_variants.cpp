@@ -17,13 +17,14 @@ namespace {
 constexpr int32_t kMostRegisters = 255, kBlockRegisters = 65536;
 
 // A warp's sums, its operands of two steps (at most), and addresses. Where these are all
-// registers, some addresses of the copies are spilled.
+// registers, some addresses of the copies are spilled; of chunks, the state of the waits too.
 Budget budget_of(const MatmulTensorConfig& config) {
   const int32_t words = size_of(config.in) == 8 ? 2 : 1;
   const int32_t sums = words * config.warp_rows * config.warp_columns / 32;
   const int32_t operands = words * (config.warp_rows + config.warp_columns) / 4;
   const int32_t wanted = sums + 2 * operands + 80;
-  return {min(kMostRegisters, wanted), wanted > kMostRegisters ? 80 : 32, 0};
+  const int32_t spilled = (wanted > kMostRegisters ? 80 : 32) + (config.async ? 64 : 0);
+  return {min(kMostRegisters, wanted), spilled, 0};
 }
 Budget budget_of(const MatmulFmaConfig& config) {
   const int32_t wanted = config.each * config.each + 12 * config.each + 64;
@@ -97,12 +98,17 @@ void add(DType dtype, DType out_dtype, int64_t size, const std::string& architec
   if (architecture == "sm_90a" && dtype == DType::kF32)
     add_sm90_f32(name, problem, kMultiprocessors, variants);
   if (refuse_tensor_core_matmul(problem).empty()) {
-    const MatmulTensorConfig config =
-        choose_tensor_core_matmul(problem, kMultiprocessors, kSharedBytes);
-    variants->push_back(
-        {name,
-         {kTensorCoreMatmulHeader, tensor_core_matmul_kernels(config), architecture},
-         budget_of(config)});
+    for (const bool chunks : {false, true}) {
+      if (chunks && out_dtype != DType::kBF16) continue;
+      MatmulProblem cut = problem;
+      if (chunks) cut.chunks_a.dim = ChunkDim::kM;
+      const MatmulTensorConfig config =
+          choose_tensor_core_matmul(cut, kMultiprocessors, kSharedBytes);
+      variants->push_back(
+          {concatenate(name, chunks ? ", in chunks" : ""),
+           {kTensorCoreMatmulHeader, tensor_core_matmul_kernels(config), architecture},
+           budget_of(config)});
+    }
   } else {
     const MatmulFmaConfig config = choose_fma_matmul(problem, kMultiprocessors);
     variants->push_back(

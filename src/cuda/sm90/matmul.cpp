@@ -55,20 +55,10 @@ MappedOperand map_operand(const MatmulOperand& operand, const MatmulProblem& pro
 }  // namespace
 
 std::string refuse_sm90_matmul(const MatmulProblem& problem) {
-  constexpr int64_t kMost = int64_t{1} << 30;
   if (problem.dtype != DType::kF16 && problem.dtype != DType::kBF16)
     return concatenate("made for f16 and bf16, got ", name_of(problem.dtype));
   if (problem.depth() == 0) return "there is nothing to multiply (k or alpha is 0)";
-  for (const auto& [name, size] : {std::pair{"m", problem.m}, {"n", problem.n}, {"k", problem.k}})
-    if (size > kMost) return concatenate(name, " is ", size, ", expected at most ", kMost);
-  if (problem.chunks_c.present() && matmul_tiles(problem, 64, 64) > kMostParts)
-    return concatenate("c has ", matmul_tiles(problem, 64, 64),
-                       " tiles of 64 x 64, expected at most ", kMostParts,
-                       " where it leaves in chunks");
-  if (matmul_tiles(problem, 64, 64) > kMost)
-    return concatenate("c has ", matmul_tiles(problem, 64, 64),
-                       " tiles of 64 x 64, expected at most ", kMost);
-  return "";
+  return refuse_large_matmul(problem);
 }
 
 Sm90MatmulConfig choose_sm90_matmul(const MatmulProblem& problem, int32_t multiprocessors) {
@@ -146,9 +136,7 @@ Status Sm90Matmul::make(const MatmulProblem& problem, const Sm90MatmulConfig& co
   if (status.ok()) status = TensorCoreMatmul::make(problem, gpu, &matmul->fallback_);
   if (status.ok() && problem.async()) {
     matmul->async_ = std::make_unique<MatmulAsync>(gpu);
-    matmul->whole_chunks_ = std::make_unique<WholeChunks>(gpu);
     status = matmul->async_->prepare(problem);
-    if (status.ok()) status = matmul->whole_chunks_->prepare(problem);
   }
   if (status.ok()) *made = std::move(matmul);
   return status;
@@ -162,12 +150,8 @@ Status Sm90Matmul::run(const MatmulArguments& arguments, void* workspace, void* 
   const auto b = map_operand(given.b, problem_, given.columns, given.depth, config_.b_part());
   Sm90MatmulTensors tensors{a.tensor, b.tensor};
   box_result(problem_, given, &tensors);
-  const bool whole = has_whole_rows(problem_, given);
-  if (!whole || !tensors.are_mappable()) {
-    const auto product = [&] { return fallback_->run(arguments, stream); };
-    return whole_chunks_ == nullptr ? product()
-                                    : whole_chunks_->run(arguments, workspace, stream, product);
-  }
+  if (!has_whole_rows(problem_, given) || !tensors.are_mappable())
+    return fallback_->run(arguments, workspace, stream);
   Sm90MatmulArguments launch = sm90_matmul_arguments(problem_, config_, given);
   const Gpu::Current current(gpu_);
   Status status = current.status();

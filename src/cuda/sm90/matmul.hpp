@@ -10,7 +10,6 @@
 
 #include "cuda/device/sm90/matmul/config.hpp"
 #include "cuda/matmul/tensor_core.hpp"
-#include "cuda/matmul/whole_chunks.hpp"
 #include "cuda/runtime/gpu.hpp"
 #include "math/matmul_problem.hpp"
 
@@ -30,8 +29,7 @@ std::vector<std::string> sm90_matmul_kernels(const Sm90MatmulConfig& config);
 inline constexpr const char* kSm90MatmulHeader = "cuda/device/sm90/matmul/matmul.hpp";
 
 // Tensors that TMA does not take (not contiguous along a row or a column, or with addresses or
-// strides that are no multiples of 16 bytes) are left to TensorCoreMatmul, where there are chunks
-// between their waits and signals.
+// strides that are no multiples of 16 bytes) are left to TensorCoreMatmul.
 class Sm90Matmul {
  public:
   static Status make(const MatmulProblem& problem, Gpu& gpu, std::unique_ptr<Sm90Matmul>* made) {
@@ -40,7 +38,8 @@ class Sm90Matmul {
   static Status make(const MatmulProblem& problem, const Sm90MatmulConfig& config, Gpu& gpu,
                      std::unique_ptr<Sm90Matmul>* made);
 
-  size_t workspace() const { return async_ == nullptr ? 0 : async_->workspace(); }
+  // Also of the fallback.
+  size_t workspace() const { return fallback_->workspace(); }
   Status run(const MatmulArguments& arguments, void* workspace, void* stream) const;
   // Which kernel was chosen, for explain.
   std::string description() const;
@@ -54,8 +53,7 @@ class Sm90Matmul {
   const Gpu& gpu_;
   std::vector<Kernel> kernels_;  // in the order of sm90_matmul_kernels
   std::unique_ptr<TensorCoreMatmul> fallback_;
-  std::unique_ptr<MatmulAsync> async_;         // null without chunks
-  std::unique_ptr<WholeChunks> whole_chunks_;  // of the fallback
+  std::unique_ptr<MatmulAsync> async_;  // null without chunks
 };
 
 }  // namespace perseid::internal::cuda

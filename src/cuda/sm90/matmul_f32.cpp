@@ -49,12 +49,7 @@ std::string refuse_sm90_f32_matmul(const MatmulProblem& problem) {
   if (problem.depth() == 0) return "there is nothing to multiply (k or alpha is 0)";
   if (problem.k > kMost / 2)
     return concatenate("k is ", problem.k, ", expected at most ", kMost / 2, " in f32");
-  for (const auto& [name, size] : {std::pair{"m", problem.m}, {"n", problem.n}})
-    if (size > kMost) return concatenate(name, " is ", size, ", expected at most ", kMost);
-  if (matmul_tiles(problem, 64, 64) > kMost)
-    return concatenate("c has ", matmul_tiles(problem, 64, 64),
-                       " tiles of 64 x 64, expected at most ", kMost);
-  return "";
+  return refuse_large_matmul(problem);
 }
 
 // 1 x 8192 x 8192 takes 0.51 ms, by multiply-add 0.33 ms, which a tile of 64 rows takes in any

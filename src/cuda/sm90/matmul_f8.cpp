@@ -64,16 +64,8 @@ MatmulBlockScales block_scales(const Tensor& scales) {
 }  // namespace
 
 std::string refuse_sm90_f8_matmul(const MatmulProblem& problem) {
-  constexpr int64_t kMost = int64_t{1} << 30;
-  if (problem.async())
-    return "takes no chunks of 8-bit types; leave async_a, async_b and sink_c NULL";
   if (problem.depth() == 0) return "there is nothing to multiply (k or alpha is 0)";
-  for (const auto& [name, size] : {std::pair{"m", problem.m}, {"n", problem.n}, {"k", problem.k}})
-    if (size > kMost) return concatenate(name, " is ", size, ", expected at most ", kMost);
-  if (matmul_tiles(problem, 64, 64) > kMost)
-    return concatenate("c has ", matmul_tiles(problem, 64, 64),
-                       " tiles of 64 x 64, expected at most ", kMost);
-  return "";
+  return refuse_large_matmul(problem);
 }
 
 Sm90MatmulConfig choose_sm90_f8_matmul(const MatmulProblem& problem, int32_t multiprocessors) {

@@ -4,6 +4,7 @@
 // the arguments of a launch.
 #pragma once
 
+#include "cuda/device/chunk_waits.hpp"
 #include "math/activation.hpp"
 #include "math/dtype.hpp"
 
@@ -22,6 +23,7 @@ struct MatmulTensorConfig {
   bool a_across = false, b_across = false;
   Activation activation = Activation::kNone;
   bool amax = false;
+  bool async = false;  // a or b arrives in chunks, or c leaves in chunks
 
   static constexpr const char* kName = "MatmulTensorConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -38,6 +40,7 @@ struct MatmulTensorConfig {
     visit("b_across", c.b_across);
     visit("activation", c.activation);
     visit("amax", c.amax);
+    visit("async", c.async);
   }
 
   constexpr int element_bytes() const { return static_cast<int>(size_of(in)); }
@@ -119,6 +122,9 @@ struct MatmulLaunch {
   bool whole_vectors = false;
   // Of a fixup; without, all of c is computed.
   MatmulFactors row_factors = {}, column_factors = {};
+  // Of chunks, of the rows and columns here; blocks take the tiles of the grid in its order.
+  AsyncArguments async = {};
+  TileGrid<int32_t> grid = {};
 };
 
 }  // namespace perseid::internal::cuda

@@ -31,6 +31,11 @@
 //
 // At the end the sums go through the same shared memory, so that each warp writes whole rows.
 //
+// Operands in chunks: blocks take tiles in the order of the chunks (math/tile_order.hpp). The first
+// warp waits for those of its tile, or, of chunks along k, for those of the next copies; then comes
+// a barrier (device/chunk_waits.hpp has the argument). The blocks that run wait for the chunks that
+// arrive first, so that those that do not run yet keep nobody waiting.
+//
 // Sums are float32 (of f64 float64) in the order of k whatever the tile is: results do not depend
 // on the configuration, nor on the batch.
 #pragma once
@@ -148,11 +153,39 @@ __device__ __forceinline__ void write_tile(const typename WarpSums<C>::Real* sum
   output.finish();
 }
 
+// The waits of a block for the chunks of its operands, by its first warp. A barrier of the block
+// follows each call, before the copies that it allows.
+class BlockWaits {
+ public:
+  // When what the kernels before have written is visible.
+  __device__ __forceinline__ explicit BlockWaits(const AsyncArguments& async)
+      : async_(async), a_(async, 0), b_(async, 1) {
+    a_.start(), b_.start();
+  }
+  __device__ __forceinline__ void await_tile(const TilePosition<int32_t>& tile, bool by_columns) {
+    if (threadIdx.x >= 32) return;
+    if (!async_.arrivals[0].along_k)
+      a_.await(tile.rows, by_columns ? ChunkRange<int32_t>{} : tile.visits);
+    if (!async_.arrivals[1].along_k)
+      b_.await(tile.columns, by_columns ? tile.visits : ChunkRange<int32_t>{});
+  }
+  // Of operands that are cut along k.
+  __device__ __forceinline__ void await_depth(int32_t depth) {
+    if (threadIdx.x != 0) return;
+    a_.await_depth(depth);
+    b_.await_depth(depth);
+  }
+
+ private:
+  const AsyncArguments& async_;
+  ArrivalWaits a_, b_;
+};
+
 // The products of the tile. kWhole: as in OperandCopy::next.
 template <MatmulTensorConfig C, bool kWhole>
 __device__ __forceinline__ void multiply(const MatmulLaunch& launch, const MatmulTile& tile,
                                          unsigned char* memory, int row, int column,
-                                         WarpSums<C>& part) {
+                                         BlockWaits* waits, WarpSums<C>& part) {
   const uint32_t address = ptx::shared_address(memory);
   OperandCopy<C, C.a_across, C.rows> a(launch.a, tile.batch, tile.row, launch.rows);
   OperandCopy<C, C.b_across, C.columns> b(launch.b, tile.batch, tile.column, launch.columns);
@@ -165,6 +198,10 @@ __device__ __forceinline__ void multiply(const MatmulLaunch& launch, const Matmu
     ptx::cp_async_commit();
     left -= C.depth();
   };
+  if constexpr (C.async) {
+    waits->await_depth((C.stages - 1) * C.depth());
+    __syncthreads();
+  }
 #pragma unroll
   for (int stage = 0; stage < C.stages - 1; ++stage) bring(stage);
 
@@ -172,11 +209,13 @@ __device__ __forceinline__ void multiply(const MatmulLaunch& launch, const Matmu
   WarpOperands<C> operands[2];  // of this step, and of the next one
   int oldest = 0, newest = C.stages - 1;
   const auto stage_at = [&](int stage) { return address + stage * C.stage_bytes(); };
-  const auto await_stage = [] {
+  // Until stage `number` is here; then stage number + C.stages - 1 may be brought.
+  const auto await_stage = [&](int32_t number) {
     ptx::cp_async_wait<C.stages - 2>();
+    if constexpr (C.async) waits->await_depth((number + C.stages) * C.depth());
     __syncthreads();
   };
-  await_stage();
+  await_stage(0);
   operands[0].load(stage_at(0), row, column, 0);
   const auto stages = static_cast<int32_t>(ceil_div(launch.depth, C.depth()));
   for (int32_t stage = 0; stage < stages; ++stage) {
@@ -184,7 +223,7 @@ __device__ __forceinline__ void multiply(const MatmulLaunch& launch, const Matmu
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       const bool ends = i + 1 == kSteps;  // what is loaded now lies in the next stage
-      if (ends) await_stage();
+      if (ends) await_stage(stage + 1);
       operands[(i + 1) % 2].load(stage_at(ends ? next : oldest), row, column,
                                  ends ? 0 : kStep * (i + 1));
       if (i == 0) bring(newest);
@@ -203,20 +242,41 @@ __global__ void __launch_bounds__(C.threads(), C.resident())
     matmul_tensor_core(const __grid_constant__ MatmulLaunch launch) {
   extern __shared__ __align__(1024) unsigned char memory[];
   ptx::launch_dependents();
-  const MatmulTile tile = find_tile(launch, blockIdx.x, C.rows, C.columns);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int row = warp / C.warps_across() * C.warp_rows;
   const int column = warp % C.warps_across() * C.warp_columns;
   WarpSums<C> part;
-  ptx::wait_for_prerequisites();
-  if (launch.whole_vectors)
-    multiply<C, true>(launch, tile, memory, row, column, part);
-  else
-    multiply<C, false>(launch, tile, memory, row, column, part);
+  const auto multiply_by = [&](const MatmulTile& tile, BlockWaits* waits) {
+    if (launch.whole_vectors)
+      multiply<C, true>(launch, tile, memory, row, column, waits, part);
+    else
+      multiply<C, false>(launch, tile, memory, row, column, waits, part);
+  };
+  MatmulTile tile;
+  if constexpr (C.async) {
+    const TileOrder<int32_t> order(launch.grid);
+    const TilePosition<int32_t> position = order.tile(static_cast<int32_t>(blockIdx.x));
+    tile = {position.batch, int64_t{position.row} * C.rows, int64_t{position.column} * C.columns};
+    ptx::wait_for_prerequisites();  // signals and epochs may be written by the kernels before
+    BlockWaits waits(launch.async);
+    waits.await_tile(position, order.by_columns());
+    multiply_by(tile, &waits);
+  } else {
+    tile = find_tile(launch, blockIdx.x, C.rows, C.columns);
+    ptx::wait_for_prerequisites();
+    multiply_by(tile, nullptr);
+  }
   auto* sums = reinterpret_cast<typename WarpSums<C>::Real*>(memory);
   part.store(sums, row, column);
   __syncthreads();
   write_tile<C>(sums, launch, tile);
+  if constexpr (C.async) {
+    __syncthreads();
+    const DepartureSignals signals(launch.async, launch.grid, C.rows, C.columns);
+    const auto first_row = static_cast<int>(tile.row), first_column = static_cast<int>(tile.column);
+    if (threadIdx.x == 0 && signals.wanted(first_row, first_column))
+      signals.depart(first_row, first_column);
+  }
 }
 
 }  // namespace perseid::internal::cuda

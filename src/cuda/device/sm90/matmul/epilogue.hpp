@@ -36,8 +36,12 @@ __device__ __forceinline__ void store_chunk(const Sm90MatmulArguments& arguments
 template <Sm90MatmulConfig C>
 __device__ __forceinline__ void depart(const Sm90MatmulArguments& arguments,
                                        const MatmulTilePosition& tile, int consumer) {
-  DepartureSignals(arguments.async, arguments.grid, 64, C.columns)
-      .depart(tile.row + 64 * consumer, tile.column);
+  const DepartureSignals signals(arguments.async, arguments.grid, 64, C.columns);
+  const int row = tile.row + 64 * consumer;
+  if (!signals.wanted(row, tile.column)) return;
+  ptx::tma_store_wait();
+  ptx::fence_proxy_async_global();
+  signals.depart(row, tile.column);
 }
 
 // What a consumer's threads do with their accumulators (ptx/wgmma.hpp has the layout).

@@ -29,8 +29,9 @@ class MatmulProducer {
       if constexpr (C.async) ptx::fence_proxy_async_global();
       for (int step = 0; step < arguments_.k_steps; ++step) {
         if constexpr (C.async) {
-          if (arguments_.async.arrivals[0].along_k) a.await_depth((step + 1) * C.depth());
-          if (arguments_.async.arrivals[1].along_k) b.await_depth((step + 1) * C.depth());
+          const bool waited_a = a.await_depth((step + 1) * C.depth());
+          const bool waited_b = b.await_depth((step + 1) * C.depth());
+          if (waited_a || waited_b) ptx::fence_proxy_async_global();
         }
         load(tile, step * C.depth());
         state_.advance();

@@ -14,7 +14,7 @@ class MatmulAsync {
  public:
   explicit MatmulAsync(const Gpu& gpu) : gpu_(gpu) {}
 
-  // Copies the tables to the device.
+  // Copies the tables to the device; operands that are not read (depth 0) are not waited for.
   Status prepare(const MatmulProblem& problem);
   // In bytes: a number for failure, and one for each chunk of c.
   size_t workspace() const;

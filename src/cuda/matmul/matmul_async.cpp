@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/sm90/matmul_async.hpp"
+#include "cuda/matmul/matmul_async.hpp"
 
 #include "cuda/runtime/launch_number.hpp"
 #include "cuda/runtime/signals.hpp"
@@ -15,8 +15,11 @@ constexpr int64_t kSegmentLines = 512;
 }  // namespace
 
 Status MatmulAsync::prepare(const MatmulProblem& problem) {
-  Status status = operands_[0].upload(problem.chunks_a);
-  if (status.ok()) status = operands_[1].upload(problem.chunks_b);
+  Status status;
+  if (problem.depth() > 0) {
+    status = operands_[0].upload(problem.chunks_a);
+    if (status.ok()) status = operands_[1].upload(problem.chunks_b);
+  }
   if (status.ok()) status = output_.upload(problem.chunks_c);
   return status;
 }
