@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/sm90/matmul_f8.hpp"
 
+#include <span>
 #include <utility>
 
 #include "cuda/matmul/arguments.hpp"
@@ -22,6 +23,7 @@ struct Tile {
 constexpr Tile kFastTiles[] = {{256, 1}, {128, 0.9}, {64, 0.6}};
 // Registers hold the sums and the products of a tile.
 constexpr Tile kPromotedTiles[] = {{192, 1}, {128, 0.92}, {64, 0.6}};
+constexpr Tile kBlockTiles[] = {{192, 1}, {128, 0.77}, {64, 0.55}};
 
 // Blocks form pairs from so many waves of tiles on.
 constexpr int64_t kWavesOfPairs = 3;
@@ -29,6 +31,11 @@ constexpr int64_t kWavesOfPairs = 3;
 // Sums that block scales multiply have left the tensor cores.
 bool is_promoted(const MatmulProblem& problem) {
   return problem.accumulation == Accumulation::kPromoted || problem.scaling == Scaling::kBlock;
+}
+
+std::span<const Tile> tiles_of(const MatmulProblem& problem) {
+  if (problem.scaling == Scaling::kBlock) return kBlockTiles;
+  return is_promoted(problem) ? kPromotedTiles : kFastTiles;
 }
 
 // A tile's columns are whole chunks of results.
@@ -80,7 +87,7 @@ Sm90MatmulConfig choose_sm90_f8_matmul(const MatmulProblem& problem, int32_t mul
   config.scaled = problem.scaling == Scaling::kTensor || problem.scaling == Scaling::kRow;
   if (problem.type_of_b() != problem.dtype) config.in_b = problem.type_of_b();
   double best = 0;
-  for (const Tile& tile : promoted ? kPromotedTiles : kFastTiles) {
+  for (const Tile& tile : tiles_of(problem)) {
     const double time = estimate(problem, tile, multiprocessors);
     if (!takes(tile, problem) || (best != 0 && time >= best)) continue;
     best = time;
