@@ -60,11 +60,15 @@ __global__ void __launch_bounds__(C.threads(), 1)
     sm90_matmul(const __grid_constant__ Sm90MatmulArguments arguments) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const MatmulShared<C> shared{memory, static_cast<uint32_t>(__cvta_generic_to_shared(memory))};
-  if (threadIdx.x == 0) {
-    shared.prepare();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  // The scheduler finds the first tile, by ten divisions, while the barriers are prepared and the
+  // kernels before may still run.
+  MatmulTilePosition first = MatmulTilePosition::none();
+  if (!C.async && warp == 3) first = first_tile<C>(arguments);
+  if (threadIdx.x == 0) shared.prepare();
+  if (threadIdx.x == 32)
     for (const TensorMap* map : {&arguments.a, &arguments.b, &arguments.c})
       ptx::prefetch_tensor_map(*map);
-  }
   if constexpr (C.cluster == 1) {
     __syncthreads();
   } else {
@@ -76,11 +80,9 @@ __global__ void __launch_bounds__(C.threads(), 1)
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
   if (group == 0) {
     if constexpr (C.consumers > 1) ptx::setmaxnreg_dec<C.producer_registers()>();
-    const int warp = static_cast<int>(threadIdx.x) / 32;
     const bool leads = threadIdx.x % 32 == 0;
-    // The scheduler finds the first tile while the kernels before may still run.
     if (warp == 3 && (C.async || leads)) {
-      schedule_tiles<C>(arguments, shared.tiles());
+      schedule_tiles<C>(arguments, first, shared.tiles());
     } else if (leads) {
       ptx::wait_for_prerequisites();
       if (warp == 0)

@@ -10,24 +10,51 @@
 
 namespace perseid::internal::cuda {
 
-// Every `clusters`-th cluster tile of the order, from the number of the block's cluster on. One
-// thread; where operands arrive in chunks, a warp, whose lanes poll signals at the same time.
 template <Sm90MatmulConfig C>
-__device__ __forceinline__ void schedule_tiles(const Sm90MatmulArguments& arguments,
-                                               const MatmulTileQueue& queue) {
+__device__ __forceinline__ TileOrder<int32_t> order_of(const Sm90MatmulArguments& arguments) {
   TileGrid<int32_t> grid = arguments.grid;
   if constexpr (!C.async) grid.rows = grid.columns = {};
-  const TileOrder<int32_t> order(grid);
+  return TileOrder<int32_t>(grid);
+}
+template <Sm90MatmulConfig C>
+__device__ __forceinline__ MatmulTilePosition position_of(const TilePosition<int32_t>& tile) {
+  return {tile.row * C.rows(), tile.column * C.columns, tile.batch};
+}
+
+// The number of the first cluster tile of a block, and the block's tile of it.
+template <Sm90MatmulConfig C>
+__device__ __forceinline__ int first_number() {
+  return static_cast<int>(blockIdx.x) / C.cluster;
+}
+template <Sm90MatmulConfig C>
+__device__ __forceinline__ MatmulTilePosition first_tile(const Sm90MatmulArguments& arguments) {
+  return position_of<C>(
+      order_of<C>(arguments).tile(first_number<C>(), static_cast<int>(blockIdx.x) % C.cluster));
+}
+
+// Every `clusters`-th cluster tile of the order, from the number of the block's cluster on. One
+// thread; where operands arrive in chunks, a warp, whose lanes poll signals at the same time.
+// `first_position`: of the first tile, without chunks.
+template <Sm90MatmulConfig C>
+__device__ __forceinline__ void schedule_tiles(const Sm90MatmulArguments& arguments,
+                                               const MatmulTilePosition& first_position,
+                                               const MatmulTileQueue& queue) {
   const int rank = static_cast<int>(blockIdx.x) % C.cluster;
   const int clusters = static_cast<int>(gridDim.x) / C.cluster;
-  const int first = static_cast<int>(blockIdx.x) / C.cluster;
+  const int first = first_number<C>();
   const bool writes = !C.async || threadIdx.x % 32 == 0;
   MatmulTileWriter writer(queue);
   ArrivalWaits a(arguments.async, 0), b(arguments.async, 1);
-  for (int number = first; number < order.clusters(); number += clusters) {
+  if constexpr (!C.async) {
+    writer.announce(first_position);
+    writer.operands_arrived();
+  }
+  const TileOrder<int32_t> order = order_of<C>(arguments);
+  for (int number = C.async ? first : first + clusters; number < order.clusters();
+       number += clusters) {
     const TilePosition<int32_t> tile = order.tile(number, rank);
     // Announced before it waits for chunks, which may depend on results of the tile before.
-    if (writes) writer.announce({tile.row * C.rows(), tile.column * C.columns, tile.batch});
+    if (writes) writer.announce(position_of<C>(tile));
     if constexpr (C.async) {
       if (number == first) {  // signals and epochs may be written by the kernels before
         ptx::wait_for_prerequisites();
