@@ -23,6 +23,9 @@ struct Tile {
 constexpr Tile kSplitTiles[] = {{192, 1}, {128, 0.92}, {64, 0.6}};
 constexpr Tile kTF32Tiles[] = {{256, 1}, {128, 0.92}, {64, 0.7}};
 
+// Pairs of blocks load a tile of b once, from so many waves of tiles on.
+constexpr int64_t kWavesOfPairs = 3;
+
 // The time of all waves of tiles, in units of an element of c.
 double estimate(const MatmulProblem& problem, const Tile& tile, int32_t multiprocessors) {
   const int64_t tiles = matmul_tiles(problem, 128, tile.columns);
@@ -86,6 +89,11 @@ Sm90MatmulConfig choose_sm90_f32_matmul(const MatmulProblem& problem, int32_t mu
     best = time;
     config.columns = tile.columns;
   }
+  const int64_t down = ceil_div(problem.m, config.rows());
+  const bool pairs = down % 2 == 0 || down >= 16;
+  const bool runs_long =
+      matmul_tiles(problem, config.rows(), config.columns) >= kWavesOfPairs * multiprocessors;
+  if (pairs && runs_long) config.cluster = 2;
   return config;
 }
 

@@ -147,14 +147,25 @@ class FixupLines {
   // Whether there are any, of `size` rows and columns from a tile's first on; by all threads of the
   // block.
   __device__ __forceinline__ bool any(const MatmulTile& from, int64_t size) const {
-    bool found = false;
-#pragma unroll 8
-    for (int64_t i = threadIdx.x; i < size; i += blockDim.x)
-      found |= row(from.row + i) | column(from.column + i);
+    const bool found =
+        any_of(launch_.row_factors.data, rows_, from.row, min(from.row + size, launch_.rows)) ||
+        any_of(launch_.column_factors.data, columns_, from.column,
+               min(from.column + size, launch_.columns));
     return __syncthreads_or(found) != 0;
   }
 
  private:
+  // Without branches, so that many loads are under way.
+  static __device__ __forceinline__ bool any_of(const float* given, const float* factors,
+                                                int64_t begin, int64_t end) {
+    if (given == nullptr) return true;
+    bool found = false;
+#pragma unroll 16
+    for (int64_t i = begin + threadIdx.x; i < end; i += MatmulFmaConfig::threads)
+      found |= isnan(factors[i]);
+    return found;
+  }
+
   const MatmulLaunch& launch_;
   const float *rows_, *columns_;
 };

@@ -326,8 +326,12 @@ class MatmulStore {
 #pragma unroll
       for (int chunk = 0; chunk < C.out_chunks(); ++chunk) {
         store(tile, chunk);
-        if (chunk + kStages < C.out_chunks()) give(tile, chunk + kStages);
+        // All but the last kStages - 1 have been read.
+        ptx::tma_store_wait_read<kStages - 1>();
+        const int next = chunk + 1;
+        if (next >= kStages && next < C.out_chunks()) give(tile, next);
       }
+      ptx::tma_store_wait_read();
       if constexpr (C.async) depart<C>(arguments_, tile, consumer_);
     }
   }
@@ -353,13 +357,12 @@ class MatmulStore {
     }
     given_.advance();
   }
-  // Waits for the consumer, and returns when the stage has been read.
+  // Waits for the consumer, and issues the store of its stage.
   __device__ __forceinline__ void store(const MatmulTilePosition& tile, int chunk) {
     ptx::mbarrier_wait(shared_.outputs(consumer_).empty(stored_.stage()), stored_.parity());
     store_chunk<C>(arguments_, tile, consumer_, chunk,
                    shared_.out(consumer_, stored_.stage()).base);
     ptx::tma_store_commit();
-    ptx::tma_store_wait_read();
     stored_.advance();
   }
 
