@@ -8,7 +8,8 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/perseid)
 install(TARGETS perseid EXPORT perseidTargets FILE_SET HEADERS)
 get_property(mpis GLOBAL PROPERTY PERSEID_MPI)
 foreach(mpi IN LISTS mpis)
-  install(TARGETS perseid_${mpi} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  # Optional, as the pack.
+  install(TARGETS perseid_${mpi} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL)
 endforeach()
 install(EXPORT perseidTargets NAMESPACE perseid:: DESTINATION ${package_dir})
 

@@ -326,6 +326,32 @@ TEST(Reduce, SumsInTheOrderOfRanks) {
 }
 
 // Once plans are made and workspaces reserved.
+// A rank that is done first, and leaves, does not take its shard along.
+TEST(Executions, EndForOthersAfterARankHasLeft) {
+  const Context context = Context::cpu(1);
+  std::vector<Ended> ends(2);
+  std::vector<std::thread> threads;
+  for (Group& each : Group::threads(2))
+    threads.emplace_back([&, group = std::move(each)] {
+      const auto rank = static_cast<size_t>(group.rank());
+      const int64_t m = rank == 0 ? 8192 : 1, k = 2048;
+      const Matrix a = Matrix::random({m, k}, perseid::f32, 1), c({8193, 1}, perseid::f32);
+      const Matrix b = Matrix::random({k, 1}, perseid::f32, 2);
+      ends[rank] = ended([&] {
+        const AllGatherMatmul plan(context, group, {.m = m, .k = k, .products = {{.n = 1}}});
+        Workspace workspace;
+        plan.reserve(workspace);
+        plan.execute({.a = a.tensor(),
+                      .b = {b.tensor()},
+                      .c = {c.tensor()},
+                      .deadline = std::chrono::seconds(5)},
+                     workspace);
+      });
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const Ended& end : ends) EXPECT_EQ(end.status, PERSEID_OK) << end.sentence;
+}
+
 TEST(Executions, AllocateNothing) {
   if (are_hosts()) GTEST_SKIP() << "what leaves for another host is queued";
   const Context context = Context::cpu(2);
