@@ -183,6 +183,16 @@ class CopyEngineReduce final : public ReduceTransport {
     return rank_->arrival(operation, windows_->words(group_.rank()), epoch);
   }
   int64_t arrivals() const override { return (group_.size() - 1) * each_; }
+  RankParts parts() const override {
+    const int32_t own = group_.rank();
+    const Tensor first = inbox(own, 0);
+    return {.data = first.as<const float>(),
+            .of_rank = static_cast<int64_t>(part_ / sizeof(float)),
+            .batch = first.stride[0],
+            .row = first.stride[1],
+            .ranks = group_.size(),
+            .own = own};
+  }
   Status finish(const Sending& sending) override {
     const cuda::Gpu::Current current(*gpu_);
     return rank_->end(sending.stream);

@@ -15,6 +15,15 @@ constexpr int64_t kTaskElements = 64 << 10;
 // Chunks of a shard that is sent. Each costs some microseconds.
 constexpr int64_t kChunksSent = 4;
 
+// On a GPU the product also sweeps the columns once for each: two are enough where it takes as long
+// as several transfers.
+int64_t chunks_on_gpu(int64_t depth, int32_t ranks) {
+  constexpr double kProductRate = 700e12, kTransferRate = 350e9;         // Hopper, NVLink
+  const double product = 2 * static_cast<double>(depth) / kProductRate;  // of an element of c
+  const double transfer = 4 * (1 - 1.0 / ranks) / kTransferRate;
+  return product >= 4 * transfer ? 2 : kChunksSent;
+}
+
 // Whether the kernels of a GPU may give the result in chunks: rows of whole vectors.
 bool may_leave_in_chunks(const dispatch::Device& device, const perseid_matmul_desc& desc) {
   const int64_t element = desc.dtype == PERSEID_F16 || desc.dtype == PERSEID_BF16 ? 2 : 4;
@@ -61,7 +70,8 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
       .equal("bias", desc.bias)
       .equal("batch", made->batch_)
       .equal("m", made->m_)
-      .equal("n", made->n_);
+      .equal("n", made->n_)
+      .own("k", made->k_);
   if (Status status = terms.agree(ranks, operation, reader.result()); !status.ok()) return status;
 
   const auto cut = [&](DType dtype) {
@@ -76,7 +86,10 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
   made->shards_ = cut(made->dtype_ == DType::kF64 ? DType::kF64 : DType::kF32);
   made->results_ = cut(made->out_dtype_);
   // A part of a shard leaves while the next one is computed.
-  const int64_t each = device->gpu != nullptr || !ranks.shares_memory() ? kChunksSent : 1;
+  int64_t depth = 0;
+  for (int32_t r = 0; r < ranks.size(); ++r) depth = max(depth, terms.of(r, "k"));
+  int64_t each = ranks.shares_memory() ? 1 : kChunksSent;
+  if (device->gpu != nullptr) each = chunks_on_gpu(depth, ranks.size());
   made->chunks_ =
       std::make_unique<ShardChunks>(made->shards_, made->m_ > 0 && made->n_ > 0 ? each : 0);
   made->parts_.resize(static_cast<size_t>(ranks.size()));
@@ -109,6 +122,18 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
     status = make_matmul(device, inner, &product_);
   }
   leaves_at_end_ = inner.sink_c == nullptr;
+  inner.sink_c = nullptr;
+  if (status.ok() && !leaves_at_end_)
+    status = ShardProducts::make(device,
+                                 {.product = inner,
+                                  .out_dtype = out_dtype_,
+                                  .bias = bias_,
+                                  .average = reduction_ == Reduction::kAverage,
+                                  .along_n = along_n_,
+                                  .shards = shards_,
+                                  .chunks = *chunks_,
+                                  .rank = group_->rank()},
+                                 &shard_products_, &where_summed_);
   for (const DType bias : {dtype_, out_dtype_}) {
     if (!status.ok() || device->gpu == nullptr || sum_with(bias) != nullptr) continue;
     rank_sums_.emplace_back();
@@ -164,7 +189,8 @@ void MatmulReducePlan::describe() {
       {transport.name, dispatch::Verdict::kChosen,
        concatenate("one ", info.implementation, " whose result leaves ",
                    leaves_at_end_ ? "when it is complete" : "shard by shard", ", sums in ",
-                   internal::name_of(shards_.dtype), " in the order of ranks")}};
+                   internal::name_of(shards_.dtype), " in the order of ranks",
+                   where_summed_.empty() ? "" : ", ", where_summed_)}};
   explain(std::move(explanation));
 }
 
@@ -202,6 +228,8 @@ Status MatmulReducePlan::execute(const perseid_matmul_reduce_args& args,
   if (device().gpu != nullptr)
     reader.require(c.empty() || c.shape[2] == 1 || c.stride[2] == 1,
                    "c has gaps between the elements of a row; pass a tensor without");
+  Call call{.args = args, .workspace = workspace, .bias = bias, .c = c};
+  if (shard_products_ != nullptr) read_operands(reader, &call);
   if (Status status = reader.finish(); !status.ok()) return status;
   if (Status status = refuse_capture(device(), operation, stream); !status.ok()) return status;
 
@@ -210,22 +238,52 @@ Status MatmulReducePlan::execute(const perseid_matmul_reduce_args& args,
   const Sending sending{epoch_ + 1, stream, nullptr};
   Status status = reduce_->start(operation, sending);
   // Where this rank's own arguments are refused, it has not taken part.
-  if (status.ok()) status = multiply(operation, args, sending, workspace);
+  if (status.ok()) status = multiply(operation, call, sending);
   if (status.ok()) status = reduce_->send(sending);
   if (!status.ok()) {
     if (device().gpu != nullptr) (void)reduce_->finish(sending);
     return status;
   }
   epoch_ = sending.epoch;
-  if (all_) return all_reduce(operation, sending, bias, c);
-  status = reduce_shard(operation, sending, bias, c);
+  if (all_) return all_reduce(operation, call, sending);
+  status = reduce_own(operation, call, sending, c);
   const Status finished = reduce_->finish(sending);
   return status.ok() ? finished : status;
 }
 
-Status MatmulReducePlan::multiply(const Operation& operation,
-                                  const perseid_matmul_reduce_args& args, const Sending& sending,
-                                  const op::Workspace& workspace) const {
+// For products of shards. With a batch, a and b may be one matrix for all its entries.
+void MatmulReducePlan::read_operands(op::ArgumentReader& reader, Call* call) const {
+  const auto read = [&](const char* name, const DLTensor* tensor, const op::Extent& rows,
+                        const op::Extent& columns) {
+    const op::Extent extents[] = {{"batch", batch_}, rows, columns};
+    const bool flat = tensor != nullptr && tensor->ndim == 2;
+    Tensor view = reader.read(op::Access::kRead, name, tensor, dtype_,
+                              flat ? std::span(extents).subspan(1) : std::span(extents));
+    if (!flat || !reader.ok()) return view;
+    return Tensor{.data = view.data,
+                  .dtype = view.dtype,
+                  .rank = 3,
+                  .shape = {batch_, view.shape[0], view.shape[1]},
+                  .stride = {0, view.stride[0], view.stride[1]}};
+  };
+  const op::Extent m{"m", m_}, n{"n", n_}, k{"k", k_};
+  const Tensor a = read("a", call->args.a, m, k), b = read("b", call->args.b, k, n);
+  const int64_t begin = results_.begin_of(group_->rank()),
+                end = results_.begin_of(group_->rank() + 1);
+  Tensor bias = call->bias;
+  if (bias.present() && along_n_)
+    bias.data = bias.as<std::byte>() + begin * bias.stride[0] * size_of(bias.dtype);
+  call->own = {a, b, bias, all_ ? shard_of(result(), begin, end) : call->c};
+  call->by_shards = reader.ok() && shard_products_->takes(call->own);
+}
+
+Status MatmulReducePlan::multiply(const Operation& operation, const Call& call,
+                                  const Sending& sending) const {
+  if (cpu::load_acquire(group_->abort()) != 0) return group_->failure(operation);
+  if (call.by_shards)
+    return shard_products_->multiply_for_others(call.own, partial_, reduce_->signals(), sending,
+                                                call.workspace);
+  const perseid_matmul_reduce_args& args = call.args;
   auto inner = sized<perseid_matmul_args>();
   inner.a = args.a;
   inner.b = args.b;
@@ -237,13 +295,32 @@ Status MatmulReducePlan::multiply(const Operation& operation,
     departure.first_chunk = chunks_->pivot((group_->rank() + 1) % group_->size());
     inner.departure_c = &departure;
   }
-  if (cpu::load_acquire(group_->abort()) != 0) return group_->failure(operation);
-  Status status = matmul_of(product_).execute(inner, workspace, sending.stream);
+  Status status = matmul_of(product_).execute(inner, call.workspace, sending.stream);
   if (!leaves_at_end_) return status;
   for (int64_t chunk = 0; status.ok() && chunk < chunks_->count(); ++chunk)
     status =
         dispatch::set_signal(device(), reduce_->signals() + chunk, sending.epoch, sending.stream);
   return status;
+}
+
+Status MatmulReducePlan::reduce_own(const Operation& operation, const Call& call,
+                                    const Sending& sending, const Tensor& out) const {
+  if (!call.by_shards) return reduce_shard(operation, sending, call.bias, out);
+  const perseid_arrival arrival = reduce_->arrival(operation, sending.epoch);
+  const auto others =
+      static_cast<int32_t>(reduce_->arrivals() / (group_->size() - 1)) * (group_->size() - 2);
+  Status status;
+  if (others > 0)
+    status = cuda::wait_for_signal(*device().gpu,
+                                   {.signals = arrival.signals + (reduce_->arrivals() - others),
+                                    .epoch = arrival.epoch,
+                                    .deadline_ns = arrival.deadline_ns,
+                                    .abort = arrival.abort,
+                                    .record = arrival.record},
+                                   sending.stream, others);
+  if (!status.ok()) return status;
+  return shard_products_->multiply_own(call.own, reduce_->parts(), arrival, sending,
+                                       call.workspace);
 }
 
 Status MatmulReducePlan::reduce_shard(const Operation& operation, const Sending& sending,
@@ -320,20 +397,25 @@ Status MatmulReducePlan::reduce_on_gpu(const Operation& operation, const Sending
             sending.stream);
 }
 
+// Of an all-reduce, where the other ranks read it.
+Tensor MatmulReducePlan::result() const {
+  return {.data = gather_->gathered(),
+          .dtype = out_dtype_,
+          .rank = 3,
+          .shape = {batch_, m_, n_},
+          .stride = {m_ * n_, n_, 1}};
+}
+
 // The own shard of the result is made where the others read it.
-Status MatmulReducePlan::all_reduce(const Operation& operation, const Sending& sending,
-                                    const Tensor& bias, const Tensor& c) const {
+Status MatmulReducePlan::all_reduce(const Operation& operation, const Call& call,
+                                    const Sending& sending) const {
   const int32_t size = group_->size(), own = group_->rank();
-  const Tensor result = {.data = gather_->gathered(),
-                         .dtype = out_dtype_,
-                         .rank = 3,
-                         .shape = {batch_, m_, n_},
-                         .stride = {m_ * n_, n_, 1}};
+  const Tensor &c = call.c, result = this->result();
   const auto shard = [&](const Tensor& of, int32_t rank) {
     return shard_of(of, results_.begin_of(rank), results_.begin_of(rank + 1));
   };
   Status status = gather_->start(operation, sending.epoch);
-  if (status.ok()) status = reduce_shard(operation, sending, bias, shard(result, own));
+  if (status.ok()) status = reduce_own(operation, call, sending, shard(result, own));
   const Status finished = reduce_->finish(sending);
   if (status.ok()) status = finished;
   if (!status.ok()) return status;

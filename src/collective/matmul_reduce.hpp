@@ -7,6 +7,7 @@
 
 #include "collective/plan.hpp"
 #include "collective/reduce.hpp"
+#include "collective/shard_products.hpp"
 #include "cuda/rank_sum.hpp"
 
 namespace perseid::internal::collective {
@@ -27,14 +28,24 @@ class MatmulReducePlan final : public op::Plan {
       : Plan(std::move(device)), group_(std::move(group)) {}
   Status make_product(const op::DevicePointer& device, const perseid_matmul_reduce_desc& desc);
   Status make_transports(const Operation& operation);
-  Status multiply(const Operation& operation, const perseid_matmul_reduce_args& args,
-                  const Sending& sending, const op::Workspace& workspace) const;
+  // One execution. `c`: what this rank gets; `own`: its shard, where shard products write it.
+  struct Call {
+    const perseid_matmul_reduce_args& args;
+    const op::Workspace& workspace;
+    Tensor bias, c;
+    ShardProducts::Operands own = {};
+    bool by_shards = false;
+  };
+  void read_operands(op::ArgumentReader& reader, Call* call) const;
+  Status multiply(const Operation& operation, const Call& call, const Sending& sending) const;
+  Status reduce_own(const Operation& operation, const Call& call, const Sending& sending,
+                    const Tensor& out) const;
   Status reduce_shard(const Operation& operation, const Sending& sending, const Tensor& bias,
                       const Tensor& out) const;
   Status reduce_on_gpu(const Operation& operation, const Sending& sending, const Tensor& bias,
                        const Tensor& out) const;
-  Status all_reduce(const Operation& operation, const Sending& sending, const Tensor& bias,
-                    const Tensor& c) const;
+  Status all_reduce(const Operation& operation, const Call& call, const Sending& sending) const;
+  Tensor result() const;
   Status give_on_gpu(const Operation& operation, const Sending& sending, const Tensor& result,
                      const Tensor& c) const;
   const cuda::RankSum* sum_with(DType bias) const;
@@ -54,7 +65,9 @@ class MatmulReducePlan final : public op::Plan {
   std::unique_ptr<ReduceTransport> reduce_;
   std::unique_ptr<GatherTransport> gather_;  // of an all-reduce
   InnerPlan product_;
-  bool leaves_at_end_ = false;  // the product gives no chunks
+  std::unique_ptr<const ShardProducts> shard_products_;  // where they may take its place
+  std::string where_summed_;                             // for explain
+  bool leaves_at_end_ = false;                           // the product gives no chunks
   // On a GPU, for each type that the bias may have.
   struct BiasedSum {
     DType bias = DType::kNone;

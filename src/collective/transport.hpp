@@ -14,6 +14,7 @@
 #include "collective/shards.hpp"
 #include "cpu/executor.hpp"
 #include "dispatch/device.hpp"
+#include "math/rank_parts.hpp"
 
 namespace perseid::internal::collective {
 
@@ -74,6 +75,9 @@ class ReduceTransport {
   virtual Status part(const Operation& operation, uint32_t epoch, int32_t rank, Tensor* part) = 0;
   virtual perseid_arrival arrival(const Operation& operation, uint32_t epoch) const = 0;
   virtual int64_t arrivals() const = 0;  // how many signals that has
+  // On a GPU, of sums in float32: the parts for a product that adds them. Of the arrival's signals
+  // those of the rank after this one come first, one for each chunk.
+  virtual RankParts parts() const { return {}; }
   // This rank has read all parts.
   virtual Status finish(const Sending& sending) = 0;
 };

@@ -35,19 +35,27 @@ Budget budget_of(const MatmulFmaConfig& config) {
 Budget budget_of(const SplitConfig&) { return {128, 0, 36864}; }
 
 // setmaxnreg divides the registers among producer and consumers. Nothing is spilled, but by the
-// scheduler of chunks, whose search and waits are no inner loop.
+// scheduler of chunks, whose search and waits are no inner loop, and around the parts of ranks.
 Budget budget_of(const Sm90MatmulConfig& config) {
-  return {config.consumers == 2 ? 168 : 255, config.async ? 112 : 0, 0};
+  const int32_t spilled = config.parts > 0 ? 152 : config.async ? 112 : 0;
+  return {config.consumers == 2 ? 168 : 255, spilled, 0};
 }
 
 void add_sm90(const std::string& name, MatmulProblem problem, int32_t multiprocessors,
               std::vector<Variant>* variants) {
   for (const bool chunks : {false, true}) {
     if (chunks) problem.chunks_a.dim = ChunkDim::kM;
-    const Sm90MatmulConfig config = choose_sm90_matmul(problem, multiprocessors);
-    variants->push_back({concatenate(name, ", wgmma", chunks ? ", in chunks" : ""),
-                         {kSm90MatmulHeader, sm90_matmul_kernels(config), "sm_90a"},
-                         budget_of(config)});
+    Sm90MatmulConfig config = choose_sm90_matmul(problem, multiprocessors);
+    const auto add_variant = [&](const char* what) {
+      variants->push_back({concatenate(name, ", wgmma", what),
+                           {kSm90MatmulHeader, sm90_matmul_kernels(config), "sm_90a"},
+                           budget_of(config)});
+    };
+    add_variant(chunks ? ", in chunks" : "");
+    // Large products over two ranks.
+    config.parts = 1;
+    if (chunks && config.cluster == 2 && size_of(config.out) == 2)
+      add_variant(", with the parts of a rank");
   }
 }
 

@@ -32,6 +32,14 @@ double estimate(const MatmulProblem& problem, const Tile& tile, int32_t multipro
   return waves * 64 * tile.consumers * tile.columns / tile.rate;
 }
 
+double best_estimate(const MatmulProblem& problem, int32_t multiprocessors) {
+  double best = 0;
+  for (const Tile& tile : kTiles)
+    if (const double time = estimate(problem, tile, multiprocessors); best == 0 || time < best)
+      best = time;
+  return best;
+}
+
 // ---- Tensor maps ----
 
 // An operand, of which a block loads `lines` lines together.
@@ -50,6 +58,25 @@ MappedOperand map_operand(const MatmulOperand& operand, const MatmulProblem& pro
                                   operand.batch, box_lines);
   tensor.stride[0] = operand.depth;
   return {false, tensor};
+}
+
+// A call as TMA sees it.
+struct MappedCall {
+  MatmulLaunch given;
+  bool a_across, b_across;
+  Sm90MatmulTensors tensors;
+  bool mappable;
+};
+MappedCall map_call(const MatmulProblem& problem, const Sm90MatmulConfig& config,
+                    const MatmulArguments& arguments) {
+  const MatmulLaunch given = matmul_launch(problem, arguments);
+  const auto a = map_operand(given.a, problem, given.rows, given.depth, config.rows());
+  const auto b = map_operand(given.b, problem, given.columns, given.depth, config.b_part());
+  MappedCall call{given, a.across, b.across, {a.tensor, b.tensor}, false};
+  box_result(problem, given, &call.tensors);
+  call.mappable = has_whole_rows(problem, given) && call.tensors.are_mappable() &&
+                  !(config.parts > 0 && given.transposed);
+  return call;
 }
 
 }  // namespace
@@ -86,16 +113,17 @@ Sm90MatmulConfig choose_sm90_matmul(const MatmulProblem& problem, int32_t multip
   return config;
 }
 
+double estimate_sm90_matmul(const MatmulProblem& problem, int32_t multiprocessors) {
+  return best_estimate(problem, multiprocessors) * static_cast<double>(problem.depth());
+}
+
 std::vector<Sm90MatmulConfig> sm90_matmul_candidates(const MatmulProblem& problem,
                                                      int32_t multiprocessors) {
   // The estimate is off by less than this.
   constexpr double kMargin = 1.5;
   const Sm90MatmulConfig chosen = choose_sm90_matmul(problem, multiprocessors);
   std::vector<Sm90MatmulConfig> candidates = {chosen};
-  double best = 0;
-  for (const Tile& tile : kTiles)
-    if (const double time = estimate(problem, tile, multiprocessors); best == 0 || time < best)
-      best = time;
+  const double best = best_estimate(problem, multiprocessors);
   for (const Tile& tile : kTiles) {
     if (estimate(problem, tile, multiprocessors) > kMargin * best) continue;
     for (const int cluster : {1, 2}) {
@@ -142,25 +170,27 @@ Status Sm90Matmul::make(const MatmulProblem& problem, const Sm90MatmulConfig& co
   return status;
 }
 
-Status Sm90Matmul::run(const MatmulArguments& arguments, void* workspace, void* stream) const {
+bool Sm90Matmul::maps(const MatmulArguments& arguments) const {
+  return map_call(problem_, config_, arguments).mappable;
+}
+
+Status Sm90Matmul::run(const MatmulArguments& arguments, void* workspace, void* stream,
+                       const RankParts& parts) const {
   if (Status status = clear_amax(gpu_, problem_, arguments, stream); !status.ok()) return status;
   if (arguments.c.elements() == 0) return {};
-  const MatmulLaunch given = matmul_launch(problem_, arguments);
-  const auto a = map_operand(given.a, problem_, given.rows, given.depth, config_.rows());
-  const auto b = map_operand(given.b, problem_, given.columns, given.depth, config_.b_part());
-  Sm90MatmulTensors tensors{a.tensor, b.tensor};
-  box_result(problem_, given, &tensors);
-  if (!has_whole_rows(problem_, given) || !tensors.are_mappable())
-    return fallback_->run(arguments, workspace, stream);
+  const auto [given, a_across, b_across, tensors, mappable] =
+      map_call(problem_, config_, arguments);
+  if (!mappable) return fallback_->run(arguments, workspace, stream);
   Sm90MatmulArguments launch = sm90_matmul_arguments(problem_, config_, given);
   const Gpu::Current current(gpu_);
   Status status = current.status();
+  launch.parts = parts;
   if (status.ok()) status = encode_maps(gpu_, given, tensors, &launch);
   if (status.ok() && async_ != nullptr)
     status = async_->fill(arguments, given.transposed, workspace, stream, &launch.async);
   if (!status.ok()) return status;
   MatmulAsync::order_tiles(launch.async, &launch.grid);
-  return launch_sm90_matmul(gpu_, kernels_[(a.across ? 2 : 0) + (b.across ? 1 : 0)], config_,
+  return launch_sm90_matmul(gpu_, kernels_[(a_across ? 2 : 0) + (b_across ? 1 : 0)], config_,
                             launch, stream);
 }
 

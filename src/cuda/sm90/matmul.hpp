@@ -19,6 +19,8 @@ namespace perseid::internal::cuda {
 std::string refuse_sm90_matmul(const MatmulProblem& problem);
 // Without the layout of the operands.
 Sm90MatmulConfig choose_sm90_matmul(const MatmulProblem& problem, int32_t multiprocessors);
+// How long it takes: multiply-adds that a multiprocessor would do in that time at its best rate.
+double estimate_sm90_matmul(const MatmulProblem& problem, int32_t multiprocessors);
 // The configurations that may be fastest, the one above first, and their names.
 std::vector<Sm90MatmulConfig> sm90_matmul_candidates(const MatmulProblem& problem,
                                                      int32_t multiprocessors);
@@ -29,7 +31,8 @@ std::vector<std::string> sm90_matmul_kernels(const Sm90MatmulConfig& config);
 inline constexpr const char* kSm90MatmulHeader = "cuda/device/sm90/matmul/matmul.hpp";
 
 // Tensors that TMA does not take (not contiguous along a row or a column, or with addresses or
-// strides that are no multiples of 16 bytes) are left to TensorCoreMatmul.
+// strides that are no multiples of 16 bytes) are left to TensorCoreMatmul; parts of other ranks
+// need tensors that TMA takes.
 class Sm90Matmul {
  public:
   static Status make(const MatmulProblem& problem, Gpu& gpu, std::unique_ptr<Sm90Matmul>* made) {
@@ -40,7 +43,10 @@ class Sm90Matmul {
 
   // Also of the fallback.
   size_t workspace() const { return fallback_->workspace(); }
-  Status run(const MatmulArguments& arguments, void* workspace, void* stream) const;
+  bool maps(const MatmulArguments& arguments) const;  // whether TMA takes the tensors
+  // `parts`: of other ranks, added before alpha where the configuration says so.
+  Status run(const MatmulArguments& arguments, void* workspace, void* stream,
+             const RankParts& parts = {}) const;
   // Which kernel was chosen, for explain.
   std::string description() const;
 

@@ -7,6 +7,7 @@
 #include "cuda/device/chunk_waits.hpp"
 #include "cuda/device/matmul/config.hpp"
 #include "cuda/device/tensor_map.hpp"
+#include "math/rank_parts.hpp"
 #include "math/tile_order.hpp"
 
 namespace perseid::internal::cuda {
@@ -34,6 +35,7 @@ struct Sm90MatmulConfig {
   DType in_b = DType::kNone;  // of b, where it is not that of a
   Activation activation = Activation::kNone;
   bool amax = false;
+  int parts = 0;  // of other ranks are added: 0, 1 (there are two ranks), or 2 for any number
 
   static constexpr const char* kName = "Sm90MatmulConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -56,6 +58,7 @@ struct Sm90MatmulConfig {
     visit("in_b", c.in_b);
     visit("activation", c.activation);
     visit("amax", c.amax);
+    visit("parts", c.parts);
   }
 
   // A step is kProducts times 32 bytes, what one wgmma multiplies.
@@ -72,6 +75,12 @@ struct Sm90MatmulConfig {
   // Registers hold the accumulators of a tile, rounded to 16 bits, and those of the next: the
   // epilogue runs under the next tile's mainloop.
   constexpr bool deferred_epilogue() const { return size_of(out) == 2 && !source && promote == 0; }
+
+  // Of f32 three eighths of a tile's results fit there, too. Without chunks they do not wait.
+  constexpr int deferred_chunks() const {
+    if (deferred_epilogue()) return out_chunks();
+    return async && size_of(out) == 4 && !source && promote == 0 ? out_chunks() * 3 / 8 : 0;
+  }
 
   // What one load of b brings: a block's part, for all blocks of the cluster.
   constexpr int b_part() const { return columns / cluster; }
@@ -125,6 +134,7 @@ struct Sm90MatmulArguments {
   MatmulBlockScales a_scales, b_scales;
   const float* result_scale = nullptr;  // of c of 8 bits; null: none
   float* amax = nullptr;                // 0 before the launch
+  RankParts parts;
 };
 
 }  // namespace perseid::internal::cuda

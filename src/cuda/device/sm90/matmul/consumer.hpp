@@ -27,23 +27,23 @@ class MatmulConsumer {
 
   __device__ __forceinline__ void run() {
     Sums sums;
-    Rounded rounded;
-    MatmulTilePosition before = MatmulTilePosition::none();  // of `rounded`
+    Rounded held;
+    MatmulTilePosition before = MatmulTilePosition::none();  // of what is held
     for (;;) {
       const MatmulTilePosition tile = queue_.pop_by_warp(lane_);
       if (!tile.exists()) break;
       const typename MatmulEpilogue<C>::Vectors vectors = epilogue_.load_vectors(tile);
       int step = 1;
-      if constexpr (C.deferred_epilogue()) {
+      if constexpr (C.deferred_chunks() > 0) {
         // The tile before, a chunk after each of the first steps; at once where those are too few,
         // or have to wait for an operand: others may wait for these results.
         const bool overlaps =
-            before.exists() && arguments_.k_steps > C.out_chunks() && first_step_is_here();
-        if (before.exists() && !overlaps) emit_all(rounded);
+            before.exists() && arguments_.k_steps > C.deferred_chunks() && first_step_is_here();
+        if (before.exists() && !overlaps) emit_all(before, held);
         run_step<true>(sums);
         if (overlaps) {
-          emit_during_steps(rounded, sums);
-          step += C.out_chunks();
+          emit_during_steps(before, held, sums);
+          step += C.deferred_chunks();
         }
       } else {
         run_step<true>(sums);
@@ -53,35 +53,40 @@ class MatmulConsumer {
       ptx::fence_operand(sums);
       release();
 
+      if constexpr (C.parts > 0) epilogue_.add_parts(tile, sums);
       epilogue_.scale(vectors, sums);
-      if constexpr (C.deferred_epilogue()) {
-        epilogue_.round(tile, sums, rounded);
+      if constexpr (C.deferred_chunks() > 0) {
+        epilogue_.hold(tile, sums, held);
         before = tile;
       } else {
         epilogue_.emit_all(tile, sums);
       }
     }
-    if constexpr (C.deferred_epilogue())
-      if (before.exists()) epilogue_.store_last(before, rounded);
+    if constexpr (C.deferred_epilogue()) {
+      if (before.exists()) epilogue_.store_last(before, held);
+    } else if constexpr (C.deferred_chunks() > 0) {
+      if (before.exists()) emit_all(before, held);
+    }
     epilogue_.finish();
   }
 
  private:
   // Unrolled by recursion: results are indexed by constants, so that they stay in registers.
   template <int kChunk = 0>
-  __device__ __forceinline__ void emit_all(const Rounded& rounded) {
-    if constexpr (kChunk < C.out_chunks()) {
-      epilogue_.template emit<kChunk>(rounded);
-      emit_all<kChunk + 1>(rounded);
+  __device__ __forceinline__ void emit_all(const MatmulTilePosition& tile, const Rounded& held) {
+    if constexpr (kChunk < C.deferred_chunks()) {
+      epilogue_.template emit_held<kChunk>(tile, held);
+      emit_all<kChunk + 1>(tile, held);
     }
   }
   // A chunk after each step.
   template <int kChunk = 0>
-  __device__ __forceinline__ void emit_during_steps(const Rounded& rounded, Sums& sums) {
-    if constexpr (kChunk < C.out_chunks()) {
-      epilogue_.template emit<kChunk>(rounded);
+  __device__ __forceinline__ void emit_during_steps(const MatmulTilePosition& tile,
+                                                    const Rounded& held, Sums& sums) {
+    if constexpr (kChunk < C.deferred_chunks()) {
+      epilogue_.template emit_held<kChunk>(tile, held);
       run_step<false>(sums);
-      emit_during_steps<kChunk + 1>(rounded, sums);
+      emit_during_steps<kChunk + 1>(tile, held, sums);
     }
   }
 

@@ -49,6 +49,8 @@ template <Sm90MatmulConfig C>
 class MatmulEpilogue {
   using Shared = MatmulShared<C>;
   static constexpr int kSums = C.columns / 2;
+  // Of f32: the sums before are stored at the tile's end.
+  static constexpr int kFirstHeld = (C.out_chunks() - C.deferred_chunks()) * C.out_columns() / 2;
 
  public:
   using Sums = float[kSums];
@@ -93,6 +95,17 @@ class MatmulEpilogue {
               read_bias(tile.column + 32 * i + lane_, arguments_.grid.n, bias.column);
     }
     return vectors;
+  }
+  // The sum over ranks, in their order, of which this one's part is `sums`.
+  __device__ __forceinline__ void add_parts(const MatmulTilePosition& tile, Sums& sums) const {
+    const RankParts& parts = arguments_.parts;
+    if constexpr (C.parts == 1) {
+      add_part(tile, 1 - parts.own, sums);
+    } else {
+      if (parts.own == 1) add_part(tile, 0, sums);
+      if (parts.own > 1) add_to_parts_before(tile, sums);
+      for (int rank = parts.own + 1; rank < parts.ranks; ++rank) add_part(tile, rank, sums);
+    }
   }
   // sum = alpha * sum * factors + bias, four accumulators at a time: those of two columns.
   __device__ __forceinline__ void scale(const Vectors& vectors, Sums& sums) const {
@@ -165,9 +178,38 @@ class MatmulEpilogue {
       emit_all<kChunk + 1>(tile, sums);
     }
   }
+  // Emits the chunks of a tile that are not deferred, and holds the others.
+  template <int kChunk = 0>
+  __device__ __forceinline__ void hold(const MatmulTilePosition& tile, const Sums& sums,
+                                       Rounded& held) {
+    if constexpr (C.deferred_epilogue()) {
+      round(tile, sums, held);
+    } else if constexpr (kChunk < C.out_chunks() - C.deferred_chunks()) {
+      emit<kChunk>(tile, sums);
+      hold<kChunk + 1>(tile, sums, held);
+    } else {
+#pragma unroll
+      for (int i = kFirstHeld; i < kSums; ++i) held[i - kFirstHeld] = __float_as_uint(sums[i]);
+    }
+  }
+  // Deferred chunk kChunk.
+  template <int kChunk>
+  __device__ __forceinline__ void emit_held(const MatmulTilePosition& tile, const Rounded& held) {
+    if constexpr (C.deferred_epilogue()) {
+      emit<kChunk>(held);
+    } else {
+      emit_values<C.out_chunks() - C.deferred_chunks() + kChunk>(
+          tile, [&](int at) { return __uint_as_float(held[at - kFirstHeld]); });
+    }
+  }
   // A chunk of accumulators, with beta * c0 added.
   template <int kChunk>
   __device__ __forceinline__ void emit(const MatmulTilePosition& tile, const Sums& sums) {
+    emit_values<kChunk>(tile, [&](int at) { return sums[at]; });
+  }
+  template <int kChunk, class Values>
+  __device__ __forceinline__ void emit_values(const MatmulTilePosition& tile,
+                                              const Values& values) {
     acquire();
     const Counted counted(arguments_, first_row(tile),
                           tile.column + kChunk * C.out_columns() + 2 * (lane_ % 4));
@@ -177,7 +219,7 @@ class MatmulEpilogue {
     for (int i = 0; i < kPairs; ++i) {
       const int row = 16 * warp_ + lane_ / 4 + i % 2 * 8, quad = lane_ % 4;
       const int at = kChunk * C.out_columns() / 2 + 2 * i;
-      const float first = sums[at], second = sums[at + 1];
+      const float first = values(at), second = values(at + 1);
       const auto result = [&](int of_pair, float value, bool counts = true) {
         return policy_.apply(value, counts && counted(i % 2, i / 2 * 8 + of_pair));
       };
@@ -231,6 +273,69 @@ class MatmulEpilogue {
     bool upper_, lower_;
     int left_;
   };
+
+  // A rank's part of accumulators i and i + 1, neighbours in a row: in turns of the thread's first
+  // row and of its second.
+  class PartOfRank {
+   public:
+    __device__ __forceinline__ PartOfRank(const Sm90MatmulArguments& arguments, int batch, int row,
+                                          int column, int rank)
+        : first_(arguments.parts.data + rank * arguments.parts.of_rank +
+                 batch * arguments.parts.batch + row * arguments.parts.row + column),
+          second_(first_ + 8 * arguments.parts.row),
+          counted_(arguments, row, column) {}
+    __device__ __forceinline__ float2 operator()(int i) const {
+      const int second_row = i / 2 % 2, column = i / 4 * 8;
+      if (!counted_(second_row, column)) return {0, 0};
+      return *reinterpret_cast<const float2*>((second_row != 0 ? second_ : first_) + column);
+    }
+
+   private:
+    const float *first_, *second_;
+    Counted counted_;
+  };
+  __device__ __forceinline__ PartOfRank part_of(const MatmulTilePosition& tile, int rank) const {
+    return {arguments_, tile.batch, first_row(tile), tile.column + 2 * (lane_ % 4), rank};
+  }
+  __device__ __forceinline__ void add_part(const MatmulTilePosition& tile, int rank,
+                                           Sums& sums) const {
+    constexpr int kGroup = kSums / 4;  // whose loads are in flight together
+    const PartOfRank part = part_of(tile, rank);
+    ptx::fence_operand(sums);
+#pragma unroll
+    for (int first = 0; first < kSums; first += kGroup) {
+      float2 pairs[kGroup / 2];
+#pragma unroll
+      for (int i = 0; i < kGroup / 2; ++i) pairs[i] = part(first + 2 * i);
+#pragma unroll
+      for (int i = 0; i < kGroup / 2; ++i) {
+        sums[first + 2 * i] += pairs[i].x;
+        sums[first + 2 * i + 1] += pairs[i].y;
+      }
+      ptx::fence_operand(sums);
+    }
+  }
+  // With two ranks or more before this one: their parts are added first.
+  __device__ __forceinline__ void add_to_parts_before(const MatmulTilePosition& tile,
+                                                      Sums& sums) const {
+    constexpr int kGroup = 8;
+#pragma unroll
+    for (int first = 0; first < kSums; first += kGroup) {
+      float before[kGroup] = {};
+      for (int rank = 0; rank < arguments_.parts.own; ++rank) {
+        const PartOfRank part = part_of(tile, rank);
+#pragma unroll
+        for (int i = 0; i < kGroup; i += 2) {
+          const float2 pair = part(first + i);
+          before[i] += pair.x;
+          before[i + 1] += pair.y;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) sums[first + i] = before[i] + sums[first + i];
+      ptx::fence_operand(sums);
+    }
+  }
 
   // Of the first or second column of accumulators i to i + 3, from the lane that holds it.
   static __device__ __forceinline__ float of_column(const float (&held)[C.columns / 32], int i,
