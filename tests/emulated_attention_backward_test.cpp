@@ -29,6 +29,11 @@ constexpr PortableBackwardConfig of(PortableBackwardConfig config, GradientsOf g
   config.gradients = gradients;
   config.adds_queries = config.adds_queries && gradients == GradientsOf::kKeys;
   config.rows = small && gradients != GradientsOf::kBias ? 32 : 16;
+  if (config.planes() == 2) {
+    config.columns = gradients == GradientsOf::kBias ? 64 : 32;
+    config.warps = gradients != GradientsOf::kBias && config.largest == 128 ? 8 : 4;
+    return config;
+  }
   const bool large = config.adds_queries && config.most_dim() > 64;
   config.warps = large ? 8 : 4;
   config.columns = large || gradients == GradientsOf::kBias ||
@@ -46,7 +51,19 @@ void launch(const Fixture& fixture, std::byte* workspace) {
   ASSERT_EQ(cuda::kernel_name("", chosen), cuda::kernel_name("", C));
   cuda::PortableBackwardArguments arguments =
       cuda::portable_attention_backward_arguments(fixture.problem, C);
-  cuda::bind_portable_attention_backward(fixture.problem, fixture.arguments, workspace, &arguments);
+  const cuda::AttentionPlanes planes =
+      cuda::portable_attention_backward_planes(fixture.problem, kShared);
+  const cuda::PlanesArguments rows = cuda::bind_portable_attention_backward(
+      fixture.problem, planes, fixture.arguments, workspace, &arguments);
+  if constexpr (C.planes() == 2) {
+    static constexpr cuda::PlanesConfig kRows{
+        max(C.plane_length(C.key_dim), C.plane_length(C.value_dim))};
+    ASSERT_EQ(planes.config().dim, kRows.dim);
+    for (int b = 0; b < static_cast<int>(planes.blocks()); ++b) {
+      emulated_gpu::Block block(b, cuda::PlanesConfig::threads, 0);
+      block.run([&] { cuda::portable_attention_planes<kRows>(rows); });
+    }
+  }
   const auto q_blocks =
       static_cast<int>(cuda::portable_attention_backward_q_blocks(fixture.problem));
   for (int b = 0; b < q_blocks; ++b) {
@@ -75,7 +92,9 @@ void check_launches(Fixture& fixture) {
        {&fixture.grad_query, &fixture.grad_key, &fixture.grad_value, &fixture.grad_bias})
     if (result->tensor.present()) result->blank();
   Array workspace(
-      {static_cast<int64_t>(cuda::portable_attention_backward_workspace(fixture.problem)) + 16},
+      {static_cast<int64_t>(cuda::portable_attention_backward_workspace(
+           fixture.problem, cuda::portable_attention_backward_planes(fixture.problem, kShared))) +
+       16},
       DType::kBool);
   auto* bytes = reinterpret_cast<std::byte*>(
       (reinterpret_cast<uintptr_t>(workspace.tensor.as<std::byte>()) + 15) / 16 * 16);
@@ -105,7 +124,82 @@ void check(const Case& test) {
   fixture.problem.deterministic = true;
   check_launches<C>(fixture);
   fixture.problem.deterministic = false;
-  check_launches<with_sums(C)>(fixture);
+  if constexpr (C.planes() == 1) check_launches<with_sums(C)>(fixture);
+}
+
+constexpr PortableBackwardConfig kFloat32{
+    .dtype = DType::kF32, .key_dim = 64, .value_dim = 64, .largest = 64};
+constexpr PortableBackwardConfig kFloat32Large{
+    .dtype = DType::kF32, .key_dim = 128, .value_dim = 80, .right = true};
+constexpr PortableBackwardConfig kFloat32Cut{
+    .dtype = DType::kF32, .key_dim = 80, .value_dim = 160, .largest = 64, .right = true};
+
+TEST(EmulatedAttentionBackward, Float32) {
+  check<kFloat32>(make_case(DType::kF32, 1, 2, 1, 130, 201, 64, 64));
+  check<kFloat32>(make_case(DType::kF32, 1, 1, 1, 70, 0, 64, 64));
+  Case test = make_case(DType::kF32, 1, 2, 1, 60, 150, 64, 64);
+  test.grad_lse = true;
+  test.input_scale = 10;
+  check<kFloat32>(test);
+}
+TEST(EmulatedAttentionBackward, Float32LargeDims) {
+  Case test = make_case(DType::kF32, 1, 2, 2, 70, 140, 128, 80);
+  test.problem.causal = Causal::kBottomRight;
+  check<kFloat32Large>(test);
+  Case cut = make_case(DType::kF32, 1, 2, 2, 70, 140, 80, 160);
+  cut.problem.causal = Causal::kBottomRight;
+  check<kFloat32Cut>(cut);
+}
+
+constexpr PortableBackwardConfig kFloat32Window{.dtype = DType::kF32,
+                                                .key_dim = 48,
+                                                .value_dim = 48,
+                                                .largest = 64,
+                                                .right = true,
+                                                .left = true};
+
+// Keys and values that are not finite, hidden from all queries or seen by some.
+TEST(EmulatedAttentionBackward, Float32Nonfinite) {
+  Case test = make_case(DType::kF32, 1, 2, 1, 130, 180, 40, 40);
+  test.layout = Layout::kBshd;
+  test.problem.window_left = 30;
+  test.problem.window_right = 10;
+  test.problem.deterministic = true;
+  const Fixture clean(test);
+  test.prepare = [](AttentionBackward& a) {
+    for (const int64_t key : {70, 71, 179}) {
+      put(a.key, at(a.key, {0, 0, key, 5}), kNaN);
+      put(a.value, at(a.value, {0, 0, key, 7}), kInfinity);
+    }
+    put(a.query, at(a.query, {0, 1, 100, 3}), kNaN);
+  };
+  Fixture fixture(test);
+  fixture.use_limits_of(clean);
+  check_launches<kFloat32Window>(fixture);
+}
+
+constexpr PortableBackwardConfig kFloat32Everything{.dtype = DType::kF32,
+                                                    .key_dim = 80,
+                                                    .value_dim = 64,
+                                                    .largest = 0,
+                                                    .right = true,
+                                                    .lengths = true,
+                                                    .visible = true,
+                                                    .dropout = true,
+                                                    .bias = DType::kF32};
+
+TEST(EmulatedAttentionBackward, Float32EverythingAtOnce) {
+  Case all = make_case(DType::kF32, 0, 2, 1, 0, 0, 80, 64);
+  set_ragged(all, {5, 0, 70, 1, 33}, {7, 3, 100, 0, 64});
+  all.layout = Layout::kBshd;
+  all.grad_lse = true;
+  all.problem.causal = Causal::kBottomRight;
+  all.problem.dropout = 0.3;
+  all.problem.kv_lens = true;
+  all.kv_lens = {7, 1, 90, 0, 63};
+  add_bias(all, DType::kF32, {5, 1, 70, 100}, true);
+  set_visible(all, {1, 2, 70, 1});
+  check<kFloat32Everything>(all);
 }
 
 constexpr PortableBackwardConfig kFull{.key_dim = 64, .value_dim = 64};

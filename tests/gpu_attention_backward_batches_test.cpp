@@ -81,7 +81,9 @@ TEST_P(GpuAttentionBackwardBatch, RaggedNeighbours) {
        {fixture.arguments.grad_query, fixture.arguments.grad_key, fixture.arguments.grad_value})
     for (int64_t row = got.shape[1] - kBehind; row < got.shape[1]; ++row)
       for (int64_t i = 0; i < got.shape[2]; ++i)
-        ASSERT_EQ(got.as<bf16>()[at(got, {0, row, i})].bits, 0xffff) << "row " << row;
+        for (int64_t b = 0; b < size_of(got.dtype); ++b)
+          ASSERT_EQ(testing_gpu::element_at(got, at(got, {0, row, i}))[b], std::byte{0xff})
+              << "row " << row;
   fixture.compare_gradients();
 
   // The second sequence is all NaN.
@@ -114,7 +116,7 @@ TEST_P(GpuAttentionBackwardBatch, RaggedAtAnyPosition) {
       int64_t q_row = 0, kv_row = 0;
       for (const int s : order) {
         const auto fill_rows = [&](Tensor tensor, int64_t first, int64_t rows, uint64_t seed) {
-          tensor.data = tensor.as<bf16>() + first * tensor.stride[1];
+          tensor.data = testing_gpu::element_at(tensor, first * tensor.stride[1]);
           tensor.shape[1] = rows;
           Random random{seed + static_cast<uint64_t>(s)};
           fill(tensor, random);
@@ -133,7 +135,7 @@ TEST_P(GpuAttentionBackwardBatch, RaggedAtAnyPosition) {
     int64_t q_row = 0, kv_row = 0;
     for (const int s : order) {
       const auto take = [&](Tensor tensor, int64_t first, int64_t rows) {
-        tensor.data = tensor.as<bf16>() + first * tensor.stride[1];
+        tensor.data = testing_gpu::element_at(tensor, first * tensor.stride[1]);
         tensor.shape[1] = rows;
         for_each(tensor, [&](int64_t offset, int64_t) {
           found[static_cast<size_t>(s)].push_back(get(tensor, offset));

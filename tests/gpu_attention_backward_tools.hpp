@@ -5,11 +5,17 @@
 #pragma once
 
 #include "attention_cases.hpp"
+#include "cuda/portable/attention.hpp"
 #include "cuda/portable/attention_backward.hpp"
 #include "cuda/sm90/attention_backward.hpp"
 #include "gpu_tools.hpp"
 
 namespace perseid::internal::testing_gpu {
+
+// Where an element is that has the size of the tensor's.
+inline std::byte* element_at(const Tensor& tensor, int64_t offset) {
+  return tensor.as<std::byte>() + offset * size_of(tensor.dtype);
+}
 
 using cpu::attention_cases::broadcast;
 using cpu::attention_cases::Case;
@@ -67,6 +73,9 @@ class GpuAttentionBackward : public GpuTest {
     send(fixture.grad_value, tensors.grad_value, true);
     send(fixture.grad_bias, tensors.grad_bias, true);
     Mirror workspace(*gpu_, work);
+#if defined(PERSEID_TEST_FLOAT32)
+    run_forward(fixture.problem, tensors);
+#endif
     expect_ok(attention->backward(tensors, workspace.tensor().as<std::byte>(), nullptr));
     {
       const cuda::Gpu::Current current(*gpu_);
@@ -75,6 +84,32 @@ class GpuAttentionBackward : public GpuTest {
     for (const auto& mirror : mirrors) mirror->fetch();
     workspace.fetch();
   }
+#if defined(PERSEID_TEST_FLOAT32)
+  // Backward in float32 is as accurate as the formula where out and lse are those of its forward,
+  // whose scores have the same roundings.
+  void run_forward(const AttentionProblem& problem, const AttentionBackward& tensors) {
+    std::unique_ptr<cuda::PortableAttention> attention;
+    expect_ok(cuda::PortableAttention::make(problem, *gpu_, &attention));
+    if (attention == nullptr) return;
+    AttentionForward forward;
+    forward.query = tensors.query;
+    forward.key = tensors.key;
+    forward.value = tensors.value;
+    forward.bias = tensors.bias;
+    forward.visible = tensors.visible;
+    forward.cu_seqlens_q = tensors.cu_seqlens_q;
+    forward.cu_seqlens_kv = tensors.cu_seqlens_kv;
+    forward.kv_lens = tensors.kv_lens;
+    forward.dropout = tensors.dropout;
+    forward.out = tensors.out;
+    forward.lse = tensors.lse;
+    Array work({static_cast<int64_t>(attention->forward_workspace())}, DType::kBool);
+    Mirror workspace(*gpu_, work);
+    expect_ok(attention->forward(forward, workspace.tensor().as<std::byte>(), nullptr));
+    const cuda::Gpu::Current current(*gpu_);
+    ASSERT_EQ(gpu_->driver().stream_synchronize(nullptr), cuda::kSuccess);
+  }
+#endif
   // In any order, and in the fixed one.
   void check(const Case& test) {
     const AttentionProblem& p = test.problem;

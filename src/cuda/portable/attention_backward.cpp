@@ -41,13 +41,14 @@ bool is_wanted(const AttentionBackward& tensors, const PortableBackwardConfig& c
 // Whether dQ is summed beside dK and dV.
 bool adds_queries(const AttentionProblem& problem) {
   return problem.grad_query && (problem.grad_key || problem.grad_value) && !problem.deterministic &&
+         problem.dtype != DType::kF32 &&
          max(problem.head_dim, problem.value_dim) <= PortableBackwardConfig::kLargest;
 }
 
 // The workspace, in bytes: lse and delta of blocks of queries, sums of dQ, counters of splits,
-// split sums.
+// split sums, planes.
 struct Layout {
-  size_t delta, sums, arrived, split_sums, bytes;
+  size_t delta, sums, arrived, split_sums, planes;
 };
 Layout lay_out(const AttentionProblem& problem) {
   const auto rows = static_cast<size_t>(portable_attention_backward_q_blocks(problem) *
@@ -57,13 +58,16 @@ Layout lay_out(const AttentionProblem& problem) {
   layout.sums = layout.arrived = 2 * layout.delta;
   if (adds_queries(problem))
     layout.arrived += rows * static_cast<size_t>(key_dim_of(problem)) * sizeof(float);
-  layout.split_sums = layout.bytes = layout.arrived;
+  layout.split_sums = layout.planes = layout.arrived;
   if (!problem.grad_bias) return layout;
   const PortableBackwardConfig config =
       choose_portable_attention_backward(problem, GradientsOf::kBias, kLeastShared);
   const BiasTiles tiles = divide_bias(problem, config.queries, config.keys());
   layout.split_sums += static_cast<size_t>(tiles.bias_blocks) * sizeof(uint32_t);
-  layout.bytes = layout.split_sums + bytes_of_splits(tiles, config.queries, config.keys());
+  layout.planes = static_cast<size_t>(
+      round_up(static_cast<int64_t>(layout.split_sums +
+                                    bytes_of_splits(tiles, config.queries, config.keys())),
+               16));
   return layout;
 }
 
@@ -74,8 +78,23 @@ int64_t portable_attention_backward_q_blocks(const AttentionProblem& problem) {
          tiles_of(problem, false, PortableBackwardConfig::queries);
 }
 
-size_t portable_attention_backward_workspace(const AttentionProblem& problem) {
-  return lay_out(problem).bytes;
+size_t portable_attention_backward_workspace(const AttentionProblem& problem,
+                                             const AttentionPlanes& planes) {
+  return lay_out(problem).planes + planes.workspace();
+}
+
+AttentionPlanes portable_attention_backward_planes(const AttentionProblem& problem,
+                                                   int32_t shared_bytes) {
+  const std::vector<GradientsOf> gradients = gradients_of(problem);
+  if (problem.dtype != DType::kF32 || gradients.empty()) return {};
+  // All of them have the same chunks.
+  const PortableBackwardConfig config =
+      choose_portable_attention_backward(problem, gradients.front(), shared_bytes);
+  return {problem,
+          {config.plane_length(config.key_dim), config.depth(config.key_dim)},
+          {config.plane_length(config.value_dim), config.depth(config.value_dim)},
+          arguments_of(problem).scale_log2,
+          true};
 }
 
 std::vector<GradientsOf> gradients_of(const AttentionProblem& problem) {
@@ -87,8 +106,6 @@ std::vector<GradientsOf> gradients_of(const AttentionProblem& problem) {
 }
 
 std::string refuse_portable_attention_backward(const AttentionProblem& problem) {
-  if (problem.backward() && problem.dtype == DType::kF32)
-    return "its backward is made for f16 and bf16, got f32";
   for (const GradientsOf each : gradients_of(problem)) {
     const PortableBackwardConfig config =
         choose_portable_attention_backward(problem, each, kLeastShared);
@@ -130,7 +147,19 @@ PortableBackwardConfig choose_portable_attention_backward(const AttentionProblem
   // the operands of bias, mask and dropout.
   const bool extras = config.bias != DType::kNone || config.visible || config.dropout;
   if (!config.of_bias() && config.most_dim() <= 64 && !extras) config.rows = 32;
-  if (config.of_bias() || (!config.of_keys() && config.most_dim() <= 128)) config.columns = 64;
+  if (config.of_bias() || (!config.of_keys() && config.most_dim() <= 128 && config.planes() == 1))
+    config.columns = 64;
+  if (config.planes() == 2) {
+    // Tiles of bias are cut, and planes have one order.
+    config.largest = problem.grad_bias ? 0 : 64;
+    PortableBackwardConfig large = config;
+    large.warps = 8;
+    large.largest = 128;
+    if (config.largest == 64 && config.most_dim() > 64 && config.most_dim() <= large.largest &&
+        large.shared_bytes() <= shared_bytes)
+      config = large;
+    return config;
+  }
   // Beyond dim 64 rows and columns are read from shared memory more often than it has time for:
   // more of both, where a block may have so much.
   if (config.adds_queries && config.rows == 16 && config.most_dim() > 64) {
@@ -151,7 +180,11 @@ std::vector<std::string> portable_attention_backward_kernels(const AttentionProb
   for (const GradientsOf each : gradients_of(problem)) {
     const PortableBackwardConfig config =
         choose_portable_attention_backward(problem, each, shared_bytes);
-    if (names.empty()) names.push_back(kernel_name("portable_attention_backward_prepare", config));
+    if (names.empty()) {
+      names.push_back(kernel_name("portable_attention_backward_prepare", config));
+      if (config.planes() == 2)
+        names.push_back(portable_attention_backward_planes(problem, shared_bytes).kernel());
+    }
     names.push_back(kernel_name("portable_attention_backward", config));
   }
   if (adds_queries(problem))
@@ -185,9 +218,11 @@ int64_t portable_attention_backward_blocks(const PortableBackwardArguments& argu
   return int64_t{arguments.tiles} * arguments.batch_heads * config.parts();
 }
 
-void bind_portable_attention_backward(const AttentionProblem& problem,
-                                      const AttentionBackward& tensors, std::byte* workspace,
-                                      PortableBackwardArguments* arguments) {
+PlanesArguments bind_portable_attention_backward(const AttentionProblem& problem,
+                                                 const AttentionPlanes& planes,
+                                                 const AttentionBackward& tensors,
+                                                 std::byte* workspace,
+                                                 PortableBackwardArguments* arguments) {
   bind(tensors, arguments);
   arguments->grad_out_rows = rows_in_memory(with_batch(tensors.grad_out));
   arguments->grad_query_rows = rows_in_memory(with_batch(tensors.grad_query));
@@ -207,6 +242,18 @@ void bind_portable_attention_backward(const AttentionProblem& problem,
   arguments->sums = reinterpret_cast<float*>(workspace + layout.sums);
   arguments->arrived = reinterpret_cast<uint32_t*>(workspace + layout.arrived);
   arguments->split_sums = reinterpret_cast<float*>(workspace + layout.split_sums);
+  if (planes.blocks() == 0) return {};
+  const PlanesArguments rows = planes.bind(tensors.query, tensors.key, tensors.value,
+                                           &tensors.grad_out, workspace + layout.planes);
+  const PairsOfRows& queries = rows.pairs[0];
+  const PairsOfRows& keys = rows.pairs[1];
+  arguments->query_planes = rows_of_planes(queries, queries.first);
+  arguments->grad_out_planes = rows_of_planes(queries, queries.second);
+  arguments->key_planes = rows_of_planes(keys, keys.first);
+  arguments->value_planes = rows_of_planes(keys, keys.second);
+  arguments->query_numbers = queries.numbers;
+  arguments->key_numbers = keys.numbers;
+  return rows;
 }
 
 Status PortableAttentionBackward::make(const AttentionProblem& problem, int32_t shared_bytes,
@@ -215,10 +262,12 @@ Status PortableAttentionBackward::make(const AttentionProblem& problem, int32_t 
   Status status =
       gpu.load(kPortableAttentionBackwardHeader,
                portable_attention_backward_kernels(problem, shared_bytes), &backward->kernels_);
+  backward->planes_ = portable_attention_backward_planes(problem, shared_bytes);
+  const size_t first = problem.dtype == DType::kF32 ? 1 : 0;
   for (const GradientsOf each : gradients_of(problem)) {
     backward->configs_.push_back(choose_portable_attention_backward(problem, each, shared_bytes));
     if (status.ok())
-      status = gpu.allow_shared(backward->kernels_[backward->configs_.size()],
+      status = gpu.allow_shared(backward->kernels_[first + backward->configs_.size()],
                                 backward->configs_.back().shared_bytes());
   }
   if (status.ok()) *made = std::move(backward);
@@ -236,16 +285,21 @@ Status PortableAttentionBackward::backward(const AttentionBackward& tensors, std
   for (size_t i = 0; i < configs_.size() && status.ok(); ++i) {
     const PortableBackwardConfig& config = configs_[i];
     PortableBackwardArguments arguments = portable_attention_backward_arguments(problem_, config);
-    bind_portable_attention_backward(problem_, tensors, workspace, &arguments);
+    PlanesArguments planes =
+        bind_portable_attention_backward(problem_, planes_, tensors, workspace, &arguments);
     if (i == 0) {
       rows = arguments;
       if (problem_.grad_bias)  // whose counters it clears
         static_cast<BiasTiles&>(rows) =
             portable_attention_backward_arguments(problem_, configs_.back());
       status = gpu_.launch(kernels_[0], by_rows, &rows, stream);
+      if (status.ok() && config.planes() == 2)
+        status =
+            gpu_.launch(kernels_[1], {.blocks = planes_.blocks(), .threads = PlanesConfig::threads},
+                        &planes, stream);
     }
     if (!status.ok() || !is_wanted(tensors, config)) continue;
-    status = gpu_.launch(kernels_[i + 1],
+    status = gpu_.launch(kernels_[i + config.planes()],
                          {.blocks = portable_attention_backward_blocks(arguments, config),
                           .threads = config.threads(),
                           .shared_bytes = config.shared_bytes()},

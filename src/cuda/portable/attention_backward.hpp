@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/device/portable/attention/backward_config.hpp"
+#include "cuda/portable/planes.hpp"
 #include "cuda/runtime/gpu.hpp"
 #include "math/attention_problem.hpp"
 
@@ -24,8 +25,8 @@ PortableBackwardConfig choose_portable_attention_backward(const AttentionProblem
                                                           int32_t shared_bytes);
 // The gradients that the problem wants, in the order of launches.
 std::vector<GradientsOf> gradients_of(const AttentionProblem& problem);
-// Name expressions of the kernels: preparation, each of gradients_of, and finishing where dQ is
-// summed in memory.
+// Name expressions of the kernels: preparation, of float32 the planes, each of gradients_of, and
+// finishing where dQ is summed in memory.
 std::vector<std::string> portable_attention_backward_kernels(const AttentionProblem& problem,
                                                              int32_t shared_bytes);
 // The arguments of a launch that the problem determines, and its blocks.
@@ -35,11 +36,17 @@ int64_t portable_attention_backward_blocks(const PortableBackwardArguments& argu
                                            const PortableBackwardConfig& config);
 // Of preparation.
 int64_t portable_attention_backward_q_blocks(const AttentionProblem& problem);
-// Adds the tensors of an execution and the workspace.
-size_t portable_attention_backward_workspace(const AttentionProblem& problem);
-void bind_portable_attention_backward(const AttentionProblem& problem,
-                                      const AttentionBackward& tensors, std::byte* workspace,
-                                      PortableBackwardArguments* arguments);
+// Of float32; else there are none.
+AttentionPlanes portable_attention_backward_planes(const AttentionProblem& problem,
+                                                   int32_t shared_bytes);
+size_t portable_attention_backward_workspace(const AttentionProblem& problem,
+                                             const AttentionPlanes& planes);
+// Adds the tensors of an execution and the workspace. Returns the arguments of the planes.
+PlanesArguments bind_portable_attention_backward(const AttentionProblem& problem,
+                                                 const AttentionPlanes& planes,
+                                                 const AttentionBackward& tensors,
+                                                 std::byte* workspace,
+                                                 PortableBackwardArguments* arguments);
 
 inline constexpr const char* kPortableAttentionBackwardHeader =
     "cuda/device/portable/attention/backward.hpp";
@@ -53,7 +60,7 @@ class PortableAttentionBackward {
   static Status make(const AttentionProblem& problem, int32_t shared_bytes, Gpu& gpu,
                      std::unique_ptr<PortableAttentionBackward>* made);
 
-  size_t workspace() const { return portable_attention_backward_workspace(problem_); }
+  size_t workspace() const { return portable_attention_backward_workspace(problem_, planes_); }
   Status backward(const AttentionBackward& tensors, std::byte* workspace, void* stream) const;
   // Which kernels were chosen, for explain.
   std::string description() const;
@@ -65,7 +72,8 @@ class PortableAttentionBackward {
   AttentionProblem problem_;
   const Gpu& gpu_;
   std::vector<Kernel> kernels_;  // in the order of portable_attention_backward_kernels
-  std::vector<PortableBackwardConfig> configs_;  // of those after preparation
+  std::vector<PortableBackwardConfig> configs_;  // of those that sum gradients
+  AttentionPlanes planes_;
 };
 
 }  // namespace perseid::internal::cuda

@@ -96,6 +96,14 @@ __device__ __forceinline__ void forget_results_of(Packed<Words>& packed) {
 }
 
 // Shared memory. Volatile: what barriers and copies order stays in order.
+__device__ __forceinline__ float2 load_shared_v2(uint32_t from) {
+  float2 value;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+               : "=f"(value.x), "=f"(value.y)
+               : "r"(from)
+               : "memory");
+  return value;
+}
 __device__ __forceinline__ float4 load_shared_v4(uint32_t from) {
   float4 value;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention backward for f16 and bf16 by the tensor cores' warp products, sm_80 and up. With P =
-// softmax(scale * Q K^T, masked), from lse:
+// Attention backward for f16, bf16 and f32 by the tensor cores' warp products, sm_80 and up. With
+// P = softmax(scale * Q K^T, masked), from lse:
 //
 //   dV = P^T dO      dP = dO V^T      dS = P (dP - delta)
 //   dQ = scale dS K                   dK = scale dS^T Q
@@ -27,6 +27,9 @@
 // Raster order. The longest tiles come first, heads in sections that fit into the L2 cache
 // (raster_order.hpp). Ragged batches: padded positions of blocks (attention/sequence.hpp).
 //
+// float32 is multiplied as planes of f16 (planes.hpp, backward_planes.hpp), which a launch before
+// writes. Rows that depend on what planes do not hold get a fixup.
+//
 // Hidden values that are not finite: 0 times NaN is NaN. If gradients of the block tell of such a
 // value, it computes its tile once more, and each thread clears the non-finite elements of the
 // columns that it has copied, before the barrier. Rows that depend on one get a fixup
@@ -38,13 +41,12 @@
 
 #include "cuda/device/attention/backward_fixup.hpp"
 #include "cuda/device/attention/bias_split.hpp"
+#include "cuda/device/portable/attention/backward_block.hpp"
+#include "cuda/device/portable/attention/backward_planes.hpp"
 #include "cuda/device/portable/attention/backward_prepare.hpp"
 #include "cuda/device/portable/attention/backward_queries.hpp"
-#include "cuda/device/portable/attention/backward_scores.hpp"
 #include "cuda/device/portable/attention/backward_store.hpp"
-#include "cuda/device/portable/attention/rows_copy.hpp"
-#include "cuda/device/portable/attention/warp_products.hpp"
-#include "cuda/device/ptx/cluster.hpp"
+#include "cuda/device/portable/attention/planes.hpp"
 #include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/ptx/memory.hpp"
 #include "cuda/device/ptx/ordering.hpp"
@@ -59,51 +61,50 @@ struct WholeBlock {
 };
 
 template <PortableBackwardConfig C>
-class PortableBackward {
+class PortableBackward : PortableBackwardBlock<C> {
  public:
   __device__ __forceinline__ PortableBackward(const PortableBackwardArguments& arguments,
                                               unsigned char* memory)
-      : a_(arguments),
-        memory_(memory),
-        address_(ptx::shared_address(memory)),
-        own_(*reinterpret_cast<BackwardRows*>(memory + C.others_offset())) {}
+      : Block(arguments, memory) {}
 
   __device__ __forceinline__ void run() {
     if constexpr (C.of_bias()) {
       sum_units();
     } else {
       if (!locate()) return;
-#pragma unroll 1
-      for (bool clears = false;; clears = true) {
-        mainloop(clears);
-        const bool nonfinite = C.masked() && has_nonfinite();
-        if (!C.masked() || clears || __syncthreads_or(nonfinite) == 0) {
-          epilogue(clears ? rows_to_fix_up() : 0);
-          return;
-        }
+      if constexpr (kPlanes == 2) {  // which have no non-finite elements
+        mainloop(false);
+        epilogue(nonfinite_rows());
+      } else {
+        compute_and_clear();
       }
     }
   }
 
  private:
-  static constexpr int kTiles = C.rows / 16;  // of 16 rows, of a warp
-  static constexpr int kFirstDepth = C.depth(C.key_dim), kSecondDepth = C.depth(C.value_dim);
-  static constexpr int kFirstPart = C.part(C.key_dim), kSecondPart = C.part(C.value_dim);
-  static constexpr int kSecondRows = C.row_bytes(C.key_dim);  // offsets in shared memory
-  static constexpr int kSecondColumns = C.column_bytes(C.key_dim);
-  static constexpr int kStatistics = C.tile_bytes();
-  template <int kRows, int kDim>
-  using Copy = TileCopy<C.dtype, kRows, kDim, C.threads()>;
+  // Twice where values are not finite.
+  __device__ __forceinline__ void compute_and_clear() {
+#pragma unroll 1
+    for (bool clears = false;; clears = true) {
+      mainloop(clears);
+      const bool nonfinite = C.masked() && has_nonfinite();
+      if (!C.masked() || clears || __syncthreads_or(nonfinite) == 0) {
+        epilogue(clears ? rows_to_fix_up() : 0);
+        return;
+      }
+    }
+  }
+  using Block = PortableBackwardBlock<C>;
+  using Block::a_, Block::memory_, Block::address_, Block::own_, Block::first_column_;
+  using Block::kTiles, Block::kFirstDepth, Block::kSecondDepth, Block::kFirstPart,
+      Block::kSecondPart, Block::kSecondRows, Block::kSecondColumns, Block::kStatistics,
+      Block::kPlanes;
+  using Block::lane, Block::warp, Block::warp_row, Block::entry, Block::copy_rows,
+      Block::copy_statistics, Block::copy_column_numbers, Block::stage_offset;
+  template <int kFirstDim, int kSecondDim>
+  using ColumnCopies = typename Block::template ColumnCopies<kFirstDim, kSecondDim>;
   using Scores = float[kTiles][C.columns / 2];
   using Weights = uint32_t[kTiles][C.columns / 4];
-
-  // Read again each time: what follows from it takes no registers in between.
-  static __device__ __forceinline__ int lane() { return ptx::thread_number() & 31; }
-  static __device__ __forceinline__ int warp() {
-    return static_cast<int>(static_cast<uint32_t>(ptx::thread_number()) / 32);
-  }
-  __device__ __forceinline__ int warp_row() const { return own_.row + warp() * C.rows; }
-  __device__ __forceinline__ int32_t entry() const { return entry_of<C.lengths>(a_, own_.batch); }
 
   // ---- The block's rows ----
 
@@ -121,80 +122,6 @@ class PortableBackward {
     if (threadIdx.x == 0) own_ = own;
     if (lane() == 0) seen() = seen_columns<C>(own, own.row + warp() * C.rows);
     __syncthreads();
-  }
-
-  // ---- Copies ----
-
-  __device__ __forceinline__ const RowsInMemory& first_rows() const {
-    return C.of_keys() ? a_.key_rows : a_.query_rows;
-  }
-  __device__ __forceinline__ const RowsInMemory& second_rows() const {
-    return C.of_keys() ? a_.value_rows : a_.grad_out_rows;
-  }
-  __device__ __forceinline__ const RowsInMemory& first_columns() const {
-    return C.of_keys() ? a_.query_rows : a_.key_rows;
-  }
-  __device__ __forceinline__ const RowsInMemory& second_columns() const {
-    return C.of_keys() ? a_.grad_out_rows : a_.value_rows;
-  }
-  // Rows, or columns, of both tensors from the element `depth` on.
-  __device__ __forceinline__ void copy_rows(int depth) const {
-    const int32_t head = C.of_keys() ? own_.kv_head : own_.head;
-    const int32_t begin = C.of_keys() ? own_.kv_begin : own_.q_begin;
-    const int32_t length = C.of_keys() ? own_.kv_len : own_.q_len;
-    Copy<C.block_rows(), kFirstDepth>(first_rows(), entry(), head, begin, a_.head_dim, a_.vectors)
-        .copy(memory_, address_, 0, own_.row, length, depth);
-    Copy<C.block_rows(), kSecondDepth>(second_rows(), entry(), head, begin, a_.value_dim,
-                                       a_.vectors)
-        .copy(memory_, address_, kSecondRows, own_.row, length, depth);
-  }
-  __device__ __forceinline__ int32_t column_head(int32_t head) const {
-    return C.of_keys() ? head : own_.kv_head;
-  }
-  __device__ __forceinline__ int32_t columns_begin() const {
-    return C.of_keys() ? own_.q_begin : own_.kv_begin;
-  }
-  // Columns of both tensors, of kFirstDim and kSecondDim elements.
-  template <int kFirstDim, int kSecondDim>
-  struct ColumnCopies {
-    Copy<C.columns, kFirstDim> first;
-    Copy<C.columns, kSecondDim> second;
-
-    __device__ __forceinline__ ColumnCopies(const PortableBackward& block, int32_t head)
-        : first(block.first_columns(), block.entry(), block.column_head(head),
-                block.columns_begin(), block.a_.head_dim, block.a_.vectors),
-          second(block.second_columns(), block.entry(), block.column_head(head),
-                 block.columns_begin(), block.a_.value_dim, block.a_.vectors) {}
-    __device__ __forceinline__ void move_to(const PortableBackward& block, int32_t head) {
-      first.move_to(block.entry(), block.column_head(head), block.columns_begin());
-      second.move_to(block.entry(), block.column_head(head), block.columns_begin());
-    }
-    // To those offsets, elements from `depth` on.
-    __device__ __forceinline__ void copy(const PortableBackward& block, int column, int to_first,
-                                         int to_second, int depth) const {
-      const int32_t length = C.of_keys() ? block.own_.q_len : block.own_.kv_len;
-      first.copy(block.memory_, block.address_, to_first, column, length, depth);
-      second.copy(block.memory_, block.address_, to_second, column, length, depth);
-    }
-  };
-  // lse and delta of the columns, which are queries, from `at` on.
-  __device__ __forceinline__ void copy_statistics(int64_t at, int stage) const {
-    constexpr int kCopies = C.columns / 4;
-    const int thread = ptx::thread_number();
-    if (!C.of_keys() || thread >= 2 * kCopies) return;
-    const float* from = thread < kCopies ? a_.lse_log2 : a_.delta;
-    ptx::cp_async_or_zero(
-        address_ + static_cast<uint32_t>(kStatistics + stage * 2 * C.columns * 4 + thread * 16),
-        from + at + thread % kCopies * 4, true);
-  }
-  static __device__ __forceinline__ int stage_offset(int stage) {
-    return C.columns_offset() + stage * C.stage_bytes();
-  }
-  // Non-finite elements of columns that the thread has copied.
-  template <int kFirstDim, int kSecondDim>
-  __device__ __forceinline__ void clear_columns(int first, int second) const {
-    Copy<C.columns, kFirstDim>::clear_nonfinite(memory_ + first);
-    if constexpr (C.of_keys()) Copy<C.columns, kSecondDim>::clear_nonfinite(memory_ + second);
   }
 
   // ---- Mainloop ----
@@ -238,6 +165,7 @@ class PortableBackward {
       const int at = stage_offset(stage);
       columns.copy(*this, to_copy.column, at, at + kSecondColumns, 0);
       copy_statistics(to_copy.at, stage);
+      copy_column_numbers(to_copy.head, to_copy.column, stage);
       ptx::cp_async_commit();
     };
     __syncthreads();  // all warps are done with what was computed before
@@ -248,7 +176,8 @@ class PortableBackward {
       const int stage = i % 2, at = stage_offset(stage);
       const Step next = after(step);
       ptx::cp_async_wait<0>();
-      if (C.masked() && clears) clear_columns<C.key_dim, C.value_dim>(at, at + kSecondColumns);
+      if (C.masked() && clears)
+        this->template clear_columns<C.key_dim, C.value_dim>(at, at + kSecondColumns);
       __syncthreads();
       if (C.rows_in_registers > 0 && i == 0) load_rows();
       if (i + 1 < steps) {
@@ -260,7 +189,7 @@ class PortableBackward {
       if (sees_any(step.column)) {
         multiply(at, scores, products);
         finish_step(step, stage, scores, products);
-        add_gradients(i, at, at + kSecondColumns, scores, products);
+        add_gradients(i, stage, at, at + kSecondColumns, scores, products);
       } else if (C.adds_queries) {
         query_sums().share(i, {});
       }
@@ -285,16 +214,16 @@ class PortableBackward {
     Scores scores = {}, products = {};
     multiply_chunks(step, scores, products, [&] {
       copy_statistics(step.at, 0);
-      ColumnCopies<kFirstPart, kSecondPart>(*this, step.head)
+      ColumnCopies<C.part_length(C.key_dim), C.part_length(C.value_dim)>(*this, step.head)
           .copy(*this, step.column, kFirst, kSecond, first_column_);
     });
     if (C.masked() && clears) {
-      clear_columns<kFirstPart, kSecondPart>(kFirst, kSecond);
+      this->template clear_columns<kFirstPart, kSecondPart>(kFirst, kSecond);
       __syncthreads();
     }
     if (!sees_any(step.column)) return;
     finish_step(step, 0, scores, products);
-    add_gradients(0, kFirst, kSecond, scores, products);
+    add_gradients(0, 0, kFirst, kSecond, scores, products);
   }
   // copy_others: what else is copied, with the first chunk.
   template <class CopyOthers>
@@ -307,7 +236,10 @@ class PortableBackward {
       copy_rows(depth);
       ColumnCopies<kFirstDepth, kSecondDepth>(*this, step.head)
           .copy(*this, step.column, at, at + kSecondColumns, depth);
-      if (depth == 0) copy_others();
+      if (depth == 0) {
+        copy_column_numbers(step.head, step.column, 0);
+        copy_others();
+      }
       ptx::cp_async_commit();
       ptx::cp_async_wait<0>();
       __syncthreads();
@@ -326,17 +258,19 @@ class PortableBackward {
   // ---- Products ----
 
   template <int kDim>
-  __device__ __forceinline__ SharedRows<kDim> shared_rows(int offset) const {
+  __device__ __forceinline__ SharedRows<kPlanes * kDim> shared_rows(int offset) const {
     const LaneVector own = lane_vector_of_rows(lane());
     return {{address_ + static_cast<uint32_t>(offset), warp() * C.rows + own.line, own.half}};
   }
   template <int kDim>
-  __device__ __forceinline__ LaneVectors<line_length(kDim)> column_vectors(int offset) const {
+  __device__ __forceinline__ LaneVectors<line_length(kPlanes* kDim)> column_vectors(
+      int offset) const {
     const LaneVector own = lane_vector_of_columns(lane());
     return {address_ + static_cast<uint32_t>(offset), own.line, own.half};
   }
   template <int kDim>
-  __device__ __forceinline__ LaneVectors<line_length(kDim)> depth_vectors(int offset) const {
+  __device__ __forceinline__ LaneVectors<line_length(kPlanes* kDim)> depth_vectors(
+      int offset) const {
     const LaneVector own = lane_vector_of_rows(lane());
     return {address_ + static_cast<uint32_t>(offset), own.line, own.half};
   }
@@ -344,7 +278,10 @@ class PortableBackward {
     const auto multiply_by = [&](const auto& rows) {
       multiply_rows<C.dtype, kFirstDepth>(rows, column_vectors<kFirstDepth>(columns), scores);
     };
-    if constexpr (C.rows_in_registers > 0)
+    if constexpr (kPlanes == 2)
+      add_plane_products<kFirstDepth>(shared_rows<kFirstDepth>(0),
+                                      column_vectors<kFirstDepth>(columns), scores);
+    else if constexpr (C.rows_in_registers > 0)
       multiply_by(first_own_);
     else
       multiply_by(shared_rows<kFirstDepth>(0));
@@ -354,7 +291,11 @@ class PortableBackward {
       multiply_rows<C.dtype, kSecondDepth>(
           rows, column_vectors<kSecondDepth>(columns + kSecondColumns), products);
     };
-    if constexpr (C.rows_in_registers > 1)
+    if constexpr (kPlanes == 2)
+      add_plane_products<kSecondDepth>(shared_rows<kSecondDepth>(kSecondRows),
+                                       column_vectors<kSecondDepth>(columns + kSecondColumns),
+                                       products);
+    else if constexpr (C.rows_in_registers > 1)
       multiply_by(second_own_);
     else
       multiply_by(shared_rows<kSecondDepth>(kSecondRows));
@@ -363,9 +304,54 @@ class PortableBackward {
     multiply_first(columns, scores);
     multiply_second(columns, products);
   }
+  // Sums over chunks of the depth.
+  template <int kDepth, class Rows, class Columns>
+  __device__ __forceinline__ void add_plane_products(const Rows& rows, const Columns& columns,
+                                                     Scores& sums) const {
+    Scores chunk;
+    multiply_planes<kDepth, !C.of_keys()>(rows, columns, chunk);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int x = 0; x < C.columns / 2; ++x)
+        sums[i][x] = C.streams() ? sums[i][x] + chunk[i][x] : chunk[i][x];
+  }
   // The columns' tensors are at those offsets.
-  __device__ __forceinline__ void add_gradients(int step, int first, int second,
-                                                const Scores& scores, const Scores& products) {
+  __device__ __forceinline__ void add_gradients(int step, int stage, int first, int second,
+                                                Scores& scores, Scores& products) {
+    if constexpr (kPlanes == 2) {
+      const uint32_t numbers = column_numbers(stage);
+      if constexpr (C.of_keys())
+        add_plane_gradient<true, kSecondPart, kSecondDepth>(
+            numbers, depth_vectors<plane_line(C.value_dim)>(second), scores, second_);
+      add_plane_gradient<false, kFirstPart, kFirstDepth>(
+          numbers, depth_vectors<plane_line(C.key_dim)>(first), products, first_);
+      return;
+    } else {
+      round_gradients(step, first, second, scores, products);
+    }
+  }
+  // Numbers of a line of columns that gradients are summed over.
+  static constexpr int plane_line(int dim) { return C.streams() ? C.part_length(dim) : dim; }
+  __device__ __forceinline__ uint32_t column_numbers(int stage) const {
+    return address_ + static_cast<uint32_t>(C.column_numbers_offset() + stage * C.columns * 8);
+  }
+  template <bool kOfSecond, int kPart, int kChunk, class Columns, int kCount>
+  __device__ __forceinline__ void add_plane_gradient(uint32_t numbers, const Columns& columns,
+                                                     Scores& values,
+                                                     float (&sums)[kTiles][kCount]) const {
+    uint32_t weights[2][kTiles][C.columns / 4];
+    float factor[kTiles][2];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+      split_gradient<kOfSecond>(numbers, lane(), values[i], weights[0][i], weights[1][i],
+                                factor[i]);
+    multiply_plane_weights<kPart / 2, kChunk>(weights, columns, [&](int i, int x, float sum) {
+      sums[i][x] = fmaf(sum, factor[i][x / 2 % 2], sums[i][x]);
+    });
+  }
+  __device__ __forceinline__ void round_gradients(int step, int first, int second,
+                                                  const Scores& scores, const Scores& products) {
     Weights weights;
     if constexpr (C.of_keys()) {
 #pragma unroll
@@ -389,6 +375,9 @@ class PortableBackward {
   }
   __device__ __forceinline__ void finish_step(const Step& step, int stage, Scores& scores,
                                               Scores& products) const {
+    if constexpr (kPlanes == 2)
+      unscale_products(address_ + static_cast<uint32_t>(C.numbers_offset() + warp() * C.rows * 8),
+                       column_numbers(stage), lane(), scores, products);
     const SeenColumns own = seen();
     if (step.column >= own.first_all && step.column <= own.last_all)
       finish_scores<false>(step, stage, scores, products);
@@ -458,15 +447,19 @@ class PortableBackward {
     for_each_row([&](int, float nonfinite) { found = found || nonfinite != 0; });
     return found;
   }
-  // Of the warp's rows, those that are not finite or depend on an element that was cleared, as
-  // bits.
-  __device__ __forceinline__ uint32_t rows_to_fix_up() const {
+  // Of the warp's rows, those that are not finite, as bits.
+  __device__ __forceinline__ uint32_t nonfinite_rows() const {
     uint32_t rows = 0;
     for_each_row([&](int row, float nonfinite) {
       const uint32_t lanes = __ballot_sync(0xffffffffu, quad_sum(nonfinite) != 0);
 #pragma unroll
       for (int l = 0; l < 8; ++l) rows |= (lanes >> (4 * l) & 1) << (row + l);
     });
+    return rows;
+  }
+  // Those, and the ones that depend on an element that was cleared.
+  __device__ __forceinline__ uint32_t rows_to_fix_up() const {
+    uint32_t rows = nonfinite_rows();
     const int first = warp_row();
 #pragma unroll 1
     for (int row = 0; row < C.rows; ++row) {
@@ -487,15 +480,17 @@ class PortableBackward {
     if constexpr (C.of_keys()) {
       store<C.accumulate_value, kSecondPart>(second_, dropout_factor<C.dropout>(a_),
                                              a_.grad_value_rows, a_.value_dim, left_out);
-      store<C.accumulate_key, kFirstPart>(first_, a_.scale, a_.grad_key_rows, a_.head_dim,
-                                          left_out);
+      // Planes of queries have the scale, to units of log2.
+      store<C.accumulate_key, kFirstPart>(first_, kPlanes == 2 ? kLn2 : a_.scale, a_.grad_key_rows,
+                                          a_.head_dim, left_out);
     } else {
       store<C.accumulate_query, kFirstPart>(first_, a_.scale, a_.grad_query_rows, a_.head_dim,
                                             left_out);
     }
     const int first = warp_row();
+    const int end = C.of_keys() ? own_.kv_rows : own_.q_len;
 #pragma unroll 1
-    for (int row = 0; row < C.rows; ++row)
+    for (int row = 0; row < C.rows && first + row < end; ++row)
       if ((left_out >> row & 1) != 0) fix_up(first + row);
   }
   __device__ __noinline__ void fix_up(int row) const {
@@ -511,10 +506,10 @@ class PortableBackward {
                                         const RowsInMemory& rows, int32_t dim,
                                         uint32_t left_out) const {
     if (rows.data == nullptr) return;
-    uint16_t* const to =
-        row_at<uint16_t>(rows, entry(), C.of_keys() ? own_.kv_head : own_.head,
-                         (C.of_keys() ? own_.kv_begin : own_.q_begin) + warp_row()) +
-        first_column_ * rows.stride[3];
+    using Element = typename ElementOf<C.dtype>::Type;
+    Element* const to = row_at<Element>(rows, entry(), C.of_keys() ? own_.kv_head : own_.head,
+                                        (C.of_keys() ? own_.kv_begin : own_.q_begin) + warp_row()) +
+                        first_column_ * rows.stride[3];
     const int count = min((C.of_keys() ? own_.kv_rows : own_.q_len) - warp_row(), C.rows);
     GradientStore<C, kPart>(memory_ + warp() * C.rows * line_length(C.part(C.most_dim())) * 2, to,
                             rows.stride[2], rows.stride[3],
@@ -558,11 +553,6 @@ class PortableBackward {
         .store(split);
   }
 
-  const PortableBackwardArguments& a_;
-  unsigned char* const memory_;
-  const uint32_t address_;
-  BackwardRows& own_;  // in shared memory
-  int32_t first_column_ = 0;
   // Of the columns of the part.
   float first_[kTiles][kFirstPart / 2];                      // dK or dQ
   float second_[kTiles][C.of_keys() ? kSecondPart / 2 : 1];  // dV

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cuda/device/attention/arguments.hpp"
+#include "cuda/device/portable/attention/planes_config.hpp"
 #include "cuda/device/portable/vector_tile.hpp"
 #include "math/dtype.hpp"
 #include "math/score_modifier.hpp"
@@ -31,6 +32,7 @@ struct PortableBackwardConfig {
   int rows = 16;              // of a warp: 16 or 32
   int columns = 32;           // of a step: 32 or 64
   int rows_in_registers = 0;  // the rows of so many of the two tensors
+  int largest = 128;          // dims beyond are cut
   bool right = false;         // the last visible key depends on the query, as under a causal mask
   bool left = false;          // the first one does, as under a window
   bool lengths = false;       // each sequence has its own: ragged batches, key lengths
@@ -55,6 +57,7 @@ struct PortableBackwardConfig {
     visit("rows", c.rows);
     visit("columns", c.columns);
     visit("rows_in_registers", c.rows_in_registers);
+    visit("largest", c.largest);
     visit("right", c.right);
     visit("left", c.left);
     visit("lengths", c.lengths);
@@ -80,12 +83,20 @@ struct PortableBackwardConfig {
   // tiles hold zeros.)
   constexpr bool masked() const { return right || left || visible; }
 
-  // Head dims beyond kLargest are cut: all tiles into chunks of `depth()`, which every step loads
-  // again, and gradients into parts of kLargest columns, each of a block of its own, which computes
-  // all scores again. Tiles of dBias are cut as well, since each unit has other rows.
+  // float32 is multiplied as two planes of f16 (planes.hpp).
+  constexpr int planes() const { return dtype == DType::kF32 ? 2 : 1; }
+  constexpr DType operand() const { return planes() == 2 ? DType::kF16 : dtype; }
+  // Numbers of a row of planes, which consists of whole chunks.
+  constexpr int plane_length(int dim) const {
+    return (dim + depth(dim) - 1) / depth(dim) * depth(dim);
+  }
+
+  // Larger head dims are cut: all tiles into chunks of `depth()`, which every step loads again, and
+  // gradients into parts of kLargest columns, each of a block of its own, which computes all scores
+  // again. Tiles of dBias are cut as well, since each unit has other rows.
   static constexpr int kLargest = 128;
   constexpr int most_dim() const { return max(key_dim, value_dim); }
-  constexpr bool streams() const { return of_bias() || most_dim() > kLargest; }
+  constexpr bool streams() const { return of_bias() || most_dim() > largest; }
   constexpr int depth(int dim) const { return streams() ? 64 : dim; }
   constexpr int part(int dim) const { return min(dim, kLargest); }
   constexpr int parts() const { return of_bias() ? 1 : (most_dim() + kLargest - 1) / kLargest; }
@@ -94,10 +105,18 @@ struct PortableBackwardConfig {
   // stage lse and delta, if columns are queries; of cut dims also the columns of the part. Results
   // overwrite the tiles.
   constexpr int stages() const { return streams() ? 1 : 2; }
-  constexpr int row_bytes(int dim) const { return 2 * block_rows() * line_length(depth(dim)); }
-  constexpr int column_bytes(int dim) const { return 2 * columns * line_length(depth(dim)); }
+  constexpr int row_bytes(int dim) const {
+    return 2 * block_rows() * line_length(planes() * depth(dim));
+  }
+  constexpr int column_bytes(int dim) const {
+    return 2 * columns * line_length(planes() * depth(dim));
+  }
+  // Of planes, parts consist of whole chunks.
+  constexpr int part_length(int dim) const {
+    return planes() == 1 ? part(dim) : min(plane_length(dim), kLargest);
+  }
   constexpr int part_bytes(int dim) const {
-    return streams() && !of_bias() ? 2 * columns * line_length(part(dim)) : 0;
+    return streams() && !of_bias() ? 2 * columns * line_length(planes() * part_length(dim)) : 0;
   }
   constexpr int stage_bytes() const { return column_bytes(key_dim) + column_bytes(value_dim); }
   constexpr int columns_offset() const { return row_bytes(key_dim) + row_bytes(value_dim); }
@@ -108,13 +127,21 @@ struct PortableBackwardConfig {
   }
   constexpr int ds_bytes() const { return adds_queries ? 2 * block_rows() * columns : 0; }
   constexpr int result_bytes() const {
-    return of_bias() ? 4 * queries * (keys() + 1)
-                     : 2 * block_rows() * line_length(part(most_dim()));
+    return of_bias()       ? 4 * queries * (keys() + 1)
+           : planes() == 2 ? 0
+                           : 2 * block_rows() * line_length(part(most_dim()));
   }
   constexpr int tile_bytes() const { return max(ds_offset() + 2 * ds_bytes(), result_bytes()); }
   constexpr int statistics_bytes() const { return of_keys() ? stages() * 2 * columns * 4 : 0; }
+  // Of planes, the numbers of rows and of stages of columns.
+  constexpr int numbers_offset() const { return tile_bytes() + statistics_bytes(); }
+  constexpr int column_numbers_offset() const {
+    return numbers_offset() + (planes() == 2 ? block_rows() * 8 : 0);
+  }
   // What rows see, of each warp; the block's rows; a word of split sums.
-  constexpr int seen_offset() const { return tile_bytes() + statistics_bytes(); }
+  constexpr int seen_offset() const {
+    return column_numbers_offset() + (planes() == 2 ? stages() * columns * 8 : 0);
+  }
   constexpr int others_offset() const { return seen_offset() + 16 * warps; }
   constexpr int flag_offset() const { return others_offset() + 112; }
   constexpr int shared_bytes() const { return flag_offset() + 16; }
@@ -132,6 +159,10 @@ struct PortableBackwardArguments : AttentionGradients, BiasTiles {
   // as ptx/mma.hpp has them.
   float* sums = nullptr;
   bool vectors = false;  // tensors are accessed 16 bytes at a time; else element by element
+  // Of float32: planes, and the numbers of query with grad_out, and of key with value.
+  RowsInMemory query_planes, key_planes, value_planes, grad_out_planes;
+  const RowNumbers* query_numbers = nullptr;  // [entry, head, row]
+  const RowNumbers* key_numbers = nullptr;
 };
 
 }  // namespace perseid::internal::cuda

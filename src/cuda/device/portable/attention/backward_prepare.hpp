@@ -78,9 +78,10 @@ class PortableBackwardPrepare {
     if (query < block.sequence.q_len) {
       const int32_t entry = entry_of<C.lengths>(a_, block.sequence.batch);
       const int32_t at = block.sequence.q_begin + query;
-      const auto* out = row_at<const uint16_t>(a_.out_rows, entry, block.head, at);
-      const auto* grad = row_at<const uint16_t>(a_.grad_out_rows, entry, block.head, at);
-      if (a_.vectors) {
+      using Element = const typename ElementOf<C.dtype>::Type;
+      const auto* out = row_at<Element>(a_.out_rows, entry, block.head, at);
+      const auto* grad = row_at<Element>(a_.grad_out_rows, entry, block.head, at);
+      if (a_.vectors && C.planes() == 1) {
         for (int i = lane * kVector; i < a_.value_dim; i += kLanes * kVector) {
           const uint4 x = *reinterpret_cast<const uint4*>(out + i);
           const uint4 y = *reinterpret_cast<const uint4*>(grad + i);
@@ -88,8 +89,8 @@ class PortableBackwardPrepare {
         }
       } else {
         for (int i = lane; i < a_.value_dim; i += kLanes)
-          sum = fmaf(widen_low<C.dtype>(out[i * a_.out_rows.stride[3]]),
-                     widen_low<C.dtype>(grad[i * a_.grad_out_rows.stride[3]]), sum);
+          sum = fmaf(widen(out[i * a_.out_rows.stride[3]]),
+                     widen(grad[i * a_.grad_out_rows.stride[3]]), sum);
       }
     }
 #pragma unroll

@@ -121,6 +121,7 @@ class PortableBackwardScores {
     if constexpr (C.dropout) kept = kept_elements(i);
     const float factor = dropout_factor<C.dropout>(a_);
     const M modifier{a_.modifier};
+    const float scale_log2 = C.planes() == 2 ? 1 : a_.scale_log2;  // planes of queries have it
 #pragma unroll
     for (int x = 0; x < kCount; ++x) {
       const int r = x / 2 % 2;
@@ -134,13 +135,13 @@ class PortableBackwardScores {
       float addend = x % 2 == 0 ? -both.x : -both.y;
       if constexpr (C.bias != DType::kNone)
         addend += hidden ? 0 : bias_log2<C.bias>(a_, rows_.batch, head_, query, key);
-      const float power = score_log2<FloatArithmetic>(scores[x], a_.scale_log2, addend, modifier);
+      const float power = score_log2<FloatArithmetic>(scores[x], scale_log2, addend, modifier);
       const float weight = hidden ? 0 : ptx::approximate_exp2(power);
       const bool keeps = !C.dropout || (kept >> x & 1) != 0;
       float ds = grad_score<FloatArithmetic>(weight, keeps ? products[x] * factor : 0, delta);
       if constexpr (!C.of_bias() && !M::kIdentity)
         ds = grad_product<FloatArithmetic>(
-            ds, score_log2<FloatArithmetic>(scores[x], a_.scale_log2, modifier), modifier);
+            ds, score_log2<FloatArithmetic>(scores[x], scale_log2, modifier), modifier);
       scores[x] = keeps ? weight : 0;
       products[x] = hidden ? 0 : ds;
     }

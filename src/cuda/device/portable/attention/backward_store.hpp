@@ -10,16 +10,17 @@
 namespace perseid::internal::cuda {
 
 // kPart columns of the warp's rows, through shared memory of the warp's own, so that it stores
-// whole lines; or, where they are added to what is there, element by element.
+// whole lines; or, where they are float32 or added to what is there, element by element.
 template <PortableBackwardConfig C, int kPart>
 class GradientStore {
   static constexpr int kLine = line_length(kPart), kVectors = kPart / kVector;
   using Sums = float[C.rows / 16][kPart / 2];
+  using Element = typename ElementOf<C.dtype>::Type;
 
  public:
   // The warp's first row is at `to`, with the strides of rows and elements. `rows`: those that are
   // stored, as bits; `columns`: how many.
-  __device__ __forceinline__ GradientStore(unsigned char* staged, uint16_t* to, int64_t row_stride,
+  __device__ __forceinline__ GradientStore(unsigned char* staged, Element* to, int64_t row_stride,
                                            int64_t stride, uint32_t rows, int columns, int lane)
       : staged_(staged),
         to_(to),
@@ -31,10 +32,17 @@ class GradientStore {
 
   template <bool kAdds>
   __device__ __forceinline__ void store(const Sums& sums, float factor, bool vectors) const {
-    if constexpr (kAdds) {
-      add(sums, factor);
+    if constexpr (kAdds || C.dtype == DType::kF32) {
+      store_numbers<kAdds>(sums, factor);
       return;
+    } else {
+      store_rounded(sums, factor, vectors);
     }
+  }
+
+ private:
+  __device__ __forceinline__ void store_rounded(const Sums& sums, float factor,
+                                                bool vectors) const {
     __syncwarp();  // what was staged before was read
     stage(sums, factor);
     __syncwarp();
@@ -43,8 +51,6 @@ class GradientStore {
     else
       store_elements();
   }
-
- private:
   __device__ __forceinline__ bool has(int row) const { return (rows_ >> row & 1) != 0; }
   // use(row, its pair of eight columns j, the two sums)
   template <class Use>
@@ -79,25 +85,26 @@ class GradientStore {
     for (int i = lane_; i < C.rows * kPart; i += 32) {
       const int row = i / kPart, column = i % kPart;
       if (has(row) && column < columns_)
-        to_[row * row_stride_ + column * stride_] = *reinterpret_cast<const uint16_t*>(
+        to_[row * row_stride_ + column * stride_] = *reinterpret_cast<const Element*>(
             staged_ + vector_offset<kLine>(row, column / kVector) + column % kVector * 2);
     }
   }
-  __device__ __forceinline__ void add(const Sums& sums, float factor) const {
+  template <bool kAdds>
+  __device__ __forceinline__ void store_numbers(const Sums& sums, float factor) const {
     for_each_pair(sums, factor, [&](int row, int j, float x, float y) {
       const float two[2] = {x, y};
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int column = 8 * j + lane_ % 4 * 2 + e;
         if (!has(row) || column >= columns_) continue;
-        uint16_t* const to = to_ + row * row_stride_ + column * stride_;
-        *to = static_cast<uint16_t>(round_pair<C.dtype>(widen_low<C.dtype>(*to) + two[e], 0));
+        Element* const to = to_ + row * row_stride_ + column * stride_;
+        *to = round_element<C.dtype>((kAdds ? widen(*to) : 0) + two[e]);
       }
     });
   }
 
   unsigned char* const staged_;
-  uint16_t* const to_;
+  Element* const to_;
   const int64_t row_stride_, stride_;
   const uint32_t rows_;
   const int columns_, lane_;

@@ -12,6 +12,11 @@ inline void red_add_v4(float* to, float a, float b, float c, float d) {
   for (int i = 0; i < 4; ++i) to[i] += four[i];
 }
 
+inline float2 load_shared_v2(uint32_t from) {
+  float2 value;
+  std::memcpy(&value, &emulated_gpu::block->shared.at(from), sizeof value);
+  return value;
+}
 inline float4 load_shared_v4(uint32_t from) {
   float4 value;
   std::memcpy(&value, &emulated_gpu::block->shared.at(from), sizeof value);

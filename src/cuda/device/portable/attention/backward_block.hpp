@@ -1,0 +1,165 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// What a block of attention backward on sm_80 and up has in shared memory, and its copies from
+// tensors, or of float32 from their planes (planes.hpp).
+#pragma once
+
+#include "cuda/device/portable/attention/backward_scores.hpp"
+#include "cuda/device/portable/attention/rows_copy.hpp"
+#include "cuda/device/ptx/cluster.hpp"
+#include "cuda/device/ptx/ordering.hpp"
+
+namespace perseid::internal::cuda {
+
+template <PortableBackwardConfig C>
+class PortableBackwardBlock {
+ protected:
+  static constexpr int kPlanes = C.planes();
+  static constexpr int kTiles = C.rows / 16;  // of 16 rows, of a warp
+  static constexpr int kFirstDepth = C.depth(C.key_dim), kSecondDepth = C.depth(C.value_dim);
+  static constexpr int kFirstPart = C.part(C.key_dim), kSecondPart = C.part(C.value_dim);
+  static constexpr int kSecondRows = C.row_bytes(C.key_dim);  // offsets in shared memory
+  static constexpr int kSecondColumns = C.column_bytes(C.key_dim);
+  static constexpr int kStatistics = C.tile_bytes();
+  template <int kRows, int kDim>
+  using Copy = TileCopy<C.operand(), kRows, kPlanes * kDim, C.threads()>;
+
+  __device__ __forceinline__ PortableBackwardBlock(const PortableBackwardArguments& arguments,
+                                                   unsigned char* memory)
+      : a_(arguments),
+        memory_(memory),
+        address_(ptx::shared_address(memory)),
+        own_(*reinterpret_cast<BackwardRows*>(memory + C.others_offset())) {}
+
+  // Read again each time: what follows from it takes no registers in between.
+  static __device__ __forceinline__ int lane() { return ptx::thread_number() & 31; }
+  static __device__ __forceinline__ int warp() {
+    return static_cast<int>(static_cast<uint32_t>(ptx::thread_number()) / 32);
+  }
+  __device__ __forceinline__ int warp_row() const { return own_.row + warp() * C.rows; }
+  __device__ __forceinline__ int32_t entry() const { return entry_of<C.lengths>(a_, own_.batch); }
+
+  // Tensors, or their planes, and the elements of a row.
+  __device__ __forceinline__ const RowsInMemory& queries() const {
+    return kPlanes == 2 ? a_.query_planes : a_.query_rows;
+  }
+  __device__ __forceinline__ const RowsInMemory& keys() const {
+    return kPlanes == 2 ? a_.key_planes : a_.key_rows;
+  }
+  __device__ __forceinline__ const RowsInMemory& values() const {
+    return kPlanes == 2 ? a_.value_planes : a_.value_rows;
+  }
+  __device__ __forceinline__ const RowsInMemory& grad_outs() const {
+    return kPlanes == 2 ? a_.grad_out_planes : a_.grad_out_rows;
+  }
+  __device__ __forceinline__ int first_dim() const {
+    return kPlanes == 2 ? 2 * C.plane_length(C.key_dim) : a_.head_dim;
+  }
+  __device__ __forceinline__ int second_dim() const {
+    return kPlanes == 2 ? 2 * C.plane_length(C.value_dim) : a_.value_dim;
+  }
+  __device__ __forceinline__ bool vectors() const { return kPlanes == 2 || a_.vectors; }
+  __device__ __forceinline__ const RowsInMemory& first_rows() const {
+    return C.of_keys() ? keys() : queries();
+  }
+  __device__ __forceinline__ const RowsInMemory& second_rows() const {
+    return C.of_keys() ? values() : grad_outs();
+  }
+  __device__ __forceinline__ const RowsInMemory& first_columns() const {
+    return C.of_keys() ? queries() : keys();
+  }
+  __device__ __forceinline__ const RowsInMemory& second_columns() const {
+    return C.of_keys() ? grad_outs() : values();
+  }
+  // Rows, or columns, of both tensors from the element `depth` on.
+  __device__ __forceinline__ void copy_rows(int depth) const {
+    const int32_t head = C.of_keys() ? own_.kv_head : own_.head;
+    const int32_t begin = C.of_keys() ? own_.kv_begin : own_.q_begin;
+    const int32_t length = C.of_keys() ? own_.kv_len : own_.q_len;
+    Copy<C.block_rows(), kFirstDepth>(first_rows(), entry(), head, begin, first_dim(), vectors())
+        .copy(memory_, address_, 0, own_.row, length, kPlanes * depth);
+    Copy<C.block_rows(), kSecondDepth>(second_rows(), entry(), head, begin, second_dim(), vectors())
+        .copy(memory_, address_, kSecondRows, own_.row, length, kPlanes * depth);
+    if constexpr (kPlanes == 2)
+      copy_numbers<C.block_rows()>(C.of_keys(), head, own_.row, C.numbers_offset());
+  }
+  __device__ __forceinline__ int32_t column_head(int32_t head) const {
+    return C.of_keys() ? head : own_.kv_head;
+  }
+  __device__ __forceinline__ int32_t columns_begin() const {
+    return C.of_keys() ? own_.q_begin : own_.kv_begin;
+  }
+  // Columns of both tensors, of kFirstDim and kSecondDim elements.
+  template <int kFirstDim, int kSecondDim>
+  struct ColumnCopies {
+    Copy<C.columns, kFirstDim> first;
+    Copy<C.columns, kSecondDim> second;
+
+    __device__ __forceinline__ ColumnCopies(const PortableBackwardBlock& block, int32_t head)
+        : first(block.first_columns(), block.entry(), block.column_head(head),
+                block.columns_begin(), block.first_dim(), block.vectors()),
+          second(block.second_columns(), block.entry(), block.column_head(head),
+                 block.columns_begin(), block.second_dim(), block.vectors()) {}
+    __device__ __forceinline__ void move_to(const PortableBackwardBlock& block, int32_t head) {
+      first.move_to(block.entry(), block.column_head(head), block.columns_begin());
+      second.move_to(block.entry(), block.column_head(head), block.columns_begin());
+    }
+    // To those offsets, elements from `depth` on.
+    __device__ __forceinline__ void copy(const PortableBackwardBlock& block, int column,
+                                         int to_first, int to_second, int depth) const {
+      const int32_t length = C.of_keys() ? block.own_.q_len : block.own_.kv_len;
+      first.copy(block.memory_, block.address_, to_first, column, length, kPlanes * depth);
+      second.copy(block.memory_, block.address_, to_second, column, length, kPlanes * depth);
+    }
+  };
+  // lse and delta of the columns, which are queries, from `at` on.
+  __device__ __forceinline__ void copy_statistics(int64_t at, int stage) const {
+    constexpr int kCopies = C.columns / 4;
+    const int thread = ptx::thread_number();
+    if (!C.of_keys() || thread >= 2 * kCopies) return;
+    const float* from = thread < kCopies ? a_.lse_log2 : a_.delta;
+    ptx::cp_async_or_zero(
+        address_ + static_cast<uint32_t>(kStatistics + stage * 2 * C.columns * 4 + thread * 16),
+        from + at + thread % kCopies * 4, true);
+  }
+  // Of planes: the numbers of kCount queries or keys of a head from `first` on.
+  template <int kCount>
+  __device__ __forceinline__ void copy_numbers(bool of_keys, int32_t head, int32_t first,
+                                               int offset) const {
+    static_assert(kCount <= C.threads());
+    const int thread = ptx::thread_number(), row = first + thread;
+    if (thread >= kCount) return;
+    const bool ragged = C.lengths && a_.ragged;
+    const int64_t of_head =
+        of_keys ? (int64_t{entry()} * a_.kv_heads + head) * (ragged ? a_.total_kv : a_.kv_len) +
+                      own_.kv_begin
+                : (int64_t{entry()} * a_.heads + head) * (ragged ? a_.total_q : a_.q_len) +
+                      own_.q_begin;
+    ptx::cp_async_8_or_zero(address_ + static_cast<uint32_t>(offset + 8 * thread),
+                            (of_keys ? a_.key_numbers : a_.query_numbers) + of_head + row,
+                            row < (of_keys ? own_.kv_len : own_.q_len));
+  }
+  // Of the columns of a step, of a query head.
+  __device__ __forceinline__ void copy_column_numbers(int32_t head, int column, int stage) const {
+    if constexpr (kPlanes == 2)
+      copy_numbers<C.columns>(!C.of_keys(), column_head(head), column,
+                              C.column_numbers_offset() + stage * C.columns * 8);
+  }
+  static __device__ __forceinline__ int stage_offset(int stage) {
+    return C.columns_offset() + stage * C.stage_bytes();
+  }
+  // Non-finite elements of columns that the thread has copied.
+  template <int kFirstDim, int kSecondDim>
+  __device__ __forceinline__ void clear_columns(int first, int second) const {
+    Copy<C.columns, kFirstDim>::clear_nonfinite(memory_ + first);
+    if constexpr (C.of_keys()) Copy<C.columns, kSecondDim>::clear_nonfinite(memory_ + second);
+  }
+
+  const PortableBackwardArguments& a_;
+  unsigned char* const memory_;
+  const uint32_t address_;
+  BackwardRows& own_;  // in shared memory
+  int32_t first_column_ = 0;
+};
+
+}  // namespace perseid::internal::cuda

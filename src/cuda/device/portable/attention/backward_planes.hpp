@@ -1,0 +1,85 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention backward in float32: products, weights and dS of a warp as planes (plane_products.hpp).
+//
+// W and dS have no natural range. Each is multiplied by what the column's planes lack (the factor
+// of a query or key, the exponent of dO), and then by a power of two that brings the largest of its
+// row in the step below 2^15. So what is split into halves is the share of the gradient, and a
+// row's bits do not depend on its neighbours.
+//
+// A NaN among the numbers of a row or column makes the weights that see it NaN.
+#pragma once
+
+#include "cuda/device/attention/softmax.hpp"
+#include "cuda/device/portable/attention/plane_products.hpp"
+
+namespace perseid::internal::cuda {
+
+// Products of planes to those of rows: S by the factors, dP by the exponents. `rows` and `columns`:
+// where the numbers of 16 kTiles rows, and of the columns, are in shared memory.
+template <int kTiles, int kCount>
+__device__ __forceinline__ void unscale_products(uint32_t rows, uint32_t columns, int lane,
+                                                 float (&scores)[kTiles][kCount],
+                                                 float (&products)[kTiles][kCount]) {
+  constexpr float kOfPlanes = 28;  // planes of both second rows reach 2^15 instead of 2
+  float2 own[kTiles][2];
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      own[i][r] =
+          ptx::load_shared_v2(rows + static_cast<uint32_t>(8 * (16 * i + 8 * r + lane / 4)));
+#pragma unroll
+  for (int j = 0; j < kCount / 4; ++j) {
+    const float4 column = numbers_of_keys(columns, lane, j);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int x = 4 * j + 2 * r;
+        scores[i][x] *= own[i][r].x * column.x;
+        scores[i][x + 1] *= own[i][r].x * column.z;
+        products[i][x] *= power_of_minus(kOfPlanes - own[i][r].y - column.y);
+        products[i][x + 1] *= power_of_minus(kOfPlanes - own[i][r].y - column.w);
+      }
+  }
+}
+
+// W or dS of 16 rows as planes of the left operand: high halves, and low ones, which are not
+// scaled. `factor`: what products with them are to be multiplied by. kOfSecond: the columns' second
+// rows (dO) follow, else their first ones.
+template <bool kOfSecond, int kCount>
+__device__ __forceinline__ void split_gradient(uint32_t columns, int lane, float (&values)[kCount],
+                                               uint32_t (&high)[kCount / 2],
+                                               uint32_t (&low)[kCount / 2], float (&factor)[2]) {
+  float largest[2] = {0, 0};
+#pragma unroll
+  for (int j = 0; j < kCount / 4; ++j) {
+    const float4 column = numbers_of_keys(columns, lane, j);
+    // A NaN is in the weights already where the column is seen; elsewhere they are 0.
+    const float own[2] = {kOfSecond ? power_of_minus(-column.y) : fmaxf(column.x, 0),
+                          kOfSecond ? power_of_minus(-column.w) : fmaxf(column.z, 0)};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      float& value = values[4 * j + e];
+      value *= own[e % 2];
+      largest[e / 2] = fmaxf(largest[e / 2], fabsf(value));
+    }
+  }
+  float scale[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const uint32_t exponent = clamp(float_bits(quad_max(largest[r])) >> 23, 27u, 240u);
+    scale[r] = float_from_bits((127 + 14 + 127 - exponent) << 23);
+    factor[r] = float_from_bits((exponent - 14) << 23) * (kOfSecond ? kValueFactor : 1);
+  }
+#pragma unroll
+  for (int i = 0; i < kCount / 2; ++i) {
+    const float x = values[2 * i] * scale[i % 2], y = values[2 * i + 1] * scale[i % 2];
+    high[i] = ptx::to_f16x2(x, y);
+    const float2 kept = widen_pair<DType::kF16>(high[i]);
+    low[i] = ptx::to_f16x2(x - kept.x, y - kept.y);
+  }
+}
+
+}  // namespace perseid::internal::cuda
