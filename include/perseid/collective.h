@@ -4,8 +4,8 @@
  * Groups of ranks, and operations that all ranks of a group compute together. Included by
  * perseid.h.
  *
- *   - A rank is a process, or a thread of one, on this host. Contexts are of the CPU, or each of a
- *     GPU of its own; a rank uses one GPU for all operations of a group.
+ *   - A rank is a process, on this host or another, or a thread of one. Contexts are of the CPU,
+ *     or, on one host, each of a GPU of its own; a rank uses one GPU for all operations of a group.
  *   - All ranks call the same functions of a group in the same order, each rank one at a time.
  *     Making a plan is such a call too. Executing one, once per rank, is one operation.
  *   - Shapes that do not fit are refused on all ranks with the same sentence, when the plan is
@@ -62,9 +62,9 @@ typedef struct perseid_group_options {
 
 /** Opens a group; all its ranks call this. `options` NULL, or size 0: rank, size, rendezvous and
  * token are those of PERSEID_RANK, PERSEID_WORLD_SIZE, PERSEID_RENDEZVOUS and PERSEID_TOKEN, as
- * `perseid launch` sets them; else those of OpenMPI or torchrun. Errors: TIMEOUT (the sentence
- * names the ranks that did not come), PEER_LOST, IO_ERROR, OUT_OF_MEMORY, UNSUPPORTED (ranks on
- * several hosts). \snippet ranks.c open */
+ * `perseid launch` sets them; else those of OpenMPI, torchrun or MPICH. Errors: TIMEOUT (the
+ * sentence names the ranks that did not come), PEER_LOST, IO_ERROR, OUT_OF_MEMORY, UNSUPPORTED (no
+ * plug-in for MPI). \snippet ranks.c open */
 PERSEID_API perseid_status perseid_group_create(const perseid_group_options* options,
                                                 perseid_group_t* group);
 /** Opens `size` groups at once, groups[r] for the thread that is to be rank r. Errors:
@@ -100,10 +100,10 @@ PERSEID_API perseid_status perseid_group_shrink(perseid_group_t group, uint64_t 
 
 /* ---- Memory that ranks share ---- */
 
-/** `bytes` of memory for each rank, zeroed, which all ranks can read and write. `bytes` may differ
- * between ranks. The memory of a rank begins where that of the rank before it ends, at the next
- * multiple of 64 bytes. All ranks call this. Errors: OUT_OF_MEMORY, TIMEOUT, PEER_LOST.
- * \snippet ranks.c memory */
+/** On one host, `bytes` of memory for each rank, zeroed, which all ranks can read and write.
+ * `bytes` may differ between ranks. The memory of a rank begins where that of the rank before it
+ * ends, at the next multiple of 64 bytes. All ranks call this. Errors: OUT_OF_MEMORY, TIMEOUT,
+ * PEER_LOST, UNSUPPORTED (ranks on several hosts). \snippet ranks.c memory */
 PERSEID_API perseid_status perseid_group_memory_allocate(perseid_group_t group, size_t bytes,
                                                          uint64_t deadline_ns, void** data);
 /** Where the memory of `rank` is that was allocated together with `data`.
