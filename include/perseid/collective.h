@@ -49,7 +49,8 @@ typedef struct perseid_group_options {
   int32_t size;         /**< 1..PERSEID_MAX_RANKS; 0: as the environment says, see below */
   uint32_t reserved;    /**< 0 */
   /** "unix:PATH", whose socket only this user can reach, or "tcp:HOST:PORT", an address of rank 0's
-   * host, to which alone it is bound. NULL with a callback. */
+   * host, to which alone it is bound, or "mpi:openmpi" or "mpi:mpich" for ranks that mpirun
+   * started. NULL with a callback. */
   const char* rendezvous;
   /** A secret that all ranks know, at most 256 bytes; who lacks it is refused. NULL: "", for Unix
    * sockets alone. It is sent as it is: keep TCP within a network that you trust. */

@@ -24,7 +24,7 @@ struct Place {
 };
 
 // Fills what is not given from the environment: PERSEID_RANK, PERSEID_WORLD_SIZE,
-// PERSEID_RENDEZVOUS and PERSEID_TOKEN, else the variables of torchrun or OpenMPI.
+// PERSEID_RENDEZVOUS and PERSEID_TOKEN, else the variables of OpenMPI, torchrun or MPICH.
 Status place_of_environment(Place* place);
 // False: PERSEID_SHARED_MEMORY=0 asks to treat ranks as if each were on a host of its own.
 bool shares_memory_of_environment();
