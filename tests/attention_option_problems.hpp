@@ -102,7 +102,10 @@ inline std::vector<const char*> plans_for_more() {
           R"({"batch":2,"heads":2,"q_len":50,"max_q_len":1,"kv_len":0,"max_kv_len":310,
               "head_dim":64,"causal":"bottom-right"})",
           R"({"batch":2,"heads":2,"cu_seqlens_q":[0,20,33],"cu_seqlens_kv":[0,5,60],
-              "max_q_len":40,"max_kv_len":90,"head_dim":16,"causal":"top-left"})"};
+              "max_q_len":40,"max_kv_len":90,"head_dim":16,"causal":"top-left"})",
+          // Fewer keys in more splits than those of the plan.
+          R"({"batch":1,"heads":2,"q_len":1,"kv_len":5120,"max_kv_len":5130,"head_dim":64,
+              "num_splits":10})"};
 }
 
 inline std::vector<const char*> bounds_of_splits() {

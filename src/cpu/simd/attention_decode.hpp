@@ -86,7 +86,7 @@ class AttentionDecodeKernel {
         value_columns_(round_up(problem.value_dim, V::kLanes)),
         workspace_(workspace) {
     Arena arena(workspace);
-    const int64_t partials = problem.batch * problem.kv_heads * chunks_ * rows_;
+    const int64_t partials = problem.batch * problem.kv_heads * most_chunks(problem) * rows_;
     max_ = arena.take<Scalar>(partials);
     sum_ = arena.take<Scalar>(partials);
     out_ = arena.take<Scalar>(partials * value_columns_);
@@ -126,6 +126,13 @@ class AttentionDecodeKernel {
   static int64_t chunk_of(const AttentionProblem& problem) {
     if (problem.num_splits == 0) return kChunk;
     return max(kChunk, round_up(ceil_div(problem.kv_len, problem.num_splits), kBlock));
+  }
+
+  // At least as many chunks as these and any fewer keys have: an execution of a plan with
+  // max_lengths may have more chunks than the plan's lengths, as chunk_of() rounds.
+  static int64_t most_chunks(const AttentionProblem& problem) {
+    const int64_t most = ceil_div(problem.kv_len, kChunk);
+    return problem.num_splits == 0 ? most : min(most, problem.num_splits);
   }
 
   Scratch take_scratch(Arena& arena) const {
