@@ -103,6 +103,7 @@ Status Group::open(std::shared_ptr<Mesh> mesh, Clock::time_point deadline, const
   // The ranks have no memory in common.
   if (status.code() == PERSEID_UNSUPPORTED) {
     status = made->connect_puts(operation);
+    made->next_segment_ = 0;  // PutEngine takes segment 0 for the slab
     if (status.ok()) status = made->open_slab(operation);
   }
   if (status.ok()) *group = std::move(made);

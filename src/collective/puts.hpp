@@ -99,7 +99,6 @@ class PutEngine {
     uint64_t sent = 0;
 
     uint64_t total() const;
-    const std::byte* row(uint64_t index) const;
   };
   struct Pending {
     const uint32_t* ready;
