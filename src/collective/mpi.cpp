@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 namespace perseid::internal::collective {
 namespace {
@@ -19,7 +21,11 @@ struct Mpi {
 std::string own_folder() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<const void*>(&meet_by_mpi), &info) == 0) return "";
-  const std::string path = info.dli_fname;
+  std::string path = info.dli_fname;
+  std::error_code error;
+  // A program that the shell has found in PATH has no folder in its name.
+  if (path.find('/') == std::string::npos)
+    path = std::filesystem::read_symlink("/proc/self/exe", error).string();
   const size_t slash = path.rfind('/');
   return slash == std::string::npos ? "" : path.substr(0, slash + 1);
 }
@@ -35,6 +41,7 @@ Status load(const std::string& kind, Mpi* mpi) {
   // its own, which need its symbols: RTLD_GLOBAL.
   for (const std::string& path : {folder + name, folder + "../lib/" + name, name}) {
     if (library != nullptr) break;
+    if (folder.empty() && path != name) continue;  // not relative to the working directory
     library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
     // What is wrong with the one that is there, not that it is nowhere else.
     const char* const error = library == nullptr ? dlerror() : nullptr;
