@@ -158,6 +158,8 @@ class SequenceAttention {
     detail::require(q_begin.size() == kv_begin.size(),
                     "as many lengths of keys as of queries: got ", kv_begin.size() - 1, " and ",
                     q_begin.size() - 1);
+    detail::require((options.accumulate & ~uint32_t{PERSEID_GRAD_BIAS}) == 0,
+                    "gradients of sequences do not accumulate, but that of bias; clear accumulate");
     options.ragged = true;
     options.layout = bshd;
     options.batch = static_cast<int64_t>(q_begin.size()) - 1;
