@@ -202,6 +202,25 @@ TEST(EmulatedAttentionBackward, Float32EverythingAtOnce) {
   check<kFloat32Everything>(all);
 }
 
+constexpr PortableBackwardConfig kFloat32Bias{.dtype = DType::kF32,
+                                              .key_dim = 64,
+                                              .value_dim = 64,
+                                              .largest = 0,
+                                              .bias = DType::kF32};
+
+// A row of zeros of value times one of grad_out.
+TEST(EmulatedAttentionBackward, Float32BiasOfZeros) {
+  Case test = make_case(DType::kF32, 1, 1, 1, 60, 70, 64, 64);
+  add_bias(test, DType::kF32, {1, 1, 60, 70}, true);
+  test.prepare = [](AttentionBackward& a) {
+    for (int d = 0; d < 64; ++d) {
+      put(a.value, at(a.value, {0, 0, 7, d}), 0);
+      put(a.grad_out, at(a.grad_out, {0, 0, 5, d}), 0);
+    }
+  };
+  check<kFloat32Bias>(test);
+}
+
 constexpr PortableBackwardConfig kFull{.key_dim = 64, .value_dim = 64};
 
 TEST(EmulatedAttentionBackward, Full) {

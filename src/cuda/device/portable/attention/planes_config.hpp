@@ -12,7 +12,8 @@ namespace perseid::internal::cuda {
 struct alignas(8) RowNumbers {
   float factor, exponent;
 };
-inline constexpr int kLeastValueExponent = -50;
+// So that 28 - e - e of two rows of zeros is in the range of power_of_minus (plane_products.hpp).
+inline constexpr int kLeastValueExponent = -49;
 
 struct PlanesConfig {
   int dim = 128;  // of the longest row of planes, in numbers; a multiple of 16
