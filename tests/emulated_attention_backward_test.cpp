@@ -202,11 +202,8 @@ TEST(EmulatedAttentionBackward, Float32EverythingAtOnce) {
   check<kFloat32Everything>(all);
 }
 
-constexpr PortableBackwardConfig kFloat32Bias{.dtype = DType::kF32,
-                                              .key_dim = 64,
-                                              .value_dim = 64,
-                                              .largest = 0,
-                                              .bias = DType::kF32};
+constexpr PortableBackwardConfig kFloat32Bias{
+    .dtype = DType::kF32, .key_dim = 64, .value_dim = 64, .largest = 0, .bias = DType::kF32};
 
 // A row of zeros of value times one of grad_out.
 TEST(EmulatedAttentionBackward, Float32BiasOfZeros) {
