@@ -125,8 +125,9 @@ void Mesh::handle(int32_t rank, Frame frame) {
       Reader reader(frame.payload);
       const auto value = static_cast<uint32_t>(reader.number(4));
       if (!reader.complete() || !is_abort_value(value)) break;
-      if (watch_.abort != nullptr && frame.generation == watch_.generation)
-        set_abort(watch_.abort, failure_of(value), failed_rank(value));
+      if (watch_.abort == nullptr || frame.generation != watch_.generation) return;
+      if (failed_rank(value) >= static_cast<int32_t>(watch_.members.size())) break;
+      set_abort(watch_.abort, failure_of(value), failed_rank(value));
       return;
     }
     default:

@@ -20,6 +20,8 @@ __attribute__((visibility("default"))) int perseid_mpi_open(int* rank, int* size
     // The program's own threads never call it.
     const int error = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
     if (error != MPI_SUCCESS) return error;
+    // An error ends a call with a status, not the process.
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     std::atexit([] {
       int ended = 0;
       MPI_Finalized(&ended);

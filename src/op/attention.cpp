@@ -344,8 +344,8 @@ Status AttentionPlan::make(DevicePointer device, const perseid_attention_desc& d
   if (determinism == dispatch::Determinism::kWarn && !on_cpu && problem.grad_query &&
       !problem.deterministic)
     log(PERSEID_LOG_WARNING,
-        "attention: grad_query of this plan is not bitwise repeatable; set the descriptor's "
-        "deterministic, or PERSEID_DETERMINISM_ON in the context's options");
+        "attention: grad_query of this plan may differ in its last bits from run to run; set the "
+        "descriptor's deterministic, or PERSEID_DETERMINISM_ON in the context's options");
   if (Status status = made->choose(
           dispatch::attention_implementations(), problem, desc.implementation, describe(problem),
           {.forward = problem.q_len == 0,
