@@ -191,26 +191,37 @@ int bench(const Common& common, const Flags& flags) {
   return verdict(rows, flags);
 }
 
-CLI::App* add_bench_over_ranks(CLI::App& command, const char* name, bool gathers, bool reduces,
+CLI::App* add_bench_over_ranks(CLI::App& command, const char* name, std::vector<RankOp> ops,
                                const std::shared_ptr<CollectiveSizes>& sizes) {
+  const bool attends = ops.front() == RankOp::kAttend;
   CLI::App* app = command.add_subcommand(
-      name, gathers && reduces ? "products over ranks against the larger of product and transfer "
-                                 "alone"
-                               : "that product over ranks against the same bound");
+      name, attends ? "causal attention over ranks, zigzag, against the larger of attention and "
+                      "transfer alone"
+            : ops.size() > 1 ? "products over ranks against the larger of product and transfer "
+                               "alone"
+                             : "that product over ranks against the same bound");
   app->add_option("-n,--ranks", sizes->ranks,
                   "how many ranks, which share the CPUs; on GPUs one each")
       ->capture_default_str()
       ->type_name("N");
-  app->add_option("--m", sizes->m, "rows of all ranks")->capture_default_str();
-  app->add_option("--n", sizes->n, "columns of each rank")->capture_default_str();
-  app->add_option("--k", sizes->k, "depth of each rank")->capture_default_str();
-  app->add_option("--chunks", sizes->chunks, "that a gathered shard is signalled in, on GPUs")
-      ->capture_default_str();
-  app->footer(fmt::format("Example:\n  perseid bench {} -n 2 --m 2048 --n 2048 --k 2048", name));
-  app->fallthrough()->callback([sizes, gathers, reduces] {
-    sizes->gathers = gathers;
-    sizes->reduces = reduces;
-  });
+  if (attends) {
+    app->add_option("--length", sizes->length, "positions of all ranks")->capture_default_str();
+    app->add_option("--heads", sizes->heads, "query heads")->capture_default_str();
+    app->add_option("--kv-heads", sizes->kv_heads, "key heads")->capture_default_str();
+    app->add_option("--head-dim", sizes->head_dim, "of all heads")->capture_default_str();
+    app->add_option("--chunks", sizes->chunks, "that a piece of keys is signalled in")
+        ->capture_default_str();
+  } else {
+    app->add_option("--m", sizes->m, "rows of all ranks")->capture_default_str();
+    app->add_option("--n", sizes->n, "columns of each rank")->capture_default_str();
+    app->add_option("--k", sizes->k, "depth of each rank")->capture_default_str();
+    app->add_option("--chunks", sizes->chunks, "that a gathered shard is signalled in, on GPUs")
+        ->capture_default_str();
+  }
+  app->footer(fmt::format("Example:\n  perseid bench {} -n 2 {}", name,
+                          attends ? "--length 4096 --heads 8 --kv-heads 2 --head-dim 64"
+                                  : "--m 2048 --n 2048 --k 2048"));
+  app->fallthrough()->callback([sizes, ops] { sizes->ops = ops; });
   return app;
 }
 
@@ -227,10 +238,12 @@ void add_bench(CLI::App& app, const Common& common, Action& action) {
                     kExample);
   auto sizes = std::make_shared<CollectiveSizes>();
   std::vector<CLI::App*> over_ranks;
-  for (const auto& [name, gathers, reduces] : {std::tuple{"collective", true, true},
-                                               {"all-gather-matmul", true, false},
-                                               {"matmul-reduce-scatter", false, true}})
-    over_ranks.push_back(add_bench_over_ranks(*command, name, gathers, reduces, sizes));
+  using Ops = std::vector<RankOp>;
+  for (const auto& [name, ops] : {std::pair{"collective", Ops{RankOp::kGather, RankOp::kReduce}},
+                                  std::pair{"all-gather-matmul", Ops{RankOp::kGather}},
+                                  std::pair{"matmul-reduce-scatter", Ops{RankOp::kReduce}},
+                                  std::pair{"context-attention", Ops{RankOp::kAttend}}})
+    over_ranks.push_back(add_bench_over_ranks(*command, name, ops, sizes));
   command->add_option("--seconds", flags->options.seconds, "measured time of each row")
       ->capture_default_str();
   command->add_flag("--no-error{false}", flags->options.error,

@@ -28,10 +28,11 @@ struct Array {
   std::vector<std::byte> bytes;
   Tensor tensor;
 
-  Array(DType dtype, int64_t rows, int64_t columns)
-      : bytes(static_cast<size_t>(rows * columns * harness::size_of(dtype))),
-        tensor(bytes.data(), dtype, {rows, columns}) {
-    std::mt19937_64 random(static_cast<uint64_t>(rows * 31 + columns));
+  Array(DType dtype, int64_t rows, int64_t columns) : Array(dtype, harness::Shape{rows, columns}) {}
+  Array(DType dtype, const harness::Shape& shape)
+      : bytes(static_cast<size_t>(harness::elements_of(shape) * harness::size_of(dtype))),
+        tensor(bytes.data(), dtype, Dims(shape)) {
+    std::mt19937_64 random(static_cast<uint64_t>(shape[0] * 31 + shape[1]));
     std::uniform_real_distribution<double> values(-1, 1);
     harness::for_each_element(tensor,
                               [&](std::byte* at) { harness::store(dtype, at, values(random)); });
@@ -51,10 +52,6 @@ struct Row {
   double ratio() const { return seconds[0] / bound(); }
 };
 
-const char* name_of(bool gathers) {
-  return gathers ? "all-gather-matmul" : "matmul-reduce-scatter";
-}
-
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
   return values[values.size() / 2];
@@ -69,7 +66,7 @@ class Bench {
         threads_(threads),
         groups_(Group::threads(static_cast<int32_t>(sizes.ranks))) {}
 
-  Row run(bool gathers) {
+  Row run(RankOp op) {
     std::vector<double> times[kCount];
     std::vector<std::thread> threads;
     std::vector<std::string> failures(groups_.size());
@@ -97,11 +94,10 @@ class Bench {
     for (size_t rank = 0; rank < groups_.size(); ++rank)
       threads.emplace_back([&, rank] {
         try {
-          if (gathers) {
-            gather(groups_[rank], [&](const auto& parts) { turn(rank, parts); });
-          } else {
-            reduce(groups_[rank], [&](const auto& parts) { turn(rank, parts); });
-          }
+          const auto take_turns = [&](const auto& parts) { turn(rank, parts); };
+          if (op == RankOp::kGather) gather(groups_[rank], take_turns);
+          if (op == RankOp::kReduce) reduce(groups_[rank], take_turns);
+          if (op == RankOp::kAttend) attend(groups_[rank], take_turns);
         } catch (const Error& error) {
           failures[rank] = error.what();
           meet.arrive_and_drop();
@@ -110,8 +106,9 @@ class Bench {
     for (std::thread& thread : threads) thread.join();
     for (const std::string& failure : failures)
       if (!failure.empty()) throw Error(PERSEID_INTERNAL, failure);
-    Row row{name_of(gathers), "single", {}};
+    Row row{name_of(op), "single", {}};
     for (size_t part = 0; part < kCount; ++part) row.seconds[part] = median(times[part]);
+    if (op == RankOp::kAttend) row.seconds[1] /= static_cast<double>(sizes_.ranks);
     return row;
   }
 
@@ -162,6 +159,50 @@ class Bench {
     turn(parts);
   }
 
+  // Alone: all rows on every rank; its time is divided by the number of ranks.
+  template <class Turn>
+  void attend(const Group& group, const Turn& turn) const {
+    const int64_t rows = sizes_.length / sizes_.ranks;
+    const Context context = Context::cpu(static_cast<int32_t>(threads_));
+    const auto options = [&](int64_t q_len, int64_t kv_len) {
+      return AttentionOptions{.dtype = dtype_,
+                              .heads = sizes_.heads,
+                              .kv_heads = sizes_.kv_heads,
+                              .q_len = q_len,
+                              .kv_len = kv_len,
+                              .head_dim = sizes_.head_dim,
+                              .mask = causal_bottom_right()};
+    };
+    const ContextAttention fused(context, group,
+                                 {.attention = options(rows, rows),
+                                  .placement = Sharding::kZigzag,
+                                  .chunks = sizes_.chunks});
+    const Attention plain(context, options(sizes_.length, sizes_.length));
+    const auto array = [&](int64_t count, int64_t heads) {
+      return Array(dtype_, harness::Shape{1, count, heads, sizes_.head_dim});
+    };
+    const Array query = array(sizes_.length, sizes_.heads),
+                key = array(sizes_.length, sizes_.kv_heads),
+                value = array(sizes_.length, sizes_.kv_heads),
+                out = array(sizes_.length, sizes_.heads);
+    const auto arguments = [&](int64_t count) {
+      return AttentionForward{.query = query.tensor.slice(1, 0, count),
+                              .key = key.tensor.slice(1, 0, count),
+                              .value = value.tensor.slice(1, 0, count),
+                              .out = out.tensor.slice(1, 0, count)};
+    };
+    Workspace workspace, other;
+    fused.reserve(workspace);
+    plain.reserve(other);
+    const Array own(dtype_, harness::Shape{rows, 2 * sizes_.kv_heads * sizes_.head_dim}),
+        gathered(dtype_,
+                 harness::Shape{rows * sizes_.ranks, 2 * sizes_.kv_heads * sizes_.head_dim});
+    const Parts parts = {[&] { fused.forward(nullptr, arguments(rows), workspace); },
+                         [&] { plain.forward(nullptr, arguments(sizes_.length), other); },
+                         [&] { group.all_gather(own.tensor, gathered.tensor); }};
+    turn(parts);
+  }
+
   const CollectiveSizes& sizes_;
   DType dtype_;
   int64_t threads_;
@@ -170,17 +211,29 @@ class Bench {
 
 }  // namespace
 
+const char* name_of(RankOp op) {
+  constexpr const char* kNames[] = {"all-gather-matmul", "matmul-reduce-scatter",
+                                    "context-attention"};
+  return kNames[static_cast<size_t>(op)];
+}
+
 int bench_collective(const Common& common, const CollectiveSizes& sizes) {
   if (sizes.ranks < 1 || sizes.ranks > PERSEID_MAX_RANKS)
     bad_input(fmt::format("-n must be from 1 to {} ranks, got {}", PERSEID_MAX_RANKS, sizes.ranks));
   for (const auto& [flag, size] :
-       {std::pair{"--m", sizes.m}, std::pair{"--n", sizes.n}, std::pair{"--k", sizes.k}})
+       {std::pair{"--m", sizes.m}, std::pair{"--n", sizes.n}, std::pair{"--k", sizes.k},
+        std::pair{"--length", sizes.length}, std::pair{"--heads", sizes.heads},
+        std::pair{"--kv-heads", sizes.kv_heads}, std::pair{"--head-dim", sizes.head_dim}})
     if (size < 1 || size > 1 << 20)
       bad_input(fmt::format("{} must be from 1 to {}, got {}", flag, 1 << 20, size));
   const DType wanted = wanted_dtype(common);
   const DType dtype = wanted != DType::kNone ? wanted : on_gpu(common) ? bf16 : f32;
   if (on_gpu(common) && dtype != bf16 && dtype != f16)
     bad_input(fmt::format("--dtype must be bf16 or f16 on GPUs, got {}", harness::name_of(dtype)));
+  for (const RankOp op : sizes.ops)
+    if (op == RankOp::kAttend && sizes.length % (2 * sizes.ranks) != 0)
+      bad_input(fmt::format("--length must be a multiple of {}, two pieces for each rank, got {}",
+                            2 * sizes.ranks, sizes.length));
   if (sizes.chunks < 1 || sizes.chunks > sizes.m)
     bad_input(fmt::format("--chunks must be from 1 to {}, got {}", sizes.m, sizes.chunks));
   // The ranks share the CPUs.
@@ -189,14 +242,13 @@ int bench_collective(const Common& common, const CollectiveSizes& sizes) {
       common.threads > 0 ? common.threads : std::max<int64_t>(1, cpus / sizes.ranks);
   Progress progress(common, "bench collective");
   std::vector<Row> measured;
-  for (const bool gathers : {true, false}) {
-    if (!(gathers ? sizes.gathers : sizes.reduces)) continue;
+  for (const RankOp op : sizes.ops) {
     if (!on_gpu(common)) {
-      measured.push_back(Bench(sizes, dtype, threads).run(gathers));
+      measured.push_back(Bench(sizes, dtype, threads).run(op));
       continue;
     }
-    const std::vector<RankTimes> times = bench_on_gpus(sizes, dtype, gathers);
-    Row single{name_of(gathers), "single", {}}, sustained{name_of(gathers), "sustained", {}};
+    const std::vector<RankTimes> times = bench_on_gpus(sizes, dtype, op);
+    Row single{name_of(op), "single", {}}, sustained{name_of(op), "sustained", {}};
     for (size_t part = 0; part < kCount; ++part) {
       single.seconds[part] = times[part].single;
       sustained.seconds[part] = times[part].sustained;
@@ -226,6 +278,10 @@ int bench_collective(const Common& common, const CollectiveSizes& sizes) {
                     {"m", sizes.m},
                     {"n", sizes.n},
                     {"k", sizes.k},
+                    {"length", sizes.length},
+                    {"heads", sizes.heads},
+                    {"kv_heads", sizes.kv_heads},
+                    {"head_dim", sizes.head_dim},
                     {"chunks", sizes.chunks},
                     {"fused_seconds", row.seconds[0]},
                     {"product_seconds", row.seconds[1]},

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// `perseid bench collective`: products over ranks against their bound, the larger of the product
-// alone and the transfer alone, all measured in one run.
+// `perseid bench collective`: products and attention over ranks against their bound, the larger of
+// the computation alone and the transfer alone, all measured in one run.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,25 @@
 
 namespace perseid::cli {
 
+enum class RankOp { kGather, kReduce, kAttend };
+const char* name_of(RankOp op);
+
 struct CollectiveSizes {
   int64_t ranks = 2;
   int64_t m = 2048, n = 2048, k = 2048;  // m: of all ranks; n, k: of each
-  bool gathers = true, reduces = true;   // which products
-  int64_t chunks = 1;                    // of a gathered shard, on GPUs
-  double seconds = 5;                    // of each operation
+  // Of attention, causal with zigzag placement. length: of all ranks.
+  int64_t length = 4096, heads = 8, kv_heads = 8, head_dim = 64;
+  std::vector<RankOp> ops = {};
+  int64_t chunks = 1;  // of a gathered shard on GPUs, or of a piece of keys
+  double seconds = 5;  // of each operation
 };
 
 // Of one execution, in seconds.
 struct RankTimes {
   double single, sustained;
 };
-// Of the fused operation, the product alone and the transfer alone, on GPUs.
-std::vector<RankTimes> bench_on_gpus(const CollectiveSizes& sizes, DType dtype, bool gathers);
+// Of the fused operation, the computation alone and the transfer alone, on GPUs.
+std::vector<RankTimes> bench_on_gpus(const CollectiveSizes& sizes, DType dtype, RankOp op);
 
 // The exit code.
 int bench_collective(const Common& common, const CollectiveSizes& sizes);

@@ -177,9 +177,61 @@ std::vector<RankTimes> reduce(const Context& context, const Group& group,
                      }});
 }
 
+// Alone: one GPU has all rows, and its time is divided by the number of ranks.
+std::vector<RankTimes> attend(const Context& context, const Group& group,
+                              const CollectiveSizes& sizes, DType dtype, Ranks& ranks) {
+  const int32_t gpu = group.rank();
+  const int64_t rows = sizes.length / sizes.ranks;
+  const auto options = [&](int64_t length) {
+    return AttentionOptions{.dtype = dtype,
+                            .heads = sizes.heads,
+                            .kv_heads = sizes.kv_heads,
+                            .q_len = length,
+                            .kv_len = length,
+                            .head_dim = sizes.head_dim,
+                            .mask = causal_bottom_right()};
+  };
+  const ContextAttention fused(
+      context, group,
+      {.attention = options(rows), .placement = Sharding::kZigzag, .chunks = sizes.chunks});
+  const Attention plain(context, options(sizes.length));
+  const int64_t key_row = sizes.kv_heads * sizes.head_dim;
+  const AllGatherMatmul transfer(
+      context, group, {.dtype = dtype, .m = rows, .k = 2 * key_row, .products = {{.n = 0}}});
+  const Matrix query(context, gpu, dtype, sizes.length, sizes.heads * sizes.head_dim),
+      key(context, gpu, dtype, sizes.length, key_row),
+      value(context, gpu, dtype, sizes.length, key_row),
+      out(context, gpu, dtype, sizes.length, sizes.heads * sizes.head_dim);
+  // The first `count` rows.
+  const auto heads_of = [&](const Matrix& matrix, int64_t heads, int64_t count) {
+    return Tensor(matrix.memory.data(), dtype, {1, count, heads, sizes.head_dim}, {},
+                  {kDLCUDA, gpu});
+  };
+  const auto arguments = [&](int64_t count) {
+    return AttentionForward{.query = heads_of(query, sizes.heads, count),
+                            .key = heads_of(key, sizes.kv_heads, count),
+                            .value = heads_of(value, sizes.kv_heads, count),
+                            .out = heads_of(out, sizes.heads, count)};
+  };
+  const Tensor none(key.memory.data(), dtype, {2 * key_row, 0}, {}, {kDLCUDA, gpu});
+  const Tensor nothing(out.memory.data(), dtype, {sizes.length, 0}, {}, {kDLCUDA, gpu});
+  const Memory first(context, fused.workspace_size() + 1),
+      second(context, plain.workspace_size() + 1);
+  std::vector<RankTimes> times = ranks.time(
+      {[&] { fused.forward(nullptr, arguments(rows), std::span<std::byte>(first)); },
+       [&] { plain.forward(nullptr, arguments(sizes.length), std::span<std::byte>(second)); },
+       [&] {
+         transfer.execute({.a = transfer.shard(), .b = {none}, .c = {nothing}},
+                          std::span<std::byte>());
+       }});
+  times[1].single /= static_cast<double>(sizes.ranks);
+  times[1].sustained /= static_cast<double>(sizes.ranks);
+  return times;
+}
+
 }  // namespace
 
-std::vector<RankTimes> bench_on_gpus(const CollectiveSizes& sizes, DType dtype, bool gathers) {
+std::vector<RankTimes> bench_on_gpus(const CollectiveSizes& sizes, DType dtype, RankOp op) {
   const std::vector<Group> groups = Group::threads(static_cast<int32_t>(sizes.ranks));
   std::vector<double> slowest(groups.size());
   std::vector<std::string> failures(groups.size());
@@ -191,8 +243,10 @@ std::vector<RankTimes> bench_on_gpus(const CollectiveSizes& sizes, DType dtype, 
       try {
         const Context context = Context::cuda(static_cast<int32_t>(rank));
         Ranks ranks(context, groups[rank], meet, slowest, sizes.seconds);
-        const auto of_rank = gathers ? gather(context, groups[rank], sizes, dtype, ranks)
-                                     : reduce(context, groups[rank], sizes, dtype, ranks);
+        const auto measure = op == RankOp::kGather   ? gather
+                             : op == RankOp::kReduce ? reduce
+                                                     : attend;
+        const auto of_rank = measure(context, groups[rank], sizes, dtype, ranks);
         if (rank == 0) times = of_rank;
       } catch (const Error& error) {
         failures[rank] = error.what();

@@ -6,16 +6,11 @@
 
 #include <chrono>
 #include <cmath>
-#include <functional>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <thread>
-#include <vector>
 
 #include "check_report.hpp"
-#include "harness/element.hpp"
 #include "harness/placement.hpp"
-#include "perseid/collective.hpp"
 #include "streams.hpp"
 #include "table.hpp"
 
@@ -30,31 +25,6 @@ constexpr int64_t kLargest = 90;      // m, n, and k
 constexpr int64_t kTimesOnGpu = 6;    // as large there, where tiles are
 constexpr int64_t kMostDelay = 1500;  // microseconds
 constexpr auto kSilence = std::chrono::milliseconds(100);
-
-using Random = std::mt19937_64;
-
-int64_t from(Random& random, int64_t low, int64_t high) {
-  return std::uniform_int_distribution<int64_t>(low, high)(random);
-}
-
-// A tensor with its memory.
-struct Array {
-  std::vector<std::byte> bytes;
-  Tensor tensor;
-
-  Array(DType dtype, const Shape& shape)
-      : bytes(static_cast<size_t>(harness::elements_of(shape) * harness::size_of(dtype))),
-        tensor(bytes.data(), dtype, Dims(shape)) {}
-  Array(DType dtype, const Shape& shape, uint64_t seed) : Array(dtype, shape) {
-    Random random(seed);
-    std::uniform_real_distribution<double> values(-1, 1);
-    harness::for_each_element(tensor,
-                              [&](std::byte* at) { harness::store(dtype, at, values(random)); });
-  }
-  Array(Array&&) = default;  // the memory stays where it is
-  Array(const Array&) = delete;
-  Array& operator=(const Array&) = delete;
-};
 
 struct Problem {
   const char* op;
@@ -75,7 +45,7 @@ struct Problem {
   }
 };
 
-Problem draw(const char* op, DType dtype, int32_t ranks, bool gpu, Random& random) {
+Problem draw(const char* op, DType dtype, int32_t ranks, bool gpu, RandomNumbers& random) {
   Problem problem{.op = op, .dtype = dtype, .ranks = ranks};
   // On a GPU half of them in whole vectors, which other kernels take.
   const int64_t unit = gpu && from(random, 0, 1) == 1 ? 8 : 1;
@@ -155,7 +125,7 @@ Array reduced(const Context& context, const Problem& problem, int round) {
 // What one rank does: the same plan several times, with other operands, late by random times.
 std::string run_rank(const Problem& problem, const Group& group, const Context& context) {
   const auto rank = static_cast<size_t>(group.rank());
-  Random random(problem.seed + rank);
+  RandomNumbers random(problem.seed + rank);
   const auto delay = [&] {
     std::this_thread::sleep_for(std::chrono::microseconds(from(random, 0, kMostDelay)));
   };
@@ -220,7 +190,8 @@ std::string run_rank(const Problem& problem, const Group& group, const Context& 
   return complaint;
 }
 
-// body(group) on a thread for every rank; the first complaint, with its rank.
+}  // namespace
+
 std::string on_ranks(int32_t ranks, const std::function<std::string(const Group&)>& body) {
   std::vector<Group> groups = Group::threads(ranks);
   std::vector<std::string> complaints(groups.size());
@@ -240,6 +211,8 @@ std::string on_ranks(int32_t ranks, const std::function<std::string(const Group&
     if (!complaints[rank].empty()) return fmt::format("rank {}: {}", rank, complaints[rank]);
   return "";
 }
+
+namespace {
 
 // The last rank stays away: the others name it, and go on without it.
 std::string check_silence(int32_t ranks) {
@@ -291,8 +264,8 @@ int check_collective(const Common& common, int64_t ranks, uint64_t seed) {
     results.push_back({{"op", op}, {"dtype", type}, {"ranks", of}, {"passed", passed}});
     if (!passed) results.back()["complaint"] = complaint;
   };
-  const int64_t total = std::ssize(sizes) * 3 * 4 * kProblems;
-  Random random(seed);
+  const int64_t total = std::ssize(sizes) * (gpu ? 3 : 4) * 4 * kProblems;
+  RandomNumbers random(seed);
   for (const int32_t size : sizes) {
     for (const char* op : {"all-gather-matmul", "matmul-reduce-scatter", "matmul-all-reduce"})
       for (const DType dtype : {f32, bf16, f16, f64}) {
@@ -309,6 +282,15 @@ int check_collective(const Common& common, int64_t ranks, uint64_t seed) {
         }
         count(op, dtype, size, problems, complaint);
       }
+    for (const DType dtype : {f32, bf16, f16, f64}) {
+      if (gpu) break;  // Backward is for CPU ranks alone.
+      progress.update(checked, total, fmt::format("{} ranks, context-attention", size));
+      std::string complaint;
+      int problems = 0;
+      for (; problems < kProblems && complaint.empty(); ++problems)
+        complaint = check_context_attention(contexts[0], dtype, size, random());
+      count("context-attention", dtype, size, problems, complaint);
+    }
     if (size > 1) count("silent rank", DType::kNone, size, 1, check_silence(size));
   }
   return report_checks(common, {.table = table.text(output_width()),

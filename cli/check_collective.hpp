@@ -5,12 +5,52 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
 
 #include "common.hpp"
+#include "harness/element.hpp"
+#include "perseid/collective.hpp"
 
 namespace perseid::cli {
 
 // With `ranks` ranks; 0: with 2, 3 and 5. The exit code.
 int check_collective(const Common& common, int64_t ranks, uint64_t seed);
+
+// ---- What its parts share ----
+
+using RandomNumbers = std::mt19937_64;
+inline int64_t from(RandomNumbers& random, int64_t low, int64_t high) {
+  return std::uniform_int_distribution<int64_t>(low, high)(random);
+}
+
+// A tensor with its memory.
+struct Array {
+  std::vector<std::byte> bytes;
+  Tensor tensor;
+
+  Array(DType dtype, const harness::Shape& shape)
+      : bytes(static_cast<size_t>(harness::elements_of(shape) * harness::size_of(dtype))),
+        tensor(bytes.data(), dtype, Dims(shape)) {}
+  Array(DType dtype, const harness::Shape& shape, uint64_t seed) : Array(dtype, shape) {
+    RandomNumbers random(seed);
+    std::uniform_real_distribution<double> values(-1, 1);
+    harness::for_each_element(tensor,
+                              [&](std::byte* at) { harness::store(dtype, at, values(random)); });
+  }
+  Array(Array&&) = default;  // the memory stays where it is
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+};
+
+// body(group) on a thread for every rank; the first complaint, with its rank.
+std::string on_ranks(int32_t ranks, const std::function<std::string(const Group&)>& body);
+
+// Attention over ranks, of a random problem, near to that of one rank. What is wrong; "" where
+// nothing is.
+std::string check_context_attention(const Context& context, DType dtype, int32_t ranks,
+                                    uint64_t seed);
 
 }  // namespace perseid::cli

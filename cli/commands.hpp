@@ -31,6 +31,7 @@ void add_run_softmax(CLI::App& run, const Common& common, Action& action);
 void add_run_attention(CLI::App& run, const Common& common, Action& action);
 void add_run_matmul(CLI::App& run, const Common& common, Action& action);
 void add_run_collective(CLI::App& run, const Common& common, Action& action);
+void add_run_context_attention(CLI::App& run, const Common& common, Action& action);
 void add_run_dropout_mask(CLI::App& run, const Common& common, Action& action);
 
 }  // namespace perseid::cli

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
@@ -34,6 +36,26 @@ void same_dtype(std::initializer_list<std::pair<const char*, Tensor>> tensors) {
                             first_flag, harness::name_of(first.dtype()), flag,
                             harness::name_of(tensor.dtype())));
   }
+}
+
+std::string of_rank(std::string name, int32_t rank) {
+  const std::string place = "{rank}", number = std::to_string(rank);
+  for (size_t at = 0; (at = name.find(place, at)) != std::string::npos; at += number.size())
+    name.replace(at, place.size(), number);
+  return name;
+}
+
+Context open_context_of_rank(Common common, int32_t rank) {
+  common.device = of_rank(common.device, rank);
+  return open_context(common, common.threads);
+}
+
+std::chrono::nanoseconds deadline_of(std::optional<double> milliseconds) {
+  constexpr double kLongest = 9e12;  // in nanoseconds it fits 64 bits
+  const double deadline = milliseconds.value_or(30000);
+  if (!(deadline > 0) || deadline > kLongest)
+    bad_input(fmt::format("--deadline must be a time above 0 in milliseconds, got {}", deadline));
+  return std::chrono::nanoseconds(std::max<int64_t>(std::llround(deadline * 1e6), 1));
 }
 
 void Run::finish(TensorFiles& files, const std::string& implementation) {
@@ -69,6 +91,7 @@ void add_run(CLI::App& app, const Common& common, Action& action) {
   add_run_attention(*run, common, action);
   add_run_matmul(*run, common, action);
   add_run_collective(*run, common, action);
+  add_run_context_attention(*run, common, action);
   add_run_dropout_mask(*run, common, action);
 }
 

@@ -7,176 +7,30 @@
 #include <vector>
 
 #include "arrival_flags.hpp"
+#include "attention_files.hpp"
 #include "commands.hpp"
-#include "harness/placement.hpp"
-#include "harness/problem_text.hpp"
-#include "help.hpp"
-#include "run.hpp"
-#include "usage.hpp"
+#include "perseid/collective.hpp"
+#include "streams.hpp"
 
 namespace perseid::cli {
 namespace {
 
-struct Flags {
-  std::string query, key, value, out, lse, bias, visible;
-  std::string layout = "bshd", causal = "none";
-  std::string cu_seqlens_q, cu_seqlens_kv, q_lens, kv_lens;
-  std::string grad_out, grad_lse, grad_query, grad_key, grad_value, grad_bias, window;
-  double scale = 0, dropout = 0;
-  uint64_t seed = 0, offset = 0;
-  uint32_t num_splits = 0;
-  bool deterministic = false, window_bottom_right = false;
+struct Flags : AttentionFlags {
   ArrivalFlags arrival;
-
-  bool any_gradient() const {
-    return !grad_query.empty() || !grad_key.empty() || !grad_value.empty() || !grad_bias.empty();
-  }
 };
 
-// Flags that contradict one another, before any file is opened.
-void validate(const Flags& flags) {
-  if (flags.out.empty() && flags.lse.empty() && !flags.any_gradient())
-    bad_input("nothing to compute: give --out, --lse, or --grad-out with gradients");
-  if (flags.grad_out.empty() && (flags.any_gradient() || !flags.grad_lse.empty()))
-    bad_input("the gradients need --grad-out, the gradient of the output");
-  if (!flags.grad_out.empty() && !flags.any_gradient())
-    bad_input(
-        "--grad-out is given, but no gradient asked for: add --grad-query, --grad-key, "
-        "--grad-value or --grad-bias");
-  if (!flags.grad_bias.empty() && flags.bias.empty())
-    bad_input("--grad-bias is the gradient of --bias, which is not given");
-  if (flags.cu_seqlens_q.empty() != flags.cu_seqlens_kv.empty())
-    bad_input("--cu-seqlens-q and --cu-seqlens-kv go together");
-  if (flags.layout != "bshd" && flags.layout != "bhsd")
-    bad_input(fmt::format("--layout must be bshd or bhsd, got '{}'", flags.layout));
-  if (flags.causal != "none" && flags.causal != "top-left" && flags.causal != "bottom-right")
-    bad_input(
-        fmt::format("--causal must be none, top-left or bottom-right, got '{}'", flags.causal));
-}
-
-Mask mask_of(const Flags& flags) {
-  Mask mask;
-  if (flags.causal == "top-left") mask = causal_top_left();
-  if (flags.causal == "bottom-right") mask = causal_bottom_right();
-  if (!flags.window.empty()) {
-    const harness::Shape window = harness::parse_list("--window", flags.window);
-    if (window.size() != 2)
-      bad_input(fmt::format("--window is LEFT,RIGHT, such as 128,0; got '{}'", flags.window));
-    mask.left = window[0];
-    mask.right = window[1];
-  }
-  mask.bottom_right = flags.window_bottom_right;
-  return mask;
-}
-
-// Every tensor of the call, and what their shapes say.
-struct Inputs {
-  Tensor query, key, value, bias, visible, cu_seqlens_q, cu_seqlens_kv, q_lens, kv_lens;
-  AttentionOptions options;
-};
-
-int64_t longest(const Tensor& cumulative) {
-  const std::vector<double> ends = harness::values_of(cumulative);
-  double most = 0;
-  for (size_t i = 1; i < ends.size(); ++i) most = std::max(most, ends[i] - ends[i - 1]);
-  return static_cast<int64_t>(std::min(most, 0x1p62));  // a difference may pass 2^63
-}
-
-void infer(const Flags& flags, const Inputs& with, AttentionOptions& options) {
-  const bool ragged = with.cu_seqlens_q.present();
-  const int32_t dims = ragged ? 3 : 4;
-  const std::pair<const char*, const Tensor*> main[] = {
-      {"--query", &with.query}, {"--key", &with.key}, {"--value", &with.value}};
-  for (const auto& [flag, tensor] : main) {
-    if (tensor->ndim() != dims)
-      bad_input(fmt::format(
-          "{} must have {} dimensions, {}; got shape {}: reshape it{}", flag, dims,
-          ragged
-              ? (flags.layout == "bshd" ? "[total, heads, dim] with cumulative lengths"
-                                        : "[heads, total, dim] with cumulative lengths")
-              : (flags.layout == "bshd" ? "[batch, seq, heads, dim]" : "[batch, heads, seq, dim]"),
-          harness::to_text(shape_of(*tensor)),
-          tensor->ndim() == 3 ? ", or give --cu-seqlens-q and --cu-seqlens-kv" : ""));
-  }
-  const int32_t heads = flags.layout == "bshd" ? -2 : -3;
-  const int32_t rows = flags.layout == "bshd" ? -3 : -2;
-  options.layout = flags.layout == "bshd" ? bshd : bhsd;
-  options.heads = with.query.size(heads);
-  options.kv_heads = with.key.size(heads);
-  options.head_dim = with.query.size(-1);
-  options.value_dim = with.value.size(-1);
-  if (ragged) {
-    options.ragged = true;
-    options.batch = with.cu_seqlens_q.size(0) - 1;
-    options.total_q = with.query.size(rows);
-    options.total_kv = with.key.size(rows);
-    options.q_len = longest(with.cu_seqlens_q);
-    options.kv_len = longest(with.cu_seqlens_kv);
-    if (options.batch < 0)
-      bad_input("--cu-seqlens-q must hold at least the 0 that the first sequence begins at");
-  } else {
-    options.batch = with.query.size(0);
-    options.q_len = with.query.size(rows);
-    options.kv_len = with.key.size(rows);
-  }
-}
-
-Inputs read_inputs(const Common& common, const Flags& flags, TensorFiles& files) {
-  Inputs with;
-  const DType wanted = wanted_dtype(common);
-  with.query = files.read("--query", flags.query, wanted);
-  with.key = files.read("--key", flags.key, wanted);
-  with.value = files.read("--value", flags.value, wanted);
-  same_dtype({{"--query", with.query}, {"--key", with.key}, {"--value", with.value}});
-  if (!flags.cu_seqlens_q.empty()) {
-    with.cu_seqlens_q = files.read_lengths("--cu-seqlens-q", flags.cu_seqlens_q);
-    with.cu_seqlens_kv = files.read_lengths("--cu-seqlens-kv", flags.cu_seqlens_kv);
-  }
-  if (!flags.q_lens.empty()) with.q_lens = files.read_lengths("--q-lens", flags.q_lens);
-  if (!flags.kv_lens.empty()) with.kv_lens = files.read_lengths("--kv-lens", flags.kv_lens);
-  AttentionOptions& options = with.options;
-  options.dtype = with.query.dtype();
-  infer(flags, with, options);
-  options.mask = mask_of(flags);
-  options.scale = flags.scale;
-  options.dropout = flags.dropout;
-  options.deterministic = flags.deterministic;
-  options.q_lens = with.q_lens.present();
-  options.kv_lens = with.kv_lens.present();
-  options.num_splits = flags.num_splits;
-  options.implementation = wanted_implementation(common);
-  const auto at_most_four = [](const char* flag, const Tensor& tensor) {
-    if (tensor.ndim() > 4)
-      bad_input(
-          fmt::format("{} broadcasts against [batch, heads, q_len, kv_len]: expected at most 4 "
-                      "dimensions, got shape {}; reshape it",
-                      flag, harness::to_text(shape_of(tensor))));
-    return with_leading_ones(tensor, 4);
-  };
-  if (!flags.bias.empty()) {
-    with.bias = at_most_four("--bias", files.read("--bias", flags.bias, wanted));
-    options.bias = {with.bias.size(0), with.bias.size(1), with.bias.size(2), with.bias.size(3)};
-    options.bias_dtype = with.bias.dtype();
-  }
-  if (!flags.visible.empty()) {
-    with.visible = at_most_four("--visible", files.read_mask("--visible", flags.visible));
-    options.visible = true;
-  }
-  const std::pair<const std::string*, uint32_t> gradients[] = {
-      {&flags.grad_query, PERSEID_GRAD_QUERY},
-      {&flags.grad_key, PERSEID_GRAD_KEY},
-      {&flags.grad_value, PERSEID_GRAD_VALUE},
-      {&flags.grad_bias, PERSEID_GRAD_BIAS}};
-  for (const auto& [file, bit] : gradients) options.gradients |= file->empty() ? 0 : bit;
-  return with;
+// Of all directions that are called.
+Memory workspace_of(const Context& context, const Plan& plan, const AttentionFlags& flags) {
+  const size_t backward = flags.grad_out.empty() ? 0 : plan.workspace_size(Direction::kBackward);
+  return Memory(context, std::max(plan.workspace_size(Direction::kForward), backward));
 }
 
 int run_attention(const Common& common, const Flags& flags) {
   validate(flags);
   TensorFiles files;
   Run run(common, "attention");
-  Inputs with = read_inputs(common, flags, files);
-  const int32_t rows = flags.layout == "bshd" ? -3 : -2;
+  AttentionInputs with = AttentionInputs::read(common, flags, files);
+  const int32_t rows = with.rows_dim();
   const PlannedArrival planned =
       read_arrival(flags.arrival, with.options.ragged ? "total_kv" : "kv_len", with.key.size(rows));
   std::unique_ptr<ArrivingTensors> keys;
@@ -189,106 +43,76 @@ int run_attention(const Common& common, const Flags& flags) {
         Chunks::even(with.key.size(rows), planned.count));
     with.options.async_kv = keys->chunks();
   }
-  const DType dtype = with.options.dtype;
-  const DType lse_dtype = dtype == f64 ? f64 : f32;
   const Context context = open_context(common, common.threads);
   const auto arriving = std::move(keys);  // freed before the context, whose memory it uses
   const Attention attention(context, with.options);
-  const bool backward = !flags.grad_out.empty();
-  const Memory workspace(
-      context, std::max(attention.workspace_size(Direction::kForward),
-                        backward ? attention.workspace_size(Direction::kBackward) : size_t{0}));
-  harness::Placement placement(context);
-
-  harness::Shape out_shape = shape_of(with.query);
-  out_shape.back() = with.options.value_dim;
-  const harness::Shape lse_shape =
-      with.options.ragged
-          ? harness::Shape{with.options.heads, with.options.total_q}
-          : harness::Shape{with.options.batch, with.options.heads, with.options.q_len};
-  const auto make = [&](const char* flag, const std::string& reference, DType type,
-                        const harness::Shape& shape) {
-    return reference.empty() ? files.scratch(type, shape)
-                             : files.result(flag, reference, type, shape);
-  };
-  const Tensor out = make("--out", flags.out, dtype, out_shape);
-  const Tensor lse = make("--lse", flags.lse, lse_dtype, lse_shape);
-  std::vector<Tensor> results = {out, lse};
-  const Tensor bias = with.bias;
-  for (Tensor* input : {&with.query, &with.key, &with.value, &with.bias, &with.visible,
-                        &with.cu_seqlens_q, &with.cu_seqlens_kv, &with.q_lens, &with.kv_lens})
-    if (arriving == nullptr || (input != &with.key && input != &with.value))
-      *input = placement.place(*input);
-  const Tensor placed_out = placement.place(out), placed_lse = placement.place(lse);
-  Arrival arrival;
-  if (arriving != nullptr) {
-    arriving->start(context, planned.order);
-    arrival = arriving->arrival(planned.pivot, planned.deadline);
-    with.key = arriving->tensor(0);
-    with.value = arriving->tensor(1);
-  }
+  const Memory workspace = workspace_of(context, attention, flags);
   const Stream stream = stream_of_thread(context);
-  run.timed([&] {
-    attention.forward(stream,
-                      {.query = with.query,
-                       .key = with.key,
-                       .value = with.value,
-                       .bias = with.bias,
-                       .visible = with.visible,
-                       .cu_seqlens_q = with.cu_seqlens_q,
-                       .cu_seqlens_kv = with.cu_seqlens_kv,
-                       .q_lens = with.q_lens,
-                       .kv_lens = with.kv_lens,
-                       .out = placed_out,
-                       .lse = placed_lse,
-                       .seed = flags.seed,
-                       .offset = flags.offset,
-                       .arrival_kv = arrival},
-                      {workspace});
-    context.synchronize(stream);
-  });
-  if (backward) {
-    const auto gradient = [&](const char* flag, const std::string& reference, const Tensor& of,
-                              const harness::Shape& shape) {
-      if (reference.empty()) return Tensor();
-      results.push_back(files.result(flag, reference, of.dtype(), shape));
-      return placement.place(results.back());
+  AttentionCalls calls = {.forward =
+                              [&](AttentionForward arguments) {
+                                if (arriving != nullptr)
+                                  arguments.arrival_kv =
+                                      arriving->arrival(planned.pivot, planned.deadline);
+                                attention.forward(stream, arguments, {workspace});
+                                context.synchronize(stream);
+                              },
+                          .backward =
+                              [&](const AttentionBackward& arguments) {
+                                attention.backward(nullptr, arguments, {workspace});
+                                context.synchronize();
+                              }};
+  if (arriving != nullptr)
+    calls.bring_keys = [&](AttentionInputs* inputs) {
+      arriving->start(context, planned.order);
+      inputs->key = arriving->tensor(0);
+      inputs->value = arriving->tensor(1);
     };
-    const auto given = [&](const char* flag, const std::string& reference, DType type) {
-      return reference.empty() ? Tensor() : placement.place(files.read(flag, reference, type));
-    };
-    // In the shape of the file: broadcast dimensions that it leaves out stay out.
-    const Tensor grad_bias =
-        flags.grad_bias.empty()
-            ? Tensor()
-            : gradient("--grad-bias", flags.grad_bias, bias,
-                       shape_of(files.read("--bias", flags.bias, bias.dtype())));
-    const AttentionBackward arguments = {
-        .query = with.query,
-        .key = with.key,
-        .value = with.value,
-        .bias = with.bias,
-        .visible = with.visible,
-        .cu_seqlens_q = with.cu_seqlens_q,
-        .cu_seqlens_kv = with.cu_seqlens_kv,
-        .q_lens = with.q_lens,
-        .kv_lens = with.kv_lens,
-        .out = placed_out,
-        .lse = placed_lse,
-        .grad_out = given("--grad-out", flags.grad_out, dtype),
-        .grad_lse = given("--grad-lse", flags.grad_lse, lse_dtype),
-        .grad_query = gradient("--grad-query", flags.grad_query, with.query, shape_of(with.query)),
-        .grad_key = gradient("--grad-key", flags.grad_key, with.key, shape_of(with.key)),
-        .grad_value = gradient("--grad-value", flags.grad_value, with.value, shape_of(with.value)),
-        .grad_bias = grad_bias.present() ? with_leading_ones(grad_bias, 4) : Tensor(),
-        .seed = flags.seed,
-        .offset = flags.offset};
-    run.timed([&] {
-      attention.backward(nullptr, arguments, {workspace});
-      context.synchronize();
-    });
+  compute_attention(run, context, flags, with, files, calls);
+  run.finish(files, attention.info().implementation);
+  return kOk;
+}
+
+struct RankFlags : AttentionFlags {
+  std::string placement = "contiguous";
+  int64_t chunks = 1;
+  std::optional<double> deadline;  // milliseconds
+};
+
+int run_context_attention(const Common& common, const RankFlags& of_all) {
+  validate(of_all);
+  if (of_all.placement != "contiguous" && of_all.placement != "zigzag")
+    bad_input(fmt::format("--placement must be contiguous or zigzag, got '{}'", of_all.placement));
+  Run run(common, "context-attention");
+  const std::chrono::nanoseconds deadline = deadline_of(of_all.deadline);
+  const Group group(GroupOptions{.deadline = deadline});
+  const AttentionFlags flags = of_all.of_rank(group.rank());
+  const Context context = open_context_of_rank(common, group.rank());
+  TensorFiles files;
+  AttentionInputs with = AttentionInputs::read(common, flags, files);
+  // Cumulative lengths are those of whole sequences.
+  if (with.options.ragged) {
+    const int64_t size = group.size();
+    with.options.q_len = (with.options.q_len + size - 1) / size;
+    with.options.kv_len = (with.options.kv_len + size - 1) / size;
   }
-  for (const Tensor& result : results) placement.fetch(result);
+  const ContextAttention attention(
+      context, group,
+      {.attention = with.options,
+       .placement = of_all.placement == "zigzag" ? Sharding::kZigzag : Sharding::kContiguous,
+       .chunks = of_all.chunks,
+       .deadline = deadline});
+  const Memory workspace = workspace_of(context, attention, flags);
+  compute_attention(run, context, flags, with, files,
+                    {.forward =
+                         [&](const AttentionForward& arguments) {
+                           attention.forward(nullptr, arguments, {workspace}, deadline);
+                           context.synchronize();
+                         },
+                     .backward =
+                         [&](const AttentionBackward& arguments) {
+                           attention.backward(nullptr, arguments, {workspace}, deadline);
+                           context.synchronize();
+                         }});
   run.finish(files, attention.info().implementation);
   return kOk;
 }
@@ -298,52 +122,41 @@ int run_attention(const Common& common, const Flags& flags) {
 void add_run_attention(CLI::App& run, const Common& common, Action& action) {
   auto flags = std::make_shared<Flags>();
   CLI::App* app = run.add_subcommand("attention", "fused attention, and its gradients");
-  const auto file = [&](const char* flag, std::string& reference, const char* help) {
-    return app->add_option(flag, reference, help)->type_name(kFile);
-  };
-  file("--query", flags->query, "[batch, q_len, heads, dim] in the layout")->required();
-  file("--key", flags->key, "[batch, kv_len, kv_heads, dim]")->required();
-  file("--value", flags->value, "[batch, kv_len, kv_heads, value_dim]")->required();
-  file("--out", flags->out, "the result");
-  file("--lse", flags->lse, "the logsumexp, [batch, heads, q_len]");
-  app->add_option("--layout", flags->layout, "the order of batch, sequence, heads and dim")
-      ->type_name("bshd|bhsd")
-      ->capture_default_str();
-  app->add_option("--causal", flags->causal, "which keys lie in a query's future")
-      ->type_name("none|top-left|bottom-right")
-      ->capture_default_str();
-  app->add_option("--window", flags->window, "keys that a query sees on either side; -1: all")
-      ->type_name("LEFT,RIGHT");
-  app->add_flag("--window-bottom-right", flags->window_bottom_right,
-                "the window's alignment, without --causal");
-  app->add_option("--scale", flags->scale, "factor of the scores (0: 1 / sqrt(head_dim))");
-  file("--bias", flags->bias, "added to the scores; broadcasts to [batch, heads, q_len, kv_len]");
-  file("--visible", flags->visible, "bool or uint8 mask of that shape; true: may be attended");
-  app->add_option("--dropout", flags->dropout, "probability of dropping, in [0, 1)");
-  app->add_option("--seed", flags->seed, "seed of the dropout")->check(not_negative());
-  app->add_option("--offset", flags->offset, "offset of the dropout, below 2^32")
-      ->check(not_negative());
-  file("--cu-seqlens-q", flags->cu_seqlens_q, "cumulative lengths: query is [total, heads, dim]");
-  file("--cu-seqlens-kv", flags->cu_seqlens_kv, "the same of key and value");
-  file("--q-lens", flags->q_lens, "query lengths, one for each sequence");
-  file("--kv-lens", flags->kv_lens, "key lengths, one for each sequence");
-  app->add_option("--num-splits", flags->num_splits, "the most splits of keys (0: any number)")
-      ->check(not_negative());
+  add_attention_flags(*app, *flags);
   add_arrival_flags(*app, flags->arrival,
                     "key and value arrive in so many chunks while forward runs: chunk c of N holds "
                     "keys [c*KV/N, (c+1)*KV/N)");
-  app->add_flag("--deterministic", flags->deterministic, "bitwise repeatable gradients");
-  file("--grad-out", flags->grad_out, "gradient of the output");
-  file("--grad-lse", flags->grad_lse, "gradient of the logsumexp");
-  file("--grad-query", flags->grad_query, "the gradient of the query");
-  file("--grad-key", flags->grad_key, "the gradient of the key");
-  file("--grad-value", flags->grad_value, "the gradient of the value");
-  file("--grad-bias", flags->grad_bias, "the gradient of the bias, in its shape");
   app->footer(
       "Example:\n  perseid run attention --query q.npy --key k.npy --value v.npy --causal "
       "bottom-right --out o.npy");
   app->fallthrough()->callback([&action, &common, flags] {
     action = [&common, flags] { return run_attention(common, *flags); };
+  });
+}
+
+void add_run_context_attention(CLI::App& run, const Common& common, Action& action) {
+  auto flags = std::make_shared<RankFlags>();
+  CLI::App* app = run.add_subcommand("context-attention",
+                                     "attention of sequences whose rows are spread over ranks");
+  add_attention_flags(*app, *flags);
+  app->add_option("--placement", flags->placement,
+                  "which rows of a sequence a rank has: those after the ranks before it, or of 2 P "
+                  "equal pieces numbers rank and 2 P - 1 - rank")
+      ->type_name("contiguous|zigzag")
+      ->capture_default_str();
+  app->add_option("--chunks", flags->chunks, "that each piece of keys is signalled in (1)")
+      ->type_name("N");
+  app->add_option("--deadline", flags->deadline,
+                  "milliseconds that any rank is waited for; then the exit code is 5 (30000)");
+  app->footer(
+      "The files are of each rank: {rank} in a name is its number. Cumulative and key lengths are "
+      "those of whole sequences, on every rank. Start the ranks with perseid launch, mpirun or "
+      "torchrun.\nExample:\n  perseid launch -n 2 -- perseid run context-attention --query "
+      "'q.{rank}.npy' --key 'k.{rank}.npy' --value 'v.{rank}.npy' --causal bottom-right "
+      "--placement "
+      "zigzag --out 'o.{rank}.npy'");
+  app->fallthrough()->callback([&action, &common, flags] {
+    action = [&common, flags] { return run_context_attention(common, *flags); };
   });
 }
 

@@ -3,7 +3,6 @@
 // `perseid run` of what ranks compute together: each rank is a process with files of its own.
 #include <fmt/format.h>
 
-#include <cmath>
 #include <memory>
 #include <optional>
 
@@ -22,23 +21,6 @@ struct Flags {
   std::string reduce = "sum";
   std::optional<double> deadline;  // milliseconds
 };
-
-constexpr double kLongestDeadline = 9e12;  // milliseconds: in nanoseconds it fits 64 bits
-
-std::chrono::nanoseconds deadline_of(const Flags& flags) {
-  const double deadline = flags.deadline.value_or(30000);
-  if (!(deadline > 0) || deadline > kLongestDeadline)
-    bad_input(fmt::format("--deadline must be a time above 0 in milliseconds, got {}", deadline));
-  return std::chrono::nanoseconds(std::max<int64_t>(std::llround(deadline * 1e6), 1));
-}
-
-// The name of a file or device with the rank in it.
-std::string of_rank(std::string name, int32_t rank) {
-  const std::string place = "{rank}", number = std::to_string(rank);
-  for (size_t at = 0; (at = name.find(place, at)) != std::string::npos; at += number.size())
-    name.replace(at, place.size(), number);
-  return name;
-}
 
 // From the first dimension, or from the last where it is negative.
 int32_t dimension(const char* flag, int64_t given, int32_t count) {
@@ -62,10 +44,10 @@ struct Ranked {
   Ranked(const Common& of_all, const Flags& given)
       : common(of_all),
         flags(given),
-        group(GroupOptions{.deadline = deadline_of(given)}),
-        context(open(of_all, group.rank())),
+        group(GroupOptions{.deadline = deadline_of(given.deadline)}),
+        context(open_context_of_rank(of_all, group.rank())),
         placement(context),
-        deadline(deadline_of(given)) {
+        deadline(deadline_of(given.deadline)) {
     const DType wanted = wanted_dtype(common);
     const auto read = [&](const char* flag, const std::string& name) {
       return name.empty() ? Tensor() : files.read(flag, of_rank(name, group.rank()), wanted);
@@ -80,10 +62,6 @@ struct Ranked {
                               flag, harness::to_text(shape_of(matrix))));
     if (b.ndim() == 3 && a.ndim() == 2)
       bad_input("--b has a batch and --a has none; give both the same, or --a alone a batch");
-  }
-  static Context open(Common common, int32_t rank) {
-    common.device = of_rank(common.device, rank);
-    return open_context(common, common.threads);
   }
   // Of this rank's device.
   template <class Plan, class Arguments>

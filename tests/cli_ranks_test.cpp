@@ -1,6 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // perseid launch, and what ranks compute together from files into files.
+#include <map>
+
 #include "cli_test_tools.hpp"
 
 namespace perseid {
@@ -100,8 +102,8 @@ TEST_F(CliRanksTest, MatmulReduceScatterAndAllReduce) {
 TEST_F(CliRanksTest, ChecksCollectives) {
   const nlohmann::json report = json("check collective -n 3 --seed 5");
   EXPECT_EQ(report["failed"], 0);
-  EXPECT_EQ(report["results"].size(), 13u);
-  EXPECT_EQ(report["checked"], 37);
+  EXPECT_EQ(report["results"].size(), 17u);
+  EXPECT_EQ(report["checked"], 49);
   expect_refused("check collective -n 65", 2, "-n must be from 1 to 64");
 }
 
@@ -117,6 +119,13 @@ TEST_F(CliRanksTest, MeasuresCollectives) {
     EXPECT_GT(row["ratio_to_bound"].get<double>(), 0.2);
   }
   expect_refused("bench collective -n 2 --m 0", 2, "--m must be from 1");
+  const nlohmann::json attention = json(
+      "bench context-attention -n 2 --length 64 --heads 2 --kv-heads 1 --head-dim 16 --seconds "
+      "0.05");
+  ASSERT_EQ(attention["results"].size(), 1u);
+  EXPECT_EQ(attention["results"][0]["op"], "context-attention");
+  EXPECT_GT(attention["results"][0]["ratio_to_bound"].get<double>(), 0.2);
+  expect_refused("bench context-attention -n 2 --length 30", 2, "--length must be a multiple of 4");
 }
 
 TEST_F(CliRanksTest, RefusesWhatDoesNotFitOnAllRanks) {
@@ -145,6 +154,59 @@ TEST_F(CliRanksTest, RefusesWhatDoesNotFitOnAllRanks) {
                  "--gather-dim must be from -2 to 1");
   expect_refused("launch -n 1 -- perseid run matmul-all-reduce --deadline 0 " + files, 2,
                  "--deadline must be a time above 0");
+}
+
+// A sequence of 12 positions over three ranks, and the same in one file.
+TEST_F(CliRanksTest, ContextAttention) {
+  constexpr int kRanks = 3;
+  constexpr size_t kRow = 8;  // 2 heads of 4
+  std::map<std::string, std::vector<double>> whole;
+  for (const char* name : {"q", "k", "v", "do"})
+    whole[name] = numbers({12, kRow}, static_cast<int>(name[0]));
+  for (const auto& [name, values] : whole) write(name + ".npy", {1, 12, 2, 4}, values);
+  const auto rows_of = [](bool zigzag, size_t rank) -> std::vector<size_t> {
+    if (!zigzag) return {4 * rank, 4 * rank + 1, 4 * rank + 2, 4 * rank + 3};
+    return {2 * rank, 2 * rank + 1, 10 - 2 * rank, 11 - 2 * rank};
+  };
+  const auto part = [&](const std::vector<double>& values, const std::vector<size_t>& rows) {
+    std::vector<double> taken;
+    for (const size_t row : rows)
+      taken.insert(taken.end(), values.begin() + static_cast<std::ptrdiff_t>(row * kRow),
+                   values.begin() + static_cast<std::ptrdiff_t>((row + 1) * kRow));
+    return taken;
+  };
+  const std::string flags = " --causal bottom-right --dropout 0.25 --seed 5 --offset 1 ";
+  expect_ok(
+      "run attention --query @q.npy --key @k.npy --value @v.npy --out @o.npy --lse @l.npy "
+      "--grad-out @do.npy --grad-query @dq.npy --grad-key @dk.npy --grad-value @dv.npy" +
+      flags);
+  for (const bool zigzag : {false, true}) {
+    for (size_t rank = 0; rank < kRanks; ++rank)
+      for (const auto& [name, values] : whole)
+        write(name + "." + std::to_string(rank) + ".npy", {1, 4, 2, 4},
+              part(values, rows_of(zigzag, rank)));
+    expect_ok(
+        "launch -n 3 -- perseid run context-attention --query '@q.{rank}.npy' --key "
+        "'@k.{rank}.npy' --value '@v.{rank}.npy' --out '@o.{rank}.npy' --grad-out "
+        "'@do.{rank}.npy' --grad-query '@dq.{rank}.npy' --grad-key '@dk.{rank}.npy' "
+        "--grad-value '@dv.{rank}.npy'" +
+        flags + (zigzag ? "--placement zigzag --chunks 2" : ""));
+    for (size_t rank = 0; rank < kRanks; ++rank)
+      for (const char* name : {"o", "dq", "dk", "dv"}) {
+        const File file(path(std::string(name) + ".npy"));
+        expect_file(std::string(name) + "." + std::to_string(rank) + ".npy", {1, 4, 2, 4},
+                    part(harness::values_of(file[size_t{0}]), rows_of(zigzag, rank)), f32, 1e-5);
+      }
+  }
+  const std::string files =
+      " --query '@q.{rank}.npy' --key '@k.{rank}.npy' --value '@v.{rank}.npy' --out "
+      "'@p.{rank}.npy'";
+  expect_refused("launch -n 1 -- perseid run context-attention --placement round" + files, 2,
+                 "--placement must be contiguous or zigzag, got 'round'");
+  write("q.1.npy", {1, 3, 2, 4}, numbers({3, 8}, 1));
+  expect_refused("launch -n 2 -- perseid run context-attention --placement zigzag" + files, 2,
+                 "q_len is 3");
+  EXPECT_FALSE(std::filesystem::exists(path("p.0.npy")));
 }
 
 TEST_F(CliRanksTest, LaunchPassesOnWhatRanksSay) {

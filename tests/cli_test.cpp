@@ -220,7 +220,8 @@ TEST_F(CliTest, BadInputEndsWithTwo) {
   expect_refused("run foo", 2, "there is no 'foo' in perseid run; there are softmax, attention");
   expect_refused("run", 2,
                  "perseid run needs one of softmax, attention, matmul, "
-                 "all-gather-matmul, matmul-reduce-scatter, matmul-all-reduce, dropout-mask");
+                 "all-gather-matmul, matmul-reduce-scatter, matmul-all-reduce, context-attention, "
+                 "dropout-mask");
   expect_refused("check foo", 2, "there is no 'foo' in perseid check");
   expect_refused("run softmax --input @x.npy --to y", 2, "perseid run softmax has no flag '--to'");
   expect_refused("run softmax --input @x.npy y", 2, "perseid run softmax does not expect 'y'");

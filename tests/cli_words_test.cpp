@@ -28,7 +28,8 @@ bool has(const std::string& text, const std::string& part) {
 TEST_F(CliWordsTest, NearNamesAreOffered) {
   expect_refused("run sofmax --input @x.npy --output @y.npy", 2,
                  "there is no 'sofmax' in perseid run; there are softmax, attention, matmul, "
-                 "all-gather-matmul, matmul-reduce-scatter, matmul-all-reduce, dropout-mask; did "
+                 "all-gather-matmul, matmul-reduce-scatter, matmul-all-reduce, context-attention, "
+                 "dropout-mask; did "
                  "you mean 'softmax'? (perseid run --help lists its flags)");
   expect_refused("chekc", 2, "did you mean 'check'?");
   expect_refused("explain atention --q-len 4", 2, "did you mean 'attention'?");

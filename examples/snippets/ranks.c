@@ -116,6 +116,56 @@ static int products(perseid_context_t context, perseid_group_t group, int rank) 
   //! [matmul_reduce]
   free(workspace);
   perseid_plan_destroy(plan);
+
+  // Two positions, one on each rank; one head of two elements.
+  float row[2] = {(float)rank, 1}, out[2];
+  const DLTensor row_of_rank = perseid_tensor(row, kDLFloat, 32, PERSEID_DIMS(1, 1, 1, 2), NULL),
+                 out_of_rank = perseid_tensor(out, kDLFloat, 32, PERSEID_DIMS(1, 1, 1, 2), NULL);
+  //! [context_attention]
+  const perseid_attention_desc attention = {.struct_size = sizeof attention,
+                                            .dtype = PERSEID_F32,
+                                            .heads = 1,
+                                            .q_len = 1,  // of this rank
+                                            .kv_len = 1,
+                                            .head_dim = 2,
+                                            .gradients = PERSEID_GRAD_KEY};
+  const perseid_context_attention_desc over_ranks = {.struct_size = sizeof over_ranks,
+                                                     .attention = &attention};
+  TRY(perseid_context_attention_plan_create(context, group, &over_ranks, &plan));
+  TRY(perseid_plan_workspace_size(plan, PERSEID_FORWARD, &bytes));
+  workspace = malloc(bytes);
+  float lse = 0;
+  const DLTensor lse_of_rank = perseid_tensor(&lse, kDLFloat, 32, PERSEID_DIMS(1, 1, 1), NULL);
+  const perseid_attention_forward_args forward = {.struct_size = sizeof forward,
+                                                  .query = &row_of_rank,
+                                                  .key = &row_of_rank,
+                                                  .value = &row_of_rank,
+                                                  .out = &out_of_rank,
+                                                  .lse = &lse_of_rank};
+  const perseid_context_attention_forward_args ranks_forward = {.struct_size = sizeof ranks_forward,
+                                                                .attention = &forward};
+  TRY(perseid_context_attention_forward(plan, &ranks_forward, workspace, bytes, NULL));
+  free(workspace);
+  TRY(perseid_plan_workspace_size(plan, PERSEID_BACKWARD, &bytes));
+  workspace = malloc(bytes);
+  float grad[2];
+  const DLTensor grad_of_rank = perseid_tensor(grad, kDLFloat, 32, PERSEID_DIMS(1, 1, 1, 2), NULL);
+  const perseid_attention_backward_args backward = {.struct_size = sizeof backward,
+                                                    .query = &row_of_rank,
+                                                    .key = &row_of_rank,
+                                                    .value = &row_of_rank,
+                                                    .out = &out_of_rank,
+                                                    .lse = &lse_of_rank,
+                                                    .grad_out = &row_of_rank,
+                                                    .grad_key = &grad_of_rank};
+  const perseid_context_attention_backward_args ranks_backward = {
+      .struct_size = sizeof ranks_backward, .attention = &backward};
+  TRY(perseid_context_attention_backward(plan, &ranks_backward, workspace, bytes, NULL));
+  //! [context_attention]
+  free(workspace);
+  perseid_plan_destroy(plan);
+  // Rank 0 has a query of 0, 1, which sees both keys alike.
+  if (rank == 0 && (out[0] != 0.5F || out[1] != 1)) return 1;
   return square[0] == 2 && square[3] == 4 && rows[0] == 4 && rows[1] == 4 ? 0 : 1;
 }
 

@@ -56,6 +56,29 @@ void products(const perseid::Context& context, const perseid::Group& group) {
   reduce.execute({.a = full, .b = full, .c = c_row}, workspace);
   //! [matmul_reduce]
   expect(rows[0] == 4 && rows[1] == 4, "matmul + reduce-scatter");
+
+  const float values[2] = {static_cast<float>(group.rank()), 1};
+  float result[2], gradient[2], lse = 0;
+  const perseid::Tensor row(values, perseid::f32, {1, 1, 1, 2}),
+      out(result, perseid::f32, {1, 1, 1, 2}), grad_key(gradient, perseid::f32, {1, 1, 1, 2}),
+      lse_of_rank(&lse, perseid::f32, {1, 1, 1});
+  //! [context_attention]
+  const perseid::ContextAttention attention(
+      context, group, {.attention = {.q_len = 1, .kv_len = 1, .head_dim = 2, .backward = true}});
+  attention.reserve(workspace);
+  attention.forward(
+      nullptr, {.query = row, .key = row, .value = row, .out = out, .lse = lse_of_rank}, workspace);
+  attention.backward(nullptr,
+                     {.query = row,
+                      .key = row,
+                      .value = row,
+                      .out = out,
+                      .lse = lse_of_rank,
+                      .grad_out = row,
+                      .grad_key = grad_key},
+                     workspace);
+  //! [context_attention]
+  expect(group.rank() == 1 || (result[0] == 0.5F && result[1] == 1), "context attention");
 }
 
 void go_on(const perseid::Group& group) {

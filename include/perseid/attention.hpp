@@ -151,6 +151,85 @@ struct AttentionBackward {
   const uint64_t* rng = nullptr;  ///< as in forward
 };
 
+namespace detail {
+
+/// Without async_kv.
+inline perseid_attention_desc attention_desc(const AttentionOptions& options) {
+  auto desc = sized<perseid_attention_desc>();
+  desc.dtype = static_cast<uint32_t>(options.dtype);
+  desc.layout = static_cast<uint32_t>(options.layout);
+  desc.causal = options.mask.causal;
+  desc.batch = options.batch;
+  desc.heads = options.heads;
+  desc.kv_heads = options.kv_heads;
+  desc.q_len = options.q_len;
+  desc.kv_len = options.kv_len;
+  desc.head_dim = options.head_dim;
+  desc.value_dim = options.value_dim;
+  desc.scale = options.scale;
+  desc.dropout = options.dropout;
+  desc.window = options.mask.left != -1 || options.mask.right != -1;
+  desc.window_left = options.mask.left;
+  desc.window_right = options.mask.right;
+  desc.visible = options.visible;
+  if (options.bias) {
+    desc.bias = 1;
+    desc.bias_dtype = static_cast<uint32_t>(options.bias_dtype);
+    std::copy(options.bias->begin(), options.bias->end(), desc.bias_shape);
+  }
+  desc.window_bottom_right = options.mask.bottom_right && desc.window != 0;
+  desc.q_lens = options.q_lens;
+  desc.kv_lens = options.kv_lens;
+  desc.kv_starts = options.kv_starts;
+  desc.kv_batch = options.kv_batch;
+  desc.max_lengths = options.max_lengths;
+  desc.num_splits = options.num_splits;
+  desc.ragged = options.ragged;
+  desc.total_q = options.total_q;
+  desc.total_kv = options.total_kv;
+  desc.gradients = options.gradients;
+  if (options.backward && options.gradients == 0) {
+    desc.gradients = PERSEID_GRAD_QUERY | PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE;
+    if (options.bias) desc.gradients |= PERSEID_GRAD_BIAS;
+  }
+  desc.deterministic = options.deterministic;
+  desc.implementation = options.implementation;
+  desc.zero_batch = options.batch == 0;
+  desc.accumulate = options.accumulate;
+  return desc;
+}
+/// The fields that both directions name alike.
+template <class Args, class With>
+void set_inputs(Args& args, const With& with) {
+  args.query = with.query.dl();
+  args.key = with.key.dl();
+  args.value = with.value.dl();
+  args.bias = with.bias.dl();
+  args.visible = with.visible.dl();
+  args.cu_seqlens_q = with.cu_seqlens_q.dl();
+  args.cu_seqlens_kv = with.cu_seqlens_kv.dl();
+  args.q_lens = with.q_lens.dl();
+  args.kv_lens = with.kv_lens.dl();
+  args.out = with.out.dl();
+  args.lse = with.lse.dl();
+  args.seed = with.seed;
+  args.offset = with.offset;
+  args.rng = with.rng;
+}
+
+/// Those of backward.
+inline void set_tensors(perseid_attention_backward_args& args, const AttentionBackward& with) {
+  set_inputs(args, with);
+  args.grad_out = with.grad_out.dl();
+  args.grad_lse = with.grad_lse.dl();
+  args.grad_query = with.grad_query.dl();
+  args.grad_key = with.grad_key.dl();
+  args.grad_value = with.grad_value.dl();
+  args.grad_bias = with.grad_bias.dl();
+}
+
+}  // namespace detail
+
 /// out = dropout(softmax(scale * query key^T + bias, masked)) value.
 /// \snippet snippets.cpp attention
 class Attention : public Plan {
@@ -164,7 +243,7 @@ class Attention : public Plan {
   /// \snippet snippets.cpp attention
   void forward(Stream stream, const AttentionForward& with, const Scratch& workspace) const {
     auto args = detail::sized<perseid_attention_forward_args>();
-    set_inputs(args, with);
+    detail::set_inputs(args, with);
     args.kv_starts = with.kv_starts.dl();
     args.kv_index = with.kv_index.dl();
     const detail::ArrivalArgument arrival_kv(with.arrival_kv);
@@ -175,77 +254,13 @@ class Attention : public Plan {
   /// \snippet snippets.cpp attention_backward
   void backward(Stream stream, const AttentionBackward& with, const Scratch& workspace) const {
     auto args = detail::sized<perseid_attention_backward_args>();
-    set_inputs(args, with);
-    args.grad_out = with.grad_out.dl();
-    args.grad_lse = with.grad_lse.dl();
-    args.grad_query = with.grad_query.dl();
-    args.grad_key = with.grad_key.dl();
-    args.grad_value = with.grad_value.dl();
-    args.grad_bias = with.grad_bias.dl();
+    detail::set_tensors(args, with);
     execute_as(Direction::kBackward, perseid_attention_backward, args, stream, workspace);
   }
 
  private:
-  /// The fields that both directions name alike.
-  template <class Args, class With>
-  static void set_inputs(Args& args, const With& with) {
-    args.query = with.query.dl();
-    args.key = with.key.dl();
-    args.value = with.value.dl();
-    args.bias = with.bias.dl();
-    args.visible = with.visible.dl();
-    args.cu_seqlens_q = with.cu_seqlens_q.dl();
-    args.cu_seqlens_kv = with.cu_seqlens_kv.dl();
-    args.q_lens = with.q_lens.dl();
-    args.kv_lens = with.kv_lens.dl();
-    args.out = with.out.dl();
-    args.lse = with.lse.dl();
-    args.seed = with.seed;
-    args.offset = with.offset;
-    args.rng = with.rng;
-  }
   static perseid_plan_t create(const Context& context, const AttentionOptions& options) {
-    auto desc = detail::sized<perseid_attention_desc>();
-    desc.dtype = static_cast<uint32_t>(options.dtype);
-    desc.layout = static_cast<uint32_t>(options.layout);
-    desc.causal = options.mask.causal;
-    desc.batch = options.batch;
-    desc.heads = options.heads;
-    desc.kv_heads = options.kv_heads;
-    desc.q_len = options.q_len;
-    desc.kv_len = options.kv_len;
-    desc.head_dim = options.head_dim;
-    desc.value_dim = options.value_dim;
-    desc.scale = options.scale;
-    desc.dropout = options.dropout;
-    desc.window = options.mask.left != -1 || options.mask.right != -1;
-    desc.window_left = options.mask.left;
-    desc.window_right = options.mask.right;
-    desc.visible = options.visible;
-    if (options.bias) {
-      desc.bias = 1;
-      desc.bias_dtype = static_cast<uint32_t>(options.bias_dtype);
-      std::copy(options.bias->begin(), options.bias->end(), desc.bias_shape);
-    }
-    desc.window_bottom_right = options.mask.bottom_right && desc.window != 0;
-    desc.q_lens = options.q_lens;
-    desc.kv_lens = options.kv_lens;
-    desc.kv_starts = options.kv_starts;
-    desc.kv_batch = options.kv_batch;
-    desc.max_lengths = options.max_lengths;
-    desc.num_splits = options.num_splits;
-    desc.ragged = options.ragged;
-    desc.total_q = options.total_q;
-    desc.total_kv = options.total_kv;
-    desc.gradients = options.gradients;
-    if (options.backward && options.gradients == 0) {
-      desc.gradients = PERSEID_GRAD_QUERY | PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE;
-      if (options.bias) desc.gradients |= PERSEID_GRAD_BIAS;
-    }
-    desc.deterministic = options.deterministic;
-    desc.implementation = options.implementation;
-    desc.zero_batch = options.batch == 0;
-    desc.accumulate = options.accumulate;
+    perseid_attention_desc desc = detail::attention_desc(options);
     const detail::AsyncOperand async_kv(options.async_kv);
     desc.async_kv = async_kv.get();
     perseid_plan_t plan = nullptr;

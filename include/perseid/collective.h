@@ -268,6 +268,79 @@ PERSEID_API perseid_status perseid_matmul_reduce_execute(perseid_plan_t plan,
                                                          void* workspace, size_t workspace_bytes,
                                                          void* stream);
 
+/* ---- Context-parallel attention ---- */
+
+struct perseid_attention_desc;
+struct perseid_attention_forward_args;
+struct perseid_attention_backward_args;
+
+/** Which rows of a sequence of S a rank holds, of queries and of keys. */
+typedef enum perseid_placement {
+  /** Rows one after the other, in the order of ranks; ranks may be uneven. */
+  PERSEID_CONTIGUOUS = 0,
+  /** Of 2 P equal pieces of S, rank r of P holds pieces r and 2 P - 1 - r: under a causal mask all
+   * ranks have equally much to do. */
+  PERSEID_ZIGZAG = 1
+} perseid_placement;
+
+/** Attention of sequences that are spread over ranks: a rank has rows of query, key and value, and
+ * gets the same rows of out. Queries stay; keys and values go to the ranks that see some of them,
+ * and arrive while the attention runs. Positions, and with them masks and dropout, are those in
+ * whole sequences. Backward gives every rank the gradients of its rows: those of key and value are
+ * summed over ranks in their order, in float32 (float64 for F64), and rounded once. */
+typedef struct perseid_context_attention_desc {
+  uint32_t struct_size; /**< sizeof(perseid_context_attention_desc) */
+  uint32_t placement;   /**< perseid_placement */
+  /** The attention, without async_kv. q_len, kv_len, total_q and total_kv are rows of this rank. Of
+   * bias_shape, q_len is that of this rank and kv_len that of all ranks. */
+  const struct perseid_attention_desc* attention;
+  int64_t chunks;       /**< that each piece is signalled in; 0: 1 */
+  uint64_t deadline_ns; /**< of making the plan; 0: 30 s */
+} perseid_context_attention_desc;
+
+/** The tensors of perseid_context_attention_forward. */
+typedef struct perseid_context_attention_forward_args {
+  uint32_t struct_size; /**< sizeof(perseid_context_attention_forward_args) */
+  uint32_t reserved;    /**< 0 */
+  /** query, key, value, out and lse have the rows of this rank; bias and visible its queries and
+   * all keys. cu_seqlens_q, cu_seqlens_kv and kv_lens are those of whole sequences, the same on all
+   * ranks; ragged lengths are multiples of the number of ranks, with ZIGZAG of twice that. No
+   * arrival_kv. */
+  const struct perseid_attention_forward_args* attention;
+  uint64_t deadline_ns; /**< 0: 30 s */
+  /** NULL, or how the waits ended. On a GPU it is written by the synchronisation that returns the
+   * failure, and must live as long. */
+  perseid_wait_record* record;
+} perseid_context_attention_forward_args;
+
+/** The tensors of perseid_context_attention_backward. */
+typedef struct perseid_context_attention_backward_args {
+  uint32_t struct_size; /**< sizeof(perseid_context_attention_backward_args) */
+  uint32_t reserved;    /**< 0 */
+  /** As in forward. grad_key and grad_value are given on all ranks or on none. */
+  const struct perseid_attention_backward_args* attention;
+  uint64_t deadline_ns; /**< 0: 30 s */
+} perseid_context_attention_backward_args;
+
+/** Makes a plan; all ranks call this. Errors: UNSUPPORTED (on GPUs), OUT_OF_MEMORY,
+ * TIMEOUT, PEER_LOST. *plan is NULL after a failure.
+ * \snippet ranks.c context_attention */
+PERSEID_API perseid_status perseid_context_attention_plan_create(
+    perseid_context_t context, perseid_group_t group, const perseid_context_attention_desc* desc,
+    perseid_plan_t* plan);
+/** Writes out, and lse where given; all ranks call this. Errors: WORKSPACE_TOO_SMALL, TIMEOUT,
+ * PEER_LOST.
+ * \snippet ranks.c context_attention */
+PERSEID_API perseid_status perseid_context_attention_forward(
+    perseid_plan_t plan, const perseid_context_attention_forward_args* args, void* workspace,
+    size_t workspace_bytes, void* stream);
+/** Writes the gradients that are given, from what forward wrote; all ranks call this. Keys and
+ * values are sent again. Errors: as forward.
+ * \snippet ranks.c context_attention */
+PERSEID_API perseid_status perseid_context_attention_backward(
+    perseid_plan_t plan, const perseid_context_attention_backward_args* args, void* workspace,
+    size_t workspace_bytes, void* stream);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -330,6 +330,78 @@ class MatmulReduce : public Plan {
   }
 };
 
+// ---- Context-parallel attention ---------------------------------------------------------------
+
+/// Which rows of a sequence of S a rank holds.
+enum class Sharding {
+  kContiguous = PERSEID_CONTIGUOUS,  ///< rows one after the other; ranks may be uneven
+  kZigzag = PERSEID_ZIGZAG,          ///< of 2 P equal pieces rank r of P holds r and 2 P - 1 - r
+};
+
+/// The problem of a ContextAttention plan.
+struct ContextAttentionOptions {
+  AttentionOptions attention = {};             ///< of this rank's rows, without async_kv
+  Sharding placement = Sharding::kContiguous;  ///< the rows that a rank holds
+  int64_t chunks = 1;                          ///< that each piece is signalled in
+  std::chrono::nanoseconds deadline{0};        ///< of making the plan
+};
+
+/// Attention of sequences that are spread over ranks. Tensors have the rows of this rank; of bias
+/// and visible, its queries and all keys. Cumulative lengths and kv_lens are those of whole
+/// sequences.
+/// \snippet ranks.cpp context_attention
+class ContextAttention : public Plan {
+ public:
+  /// Makes a plan; all ranks do.
+  ContextAttention(const Context& context, const Group& group,
+                   const ContextAttentionOptions& options)
+      : Plan(create(context, group, options)) {}
+
+  /// Writes out, and lse where given; all ranks do. `deadline` 0: 30 s. `record`: how the waits
+  /// ended.
+  /// \snippet ranks.cpp context_attention
+  void forward(Stream stream, const AttentionForward& with, const Scratch& workspace,
+               std::chrono::nanoseconds deadline = {},
+               perseid_wait_record* record = nullptr) const {
+    auto attention = detail::sized<perseid_attention_forward_args>();
+    detail::set_inputs(attention, with);
+    const detail::ArrivalArgument arrival_kv(with.arrival_kv);
+    attention.arrival_kv = arrival_kv.get();
+    auto args = detail::sized<perseid_context_attention_forward_args>();
+    args.attention = &attention;
+    args.deadline_ns = detail::nanoseconds(deadline);
+    args.record = record;
+    execute_as(Direction::kForward, perseid_context_attention_forward, args, stream, workspace);
+  }
+  /// Writes the gradients that are given, from what forward wrote; all ranks do.
+  /// \snippet ranks.cpp context_attention
+  void backward(Stream stream, const AttentionBackward& with, const Scratch& workspace,
+                std::chrono::nanoseconds deadline = {}) const {
+    auto attention = detail::sized<perseid_attention_backward_args>();
+    detail::set_tensors(attention, with);
+    auto args = detail::sized<perseid_context_attention_backward_args>();
+    args.attention = &attention;
+    args.deadline_ns = detail::nanoseconds(deadline);
+    execute_as(Direction::kBackward, perseid_context_attention_backward, args, stream, workspace);
+  }
+
+ private:
+  static perseid_plan_t create(const Context& context, const Group& group,
+                               const ContextAttentionOptions& options) {
+    perseid_attention_desc attention = detail::attention_desc(options.attention);
+    const detail::AsyncOperand async_kv(options.attention.async_kv);
+    attention.async_kv = async_kv.get();
+    auto desc = detail::sized<perseid_context_attention_desc>();
+    desc.placement = static_cast<uint32_t>(options.placement);
+    desc.attention = &attention;
+    desc.chunks = options.chunks;
+    desc.deadline_ns = detail::nanoseconds(options.deadline);
+    perseid_plan_t plan = nullptr;
+    detail::check(perseid_context_attention_plan_create(context.get(), group.get(), &desc, &plan));
+    return plan;
+  }
+};
+
 }  // namespace v0
 }  // namespace perseid
 

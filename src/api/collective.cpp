@@ -9,6 +9,7 @@
 #include "api/sized_struct.hpp"
 #include "base/observe.hpp"
 #include "collective/all_gather_matmul.hpp"
+#include "collective/context_attention.hpp"
 #include "collective/exchange.hpp"
 #include "collective/matmul_reduce.hpp"
 #include "collective/mpi.hpp"
@@ -117,6 +118,8 @@ Status plan_of(const char* function, perseid_plan_t plan, const OperationPlan** 
 
 template <class OperationPlan, class Args>
 perseid_status execute_plan(const char* function, perseid_plan_t plan, const Args* args,
+                            Status (OperationPlan::*method)(const Args&, const op::Workspace&,
+                                                            void*) const,
                             const op::Workspace& workspace, void* stream) {
   return guarded([&]() -> Status {
     const OperationPlan* own = nullptr;
@@ -124,8 +127,10 @@ perseid_status execute_plan(const char* function, perseid_plan_t plan, const Arg
     if (args == nullptr) return null_argument(function, "args");
     op::Check check(function);
     Args current;
-    if (!read_struct(check, args, &current)) return check.result();
-    return own->execute(current, workspace, stream);
+    Pointees<Args> pointees;
+    if (!read_struct(check, args, &current) || !pointees.read(check, &current))
+      return check.result();
+    return (own->*method)(current, workspace, stream);
   });
 }
 
@@ -282,8 +287,8 @@ perseid_status perseid_all_gather_matmul_execute(perseid_plan_t plan,
                                                  const perseid_all_gather_matmul_args* args,
                                                  void* workspace, size_t workspace_bytes,
                                                  void* stream) {
-  return api::execute_plan<collective::AllGatherMatmulPlan>(__func__, plan, args,
-                                                            {workspace, workspace_bytes}, stream);
+  return api::execute_plan(__func__, plan, args, &collective::AllGatherMatmulPlan::execute,
+                           {workspace, workspace_bytes}, stream);
 }
 
 perseid_status perseid_matmul_reduce_plan_create(perseid_context_t context, perseid_group_t group,
@@ -296,8 +301,30 @@ perseid_status perseid_matmul_reduce_execute(perseid_plan_t plan,
                                              const perseid_matmul_reduce_args* args,
                                              void* workspace, size_t workspace_bytes,
                                              void* stream) {
-  return api::execute_plan<collective::MatmulReducePlan>(__func__, plan, args,
-                                                         {workspace, workspace_bytes}, stream);
+  return api::execute_plan(__func__, plan, args, &collective::MatmulReducePlan::execute,
+                           {workspace, workspace_bytes}, stream);
+}
+
+perseid_status perseid_context_attention_plan_create(perseid_context_t context,
+                                                     perseid_group_t group,
+                                                     const perseid_context_attention_desc* desc,
+                                                     perseid_plan_t* plan) {
+  return api::create_plan<collective::ContextAttentionPlan>(__func__, context, group, desc, plan);
+}
+
+perseid_status perseid_context_attention_forward(perseid_plan_t plan,
+                                                 const perseid_context_attention_forward_args* args,
+                                                 void* workspace, size_t workspace_bytes,
+                                                 void* stream) {
+  return api::execute_plan(__func__, plan, args, &collective::ContextAttentionPlan::forward,
+                           {workspace, workspace_bytes}, stream);
+}
+
+perseid_status perseid_context_attention_backward(
+    perseid_plan_t plan, const perseid_context_attention_backward_args* args, void* workspace,
+    size_t workspace_bytes, void* stream) {
+  return api::execute_plan(__func__, plan, args, &collective::ContextAttentionPlan::backward,
+                           {workspace, workspace_bytes}, stream);
 }
 
 }  // extern "C"

@@ -54,6 +54,12 @@ PERSEID_STRUCT_FACTS(perseid_all_gather_matmul_args,
                      offsetof(perseid_all_gather_matmul_args, gathered));
 PERSEID_STRUCT_FACTS(perseid_matmul_reduce_desc, offsetof(perseid_matmul_reduce_desc, deadline_ns));
 PERSEID_STRUCT_FACTS(perseid_matmul_reduce_args, offsetof(perseid_matmul_reduce_args, deadline_ns));
+PERSEID_STRUCT_FACTS(perseid_context_attention_desc,
+                     offsetof(perseid_context_attention_desc, chunks));
+PERSEID_STRUCT_FACTS(perseid_context_attention_forward_args,
+                     offsetof(perseid_context_attention_forward_args, deadline_ns));
+PERSEID_STRUCT_FACTS(perseid_context_attention_backward_args,
+                     offsetof(perseid_context_attention_backward_args, deadline_ns));
 #undef PERSEID_STRUCT_FACTS
 
 // Copies into `current`, which has facts.size bytes. A smaller struct leaves zeros; a larger one is
@@ -112,6 +118,27 @@ struct Pointees<perseid_attention_forward_args> {
   PointeeCopies<perseid_arrival> copies;
   bool read(op::Check& check, perseid_attention_forward_args* args) {
     return copies.read(check, args->arrival_kv);
+  }
+};
+template <>
+struct Pointees<perseid_context_attention_desc> {
+  PointeeCopies<perseid_attention_desc> copies;
+  bool read(op::Check& check, perseid_context_attention_desc* desc) {
+    return copies.read(check, desc->attention);
+  }
+};
+template <>
+struct Pointees<perseid_context_attention_forward_args> {
+  PointeeCopies<perseid_attention_forward_args> copies;
+  bool read(op::Check& check, perseid_context_attention_forward_args* args) {
+    return copies.read(check, args->attention);
+  }
+};
+template <>
+struct Pointees<perseid_context_attention_backward_args> {
+  PointeeCopies<perseid_attention_backward_args> copies;
+  bool read(op::Check& check, perseid_context_attention_backward_args* args) {
+    return copies.read(check, args->attention);
   }
 };
 template <>

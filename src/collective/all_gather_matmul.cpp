@@ -76,7 +76,7 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   shards.begin = {0};
   for (int32_t rank = 0; rank < ranks.size(); ++rank)
     shards.begin.push_back(shards.begin.back() + terms.of(rank, made->along_k_ ? "k" : "m"));
-  made->chunks_ = std::make_unique<ShardChunks>(shards, chunks);
+  made->chunks_ = std::make_unique<ShardChunks>(shards, ranks.size(), chunks);
   // Again an exchange, as an implementation may refuse on one rank alone.
   const Status products = made->make_products(device, desc);
   if (Status status = ranks.exchange(operation, products, "", nullptr); !status.ok()) return status;
@@ -100,6 +100,7 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   made->shard_.data = data + begin * (made->along_k_ ? 1 : row) * size_of(shards.dtype);
   made->gathered_dl_ = as_dl(&made->gathered_, device->dl_device());
   made->shard_dl_ = as_dl(&made->shard_, device->dl_device());
+  made->parts_.reserve(static_cast<size_t>(chunks));
   made->epoch_ = ranks.first_epoch() - 1;
   made->describe(desc);
   *plan = std::move(made);
@@ -216,7 +217,9 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
                         (batch_ == 1 || a.stride[0] == shard_.stride[0]);
   Status status = in_place ? Status() : transport_->start(operation, sending.epoch);
   if (!status.ok()) return status;
-  status = transport_->send(operation, sending, along_k_ ? columns_as_extent(a) : a);
+  cut_shard(shards_, *chunks_, group_->rank(), transport_->gathered(),
+            along_k_ ? columns_as_extent(a) : a, &parts_);
+  status = transport_->send(operation, sending, parts_);
   if (status.ok()) status = multiply(operation, args, sending, workspace);
   if (status.ok() && args.gathered != nullptr) status = give_gathered(gathered, stream);
   // Whatever this rank's own arguments were, the others have its shard and go on.

@@ -54,6 +54,7 @@ class AllGatherMatmulPlan final : public op::Plan {
   DLTensor gathered_dl_{}, shard_dl_{};
   // A plan is executed once at a time on a rank.
   mutable uint32_t epoch_ = 0;
+  mutable std::vector<SentPart> parts_;
 };
 
 }  // namespace perseid::internal::collective

@@ -10,6 +10,7 @@
 #include "collective/gpu_rank.hpp"
 #include "collective/transport.hpp"
 #include "cuda/runtime/memory.hpp"
+#include "cuda/runtime/signals.hpp"
 
 namespace perseid::internal::collective {
 namespace {
@@ -51,7 +52,8 @@ class CopyEngineGather final : public GatherTransport {
     return rank_->arrival(operation, signals(), epoch);
   }
 
-  Status send(const Operation& operation, const Sending& sending, const Tensor& shard) override {
+  Status send(const Operation& operation, const Sending& sending,
+              std::span<const SentPart> parts) override {
     const cuda::Gpu::Current current(*rank_->gpu());
     const int32_t own = group_.rank(), size = group_.size();
     Status status = rank_->begin(operation, {.stream = sending.stream,
@@ -59,12 +61,11 @@ class CopyEngineGather final : public GatherTransport {
                                              .signals = signals(),
                                              .epoch = sending.epoch,
                                              .record = sending.record});
-    if (status.ok()) status = keep(sending, shard);
+    if (status.ok()) status = keep(sending, parts);
     for (int32_t step = 1; status.ok() && step < size; ++step) {
       const int32_t rank = (own + size - step) % size;
       status = rank_->await(rank);
-      for (int64_t chunk = chunks_.first_of(own); chunk < chunks_.first_of(own + 1); ++chunk)
-        if (status.ok()) status = push(rank_->sending(), rank, chunk, shard, sending.epoch);
+      if (status.ok()) status = push(rank_->sending(), rank, parts, sending.epoch);
     }
     return status;
   }
@@ -74,29 +75,38 @@ class CopyEngineGather final : public GatherTransport {
   }
 
  private:
-  Tensor place(int32_t rank, int64_t from, int64_t to) const {
-    return shards_.view(windows_->data(rank) + data_, from, to);
-  }
-  Status push(cuda::CopyQueue& queue, int32_t rank, int64_t chunk, const Tensor& shard,
+  Status push(cuda::CopyQueue& queue, int32_t rank, std::span<const SentPart> parts,
               uint32_t epoch) const {
-    const auto c = static_cast<size_t>(chunk);
-    const int64_t from = chunks_.begin[c], to = chunks_.begin[c + 1];
-    const int64_t begin = shards_.begin_of(group_.rank());
-    const Tensor target = place(rank, from, to), source = slice(shard, from - begin, to - begin);
     Status status;
-    if (source.data != target.data) status = queue.copy(source, target);
-    if (status.ok()) status = queue.write_word(windows_->words(rank) + chunk, epoch);
+    for (size_t i = 0; status.ok() && i < parts.size(); ++i) {
+      const SentPart& part = parts[i];
+      Tensor to = part.to;
+      to.data = windows_->data(rank) + data_ + (to.as<std::byte>() - gathered());
+      if ((part.readers >> rank & 1) != 0 && part.from.elements() > 0)
+        status = queue.copy(part.from, to);
+      if (status.ok() && (i + 1 == parts.size() || parts[i + 1].chunk != part.chunk))
+        status = queue.write_word(windows_->words(rank) + part.chunk, epoch);
+    }
     return status;
   }
-  // In the own memory: signals alone, or copies beside what is sent.
-  Status keep(const Sending& sending, const Tensor& shard) const {
+  // In the own memory: signals alone, or copies before the kernel. A copy within a GPU may need a
+  // multiprocessor, and the kernel that waits for it may hold all of them.
+  Status keep(const Sending& sending, std::span<const SentPart> parts) const {
     const int32_t own = group_.rank();
-    const int64_t first = chunks_.first_of(own), last = chunks_.first_of(own + 1);
-    const bool in_place = shard.data == place(own, shards_.begin_of(own), 0).data;
+    bool in_place = true;
+    for (const SentPart& part : parts) in_place = in_place && part.from.data == part.to.data;
+    // Behind the operation before, which may have read on another stream.
     Status status;
-    cuda::CopyQueue& queue = in_place ? rank_->sending() : rank_->copying(&status);
-    for (int64_t chunk = first; status.ok() && chunk < last; ++chunk)
-      status = push(queue, own, chunk, shard, sending.epoch);
+    if (!in_place) status = rank_->sending().precede(sending.stream);
+    for (size_t i = 0; status.ok() && i < parts.size(); ++i) {
+      const SentPart& part = parts[i];
+      if ((part.readers >> own & 1) != 0 && part.from.data != part.to.data)
+        status = cuda::copy_tensor(*rank_->gpu(), part.from, part.to, sending.stream);
+      if (!status.ok() || (i + 1 < parts.size() && parts[i + 1].chunk == part.chunk)) continue;
+      uint32_t* signal = windows_->words(own) + part.chunk;
+      status = in_place ? rank_->sending().write_word(signal, sending.epoch)
+                        : cuda::set_signal(*rank_->gpu(), signal, sending.epoch, sending.stream);
+    }
     return status;
   }
 
@@ -173,7 +183,7 @@ class CopyEngineReduce final : public ReduceTransport {
     }
     return status;
   }
-  Status part(const Operation&, uint32_t, int32_t rank, Tensor* part) override {
+  Status part(const Operation&, uint32_t, int32_t rank, int32_t, Tensor* part) override {
     const int32_t own = group_.rank();
     *part = rank == own ? shards_.view(partial(), shards_.begin_of(own), shards_.begin_of(own + 1))
                         : inbox(own, rank);

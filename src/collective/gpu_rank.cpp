@@ -54,7 +54,7 @@ void GpuRank::observe(std::shared_ptr<cuda::Gpu> gpu) {
 
 Status GpuRank::make(const Operation& operation) {
   Status status;
-  for (std::unique_ptr<cuda::CopyQueue>* queue : {&sending_, &copying_, &control_})
+  for (std::unique_ptr<cuda::CopyQueue>* queue : {&sending_, &control_})
     if (status.ok()) status = cuda::CopyQueue::make(gpu_, queue);
   if (status.ok()) {
     const cuda::Gpu::Current current(*gpu_);
@@ -127,18 +127,9 @@ Status GpuRank::await(int32_t rank) {
   return sending_->wait_word(slab_->words(group_.rank()) + rank, submitted_);
 }
 
-cuda::CopyQueue& GpuRank::copying(Status* status) {
-  *status = copying_->follow(sending_->stream());
-  copies_ = true;
-  return *copying_;
-}
-
 Status GpuRank::end(void* stream) {
   const cuda::Gpu::Current current(*gpu_);
-  Status status;
-  if (copies_) status = sending_->follow(copying_->stream());
-  copies_ = false;
-  if (status.ok()) status = sending_->precede(stream);
+  Status status = sending_->precede(stream);
   if (status.ok()) status = cuda::set_signal(*gpu_, &words_->completed, submitted_, stream);
   // The next operation begins after this one, also on another stream.
   if (status.ok()) status = sending_->follow(stream);

@@ -46,8 +46,6 @@ class GpuRank final : public cuda::StreamObserver {
   Status await(int32_t rank);
   Status end(void* stream);
   cuda::CopyQueue& sending() const { return *sending_; }
-  // For copies within the GPU, beside what is sent. They begin and end with the operation.
-  cuda::CopyQueue& copying(Status* status);
   // How kernels of the operation wait.
   perseid_arrival arrival(const Operation& operation, const uint32_t* signals,
                           uint32_t epoch) const;
@@ -97,7 +95,7 @@ class GpuRank final : public cuda::StreamObserver {
   const std::shared_ptr<cuda::Gpu> gpu_;
   std::vector<std::shared_ptr<cuda::Gpu>> observed_;
   std::unique_ptr<GpuWindows> slab_;  // for each rank the number that it has begun
-  std::unique_ptr<cuda::CopyQueue> sending_, copying_, control_;
+  std::unique_ptr<cuda::CopyQueue> sending_, control_;
   Words* words_ = nullptr;
 
   std::mutex mutex_;
@@ -108,7 +106,6 @@ class GpuRank final : public cuda::StreamObserver {
   uint32_t timed_ = 0;      // the operation whose deadline counts from
   Clock::time_point since_;
   bool failed_ = false, ended_ = false;
-  bool copies_ = false;  // this operation, within the GPU
   std::thread thread_;
 };
 

@@ -90,9 +90,10 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
   for (int32_t r = 0; r < ranks.size(); ++r) depth = max(depth, terms.of(r, "k"));
   int64_t each = ranks.shares_memory() ? 1 : kChunksSent;
   if (device->gpu != nullptr) each = chunks_on_gpu(depth, ranks.size());
-  made->chunks_ =
-      std::make_unique<ShardChunks>(made->shards_, made->m_ > 0 && made->n_ > 0 ? each : 0);
+  made->chunks_ = std::make_unique<ShardChunks>(made->shards_, ranks.size(),
+                                                made->m_ > 0 && made->n_ > 0 ? each : 0);
   made->parts_.resize(static_cast<size_t>(ranks.size()));
+  made->sent_.reserve(static_cast<size_t>(each));
   const Status product = made->make_product(device, desc);
   if (Status status = ranks.exchange(operation, product, "", nullptr); !status.ok()) return status;
   if (Status status = made->make_transports(operation); !status.ok()) return status;
@@ -326,8 +327,8 @@ Status MatmulReducePlan::reduce_own(const Operation& operation, const Call& call
 Status MatmulReducePlan::reduce_shard(const Operation& operation, const Sending& sending,
                                       const Tensor& bias, const Tensor& out) const {
   for (int32_t rank = 0; rank < group_->size(); ++rank)
-    if (Status status =
-            reduce_->part(operation, sending.epoch, rank, &parts_[static_cast<size_t>(rank)]);
+    if (Status status = reduce_->part(operation, sending.epoch, rank, group_->rank(),
+                                      &parts_[static_cast<size_t>(rank)]);
         !status.ok())
       return status;
   if (device().gpu != nullptr) return reduce_on_gpu(operation, sending, bias, out);
@@ -419,9 +420,10 @@ Status MatmulReducePlan::all_reduce(const Operation& operation, const Call& call
   const Status finished = reduce_->finish(sending);
   if (status.ok()) status = finished;
   if (!status.ok()) return status;
-  status = gather_->send(
-      operation, sending,
-      results_.view(gather_->gathered(), results_.begin_of(own), results_.begin_of(own + 1)));
+  cut_shard(results_, *chunks_, own, gather_->gathered(),
+            results_.view(gather_->gathered(), results_.begin_of(own), results_.begin_of(own + 1)),
+            &sent_);
+  status = gather_->send(operation, sending, sent_);
   if (device().gpu != nullptr) {
     if (status.ok()) status = give_on_gpu(operation, sending, result, c);
   } else {

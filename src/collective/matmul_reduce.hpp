@@ -78,6 +78,7 @@ class MatmulReducePlan final : public op::Plan {
   DLTensor partial_dl_{};
   mutable uint32_t epoch_ = 0;
   mutable std::vector<Tensor> parts_;
+  mutable std::vector<SentPart> sent_;
 };
 
 }  // namespace perseid::internal::collective

@@ -39,6 +39,20 @@ const Transport& transport_of(const dispatch::Device& device, const Group& group
   return group.shares_memory() ? kWindows : kSockets;
 }
 
+void cut_shard(const Shards& shards, const ShardChunks& chunks, int32_t rank, std::byte* gathered,
+               const Tensor& shard, std::vector<SentPart>* parts) {
+  parts->clear();
+  for (int64_t chunk = chunks.first_of(rank); chunk < chunks.first_of(rank + 1); ++chunk) {
+    const auto c = static_cast<size_t>(chunk);
+    const int64_t from = chunks.begin[c], to = chunks.begin[c + 1];
+    Tensor part = shard;
+    part.shape[1] = to - from;
+    part.data = shard.as<std::byte>() +
+                (from - shards.begin_of(rank)) * shard.stride[1] * size_of(shard.dtype);
+    parts->push_back({chunk, part, shards.view(gathered, from, to)});
+  }
+}
+
 void copy(cpu::Executor& executor, const Tensor& from, const Tensor& to) {
   if (from.elements() == 0) return;
   // A dimension of size 1 inside would make rows of one element.

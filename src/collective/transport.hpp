@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "collective/group.hpp"
 #include "collective/shards.hpp"
@@ -40,6 +41,19 @@ struct Sending {
   perseid_wait_record* record;  // the caller's, or null
 };
 
+// What a rank sends of one of its chunks: `from`, of 3 dimensions, goes to `to`, which lies in the
+// gathered memory of this rank and likewise in that of the others. Nothing is copied where they are
+// the same.
+struct SentPart {
+  int64_t chunk;
+  Tensor from, to;
+  uint64_t readers = ~uint64_t{0};  // a bit for each rank that reads it
+};
+
+// The chunks of the own shard, [outer, size, inner] of a tensor of one piece for each rank.
+void cut_shard(const Shards& shards, const ShardChunks& chunks, int32_t rank, std::byte* gathered,
+               const Tensor& shard, std::vector<SentPart>* parts);
+
 // Brings the shards of all ranks together on every rank.
 class GatherTransport {
  public:
@@ -50,8 +64,9 @@ class GatherTransport {
   virtual const uint32_t* signals() const = 0;
   // The own part may be written: on the CPU when this returns, on a GPU in the order of the stream.
   virtual Status start(const Operation& operation, uint32_t epoch) = 0;
-  // The own shard, [outer, size(rank), inner], copied to its part unless it lies there.
-  virtual Status send(const Operation& operation, const Sending& sending, const Tensor& shard) = 0;
+  // All chunks of this rank, in any order; the parts of a chunk are neighbours.
+  virtual Status send(const Operation& operation, const Sending& sending,
+                      std::span<const SentPart> parts) = 0;
   // How a product waits for the chunks.
   virtual perseid_arrival arrival(const Operation& operation, uint32_t epoch) const = 0;
   // This rank has read the chunks.
@@ -70,9 +85,10 @@ class ReduceTransport {
   virtual Status start(const Operation& operation, const Sending& sending) = 0;
   // After the product that writes the partial was called: chunks leave as their signals are set.
   virtual Status send(const Sending& sending) = 0;
-  // What `rank` has computed of this rank's shard: [outer, size(this rank), inner]. The CPU waits
-  // for it; on a GPU arrival() says how to wait for the parts of all ranks.
-  virtual Status part(const Operation& operation, uint32_t epoch, int32_t rank, Tensor* part) = 0;
+  // What `rank` has computed of a piece, on a GPU one of this rank: [outer, size(piece), inner].
+  // The CPU waits for it; on a GPU arrival() says how to wait for the parts of all ranks.
+  virtual Status part(const Operation& operation, uint32_t epoch, int32_t rank, int32_t piece,
+                      Tensor* part) = 0;
   virtual perseid_arrival arrival(const Operation& operation, uint32_t epoch) const = 0;
   virtual int64_t arrivals() const = 0;  // how many signals that has
   // On a GPU, of sums in float32: the parts for a product that adds them. Of the arrival's signals

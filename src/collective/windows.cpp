@@ -96,24 +96,13 @@ class WindowGather final : public GatherTransport {
   Status start(const Operation& operation, uint32_t epoch) override {
     return window_.wait_done(group_, operation, epoch - 1);
   }
-  Status send(const Operation&, const Sending& sending, const Tensor& shard) override {
-    const int32_t rank = group_.rank();
-    const int64_t begin = shards_.begin_of(rank);
-    const bool in_place =
-        shard.data == shards_.view(gathered(), begin, shards_.begin_of(rank + 1)).data;
-    const int64_t last = chunks_.first_of(rank + 1);
-    for (int64_t chunk = chunks_.first_of(rank); chunk < last; ++chunk) {
-      const auto c = static_cast<size_t>(chunk);
-      const int64_t from = chunks_.begin[c], to = chunks_.begin[c + 1];
-      if (!in_place) {
-        Tensor part = shard;
-        part.shape[1] = to - from;
-        part.data = static_cast<std::byte*>(shard.data) +
-                    (from - begin) * shard.stride[1] * size_of(shard.dtype);
-        copy(executor_, part, shards_.view(gathered(), from, to));
-      }
-      cpu::set_signal(window_.signals(0) + chunk, sending.epoch);
-      put(chunk, sending.epoch);
+  Status send(const Operation&, const Sending& sending, std::span<const SentPart> parts) override {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const SentPart& part = parts[i];
+      if (part.readers != 0 && part.from.data != part.to.data) copy(executor_, part.from, part.to);
+      if (i + 1 < parts.size() && parts[i + 1].chunk == part.chunk) continue;
+      cpu::set_signal(window_.signals(0) + part.chunk, sending.epoch);
+      put(part.chunk, sending.epoch);
     }
     return {};
   }
@@ -168,13 +157,13 @@ class WindowReduce final : public ReduceTransport {
   Status send(const Sending&) override { return {}; }
   perseid_arrival arrival(const Operation&, uint32_t) const override { return {}; }
   int64_t arrivals() const override { return 0; }
-  Status part(const Operation& operation, uint32_t epoch, int32_t rank, Tensor* part) override {
-    const int32_t own = group_.rank();
-    for (int64_t chunk = chunks_.first_of(own); chunk < chunks_.first_of(own + 1); ++chunk) {
+  Status part(const Operation& operation, uint32_t epoch, int32_t rank, int32_t piece,
+              Tensor* part) override {
+    for (int64_t chunk = chunks_.first_of(piece); chunk < chunks_.first_of(piece + 1); ++chunk) {
       Status status = group_.wait(operation, rank, window_.signals(rank) + chunk, epoch);
       if (!status.ok()) return status;
     }
-    *part = shards_.view(window_.data(rank), shards_.begin_of(own), shards_.begin_of(own + 1));
+    *part = shards_.view(window_.data(rank), shards_.begin_of(piece), shards_.begin_of(piece + 1));
     return {};
   }
   Status finish(const Sending& sending) override {
@@ -227,18 +216,18 @@ class PutReduce final : public ReduceTransport {
   }
   perseid_arrival arrival(const Operation&, uint32_t) const override { return {}; }
   int64_t arrivals() const override { return 0; }
-  Status part(const Operation& operation, uint32_t epoch, int32_t rank, Tensor* part) override {
-    const int32_t own = group_.rank();
-    if (rank == own) {
-      *part = shards_.view(partial(), shards_.begin_of(own), shards_.begin_of(own + 1));
+  Status part(const Operation& operation, uint32_t epoch, int32_t rank, int32_t piece,
+              Tensor* part) override {
+    if (rank == group_.rank()) {
+      *part = shards_.view(partial(), shards_.begin_of(piece), shards_.begin_of(piece + 1));
       return {};
     }
-    const int64_t chunks = chunks_.first_of(own + 1) - chunks_.first_of(own);
+    const int64_t chunks = chunks_.first_of(piece + 1) - chunks_.first_of(piece);
     for (int64_t chunk = 0; chunk < chunks; ++chunk)
       if (Status status = group_.wait(operation, rank, window_.signals(rank) + chunk, epoch);
           !status.ok())
         return status;
-    *part = shard_at(window_.data(rank), own);
+    *part = shard_at(window_.data(rank), piece);
     return {};
   }
   Status finish(const Sending& sending) override {

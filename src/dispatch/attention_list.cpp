@@ -153,12 +153,18 @@ class GpuAttention final : public Executable<Attention> {
 using Sm90Attention = GpuAttention<cuda::Sm90Attention, cuda::Sm90AttentionBackward>;
 using PortableAttention = GpuAttention<cuda::PortableAttention, cuda::PortableAttentionBackward>;
 
+// Kernels that find the row of a query where it lies in its tensor alone.
+std::string refuse_rows(const AttentionProblem& problem) {
+  return problem.rows.all() ? std::string() : "made for all rows of every sequence of queries";
+}
+
 // wgmma and TMA of compute capability 9.0, f16 and bf16.
 constexpr Implementation<Attention> kSm90 = {
     .name = "cuda:sm90",
     .refuse =
         [](const AttentionProblem& problem, const Device& device) {
           std::string why = cuda::refuse_attention(problem, device.gpu->facts());
+          if (why.empty()) why = refuse_rows(problem);
           if (why.empty()) why = refuse_scale(problem, true);
           if (why.empty() && problem.backward()) why = cuda::refuse_attention_backward(problem);
           return why;
@@ -172,6 +178,7 @@ constexpr Implementation<Attention> kPortable = {
     .refuse =
         [](const AttentionProblem& problem, const Device& device) {
           std::string why = cuda::refuse_portable_attention(problem, device.gpu->facts());
+          if (why.empty()) why = refuse_rows(problem);
           if (why.empty()) why = cuda::refuse_portable_attention_backward(problem);
           return why.empty() ? refuse_scale(problem, false) : why;
         },
@@ -185,6 +192,7 @@ constexpr Implementation<Attention> kDecode = {
     .refuse =
         [](const AttentionProblem& problem, const Device&) {
           const int64_t rows = problem.group() * problem.q_len;
+          if (std::string why = refuse_rows(problem); !why.empty()) return why;
           return rows <= kDecodeRows
                      ? refuse_scale(problem, false)
                      : concatenate("made for at most ", kDecodeRows,

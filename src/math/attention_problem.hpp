@@ -15,6 +15,30 @@ namespace perseid::internal {
 // The values are those of perseid_causal.
 enum class Causal : int32_t { kNone = 0, kTopLeft = 1, kBottomRight = 2 };
 
+// Which rows of every whole sequence of queries the problem has: all, or those that one of several
+// ranks holds. Keys are always whole. Positions rise with the row.
+struct QueryRows {
+  int64_t ranks = 1, rank = 0;
+  // Of 2 * ranks equal pieces those with the numbers rank and 2 * ranks - 1 - rank.
+  bool zigzag = false;
+  // Not zigzag: [begin, begin + rows) of total rows; -1: all ranks have equally many.
+  int64_t begin = -1, total = 0;
+
+  PERSEID_INLINE bool all() const { return ranks == 1; }
+  // Of a row, in the whole sequence, of which `rows` are here.
+  PERSEID_INLINE int64_t position(int64_t row, int64_t rows) const {
+    if (all()) return row;
+    if (!zigzag) return (begin < 0 ? rank * rows : begin) + row;
+    const int64_t piece = rows / 2;
+    return row + piece * (row < piece ? rank : 2 * (ranks - 1) - rank);
+  }
+  // Of the whole sequence.
+  PERSEID_INLINE int64_t length(int64_t rows) const {
+    if (all()) return rows;
+    return begin < 0 ? ranks * rows : total;
+  }
+};
+
 struct AttentionProblem {
   DType dtype = DType::kF32;
   int64_t batch = 0, heads = 0, kv_heads = 0;
@@ -40,6 +64,8 @@ struct AttentionProblem {
   // Of gradients: added to what the tensor holds, before that sum is rounded.
   bool accumulate_query = false, accumulate_key = false, accumulate_value = false,
        accumulate_bias = false;
+  QueryRows rows;
+  bool f32_key_gradients = false;  // grad_key and grad_value are f32 where dtype is f16 or bf16
   ChunkCut chunks_kv = {};  // key and value of forward arrive in chunks of kv_len, or of total_kv
 
   PERSEID_INLINE bool async() const { return chunks_kv.present(); }
@@ -107,7 +133,8 @@ struct KeyRange {
 // q_len and kv_len are those of the query's own sequence.
 PERSEID_INLINE KeyRange visible_keys(const AttentionProblem& problem, int64_t row, int64_t q_len,
                                      int64_t kv_len) {
-  const int64_t position = row + (problem.bottom_right() ? kv_len - q_len : 0);
+  const int64_t shift = problem.bottom_right() ? kv_len - problem.rows.length(q_len) : 0;
+  const int64_t position = problem.rows.position(row, q_len) + shift;
   KeyRange range{0, kv_len};
   if (problem.causal != Causal::kNone) range.end = min(range.end, position + 1);
   // Compared without adding to the window, which may be as large as an int64.

@@ -24,19 +24,19 @@ class AttentionReader : public ArgumentReader {
         on_host_(device.device_type == kDLCPU) {}
 
   Tensor read_query(Access access, const char* name, const DLTensor* tensor) {
-    return read_rows(access, name, tensor, queries(), {"heads", problem_.heads},
+    return read_rows(access, name, tensor, problem_.dtype, queries(), {"heads", problem_.heads},
                      {"head_dim", problem_.head_dim});
   }
   Tensor read_key(Access access, const char* name, const DLTensor* tensor) {
-    return read_rows(access, name, tensor, keys(), {"kv_heads", problem_.kv_heads},
-                     {"head_dim", problem_.head_dim});
+    return read_rows(access, name, tensor, dtype_of_keys(access), keys(),
+                     {"kv_heads", problem_.kv_heads}, {"head_dim", problem_.head_dim});
   }
   Tensor read_value(Access access, const char* name, const DLTensor* tensor) {
-    return read_rows(access, name, tensor, keys(), {"kv_heads", problem_.kv_heads},
-                     {"value_dim", problem_.value_dim});
+    return read_rows(access, name, tensor, dtype_of_keys(access), keys(),
+                     {"kv_heads", problem_.kv_heads}, {"value_dim", problem_.value_dim});
   }
   Tensor read_out(Access access, const char* name, const DLTensor* tensor) {
-    return read_rows(access, name, tensor, queries(), {"heads", problem_.heads},
+    return read_rows(access, name, tensor, problem_.dtype, queries(), {"heads", problem_.heads},
                      {"value_dim", problem_.value_dim});
   }
   Tensor read_lse(Access access, const char* name, const DLTensor* tensor) {
@@ -73,8 +73,13 @@ class AttentionReader : public ArgumentReader {
             problem_.ragged ? Extent{"total_kv", problem_.total_kv}
                             : Extent{"kv_len", problem_.kv_len}};
   }
-  Tensor read_rows(Access access, const char* name, const DLTensor* tensor, const Rows& rows,
-                   const Extent& heads, const Extent& dim);
+  // Of key and value, or of their gradients, which alone are written.
+  DType dtype_of_keys(Access access) const {
+    const bool wide = access == Access::kWrite && problem_.f32_key_gradients;
+    return wide && size_of(problem_.dtype) == 2 ? DType::kF32 : problem_.dtype;
+  }
+  Tensor read_rows(Access access, const char* name, const DLTensor* tensor, DType dtype,
+                   const Rows& rows, const Extent& heads, const Extent& dim);
   Tensor read_cumulative(const char* name, const DLTensor* tensor, const Bound& longest,
                          const Bound& total);
   // One number for each batch entry, from 0 to `most`.
@@ -89,12 +94,13 @@ class AttentionReader : public ArgumentReader {
 
 // Always returned as [batch, heads, rows, dim], or [heads, rows, dim] where ragged.
 Tensor AttentionReader::read_rows(Access access, const char* name, const DLTensor* tensor,
-                                  const Rows& rows, const Extent& heads, const Extent& dim) {
+                                  DType dtype, const Rows& rows, const Extent& heads,
+                                  const Extent& dim) {
   const bool rows_first = layout_ == PERSEID_BSHD;
   const Extent extents[] = {rows.batch, rows_first ? rows.length : heads,
                             rows_first ? heads : rows.length, dim};
-  Tensor view = read(access, name, tensor, problem_.dtype,
-                     std::span(extents).subspan(problem_.ragged ? 1 : 0));
+  Tensor view =
+      read(access, name, tensor, dtype, std::span(extents).subspan(problem_.ragged ? 1 : 0));
   if (rows_first && ok()) {
     std::swap(view.shape[view.rank - 3], view.shape[view.rank - 2]);
     std::swap(view.stride[view.rank - 3], view.stride[view.rank - 2]);
@@ -332,11 +338,12 @@ Status read_lengths(const char* subject, const AttentionProblem& problem, persei
 }  // namespace
 
 Status AttentionPlan::make(DevicePointer device, const perseid_attention_desc& desc,
-                           std::unique_ptr<const Plan>* plan) {
+                           std::unique_ptr<const Plan>* plan, const QueryRows& rows) {
   std::unique_ptr<AttentionPlan> made(
       new AttentionPlan(std::move(device), static_cast<perseid_layout>(desc.layout)));
   AttentionProblem problem;
-  if (Status status = read_problem(desc, &made->chunks_, &problem); !status.ok()) return status;
+  if (Status status = read_problem(desc, rows, &made->chunks_, &problem); !status.ok())
+    return status;
   const bool on_cpu = made->device().gpu == nullptr;
   const dispatch::Determinism determinism = made->device().determinism;
   if (determinism == dispatch::Determinism::kOn) problem.deterministic = true;

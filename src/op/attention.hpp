@@ -14,8 +14,9 @@ class AttentionPlan final : public PlanOf<dispatch::Attention> {
  public:
   static constexpr const char* kOperation = "attention";
 
+  // Of `rows` alone, with f32 gradients of key and value, where these are not all.
   static Status make(DevicePointer device, const perseid_attention_desc& desc,
-                     std::unique_ptr<const Plan>* plan);
+                     std::unique_ptr<const Plan>* plan, const QueryRows& rows = {});
   Status forward(const perseid_attention_forward_args& args, const Workspace& workspace,
                  void* stream) const;
   Status backward(const perseid_attention_backward_args& args, const Workspace& workspace,

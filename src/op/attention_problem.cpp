@@ -191,6 +191,10 @@ std::vector<dispatch::Fact> facts_of(const AttentionProblem& problem) {
   if (problem.kv_index) facts.emplace_back("kv_batch", problem.kv_batch);
   if (problem.max_lengths) facts.emplace_back("max_lengths", "yes");
   if (problem.num_splits > 0) facts.emplace_back("num_splits", problem.num_splits);
+  if (!problem.rows.all())
+    facts.emplace_back("rows",
+                       concatenate("those of rank ", problem.rows.rank, " of ", problem.rows.ranks,
+                                   problem.rows.zigzag ? ", zigzag" : ""));
   if (problem.async())
     facts.emplace_back("async_kv", concatenate(problem.chunks_kv.count, " chunks of ",
                                                problem.ragged ? "total_kv" : "kv_len"));
@@ -213,8 +217,8 @@ Extent4 score_extents(const AttentionProblem& problem) {
            {"kv_len", problem.kv_len}}};
 }
 
-Status read_problem(const perseid_attention_desc& desc, std::vector<int64_t>* chunks,
-                    AttentionProblem* problem) {
+Status read_problem(const perseid_attention_desc& desc, const QueryRows& rows,
+                    std::vector<int64_t>* chunks, AttentionProblem* problem) {
   DescriptorReader reader("attention");
   problem->dtype = reader.dtype("dtype", desc.dtype);
   reader.choice("layout", desc.layout, 2, "PERSEID_BSHD (0) or PERSEID_BHSD (1)");
@@ -223,9 +227,11 @@ Status read_problem(const perseid_attention_desc& desc, std::vector<int64_t>* ch
   read_mask(reader, desc, problem);
   problem->scale = desc.scale == 0 ? 1 / std::sqrt(static_cast<double>(problem->head_dim))
                                    : reader.number("scale", desc.scale, problem->dtype);
+  problem->rows = rows;
+  problem->f32_key_gradients = !rows.all();
   problem->dropout = desc.dropout;
-  const std::string flaw =
-      dropout_flaw(desc.dropout, problem->batch * problem->heads, problem->q_len, problem->kv_len);
+  const std::string flaw = dropout_flaw(desc.dropout, problem->batch * problem->heads,
+                                        rows.length(problem->q_len), problem->kv_len);
   reader.require(flaw.empty(), flaw);
   read_bias(reader, desc, problem);
   read_gradients(reader, desc, problem);
@@ -244,16 +250,33 @@ double visible_pairs(const AttentionProblem& problem) {
     kv_len = std::min(kv_len, static_cast<double>(problem.total_kv) / batch);
   }
   // Query i sees keys clamp(first + i) .. clamp(last + i), as visible_keys() says.
-  const double shift = problem.bottom_right() ? kv_len - q_len : 0;
-  double pairs = q_len * kv_len;
-  if (problem.causal != Causal::kNone || problem.window_right >= 0) {
-    const double right =
-        problem.causal != Causal::kNone ? 0 : static_cast<double>(problem.window_right);
-    pairs = sum_of_clamped(q_len, shift + 1 + right, kv_len);
+  const auto pairs_of = [&](double position, double rows, double shift) {
+    shift += position;
+    double pairs = rows * kv_len;
+    if (problem.causal != Causal::kNone || problem.window_right >= 0) {
+      const double right =
+          problem.causal != Causal::kNone ? 0 : static_cast<double>(problem.window_right);
+      pairs = sum_of_clamped(rows, shift + 1 + right, kv_len);
+    }
+    if (problem.window_left >= 0)
+      pairs -= sum_of_clamped(rows, shift - static_cast<double>(problem.window_left), kv_len);
+    return std::max(pairs, 0.0);
+  };
+  const QueryRows& rows = problem.rows;
+  const auto ranks = static_cast<double>(rows.ranks), rank = static_cast<double>(rows.rank);
+  double length = q_len;  // of whole sequences
+  if (!rows.all()) length = rows.begin < 0 ? ranks * q_len : static_cast<double>(rows.total);
+  const double shift = problem.bottom_right() ? kv_len - length : 0;
+  double pairs = 0;
+  if (rows.zigzag) {
+    const double piece = q_len / 2;
+    pairs = pairs_of(rank * piece, piece, shift) +
+            pairs_of((2 * ranks - 1 - rank) * piece, piece, shift);
+  } else {
+    const double begin = rows.begin < 0 ? rank * q_len : static_cast<double>(rows.begin);
+    pairs = pairs_of(begin, q_len, shift);
   }
-  if (problem.window_left >= 0)
-    pairs -= sum_of_clamped(q_len, shift - static_cast<double>(problem.window_left), kv_len);
-  return std::max(pairs, 0.0) * batch * static_cast<double>(problem.heads);
+  return pairs * batch * static_cast<double>(problem.heads);
 }
 
 dispatch::Explanation describe(const AttentionProblem& problem) {

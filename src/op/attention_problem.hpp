@@ -17,8 +17,8 @@ using Extent4 = std::array<Extent, 4>;
 Extent4 score_extents(const AttentionProblem& problem);
 
 // `chunks`: the boundaries of the chunks of key and value, to which the problem points.
-Status read_problem(const perseid_attention_desc& desc, std::vector<int64_t>* chunks,
-                    AttentionProblem* problem);
+Status read_problem(const perseid_attention_desc& desc, const QueryRows& rows,
+                    std::vector<int64_t>* chunks, AttentionProblem* problem);
 
 // The pairs of a query and a key it sees, over all batch entries and heads, before a boolean mask
 // is asked. Lengths that are known at execution alone are taken as the mean (ragged) or the longest

@@ -251,8 +251,8 @@ void compute_probabilities(const AttentionProblem& problem, const Arguments& arg
   for (int64_t j = block.begin; j < block.end; ++j) {
     block.kept[j] = 0;
     for (int64_t r = 0; r < block.rows; ++r)
-      if (block.sees(j, r) &&
-          dropout_keeps(arguments.dropout, batch * problem.heads + head, first + r, j))
+      if (block.sees(j, r) && dropout_keeps(arguments.dropout, batch * problem.heads + head,
+                                            problem.rows.position(first + r, sequence.q_len), j))
         block.kept[j] |= 1u << r;
   }
 }

@@ -320,10 +320,12 @@ class AttentionBackwardKernel {
                                           : problem_.kv_len;
     const auto clear_rows = [&](const Tensor& gradient, int64_t dim, bool accumulates) {
       if (!gradient.present() || accumulates) return;
-      const StridedOutput<T> to = output_view<T>(gradient, problem_.ragged, head.batch,
-                                                 head.kv_head, head.sequence.kv_begin);
-      for (int64_t i = head.sequence.kv_len; i < owned; ++i)
-        for (int64_t j = 0; j < dim; ++j) to.data[i * to.row + j * to.column] = T{};
+      with_output(gradient, [&]<class Out>(Out) {
+        const StridedOutput<Out> to = output_view<Out>(gradient, problem_.ragged, head.batch,
+                                                       head.kv_head, head.sequence.kv_begin);
+        for (int64_t i = head.sequence.kv_len; i < owned; ++i)
+          for (int64_t j = 0; j < dim; ++j) to.data[i * to.row + j * to.column] = Out{};
+      });
     };
     clear_rows(arguments.grad_key, shape_.head_dim, problem_.accumulate_key);
     clear_rows(arguments.grad_value, shape_.value_dim, problem_.accumulate_value);
@@ -332,15 +334,25 @@ class AttentionBackwardKernel {
   void write(const Tensor& gradient, int64_t batch, int64_t head, int64_t row, int64_t rows,
              const Scalar* sums, int64_t dim, int64_t columns, Scalar factor,
              bool accumulates) const {
-    const StridedOutput<T> to = output_view<T>(gradient, problem_.ragged, batch, head, row);
-    for (int64_t i = 0; i < rows; ++i) {
-      const Scalar* from = sums + i * columns;
-      if (accumulates) {
-        add_row<V>(from, factor, dim, to.data + i * to.row, to.column);
-      } else {
-        write_row<V>(from, factor, dim, to.data + i * to.row, to.column);
+    with_output(gradient, [&]<class Out>(Out) {
+      const StridedOutput<Out> to = output_view<Out>(gradient, problem_.ragged, batch, head, row);
+      for (int64_t i = 0; i < rows; ++i) {
+        const Scalar* from = sums + i * columns;
+        if (accumulates) {
+          add_row<V>(from, factor, dim, to.data + i * to.row, to.column);
+        } else {
+          write_row<V>(from, factor, dim, to.data + i * to.row, to.column);
+        }
       }
+    });
+  }
+  // Of T, or of f32 where the problem says so.
+  template <class Body>
+  static void with_output(const Tensor& gradient, const Body& body) {
+    if constexpr (sizeof(T) < sizeof(Scalar)) {
+      if (gradient.dtype == DType::kF32) return body(Scalar{});
     }
+    body(T{});
   }
 
   static void add(const Scalar* from, int64_t count, Scalar* to) {

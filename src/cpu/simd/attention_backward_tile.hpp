@@ -88,9 +88,10 @@ class BackwardTile {
       if (band_[band].begin == band_[band].end) continue;
       if (dropout.enabled()) {
         const int64_t begin = band_[band].begin / kDropoutTileRows * kDropoutTileRows;
-        dropout_block(dropout, chain.batch * chain.problem.heads + chain.head, position_ + begin,
-                      band_[band].end - begin, keys.begin + band * kBand, kBand,
-                      keep_ + begin * kKeys + band * kBand, kKeys);
+        dropout_rows(chain.problem, chain.sequence.q_len, dropout,
+                     chain.batch * chain.problem.heads + chain.head, position_ + begin,
+                     band_[band].end - begin, keys.begin + band * kBand, kBand,
+                     keep_ + begin * kKeys + band * kBand, kKeys);
       }
       for (int64_t i = band_[band].begin; i < band_[band].end; i += kGroup)
         score_group(shape, chain, dropout, queries, keys, band, i, min(kGroup, band_[band].end - i),

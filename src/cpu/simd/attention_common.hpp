@@ -137,6 +137,30 @@ struct ScoreChain {
   }
 };
 
+// What dropout keeps of rows [row, row + rows) of a sequence with q_len rows, as dropout_block()
+// gives it. column begins a dropout tile; where the problem has all rows, row does too.
+inline void dropout_rows(const AttentionProblem& problem, int64_t q_len, const Dropout& dropout,
+                         int64_t batch_head, int64_t row, int64_t rows, int64_t column,
+                         int64_t columns, uint8_t* keep, int64_t keep_row) {
+  if (problem.rows.all())
+    return dropout_block(dropout, batch_head, row, rows, column, columns, keep, keep_row);
+  for (int64_t j = 0; j < columns; j += kDropoutTileColumns) {
+    uint8_t tile[kDropoutTileRows * kDropoutTileColumns];
+    int64_t drawn = -1;
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t position = problem.rows.position(row + i, q_len);
+      if (position / kDropoutTileRows != drawn) {
+        drawn = position / kDropoutTileRows;
+        dropout_tile(dropout, batch_head, drawn, (column + j) / kDropoutTileColumns, tile,
+                     kDropoutTileColumns);
+      }
+      __builtin_memcpy(keep + i * keep_row + j,
+                       tile + position % kDropoutTileRows * kDropoutTileColumns,
+                       kDropoutTileColumns);
+    }
+  }
+}
+
 template <class T>
 PERSEID_INLINE bool is_finite(T x) {
   const double value = convert<double>(x);

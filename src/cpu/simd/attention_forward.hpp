@@ -243,8 +243,9 @@ class AttentionForwardKernel {
     block.key_block = key;
     block.keys = min(kKeys, block.chain.sequence.kv_len - key);
     if (scratch.keep != nullptr)
-      dropout_block(block.dropout, block.chain.batch * problem_.heads + block.chain.head, block.row,
-                    block.rows, key, kKeys, scratch.keep, kKeys);
+      dropout_rows(problem_, block.chain.sequence.q_len, block.dropout,
+                   block.chain.batch * problem_.heads + block.chain.head, block.row, block.rows,
+                   key, kKeys, scratch.keep, kKeys);
     for (int64_t i = 0; i < block.rows; i += kGroup)
       visit(block, scratch, i, min(kGroup, block.rows - i));
     block.first = false;

@@ -1,0 +1,571 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/context_attention.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "collective/reduce.hpp"
+#include "op/attention.hpp"
+#include "op/descriptor.hpp"
+#include "op/lengths.hpp"
+
+namespace perseid::internal::collective {
+namespace {
+
+constexpr int64_t kMostChunks = 1024;
+// A task reduces about so many elements.
+constexpr int64_t kTaskElements = 64 << 10;
+
+// Rows [row, row + count) of an entry, [count, kv_heads, dim].
+Tensor rows_of(const Tensor& tensor, int64_t entry, int64_t row, int64_t count) {
+  return {.data = tensor.as<std::byte>() +
+                  (entry * tensor.stride[0] + row * tensor.stride[1]) * size_of(tensor.dtype),
+          .dtype = tensor.dtype,
+          .rank = 3,
+          .shape = {count, tensor.shape[2], tensor.shape[3]},
+          .stride = {tensor.stride[1], tensor.stride[2], tensor.stride[3]}};
+}
+
+const op::AttentionPlan& attention_of(const InnerPlan& plan) {
+  return static_cast<const op::AttentionPlan&>(*plan);
+}
+
+}  // namespace
+
+Status ContextAttentionPlan::make(op::DevicePointer device, GroupPointer group,
+                                  const perseid_context_attention_desc& desc,
+                                  std::unique_ptr<const op::Plan>* plan) {
+  const Operation operation(kOperation, desc.deadline_ns);
+  Group& ranks = *group;
+  std::unique_ptr<ContextAttentionPlan> made(new ContextAttentionPlan(device, std::move(group)));
+  if (Status status = made->read(desc, operation); !status.ok()) return status;
+  // Again an exchange, as an implementation may refuse on one rank alone.
+  const Status attention = made->make_attention(device, *desc.attention);
+  if (Status status = ranks.exchange(operation, attention, "", nullptr); !status.ok())
+    return status;
+  made->find_readers(*desc.attention);
+  if (Status status = made->make_transports(operation); !status.ok()) return status;
+  made->describe(*desc.attention);
+  *plan = std::move(made);
+  return {};
+}
+
+Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
+                                  const Operation& operation) {
+  if (!group_->shares_memory())
+    return Status::error(PERSEID_UNSUPPORTED, kOperation,
+                         ": made for ranks of one host, which share memory; open a group of these");
+  op::DescriptorReader reader(kOperation);
+  const perseid_attention_desc none{};
+  const perseid_attention_desc& given = desc.attention == nullptr ? none : *desc.attention;
+  reader.require(desc.attention != nullptr, "attention is NULL, expected its descriptor");
+  reader.require(given.async_kv == nullptr, "attention.async_kv is given, expected NULL: the ",
+                 "chunks of key and value are those that ranks send");
+  for (const auto& [field, value] : {std::pair{"q_lens", int64_t{given.q_lens}},
+                                     {"kv_starts", int64_t{given.kv_starts}},
+                                     {"kv_batch", given.kv_batch},
+                                     {"max_lengths", int64_t{given.max_lengths}}})
+    reader.require(value == 0, "attention.", field, " is ", value, ", expected 0 over ranks");
+  zigzag_ = reader.choice("placement", desc.placement, 2,
+                          "PERSEID_CONTIGUOUS (0) or PERSEID_ZIGZAG (1)") == PERSEID_ZIGZAG;
+  const int64_t chunks = desc.chunks == 0 ? 1 : desc.chunks;
+  reader.require(1 <= chunks && chunks <= kMostChunks, "chunks is ", desc.chunks,
+                 ", expected 1 to ", kMostChunks, " of each piece, or 0 for 1");
+  dtype_ = reader.dtype("attention.dtype", given.dtype);
+  rows_first_ = given.layout == PERSEID_BSHD;
+  batch_ = reader.batch_of(given.batch, given.zero_batch);
+  kv_heads_ =
+      reader.size("attention.kv_heads", given.kv_heads == 0 ? given.heads : given.kv_heads, 1);
+  head_dim_ = reader.size("attention.head_dim", given.head_dim, 1);
+  value_dim_ = reader.size("attention.value_dim",
+                           given.value_dim == 0 ? given.head_dim : given.value_dim, 1);
+  ragged_ = reader.flag("attention.ragged", given.ragged);
+  kv_lens_ = given.kv_lens != 0;
+  longest_q_ = reader.size("attention.q_len", given.q_len);
+  longest_kv_ = reader.size("attention.kv_len", given.kv_len);
+  total_q_ = ragged_ ? reader.size("attention.total_q", given.total_q) : 0;
+  kv_rows_ = ragged_ ? reader.size("attention.total_kv", given.total_kv) : longest_kv_;
+  for (const auto& [name, size] :
+       {std::pair{"attention.q_len", longest_q_}, {"attention.kv_len", longest_kv_}})
+    reader.require(!zigzag_ || size % 2 == 0, name, " is ", size, ", expected an even number, as ",
+                   "a rank holds two equal pieces of a sequence; pad it, or use ",
+                   "PERSEID_CONTIGUOUS");
+  reader.extents("key and value of all ranks",
+                 {batch_, kv_heads_, kv_rows_ * group_->size(), max(head_dim_, value_dim_)});
+  gradients_wanted_ = given.gradients & (PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE);
+  accumulate_key_ = (given.accumulate & PERSEID_GRAD_KEY) != 0;
+  accumulate_value_ = (given.accumulate & PERSEID_GRAD_VALUE) != 0;
+
+  Terms terms;
+  terms.equal("type of the context's device", device().dl_device().device_type)
+      .equal("placement", desc.placement)
+      .equal("chunks", chunks)
+      .equal("dtype", given.dtype)
+      .equal("layout", given.layout)
+      .equal("batch", batch_)
+      .equal("heads", given.heads)
+      .equal("kv_heads", kv_heads_)
+      .equal("head_dim", head_dim_)
+      .equal("value_dim", value_dim_)
+      .equal("causal", given.causal)
+      .equal("window", given.window)
+      .equal("window_left", given.window_left)
+      .equal("window_right", given.window_right)
+      .equal("window_bottom_right", given.window_bottom_right)
+      .equal("dropout in 1/256", dropout_threshold(given.dropout))
+      .equal("ragged", given.ragged)
+      .equal("kv_lens", given.kv_lens)
+      .equal("gradients of key and value", gradients_wanted_);
+  if (zigzag_ || ragged_) {
+    terms.equal("q_len", longest_q_).equal("kv_len", longest_kv_).equal("total_kv", kv_rows_);
+  } else {
+    terms.own("q_len", longest_q_).own("kv_len", longest_kv_).own("total_kv", kv_rows_);
+  }
+  if (Status status = terms.agree(*group_, operation, reader.result()); !status.ok()) return status;
+
+  for (int32_t rank = 0; rank < group_->size(); ++rank) q_rows_.push_back(terms.of(rank, "q_len"));
+  shards_ = {.dtype = dtype_,
+             .outer = ragged_ ? 1 : batch_,
+             .inner = kv_heads_ * (head_dim_ + value_dim_),
+             .begin = {0}};
+  const bool halves = zigzag_ && !ragged_;
+  for (int32_t piece = 0; piece < group_->size() * (halves ? 2 : 1); ++piece)
+    shards_.begin.push_back(shards_.begin.back() +
+                            (halves ? kv_rows_ / 2 : terms.of(piece, "total_kv")));
+  chunks_ = std::make_unique<ShardChunks>(shards_, group_->size(), ragged_ ? 1 : chunks);
+  return {};
+}
+
+QueryRows ContextAttentionPlan::placement_of(int32_t rank) const {
+  QueryRows rows{.ranks = group_->size(), .rank = rank, .zigzag = zigzag_};
+  if (zigzag_ || ragged_) return rows;
+  rows.begin = 0;
+  for (int32_t r = 0; r < group_->size(); ++r) {
+    const int64_t size = q_rows_[static_cast<size_t>(r)];
+    if (r < rank) rows.begin += size;
+    rows.total += size;
+  }
+  return rows;
+}
+
+Status ContextAttentionPlan::make_attention(const op::DevicePointer& device,
+                                            const perseid_attention_desc& desc) {
+  auto arriving = sized<perseid_async_operand>();
+  arriving.dim = PERSEID_CHUNK_KV;
+  arriving.count = chunks_->count();
+  arriving.begin = chunks_->begin.data();
+  perseid_attention_desc inner = desc;
+  inner.kv_len = ragged_ ? longest_kv_ * group_->size() : shards_.extent();
+  inner.total_kv = ragged_ ? shards_.extent() : 0;
+  // Whoever sums over ranks adds.
+  inner.accumulate &= ~uint32_t{PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE};
+  // Of packed sequences every rank has rows everywhere.
+  waits_before_ = ragged_;
+  if (!waits_before_ && chunks_->count() > 0) inner.async_kv = &arriving;
+  return op::AttentionPlan::make(device, inner, &attention_, placement_of(group_->rank()));
+}
+
+// What a window or the diagonal hides from all queries of a rank is not sent to it.
+void ContextAttentionPlan::find_readers(const perseid_attention_desc& desc) {
+  const auto count = static_cast<size_t>(chunks_->count());
+  if (ragged_ || kv_lens_) {
+    readers_.assign(count, ~uint64_t{0});
+    return;
+  }
+  readers_.assign(count, 0);
+  AttentionProblem problem;
+  problem.causal = static_cast<Causal>(desc.causal);
+  if (desc.window != 0) {
+    problem.window_left = desc.window_left;
+    problem.window_right = desc.window_right;
+    problem.window_bottom_right = desc.window_bottom_right != 0;
+  }
+  for (int32_t rank = 0; rank < group_->size(); ++rank) {
+    problem.rows = placement_of(rank);
+    const int64_t rows = q_rows_[static_cast<size_t>(rank)], piece = zigzag_ ? rows / 2 : rows;
+    for (int64_t row = 0; row < rows; row += piece) {
+      const int64_t begin = visible_keys(problem, row, rows, shards_.extent()).begin;
+      const int64_t end = visible_keys(problem, row + piece - 1, rows, shards_.extent()).end;
+      for (size_t chunk = 0; chunk < count; ++chunk)
+        if (chunks_->begin[chunk] < end && begin < chunks_->begin[chunk + 1])
+          readers_[chunk] |= uint64_t{1} << rank;
+    }
+  }
+}
+
+Status ContextAttentionPlan::make_transports(const Operation& operation) {
+  const TransportSite site{*group_, operation, device()};
+  Status status = transport_of(device(), *group_).make_gather(site, shards_, *chunks_, &keys_);
+  if (!status.ok()) return status;
+  view(keys_->gathered(), dtype_, &gathered_);
+  epoch_ = gradient_epoch_ = group_->first_epoch() - 1;
+  partials_.resize(static_cast<size_t>(group_->size()));
+  if (gradients_wanted_ != 0 && chunks_->count() > 0) {
+    // As the attention writes them; one piece of all rows.
+    Shards shards = shards_;
+    if (size_of(dtype_) == 2 && group_->size() > 1) shards.dtype = DType::kF32;
+    shards.begin = {0, shards_.extent()};
+    status = transport_of(device(), *group_)
+                 .make_reduce(site, shards, ShardChunks(shards, 1, 1), &gradients_);
+    if (!status.ok()) return status;
+    view(gradients_->partial(), shards.dtype, &partial_);
+  }
+  const int64_t pieces = zigzag_ ? 2 : 1;
+  const int64_t runs = ragged_ ? batch_ * pieces + 1 : chunks_->count() * batch_;
+  parts_.reserve(static_cast<size_t>(2 * max(runs, int64_t{1})));
+  if (ragged_) {
+    cumulative_q_.resize(static_cast<size_t>(batch_ + 1));
+    cumulative_kv_.resize(static_cast<size_t>(batch_ + 1));
+    lengths_q_ = {.data = cumulative_q_.data(),
+                  .dtype = DType::kI64,
+                  .rank = 1,
+                  .shape = {batch_ + 1},
+                  .stride = {1}};
+    lengths_q_dl_ = as_dl(&lengths_q_, device().dl_device());
+    lengths_q_dl_.dtype = {kDLInt, 64, 1};
+  }
+  return {};
+}
+
+void ContextAttentionPlan::view(std::byte* data, DType dtype, KeysAndValues* views) const {
+  const int64_t entries = shards_.outer, rows = shards_.extent();
+  const auto tensor = [&](int64_t dim) {
+    const int64_t row = rows_first_ ? kv_heads_ * dim : dim, head = rows_first_ ? dim : rows * dim;
+    return Tensor{.data = data,
+                  .dtype = dtype,
+                  .rank = 4,
+                  .shape = {entries, rows, kv_heads_, dim},
+                  .stride = {rows * kv_heads_ * dim, row, head, 1}};
+  };
+  // As callers give it, in its layout and without a batch where ragged.
+  const auto given = [&](Tensor view) {
+    if (!rows_first_) {
+      std::swap(view.shape[1], view.shape[2]);
+      std::swap(view.stride[1], view.stride[2]);
+    }
+    if (ragged_) {
+      view.rank = 3;
+      std::copy_n(view.shape + 1, 3, view.shape);
+      std::copy_n(view.stride + 1, 3, view.stride);
+    }
+    return view;
+  };
+  views->key = tensor(head_dim_);
+  data += views->key.elements() * size_of(dtype);
+  views->value = tensor(value_dim_);
+  views->given_key = given(views->key);
+  views->given_value = given(views->value);
+  views->key_dl = as_dl(&views->given_key, device().dl_device());
+  views->value_dl = as_dl(&views->given_value, device().dl_device());
+}
+
+void ContextAttentionPlan::describe(const perseid_attention_desc& desc) {
+  auto info = sized<perseid_plan_info>();
+  attention_->query(&info);
+  dispatch::Explanation explanation{.operation = kOperation};
+  explanation.problem = {{"dtype", internal::name_of(dtype_)},
+                         {"placement", zigzag_ ? "zigzag" : "contiguous"},
+                         {"rank", int64_t{group_->rank()}},
+                         {"ranks", int64_t{group_->size()}},
+                         {"batch", batch_},
+                         {"heads", desc.heads},
+                         {"kv_heads", kv_heads_},
+                         {"q_len", longest_q_},
+                         {"kv_len", longest_kv_},
+                         {"head_dim", head_dim_},
+                         {"value_dim", value_dim_},
+                         {"chunks", chunks_->count()}};
+  explanation.forward = {.flops = info.forward_flops, .bytes = info.forward_bytes};
+  (void)attention_->workspace_size(dispatch::Direction::kForward, &explanation.forward.workspace);
+  if (desc.gradients != 0) {
+    explanation.backward = {.flops = info.backward_flops, .bytes = info.backward_bytes};
+    (void)attention_->workspace_size(dispatch::Direction::kBackward,
+                                     &explanation.backward->workspace);
+  }
+  explanation.considered = {
+      {transport_of(device(), *group_).name, dispatch::Verdict::kChosen,
+       concatenate("keys and values are gathered for one ", info.implementation,
+                   waits_before_ ? " that begins when all have arrived, since sequences are packed"
+                                 : " that begins with the own ones")}};
+  explain(std::move(explanation));
+}
+
+Tensor ContextAttentionPlan::read_keys(op::ArgumentReader& reader, op::Access access,
+                                       const char* name, const DLTensor* tensor,
+                                       const char* dim_name, int64_t dim) const {
+  const op::Extent rows{ragged_ ? "total_kv" : "kv_len", kv_rows_}, heads{"kv_heads", kv_heads_};
+  const op::Extent extents[] = {
+      {"batch", batch_}, rows_first_ ? rows : heads, rows_first_ ? heads : rows, {dim_name, dim}};
+  Tensor view =
+      reader.read(access, name, tensor, dtype_, std::span(extents).subspan(ragged_ ? 1 : 0));
+  if (!reader.ok()) return view;
+  if (ragged_) {
+    std::copy_backward(view.shape, view.shape + 3, view.shape + 4);
+    std::copy_backward(view.stride, view.stride + 3, view.stride + 4);
+    view.rank = 4;
+    view.shape[0] = 1;
+    view.stride[0] = 0;
+  }
+  if (!rows_first_) {
+    std::swap(view.shape[1], view.shape[2]);
+    std::swap(view.stride[1], view.stride[2]);
+  }
+  return view;
+}
+
+// Cumulative lengths of whole sequences, of which this rank has equal parts.
+void ContextAttentionPlan::read_lengths(op::ArgumentReader& reader, const DLTensor* of_queries,
+                                        const DLTensor* of_keys) const {
+  const int64_t ranks = group_->size(), pieces = ranks * (zigzag_ ? 2 : 1);
+  const op::Extent extent{"batch + 1", batch_ + 1};
+  const auto read = [&](const char* name, const DLTensor* given, int64_t longest, int64_t total,
+                        std::vector<int64_t>* lengths) {
+    const Tensor view =
+        reader.read(op::Access::kRead, name, given, {DType::kI32, DType::kI64}, {&extent, 1});
+    if (!reader.ok()) return;
+    op::check_cumulative(reader, name, view,
+                         {longest * ranks,
+                          ", what the ranks' plans have; make a plan for the "
+                          "longest sequence"},
+                         {total * ranks, ", the rows of all ranks; make a plan for as many rows"});
+    for (int64_t i = 0; i <= batch_ && reader.ok(); ++i) {
+      const int64_t end = read_length(view, i);
+      reader.require(end % pieces == 0, name, "[", i, "] is ", end, ", expected a multiple of ",
+                     pieces, ", the pieces of a sequence; pad the sequences");
+      (*lengths)[static_cast<size_t>(i)] = end;
+    }
+  };
+  read("cu_seqlens_q", of_queries, longest_q_, total_q_, &cumulative_q_);
+  read("cu_seqlens_kv", of_keys, longest_kv_, kv_rows_, &cumulative_kv_);
+  for (int64_t& end : cumulative_q_) end /= ranks;
+}
+
+template <class Args>
+void ContextAttentionPlan::read_inputs(op::ArgumentReader& reader, const Args* args, Tensor* key,
+                                       Tensor* value) const {
+  if (!reader.require(args != nullptr, "attention is NULL, expected its arguments")) return;
+  *key = read_keys(reader, op::Access::kRead, "key", args->key, "head_dim", head_dim_);
+  *value = read_keys(reader, op::Access::kRead, "value", args->value, "value_dim", value_dim_);
+  if (ragged_) read_lengths(reader, args->cu_seqlens_q, args->cu_seqlens_kv);
+}
+
+template <class Body>
+void ContextAttentionPlan::for_each_run(const Body& body) const {
+  const int32_t own = group_->rank(), ranks = group_->size();
+  const int32_t other = zigzag_ ? 2 * ranks - 1 - own : own;
+  if (ragged_) {
+    if (chunks_->count() == 0) return;
+    const int64_t pieces = zigzag_ ? 2 : 1;
+    for (int64_t i = 0; i < batch_; ++i) {
+      const int64_t begin = cumulative_kv_[static_cast<size_t>(i)];
+      const int64_t length = (cumulative_kv_[static_cast<size_t>(i + 1)] - begin) / ranks / pieces;
+      for (int64_t piece = 0; piece < pieces; ++piece)
+        body(Run{own, 0, begin / ranks + piece * length, length,
+                 begin + (piece == 0 ? own : other) * length});
+    }
+    return body(Run{own, 0, 0, 0, 0});  // the chunk is sent even where it is empty
+  }
+  int64_t row = 0;
+  const int32_t pieces[] = {own, other};
+  for (const int32_t piece : std::span(pieces).first(zigzag_ ? 2 : 1))
+    for (int64_t chunk = chunks_->first_of(piece); chunk < chunks_->first_of(piece + 1); ++chunk) {
+      const auto c = static_cast<size_t>(chunk);
+      const int64_t begin = chunks_->begin[c], count = chunks_->begin[c + 1] - begin;
+      for (int64_t entry = 0; entry < batch_; ++entry) body(Run{chunk, entry, row, count, begin});
+      row += count;
+    }
+}
+
+void ContextAttentionPlan::cut(const Tensor& key, const Tensor& value) const {
+  parts_.clear();
+  for_each_run([&](const Run& run) {
+    for (const auto& [given, gathered] :
+         {std::pair{&key, &gathered_.key}, {&value, &gathered_.value}})
+      parts_.push_back({run.chunk, rows_of(*given, run.entry, run.row, run.count),
+                        rows_of(*gathered, run.entry, run.position, run.count),
+                        readers_[static_cast<size_t>(run.chunk)]});
+  });
+}
+
+Status ContextAttentionPlan::send(const Operation& operation, const Sending& sending,
+                                  const Tensor& key, const Tensor& value) const {
+  Status status = keys_->start(operation, sending.epoch);
+  if (!status.ok()) return status;
+  cut(key, value);
+  return keys_->send(operation, sending, parts_);
+}
+
+Status ContextAttentionPlan::await_all(const Operation& operation, uint32_t epoch) const {
+  for (int64_t chunk = 0; chunk < chunks_->count(); ++chunk)
+    if (Status status =
+            group_->wait(operation, chunks_->owner(chunk), keys_->signals() + chunk, epoch);
+        !status.ok())
+      return status;
+  return {};
+}
+
+Status ContextAttentionPlan::forward(const perseid_context_attention_forward_args& args,
+                                     const op::Workspace& workspace, void* stream) const {
+  const Operation operation(kOperation, args.deadline_ns);
+  op::ArgumentReader reader(kOperation, device().dl_device());
+  Tensor key, value;
+  read_inputs(reader, args.attention, &key, &value);
+  if (reader.ok())
+    reader.require(args.attention->arrival_kv == nullptr,
+                   "arrival_kv is given, expected NULL: the ranks bring keys and values");
+  if (device().gpu != nullptr)
+    for (const auto& [name, tensor] : {std::pair{"key", &key}, {"value", &value}})
+      reader.require(tensor->empty() || tensor->stride[3] == 1, name,
+                     " has gaps between the elements of a row; copy it into a tensor without");
+  if (Status status = reader.finish(); !status.ok()) return status;
+  if (Status status = refuse_capture(device(), operation, stream); !status.ok()) return status;
+  if (args.record != nullptr) *args.record = {PERSEID_OK, -1, 0, -1, 0, 0};
+
+  const Turn turn(*group_, operation);
+  if (!turn.status().ok()) return turn.status();
+  const Sending sending{++epoch_, stream, args.record};
+  Status status = send(operation, sending, key, value);
+  if (!status.ok()) return status;
+  status = attend(operation, args, sending, workspace);
+  // Whatever this rank's own arguments were, the others have its keys and go on.
+  const Status finished = keys_->finish(sending);
+  return status.ok() ? finished : status;
+}
+
+Status ContextAttentionPlan::attend(const Operation& operation,
+                                    const perseid_context_attention_forward_args& args,
+                                    const Sending& sending, const op::Workspace& workspace) const {
+  perseid_attention_forward_args inner = *args.attention;
+  inner.key = &gathered_.key_dl;
+  inner.value = &gathered_.value_dl;
+  if (ragged_) inner.cu_seqlens_q = &lengths_q_dl_;
+  perseid_arrival arrival{};
+  perseid_wait_record record{};
+  Status status;
+  if (waits_before_) {
+    status = await_all(operation, sending.epoch);
+  } else if (chunks_->count() > 0) {
+    arrival = keys_->arrival(operation, sending.epoch);
+    arrival.first_chunk = chunks_->pivot(group_->rank());
+    if (device().gpu == nullptr) arrival.record = &record;
+    inner.arrival_kv = &arrival;
+  }
+  if (status.ok()) status = attention_of(attention_).forward(inner, workspace, sending.stream);
+  if (status.code() == PERSEID_TIMEOUT && record.status != PERSEID_OK) {
+    status = group_->give_up(operation, chunks_->owner(record.chunk));
+  } else if (status.code() == PERSEID_PEER_LOST) {
+    status = group_->failure(operation);
+  }
+  if (args.record != nullptr && (record.status != PERSEID_OK || group_->failed() >= 0)) {
+    *args.record = record;
+    args.record->status = status.code();
+    args.record->rank = group_->failed();
+  }
+  return status;
+}
+
+Status ContextAttentionPlan::backward(const perseid_context_attention_backward_args& args,
+                                      const op::Workspace& workspace, void* stream) const {
+  const Operation operation("context-attention backward", args.deadline_ns);
+  op::ArgumentReader reader(operation.name, device().dl_device());
+  Tensor key, value, grad_key, grad_value;
+  read_inputs(reader, args.attention, &key, &value);
+  const auto wanted = [&](const char* name, const DLTensor* given, uint32_t bit,
+                          const char* dim_name, int64_t dim) {
+    if ((gradients_wanted_ & bit) == 0) reader.refuse(name, given, "nothing of it in gradients");
+    return given == nullptr || !reader.ok()
+               ? Tensor()
+               : read_keys(reader, op::Access::kWrite, name, given, dim_name, dim);
+  };
+  if (reader.ok()) {
+    grad_key =
+        wanted("grad_key", args.attention->grad_key, PERSEID_GRAD_KEY, "head_dim", head_dim_);
+    grad_value = wanted("grad_value", args.attention->grad_value, PERSEID_GRAD_VALUE, "value_dim",
+                        value_dim_);
+  }
+  if (Status status = reader.finish(); !status.ok()) return status;
+  if (Status status = refuse_capture(device(), operation, stream); !status.ok()) return status;
+
+  const Turn turn(*group_, operation);
+  if (!turn.status().ok()) return turn.status();
+  const Sending sending{++epoch_, stream, nullptr};
+  Status status = send(operation, sending, key, value);
+  if (status.ok()) status = await_all(operation, sending.epoch);
+  if (!status.ok()) return status;
+  const Sending leaving{gradient_epoch_ + 1, stream, nullptr};
+  if (gradients_ != nullptr) status = gradients_->start(operation, leaving);
+  // Where this rank's own arguments are refused, the others miss its part.
+  if (status.ok()) status = differentiate(*args.attention, workspace, stream);
+  const Status finished = keys_->finish(sending);
+  if (status.ok()) status = finished;
+  if (!status.ok() || gradients_ == nullptr) return status;
+  gradient_epoch_ = leaving.epoch;
+  cpu::set_signal(gradients_->signals(), leaving.epoch);
+  status = reduce_gradients(operation, leaving.epoch, grad_key, grad_value);
+  const Status read = gradients_->finish(leaving);
+  return status.ok() ? read : status;
+}
+
+Status ContextAttentionPlan::differentiate(const perseid_attention_backward_args& args,
+                                           const op::Workspace& workspace, void* stream) const {
+  perseid_attention_backward_args inner = args;
+  inner.key = &gathered_.key_dl;
+  inner.value = &gathered_.value_dl;
+  if (ragged_) inner.cu_seqlens_q = &lengths_q_dl_;
+  // The other ranks need this one's part where it wants none itself.
+  const auto of_ranks = [&](uint32_t bit, const DLTensor& partial) {
+    return gradients_ != nullptr && (gradients_wanted_ & bit) != 0 ? &partial : nullptr;
+  };
+  inner.grad_key = of_ranks(PERSEID_GRAD_KEY, partial_.key_dl);
+  inner.grad_value = of_ranks(PERSEID_GRAD_VALUE, partial_.value_dl);
+  return attention_of(attention_).backward(inner, workspace, stream);
+}
+
+Status ContextAttentionPlan::reduce_gradients(const Operation& operation, uint32_t epoch,
+                                              const Tensor& key, const Tensor& value) const {
+  for (int32_t rank = 0; rank < group_->size(); ++rank)
+    if (Status status =
+            gradients_->part(operation, epoch, rank, 0, &partials_[static_cast<size_t>(rank)]);
+        !status.ok())
+      return status;
+  for_each_run([&](const Run& run) {
+    if (key.present()) reduce_run(run, key, partial_.key, accumulate_key_);
+    if (value.present()) reduce_run(run, value, partial_.value, accumulate_value_);
+  });
+  return {};
+}
+
+void ContextAttentionPlan::reduce_run(const Run& run, const Tensor& out, const Tensor& partial,
+                                      bool accumulates) const {
+  const Tensor own = rows_of(out, run.entry, run.row, run.count);
+  // In the partial of each rank.
+  const Tensor summed = rows_of(partial, run.entry, run.position, run.count);
+  const std::ptrdiff_t offset = summed.as<std::byte>() - gradients_->partial();
+  const int64_t heads = own.shape[1], dim = own.shape[2];
+  const int64_t each = max(int64_t{1}, kTaskElements / (heads * dim));
+  cpu::for_each_task(*device().executor, (run.count + each - 1) / each, [&](int64_t task, int32_t) {
+    const void* parts[kMostRanks];
+    for (int64_t i = task * each; i < min(run.count, (task + 1) * each); ++i)
+      for (int64_t head = 0; head < heads; ++head) {
+        const int64_t at = i * summed.stride[0] + head * summed.stride[1];
+        for (size_t rank = 0; rank < partials_.size(); ++rank)
+          parts[rank] = partials_[rank].as<const std::byte>() + offset + at * size_of(summed.dtype);
+        std::byte* to =
+            own.as<std::byte>() + (i * own.stride[0] + head * own.stride[1]) * size_of(dtype_);
+        reduce({.parts = parts,
+                .ranks = group_->size(),
+                .dtype = summed.dtype,
+                .reduction = Reduction::kSum,
+                .bias = accumulates ? to : nullptr,
+                .bias_dtype = accumulates ? dtype_ : DType::kNone,
+                .bias_stride = own.stride[2],
+                .out = to,
+                .out_dtype = dtype_,
+                .out_stride = own.stride[2],
+                .count = dim});
+      }
+  });
+}
+
+}  // namespace perseid::internal::collective

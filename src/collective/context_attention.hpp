@@ -1,0 +1,106 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Context-parallel attention: every rank has rows of query, key and value. Queries stay. Keys and
+// values of all ranks are gathered in the order of whole sequences, so that one attention over the
+// gathered keys has the rank's result: it knows the positions of the rank's rows (QueryRows), and
+// the pieces of the other ranks are chunks that arrive while it runs.
+//
+// All keys lie before all values, each in the caller's layout without gaps. Backward gathers again.
+// A rank computes what its queries give to the gradients of all keys, of the same layout in
+// float32; a key's rank sums these in the order of ranks.
+#pragma once
+
+#include "collective/plan.hpp"
+#include "math/attention_problem.hpp"
+
+namespace perseid::internal::collective {
+
+class ContextAttentionPlan final : public op::Plan {
+ public:
+  static constexpr const char* kOperation = "context-attention";
+
+  // Collective.
+  static Status make(op::DevicePointer device, GroupPointer group,
+                     const perseid_context_attention_desc& desc,
+                     std::unique_ptr<const op::Plan>* plan);
+  // Collective.
+  Status forward(const perseid_context_attention_forward_args& args, const op::Workspace& workspace,
+                 void* stream) const;
+  Status backward(const perseid_context_attention_backward_args& args,
+                  const op::Workspace& workspace, void* stream) const;
+
+ private:
+  // Rows [row, row + count) of this rank in an entry of the batch, which are gathered from
+  // `position` on. Where ragged, there is one entry, of packed rows.
+  struct Run {
+    int64_t chunk, entry, row, count, position;
+  };
+  // All keys and values, or their gradients: [entry, row, kv_head, element], and as callers have
+  // it.
+  struct KeysAndValues {
+    Tensor key, value, given_key, given_value;
+    DLTensor key_dl{}, value_dl{};
+  };
+
+  ContextAttentionPlan(op::DevicePointer device, GroupPointer group)
+      : Plan(std::move(device)), group_(std::move(group)) {}
+  Status read(const perseid_context_attention_desc& desc, const Operation& operation);
+  Status make_attention(const op::DevicePointer& device, const perseid_attention_desc& desc);
+  void find_readers(const perseid_attention_desc& desc);
+  QueryRows placement_of(int32_t rank) const;
+  Status make_transports(const Operation& operation);
+  void view(std::byte* data, DType dtype, KeysAndValues* views) const;
+  void describe(const perseid_attention_desc& desc);
+
+  // This rank's rows of an argument, as [entry, row, kv_head, element].
+  Tensor read_keys(op::ArgumentReader& reader, op::Access access, const char* name,
+                   const DLTensor* tensor, const char* dim_name, int64_t dim) const;
+  void read_lengths(op::ArgumentReader& reader, const DLTensor* of_queries,
+                    const DLTensor* of_keys) const;
+  template <class Args>
+  void read_inputs(op::ArgumentReader& reader, const Args* args, Tensor* key, Tensor* value) const;
+  // Of all of this rank's keys, by chunks.
+  template <class Body>
+  void for_each_run(const Body& body) const;
+  void cut(const Tensor& key, const Tensor& value) const;
+  Status send(const Operation& operation, const Sending& sending, const Tensor& key,
+              const Tensor& value) const;
+  Status await_all(const Operation& operation, uint32_t epoch) const;
+  Status attend(const Operation& operation, const perseid_context_attention_forward_args& args,
+                const Sending& sending, const op::Workspace& workspace) const;
+  Status differentiate(const perseid_attention_backward_args& args, const op::Workspace& workspace,
+                       void* stream) const;
+  Status reduce_gradients(const Operation& operation, uint32_t epoch, const Tensor& key,
+                          const Tensor& value) const;
+  void reduce_run(const Run& run, const Tensor& out, const Tensor& partial, bool accumulates) const;
+
+  GroupPointer group_;
+  DType dtype_ = DType::kF32;
+  bool rows_first_ = true;  // in memory: bshd
+  bool ragged_ = false, kv_lens_ = false;
+  uint32_t gradients_wanted_ = 0;  // of key and value
+  bool accumulate_key_ = false, accumulate_value_ = false;
+  int64_t batch_ = 1, kv_heads_ = 1, head_dim_ = 1, value_dim_ = 1;
+  int64_t kv_rows_ = 0;                                   // of this rank: kv_len, or total_kv
+  int64_t longest_q_ = 0, longest_kv_ = 0, total_q_ = 0;  // of this rank, where ragged
+  bool zigzag_ = false;
+  std::vector<int64_t> q_rows_;  // q_len of each rank
+  Shards shards_;                // of the gathered rows; where ragged by ranks, in no order
+  std::unique_ptr<ShardChunks> chunks_;
+  std::vector<uint64_t> readers_;  // of each chunk: a bit for each rank
+  bool waits_before_ = false;      // the attention takes no chunks
+  InnerPlan attention_;
+  std::unique_ptr<GatherTransport> keys_;
+  std::unique_ptr<ReduceTransport> gradients_;  // of keys and values, where backward has any
+  KeysAndValues gathered_, partial_;
+  // A plan is executed once at a time on a rank.
+  mutable uint32_t epoch_ = 0, gradient_epoch_ = 0;
+  mutable std::vector<SentPart> parts_;
+  mutable std::vector<Tensor> partials_;  // of each rank
+  // Where ragged: cumulative lengths of the rank's queries, and of whole sequences of keys.
+  mutable std::vector<int64_t> cumulative_q_, cumulative_kv_;
+  Tensor lengths_q_;
+  DLTensor lengths_q_dl_{};
+};
+
+}  // namespace perseid::internal::collective
