@@ -184,9 +184,10 @@ void Group::fail(Failure failure, int32_t rank) {
   tell(cpu::load_acquire(abort_));
 }
 
-// Others may find out later, or not at all.
+// Others may find out later, or not at all. A rank that leaves tells everybody itself, after which
+// operation: others may still be in that one, and are to complete it.
 void Group::tell(uint32_t abort) const {
-  if (puts_ == nullptr || told_.exchange(true)) return;
+  if (puts_ == nullptr || failure_of(abort) == Failure::kLeft || told_.exchange(true)) return;
   const Frame frame{FrameType::kAbort, generation_, Writer().number(abort, 4).take()};
   for_each_other(
       [&](int32_t other) { mesh_->send(origin(other), frame, Clock::now() + kAnswerTime); });
