@@ -12,6 +12,8 @@
 #include <cerrno>
 #include <csignal>
 
+#include "collective/mesh.hpp"
+
 namespace perseid::internal::collective {
 namespace {
 
@@ -180,12 +182,19 @@ void PutEngine::enqueue(int32_t to, Message message, bool at_once) {
   wake();
 }
 
-// What the group does not need any more: it has failed.
+// The value of the abort word of a message's group, or 0.
+uint32_t PutEngine::abort_of(const Message& message) {
+  const std::shared_ptr<Segment> slab = exposed(message.header.generation, 0);
+  return slab == nullptr ? 0 : cpu::load_acquire(reinterpret_cast<uint32_t*>(slab->data()));
+}
+
+// What the group does not need any more: it has failed. Not where a rank has left: others may still
+// be in an operation that this rank and that one have completed.
 bool PutEngine::is_void(const Message& message) {
   if (message.sent > 0 || (message.header.kind != kPut && message.header.kind != kSignal))
     return false;
-  const std::shared_ptr<Segment> slab = exposed(message.header.generation, 0);
-  return slab != nullptr && cpu::load_acquire(reinterpret_cast<uint32_t*>(slab->data())) != 0;
+  const uint32_t abort = abort_of(message);
+  return abort != 0 && failure_of(abort) != Failure::kLeft;
 }
 
 // False: nothing is pending.
@@ -194,7 +203,8 @@ bool PutEngine::release_pending() {
   std::erase_if(pending_, [&](Pending& each) {
     const std::shared_ptr<void> memory = each.memory.lock();
     if (memory == nullptr || is_void(each.put)) return true;
-    if (!epoch_reached(cpu::load_acquire(each.ready), each.epoch)) return false;
+    // After a failure nobody computes it.
+    if (!epoch_reached(cpu::load_acquire(each.ready), each.epoch)) return abort_of(each.put) != 0;
     each.put.source.keep = memory;
     enqueue(each.to, std::move(each.put), false);
     enqueue(each.to, std::move(each.signal), false);

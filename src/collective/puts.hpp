@@ -129,6 +129,7 @@ class PutEngine {
   void enqueue(int32_t to, Message message, bool at_once);
   void wake() const;
   std::shared_ptr<Segment> exposed(uint32_t generation, uint32_t segment);
+  uint32_t abort_of(const Message& message);
   bool is_void(const Message& message);
   Message* first_of(Peer& peer);
   bool release_pending();
