@@ -158,9 +158,9 @@ Status ContextAttentionPlan::make_attention(const op::DevicePointer& device,
   perseid_attention_desc inner = desc;
   inner.kv_len = ragged_ ? longest_kv_ * group_->size() : shards_.extent();
   inner.total_kv = ragged_ ? shards_.extent() : 0;
-  // Whoever sums over ranks adds.
+  // The sum over ranks adds to what the gradients hold; a rank's partial gradients overwrite.
   inner.accumulate &= ~uint32_t{PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE};
-  // Of packed sequences every rank has rows everywhere.
+  // Each rank has a part of every packed sequence, so that no chunk of keys is one rank's.
   waits_before_ = ragged_;
   if (!waits_before_ && chunks_->count() > 0) inner.async_kv = &arriving;
   return op::AttentionPlan::make(device, inner, &attention_, placement_of(group_->rank()));
