@@ -198,8 +198,9 @@ TEST(House, KernelObjectsKeepTheirSymbolsToThemselves) {
     ++objects;
     std::string isa = fs::path(path).filename().string();
     isa.resize(isa.find('.'));
-    std::istringstream symbols(
-        output_of(std::string(PERSEID_NM) + " --demangle --defined-only '" + path + "'"));
+    std::string command = PERSEID_NM " --demangle --defined-only '";
+    command.append(path).append("'");
+    std::istringstream symbols(output_of(command));
     size_t count = 0;
     for (std::string line; std::getline(symbols, line); ++count) {
       // "0000000000000000 W name"
