@@ -242,10 +242,6 @@ TEST_F(GpuAttentionBackward, RefusesWhatTheCopyEngineCannotReach) {
     return status.sentence();
   };
   EXPECT_NE(sentence([](AttentionBackward& t) {
-              t.grad_out.stride[2] = 0;
-            }).find("grad_out has a stride"),
-            std::string::npos);
-  EXPECT_NE(sentence([](AttentionBackward& t) {
               t.grad_query.data = t.grad_query.as<std::byte>() + 2;
             }).find("grad_query begins 2 bytes"),
             std::string::npos);
