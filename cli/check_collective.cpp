@@ -37,6 +37,8 @@ struct Problem {
   uint64_t seed = 0;
 
   bool gathers() const { return std::string_view(op) == "all-gather-matmul"; }
+  // Both ways, whatever the model says of such small products.
+  Fusion fusion() const { return seed % 3 == 0 ? Fusion::kUnfused : Fusion::kFused; }
   bool all() const { return std::string_view(op) == "matmul-all-reduce"; }
   std::string text() const {
     return fmt::format("m {} n {} k {}, shards {}{}{}", m, n, k, fmt::join(shards, ","),
@@ -137,7 +139,8 @@ std::string run_rank(const Problem& problem, const Group& group, const Context& 
                                 .m = shard,
                                 .k = problem.k,
                                 .products = {{.n = problem.n}},
-                                .chunks = 1 + static_cast<int64_t>(problem.seed % 4)});
+                                .chunks = 1 + static_cast<int64_t>(problem.seed % 4),
+                                .fusion = problem.fusion()});
     const Memory workspace(context, plan.workspace_size());
     int64_t begin = 0;
     for (size_t r = 0; r < rank; ++r) begin += problem.shards[r];
@@ -165,7 +168,8 @@ std::string run_rank(const Problem& problem, const Group& group, const Context& 
                            .all_reduce = problem.all(),
                            .m = problem.m,
                            .n = problem.n,
-                           .k = shard});
+                           .k = shard,
+                           .fusion = problem.fusion()});
   const Memory workspace(context, plan.workspace_size());
   const int32_t dim = problem.along_n ? 1 : 0;
   const int64_t extent = problem.along_n ? problem.n : problem.m;

@@ -5,7 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
@@ -56,6 +59,13 @@ std::chrono::nanoseconds deadline_of(std::optional<double> milliseconds) {
   if (!(deadline > 0) || deadline > kLongest)
     bad_input(fmt::format("--deadline must be a time above 0 in milliseconds, got {}", deadline));
   return std::chrono::nanoseconds(std::max<int64_t>(std::llround(deadline * 1e6), 1));
+}
+
+void write_report(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text << '\n';
+  if (!file.flush())
+    bad_input(fmt::format("--report {} cannot be written: {}", path, std::strerror(errno)));
 }
 
 void Run::finish(TensorFiles& files, const std::string& implementation) {

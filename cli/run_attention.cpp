@@ -9,6 +9,7 @@
 #include "arrival_flags.hpp"
 #include "attention_files.hpp"
 #include "commands.hpp"
+#include "help.hpp"
 #include "perseid/collective.hpp"
 #include "streams.hpp"
 
@@ -73,7 +74,7 @@ int run_attention(const Common& common, const Flags& flags) {
 }
 
 struct RankFlags : AttentionFlags {
-  std::string placement = "contiguous";
+  std::string placement = "contiguous", report;
   int64_t chunks = 1;
   std::optional<double> deadline;  // milliseconds
 };
@@ -100,7 +101,8 @@ int run_context_attention(const Common& common, const RankFlags& of_all) {
       {.attention = with.options,
        .placement = of_all.placement == "zigzag" ? Sharding::kZigzag : Sharding::kContiguous,
        .chunks = of_all.chunks,
-       .deadline = deadline});
+       .deadline = deadline,
+       .report = !of_all.report.empty()});
   const Memory workspace = workspace_of(context, attention, flags);
   compute_attention(run, context, flags, with, files,
                     {.forward =
@@ -113,6 +115,8 @@ int run_context_attention(const Common& common, const RankFlags& of_all) {
                            attention.backward(nullptr, arguments, {workspace}, deadline);
                            context.synchronize();
                          }});
+  if (!of_all.report.empty())
+    write_report(of_rank(of_all.report, group.rank()), attention.overlap_report());
   run.finish(files, attention.info().implementation);
   return kOk;
 }
@@ -148,6 +152,9 @@ void add_run_context_attention(CLI::App& run, const Common& common, Action& acti
       ->type_name("N");
   app->add_option("--deadline", flags->deadline,
                   "milliseconds that any rank is waited for; then the exit code is 5 (30000)");
+  app->add_option("--report", flags->report,
+                  "where the time of each rank went, as JSON and a Chrome trace in one")
+      ->type_name(kFile);
   app->footer(
       "The files are of each rank: {rank} in a name is its number. Cumulative and key lengths are "
       "those of whole sequences, on every rank. Start the ranks with perseid launch, mpirun or "

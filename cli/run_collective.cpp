@@ -18,7 +18,7 @@ namespace {
 struct Flags {
   std::string a, b, out, bias, gathered;
   std::optional<int64_t> gather_dim, scatter_dim;
-  std::string reduce = "sum";
+  std::string reduce = "sum", fusion = "auto", report;
   std::optional<double> deadline;  // milliseconds
 };
 
@@ -75,6 +75,8 @@ struct Ranked {
     });
     for (const Tensor& result : results)
       if (result.present()) placement.fetch(result);
+    if (!flags.report.empty())
+      write_report(of_rank(flags.report, group.rank()), plan.overlap_report());
     run.finish(files, plan.info().implementation);
   }
   Tensor result(const char* flag, const std::string& name, const harness::Shape& shape) {
@@ -88,6 +90,13 @@ struct Ranked {
     return static_cast<int64_t>(sum);
   }
 };
+
+Fusion fusion_of(const Flags& flags) {
+  if (flags.fusion == "auto") return Fusion::kAuto;
+  if (flags.fusion == "fused") return Fusion::kFused;
+  if (flags.fusion == "unfused") return Fusion::kUnfused;
+  bad_input(fmt::format("--fusion must be auto, fused or unfused, got '{}'", flags.fusion));
+}
 
 // [batch, rows, columns] as [batch * rows, columns].
 Tensor as_rows(const Tensor& tensor) {
@@ -130,7 +139,9 @@ int run_all_gather_matmul(const Common& common, const Flags& flags) {
                               .k = a.size(-1),
                               .products = {{.n = rank.b.size(-1), .bias = rank.bias.present()}},
                               .deadline = rank.deadline,
-                              .implementation = wanted_implementation(common)});
+                              .implementation = wanted_implementation(common),
+                              .fusion = fusion_of(flags),
+                              .report = !flags.report.empty()});
   const auto place = [&](const Tensor& tensor) {
     return rank.placement.place(entries || !tensor.present() ? tensor : as_rows(tensor));
   };
@@ -187,7 +198,9 @@ int run_matmul_reduce(const Common& common, const Flags& flags, bool all) {
        .n = rank.b.size(-1),
        .k = a.size(-1),
        .deadline = rank.deadline,
-       .implementation = wanted_implementation(common)});
+       .implementation = wanted_implementation(common),
+       .fusion = fusion_of(flags),
+       .report = !flags.report.empty()});
   rank.execute(run, plan,
                MatmulReduceArguments{.a = rank.placement.place(a),
                                      .b = rank.placement.place(rank.b),
@@ -209,6 +222,10 @@ CLI::App* add(CLI::App& run, const char* name, const char* help, Flags& flags) {
   file("--bias", flags.bias, "[n], added to every row");
   app->add_option("--deadline", flags.deadline,
                   "milliseconds that any rank is waited for; then the exit code is 5 (30000)");
+  app->add_option("--fusion", flags.fusion, "whether communicating overlaps computing (auto)")
+      ->type_name("auto|fused|unfused");
+  file("--report", flags.report,
+       "where the time of each rank went, as JSON and a Chrome trace in one");
   app->footer(
       fmt::format("Start the ranks with perseid launch, mpirun or torchrun. Each has a GPU of its "
                   "own with --device 'cuda:{{rank}}'.\n"

@@ -99,6 +99,32 @@ TEST_F(CliRanksTest, MatmulReduceScatterAndAllReduce) {
   expect_file("c.2.npy", {5, 2}, last);
 }
 
+TEST_F(CliRanksTest, ReportsWhereTheTimeWent) {
+  write("x.npy", {4, 4}, numbers({4, 4}, 1));
+  write("q.npy", {1, 4, 2, 4}, numbers({4, 8}, 1));
+  const std::string files = " --a @x.npy --b @x.npy --out '@c.{rank}.npy'";
+  for (const std::string& operation :
+       {"all-gather-matmul --fusion fused" + files, "all-gather-matmul --fusion unfused" + files,
+        "matmul-all-reduce" + files,
+        std::string("context-attention --query @q.npy --key @q.npy --value @q.npy --out "
+                    "'@c.{rank}.npy'")}) {
+    expect_ok("launch -n 2 -- perseid run " + operation + " --report '@r.{rank}.json'");
+    for (const int rank : {0, 1}) {
+      const nlohmann::json report =
+          nlohmann::json::parse(text_of("r." + std::to_string(rank) + ".json"));
+      EXPECT_EQ(report["rank"], rank) << operation;
+      EXPECT_EQ(report["chunks"].size(), 3u) << operation;  // two shards, and what is of both
+      EXPECT_GT(report["compute_seconds"], 0) << operation;
+      EXPECT_LE(report["compute_seconds"], report["seconds"]) << operation;
+      EXPECT_GT(report["traceEvents"].size(), 9u) << operation;
+    }
+  }
+  expect_refused("launch -n 1 -- perseid run all-gather-matmul --fusion maybe" + files, 2,
+                 "--fusion must be auto, fused or unfused, got 'maybe'");
+  expect_refused("launch -n 1 -- perseid run matmul-all-reduce --report /nowhere/r.json" + files, 2,
+                 "--report /nowhere/r.json cannot be written");
+}
+
 TEST_F(CliRanksTest, ChecksCollectives) {
   const nlohmann::json report = json("check collective -n 3 --seed 5");
   EXPECT_EQ(report["failed"], 0);

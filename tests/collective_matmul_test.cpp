@@ -4,6 +4,7 @@
 // operand, reductions as the fixed-order sum of the ranks' own products, any dtype, uneven shards,
 // and what happens where ranks differ or are missing.
 #include "collective_tools.hpp"
+#include "overlap_reports.hpp"
 
 extern thread_local int64_t allocations_of_this_thread;  // of counting_new.cpp
 
@@ -13,6 +14,7 @@ using namespace collective_tools;
 using perseid::AllGatherMatmul;
 using perseid::ChunkDim;
 using perseid::Context;
+using perseid::Fusion;
 using perseid::Matmul;
 using perseid::MatmulReduce;
 using perseid::Reduction;
@@ -50,7 +52,8 @@ struct Gathering {
   bool transposed = false;
 };
 
-// Three executions with different operands, two products each, the second with a bias.
+// Three executions of a plan of each fusion with different operands, two products each, the second
+// with a bias.
 void expect_bitwise(const Gathering& problem) {
   SCOPED_TRACE(testing::Message() << problem.ranks << " ranks, batch " << problem.batch
                                   << ", chunks " << problem.chunks << ", dim "
@@ -66,17 +69,23 @@ void expect_bitwise(const Gathering& problem) {
     for (size_t r = 0; r < rank; ++r) begin += problem.shards[r];
     const int64_t size = problem.shards[rank];
     const int64_t n[] = {30 + 17 * static_cast<int64_t>(rank), 8};
-    const AllGatherMatmul plan(context, group,
-                               {.dtype = problem.dtype,
-                                .gather_dim = problem.dim,
-                                .batch = std::max<int64_t>(problem.batch, 1),
-                                .m = along_k ? m : size,
-                                .k = along_k ? size : k,
-                                .products = {{.n = n[0]}, {.n = n[1], .bias = true}},
-                                .chunks = problem.chunks});
+    const auto plan_of = [&](Fusion fusion) {
+      return AllGatherMatmul(context, group,
+                             {.dtype = problem.dtype,
+                              .gather_dim = problem.dim,
+                              .batch = std::max<int64_t>(problem.batch, 1),
+                              .m = along_k ? m : size,
+                              .k = along_k ? size : k,
+                              .products = {{.n = n[0]}, {.n = n[1], .bias = true}},
+                              .chunks = problem.chunks,
+                              .fusion = fusion,
+                              .report = problem.chunks == 3});
+    };
+    const AllGatherMatmul plans[] = {plan_of(Fusion::kFused), plan_of(Fusion::kUnfused)};
     Workspace workspace;
-    plan.reserve(workspace);
-    for (uint64_t repeat = 1; repeat <= 3; ++repeat) {
+    for (const AllGatherMatmul& plan : plans) plan.reserve(workspace);
+    for (uint64_t repeat = 1; repeat <= 6; ++repeat) {
+      const AllGatherMatmul& plan = plans[repeat % 2];
       const auto matrix = [&](int64_t rows, int64_t columns, uint64_t seed) {
         return Matrix::random(problem.batch > 0 ? std::vector<int64_t>{problem.batch, rows, columns}
                                                 : std::vector<int64_t>{rows, columns},
@@ -216,20 +225,25 @@ void expect_reduced(const Reducing& problem) {
   const bool along_n = problem.dim == ChunkDim::kN;
   on_threads(problem.ranks, [&](const Group& group) {
     const auto rank = static_cast<size_t>(group.rank());
-    const MatmulReduce plan(context, group,
-                            {.dtype = problem.dtype,
-                             .out_dtype = problem.out_dtype,
-                             .scatter_dim = problem.dim,
-                             .reduction = problem.reduction,
-                             .all_reduce = problem.all,
-                             .bias = problem.bias,
-                             .batch = std::max<int64_t>(problem.batch, 1),
-                             .m = problem.m,
-                             .n = problem.n,
-                             .k = problem.k[rank]});
+    const auto plan_of = [&](Fusion fusion) {
+      return MatmulReduce(context, group,
+                          {.dtype = problem.dtype,
+                           .out_dtype = problem.out_dtype,
+                           .scatter_dim = problem.dim,
+                           .reduction = problem.reduction,
+                           .all_reduce = problem.all,
+                           .bias = problem.bias,
+                           .batch = std::max<int64_t>(problem.batch, 1),
+                           .m = problem.m,
+                           .n = problem.n,
+                           .k = problem.k[rank],
+                           .fusion = fusion});
+    };
+    const MatmulReduce plans[] = {plan_of(Fusion::kFused), plan_of(Fusion::kUnfused)};
     Workspace workspace;
-    plan.reserve(workspace);
-    for (uint64_t repeat = 1; repeat <= 3; ++repeat) {
+    for (const MatmulReduce& plan : plans) plan.reserve(workspace);
+    for (uint64_t repeat = 1; repeat <= 6; ++repeat) {
+      const MatmulReduce& plan = plans[repeat % 2];
       const auto matrix = [&](size_t of, int64_t rows, int64_t columns, uint64_t seed) {
         return Matrix::random(problem.batch > 0 ? std::vector<int64_t>{problem.batch, rows, columns}
                                                 : std::vector<int64_t>{rows, columns},
@@ -358,8 +372,11 @@ TEST(Executions, AllocateNothing) {
   on_threads(3, [&](const Group& group) {
     const Matrix square = Matrix::random({6, 6}, perseid::f32, 1);
     const Matrix tall({18, 6}, perseid::f32), part({2, 6}, perseid::f32), all({6, 6}, perseid::f32);
-    const AllGatherMatmul gather(context, group, {.m = 6, .k = 6, .products = {{.n = 6}}});
-    const MatmulReduce scatter(context, group, {.m = 6, .n = 6, .k = 6});
+    const AllGatherMatmul gather(
+        context, group,
+        {.m = 6, .k = 6, .products = {{.n = 6}}, .fusion = perseid::Fusion::kFused});
+    const MatmulReduce scatter(context, group,
+                               {.m = 6, .n = 6, .k = 6, .fusion = perseid::Fusion::kFused});
     const MatmulReduce reduce(context, group, {.all_reduce = true, .m = 6, .n = 6, .k = 6});
     Workspace workspace;
     gather.reserve(workspace);
@@ -381,6 +398,121 @@ TEST(Executions, AllocateNothing) {
       }
     }
   });
+}
+
+// A product without columns reads nothing, but what follows needs all shards.
+TEST(Executions, WaitForShardsThatTheFirstProductDoesNotNeed) {
+  const Context context = Context::cpu(1);
+  for (const Fusion fusion : {Fusion::kAuto, Fusion::kFused})
+    on_threads(2, [&](const Group& group) {
+      const AllGatherMatmul plan(
+          context, group, {.m = 300, .k = 200, .products = {{.n = 0}, {.n = 7}}, .fusion = fusion});
+      const Matrix a = Matrix::random({600, 200}, perseid::f32, 1),
+                   b = Matrix::random({200, 7}, perseid::f32, 2);
+      const Matrix wanted = product(a.tensor(), b.tensor(), perseid::f32, perseid::f32);
+      const Matrix none({200, 0}, perseid::f32), nothing({600, 0}, perseid::f32),
+          c({600, 7}, perseid::f32), gathered({600, 200}, perseid::f32);
+      const int64_t begin = 300 * group.rank();
+      Workspace workspace;
+      plan.reserve(workspace);
+      if (group.rank() == 1) std::this_thread::sleep_for(20ms);
+      plan.execute({.a = a.tensor().slice(0, begin, begin + 300),
+                    .b = {none.tensor(), b.tensor()},
+                    .c = {nothing.tensor(), c.tensor()},
+                    .gathered = gathered.tensor()},
+                   workspace);
+      EXPECT_EQ(c.bytes, wanted.bytes) << "rank " << group.rank();
+      EXPECT_EQ(gathered.bytes, a.bytes) << "rank " << group.rank();
+    });
+}
+
+TEST(Fusions, AreChosenByTheModel) {
+  const Context context = Context::cpu(1);
+  on_threads(2, [&](const Group& group) {
+    const auto gathering = [&](int64_t size, int64_t chunks, Fusion fusion) {
+      return AllGatherMatmul(context, group,
+                             {.m = size,
+                              .k = size,
+                              .products = {{.n = size}},
+                              .chunks = chunks,
+                              .fusion = fusion})
+          .explain();
+    };
+    const auto reducing = [&](int64_t size, Fusion fusion) {
+      return MatmulReduce(context, group, {.m = size, .n = size, .k = size, .fusion = fusion})
+          .explain();
+    };
+    const auto says = [](const std::string& text, const std::string& part) {
+      EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+    };
+    // A large product hides the transfer; of a small one chunks cost more than they hide.
+    says(gathering(1024, 1, Fusion::kAuto), "begins with the own shard; fused: predicted ");
+    says(gathering(4, 4, Fusion::kAuto), "when all shards have arrived; unfused: predicted ");
+    says(gathering(4, 4, Fusion::kFused), "begins with the own shard; fused as asked for");
+    says(gathering(1024, 1, Fusion::kUnfused), "all shards have arrived; unfused as asked for");
+    says(reducing(1024, Fusion::kAuto), "; fused: predicted ");
+    says(reducing(4, Fusion::kAuto), "leaves when it is complete");
+    says(reducing(4, Fusion::kFused), "leaves shard by shard");
+    says(reducing(1024, Fusion::kUnfused), "; unfused as asked for: predicted ");
+  });
+  const Group alone = std::move(Group::threads(1)[0]);
+  const std::string text =
+      AllGatherMatmul(context, alone, {.m = 512, .k = 512, .products = {{.n = 512}}}).explain();
+  EXPECT_NE(text.find("; unfused: predicted"), std::string::npos) << text;
+}
+
+// ---- Where the time goes
+
+TEST(OverlapReports, AddUp) {
+  for (const Fusion fusion : {Fusion::kFused, Fusion::kUnfused}) {
+    on_threads(3, [&](const Group& group) {
+      const Context context = Context::cpu(2);
+      const int64_t m = 60, k = 40, n = 50;
+      const Matrix a = Matrix::random({m, k}, perseid::f32, 1),
+                   b = Matrix::random({k, n}, perseid::f32, 2);
+      const Matrix c({3 * m, n}, perseid::f32), part({m / 3, n}, perseid::f32),
+          all({m, n}, perseid::f32);
+      Workspace workspace;
+      const AllGatherMatmul gather(context, group,
+                                   {.m = m,
+                                    .k = k,
+                                    .products = {{.n = n}, {.n = n}},
+                                    .chunks = 2,
+                                    .fusion = fusion,
+                                    .report = true});
+      EXPECT_EQ(ended([&] { (void)gather.overlap_report(); }).status, PERSEID_INVALID_ARGUMENT);
+      gather.reserve(workspace);
+      for (int i = 0; i < 3; ++i) {
+        // A late rank is waited for.
+        if (group.rank() == 2) std::this_thread::sleep_for(5ms);
+        gather.execute({.a = a.tensor(),
+                        .b = {b.tensor(), b.tensor()},
+                        .c = {c.tensor(), Matrix({3 * m, n}, perseid::f32).tensor()}},
+                       workspace);
+        expect_consistent(gather, group, 6, true);
+        const auto report = nlohmann::json::parse(gather.overlap_report());
+        if (group.rank() != 2 && i == 0) {
+          EXPECT_GT(report["waited_seconds"], 2e-3) << report.dump(1);
+        }
+      }
+      for (const bool all_reduce : {false, true}) {
+        const MatmulReduce reduce(
+            context, group,
+            {.all_reduce = all_reduce, .m = m, .n = n, .k = k, .fusion = fusion, .report = true});
+        reduce.reserve(workspace);
+        reduce.execute(
+            {.a = a.tensor(), .b = b.tensor(), .c = all_reduce ? all.tensor() : part.tensor()},
+            workspace);
+        expect_consistent(reduce, group, are_hosts() ? 12 : 3, false);
+      }
+    });
+  }
+  const Context context = Context::cpu(1);
+  const Group alone = std::move(Group::threads(1)[0]);
+  const AllGatherMatmul silent(context, alone, {.m = 2, .k = 2, .products = {{.n = 2}}});
+  const Ended end = ended([&] { (void)silent.overlap_report(); });
+  EXPECT_EQ(end.status, PERSEID_INVALID_ARGUMENT);
+  EXPECT_NE(end.sentence.find("set report = 1"), std::string::npos) << end.sentence;
 }
 
 // ---- Refusals and missing ranks
@@ -434,7 +566,10 @@ TEST(Plans, AreRefusedOnAllRanksWithOneSentence) {
 }
 
 TEST(Executions, NameTheRankThatIsSilent) {
-  for (const int kind : {0, 1, 2}) {
+  for (const auto& [kind, fusion] : {std::pair{0, Fusion::kFused},
+                                     {0, Fusion::kUnfused},
+                                     {1, Fusion::kFused},
+                                     {2, Fusion::kUnfused}}) {
     std::vector<Ended> ends(3);
     perseid_wait_record record{};
     const Context context = Context::cpu(1);
@@ -448,11 +583,13 @@ TEST(Executions, NameTheRankThatIsSilent) {
       if (kind == 0) {
         gather = std::make_unique<AllGatherMatmul>(
             context, group,
-            perseid::AllGatherMatmulOptions{.m = 6, .k = 6, .products = {{.n = 6}}});
+            perseid::AllGatherMatmulOptions{
+                .m = 6, .k = 6, .products = {{.n = 6}}, .fusion = fusion});
       } else {
         reduce = std::make_unique<MatmulReduce>(
             context, group,
-            perseid::MatmulReduceOptions{.all_reduce = kind == 2, .m = 6, .n = 6, .k = 6});
+            perseid::MatmulReduceOptions{
+                .all_reduce = kind == 2, .m = 6, .n = 6, .k = 6, .fusion = fusion});
       }
       const auto execute = [&](std::chrono::nanoseconds deadline) {
         if (kind == 0) {

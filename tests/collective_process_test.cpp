@@ -54,8 +54,10 @@ class Work {
  public:
   Work(const Context& context, const Group& group)
       : size_(group.size()),
-        gather_(context, group, {.m = 24, .k = 16, .products = {{.n = 20}}}),
-        reduce_(context, group, {.all_reduce = true, .m = 24, .n = 20, .k = 16}),
+        gather_(context, group,
+                {.m = 24, .k = 16, .products = {{.n = 20}}, .fusion = perseid::Fusion::kFused}),
+        reduce_(context, group,
+                {.all_reduce = true, .m = 24, .n = 20, .k = 16, .fusion = perseid::Fusion::kFused}),
         ones_({24, 16}, perseid::f32),
         other_({16, 20}, perseid::f32),
         gathered_({24 * size_, 20}, perseid::f32),

@@ -5,12 +5,14 @@
 #include <random>
 
 #include "gpu_collective_tools.hpp"
+#include "overlap_reports.hpp"
 
 namespace {
 
 using namespace collective_tools;
 using perseid::AllGatherMatmul;
 using perseid::ChunkDim;
+using perseid::Fusion;
 using perseid::Matmul;
 using perseid::MatmulReduce;
 using perseid::Reduction;
@@ -46,6 +48,7 @@ struct Gathering {
   int64_t n = 0;
   int64_t chunks = 1;
   bool in_place = false;
+  Fusion fusion = Fusion::kFused;
 };
 
 // Several executions with other operands, two products each, the second with a bias.
@@ -67,7 +70,8 @@ void expect_bitwise(const Gathering& problem, const Group& group, const Context&
                               .m = along_k ? m : size,
                               .k = along_k ? size : k,
                               .products = {{.n = n[0]}, {.n = n[1], .bias = true}},
-                              .chunks = problem.chunks});
+                              .chunks = problem.chunks,
+                              .fusion = problem.fusion});
   const GpuWorkspace workspace(context, plan);
   for (uint64_t repeat = 1; repeat <= 4; ++repeat) {
     const auto matrix = [&](int64_t rows, int64_t columns, uint64_t seed) {
@@ -123,13 +127,15 @@ TEST_F(GpuRanks, GatherBitForBitAsTheProductOfTheGatheredOperand) {
   });
 }
 
-// Rows that are no whole vectors, and types without chunks: the product waits for all shards.
-TEST_F(GpuRanks, GatherWhatKernelsTakeNoChunksOf) {
+// Rows that are no whole vectors, other types, and products that wait for all shards.
+TEST_F(GpuRanks, GatherRowsOfAnyLengthAndUnfused) {
   on_gpus([](const Group& group, const Context& context) {
-    expect_all_bitwise({{.shards = {33, 20}, .other = 51, .n = 17, .chunks = 2},
-                        {.dtype = perseid::f32, .shards = {130, 70}, .other = 48, .n = 40},
-                        {.dtype = perseid::f64, .shards = {65, 70}, .other = 33, .n = 16}},
-                       group, context);
+    expect_all_bitwise(
+        {{.shards = {33, 20}, .other = 51, .n = 17, .chunks = 2},
+         {.dtype = perseid::f32, .shards = {130, 70}, .other = 48, .n = 40},
+         {.dtype = perseid::f64, .shards = {65, 70}, .other = 33, .n = 16},
+         {.shards = {256, 128}, .other = 64, .n = 128, .chunks = 2, .fusion = Fusion::kUnfused}},
+        group, context);
   });
 }
 
@@ -150,6 +156,7 @@ struct Reducing {
   std::vector<int64_t> k = {};
   bool all = false, bias = false;
   Reduction reduction = Reduction::kSum;
+  Fusion fusion = Fusion::kFused;
 };
 
 uint16_t round_to_bf16(float value) {
@@ -204,7 +211,8 @@ void expect_reduced(const Reducing& problem, const Group& group, const Context& 
                            .batch = std::max<int64_t>(problem.batch, 1),
                            .m = problem.m,
                            .n = problem.n,
-                           .k = problem.k[static_cast<size_t>(rank)]});
+                           .k = problem.k[static_cast<size_t>(rank)],
+                           .fusion = problem.fusion});
   const GpuWorkspace workspace(context, plan);
   for (uint64_t repeat = 1; repeat <= 4; ++repeat) {
     std::vector<Matrix> parts;
@@ -366,10 +374,12 @@ TEST_F(GpuRanks, RunBackToBack) {
   on_gpus([](const Group& group, const Context& context) {
     const int32_t rank = group.rank();
     const int64_t m = 512, n = 256, k = 128;
-    const AllGatherMatmul gather(context, group,
-                                 {.dtype = perseid::bf16, .m = m, .k = k, .products = {{.n = n}}});
-    const MatmulReduce reduce(context, group,
-                              {.dtype = perseid::bf16, .m = m * kRanks, .n = k, .k = n});
+    const AllGatherMatmul gather(
+        context, group,
+        {.dtype = perseid::bf16, .m = m, .k = k, .products = {{.n = n}}, .fusion = Fusion::kFused});
+    const MatmulReduce reduce(
+        context, group,
+        {.dtype = perseid::bf16, .m = m * kRanks, .n = k, .k = n, .fusion = Fusion::kFused});
     const GpuWorkspace first(context, gather), second(context, reduce);
     const Matrix a = Matrix::random({m * kRanks, k}, perseid::bf16, 1);
     const Matrix b = Matrix::random({k, n}, perseid::bf16, 2);
@@ -399,6 +409,59 @@ TEST_F(GpuRanks, RunBackToBack) {
   });
 }
 
+TEST_F(GpuRanks, ReportsAddUp) {
+  on_gpus([](const Group& group, const Context& context) {
+    const int32_t rank = group.rank();
+    const int64_t m = 512, n = 512, k = 256;
+    const OnGpu a(context, rank, Matrix::random({m, k}, perseid::bf16, 1)),
+        b(context, rank, Matrix::random({k, n}, perseid::bf16, 2)),
+        whole(context, rank, Matrix({kRanks * m, n}, perseid::bf16)),
+        gathered(context, rank, Matrix({kRanks * m, k}, perseid::bf16)),
+        part(context, rank, Matrix({m / kRanks, n}, perseid::bf16)),
+        all(context, rank, Matrix({m, n}, perseid::bf16));
+    for (const Fusion fusion : {Fusion::kFused, Fusion::kUnfused}) {
+      const AllGatherMatmul gather(context, group,
+                                   {.dtype = perseid::bf16,
+                                    .m = m,
+                                    .k = k,
+                                    .products = {{.n = n}},
+                                    .chunks = 2,
+                                    .fusion = fusion,
+                                    .report = true});
+      const GpuWorkspace first(context, gather);
+      for (int i = 0; i < 3; ++i) {
+        gather.execute({.a = a.tensor(),
+                        .b = {b.tensor()},
+                        .c = {whole.tensor()},
+                        .gathered = gathered.tensor()},
+                       first.bytes());
+        context.synchronize();
+        expect_consistent(gather, group, 4, true);
+      }
+      for (const bool all_reduce : {false, true}) {
+        const MatmulReduce reduce(context, group,
+                                  {.dtype = perseid::bf16,
+                                   .all_reduce = all_reduce,
+                                   .m = m,
+                                   .n = n,
+                                   .k = k,
+                                   .fusion = fusion,
+                                   .report = true});
+        const GpuWorkspace second(context, reduce);
+        for (int i = 0; i < 3; ++i) {
+          reduce.execute(
+              {.a = a.tensor(), .b = b.tensor(), .c = all_reduce ? all.tensor() : part.tensor()},
+              second.bytes());
+          context.synchronize();
+          const auto report = nlohmann::json::parse(reduce.overlap_report());
+          expect_consistent(reduce, group, std::ssize(report["chunks"]) - 1, false);
+          EXPECT_GT(report["communication_seconds"], 0);
+        }
+      }
+    }
+  });
+}
+
 // Ranks that are late by random times, a thousand times: the host of one enqueues while the other's
 // kernels wait.
 TEST_F(GpuRanks, RandomDelays) {
@@ -406,11 +469,16 @@ TEST_F(GpuRanks, RandomDelays) {
     constexpr int kSeeds = 1000, kOperands = 4;
     const int32_t rank = group.rank();
     const int64_t m = 256, n = 128, k = 64;
-    const AllGatherMatmul gather(
+    const AllGatherMatmul gather(context, group,
+                                 {.dtype = perseid::bf16,
+                                  .m = m,
+                                  .k = k,
+                                  .products = {{.n = n}},
+                                  .chunks = 2,
+                                  .fusion = Fusion::kFused});
+    const MatmulReduce reduce(
         context, group,
-        {.dtype = perseid::bf16, .m = m, .k = k, .products = {{.n = n}}, .chunks = 2});
-    const MatmulReduce reduce(context, group,
-                              {.dtype = perseid::bf16, .m = m * kRanks, .n = k, .k = n});
+        {.dtype = perseid::bf16, .m = m * kRanks, .n = k, .k = n, .fusion = Fusion::kFused});
     const GpuWorkspace first(context, gather), second(context, reduce);
     const OnGpu right(context, rank, Matrix::random({k, n}, perseid::bf16, 2)),
         down(context, rank, Matrix::random({n, k}, perseid::bf16, 3)),
@@ -454,7 +522,11 @@ TEST_F(GpuRanks, NameARankThatTakesNoPart) {
     const auto run = [&](const Group& ranks, std::chrono::nanoseconds deadline, Ended* waited,
                          perseid_wait_record* record) {
       const AllGatherMatmul plan(context, ranks,
-                                 {.dtype = perseid::bf16, .m = m, .k = k, .products = {{.n = n}}});
+                                 {.dtype = perseid::bf16,
+                                  .m = m,
+                                  .k = k,
+                                  .products = {{.n = n}},
+                                  .fusion = Fusion::kFused});
       const GpuWorkspace workspace(context, plan);
       const Matrix a = Matrix::random({m * kRanks, k}, perseid::bf16, 1);
       const Matrix b = Matrix::random({k, n}, perseid::bf16, 2);

@@ -88,7 +88,8 @@ static int products(perseid_context_t context, perseid_group_t group, int rank) 
                                                .m = 1,  // of this rank
                                                .k = 2,
                                                .product_count = 1,
-                                               .products = &product};
+                                               .products = &product,
+                                               .report = 1};
   perseid_plan_t plan = NULL;
   TRY(perseid_all_gather_matmul_plan_create(context, group, &desc, &plan));
   TRY(perseid_plan_workspace_size(plan, PERSEID_FORWARD, &bytes));
@@ -101,6 +102,11 @@ static int products(perseid_context_t context, perseid_group_t group, int rank) 
       .struct_size = sizeof args, .a = shard, .b = b, .c = c};
   TRY(perseid_all_gather_matmul_execute(plan, &args, workspace, bytes, NULL));
   //! [all_gather_matmul]
+  //! [overlap_report]
+  const char* report = NULL;  // of a plan with .report = 1: JSON that chrome://tracing shows
+  TRY(perseid_plan_overlap_report(plan, &report));
+  //! [overlap_report]
+  if (report[0] != '{') return 1;
   free(workspace);
   perseid_plan_destroy(plan);
 

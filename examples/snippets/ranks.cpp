@@ -51,11 +51,15 @@ void products(const perseid::Context& context, const perseid::Group& group) {
   expect(square[0] == 2 && square[3] == 2, "all-gather + matmul");
 
   //! [matmul_reduce]
-  const perseid::MatmulReduce reduce(context, group, {.m = 2, .n = 2, .k = 2});
+  const perseid::MatmulReduce reduce(context, group, {.m = 2, .n = 2, .k = 2, .report = true});
   reduce.reserve(workspace);
   reduce.execute({.a = full, .b = full, .c = c_row}, workspace);
   //! [matmul_reduce]
   expect(rows[0] == 4 && rows[1] == 4, "matmul + reduce-scatter");
+  //! [overlap_report]
+  const std::string report = reduce.overlap_report();  // JSON that chrome://tracing shows
+  //! [overlap_report]
+  expect(report.front() == '{', "overlap report");
 
   const float values[2] = {static_cast<float>(group.rank()), 1};
   float result[2], gradient[2], lse = 0;

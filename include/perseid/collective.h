@@ -152,6 +152,23 @@ PERSEID_API perseid_status perseid_group_all_reduce(perseid_group_t group,
                                                     const DLTensor* input, const DLTensor* output,
                                                     uint64_t deadline_ns);
 
+/* ---- Plans over ranks ---- */
+
+/** Whether communicating overlaps computing. Results have the same bits. */
+typedef enum perseid_fusion {
+  PERSEID_FUSION_AUTO = 0, /**< by a model, whose numbers perseid_plan_explain has */
+  PERSEID_FUSED = 1,       /**< the product begins with what is here, or sends what is ready */
+  PERSEID_UNFUSED = 2      /**< one after the other */
+} perseid_fusion;
+
+/** Where the time of the plan's last execution on this rank went, as JSON, where the plan was made
+ * with report = 1. Per chunk and in all: seconds of computing (on average over the workers), of
+ * communicating (while any of it was under way) and of waiting. `traceEvents` makes the same text a
+ * Chrome trace (chrome://tracing, Perfetto); its times are of one clock for all ranks of a host. It
+ * lives until the plan is executed again. Errors: INVALID_ARGUMENT (no report, or no execution).
+ * \snippet ranks.c overlap_report */
+PERSEID_API perseid_status perseid_plan_overlap_report(perseid_plan_t plan, const char** json);
+
 /* ---- All-gather + matmul ---- */
 
 /** One product of the gathered operand. */
@@ -180,6 +197,8 @@ typedef struct perseid_all_gather_matmul_desc {
   int64_t chunks;                         /**< that each shard is signalled in; 0: 1 */
   uint64_t deadline_ns;                   /**< of making the plan; 0: 30 s */
   const char* implementation;             /**< of the product; NULL: the first that takes it */
+  uint32_t fusion;                        /**< perseid_fusion */
+  uint32_t report;                        /**< 1: for perseid_plan_overlap_report */
 } perseid_all_gather_matmul_desc;
 
 /** The tensors of perseid_all_gather_matmul_execute. M and K are the sizes of the gathered a. */
@@ -239,6 +258,8 @@ typedef struct perseid_matmul_reduce_desc {
   int64_t k;            /**< of this rank; may differ between ranks */
   uint64_t deadline_ns; /**< of making the plan; 0: 30 s */
   const char* implementation; /**< of the product; NULL: the first that takes it */
+  uint32_t fusion;            /**< perseid_fusion */
+  uint32_t report;            /**< 1: for perseid_plan_overlap_report */
 } perseid_matmul_reduce_desc;
 
 /** The tensors of perseid_matmul_reduce_execute. */
@@ -296,6 +317,8 @@ typedef struct perseid_context_attention_desc {
   const struct perseid_attention_desc* attention;
   int64_t chunks;       /**< that each piece is signalled in; 0: 1 */
   uint64_t deadline_ns; /**< of making the plan; 0: 30 s */
+  uint32_t report;      /**< 1: for perseid_plan_overlap_report */
+  uint32_t reserved;    /**< 0 */
 } perseid_context_attention_desc;
 
 /** The tensors of perseid_context_attention_forward. */

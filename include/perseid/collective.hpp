@@ -149,6 +149,29 @@ class GroupMemory {
   std::unique_ptr<void, Free> data_;
 };
 
+// ---- Plans over ranks --------------------------------------------------------------------------
+
+/// Whether communicating overlaps computing. Results have the same bits.
+enum class Fusion {
+  kAuto = PERSEID_FUSION_AUTO,  ///< by a model, whose numbers explain() has
+  kFused = PERSEID_FUSED,       ///< the product begins with what is here, or sends what is ready
+  kUnfused = PERSEID_UNFUSED,   ///< one after the other
+};
+
+/// A plan that all ranks of a group make and execute.
+class RankPlan : public Plan {
+ public:
+  using Plan::Plan;
+  /// Where the time of the last execution went, as JSON and a Chrome trace: see
+  /// perseid_plan_overlap_report. The plan was made with `report`.
+  /// \snippet ranks.cpp overlap_report
+  std::string overlap_report() const {
+    const char* json = nullptr;
+    detail::check(perseid_plan_overlap_report(get(), &json));
+    return json;
+  }
+};
+
 // ---- All-gather + matmul ----------------------------------------------------------------------
 
 /// One product of the gathered operand.
@@ -170,6 +193,8 @@ struct AllGatherMatmulOptions {
   int64_t chunks = 1;                        ///< that each shard is signalled in
   std::chrono::nanoseconds deadline{0};      ///< of making the plan
   const char* implementation = nullptr;      ///< of the product
+  Fusion fusion = Fusion::kAuto;             ///< whether the product waits for all shards
+  bool report = false;                       ///< for overlap_report()
 };
 
 /// The tensors of AllGatherMatmul::execute. M and K are the sizes of the gathered a.
@@ -185,11 +210,11 @@ struct AllGatherMatmulArguments {
 
 /// c[i] = alpha[i] * gather(a) b[i] + bias[i].
 /// \snippet ranks.cpp all_gather_matmul
-class AllGatherMatmul : public Plan {
+class AllGatherMatmul : public RankPlan {
  public:
   /// Makes a plan; all ranks do.
   AllGatherMatmul(const Context& context, const Group& group, const AllGatherMatmulOptions& options)
-      : Plan(create(context, group, options)), products_(options.products.size()) {}
+      : RankPlan(create(context, group, options)), products_(options.products.size()) {}
 
   /// Where this rank's shard is read: [batch, m, k]. What is produced there is not copied.
   Tensor shard() const {
@@ -249,6 +274,8 @@ class AllGatherMatmul : public Plan {
     desc.chunks = options.chunks;
     desc.deadline_ns = detail::nanoseconds(options.deadline);
     desc.implementation = options.implementation;
+    desc.fusion = static_cast<uint32_t>(options.fusion);
+    desc.report = options.report;
     perseid_plan_t plan = nullptr;
     detail::check(perseid_all_gather_matmul_plan_create(context.get(), group.get(), &desc, &plan));
     return plan;
@@ -273,6 +300,8 @@ struct MatmulReduceOptions {
   int64_t k = 0;                          ///< of this rank; may differ between ranks
   std::chrono::nanoseconds deadline{0};   ///< of making the plan
   const char* implementation = nullptr;   ///< of the product
+  Fusion fusion = Fusion::kAuto;          ///< whether shards leave when all are complete
+  bool report = false;                    ///< for overlap_report()
 };
 
 /// The tensors of MatmulReduce::execute.
@@ -286,11 +315,11 @@ struct MatmulReduceArguments {
 
 /// c = reduce(a b over all ranks) + bias.
 /// \snippet ranks.cpp matmul_reduce
-class MatmulReduce : public Plan {
+class MatmulReduce : public RankPlan {
  public:
   /// Makes a plan; all ranks do.
   MatmulReduce(const Context& context, const Group& group, const MatmulReduceOptions& options)
-      : Plan(create(context, group, options)) {}
+      : RankPlan(create(context, group, options)) {}
 
   /// Writes c; all ranks do.
   void execute(const MatmulReduceArguments& with, const Scratch& workspace) const {
@@ -324,6 +353,8 @@ class MatmulReduce : public Plan {
     desc.k = options.k;
     desc.deadline_ns = detail::nanoseconds(options.deadline);
     desc.implementation = options.implementation;
+    desc.fusion = static_cast<uint32_t>(options.fusion);
+    desc.report = options.report;
     perseid_plan_t plan = nullptr;
     detail::check(perseid_matmul_reduce_plan_create(context.get(), group.get(), &desc, &plan));
     return plan;
@@ -344,18 +375,19 @@ struct ContextAttentionOptions {
   Sharding placement = Sharding::kContiguous;  ///< the rows that a rank holds
   int64_t chunks = 1;                          ///< that each piece is signalled in
   std::chrono::nanoseconds deadline{0};        ///< of making the plan
+  bool report = false;                         ///< for overlap_report()
 };
 
 /// Attention of sequences that are spread over ranks. Tensors have the rows of this rank; of bias
 /// and visible, its queries and all keys. Cumulative lengths and kv_lens are those of whole
 /// sequences.
 /// \snippet ranks.cpp context_attention
-class ContextAttention : public Plan {
+class ContextAttention : public RankPlan {
  public:
   /// Makes a plan; all ranks do.
   ContextAttention(const Context& context, const Group& group,
                    const ContextAttentionOptions& options)
-      : Plan(create(context, group, options)) {}
+      : RankPlan(create(context, group, options)) {}
 
   /// Writes out, and lse where given; all ranks do. `deadline` 0: 30 s. `record`: how the waits
   /// ended.
@@ -396,6 +428,7 @@ class ContextAttention : public Plan {
     desc.attention = &attention;
     desc.chunks = options.chunks;
     desc.deadline_ns = detail::nanoseconds(options.deadline);
+    desc.report = options.report;
     perseid_plan_t plan = nullptr;
     detail::check(perseid_context_attention_plan_create(context.get(), group.get(), &desc, &plan));
     return plan;

@@ -266,6 +266,14 @@ perseid_status perseid_group_all_reduce(perseid_group_t group, perseid_reduction
   });
 }
 
+perseid_status perseid_plan_overlap_report(perseid_plan_t plan, const char** json) {
+  return api::guarded([&]() -> Status {
+    if (plan == nullptr) return api::null_argument("perseid_plan_overlap_report", "plan");
+    if (json == nullptr) return api::null_argument("perseid_plan_overlap_report", "json");
+    return plan->plan->overlap_report(json);
+  });
+}
+
 perseid_status perseid_all_gather_matmul_plan_create(perseid_context_t context,
                                                      perseid_group_t group,
                                                      const perseid_all_gather_matmul_desc* desc,

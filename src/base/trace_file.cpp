@@ -16,13 +16,12 @@ namespace {
 
 constexpr std::string_view kClosing = "\n]\n";
 
-// As the format counts time.
+}  // namespace
+
 std::string microseconds(int64_t nanoseconds) {
   const std::string fraction = std::to_string(nanoseconds % 1000);
   return concatenate(nanoseconds / 1000, ".", std::string(3 - fraction.size(), '0'), fraction);
 }
-
-}  // namespace
 
 Status TraceFile::open(const std::string& path) {
   std::string name = path;

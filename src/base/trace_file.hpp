@@ -13,6 +13,9 @@
 
 namespace perseid::internal {
 
+// As the format counts time.
+std::string microseconds(int64_t nanoseconds);
+
 class TraceFile {
  public:
   // Empties the file, or makes it. "%p" in the path is the number of the process.

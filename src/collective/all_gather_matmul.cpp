@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/all_gather_matmul.hpp"
 
+#include "collective/fusion.hpp"
 #include "cuda/runtime/copy_queue.hpp"
 #include "cuda/runtime/signals.hpp"
 #include "op/chunks.hpp"
@@ -19,14 +20,6 @@ Tensor columns_as_extent(Tensor matrix) {
           .rank = 3,
           .shape = {matrix.shape[1], matrix.shape[2], 1},
           .stride = {matrix.stride[1], matrix.stride[2], 1}};
-}
-
-// Whether the kernels of a GPU may take the operand in chunks: rows of whole vectors.
-bool may_take_chunks(const dispatch::Device& device, const perseid_matmul_desc& desc) {
-  if (device.gpu == nullptr) return true;
-  const bool wide = desc.out_dtype == PERSEID_F32;
-  const int64_t element = desc.dtype == PERSEID_F16 || desc.dtype == PERSEID_BF16 ? 2 : 4;
-  return desc.n > 0 && desc.k * element % 16 == 0 && desc.n * (wide ? 4 : element) % 16 == 0;
 }
 
 }  // namespace
@@ -55,6 +48,7 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   reader.require(1 <= chunks && chunks <= kMostChunks, "chunks is ", desc.chunks,
                  ", expected 1 to ", kMostChunks, " of each shard, or 0 for 1");
   reader.extents("a", {made->batch_, made->m_, made->k_});
+  read_rank_plan(reader, desc);
 
   Terms terms;
   terms.equal("type of the context's device", device->dl_device().device_type)
@@ -102,6 +96,8 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   made->shard_dl_ = as_dl(&made->shard_, device->dl_device());
   made->parts_.reserve(static_cast<size_t>(chunks));
   made->epoch_ = ranks.first_epoch() - 1;
+  if (desc.report != 0)
+    made->report_ = std::make_unique<OverlapReport>(kOperation, ranks, *made->chunks_, *device);
   made->describe(desc);
   *plan = std::move(made);
   return {};
@@ -109,12 +105,9 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
 
 Status AllGatherMatmulPlan::make_products(const op::DevicePointer& device,
                                           const perseid_all_gather_matmul_desc& desc) {
-  auto arriving = sized<perseid_async_operand>();
-  arriving.dim = along_k_ ? PERSEID_CHUNK_K : PERSEID_CHUNK_M;
-  arriving.count = chunks_->count();
-  arriving.begin = chunks_->begin.data();
-  for (uint32_t i = 0; i < desc.product_count; ++i) {
-    const perseid_gather_product& product = desc.products[i];
+  std::vector<perseid_matmul_desc> products;
+  double seconds = 0;
+  for (const perseid_gather_product& product : std::span(desc.products, desc.product_count)) {
     auto inner = sized<perseid_matmul_desc>();
     inner.dtype = desc.dtype;
     inner.out_dtype = product.out_dtype;
@@ -125,19 +118,34 @@ Status AllGatherMatmulPlan::make_products(const op::DevicePointer& device,
     inner.k = along_k_ ? shards_.extent() : k_;
     inner.alpha = product.alpha;
     inner.implementation = desc.implementation;
-    // The first product waits for the chunks; then they are all there.
-    const bool arrives = i == 0 && chunks_->count() > 0;
-    if (arrives && may_take_chunks(*device, inner)) inner.async_a = &arriving;
-    Product made{.plan = nullptr, .n = product.n, .bias = product.bias != 0};
-    Status status = make_matmul(device, inner, &made.plan);
-    if (status.code() == PERSEID_UNSUPPORTED && inner.async_a != nullptr &&
-        device->gpu != nullptr) {
-      inner.async_a = nullptr;
-      status = make_matmul(device, inner, &made.plan);
-    }
-    if (!status.ok()) return status;
-    if (arrives) waits_before_ = inner.async_a == nullptr;
-    products_.push_back(std::move(made));
+    products.push_back(inner);
+    if (product.n > 0)
+      seconds += product_seconds(
+          *device,
+          {.dtype = shards_.dtype, .batch = batch_, .m = inner.m, .n = inner.n, .k = inner.k});
+  }
+  const auto received = static_cast<double>(shards_.outer * shards_.inner *
+                                            (shards_.extent() - shards_.size(group_->rank())) *
+                                            size_of(shards_.dtype));
+  const FusionForecast forecast =
+      forecast_fusion(*device, *group_, seconds, received, chunks_->count());
+  fused_ = choose_fusion(desc.fusion, forecast, &why_);
+  // A product without elements waits for nothing.
+  if (products[0].m == 0 || products[0].n == 0 || chunks_->count() == 0) {
+    fused_ = false;
+    why_ = "the first product is empty";
+  }
+
+  // The first product waits for the chunks; then they are all there.
+  auto arriving = sized<perseid_async_operand>();
+  arriving.dim = along_k_ ? PERSEID_CHUNK_K : PERSEID_CHUNK_M;
+  arriving.count = chunks_->count();
+  arriving.begin = chunks_->begin.data();
+  if (fused_) products[0].async_a = &arriving;
+  for (const perseid_matmul_desc& inner : products) {
+    products_.push_back({.plan = nullptr, .n = inner.n, .bias = inner.bias != 0});
+    if (Status status = make_matmul(device, inner, &products_.back().plan); !status.ok())
+      return status;
   }
   return {};
 }
@@ -165,12 +173,11 @@ void AllGatherMatmulPlan::describe(const perseid_all_gather_matmul_desc& desc) {
       explanation.forward.workspace = std::max(explanation.forward.workspace, bytes);
     inner = info.implementation;
   }
-  explanation.considered = {
-      {transport.name, dispatch::Verdict::kChosen,
-       concatenate(transport.how, ", each product is one ", inner,
-                   waits_before_ ? " that begins when all shards have arrived, since it takes no "
-                                   "chunks of these types and sizes"
-                                 : " that begins with the own shard")}};
+  explanation.considered = {{transport.name, dispatch::Verdict::kChosen,
+                             concatenate(transport.how, ", each product is one ", inner,
+                                         fused_ ? " that begins with the own shard; "
+                                                : " that begins when all shards have arrived; ",
+                                         why_)}};
   explain(std::move(explanation));
 }
 
@@ -211,11 +218,17 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
 
   const Turn turn(*group_, operation);
   if (!turn.status().ok()) return turn.status();
-  const Sending sending{++epoch_, stream, args.record};
+  const ReportedExecution reported(report_.get(), stream);
+  const Sending sending{++epoch_, stream, args.record, report_.get()};
   const bool in_place = a.data == shard_.data && a.stride[1] == shard_.stride[1] &&
                         a.stride[2] == shard_.stride[2] &&
                         (batch_ == 1 || a.stride[0] == shard_.stride[0]);
-  Status status = in_place ? Status() : transport_->start(operation, sending.epoch);
+  const auto start = [&](uint32_t epoch) {
+    const Reported wait(report_.get(), OverlapReport::Kind::kWait, OverlapReport::kNoChunk,
+                        group_->rank(), stream);
+    return transport_->start(operation, epoch);
+  };
+  Status status = in_place ? Status() : start(sending.epoch);
   if (!status.ok()) return status;
   cut_shard(shards_, *chunks_, group_->rank(), transport_->gathered(),
             along_k_ ? columns_as_extent(a) : a, &parts_);
@@ -226,11 +239,13 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
   const Status finished = transport_->finish(sending);
   if (status.ok()) status = finished;
   // What the caller produces there may be written as soon as this returns.
-  if (status.ok() && in_place) status = transport_->start(operation, sending.epoch + 1);
+  if (status.ok() && in_place) status = start(sending.epoch + 1);
   return status;
 }
 
 Status AllGatherMatmulPlan::give_gathered(const Tensor& gathered, void* stream) const {
+  const Reported copying(report_.get(), OverlapReport::Kind::kCommunication,
+                         OverlapReport::kNoChunk, group_->rank(), stream);
   if (device().gpu != nullptr) return cuda::copy_tensor(*device().gpu, gathered_, gathered, stream);
   copy(*device().executor, gathered_, gathered);
   return {};
@@ -240,8 +255,8 @@ Status AllGatherMatmulPlan::multiply(const Operation& operation,
                                      const perseid_all_gather_matmul_args& args,
                                      const Sending& sending, const op::Workspace& workspace) const {
   perseid_arrival arrival = transport_->arrival(operation, sending.epoch);
-  if (waits_before_)
-    if (Status status = await_all(arrival, sending.stream); !status.ok()) return status;
+  if (!fused_)
+    if (Status status = await_all(operation, sending, arrival); !status.ok()) return status;
   for (size_t i = 0; i < products_.size(); ++i) {
     auto inner = sized<perseid_matmul_args>();
     inner.a = &gathered_dl_;
@@ -249,13 +264,19 @@ Status AllGatherMatmulPlan::multiply(const Operation& operation,
     inner.c = args.c[i];
     if (args.bias != nullptr) inner.bias = args.bias[i];
     perseid_wait_record record{};
-    if (i == 0 && chunks_->count() > 0 && !waits_before_) {
+    const bool arrives = i == 0 && fused_;
+    if (arrives) {
       arrival.first_chunk = along_k_ ? 0 : chunks_->pivot(group_->rank());
       // On a GPU the failure is returned by the next synchronisation of the stream.
       if (device().gpu == nullptr) arrival.record = &record;
       inner.arrival_a = &arrival;
     }
-    Status status = matmul_of(products_[i].plan).execute(inner, workspace, sending.stream);
+    cpu::ChunkTimes* times = arrives ? times_of(report_.get()) : nullptr;
+    const Reported computing(times == nullptr ? report_.get() : nullptr,
+                             OverlapReport::Kind::kCompute, OverlapReport::kNoChunk, group_->rank(),
+                             sending.stream);
+    Status status =
+        matmul_of(products_[i].plan).execute_timed(inner, workspace, sending.stream, times);
     if (status.code() == PERSEID_TIMEOUT) {
       status = group_->give_up(operation, chunks_->owner(record.chunk));
     } else if (status.code() == PERSEID_PEER_LOST) {
@@ -271,14 +292,20 @@ Status AllGatherMatmulPlan::multiply(const Operation& operation,
   return {};
 }
 
-Status AllGatherMatmulPlan::await_all(const perseid_arrival& arrival, void* stream) const {
+Status AllGatherMatmulPlan::await_all(const Operation& operation, const Sending& sending,
+                                      const perseid_arrival& arrival) const {
+  if (device().gpu == nullptr)
+    return await_chunks(*group_, operation, *chunks_, arrival.signals, sending);
+  if (chunks_->count() == 0) return {};
+  const Reported wait(report_.get(), OverlapReport::Kind::kWait, OverlapReport::kNoChunk,
+                      group_->rank(), sending.stream);
   return cuda::wait_for_signal(*device().gpu,
                                {.signals = arrival.signals,
                                 .epoch = arrival.epoch,
                                 .deadline_ns = arrival.deadline_ns,
                                 .abort = arrival.abort,
                                 .record = arrival.record},
-                               stream, static_cast<int32_t>(chunks_->count()));
+                               sending.stream, static_cast<int32_t>(chunks_->count()));
 }
 
 }  // namespace perseid::internal::collective

@@ -24,6 +24,9 @@ class AllGatherMatmulPlan final : public op::Plan {
                  void* stream) const;
   // Where this rank's shard is read.
   const DLTensor* shard() const { return &shard_dl_; }
+  Status overlap_report(const char** json) const override {
+    return report_ == nullptr ? Plan::overlap_report(json) : report_->give(json);
+  }
 
  private:
   struct Product {
@@ -37,18 +40,21 @@ class AllGatherMatmulPlan final : public op::Plan {
   Status make_products(const op::DevicePointer& device, const perseid_all_gather_matmul_desc& desc);
   Status multiply(const Operation& operation, const perseid_all_gather_matmul_args& args,
                   const Sending& sending, const op::Workspace& workspace) const;
-  // On a GPU, in the order of the stream.
-  Status await_all(const perseid_arrival& arrival, void* stream) const;
+  // On a GPU in the order of the stream.
+  Status await_all(const Operation& operation, const Sending& sending,
+                   const perseid_arrival& arrival) const;
   Status give_gathered(const Tensor& gathered, void* stream) const;
   void describe(const perseid_all_gather_matmul_desc& desc);
 
   GroupPointer group_;
   int64_t batch_ = 1, m_ = 0, k_ = 0;  // of this rank's shard
   bool along_k_ = false;
-  bool waits_before_ = false;  // the first product takes no chunks
+  bool fused_ = false;  // the first product takes chunks
+  std::string why_;     // for explain
   Shards shards_;
   std::unique_ptr<ShardChunks> chunks_;
   std::unique_ptr<GatherTransport> transport_;
+  std::unique_ptr<OverlapReport> report_;
   std::vector<Product> products_;
   Tensor gathered_, shard_;  // [batch, M, K], [batch, m, k]
   DLTensor gathered_dl_{}, shard_dl_{};

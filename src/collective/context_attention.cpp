@@ -46,6 +46,9 @@ Status ContextAttentionPlan::make(op::DevicePointer device, GroupPointer group,
     return status;
   made->find_readers(*desc.attention);
   if (Status status = made->make_transports(operation); !status.ok()) return status;
+  if (desc.report != 0)
+    made->report_ =
+        std::make_unique<OverlapReport>(kOperation, *made->group_, *made->chunks_, *device);
   made->describe(*desc.attention);
   *plan = std::move(made);
   return {};
@@ -72,6 +75,7 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
   const int64_t chunks = desc.chunks == 0 ? 1 : desc.chunks;
   reader.require(1 <= chunks && chunks <= kMostChunks, "chunks is ", desc.chunks,
                  ", expected 1 to ", kMostChunks, " of each piece, or 0 for 1");
+  read_rank_plan(reader, desc);
   dtype_ = reader.dtype("attention.dtype", given.dtype);
   rows_first_ = given.layout == PERSEID_BSHD;
   batch_ = reader.batch_of(given.batch, given.zero_batch);
@@ -390,19 +394,15 @@ void ContextAttentionPlan::cut(const Tensor& key, const Tensor& value) const {
 
 Status ContextAttentionPlan::send(const Operation& operation, const Sending& sending,
                                   const Tensor& key, const Tensor& value) const {
-  Status status = keys_->start(operation, sending.epoch);
+  Status status;
+  {
+    const Reported wait(sending.report, OverlapReport::Kind::kWait, OverlapReport::kNoChunk,
+                        group_->rank());
+    status = keys_->start(operation, sending.epoch);
+  }
   if (!status.ok()) return status;
   cut(key, value);
   return keys_->send(operation, sending, parts_);
-}
-
-Status ContextAttentionPlan::await_all(const Operation& operation, uint32_t epoch) const {
-  for (int64_t chunk = 0; chunk < chunks_->count(); ++chunk)
-    if (Status status =
-            group_->wait(operation, chunks_->owner(chunk), keys_->signals() + chunk, epoch);
-        !status.ok())
-      return status;
-  return {};
 }
 
 Status ContextAttentionPlan::forward(const perseid_context_attention_forward_args& args,
@@ -424,7 +424,8 @@ Status ContextAttentionPlan::forward(const perseid_context_attention_forward_arg
 
   const Turn turn(*group_, operation);
   if (!turn.status().ok()) return turn.status();
-  const Sending sending{++epoch_, stream, args.record};
+  const ReportedExecution reported(report_.get(), stream);
+  const Sending sending{++epoch_, stream, args.record, report_.get()};
   Status status = send(operation, sending, key, value);
   if (!status.ok()) return status;
   status = attend(operation, args, sending, workspace);
@@ -444,20 +445,26 @@ Status ContextAttentionPlan::attend(const Operation& operation,
   perseid_wait_record record{};
   Status status;
   if (waits_before_) {
-    status = await_all(operation, sending.epoch);
+    status = await_chunks(*group_, operation, *chunks_, keys_->signals(), sending);
   } else if (chunks_->count() > 0) {
     arrival = keys_->arrival(operation, sending.epoch);
     arrival.first_chunk = chunks_->pivot(group_->rank());
     if (device().gpu == nullptr) arrival.record = &record;
     inner.arrival_kv = &arrival;
   }
-  if (status.ok()) status = attention_of(attention_).forward(inner, workspace, sending.stream);
+  if (status.ok()) {
+    cpu::ChunkTimes* times = inner.arrival_kv != nullptr ? times_of(report_.get()) : nullptr;
+    const Reported computing(times == nullptr ? report_.get() : nullptr,
+                             OverlapReport::Kind::kCompute, OverlapReport::kNoChunk, group_->rank(),
+                             sending.stream);
+    status = attention_of(attention_).forward_timed(inner, workspace, sending.stream, times);
+  }
   if (status.code() == PERSEID_TIMEOUT && record.status != PERSEID_OK) {
     status = group_->give_up(operation, chunks_->owner(record.chunk));
   } else if (status.code() == PERSEID_PEER_LOST) {
     status = group_->failure(operation);
   }
-  if (args.record != nullptr && (record.status != PERSEID_OK || group_->failed() >= 0)) {
+  if (args.record != nullptr && record.status != PERSEID_OK) {
     *args.record = record;
     args.record->status = status.code();
     args.record->rank = group_->failed();
@@ -489,9 +496,10 @@ Status ContextAttentionPlan::backward(const perseid_context_attention_backward_a
 
   const Turn turn(*group_, operation);
   if (!turn.status().ok()) return turn.status();
-  const Sending sending{++epoch_, stream, nullptr};
+  const ReportedExecution reported(report_.get(), stream);
+  const Sending sending{++epoch_, stream, nullptr, report_.get()};
   Status status = send(operation, sending, key, value);
-  if (status.ok()) status = await_all(operation, sending.epoch);
+  if (status.ok()) status = await_chunks(*group_, operation, *chunks_, keys_->signals(), sending);
   if (!status.ok()) return status;
   const Sending leaving{gradient_epoch_ + 1, stream, nullptr};
   if (gradients_ != nullptr) status = gradients_->start(operation, leaving);
@@ -519,16 +527,23 @@ Status ContextAttentionPlan::differentiate(const perseid_attention_backward_args
   };
   inner.grad_key = of_ranks(PERSEID_GRAD_KEY, partial_.key_dl);
   inner.grad_value = of_ranks(PERSEID_GRAD_VALUE, partial_.value_dl);
+  const Reported computing(report_.get(), OverlapReport::Kind::kCompute, OverlapReport::kNoChunk,
+                           group_->rank());
   return attention_of(attention_).backward(inner, workspace, stream);
 }
 
 Status ContextAttentionPlan::reduce_gradients(const Operation& operation, uint32_t epoch,
                                               const Tensor& key, const Tensor& value) const {
-  for (int32_t rank = 0; rank < group_->size(); ++rank)
+  for (int32_t rank = 0; rank < group_->size(); ++rank) {
+    const Reported wait(report_.get(), OverlapReport::Kind::kWait, OverlapReport::kNoChunk, rank);
     if (Status status =
             gradients_->part(operation, epoch, rank, 0, &partials_[static_cast<size_t>(rank)]);
         !status.ok())
       return status;
+    if (report_ != nullptr) report_->arrived(OverlapReport::kNoChunk, rank);
+  }
+  const Reported summing(report_.get(), OverlapReport::Kind::kCompute, OverlapReport::kNoChunk,
+                         group_->rank());
   for_each_run([&](const Run& run) {
     if (key.present()) reduce_run(run, key, partial_.key, accumulate_key_);
     if (value.present()) reduce_run(run, value, partial_.value, accumulate_value_);

@@ -28,6 +28,9 @@ class ContextAttentionPlan final : public op::Plan {
                  void* stream) const;
   Status backward(const perseid_context_attention_backward_args& args,
                   const op::Workspace& workspace, void* stream) const;
+  Status overlap_report(const char** json) const override {
+    return report_ == nullptr ? Plan::overlap_report(json) : report_->give(json);
+  }
 
  private:
   // Rows [row, row + count) of this rank in an entry of the batch, which are gathered from
@@ -65,7 +68,6 @@ class ContextAttentionPlan final : public op::Plan {
   void cut(const Tensor& key, const Tensor& value) const;
   Status send(const Operation& operation, const Sending& sending, const Tensor& key,
               const Tensor& value) const;
-  Status await_all(const Operation& operation, uint32_t epoch) const;
   Status attend(const Operation& operation, const perseid_context_attention_forward_args& args,
                 const Sending& sending, const op::Workspace& workspace) const;
   Status differentiate(const perseid_attention_backward_args& args, const op::Workspace& workspace,
@@ -93,6 +95,7 @@ class ContextAttentionPlan final : public op::Plan {
   std::unique_ptr<GatherTransport> keys_;
   std::unique_ptr<ReduceTransport> gradients_;  // of keys and values, where backward has any
   KeysAndValues gathered_, partial_;
+  std::unique_ptr<OverlapReport> report_;
   // A plan is executed once at a time on a rank.
   mutable uint32_t epoch_ = 0, gradient_epoch_ = 0;
   mutable std::vector<SentPart> parts_;

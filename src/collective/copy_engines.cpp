@@ -60,32 +60,57 @@ class CopyEngineGather final : public GatherTransport {
                                              .chunks = &chunks_,
                                              .signals = signals(),
                                              .epoch = sending.epoch,
-                                             .record = sending.record});
+                                             .record = sending.record,
+                                             .watched = windows_->words(own),
+                                             .watched_count = watched(sending)});
     if (status.ok()) status = keep(sending, parts);
+    if (status.ok() && sending.report != nullptr) status = watch(sending);
     for (int32_t step = 1; status.ok() && step < size; ++step) {
       const int32_t rank = (own + size - step) % size;
       status = rank_->await(rank);
-      if (status.ok()) status = push(rank_->sending(), rank, parts, sending.epoch);
+      if (status.ok()) status = push(rank_->sending(), rank, parts, sending);
     }
     return status;
   }
   Status finish(const Sending& sending) override {
     const cuda::Gpu::Current current(*rank_->gpu());
-    return rank_->end(sending.stream);
+    return rank_->end(sending.stream, sending.report != nullptr);
   }
 
  private:
+  int64_t watched(const Sending& sending) const {
+    return sending.report == nullptr ? 0 : chunks_.count();
+  }
+  // When the chunks of the others arrive.
+  Status watch(const Sending& sending) const {
+    cuda::CopyQueue* queue = nullptr;
+    Status status = rank_->watching(&queue);
+    if (status.ok()) status = queue->follow(sending.stream);
+    const ChunkTable<int64_t> table{nullptr, chunks_.count(), chunks_.pivot(group_.rank())};
+    for (int64_t visit = 0; status.ok() && visit < chunks_.count(); ++visit) {
+      const int64_t chunk = table.chunk_of_visit(visit);
+      if (chunks_.owner(chunk) == group_.rank()) continue;
+      status = queue->wait_word(signals() + chunk, sending.epoch);
+      sending.report->arrived(chunk, chunks_.owner(chunk), queue->stream());
+    }
+    return status;
+  }
   Status push(cuda::CopyQueue& queue, int32_t rank, std::span<const SentPart> parts,
-              uint32_t epoch) const {
+              const Sending& sending) const {
     Status status;
+    int64_t begin = sending.report == nullptr ? 0 : sending.report->point(queue.stream());
     for (size_t i = 0; status.ok() && i < parts.size(); ++i) {
       const SentPart& part = parts[i];
       Tensor to = part.to;
       to.data = windows_->data(rank) + data_ + (to.as<std::byte>() - gathered());
       if ((part.readers >> rank & 1) != 0 && part.from.elements() > 0)
         status = queue.copy(part.from, to);
-      if (status.ok() && (i + 1 == parts.size() || parts[i + 1].chunk != part.chunk))
-        status = queue.write_word(windows_->words(rank) + part.chunk, epoch);
+      if (!status.ok() || (i + 1 < parts.size() && parts[i + 1].chunk == part.chunk)) continue;
+      status = queue.write_word(windows_->words(rank) + part.chunk, sending.epoch);
+      if (sending.report == nullptr) continue;
+      sending.report->add(OverlapReport::Kind::kCommunication, part.chunk, group_.rank(), begin,
+                          queue.stream());
+      begin = sending.report->point(queue.stream());
     }
     return status;
   }
@@ -164,19 +189,22 @@ class CopyEngineReduce final : public ReduceTransport {
                                     .epoch = sending.epoch,
                                     .local = signals(),
                                     .local_count = chunks_.count(),
-                                    .record = sending.record});
+                                    .record = sending.record,
+                                    .watched = windows_->words(group_.rank()),
+                                    .watched_count = sending.report == nullptr ? 0 : arrivals()});
   }
   // On the queue each chunk waits for the product's signal.
   Status send(const Sending& sending) override {
     const cuda::Gpu::Current current(*gpu_);
     const int32_t own = group_.rank(), size = group_.size();
     Status status;
+    if (sending.report != nullptr) status = watch(sending);
     for (int32_t step = 1; status.ok() && step < size; ++step) {
       const int32_t rank = (own + step) % size;
       status = rank_->await(rank);
       const int64_t first = chunks_.first_of(rank), last = chunks_.first_of(rank + 1);
       for (int64_t chunk = first; chunk < last; ++chunk)
-        if (status.ok()) status = push(rank, chunk, sending.epoch);
+        if (status.ok()) status = push(rank, chunk, sending);
       // The shard may have fewer chunks than another.
       for (int64_t i = last - first; i < each_; ++i)
         if (status.ok()) status = rank_->sending().write_word(word(rank, i), sending.epoch);
@@ -205,10 +233,25 @@ class CopyEngineReduce final : public ReduceTransport {
   }
   Status finish(const Sending& sending) override {
     const cuda::Gpu::Current current(*gpu_);
-    return rank_->end(sending.stream);
+    return rank_->end(sending.stream, sending.report != nullptr);
   }
 
  private:
+  // When the parts of the others arrive.
+  Status watch(const Sending& sending) const {
+    const int32_t own = group_.rank(), size = group_.size();
+    const int64_t chunk = shards_.size(own) == 0 ? OverlapReport::kNoChunk : chunks_.first_of(own);
+    cuda::CopyQueue* queue = nullptr;
+    Status status = rank_->watching(&queue);
+    if (status.ok()) status = queue->follow(sending.stream);
+    for (int64_t i = 0; status.ok() && i < arrivals(); ++i) {
+      status = queue->wait_word(windows_->words(own) + i, sending.epoch);
+      if ((i + 1) % each_ == 0)
+        sending.report->arrived(chunk, (own + 1 + static_cast<int32_t>(i / each_)) % size,
+                                queue->stream());
+    }
+    return status;
+  }
   // At `rank`: the signal of chunk i of its shard from this rank. The rank after it is the first.
   uint32_t* word(int32_t rank, int64_t i) const {
     const int32_t place = (group_.rank() - rank - 1 + group_.size()) % group_.size();
@@ -223,17 +266,20 @@ class CopyEngineReduce final : public ReduceTransport {
             .shape = {shards_.outer, size, shards_.inner},
             .stride = {size * shards_.inner, shards_.inner, 1}};
   }
-  Status push(int32_t rank, int64_t chunk, uint32_t epoch) const {
+  Status push(int32_t rank, int64_t chunk, const Sending& sending) const {
     cuda::CopyQueue& queue = rank_->sending();
     const auto c = static_cast<size_t>(chunk);
     const int64_t from = chunks_.begin[c], to = chunks_.begin[c + 1];
     const int64_t begin = shards_.begin_of(rank);
-    Status status = queue.wait_word(signals() + chunk, epoch);
+    Status status = queue.wait_word(signals() + chunk, sending.epoch);
+    // The chunk is computed.
+    const Reported copying(sending.report, OverlapReport::Kind::kCommunication, chunk, rank,
+                           queue.stream());
     if (status.ok())
       status = queue.copy(shards_.view(partial(), from, to),
                           slice(inbox(rank, group_.rank()), from - begin, to - begin));
     const int64_t i = chunk - chunks_.first_of(rank);
-    return status.ok() ? queue.write_word(word(rank, i), epoch) : status;
+    return status.ok() ? queue.write_word(word(rank, i), sending.epoch) : status;
   }
 
   Group& group_;

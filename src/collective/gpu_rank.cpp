@@ -127,9 +127,17 @@ Status GpuRank::await(int32_t rank) {
   return sending_->wait_word(slab_->words(group_.rank()) + rank, submitted_);
 }
 
-Status GpuRank::end(void* stream) {
+Status GpuRank::watching(cuda::CopyQueue** queue) {
+  Status status;
+  if (watching_ == nullptr) status = cuda::CopyQueue::make(gpu_, &watching_);
+  *queue = watching_.get();
+  return status;
+}
+
+Status GpuRank::end(void* stream, bool reported) {
   const cuda::Gpu::Current current(*gpu_);
   Status status = sending_->precede(stream);
+  if (status.ok() && reported && watching_ != nullptr) status = watching_->precede(stream);
   if (status.ok()) status = cuda::set_signal(*gpu_, &words_->completed, submitted_, stream);
   // The next operation begins after this one, also on another stream.
   if (status.ok()) status = sending_->follow(stream);
@@ -240,6 +248,8 @@ void GpuRank::release_waits() {
     const Work& work = slot(number).work;
     for (int64_t i = 0; i < work.local_count; ++i)
       (void)control_->write_word(work.local + i, work.epoch);
+    for (int64_t i = 0; i < work.watched_count; ++i)
+      (void)control_->write_word(work.watched + i, work.epoch);
   }
   (void)control_->synchronize();
 }

@@ -39,13 +39,18 @@ class GpuRank final : public cuda::StreamObserver {
     uint32_t* local = nullptr;  // words that kernels of this rank set for the copy queue
     int64_t local_count = 0;
     perseid_wait_record* record = nullptr;  // the caller's, filled by the synchronisation
+    uint32_t* watched = nullptr;            // words that the queue of a report waits for
+    int64_t watched_count = 0;
   };
   // Waits for room where more than kSlots operations are in flight. Nothing else waits.
   Status begin(const Operation& operation, const Work& work);
   // What follows on the copy queue waits until `rank` has begun the operation.
   Status await(int32_t rank);
-  Status end(void* stream);
+  // `reported`: after the queue of the report, too.
+  Status end(void* stream, bool reported = false);
   cuda::CopyQueue& sending() const { return *sending_; }
+  // Where words that arrive are waited for, one after the other, to know when.
+  Status watching(cuda::CopyQueue** queue);
   // How kernels of the operation wait.
   perseid_arrival arrival(const Operation& operation, const uint32_t* signals,
                           uint32_t epoch) const;
@@ -95,7 +100,7 @@ class GpuRank final : public cuda::StreamObserver {
   const std::shared_ptr<cuda::Gpu> gpu_;
   std::vector<std::shared_ptr<cuda::Gpu>> observed_;
   std::unique_ptr<GpuWindows> slab_;  // for each rank the number that it has begun
-  std::unique_ptr<cuda::CopyQueue> sending_, control_;
+  std::unique_ptr<cuda::CopyQueue> sending_, control_, watching_;
   Words* words_ = nullptr;
 
   std::mutex mutex_;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/matmul_reduce.hpp"
 
+#include "collective/fusion.hpp"
 #include "cuda/runtime/copy_queue.hpp"
 #include "cuda/runtime/signals.hpp"
 #include "dispatch/memory.hpp"
@@ -22,12 +23,6 @@ int64_t chunks_on_gpu(int64_t depth, int32_t ranks) {
   const double product = 2 * static_cast<double>(depth) / kProductRate;  // of an element of c
   const double transfer = 4 * (1 - 1.0 / ranks) / kTransferRate;
   return product >= 4 * transfer ? 2 : kChunksSent;
-}
-
-// Whether the kernels of a GPU may give the result in chunks: rows of whole vectors.
-bool may_leave_in_chunks(const dispatch::Device& device, const perseid_matmul_desc& desc) {
-  const int64_t element = desc.dtype == PERSEID_F16 || desc.dtype == PERSEID_BF16 ? 2 : 4;
-  return device.gpu == nullptr || (desc.k * element % 16 == 0 && desc.n * element % 16 == 0);
 }
 
 }  // namespace
@@ -60,6 +55,7 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
   reader.flag("all_reduce", desc.all_reduce);
   made->bias_ = reader.flag("bias", desc.bias);
   reader.extents("c", {made->batch_, made->m_, made->n_});
+  read_rank_plan(reader, desc);
 
   Terms terms;
   terms.equal("type of the context's device", device->dl_device().device_type)
@@ -97,6 +93,8 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
   const Status product = made->make_product(device, desc);
   if (Status status = ranks.exchange(operation, product, "", nullptr); !status.ok()) return status;
   if (Status status = made->make_transports(operation); !status.ok()) return status;
+  if (desc.report != 0)
+    made->report_ = std::make_unique<OverlapReport>(operation.name, ranks, *made->chunks_, *device);
   made->describe();
   *plan = std::move(made);
   return {};
@@ -116,15 +114,20 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
   inner.n = n_;
   inner.k = k_;
   inner.implementation = desc.implementation;
-  if (chunks_->count() > 0 && may_leave_in_chunks(*device, inner)) inner.sink_c = &leaving;
+  // What leaves: the shards of the other ranks.
+  const double seconds = product_seconds(
+      *device,
+      {.dtype = dtype_, .out_dtype = shards_.dtype, .batch = batch_, .m = m_, .n = n_, .k = k_});
+  const auto sent = static_cast<double>(shards_.outer * shards_.inner *
+                                        (shards_.extent() - shards_.size(group_->rank())) *
+                                        size_of(shards_.dtype));
+  const FusionForecast forecast =
+      forecast_fusion(*device, *group_, seconds, sent, chunks_->count());
+  fused_ = choose_fusion(desc.fusion, forecast, &why_) && chunks_->count() > 0;
+  if (fused_) inner.sink_c = &leaving;
   Status status = make_matmul(device, inner, &product_);
-  if (status.code() == PERSEID_UNSUPPORTED && inner.sink_c != nullptr && device->gpu != nullptr) {
-    inner.sink_c = nullptr;
-    status = make_matmul(device, inner, &product_);
-  }
-  leaves_at_end_ = inner.sink_c == nullptr;
   inner.sink_c = nullptr;
-  if (status.ok() && !leaves_at_end_)
+  if (status.ok() && fused_)
     status = ShardProducts::make(device,
                                  {.product = inner,
                                   .out_dtype = out_dtype_,
@@ -189,9 +192,9 @@ void MatmulReducePlan::describe() {
   explanation.considered = {
       {transport.name, dispatch::Verdict::kChosen,
        concatenate("one ", info.implementation, " whose result leaves ",
-                   leaves_at_end_ ? "when it is complete" : "shard by shard", ", sums in ",
+                   fused_ ? "shard by shard" : "when it is complete", ", sums in ",
                    internal::name_of(shards_.dtype), " in the order of ranks",
-                   where_summed_.empty() ? "" : ", ", where_summed_)}};
+                   where_summed_.empty() ? "" : ", ", where_summed_, "; ", why_)}};
   explain(std::move(explanation));
 }
 
@@ -236,8 +239,14 @@ Status MatmulReducePlan::execute(const perseid_matmul_reduce_args& args,
 
   const Turn turn(*group_, operation);
   if (!turn.status().ok()) return turn.status();
-  const Sending sending{epoch_ + 1, stream, nullptr};
-  Status status = reduce_->start(operation, sending);
+  const ReportedExecution reported(report_.get(), stream);
+  const Sending sending{epoch_ + 1, stream, nullptr, report_.get()};
+  Status status;
+  {
+    const Reported wait(report_.get(), OverlapReport::Kind::kWait, OverlapReport::kNoChunk, rank,
+                        stream);
+    status = reduce_->start(operation, sending);
+  }
   // Where this rank's own arguments are refused, it has not taken part.
   if (status.ok()) status = multiply(operation, call, sending);
   if (status.ok()) status = reduce_->send(sending);
@@ -281,6 +290,10 @@ void MatmulReducePlan::read_operands(op::ArgumentReader& reader, Call* call) con
 Status MatmulReducePlan::multiply(const Operation& operation, const Call& call,
                                   const Sending& sending) const {
   if (cpu::load_acquire(group_->abort()) != 0) return group_->failure(operation);
+  cpu::ChunkTimes* times = fused_ ? times_of(report_.get()) : nullptr;
+  const Reported computing(times == nullptr ? report_.get() : nullptr,
+                           OverlapReport::Kind::kCompute, OverlapReport::kNoChunk, group_->rank(),
+                           sending.stream);
   if (call.by_shards)
     return shard_products_->multiply_for_others(call.own, partial_, reduce_->signals(), sending,
                                                 call.workspace);
@@ -290,14 +303,14 @@ Status MatmulReducePlan::multiply(const Operation& operation, const Call& call,
   inner.b = args.b;
   inner.c = &partial_dl_;
   auto departure = sized<perseid_chunk_sink>();
-  if (!leaves_at_end_) {
+  if (fused_) {
     departure.signals = reduce_->signals();
     departure.epoch = sending.epoch;
     departure.first_chunk = chunks_->pivot((group_->rank() + 1) % group_->size());
     inner.departure_c = &departure;
   }
-  Status status = matmul_of(product_).execute(inner, call.workspace, sending.stream);
-  if (!leaves_at_end_) return status;
+  Status status = matmul_of(product_).execute_timed(inner, call.workspace, sending.stream, times);
+  if (fused_) return status;
   for (int64_t chunk = 0; status.ok() && chunk < chunks_->count(); ++chunk)
     status =
         dispatch::set_signal(device(), reduce_->signals() + chunk, sending.epoch, sending.stream);
@@ -311,7 +324,9 @@ Status MatmulReducePlan::reduce_own(const Operation& operation, const Call& call
   const auto others =
       static_cast<int32_t>(reduce_->arrivals() / (group_->size() - 1)) * (group_->size() - 2);
   Status status;
-  if (others > 0)
+  if (others > 0) {
+    const Reported wait(report_.get(), OverlapReport::Kind::kWait, OverlapReport::kNoChunk,
+                        group_->rank(), sending.stream);
     status = cuda::wait_for_signal(*device().gpu,
                                    {.signals = arrival.signals + (reduce_->arrivals() - others),
                                     .epoch = arrival.epoch,
@@ -319,18 +334,28 @@ Status MatmulReducePlan::reduce_own(const Operation& operation, const Call& call
                                     .abort = arrival.abort,
                                     .record = arrival.record},
                                    sending.stream, others);
+  }
   if (!status.ok()) return status;
+  const Reported computing(report_.get(), OverlapReport::Kind::kCompute, own_chunk(),
+                           group_->rank(), sending.stream);
   return shard_products_->multiply_own(call.own, reduce_->parts(), arrival, sending,
                                        call.workspace);
 }
 
 Status MatmulReducePlan::reduce_shard(const Operation& operation, const Sending& sending,
                                       const Tensor& bias, const Tensor& out) const {
-  for (int32_t rank = 0; rank < group_->size(); ++rank)
+  // On a GPU the kernel that sums them waits.
+  OverlapReport* waiting = device().gpu == nullptr ? report_.get() : nullptr;
+  for (int32_t rank = 0; rank < group_->size(); ++rank) {
+    const Reported wait(waiting, OverlapReport::Kind::kWait, own_chunk(), rank);
     if (Status status = reduce_->part(operation, sending.epoch, rank, group_->rank(),
                                       &parts_[static_cast<size_t>(rank)]);
         !status.ok())
       return status;
+    if (waiting != nullptr) waiting->arrived(own_chunk(), rank);
+  }
+  const Reported summing(report_.get(), OverlapReport::Kind::kCompute, own_chunk(), group_->rank(),
+                         sending.stream);
   if (device().gpu != nullptr) return reduce_on_gpu(operation, sending, bias, out);
   const int64_t rows = out.shape[0] * out.shape[1], columns = out.shape[2];
   if (rows * columns == 0) return {};
@@ -429,10 +454,14 @@ Status MatmulReducePlan::all_reduce(const Operation& operation, const Call& call
   } else {
     for (int32_t step = 0; status.ok() && step < size; ++step) {
       const int32_t rank = (own + step) % size;
-      for (int64_t chunk = chunks_->first_of(rank); chunk < chunks_->first_of(rank + 1); ++chunk)
+      for (int64_t chunk = chunks_->first_of(rank); chunk < chunks_->first_of(rank + 1); ++chunk) {
+        const Reported wait(report_.get(), OverlapReport::Kind::kWait, chunk, rank);
         if (status = group_->wait(operation, rank, gather_->signals() + chunk, sending.epoch);
             !status.ok())
           return status;
+      }
+      const Reported copying(report_.get(), OverlapReport::Kind::kCommunication,
+                             OverlapReport::kNoChunk, rank);
       copy(*device().executor, shard(result, rank), shard(c, rank));
     }
   }
@@ -440,11 +469,18 @@ Status MatmulReducePlan::all_reduce(const Operation& operation, const Call& call
   return status.ok() ? given : status;
 }
 
+int64_t MatmulReducePlan::own_chunk() const {
+  const int64_t first = chunks_->first_of(group_->rank());
+  return first < chunks_->first_of(group_->rank() + 1) ? first : OverlapReport::kNoChunk;
+}
+
 Status MatmulReducePlan::give_on_gpu(const Operation& operation, const Sending& sending,
                                      const Tensor& result, const Tensor& c) const {
   const perseid_arrival arrival = gather_->arrival(operation, sending.epoch);
   Status status;
-  if (chunks_->count() > 0)
+  if (chunks_->count() > 0) {
+    const Reported wait(report_.get(), OverlapReport::Kind::kWait, OverlapReport::kNoChunk,
+                        group_->rank(), sending.stream);
     status = cuda::wait_for_signal(*device().gpu,
                                    {.signals = arrival.signals,
                                     .epoch = arrival.epoch,
@@ -452,6 +488,9 @@ Status MatmulReducePlan::give_on_gpu(const Operation& operation, const Sending& 
                                     .abort = arrival.abort,
                                     .record = arrival.record},
                                    sending.stream, static_cast<int32_t>(chunks_->count()));
+  }
+  const Reported copying(report_.get(), OverlapReport::Kind::kCommunication,
+                         OverlapReport::kNoChunk, group_->rank(), sending.stream);
   return status.ok() ? cuda::copy_tensor(*device().gpu, result, c, sending.stream) : status;
 }
 

@@ -22,6 +22,9 @@ class MatmulReducePlan final : public op::Plan {
   // Collective.
   Status execute(const perseid_matmul_reduce_args& args, const op::Workspace& workspace,
                  void* stream) const;
+  Status overlap_report(const char** json) const override {
+    return report_ == nullptr ? Plan::overlap_report(json) : report_->give(json);
+  }
 
  private:
   MatmulReducePlan(op::DevicePointer device, GroupPointer group)
@@ -46,6 +49,7 @@ class MatmulReducePlan final : public op::Plan {
                        const Tensor& out) const;
   Status all_reduce(const Operation& operation, const Call& call, const Sending& sending) const;
   Tensor result() const;
+  int64_t own_chunk() const;  // the first one, for the report
   Status give_on_gpu(const Operation& operation, const Sending& sending, const Tensor& result,
                      const Tensor& c) const;
   const cuda::RankSum* sum_with(DType bias) const;
@@ -67,7 +71,9 @@ class MatmulReducePlan final : public op::Plan {
   InnerPlan product_;
   std::unique_ptr<const ShardProducts> shard_products_;  // where they may take its place
   std::string where_summed_;                             // for explain
-  bool leaves_at_end_ = false;                           // the product gives no chunks
+  bool fused_ = false;                                   // the product gives chunks
+  std::string why_;                                      // for explain
+  std::unique_ptr<OverlapReport> report_;
   // On a GPU, for each type that the bias may have.
   struct BiasedSum {
     DType bias = DType::kNone;

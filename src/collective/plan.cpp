@@ -64,6 +64,29 @@ int64_t Terms::of(int32_t rank, const char* name) const {
   return 0;
 }
 
+Status await_chunks(Group& group, const Operation& operation, const ShardChunks& chunks,
+                    const uint32_t* signals, const Sending& sending) {
+  const ChunkTable<int64_t> table{nullptr, chunks.count(), chunks.pivot(group.rank())};
+  for (int64_t visit = 0; visit < chunks.count(); ++visit) {
+    const int64_t chunk = table.chunk_of_visit(visit);
+    const int32_t owner = chunks.owner(chunk);
+    const Reported wait(sending.report, OverlapReport::Kind::kWait, chunk, owner);
+    if (Status status = group.wait(operation, owner, signals + chunk, sending.epoch);
+        !status.ok()) {
+      if (sending.record != nullptr)
+        *sending.record = {status.code(),
+                           group.failed(),
+                           0,
+                           static_cast<int32_t>(chunk),
+                           sending.epoch,
+                           cpu::load_acquire(signals + chunk)};
+      return status;
+    }
+    if (sending.report != nullptr) sending.report->arrived(chunk, owner);
+  }
+  return {};
+}
+
 Status refuse_capture(const dispatch::Device& device, const Operation& operation, void* stream) {
   return device.gpu == nullptr ? Status()
                                : cuda::refuse_capture(*device.gpu, operation.name, stream);

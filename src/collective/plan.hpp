@@ -4,6 +4,7 @@
 #pragma once
 
 #include "collective/transport.hpp"
+#include "op/descriptor.hpp"
 #include "op/matmul.hpp"
 
 namespace perseid::internal::collective {
@@ -44,6 +45,19 @@ class Terms {
   std::vector<Term> terms_;
   std::vector<std::vector<int64_t>> said_;  // by rank
 };
+
+// What descriptors of plans over ranks have in common.
+template <class Descriptor>
+void read_rank_plan(op::DescriptorReader& reader, const Descriptor& desc) {
+  if constexpr (requires { desc.fusion; })
+    reader.choice("fusion", desc.fusion, 3,
+                  "PERSEID_FUSION_AUTO (0), PERSEID_FUSED (1) or PERSEID_UNFUSED (2)");
+  reader.flag("report", desc.report);
+}
+
+// On the CPU: until all chunks have arrived, beginning with the own ones.
+Status await_chunks(Group& group, const Operation& operation, const ShardChunks& chunks,
+                    const uint32_t* signals, const Sending& sending);
 
 // Execution of a plan on a stream cannot be captured, since its epochs are numbers of its own.
 Status refuse_capture(const dispatch::Device& device, const Operation& operation, void* stream);

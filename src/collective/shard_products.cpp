@@ -6,6 +6,8 @@
 #include <cstring>
 #include <memory>
 
+#include "collective/fusion.hpp"
+
 namespace perseid::internal::collective {
 namespace {
 
@@ -31,14 +33,13 @@ std::vector<int64_t> cut(const ShardChunks& chunks, int64_t first, int64_t last)
 
 // ---- Whether two steps are faster than one ----
 
-// Of Hopper: a multiprocessor in multiply-adds, memory in bytes, a launch.
-constexpr double kMultiprocessorRate = 2.8e12, kMemoryRate = 2.5e12, kLaunch = 4e-6;
+// Of Hopper: memory in bytes, a launch.
+constexpr double kMemoryRate = 2.5e12, kLaunch = 4e-6;
 
 // Of a product with this many rows, or columns.
 double seconds_of(MatmulProblem problem, bool along_n, int64_t size, int32_t multiprocessors) {
   (along_n ? problem.n : problem.m) = size;
-  if (size == 0) return 0;
-  return kLaunch + cuda::estimate_sm90_matmul(problem, multiprocessors) / kMultiprocessorRate;
+  return sm90_product_seconds(problem, multiprocessors);
 }
 
 int64_t microseconds(double seconds) { return std::llround(1e6 * seconds); }

@@ -12,6 +12,7 @@
 #include <span>
 
 #include "collective/group.hpp"
+#include "collective/overlap_report.hpp"
 #include "collective/shards.hpp"
 #include "cpu/executor.hpp"
 #include "dispatch/device.hpp"
@@ -38,7 +39,8 @@ struct TransportSite {
 struct Sending {
   uint32_t epoch;
   void* stream;
-  perseid_wait_record* record;  // the caller's, or null
+  perseid_wait_record* record;      // the caller's, or null
+  OverlapReport* report = nullptr;  // where somebody asks
 };
 
 // What a rank sends of one of its chunks: `from`, of 3 dimensions, goes to `to`, which lies in the

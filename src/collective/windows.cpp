@@ -99,6 +99,8 @@ class WindowGather final : public GatherTransport {
   Status send(const Operation&, const Sending& sending, std::span<const SentPart> parts) override {
     for (size_t i = 0; i < parts.size(); ++i) {
       const SentPart& part = parts[i];
+      const Reported reported(sending.report, OverlapReport::Kind::kCommunication, part.chunk,
+                              group_.rank());
       if (part.readers != 0 && part.from.data != part.to.data) copy(executor_, part.from, part.to);
       if (i + 1 < parts.size() && parts[i + 1].chunk == part.chunk) continue;
       cpu::set_signal(window_.signals(0) + part.chunk, sending.epoch);

@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <climits>
 #include <thread>
+
+#include "cpu/chunk_times.hpp"
 #if defined(__linux__)
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -113,17 +115,21 @@ Waits::Operand Waits::operand_of(const ChunkCut& cut, const Arrival& arrival) {
           arrival.first,
           arrival.abort,
           deadline_after(arrival.deadline_ns),
-          {0, cut.count - 1}};
+          {0, cut.count - 1},
+          arrival.times};
 }
 
 Waits::Waits(const ChunkCut& a, const Arrival& arrival_a, const ChunkCut& b,
              const Arrival& arrival_b, const ChunkCut& c, const Departure& departure_c)
     : operands_{operand_of(a, arrival_a), operand_of(b, arrival_b)} {
+  for (const Operand& operand : operands_)
+    if (operand.times != nullptr) times_ = operand.times;
   if (!c.present()) return;
   output_ = {
       c, departure_c.signals,
       departure_c.epoch_ptr != nullptr ? load_acquire(departure_c.epoch_ptr) : departure_c.epoch,
-      departure_c.first};
+      departure_c.first, departure_c.times};
+  if (output_.times != nullptr) times_ = output_.times;
 }
 
 bool Waits::await_missing(int operand, const ChunkRange<int64_t>& range) {
@@ -152,6 +158,27 @@ bool Waits::await_missing(int operand, const ChunkRange<int64_t>& range) {
   }
   return true;
 }
+
+bool Waits::await_timed(int operand, const ChunkRange<int64_t>& range) {
+  ChunkTimes* times = operands_[operand].times;
+  if (times == nullptr || range.empty())
+    return are_here(operand, range) || await_missing(operand, range);
+  bool arrives = are_here(operand, range);
+  if (!arrives) {
+    times->rest();
+    const int64_t begin = nanoseconds_now();
+    arrives = await_missing(operand, range);
+    times->note_wait(range.last, begin, nanoseconds_now());
+  }
+  if (arrives) times->work_on(range);
+  return arrives;
+}
+
+void Waits::begin_work(const ChunkRange<int64_t>& of_output) const {
+  output_.times->work_on(of_output);
+}
+
+void Waits::end_work() const { times_->rest(); }
 
 bool Waits::await_all() {
   for (int operand : {0, 1})

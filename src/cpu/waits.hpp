@@ -64,9 +64,19 @@ class Waits {
   }
   // False: the execution has ended, drain.
   PERSEID_INLINE bool await(int operand, const ChunkRange<int64_t>& range) {
+    if (times_ != nullptr) return await_timed(operand, range);
     return are_here(operand, range) || await_missing(operand, range);
   }
   bool await_all();
+
+  // For ChunkTimes: what this worker does from now on belongs to these chunks of the output, or, as
+  // rest() says, to none. await() says so of an operand's.
+  PERSEID_INLINE void work_on(const ChunkRange<int64_t>& of_output) const {
+    if (times_ != nullptr && output_.times != nullptr && !of_output.empty()) begin_work(of_output);
+  }
+  PERSEID_INLINE void rest() const {
+    if (times_ != nullptr) end_work();
+  }
 
   // Whether the execution is over before its work is done.
   PERSEID_INLINE bool ended() const { return load_acquire(&end_) != 0; }
@@ -94,6 +104,7 @@ class Waits {
     const uint32_t* abort = nullptr;
     Clock::time_point deadline;
     ChunkRange<int64_t> read;
+    ChunkTimes* times = nullptr;
 
     // In the order of visits; for each chunk that is read, until body(chunk) is true.
     template <class Body>
@@ -108,6 +119,9 @@ class Waits {
   static Operand operand_of(const ChunkCut& cut, const Arrival& arrival);
 
   bool await_missing(int operand, const ChunkRange<int64_t>& range);
+  bool await_timed(int operand, const ChunkRange<int64_t>& range);
+  void begin_work(const ChunkRange<int64_t>& of_output) const;
+  void end_work() const;
   Claim claim_open(uint32_t* part);
 
   struct Output {
@@ -115,10 +129,12 @@ class Waits {
     uint32_t* signals = nullptr;
     uint32_t epoch = 0;
     int64_t first = 0;
+    ChunkTimes* times = nullptr;
   };
 
   Operand operands_[2];
   Output output_;
+  ChunkTimes* times_ = nullptr;  // of an operand or of the output
   // 0, or how the first wait in vain ended and for what: WaitEnd, operand << 2.
   uint32_t end_ = 0;
   int64_t missing_chunk_ = -1;  // of the wait that set end_

@@ -53,6 +53,7 @@ class ChunkedCpuAttention final : public Executable<Attention> {
     waits.limit(0, chunks_read(arguments));
     if (!whole_ || waits.await_all())
       kernels_.forward(problem_, arguments, {executor_, workspace, &waits});
+    waits.rest();
     *arguments.missing = waits.missing();
     if (arguments.missing->end == WaitEnd::kArrived) return {};
     return status_of({.operation = "attention forward",

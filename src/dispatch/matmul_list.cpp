@@ -156,6 +156,7 @@ class ChunkedCpuMatmul final : public Executable<Matmul> {
     const bool reads = problem_.depth() > 0;
     if (!whole_ || !reads || waits.await_all())
       kernels_.forward(problem_, arguments, {executor_, workspace, &waits});
+    waits.rest();
     *arguments.missing = waits.missing();
     if (arguments.missing->end != WaitEnd::kArrived)
       return status_of(*arguments.missing, arguments);

@@ -6,6 +6,10 @@
 
 #include "math/portable.hpp"
 
+namespace perseid::internal::cpu {
+class ChunkTimes;  // cpu/chunk_times.hpp
+}
+
 namespace perseid::internal {
 
 // Whether a signal has reached an epoch. Epochs count up and wrap at 2^32: the difference decides,
@@ -116,7 +120,8 @@ struct Arrival {
   int64_t first = 0;                    // the pivot
   uint64_t deadline_ns = 0;             // from the start of the work
   const uint32_t* abort = nullptr;
-  void* record = nullptr;  // a perseid_wait_record, where the caller gave one
+  void* record = nullptr;            // a perseid_wait_record, where the caller gave one
+  cpu::ChunkTimes* times = nullptr;  // on the CPU, where somebody asks
 };
 
 // What one execution is told of an output that leaves in chunks.
@@ -125,6 +130,7 @@ struct Departure {
   uint32_t epoch = 0;
   const uint32_t* epoch_ptr = nullptr;
   int64_t first = 0;
+  cpu::ChunkTimes* times = nullptr;  // on the CPU, where somebody asks
 };
 
 // How the waits of an execution ended.

@@ -18,7 +18,12 @@ class AttentionPlan final : public PlanOf<dispatch::Attention> {
   static Status make(DevicePointer device, const perseid_attention_desc& desc,
                      std::unique_ptr<const Plan>* plan, const QueryRows& rows = {});
   Status forward(const perseid_attention_forward_args& args, const Workspace& workspace,
-                 void* stream) const;
+                 void* stream) const {
+    return forward_timed(args, workspace, stream, nullptr);
+  }
+  // `times`: null, or what takes the times of the chunks of key and value, on the CPU.
+  Status forward_timed(const perseid_attention_forward_args& args, const Workspace& workspace,
+                       void* stream, cpu::ChunkTimes* times) const;
   Status backward(const perseid_attention_backward_args& args, const Workspace& workspace,
                   void* stream) const;
 

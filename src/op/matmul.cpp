@@ -310,11 +310,12 @@ Status MatmulPlan::read(ArgumentReader& reader, const perseid_matmul_args& args,
   return reader.finish({.output = "c", .input = "c0"});
 }
 
-Status MatmulPlan::execute(const perseid_matmul_args& args, const Workspace& workspace,
-                           void* stream) const {
+Status MatmulPlan::execute_timed(const perseid_matmul_args& args, const Workspace& workspace,
+                                 void* stream, cpu::ChunkTimes* times) const {
   ArgumentReader reader(kOperation, device().dl_device());
   MatmulArguments arguments;
   if (Status status = read(reader, args, &arguments); !status.ok()) return status;
+  arguments.arrival_a.times = arguments.departure_c.times = times;
   Missing missing;
   arguments.missing = &missing;
   // A GPU writes only that a wait has failed, while it runs.

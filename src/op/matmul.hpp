@@ -28,7 +28,12 @@ class MatmulPlan final : public PlanOf<dispatch::Matmul> {
   static Status tune(DevicePointer device, const perseid_matmul_desc& desc,
                      const perseid_matmul_args& args, void* stream,
                      std::unique_ptr<const Plan>* plan);
-  Status execute(const perseid_matmul_args& args, const Workspace& workspace, void* stream) const;
+  Status execute(const perseid_matmul_args& args, const Workspace& workspace, void* stream) const {
+    return execute_timed(args, workspace, stream, nullptr);
+  }
+  // `times`: null, or what takes the times of the chunks of a or c, on the CPU.
+  Status execute_timed(const perseid_matmul_args& args, const Workspace& workspace, void* stream,
+                       cpu::ChunkTimes* times) const;
 
  private:
   using PlanOf::PlanOf;

@@ -34,6 +34,13 @@ void Plan::query(perseid_plan_info* info) const {
   info->backward_bytes = backward.bytes;
 }
 
+Status Plan::overlap_report(const char** json) const {
+  *json = nullptr;
+  return Status::error(PERSEID_INVALID_ARGUMENT, operation(),
+                       ": the plan was made without a report; set report = 1 in the descriptor of "
+                       "an operation of ranks");
+}
+
 void Plan::explain(dispatch::Explanation explanation) {
   explanation_ = std::move(explanation);
   implementation_ = explanation_.chosen();

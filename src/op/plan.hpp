@@ -38,6 +38,8 @@ class Plan {
   const char* operation() const { return explanation_.operation; }
   const std::string& text() const { return text_; }
   const std::string& json() const { return json_; }
+  // How the last execution overlapped computing and communicating, as JSON; of plans over ranks.
+  virtual Status overlap_report(const char** json) const;
 
  protected:
   explicit Plan(DevicePointer device) : device_(std::move(device)) {}

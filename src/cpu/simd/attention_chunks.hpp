@@ -94,6 +94,7 @@ class ChunkedAttentionKernel : AttentionForwardKernel<Dot, T> {
                           task % shared_.key_blocks * kKeys};
       if (keys.begin() < keys.end() && waits_->are_here(0, needed(keys)))
         provide(arguments, keys, worker);
+      waits_->rest();
     });
     const int64_t draws = min(shared_.key_blocks, chunks_.count + 1);
     std::atomic<int64_t> next{0};
@@ -106,6 +107,7 @@ class ChunkedAttentionKernel : AttentionForwardKernel<Dot, T> {
       if (waits_->claim(claim) != Claim::kMine) return;
       const bool done = advance(arguments, head / problem.heads, head % problem.heads,
                                 block * kQueries, number, worker);
+      waits_->rest();
       waits_->release(claim, done);
     });
   }

@@ -113,6 +113,7 @@ class AttentionDecodeKernel {
         if (chunk < 0) return;
       }
       attend(arguments, {team / teams, team % teams * heads, heads, chunk, 0, 0}, worker);
+      if (waits != nullptr) waits->rest();
     });
     if (waits != nullptr && waits->ended()) return;
     for_each_task(executor, problem_.batch * problem_.kv_heads, [&](int64_t task, int32_t) {

@@ -157,8 +157,11 @@ class ChunkedMatmulKernel : MatmulKernel<Dot, T> {
       if (waits_.ended()) return;
       const TilePosition<int64_t> tile =
           order.tile(next.fetch_add(1, std::memory_order_relaxed) % blocks, 0);
-      compute(this->block_at(tile.batch, tile.row, tile.column), ahead, shared,
-              this->scratch_of(worker));
+      const MatmulPart block = this->block_at(tile.batch, tile.row, tile.column);
+      waits_.work_on(rows_of_c_.covering(block.i, block.i + block.rows));
+      waits_.work_on(columns_of_c_.covering(block.j, block.j + block.columns));
+      compute(block, ahead, shared, this->scratch_of(worker));
+      waits_.rest();
     });
   }
 

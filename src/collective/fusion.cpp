@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/fusion.hpp"
+
+#include <cstdio>
+
+#include "cuda/sm90/matmul.hpp"
+
+namespace perseid::internal::collective {
+namespace {
+
+// Hopper: a multiprocessor in multiply-adds, a launch.
+constexpr double kMultiprocessorRate = 2.8e12, kLaunch = 4e-6;
+
+// FLOPs a second of a whole GPU where kernels have no model of their own, and of a CPU's worker.
+double rate_of(const dispatch::Device& device, DType dtype) {
+  const double single = device.gpu != nullptr ? 100e12 : 50e9 * device.workers();
+  return dtype == DType::kF64 ? single / 2 : single;
+}
+
+// How data moves, and what a chunk costs: signals, waits, and on GPUs a copy of its own.
+struct Path {
+  double latency, bytes_per_second, chunk;
+};
+constexpr Path kNvlink{10e-6, 350e9, 2e-6}, kSharedMemory{5e-6, 10e9, 2e-6},
+    kSocket{100e-6, 1e9, 20e-6};
+
+std::string microseconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g us", 1e6 * seconds);
+  return text;
+}
+
+}  // namespace
+
+double sm90_product_seconds(const MatmulProblem& problem, int32_t multiprocessors) {
+  if (problem.m == 0 || problem.n == 0) return 0;
+  return kLaunch + cuda::estimate_sm90_matmul(problem, multiprocessors) / kMultiprocessorRate;
+}
+
+double product_seconds(const dispatch::Device& device, const MatmulProblem& problem) {
+  if (device.gpu != nullptr && device.gpu->facts().architecture == "sm_90a" &&
+      size_of(problem.dtype) == 2)
+    return sm90_product_seconds(problem, device.gpu->facts().multiprocessors);
+  const double flops = 2.0 * static_cast<double>(problem.batch) * static_cast<double>(problem.m) *
+                       static_cast<double>(problem.n) * static_cast<double>(problem.k);
+  return flops / rate_of(device, problem.dtype);
+}
+
+FusionForecast forecast_fusion(const dispatch::Device& device, const Group& group,
+                               double product_seconds, double bytes, int64_t chunks) {
+  const Path& path = device.gpu != nullptr   ? kNvlink
+                     : group.shares_memory() ? kSharedMemory
+                                             : kSocket;
+  const double transfer =
+      group.size() == 1 || bytes == 0 ? 0 : path.latency + bytes / path.bytes_per_second;
+  return {.product = product_seconds, .transfer = transfer, .chunk = path.chunk, .chunks = chunks};
+}
+
+bool choose_fusion(uint32_t wanted, const FusionForecast& forecast, std::string* why) {
+  const bool faster = forecast.fused() < forecast.unfused();
+  const bool fused = wanted == PERSEID_FUSION_AUTO ? faster : wanted == PERSEID_FUSED;
+  *why = concatenate(
+      fused ? "fused" : "unfused", wanted == PERSEID_FUSION_AUTO ? "" : " as asked for",
+      ": predicted ", microseconds_text(forecast.fused()), " fused and ",
+      microseconds_text(forecast.unfused()), " unfused, product ",
+      microseconds_text(forecast.product), ", transfer ", microseconds_text(forecast.transfer),
+      ", ", forecast.chunks, " chunks of ", microseconds_text(forecast.chunk));
+  return fused;
+}
+
+}  // namespace perseid::internal::collective

@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Whether an operation of ranks overlaps computing and communicating, by a model: chunks hide the
+// shorter of the two behind the longer one, but for one chunk at an end, and each costs something.
+#pragma once
+
+#include "collective/transport.hpp"
+#include "math/matmul_problem.hpp"
+
+namespace perseid::internal::collective {
+
+// A product in 16-bit types on Hopper, by waves of tiles, with its launch.
+double sm90_product_seconds(const MatmulProblem& problem, int32_t multiprocessors);
+// Any product on the device.
+double product_seconds(const dispatch::Device& device, const MatmulProblem& problem);
+
+// Seconds. The product and the transfer: each alone.
+struct FusionForecast {
+  double product, transfer, chunk;
+  int64_t chunks;
+
+  double fused() const {
+    const auto count = static_cast<double>(chunks < 1 ? 1 : chunks);
+    const double longer = max(product, transfer), shorter = min(product, transfer);
+    return max(longer, shorter + longer / count) + count * chunk;
+  }
+  double unfused() const { return product + transfer; }
+};
+// `bytes`: that a rank receives, or sends.
+FusionForecast forecast_fusion(const dispatch::Device& device, const Group& group,
+                               double product_seconds, double bytes, int64_t chunks);
+
+// `wanted` of the descriptor, or what the model says. `why`: a sentence's end, for explain.
+bool choose_fusion(uint32_t wanted, const FusionForecast& forecast, std::string* why);
+
+}  // namespace perseid::internal::collective
