@@ -16,6 +16,7 @@
 #include <iterator>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "gpt_tools.hpp"
 
@@ -80,6 +81,21 @@ class Program : public testing::Test {
     fs::remove(folder_ / "losses.csv");
   }
 
+  // Of the program, the oldest first.
+  std::vector<pid_t> children() const {
+    std::vector<pid_t> found;
+    for (const auto& entry : fs::directory_iterator("/proc")) {
+      std::ifstream file(entry.path() / "stat");
+      std::string text;
+      std::getline(file, text);
+      // NUMBER (NAME) STATE PARENT
+      const size_t name = text.rfind(") ");
+      if (name == text.npos || std::stoi(text.substr(name + 4)) != child_) continue;
+      found.push_back(std::stoi(text));
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  }
   std::string text_of(const std::string& name) const {
     std::ifstream file(folder_ / name, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
@@ -188,6 +204,52 @@ TEST_F(Program, ResumesByTheLineThatItPrints) {
   kill(child_, SIGINT);
   EXPECT_EQ(end(), 130);
   EXPECT_NE(text_of("out").find("Go on with: ./dev run --resume\n"), std::string::npos);
+}
+
+// Ranks have the one rank's losses, also after one of them was killed.
+TEST_F(Program, GoesOnWithoutARankThatIsKilled) {
+  const std::string tiny =
+      "text --layers 1 --width 16 --heads 2 --context 16 --batch 1 --threads 1 --dtype f64 "
+      "--quiet --sample 0 --steps 300 --losses-out losses.csv ";
+  ASSERT_EQ(run(tiny), 0) << text_of("err");
+  const auto result = [&] {
+    const std::string out = text_of("out");
+    const size_t at = out.find("validation loss");
+    return at == out.npos ? out : out.substr(at);
+  };
+  const std::string wanted = result();
+  EXPECT_NE(wanted.find("after 300 steps"), std::string::npos) << wanted;
+  EXPECT_EQ(run(tiny + "--ranks 2"), 0) << text_of("err");
+  EXPECT_EQ(result(), wanted);
+  EXPECT_EQ(lines_of("losses.csv"), 301);
+  for (const size_t victim : {size_t{1}, size_t{0}}) {
+    fs::remove(folder_ / "losses.csv");
+    start(tiny + "--ranks 2 --checkpoint it.safetensors");
+    await("losses.csv", "\n5,");
+    const std::vector<pid_t> ranks = children();
+    ASSERT_EQ(ranks.size(), 2u);
+    kill(ranks[victim], SIGKILL);
+    EXPECT_EQ(end(), 0) << text_of("err");
+    EXPECT_EQ(result(), wanted);
+    EXPECT_NE(text_of("err").find("rank " + std::to_string(victim) + " is lost"), std::string::npos)
+        << text_of("err");
+    EXPECT_NE(text_of("err").find("going on with 1 of the ranks after "), std::string::npos);
+    EXPECT_EQ(read_saved_run(folder_ / "it.safetensors").recipe.steps, 300);
+    fs::remove(folder_ / "it.safetensors");
+  }
+}
+
+TEST_F(Program, StopsItsRanksOnASignal) {
+  start(
+      "text --layers 1 --width 16 --heads 2 --context 16 --batch 1 --threads 1 --dtype f32 --quiet "
+      "--ranks 2 --steps 1000000000 --losses-out losses.csv");
+  await("losses.csv", "\n5,");
+  kill(child_, SIGINT);
+  EXPECT_EQ(end(), 130) << text_of("err");
+  EXPECT_NE(text_of("out").find("--resume gpt.safetensors --ranks 2"), std::string::npos)
+      << text_of("out");
+  fs::remove(folder_ / "losses.csv");
+  expect_refused("--ranks 2", "ranks must be at most as many as heads, got 2 and 1");
 }
 
 TEST_F(Program, HearsASignalWhileItOpens) {

@@ -7,8 +7,10 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "data.hpp"
@@ -137,6 +139,50 @@ TYPED_TEST(Training, ResumesBitForBit) {
   EXPECT_TRUE(same_bits(second.weights(), copy_of(whole.weights())));
   EXPECT_EQ(second.validate(8), whole.validate(8));
   std::remove(path.c_str());
+}
+
+// Three ranks, one of which may leave midway; the others go on from there.
+TEST(Ranks, GiveTheLossesOfOne) {
+  const Data data(rhyme(), 32);
+  Recipe recipe = tiny_recipe();
+  recipe.model.dropout = 0;
+  constexpr int kSteps = 6;
+  Machine machine(1);
+  Trainer<double> alone(machine, recipe, data);
+  std::vector<double> wanted;
+  for (int i = 0; i < kSteps; ++i) wanted.push_back(alone.step());
+  const double validated = alone.validate(8);
+  for (const int32_t leaves : {-1, 1, 0}) {
+    std::vector<std::vector<double>> losses(3);
+    std::vector<int32_t> sizes(3);
+    std::vector<std::thread> threads;
+    for (perseid::Group& group : perseid::Group::threads(3)) {
+      threads.emplace_back([&, of_rank = std::make_shared<Ranks>(std::move(group))]() mutable {
+        Ranks ranks(std::move(*of_rank));
+        const int32_t rank = ranks.rank();
+        Machine own(1);
+        Trainer<double> trainer(own, recipe, data, &ranks);
+        std::vector<double>& mine = losses[static_cast<size_t>(rank)];
+        for (int i = 0; i < kSteps; ++i) {
+          if (rank == leaves && i == 3) return;
+          mine.push_back(trainer.step());
+        }
+        mine.push_back(trainer.validate(8));
+        sizes[static_cast<size_t>(rank)] = ranks.size();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (int32_t rank = 0; rank < 3; ++rank) {
+      const std::vector<double>& mine = losses[static_cast<size_t>(rank)];
+      ASSERT_EQ(mine.size(), rank == leaves ? 3u : kSteps + 1u) << "rank " << rank;
+      for (size_t i = 0; i < mine.size(); ++i) {
+        EXPECT_NEAR(mine[i], i < kSteps ? wanted[i] : validated, 1e-9) << "rank " << rank;
+      }
+      if (rank != leaves) {
+        EXPECT_EQ(sizes[static_cast<size_t>(rank)], leaves < 0 ? 3 : 2);
+      }
+    }
+  }
 }
 
 TEST(Checkpoint, RefusesAnotherTextAndOtherFiles) {

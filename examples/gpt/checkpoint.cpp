@@ -144,7 +144,7 @@ void Trainer<T>::load(const std::string& path) {
     read(file, "second_moment." + matrix.name, matrix, optimizer_.second());
   }
   parse(file, path, "steps_done", steps_done_);
-  weights_.round(machine_.threads);
+  take_weights();
 }
 
 SavedRun read_saved_run(const std::string& path) {

@@ -50,6 +50,14 @@ template <class T>
 void rotate(Threads& threads, const RotaryTable<Real<T>>& table, Turn turn, int64_t rows,
             int64_t heads, int64_t stride, T* x);
 
+// sum += x
+template <class From, class To>
+void add(Threads& threads, const From* x, int64_t count, To* sum) {
+  threads.for_ranges(count, 1 << 14, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) sum[i] = static_cast<To>(sum[i] + x[i]);
+  });
+}
+
 template <class From, class To>
 void convert(Threads& threads, const From* from, int64_t count, To* to) {
   threads.for_ranges(count, 1 << 14, [&](int64_t begin, int64_t end) {

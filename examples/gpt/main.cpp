@@ -1,16 +1,19 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Trains a small GPT: reads the text, runs the steps, and shows what was learnt.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <exception>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "options.hpp"
 #include "problems.hpp"
 #include "progress.hpp"
+#include "ranks.hpp"
 #include "sampler.hpp"
 #include "terminal.hpp"
 #include "trainer.hpp"
@@ -71,9 +74,9 @@ void try_checkpoint(const Trainer<T>& trainer, const Options& options) {
   }
 }
 
-// Until all steps are done or a signal comes.
+// Until all steps are done or, which it returns, a signal comes.
 template <class T>
-void run_steps(Trainer<T>& trainer, const Options& options, const StopSignals& signals,
+bool run_steps(Trainer<T>& trainer, const Options& options, const StopSignals& signals,
                Losses& losses) {
   if (trainer.recipe().steps != 0 && trainer.steps_done() >= trainer.recipe().steps) {
     std::printf("The checkpoint's %lld steps are all done; --steps asks for more.\n",
@@ -81,16 +84,22 @@ void run_steps(Trainer<T>& trainer, const Options& options, const StopSignals& s
   }
   Progress progress(options.quiet, options.recipe.model.tokens());
   StepEstimate estimate(options.seconds);
-  while (!signals.heard() &&
+  bool stopped = trainer.agree(signals.heard(), trainer.recipe().steps).stop;
+  while (!stopped &&
          (trainer.recipe().steps == 0 || trainer.steps_done() < trainer.recipe().steps)) {
     const double loss = trainer.step();
     losses.step(trainer.steps_done(), loss);
     if (!std::isfinite(loss)) progress.finish();
     expect_finite(loss, "of step " + std::to_string(trainer.steps_done()));
-    if (trainer.recipe().steps == 0) trainer.set_steps(estimate.after_step(trainer.steps_done()));
+    int64_t steps = trainer.recipe().steps;
+    if (steps == 0) steps = estimate.after_step(trainer.steps_done());
+    const auto agreed = trainer.agree(signals.heard(), steps);
+    trainer.set_steps(agreed.steps);
+    stopped = agreed.stop;
     progress.step(trainer.steps_done(), trainer.recipe().steps, loss);
   }
   progress.finish();
+  return stopped;
 }
 
 void save(const Options& options, const std::string& path, const auto& trainer) {
@@ -103,41 +112,44 @@ void save(const Options& options, const std::string& path, const auto& trainer) 
 }
 
 template <class T>
-int run(Machine& machine, const Options& options) {
+int run(Machine& machine, const Options& options, Ranks* ranks) {
   const Config& config = options.recipe.model;
   const Data data(read_text(options.text.empty() ? PERSEID_SOURCE_DIR : options.text),
                   config.context);
-  Trainer<T> trainer(machine, options.recipe, data);
+  Trainer<T> trainer(machine, options.recipe, data, ranks);
+  // The first of the ranks that are left writes and samples.
+  const auto leads = [&] { return ranks == nullptr || ranks->rank() == 0; };
   if (!options.resume.empty()) trainer.load(options.resume);
-  if (!options.problems_out.empty()) write_problems(options.problems_out, config, options.dtype);
-  Losses losses(options.losses_out);
+  if (!options.problems_out.empty() && leads())
+    write_problems(options.problems_out, config, options.dtype);
+  Losses losses(leads() ? options.losses_out : "");
   introduce(options, machine, data);
-  try_checkpoint(trainer, options);
+  if (leads()) try_checkpoint(trainer, options);
 
   const double before = trainer.validate(kValidationSequences);
   expect_finite(before, "of the validation before the first step");
   double after = 0;
   {
     const StopSignals signals;
-    run_steps(trainer, options, signals, losses);
-    if (!signals.heard()) {
+    const bool stopped = run_steps(trainer, options, signals, losses);
+    if (!stopped) {
       after = trainer.validate(kValidationSequences);
       expect_finite(after, "of the validation after the last step");
     }
-    if (!options.checkpoint.empty()) {
+    if (leads() && !options.checkpoint.empty()) {
       save(options, options.checkpoint, trainer);
-    } else if (signals.heard()) {
+    } else if (leads() && stopped) {
       save(options, kInterrupted, trainer);
     }
     losses.finish();
     flush_stdout();
-    if (signals.heard()) return kExitInterrupted;
+    if (stopped) return kExitInterrupted;
   }
 
   std::printf("\nvalidation loss   %.3f bits per byte before, %.3f after %lld steps\n", before,
               after, static_cast<long long>(trainer.steps_done()));
   flush_stdout();
-  if (options.sample > 0) {
+  if (options.sample > 0 && leads()) {
     Sampler<T> sampler(machine, config, options.temperature);
     const std::string text =
         sampler.sample(trainer.weights(), options.prompt, options.sample, options.recipe.seed);
@@ -148,20 +160,35 @@ int run(Machine& machine, const Options& options) {
   return 0;
 }
 
+// One of the ranks of a run, or the only one.
+int run_rank(Options& options) {
+  std::optional<Ranks> ranks;
+  if (options.ranks > 1) {
+    ranks.emplace(perseid::Group());
+    if (options.gpu) *options.gpu += ranks->rank();
+    const auto cpus = static_cast<int32_t>(std::thread::hardware_concurrency());
+    if (options.threads == 0) options.threads = std::max(1, cpus / options.ranks);
+  }
+  Ranks* const among = ranks ? &*ranks : nullptr;
+  Machine machine(options.threads, options.gpu);
+  if (options.dtype == "auto") {
+    const bool bf16 = machine.on_gpu() || fact(machine.context.facts(), "bf16_dot") == "true";
+    options.dtype = bf16 ? "bf16" : "f32";
+  }
+  if (options.dtype == "bf16") return run<BFloat16>(machine, options, among);
+  if (options.dtype == "f64") return run<double>(machine, options, among);
+  return run<float>(machine, options, among);
+}
+
 int main(int argc, char** argv) {
   prepare_streams();
   try {
     int exit_code = 0;
     auto options = parse_options(argc, argv, exit_code);
     if (!options) return exit_code;
-    Machine machine(options->threads, options->gpu);
-    if (options->dtype == "auto") {
-      const bool bf16 = machine.on_gpu() || fact(machine.context.facts(), "bf16_dot") == "true";
-      options->dtype = bf16 ? "bf16" : "f32";
-    }
-    if (options->dtype == "bf16") return run<BFloat16>(machine, *options);
-    if (options->dtype == "f64") return run<double>(machine, *options);
-    return run<float>(machine, *options);
+    if (options->ranks > 1)
+      if (const std::optional<int> code = launch(options->ranks)) return *code;
+    return run_rank(*options);
   } catch (const perseid::Error& error) {
     std::fprintf(stderr, "perseid-gpt: %s\n", error.what());
     return error.status() == PERSEID_UNSUPPORTED ? 3 : 2;

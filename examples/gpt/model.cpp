@@ -9,21 +9,27 @@
 namespace gpt {
 
 template <class T>
-Model<T>::Model(Machine& machine, const Config& config, int64_t batch, Use use)
+Model<T>::Model(Machine& machine, const Config& config, int64_t batch, Use use, const Ranks* ranks)
     : machine_(machine),
       config_(config),
       batch_(batch),
       rows_(batch * config.context),
       training_(use == Use::kTraining),
-      cut_(config),
-      qkv_(machine, rows_, config.width, 3 * config.width, Linear<T>::Output::kT),
-      projection_(machine, rows_, config.width, config.width, Linear<T>::Output::kResidual),
-      up_(machine, rows_, config.width, 4 * config.width, Linear<T>::Output::kT),
-      down_(machine, rows_, 4 * config.width, config.width, Linear<T>::Output::kResidual),
+      share_(ranks == nullptr ? share_of(config) : ranks->share(config)),
+      attended_(share_.heads * config.head_dim()),
+      cut_(config, share_),
+      qkv_(machine, rows_, config.width, 3 * attended_, Linear<T>::Output::kT, ranks,
+           Linear<T>::Has::kColumns),
+      projection_(machine, rows_, attended_, config.width, Linear<T>::Output::kResidual, ranks,
+                  Linear<T>::Has::kRows),
+      up_(machine, rows_, config.width, share_.hidden, Linear<T>::Output::kT, ranks,
+          Linear<T>::Has::kColumns),
+      down_(machine, rows_, share_.hidden, config.width, Linear<T>::Output::kResidual, ranks,
+            Linear<T>::Has::kRows),
       head_(machine, rows_, config.width, kVocabulary, Linear<T>::Output::kReal),
       attention_(machine.context, {.dtype = perseid::dtype_of<T>,
                                    .batch = batch,
-                                   .heads = config.heads,
+                                   .heads = share_.heads,
                                    .q_len = config.context,
                                    .kv_len = config.context,
                                    .head_dim = config.head_dim(),
@@ -53,11 +59,11 @@ Model<T>::Model(Machine& machine, const Config& config, int64_t batch, Use use)
     layer.middle_scale = Shared<R>(machine, rows_);
     layer.input_norm = Shared<T>(machine, rows_ * width);
     layer.middle_norm = Shared<T>(machine, rows_ * width);
-    layer.qkv = Shared<T>(machine, rows_ * 3 * width);
-    layer.attended = Shared<T>(machine, rows_ * width);
-    layer.lse = Shared<R>(machine, rows_ * config.heads);
-    layer.up = Shared<T>(machine, rows_ * 4 * width);
-    layer.gelu = Shared<T>(machine, rows_ * 4 * width);
+    layer.qkv = Shared<T>(machine, rows_ * 3 * attended_);
+    layer.attended = Shared<T>(machine, rows_ * attended_);
+    layer.lse = Shared<R>(machine, rows_ * share_.heads);
+    layer.up = Shared<T>(machine, rows_ * share_.hidden);
+    layer.gelu = Shared<T>(machine, rows_ * share_.hidden);
     layers_.push_back(std::move(layer));
   }
   output_ = Shared<R>(machine, rows_ * width);
@@ -70,55 +76,56 @@ Model<T>::Model(Machine& machine, const Config& config, int64_t batch, Use use)
   grad_stream_ = Shared<R>(machine, rows_ * width);
   if (!std::is_same_v<T, R>) grad_stream_rounded_ = Shared<T>(machine, rows_ * width);
   grad_branch_ = Shared<T>(machine, rows_ * width);
-  grad_qkv_ = Shared<T>(machine, rows_ * 3 * width);
-  grad_hidden_ = Shared<T>(machine, rows_ * 4 * width);
+  grad_attended_ = Shared<T>(machine, rows_ * attended_);
+  grad_qkv_ = Shared<T>(machine, rows_ * 3 * attended_);
+  grad_hidden_ = Shared<T>(machine, rows_ * share_.hidden);
 }
 
 template <class T>
 perseid::Tensor Model<T>::heads(const Shared<T>& rows, int64_t stride, int64_t offset) const {
-  return rows.reading({batch_, config_.context, config_.heads, config_.head_dim()}, offset,
+  return rows.reading({batch_, config_.context, share_.heads, config_.head_dim()}, offset,
                       {config_.context * stride, stride, config_.head_dim(), 1});
 }
 template <class T>
 perseid::Tensor Model<T>::heads_to_write(Shared<T>& rows, int64_t stride, int64_t offset) const {
-  return rows.writing({batch_, config_.context, config_.heads, config_.head_dim()}, offset,
+  return rows.writing({batch_, config_.context, share_.heads, config_.head_dim()}, offset,
                       {config_.context * stride, stride, config_.head_dim(), 1});
 }
 
 template <class T>
 void Model<T>::attend(Layer& at, Draw draw) {
-  const int64_t stride = 3 * config_.width;
-  rotate(machine_.threads, rotary_, Turn::kForward, rows_, 2 * config_.heads, stride,
+  const int64_t stride = 3 * attended_;
+  rotate(machine_.threads, rotary_, Turn::kForward, rows_, 2 * share_.heads, stride,
          at.qkv.change());
   attention_.forward(nullptr,
                      {.query = heads(at.qkv, stride, 0),
-                      .key = heads(at.qkv, stride, config_.width),
-                      .value = heads(at.qkv, stride, 2 * config_.width),
-                      .out = heads_to_write(at.attended, config_.width, 0),
-                      .lse = at.lse.writing({batch_, config_.heads, config_.context}),
+                      .key = heads(at.qkv, stride, attended_),
+                      .value = heads(at.qkv, stride, 2 * attended_),
+                      .out = heads_to_write(at.attended, attended_, 0),
+                      .lse = at.lse.writing({batch_, share_.heads, config_.context}),
                       .seed = draw.seed,
                       .offset = draw.number},
                      machine_.workspace());
 }
 
-// From grad_branch_, the gradient of the attended rows, to grad_qkv_.
+// From grad_attended_, the gradient of the attended rows, to grad_qkv_.
 template <class T>
 void Model<T>::attend_backward(Layer& at, Draw draw) {
-  const int64_t stride = 3 * config_.width;
+  const int64_t stride = 3 * attended_;
   attention_.backward(nullptr,
                       {.query = heads(at.qkv, stride, 0),
-                       .key = heads(at.qkv, stride, config_.width),
-                       .value = heads(at.qkv, stride, 2 * config_.width),
-                       .out = heads(at.attended, config_.width, 0),
-                       .lse = at.lse.reading({batch_, config_.heads, config_.context}),
-                       .grad_out = heads(grad_branch_, config_.width, 0),
+                       .key = heads(at.qkv, stride, attended_),
+                       .value = heads(at.qkv, stride, 2 * attended_),
+                       .out = heads(at.attended, attended_, 0),
+                       .lse = at.lse.reading({batch_, share_.heads, config_.context}),
+                       .grad_out = heads(grad_attended_, attended_, 0),
                        .grad_query = heads_to_write(grad_qkv_, stride, 0),
-                       .grad_key = heads_to_write(grad_qkv_, stride, config_.width),
-                       .grad_value = heads_to_write(grad_qkv_, stride, 2 * config_.width),
+                       .grad_key = heads_to_write(grad_qkv_, stride, attended_),
+                       .grad_value = heads_to_write(grad_qkv_, stride, 2 * attended_),
                        .seed = draw.seed,
                        .offset = draw.number},
                       machine_.workspace());
-  rotate(machine_.threads, rotary_, Turn::kBackward, rows_, 2 * config_.heads, stride,
+  rotate(machine_.threads, rotary_, Turn::kBackward, rows_, 2 * share_.heads, stride,
          grad_qkv_.change());
 }
 
@@ -143,7 +150,7 @@ void Model<T>::layer_forward(const Weights<T>& weights, const LayerMatrices& mat
 
   norm(threads, at.middle.read(), rows_, width, at.middle_norm.write(), at.middle_scale.write());
   up_.forward(machine_, at.middle_norm, weights, matrices.up, at.up);
-  gelu(threads, at.up.read(), rows_ * 4 * width, at.gelu.write());
+  gelu(threads, at.up.read(), rows_ * share_.hidden, at.gelu.write());
   down_.forward(machine_, at.gelu, weights, matrices.down, output, &at.middle);
 }
 
@@ -152,13 +159,13 @@ template <class T>
 void Model<T>::layer_backward(const Weights<T>& weights, const LayerMatrices& matrices, Layer& at,
                               Shared<R>& gradient, Draw draw) {
   down_.backward(machine_, at.gelu, weights, matrices.down, grad_rounded(), grad_hidden_, gradient);
-  gelu_backward(machine_.threads, at.up.read(), rows_ * 4 * config_.width, grad_hidden_.change());
+  gelu_backward(machine_.threads, at.up.read(), rows_ * share_.hidden, grad_hidden_.change());
   up_.backward(machine_, at.middle_norm, weights, matrices.up, grad_hidden_, grad_branch_,
                gradient);
   norm_backward(at.middle, at.middle_scale);
 
   projection_.backward(machine_, at.attended, weights, matrices.projection, grad_rounded(),
-                       grad_branch_, gradient);
+                       grad_attended_, gradient);
   attend_backward(at, draw);
   qkv_.backward(machine_, at.input_norm, weights, matrices.qkv, grad_qkv_, grad_branch_, gradient);
   norm_backward(at.input, at.input_scale);

@@ -12,6 +12,11 @@
 // Every matmul, attention and softmax is a plan of the library, made once; the rest are the loops
 // of elementwise.hpp, always on the CPU. Where plans run on a GPU, the arrays between the two go
 // over as machine.hpp says.
+//
+// With ranks, each computes its heads and its hidden units (Shoeybi et al., arXiv:1909.08053): qkv
+// and up have the rank's columns, projection and down its rows, and the two sums over ranks of a
+// layer, and those of its gradients, are one operation with their matmul. Everything else, the
+// residual stream included, is the same on every rank.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +41,10 @@ class Model {
   using R = Real<T>;
   enum class Use { kTraining, kInference };
 
-  // Plans and memory for `batch` sequences of the configuration's context.
-  Model(Machine& machine, const Config& config, int64_t batch, Use use);
+  // Plans and memory for `batch` sequences of the configuration's context. With ranks, weights and
+  // gradient are those of the rank's Cut, and all ranks call the same functions.
+  Model(Machine& machine, const Config& config, int64_t batch, Use use,
+        const Ranks* ranks = nullptr);
 
   // Runs tokens [batch, context]; `draw` is that of dropout, if there is any.
   void forward(const Weights<T>& weights, const uint8_t* tokens, Draw draw = {});
@@ -60,10 +67,10 @@ class Model {
     Shared<R> input, middle;              // residual stream [rows, width]
     Shared<R> input_scale, middle_scale;  // of the norms [rows]
     Shared<T> input_norm, middle_norm;    // [rows, width]
-    Shared<T> qkv;                        // [rows, 3 width]
-    Shared<T> attended;                   // [rows, width]
+    Shared<T> qkv;                        // [rows, 3 attended]
+    Shared<T> attended;                   // [rows, attended]
     Shared<R> lse;                        // [batch, heads, context]
-    Shared<T> up, gelu;                   // [rows, 4 width]
+    Shared<T> up, gelu;                   // [rows, hidden]
   };
 
   Layer& layer(int64_t index) { return layers_[training_ ? static_cast<size_t>(index) : 0]; }
@@ -94,6 +101,8 @@ class Model {
   Config config_;
   int64_t batch_, rows_;
   bool training_;
+  Share share_;
+  int64_t attended_;  // width of the rank's heads
   Cut cut_;
 
   Linear<T> qkv_, projection_, up_, down_, head_;
@@ -111,9 +120,10 @@ class Model {
   Shared<T> grad_logits_;
   Shared<R> grad_stream_;          // of the residual stream [rows, width]
   Shared<T> grad_stream_rounded_;  // the same in T; unused where T is R
-  Shared<T> grad_branch_;          // of a branch's input or output [rows, width]
-  Shared<T> grad_qkv_;             // [rows, 3 width]
-  Shared<T> grad_hidden_;          // [rows, 4 width]
+  Shared<T> grad_branch_;          // of a branch's input [rows, width]
+  Shared<T> grad_attended_;        // [rows, attended]
+  Shared<T> grad_qkv_;             // [rows, 3 attended]
+  Shared<T> grad_hidden_;          // [rows, hidden]
 };
 
 }  // namespace gpt

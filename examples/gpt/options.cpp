@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 
+#include "perseid/collective.h"
 #include "terminal.hpp"
 
 namespace gpt {
@@ -74,6 +75,11 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
   app.add_option("--threads", options.threads, "threads (0: one for each CPU)")
       ->envname("PERSEID_NUM_THREADS")
       ->check(CLI::Range(0, 4096));
+  app.add_option("--ranks", options.ranks,
+                 "processes that share each layer's heads and hidden units; with cuda:N on GPUs N, "
+                 "N + 1, ... One may die, the others go on")
+      ->capture_default_str()
+      ->check(CLI::Range(1, PERSEID_MAX_RANKS));
   app.add_option("--device", device,
                  "cpu, or cuda:N: matmuls, attention and softmax on that GPU, the rest on the CPU")
       ->capture_default_str()
@@ -128,6 +134,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
     options.dtype = run.dtype;
   }
   check(recipe);
+  check(recipe.model, options.ranks);
   if (options.prompt.empty()) options.prompt = "\n";
   return options;
 }
@@ -144,6 +151,7 @@ std::string resume_command(const Options& options, const std::string& checkpoint
     add(options.checkpoint);
   }
   if (options.gpu) add("--device"), add("cuda:" + std::to_string(*options.gpu));
+  if (options.ranks != 1) add("--ranks"), add(std::to_string(options.ranks));
   if (options.threads != 0) add("--threads"), add(std::to_string(options.threads));
   // Where the number of steps is not known yet.
   if (options.seconds != Options().seconds) {

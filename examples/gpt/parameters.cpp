@@ -7,7 +7,7 @@
 
 namespace gpt {
 
-void check(const Config& config) {
+void check(const Config& config, int32_t ranks) {
   const auto require = [](bool holds, const std::string& sentence) {
     if (!holds) throw perseid::Error(PERSEID_INVALID_ARGUMENT, sentence);
   };
@@ -25,11 +25,26 @@ void check(const Config& config) {
           "width must be a multiple of twice the heads, since rotary positions turn pairs; got "
           "width " +
               std::to_string(config.width) + " and heads " + std::to_string(config.heads));
+  require(ranks <= config.heads, "ranks must be at most as many as heads, got " +
+                                     std::to_string(ranks) + " and " +
+                                     std::to_string(config.heads));
+  // Masks go by the number of a head among those of its attention.
+  require(ranks == 1 || config.dropout == 0,
+          "dropout must be 0 with ranks, got " + std::to_string(config.dropout));
   require(config.dropout >= 0 && config.dropout < 1,
           "dropout must be in [0, 1), got " + std::to_string(config.dropout));
 }
 
-Cut::Cut(const Config& config) {
+Share share_of(const Config& config, int32_t rank, int32_t ranks) {
+  const auto from = [&](int64_t size, int64_t r) { return r * size / ranks; };
+  const int64_t hidden = 4 * config.width;
+  return {.first_head = from(config.heads, rank),
+          .heads = from(config.heads, rank + 1) - from(config.heads, rank),
+          .first_hidden = from(hidden, rank),
+          .hidden = from(hidden, rank + 1) - from(hidden, rank)};
+}
+
+Cut::Cut(const Config& config, const Share& share) {
   const auto take = [this](std::string name, int64_t rows, int64_t columns, double spread,
                            double rate = 1) {
     const Matrix matrix{std::move(name), rows, columns, size, spread, rate};
@@ -39,17 +54,17 @@ Cut::Cut(const Config& config) {
   // The two matrices that face bytes learn ten times as fast: most of their rows see few bytes of a
   // step, and until they say something, what lies between learns nothing.
   constexpr double kByteRate = 10;
-  const int64_t width = config.width;
+  const int64_t width = config.width, attended = share.heads * config.head_dim();
   const double spread = 1 / std::sqrt(static_cast<double>(width));
   embedding = take("embedding", kVocabulary, width, 0.3, kByteRate);
   for (int64_t i = 0; i < config.layers; ++i) {
     const std::string prefix = "layer" + std::to_string(i) + ".";
     LayerMatrices layer;
-    layer.qkv = take(prefix + "qkv", width, 3 * width, spread);
+    layer.qkv = take(prefix + "qkv", width, 3 * attended, spread);
     // What adds to the residual stream begins at zero: every layer begins as the identity.
-    layer.projection = take(prefix + "projection", width, width, 0);
-    layer.up = take(prefix + "up", width, 4 * width, spread);
-    layer.down = take(prefix + "down", 4 * width, width, 0);
+    layer.projection = take(prefix + "projection", attended, width, 0);
+    layer.up = take(prefix + "up", width, share.hidden, spread);
+    layer.down = take(prefix + "down", share.hidden, width, 0);
     layers.push_back(layer);
   }
   // All bytes equally likely at first: 8 bits per byte.

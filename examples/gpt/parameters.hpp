@@ -31,7 +31,14 @@ struct Config {
 };
 
 // Throws perseid::Error, with a sentence, where a number is out of range.
-void check(const Config& config);
+void check(const Config& config, int32_t ranks = 1);
+
+// The heads and hidden units of every layer that one rank of a run computes.
+struct Share {
+  int64_t first_head = 0, heads = 0, first_hidden = 0, hidden = 0;
+};
+// Of a run of one rank, all.
+Share share_of(const Config& config, int32_t rank = 0, int32_t ranks = 1);
 
 struct Matrix {
   std::string name;
@@ -49,7 +56,9 @@ struct LayerMatrices {
 };
 
 struct Cut {
-  explicit Cut(const Config& config);
+  explicit Cut(const Config& config) : Cut(config, share_of(config)) {}
+  // What a rank computes with: its columns of qkv and up, its rows of projection and down.
+  Cut(const Config& config, const Share& share);
   std::vector<Matrix> all() const;  // in the order of the array
 
   Matrix embedding;
@@ -57,6 +66,34 @@ struct Cut {
   Matrix head;
   int64_t size = 0;
 };
+
+// body(offset in Cut(config), offset in Cut(config, share), count) for what the two have in common,
+// run by run. `shared`: also what every rank has, embedding and head.
+template <class Body>
+void for_each_run(const Config& config, const Share& share, bool shared, const Body& body) {
+  const Cut all(config), own(config, share);
+  const auto columns = [&](const Matrix& from, const Matrix& to, int64_t parts, int64_t first) {
+    const int64_t width = from.columns / parts, count = to.columns / parts;
+    for (int64_t row = 0; row < from.rows; ++row)
+      for (int64_t part = 0; part < parts; ++part)
+        body(from.offset + row * from.columns + part * width + first,
+             to.offset + row * to.columns + part * count, count);
+  };
+  const auto rows = [&](const Matrix& from, const Matrix& to, int64_t first) {
+    body(from.offset + first * from.columns, to.offset, to.size());
+  };
+  const int64_t first = share.first_head * config.head_dim();
+  for (size_t i = 0; i < all.layers.size(); ++i) {
+    const LayerMatrices &from = all.layers[i], &to = own.layers[i];
+    columns(from.qkv, to.qkv, 3, first);
+    rows(from.projection, to.projection, first);
+    columns(from.up, to.up, 1, share.first_hidden);
+    rows(from.down, to.down, share.first_hidden);
+  }
+  if (!shared) return;
+  rows(all.embedding, own.embedding, 0);
+  rows(all.head, own.head, 0);
+}
 
 // Fills `weights` with normal numbers drawn from (seed, index).
 template <class R>

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <numbers>
+#include <utility>
 
 namespace gpt {
 
@@ -24,40 +26,166 @@ void check(const Recipe& recipe) {
 }
 
 template <class T>
-Trainer<T>::Trainer(Machine& machine, const Recipe& recipe, const Data& data)
+Trainer<T>::Part::Part(Machine& machine, const Recipe& recipe, const Ranks* ranks)
+    : model(machine, recipe.model, recipe.model.batch, Model<T>::Use::kTraining, ranks),
+      validation_model(machine, recipe.model, recipe.model.batch, Model<T>::Use::kInference, ranks),
+      weights(machine, ranks == nullptr ? 0 : Cut(recipe.model, ranks->share(recipe.model)).size),
+      gradient(machine, weights.size()) {}
+
+template <class T>
+Trainer<T>::Trainer(Machine& machine, const Recipe& recipe, const Data& data, Ranks* ranks)
     : machine_(machine),
       recipe_(recipe),
       data_(data),
+      ranks_(ranks),
       cut_(recipe.model),
       weights_(machine, cut_.size),
       gradient_(machine, cut_.size),
       optimizer_(cut_),
-      model_(machine, recipe.model, recipe.model.batch, Model<T>::Use::kTraining),
-      validation_model_(machine, recipe.model, recipe.model.batch, Model<T>::Use::kInference),
       tokens_(static_cast<size_t>(recipe.model.tokens())),
       targets_(tokens_.size()) {
+  if (ranks != nullptr) check(recipe.model, ranks->size());
   initialise(machine.threads, cut_, recipe.seed, weights_.real().write());
   weights_.round(machine.threads);
+  make_part();
+}
+
+template <class T>
+void Trainer<T>::make_part() {
+  part_.reset();
+  part_ = std::make_unique<Part>(machine_, recipe_, ranks_);
+  take_weights();
+}
+
+// After every change of the weights.
+template <class T>
+void Trainer<T>::take_weights() {
+  weights_.round(machine_.threads);
+  if (ranks_ == nullptr) return;
+  const R* all = weights_.real().read();
+  R* own = part_->weights.real().write();
+  for_each_run(
+      recipe_.model, ranks_->share(recipe_.model), true,
+      [&](int64_t from, int64_t to, int64_t count) { std::copy_n(all + from, count, own + to); });
+  part_->weights.round(machine_.threads);
+}
+
+// Every rank gets the whole gradient: its own part and those of the others, and of what all have
+// computed alike that of the first.
+template <class T>
+void Trainer<T>::sum_gradient() {
+  if (ranks_ == nullptr) return;
+  const R* own = part_->gradient.read();
+  R* all = gradient_.write();
+  std::fill_n(all, cut_.size, R(0));
+  for_each_run(
+      recipe_.model, ranks_->share(recipe_.model), ranks_->rank() == 0,
+      [&](int64_t from, int64_t to, int64_t count) { std::copy_n(own + to, count, all + from); });
+  ranks_->sum(all, cut_.size);
+}
+
+template <class T>
+template <class Body>
+double Trainer<T>::together(const Body& body) {
+  if (ranks_ == nullptr) return body();
+  // Others may have ended it before a rank was lost, and then say with what.
+  for (const int64_t turn = turns_; turns_ == turn;) {
+    try {
+      result_ = body();
+      ++turns_;
+    } catch (const perseid::Error& error) {
+      if (!Ranks::says_lost(error)) throw;
+      go_on(error);
+    }
+  }
+  return result_;
+}
+
+// With the ranks that are left, from where the furthest of them is.
+template <class T>
+void Trainer<T>::go_on(const perseid::Error& error) {
+  std::fprintf(stderr, "perseid-gpt: %s\n", error.what());
+  for (bool done = false; !done;) {
+    try {
+      ranks_->go_on_without_lost();
+      const std::vector<double> mine = {static_cast<double>(turns_),
+                                        static_cast<double>(steps_done_),
+                                        static_cast<double>(recipe_.steps), result_};
+      const std::vector<double> all = ranks_->gather(mine);
+      size_t furthest = 0;
+      bool differ = false;
+      for (size_t rank = 1; rank < all.size() / mine.size(); ++rank) {
+        if (all[rank * mine.size()] > all[furthest * mine.size()]) furthest = rank;
+        differ = differ || all[rank * mine.size()] != all[0];
+      }
+      if (differ) {
+        R* const arrays[] = {weights_.real().change(), optimizer_.first(), optimizer_.second()};
+        for (R* values : arrays) {
+          if (ranks_->rank() != static_cast<int32_t>(furthest)) {
+            std::fill_n(values, cut_.size, R(0));
+          }
+          ranks_->sum(values, cut_.size);
+        }
+        const double* said = all.data() + furthest * mine.size();
+        turns_ = static_cast<int64_t>(said[0]);
+        steps_done_ = static_cast<int64_t>(said[1]);
+        recipe_.steps = static_cast<int64_t>(said[2]);
+        result_ = said[3];
+      }
+      make_part();
+      done = true;
+    } catch (const perseid::Error& another) {
+      if (!Ranks::says_lost(another)) throw;
+    }
+  }
+  if (ranks_->rank() == 0) speak();
+  std::fprintf(stderr, "perseid-gpt: going on with %d of the ranks after %lld steps\n",
+               ranks_->size(), static_cast<long long>(steps_done_));
+}
+
+template <class T>
+typename Trainer<T>::Agreed Trainer<T>::agree(bool stop, int64_t steps) {
+  if (ranks_ == nullptr) return {stop, steps};
+  // As one number: the steps of the first rank, negative where any says stop.
+  const double said = together([&] {
+    const std::vector<double> all = ranks_->gather({stop ? 1.0 : 0.0, static_cast<double>(steps)});
+    bool any = false;
+    for (size_t rank = 0; 2 * rank < all.size(); ++rank) any = any || all[2 * rank] != 0;
+    return any ? -1 - all[1] : all[1];
+  });
+  return {said < 0, static_cast<int64_t>(said < 0 ? -1 - said : said)};
 }
 
 template <class T>
 double Trainer<T>::step() {
+  return together([&] { return compute_step(); });
+}
+
+template <class T>
+double Trainer<T>::compute_step() {
   const Draw draw{recipe_.seed, static_cast<uint64_t>(steps_done_)};
   data_.draw(recipe_.seed, steps_done_, tokens_, targets_);
-  model_.forward(weights_, tokens_.data(), draw);
-  const double loss = model_.loss(targets_.data());
-  model_.backward(weights_, tokens_.data(), targets_.data(), gradient_, draw);
+  Model<T>& model = part_->model;
+  model.forward(part_weights(), tokens_.data(), draw);
+  const double loss = model.loss(targets_.data());
+  model.backward(part_weights(), tokens_.data(), targets_.data(), part_gradient(), draw);
+  sum_gradient();
   const double learning_rate =
       learning_rate_at(steps_done_, recipe_.steps, recipe_.warm_up, recipe_.learning_rate);
   optimizer_.update(machine_.threads, steps_done_, learning_rate, gradient_.read(),
                     weights_.real().change());
-  weights_.round(machine_.threads);
+  take_weights();
   ++steps_done_;
   return loss / std::numbers::ln2;
 }
 
 template <class T>
 double Trainer<T>::validate(int64_t most) {
+  return together([&] { return compute_validation(most); });
+}
+
+template <class T>
+double Trainer<T>::compute_validation(int64_t most) {
   const int64_t available = data_.validation_sequences();
   const int64_t count = std::min(most, available);
   const auto context = static_cast<size_t>(recipe_.model.context);
@@ -71,9 +199,9 @@ double Trainer<T>::validate(int64_t most) {
       data_.validation(index, std::span(tokens_).subspan(at, context),
                        std::span(targets_).subspan(at, context));
     }
-    validation_model_.forward(weights_, tokens_.data());
-    total += validation_model_.loss(targets_.data(), here * recipe_.model.context) *
-             static_cast<double>(here);
+    Model<T>& model = part_->validation_model;
+    model.forward(part_weights(), tokens_.data());
+    total += model.loss(targets_.data(), here * recipe_.model.context) * static_cast<double>(here);
   }
   return total / static_cast<double>(count) / std::numbers::ln2;
 }

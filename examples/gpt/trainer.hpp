@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,13 +31,21 @@ void check(const Recipe& recipe);
 template <class T>
 class Trainer {
  public:
-  Trainer(Machine& machine, const Recipe& recipe, const Data& data);
+  // With ranks, every one has a trainer, and all call the same functions. Where one is lost, the
+  // others do again what was not done on all of them, and go on.
+  Trainer(Machine& machine, const Recipe& recipe, const Data& data, Ranks* ranks = nullptr);
 
   // One step. Returns the loss on its batch, in bits per byte.
   double step();
   // The mean loss on the validation part, bits per byte: of at most `most` sequences, spread
   // evenly.
   double validate(int64_t most);
+  // Of what every rank says, what the first one does, and whether any says stop.
+  struct Agreed {
+    bool stop;
+    int64_t steps;
+  };
+  Agreed agree(bool stop, int64_t steps);
 
   int64_t steps_done() const { return steps_done_; }
   const Recipe& recipe() const { return recipe_; }
@@ -51,16 +60,43 @@ class Trainer {
   void load(const std::string& path);
 
  private:
+  using R = Real<T>;
+
+  // What a rank computes with, made anew when others are left.
+  struct Part {
+    Part(Machine& machine, const Recipe& recipe, const Ranks* ranks);
+
+    Model<T> model, validation_model;
+    Weights<T> weights;  // of the rank's Cut; empty without ranks
+    Shared<R> gradient;
+  };
+  void make_part();
+  const Weights<T>& part_weights() const { return ranks_ == nullptr ? weights_ : part_->weights; }
+  Shared<R>& part_gradient() { return ranks_ == nullptr ? gradient_ : part_->gradient; }
+  void take_weights();
+  void sum_gradient();
+
+  double compute_step();
+  double compute_validation(int64_t most);
+  // body(), once on all ranks.
+  template <class Body>
+  double together(const Body& body);
+  void go_on(const perseid::Error& error);
+
   Machine& machine_;
   Recipe recipe_;
   const Data& data_;
+  Ranks* ranks_;
   Cut cut_;
   Weights<T> weights_;
-  Shared<Real<T>> gradient_;
-  AdamW<Real<T>> optimizer_;
-  Model<T> model_, validation_model_;
+  Shared<R> gradient_;
+  AdamW<R> optimizer_;
+  std::unique_ptr<Part> part_;
   std::vector<uint8_t> tokens_, targets_;
   int64_t steps_done_ = 0;
+  // With ranks: how often together() has ended, and with what.
+  int64_t turns_ = 0;
+  double result_ = 0;
 };
 
 // What load() needs to be given a trainer for: the recipe and the dtype that a file was saved with.
