@@ -7,23 +7,23 @@
 #include <span>
 #include <utility>
 
+#include "harness/placement.hpp"
+
 namespace perseid::cli {
 namespace {
 
 int64_t bytes_of_element(const Tensor& tensor) { return tensor.dl()->dtype.bits / 8; }
 
-// Run by run, wherever the elements lie: copy(to, from, bytes).
-template <class Copy>
-void copy_elements(const Tensor& from, const Tensor& to, const Copy& copy) {
+// Run by run, wherever the elements lie.
+void copy_elements(const Tensor& from, const Tensor& to) {
   const int64_t bytes = bytes_of_element(from);
   if (from.ndim() == 0 || (from.ndim() == 1 && from.stride(0) == 1 && to.stride(0) == 1)) {
     const int64_t count = from.ndim() == 0 ? 1 : from.elements();
-    copy(to.data(), from.data(), static_cast<size_t>(count * bytes));
+    std::memcpy(to.data(), from.data(), static_cast<size_t>(count * bytes));
   } else if (from.ndim() > 1 && from.stride(0) == 1 && from.stride(1) != 1) {
-    copy_elements(from.transposed(0, 1), to.transposed(0, 1), copy);
+    copy_elements(from.transposed(0, 1), to.transposed(0, 1));
   } else {
-    for (int64_t i = 0; i < from.size(0); ++i)
-      copy_elements(from.select(0, i), to.select(0, i), copy);
+    for (int64_t i = 0; i < from.size(0); ++i) copy_elements(from.select(0, i), to.select(0, i));
   }
 }
 
@@ -137,12 +137,13 @@ void ArrivingTensors::copy(const Part& part, int64_t chunk) {
   const auto c = static_cast<size_t>(chunk);
   const int64_t begin = chunks_.begin[c], end = chunks_.begin[c + 1];
   const Tensor here = part.arrived.slice(part.dim, begin, end);
-  copy_elements(part.source.slice(part.dim, begin, end), here, std::memcpy);
-  if (part.device == nullptr) return;
-  const Stream stream = stream_of_thread(*context_);
-  copy_elements(
-      here, part.on_device.slice(part.dim, begin, end),
-      [&](void* to, const void* from, size_t bytes) { context_->copy(to, from, bytes, stream); });
+  copy_elements(part.source.slice(part.dim, begin, end), here);
+  const std::span<std::byte> bytes = harness::bytes_of(here);
+  if (part.device == nullptr || bytes.empty()) return;
+  // One copy. What lies between the chunk's elements is on the device already.
+  std::byte* const to = static_cast<std::byte*>(part.device->data());
+  context_->copy(to + (bytes.data() - part.memory.data()), bytes.data(), bytes.size(),
+                 stream_of_thread(*context_));
 }
 
 void ArrivingTensors::set(int64_t chunk) {

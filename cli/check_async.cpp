@@ -378,11 +378,13 @@ int check_async(const Common& common, const std::vector<Problem>& problems, uint
                {""}});
   int64_t checked = 0, failed = 0;
   std::string failures;
+  std::optional<Context> context;
   for (const Problem& problem : problems) {
     if (!is_checked(problem)) continue;
     progress.update(checked, static_cast<int64_t>(problems.size()), harness::summary(problem));
-    const Context context = open_context(common, problem.threads);
-    const Verdict verdict = check_problem(context, problem, seed);
+    // A GPU's context loads every kernel once, so that all problems share it.
+    if (!context || !on_gpu(common)) context.emplace(open_context(common, problem.threads));
+    const Verdict verdict = check_problem(*context, problem, seed);
     const bool passed = verdict.complaint.empty();
     ++checked;
     failed += !passed;

@@ -10,6 +10,8 @@ namespace {
 // A copy begins where the original does, counted from a multiple of this.
 constexpr size_t kAlignment = 256;
 
+}  // namespace
+
 std::span<std::byte> bytes_of(const Tensor& view) {
   if (view.elements() == 0) return {};
   int64_t least = 0, most = 0;
@@ -18,8 +20,6 @@ std::span<std::byte> bytes_of(const Tensor& view) {
   const int64_t size = size_of(view.dtype());
   return {view.data<std::byte>() + least * size, static_cast<size_t>((most - least + 1) * size)};
 }
-
-}  // namespace
 
 const Placement::Copy& Placement::copy_of(std::span<std::byte> bytes) {
   for (const Copy& copy : copies_)

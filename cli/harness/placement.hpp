@@ -12,6 +12,9 @@
 
 namespace perseid::harness {
 
+// From the first byte of a tensor's elements to the last one.
+std::span<std::byte> bytes_of(const Tensor& view);
+
 class Placement {
  public:
   explicit Placement(const Context& context) : context_(context), device_(context.device()) {}
