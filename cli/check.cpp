@@ -43,8 +43,9 @@ constexpr int64_t kOtherThreads = 3;
 constexpr double kMostBytes = 1e9, kMostFuzzBytes = 64e6, kNoBytes = -1;
 // Of random problems: their numbers are drawn before the first is checked.
 constexpr uint64_t kMostRandom = 10'000'000;
-// On a GPU so many random problems share the kernels that are compiled for them.
-constexpr uint64_t kGroup = 64;
+// On a GPU so many random problems at least share the kernels that are compiled for them, and there
+// are about so many groups at most: kernels take seconds to compile.
+constexpr uint64_t kGroup = 64, kMostGroups = 40;
 
 struct Flags {
   ProblemFlags problems;
@@ -141,7 +142,8 @@ Tally check_list(const Common& common, const Devices& devices,
 
 harness::Draw draw_of(const Common& common, const Flags& flags) {
   const bool gpu = on_gpu(common);
-  return {.seed = flags.seed, .group = gpu ? kGroup : 1, .gpu = gpu};
+  const uint64_t group = std::max(kGroup, flags.fuzz / kMostGroups);
+  return {.seed = flags.seed, .group = gpu ? group : 1, .gpu = gpu};
 }
 
 // The first random problems of the operation that is asked for; of them, whole groups that are of
