@@ -17,14 +17,14 @@
 namespace perseid::internal::cuda {
 namespace {
 
-// An entry: this, the hash and the size of its content, the content. The content: the key and the
-// names, each ended by a 0, another 0, the code.
-constexpr std::string_view kMagic = "perseid module 1";
+// An entry: this, the hashes of its key and of its content, the size of its content, the content.
+// The content: the key and the names, each ended by a 0, another 0, the code.
+constexpr std::string_view kMagic = "perseid module 2";
 struct Head {
   char magic[16];
-  uint64_t hash, bytes;
+  uint64_t key, hash, bytes;
 };
-static_assert(sizeof(Head) == 32 && kMagic.size() == sizeof Head::magic);
+static_assert(sizeof(Head) == 40 && kMagic.size() == sizeof Head::magic);
 // No module is larger.
 constexpr uint64_t kMostBytes = 256 << 20;
 
@@ -46,18 +46,6 @@ bool read_head(const Descriptor& file, uint64_t offset, uint64_t size, Head* hea
   std::memcpy(head, text.data(), sizeof *head);
   return std::string_view(head->magic, sizeof head->magic) == kMagic &&
          head->bytes <= size - offset - sizeof *head;
-}
-
-// The key at the beginning of a content of `bytes` bytes.
-bool read_key(const Descriptor& file, uint64_t offset, uint64_t bytes, std::string* key) {
-  for (uint64_t part = std::min<uint64_t>(bytes, 4096);; part = std::min(bytes, 4 * part)) {
-    if (!read_at(file, offset, part, key)) return false;
-    if (const size_t end = key->find('\0'); end != std::string::npos) {
-      key->resize(end);
-      return true;
-    }
-    if (part == bytes) return false;
-  }
 }
 
 void warn(const std::string& what, const Status& why, const char* advice) {
@@ -106,6 +94,7 @@ std::string write_entry(const std::string& key, const Image& image) {
   content += '\0' + image.code;
   Head head{};
   std::memcpy(head.magic, kMagic.data(), kMagic.size());
+  head.key = Hash().add(key).value();
   head.hash = Hash().add(content).value();
   head.bytes = content.size();
   return std::string(reinterpret_cast<const char*>(&head), sizeof head) + content;
@@ -116,7 +105,8 @@ bool read_entry(std::string_view text, const std::string& key, Image* image) {
   if (text.size() < sizeof head) return false;
   std::memcpy(&head, text.data(), sizeof head);
   std::string_view content = text.substr(sizeof head);
-  if (std::string_view(head.magic, sizeof head.magic) != kMagic || head.bytes != content.size() ||
+  if (std::string_view(head.magic, sizeof head.magic) != kMagic ||
+      head.key != Hash().add(key).value() || head.bytes != content.size() ||
       Hash().add(content).value() != head.hash || take_text(&content) != key)
     return false;
   *image = {};
@@ -167,16 +157,14 @@ Pack::Pack(const std::string& path, uint32_t owner)
   if (!file.opened()) return;
   const uint64_t size = size_of(file);
   uint64_t offset = 0;
-  std::string key;
-  for (Head head{}; read_head(file, offset, size, &head) &&
-                    read_key(file, offset + sizeof head, head.bytes, &key);) {
-    entries_.emplace(key, Entry{offset, sizeof head + head.bytes});
+  for (Head head{}; read_head(file, offset, size, &head);) {
+    entries_.emplace(head.key, Entry{offset, sizeof head + head.bytes});
     offset += sizeof head + head.bytes;
   }
 }
 
 bool Pack::find(const std::string& key, Image* image) const {
-  const auto found = entries_.find(key);
+  const auto found = entries_.find(Hash().add(key).value());
   if (found == entries_.end() || found->second.bytes > kMostBytes) return false;
   // Opened for each entry, since a library should not keep a file open while it is loaded. The hash
   // detects that the file was replaced.

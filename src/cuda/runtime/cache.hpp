@@ -34,7 +34,7 @@ bool read_entry(std::string_view text, const std::string& key, Image* image);
 bool load_cached(const std::string& folder, const std::string& key, Image* image);
 void store_cached(const std::string& folder, const std::string& key, const Image& image);
 
-// The kernel pack: many entries in one file. The keys are read at once, an entry when find() needs
+// The kernel pack: many entries in one file. The heads are read at once, an entry when find() needs
 // it: if the file was truncated or replaced meanwhile, find() misses, and the kernel is compiled.
 class Pack {
  public:
@@ -52,7 +52,7 @@ class Pack {
   };
   std::string path_;
   uint32_t owner_ = 0;
-  std::unordered_map<std::string, Entry> entries_;  // by their keys
+  std::unordered_map<uint64_t, Entry> entries_;  // by the hashes of their keys
 };
 // The pack of this library: perseid.pack in its folder, or $PERSEID_PACK.
 const Pack& kernel_pack();

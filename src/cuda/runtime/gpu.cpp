@@ -142,6 +142,7 @@ Status Gpu::open(int32_t index, std::shared_ptr<Gpu>* gpu, const std::string& ar
     opened->context_ = nullptr;
     return status;
   }
+  kernel_pack();  // read now, so that the first plan need not
   *gpu = std::move(opened);
   return {};
 }
