@@ -142,22 +142,25 @@ AttentionProblem problem_of(const Kind& kind, const Dims& dims, DType dtype, boo
 constexpr int32_t kBlockRegisters = 65536;
 
 // A block is launched with all registers of a multiprocessor, which its warpgroups then divide.
-// Kernels may spill two words, four under a window (the producer has 32 registers for a second
-// pass), and a few more with per-score extras.
+// Kernels may spill two words, three where there are three consumers, four under a window (the
+// producer has 32 registers for a second pass), and a few more with per-score extras.
 template <class Config>
 Budget budget_of(const Config& config) {
   const bool busy =
       config.lengths || config.visible || config.dropout || config.bias != DType::kNone;
   return {kBlockRegisters / config.threads() / 8 * 8,
-          busy          ? 72
-          : config.left ? 16
-                        : 8,
+          busy                      ? 72
+          : config.left             ? 16
+          : config.threads() == 512 ? 12
+                                    : 8,
           kMostShared - config.shared_bytes()};
 }
 
-// Warps of 32 rows need all registers of a thread at dim 128, and spill a few under masks.
+// Warps of 32 rows need all registers of a thread at dim 128, and spill a few under masks. Others
+// may spill three words with every per-score extra.
 Budget budget_of(const PortableForwardConfig& config) {
-  return {255, config.rows == 32 ? 200 : 0, kLeastShared - config.shared_bytes()};
+  const bool all_extras = config.visible && config.dropout && config.bias != DType::kNone;
+  return {255, config.rows == 32 ? 200 : all_extras ? 12 : 0, kLeastShared - config.shared_bytes()};
 }
 
 // Shared memory of a block, in bytes, where it is known; GPUs of 8.0 share kernels with those of

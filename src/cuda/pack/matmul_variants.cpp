@@ -35,9 +35,11 @@ Budget budget_of(const MatmulFmaConfig& config) {
 Budget budget_of(const SplitConfig&) { return {128, 0, 36864}; }
 
 // setmaxnreg divides the registers among producer and consumers. Nothing is spilled, but by the
-// scheduler of chunks, whose search and waits are no inner loop, and around the parts of ranks.
+// scheduler of chunks, whose search and waits are no inner loop, around the parts of ranks, and
+// five words where 16-bit results wait for their scales.
 Budget budget_of(const Sm90MatmulConfig& config) {
-  const int32_t spilled = config.parts > 0 ? 152 : config.async ? 112 : 0;
+  const bool scaled = config.scaled && config.promote == 0;
+  const int32_t spilled = config.parts > 0 ? 152 : config.async ? 112 : scaled ? 20 : 0;
   return {config.consumers == 2 ? 168 : 255, spilled, 0};
 }
 
