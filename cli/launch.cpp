@@ -27,7 +27,7 @@ namespace perseid::cli {
 namespace {
 
 struct Flags {
-  int64_t ranks = 0;
+  int64_t ranks = 0, restarts = 0;
   std::vector<std::string> command;
 };
 
@@ -116,8 +116,7 @@ class Launch {
   Launch& operator=(const Launch&) = delete;
 
   int run() {
-    const std::string token = random_token();
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) start(rank, token);
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) start(rank);
     // Until every rank has ended and said all it had to say.
     while (
         std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.code < 0; }))
@@ -131,14 +130,14 @@ class Launch {
   }
 
  private:
-  void start(size_t number, const std::string& token) {
+  void start(size_t number) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) fail("cannot make a pipe");
     flush_out();
     const pid_t process = fork();
     if (process < 0) fail("cannot start a rank");
     if (process == 0) {
-      become(number, token, ends[1]);
+      become(number, ends[1]);
       _exit(kCannotStart);
     }
     close(ends[1]);
@@ -147,7 +146,7 @@ class Launch {
   }
 
   // In the child. Returns where the command cannot be started.
-  void become(size_t number, const std::string& token, int errors) {
+  void become(size_t number, int errors) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     // The rank writes as it is used to.
     fcntl(errors, F_SETFL, 0);
@@ -159,7 +158,7 @@ class Launch {
     set("PERSEID_RANK", std::to_string(number));
     set("PERSEID_WORLD_SIZE", std::to_string(flags_.ranks));
     set("PERSEID_RENDEZVOUS", rendezvous_.address());
-    set("PERSEID_TOKEN", token);
+    set("PERSEID_TOKEN", token_);
     // The ranks share the CPUs.
     cpu_set_t cpus;
     const int64_t count =
@@ -207,6 +206,8 @@ class Launch {
     while (read(events_, &taken, sizeof taken) == sizeof taken) {
       const auto signal = static_cast<int>(taken.ssi_signo);
       if (signal == SIGCHLD) continue;
+      if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT)
+        stopping_ = true;
       // What the terminal sends goes to all processes of the job anyway.
       if (taken.ssi_code == SI_KERNEL) continue;
       for (const Rank& rank : ranks_)
@@ -220,19 +221,32 @@ class Launch {
       const size_t number = static_cast<size_t>(&rank - ranks_.data());
       write_err(fmt::format("rank {}: ended by signal {} ({})\n", number, WTERMSIG(status),
                             strsignal(WTERMSIG(status))));
+      if (stopping_ || restarts_ == flags_.restarts) continue;
+      ++restarts_;
+      while (rank.errors >= 0 && drain(number)) {
+      }
+      if (rank.errors >= 0) close(rank.errors);
+      rank = {};
+      write_err(fmt::format("rank {}: started again\n", number));
+      start(number);
     }
   }
 
   const Flags& flags_;
   const Rendezvous rendezvous_;
+  const std::string token_ = random_token();
+  int64_t restarts_ = 0;
   std::vector<Rank> ranks_;
   sigset_t signals_, before_;
   int events_ = -1;
+  bool stopping_ = false;  // a signal has asked for it
 };
 
 int launch(const Flags& flags) {
   if (flags.ranks < 1 || flags.ranks > PERSEID_MAX_RANKS)
     bad_input(fmt::format("-n must be from 1 to {} ranks, got {}", PERSEID_MAX_RANKS, flags.ranks));
+  if (flags.restarts < 0)
+    bad_input(fmt::format("--restarts must be at least 0, got {}", flags.restarts));
   return Launch(flags).run();
 }
 
@@ -243,6 +257,11 @@ void add_launch(CLI::App& app, const Common&, Action& action) {
   CLI::App* command =
       app.add_subcommand("launch", "start a program as ranks of a group on this host");
   command->add_option("-n,--ranks", flags->ranks, "how many ranks")->required()->type_name("N");
+  command
+      ->add_option("--restarts", flags->restarts,
+                   "how many ranks that a signal has ended are started again, with the same "
+                   "number (0)")
+      ->type_name("N");
   command->add_option("command", flags->command, "the program, behind --, and its arguments")
       ->required()
       ->type_name("PROGRAM");

@@ -269,6 +269,20 @@ TEST_F(CliRanksTest, LaunchPassesSignalsOn) {
 }
 
 // Nothing is left where the ranks met.
+TEST_F(CliRanksTest, LaunchStartsRanksAgain) {
+  const std::string once = " -- sh -c 'test -e @mark || { touch @mark; kill -9 $$; }'";
+  expect_refused("launch -n 1 --restarts 0" + once, 5, "rank 0: ended by signal 9");
+  std::filesystem::remove(path("mark"));
+  const Ended ended = run("launch -n 2 --restarts 2" + once);
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_NE(ended.err.find(": started again"), std::string::npos) << ended.err;
+  expect_refused("launch -n 1 --restarts 2 -- sh -c 'echo here >&2; kill -9 $$'", 5,
+                 "rank 0: here\nrank 0: ended by signal 9 (Killed)\nrank 0: started again\n"
+                 "rank 0: here\nrank 0: ended by signal 9 (Killed)\nrank 0: started again\n"
+                 "rank 0: here\nrank 0: ended by signal 9 (Killed)\n");
+  expect_refused("launch -n 1 --restarts -1" + once, 2, "--restarts must be at least 0, got -1");
+}
+
 TEST_F(CliRanksTest, LaunchLeavesNothingBehind) {
   std::filesystem::create_directory(path("tmp"));
   const std::string command =

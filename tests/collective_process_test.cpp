@@ -13,6 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -458,6 +459,43 @@ TEST_F(Kills, Sweep) {
   for (uint64_t seed = 0; seed < 100; ++seed) kill_one(seed % 2 == 0 ? 3 : 2, 1000 + seed, 1);
   for (uint64_t seed = 0; seed < 10; ++seed) kill_one(seed % 2 == 0 ? 5 : 7, 2000 + seed, 5);
   report(110);
+}
+
+// After a rank was killed all meet again where they met, a new process in its place.
+TEST_F(Kills, AReplacementTakesTheRank) {
+  for (const int32_t victim : {0, 2}) {
+    renew();
+    const auto meet_and_work = [&](int32_t rank, int64_t done) {
+      const Group group(place(rank, 3));
+      // Who has missed nothing says where to go on.
+      const auto mine = static_cast<double>(done);
+      double all[3] = {};
+      group.all_gather(Tensor(&mine, perseid::f64, {1}), Tensor(all, perseid::f64, {3}));
+      const Context context = Context::cpu(1);
+      Work work(context, group);
+      return work.once() && *std::max_element(all, all + 3) == 7;
+    };
+    start(3, [&](int32_t rank) {
+      {
+        const Group group(place(rank, 3));
+        const Context context = Context::cpu(1);
+        Work work(context, group);
+        ++board_->ready;
+        const Ended end = ended([&] {
+          for (;;) work.once();
+        });
+        if (end.status != PERSEID_PEER_LOST) return false;
+      }
+      return meet_and_work(rank, 7);
+    });
+    while (board_->ready < 3) usleep(100);
+    usleep(2000);
+    kill(children_[static_cast<size_t>(victim)], SIGKILL);
+    start(1, [&](int32_t) { return meet_and_work(victim, 0); });
+    const std::vector<int> codes = join();
+    for (int32_t rank = 0; rank < 4; ++rank)
+      EXPECT_EQ(codes[static_cast<size_t>(rank)], rank == victim ? -SIGKILL : 0) << "rank " << rank;
+  }
 }
 
 // A rank that is stopped and goes on later is left behind, and disturbs nobody.
