@@ -217,6 +217,9 @@ CLI::App* add_bench_over_ranks(CLI::App& command, const char* name, std::vector<
     app->add_option("--k", sizes->k, "depth of each rank")->capture_default_str();
     app->add_option("--chunks", sizes->chunks, "that a gathered shard is signalled in, on GPUs")
         ->capture_default_str();
+    app->add_option("--fusion", sizes->fusion, "whether communicating overlaps computing")
+        ->type_name("auto|fused|unfused")
+        ->capture_default_str();
   }
   app->footer(fmt::format("Example:\n  perseid bench {} -n 2 {}", name,
                           attends ? "--length 4096 --heads 8 --kv-heads 2 --head-dim 64"

@@ -124,9 +124,12 @@ class Bench {
     const Array whole(dtype_, sizes_.m, sizes_.k), b(dtype_, sizes_.k, sizes_.n);
     const Array c(dtype_, sizes_.m, sizes_.n), gathered(dtype_, sizes_.m, sizes_.k);
     const Tensor shard = whole.tensor.slice(0, begin, end);
-    const AllGatherMatmul fused(
-        context, group,
-        {.dtype = dtype_, .m = end - begin, .k = sizes_.k, .products = {{.n = sizes_.n}}});
+    const AllGatherMatmul fused(context, group,
+                                {.dtype = dtype_,
+                                 .m = end - begin,
+                                 .k = sizes_.k,
+                                 .products = {{.n = sizes_.n}},
+                                 .fusion = static_cast<Fusion>(fusion_of(sizes_.fusion))});
     const Matmul plain(context, {.dtype = dtype_, .m = sizes_.m, .n = sizes_.n, .k = sizes_.k});
     Workspace workspace, other;
     fused.reserve(workspace);
@@ -147,7 +150,11 @@ class Bench {
     const Array a(dtype_, sizes_.m, sizes_.k), b(dtype_, sizes_.k, sizes_.n);
     const Array c(dtype_, sizes_.m, sizes_.n), part(dtype_, rows, sizes_.n);
     const MatmulReduce fused(context, group,
-                             {.dtype = dtype_, .m = sizes_.m, .n = sizes_.n, .k = sizes_.k});
+                             {.dtype = dtype_,
+                              .m = sizes_.m,
+                              .n = sizes_.n,
+                              .k = sizes_.k,
+                              .fusion = static_cast<Fusion>(fusion_of(sizes_.fusion))});
     const Matmul plain(context, {.dtype = dtype_, .m = sizes_.m, .n = sizes_.n, .k = sizes_.k});
     Workspace workspace, other;
     fused.reserve(workspace);
@@ -226,6 +233,7 @@ int bench_collective(const Common& common, const CollectiveSizes& sizes) {
         std::pair{"--kv-heads", sizes.kv_heads}, std::pair{"--head-dim", sizes.head_dim}})
     if (size < 1 || size > 1 << 20)
       bad_input(fmt::format("{} must be from 1 to {}, got {}", flag, 1 << 20, size));
+  fusion_of(sizes.fusion);  // ends where it is wrong
   const DType wanted = wanted_dtype(common);
   const DType dtype = wanted != DType::kNone ? wanted : on_gpu(common) ? bf16 : f32;
   if (on_gpu(common) && dtype != bf16 && dtype != f16)
@@ -283,6 +291,7 @@ int bench_collective(const Common& common, const CollectiveSizes& sizes) {
                     {"kv_heads", sizes.kv_heads},
                     {"head_dim", sizes.head_dim},
                     {"chunks", sizes.chunks},
+                    {"fusion", sizes.fusion},
                     {"fused_seconds", row.seconds[0]},
                     {"product_seconds", row.seconds[1]},
                     {"transfer_seconds", row.seconds[2]},

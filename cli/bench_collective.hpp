@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "common.hpp"
@@ -23,6 +24,7 @@ struct CollectiveSizes {
   std::vector<RankOp> ops = {};
   int64_t chunks = 1;  // of a gathered shard on GPUs, or of a piece of keys
   double seconds = 5;  // of each operation
+  std::string fusion = "auto";
 };
 
 // Of one execution, in seconds.

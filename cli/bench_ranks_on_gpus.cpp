@@ -15,6 +15,7 @@
 
 #include "bench_collective.hpp"
 #include "perseid/collective.hpp"
+#include "run.hpp"
 
 namespace perseid::cli {
 namespace {
@@ -120,8 +121,13 @@ std::vector<RankTimes> gather(const Context& context, const Group& group,
   const int32_t gpu = group.rank();
   const int64_t m = sizes.m / sizes.ranks, k = sizes.k;
   const auto plan_of = [&](int64_t n, int64_t chunks) {
-    return AllGatherMatmul(
-        context, group, {.dtype = dtype, .m = m, .k = k, .products = {{.n = n}}, .chunks = chunks});
+    return AllGatherMatmul(context, group,
+                           {.dtype = dtype,
+                            .m = m,
+                            .k = k,
+                            .products = {{.n = n}},
+                            .chunks = chunks,
+                            .fusion = static_cast<Fusion>(fusion_of(sizes.fusion))});
   };
   const AllGatherMatmul fused = plan_of(sizes.n, sizes.chunks), transfer = plan_of(0, 1);
   const Matmul plain(context, {.dtype = dtype, .m = m * sizes.ranks, .n = sizes.n, .k = k});
@@ -152,7 +158,12 @@ std::vector<RankTimes> reduce(const Context& context, const Group& group,
                               const CollectiveSizes& sizes, DType dtype, Ranks& ranks) {
   const int32_t gpu = group.rank();
   const int64_t m = sizes.m / sizes.ranks * sizes.ranks, n = sizes.n, k = sizes.k;
-  const MatmulReduce fused(context, group, {.dtype = dtype, .m = m, .n = n, .k = k});
+  const MatmulReduce fused(context, group,
+                           {.dtype = dtype,
+                            .m = m,
+                            .n = n,
+                            .k = k,
+                            .fusion = static_cast<Fusion>(fusion_of(sizes.fusion))});
   const Matmul plain(context, {.dtype = dtype, .m = m, .n = n, .k = k});
   // What leaves a rank: partial sums of the others' shards.
   const AllGatherMatmul transfer(

@@ -61,6 +61,13 @@ std::chrono::nanoseconds deadline_of(std::optional<double> milliseconds) {
   return std::chrono::nanoseconds(std::max<int64_t>(std::llround(deadline * 1e6), 1));
 }
 
+perseid_fusion fusion_of(const std::string& text) {
+  if (text == "auto") return PERSEID_FUSION_AUTO;
+  if (text == "fused") return PERSEID_FUSED;
+  if (text == "unfused") return PERSEID_UNFUSED;
+  bad_input(fmt::format("--fusion must be auto, fused or unfused, got '{}'", text));
+}
+
 void write_report(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text << '\n';

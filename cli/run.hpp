@@ -27,6 +27,8 @@ std::string of_rank(std::string name, int32_t rank);
 Context open_context_of_rank(Common common, int32_t rank);
 std::chrono::nanoseconds deadline_of(std::optional<double> milliseconds);
 
+// `--fusion`.
+perseid_fusion fusion_of(const std::string& text);
 // `--report`: a plan's overlap report.
 void write_report(const std::string& path, const std::string& text);
 

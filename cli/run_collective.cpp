@@ -91,13 +91,6 @@ struct Ranked {
   }
 };
 
-Fusion fusion_of(const Flags& flags) {
-  if (flags.fusion == "auto") return Fusion::kAuto;
-  if (flags.fusion == "fused") return Fusion::kFused;
-  if (flags.fusion == "unfused") return Fusion::kUnfused;
-  bad_input(fmt::format("--fusion must be auto, fused or unfused, got '{}'", flags.fusion));
-}
-
 // [batch, rows, columns] as [batch * rows, columns].
 Tensor as_rows(const Tensor& tensor) {
   if (tensor.ndim() == 2) return tensor;
@@ -140,7 +133,7 @@ int run_all_gather_matmul(const Common& common, const Flags& flags) {
                               .products = {{.n = rank.b.size(-1), .bias = rank.bias.present()}},
                               .deadline = rank.deadline,
                               .implementation = wanted_implementation(common),
-                              .fusion = fusion_of(flags),
+                              .fusion = static_cast<Fusion>(fusion_of(flags.fusion)),
                               .report = !flags.report.empty()});
   const auto place = [&](const Tensor& tensor) {
     return rank.placement.place(entries || !tensor.present() ? tensor : as_rows(tensor));
@@ -199,7 +192,7 @@ int run_matmul_reduce(const Common& common, const Flags& flags, bool all) {
        .k = a.size(-1),
        .deadline = rank.deadline,
        .implementation = wanted_implementation(common),
-       .fusion = fusion_of(flags),
+       .fusion = static_cast<Fusion>(fusion_of(flags.fusion)),
        .report = !flags.report.empty()});
   rank.execute(run, plan,
                MatmulReduceArguments{.a = rank.placement.place(a),
