@@ -6,6 +6,7 @@
 
 #include "attention_cases.hpp"
 #include "collective/shard_products.hpp"
+#include "collective/sliced_product.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
 #include "cuda/sm90/matmul_f32.hpp"
@@ -64,6 +65,39 @@ TEST(ShardForecast, PrefersTwoStepsOfManyWaves) {
     EXPECT_FALSE(two_steps(1024, 1024, 8192, 2, along_n));
     EXPECT_FALSE(two_steps(128, 128, 65536, 2, along_n));
   }
+}
+
+// Slices of whole blocks of the depth that follow one another, the last one short.
+TEST(SlicedProduct, CutsTheShardAlongK) {
+  for (const int64_t k : {1024, 1160, 8192})
+    for (const int64_t each : {2, 3, 7}) {
+      const collective::Shards shards{
+          .dtype = DType::kBF16, .outer = 1, .inner = k, .begin = {0, 40, 100}};
+      const collective::ShardChunks chunks(shards, 2, each);
+      std::vector<std::byte> gathered(shards.bytes()), own(static_cast<size_t>(60 * k * 2));
+      const Tensor shard{.data = own.data(),
+                         .dtype = DType::kBF16,
+                         .rank = 3,
+                         .shape = {1, 60, k},
+                         .stride = {60 * k, k, 1}};
+      std::vector<collective::SentPart> parts;
+      collective::SlicedProduct::cut(shards, chunks, 1, gathered.data(), shard, &parts);
+      ASSERT_EQ(std::ssize(parts), each);
+      int64_t reached = 0;
+      for (int64_t i = 0; i < each; ++i) {
+        const collective::SentPart& part = parts[static_cast<size_t>(i)];
+        EXPECT_EQ(part.chunk, chunks.first_of(1) + i);
+        EXPECT_EQ(part.from.as<std::byte>() - own.data(), 2 * reached);
+        EXPECT_EQ(part.to.as<std::byte>() - gathered.data(), 2 * (40 * k + reached));
+        EXPECT_EQ(part.from.shape[1], 60);
+        EXPECT_EQ(part.from.shape[2], part.to.shape[2]);
+        EXPECT_GT(part.from.shape[2], 0);
+        EXPECT_EQ(reached % 64, 0);
+        reached += part.from.shape[2];
+      }
+      EXPECT_EQ(reached, k);
+      EXPECT_LT(parts.back().from.shape[2], parts.front().from.shape[2]);
+    }
 }
 
 TEST(AttentionKernels, RefuseWithASentence) {

@@ -49,6 +49,7 @@ struct Gathering {
   int64_t chunks = 1;
   bool in_place = false;
   Fusion fusion = Fusion::kFused;
+  bool sliced = false;  // the last shard comes in slices of k
 };
 
 // Several executions with other operands, two products each, the second with a bias.
@@ -72,6 +73,9 @@ void expect_bitwise(const Gathering& problem, const Group& group, const Context&
                               .products = {{.n = n[0]}, {.n = n[1], .bias = true}},
                               .chunks = problem.chunks,
                               .fusion = problem.fusion});
+  if (problem.sliced) {
+    EXPECT_NE(plan.explain().find("slices of k"), std::string::npos) << plan.explain();
+  }
   const GpuWorkspace workspace(context, plan);
   for (uint64_t repeat = 1; repeat <= 4; ++repeat) {
     const auto matrix = [&](int64_t rows, int64_t columns, uint64_t seed) {
@@ -136,6 +140,21 @@ TEST_F(GpuRanks, GatherRowsOfAnyLengthAndUnfused) {
          {.dtype = perseid::f64, .shards = {65, 70}, .other = 33, .n = 16},
          {.shards = {256, 128}, .other = 64, .n = 128, .chunks = 2, .fusion = Fusion::kUnfused}},
         group, context);
+  });
+}
+
+// The transfer takes longer than the product.
+TEST_F(GpuRanks, GatherTheLastShardInSlices) {
+  on_gpus([](const Group& group, const Context& context) {
+    expect_all_bitwise({{.shards = {2048, 1024}, .other = 2048, .n = 128, .sliced = true},
+                        {.dtype = perseid::f16,
+                         .shards = {1500, 2100},
+                         .other = 1160,
+                         .n = 96,
+                         .chunks = 3,
+                         .in_place = true,
+                         .sliced = true}},
+                       group, context);
   });
 }
 

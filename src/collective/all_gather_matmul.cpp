@@ -12,6 +12,10 @@ namespace perseid::internal::collective {
 namespace {
 
 constexpr int64_t kMostChunks = 1024;
+// The last shard comes in so many slices of k or more where the transfer takes longer than this
+// share of the product.
+constexpr int64_t kLeastSlices = 3;
+constexpr double kSlicedFrom = 0.7;
 
 // [1, rows, columns] as the transport moves it where columns are gathered: [rows, columns, 1].
 Tensor columns_as_extent(Tensor matrix) {
@@ -70,9 +74,20 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   shards.begin = {0};
   for (int32_t rank = 0; rank < ranks.size(); ++rank)
     shards.begin.push_back(shards.begin.back() + terms.of(rank, made->along_k_ ? "k" : "m"));
-  made->chunks_ = std::make_unique<ShardChunks>(shards, ranks.size(), chunks);
+  // The rank before sends slices where all ranks want them.
+  bool sliced = false;
+  if (device->gpu != nullptr) {
+    Terms wishes;
+    wishes.own("slices", made->may_slice(desc, ranks.size() * chunks) ? 1 : 0);
+    if (Status status = wishes.agree(ranks, operation, {}); !status.ok()) return status;
+    sliced = true;
+    for (int32_t rank = 0; rank < ranks.size(); ++rank)
+      sliced = sliced && wishes.of(rank, "slices") != 0;
+  }
+  const int64_t each = sliced ? std::max(chunks, kLeastSlices) : chunks;
+  made->chunks_ = std::make_unique<ShardChunks>(shards, ranks.size(), each);
   // Again an exchange, as an implementation may refuse on one rank alone.
-  const Status products = made->make_products(device, desc);
+  const Status products = made->make_products(device, desc, sliced);
   if (Status status = ranks.exchange(operation, products, "", nullptr); !status.ok()) return status;
   if (Status status =
           transport_of(*device, ranks)
@@ -94,7 +109,8 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   made->shard_.data = data + begin * (made->along_k_ ? 1 : row) * size_of(shards.dtype);
   made->gathered_dl_ = as_dl(&made->gathered_, device->dl_device());
   made->shard_dl_ = as_dl(&made->shard_, device->dl_device());
-  made->parts_.reserve(static_cast<size_t>(chunks));
+  made->parts_.reserve(static_cast<size_t>(each));
+  made->for_next_.reserve(static_cast<size_t>(each));
   made->epoch_ = ranks.first_epoch() - 1;
   if (desc.report != 0)
     made->report_ = std::make_unique<OverlapReport>(kOperation, ranks, *made->chunks_, *device);
@@ -103,35 +119,52 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   return {};
 }
 
-Status AllGatherMatmulPlan::make_products(const op::DevicePointer& device,
-                                          const perseid_all_gather_matmul_desc& desc) {
-  std::vector<perseid_matmul_desc> products;
+perseid_matmul_desc AllGatherMatmulPlan::product_of(const perseid_all_gather_matmul_desc& desc,
+                                                    const perseid_gather_product& product) const {
+  auto inner = sized<perseid_matmul_desc>();
+  inner.dtype = desc.dtype;
+  inner.out_dtype = product.out_dtype;
+  inner.bias = product.bias;
+  inner.batch = batch_;
+  inner.m = along_k_ ? m_ : shards_.extent();
+  inner.n = product.n;
+  inner.k = along_k_ ? shards_.extent() : k_;
+  inner.alpha = product.alpha;
+  inner.implementation = desc.implementation;
+  return inner;
+}
+
+FusionForecast AllGatherMatmulPlan::predict(const perseid_all_gather_matmul_desc& desc,
+                                            int64_t chunks) const {
   double seconds = 0;
   for (const perseid_gather_product& product : std::span(desc.products, desc.product_count)) {
-    auto inner = sized<perseid_matmul_desc>();
-    inner.dtype = desc.dtype;
-    inner.out_dtype = product.out_dtype;
-    inner.bias = product.bias;
-    inner.batch = batch_;
-    inner.m = along_k_ ? m_ : shards_.extent();
-    inner.n = product.n;
-    inner.k = along_k_ ? shards_.extent() : k_;
-    inner.alpha = product.alpha;
-    inner.implementation = desc.implementation;
-    products.push_back(inner);
-    if (product.n > 0)
+    const perseid_matmul_desc inner = product_of(desc, product);
+    if (inner.n > 0)
       seconds += product_seconds(
-          *device,
+          device(),
           {.dtype = shards_.dtype, .batch = batch_, .m = inner.m, .n = inner.n, .k = inner.k});
   }
   const auto received = static_cast<double>(shards_.outer * shards_.inner *
                                             (shards_.extent() - shards_.size(group_->rank())) *
                                             size_of(shards_.dtype));
-  const FusionForecast forecast =
-      forecast_fusion(*device, *group_, seconds, received, chunks_->count());
-  fused_ = choose_fusion(desc.fusion, forecast, &why_);
+  return forecast_fusion(device(), *group_, seconds, received, chunks);
+}
+
+bool AllGatherMatmulPlan::may_slice(const perseid_all_gather_matmul_desc& desc,
+                                    int64_t chunks) const {
+  if (along_k_ || group_->size() == 1 || desc.fusion == PERSEID_UNFUSED ||
+      !SlicedProduct::may_take(device(), product_of(desc, desc.products[0]), shards_))
+    return false;
+  const FusionForecast forecast = predict(desc, chunks);
+  return forecast.transfer > kSlicedFrom * forecast.product;
+}
+
+Status AllGatherMatmulPlan::make_products(const op::DevicePointer& device,
+                                          const perseid_all_gather_matmul_desc& desc, bool sliced) {
+  const bool wanted = choose_fusion(desc.fusion, predict(desc, chunks_->count()), &why_);
+  fused_ = sliced || wanted;
   // A product without elements waits for nothing.
-  if (products[0].m == 0 || products[0].n == 0 || chunks_->count() == 0) {
+  if (shards_.bytes() == 0 || desc.products[0].n == 0) {
     fused_ = false;
     why_ = "the first product is empty";
   }
@@ -141,11 +174,18 @@ Status AllGatherMatmulPlan::make_products(const op::DevicePointer& device,
   arriving.dim = along_k_ ? PERSEID_CHUNK_K : PERSEID_CHUNK_M;
   arriving.count = chunks_->count();
   arriving.begin = chunks_->begin.data();
-  if (fused_) products[0].async_a = &arriving;
-  for (const perseid_matmul_desc& inner : products) {
-    products_.push_back({.plan = nullptr, .n = inner.n, .bias = inner.bias != 0});
-    if (Status status = make_matmul(device, inner, &products_.back().plan); !status.ok())
-      return status;
+  for (uint32_t i = 0; i < desc.product_count; ++i) {
+    perseid_matmul_desc inner = product_of(desc, desc.products[i]);
+    const DType out = inner.out_dtype == 0 ? shards_.dtype : static_cast<DType>(inner.out_dtype);
+    products_.push_back({.plan = nullptr, .n = inner.n, .out_dtype = out});
+    Status status;
+    if (i == 0 && sliced) {
+      status = SlicedProduct::make(device, inner, shards_, *chunks_, group_->rank(), &sliced_);
+    } else {
+      if (i == 0 && fused_) inner.async_a = &arriving;
+      status = make_matmul(device, inner, &products_.back().plan);
+    }
+    if (!status.ok()) return status;
   }
   return {};
 }
@@ -163,21 +203,25 @@ void AllGatherMatmulPlan::describe(const perseid_all_gather_matmul_desc& desc) {
                          {"chunks", chunks_->count()},
                          {"products", int64_t{desc.product_count}}};
   std::string inner;
-  for (const Product& product : products_) {
+  const auto count = [&](const op::Plan& product) {
     auto info = sized<perseid_plan_info>();
-    product.plan->query(&info);
+    product.query(&info);
     explanation.forward.flops += info.forward_flops;
     explanation.forward.bytes += info.forward_bytes;
     size_t bytes = 0;
-    if (product.plan->workspace_size(dispatch::Direction::kForward, &bytes).ok())
+    if (product.workspace_size(dispatch::Direction::kForward, &bytes).ok())
       explanation.forward.workspace = std::max(explanation.forward.workspace, bytes);
     inner = info.implementation;
-  }
-  explanation.considered = {{transport.name, dispatch::Verdict::kChosen,
-                             concatenate(transport.how, ", each product is one ", inner,
-                                         fused_ ? " that begins with the own shard; "
-                                                : " that begins when all shards have arrived; ",
-                                         why_)}};
+  };
+  for (const Product& product : products_)
+    if (product.plan != nullptr) count(*product.plan);
+  if (sliced_ != nullptr) sliced_->for_each_plan(count);
+  explanation.considered = {
+      {transport.name, dispatch::Verdict::kChosen,
+       concatenate(transport.how, ", each product is one ", inner,
+                   fused_ ? " that begins with the own shard; "
+                          : " that begins when all shards have arrived; ",
+                   why_, sliced_ == nullptr ? "" : "; the last shard comes in slices of k")}};
   explain(std::move(explanation));
 }
 
@@ -188,11 +232,11 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
   const op::Extent batch{"batch", batch_}, m{"m", m_}, k{"k", k_}, all_m{"m", gathered_.shape[1]},
       all_k{"k", gathered_.shape[2]};
   const DType dtype = shards_.dtype;
-  const auto read = [&](op::Access access, const char* name, const DLTensor* tensor,
+  const auto read = [&](op::Access access, const char* name, const DLTensor* tensor, DType type,
                         const op::Extent& rows, const op::Extent& columns) {
     const op::Extent extents[] = {batch, rows, columns};
     const bool flat = tensor != nullptr && tensor->ndim == 2 && batch_ == 1;
-    Tensor view = reader.read(access, name, tensor, dtype,
+    Tensor view = reader.read(access, name, tensor, type,
                               flat ? std::span(extents).subspan(1) : std::span(extents));
     if (!flat || !reader.ok()) return view;
     view.rank = 3;
@@ -202,16 +246,20 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
     view.stride[0] = view.shape[1] * view.stride[1];
     return view;
   };
-  const Tensor a = read(op::Access::kRead, "a", args.a, m, k);
+  const Tensor a = read(op::Access::kRead, "a", args.a, dtype, m, k);
   Tensor gathered;
   if (args.gathered != nullptr)
-    gathered = read(op::Access::kWrite, "gathered", args.gathered, all_m, all_k);
+    gathered = read(op::Access::kWrite, "gathered", args.gathered, dtype, all_m, all_k);
   if (device().gpu != nullptr)
     for (const auto& [name, tensor] : {std::pair{"a", &a}, {"gathered", &gathered}})
       reader.require(!tensor->present() || cuda::is_copyable(*tensor), name,
                      " has gaps between the elements of a row; copy it into a tensor without");
   reader.require(args.b != nullptr, "b is NULL, expected a tensor of each product");
   reader.require(args.c != nullptr, "c is NULL, expected a tensor of each product");
+  Tensor c;
+  if (sliced_ != nullptr && args.c != nullptr)
+    c = read(op::Access::kWrite, "c", args.c[0], products_[0].out_dtype, all_m,
+             {"n", products_[0].n});
   if (Status status = reader.finish(); !status.ok()) return status;
   if (Status status = refuse_capture(device(), operation, stream); !status.ok()) return status;
   if (args.record != nullptr) *args.record = {PERSEID_OK, -1, 0, -1, 0, 0};
@@ -232,8 +280,10 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
   if (!status.ok()) return status;
   cut_shard(shards_, *chunks_, group_->rank(), transport_->gathered(),
             along_k_ ? columns_as_extent(a) : a, &parts_);
-  status = transport_->send(operation, sending, parts_);
-  if (status.ok()) status = multiply(operation, args, sending, workspace);
+  if (sliced_ != nullptr)
+    SlicedProduct::cut(shards_, *chunks_, group_->rank(), transport_->gathered(), a, &for_next_);
+  status = transport_->send(operation, sending, parts_, for_next_);
+  if (status.ok()) status = multiply(operation, args, c, sending, workspace);
   if (status.ok() && args.gathered != nullptr) status = give_gathered(gathered, stream);
   // Whatever this rank's own arguments were, the others have its shard and go on.
   const Status finished = transport_->finish(sending);
@@ -252,7 +302,7 @@ Status AllGatherMatmulPlan::give_gathered(const Tensor& gathered, void* stream) 
 }
 
 Status AllGatherMatmulPlan::multiply(const Operation& operation,
-                                     const perseid_all_gather_matmul_args& args,
+                                     const perseid_all_gather_matmul_args& args, const Tensor& c,
                                      const Sending& sending, const op::Workspace& workspace) const {
   perseid_arrival arrival = transport_->arrival(operation, sending.epoch);
   if (!fused_)
@@ -276,7 +326,9 @@ Status AllGatherMatmulPlan::multiply(const Operation& operation,
                              OverlapReport::Kind::kCompute, OverlapReport::kNoChunk, group_->rank(),
                              sending.stream);
     Status status =
-        matmul_of(products_[i].plan).execute_timed(inner, workspace, sending.stream, times);
+        i == 0 && sliced_ != nullptr
+            ? sliced_->multiply(gathered_, c, inner, arrival, workspace, sending.stream)
+            : matmul_of(products_[i].plan).execute_timed(inner, workspace, sending.stream, times);
     if (status.code() == PERSEID_TIMEOUT) {
       status = group_->give_up(operation, chunks_->owner(record.chunk));
     } else if (status.code() == PERSEID_PEER_LOST) {

@@ -4,7 +4,8 @@
 // runs, and the own shard is the chunk that it begins with.
 #pragma once
 
-#include "collective/plan.hpp"
+#include "collective/fusion.hpp"
+#include "collective/sliced_product.hpp"
 
 namespace perseid::internal::collective {
 
@@ -30,16 +31,23 @@ class AllGatherMatmulPlan final : public op::Plan {
 
  private:
   struct Product {
-    InnerPlan plan;
+    InnerPlan plan;  // null where it is sliced
     int64_t n = 0;
-    bool bias = false;
+    DType out_dtype = DType::kNone;
   };
 
   AllGatherMatmulPlan(op::DevicePointer device, GroupPointer group)
       : Plan(std::move(device)), group_(std::move(group)) {}
-  Status make_products(const op::DevicePointer& device, const perseid_all_gather_matmul_desc& desc);
+  // By the model, of `chunks` in all.
+  FusionForecast predict(const perseid_all_gather_matmul_desc& desc, int64_t chunks) const;
+  bool may_slice(const perseid_all_gather_matmul_desc& desc, int64_t chunks) const;
+  perseid_matmul_desc product_of(const perseid_all_gather_matmul_desc& desc,
+                                 const perseid_gather_product& product) const;
+  Status make_products(const op::DevicePointer& device, const perseid_all_gather_matmul_desc& desc,
+                       bool sliced);
+  // `c`: of the first product, where it is sliced.
   Status multiply(const Operation& operation, const perseid_all_gather_matmul_args& args,
-                  const Sending& sending, const op::Workspace& workspace) const;
+                  const Tensor& c, const Sending& sending, const op::Workspace& workspace) const;
   // On a GPU in the order of the stream.
   Status await_all(const Operation& operation, const Sending& sending,
                    const perseid_arrival& arrival) const;
@@ -56,11 +64,12 @@ class AllGatherMatmulPlan final : public op::Plan {
   std::unique_ptr<GatherTransport> transport_;
   std::unique_ptr<OverlapReport> report_;
   std::vector<Product> products_;
-  Tensor gathered_, shard_;  // [batch, M, K], [batch, m, k]
+  std::unique_ptr<const SlicedProduct> sliced_;  // the first product, or null
+  Tensor gathered_, shard_;                      // [batch, M, K], [batch, m, k]
   DLTensor gathered_dl_{}, shard_dl_{};
   // A plan is executed once at a time on a rank.
   mutable uint32_t epoch_ = 0;
-  mutable std::vector<SentPart> parts_;
+  mutable std::vector<SentPart> parts_, for_next_;
 };
 
 }  // namespace perseid::internal::collective

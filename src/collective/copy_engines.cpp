@@ -52,8 +52,8 @@ class CopyEngineGather final : public GatherTransport {
     return rank_->arrival(operation, signals(), epoch);
   }
 
-  Status send(const Operation& operation, const Sending& sending,
-              std::span<const SentPart> parts) override {
+  Status send(const Operation& operation, const Sending& sending, std::span<const SentPart> parts,
+              std::span<const SentPart> for_next) override {
     const cuda::Gpu::Current current(*rank_->gpu());
     const int32_t own = group_.rank(), size = group_.size();
     Status status = rank_->begin(operation, {.stream = sending.stream,
@@ -68,7 +68,8 @@ class CopyEngineGather final : public GatherTransport {
     for (int32_t step = 1; status.ok() && step < size; ++step) {
       const int32_t rank = (own + size - step) % size;
       status = rank_->await(rank);
-      if (status.ok()) status = push(rank_->sending(), rank, parts, sending);
+      const bool next = step == size - 1 && !for_next.empty();
+      if (status.ok()) status = push(rank_->sending(), rank, next ? for_next : parts, sending);
     }
     return status;
   }

@@ -66,9 +66,10 @@ class GatherTransport {
   virtual const uint32_t* signals() const = 0;
   // The own part may be written: on the CPU when this returns, on a GPU in the order of the stream.
   virtual Status start(const Operation& operation, uint32_t epoch) = 0;
-  // All chunks of this rank, in any order; the parts of a chunk are neighbours.
+  // All chunks of this rank, in any order; the parts of a chunk are neighbours. `for_next`: on a
+  // GPU what the rank after this one gets instead, where not empty.
   virtual Status send(const Operation& operation, const Sending& sending,
-                      std::span<const SentPart> parts) = 0;
+                      std::span<const SentPart> parts, std::span<const SentPart> for_next = {}) = 0;
   // How a product waits for the chunks.
   virtual perseid_arrival arrival(const Operation& operation, uint32_t epoch) const = 0;
   // This rank has read the chunks.

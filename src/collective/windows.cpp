@@ -96,7 +96,8 @@ class WindowGather final : public GatherTransport {
   Status start(const Operation& operation, uint32_t epoch) override {
     return window_.wait_done(group_, operation, epoch - 1);
   }
-  Status send(const Operation&, const Sending& sending, std::span<const SentPart> parts) override {
+  Status send(const Operation&, const Sending& sending, std::span<const SentPart> parts,
+              std::span<const SentPart>) override {
     for (size_t i = 0; i < parts.size(); ++i) {
       const SentPart& part = parts[i];
       const Reported reported(sending.report, OverlapReport::Kind::kCommunication, part.chunk,
