@@ -211,6 +211,7 @@ CLI::App* add_bench_over_ranks(CLI::App& command, const char* name, std::vector<
     app->add_option("--head-dim", sizes->head_dim, "of all heads")->capture_default_str();
     app->add_option("--chunks", sizes->chunks, "that a piece of keys is signalled in")
         ->capture_default_str();
+    app->add_flag("--backward", sizes->backward, "measure backward, not forward");
   } else {
     app->add_option("--m", sizes->m, "rows of all ranks")->capture_default_str();
     app->add_option("--n", sizes->n, "columns of each rank")->capture_default_str();

@@ -178,7 +178,8 @@ class Bench {
                               .q_len = q_len,
                               .kv_len = kv_len,
                               .head_dim = sizes_.head_dim,
-                              .mask = causal_bottom_right()};
+                              .mask = causal_bottom_right(),
+                              .backward = sizes_.backward};
     };
     const ContextAttention fused(context, group,
                                  {.attention = options(rows, rows),
@@ -191,21 +192,52 @@ class Bench {
     const Array query = array(sizes_.length, sizes_.heads),
                 key = array(sizes_.length, sizes_.kv_heads),
                 value = array(sizes_.length, sizes_.kv_heads),
-                out = array(sizes_.length, sizes_.heads);
-    const auto arguments = [&](int64_t count) {
+                out = array(sizes_.length, sizes_.heads), own_out = array(rows, sizes_.heads),
+                lse(dtype_ == f64 ? f64 : f32, harness::Shape{1, sizes_.heads, sizes_.length}),
+                own_lse(dtype_ == f64 ? f64 : f32, harness::Shape{1, sizes_.heads, rows}),
+                grad_out = array(sizes_.length, sizes_.heads),
+                grad_query = array(sizes_.length, sizes_.heads),
+                grad_key = array(sizes_.length, sizes_.kv_heads),
+                grad_value = array(sizes_.length, sizes_.kv_heads);
+    const auto forward = [&](int64_t count) {
       return AttentionForward{.query = query.tensor.slice(1, 0, count),
                               .key = key.tensor.slice(1, 0, count),
                               .value = value.tensor.slice(1, 0, count),
-                              .out = out.tensor.slice(1, 0, count)};
+                              .out = count == rows ? own_out.tensor : out.tensor,
+                              .lse = count == rows ? own_lse.tensor : lse.tensor};
+    };
+    const auto backward = [&](int64_t count) {
+      const AttentionForward of = forward(count);
+      return AttentionBackward{.query = of.query,
+                               .key = of.key,
+                               .value = of.value,
+                               .out = of.out,
+                               .lse = of.lse,
+                               .grad_out = grad_out.tensor.slice(1, 0, count),
+                               .grad_query = grad_query.tensor.slice(1, 0, count),
+                               .grad_key = grad_key.tensor.slice(1, 0, count),
+                               .grad_value = grad_value.tensor.slice(1, 0, count)};
     };
     Workspace workspace, other;
     fused.reserve(workspace);
     plain.reserve(other);
-    const Array own(dtype_, harness::Shape{rows, 2 * sizes_.kv_heads * sizes_.head_dim}),
-        gathered(dtype_,
-                 harness::Shape{rows * sizes_.ranks, 2 * sizes_.kv_heads * sizes_.head_dim});
-    const Parts parts = {[&] { fused.forward(nullptr, arguments(rows), workspace); },
-                         [&] { plain.forward(nullptr, arguments(sizes_.length), other); },
+    const int64_t columns = 2 * sizes_.kv_heads * sizes_.head_dim;
+    const Array own(dtype_, rows, columns), gathered(dtype_, rows * sizes_.ranks, columns);
+    const DType summed = dtype_ == f64 ? f64 : f32;
+    const Array partial(summed, rows * sizes_.ranks, columns), sum(summed, rows, columns);
+    if (sizes_.backward) {
+      fused.forward(nullptr, forward(rows), workspace);
+      plain.forward(nullptr, forward(sizes_.length), other);
+      const Parts parts = {[&] { fused.backward(nullptr, backward(rows), workspace); },
+                           [&] { plain.backward(nullptr, backward(sizes_.length), other); },
+                           [&] {
+                             group.all_gather(own.tensor, gathered.tensor);
+                             group.reduce_scatter(partial.tensor, sum.tensor);
+                           }};
+      return turn(parts);
+    }
+    const Parts parts = {[&] { fused.forward(nullptr, forward(rows), workspace); },
+                         [&] { plain.forward(nullptr, forward(sizes_.length), other); },
                          [&] { group.all_gather(own.tensor, gathered.tensor); }};
     turn(parts);
   }
@@ -292,6 +324,7 @@ int bench_collective(const Common& common, const CollectiveSizes& sizes) {
                     {"head_dim", sizes.head_dim},
                     {"chunks", sizes.chunks},
                     {"fusion", sizes.fusion},
+                    {"backward", sizes.backward},
                     {"fused_seconds", row.seconds[0]},
                     {"product_seconds", row.seconds[1]},
                     {"transfer_seconds", row.seconds[2]},

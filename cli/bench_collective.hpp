@@ -21,6 +21,7 @@ struct CollectiveSizes {
   int64_t m = 2048, n = 2048, k = 2048;  // m: of all ranks; n, k: of each
   // Of attention, causal with zigzag placement. length: of all ranks.
   int64_t length = 4096, heads = 8, kv_heads = 8, head_dim = 64;
+  bool backward = false;
   std::vector<RankOp> ops = {};
   int64_t chunks = 1;  // of a gathered shard on GPUs, or of a piece of keys
   double seconds = 5;  // of each operation

@@ -200,41 +200,77 @@ std::vector<RankTimes> attend(const Context& context, const Group& group,
                             .q_len = length,
                             .kv_len = length,
                             .head_dim = sizes.head_dim,
-                            .mask = causal_bottom_right()};
+                            .mask = causal_bottom_right(),
+                            .backward = sizes.backward};
   };
   const ContextAttention fused(
       context, group,
       {.attention = options(rows), .placement = Sharding::kZigzag, .chunks = sizes.chunks});
   const Attention plain(context, options(sizes.length));
-  const int64_t key_row = sizes.kv_heads * sizes.head_dim;
-  const AllGatherMatmul transfer(
-      context, group, {.dtype = dtype, .m = rows, .k = 2 * key_row, .products = {{.n = 0}}});
-  const Matrix query(context, gpu, dtype, sizes.length, sizes.heads * sizes.head_dim),
-      key(context, gpu, dtype, sizes.length, key_row),
-      value(context, gpu, dtype, sizes.length, key_row),
-      out(context, gpu, dtype, sizes.length, sizes.heads * sizes.head_dim);
+  const int64_t query_row = sizes.heads * sizes.head_dim, key_row = sizes.kv_heads * sizes.head_dim;
+  const auto transfer_of = [&](DType type) {
+    return AllGatherMatmul(context, group,
+                           {.dtype = type, .m = rows, .k = 2 * key_row, .products = {{.n = 0}}});
+  };
+  const AllGatherMatmul keys = transfer_of(dtype), gradients = transfer_of(f32);
+  const auto matrix = [&](int64_t columns) {
+    return Matrix(context, gpu, dtype, sizes.length, columns);
+  };
+  const Matrix query = matrix(query_row), key = matrix(key_row), value = matrix(key_row),
+               out = matrix(query_row), own_out = matrix(query_row), grad_out = matrix(query_row),
+               grad_query = matrix(query_row), grad_key = matrix(key_row),
+               grad_value = matrix(key_row), lse(context, gpu, f32, sizes.heads, sizes.length),
+               own_lse(context, gpu, f32, sizes.heads, rows);
   // The first `count` rows.
-  const auto heads_of = [&](const Matrix& matrix, int64_t heads, int64_t count) {
-    return Tensor(matrix.memory.data(), dtype, {1, count, heads, sizes.head_dim}, {},
+  const auto rows_of = [&](const Matrix& whole, int64_t heads, int64_t count) {
+    return Tensor(whole.memory.data(), dtype, {1, count, heads, sizes.head_dim}, {},
                   {kDLCUDA, gpu});
   };
-  const auto arguments = [&](int64_t count) {
-    return AttentionForward{.query = heads_of(query, sizes.heads, count),
-                            .key = heads_of(key, sizes.kv_heads, count),
-                            .value = heads_of(value, sizes.kv_heads, count),
-                            .out = heads_of(out, sizes.heads, count)};
+  const auto forward = [&](int64_t count) {
+    return AttentionForward{.query = rows_of(query, sizes.heads, count),
+                            .key = rows_of(key, sizes.kv_heads, count),
+                            .value = rows_of(value, sizes.kv_heads, count),
+                            .out = rows_of(count == rows ? own_out : out, sizes.heads, count),
+                            .lse = Tensor((count == rows ? own_lse : lse).memory.data(), f32,
+                                          {1, sizes.heads, count}, {}, {kDLCUDA, gpu})};
   };
-  const Tensor none(key.memory.data(), dtype, {2 * key_row, 0}, {}, {kDLCUDA, gpu});
-  const Tensor nothing(out.memory.data(), dtype, {sizes.length, 0}, {}, {kDLCUDA, gpu});
-  const Memory first(context, fused.workspace_size() + 1),
-      second(context, plain.workspace_size() + 1);
-  std::vector<RankTimes> times = ranks.time(
-      {[&] { fused.forward(nullptr, arguments(rows), std::span<std::byte>(first)); },
-       [&] { plain.forward(nullptr, arguments(sizes.length), std::span<std::byte>(second)); },
-       [&] {
-         transfer.execute({.a = transfer.shard(), .b = {none}, .c = {nothing}},
-                          std::span<std::byte>());
-       }});
+  const auto backward = [&](int64_t count) {
+    const AttentionForward of = forward(count);
+    return AttentionBackward{.query = of.query,
+                             .key = of.key,
+                             .value = of.value,
+                             .out = of.out,
+                             .lse = of.lse,
+                             .grad_out = rows_of(grad_out, sizes.heads, count),
+                             .grad_query = rows_of(grad_query, sizes.heads, count),
+                             .grad_key = rows_of(grad_key, sizes.kv_heads, count),
+                             .grad_value = rows_of(grad_value, sizes.kv_heads, count)};
+  };
+  const auto transfer = [&](const AllGatherMatmul& plan, DType type) {
+    const Tensor none(key.memory.data(), type, {2 * key_row, 0}, {}, {kDLCUDA, gpu});
+    const Tensor nothing(out.memory.data(), type, {sizes.length, 0}, {}, {kDLCUDA, gpu});
+    plan.execute({.a = plan.shard(), .b = {none}, .c = {nothing}}, std::span<std::byte>());
+  };
+  const auto workspace_of = [&](const auto& plan) {
+    return Memory(context,
+                  std::max(plan.workspace_size(), plan.workspace_size(Direction::kBackward)) + 1);
+  };
+  const Memory first = workspace_of(fused), second = workspace_of(plain);
+  const std::span<std::byte> own(first), other(second);
+  fused.forward(nullptr, forward(rows), own);
+  plain.forward(nullptr, forward(sizes.length), other);
+  std::vector<RankTimes> times;
+  if (sizes.backward)
+    times = ranks.time({[&] { fused.backward(nullptr, backward(rows), own); },
+                        [&] { plain.backward(nullptr, backward(sizes.length), other); },
+                        [&] {
+                          transfer(keys, dtype);
+                          transfer(gradients, f32);
+                        }});
+  else
+    times = ranks.time({[&] { fused.forward(nullptr, forward(rows), own); },
+                        [&] { plain.forward(nullptr, forward(sizes.length), other); },
+                        [&] { transfer(keys, dtype); }});
   times[1].single /= static_cast<double>(sizes.ranks);
   times[1].sustained /= static_cast<double>(sizes.ranks);
   return times;

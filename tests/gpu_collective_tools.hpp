@@ -48,8 +48,9 @@ class OnGpu {
 class GpuWorkspace {
  public:
   template <class Plan>
-  GpuWorkspace(const Context& context, const Plan& plan)
-      : memory_(context, std::max<size_t>(plan.workspace_size(), 1)), bytes_(memory_) {}
+  GpuWorkspace(const Context& context, const Plan& plan,
+               perseid::Direction direction = perseid::Direction::kForward)
+      : memory_(context, std::max<size_t>(plan.workspace_size(direction), 1)), bytes_(memory_) {}
   std::span<std::byte> bytes() const { return bytes_; }
 
  private:

@@ -3,9 +3,10 @@
 #include "collective/context_attention.hpp"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
-#include "collective/reduce.hpp"
+#include "cuda/runtime/signals.hpp"
 #include "op/attention.hpp"
 #include "op/descriptor.hpp"
 #include "op/lengths.hpp"
@@ -14,8 +15,6 @@ namespace perseid::internal::collective {
 namespace {
 
 constexpr int64_t kMostChunks = 1024;
-// A task reduces about so many elements.
-constexpr int64_t kTaskElements = 64 << 10;
 
 // Rows [row, row + count) of an entry, [count, kv_heads, dim].
 Tensor rows_of(const Tensor& tensor, int64_t entry, int64_t row, int64_t count) {
@@ -203,15 +202,14 @@ Status ContextAttentionPlan::make_transports(const Operation& operation) {
   Status status = transport_of(device(), *group_).make_gather(site, shards_, *chunks_, &keys_);
   if (!status.ok()) return status;
   view(keys_->gathered(), dtype_, &gathered_);
-  epoch_ = gradient_epoch_ = group_->first_epoch() - 1;
-  partials_.resize(static_cast<size_t>(group_->size()));
+  epoch_ = group_->first_epoch() - 1;
   if (gradients_wanted_ != 0 && chunks_->count() > 0) {
     // As the attention writes them; one piece of all rows.
     Shards shards = shards_;
     if (size_of(dtype_) == 2 && group_->size() > 1) shards.dtype = DType::kF32;
     shards.begin = {0, shards_.extent()};
-    status = transport_of(device(), *group_)
-                 .make_reduce(site, shards, ShardChunks(shards, 1, 1), &gradients_);
+    status = PartialGradients::make(site, shards, dtype_, {accumulate_key_, accumulate_value_},
+                                    &gradients_);
     if (!status.ok()) return status;
     view(gradients_->partial(), shards.dtype, &partial_);
   }
@@ -354,6 +352,16 @@ void ContextAttentionPlan::read_inputs(op::ArgumentReader& reader, const Args* a
   if (ragged_) read_lengths(reader, args->cu_seqlens_q, args->cu_seqlens_kv);
 }
 
+// What copy engines and sums take.
+void ContextAttentionPlan::require_rows(
+    op::ArgumentReader& reader,
+    std::initializer_list<std::pair<const char*, const Tensor*>> tensors) const {
+  if (device().gpu == nullptr) return;
+  for (const auto& [name, tensor] : tensors)
+    reader.require(tensor->empty() || tensor->stride[3] == 1, name,
+                   " has gaps between the elements of a row; pass a tensor without");
+}
+
 template <class Body>
 void ContextAttentionPlan::for_each_run(const Body& body) const {
   const int32_t own = group_->rank(), ranks = group_->size();
@@ -405,6 +413,16 @@ Status ContextAttentionPlan::send(const Operation& operation, const Sending& sen
   return keys_->send(operation, sending, parts_);
 }
 
+Status ContextAttentionPlan::await_all(const Operation& operation, const Sending& sending) const {
+  if (device().gpu == nullptr)
+    return await_chunks(*group_, operation, *chunks_, keys_->signals(), sending);
+  if (chunks_->count() == 0) return {};
+  const Reported wait(sending.report, OverlapReport::Kind::kWait, OverlapReport::kNoChunk,
+                      group_->rank(), sending.stream);
+  return cuda::wait_for_signal(*device().gpu, as_arrival(keys_->arrival(operation, sending.epoch)),
+                               sending.stream, static_cast<int32_t>(chunks_->count()));
+}
+
 Status ContextAttentionPlan::forward(const perseid_context_attention_forward_args& args,
                                      const op::Workspace& workspace, void* stream) const {
   const Operation operation(kOperation, args.deadline_ns);
@@ -414,10 +432,7 @@ Status ContextAttentionPlan::forward(const perseid_context_attention_forward_arg
   if (reader.ok())
     reader.require(args.attention->arrival_kv == nullptr,
                    "arrival_kv is given, expected NULL: the ranks bring keys and values");
-  if (device().gpu != nullptr)
-    for (const auto& [name, tensor] : {std::pair{"key", &key}, {"value", &value}})
-      reader.require(tensor->empty() || tensor->stride[3] == 1, name,
-                     " has gaps between the elements of a row; copy it into a tensor without");
+  require_rows(reader, {{"key", &key}, {"value", &value}});
   if (Status status = reader.finish(); !status.ok()) return status;
   if (Status status = refuse_capture(device(), operation, stream); !status.ok()) return status;
   if (args.record != nullptr) *args.record = {PERSEID_OK, -1, 0, -1, 0, 0};
@@ -445,7 +460,7 @@ Status ContextAttentionPlan::attend(const Operation& operation,
   perseid_wait_record record{};
   Status status;
   if (waits_before_) {
-    status = await_chunks(*group_, operation, *chunks_, keys_->signals(), sending);
+    status = await_all(operation, sending);
   } else if (chunks_->count() > 0) {
     arrival = keys_->arrival(operation, sending.epoch);
     arrival.first_chunk = chunks_->pivot(group_->rank());
@@ -491,6 +506,9 @@ Status ContextAttentionPlan::backward(const perseid_context_attention_backward_a
     grad_value = wanted("grad_value", args.attention->grad_value, PERSEID_GRAD_VALUE, "value_dim",
                         value_dim_);
   }
+  require_rows(
+      reader,
+      {{"key", &key}, {"value", &value}, {"grad_key", &grad_key}, {"grad_value", &grad_value}});
   if (Status status = reader.finish(); !status.ok()) return status;
   if (Status status = refuse_capture(device(), operation, stream); !status.ok()) return status;
 
@@ -499,19 +517,17 @@ Status ContextAttentionPlan::backward(const perseid_context_attention_backward_a
   const ReportedExecution reported(report_.get(), stream);
   const Sending sending{++epoch_, stream, nullptr, report_.get()};
   Status status = send(operation, sending, key, value);
-  if (status.ok()) status = await_chunks(*group_, operation, *chunks_, keys_->signals(), sending);
+  if (status.ok()) status = await_all(operation, sending);
   if (!status.ok()) return status;
-  const Sending leaving{gradient_epoch_ + 1, stream, nullptr};
-  if (gradients_ != nullptr) status = gradients_->start(operation, leaving);
+  if (gradients_ != nullptr) status = gradients_->start(operation, sending);
   // Where this rank's own arguments are refused, the others miss its part.
   if (status.ok()) status = differentiate(*args.attention, workspace, stream);
   const Status finished = keys_->finish(sending);
   if (status.ok()) status = finished;
   if (!status.ok() || gradients_ == nullptr) return status;
-  gradient_epoch_ = leaving.epoch;
-  cpu::set_signal(gradients_->signals(), leaving.epoch);
-  status = reduce_gradients(operation, leaving.epoch, grad_key, grad_value);
-  const Status read = gradients_->finish(leaving);
+  status = gradients_->share(operation);
+  if (status.ok()) status = sum_gradients(operation, sending, grad_key, grad_value);
+  const Status read = gradients_->finish();
   return status.ok() ? read : status;
 }
 
@@ -532,55 +548,22 @@ Status ContextAttentionPlan::differentiate(const perseid_attention_backward_args
   return attention_of(attention_).backward(inner, workspace, stream);
 }
 
-Status ContextAttentionPlan::reduce_gradients(const Operation& operation, uint32_t epoch,
-                                              const Tensor& key, const Tensor& value) const {
-  for (int32_t rank = 0; rank < group_->size(); ++rank) {
-    const Reported wait(report_.get(), OverlapReport::Kind::kWait, OverlapReport::kNoChunk, rank);
-    if (Status status =
-            gradients_->part(operation, epoch, rank, 0, &partials_[static_cast<size_t>(rank)]);
-        !status.ok())
-      return status;
-    if (report_ != nullptr) report_->arrived(OverlapReport::kNoChunk, rank);
-  }
-  const Reported summing(report_.get(), OverlapReport::Kind::kCompute, OverlapReport::kNoChunk,
-                         group_->rank());
+Status ContextAttentionPlan::sum_gradients(const Operation& operation, const Sending& sending,
+                                           const Tensor& key, const Tensor& value) const {
+  const Reported summing(sending.report, OverlapReport::Kind::kCompute, OverlapReport::kNoChunk,
+                         group_->rank(), sending.stream);
+  Status status;
   for_each_run([&](const Run& run) {
-    if (key.present()) reduce_run(run, key, partial_.key, accumulate_key_);
-    if (value.present()) reduce_run(run, value, partial_.value, accumulate_value_);
+    const uint64_t readers = readers_[static_cast<size_t>(run.chunk)];
+    for (const auto& [out, partial, accumulates] :
+         {std::tuple{&key, &partial_.key, accumulate_key_},
+          {&value, &partial_.value, accumulate_value_}})
+      if (status.ok() && out->present())
+        status = gradients_->sum(operation, rows_of(*out, run.entry, run.row, run.count),
+                                 rows_of(*partial, run.entry, run.position, run.count), readers,
+                                 accumulates);
   });
-  return {};
-}
-
-void ContextAttentionPlan::reduce_run(const Run& run, const Tensor& out, const Tensor& partial,
-                                      bool accumulates) const {
-  const Tensor own = rows_of(out, run.entry, run.row, run.count);
-  // In the partial of each rank.
-  const Tensor summed = rows_of(partial, run.entry, run.position, run.count);
-  const std::ptrdiff_t offset = summed.as<std::byte>() - gradients_->partial();
-  const int64_t heads = own.shape[1], dim = own.shape[2];
-  const int64_t each = max(int64_t{1}, kTaskElements / (heads * dim));
-  cpu::for_each_task(*device().executor, (run.count + each - 1) / each, [&](int64_t task, int32_t) {
-    const void* parts[kMostRanks];
-    for (int64_t i = task * each; i < min(run.count, (task + 1) * each); ++i)
-      for (int64_t head = 0; head < heads; ++head) {
-        const int64_t at = i * summed.stride[0] + head * summed.stride[1];
-        for (size_t rank = 0; rank < partials_.size(); ++rank)
-          parts[rank] = partials_[rank].as<const std::byte>() + offset + at * size_of(summed.dtype);
-        std::byte* to =
-            own.as<std::byte>() + (i * own.stride[0] + head * own.stride[1]) * size_of(dtype_);
-        reduce({.parts = parts,
-                .ranks = group_->size(),
-                .dtype = summed.dtype,
-                .reduction = Reduction::kSum,
-                .bias = accumulates ? to : nullptr,
-                .bias_dtype = accumulates ? dtype_ : DType::kNone,
-                .bias_stride = own.stride[2],
-                .out = to,
-                .out_dtype = dtype_,
-                .out_stride = own.stride[2],
-                .count = dim});
-      }
-  });
+  return status;
 }
 
 }  // namespace perseid::internal::collective

@@ -10,6 +10,7 @@
 // float32; a key's rank sums these in the order of ranks.
 #pragma once
 
+#include "collective/partial_gradients.hpp"
 #include "collective/plan.hpp"
 #include "math/attention_problem.hpp"
 
@@ -62,19 +63,21 @@ class ContextAttentionPlan final : public op::Plan {
                     const DLTensor* of_keys) const;
   template <class Args>
   void read_inputs(op::ArgumentReader& reader, const Args* args, Tensor* key, Tensor* value) const;
+  void require_rows(op::ArgumentReader& reader,
+                    std::initializer_list<std::pair<const char*, const Tensor*>> tensors) const;
   // Of all of this rank's keys, by chunks.
   template <class Body>
   void for_each_run(const Body& body) const;
   void cut(const Tensor& key, const Tensor& value) const;
   Status send(const Operation& operation, const Sending& sending, const Tensor& key,
               const Tensor& value) const;
+  Status await_all(const Operation& operation, const Sending& sending) const;
   Status attend(const Operation& operation, const perseid_context_attention_forward_args& args,
                 const Sending& sending, const op::Workspace& workspace) const;
   Status differentiate(const perseid_attention_backward_args& args, const op::Workspace& workspace,
                        void* stream) const;
-  Status reduce_gradients(const Operation& operation, uint32_t epoch, const Tensor& key,
-                          const Tensor& value) const;
-  void reduce_run(const Run& run, const Tensor& out, const Tensor& partial, bool accumulates) const;
+  Status sum_gradients(const Operation& operation, const Sending& sending, const Tensor& key,
+                       const Tensor& value) const;
 
   GroupPointer group_;
   DType dtype_ = DType::kF32;
@@ -93,13 +96,12 @@ class ContextAttentionPlan final : public op::Plan {
   bool waits_before_ = false;      // the attention takes no chunks
   InnerPlan attention_;
   std::unique_ptr<GatherTransport> keys_;
-  std::unique_ptr<ReduceTransport> gradients_;  // of keys and values, where backward has any
+  std::unique_ptr<PartialGradients> gradients_;  // of keys and values, where backward has any
   KeysAndValues gathered_, partial_;
   std::unique_ptr<OverlapReport> report_;
   // A plan is executed once at a time on a rank.
-  mutable uint32_t epoch_ = 0, gradient_epoch_ = 0;
+  mutable uint32_t epoch_ = 0;
   mutable std::vector<SentPart> parts_;
-  mutable std::vector<Tensor> partials_;  // of each rank
   // Where ragged: cumulative lengths of the rank's queries, and of whole sequences of keys.
   mutable std::vector<int64_t> cumulative_q_, cumulative_kv_;
   Tensor lengths_q_;

@@ -7,6 +7,8 @@
 //
 // A rank writes into another's memory once that has begun the operation (GpuRank): it has read what
 // was there in the epoch before.
+//
+// What a rank sums in place it reads with its multiprocessors, in the memory of the other ranks.
 #include "collective/gpu_rank.hpp"
 #include "collective/transport.hpp"
 #include "cuda/runtime/memory.hpp"
@@ -295,6 +297,71 @@ class CopyEngineReduce final : public ReduceTransport {
   size_t partial_ = 0;
 };
 
+// On every GPU: a word for each rank, then what this rank has computed of all shards. It leaves as
+// a whole: a rank that has its part complete says so to the others, which read it where it lies.
+//
+// A partial may be written again when the others have read it. They have where they have begun a
+// later operation of the plan, and a plan writes it after it has waited for their keys.
+class PeerReduce final : public ReduceTransport {
+ public:
+  PeerReduce(const TransportSite& site, const Shards& shards, const ShardChunks&)
+      : group_(site.group), operation_(site.operation), shards_(shards) {}
+  ~PeerReduce() override {
+    if (rank_ != nullptr) rank_->drain();
+  }
+  Status make(const TransportSite& site) {
+    Status status = GpuRank::of(group_, site.operation, site.device.gpu, &rank_);
+    const auto words = static_cast<size_t>(group_.size());
+    data_ = aligned(words * sizeof(uint32_t));
+    if (status.ok())
+      status =
+          GpuWindows::make(group_, site.operation, site.device.gpu, data_ + shards_.bytes() + 1,
+                           words, group_.first_epoch() - 1, &windows_);
+    return status;
+  }
+
+  std::byte* partial() const override { return windows_->data(group_.rank()) + data_; }
+  uint32_t* signals() const override { return word(group_.rank()); }
+  // The operation begins when the partial is complete.
+  Status start(const Operation& operation, const Sending&) override {
+    operation_ = operation;
+    return {};
+  }
+  Status send(const Sending& sending) override {
+    const cuda::Gpu::Current current(*rank_->gpu());
+    const int32_t own = group_.rank(), size = group_.size();
+    Status status = rank_->begin(
+        operation_, {.stream = sending.stream, .epoch = sending.epoch, .record = sending.record});
+    for (int32_t step = 1; status.ok() && step < size; ++step)
+      status = rank_->sending().write_word(word((own + size - step) % size), sending.epoch);
+    return status;
+  }
+  Status part(const Operation&, uint32_t, int32_t rank, int32_t piece, Tensor* part) override {
+    *part = shards_.view(windows_->data(rank) + data_, shards_.begin_of(piece),
+                         shards_.begin_of(piece + 1));
+    return {};
+  }
+  perseid_arrival arrival(const Operation& operation, uint32_t epoch) const override {
+    return rank_->arrival(operation, windows_->words(group_.rank()), epoch);
+  }
+  int64_t arrivals() const override { return group_.size(); }
+  Status finish(const Sending& sending) override {
+    const cuda::Gpu::Current current(*rank_->gpu());
+    return rank_->end(sending.stream);
+  }
+
+ private:
+  // At `rank`: that of this rank.
+  uint32_t* word(int32_t rank) const { return windows_->words(rank) + group_.rank(); }
+
+  Group& group_;
+  Operation operation_;
+  const Shards shards_;
+  GpuRank* rank_ = nullptr;
+  std::unique_ptr<GpuWindows> windows_;
+  size_t data_ = 0;
+};
+
 template <class Made, class Base>
 Status make(const TransportSite& site, const Shards& shards, const ShardChunks& chunks,
             std::unique_ptr<Base>* transport) {
@@ -309,6 +376,7 @@ Status make(const TransportSite& site, const Shards& shards, const ShardChunks& 
 const Transport kCopyEngines = {.name = "cuda:copy_engines",
                                 .how = "shards are pushed",
                                 .make_gather = make<CopyEngineGather, GatherTransport>,
-                                .make_reduce = make<CopyEngineReduce, ReduceTransport>};
+                                .make_reduce = make<CopyEngineReduce, ReduceTransport>,
+                                .make_reduce_in_place = make<PeerReduce, ReduceTransport>};
 
 }  // namespace perseid::internal::collective

@@ -102,13 +102,7 @@ Status GpuExchange::push(const Operation& operation, std::span<const Run> runs) 
 
 Status GpuExchange::await(const Operation& operation) {
   const perseid_arrival arrival = rank_->arrival(operation, windows_->words(group_.rank()), epoch_);
-  return cuda::wait_for_signal(*rank_->gpu(),
-                               {.signals = arrival.signals,
-                                .epoch = arrival.epoch,
-                                .deadline_ns = arrival.deadline_ns,
-                                .abort = arrival.abort,
-                                .record = arrival.record},
-                               nullptr, group_.size());
+  return cuda::wait_for_signal(*rank_->gpu(), as_arrival(arrival), nullptr, group_.size());
 }
 
 Status GpuExchange::sum(const Operation& operation, Reduction reduction, const Run& own,
@@ -143,11 +137,7 @@ Status GpuExchange::sum(const Operation& operation, Reduction reduction, const R
                        .bias = {},
                        .out = view(out),
                        .average = reduction == Reduction::kAverage,
-                       .arrival = {.signals = arrival.signals,
-                                   .epoch = arrival.epoch,
-                                   .deadline_ns = arrival.deadline_ns,
-                                   .abort = arrival.abort,
-                                   .record = arrival.record},
+                       .arrival = as_arrival(arrival),
                        .signals = group_.size()},
                       nullptr);
   }

@@ -327,13 +327,9 @@ Status MatmulReducePlan::reduce_own(const Operation& operation, const Call& call
   if (others > 0) {
     const Reported wait(report_.get(), OverlapReport::Kind::kWait, OverlapReport::kNoChunk,
                         group_->rank(), sending.stream);
-    status = cuda::wait_for_signal(*device().gpu,
-                                   {.signals = arrival.signals + (reduce_->arrivals() - others),
-                                    .epoch = arrival.epoch,
-                                    .deadline_ns = arrival.deadline_ns,
-                                    .abort = arrival.abort,
-                                    .record = arrival.record},
-                                   sending.stream, others);
+    Arrival of_others = as_arrival(arrival);
+    of_others.signals += reduce_->arrivals() - others;
+    status = cuda::wait_for_signal(*device().gpu, of_others, sending.stream, others);
   }
   if (!status.ok()) return status;
   const Reported computing(report_.get(), OverlapReport::Kind::kCompute, own_chunk(),
@@ -407,18 +403,13 @@ Status MatmulReducePlan::reduce_on_gpu(const Operation& operation, const Sending
   if (bias.present() && along_n_)
     own_bias.data = bias.as<std::byte>() +
                     results_.begin_of(group_->rank()) * bias.stride[0] * size_of(bias.dtype);
-  const perseid_arrival arrival = reduce_->arrival(operation, sending.epoch);
   return sum_with(bias.dtype)
       ->run({.operation = operation.name,
              .parts = parts_,
              .bias = own_bias,
              .out = out,
              .average = reduction_ == Reduction::kAverage,
-             .arrival = {.signals = arrival.signals,
-                         .epoch = arrival.epoch,
-                         .deadline_ns = arrival.deadline_ns,
-                         .abort = arrival.abort,
-                         .record = arrival.record},
+             .arrival = as_arrival(reduce_->arrival(operation, sending.epoch)),
              .signals = static_cast<int32_t>(reduce_->arrivals())},
             sending.stream);
 }
@@ -476,18 +467,13 @@ int64_t MatmulReducePlan::own_chunk() const {
 
 Status MatmulReducePlan::give_on_gpu(const Operation& operation, const Sending& sending,
                                      const Tensor& result, const Tensor& c) const {
-  const perseid_arrival arrival = gather_->arrival(operation, sending.epoch);
   Status status;
   if (chunks_->count() > 0) {
     const Reported wait(report_.get(), OverlapReport::Kind::kWait, OverlapReport::kNoChunk,
                         group_->rank(), sending.stream);
-    status = cuda::wait_for_signal(*device().gpu,
-                                   {.signals = arrival.signals,
-                                    .epoch = arrival.epoch,
-                                    .deadline_ns = arrival.deadline_ns,
-                                    .abort = arrival.abort,
-                                    .record = arrival.record},
-                                   sending.stream, static_cast<int32_t>(chunks_->count()));
+    status =
+        cuda::wait_for_signal(*device().gpu, as_arrival(gather_->arrival(operation, sending.epoch)),
+                              sending.stream, static_cast<int32_t>(chunks_->count()));
   }
   const Reported copying(report_.get(), OverlapReport::Kind::kCommunication,
                          OverlapReport::kNoChunk, group_->rank(), sending.stream);

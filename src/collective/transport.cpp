@@ -53,6 +53,14 @@ void cut_shard(const Shards& shards, const ShardChunks& chunks, int32_t rank, st
   }
 }
 
+Arrival as_arrival(const perseid_arrival& arrival) {
+  return {.signals = arrival.signals,
+          .epoch = arrival.epoch,
+          .deadline_ns = arrival.deadline_ns,
+          .abort = arrival.abort,
+          .record = arrival.record};
+}
+
 void copy(cpu::Executor& executor, const Tensor& from, const Tensor& to) {
   if (from.elements() == 0) return;
   // A dimension of size 1 inside would make rows of one element.

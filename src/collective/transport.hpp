@@ -109,12 +109,20 @@ struct Transport {
                         std::unique_ptr<GatherTransport>* transport);
   Status (*make_reduce)(const TransportSite& site, const Shards& shards, const ShardChunks& chunks,
                         std::unique_ptr<ReduceTransport>* transport);
+  // Of partials that stay where they were written, so that each rank reads of all pieces what it
+  // needs. Null where ranks do not share memory.
+  Status (*make_reduce_in_place)(const TransportSite& site, const Shards& shards,
+                                 const ShardChunks& chunks,
+                                 std::unique_ptr<ReduceTransport>* transport);
 };
 const Transport& transport_of(const dispatch::Device& device, const Group& group);
 
 extern const Transport kWindows;      // memory that the ranks of one host share, read in place
 extern const Transport kSockets;      // memory of ranks on several hosts
 extern const Transport kCopyEngines;  // copies between GPUs that map one another's memory
+
+// As kernels of GPUs take it.
+Arrival as_arrival(const perseid_arrival& arrival);
 
 // Copies a tensor of 3 dimensions into one of the same shape and type, by all workers.
 void copy(cpu::Executor& executor, const Tensor& from, const Tensor& to);

@@ -291,10 +291,12 @@ Status make(const TransportSite& site, const Shards& shards, const ShardChunks& 
 const Transport kWindows = {.name = "cpu:windows",
                             .how = "shards are read in place",
                             .make_gather = make<WindowGather, GatherTransport>,
-                            .make_reduce = make<WindowReduce, ReduceTransport>};
+                            .make_reduce = make<WindowReduce, ReduceTransport>,
+                            .make_reduce_in_place = make<WindowReduce, ReduceTransport>};
 const Transport kSockets = {.name = "cpu:sockets",
                             .how = "shards are sent through sockets",
                             .make_gather = make<WindowGather, GatherTransport>,
-                            .make_reduce = make<PutReduce, ReduceTransport>};
+                            .make_reduce = make<PutReduce, ReduceTransport>,
+                            .make_reduce_in_place = nullptr};
 
 }  // namespace perseid::internal::collective

@@ -51,8 +51,9 @@ Status RankSum::run(const Arguments& given, void* stream) const {
     vectors = vectors && takes_vectors(part, vector);
   }
   launch.out = rows_of(given.out);
-  launch.bias = given.bias.data;
-  launch.bias_stride = given.bias.stride[0];
+  const bool of_columns = given.bias.rank == 1;
+  launch.bias = of_columns ? RankSumTensor{given.bias.data} : rows_of(given.bias);
+  launch.bias_stride = given.bias.stride[of_columns ? 0 : 2];
   launch.batch = given.out.shape[0];
   launch.rows = given.out.shape[1];
   launch.columns = given.out.shape[2];

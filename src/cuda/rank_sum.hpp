@@ -25,7 +25,7 @@ class RankSum {
   struct Arguments {
     const char* operation;          // of the ranks, for the sentence about a missing part
     std::span<const Tensor> parts;  // [batch, rows, columns] of each rank, columns side by side
-    Tensor bias;                    // [columns], where there is one
+    Tensor bias;                    // [columns], or as out, where there is one
     Tensor out;
     bool average = false;
     Arrival arrival;      // of all parts

@@ -165,7 +165,6 @@ constexpr Implementation<Attention> kSm90 = {
     .refuse =
         [](const AttentionProblem& problem, const Device& device) {
           std::string why = cuda::refuse_attention(problem, device.gpu->facts());
-          if (why.empty()) why = refuse_rows(problem);
           if (why.empty()) why = refuse_scale(problem, true);
           if (why.empty() && problem.backward()) why = cuda::refuse_attention_backward(problem);
           return why;

@@ -54,10 +54,13 @@ KeyOffsets key_offsets(const AttentionProblem& problem) {
 
 BoundsByRow bounds_by_row(const AttentionProblem& problem) {
   const KeyOffsets offsets = key_offsets(problem);
-  const int64_t shift = problem.bottom_right() ? problem.kv_len - problem.q_len : 0;
+  const QueryRows& rows = problem.rows;
+  const int64_t shift = problem.bottom_right() ? problem.kv_len - rows.length(problem.q_len) : 0;
+  const int64_t first = shift + rows.position(0, problem.q_len),
+                last = shift + rows.position(problem.q_len - 1, problem.q_len);
   const bool lengths = has_lengths(problem) || problem.max_lengths;
-  return {offsets.left > -kLongest && (lengths || offsets.left + shift + problem.q_len - 1 > 0),
-          offsets.right < kLongest && (lengths || offsets.right + shift < problem.kv_len)};
+  return {offsets.left > -kLongest && (lengths || offsets.left + last > 0),
+          offsets.right < kLongest && (lengths || offsets.right + first < problem.kv_len)};
 }
 
 Tensor with_batch(const Tensor& tensor) {
@@ -90,7 +93,11 @@ RowsInMemory rows_in_memory(const Tensor& tensor) {
 AttentionArguments arguments_of(const AttentionProblem& problem) {
   AttentionArguments arguments;
   const bool bottom_right = problem.bottom_right();
-  const int64_t shift = bottom_right && !has_lengths(problem) ? problem.kv_len - problem.q_len : 0;
+  const QueryRows& rows = problem.rows;
+  const int64_t first = rows.position(0, problem.q_len);
+  // With lengths the kernel adds those of the sequence.
+  const int64_t keys = has_lengths(problem) ? problem.q_len : problem.kv_len;
+  const int64_t shift = first + (bottom_right ? keys - rows.length(problem.q_len) : 0);
   const KeyOffsets offsets = key_offsets(problem);
   arguments.q_len = static_cast<int32_t>(problem.q_len);
   arguments.kv_len = static_cast<int32_t>(problem.kv_len);
@@ -102,6 +109,14 @@ AttentionArguments arguments_of(const AttentionProblem& problem) {
   arguments.left = static_cast<int32_t>(offsets.left + shift);
   arguments.right = static_cast<int32_t>(offsets.right + shift);
   arguments.bottom_right = bottom_right && has_lengths(problem);
+  arguments.first_row = static_cast<int32_t>(first);
+  if (rows.zigzag) {
+    arguments.second_piece = static_cast<int32_t>(problem.q_len / 2);
+    arguments.gap = static_cast<int32_t>(rows.position(problem.q_len / 2, problem.q_len) - first) -
+                    arguments.second_piece;
+  } else {
+    arguments.second_piece = static_cast<int32_t>(kLongest);
+  }
   arguments.scale_log2 = static_cast<float>(problem.scale * 1.4426950408889634);
   arguments.ragged = problem.ragged;
   arguments.total_q = static_cast<int32_t>(problem.total_q);

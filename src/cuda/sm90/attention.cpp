@@ -121,6 +121,26 @@ const Tiles& tiles_for(const AttentionProblem& problem, ScoreExtras extras) {
   return tiles_for(problem, ScoreExtras::kNothing);
 }
 
+// A Q tile, and a step of backward, have rows of one piece.
+constexpr int64_t kPieceUnit = 128;
+
+std::string refuse_rows(const AttentionProblem& problem) {
+  const QueryRows& rows = problem.rows;
+  if (rows.all()) return "";
+  if (problem.ragged) return "made for sequences of one length, where ranks hold rows of each";
+  if (rows.zigzag && problem.q_len / 2 % kPieceUnit != 0)
+    return concatenate("made for zigzag pieces whose rows are a multiple of ", kPieceUnit, ", got ",
+                       problem.q_len / 2);
+  if (const int64_t first = rows.position(0, problem.q_len);
+      problem.dropout > 0 && first % kDropoutTileRows != 0)
+    return concatenate("made for a rank whose rows begin at a multiple of ", kDropoutTileRows,
+                       ", with dropout, got ", first);
+  if (rows.length(problem.q_len) > kLongest)
+    return concatenate("made for lengths up to ", kLongest, ", got ", rows.length(problem.q_len),
+                       " rows of all ranks");
+  return "";
+}
+
 // ---- Launches ----
 
 // For a bias that TMA cannot load: threads load it into registers.
@@ -149,6 +169,7 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
   config.modifier = problem.modifier.kind;
   config.async = problem.async();
+  config.sharded = !problem.rows.all();
   const BoundsByRow bounds = bounds_by_row(problem);
   config.left = bounds.left;
   config.right = bounds.right;
@@ -157,6 +178,7 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   // hold nothing for each score but the score and its weight.
   const int64_t rows = problem.q_len << pack_gqa_of(problem);
   const bool three = !has_extras(config) && !config.lengths && rows > 128 &&
+                     (!problem.rows.zigzag || problem.q_len / 2 % 192 == 0) &&
                      (!config.right || rows > 384) && (!config.left || rows > 1024);
   const ScoreExtras extras = score_extras(config, three);
   const Tiles& tiles = tiles_for(problem, extras);
@@ -208,6 +230,7 @@ std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& fa
                          kLargestDim, ", got head_dim ", problem.head_dim, " and value_dim ",
                          problem.value_dim);
   if (!(problem.scale > 0)) return concatenate("made for positive scales, got ", problem.scale);
+  if (std::string why = refuse_rows(problem); !why.empty()) return why;
   if (max(problem.q_len, problem.total_q) > kLongest ||
       max(problem.kv_len, problem.total_kv) > kLongest)
     return concatenate("made for lengths up to ", kLongest, ", got q_len ", problem.q_len,

@@ -95,6 +95,8 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   config.accumulate_query = problem.accumulate_query;
   config.accumulate_key = problem.accumulate_key;
   config.accumulate_value = problem.accumulate_value;
+  config.sharded = !problem.rows.all();
+  config.f32_key_gradients = problem.f32_key_gradients;
   return config;
 }
 
@@ -228,7 +230,7 @@ Status Sm90AttentionBackward::map_tensors(const AttentionBackwardConfig& config,
       {"attention backward: grad_query", tensors.grad_query, 16, true, &checked},
   };
   for (const Map& each : maps) {
-    if (!each.tensor.present()) continue;
+    if (!each.tensor.present() || each.tensor.dtype != problem_.dtype) continue;
     if (each.queries ? no_queries : no_keys) continue;
     const int64_t longest = each.queries ? problem_.q_len : problem_.kv_len;
     const BoxedTensor box = problem_.ragged ? ragged_boxed(each.tensor, longest, each.rows)

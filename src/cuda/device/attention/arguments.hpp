@@ -34,6 +34,10 @@ struct AttentionArguments {
   // its sequence where `bottom_right` says so.
   int32_t left = 0, right = 0;
   bool bottom_right = false;
+  // If C.sharded: queries are rows of longer sequences, the first one is row first_row. Those from
+  // second_piece on stand `gap` rows further than they lie in memory; left and right are of those
+  // before.
+  int32_t first_row = 0, second_piece = 0, gap = 0;
   float scale_log2 = 0;  // scale * log2(e)
 
   // Where a sequence has lengths of its own.

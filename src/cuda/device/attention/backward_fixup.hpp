@@ -57,7 +57,7 @@ struct FixupPair {
     const int32_t batch = sequence.batch;
     const int64_t at = statistics_at<C>(a, sequence, head, query_number);
     const float bias = bias_log2<C.bias>(a, batch, head, query_number, key_number);
-    const bool kept = is_kept<C.dropout>(a, batch, head, query_number, key_number);
+    const bool kept = is_kept<C.dropout>(a, batch, head, whole_row<C>(a, query_number), key_number);
     const Modifier<C.modifier, float> modifier{a.modifier};
     const float scores = query.product(key);
     const float weight = ptx::approximate_exp2(
@@ -70,6 +70,18 @@ struct FixupPair {
   }
 };
 
+// The keys that the masks of rows let a query see.
+template <auto C>
+struct KeysOfQuery {
+  int32_t begin, end;
+
+  __device__ __forceinline__ KeysOfQuery(const AttentionArguments& a,
+                                         const AttentionSequence& sequence, int32_t query)
+      : begin(C.left ? max(query + gap_before<C>(a, query) + sequence.left, 0) : 0),
+        end(C.right ? min(query + gap_before<C>(a, query) + sequence.right, sequence.kv_len)
+                    : sequence.kv_len) {}
+};
+
 // Columns [first, last) of the row.
 template <auto C>
 __device__ __forceinline__ void fix_up_query(const AttentionGradients& a,
@@ -80,9 +92,8 @@ __device__ __forceinline__ void fix_up_query(const AttentionGradients& a,
   decltype(pair.query) gradient;
   gradient.clear();
   pair.load_query(a, sequence, head, query);
-  const int32_t begin = C.left ? max(query + sequence.left, 0) : 0;
-  const int32_t end = C.right ? min(query + sequence.right, sequence.kv_len) : sequence.kv_len;
-  for (int32_t key = begin; key < end && !gradient.is_lost(a.head_dim); ++key) {
+  const KeysOfQuery<C> keys(a, sequence, query);
+  for (int32_t key = keys.begin; key < keys.end && !gradient.is_lost(a.head_dim); ++key) {
     if (!is_visible<C.visible>(a, sequence.batch, head, query, key)) continue;
     pair.load_key(a, sequence, head / a.group, key);
     gradient.add(pair.compute_ds(a, sequence, head, query, key).y, pair.key);
@@ -99,10 +110,11 @@ template <auto C>
 struct QueriesOfKey {
   int32_t begin, end;
 
-  __device__ __forceinline__ QueriesOfKey(const AttentionSequence& sequence, int32_t key)
-      : begin(C.right ? max(key - sequence.right + 1, 0) : 0),
+  __device__ __forceinline__ QueriesOfKey(const AttentionArguments& a,
+                                          const AttentionSequence& sequence, int32_t key)
+      : begin(C.right ? query_from<C>(a, max(key - sequence.right + 1, 0)) : 0),
         end(key >= sequence.kv_len ? 0
-            : C.left               ? min(key - sequence.left + 1, sequence.q_len)
+            : C.left               ? min(query_from<C>(a, key - sequence.left + 1), sequence.q_len)
                                    : sequence.q_len) {}
 };
 
@@ -114,14 +126,15 @@ __device__ __noinline__ void fix_up_key(const AttentionGradients& a, int32_t bat
                                         int32_t key, uint32_t gradients = kRowOfKey | kRowOfValue,
                                         int32_t first = 0, int32_t last = 1 << 30) {
   const AttentionSequence sequence = find_sequence<C.lengths>(a, batch);
-  using Element = typename FixupPair<C>::Element;
+  constexpr DType kGradient = C.f32_key_gradients ? DType::kF32 : C.dtype;
+  using Gradient = typename ElementOf<kGradient>::Type;
   FixupPair<C> pair;
   decltype(pair.key) grad_key;
   decltype(pair.value) grad_value;
   grad_key.clear();
   grad_value.clear();
   pair.load_key(a, sequence, kv_head, key);
-  const QueriesOfKey<C> queries(sequence, key);
+  const QueriesOfKey<C> queries(a, sequence, key);
   bool lost = false;
   for (int32_t head = kv_head * a.group; head < (kv_head + 1) * a.group; ++head)
     for (int32_t query = queries.begin; query < queries.end && !lost; ++query) {
@@ -129,19 +142,19 @@ __device__ __noinline__ void fix_up_key(const AttentionGradients& a, int32_t bat
       pair.load_query(a, sequence, head, query);
       const float2 weight_and_ds = pair.compute_ds(a, sequence, head, query, key);
       // A dropped weight is 0, whatever the gradient holds.
-      if (!C.dropout || is_kept<C.dropout>(a, sequence.batch, head, query, key))
+      if (!C.dropout || is_kept<C.dropout>(a, sequence.batch, head, whole_row<C>(a, query), key))
         grad_value.add(weight_and_ds.x, pair.grad_out);
       grad_key.add(weight_and_ds.y, pair.query);
       lost = grad_key.is_lost(a.head_dim) && grad_value.is_lost(a.value_dim);
     }
   const int32_t entry = entry_of<C.lengths>(a, sequence.batch), row = sequence.kv_begin + key;
   if (a.grad_key_rows.data != nullptr && (!C.accumulate_key || (gradients & kRowOfKey) != 0))
-    grad_key.template store_or_add<C.accumulate_key>(
-        row_at<Element>(a.grad_key_rows, entry, kv_head, row), min(a.head_dim, last), a.scale,
+    grad_key.template store_or_add<C.accumulate_key, kGradient>(
+        row_at<Gradient>(a.grad_key_rows, entry, kv_head, row), min(a.head_dim, last), a.scale,
         element_stride<C>(a.grad_key_rows), first);
   if (a.grad_value_rows.data != nullptr && (!C.accumulate_value || (gradients & kRowOfValue) != 0))
-    grad_value.template store_or_add<C.accumulate_value>(
-        row_at<Element>(a.grad_value_rows, entry, kv_head, row), min(a.value_dim, last), 1,
+    grad_value.template store_or_add<C.accumulate_value, kGradient>(
+        row_at<Gradient>(a.grad_value_rows, entry, kv_head, row), min(a.value_dim, last), 1,
         element_stride<C>(a.grad_value_rows), first);
 }
 
@@ -172,11 +185,10 @@ __device__ __forceinline__ bool query_depends_on_nonfinite(const AttentionGradie
                                                            const AttentionSequence& sequence,
                                                            int32_t head, int32_t query) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int32_t begin = C.left ? max(query + sequence.left, 0) : 0;
-  const int32_t end = C.right ? min(query + sequence.right, sequence.kv_len) : sequence.kv_len;
+  const KeysOfQuery<C> keys(a, sequence, query);
   bool found = is_nonfinite_query<C>(a, sequence, head, query);
 #pragma unroll 1
-  for (int32_t key = begin + lane; key < end && !found; key += 32)
+  for (int32_t key = keys.begin + lane; key < keys.end && !found; key += 32)
     found = is_visible<C.visible>(a, sequence.batch, head, query, key) &&
             is_nonfinite_key<C>(a, sequence, head / a.group, key);
   return __any_sync(0xffffffffu, found);
@@ -186,7 +198,7 @@ __device__ __noinline__ bool key_depends_on_nonfinite(const AttentionGradients& 
                                                       int32_t kv_head, int32_t key) {
   const AttentionSequence sequence = find_sequence<C.lengths>(a, batch);
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const QueriesOfKey<C> queries(sequence, key);
+  const QueriesOfKey<C> queries(a, sequence, key);
   bool found = is_nonfinite_key<C>(a, sequence, kv_head, key);
 #pragma unroll 1
   for (int32_t head = kv_head * a.group; head < (kv_head + 1) * a.group; ++head)
@@ -205,7 +217,7 @@ __device__ __noinline__ bool key_depends_on_nonfinite_query(const AttentionGradi
                                                             int32_t kv_head, int32_t key) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int32_t entry = entry_of<C.lengths>(a, sequence.batch);
-  const QueriesOfKey<C> queries(sequence, key);
+  const QueriesOfKey<C> queries(a, sequence, key);
   bool found = false;
 #pragma unroll 1
   for (int32_t head = kv_head * a.group; head < (kv_head + 1) * a.group; ++head)

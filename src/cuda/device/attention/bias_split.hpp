@@ -65,7 +65,7 @@ struct BiasSplit {
       tile.key = (k_tile + at[0]) * C.keys();
       const BackwardStep step{head + at[2], q_tile + at[1]};
       tile.kv_head = step.head / a.group;
-      if (is_seen(tile, step)) visit(tile, step);
+      if (is_seen(a, tile, step)) visit(tile, step);
       if (++at[0] < k_tiles) continue;
       at[0] = 0;
       if (++at[1] < blocks) continue;
@@ -78,12 +78,14 @@ struct BiasSplit {
   }
 
  private:
-  static __device__ __forceinline__ bool is_seen(const BackwardTile& tile,
+  static __device__ __forceinline__ bool is_seen(const AttentionArguments& a,
+                                                 const BackwardTile& tile,
                                                  const BackwardStep& step) {
-    const int32_t first = step.block * C.queries;
+    const int32_t first = step.block * C.queries, gap = gap_before<C>(a, first);
     const int32_t last = min(first + C.queries, tile.q_len) - 1;
-    return first <= last && tile.key < tile.kv_len && !(C.right && tile.key >= last + tile.right) &&
-           !(C.left && tile.key + C.keys() <= first + tile.left);
+    return first <= last && tile.key < tile.kv_len &&
+           !(C.right && tile.key >= last + gap + tile.right) &&
+           !(C.left && tile.key + C.keys() <= first + gap + tile.left);
   }
 };
 

@@ -251,7 +251,8 @@ class ForwardScores {
     static_assert(!C.dropout || kTiles * kDropoutTileColumns == C.keys);
     const Dropout dropout = kDrawsEarly ? dropout_ : dropout_of(a_);
     const int64_t batch_head = int64_t{tile.batch} * a_.heads + tile.head;
-    uint32_t tile_row[1] = {static_cast<uint32_t>((tile.query + row_) / kDropoutTileRows)};
+    uint32_t tile_row[1] = {
+        static_cast<uint32_t>(whole_row<C>(a_, tile.query + row_) / kDropoutTileRows)};
     ptx::materialize(tile_row);  // what depends on it is computed after this
     DrawnNumbers drawn;
 #pragma unroll

@@ -90,7 +90,7 @@ __device__ __noinline__ void fixup_row(const typename decltype(C)::Arguments& a,
     sum = fmaf(sum, factor, weight);
     maximum = now;
     out.multiply(factor);
-    out.add(is_kept<C.dropout>(a, batch, head, query, k) ? weight : 0, value);
+    out.add(is_kept<C.dropout>(a, batch, head, whole_row<C>(a, query), k) ? weight : 0, value);
   }
   if constexpr (kWhole) {
     const bool empty = sum == 0 || (sum == sum && maximum <= kLeastPower);

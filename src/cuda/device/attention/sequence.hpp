@@ -49,6 +49,24 @@ __device__ __forceinline__ AttentionSequence find_sequence(const AttentionArgume
   return found;
 }
 
+// Pieces of longer sequences, see AttentionArguments. C: a configuration of attention.
+template <auto C>
+__device__ __forceinline__ int32_t gap_before(const AttentionArguments& a, int32_t query) {
+  if constexpr (!C.sharded) return 0;
+  return query >= a.second_piece ? a.gap : 0;
+}
+// The row of the whole sequence.
+template <auto C>
+__device__ __forceinline__ int32_t whole_row(const AttentionArguments& a, int32_t query) {
+  return C.sharded ? a.first_row + query + gap_before<C>(a, query) : query;
+}
+// The first query that stands at `row` or behind it, both counted from the first query's.
+template <auto C>
+__device__ __forceinline__ int32_t query_from(const AttentionArguments& a, int32_t row) {
+  if (!C.sharded || row <= a.second_piece) return row;
+  return max(row - a.gap, a.second_piece);
+}
+
 // The batch entry that a sequence has in memory.
 template <bool kLengths>
 __device__ __forceinline__ int32_t entry_of(const AttentionArguments& a, int32_t batch) {

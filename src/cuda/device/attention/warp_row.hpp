@@ -25,14 +25,15 @@ struct WarpRow {
     for (int i = 0; i < kParts; ++i)
       part[i] = lane + 32 * i < dim ? widen(row[(lane + 32 * i) * stride]) : 0;
   }
-  // Columns [first, dim).
-  __device__ __forceinline__ void store(Element* row, int32_t dim, float factor, int64_t stride = 1,
-                                        int32_t first = 0) const {
+  // Columns [first, dim), rounded to another type.
+  template <DType R = D>
+  __device__ __forceinline__ void store(typename ElementOf<R>::Type* row, int32_t dim, float factor,
+                                        int64_t stride = 1, int32_t first = 0) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int i = 0; i < kParts; ++i)
       if (lane + 32 * i < dim && lane + 32 * i >= first)
-        row[(lane + 32 * i) * stride] = round_element<D>(part[i] * factor);
+        row[(lane + 32 * i) * stride] = round_element<R>(part[i] * factor);
   }
   // Elements that are finite stay as they are in memory.
   __device__ __forceinline__ void store_nonfinite(Element* row, int32_t dim, float factor,
@@ -53,13 +54,14 @@ struct WarpRow {
     sum.add(factor, *this);
     sum.store(row, dim, 1, stride, first);
   }
-  template <bool kAdds>
-  __device__ __forceinline__ void store_or_add(Element* row, int32_t dim, float factor,
-                                               int64_t stride = 1, int32_t first = 0) const {
+  template <bool kAdds, DType R = D>
+  __device__ __forceinline__ void store_or_add(typename ElementOf<R>::Type* row, int32_t dim,
+                                               float factor, int64_t stride = 1,
+                                               int32_t first = 0) const {
     if constexpr (kAdds)
       add_to(row, dim, factor, stride, first);
     else
-      store(row, dim, factor, stride, first);
+      store<R>(row, dim, factor, stride, first);
   }
   __device__ __forceinline__ void multiply(float factor) {
 #pragma unroll

@@ -37,8 +37,8 @@ struct RankSumArguments {
   AsyncArguments async;  // arrivals[0]: the signals of all parts
   RankSumTensor parts[kMostRanks];
   RankSumTensor out;
-  const void* bias = nullptr;  // [columns]
-  int64_t bias_stride = 0;
+  RankSumTensor bias;       // with its own
+  int64_t bias_stride = 0;  // between columns
   int64_t batch = 0, rows = 0, columns = 0;
   int32_t ranks = 0;
   bool average = false;

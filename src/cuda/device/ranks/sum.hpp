@@ -53,8 +53,9 @@ __global__ void __launch_bounds__(C.threads())
         if (arguments.average) sums[j] /= static_cast<Sum>(arguments.ranks);
         if constexpr (C.bias != DType::kNone) {
           using Bias = typename ElementOf<C.bias>::Type;
-          const Bias* bias = static_cast<const Bias*>(arguments.bias);
-          sums[j] += static_cast<Sum>(widen(bias[(column + j) * arguments.bias_stride]));
+          const Bias* bias = static_cast<const Bias*>(arguments.bias.data);
+          const int64_t own = (column + j) * arguments.bias_stride;
+          sums[j] += static_cast<Sum>(widen(bias[at(arguments.bias, own)]));
         }
         out.elements[j] = round_element<C.out>(sums[j]);
       }

@@ -63,6 +63,7 @@ struct PortableForwardConfig {
   static constexpr int bias_stages = 0;
   static constexpr bool consumers_know_tiles() { return false; }
   static constexpr bool unit_strides = false;  // between elements of rows, in fixups
+  static constexpr bool sharded = false;       // all rows of every sequence of queries
   constexpr int block_rows() const { return rows * warps; }
   // A KV tile may have keys that some rows see and others do not.
   constexpr bool masked() const { return right || left || visible; }

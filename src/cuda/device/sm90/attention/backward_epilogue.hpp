@@ -7,8 +7,9 @@
 //                      tile; each block reduces those of some warps' keys through distributed
 //                      shared memory
 //   GradientEpilogue   scales, rounds and stores them by TMA, through the shared memory of the keys
-//                      or values themselves; or, where a gradient accumulates, adds them to global
-//                      memory from registers. Then the fixup of rows that are not finite.
+//                      or values themselves; or, where a gradient accumulates or is float32, adds
+//                      or stores them to global memory from registers. Then the fixup of rows that
+//                      are not finite.
 #pragma once
 
 #include "cuda/device/attention/backward_fixup.hpp"
@@ -117,8 +118,11 @@ class GradientEpilogue {
     } else {
       find_nonfinite(d, nonfinite_);
       if (!cluster_.owns_keys() || rows.data == nullptr) return;
-      store<C.value_dim>(d, dropout_factor<C.dropout>(c_.arguments), c_.shared.value(),
-                         c_.arguments.grad_value);
+      const float factor = dropout_factor<C.dropout>(c_.arguments);
+      if constexpr (C.f32_key_gradients)
+        store_f32<C.value_dim>(d, factor, rows, c_.arguments.value_dim);
+      else
+        store<C.value_dim>(d, factor, c_.shared.value(), c_.arguments.grad_value);
     }
   }
   __device__ __forceinline__ void store_grad_key(float (&d)[C.key_dim / 2]) {
@@ -130,7 +134,10 @@ class GradientEpilogue {
     } else {
       find_nonfinite(d, nonfinite_);
       if (!cluster_.owns_keys() || rows.data == nullptr) return;
-      store<C.key_dim>(d, c_.arguments.scale, c_.shared.key(), c_.arguments.grad_key);
+      if constexpr (C.f32_key_gradients)
+        store_f32<C.key_dim>(d, c_.arguments.scale, rows, c_.arguments.head_dim);
+      else
+        store<C.key_dim>(d, c_.arguments.scale, c_.shared.key(), c_.arguments.grad_key);
     }
   }
   // After the last store: shared memory stays until TMA has read it.
@@ -182,20 +189,34 @@ class GradientEpilogue {
         rows_left_out[half] = left_out[half] =
             __ballot_sync(0xffffffffu, !(quad_sum(nonfinite[half]) == 0));
     }
+    for_each_pair<uint16_t, uint32_t, kDim>(rows, dim, [&](uint32_t* pair, int half, int i) {
+      if ((left_out[half] >> lane & 1) == 0)
+        *pair = add_to_pair<C.dtype>(__ldcg(pair), d[i], d[i + 1], factor);
+    });
+  }
+  template <int kDim>
+  __device__ __forceinline__ void store_f32(const float (&d)[kDim / 2], float factor,
+                                            const RowsInMemory& rows, int32_t dim) const {
+    for_each_pair<float, float2, kDim>(rows, dim, [&](float2* pair, int, int i) {
+      *pair = {d[i] * factor, d[i + 1] * factor};
+    });
+  }
+  // visit(pair, half, i): where elements i and i + 1 of the thread's fragment, which are of its
+  // upper or lower key, lie in global memory.
+  template <class Element, class Pair, int kDim, class Visit>
+  __device__ __forceinline__ void for_each_pair(const RowsInMemory& rows, int32_t dim,
+                                                Visit&& visit) const {
+    const int lane = c_.thread.lane;
     const int32_t entry = entry_of<C.lengths>(c_.arguments, c_.tile.batch);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int key =
-          c_.tile.key + c_.thread.first_key() + c_.thread.warp * 16 + 8 * half + lane / 4;
-      if (key >= c_.tile.kv_rows || (left_out[half] >> lane & 1) != 0) continue;
-      uint16_t* const to = row_at<uint16_t>(rows, entry, c_.tile.kv_head, c_.tile.kv_begin + key);
+      const int key = c_.tile.key + c_.thread.warp_key() + 8 * half + lane / 4;
+      if (key >= c_.tile.kv_rows) continue;
+      auto* const to = row_at<Element>(rows, entry, c_.tile.kv_head, c_.tile.kv_begin + key);
 #pragma unroll
       for (int j = 0; j < kDim / 8; ++j) {
         const int column = 8 * j + 2 * (lane % 4);
-        if (column >= dim) continue;
-        auto* const pair = reinterpret_cast<uint32_t*>(to + column);
-        *pair = add_to_pair<C.dtype>(__ldcg(pair), d[4 * j + 2 * half], d[4 * j + 2 * half + 1],
-                                     factor);
+        if (column < dim) visit(reinterpret_cast<Pair*>(to + column), half, 4 * j + 2 * half);
       }
     }
   }

@@ -109,7 +109,7 @@ class DqSums {
     float* to = c_.arguments.sums +
                 block_number<C>(c_.arguments, c_.tile, step.head, step.block) * C.block_floats() +
                 slice * C.slice_floats() + c_.thread.warp * (32 * kCount) + c_.thread.lane * 4;
-    if (C.deterministic && dq_summands_before<C>(c_.tile, step.block) == 0) {
+    if (C.deterministic && dq_summands_before<C>(c_.arguments, c_.tile, step.block) == 0) {
 #pragma unroll
       for (int j = 0; j < kCount / 4; ++j)
         *reinterpret_cast<float4*>(to + 128 * j) =

@@ -41,7 +41,7 @@ class BackwardScores {
     const Dropout dropout = dropout_of(problem_);
     const int64_t batch_head = int64_t{tile.batch} * problem_.heads + step.head;
     const int64_t column = thread_.own_key(tile) / kDropoutTileColumns;
-    const int64_t row = step.block * (C.queries / kDropoutTileRows);
+    const int64_t row = whole_row<C>(problem_, step.block * C.queries) / kDropoutTileRows;
     // Carries into the bit above a byte that is not below the threshold.
     const uint32_t rest = (256 - problem_.dropout_threshold) * 0x10001u;
     const bool odd = lane_ / 4 % 2 != 0;
@@ -84,15 +84,17 @@ class BackwardScores {
     const int query = step.block * C.queries, first = query + 2 * (lane_ % 4);
     if constexpr (kBiased && !kFromBias) add_bias(scores, tile, step, lse_log2, bias, tiled);
     const bool past = kBiased && query + C.queries > tile.q_len;
+    const int gap = gap_before<C>(problem_, query);
+    const int left = tile.left + gap, right = tile.right + gap;
     if (past || tile.key + C.keys() > tile.kv_len ||
-        (C.right && query + tile.right < tile.key + C.keys()) ||
-        (C.left && query + C.queries - 1 + tile.left > tile.key)) {
+        (C.right && query + right < tile.key + C.keys()) ||
+        (C.left && query + C.queries - 1 + left > tile.key)) {
       int begin[2], end[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int key = thread_.own_key(tile) + 8 * r;
-        begin[r] = key - tile.right + 1 - first;
-        end[r] = key >= tile.kv_len ? 0 : C.left ? key - tile.left + 1 - first : C.queries;
+        begin[r] = key - right + 1 - first;
+        end[r] = key >= tile.kv_len ? 0 : C.left ? key - left + 1 - first : C.queries;
         if (past) end[r] = min(end[r], tile.q_len - first);
       }
       mask_scores<C.right>(scores, begin, end);

@@ -142,8 +142,9 @@ class SplitKeysConsumer {
   // Whether any query of the step sees any of the consumer's keys.
   __device__ __forceinline__ bool sees_keys(const BackwardStep& step) const {
     const int query = step.block * C.queries, key = c_.tile.key + c_.thread.first_key();
-    return (!C.right || query + C.queries - 1 + c_.tile.right > key) &&
-           (!C.left || query + c_.tile.left < key + 64);
+    const int position = query + gap_before<C>(c_.arguments, query);
+    return (!C.right || position + C.queries - 1 + c_.tile.right > key) &&
+           (!C.left || position + c_.tile.left < key + 64);
   }
   // Without its keys, the consumer still computes its slice of dQ, from the other's dS.
   __device__ __forceinline__ void skip_step(int number, const BackwardStep& step) {

@@ -47,9 +47,10 @@ __device__ __forceinline__ BackwardTile find_backward_tile(const AttentionBackwa
   if (ragged) own -= first_padded_block(tile.kv_begin, batch, C.keys());
   // A padded position without a tile yields one behind the last key.
   tile.key = own < 0 ? tile.kv_rows : own * C.keys();
-  const int32_t first_query = C.right ? max(tile.key - tile.right + 1, 0) : 0;
-  int32_t last_query =
-      C.left ? min(tile.key + C.keys() - 1 - tile.left, tile.q_len - 1) : tile.q_len - 1;
+  const int32_t first_query = C.right ? query_from<C>(a, max(tile.key - tile.right + 1, 0)) : 0;
+  int32_t last_query = C.left
+                           ? min(query_from<C>(a, tile.key + C.keys() - tile.left), tile.q_len) - 1
+                           : tile.q_len - 1;
   if (C.lengths && tile.key >= tile.kv_len) last_query = -1;
   tile.first = first_query / C.queries;
   tile.end = last_query >= first_query ? last_query / C.queries + 1 : tile.first;

@@ -70,6 +70,7 @@ struct AttentionForwardConfig {
   int bias_stages = 0;  // of the bias pipeline; 0: threads load the bias from global memory
   ScoreModifierKind modifier = ScoreModifierKind::kNone;  // any other: no bias pipeline
   bool async = false;                                     // key and value arrive in chunks
+  bool sharded = false;  // queries are one or two pieces of each sequence; whole tiles of two
 
   using Arguments = AttentionForwardArguments;
   static constexpr bool scale_first = false;  // scales are positive
@@ -97,6 +98,7 @@ struct AttentionForwardConfig {
     visit("bias_stages", c.bias_stages);
     visit("modifier", c.modifier);
     visit("async", c.async);
+    visit("sharded", c.sharded);
   }
 
   constexpr int rows() const { return 64 * consumers; }
@@ -234,6 +236,8 @@ struct AttentionBackwardConfig {
   // The gradient is added to what its tensor holds, in float32, and rounded once.
   bool accumulate_query = false, accumulate_key = false, accumulate_value = false,
        accumulate_bias = false;
+  bool sharded = false;            // queries are one or two pieces of each sequence
+  bool f32_key_gradients = false;  // grad_key and grad_value, where they do not accumulate
 
   static constexpr const char* kName = "AttentionBackwardConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -264,6 +268,8 @@ struct AttentionBackwardConfig {
     visit("accumulate_key", c.accumulate_key);
     visit("accumulate_value", c.accumulate_value);
     visit("accumulate_bias", c.accumulate_bias);
+    visit("sharded", c.sharded);
+    visit("f32_key_gradients", c.f32_key_gradients);
   }
 
   static constexpr int kConsumers = 2, kStages = 2;

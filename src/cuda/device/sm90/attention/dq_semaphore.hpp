@@ -71,16 +71,19 @@ __device__ __forceinline__ void signal_completion(const AttentionBackwardArgumen
 
 // The last tile of keys that a query block sees.
 template <AttentionBackwardConfig C>
-__device__ __forceinline__ int32_t last_tile(const BackwardTile& tile, int32_t block) {
-  const int32_t end = min((block + 1) * C.queries, tile.q_len) - 1 + tile.right;
+__device__ __forceinline__ int32_t last_tile(const AttentionArguments& a, const BackwardTile& tile,
+                                             int32_t block) {
+  const int32_t last = min((block + 1) * C.queries, tile.q_len) - 1;
+  const int32_t end = last + gap_before<C>(a, last) + tile.right;
   return ((C.right ? min(end, tile.kv_len) : tile.kv_len) - 1) / C.keys();
 }
 
 // How many tiles add to a query block before this one.
 template <AttentionBackwardConfig C>
-__device__ __forceinline__ int32_t dq_summands_before(const BackwardTile& tile, int32_t block) {
+__device__ __forceinline__ int32_t dq_summands_before(const AttentionArguments& a,
+                                                      const BackwardTile& tile, int32_t block) {
   const int32_t own = tile.key / C.keys();
-  return C.reverse_order() && tile.reversed ? own : last_tile<C>(tile, block) - own;
+  return C.reverse_order() && tile.reversed ? own : last_tile<C>(a, tile, block) - own;
 }
 
 template <AttentionBackwardConfig C>
@@ -124,7 +127,7 @@ class DqSemaphore {
            consumer;
   }
   __device__ __forceinline__ uint64_t rank(const BackwardStep& step) const {
-    return static_cast<uint64_t>(dq_summands_before<C>(tile_, step.block));
+    return static_cast<uint64_t>(dq_summands_before<C>(a_, tile_, step.block));
   }
 
   const AttentionBackwardArguments& a_;

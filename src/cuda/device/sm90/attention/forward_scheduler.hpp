@@ -150,6 +150,11 @@ class TileFinder {
     tile.query = (a_.q_tiles - 1 - at.tile) * queries() - a_.rows_before;
     tile.head = at.head % a_.heads;
     static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a_, at.head / a_.heads);
+    if constexpr (C.sharded) {
+      const int32_t gap = gap_before<C>(a_, tile.query);
+      tile.left += gap;
+      tile.right += gap;
+    }
   }
 
   // Raster of ragged batches: one sequence after another, in each the last rows of all heads first.

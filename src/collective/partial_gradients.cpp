@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/partial_gradients.hpp"
+
+#include <utility>
+
+#include "collective/reduce.hpp"
+#include "dispatch/memory.hpp"
+
+namespace perseid::internal::collective {
+namespace {
+
+// A task reduces about so many elements.
+constexpr int64_t kTaskElements = 64 << 10;
+
+}  // namespace
+
+Status PartialGradients::make(const TransportSite& site, const Shards& shards, DType dtype,
+                              std::initializer_list<bool> accumulates,
+                              std::unique_ptr<PartialGradients>* made) {
+  std::unique_ptr<PartialGradients> gradients(new PartialGradients(site));
+  Status status =
+      transport_of(site.device, site.group)
+          .make_reduce_in_place(site, shards, ShardChunks(shards, 1, 1), &gradients->transport_);
+  const auto ranks = static_cast<size_t>(site.group.size());
+  gradients->parts_.resize(ranks);
+  gradients->summed_.reserve(ranks);
+  for (const bool each : accumulates) {
+    std::unique_ptr<cuda::RankSum>& sum = gradients->sums_[each ? 1 : 0];
+    if (!status.ok() || site.device.gpu == nullptr || sum != nullptr) continue;
+    status =
+        cuda::RankSum::make({.in = shards.dtype, .out = dtype, .bias = each ? dtype : DType::kNone},
+                            site.device.gpu, &sum);
+  }
+  if (status.ok()) *made = std::move(gradients);
+  return status;
+}
+
+Status PartialGradients::start(const Operation& operation, const Sending& execution) {
+  sending_ = {epoch_ + 1, execution.stream, nullptr, execution.report};
+  return transport_->start(operation, sending_);
+}
+
+Status PartialGradients::share(const Operation& operation) {
+  epoch_ = sending_.epoch;
+  Status status =
+      dispatch::set_signal(device_, transport_->signals(), sending_.epoch, sending_.stream);
+  if (status.ok()) status = transport_->send(sending_);
+  // On a GPU the sums wait.
+  OverlapReport* const report = device_.gpu == nullptr ? sending_.report : nullptr;
+  for (int32_t rank = 0; status.ok() && rank < group_.size(); ++rank) {
+    const Reported wait(report, OverlapReport::Kind::kWait, OverlapReport::kNoChunk, rank);
+    status =
+        transport_->part(operation, sending_.epoch, rank, 0, &parts_[static_cast<size_t>(rank)]);
+    if (status.ok() && report != nullptr) report->arrived(OverlapReport::kNoChunk, rank);
+  }
+  return status;
+}
+
+Status PartialGradients::sum(const Operation& operation, const Tensor& out, const Tensor& partial,
+                             uint64_t readers, bool accumulates) {
+  if (out.elements() == 0) return {};
+  const std::ptrdiff_t offset = partial.as<std::byte>() - transport_->partial();
+  summed_.clear();
+  for (size_t rank = 0; rank < parts_.size(); ++rank) {
+    if ((readers >> rank & 1) == 0 && static_cast<int32_t>(rank) != group_.rank()) continue;
+    summed_.push_back(partial);
+    summed_.back().data = parts_[rank].as<std::byte>() + offset;
+  }
+  if (device_.gpu != nullptr) return sum_on_gpu(operation, out, accumulates);
+  sum_on_cpu(out, accumulates);
+  return {};
+}
+
+void PartialGradients::sum_on_cpu(const Tensor& out, bool accumulates) const {
+  const Tensor& first = summed_.front();
+  const int64_t rows = out.shape[0], heads = out.shape[1], dim = out.shape[2];
+  const int64_t each = max(int64_t{1}, kTaskElements / (heads * dim));
+  cpu::for_each_task(*device_.executor, (rows + each - 1) / each, [&](int64_t task, int32_t) {
+    const void* parts[kMostRanks];
+    for (int64_t i = task * each; i < min(rows, (task + 1) * each); ++i)
+      for (int64_t head = 0; head < heads; ++head) {
+        const int64_t at = i * first.stride[0] + head * first.stride[1];
+        for (size_t part = 0; part < summed_.size(); ++part)
+          parts[part] = summed_[part].as<const std::byte>() + at * size_of(first.dtype);
+        std::byte* to =
+            out.as<std::byte>() + (i * out.stride[0] + head * out.stride[1]) * size_of(out.dtype);
+        reduce({.parts = parts,
+                .ranks = static_cast<int32_t>(summed_.size()),
+                .dtype = first.dtype,
+                .reduction = Reduction::kSum,
+                .bias = accumulates ? to : nullptr,
+                .bias_dtype = accumulates ? out.dtype : DType::kNone,
+                .bias_stride = out.stride[2],
+                .out = to,
+                .out_dtype = out.dtype,
+                .out_stride = out.stride[2],
+                .count = dim});
+      }
+  });
+}
+
+Status PartialGradients::sum_on_gpu(const Operation& operation, const Tensor& out,
+                                    bool accumulates) const {
+  // A matrix for each head; where the heads of a row lie side by side, one of longer rows.
+  const auto are_adjacent = [](const Tensor& rows) { return rows.stride[1] == rows.shape[2]; };
+  const bool merges = are_adjacent(out) && are_adjacent(summed_.front());
+  const auto matrices_of = [&](Tensor rows) {
+    if (merges) rows.shape[2] *= std::exchange(rows.shape[1], 1);
+    std::swap(rows.shape[0], rows.shape[1]);
+    std::swap(rows.stride[0], rows.stride[1]);
+    return rows;
+  };
+  Tensor parts[kMostRanks];
+  for (size_t part = 0; part < summed_.size(); ++part) parts[part] = matrices_of(summed_[part]);
+  const Tensor own = matrices_of(out);
+  return sums_[accumulates ? 1 : 0]->run(
+      {.operation = operation.name,
+       .parts = std::span(parts).first(summed_.size()),
+       .bias = accumulates ? own : Tensor(),
+       .out = own,
+       .arrival = as_arrival(transport_->arrival(operation, sending_.epoch)),
+       .signals = static_cast<int32_t>(transport_->arrivals())},
+      sending_.stream);
+}
+
+}  // namespace perseid::internal::collective

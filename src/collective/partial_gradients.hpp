@@ -1,0 +1,49 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Gradients that every rank computes a part of, for all rows, and that the rank of a row sums, in
+// the order of ranks. The parts stay where they were written; ranks read them there.
+#pragma once
+
+#include "collective/overlap_report.hpp"
+#include "collective/transport.hpp"
+#include "cuda/rank_sum.hpp"
+
+namespace perseid::internal::collective {
+
+class PartialGradients {
+ public:
+  // Collective. `shards`: of one piece, in the type of the parts. dtype: of sums.
+  // accumulates: which kinds of sums there are, those that overwrite and those that add.
+  static Status make(const TransportSite& site, const Shards& shards, DType dtype,
+                     std::initializer_list<bool> accumulates,
+                     std::unique_ptr<PartialGradients>* made);
+
+  // Where this rank writes its part: after start(), until share().
+  std::byte* partial() const { return transport_->partial(); }
+  // With the stream and the report of `execution`.
+  Status start(const Operation& operation, const Sending& execution);
+  Status share(const Operation& operation);
+  // [row, head, element]: out of the own rows, `partial` of the same rows in this rank's part.
+  // readers: a bit for each rank that sees the rows; the parts of others are zeros.
+  Status sum(const Operation& operation, const Tensor& out, const Tensor& partial, uint64_t readers,
+             bool accumulates);
+  // This rank has read all parts.
+  Status finish() { return transport_->finish(sending_); }
+
+ private:
+  explicit PartialGradients(const TransportSite& site)
+      : group_(site.group), device_(site.device), epoch_(site.group.first_epoch() - 1) {}
+  void sum_on_cpu(const Tensor& out, bool accumulates) const;
+  Status sum_on_gpu(const Operation& operation, const Tensor& out, bool accumulates) const;
+
+  Group& group_;
+  const dispatch::Device& device_;
+  std::unique_ptr<ReduceTransport> transport_;
+  std::unique_ptr<cuda::RankSum> sums_[2];  // on a GPU: one that overwrites, one that accumulates
+  std::vector<Tensor> parts_;               // of each rank, all rows
+  std::vector<Tensor> summed_;              // of those that a sum has
+  uint32_t epoch_;                          // the last that was shared
+  Sending sending_{};
+};
+
+}  // namespace perseid::internal::collective

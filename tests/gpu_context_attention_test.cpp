@@ -1,0 +1,297 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Context-parallel attention over ranks that have a GPU each: near to the attention of all rows on
+// the CPU, forward bit for bit as on one GPU that visits all keys in the same order, and gradients
+// with the same bits in every run. Skipped with fewer than two GPUs.
+#include "context_attention_tools.hpp"
+#include "gpu_collective_tools.hpp"
+
+namespace {
+
+using namespace context_attention_tools;
+
+constexpr int32_t kRanks = 2;
+
+class GpuContextAttention : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      Context::cuda(kRanks - 1);
+    } catch (const perseid::Error& error) {
+      GTEST_SKIP() << "needs " << kRanks << " GPUs: " << error.what();
+    }
+  }
+};
+
+Problem on_two_gpus(Problem problem) {
+  problem.ranks = kRanks;
+  problem.dtype = perseid::bf16;
+  return problem;
+}
+
+TensorsOf<OnGpu> copy_to_gpu(const Context& context, int32_t gpu, const Tensors& tensors) {
+  const auto on_gpu = [&](const Matrix& matrix) { return OnGpu(context, gpu, matrix); };
+  return {.query = on_gpu(tensors.query),
+          .key = on_gpu(tensors.key),
+          .value = on_gpu(tensors.value),
+          .bias = on_gpu(tensors.bias),
+          .lengths = on_gpu(tensors.lengths),
+          .kv_lens = on_gpu(tensors.kv_lens),
+          .out = on_gpu(tensors.out),
+          .lse = on_gpu(tensors.lse),
+          .grad_out = on_gpu(tensors.grad_out),
+          .grad_query = on_gpu(tensors.grad_query),
+          .grad_key = on_gpu(tensors.grad_key),
+          .grad_value = on_gpu(tensors.grad_value)};
+}
+
+// Results of a rank.
+Tensors copy_from_gpu(const TensorsOf<OnGpu>& tensors, Tensors results) {
+  results.out = tensors.out.get();
+  results.lse = tensors.lse.get();
+  results.grad_query = tensors.grad_query.get();
+  results.grad_key = tensors.grad_key.get();
+  results.grad_value = tensors.grad_value.get();
+  return results;
+}
+
+// A plan of a rank with what its executions need.
+struct OnRank {
+  const Context context;
+  const ContextAttention plan;
+  const GpuWorkspace forward_workspace, backward_workspace;
+
+  OnRank(const Group& group, const Problem& problem, const Tensors& own)
+      : context(Context::cuda(group.rank())),
+        plan(context, group,
+             {.attention = options_of(problem, own.query.shape[problem.rows_dim()],
+                                      own.key.shape[problem.rows_dim()], problem.ranks),
+              .placement = problem.placement,
+              .chunks = problem.chunks}),
+        forward_workspace(context, plan),
+        backward_workspace(context, plan, perseid::Direction::kBackward) {}
+
+  Tensors run(const Problem& problem, int32_t gpu, const Tensors& own) const {
+    const TensorsOf<OnGpu> tensors = copy_to_gpu(context, gpu, own);
+    plan.forward(nullptr, tensors.forward(problem), forward_workspace.bytes());
+    if (problem.backward)
+      plan.backward(nullptr, tensors.backward(problem), backward_workspace.bytes());
+    context.synchronize();
+    return copy_from_gpu(tensors, own);
+  }
+};
+
+// Two executions with different operands.
+void expect_as_on_the_cpu(const Problem& given) {
+  const Problem problem = on_two_gpus(given);
+  SCOPED_TRACE(testing::Message() << "q_len " << problem.q_len << ", kv_len " << problem.kv_len
+                                  << ", heads " << problem.heads << " of " << problem.kv_heads
+                                  << ", dims " << problem.head_dim << " and " << problem.value_dim
+                                  << ", chunks " << problem.chunks);
+  std::vector<Tensors> wholes;
+  for (uint64_t repeat = 0; repeat < 2; ++repeat) {
+    wholes.push_back(make(problem, repeat));
+    const Attention attention(Context::cpu(2),
+                              options_of(problem, problem.q_len, problem.kv_len, 1));
+    Workspace workspace;
+    attention.reserve(workspace);
+    attention.forward(nullptr, wholes.back().forward(problem), workspace);
+    if (problem.backward) attention.backward(nullptr, wholes.back().backward(problem), workspace);
+  }
+  on_threads(kRanks, [&](const Group& group) {
+    const int32_t rank = group.rank();
+    const OnRank on_rank(group, problem, take(problem, make(problem, 0), rank));
+    for (uint64_t repeat = 0; repeat < 2; ++repeat) {
+      SCOPED_TRACE(testing::Message() << "rank " << rank << ", execution " << repeat);
+      const Tensors result = on_rank.run(problem, rank, take(problem, make(problem, repeat), rank));
+      const Tensors wanted = take(problem, wholes[repeat], rank);
+      expect_near("out", result.out, wanted.out);
+      expect_near("lse", result.lse, wanted.lse);
+      if (!problem.backward) continue;
+      expect_near("grad_query", result.grad_query, wanted.grad_query);
+      expect_near("grad_key", result.grad_key, wanted.grad_key);
+      expect_near("grad_value", result.grad_value, wanted.grad_value);
+    }
+  });
+}
+
+Problem square(int64_t length, int64_t dim, Problem problem = {}) {
+  problem.q_len = problem.kv_len = length;
+  problem.head_dim = problem.value_dim = dim;
+  return problem;
+}
+
+TEST_F(GpuContextAttention, Causal) {
+  expect_as_on_the_cpu(square(1024, 128, {.heads = 4, .kv_heads = 2, .chunks = 2}));
+}
+
+// Tiles of 192 queries, of which a piece has two; and of 128, of which it has three.
+TEST_F(GpuContextAttention, NarrowHeads) {
+  expect_as_on_the_cpu(square(1536, 64));
+  expect_as_on_the_cpu(square(512, 64, {.batch = 2}));
+}
+
+TEST_F(GpuContextAttention, WideHeads) {
+  expect_as_on_the_cpu({.q_len = 512, .kv_len = 512, .head_dim = 192, .value_dim = 128});
+  expect_as_on_the_cpu(square(512, 72, {.layout = perseid::bhsd, .batch = 2}));
+}
+
+TEST_F(GpuContextAttention, Windows) {
+  expect_as_on_the_cpu(
+      square(1024, 128, {.mask = perseid::causal_bottom_right() & perseid::window(300, -1)}));
+  expect_as_on_the_cpu(square(1024, 64, {.mask = perseid::window(200, 130)}));
+}
+
+TEST_F(GpuContextAttention, OtherLengthsOfKeys) {
+  expect_as_on_the_cpu({.q_len = 512, .kv_len = 900, .head_dim = 128, .value_dim = 128});
+  expect_as_on_the_cpu(
+      {.mask = {}, .q_len = 512, .kv_len = 516, .head_dim = 64, .value_dim = 64, .chunks = 3});
+}
+
+TEST_F(GpuContextAttention, Contiguous) {
+  expect_as_on_the_cpu(square(700, 128,
+                              {.layout = perseid::bhsd,
+                               .placement = Sharding::kContiguous,
+                               .batch = 2,
+                               .heads = 4,
+                               .kv_heads = 2,
+                               .shards = {403, 297},
+                               .chunks = 2}));
+  expect_as_on_the_cpu(square(40, 64,
+                              {.placement = Sharding::kContiguous,
+                               .mask = perseid::causal_bottom_right() & perseid::window(9, -1),
+                               .shards = {40, 0}}));
+}
+
+TEST_F(GpuContextAttention, DropsWhatOneRankDrops) {
+  expect_as_on_the_cpu(square(1024, 128, {.batch = 2, .dropout = 0.3}));
+  expect_as_on_the_cpu(
+      square(208, 64, {.placement = Sharding::kContiguous, .dropout = 0.5, .shards = {80, 128}}));
+}
+
+TEST_F(GpuContextAttention, BiasAndLengths) {
+  expect_as_on_the_cpu(square(512, 128, {.bias = true}));
+  expect_as_on_the_cpu(square(512, 64, {.batch = 3, .kv_lens = true}));
+}
+
+TEST_F(GpuContextAttention, AddsToGradients) {
+  expect_as_on_the_cpu(square(512, 128, {.accumulate = true}));
+}
+
+// Gradients of keys do in any case, those of queries where that was asked for.
+TEST_F(GpuContextAttention, RepeatsItsBits) {
+  for (const bool deterministic : {false, true}) {
+    const Problem problem =
+        on_two_gpus(square(1024, 128, {.heads = 4, .deterministic = deterministic}));
+    on_threads(kRanks, [&](const Group& group) {
+      const Tensors own = take(problem, make(problem, 1), group.rank());
+      const OnRank on_rank(group, problem, own);
+      const Tensors first = on_rank.run(problem, group.rank(), own);
+      for (int run = 0; run < 5; ++run) {
+        const Tensors again = on_rank.run(problem, group.rank(), own);
+        EXPECT_TRUE(again.out.bytes == first.out.bytes) << "rank " << group.rank();
+        EXPECT_TRUE(again.grad_key.bytes == first.grad_key.bytes) << "rank " << group.rank();
+        EXPECT_TRUE(again.grad_value.bytes == first.grad_value.bytes) << "rank " << group.rank();
+        EXPECT_TRUE(!deterministic || again.grad_query.bytes == first.grad_query.bytes)
+            << "rank " << group.rank();
+      }
+    });
+  }
+}
+
+// All rows on one GPU, as one ragged sequence whose keys are chunks that are all there, visited in
+// the order of a rank.
+Tensors on_one_gpu(const Problem& problem, int32_t rank, const Tensors& whole) {
+  const Context context = Context::cuda(rank);
+  const auto pieces = static_cast<int64_t>(problem.placement == Sharding::kZigzag ? 2 : 1) * kRanks;
+  const perseid::Chunks chunks = perseid::Chunks::even(problem.kv_len, problem.chunks * pieces);
+  AttentionOptions options = options_of(problem, problem.q_len, problem.kv_len, 1);
+  options.ragged = true;
+  options.total_q = options.total_kv = problem.q_len;
+  options.async_kv = chunks;
+  const Attention attention(context, options);
+  Tensors packed = whole;
+  for (Matrix* rows : {&packed.query, &packed.key, &packed.value, &packed.out, &packed.lse})
+    rows->shape.erase(rows->shape.begin());
+  packed.lengths = whole_numbers({0, static_cast<int32_t>(problem.q_len)});
+  const TensorsOf<OnGpu> tensors = copy_to_gpu(context, rank, packed);
+  const Memory signals(context, static_cast<size_t>(chunks.count()) * sizeof(uint32_t));
+  const std::vector<uint32_t> present(static_cast<size_t>(chunks.count()), 1);
+  context.copy(signals.data(), present.data(), signals.size());
+  const GpuWorkspace workspace(context, attention);
+  perseid::AttentionForward arguments = tensors.forward(problem);
+  arguments.cu_seqlens_q = arguments.cu_seqlens_kv = tensors.lengths.tensor();
+  arguments.arrival_kv = {.signals = static_cast<const uint32_t*>(signals.data()),
+                          .epoch = 1,
+                          .first_chunk = rank * problem.chunks};
+  attention.forward(nullptr, arguments, workspace.bytes());
+  context.synchronize();
+  packed = copy_from_gpu(tensors, packed);
+  for (Matrix* rows : {&packed.out, &packed.lse}) rows->shape.insert(rows->shape.begin(), 1);
+  return packed;
+}
+
+void expect_bits_of_one_gpu(const Problem& given) {
+  Problem problem = on_two_gpus(given);
+  problem.backward = false;
+  SCOPED_TRACE(testing::Message() << "length " << problem.q_len << ", dim " << problem.head_dim);
+  on_threads(kRanks, [&](const Group& group) {
+    const int32_t rank = group.rank();
+    const OnRank on_rank(group, problem, take(problem, make(problem, 0), rank));
+    for (uint64_t repeat = 0; repeat < 3; ++repeat) {
+      const Tensors whole = make(problem, repeat);
+      const Tensors wanted = take(problem, on_one_gpu(problem, rank, whole), rank);
+      const Tensors result = on_rank.run(problem, rank, take(problem, whole, rank));
+      EXPECT_TRUE(result.out.bytes == wanted.out.bytes) << "rank " << rank << ", run " << repeat;
+      EXPECT_TRUE(result.lse.bytes == wanted.lse.bytes) << "rank " << rank << ", run " << repeat;
+    }
+  });
+}
+
+TEST_F(GpuContextAttention, BitsOfOneGpu) {
+  expect_bits_of_one_gpu(square(2048, 128, {.heads = 8, .kv_heads = 2, .chunks = 2}));
+  expect_bits_of_one_gpu(square(1024, 64));
+  expect_bits_of_one_gpu(
+      square(1024, 128, {.placement = Sharding::kContiguous, .mask = {}, .chunks = 3}));
+  // More tiles than multiprocessors: the kernel holds them all while it waits.
+  expect_bits_of_one_gpu(square(8192, 128, {.heads = 16, .kv_heads = 2}));
+}
+
+TEST_F(GpuContextAttention, RefusesPiecesThatAreNoTiles) {
+  on_threads(kRanks, [&](const Group& group) {
+    const Problem problem = on_two_gpus(square(400, 64));
+    const Ended end = ended([&] {
+      const OnRank unused(group, problem, take(problem, make(problem, 0), group.rank()));
+    });
+    EXPECT_EQ(end.status, PERSEID_UNSUPPORTED) << end.sentence;
+    EXPECT_NE(end.sentence.find("a multiple of 128, got 100"), std::string::npos) << end.sentence;
+  });
+}
+
+TEST_F(GpuContextAttention, GoesOnWithoutASilentRank) {
+  for (const bool forward : {true, false}) {
+    const Problem problem = on_two_gpus(square(1024, 128));
+    on_threads(kRanks, [&](const Group& group) {
+      const int32_t rank = group.rank();
+      const Tensors own = take(problem, make(problem, 0), rank);
+      const OnRank on_rank(group, problem, own);
+      if (rank == 1) return;
+      const TensorsOf<OnGpu> tensors = copy_to_gpu(on_rank.context, rank, own);
+      perseid_wait_record record{};
+      const Ended end = ended([&] {
+        if (forward)
+          on_rank.plan.forward(nullptr, tensors.forward(problem), on_rank.forward_workspace.bytes(),
+                               300ms, &record);
+        else
+          on_rank.plan.backward(nullptr, tensors.backward(problem),
+                                on_rank.backward_workspace.bytes(), 300ms);
+        on_rank.context.synchronize();
+      });
+      EXPECT_TRUE(end.status == PERSEID_TIMEOUT || end.status == PERSEID_PEER_LOST) << end.sentence;
+      EXPECT_NE(end.sentence.find("rank 1"), std::string::npos) << end.sentence;
+      EXPECT_LT(end.seconds, 3);
+    });
+  }
+}
+
+}  // namespace
