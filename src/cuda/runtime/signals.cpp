@@ -33,6 +33,11 @@ Status find_arrival(const Gpu& gpu, const Arrival& arrival, DeviceArrival* found
   return status;
 }
 
+Status load_wait_for_signal(Gpu& gpu) {
+  std::vector<Kernel> kernels;
+  return gpu.load(kSignalWaitHeader, {kSignalWaitKernel}, &kernels);
+}
+
 Status wait_for_signal(Gpu& gpu, const Arrival& arrival, void* stream, int32_t count) {
   std::vector<Kernel> kernels;
   if (Status status = gpu.load(kSignalWaitHeader, {kSignalWaitKernel}, &kernels); !status.ok())
