@@ -211,8 +211,11 @@ Tensors on_one_gpu(const Problem& problem, int32_t rank, const Tensors& whole) {
   options.async_kv = chunks;
   const Attention attention(context, options);
   Tensors packed = whole;
-  for (Matrix* rows : {&packed.query, &packed.key, &packed.value, &packed.out, &packed.lse})
-    rows->shape.erase(rows->shape.begin());
+  const auto for_each_matrix = [&](const auto& body) {
+    for (Matrix* rows : {&packed.query, &packed.key, &packed.value, &packed.out, &packed.lse})
+      body(rows->shape);
+  };
+  for_each_matrix([](std::vector<int64_t>& shape) { shape.erase(shape.begin()); });
   packed.lengths = whole_numbers({0, static_cast<int32_t>(problem.q_len)});
   const TensorsOf<OnGpu> tensors = copy_to_gpu(context, rank, packed);
   const Memory signals(context, static_cast<size_t>(chunks.count()) * sizeof(uint32_t));
@@ -227,7 +230,7 @@ Tensors on_one_gpu(const Problem& problem, int32_t rank, const Tensors& whole) {
   attention.forward(nullptr, arguments, workspace.bytes());
   context.synchronize();
   packed = copy_from_gpu(tensors, packed);
-  for (Matrix* rows : {&packed.out, &packed.lse}) rows->shape.insert(rows->shape.begin(), 1);
+  for_each_matrix([](std::vector<int64_t>& shape) { shape.insert(shape.begin(), 1); });
   return packed;
 }
 
