@@ -81,7 +81,6 @@ Sm90MatmulConfig choose_sm90_f32_matmul(const MatmulProblem& problem, int32_t mu
   config.planes = tf32 ? 1 : 2;
   config.promote = tf32 ? 0 : 2;
   config.scaled = true;
-  config.out_stages = tf32 ? 2 : 1;
   double best = 0;
   for (const Tile& tile : tf32 ? std::span<const Tile>(kTF32Tiles) : kSplitTiles) {
     const double time = estimate(problem, tile, multiprocessors);

@@ -47,9 +47,9 @@ Status Split::run(const Gpu& gpu, const SplitOperand (&operands)[2], int64_t dep
     blocks += ceil_div(of_along.entries * of_along.lines, SplitConfig::lines_of_block(depth));
     groups += of_across.entries * ceil_div(of_across.lines, SplitConfig::kLines);
   }
-  // A tile or two for each warp, as far as the largest cluster goes.
-  constexpr int64_t kDepthOfABlock = 512;
-  while (across.cluster < SplitConfig::kMostCluster && across.cluster * kDepthOfABlock < depth)
+  // So that warps hold all their tiles, as far as the largest cluster goes.
+  while (across.cluster < SplitConfig::kMostCluster &&
+         across.cluster * SplitConfig::kDepthOfABlock < depth)
     across.cluster *= 2;
   Status status;
   if (blocks > 0)

@@ -23,8 +23,9 @@ struct SplitConfig {
   // Of split_along: a warp has a line of at most so many numbers, or the block has one.
   static constexpr int kShortLine = 1024;
   static constexpr int lines_of_block(int64_t depth) { return depth <= kShortLine ? kWarps : 1; }
-  // Of split_across: a cluster of blocks has some lines.
-  static constexpr int kLines = 32, kMostCluster = 8;
+  // Of split_across: a cluster of blocks has some lines, of which each warp holds some tiles.
+  static constexpr int kLines = 32, kMostCluster = 16, kHeldTiles = 2;
+  static constexpr int kDepthOfABlock = kDepth * kWarps * kHeldTiles;
   // Elements of a line of planes: for every kDepth of k the high halves, then the low ones.
   constexpr int64_t row(int64_t depth) const { return ceil_div(depth, kDepth) * kDepth * planes; }
 };

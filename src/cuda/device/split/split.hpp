@@ -14,10 +14,10 @@
 //   read | largest of the line, by all threads | write the halves | lost numbers, by all threads
 //
 // split_across takes any other strides. A cluster of blocks has 32 lines, and its warps take tiles
-// of 32 lines and 32 of k by turns, twice: for the largest number of each line, which the blocks
-// exchange through distributed shared memory, and to write the halves, by way of shared memory, so
-// that whole lines of 128 bytes are written. The second time tiles are read from the L2 cache, if
-// they are still there.
+// of 32 lines and 32 of k by turns: for the largest number of each line, which the blocks exchange
+// through distributed shared memory, and to write the halves, by way of shared memory, so that
+// whole lines of 128 bytes are written. A warp holds two tiles, so that lines of up to 8192 are
+// read once; longer ones are read twice.
 //
 // The bound is memory: 4 bytes read and 2 bytes a plane written for each number.
 #pragma once
@@ -213,11 +213,12 @@ struct SplitTile {
     }
     __syncwarp();
     constexpr int kPieces = 4 * C.planes, kRows = 32 / kPieces;  // of the warp's accesses
+    const int piece = lane % kPieces;
+    to += lane / kPieces * row + piece * 8;
 #pragma unroll
-    for (int i = 0; i < kLines; i += kRows) {
-      const int line = i + lane / kPieces, piece = lane % kPieces;
-      if (line < lines.left)
-        __stcs(reinterpret_cast<uint4*>(to + line * row + piece * 8), rows[line][piece ^ line % 8]);
+    for (int i = 0; i < kLines; i += kRows, to += kRows * row) {
+      const int line = i + lane / kPieces;
+      if (line < lines.left) __stcs(reinterpret_cast<uint4*>(to), rows[line][piece ^ line % 8]);
     }
   }
 };
@@ -227,6 +228,7 @@ template <SplitConfig C>
 __global__ void __launch_bounds__(SplitConfig::threads, 2)
     split_across(const __grid_constant__ SplitArguments arguments) {
   constexpr int kDepth = SplitConfig::kDepth, kWarps = SplitConfig::kWarps;
+  constexpr int kHeld = SplitConfig::kHeldTiles;
   __shared__ SplitShared shared;
   ptx::launch_dependents();
   const int blocks = arguments.cluster, rank = static_cast<int>(blockIdx.x) % blocks;
@@ -253,13 +255,19 @@ __global__ void __launch_bounds__(SplitConfig::threads, 2)
   ptx::wait_for_prerequisites();
 
   // The largest number of each line.
-  SplitTile<C> tile;
+  SplitTile<C> tiles[kHeld];
+  const auto load = [&](int64_t k) {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) tiles[i].load(lines.from(k + i * step), lane);
+  };
   uint32_t most = 0;
 #pragma unroll 1
-  for (int64_t k = first; k < depth; k += step) {
-    tile.load(lines.from(k), lane);
+  for (int64_t k = first; k < depth; k += kHeld * step) {
+    load(k);
 #pragma unroll
-    for (const float x : tile.at) most = max(most, magnitude(x));
+    for (const SplitTile<C>& tile : tiles)
+#pragma unroll
+      for (const float x : tile.at) most = max(most, magnitude(x));
   }
   shared.of_warps[warp][lane] = most;
   __syncthreads();
@@ -282,12 +290,17 @@ __global__ void __launch_bounds__(SplitConfig::threads, 2)
   const float scale = split_scale(largest);
   uint32_t lost = 0;
 #pragma unroll 1
-  for (int64_t k = first; k < depth; k += step) {
-    const SplitLines here = lines.from(k);
-    tile.load(here, lane);
+  for (int64_t k = first; k < depth; k += kHeld * step) {
+    if (depth > kHeld * step) load(k);
 #pragma unroll
-    for (const float x : tile.at) lost += is_lost(x, limit);
-    tile.store(scale, here, planes + k * C.planes, C.row(depth), shared.rows[warp], lane);
+    for (int i = 0; i < kHeld; ++i) {
+      const int64_t at = k + i * step;
+#pragma unroll
+      for (const float x : tiles[i].at) lost += is_lost(x, limit);
+      if (at < depth)
+        tiles[i].store(scale, lines.from(at), planes + at * C.planes, C.row(depth),
+                       shared.rows[warp], lane);
+    }
   }
   if (lost != 0) atomicAdd(&shared.lost[lane], lost);
   ptx::cluster_arrive_and_release();
