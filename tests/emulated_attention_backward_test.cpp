@@ -218,6 +218,21 @@ TEST(EmulatedAttentionBackward, Float32BiasOfZeros) {
   check<kFloat32Bias>(test);
 }
 
+// Queries and keys that planes do not hold.
+TEST(EmulatedAttentionBackward, Float32BiasOfRowsThatPlanesDoNotHold) {
+  Case test = make_case(DType::kF32, 1, 2, 1, 60, 70, 64, 64);
+  test.grad_lse = true;
+  add_bias(test, DType::kF32, {1, 1, 60, 70}, true);
+  test.prepare = [](AttentionBackward& a) {
+    for (int d = 0; d < 64; ++d) {
+      put(a.query, at(a.query, {0, 0, 3, d}), 1e-25);
+      put(a.key, at(a.key, {0, 0, 41, d}), 1e-25);
+      put(a.key, at(a.key, {0, 0, 66, d}), d == 0 ? 1030 : 1e-9 * (d % 7));
+    }
+  };
+  check<kFloat32Bias>(test);
+}
+
 constexpr PortableBackwardConfig kFull{.key_dim = 64, .value_dim = 64};
 
 TEST(EmulatedAttentionBackward, Full) {

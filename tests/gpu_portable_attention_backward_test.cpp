@@ -86,6 +86,23 @@ TEST_F(GpuPortableBackward, EverythingAtOnce) {
   }
 }
 
+// Queries and keys that planes of float32 do not hold.
+TEST_F(GpuPortableBackward, BiasOfRowsThatPlanesDoNotHold) {
+  for (const bool repeated : {false, true}) {
+    Case test = make_case(DType::kBF16, 2, 2, 1, 150, 201, 64, 64);
+    add_bias(test, DType::kF32, {2, repeated ? 1 : 2, 150, 201}, true);
+    test.problem.causal = Causal::kBottomRight;
+    test.prepare = [](AttentionBackward& a) {
+      for (int d = 0; d < 64; ++d) {
+        put(a.query, at(a.query, {0, 0, 3, d}), 1e-25);
+        put(a.key, at(a.key, {1, 0, 41, d}), 1e-25);
+        put(a.key, at(a.key, {1, 0, 66, d}), d == 0 ? 1030 : 1e-9 * (d % 7));
+      }
+    };
+    check(test);
+  }
+}
+
 // What GPUs run whose blocks have least shared memory.
 TEST_F(GpuPortableBackward, LeastSharedMemory) {
   shared_bytes_ = cuda::kLeastShared;

@@ -23,6 +23,11 @@ namespace perseid::internal::cuda {
 
 // ---- Rows that are recomputed ----
 
+// Of a query and a key: the weight after dropout, dS, and the gradient of their scaled product.
+struct PairGradients {
+  float weight, score, product;
+};
+
 // A query and a key with what their dS is made of, in the registers of a warp.
 template <auto C>
 struct FixupPair {
@@ -50,10 +55,10 @@ struct FixupPair {
     value.load(row_at<Element>(a.value_rows, entry, kv_head, row), a.value_dim,
                element_stride<C>(a.value_rows));
   }
-  // The weight after dropout, and dS for dQ and dK. Queries and keys count in their sequence.
-  __device__ __forceinline__ float2 compute_ds(const AttentionGradients& a,
-                                               const AttentionSequence& sequence, int32_t head,
-                                               int32_t query_number, int32_t key_number) const {
+  // Queries and keys count in their sequence.
+  __device__ __forceinline__ PairGradients compute(const AttentionGradients& a,
+                                                   const AttentionSequence& sequence, int32_t head,
+                                                   int32_t query_number, int32_t key_number) const {
     const int32_t batch = sequence.batch;
     const int64_t at = statistics_at<C>(a, sequence, head, query_number);
     const float bias = bias_log2<C.bias>(a, batch, head, query_number, key_number);
@@ -66,7 +71,7 @@ struct FixupPair {
     const float product = grad_out.product(value);
     const float ds = grad_score<FloatArithmetic>(weight, kept ? product * factor : 0, a.delta[at]);
     const float modified = score_log2<FloatArithmetic>(scores, a.scale_log2, modifier);
-    return {weight * factor, grad_product<FloatArithmetic>(ds, modified, modifier)};
+    return {weight * factor, ds, grad_product<FloatArithmetic>(ds, modified, modifier)};
   }
 };
 
@@ -96,7 +101,7 @@ __device__ __forceinline__ void fix_up_query(const AttentionGradients& a,
   for (int32_t key = keys.begin; key < keys.end && !gradient.is_lost(a.head_dim); ++key) {
     if (!is_visible<C.visible>(a, sequence.batch, head, query, key)) continue;
     pair.load_key(a, sequence, head / a.group, key);
-    gradient.add(pair.compute_ds(a, sequence, head, query, key).y, pair.key);
+    gradient.add(pair.compute(a, sequence, head, query, key).product, pair.key);
   }
   gradient.template store_or_add<C.accumulate_query>(
       row_at<typename FixupPair<C>::Element>(a.grad_query_rows,
@@ -140,11 +145,11 @@ __device__ __noinline__ void fix_up_key(const AttentionGradients& a, int32_t bat
     for (int32_t query = queries.begin; query < queries.end && !lost; ++query) {
       if (!is_visible<C.visible>(a, sequence.batch, head, query, key)) continue;
       pair.load_query(a, sequence, head, query);
-      const float2 weight_and_ds = pair.compute_ds(a, sequence, head, query, key);
+      const PairGradients of_pair = pair.compute(a, sequence, head, query, key);
       // A dropped weight is 0, whatever the gradient holds.
       if (!C.dropout || is_kept<C.dropout>(a, sequence.batch, head, whole_row<C>(a, query), key))
-        grad_value.add(weight_and_ds.x, pair.grad_out);
-      grad_key.add(weight_and_ds.y, pair.query);
+        grad_value.add(of_pair.weight, pair.grad_out);
+      grad_key.add(of_pair.product, pair.query);
       lost = grad_key.is_lost(a.head_dim) && grad_value.is_lost(a.value_dim);
     }
   const int32_t entry = entry_of<C.lengths>(a, sequence.batch), row = sequence.kv_begin + key;
@@ -230,6 +235,40 @@ __device__ __noinline__ bool key_depends_on_nonfinite_query(const AttentionGradi
                !is_finite_row<C.dtype, C.unit_strides>(a.grad_out_rows, entry, head,
                                                        sequence.q_begin + query, a.value_dim));
   return __any_sync(0xffffffffu, found);
+}
+
+template <auto C>
+__device__ __noinline__ float compute_ds(const AttentionGradients& a,
+                                         const AttentionSequence& sequence, int32_t head,
+                                         int32_t query, int32_t key) {
+  FixupPair<C> pair;
+  pair.load_query(a, sequence, head, query);
+  pair.load_key(a, sequence, head / a.group, key);
+  return pair.compute(a, sequence, head, query, key).score;
+}
+// Computes the elements of dS that are not finite once more, of 16 queries from `query` on and keys
+// from `key` on, by the warp that has them in the layout of ptx/mma.hpp.
+template <auto C, int kCount>
+__device__ __forceinline__ void fix_up_scores(const AttentionGradients& a,
+                                              const AttentionSequence& sequence, int32_t head,
+                                              int32_t query, int32_t key, float (&ds)[kCount]) {
+  static_assert(kCount <= 32);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  uint32_t nonfinite = 0;  // of the thread's elements, as bits
+#pragma unroll
+  for (int x = 0; x < kCount; ++x) nonfinite |= (is_nonfinite(ds[x]) ? 1u : 0u) << x;
+#pragma unroll 1
+  while (const uint32_t lanes = __ballot_sync(0xffffffffu, nonfinite != 0)) {
+    const int owner = __ffs(static_cast<int>(lanes)) - 1;
+    const int element = __ffs(static_cast<int>(__shfl_sync(0xffffffffu, nonfinite, owner))) - 1;
+    const float computed = compute_ds<C>(a, sequence, head, query + element / 2 % 2 * 8 + owner / 4,
+                                         key + element / 4 * 8 + 2 * (owner % 4) + element % 2);
+    if (lane != owner) continue;
+    nonfinite &= nonfinite - 1;
+#pragma unroll
+    for (int x = 0; x < kCount; ++x)
+      if (x == element) ds[x] = computed;
+  }
 }
 
 // Two packed elements plus two numbers times a factor.

@@ -28,7 +28,7 @@
 // (raster_order.hpp). Ragged batches: padded positions of blocks (attention/sequence.hpp).
 //
 // float32 is multiplied as planes of f16 (planes.hpp, backward_planes.hpp), which a launch before
-// writes. Rows that depend on what planes do not hold get a fixup.
+// writes. Rows that depend on what planes do not hold get a fixup, of dBias elements.
 //
 // Hidden values that are not finite: 0 times NaN is NaN. If gradients of the block tell of such a
 // value, it computes its tile once more, and each thread clears the non-finite elements of the
@@ -535,9 +535,12 @@ class PortableBackward : PortableBackwardBlock<C> {
       multiply_chunks(unit, scores, products, [] {});
       finish_step(unit, 0, scores, products);
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i)
+      for (int i = 0; i < kTiles; ++i) {
+        if constexpr (kPlanes == 2)
+          fix_up_scores<C>(a_, own_, own_.head, warp_row() + 16 * i, tile.key, products[i]);
 #pragma unroll
         for (int x = 0; x < C.columns / 2; ++x) sums[i][x] += products[i][x];
+      }
     });
     auto* shared = reinterpret_cast<float*>(memory_);
     using Reduction = BiasReduction<C, WholeBlock, PortableBackwardArguments>;
