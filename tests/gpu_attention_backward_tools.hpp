@@ -1,12 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Attention backward on a GPU against the float64 reference, for the tests of its kernels: those of
-// compute capability 9.0, or, with PERSEID_TEST_PORTABLE, those of any.
+// compute capability 9.0, or, with PERSEID_TEST_PORTABLE or PERSEID_TEST_FLOAT64, those of any.
 #pragma once
 
 #include "attention_cases.hpp"
 #include "cuda/portable/attention.hpp"
 #include "cuda/portable/attention_backward.hpp"
+#include "cuda/portable/attention_float64.hpp"
 #include "cuda/sm90/attention_backward.hpp"
 #include "gpu_tools.hpp"
 
@@ -23,7 +24,10 @@ using cpu::attention_cases::Fixture;
 using cpu::attention_cases::text_of;
 using tests::Array;
 
-#if defined(PERSEID_TEST_PORTABLE)
+#if defined(PERSEID_TEST_FLOAT64)
+using TestedAttentionBackward = cuda::Float64AttentionBackward;
+inline constexpr int32_t kTestedBackwardMajor = 0;  // any
+#elif defined(PERSEID_TEST_PORTABLE)
 using TestedAttentionBackward = cuda::PortableAttentionBackward;
 inline constexpr int32_t kTestedBackwardMajor = 0;  // any
 #else

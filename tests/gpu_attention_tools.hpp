@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Attention forward on a GPU against the float64 reference, for the tests of its kernels: those of
-// compute capability 9.0, or, with PERSEID_TEST_PORTABLE, those of any.
+// compute capability 9.0, or, with PERSEID_TEST_PORTABLE or PERSEID_TEST_FLOAT64, those of any.
 #pragma once
 
 #include "attention_cases.hpp"
 #include "cuda/portable/attention.hpp"
+#include "cuda/portable/attention_float64.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "gpu_tools.hpp"
 
@@ -13,7 +14,10 @@ namespace perseid::internal::testing_gpu {
 
 using namespace cpu::attention_cases;
 
-#if defined(PERSEID_TEST_PORTABLE)
+#if defined(PERSEID_TEST_FLOAT64)
+using TestedAttention = cuda::Float64Attention;
+inline constexpr int32_t kTestedMajor = 0;  // any
+#elif defined(PERSEID_TEST_PORTABLE)
 using TestedAttention = cuda::PortableAttention;
 inline constexpr int32_t kTestedMajor = 0;  // any
 #else

@@ -9,6 +9,7 @@
 #include "attention_cases.hpp"
 #include "cuda/portable/attention.hpp"
 #include "cuda/portable/attention_backward.hpp"
+#include "cuda/portable/attention_float64.hpp"
 
 namespace perseid::internal {
 namespace {
@@ -126,6 +127,15 @@ TEST(PortableAttentionBackward, FitsIntoSharedMemory) {
   EXPECT_EQ(wrong, 0);
 }
 
+TEST(PortableAttention, Float64FitsIntoEveryGpu) {
+  AttentionProblem problem = forward_problem();
+  problem.dtype = DType::kF64;
+  for (problem.head_dim = 1; problem.head_dim < 2048; problem.head_dim += 37)
+    for (problem.value_dim = 3; problem.value_dim < 400; problem.value_dim += 29)
+      ASSERT_LE(cuda::choose_float64_attention(problem).shared_bytes(), cuda::kLeastShared)
+          << problem.head_dim << " and " << problem.value_dim;
+}
+
 TEST(PortableAttention, RefusesWithASentence) {
   cuda::GpuFacts facts;
   facts.major = 8;
@@ -136,7 +146,7 @@ TEST(PortableAttention, RefusesWithASentence) {
     change(problem);
     return !cuda::refuse_portable_attention(problem, facts).empty();
   };
-  EXPECT_TRUE(refused([](AttentionProblem& p) { p.dtype = DType::kF64; }));
+  EXPECT_FALSE(refused([](AttentionProblem& p) { p.dtype = DType::kF64; }));
   EXPECT_FALSE(refused([](AttentionProblem& p) { p.dtype = DType::kF32; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.head_dim = 2049; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.kv_len = int64_t{1} << 31; }));

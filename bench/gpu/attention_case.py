@@ -33,7 +33,8 @@ class Case:
         self.k, self.v = (self.draw(*places, self.kv_heads, dim) for _ in range(2))
         self.out = torch.full_like(self.q, math.nan)
         lse = (batch, heads, length) if lengths is None else (heads, sum(lengths))
-        self.lse = torch.full(lse, math.nan, device="cuda")
+        self.lse = torch.full(lse, math.nan, device="cuda",
+                              dtype=torch.float64 if dtype == "f64" else torch.float32)
         self.inputs = dict(query=self.q, key=self.k, value=self.v)
         self.bias = self.draw(*bias) if bias else None
         self.wanted = [name for name in GRADIENTS[:4 if bias else 3]

@@ -9,6 +9,7 @@
 #include "cuda/attention/clear_rows.hpp"
 #include "cuda/portable/attention.hpp"
 #include "cuda/portable/attention_backward.hpp"
+#include "cuda/portable/attention_float64.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
 #include "dispatch/implementation.hpp"
@@ -153,6 +154,7 @@ class GpuAttention final : public Executable<Attention> {
 };
 using Sm90Attention = GpuAttention<cuda::Sm90Attention, cuda::Sm90AttentionBackward>;
 using PortableAttention = GpuAttention<cuda::PortableAttention, cuda::PortableAttentionBackward>;
+using Float64Attention = GpuAttention<cuda::Float64Attention, cuda::Float64AttentionBackward>;
 
 // Kernels that find the row of a query where it lies in its tensor alone.
 std::string refuse_rows(const AttentionProblem& problem) {
@@ -172,7 +174,7 @@ constexpr Implementation<Attention> kSm90 = {
     .make = [](const AttentionProblem& problem, const Device& device,
                Made* made) { return Sm90Attention::make(problem, *device.gpu, made); }};
 
-// mma.sync of sm_80 and up, f16 and bf16.
+// mma.sync of sm_80 and up.
 constexpr Implementation<Attention> kPortable = {
     .name = "cuda:portable",
     .refuse =
@@ -182,8 +184,11 @@ constexpr Implementation<Attention> kPortable = {
           if (why.empty()) why = cuda::refuse_portable_attention_backward(problem);
           return why.empty() ? refuse_scale(problem, false) : why;
         },
-    .make = [](const AttentionProblem& problem, const Device& device,
-               Made* made) { return PortableAttention::make(problem, *device.gpu, made); }};
+    .make =
+        [](const AttentionProblem& problem, const Device& device, Made* made) {
+          return problem.dtype == DType::kF64 ? Float64Attention::make(problem, *device.gpu, made)
+                                              : PortableAttention::make(problem, *device.gpu, made);
+        }};
 
 // Few queries, as in token generation: tasks split the keys, bound by memory. Backward is that of
 // cpu:tiled.

@@ -24,6 +24,7 @@
 #define __host__
 #define __global__
 #define __shared__
+#define __constant__
 #define __forceinline__ inline
 #define __noinline__
 #define __align__(bytes) __attribute__((aligned(bytes)))
@@ -38,6 +39,9 @@ struct uint2 {
 };
 struct float2 {
   float x, y;
+};
+struct double2 {
+  double x, y;
 };
 struct float4 {
   float x, y, z, w;

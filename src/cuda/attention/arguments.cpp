@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/attention/arguments.hpp"
 
+#include "math/constants.hpp"
+
 namespace perseid::internal::cuda {
 namespace {
 
@@ -50,6 +52,18 @@ KeyOffsets key_offsets(const AttentionProblem& problem) {
   if (problem.window_right >= 0) offsets.right = min(problem.window_right, kLongest - 1) + 1;
   if (problem.causal != Causal::kNone) offsets.right = min(offsets.right, int64_t{1});
   return offsets;
+}
+
+int64_t tiles_of(const AttentionProblem& problem, bool of_keys, int64_t rows) {
+  if (problem.ragged)
+    return problem.batch == 0
+               ? 0
+               : (of_keys ? problem.total_kv : problem.total_q) / rows + problem.batch;
+  return ceil_div(of_keys ? problem.kv_len : problem.q_len, rows);
+}
+
+int64_t heads_in_memory(const AttentionProblem& problem, bool of_keys) {
+  return (problem.ragged ? 1 : problem.batch) * (of_keys ? problem.kv_heads : problem.heads);
 }
 
 BoundsByRow bounds_by_row(const AttentionProblem& problem) {
@@ -117,7 +131,8 @@ AttentionArguments arguments_of(const AttentionProblem& problem) {
   } else {
     arguments.second_piece = static_cast<int32_t>(kLongest);
   }
-  arguments.scale_log2 = static_cast<float>(problem.scale * 1.4426950408889634);
+  arguments.scale_log2_f64 = problem.scale * kLog2E;
+  arguments.scale_log2 = static_cast<float>(arguments.scale_log2_f64);
   arguments.ragged = problem.ragged;
   arguments.total_q = static_cast<int32_t>(problem.total_q);
   arguments.total_kv = static_cast<int32_t>(problem.total_kv);
@@ -169,10 +184,10 @@ BiasTiles divide_bias(const AttentionProblem& p, int64_t queries, int64_t keys) 
   return bias;
 }
 
-size_t bytes_of_splits(const BiasTiles& bias, int64_t queries, int64_t keys) {
+size_t bytes_of_splits(const BiasTiles& bias, int64_t queries, int64_t keys, int64_t bytes_of_sum) {
   if (bias.num_splits == 1) return 0;
   const int64_t sums = (bias.sums_queries ? 1 : queries) * (bias.sums_keys ? 1 : keys);
-  return static_cast<size_t>(int64_t{bias.bias_blocks} * bias.num_splits * sums) * sizeof(float);
+  return static_cast<size_t>(int64_t{bias.bias_blocks} * bias.num_splits * sums * bytes_of_sum);
 }
 
 template void bind(const AttentionForward&, AttentionArguments*);

@@ -23,6 +23,10 @@ KeyOffsets key_offsets(const AttentionProblem& problem);
 inline bool has_lengths(const AttentionProblem& problem) {
   return problem.ragged || problem.q_lens || problem.kv_lens || problem.kv_index;
 }
+// Tiles of so many rows of queries or keys of a head; ragged: padded positions in all sequences.
+int64_t tiles_of(const AttentionProblem& problem, bool of_keys, int64_t rows);
+// Query or key heads of all entries in memory.
+int64_t heads_in_memory(const AttentionProblem& problem, bool of_keys);
 // Whether the first and the last key that a row sees depend on the row.
 struct BoundsByRow {
   bool left, right;
@@ -44,12 +48,13 @@ void bind(const Tensors& tensors, AttentionArguments* arguments);
 template <class Arguments>
 void bind_lse(const Tensor& lse, Arguments* arguments) {
   if (!lse.present()) return;
-  arguments->lse = lse.as<float>();
+  arguments->lse = static_cast<decltype(arguments->lse)>(lse.data);
   for (int d = 0; d < lse.rank; ++d) arguments->lse_stride[3 - lse.rank + d] = lse.stride[d];
 }
 // The gradient of bias in tiles of queries x keys, and the workspace of their splits.
 BiasTiles divide_bias(const AttentionProblem& problem, int64_t queries, int64_t keys);
-size_t bytes_of_splits(const BiasTiles& bias, int64_t queries, int64_t keys);
+size_t bytes_of_splits(const BiasTiles& bias, int64_t queries, int64_t keys,
+                       int64_t bytes_of_sum = sizeof(float));
 // Of forward's raster order, whose tiles have unequal work if `right`. Heads are those of tiles.
 int32_t heads_per_section(const AttentionProblem& problem, bool right, int32_t batch_heads,
                           int32_t group);

@@ -28,6 +28,16 @@ struct ElementOf<DType::kF16> {
   using Type = f16;
 };
 
+// What sums of elements are computed in.
+template <DType D>
+struct SumOf {
+  using Type = float;
+};
+template <>
+struct SumOf<DType::kF64> {
+  using Type = double;
+};
+
 // ---- Widening ----
 
 __device__ __forceinline__ double widen(double value) { return value; }

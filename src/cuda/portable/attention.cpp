@@ -3,6 +3,7 @@
 #include "cuda/portable/attention.hpp"
 
 #include "cuda/attention/arguments.hpp"
+#include "cuda/portable/attention_float64.hpp"
 #include "cuda/runtime/kernel_name.hpp"
 #include "cuda/runtime/launch_number.hpp"
 
@@ -24,18 +25,19 @@ int64_t split_tiles_of(const AttentionProblem& problem, const PortableForwardCon
   return max(keys / config.keys, ceil_div(tiles, most));
 }
 
-// Blocks of queries in all sequences of a head; ragged: padded positions.
-int64_t q_tiles_of(const AttentionProblem& problem, const PortableForwardConfig& config) {
-  const int64_t rows = config.block_rows();
-  return problem.ragged ? problem.total_q / rows + problem.batch : ceil_div(problem.q_len, rows);
-}
-
 // Blocks of a launch, which may be more than it can have.
 int64_t blocks_of(const AttentionProblem& problem, const PortableForwardConfig& config) {
-  const int64_t heads = problem.heads * (problem.ragged ? 1 : problem.batch);
   const int64_t splits =
       config.split ? ceil_div(problem.kv_len, split_tiles_of(problem, config) * config.keys) : 1;
-  return q_tiles_of(problem, config) * heads * config.parts() * splits;
+  return tiles_of(problem, false, config.block_rows()) * heads_in_memory(problem, false) *
+         config.parts() * splits;
+}
+
+// Of any launch of forward.
+int64_t most_blocks(const AttentionProblem& problem) {
+  if (problem.dtype == DType::kF64) return float64_attention_blocks(problem);
+  const PortableForwardConfig config = choose_portable_attention(problem);
+  return max(blocks_of(problem, config), portable_attention_planes(problem, config).blocks());
 }
 
 }  // namespace
@@ -43,10 +45,11 @@ int64_t blocks_of(const AttentionProblem& problem, const PortableForwardConfig& 
 bool has_vectors(const Tensor& tensor) {
   constexpr int64_t kBytes = 16;
   const Tensor rows = with_batch(tensor);
+  const int64_t elements = kBytes / size_of(tensor.dtype);
   bool aligned = reinterpret_cast<uintptr_t>(rows.data) % kBytes == 0 &&
-                 rows.shape[3] % kVector == 0 && rows.stride[3] == 1;
+                 rows.shape[3] % elements == 0 && rows.stride[3] == 1;
   for (int d = 0; d < 3; ++d)
-    aligned = aligned && (rows.shape[d] <= 1 || rows.stride[d] % kVector == 0);
+    aligned = aligned && (rows.shape[d] <= 1 || rows.stride[d] % elements == 0);
   return aligned;
 }
 
@@ -54,8 +57,6 @@ std::string refuse_portable_attention(const AttentionProblem& problem, const Gpu
   if (facts.major < 8)
     return concatenate("made for compute capability 8.0 and up, the GPU has ", facts.major, ".",
                        facts.minor);
-  if (problem.dtype != DType::kF16 && problem.dtype != DType::kBF16 && problem.dtype != DType::kF32)
-    return concatenate("made for f16, bf16 and f32, got ", name_of(problem.dtype));
   if (problem.async()) return "made for keys and values without chunks";
   if (problem.dtype == DType::kF32 &&
       (problem.kv_starts || problem.kv_index || problem.max_lengths || problem.q_lens))
@@ -71,10 +72,7 @@ std::string refuse_portable_attention(const AttentionProblem& problem, const Gpu
   if (problem.kv_index && problem.kv_batch > kLongest)
     return concatenate("made for up to ", kLongest, " batch entries of keys, got ",
                        problem.kv_batch);
-  if (problem.batch * problem.heads > kMostBlocks ||
-      max(blocks_of(problem, choose_portable_attention(problem)),
-          portable_attention_planes(problem, choose_portable_attention(problem)).blocks()) >
-          kMostBlocks)
+  if (max(problem.batch * problem.heads, most_blocks(problem)) > kMostBlocks)
     return concatenate("made for up to ", kMostBlocks, " tiles of queries in all heads, got batch ",
                        problem.batch, ", heads ", problem.heads, " and q_len ", problem.q_len);
   return "";
@@ -165,7 +163,7 @@ void set_portable_attention_lengths(const AttentionProblem& problem,
   static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
   fixed.modifier = static_cast<float>(problem.modifier.value);
   fixed.batch_heads = static_cast<int32_t>(problem.batch * problem.heads);
-  fixed.q_tiles = static_cast<int32_t>(q_tiles_of(problem, config));
+  fixed.q_tiles = static_cast<int32_t>(tiles_of(problem, false, config.block_rows()));
   fixed.heads_per_section =
       heads_per_section(problem, config.right, fixed.batch_heads, fixed.group);
   fixed.rows = problem.heads * (problem.ragged ? problem.total_q : problem.batch * problem.q_len);

@@ -4,6 +4,7 @@
 
 #include "cuda/attention/arguments.hpp"
 #include "cuda/portable/attention.hpp"
+#include "cuda/portable/attention_float64.hpp"
 #include "cuda/runtime/kernel_name.hpp"
 
 namespace perseid::internal::cuda {
@@ -14,17 +15,6 @@ int key_dim_of(const AttentionProblem& problem) {
   return static_cast<int>(round_up(max(problem.head_dim, int64_t{1}), 16));
 }
 
-// Tiles of rows of a head, or of all its sequences; ragged: padded positions.
-int64_t tiles_of(const AttentionProblem& problem, bool of_keys, int64_t rows) {
-  if (problem.ragged)
-    return problem.batch == 0
-               ? 0
-               : (of_keys ? problem.total_kv : problem.total_q) / rows + problem.batch;
-  return ceil_div(of_keys ? problem.kv_len : problem.q_len, rows);
-}
-int64_t heads_in_memory(const AttentionProblem& problem, bool of_keys) {
-  return (problem.ragged ? 1 : problem.batch) * (of_keys ? problem.kv_heads : problem.heads);
-}
 bool is_wanted(const AttentionBackward& tensors, const PortableBackwardConfig& config) {
   switch (config.gradients) {
     case GradientsOf::kKeys:
@@ -41,7 +31,7 @@ bool is_wanted(const AttentionBackward& tensors, const PortableBackwardConfig& c
 // Whether dQ is summed beside dK and dV.
 bool adds_queries(const AttentionProblem& problem) {
   return problem.grad_query && (problem.grad_key || problem.grad_value) && !problem.deterministic &&
-         problem.dtype != DType::kF32 &&
+         size_of(problem.dtype) == 2 &&
          max(problem.head_dim, problem.value_dim) <= PortableBackwardConfig::kLargest;
 }
 
@@ -106,15 +96,19 @@ std::vector<GradientsOf> gradients_of(const AttentionProblem& problem) {
 }
 
 std::string refuse_portable_attention_backward(const AttentionProblem& problem) {
+  const bool is_f64 = problem.dtype == DType::kF64;
   for (const GradientsOf each : gradients_of(problem)) {
     const PortableBackwardConfig config =
         choose_portable_attention_backward(problem, each, kLeastShared);
     const bool of_keys = config.of_keys();
-    const int64_t blocks = heads_in_memory(problem, of_keys) *
-                           tiles_of(problem, of_keys, config.block_rows()) * config.parts();
-    if (max(blocks, portable_attention_backward_q_blocks(problem)) > kMostBlocks)
+    const int64_t rows = is_f64 ? Float64BackwardConfig::block_rows() : config.block_rows();
+    const int64_t blocks = heads_in_memory(problem, of_keys) * tiles_of(problem, of_keys, rows) *
+                           (is_f64 ? 1 : config.parts());
+    const int64_t q_blocks = is_f64 ? float64_attention_backward_q_blocks(problem)
+                                    : portable_attention_backward_q_blocks(problem);
+    if (max(blocks, q_blocks) > kMostBlocks)
       return concatenate("its backward is made for up to ", kMostBlocks,
-                         " tiles of 64 rows in all heads, got batch ", problem.batch, ", heads ",
+                         " tiles of rows in all heads, got batch ", problem.batch, ", heads ",
                          problem.heads, ", q_len ", problem.q_len, " and kv_len ", problem.kv_len);
   }
   return "";

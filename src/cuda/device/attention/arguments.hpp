@@ -38,7 +38,8 @@ struct AttentionArguments {
   // second_piece on stand `gap` rows further than they lie in memory; left and right are of those
   // before.
   int32_t first_row = 0, second_piece = 0, gap = 0;
-  float scale_log2 = 0;  // scale * log2(e)
+  float scale_log2 = 0;       // scale * log2(e)
+  double scale_log2_f64 = 0;  // the same, for float64
 
   // Where a sequence has lengths of its own.
   bool ragged = false;
@@ -81,26 +82,29 @@ struct KeySplits {
 
 inline constexpr int kRowWarps = 4;  // of a block that combines splits or fixes rows up
 
-// What backward has in addition. A null pointer disables a gradient.
-struct AttentionGradients : AttentionArguments {
+// What backward has in addition. A null pointer disables a gradient. Real: of sums.
+template <class Real>
+struct AttentionGradientsOf : AttentionArguments {
   RowsInMemory grad_out_rows, grad_query_rows, grad_key_rows, grad_value_rows;
   RowsInMemory grad_bias;       // [batch, heads, queries, keys] of bias
-  float* lse_log2 = nullptr;    // [block of queries][queries]; +inf for a query that sees no key
-  float* delta = nullptr;       // the same; sum(out * grad_out) - grad_lse
+  Real* lse_log2 = nullptr;     // [block of queries][queries]; +inf for a query that sees no key
+  Real* delta = nullptr;        // the same; sum(out * grad_out) - grad_lse
   int32_t kv_heads = 0;         // of a batch entry
   int32_t q_blocks = 0;         // of a head; ragged: padded positions of blocks
   uint32_t* arrived = nullptr;  // splits of each tile of dBias that have arrived
-  float modifier = 0;           // the value of the score modifier
-  float scale = 0;
+  Real modifier = 0;            // the value of the score modifier
+  Real scale = 0;
 };
+using AttentionGradients = AttentionGradientsOf<float>;
 
 // The gradient of a bias that is repeated, in tiles that are sums over units (bias_split.hpp).
 struct BiasTiles {
   bool sums_batch = false, sums_heads = false, sums_queries = false, sums_keys = false;
   int32_t bias_heads = 0, bias_q_tiles = 0, bias_k_tiles = 0;  // 1 where it is repeated
   int32_t num_splits = 1, blocks = 0;                          // tiles times splits
-  float* split_sums = nullptr;  // [tile][split][rows and columns that are not summed]
-  int32_t bias_blocks = 0;      // tiles
+  // [tile][split][rows and columns that are not summed], float, or of float64 double.
+  void* split_sums = nullptr;
+  int32_t bias_blocks = 0;  // tiles
 };
 
 }  // namespace perseid::internal::cuda

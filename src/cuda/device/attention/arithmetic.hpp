@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Float arithmetic of scores.
+// Arithmetic of scores: float, and double for float64.
 #pragma once
 
 #include "cuda/device/ptx/math.hpp"
+#include "math/constants.hpp"
 #include "math/dtype.hpp"
 
 namespace perseid::internal::cuda {
@@ -41,6 +42,70 @@ struct FloatArithmetic {
   static __device__ __forceinline__ float select(bool condition, float a, float b) {
     return condition ? a : b;
   }
+  // The other one where one is NaN.
+  static __device__ __forceinline__ float max(float a, float b) { return fmaxf(a, b); }
+};
+
+// ln(2)^i / i!, in constant memory, which instructions read as an operand.
+inline constexpr int kPowerTerms = 13;
+[[maybe_unused]] static __constant__ double kPowerSeries[kPowerTerms] = {1.0,
+                                                                         6.9314718055994531e-01,
+                                                                         2.4022650695910071e-01,
+                                                                         5.5504108664821580e-02,
+                                                                         9.6181291076284772e-03,
+                                                                         1.3333558146428443e-03,
+                                                                         1.5403530393381609e-04,
+                                                                         1.5252733804059840e-05,
+                                                                         1.3215486790144310e-06,
+                                                                         1.0178086009239699e-07,
+                                                                         7.0549116208011233e-09,
+                                                                         4.4455382718708116e-10,
+                                                                         2.5678435993488206e-11};
+
+struct DoubleArithmetic {
+  using Scalar = double;
+  using Reg = double;
+  using Mask = bool;
+  static __device__ __forceinline__ double set1(double x) { return x; }
+  static __device__ __forceinline__ double add(double a, double b) { return a + b; }
+  static __device__ __forceinline__ double sub(double a, double b) { return a - b; }
+  static __device__ __forceinline__ double mul(double a, double b) { return a * b; }
+  static __device__ __forceinline__ double div(double a, double b) { return a / b; }
+  static __device__ __forceinline__ double fma(double a, double b, double c) {
+    return ::fma(a, b, c);
+  }
+  // With an error of about 1 ulp; results up to 2^-1022 become 0, those from 2^1022 on infinity.
+  // Whole and fraction by rounding, the Taylor series of the fraction, and the whole added to the
+  // exponent. Ranges are tested by integers: double instructions share their pipe with the tensor
+  // cores'.
+  static __device__ __forceinline__ double exp2(double x) {
+    constexpr double kWhole = 0x1.8p52;  // the last bits of a sum with it are a whole number
+    const double shifted = x + kWhole, fraction = x - (shifted - kWhole);
+    double power = kPowerSeries[kPowerTerms - 1];
+#pragma unroll
+    for (int i = kPowerTerms - 2; i >= 0; --i) power = ::fma(power, fraction, kPowerSeries[i]);
+    const auto high = static_cast<uint32_t>(__builtin_bit_cast(uint64_t, x) >> 32);
+    const uint32_t magnitude = high & 0x7fffffff;
+    constexpr uint32_t kInfinity = 0x7ff00000, kMost = 0x408ff000;  // infinity and 1022
+    const uint64_t beyond = magnitude > kInfinity ? high : high == magnitude ? kInfinity : 0;
+    const uint64_t bits =
+        __builtin_bit_cast(uint64_t, power) + (__builtin_bit_cast(uint64_t, shifted) << 52);
+    return __builtin_bit_cast(double, magnitude < kMost ? bits : beyond << 32);
+  }
+  static __device__ __forceinline__ bool less(double a, double b) { return a < b; }
+  static __device__ __forceinline__ double select(bool condition, double a, double b) {
+    return condition ? a : b;
+  }
+  static __device__ __forceinline__ double max(double a, double b) { return fmax(a, b); }
+};
+
+template <class Real>
+struct ArithmeticOf {
+  using Type = FloatArithmetic;
+};
+template <>
+struct ArithmeticOf<double> {
+  using Type = DoubleArithmetic;
 };
 
 }  // namespace perseid::internal::cuda

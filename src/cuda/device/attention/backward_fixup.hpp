@@ -24,18 +24,20 @@ namespace perseid::internal::cuda {
 // ---- Rows that are recomputed ----
 
 // Of a query and a key: the weight after dropout, dS, and the gradient of their scaled product.
+template <class Real>
 struct PairGradients {
-  float weight, score, product;
+  Real weight, score, product;
 };
 
 // A query and a key with what their dS is made of, in the registers of a warp.
 template <auto C>
 struct FixupPair {
   using Element = typename ElementOf<C.dtype>::Type;
+  using Real = typename SumOf<C.dtype>::Type;
   WarpRow<C.dtype, C.key_dim> query, key;
   WarpRow<C.dtype, C.value_dim> grad_out, value;
 
-  __device__ __forceinline__ void load_query(const AttentionGradients& a,
+  __device__ __forceinline__ void load_query(const AttentionGradientsOf<Real>& a,
                                              const AttentionSequence& sequence, int32_t head,
                                              int32_t row) {
     const int32_t entry = entry_of<C.lengths>(a, sequence.batch);
@@ -45,7 +47,7 @@ struct FixupPair {
     grad_out.load(row_at<Element>(a.grad_out_rows, entry, head, row), a.value_dim,
                   element_stride<C>(a.grad_out_rows));
   }
-  __device__ __forceinline__ void load_key(const AttentionGradients& a,
+  __device__ __forceinline__ void load_key(const AttentionGradientsOf<Real>& a,
                                            const AttentionSequence& sequence, int32_t kv_head,
                                            int32_t row) {
     const int32_t entry = entry_of<C.lengths>(a, sequence.batch);
@@ -56,22 +58,23 @@ struct FixupPair {
                element_stride<C>(a.value_rows));
   }
   // Queries and keys count in their sequence.
-  __device__ __forceinline__ PairGradients compute(const AttentionGradients& a,
-                                                   const AttentionSequence& sequence, int32_t head,
-                                                   int32_t query_number, int32_t key_number) const {
+  __device__ __forceinline__ PairGradients<Real> compute(const AttentionGradientsOf<Real>& a,
+                                                         const AttentionSequence& sequence,
+                                                         int32_t head, int32_t query_number,
+                                                         int32_t key_number) const {
+    using V = typename ArithmeticOf<Real>::Type;
     const int32_t batch = sequence.batch;
     const int64_t at = statistics_at<C>(a, sequence, head, query_number);
-    const float bias = bias_log2<C.bias>(a, batch, head, query_number, key_number);
+    const Real bias = bias_log2<C.bias>(a, batch, head, query_number, key_number);
     const bool kept = is_kept<C.dropout>(a, batch, head, whole_row<C>(a, query_number), key_number);
-    const Modifier<C.modifier, float> modifier{a.modifier};
-    const float scores = query.product(key);
-    const float weight = ptx::approximate_exp2(
-        score_log2<FloatArithmetic>(scores, a.scale_log2, bias - a.lse_log2[at], modifier));
-    const float factor = kept ? dropout_factor<C.dropout>(a) : 0;
-    const float product = grad_out.product(value);
-    const float ds = grad_score<FloatArithmetic>(weight, kept ? product * factor : 0, a.delta[at]);
-    const float modified = score_log2<FloatArithmetic>(scores, a.scale_log2, modifier);
-    return {weight * factor, ds, grad_product<FloatArithmetic>(ds, modified, modifier)};
+    const Modifier<C.modifier, Real> modifier{a.modifier};
+    const Real scores = query.product(key), scale = scale_log2_of<Real>(a);
+    const Real weight = V::exp2(score_log2<V>(scores, scale, bias - a.lse_log2[at], modifier));
+    const Real factor = kept ? dropout_factor<C.dropout, Real>(a) : 0;
+    const Real product = grad_out.product(value);
+    const Real ds = grad_score<V>(weight, kept ? product * factor : 0, a.delta[at]);
+    const Real modified = score_log2<V>(scores, scale, modifier);
+    return {weight * factor, ds, grad_product<V>(ds, modified, modifier)};
   }
 };
 
@@ -88,8 +91,8 @@ struct KeysOfQuery {
 };
 
 // Columns [first, last) of the row.
-template <auto C>
-__device__ __forceinline__ void fix_up_query(const AttentionGradients& a,
+template <auto C, class Real>
+__device__ __forceinline__ void fix_up_query(const AttentionGradientsOf<Real>& a,
                                              const AttentionSequence& sequence, int32_t head,
                                              int32_t query, int32_t first = 0,
                                              int32_t last = 1 << 30) {
@@ -126,9 +129,10 @@ struct QueriesOfKey {
 // Writes columns [first, last) of those of `gradients`, bits of RowGradient. Where a gradient
 // accumulates, memory still holds its old value.
 enum RowGradient : uint32_t { kRowOfKey = 1, kRowOfValue = 2 };
-template <auto C>
-__device__ __noinline__ void fix_up_key(const AttentionGradients& a, int32_t batch, int32_t kv_head,
-                                        int32_t key, uint32_t gradients = kRowOfKey | kRowOfValue,
+template <auto C, class Real>
+__device__ __noinline__ void fix_up_key(const AttentionGradientsOf<Real>& a, int32_t batch,
+                                        int32_t kv_head, int32_t key,
+                                        uint32_t gradients = kRowOfKey | kRowOfValue,
                                         int32_t first = 0, int32_t last = 1 << 30) {
   const AttentionSequence sequence = find_sequence<C.lengths>(a, batch);
   constexpr DType kGradient = C.f32_key_gradients ? DType::kF32 : C.dtype;
@@ -145,7 +149,7 @@ __device__ __noinline__ void fix_up_key(const AttentionGradients& a, int32_t bat
     for (int32_t query = queries.begin; query < queries.end && !lost; ++query) {
       if (!is_visible<C.visible>(a, sequence.batch, head, query, key)) continue;
       pair.load_query(a, sequence, head, query);
-      const PairGradients of_pair = pair.compute(a, sequence, head, query, key);
+      const auto of_pair = pair.compute(a, sequence, head, query, key);
       // A dropped weight is 0, whatever the gradient holds.
       if (!C.dropout || is_kept<C.dropout>(a, sequence.batch, head, whole_row<C>(a, query), key))
         grad_value.add(of_pair.weight, pair.grad_out);
@@ -165,18 +169,21 @@ __device__ __noinline__ void fix_up_key(const AttentionGradients& a, int32_t bat
 
 // ---- Rows that depend on elements that are not finite ----
 
-__device__ __forceinline__ bool is_nonfinite(float x) { return !(x * 0 == 0); }
+template <class Real>
+__device__ __forceinline__ bool is_nonfinite(Real x) {
+  return !(x * 0 == 0);
+}
 
 // P or dS of the query is not finite.
-template <auto C>
-__device__ __forceinline__ bool is_nonfinite_query(const AttentionGradients& a,
+template <auto C, class Real>
+__device__ __forceinline__ bool is_nonfinite_query(const AttentionGradientsOf<Real>& a,
                                                    const AttentionSequence& sequence, int32_t head,
                                                    int32_t query) {
   const int64_t at = statistics_at<C>(a, sequence, head, query);
   return a.lse_log2[at] != a.lse_log2[at] || is_nonfinite(a.delta[at]);
 }
-template <auto C>
-__device__ __forceinline__ bool is_nonfinite_key(const AttentionGradients& a,
+template <auto C, class Real>
+__device__ __forceinline__ bool is_nonfinite_key(const AttentionGradientsOf<Real>& a,
                                                  const AttentionSequence& sequence, int32_t kv_head,
                                                  int32_t key) {
   const int32_t entry = entry_of<C.lengths>(a, sequence.batch), row = sequence.kv_begin + key;
@@ -185,8 +192,8 @@ __device__ __forceinline__ bool is_nonfinite_key(const AttentionGradients& a,
 }
 
 // By a warp; a lane checks every 32nd key or query.
-template <auto C>
-__device__ __forceinline__ bool query_depends_on_nonfinite(const AttentionGradients& a,
+template <auto C, class Real>
+__device__ __forceinline__ bool query_depends_on_nonfinite(const AttentionGradientsOf<Real>& a,
                                                            const AttentionSequence& sequence,
                                                            int32_t head, int32_t query) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -198,9 +205,9 @@ __device__ __forceinline__ bool query_depends_on_nonfinite(const AttentionGradie
             is_nonfinite_key<C>(a, sequence, head / a.group, key);
   return __any_sync(0xffffffffu, found);
 }
-template <auto C>
-__device__ __noinline__ bool key_depends_on_nonfinite(const AttentionGradients& a, int32_t batch,
-                                                      int32_t kv_head, int32_t key) {
+template <auto C, class Real>
+__device__ __noinline__ bool key_depends_on_nonfinite(const AttentionGradientsOf<Real>& a,
+                                                      int32_t batch, int32_t kv_head, int32_t key) {
   const AttentionSequence sequence = find_sequence<C.lengths>(a, batch);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const QueriesOfKey<C> queries(a, sequence, key);
@@ -216,8 +223,8 @@ __device__ __noinline__ bool key_depends_on_nonfinite(const AttentionGradients& 
 
 // Whether some query that sees the key has a row of query or grad_out that is not finite, or
 // such a lse or delta.
-template <auto C>
-__device__ __noinline__ bool key_depends_on_nonfinite_query(const AttentionGradients& a,
+template <auto C, class Real>
+__device__ __noinline__ bool key_depends_on_nonfinite_query(const AttentionGradientsOf<Real>& a,
                                                             const AttentionSequence& sequence,
                                                             int32_t kv_head, int32_t key) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -237,10 +244,10 @@ __device__ __noinline__ bool key_depends_on_nonfinite_query(const AttentionGradi
   return __any_sync(0xffffffffu, found);
 }
 
-template <auto C>
-__device__ __noinline__ float compute_ds(const AttentionGradients& a,
-                                         const AttentionSequence& sequence, int32_t head,
-                                         int32_t query, int32_t key) {
+template <auto C, class Real>
+__device__ __noinline__ Real compute_ds(const AttentionGradientsOf<Real>& a,
+                                        const AttentionSequence& sequence, int32_t head,
+                                        int32_t query, int32_t key) {
   FixupPair<C> pair;
   pair.load_query(a, sequence, head, query);
   pair.load_key(a, sequence, head / a.group, key);
@@ -248,10 +255,10 @@ __device__ __noinline__ float compute_ds(const AttentionGradients& a,
 }
 // Computes the elements of dS that are not finite once more, of 16 queries from `query` on and keys
 // from `key` on, by the warp that has them in the layout of ptx/mma.hpp.
-template <auto C, int kCount>
-__device__ __forceinline__ void fix_up_scores(const AttentionGradients& a,
+template <auto C, class Real, int kCount>
+__device__ __forceinline__ void fix_up_scores(const AttentionGradientsOf<Real>& a,
                                               const AttentionSequence& sequence, int32_t head,
-                                              int32_t query, int32_t key, float (&ds)[kCount]) {
+                                              int32_t query, int32_t key, Real (&ds)[kCount]) {
   static_assert(kCount <= 32);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   uint32_t nonfinite = 0;  // of the thread's elements, as bits
@@ -261,8 +268,8 @@ __device__ __forceinline__ void fix_up_scores(const AttentionGradients& a,
   while (const uint32_t lanes = __ballot_sync(0xffffffffu, nonfinite != 0)) {
     const int owner = __ffs(static_cast<int>(lanes)) - 1;
     const int element = __ffs(static_cast<int>(__shfl_sync(0xffffffffu, nonfinite, owner))) - 1;
-    const float computed = compute_ds<C>(a, sequence, head, query + element / 2 % 2 * 8 + owner / 4,
-                                         key + element / 4 * 8 + 2 * (owner % 4) + element % 2);
+    const Real computed = compute_ds<C>(a, sequence, head, query + element / 2 % 2 * 8 + owner / 4,
+                                        key + element / 4 * 8 + 2 * (owner % 4) + element % 2);
     if (lane != owner) continue;
     nonfinite &= nonfinite - 1;
 #pragma unroll

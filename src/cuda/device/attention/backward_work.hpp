@@ -13,8 +13,8 @@ namespace perseid::internal::cuda {
 
 // The number of a query block in the workspace. Blocks of one head are adjacent; those of a ragged
 // batch are numbered by padded position (sequence.hpp).
-template <auto C>
-__device__ __forceinline__ int64_t block_number(const AttentionGradients& a,
+template <auto C, class Real>
+__device__ __forceinline__ int64_t block_number(const AttentionGradientsOf<Real>& a,
                                                 const AttentionSequence& sequence, int32_t head,
                                                 int32_t block) {
   if (C.lengths && a.ragged)
@@ -23,8 +23,8 @@ __device__ __forceinline__ int64_t block_number(const AttentionGradients& a,
   return (int64_t{sequence.batch} * a.heads + head) * a.q_blocks + block;
 }
 // The index of a query's lse and delta.
-template <auto C>
-__device__ __forceinline__ int64_t statistics_at(const AttentionGradients& a,
+template <auto C, class Real>
+__device__ __forceinline__ int64_t statistics_at(const AttentionGradientsOf<Real>& a,
                                                  const AttentionSequence& sequence, int32_t head,
                                                  int32_t query) {
   return block_number<C>(a, sequence, head, 0) * C.queries + query;
@@ -35,8 +35,9 @@ struct QueryBlock {
   int32_t head, query;  // the first one
 };
 // By whole warps. A padded position without a block yields one behind the end of a sequence.
-template <auto C>
-__device__ __forceinline__ QueryBlock find_block(const AttentionGradients& a, int64_t number) {
+template <auto C, class Real>
+__device__ __forceinline__ QueryBlock find_block(const AttentionGradientsOf<Real>& a,
+                                                 int64_t number) {
   const int64_t batch_head = number / a.q_blocks;
   const auto position = static_cast<int32_t>(number % a.q_blocks);
   if (C.lengths && a.ragged) {

@@ -89,6 +89,13 @@ struct BiasSplit {
   }
 };
 
+// All threads of a block of 128.
+struct WholeBlock {
+  static constexpr int kCount = 128;
+  static __device__ __forceinline__ int thread() { return static_cast<int>(threadIdx.x); }
+  static __device__ __forceinline__ void sync() { __syncthreads(); }
+};
+
 // The epilogue of a split: sums in shared memory, [C.queries][kPitch], are reduced over queries and
 // keys where the bias is repeated, and stored. Split sums go to the workspace first; the last split
 // of a tile to arrive adds all of them, in their order. Threads: the kCount threads that do it,
@@ -97,8 +104,9 @@ template <auto C, class Threads, class Arguments>
 class BiasReduction {
  public:
   static constexpr int kPitch = C.keys() + 1;
+  using Real = typename SumOf<C.dtype>::Type;
 
-  __device__ __forceinline__ BiasReduction(const Arguments& arguments, float* sums,
+  __device__ __forceinline__ BiasReduction(const Arguments& arguments, Real* sums,
                                            volatile uint32_t* last)
       : a_(arguments), sums_(sums), last_(last) {}
 
@@ -108,7 +116,7 @@ class BiasReduction {
     const int rows = a_.sums_queries ? 1 : C.queries, columns = a_.sums_keys ? 1 : C.keys();
     if (a_.sums_queries) {
       if (thread < C.keys()) {
-        float sum = 0;
+        Real sum = 0;
         for (int row = 0; row < C.queries; ++row) sum += sums_[row * kPitch + thread];
         sums_[thread] = sum;
       }
@@ -116,13 +124,14 @@ class BiasReduction {
     }
     if (a_.sums_keys) {
       if (thread < rows) {
-        float sum = 0;
+        Real sum = 0;
         for (int column = 0; column < C.keys(); ++column) sum += sums_[thread * kPitch + column];
         sums_[thread * kPitch] = sum;
       }
       Threads::sync();
     }
-    float* partials = a_.split_sums + int64_t{split.number} * a_.num_splits * rows * columns;
+    Real* partials =
+        static_cast<Real*>(a_.split_sums) + int64_t{split.number} * a_.num_splits * rows * columns;
     const auto sum_at = [&](int i) {
       return sums_ + (a_.sums_keys ? i * kPitch : i / C.keys() * kPitch + i % C.keys());
     };
@@ -136,7 +145,7 @@ class BiasReduction {
     const int first_row = split.q_tile * C.queries, first_column = split.k_tile * C.keys();
     for (int i = thread; i < rows * columns; i += Threads::kCount) {
       const int row = a_.sums_keys ? i : i / C.keys(), column = a_.sums_keys ? 0 : i % C.keys();
-      float sum = *sum_at(i);
+      Real sum = *sum_at(i);
       if (a_.num_splits > 1) {
         sum = 0;
         for (int p = 0; p < a_.num_splits; ++p) sum += partials[p * rows * columns + i];
@@ -150,9 +159,9 @@ class BiasReduction {
 
  private:
   template <class Element>
-  __device__ __forceinline__ static void put(float sum, Element* to) {
+  __device__ __forceinline__ static void put(Real sum, Element* to) {
     if constexpr (C.accumulate_bias) sum += widen(*to);
-    if constexpr (C.bias == DType::kF32)
+    if constexpr (C.bias == DType::kF32 || C.bias == DType::kF64)
       *to = sum;
     else
       to->bits = static_cast<uint16_t>(round_pair<C.bias>(sum, 0));
@@ -169,7 +178,7 @@ class BiasReduction {
   }
 
   const Arguments& a_;
-  float* const sums_;
+  Real* const sums_;
   volatile uint32_t* const last_;
 };
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/device/attention/sequence.hpp"
+#include "cuda/device/raster_order.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -36,6 +37,31 @@ __device__ __forceinline__ void find_kv_tiles(Tile& tile, int32_t last_query) {
     tile.unmasked_first = (begin_of(last_query) + C.keys - 1) / C.keys;
     tile.unmasked_end = end_of(tile.query) / C.keys;
   }
+}
+
+// The queries of a number in the raster order, C.block_rows() of a head; the longest tiles come
+// first. By whole warps. Returns whether there are any.
+template <auto C>
+__device__ __forceinline__ bool find_query_tile(const typename decltype(C)::Arguments& a,
+                                                int32_t number, QueryTile& tile) {
+  if (C.lengths && a.ragged) {
+    const int32_t position = a.q_tiles - 1 - number / a.heads;
+    const int32_t batch =
+        sequence_of_block(a.cumulative_q, a.total_q, a.batch, C.block_rows(), position);
+    if (batch < 0) return false;
+    static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a, batch);
+    tile.head = number % a.heads;
+    tile.query =
+        (position - first_padded_block(tile.q_begin, batch, C.block_rows())) * C.block_rows();
+  } else {
+    const TileCoordinate at =
+        tile_in_sections(number, a.q_tiles, a.batch_heads, a.heads_per_section);
+    static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a, at.head / a.heads);
+    tile.head = at.head % a.heads;
+    tile.query = (a.q_tiles - 1 - at.tile) * C.block_rows();
+  }
+  tile.kv_head = tile.head / a.group;
+  return tile.query < tile.q_len;
 }
 
 }  // namespace perseid::internal::cuda

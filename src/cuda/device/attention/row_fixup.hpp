@@ -56,6 +56,8 @@ __device__ __noinline__ void fixup_row(const typename decltype(C)::Arguments& a,
   WarpRow<C.dtype, C.key_dim> own, key;
   WarpRow<C.dtype, C.value_dim> out, value;
   using Element = typename ElementOf<C.dtype>::Type;
+  using Real = typename SumOf<C.dtype>::Type;
+  using V = typename ArithmeticOf<Real>::Type;
   const int batch = sequence.batch, entry = entry_of<C.lengths>(a, batch);
   const int kv_entry = key_entry_of<C.lengths>(a, batch);
   const int kv_head = head / (a.group << a.pack_gqa);
@@ -71,7 +73,7 @@ __device__ __noinline__ void fixup_row(const typename decltype(C)::Arguments& a,
   own.load(row_at<Element>(a.query_rows, entry, head, sequence.q_begin + query), a.head_dim,
            element_stride<C>(a.query_rows));
   out.clear();
-  float maximum = minus_infinity(), sum = 0;
+  Real maximum = minus_infinity(), sum = 0;
   const SeenKeys<C> keys(sequence, query);
 #pragma unroll 1
   for (int k = keys.begin; k < keys.end; ++k) {
@@ -80,14 +82,14 @@ __device__ __noinline__ void fixup_row(const typename decltype(C)::Arguments& a,
              element_stride<C>(a.key_rows));
     value.load(row_at<Element>(a.value_rows, kv_entry, kv_head, sequence.kv_begin + k), a.value_dim,
                element_stride<C>(a.value_rows));
-    const float score = score_log2<FloatArithmetic>(own.product(key), a.scale_log2,
-                                                    bias_log2<C.bias>(a, batch, head, query, k),
-                                                    Modifier<C.modifier, float>{a.modifier});
-    const float now = fmaxf(maximum, score);
-    const float factor = maximum == minus_infinity() ? 0 : ptx::approximate_exp2(maximum - now);
+    const Real score = score_log2<V>(own.product(key), scale_log2_of<Real>(a),
+                                     bias_log2<C.bias>(a, batch, head, query, k),
+                                     Modifier<C.modifier, Real>{a.modifier});
+    const Real now = V::max(maximum, score);
+    const Real factor = maximum == minus_infinity() ? 0 : V::exp2(maximum - now);
     // A NaN score keeps a NaN weight.
-    const float weight = score == minus_infinity() ? 0 : ptx::approximate_exp2(score - now);
-    sum = fmaf(sum, factor, weight);
+    const Real weight = score == minus_infinity() ? 0 : V::exp2(score - now);
+    sum = V::fma(sum, factor, weight);
     maximum = now;
     out.multiply(factor);
     out.add(is_kept<C.dropout>(a, batch, head, whole_row<C>(a, query), k) ? weight : 0, value);
@@ -102,7 +104,7 @@ __device__ __noinline__ void fixup_row(const typename decltype(C)::Arguments& a,
           empty ? minus_infinity() : fmaf(maximum, kLn2, logf(sum));
   } else {
     if (sum == 0) return;
-    out.store_nonfinite(to, a.value_dim, dropout_factor<C.dropout>(a) / sum,
+    out.store_nonfinite(to, a.value_dim, dropout_factor<C.dropout, Real>(a) / sum,
                         element_stride<C>(a.out_rows));
   }
 }

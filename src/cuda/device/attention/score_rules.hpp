@@ -18,19 +18,30 @@ __device__ __forceinline__ const Element* score_row(const ScoresInMemory& scores
 }
 
 template <DType D>
-__device__ __forceinline__ float bias_of(const AttentionArguments& a, int32_t batch, int32_t head,
-                                         int32_t query, int32_t key) {
+__device__ __forceinline__ typename SumOf<D>::Type bias_of(const AttentionArguments& a,
+                                                           int32_t batch, int32_t head,
+                                                           int32_t query, int32_t key) {
   using Element = typename ElementOf<D>::Type;
   return widen(score_row<Element>(a.bias, batch, head, query)[key * a.bias.stride[3]]);
 }
 // As a power of two.
 template <DType D>
-__device__ __forceinline__ float bias_log2(const AttentionArguments& a, int32_t batch, int32_t head,
-                                           int32_t query, int32_t key) {
+__device__ __forceinline__ typename SumOf<D>::Type bias_log2(const AttentionArguments& a,
+                                                             int32_t batch, int32_t head,
+                                                             int32_t query, int32_t key) {
+  using Real = typename SumOf<D>::Type;
   if constexpr (D == DType::kNone)
     return 0;
   else
-    return bias_of<D>(a, batch, head, query, key) * kLog2E;
+    return bias_of<D>(a, batch, head, query, key) * static_cast<Real>(internal::kLog2E);
+}
+template <class Real>
+__device__ __forceinline__ Real scale_log2_of(const AttentionArguments& a) {
+  return a.scale_log2;
+}
+template <>
+__device__ __forceinline__ double scale_log2_of<double>(const AttentionArguments& a) {
+  return a.scale_log2_f64;
 }
 
 template <bool kMasked>
@@ -45,9 +56,9 @@ __device__ __forceinline__ Dropout dropout_of(const AttentionArguments& a) {
   return {a.dropout_threshold, a.dropout_numbers[0], static_cast<uint32_t>(a.dropout_numbers[1])};
 }
 // What kept weights are multiplied by.
-template <bool kDropout>
-__device__ __forceinline__ float dropout_factor(const AttentionArguments& a) {
-  return kDropout ? 256.0f / static_cast<float>(a.dropout_threshold) : 1.0f;
+template <bool kDropout, class Real = float>
+__device__ __forceinline__ Real dropout_factor(const AttentionArguments& a) {
+  return kDropout ? Real{256} / static_cast<Real>(a.dropout_threshold) : Real{1};
 }
 template <bool kDropout>
 __device__ __forceinline__ bool is_kept(const AttentionArguments& a, int32_t batch, int32_t head,

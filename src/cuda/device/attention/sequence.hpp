@@ -111,9 +111,9 @@ __device__ __forceinline__ Element* row_at(const RowsInMemory& rows, int64_t ent
 }
 // Of query `query` of a sequence, where there is an lse. C: a configuration of attention forward.
 template <auto C>
-__device__ __forceinline__ float* lse_of(const typename decltype(C)::Arguments& a,
-                                         const AttentionSequence& sequence, int64_t head,
-                                         int32_t query) {
+__device__ __forceinline__ auto* lse_of(const typename decltype(C)::Arguments& a,
+                                        const AttentionSequence& sequence, int64_t head,
+                                        int32_t query) {
   return a.lse + entry_of<C.lengths>(a, sequence.batch) * a.lse_stride[0] + head * a.lse_stride[1] +
          int64_t{sequence.q_begin + query} * a.lse_stride[2];
 }

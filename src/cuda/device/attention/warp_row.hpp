@@ -3,6 +3,7 @@
 // Rows of tensors in a warp, for fixups, which recompute them one at a time.
 #pragma once
 
+#include "cuda/device/attention/arithmetic.hpp"
 #include "cuda/device/element.hpp"
 #include "cuda/device/ptx/memory_order.hpp"
 
@@ -12,12 +13,13 @@ namespace perseid::internal::cuda {
 template <DType D, int kDim>
 struct WarpRow {
   using Element = typename ElementOf<D>::Type;
+  using Real = typename SumOf<D>::Type;
   static constexpr int kParts = (kDim + 31) / 32;
-  float part[kParts];
+  Real part[kParts];
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
-    for (float& each : part) each = 0;
+    for (Real& each : part) each = 0;
   }
   __device__ __forceinline__ void load(const Element* row, int32_t dim, int64_t stride = 1) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -27,7 +29,7 @@ struct WarpRow {
   }
   // Columns [first, dim), rounded to another type.
   template <DType R = D>
-  __device__ __forceinline__ void store(typename ElementOf<R>::Type* row, int32_t dim, float factor,
+  __device__ __forceinline__ void store(typename ElementOf<R>::Type* row, int32_t dim, Real factor,
                                         int64_t stride = 1, int32_t first = 0) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -36,19 +38,19 @@ struct WarpRow {
         row[(lane + 32 * i) * stride] = round_element<R>(part[i] * factor);
   }
   // Elements that are finite stay as they are in memory.
-  __device__ __forceinline__ void store_nonfinite(Element* row, int32_t dim, float factor,
+  __device__ __forceinline__ void store_nonfinite(Element* row, int32_t dim, Real factor,
                                                   int64_t stride = 1) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
-      const float element = part[i] * factor;
+      const Real element = part[i] * factor;
       if (lane + 32 * i < dim && element - element != 0)
         row[(lane + 32 * i) * stride] = round_element<D>(element);
     }
   }
   // Added to what is there.
-  __device__ __forceinline__ void add_to(Element* row, int32_t dim, float factor,
-                                         int64_t stride = 1, int32_t first = 0) const {
+  __device__ __forceinline__ void add_to(Element* row, int32_t dim, Real factor, int64_t stride = 1,
+                                         int32_t first = 0) const {
     WarpRow sum;
     sum.load_stored(row, dim, stride);
     sum.add(factor, *this);
@@ -56,20 +58,20 @@ struct WarpRow {
   }
   template <bool kAdds, DType R = D>
   __device__ __forceinline__ void store_or_add(typename ElementOf<R>::Type* row, int32_t dim,
-                                               float factor, int64_t stride = 1,
+                                               Real factor, int64_t stride = 1,
                                                int32_t first = 0) const {
     if constexpr (kAdds)
       add_to(row, dim, factor, stride, first);
     else
       store<R>(row, dim, factor, stride, first);
   }
-  __device__ __forceinline__ void multiply(float factor) {
+  __device__ __forceinline__ void multiply(Real factor) {
 #pragma unroll
-    for (float& each : part) each *= factor;
+    for (Real& each : part) each *= factor;
   }
-  __device__ __forceinline__ void add(float factor, const WarpRow& other) {
+  __device__ __forceinline__ void add(Real factor, const WarpRow& other) {
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) part[i] = fmaf(factor, other.part[i], part[i]);
+    for (int i = 0; i < kParts; ++i) part[i] = V::fma(factor, other.part[i], part[i]);
   }
   // What the kernel itself has stored: an L1 cache may hold what was there before, if another warp
   // has read the row that ends, or begins, within the same 32 bytes.
@@ -79,18 +81,18 @@ struct WarpRow {
     for (int i = 0; i < kParts; ++i)
       part[i] = lane + 32 * i < dim ? load_relaxed(&row[(lane + 32 * i) * stride]) : 0;
   }
-  __device__ __forceinline__ float product(const WarpRow& other) const {
-    float sum = 0;
+  __device__ __forceinline__ Real product(const WarpRow& other) const {
+    Real sum = 0;
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) sum = fmaf(part[i], other.part[i], sum);
+    for (int i = 0; i < kParts; ++i) sum = V::fma(part[i], other.part[i], sum);
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
     return sum;
   }
   __device__ __forceinline__ bool is_finite() const {
-    float nonfinite = 0;
+    Real nonfinite = 0;
 #pragma unroll
-    for (const float each : part) nonfinite = fmaf(each, 0, nonfinite);
+    for (const Real each : part) nonfinite = V::fma(each, 0, nonfinite);
     return __all_sync(0xffffffffu, nonfinite == 0);
   }
   // All elements are NaN: nothing that is added can change that.
@@ -103,8 +105,11 @@ struct WarpRow {
   }
 
  private:
-  static __device__ __forceinline__ float load_relaxed(const Element* from) {
-    if constexpr (D == DType::kF32)
+  using V = typename ArithmeticOf<Real>::Type;
+  static __device__ __forceinline__ Real load_relaxed(const Element* from) {
+    if constexpr (D == DType::kF64)
+      return __builtin_bit_cast(double, ptx::load_relaxed(reinterpret_cast<const uint64_t*>(from)));
+    else if constexpr (D == DType::kF32)
       return float_from_bits(ptx::load_relaxed(reinterpret_cast<const uint32_t*>(from)));
     else
       return widen(Element{ptx::load_relaxed(&from->bits)});

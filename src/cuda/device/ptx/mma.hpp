@@ -50,4 +50,22 @@ __device__ __forceinline__ void mma_f64(double (&d)[4], const double (&a)[4],
 #endif
 }
 
+// The same for A of 16 x 16 and B of 16 x 8: also columns of A, and rows of B, l % 4 + 8 and l % 4
+// + 12.
+__device__ __forceinline__ void mma_f64(double (&d)[4], const double (&a)[8],
+                                        const double (&b)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0, %1, %2, %3},"
+      " {%4, %5, %6, %7, %8, %9, %10, %11}, {%12, %13, %14, %15}, {%0, %1, %2, %3};"
+      : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3])
+      : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]),
+        "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
+#else
+#pragma unroll
+  for (int k = 0; k < 4; k += 2)
+    mma_f64(d, reinterpret_cast<const double(&)[4]>(a[2 * k]),
+            reinterpret_cast<const double(&)[2]>(b[k]));
+#endif
+}
+
 }  // namespace perseid::internal::cuda::ptx

@@ -53,13 +53,6 @@
 
 namespace perseid::internal::cuda {
 
-// All threads of a block of dBias.
-struct WholeBlock {
-  static constexpr int kCount = 128;
-  static __device__ __forceinline__ int thread() { return static_cast<int>(threadIdx.x); }
-  static __device__ __forceinline__ void sync() { __syncthreads(); }
-};
-
 template <PortableBackwardConfig C>
 class PortableBackward : PortableBackwardBlock<C> {
  public:

@@ -23,10 +23,10 @@ struct BackwardRows : AttentionSequence {
   int32_t first, end;     // of kKeys: of each query head
 };
 
-// Those of a number in the raster order, by all threads. Returns whether there are any.
-template <PortableBackwardConfig C>
-__device__ __forceinline__ bool find_rows(const PortableBackwardArguments& a, int32_t number,
-                                          BackwardRows& own) {
+// Those of a number in the raster order, by all threads. Returns whether there are any. C: a
+// configuration of attention backward.
+template <auto C, class Arguments>
+__device__ __forceinline__ bool find_rows(const Arguments& a, int32_t number, BackwardRows& own) {
   const int32_t heads = C.of_keys() ? a.kv_heads : a.heads;
   int32_t head, batch;
   if (C.lengths && a.ragged) {

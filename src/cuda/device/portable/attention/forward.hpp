@@ -119,26 +119,8 @@ class PortableForward {
     split_ = C.split ? static_cast<int32_t>(blockIdx.x) % a_.num_splits : 0;
     const int32_t block = C.split ? static_cast<int32_t>(blockIdx.x) / a_.num_splits
                                   : static_cast<int32_t>(blockIdx.x);
-    const int32_t number = block / C.parts();
     first_column_ = block % C.parts() * C.columns();
-    if (C.lengths && a_.ragged) {
-      const int32_t position = a_.q_tiles - 1 - number / a_.heads;
-      const int32_t batch =
-          sequence_of_block(a_.cumulative_q, a_.total_q, a_.batch, C.block_rows(), position);
-      if (batch < 0) return false;
-      static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a_, batch);
-      tile.head = number % a_.heads;
-      tile.query =
-          (position - first_padded_block(tile.q_begin, batch, C.block_rows())) * C.block_rows();
-    } else {
-      const TileCoordinate at =
-          tile_in_sections(number, a_.q_tiles, a_.batch_heads, a_.heads_per_section);
-      static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a_, at.head / a_.heads);
-      tile.head = at.head % a_.heads;
-      tile.query = (a_.q_tiles - 1 - at.tile) * C.block_rows();
-    }
-    tile.kv_head = tile.head / a_.group;
-    if (tile.query >= tile.q_len) return false;
+    if (!find_query_tile<C>(a_, block / C.parts(), tile)) return false;
     QueryTile own = tile;
     own.query += warp() * C.rows;
     if (own.query < own.q_len)

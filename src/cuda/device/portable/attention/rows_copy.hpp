@@ -16,7 +16,10 @@ namespace perseid::internal::cuda {
 // Tiles of kRows rows with kDim elements each.
 template <DType D, int kRows, int kDim, int kThreads>
 class TileCopy {
-  static constexpr int kLength = line_length(kDim), kVectors = kDim / kVector;
+  using Bits = typename BitsOf<D>::Type;
+  static constexpr int kUnits = sizeof(Bits) / 2;  // of 16 bits, of an element
+  static constexpr int kEach = kVector / kUnits;   // elements of a vector
+  static constexpr int kLength = line_length(kUnits * kDim), kVectors = kDim / kEach;
   static constexpr int lanes() {  // a power of two, so that each thread keeps its vector
     int count = 1;
     while (count < kVectors) count *= 2;
@@ -35,8 +38,8 @@ class TileCopy {
   // To the rows of another head.
   __device__ __forceinline__ void move_to(int64_t entry, int64_t head, int64_t begin) {
     const Own own;
-    data_ = row_at<uint16_t>(rows_, entry, head, begin + own.row) +
-            int64_t{own.vector * kVector} * rows_.stride[3];
+    data_ = row_at<Bits>(rows_, entry, head, begin + own.row) +
+            int64_t{own.vector * kEach} * rows_.stride[3];
   }
 
   // Begins to copy rows from `first` on, of those before `end`, and elements from `column` on. The
@@ -44,9 +47,9 @@ class TileCopy {
   __device__ __forceinline__ void copy(unsigned char* memory, uint32_t address, int offset,
                                        int first, int end, int column = 0) const {
     const Own own;
-    const int elements = clamp(dim_ - column - own.vector * kVector, 0, kVector);
+    const int elements = clamp(dim_ - column - own.vector * kEach, 0, kEach);
     const int rows = elements == 0 ? 0 : end - first;
-    const uint16_t* from =
+    const Bits* from =
         data_ + first * rows_.stride[2] + (column == 0 ? 0 : column * rows_.stride[3]);
     if (vectors_)
       own.for_each<kRows>([&](int row, int at) {
@@ -88,16 +91,21 @@ class TileCopy {
           use(pass + row, vector_offset<kLength>(pass + row, vector));
     }
   };
-  __device__ __forceinline__ void gather(const uint16_t* from, int count, unsigned char* to) const {
-    uint32_t bits[kVector];
+  __device__ __forceinline__ void gather(const uint64_t* from, int count, unsigned char* to) const {
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) bits[i] = i < count ? from[i * rows_.stride[3]] : 0;
+    for (int i = 0; i < kEach; ++i)
+      reinterpret_cast<uint64_t*>(to)[i] = i < count ? from[i * rows_.stride[3]] : 0;
+  }
+  __device__ __forceinline__ void gather(const uint16_t* from, int count, unsigned char* to) const {
+    uint32_t bits[8] = {};
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) bits[i] = i < count ? from[i * rows_.stride[3]] : 0;
     *reinterpret_cast<uint4*>(to) = {bits[0] | bits[1] << 16, bits[2] | bits[3] << 16,
                                      bits[4] | bits[5] << 16, bits[6] | bits[7] << 16};
   }
 
   const RowsInMemory& rows_;
-  const uint16_t* data_;  // the thread's first vector
+  const Bits* data_;  // the thread's first vector
   const int dim_;
   const bool vectors_;
 };

@@ -9,5 +9,6 @@ namespace perseid::internal::cuda::ptx {
 
 inline uint16_t load_relaxed(const uint16_t* from) { return *from; }
 inline uint32_t load_relaxed(const uint32_t* from) { return *from; }
+inline uint64_t load_relaxed(const uint64_t* from) { return *from; }
 
 }  // namespace perseid::internal::cuda::ptx

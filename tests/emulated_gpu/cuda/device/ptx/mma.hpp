@@ -31,4 +31,26 @@ inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
   }
 }
 
+// Sums in float64, of A of 16 x 2 kCount and B of 2 kCount x 8.
+template <int kCount>
+inline void mma_f64(double (&d)[4], const double (&a)[kCount], const double (&b)[kCount / 2]) {
+  auto& block = *emulated_gpu::block;
+  double right[emulated_gpu::kWarp][kCount / 2], left[emulated_gpu::kWarp][kCount];
+  for (int i = 0; i < kCount; ++i) {
+    const double* all = block.exchange(a[i]);
+    for (int lane = 0; lane < emulated_gpu::kWarp; ++lane) left[lane][i] = all[lane];
+  }
+  for (int i = 0; i < kCount / 2; ++i) {
+    const double* all = block.exchange(b[i]);
+    for (int lane = 0; lane < emulated_gpu::kWarp; ++lane) right[lane][i] = all[lane];
+  }
+  const int lane = block.thread() % 32;
+  for (int e = 0; e < 4; ++e) {
+    const int row = lane / 4, column = lane % 4 * 2 + e % 2;
+    for (int k = 0; k < 2 * kCount; ++k)
+      d[e] = std::fma(left[row * 4 + k % 4][k / 4 * 2 + e / 2], right[column * 4 + k % 4][k / 4],
+                      d[e]);
+  }
+}
+
 }  // namespace perseid::internal::cuda::ptx

@@ -1,0 +1,189 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The float64 kernels of attention on an emulated GPU (emulated_gpu.hpp), forward and backward,
+// against the float64 reference.
+#include "attention_cases.hpp"
+#include "cuda/portable/attention_float64.hpp"
+#include "cuda/runtime/kernel_name.hpp"
+// Before kernels.
+#include "emulated_gpu.hpp"
+// Kernels.
+#include "cuda/device/portable/attention/float64_backward.hpp"
+#include "cuda/device/portable/attention/float64_forward.hpp"
+
+namespace perseid::internal {
+namespace {
+
+using namespace cpu::attention_cases;
+using cuda::Float64Arguments;
+using cuda::Float64BackwardConfig;
+using cuda::Float64ForwardConfig;
+using cuda::GradientsOf;
+
+Case make_f64(int64_t batch, int64_t heads, int64_t kv_heads, int64_t q_len, int64_t kv_len,
+              int64_t dim, int64_t value_dim) {
+  return make_case(DType::kF64, batch, heads, kv_heads, q_len, kv_len, dim, value_dim);
+}
+
+// The configuration has to be the problem's choice.
+template <Float64ForwardConfig C>
+void check_forward(Fixture& fixture) {
+  fixture.out.blank();
+  fixture.lse.blank();
+  Float64Arguments arguments = cuda::float64_attention_arguments(fixture.problem, C);
+  Float64ForwardConfig chosen = cuda::choose_float64_attention(fixture.problem);
+  chosen.vectors = cuda::bind_float64_attention(fixture.forward_arguments(), &arguments);
+  ASSERT_EQ(cuda::kernel_name("", chosen), cuda::kernel_name("", C));
+  for (int b = 0; b < cuda::float64_attention_blocks(fixture.problem); ++b) {
+    emulated_gpu::Block block(b, C.threads, static_cast<size_t>(C.shared_bytes()));
+    block.run([&] { cuda::Float64Forward<C>(arguments, block.shared.data()).run(); });
+  }
+  fixture.compare_forward();
+}
+
+template <Float64BackwardConfig C>
+void launch(const Fixture& fixture, std::byte* workspace, bool prepares) {
+  ASSERT_EQ(
+      cuda::kernel_name("", cuda::choose_float64_attention_backward(fixture.problem, C.gradients)),
+      cuda::kernel_name("", C));
+  Float64Arguments arguments = cuda::float64_attention_backward_arguments(fixture.problem, C);
+  cuda::bind_float64_attention_backward(fixture.problem, fixture.arguments, workspace, &arguments);
+  const auto blocks =
+      static_cast<int>(prepares ? cuda::float64_attention_backward_q_blocks(fixture.problem)
+                                : cuda::float64_attention_backward_blocks(arguments, C));
+  for (int b = 0; b < blocks; ++b) {
+    emulated_gpu::Block block(b, C.threads, static_cast<size_t>(C.shared_bytes()), blocks);
+    block.run([&] {
+      if (prepares)
+        cuda::float64_attention_backward_prepare<C>(arguments);
+      else
+        cuda::compute_gradients<C>(arguments, block.shared.data());
+    });
+  }
+}
+constexpr Float64BackwardConfig of(const Float64ForwardConfig& forward, GradientsOf gradients) {
+  return {.key_dim = forward.key_dim,
+          .value_dim = forward.value_dim,
+          .gradients = gradients,
+          .right = forward.right,
+          .left = forward.left,
+          .lengths = forward.lengths,
+          .visible = forward.visible,
+          .dropout = forward.dropout,
+          .bias = forward.bias};
+}
+template <Float64ForwardConfig C>
+void check_backward(Fixture& fixture) {
+  for (Array* result :
+       {&fixture.grad_query, &fixture.grad_key, &fixture.grad_value, &fixture.grad_bias})
+    if (result->tensor.present()) result->blank();
+  constexpr bool kBias = C.bias != DType::kNone;
+  Array workspace(
+      {static_cast<int64_t>(cuda::float64_attention_backward_workspace(fixture.problem)) + 16},
+      DType::kBool);
+  auto* bytes = reinterpret_cast<std::byte*>(
+      (reinterpret_cast<uintptr_t>(workspace.tensor.as<std::byte>()) + 15) / 16 * 16);
+  launch<of(C, kBias ? GradientsOf::kBias : GradientsOf::kQueries)>(fixture, bytes, true);
+  launch<of(C, GradientsOf::kKeys)>(fixture, bytes, false);
+  launch<of(C, GradientsOf::kQueries)>(fixture, bytes, false);
+  if constexpr (kBias) launch<of(C, GradientsOf::kBias)>(fixture, bytes, false);
+  fixture.compare_gradients();
+}
+// `clean`: other inputs, whose limits are taken.
+template <Float64ForwardConfig C>
+void check(const Case& test, const Fixture* clean = nullptr) {
+  SCOPED_TRACE(text_of(test));
+  Fixture fixture(test);
+  if (clean != nullptr) fixture.use_limits_of(*clean);
+  // Backward reads the reference's out and lse.
+  check_backward<C>(fixture);
+  check_forward<C>(fixture);
+}
+
+constexpr Float64ForwardConfig kFull{};
+
+TEST(EmulatedFloat64Attention, Full) {
+  check<kFull>(make_f64(1, 2, 1, 70, 101, 64, 64));
+  check<kFull>(make_f64(1, 1, 1, 20, 0, 64, 64));
+  for (const double scale : {0.1, 30.0}) {
+    Case test = make_f64(1, 2, 1, 20, 130, 64, 64);
+    test.grad_lse = true;
+    test.input_scale = scale;
+    check<kFull>(test);
+  }
+}
+
+constexpr Float64ForwardConfig kCausal{.key_dim = 80, .value_dim = 48, .right = true};
+
+// Hidden keys and values that are not finite, and some that are seen.
+TEST(EmulatedFloat64Attention, CausalWithNonfinite) {
+  Case test = make_f64(1, 2, 2, 70, 90, 80, 48);
+  test.layout = Layout::kBshd;
+  test.problem.causal = Causal::kTopLeft;
+  check<kCausal>(test);
+  const Fixture clean(test);
+  test.prepare = [](AttentionBackward& a) {
+    put(a.key, at(a.key, {0, 0, 66, 5}), kNaN);
+    put(a.value, at(a.value, {0, 0, 50, 3}), kInfinity);
+    put(a.value, at(a.value, {0, 1, 80, 3}), kNaN);
+    put(a.query, at(a.query, {0, 1, 7, 5}), kNaN);
+  };
+  check<kCausal>(test, &clean);
+}
+
+constexpr Float64ForwardConfig kGathered{
+    .key_dim = 16, .value_dim = 32, .vectors = false, .right = true, .left = true};
+
+TEST(EmulatedFloat64Attention, AnyStridesAndScale) {
+  Case test = make_f64(1, 2, 1, 60, 100, 13, 19);
+  test.layout = Layout::kSpread;
+  test.problem.scale = -0.3;
+  test.problem.causal = Causal::kBottomRight;
+  test.problem.window_left = 40;
+  check<kGathered>(test);
+}
+
+constexpr Float64ForwardConfig kEverything{.key_dim = 96,
+                                           .value_dim = 64,
+                                           .right = true,
+                                           .lengths = true,
+                                           .visible = true,
+                                           .dropout = true,
+                                           .bias = DType::kF64};
+
+TEST(EmulatedFloat64Attention, EverythingAtOnce) {
+  for (const auto& shape : {std::vector<int64_t>{5, 1, 70, 100}, {1, 2, 1, 100}}) {
+    Case all = make_f64(0, 2, 1, 0, 0, 96, 64);
+    set_ragged(all, {5, 0, 70, 1, 33}, {7, 3, 100, 0, 64});
+    all.layout = Layout::kBshd;
+    all.grad_lse = true;
+    all.problem.causal = Causal::kBottomRight;
+    all.problem.dropout = 0.3;
+    all.problem.kv_lens = true;
+    all.kv_lens = {7, 1, 90, 0, 63};
+    add_bias(all, DType::kF64, shape, true);
+    set_visible(all, {1, 2, 70, 1});
+    check<kEverything>(all);
+  }
+}
+
+constexpr Float64ForwardConfig kLarge{.key_dim = 272, .value_dim = 144};
+
+TEST(EmulatedFloat64Attention, CutsLargeDims) {
+  check<kLarge>(make_f64(1, 1, 1, 20, 50, 270, 140));
+}
+
+// Powers in the whole range, and what is beyond it.
+TEST(EmulatedFloat64Attention, Exponential) {
+  using cuda::DoubleArithmetic;
+  for (double x = -1021.9; x < 1021.9; x += 0.37)
+    EXPECT_NEAR(DoubleArithmetic::exp2(x) / std::exp2(x), 1, 4e-16) << x;
+  for (const double x : {0.0, -0.0, 1.0, -3.0, 1021.0})
+    EXPECT_EQ(DoubleArithmetic::exp2(x), std::exp2(x));
+  for (const double x : {-1022.5, -1e300, -kInfinity}) EXPECT_EQ(DoubleArithmetic::exp2(x), 0);
+  for (const double x : {1024.0, 1e300, kInfinity}) EXPECT_EQ(DoubleArithmetic::exp2(x), kInfinity);
+  for (const double x : {kNaN, -kNaN}) EXPECT_TRUE(std::isnan(DoubleArithmetic::exp2(x)));
+}
+
+}  // namespace
+}  // namespace perseid::internal
