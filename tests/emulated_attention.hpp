@@ -40,20 +40,21 @@ inline Case forward_case(int64_t batch, int64_t heads, int64_t kv_heads, int64_t
 template <PortableForwardConfig C>
 void run(Fixture& fixture) {
   for (Array* result : {&fixture.out, &fixture.lse}) result->blank();
-  cuda::PortableForwardArguments arguments = cuda::portable_attention_arguments(fixture.problem, C);
-  const bool vectors = cuda::bind_portable_attention(fixture.forward_arguments(), &arguments);
-  PortableForwardConfig chosen = cuda::choose_portable_attention(fixture.problem);
+  const AttentionProblem problem = cuda::pack_gqa(fixture.problem);
+  const AttentionForward tensors = cuda::pack_gqa(fixture.problem, fixture.forward_arguments());
+  cuda::PortableForwardArguments arguments = cuda::portable_attention_arguments(problem, C);
+  const bool vectors = cuda::bind_portable_attention(tensors, &arguments);
+  PortableForwardConfig chosen = cuda::choose_portable_attention(problem);
   chosen.vectors = vectors;
   chosen.rows = C.rows;
   chosen.keys = C.keys;
-  const cuda::AttentionPlanes planes = cuda::portable_attention_planes(fixture.problem, C);
+  const cuda::AttentionPlanes planes = cuda::portable_attention_planes(problem, C);
   const size_t of_splits = cuda::portable_attention_workspace(arguments);
   Array workspace({static_cast<int64_t>(of_splits + planes.workspace()) + 16}, DType::kBool);
   auto* const work = reinterpret_cast<std::byte*>(
       (reinterpret_cast<uintptr_t>(workspace.tensor.as<std::byte>()) + 15) / 16 * 16);
   cuda::bind_portable_attention_workspace(work, &arguments);
   if constexpr (C.planes() == 2) {
-    const AttentionForward tensors = fixture.forward_arguments();
     const cuda::PlanesArguments rows =
         planes.bind(tensors.query, tensors.key, tensors.value, nullptr, work + of_splits);
     write_planes<max(C.key_length(), C.value_length())>(planes, rows);

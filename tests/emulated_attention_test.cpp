@@ -117,6 +117,42 @@ TEST(EmulatedAttention, SplitsKeysOfFewQueries) {
   check<kSplitLengths>(ragged);
 }
 
+constexpr PortableForwardConfig kPacked{.key_dim = 64,
+                                        .value_dim = 48,
+                                        .rows = 16,
+                                        .query_in_registers = true,
+                                        .lengths = true,
+                                        .visible = true,
+                                        .bias = DType::kBF16,
+                                        .split = true};
+
+// One query: the heads that share a key head are the rows of a tile.
+TEST(EmulatedAttention, PacksHeadsOfOneQuery) {
+  for (const Layout layout : {Layout::kBshd, Layout::kBhsd}) {
+    Case test = forward_case(2, 10, 2, 1, 1300, 64, 48);
+    test.layout = layout;
+    test.problem.causal = Causal::kBottomRight;
+    test.problem.kv_lens = true;
+    test.kv_lens = {700, 1300};
+    add_bias(test, DType::kBF16, {1, 10, 1, 1300}, false);
+    set_visible(test, {2, 1, 1, 1300});
+    check<kPacked>(test);
+  }
+  const std::function<void(AttentionProblem&)> kBounds[] = {
+      [](AttentionProblem& p) { p.window_left = 50; },
+      [](AttentionProblem& p) { p.causal = Causal::kTopLeft; },
+      [](AttentionProblem& p) { p.dropout = 0.5; },
+      [](AttentionProblem& p) { p.q_len = 2; },
+      [](AttentionProblem& p) { p.kv_heads = 10; },
+      [](AttentionProblem& p) { p.ragged = true; }};
+  for (const auto& bound : kBounds) {
+    AttentionProblem problem = forward_case(2, 10, 2, 1, 1300, 64, 48).problem;
+    EXPECT_TRUE(cuda::packs_gqa(problem));
+    bound(problem);
+    EXPECT_FALSE(cuda::packs_gqa(problem));
+  }
+}
+
 constexpr PortableForwardConfig kLengths{
     .key_dim = 64, .value_dim = 64, .keys = 96, .lengths = true};
 constexpr PortableForwardConfig kWindowLengths{
@@ -174,6 +210,18 @@ TEST(EmulatedAttention, ShorterTensorsThanThePlan) {
   EXPECT_GT(cuda::portable_attention_workspace(arguments), 0u);
   EXPECT_LE(cuda::portable_attention_workspace(arguments), bytes);
   EXPECT_EQ(arguments.right, 700 - 5 + 1);
+
+  // The plan decides whether heads are packed, not the lengths of an execution.
+  AttentionForward tensors;
+  tensors.lengths = {1, 700, 0, 0};
+  for (const auto& [most, rows] : {std::pair<int64_t, int64_t>{4, 1}, {1, 2}}) {
+    plan.problem.q_len = most;
+    const AttentionProblem packed =
+        with_lengths(cuda::pack_gqa(plan.problem), cuda::pack_gqa(plan.problem, tensors).lengths);
+    EXPECT_EQ(packed.q_len, rows);
+    EXPECT_EQ(packed.heads, 4 / rows);
+    EXPECT_EQ(packed.kv_len, 700);
+  }
 }
 
 constexpr PortableForwardConfig kCut{.key_dim = 320, .value_dim = 288, .rows = 16, .right = true};

@@ -100,7 +100,7 @@ void check(const Case& test, const Fixture* clean = nullptr) {
   check_forward<C>(fixture);
 }
 
-constexpr Float64ForwardConfig kFull{};
+constexpr Float64ForwardConfig kFull{.keys = 32};
 
 TEST(EmulatedFloat64Attention, Full) {
   check<kFull>(make_f64(1, 2, 1, 70, 101, 64, 64));
@@ -132,7 +132,7 @@ TEST(EmulatedFloat64Attention, CausalWithNonfinite) {
 }
 
 constexpr Float64ForwardConfig kGathered{
-    .key_dim = 16, .value_dim = 32, .vectors = false, .right = true, .left = true};
+    .key_dim = 16, .value_dim = 32, .keys = 32, .vectors = false, .right = true, .left = true};
 
 TEST(EmulatedFloat64Attention, AnyStridesAndScale) {
   Case test = make_f64(1, 2, 1, 60, 100, 13, 19);

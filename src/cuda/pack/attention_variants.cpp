@@ -208,7 +208,7 @@ void add_portable(const Kind& kind, const Dims& dims, DType dtype, bool causal,
   const AttentionProblem problem = problem_of(kind, dims, dtype, causal);
   const std::string name = name_of(kind, dims, dtype, causal, architecture);
   if (kind.forward) {
-    const PortableForwardConfig config = choose_portable_attention(problem);
+    const PortableForwardConfig config = choose_portable_attention(pack_gqa(problem));
     variants->push_back(
         {"forward of " + name,
          {kPortableAttentionHeader, portable_attention_kernels(config), architecture},

@@ -36,11 +36,49 @@ int64_t blocks_of(const AttentionProblem& problem, const PortableForwardConfig& 
 // Of any launch of forward.
 int64_t most_blocks(const AttentionProblem& problem) {
   if (problem.dtype == DType::kF64) return float64_attention_blocks(problem);
-  const PortableForwardConfig config = choose_portable_attention(problem);
-  return max(blocks_of(problem, config), portable_attention_planes(problem, config).blocks());
+  const AttentionProblem packed = pack_gqa(problem);
+  const PortableForwardConfig config = choose_portable_attention(packed);
+  return max(blocks_of(packed, config), portable_attention_planes(packed, config).blocks());
+}
+
+// Heads of a group as rows.
+Tensor pack_rows(Tensor tensor, int64_t group) {
+  if (!tensor.present()) return tensor;
+  tensor.shape[1] /= group;
+  tensor.shape[2] = group;
+  tensor.stride[2] = tensor.stride[1];
+  tensor.stride[1] *= group;
+  return tensor;
 }
 
 }  // namespace
+
+bool packs_gqa(const AttentionProblem& problem) {
+  // The last query of a sequence is limited by no bound on the right of it.
+  const bool bounded =
+      problem.window_left >= 0 ||
+      (!problem.bottom_right() && (problem.causal != Causal::kNone || problem.window_right >= 0));
+  return problem.q_len == 1 && problem.group() > 1 && problem.group() <= kFewRows && !bounded &&
+         !problem.ragged && !problem.q_lens && dropout_threshold(problem.dropout) == 256;
+}
+AttentionProblem pack_gqa(const AttentionProblem& problem) {
+  if (!packs_gqa(problem)) return problem;
+  AttentionProblem packed = problem;
+  packed.q_len = problem.group();
+  packed.heads = problem.kv_heads;
+  packed.causal = Causal::kNone;
+  packed.window_right = -1;
+  packed.window_bottom_right = false;
+  return packed;
+}
+AttentionForward pack_gqa(const AttentionProblem& problem, const AttentionForward& tensors) {
+  if (!packs_gqa(problem)) return tensors;
+  AttentionForward packed = tensors;
+  for (Tensor* tensor : {&packed.query, &packed.out, &packed.lse, &packed.bias, &packed.visible})
+    *tensor = pack_rows(*tensor, problem.group());
+  packed.lengths.q_len = problem.group();
+  return packed;
+}
 
 bool has_vectors(const Tensor& tensor) {
   constexpr int64_t kBytes = 16;
@@ -218,20 +256,23 @@ Status PortableAttention::make(const AttentionProblem& problem, const PortableFo
     if (status.ok()) status = gpu.allow_shared(attention->kernels_[each], config.shared_bytes());
   if (!status.ok()) return status;
 
-  attention->fixed_ = portable_attention_arguments(problem, config);
-  attention->planes_ = portable_attention_planes(problem, config);
+  const AttentionProblem packed = pack_gqa(problem);
+  attention->fixed_ = portable_attention_arguments(packed, config);
+  attention->planes_ = portable_attention_planes(packed, config);
   *made = std::move(attention);
   return {};
 }
 
-Status PortableAttention::forward(const AttentionForward& tensors, std::byte* workspace,
+Status PortableAttention::forward(const AttentionForward& given, std::byte* workspace,
                                   void* stream) const {
-  if (tensors.out.elements() == 0) return {};
+  if (given.out.elements() == 0) return {};
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
   PortableForwardArguments arguments = fixed_;
+  const AttentionForward tensors = pack_gqa(problem_, given);
   if (problem_.max_lengths)
-    set_portable_attention_lengths(with_lengths(problem_, tensors.lengths), config_, &arguments);
+    set_portable_attention_lengths(with_lengths(pack_gqa(problem_), tensors.lengths), config_,
+                                   &arguments);
   const bool vectors = bind_portable_attention(tensors, &arguments);
   const Launch launch{.blocks = portable_attention_blocks(arguments, config_),
                       .threads = PortableForwardConfig::threads,
@@ -265,7 +306,8 @@ std::string PortableAttention::description() const {
                      config_.planes() == 2 ? ", products of two f16 halves" : "",
                      config_.split ? concatenate(", keys split into ", fixed_.num_splits,
                                                  " parts, merged by a second kernel")
-                                   : "");
+                                   : "",
+                     packs_gqa(problem_) ? ", heads of a key head as its rows" : "");
 }
 
 }  // namespace perseid::internal::cuda

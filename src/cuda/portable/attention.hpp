@@ -22,10 +22,17 @@ inline constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;  // of a launch
 // Whether rows consist of vectors of 16 bytes.
 bool has_vectors(const Tensor& tensor);
 
+// One query of heads that share a key head, where all rows see the same keys: the heads become rows
+// of queries, so that their keys are read once. The problem is that of the plan; where it does not
+// pack, problem and tensors stay as they are.
+bool packs_gqa(const AttentionProblem& problem);
+AttentionProblem pack_gqa(const AttentionProblem& problem);
+AttentionForward pack_gqa(const AttentionProblem& problem, const AttentionForward& tensors);
+
 // Why the kernels do not take the problem, as a sentence's end; "" where they do.
 std::string refuse_portable_attention(const AttentionProblem& problem, const GpuFacts& facts);
 // By the problem's lengths, dims and masks, never by its batch or the GPU, so that a row's result
-// depends on neither.
+// depends on neither. This and what follows have packed problems.
 PortableForwardConfig choose_portable_attention(const AttentionProblem& problem);
 // Name expressions of the kernels, and their header: for tensors that are accessed by vectors, and
 // for others, or of float32, for planes, and the one that writes them; and where keys are split,
@@ -58,7 +65,7 @@ class PortableAttention {
  public:
   static Status make(const AttentionProblem& problem, Gpu& gpu,
                      std::unique_ptr<PortableAttention>* made) {
-    return make(problem, choose_portable_attention(problem), gpu, made);
+    return make(problem, choose_portable_attention(pack_gqa(problem)), gpu, made);
   }
   static Status make(const AttentionProblem& problem, const PortableForwardConfig& config, Gpu& gpu,
                      std::unique_ptr<PortableAttention>* made);

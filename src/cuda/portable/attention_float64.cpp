@@ -75,7 +75,9 @@ Layout lay_out(const AttentionProblem& problem) {
 // ---- Forward ----
 
 Float64ForwardConfig choose_float64_attention(const AttentionProblem& problem) {
-  return choose<Float64ForwardConfig>(problem);
+  auto config = choose<Float64ForwardConfig>(problem);
+  if (max(config.key_dim, config.value_dim) <= 64) config.keys = 32;
+  return config;
 }
 
 std::vector<std::string> float64_attention_kernels(const Float64ForwardConfig& config) {

@@ -64,9 +64,7 @@ struct Float64ForwardConfig {
   static constexpr bool unit_strides = false;  // between elements of rows, in fixups
   static constexpr bool sharded = false;       // all rows of every sequence of queries
   static constexpr int block_rows() { return rows * warps; }
-  // Blocks of a multiprocessor, as registers allow.
-  constexpr int resident() const { return most_dim() <= 64 ? 3 : 2; }
-  constexpr int most_dim() const { return max(key_dim, value_dim); }
+  static constexpr int resident = 2;  // blocks of a multiprocessor, as registers allow
   // A KV tile may have keys that some rows see and others do not.
   constexpr bool masked() const { return right || left || visible; }
 

@@ -393,7 +393,7 @@ class Float64Forward {
 };
 
 template <Float64ForwardConfig C>
-__global__ void __launch_bounds__(C.threads, C.resident())
+__global__ void __launch_bounds__(C.threads, C.resident)
     float64_attention_forward(const __grid_constant__ Float64Arguments arguments) {
   extern __shared__ __align__(128) unsigned char memory[];
   ptx::launch_dependents();
