@@ -212,7 +212,9 @@ Tensors on_one_gpu(const Problem& problem, int32_t rank, const Tensors& whole) {
   const Attention attention(context, options);
   Tensors packed = whole;
   const auto for_each_matrix = [&](const auto& body) {
-    for (Matrix* rows : {&packed.query, &packed.key, &packed.value, &packed.out, &packed.lse})
+    for (Matrix* rows :
+         {&packed.query, &packed.key, &packed.value, &packed.out, &packed.lse, &packed.grad_out,
+          &packed.grad_query, &packed.grad_key, &packed.grad_value})
       body(rows->shape);
   };
   for_each_matrix([](std::vector<int64_t>& shape) { shape.erase(shape.begin()); });
@@ -228,6 +230,13 @@ Tensors on_one_gpu(const Problem& problem, int32_t rank, const Tensors& whole) {
                           .epoch = 1,
                           .first_chunk = rank * problem.chunks};
   attention.forward(nullptr, arguments, workspace.bytes());
+  if (problem.backward) {
+    const GpuWorkspace other(context, attention, perseid::Direction::kBackward);
+    perseid::AttentionBackward gradients = tensors.backward(problem);
+    gradients.cu_seqlens_q = gradients.cu_seqlens_kv = tensors.lengths.tensor();
+    attention.backward(nullptr, gradients, other.bytes());
+    context.synchronize();  // before its workspace goes
+  }
   context.synchronize();
   packed = copy_from_gpu(tensors, packed);
   for_each_matrix([](std::vector<int64_t>& shape) { shape.insert(shape.begin(), 1); });
@@ -235,29 +244,35 @@ Tensors on_one_gpu(const Problem& problem, int32_t rank, const Tensors& whole) {
 }
 
 void expect_bits_of_one_gpu(const Problem& given) {
-  Problem problem = on_two_gpus(given);
-  problem.backward = false;
+  const Problem problem = on_two_gpus(given);
   SCOPED_TRACE(testing::Message() << "length " << problem.q_len << ", dim " << problem.head_dim);
   on_threads(kRanks, [&](const Group& group) {
     const int32_t rank = group.rank();
     const OnRank on_rank(group, problem, take(problem, make(problem, 0), rank));
-    for (uint64_t repeat = 0; repeat < 3; ++repeat) {
+    for (uint64_t repeat = 0; repeat < 2; ++repeat) {
       const Tensors whole = make(problem, repeat);
       const Tensors wanted = take(problem, on_one_gpu(problem, rank, whole), rank);
       const Tensors result = on_rank.run(problem, rank, take(problem, whole, rank));
       EXPECT_TRUE(result.out.bytes == wanted.out.bytes) << "rank " << rank << ", run " << repeat;
       EXPECT_TRUE(result.lse.bytes == wanted.lse.bytes) << "rank " << rank << ", run " << repeat;
+      if (!problem.backward) continue;
+      expect_near("grad_query", result.grad_query, wanted.grad_query);
+      expect_near("grad_key", result.grad_key, wanted.grad_key);
+      expect_near("grad_value", result.grad_value, wanted.grad_value);
     }
   });
 }
 
 TEST_F(GpuContextAttention, BitsOfOneGpu) {
   expect_bits_of_one_gpu(square(2048, 128, {.heads = 8, .kv_heads = 2, .chunks = 2}));
-  expect_bits_of_one_gpu(square(1024, 64));
+  expect_bits_of_one_gpu(square(1024, 64, {.backward = false}));
   expect_bits_of_one_gpu(
       square(1024, 128, {.placement = Sharding::kContiguous, .mask = {}, .chunks = 3}));
-  // More tiles than multiprocessors: the kernel holds them all while it waits.
-  expect_bits_of_one_gpu(square(8192, 128, {.heads = 16, .kv_heads = 2}));
+}
+
+// More tiles than multiprocessors: the kernel holds them all while it waits.
+TEST_F(GpuContextAttention, BitsOfManyTiles) {
+  expect_bits_of_one_gpu(square(8192, 128, {.heads = 16, .kv_heads = 16}));
 }
 
 TEST_F(GpuContextAttention, RefusesPiecesThatAreNoTiles) {
