@@ -238,6 +238,8 @@ FAULTS = [
      "cuda/device/split/halves.hpp", "(x - kept.x) * kLowHalfScale", "(x - kept.x)"),
     ("splitting: long lines repeat their beginning", "f32_matmul *LongLines",
      "cuda/device/split/split.hpp", "if (depth_ > kSpan) load(k);", "load(0);"),
+    ("splitting: long lines across k are not loaded again", "f32_matmul *LongLines*",
+     "cuda/device/split/split.hpp", "if (deep > kHeld * step) load(k);", ""),
     ("splitting: a lost number is not counted", "f32_matmul *SmallNumbers*",
      "cuda/device/split/halves.hpp", "0x1p-28f / terms", "0x1p-60f / terms"),
 ]

@@ -32,7 +32,7 @@ Budget budget_of(const MatmulFmaConfig& config) {
 }
 
 // A tile's numbers, their halves, and addresses.
-Budget budget_of(const SplitConfig&) { return {128, 0, 36864}; }
+Budget budget_of(const SplitConfig&) { return {80, 0, 2048}; }
 
 // setmaxnreg divides the registers among producer and consumers. Nothing is spilled, but by the
 // scheduler of chunks, whose search and waits are no inner loop, around the parts of ranks, and

@@ -21,7 +21,9 @@ std::vector<std::string> split_kernels(const SplitConfig& config) {
 
 Status Split::make(const SplitConfig& config, Gpu& gpu) {
   config_ = config;
-  return gpu.load(kSplitHeader, split_kernels(config), &kernels_);
+  Status status = gpu.load(kSplitHeader, split_kernels(config), &kernels_);
+  if (status.ok()) status = gpu.allow_shared(kernels_[1], SplitConfig::kTilesBytes);
+  return status;
 }
 
 size_t Split::bytes(int64_t lines, int64_t depth) const {
@@ -59,7 +61,8 @@ Status Split::run(const Gpu& gpu, const SplitOperand (&operands)[2], int64_t dep
     status = gpu.launch(kernels_[1],
                         {.blocks = groups * across.cluster,
                          .threads = SplitConfig::threads,
-                         .cluster = across.cluster},
+                         .cluster = across.cluster,
+                         .shared_bytes = SplitConfig::kTilesBytes},
                         &across, stream);
   return status;
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Asynchronous copies of 16 or 8 bytes from global to shared memory, issued by each thread, without
-// a register in between. sm_80 and up.
+// Asynchronous copies of 16, 8 or 4 bytes from global to shared memory, issued by each thread,
+// without a register in between. sm_80 and up.
 #pragma once
 
 #include "math/portable.hpp"
@@ -36,6 +36,15 @@ __device__ __forceinline__ void cp_async_8_or_zero(uint32_t to, const void* from
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
                :
                : "r"(to), "l"(__cvta_generic_to_global(from)), "r"(copies ? 8 : 0)
+               : "memory");
+}
+
+// The same for 4 bytes, multiples of 4.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async
+__device__ __forceinline__ void cp_async_4_or_zero(uint32_t to, const void* from, bool copies) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+               :
+               : "r"(to), "l"(__cvta_generic_to_global(from)), "r"(copies ? 4 : 0)
                : "memory");
 }
 

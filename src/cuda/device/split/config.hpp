@@ -26,6 +26,8 @@ struct SplitConfig {
   // Of split_across: a cluster of blocks has some lines, of which each warp holds some tiles.
   static constexpr int kLines = 32, kMostCluster = 16, kHeldTiles = 2;
   static constexpr int kDepthOfABlock = kDepth * kWarps * kHeldTiles;
+  static constexpr int kTileBytes = 4 * kLines * kDepth;
+  static constexpr int kTilesBytes = kWarps * kHeldTiles * kTileBytes;
   // Elements of a line of planes: for every kDepth of k the high halves, then the low ones.
   constexpr int64_t row(int64_t depth) const { return ceil_div(depth, kDepth) * kDepth * planes; }
 };

@@ -15,14 +15,15 @@
 //
 // split_across takes any other strides. A cluster of blocks has 32 lines, and its warps take tiles
 // of 32 lines and 32 of k by turns: for the largest number of each line, which the blocks exchange
-// through distributed shared memory, and to write the halves, by way of shared memory, so that
-// whole lines of 128 bytes are written. A warp holds two tiles, so that lines of up to 8192 are
-// read once; longer ones are read twice.
+// through distributed shared memory, and to write the halves. Asynchronous copies bring the tiles
+// into shared memory, where they are transposed, so that whole lines of 128 bytes are read and
+// written. A warp holds two tiles, so that lines of up to 8192 are read once; longer ones twice.
 //
 // The bound is memory: 4 bytes read and 2 bytes a plane written for each number.
 #pragma once
 
 #include "cuda/device/ptx/cluster.hpp"
+#include "cuda/device/ptx/cp_async.hpp"
 #include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/split/config.hpp"
 #include "cuda/device/split/halves.hpp"
@@ -164,8 +165,6 @@ __global__ void __launch_bounds__(SplitConfig::threads, 4)
 
 struct SplitShared {
   static constexpr int kLines = SplitConfig::kLines, kWarps = SplitConfig::kWarps;
-  // Lines of a warp's tile, 16 bytes at position p ^ line % 8.
-  alignas(16) uint4 rows[kWarps][kLines][8];
   uint32_t of_warps[kWarps][kLines];  // the largest bits of a line
   uint32_t of_block[kLines], largest[kLines];
   uint32_t lost[kLines];  // numbers, of this block
@@ -183,52 +182,79 @@ struct SplitLines {
   }
 };
 
-// [32 lines][32 of k]: a lane has one line.
+// [32 lines][32 of k] in shared memory, 4096 bytes of a warp. At first numbers by k, of which a
+// lane reads its line; then halves by lines, 16 bytes at position p ^ line % 8.
 template <SplitConfig C>
-struct SplitTile {
+class SplitTile {
   static constexpr int kLines = SplitConfig::kLines, kDepth = SplitConfig::kDepth;
-  float at[kDepth];
 
-  __device__ __forceinline__ void load(const SplitLines& lines, int lane) {
-    const float* from = lines.data + lane * lines.line;
-    const bool inside = lane < lines.left;
+ public:
+  __device__ __forceinline__ SplitTile(unsigned char* memory, int lane)
+      : memory_(memory), lane_(lane) {}
+
+  // Outside of the lines and of k there are zeros. A lane may read its line when its copies have
+  // ended.
+  __device__ __forceinline__ void load(const SplitLines& lines) const {
+    __syncwarp();  // the halves before have been read
+    const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(memory_)) + 4 * lane_;
+    const float* from = lines.data + lane_ * lines.line;
+    const bool inside = lane_ < lines.left;
 #pragma unroll
     for (int i = 0; i < kDepth; ++i, from += lines.depth)
-      at[i] = inside && i < lines.depth_left ? *from : 0;
+      ptx::cp_async_4_or_zero(to + 4 * kLines * i, from, inside && i < lines.depth_left);
   }
-  // `to`: of line 0 of the tile, lines that are `row` apart.
-  __device__ __forceinline__ void store(float scale, const SplitLines& lines, uint16_t* to,
-                                        int64_t row, uint4 (&rows)[kLines][8], int lane) const {
-    __syncwarp();  // the tile before has been read
+  __device__ __forceinline__ float at(int k) const {
+    return reinterpret_cast<const float*>(memory_)[kLines * k + lane_];
+  }
+  // `to`: of line 0 of the tile, lines that are `row` apart. Returns how many numbers of the lane's
+  // line are lost.
+  __device__ __forceinline__ uint32_t store(float scale, uint32_t limit, int left, uint16_t* to,
+                                            int64_t row) const {
+    float numbers[kDepth];
+    uint32_t lost = 0;
+#pragma unroll
+    for (int i = 0; i < kDepth; ++i) {
+      numbers[i] = at(i);
+      lost += is_lost(numbers[i], limit);
+    }
+    __syncwarp();  // all lanes have read theirs
+    auto& rows = *reinterpret_cast<uint4(*)[kLines][8]>(memory_);
 #pragma unroll
     for (int piece = 0; piece < 4; ++piece) {
       HalfPairs pairs[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        pairs[i] = split_pair(at[8 * piece + 2 * i] * scale, at[8 * piece + 2 * i + 1] * scale);
-      rows[lane][piece ^ lane % 8] = {pairs[0].high, pairs[1].high, pairs[2].high, pairs[3].high};
+        pairs[i] =
+            split_pair(numbers[8 * piece + 2 * i] * scale, numbers[8 * piece + 2 * i + 1] * scale);
+      rows[lane_][piece ^ lane_ % 8] = {pairs[0].high, pairs[1].high, pairs[2].high, pairs[3].high};
       if constexpr (C.planes == 2)
-        rows[lane][(4 + piece) ^ lane % 8] = {pairs[0].low, pairs[1].low, pairs[2].low,
-                                              pairs[3].low};
+        rows[lane_][(4 + piece) ^ lane_ % 8] = {pairs[0].low, pairs[1].low, pairs[2].low,
+                                                pairs[3].low};
     }
     __syncwarp();
     constexpr int kPieces = 4 * C.planes, kRows = 32 / kPieces;  // of the warp's accesses
-    const int piece = lane % kPieces;
-    to += lane / kPieces * row + piece * 8;
+    const int piece = lane_ % kPieces;
+    to += lane_ / kPieces * row + piece * 8;
 #pragma unroll
     for (int i = 0; i < kLines; i += kRows, to += kRows * row) {
-      const int line = i + lane / kPieces;
-      if (line < lines.left) __stcs(reinterpret_cast<uint4*>(to), rows[line][piece ^ line % 8]);
+      const int line = i + lane_ / kPieces;
+      if (line < left) __stcs(reinterpret_cast<uint4*>(to), rows[line][piece ^ line % 8]);
     }
+    return lost;
   }
+
+ private:
+  unsigned char* memory_;
+  int lane_;
 };
 
 // Clusters of operand 0 come first; of each, the groups of lines of an entry.
 template <SplitConfig C>
-__global__ void __launch_bounds__(SplitConfig::threads, 2)
+__global__ void __launch_bounds__(SplitConfig::threads, 3)
     split_across(const __grid_constant__ SplitArguments arguments) {
   constexpr int kDepth = SplitConfig::kDepth, kWarps = SplitConfig::kWarps;
   constexpr int kHeld = SplitConfig::kHeldTiles;
+  extern __shared__ __align__(16) unsigned char tiles[];
   __shared__ SplitShared shared;
   ptx::launch_dependents();
   const int blocks = arguments.cluster, rank = static_cast<int>(blockIdx.x) % blocks;
@@ -250,24 +276,29 @@ __global__ void __launch_bounds__(SplitConfig::threads, 2)
   const int64_t depth = arguments.depth, to = entry * operand.lines + line;
   uint16_t* const planes = static_cast<uint16_t*>(operand.planes) + to * C.row(depth);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t step = int64_t{kDepth} * kWarps * blocks;
-  const int64_t first = int64_t{kDepth} * (rank * kWarps + warp);
+  // k counts in 32 bits: it is less than 2^30.
+  const int deep = static_cast<int>(depth), step = kDepth * kWarps * blocks;
+  const int first = kDepth * (rank * kWarps + warp);
   ptx::wait_for_prerequisites();
 
   // The largest number of each line.
-  SplitTile<C> tiles[kHeld];
-  const auto load = [&](int64_t k) {
+  const auto tile = [&](int i) {
+    return SplitTile<C>(tiles + (kHeld * warp + i) * SplitConfig::kTileBytes, lane);
+  };
+  const auto load = [&](int k) {
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) tiles[i].load(lines.from(k + i * step), lane);
+    for (int i = 0; i < kHeld; ++i) tile(i).load(lines.from(k + i * step));
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<0>();
   };
   uint32_t most = 0;
 #pragma unroll 1
-  for (int64_t k = first; k < depth; k += kHeld * step) {
+  for (int k = first; k < deep; k += kHeld * step) {
     load(k);
 #pragma unroll
-    for (const SplitTile<C>& tile : tiles)
+    for (int i = 0; i < kHeld; ++i)
 #pragma unroll
-      for (const float x : tile.at) most = max(most, magnitude(x));
+      for (int j = 0; j < kDepth; ++j) most = max(most, magnitude(tile(i).at(j)));
   }
   shared.of_warps[warp][lane] = most;
   __syncthreads();
@@ -290,17 +321,12 @@ __global__ void __launch_bounds__(SplitConfig::threads, 2)
   const float scale = split_scale(largest);
   uint32_t lost = 0;
 #pragma unroll 1
-  for (int64_t k = first; k < depth; k += kHeld * step) {
-    if (depth > kHeld * step) load(k);
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      const int64_t at = k + i * step;
-#pragma unroll
-      for (const float x : tiles[i].at) lost += is_lost(x, limit);
-      if (at < depth)
-        tiles[i].store(scale, lines.from(at), planes + at * C.planes, C.row(depth),
-                       shared.rows[warp], lane);
-    }
+  for (int k = first; k < deep; k += kHeld * step) {
+    if (deep > kHeld * step) load(k);
+#pragma unroll 1
+    for (int i = 0; i < kHeld; ++i)
+      if (const int at = k + i * step; at < deep)
+        lost += tile(i).store(scale, limit, lines.left, planes + at * C.planes, C.row(depth));
   }
   if (lost != 0) atomicAdd(&shared.lost[lane], lost);
   ptx::cluster_arrive_and_release();
