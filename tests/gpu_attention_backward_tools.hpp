@@ -8,6 +8,7 @@
 #include "cuda/portable/attention.hpp"
 #include "cuda/portable/attention_backward.hpp"
 #include "cuda/portable/attention_float64.hpp"
+#include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
 #include "gpu_tools.hpp"
 
@@ -78,7 +79,10 @@ class GpuAttentionBackward : public GpuTest {
     send(fixture.grad_bias, tensors.grad_bias, true);
     Mirror workspace(*gpu_, work);
 #if defined(PERSEID_TEST_FLOAT32)
-    run_forward(fixture.problem, tensors);
+    if (cuda::refuse_attention(fixture.problem, gpu_->facts()).empty())
+      run_forward<cuda::Sm90Attention>(fixture.problem, tensors);
+    else
+      run_forward<cuda::PortableAttention>(fixture.problem, tensors);
 #endif
     expect_ok(attention->backward(tensors, workspace.tensor().as<std::byte>(), nullptr));
     {
@@ -91,9 +95,10 @@ class GpuAttentionBackward : public GpuTest {
 #if defined(PERSEID_TEST_FLOAT32)
   // Backward in float32 is as accurate as the formula where out and lse are those of its forward,
   // whose scores have the same roundings.
+  template <class Attention>
   void run_forward(const AttentionProblem& problem, const AttentionBackward& tensors) {
-    std::unique_ptr<cuda::PortableAttention> attention;
-    expect_ok(cuda::PortableAttention::make(problem, *gpu_, &attention));
+    std::unique_ptr<Attention> attention;
+    expect_ok(Attention::make(problem, *gpu_, &attention));
     if (attention == nullptr) return;
     AttentionForward forward;
     forward.query = tensors.query;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention forward on a GPU against the float64 reference, for the tests of its kernels: those of
 // compute capability 9.0, or, with PERSEID_TEST_PORTABLE or PERSEID_TEST_FLOAT64, those of any.
+// With PERSEID_TEST_FLOAT32 both, where both take the problem.
 #pragma once
 
 #include "attention_cases.hpp"
@@ -23,6 +24,12 @@ inline constexpr int32_t kTestedMajor = 0;  // any
 #else
 using TestedAttention = cuda::Sm90Attention;
 inline constexpr int32_t kTestedMajor = 9;
+#endif
+
+#if defined(PERSEID_TEST_FLOAT32)
+inline constexpr bool kTestsBoth = true;
+#else
+inline constexpr bool kTestsBoth = false;
 #endif
 
 using Dims = std::pair<int64_t, int64_t>;  // of keys and values
@@ -49,8 +56,33 @@ class GpuAttention : public GpuTest {
   // One execution of the fixture's problem: out and lse of the GPU come to the fixture's arrays,
   // which held nothing of use before, as the workspace does not.
   void run(Fixture& fixture) {
-    std::unique_ptr<TestedAttention> attention;
-    expect_ok(TestedAttention::make(fixture.problem, *gpu_, &attention));
+    if (has_both(fixture.problem))
+      run_by<cuda::Sm90Attention>(fixture);
+    else
+      run_by<TestedAttention>(fixture);
+  }
+  void check(const Case& test) {
+    SCOPED_TRACE(text_of(test));
+    Fixture fixture(test);
+    run(fixture);
+    fixture.compare_forward();
+    if (!has_both(fixture.problem)) return;
+    SCOPED_TRACE("by the kernels of any GPU");
+    run_by<TestedAttention>(fixture);
+    fixture.compare_forward();
+  }
+
+  bool numbers_on_gpu_ = false;
+  int64_t misalign_ = 0;  // elements
+
+ private:
+  bool has_both(const AttentionProblem& problem) const {
+    return kTestsBoth && cuda::refuse_attention(problem, gpu_->facts()).empty();
+  }
+  template <class Attention>
+  void run_by(Fixture& fixture) {
+    std::unique_ptr<Attention> attention;
+    expect_ok(Attention::make(fixture.problem, *gpu_, &attention));
     if (attention == nullptr) return;
     for (Array* result : {&fixture.out, &fixture.lse}) result->blank();
     Array work({static_cast<int64_t>(attention->forward_workspace())}, DType::kBool);
@@ -90,15 +122,6 @@ class GpuAttention : public GpuTest {
     out.fetch();
     lse.fetch();
   }
-  void check(const Case& test) {
-    SCOPED_TRACE(text_of(test));
-    Fixture fixture(test);
-    run(fixture);
-    fixture.compare_forward();
-  }
-
-  bool numbers_on_gpu_ = false;
-  int64_t misalign_ = 0;  // elements
 };
 
 }  // namespace perseid::internal::testing_gpu

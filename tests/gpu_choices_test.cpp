@@ -110,7 +110,7 @@ TEST(AttentionKernels, RefuseWithASentence) {
     change(problem);
     return !cuda::refuse_attention(problem, facts).empty();
   };
-  EXPECT_TRUE(refused([](AttentionProblem& p) { p.dtype = DType::kF32; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.dtype = DType::kF64; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.head_dim = 63; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.value_dim = 264; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.scale = -1; }));
@@ -118,6 +118,39 @@ TEST(AttentionKernels, RefuseWithASentence) {
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.total_q = int64_t{1} << 29; }));
   facts.major = 8;
   EXPECT_FALSE(cuda::refuse_attention(good, facts).empty());
+}
+
+// Of f32: forward of many queries, any dims up to 128.
+TEST(AttentionKernels, TakeFloat32) {
+  cuda::GpuFacts facts;
+  facts.major = 9;
+  AttentionProblem good = forward_problem(100);
+  good.dtype = DType::kF32;
+  good.q_len = 65;
+  good.head_dim = 1;
+  good.value_dim = 127;
+  EXPECT_EQ(cuda::refuse_attention(good, facts), "");
+  const auto refused = [&](const auto& change) {
+    AttentionProblem problem = good;
+    change(problem);
+    return !cuda::refuse_attention(problem, facts).empty();
+  };
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.q_len = 64; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.head_dim = 129; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.value_dim = 129; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.scale = 0; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.q_lens = true; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) {
+    p.batch = 1 << 20;
+    p.kv_len = 1 << 10;
+  }));
+  for (good.head_dim = 1; good.head_dim <= 128; good.head_dim += 9)
+    for (good.value_dim = 1; good.value_dim <= 128; good.value_dim += 9)
+      for (good.bias = false;; good.bias = true) {
+        EXPECT_TRUE(cuda::choose_attention_forward(good).fits())
+            << "dims " << good.head_dim << " and " << good.value_dim;
+        if (good.bias) break;
+      }
 }
 
 // What is not refused has a kernel that the GPU can hold.

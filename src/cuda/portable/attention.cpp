@@ -236,10 +236,7 @@ bool bind_portable_attention(const AttentionForward& tensors, PortableForwardArg
   bind(tensors, arguments);
   bool vectors = true;
   if (tensors.out.dtype == DType::kF32) {
-    const Tensor out = with_batch(tensors.out);
-    arguments->out_pairs = reinterpret_cast<uintptr_t>(out.data) % 8 == 0 && out.stride[3] == 1;
-    for (int d = 0; d < 3; ++d)
-      arguments->out_pairs = arguments->out_pairs && (out.shape[d] <= 1 || out.stride[d] % 2 == 0);
+    arguments->out_pairs = stores_pairs(tensors.out);
     return true;
   }
   for (const Tensor* tensor : {&tensors.query, &tensors.key, &tensors.value, &tensors.out})

@@ -35,12 +35,14 @@ AttentionPlanes::AttentionPlanes(const AttentionProblem& problem, PlaneLength ke
     rows.dim = static_cast<int32_t>(dim);
     rows.length = length.length;
     rows.chunk = length.chunk;
+    rows.common = length.common;
     return rows;
   };
   PairsOfRows& queries = fixed_.pairs[0];
   PairsOfRows& keys = fixed_.pairs[1];
   queries.first = planes(problem.head_dim, key);
   queries.first.scale = query_scale;
+  queries.first.common = 0;
   if (backward) queries.second = planes(problem.value_dim, value);
   keys.first = planes(problem.head_dim, key);
   keys.second = planes(problem.value_dim, value);
@@ -81,6 +83,13 @@ PlanesArguments AttentionPlanes::bind(const Tensor& query, const Tensor& key, co
     workspace += round_up(static_cast<int64_t>(offset + rows * sizeof(RowNumbers)), 16);
   }
   return arguments;
+}
+
+bool stores_pairs(const Tensor& out) {
+  const Tensor rows = with_batch(out);
+  bool aligned = reinterpret_cast<uintptr_t>(rows.data) % 8 == 0 && rows.stride[3] == 1;
+  for (int d = 0; d < 3; ++d) aligned = aligned && (rows.shape[d] <= 1 || rows.stride[d] % 2 == 0);
+  return aligned;
 }
 
 RowsInMemory rows_of_planes(const PairsOfRows& pairs, const PlanesOfRows& planes) {

@@ -12,9 +12,10 @@
 
 namespace perseid::internal::cuda {
 
-// Rows of planes: of so many numbers, in chunks.
+// Rows of planes: of so many numbers, in chunks, and their common exponent.
 struct PlaneLength {
   int32_t length, chunk;
+  int32_t common = 0;
 };
 
 class AttentionPlanes {
@@ -39,6 +40,8 @@ class AttentionPlanes {
   size_t bytes_ = 0;
 };
 
+// Whether out, of float32, is stored two elements at a time.
+bool stores_pairs(const Tensor& out);
 // The planes as rows of 16-bit elements.
 RowsInMemory rows_of_planes(const PairsOfRows& pairs, const PlanesOfRows& planes);
 

@@ -58,7 +58,7 @@ Status make_tensor_map(const Gpu& gpu, const char* name, const BoxedTensor& tens
       gpu.driver(),
       gpu.driver().encode_map(
           map, type_of(tensor.dtype), kMapDims, tensor.data, size, stride_bytes + 1, box, step,
-          MapInterleave::kNone, MapSwizzle::kBytes128,
+          MapInterleave::kNone, tensor.swizzled ? MapSwizzle::kBytes128 : MapSwizzle::kNone,
           tensor.read_once ? MapPromotion::kBytes128 : MapPromotion::kBytes256, MapFill::kZeros),
       "encoding a tensor map for TMA", "see that no dimension is longer than 2^32");
 }

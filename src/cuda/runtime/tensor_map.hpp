@@ -24,6 +24,8 @@ struct BoxedTensor {
   // L2 promotion of 128 bytes instead of 256: 5 % faster for a kernel that is bound by reading
   // every box once, 1 % slower where boxes are read again.
   bool read_once = false;
+  bool swizzled =
+      true;  // else a box lies in shared memory as in the tensor, with rows of any length
 };
 
 // Whether TMA can load and store it.

@@ -66,6 +66,7 @@ constexpr Tiles kTiles[] = {
     {ScoreExtras::kBoth, 256, 256, 1, 32, 2, 1},      //
 };
 constexpr int64_t kLargestDim = 256, kDimUnit = 8;
+constexpr int64_t kLargestFloat32Dim = 128;
 
 // Split-KV: where one consumer holds all query rows, the keys are split into parts of kSplitKeys,
 // or longer ones if there were more than kMaxSplits. The split depends on kv_len alone.
@@ -102,6 +103,15 @@ ScoreExtras score_extras(const AttentionForwardConfig& config, bool three) {
 bool has_extras(const AttentionForwardConfig& config) {
   return config.visible || config.dropout || config.bias != DType::kNone ||
          config.modifier != ScoreModifierKind::kNone;
+}
+
+// Three consumers waste more of the last tile and of those on the diagonal, and their registers
+// hold nothing for each score but the score and its weight.
+bool has_three_consumers(const AttentionProblem& problem, const AttentionForwardConfig& config) {
+  const int64_t rows = problem.q_len << pack_gqa_of(problem);
+  return !has_extras(config) && !config.lengths && rows > 128 &&
+         (!problem.rows.zigzag || problem.q_len / 2 % 192 == 0) && (!config.right || rows > 384) &&
+         (!config.left || rows > 1024);
 }
 
 MaskLoop mask_loop_of(const AttentionForwardConfig& config) {
@@ -153,16 +163,28 @@ AttentionForwardConfig without_bias_tiles(AttentionForwardConfig config) {
   return config;
 }
 
+// Products of planes take three times as long as those of 16 bits. Scores, the two planes of
+// weights, and results in two sums bound the keys of a tile.
+void choose_float32_tiles(const AttentionProblem& problem, AttentionForwardConfig* config) {
+  const bool operands = config->visible || config->bias != DType::kNone;
+  const bool small = max(config->key_dim, config->value_dim) <= 64;
+  const bool three = small && has_three_consumers(problem, *config);
+  config->consumers = three ? 3 : 2;
+  config->stages = config->q_stages = 2;
+  config->keys = operands ? (small ? 64 : 32) : (small && !three ? 96 : 64);
+  if (!config->fits()) config->q_stages = 1;
+}
+
 }  // namespace
 
 AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem) {
   AttentionForwardConfig config;
   config.dtype = problem.dtype;
-  config.key_dim = static_cast<int>(round_up(problem.head_dim, 16));
-  config.value_dim = static_cast<int>(round_up(problem.value_dim, 16));
+  config.key_dim = static_cast<int>(round_up(max(problem.head_dim, int64_t{1}), 16));
+  config.value_dim = static_cast<int>(round_up(max(problem.value_dim, int64_t{1}), 16));
   // Not rounded up to 48 and 80: 72 columns leave registers for 128 keys.
   for (const int dim : {40, 72})
-    if (problem.value_dim == dim) config.value_dim = dim;
+    if (problem.value_dim == dim && config.planes() == 1) config.value_dim = dim;
   config.lengths = has_lengths(problem);
   config.visible = problem.visible;
   config.dropout = dropout_threshold(problem.dropout) < 256;
@@ -173,13 +195,14 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   const BoundsByRow bounds = bounds_by_row(problem);
   config.left = bounds.left;
   config.right = bounds.right;
+  if (config.planes() == 2) {
+    config.number_pairs = !config.lengths && problem.kv_len % 2 == 0;
+    choose_float32_tiles(problem, &config);
+    return config;
+  }
 
-  // Three consumers waste more of the last tile and of those on the diagonal, and their registers
-  // hold nothing for each score but the score and its weight.
   const int64_t rows = problem.q_len << pack_gqa_of(problem);
-  const bool three = !has_extras(config) && !config.lengths && rows > 128 &&
-                     (!problem.rows.zigzag || problem.q_len / 2 % 192 == 0) &&
-                     (!config.right || rows > 384) && (!config.left || rows > 1024);
+  const bool three = has_three_consumers(problem, config);
   const ScoreExtras extras = score_extras(config, three);
   const Tiles& tiles = tiles_for(problem, extras);
   config.consumers = min(tiles.consumers, three && extras == tiles.extras ? 3 : 2);
@@ -215,20 +238,50 @@ std::vector<std::string> attention_forward_kernels(const AttentionForwardConfig&
   if (config.masked() && config.split) kernels.push_back(kernel_name("attention_fixup", config));
   if (config.bias_stages > 0)
     kernels.push_back(kernel_name("attention_forward", without_bias_tiles(config)));
+  if (config.planes() == 2)
+    kernels.push_back(kernel_name("portable_attention_planes",
+                                  PlanesConfig{max(config.key_dim, config.value_length())}));
   return kernels;
 }
+
+namespace {
+
+std::string refuse_float32(const AttentionProblem& problem) {
+  if (problem.async() || problem.kv_starts || problem.kv_index || problem.max_lengths ||
+      problem.q_lens)
+    return "of f32 made without chunks, q_lens, kv_starts, kv_batch and max_lengths";
+  if (!problem.rows.all()) return "of f32 made for all rows of every sequence of queries";
+  if (max(problem.head_dim, problem.value_dim) > kLargestFloat32Dim)
+    return concatenate("of f32 made for head dims up to ", kLargestFloat32Dim, ", got head_dim ",
+                       problem.head_dim, " and value_dim ", problem.value_dim);
+  if (problem.q_len <= kFewRows)
+    return concatenate("of f32 made for more than ", kFewRows, " queries, got q_len ",
+                       problem.q_len);
+  // Coordinates of TMA have 32 bits.
+  const int64_t keys =
+      problem.kv_heads * (problem.ragged ? problem.total_kv : problem.batch * problem.kv_len);
+  if (keys > kLongest)
+    return concatenate("of f32 made for up to ", kLongest, " keys in all heads, got ", keys);
+  return "";
+}
+
+}  // namespace
 
 std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& facts) {
   if (facts.major != 9)
     return concatenate("made for compute capability 9.0, the GPU has ", facts.major, ".",
                        facts.minor);
-  if (problem.dtype != DType::kF16 && problem.dtype != DType::kBF16)
-    return concatenate("made for f16 and bf16, got ", name_of(problem.dtype));
-  for (const int64_t dim : {problem.head_dim, problem.value_dim})
-    if (dim % kDimUnit != 0 || dim > kLargestDim)
-      return concatenate("made for head dims that are multiples of ", kDimUnit, " up to ",
-                         kLargestDim, ", got head_dim ", problem.head_dim, " and value_dim ",
-                         problem.value_dim);
+  if (problem.dtype == DType::kF32) {
+    if (std::string why = refuse_float32(problem); !why.empty()) return why;
+  } else if (problem.dtype != DType::kF16 && problem.dtype != DType::kBF16) {
+    return concatenate("made for f16, bf16 and f32, got ", name_of(problem.dtype));
+  } else {
+    for (const int64_t dim : {problem.head_dim, problem.value_dim})
+      if (dim % kDimUnit != 0 || dim > kLargestDim)
+        return concatenate("made for head dims that are multiples of ", kDimUnit, " up to ",
+                           kLargestDim, ", got head_dim ", problem.head_dim, " and value_dim ",
+                           problem.value_dim);
+  }
   if (!(problem.scale > 0)) return concatenate("made for positive scales, got ", problem.scale);
   if (std::string why = refuse_rows(problem); !why.empty()) return why;
   if (max(problem.q_len, problem.total_q) > kLongest ||
@@ -272,6 +325,13 @@ Status Sm90Attention::make(const AttentionProblem& problem, const AttentionForwa
   fixed.pack_gqa = pack_gqa_of(problem);
   if (config.split) fixed.split_tiles = static_cast<int32_t>(split_tiles_of(problem, config));
   attention->set_lengths(problem, &fixed);
+  if (config.planes() == 2) {
+    const bool scales = config.bias != DType::kNone || config.modifier != ScoreModifierKind::kNone;
+    const int32_t key = config.key_dim, value = config.value_length();
+    attention->planes_ =
+        AttentionPlanes(problem, {key, key, kCommonKeyExponent},
+                        {value, value, kCommonValueExponent}, scales ? 1 : fixed.scale_log2);
+  }
   *made = std::move(attention);
   return {};
 }
@@ -306,7 +366,7 @@ void Sm90Attention::set_lengths(const AttentionProblem& problem,
 // Offsets of the word that says whether a wait has failed, of the lists of tiles with non-finite
 // results, and of the results and sums of each split; the tile counter comes first.
 struct Sm90Attention::Workspace {
-  size_t failed = 0, nonfinite = 0, results = 0, sums = 0, bytes = 0;
+  size_t failed = 0, nonfinite = 0, results = 0, sums = 0, planes = 0, bytes = 0;
 };
 
 Sm90Attention::Workspace Sm90Attention::divide_workspace(
@@ -318,12 +378,16 @@ Sm90Attention::Workspace Sm90Attention::divide_workspace(
   layout.failed = used;
   if (config_.async) used += sizeof(uint64_t);
   layout.nonfinite = used;
-  if (config_.masked()) used += static_cast<size_t>(fixed.tiles) * sizeof(int32_t);
+  if (config_.lists_tiles()) used += static_cast<size_t>(fixed.tiles) * sizeof(int32_t);
   if (config_.split) {
     const auto rows = static_cast<size_t>(fixed.num_splits * fixed.rows);
     layout.results = (used + 15) / 16 * 16;
     layout.sums = layout.results + rows * static_cast<size_t>(fixed.value_dim) * sizeof(float);
     used = layout.sums + rows * sizeof(float);
+  }
+  if (config_.planes() == 2) {
+    layout.planes = (used + 15) / 16 * 16;
+    used = layout.planes + planes_.workspace();
   }
   layout.bytes = used;
   return layout;
@@ -372,6 +436,43 @@ Status Sm90Attention::map_tensors(const AttentionForwardConfig& config,
   return status;
 }
 
+Status Sm90Attention::map_planes(const PlanesArguments& planes,
+                                 AttentionForwardArguments* arguments) const {
+  const PairsOfRows& queries = planes.pairs[0];
+  const bool no_keys = planes.pairs[1].rows == 0 || fixed_.batch == 0;
+  // As of tensors.
+  const PairsOfRows& keys = no_keys ? queries : planes.pairs[1];
+  const int64_t entries = problem_.ragged ? 1 : problem_.batch;
+  const auto boxed_planes = [&](const PairsOfRows& pairs, const PlanesOfRows& of, int box_rows) {
+    const RowsInMemory rows = rows_of_planes(pairs, of);
+    return BoxedTensor{rows.data,
+                       DType::kF16,
+                       {2 * int64_t{of.length}, 1, pairs.rows, pairs.heads, entries},
+                       {1, 0, rows.stride[2], rows.stride[1], rows.stride[0]},
+                       {kChunk, 1, box_rows, 1, 1}};
+  };
+  const BoxedTensor numbers{.data = keys.numbers,
+                            .dtype = DType::kF32,
+                            .size = {2 * entries * keys.heads * keys.rows, 1, 1, 1, 1},
+                            .stride = {1, 0, 0, 0, 0},
+                            .box = {2 * config_.loaded_numbers(), 1, 1, 1, 1},
+                            .swizzled = false};
+  arguments->query_numbers = queries.numbers;
+  Status status = make_tensor_map(gpu_, "attention forward: planes of query",
+                                  boxed_planes(queries, queries.first, 64), &arguments->query);
+  if (status.ok())
+    status = make_tensor_map(gpu_, "attention forward: planes of key",
+                             boxed_planes(keys, keys.first, config_.keys), &arguments->key);
+  if (status.ok())
+    status = make_tensor_map(gpu_, "attention forward: planes of value",
+                             boxed_planes(keys, no_keys ? keys.first : keys.second, config_.keys),
+                             &arguments->value);
+  if (status.ok())
+    status = make_tensor_map(gpu_, "attention forward: numbers of keys", numbers,
+                             &arguments->key_numbers);
+  return status;
+}
+
 Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* workspace,
                               void* stream) const {
   if (tensors.out.elements() == 0) return {};
@@ -381,10 +482,20 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
   if (problem_.max_lengths) set_lengths(with_lengths(problem_, tensors.lengths), &arguments);
   const bool bias_by_threads = config_.bias_stages > 0 && !map_bias(tensors.bias, &arguments);
   const AttentionForwardConfig config = bias_by_threads ? without_bias_tiles(config_) : config_;
-  if (Status status = map_tensors(config, tensors, &arguments); !status.ok()) return status;
+  const Workspace layout = divide_workspace(arguments);
+  PlanesArguments planes;
+  Status mapped;
+  if (config.planes() == 2) {
+    planes =
+        planes_.bind(tensors.query, tensors.key, tensors.value, nullptr, workspace + layout.planes);
+    arguments.out_pairs = stores_pairs(tensors.out);
+    mapped = map_planes(planes, &arguments);
+  } else {
+    mapped = map_tensors(config, tensors, &arguments);
+  }
+  if (!mapped.ok()) return mapped;
   bind_lse(tensors.lse, &arguments);
   bind(tensors, &arguments);
-  const Workspace layout = divide_workspace(arguments);
   arguments.counter = reinterpret_cast<ForwardTileCounter*>(workspace);
   arguments.nonfinite_next = reinterpret_cast<int32_t*>(workspace + layout.nonfinite);
   if (config_.split) {
@@ -401,8 +512,14 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
   const Launch launch{.blocks = min(arguments.tiles, gpu_.facts().multiprocessors),
                       .threads = config.threads(),
                       .shared_bytes = config.shared_bytes()};
-  Status status =
-      gpu_.launch(bias_by_threads ? kernels_.back() : kernels_[0], launch, &arguments, stream);
+  Status status;
+  if (config.planes() == 2)
+    status =
+        gpu_.launch(kernels_.back(), {.blocks = planes_.blocks(), .threads = PlanesConfig::threads},
+                    &planes, stream);
+  if (status.ok())
+    status =
+        gpu_.launch(bias_by_threads ? kernels_.back() : kernels_[0], launch, &arguments, stream);
   const int64_t pieces = ceil_div(int64_t{arguments.value_dim}, int64_t{32});
   Launch by_rows{.blocks = ceil_div(arguments.rows * pieces, kRowWarps), .threads = 32 * kRowWarps};
   size_t next = 1;
@@ -441,7 +558,8 @@ Status Sm90Attention::set_arrival(const Arrival& arrival, uint64_t* failed, void
 std::string Sm90Attention::description() const {
   std::string text =
       concatenate("forward: tiles of ", config_.rows(), " queries and ", config_.keys, " keys, ",
-                  config_.consumers, config_.consumers == 1 ? " warpgroup" : " warpgroups");
+                  config_.consumers, config_.consumers == 1 ? " warpgroup" : " warpgroups",
+                  config_.planes() == 2 ? ", products of two f16 halves" : "");
   if (config_.split)
     text +=
         concatenate(", keys split into ", fixed_.num_splits, " parts, merged by a second kernel");

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/device/sm90/attention/config.hpp"
+#include "cuda/portable/planes.hpp"
 #include "cuda/runtime/chunk_table.hpp"
 #include "math/attention_problem.hpp"
 
@@ -18,7 +19,8 @@ namespace perseid::internal::cuda {
 // The configuration of the forward kernel, chosen by the problem's lengths, dims and masks, never
 // by its batch, so that a row's result does not depend on which others are in the batch.
 AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem);
-// Name expressions of the kernels, in the order of their launch, and their header: the main kernel;
+// Name expressions of the kernels, in the order of their launch, and their header: the main kernel
+// (of float32 after the one that writes planes, which is last);
 // with split keys, the one that merges the parts, and under a mask the fixup of non-finite results;
 // with tiles of bias, the main kernel for a bias that TMA cannot load. They are one program, since
 // parsing the headers takes as long as compiling a small kernel.
@@ -55,6 +57,7 @@ class Sm90Attention {
                      AttentionForwardArguments* arguments) const;
   Status map_tensors(const AttentionForwardConfig& config, const AttentionForward& tensors,
                      AttentionForwardArguments* arguments) const;
+  Status map_planes(const PlanesArguments& planes, AttentionForwardArguments* arguments) const;
 
   AttentionProblem problem_;
   const Gpu& gpu_;
@@ -62,6 +65,7 @@ class Sm90Attention {
   AttentionForwardConfig config_;
   std::vector<Kernel> kernels_;      // in the order of attention_forward_kernels
   AttentionForwardArguments fixed_;  // all but the tensors, the counter and the launch
+  AttentionPlanes planes_;           // of float32
 };
 
 }  // namespace perseid::internal::cuda

@@ -187,8 +187,8 @@ __device__ __forceinline__ bool is_nonfinite_key(const AttentionGradientsOf<Real
                                                  const AttentionSequence& sequence, int32_t kv_head,
                                                  int32_t key) {
   const int32_t entry = entry_of<C.lengths>(a, sequence.batch), row = sequence.kv_begin + key;
-  return !is_finite_row<C.dtype, C.unit_strides>(a.key_rows, entry, kv_head, row, a.head_dim) ||
-         !is_finite_row<C.dtype, C.unit_strides>(a.value_rows, entry, kv_head, row, a.value_dim);
+  return !is_finite_row<C.dtype, C.unit_strides()>(a.key_rows, entry, kv_head, row, a.head_dim) ||
+         !is_finite_row<C.dtype, C.unit_strides()>(a.value_rows, entry, kv_head, row, a.value_dim);
 }
 
 // By a warp; a lane checks every 32nd key or query.
@@ -237,10 +237,10 @@ __device__ __noinline__ bool key_depends_on_nonfinite_query(const AttentionGradi
     for (int32_t query = queries.begin + lane; query < queries.end && !found; query += 32)
       found = is_visible<C.visible>(a, sequence.batch, head, query, key) &&
               (is_nonfinite_query<C>(a, sequence, head, query) ||
-               !is_finite_row<C.dtype, C.unit_strides>(a.query_rows, entry, head,
-                                                       sequence.q_begin + query, a.head_dim) ||
-               !is_finite_row<C.dtype, C.unit_strides>(a.grad_out_rows, entry, head,
-                                                       sequence.q_begin + query, a.value_dim));
+               !is_finite_row<C.dtype, C.unit_strides()>(a.query_rows, entry, head,
+                                                         sequence.q_begin + query, a.head_dim) ||
+               !is_finite_row<C.dtype, C.unit_strides()>(a.grad_out_rows, entry, head,
+                                                         sequence.q_begin + query, a.value_dim));
   return __any_sync(0xffffffffu, found);
 }
 

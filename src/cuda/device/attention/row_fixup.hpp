@@ -42,8 +42,8 @@ __device__ __forceinline__ bool sees_nonfinite(const typename decltype(C)::Argum
 #pragma unroll 1
   for (int k = keys.begin + static_cast<int>(threadIdx.x) % 32; k < keys.end && !found; k += 32) {
     if (!is_visible<C.visible>(a, batch, head, query, k)) continue;
-    found = !is_finite_row<C.dtype, C.unit_strides>(a.value_rows, entry, kv_head,
-                                                    sequence.kv_begin + k, a.value_dim);
+    found = !is_finite_row<C.dtype, C.unit_strides()>(a.value_rows, entry, kv_head,
+                                                      sequence.kv_begin + k, a.value_dim);
   }
   return __any_sync(0xffffffffu, found);
 }

@@ -120,7 +120,7 @@ __device__ __forceinline__ auto* lse_of(const typename decltype(C)::Arguments& a
 // Between elements of a row. C: a configuration of attention.
 template <auto C>
 __device__ __forceinline__ int64_t element_stride(const RowsInMemory& rows) {
-  return C.unit_strides ? 1 : rows.stride[3];
+  return C.unit_strides() ? 1 : rows.stride[3];
 }
 
 }  // namespace perseid::internal::cuda

@@ -75,7 +75,8 @@ struct PortableBackwardConfig {
   constexpr int resident() const { return 8 / warps; }  // of a multiprocessor, as registers allow
   static constexpr int queries = 64;  // of a block of lse and delta, and of a tile of dBias
   // In fixups: between elements of rows; whether queries are pieces of longer sequences.
-  static constexpr bool unit_strides = false, sharded = false, f32_key_gradients = false;
+  static constexpr bool unit_strides() { return false; }
+  static constexpr bool sharded = false, f32_key_gradients = false;
   constexpr int keys() const { return columns; }  // of a tile of dBias
   constexpr int block_rows() const { return rows * warps; }
   constexpr bool of_keys() const { return gradients == GradientsOf::kKeys; }

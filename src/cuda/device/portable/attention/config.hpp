@@ -62,8 +62,8 @@ struct PortableForwardConfig {
   // Of the per-score operations that sm_90 has in addition.
   static constexpr int bias_stages = 0;
   static constexpr bool consumers_know_tiles() { return false; }
-  static constexpr bool unit_strides = false;  // between elements of rows, in fixups
-  static constexpr bool sharded = false;       // all rows of every sequence of queries
+  static constexpr bool unit_strides() { return false; }  // between elements of rows, in fixups
+  static constexpr bool sharded = false;                  // all rows of every sequence of queries
   constexpr int block_rows() const { return rows * warps; }
   // A KV tile may have keys that some rows see and others do not.
   constexpr bool masked() const { return right || left || visible; }

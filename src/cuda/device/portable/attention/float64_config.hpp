@@ -60,9 +60,9 @@ struct Float64ForwardConfig {
 
   static constexpr DType dtype = DType::kF64;
   static constexpr int warps = 4, threads = 32 * warps;
-  static constexpr int rows = 16;              // of a warp
-  static constexpr bool unit_strides = false;  // between elements of rows, in fixups
-  static constexpr bool sharded = false;       // all rows of every sequence of queries
+  static constexpr int rows = 16;                         // of a warp
+  static constexpr bool unit_strides() { return false; }  // between elements of rows, in fixups
+  static constexpr bool sharded = false;                  // all rows of every sequence of queries
   static constexpr int block_rows() { return rows * warps; }
   static constexpr int resident = 2;  // blocks of a multiprocessor, as registers allow
   // A KV tile may have keys that some rows see and others do not.
@@ -124,7 +124,8 @@ struct Float64BackwardConfig {
 
   static constexpr DType dtype = DType::kF64;
   static constexpr int warps = 4, threads = 32 * warps;
-  static constexpr bool unit_strides = false, sharded = false, f32_key_gradients = false;
+  static constexpr bool unit_strides() { return false; }
+  static constexpr bool sharded = false, f32_key_gradients = false;
   static constexpr int columns = 1;           // rows of the other side, of a step
   static constexpr int queries = 16;          // of a block of lse and delta, and of a tile of bias
   static constexpr int keys() { return 16; }  // of a tile of bias

@@ -53,15 +53,6 @@
 
 namespace perseid::internal::cuda {
 
-template <bool kOfPlanes>
-struct StatisticsOf {
-  using Type = RowStatistics;
-};
-template <>
-struct StatisticsOf<true> {
-  using Type = PlaneStatistics;
-};
-
 template <PortableForwardConfig C>
 class PortableForward {
  public:
@@ -314,9 +305,9 @@ class PortableForward {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
         const float scale[2] = {exponent_scale(i, 0), exponent_scale(i, 1)};
-        plane_softmax(numbers_at(n), lane(), scale, scores[i], rows_[i], factor[i], weights[0][i],
-                      weights[1][i]);
+        plane_softmax(numbers_at(n), lane(), scale, scores[i], rows_[i], factor[i]);
         rules(i).draw_early(own_, n, operands[i]);
+        split_weights(scores[i], weights[0][i], weights[1][i]);
         rules(i).drop(own_, n, operands[i], weights[0][i]);
         rules(i).drop(own_, n, operands[i], weights[1][i]);
       }
@@ -428,8 +419,8 @@ class PortableForward {
     }
   }
 
-  // Of float32, in the layout of registers: the four lanes of a row store 32 bytes that lie side by
-  // side. Returns the rows of the warp whose sums are NaN, as bits.
+  // Of float32, in the layout of registers. Returns the rows of the warp whose sums are NaN, as
+  // bits.
   __device__ __forceinline__ uint32_t store_float32() const {
     uint32_t lost = 0;
     const int own = lane();
@@ -447,34 +438,14 @@ class PortableForward {
           *lse_of<C>(a_, own_, own_.head, own_.query + row) =
               sum == 0 ? minus_infinity()
                        : natural_logarithm(rows_[i].maximum[r] - kWeightPower, sum);
-        const float2 factor = plane_factor(sum);
+        const int column = first_column_ + own % 4 * 2;
+        const int64_t stride = a_.out_rows.stride[3];
         float* const to =
             row_at<float>(a_.out_rows, entry(), own_.head, own_.q_begin + own_.query + row);
-#pragma unroll
-        for (int j = 0; j < C.columns() / 8; ++j) {
-          const int column = first_column_ + 8 * j + own % 4 * 2;
-          const float* const sums = &out_[i][4 * j + 2 * r];
-          const float2 pair{result_of(sums[0], factor), result_of(sums[1], factor)};
-          if (a_.out_pairs && column + 1 < a_.value_dim) {
-            *reinterpret_cast<float2*>(to + column) = pair;
-          } else {
-            if (column < a_.value_dim) to[column * a_.out_rows.stride[3]] = pair.x;
-            if (column + 1 < a_.value_dim) to[(column + 1) * a_.out_rows.stride[3]] = pair.y;
-          }
-        }
+        store_results(to + column * stride, stride, a_.value_dim - column, a_.out_pairs, out_[i], r,
+                      result_factor(sum, dropout_factor<C.dropout>(a_)));
       }
     return lost;
-  }
-  // Of float32: what the results of a row with that sum are to be multiplied by, as the sum of two
-  // numbers.
-  __device__ __forceinline__ float2 plane_factor(float sum) const {
-    if (sum == 0) return {0, 0};
-    const float inverse = 1 / sum, of_values = kValueFactor * dropout_factor<C.dropout>(a_);
-    const float rest = fmaf(-inverse, sum, 1) * inverse;
-    return {inverse * of_values, rest * of_values};
-  }
-  static __device__ __forceinline__ float result_of(float sum, float2 factor) {
-    return factor.x == 0 ? 0 : fmaf(sum, factor.x, sum * factor.y);
   }
 
   // A split's results, and the logarithms of its row sums. Few rows: in the layout of registers.
@@ -500,7 +471,7 @@ class PortableForward {
             a_.split_weights[row] = sum;
           }
           if (sum != sum) *a_.nonfinite = a_.launch;
-          factor = plane_factor(sum);
+          factor = result_factor(sum, dropout_factor<C.dropout>(a_));
         } else {
           if (first)
             a_.split_sums[row] =

@@ -19,20 +19,32 @@ namespace perseid::internal::cuda {
 
 inline constexpr float kWeightPower = 15;  // weights reach 2^15
 
+PERSEID_INLINE constexpr float power_of_two(int e) {
+  return e < 0 ? 1.0f / static_cast<float>(1 << -e) : static_cast<float>(1 << e);
+}
+
 // The two rows of a thread, of 16.
 struct PlaneStatistics {
   float maximum[2];  // m
   float sum[2];      // of the thread's own columns, times 2^(kWeightPower - m)
   float factor[2];   // of the query's products
 };
+template <bool kOfPlanes>
+struct StatisticsOf {
+  using Type = RowStatistics;
+};
+template <>
+struct StatisticsOf<true> {
+  using Type = PlaneStatistics;
+};
 
 // Products to scores: the factors of keys.
-template <int kTiles, int kCount>
+template <bool kPairs = true, int kTiles, int kCount>
 __device__ __forceinline__ void unscale(uint32_t numbers, int lane,
                                         float (&scores)[kTiles][kCount]) {
 #pragma unroll
   for (int j = 0; j < kCount / 4; ++j) {
-    const float4 own = numbers_of_keys(numbers, lane, j);
+    const float4 own = numbers_of_keys<kPairs>(numbers, lane, j);
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
 #pragma unroll
@@ -43,27 +55,52 @@ __device__ __forceinline__ void unscale(uint32_t numbers, int lane,
   }
 }
 
-// Turns scores into planes of weights: high halves, then low ones, which are not scaled. `scale`:
-// of the rows' scores, to units of log2. `factor`: what earlier sums and results of the rows are to
-// be multiplied by.
-template <int kCount>
+// Whether all keys of a tile have the numbers of rows that are split by the common exponents.
+template <int kKeys>
+__device__ __forceinline__ bool are_common(uint32_t numbers, int lane) {
+  constexpr float kFactor = power_of_two(kCommonKeyExponent - 14);
+  constexpr auto kBytes = static_cast<int>(sizeof(RowNumbers));
+  bool common = true;
+#pragma unroll
+  for (int i = 0; i < kKeys; i += 32) {
+    if (i + 32 > kKeys && lane >= kKeys - i) break;
+    const float2 own = ptx::load_shared_v2(numbers + static_cast<uint32_t>((i + lane) * kBytes));
+    common = common && own.x == kFactor && own.y == kCommonValueExponent;
+  }
+  return __all_sync(0xffffffffu, common);
+}
+
+// Turns scores into weights. `scale`: of the rows' scores, to units of log2. `factor`: what earlier
+// sums and results of the rows are to be multiplied by. kCommon: for tiles of equal exponents; the
+// bits are the same.
+template <bool kPairs = true, bool kCommon = false, int kCount>
 __device__ __forceinline__ void plane_softmax(uint32_t numbers, int lane, const float (&scale)[2],
-                                              const float (&scores)[kCount], PlaneStatistics& rows,
-                                              float (&factor)[2], uint32_t (&high)[kCount / 2],
-                                              uint32_t (&low)[kCount / 2]) {
+                                              float (&scores)[kCount], PlaneStatistics& rows,
+                                              float (&factor)[2]) {
+  constexpr float kExponent = kCommonValueExponent;
+  const auto exponents = [&](int j) {
+    if constexpr (kCommon) return float2{kExponent, kExponent};
+    const float4 own = numbers_of_keys<kPairs>(numbers, lane, j);
+    return float2{own.y, own.w};
+  };
   float largest[2] = {minus_infinity(), minus_infinity()};
 #pragma unroll
   for (int j = 0; j < kCount / 4; ++j) {
-    const float4 own = numbers_of_keys(numbers, lane, j);
+    const float2 e = exponents(j);
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
-      largest[r] = fmaxf(largest[r], fmaxf(fmaf(scores[4 * j + 2 * r], scale[r], own.y),
-                                           fmaf(scores[4 * j + 2 * r + 1], scale[r], own.w)));
+    for (int r = 0; r < 2; ++r) {
+      const float* const pair = &scores[4 * j + 2 * r];
+      largest[r] = kCommon ? fmaxf(largest[r], fmaxf(pair[0], pair[1]))
+                           : fmaxf(largest[r], fmaxf(fmaf(pair[0], scale[r], e.x),
+                                                     fmaf(pair[1], scale[r], e.y)));
+    }
   }
   float shift[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const float now = fmaxf(rows.maximum[r], ceilf(quad_max(largest[r])));
+    float most = quad_max(largest[r]);
+    if constexpr (kCommon) most = fmaf(most, scale[r], kExponent);
+    const float now = fmaxf(rows.maximum[r], ceilf(most));
     const float top = now <= kLeastPower ? 0 : now;
     factor[r] = ptx::approximate_exp2(rows.maximum[r] - top);
     rows.maximum[r] = now;
@@ -72,23 +109,66 @@ __device__ __forceinline__ void plane_softmax(uint32_t numbers, int lane, const 
   float sum[2][2] = {};
 #pragma unroll
   for (int j = 0; j < kCount / 4; ++j) {
-    const float4 own = numbers_of_keys(numbers, lane, j);
-    const float share[2] = {power_of_minus(own.y), power_of_minus(own.w)};
+    const float2 e = exponents(j);
+    const float share[2] = {power_of_minus(e.x), power_of_minus(e.y)};
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float first =
-          ptx::approximate_exp2(fmaf(scores[4 * j + 2 * r], scale[r], own.y + shift[r]));
-      const float second =
-          ptx::approximate_exp2(fmaf(scores[4 * j + 2 * r + 1], scale[r], own.w + shift[r]));
-      sum[r][0] = fmaf(first, share[0], sum[r][0]);
-      sum[r][1] = fmaf(second, share[1], sum[r][1]);
-      high[2 * j + r] = ptx::to_f16x2(first, second);
-      const float2 kept = widen_pair<DType::kF16>(high[2 * j + r]);
-      low[2 * j + r] = ptx::to_f16x2(first - kept.x, second - kept.y);
+      float* const pair = &scores[4 * j + 2 * r];
+      pair[0] = ptx::approximate_exp2(fmaf(pair[0], scale[r], e.x + shift[r]));
+      pair[1] = ptx::approximate_exp2(fmaf(pair[1], scale[r], e.y + shift[r]));
+      sum[r][0] = kCommon ? sum[r][0] + pair[0] : fmaf(pair[0], share[0], sum[r][0]);
+      sum[r][1] = kCommon ? sum[r][1] + pair[1] : fmaf(pair[1], share[1], sum[r][1]);
     }
   }
 #pragma unroll
-  for (int r = 0; r < 2; ++r) rows.sum[r] = fmaf(rows.sum[r], factor[r], sum[r][0] + sum[r][1]);
+  for (int r = 0; r < 2; ++r) {
+    const float own = sum[r][0] + sum[r][1];
+    rows.sum[r] =
+        fmaf(rows.sum[r], factor[r], kCommon ? own * power_of_two(-kCommonValueExponent) : own);
+  }
+}
+// Weights as left operands: high halves and low ones, which are not scaled.
+template <int kCount>
+__device__ __forceinline__ void split_weights(const float (&weights)[kCount],
+                                              uint32_t (&high)[kCount / 2],
+                                              uint32_t (&low)[kCount / 2]) {
+#pragma unroll
+  for (int i = 0; i < kCount / 2; ++i) {
+    const float first = weights[2 * i], second = weights[2 * i + 1];
+    high[i] = ptx::to_f16x2(first, second);
+    const float2 kept = widen_pair<DType::kF16>(high[i]);
+    low[i] = ptx::to_f16x2(first - kept.x, second - kept.y);
+  }
+}
+
+// What the results of a row with that sum are to be multiplied by, as the sum of two numbers.
+// `dropout`: the factor of kept weights.
+__device__ __forceinline__ float2 result_factor(float sum, float dropout) {
+  if (sum == 0) return {0, 0};
+  const float inverse = 1 / sum, of_values = kValueFactor * dropout;
+  const float rest = fmaf(-inverse, sum, 1) * inverse;
+  return {inverse * of_values, rest * of_values};
+}
+__device__ __forceinline__ float result_of(float sum, float2 factor) {
+  return factor.x == 0 ? 0 : fmaf(sum, factor.x, sum * factor.y);
+}
+// Stores the thread's results of its row r: `to` is the element of the first one, of `columns` from
+// there on. The four lanes of a row store 32 bytes that lie side by side. `pairs`: two elements are
+// one aligned access.
+template <int kCount>
+__device__ __forceinline__ void store_results(float* to, int64_t stride, int columns, bool pairs,
+                                              const float (&sums)[kCount], int r, float2 factor) {
+#pragma unroll
+  for (int j = 0; j < kCount / 4; ++j) {
+    const float2 pair{result_of(sums[4 * j + 2 * r], factor),
+                      result_of(sums[4 * j + 2 * r + 1], factor)};
+    if (pairs && 8 * j + 1 < columns) {
+      *reinterpret_cast<float2*>(to + 8 * j) = pair;
+    } else {
+      if (8 * j < columns) to[8 * j * stride] = pair.x;
+      if (8 * j + 1 < columns) to[(8 * j + 1) * stride] = pair.y;
+    }
+  }
 }
 
 }  // namespace perseid::internal::cuda

@@ -22,10 +22,15 @@ namespace perseid::internal::cuda {
 inline constexpr float kValueFactor = 0x1p-14f;
 
 // The numbers of a thread's two keys of every eight: factor, exponent, factor, exponent. Read each
-// time, which takes no registers in between. `numbers`: an address in shared memory.
+// time, which takes no registers in between. `numbers`: an address in shared memory, a multiple of
+// 16 bytes if kPairs, else of 8.
+template <bool kPairs = true>
 __device__ __forceinline__ float4 numbers_of_keys(uint32_t numbers, int lane, int j) {
   constexpr auto kBytes = static_cast<int>(sizeof(RowNumbers));
-  return ptx::load_shared_v4(numbers + static_cast<uint32_t>((8 * j + 2 * (lane % 4)) * kBytes));
+  const uint32_t own = numbers + static_cast<uint32_t>((8 * j + 2 * (lane % 4)) * kBytes);
+  if constexpr (kPairs) return ptx::load_shared_v4(own);
+  const float2 first = ptx::load_shared_v2(own), second = ptx::load_shared_v2(own + kBytes);
+  return {first.x, first.y, second.x, second.y};
 }
 // 2^-e for an integer e of [-126, 126].
 __device__ __forceinline__ float power_of_minus(float e) {

@@ -116,6 +116,12 @@ class RowSplit {
   float4 held_[C.held()];
 };
 
+// The largest magnitude by which a row is split, of one whose own has these bits.
+__device__ __forceinline__ uint32_t split_as(uint32_t largest, int32_t common) {
+  const uint32_t top = static_cast<uint32_t>(127 + common) << 23;
+  return common != 0 && largest - (top - (7u << 23)) < 8u << 23 ? top : largest;
+}
+
 // Rows of one pair of tensors. A warp's lanes have rows side by side.
 template <PlanesConfig C>
 __device__ __forceinline__ void split_pairs(const PairsOfRows& pairs, int32_t block) {
@@ -129,9 +135,9 @@ __device__ __forceinline__ void split_pairs(const PairsOfRows& pairs, int32_t bl
     const int32_t row = min(own, pairs.rows - 1);
     const int64_t at = int64_t{head_of_all} * pairs.rows + row;
     const RowSplit<C> x(pairs.first, entry, head, row);
-    const uint32_t largest = x.largest();
+    const uint32_t own_largest = x.largest(), largest = split_as(own_largest, pairs.first.common);
     const float scale = split_scale(largest);
-    const bool loses = x.loses(largest);  // by all lanes
+    const bool loses = x.loses(own_largest);  // by all lanes
     bool refused = loses || !splits(largest) ||
                    float_bits(scale * pairs.first.scale * 0) << 1 != 0;  // an infinite factor
     x.store(scale, !refused, at);
@@ -139,7 +145,7 @@ __device__ __forceinline__ void split_pairs(const PairsOfRows& pairs, int32_t bl
     if (pairs.second.planes != nullptr) {
       const RowSplit<C> y(pairs.second, entry, head, row);
       constexpr uint32_t kLeast = static_cast<uint32_t>(127 + kLeastValueExponent) << 23;
-      const uint32_t most = max(y.largest(), kLeast);
+      const uint32_t most = split_as(max(y.largest(), kLeast), pairs.second.common);
       y.store(split_scale(most), splits(most), at);
       refused = refused || !splits(most);
       numbers.exponent = static_cast<float>(static_cast<int>(most >> 23) - 127);

@@ -15,6 +15,9 @@ struct alignas(8) RowNumbers {
 // So that 28 - e - e of two rows of zeros is in the range of power_of_minus (plane_products.hpp).
 inline constexpr int kLeastValueExponent = -49;
 
+// Of key and value, for kernels that compute tiles of equal numbers faster.
+inline constexpr int kCommonKeyExponent = 5, kCommonValueExponent = 3;
+
 struct PlanesConfig {
   int dim = 128;  // of the longest row of planes, in numbers; a multiple of 16
 
@@ -37,7 +40,10 @@ struct PlanesOfRows {
   uint16_t* planes = nullptr;  // [entry, head, row, 2 * length]
   int32_t dim = 0, length = 0, chunk = 0;
   bool vectors = false;  // rows are read 16 bytes at a time
-  float scale = 1;       // the planes are those of the numbers times scale
+  // Rows whose largest magnitude is in [2^(common - 7), 2^(common + 1)) are split as if it were
+  // 2^common: neighbours then have the same numbers. 0: each row by its own.
+  int32_t common = 0;
+  float scale = 1;  // the planes are those of the numbers times scale
 };
 struct PairsOfRows {
   PlanesOfRows first, second;

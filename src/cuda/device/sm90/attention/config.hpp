@@ -6,6 +6,7 @@
 
 #include "cuda/device/attention/arguments.hpp"
 #include "cuda/device/chunk_waits.hpp"
+#include "cuda/device/portable/attention/planes_config.hpp"
 #include "cuda/device/sm90/scheduler.hpp"
 #include "cuda/device/tensor_map.hpp"
 #include "math/dtype.hpp"
@@ -70,11 +71,11 @@ struct AttentionForwardConfig {
   int bias_stages = 0;  // of the bias pipeline; 0: threads load the bias from global memory
   ScoreModifierKind modifier = ScoreModifierKind::kNone;  // any other: no bias pipeline
   bool async = false;                                     // key and value arrive in chunks
-  bool sharded = false;  // queries are one or two pieces of each sequence; whole tiles of two
+  bool sharded = false;       // queries are one or two pieces of each sequence; whole tiles of two
+  bool number_pairs = false;  // of float32: the numbers of a head's keys begin at an even one
 
   using Arguments = AttentionForwardArguments;
   static constexpr bool scale_first = false;  // scales are positive
-  static constexpr bool unit_strides = true;  // between elements of rows
   static constexpr const char* kName = "AttentionForwardConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
   template <class Config, class Visit>
@@ -99,14 +100,30 @@ struct AttentionForwardConfig {
     visit("modifier", c.modifier);
     visit("async", c.async);
     visit("sharded", c.sharded);
+    visit("number_pairs", c.number_pairs);
   }
 
   constexpr int rows() const { return 64 * consumers; }
   // A KV tile may have keys that some rows see and others do not.
   constexpr bool masked() const { return right || left || visible; }
   constexpr int threads() const { return 128 * (consumers + 1); }
-  constexpr int key_chunks() const { return (key_dim + kChunk - 1) / kChunk; }
-  constexpr int value_chunks() const { return (value_dim + kChunk - 1) / kChunk; }
+
+  // float32 is multiplied as two planes of f16 (portable/attention/planes.hpp), which lie side by
+  // side in a row: [high halves | low halves]. Those of values begin with a chunk each.
+  constexpr int planes() const { return dtype == DType::kF32 ? 2 : 1; }
+  constexpr DType operand() const { return planes() == 2 ? DType::kF16 : dtype; }
+  constexpr int value_length() const {
+    return planes() == 2 ? (value_dim + kChunk - 1) / kChunk * kChunk : value_dim;
+  }
+  constexpr int key_columns() const { return planes() * key_dim; }  // of a row in shared memory
+  constexpr int value_columns() const { return planes() * value_length(); }
+  constexpr bool unit_strides() const { return planes() == 1; }  // between elements of rows
+  constexpr int key_chunks() const { return (key_columns() + kChunk - 1) / kChunk; }
+  constexpr int value_chunks() const { return (value_columns() + kChunk - 1) / kChunk; }
+
+  // Whether blocks list tiles whose rows may need a fixup, and compute them a second time before.
+  constexpr bool lists_tiles() const { return masked() || planes() == 2; }
+  constexpr bool second_pass() const { return masked() && planes() == 1; }
 
   // Whether the kernel may have this mask loop. Under a window masked tiles lie at both ends, and
   // neither split loop knows the limits of a split of the keys. kPeeled is measured with two query
@@ -147,26 +164,39 @@ struct AttentionForwardConfig {
   constexpr int bias_size() const { return bias == DType::kF32 ? 4 : 2; }
   constexpr int bias_chunks() const { return (keys * bias_size() + 127) / 128; }
   constexpr int bias_bytes() const { return 64 * 128 * bias_chunks(); }
+  // The numbers of a tile of keys have a slot more than its planes have stages: they are read until
+  // the softmax has ended, in which the planes are already released.
+  // TMA loads them from an even one on.
+  constexpr int number_slots() const { return planes() == 2 ? stages + 1 : 0; }
+  constexpr int loaded_numbers() const { return number_pairs ? keys : keys + 2; }
+  constexpr int number_bytes() const {
+    return loaded_numbers() * static_cast<int>(sizeof(RowNumbers));
+  }
+  constexpr int slot_bytes() const { return (number_bytes() + 127) / 128 * 128; }
   constexpr int loaded_bytes() const {
     return q_stages * consumers * query_bytes() + stages * (key_bytes() + value_bytes()) +
-           bias_stages * consumers * bias_bytes();
+           bias_stages * consumers * bias_bytes() + number_slots() * slot_bytes();
   }
   constexpr int out_chunks() const {
     const int room = (kMostShared - kOthers - loaded_bytes()) / (rows() * 128);
-    return split ? 0 : min(room, value_chunks());
+    return split || planes() == 2 ? 0 : min(room, value_chunks());
   }
   constexpr int out_bytes() const { return 64 * 128 * out_chunks(); }  // of a consumer
   constexpr int shared_bytes() const { return loaded_bytes() + consumers * out_bytes() + kOthers; }
   constexpr bool fits() const {
-    return shared_bytes() <= kMostShared && (split || out_chunks() > 0);
+    return shared_bytes() <= kMostShared && (split || planes() == 2 || out_chunks() > 0);
   }
   static constexpr int kOthers = 512;  // barriers and descriptions of Q tiles
 
   // Registers of a thread: the producer releases what the consumers take. The block is launched
   // with 65536 / threads(), rounded down to a multiple of 8, for each thread.
   // Waits for chunks need more in the producer, which two consumers can spare.
-  constexpr int producer_registers() const { return consumers == 3 ? 32 : async ? 56 : 40; }
-  constexpr int consumer_registers() const { return consumers == 3 ? 160 : async ? 224 : 232; }
+  constexpr int producer_registers() const {
+    return consumers == 3 ? 32 : planes() == 2 ? 24 : async ? 56 : 40;
+  }
+  constexpr int consumer_registers() const {
+    return consumers == 3 ? 160 : planes() == 2 ? 240 : async ? 224 : 232;
+  }
 };
 
 // Blocks of a launch draw their tiles from one counter, in the workspace.
@@ -200,6 +230,11 @@ struct AttentionForwardArguments : AttentionArguments, KeySplits {
   TensorMap bias_map;
   int32_t bias_heads = 0, bias_batches = 0;
   float modifier = 0;  // the value of the score modifier
+  // Of float32: the three maps are those of planes. The numbers of query rows, [entry, head, row],
+  // and the map of those of keys, which is one long row.
+  const RowNumbers* query_numbers = nullptr;
+  TensorMap key_numbers;
+  bool out_pairs = false;  // two elements of out are one aligned access
   // If key and value arrive in chunks: waits for them, and the first row of the pivot chunk.
   AsyncArguments async;
   int32_t pivot = 0;
@@ -273,7 +308,7 @@ struct AttentionBackwardConfig {
   }
 
   static constexpr int kConsumers = 2, kStages = 2;
-  static constexpr bool unit_strides = true;  // between elements of rows, in fixups
+  static constexpr bool unit_strides() { return true; }  // between elements of rows, in fixups
   constexpr int keys() const { return split_keys ? 128 : 64; }
   // Some queries of a step see keys of a tile that others do not.
   constexpr bool masked() const { return right || left || lengths || visible; }

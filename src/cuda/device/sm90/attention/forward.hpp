@@ -42,6 +42,7 @@
 // before their product with values, but not in their sum; everything else is float32.
 #pragma once
 
+#include "cuda/device/portable/attention/planes.hpp"
 #include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/sm90/attention/forward_combine.hpp"
 #include "cuda/device/sm90/attention/forward_consumer.hpp"
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(C.threads(), 1)
     ForwardProducer<C> producer(arguments, shared);
     if (threadIdx.x >= 32) return;
     producer.run();
-    if constexpr (C.masked()) producer.run_second_pass();
+    if constexpr (C.second_pass()) producer.run_second_pass();
   } else {
     if constexpr (C.consumers > 1) ptx::setmaxnreg_inc<C.consumer_registers()>();
     ForwardConsumer<C>(arguments, shared, group - 1).run();

@@ -38,23 +38,27 @@ class ForwardConsumer {
         lane_(static_cast<int>(threadIdx.x) % 32),
         rules_(arguments, 64 * number + 16 * warp_ + lane_ / 4, lane_),
         ping_pong_(number),
-        kv_(arguments, shared, number, lane_) {}
+        kv_(arguments, shared, number, lane_) {
+    if constexpr (kOfPlanes) clear(out_);
+  }
 
   // One pass over the block's Q tiles, and a second one over those that need it.
   __device__ __forceinline__ void run() {
     bool second_pass = false;
     for (int at = 0;; ++at) {
       at = run_pass(at);
-      if constexpr (!C.masked()) return;
+      if constexpr (!C.lists_tiles()) return;
       if (second_pass) break;
       if (!begin_second_pass(at)) return;
+      if constexpr (!C.second_pass()) break;
       second_pass = true;
     }
-    if constexpr (C.masked() && !C.split) fix_up_rows();
+    if constexpr (C.lists_tiles() && !C.split) fix_up_rows();
   }
 
  private:
   using Shared = ForwardShared<C>;
+  static constexpr bool kOfPlanes = C.planes() == 2;
 
   // The Q tiles of a pass from the block's tile number `at` on. Returns the number of the empty
   // tile that ends it. The usual path, where the consumer has rows in all tiles:
@@ -154,6 +158,7 @@ class ForwardConsumer {
     if constexpr (kAfterSkipped) ping_pong_.scheduler_wait();
     ptx::wgmma_fence();
     issue_qk(at);
+    if constexpr (kOfPlanes) finish_qk<0>(at);
     if constexpr (kAfterSkipped) {
       ping_pong_.scheduler_arrive();
       kv_.skip_value();  // the last one of the skipped tile
@@ -192,7 +197,7 @@ class ForwardConsumer {
     const auto operands = softmax<false, 1, kMask>(at, n);
     // Under a causal mask some rows see little of the first KV tile: limits that follow from its
     // sums are low.
-    if constexpr (C.right && kIteration != Iteration::kLater)
+    if constexpr (!kOfPlanes && C.right && kIteration != Iteration::kLater)
       if (kIteration == Iteration::kSecond || second_) set_limits(statistics_, rules_.scale_log2());
     second_ = false;
     if constexpr (C.overlap_softmax_pv) ptx::order_after(statistics_.sum[0] + statistics_.sum[1]);
@@ -213,9 +218,13 @@ class ForwardConsumer {
       ping_pong_.scheduler_wait();
       ptx::wgmma_fence();
       issue_qk(next);
-      ping_pong_.scheduler_arrive();
+      if constexpr (!kOfPlanes) ping_pong_.scheduler_arrive();
       finalize_softmax(at);
       store(at);
+      if constexpr (kOfPlanes) {
+        finish_qk<0>(next);
+        ping_pong_.scheduler_arrive();
+      }
     } else {
       issue_qk_and_pv<Iteration::kFirst>(next);
       finalize_softmax(at);
@@ -252,7 +261,12 @@ class ForwardConsumer {
     writer().finalize(shared_.tile(at), statistics_, result_factor_);
   }
   __device__ __forceinline__ void store(int at) {
-    writer().store(shared_.tile(at), out_, result_factor_);
+    if constexpr (kOfPlanes) {
+      writer().store_float32(shared_.tile(at), out_, result_factor_);
+      clear(out_);
+    } else {
+      writer().store(shared_.tile(at), out_, result_factor_);
+    }
     accumulates_ = false;
     epilogue_deferred_ = false;
   }
@@ -294,26 +308,75 @@ class ForwardConsumer {
       kv_.release_bias();
     }
   }
-  // S = Q K^T.
+  // S = Q K^T. Of planes: the small products, and finish_qk() issues the large ones.
   __device__ __forceinline__ void issue_qk(int at) {
+    if constexpr (kOfPlanes) {
+      multiply_keys(at, kLowKeys, 0, false);
+      multiply_keys(at, 0, kLowKeys, true);
+    } else {
+      multiply_keys(at, 0, 0, C.bias_stages > 0);
+    }
+    ptx::wgmma_commit();
+  }
+  // When all products but those of the last kPending commits are complete.
+  template <int kPending>
+  __device__ __forceinline__ void finish_qk(int at) {
+    ptx::wgmma_wait<kPending>();
+    scale_small_products(scores_);
+    multiply_keys(at, 0, 0, true);
+    ptx::wgmma_commit();
+  }
+  // From the columns on that are number 16 query_step, and 16 key_step.
+  __device__ __forceinline__ void multiply_keys(int at, int query_step, int key_step,
+                                                bool accumulates) {
     const auto query = shared_.query(at % C.q_stages, number_).k_major();
     const auto key = kv_.key().k_major();
 #pragma unroll
     for (int k = 0; k < C.key_dim / 16; ++k)
-      Scores::mma_ss(scores_, query.step(k), key.step(k), k > 0 || C.bias_stages > 0);
-    ptx::wgmma_commit();
+      Scores::mma_ss(scores_, query.step(query_step + k), key.step(key_step + k),
+                     k > 0 || accumulates);
   }
-  // O += P V, or O = P V at the start of a Q tile.
+  // O += P V, or O = P V at the start of a Q tile. Of planes: the products with low halves of V,
+  // and finish_pv() issues the others.
   template <Iteration kIteration = Iteration::kAny>
   __device__ __forceinline__ void issue_pv() {
-    const auto value = kv_.value().mn_major();
-    const bool accumulates =
-        kIteration == Iteration::kLater || (kIteration != Iteration::kSecond && accumulates_);
-#pragma unroll
-    for (int k = 0; k < C.keys / 16; ++k)
-      Results::mma_rs(out_, weights_ + 4 * k, value.step(k), k > 0 || accumulates);
+    if constexpr (kOfPlanes) {
+      multiply_values(products_, 0, C.value_length(), false);
+    } else {
+      multiply_values(
+          out_, 0, 0,
+          kIteration == Iteration::kLater || (kIteration != Iteration::kSecond && accumulates_));
+    }
     ptx::wgmma_commit();
     accumulates_ = true;
+  }
+  template <int kPending>
+  __device__ __forceinline__ void finish_pv() {
+    ptx::wgmma_wait<kPending>();
+    scale_small_products(products_);
+    multiply_values(products_, 1, 0, true);
+    multiply_values(products_, 0, 0, true);
+    ptx::wgmma_commit();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) products_factor_[r] = factor_[r];
+  }
+  // They are complete; products that are added to them follow.
+  template <int kCount>
+  static __device__ __forceinline__ void scale_small_products(float (&sums)[kCount]) {
+    ptx::fence_operand(sums);
+#pragma unroll
+    for (float& each : sums) each *= 1 / kLowHalfScale;
+    ptx::fence_operand(sums);
+    ptx::wgmma_fence();
+  }
+  // A plane of weights times values from `column` on.
+  template <int kCount>
+  __device__ __forceinline__ void multiply_values(float (&sums)[kCount], int plane, int column,
+                                                  bool accumulates) {
+    const auto value = kv_.value().mn_major(column);
+#pragma unroll
+    for (int k = 0; k < C.keys / 16; ++k)
+      Results::mma_rs(sums, weights_[plane] + 4 * k, value.step(k), k > 0 || accumulates);
   }
   // The scores of an iteration, then the PV product of the one before. O is rescaled when the
   // scores were issued, which do not need it; a deferred epilogue runs there instead.
@@ -331,7 +394,7 @@ class ForwardConsumer {
     if (deferred) {
       ping_pong_.scheduler_arrive();
       store(at - 1);
-    } else {
+    } else if constexpr (!kOfPlanes) {
       rescale(out_, factor_, rules_.scale_log2(), statistics_);
     }
     if constexpr (kIteration != Iteration::kLater) kv_.skip_last_values();
@@ -339,27 +402,40 @@ class ForwardConsumer {
     clear_stale_values();
     ptx::wgmma_fence();
     issue_pv<kIteration>();
+    if constexpr (kOfPlanes) {
+      finish_qk<1>(at);
+      finish_pv<1>();
+    }
     if (!deferred) ping_pong_.scheduler_arrive();
   }
   __device__ __forceinline__ void issue_last_pv() {
-    rescale(out_, factor_, rules_.scale_log2(), statistics_);
+    if constexpr (!kOfPlanes) rescale(out_, factor_, rules_.scale_log2(), statistics_);
     kv_.skip_last_values();
     kv_.wait_value();
     clear_stale_values();
     ping_pong_.scheduler_wait();
     ptx::wgmma_fence();
     issue_pv();
+    if constexpr (kOfPlanes) finish_pv<0>();
     ping_pong_.scheduler_arrive();
   }
+  // The sums of planes begin from zero in each iteration: tensor cores truncate at each addition.
   __device__ __forceinline__ void wait_pv() {
     ptx::wgmma_wait<0>();
-    ptx::fence_operand(out_);
+    if constexpr (kOfPlanes) {
+      ptx::fence_operand(products_);
+#pragma unroll
+      for (int i = 0; i < C.value_dim / 2; ++i)
+        out_[i] = fmaf(out_[i], products_factor_[i / 2 % 2], products_[i]);
+    } else {
+      ptx::fence_operand(out_);
+    }
     kv_.release_value();
   }
   // Rows behind the end of a sequence may hold NaN, which weights of 0 do not make 0. Every
   // consumer clears them before its product, in any order.
   __device__ __forceinline__ void clear_stale_values() {
-    if constexpr (!C.lengths) return;
+    if constexpr (!C.lengths || kOfPlanes) return;  // planes hold no NaN
     if (stale_from_ >= C.keys) return;
     using Value = typename Shared::Value;
     constexpr int kPieces = Value::kChunks * 8;  // of a row
@@ -391,6 +467,8 @@ class ForwardConsumer {
   __device__ __forceinline__ auto softmax(int at, int n) {
     const AttentionTile& tile = shared_.tile(at);
     auto operands = rules_.load(tile, n, needs_mask<kMask>(tile, n));
+    const uint32_t numbers = kOfPlanes ? kv_.numbers(tile) : 0;
+    if constexpr (kOfPlanes && kFirst) begin_statistics(tile);
     ptx::wgmma_wait<kPending>();
     ptx::fence_operand(scores_);
     kv_.release_key();
@@ -398,18 +476,69 @@ class ForwardConsumer {
     if (!(C.mask_loop == MaskLoop::kPeeled && kMask == NeedsMask::kNo) && n == kv_.first(tile))
       release_query(at);
     if constexpr (C.lengths && kFirst) stale_from_ = clamp(tile.kv_len - n * C.keys, 0, C.keys);
-    rules_.before_softmax(operands, scores_);
-    online_softmax<kFirst>(scores_, rules_.scale_log2(), statistics_, factor_);
-    if constexpr (kFirst) set_limits(statistics_, rules_.scale_log2());
-    if constexpr (kFirst) second_ = true;
+    if constexpr (kOfPlanes) {
+      constexpr bool kCommon = !ForwardScores<C>::kScales;
+      if (kCommon && are_common<C.keys>(numbers, lane_)) {
+        rules_.before_softmax(operands, scores_);
+        constexpr float kFactor = power_of_two(kCommonKeyExponent - 14);
+        const float scale[2] = {statistics_.factor[0] * kFactor, statistics_.factor[1] * kFactor};
+        plane_softmax<true, true>(numbers, lane_, scale, scores_, statistics_, factor_);
+      } else {
+        scale_products(numbers);
+        rules_.before_softmax(operands, scores_);
+        const float scale[2] = {exponent_scale(0), exponent_scale(1)};
+        plane_softmax<C.number_pairs>(numbers, lane_, scale, scores_, statistics_, factor_);
+      }
+    } else {
+      rules_.before_softmax(operands, scores_);
+      online_softmax<kFirst>(scores_, rules_.scale_log2(), statistics_, factor_);
+      if constexpr (kFirst) set_limits(statistics_, rules_.scale_log2());
+      if constexpr (kFirst) second_ = true;
+    }
     rules_.draw_early(tile, n, operands);
     return operands;
   }
   // P(n), the rounded weights, which dropout may clear.
   template <class ScoreOperands>
   __device__ __forceinline__ void round(int at, int n, const ScoreOperands& operands) {
-    round_weights<C.dtype>(scores_, weights_);
-    rules_.drop(shared_.tile(at), n, operands, weights_);
+    if constexpr (kOfPlanes) {
+      split_weights(scores_, weights_[0], weights_[1]);
+      rules_.drop(shared_.tile(at), n, operands, weights_[1]);
+    } else {
+      round_weights<C.dtype>(scores_, weights_[0]);
+    }
+    rules_.drop(shared_.tile(at), n, operands, weights_[0]);
+    if constexpr (kOfPlanes)  // not between the products, which would be serialised
+#pragma unroll
+      for (auto& plane : weights_) ptx::materialize(plane);
+  }
+
+  // ---- Of planes ----
+
+  __device__ __forceinline__ void begin_statistics(const AttentionTile& tile) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      statistics_.maximum[r] = minus_infinity();
+      statistics_.sum[r] = 0;
+      statistics_.factor[r] = writer().query_factor(tile, r);
+    }
+  }
+  // The exponential scales the scores by the factors of the queries, whose planes have the scale,
+  // unless it comes before masks and bias.
+  static constexpr bool kScalesFirst = ForwardScores<C>::kScales;
+  __device__ __forceinline__ float exponent_scale(int r) const {
+    return kScalesFirst ? kLog2E : statistics_.factor[r];
+  }
+  __device__ __forceinline__ void scale_products(uint32_t numbers) {
+    unscale<C.number_pairs>(numbers, lane_, reinterpret_cast<float(&)[1][C.keys / 2]>(scores_));
+    if constexpr (kScalesFirst)
+#pragma unroll
+      for (int i = 0; i < C.keys / 2; ++i) scores_[i] *= statistics_.factor[i / 2 % 2];
+  }
+  template <int kCount>
+  static __device__ __forceinline__ void clear(float (&numbers)[kCount]) {
+#pragma unroll
+    for (float& each : numbers) each = 0;
   }
 
   // ---- The pipeline of queries ----
@@ -426,8 +555,9 @@ class ForwardConsumer {
     return {arguments_, shared_, rules_, number_, thread / 32 % 4, thread % 32};
   }
 
-  using Scores = ptx::Wgmma<C.keys, C.dtype>;
-  using Results = ptx::Wgmma<C.value_dim, C.dtype>;
+  using Scores = ptx::Wgmma<C.keys, C.operand()>;
+  using Results = ptx::Wgmma<C.value_dim, C.operand()>;
+  static constexpr int kLowKeys = C.key_dim / 16;  // the step where low halves begin
 
   const AttentionForwardArguments& arguments_;
   const ForwardShared<C>& shared_;
@@ -438,9 +568,11 @@ class ForwardConsumer {
   float scores_[C.keys / 2];
   float factor_[2];  // of O and the row sums, when a maximum has grown
   float out_[C.value_dim / 2];
-  uint32_t weights_[C.keys / 4];
-  RowStatistics statistics_;
-  float result_factor_[2];          // of the results in the epilogue
+  uint32_t weights_[C.planes()][C.keys / 4];
+  float products_[kOfPlanes ? C.value_dim / 2 : 1];  // P V of one iteration, of planes
+  float products_factor_[2];                         // of O, before they are added
+  typename StatisticsOf<kOfPlanes>::Type statistics_;
+  float result_factor_[2];          // of the results in the epilogue; of planes: the row sums
   bool epilogue_deferred_ = false;  // the results of the tile before are still in out_
   bool second_ = false;             // the next iteration is its tile's second
   bool accumulates_ = false;        // out_ has products of this tile

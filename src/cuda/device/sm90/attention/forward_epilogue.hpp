@@ -9,9 +9,12 @@
 //
 // Under a mask a tile with a non-finite result is listed for the second pass
 // (forward_consumer.hpp).
+//
+// Results in float32 are stored from registers: the four lanes of a row have whole sectors.
 #pragma once
 
 #include "cuda/device/attention/forward_scores.hpp"
+#include "cuda/device/portable/attention/forward_planes.hpp"
 #include "cuda/device/ptx/ldmatrix.hpp"
 #include "cuda/device/sm90/attention/forward_fixup.hpp"
 #include "cuda/device/sm90/attention/forward_shared.hpp"
@@ -51,7 +54,7 @@ class ForwardEpilogue {
   template <int kCount>
   __device__ __forceinline__ void store(AttentionTile& tile, float (&out)[kCount],
                                         const float (&factor)[2]) const {
-    if constexpr (C.masked())
+    if constexpr (C.second_pass())
       if (sees_nonfinite_values(out)) list(tile);
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
@@ -84,6 +87,45 @@ class ForwardEpilogue {
         __syncwarp();
         if (lane_ == 0 && !is_before_first_query(tile)) store_by_tma(tile, first / 8);
       }
+    }
+  }
+
+  // Of the planes of the lane's row r.
+  __device__ __forceinline__ float query_factor(const AttentionTile& tile, int r) const {
+    const int row = lane_ / 4 + 8 * r;
+    if (!has_row(tile, row)) return 1;
+    const int64_t head = int64_t{batch_of(tile)} * a_.heads + head_of(tile, row);
+    const int64_t rows = C.lengths && a_.ragged ? a_.total_q : a_.q_len;
+    return a_.query_numbers[head * rows + tile.q_begin + query_of(tile, row)].factor;
+  }
+  // Of float32, for the warp's rows: stores lse and returns the row sums.
+  __device__ __forceinline__ void finalize(const AttentionTile& tile, const PlaneStatistics& rows,
+                                           float (&sums)[2]) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      sums[r] = quad_sum(rows.sum[r]);
+      const int row = lane_ / 4 + 8 * r;
+      if (a_.lse != nullptr && lane_ % 4 == 0 && has_row(tile, row))
+        *lse_of<C>(a_, tile, head_of(tile, row), query_of(tile, row)) =
+            sums[r] == 0 ? minus_infinity()
+                         : natural_logarithm(rows.maximum[r] - kWeightPower, sums[r]);
+    }
+  }
+  // Planes do not hold what makes a sum NaN: its row needs a fixup.
+  template <int kCount>
+  __device__ __forceinline__ void store_float32(AttentionTile& tile, const float (&out)[kCount],
+                                                const float (&sums)[2]) const {
+    if (__any_sync(0xffffffffu, sums[0] + sums[1] != sums[0] + sums[1])) list(tile);
+    const int column = lane_ % 4 * 2;
+    const int64_t stride = a_.out_rows.stride[3];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = lane_ / 4 + 8 * r;
+      if (!has_row(tile, row)) continue;
+      float* const to = row_at<float>(a_.out_rows, batch_of(tile), head_of(tile, row),
+                                      tile.q_begin + query_of(tile, row));
+      store_results(to + column * stride, stride, a_.value_dim - column, a_.out_pairs, out, r,
+                    result_factor(sums[r], dropout_factor<C.dropout>(a_)));
     }
   }
 

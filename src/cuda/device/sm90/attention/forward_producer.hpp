@@ -187,10 +187,19 @@ class ForwardProducer : KeyWaits<C.async> {
     keys.producer_acquire(state);
     keys_.advance();
     if (is_leader()) {
-      keys.producer_expect_bytes(state, Shared::Key::kBytes);
+      constexpr int kNumbers = C.number_slots() > 0 ? C.number_bytes() : 0;
+      keys.producer_expect_bytes(state, Shared::Key::kBytes + kNumbers);
       load(arguments_.key, shared_.key(state.stage()), keys.full(state.stage()), tile, n);
+      if constexpr (kNumbers > 0) load_numbers(tile, n, state.count, keys.full(state.stage()));
     }
     if constexpr (C.bias_stages > 0) load_bias(tile, n);
+  }
+  // Those behind the end of the sequence are of others, or zeros.
+  __device__ __forceinline__ void load_numbers(const AttentionTile& tile, int n, int count,
+                                               uint32_t barrier) const {
+    const int32_t first = first_number<C>(arguments_, tile) + n * C.keys;
+    ptx::tma_load(shared_.numbers(count), arguments_.key_numbers, barrier,
+                  {first / 2 * 4, 0, 0, 0, 0});
   }
   // In the iteration of its K tile.
   __device__ __forceinline__ void load_bias(const AttentionTile& tile, int n) {

@@ -55,6 +55,15 @@ __device__ __forceinline__ int32_t kv_tile_of(const AttentionForwardArguments& a
   return CyclicTiles<int32_t>::from(first, end, a.pivot - tile.kv_begin, C.keys).at(end - 1 - n);
 }
 
+// Of float32: the position of the numbers of a sequence's first key.
+template <AttentionForwardConfig C>
+__device__ __forceinline__ int32_t first_number(const AttentionForwardArguments& a,
+                                                const AttentionTile& tile) {
+  const int32_t rows = C.lengths && a.ragged ? a.total_kv : a.kv_len;
+  const int32_t entry = key_entry_of<C.lengths>(a, tile.batch);
+  return (entry * (a.heads / a.group) + tile.kv_head) * rows + tile.kv_begin;
+}
+
 // KV tiles that a consumer visits. It skips the last and the first one where its own rows see
 // nothing of them, at most one at either end, and visits at least one tile, or two where it could
 // skip at both ends. All consumers take equally many iterations: as many as there are KV tiles, or

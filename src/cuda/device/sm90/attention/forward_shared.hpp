@@ -21,9 +21,9 @@ struct ForwardShared {
   unsigned char* memory;
   uint32_t base;
 
-  using Query = SharedTile<64, C.key_dim>;  // of a consumer
-  using Key = SharedTile<C.keys, C.key_dim>;
-  using Value = SharedTile<C.keys, C.value_dim>;
+  using Query = SharedTile<64, C.key_columns()>;  // of a consumer
+  using Key = SharedTile<C.keys, C.key_columns()>;
+  using Value = SharedTile<C.keys, C.value_columns()>;
   // Of a consumer, in elements of 16 bits like its tensor map.
   using Bias = SharedTile<64, C.keys * C.bias_size() / 2>;
   using Out = SharedTile<16, C.out_chunks() * kChunk>;  // of a warp
@@ -34,7 +34,8 @@ struct ForwardShared {
   static constexpr int kKeys = C.q_stages * C.consumers * Query::kBytes;
   static constexpr int kValues = kKeys + C.stages * Key::kBytes;
   static constexpr int kBias = kValues + C.stages * Value::kBytes;
-  static constexpr int kOut = kBias + C.bias_stages * C.consumers * Bias::kBytes;
+  static constexpr int kNumbers = kBias + C.bias_stages * C.consumers * Bias::kBytes;
+  static constexpr int kOut = kNumbers + C.number_slots() * C.slot_bytes();
   static constexpr int kQueryBarriers = kOut + C.consumers * 4 * Out::kBytes;
   static constexpr int kKeyBarriers = kQueryBarriers + Pipeline<C.q_stages>::kBytes;
   static constexpr int kValueBarriers = kKeyBarriers + Pipeline<C.stages>::kBytes;
@@ -59,6 +60,13 @@ struct ForwardShared {
   }
   __device__ __forceinline__ Bias bias(int stage, int consumer) const {
     return {base + kBias + (stage * C.consumers + consumer) * Bias::kBytes};
+  }
+  // Where TMA writes the numbers of K tile `count` of the block, which arrive with its planes. The
+  // slot is filled again when the tile after the next is released: all threads have read it by
+  // then.
+  __device__ __forceinline__ uint32_t numbers(int count) const {
+    return base +
+           static_cast<uint32_t>(kNumbers + count % max(C.number_slots(), 1) * C.slot_bytes());
   }
   // Where a warp stages its 16 rows of results for the TMA store.
   __device__ __forceinline__ Out out(int consumer, int warp) const {

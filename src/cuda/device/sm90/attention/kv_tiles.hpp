@@ -112,6 +112,12 @@ class KvTiles {
   __device__ __forceinline__ auto key() const { return shared_.key(keys_.stage()); }
   __device__ __forceinline__ auto value() const { return shared_.value(values_.stage()); }
   __device__ __forceinline__ auto bias() const { return shared_.bias(biases_.stage(), consumer_); }
+  __device__ __forceinline__ uint32_t numbers(const AttentionTile& tile) const {
+    const uint32_t loaded = shared_.numbers(keys_.count);
+    if constexpr (C.number_pairs) return loaded;
+    constexpr auto kBytes = static_cast<uint32_t>(sizeof(RowNumbers));
+    return loaded + static_cast<uint32_t>(first_number<C>(arguments_, tile) & 1) * kBytes;
+  }
   __device__ __forceinline__ void wait_key() const { shared_.keys().consumer_wait(keys_); }
   __device__ __forceinline__ void wait_value() const { shared_.values().consumer_wait(values_); }
   __device__ __forceinline__ void wait_bias() const { shared_.biases().consumer_wait(biases_); }
