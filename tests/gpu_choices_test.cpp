@@ -67,37 +67,44 @@ TEST(ShardForecast, PrefersTwoStepsOfManyWaves) {
   }
 }
 
-// Slices of whole blocks of the depth that follow one another, the last one short.
+// Rows, if any, and behind them slices of whole blocks of the depth, the last one short.
 TEST(SlicedProduct, CutsTheShardAlongK) {
+  constexpr int64_t kBegin = 40, kRows = 60;
   for (const int64_t k : {1024, 1160, 8192})
-    for (const int64_t each : {2, 3, 7}) {
-      const collective::Shards shards{
-          .dtype = DType::kBF16, .outer = 1, .inner = k, .begin = {0, 40, 100}};
-      const collective::ShardChunks chunks(shards, 2, each);
-      std::vector<std::byte> gathered(shards.bytes()), own(static_cast<size_t>(60 * k * 2));
-      const Tensor shard{.data = own.data(),
-                         .dtype = DType::kBF16,
-                         .rank = 3,
-                         .shape = {1, 60, k},
-                         .stride = {60 * k, k, 1}};
-      std::vector<collective::SentPart> parts;
-      collective::SlicedProduct::cut(shards, chunks, 1, gathered.data(), shard, &parts);
-      ASSERT_EQ(std::ssize(parts), each);
-      int64_t reached = 0;
-      for (int64_t i = 0; i < each; ++i) {
-        const collective::SentPart& part = parts[static_cast<size_t>(i)];
-        EXPECT_EQ(part.chunk, chunks.first_of(1) + i);
-        EXPECT_EQ(part.from.as<std::byte>() - own.data(), 2 * reached);
-        EXPECT_EQ(part.to.as<std::byte>() - gathered.data(), 2 * (40 * k + reached));
-        EXPECT_EQ(part.from.shape[1], 60);
-        EXPECT_EQ(part.from.shape[2], part.to.shape[2]);
-        EXPECT_GT(part.from.shape[2], 0);
-        EXPECT_EQ(reached % 64, 0);
-        reached += part.from.shape[2];
+    for (const int64_t each : {3, 7})
+      for (const int64_t before : {0, 20}) {
+        const collective::Shards shards{
+            .dtype = DType::kBF16, .outer = 1, .inner = k, .begin = {0, kBegin, kBegin + kRows}};
+        const collective::ShardChunks chunks(shards, 2, each);
+        std::vector<std::byte> gathered(shards.bytes()), own(static_cast<size_t>(kRows * k * 2));
+        const Tensor shard{.data = own.data(),
+                           .dtype = DType::kBF16,
+                           .rank = 3,
+                           .shape = {1, kRows, k},
+                           .stride = {kRows * k, k, 1}};
+        std::vector<collective::SentPart> parts;
+        collective::SlicedProduct::cut(shards, chunks, 1, kRows - before, gathered.data(), shard,
+                                       &parts);
+        ASSERT_EQ(std::ssize(parts), each);
+        int64_t reached = 0;
+        for (int64_t i = 0; i < each; ++i) {
+          const collective::SentPart& part = parts[static_cast<size_t>(i)];
+          const bool whole = before > 0 && i == 0;
+          const int64_t row = whole ? 0 : before;
+          EXPECT_EQ(part.chunk, chunks.first_of(1) + i);
+          EXPECT_EQ(part.from.as<std::byte>() - own.data(), 2 * (row * k + reached));
+          EXPECT_EQ(part.to.as<std::byte>() - gathered.data(), 2 * ((kBegin + row) * k + reached));
+          EXPECT_EQ(part.from.shape[1], whole ? before : kRows - before);
+          EXPECT_EQ(part.from.shape[2], part.to.shape[2]);
+          EXPECT_GT(part.from.shape[2], 0);
+          if (!whole) {
+            EXPECT_EQ(reached % 64, 0);
+            reached += part.from.shape[2];
+          }
+        }
+        EXPECT_EQ(reached, k);
+        EXPECT_LE(parts.back().from.shape[2], parts[1].from.shape[2]);
       }
-      EXPECT_EQ(reached, k);
-      EXPECT_LT(parts.back().from.shape[2], parts.front().from.shape[2]);
-    }
 }
 
 TEST(AttentionKernels, RefuseWithASentence) {

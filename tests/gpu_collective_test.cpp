@@ -147,11 +147,13 @@ TEST_F(GpuRanks, GatherRowsOfAnyLengthAndUnfused) {
 TEST_F(GpuRanks, GatherTheLastShardInSlices) {
   on_gpus([](const Group& group, const Context& context) {
     expect_all_bitwise({{.shards = {2048, 1024}, .other = 2048, .n = 128, .sliced = true},
+                        // More rows than a wave of tiles has.
+                        {.shards = {5600, 5504}, .other = 1024, .n = 1024, .sliced = true},
                         {.dtype = perseid::f16,
                          .shards = {1500, 2100},
                          .other = 1160,
                          .n = 96,
-                         .chunks = 3,
+                         .chunks = 40,
                          .in_place = true,
                          .sliced = true}},
                        group, context);

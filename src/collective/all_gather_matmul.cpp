@@ -12,9 +12,9 @@ namespace perseid::internal::collective {
 namespace {
 
 constexpr int64_t kMostChunks = 1024;
-// The last shard comes in so many slices of k or more where the transfer takes longer than this
+// The last shard comes in so many slices of k where the transfer takes longer than this
 // share of the product.
-constexpr int64_t kLeastSlices = 3;
+constexpr int64_t kLeastSlices = 3, kMostSlices = 8;
 constexpr double kSlicedFrom = 0.7;
 
 // [1, rows, columns] as the transport moves it where columns are gathered: [rows, columns, 1].
@@ -75,19 +75,26 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   for (int32_t rank = 0; rank < ranks.size(); ++rank)
     shards.begin.push_back(shards.begin.back() + terms.of(rank, made->along_k_ ? "k" : "m"));
   // The rank before sends slices where all ranks want them.
-  bool sliced = false;
+  int64_t sliced_rows = 0, each = chunks;
   if (device->gpu != nullptr) {
     Terms wishes;
-    wishes.own("slices", made->may_slice(desc, ranks.size() * chunks) ? 1 : 0);
+    wishes.own("sliced rows", made->rows_to_slice(desc, ranks.size() * chunks));
     if (Status status = wishes.agree(ranks, operation, {}); !status.ok()) return status;
-    sliced = true;
-    for (int32_t rank = 0; rank < ranks.size(); ++rank)
-      sliced = sliced && wishes.of(rank, "slices") != 0;
+    bool all = true, some_before = false;
+    for (int32_t rank = 0; rank < ranks.size(); ++rank) {
+      const int64_t wish = wishes.of(rank, "sliced rows");
+      all = all && wish > 0;
+      some_before = some_before || wish < shards.size((rank + ranks.size() - 1) % ranks.size());
+    }
+    if (all) {
+      sliced_rows = wishes.of(ranks.rank(), "sliced rows");
+      made->sliced_for_next_ = wishes.of((ranks.rank() + 1) % ranks.size(), "sliced rows");
+      each = std::clamp(chunks, kLeastSlices + (some_before ? 1 : 0), kMostSlices);
+    }
   }
-  const int64_t each = sliced ? std::max(chunks, kLeastSlices) : chunks;
   made->chunks_ = std::make_unique<ShardChunks>(shards, ranks.size(), each);
   // Again an exchange, as an implementation may refuse on one rank alone.
-  const Status products = made->make_products(device, desc, sliced);
+  const Status products = made->make_products(device, desc, sliced_rows);
   if (Status status = ranks.exchange(operation, products, "", nullptr); !status.ok()) return status;
   if (Status status =
           transport_of(*device, ranks)
@@ -150,17 +157,21 @@ FusionForecast AllGatherMatmulPlan::predict(const perseid_all_gather_matmul_desc
   return forecast_fusion(device(), *group_, seconds, received, chunks);
 }
 
-bool AllGatherMatmulPlan::may_slice(const perseid_all_gather_matmul_desc& desc,
-                                    int64_t chunks) const {
+int64_t AllGatherMatmulPlan::rows_to_slice(const perseid_all_gather_matmul_desc& desc,
+                                           int64_t chunks) const {
   if (along_k_ || group_->size() == 1 || desc.fusion == PERSEID_UNFUSED ||
       !SlicedProduct::may_take(device(), product_of(desc, desc.products[0]), shards_))
-    return false;
+    return 0;
   const FusionForecast forecast = predict(desc, chunks);
-  return forecast.transfer > kSlicedFrom * forecast.product;
+  if (forecast.transfer <= kSlicedFrom * forecast.product) return 0;
+  const int32_t last = (group_->rank() + group_->size() - 1) % group_->size();
+  return SlicedProduct::sliced_rows(device(), desc.products[0].n, shards_.size(last));
 }
 
 Status AllGatherMatmulPlan::make_products(const op::DevicePointer& device,
-                                          const perseid_all_gather_matmul_desc& desc, bool sliced) {
+                                          const perseid_all_gather_matmul_desc& desc,
+                                          int64_t sliced_rows) {
+  const bool sliced = sliced_rows > 0;
   const bool wanted = choose_fusion(desc.fusion, predict(desc, chunks_->count()), &why_);
   fused_ = sliced || wanted;
   // A product without elements waits for nothing.
@@ -180,7 +191,8 @@ Status AllGatherMatmulPlan::make_products(const op::DevicePointer& device,
     products_.push_back({.plan = nullptr, .n = inner.n, .out_dtype = out});
     Status status;
     if (i == 0 && sliced) {
-      status = SlicedProduct::make(device, inner, shards_, *chunks_, group_->rank(), &sliced_);
+      status = SlicedProduct::make(device, inner, shards_, *chunks_, group_->rank(), sliced_rows,
+                                   &sliced_);
     } else {
       if (i == 0 && fused_) inner.async_a = &arriving;
       status = make_matmul(device, inner, &products_.back().plan);
@@ -281,7 +293,8 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
   cut_shard(shards_, *chunks_, group_->rank(), transport_->gathered(),
             along_k_ ? columns_as_extent(a) : a, &parts_);
   if (sliced_ != nullptr)
-    SlicedProduct::cut(shards_, *chunks_, group_->rank(), transport_->gathered(), a, &for_next_);
+    SlicedProduct::cut(shards_, *chunks_, group_->rank(), sliced_for_next_, transport_->gathered(),
+                       a, &for_next_);
   status = transport_->send(operation, sending, parts_, for_next_);
   if (status.ok()) status = multiply(operation, args, c, sending, workspace);
   if (status.ok() && args.gathered != nullptr) status = give_gathered(gathered, stream);

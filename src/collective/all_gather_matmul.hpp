@@ -40,11 +40,12 @@ class AllGatherMatmulPlan final : public op::Plan {
       : Plan(std::move(device)), group_(std::move(group)) {}
   // By the model, of `chunks` in all.
   FusionForecast predict(const perseid_all_gather_matmul_desc& desc, int64_t chunks) const;
-  bool may_slice(const perseid_all_gather_matmul_desc& desc, int64_t chunks) const;
+  // How many rows of the last shard are to come in slices.
+  int64_t rows_to_slice(const perseid_all_gather_matmul_desc& desc, int64_t chunks) const;
   perseid_matmul_desc product_of(const perseid_all_gather_matmul_desc& desc,
                                  const perseid_gather_product& product) const;
   Status make_products(const op::DevicePointer& device, const perseid_all_gather_matmul_desc& desc,
-                       bool sliced);
+                       int64_t sliced_rows);
   // `c`: of the first product, where it is sliced.
   Status multiply(const Operation& operation, const perseid_all_gather_matmul_args& args,
                   const Tensor& c, const Sending& sending, const op::Workspace& workspace) const;
@@ -65,6 +66,7 @@ class AllGatherMatmulPlan final : public op::Plan {
   std::unique_ptr<OverlapReport> report_;
   std::vector<Product> products_;
   std::unique_ptr<const SlicedProduct> sliced_;  // the first product, or null
+  int64_t sliced_for_next_ = 0;                  // rows of the own shard
   Tensor gathered_, shard_;                      // [batch, M, K], [batch, m, k]
   DLTensor gathered_dl_{}, shard_dl_{};
   // A plan is executed once at a time on a rank.

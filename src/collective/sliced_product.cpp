@@ -40,9 +40,17 @@ bool SlicedProduct::may_take(const dispatch::Device& device, const perseid_matmu
          product.k >= kLeastDepth;
 }
 
+int64_t SlicedProduct::sliced_rows(const dispatch::Device& device, int64_t n, int64_t rows) {
+  constexpr int64_t kTileRows = 128, kTileColumns = 256;
+  const int64_t across = (n + kTileColumns - 1) / kTileColumns;
+  const int64_t wave = device.gpu->facts().multiprocessors / across * kTileRows;
+  // Smaller tiles make up for somewhat more.
+  return rows <= wave + wave / 4 ? rows : wave;
+}
+
 Status SlicedProduct::make(const op::DevicePointer& device, const perseid_matmul_desc& product,
                            const Shards& shards, const ShardChunks& chunks, int32_t rank,
-                           std::unique_ptr<const SlicedProduct>* sliced) {
+                           int64_t rows, std::unique_ptr<const SlicedProduct>* sliced) {
   std::unique_ptr<SlicedProduct> made(new SlicedProduct(device));
   const auto ranks = static_cast<int32_t>(shards.begin.size()) - 1;
   const int32_t last = (rank + ranks - 1) % ranks;
@@ -57,10 +65,14 @@ Status SlicedProduct::make(const op::DevicePointer& device, const perseid_matmul
   };
   Status status = add_rows(rank, last < rank ? ranks : last);
   if (status.ok() && last < rank) status = add_rows(0, last);
+  const int64_t before = shards.size(last) - rows, from = shards.begin_of(last) + before;
+  const int64_t whole = before > 0 ? 1 : 0;  // chunks of rows
+  if (status.ok() && before > 0)
+    status = made->add(product, shards.begin_of(last), from, chunks.first_of(last), {0, before},
+                       PERSEID_CHUNK_M);
   if (status.ok())
-    status =
-        made->add(product, shards.begin_of(last), shards.begin_of(last + 1), chunks.first_of(last),
-                  slices_of(product.k, chunks_of(chunks, last)), PERSEID_CHUNK_K);
+    status = made->add(product, from, shards.begin_of(last + 1), chunks.first_of(last) + whole,
+                       slices_of(product.k, chunks_of(chunks, last) - whole), PERSEID_CHUNK_K);
   if (status.ok()) *sliced = std::move(made);
   return status;
 }
@@ -78,19 +90,27 @@ Status SlicedProduct::add(const perseid_matmul_desc& product, int64_t from, int6
   return make_matmul(device_, inner, &rows_.back().plan);
 }
 
-void SlicedProduct::cut(const Shards& shards, const ShardChunks& chunks, int32_t rank,
+void SlicedProduct::cut(const Shards& shards, const ShardChunks& chunks, int32_t rank, int64_t rows,
                         std::byte* gathered, const Tensor& shard, std::vector<SentPart>* parts) {
   parts->clear();
-  const std::vector<int64_t> begin = slices_of(shards.inner, chunks_of(chunks, rank));
   const Tensor whole = shards.view(gathered, shards.begin_of(rank), shards.begin_of(rank + 1));
-  const auto slice = [](Tensor of, int64_t from, int64_t to) {
-    of.data = of.as<std::byte>() + from * of.stride[2] * size_of(of.dtype);
-    of.shape[2] = to - from;
-    return of;
+  const int64_t before = shards.size(rank) - rows;
+  int64_t chunk = chunks.first_of(rank);
+  const auto add = [&](int64_t row, int64_t end_row, int64_t column, int64_t end_column) {
+    const auto part = [&](Tensor of) {
+      of.data =
+          of.as<std::byte>() + (row * of.stride[1] + column * of.stride[2]) * size_of(of.dtype);
+      of.shape[1] = end_row - row;
+      of.shape[2] = end_column - column;
+      return of;
+    };
+    parts->push_back({chunk++, part(shard), part(whole)});
   };
+  if (before > 0) add(0, before, 0, shards.inner);
+  const std::vector<int64_t> begin =
+      slices_of(shards.inner, chunks_of(chunks, rank) - (before > 0 ? 1 : 0));
   for (size_t i = 0; i + 1 < begin.size(); ++i)
-    parts->push_back({chunks.first_of(rank) + static_cast<int64_t>(i),
-                      slice(shard, begin[i], begin[i + 1]), slice(whole, begin[i], begin[i + 1])});
+    add(before, shards.size(rank), begin[i], begin[i + 1]);
 }
 
 Status SlicedProduct::multiply(const Tensor& a, const Tensor& c, const perseid_matmul_args& args,

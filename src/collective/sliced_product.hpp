@@ -4,7 +4,9 @@
 // longer. If the last shard arrived in rows, whole tiles would be left to compute behind its last
 // byte. So it comes in slices of k: each of its tiles begins with the first slice and has only the
 // last one left when that arrives. The rows of the other shards are products of their own before
-// it. The sums are in the order of k in either case, so the result has the same bits.
+// it, and so are the first rows of the last shard where its tiles are more than one wave: those of
+// a second wave would begin when everything has arrived. The sums are in the order of k in any
+// case, so the result has the same bits.
 #pragma once
 
 #include "collective/plan.hpp"
@@ -16,13 +18,17 @@ class SlicedProduct {
   // Whether the kernels take slices of a [rows, k].
   static bool may_take(const dispatch::Device& device, const perseid_matmul_desc& product,
                        const Shards& shards);
-  // `product`: of all rows, without chunks. The last shard has as many slices as chunks.
+  // How many of the last rows of a shard come in slices.
+  static int64_t sliced_rows(const dispatch::Device& device, int64_t n, int64_t rows);
+  // `product`: of all rows, without chunks. The last shard has as many slices as chunks, where
+  // some of its rows come before them one less. `rows`: that are sliced.
   static Status make(const op::DevicePointer& device, const perseid_matmul_desc& product,
-                     const Shards& shards, const ShardChunks& chunks, int32_t rank,
+                     const Shards& shards, const ShardChunks& chunks, int32_t rank, int64_t rows,
                      std::unique_ptr<const SlicedProduct>* sliced);
 
-  // What the rank after this one gets of this rank's shard, a row-major view, instead of its rows.
-  static void cut(const Shards& shards, const ShardChunks& chunks, int32_t rank,
+  // What the rank after this one, which wants so many rows in slices, gets of this rank's shard, a
+  // row-major view.
+  static void cut(const Shards& shards, const ShardChunks& chunks, int32_t rank, int64_t rows,
                   std::byte* gathered, const Tensor& shard, std::vector<SentPart>* parts);
 
   // a and c: [1, rows, columns], all rows. `args` has the rest. `arrival`: of all chunks.
