@@ -5,6 +5,7 @@
 // with the same bits in every run. Skipped with fewer than two GPUs.
 #include "context_attention_tools.hpp"
 #include "gpu_collective_tools.hpp"
+#include "overlap_reports.hpp"
 
 namespace {
 
@@ -283,6 +284,64 @@ TEST_F(GpuContextAttention, RefusesPiecesThatAreNoTiles) {
     });
     EXPECT_EQ(end.status, PERSEID_UNSUPPORTED) << end.sentence;
     EXPECT_NE(end.sentence.find("a multiple of 128, got 100"), std::string::npos) << end.sentence;
+  });
+}
+
+TEST_F(GpuContextAttention, ReportsAddUp) {
+  on_threads(kRanks, [&](const Group& group) {
+    const int32_t rank = group.rank();
+    const int64_t rows = 512, heads = 8, kv_heads = 2, dim = 128;
+    const Context context = Context::cuda(rank);
+    const perseid::ContextAttention plan(context, group,
+                                         {.attention = {.dtype = perseid::bf16,
+                                                        .heads = heads,
+                                                        .kv_heads = kv_heads,
+                                                        .q_len = rows,
+                                                        .kv_len = rows,
+                                                        .head_dim = dim,
+                                                        .mask = perseid::causal_bottom_right(),
+                                                        .backward = true},
+                                          .placement = Sharding::kZigzag,
+                                          .chunks = 2,
+                                          .report = true});
+    const auto array = [&](int64_t of_heads, uint64_t seed) {
+      return OnGpu(context, rank, Matrix::random({1, rows, of_heads, dim}, perseid::bf16, seed));
+    };
+    const OnGpu query = array(heads, 1), key = array(kv_heads, 2), value = array(kv_heads, 3),
+                out = array(heads, 4), grad_query = array(heads, 5), grad_key = array(kv_heads, 6),
+                grad_value = array(kv_heads, 7),
+                lse(context, rank, Matrix({1, heads, rows}, perseid::f32));
+    const Memory memory(context, std::max(plan.workspace_size(perseid::Direction::kForward),
+                                          plan.workspace_size(perseid::Direction::kBackward)));
+    const std::span<std::byte> workspace(memory);
+    const auto expect_report = [&] {
+      context.synchronize();
+      expect_consistent(plan, group, 8, false);
+      const auto report = nlohmann::json::parse(plan.overlap_report());
+      EXPECT_GT(report["communication_seconds"], 0);
+    };
+    for (int i = 0; i < 2; ++i) {
+      plan.forward(nullptr,
+                   {.query = query.tensor(),
+                    .key = key.tensor(),
+                    .value = value.tensor(),
+                    .out = out.tensor(),
+                    .lse = lse.tensor()},
+                   workspace);
+      expect_report();
+      plan.backward(nullptr,
+                    {.query = query.tensor(),
+                     .key = key.tensor(),
+                     .value = value.tensor(),
+                     .out = out.tensor(),
+                     .lse = lse.tensor(),
+                     .grad_out = query.tensor(),
+                     .grad_query = grad_query.tensor(),
+                     .grad_key = grad_key.tensor(),
+                     .grad_value = grad_value.tensor()},
+                    workspace);
+      expect_report();
+    }
   });
 }
 

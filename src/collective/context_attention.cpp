@@ -406,7 +406,7 @@ Status ContextAttentionPlan::send(const Operation& operation, const Sending& sen
   Status status;
   {
     const Reported wait(sending.report, OverlapReport::Kind::kWait, OverlapReport::kNoChunk,
-                        group_->rank());
+                        group_->rank(), sending.stream);
     status = keys_->start(operation, sending.epoch);
   }
   if (!status.ok()) return status;
@@ -545,7 +545,7 @@ Status ContextAttentionPlan::differentiate(const perseid_attention_backward_args
   inner.grad_key = of_ranks(PERSEID_GRAD_KEY, partial_.key_dl);
   inner.grad_value = of_ranks(PERSEID_GRAD_VALUE, partial_.value_dl);
   const Reported computing(report_.get(), OverlapReport::Kind::kCompute, OverlapReport::kNoChunk,
-                           group_->rank());
+                           group_->rank(), stream);
   return attention_of(attention_).backward(inner, workspace, stream);
 }
 
