@@ -239,8 +239,17 @@ std::vector<Variant> variants_of(const std::string& architecture, bool common, c
 }  // namespace
 
 std::vector<Variant> attention_variants(const std::string& architecture, bool common) {
-  return architecture == "sm_90a" ? variants_of(architecture, common, add_sm90)
-                                  : portable_attention_variants(architecture, common);
+  if (architecture != "sm_90a") return portable_attention_variants(architecture, common);
+  std::vector<Variant> variants = variants_of(architecture, common, add_sm90);
+  if (common) return variants;
+  // Forward in f32, whose consumers have all registers.
+  const Kind kind{.name = "attention", .dims = kTuned, .backward = false};
+  for (const Dims& dims : {Dims{64, 64}, Dims{128, 128}})
+    for (const bool causal : {false, true}) {
+      add_sm90(kind, dims, DType::kF32, causal, architecture, &variants);
+      variants.back().budget.spilled_bytes = 160;
+    }
+  return variants;
 }
 
 std::vector<Variant> portable_attention_variants(const std::string& architecture, bool common) {
