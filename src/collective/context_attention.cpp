@@ -166,8 +166,7 @@ Status ContextAttentionPlan::make_attention(const op::DevicePointer& device,
   // Each rank has a part of every packed sequence, so that no chunk of keys is one rank's.
   waits_before_ = ragged_;
   if (!waits_before_ && chunks_->count() > 0) inner.async_kv = &arriving;
-  Status status = op::AttentionPlan::make(device, inner, &attention_, placement_of(group_->rank()));
-  return status.ok() && device->gpu != nullptr ? cuda::load_wait_for_signal(*device->gpu) : status;
+  return op::AttentionPlan::make(device, inner, &attention_, placement_of(group_->rank()));
 }
 
 // What a window or the diagonal hides from all queries of a rank is not sent to it.

@@ -41,19 +41,21 @@ Status GpuRank::of(Group& group, const Operation& operation, std::shared_ptr<cud
     if (Status status = made->make(operation); !status.ok()) return status;
     own = std::move(made);
   }
-  own->observe(std::move(gpu));
   *rank = own.get();
+  return own->observe(std::move(gpu));
+}
+
+Status GpuRank::observe(std::shared_ptr<cuda::Gpu> gpu) {
+  if (std::find(observed_.begin(), observed_.end(), gpu) != observed_.end()) return {};
+  // Later, copies that wait for another rank could hold up the loading.
+  if (Status status = cuda::load_wait_for_signal(*gpu); !status.ok()) return status;
+  gpu->wait_reports().add(this);
+  observed_.push_back(std::move(gpu));
   return {};
 }
 
-void GpuRank::observe(std::shared_ptr<cuda::Gpu> gpu) {
-  if (std::find(observed_.begin(), observed_.end(), gpu) != observed_.end()) return;
-  gpu->wait_reports().add(this);
-  observed_.push_back(std::move(gpu));
-}
-
 Status GpuRank::make(const Operation& operation) {
-  Status status;
+  Status status = cuda::load_wait_for_signal(*gpu_);
   for (std::unique_ptr<cuda::CopyQueue>* queue : {&sending_, &control_})
     if (status.ok()) status = cuda::CopyQueue::make(gpu_, queue);
   if (status.ok()) {

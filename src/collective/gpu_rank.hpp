@@ -79,7 +79,7 @@ class GpuRank final : public cuda::StreamObserver {
   GpuRank(Group& group, std::shared_ptr<cuda::Gpu> gpu);
   Status make(const Operation& operation);
   // From now on synchronisations by this object of the GPU return failures.
-  void observe(std::shared_ptr<cuda::Gpu> gpu);
+  Status observe(std::shared_ptr<cuda::Gpu> gpu);
   Slot& slot(uint32_t number) { return slots_[number % kSlots]; }
   // In memory of the GPU, since all its multiprocessors poll it. Behind the words of the slab.
   uint32_t* abort_word() const { return slab_->words(group_.rank()) + kMostRanks; }
