@@ -188,10 +188,63 @@ std::vector<RankTimes> reduce(const Context& context, const Group& group,
                      }});
 }
 
+// What attention reads and writes on one GPU: all rows of the sequence, or the first of them.
+class AttentionOperands {
+ public:
+  AttentionOperands(const Context& context, int32_t gpu, const CollectiveSizes& sizes, DType dtype)
+      : gpu_(gpu),
+        sizes_(sizes),
+        dtype_(dtype),
+        query_(query_rows(context)),
+        key_(key_rows(context)),
+        value_(key_rows(context)),
+        out_(query_rows(context)),
+        grad_out_(query_rows(context)),
+        grad_query_(query_rows(context)),
+        grad_key_(key_rows(context)),
+        grad_value_(key_rows(context)),
+        lse_(context, gpu, f32, sizes.heads, sizes.length) {}
+
+  AttentionForward forward(int64_t rows) const {
+    return {.query = first(query_, sizes_.heads, rows),
+            .key = first(key_, sizes_.kv_heads, rows),
+            .value = first(value_, sizes_.kv_heads, rows),
+            .out = first(out_, sizes_.heads, rows),
+            .lse = Tensor(lse_.memory.data(), f32, {1, sizes_.heads, rows}, {}, {kDLCUDA, gpu_})};
+  }
+  AttentionBackward backward(int64_t rows) const {
+    const AttentionForward of = forward(rows);
+    return {.query = of.query,
+            .key = of.key,
+            .value = of.value,
+            .out = of.out,
+            .lse = of.lse,
+            .grad_out = first(grad_out_, sizes_.heads, rows),
+            .grad_query = first(grad_query_, sizes_.heads, rows),
+            .grad_key = first(grad_key_, sizes_.kv_heads, rows),
+            .grad_value = first(grad_value_, sizes_.kv_heads, rows)};
+  }
+
+ private:
+  Matrix query_rows(const Context& context) const {
+    return {context, gpu_, dtype_, sizes_.length, sizes_.heads * sizes_.head_dim};
+  }
+  Matrix key_rows(const Context& context) const {
+    return {context, gpu_, dtype_, sizes_.length, sizes_.kv_heads * sizes_.head_dim};
+  }
+  Tensor first(const Matrix& whole, int64_t heads, int64_t rows) const {
+    return {whole.memory.data(), dtype_, {1, rows, heads, sizes_.head_dim}, {}, {kDLCUDA, gpu_}};
+  }
+
+  int32_t gpu_;
+  const CollectiveSizes& sizes_;
+  DType dtype_;
+  Matrix query_, key_, value_, out_, grad_out_, grad_query_, grad_key_, grad_value_, lse_;
+};
+
 // Alone: one GPU has all rows, and its time is divided by the number of ranks.
 std::vector<RankTimes> attend(const Context& context, const Group& group,
                               const CollectiveSizes& sizes, DType dtype, Ranks& ranks) {
-  const int32_t gpu = group.rank();
   const int64_t rows = sizes.length / sizes.ranks;
   const auto options = [&](int64_t length) {
     return AttentionOptions{.dtype = dtype,
@@ -207,48 +260,20 @@ std::vector<RankTimes> attend(const Context& context, const Group& group,
       context, group,
       {.attention = options(rows), .placement = Sharding::kZigzag, .chunks = sizes.chunks});
   const Attention plain(context, options(sizes.length));
-  const int64_t query_row = sizes.heads * sizes.head_dim, key_row = sizes.kv_heads * sizes.head_dim;
+  // What arrives of keys and values, and what leaves of their gradients.
+  const int64_t moved = 2 * sizes.kv_heads * sizes.head_dim;
   const auto transfer_of = [&](DType type) {
     return AllGatherMatmul(context, group,
-                           {.dtype = type, .m = rows, .k = 2 * key_row, .products = {{.n = 0}}});
+                           {.dtype = type, .m = rows, .k = moved, .products = {{.n = 0}}});
   };
   const AllGatherMatmul keys = transfer_of(dtype), gradients = transfer_of(f32);
-  const auto matrix = [&](int64_t columns) {
-    return Matrix(context, gpu, dtype, sizes.length, columns);
-  };
-  const Matrix query = matrix(query_row), key = matrix(key_row), value = matrix(key_row),
-               out = matrix(query_row), own_out = matrix(query_row), grad_out = matrix(query_row),
-               grad_query = matrix(query_row), grad_key = matrix(key_row),
-               grad_value = matrix(key_row), lse(context, gpu, f32, sizes.heads, sizes.length),
-               own_lse(context, gpu, f32, sizes.heads, rows);
-  // The first `count` rows.
-  const auto rows_of = [&](const Matrix& whole, int64_t heads, int64_t count) {
-    return Tensor(whole.memory.data(), dtype, {1, count, heads, sizes.head_dim}, {},
-                  {kDLCUDA, gpu});
-  };
-  const auto forward = [&](int64_t count) {
-    return AttentionForward{.query = rows_of(query, sizes.heads, count),
-                            .key = rows_of(key, sizes.kv_heads, count),
-                            .value = rows_of(value, sizes.kv_heads, count),
-                            .out = rows_of(count == rows ? own_out : out, sizes.heads, count),
-                            .lse = Tensor((count == rows ? own_lse : lse).memory.data(), f32,
-                                          {1, sizes.heads, count}, {}, {kDLCUDA, gpu})};
-  };
-  const auto backward = [&](int64_t count) {
-    const AttentionForward of = forward(count);
-    return AttentionBackward{.query = of.query,
-                             .key = of.key,
-                             .value = of.value,
-                             .out = of.out,
-                             .lse = of.lse,
-                             .grad_out = rows_of(grad_out, sizes.heads, count),
-                             .grad_query = rows_of(grad_query, sizes.heads, count),
-                             .grad_key = rows_of(grad_key, sizes.kv_heads, count),
-                             .grad_value = rows_of(grad_value, sizes.kv_heads, count)};
-  };
+  // The results of a rank are its own: backward reads those that its forward has written.
+  const AttentionOperands whole(context, group.rank(), sizes, dtype),
+      shard(context, group.rank(), sizes, dtype);
   const auto transfer = [&](const AllGatherMatmul& plan, DType type) {
-    const Tensor none(key.memory.data(), type, {2 * key_row, 0}, {}, {kDLCUDA, gpu});
-    const Tensor nothing(out.memory.data(), type, {sizes.length, 0}, {}, {kDLCUDA, gpu});
+    void* const data = plan.shard().data();
+    const Tensor none(data, type, {moved, 0}, {}, {kDLCUDA, group.rank()});
+    const Tensor nothing(data, type, {sizes.length, 0}, {}, {kDLCUDA, group.rank()});
     plan.execute({.a = plan.shard(), .b = {none}, .c = {nothing}}, std::span<std::byte>());
   };
   const auto workspace_of = [&](const auto& plan) {
@@ -257,20 +282,20 @@ std::vector<RankTimes> attend(const Context& context, const Group& group,
   };
   const Memory first = workspace_of(fused), second = workspace_of(plain);
   const std::span<std::byte> own(first), other(second);
-  fused.forward(nullptr, forward(rows), own);
-  plain.forward(nullptr, forward(sizes.length), other);
+  const Part attend_shard = [&] { fused.forward(nullptr, shard.forward(rows), own); },
+             attend_all = [&] { plain.forward(nullptr, whole.forward(sizes.length), other); };
+  attend_shard();
+  attend_all();
   std::vector<RankTimes> times;
   if (sizes.backward)
-    times = ranks.time({[&] { fused.backward(nullptr, backward(rows), own); },
-                        [&] { plain.backward(nullptr, backward(sizes.length), other); },
+    times = ranks.time({[&] { fused.backward(nullptr, shard.backward(rows), own); },
+                        [&] { plain.backward(nullptr, whole.backward(sizes.length), other); },
                         [&] {
                           transfer(keys, dtype);
                           transfer(gradients, f32);
                         }});
   else
-    times = ranks.time({[&] { fused.forward(nullptr, forward(rows), own); },
-                        [&] { plain.forward(nullptr, forward(sizes.length), other); },
-                        [&] { transfer(keys, dtype); }});
+    times = ranks.time({attend_shard, attend_all, [&] { transfer(keys, dtype); }});
   times[1].single /= static_cast<double>(sizes.ranks);
   times[1].sustained /= static_cast<double>(sizes.ranks);
   return times;
