@@ -30,7 +30,7 @@ struct AttentionFlags {
   AttentionFlags of_rank(int32_t rank) const;
 };
 void add_attention_flags(CLI::App& app, AttentionFlags& flags);
-// Refuses flags that contradict one another, before any file is opened.
+// Refuses contradicting flags before any file is opened.
 void validate(const AttentionFlags& flags);
 
 // Every tensor that is read for forward, and what their shapes say.

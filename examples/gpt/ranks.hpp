@@ -41,9 +41,9 @@ class Ranks {
   perseid::Group group_;
 };
 
-// Makes `count` processes of this one, which find one another by perseid::Group. In each of them it
-// returns nothing; in this one, when all have ended, the exit code: of the first rank that no
-// signal has ended. Ranks after the first print nothing on stdout, until speak().
+// Starts `count` child processes, which meet by perseid::Group. In a child it returns nothing. In
+// the parent it returns, when all have ended, the exit code of the first rank that no signal has
+// ended. Ranks after the first print nothing on stdout, until speak().
 std::optional<int> launch(int32_t count);
 void speak();
 
