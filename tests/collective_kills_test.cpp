@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "collective/rendezvous.hpp"
 #include "group_processes.hpp"
 
 namespace {
@@ -221,6 +222,29 @@ TEST_F(Hosts, ComputeTogether) {
 TEST_F(Hosts, EndTheCallsOfTheOthersWithinASecond) {
   for (uint64_t seed = 0; seed < 4; ++seed) kill_one(seed % 2 == 0 ? 3 : 2, seed, 1);
   report(4);
+}
+
+// A link-local address leads to no other host, and an address of the default route to most.
+TEST_F(Hosts, NameTheAddressThatOthersReach) {
+  const std::string ip = "ip -n " + name(0) + " ";
+  const auto add = [&](const std::string& link, const std::string& address) {
+    return run(ip + "link add " + link + " type veth peer name " + link + "p") &&
+           run(ip + "addr add " + address + " dev " + link) &&
+           run(ip + "link set " + link + " up") && run(ip + "link set " + link + "p up");
+  };
+  const auto expect_named = [&](const std::string& wanted) {
+    start(1, [&](int32_t) {
+      const std::string found = perseid::internal::collective::host_of_environment();
+      if (found != wanted) fprintf(stderr, "found %s\n", found.c_str());
+      return found == wanted;
+    });
+    EXPECT_EQ(join(), std::vector<int>{0}) << wanted;
+  };
+  ASSERT_TRUE(run(ip + "addr flush dev pers0") && run(ip + "addr add 169.254.7.1/16 dev pers0"));
+  ASSERT_TRUE(add("bridge0", "172.17.0.1/16"));
+  expect_named("172.17.0.1");
+  ASSERT_TRUE(add("outside0", "10.9.9.9/24") && run(ip + "route add default dev outside0"));
+  expect_named("10.9.9.9");
 }
 
 // Nothing tells the others that the host is gone but that it answers no more.

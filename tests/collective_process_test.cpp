@@ -43,19 +43,21 @@ TEST_F(Processes, ComputeTogether) {
   }
 }
 
-// With a port that is free now.
-std::string free_address() {
-  const int probe = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in any{};
-  any.sin_family = AF_INET;
-  any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof any;
-  EXPECT_EQ(bind(probe, reinterpret_cast<sockaddr*>(&any), sizeof any), 0);
-  EXPECT_EQ(getsockname(probe, reinterpret_cast<sockaddr*>(&any), &length), 0);
-  close(probe);
-  return "tcp:127.0.0.1:" + std::to_string(ntohs(any.sin_port));
+std::string free_address() { return "tcp:127.0.0.1:" + std::to_string(free_port()); }
+
+// Whether the process has a connection by TCP.
+bool has_tcp() {
+  bool found = false;
+  for (int number = 0; number < 256; ++number) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    found = found || (getpeername(number, reinterpret_cast<sockaddr*>(&address), &size) == 0 &&
+                      address.ss_family == AF_INET);
+  }
+  return found;
 }
 
+// They go on by Unix sockets.
 TEST_F(Processes, MeetByTcpOfThisHost) {
   const std::string address = free_address();
   start(3, [&](int32_t rank) {
@@ -63,7 +65,7 @@ TEST_F(Processes, MeetByTcpOfThisHost) {
     options.rendezvous = address;
     const Group group(options);
     const Context context = Context::cpu(1);
-    return Work(context, group).once();
+    return Work(context, group).once() && has_tcp() == are_hosts();
   });
   for (const int code : join()) EXPECT_EQ(code, 0);
 }
@@ -211,9 +213,9 @@ TEST_F(Processes, FindTheirPlaceInTheEnvironment) {
   const auto set = [](const char* name, const std::string& value) {
     setenv(name, value.c_str(), 1);
   };
-  const std::string port = std::to_string(20000 + getpid() % 20000);
   for (const int launcher : {0, 1, 2}) {
     renew();
+    const int32_t port = free_port();
     start(2, [&](int32_t rank) {
       const std::string number = std::to_string(rank);
       if (launcher == 0) {
@@ -231,7 +233,7 @@ TEST_F(Processes, FindTheirPlaceInTheEnvironment) {
         set("RANK", number);
         set("WORLD_SIZE", "2");
         set("MASTER_ADDR", "127.0.0.1");
-        set("MASTER_PORT", port);
+        set("MASTER_PORT", std::to_string(port - 1));
         set("PERSEID_TOKEN", "a secret");
       }
       const Group group;
@@ -286,31 +288,39 @@ TEST_F(Processes, MeetByACallback) {
     int32_t rank;
     int (*pipes)[3][2];
   };
-  start(3, [&](int32_t rank) {
-    State state{rank, pipes};
-    auto options = perseid::detail::sized<perseid_group_options>();
-    options.rank = rank;
-    options.size = 3;
-    options.user = &state;
-    options.all_gather = [](void* user, const void* mine, size_t bytes, void* all) {
-      const auto* of = static_cast<const State*>(user);
-      const auto count = static_cast<ssize_t>(bytes);
-      for (int to = 0; to < 3; ++to)
-        if (write(of->pipes[of->rank][to][1], mine, bytes) != count) return 1;
-      for (int from = 0; from < 3; ++from)
-        if (read(of->pipes[from][of->rank][0], static_cast<char*>(all) + from * count, bytes) !=
-            count)
-          return 1;
-      return 0;
-    };
-    perseid_group_t group = nullptr;
-    if (perseid_group_create(&options, &group) != PERSEID_OK) return false;
-    bool right = true;
-    for (int i = 0; i < 10; ++i) right = perseid_group_barrier(group, 0) == PERSEID_OK && right;
-    perseid_group_destroy(group);
-    return right;
-  });
-  for (const int code : join()) EXPECT_EQ(code, 0);
+  // Rank and size are given, or those of mpirun, whose MPI is not asked.
+  for (const bool by_mpirun : {false, true}) {
+    start(3, [&](int32_t rank) {
+      State state{rank, pipes};
+      auto options = perseid::detail::sized<perseid_group_options>();
+      options.rank = rank;
+      options.size = by_mpirun ? 0 : 3;
+      if (by_mpirun) {
+        setenv("OMPI_COMM_WORLD_RANK", std::to_string(rank).c_str(), 1);
+        setenv("OMPI_COMM_WORLD_SIZE", "3", 1);
+        setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "1", 1);
+      }
+      options.user = &state;
+      options.all_gather = [](void* user, const void* mine, size_t bytes, void* all) {
+        const auto* of = static_cast<const State*>(user);
+        const auto count = static_cast<ssize_t>(bytes);
+        for (int to = 0; to < 3; ++to)
+          if (write(of->pipes[of->rank][to][1], mine, bytes) != count) return 1;
+        for (int from = 0; from < 3; ++from)
+          if (read(of->pipes[from][of->rank][0], static_cast<char*>(all) + from * count, bytes) !=
+              count)
+            return 1;
+        return 0;
+      };
+      perseid_group_t group = nullptr;
+      if (perseid_group_create(&options, &group) != PERSEID_OK) return false;
+      bool right = true;
+      for (int i = 0; i < 10; ++i) right = perseid_group_barrier(group, 0) == PERSEID_OK && right;
+      perseid_group_destroy(group);
+      return right;
+    });
+    for (const int code : join()) EXPECT_EQ(code, 0);
+  }
   for (auto& row : pipes)
     for (auto& pair : row) close(pair[0]), close(pair[1]);
 }

@@ -3,8 +3,10 @@
 // Ranks that are processes, for tests in which some are killed or stopped.
 #pragma once
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,6 +40,19 @@ struct Board {
 
 inline int64_t now() { return Clock::now().time_since_epoch().count(); }
 inline double since(int64_t from) { return static_cast<double>(now() - from) * 1e-9; }
+
+// Of this host's own address, free now.
+inline int32_t free_port() {
+  const int probe = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof any;
+  EXPECT_EQ(bind(probe, reinterpret_cast<sockaddr*>(&any), sizeof any), 0);
+  EXPECT_EQ(getsockname(probe, reinterpret_cast<sockaddr*>(&any), &length), 0);
+  close(probe);
+  return ntohs(any.sin_port);
+}
 
 class RankProcesses : public testing::Test {
  protected:

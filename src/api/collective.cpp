@@ -51,14 +51,15 @@ Status create(const perseid_group_options& options, std::shared_ptr<Group>* grou
                           options.rendezvous == nullptr ? "" : options.rendezvous,
                           options.token == nullptr ? "" : options.token};
   Status status;
-  if (options.size == 0) status = collective::place_of_environment(&place);
+  const bool by_callback = options.all_gather != nullptr;
+  if (options.size == 0) status = collective::place_of_environment(!by_callback, &place);
   const bool by_mpi = place.rendezvous.starts_with(collective::kMpiRendezvous);
   if (status.ok() && !by_mpi) status = collective::check_place(place);
   if (!status.ok()) return status;
   std::vector<Descriptor> sockets;
   if (by_mpi) {
     status = collective::meet_by_mpi(&place, operation.deadline, &sockets);
-  } else if (options.all_gather != nullptr) {
+  } else if (by_callback) {
     const collective::AllGather all_gather = [&](const void* mine, size_t bytes, void* all) {
       return options.all_gather(options.user, mine, bytes, all) == 0;
     };

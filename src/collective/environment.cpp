@@ -5,6 +5,7 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -83,22 +84,65 @@ Status rendezvous_of_torchrun(Place* place) {
   return {};
 }
 
+std::string numeric(const sockaddr* address) {
+  const socklen_t size = address->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  char text[NI_MAXHOST] = "";
+  const int error = getnameinfo(address, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  return error == 0 ? text : "";
+}
+
+// What this host sends from to hosts that no other route leads to, "" without such a route. Not
+// that of a bridge to containers, which may come first among the interfaces.
+std::string address_of_default_route() {
+  // Addresses of documentation, to which nothing is sent: connecting a datagram socket only looks
+  // for the route.
+  for (const char* const anywhere : {"192.0.2.1", "2001:db8::1"}) {
+    addrinfo wanted{};
+    wanted.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+    wanted.ai_socktype = SOCK_DGRAM;
+    addrinfo* found = nullptr;
+    if (getaddrinfo(anywhere, "9", &wanted, &found) != 0) continue;
+    const Descriptor socket(
+        above_standard_streams(::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0)));
+    sockaddr_storage own{};
+    auto* const end = reinterpret_cast<sockaddr*>(&own);
+    socklen_t size = sizeof own;
+    const bool routed = socket.opened() &&
+                        ::connect(socket.number(), found->ai_addr, found->ai_addrlen) == 0 &&
+                        ::getsockname(socket.number(), end, &size) == 0;
+    freeaddrinfo(found);
+    if (routed) return numeric(end);
+  }
+  return "";
+}
+
+// Whether other hosts may reach this one by the address of the interface.
+bool is_reachable(const ifaddrs& interface) {
+  constexpr unsigned kWanted = IFF_UP | IFF_RUNNING;  // a bridge without members does not run
+  if ((interface.ifa_flags & kWanted) != kWanted || (interface.ifa_flags & IFF_LOOPBACK) != 0 ||
+      interface.ifa_addr == nullptr)
+    return false;
+  if (interface.ifa_addr->sa_family == AF_INET6)
+    return !IN6_IS_ADDR_LINKLOCAL(
+        &reinterpret_cast<const sockaddr_in6*>(interface.ifa_addr)->sin6_addr);
+  if (interface.ifa_addr->sa_family != AF_INET) return false;
+  const uint32_t address =
+      ntohl(reinterpret_cast<const sockaddr_in*>(interface.ifa_addr)->sin_addr.s_addr);
+  return address >> 16 != 0xa9fe;  // 169.254.0.0/16: link-local
+}
+
 }  // namespace
 
 std::string host_of_environment() {
   std::string address = variable("PERSEID_ADDRESS");
   ifaddrs* all = nullptr;
+  if (address.empty()) address = address_of_default_route();
   if (!address.empty() || ::getifaddrs(&all) != 0) return address;
   // IPv4 first.
   for (const int family : {AF_INET, AF_INET6})
-    for (const ifaddrs* each = all; each != nullptr && address.empty(); each = each->ifa_next) {
-      const bool up = (each->ifa_flags & IFF_UP) != 0 && (each->ifa_flags & IFF_LOOPBACK) == 0;
-      if (!up || each->ifa_addr == nullptr || each->ifa_addr->sa_family != family) continue;
-      char text[NI_MAXHOST] = "";
-      const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-      if (getnameinfo(each->ifa_addr, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0)
-        address = text;
-    }
+    for (const ifaddrs* each = all; each != nullptr && address.empty(); each = each->ifa_next)
+      if (is_reachable(*each) && each->ifa_addr->sa_family == family)
+        address = numeric(each->ifa_addr);
   ::freeifaddrs(all);
   return address;
 }
@@ -107,7 +151,7 @@ bool names_host() { return !variable("PERSEID_ADDRESS").empty(); }
 
 bool shares_memory_of_environment() { return variable("PERSEID_SHARED_MEMORY") != "0"; }
 
-Status place_of_environment(Place* place) {
+Status place_of_environment(bool with_rendezvous, Place* place) {
   const Launcher* launcher = nullptr;
   for (const Launcher& candidate : kLaunchers)
     if (launcher == nullptr && std::getenv(candidate.rank) != nullptr) launcher = &candidate;
@@ -120,6 +164,7 @@ Status place_of_environment(Place* place) {
     return status;
   if (Status status = read_number(launcher->rank, 0, place->size - 1, &place->rank); !status.ok())
     return status;
+  if (!with_rendezvous) return {};
   place->token = variable("PERSEID_TOKEN");
   place->rendezvous = variable("PERSEID_RENDEZVOUS");
   if (!place->rendezvous.empty() || place->size == 1) return {};

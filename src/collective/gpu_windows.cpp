@@ -41,8 +41,9 @@ Status GpuWindows::make(Group& group, const Operation& operation,
       status = cuda::PeerMemory::map(gpu, descriptors[rank], bytes, &theirs);
     } else {
       status = Status::error(PERSEID_UNSUPPORTED, operation.name, ": rank ", rank,
-                             " sent no descriptor of its GPU's memory, which needs Unix sockets; "
-                             "set PERSEID_RENDEZVOUS to unix:PATH on all ranks");
+                             " sent no descriptor of its GPU's memory, expected ranks of one host "
+                             "that share /tmp; unset PERSEID_ADDRESS and PERSEID_SHARED_MEMORY, "
+                             "or set PERSEID_RENDEZVOUS to unix:PATH on all ranks");
     }
   }
   // A failure is one of all ranks.

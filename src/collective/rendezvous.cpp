@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@ namespace perseid::internal::collective {
 namespace {
 
 constexpr const char* kUnix = "unix:";
+constexpr const char* kFolder = "/tmp";
 // A connection that has not said who it is by then is closed.
 constexpr std::chrono::seconds kHelloTime{5};
 constexpr size_t kMostStrangers = 64;
@@ -193,72 +195,37 @@ std::array<char, 40> boot_id() {
   return id;
 }
 
-// Where to listen: "" where all ranks are on one host and none names its address. False: the
-// callback has failed.
-bool find_hosts(int32_t size, const AllGather& all_gather, std::string* address) {
+// Whether all ranks are on one host with one /tmp, where their sockets can be, and none asks to be
+// `apart`. False: all_gather has failed.
+bool find_hosts(int32_t size, const AllGather& all_gather, bool apart, bool* one) {
   struct Host {
     std::array<char, 40> id;
-    uint64_t named;
+    uint64_t device, inode, apart;
   };
-  const Host mine{boot_id(), names_host() ? uint64_t{1} : 0};
+  Host mine{boot_id(), 0, 0, apart ? uint64_t{1} : 0};
+  struct stat found {};
+  if (mine.id[0] == '\0' || ::stat(kFolder, &found) != 0 || ::access(kFolder, W_OK) != 0)
+    mine.apart = 1;
+  mine.device = found.st_dev;
+  mine.inode = found.st_ino;
   std::vector<Host> hosts(static_cast<size_t>(size));
   if (!all_gather(&mine, sizeof mine, hosts.data())) return false;
-  const bool one = std::all_of(hosts.begin(), hosts.end(), [&](const Host& host) {
-    return host.named == 0 && host.id == hosts[0].id;
+  *one = std::all_of(hosts.begin(), hosts.end(), [&](const Host& host) {
+    return host.apart == 0 && std::memcmp(&host, hosts.data(), sizeof host) == 0;
   });
-  const std::string host = host_of_environment();
-  const bool v6 = host.find(':') != std::string::npos;
-  if (!one) *address = v6 ? concatenate("tcp:[", host, "]:0") : concatenate("tcp:", host, ":0");
   return true;
 }
 
-}  // namespace
-
-Status meet(const Place& place, Clock::time_point deadline, std::vector<Descriptor>* sockets) {
-  sockets->clear();
-  sockets->resize(static_cast<size_t>(place.size));
-  if (place.size == 1) return {};
-  Listener listener;
-  std::vector<std::string> addresses(static_cast<size_t>(place.size));
-  if (place.rank == 0) {
-    if (Status status = Listener::open(place.rendezvous, &listener); !status.ok()) return status;
-    std::vector<Descriptor> waiting(static_cast<size_t>(place.size));
-    Status status = Reception(listener, place, 0).collect(deadline, &waiting, &addresses);
-    addresses[0] = listener.address();
-    const std::string all = encode_addresses(addresses);
-    for (size_t rank = 1; rank < waiting.size(); ++rank) {
-      if (!waiting[rank].opened()) continue;
-      if (status.ok()) {
-        send_frame(waiting[rank], {FrameType::kAddresses, 0, all}, deadline);
-      } else {
-        refuse(waiting[rank], status.sentence());
-      }
-    }
-    if (!status.ok()) return status;
-    return connect_all(place, listener, addresses, deadline, sockets);
-  }
-  const bool is_unix = place.rendezvous.starts_with(kUnix);
-  Descriptor rendezvous;
-  Status status;
-  if (is_unix) status = Listener::open(concatenate(place.rendezvous, ".", place.rank), &listener);
-  if (status.ok()) status = connect(place.rendezvous, deadline, &rendezvous);
-  if (status.ok() && !is_unix) status = Listener::open(local_address(rendezvous), &listener);
-  Frame answer;
-  if (status.ok())
-    status = introduce(rendezvous, {place.token, place.rank, place.size, listener.address()},
-                       FrameType::kAddresses, deadline, &answer);
-  if (!status.ok()) return status;
-  const auto all = decode_addresses(answer.payload, place.size);
-  if (!all)
-    return Status::error(PERSEID_PEER_LOST, "the rendezvous answered rank ", place.rank,
-                         " with something else than ", place.size, " addresses");
-  return connect_all(place, listener, *all, deadline, sockets);
+// Where ranks of other hosts reach this one.
+std::string own_address() {
+  const std::string host = host_of_environment();
+  return host.find(':') == std::string::npos ? concatenate("tcp:", host, ":0")
+                                             : concatenate("tcp:[", host, "]:0");
 }
 
-Status meet(int32_t rank, int32_t size, const std::string& address, const AllGather& all_gather,
-            Clock::time_point deadline, std::vector<Descriptor>* sockets) {
-  sockets->clear();
-  sockets->resize(static_cast<size_t>(size));
+// `at`: where to listen; "": at a Unix socket.
+Status meet_at(const std::string& at, int32_t rank, int32_t size, const AllGather& all_gather,
+               Clock::time_point deadline, std::vector<Descriptor>* sockets) {
   struct Card {  // what goes through the callback
     char address[64] = {}, token[64] = {};
   };
@@ -266,8 +233,6 @@ Status meet(int32_t rank, int32_t size, const std::string& address, const AllGat
   std::optional<PrivateFolder> folder;
   Listener listener;
   Status status;
-  std::string at = address;
-  if (at.empty() && !find_hosts(size, all_gather, &at)) return callback_failed();
   if (!at.empty()) {
     status = Listener::open(at, &listener);
   } else if (folder.emplace(); folder->made()) {
@@ -293,6 +258,89 @@ Status meet(int32_t rank, int32_t size, const std::string& address, const AllGat
   }
   place.token.assign(cards[0].token, strnlen(cards[0].token, sizeof cards[0].token));
   return connect_all(place, listener, addresses, deadline, sockets);
+}
+
+// Ranks of one host go on by Unix sockets, which carry descriptors of memory.
+Status leave_tcp(const Place& place, Clock::time_point deadline, std::vector<Descriptor>* sockets) {
+  const AllGather all_gather = [&](const void* mine, size_t bytes, void* all) {
+    const Frame own{FrameType::kMessage, 0, std::string(static_cast<const char*>(mine), bytes)};
+    for (const Descriptor& socket : *sockets)
+      if (socket.opened() && !send_frame(socket, own, deadline)) return false;
+    for (size_t rank = 0; rank < sockets->size(); ++rank) {
+      const Descriptor& socket = (*sockets)[rank];
+      Frame frame = own;
+      if (socket.opened() && !receive_frame(socket, deadline, &frame)) return false;
+      if (frame.type != own.type || frame.payload.size() != bytes) return false;
+      std::memcpy(static_cast<char*>(all) + rank * bytes, frame.payload.data(), bytes);
+    }
+    return true;
+  };
+  bool one = false;
+  const bool apart = names_host() || !shares_memory_of_environment();
+  if (!find_hosts(place.size, all_gather, apart, &one))
+    return Status::error(PERSEID_PEER_LOST, "a rank was lost, or silent, at the rendezvous");
+  if (!one) return {};
+  std::vector<Descriptor> local(sockets->size());
+  Status status = meet_at("", place.rank, place.size, all_gather, deadline, &local);
+  if (status.ok()) *sockets = std::move(local);
+  return status;
+}
+
+}  // namespace
+
+Status meet(const Place& place, Clock::time_point deadline, std::vector<Descriptor>* sockets) {
+  sockets->clear();
+  sockets->resize(static_cast<size_t>(place.size));
+  if (place.size == 1) return {};
+  const bool is_unix = place.rendezvous.starts_with(kUnix);
+  Listener listener;
+  std::vector<std::string> addresses(static_cast<size_t>(place.size));
+  if (place.rank == 0) {
+    if (Status status = Listener::open(place.rendezvous, &listener); !status.ok()) return status;
+    std::vector<Descriptor> waiting(static_cast<size_t>(place.size));
+    Status status = Reception(listener, place, 0).collect(deadline, &waiting, &addresses);
+    addresses[0] = listener.address();
+    const std::string all = encode_addresses(addresses);
+    for (size_t rank = 1; rank < waiting.size(); ++rank) {
+      if (!waiting[rank].opened()) continue;
+      if (status.ok()) {
+        send_frame(waiting[rank], {FrameType::kAddresses, 0, all}, deadline);
+      } else {
+        refuse(waiting[rank], status.sentence());
+      }
+    }
+    if (status.ok()) status = connect_all(place, listener, addresses, deadline, sockets);
+    return status.ok() && !is_unix ? leave_tcp(place, deadline, sockets) : status;
+  }
+  Descriptor rendezvous;
+  Status status;
+  if (is_unix) status = Listener::open(concatenate(place.rendezvous, ".", place.rank), &listener);
+  if (status.ok()) status = connect(place.rendezvous, deadline, &rendezvous);
+  if (status.ok() && !is_unix) status = Listener::open(local_address(rendezvous), &listener);
+  Frame answer;
+  if (status.ok())
+    status = introduce(rendezvous, {place.token, place.rank, place.size, listener.address()},
+                       FrameType::kAddresses, deadline, &answer);
+  if (!status.ok()) return status;
+  const auto all = decode_addresses(answer.payload, place.size);
+  if (!all)
+    return Status::error(PERSEID_PEER_LOST, "the rendezvous answered rank ", place.rank,
+                         " with something else than ", place.size, " addresses");
+  status = connect_all(place, listener, *all, deadline, sockets);
+  return status.ok() && !is_unix ? leave_tcp(place, deadline, sockets) : status;
+}
+
+Status meet(int32_t rank, int32_t size, const std::string& address, const AllGather& all_gather,
+            Clock::time_point deadline, std::vector<Descriptor>* sockets) {
+  sockets->clear();
+  sockets->resize(static_cast<size_t>(size));
+  std::string at = address;
+  if (at.empty()) {
+    bool one = false;
+    if (!find_hosts(size, all_gather, names_host(), &one)) return callback_failed();
+    if (!one) at = own_address();
+  }
+  return meet_at(at, rank, size, all_gather, deadline, sockets);
 }
 
 }  // namespace perseid::internal::collective

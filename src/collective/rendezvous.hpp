@@ -6,6 +6,7 @@
 // tell it their addresses and learn all of them; or a callback of the caller hands them round. Then
 // each rank connects to those below it and accepts those above it. A connection begins with a
 // Hello, whose token is checked before anything else. A stranger is refused and delays nobody.
+// Ranks that have met by TCP and are on one host meet once more, by Unix sockets.
 #pragma once
 
 #include <functional>
@@ -23,13 +24,13 @@ struct Place {
   std::string token;
 };
 
-// Fills what is not given from the environment: PERSEID_RANK, PERSEID_WORLD_SIZE,
-// PERSEID_RENDEZVOUS and PERSEID_TOKEN, else the variables of OpenMPI, torchrun or MPICH.
-Status place_of_environment(Place* place);
+// From the environment: PERSEID_RANK, PERSEID_WORLD_SIZE, PERSEID_RENDEZVOUS and PERSEID_TOKEN,
+// else the variables of OpenMPI, torchrun or MPICH. Rendezvous and token where they are needed.
+Status place_of_environment(bool with_rendezvous, Place* place);
 // False: PERSEID_SHARED_MEMORY=0 asks to treat ranks as if each were on a host of its own.
 bool shares_memory_of_environment();
-// An address that other hosts may reach this one by: PERSEID_ADDRESS, else that of the first
-// interface that is up; "" where there is none.
+// An address that other hosts may reach this one by: PERSEID_ADDRESS, else that of the default
+// route, else of the first interface that is up and more than link-local; "" where there is none.
 std::string host_of_environment();
 bool names_host();  // whether it is PERSEID_ADDRESS
 // The sizes and lengths that a place may have.
