@@ -1,15 +1,46 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that mpirun has started open a group from the environment and compute together. Called with
-// the transport that is expected. Ends with 0 where all was right.
+// the transport that is expected, or with `silent`: then rank 1 opens none, and rank 0 does not
+// wait for it for ever. Ends with 0 where all was right.
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "perseid/collective.hpp"
 
+namespace {
+
+using namespace std::chrono_literals;
+
+int expect_deadline() {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  if (rank == nullptr) rank = std::getenv("PMI_RANK");
+  if (rank == nullptr || *rank == '1') {
+    std::this_thread::sleep_for(3s);
+    return 0;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    const perseid::Group group(perseid::GroupOptions{.deadline = 1s});
+  } catch (const perseid::Error& error) {
+    const bool in_time = std::chrono::steady_clock::now() - start < 2500ms;
+    // mpirun may call it a failure that MPI was not finalised.
+    std::printf("%s: %s\n", in_time && error.status() == PERSEID_TIMEOUT ? "as expected" : "wrong",
+                error.what());
+    return 0;
+  }
+  return 1;
+}
+
+}  // namespace
+
 int main(int count, char** arguments) try {
   if (count != 2) return 2;
+  if (std::strcmp(arguments[1], "silent") == 0) return expect_deadline();
   const perseid::Group group;
   const perseid::Context context = perseid::Context::cpu(1);
   const int64_t size = group.size(), m = 24, n = 20, k = 16;

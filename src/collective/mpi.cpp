@@ -13,9 +13,17 @@ namespace perseid::internal::collective {
 namespace {
 
 struct Mpi {
-  int (*open)(int* rank, int* size) = nullptr;
-  int (*all_gather)(const void* mine, size_t bytes, void* all) = nullptr;
+  int (*open)(uint64_t nanoseconds, int* rank, int* size) = nullptr;
+  int (*all_gather)(uint64_t nanoseconds, const void* mine, size_t bytes, void* all) = nullptr;
 };
+
+constexpr int kLate = -1;
+
+Status nobody_answered() {
+  return Status::error(PERSEID_TIMEOUT,
+                       "MPI has not answered before the deadline; does every rank ",
+                       "open its group? MPI cannot be used by this process any more");
+}
 
 // The folder of this library, or of the program that holds it, with a slash.
 std::string own_folder() {
@@ -66,7 +74,13 @@ Status meet_by_mpi(Place* place, Clock::time_point deadline, std::vector<Descrip
       !status.ok())
     return status;
   int rank = 0, size = 0;
-  if (const int error = mpi.open(&rank, &size); error != 0)
+  const auto left = [&] {
+    const auto rest = std::chrono::nanoseconds(deadline - Clock::now()).count();
+    return static_cast<uint64_t>(rest > 0 ? rest : 0);
+  };
+  const int error = mpi.open(left(), &rank, &size);
+  if (error == kLate) return nobody_answered();
+  if (error != 0)
     return Status::error(PERSEID_IO_ERROR, "MPI cannot be initialised: error ", error,
                          "; was the program started by mpirun?");
   if (place->size != 0 && (place->size != size || place->rank != rank))
@@ -75,10 +89,13 @@ Status meet_by_mpi(Place* place, Clock::time_point deadline, std::vector<Descrip
   place->rank = rank;
   place->size = size;
   if (Status status = check_place(*place); !status.ok()) return status;
+  int gathered = 0;
   const AllGather all_gather = [&](const void* mine, size_t bytes, void* all) {
-    return mpi.all_gather(mine, bytes, all) == 0;
+    gathered = mpi.all_gather(left(), mine, bytes, all);
+    return gathered == 0;
   };
-  return meet(rank, size, "", all_gather, deadline, sockets);
+  Status status = meet(rank, size, "", all_gather, deadline, sockets);
+  return gathered == kLate ? nobody_answered() : status;
 }
 
 }  // namespace perseid::internal::collective
