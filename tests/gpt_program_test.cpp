@@ -206,11 +206,12 @@ TEST_F(Program, ResumesByTheLineThatItPrints) {
   EXPECT_NE(text_of("out").find("Go on with: ./dev run --resume\n"), std::string::npos);
 }
 
-// Ranks have the one rank's losses, also after one of them was killed.
-TEST_F(Program, GoesOnWithoutARankThatIsKilled) {
+// Ranks have the one rank's losses, also after one of them was killed, with the others or with one
+// that replaces it.
+TEST_F(Program, GoesOnAfterARankWasKilled) {
   const std::string tiny =
       "text --layers 1 --width 16 --heads 2 --context 16 --batch 1 --threads 1 --dtype f64 "
-      "--quiet --sample 0 --steps 1000 --losses-out losses.csv ";
+      "--quiet --sample 0 --steps 400 --losses-out losses.csv ";
   ASSERT_EQ(run(tiny), 0) << text_of("err");
   const auto result = [&] {
     const std::string out = text_of("out");
@@ -218,13 +219,23 @@ TEST_F(Program, GoesOnWithoutARankThatIsKilled) {
     return at == out.npos ? out : out.substr(at);
   };
   const std::string wanted = result();
-  EXPECT_NE(wanted.find("after 1000 steps"), std::string::npos) << wanted;
+  EXPECT_NE(wanted.find("after 400 steps"), std::string::npos) << wanted;
   EXPECT_EQ(run(tiny + "--ranks 2"), 0) << text_of("err");
   EXPECT_EQ(result(), wanted);
-  EXPECT_EQ(lines_of("losses.csv"), 1001);
-  for (const size_t victim : {size_t{1}, size_t{0}}) {
+  EXPECT_EQ(lines_of("losses.csv"), 401);
+  EXPECT_EQ(run(tiny + "--ranks 2 --parallel context"), 0) << text_of("err");
+  EXPECT_EQ(result(), wanted);
+  struct Case {
+    size_t victim;
+    bool replaced;
+    const char* parallel;
+  };
+  for (const Case& each :
+       {Case{1, false, "tensor"}, Case{0, false, "context"}, Case{0, true, "context"}}) {
+    const size_t victim = each.victim;
     fs::remove(folder_ / "losses.csv");
-    start(tiny + "--ranks 2 --checkpoint it.safetensors");
+    start(tiny + "--ranks 2 --checkpoint it.safetensors --parallel " + each.parallel +
+          (each.replaced ? " --restarts 1" : ""));
     await("losses.csv", "\n");
     const std::vector<pid_t> ranks = children();
     ASSERT_EQ(ranks.size(), 2u);
@@ -234,8 +245,11 @@ TEST_F(Program, GoesOnWithoutARankThatIsKilled) {
     EXPECT_EQ(result(), wanted);
     EXPECT_NE(text_of("err").find("rank " + std::to_string(victim) + " is lost"), std::string::npos)
         << text_of("err");
-    EXPECT_NE(text_of("err").find("going on with 1 of the ranks after "), std::string::npos);
-    EXPECT_EQ(read_saved_run(folder_ / "it.safetensors").recipe.steps, 1000);
+    EXPECT_NE(text_of("err").find(each.replaced ? "going on with 2 of the ranks after "
+                                                : "going on with 1 of the ranks after "),
+              std::string::npos)
+        << text_of("err");
+    EXPECT_EQ(read_saved_run(folder_ / "it.safetensors").recipe.steps, 400);
     fs::remove(folder_ / "it.safetensors");
   }
 }

@@ -142,10 +142,10 @@ TYPED_TEST(Training, ResumesBitForBit) {
 }
 
 // Three ranks, one of which may leave midway; the others go on from there.
-TEST(Ranks, GiveTheLossesOfOne) {
+void expect_losses_of_one_rank(Parallel parallel) {
   const Data data(rhyme(), 32);
   Recipe recipe = tiny_recipe();
-  recipe.model.dropout = 0;
+  recipe.model.dropout = parallel == Parallel::kTensor ? 0 : 0.2;
   constexpr int kSteps = 6;
   Machine machine(1);
   Trainer<double> alone(machine, recipe, data);
@@ -157,19 +157,20 @@ TEST(Ranks, GiveTheLossesOfOne) {
     std::vector<int32_t> sizes(3);
     std::vector<std::thread> threads;
     for (perseid::Group& group : perseid::Group::threads(3)) {
-      threads.emplace_back([&, of_rank = std::make_shared<Ranks>(std::move(group))]() mutable {
-        Ranks ranks(std::move(*of_rank));
-        const int32_t rank = ranks.rank();
-        Machine own(1);
-        Trainer<double> trainer(own, recipe, data, &ranks);
-        std::vector<double>& mine = losses[static_cast<size_t>(rank)];
-        for (int i = 0; i < kSteps; ++i) {
-          if (rank == leaves && i == 3) return;
-          mine.push_back(trainer.step());
-        }
-        mine.push_back(trainer.validate(8));
-        sizes[static_cast<size_t>(rank)] = ranks.size();
-      });
+      threads.emplace_back(
+          [&, of_rank = std::make_shared<Ranks>(std::move(group), parallel)]() mutable {
+            Ranks ranks(std::move(*of_rank));
+            const int32_t rank = ranks.rank();
+            Machine own(1);
+            Trainer<double> trainer(own, recipe, data, &ranks);
+            std::vector<double>& mine = losses[static_cast<size_t>(rank)];
+            for (int i = 0; i < kSteps; ++i) {
+              if (rank == leaves && i == 3) return;
+              mine.push_back(trainer.step());
+            }
+            mine.push_back(trainer.validate(8));
+            sizes[static_cast<size_t>(rank)] = ranks.size();
+          });
     }
     for (std::thread& thread : threads) thread.join();
     for (int32_t rank = 0; rank < 3; ++rank) {
@@ -184,6 +185,9 @@ TEST(Ranks, GiveTheLossesOfOne) {
     }
   }
 }
+TEST(Ranks, GiveTheLossesOfOne) { expect_losses_of_one_rank(Parallel::kTensor); }
+// Rows of three ranks follow one another, those of two are zigzag.
+TEST(Ranks, GiveTheLossesOfOneByPositions) { expect_losses_of_one_rank(Parallel::kContext); }
 
 TEST(Checkpoint, RefusesAnotherTextAndOtherFiles) {
   const Data data(rhyme(), 32);

@@ -150,14 +150,18 @@ void gelu_backward(Threads& threads, const T* x, int64_t count, T* grad) {
 }
 
 template <class R>
-RotaryTable<R>::RotaryTable(int64_t context_, int64_t head_dim)
-    : context(context_), half(head_dim / 2), cosine(context * half), sine(context * half) {
-  for (int64_t position = 0; position < context; ++position) {
+RotaryTable<R>::RotaryTable(const std::vector<int64_t>& positions, int64_t head_dim)
+    : length(std::ssize(positions)),
+      half(head_dim / 2),
+      cosine(length * half),
+      sine(length * half) {
+  for (int64_t row = 0; row < length; ++row) {
+    const auto position = static_cast<double>(positions[static_cast<size_t>(row)]);
     for (int64_t i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(position) *
-                           std::pow(kSlowest, -static_cast<double>(i) / static_cast<double>(half));
-      cosine.data()[position * half + i] = static_cast<R>(std::cos(angle));
-      sine.data()[position * half + i] = static_cast<R>(std::sin(angle));
+      const double angle =
+          position * std::pow(kSlowest, -static_cast<double>(i) / static_cast<double>(half));
+      cosine.data()[row * half + i] = static_cast<R>(std::cos(angle));
+      sine.data()[row * half + i] = static_cast<R>(std::sin(angle));
     }
   }
 }
@@ -170,8 +174,8 @@ void rotate(Threads& threads, const RotaryTable<Real<T>>& table, Turn turn, int6
   const int64_t half = table.half;
   threads.for_ranges(rows, kRowGrain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const R* cosine = table.cosine.data() + row % table.context * half;
-      const R* sine = table.sine.data() + row % table.context * half;
+      const R* cosine = table.cosine.data() + row % table.length * half;
+      const R* sine = table.sine.data() + row % table.length * half;
       for (int64_t head = 0; head < heads; ++head) {
         T* first = x + row * stride + head * 2 * half;
         T* second = first + half;

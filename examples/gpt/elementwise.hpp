@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "threads.hpp"
 #include "types.hpp"
@@ -38,12 +39,13 @@ template <class T>
 void gelu_backward(Threads& threads, const T* x, int64_t count, T* grad);
 
 // Rotary positions (Su et al., arXiv:2104.09864), in place, on the first `heads` heads of every row
-// of [rows, stride]. The position of a row is row % context. Backward turns the other way.
+// of [rows, stride]. The position of a row is positions[row % length]. Backward turns the other
+// way.
 template <class R>
 struct RotaryTable {
-  RotaryTable(int64_t context, int64_t head_dim);
-  int64_t context, half;
-  Buffer<R> cosine, sine;  // [context, half]
+  RotaryTable(const std::vector<int64_t>& positions, int64_t head_dim);
+  int64_t length, half;
+  Buffer<R> cosine, sine;  // [length, half]
 };
 enum class Turn { kForward, kBackward };
 template <class T>

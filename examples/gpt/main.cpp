@@ -74,7 +74,8 @@ void try_checkpoint(const Trainer<T>& trainer, const Options& options) {
   }
 }
 
-// Until all steps are done or, which it returns, a signal comes.
+// Until all steps are done or, which it returns, a signal comes. Before each step the ranks agree
+// on it: the turns after the first validation are agreements and steps by turns.
 template <class T>
 bool run_steps(Trainer<T>& trainer, const Options& options, const StopSignals& signals,
                Losses& losses) {
@@ -84,7 +85,9 @@ bool run_steps(Trainer<T>& trainer, const Options& options, const StopSignals& s
   }
   Progress progress(options.quiet, options.recipe.model.tokens());
   StepEstimate estimate(options.seconds);
-  bool stopped = trainer.agree(signals.heard(), trainer.recipe().steps).stop;
+  // A rank that replaces another may come to a step that was agreed upon.
+  const bool agreed = trainer.turns() > 0 && trainer.turns() % 2 == 0;
+  bool stopped = !agreed && trainer.agree(signals.heard(), trainer.recipe().steps).stop;
   while (!stopped &&
          (trainer.recipe().steps == 0 || trainer.steps_done() < trainer.recipe().steps)) {
     const double loss = trainer.step();
@@ -93,9 +96,9 @@ bool run_steps(Trainer<T>& trainer, const Options& options, const StopSignals& s
     expect_finite(loss, "of step " + std::to_string(trainer.steps_done()));
     int64_t steps = trainer.recipe().steps;
     if (steps == 0) steps = estimate.after_step(trainer.steps_done());
-    const auto agreed = trainer.agree(signals.heard(), steps);
-    trainer.set_steps(agreed.steps);
-    stopped = agreed.stop;
+    const auto next = trainer.agree(signals.heard(), steps);
+    trainer.set_steps(next.steps);
+    stopped = next.stop;
     progress.step(trainer.steps_done(), trainer.recipe().steps, loss);
   }
   progress.finish();
@@ -117,16 +120,17 @@ int run(Machine& machine, const Options& options, Ranks* ranks) {
   const Data data(read_text(options.text.empty() ? PERSEID_SOURCE_DIR : options.text),
                   config.context);
   Trainer<T> trainer(machine, options.recipe, data, ranks);
-  // The first of the ranks that are left writes and samples.
-  const auto leads = [&] { return ranks == nullptr || ranks->rank() == 0; };
-  if (!options.resume.empty()) trainer.load(options.resume);
-  if (!options.problems_out.empty() && leads())
+  // A rank that replaces another goes on where the others are.
+  const bool begins = trainer.turns() == 0;
+  if (begins && !options.resume.empty()) trainer.load(options.resume);
+  if (!options.problems_out.empty() && trainer.leads())
     write_problems(options.problems_out, config, options.dtype);
-  Losses losses(leads() ? options.losses_out : "");
+  Losses losses(trainer.leads() ? options.losses_out : "");
   introduce(options, machine, data);
-  if (leads()) try_checkpoint(trainer, options);
+  if (trainer.leads()) try_checkpoint(trainer, options);
 
-  const double before = trainer.validate(kValidationSequences);
+  double before = 0;
+  if (begins) before = trainer.validate(kValidationSequences);
   expect_finite(before, "of the validation before the first step");
   double after = 0;
   {
@@ -136,9 +140,9 @@ int run(Machine& machine, const Options& options, Ranks* ranks) {
       after = trainer.validate(kValidationSequences);
       expect_finite(after, "of the validation after the last step");
     }
-    if (leads() && !options.checkpoint.empty()) {
+    if (trainer.leads() && !options.checkpoint.empty()) {
       save(options, options.checkpoint, trainer);
-    } else if (leads() && stopped) {
+    } else if (trainer.leads() && stopped) {
       save(options, kInterrupted, trainer);
     }
     losses.finish();
@@ -146,10 +150,11 @@ int run(Machine& machine, const Options& options, Ranks* ranks) {
     if (stopped) return kExitInterrupted;
   }
 
-  std::printf("\nvalidation loss   %.3f bits per byte before, %.3f after %lld steps\n", before,
-              after, static_cast<long long>(trainer.steps_done()));
+  std::printf("\nvalidation loss   ");
+  if (begins) std::printf("%.3f bits per byte before, ", before);
+  std::printf("%.3f after %lld steps\n", after, static_cast<long long>(trainer.steps_done()));
   flush_stdout();
-  if (options.sample > 0 && leads()) {
+  if (options.sample > 0 && trainer.leads()) {
     Sampler<T> sampler(machine, config, options.temperature);
     const std::string text =
         sampler.sample(trainer.weights(), options.prompt, options.sample, options.recipe.seed);
@@ -164,7 +169,7 @@ int run(Machine& machine, const Options& options, Ranks* ranks) {
 int run_rank(Options& options) {
   std::optional<Ranks> ranks;
   if (options.ranks > 1) {
-    ranks.emplace(perseid::Group());
+    ranks.emplace(perseid::Group(), options.parallel, options.restarts > 0);
     if (options.gpu) *options.gpu += ranks->rank();
     const auto cpus = static_cast<int32_t>(std::thread::hardware_concurrency());
     if (options.threads == 0) options.threads = std::max(1, cpus / options.ranks);
@@ -187,7 +192,7 @@ int main(int argc, char** argv) {
     auto options = parse_options(argc, argv, exit_code);
     if (!options) return exit_code;
     if (options->ranks > 1)
-      if (const std::optional<int> code = launch(options->ranks)) return *code;
+      if (const std::optional<int> code = launch(options->ranks, options->restarts)) return *code;
     return run_rank(*options);
   } catch (const perseid::Error& error) {
     std::fprintf(stderr, "perseid-gpt: %s\n", error.what());

@@ -3,50 +3,84 @@
 #include "model.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <type_traits>
 #include <utility>
 
 namespace gpt {
+namespace {
+
+using AnyAttention = std::variant<perseid::Attention, perseid::ContextAttention>;
+
+AnyAttention make_attention(const Machine& machine, const Config& config, const Ranks* ranks,
+                            const perseid::AttentionOptions& options) {
+  if (ranks == nullptr || !ranks->divide_context())
+    return perseid::Attention(machine.context, options);
+  return perseid::ContextAttention(machine.context, ranks->group(),
+                                   {.attention = options, .placement = ranks->placement(config)});
+}
+
+std::vector<int64_t> positions_of(const Config& config, const Ranks* ranks) {
+  if (ranks != nullptr) return ranks->positions(config);
+  std::vector<int64_t> all(static_cast<size_t>(config.context));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+// Those that divide the weights.
+const Ranks* of_tensors(const Ranks* ranks) {
+  return ranks == nullptr || ranks->divide_context() ? nullptr : ranks;
+}
+
+}  // namespace
 
 template <class T>
 Model<T>::Model(Machine& machine, const Config& config, int64_t batch, Use use, const Ranks* ranks)
     : machine_(machine),
       config_(config),
+      ranks_(ranks),
+      positions_(positions_of(config, ranks)),
+      length_(std::ssize(positions_)),
       batch_(batch),
-      rows_(batch * config.context),
+      rows_(batch * length_),
       training_(use == Use::kTraining),
       share_(ranks == nullptr ? share_of(config) : ranks->share(config)),
       attended_(share_.heads * config.head_dim()),
       cut_(config, share_),
-      qkv_(machine, rows_, config.width, 3 * attended_, Linear<T>::Output::kT, ranks,
+      qkv_(machine, rows_, config.width, 3 * attended_, Linear<T>::Output::kT, of_tensors(ranks),
            Linear<T>::Has::kColumns),
-      projection_(machine, rows_, attended_, config.width, Linear<T>::Output::kResidual, ranks,
-                  Linear<T>::Has::kRows),
-      up_(machine, rows_, config.width, share_.hidden, Linear<T>::Output::kT, ranks,
+      projection_(machine, rows_, attended_, config.width, Linear<T>::Output::kResidual,
+                  of_tensors(ranks), Linear<T>::Has::kRows),
+      up_(machine, rows_, config.width, share_.hidden, Linear<T>::Output::kT, of_tensors(ranks),
           Linear<T>::Has::kColumns),
-      down_(machine, rows_, share_.hidden, config.width, Linear<T>::Output::kResidual, ranks,
-            Linear<T>::Has::kRows),
+      down_(machine, rows_, share_.hidden, config.width, Linear<T>::Output::kResidual,
+            of_tensors(ranks), Linear<T>::Has::kRows),
       head_(machine, rows_, config.width, kVocabulary, Linear<T>::Output::kReal),
-      attention_(machine.context, {.dtype = perseid::dtype_of<T>,
-                                   .batch = batch,
-                                   .heads = share_.heads,
-                                   .q_len = config.context,
-                                   .kv_len = config.context,
-                                   .head_dim = config.head_dim(),
-                                   .mask = perseid::causal_top_left(),
-                                   .dropout = training_ ? config.dropout : 0,
-                                   .backward = training_,
-                                   .deterministic = true}),
+      attention_(make_attention(machine, config, ranks,
+                                {.dtype = perseid::dtype_of<T>,
+                                 .batch = batch,
+                                 .heads = share_.heads,
+                                 .q_len = length_,
+                                 .kv_len = length_,
+                                 .head_dim = config.head_dim(),
+                                 .mask = perseid::causal_top_left(),
+                                 .dropout = training_ ? config.dropout : 0,
+                                 .backward = training_,
+                                 .deterministic = true})),
       log_softmax_(machine.context,
                    {.dtype = perseid::dtype_of<R>, .shape = {rows_, kVocabulary}, .log = true}),
       log_softmax_backward_(machine.context, {.dtype = perseid::dtype_of<T>,
                                               .out_dtype = perseid::dtype_of<R>,
                                               .shape = {rows_, kVocabulary},
                                               .log = true}),
-      rotary_(config.context, config.head_dim()) {
+      rotary_(positions_, config.head_dim()) {
   using perseid::Direction;
-  machine.reserve(attention_, {Direction::kForward});
-  if (training_) machine.reserve(attention_, {Direction::kBackward});
+  std::visit(
+      [&](const perseid::Plan& attention) {
+        machine.reserve(attention, {Direction::kForward});
+        if (training_) machine.reserve(attention, {Direction::kBackward});
+      },
+      attention_);
   machine.reserve(log_softmax_, {Direction::kForward});
   machine.reserve(log_softmax_backward_, {Direction::kBackward});
 
@@ -83,13 +117,13 @@ Model<T>::Model(Machine& machine, const Config& config, int64_t batch, Use use, 
 
 template <class T>
 perseid::Tensor Model<T>::heads(const Shared<T>& rows, int64_t stride, int64_t offset) const {
-  return rows.reading({batch_, config_.context, share_.heads, config_.head_dim()}, offset,
-                      {config_.context * stride, stride, config_.head_dim(), 1});
+  return rows.reading({batch_, length_, share_.heads, config_.head_dim()}, offset,
+                      {length_ * stride, stride, config_.head_dim(), 1});
 }
 template <class T>
 perseid::Tensor Model<T>::heads_to_write(Shared<T>& rows, int64_t stride, int64_t offset) const {
-  return rows.writing({batch_, config_.context, share_.heads, config_.head_dim()}, offset,
-                      {config_.context * stride, stride, config_.head_dim(), 1});
+  return rows.writing({batch_, length_, share_.heads, config_.head_dim()}, offset,
+                      {length_ * stride, stride, config_.head_dim(), 1});
 }
 
 template <class T>
@@ -97,34 +131,37 @@ void Model<T>::attend(Layer& at, Draw draw) {
   const int64_t stride = 3 * attended_;
   rotate(machine_.threads, rotary_, Turn::kForward, rows_, 2 * share_.heads, stride,
          at.qkv.change());
-  attention_.forward(nullptr,
-                     {.query = heads(at.qkv, stride, 0),
-                      .key = heads(at.qkv, stride, attended_),
-                      .value = heads(at.qkv, stride, 2 * attended_),
-                      .out = heads_to_write(at.attended, attended_, 0),
-                      .lse = at.lse.writing({batch_, share_.heads, config_.context}),
-                      .seed = draw.seed,
-                      .offset = draw.number},
-                     machine_.workspace());
+  const perseid::AttentionForward arguments{.query = heads(at.qkv, stride, 0),
+                                            .key = heads(at.qkv, stride, attended_),
+                                            .value = heads(at.qkv, stride, 2 * attended_),
+                                            .out = heads_to_write(at.attended, attended_, 0),
+                                            .lse = at.lse.writing({batch_, share_.heads, length_}),
+                                            .seed = draw.seed,
+                                            .offset = draw.number};
+  std::visit(
+      [&](const auto& attention) { attention.forward(nullptr, arguments, machine_.workspace()); },
+      attention_);
 }
 
 // From grad_attended_, the gradient of the attended rows, to grad_qkv_.
 template <class T>
 void Model<T>::attend_backward(Layer& at, Draw draw) {
   const int64_t stride = 3 * attended_;
-  attention_.backward(nullptr,
-                      {.query = heads(at.qkv, stride, 0),
-                       .key = heads(at.qkv, stride, attended_),
-                       .value = heads(at.qkv, stride, 2 * attended_),
-                       .out = heads(at.attended, attended_, 0),
-                       .lse = at.lse.reading({batch_, share_.heads, config_.context}),
-                       .grad_out = heads(grad_attended_, attended_, 0),
-                       .grad_query = heads_to_write(grad_qkv_, stride, 0),
-                       .grad_key = heads_to_write(grad_qkv_, stride, attended_),
-                       .grad_value = heads_to_write(grad_qkv_, stride, 2 * attended_),
-                       .seed = draw.seed,
-                       .offset = draw.number},
-                      machine_.workspace());
+  const perseid::AttentionBackward arguments{
+      .query = heads(at.qkv, stride, 0),
+      .key = heads(at.qkv, stride, attended_),
+      .value = heads(at.qkv, stride, 2 * attended_),
+      .out = heads(at.attended, attended_, 0),
+      .lse = at.lse.reading({batch_, share_.heads, length_}),
+      .grad_out = heads(grad_attended_, attended_, 0),
+      .grad_query = heads_to_write(grad_qkv_, stride, 0),
+      .grad_key = heads_to_write(grad_qkv_, stride, attended_),
+      .grad_value = heads_to_write(grad_qkv_, stride, 2 * attended_),
+      .seed = draw.seed,
+      .offset = draw.number};
+  std::visit(
+      [&](const auto& attention) { attention.backward(nullptr, arguments, machine_.workspace()); },
+      attention_);
   rotate(machine_.threads, rotary_, Turn::kBackward, rows_, 2 * share_.heads, stride,
          grad_qkv_.change());
 }
@@ -174,7 +211,7 @@ void Model<T>::layer_backward(const Weights<T>& weights, const LayerMatrices& ma
 template <class T>
 void Model<T>::forward(const Weights<T>& weights, const uint8_t* tokens, Draw draw) {
   auto& threads = machine_.threads;
-  embed(threads, weights.real().read() + cut_.embedding.offset, tokens, rows_, config_.width,
+  embed(threads, weights.real().read() + cut_.embedding.offset, own(tokens), rows_, config_.width,
         layer(0).input.write());
   for (int64_t i = 0; i < config_.layers; ++i) {
     const bool last = i + 1 == config_.layers;
@@ -188,13 +225,28 @@ void Model<T>::forward(const Weights<T>& weights, const uint8_t* tokens, Draw dr
 }
 
 template <class T>
-double Model<T>::loss(const uint8_t* targets, int64_t count) const {
-  const R* log_probabilities = log_probabilities_.read();
+const uint8_t* Model<T>::own(const uint8_t* bytes) {
+  own_.clear();
+  for (int64_t sequence = 0; sequence < batch_; ++sequence)
+    for (const int64_t position : positions_)
+      own_.push_back(bytes[sequence * config_.context + position]);
+  return own_.data();
+}
+
+template <class T>
+double Model<T>::loss(const uint8_t* targets, int64_t sequences) const {
+  const R* row = log_probabilities_.read();
   double total = 0;
-  for (int64_t row = 0; row < count; ++row) {
-    total -= static_cast<double>(log_probabilities[row * kVocabulary + targets[row]]);
+  for (int64_t sequence = 0; sequence < sequences; ++sequence)
+    for (const int64_t position : positions_) {
+      total -= static_cast<double>(row[targets[sequence * config_.context + position]]);
+      row += kVocabulary;
+    }
+  if (ranks_ != nullptr && ranks_->divide_context()) {
+    const std::vector<double> all = ranks_->gather({total});
+    total = std::accumulate(all.begin(), all.end(), 0.0);
   }
-  return total / static_cast<double>(count);
+  return total / static_cast<double>(sequences * config_.context);
 }
 
 template <class T>
@@ -203,8 +255,9 @@ void Model<T>::backward(const Weights<T>& weights, const uint8_t* tokens, const 
   // The loss picks one log-probability of each row.
   R* picks = grad_log_probabilities_.write();
   std::fill_n(picks, rows_ * kVocabulary, R(0));
+  const uint8_t* own_targets = own(targets);
   for (int64_t row = 0; row < rows_; ++row) {
-    picks[row * kVocabulary + targets[row]] = R(-1) / static_cast<R>(rows_);
+    picks[row * kVocabulary + own_targets[row]] = R(-1) / static_cast<R>(batch_ * config_.context);
   }
   log_softmax_backward_.backward(
       nullptr,
@@ -220,8 +273,8 @@ void Model<T>::backward(const Weights<T>& weights, const uint8_t* tokens, const 
     layer_backward(weights, cut_.layers[static_cast<size_t>(i)], layer(i), gradient,
                    of_layer(draw, i));
   }
-  embed_backward(machine_.threads, grad_stream_.read(), tokens, rows_, kVocabulary, config_.width,
-                 gradient.change() + cut_.embedding.offset);
+  embed_backward(machine_.threads, grad_stream_.read(), own(tokens), rows_, kVocabulary,
+                 config_.width, gradient.change() + cut_.embedding.offset);
 }
 
 template class Model<float>;

@@ -17,10 +17,15 @@
 // and up have the rank's columns, projection and down its rows, and the two sums over ranks of a
 // layer, and those of its gradients, are one operation with their matmul. Everything else, the
 // residual stream included, is the same on every rank.
+//
+// Or, for long contexts, each computes some positions of every sequence: attention alone needs
+// those of the others, and is context-parallel. Then a rank has all weights, and its gradient is
+// what its positions give.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
+#include <variant>
 #include <vector>
 
 #include "elementwise.hpp"
@@ -48,15 +53,15 @@ class Model {
 
   // Runs tokens [batch, context]; `draw` is that of dropout, if there is any.
   void forward(const Weights<T>& weights, const uint8_t* tokens, Draw draw = {});
-  // The mean of -ln p(target) over the rows of the last forward: all, or the first `count`.
-  double loss(const uint8_t* targets) const { return loss(targets, rows_); }
-  double loss(const uint8_t* targets, int64_t count) const;
+  // The mean of -ln p(target) over the last forward: all, or the first `sequences`.
+  double loss(const uint8_t* targets) const { return loss(targets, batch_); }
+  double loss(const uint8_t* targets, int64_t sequences) const;
   // The gradient of that loss. The model must be for training, and the last forward with the same
   // weights, tokens and dropout.
   void backward(const Weights<T>& weights, const uint8_t* tokens, const uint8_t* targets,
                 Shared<R>& gradient, Draw draw = {});
 
-  // ln p(next byte), [batch * context, 256], of the last forward.
+  // ln p(next byte), [batch * context, 256], of the last forward of one rank.
   const Shared<R>& log_probabilities() const { return log_probabilities_; }
 
  private:
@@ -82,7 +87,9 @@ class Model {
       return grad_stream_;
     }
   }
-  // [batch, context, heads, head_dim] within rows of `stride` elements, from column `offset`.
+  // Of bytes [batch, context], those of this rank's positions.
+  const uint8_t* own(const uint8_t* bytes);
+  // [batch, positions, heads, head_dim] within rows of `stride` elements, from column `offset`.
   perseid::Tensor heads(const Shared<T>& rows, int64_t stride, int64_t offset) const;
   perseid::Tensor heads_to_write(Shared<T>& rows, int64_t stride, int64_t offset) const;
   Draw of_layer(Draw step, int64_t index) const {
@@ -99,17 +106,20 @@ class Model {
 
   Machine& machine_;
   Config config_;
-  int64_t batch_, rows_;
+  const Ranks* ranks_;
+  std::vector<int64_t> positions_;  // of every sequence, this rank's
+  int64_t length_, batch_, rows_;   // length_: how many
   bool training_;
   Share share_;
   int64_t attended_;  // width of the rank's heads
   Cut cut_;
 
   Linear<T> qkv_, projection_, up_, down_, head_;
-  perseid::Attention attention_;
+  std::variant<perseid::Attention, perseid::ContextAttention> attention_;
   perseid::Softmax log_softmax_, log_softmax_backward_;
   RotaryTable<R> rotary_;
 
+  std::vector<uint8_t> own_;
   std::vector<Layer> layers_;
   Shared<R> output_, output_scale_;
   Shared<T> output_norm_;

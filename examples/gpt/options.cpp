@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <map>
 
 #include "perseid/collective.h"
 #include "terminal.hpp"
@@ -76,10 +77,21 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
       ->envname("PERSEID_NUM_THREADS")
       ->check(CLI::Range(0, 4096));
   app.add_option("--ranks", options.ranks,
-                 "processes that share each layer's heads and hidden units; with cuda:N on GPUs N, "
-                 "N + 1, ... One may die, the others go on")
+                 "processes that train one model; with cuda:N on GPUs N, N + 1, ... One may die, "
+                 "the others go on")
       ->capture_default_str()
       ->check(CLI::Range(1, PERSEID_MAX_RANKS));
+  app.add_option("--parallel", options.parallel,
+                 "what ranks divide: tensor (each layer's heads and hidden units) or context (the "
+                 "positions of every sequence, where it is long)")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, Parallel>{
+          {"tensor", Parallel::kTensor}, {"context", Parallel::kContext}}))
+      ->option_text("tensor|context [tensor]");
+  app.add_option("--restarts", options.restarts,
+                 "how often a rank that a signal has ended is started again, instead of going on "
+                 "without it")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 20));
   app.add_option("--device", device,
                  "cpu, or cuda:N: matmuls, attention and softmax on that GPU, the rest on the CPU")
       ->capture_default_str()
@@ -134,7 +146,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
     options.dtype = run.dtype;
   }
   check(recipe);
-  check(recipe.model, options.ranks);
+  check(recipe.model, options.ranks, options.parallel);
   if (options.prompt.empty()) options.prompt = "\n";
   return options;
 }
@@ -152,6 +164,8 @@ std::string resume_command(const Options& options, const std::string& checkpoint
   }
   if (options.gpu) add("--device"), add("cuda:" + std::to_string(*options.gpu));
   if (options.ranks != 1) add("--ranks"), add(std::to_string(options.ranks));
+  if (options.parallel == Parallel::kContext) add("--parallel"), add("context");
+  if (options.restarts != 0) add("--restarts"), add(std::to_string(options.restarts));
   if (options.threads != 0) add("--threads"), add(std::to_string(options.threads));
   // Where the number of steps is not known yet.
   if (options.seconds != Options().seconds) {

@@ -17,7 +17,8 @@ struct Options {
   std::string dtype = "auto";  // bf16 where the device multiplies it directly, else f32
   double seconds = 60;         // where neither the command line nor a checkpoint fixes the steps
   int32_t threads = 0;
-  int32_t ranks = 1;
+  int32_t ranks = 1, restarts = 0;
+  Parallel parallel = Parallel::kTensor;
   std::string checkpoint;  // written at the end; on Ctrl-C always, to kInterrupted if empty
   std::string resume;
   int64_t sample = 400;

@@ -7,7 +7,7 @@
 
 namespace gpt {
 
-void check(const Config& config, int32_t ranks) {
+void check(const Config& config, int32_t ranks, Parallel parallel) {
   const auto require = [](bool holds, const std::string& sentence) {
     if (!holds) throw perseid::Error(PERSEID_INVALID_ARGUMENT, sentence);
   };
@@ -25,12 +25,14 @@ void check(const Config& config, int32_t ranks) {
           "width must be a multiple of twice the heads, since rotary positions turn pairs; got "
           "width " +
               std::to_string(config.width) + " and heads " + std::to_string(config.heads));
-  require(ranks <= config.heads, "ranks must be at most as many as heads, got " +
-                                     std::to_string(ranks) + " and " +
-                                     std::to_string(config.heads));
+  const bool tensor = parallel == Parallel::kTensor;
+  const int64_t most = tensor ? config.heads : config.context;
+  require(ranks <= most, std::string("ranks must be at most as many as ") +
+                             (tensor ? "heads" : "positions of the context") + ", got " +
+                             std::to_string(ranks) + " and " + std::to_string(most));
   // Masks go by the number of a head among those of its attention.
-  require(ranks == 1 || config.dropout == 0,
-          "dropout must be 0 with ranks, got " + std::to_string(config.dropout));
+  require(ranks == 1 || !tensor || config.dropout == 0,
+          "dropout must be 0 with ranks that divide heads, got " + std::to_string(config.dropout));
   require(config.dropout >= 0 && config.dropout < 1,
           "dropout must be in [0, 1), got " + std::to_string(config.dropout));
 }

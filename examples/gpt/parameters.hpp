@@ -30,8 +30,11 @@ struct Config {
   int64_t tokens() const { return batch * context; }
 };
 
+// What the ranks of a run divide: heads and hidden units, or the positions of every sequence.
+enum class Parallel { kTensor, kContext };
+
 // Throws perseid::Error, with a sentence, where a number is out of range.
-void check(const Config& config, int32_t ranks = 1);
+void check(const Config& config, int32_t ranks = 1, Parallel parallel = Parallel::kTensor);
 
 // The heads and hidden units of every layer that one rank of a run computes.
 struct Share {

@@ -14,12 +14,25 @@ namespace gpt {
 
 class Ranks {
  public:
-  explicit Ranks(perseid::Group group) : group_(std::move(group)) {}
+  // `replaced`: a rank that is lost is started again.
+  explicit Ranks(perseid::Group group, Parallel parallel = Parallel::kTensor, bool replaced = false)
+      : group_(std::move(group)), parallel_(parallel), replaced_(replaced) {}
 
   const perseid::Group& group() const { return group_; }
   int32_t rank() const { return group_.rank(); }
   int32_t size() const { return group_.size(); }
-  Share share(const Config& config) const { return share_of(config, rank(), size()); }
+  Parallel parallel() const { return parallel_; }
+  bool divide_context() const { return parallel_ == Parallel::kContext; }
+  Share share(const Config& config) const {
+    return divide_context() ? share_of(config) : share_of(config, rank(), size());
+  }
+  // Of every sequence, those that this rank computes, and how they are placed. Of a causal mask a
+  // rank has as much work as another where it has two pieces of the sequence.
+  std::vector<int64_t> positions(const Config& config) const;
+  perseid::Sharding placement(const Config& config) const {
+    return config.context % (2 * size()) == 0 ? perseid::Sharding::kZigzag
+                                              : perseid::Sharding::kContiguous;
+  }
 
   // In place: the sum over ranks, the same bits on all.
   template <class R>
@@ -34,17 +47,21 @@ class Ranks {
   static bool says_lost(const perseid::Error& error) {
     return error.status() == PERSEID_PEER_LOST || error.status() == PERSEID_TIMEOUT;
   }
-  // After such an error, on all ranks that are left. What was made with the group before is gone.
-  void go_on_without_lost() { group_ = group_.shrink(); }
+  // After such an error, on all ranks that are left: a group of these, or with those that replace
+  // the lost. What was made with the group before is gone.
+  void go_on() { group_ = replaced_ ? perseid::Group() : group_.shrink(); }
 
  private:
   perseid::Group group_;
+  Parallel parallel_;
+  bool replaced_;
 };
 
-// Starts `count` child processes, which meet by perseid::Group. In a child it returns nothing. In
-// the parent it returns, when all have ended, the exit code of the first rank that no signal has
-// ended. Ranks after the first print nothing on stdout, until speak().
-std::optional<int> launch(int32_t count);
+// Starts `count` child processes, which meet by perseid::Group, and `restarts` times another one in
+// the place of one that a signal has ended. In a child it returns nothing. In the parent it
+// returns, when all have ended, the exit code of the first rank that no signal has ended. Ranks
+// after the first, and those that replace others, print nothing on stdout, until speak().
+std::optional<int> launch(int32_t count, int32_t restarts);
 void speak();
 
 }  // namespace gpt

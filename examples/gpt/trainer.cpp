@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <numbers>
+#include <span>
 #include <utility>
 
 namespace gpt {
@@ -44,10 +45,19 @@ Trainer<T>::Trainer(Machine& machine, const Recipe& recipe, const Data& data, Ra
       optimizer_(cut_),
       tokens_(static_cast<size_t>(recipe.model.tokens())),
       targets_(tokens_.size()) {
-  if (ranks != nullptr) check(recipe.model, ranks->size());
+  if (ranks != nullptr) check(recipe.model, ranks->size(), ranks->parallel());
   initialise(machine.threads, cut_, recipe.seed, weights_.real().write());
   weights_.round(machine.threads);
-  make_part();
+  if (ranks == nullptr) {
+    make_part();
+    return;
+  }
+  try {
+    catch_up();
+  } catch (const perseid::Error& error) {
+    if (!Ranks::says_lost(error)) throw;
+    go_on(error);
+  }
 }
 
 template <class T>
@@ -71,7 +81,7 @@ void Trainer<T>::take_weights() {
 }
 
 // Every rank gets the whole gradient: its own part and those of the others, and of what all have
-// computed alike that of the first.
+// computed alike that of the first. Of positions, every part is a sum over some.
 template <class T>
 void Trainer<T>::sum_gradient() {
   if (ranks_ == nullptr) return;
@@ -79,7 +89,7 @@ void Trainer<T>::sum_gradient() {
   R* all = gradient_.write();
   std::fill_n(all, cut_.size, R(0));
   for_each_run(
-      recipe_.model, ranks_->share(recipe_.model), ranks_->rank() == 0,
+      recipe_.model, ranks_->share(recipe_.model), ranks_->rank() == 0 || ranks_->divide_context(),
       [&](int64_t from, int64_t to, int64_t count) { std::copy_n(own + to, count, all + from); });
   ranks_->sum(all, cut_.size);
 }
@@ -101,46 +111,54 @@ double Trainer<T>::together(const Body& body) {
   return result_;
 }
 
-// With the ranks that are left, from where the furthest of them is.
+// With the ranks that are left, and those that replace others.
 template <class T>
 void Trainer<T>::go_on(const perseid::Error& error) {
   std::fprintf(stderr, "perseid-gpt: %s\n", error.what());
   for (bool done = false; !done;) {
     try {
-      ranks_->go_on_without_lost();
-      const std::vector<double> mine = {static_cast<double>(turns_),
-                                        static_cast<double>(steps_done_),
-                                        static_cast<double>(recipe_.steps), result_};
-      const std::vector<double> all = ranks_->gather(mine);
-      size_t furthest = 0;
-      bool differ = false;
-      for (size_t rank = 1; rank < all.size() / mine.size(); ++rank) {
-        if (all[rank * mine.size()] > all[furthest * mine.size()]) furthest = rank;
-        differ = differ || all[rank * mine.size()] != all[0];
-      }
-      if (differ) {
-        R* const arrays[] = {weights_.real().change(), optimizer_.first(), optimizer_.second()};
-        for (R* values : arrays) {
-          if (ranks_->rank() != static_cast<int32_t>(furthest)) {
-            std::fill_n(values, cut_.size, R(0));
-          }
-          ranks_->sum(values, cut_.size);
-        }
-        const double* said = all.data() + furthest * mine.size();
-        turns_ = static_cast<int64_t>(said[0]);
-        steps_done_ = static_cast<int64_t>(said[1]);
-        recipe_.steps = static_cast<int64_t>(said[2]);
-        result_ = said[3];
-      }
-      make_part();
+      ranks_->go_on();
+      catch_up();
       done = true;
     } catch (const perseid::Error& another) {
       if (!Ranks::says_lost(another)) throw;
     }
   }
-  if (ranks_->rank() == 0) speak();
+  if (leads()) speak();
   std::fprintf(stderr, "perseid-gpt: going on with %d of the ranks after %lld steps\n",
                ranks_->size(), static_cast<long long>(steps_done_));
+}
+
+// In a new group: from where the furthest of its ranks is.
+template <class T>
+void Trainer<T>::catch_up() {
+  const std::vector<double> mine = {static_cast<double>(turns_), static_cast<double>(steps_done_),
+                                    static_cast<double>(recipe_.steps), result_, joined_};
+  const std::vector<double> all = ranks_->gather(mine);
+  const auto of = [&](int32_t rank) {
+    return std::span(all).subspan(static_cast<size_t>(rank) * mine.size());
+  };
+  int32_t furthest = 0;
+  bool differ = false;
+  leader_ = 0;
+  for (int32_t rank = 1; rank < ranks_->size(); ++rank) {
+    if (of(rank)[0] > of(furthest)[0]) furthest = rank;
+    if (of(rank)[4] < of(leader_)[4]) leader_ = rank;
+    differ = differ || of(rank)[0] != of(0)[0];
+  }
+  if (differ) {
+    R* const arrays[] = {weights_.real().change(), optimizer_.first(), optimizer_.second()};
+    for (R* values : arrays) {
+      if (ranks_->rank() != furthest) std::fill_n(values, cut_.size, R(0));
+      ranks_->sum(values, cut_.size);
+    }
+    turns_ = static_cast<int64_t>(of(furthest)[0]);
+    steps_done_ = static_cast<int64_t>(of(furthest)[1]);
+    recipe_.steps = static_cast<int64_t>(of(furthest)[2]);
+    result_ = of(furthest)[3];
+  }
+  joined_ = std::min(joined_, static_cast<double>(turns_));
+  make_part();
 }
 
 template <class T>
@@ -201,7 +219,7 @@ double Trainer<T>::compute_validation(int64_t most) {
     }
     Model<T>& model = part_->validation_model;
     model.forward(part_weights(), tokens_.data());
-    total += model.loss(targets_.data(), here * recipe_.model.context) * static_cast<double>(here);
+    total += model.loss(targets_.data(), here) * static_cast<double>(here);
   }
   return total / static_cast<double>(count) / std::numbers::ln2;
 }

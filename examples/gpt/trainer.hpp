@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,7 +33,8 @@ template <class T>
 class Trainer {
  public:
   // With ranks, every one has a trainer, and all call the same functions. Where one is lost, the
-  // others do again what was not done on all of them, and go on.
+  // others do again what was not done on all of them, and go on. One that replaces it gets what the
+  // others have, and is to call what they call then (turns()).
   Trainer(Machine& machine, const Recipe& recipe, const Data& data, Ranks* ranks = nullptr);
 
   // One step. Returns the loss on its batch, in bits per byte.
@@ -47,6 +49,10 @@ class Trainer {
   };
   Agreed agree(bool stop, int64_t steps);
 
+  // With ranks: how many calls of step(), validate() and agree() are done.
+  int64_t turns() const { return turns_; }
+  // Whether this is the first of the ranks that have been there longest, or the only one.
+  bool leads() const { return ranks_ == nullptr || ranks_->rank() == leader_; }
   int64_t steps_done() const { return steps_done_; }
   const Recipe& recipe() const { return recipe_; }
   void set_steps(int64_t steps) { recipe_.steps = steps; }
@@ -82,6 +88,7 @@ class Trainer {
   template <class Body>
   double together(const Body& body);
   void go_on(const perseid::Error& error);
+  void catch_up();
 
   Machine& machine_;
   Recipe recipe_;
@@ -97,6 +104,8 @@ class Trainer {
   // With ranks: how often together() has ended, and with what.
   int64_t turns_ = 0;
   double result_ = 0;
+  double joined_ = std::numeric_limits<double>::infinity();  // after so many
+  int32_t leader_ = 0;
 };
 
 // What load() needs to be given a trainer for: the recipe and the dtype that a file was saved with.
