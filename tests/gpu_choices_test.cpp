@@ -119,12 +119,42 @@ TEST(AttentionKernels, RefuseWithASentence) {
   };
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.dtype = DType::kF64; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.head_dim = 63; }));
-  EXPECT_TRUE(refused([](AttentionProblem& p) { p.value_dim = 264; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.value_dim = 520; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.scale = -1; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.kv_len = int64_t{1} << 31; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.total_q = int64_t{1} << 29; }));
   facts.major = 8;
   EXPECT_FALSE(cuda::refuse_attention(good, facts).empty());
+}
+
+// Beyond 256: forward of many queries, with lengths and masks of a range.
+TEST(AttentionKernels, TakeLargeDims) {
+  cuda::GpuFacts facts;
+  facts.major = 9;
+  AttentionProblem good = forward_problem(100);
+  good.q_len = 65;
+  good.causal = Causal::kBottomRight;
+  good.window_left = 10;
+  good.kv_lens = true;
+  for (good.head_dim = 8; good.head_dim <= 512; good.head_dim += 8)
+    for (good.value_dim = 8; good.value_dim <= 512; good.value_dim += 8) {
+      EXPECT_EQ(cuda::refuse_attention(good, facts), "");
+      const cuda::AttentionForwardConfig config = cuda::choose_attention_forward(good);
+      EXPECT_TRUE(config.fits()) << "dims " << good.head_dim << " and " << good.value_dim;
+      EXPECT_GE(config.value_parts * config.value_dim, good.value_dim);
+      EXPECT_EQ(config.keys / config.value_pieces() % 16, 0);
+    }
+  good.head_dim = good.value_dim = 512;
+  const auto refused = [&](const auto& change) {
+    AttentionProblem problem = good;
+    change(problem);
+    return !cuda::refuse_attention(problem, facts).empty();
+  };
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.q_len = 64; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.value_dim = 520; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.bias = true; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.visible = true; }));
+  EXPECT_TRUE(refused([](AttentionProblem& p) { p.dropout = .1; }));
 }
 
 // Of f32: forward of many queries, any dims up to 128.

@@ -80,6 +80,23 @@ TEST_P(GpuHiddenKeys, Window) {
   check(hidden);
 }
 
+// Keys and values that arrive in pieces, and results in two parts.
+class GpuHiddenKeysInPieces : public GpuHiddenKeys {};
+INSTANTIATE_TEST_SUITE_P(Dims, GpuHiddenKeysInPieces, testing::Values(264, 512));
+
+TEST_P(GpuHiddenKeysInPieces, MasksAndLengths) {
+  const int64_t dim = GetParam();
+  Hidden hidden = masked("causal", DType::kBF16, 2, 300, 400, dim, {150, 200, 299, 399});
+  hidden.test.problem.causal = Causal::kBottomRight;
+  check(hidden);
+  hidden.test.problem.window_left = 100;
+  check(hidden);
+  hidden.test = forward_case(DType::kBF16, 3, 2, 1, 300, 400, dim, dim);
+  hidden.test.problem.kv_lens = true;
+  hidden.test.kv_lens = {149, 400, 230};
+  check(hidden);
+}
+
 TEST_P(GpuHiddenKeys, Visible) {
   Hidden hidden = masked("visible", DType::kBF16, 2, 150, 301, GetParam(), {170});
   set_visible(hidden.test, {1, 2, 150, 301});

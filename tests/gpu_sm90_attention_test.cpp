@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What attention on a GPU of compute capability 9.0 refuses when it is executed.
+// What attention on a GPU of compute capability 9.0 does by itself: dims beyond 256, whose keys and
+// values arrive in pieces, and what it refuses when it is executed.
 #include "gpu_attention_tools.hpp"
 
 namespace perseid::internal {
@@ -31,6 +32,56 @@ TEST_F(GpuSm90Attention, RefusesWhatTheCopyEngineCannotReach) {
               t.out.data = t.out.as<std::byte>() + 2;
             }).find("out begins 2 bytes"),
             std::string::npos);
+}
+
+// One piece or many of keys, and one part or two of results, of which the last may be narrower.
+TEST_F(GpuSm90Attention, LargeDims) {
+  for (const auto& [dim, value_dim] :
+       {Dims{512, 512}, Dims{264, 264}, Dims{320, 64}, Dims{64, 328}, Dims{448, 256}})
+    for (const auto& [q_len, kv_len] :
+         {std::pair<int64_t, int64_t>{65, 40}, {150, 301}, {257, 129}, {300, 64}}) {
+      Case test = forward_case(dim == 320 ? DType::kF16 : DType::kBF16, 2, 4, 2, q_len, kv_len, dim,
+                               value_dim);
+      test.layout = q_len == 150 ? Layout::kBshd : Layout::kBhsd;
+      check(test);
+      test.problem.causal = q_len == 65 ? Causal::kTopLeft : Causal::kBottomRight;
+      check(test);
+      if (dim != 512) continue;
+      test.problem.window_left = 70;
+      check(test);
+      test.problem.causal = Causal::kNone;
+      test.problem.window_right = 5;
+      check(test);
+    }
+}
+
+// Blocks go on from tile to tile, and from one sequence to the next.
+TEST_F(GpuSm90Attention, LargeDimsOfManyTiles) {
+  for (const Causal causal : {Causal::kNone, Causal::kBottomRight}) {
+    Case test = forward_case(DType::kBF16, 1, 40, 8, 257, 130, 512, 512);
+    test.layout = Layout::kBshd;
+    test.problem.causal = causal;
+    check(test);
+    Case ragged = forward_case(DType::kBF16, 0, 20, 20, 0, 0, 512, 512);
+    set_ragged(ragged, {130, 0, 77, 200, 1}, {150, 60, 100, 70, 0});
+    ragged.layout = Layout::kBshd;
+    ragged.problem.causal = causal;
+    check(ragged);
+  }
+}
+
+TEST_F(GpuSm90Attention, LargeDimsHaveTheSameBitsEveryTime) {
+  Case test = forward_case(DType::kBF16, 1, 40, 8, 300, 400, 512, 512);
+  test.problem.causal = Causal::kBottomRight;
+  test.bits_alone = true;
+  Fixture fixture(test);
+  run(fixture);
+  const auto out = fixture.out.memory, lse = fixture.lse.memory;
+  for (int turn = 0; turn < 5; ++turn) {
+    run(fixture);
+    EXPECT_EQ(fixture.out.memory, out);
+    EXPECT_EQ(fixture.lse.memory, lse);
+  }
 }
 
 }  // namespace

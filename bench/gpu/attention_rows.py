@@ -156,7 +156,20 @@ def odd(_):
                           regular(next_dim, next_length, causal=causal), {"sustained": 0.85})
 
 
-SECTIONS = (forward, backward, deterministic, f16, bias, dropout, gqa, ragged, window, decode, odd)
+def large(_):
+    """Head dims beyond 256, which no peer has."""
+    for dim in (320, 384, 512):
+        for length in (1024, 4096, 16384):
+            for causal in (False, True):
+                asked = (dim, length, causal) == (512, 4096, False)
+                yield Row("large", "forward",
+                          f"D {dim}, S {length}{', causal' if causal else ''}",
+                          regular(dim, length, causal=causal), None,
+                          {"rate": 450} if asked else {})
+
+
+SECTIONS = (forward, backward, deterministic, f16, bias, dropout, gqa, ragged, window, decode, odd,
+            large)
 
 
 def rows_of(options):

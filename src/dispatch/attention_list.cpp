@@ -153,9 +153,9 @@ class GpuAttention final : public Executable<Attention> {
   bool accumulates_query_ = false;
 };
 using Sm90Attention = GpuAttention<cuda::Sm90Attention, cuda::Sm90AttentionBackward>;
-// In f32 the two forwards add the same products in the same order, so that this backward's scores
-// have the roundings that are in lse.
-using Float32Attention = GpuAttention<cuda::Sm90Attention, cuda::PortableAttentionBackward>;
+// Of f32, and of dims that have no other backward. In f32 the two forwards add the same products in
+// the same order, so that this backward's scores have the roundings that are in lse.
+using MixedAttention = GpuAttention<cuda::Sm90Attention, cuda::PortableAttentionBackward>;
 using PortableAttention = GpuAttention<cuda::PortableAttention, cuda::PortableAttentionBackward>;
 using Float64Attention = GpuAttention<cuda::Float64Attention, cuda::Float64AttentionBackward>;
 
@@ -164,8 +164,12 @@ std::string refuse_rows(const AttentionProblem& problem) {
   return problem.rows.all() ? std::string() : "made for all rows of every sequence of queries";
 }
 
-// wgmma and TMA of compute capability 9.0, f16 and bf16, and f32 (backward by the kernels of any
-// GPU).
+bool is_mixed(const AttentionProblem& problem) {
+  return problem.dtype == DType::kF32 || cuda::has_large_dims(problem);
+}
+
+// wgmma and TMA of compute capability 9.0, f16 and bf16, and f32 (whose backward, as that of large
+// dims, is by the kernels of any GPU).
 constexpr Implementation<Attention> kSm90 = {
     .name = "cuda:sm90",
     .refuse =
@@ -173,14 +177,14 @@ constexpr Implementation<Attention> kSm90 = {
           std::string why = cuda::refuse_attention(problem, device.gpu->facts());
           if (why.empty()) why = refuse_scale(problem, true);
           if (!why.empty() || !problem.backward()) return why;
-          if (problem.dtype != DType::kF32) return cuda::refuse_attention_backward(problem);
+          if (!is_mixed(problem)) return cuda::refuse_attention_backward(problem);
           why = cuda::refuse_portable_attention(problem, device.gpu->facts());
           return why.empty() ? cuda::refuse_portable_attention_backward(problem) : why;
         },
     .make =
         [](const AttentionProblem& problem, const Device& device, Made* made) {
-          return problem.dtype == DType::kF32 ? Float32Attention::make(problem, *device.gpu, made)
-                                              : Sm90Attention::make(problem, *device.gpu, made);
+          return is_mixed(problem) ? MixedAttention::make(problem, *device.gpu, made)
+                                   : Sm90Attention::make(problem, *device.gpu, made);
         }};
 
 // mma.sync of sm_80 and up.

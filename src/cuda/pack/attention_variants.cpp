@@ -20,6 +20,7 @@ struct Dims {
 constexpr Dims kUsual[] = {{64, 64, true}, {128, 128, true}};
 constexpr Dims kTuned[] = {{64, 64, true}, {128, 128, true}, {256, 256},
                            {96, 96},       {192, 128},       {192, 192}};
+constexpr Dims kLarge[] = {{512, 512}, {264, 328}};
 constexpr Dims kOdd[] = {{40, 40}, {80, 72}, {96, 64}, {256, 256}};
 
 // A family of problems: every dims of `dims`, without a causal mask if `full`, with one if
@@ -83,6 +84,7 @@ constexpr Kind kRare[] = {
      .backward = false,
      .q_len = 1,
      .kv_len = 100},
+    {.name = "attention", .dims = kLarge, .backward = false},
     {.name = "attention in a window", .dims = kOdd, .full = false, .window = true},
     {.name = "masked attention", .dims = kTuned, .causal = false, .visible = true},
     {.name = "attention with bias", .dims = kOdd, .causal = false, .bias = true},

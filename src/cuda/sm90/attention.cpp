@@ -33,6 +33,7 @@ constexpr Tiles kTiles[] = {
     {ScoreExtras::kNothing, 192, 128, 2, 128, 2, 1},  //
     {ScoreExtras::kNothing, 192, 192, 2, 96, 2, 1},   //
     {ScoreExtras::kNothing, 256, 256, 2, 64, 2, 1},   //
+    {ScoreExtras::kNothing, 512, 256, 2, 64, 1, 1},   //
     {ScoreExtras::kWindow, 64, 64, 3, 128, 4, 2},     // consumers begin at different tiles
     {ScoreExtras::kWindow, 80, 64, 3, 128, 3, 1},     //
     {ScoreExtras::kBias16, 64, 64, 2, 128, 2, 2},     //
@@ -65,7 +66,9 @@ constexpr Tiles kTiles[] = {
     {ScoreExtras::kBoth, 256, 192, 2, 32, 2, 1},      //
     {ScoreExtras::kBoth, 256, 256, 1, 32, 2, 1},      //
 };
-constexpr int64_t kLargestDim = 256, kDimUnit = 8;
+constexpr int64_t kLargestDim = 512, kDimUnit = 8;
+// Results of more columns are computed in two parts, and keys and values arrive in pieces.
+constexpr int64_t kLargestWholeDim = 256;
 constexpr int64_t kLargestFloat32Dim = 128;
 
 // Split-KV: where one consumer holds all query rows, the keys are split into parts of kSplitKeys,
@@ -123,12 +126,12 @@ MaskLoop mask_loop_of(const AttentionForwardConfig& config) {
   return MaskLoop::kUniform;
 }
 
-const Tiles& tiles_for(const AttentionProblem& problem, ScoreExtras extras) {
+const Tiles& tiles_for(const AttentionForwardConfig& config, ScoreExtras extras) {
   for (const Tiles& tiles : kTiles)
-    if (tiles.extras == extras && problem.head_dim <= tiles.key_dim &&
-        problem.value_dim <= tiles.value_dim)
+    if (tiles.extras == extras && config.key_dim <= tiles.key_dim &&
+        config.value_dim <= tiles.value_dim)
       return tiles;
-  return tiles_for(problem, ScoreExtras::kNothing);
+  return tiles_for(config, ScoreExtras::kNothing);
 }
 
 // A Q tile, and a step of backward, have rows of one piece.
@@ -185,6 +188,10 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   // Not rounded up to 48 and 80: 72 columns leave registers for 128 keys.
   for (const int dim : {40, 72})
     if (problem.value_dim == dim && config.planes() == 1) config.value_dim = dim;
+  if (problem.value_dim > kLargestWholeDim) {
+    config.value_parts = 2;
+    config.value_dim = static_cast<int>(round_up(ceil_div(problem.value_dim, 2), kChunk));
+  }
   config.lengths = has_lengths(problem);
   config.visible = problem.visible;
   config.dropout = dropout_threshold(problem.dropout) < 256;
@@ -204,7 +211,7 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   const int64_t rows = problem.q_len << pack_gqa_of(problem);
   const bool three = has_three_consumers(problem, config);
   const ScoreExtras extras = score_extras(config, three);
-  const Tiles& tiles = tiles_for(problem, extras);
+  const Tiles& tiles = tiles_for(config, extras);
   config.consumers = min(tiles.consumers, three && extras == tiles.extras ? 3 : 2);
   config.keys = tiles.keys;
   config.stages = tiles.stages;
@@ -265,7 +272,29 @@ std::string refuse_float32(const AttentionProblem& problem) {
   return "";
 }
 
+std::string refuse_dims(const AttentionProblem& problem) {
+  for (const int64_t dim : {problem.head_dim, problem.value_dim})
+    if (dim % kDimUnit != 0 || dim > kLargestDim)
+      return concatenate("made for head dims that are multiples of ", kDimUnit, " up to ",
+                         kLargestDim, ", got head_dim ", problem.head_dim, " and value_dim ",
+                         problem.value_dim);
+  if (!has_large_dims(problem)) return "";
+  if (problem.q_len <= kFewRows)
+    return concatenate("beyond dim ", kLargestWholeDim, " made for more than ", kFewRows,
+                       " queries, got q_len ", problem.q_len);
+  if (problem.bias || problem.visible || problem.dropout > 0 || problem.async() ||
+      problem.modifier.kind != ScoreModifierKind::kNone || !problem.rows.all())
+    return concatenate("beyond dim ", kLargestWholeDim,
+                       " made without bias, visible, dropout, score ",
+                       "modifier, chunks and pieces of sequences");
+  return "";
+}
+
 }  // namespace
+
+bool has_large_dims(const AttentionProblem& problem) {
+  return max(problem.head_dim, problem.value_dim) > kLargestWholeDim;
+}
 
 std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& facts) {
   if (facts.major != 9)
@@ -275,12 +304,8 @@ std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& fa
     if (std::string why = refuse_float32(problem); !why.empty()) return why;
   } else if (problem.dtype != DType::kF16 && problem.dtype != DType::kBF16) {
     return concatenate("made for f16, bf16 and f32, got ", name_of(problem.dtype));
-  } else {
-    for (const int64_t dim : {problem.head_dim, problem.value_dim})
-      if (dim % kDimUnit != 0 || dim > kLargestDim)
-        return concatenate("made for head dims that are multiples of ", kDimUnit, " up to ",
-                           kLargestDim, ", got head_dim ", problem.head_dim, " and value_dim ",
-                           problem.value_dim);
+  } else if (std::string why = refuse_dims(problem); !why.empty()) {
+    return why;
   }
   if (!(problem.scale > 0)) return concatenate("made for positive scales, got ", problem.scale);
   if (std::string why = refuse_rows(problem); !why.empty()) return why;
@@ -358,7 +383,7 @@ void Sm90Attention::set_lengths(const AttentionProblem& problem,
   if (config.split)
     fixed.num_splits = static_cast<int32_t>(
         max(ceil_div(problem.kv_len, int64_t{fixed.split_tiles} * config.keys), int64_t{1}));
-  fixed.tiles = fixed.batch_heads * fixed.q_tiles * fixed.num_splits;
+  fixed.tiles = fixed.batch_heads * fixed.q_tiles * fixed.num_splits * config.value_parts;
   fixed.heads_per_section =
       heads_per_section(problem, config.right, fixed.batch_heads, fixed.group);
 }
@@ -420,17 +445,18 @@ Status Sm90Attention::map_tensors(const AttentionForwardConfig& config,
   Tensor key = with_batch(tensors.key), value = with_batch(tensors.value);
   // A tensor map cannot be empty. Without keys, every key is masked, so any tensor will do.
   if (key.elements() == 0) key = value = query;
-  const auto of_keys = [&](const Tensor& tensor) {
-    BoxedTensor keys = boxed(tensor, 0, config.keys);
+  const auto of_keys = [&](const Tensor& tensor, int pieces) {
+    BoxedTensor keys = boxed(tensor, 0, config.keys / pieces);
     keys.read_once = config.split;
     return keys;
   };
   Status status =
       make_tensor_map(gpu_, "attention forward: query", boxed(query, pack, 64), &arguments->query);
   if (status.ok())
-    status = make_tensor_map(gpu_, "attention forward: key", of_keys(key), &arguments->key);
+    status = make_tensor_map(gpu_, "attention forward: key", of_keys(key, 1), &arguments->key);
   if (status.ok())
-    status = make_tensor_map(gpu_, "attention forward: value", of_keys(value), &arguments->value);
+    status = make_tensor_map(gpu_, "attention forward: value",
+                             of_keys(value, config.value_pieces()), &arguments->value);
   if (status.ok())
     status = make_tensor_map(gpu_, "attention forward: out", boxed(out, pack, 16), &arguments->out);
   return status;
@@ -560,6 +586,9 @@ std::string Sm90Attention::description() const {
       concatenate("forward: tiles of ", config_.rows(), " queries and ", config_.keys, " keys, ",
                   config_.consumers, config_.consumers == 1 ? " warpgroup" : " warpgroups",
                   config_.planes() == 2 ? ", products of two f16 halves" : "");
+  if (config_.value_parts > 1)
+    text +=
+        concatenate(", out in ", config_.value_parts, " parts of ", config_.value_dim, " columns");
   if (config_.split)
     text +=
         concatenate(", keys split into ", fixed_.num_splits, " parts, merged by a second kernel");

@@ -27,6 +27,9 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
 std::vector<std::string> attention_forward_kernels(const AttentionForwardConfig& config);
 inline constexpr const char* kAttentionForwardHeader = "cuda/device/sm90/attention/forward.hpp";
 
+// Whether a head dim is beyond those of backward, and keys and values arrive in pieces.
+bool has_large_dims(const AttentionProblem& problem);
+
 // Why the kernels do not take the problem, as a sentence's end; "" where they do.
 std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& facts);
 

@@ -48,11 +48,12 @@ __device__ __forceinline__ bool sees_nonfinite(const typename decltype(C)::Argum
   return __any_sync(0xffffffffu, found);
 }
 
-// Computes row `query` of one head again. kLost: the caller knows that it has to. Not inlined, to
-// keep its code out of the kernel's loops.
+// Computes row `query` of one head again, C.value_dim columns from `first` on. kLost: the caller
+// knows that it has to. Not inlined, to keep its code out of the kernel's loops.
 template <auto C, bool kLost = false>
 __device__ __noinline__ void fixup_row(const typename decltype(C)::Arguments& a,
-                                       const AttentionSequence& sequence, int head, int query) {
+                                       const AttentionSequence& sequence, int head, int query,
+                                       int first = 0) {
   WarpRow<C.dtype, C.key_dim> own, key;
   WarpRow<C.dtype, C.value_dim> out, value;
   using Element = typename ElementOf<C.dtype>::Type;
@@ -61,13 +62,15 @@ __device__ __noinline__ void fixup_row(const typename decltype(C)::Arguments& a,
   const int batch = sequence.batch, entry = entry_of<C.lengths>(a, batch);
   const int kv_entry = key_entry_of<C.lengths>(a, batch);
   const int kv_head = head / (a.group << a.pack_gqa);
-  Element* to = row_at<Element>(a.out_rows, entry, head, sequence.q_begin + query);
-  out.load_stored(to, a.value_dim, element_stride<C>(a.out_rows));
+  const int columns = min(a.value_dim - first, C.value_dim);
+  Element* to = row_at<Element>(a.out_rows, entry, head, sequence.q_begin + query) +
+                first * element_stride<C>(a.out_rows);
+  out.load_stored(to, columns, element_stride<C>(a.out_rows));
   constexpr bool kWhole = C.dtype == DType::kF32;
   if constexpr (kWhole) {
-    if (!kLost && !out.is_lost(a.value_dim)) return;
+    if (!kLost && !out.is_lost(columns)) return;
   } else {
-    if (out.is_lost(a.value_dim) || !sees_nonfinite<C>(a, sequence, head, query)) return;
+    if (out.is_lost(columns) || !sees_nonfinite<C>(a, sequence, head, query)) return;
   }
 
   own.load(row_at<Element>(a.query_rows, entry, head, sequence.q_begin + query), a.head_dim,
@@ -80,8 +83,9 @@ __device__ __noinline__ void fixup_row(const typename decltype(C)::Arguments& a,
     if (!is_visible<C.visible>(a, batch, head, query, k)) continue;
     key.load(row_at<Element>(a.key_rows, kv_entry, kv_head, sequence.kv_begin + k), a.head_dim,
              element_stride<C>(a.key_rows));
-    value.load(row_at<Element>(a.value_rows, kv_entry, kv_head, sequence.kv_begin + k), a.value_dim,
-               element_stride<C>(a.value_rows));
+    value.load(row_at<Element>(a.value_rows, kv_entry, kv_head, sequence.kv_begin + k) +
+                   first * element_stride<C>(a.value_rows),
+               columns, element_stride<C>(a.value_rows));
     const Real score = score_log2<V>(own.product(key), scale_log2_of<Real>(a),
                                      bias_log2<C.bias>(a, batch, head, query, k),
                                      Modifier<C.modifier, Real>{a.modifier});
@@ -97,14 +101,14 @@ __device__ __noinline__ void fixup_row(const typename decltype(C)::Arguments& a,
   if constexpr (kWhole) {
     const bool empty = sum == 0 || (sum == sum && maximum <= kLeastPower);
     if (empty) out.clear();
-    out.store(to, a.value_dim, empty ? 0 : dropout_factor<C.dropout>(a) / sum,
+    out.store(to, columns, empty ? 0 : dropout_factor<C.dropout>(a) / sum,
               element_stride<C>(a.out_rows));
     if (a.lse != nullptr && threadIdx.x % 32 == 0)
       *lse_of<C>(a, sequence, head, query) =
           empty ? minus_infinity() : fmaf(maximum, kLn2, logf(sum));
   } else {
     if (sum == 0) return;
-    out.store_nonfinite(to, a.value_dim, dropout_factor<C.dropout, Real>(a) / sum,
+    out.store_nonfinite(to, columns, dropout_factor<C.dropout, Real>(a) / sum,
                         element_stride<C>(a.out_rows));
   }
 }

@@ -44,6 +44,16 @@ struct PipelineState {
   PERSEID_INLINE constexpr void advance() { ++count; }
 };
 
+// A piece of an iteration's data, which has a stage of its own in a pipeline of Stages * Pieces.
+template <int Stages, int Pieces>
+struct PipelinePiece {
+  PipelineState<Stages> state;
+  int piece;
+
+  PERSEID_INLINE constexpr int stage() const { return state.stage() * Pieces + piece; }
+  PERSEID_INLINE constexpr uint32_t parity() const { return state.parity(); }
+};
+
 // The same iterations, visited one after the other: wraps instead of dividing, and counts without
 // end.
 template <int Stages>
@@ -60,7 +70,8 @@ class PipelineCursor {
   uint32_t parity_ = 0;
 };
 
-// A state is a PipelineState or a PipelineCursor. Without stages there are no barriers.
+// A state is a PipelineState, a PipelinePiece or a PipelineCursor. Without stages there are no
+// barriers.
 template <int Stages>
 struct Pipeline {
   uint32_t barriers;  // shared memory address of full(0), a multiple of 8

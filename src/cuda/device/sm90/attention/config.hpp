@@ -55,6 +55,7 @@ struct AttentionForwardConfig {
   DType dtype = DType::kBF16;
   int key_dim = 128;    // of query and key, a multiple of 16
   int value_dim = 128;  // of value and out, a multiple of 16, or 40 or 72
+  int value_parts = 1;  // a Q tile has results of one part of the columns, value_dim of each
   int consumers = 2;
   int keys = 128;    // of a KV tile, a multiple of 16
   int stages = 2;    // of the K pipeline, and of the V pipeline
@@ -83,6 +84,7 @@ struct AttentionForwardConfig {
     visit("dtype", c.dtype);
     visit("key_dim", c.key_dim);
     visit("value_dim", c.value_dim);
+    visit("value_parts", c.value_parts);
     visit("consumers", c.consumers);
     visit("keys", c.keys);
     visit("stages", c.stages);
@@ -121,6 +123,15 @@ struct AttentionForwardConfig {
   constexpr int key_chunks() const { return (key_columns() + kChunk - 1) / kChunk; }
   constexpr int value_chunks() const { return (value_columns() + kChunk - 1) / kChunk; }
 
+  // Beyond 256 columns the rows of Q leave room for one KV tile. It arrives in pieces with a stage
+  // each, which is loaded again while the products of other pieces run: a piece of K has 64
+  // columns, one of V half of the keys.
+  constexpr bool in_pieces() const { return key_columns() > 256 || value_parts > 1; }
+  constexpr int key_pieces() const { return in_pieces() ? key_chunks() : 1; }
+  constexpr int value_pieces() const { return in_pieces() ? 2 : 1; }
+  constexpr int key_stages() const { return stages * key_pieces(); }
+  constexpr int value_stages() const { return stages * value_pieces(); }
+
   // Whether blocks list tiles whose rows may need a fixup, and compute them a second time before.
   constexpr bool lists_tiles() const { return masked() || planes() == 2; }
   constexpr bool second_pass() const { return masked() && planes() == 1; }
@@ -133,6 +144,9 @@ struct AttentionForwardConfig {
     if (loop == MaskLoop::kPeeled) return q_stages > 1 && !split;
     return true;
   }
+  // Whether consumers form a ping-pong order. Pieces are in use for a shorter time if both
+  // consumers multiply them at once; and the softmax of few keys is short.
+  constexpr bool ping_pong() const { return consumers > 1 && !in_pieces(); }
   constexpr Epilogue epilogue() const {
     if (q_stages == 1) return Epilogue::kBeforeNextScores;
     return consumers < 3 && mask_loop != MaskLoop::kSplitAtDiagonal ? Epilogue::kDeferred
@@ -151,9 +165,11 @@ struct AttentionForwardConfig {
     return consumers > 2 && q_stages > 1 && !right && !left && bias_stages == 0;
   }
   // Whether a consumer skips KV tiles that none of its rows sees. They exist where a Q tile has
-  // more rows than a KV tile has keys, and under a window.
+  // more rows than a KV tile has keys, and under a window. (With room for one V tile, a consumer
+  // that skips a first tile would wait for the next queries before it releases the V that the other
+  // one needs.)
   constexpr bool skips_masked_tiles() const {
-    return consumers > 1 && (left || (right && rows() > keys));
+    return consumers > 1 && (left ? !in_pieces() : right && rows() > keys);
   }
 
   // Shared memory, in bytes. The rest stages results for TMA stores, in chunks of 64 columns.
@@ -177,14 +193,16 @@ struct AttentionForwardConfig {
     return q_stages * consumers * query_bytes() + stages * (key_bytes() + value_bytes()) +
            bias_stages * consumers * bias_bytes() + number_slots() * slot_bytes();
   }
+  // Whether results are staged in shared memory. Otherwise threads store them from registers.
+  constexpr bool stages_out() const { return !split && planes() == 1 && !in_pieces(); }
   constexpr int out_chunks() const {
     const int room = (kMostShared - kOthers - loaded_bytes()) / (rows() * 128);
-    return split || planes() == 2 ? 0 : min(room, value_chunks());
+    return stages_out() ? min(room, value_chunks()) : 0;
   }
   constexpr int out_bytes() const { return 64 * 128 * out_chunks(); }  // of a consumer
   constexpr int shared_bytes() const { return loaded_bytes() + consumers * out_bytes() + kOthers; }
   constexpr bool fits() const {
-    return shared_bytes() <= kMostShared && (split || planes() == 2 || out_chunks() > 0);
+    return shared_bytes() <= kMostShared && (!stages_out() || out_chunks() > 0);
   }
   static constexpr int kOthers = 512;  // barriers and descriptions of Q tiles
 

@@ -22,6 +22,9 @@
 // consumers form a ping-pong order: one issues its two products only after the one before it has
 // issued its own, so that the softmax of one runs under the products of the others.
 //
+// Beyond 256 columns a Q tile has results of one part of them, and computes all scores; K and V
+// arrive in pieces, which all consumers multiply at the same time (C.in_pieces()).
+//
 // mbarriers of the pipelines: who arrives in each phase. Waiters know the parity by counting.
 //   query_full[stage]              the producer and the bytes of Q; announces a tile, or the end
 //   query_empty[stage]             each consumer warp, when the tile's last scores are complete

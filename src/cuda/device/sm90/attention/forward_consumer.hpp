@@ -310,13 +310,39 @@ class ForwardConsumer {
   }
   // S = Q K^T. Of planes: the small products, and finish_qk() issues the large ones.
   __device__ __forceinline__ void issue_qk(int at) {
-    if constexpr (kOfPlanes) {
+    if constexpr (C.in_pieces()) {
+      issue_qk_in_pieces(at);
+      return;
+    } else if constexpr (kOfPlanes) {
       multiply_keys(at, kLowKeys, 0, false);
       multiply_keys(at, 0, kLowKeys, true);
     } else {
       multiply_keys(at, 0, 0, C.bias_stages > 0);
     }
     ptx::wgmma_commit();
+  }
+  // The first piece of K has arrived; the last one is released with the scores. No other product
+  // runs.
+  __device__ __forceinline__ void issue_qk_in_pieces(int at) {
+    // The compiler would keep the descriptors of all steps in registers otherwise.
+    uint32_t first[2] = {shared_.query(at % C.q_stages, number_).base, kv_.key().base};
+    ptx::materialize(first);
+    const auto query = typename Shared::Query{first[0]}.k_major();
+#pragma unroll
+    for (int piece = 0; piece < C.key_pieces(); ++piece) {
+      if (piece > 0) kv_.wait_key(piece);
+      const auto key =
+          typename Shared::Key{first[1] + static_cast<uint32_t>(piece * Shared::Key::kBytes)}
+              .k_major();
+#pragma unroll
+      for (int k = 0; k < min(4, C.key_dim / 16 - 4 * piece); ++k)
+        Scores::mma_ss(scores_, query.step(4 * piece + k), key.step(k), piece > 0 || k > 0);
+      ptx::wgmma_commit();
+      if (piece > 0) {
+        ptx::wgmma_wait<1>();
+        kv_.release_key_piece(piece - 1);
+      }
+    }
   }
   // When all products but those of the last kPending commits are complete.
   template <int kPending>
@@ -373,10 +399,16 @@ class ForwardConsumer {
   template <int kCount>
   __device__ __forceinline__ void multiply_values(float (&sums)[kCount], int plane, int column,
                                                   bool accumulates) {
-    const auto value = kv_.value().mn_major(column);
+    constexpr int kSteps = C.keys / 16 / C.value_pieces();
 #pragma unroll
-    for (int k = 0; k < C.keys / 16; ++k)
-      Results::mma_rs(sums, weights_[plane] + 4 * k, value.step(k), k > 0 || accumulates);
+    for (int piece = 0; piece < C.value_pieces(); ++piece) {
+      if (piece > 0) kv_.wait_value(piece);
+      const auto value = kv_.value(piece).mn_major(column);
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k)
+        Results::mma_rs(sums, weights_[plane] + 4 * (piece * kSteps + k), value.step(k),
+                        piece > 0 || k > 0 || accumulates);
+    }
   }
   // The scores of an iteration, then the PV product of the one before. O is rescaled when the
   // scores were issued, which do not need it; a deferred epilogue runs there instead.
@@ -399,7 +431,7 @@ class ForwardConsumer {
     }
     if constexpr (kIteration != Iteration::kLater) kv_.skip_last_values();
     kv_.wait_value();
-    clear_stale_values();
+    if constexpr (C.lengths && !kOfPlanes) kv_.clear_stale_values();  // planes hold no NaN
     ptx::wgmma_fence();
     issue_pv<kIteration>();
     if constexpr (kOfPlanes) {
@@ -412,7 +444,7 @@ class ForwardConsumer {
     if constexpr (!kOfPlanes) rescale(out_, factor_, rules_.scale_log2(), statistics_);
     kv_.skip_last_values();
     kv_.wait_value();
-    clear_stale_values();
+    if constexpr (C.lengths && !kOfPlanes) kv_.clear_stale_values();
     ping_pong_.scheduler_wait();
     ptx::wgmma_fence();
     issue_pv();
@@ -432,25 +464,6 @@ class ForwardConsumer {
     }
     kv_.release_value();
   }
-  // Rows behind the end of a sequence may hold NaN, which weights of 0 do not make 0. Every
-  // consumer clears them before its product, in any order.
-  __device__ __forceinline__ void clear_stale_values() {
-    if constexpr (!C.lengths || kOfPlanes) return;  // planes hold no NaN
-    if (stale_from_ >= C.keys) return;
-    using Value = typename Shared::Value;
-    constexpr int kPieces = Value::kChunks * 8;  // of a row
-    unsigned char* values = shared_.pointer(kv_.value().base);
-    const int rows = C.keys - stale_from_;
-    for (int i = static_cast<int>(threadIdx.x) % 128; i < rows * kPieces; i += 128) {
-      const int row = stale_from_ + i / kPieces, piece = i % kPieces;
-      *reinterpret_cast<uint4*>(values + piece / 8 * Value::kChunkBytes + row * 128 +
-                                piece % 8 * 16) = uint4{0, 0, 0, 0};
-    }
-    ptx::fence_proxy_async();
-    ptx::named_barrier_sync(Shared::kConsumerWarps + number_, 128);
-    stale_from_ = C.keys;
-  }
-
   // ---- Softmax ----
 
   __device__ __forceinline__ UnmaskedTiles<C> unmasked_tiles(const AttentionTile& tile) const {
@@ -475,7 +488,8 @@ class ForwardConsumer {
     // The unmasked loop of kPeeled ends before the Q tile's last iteration.
     if (!(C.mask_loop == MaskLoop::kPeeled && kMask == NeedsMask::kNo) && n == kv_.first(tile))
       release_query(at);
-    if constexpr (C.lengths && kFirst) stale_from_ = clamp(tile.kv_len - n * C.keys, 0, C.keys);
+    if constexpr (C.lengths && kFirst)
+      kv_.note_stale_values(clamp(tile.kv_len - n * C.keys, 0, C.keys));
     if constexpr (kOfPlanes) {
       constexpr bool kCommon = !ForwardScores<C>::kScales;
       if (kCommon && are_common<C.keys>(numbers, lane_)) {
@@ -576,7 +590,6 @@ class ForwardConsumer {
   bool epilogue_deferred_ = false;  // the results of the tile before are still in out_
   bool second_ = false;             // the next iteration is its tile's second
   bool accumulates_ = false;        // out_ has products of this tile
-  int stale_from_ = C.keys;         // first row of the next V tile behind the end of its sequence
 };
 
 }  // namespace perseid::internal::cuda

@@ -10,7 +10,8 @@
 // Under a mask a tile with a non-finite result is listed for the second pass
 // (forward_consumer.hpp).
 //
-// Results in float32 are stored from registers: the four lanes of a row have whole sectors.
+// Results in float32, and those beyond 256 columns, for which no shared memory is left, are stored
+// from registers.
 #pragma once
 
 #include "cuda/device/attention/forward_scores.hpp"
@@ -61,6 +62,9 @@ class ForwardEpilogue {
       out[i] = factor[i / 2 % 2] == 0 ? 0 : out[i] * factor[i / 2 % 2];
     if constexpr (C.split) {
       store_split(tile, out);
+      return;
+    } else if constexpr (!C.stages_out()) {
+      store_from_registers(tile, out);
       return;
     }
     constexpr int kPieces = 8 * C.out_chunks();  // of 8 columns, that fit
@@ -136,7 +140,8 @@ class ForwardEpilogue {
       const AttentionTile tile = TileFinder<C>(a_).find(number);
 #pragma unroll 1
       for (int row = 0; row < 16; ++row)
-        if (has_row(tile, row)) fixup_row<C>(a_, tile, head_of(tile, row), query_of(tile, row));
+        if (has_row(tile, row))
+          fixup_row<C>(a_, tile, head_of(tile, row), query_of(tile, row), first_column<C>(tile));
     }
   }
 
@@ -168,7 +173,7 @@ class ForwardEpilogue {
   // `sum`: its logarithm to base 2.
   __device__ __forceinline__ void write_lse(const AttentionTile& tile, int row, float sum) const {
     const int query = query_of(tile, row);
-    if (lane_ % 4 != 0 || !has_row(tile, row)) return;
+    if (lane_ % 4 != 0 || !has_row(tile, row) || first_column<C>(tile) > 0) return;
     if constexpr (C.split) {
       a_.split_sums[split_row(tile, row)] = sum;
     } else if (a_.lse != nullptr) {
@@ -196,6 +201,24 @@ class ForwardEpilogue {
         if (8 * j < a_.value_dim)
           *reinterpret_cast<float2*>(to + 8 * j) =
               float2{out[4 * j + 2 * r], out[4 * j + 2 * r + 1]};
+    }
+  }
+  // The four lanes of a row store 16 bytes that lie side by side.
+  template <int kCount>
+  __device__ __forceinline__ void store_from_registers(const AttentionTile& tile,
+                                                       const float (&out)[kCount]) const {
+    const int column = first_column<C>(tile) + lane_ % 4 * 2;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = lane_ / 4 + 8 * r;
+      if (!has_row(tile, row)) continue;
+      uint16_t* to = row_at<uint16_t>(a_.out_rows, batch_of(tile), head_of(tile, row),
+                                      tile.q_begin + query_of(tile, row));
+#pragma unroll
+      for (int j = 0; j < kCount / 4; ++j)
+        if (column + 8 * j < a_.value_dim)
+          *reinterpret_cast<uint32_t*>(to + column + 8 * j) =
+              round_pair<C.dtype>(out[4 * j + 2 * r], out[4 * j + 2 * r + 1]);
     }
   }
   __device__ __forceinline__ void store_by_tma(const AttentionTile& tile, int first_chunk) const {

@@ -183,15 +183,17 @@ class ForwardProducer : KeyWaits<C.async> {
         this->known_ = this->waits_.await_rows(rows.first, rows.last, this->known_);
     }
     const auto keys = shared_.keys();
-    const PipelineState<C.stages> state = keys_;
-    keys.producer_acquire(state);
-    keys_.advance();
-    if (is_leader()) {
+    for (int piece = 0; piece < C.key_pieces(); ++piece) {
+      const PipelinePiece<C.stages, C.key_pieces()> state{keys_, piece};
+      keys.producer_acquire(state);
+      if (!is_leader()) continue;
       constexpr int kNumbers = C.number_slots() > 0 ? C.number_bytes() : 0;
       keys.producer_expect_bytes(state, Shared::Key::kBytes + kNumbers);
-      load(arguments_.key, shared_.key(state.stage()), keys.full(state.stage()), tile, n);
-      if constexpr (kNumbers > 0) load_numbers(tile, n, state.count, keys.full(state.stage()));
+      load(arguments_.key, shared_.key(state.stage()), keys.full(state.stage()), tile, n * C.keys,
+           piece * kChunk);
+      if constexpr (kNumbers > 0) load_numbers(tile, n, keys_.count, keys.full(state.stage()));
     }
+    keys_.advance();
     if constexpr (C.bias_stages > 0) load_bias(tile, n);
   }
   // Those behind the end of the sequence are of others, or zeros.
@@ -219,21 +221,24 @@ class ForwardProducer : KeyWaits<C.async> {
   template <bool kSecondPass>
   __device__ __forceinline__ void load_value(const AttentionTile& tile, int n) {
     const auto values = shared_.values();
-    const PipelineState<C.stages> state = values_;
-    values.producer_acquire(state);
+    for (int piece = 0; piece < C.value_pieces(); ++piece) {
+      const PipelinePiece<C.stages, C.value_pieces()> state{values_, piece};
+      values.producer_acquire(state);
+      const auto value = shared_.value(state.stage());
+      const uint32_t full = kSecondPass ? shared_.value_loaded() : values.full(state.stage());
+      if (is_leader()) {
+        ptx::mbarrier_arrive_expect_tx(full, Shared::Value::kBytes);
+        load(arguments_.value, value, full, tile, n * C.keys + piece * Shared::Value::kRows,
+             first_column<C>(tile));
+      }
+      if constexpr (kSecondPass) {
+        ptx::mbarrier_wait(full, loaded_parity_);
+        loaded_parity_ ^= 1;
+        clear_nonfinite(value.base);
+        if (is_leader()) values.producer_commit(state);
+      }
+    }
     values_.advance();
-    const auto value = shared_.value(state.stage());
-    const uint32_t full = kSecondPass ? shared_.value_loaded() : values.full(state.stage());
-    if (is_leader()) {
-      ptx::mbarrier_arrive_expect_tx(full, Shared::Value::kBytes);
-      load(arguments_.value, value, full, tile, n);
-    }
-    if constexpr (kSecondPass) {
-      ptx::mbarrier_wait(full, loaded_parity_);
-      loaded_parity_ ^= 1;
-      clear_nonfinite(value.base);
-      if (is_leader()) values.producer_commit(state);
-    }
   }
   // The whole warp; the proxy fence makes its writes visible to the tensor cores.
   __device__ __forceinline__ void clear_nonfinite(uint32_t value) const {
@@ -246,15 +251,15 @@ class ForwardProducer : KeyWaits<C.async> {
   }
   template <class Tile>
   __device__ __forceinline__ void load(const TensorMap& map, Tile to, uint32_t barrier,
-                                       const AttentionTile& tile, int n) {
-    const int32_t row = tile.kv_begin + n * C.keys;
+                                       const AttentionTile& tile, int key, int column) {
+    const int32_t row = tile.kv_begin + key;
     const int32_t entry = key_entry_of<C.lengths>(arguments_, tile.batch);
     // Without groups each key is read once; query heads of a group that are not packed read the
     // same keys, each in a tile of its own.
     if (C.split && arguments_.group == 1)
-      to.template load<true>(map, barrier, {0, 0, row, tile.kv_head, entry});
+      to.template load<true>(map, barrier, {column, 0, row, tile.kv_head, entry});
     else
-      to.load(map, barrier, {0, 0, row, tile.kv_head, entry});
+      to.load(map, barrier, {column, 0, row, tile.kv_head, entry});
   }
   template <int kChunks>
   __device__ __forceinline__ void prefetch(const TensorMap& map, const AttentionTile& tile, int n) {

@@ -22,10 +22,16 @@ struct AttentionTile : AttentionSequence {
   int32_t head, kv_head;
   int32_t first, last;
   int32_t unmasked_first, unmasked_end;
-  int32_t split;
+  int32_t split;       // of the keys; if C.value_parts > 1, the part of the columns
   int32_t iterations;  // of every consumer in the ping-pong order, see VisitedTiles
   int32_t listed;      // not 0: in the block's list of tiles with non-finite results, or past it
 };
+
+// Of the values and results of a Q tile.
+template <AttentionForwardConfig C>
+__device__ __forceinline__ int32_t first_column(const AttentionTile& tile) {
+  return C.value_parts > 1 ? tile.split * C.value_dim : 0;
+}
 
 // Keys [begin, end) that some query of a Q tile sees.
 template <AttentionForwardConfig C>
@@ -117,7 +123,11 @@ class TileFinder {
 
   __device__ __forceinline__ AttentionTile find(int32_t number) {
     AttentionTile tile{};
-    const int32_t whole = C.split ? find_split(number, tile) : number;
+    int32_t whole = C.split ? find_split(number, tile) : number;
+    if constexpr (C.value_parts > 1) {
+      tile.split = number % C.value_parts;
+      whole = number / C.value_parts;
+    }
     bool found = whole < a_.batch_heads * a_.q_tiles;
     if (C.lengths && a_.ragged) {
       found = locate_in_ragged(whole, tile);

@@ -22,24 +22,25 @@ struct ForwardShared {
   uint32_t base;
 
   using Query = SharedTile<64, C.key_columns()>;  // of a consumer
-  using Key = SharedTile<C.keys, C.key_columns()>;
-  using Value = SharedTile<C.keys, C.value_columns()>;
+  // Of a piece, where KV tiles arrive in pieces.
+  using Key = SharedTile<C.keys, C.in_pieces() ? kChunk : C.key_columns()>;
+  using Value = SharedTile<C.keys / C.value_pieces(), C.value_columns()>;
   // Of a consumer, in elements of 16 bits like its tensor map.
   using Bias = SharedTile<64, C.keys * C.bias_size() / 2>;
   using Out = SharedTile<16, C.out_chunks() * kChunk>;  // of a warp
-  static_assert(Query::kBytes == C.query_bytes() && Key::kBytes == C.key_bytes() &&
-                Value::kBytes == C.value_bytes() && Bias::kBytes == C.bias_bytes() &&
-                4 * Out::kBytes == C.out_bytes());
+  static_assert(Query::kBytes == C.query_bytes() && Key::kBytes * C.key_pieces() == C.key_bytes() &&
+                Value::kBytes * C.value_pieces() == C.value_bytes() &&
+                Bias::kBytes == C.bias_bytes() && 4 * Out::kBytes == C.out_bytes());
 
   static constexpr int kKeys = C.q_stages * C.consumers * Query::kBytes;
-  static constexpr int kValues = kKeys + C.stages * Key::kBytes;
-  static constexpr int kBias = kValues + C.stages * Value::kBytes;
+  static constexpr int kValues = kKeys + C.key_stages() * Key::kBytes;
+  static constexpr int kBias = kValues + C.value_stages() * Value::kBytes;
   static constexpr int kNumbers = kBias + C.bias_stages * C.consumers * Bias::kBytes;
   static constexpr int kOut = kNumbers + C.number_slots() * C.slot_bytes();
   static constexpr int kQueryBarriers = kOut + C.consumers * 4 * Out::kBytes;
   static constexpr int kKeyBarriers = kQueryBarriers + Pipeline<C.q_stages>::kBytes;
-  static constexpr int kValueBarriers = kKeyBarriers + Pipeline<C.stages>::kBytes;
-  static constexpr int kBiasBarriers = kValueBarriers + Pipeline<C.stages>::kBytes;
+  static constexpr int kValueBarriers = kKeyBarriers + Pipeline<C.key_stages()>::kBytes;
+  static constexpr int kBiasBarriers = kValueBarriers + Pipeline<C.value_stages()>::kBytes;
   static constexpr int kValueLoaded = kBiasBarriers + Pipeline<C.bias_stages>::kBytes;
   static constexpr int kTiles = kValueLoaded + 8;
   static constexpr int kNonfinite =
@@ -80,8 +81,10 @@ struct ForwardShared {
   __device__ __forceinline__ Pipeline<C.q_stages> queries() const {
     return {base + kQueryBarriers};
   }
-  __device__ __forceinline__ Pipeline<C.stages> keys() const { return {base + kKeyBarriers}; }
-  __device__ __forceinline__ Pipeline<C.stages> values() const { return {base + kValueBarriers}; }
+  __device__ __forceinline__ Pipeline<C.key_stages()> keys() const { return {base + kKeyBarriers}; }
+  __device__ __forceinline__ Pipeline<C.value_stages()> values() const {
+    return {base + kValueBarriers};
+  }
   __device__ __forceinline__ Pipeline<C.bias_stages> biases() const {
     return {base + kBiasBarriers};
   }

@@ -33,7 +33,7 @@ class PingPong {
   __device__ __forceinline__ explicit PingPong(int consumer) : consumer_(consumer) {}
 
   __device__ __forceinline__ void scheduler_wait() const {
-    if constexpr (C.consumers > 1) ptx::named_barrier_sync(kBarrier + consumer_, 256);
+    if constexpr (C.ping_pong()) ptx::named_barrier_sync(kBarrier + consumer_, 256);
   }
   __device__ __forceinline__ void scheduler_arrive() const {
     signal(consumer_ + 1 == C.consumers ? 0 : consumer_ + 1);
@@ -51,7 +51,7 @@ class PingPong {
   static constexpr int kBarrier = ForwardShared<C>::kPingPong;
 
   static __device__ __forceinline__ void signal(int consumer) {
-    if constexpr (C.consumers > 1) ptx::named_barrier_arrive(kBarrier + consumer, 256);
+    if constexpr (C.ping_pong()) ptx::named_barrier_arrive(kBarrier + consumer, 256);
   }
 
   const int consumer_;
@@ -103,14 +103,41 @@ class KvTiles {
     last_values_ = 0;
   }
   __device__ __forceinline__ void skip_value() {
-    wait_value();
+#pragma unroll
+    for (int piece = 0; piece < C.value_pieces(); ++piece) wait_value(piece);
     release_value();
+  }
+
+  // Rows behind the end of a sequence may hold NaN, which weights of 0 do not make 0. Every
+  // consumer clears those of the next V tile, from `first` on, before its product, in any order:
+  // what one clears again while the other's product reads it is 0 already.
+  __device__ __forceinline__ void note_stale_values(int first) { stale_from_ = first; }
+  __device__ __forceinline__ void clear_stale_values() {
+    if (stale_from_ >= C.keys) return;
+    using Value = typename ForwardShared<C>::Value;
+    constexpr int kRowPieces = Value::kChunks * 8;  // of 16 bytes
+#pragma unroll
+    for (int piece = 1; piece < C.value_pieces(); ++piece) wait_value(piece);
+    const int rows = C.keys - stale_from_;
+    for (int i = static_cast<int>(threadIdx.x) % 128; i < rows * kRowPieces; i += 128) {
+      const int row = stale_from_ + i / kRowPieces, part = i % kRowPieces;
+      unsigned char* values = shared_.pointer(value(row / Value::kRows).base);
+      *reinterpret_cast<uint4*>(values + part / 8 * Value::kChunkBytes + row % Value::kRows * 128 +
+                                part % 8 * 16) = uint4{0, 0, 0, 0};
+    }
+    ptx::fence_proxy_async();
+    ptx::named_barrier_sync(ForwardShared<C>::kConsumerWarps + consumer_, 128);
+    stale_from_ = C.keys;
   }
 
   // ---- The consumer's side of the pipelines; whole warps call it ----
 
-  __device__ __forceinline__ auto key() const { return shared_.key(keys_.stage()); }
-  __device__ __forceinline__ auto value() const { return shared_.value(values_.stage()); }
+  __device__ __forceinline__ auto key(int piece = 0) const {
+    return shared_.key(key_piece(piece).stage());
+  }
+  __device__ __forceinline__ auto value(int piece = 0) const {
+    return shared_.value(value_piece(piece).stage());
+  }
   __device__ __forceinline__ auto bias() const { return shared_.bias(biases_.stage(), consumer_); }
   __device__ __forceinline__ uint32_t numbers(const AttentionTile& tile) const {
     const uint32_t loaded = shared_.numbers(keys_.count);
@@ -118,15 +145,26 @@ class KvTiles {
     constexpr auto kBytes = static_cast<uint32_t>(sizeof(RowNumbers));
     return loaded + static_cast<uint32_t>(first_number<C>(arguments_, tile) & 1) * kBytes;
   }
-  __device__ __forceinline__ void wait_key() const { shared_.keys().consumer_wait(keys_); }
-  __device__ __forceinline__ void wait_value() const { shared_.values().consumer_wait(values_); }
+  __device__ __forceinline__ void wait_key(int piece = 0) const {
+    shared_.keys().consumer_wait(key_piece(piece));
+  }
+  __device__ __forceinline__ void wait_value(int piece = 0) const {
+    shared_.values().consumer_wait(value_piece(piece));
+  }
   __device__ __forceinline__ void wait_bias() const { shared_.biases().consumer_wait(biases_); }
+  // One piece but the last, which release_key() releases.
+  __device__ __forceinline__ void release_key_piece(int piece) const {
+    if (lane_ == 0) shared_.keys().consumer_release(key_piece(piece));
+  }
   __device__ __forceinline__ void release_key() {
-    if (lane_ == 0) shared_.keys().consumer_release(keys_);
+    release_key_piece(C.key_pieces() - 1);
     keys_.advance();
   }
+  // All pieces.
   __device__ __forceinline__ void release_value() {
-    if (lane_ == 0) shared_.values().consumer_release(values_);
+#pragma unroll
+    for (int piece = 0; piece < C.value_pieces(); ++piece)
+      if (lane_ == 0) shared_.values().consumer_release(value_piece(piece));
     values_.advance();
   }
   __device__ __forceinline__ void release_bias() {
@@ -137,7 +175,11 @@ class KvTiles {
 
  private:
   __device__ __forceinline__ void skip_key() {
-    wait_key();
+#pragma unroll
+    for (int piece = 0; piece < C.key_pieces(); ++piece) {
+      wait_key(piece);
+      if (piece + 1 < C.key_pieces()) release_key_piece(piece);
+    }
     release_key();
     if constexpr (C.bias_stages > 0) {
       wait_bias();
@@ -150,11 +192,17 @@ class KvTiles {
     ping_pong.scheduler_arrive();
   }
 
+  using KeyPiece = PipelinePiece<C.stages, C.key_pieces()>;
+  using ValuePiece = PipelinePiece<C.stages, C.value_pieces()>;
+  __device__ __forceinline__ KeyPiece key_piece(int piece) const { return {keys_, piece}; }
+  __device__ __forceinline__ ValuePiece value_piece(int piece) const { return {values_, piece}; }
+
   const AttentionForwardArguments& arguments_;
   const ForwardShared<C>& shared_;
   const int consumer_, lane_;
   VisitedTiles<C> visited_{};
   int idle_iterations_ = 0;  // that are left in the Q tile
+  int stale_from_ = C.keys;  // first row of the next V tile behind the end of its sequence
   int last_values_ = 0;      // V tiles that enter() has skipped and that are not released
   PipelineState<C.stages> keys_, values_;
   PipelineState<max(C.bias_stages, 1)> biases_;
