@@ -24,7 +24,7 @@ namespace {
 
 using harness::BenchRow;
 
-constexpr const char* kExample =
+constexpr const char* kBenchExample =
     "perseid bench attention --heads 2 --q-len 2048 --kv-len 2048 --head-dim 128 --backward "
     "--threads 1";
 
@@ -239,7 +239,7 @@ void add_bench(CLI::App& app, const Common& common, Action& action) {
   add_problem_flags(*command, flags->problems,
                     static_cast<uint32_t>(Op::kSoftmax) | static_cast<uint32_t>(Op::kAttention) |
                         static_cast<uint32_t>(Op::kMatmul),
-                    kExample);
+                    kBenchExample);
   auto sizes = std::make_shared<CollectiveSizes>();
   std::vector<CLI::App*> over_ranks;
   using Ops = std::vector<RankOp>;
@@ -263,7 +263,7 @@ void add_bench(CLI::App& app, const Common& common, Action& action) {
       ->add_option("--threshold", flags->threshold,
                    "with --against: what new over old may not fall below")
       ->capture_default_str();
-  command->footer(fmt::format("Example:\n  {}", kExample));
+  command->footer(fmt::format("Example:\n  {}", kBenchExample));
   command->fallthrough()->callback([&action, &common, flags, sizes, over_ranks] {
     action = [&common, flags, sizes, over_ranks] {
       const bool chosen = std::any_of(over_ranks.begin(), over_ranks.end(),

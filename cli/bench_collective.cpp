@@ -52,11 +52,6 @@ struct Row {
   double ratio() const { return seconds[0] / bound(); }
 };
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
-  return values[values.size() / 2];
-}
-
 // The ranks of one operation, which execute each part at the same time.
 class Bench {
  public:
@@ -249,6 +244,11 @@ class Bench {
 };
 
 }  // namespace
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
+  return values[values.size() / 2];
+}
 
 const char* name_of(RankOp op) {
   constexpr const char* kNames[] = {"all-gather-matmul", "matmul-reduce-scatter",

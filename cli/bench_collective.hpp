@@ -28,6 +28,8 @@ struct CollectiveSizes {
   std::string fusion = "auto";
 };
 
+double median(std::vector<double> values);
+
 // Of one execution, in seconds.
 struct RankTimes {
   double single, sustained;

@@ -26,11 +26,6 @@ using namespace std::chrono_literals;
 constexpr auto kPause = 3ms;
 constexpr double kSustained = 20e-3;  // seconds of executions back to back
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
-  return values[values.size() / 2];
-}
-
 // A matrix on the GPU, of a block of random numbers that repeats.
 struct Matrix {
   Memory memory;

@@ -30,7 +30,7 @@ namespace {
 using harness::CheckResult;
 using harness::Problem;
 
-constexpr const char* kExample =
+constexpr const char* kCheckExample =
     "perseid check attention --batch 2 --heads 4 --q-len 100 --kv-len 130 --head-dim 64 "
     "--causal bottom-right --backward --dtype bf16";
 // Failures of fuzzing that are shown; all are counted.
@@ -319,7 +319,7 @@ void add_check(CLI::App& app, const Common& common, Action& action) {
   CLI::App* command = app.add_subcommand(
       "check", "hold results to the float64 reference; without a problem, a short list");
   auto flags = std::make_shared<Flags>();
-  add_problem_flags(*command, flags->problems, 15, kExample);
+  add_problem_flags(*command, flags->problems, 15, kCheckExample);
   CLI::App* collective = command->add_subcommand(
       "collective", "products over ranks, with random shapes, shards and delays by --seed");
   collective->add_option("-n,--ranks", flags->ranks, "how many ranks (2, then 3, then 5)")
@@ -346,7 +346,8 @@ void add_check(CLI::App& app, const Common& common, Action& action) {
   command->add_option("--part", flags->part, "I,N: the I-th of N parts of the random problems")
       ->delimiter(',')
       ->expected(2);
-  command->footer(fmt::format("Example:\n  perseid check --fuzz 1000 --seed 1\n  {}", kExample));
+  command->footer(
+      fmt::format("Example:\n  perseid check --fuzz 1000 --seed 1\n  {}", kCheckExample));
   command->fallthrough()->callback([&action, &common, flags, command] {
     action = [&common, flags, command] { return check(*command, common, with_seed(*flags)); };
   });

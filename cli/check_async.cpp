@@ -31,8 +31,8 @@ using harness::Problem;
 // Orders of arrival of each problem, of which the last loses a chunk.
 constexpr int kOrders = 16;
 constexpr int64_t kMostChunks = 16;
-constexpr int64_t kMostDelay = 200;   // microseconds
-constexpr double kMostBytes = 256e6;  // of a problem's tensors
+constexpr int64_t kMostChunkDelay = 200;     // microseconds
+constexpr double kMostOrderedBytes = 256e6;  // of a problem's tensors
 constexpr auto kLostDeadline = std::chrono::milliseconds(20);
 constexpr auto kDeadline = std::chrono::seconds(60);
 
@@ -210,7 +210,7 @@ Draw draw_arrival(const Problem& problem, std::mt19937_64& random, bool loses) {
     draw.lost = chunks.back();
     chunks.pop_back();
   }
-  const int64_t delay = from(0, 1) * kMostDelay;
+  const int64_t delay = from(0, 1) * kMostChunkDelay;
   for (const int64_t chunk : chunks)
     draw.order.push_back({chunk, std::chrono::microseconds(from(0, delay))});
   return draw;
@@ -335,7 +335,7 @@ Verdict check_attention(const Context& context, const Problem& problem, uint64_t
 // Whether --async is for the problem.
 bool is_checked(const Problem& problem) {
   if (problem.expect.value != 0 || !problem.fault.empty() || problem.misalign != 0 ||
-      harness::bytes_of(problem) > kMostBytes)
+      harness::bytes_of(problem) > kMostOrderedBytes)
     return false;
   if (problem.op == harness::Op::kMatmul) return problem.m > 0 && problem.n > 0 && problem.k > 0;
   return problem.op == harness::Op::kAttention && harness::lengths_fit(problem) &&

@@ -19,14 +19,14 @@ namespace {
 
 using harness::Shape;
 
-constexpr int kRounds = 3;            // executions of a plan
-constexpr int kProblems = 3;          // of each operation, type and number of ranks
-constexpr int64_t kLargest = 90;      // m, n, and k
-constexpr int64_t kTimesOnGpu = 6;    // as large there, where tiles are
-constexpr int64_t kMostDelay = 1500;  // microseconds
+constexpr int kRounds = 3;                // executions of a plan
+constexpr int kProblems = 3;              // of each operation, type and number of ranks
+constexpr int64_t kLargest = 90;          // m, n, and k
+constexpr int64_t kTimesOnGpu = 6;        // as large there, where tiles are
+constexpr int64_t kMostRankDelay = 1500;  // microseconds
 constexpr auto kSilence = std::chrono::milliseconds(100);
 
-struct Problem {
+struct RanksProblem {
   const char* op;
   DType dtype;
   int32_t ranks;
@@ -47,8 +47,8 @@ struct Problem {
   }
 };
 
-Problem draw(const char* op, DType dtype, int32_t ranks, bool gpu, RandomNumbers& random) {
-  Problem problem{.op = op, .dtype = dtype, .ranks = ranks};
+RanksProblem draw(const char* op, DType dtype, int32_t ranks, bool gpu, RandomNumbers& random) {
+  RanksProblem problem{.op = op, .dtype = dtype, .ranks = ranks};
   // On a GPU half of them in whole vectors, which other kernels take.
   const int64_t unit = gpu && from(random, 0, 1) == 1 ? 8 : 1;
   const auto size = [&] {
@@ -68,7 +68,7 @@ Problem draw(const char* op, DType dtype, int32_t ranks, bool gpu, RandomNumbers
   return problem;
 }
 
-uint64_t seed_of(const Problem& problem, int round, uint64_t what) {
+uint64_t seed_of(const RanksProblem& problem, int round, uint64_t what) {
   return problem.seed + 1000 * static_cast<uint64_t>(round) + what;
 }
 
@@ -96,7 +96,7 @@ std::string compare(const Tensor& got, const Tensor& wanted) {
 }
 
 // The sum of the ranks' products in their order, in float32 (float64 of f64), rounded once.
-Array reduced(const Context& context, const Problem& problem, int round) {
+Array reduced(const Context& context, const RanksProblem& problem, int round) {
   const DType sums = problem.dtype == f64 ? f64 : f32;
   Array total(sums, {problem.m, problem.n}), out(problem.dtype, {problem.m, problem.n});
   for (int32_t rank = 0; rank < problem.ranks; ++rank) {
@@ -125,11 +125,11 @@ Array reduced(const Context& context, const Problem& problem, int round) {
 }
 
 // What one rank does: the same plan several times, with other operands, late by random times.
-std::string run_rank(const Problem& problem, const Group& group, const Context& context) {
+std::string run_rank(const RanksProblem& problem, const Group& group, const Context& context) {
   const auto rank = static_cast<size_t>(group.rank());
   RandomNumbers random(problem.seed + rank);
   const auto delay = [&] {
-    std::this_thread::sleep_for(std::chrono::microseconds(from(random, 0, kMostDelay)));
+    std::this_thread::sleep_for(std::chrono::microseconds(from(random, 0, kMostRankDelay)));
   };
   const int64_t shard = problem.shards[rank];
   std::string complaint;
@@ -277,7 +277,7 @@ int check_collective(const Common& common, int64_t ranks, uint64_t seed) {
         std::string complaint;
         int problems = 0;
         while (problems < kProblems && complaint.empty()) {
-          const Problem problem = draw(op, dtype, size, gpu, random);
+          const RanksProblem problem = draw(op, dtype, size, gpu, random);
           complaint = on_ranks(size, [&](const Group& group) {
             return run_rank(problem, group, contexts[gpu ? static_cast<size_t>(group.rank()) : 0]);
           });

@@ -11,7 +11,7 @@ namespace {
 
 using harness::Shape;
 
-struct Problem {
+struct ContextProblem {
   DType dtype;
   int32_t ranks;
   AttentionOptions whole;
@@ -29,9 +29,9 @@ struct Problem {
   }
 };
 
-Problem draw(DType dtype, int32_t ranks, uint64_t seed) {
+ContextProblem draw(DType dtype, int32_t ranks, uint64_t seed) {
   RandomNumbers random(seed);
-  Problem problem{.dtype = dtype, .ranks = ranks, .whole = {.dtype = dtype}, .seed = seed};
+  ContextProblem problem{.dtype = dtype, .ranks = ranks, .whole = {.dtype = dtype}, .seed = seed};
   AttentionOptions& whole = problem.whole;
   whole.batch = from(random, 1, 2);
   whole.kv_heads = from(random, 1, 2);
@@ -52,7 +52,7 @@ Problem draw(DType dtype, int32_t ranks, uint64_t seed) {
 }
 
 // Rows [from, to) of a whole sequence that a rank has, one after the other.
-std::vector<std::pair<int64_t, int64_t>> pieces_of(const Problem& problem, int32_t rank) {
+std::vector<std::pair<int64_t, int64_t>> pieces_of(const ContextProblem& problem, int32_t rank) {
   const auto r = static_cast<size_t>(rank);
   if (problem.placement == Sharding::kZigzag) {
     const int64_t piece = problem.shards[r] / 2, last = 2 * problem.ranks - 1 - rank;
@@ -71,7 +71,7 @@ constexpr const char* kNameTexts[] = {"query", "key",        "value",    "grad_o
 struct Tensors {
   std::vector<Array> arrays;
 
-  Tensors(const Problem& problem, int64_t rows) {
+  Tensors(const ContextProblem& problem, int64_t rows) {
     const AttentionOptions& whole = problem.whole;
     for (int name = 0; name < kNames; ++name) {
       const bool of_keys = name == kKey || name == kValue || name == kGradKey || name == kGradValue;
@@ -110,7 +110,7 @@ struct Tensors {
 
 // body(rows of `own`, the same rows of `whole`)
 template <class Body>
-void for_each_piece(const Problem& problem, int32_t rank, int name, const Tensor& own,
+void for_each_piece(const ContextProblem& problem, int32_t rank, int name, const Tensor& own,
                     const Tensor& whole, const Body& body) {
   const int32_t dim = name == kLse ? 2 : 1;
   int64_t row = 0;
@@ -120,7 +120,7 @@ void for_each_piece(const Problem& problem, int32_t rank, int name, const Tensor
   }
 }
 
-std::string run_rank(const Problem& problem, const Group& group, const Context& context,
+std::string run_rank(const ContextProblem& problem, const Group& group, const Context& context,
                      const Tensors& whole) {
   const int32_t rank = group.rank();
   AttentionOptions options = problem.whole;
@@ -157,7 +157,7 @@ std::string run_rank(const Problem& problem, const Group& group, const Context& 
 
 std::string check_context_attention(const Context& context, DType dtype, int32_t ranks,
                                     uint64_t seed) {
-  const Problem problem = draw(dtype, ranks, seed);
+  const ContextProblem problem = draw(dtype, ranks, seed);
   const Tensors whole(problem, problem.whole.q_len);
   const Attention attention(context, problem.whole);
   Workspace workspace;

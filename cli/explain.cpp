@@ -15,7 +15,7 @@
 namespace perseid::cli {
 namespace {
 
-constexpr const char* kExample =
+constexpr const char* kExplainExample =
     "perseid explain attention --batch 4 --heads 32 --kv-heads 8 --q-len 4096 --kv-len 4096 "
     "--head-dim 128 --causal bottom-right --backward --dtype bf16";
 
@@ -71,14 +71,14 @@ void add_explain(CLI::App& app, const Common& common, Action& action) {
   add_problem_flags(*command, *flags,
                     static_cast<uint32_t>(Op::kSoftmax) | static_cast<uint32_t>(Op::kAttention) |
                         static_cast<uint32_t>(Op::kMatmul),
-                    kExample);
+                    kExplainExample);
   auto assume = std::make_shared<std::string>();
   command
       ->add_option("--assume", *assume,
                    "for a GPU of this compute capability, though there be none: sm_80, sm_86, "
                    "sm_89, sm_90, sm_100, sm_120")
       ->type_name("ARCH");
-  command->footer(fmt::format("Example:\n  {}", kExample));
+  command->footer(fmt::format("Example:\n  {}", kExplainExample));
   command->fallthrough()->callback([&action, &common, flags, assume] {
     action = [&common, flags, assume] { return explain(common, *flags, *assume); };
   });

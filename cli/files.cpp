@@ -13,7 +13,7 @@ namespace perseid::cli {
 namespace {
 
 // An outright maximum, so that a wrong shape ends in a sentence and not in std::length_error.
-constexpr int64_t kMostBytes = std::numeric_limits<int64_t>::max() / 2;
+constexpr int64_t kMostFileBytes = std::numeric_limits<int64_t>::max() / 2;
 
 // The same bytes: between uint8 and the 8-bit types.
 Tensor as_type(const Tensor& tensor, DType dtype) {
@@ -115,7 +115,7 @@ Tensor TensorFiles::converted(const Tensor& tensor, DType dtype) {
 
 Tensor TensorFiles::scratch(DType dtype, const harness::Shape& shape) {
   const int64_t elements = harness::elements_of(shape);
-  if (elements > kMostBytes / harness::size_of(dtype))
+  if (elements > kMostFileBytes / harness::size_of(dtype))
     bad_input(fmt::format("a tensor of shape {} does not fit into memory; split the problem",
                           harness::to_text(shape)));
   memory_.emplace_back(static_cast<size_t>(elements * harness::size_of(dtype)));

@@ -15,7 +15,7 @@
 namespace perseid::cli {
 namespace {
 
-struct Flags {
+struct CollectiveFlags {
   std::string a, b, out, bias, gathered;
   std::optional<int64_t> gather_dim, scatter_dim;
   std::string reduce = "sum", fusion = "auto", report;
@@ -33,7 +33,7 @@ int32_t dimension(const char* flag, int64_t given, int32_t count) {
 // This rank, its files, and the operands that every operation has.
 struct Ranked {
   const Common& common;
-  const Flags& flags;
+  const CollectiveFlags& flags;
   Group group;
   Context context;
   harness::Placement placement;
@@ -41,7 +41,7 @@ struct Ranked {
   std::chrono::nanoseconds deadline;
   Tensor a, b, bias;
 
-  Ranked(const Common& of_all, const Flags& given)
+  Ranked(const Common& of_all, const CollectiveFlags& given)
       : common(of_all),
         flags(given),
         group(GroupOptions{.deadline = deadline_of(given.deadline)}),
@@ -100,7 +100,7 @@ Tensor as_rows(const Tensor& tensor) {
                 {tensor.stride(1), tensor.stride(2)});
 }
 
-int run_all_gather_matmul(const Common& common, const Flags& flags) {
+int run_all_gather_matmul(const Common& common, const CollectiveFlags& flags) {
   Run run(common, "all-gather-matmul");
   Ranked rank(common, flags);
   const Tensor& file = rank.a;
@@ -149,7 +149,7 @@ int run_all_gather_matmul(const Common& common, const Flags& flags) {
   return kOk;
 }
 
-int run_matmul_reduce(const Common& common, const Flags& flags, bool all) {
+int run_matmul_reduce(const Common& common, const CollectiveFlags& flags, bool all) {
   Run run(common, all ? "matmul-all-reduce" : "matmul-reduce-scatter");
   if (flags.reduce != "sum" && flags.reduce != "average")
     bad_input(fmt::format("--reduce must be sum or average, got '{}'", flags.reduce));
@@ -204,7 +204,7 @@ int run_matmul_reduce(const Common& common, const Flags& flags, bool all) {
   return kOk;
 }
 
-CLI::App* add(CLI::App& run, const char* name, const char* help, Flags& flags) {
+CLI::App* add(CLI::App& run, const char* name, const char* help, CollectiveFlags& flags) {
   CLI::App* app = run.add_subcommand(name, help);
   const auto file = [&](const char* flag, std::string& reference, const char* text) {
     return app->add_option(flag, reference, text)->type_name(kFile);
@@ -232,7 +232,7 @@ CLI::App* add(CLI::App& run, const char* name, const char* help, Flags& flags) {
 
 void add_run_collective(CLI::App& run, const Common& common, Action& action) {
   {
-    auto flags = std::make_shared<Flags>();
+    auto flags = std::make_shared<CollectiveFlags>();
     CLI::App* app = add(run, "all-gather-matmul",
                         "out = a b + bias, where a is gathered from all ranks", *flags);
     app->add_option("--gathered", flags->gathered, "the gathered a, on each rank")
@@ -245,7 +245,7 @@ void add_run_collective(CLI::App& run, const Common& common, Action& action) {
     });
   }
   for (const bool all : {false, true}) {
-    auto flags = std::make_shared<Flags>();
+    auto flags = std::make_shared<CollectiveFlags>();
     CLI::App* app =
         all ? add(run, "matmul-all-reduce", "out = the sum of a b over all ranks + bias", *flags)
             : add(run, "matmul-reduce-scatter",

@@ -13,14 +13,14 @@
 namespace perseid::cli {
 namespace {
 
-struct Flags {
+struct DropoutMaskFlags {
   int64_t batch = 1, heads = 1, q_len = 0, kv_len = 0;
   double dropout = 0;
   uint64_t seed = 0, offset = 0;
   std::string output;
 };
 
-int run_dropout_mask(const Common& common, const Flags& flags) {
+int run_dropout_mask(const Common& common, const DropoutMaskFlags& flags) {
   const harness::Shape shape = {flags.batch, flags.heads, flags.q_len, flags.kv_len};
   for (int64_t extent : shape) {
     if (extent < 0)
@@ -45,7 +45,7 @@ int run_dropout_mask(const Common& common, const Flags& flags) {
 }  // namespace
 
 void add_run_dropout_mask(CLI::App& run, const Common& common, Action& action) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<DropoutMaskFlags>();
   CLI::App* app = run.add_subcommand(
       "dropout-mask", "the mask that attention draws: bool, true where an element is kept");
   app->add_option("--batch", flags->batch, "sequences")->capture_default_str();

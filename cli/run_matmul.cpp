@@ -18,7 +18,7 @@
 namespace perseid::cli {
 namespace {
 
-struct Flags {
+struct MatmulFlags {
   std::string a, b, out, c, bias, scale_a, scale_b, scale_result, amax;
   std::string accumulation = "promoted", activation = "none", precision = "default";
   std::string output_dtype;
@@ -34,7 +34,7 @@ struct Arriving : ArrivingOperand {
   std::vector<Delivery> order;
 };
 
-Arriving read_arriving(const Flags& flags, const Tensor& a, const Tensor& b) {
+Arriving read_arriving(const MatmulFlags& flags, const Tensor& a, const Tensor& b) {
   if (!flags.arrival.chunks && flags.chunk_dim)
     bad_input("--chunk-dim says what chunks cut; say with --chunks how many there are");
   const std::string dim = flags.chunk_dim.value_or("m");
@@ -112,7 +112,7 @@ struct ScaleShape {
 };
 
 // The shapes say what the scales belong to.
-Scales read_scales(TensorFiles& files, const Flags& flags, const Tensor& a, const Tensor& b) {
+Scales read_scales(TensorFiles& files, const MatmulFlags& flags, const Tensor& a, const Tensor& b) {
   if (flags.scale_a.empty() != flags.scale_b.empty())
     bad_input("--scale-a and --scale-b go together");
   if (flags.scale_a.empty()) return {};
@@ -145,7 +145,7 @@ Scales read_scales(TensorFiles& files, const Flags& flags, const Tensor& a, cons
   return scales;
 }
 
-Tensor read_scale_result(TensorFiles& files, const Flags& flags) {
+Tensor read_scale_result(TensorFiles& files, const MatmulFlags& flags) {
   if (flags.scale_result.empty()) return {};
   const Tensor scale = files.read("--scale-result", flags.scale_result, f32);
   if (scale.elements() != 1)
@@ -154,7 +154,7 @@ Tensor read_scale_result(TensorFiles& files, const Flags& flags) {
   return Tensor(scale.data(), f32, {1});
 }
 
-DType read_output_dtype(const Flags& flags, DType of_a) {
+DType read_output_dtype(const MatmulFlags& flags, DType of_a) {
   if (flags.output_dtype.empty()) return harness::is_float8(of_a) ? f32 : of_a;
   const DType dtype = harness::parse_dtype(flags.output_dtype);
   if (!harness::is_floating(dtype))
@@ -170,7 +170,7 @@ uint32_t read_choice(const char* flag, const std::string& text, const Names (&na
   bad_input(fmt::format("{} must be one of {}, got '{}'", flag, fmt::join(names, ", "), text));
 }
 
-int run_matmul(const Common& common, const Flags& flags) {
+int run_matmul(const Common& common, const MatmulFlags& flags) {
   TensorFiles files;
   Run run(common, "matmul");
   const DType wanted = wanted_dtype(common);
@@ -267,7 +267,7 @@ int run_matmul(const Common& common, const Flags& flags) {
 }  // namespace
 
 void add_run_matmul(CLI::App& run, const Common& common, Action& action) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<MatmulFlags>();
   CLI::App* app = run.add_subcommand("matmul", "out = activation(alpha a b + beta c + bias)");
   const auto file = [&](const char* flag, std::string& reference, const char* help) {
     return app->add_option(flag, reference, help)->type_name(kFile);

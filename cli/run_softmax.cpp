@@ -13,7 +13,7 @@
 namespace perseid::cli {
 namespace {
 
-struct Flags {
+struct SoftmaxFlags {
   std::string input, output, visible, output_dtype, grad_output, grad_input;
   std::string empty_rows = "zero";
   bool log = false;
@@ -21,7 +21,7 @@ struct Flags {
   double scale = 1;
 };
 
-int run_softmax(const Common& common, const Flags& flags) {
+int run_softmax(const Common& common, const SoftmaxFlags& flags) {
   if (flags.output.empty() && flags.grad_input.empty())
     bad_input("nothing to compute: give --output, or --grad-output with --grad-input");
   if (flags.grad_output.empty() != flags.grad_input.empty())
@@ -87,7 +87,7 @@ int run_softmax(const Common& common, const Flags& flags) {
 }  // namespace
 
 void add_run_softmax(CLI::App& run, const Common& common, Action& action) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<SoftmaxFlags>();
   CLI::App* app = run.add_subcommand("softmax", "softmax or log-softmax, and their gradient");
   const auto file = [&](const char* flag, std::string& reference, const char* help) {
     return app->add_option(flag, reference, help)->type_name(kFile);

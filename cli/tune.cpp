@@ -14,7 +14,7 @@
 namespace perseid::cli {
 namespace {
 
-constexpr const char* kExample =
+constexpr const char* kTuneExample =
     "perseid tune matmul --m 4096 --n 4096 --k 4096 --dtype bf16 --transpose-b";
 
 // Of the GPU; the CPU where there is none, or where --device says so.
@@ -74,8 +74,8 @@ void add_tune(CLI::App& app, const Common& common, Action& action) {
   CLI::App* command = app.add_subcommand(
       "tune", "measure the configurations of a GPU's kernels, and keep the fastest");
   auto flags = std::make_shared<ProblemFlags>();
-  add_problem_flags(*command, *flags, static_cast<uint32_t>(harness::Op::kMatmul), kExample);
-  command->footer(fmt::format("Example:\n  {}", kExample));
+  add_problem_flags(*command, *flags, static_cast<uint32_t>(harness::Op::kMatmul), kTuneExample);
+  command->footer(fmt::format("Example:\n  {}", kTuneExample));
   command->require_subcommand(1);
   command->fallthrough()->callback(
       [&action, &common, flags] { action = [&common, flags] { return tune(common, *flags); }; });

@@ -19,7 +19,7 @@ using perseid::Chunks;
 
 constexpr int64_t kHeads = 4, kKvHeads = 2, kQ = 20, kKv = 30, kDim = 8;
 
-perseid_attention_desc describe() {
+perseid_attention_desc describe_attention() {
   auto desc = sized<perseid_attention_desc>();
   desc.dtype = PERSEID_F32;
   desc.heads = kHeads;
@@ -38,7 +38,7 @@ TEST(KeyChunks, TablesAreRefusedWithTheirFault) {
     chunks.dim = dim;
     chunks.count = static_cast<int64_t>(begin.size()) - 1;
     chunks.begin = begin.data();
-    auto desc = describe();
+    auto desc = describe_attention();
     desc.async_kv = &chunks;
     if (total_kv > 0) {
       desc.ragged = 1;
@@ -62,7 +62,7 @@ TEST(KeyChunks, TablesAreRefusedWithTheirFault) {
 
   auto chunks = sized<perseid_async_operand>();
   chunks.count = 1;
-  auto desc = describe();
+  auto desc = describe_attention();
   desc.async_kv = &chunks;
   Plan plan;
   EXPECT_FAILS(perseid_attention_plan_create(context.get(), &desc, plan.out()),

@@ -21,6 +21,7 @@
 #include "cpu/kernel_table.hpp"
 #include "cpu/reference/reference.hpp"
 #include "tensor.hpp"
+#include "tested_kernels.hpp"
 
 namespace perseid::internal::cpu::attention_cases {
 
@@ -77,9 +78,7 @@ inline std::string text_of(const Case& test) {
 
 inline Case make_case(DType dtype, int64_t batch, int64_t heads, int64_t kv_heads, int64_t q_len,
                       int64_t kv_len, int64_t dim, int64_t value_dim) {
-#if defined(PERSEID_TEST_FLOAT32)  // whatever the type of the case
-  dtype = DType::kF32;
-#endif
+  if (tested_kernels() == TestedKernels::kFloat32) dtype = DType::kF32;
   Case test;
   AttentionProblem& p = test.problem;
   p.dtype = dtype;

@@ -19,26 +19,26 @@ using CliStreamsTest = CliTest;
 using CliStreamsSweep = CliTest;
 
 // Of every kind: the parser's text, a table, lines, JSON, a report of files.
-const char* const kCommands[] = {"--version",
-                                 "--help",
-                                 "check --help",
-                                 "run softmax --help",
-                                 "--help-all",  // more than the stream buffers
-                                 "completion bash",
-                                 "man run",
-                                 "info --threads 1",
-                                 "explain softmax --shape 4,100",
-                                 "explain softmax --shape 4,100 --json",
-                                 "check softmax --shape 3,5",
-                                 "check softmax --shape 3,5 --json",
-                                 "check softmax --fuzz 3",
-                                 "bench softmax --shape 3,5 --seconds 0.01 --threads 1",
-                                 "run softmax --input @x.npy --output @y.npy",
-                                 "run softmax --input @x.npy --output @y.npy --json"};
+const char* const kStreamedCommands[] = {"--version",
+                                         "--help",
+                                         "check --help",
+                                         "run softmax --help",
+                                         "--help-all",  // more than the stream buffers
+                                         "completion bash",
+                                         "man run",
+                                         "info --threads 1",
+                                         "explain softmax --shape 4,100",
+                                         "explain softmax --shape 4,100 --json",
+                                         "check softmax --shape 3,5",
+                                         "check softmax --shape 3,5 --json",
+                                         "check softmax --fuzz 3",
+                                         "bench softmax --shape 3,5 --seconds 0.01 --threads 1",
+                                         "run softmax --input @x.npy --output @y.npy",
+                                         "run softmax --input @x.npy --output @y.npy --json"};
 
 TEST_F(CliStreamsTest, FullOrClosedStdoutIsAnError) {
   write("x.npy", {1, 2}, {0, 0});
-  for (const std::string command : kCommands) {
+  for (const std::string command : kStreamedCommands) {
     const Ended full = run(command, ">/dev/full"), closed = run(command, ">&-");
     EXPECT_EQ(full.code, 2) << command;
     EXPECT_TRUE(

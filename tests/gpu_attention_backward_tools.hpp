@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention backward on a GPU against the float64 reference, for the tests of its kernels: those of
-// compute capability 9.0, or, with PERSEID_TEST_PORTABLE or PERSEID_TEST_FLOAT64, those of any.
+// Attention backward on a GPU against the float64 reference, by the kernels under test.
 #pragma once
 
 #include "attention_cases.hpp"
@@ -11,6 +10,7 @@
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
 #include "gpu_tools.hpp"
+#include "tested_kernels.hpp"
 
 namespace perseid::internal::testing_gpu {
 
@@ -24,26 +24,45 @@ using cpu::attention_cases::Case;
 using cpu::attention_cases::Fixture;
 using cpu::attention_cases::text_of;
 using tests::Array;
-
-#if defined(PERSEID_TEST_FLOAT64)
-using TestedAttentionBackward = cuda::Float64AttentionBackward;
-inline constexpr int32_t kTestedBackwardMajor = 0;  // any
-#elif defined(PERSEID_TEST_PORTABLE)
-using TestedAttentionBackward = cuda::PortableAttentionBackward;
-inline constexpr int32_t kTestedBackwardMajor = 0;  // any
-#else
-using TestedAttentionBackward = cuda::Sm90AttentionBackward;
-inline constexpr int32_t kTestedBackwardMajor = 9;
-#endif
+using tests::major_of;
+using tests::OfAnyGpu;
+using tests::tested_kernels;
+using tests::TestedKernels;
 
 class GpuAttentionBackward : public GpuTest {
  protected:
-  GpuAttentionBackward() : GpuTest(kTestedBackwardMajor) {}
+  GpuAttentionBackward() : GpuTest(major_of(tested_kernels())) {}
 
   // One execution of the fixture's problem: gradients of the GPU come to the fixture's arrays,
   // which held nothing of use before, as the workspace does not.
   void run(Fixture& fixture) {
-    std::unique_ptr<TestedAttentionBackward> attention;
+    if (fixture.problem.dtype == DType::kF64)
+      run_by<cuda::Float64AttentionBackward>(fixture);
+    else if (tested_kernels() == TestedKernels::kSm90)
+      run_by<cuda::Sm90AttentionBackward>(fixture);
+    else
+      run_by<cuda::PortableAttentionBackward>(fixture);
+  }
+  // In any order, and in the fixed one.
+  void check(const Case& test) {
+    const AttentionProblem& p = test.problem;
+    SCOPED_TRACE(concatenate(text_of(test), " gradients ", p.grad_query, p.grad_key, p.grad_value));
+    Fixture fixture(test);
+    for (const bool deterministic : {false, true}) {
+      SCOPED_TRACE(deterministic ? "deterministic" : "default");
+      fixture.problem.deterministic = deterministic;
+      run(fixture);
+      fixture.compare_gradients();
+    }
+  }
+
+  int64_t misalign_ = 0;      // elements
+  int32_t shared_bytes_ = 0;  // that a block may have, of portable kernels; 0: what the GPU has
+
+ private:
+  template <class Attention>
+  void run_by(Fixture& fixture) {
+    std::unique_ptr<Attention> attention;
     expect_ok(make(fixture.problem, &attention));
     if (attention == nullptr) return;
     Array work({static_cast<int64_t>(attention->workspace())}, DType::kBool);
@@ -78,12 +97,12 @@ class GpuAttentionBackward : public GpuTest {
     send(fixture.grad_value, tensors.grad_value, true);
     send(fixture.grad_bias, tensors.grad_bias, true);
     Mirror workspace(*gpu_, work);
-#if defined(PERSEID_TEST_FLOAT32)
-    if (cuda::refuse_attention(fixture.problem, gpu_->facts()).empty())
-      run_forward<cuda::Sm90Attention>(fixture.problem, tensors);
-    else
-      run_forward<cuda::PortableAttention>(fixture.problem, tensors);
-#endif
+    if (fixture.problem.dtype == DType::kF32) {
+      if (cuda::refuse_attention(fixture.problem, gpu_->facts()).empty())
+        run_forward<cuda::Sm90Attention>(fixture.problem, tensors);
+      else
+        run_forward<cuda::PortableAttention>(fixture.problem, tensors);
+    }
     expect_ok(attention->backward(tensors, workspace.tensor().as<std::byte>(), nullptr));
     {
       const cuda::Gpu::Current current(*gpu_);
@@ -92,7 +111,6 @@ class GpuAttentionBackward : public GpuTest {
     for (const auto& mirror : mirrors) mirror->fetch();
     workspace.fetch();
   }
-#if defined(PERSEID_TEST_FLOAT32)
   // Backward in float32 is as accurate as the formula where out and lse are those of its forward,
   // whose scores have the same roundings.
   template <class Attention>
@@ -118,30 +136,11 @@ class GpuAttentionBackward : public GpuTest {
     const cuda::Gpu::Current current(*gpu_);
     ASSERT_EQ(gpu_->driver().stream_synchronize(nullptr), cuda::kSuccess);
   }
-#endif
-  // In any order, and in the fixed one.
-  void check(const Case& test) {
-    const AttentionProblem& p = test.problem;
-    SCOPED_TRACE(concatenate(text_of(test), " gradients ", p.grad_query, p.grad_key, p.grad_value));
-    Fixture fixture(test);
-    for (const bool deterministic : {false, true}) {
-      SCOPED_TRACE(deterministic ? "deterministic" : "default");
-      fixture.problem.deterministic = deterministic;
-      run(fixture);
-      fixture.compare_gradients();
-    }
-  }
-
-  int64_t misalign_ = 0;      // elements
-  int32_t shared_bytes_ = 0;  // that a block may have, of portable kernels; 0: what the GPU has
-
- private:
-  Status make(const AttentionProblem& problem, std::unique_ptr<TestedAttentionBackward>* made) {
-#if defined(PERSEID_TEST_PORTABLE)
-    if (shared_bytes_ != 0)
-      return TestedAttentionBackward::make(problem, shared_bytes_, *gpu_, made);
-#endif
-    return TestedAttentionBackward::make(problem, *gpu_, made);
+  template <class Attention>
+  Status make(const AttentionProblem& problem, std::unique_ptr<Attention>* made) {
+    if constexpr (std::is_same_v<Attention, cuda::PortableAttentionBackward>)
+      if (shared_bytes_ != 0) return Attention::make(problem, shared_bytes_, *gpu_, made);
+    return Attention::make(problem, *gpu_, made);
   }
 };
 

@@ -35,7 +35,7 @@ TEST_F(GpuAttentionMasked, LongWindows) {
       for (const auto& [left, right] :
            {std::pair<int64_t, int64_t>{1023, -1}, {200, -1}, {127, 0}, {64, -1}}) {
         // Blocks of sm_90 go on to other tiles where there are more tiles than blocks.
-        const int64_t heads = dim == 64 && kTestedMajor == 9 ? 24 : 4;
+        const int64_t heads = dim == 64 && tested_kernels() == TestedKernels::kSm90 ? 24 : 4;
         Case test = forward_case(DType::kBF16, 1, heads, heads, 1300, kv_len, dim, value_dim);
         test.layout = Layout::kBshd;
         test.problem.causal = Causal::kBottomRight;

@@ -1,8 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention forward on a GPU against the float64 reference, for the tests of its kernels: those of
-// compute capability 9.0, or, with PERSEID_TEST_PORTABLE or PERSEID_TEST_FLOAT64, those of any.
-// With PERSEID_TEST_FLOAT32 both, where both take the problem.
+// Attention forward on a GPU against the float64 reference, by the kernels under test.
 #pragma once
 
 #include "attention_cases.hpp"
@@ -10,27 +8,11 @@
 #include "cuda/portable/attention_float64.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "gpu_tools.hpp"
+#include "tested_kernels.hpp"
 
 namespace perseid::internal::testing_gpu {
 
 using namespace cpu::attention_cases;
-
-#if defined(PERSEID_TEST_FLOAT64)
-using TestedAttention = cuda::Float64Attention;
-inline constexpr int32_t kTestedMajor = 0;  // any
-#elif defined(PERSEID_TEST_PORTABLE)
-using TestedAttention = cuda::PortableAttention;
-inline constexpr int32_t kTestedMajor = 0;  // any
-#else
-using TestedAttention = cuda::Sm90Attention;
-inline constexpr int32_t kTestedMajor = 9;
-#endif
-
-#if defined(PERSEID_TEST_FLOAT32)
-inline constexpr bool kTestsBoth = true;
-#else
-inline constexpr bool kTestsBoth = false;
-#endif
 
 using Dims = std::pair<int64_t, int64_t>;  // of keys and values
 
@@ -51,15 +33,17 @@ inline std::vector<std::vector<int64_t>> score_shapes(int64_t q_len, int64_t kv_
 
 class GpuAttention : public GpuTest {
  protected:
-  GpuAttention() : GpuTest(kTestedMajor) {}
+  GpuAttention() : GpuTest(major_of(tested_kernels())) {}
 
   // One execution of the fixture's problem: out and lse of the GPU come to the fixture's arrays,
   // which held nothing of use before, as the workspace does not.
   void run(Fixture& fixture) {
-    if (has_both(fixture.problem))
+    if (fixture.problem.dtype == DType::kF64)
+      run_by<cuda::Float64Attention>(fixture);
+    else if (tested_kernels() == TestedKernels::kSm90 || has_both(fixture.problem))
       run_by<cuda::Sm90Attention>(fixture);
     else
-      run_by<TestedAttention>(fixture);
+      run_by<cuda::PortableAttention>(fixture);
   }
   void check(const Case& test) {
     SCOPED_TRACE(text_of(test));
@@ -68,7 +52,7 @@ class GpuAttention : public GpuTest {
     fixture.compare_forward();
     if (!has_both(fixture.problem)) return;
     SCOPED_TRACE("by the kernels of any GPU");
-    run_by<TestedAttention>(fixture);
+    run_by<cuda::PortableAttention>(fixture);
     fixture.compare_forward();
   }
 
@@ -77,7 +61,8 @@ class GpuAttention : public GpuTest {
 
  private:
   bool has_both(const AttentionProblem& problem) const {
-    return kTestsBoth && cuda::refuse_attention(problem, gpu_->facts()).empty();
+    return tested_kernels() == TestedKernels::kFloat32 &&
+           cuda::refuse_attention(problem, gpu_->facts()).empty();
   }
   template <class Attention>
   void run_by(Fixture& fixture) {

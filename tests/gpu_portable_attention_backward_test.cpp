@@ -9,13 +9,11 @@ namespace perseid::internal {
 namespace {
 
 using namespace cpu::attention_cases;
-using testing_gpu::GpuAttentionBackward;
-
-using GpuPortableBackward = GpuAttentionBackward;
+using GpuPortableBackward = OfAnyGpu<testing_gpu::GpuAttentionBackward>;
 using Dims = std::pair<int64_t, int64_t>;
 
 // Dims that are no multiples of 8 or 16, and those beyond 128, which are cut.
-class GpuPortableBackwardDims : public GpuAttentionBackward,
+class GpuPortableBackwardDims : public GpuPortableBackward,
                                 public testing::WithParamInterface<Dims> {};
 
 TEST_P(GpuPortableBackwardDims, MatchTheReference) {

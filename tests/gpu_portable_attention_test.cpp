@@ -9,10 +9,10 @@ namespace {
 
 using namespace testing_gpu;
 
-using GpuPortableAttention = GpuAttention;
+using GpuPortableAttention = OfAnyGpu<GpuAttention>;
 
 // Dims that are no multiples of 8 or 16, and those beyond 256, which are cut.
-class GpuPortableDims : public GpuAttention, public testing::WithParamInterface<Dims> {};
+class GpuPortableDims : public GpuPortableAttention, public testing::WithParamInterface<Dims> {};
 
 TEST_P(GpuPortableDims, MatchTheReference) {
   const auto [dim, value_dim] = GetParam();

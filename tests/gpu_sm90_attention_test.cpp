@@ -10,9 +10,8 @@ namespace {
 using namespace testing_gpu;
 
 // What a plan cannot know is refused when it is executed.
-using GpuSm90Attention = GpuAttention;
-
-TEST_F(GpuSm90Attention, RefusesWhatTheCopyEngineCannotReach) {
+TEST_F(GpuAttention, RefusesWhatTheCopyEngineCannotReach) {
+  if (tested_kernels() != TestedKernels::kSm90) GTEST_SKIP() << "no kernels of the copy engine";
   Fixture fixture(forward_case(DType::kBF16, 1, 2, 2, 40, 50, 64, 64));
   std::unique_ptr<cuda::Sm90Attention> attention;
   expect_ok(cuda::Sm90Attention::make(fixture.problem, *gpu_, &attention));

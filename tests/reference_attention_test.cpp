@@ -21,9 +21,9 @@ namespace {
 
 using tests::Array;
 using tests::expect_same_bytes;
+using tests::kInfinity;
+using tests::kNaN;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kUntouched = 12345;
 
 AttentionProblem make_problem(int64_t batch, int64_t heads, int64_t kv_heads, int64_t q_len,

@@ -18,9 +18,8 @@ namespace {
 
 using tests::Array;
 using tests::expect_same_bytes;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+using tests::kInfinity;
+using tests::kNaN;
 
 SoftmaxProblem softmax_problem(std::vector<int64_t> shape, int32_t dim, DType dtype = DType::kF64) {
   SoftmaxProblem problem;

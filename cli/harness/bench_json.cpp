@@ -12,7 +12,7 @@
 namespace perseid::harness {
 namespace {
 
-const char* name_of(Direction direction) {
+const char* text_of(Direction direction) {
   return direction == Direction::kForward ? "forward" : "backward";
 }
 
@@ -43,7 +43,7 @@ nlohmann::json to_json(const BenchRow& row, double seconds) {
                            {"command", fmt::format("perseid bench --device {} --seconds {} {}",
                                                    row.device, seconds, to_flags(row.problem))},
                            {"device", row.device},
-                           {"direction", name_of(row.direction)},
+                           {"direction", text_of(row.direction)},
                            {"threads", row.threads},
                            {"implementation", row.implementation},
                            {"status", perseid_status_string(row.outcome.status)}};
@@ -120,7 +120,7 @@ void Baseline::add(const nlohmann::json& row, double threshold) {
 }
 
 std::optional<Comparison> Baseline::compare(const BenchRow& row) const {
-  const std::string key = key_of(row.problem, name_of(row.direction), row.device);
+  const std::string key = key_of(row.problem, text_of(row.direction), row.device);
   const auto old =
       std::find_if(rows_.begin(), rows_.end(), [&](const Old& each) { return each.key == key; });
   if (old == rows_.end()) return {};
