@@ -4,6 +4,8 @@
 // alone, so that no GPU is needed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "attention_cases.hpp"
 #include "collective/shard_products.hpp"
 #include "collective/sliced_product.hpp"
@@ -12,6 +14,7 @@
 #include "cuda/sm90/matmul_f32.hpp"
 #include "cuda/sm90/matmul_f8.hpp"
 #include "cuda/softmax.hpp"
+#include "dispatch/implementation.hpp"
 
 namespace perseid::internal {
 namespace {
@@ -158,6 +161,32 @@ TEST(AttentionKernels, TakeLargeDims) {
 }
 
 // Of f32: forward of many queries, any dims up to 128.
+// Those of any GPU take the rows of a rank, zigzag piece by piece.
+TEST(AttentionKernels, TakeTheRowsOfARank) {
+  std::shared_ptr<const dispatch::Device> device;
+  ASSERT_TRUE(dispatch::assume_cuda("sm_80", {}, &device).ok());
+  const auto list = dispatch::attention_implementations();
+  const auto portable = std::find_if(list.begin(), list.end(), [](const auto& each) {
+    return std::string_view(each.name) == "cuda:portable";
+  });
+  ASSERT_NE(portable, list.end());
+  AttentionProblem problem = make_case(DType::kF32, 1, 2, 2, 200, 400, 64, 64).problem;
+  problem.rows = {.ranks = 2, .rank = 1, .zigzag = true};
+  EXPECT_EQ(portable->refuse(problem, *device), "");
+  std::unique_ptr<dispatch::Executable<dispatch::Attention>> attention;
+  ASSERT_TRUE(portable->make(problem, *device, &attention).ok());
+  EXPECT_EQ(attention->kernels().substr(0, 30), "two pieces, each by forward: t");
+  problem.dropout = 0.1;
+  EXPECT_EQ(portable->refuse(problem, *device),
+            "made for a rank whose rows begin at a multiple of 16, with dropout, got 100");
+  problem.rows = {.ranks = 2, .rank = 1, .begin = 64, .total = 264};
+  EXPECT_EQ(portable->refuse(problem, *device), "");
+  problem.ragged = true;
+  problem.total_q = problem.total_kv = 400;
+  EXPECT_EQ(portable->refuse(problem, *device),
+            "made for sequences of one length, where ranks hold rows of each");
+}
+
 TEST(AttentionKernels, TakeFloat32) {
   cuda::GpuFacts facts;
   facts.major = 9;

@@ -24,9 +24,9 @@ class GpuContextAttention : public testing::Test {
   }
 };
 
-Problem on_two_gpus(Problem problem) {
+Problem on_two_gpus(Problem problem, DType dtype = perseid::bf16) {
   problem.ranks = kRanks;
-  problem.dtype = perseid::bf16;
+  problem.dtype = dtype;
   return problem;
 }
 
@@ -83,8 +83,8 @@ struct OnRank {
 };
 
 // Two executions with different operands.
-void expect_as_on_the_cpu(const Problem& given) {
-  const Problem problem = on_two_gpus(given);
+void expect_as_on_the_cpu(const Problem& given, DType dtype = perseid::bf16) {
+  const Problem problem = on_two_gpus(given, dtype);
   SCOPED_TRACE(testing::Message() << "q_len " << problem.q_len << ", kv_len " << problem.kv_len
                                   << ", heads " << problem.heads << " of " << problem.kv_heads
                                   << ", dims " << problem.head_dim << " and " << problem.value_dim
@@ -173,6 +173,33 @@ TEST_F(GpuContextAttention, DropsWhatOneRankDrops) {
 TEST_F(GpuContextAttention, BiasAndLengths) {
   expect_as_on_the_cpu(square(512, 128, {.bias = true}));
   expect_as_on_the_cpu(square(512, 64, {.batch = 3, .kv_lens = true}));
+}
+
+// By kernels that wait for all keys, and have a piece at a time.
+TEST_F(GpuContextAttention, Float32) {
+  const DType f32 = perseid::f32;
+  expect_as_on_the_cpu(square(512, 64, {.batch = 2, .heads = 4, .kv_heads = 2, .dropout = 0.3}),
+                       f32);
+  expect_as_on_the_cpu(square(700, 40,
+                              {.layout = perseid::bhsd,
+                               .placement = Sharding::kContiguous,
+                               .mask = perseid::causal_bottom_right() & perseid::window(90, -1),
+                               .shards = {403, 297}}),
+                       f32);
+  expect_as_on_the_cpu(
+      {.batch = 3, .q_len = 100, .kv_len = 300, .kv_lens = true, .accumulate = true}, f32);
+}
+
+TEST_F(GpuContextAttention, Float64) {
+  expect_as_on_the_cpu(square(256, 64, {.heads = 4, .dropout = 0.4}), perseid::f64);
+  expect_as_on_the_cpu(square(90, 24, {.placement = Sharding::kContiguous, .shards = {50, 40}}),
+                       perseid::f64);
+}
+
+TEST_F(GpuContextAttention, PiecesThatAreNoTiles) {
+  expect_as_on_the_cpu(square(400, 64, {.batch = 2, .heads = 4, .kv_heads = 2}));
+  expect_as_on_the_cpu(square(104, 128, {.bias = true, .accumulate = true}));
+  expect_as_on_the_cpu(square(192, 320, {.dropout = 0.2}));
 }
 
 TEST_F(GpuContextAttention, AddsToGradients) {
@@ -276,14 +303,46 @@ TEST_F(GpuContextAttention, BitsOfManyTiles) {
   expect_bits_of_one_gpu(square(8192, 128, {.heads = 16, .kv_heads = 16}));
 }
 
-TEST_F(GpuContextAttention, RefusesPiecesThatAreNoTiles) {
+// Kernels that have a piece at a time visit keys in the order of one GPU.
+TEST_F(GpuContextAttention, BitsOfOneGpuPieceByPiece) {
+  for (const DType dtype : {perseid::bf16, perseid::f32, perseid::f64}) {
+    const Problem problem = on_two_gpus(square(440, 72, {.heads = 4, .backward = false}), dtype);
+    on_threads(kRanks, [&](const Group& group) {
+      const int32_t rank = group.rank();
+      const Tensors whole = make(problem, 3), own = take(problem, whole, rank);
+      AttentionOptions options = options_of(problem, problem.q_len, problem.kv_len, 1);
+      options.implementation = "cuda:portable";
+      const OnRank on_rank(group, problem, own);
+      const Attention attention(on_rank.context, options);
+      const TensorsOf<OnGpu> tensors = copy_to_gpu(on_rank.context, rank, whole);
+      const GpuWorkspace workspace(on_rank.context, attention);
+      attention.forward(nullptr, tensors.forward(problem), workspace.bytes());
+      on_rank.context.synchronize();
+      const Tensors wanted = take(problem, copy_from_gpu(tensors, whole), rank);
+      const Tensors result = on_rank.run(problem, rank, own);
+      EXPECT_TRUE(result.out.bytes == wanted.out.bytes) << static_cast<int>(dtype);
+      EXPECT_TRUE(result.lse.bytes == wanted.lse.bytes) << static_cast<int>(dtype);
+    });
+  }
+}
+
+TEST_F(GpuContextAttention, RefusesSequencesOfSeveralLengths) {
   on_threads(kRanks, [&](const Group& group) {
-    const Problem problem = on_two_gpus(square(400, 64));
     const Ended end = ended([&] {
-      const OnRank unused(group, problem, take(problem, make(problem, 0), group.rank()));
+      const Context context = Context::cuda(group.rank());
+      const ContextAttention unused(context, group,
+                                    {.attention = {.dtype = perseid::bf16,
+                                                   .batch = 2,
+                                                   .heads = 1,
+                                                   .q_len = 64,
+                                                   .kv_len = 64,
+                                                   .head_dim = 64,
+                                                   .ragged = true,
+                                                   .total_q = 96,
+                                                   .total_kv = 96}});
     });
     EXPECT_EQ(end.status, PERSEID_UNSUPPORTED) << end.sentence;
-    EXPECT_NE(end.sentence.find("a multiple of 128, got 100"), std::string::npos) << end.sentence;
+    EXPECT_NE(end.sentence.find("sequences of one length"), std::string::npos) << end.sentence;
   });
 }
 

@@ -345,9 +345,9 @@ typedef struct perseid_context_attention_backward_args {
   uint64_t deadline_ns; /**< 0: 30 s */
 } perseid_context_attention_backward_args;
 
-/** Makes a plan; all ranks call this. Errors: UNSUPPORTED (on GPUs: ragged batches, f32, f64, other
- * architectures than 9.0, pieces that are no multiples of 128 rows), OUT_OF_MEMORY, TIMEOUT,
- * PEER_LOST. *plan is NULL after a failure.
+/** Makes a plan; all ranks call this. Errors: UNSUPPORTED (on GPUs: ragged batches, with dropout
+ * pieces that begin at no multiple of 16), OUT_OF_MEMORY, TIMEOUT, PEER_LOST. *plan is NULL after a
+ * failure.
  * \snippet ranks.c context_attention */
 PERSEID_API perseid_status perseid_context_attention_plan_create(
     perseid_context_t context, perseid_group_t group, const perseid_context_attention_desc* desc,

@@ -164,9 +164,15 @@ Status ContextAttentionPlan::make_attention(const op::DevicePointer& device,
   // The sum over ranks adds to what the gradients hold; a rank's partial gradients overwrite.
   inner.accumulate &= ~uint32_t{PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE};
   // Each rank has a part of every packed sequence, so that no chunk of keys is one rank's.
-  waits_before_ = ragged_;
-  if (!waits_before_ && chunks_->count() > 0) inner.async_kv = &arriving;
-  return op::AttentionPlan::make(device, inner, &attention_, placement_of(group_->rank()));
+  if (!ragged_ && chunks_->count() > 0) inner.async_kv = &arriving;
+  const QueryRows rows = placement_of(group_->rank());
+  Status status = op::AttentionPlan::make(device, inner, &attention_, rows);
+  if (status.code() == PERSEID_UNSUPPORTED && inner.async_kv != nullptr) {
+    inner.async_kv = nullptr;
+    status = op::AttentionPlan::make(device, inner, &attention_, rows);
+  }
+  waits_before_ = inner.async_kv == nullptr;
+  return status;
 }
 
 // What a window or the diagonal hides from all queries of a rank is not sent to it.
@@ -288,7 +294,7 @@ void ContextAttentionPlan::describe(const perseid_attention_desc& desc) {
   explanation.considered = {
       {transport_of(device(), *group_).name, dispatch::Verdict::kChosen,
        concatenate("keys and values are gathered for one ", info.implementation,
-                   waits_before_ ? " that begins when all have arrived, since sequences are packed"
+                   waits_before_ ? " that begins when all have arrived"
                                  : " that begins with the own ones")}};
   explain(std::move(explanation));
 }

@@ -159,6 +159,78 @@ using MixedAttention = GpuAttention<cuda::Sm90Attention, cuda::PortableAttention
 using PortableAttention = GpuAttention<cuda::PortableAttention, cuda::PortableAttentionBackward>;
 using Float64Attention = GpuAttention<cuda::Float64Attention, cuda::Float64AttentionBackward>;
 
+// A rank's two zigzag pieces, one after the other, as kernels whose rows follow one another have
+// them: the second adds to what the first has written.
+AttentionProblem piece_of(const AttentionProblem& problem, int64_t piece) {
+  AttentionProblem one = problem;
+  const int64_t rows = problem.q_len;
+  one.q_len = rows / 2;
+  one.rows = {.ranks = problem.rows.ranks,
+              .rank = problem.rows.rank,
+              .begin = problem.rows.position(piece * one.q_len, rows),
+              .total = problem.rows.length(rows)};
+  if (one.bias_shape[2] == rows) one.bias_shape[2] = one.q_len;
+  if (piece == 0) return one;
+  one.accumulate_key = one.accumulate_value = true;
+  one.accumulate_bias = problem.accumulate_bias || one.bias_shape[2] == 1;
+  return one;
+}
+
+template <class Each>
+class ZigzagAttention final : public Executable<Attention> {
+ public:
+  static Status make(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made) {
+    auto attention = std::make_unique<ZigzagAttention>();
+    attention->rows_ = problem.q_len / 2;
+    Status status;
+    for (int64_t piece = 0; piece < 2 && status.ok(); ++piece)
+      status = Each::make(piece_of(problem, piece), gpu, &attention->pieces_[piece]);
+    if (status.ok()) *made = std::move(attention);
+    return status;
+  }
+  size_t workspace(Direction direction) const override {
+    return max(pieces_[0]->workspace(direction), pieces_[1]->workspace(direction));
+  }
+  Status forward(const AttentionForward& arguments, std::byte* workspace,
+                 void* stream) const override {
+    Status status;
+    for (int64_t piece = 0; piece < 2 && status.ok(); ++piece) {
+      AttentionForward own = arguments;
+      cut(piece, {&own.query, &own.out, &own.lse, &own.bias, &own.visible});
+      own.lengths.q_len = rows_;
+      status = pieces_[piece]->forward(own, workspace, stream);
+    }
+    return status;
+  }
+  Status backward(const AttentionBackward& arguments, std::byte* workspace,
+                  void* stream) const override {
+    Status status;
+    for (int64_t piece = 0; piece < 2 && status.ok(); ++piece) {
+      AttentionBackward own = arguments;
+      cut(piece, {&own.query, &own.out, &own.lse, &own.bias, &own.visible, &own.grad_out,
+                  &own.grad_lse, &own.grad_query, &own.grad_bias});
+      status = pieces_[piece]->backward(own, workspace, stream);
+    }
+    return status;
+  }
+  std::string kernels() const override {
+    return concatenate("two pieces, each by ", pieces_[0]->kernels());
+  }
+
+ private:
+  void cut(int64_t piece, std::initializer_list<Tensor*> tensors) const {
+    for (Tensor* tensor : tensors) {
+      if (!tensor->present() || tensor->shape[2] != 2 * rows_) continue;
+      tensor->data =
+          tensor->as<std::byte>() + piece * rows_ * tensor->stride[2] * size_of(tensor->dtype);
+      tensor->shape[2] = rows_;
+    }
+  }
+
+  int64_t rows_ = 0;  // of a piece
+  Made pieces_[2];
+};
+
 // Kernels that find the row of a query where it lies in its tensor alone.
 std::string refuse_rows(const AttentionProblem& problem) {
   return problem.rows.all() ? std::string() : "made for all rows of every sequence of queries";
@@ -187,20 +259,30 @@ constexpr Implementation<Attention> kSm90 = {
                                    : Sm90Attention::make(problem, *device.gpu, made);
         }};
 
+template <class Kernels>
+Status make_portable(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made) {
+  return problem.rows.zigzag ? ZigzagAttention<Kernels>::make(problem, gpu, made)
+                             : Kernels::make(problem, gpu, made);
+}
+
 // mma.sync of sm_80 and up.
 constexpr Implementation<Attention> kPortable = {
     .name = "cuda:portable",
     .refuse =
         [](const AttentionProblem& problem, const Device& device) {
-          std::string why = cuda::refuse_portable_attention(problem, device.gpu->facts());
-          if (why.empty()) why = refuse_rows(problem);
-          if (why.empty()) why = cuda::refuse_portable_attention_backward(problem);
-          return why.empty() ? refuse_scale(problem, false) : why;
+          std::string why = refuse_scale(problem, false);
+          for (int64_t piece = 0; piece < (problem.rows.zigzag ? 2 : 1); ++piece) {
+            const AttentionProblem one = problem.rows.zigzag ? piece_of(problem, piece) : problem;
+            if (why.empty()) why = cuda::refuse_portable_attention(one, device.gpu->facts());
+            if (why.empty()) why = cuda::refuse_portable_attention_backward(one);
+          }
+          return why;
         },
     .make =
         [](const AttentionProblem& problem, const Device& device, Made* made) {
-          return problem.dtype == DType::kF64 ? Float64Attention::make(problem, *device.gpu, made)
-                                              : PortableAttention::make(problem, *device.gpu, made);
+          return problem.dtype == DType::kF64
+                     ? make_portable<Float64Attention>(problem, *device.gpu, made)
+                     : make_portable<PortableAttention>(problem, *device.gpu, made);
         }};
 
 // Few queries, as in token generation: tasks split the keys, bound by memory. Backward is that of

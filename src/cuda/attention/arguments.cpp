@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/attention/arguments.hpp"
 
+#include "base/status.hpp"
 #include "math/constants.hpp"
 
 namespace perseid::internal::cuda {
@@ -75,6 +76,20 @@ BoundsByRow bounds_by_row(const AttentionProblem& problem) {
   const bool lengths = has_lengths(problem) || problem.max_lengths;
   return {offsets.left > -kLongest && (lengths || offsets.left + last > 0),
           offsets.right < kLongest && (lengths || offsets.right + first < problem.kv_len)};
+}
+
+std::string refuse_shard(const AttentionProblem& problem) {
+  const QueryRows& rows = problem.rows;
+  if (rows.all()) return "";
+  if (problem.ragged) return "made for sequences of one length, where ranks hold rows of each";
+  if (const int64_t first = rows.position(0, problem.q_len);
+      problem.dropout > 0 && first % kDropoutTileRows != 0)
+    return concatenate("made for a rank whose rows begin at a multiple of ", kDropoutTileRows,
+                       ", with dropout, got ", first);
+  if (rows.length(problem.q_len) > kLongest)
+    return concatenate("made for lengths up to ", kLongest, ", got ", rows.length(problem.q_len),
+                       " rows of all ranks");
+  return "";
 }
 
 Tensor with_batch(const Tensor& tensor) {

@@ -4,6 +4,8 @@
 // rows see, and the arguments of launches.
 #pragma once
 
+#include <string>
+
 #include "cuda/device/attention/arguments.hpp"
 #include "math/attention_problem.hpp"
 
@@ -32,6 +34,9 @@ struct BoundsByRow {
   bool left, right;
 };
 BoundsByRow bounds_by_row(const AttentionProblem& problem);
+
+// Why kernels of any architecture do not take rows that are a rank's, as the end of a sentence; "".
+std::string refuse_shard(const AttentionProblem& problem);
 
 // A ragged tensor, [heads, total, dim], as one of a single batch entry.
 Tensor with_batch(const Tensor& tensor);

@@ -59,7 +59,8 @@ bool packs_gqa(const AttentionProblem& problem) {
       problem.window_left >= 0 ||
       (!problem.bottom_right() && (problem.causal != Causal::kNone || problem.window_right >= 0));
   return problem.q_len == 1 && problem.group() > 1 && problem.group() <= kFewRows && !bounded &&
-         !problem.ragged && !problem.q_lens && dropout_threshold(problem.dropout) == 256;
+         !problem.ragged && !problem.q_lens && problem.rows.all() &&
+         dropout_threshold(problem.dropout) == 256;
 }
 AttentionProblem pack_gqa(const AttentionProblem& problem) {
   if (!packs_gqa(problem)) return problem;
@@ -96,6 +97,7 @@ std::string refuse_portable_attention(const AttentionProblem& problem, const Gpu
     return concatenate("made for compute capability 8.0 and up, the GPU has ", facts.major, ".",
                        facts.minor);
   if (problem.async()) return "made for keys and values without chunks";
+  if (std::string why = refuse_shard(problem); !why.empty()) return why;
   if (problem.dtype == DType::kF32 &&
       (problem.kv_starts || problem.kv_index || problem.max_lengths || problem.q_lens))
     return "of f32 made without q_lens, kv_starts, kv_batch and max_lengths";
@@ -125,6 +127,7 @@ PortableForwardConfig choose_portable_attention(const AttentionProblem& problem)
   config.lengths = has_lengths(problem);
   config.visible = problem.visible;
   config.dropout = dropout_threshold(problem.dropout) < 256;
+  config.sharded = config.dropout && !problem.rows.all();
   config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
   config.modifier = problem.modifier.kind;
   const BoundsByRow bounds = bounds_by_row(problem);

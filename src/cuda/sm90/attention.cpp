@@ -138,20 +138,10 @@ const Tiles& tiles_for(const AttentionForwardConfig& config, ScoreExtras extras)
 constexpr int64_t kPieceUnit = 128;
 
 std::string refuse_rows(const AttentionProblem& problem) {
-  const QueryRows& rows = problem.rows;
-  if (rows.all()) return "";
-  if (problem.ragged) return "made for sequences of one length, where ranks hold rows of each";
-  if (rows.zigzag && problem.q_len / 2 % kPieceUnit != 0)
+  if (problem.rows.zigzag && problem.q_len / 2 % kPieceUnit != 0)
     return concatenate("made for zigzag pieces whose rows are a multiple of ", kPieceUnit, ", got ",
                        problem.q_len / 2);
-  if (const int64_t first = rows.position(0, problem.q_len);
-      problem.dropout > 0 && first % kDropoutTileRows != 0)
-    return concatenate("made for a rank whose rows begin at a multiple of ", kDropoutTileRows,
-                       ", with dropout, got ", first);
-  if (rows.length(problem.q_len) > kLongest)
-    return concatenate("made for lengths up to ", kLongest, ", got ", rows.length(problem.q_len),
-                       " rows of all ranks");
-  return "";
+  return refuse_shard(problem);
 }
 
 // ---- Launches ----

@@ -49,19 +49,20 @@ struct WarpRow {
     }
   }
   // Added to what is there.
-  __device__ __forceinline__ void add_to(Element* row, int32_t dim, Real factor, int64_t stride = 1,
-                                         int32_t first = 0) const {
+  template <DType R = D>
+  __device__ __forceinline__ void add_to(typename ElementOf<R>::Type* row, int32_t dim, Real factor,
+                                         int64_t stride = 1, int32_t first = 0) const {
     WarpRow sum;
-    sum.load_stored(row, dim, stride);
+    sum.template load_stored<R>(row, dim, stride);
     sum.add(factor, *this);
-    sum.store(row, dim, 1, stride, first);
+    sum.template store<R>(row, dim, 1, stride, first);
   }
   template <bool kAdds, DType R = D>
   __device__ __forceinline__ void store_or_add(typename ElementOf<R>::Type* row, int32_t dim,
                                                Real factor, int64_t stride = 1,
                                                int32_t first = 0) const {
     if constexpr (kAdds)
-      add_to(row, dim, factor, stride, first);
+      add_to<R>(row, dim, factor, stride, first);
     else
       store<R>(row, dim, factor, stride, first);
   }
@@ -75,11 +76,13 @@ struct WarpRow {
   }
   // What the kernel itself has stored: an L1 cache may hold what was there before, if another warp
   // has read the row that ends, or begins, within the same 32 bytes.
-  __device__ __forceinline__ void load_stored(const Element* row, int32_t dim, int64_t stride = 1) {
+  template <DType R = D>
+  __device__ __forceinline__ void load_stored(const typename ElementOf<R>::Type* row, int32_t dim,
+                                              int64_t stride = 1) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int i = 0; i < kParts; ++i)
-      part[i] = lane + 32 * i < dim ? load_relaxed(&row[(lane + 32 * i) * stride]) : 0;
+      part[i] = lane + 32 * i < dim ? load_relaxed<R>(&row[(lane + 32 * i) * stride]) : 0;
   }
   __device__ __forceinline__ Real product(const WarpRow& other) const {
     Real sum = 0;
@@ -106,13 +109,14 @@ struct WarpRow {
 
  private:
   using V = typename ArithmeticOf<Real>::Type;
-  static __device__ __forceinline__ Real load_relaxed(const Element* from) {
-    if constexpr (D == DType::kF64)
+  template <DType R>
+  static __device__ __forceinline__ Real load_relaxed(const typename ElementOf<R>::Type* from) {
+    if constexpr (R == DType::kF64)
       return __builtin_bit_cast(double, ptx::load_relaxed(reinterpret_cast<const uint64_t*>(from)));
-    else if constexpr (D == DType::kF32)
+    else if constexpr (R == DType::kF32)
       return float_from_bits(ptx::load_relaxed(reinterpret_cast<const uint32_t*>(from)));
     else
-      return widen(Element{ptx::load_relaxed(&from->bits)});
+      return widen(typename ElementOf<R>::Type{ptx::load_relaxed(&from->bits)});
   }
 };
 

@@ -499,15 +499,16 @@ class PortableBackward : PortableBackwardBlock<C> {
                                         const RowsInMemory& rows, int32_t dim,
                                         uint32_t left_out) const {
     if (rows.data == nullptr) return;
-    using Element = typename ElementOf<C.dtype>::Type;
+    constexpr DType kOut = C.f32_key_gradients && C.of_keys() ? DType::kF32 : C.dtype;
+    using Element = typename ElementOf<kOut>::Type;
     Element* const to = row_at<Element>(rows, entry(), C.of_keys() ? own_.kv_head : own_.head,
                                         (C.of_keys() ? own_.kv_begin : own_.q_begin) + warp_row()) +
                         first_column_ * rows.stride[3];
     const int count = min((C.of_keys() ? own_.kv_rows : own_.q_len) - warp_row(), C.rows);
-    GradientStore<C, kPart>(memory_ + warp() * C.rows * line_length(C.part(C.most_dim())) * 2, to,
-                            rows.stride[2], rows.stride[3],
-                            count > 0 ? ((2u << (count - 1)) - 1) & ~left_out : 0,
-                            min(dim - first_column_, kPart), lane())
+    GradientStore<C, kOut, kPart>(memory_ + warp() * C.rows * line_length(C.part(C.most_dim())) * 2,
+                                  to, rows.stride[2], rows.stride[3],
+                                  count > 0 ? ((2u << (count - 1)) - 1) & ~left_out : 0,
+                                  min(dim - first_column_, kPart), lane())
         .template store<kAdds>(sums, factor, a_.vectors);
   }
   // ---- The gradient of bias ----

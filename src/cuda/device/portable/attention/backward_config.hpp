@@ -43,6 +43,8 @@ struct PortableBackwardConfig {
   // The gradient is added to what its tensor holds, in float32, and rounded once.
   bool accumulate_query = false, accumulate_key = false, accumulate_value = false,
        accumulate_bias = false;
+  bool sharded = false;            // as in PortableForwardConfig
+  bool f32_key_gradients = false;  // grad_key and grad_value, of 16-bit types
 
   static constexpr const char* kName = "PortableBackwardConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -69,15 +71,15 @@ struct PortableBackwardConfig {
     visit("accumulate_key", c.accumulate_key);
     visit("accumulate_value", c.accumulate_value);
     visit("accumulate_bias", c.accumulate_bias);
+    visit("sharded", c.sharded);
+    visit("f32_key_gradients", c.f32_key_gradients);
   }
 
   constexpr int threads() const { return 32 * warps; }
   constexpr int resident() const { return 8 / warps; }  // of a multiprocessor, as registers allow
   static constexpr int queries = 64;  // of a block of lse and delta, and of a tile of dBias
-  // In fixups: between elements of rows; whether queries are pieces of longer sequences.
-  static constexpr bool unit_strides() { return false; }
-  static constexpr bool sharded = false, f32_key_gradients = false;
-  constexpr int keys() const { return columns; }  // of a tile of dBias
+  static constexpr bool unit_strides() { return false; }  // between elements of rows, in fixups
+  constexpr int keys() const { return columns; }          // of a tile of dBias
   constexpr int block_rows() const { return rows * warps; }
   constexpr bool of_keys() const { return gradients == GradientsOf::kKeys; }
   constexpr bool of_bias() const { return gradients == GradientsOf::kBias; }

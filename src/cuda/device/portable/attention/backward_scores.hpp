@@ -170,10 +170,10 @@ class PortableBackwardScores {
     const Dropout dropout = dropout_of(a_);
     const int64_t batch_head = int64_t{rows_.batch} * a_.heads + head_;
     const auto draw = [&](int query, int key, int lane) {
-      return philox4x32(dropout_counter(dropout, batch_head, query / kDropoutTileRows,
-                                        key / kDropoutTileColumns, static_cast<uint32_t>(lane)),
-                        static_cast<uint32_t>(dropout.seed),
-                        static_cast<uint32_t>(dropout.seed >> 32));
+      return philox4x32(
+          dropout_counter(dropout, batch_head, whole_row<C>(a_, query) / kDropoutTileRows,
+                          key / kDropoutTileColumns, static_cast<uint32_t>(lane)),
+          static_cast<uint32_t>(dropout.seed), static_cast<uint32_t>(dropout.seed >> 32));
     };
     const auto keeps = [&](uint32_t word, int byte) {
       return (word >> (8 * byte) & 0xff) < dropout.threshold ? 1u : 0u;

@@ -11,11 +11,11 @@ namespace perseid::internal::cuda {
 
 // kPart columns of the warp's rows, through shared memory of the warp's own, so that it stores
 // whole lines; or, where they are float32 or added to what is there, element by element.
-template <PortableBackwardConfig C, int kPart>
+template <PortableBackwardConfig C, DType kOut, int kPart>
 class GradientStore {
   static constexpr int kLine = line_length(kPart), kVectors = kPart / kVector;
   using Sums = float[C.rows / 16][kPart / 2];
-  using Element = typename ElementOf<C.dtype>::Type;
+  using Element = typename ElementOf<kOut>::Type;
 
  public:
   // The warp's first row is at `to`, with the strides of rows and elements. `rows`: those that are
@@ -32,7 +32,7 @@ class GradientStore {
 
   template <bool kAdds>
   __device__ __forceinline__ void store(const Sums& sums, float factor, bool vectors) const {
-    if constexpr (kAdds || C.dtype == DType::kF32) {
+    if constexpr (kAdds || kOut == DType::kF32) {
       store_numbers<kAdds>(sums, factor);
       return;
     } else {
@@ -98,7 +98,7 @@ class GradientStore {
         const int column = 8 * j + lane_ % 4 * 2 + e;
         if (!has(row) || column >= columns_) continue;
         Element* const to = to_ + row * row_stride_ + column * stride_;
-        *to = round_element<C.dtype>((kAdds ? widen(*to) : 0) + two[e]);
+        *to = round_element<kOut>((kAdds ? widen(*to) : 0) + two[e]);
       }
     });
   }

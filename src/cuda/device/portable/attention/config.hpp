@@ -32,7 +32,8 @@ struct PortableForwardConfig {
   bool dropout = false;
   DType bias = DType::kNone;
   ScoreModifierKind modifier = ScoreModifierKind::kNone;
-  bool split = false;  // a block has a split of the keys
+  bool split = false;    // a block has a split of the keys
+  bool sharded = false;  // dropout counts queries from those of other ranks before them
 
   using Arguments = PortableForwardArguments;
   static constexpr const char* kName = "PortableForwardConfig";
@@ -55,6 +56,7 @@ struct PortableForwardConfig {
     visit("bias", c.bias);
     visit("modifier", c.modifier);
     visit("split", c.split);
+    visit("sharded", c.sharded);
   }
 
   static constexpr int warps = 4, threads = 32 * warps;
@@ -63,7 +65,6 @@ struct PortableForwardConfig {
   static constexpr int bias_stages = 0;
   static constexpr bool consumers_know_tiles() { return false; }
   static constexpr bool unit_strides() { return false; }  // between elements of rows, in fixups
-  static constexpr bool sharded = false;                  // all rows of every sequence of queries
   constexpr int block_rows() const { return rows * warps; }
   // A KV tile may have keys that some rows see and others do not.
   constexpr bool masked() const { return right || left || visible; }

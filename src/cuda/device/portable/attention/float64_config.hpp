@@ -39,6 +39,7 @@ struct Float64ForwardConfig {
   bool dropout = false;
   DType bias = DType::kNone;
   ScoreModifierKind modifier = ScoreModifierKind::kNone;
+  bool sharded = false;  // dropout counts queries from those of other ranks before them
 
   using Arguments = Float64Arguments;
   static constexpr const char* kName = "Float64ForwardConfig";
@@ -56,13 +57,13 @@ struct Float64ForwardConfig {
     visit("dropout", c.dropout);
     visit("bias", c.bias);
     visit("modifier", c.modifier);
+    visit("sharded", c.sharded);
   }
 
   static constexpr DType dtype = DType::kF64;
   static constexpr int warps = 4, threads = 32 * warps;
   static constexpr int rows = 16;                         // of a warp
   static constexpr bool unit_strides() { return false; }  // between elements of rows, in fixups
-  static constexpr bool sharded = false;                  // all rows of every sequence of queries
   static constexpr int block_rows() { return rows * warps; }
   static constexpr int resident = 2;  // blocks of a multiprocessor, as registers allow
   // A KV tile may have keys that some rows see and others do not.
@@ -101,6 +102,7 @@ struct Float64BackwardConfig {
   // The gradient is added to what its tensor holds, and rounded once.
   bool accumulate_query = false, accumulate_key = false, accumulate_value = false,
        accumulate_bias = false;
+  bool sharded = false;  // as in Float64ForwardConfig
 
   static constexpr const char* kName = "Float64BackwardConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -120,12 +122,13 @@ struct Float64BackwardConfig {
     visit("accumulate_key", c.accumulate_key);
     visit("accumulate_value", c.accumulate_value);
     visit("accumulate_bias", c.accumulate_bias);
+    visit("sharded", c.sharded);
   }
 
   static constexpr DType dtype = DType::kF64;
   static constexpr int warps = 4, threads = 32 * warps;
   static constexpr bool unit_strides() { return false; }
-  static constexpr bool sharded = false, f32_key_gradients = false;
+  static constexpr bool f32_key_gradients = false;
   static constexpr int columns = 1;           // rows of the other side, of a step
   static constexpr int queries = 16;          // of a block of lse and delta, and of a tile of bias
   static constexpr int keys() { return 16; }  // of a tile of bias

@@ -340,7 +340,8 @@ class Float64Forward {
   // Row sums include the weights that are dropped.
   __device__ __forceinline__ void drop(int n, Scores& weights) const {
     for_each_score(n, [&](int x, int r, int key) {
-      if (!is_kept<true>(a_, own_.batch, own_.head, query_of(r), key)) weights[x] = 0;
+      const int32_t query = whole_row<C>(a_, query_of(r));
+      if (!is_kept<true>(a_, own_.batch, own_.head, query, key)) weights[x] = 0;
     });
   }
 
