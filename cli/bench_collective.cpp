@@ -124,7 +124,8 @@ class Bench {
                                  .m = end - begin,
                                  .k = sizes_.k,
                                  .products = {{.n = sizes_.n}},
-                                 .fusion = static_cast<Fusion>(fusion_of(sizes_.fusion))});
+                                 .fusion = static_cast<Fusion>(fusion_of(sizes_.fusion)),
+                                 .canonical = sizes_.canonical});
     const Matmul plain(context, {.dtype = dtype_, .m = sizes_.m, .n = sizes_.n, .k = sizes_.k});
     Workspace workspace, other;
     fused.reserve(workspace);
@@ -149,7 +150,8 @@ class Bench {
                               .m = sizes_.m,
                               .n = sizes_.n,
                               .k = sizes_.k,
-                              .fusion = static_cast<Fusion>(fusion_of(sizes_.fusion))});
+                              .fusion = static_cast<Fusion>(fusion_of(sizes_.fusion)),
+                              .canonical = sizes_.canonical});
     const Matmul plain(context, {.dtype = dtype_, .m = sizes_.m, .n = sizes_.n, .k = sizes_.k});
     Workspace workspace, other;
     fused.reserve(workspace);
@@ -179,7 +181,8 @@ class Bench {
     const ContextAttention fused(context, group,
                                  {.attention = options(rows, rows),
                                   .placement = Sharding::kZigzag,
-                                  .chunks = sizes_.chunks});
+                                  .chunks = sizes_.chunks,
+                                  .canonical = sizes_.canonical});
     const Attention plain(context, options(sizes_.length, sizes_.length));
     const auto array = [&](int64_t count, int64_t heads) {
       return Array(dtype_, harness::Shape{1, count, heads, sizes_.head_dim});
@@ -274,6 +277,13 @@ int bench_collective(const Common& common, const CollectiveSizes& sizes) {
     if (op == RankOp::kAttend && sizes.length % (2 * sizes.ranks) != 0)
       bad_input(fmt::format("--length must be a multiple of {}, two pieces for each rank, got {}",
                             2 * sizes.ranks, sizes.length));
+  if (sizes.canonical) {
+    if (sizes.k % 8 != 0)
+      bad_input(fmt::format("--k must be a multiple of 8 with --canonical, got {}", sizes.k));
+    if (8 % sizes.ranks != 0)
+      bad_input(fmt::format("-n must be 1, 2, 4 or 8 with --canonical, got {}", sizes.ranks));
+    if (sizes.backward) bad_input("--backward does not go with --canonical, which is for forward");
+  }
   if (sizes.chunks < 1 || sizes.chunks > sizes.m)
     bad_input(fmt::format("--chunks must be from 1 to {}, got {}", sizes.m, sizes.chunks));
   // The ranks share the CPUs.
@@ -324,6 +334,7 @@ int bench_collective(const Common& common, const CollectiveSizes& sizes) {
                     {"head_dim", sizes.head_dim},
                     {"chunks", sizes.chunks},
                     {"fusion", sizes.fusion},
+                    {"canonical", sizes.canonical},
                     {"backward", sizes.backward},
                     {"fused_seconds", row.seconds[0]},
                     {"product_seconds", row.seconds[1]},

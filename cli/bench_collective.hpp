@@ -22,6 +22,7 @@ struct CollectiveSizes {
   // Of attention, causal with zigzag placement. length: of all ranks.
   int64_t length = 4096, heads = 8, kv_heads = 8, head_dim = 64;
   bool backward = false;
+  bool canonical = false;
   std::vector<RankOp> ops = {};
   int64_t chunks = 1;  // of a gathered shard on GPUs, or of a piece of keys
   double seconds = 5;  // of each operation

@@ -122,7 +122,8 @@ std::vector<RankTimes> gather(const Context& context, const Group& group,
                             .k = k,
                             .products = {{.n = n}},
                             .chunks = chunks,
-                            .fusion = static_cast<Fusion>(fusion_of(sizes.fusion))});
+                            .fusion = static_cast<Fusion>(fusion_of(sizes.fusion)),
+                            .canonical = sizes.canonical});
   };
   const AllGatherMatmul fused = plan_of(sizes.n, sizes.chunks), transfer = plan_of(0, 1);
   const Matmul plain(context, {.dtype = dtype, .m = m * sizes.ranks, .n = sizes.n, .k = k});
@@ -158,7 +159,8 @@ std::vector<RankTimes> reduce(const Context& context, const Group& group,
                             .m = m,
                             .n = n,
                             .k = k,
-                            .fusion = static_cast<Fusion>(fusion_of(sizes.fusion))});
+                            .fusion = static_cast<Fusion>(fusion_of(sizes.fusion)),
+                            .canonical = sizes.canonical});
   const Matmul plain(context, {.dtype = dtype, .m = m, .n = n, .k = k});
   // What leaves a rank: partial sums of the others' shards.
   const AllGatherMatmul transfer(

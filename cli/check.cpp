@@ -54,7 +54,7 @@ struct Flags {
   double seconds = 0;  // of random problems; 0: no limit
   bool plans_only = false;
   bool async = false;
-  bool collective = false;
+  bool collective = false, canonical = false;
   int64_t ranks = 0;
   bool verbose = false;
   std::vector<uint64_t> part = {0, 1};
@@ -266,7 +266,7 @@ void print_report(const CLI::App& command, const Common& common, const Flags& fl
 }
 
 int check(const CLI::App& command, const Common& common, const Flags& flags) {
-  if (flags.collective) return check_collective(common, flags.ranks, flags.seed);
+  if (flags.collective) return check_collective(common, flags.ranks, flags.seed, flags.canonical);
   if (flags.fuzz > 0 && (!flags.problems.file.empty() || !flags.problems.given.empty()))
     bad_input("--fuzz draws its own problems; it goes with an operation, --seed and --impl alone");
   if (flags.fuzz > kMostRandom)
@@ -325,6 +325,8 @@ void add_check(CLI::App& app, const Common& common, Action& action) {
   collective->add_option("-n,--ranks", flags->ranks, "how many ranks (2, then 3, then 5)")
       ->check(not_negative())
       ->type_name("N");
+  collective->add_flag("--canonical", flags->canonical,
+                       "in canonical order, bit for bit as one rank, with 2, then 4, then 8 ranks");
   collective->footer("Example:\n  perseid check collective -n 3");
   collective->fallthrough()->callback([flags] { flags->collective = true; });
   command->add_option("--fuzz", flags->fuzz, "check this many random problems, valid and not")

@@ -34,6 +34,7 @@ struct RanksProblem {
   std::vector<int64_t> shards = {};  // rows of a, or depth
   bool along_n = false;
   Reduction reduction = Reduction::kSum;
+  bool canonical = false;
   uint64_t seed = 0;
 
   bool gathers() const { return std::string_view(op) == "all-gather-matmul"; }
@@ -41,14 +42,16 @@ struct RanksProblem {
   Fusion fusion() const { return seed % 3 == 0 ? Fusion::kUnfused : Fusion::kFused; }
   bool all() const { return std::string_view(op) == "matmul-all-reduce"; }
   std::string text() const {
-    return fmt::format("m {} n {} k {}, shards {}{}{}", m, n, k, fmt::join(shards, ","),
+    return fmt::format("m {} n {} k {}, shards {}{}{}{}", m, n, k, fmt::join(shards, ","),
                        along_n ? ", of columns" : "",
-                       reduction == Reduction::kAverage ? ", average" : "");
+                       reduction == Reduction::kAverage ? ", average" : "",
+                       canonical ? ", canonical" : "");
   }
 };
 
-RanksProblem draw(const char* op, DType dtype, int32_t ranks, bool gpu, RandomNumbers& random) {
-  RanksProblem problem{.op = op, .dtype = dtype, .ranks = ranks};
+RanksProblem draw(const char* op, DType dtype, int32_t ranks, bool gpu, bool canonical,
+                  RandomNumbers& random) {
+  RanksProblem problem{.op = op, .dtype = dtype, .ranks = ranks, .canonical = canonical};
   // On a GPU half of them in whole vectors, which other kernels take.
   const int64_t unit = gpu && from(random, 0, 1) == 1 ? 8 : 1;
   const auto size = [&] {
@@ -57,13 +60,18 @@ RanksProblem draw(const char* op, DType dtype, int32_t ranks, bool gpu, RandomNu
   problem.m = size();
   problem.n = size();
   problem.k = size();
+  // In canonical order the depth is eight leaves, as many on each rank.
+  problem.k *= canonical ? 8 : 1;
+  const int64_t even = canonical && !problem.gathers() ? 8 / ranks * size() : 0;
   for (int32_t rank = 0; rank < ranks; ++rank)
-    problem.shards.push_back(from(random, 0, 3) == 0 ? 0 : size());
+    problem.shards.push_back(even > 0 ? even : from(random, 0, 3) == 0 ? 0 : size());
   int64_t sum = 0;
   for (const int64_t shard : problem.shards) sum += shard;
   (problem.gathers() ? problem.m : problem.k) = sum;
   problem.along_n = !problem.gathers() && from(random, 0, 1) == 1;
-  if (!problem.gathers() && from(random, 0, 1) == 1) problem.reduction = Reduction::kAverage;
+  // The average of one rank is another one.
+  if (!problem.gathers() && !canonical && from(random, 0, 1) == 1)
+    problem.reduction = Reduction::kAverage;
   problem.seed = random();
   return problem;
 }
@@ -87,6 +95,12 @@ Array multiply(const Context& context, const Tensor& a, const Tensor& b, DType o
   return c;
 }
 
+Array copy_of(const Tensor& part) {
+  Array copy(part.dtype(), {part.size(0), part.size(1)});
+  harness::assign(copy.tensor, harness::values_of(part));
+  return copy;
+}
+
 std::string compare(const Tensor& got, const Tensor& wanted) {
   const auto values = harness::values_of(got), plain = harness::values_of(wanted);
   for (size_t i = 0; i < values.size(); ++i)
@@ -95,16 +109,39 @@ std::string compare(const Tensor& got, const Tensor& wanted) {
   return "";
 }
 
+// The product in canonical order, by a group of one rank.
+Array canonical_product(const Context& context, const Tensor& a, const Tensor& b) {
+  const std::vector<Group> groups = Group::threads(1);
+  const MatmulReduce plan(context, groups[0],
+                          {.dtype = a.dtype(),
+                           .all_reduce = true,
+                           .m = a.size(0),
+                           .n = b.size(1),
+                           .k = a.size(1),
+                           .canonical = true});
+  Array c(a.dtype(), {a.size(0), b.size(1)});
+  const Memory workspace(context, plan.workspace_size());
+  harness::Placement placement(context);
+  plan.execute(nullptr,
+               {.a = placement.place(a), .b = placement.place(b), .c = placement.place(c.tensor)},
+               {workspace});
+  context.synchronize();
+  placement.fetch(c.tensor);
+  return c;
+}
+
 // The sum of the ranks' products in their order, in float32 (float64 of f64), rounded once.
-Array reduced(const Context& context, const RanksProblem& problem, int round) {
+Array reduced(const Context& context, const RanksProblem& problem, const Tensor& a,
+              const Tensor& b) {
+  if (problem.canonical) return canonical_product(context, a, b);
   const DType sums = problem.dtype == f64 ? f64 : f32;
   Array total(sums, {problem.m, problem.n}), out(problem.dtype, {problem.m, problem.n});
+  int64_t begin = 0;
   for (int32_t rank = 0; rank < problem.ranks; ++rank) {
-    const auto r = static_cast<uint64_t>(rank);
-    const int64_t k = problem.shards[static_cast<size_t>(rank)];
-    const Array a(problem.dtype, {problem.m, k}, seed_of(problem, round, r));
-    const Array b(problem.dtype, {k, problem.n}, seed_of(problem, round, 100 + r));
-    const Array part = multiply(context, a.tensor, b.tensor, sums);
+    const int64_t end = begin + problem.shards[static_cast<size_t>(rank)];
+    const Array part = multiply(context, copy_of(a.slice(1, begin, end)).tensor,
+                                copy_of(b.slice(0, begin, end)).tensor, sums);
+    begin = end;
     const std::byte* next = part.bytes.data();
     harness::for_each_element(total.tensor, [&](std::byte* at) {
       // The sum of two floats as doubles, rounded once more, is their sum as floats.
@@ -132,6 +169,8 @@ std::string run_rank(const RanksProblem& problem, const Group& group, const Cont
     std::this_thread::sleep_for(std::chrono::microseconds(from(random, 0, kMostRankDelay)));
   };
   const int64_t shard = problem.shards[rank];
+  int64_t begin = 0;
+  for (size_t r = 0; r < rank; ++r) begin += problem.shards[r];
   std::string complaint;
   if (problem.gathers()) {
     const AllGatherMatmul plan(context, group,
@@ -140,10 +179,9 @@ std::string run_rank(const RanksProblem& problem, const Group& group, const Cont
                                 .k = problem.k,
                                 .products = {{.n = problem.n}},
                                 .chunks = 1 + static_cast<int64_t>(problem.seed % 4),
-                                .fusion = problem.fusion()});
+                                .fusion = problem.fusion(),
+                                .canonical = problem.canonical});
     const Memory workspace(context, plan.workspace_size());
-    int64_t begin = 0;
-    for (size_t r = 0; r < rank; ++r) begin += problem.shards[r];
     for (int round = 0; round < kRounds && complaint.empty(); ++round) {
       const Array a(problem.dtype, {problem.m, problem.k}, seed_of(problem, round, 0));
       const Array b(problem.dtype, {problem.k, problem.n}, seed_of(problem, round, 1 + rank));
@@ -157,7 +195,9 @@ std::string run_rank(const RanksProblem& problem, const Group& group, const Cont
       plan.execute(nullptr, arguments, {workspace});
       context.synchronize();
       placement.fetch(c.tensor);
-      complaint = compare(c.tensor, multiply(context, a.tensor, b.tensor, problem.dtype).tensor);
+      const Array wanted = problem.canonical ? canonical_product(context, a.tensor, b.tensor)
+                                             : multiply(context, a.tensor, b.tensor, problem.dtype);
+      complaint = compare(c.tensor, wanted.tensor);
     }
     return complaint;
   }
@@ -169,21 +209,24 @@ std::string run_rank(const RanksProblem& problem, const Group& group, const Cont
                            .m = problem.m,
                            .n = problem.n,
                            .k = shard,
-                           .fusion = problem.fusion()});
+                           .fusion = problem.fusion(),
+                           .canonical = problem.canonical});
   const Memory workspace(context, plan.workspace_size());
   const int32_t dim = problem.along_n ? 1 : 0;
   const int64_t extent = problem.along_n ? problem.n : problem.m;
   const auto cut = [&](size_t r) { return static_cast<int64_t>(r) * extent / problem.ranks; };
   for (int round = 0; round < kRounds && complaint.empty(); ++round) {
-    const Array a(problem.dtype, {problem.m, shard}, seed_of(problem, round, rank));
-    const Array b(problem.dtype, {shard, problem.n}, seed_of(problem, round, 100 + rank));
-    const Array whole = reduced(context, problem, round);
+    const Array a(problem.dtype, {problem.m, problem.k}, seed_of(problem, round, 0));
+    const Array b(problem.dtype, {problem.k, problem.n}, seed_of(problem, round, 100));
+    const Array whole = reduced(context, problem, a.tensor, b.tensor);
+    const Array own_a = copy_of(a.tensor.slice(1, begin, begin + shard));
+    const Array own_b = copy_of(b.tensor.slice(0, begin, begin + shard));
     const Tensor wanted =
         problem.all() ? whole.tensor : whole.tensor.slice(dim, cut(rank), cut(rank + 1));
     const Array c(problem.dtype, {wanted.size(0), wanted.size(1)});
     harness::Placement placement(context);
-    const MatmulReduceArguments arguments = {.a = placement.place(a.tensor),
-                                             .b = placement.place(b.tensor),
+    const MatmulReduceArguments arguments = {.a = placement.place(own_a.tensor),
+                                             .b = placement.place(own_b.tensor),
                                              .c = placement.place(c.tensor)};
     delay();
     plan.execute(nullptr, arguments, {workspace});
@@ -240,12 +283,15 @@ std::string check_silence(int32_t ranks) {
 
 }  // namespace
 
-int check_collective(const Common& common, int64_t ranks, uint64_t seed) {
+int check_collective(const Common& common, int64_t ranks, uint64_t seed, bool canonical) {
   if (ranks < 0 || ranks > PERSEID_MAX_RANKS)
     bad_input(fmt::format("-n must be from 1 to {} ranks, got {}", PERSEID_MAX_RANKS, ranks));
+  if (canonical && ranks > 0 && 8 % ranks != 0)
+    bad_input(fmt::format("-n must be 1, 2, 4 or 8 with --canonical, got {}", ranks));
   Progress progress(common, "check collective");
   const bool gpu = on_gpu(common);
   std::vector<int32_t> sizes = {2, 3, 5};
+  if (canonical) sizes = {2, 4, 8};
   if (gpu) sizes = {2};
   if (ranks > 0) sizes = {static_cast<int32_t>(ranks)};
   // Rank r uses GPU r; on the CPU all share one context.
@@ -277,7 +323,7 @@ int check_collective(const Common& common, int64_t ranks, uint64_t seed) {
         std::string complaint;
         int problems = 0;
         while (problems < kProblems && complaint.empty()) {
-          const RanksProblem problem = draw(op, dtype, size, gpu, random);
+          const RanksProblem problem = draw(op, dtype, size, gpu, canonical, random);
           complaint = on_ranks(size, [&](const Group& group) {
             return run_rank(problem, group, contexts[gpu ? static_cast<size_t>(group.rank()) : 0]);
           });
@@ -292,7 +338,7 @@ int check_collective(const Common& common, int64_t ranks, uint64_t seed) {
       std::string complaint;
       int problems = 0;
       for (; problems < kProblems && complaint.empty(); ++problems)
-        complaint = check_context_attention(contexts[0], dtype, size, random());
+        complaint = check_context_attention(contexts[0], dtype, size, random(), canonical);
       count("context-attention", dtype, size, problems, complaint);
     }
     if (size > 1) count("silent rank", DType::kNone, size, 1, check_silence(size));

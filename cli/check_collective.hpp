@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // `perseid check collective`: products over ranks that are threads of this process, with random
-// shapes, shards and delays, against the plain products, bit for bit; and a rank that is silent.
+// shapes, shards and delays, against the plain products, in canonical order against those of one
+// rank, bit for bit; and a rank that is silent.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@
 
 namespace perseid::cli {
 
-// With `ranks` ranks; 0: with 2, 3 and 5. The exit code.
-int check_collective(const Common& common, int64_t ranks, uint64_t seed);
+// With `ranks` ranks; 0: with 2, 3 and 5, in canonical order with 2, 4 and 8. The exit code.
+int check_collective(const Common& common, int64_t ranks, uint64_t seed, bool canonical);
 
 // ---- What its parts share ----
 
@@ -48,9 +49,9 @@ struct Array {
 // body(group) on a thread for every rank; the first complaint, with its rank.
 std::string on_ranks(int32_t ranks, const std::function<std::string(const Group&)>& body);
 
-// Attention over ranks, of a random problem, near to that of one rank. What is wrong; "" where
-// nothing is.
+// Attention over ranks, of a random problem, near to that of one rank; in canonical order forward
+// alone, bit for bit. What is wrong; "" where nothing is.
 std::string check_context_attention(const Context& context, DType dtype, int32_t ranks,
-                                    uint64_t seed);
+                                    uint64_t seed, bool canonical);
 
 }  // namespace perseid::cli

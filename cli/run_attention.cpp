@@ -76,6 +76,7 @@ int run_attention(const Common& common, const Flags& flags) {
 struct RankFlags : AttentionFlags {
   std::string placement = "contiguous", report;
   int64_t chunks = 1;
+  bool canonical = false;
   std::optional<double> deadline;  // milliseconds
 };
 
@@ -102,7 +103,8 @@ int run_context_attention(const Common& common, const RankFlags& of_all) {
        .placement = of_all.placement == "zigzag" ? Sharding::kZigzag : Sharding::kContiguous,
        .chunks = of_all.chunks,
        .deadline = deadline,
-       .report = !of_all.report.empty()});
+       .report = !of_all.report.empty(),
+       .canonical = of_all.canonical});
   const Memory workspace = workspace_of(context, attention, flags);
   compute_attention(run, context, flags, with, files,
                     {.forward =
@@ -150,6 +152,9 @@ void add_run_context_attention(CLI::App& run, const Common& common, Action& acti
       ->capture_default_str();
   app->add_option("--chunks", flags->chunks, "that each piece of keys is signalled in (1)")
       ->type_name("N");
+  app->add_flag("--canonical", flags->canonical,
+                "keys from the first to the last, which gives the same bits for any number of "
+                "ranks; without gradients");
   app->add_option("--deadline", flags->deadline,
                   "milliseconds that any rank is waited for; then the exit code is 5 (30000)");
   app->add_option("--report", flags->report,

@@ -19,6 +19,7 @@ struct CollectiveFlags {
   std::string a, b, out, bias, gathered;
   std::optional<int64_t> gather_dim, scatter_dim;
   std::string reduce = "sum", fusion = "auto", report;
+  bool canonical = false;
   std::optional<double> deadline;  // milliseconds
 };
 
@@ -134,7 +135,8 @@ int run_all_gather_matmul(const Common& common, const CollectiveFlags& flags) {
                               .deadline = rank.deadline,
                               .implementation = wanted_implementation(common),
                               .fusion = static_cast<Fusion>(fusion_of(flags.fusion)),
-                              .report = !flags.report.empty()});
+                              .report = !flags.report.empty(),
+                              .canonical = flags.canonical});
   const auto place = [&](const Tensor& tensor) {
     return rank.placement.place(entries || !tensor.present() ? tensor : as_rows(tensor));
   };
@@ -193,7 +195,8 @@ int run_matmul_reduce(const Common& common, const CollectiveFlags& flags, bool a
        .deadline = rank.deadline,
        .implementation = wanted_implementation(common),
        .fusion = static_cast<Fusion>(fusion_of(flags.fusion)),
-       .report = !flags.report.empty()});
+       .report = !flags.report.empty(),
+       .canonical = flags.canonical});
   rank.execute(run, plan,
                MatmulReduceArguments{.a = rank.placement.place(a),
                                      .b = rank.placement.place(rank.b),
@@ -217,6 +220,8 @@ CLI::App* add(CLI::App& run, const char* name, const char* help, CollectiveFlags
                   "milliseconds that any rank is waited for; then the exit code is 5 (30000)");
   app->add_option("--fusion", flags.fusion, "whether communicating overlaps computing (auto)")
       ->type_name("auto|fused|unfused");
+  app->add_flag("--canonical", flags.canonical,
+                "an order of sums that gives the same bits for 1, 2, 4 and 8 ranks");
   file("--report", flags.report,
        "where the time of each rank went, as JSON and a Chrome trace in one");
   app->footer(

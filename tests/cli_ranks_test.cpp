@@ -119,6 +119,11 @@ TEST_F(CliRanksTest, ReportsWhereTheTimeWent) {
       EXPECT_GT(report["traceEvents"].size(), 9u) << operation;
     }
   }
+  expect_ok(
+      "launch -n 2 -- perseid run context-attention --canonical --query @q.npy --key @q.npy "
+      "--value @q.npy --out '@c.{rank}.npy'");
+  expect_refused("launch -n 1 -- perseid run matmul-all-reduce --canonical" + files, 2,
+                 "k of all ranks is 4, expected a multiple of 8");
   expect_refused("launch -n 1 -- perseid run all-gather-matmul --fusion maybe" + files, 2,
                  "--fusion must be auto, fused or unfused, got 'maybe'");
   expect_refused("launch -n 1 -- perseid run matmul-all-reduce --report /nowhere/r.json" + files, 2,
@@ -131,6 +136,10 @@ TEST_F(CliRanksTest, ChecksCollectives) {
   EXPECT_EQ(report["results"].size(), 17u);
   EXPECT_EQ(report["checked"], 49);
   expect_refused("check collective -n 65", 2, "-n must be from 1 to 64");
+  const nlohmann::json canonical = json("check collective -n 4 --seed 5 --canonical");
+  EXPECT_EQ(canonical["failed"], 0);
+  EXPECT_EQ(canonical["checked"], 49);
+  expect_refused("check collective -n 3 --canonical", 2, "-n must be 1, 2, 4 or 8");
 }
 
 TEST_F(CliRanksTest, MeasuresCollectives) {
@@ -145,6 +154,10 @@ TEST_F(CliRanksTest, MeasuresCollectives) {
     EXPECT_GT(row["ratio_to_bound"].get<double>(), 0);
   }
   expect_refused("bench collective -n 2 --m 0", 2, "--m must be from 1");
+  expect_refused("bench collective -n 2 --k 7 --canonical", 2, "--k must be a multiple of 8");
+  expect_refused("bench collective -n 3 --canonical", 2, "-n must be 1, 2, 4 or 8");
+  expect_refused("bench context-attention --backward --canonical", 2,
+                 "--backward does not go with");
   const nlohmann::json attention = json(
       "bench context-attention -n 2 --length 64 --heads 2 --kv-heads 1 --head-dim 16 --seconds "
       "0.05");

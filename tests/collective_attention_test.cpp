@@ -197,6 +197,86 @@ TEST(ContextAttention, RepeatsItsBits) {
     });
 }
 
+// The bits of one rank with all rows, on any number of ranks. Pieces of rows begin and end within
+// groups of rows and blocks of keys.
+void expect_canonical(const Problem& problem, const std::vector<int32_t>& sizes) {
+  Tensors whole = make(problem, 1);
+  AttentionOptions options = options_of(problem, problem.q_len, problem.kv_len, 1);
+  options.implementation = "cpu:tiled";
+  const Attention attention(Context::cpu(2), options);
+  Workspace memory;
+  attention.reserve(memory);
+  attention.forward(nullptr, whole.forward(problem), memory);
+  for (const int32_t ranks : sizes)
+    on_threads(ranks, [&](const Group& group) {
+      Problem part = problem;
+      part.ranks = ranks;
+      const Tensors own = take(part, make(part, 1), group.rank());
+      const Tensors wanted = take(part, whole, group.rank());
+      const ContextAttention plan(Context::cpu(1), group,
+                                  {.attention = options_of(part, own.query.shape[part.rows_dim()],
+                                                           own.key.shape[part.rows_dim()], ranks),
+                                   .placement = part.placement,
+                                   .chunks = part.chunks,
+                                   .canonical = true});
+      Workspace workspace;
+      plan.reserve(workspace);
+      if (group.rank() == 0) std::this_thread::sleep_for(2ms);
+      plan.forward(nullptr, own.forward(part), workspace);
+      EXPECT_EQ(own.out.bytes, wanted.out.bytes) << "rank " << group.rank() << " of " << ranks;
+      EXPECT_EQ(own.lse.bytes, wanted.lse.bytes) << "rank " << group.rank() << " of " << ranks;
+    });
+}
+
+TEST(ContextAttention, CanonicalOrderIsThatOfOneRank) {
+  for (const DType dtype : {perseid::f32, perseid::bf16})
+    for (const Sharding placement : {Sharding::kContiguous, Sharding::kZigzag})
+      expect_canonical({.dtype = dtype,
+                        .placement = placement,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .q_len = 16 * 41,
+                        .kv_len = 16 * 45,
+                        .dropout = placement == Sharding::kZigzag ? 0.2 : 0,
+                        .chunks = 2,
+                        .backward = false},
+                       {1, 2, 4, 8});
+  const Problem windowed{.dtype = perseid::f32,
+                         .mask = perseid::causal_top_left() & perseid::window(301, -1),
+                         .q_len = 6 * 130,
+                         .kv_len = 6 * 130,
+                         .backward = false};
+  expect_canonical(windowed, {1, 3});
+  Problem others = windowed;
+  others.mask = {};
+  others.bias = true;
+  expect_canonical(others, {2, 3});
+  others = windowed;
+  others.placement = Sharding::kContiguous;
+  others.shards = {500, 3, 277};
+  expect_canonical(others, {3});
+  others = windowed;
+  others.lengths = {520, 8, 264};
+  others.batch = 3;
+  others.q_len = others.kv_len = 792;
+  expect_canonical(others, {2, 4});
+}
+
+TEST(ContextAttention, RefusesGradientsInCanonicalOrder) {
+  on_threads(2, [&](const Group& group) {
+    const Ended end = ended([&] {
+      const ContextAttention unused(
+          Context::cpu(1), group,
+          {.attention = {.heads = 1, .q_len = 4, .kv_len = 4, .head_dim = 8, .backward = true},
+           .canonical = true});
+    });
+    EXPECT_EQ(end.status, PERSEID_UNSUPPORTED) << end.sentence;
+    EXPECT_NE(end.sentence.find("expected 0 in canonical order: it is for forward alone"),
+              std::string::npos)
+        << end.sentence;
+  });
+}
+
 perseid::ContextAttentionOptions causal_of(int64_t rows) {
   return {.attention = {.heads = 2,
                         .q_len = rows,

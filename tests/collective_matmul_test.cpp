@@ -19,26 +19,6 @@ using perseid::MatmulReduce;
 using perseid::Reduction;
 using perseid::Workspace;
 
-// c = a b + bias by the plain product.
-Matrix product(const Tensor& a, const Tensor& b, DType dtype, DType out_dtype,
-               const Tensor& bias = {}) {
-  const Context context = Context::cpu(1);
-  const bool batched = a.ndim() == 3;
-  const int64_t batch = batched ? a.size(0) : 1, m = a.size(-2), n = b.size(-1);
-  const Matmul matmul(context, {.dtype = dtype,
-                                .out_dtype = out_dtype,
-                                .batch = batch,
-                                .m = m,
-                                .n = n,
-                                .k = a.size(-1),
-                                .bias = bias.present()});
-  Matrix c(batched ? std::vector<int64_t>{batch, m, n} : std::vector<int64_t>{m, n}, out_dtype);
-  Workspace workspace;
-  matmul.reserve(workspace);
-  matmul.execute(nullptr, {.a = a, .b = b, .bias = bias, .c = c.tensor()}, workspace);
-  return c;
-}
-
 struct Gathering {
   int32_t ranks;
   DType dtype;

@@ -112,6 +112,26 @@ inline Matrix copy_of(const Tensor& part, DType dtype) {
   return copy;
 }
 
+// c = a b + bias by the plain product.
+inline Matrix product(const Tensor& a, const Tensor& b, DType dtype, DType out_dtype,
+                      const Tensor& bias = {}) {
+  const perseid::Context context = perseid::Context::cpu(1);
+  const bool batched = a.ndim() == 3;
+  const int64_t batch = batched ? a.size(0) : 1, m = a.size(-2), n = b.size(-1);
+  const perseid::Matmul matmul(context, {.dtype = dtype,
+                                         .out_dtype = out_dtype,
+                                         .batch = batch,
+                                         .m = m,
+                                         .n = n,
+                                         .k = a.size(-1),
+                                         .bias = bias.present()});
+  Matrix c(batched ? std::vector<int64_t>{batch, m, n} : std::vector<int64_t>{m, n}, out_dtype);
+  perseid::Workspace workspace;
+  matmul.reserve(workspace);
+  matmul.execute(nullptr, {.a = a, .b = b, .bias = bias, .c = c.tensor()}, workspace);
+  return c;
+}
+
 // Runs body(group) for every rank on a thread of its own. What one throws ends the test.
 inline void on_threads(const std::vector<Group>& groups,
                        const std::function<void(const Group&)>& body) {

@@ -16,6 +16,11 @@
  *     perseid_group_shrink makes one of the ranks that are left, and plans are made again.
  *   - Sums over ranks are in the order of ranks, in float32 (float64 for F64), rounded once. They
  *     have the same bits in every run.
+ *   - A plan in canonical order (`canonical` = 1, on CPUs) gives the same bits for 1, 2, 4 and 8
+ *     ranks with the same instruction set. The depth of all ranks, a multiple of 8, is eight equal
+ *     leaves, each summed on its own; these sums are added in pairs of neighbours. Where the depth
+ *     is spread over ranks, k is equal on all of them. Attention visits keys from the first to the
+ *     last.
  *   - On a GPU plans are executed in the order of the stream: execute enqueues and returns, also
  *     where another rank is missing. The deadline counts from when the stream has come to the work;
  *     the next perseid_stream_synchronize or perseid_memory_copy of the stream returns TIMEOUT or
@@ -183,7 +188,8 @@ typedef struct perseid_gather_product {
 
 /** c[i] = alpha[i] * gather(a) b[i] + bias[i]: every rank has a shard of a, and gets the products
  * of all of a with its own b. The product of the own shard runs first, those of the others as they
- * arrive. Bit for bit the result of perseid_matmul_execute with the gathered operand. */
+ * arrive. Bit for bit the result of perseid_matmul_execute with the gathered operand, unless in
+ * canonical order. */
 typedef struct perseid_all_gather_matmul_desc {
   uint32_t struct_size; /**< sizeof(perseid_all_gather_matmul_desc) */
   uint32_t dtype;       /**< of a and b */
@@ -199,6 +205,8 @@ typedef struct perseid_all_gather_matmul_desc {
   const char* implementation;             /**< of the product; NULL: the first that takes it */
   uint32_t fusion;                        /**< perseid_fusion */
   uint32_t report;                        /**< 1: for perseid_plan_overlap_report */
+  uint32_t canonical;                     /**< 1: canonical order; any number of ranks */
+  uint32_t reserved;                      /**< 0 */
 } perseid_all_gather_matmul_desc;
 
 /** The tensors of perseid_all_gather_matmul_execute. M and K are the sizes of the gathered a. */
@@ -251,7 +259,7 @@ typedef struct perseid_matmul_reduce_desc {
   uint32_t reduction;   /**< perseid_reduction */
   uint32_t all_reduce;  /**< 0: a rank gets its shard; 1: all of c */
   uint32_t bias;        /**< 1: a bias is given at execution; added once, to the reduced product */
-  uint32_t reserved;    /**< 0 */
+  uint32_t canonical;   /**< 1: canonical order, of 1, 2, 4 or 8 ranks; k is equal on all */
   int64_t batch;        /**< 0: 1 */
   int64_t m;            /**< rows of a and of the whole c */
   int64_t n;            /**< columns of b and of the whole c */
@@ -318,7 +326,7 @@ typedef struct perseid_context_attention_desc {
   int64_t chunks;       /**< that each piece is signalled in; 0: 1 */
   uint64_t deadline_ns; /**< of making the plan; 0: 30 s */
   uint32_t report;      /**< 1: for perseid_plan_overlap_report */
-  uint32_t reserved;    /**< 0 */
+  uint32_t canonical;   /**< 1: canonical order, of forward alone; any number of ranks */
 } perseid_context_attention_desc;
 
 /** The tensors of perseid_context_attention_forward. */

@@ -195,6 +195,7 @@ struct AllGatherMatmulOptions {
   const char* implementation = nullptr;      ///< of the product
   Fusion fusion = Fusion::kAuto;             ///< whether the product waits for all shards
   bool report = false;                       ///< for overlap_report()
+  bool canonical = false;                    ///< the same bits for any number of ranks
 };
 
 /// The tensors of AllGatherMatmul::execute. M and K are the sizes of the gathered a.
@@ -276,6 +277,7 @@ class AllGatherMatmul : public RankPlan {
     desc.implementation = options.implementation;
     desc.fusion = static_cast<uint32_t>(options.fusion);
     desc.report = options.report;
+    desc.canonical = options.canonical;
     perseid_plan_t plan = nullptr;
     detail::check(perseid_all_gather_matmul_plan_create(context.get(), group.get(), &desc, &plan));
     return plan;
@@ -302,6 +304,7 @@ struct MatmulReduceOptions {
   const char* implementation = nullptr;   ///< of the product
   Fusion fusion = Fusion::kAuto;          ///< whether shards leave when all are complete
   bool report = false;                    ///< for overlap_report()
+  bool canonical = false;                 ///< the same bits for 1, 2, 4 and 8 ranks
 };
 
 /// The tensors of MatmulReduce::execute.
@@ -355,6 +358,7 @@ class MatmulReduce : public RankPlan {
     desc.implementation = options.implementation;
     desc.fusion = static_cast<uint32_t>(options.fusion);
     desc.report = options.report;
+    desc.canonical = options.canonical;
     perseid_plan_t plan = nullptr;
     detail::check(perseid_matmul_reduce_plan_create(context.get(), group.get(), &desc, &plan));
     return plan;
@@ -376,6 +380,7 @@ struct ContextAttentionOptions {
   int64_t chunks = 1;                          ///< that each piece is signalled in
   std::chrono::nanoseconds deadline{0};        ///< of making the plan
   bool report = false;                         ///< for overlap_report()
+  bool canonical = false;                      ///< the same bits for any number of ranks
 };
 
 /// Attention of sequences that are spread over ranks. Tensors have the rows of this rank; of bias
@@ -429,6 +434,7 @@ class ContextAttention : public RankPlan {
     desc.chunks = options.chunks;
     desc.deadline_ns = detail::nanoseconds(options.deadline);
     desc.report = options.report;
+    desc.canonical = options.canonical;
     perseid_plan_t plan = nullptr;
     detail::check(perseid_context_attention_plan_create(context.get(), group.get(), &desc, &plan));
     return plan;

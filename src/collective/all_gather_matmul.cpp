@@ -58,6 +58,7 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   terms.equal("type of the context's device", device->dl_device().device_type)
       .equal("dtype", desc.dtype)
       .equal("gather_dim", made->along_k_ ? PERSEID_CHUNK_K : PERSEID_CHUNK_M)
+      .equal("canonical", desc.canonical)
       .equal("batch", made->batch_)
       .equal("chunks", chunks)
       .equal("product_count", desc.product_count);
@@ -74,6 +75,11 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   shards.begin = {0};
   for (int32_t rank = 0; rank < ranks.size(); ++rank)
     shards.begin.push_back(shards.begin.back() + terms.of(rank, made->along_k_ ? "k" : "m"));
+  if (desc.canonical != 0)
+    if (Status status =
+            refuse_canonical(*device, operation, made->along_k_ ? shards.extent() : made->k_);
+        !status.ok())
+      return status;
   // The rank before sends slices where all ranks want them.
   int64_t sliced_rows = 0, each = chunks;
   if (device->gpu != nullptr) {
@@ -195,7 +201,7 @@ Status AllGatherMatmulPlan::make_products(const op::DevicePointer& device,
                                    &sliced_);
     } else {
       if (i == 0 && fused_) inner.async_a = &arriving;
-      status = make_matmul(device, inner, &products_.back().plan);
+      status = make_matmul(device, inner, &products_.back().plan, desc.canonical ? kLeaves : 0);
     }
     if (!status.ok()) return status;
   }
@@ -214,6 +220,7 @@ void AllGatherMatmulPlan::describe(const perseid_all_gather_matmul_desc& desc) {
                          {"k", gathered_.shape[2]},
                          {"chunks", chunks_->count()},
                          {"products", int64_t{desc.product_count}}};
+  if (desc.canonical != 0) explanation.problem.emplace_back("canonical", "yes");
   std::string inner;
   const auto count = [&](const op::Plan& product) {
     auto info = sized<perseid_plan_info>();

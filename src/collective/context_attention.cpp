@@ -75,6 +75,7 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
   reader.require(1 <= chunks && chunks <= kMostChunks, "chunks is ", desc.chunks,
                  ", expected 1 to ", kMostChunks, " of each piece, or 0 for 1");
   read_rank_plan(reader, desc);
+  canonical_ = desc.canonical != 0;
   dtype_ = reader.dtype("attention.dtype", given.dtype);
   rows_first_ = given.layout == PERSEID_BSHD;
   batch_ = reader.batch_of(given.batch, given.zero_batch);
@@ -103,6 +104,7 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
   Terms terms;
   terms.equal("type of the context's device", device().dl_device().device_type)
       .equal("placement", desc.placement)
+      .equal("canonical", desc.canonical)
       .equal("chunks", chunks)
       .equal("dtype", given.dtype)
       .equal("layout", given.layout)
@@ -126,6 +128,12 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
     terms.own("q_len", longest_q_).own("kv_len", longest_kv_).own("total_kv", kv_rows_);
   }
   if (Status status = terms.agree(*group_, operation, reader.result()); !status.ok()) return status;
+  if (canonical_) {
+    if (Status status = refuse_canonical(device(), operation, 0); !status.ok()) return status;
+    if (given.gradients != 0)
+      return Status::error(PERSEID_UNSUPPORTED, kOperation, ": gradients is ", given.gradients,
+                           ", expected 0 in canonical order: it is for forward alone");
+  }
 
   for (int32_t rank = 0; rank < group_->size(); ++rank) q_rows_.push_back(terms.of(rank, "q_len"));
   shards_ = {.dtype = dtype_,
@@ -163,6 +171,9 @@ Status ContextAttentionPlan::make_attention(const op::DevicePointer& device,
   inner.total_kv = ragged_ ? shards_.extent() : 0;
   // The sum over ranks adds to what the gradients hold; a rank's partial gradients overwrite.
   inner.accumulate &= ~uint32_t{PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE};
+  // Others are chosen by the number of rows, and have an order of their own.
+  if (canonical_ && (desc.implementation == nullptr || *desc.implementation == 0))
+    inner.implementation = "cpu:tiled";
   // Each rank has a part of every packed sequence, so that no chunk of keys is one rank's.
   if (!ragged_ && chunks_->count() > 0) inner.async_kv = &arriving;
   const QueryRows rows = placement_of(group_->rank());
@@ -284,6 +295,7 @@ void ContextAttentionPlan::describe(const perseid_attention_desc& desc) {
                          {"head_dim", head_dim_},
                          {"value_dim", value_dim_},
                          {"chunks", chunks_->count()}};
+  if (canonical_) explanation.problem.emplace_back("canonical", "yes");
   explanation.forward = {.flops = info.forward_flops, .bytes = info.forward_bytes};
   (void)attention_->workspace_size(dispatch::Direction::kForward, &explanation.forward.workspace);
   if (desc.gradients != 0) {
@@ -295,6 +307,7 @@ void ContextAttentionPlan::describe(const perseid_attention_desc& desc) {
       {transport_of(device(), *group_).name, dispatch::Verdict::kChosen,
        concatenate("keys and values are gathered for one ", info.implementation,
                    waits_before_ ? " that begins when all have arrived"
+                   : canonical_  ? " that begins with the first ones"
                                  : " that begins with the own ones")}};
   explain(std::move(explanation));
 }
@@ -469,7 +482,7 @@ Status ContextAttentionPlan::attend(const Operation& operation,
     status = await_all(operation, sending);
   } else if (chunks_->count() > 0) {
     arrival = keys_->arrival(operation, sending.epoch);
-    arrival.first_chunk = chunks_->pivot(group_->rank());
+    arrival.first_chunk = canonical_ ? 0 : chunks_->pivot(group_->rank());
     if (device().gpu == nullptr) arrival.record = &record;
     inner.arrival_kv = &arrival;
   }

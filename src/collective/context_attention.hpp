@@ -5,6 +5,9 @@
 // gathered keys has the rank's result: it knows the positions of the rank's rows (QueryRows), and
 // the pieces of the other ranks are chunks that arrive while it runs.
 //
+// In canonical order all ranks begin with the first keys instead: a row then visits the same blocks
+// of keys in the same order on any number of ranks.
+//
 // All keys lie before all values, each in the caller's layout without gaps. Backward gathers again.
 // A rank computes what its queries give to the gradients of all keys, of the same layout in
 // float32; a key's rank sums these in the order of ranks.
@@ -88,7 +91,7 @@ class ContextAttentionPlan final : public op::Plan {
   int64_t batch_ = 1, kv_heads_ = 1, head_dim_ = 1, value_dim_ = 1;
   int64_t kv_rows_ = 0;                                   // of this rank: kv_len, or total_kv
   int64_t longest_q_ = 0, longest_kv_ = 0, total_q_ = 0;  // of this rank, where ragged
-  bool zigzag_ = false;
+  bool zigzag_ = false, canonical_ = false;
   std::vector<int64_t> q_rows_;  // q_len of each rank
   Shards shards_;                // of the gathered rows; where ragged by ranks, in no order
   std::unique_ptr<ShardChunks> chunks_;

@@ -53,6 +53,7 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
   made->reduction_ = static_cast<Reduction>(
       reader.choice("reduction", desc.reduction, 2, "PERSEID_SUM (0) or PERSEID_AVERAGE (1)"));
   reader.flag("all_reduce", desc.all_reduce);
+  made->canonical_ = desc.canonical != 0;
   made->bias_ = reader.flag("bias", desc.bias);
   reader.extents("c", {made->batch_, made->m_, made->n_});
   read_rank_plan(reader, desc);
@@ -64,11 +65,23 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
       .equal("scatter_dim", made->along_n_ ? PERSEID_CHUNK_N : PERSEID_CHUNK_M)
       .equal("reduction", desc.reduction)
       .equal("bias", desc.bias)
+      .equal("canonical", desc.canonical)
       .equal("batch", made->batch_)
       .equal("m", made->m_)
-      .equal("n", made->n_)
-      .own("k", made->k_);
+      .equal("n", made->n_);
+  if (made->canonical_) {
+    terms.equal("k", made->k_);
+  } else {
+    terms.own("k", made->k_);
+  }
   if (Status status = terms.agree(ranks, operation, reader.result()); !status.ok()) return status;
+  if (made->canonical_) {
+    if (kLeaves % ranks.size() != 0)
+      return Status::error(PERSEID_UNSUPPORTED, operation.name, ": canonical is 1 with ",
+                           ranks.size(), " ranks, expected 1, 2, 4 or 8 of them");
+    if (Status status = refuse_canonical(*device, operation, made->k_ * ranks.size()); !status.ok())
+      return status;
+  }
 
   const auto cut = [&](DType dtype) {
     Shards shards{.dtype = dtype,
@@ -125,7 +138,7 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
       forecast_fusion(*device, *group_, seconds, sent, chunks_->count());
   fused_ = choose_fusion(desc.fusion, forecast, &why_) && chunks_->count() > 0;
   if (fused_) inner.sink_c = &leaving;
-  Status status = make_matmul(device, inner, &product_);
+  Status status = make_matmul(device, inner, &product_, canonical_ ? kLeaves / group_->size() : 0);
   inner.sink_c = nullptr;
   if (status.ok() && fused_)
     status = ShardProducts::make(device,
@@ -187,13 +200,15 @@ void MatmulReducePlan::describe() {
                          {"n", n_},
                          {"k", k_}};
   if (bias_) explanation.problem.emplace_back("bias", "yes");
+  if (canonical_) explanation.problem.emplace_back("canonical", "yes");
   explanation.forward = {.flops = info.forward_flops, .bytes = info.forward_bytes};
   (void)product_->workspace_size(dispatch::Direction::kForward, &explanation.forward.workspace);
   explanation.considered = {
       {transport.name, dispatch::Verdict::kChosen,
        concatenate("one ", info.implementation, " whose result leaves ",
                    fused_ ? "shard by shard" : "when it is complete", ", sums in ",
-                   internal::name_of(shards_.dtype), " in the order of ranks",
+                   internal::name_of(shards_.dtype),
+                   canonical_ ? " in pairs of ranks" : " in the order of ranks",
                    where_summed_.empty() ? "" : ", ", where_summed_, "; ", why_)}};
   explain(std::move(explanation));
 }
@@ -372,6 +387,7 @@ Status MatmulReducePlan::reduce_shard(const Operation& operation, const Sending&
               .ranks = group_->size(),
               .dtype = shards_.dtype,
               .reduction = reduction_,
+              .in_pairs = canonical_,
               .bias = bias.present() ? bias.as<const std::byte>() +
                                            first * bias.stride[0] * size_of(bias.dtype)
                                      : nullptr,

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul + reduce-scatter, and matmul + all-reduce: the product of this rank's depth leaves in
 // chunks, the shards of c, beginning with that of the next rank and ending with the own. Each rank
-// sums the parts of its shard in the order of ranks; an all-reduce then gathers the shards.
+// sums the parts of its shard in the order of ranks, or, in canonical order, in pairs of
+// neighbours; an all-reduce then gathers the shards.
 #pragma once
 
 #include "collective/plan.hpp"
@@ -61,7 +62,7 @@ class MatmulReducePlan final : public op::Plan {
   GroupPointer group_;
   DType dtype_ = DType::kF32, out_dtype_ = DType::kF32;
   int64_t batch_ = 1, m_ = 0, n_ = 0, k_ = 0;
-  bool along_n_ = false, all_ = false, bias_ = false;
+  bool along_n_ = false, all_ = false, bias_ = false, canonical_ = false;
   Reduction reduction_ = Reduction::kSum;
   Shards shards_;   // of the partial sums
   Shards results_;  // of c

@@ -8,8 +8,9 @@
 
 namespace perseid::internal::collective {
 
-Status make_matmul(op::DevicePointer device, const perseid_matmul_desc& desc, InnerPlan* plan) {
-  return op::MatmulPlan::make(std::move(device), desc, plan);
+Status make_matmul(op::DevicePointer device, const perseid_matmul_desc& desc, InnerPlan* plan,
+                   int64_t leaves) {
+  return op::MatmulPlan::make(std::move(device), desc, plan, leaves);
 }
 
 const op::MatmulPlan& matmul_of(const InnerPlan& plan) {
@@ -62,6 +63,17 @@ int64_t Terms::of(int32_t rank, const char* name) const {
   for (size_t t = 0; t < terms_.size(); ++t)
     if (std::strcmp(terms_[t].name, name) == 0) return said_[static_cast<size_t>(rank)][t];
   return 0;
+}
+
+Status refuse_canonical(const dispatch::Device& device, const Operation& operation, int64_t k) {
+  if (device.gpu != nullptr)
+    return Status::error(PERSEID_UNSUPPORTED, operation.name,
+                         ": canonical is 1 on GPUs, expected 0: the order is that of CPU ranks");
+  if (k % kLeaves != 0)
+    return Status::error(PERSEID_INVALID_ARGUMENT, operation.name, ": k of all ranks is ", k,
+                         ", expected a multiple of ", kLeaves,
+                         " in canonical order; pad it with zeros");
+  return {};
 }
 
 Status await_chunks(Group& group, const Operation& operation, const ShardChunks& chunks,

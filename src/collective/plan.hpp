@@ -4,6 +4,7 @@
 #pragma once
 
 #include "collective/transport.hpp"
+#include "math/leaf_tree.hpp"
 #include "op/descriptor.hpp"
 #include "op/matmul.hpp"
 
@@ -12,8 +13,10 @@ namespace perseid::internal::collective {
 using GroupPointer = std::shared_ptr<Group>;
 using InnerPlan = std::unique_ptr<const op::Plan>;
 
-// The product that the ranks compute of; all its fields are checked where it is made.
-Status make_matmul(op::DevicePointer device, const perseid_matmul_desc& desc, InnerPlan* plan);
+// The product that the ranks compute of; all its fields are checked where it is made. `leaves`: of
+// its problem.
+Status make_matmul(op::DevicePointer device, const perseid_matmul_desc& desc, InnerPlan* plan,
+                   int64_t leaves = 0);
 const op::MatmulPlan& matmul_of(const InnerPlan& plan);
 
 // A tensor as the plans below take it. It points to the shape and strides of `view`.
@@ -53,7 +56,11 @@ void read_rank_plan(op::DescriptorReader& reader, const Descriptor& desc) {
     reader.choice("fusion", desc.fusion, 3,
                   "PERSEID_FUSION_AUTO (0), PERSEID_FUSED (1) or PERSEID_UNFUSED (2)");
   reader.flag("report", desc.report);
+  reader.flag("canonical", desc.canonical);
 }
+
+// What canonical order cannot do. `k`: the depth of all ranks.
+Status refuse_canonical(const dispatch::Device& device, const Operation& operation, int64_t k);
 
 // On the CPU: until all chunks have arrived, beginning with the own ones.
 Status await_chunks(Group& group, const Operation& operation, const ShardChunks& chunks,

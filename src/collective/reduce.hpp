@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Sums over ranks. Always in the order of ranks, in float32 (float64 for f64), rounded once: the
-// result has the same bits in every run, and on every rank that computes it.
+// Sums over ranks. In the order of ranks, or in pairs of neighbours, always in float32 (float64 for
+// f64), rounded once: the result has the same bits in every run, and on every rank that computes
+// it.
 #pragma once
 
 #include "math/tensor.hpp"
@@ -16,6 +17,7 @@ struct ReducedRun {
   int32_t ranks;
   DType dtype;  // of the parts
   Reduction reduction;
+  bool in_pairs = false;  // math/leaf_tree.hpp: of 1, 2, 4 or 8 ranks
   // Added to the reduced elements; none where dtype is kNone.
   const void* bias;
   DType bias_dtype;

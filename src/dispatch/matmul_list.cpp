@@ -252,7 +252,10 @@ constexpr Implementation<Matmul> kPacked = {
 // The sums in float64, element by element: the oracle, slow.
 constexpr Implementation<Matmul> kReference = {
     .name = "cpu:reference",
-    .refuse = [](const MatmulProblem&, const Device&) { return std::string(); },
+    .refuse =
+        [](const MatmulProblem& problem, const Device&) {
+          return std::string(problem.leaves > 0 ? "does not sum in leaves" : "");
+        },
     .make =
         [](const MatmulProblem& problem, const Device& device, Made* made) {
           return make_on_cpu(problem, device, {.forward = cpu::reference::matmul}, true, made);

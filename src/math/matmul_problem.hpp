@@ -35,6 +35,9 @@ struct MatmulProblem {
   Activation activation = Activation::kNone;
   bool amax = false;
   Precision precision = Precision::kDefault;
+  // Canonical order: the depth is so many equal leaves (a power of 2), see leaf_tree.hpp. The bits
+  // of an element of c then depend on its row of a and column of b alone. 0: any order.
+  int64_t leaves = 0;
 
   PERSEID_INLINE DType type_of_b() const { return b_dtype == DType::kNone ? dtype : b_dtype; }
   // Whether more follows the sum than alpha, beta and bias.

@@ -48,6 +48,7 @@ dispatch::Explanation describe(const MatmulProblem& problem) {
   if (problem.activation != Activation::kNone)
     explanation.problem.emplace_back("activation", name_of(problem.activation));
   if (problem.amax) explanation.problem.emplace_back("amax", "yes");
+  if (problem.leaves > 0) explanation.problem.emplace_back("leaves", problem.leaves);
   const auto describe_chunks = [&](const char* field, const ChunkCut& cut) {
     if (cut.present())
       explanation.problem.emplace_back(field,
@@ -221,8 +222,9 @@ Status read_problem(const perseid_matmul_desc& desc, MatmulChunks* chunks, Matmu
   return reader.result();
 }
 
-Status MatmulPlan::make(const perseid_matmul_desc& desc, std::vector<dispatch::Measured> measured) {
-  MatmulProblem problem;
+Status MatmulPlan::make(const perseid_matmul_desc& desc, int64_t leaves,
+                        std::vector<dispatch::Measured> measured) {
+  MatmulProblem problem{.leaves = leaves};
   if (Status status = read_problem(desc, &chunks_, &problem); !status.ok()) return status;
   dispatch::Explanation explanation = describe(problem);
   explanation.measured = std::move(measured);
@@ -231,9 +233,9 @@ Status MatmulPlan::make(const perseid_matmul_desc& desc, std::vector<dispatch::M
 }
 
 Status MatmulPlan::make(DevicePointer device, const perseid_matmul_desc& desc,
-                        std::unique_ptr<const Plan>* plan) {
+                        std::unique_ptr<const Plan>* plan, int64_t leaves) {
   std::unique_ptr<MatmulPlan> made(new MatmulPlan(std::move(device)));
-  if (Status status = made->make(desc, {}); !status.ok()) return status;
+  if (Status status = made->make(desc, leaves, {}); !status.ok()) return status;
   *plan = std::move(made);
   return {};
 }
@@ -246,7 +248,7 @@ Status MatmulPlan::tune(DevicePointer device, const perseid_matmul_desc& desc,
                          ": chunks are not tuned; leave async_a, async_b and sink_c NULL, plans "
                          "with chunks use the same configuration");
   std::unique_ptr<MatmulPlan> made(new MatmulPlan(device));
-  if (Status status = made->make(desc, {}); !status.ok()) return status;
+  if (Status status = made->make(desc, 0, {}); !status.ok()) return status;
   ArgumentReader reader(kOperation, device->dl_device());
   MatmulArguments arguments;
   if (Status status = made->read(reader, args, &arguments); !status.ok()) return status;
@@ -269,7 +271,7 @@ Status MatmulPlan::tune(DevicePointer device, const perseid_matmul_desc& desc,
     if (!status.ok()) return status;
     best.kept = true;
     made.reset(new MatmulPlan(device));
-    if (status = made->make(desc, std::move(measured)); !status.ok()) return status;
+    if (status = made->make(desc, 0, std::move(measured)); !status.ok()) return status;
   }
   *plan = std::move(made);
   return {};

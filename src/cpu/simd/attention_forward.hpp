@@ -22,8 +22,9 @@
 //
 // Masked keys are -inf in S and exactly 0 in P; groups skip the panels of keys that none of their
 // queries sees, and touch mask code only where some key of a block is masked for some query. A
-// row's result depends on nothing but its own scores, so it is the same in any batch and for any
-// number of threads. Keys and values that arrive in chunks are added by attention_chunks.hpp.
+// row's result depends on nothing but its own scores, so it is the same in any batch, beside any
+// other rows and for any number of threads. Keys and values that arrive in chunks are added by
+// attention_chunks.hpp.
 //
 // Algorithm: Rabe and Staats, arXiv:2112.05682; Dao, arXiv:2307.08691.
 #pragma once
@@ -273,19 +274,24 @@ class AttentionForwardKernel {
       panel_gemm<Dot>({scratch.query + i * steps_, steps_, 1},
                       {block.key + (block.key_block + column) * steps_, kPanel},
                       {scratch.score + column, kKeys}, rows, kPanel, steps_, false);
-    const bool plain =
-        block.chain.plain(row, rows, block.key_block + begin, block.key_block + panels_end);
-    const Scalar scale = plain ? block.chain.scale : Scalar{1};
+    // A row that sees the whole block is scaled in its exponentials, whatever its neighbours see.
+    const int64_t block_end = block.key_block + round_up(block.keys, kPanel);
+    const bool plain = block.chain.plain(row, rows, block.key_block, block_end);
+    Scalar scale[kGroup];
     for (int64_t r = 0; r < rows; ++r) {
       Scalar* score = scratch.score + r * kKeys + begin;
-      if (!plain) block.chain.apply(row + r, block.key_block + begin, panels_end - begin, score);
-      raise_maximum(score, panels_end - begin, scale, scratch.max[i + r], scratch.limit[i + r],
+      scale[r] = block.chain.scale;
+      if (!plain && !block.chain.plain(row + r, 1, block.key_block, block_end)) {
+        block.chain.apply(row + r, block.key_block + begin, panels_end - begin, score);
+        scale[r] = 1;
+      }
+      raise_maximum(score, panels_end - begin, scale[r], scratch.max[i + r], scratch.limit[i + r],
                     scratch.sum + (i + r) * V::kLanes, out + r * value_columns_, block.first);
     }
     for (int64_t r = 0; r < rows; ++r) {
       Scalar* sum = scratch.sum + (i + r) * V::kLanes;
-      exponentiate(scratch.score + r * kKeys + begin, panels_end - begin, scale, scratch.max[i + r],
-                   sum, scratch.weight + (r * kKeys + begin) / Dot::kDepth);
+      exponentiate(scratch.score + r * kKeys + begin, panels_end - begin, scale[r],
+                   scratch.max[i + r], sum, scratch.weight + (r * kKeys + begin) / Dot::kDepth);
       if (Dot::kDepth > 1 && scratch.limit[i + r] == scratch.max[i + r])
         scratch.limit[i + r] += lag_of(V::reduce_add(V::load(sum)));
     }

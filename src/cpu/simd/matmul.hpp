@@ -19,7 +19,8 @@
 //
 // The problem is turned into its transpose, C^T = B^T A^T, where C's columns are contiguous, or
 // where C has few columns: few rows have a way of their own (matmul_rows.hpp). Blocks depend on the
-// problem alone, so results do not depend on the number of threads.
+// problem alone, so results do not depend on the number of threads. In canonical order blocks of
+// the depth do not cross its leaves, each leaf has sums of its own, and few rows are no exception.
 //
 // Blocking follows Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", TOMS
 // 2008.
@@ -29,6 +30,7 @@
 #include "cpu/simd/float8.hpp"
 #include "cpu/simd/matmul_output.hpp"
 #include "cpu/simd/matmul_rows.hpp"
+#include "math/leaf_tree.hpp"
 
 namespace perseid::internal::cpu::PERSEID_ISA {
 
@@ -55,21 +57,25 @@ class MatmulKernel {
   // How C is cut: C[m, n], or its transpose.
   struct Blocking {
     bool few_rows;
-    bool ahead = false;             // operands are packed ahead
-    int64_t rows, columns;          // of a block of C
-    int64_t down, across;           // blocks of C
-    int64_t depths = 1, depth = 0;  // blocks of the depth, and scalars of each
-    int64_t entries;                // of the batch that are packed at the same time
+    bool ahead = false;                  // operands are packed ahead
+    int64_t rows, columns;               // of a block of C
+    int64_t down, across;                // blocks of C
+    int64_t leaves, leaf;                // of the depth, and scalars of each
+    int64_t leaf_depths = 1, depth = 0;  // blocks of a leaf, and scalars of each
+    int64_t entries;                     // of the batch that are packed at the same time
 
     Blocking(const MatmulProblem& problem, int64_t m, int64_t n)
-        : few_rows(!kFloat8 && m <= kFewRows), entries(problem.async() ? problem.batch : 1) {
+        : few_rows(!kFloat8 && m <= kFewRows && problem.leaves == 0),
+          leaves(max(int64_t{1}, problem.leaves)),
+          leaf(problem.k / leaves),
+          entries(problem.async() ? problem.batch : 1) {
       if (few_rows) {
         rows = m;
         columns = Few::kStrip;
       } else {
-        const int64_t steps = steps_of<Dot>(problem.k);
-        depths = max(int64_t{1}, ceil_div(steps, kMostSteps));
-        depth = round_up(ceil_div(steps, depths), 2 * kSlice) * Dot::kDepth;
+        const int64_t steps = steps_of<Dot>(leaf);
+        leaf_depths = max(int64_t{1}, ceil_div(steps, kMostSteps));
+        depth = round_up(ceil_div(steps, leaf_depths), 2 * kSlice) * Dot::kDepth;
         rows = equal_parts(m, kMostRows, Dot::kRows);
         columns = equal_parts(n, kMostColumns, kPanel);
         while (problem.batch * ceil_div(m, rows) * ceil_div(n, columns) < kFewestTasks &&
@@ -85,6 +91,17 @@ class MatmulKernel {
     static int64_t equal_parts(int64_t size, int64_t most, int64_t unit) {
       return max(unit, round_up(ceil_div(size, max(int64_t{1}, ceil_div(size, most))), unit));
     }
+
+    // Blocks of the depth.
+    int64_t depths() const { return leaves * leaf_depths; }
+    // The first scalar of block d, and how many it has.
+    int64_t k_of(int64_t d) const { return leaf_of(d) * leaf + in_leaf(d) * depth; }
+    int64_t depth_of(int64_t d) const { return min(depth, leaf - in_leaf(d) * depth); }
+    int64_t leaf_of(int64_t d) const { return leaves == 1 ? 0 : d / leaf_depths; }
+    int64_t in_leaf(int64_t d) const { return leaves == 1 ? d : d % leaf_depths; }
+    // Sums of a block of C.
+    int64_t buffer() const { return rows * columns; }
+    int64_t buffers() const { return buffers_of_leaves(leaves); }
 
     int64_t steps() const { return steps_of<Dot>(depth); }
     // Rows of A along which a packed block of A may lie.
@@ -107,10 +124,10 @@ class MatmulKernel {
     }
     // Elements of one entry of the batch.
     static int64_t a_entry(const Blocking& blocking) {
-      return blocking.down * blocking.depths * blocking.a_elements();
+      return blocking.down * blocking.depths() * blocking.a_elements();
     }
     static int64_t b_entry(const Blocking& blocking) {
-      return blocking.panels() * blocking.depths * blocking.b_elements();
+      return blocking.panels() * blocking.depths() * blocking.b_elements();
     }
   };
 
@@ -119,7 +136,7 @@ class MatmulKernel {
     Element* a = nullptr;    // [a_elements]
     Element* b = nullptr;    // [b_elements]
     Scalar* few = nullptr;   // what FewRows works with
-    Scalar* sums = nullptr;  // [rows, columns]; with one block of the depth [kChunk, kPanel]
+    Scalar* sums = nullptr;  // [buffers, rows, columns]; of one block of the depth [kChunk, kPanel]
     Scalar* bias = nullptr;  // [columns], or [rows] where C is transposed
 
     Scratch(const Blocking& blocking, Arena& arena) {
@@ -131,8 +148,8 @@ class MatmulKernel {
           a = arena.take<Element>(blocking.a_elements());
           b = arena.take<Element>(blocking.b_elements());
         }
-        sums = arena.take<Scalar>(blocking.depths == 1 ? kChunk * kPanel
-                                                       : blocking.rows * blocking.columns);
+        sums = arena.take<Scalar>(blocking.depths() == 1 ? kChunk * kPanel
+                                                         : blocking.buffers() * blocking.buffer());
       }
       bias = arena.take<Scalar>(max(blocking.rows, blocking.columns));
     }
@@ -233,11 +250,6 @@ class MatmulKernel {
             stride[2]};
   }
 
-  // Scalars of block `d` of the depth.
-  int64_t depth_of(int64_t d) const {
-    return min(blocking_.depth, problem_.k - d * blocking_.depth);
-  }
-
   // Whether neighbours lie along the other side of the product than the depth: then the operand is
   // packed along that side too.
   bool a_along_rows() const { return a_.stride[1] == 1 && a_.stride[2] != 1; }
@@ -247,7 +259,7 @@ class MatmulKernel {
   bool is_direct_a() const {
     constexpr bool kSame = Dot::kDepth > 1 || sizeof(T) == sizeof(Element);
     const auto whole_elements = [](int64_t x) { return x % Dot::kDepth == 0; };
-    return kSame && a_.stride[2] == 1 && whole_elements(problem_.k) &&
+    return kSame && a_.stride[2] == 1 && whole_elements(blocking_.leaf) &&
            whole_elements(a_.stride[0]) && whole_elements(a_.stride[1]) &&
            reinterpret_cast<uintptr_t>(a_.data) % alignof(Element) == 0;
   }
@@ -268,17 +280,17 @@ class MatmulKernel {
   // Where the operands of a block lie packed.
   Element* ahead_a(const Ahead& ahead, const MatmulPart& block, int64_t d) const {
     return ahead.a + a_entry(block.batch) * Ahead::a_entry(blocking_) +
-           (block.i / blocking_.rows * blocking_.depths + d) * blocking_.a_elements();
+           (block.i / blocking_.rows * blocking_.depths() + d) * blocking_.a_elements();
   }
   Element* ahead_b(const Ahead& ahead, const MatmulPart& block, int64_t j, int64_t d) const {
     return ahead.b + b_entry(block.batch) * Ahead::b_entry(blocking_) +
-           ((block.j + j) / kPanel * blocking_.depths + d) * blocking_.b_elements();
+           ((block.j + j) / kPanel * blocking_.depths() + d) * blocking_.b_elements();
   }
 
   TileA<Dot> operand_a(const Ahead& ahead, const Scratch& scratch, const MatmulPart& block,
                        int64_t d) const {
     if (direct_a_) {
-      const Strided<T> a = matrix(a_, block.batch, block.i, d * blocking_.depth);
+      const Strided<T> a = matrix(a_, block.batch, block.i, blocking_.k_of(d));
       return {reinterpret_cast<const Element*>(a.data), a.row / Dot::kDepth, 1};
     }
     if (blocking_.ahead) return packed_a(ahead_a(ahead, block, d));
@@ -288,7 +300,7 @@ class MatmulKernel {
 
   // The block's rows of A at block d of the depth.
   void pack_a(const MatmulPart& block, int64_t d, Element* out) const {
-    const int64_t k = d * blocking_.depth, depth = depth_of(d);
+    const int64_t k = blocking_.k_of(d), depth = blocking_.depth_of(d);
     const Strided<T> a = matrix(a_, block.batch, block.i, k);
     if (a_along_rows()) {
       pack_depth<Dot>(Strided<T>{a.data, a.column, a.row}, depth, block.rows, out,
@@ -316,7 +328,7 @@ class MatmulKernel {
 
   // `columns` columns of B from `first` on.
   void pack_panel(int64_t batch, int64_t first, int64_t columns, int64_t d, Element* out) const {
-    const int64_t k = d * blocking_.depth, depth = depth_of(d);
+    const int64_t k = blocking_.k_of(d), depth = blocking_.depth_of(d);
     const Strided<T> b = matrix(b_, batch, k, first);
     if (b_along_columns()) {
       pack_depth<Dot>(b, depth, columns, out, kPanel);
@@ -330,7 +342,8 @@ class MatmulKernel {
   int64_t pack_a_tasks() const { return a_along_rows() ? slice_tasks() : blocking_.down; }
   int64_t pack_b_tasks() const { return b_along_columns() ? slice_tasks() : blocking_.panels(); }
   static constexpr int64_t kSliceTask = 8 * kSlice;
-  int64_t slice_tasks() const { return ceil_div(problem_.k, kSliceTask); }
+  int64_t slice_tasks_of_leaf() const { return ceil_div(blocking_.leaf, kSliceTask); }
+  int64_t slice_tasks() const { return blocking_.leaves * slice_tasks_of_leaf(); }
 
   void pack_a_ahead(int64_t batch, int64_t task) const {
     Arena arena(workspace_);
@@ -342,11 +355,11 @@ class MatmulKernel {
       return;
     }
     Element* out = ahead.a + a_entry(batch) * Ahead::a_entry(blocking_) +
-                   task * blocking_.depths * blocking_.a_elements();
+                   task * blocking_.depths() * blocking_.a_elements();
     const int64_t first = task * blocking_.rows;
     for (int64_t i = 0; i < min(blocking_.rows, m_ - first); ++i) {
-      for (int64_t d = 0; d < blocking_.depths; ++d) {
-        const int64_t k = d * blocking_.depth, depth = depth_of(d);
+      for (int64_t d = 0; d < blocking_.depths(); ++d) {
+        const int64_t k = blocking_.k_of(d), depth = blocking_.depth_of(d);
         Element* row = out + d * blocking_.a_elements() + i * blocking_.steps();
         pack_rows<Dot>(matrix(a_, batch, first + i, k), 1, depth, row, blocking_.steps());
         if constexpr (kFloat8)
@@ -364,24 +377,27 @@ class MatmulKernel {
       return;
     }
     Element* out = ahead.b + b_entry(batch) * Ahead::b_entry(blocking_) +
-                   task * blocking_.depths * blocking_.b_elements();
+                   task * blocking_.depths() * blocking_.b_elements();
     const int64_t first = task * kPanel;
-    for (int64_t d = 0; d < blocking_.depths; ++d)
+    for (int64_t d = 0; d < blocking_.depths(); ++d)
       pack_panel(batch, first, clamp(n_ - first, int64_t{0}, kPanel), d,
                  out + d * blocking_.b_elements());
   }
 
-  // Rows [task * kSliceTask, ...) of x[k, size], cut into parts of `part` columns; a packed row of
-  // a part is `width` wide.
+  // A task's rows of x[k, size], at most kSliceTask of one leaf, cut into parts of `part` columns;
+  // a packed row of a part is `width` wide.
   void pack_slices(Strided<T> x, const Float8Panel& panel, int64_t batch, int64_t task,
                    int64_t size, int64_t part, int64_t width, Element* out) const {
-    const int64_t end = min(problem_.k, (task + 1) * kSliceTask);
-    for (int64_t k = task * kSliceTask; k < end; k += kSlice) {
-      const int64_t d = k / blocking_.depth, step = k % blocking_.depth / Dot::kDepth;
-      const int64_t depth = min(kSlice, end - k);
+    const int64_t leaf = task / slice_tasks_of_leaf(), first = task % slice_tasks_of_leaf();
+    const int64_t end = min(blocking_.leaf, (first + 1) * kSliceTask);
+    for (int64_t row = first * kSliceTask; row < end; row += kSlice) {
+      const int64_t k = leaf * blocking_.leaf + row, depth = min(kSlice, end - row);
+      const int64_t d = leaf * blocking_.leaf_depths + row / blocking_.depth,
+                    step = row % blocking_.depth / Dot::kDepth;
       for (int64_t j = 0; j < size; j += part) {
         const int64_t lines = min(part, size - j);
-        Element* to = out + ((j / part * blocking_.depths + d) * blocking_.steps() + step) * width;
+        Element* to =
+            out + ((j / part * blocking_.depths() + d) * blocking_.steps() + step) * width;
         pack_depth<Dot>(Strided<T>{x.data + k * x.row + j * x.column, x.row, x.column}, depth,
                         lines, to, width);
         if constexpr (kFloat8) panel.decode_depth(batch, j, lines, k, depth, to, width);
@@ -432,22 +448,27 @@ class MatmulKernel {
   template <class Provide>
   int64_t multiply(const MatmulPart& block, const Ahead& ahead, const Scratch& scratch, int64_t d,
                    const Provide& provide) const {
-    const bool whole = blocking_.depths == 1;
+    const int64_t depths = blocking_.depths();
+    const bool whole = depths == 1;
     const int64_t sums_row = whole ? kPanel : blocking_.columns;
-    for (; d < blocking_.depths; ++d) {
+    for (; d < depths; ++d) {
       if (!provide(d)) return d;
-      const int64_t steps = steps_of<Dot>(depth_of(d));
+      const int64_t steps = steps_of<Dot>(blocking_.depth_of(d));
+      const int64_t leaf = blocking_.leaf_of(d), in_leaf = blocking_.in_leaf(d);
+      Scalar* const sums_of_leaf = scratch.sums + buffer_of_leaf(leaf) * blocking_.buffer();
+      const int64_t pairs = in_leaf + 1 == blocking_.leaf_depths ? pairs_after_leaf(leaf) : 0;
       const TileA<Dot> a = operand_a(ahead, scratch, block, d);
       for (int64_t j = 0; j < block.columns; j += kPanel) {
         const int64_t columns = min(kPanel, block.columns - j);
         const Element* b = operand_b(ahead, scratch, block, j, d);
         for (int64_t i = 0; i < block.rows; i += kChunk) {
           const int64_t rows = min(kChunk, block.rows - i);
-          Scalar* sums = whole ? scratch.sums : scratch.sums + i * sums_row + j;
+          Scalar* sums = whole ? scratch.sums : sums_of_leaf + i * sums_row + j;
           prefetch_next_b(block, ahead, d, j, i, rows);
           panel_gemm<Dot>({a.data + i * a.row, a.row, a.depth}, {b, kPanel}, {sums, sums_row}, rows,
-                          columns, steps, d > 0);
-          if (d + 1 == blocking_.depths)
+                          columns, steps, in_leaf > 0);
+          sums = add_pairs(sums, pairs, rows, columns);
+          if (d + 1 == depths)
             output_.write(block, {block.batch, block.i + i, block.j + j, rows, columns}, sums,
                           sums_row, scratch.bias);
         }
@@ -456,24 +477,39 @@ class MatmulKernel {
     return d;
   }
 
+  // Adds sums to those a buffer before, `pairs` times. Where they are then.
+  Scalar* add_pairs(Scalar* sums, int64_t pairs, int64_t rows, int64_t columns) const {
+    for (; pairs > 0; --pairs) {
+      Scalar* const earlier = sums - blocking_.buffer();
+      for (int64_t i = 0; i < rows; ++i)
+        for (int64_t j = 0; j < columns; j += V::kLanes) {
+          Scalar* const at = earlier + i * blocking_.columns + j;
+          V::store(at, V::add(V::load(at), V::load(sums + i * blocking_.columns + j)));
+        }
+      sums = earlier;
+    }
+    return sums;
+  }
+
   // The next panel of B is called for while the products of this one run, rows [i, i + size) of the
   // block their share. Inlined, or the compiler finds that it has no effect.
   PERSEID_INLINE void prefetch_next_b(const MatmulPart& block, const Ahead& ahead, int64_t d,
                                       int64_t j, int64_t i, int64_t size) const {
     j += kPanel;
     if (j >= block.columns) j = 0, ++d;
-    if (d == blocking_.depths) return;
+    if (d == blocking_.depths()) return;
     const int64_t columns = min(kPanel, block.columns - j);
     if (blocking_.ahead) {
-      prefetch(ahead_b(ahead, block, j, d), steps_of<Dot>(depth_of(d)), kPanel, kPanel, i, size,
-               block.rows);
+      prefetch(ahead_b(ahead, block, j, d), steps_of<Dot>(blocking_.depth_of(d)), kPanel, kPanel, i,
+               size, block.rows);
       return;
     }
-    const Strided<T> b = matrix(b_, block.batch, d * blocking_.depth, block.j + j);
+    const int64_t depth = blocking_.depth_of(d);
+    const Strided<T> b = matrix(b_, block.batch, blocking_.k_of(d), block.j + j);
     if (b_along_columns()) {
-      prefetch(b.data, depth_of(d), columns, b.row, i, size, block.rows);
+      prefetch(b.data, depth, columns, b.row, i, size, block.rows);
     } else {
-      prefetch(b.data, columns, depth_of(d), b.column, i, size, block.rows);
+      prefetch(b.data, columns, depth, b.column, i, size, block.rows);
     }
   }
 

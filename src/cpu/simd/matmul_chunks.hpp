@@ -42,14 +42,14 @@ class ChunkedMatmulKernel : MatmulKernel<Dot, T> {
     uint32_t* b_parts = nullptr;  // [entries, across, depths]
     uint32_t* c_parts = nullptr;  // [batch, down, across]: claims of blocks that may be parked
     int64_t* reached = nullptr;   // [batch, down, across]: blocks of the depth that are summed
-    Scalar* parked = nullptr;     // [batch, down, across, rows, columns]
+    Scalar* parked = nullptr;     // [batch, down, across, buffers, rows, columns]
     int64_t* elements = nullptr;  // [chunks of C]: that are not written yet
     int64_t a_count = 0, b_count = 0, c_count = 0;
 
     Shared(const MatmulProblem& problem, const Blocking& blocking, Arena& arena) {
       if (blocking.ahead) {
-        a_count = blocking.entries * blocking.down * blocking.depths;
-        b_count = blocking.entries * blocking.across * blocking.depths;
+        a_count = blocking.entries * blocking.down * blocking.depths();
+        b_count = blocking.entries * blocking.across * blocking.depths();
         a_parts = arena.take<uint32_t>(a_count);
         b_parts = arena.take<uint32_t>(b_count);
       }
@@ -57,7 +57,7 @@ class ChunkedMatmulKernel : MatmulKernel<Dot, T> {
         c_count = problem.batch * blocking.down * blocking.across;
         c_parts = arena.take<uint32_t>(c_count);
         reached = arena.take<int64_t>(c_count);
-        parked = arena.take<Scalar>(c_count * blocking.rows * blocking.columns);
+        parked = arena.take<Scalar>(c_count * blocking.buffers() * blocking.buffer());
       }
       elements = arena.take<int64_t>(problem.chunks_c.count);
     }
@@ -76,7 +76,7 @@ class ChunkedMatmulKernel : MatmulKernel<Dot, T> {
   static bool may_park(const MatmulProblem& problem, const Blocking& blocking) {
     const bool along_depth =
         problem.chunks_a.dim == ChunkDim::kK || problem.chunks_b.dim == ChunkDim::kK;
-    return along_depth && !blocking.few_rows && blocking.depths > 1;
+    return along_depth && !blocking.few_rows && blocking.depths() > 1;
   }
 
   static size_t shared_bytes(const MatmulProblem& problem, const Blocking& blocking) {
@@ -151,7 +151,7 @@ class ChunkedMatmulKernel : MatmulKernel<Dot, T> {
       grid.columns = columns_of_c_;
     }
     const TileOrder<int64_t> order(grid);
-    const int64_t blocks = order.clusters(), rounds = parks_ ? blocking.depths : 1;
+    const int64_t blocks = order.clusters(), rounds = parks_ ? blocking.depths() : 1;
     std::atomic<int64_t> next{0};
     for_each_task(executor, blocks * rounds, [&](int64_t, int32_t worker) {
       if (waits_.ended()) return;
@@ -184,7 +184,7 @@ class ChunkedMatmulKernel : MatmulKernel<Dot, T> {
     } else {
       const int64_t depths = this->multiply(
           block, ahead, scratch, 0, [&](int64_t d) { return provide(block, ahead, shared, d); });
-      if (depths == this->blocking_.depths) depart(block, shared);
+      if (depths == this->blocking_.depths()) depart(block, shared);
     }
   }
 
@@ -196,28 +196,35 @@ class ChunkedMatmulKernel : MatmulKernel<Dot, T> {
         block.j / blocking.columns;
     uint32_t* part = shared.c_parts + number;
     if (waits_.claim(part) != Claim::kMine) return;
-    Scalar* parked = shared.parked + number * blocking.rows * blocking.columns;
-    const auto bytes = static_cast<size_t>(block.rows * blocking.columns) * sizeof(Scalar);
+    Scalar* parked = shared.parked + number * blocking.buffers() * blocking.buffer();
+    // Before block d of the depth. The rows of the last buffer are the block's.
+    const auto bytes_at = [&](int64_t d) {
+      return static_cast<size_t>(buffer_of_leaf(blocking.leaf_of(d)) * blocking.buffer() +
+                                 block.rows * blocking.columns) *
+             sizeof(Scalar);
+    };
     const int64_t first = shared.reached[number];
-    if (first > 0) __builtin_memcpy(scratch.sums, parked, bytes);
+    if (first > 0) __builtin_memcpy(scratch.sums, parked, bytes_at(first));
     const int64_t reached = this->multiply(block, ahead, scratch, first, [&](int64_t d) {
       return (d == first || is_here(block, d)) && provide(block, ahead, shared, d);
     });
-    const bool done = reached == blocking.depths;
+    const bool done = reached == blocking.depths();
     if (done) {
       depart(block, shared);
     } else {
-      __builtin_memcpy(parked, scratch.sums, bytes);
+      __builtin_memcpy(parked, scratch.sums, bytes_at(reached));
       shared.reached[number] = reached;
     }
     waits_.release(part, done);
   }
 
   ChunkRange<int64_t> needed_of_a(const MatmulPart& block, int64_t d) const {
-    return side_a_.needed(block.i, block.rows, d * this->blocking_.depth, this->depth_of(d));
+    return side_a_.needed(block.i, block.rows, this->blocking_.k_of(d),
+                          this->blocking_.depth_of(d));
   }
   ChunkRange<int64_t> needed_of_b(const MatmulPart& block, int64_t d) const {
-    return side_b_.needed(block.j, block.columns, d * this->blocking_.depth, this->depth_of(d));
+    return side_b_.needed(block.j, block.columns, this->blocking_.k_of(d),
+                          this->blocking_.depth_of(d));
   }
   bool is_here(const MatmulPart& block, int64_t d) const {
     return waits_.are_here(side_a_.operand, needed_of_a(block, d)) &&
@@ -231,7 +238,7 @@ class ChunkedMatmulKernel : MatmulKernel<Dot, T> {
       if (!waits_.await(side_a_.operand, needed_of_a(block, d))) return false;
       const int64_t row = this->a_entry(block.batch) * blocking.down + block.i / blocking.rows;
       if (blocking.ahead && !this->direct_a_ &&
-          !make(shared.a_parts + row * blocking.depths + d,
+          !make(shared.a_parts + row * blocking.depths() + d,
                 [&] { this->pack_a(block, d, this->ahead_a(ahead, block, d)); }))
         return false;
     }
@@ -239,7 +246,7 @@ class ChunkedMatmulKernel : MatmulKernel<Dot, T> {
       if (!waits_.await(side_b_.operand, needed_of_b(block, d))) return false;
       const int64_t column =
           this->b_entry(block.batch) * blocking.across + block.j / blocking.columns;
-      if (blocking.ahead && !make(shared.b_parts + column * blocking.depths + d, [&] {
+      if (blocking.ahead && !make(shared.b_parts + column * blocking.depths() + d, [&] {
             for (int64_t j = 0; j < block.columns; j += Base::kPanel)
               this->pack_b(block, j, d, this->ahead_b(ahead, block, j, d));
           }))
