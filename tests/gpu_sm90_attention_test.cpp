@@ -9,9 +9,16 @@ namespace {
 
 using namespace testing_gpu;
 
+class GpuSm90Attention : public GpuAttention {
+ protected:
+  void SetUp() override {
+    if (tested_kernels() != TestedKernels::kSm90) GTEST_SKIP() << "other kernels";
+    GpuAttention::SetUp();
+  }
+};
+
 // What a plan cannot know is refused when it is executed.
-TEST_F(GpuAttention, RefusesWhatTheCopyEngineCannotReach) {
-  if (tested_kernels() != TestedKernels::kSm90) GTEST_SKIP() << "no kernels of the copy engine";
+TEST_F(GpuSm90Attention, RefusesWhatTheCopyEngineCannotReach) {
   Fixture fixture(forward_case(DType::kBF16, 1, 2, 2, 40, 50, 64, 64));
   std::unique_ptr<cuda::Sm90Attention> attention;
   expect_ok(cuda::Sm90Attention::make(fixture.problem, *gpu_, &attention));
