@@ -120,6 +120,7 @@ void dims(TwoDice& dice, Problem& p) {
     return;
   }
   const auto any = [&] {
+    if (shared.one_in(12)) return 8 * shared.between(33, 64);
     return shared.one_in(2) ? shared.pick<int64_t>({64, 128, 96, 256, 192})
                             : 8 * shared.between(1, shared.one_in(3) ? 32 : 16);
   };

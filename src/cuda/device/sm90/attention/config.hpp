@@ -42,9 +42,11 @@ enum class Epilogue {
   // One iteration later, after the next tile's second scores were issued. It pays with up to two
   // consumers, since the other one may have no product to run.
   kDeferred,
-  // Under the first scores of the next tile, which then wait for neither softmax nor PV. The only
-  // choice with one query stage: the next queries arrive after the last PV product was issued.
+  // Under the first scores of the next tile, which then wait for neither softmax nor PV. With one
+  // query stage: the next queries arrive after the last PV product was issued.
   kBeforeNextScores,
+  // While the next queries arrive. It pays where these are many bytes.
+  kBeforeNextQueries,
 };
 
 struct AttentionForwardArguments;
@@ -148,6 +150,7 @@ struct AttentionForwardConfig {
   // consumers multiply them at once; and the softmax of few keys is short.
   constexpr bool ping_pong() const { return consumers > 1 && !in_pieces(); }
   constexpr Epilogue epilogue() const {
+    if (in_pieces()) return Epilogue::kBeforeNextQueries;
     if (q_stages == 1) return Epilogue::kBeforeNextScores;
     return consumers < 3 && mask_loop != MaskLoop::kSplitAtDiagonal ? Epilogue::kDeferred
                                                                     : Epilogue::kEager;
@@ -165,11 +168,9 @@ struct AttentionForwardConfig {
     return consumers > 2 && q_stages > 1 && !right && !left && bias_stages == 0;
   }
   // Whether a consumer skips KV tiles that none of its rows sees. They exist where a Q tile has
-  // more rows than a KV tile has keys, and under a window. (With room for one V tile, a consumer
-  // that skips a first tile would wait for the next queries before it releases the V that the other
-  // one needs.)
+  // more rows than a KV tile has keys, and under a window.
   constexpr bool skips_masked_tiles() const {
-    return consumers > 1 && (left ? !in_pieces() : right && rows() > keys);
+    return consumers > 1 && (left || (right && rows() > keys));
   }
 
   // Shared memory, in bytes. The rest stages results for TMA stores, in chunks of 64 columns.

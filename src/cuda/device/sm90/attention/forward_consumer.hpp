@@ -26,7 +26,7 @@ class ForwardConsumer {
   static_assert(C.allows(C.mask_loop));
   // epilogue() follows from the other fields; a split mask loop never defers it.
   static_assert(C.epilogue() != Epilogue::kDeferred || C.mask_loop != MaskLoop::kSplitAtDiagonal);
-  static_assert((C.epilogue() == Epilogue::kBeforeNextScores) == (C.q_stages == 1));
+  static_assert((C.epilogue() >= Epilogue::kBeforeNextScores) == (C.q_stages == 1));
 
  public:
   __device__ __forceinline__ ForwardConsumer(const AttentionForwardArguments& arguments,
@@ -59,6 +59,8 @@ class ForwardConsumer {
  private:
   using Shared = ForwardShared<C>;
   static constexpr bool kOfPlanes = C.planes() == 2;
+  // A Q tile ends before the next one begins.
+  static constexpr bool kEndsBeforeNext = C.epilogue() == Epilogue::kBeforeNextQueries;
 
   // The Q tiles of a pass from the block's tile number `at` on. Returns the number of the empty
   // tile that ends it. The usual path, where the consumer has rows in all tiles:
@@ -88,12 +90,15 @@ class ForwardConsumer {
       } else {
         skip_mainloop(at);
       }
-      if constexpr (C.epilogue() == Epilogue::kBeforeNextScores) issue_last_pv();
+      if constexpr (C.q_stages == 1) issue_last_pv();
       kv_.skip_first_keys(shared_.tile(at));
+      if constexpr (kEndsBeforeNext) epilogue(at);
       wait_query(at + 1);
       if (shared_.tile(at + 1).number < 0) break;
       const bool next_active = has_rows(at + 1);
-      if (active && next_active) {
+      if constexpr (kEndsBeforeNext) {
+        prologue(at + 1);
+      } else if (active && next_active) {
         prologue_of_next(at, at + 1);
       } else if (active) {
         issue_last_pv();
@@ -108,11 +113,11 @@ class ForwardConsumer {
       active = next_active;
       ++at;
     }
-    if (active) {
-      if constexpr (C.epilogue() != Epilogue::kBeforeNextScores) issue_last_pv();
-      epilogue(at);
-    } else {
+    if (!active) {
       skip_last_pv();
+    } else if constexpr (!kEndsBeforeNext) {
+      if constexpr (C.q_stages > 1) issue_last_pv();
+      epilogue(at);
     }
     ping_pong_.close();
     if (lane_ == 0) ptx::tma_store_wait_read();
