@@ -106,17 +106,24 @@ int run_context_attention(const Common& common, const RankFlags& of_all) {
        .report = !of_all.report.empty(),
        .canonical = of_all.canonical});
   const Memory workspace = workspace_of(context, attention, flags);
-  compute_attention(run, context, flags, with, files,
-                    {.forward =
-                         [&](const AttentionForward& arguments) {
-                           attention.forward(nullptr, arguments, {workspace}, deadline);
-                           context.synchronize();
-                         },
-                     .backward =
-                         [&](const AttentionBackward& arguments) {
-                           attention.backward(nullptr, arguments, {workspace}, deadline);
-                           context.synchronize();
-                         }});
+  // Cumulative lengths stay in memory of the host.
+  const auto with_lengths = [&with](auto arguments) {
+    arguments.cu_seqlens_q = with.cu_seqlens_q;
+    arguments.cu_seqlens_kv = with.cu_seqlens_kv;
+    return arguments;
+  };
+  compute_attention(
+      run, context, flags, with, files,
+      {.forward =
+           [&](const AttentionForward& arguments) {
+             attention.forward(nullptr, with_lengths(arguments), {workspace}, deadline);
+             context.synchronize();
+           },
+       .backward =
+           [&](const AttentionBackward& arguments) {
+             attention.backward(nullptr, with_lengths(arguments), {workspace}, deadline);
+             context.synchronize();
+           }});
   if (!of_all.report.empty())
     write_report(of_rank(of_all.report, group.rank()), attention.overlap_report());
   run.finish(files, attention.info().implementation);

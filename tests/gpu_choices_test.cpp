@@ -183,8 +183,11 @@ TEST(AttentionKernels, TakeTheRowsOfARank) {
   EXPECT_EQ(portable->refuse(problem, *device), "");
   problem.ragged = true;
   problem.total_q = problem.total_kv = 400;
+  problem.rows = {.ranks = 2, .rank = 1};
   EXPECT_EQ(portable->refuse(problem, *device),
-            "made for sequences of one length, where ranks hold rows of each");
+            "made for sequences of one length, with dropout, where ranks hold rows of each");
+  problem.dropout = 0;
+  EXPECT_EQ(portable->refuse(problem, *device), "");
 }
 
 TEST(AttentionKernels, TakeFloat32) {

@@ -3,6 +3,8 @@
 // Context-parallel attention over ranks that have a GPU each: near to the attention of all rows on
 // the CPU, forward bit for bit as on one GPU that visits all keys in the same order, and gradients
 // with the same bits in every run. Skipped with fewer than two GPUs.
+#include <numeric>
+
 #include "context_attention_tools.hpp"
 #include "gpu_collective_tools.hpp"
 #include "overlap_reports.hpp"
@@ -74,9 +76,14 @@ struct OnRank {
 
   Tensors run(const Problem& problem, int32_t gpu, const Tensors& own) const {
     const TensorsOf<OnGpu> tensors = copy_to_gpu(context, gpu, own);
-    plan.forward(nullptr, tensors.forward(problem), forward_workspace.bytes());
+    // Lengths are in memory of the host.
+    const auto with_lengths = [&](auto arguments) {
+      if (problem.ragged()) arguments.cu_seqlens_q = arguments.cu_seqlens_kv = own.lengths.tensor();
+      return arguments;
+    };
+    plan.forward(nullptr, with_lengths(tensors.forward(problem)), forward_workspace.bytes());
     if (problem.backward)
-      plan.backward(nullptr, tensors.backward(problem), backward_workspace.bytes());
+      plan.backward(nullptr, with_lengths(tensors.backward(problem)), backward_workspace.bytes());
     context.synchronize();
     return copy_from_gpu(tensors, own);
   }
@@ -200,6 +207,30 @@ TEST_F(GpuContextAttention, PiecesThatAreNoTiles) {
   expect_as_on_the_cpu(square(400, 64, {.batch = 2, .heads = 4, .kv_heads = 2}));
   expect_as_on_the_cpu(square(104, 128, {.bias = true, .accumulate = true}));
   expect_as_on_the_cpu(square(192, 320, {.dropout = 0.2}));
+}
+
+Problem ragged(std::vector<int32_t> lengths, Problem problem) {
+  problem.batch = std::ssize(lengths);
+  problem.q_len = problem.kv_len = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  problem.lengths = std::move(lengths);
+  return problem;
+}
+
+TEST_F(GpuContextAttention, Ragged) {
+  expect_as_on_the_cpu(
+      ragged({128, 0, 64, 400, 4}, {.heads = 4, .kv_heads = 2, .head_dim = 64, .value_dim = 64}));
+  expect_as_on_the_cpu(
+      ragged({20, 300}, {.placement = Sharding::kContiguous,
+                         .mask = perseid::causal_bottom_right() & perseid::window(70, -1),
+                         .head_dim = 128,
+                         .value_dim = 128,
+                         .accumulate = true}));
+  expect_as_on_the_cpu(
+      ragged({60, 8, 100}, {.layout = perseid::bhsd, .mask = perseid::window(20, 9)}),
+      perseid::f64);
+  expect_as_on_the_cpu(
+      ragged({50, 200}, {.placement = Sharding::kContiguous, .head_dim = 64, .value_dim = 64}),
+      perseid::f32);
 }
 
 TEST_F(GpuContextAttention, AddsToGradients) {
@@ -326,7 +357,7 @@ TEST_F(GpuContextAttention, BitsOfOneGpuPieceByPiece) {
   }
 }
 
-TEST_F(GpuContextAttention, RefusesSequencesOfSeveralLengths) {
+TEST_F(GpuContextAttention, RefusesToDropOfSequencesOfSeveralLengths) {
   on_threads(kRanks, [&](const Group& group) {
     const Ended end = ended([&] {
       const Context context = Context::cuda(group.rank());
@@ -337,12 +368,14 @@ TEST_F(GpuContextAttention, RefusesSequencesOfSeveralLengths) {
                                                    .q_len = 64,
                                                    .kv_len = 64,
                                                    .head_dim = 64,
+                                                   .dropout = 0.1,
                                                    .ragged = true,
                                                    .total_q = 96,
                                                    .total_kv = 96}});
     });
     EXPECT_EQ(end.status, PERSEID_UNSUPPORTED) << end.sentence;
-    EXPECT_NE(end.sentence.find("sequences of one length"), std::string::npos) << end.sentence;
+    EXPECT_NE(end.sentence.find("sequences of one length, with dropout"), std::string::npos)
+        << end.sentence;
   });
 }
 

@@ -335,8 +335,8 @@ typedef struct perseid_context_attention_forward_args {
   uint32_t reserved;    /**< 0 */
   /** query, key, value, out and lse have the rows of this rank; bias and visible its queries and
    * all keys. cu_seqlens_q, cu_seqlens_kv and kv_lens are those of whole sequences, the same on all
-   * ranks; ragged lengths are multiples of the number of ranks, with ZIGZAG of twice that. No
-   * arrival_kv. */
+   * ranks; ragged lengths are multiples of the number of ranks, with ZIGZAG of twice that, and on
+   * GPUs too cu_seqlens_q and cu_seqlens_kv are in memory of the host. No arrival_kv. */
   const struct perseid_attention_forward_args* attention;
   uint64_t deadline_ns; /**< 0: 30 s */
   /** NULL, or how the waits ended. On a GPU it is written by the synchronisation that returns the
@@ -353,7 +353,7 @@ typedef struct perseid_context_attention_backward_args {
   uint64_t deadline_ns; /**< 0: 30 s */
 } perseid_context_attention_backward_args;
 
-/** Makes a plan; all ranks call this. Errors: UNSUPPORTED (on GPUs: ragged batches, with dropout
+/** Makes a plan; all ranks call this. Errors: UNSUPPORTED (on GPUs: dropout of ragged batches or of
  * pieces that begin at no multiple of 16), OUT_OF_MEMORY, TIMEOUT, PEER_LOST. *plan is NULL after a
  * failure.
  * \snippet ranks.c context_attention */

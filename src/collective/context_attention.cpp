@@ -9,7 +9,6 @@
 #include "cuda/runtime/signals.hpp"
 #include "op/attention.hpp"
 #include "op/descriptor.hpp"
-#include "op/lengths.hpp"
 
 namespace perseid::internal::collective {
 namespace {
@@ -39,6 +38,9 @@ Status ContextAttentionPlan::make(op::DevicePointer device, GroupPointer group,
   Group& ranks = *group;
   std::unique_ptr<ContextAttentionPlan> made(new ContextAttentionPlan(device, std::move(group)));
   if (Status status = made->read(desc, operation); !status.ok()) return status;
+  if (made->ragged_)
+    made->lengths_ =
+        std::make_unique<ContextLengths>(device, made->batch_, ranks.size(), made->zigzag_);
   // Again an exchange, as an implementation may refuse on one rank alone.
   const Status attention = made->make_attention(device, *desc.attention);
   if (Status status = ranks.exchange(operation, attention, "", nullptr); !status.ok())
@@ -233,18 +235,8 @@ Status ContextAttentionPlan::make_transports(const Operation& operation) {
   const int64_t pieces = zigzag_ ? 2 : 1;
   const int64_t runs = ragged_ ? batch_ * pieces + 1 : chunks_->count() * batch_;
   parts_.reserve(static_cast<size_t>(2 * max(runs, int64_t{1})));
-  if (ragged_) {
-    cumulative_q_.resize(static_cast<size_t>(batch_ + 1));
-    cumulative_kv_.resize(static_cast<size_t>(batch_ + 1));
-    lengths_q_ = {.data = cumulative_q_.data(),
-                  .dtype = DType::kI64,
-                  .rank = 1,
-                  .shape = {batch_ + 1},
-                  .stride = {1}};
-    lengths_q_dl_ = as_dl(&lengths_q_, device().dl_device());
-    lengths_q_dl_.dtype = {kDLInt, 64, 1};
-  }
-  return {};
+  if (!ragged_) return {};
+  return group_->exchange(operation, lengths_->make(), "", nullptr);
 }
 
 void ContextAttentionPlan::view(std::byte* data, DType dtype, KeysAndValues* views) const {
@@ -335,40 +327,15 @@ Tensor ContextAttentionPlan::read_keys(op::ArgumentReader& reader, op::Access ac
   return view;
 }
 
-// Cumulative lengths of whole sequences, of which this rank has equal parts.
-void ContextAttentionPlan::read_lengths(op::ArgumentReader& reader, const DLTensor* of_queries,
-                                        const DLTensor* of_keys) const {
-  const int64_t ranks = group_->size(), pieces = ranks * (zigzag_ ? 2 : 1);
-  const op::Extent extent{"batch + 1", batch_ + 1};
-  const auto read = [&](const char* name, const DLTensor* given, int64_t longest, int64_t total,
-                        std::vector<int64_t>* lengths) {
-    const Tensor view =
-        reader.read(op::Access::kRead, name, given, {DType::kI32, DType::kI64}, {&extent, 1});
-    if (!reader.ok()) return;
-    op::check_cumulative(reader, name, view,
-                         {longest * ranks,
-                          ", what the ranks' plans have; make a plan for the "
-                          "longest sequence"},
-                         {total * ranks, ", the rows of all ranks; make a plan for as many rows"});
-    for (int64_t i = 0; i <= batch_ && reader.ok(); ++i) {
-      const int64_t end = read_length(view, i);
-      reader.require(end % pieces == 0, name, "[", i, "] is ", end, ", expected a multiple of ",
-                     pieces, ", the pieces of a sequence; pad the sequences");
-      (*lengths)[static_cast<size_t>(i)] = end;
-    }
-  };
-  read("cu_seqlens_q", of_queries, longest_q_, total_q_, &cumulative_q_);
-  read("cu_seqlens_kv", of_keys, longest_kv_, kv_rows_, &cumulative_kv_);
-  for (int64_t& end : cumulative_q_) end /= ranks;
-}
-
 template <class Args>
-void ContextAttentionPlan::read_inputs(op::ArgumentReader& reader, const Args* args, Tensor* key,
-                                       Tensor* value) const {
-  if (!reader.require(args != nullptr, "attention is NULL, expected its arguments")) return;
+Status ContextAttentionPlan::read_inputs(op::ArgumentReader& reader, const Args* args, Tensor* key,
+                                         Tensor* value) const {
+  if (!reader.require(args != nullptr, "attention is NULL, expected its arguments")) return {};
   *key = read_keys(reader, op::Access::kRead, "key", args->key, "head_dim", head_dim_);
   *value = read_keys(reader, op::Access::kRead, "value", args->value, "value_dim", value_dim_);
-  if (ragged_) read_lengths(reader, args->cu_seqlens_q, args->cu_seqlens_kv);
+  if (!ragged_) return {};
+  return lengths_->read(kOperation, args->cu_seqlens_q, {longest_q_, total_q_}, args->cu_seqlens_kv,
+                        {longest_kv_, kv_rows_});
 }
 
 // What copy engines and sums take.
@@ -389,8 +356,9 @@ void ContextAttentionPlan::for_each_run(const Body& body) const {
     if (chunks_->count() == 0) return;
     const int64_t pieces = zigzag_ ? 2 : 1;
     for (int64_t i = 0; i < batch_; ++i) {
-      const int64_t begin = cumulative_kv_[static_cast<size_t>(i)];
-      const int64_t length = (cumulative_kv_[static_cast<size_t>(i + 1)] - begin) / ranks / pieces;
+      const int64_t begin = lengths_->keys()[static_cast<size_t>(i)];
+      const int64_t length =
+          (lengths_->keys()[static_cast<size_t>(i + 1)] - begin) / ranks / pieces;
       for (int64_t piece = 0; piece < pieces; ++piece)
         body(Run{own, 0, begin / ranks + piece * length, length,
                  begin + (piece == 0 ? own : other) * length});
@@ -447,7 +415,8 @@ Status ContextAttentionPlan::forward(const perseid_context_attention_forward_arg
   const Operation operation(kOperation, args.deadline_ns);
   op::ArgumentReader reader(kOperation, device().dl_device());
   Tensor key, value;
-  read_inputs(reader, args.attention, &key, &value);
+  if (Status status = read_inputs(reader, args.attention, &key, &value); !status.ok())
+    return status;
   if (reader.ok())
     reader.require(args.attention->arrival_kv == nullptr,
                    "arrival_kv is given, expected NULL: the ranks bring keys and values");
@@ -474,10 +443,15 @@ Status ContextAttentionPlan::attend(const Operation& operation,
   perseid_attention_forward_args inner = *args.attention;
   inner.key = &gathered_.key_dl;
   inner.value = &gathered_.value_dl;
-  if (ragged_) inner.cu_seqlens_q = &lengths_q_dl_;
+  if (ragged_) {
+    inner.cu_seqlens_q = lengths_->queries_given();
+    inner.cu_seqlens_kv = lengths_->keys_given();
+  }
   perseid_arrival arrival{};
   perseid_wait_record record{};
   Status status;
+  if (ragged_) status = lengths_->send(sending.stream);
+  if (!status.ok()) return status;
   if (waits_before_) {
     status = await_all(operation, sending);
   } else if (chunks_->count() > 0) {
@@ -511,7 +485,8 @@ Status ContextAttentionPlan::backward(const perseid_context_attention_backward_a
   const Operation operation("context-attention backward", args.deadline_ns);
   op::ArgumentReader reader(operation.name, device().dl_device());
   Tensor key, value, grad_key, grad_value;
-  read_inputs(reader, args.attention, &key, &value);
+  if (Status status = read_inputs(reader, args.attention, &key, &value); !status.ok())
+    return status;
   const auto wanted = [&](const char* name, const DLTensor* given, uint32_t bit,
                           const char* dim_name, int64_t dim) {
     if ((gradients_wanted_ & bit) == 0) reader.refuse(name, given, "nothing of it in gradients");
@@ -555,7 +530,10 @@ Status ContextAttentionPlan::differentiate(const perseid_attention_backward_args
   perseid_attention_backward_args inner = args;
   inner.key = &gathered_.key_dl;
   inner.value = &gathered_.value_dl;
-  if (ragged_) inner.cu_seqlens_q = &lengths_q_dl_;
+  if (ragged_) {
+    inner.cu_seqlens_q = lengths_->queries_given();
+    inner.cu_seqlens_kv = lengths_->keys_given();
+  }
   // The other ranks need this one's part where it wants none itself.
   const auto of_ranks = [&](uint32_t bit, const DLTensor& partial) {
     return gradients_ != nullptr && (gradients_wanted_ & bit) != 0 ? &partial : nullptr;
@@ -564,7 +542,9 @@ Status ContextAttentionPlan::differentiate(const perseid_attention_backward_args
   inner.grad_value = of_ranks(PERSEID_GRAD_VALUE, partial_.value_dl);
   const Reported computing(report_.get(), OverlapReport::Kind::kCompute, OverlapReport::kNoChunk,
                            group_->rank(), stream);
-  return attention_of(attention_).backward(inner, workspace, stream);
+  Status status;
+  if (ragged_) status = lengths_->send(stream);
+  return status.ok() ? attention_of(attention_).backward(inner, workspace, stream) : status;
 }
 
 Status ContextAttentionPlan::sum_gradients(const Operation& operation, const Sending& sending,

@@ -13,6 +13,7 @@
 // float32; a key's rank sums these in the order of ranks.
 #pragma once
 
+#include "collective/context_lengths.hpp"
 #include "collective/partial_gradients.hpp"
 #include "collective/plan.hpp"
 #include "math/attention_problem.hpp"
@@ -62,10 +63,9 @@ class ContextAttentionPlan final : public op::Plan {
   // This rank's rows of an argument, as [entry, row, kv_head, element].
   Tensor read_keys(op::ArgumentReader& reader, op::Access access, const char* name,
                    const DLTensor* tensor, const char* dim_name, int64_t dim) const;
-  void read_lengths(op::ArgumentReader& reader, const DLTensor* of_queries,
-                    const DLTensor* of_keys) const;
   template <class Args>
-  void read_inputs(op::ArgumentReader& reader, const Args* args, Tensor* key, Tensor* value) const;
+  Status read_inputs(op::ArgumentReader& reader, const Args* args, Tensor* key,
+                     Tensor* value) const;
   void require_rows(op::ArgumentReader& reader,
                     std::initializer_list<std::pair<const char*, const Tensor*>> tensors) const;
   // Of all of this rank's keys, by chunks.
@@ -98,6 +98,7 @@ class ContextAttentionPlan final : public op::Plan {
   std::vector<uint64_t> readers_;  // of each chunk: a bit for each rank
   bool waits_before_ = false;      // the attention takes no chunks
   InnerPlan attention_;
+  std::unique_ptr<ContextLengths> lengths_;  // where ragged; in use until the transports have ended
   std::unique_ptr<GatherTransport> keys_;
   std::unique_ptr<PartialGradients> gradients_;  // of keys and values, where backward has any
   KeysAndValues gathered_, partial_;
@@ -105,10 +106,6 @@ class ContextAttentionPlan final : public op::Plan {
   // A plan is executed once at a time on a rank.
   mutable uint32_t epoch_ = 0;
   mutable std::vector<SentPart> parts_;
-  // Where ragged: cumulative lengths of the rank's queries, and of whole sequences of keys.
-  mutable std::vector<int64_t> cumulative_q_, cumulative_kv_;
-  Tensor lengths_q_;
-  DLTensor lengths_q_dl_{};
 };
 
 }  // namespace perseid::internal::collective

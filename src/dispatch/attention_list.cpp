@@ -160,7 +160,9 @@ using PortableAttention = GpuAttention<cuda::PortableAttention, cuda::PortableAt
 using Float64Attention = GpuAttention<cuda::Float64Attention, cuda::Float64AttentionBackward>;
 
 // A rank's two zigzag pieces, one after the other, as kernels whose rows follow one another have
-// them: the second adds to what the first has written.
+// them: the second adds to what the first has written. Ragged: cu_seqlens_q has three numbers for
+// each sequence and three at the end, side by side: where the first piece begins, where the second
+// does, and the rows of one.
 AttentionProblem piece_of(const AttentionProblem& problem, int64_t piece) {
   AttentionProblem one = problem;
   const int64_t rows = problem.q_len;
@@ -170,6 +172,11 @@ AttentionProblem piece_of(const AttentionProblem& problem, int64_t piece) {
               .begin = problem.rows.position(piece * one.q_len, rows),
               .total = problem.rows.length(rows)};
   if (one.bias_shape[2] == rows) one.bias_shape[2] = one.q_len;
+  if (problem.ragged) {
+    const int64_t ranks = problem.rows.ranks, rank = problem.rows.rank;
+    one.rows = {.ranks = 2 * ranks, .rank = piece == 0 ? rank : 2 * ranks - 1 - rank};
+    one.q_lens = true;
+  }
   if (piece == 0) return one;
   one.accumulate_key = one.accumulate_value = true;
   one.accumulate_bias = problem.accumulate_bias || one.bias_shape[2] == 1;
@@ -182,6 +189,7 @@ class ZigzagAttention final : public Executable<Attention> {
   static Status make(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made) {
     auto attention = std::make_unique<ZigzagAttention>();
     attention->rows_ = problem.q_len / 2;
+    attention->ragged_ = problem.ragged;
     Status status;
     for (int64_t piece = 0; piece < 2 && status.ok(); ++piece)
       status = Each::make(piece_of(problem, piece), gpu, &attention->pieces_[piece]);
@@ -198,6 +206,7 @@ class ZigzagAttention final : public Executable<Attention> {
       AttentionForward own = arguments;
       cut(piece, {&own.query, &own.out, &own.lse, &own.bias, &own.visible});
       own.lengths.q_len = rows_;
+      cut_lengths(piece, &own);
       status = pieces_[piece]->forward(own, workspace, stream);
     }
     return status;
@@ -209,6 +218,7 @@ class ZigzagAttention final : public Executable<Attention> {
       AttentionBackward own = arguments;
       cut(piece, {&own.query, &own.out, &own.lse, &own.bias, &own.visible, &own.grad_out,
                   &own.grad_lse, &own.grad_query, &own.grad_bias});
+      cut_lengths(piece, &own);
       status = pieces_[piece]->backward(own, workspace, stream);
     }
     return status;
@@ -220,14 +230,26 @@ class ZigzagAttention final : public Executable<Attention> {
  private:
   void cut(int64_t piece, std::initializer_list<Tensor*> tensors) const {
     for (Tensor* tensor : tensors) {
-      if (!tensor->present() || tensor->shape[2] != 2 * rows_) continue;
+      if (ragged_ || !tensor->present() || tensor->shape[2] != 2 * rows_) continue;
       tensor->data =
           tensor->as<std::byte>() + piece * rows_ * tensor->stride[2] * size_of(tensor->dtype);
       tensor->shape[2] = rows_;
     }
   }
 
+  template <class Arguments>
+  void cut_lengths(int64_t piece, Arguments* arguments) const {
+    if (!ragged_) return;
+    Tensor& begins = arguments->cu_seqlens_q;
+    auto* const numbers = begins.template as<int64_t>();
+    arguments->q_lens = begins;
+    arguments->q_lens.data = numbers + 2;
+    --arguments->q_lens.shape[0];
+    begins.data = numbers + piece;
+  }
+
   int64_t rows_ = 0;  // of a piece
+  bool ragged_ = false;
   Made pieces_[2];
 };
 
@@ -271,6 +293,8 @@ constexpr Implementation<Attention> kPortable = {
     .refuse =
         [](const AttentionProblem& problem, const Device& device) {
           std::string why = refuse_scale(problem, false);
+          if (problem.rows.zigzag && problem.ragged && (problem.bias || problem.visible))
+            why = "made for sequences of one length, with bias or visible, in zigzag pieces";
           for (int64_t piece = 0; piece < (problem.rows.zigzag ? 2 : 1); ++piece) {
             const AttentionProblem one = problem.rows.zigzag ? piece_of(problem, piece) : problem;
             if (why.empty()) why = cuda::refuse_portable_attention(one, device.gpu->facts());

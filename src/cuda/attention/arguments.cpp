@@ -81,7 +81,8 @@ BoundsByRow bounds_by_row(const AttentionProblem& problem) {
 std::string refuse_shard(const AttentionProblem& problem) {
   const QueryRows& rows = problem.rows;
   if (rows.all()) return "";
-  if (problem.ragged) return "made for sequences of one length, where ranks hold rows of each";
+  if (problem.ragged && problem.dropout > 0)
+    return "made for sequences of one length, with dropout, where ranks hold rows of each";
   if (const int64_t first = rows.position(0, problem.q_len);
       problem.dropout > 0 && first % kDropoutTileRows != 0)
     return concatenate("made for a rank whose rows begin at a multiple of ", kDropoutTileRows,
@@ -123,10 +124,11 @@ AttentionArguments arguments_of(const AttentionProblem& problem) {
   AttentionArguments arguments;
   const bool bottom_right = problem.bottom_right();
   const QueryRows& rows = problem.rows;
-  const int64_t first = rows.position(0, problem.q_len);
-  // With lengths the kernel adds those of the sequence.
+  // Of a ragged batch the kernel adds all that depends on lengths, else with lengths those of keys.
+  const int64_t first = problem.ragged ? 0 : rows.position(0, problem.q_len);
   const int64_t keys = has_lengths(problem) ? problem.q_len : problem.kv_len;
-  const int64_t shift = first + (bottom_right ? keys - rows.length(problem.q_len) : 0);
+  const int64_t queries = problem.ragged ? problem.q_len : rows.length(problem.q_len);
+  const int64_t shift = first + (bottom_right ? keys - queries : 0);
   const KeyOffsets offsets = key_offsets(problem);
   arguments.q_len = static_cast<int32_t>(problem.q_len);
   arguments.kv_len = static_cast<int32_t>(problem.kv_len);
@@ -145,6 +147,10 @@ AttentionArguments arguments_of(const AttentionProblem& problem) {
                     arguments.second_piece;
   } else {
     arguments.second_piece = static_cast<int32_t>(kLongest);
+  }
+  if (problem.ragged) {
+    arguments.piece = static_cast<int32_t>(rows.rank);
+    arguments.pieces = static_cast<int32_t>(rows.ranks);
   }
   arguments.scale_log2_f64 = problem.scale * kLog2E;
   arguments.scale_log2 = static_cast<float>(arguments.scale_log2_f64);

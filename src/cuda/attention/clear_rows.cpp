@@ -21,7 +21,8 @@ ClearRowsArguments clear_rows_arguments(const AttentionProblem& problem, const T
 }
 
 Status ClearRows::make(const AttentionProblem& problem, Gpu& gpu) {
-  if (!problem.q_lens) return {};
+  // Rows beyond those of a rank's piece are the next piece's.
+  if (!problem.q_lens || !problem.rows.all()) return {};
   problem_ = problem;
   gpu_ = &gpu;
   return gpu.load(kClearRowsHeader, {kClearRowsKernel}, &kernels_);

@@ -139,6 +139,8 @@ const Tiles& tiles_for(const AttentionForwardConfig& config, ScoreExtras extras)
 constexpr int64_t kPieceUnit = 128;
 
 std::string refuse_rows(const AttentionProblem& problem) {
+  if (!problem.rows.all() && problem.ragged)
+    return "made for sequences of one length, where ranks hold rows of each";
   if (problem.rows.zigzag && problem.q_len / 2 % kPieceUnit != 0)
     return concatenate("made for zigzag pieces whose rows are a multiple of ", kPieceUnit, ", got ",
                        problem.q_len / 2);

@@ -38,6 +38,8 @@ struct AttentionArguments {
   // second_piece on stand `gap` rows further than they lie in memory; left and right are of those
   // before.
   int32_t first_row = 0, second_piece = 0, gap = 0;
+  // Ragged: of every sequence of queries the piece of this number is here, of so many equal ones.
+  int32_t piece = 0, pieces = 1;
   float scale_log2 = 0;       // scale * log2(e)
   double scale_log2_f64 = 0;  // the same, for float64
 

@@ -42,7 +42,8 @@ __device__ __forceinline__ AttentionSequence find_sequence(const AttentionArgume
       found.q_len = min(found.q_len, read_length(a.q_lens, batch, a.q_len));
     if (a.kv_lens.data != nullptr)
       found.kv_len = min(found.kv_len, read_length(a.kv_lens, batch, a.kv_len));
-    const int32_t shift = a.bottom_right ? found.kv_len - found.q_len : 0;
+    const int32_t shift =
+        a.piece * found.q_len + (a.bottom_right ? found.kv_len - a.pieces * found.q_len : 0);
     found.left += shift;
     found.right += shift;
   }

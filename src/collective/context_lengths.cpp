@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/context_lengths.hpp"
+
+#include "cuda/runtime/copy_queue.hpp"
+#include "op/lengths.hpp"
+
+namespace perseid::internal::collective {
+
+ContextLengths::ContextLengths(op::DevicePointer device, int64_t batch, int64_t ranks, bool zigzag)
+    : device_(std::move(device)),
+      batch_(batch),
+      ranks_(ranks),
+      zigzag_(zigzag),
+      queries_(static_cast<size_t>(batch + 1)),
+      keys_(queries_.size()) {
+  view(queries_.data(), 1, &queries_view_, &queries_dl_);
+  view(keys_.data(), 1, &keys_view_, &keys_dl_);
+}
+
+void ContextLengths::view(void* data, int64_t stride, Tensor* lengths, DLTensor* given) const {
+  *lengths = {
+      .data = data, .dtype = DType::kI64, .rank = 1, .shape = {batch_ + 1}, .stride = {stride}};
+  *given = as_dl(lengths, device_->dl_device());
+  given->dtype = {kDLInt, 64, 1};
+}
+
+Status ContextLengths::make() {
+  if (device_->gpu == nullptr) return {};
+  const int64_t numbers = zigzag_ ? 3 : 1;
+  sent_.resize(static_cast<size_t>((batch_ + 1) * (numbers + 1)));
+  void* memory = nullptr;
+  if (Status status = dispatch::allocate(*device_, sent_.size() * sizeof(int64_t), &memory);
+      !status.ok())
+    return status;
+  memory_ = {memory, [device = device_](void* data) { dispatch::release(*device, data); }};
+  view(memory, numbers, &queries_view_, &queries_dl_);
+  view(static_cast<int64_t*>(memory) + (batch_ + 1) * numbers, 1, &keys_view_, &keys_dl_);
+  return {};
+}
+
+void ContextLengths::read(op::ArgumentReader& reader, const char* name, const DLTensor* given,
+                          const Most& most, std::vector<int64_t>* lengths) const {
+  const int64_t pieces = ranks_ * (zigzag_ ? 2 : 1);
+  const op::Extent extent{"batch + 1", batch_ + 1};
+  const Tensor view =
+      reader.read(op::Access::kRead, name, given, {DType::kI32, DType::kI64}, {&extent, 1});
+  if (!reader.ok()) return;
+  op::check_cumulative(
+      reader, name, view,
+      {most.longest * ranks_, ", what the ranks' plans have; make a plan for the longest sequence"},
+      {most.total * ranks_, ", the rows of all ranks; make a plan for as many rows"});
+  for (int64_t i = 0; i <= batch_ && reader.ok(); ++i) {
+    const int64_t end = read_length(view, i);
+    reader.require(end % pieces == 0, name, "[", i, "] is ", end, ", expected a multiple of ",
+                   pieces, ", the pieces of a sequence; pad the sequences");
+    (*lengths)[static_cast<size_t>(i)] = end;
+  }
+}
+
+Status ContextLengths::read(const char* operation, const DLTensor* of_queries, const Most& queries,
+                            const DLTensor* of_keys, const Most& keys) {
+  op::ArgumentReader reader(operation);
+  read(reader, "cu_seqlens_q", of_queries, queries, &queries_);
+  read(reader, "cu_seqlens_kv", of_keys, keys, &keys_);
+  for (int64_t& end : queries_) end /= ranks_;
+  return reader.result();
+}
+
+Status ContextLengths::send(void* stream) {
+  if (device_->gpu == nullptr) return {};
+  sent_.clear();
+  for (size_t i = 0; i < queries_.size(); ++i) {
+    const int64_t begin = queries_[i];
+    const bool last = i + 1 == queries_.size();
+    const int64_t rows = last ? 0 : (queries_[i + 1] - begin) / 2;
+    sent_.push_back(begin);
+    if (zigzag_) sent_.insert(sent_.end(), {begin + rows, rows});
+  }
+  sent_.insert(sent_.end(), keys_.begin(), keys_.end());
+  Tensor from{.data = sent_.data(),
+              .dtype = DType::kI64,
+              .rank = 1,
+              .shape = {std::ssize(sent_)},
+              .stride = {1}};
+  Tensor to = from;
+  to.data = memory_.get();
+  return cuda::copy_tensor(*device_->gpu, from, to, stream);
+}
+
+}  // namespace perseid::internal::collective
