@@ -90,6 +90,8 @@ class GpuAsyncMatmul : public testing_gpu::GpuTest, public testing::WithParamInt
     chunks.signals.set(static_cast<size_t>(chunk), epoch);
   }
 
+  // Instead of a cluster: small tiles, of which some are split along k.
+  static constexpr int kSplits = -1;
   // The kernels of one of the two.
   struct Plan {
     std::unique_ptr<cuda::Sm90Matmul> sm90;
@@ -117,9 +119,10 @@ class GpuAsyncMatmul : public testing_gpu::GpuTest, public testing::WithParamInt
     }
     cuda::Sm90MatmulConfig config = cuda::choose_sm90_matmul(cut, gpu_->facts().multiprocessors);
     if (cluster != 0) {
-      config.consumers = 2;
-      config.columns = 128;
-      config.cluster = cluster;
+      config.split_k = cluster == kSplits;
+      config.consumers = config.split_k ? 1 : 2;
+      config.columns = config.split_k ? 64 : 128;
+      config.cluster = config.split_k ? 1 : cluster;
     }
     if (made.sm90 == nullptr) expect_ok(cuda::Sm90Matmul::make(cut, config, *gpu_, &made.sm90));
     return run(*made.sm90, problem, a, b, c, epoch, deadline_ns, abort, deliver_all);
@@ -164,9 +167,9 @@ class GpuAsyncMatmul : public testing_gpu::GpuTest, public testing::WithParamInt
     return result;
   }
   // The plain product, held to the reference, which takes minutes where it is `large`.
-  Array plain(const Problem& problem, bool large = false) {
+  Array plain(const Problem& problem, bool large = false, int cluster = 0) {
     const auto none = [](const Tensor&, const Tensor&, const Tensor&) {};
-    Result result = run(problem, nullptr, nullptr, nullptr, 1, 0, nullptr, none);
+    Result result = run(problem, nullptr, nullptr, nullptr, 1, 0, nullptr, none, cluster);
     expect_ok(result.launched);
     expect_ok(result.finished);
     if (!large) matmul_cases::expect_product(problem, result.c);
@@ -235,6 +238,61 @@ TEST_P(GpuAsyncMatmul, RandomArrivals) {
     EXPECT_EQ(result.c.memory, expected.memory)
         << "seed " << seed << ": " << matmul_cases::describe(given);
   }
+}
+
+// Tiles that are split along k, alone and behind whole ones: chunks of every dimension, in any
+// order, and chunks of c change no bit.
+TEST_P(GpuAsyncMatmul, SplitTiles) {
+  if (GetParam() != Kernels::kSm90) return;
+  std::mt19937 random(9);
+  constexpr ChunkDim kDims[] = {ChunkDim::kM, ChunkDim::kN, ChunkDim::kK};
+  const auto none = [](const Tensor&, const Tensor&, const Tensor&) {};
+  uint32_t epoch = 0xfffffff0;
+  for (const auto& [m, n, k, cluster] : {std::tuple{200, 264, 4096, 0}, {520, 1160, 3072, kSplits}})
+    for (const ChunkDim dim : kDims) {
+      const bool depth = dim == ChunkDim::kK, of_a = dim != ChunkDim::kN;
+      const Case given{.dtype = DType::kBF16,
+                       .out_dtype = DType::kBF16,
+                       .m = m,
+                       .n = n,
+                       .k = k,
+                       .a = depth ? Layout::kColumns : Layout::kRows,
+                       .b = depth ? Layout::kRows : Layout::kColumns};
+      const Problem problem(given);
+      const Array expected = plain(problem, false, cluster);
+      const int64_t size = depth ? k : of_a ? m : n;
+      for (const int64_t count : {2, 9}) {
+        Chunks operand(*gpu_, dim, random_table(size, count, random), epoch++);
+        const bool departs = dim == ChunkDim::kN;
+        Chunks c(*gpu_, ChunkDim::kM, random_table(m, count, random), epoch - 1);
+        if (!depth) operand.first = count / 2;
+        std::vector<int64_t> order(static_cast<size_t>(count));
+        for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(i);
+        std::shuffle(order.begin(), order.end(), random);
+        const auto deliver_all = [&](const Tensor& to_a, const Tensor& to_b, const Tensor&) {
+          for (const int64_t chunk : order)
+            if (of_a) {
+              deliver(problem.a, to_a, operand, chunk, depth ? 2 : 1, epoch);
+            } else {
+              deliver(problem.b, to_b, operand, chunk, 2, epoch);
+            }
+        };
+        const Result result =
+            run(problem, of_a ? &operand : nullptr, of_a ? nullptr : &operand,
+                departs ? &c : nullptr, epoch, 20 * kSecond, nullptr, deliver_all, cluster);
+        expect_ok(result.launched);
+        expect_ok(result.finished);
+        EXPECT_TRUE(result.c.memory == expected.memory)
+            << count << " chunks: " << matmul_cases::describe(given);
+        // Chunks of c alone: split tiles come first.
+        const Result leaving =
+            run(problem, nullptr, nullptr, &c, ++epoch, kSecond, nullptr, none, cluster);
+        expect_ok(leaving.finished);
+        EXPECT_TRUE(leaving.c.memory == expected.memory);
+        for (int64_t i = 0; i < count; ++i)
+          EXPECT_EQ(c.signals.get(static_cast<size_t>(i)), epoch) << "chunk " << i;
+      }
+    }
 }
 
 // Each chunk of c is signalled once all of it is there, also while others are still missing.

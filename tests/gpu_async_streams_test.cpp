@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -36,7 +37,8 @@ class ArrivingProduct {
         c_(context, bytes(m * n)),
         plain_c_(context, bytes(m * n)),
         signals_(context, 4 * static_cast<size_t>(count)),
-        workspace_(context, arriving_.workspace_size()) {
+        workspace_(context, arriving_.workspace_size()),
+        plain_workspace_(context, plain_.workspace_size() + 1) {
     const Bits b = random_bf16(static_cast<size_t>(k * n), 99);
     context.copy(b_.data(), b.data(), b_.size());
   }
@@ -75,7 +77,7 @@ class ArrivingProduct {
     plain_.execute(
         nullptr,
         {.a = matrix(whole_a_, m_, k_), .b = matrix(b_, k_, n_), .c = matrix(plain_c_, m_, n_)},
-        std::span<std::byte>());
+        std::span<std::byte>(plain_workspace_));
     context_.synchronize();
     return bits_of(plain_c_);
   }
@@ -96,7 +98,7 @@ class ArrivingProduct {
   int64_t m_, n_, k_;
   Chunks chunks_;
   Matmul plain_, arriving_;
-  Memory a_, whole_a_, b_, c_, plain_c_, signals_, workspace_;
+  Memory a_, whole_a_, b_, c_, plain_c_, signals_, workspace_, plain_workspace_;
   Bits host_a_;
 };
 
@@ -114,10 +116,17 @@ class GpuAsyncStreams : public ContextTest {
   }
 };
 
-// A captured product reads the epoch from memory: each replay waits for the next one.
-TEST_F(GpuAsyncStreams, ReplaysAGraphWithTheNextEpoch) {
+// A captured product reads the epoch from memory: each replay waits for the next one. Of the second
+// product all tiles are split along k: a replay finds the sums and counters of the one before.
+class GpuAsyncStreamsOfAGraph : public GpuAsyncStreams,
+                                public testing::WithParamInterface<std::array<int64_t, 3>> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, GpuAsyncStreamsOfAGraph,
+                         testing::Values(std::array<int64_t, 3>{1000, 520, 264},
+                                         std::array<int64_t, 3>{200, 264, 4096}));
+TEST_P(GpuAsyncStreamsOfAGraph, ReplaysWithTheNextEpoch) {
   const DriverStreams streams(2);
-  ArrivingProduct product(context(), 1000, 520, 264, 7);
+  const auto& [m, n, k] = GetParam();
+  ArrivingProduct product(context(), m, n, k, 7);
   const Memory epoch_word(context(), 4);
   void *graph = nullptr, *executable = nullptr;
   ASSERT_EQ(streams.cuda.capture_begin(streams[0], 2), 0);

@@ -11,6 +11,7 @@
 #include "collective/sliced_product.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
+#include "cuda/sm90/matmul.hpp"
 #include "cuda/sm90/matmul_f32.hpp"
 #include "cuda/sm90/matmul_f8.hpp"
 #include "cuda/softmax.hpp"
@@ -278,6 +279,60 @@ TEST(F32MatmulKernels, FitIntoSharedMemory) {
           EXPECT_LE(config.shared_bytes(), cuda::Sm90MatmulConfig::kMostShared);
           EXPECT_EQ(config.planes, precision == Precision::kTF32 ? 1 : 2);
         }
+}
+
+// Tiles of a partly filled wave are split along k where that gains, whatever the batch, the chunks
+// and the epilogue are; never those of full waves, nor where reading the operands takes as long.
+TEST(MatmulKernels, SplitTilesThatFillNoWave) {
+  const auto splits = [](const MatmulProblem& problem) {
+    const auto config = cuda::choose_sm90_matmul(problem, 132);
+    EXPECT_TRUE(config.fits());
+    EXPECT_LE(config.shared_bytes(), cuda::Sm90MatmulConfig::kMostShared);
+    const auto candidates = cuda::sm90_matmul_candidates(problem, 132);
+    EXPECT_TRUE(!config.split_k || candidates.size() == 1);
+    return config.split_k;
+  };
+  constexpr int64_t kSplit[][3] = {
+      {640, 8192, 8192}, {2304, 2304, 8192}, {512, 512, 32768}, {16, 1024, 16384}};
+  constexpr int64_t kWhole[][3] = {{2048, 2048, 2048}, {512, 8192, 8192}, {4096, 4096, 4096},
+                                   {8192, 8192, 8192}, {256, 256, 256},   {1, 8192, 8192},
+                                   {64, 8192, 8192},   {1000, 1000, 1000}};
+  for (const auto& [m, n, k] : kSplit) {
+    MatmulProblem problem{.dtype = DType::kBF16, .out_dtype = DType::kBF16, .m = m, .n = n, .k = k};
+    EXPECT_TRUE(splits(problem)) << m << " " << n << " " << k;
+    const auto alone = cuda::choose_sm90_matmul(problem, 132);
+    const int64_t begin[] = {0, m};
+    problem.batch = 5;
+    problem.beta = 1;
+    problem.chunks_a = {ChunkDim::kM, begin, 1};
+    const auto in_batch = cuda::choose_sm90_matmul(problem, 132);
+    EXPECT_TRUE(in_batch.split_k);
+    EXPECT_EQ(in_batch.consumers, alone.consumers);
+    EXPECT_EQ(in_batch.columns, alone.columns);
+  }
+  for (const auto& [m, n, k] : kWhole)
+    EXPECT_FALSE(splits({.dtype = DType::kBF16, .out_dtype = DType::kBF16, .m = m, .n = n, .k = k}))
+        << m << " " << n << " " << k;
+}
+
+// The split tiles leave no more than a fraction of a wave empty, and each split has steps.
+TEST(MatmulKernels, SplitsFillTheLastWave) {
+  constexpr cuda::Sm90MatmulTile kTile = {2, 256, 1};
+  for (const int64_t m : {640, 1152, 2304, 5000})
+    for (const int64_t n : {128, 1000, 8192})
+      for (const int64_t k : {64, 1000, 8192, 100000}) {
+        const auto [split, time] =
+            cuda::choose_split_k({.m = m, .n = n, .k = k, .multiprocessors = 132}, kTile);
+        const auto whole = static_cast<double>(ceil_div(ceil_div(m, 128) * ceil_div(n, 256), 132)) *
+                           128 * 256 * static_cast<double>(k);
+        EXPECT_LE(time, whole);
+        EXPECT_LE(split.splits * 4, max<int64_t>(4, ceil_div(k, 64)));
+        if (split.splits == 1) continue;
+        EXPECT_TRUE(split.m == m || split.n == n);
+        EXPECT_TRUE(split.m < m || split.n < n);
+        EXPECT_EQ(split.m == m ? 0 : split.m % 128, 0);
+        EXPECT_EQ(split.n == n ? 0 : split.n % 256, 0);
+      }
 }
 
 TEST(F8MatmulKernels, FitIntoSharedMemory) {

@@ -32,6 +32,7 @@ class GpuF32Matmul : public testing_gpu::GpuTest {
   Array result(const Problem& problem, const cuda::Sm90MatmulConfig& config, int64_t misalign = 0) {
     std::unique_ptr<cuda::Sm90F32Matmul> matmul;
     expect_ok(cuda::Sm90F32Matmul::make(problem.problem, config, *gpu_, &matmul));
+    description_ = matmul->description();
     // What is left there from before must not matter.
     void* workspace = nullptr;
     const std::vector<std::byte> rubbish(matmul->workspace(), std::byte{0xff});
@@ -63,6 +64,7 @@ class GpuF32Matmul : public testing_gpu::GpuTest {
       matmul_cases::expect_product(problem, result(problem, config, misalign));
     };
   }
+  std::string description_;  // of the last product
 };
 
 TEST_F(GpuF32Matmul, EdgeShapes) { matmul_cases::edge_shapes(checker()); }
@@ -86,6 +88,7 @@ TEST_F(GpuF32Matmul, TilesAndLayouts) {
       SCOPED_TRACE(matmul_cases::describe(given));
       const Problem problem(given);
       auto config = cuda::choose_sm90_f32_matmul(problem.problem, 132);
+      config.split_k = false;
       const Array expected = result(problem, config);
       matmul_cases::expect_product(problem, expected);
       for (const int columns : {64, 128, 192})
@@ -95,6 +98,24 @@ TEST_F(GpuF32Matmul, TilesAndLayouts) {
           EXPECT_EQ(result(problem, config).memory, expected.memory)
               << columns << " columns, clusters of " << cluster;
         }
+    }
+}
+
+// Tiles split along k: again and again the same bits.
+TEST_F(GpuF32Matmul, SplitTiles) {
+  for (const Precision precision : {Precision::kDefault, Precision::kTF32})
+    for (const Layout c : {Layout::kRows, Layout::kColumns}) {
+      Problem problem(
+          Case{.batch = 2, .m = 136, .n = 200, .k = 4104, .beta = 0.5, .bias = true, .c = c});
+      problem.problem.precision = precision;
+      const Array first = result(problem);
+      EXPECT_NE(description_.find(" splits of k"), std::string::npos) << description_;
+      const std::vector<double> ours = first.values(), exact = problem.reference(false).values(),
+                                sizes = problem.reference(true).values();
+      const double of_factors = precision == Precision::kTF32 ? 0x1p-10 : 0;
+      for (size_t i = 0; i < exact.size(); ++i)
+        ASSERT_NEAR(ours[i], exact[i], (of_factors + 64 * 0x1p-24) * sizes[i]) << i;
+      EXPECT_EQ(result(problem).memory, first.memory);
     }
 }
 

@@ -25,11 +25,19 @@ class GpuF8Matmul : public testing_gpu::GpuTest {
   Array result(const Problem& problem, const cuda::Sm90MatmulConfig& config) {
     std::unique_ptr<cuda::Sm90F8Matmul> matmul;
     expect_ok(cuda::Sm90F8Matmul::make(problem.problem, config, *gpu_, &matmul));
+    description_ = matmul->description();
+    void* workspace = nullptr;
+    expect_ok(cuda::allocate(*gpu_, matmul->workspace(), &workspace));
+    const std::vector<uint8_t> rubbish(matmul->workspace(), 0xff);  // NaN
+    expect_ok(cuda::copy(*gpu_, workspace, rubbish.data(), rubbish.size(), nullptr));
     Array amax;
     const Array c = testing_gpu::product(
         *gpu_, problem, 0,
-        [&](const MatmulArguments& arguments) { expect_ok(matmul->run(arguments, nullptr)); },
+        [&](const MatmulArguments& arguments) {
+          expect_ok(matmul->run(arguments, workspace, nullptr));
+        },
         &amax);
+    cuda::release(*gpu_, workspace);
     if (problem.given.amax) expect_amax(problem, amax);
     return c;
   }
@@ -41,6 +49,7 @@ class GpuF8Matmul : public testing_gpu::GpuTest {
     const Problem problem(given);
     expect_product(problem, result(problem, config_of(problem)));
   }
+  std::string description_;  // of the last product
   // The tensor cores add 32 products at a time, and keep 13 bits behind the largest summand: of the
   // sum of all magnitudes, at most. No activation is steeper than 1.13.
   static constexpr double kActivation = 0x1p-20;
@@ -140,6 +149,7 @@ TEST_P(GpuF8MatmulOf, Tiles) {
                                .scaling = scaling,
                                .accumulation = accumulation});
     auto config = config_of(problem);
+    config.split_k = false;
     const Array expected = result(problem, config);
     expect_product(problem, expected);
     for (const Shape& shape : kShapes) {
@@ -151,6 +161,29 @@ TEST_P(GpuF8MatmulOf, Tiles) {
           << shape.columns << " columns, clusters of " << shape.cluster << ", k " << k;
     }
   }
+}
+
+// Tiles split along k: again and again the same bits.
+TEST_P(GpuF8MatmulOf, SplitTiles) {
+  const Scaling scaling = GetParam();
+  for (const Accumulation accumulation : {Accumulation::kPromoted, Accumulation::kFast})
+    for (const DType out : {DType::kBF16, DType::kF32, kE4M3}) {
+      const Problem problem(Case{.dtype = kE4M3,
+                                 .out_dtype = out,
+                                 .batch = 2,
+                                 .m = 136,
+                                 .n = 208,
+                                 .k = 8208,
+                                 .bias = true,
+                                 .b = Layout::kColumns,
+                                 .scaling = scaling,
+                                 .amax = true,
+                                 .accumulation = accumulation});
+      const Array c = result(problem, config_of(problem));
+      EXPECT_NE(description_.find(" splits of k"), std::string::npos) << description_;
+      expect_product(problem, c);
+      EXPECT_EQ(result(problem, config_of(problem)).memory, c.memory);
+    }
 }
 
 // Several tiles of a block, and batch entries that share b.
@@ -186,7 +219,9 @@ TEST_F(GpuF8Matmul, PromotedSumsAreMoreExact) {
                                .k = 8192,
                                .b = Layout::kColumns,
                                .accumulation = accumulation});
-    const std::vector<double> ours = result(problem, config_of(problem)).values(),
+    auto config = config_of(problem);
+    config.split_k = false;
+    const std::vector<double> ours = result(problem, config).values(),
                               exact = problem.reference(false).values();
     for (size_t i = 0; i < exact.size(); ++i)
       errors[accumulation == Accumulation::kFast] += std::pow(ours[i] - exact[i], 2);
@@ -200,7 +235,7 @@ TEST_F(GpuF8Matmul, OtherLayoutsFailWithASentence) {
   std::unique_ptr<cuda::Sm90F8Matmul> matmul;
   expect_ok(cuda::Sm90F8Matmul::make(problem.problem, *gpu_, &matmul));
   testing_gpu::product(*gpu_, problem, 0, [&](const MatmulArguments& arguments) {
-    const Status status = matmul->run(arguments, nullptr);
+    const Status status = matmul->run(arguments, nullptr, nullptr);
     EXPECT_EQ(status.code(), PERSEID_UNSUPPORTED);
     EXPECT_NE(std::string(status.sentence()).find("b has a stride of 64 along k"),
               std::string::npos)

@@ -41,15 +41,21 @@ class GpuSm90Matmul : public testing_gpu::GpuTest {
   Array result(const Problem& problem, const cuda::Sm90MatmulConfig& config) {
     std::unique_ptr<cuda::Sm90Matmul> matmul;
     expect_ok(cuda::Sm90Matmul::make(problem.problem, config, *gpu_, &matmul));
+    description_ = matmul->description();
+    void* workspace = nullptr;
+    expect_ok(cuda::allocate(*gpu_, matmul->workspace(), &workspace));
+    const std::vector<uint8_t> rubbish(matmul->workspace(), 0xff);  // NaN
+    expect_ok(cuda::copy(*gpu_, workspace, rubbish.data(), rubbish.size(), nullptr));
     Array amax;
     const Array c = testing_gpu::product(
         *gpu_, problem, 0,
         [&](const MatmulArguments& arguments) {
           mapped_ = is_mappable(arguments.a) && is_mappable(arguments.b) &&
                     is_mappable(arguments.c) && is_mappable(arguments.c0);
-          expect_ok(matmul->run(arguments, nullptr, nullptr));
+          expect_ok(matmul->run(arguments, workspace, nullptr));
         },
         &amax);
+    cuda::release(*gpu_, workspace);
     if (problem.given.amax) matmul_cases::expect_amax(problem, amax);
     return c;
   }
@@ -87,7 +93,23 @@ class GpuSm90Matmul : public testing_gpu::GpuTest {
     };
   }
 
+  // Tiles of a configuration that splits some of them: against the reference, and the same bits
+  // again and again.
+  Array check_splits(const Case& given, const Shape& shape, const char* splits) {
+    SCOPED_TRACE(matmul_cases::describe(given));
+    const Problem problem(given);
+    cuda::Sm90MatmulConfig config = config_of(given, shape);
+    config.split_k = true;
+    const Array c = result(problem, config);
+    EXPECT_TRUE(mapped_);
+    EXPECT_NE(description_.find(splits), std::string::npos) << description_;
+    matmul_cases::expect_product(problem, c);
+    for (int turn = 0; turn < 3; ++turn) EXPECT_EQ(result(problem, config).memory, c.memory);
+    return c;
+  }
+
   bool mapped_ = false;  // the tensors of the last product
+  std::string description_;
 };
 
 TEST_F(GpuSm90Matmul, EdgeShapes) { matmul_cases::edge_shapes(checker()); }
@@ -202,6 +224,60 @@ TEST_F(GpuSm90Matmul, AmaxOfCAloneAndOfNaN) {
       problem.a.fill_all(std::nan(""));
       result(problem, config);
     }
+}
+
+// All tiles are split; of c by columns the product is transposed, and its tiles are others.
+TEST_F(GpuSm90Matmul, SplitTilesInEachLayout) {
+  constexpr Layout kLayouts[] = {Layout::kRows, Layout::kColumns};
+  for (int ways = 0; ways < 8; ++ways)
+    check_splits({.dtype = DType::kBF16,
+                  .out_dtype = DType::kBF16,
+                  .m = 136,
+                  .n = 200,
+                  .k = 2056,
+                  .a = kLayouts[ways & 1],
+                  .b = kLayouts[ways >> 1 & 1],
+                  .c = kLayouts[ways >> 2]},
+                 {2, 64, 1}, "8 of 8 tiles in ");
+}
+
+// Entries of a batch that have the same operands have the same bits.
+TEST_F(GpuSm90Matmul, SplitTilesOfTypesAndEpilogues) {
+  struct Kernel {
+    DType in, out;
+    Shape shape;
+    double beta;
+  };
+  for (const auto& [in, out, shape, beta] : {Kernel{DType::kBF16, DType::kBF16, {2, 256, 1}, 0},
+                                             Kernel{DType::kBF16, DType::kF32, {2, 192, 1}, 0.5},
+                                             Kernel{DType::kF16, DType::kF32, {1, 128, 1}, 0},
+                                             Kernel{DType::kF16, DType::kF16, {1, 64, 1}, 0.5}}) {
+    const Array c = check_splits({.dtype = in,
+                                  .out_dtype = out,
+                                  .batch = 2,
+                                  .m = 136,
+                                  .n = 264,
+                                  .k = 4104,
+                                  .alpha = 0.75,
+                                  .beta = beta,
+                                  .bias = true,
+                                  .a = Layout::kOneForAll,
+                                  .b = Layout::kOneForAll,
+                                  .activation = Activation::kSilu,
+                                  .amax = true},
+                                 shape, " splits of k");
+    if (beta != 0) continue;
+    const std::vector<double> values = c.values();
+    const auto each = static_cast<ptrdiff_t>(values.size() / 2);
+    EXPECT_TRUE(std::equal(values.begin(), values.end() - each, values.begin() + each));
+  }
+}
+
+// Whole tiles, whose epilogues are deferred, come before the split ones of a block.
+TEST_F(GpuSm90Matmul, SplitTilesBehindWholeOnes) {
+  for (const DType out : {DType::kBF16, DType::kF32})
+    check_splits({.dtype = DType::kBF16, .out_dtype = out, .m = 520, .n = 1160, .k = 3072},
+                 {1, 64, 1}, "45 of 171 tiles in 3 splits of k");
 }
 
 // A block computes several tiles, so that an epilogue is deferred past the end of a batch entry.

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "math/tile_order.hpp"
+#include "math/split_k.hpp"
 
 namespace perseid::internal {
 namespace {
@@ -32,7 +32,7 @@ struct Cut {
   // Chunks that hold one of the elements [from, to).
   std::vector<Index> holding(Index from, Index to) const {
     std::vector<Index> chunks;
-    if (!present()) return chunks;
+    if (!present() || from >= to) return chunks;
     for (Index c = 0; c < count(); ++c)
       if (begin[static_cast<size_t>(c)] < to && from < begin[static_cast<size_t>(c) + 1])
         chunks.push_back(c);
@@ -225,8 +225,10 @@ Grid<Index> random_grid(uint64_t seed) {
                .group = draw(1, 5),
                .raster = draw(0, 1) == 0 ? Raster::kAlongN : Raster::kAlongM,
                .merge = draw(0, 1) == 0 ? 1 : draw(2, 7)};
-  grid.rows = random_cut(random, grid.grid.m);
-  grid.columns = random_cut(random, grid.grid.n);
+  // Chunks may reach beyond the grid.
+  const auto beyond = [&] { return draw(0, 3) == 0 ? draw(1, size) : 0; };
+  grid.rows = random_cut(random, grid.grid.m + beyond());
+  grid.columns = random_cut(random, grid.grid.n + beyond());
   return grid;
 }
 
@@ -309,6 +311,88 @@ TEST(TileOrder, SizesBeyondThirtyTwoBits) {
   EXPECT_EQ(last.row, m / 2 / 128);
   EXPECT_EQ(last.rows.first, 1);
   EXPECT_EQ(last.rows.last, 2);
+}
+
+// Every whole tile once, in the order of its chunks; of every split tile all splits, one after the
+// other; each with the chunks that it needs.
+TEST(SplitTileOrder, EveryTileOnceOrInAllSplits) {
+  std::mt19937_64 random(11);
+  const auto draw = [&](int32_t low, int32_t high) {
+    return std::uniform_int_distribution<int32_t>(low, high)(random);
+  };
+  for (int turn = 0; turn < 3000; ++turn) {
+    TileGrid<int32_t> grid{.batch = draw(1, 3),
+                           .m = draw(1, 60),
+                           .n = draw(1, 60),
+                           .tile_m = draw(1, 9),
+                           .tile_n = draw(1, 9),
+                           .group = draw(1, 4)};
+    const Cut<int32_t> rows = random_cut<int32_t>(random, grid.m);
+    const Cut<int32_t> columns = random_cut<int32_t>(random, grid.n);
+    grid.rows = rows.table();
+    grid.columns = columns.table();
+    const int32_t down = ceil<int32_t>(grid.m, grid.tile_m),
+                  across = ceil<int32_t>(grid.n, grid.tile_n);
+    const bool by_rows = draw(0, 1) == 0;
+    const int32_t lines = draw(0, (by_rows ? down : across) - 1);  // of whole tiles
+    const SplitK split{.splits = draw(2, 5),
+                       .m = by_rows ? lines * grid.tile_m : grid.m,
+                       .n = by_rows ? grid.n : lines * grid.tile_n,
+                       .first = draw(0, 1) == 0};
+    const SplitTileOrder order(grid, split);
+    const int32_t tiles = grid.batch * down * across;
+    const int32_t whole = grid.batch * (by_rows ? lines * across : down * lines);
+    ASSERT_EQ(order.units(), (tiles - whole) * split.splits);
+    ASSERT_EQ(order.count(), whole + order.units());
+    ASSERT_EQ(order.split_begin(), split.first ? 0 : whole);
+    std::vector<int32_t> seen(static_cast<size_t>(tiles)), tile_of_units;
+    int32_t visit = 0;
+    for (int32_t number = 0; number < order.count(); ++number) {
+      int32_t unit = -1;
+      const TilePosition<int32_t> tile = order.tile(number, &unit);
+      ASSERT_TRUE(tile.row >= 0 && tile.row < down && tile.column >= 0 && tile.column < across);
+      const int32_t at = (tile.batch * down + tile.row) * across + tile.column;
+      ++seen[static_cast<size_t>(at)];
+      const bool is_split = (by_rows ? tile.row : tile.column) >= lines;
+      ASSERT_EQ(unit, is_split ? static_cast<int32_t>(tile_of_units.size()) + 1 : 0);
+      if (is_split) tile_of_units.push_back(at);
+      const int32_t row = tile.row * grid.tile_m, column = tile.column * grid.tile_n;
+      const auto of_rows = rows.holding(row, std::min(grid.m, row + grid.tile_m));
+      const auto of_columns = columns.holding(column, std::min(grid.n, column + grid.tile_n));
+      ASSERT_EQ(tile.rows.empty() ? 0 : tile.rows.last - tile.rows.first + 1,
+                static_cast<int32_t>(of_rows.size()));
+      ASSERT_EQ(tile.columns.empty() ? 0 : tile.columns.last - tile.columns.first + 1,
+                static_cast<int32_t>(of_columns.size()));
+      if (is_split || !rows.present()) continue;
+      ASSERT_EQ(tile.rows.first, of_rows.front());
+      ASSERT_GE(rows.last_visit(of_rows), visit);
+      visit = rows.last_visit(of_rows);
+    }
+    for (size_t i = 0; i < tile_of_units.size(); ++i)
+      ASSERT_EQ(tile_of_units[i], tile_of_units[i - i % static_cast<size_t>(split.splits)]);
+    for (int32_t at = 0; at < tiles; ++at) {
+      const bool is_split = (by_rows ? at / across % down : at % across) >= lines;
+      ASSERT_EQ(seen[static_cast<size_t>(at)], is_split ? split.splits : 1) << "turn " << turn;
+    }
+  }
+}
+
+// Splits follow one another from step 0 to the last, in groups, of nearly the same length.
+TEST(SplitTileOrder, StepsOfSplits) {
+  for (const int32_t group : {1, 2})
+    for (int32_t steps = group; steps <= 40; steps += group)
+      for (int32_t splits = 1; splits <= steps / group; ++splits) {
+        int32_t end = 0;
+        for (int32_t i = 0; i < splits; ++i) {
+          const StepRange range = steps_of_split(steps, group, splits, i);
+          EXPECT_EQ(range.first, end);
+          EXPECT_EQ(range.count() % group, 0);
+          EXPECT_GE(range.count(), steps / group / splits * group);
+          EXPECT_LE(range.count(), (steps / group / splits + 1) * group);
+          end = range.last;
+        }
+        EXPECT_EQ(end, steps);
+      }
 }
 
 TEST(Chunks, RangesAreClippedToTheTable) {

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/matmul_reduce.hpp"
 
+#include <algorithm>
+
 #include "collective/fusion.hpp"
 #include "cuda/runtime/copy_queue.hpp"
 #include "cuda/runtime/signals.hpp"
@@ -203,6 +205,9 @@ void MatmulReducePlan::describe() {
   if (canonical_) explanation.problem.emplace_back("canonical", "yes");
   explanation.forward = {.flops = info.forward_flops, .bytes = info.forward_bytes};
   (void)product_->workspace_size(dispatch::Direction::kForward, &explanation.forward.workspace);
+  if (shard_products_ != nullptr)
+    explanation.forward.workspace =
+        std::max(explanation.forward.workspace, shard_products_->workspace());
   explanation.considered = {
       {transport.name, dispatch::Verdict::kChosen,
        concatenate("one ", info.implementation, " whose result leaves ",

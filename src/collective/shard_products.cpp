@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/shard_products.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -105,6 +106,7 @@ Status ShardProducts::make(const op::DevicePointer& device, const Problem& probl
   if (status.ok()) status = made->add_others(problem, 0, problem.rank);
   cuda::Sm90MatmulConfig config = cuda::choose_sm90_matmul(own, multiprocessors);
   config.parts = ranks == 2 ? 1 : 2;
+  config.split_k = false;  // the parts are added to whole sums
   if (status.ok()) status = cuda::Sm90Matmul::make(own, config, *device->gpu, &made->own_);
   if (status.ok()) *products = std::move(made);
   return status;
@@ -154,6 +156,16 @@ ShardProducts::Operands ShardProducts::slice(const Operands& operands, int64_t f
 MatmulArguments ShardProducts::own_of(const Operands& operands) const {
   const Operands own = slice(operands, from_, to_);
   return {.a = own.a, .b = own.b, .c0 = own.c, .bias = own.bias, .c = own.c};
+}
+
+size_t ShardProducts::workspace() const {
+  size_t most = own_->workspace() + alignof(uint64_t);
+  for (const Others& each : others_) {
+    size_t bytes = 0;
+    if (each.plan->workspace_size(dispatch::Direction::kForward, &bytes).ok())
+      most = std::max(most, bytes);
+  }
+  return most;
 }
 
 bool ShardProducts::takes(const Operands& operands) const { return own_->maps(own_of(operands)); }

@@ -41,6 +41,7 @@ class ShardProducts {
   struct Operands {
     Tensor a, b, bias, c;
   };
+  size_t workspace() const;
   // Whether TMA takes them.
   bool takes(const Operands& operands) const;
   // The others' shards, to `partial`, which has all; the signals of their chunks are set.

@@ -210,7 +210,7 @@ constexpr Implementation<Matmul> kSm90 = {
             return make_sm90(problem, device, made);
           return MatmulBetweenSignals::make(problem, device,
                                             is_float8(problem.dtype)
-                                                ? MatmulExecutable<cuda::Sm90F8Matmul>::make
+                                                ? MatmulInWorkspace<cuda::Sm90F8Matmul>::make
                                                 : MatmulInWorkspace<cuda::Sm90F32Matmul>::make,
                                             made);
         },

@@ -27,6 +27,8 @@
 // Chunks may lie along rows (m, of A), along columns (n, of B) or along both; along both, segments
 // are made of rows, and columns are only rotated. Chunks along the depth do not change this order.
 //
+// A table may reach beyond the grid: then only the chunks that the grid has count.
+//
 // Everything is closed form but for one binary search in the chunk table, and needs no state.
 #pragma once
 
@@ -76,7 +78,7 @@ class UnitAxis {
         first_(0) {
     if (!chunks_.present()) return;
     const Index begin = chunks_.begin[chunks_.first];
-    first_ = begin / unit + (begin % unit != 0);
+    first_ = min(count_, begin / unit + (begin % unit != 0));
   }
 
   PERSEID_INLINE constexpr Index count() const { return count_; }
@@ -103,7 +105,8 @@ class UnitAxis {
     if (!chunks_.present() || visits >= chunks_.count) return count_;
     const Index chunk = chunks_.chunk_of_visit(visits - 1);
     if (chunk + 1 == chunks_.count) return count_ - first_;
-    const Index whole = chunks_.begin[chunk + 1] / unit_;  // units that end before the chunk does
+    // Units that end before the chunk does.
+    const Index end = chunks_.begin[chunk + 1], whole = end < size_ ? end / unit_ : count_;
     return chunk >= chunks_.first ? max(whole - first_, Index{0}) : count_ - first_ + whole;
   }
 

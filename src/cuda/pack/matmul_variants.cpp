@@ -36,11 +36,13 @@ Budget budget_of(const SplitConfig&) { return {80, 0, 2048}; }
 
 // setmaxnreg divides the registers among producer and consumers. Nothing is spilled, but by the
 // scheduler of chunks, whose search and waits are no inner loop, around the parts of ranks, and
-// five words where 16-bit results wait for their scales.
+// five words where 16-bit results wait for their scales, and what a split tile's end and the search
+// in two orders need.
 Budget budget_of(const Sm90MatmulConfig& config) {
   const bool scaled = config.scaled && config.promote == 0;
   const int32_t spilled = config.parts > 0 ? 152 : config.async ? 112 : scaled ? 20 : 0;
-  return {config.consumers == 2 ? 168 : 255, spilled, 0};
+  const int32_t of_splits = config.split_k ? 160 : 0;
+  return {config.consumers == 2 ? 168 : 255, spilled + of_splits, 0};
 }
 
 void add_sm90(const std::string& name, MatmulProblem problem, int32_t multiprocessors,
@@ -95,6 +97,23 @@ void add_sm90_f8(const std::string& architecture, std::vector<Variant>* variants
                            {kSm90MatmulHeader, sm90_f8_matmul_kernels(config), architecture},
                            budget_of(config)});
     }
+}
+
+// Tiles that are split along k.
+void add_split(std::vector<Variant>* variants) {
+  constexpr int32_t kMultiprocessors = 132;
+  const std::string name = "matmul with split tiles";
+  MatmulProblem problem{
+      .dtype = DType::kBF16, .out_dtype = DType::kBF16, .m = 640, .n = 8192, .k = 8192};
+  add_sm90(concatenate(name, ", bf16"), problem, kMultiprocessors, variants);
+  problem.dtype = problem.out_dtype = DType::kF32;
+  add_sm90_f32(concatenate(name, ", f32"), problem, kMultiprocessors, variants);
+  problem.dtype = DType::kF8E4M3;
+  problem.accumulation = Accumulation::kFast;
+  const Sm90MatmulConfig config = choose_sm90_f8_matmul(problem, kMultiprocessors);
+  variants->push_back({concatenate(name, ", f8e4m3"),
+                       {kSm90MatmulHeader, sm90_f8_matmul_kernels(config), "sm_90a"},
+                       budget_of(config)});
 }
 
 void add(DType dtype, DType out_dtype, int64_t size, const std::string& architecture,
@@ -162,7 +181,9 @@ std::vector<Variant> matmul_variants(const std::string& architecture, bool commo
     }
     return variants;
   }
-  return variants_of({DType::kF16, DType::kF64}, architecture);
+  std::vector<Variant> variants = variants_of({DType::kF16, DType::kF64}, architecture);
+  if (architecture == "sm_90a") add_split(&variants);
+  return variants;
 }
 
 }  // namespace perseid::internal::cuda

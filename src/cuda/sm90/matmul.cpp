@@ -11,11 +11,7 @@ namespace {
 
 // ---- Which kernel ----
 
-// `rate`: of the tensor cores while a block computes such tiles, relative to the best.
-struct Tile {
-  int consumers, columns;
-  double rate;
-};
+using Tile = Sm90MatmulTile;
 constexpr Tile kTiles[] = {
     {2, 256, 1},   {2, 192, 0.97}, {2, 128, 0.92}, {2, 64, 0.7},
     {1, 256, 0.8}, {1, 128, 0.7},  {1, 64, 0.5},
@@ -38,6 +34,18 @@ double best_estimate(const MatmulProblem& problem, int32_t multiprocessors) {
     if (const double time = estimate(problem, tile, multiprocessors); best == 0 || time < best)
       best = time;
   return best;
+}
+
+// One entry of the batch, for its splits.
+SplitKProblem split_problem(const MatmulProblem& problem, int32_t multiprocessors) {
+  return {.m = problem.m, .n = problem.n, .k = problem.depth(), .multiprocessors = multiprocessors};
+}
+// Sets the tile of split tiles where they gain; the time of an entry then, else 0.
+double split_tiles(const MatmulProblem& problem, int32_t multiprocessors,
+                   Sm90MatmulConfig* config) {
+  const auto bytes =
+      static_cast<double>((problem.m + problem.n) * problem.depth() * size_of(problem.dtype));
+  return split_tiles(split_problem(problem, multiprocessors), kTiles, bytes, config);
 }
 
 // ---- Tensor maps ----
@@ -110,10 +118,14 @@ Sm90MatmulConfig choose_sm90_matmul(const MatmulProblem& problem, int32_t multip
   const bool runs_long =
       matmul_tiles(problem, config.rows(), config.columns) >= kWavesOfPairs * multiprocessors;
   if (config.consumers == 2 && config.columns % 128 == 0 && pairs && runs_long) config.cluster = 2;
+  split_tiles(problem, multiprocessors, &config);
   return config;
 }
 
 double estimate_sm90_matmul(const MatmulProblem& problem, int32_t multiprocessors) {
+  Sm90MatmulConfig config;
+  if (const double time = split_tiles(problem, multiprocessors, &config); time > 0)
+    return time * static_cast<double>(problem.batch);
   return best_estimate(problem, multiprocessors) * static_cast<double>(problem.depth());
 }
 
@@ -123,6 +135,7 @@ std::vector<Sm90MatmulConfig> sm90_matmul_candidates(const MatmulProblem& proble
   constexpr double kMargin = 1.5;
   const Sm90MatmulConfig chosen = choose_sm90_matmul(problem, multiprocessors);
   std::vector<Sm90MatmulConfig> candidates = {chosen};
+  if (chosen.split_k) return candidates;  // another tile would have other bits
   const double best = best_estimate(problem, multiprocessors);
   for (const Tile& tile : kTiles) {
     if (estimate(problem, tile, multiprocessors) > kMargin * best) continue;
@@ -190,14 +203,24 @@ Status Sm90Matmul::run(const MatmulArguments& arguments, void* workspace, void* 
     status = async_->fill(arguments, given.transposed, workspace, stream, &launch.async);
   if (!status.ok()) return status;
   MatmulAsync::order_tiles(launch.async, &launch.grid);
+  // Where all operands are here, chunks of c leave one after the other.
+  const bool arrives = problem_.chunks_a.present() || problem_.chunks_b.present();
+  splits_.fill(given, problem_.chunks_c.present() && !arrives,
+               static_cast<std::byte*>(workspace) + splits_at(), &launch);
   return launch_sm90_matmul(gpu_, kernels_[(a_across ? 2 : 0) + (b_across ? 1 : 0)], config_,
                             launch, stream);
 }
 
+Sm90Matmul::Sm90Matmul(const MatmulProblem& problem, const Sm90MatmulConfig& config, const Gpu& gpu)
+    : problem_(problem),
+      config_(config),
+      gpu_(gpu),
+      splits_(split_problem(problem, gpu.facts().multiprocessors), kTiles, config) {}
+
 std::string Sm90Matmul::description() const {
   return concatenate("tiles of ", config_.rows(), " x ", config_.columns, ", ", config_.consumers,
                      config_.consumers == 1 ? " consumer" : " consumers", ", ", config_.stages(),
-                     " stages, clusters of ", config_.cluster);
+                     " stages, clusters of ", config_.cluster, splits_.description());
 }
 
 }  // namespace perseid::internal::cuda

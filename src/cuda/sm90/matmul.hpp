@@ -11,6 +11,7 @@
 #include "cuda/device/sm90/matmul/config.hpp"
 #include "cuda/matmul/tensor_core.hpp"
 #include "cuda/runtime/gpu.hpp"
+#include "cuda/sm90/split_k.hpp"
 #include "math/matmul_problem.hpp"
 
 namespace perseid::internal::cuda {
@@ -42,7 +43,7 @@ class Sm90Matmul {
                      std::unique_ptr<Sm90Matmul>* made);
 
   // Also of the fallback.
-  size_t workspace() const { return fallback_->workspace(); }
+  size_t workspace() const { return splits_at() + splits_.workspace(problem_.batch); }
   bool maps(const MatmulArguments& arguments) const;  // whether TMA takes the tensors
   // `parts`: of other ranks, added before alpha where the configuration says so.
   Status run(const MatmulArguments& arguments, void* workspace, void* stream,
@@ -51,12 +52,17 @@ class Sm90Matmul {
   std::string description() const;
 
  private:
-  Sm90Matmul(const MatmulProblem& problem, const Sm90MatmulConfig& config, const Gpu& gpu)
-      : problem_(problem), config_(config), gpu_(gpu) {}
+  Sm90Matmul(const MatmulProblem& problem, const Sm90MatmulConfig& config, const Gpu& gpu);
+
+  // In the workspace.
+  size_t splits_at() const {
+    return static_cast<size_t>(round_up(static_cast<int64_t>(fallback_->workspace()), 16));
+  }
 
   MatmulProblem problem_;
   Sm90MatmulConfig config_;
   const Gpu& gpu_;
+  SplitKLaunches splits_;
   std::vector<Kernel> kernels_;  // in the order of sm90_matmul_kernels
   std::unique_ptr<TensorCoreMatmul> fallback_;
   std::unique_ptr<MatmulAsync> async_;  // null without chunks

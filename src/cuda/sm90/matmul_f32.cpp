@@ -14,14 +14,14 @@ namespace {
 
 // ---- Which kernel ----
 
-// `rate`: of the tensor cores while a block computes such tiles, relative to the best. Registers
-// hold the sums and the products of a tile, so that 192 columns are the most.
-struct Tile {
-  int columns;
-  double rate;
-};
-constexpr Tile kSplitTiles[] = {{192, 1}, {128, 0.92}, {64, 0.6}};
-constexpr Tile kTF32Tiles[] = {{256, 1}, {128, 0.92}, {64, 0.7}};
+// Registers hold the sums and the products of a tile, so that 192 columns are the most.
+using Tile = Sm90MatmulTile;
+constexpr Tile kSplitTiles[] = {{2, 192, 1}, {2, 128, 0.92}, {2, 64, 0.6}};
+constexpr Tile kTF32Tiles[] = {{2, 256, 1}, {2, 128, 0.92}, {2, 64, 0.7}};
+
+std::span<const Tile> tiles_of(const MatmulProblem& problem) {
+  return problem.precision == Precision::kTF32 ? std::span<const Tile>(kTF32Tiles) : kSplitTiles;
+}
 
 // Pairs of blocks load a tile of b once, from so many waves of tiles on.
 constexpr int64_t kWavesOfPairs = 3;
@@ -30,6 +30,18 @@ constexpr int64_t kWavesOfPairs = 3;
 double estimate(const MatmulProblem& problem, const Tile& tile, int32_t multiprocessors) {
   const int64_t tiles = matmul_tiles(problem, 128, tile.columns);
   return static_cast<double>(ceil_div(tiles, multiprocessors) * tile.columns) / tile.rate;
+}
+
+// One entry of the batch, for its splits.
+SplitKProblem split_problem(const MatmulProblem& problem, int32_t multiprocessors) {
+  const bool tf32 = problem.precision == Precision::kTF32;
+  return {.m = problem.m,
+          .n = problem.n,
+          .k = problem.depth(),
+          .depth = tf32 ? 64 : 32,
+          .group = tf32 ? 1 : 2,
+          .work = tf32 ? 1.0 : 3.0,
+          .multiprocessors = multiprocessors};
 }
 
 // Elements of a and b whose planes are in the workspace at a time.
@@ -82,7 +94,7 @@ Sm90MatmulConfig choose_sm90_f32_matmul(const MatmulProblem& problem, int32_t mu
   config.promote = tf32 ? 0 : 2;
   config.scaled = true;
   double best = 0;
-  for (const Tile& tile : tf32 ? std::span<const Tile>(kTF32Tiles) : kSplitTiles) {
+  for (const Tile& tile : tiles_of(problem)) {
     const double time = estimate(problem, tile, multiprocessors);
     if (best != 0 && time >= best) continue;
     best = time;
@@ -93,6 +105,9 @@ Sm90MatmulConfig choose_sm90_f32_matmul(const MatmulProblem& problem, int32_t mu
   const bool runs_long =
       matmul_tiles(problem, config.rows(), config.columns) >= kWavesOfPairs * multiprocessors;
   if (pairs && runs_long) config.cluster = 2;
+  const auto bytes =
+      static_cast<double>((problem.m + problem.n) * problem.depth()) * 2 * config.planes;
+  split_tiles(split_problem(problem, multiprocessors), tiles_of(problem), bytes, &config);
   return config;
 }
 
@@ -124,10 +139,21 @@ int64_t Sm90F32Matmul::entries_at_a_time() const {
   return clamp<int64_t>(kMostElements / max<int64_t>(each, 1), 1, max<int64_t>(problem_.batch, 1));
 }
 
-size_t Sm90F32Matmul::workspace() const {
+Sm90F32Matmul::Sm90F32Matmul(const MatmulProblem& problem, const Sm90MatmulConfig& config,
+                             const Gpu& gpu)
+    : problem_(problem),
+      config_(config),
+      gpu_(gpu),
+      splits_(split_problem(problem, gpu.facts().multiprocessors), tiles_of(problem), config) {}
+
+size_t Sm90F32Matmul::plane_bytes() const {
   const int64_t entries = entries_at_a_time();
   return split_.bytes(entries * problem_.m, problem_.k) +
          split_.bytes(entries * problem_.n, problem_.k);
+}
+
+size_t Sm90F32Matmul::workspace() const {
+  return plane_bytes() + splits_.workspace(entries_at_a_time());
 }
 
 Status Sm90F32Matmul::run(const MatmulArguments& arguments, void* workspace, void* stream) const {
@@ -171,6 +197,7 @@ Status Sm90F32Matmul::run_entries(const MatmulProblem& problem, const MatmulArgu
   };
   given.row_factors = launch.row_factors = factors(a);
   given.column_factors = launch.column_factors = factors(b);
+  splits_.fill(given, false, static_cast<std::byte*>(workspace) + plane_bytes(), &launch);
   const Gpu::Current current(gpu_);
   Status status = current.status();
   if (status.ok()) status = encode_maps(gpu_, given, tensors, &launch);
@@ -184,7 +211,7 @@ std::string Sm90F32Matmul::description() const {
   return concatenate(
       config_.planes == 2 ? "three products of f16, tiles of " : "one product of f16, tiles of ",
       config_.rows(), " x ", config_.columns, ", ", config_.stages(), " stages, clusters of ",
-      config_.cluster);
+      config_.cluster, splits_.description());
 }
 
 }  // namespace perseid::internal::cuda

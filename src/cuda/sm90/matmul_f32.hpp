@@ -12,6 +12,7 @@
 #include "cuda/device/sm90/matmul/config.hpp"
 #include "cuda/matmul/fma.hpp"
 #include "cuda/sm90/split.hpp"
+#include "cuda/sm90/split_k.hpp"
 #include "math/matmul_problem.hpp"
 
 namespace perseid::internal::cuda {
@@ -36,22 +37,23 @@ class Sm90F32Matmul {
   static Status make(const MatmulProblem& problem, const Sm90MatmulConfig& config, Gpu& gpu,
                      std::unique_ptr<Sm90F32Matmul>* made);
 
-  // The planes of as many batch entries as are multiplied at a time.
+  // The planes of as many batch entries as are multiplied at a time, and the sums of split tiles.
   size_t workspace() const;
   Status run(const MatmulArguments& arguments, void* workspace, void* stream) const;
   // Which kernel was chosen, for explain.
   std::string description() const;
 
  private:
-  Sm90F32Matmul(const MatmulProblem& problem, const Sm90MatmulConfig& config, const Gpu& gpu)
-      : problem_(problem), config_(config), gpu_(gpu) {}
+  Sm90F32Matmul(const MatmulProblem& problem, const Sm90MatmulConfig& config, const Gpu& gpu);
   int64_t entries_at_a_time() const;
+  size_t plane_bytes() const;
   Status run_entries(const MatmulProblem& problem, const MatmulArguments& arguments,
                      void* workspace, void* stream) const;
 
   MatmulProblem problem_;
   Sm90MatmulConfig config_;
   const Gpu& gpu_;
+  SplitKLaunches splits_;
   std::vector<Kernel> kernels_;
   Split split_;
   std::unique_ptr<FmaMatmul> fixup_;

@@ -15,15 +15,11 @@ namespace {
 
 // ---- Which kernel ----
 
-// `rate`: of the tensor cores while a block computes such tiles, relative to the best.
-struct Tile {
-  int columns;
-  double rate;
-};
-constexpr Tile kFastTiles[] = {{256, 1}, {128, 0.9}, {64, 0.6}};
+using Tile = Sm90MatmulTile;
+constexpr Tile kFastTiles[] = {{2, 256, 1}, {2, 128, 0.9}, {2, 64, 0.6}};
 // Registers hold the sums and the products of a tile.
-constexpr Tile kPromotedTiles[] = {{192, 1}, {128, 0.92}, {64, 0.6}};
-constexpr Tile kBlockTiles[] = {{192, 1}, {128, 0.77}, {64, 0.55}};
+constexpr Tile kPromotedTiles[] = {{2, 192, 1}, {2, 128, 0.92}, {2, 64, 0.6}};
+constexpr Tile kBlockTiles[] = {{2, 192, 1}, {2, 128, 0.77}, {2, 64, 0.55}};
 
 // Blocks form pairs from so many waves of tiles on.
 constexpr int64_t kWavesOfPairs = 3;
@@ -33,16 +29,30 @@ bool is_promoted(const MatmulProblem& problem) {
   return problem.accumulation == Accumulation::kPromoted || problem.scaling == Scaling::kBlock;
 }
 
-std::span<const Tile> tiles_of(const MatmulProblem& problem) {
-  if (problem.scaling == Scaling::kBlock) return kBlockTiles;
-  return is_promoted(problem) ? kPromotedTiles : kFastTiles;
-}
-
 // A tile's columns are whole chunks of results.
 bool takes(const Tile& tile, const MatmulProblem& problem) {
   // c0 takes registers, too.
   if (is_promoted(problem) && problem.beta != 0 && tile.columns > 128) return false;
   return tile.columns * size_of(problem.out_dtype) % 128 == 0;
+}
+
+std::vector<Tile> tiles_of(const MatmulProblem& problem) {
+  std::vector<Tile> tiles;
+  for (const Tile& tile : problem.scaling == Scaling::kBlock ? kBlockTiles
+                          : is_promoted(problem)             ? kPromotedTiles
+                                                             : kFastTiles)
+    if (takes(tile, problem)) tiles.push_back(tile);
+  return tiles;
+}
+
+// One entry of the batch, for its splits.
+SplitKProblem split_problem(const MatmulProblem& problem, int32_t multiprocessors) {
+  return {.m = problem.m,
+          .n = problem.n,
+          .k = problem.depth(),
+          .depth = 128,
+          .work = 0.5,
+          .multiprocessors = multiprocessors};
 }
 
 double estimate(const MatmulProblem& problem, const Tile& tile, int32_t multiprocessors) {
@@ -89,17 +99,19 @@ Sm90MatmulConfig choose_sm90_f8_matmul(const MatmulProblem& problem, int32_t mul
   double best = 0;
   for (const Tile& tile : tiles_of(problem)) {
     const double time = estimate(problem, tile, multiprocessors);
-    if (!takes(tile, problem) || (best != 0 && time >= best)) continue;
+    if (best != 0 && time >= best) continue;
     best = time;
     config.columns = tile.columns;
   }
-  // The results of a tile fit into the stages, so that no consumer waits for their stores.
-  if (promoted && size_of(problem.out_dtype) <= 2) config.out_stages = config.out_chunks();
   const int64_t down = ceil_div(problem.m, config.rows());
   const bool pairs = down % 2 == 0 || down >= 16;
   const bool runs_long =
       matmul_tiles(problem, config.rows(), config.columns) >= kWavesOfPairs * multiprocessors;
   if (pairs && runs_long) config.cluster = 2;
+  const auto bytes = static_cast<double>((problem.m + problem.n) * problem.depth());
+  split_tiles(split_problem(problem, multiprocessors), tiles_of(problem), bytes, &config);
+  // The results of a tile fit into the stages, so that no consumer waits for their stores.
+  if (promoted && size_of(problem.out_dtype) <= 2) config.out_stages = config.out_chunks();
   return config;
 }
 
@@ -123,7 +135,14 @@ Status Sm90F8Matmul::make(const MatmulProblem& problem, const Sm90MatmulConfig& 
   return status;
 }
 
-Status Sm90F8Matmul::run(const MatmulArguments& arguments, void* stream) const {
+Sm90F8Matmul::Sm90F8Matmul(const MatmulProblem& problem, const Sm90MatmulConfig& config,
+                           const Gpu& gpu)
+    : problem_(problem),
+      config_(config),
+      gpu_(gpu),
+      splits_(split_problem(problem, gpu.facts().multiprocessors), tiles_of(problem), config) {}
+
+Status Sm90F8Matmul::run(const MatmulArguments& arguments, void* workspace, void* stream) const {
   if (Status status = clear_amax(gpu_, problem_, arguments, stream); !status.ok()) return status;
   if (arguments.c.elements() == 0) return {};
   const MatmulLaunch given = matmul_launch(problem_, arguments);
@@ -169,6 +188,7 @@ Status Sm90F8Matmul::run(const MatmulArguments& arguments, void* stream) const {
   }
   if (problem_.scale_result)
     launch.result_scale = static_cast<const float*>(arguments.scale_result.data);
+  splits_.fill(given, false, static_cast<std::byte*>(workspace), &launch);
   const Gpu::Current current(gpu_);
   status = current.status();
   if (status.ok()) status = encode_maps(gpu_, given, tensors, &launch);
@@ -180,7 +200,7 @@ Status Sm90F8Matmul::run(const MatmulArguments& arguments, void* stream) const {
 std::string Sm90F8Matmul::description() const {
   return concatenate("tiles of ", config_.rows(), " x ", config_.columns, ", ",
                      config_.promote > 0 ? "promoted" : "fast", " accumulation, ", config_.stages(),
-                     " stages, clusters of ", config_.cluster);
+                     " stages, clusters of ", config_.cluster, splits_.description());
 }
 
 }  // namespace perseid::internal::cuda

@@ -10,6 +10,7 @@
 
 #include "cuda/device/sm90/matmul/config.hpp"
 #include "cuda/runtime/gpu.hpp"
+#include "cuda/sm90/split_k.hpp"
 #include "math/matmul_problem.hpp"
 
 namespace perseid::internal::cuda {
@@ -31,17 +32,18 @@ class Sm90F8Matmul {
   static Status make(const MatmulProblem& problem, const Sm90MatmulConfig& config, Gpu& gpu,
                      std::unique_ptr<Sm90F8Matmul>* made);
 
-  Status run(const MatmulArguments& arguments, void* stream) const;
+  size_t workspace() const { return splits_.workspace(problem_.batch); }
+  Status run(const MatmulArguments& arguments, void* workspace, void* stream) const;
   // Which kernel was chosen, for explain.
   std::string description() const;
 
  private:
-  Sm90F8Matmul(const MatmulProblem& problem, const Sm90MatmulConfig& config, const Gpu& gpu)
-      : problem_(problem), config_(config), gpu_(gpu) {}
+  Sm90F8Matmul(const MatmulProblem& problem, const Sm90MatmulConfig& config, const Gpu& gpu);
 
   MatmulProblem problem_;
   Sm90MatmulConfig config_;
   const Gpu& gpu_;
+  SplitKLaunches splits_;
   std::vector<Kernel> kernels_;  // in the order of sm90_f8_matmul_kernels
 };
 

@@ -79,7 +79,8 @@ Status launch_sm90_matmul(const Gpu& gpu, const Kernel& kernel, const Sm90Matmul
                           const Sm90MatmulArguments& arguments, void* stream) {
   TileGrid<int32_t> tiles = arguments.grid;
   tiles.rows = tiles.columns = {};  // in memory of the device
-  const int64_t clusters = TileOrder<int32_t>(tiles).clusters();
+  const int64_t clusters = config.split_k ? SplitTileOrder(tiles, arguments.splits.split).count()
+                                          : TileOrder<int32_t>(tiles).clusters();
   const int64_t resident = gpu.facts().multiprocessors / config.cluster;
   const Launch grid{.blocks = min(clusters, resident) * config.cluster,
                     .threads = config.threads(),

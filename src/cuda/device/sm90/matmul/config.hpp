@@ -8,7 +8,7 @@
 #include "cuda/device/matmul/config.hpp"
 #include "cuda/device/tensor_map.hpp"
 #include "math/rank_parts.hpp"
-#include "math/tile_order.hpp"
+#include "math/split_k.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -36,6 +36,7 @@ struct Sm90MatmulConfig {
   Activation activation = Activation::kNone;
   bool amax = false;
   int parts = 0;  // of other ranks are added: 0, 1 (there are two ranks), or 2 for any number
+  bool split_k = false;  // a launch may have split tiles
 
   static constexpr const char* kName = "Sm90MatmulConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -59,6 +60,7 @@ struct Sm90MatmulConfig {
     visit("activation", c.activation);
     visit("amax", c.amax);
     visit("parts", c.parts);
+    visit("split_k", c.split_k);
   }
 
   // A step is kProducts times 32 bytes, what one wgmma multiplies.
@@ -66,6 +68,7 @@ struct Sm90MatmulConfig {
   constexpr DType type_of_b() const { return in_b == DType::kNone ? in : in_b; }
   constexpr int depth() const { return static_cast<int>(128 / size_of(in)); }  // of a step
   constexpr int rows() const { return 64 * consumers; }
+  constexpr int group() const { return max(promote, 1); }  // steps that are not split
   constexpr int threads() const { return 128 * (1 + consumers); }
 
   // The epilogue stores a consumer's 64 rows in chunks of 128 bytes a row.
@@ -104,6 +107,7 @@ struct Sm90MatmulConfig {
            columns % ((b_n_major ? 64 : 8) * cluster) == 0 && columns <= 256 &&
            stages() >= max(2, 2 * promote) && (planes == 1 || promote > 0) &&
            (!blocks || (promote == 1 && columns <= 192)) &&
+           (!split_k || (cluster == 1 && parts == 0)) &&
            (size_of(in) == 2 || (!a_m_major && !b_n_major));
   }
 };
@@ -118,6 +122,14 @@ struct MatmulBias {
 struct MatmulBlockScales {
   const float* data = nullptr;
   int64_t batch = 0, line = 0, step = 0;  // strides
+};
+
+// In the workspace, which may hold anything when the kernel begins.
+struct MatmulSplits {
+  SplitK split;
+  uint64_t launch = 0;           // a number of random bits
+  uint64_t* counters = nullptr;  // of each split tile, one for each consumer
+  float* sums = nullptr;         // of each unit of a split tile
 };
 
 // c is row-major; the host transposes the product where it is not.
@@ -135,6 +147,7 @@ struct Sm90MatmulArguments {
   const float* result_scale = nullptr;  // of c of 8 bits; null: none
   float* amax = nullptr;                // 0 before the launch
   RankParts parts;
+  MatmulSplits splits;
 };
 
 }  // namespace perseid::internal::cuda

@@ -5,6 +5,7 @@
 
 #include "cuda/device/ptx/wgmma.hpp"
 #include "cuda/device/sm90/matmul/epilogue.hpp"
+#include "cuda/device/sm90/matmul/split_k.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -23,6 +24,7 @@ class MatmulConsumer {
         consumer_(consumer),
         lane_(static_cast<int>(threadIdx.x) % 32),
         queue_(shared.tiles()),
+        splits_(arguments, shared, consumer),
         epilogue_(arguments, shared, consumer, static_cast<int>(threadIdx.x) / 32 % 4, lane_) {}
 
   __device__ __forceinline__ void run() {
@@ -33,12 +35,13 @@ class MatmulConsumer {
       const MatmulTilePosition tile = queue_.pop_by_warp(lane_);
       if (!tile.exists()) break;
       const typename MatmulEpilogue<C>::Vectors vectors = epilogue_.load_vectors(tile);
+      const int steps = steps_of<C>(arguments_, tile).count();
       int step = 1;
       if constexpr (C.deferred_chunks() > 0) {
         // The tile before, a chunk after each of the first steps; at once where those are too few,
         // or have to wait for an operand: others may wait for these results.
         const bool overlaps =
-            before.exists() && arguments_.k_steps > C.deferred_chunks() && first_step_is_here();
+            before.exists() && steps > C.deferred_chunks() && first_step_is_here();
         if (before.exists() && !overlaps) emit_all(before, held);
         run_step<true>(sums);
         if (overlaps) {
@@ -48,11 +51,31 @@ class MatmulConsumer {
       } else {
         run_step<true>(sums);
       }
-      for (; step < arguments_.k_steps; ++step) run_step<false>(sums);
+      for (; step < steps; ++step) run_step<false>(sums);
       ptx::wgmma_wait<0>();
       ptx::fence_operand(sums);
       release();
 
+      if constexpr (C.split_k) {
+        if (tile.unit != 0) {
+          before = MatmulTilePosition::none();
+          for (uint32_t& pair : held) pair = 0;  // needs no registers during the fixup
+          const bool complete = splits_.complete(tile, sums);
+          epilogue_.announce(complete);
+          if (!complete) {
+            epilogue_.pass_over();
+            continue;
+          }
+          epilogue_.scale(epilogue_.load_vectors(tile), sums);
+          if constexpr (C.deferred_epilogue()) {
+            epilogue_.round(tile, sums, held);
+            emit_all(tile, held);
+          } else {
+            epilogue_.emit_all(tile, sums);
+          }
+          continue;
+        }
+      }
       if constexpr (C.parts > 0) epilogue_.add_parts(tile, sums);
       epilogue_.scale(vectors, sums);
       if constexpr (C.deferred_chunks() > 0) {
@@ -123,6 +146,7 @@ class MatmulConsumer {
   const Shared& shared_;
   const int consumer_, lane_;
   MatmulTileReader queue_;
+  MatmulConsumerSplits<C> splits_;
   MatmulEpilogue<C> epilogue_;
   PipelineCursor<Shared::kStages> full_, empty_;  // the stages waited for, and released
 };

@@ -178,6 +178,17 @@ class MatmulEpilogue {
       emit_all<kChunk + 1>(tile, sums);
     }
   }
+  // Of a split tile: whether its chunks are stored. They are emitted then; else passed over.
+  __device__ __forceinline__ void announce(bool stores) {
+    acquire();  // after it the storing thread no longer reads what the tile before has said
+    if (warp_ == 0 && lane_ == 0) shared_.stores(consumer_) = stores;
+  }
+  __device__ __forceinline__ void pass_over() {
+    for (int chunk = 0; chunk < C.out_chunks(); ++chunk) {
+      acquire();
+      release();
+    }
+  }
   // Emits the chunks of a tile that are not deferred, and holds the others.
   template <int kChunk = 0>
   __device__ __forceinline__ void hold(const MatmulTilePosition& tile, const Sums& sums,
@@ -437,17 +448,18 @@ class MatmulStore {
         if (next >= kStages && next < C.out_chunks()) give(tile, next);
       }
       ptx::tma_store_wait_read();
-      if constexpr (C.async) depart<C>(arguments_, tile, consumer_);
+      if constexpr (C.async)
+        if (stores(tile)) depart<C>(arguments_, tile, consumer_);
     }
   }
 
  private:
-  // Without the last one where the epilogue is deferred.
+  // Without the last one where the epilogue is deferred, which it is not of split tiles.
   __device__ __forceinline__ MatmulTilePosition next_tile() {
     if constexpr (!C.deferred_epilogue()) return queue_.pop_by_thread();
     const MatmulTilePosition tile = ahead_;
     if (tile.exists()) ahead_ = queue_.pop_by_thread();
-    return ahead_.exists() ? tile : ahead_;
+    return ahead_.exists() || (C.split_k && tile.unit != 0) ? tile : ahead_;
   }
   // Gives a stage to the consumer for a chunk of results, with their c0 in it.
   __device__ __forceinline__ void give(const MatmulTilePosition& tile, int chunk) {
@@ -465,10 +477,15 @@ class MatmulStore {
   // Waits for the consumer, and issues the store of its stage.
   __device__ __forceinline__ void store(const MatmulTilePosition& tile, int chunk) {
     ptx::mbarrier_wait(shared_.outputs(consumer_).empty(stored_.stage()), stored_.parity());
-    store_chunk<C>(arguments_, tile, consumer_, chunk,
-                   shared_.out(consumer_, stored_.stage()).base);
+    if (stores(tile))
+      store_chunk<C>(arguments_, tile, consumer_, chunk,
+                     shared_.out(consumer_, stored_.stage()).base);
     ptx::tma_store_commit();
     stored_.advance();
+  }
+  // After the consumer has released a stage of the tile.
+  __device__ __forceinline__ bool stores(const MatmulTilePosition& tile) const {
+    return !C.split_k || tile.unit == 0 || shared_.stores(consumer_) != 0;
   }
 
   const Sm90MatmulArguments& arguments_;

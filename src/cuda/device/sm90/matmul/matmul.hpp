@@ -44,8 +44,8 @@
 // carries what the scheduler has acquired to the producer.
 //
 // Limits: rows and columns count in 32 bits; TMA takes the operands (cuda/sm90/matmul.hpp). Sums
-// are in the order of k whatever the tile is: results do not depend on the configuration, nor on
-// the batch.
+// are in the order of k whatever the tile is: results do not depend on the configuration but for
+// split tiles (split_k.hpp), nor on the batch.
 #pragma once
 
 #include "cuda/device/sm90/matmul/consumer.hpp"
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(C.threads(), 1)
     if constexpr (C.consumers > 1) ptx::setmaxnreg_dec<C.producer_registers()>();
     const bool leads = threadIdx.x % 32 == 0;
     if (warp == 3 && (C.async || leads)) {
-      schedule_tiles<C>(arguments, first, shared.tiles());
+      schedule_tiles<C>(arguments, first, shared);
     } else if (leads) {
       ptx::wait_for_prerequisites();
       if (warp == 0)

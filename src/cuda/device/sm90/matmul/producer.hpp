@@ -3,7 +3,7 @@
 // The producer of matmul (matmul.hpp): one thread issues the TMA loads of a and b.
 #pragma once
 
-#include "cuda/device/sm90/matmul/shared.hpp"
+#include "cuda/device/sm90/matmul/split_k.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -27,7 +27,8 @@ class MatmulProducer {
       if (!tile.exists()) return;
       // Orders what the scheduler has acquired before the loads.
       if constexpr (C.async) ptx::fence_proxy_async_global();
-      for (int step = 0; step < arguments_.k_steps; ++step) {
+      const StepRange steps = steps_of<C>(arguments_, tile);
+      for (int step = steps.first; step < steps.last; ++step) {
         if constexpr (C.async) {
           const bool waited_a = a.await_depth((step + 1) * C.depth());
           const bool waited_b = b.await_depth((step + 1) * C.depth());

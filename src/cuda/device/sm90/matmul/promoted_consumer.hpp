@@ -16,6 +16,7 @@
 
 #include "cuda/device/ptx/wgmma.hpp"
 #include "cuda/device/sm90/matmul/epilogue.hpp"
+#include "cuda/device/sm90/matmul/split_k.hpp"
 #include "cuda/device/split/halves.hpp"
 
 namespace perseid::internal::cuda {
@@ -40,16 +41,18 @@ class MatmulStepScales {
 
   // `row`: the first of the thread's two, eight apart.
   __device__ __forceinline__ MatmulStepScales(const Sm90MatmulArguments& arguments,
-                                              const MatmulTilePosition& tile, int row)
-      : arguments_(arguments), left_(arguments.k_steps), shifted_(tile.column / 64 % 2 != 0) {
+                                              const MatmulTilePosition& tile,
+                                              const StepRange& steps, int row)
+      : arguments_(arguments), left_(steps.count()), shifted_(tile.column / 64 % 2 != 0) {
     if constexpr (C.blocks) {
       const MatmulBlockScales &a = arguments.a_scales, &b = arguments.b_scales;
       // Rows outside of a have those of the last one, and so have blocks outside of b.
       const int last = arguments.grid.m - 1;
-      upper_ = a.data + tile.batch * a.batch + min(row, last) * a.line;
-      lower_ = a.data + tile.batch * a.batch + min(row + 8, last) * a.line;
+      const float* const first = a.data + tile.batch * a.batch + steps.first * a.step;
+      upper_ = first + min(row, last) * a.line;
+      lower_ = first + min(row + 8, last) * a.line;
       const int block = tile.column / 128, last_block = (arguments.grid.n - 1) / 128;
-      b_ = b.data + tile.batch * b.batch + block * b.line;
+      b_ = b.data + tile.batch * b.batch + steps.first * b.step + block * b.line;
       to_second_ = block < last_block ? b.line : 0;
       load();
     }
@@ -104,6 +107,7 @@ class MatmulPromotedConsumer {
         consumer_(consumer),
         lane_(static_cast<int>(threadIdx.x) % 32),
         queue_(shared.tiles()),
+        splits_(arguments, shared, consumer),
         epilogue_(arguments, shared, consumer, static_cast<int>(threadIdx.x) / 32 % 4, lane_) {}
 
   __device__ __forceinline__ void run() {
@@ -113,11 +117,20 @@ class MatmulPromotedConsumer {
       if (!tile.exists()) break;
 #pragma unroll
       for (float& sum : sums) sum = 0;
-      Scales scales(arguments_, tile, epilogue_.first_row(tile));
+      const StepRange steps = steps_of<C>(arguments_, tile);
+      Scales scales(arguments_, tile, steps, epilogue_.first_row(tile));
       // The host rounds the number of steps up to a multiple; steps beyond k are zeros.
       Stages stages = acquire();
-      for (int left = arguments_.k_steps; left > 0; left -= C.promote)
+      for (int left = steps.count(); left > 0; left -= C.promote)
         run_steps(scales, left > C.promote, stages, sums);
+      if (C.split_k && tile.unit != 0) {
+        const bool complete = splits_.complete(tile, sums);
+        epilogue_.announce(complete);
+        if (!complete) {
+          epilogue_.pass_over();
+          continue;
+        }
+      }
       epilogue_.scale(epilogue_.load_vectors(tile), sums);
       epilogue_.emit_all(tile, sums);
     }
@@ -191,6 +204,7 @@ class MatmulPromotedConsumer {
   const Shared& shared_;
   const int consumer_, lane_;
   MatmulTileReader queue_;
+  MatmulConsumerSplits<C> splits_;
   MatmulEpilogue<C> epilogue_;
   PipelineCursor<Shared::kStages> full_, empty_;  // the stages waited for, and released
 };

@@ -6,61 +6,114 @@
 #pragma once
 
 #include "cuda/device/ptx/dependency.hpp"
-#include "cuda/device/sm90/matmul/shared.hpp"
+#include "cuda/device/sm90/matmul/split_k.hpp"
 
 namespace perseid::internal::cuda {
 
+template <bool kSplit>
+struct MatmulOrder {
+  using Type = TileOrder<int32_t>;
+};
+template <>
+struct MatmulOrder<true> {
+  using Type = SplitTileOrder;
+};
+
+// The units of work of a launch: cluster tiles, and splits of tiles.
 template <Sm90MatmulConfig C>
-__device__ __forceinline__ TileOrder<int32_t> order_of(const Sm90MatmulArguments& arguments) {
-  TileGrid<int32_t> grid = arguments.grid;
-  if constexpr (!C.async) grid.rows = grid.columns = {};
-  return TileOrder<int32_t>(grid);
-}
+class MatmulWork {
+ public:
+  __device__ __forceinline__ explicit MatmulWork(const Sm90MatmulArguments& arguments) {
+    TileGrid<int32_t> grid = arguments.grid;
+    if constexpr (!C.async) grid.rows = grid.columns = {};
+    if constexpr (C.split_k)
+      order_ = SplitTileOrder(grid, arguments.splits.split);
+    else
+      order_ = TileOrder<int32_t>(grid);
+  }
+  __device__ __forceinline__ int count() const {
+    if constexpr (C.split_k)
+      return order_.count();
+    else
+      return order_.clusters();
+  }
+  __device__ __forceinline__ bool by_columns() const { return order_.by_columns(); }
+  __device__ __forceinline__ TilePosition<int32_t> tile(int number, int rank, int* unit) const {
+    *unit = 0;
+    if constexpr (C.split_k)
+      return order_.tile(number, unit);
+    else
+      return order_.tile(number, rank);
+  }
+  // Prepares the counters of the units that a block computes, every `blocks`-th from `first` on.
+  __device__ __forceinline__ void prepare_counters(const MatmulSplits& splits, int first,
+                                                   int blocks) const {
+    if constexpr (C.split_k) {
+      const int begin = order_.split_begin(), end = begin + order_.units();
+      for (int number = first; number < end; number += blocks)
+        for (int consumer = 0; number >= begin && consumer < C.consumers; ++consumer)
+          MatmulSplitCounter::of<C>(splits, number - begin + 1, consumer).prepare(splits.launch);
+    }
+  }
+
+ private:
+  typename MatmulOrder<C.split_k>::Type order_;
+};
 template <Sm90MatmulConfig C>
-__device__ __forceinline__ MatmulTilePosition position_of(const TilePosition<int32_t>& tile) {
-  return {tile.row * C.rows(), tile.column * C.columns, tile.batch};
+__device__ __forceinline__ MatmulTilePosition position_of(const TilePosition<int32_t>& tile,
+                                                          int unit) {
+  return {tile.row * C.rows(), tile.column * C.columns, tile.batch, unit};
 }
 
-// The number of the first cluster tile of a block, and the block's tile of it.
+// The number of the first unit of a block, and the block's tile of it.
 template <Sm90MatmulConfig C>
 __device__ __forceinline__ int first_number() {
   return static_cast<int>(blockIdx.x) / C.cluster;
 }
 template <Sm90MatmulConfig C>
 __device__ __forceinline__ MatmulTilePosition first_tile(const Sm90MatmulArguments& arguments) {
-  return position_of<C>(
-      order_of<C>(arguments).tile(first_number<C>(), static_cast<int>(blockIdx.x) % C.cluster));
+  int unit = 0;
+  const auto tile = MatmulWork<C>(arguments).tile(first_number<C>(),
+                                                  static_cast<int>(blockIdx.x) % C.cluster, &unit);
+  return position_of<C>(tile, unit);
 }
 
-// Every `clusters`-th cluster tile of the order, from the number of the block's cluster on. One
+// Every `clusters`-th unit of the order, from the number of the block's cluster on. One
 // thread; where operands arrive in chunks, a warp, whose lanes poll signals at the same time.
 // `first_position`: of the first tile, without chunks.
 template <Sm90MatmulConfig C>
 __device__ __forceinline__ void schedule_tiles(const Sm90MatmulArguments& arguments,
                                                const MatmulTilePosition& first_position,
-                                               const MatmulTileQueue& queue) {
+                                               const MatmulShared<C>& shared) {
   const int rank = static_cast<int>(blockIdx.x) % C.cluster;
   const int clusters = static_cast<int>(gridDim.x) / C.cluster;
   const int first = first_number<C>();
   const bool writes = !C.async || threadIdx.x % 32 == 0;
-  MatmulTileWriter writer(queue);
+  MatmulTileWriter writer(shared.tiles());
   ArrivalWaits a(arguments.async, 0), b(arguments.async, 1);
   if constexpr (!C.async) {
     writer.announce(first_position);
     writer.operands_arrived();
   }
-  const TileOrder<int32_t> order = order_of<C>(arguments);
-  for (int number = C.async ? first : first + clusters; number < order.clusters();
-       number += clusters) {
-    const TilePosition<int32_t> tile = order.tile(number, rank);
+  const MatmulWork<C> work(arguments);
+  if constexpr (C.split_k) {
+    if (writes) {
+      ptx::wait_for_prerequisites();
+      work.prepare_counters(arguments.splits, first, clusters);
+      ptx::mbarrier_arrive(shared.counters_ready());
+    }
+  }
+  for (int number = C.async ? first : first + clusters; number < work.count(); number += clusters) {
+    int unit = 0;
+    const TilePosition<int32_t> tile = work.tile(number, rank, &unit);
     // Announced before it waits for chunks, which may depend on results of the tile before.
-    if (writes) writer.announce(position_of<C>(tile));
+    if (writes) writer.announce(position_of<C>(tile, unit));
     if constexpr (C.async) {
       if (number == first) {  // signals and epochs may be written by the kernels before
         ptx::wait_for_prerequisites();
         a.start(), b.start();
       }
-      const bool by_columns = order.by_columns();
+      const bool by_columns = work.by_columns();
       if (!arguments.async.arrivals[0].along_k)
         a.await(tile.rows, by_columns ? ChunkRange<int32_t>{} : tile.visits);
       if (!arguments.async.arrivals[1].along_k)

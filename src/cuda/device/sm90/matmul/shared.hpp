@@ -35,8 +35,8 @@ struct MatmulShared {
   static constexpr int kInputBarriers = kOut + C.out_bytes();
   static constexpr int kOutputBarriers = kInputBarriers + Inputs::kBytes;
   static constexpr int kTiles = kOutputBarriers + C.consumers * Outputs::kBytes;
-  static_assert(C.fits() && kTiles % 16 == 0 &&
-                kTiles + MatmulTileQueue::kBytes <= C.shared_bytes());
+  static constexpr int kSplits = kTiles + MatmulTileQueue::kBytes;
+  static_assert(C.fits() && kTiles % 16 == 0 && kSplits + 8 + 4 * C.consumers <= C.shared_bytes());
 
   __device__ __forceinline__ uint32_t a(int stage) const { return base + stage * C.a_bytes(); }
   __device__ __forceinline__ uint32_t b(int stage) const { return base + kB + stage * C.b_bytes(); }
@@ -82,6 +82,12 @@ struct MatmulShared {
     return {reinterpret_cast<MatmulTilePosition*>(memory + kTiles),
             base + kTiles + MatmulTileQueue::kTileBytes};
   }
+  // Split-K: a barrier whose first phase ends when the counters of the block's units are ready.
+  __device__ __forceinline__ uint32_t counters_ready() const { return base + kSplits; }
+  // Whether the consumer's tile is stored.
+  __device__ __forceinline__ int& stores(int consumer) const {
+    return reinterpret_cast<int*>(memory + kSplits + 8)[consumer];
+  }
 
   // By one thread, before a barrier of the cluster.
   __device__ __forceinline__ void prepare() const {
@@ -89,6 +95,7 @@ struct MatmulShared {
     for (int consumer = 0; consumer < C.consumers; ++consumer) outputs(consumer).init(1, 4);
     // The producer, and four warps and a storing thread for each consumer.
     tiles().init(1 + 5 * C.consumers);
+    if constexpr (C.split_k) ptx::mbarrier_init(counters_ready(), 1);
     ptx::mbarrier_init_fence();
   }
 };

@@ -12,7 +12,8 @@ namespace perseid::internal::cuda {
 
 // The first elements of a tile. `row` is negative: no tile follows.
 struct alignas(16) MatmulTilePosition {
-  int32_t row, column, batch, padding = 0;
+  int32_t row, column, batch;
+  int32_t unit = 0;  // 1 + its number among the units of split tiles; 0: the tile is whole
 
   __device__ __forceinline__ bool exists() const { return row >= 0; }
   static __device__ __forceinline__ MatmulTilePosition none() { return {-1, 0, 0}; }
