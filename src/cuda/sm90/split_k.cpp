@@ -17,7 +17,7 @@ constexpr int32_t kMostSplits = 64, kFewestSteps = 4;
 // Behind so many waves the last one hardly counts.
 constexpr int64_t kMostWaves = 6;
 // Splits have to gain so much. Memory brings so many bytes while a GPU multiplies and adds once.
-constexpr double kGain = 0.97, kBytes = 0.008;
+constexpr double kGain = 0.95, kBytes = 0.008;
 constexpr int64_t kAlignment = 256;
 
 SplitKProblem transposed(SplitKProblem problem) {
