@@ -326,8 +326,7 @@ class ForwardConsumer {
     }
     ptx::wgmma_commit();
   }
-  // The first piece of K has arrived; the last one is released with the scores. No other product
-  // runs.
+  // The first piece of K has arrived, no product runs. The last one is released with the scores.
   __device__ __forceinline__ void issue_qk_in_pieces(int at) {
     // The compiler would keep the descriptors of all steps in registers otherwise.
     uint32_t first[2] = {shared_.query(at % C.q_stages, number_).base, kv_.key().base};
@@ -469,6 +468,7 @@ class ForwardConsumer {
     }
     kv_.release_value();
   }
+
   // ---- Softmax ----
 
   __device__ __forceinline__ UnmaskedTiles<C> unmasked_tiles(const AttentionTile& tile) const {
