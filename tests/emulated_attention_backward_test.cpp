@@ -50,7 +50,7 @@ void launch(const Fixture& fixture, std::byte* workspace) {
       cuda::choose_portable_attention_backward(fixture.problem, C.gradients, kShared);
   ASSERT_EQ(cuda::kernel_name("", chosen), cuda::kernel_name("", C));
   cuda::PortableBackwardArguments arguments =
-      cuda::portable_attention_backward_arguments(fixture.problem, C);
+      cuda::portable_attention_backward_arguments<float>(fixture.problem, C);
   const cuda::AttentionPlanes planes =
       cuda::portable_attention_backward_planes(fixture.problem, kShared);
   const cuda::PlanesArguments rows = cuda::bind_portable_attention_backward(
@@ -131,8 +131,12 @@ constexpr PortableBackwardConfig kFloat32{
     .dtype = DType::kF32, .key_dim = 64, .value_dim = 64, .largest = 64};
 constexpr PortableBackwardConfig kFloat32Large{
     .dtype = DType::kF32, .key_dim = 128, .value_dim = 80, .right = true};
-constexpr PortableBackwardConfig kFloat32Cut{
-    .dtype = DType::kF32, .key_dim = 80, .value_dim = 160, .largest = 64, .right = true};
+constexpr PortableBackwardConfig kFloat32Cut{.dtype = DType::kF32,
+                                             .key_dim = 80,
+                                             .value_dim = 160,
+                                             .largest = 64,
+                                             .chunk = 128,
+                                             .right = true};
 
 TEST(EmulatedAttentionBackward, Float32) {
   check<kFloat32>(make_case(DType::kF32, 1, 2, 1, 130, 201, 64, 64));
@@ -182,6 +186,7 @@ constexpr PortableBackwardConfig kFloat32Everything{.dtype = DType::kF32,
                                                     .key_dim = 80,
                                                     .value_dim = 64,
                                                     .largest = 0,
+                                                    .chunk = 128,
                                                     .right = true,
                                                     .lengths = true,
                                                     .visible = true,
@@ -199,6 +204,9 @@ TEST(EmulatedAttentionBackward, Float32EverythingAtOnce) {
   all.kv_lens = {7, 1, 90, 0, 63};
   add_bias(all, DType::kF32, {5, 1, 70, 100}, true);
   set_visible(all, {1, 2, 70, 1});
+  check<kFloat32Everything>(all);
+  all.problem.q_lens = true;
+  all.seen_q_lens = {5, 0, 33, 1, 30};
   check<kFloat32Everything>(all);
 }
 

@@ -3,12 +3,13 @@
 // The float64 kernels of attention on an emulated GPU (emulated_gpu.hpp), forward and backward,
 // against the float64 reference.
 #include "attention_cases.hpp"
+#include "cuda/portable/attention_backward.hpp"
 #include "cuda/portable/attention_float64.hpp"
 #include "cuda/runtime/kernel_name.hpp"
 // Before kernels.
 #include "emulated_gpu.hpp"
 // Kernels.
-#include "cuda/device/portable/attention/float64_backward.hpp"
+#include "cuda/device/portable/attention/backward.hpp"
 #include "cuda/device/portable/attention/float64_forward.hpp"
 
 namespace perseid::internal {
@@ -16,9 +17,9 @@ namespace {
 
 using namespace cpu::attention_cases;
 using cuda::Float64Arguments;
-using cuda::Float64BackwardConfig;
 using cuda::Float64ForwardConfig;
 using cuda::GradientsOf;
+using cuda::PortableBackwardConfig;
 
 Case make_f64(int64_t batch, int64_t heads, int64_t kv_heads, int64_t q_len, int64_t kv_len,
               int64_t dim, int64_t value_dim) {
@@ -41,52 +42,80 @@ void check_forward(Fixture& fixture) {
   fixture.compare_forward();
 }
 
-template <Float64BackwardConfig C>
-void launch(const Fixture& fixture, std::byte* workspace, bool prepares) {
-  ASSERT_EQ(
-      cuda::kernel_name("", cuda::choose_float64_attention_backward(fixture.problem, C.gradients)),
-      cuda::kernel_name("", C));
-  Float64Arguments arguments = cuda::float64_attention_backward_arguments(fixture.problem, C);
-  cuda::bind_float64_attention_backward(fixture.problem, fixture.arguments, workspace, &arguments);
+constexpr int32_t kShared = 232448;  // that a block may have
+
+// Launches of an execution, the preparation before the first, the last after the sums of dQ.
+enum class Launch { kPrepare, kGradients, kFinish };
+template <PortableBackwardConfig C>
+void launch(const Fixture& fixture, std::byte* workspace, Launch which) {
+  ASSERT_EQ(cuda::kernel_name("", cuda::choose_portable_attention_backward(fixture.problem,
+                                                                           C.gradients, kShared)),
+            cuda::kernel_name("", C));
+  auto arguments = cuda::portable_attention_backward_arguments<double>(fixture.problem, C);
+  cuda::bind_portable_attention_backward(fixture.problem, {}, fixture.arguments, workspace,
+                                         &arguments);
+  const bool sums = which == Launch::kGradients;
   const auto blocks =
-      static_cast<int>(prepares ? cuda::float64_attention_backward_q_blocks(fixture.problem)
-                                : cuda::float64_attention_backward_blocks(arguments, C));
+      static_cast<int>(sums ? cuda::portable_attention_backward_blocks(arguments, C)
+                            : cuda::portable_attention_backward_q_blocks(fixture.problem));
   for (int b = 0; b < blocks; ++b) {
-    emulated_gpu::Block block(b, C.threads, static_cast<size_t>(C.shared_bytes()), blocks);
+    emulated_gpu::Block block(b, sums ? C.threads() : cuda::kPrepareThreads,
+                              static_cast<size_t>(C.shared_bytes()), blocks);
     block.run([&] {
-      if (prepares)
-        cuda::float64_attention_backward_prepare<C>(arguments);
+      if (which == Launch::kPrepare)
+        cuda::PortableBackwardPrepare<C>(arguments).run(b, blocks);
+      else if (sums)
+        cuda::PortableBackward<C>(arguments, block.shared.data()).run();
       else
-        cuda::compute_gradients<C>(arguments, block.shared.data());
+        cuda::PortableBackwardFinish<C>(arguments, b,
+                                        reinterpret_cast<uint32_t*>(block.shared.data()))
+            .run();
     });
   }
 }
-constexpr Float64BackwardConfig of(const Float64ForwardConfig& forward, GradientsOf gradients) {
-  return {.key_dim = forward.key_dim,
-          .value_dim = forward.value_dim,
-          .gradients = gradients,
-          .right = forward.right,
-          .left = forward.left,
-          .lengths = forward.lengths,
-          .visible = forward.visible,
-          .dropout = forward.dropout,
-          .bias = forward.bias};
+constexpr PortableBackwardConfig of(const Float64ForwardConfig& forward, GradientsOf gradients,
+                                    bool adds_queries = false) {
+  PortableBackwardConfig config{.dtype = DType::kF64,
+                                .key_dim = forward.key_dim,
+                                .value_dim = forward.value_dim,
+                                .gradients = gradients,
+                                .adds_queries = adds_queries,
+                                .warps = 8,
+                                .chunk = 32,
+                                .right = forward.right,
+                                .left = forward.left,
+                                .lengths = forward.lengths,
+                                .visible = forward.visible,
+                                .dropout = forward.dropout,
+                                .bias = forward.bias};
+  const bool cut = config.streams();
+  config.columns = config.of_bias() || (!cut && config.most_dim() <= 64) ? 32 : 16;
+  return config;
 }
-template <Float64ForwardConfig C>
+// In the fixed order, or in any.
+template <Float64ForwardConfig C, bool kAdds>
 void check_backward(Fixture& fixture) {
+  fixture.problem.deterministic = !kAdds;
   for (Array* result :
        {&fixture.grad_query, &fixture.grad_key, &fixture.grad_value, &fixture.grad_bias})
     if (result->tensor.present()) result->blank();
   constexpr bool kBias = C.bias != DType::kNone;
+  constexpr PortableBackwardConfig kKeys = of(C, GradientsOf::kKeys, kAdds);
   Array workspace(
-      {static_cast<int64_t>(cuda::float64_attention_backward_workspace(fixture.problem)) + 16},
+      {static_cast<int64_t>(cuda::portable_attention_backward_workspace(fixture.problem, {})) + 16},
       DType::kBool);
   auto* bytes = reinterpret_cast<std::byte*>(
       (reinterpret_cast<uintptr_t>(workspace.tensor.as<std::byte>()) + 15) / 16 * 16);
-  launch<of(C, kBias ? GradientsOf::kBias : GradientsOf::kQueries)>(fixture, bytes, true);
-  launch<of(C, GradientsOf::kKeys)>(fixture, bytes, false);
-  launch<of(C, GradientsOf::kQueries)>(fixture, bytes, false);
-  if constexpr (kBias) launch<of(C, GradientsOf::kBias)>(fixture, bytes, false);
+  launch<kKeys>(fixture, bytes, Launch::kPrepare);
+  launch<kKeys>(fixture, bytes, Launch::kGradients);
+  if constexpr (kAdds)
+    launch<kKeys>(fixture, bytes, Launch::kFinish);
+  else
+    launch<of(C, GradientsOf::kQueries)>(fixture, bytes, Launch::kGradients);
+  if constexpr (kBias) {
+    launch<of(C, GradientsOf::kBias)>(fixture, bytes, Launch::kPrepare);
+    launch<of(C, GradientsOf::kBias)>(fixture, bytes, Launch::kGradients);
+  }
   fixture.compare_gradients();
 }
 // `clean`: other inputs, whose limits are taken.
@@ -96,7 +125,8 @@ void check(const Case& test, const Fixture* clean = nullptr) {
   Fixture fixture(test);
   if (clean != nullptr) fixture.use_limits_of(*clean);
   // Backward reads the reference's out and lse.
-  check_backward<C>(fixture);
+  check_backward<C, false>(fixture);
+  if constexpr (max(C.key_dim, C.value_dim) <= 128) check_backward<C, true>(fixture);
   check_forward<C>(fixture);
 }
 

@@ -6,7 +6,6 @@
 #include "attention_cases.hpp"
 #include "cuda/portable/attention.hpp"
 #include "cuda/portable/attention_backward.hpp"
-#include "cuda/portable/attention_float64.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
 #include "gpu_tools.hpp"
@@ -36,9 +35,7 @@ class GpuAttentionBackward : public GpuTest {
   // One execution of the fixture's problem: gradients of the GPU come to the fixture's arrays,
   // which held nothing of use before, as the workspace does not.
   void run(Fixture& fixture) {
-    if (fixture.problem.dtype == DType::kF64)
-      run_by<cuda::Float64AttentionBackward>(fixture);
-    else if (tested_kernels() == TestedKernels::kSm90)
+    if (fixture.problem.dtype != DType::kF64 && tested_kernels() == TestedKernels::kSm90)
       run_by<cuda::Sm90AttentionBackward>(fixture);
     else
       run_by<cuda::PortableAttentionBackward>(fixture);

@@ -102,28 +102,42 @@ TEST(PortableAttentionBackward, FitsIntoSharedMemory) {
   problem.bias = problem.grad_bias = true;
   problem.bias_dtype = DType::kF32;
   std::copy_n(std::vector<int64_t>{1, 2, 2000, 5000}.begin(), 4, problem.bias_shape);
+  const auto fits = [&](int32_t most) {
+    const auto gradients = cuda::gradients_of(problem, most);
+    // dQ is summed beside dK and dV, or in a fixed order by its own blocks.
+    bool sums = !problem.deterministic && max(problem.head_dim, problem.value_dim) <= 128 &&
+                problem.dtype != DType::kF32;
+    // Of float64 where there is room.
+    if (problem.dtype == DType::kF64) sums = sums && gradients.size() == 2;
+    bool all = gradients.size() == (sums ? 2u : 3u);
+    for (const auto each : gradients) {
+      const cuda::PortableBackwardConfig config =
+          cuda::choose_portable_attention_backward(problem, each, most);
+      all = all && config.shared_bytes() <= most && config.key_dim >= problem.head_dim &&
+            config.value_dim >= problem.value_dim &&
+            config.adds_queries == (sums && config.of_keys()) &&
+            config.rows * config.part(config.most_dim()) <= 32 * 128;
+      // Cut dims of float32 are multiplied in the order of forward.
+      const bool whole = config.key_dim > 64 && config.key_dim <= 128 && config.streams();
+      all = all && (problem.dtype != DType::kF32 ||
+                    config.chunk == (whole && most > cuda::kLeastShared ? 128 : 64));
+    }
+    return all;
+  };
   int64_t wrong = 0;
-  for (problem.head_dim = 1; problem.head_dim <= 600; problem.head_dim += 13)
-    for (problem.value_dim = 1; problem.value_dim <= 600; problem.value_dim += 13)
-      for (const int turn : {0, 1, 2}) {
-        const bool deterministic = turn == 0;
-        const int32_t most = turn == 1 ? cuda::kLeastShared : 232448;
-        problem.deterministic = deterministic;
-        const auto gradients = cuda::gradients_of(problem);
-        // dQ is summed beside dK and dV, or in a fixed order by its own blocks.
-        const bool sums = !deterministic && max(problem.head_dim, problem.value_dim) <= 128;
-        EXPECT_EQ(gradients.size(), sums ? 2u : 3u);
-        for (const auto each : gradients) {
-          const cuda::PortableBackwardConfig config =
-              cuda::choose_portable_attention_backward(problem, each, most);
-          const bool fits = config.shared_bytes() <= most && config.key_dim >= problem.head_dim &&
-                            config.value_dim >= problem.value_dim &&
-                            config.adds_queries == (sums && config.of_keys()) &&
-                            config.rows * config.part(config.most_dim()) <= 32 * 128;
-          if (!fits && ++wrong <= 5)
-            ADD_FAILURE() << "dims " << problem.head_dim << " and " << problem.value_dim;
+  for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF64})
+    for (problem.head_dim = 1; problem.head_dim <= 600; problem.head_dim += 13)
+      for (problem.value_dim = 1; problem.value_dim <= 600; problem.value_dim += 13)
+        for (const int turn : {0, 1, 2}) {
+          problem.dtype = dtype;
+          problem.deterministic = turn == 0;
+          if (!fits(turn == 1 ? cuda::kLeastShared : 232448) && ++wrong <= 5)
+            ADD_FAILURE() << name_of(dtype) << " dims " << problem.head_dim << " and "
+                          << problem.value_dim << ", turn " << turn;
         }
-      }
+  for (problem.head_dim = problem.value_dim = 16; problem.head_dim <= 128;
+       problem.value_dim = problem.head_dim += 16)
+    EXPECT_EQ(cuda::gradients_of(problem, 232448).size(), 2u);  // of float64
   EXPECT_EQ(wrong, 0);
 }
 

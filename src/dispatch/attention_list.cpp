@@ -157,7 +157,7 @@ using Sm90Attention = GpuAttention<cuda::Sm90Attention, cuda::Sm90AttentionBackw
 // the same order, so that this backward's scores have the roundings that are in lse.
 using MixedAttention = GpuAttention<cuda::Sm90Attention, cuda::PortableAttentionBackward>;
 using PortableAttention = GpuAttention<cuda::PortableAttention, cuda::PortableAttentionBackward>;
-using Float64Attention = GpuAttention<cuda::Float64Attention, cuda::Float64AttentionBackward>;
+using Float64Attention = GpuAttention<cuda::Float64Attention, cuda::PortableAttentionBackward>;
 
 // A rank's two zigzag pieces, one after the other, as kernels whose rows follow one another have
 // them: the second adds to what the first has written. Ragged: cu_seqlens_q has three numbers for

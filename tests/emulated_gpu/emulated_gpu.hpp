@@ -96,6 +96,8 @@ class Block {
   Thread& own() { return threads_[static_cast<size_t>(current_)]; }
   // Returns when all threads, or all lanes of the thread's warp, have come.
   void meet() { meet(block_, static_cast<int>(threads_.size())); }
+  // At a named barrier, of so many threads.
+  void meet(int name, int count) { meet(named_[name], count); }
   // What every lane of the warp brings; valid until the warp has met twice more.
   template <class T>
   const T* exchange(const T& mine) {
@@ -141,7 +143,7 @@ class Block {
 
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
-  Meeting block_;
+  Meeting block_, named_[16];
   Position scheduler_{};
   const std::function<void()>* kernel_ = nullptr;
   int current_ = 0;
@@ -178,6 +180,7 @@ inline void Block::run(const std::function<void()>& kernel) {
       alive = alive || !own().ended;
     }
     for (const Warp& warp : warps_) met += warp.turn;
+    for (const Meeting& each : named_) met += each.turn;
     if (met != met_before) idle = 0;
     met_before = met;
     if (idle > 2) throw std::runtime_error("threads of the block wait for one another");

@@ -173,7 +173,7 @@ int32_t shared_bytes_of(const std::string& architecture) {
 // Of all kernels of the direction.
 Budget budget_of_backward(const AttentionProblem& problem, int32_t shared_bytes) {
   int32_t left = shared_bytes;
-  for (const GradientsOf each : gradients_of(problem))
+  for (const GradientsOf each : gradients_of(problem, shared_bytes))
     left = min(left,
                shared_bytes -
                    choose_portable_attention_backward(problem, each, shared_bytes).shared_bytes());

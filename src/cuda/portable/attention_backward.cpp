@@ -4,16 +4,13 @@
 
 #include "cuda/attention/arguments.hpp"
 #include "cuda/portable/attention.hpp"
-#include "cuda/portable/attention_float64.hpp"
 #include "cuda/runtime/kernel_name.hpp"
 
 namespace perseid::internal::cuda {
 namespace {
 
 // As kernels have it, a multiple of 16.
-int key_dim_of(const AttentionProblem& problem) {
-  return static_cast<int>(round_up(max(problem.head_dim, int64_t{1}), 16));
-}
+int dim_of(int64_t dim) { return static_cast<int>(round_up(max(dim, int64_t{1}), 16)); }
 
 bool is_wanted(const AttentionBackward& tensors, const PortableBackwardConfig& config) {
   switch (config.gradients) {
@@ -28,11 +25,28 @@ bool is_wanted(const AttentionBackward& tensors, const PortableBackwardConfig& c
   return false;
 }
 
+// Of float64, where a block may have so much shared memory; else dims are cut.
+void choose_pairs(int32_t shared_bytes, PortableBackwardConfig* config) {
+  config->warps = 8;
+  config->chunk = 32;
+  config->columns = config->of_bias() || config->most_dim() <= 64 ? 32 : 16;
+  if (config->of_bias()) return;
+  if (config->streams() || config->shared_bytes() > shared_bytes) config->columns = 16;
+  if (config->shared_bytes() > shared_bytes) config->largest = 0;
+}
 // Whether dQ is summed beside dK and dV.
-bool adds_queries(const AttentionProblem& problem) {
-  return problem.grad_query && (problem.grad_key || problem.grad_value) && !problem.deterministic &&
-         size_of(problem.dtype) == 2 &&
-         max(problem.head_dim, problem.value_dim) <= PortableBackwardConfig::kLargest;
+bool adds_queries(const AttentionProblem& problem, int32_t shared_bytes) {
+  if (!problem.grad_query || !(problem.grad_key || problem.grad_value) || problem.deterministic ||
+      problem.dtype == DType::kF32 ||
+      max(problem.head_dim, problem.value_dim) > PortableBackwardConfig::kLargest)
+    return false;
+  if (problem.dtype != DType::kF64) return true;
+  PortableBackwardConfig config{.dtype = DType::kF64,
+                                .key_dim = dim_of(problem.head_dim),
+                                .value_dim = dim_of(problem.value_dim),
+                                .adds_queries = true};
+  choose_pairs(shared_bytes, &config);
+  return !config.streams();
 }
 
 // The workspace, in bytes: lse and delta of blocks of queries, sums of dQ, counters of splits,
@@ -44,20 +58,21 @@ Layout lay_out(const AttentionProblem& problem) {
   const auto rows = static_cast<size_t>(portable_attention_backward_q_blocks(problem) *
                                         PortableBackwardConfig::queries);
   Layout layout{};
-  layout.delta = rows * sizeof(float);
+  const int64_t sum_bytes = problem.dtype == DType::kF64 ? 8 : 4;
+  layout.delta = rows * static_cast<size_t>(sum_bytes);
   layout.sums = layout.arrived = 2 * layout.delta;
-  if (adds_queries(problem))
-    layout.arrived += rows * static_cast<size_t>(key_dim_of(problem)) * sizeof(float);
+  if (adds_queries(problem, 1 << 30))  // whatever the GPU has
+    layout.arrived += rows * static_cast<size_t>(dim_of(problem.head_dim) * sum_bytes);
   layout.split_sums = layout.planes = layout.arrived;
   if (!problem.grad_bias) return layout;
   const PortableBackwardConfig config =
       choose_portable_attention_backward(problem, GradientsOf::kBias, kLeastShared);
   const BiasTiles tiles = divide_bias(problem, config.queries, config.keys());
-  layout.split_sums += static_cast<size_t>(tiles.bias_blocks) * sizeof(uint32_t);
-  layout.planes = static_cast<size_t>(
-      round_up(static_cast<int64_t>(layout.split_sums +
-                                    bytes_of_splits(tiles, config.queries, config.keys())),
-               16));
+  layout.split_sums += static_cast<size_t>(round_up(int64_t{tiles.bias_blocks} * 4, sum_bytes));
+  layout.planes = static_cast<size_t>(round_up(
+      static_cast<int64_t>(layout.split_sums +
+                           bytes_of_splits(tiles, config.queries, config.keys(), sum_bytes)),
+      16));
   return layout;
 }
 
@@ -75,7 +90,7 @@ size_t portable_attention_backward_workspace(const AttentionProblem& problem,
 
 AttentionPlanes portable_attention_backward_planes(const AttentionProblem& problem,
                                                    int32_t shared_bytes) {
-  const std::vector<GradientsOf> gradients = gradients_of(problem);
+  const std::vector<GradientsOf> gradients = gradients_of(problem, shared_bytes);
   if (problem.dtype != DType::kF32 || gradients.empty()) return {};
   // All of them have the same chunks.
   const PortableBackwardConfig config =
@@ -87,26 +102,23 @@ AttentionPlanes portable_attention_backward_planes(const AttentionProblem& probl
           true};
 }
 
-std::vector<GradientsOf> gradients_of(const AttentionProblem& problem) {
+std::vector<GradientsOf> gradients_of(const AttentionProblem& problem, int32_t shared_bytes) {
   std::vector<GradientsOf> wanted;
   if (problem.grad_key || problem.grad_value) wanted.push_back(GradientsOf::kKeys);
-  if (problem.grad_query && !adds_queries(problem)) wanted.push_back(GradientsOf::kQueries);
+  if (problem.grad_query && !adds_queries(problem, shared_bytes))
+    wanted.push_back(GradientsOf::kQueries);
   if (problem.grad_bias) wanted.push_back(GradientsOf::kBias);
   return wanted;
 }
 
 std::string refuse_portable_attention_backward(const AttentionProblem& problem) {
-  const bool is_f64 = problem.dtype == DType::kF64;
-  for (const GradientsOf each : gradients_of(problem)) {
+  for (const GradientsOf each : gradients_of(problem, kLeastShared)) {
     const PortableBackwardConfig config =
         choose_portable_attention_backward(problem, each, kLeastShared);
     const bool of_keys = config.of_keys();
-    const int64_t rows = is_f64 ? Float64BackwardConfig::block_rows() : config.block_rows();
-    const int64_t blocks = heads_in_memory(problem, of_keys) * tiles_of(problem, of_keys, rows) *
-                           (is_f64 ? 1 : config.parts());
-    const int64_t q_blocks = is_f64 ? float64_attention_backward_q_blocks(problem)
-                                    : portable_attention_backward_q_blocks(problem);
-    if (max(blocks, q_blocks) > kMostBlocks)
+    const int64_t blocks = heads_in_memory(problem, of_keys) *
+                           tiles_of(problem, of_keys, config.block_rows()) * config.parts();
+    if (max(blocks, portable_attention_backward_q_blocks(problem)) > kMostBlocks)
       return concatenate("its backward is made for up to ", kMostBlocks,
                          " tiles of rows in all heads, got batch ", problem.batch, ", heads ",
                          problem.heads, ", q_len ", problem.q_len, " and kv_len ", problem.kv_len);
@@ -120,8 +132,8 @@ PortableBackwardConfig choose_portable_attention_backward(const AttentionProblem
   PortableBackwardConfig config;
   config.gradients = gradients;
   config.dtype = problem.dtype;
-  config.key_dim = key_dim_of(problem);
-  config.value_dim = static_cast<int>(round_up(max(problem.value_dim, int64_t{1}), 16));
+  config.key_dim = dim_of(problem.head_dim);
+  config.value_dim = dim_of(problem.value_dim);
   config.lengths = has_lengths(problem);
   config.visible = problem.visible;
   config.dropout = dropout_threshold(problem.dropout) < 256;
@@ -133,13 +145,17 @@ PortableBackwardConfig choose_portable_attention_backward(const AttentionProblem
   const BoundsByRow bounds = bounds_by_row(problem);
   config.left = bounds.left;
   config.right = bounds.right;
-  config.adds_queries = config.of_keys() && adds_queries(problem);
+  config.adds_queries = config.of_keys() && adds_queries(problem, shared_bytes);
   config.accumulate_query =
       problem.accumulate_query && (config.adds_queries || gradients == GradientsOf::kQueries);
   config.accumulate_key = problem.accumulate_key && config.of_keys();
   config.accumulate_value = problem.accumulate_value && config.of_keys();
   config.accumulate_bias = problem.accumulate_bias && config.of_bias();
 
+  if (config.pairs()) {
+    choose_pairs(shared_bytes, &config);
+    return config;
+  }
   // Warps of 32 rows read columns half as often; registers bound their gradients and scores, and
   // the operands of bias, mask and dropout.
   const bool extras = config.bias != DType::kNone || config.visible || config.dropout;
@@ -155,6 +171,11 @@ PortableBackwardConfig choose_portable_attention_backward(const AttentionProblem
     if (config.largest == 64 && config.most_dim() > 64 && config.most_dim() <= large.largest &&
         large.shared_bytes() <= shared_bytes)
       config = large;
+    // Of the same products in the order of forward, which cuts key dims beyond 128 alone, so that
+    // scores have the roundings that lse has.
+    if (config.streams() && config.key_dim > 64 && config.key_dim <= 128 &&
+        shared_bytes > kLeastShared)
+      config.chunk = 128;
     return config;
   }
   // Beyond dim 64 rows and columns are read from shared memory more often than it has time for:
@@ -174,7 +195,7 @@ PortableBackwardConfig choose_portable_attention_backward(const AttentionProblem
 std::vector<std::string> portable_attention_backward_kernels(const AttentionProblem& problem,
                                                              int32_t shared_bytes) {
   std::vector<std::string> names;
-  for (const GradientsOf each : gradients_of(problem)) {
+  for (const GradientsOf each : gradients_of(problem, shared_bytes)) {
     const PortableBackwardConfig config =
         choose_portable_attention_backward(problem, each, shared_bytes);
     if (names.empty()) {
@@ -184,23 +205,24 @@ std::vector<std::string> portable_attention_backward_kernels(const AttentionProb
     }
     names.push_back(kernel_name("portable_attention_backward", config));
   }
-  if (adds_queries(problem))
+  if (adds_queries(problem, shared_bytes))
     names.push_back(
         kernel_name("portable_attention_backward_finish",
                     choose_portable_attention_backward(problem, GradientsOf::kKeys, shared_bytes)));
   return names;
 }
 
-PortableBackwardArguments portable_attention_backward_arguments(
+template <class Real>
+PortableBackwardArgumentsOf<Real> portable_attention_backward_arguments(
     const AttentionProblem& problem, const PortableBackwardConfig& config) {
-  PortableBackwardArguments fixed;
+  PortableBackwardArgumentsOf<Real> fixed;
   static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
   if (config.of_bias())
     static_cast<BiasTiles&>(fixed) = divide_bias(problem, config.queries, config.keys());
   fixed.kv_heads = static_cast<int32_t>(problem.kv_heads);
   fixed.q_blocks = static_cast<int32_t>(tiles_of(problem, false, config.queries));
-  fixed.modifier = static_cast<float>(problem.modifier.value);
-  fixed.scale = static_cast<float>(problem.scale);
+  fixed.modifier = static_cast<Real>(problem.modifier.value);
+  fixed.scale = static_cast<Real>(problem.scale);
   fixed.batch_heads = static_cast<int32_t>(heads_in_memory(problem, config.of_keys()));
   fixed.tiles = static_cast<int32_t>(tiles_of(problem, config.of_keys(), config.block_rows()));
   fixed.heads_per_section =
@@ -209,17 +231,19 @@ PortableBackwardArguments portable_attention_backward_arguments(
   return fixed;
 }
 
-int64_t portable_attention_backward_blocks(const PortableBackwardArguments& arguments,
+template <class Real>
+int64_t portable_attention_backward_blocks(const PortableBackwardArgumentsOf<Real>& arguments,
                                            const PortableBackwardConfig& config) {
   if (config.of_bias()) return arguments.blocks;
   return int64_t{arguments.tiles} * arguments.batch_heads * config.parts();
 }
 
+template <class Real>
 PlanesArguments bind_portable_attention_backward(const AttentionProblem& problem,
                                                  const AttentionPlanes& planes,
                                                  const AttentionBackward& tensors,
                                                  std::byte* workspace,
-                                                 PortableBackwardArguments* arguments) {
+                                                 PortableBackwardArgumentsOf<Real>* arguments) {
   bind(tensors, arguments);
   arguments->grad_out_rows = rows_in_memory(with_batch(tensors.grad_out));
   arguments->grad_query_rows = rows_in_memory(with_batch(tensors.grad_query));
@@ -234,11 +258,11 @@ PlanesArguments bind_portable_attention_backward(const AttentionProblem& problem
         &tensors.grad_query, &tensors.grad_key, &tensors.grad_value})
     arguments->vectors = arguments->vectors && (!tensor->present() || has_vectors(*tensor));
   const Layout layout = lay_out(problem);
-  arguments->lse_log2 = reinterpret_cast<float*>(workspace);
-  arguments->delta = reinterpret_cast<float*>(workspace + layout.delta);
-  arguments->sums = reinterpret_cast<float*>(workspace + layout.sums);
+  arguments->lse_log2 = reinterpret_cast<Real*>(workspace);
+  arguments->delta = reinterpret_cast<Real*>(workspace + layout.delta);
+  arguments->sums = reinterpret_cast<Real*>(workspace + layout.sums);
   arguments->arrived = reinterpret_cast<uint32_t*>(workspace + layout.arrived);
-  arguments->split_sums = reinterpret_cast<float*>(workspace + layout.split_sums);
+  arguments->split_sums = workspace + layout.split_sums;
   if (planes.blocks() == 0) return {};
   const PlanesArguments rows = planes.bind(tensors.query, tensors.key, tensors.value,
                                            &tensors.grad_out, workspace + layout.planes);
@@ -261,7 +285,7 @@ Status PortableAttentionBackward::make(const AttentionProblem& problem, int32_t 
                portable_attention_backward_kernels(problem, shared_bytes), &backward->kernels_);
   backward->planes_ = portable_attention_backward_planes(problem, shared_bytes);
   const size_t first = problem.dtype == DType::kF32 ? 1 : 0;
-  for (const GradientsOf each : gradients_of(problem)) {
+  for (const GradientsOf each : gradients_of(problem, shared_bytes)) {
     backward->configs_.push_back(choose_portable_attention_backward(problem, each, shared_bytes));
     if (status.ok())
       status = gpu.allow_shared(backward->kernels_[first + backward->configs_.size()],
@@ -275,20 +299,28 @@ Status PortableAttentionBackward::backward(const AttentionBackward& tensors, std
                                            void* stream) const {
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
+  return problem_.dtype == DType::kF64 ? launch<double>(tensors, workspace, stream)
+                                       : launch<float>(tensors, workspace, stream);
+}
+
+template <class Real>
+Status PortableAttentionBackward::launch(const AttentionBackward& tensors, std::byte* workspace,
+                                         void* stream) const {
   Status status;
   const Launch by_rows{.blocks = portable_attention_backward_q_blocks(problem_),
                        .threads = kPrepareThreads};
-  PortableBackwardArguments rows;
+  PortableBackwardArgumentsOf<Real> rows;
   for (size_t i = 0; i < configs_.size() && status.ok(); ++i) {
     const PortableBackwardConfig& config = configs_[i];
-    PortableBackwardArguments arguments = portable_attention_backward_arguments(problem_, config);
+    PortableBackwardArgumentsOf<Real> arguments =
+        portable_attention_backward_arguments<Real>(problem_, config);
     PlanesArguments planes =
         bind_portable_attention_backward(problem_, planes_, tensors, workspace, &arguments);
     if (i == 0) {
       rows = arguments;
       if (problem_.grad_bias)  // whose counters it clears
         static_cast<BiasTiles&>(rows) =
-            portable_attention_backward_arguments(problem_, configs_.back());
+            portable_attention_backward_arguments<Real>(problem_, configs_.back());
       status = gpu_.launch(kernels_[0], by_rows, &rows, stream);
       if (status.ok() && config.planes() == 2)
         status =
@@ -318,5 +350,23 @@ std::string PortableAttentionBackward::description() const {
                         config.adds_queries ? " with sums of grad_query" : "");
   return text;
 }
+
+// Of sums: those of float64, and of other types.
+template PortableBackwardArgumentsOf<float> portable_attention_backward_arguments(
+    const AttentionProblem&, const PortableBackwardConfig&);
+template int64_t portable_attention_backward_blocks(const PortableBackwardArgumentsOf<float>&,
+                                                    const PortableBackwardConfig&);
+template PlanesArguments bind_portable_attention_backward(const AttentionProblem&,
+                                                          const AttentionPlanes&,
+                                                          const AttentionBackward&, std::byte*,
+                                                          PortableBackwardArgumentsOf<float>*);
+template PortableBackwardArgumentsOf<double> portable_attention_backward_arguments(
+    const AttentionProblem&, const PortableBackwardConfig&);
+template int64_t portable_attention_backward_blocks(const PortableBackwardArgumentsOf<double>&,
+                                                    const PortableBackwardConfig&);
+template PlanesArguments bind_portable_attention_backward(const AttentionProblem&,
+                                                          const AttentionPlanes&,
+                                                          const AttentionBackward&, std::byte*,
+                                                          PortableBackwardArgumentsOf<double>*);
 
 }  // namespace perseid::internal::cuda

@@ -24,15 +24,18 @@ PortableBackwardConfig choose_portable_attention_backward(const AttentionProblem
                                                           GradientsOf gradients,
                                                           int32_t shared_bytes);
 // The gradients that the problem wants, in the order of launches.
-std::vector<GradientsOf> gradients_of(const AttentionProblem& problem);
+std::vector<GradientsOf> gradients_of(const AttentionProblem& problem, int32_t shared_bytes);
 // Name expressions of the kernels: preparation, of float32 the planes, each of gradients_of, and
 // finishing where dQ is summed in memory.
 std::vector<std::string> portable_attention_backward_kernels(const AttentionProblem& problem,
                                                              int32_t shared_bytes);
-// The arguments of a launch that the problem determines, and its blocks.
-PortableBackwardArguments portable_attention_backward_arguments(
+// The arguments of a launch that the problem determines, and its blocks. Real: of sums, of float64
+// double, else float.
+template <class Real>
+PortableBackwardArgumentsOf<Real> portable_attention_backward_arguments(
     const AttentionProblem& problem, const PortableBackwardConfig& config);
-int64_t portable_attention_backward_blocks(const PortableBackwardArguments& arguments,
+template <class Real>
+int64_t portable_attention_backward_blocks(const PortableBackwardArgumentsOf<Real>& arguments,
                                            const PortableBackwardConfig& config);
 // Of preparation.
 int64_t portable_attention_backward_q_blocks(const AttentionProblem& problem);
@@ -42,11 +45,12 @@ AttentionPlanes portable_attention_backward_planes(const AttentionProblem& probl
 size_t portable_attention_backward_workspace(const AttentionProblem& problem,
                                              const AttentionPlanes& planes);
 // Adds the tensors of an execution and the workspace. Returns the arguments of the planes.
+template <class Real>
 PlanesArguments bind_portable_attention_backward(const AttentionProblem& problem,
                                                  const AttentionPlanes& planes,
                                                  const AttentionBackward& tensors,
                                                  std::byte* workspace,
-                                                 PortableBackwardArguments* arguments);
+                                                 PortableBackwardArgumentsOf<Real>* arguments);
 
 inline constexpr const char* kPortableAttentionBackwardHeader =
     "cuda/device/portable/attention/backward.hpp";
@@ -68,6 +72,8 @@ class PortableAttentionBackward {
  private:
   PortableAttentionBackward(const AttentionProblem& problem, const Gpu& gpu)
       : problem_(problem), gpu_(gpu) {}
+  template <class Real>
+  Status launch(const AttentionBackward& tensors, std::byte* workspace, void* stream) const;
 
   AttentionProblem problem_;
   const Gpu& gpu_;

@@ -7,12 +7,9 @@
 #include "cuda/runtime/kernel_name.hpp"
 
 namespace perseid::internal::cuda {
-namespace {
 
-// The fields that both directions have.
-template <class Config>
-Config choose(const AttentionProblem& problem) {
-  Config config;
+Float64ForwardConfig choose_float64_attention(const AttentionProblem& problem) {
+  Float64ForwardConfig config;
   config.key_dim = static_cast<int>(round_up(max(problem.head_dim, int64_t{1}), 16));
   config.value_dim = static_cast<int>(round_up(max(problem.value_dim, int64_t{1}), 16));
   config.lengths = has_lengths(problem);
@@ -24,59 +21,6 @@ Config choose(const AttentionProblem& problem) {
   const BoundsByRow bounds = bounds_by_row(problem);
   config.left = bounds.left;
   config.right = bounds.right;
-  return config;
-}
-
-Float64Arguments arguments_of_both(const AttentionProblem& problem, bool of_keys, bool right) {
-  Float64Arguments fixed;
-  static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
-  fixed.kv_heads = static_cast<int32_t>(problem.kv_heads);
-  fixed.modifier = problem.modifier.value;
-  fixed.scale = problem.scale;
-  fixed.batch_heads =
-      static_cast<int32_t>(problem.batch * (of_keys ? problem.kv_heads : problem.heads));
-  fixed.heads_per_section =
-      heads_per_section(problem, right, fixed.batch_heads, of_keys ? 1 : fixed.group);
-  return fixed;
-}
-
-bool is_wanted(const AttentionBackward& tensors, GradientsOf gradients) {
-  switch (gradients) {
-    case GradientsOf::kKeys:
-      return tensors.grad_key.present() || tensors.grad_value.present();
-    case GradientsOf::kQueries:
-      return tensors.grad_query.present();
-    case GradientsOf::kBias:
-      return tensors.grad_bias.present();
-  }
-  return false;
-}
-
-// The workspace, in bytes: lse and delta of blocks of queries, split sums, counters of splits.
-struct Layout {
-  size_t delta, split_sums, arrived, bytes;
-};
-Layout lay_out(const AttentionProblem& problem) {
-  Layout layout{};
-  layout.delta = static_cast<size_t>(float64_attention_backward_q_blocks(problem) *
-                                     Float64BackwardConfig::queries) *
-                 sizeof(double);
-  layout.split_sums = layout.arrived = layout.bytes = 2 * layout.delta;
-  if (!problem.grad_bias) return layout;
-  const BiasTiles tiles =
-      divide_bias(problem, Float64BackwardConfig::queries, Float64BackwardConfig::keys());
-  layout.arrived += bytes_of_splits(tiles, Float64BackwardConfig::queries,
-                                    Float64BackwardConfig::keys(), sizeof(double));
-  layout.bytes = layout.arrived + static_cast<size_t>(tiles.bias_blocks) * sizeof(uint32_t);
-  return layout;
-}
-
-}  // namespace
-
-// ---- Forward ----
-
-Float64ForwardConfig choose_float64_attention(const AttentionProblem& problem) {
-  auto config = choose<Float64ForwardConfig>(problem);
   if (max(config.key_dim, config.value_dim) <= 64) config.keys = 32;
   return config;
 }
@@ -95,7 +39,12 @@ int64_t float64_attention_blocks(const AttentionProblem& problem) {
 
 Float64Arguments float64_attention_arguments(const AttentionProblem& problem,
                                              const Float64ForwardConfig& config) {
-  Float64Arguments fixed = arguments_of_both(problem, false, config.right);
+  Float64Arguments fixed;
+  static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
+  fixed.modifier = problem.modifier.value;
+  fixed.batch_heads = static_cast<int32_t>(problem.batch * problem.heads);
+  fixed.heads_per_section =
+      heads_per_section(problem, config.right, fixed.batch_heads, fixed.group);
   fixed.q_tiles = static_cast<int32_t>(tiles_of(problem, false, config.block_rows()));
   return fixed;
 }
@@ -137,110 +86,6 @@ Status Float64Attention::forward(const AttentionForward& tensors, std::byte*, vo
 std::string Float64Attention::description() const {
   return concatenate("forward: tiles of ", Float64ForwardConfig::block_rows(), " queries and ",
                      config_.keys, " keys, ", Float64ForwardConfig::warps, " warps");
-}
-
-// ---- Backward ----
-
-Float64BackwardConfig choose_float64_attention_backward(const AttentionProblem& problem,
-                                                        GradientsOf gradients) {
-  auto config = choose<Float64BackwardConfig>(problem);
-  config.gradients = gradients;
-  config.accumulate_query = problem.accumulate_query && gradients == GradientsOf::kQueries;
-  config.accumulate_key = problem.accumulate_key && gradients == GradientsOf::kKeys;
-  config.accumulate_value = problem.accumulate_value && gradients == GradientsOf::kKeys;
-  config.accumulate_bias = problem.accumulate_bias && gradients == GradientsOf::kBias;
-  return config;
-}
-
-std::vector<std::string> float64_attention_backward_kernels(const AttentionProblem& problem) {
-  std::vector<std::string> names;
-  for (const GradientsOf each : gradients_of(problem)) {
-    const Float64BackwardConfig config = choose_float64_attention_backward(problem, each);
-    if (names.empty()) names.push_back(kernel_name("float64_attention_backward_prepare", config));
-    names.push_back(kernel_name("float64_attention_backward", config));
-  }
-  return names;
-}
-
-Float64Arguments float64_attention_backward_arguments(const AttentionProblem& problem,
-                                                      const Float64BackwardConfig& config) {
-  Float64Arguments fixed = arguments_of_both(problem, config.of_keys(), config.right);
-  if (config.of_bias())
-    static_cast<BiasTiles&>(fixed) =
-        divide_bias(problem, Float64BackwardConfig::queries, Float64BackwardConfig::keys());
-  fixed.q_blocks = static_cast<int32_t>(tiles_of(problem, false, Float64BackwardConfig::queries));
-  fixed.tiles = static_cast<int32_t>(
-      tiles_of(problem, config.of_keys(), Float64BackwardConfig::block_rows()));
-  return fixed;
-}
-
-int64_t float64_attention_backward_q_blocks(const AttentionProblem& problem) {
-  return heads_in_memory(problem, false) * tiles_of(problem, false, Float64BackwardConfig::queries);
-}
-
-int64_t float64_attention_backward_blocks(const Float64Arguments& arguments,
-                                          const Float64BackwardConfig& config) {
-  if (config.of_bias()) return arguments.blocks;
-  const int64_t heads = config.of_keys() ? arguments.kv_heads : arguments.heads;
-  return int64_t{arguments.tiles} * heads * (arguments.ragged ? 1 : arguments.batch);
-}
-
-size_t float64_attention_backward_workspace(const AttentionProblem& problem) {
-  return lay_out(problem).bytes;
-}
-
-void bind_float64_attention_backward(const AttentionProblem& problem,
-                                     const AttentionBackward& tensors, std::byte* workspace,
-                                     Float64Arguments* arguments) {
-  bind(tensors, arguments);
-  arguments->grad_out_rows = rows_in_memory(with_batch(tensors.grad_out));
-  arguments->grad_query_rows = rows_in_memory(with_batch(tensors.grad_query));
-  arguments->grad_key_rows = rows_in_memory(with_batch(tensors.grad_key));
-  arguments->grad_value_rows = rows_in_memory(with_batch(tensors.grad_value));
-  arguments->grad_bias = rows_in_memory(tensors.grad_bias);
-  arguments->lse_rows = rows_in_memory(with_element(tensors.lse));
-  arguments->grad_lse = rows_in_memory(with_element(tensors.grad_lse));
-  const Layout layout = lay_out(problem);
-  arguments->lse_log2 = reinterpret_cast<double*>(workspace);
-  arguments->delta = reinterpret_cast<double*>(workspace + layout.delta);
-  arguments->split_sums = workspace + layout.split_sums;
-  arguments->arrived = reinterpret_cast<uint32_t*>(workspace + layout.arrived);
-}
-
-Status Float64AttentionBackward::make(const AttentionProblem& problem, Gpu& gpu,
-                                      std::unique_ptr<Float64AttentionBackward>* made) {
-  std::unique_ptr<Float64AttentionBackward> backward(new Float64AttentionBackward(problem, gpu));
-  Status status = gpu.load(kFloat64AttentionBackwardHeader,
-                           float64_attention_backward_kernels(problem), &backward->kernels_);
-  if (status.ok()) *made = std::move(backward);
-  return status;
-}
-
-Status Float64AttentionBackward::backward(const AttentionBackward& tensors, std::byte* workspace,
-                                          void* stream) const {
-  const Gpu::Current current(gpu_);
-  if (!current.status().ok()) return current.status();
-  Status status;
-  for (size_t i = 0; i <= gradients_.size() && status.ok(); ++i) {
-    const bool prepares = i == 0;
-    // Preparation clears the counters of a bias's splits, whose gradient comes last.
-    const GradientsOf each = prepares ? gradients_.back() : gradients_[i - 1];
-    if (!prepares && !is_wanted(tensors, each)) continue;
-    const Float64BackwardConfig config = choose_float64_attention_backward(problem_, each);
-    Float64Arguments arguments = float64_attention_backward_arguments(problem_, config);
-    bind_float64_attention_backward(problem_, tensors, workspace, &arguments);
-    status = gpu_.launch(kernels_[i],
-                         {.blocks = prepares ? float64_attention_backward_q_blocks(problem_)
-                                             : float64_attention_backward_blocks(arguments, config),
-                          .threads = Float64BackwardConfig::threads,
-                          .shared_bytes = prepares ? 0 : config.shared_bytes()},
-                         &arguments, stream);
-  }
-  return status;
-}
-
-std::string Float64AttentionBackward::description() const {
-  return "backward: rows of gradients, each by a warp, pair by pair";
 }
 
 }  // namespace perseid::internal::cuda

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention in float64 on sm_80 and up, the host side: configurations and launches. The kernels are
-// those of device/portable/attention/float64_forward.hpp and float64_backward.hpp.
+// Attention forward in float64 on sm_80 and up, the host side: configurations and launches. The
+// kernel is that of device/portable/attention/float64_forward.hpp.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "cuda/device/portable/attention/float64_config.hpp"
-#include "cuda/portable/attention_backward.hpp"
 #include "cuda/runtime/gpu.hpp"
 #include "math/attention_problem.hpp"
 
@@ -18,33 +17,18 @@ namespace perseid::internal::cuda {
 
 // By the problem's dims and masks alone, so that a row's result depends on nothing else.
 Float64ForwardConfig choose_float64_attention(const AttentionProblem& problem);
-Float64BackwardConfig choose_float64_attention_backward(const AttentionProblem& problem,
-                                                        GradientsOf gradients);
-// Name expressions of the kernels: with vectors and without; preparation and each of gradients_of.
+// Name expressions of the kernels: with vectors and without.
 std::vector<std::string> float64_attention_kernels(const Float64ForwardConfig& config);
-std::vector<std::string> float64_attention_backward_kernels(const AttentionProblem& problem);
-// Blocks of forward, which may be more than a launch can have.
+// Blocks, which may be more than a launch can have.
 int64_t float64_attention_blocks(const AttentionProblem& problem);
 // The arguments of a launch that the problem determines.
 Float64Arguments float64_attention_arguments(const AttentionProblem& problem,
                                              const Float64ForwardConfig& config);
-Float64Arguments float64_attention_backward_arguments(const AttentionProblem& problem,
-                                                      const Float64BackwardConfig& config);
-// Of preparation, and of the others.
-int64_t float64_attention_backward_q_blocks(const AttentionProblem& problem);
-int64_t float64_attention_backward_blocks(const Float64Arguments& arguments,
-                                          const Float64BackwardConfig& config);
-size_t float64_attention_backward_workspace(const AttentionProblem& problem);
-// Add the tensors of an execution. Forward: returns whether they can be accessed by vectors.
+// Adds the tensors of an execution. Returns whether they can be accessed by vectors.
 bool bind_float64_attention(const AttentionForward& tensors, Float64Arguments* arguments);
-void bind_float64_attention_backward(const AttentionProblem& problem,
-                                     const AttentionBackward& tensors, std::byte* workspace,
-                                     Float64Arguments* arguments);
 
 inline constexpr const char* kFloat64AttentionHeader =
     "cuda/device/portable/attention/float64_forward.hpp";
-inline constexpr const char* kFloat64AttentionBackwardHeader =
-    "cuda/device/portable/attention/float64_backward.hpp";
 
 class Float64Attention {
  public:
@@ -64,26 +48,6 @@ class Float64Attention {
   Float64ForwardConfig config_;
   const Gpu& gpu_;
   std::vector<Kernel> kernels_;  // in the order of float64_attention_kernels
-};
-
-class Float64AttentionBackward {
- public:
-  static Status make(const AttentionProblem& problem, Gpu& gpu,
-                     std::unique_ptr<Float64AttentionBackward>* made);
-
-  size_t workspace() const { return float64_attention_backward_workspace(problem_); }
-  Status backward(const AttentionBackward& tensors, std::byte* workspace, void* stream) const;
-  // Which kernels were chosen, for explain.
-  std::string description() const;
-
- private:
-  Float64AttentionBackward(const AttentionProblem& problem, const Gpu& gpu)
-      : problem_(problem), gpu_(gpu), gradients_(gradients_of(problem)) {}
-
-  AttentionProblem problem_;
-  const Gpu& gpu_;
-  std::vector<Kernel> kernels_;  // in the order of float64_attention_backward_kernels
-  std::vector<GradientsOf> gradients_;
 };
 
 }  // namespace perseid::internal::cuda

@@ -99,6 +99,17 @@ struct DoubleArithmetic {
   static __device__ __forceinline__ double max(double a, double b) { return fmax(a, b); }
 };
 
+// 2^power, a weight. Where dropout drops the larger ones, subnormal numbers are all that is left of
+// a row.
+template <bool kDropout>
+__device__ __forceinline__ float weight_of(float power) {
+  return ptx::approximate_exp2<kDropout>(power);
+}
+template <bool kDropout>
+__device__ __forceinline__ double weight_of(double power) {
+  return DoubleArithmetic::exp2(power);
+}
+
 template <class Real>
 struct ArithmeticOf {
   using Type = FloatArithmetic;

@@ -69,7 +69,8 @@ struct FixupPair {
     const bool kept = is_kept<C.dropout>(a, batch, head, whole_row<C>(a, query_number), key_number);
     const Modifier<C.modifier, Real> modifier{a.modifier};
     const Real scores = query.product(key), scale = scale_log2_of<Real>(a);
-    const Real weight = V::exp2(score_log2<V>(scores, scale, bias - a.lse_log2[at], modifier));
+    const Real weight =
+        weight_of<C.dropout>(score_log2<V>(scores, scale, bias - a.lse_log2[at], modifier));
     const Real factor = kept ? dropout_factor<C.dropout, Real>(a) : 0;
     const Real product = grad_out.product(value);
     const Real ds = grad_score<V>(weight, kept ? product * factor : 0, a.delta[at]);

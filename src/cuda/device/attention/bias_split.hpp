@@ -89,9 +89,10 @@ struct BiasSplit {
   }
 };
 
-// All threads of a block of 128.
+// All threads of a block.
+template <int kThreads>
 struct WholeBlock {
-  static constexpr int kCount = 128;
+  static constexpr int kCount = kThreads;
   static __device__ __forceinline__ int thread() { return static_cast<int>(threadIdx.x); }
   static __device__ __forceinline__ void sync() { __syncthreads(); }
 };

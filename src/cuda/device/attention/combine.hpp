@@ -57,8 +57,9 @@ __device__ __forceinline__ void combine_splits(const Arguments& a, int64_t strid
     for (int step = 16; step > 0; step /= 2)
       now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, step));
     const float shift = now == minus_infinity() ? 0 : now;
-    const float factor = ptx::approximate_exp2(largest - shift);
-    float weight = ptx::approximate_exp2(own_sum - shift);
+    // Dropout may have dropped all but the smallest weights.
+    const float factor = weight_of<true>(largest - shift);
+    float weight = weight_of<true>(own_sum - shift);
     if constexpr (D == DType::kF32)
       if (own_sum != minus_infinity()) weight *= a.split_weights[at + lane * a.rows];
     largest = now;

@@ -90,9 +90,9 @@ __device__ __noinline__ void fixup_row(const typename decltype(C)::Arguments& a,
                                      bias_log2<C.bias>(a, batch, head, query, k),
                                      Modifier<C.modifier, Real>{a.modifier});
     const Real now = V::max(maximum, score);
-    const Real factor = maximum == minus_infinity() ? 0 : V::exp2(maximum - now);
+    const Real factor = maximum == minus_infinity() ? 0 : weight_of<C.dropout>(maximum - now);
     // A NaN score keeps a NaN weight.
-    const Real weight = score == minus_infinity() ? 0 : V::exp2(score - now);
+    const Real weight = score == minus_infinity() ? 0 : weight_of<C.dropout>(score - now);
     sum = V::fma(sum, factor, weight);
     maximum = now;
     out.multiply(factor);

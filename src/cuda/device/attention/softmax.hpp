@@ -29,7 +29,8 @@ __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
-__device__ __forceinline__ float quad_sum(float x) {
+template <class Real>
+__device__ __forceinline__ Real quad_sum(Real x) {
   x += __shfl_xor_sync(0xffffffffu, x, 1);
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
@@ -86,7 +87,7 @@ __device__ __forceinline__ void set_limits(RowStatistics& rows, float scale_log2
 
 // Turns scores into weights. `factor`: what earlier sums and results of the rows are to be
 // multiplied by.
-template <bool kFirst, int kCount>
+template <bool kFirst, bool kDropout, int kCount>
 __device__ __forceinline__ void online_softmax(float (&scores)[kCount], float scale_log2,
                                                RowStatistics& rows, float (&factor)[2]) {
   float largest[4] = {scores[0], scores[1], scores[2], scores[3]};
@@ -101,8 +102,7 @@ __device__ __forceinline__ void online_softmax(float (&scores)[kCount], float sc
       factor[r] = 1;
     } else {
       now = now > rows.limit[r] ? now : before;
-      factor[r] =
-          ptx::approximate_exp2((before - (now == minus_infinity() ? 0 : now)) * scale_log2);
+      factor[r] = weight_of<kDropout>((before - (now == minus_infinity() ? 0 : now)) * scale_log2);
     }
     rows.maximum[r] = now;
     const float top = now * scale_log2;
@@ -111,7 +111,7 @@ __device__ __forceinline__ void online_softmax(float (&scores)[kCount], float sc
   float sum[4] = {};
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    scores[i] = ptx::approximate_exp2(fmaf(scores[i], scale_log2, shift[i / 2 % 2]));
+    scores[i] = weight_of<kDropout>(fmaf(scores[i], scale_log2, shift[i / 2 % 2]));
     sum[i % 4] = i < 4 ? scores[i] : sum[i % 4] + scores[i];
   }
 #pragma unroll

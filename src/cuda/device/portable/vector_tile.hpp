@@ -12,7 +12,8 @@
 
 namespace perseid::internal::cuda {
 
-inline constexpr int kVector = 8;  // elements in 16 bytes
+inline constexpr int kVector = 8;        // elements in 16 bytes
+inline constexpr int kFloat64Units = 4;  // elements that one of float64 takes
 
 // Elements of a line that holds `dim` of them.
 PERSEID_INLINE constexpr int line_length(int dim) { return (dim + 63) / 64 * 64; }

@@ -86,6 +86,14 @@ __device__ __forceinline__ void red_add_v4(float* to, float a, float b, float c,
                  : "memory");
 #endif
 }
+// One of float64.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-red
+__device__ __forceinline__ void red_add(double* to, double summand) {
+  asm volatile("red.relaxed.gpu.global.add.f64 [%0], %1;"
+               :
+               : "l"(__cvta_generic_to_global(to)), "d"(summand)
+               : "memory");
+}
 
 // No instruction: the compiler recomputes values derived from the words instead of keeping them in
 // registers.

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cuda/device/portable/attention/backward_scores.hpp"
+#include "cuda/device/portable/attention/backward_store.hpp"
 #include "cuda/device/portable/attention/rows_copy.hpp"
 #include "cuda/device/ptx/cluster.hpp"
 #include "cuda/device/ptx/ordering.hpp"
@@ -15,7 +16,9 @@ template <PortableBackwardConfig C>
 class PortableBackwardBlock {
  protected:
   static constexpr int kPlanes = C.planes();
+  using Real = SumsOf<C>;
   static constexpr int kTiles = C.rows / 16;  // of 16 rows, of a warp
+  using Scores = Real[kTiles][C.columns / 2];
   static constexpr int kFirstDepth = C.depth(C.key_dim), kSecondDepth = C.depth(C.value_dim);
   static constexpr int kFirstPart = C.part(C.key_dim), kSecondPart = C.part(C.value_dim);
   static constexpr int kSecondRows = C.row_bytes(C.key_dim);  // offsets in shared memory
@@ -24,7 +27,7 @@ class PortableBackwardBlock {
   template <int kRows, int kDim>
   using Copy = TileCopy<C.operand(), kRows, kPlanes * kDim, C.threads()>;
 
-  __device__ __forceinline__ PortableBackwardBlock(const PortableBackwardArguments& arguments,
+  __device__ __forceinline__ PortableBackwardBlock(const BackwardArguments<C>& arguments,
                                                    unsigned char* memory)
       : a_(arguments),
         memory_(memory),
@@ -36,7 +39,14 @@ class PortableBackwardBlock {
   static __device__ __forceinline__ int warp() {
     return static_cast<int>(static_cast<uint32_t>(ptx::thread_number()) / 32);
   }
-  __device__ __forceinline__ int warp_row() const { return own_.row + warp() * C.rows; }
+  // The warp, of those with rows of their own, that has the same rows.
+  static __device__ __forceinline__ int row_warp() {
+    return C.pairs() ? warp() % C.row_warps() : warp();
+  }
+  // Of the warps that have the same rows.
+  static constexpr int kSharers = C.warps / C.row_warps();
+  static __device__ __forceinline__ int sharer() { return C.pairs() ? warp() / C.row_warps() : 0; }
+  __device__ __forceinline__ int warp_row() const { return own_.row + row_warp() * C.rows; }
   __device__ __forceinline__ int32_t entry() const { return entry_of<C.lengths>(a_, own_.batch); }
 
   // Tensors, or their planes, and the elements of a row.
@@ -114,13 +124,14 @@ class PortableBackwardBlock {
   };
   // lse and delta of the columns, which are queries, from `at` on.
   __device__ __forceinline__ void copy_statistics(int64_t at, int stage) const {
-    constexpr int kCopies = C.columns / 4;
+    constexpr int kEach = 16 / C.sum_bytes(), kCopies = C.columns / kEach;
     const int thread = ptx::thread_number();
     if (!C.of_keys() || thread >= 2 * kCopies) return;
-    const float* from = thread < kCopies ? a_.lse_log2 : a_.delta;
+    const SumsOf<C>* from = thread < kCopies ? a_.lse_log2 : a_.delta;
     ptx::cp_async_or_zero(
-        address_ + static_cast<uint32_t>(kStatistics + stage * 2 * C.columns * 4 + thread * 16),
-        from + at + thread % kCopies * 4, true);
+        address_ + static_cast<uint32_t>(kStatistics + stage * 2 * C.columns * C.sum_bytes() +
+                                         thread * 16),
+        from + at + thread % kCopies * kEach, true);
   }
   // Of planes: the numbers of kCount queries or keys of a head from `first` on.
   template <int kCount>
@@ -155,7 +166,27 @@ class PortableBackwardBlock {
     if constexpr (C.of_keys()) Copy<C.columns, kSecondDim>::clear_nonfinite(memory_ + second);
   }
 
-  const PortableBackwardArguments& a_;
+  // Gradients of rows but for `left_out`, columns from `first` of the part on. A null pointer
+  // disables a gradient.
+  template <bool kAdds, int kPart>
+  __device__ __forceinline__ void store(const Real (&sums)[kTiles][kPart / 2], Real factor,
+                                        const RowsInMemory& rows, int32_t dim, int32_t first,
+                                        uint32_t left_out) const {
+    if (rows.data == nullptr) return;
+    constexpr DType kOut = C.f32_key_gradients && C.of_keys() ? DType::kF32 : C.dtype;
+    using Element = typename ElementOf<kOut>::Type;
+    Element* const to = row_at<Element>(rows, entry(), C.of_keys() ? own_.kv_head : own_.head,
+                                        (C.of_keys() ? own_.kv_begin : own_.q_begin) + warp_row()) +
+                        (first_column_ + first) * rows.stride[3];
+    const int count = min((C.of_keys() ? own_.kv_rows : own_.q_len) - warp_row(), C.rows);
+    GradientStore<C, kOut, kPart>(memory_ + warp() * C.rows * line_length(C.part(C.most_dim())) * 2,
+                                  to, rows.stride[2], rows.stride[3],
+                                  count > 0 ? ((2u << (count - 1)) - 1) & ~left_out : 0,
+                                  min(dim - first_column_ - first, kPart), lane())
+        .template store<kAdds>(sums, factor, a_.vectors);
+  }
+
+  const BackwardArguments<C>& a_;
   unsigned char* const memory_;
   const uint32_t address_;
   BackwardRows& own_;  // in shared memory

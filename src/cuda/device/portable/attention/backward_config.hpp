@@ -33,6 +33,7 @@ struct PortableBackwardConfig {
   int columns = 32;           // of a step: 32 or 64
   int rows_in_registers = 0;  // the rows of so many of the two tensors
   int largest = 128;          // dims beyond are cut
+  int chunk = 64;             // into chunks of so many numbers, in all tiles
   bool right = false;         // the last visible key depends on the query, as under a causal mask
   bool left = false;          // the first one does, as under a window
   bool lengths = false;       // each sequence has its own: ragged batches, key lengths
@@ -60,6 +61,7 @@ struct PortableBackwardConfig {
     visit("columns", c.columns);
     visit("rows_in_registers", c.rows_in_registers);
     visit("largest", c.largest);
+    visit("chunk", c.chunk);
     visit("right", c.right);
     visit("left", c.left);
     visit("lengths", c.lengths);
@@ -75,12 +77,15 @@ struct PortableBackwardConfig {
     visit("f32_key_gradients", c.f32_key_gradients);
   }
 
+  // float64 is computed by pairs of warps (backward_pairs.hpp), each with the rows of one.
+  constexpr bool pairs() const { return dtype == DType::kF64; }
+  constexpr int row_warps() const { return pairs() ? warps / 2 : warps; }
   constexpr int threads() const { return 32 * warps; }
   constexpr int resident() const { return 8 / warps; }  // of a multiprocessor, as registers allow
   static constexpr int queries = 64;  // of a block of lse and delta, and of a tile of dBias
   static constexpr bool unit_strides() { return false; }  // between elements of rows, in fixups
   constexpr int keys() const { return columns; }          // of a tile of dBias
-  constexpr int block_rows() const { return rows * warps; }
+  constexpr int block_rows() const { return rows * row_warps(); }
   constexpr bool of_keys() const { return gradients == GradientsOf::kKeys; }
   constexpr bool of_bias() const { return gradients == GradientsOf::kBias; }
   // A tile may have columns that some rows see and others do not. (Behind the ends of sequences,
@@ -90,6 +95,9 @@ struct PortableBackwardConfig {
   // float32 is multiplied as two planes of f16 (planes.hpp).
   constexpr int planes() const { return dtype == DType::kF32 ? 2 : 1; }
   constexpr DType operand() const { return planes() == 2 ? DType::kF16 : dtype; }
+  // Of an element in shared memory, in 16 bits; of a sum, in bytes.
+  constexpr int units() const { return dtype == DType::kF64 ? kFloat64Units : planes(); }
+  constexpr int sum_bytes() const { return dtype == DType::kF64 ? 8 : 4; }
   // Numbers of a row of planes, which consists of whole chunks.
   constexpr int plane_length(int dim) const {
     return (dim + depth(dim) - 1) / depth(dim) * depth(dim);
@@ -101,7 +109,7 @@ struct PortableBackwardConfig {
   static constexpr int kLargest = 128;
   constexpr int most_dim() const { return max(key_dim, value_dim); }
   constexpr bool streams() const { return of_bias() || most_dim() > largest; }
-  constexpr int depth(int dim) const { return streams() ? 64 : dim; }
+  constexpr int depth(int dim) const { return streams() ? chunk : dim; }
   constexpr int part(int dim) const { return min(dim, kLargest); }
   constexpr int parts() const { return of_bias() ? 1 : (most_dim() + kLargest - 1) / kLargest; }
 
@@ -110,17 +118,17 @@ struct PortableBackwardConfig {
   // overwrite the tiles.
   constexpr int stages() const { return streams() ? 1 : 2; }
   constexpr int row_bytes(int dim) const {
-    return 2 * block_rows() * line_length(planes() * depth(dim));
+    return 2 * block_rows() * line_length(units() * depth(dim));
   }
   constexpr int column_bytes(int dim) const {
-    return 2 * columns * line_length(planes() * depth(dim));
+    return 2 * columns * line_length(units() * depth(dim));
   }
   // Of planes, parts consist of whole chunks.
   constexpr int part_length(int dim) const {
     return planes() == 1 ? part(dim) : min(plane_length(dim), kLargest);
   }
   constexpr int part_bytes(int dim) const {
-    return streams() && !of_bias() ? 2 * columns * line_length(planes() * part_length(dim)) : 0;
+    return streams() && !of_bias() ? 2 * columns * line_length(units() * part_length(dim)) : 0;
   }
   constexpr int stage_bytes() const { return column_bytes(key_dim) + column_bytes(value_dim); }
   constexpr int columns_offset() const { return row_bytes(key_dim) + row_bytes(value_dim); }
@@ -129,14 +137,23 @@ struct PortableBackwardConfig {
   constexpr int ds_offset() const {
     return parts_offset() + part_bytes(key_dim) + part_bytes(value_dim);
   }
-  constexpr int ds_bytes() const { return adds_queries ? 2 * block_rows() * columns : 0; }
-  constexpr int result_bytes() const {
-    return of_bias()       ? 4 * queries * (keys() + 1)
-           : planes() == 2 ? 0
-                           : 2 * block_rows() * line_length(part(most_dim()));
+  constexpr int ds_bytes() const {
+    return adds_queries ? (pairs() ? 8 : 2) * block_rows() * columns : 0;
   }
-  constexpr int tile_bytes() const { return max(ds_offset() + 2 * ds_bytes(), result_bytes()); }
-  constexpr int statistics_bytes() const { return of_keys() ? stages() * 2 * columns * 4 : 0; }
+  // Scores that pairs of warps exchange.
+  constexpr int exchange_offset() const { return ds_offset() + 2 * ds_bytes(); }
+  constexpr int exchange_bytes() const { return pairs() ? 8 * block_rows() * columns : 0; }
+  constexpr int result_bytes() const {
+    return of_bias()      ? sum_bytes() * queries * (keys() + 1)
+           : units() != 1 ? 0
+                          : 2 * block_rows() * line_length(part(most_dim()));
+  }
+  constexpr int tile_bytes() const {
+    return max(exchange_offset() + exchange_bytes(), result_bytes());
+  }
+  constexpr int statistics_bytes() const {
+    return of_keys() ? stages() * 2 * columns * sum_bytes() : 0;
+  }
   // Of planes, the numbers of rows and of stages of columns.
   constexpr int numbers_offset() const { return tile_bytes() + statistics_bytes(); }
   constexpr int column_numbers_offset() const {
@@ -154,19 +171,22 @@ struct PortableBackwardConfig {
 // Threads of a block of portable_attention_backward_prepare and portable_attention_backward_finish.
 inline constexpr int kPrepareThreads = 256;
 
-struct PortableBackwardArguments : AttentionGradients, BiasTiles {
+// Real: of sums.
+template <class Real>
+struct PortableBackwardArgumentsOf : AttentionGradientsOf<Real>, BiasTiles {
   RowsInMemory lse, grad_lse;  // rows of one element; grad_lse may be null
   int32_t batch_heads = 0;     // of the whole batch in memory, those of the block's own side
   int32_t tiles = 0;           // of each of them; ragged: padded positions of tiles
   int32_t heads_per_section = 0;
   // If C.adds_queries: dQ / scale, [block of queries][16 queries][8 elements of key_dim][lane][4],
-  // as ptx/mma.hpp has them.
-  float* sums = nullptr;
+  // as ptx/mma.hpp has them; of float64 [4][lane].
+  Real* sums = nullptr;
   bool vectors = false;  // tensors are accessed 16 bytes at a time; else element by element
   // Of float32: planes, and the numbers of query with grad_out, and of key with value.
   RowsInMemory query_planes, key_planes, value_planes, grad_out_planes;
   const RowNumbers* query_numbers = nullptr;  // [entry, head, row]
   const RowNumbers* key_numbers = nullptr;
 };
+using PortableBackwardArguments = PortableBackwardArgumentsOf<float>;
 
 }  // namespace perseid::internal::cuda

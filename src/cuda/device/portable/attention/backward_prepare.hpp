@@ -15,7 +15,7 @@
 #include "cuda/device/attention/backward_fixup.hpp"
 #include "cuda/device/attention/backward_work.hpp"
 #include "cuda/device/element.hpp"
-#include "cuda/device/portable/attention/backward_config.hpp"
+#include "cuda/device/portable/attention/backward_scores.hpp"
 #include "cuda/device/ptx/dependency.hpp"
 
 namespace perseid::internal::cuda {
@@ -30,16 +30,16 @@ class PortableBackwardPrepare {
   }
   static constexpr int kLanes = lanes(), kRows = kPrepareThreads / kLanes;
   static constexpr int kRounds = C.queries / kRows;
+  using Real = SumsOf<C>;
 
  public:
-  explicit __device__ __forceinline__
-  PortableBackwardPrepare(const PortableBackwardArguments& arguments)
+  explicit __device__ __forceinline__ PortableBackwardPrepare(const BackwardArguments<C>& arguments)
       : a_(arguments) {}
 
   __device__ __forceinline__ void run(int64_t number, int64_t blocks) const {
     const int thread = static_cast<int>(threadIdx.x);
     const QueryBlock block = find_block<C>(a_, number);
-    float delta[kRounds];
+    Real delta[kRounds];
 #pragma unroll
     for (int t = 0; t < kRounds; ++t) delta[t] = product(block, thread / kLanes + t * kRows);
     for (int64_t i = number * kPrepareThreads + thread; i < a_.bias_blocks;
@@ -47,7 +47,7 @@ class PortableBackwardPrepare {
       a_.arrived[i] = 0;
     if constexpr (C.adds_queries) {
       auto* sums = reinterpret_cast<float4*>(a_.sums + number * C.queries * C.key_dim);
-      for (int i = thread; i < C.queries * C.key_dim / 4; i += kPrepareThreads)
+      for (int i = thread; i < C.queries * C.key_dim * C.sum_bytes() / 16; i += kPrepareThreads)
         sums[i] = float4{0, 0, 0, 0};
     }
     if (thread % kLanes != 0) return;
@@ -55,33 +55,35 @@ class PortableBackwardPrepare {
     for (int t = 0; t < kRounds; ++t) {
       const int row = thread / kLanes + t * kRows;
       const int32_t query = block.query + row;
-      float lse = minus_infinity(), grad_lse = 0;
+      Real lse = minus_infinity(), grad_lse = 0;
       if (query < block.sequence.q_len) {
         const int32_t entry = entry_of<C.lengths>(a_, block.sequence.batch);
         const int32_t at = block.sequence.q_begin + query;
-        lse = *row_at<const float>(a_.lse, entry, block.head, at);
+        lse = *row_at<const Real>(a_.lse, entry, block.head, at);
         if (a_.grad_lse.data != nullptr)
-          grad_lse = *row_at<const float>(a_.grad_lse, entry, block.head, at);
+          grad_lse = *row_at<const Real>(a_.grad_lse, entry, block.head, at);
       }
       const bool empty = lse == minus_infinity();
-      a_.lse_log2[number * C.queries + row] = empty ? -minus_infinity() : lse * kLog2E;
+      a_.lse_log2[number * C.queries + row] =
+          empty ? -minus_infinity() : lse * static_cast<Real>(internal::kLog2E);
       a_.delta[number * C.queries + row] = empty ? 0 : delta[t] - grad_lse;
     }
   }
 
  private:
   // out * grad_out of a row, summed by kLanes lanes.
-  __device__ __forceinline__ float product(const QueryBlock& block, int row) const {
+  __device__ __forceinline__ Real product(const QueryBlock& block, int row) const {
     const int lane = static_cast<int>(threadIdx.x) % kLanes;
     const int32_t query = block.query + row;
-    float sum = 0;
+    Real sum = 0;
     if (query < block.sequence.q_len) {
       const int32_t entry = entry_of<C.lengths>(a_, block.sequence.batch);
       const int32_t at = block.sequence.q_begin + query;
       using Element = const typename ElementOf<C.dtype>::Type;
+      using V = typename ArithmeticOf<Real>::Type;
       const auto* out = row_at<Element>(a_.out_rows, entry, block.head, at);
       const auto* grad = row_at<Element>(a_.grad_out_rows, entry, block.head, at);
-      if (a_.vectors && C.planes() == 1) {
+      if (C.units() == 1 && a_.vectors) {
         for (int i = lane * kVector; i < a_.value_dim; i += kLanes * kVector) {
           const uint4 x = *reinterpret_cast<const uint4*>(out + i);
           const uint4 y = *reinterpret_cast<const uint4*>(grad + i);
@@ -89,8 +91,8 @@ class PortableBackwardPrepare {
         }
       } else {
         for (int i = lane; i < a_.value_dim; i += kLanes)
-          sum = fmaf(widen(out[i * a_.out_rows.stride[3]]),
-                     widen(grad[i * a_.grad_out_rows.stride[3]]), sum);
+          sum = V::fma(widen(out[i * a_.out_rows.stride[3]]),
+                       widen(grad[i * a_.grad_out_rows.stride[3]]), sum);
       }
     }
 #pragma unroll
@@ -102,16 +104,17 @@ class PortableBackwardPrepare {
     return fmaf(a.x, b.x, a.y * b.y);
   }
 
-  const PortableBackwardArguments& a_;
+  const BackwardArguments<C>& a_;
 };
 
 // `nonfinite`: C.queries words of shared memory.
 template <PortableBackwardConfig C>
 class PortableBackwardFinish {
   static constexpr int kEights = C.key_dim / 8;  // of a row
+  using Real = SumsOf<C>;
 
  public:
-  __device__ __forceinline__ PortableBackwardFinish(const PortableBackwardArguments& arguments,
+  __device__ __forceinline__ PortableBackwardFinish(const BackwardArguments<C>& arguments,
                                                     int64_t number, uint32_t* nonfinite)
       : a_(arguments), number_(number), block_(find_block<C>(a_, number)), nonfinite_(nonfinite) {}
 
@@ -119,22 +122,22 @@ class PortableBackwardFinish {
     const int thread = static_cast<int>(threadIdx.x);
     if (!C.masked()) {
       for_each_eight(
-          [&](int row, int column, const float(&eight)[8]) { store(row, column, eight); });
+          [&](int row, int column, const Real(&eight)[8]) { store(row, column, eight); });
       return;
     }
     if (thread < C.queries) nonfinite_[thread] = 0;
     __syncthreads();
     // The fixup of a row that accumulates needs its old values: the sums are searched first.
-    for_each_eight([&](int row, int column, const float(&eight)[8]) {
-      float sum = 0;
+    for_each_eight([&](int row, int column, const Real(&eight)[8]) {
+      Real sum = 0;
 #pragma unroll
-      for (const float each : eight) sum = fmaf(each, 0, sum);
+      for (const Real each : eight) sum = V::fma(each, 0, sum);
       if (sum != 0) nonfinite_[row] = 1;
       if constexpr (!C.accumulate_query) store(row, column, eight);
     });
     __syncthreads();
     if constexpr (C.accumulate_query)
-      for_each_eight([&](int row, int column, const float(&eight)[8]) {
+      for_each_eight([&](int row, int column, const Real(&eight)[8]) {
         if (nonfinite_[row] == 0) store(row, column, eight);
       });
 #pragma unroll 1
@@ -147,21 +150,44 @@ class PortableBackwardFinish {
   // use(row of the block, first column, sums) for eight columns at a time.
   template <class Use>
   __device__ __forceinline__ void for_each_eight(const Use& use) const {
-    const float* from = a_.sums + number_ * C.queries * C.key_dim;
+    const Real* from = a_.sums + number_ * C.queries * C.key_dim;
     for (int i = static_cast<int>(threadIdx.x); i < C.queries / 2 * kEights; i += kPrepareThreads) {
       const int j = i % kEights, g = i / kEights % 8, tile = i / kEights / 8;
-      float upper[8], lower[8];
+      Real upper[8], lower[8];
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const float4 four =
-            *reinterpret_cast<const float4*>(from + ((tile * kEights + j) * 32 + 4 * g + k) * 4);
-        upper[2 * k] = four.x;
-        upper[2 * k + 1] = four.y;
-        lower[2 * k] = four.z;
-        lower[2 * k + 1] = four.w;
-      }
+      for (int k = 0; k < 4; ++k)
+        load(from + (tile * kEights + j) * 128, 4 * g + k, upper[2 * k], upper[2 * k + 1],
+             lower[2 * k], lower[2 * k + 1]);
       use(16 * tile + g, 8 * j, upper);
       use(16 * tile + g + 8, 8 * j, lower);
+    }
+  }
+  // What a lane has added to eight columns of 16 queries.
+  static __device__ __forceinline__ void load(const float* from, int lane, float& a, float& b,
+                                              float& c, float& d) {
+    const float4 four = *reinterpret_cast<const float4*>(from + 4 * lane);
+    a = four.x;
+    b = four.y;
+    c = four.z;
+    d = four.w;
+  }
+  static __device__ __forceinline__ void load(const double* from, int lane, double& a, double& b,
+                                              double& c, double& d) {
+    a = from[lane];
+    b = from[lane + 32];
+    c = from[lane + 64];
+    d = from[lane + 96];
+  }
+  __device__ __forceinline__ void store(int row, int column, const double (&eight)[8]) const {
+    const int32_t query = block_.query + row;
+    if (query >= block_.sequence.q_len) return;
+    auto* to = row_at<double>(a_.grad_query_rows, entry_of<C.lengths>(a_, block_.sequence.batch),
+                              block_.head, block_.sequence.q_begin + query);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      if (column + e >= a_.head_dim) break;
+      double* element = to + (column + e) * a_.grad_query_rows.stride[3];
+      *element = V::fma(eight[e], a_.scale, C.accumulate_query ? *element : 0);
     }
   }
   __device__ __forceinline__ void store(int row, int column, const float (&eight)[8]) const {
@@ -189,23 +215,24 @@ class PortableBackwardFinish {
     }
   }
 
-  const PortableBackwardArguments& a_;
+  using V = typename ArithmeticOf<Real>::Type;
+  const BackwardArguments<C>& a_;
   const int64_t number_;
   const QueryBlock block_;
   uint32_t* const nonfinite_;
 };
 
 template <PortableBackwardConfig C>
-__global__ void __launch_bounds__(kPrepareThreads) portable_attention_backward_prepare(
-    const __grid_constant__ PortableBackwardArguments arguments) {
+__global__ void __launch_bounds__(kPrepareThreads)
+    portable_attention_backward_prepare(const __grid_constant__ BackwardArguments<C> arguments) {
   ptx::launch_dependents();
   ptx::wait_for_prerequisites();
   PortableBackwardPrepare<C>(arguments).run(blockIdx.x, gridDim.x);
 }
 
 template <PortableBackwardConfig C>
-__global__ void __launch_bounds__(kPrepareThreads) portable_attention_backward_finish(
-    const __grid_constant__ PortableBackwardArguments arguments) {
+__global__ void __launch_bounds__(kPrepareThreads)
+    portable_attention_backward_finish(const __grid_constant__ BackwardArguments<C> arguments) {
   __shared__ uint32_t nonfinite[C.queries];
   ptx::launch_dependents();
   ptx::wait_for_prerequisites();

@@ -16,6 +16,25 @@
 
 namespace perseid::internal::cuda {
 
+template <PortableBackwardConfig C>
+using SumsOf = typename SumOf<C.dtype>::Type;
+template <PortableBackwardConfig C>
+using BackwardArguments = PortableBackwardArgumentsOf<SumsOf<C>>;
+
+template <class Real>
+struct PairOf {
+  using Type = float2;
+};
+template <>
+struct PairOf<double> {
+  using Type = double2;
+};
+// lse in units of log2, and delta, of two queries.
+template <class Real>
+struct QueryStatistics {
+  Real lse[2], delta[2];
+};
+
 // The rows of a block from `row` on, and its steps: blocks [first, end) of C.columns columns.
 struct BackwardRows : AttentionSequence {
   int32_t row;
@@ -97,31 +116,31 @@ template <PortableBackwardConfig C>
 class PortableBackwardScores {
   static constexpr int kCount = C.columns / 2;  // elements of a thread
   static_assert(kCount <= 32);
-  using M = Modifier<C.modifier, float>;
+  using Real = SumsOf<C>;
+  using V = typename ArithmeticOf<Real>::Type;
+  using M = Modifier<C.modifier, Real>;
 
  public:
-  __device__ __forceinline__ PortableBackwardScores(const PortableBackwardArguments& arguments,
+  __device__ __forceinline__ PortableBackwardScores(const BackwardArguments<C>& arguments,
                                                     const BackwardRows& rows, int row, int column,
                                                     int head, int lane)
       : a_(arguments), rows_(rows), row_(row), column_(column), head_(head), lane_(lane) {}
 
   // For 16 of the rows, from 16 * i on: scores to weights, those that dropout drops 0, and products
   // dP to dS, or of bias to its gradient; 0 where the query does not see the key, whatever the
-  // products hold. statistics(j, r): of eight columns j, the thread's two in row r, lse in units of
-  // log2, and delta.
+  // products hold. statistics(j, r): of eight columns j, the thread's two in row r.
   template <bool kMasks, class Statistics>
   __device__ __forceinline__ void compute(int i, const Statistics& statistics,
-                                          float (&scores)[kCount],
-                                          float (&products)[kCount]) const {
+                                          Real (&scores)[kCount], Real (&products)[kCount]) const {
     uint32_t seen[2] = {~0u, ~0u}, kept = ~0u;
     if constexpr (kMasks) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) seen[r] = seen_by(row_of(i, r));
     }
     if constexpr (C.dropout) kept = kept_elements(i);
-    const float factor = dropout_factor<C.dropout>(a_);
+    const Real factor = dropout_factor<C.dropout, Real>(a_);
     const M modifier{a_.modifier};
-    const float scale_log2 = C.planes() == 2 ? 1 : a_.scale_log2;  // planes of queries have it
+    const Real scale_log2 = C.planes() == 2 ? 1 : scale_log2_of<Real>(a_);  // planes have it
 #pragma unroll
     for (int x = 0; x < kCount; ++x) {
       const int r = x / 2 % 2;
@@ -130,18 +149,17 @@ class PortableBackwardScores {
       const int query = C.of_keys() ? column : row, key = C.of_keys() ? row : column;
       if constexpr (C.visible)
         hidden = hidden || !is_visible<true>(a_, rows_.batch, head_, query, key);
-      const float4 both = statistics(x / 4, r);
-      const float delta = x % 2 == 0 ? both.z : both.w;
-      float addend = x % 2 == 0 ? -both.x : -both.y;
+      const QueryStatistics<Real> both = statistics(x / 4, r);
+      const Real delta = both.delta[x % 2];
+      Real addend = -both.lse[x % 2];
       if constexpr (C.bias != DType::kNone)
         addend += hidden ? 0 : bias_log2<C.bias>(a_, rows_.batch, head_, query, key);
-      const float power = score_log2<FloatArithmetic>(scores[x], scale_log2, addend, modifier);
-      const float weight = hidden ? 0 : ptx::approximate_exp2(power);
+      const Real power = score_log2<V>(scores[x], scale_log2, addend, modifier);
+      const Real weight = hidden ? 0 : weight_of<C.dropout>(power);
       const bool keeps = !C.dropout || (kept >> x & 1) != 0;
-      float ds = grad_score<FloatArithmetic>(weight, keeps ? products[x] * factor : 0, delta);
+      Real ds = grad_score<V>(weight, keeps ? products[x] * factor : 0, delta);
       if constexpr (!C.of_bias() && !M::kIdentity)
-        ds = grad_product<FloatArithmetic>(
-            ds, score_log2<FloatArithmetic>(scores[x], scale_log2, modifier), modifier);
+        ds = grad_product<V>(ds, score_log2<V>(scores[x], scale_log2, modifier), modifier);
       scores[x] = keeps ? weight : 0;
       products[x] = hidden ? 0 : ds;
     }
@@ -198,20 +216,23 @@ class PortableBackwardScores {
           }
         }
     } else {
+      // A call's 16 bytes are those of 32 keys, of which a step may have the first or last 16.
 #pragma unroll
-      for (int t = 0; t < C.columns / 32; ++t) {
+      for (int t = 0; t < (C.columns + 16) / 32; ++t) {
         const PhiloxBlock drawn = draw(row, column_ + 32 * t, lane_);
+        const bool last = C.columns == 16 && column_ / 16 % 2 != 0;
 #pragma unroll
-        for (int x = 0; x < 16; ++x) {
+        for (int x = 0; x < min(kCount, 16); ++x) {
           const int byte = x / 2 % 2 * 8 + x / 4 * 2 + x % 2;
-          kept |= keeps(drawn.word[byte / 4], byte % 4) << (16 * t + x);
+          const uint32_t word = last ? drawn.word[(byte / 4 + 1) % 4] : drawn.word[byte / 4];
+          kept |= keeps(word, byte % 4) << (16 * t + x);
         }
       }
     }
     return kept;
   }
 
-  const PortableBackwardArguments& a_;
+  const BackwardArguments<C>& a_;
   const BackwardRows& rows_;
   const int row_, column_, head_, lane_;
 };

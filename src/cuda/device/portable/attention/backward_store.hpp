@@ -10,11 +10,13 @@
 namespace perseid::internal::cuda {
 
 // kPart columns of the warp's rows, through shared memory of the warp's own, so that it stores
-// whole lines; or, where they are float32 or added to what is there, element by element.
+// whole lines; or, where they have more than 16 bits or are added to what is there, element by
+// element.
 template <PortableBackwardConfig C, DType kOut, int kPart>
 class GradientStore {
   static constexpr int kLine = line_length(kPart), kVectors = kPart / kVector;
-  using Sums = float[C.rows / 16][kPart / 2];
+  using Real = typename SumOf<C.dtype>::Type;
+  using Sums = Real[C.rows / 16][kPart / 2];
   using Element = typename ElementOf<kOut>::Type;
 
  public:
@@ -31,8 +33,8 @@ class GradientStore {
         lane_(lane) {}
 
   template <bool kAdds>
-  __device__ __forceinline__ void store(const Sums& sums, float factor, bool vectors) const {
-    if constexpr (kAdds || kOut == DType::kF32) {
+  __device__ __forceinline__ void store(const Sums& sums, Real factor, bool vectors) const {
+    if constexpr (kAdds || kOut == DType::kF32 || kOut == DType::kF64) {
       store_numbers<kAdds>(sums, factor);
       return;
     } else {
@@ -41,8 +43,7 @@ class GradientStore {
   }
 
  private:
-  __device__ __forceinline__ void store_rounded(const Sums& sums, float factor,
-                                                bool vectors) const {
+  __device__ __forceinline__ void store_rounded(const Sums& sums, Real factor, bool vectors) const {
     __syncwarp();  // what was staged before was read
     stage(sums, factor);
     __syncwarp();
@@ -54,7 +55,7 @@ class GradientStore {
   __device__ __forceinline__ bool has(int row) const { return (rows_ >> row & 1) != 0; }
   // use(row, its pair of eight columns j, the two sums)
   template <class Use>
-  __device__ __forceinline__ void for_each_pair(const Sums& sums, float factor,
+  __device__ __forceinline__ void for_each_pair(const Sums& sums, Real factor,
                                                 const Use& use) const {
 #pragma unroll
     for (int i = 0; i < C.rows / 16; ++i)
@@ -90,9 +91,9 @@ class GradientStore {
     }
   }
   template <bool kAdds>
-  __device__ __forceinline__ void store_numbers(const Sums& sums, float factor) const {
-    for_each_pair(sums, factor, [&](int row, int j, float x, float y) {
-      const float two[2] = {x, y};
+  __device__ __forceinline__ void store_numbers(const Sums& sums, Real factor) const {
+    for_each_pair(sums, factor, [&](int row, int j, Real x, Real y) {
+      const Real two[2] = {x, y};
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int column = 8 * j + lane_ % 4 * 2 + e;

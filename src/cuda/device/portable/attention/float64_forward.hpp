@@ -10,14 +10,8 @@
 //   Q 16 x key_dim (registers)   times  K keys x key_dim (shared), transposed  =  S 16 x keys
 //   P 16 x keys (registers)      times  V keys x value_dim (shared)           +=  O 16 x value_dim
 //
-// Operands. There is no ldmatrix for float64. Lane 4 g + c of a right operand has column g and four
-// numbers of the depth. The order of the depth is free as long as both operands have it:
-//
-//   S   numbers 4 c .. 4 c + 3 of each 16: two vectors of 16 bytes of key g; of Q the same
-//   O   keys 2 c, 2 c + 1, 2 c + 8, 2 c + 9 of each 16, which the lane has scores of
-//
-// Tiles are those of vector_tile.hpp, where neither access has bank conflicts. Queries beyond dim
-// 64 are read again from global memory, by way of the L1 cache, for each tile of keys.
+// Queries beyond dim 64 are read again from global memory, by way of the L1 cache, for each tile of
+// keys.
 //
 // Limits: rows and columns count in 32 bits. Numerics: everything is float64. A row's bits do not
 // depend on its batch.
@@ -26,10 +20,10 @@
 #include "cuda/device/attention/query_tile.hpp"
 #include "cuda/device/attention/row_fixup.hpp"
 #include "cuda/device/portable/attention/float64_config.hpp"
+#include "cuda/device/portable/attention/float64_products.hpp"
 #include "cuda/device/portable/attention/rows_copy.hpp"
 #include "cuda/device/ptx/cluster.hpp"
 #include "cuda/device/ptx/dependency.hpp"
-#include "cuda/device/ptx/mma.hpp"
 #include "cuda/device/ptx/ordering.hpp"
 #include "math/score_chain.hpp"
 
@@ -63,9 +57,7 @@ class Float64Forward {
  private:
   static constexpr int kSteps = C.depth() / 16;
   static constexpr int kValues = 2 * C.key_bytes();  // offset in shared memory
-  static constexpr int kKeyLine = line_length(C.kUnits * C.depth());
-  static constexpr int kValueLine = line_length(C.kUnits * C.columns());
-  static constexpr int kEach = 2;  // elements of a vector
+  static constexpr int kEach = 2;                    // elements of a vector
   using KeyCopy = TileCopy<C.dtype, C.keys, C.depth(), C.threads>;
   using ValueCopy = TileCopy<C.dtype, C.keys, C.columns(), C.threads>;
   using Scores = double[C.keys / 2];
@@ -191,69 +183,22 @@ class Float64Forward {
   }
   // S += Q K^T of a chunk from `depth` on.
   __device__ __forceinline__ void multiply_keys(int stage, int depth, Scores& scores) const {
-    const int own = lane();
-    const unsigned char* tile[2];  // the thread's first vectors
+    const Float64Lines<C.depth()> keys(memory_ + stage * C.key_bytes(), lane());
+    multiply_lines(
+        [&](int k, double(&left)[8]) {
+          if constexpr (C.query_in_registers()) {
 #pragma unroll
-    for (int t = 0; t < 2; ++t)
-      tile[t] = memory_ + stage * C.key_bytes() + vector_offset<kKeyLine>(own / 4, own % 4 * 2 + t);
-    const auto multiply = [&](int k, const double(&left)[8]) {
-#pragma unroll
-      for (int j = 0; j < C.keys / 8; ++j) {
-        double right[4];
-#pragma unroll
-        for (int t = 0; t < 2; ++t) {
-          // Lines of the same number in each eight permute their vectors alike, in eights.
-          const auto pair =
-              *reinterpret_cast<const double2*>(tile[t] + vector_offset<kKeyLine>(8 * j, 8 * k));
-          right[2 * t] = pair.x;
-          right[2 * t + 1] = pair.y;
-        }
-        ptx::mma_f64(eight_columns(scores, j), left, right);
-      }
-    };
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
-      if constexpr (C.query_in_registers()) {
-        multiply(k, query_[k]);
-      } else {
-        double left[8];
-        load_query(depth + 16 * k, left);
-        multiply(k, left);
-      }
-    }
+            for (int e = 0; e < 8; ++e) left[e] = query_[k][e];
+          } else {
+            load_query(depth + 16 * k, left);
+          }
+        },
+        keys, scores);
   }
   // O += P V.
   __device__ __forceinline__ void multiply_values(int n, const Scores& weights) {
-    const int own = lane();
-    const unsigned char* tile[2][2];  // the thread's first elements: of even and odd keys and j
-#pragma unroll
-    for (int t = 0; t < 2; ++t)
-#pragma unroll
-      for (int j = 0; j < 2; ++j)
-        tile[t][j] = memory_ + value_offset(n) + own / 4 % kEach * 8 +
-                     vector_offset<kValueLine>(own % 4 * 2 + t, 4 * j + own / 4 / kEach);
-#pragma unroll
-    for (int k = 0; k < C.keys / 16; ++k) {
-      double left[8];
-#pragma unroll
-      for (int t = 0; t < 4; ++t)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) left[2 * t + r] = weights[8 * k + t / 2 * 4 + 2 * r + t % 2];
-#pragma unroll
-      for (int j = 0; j < C.columns() / 8; ++j) {
-        double right[4];
-#pragma unroll
-        for (int t = 0; t < 4; ++t)
-          right[t] = *reinterpret_cast<const double*>(
-              tile[t % 2][j % 2] + vector_offset<kValueLine>(16 * k + t / 2 * 8, j / 2 * 8));
-        ptx::mma_f64(eight_columns(out_, j), left, right);
-      }
-    }
-  }
-  // Of sums, those of eight columns.
-  template <int kCount>
-  static __device__ __forceinline__ double (&eight_columns(double (&sums)[kCount], int j))[4] {
-    return reinterpret_cast<double(&)[4]>(sums[4 * j]);
+    multiply_weights<C.columns(), C.columns() / 8>(weights, memory_ + value_offset(n), lane(),
+                                                   out_);
   }
 
   // ---- Softmax ----
@@ -332,10 +277,6 @@ class Float64Forward {
   // Fewer instructions than fmax, which has rules for NaN.
   static __device__ __forceinline__ double larger(double x, double than) {
     return x > than ? x : than;
-  }
-  static __device__ __forceinline__ double quad_sum(double x) {
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
   }
   // Row sums include the weights that are dropped.
   __device__ __forceinline__ void drop(int n, Scores& weights) const {

@@ -327,7 +327,7 @@ class PortableForward {
     bool follows = false;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      online_softmax<false>(scores[i], rules(i).scale_log2(), rows_[i], factor[i]);
+      online_softmax<false, C.dropout>(scores[i], rules(i).scale_log2(), rows_[i], factor[i]);
       rules(i).draw_early(own_, n, operands[i]);
       round_weights<C.dtype>(scores[i], weights[i]);
       rules(i).drop(own_, n, operands[i], weights[i]);

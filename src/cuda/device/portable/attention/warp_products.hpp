@@ -11,9 +11,9 @@
 namespace perseid::internal::cuda {
 
 // Of sums, those of eight columns.
-template <int kCount>
-__device__ __forceinline__ float (&eight_columns(float (&sums)[kCount], int j))[4] {
-  return reinterpret_cast<float(&)[4]>(sums[4 * j]);
+template <class Real, int kCount>
+__device__ __forceinline__ Real (&eight_columns(Real (&sums)[kCount], int j))[4] {
+  return reinterpret_cast<Real(&)[4]>(sums[4 * j]);
 }
 
 // The warp's rows as left operands: read from shared memory each time, or once.

@@ -117,7 +117,7 @@ class BackwardScores {
             : kBiased ? scores[i + k]
                       : score_log2<FloatArithmetic>(scores[i + k], problem_.scale_log2,
                                                     k % 2 == 0 ? -shift.x : -shift.y, modifier());
-        scores[i + k] = ptx::approximate_exp2(power);
+        scores[i + k] = weight_of<C.dropout>(power);
       }
     }
     if constexpr (C.dropout) drop(scores, dropped);

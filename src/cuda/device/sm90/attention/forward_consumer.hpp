@@ -510,7 +510,7 @@ class ForwardConsumer {
       }
     } else {
       rules_.before_softmax(operands, scores_);
-      online_softmax<kFirst>(scores_, rules_.scale_log2(), statistics_, factor_);
+      online_softmax<kFirst, C.dropout>(scores_, rules_.scale_log2(), statistics_, factor_);
       if constexpr (kFirst) set_limits(statistics_, rules_.scale_log2());
       if constexpr (kFirst) second_ = true;
     }

@@ -8,9 +8,10 @@
 
 namespace perseid::internal::cuda::ptx {
 
+template <bool kSubnormals = false>
 inline float approximate_exp2(float x) {
   const float result = std::exp2(x);
-  return std::fpclassify(result) == FP_SUBNORMAL ? 0 : result;
+  return !kSubnormals && std::fpclassify(result) == FP_SUBNORMAL ? 0 : result;
 }
 inline float approximate_log2(float x) { return std::log2(x); }
 inline float approximate_reciprocal(float x) { return 1 / x; }

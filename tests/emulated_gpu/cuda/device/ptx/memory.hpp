@@ -11,6 +11,7 @@ inline void red_add_v4(float* to, float a, float b, float c, float d) {
   const float four[4] = {a, b, c, d};
   for (int i = 0; i < 4; ++i) to[i] += four[i];
 }
+inline void red_add(double* to, double summand) { *to += summand; }
 
 inline float2 load_shared_v2(uint32_t from) {
   float2 value;

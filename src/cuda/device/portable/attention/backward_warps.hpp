@@ -1,0 +1,207 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Products and gradients of attention backward on sm_80 and up where each warp has rows of its own:
+// of f16 and bf16, and of float32 as planes (backward_planes.hpp).
+#pragma once
+
+#include "cuda/device/portable/attention/backward_block.hpp"
+#include "cuda/device/portable/attention/backward_planes.hpp"
+#include "cuda/device/portable/attention/backward_queries.hpp"
+
+namespace perseid::internal::cuda {
+
+template <PortableBackwardConfig C>
+class PortableBackwardWarps : protected PortableBackwardBlock<C> {
+ protected:
+  using Block = PortableBackwardBlock<C>;
+  using Block::a_, Block::memory_, Block::address_, Block::kTiles, Block::kFirstDepth,
+      Block::kSecondDepth, Block::kFirstPart, Block::kSecondPart, Block::kSecondRows,
+      Block::kSecondColumns, Block::kPlanes;
+  using Block::Block;
+  using Block::lane, Block::warp;
+  using typename Block::Scores;
+  using Weights = uint32_t[kTiles][C.columns / 4];
+
+  __device__ __forceinline__ void clear_gradients() {
+    clear(first_);
+    clear(second_);
+  }
+  __device__ __forceinline__ void load_rows() {
+    if constexpr (C.rows_in_registers > 0) first_own_.fill(shared_rows<kFirstDepth>(0));
+    if constexpr (C.rows_in_registers > 1) second_own_.fill(shared_rows<kSecondDepth>(kSecondRows));
+  }
+  // dS of a step, for dQ.
+  __device__ __forceinline__ void share_ds(int step, const Weights& ds) const {
+    QuerySums<C>(memory_, address_, warp(), lane()).share(step, ds);
+  }
+  // After a barrier: to the sums of the step's queries.
+  __device__ __forceinline__ void add_queries(int step, float* to) const {
+    QuerySums<C>(memory_, address_, warp(), lane()).add(step, 0, to);
+  }
+
+  // ---- S and dP ----
+
+  template <int kDim>
+  __device__ __forceinline__ SharedRows<kPlanes * kDim> shared_rows(int offset) const {
+    const LaneVector own = lane_vector_of_rows(lane());
+    return {{address_ + static_cast<uint32_t>(offset), warp() * C.rows + own.line, own.half}};
+  }
+  template <int kDim>
+  __device__ __forceinline__ LaneVectors<line_length(kPlanes* kDim)> column_vectors(
+      int offset) const {
+    const LaneVector own = lane_vector_of_columns(lane());
+    return {address_ + static_cast<uint32_t>(offset), own.line, own.half};
+  }
+  template <int kDim>
+  __device__ __forceinline__ LaneVectors<line_length(kPlanes* kDim)> depth_vectors(
+      int offset) const {
+    const LaneVector own = lane_vector_of_rows(lane());
+    return {address_ + static_cast<uint32_t>(offset), own.line, own.half};
+  }
+  __device__ __forceinline__ void multiply_first(int columns, Scores& scores) const {
+    const auto multiply_by = [&](const auto& rows) {
+      multiply_rows<C.dtype, kFirstDepth>(rows, column_vectors<kFirstDepth>(columns), scores);
+    };
+    if constexpr (kPlanes == 2)
+      add_plane_products<kFirstDepth>(shared_rows<kFirstDepth>(0),
+                                      column_vectors<kFirstDepth>(columns), scores);
+    else if constexpr (C.rows_in_registers > 0)
+      multiply_by(first_own_);
+    else
+      multiply_by(shared_rows<kFirstDepth>(0));
+  }
+  __device__ __forceinline__ void multiply_second(int columns, Scores& products) const {
+    const auto multiply_by = [&](const auto& rows) {
+      multiply_rows<C.dtype, kSecondDepth>(
+          rows, column_vectors<kSecondDepth>(columns + kSecondColumns), products);
+    };
+    if constexpr (kPlanes == 2)
+      add_plane_products<kSecondDepth>(shared_rows<kSecondDepth>(kSecondRows),
+                                       column_vectors<kSecondDepth>(columns + kSecondColumns),
+                                       products);
+    else if constexpr (C.rows_in_registers > 1)
+      multiply_by(second_own_);
+    else
+      multiply_by(shared_rows<kSecondDepth>(kSecondRows));
+  }
+  // chain(): scores to weights, and products to dS.
+  template <class Chain>
+  __device__ __forceinline__ void run_chain(Scores&, const Chain& chain) const {
+    chain();
+  }
+  // Sums over chunks of the depth.
+  template <int kDepth, class Rows, class Columns>
+  __device__ __forceinline__ void add_plane_products(const Rows& rows, const Columns& columns,
+                                                     Scores& sums) const {
+    Scores chunk;
+    multiply_planes<kDepth, !C.of_keys()>(rows, columns, chunk);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int x = 0; x < C.columns / 2; ++x)
+        sums[i][x] = C.streams() ? sums[i][x] + chunk[i][x] : chunk[i][x];
+  }
+
+  // ---- Gradients ----
+
+  // The columns' tensors are at those offsets.
+  __device__ __forceinline__ void add_gradients(int step, int stage, int first, int second,
+                                                Scores& scores, Scores& products) {
+    if constexpr (kPlanes == 2) {
+      const uint32_t numbers = column_numbers(stage);
+      if constexpr (C.of_keys())
+        add_plane_gradient<true, kSecondPart, kSecondDepth>(
+            numbers, depth_vectors<plane_line(C.value_dim)>(second), scores, second_);
+      add_plane_gradient<false, kFirstPart, kFirstDepth>(
+          numbers, depth_vectors<plane_line(C.key_dim)>(first), products, first_);
+      return;
+    } else {
+      round_gradients(step, first, second, scores, products);
+    }
+  }
+  // Numbers of a line of columns that gradients are summed over.
+  static constexpr int plane_line(int dim) { return C.streams() ? C.part_length(dim) : dim; }
+  __device__ __forceinline__ uint32_t column_numbers(int stage) const {
+    return address_ + static_cast<uint32_t>(C.column_numbers_offset() + stage * C.columns * 8);
+  }
+  template <bool kOfSecond, int kPart, int kChunk, class Columns, int kCount>
+  __device__ __forceinline__ void add_plane_gradient(uint32_t numbers, const Columns& columns,
+                                                     Scores& values,
+                                                     float (&sums)[kTiles][kCount]) const {
+    uint32_t weights[2][kTiles][C.columns / 4];
+    float factor[kTiles][2];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+      split_gradient<kOfSecond>(numbers, lane(), values[i], weights[0][i], weights[1][i],
+                                factor[i]);
+    multiply_plane_weights<kPart / 2, kChunk>(weights, columns, [&](int i, int x, float sum) {
+      sums[i][x] = fmaf(sum, factor[i][x / 2 % 2], sums[i][x]);
+    });
+  }
+  __device__ __forceinline__ void round_gradients(int step, int first, int second,
+                                                  const Scores& scores, const Scores& products) {
+    Weights weights;
+    if constexpr (C.of_keys()) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) round_weights<C.dtype>(scores[i], weights[i]);
+      multiply_weights<C.dtype>(weights, depth_vectors<kSecondPart>(second), second_);
+    }
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) round_weights<C.dtype>(products[i], weights[i]);
+    if constexpr (C.adds_queries) share_ds(step, weights);
+    multiply_weights<C.dtype>(weights, depth_vectors<kFirstPart>(first), first_);
+  }
+  // use(row of the warp, NaN where the thread's part of the row is not finite)
+  template <class Use>
+  __device__ __forceinline__ void for_each_row(const Use& use) const {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float nonfinite = 0;
+#pragma unroll
+        for (int j = 0; j < kFirstPart / 8; ++j)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) nonfinite = fmaf(first_[i][4 * j + 2 * r + e], 0, nonfinite);
+        if constexpr (C.of_keys()) {
+#pragma unroll
+          for (int j = 0; j < kSecondPart / 8; ++j)
+#pragma unroll
+            for (int e = 0; e < 2; ++e)
+              nonfinite = fmaf(second_[i][4 * j + 2 * r + e], 0, nonfinite);
+        }
+        use(16 * i + 8 * r, nonfinite);
+      }
+  }
+  // Those of the warp's rows, as bits.
+  static __device__ __forceinline__ uint32_t rows_of_all(uint32_t rows) { return rows; }
+  __device__ __forceinline__ void store_gradients(uint32_t left_out) const {
+    if constexpr (C.of_keys()) {
+      this->template store<C.accumulate_value, kSecondPart>(
+          second_, dropout_factor<C.dropout>(a_), a_.grad_value_rows, a_.value_dim, 0, left_out);
+      // Planes of queries have the scale, to units of log2.
+      this->template store<C.accumulate_key, kFirstPart>(
+          first_, kPlanes == 2 ? kLn2 : a_.scale, a_.grad_key_rows, a_.head_dim, 0, left_out);
+    } else {
+      this->template store<C.accumulate_query, kFirstPart>(first_, a_.scale, a_.grad_query_rows,
+                                                           a_.head_dim, 0, left_out);
+    }
+  }
+
+ private:
+  template <int kTileCount, int kCount>
+  static __device__ __forceinline__ void clear(float (&sums)[kTileCount][kCount]) {
+#pragma unroll
+    for (int i = 0; i < kTileCount; ++i)
+#pragma unroll
+      for (float& each : sums[i]) each = 0;
+  }
+
+  // Of the columns of the part.
+  float first_[kTiles][kFirstPart / 2];                      // dK or dQ
+  float second_[kTiles][C.of_keys() ? kSecondPart / 2 : 1];  // dV
+  RegisterRows<(C.rows_in_registers > 0 ? kFirstDepth : 16), kTiles> first_own_;
+  RegisterRows<(C.rows_in_registers > 1 ? kSecondDepth : 16), kTiles> second_own_;
+};
+
+}  // namespace perseid::internal::cuda
