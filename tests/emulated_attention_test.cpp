@@ -86,15 +86,44 @@ TEST(EmulatedAttention, EverythingAtOnce) {
   check<kEverything>(all);
 }
 
+// The largest weight of every row is dropped, the others are subnormal numbers.
+TEST(EmulatedAttention, DropoutOfAllButTheSmallestWeights) {
+  Case test = forward_case(0, 4, 2, 0, 0, 128, 64);
+  set_ragged(test, {20}, {60});
+  test.layout = Layout::kBshd;
+  test.problem.causal = Causal::kBottomRight;
+  test.problem.dropout = 0.999;
+  test.problem.scale = 1;
+  test.problem.kv_lens = true;
+  test.kv_lens = {60};
+  add_bias(test, DType::kF32, {1, 1, 1, 60}, false);
+  set_visible(test, {1, 1, 1, 1});
+  test.prepare = [](AttentionBackward& a) {
+    put(a.visible, 0, 1);
+    for (int64_t key = 0; key < 60; ++key) put(a.bias, key, key == 0 ? 89.5 : 0);  // 2^-129
+    for (int64_t i = 0; i < a.key.elements(); ++i) put(a.key, i, 0);
+  };
+  Fixture fixture(test);
+  run<kEverything>(fixture);
+  fixture.compare_forward();
+  double most = 0;
+  for (int64_t i = 0; i < fixture.out.tensor.elements(); ++i)
+    most = max(most, std::fabs(get(fixture.out.tensor, i)));
+  EXPECT_GT(most, 1e-38);
+  EXPECT_LT(most, 1e-35);
+}
+
 constexpr PortableForwardConfig kSplit{.key_dim = 64,
                                        .value_dim = 48,
                                        .rows = 16,
                                        .query_in_registers = true,
                                        .right = true,
-                                       .split = true};
+                                       .split = true,
+                                       .packs = true};
 
 constexpr PortableForwardConfig of_lengths(PortableForwardConfig config) {
   config.lengths = true;
+  config.packs = false;  // heads of ragged batches are not
   return config;
 }
 constexpr PortableForwardConfig kSplitLengths = of_lengths(kSplit);
@@ -151,6 +180,47 @@ TEST(EmulatedAttention, PacksHeadsOfOneQuery) {
     bound(problem);
     EXPECT_FALSE(cuda::packs_gqa(problem));
   }
+}
+
+constexpr PortableForwardConfig kPackedQueries{.key_dim = 64,
+                                               .value_dim = 48,
+                                               .rows = 16,
+                                               .query_in_registers = true,
+                                               .right = true,
+                                               .left = true,
+                                               .lengths = true,
+                                               .packs = true};
+constexpr PortableForwardConfig kPackedElements{.key_dim = 16,
+                                                .value_dim = 32,
+                                                .rows = 16,
+                                                .query_in_registers = true,
+                                                .vectors = false,
+                                                .right = true,
+                                                .packs = true};
+
+// Several queries of the heads that share a key head are the rows of a block, each with its own
+// bounds.
+TEST(EmulatedAttention, PacksHeadsOfFewQueries) {
+  for (const int64_t q_len : {3, 13}) {  // 12 rows of a warp; 52 of four
+    Case test = forward_case(3, 8, 2, q_len, 200, 64, 48);
+    test.layout = Layout::kBshd;
+    test.problem.causal = Causal::kBottomRight;
+    test.problem.window_left = 70;
+    test.problem.q_lens = test.problem.kv_lens = true;
+    test.seen_q_lens = {q_len, 1, 2};
+    test.kv_lens = {200, 0, 90};
+    check<kPackedQueries>(test);
+    test.prepare = [](AttentionBackward& a) {
+      put(a.value, at(a.value, {0, 1, 199, 5}), kNaN);
+      put(a.value, at(a.value, {2, 0, 60, 40}), kInfinity);
+      put(a.query, at(a.query, {0, 5, 1, 5}), kNaN);
+    };
+    check<kPackedQueries>(test);
+  }
+  Case test = forward_case(2, 8, 2, 5, 100, 13, 19);
+  test.layout = Layout::kSpread;
+  test.problem.causal = Causal::kTopLeft;
+  check<kPackedElements>(test);
 }
 
 constexpr PortableForwardConfig kLengths{

@@ -29,11 +29,11 @@ TEST(EmulatedFloat32Attention, Full) {
 // values far from 1.
 TEST(EmulatedFloat32Attention, InputScales) {
   for (const double scale : {1e-9, 0.1, 10.0, 3e4}) {
-    Case test = float32_case(1, 2, 1, 20, 300, 64, 64);
+    Case test = float32_case(1, 2, 2, 20, 300, 64, 64);
     test.input_scale = scale;
     check<kFew>(test);
   }
-  Case test = float32_case(1, 2, 1, 20, 100, 64, 64);
+  Case test = float32_case(1, 2, 2, 20, 100, 64, 64);
   test.prepare = [](AttentionBackward& a) { a.query.stride[2] = a.key.stride[1] = 0; };
   check<kFew>(test);
 }
@@ -117,8 +117,38 @@ TEST(EmulatedFloat32Attention, EverythingAtOnce) {
   check<kEverything>(all);
 }
 
-constexpr PortableForwardConfig kSplit{
-    .dtype = DType::kF32, .key_dim = 64, .value_dim = 48, .rows = 16, .right = true, .split = true};
+constexpr PortableForwardConfig kLengths{
+    .dtype = DType::kF32, .key_dim = 64, .value_dim = 64, .lengths = true};
+
+// Rows that the lengths leave out are NaN, keys of other sequences too.
+TEST(EmulatedFloat32Attention, QueryLengthsAndCaches) {
+  Case test = float32_case(3, 2, 1, 70, 101, 64, 64);
+  test.problem.q_lens = true;
+  test.seen_q_lens = {70, 0, 17};
+  test.prepare = [](AttentionBackward& a) {
+    for (int64_t i = 17; i < 70; ++i) put(a.query, at(a.query, {2, 1, i, 3}), kNaN);
+  };
+  check<kLengths>(test);
+  Case entries = float32_case(3, 4, 2, 70, 120, 64, 64);
+  entries.problem.kv_index = true;
+  entries.problem.kv_batch = 4;
+  entries.kv_index = {3, 0, 3};
+  check<kLengths>(entries);
+  Case starts = float32_case(0, 4, 2, 0, 0, 64, 64);
+  set_ragged(starts, {70, 1, 66}, {100, 100, 100});  // of keys, 300 rows in all
+  starts.problem.kv_starts = starts.problem.kv_lens = true;
+  starts.kv_starts = {200, 0, 190};
+  starts.kv_lens = {100, 7, 80};
+  check<kLengths>(starts);
+}
+
+constexpr PortableForwardConfig kSplit{.dtype = DType::kF32,
+                                       .key_dim = 64,
+                                       .value_dim = 48,
+                                       .rows = 16,
+                                       .right = true,
+                                       .split = true,
+                                       .packs = true};
 
 TEST(EmulatedFloat32Attention, SplitsKeysOfFewQueries) {
   Case test = float32_case(1, 4, 2, 5, 1300, 64, 48);

@@ -17,10 +17,11 @@ namespace {
 
 class GpuAttentionOptionsTest : public testing_gpu::ContextTest {
  protected:
-  void check(const std::vector<const char*>& texts) {
+  void check(const std::vector<const char*>& texts,
+             const std::vector<const char*>& dtypes = {"bf16"}) {
     const Context cpu = Context::cpu();
     const Checker checker(context(), context(), cpu);
-    for (const Problem& problem : option_problems(texts, {"bf16"})) {
+    for (const Problem& problem : option_problems(texts, dtypes)) {
       const std::vector<CheckResult> results = checker.check_all(problem);
       EXPECT_FALSE(results.empty()) << to_flags(problem);
       for (const CheckResult& result : results)
@@ -33,9 +34,11 @@ class GpuAttentionOptionsTest : public testing_gpu::ContextTest {
 TEST_F(GpuAttentionOptionsTest, WindowAtTheBottomRightWithoutCausal) {
   check(bottom_right_windows());
 }
-TEST_F(GpuAttentionOptionsTest, QueryLengths) { check(query_lengths()); }
-TEST_F(GpuAttentionOptionsTest, KeysFromAnywhereInACache) { check(caches()); }
-TEST_F(GpuAttentionOptionsTest, OnePlanForShorterTensors) { check(plans_for_more()); }
+TEST_F(GpuAttentionOptionsTest, QueryLengths) { check(query_lengths(), {"bf16", "f32"}); }
+TEST_F(GpuAttentionOptionsTest, KeysFromAnywhereInACache) { check(caches(), {"bf16", "f32"}); }
+TEST_F(GpuAttentionOptionsTest, OnePlanForShorterTensors) {
+  check(plans_for_more(), {"bf16", "f32"});
+}
 TEST_F(GpuAttentionOptionsTest, BoundsOfSplits) { check(bounds_of_splits()); }
 
 // ---- Strides of zero --------------------------------------------------------------------------

@@ -6,7 +6,8 @@ B*S = 16384, H*D = 2048, random normal bf16.
     python3 portable.py LIBRARY [--directions forward,backward,decode] [--dims 64,128]
                         [--lengths 1024,4096,16384] [--csv FILE]
 
-decode: one query of dim 128, TB/s of keys and values; its cases are batch x heads : key heads.
+decode: few queries of dim 128, TB/s of keys and values; its cases are batch x heads : key heads,
+and the queries where they are not one.
 TFLOP/s count the FLOPs of visible scores, 4 forward and 10 backward. single: one launch between two
 events, after a rest; sustained: launches back to back. Errors: |x - exact| / |exact| against
 float64, backward of the worst gradient; none where float64 would not fit.
@@ -21,9 +22,10 @@ from binding import Library, measure_in_turns
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 ROWS, WIDTH = 16384, 2048  # B*S and H*D
-# Batch, heads, key heads, keys.
-DECODE = ((1, 32, 32, 4096), (8, 32, 32, 8192), (1, 64, 8, 4096), (1, 64, 8, 32768),
-          (8, 64, 8, 32768), (32, 32, 4, 8192))
+# Batch, heads, key heads, keys, queries.
+DECODE = ((1, 32, 32, 4096, 1), (8, 32, 32, 8192, 1), (1, 64, 8, 4096, 1), (1, 64, 8, 32768, 1),
+          (8, 64, 8, 32768, 1), (32, 32, 4, 8192, 1), (1, 64, 8, 32768, 4), (8, 64, 8, 32768, 4),
+          (32, 32, 4, 8192, 4), (32, 32, 4, 8192, 8))
 
 
 def flash(case, backward):
@@ -63,10 +65,11 @@ def rows_of(library, options):
     """What is measured, and its results."""
     for direction in options.directions.split(","):
         if direction == "decode":
-            for batch, heads, kv_heads, keys in DECODE:
-                case = Case(library, batch=batch, heads=heads, kv_heads=kv_heads, length=1,
+            for batch, heads, kv_heads, keys, queries in DECODE:
+                case = Case(library, batch=batch, heads=heads, kv_heads=kv_heads, length=queries,
                             keys=keys, dim=128)
-                yield (f"decode,128,{keys},{batch}x{heads}:{kv_heads},"
+                several = f" {queries} queries" if queries > 1 else ""
+                yield (f"decode,128,{keys},{batch}x{heads}:{kv_heads}{several},"
                        f"{measure(case, False, 'TB/s', 3)}")
             continue
         for dim in map(int, options.dims.split(",")):

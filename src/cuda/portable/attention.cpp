@@ -13,14 +13,31 @@ namespace {
 constexpr int64_t kMostDim = 2048;  // fixups have a row of each tensor in registers
 constexpr int64_t kFewRows = 64;    // four warps of 16 rows
 
-// Split-KV: keys of few queries are split into parts of kSplitKeys, of twice as many where there
-// are more than kManyKeys, or longer ones if there were more than kMaxSplits. The split depends on
-// kv_len alone.
-constexpr int64_t kSplitKeys = 512, kManyKeys = 4096, kMaxSplits = 256;
+// Of several queries of few rows, by 2^n heads, at most those that fill 16 rows. (Of one query all
+// heads of a group are rows of a tensor, see pack_gqa.)
+constexpr int kMostPacked = 4;
+int pack_of(const AttentionProblem& problem) {
+  // Bias, mask and dropout differ between the heads of a group.
+  if (problem.bias || problem.visible || problem.ragged || problem.max_lengths ||
+      dropout_threshold(problem.dropout) < 256)
+    return 0;
+  int pack = 0;
+  while (pack < kMostPacked && problem.group() % (int64_t{2} << pack) == 0 &&
+         problem.q_len << (pack + 1) <= kFewRows)
+    ++pack;
+  return pack;
+}
+
+// Split-KV: more than kSplitKeys keys of few queries are split into parts of so many, of twice as
+// many where there are more than kManyKeys, else of half as many where heads are few, or longer
+// ones if there were more than kMaxSplits. The split does not depend on the batch.
+constexpr int64_t kSplitKeys = 512, kManyKeys = 4096, kMaxSplits = 256, kFewHeads = 16;
 
 int64_t split_tiles_of(const AttentionProblem& problem, const PortableForwardConfig& config) {
   const int64_t tiles = ceil_div(problem.kv_len, int64_t{config.keys});
-  const int64_t keys = problem.kv_len > kManyKeys ? 2 * kSplitKeys : kSplitKeys;
+  const int64_t keys = problem.kv_len > kManyKeys                      ? 2 * kSplitKeys
+                       : problem.heads >> pack_of(problem) > kFewHeads ? kSplitKeys
+                                                                       : kSplitKeys / 2;
   const int64_t most = problem.num_splits == 0 ? kMaxSplits : min(problem.num_splits, kMaxSplits);
   return max(keys / config.keys, ceil_div(tiles, most));
 }
@@ -98,9 +115,6 @@ std::string refuse_portable_attention(const AttentionProblem& problem, const Gpu
                        facts.minor);
   if (problem.async()) return "made for keys and values without chunks";
   if (std::string why = refuse_shard(problem); !why.empty()) return why;
-  if (problem.dtype == DType::kF32 &&
-      (problem.kv_starts || problem.kv_index || problem.max_lengths || problem.q_lens))
-    return "of f32 made without q_lens, kv_starts, kv_batch and max_lengths";
   if (max(problem.head_dim, problem.value_dim) > kMostDim)
     return concatenate("made for head dims up to ", kMostDim, ", got head_dim ", problem.head_dim,
                        " and value_dim ", problem.value_dim);
@@ -146,8 +160,9 @@ PortableForwardConfig choose_portable_attention(const AttentionProblem& problem)
     config.keys = 96;
   else
     config.query_in_registers = !planes && config.key_dim <= 64 && config.value_dim <= 64;
-  config.split =
-      problem.q_len <= kFewRows && problem.kv_len > split_tiles_of(problem, config) * config.keys;
+  config.packs = pack_of(problem) > 0;
+  config.split = problem.q_len <= kFewRows &&
+                 problem.kv_len > max(split_tiles_of(problem, config) * config.keys, kSplitKeys);
   return config;
 }
 
@@ -203,7 +218,10 @@ void set_portable_attention_lengths(const AttentionProblem& problem,
   PortableForwardArguments& fixed = *arguments;
   static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
   fixed.modifier = static_cast<float>(problem.modifier.value);
-  fixed.batch_heads = static_cast<int32_t>(problem.batch * problem.heads);
+  fixed.pack_gqa = pack_of(problem);
+  fixed.heads >>= fixed.pack_gqa;
+  fixed.group >>= fixed.pack_gqa;
+  fixed.batch_heads = static_cast<int32_t>(problem.batch) * fixed.heads;
   fixed.q_tiles = static_cast<int32_t>(tiles_of(problem, false, config.block_rows()));
   fixed.heads_per_section =
       heads_per_section(problem, config.right, fixed.batch_heads, fixed.group);
@@ -270,9 +288,12 @@ Status PortableAttention::forward(const AttentionForward& given, std::byte* work
   if (!current.status().ok()) return current.status();
   PortableForwardArguments arguments = fixed_;
   const AttentionForward tensors = pack_gqa(problem_, given);
-  if (problem_.max_lengths)
-    set_portable_attention_lengths(with_lengths(pack_gqa(problem_), tensors.lengths), config_,
-                                   &arguments);
+  AttentionPlanes planes = planes_;
+  if (problem_.max_lengths) {
+    const AttentionProblem problem = with_lengths(pack_gqa(problem_), tensors.lengths);
+    set_portable_attention_lengths(problem, config_, &arguments);
+    planes = portable_attention_planes(problem, config_);
+  }
   const bool vectors = bind_portable_attention(tensors, &arguments);
   const Launch launch{.blocks = portable_attention_blocks(arguments, config_),
                       .threads = PortableForwardConfig::threads,
@@ -281,12 +302,11 @@ Status PortableAttention::forward(const AttentionForward& given, std::byte* work
   arguments.launch = launch_number();
   Status status;
   if (config_.planes() == 2) {
-    PlanesArguments planes = planes_.bind(tensors.query, tensors.key, tensors.value, nullptr,
-                                          workspace + portable_attention_workspace(arguments));
-    bind_portable_attention_planes(planes, &arguments);
-    status =
-        gpu_.launch(kernels_[1], {.blocks = planes_.blocks(), .threads = PlanesConfig::threads},
-                    &planes, stream);
+    PlanesArguments rows = planes.bind(tensors.query, tensors.key, tensors.value, nullptr,
+                                       workspace + portable_attention_workspace(arguments));
+    bind_portable_attention_planes(rows, &arguments);
+    status = gpu_.launch(kernels_[1], {.blocks = planes.blocks(), .threads = PlanesConfig::threads},
+                         &rows, stream);
   }
   if (status.ok()) status = gpu_.launch(kernels_[vectors ? 0 : 1], launch, &arguments, stream);
   if (!config_.split) return status;
@@ -301,13 +321,14 @@ Status PortableAttention::forward(const AttentionForward& given, std::byte* work
 }
 
 std::string PortableAttention::description() const {
-  return concatenate("forward: tiles of ", config_.block_rows(), " queries and ", config_.keys,
-                     " keys, ", PortableForwardConfig::warps, " warps",
-                     config_.planes() == 2 ? ", products of two f16 halves" : "",
-                     config_.split ? concatenate(", keys split into ", fixed_.num_splits,
-                                                 " parts, merged by a second kernel")
-                                   : "",
-                     packs_gqa(problem_) ? ", heads of a key head as its rows" : "");
+  return concatenate(
+      "forward: tiles of ", config_.block_rows(), " queries and ", config_.keys, " keys, ",
+      PortableForwardConfig::warps, " warps",
+      config_.planes() == 2 ? ", products of two f16 halves" : "",
+      config_.split ? concatenate(", keys split into ", fixed_.num_splits,
+                                  " parts, merged by a second kernel")
+                    : "",
+      packs_gqa(problem_) || config_.packs ? ", heads of a key head as its rows" : "");
 }
 
 }  // namespace perseid::internal::cuda

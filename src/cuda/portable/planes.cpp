@@ -29,7 +29,11 @@ void bind_rows(const Tensor& tensor, PlanesOfRows* planes) {
 
 AttentionPlanes::AttentionPlanes(const AttentionProblem& problem, PlaneLength key,
                                  PlaneLength value, float query_scale, bool backward)
-    : key_(key), value_(value), entries_(problem.ragged ? 1 : problem.batch) {
+    : key_(key),
+      value_(value),
+      entries_{problem.ragged ? 1 : problem.batch, problem.ragged     ? 1
+                                                   : problem.kv_index ? problem.kv_batch
+                                                                      : problem.batch} {
   const auto planes = [](int64_t dim, PlaneLength length) {
     PlanesOfRows rows;
     rows.dim = static_cast<int32_t>(dim);
@@ -50,14 +54,15 @@ AttentionPlanes::AttentionPlanes(const AttentionProblem& problem, PlaneLength ke
   queries.heads = static_cast<int32_t>(problem.heads);
   keys.rows = static_cast<int32_t>(problem.ragged ? problem.total_kv : problem.kv_len);
   keys.heads = static_cast<int32_t>(problem.kv_heads);
-  for (PairsOfRows& pairs : fixed_.pairs) {
+  for (size_t i = 0; i < 2; ++i) {
+    PairsOfRows& pairs = fixed_.pairs[i];
     pairs.blocks_of_head = static_cast<int32_t>(ceil_div(pairs.rows, config().rows()));
-    blocks_ += entries_ * pairs.heads * pairs.blocks_of_head;
+    blocks_ += entries_[i] * pairs.heads * pairs.blocks_of_head;
     const int64_t of_row = static_cast<int64_t>(sizeof(RowNumbers)) +
                            4 * (int64_t{pairs.first.length} + pairs.second.length);
-    bytes_ += static_cast<size_t>(round_up(rows_of(pairs, entries_) * of_row, 16));
+    bytes_ += static_cast<size_t>(round_up(rows_of(pairs, entries_[i]) * of_row, 16));
   }
-  fixed_.first_blocks = static_cast<int32_t>(entries_ * queries.heads * queries.blocks_of_head);
+  fixed_.first_blocks = static_cast<int32_t>(entries_[0] * queries.heads * queries.blocks_of_head);
 }
 
 std::string AttentionPlanes::kernel() const {
@@ -71,8 +76,9 @@ PlanesArguments AttentionPlanes::bind(const Tensor& query, const Tensor& key, co
   if (grad_out != nullptr) bind_rows(*grad_out, &arguments.pairs[0].second);
   bind_rows(key, &arguments.pairs[1].first);
   bind_rows(value, &arguments.pairs[1].second);
-  for (PairsOfRows& pairs : arguments.pairs) {
-    const auto rows = static_cast<size_t>(rows_of(pairs, entries_));
+  for (size_t i = 0; i < 2; ++i) {
+    PairsOfRows& pairs = arguments.pairs[i];
+    const auto rows = static_cast<size_t>(rows_of(pairs, entries_[i]));
     size_t offset = 0;
     for (PlanesOfRows* planes : {&pairs.first, &pairs.second}) {
       if (planes->length == 0) continue;

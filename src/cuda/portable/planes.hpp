@@ -36,7 +36,8 @@ class AttentionPlanes {
  private:
   PlaneLength key_{}, value_{};
   PlanesArguments fixed_;
-  int64_t entries_ = 0, blocks_ = 0;
+  int64_t entries_[2] = {};  // of the pairs: queries, keys
+  int64_t blocks_ = 0;
   size_t bytes_ = 0;
 };
 

@@ -34,6 +34,7 @@ struct PortableForwardConfig {
   ScoreModifierKind modifier = ScoreModifierKind::kNone;
   bool split = false;    // a block has a split of the keys
   bool sharded = false;  // dropout counts queries from those of other ranks before them
+  bool packs = false;    // query heads that share a key head are packed into the rows of a block
 
   using Arguments = PortableForwardArguments;
   static constexpr const char* kName = "PortableForwardConfig";
@@ -57,6 +58,7 @@ struct PortableForwardConfig {
     visit("modifier", c.modifier);
     visit("split", c.split);
     visit("sharded", c.sharded);
+    visit("packs", c.packs);
   }
 
   static constexpr int warps = 4, threads = 32 * warps;
@@ -104,9 +106,10 @@ struct PortableForwardConfig {
 };
 
 struct PortableForwardArguments : AttentionArguments, KeySplits {
-  static constexpr int32_t pack_gqa = 0;  // every row of a tile is of one head
-  float* lse = nullptr;                   // null: not wanted
-  int64_t lse_stride[3]{};                // batch, head, row
+  // If C.packs: 2^pack_gqa query heads. `heads`, `group` and `batch_heads` count packs.
+  int32_t pack_gqa = 0;
+  float* lse = nullptr;     // null: not wanted
+  int64_t lse_stride[3]{};  // batch, head, row
   int32_t batch_heads = 0;
   int32_t q_tiles = 0;  // of a head; ragged: padded positions of all sequences
   int32_t heads_per_section = 0;

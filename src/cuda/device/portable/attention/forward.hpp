@@ -113,9 +113,10 @@ class PortableForward {
     first_column_ = block % C.parts() * C.columns();
     if (!find_query_tile<C>(a_, block / C.parts(), tile)) return false;
     QueryTile own = tile;
-    own.query += warp() * C.rows;
+    const int32_t first = warp() * C.rows;
+    own.query += first >> pack();
     if (own.query < own.q_len)
-      find_kv_tiles<C>(own, min(own.query + C.rows, own.q_len) - 1);
+      find_kv_tiles<C>(own, min(tile.query + ((first + C.rows - 1) >> pack()) + 1, own.q_len) - 1);
     else
       own.first = 1;  // it visits none
     find_kv_tiles<C>(tile, min(tile.query + C.block_rows(), tile.q_len) - 1);
@@ -123,6 +124,7 @@ class PortableForward {
       keep_split(own);
       keep_split(tile);
     }
+    if constexpr (C.packs) own.query = 0;
     if (lane() == 0) own_ = own;
     __syncwarp();
     return true;
@@ -132,13 +134,29 @@ class PortableForward {
     tile.first = max(tile.first, split_ * a_.split_tiles);
     tile.last = min(tile.last, (split_ + 1) * a_.split_tiles - 1);
   }
+  // 2^pack() query heads are packed into the rows of the block, which has all their queries then:
+  // row r is query r >> pack() of the pack's head r % 2^pack().
+  __device__ __forceinline__ int pack() const { return C.packs ? a_.pack_gqa : 0; }
+  // Of the warp's row.
+  __device__ __forceinline__ int query_of(int row) const {
+    return own_.query + (C.packs ? (warp() * C.rows + row) >> a_.pack_gqa : row);
+  }
+  __device__ __forceinline__ int head_of(int row) const {
+    if constexpr (!C.packs) return own_.head;
+    return (own_.head << a_.pack_gqa) + ((warp() * C.rows + row) & ((1 << a_.pack_gqa) - 1));
+  }
+  // The warp's rows.
+  __device__ __forceinline__ int row_count() const {
+    if constexpr (!C.packs) return min(own_.q_len - own_.query, C.rows);
+    return min((own_.q_len << a_.pack_gqa) - warp() * C.rows, C.rows);
+  }
   __device__ __forceinline__ int32_t entry() const { return entry_of<C.lengths>(a_, own_.batch); }
 
   // ---- Mainloop ----
 
   __device__ __forceinline__ void mainloop(const QueryTile& tile, bool clears) {
     constexpr bool kOfPlanes = kPlanes == 2;
-    const QueryCopy query(kOfPlanes ? a_.query_planes : a_.query_rows, entry(), tile.head,
+    const QueryCopy query(kOfPlanes ? a_.query_planes : a_.query_rows, entry(), tile.head << pack(),
                           tile.q_begin, kOfPlanes ? 2 * C.key_length() : a_.head_dim, C.vectors);
     const int32_t kv_entry = key_entry_of<C.lengths>(a_, own_.batch);
     const KeyCopy key(kOfPlanes ? a_.key_planes : a_.key_rows, kv_entry, tile.kv_head,
@@ -153,10 +171,13 @@ class PortableForward {
     const auto copy_value = [&](int n) {
       value.copy(memory_, address_, value_offset(n), n * C.keys, tile.kv_len,
                  kPlanes * first_column_);
-      if constexpr (kOfPlanes) copy_numbers(tile, n);
+      if constexpr (kOfPlanes) copy_numbers(tile, kv_entry, n);
     };
     const auto copy_query = [&](int column = 0) {
-      query.copy(memory_, address_, 0, tile.query, tile.q_len, kPlanes * column);
+      if constexpr (C.packs)
+        query.copy_packed(memory_, address_, 0, tile.q_len, kPlanes * column, pack());
+      else
+        query.copy(memory_, address_, 0, tile.query, tile.q_len, kPlanes * column);
     };
 
     clear();
@@ -213,11 +234,12 @@ class PortableForward {
     return address_ + static_cast<uint32_t>(kNumbers + n % 2 * C.number_bytes());
   }
   // A thread copies the numbers of one key.
-  __device__ __forceinline__ void copy_numbers(const QueryTile& tile, int n) const {
+  __device__ __forceinline__ void copy_numbers(const QueryTile& tile, int32_t kv_entry,
+                                               int n) const {
     static_assert(C.keys <= C.threads);
     const int own = ptx::thread_number(), key = n * C.keys + own;
     if (own >= C.keys) return;
-    const int64_t head = int64_t{entry()} * (a_.heads / a_.group) + tile.kv_head;
+    const int64_t head = int64_t{kv_entry} * (a_.heads / a_.group) + tile.kv_head;
     const int64_t rows = C.lengths && a_.ragged ? a_.total_kv : a_.kv_len;
     ptx::cp_async_8_or_zero(numbers_at(n) + static_cast<uint32_t>(8 * own),
                             a_.key_numbers + head * rows + tile.kv_begin + key, key < tile.kv_len);
@@ -239,10 +261,10 @@ class PortableForward {
     }
   }
   __device__ __forceinline__ float query_factor(int row) const {
-    if (own_.query + row >= own_.q_len) return 1;
-    const int64_t head = int64_t{entry()} * a_.heads + own_.head;
+    if (row >= row_count()) return 1;
+    const int64_t head = int64_t{entry()} * (a_.heads << pack()) + head_of(row);
     const int64_t rows = C.lengths && a_.ragged ? a_.total_q : a_.q_len;
-    return a_.query_numbers[head * rows + own_.q_begin + own_.query + row].factor;
+    return a_.query_numbers[head * rows + own_.q_begin + query_of(row)].factor;
   }
 
   // ---- Products ----
@@ -281,7 +303,7 @@ class PortableForward {
   // The per-score operations of 16 rows.
   __device__ __forceinline__ ForwardScores<C> rules(int i) const {
     const int own = lane();
-    return {a_, 16 * i + own / 4, own};
+    return {a_, (C.packs ? warp() * C.rows : 0) + 16 * i + own / 4, own};
   }
   // The tiles of 16 rows go through each part together, so that one hides the latencies of the
   // other.
@@ -375,7 +397,7 @@ class PortableForward {
         }
       }
     __syncwarp();
-    const int rows = min(own_.q_len - own_.query, C.rows);
+    const int rows = row_count();
     const int columns = min(a_.value_dim - first_column_, C.columns());
     if constexpr (C.vectors)
       store_vectors(staged, rows, columns / kVector);
@@ -386,15 +408,15 @@ class PortableForward {
   __device__ __forceinline__ float finalize(int i, int r, int row) const {
     const float sum = quad_sum(rows_[i].sum[r]);
     const bool empty = sum == 0;
-    if (a_.lse != nullptr && first_column_ == 0 && lane() % 4 == 0 && own_.query + row < own_.q_len)
-      *lse_of<C>(a_, own_, own_.head, own_.query + row) =
+    if (a_.lse != nullptr && first_column_ == 0 && lane() % 4 == 0 && row < row_count())
+      *lse_of<C>(a_, own_, head_of(row), query_of(row)) =
           (empty ? minus_infinity()
                  : rows_[i].maximum[r] * rules(i).scale_log2() + ptx::approximate_log2(sum)) *
           kLn2;
     return empty ? 0 : ptx::approximate_reciprocal(sum) * dropout_factor<C.dropout>(a_);
   }
   __device__ __forceinline__ uint16_t* out_row(int row) const {
-    return row_at<uint16_t>(a_.out_rows, entry(), own_.head, own_.q_begin + own_.query + row);
+    return row_at<uint16_t>(a_.out_rows, entry(), head_of(row), own_.q_begin + query_of(row));
   }
   __device__ __forceinline__ void store_vectors(const unsigned char* staged, int rows,
                                                 int vectors) const {
@@ -433,15 +455,15 @@ class PortableForward {
         const uint32_t lanes = __ballot_sync(0xffffffffu, sum != sum);
 #pragma unroll
         for (int l = 0; l < 8; ++l) lost |= (lanes >> (4 * l) & 1) << (16 * i + 8 * r + l);
-        if (own_.query + row >= own_.q_len) continue;
+        if (row >= row_count()) continue;
         if (first_column_ == 0 && own % 4 == 0 && a_.lse != nullptr)
-          *lse_of<C>(a_, own_, own_.head, own_.query + row) =
+          *lse_of<C>(a_, own_, head_of(row), query_of(row)) =
               sum == 0 ? minus_infinity()
                        : natural_logarithm(rows_[i].maximum[r] - kWeightPower, sum);
         const int column = first_column_ + own % 4 * 2;
         const int64_t stride = a_.out_rows.stride[3];
         float* const to =
-            row_at<float>(a_.out_rows, entry(), own_.head, own_.q_begin + own_.query + row);
+            row_at<float>(a_.out_rows, entry(), head_of(row), own_.q_begin + query_of(row));
         store_results(to + column * stride, stride, a_.value_dim - column, a_.out_pairs, out_[i], r,
                       result_factor(sum, dropout_factor<C.dropout>(a_)));
       }
@@ -455,12 +477,12 @@ class PortableForward {
     for (int i = 0; i < kTiles; ++i)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int query = own_.query + 16 * i + 8 * r + own / 4;
+        const int own_row = 16 * i + 8 * r + own / 4;
         const float sum = quad_sum(rows_[i].sum[r]);
-        if (query >= own_.q_len) continue;
+        if (own_row >= row_count()) continue;
         const int64_t length = C.lengths && a_.ragged ? a_.total_q : a_.q_len;
-        const int64_t row = split_ * a_.rows + (int64_t{entry()} * a_.heads + own_.head) * length +
-                            own_.q_begin + query;
+        const int64_t head = int64_t{entry()} * (a_.heads << pack()) + head_of(own_row);
+        const int64_t row = split_ * a_.rows + head * length + own_.q_begin + query_of(own_row);
         const bool first = own % 4 == 0 && first_column_ == 0;
         float2 factor{0, 0};
         if constexpr (kPlanes == 2) {
@@ -498,8 +520,8 @@ class PortableForward {
     __syncwarp();
 #pragma unroll 1
     for (; lost != 0; lost &= lost - 1) {
-      const int query = own_.query + __ffs(static_cast<int>(lost)) - 1;
-      if (query < own_.q_len) fixup_row<C, true>(a_, own_, own_.head, query);
+      const int row = __ffs(static_cast<int>(lost)) - 1;
+      if (row < row_count()) fixup_row<C, true>(a_, own_, head_of(row), query_of(row));
     }
   }
   // After the results with cleared values were stored.
@@ -510,8 +532,7 @@ class PortableForward {
     }
     __syncwarp();
 #pragma unroll 1
-    for (int query = own_.query; query < min(own_.query + C.rows, own_.q_len); ++query)
-      fixup_row<C>(a_, own_, own_.head, query);
+    for (int row = 0; row < row_count(); ++row) fixup_row<C>(a_, own_, head_of(row), query_of(row));
   }
 
   const PortableForwardArguments& a_;

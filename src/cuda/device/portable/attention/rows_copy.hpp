@@ -62,6 +62,23 @@ class TileCopy {
         from += kPass * rows_.stride[2];
       });
   }
+  // The same from the first row on, of 2^pack heads, of which `end` rows each: row r is row r >>
+  // pack of head r % 2^pack, from the tensor's head on.
+  __device__ __forceinline__ void copy_packed(unsigned char* memory, uint32_t address, int offset,
+                                              int end, int column, int pack) const {
+    const Own own;
+    const int elements = clamp(dim_ - column - own.vector * kEach, 0, kEach);
+    const int rows = elements == 0 ? 0 : end << pack, mask = (1 << pack) - 1;
+    const Bits* const first = data_ - own.row * rows_.stride[2] + column * rows_.stride[3];
+    own.template for_each<1>([&](int row, int at) {
+      const Bits* const from =
+          first + (row >> pack) * rows_.stride[2] + (row & mask) * rows_.stride[1];
+      if (vectors_)
+        ptx::cp_async_or_zero(address + static_cast<uint32_t>(offset + at), from, row < rows);
+      else
+        gather(from, row < rows ? elements : 0, memory + offset + at);
+    });
+  }
   // Clears non-finite elements of what the thread itself has copied, after it has arrived.
   static __device__ __forceinline__ void clear_nonfinite(unsigned char* tile) {
     Own().for_each<kRows>([&](int, int at) {
