@@ -168,8 +168,9 @@ int64_t AllGatherMatmulPlan::rows_to_slice(const perseid_all_gather_matmul_desc&
   if (along_k_ || group_->size() == 1 || desc.fusion == PERSEID_UNFUSED ||
       !SlicedProduct::may_take(device(), product_of(desc, desc.products[0]), shards_))
     return 0;
-  const FusionForecast forecast = predict(desc, chunks);
+  const FusionForecast forecast = predict(desc, max(chunks, kLeastSlices * group_->size()));
   if (forecast.transfer <= kSlicedFrom * forecast.product) return 0;
+  if (desc.fusion == PERSEID_FUSION_AUTO && forecast.fused() >= forecast.unfused()) return 0;
   const int32_t last = (group_->rank() + group_->size() - 1) % group_->size();
   return SlicedProduct::sliced_rows(device(), desc.products[0].n, shards_.size(last));
 }

@@ -18,11 +18,12 @@ double rate_of(const dispatch::Device& device, DType dtype) {
   return dtype == DType::kF64 ? single / 2 : single;
 }
 
-// How data moves, and what a chunk costs: signals, waits, and on GPUs a copy of its own.
+// How data moves, and what a chunk costs: signals, waits, and on GPUs a copy of its own. NVLink as
+// measured back to back on two H100 (bench/results/2026-11-23-h100-fusion.csv).
 struct Path {
   double latency, bytes_per_second, chunk;
 };
-constexpr Path kNvlink{10e-6, 350e9, 2e-6}, kSharedMemory{5e-6, 10e9, 2e-6},
+constexpr Path kNvlink{28e-6, 385e9, 3.7e-6}, kSharedMemory{5e-6, 10e9, 2e-6},
     kSocket{100e-6, 1e9, 20e-6};
 
 std::string microseconds_text(double seconds) {
