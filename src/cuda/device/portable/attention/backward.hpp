@@ -181,7 +181,8 @@ class PortableBackward : ProductsOf<C>::Type {
       if (C.masked() && clears)
         this->template clear_columns<C.key_dim, C.value_dim>(at, at + kSecondColumns);
       __syncthreads();
-      if (C.rows_in_registers > 0 && i == 0) this->load_rows();
+      if constexpr (C.rows_in_registers > 0)
+        if (i == 0) this->load_rows();
       if (i + 1 < steps) {
         if (C.of_keys() && next.head != step.head) columns.move_to(*this, next.head);
         copy(next, 1 - stage);

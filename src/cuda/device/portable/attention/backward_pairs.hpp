@@ -39,7 +39,6 @@ class PortableBackwardPairs : protected PortableBackwardBlock<C> {
 #pragma unroll
     for (double& each : gradient_[0]) each = 0;
   }
-  static __device__ __forceinline__ void load_rows() {}
 
   // ---- S and dP ----
 
