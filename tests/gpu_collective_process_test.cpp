@@ -162,6 +162,64 @@ TEST_F(GpuProcesses, ComputeWithMemoryOfOneAnother) {
   EXPECT_EQ(join(), std::vector<int>(kRanks, 0));
 }
 
+// torchrun names a host and a port.
+TEST_F(GpuProcesses, ComputeWhereTheyMetByTcp) {
+  const std::string port = std::to_string(free_port() - 1);
+  start(kRanks, [&](int32_t rank) {
+    for (const auto& [name, value] : {std::pair{"RANK", std::to_string(rank)},
+                                      {"WORLD_SIZE", std::to_string(kRanks)},
+                                      {"MASTER_ADDR", "127.0.0.1"},
+                                      {"MASTER_PORT", port},
+                                      {"PERSEID_TOKEN", "a secret"}})
+      setenv(name, value.c_str(), 1);
+    const Group group;
+    const Context context = Context::cuda(rank);
+    return Work(context, rank, group).once();
+  });
+  EXPECT_EQ(join(), std::vector<int>(kRanks, 0));
+}
+
+// Loading a kernel waits for all work of the GPU, copies that wait for a silent rank among it, and
+// so may allocating. It ends with the operation's deadline.
+TEST_F(GpuProcesses, LoadAndAllocateWhileARankIsSilent) {
+  const perseid::MatmulOptions other{.dtype = perseid::f64, .m = 96, .n = 96, .k = 96};
+  enum { kPlan, kSum, kMemory };
+  for (const auto what : {kPlan, kSum, kMemory}) {
+    new (board_) Board;
+    start(kRanks, [&](int32_t rank) {
+      alarm(60);  // instead of waiting for ever
+      const Group group = group_of(rank);
+      const Context context = Context::cuda(rank);
+      const Work work(context, rank, group);
+      const OnGpu single(context, rank, Matrix({64}, perseid::f32, 0)),
+          half(context, rank, Matrix({64}, perseid::bf16, 0));
+      group.all_reduce(single.tensor(), single.tensor());
+      // Compiled and kept, so that the deadline does not pass meanwhile.
+      const perseid::Matmul compiled(context, other);
+      if (!work.once()) return false;
+      if (rank == 1) {
+        while (!board_->go) usleep(1000);
+        return true;
+      }
+      const Ended end = ended([&] {
+        if (what == kSum) return group.all_reduce(half.tensor(), half.tensor(), {}, 2s);
+        work.enqueue(2s);
+        const Context second = Context::cuda(rank);
+        if (what == kMemory) {
+          const Memory memory(second, 1 << 20);
+        } else {
+          const perseid::Matmul plan(second, other);
+        }
+        context.synchronize();
+      });
+      board_->go = true;
+      fprintf(stderr, "case %d ended after %.2f s: %s\n", what, end.seconds, end.sentence.c_str());
+      return end.status == PERSEID_TIMEOUT && group.info().failed_rank == 1 && end.seconds < 10;
+    });
+    EXPECT_EQ(join(), std::vector<int>(kRanks, 0)) << what;
+  }
+}
+
 TEST_F(GpuProcesses, SurviveTheDeathOfARank) {
   lose_rank_one(20s, [&] { kill(children_[1], SIGKILL); });
   EXPECT_EQ(join(), (std::vector<int>{0, -SIGKILL}));

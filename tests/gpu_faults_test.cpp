@@ -368,6 +368,43 @@ TEST_F(Faults, ReportsOfWaits) {
   EXPECT_EQ(synchronize(*gpu, streams).code(), PERSEID_TIMEOUT);
 }
 
+// Loading and freeing wait for all work of the context: what waits for other ranks ends before,
+// whichever object of the device it is of.
+TEST_F(Faults, LoadsAfterWhatWaitsForOtherRanks) {
+  struct Waits : StreamObserver {
+    const Fake& fake;
+    int drained = 0;
+    explicit Waits(const Fake& driver) : fake(driver) {}
+    Status take(void*) override { return {}; }
+    void drain() override {
+      ++drained;
+      fake.fail("cuModuleLoadData", kMemory, 1, 0);
+    }
+  } waits(fake_);
+  std::shared_ptr<Gpu> gpu, other;
+  ASSERT_TRUE(Gpu::open(0, &gpu).ok() && Gpu::open(0, &other).ok());
+  other->wait_reports().observers().add(&waits);
+  const SoftmaxProblem problem{.rank = 2, .dim = 1, .shape = {kRows, kLength}};
+  const SoftmaxChoice choice = choose_softmax(SoftmaxKind::kRows, problem, false, gpu->facts());
+  const auto load = [&] {
+    std::vector<Kernel> kernels;
+    return gpu->load(softmax_header(choice.kind), softmax_kernels(choice, false), &kernels);
+  };
+  EXPECT_EQ(load().code(), PERSEID_OUT_OF_MEMORY) << "the kernel was loaded first";
+  EXPECT_EQ(waits.drained, 1);
+  other->wait_reports().observers().remove(&waits);
+  EXPECT_TRUE(load().ok());
+  other->wait_reports().observers().add(&waits);
+  EXPECT_TRUE(load().ok()) << "it is loaded";
+  EXPECT_EQ(waits.drained, 1);
+  void* memory = nullptr;
+  ASSERT_TRUE(allocate(*gpu, 8, &memory).ok());
+  EXPECT_EQ(waits.drained, 1);
+  release(*gpu, memory);
+  EXPECT_EQ(waits.drained, 2);
+  other->wait_reports().observers().remove(&waits);
+}
+
 TEST_F(Faults, SignalsOfStreams) {
   std::shared_ptr<Gpu> gpu;
   ASSERT_TRUE(Gpu::open(0, &gpu).ok());

@@ -105,12 +105,15 @@ Status GpuExchange::await(const Operation& operation) {
   return cuda::wait_for_signal(*rank_->gpu(), as_arrival(arrival), nullptr, group_.size());
 }
 
+Status GpuExchange::load_sum(DType dtype) {
+  std::unique_ptr<cuda::RankSum>& sum = sums_[dtype];
+  return sum == nullptr ? cuda::RankSum::make({.in = dtype, .out = dtype}, rank_->gpu(), &sum)
+                        : Status();
+}
+
 Status GpuExchange::sum(const Operation& operation, Reduction reduction, const Run& own,
                         const Run& out) {
-  std::unique_ptr<cuda::RankSum>& sum = sums_[own.dtype];
-  Status status;
-  if (sum == nullptr)
-    status = cuda::RankSum::make({.in = own.dtype, .out = own.dtype}, rank_->gpu(), &sum);
+  const cuda::RankSum& sum = *sums_.at(own.dtype);
   const perseid_arrival arrival = rank_->arrival(operation, windows_->words(group_.rank()), epoch_);
   // Rows of whole vectors, then the rest as one row.
   constexpr int64_t kRow = 2048;
@@ -119,6 +122,7 @@ Status GpuExchange::sum(const Operation& operation, Reduction reduction, const R
   struct Block {
     int64_t from, rows, columns;
   };
+  Status status;
   for (const Block& block : {Block{0, rows, kRow}, Block{rows * kRow, 1, count - rows * kRow}}) {
     if (!status.ok() || block.rows * block.columns == 0) continue;
     const auto view = [&](const Run& run) {
@@ -132,14 +136,14 @@ Status GpuExchange::sum(const Operation& operation, Reduction reduction, const R
     for (int32_t rank = 0; rank < group_.size(); ++rank)
       parts[static_cast<size_t>(rank)] =
           view(rank == group_.rank() ? own : place(group_.rank(), rank, own.dtype, out.count));
-    status = sum->run({.operation = operation.name,
-                       .parts = std::span(parts).first(static_cast<size_t>(group_.size())),
-                       .bias = {},
-                       .out = view(out),
-                       .average = reduction == Reduction::kAverage,
-                       .arrival = as_arrival(arrival),
-                       .signals = group_.size()},
-                      nullptr);
+    status = sum.run({.operation = operation.name,
+                      .parts = std::span(parts).first(static_cast<size_t>(group_.size())),
+                      .bias = {},
+                      .out = view(out),
+                      .average = reduction == Reduction::kAverage,
+                      .arrival = as_arrival(arrival),
+                      .signals = group_.size()},
+                     nullptr);
   }
   return status;
 }
@@ -190,7 +194,7 @@ Status GpuExchange::reduce_scatter(const Operation& operation, std::span<const s
   size_t longest = 0;
   for (size_t rank = 0; rank < size; ++rank)
     longest = std::max(longest, begin[rank + 1] - begin[rank]);
-  Status status;
+  Status status = load_sum(input.dtype);
   for (size_t from = 0; status.ok() && from < longest; from += most) {
     std::array<Run, kMostRanks> runs;
     for (size_t rank = 0; rank < size; ++rank)
@@ -211,7 +215,7 @@ Status GpuExchange::all_reduce(const Operation& operation, Reduction reduction, 
   const auto own = static_cast<size_t>(group_.rank()), size = static_cast<size_t>(group_.size());
   const auto all = static_cast<size_t>(input.elements());
   const size_t most = kPiece / static_cast<size_t>(size_of(input.dtype));
-  Status status;
+  Status status = load_sum(input.dtype);
   for (size_t from = 0; status.ok() && from < all; from += most) {
     const size_t piece = std::min(most, all - from);
     // Parts begin at whole vectors.

@@ -50,6 +50,8 @@ class GpuExchange {
   Status await(const Operation& operation);
   Run place(int32_t rank, int32_t source, DType dtype, size_t count) const;
   Status copy(const Run& from, const Run& to) const;
+  // Before the first push of a call.
+  Status load_sum(DType dtype);
   // out = the sum of `own` and of what the others have sent.
   Status sum(const Operation& operation, Reduction reduction, const Run& own, const Run& out);
 

@@ -42,20 +42,12 @@ Status GpuRank::of(Group& group, const Operation& operation, std::shared_ptr<cud
     own = std::move(made);
   }
   *rank = own.get();
-  return own->observe(std::move(gpu));
-}
-
-Status GpuRank::observe(std::shared_ptr<cuda::Gpu> gpu) {
-  if (std::find(observed_.begin(), observed_.end(), gpu) != observed_.end()) return {};
-  // Later, copies that wait for another rank could hold up the loading.
-  if (Status status = cuda::load_wait_for_signal(*gpu); !status.ok()) return status;
-  gpu->wait_reports().add(this);
-  observed_.push_back(std::move(gpu));
-  return {};
+  // Within an operation it would be too late: loading waits until none is in flight.
+  return cuda::prepare_waits(*gpu);
 }
 
 Status GpuRank::make(const Operation& operation) {
-  Status status = cuda::load_wait_for_signal(*gpu_);
+  Status status = cuda::prepare_waits(*gpu_);
   for (std::unique_ptr<cuda::CopyQueue>* queue : {&sending_, &control_})
     if (status.ok()) status = cuda::CopyQueue::make(gpu_, queue);
   if (status.ok()) {
@@ -79,6 +71,7 @@ Status GpuRank::make(const Operation& operation) {
   if (status.ok())
     status = cuda::copy(*gpu_, abort_word(), &kNotAborted, sizeof kNotAborted, nullptr);
   if (!status.ok()) return status;
+  gpu_->wait_reports().observers().add(this);
   // The signals of the process are for its own threads.
   sigset_t all, before;
   sigfillset(&all);
@@ -96,7 +89,7 @@ GpuRank::~GpuRank() {
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
-  for (const std::shared_ptr<cuda::Gpu>& gpu : observed_) gpu->wait_reports().remove(this);
+  gpu_->wait_reports().observers().remove(this);
   const cuda::Gpu::Current current(*gpu_);
   if (words_ != nullptr && current.status().ok()) gpu_->driver().host_free(words_);
 }

@@ -56,7 +56,7 @@ class GpuRank final : public cuda::StreamObserver {
                           uint32_t epoch) const;
 
   // Returns when no operation is in flight. Memory may be unmapped then.
-  void drain();
+  void drain() override;
   Status take(void* stream) override;
   const std::shared_ptr<cuda::Gpu>& gpu() const { return gpu_; }
 
@@ -78,8 +78,6 @@ class GpuRank final : public cuda::StreamObserver {
 
   GpuRank(Group& group, std::shared_ptr<cuda::Gpu> gpu);
   Status make(const Operation& operation);
-  // From now on synchronisations by this object of the GPU return failures.
-  Status observe(std::shared_ptr<cuda::Gpu> gpu);
   Slot& slot(uint32_t number) { return slots_[number % kSlots]; }
   // In memory of the GPU, since all its multiprocessors poll it. Behind the words of the slab.
   uint32_t* abort_word() const { return slab_->words(group_.rank()) + kMostRanks; }
@@ -98,7 +96,6 @@ class GpuRank final : public cuda::StreamObserver {
 
   Group& group_;
   const std::shared_ptr<cuda::Gpu> gpu_;
-  std::vector<std::shared_ptr<cuda::Gpu>> observed_;
   std::unique_ptr<GpuWindows> slab_;  // for each rank the number that it has begun
   std::unique_ptr<cuda::CopyQueue> sending_, control_, watching_;
   Words* words_ = nullptr;

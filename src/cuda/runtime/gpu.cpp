@@ -59,7 +59,7 @@ Status Gpu::assume(const std::string& capability, std::shared_ptr<Gpu>* gpu) {
     known += concatenate(known.empty() ? "" : ", ", each.capability);
     if (capability != each.capability) continue;
     static constexpr Driver kNone{};
-    std::shared_ptr<Gpu> assumed(new Gpu(kNone));
+    std::shared_ptr<Gpu> assumed(new Gpu(kNone, 0));
     assumed->facts_ = {.name = concatenate(each.name, ", assumed"),
                        .major = each.major,
                        .minor = each.minor,
@@ -111,9 +111,8 @@ Status Gpu::open(int32_t index, std::shared_ptr<Gpu>* gpu, const std::string& ar
     return Status::error(PERSEID_INVALID_ARGUMENT, "device_index is ", index, ", expected 0 to ",
                          count - 1, ": the driver sees ", count, count == 1 ? " GPU" : " GPUs");
 
-  std::shared_ptr<Gpu> opened(new Gpu(driver));
+  std::shared_ptr<Gpu> opened(new Gpu(driver, index));
   GpuFacts& facts = opened->facts_;
-  facts.index = index;
   char name[256] = "";
   Result result = driver.device_get(&opened->device_, index);
   if (result == kSuccess) result = driver.device_name(name, sizeof name, opened->device_);
@@ -149,6 +148,7 @@ Status Gpu::open(int32_t index, std::shared_ptr<Gpu>* gpu, const std::string& ar
 
 Gpu::~Gpu() {
   if (context_ == nullptr) return;
+  if (!modules_.empty()) wait_reports_->observers().drain();  // unloading waits as loading does
   {
     const Current current(*this);
     if (current.status().ok())
@@ -175,6 +175,8 @@ Status Gpu::find_image(const Program& program, Image* image) const {
 Status Gpu::load_module(const Program& program, Module* module) const {
   Image image;
   if (Status status = find_image(program, &image); !status.ok()) return status;
+  // Loading waits for all work of the context, and holds up what would end that work's waits.
+  wait_reports_->observers().drain();
   const Current current(*this);
   if (!current.status().ok()) return current.status();
   ModuleHandle handle = nullptr;

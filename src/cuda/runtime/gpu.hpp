@@ -63,7 +63,7 @@ class Gpu {
   const Driver& driver() const { return driver_; }
 
   // Kernels of a header by their name expressions: from memory, the kernel pack, the disk cache,
-  // or the compiler. They live as long as this object.
+  // or the compiler. They live as long as this object. Loads after what waits for other ranks.
   Status load(const std::string& header, const std::vector<std::string>& names,
               std::vector<Kernel>* kernels);
 
@@ -100,8 +100,10 @@ class Gpu {
     std::vector<Kernel> kernels;
   };
 
-  explicit Gpu(const Driver& driver)
-      : driver_(driver), wait_reports_(std::make_unique<WaitReports>(driver)) {}
+  Gpu(const Driver& driver, int32_t index)
+      : driver_(driver), wait_reports_(std::make_unique<WaitReports>(driver, index)) {
+    facts_.index = index;
+  }
   Status find_image(const Program& program, Image* image) const;
   Status load_module(const Program& program, Module* module) const;
 

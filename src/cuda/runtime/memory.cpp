@@ -28,9 +28,11 @@ Status allocate(const Gpu& gpu, size_t bytes, void** data) {
 }
 
 void release(const Gpu& gpu, void* data) {
+  if (data == nullptr) return;
+  // Freeing waits as loading does (gpu.cpp).
+  gpu.wait_reports().observers().drain();
   const Gpu::Current current(gpu);
-  if (data != nullptr && current.status().ok())
-    gpu.driver().free(reinterpret_cast<DeviceAddress>(data));
+  if (current.status().ok()) gpu.driver().free(reinterpret_cast<DeviceAddress>(data));
 }
 
 Status copy(const Gpu& gpu, void* to, const void* from, size_t bytes, void* stream) {

@@ -33,9 +33,12 @@ Status find_arrival(const Gpu& gpu, const Arrival& arrival, DeviceArrival* found
   return status;
 }
 
-Status load_wait_for_signal(Gpu& gpu) {
+Status prepare_waits(Gpu& gpu) {
   std::vector<Kernel> kernels;
-  return gpu.load(kSignalWaitHeader, {kSignalWaitKernel}, &kernels);
+  Status status = gpu.load(kSignalWaitHeader, {kSignalWaitKernel}, &kernels);
+  const Gpu::Current current(gpu);
+  if (status.ok()) status = current.status();
+  return status.ok() ? gpu.wait_reports().reserve() : status;
 }
 
 Status wait_for_signal(Gpu& gpu, const Arrival& arrival, void* stream, int32_t count) {

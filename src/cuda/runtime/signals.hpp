@@ -17,10 +17,10 @@ inline constexpr const char* kSignalWaitHeader = "cuda/device/signal_wait.hpp";
 // multiprocessor.
 Status set_signal(const Gpu& gpu, uint32_t* signal, uint32_t epoch, void* stream);
 // Work queued later waits for the first `count` signals. If one does not come, the next
-// synchronisation of the stream says so. The first call loads the kernel, unless that was done
-// before: where other work of the GPU waits by then, loading may wait for it.
+// synchronisation of the stream says so. The first call loads the kernel.
 Status wait_for_signal(Gpu& gpu, const Arrival& arrival, void* stream, int32_t count = 1);
-Status load_wait_for_signal(Gpu& gpu);
+// What kernels that wait need, loaded and allocated before any does.
+Status prepare_waits(Gpu& gpu);
 // Where the device reaches what the host gave to an arrival. The context must be current.
 Status find_arrival(const Gpu& gpu, const Arrival& arrival, DeviceArrival* found,
                     WaitReport** record);

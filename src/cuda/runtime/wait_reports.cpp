@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/runtime/wait_reports.hpp"
 
+#include <map>
+
 #include "base/missing_chunk.hpp"
 
 namespace perseid::internal::cuda {
@@ -9,23 +11,63 @@ namespace perseid::internal::cuda {
 static_assert(kReportedTimeout == PERSEID_TIMEOUT && kReportedPeerLost == PERSEID_PEER_LOST);
 static_assert(sizeof(WaitReport) == sizeof(perseid_wait_record));
 
+std::shared_ptr<StreamObservers> StreamObservers::of(int32_t device) {
+  static std::mutex mutex;
+  static std::map<int32_t, std::weak_ptr<StreamObservers>> of_devices;
+  const std::lock_guard lock(mutex);
+  std::weak_ptr<StreamObservers>& known = of_devices[device];
+  std::shared_ptr<StreamObservers> found = known.lock();
+  if (found == nullptr) known = found = std::make_shared<StreamObservers>();
+  return found;
+}
+
+void StreamObservers::add(StreamObserver* observer) {
+  const std::lock_guard lock(mutex_);
+  observers_.push_back(observer);
+}
+
+void StreamObservers::remove(StreamObserver* observer) {
+  const std::lock_guard lock(mutex_);
+  std::erase(observers_, observer);
+}
+
+Status StreamObservers::take(void* stream) {
+  const std::lock_guard lock(mutex_);
+  for (StreamObserver* observer : observers_)
+    if (Status status = observer->take(stream); !status.ok()) return status;
+  return {};
+}
+
+void StreamObservers::drain() {
+  const std::lock_guard lock(mutex_);
+  for (StreamObserver* observer : observers_) observer->drain();
+}
+
 WaitReports::~WaitReports() {
   if (reports_ != nullptr) driver_.host_free(reports_);
 }
 
+Status WaitReports::allocate() {
+  if (reports_ != nullptr) return {};
+  void* memory = nullptr;
+  const Result result =
+      driver_.host_allocate(&memory, kSlots * sizeof(WaitReport), kPortableMapped);
+  Status status = check(driver_, result, "allocating page-locked memory of the host",
+                        "see what nvidia-smi says");
+  if (!status.ok()) return status;
+  reports_ = static_cast<WaitReport*>(memory);
+  slots_.resize(kSlots);
+  return {};
+}
+
+Status WaitReports::reserve() {
+  const std::lock_guard lock(mutex_);
+  return allocate();
+}
+
 Status WaitReports::draw(const WaitingExecution& execution, void* stream, WaitReport** report) {
   const std::lock_guard lock(mutex_);
-  if (reports_ == nullptr) {
-    void* memory = nullptr;
-    const Result result =
-        driver_.host_allocate(&memory, kSlots * sizeof(WaitReport), kPortableMapped);
-    if (Status status = check(driver_, result, "allocating page-locked memory of the host",
-                              "see what nvidia-smi says");
-        !status.ok())
-      return status;
-    reports_ = static_cast<WaitReport*>(memory);
-    slots_.resize(kSlots);
-  }
+  if (Status status = allocate(); !status.ok()) return status;
   const size_t slot = next_++ % kSlots;
   reports_[slot] = {};
   slots_[slot] = {execution, stream, true};
@@ -33,25 +75,8 @@ Status WaitReports::draw(const WaitingExecution& execution, void* stream, WaitRe
   return {};
 }
 
-void WaitReports::add(StreamObserver* observer) {
-  const std::lock_guard lock(observers_mutex_);
-  observers_.push_back(observer);
-}
-
-void WaitReports::remove(StreamObserver* observer) {
-  const std::lock_guard lock(observers_mutex_);
-  std::erase(observers_, observer);
-}
-
-Status WaitReports::ask_observers(void* stream) {
-  const std::lock_guard lock(observers_mutex_);
-  for (StreamObserver* observer : observers_)
-    if (Status status = observer->take(stream); !status.ok()) return status;
-  return {};
-}
-
 Status WaitReports::take(void* stream) {
-  Status observed = ask_observers(stream);
+  const Status observed = observers_->take(stream);
   const std::lock_guard lock(mutex_);
   const size_t drawn = next_ < kSlots ? next_ : kSlots;
   for (size_t i = 0; i < drawn; ++i) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -26,11 +27,28 @@ class StreamObserver {
   virtual ~StreamObserver() = default;
   // The failure of work of the stream, which has ended; each is returned once.
   virtual Status take(void* stream) = 0;
+  // Returns when no work that it has queued waits for another rank.
+  virtual void drain() = 0;
+};
+
+// Those of one device, whose context all objects of a Gpu in the process share.
+class StreamObservers {
+ public:
+  static std::shared_ptr<StreamObservers> of(int32_t device);
+  void add(StreamObserver* observer);
+  void remove(StreamObserver* observer);
+  Status take(void* stream);
+  void drain();
+
+ private:
+  std::mutex mutex_;
+  std::vector<StreamObserver*> observers_;
 };
 
 class WaitReports {
  public:
-  explicit WaitReports(const Driver& driver) : driver_(driver) {}
+  WaitReports(const Driver& driver, int32_t device)
+      : driver_(driver), observers_(StreamObservers::of(device)) {}
   // The context must be current.
   ~WaitReports();
   WaitReports(const WaitReports&) = delete;
@@ -43,13 +61,14 @@ class WaitReports {
   Status draw(const WaitingExecution& execution, void* stream, WaitReport** report);
   // The first report of the stream's executions; each is returned once. OK where there is none.
   Status take(void* stream);
+  // Allocates the memory now instead of at the first draw(). The context must be current.
+  Status reserve();
 
-  // What an observer says of a stream takes the place of its reports.
-  void add(StreamObserver* observer);
-  void remove(StreamObserver* observer);
+  // What one says of a stream takes the place of its reports.
+  StreamObservers& observers() const { return *observers_; }
 
  private:
-  Status ask_observers(void* stream);
+  Status allocate();
 
   struct Slot {
     WaitingExecution execution;
@@ -62,8 +81,7 @@ class WaitReports {
   WaitReport* reports_ = nullptr;
   std::vector<Slot> slots_;
   size_t next_ = 0;
-  std::mutex observers_mutex_;
-  std::vector<StreamObserver*> observers_;
+  std::shared_ptr<StreamObservers> observers_;
 };
 
 }  // namespace perseid::internal::cuda
