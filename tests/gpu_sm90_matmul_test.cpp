@@ -241,6 +241,37 @@ TEST_F(GpuSm90Matmul, SplitTilesInEachLayout) {
                  {2, 64, 1}, "8 of 8 tiles in ");
 }
 
+// Entries of a batch that have the same operands have the same bits.
+TEST_F(GpuSm90Matmul, SplitTilesOfTypesAndEpilogues) {
+  struct Kernel {
+    DType in, out;
+    Shape shape;
+    double beta;
+  };
+  for (const auto& [in, out, shape, beta] : {Kernel{DType::kBF16, DType::kBF16, {2, 256, 1}, 0},
+                                             Kernel{DType::kBF16, DType::kF32, {2, 192, 1}, 0.5},
+                                             Kernel{DType::kF16, DType::kF16, {1, 64, 1}, 0.5}}) {
+    const Array c = check_splits({.dtype = in,
+                                  .out_dtype = out,
+                                  .batch = 2,
+                                  .m = 136,
+                                  .n = 200,
+                                  .k = 3080,
+                                  .alpha = 0.75,
+                                  .beta = beta,
+                                  .bias = true,
+                                  .a = Layout::kOneForAll,
+                                  .b = Layout::kOneForAll,
+                                  .activation = Activation::kSilu,
+                                  .amax = true},
+                                 shape, " splits of k");
+    if (beta != 0) continue;
+    const std::vector<double> values = c.values();
+    const auto each = static_cast<ptrdiff_t>(values.size() / 2);
+    EXPECT_TRUE(std::equal(values.begin(), values.end() - each, values.begin() + each));
+  }
+}
+
 // Whole tiles, whose epilogues are deferred, come before the split ones of a block.
 TEST_F(GpuSm90Matmul, SplitTilesBehindWholeOnes) {
   for (const DType out : {DType::kBF16, DType::kF32})
