@@ -42,8 +42,8 @@ TEST_F(GpuSm90Attention, RefusesWhatTheCopyEngineCannotReach) {
 
 // One piece or many of keys, and one part or two of results, of which the last may be narrower.
 TEST_F(GpuSm90Attention, LargeDims) {
-  for (const auto& [dim, value_dim] :
-       {Dims{512, 512}, Dims{264, 264}, Dims{320, 64}, Dims{64, 328}, Dims{448, 256}})
+  for (const auto& [dim, value_dim] : {Dims{512, 512}, Dims{264, 264}, Dims{320, 64}, Dims{64, 328},
+                                       Dims{448, 256}, Dims{256, 512}})
     for (const auto& [q_len, kv_len] :
          {std::pair<int64_t, int64_t>{65, 40}, {150, 301}, {257, 129}, {300, 64}}) {
       Case test = forward_case(dim == 320 ? DType::kF16 : DType::kBF16, 2, 4, 2, q_len, kv_len, dim,

@@ -33,7 +33,8 @@ constexpr Tiles kTiles[] = {
     {ScoreExtras::kNothing, 192, 128, 2, 128, 2, 1},  //
     {ScoreExtras::kNothing, 192, 192, 2, 96, 2, 1},   //
     {ScoreExtras::kNothing, 256, 256, 2, 64, 2, 1},   //
-    {ScoreExtras::kNothing, 384, 192, 2, 96, 1, 1},   // values up to 384 in two parts
+    {ScoreExtras::kNothing, 320, 192, 2, 128, 1, 1},  // values of two parts
+    {ScoreExtras::kNothing, 384, 192, 2, 96, 1, 1},   //
     {ScoreExtras::kNothing, 512, 256, 2, 64, 1, 1},   //
     {ScoreExtras::kWindow, 64, 64, 3, 128, 4, 2},     // consumers begin at different tiles
     {ScoreExtras::kWindow, 80, 64, 3, 128, 3, 1},     //

@@ -197,15 +197,16 @@ struct AttentionForwardConfig {
   // Whether results are staged in shared memory. Otherwise threads store them from registers.
   constexpr bool stages_out() const { return !split && planes() == 1 && !in_pieces(); }
   constexpr int out_chunks() const {
-    const int room = (kMostShared - kOthers - loaded_bytes()) / (rows() * 128);
+    const int room = (kMostShared - others() - loaded_bytes()) / (rows() * 128);
     return stages_out() ? min(room, value_chunks()) : 0;
   }
   constexpr int out_bytes() const { return 64 * 128 * out_chunks(); }  // of a consumer
-  constexpr int shared_bytes() const { return loaded_bytes() + consumers * out_bytes() + kOthers; }
+  constexpr int shared_bytes() const { return loaded_bytes() + consumers * out_bytes() + others(); }
   constexpr bool fits() const {
     return shared_bytes() <= kMostShared && (!stages_out() || out_chunks() > 0);
   }
-  static constexpr int kOthers = 512;  // barriers and descriptions of Q tiles
+  // Barriers and descriptions of Q tiles.
+  constexpr int others() const { return in_pieces() ? 1024 : 512; }
 
   // Registers of a thread: the producer releases what the consumers take. The block is launched
   // with 65536 / threads(), rounded down to a multiple of 8, for each thread.

@@ -84,10 +84,7 @@ class ForwardProducer : KeyWaits<C.async> {
       enter(tile);
       // With one query stage the producer waits for the tile before: issue other loads first.
       // Pieces of K are released before V.
-      if constexpr (C.in_pieces()) {
-        prefetch_queries(tile);
-        if (tile.number >= 0) load_key(tile, tile.last);
-      }
+      if (C.in_pieces() && tile.number >= 0) load_key(tile, tile.last);
       if (C.q_stages == 1 && value_pending)
         load_value<kSecondPass>(before, value_tile(before.first, false));
       if (C.q_stages == 1 && !C.in_pieces() && tile.number >= 0) load_key(tile, tile.last);
@@ -143,15 +140,6 @@ class ForwardProducer : KeyWaits<C.async> {
               arguments_.query, queries.full(state.stage()),
               {0, 0, tile.q_begin + query, tile.head, entry_of<C.lengths>(arguments_, tile.batch)});
     }
-  }
-  // To the L2 cache, while the queries before are in use.
-  __device__ __forceinline__ void prefetch_queries(const AttentionTile& tile) const {
-    if (!is_leader() || tile.number < 0) return;
-    for (int row = 0; row < C.rows(); row += 64)
-      for (int chunk = 0; chunk < C.key_chunks(); ++chunk)
-        ptx::tma_prefetch(arguments_.query,
-                          {chunk * kChunk, 0, tile.q_begin + tile.query + row, tile.head,
-                           entry_of<C.lengths>(arguments_, tile.batch)});
   }
   // What of a Q tile does not change from one KV tile to the next.
   __device__ __forceinline__ void enter(const AttentionTile& tile) {
