@@ -288,8 +288,9 @@ int check_collective(const Common& common, int64_t ranks, uint64_t seed, bool ca
     bad_input(fmt::format("-n must be from 1 to {} ranks, got {}", PERSEID_MAX_RANKS, ranks));
   if (canonical && ranks > 0 && 8 % ranks != 0)
     bad_input(fmt::format("-n must be 1, 2, 4 or 8 with --canonical, got {}", ranks));
-  Progress progress(common, "check collective");
   const bool gpu = on_gpu(common);
+  if (canonical && gpu) bad_input("--canonical checks ranks on CPUs; leave out --device");
+  Progress progress(common, "check collective");
   std::vector<int32_t> sizes = {2, 3, 5};
   if (canonical) sizes = {2, 4, 8};
   if (gpu) sizes = {2};

@@ -76,8 +76,7 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   for (int32_t rank = 0; rank < ranks.size(); ++rank)
     shards.begin.push_back(shards.begin.back() + terms.of(rank, made->along_k_ ? "k" : "m"));
   if (desc.canonical != 0)
-    if (Status status =
-            refuse_canonical(*device, operation, made->along_k_ ? shards.extent() : made->k_);
+    if (Status status = refuse_canonical(operation, made->along_k_ ? shards.extent() : made->k_);
         !status.ok())
       return status;
   // The rank before sends slices where all ranks want them.
@@ -165,7 +164,7 @@ FusionForecast AllGatherMatmulPlan::predict(const perseid_all_gather_matmul_desc
 
 int64_t AllGatherMatmulPlan::rows_to_slice(const perseid_all_gather_matmul_desc& desc,
                                            int64_t chunks) const {
-  if (along_k_ || group_->size() == 1 || desc.fusion == PERSEID_UNFUSED ||
+  if (along_k_ || group_->size() == 1 || desc.fusion == PERSEID_UNFUSED || desc.canonical != 0 ||
       !SlicedProduct::may_take(device(), product_of(desc, desc.products[0]), shards_))
     return 0;
   const FusionForecast forecast = predict(desc, max(chunks, kLeastSlices * group_->size()));

@@ -131,7 +131,6 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
   }
   if (Status status = terms.agree(*group_, operation, reader.result()); !status.ok()) return status;
   if (canonical_) {
-    if (Status status = refuse_canonical(device(), operation, 0); !status.ok()) return status;
     if (given.gradients != 0)
       return Status::error(PERSEID_UNSUPPORTED, kOperation, ": gradients is ", given.gradients,
                            ", expected 0 in canonical order: it is for forward alone");
@@ -151,7 +150,7 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
 }
 
 QueryRows ContextAttentionPlan::placement_of(int32_t rank) const {
-  QueryRows rows{.ranks = group_->size(), .rank = rank, .zigzag = zigzag_};
+  QueryRows rows{.ranks = group_->size(), .rank = rank, .zigzag = zigzag_, .canonical = canonical_};
   if (zigzag_ || ragged_) return rows;
   rows.begin = 0;
   for (int32_t r = 0; r < group_->size(); ++r) {
@@ -173,14 +172,13 @@ Status ContextAttentionPlan::make_attention(const op::DevicePointer& device,
   inner.total_kv = ragged_ ? shards_.extent() : 0;
   // The sum over ranks adds to what the gradients hold; a rank's partial gradients overwrite.
   inner.accumulate &= ~uint32_t{PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE};
-  // Others are chosen by the number of rows, and have an order of their own.
-  if (canonical_ && (desc.implementation == nullptr || *desc.implementation == 0))
-    inner.implementation = "cpu:tiled";
   // Each rank has a part of every packed sequence, so that no chunk of keys is one rank's.
   if (!ragged_ && chunks_->count() > 0) inner.async_kv = &arriving;
   const QueryRows rows = placement_of(group_->rank());
   Status status = op::AttentionPlan::make(device, inner, &attention_, rows);
-  if (status.code() == PERSEID_UNSUPPORTED && inner.async_kv != nullptr) {
+  // Without chunks kernels of GPUs visit keys in another order.
+  const bool ordered = canonical_ && device->gpu != nullptr;
+  if (status.code() == PERSEID_UNSUPPORTED && inner.async_kv != nullptr && !ordered) {
     inner.async_kv = nullptr;
     status = op::AttentionPlan::make(device, inner, &attention_, rows);
   }

@@ -81,7 +81,7 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
     if (kLeaves % ranks.size() != 0)
       return Status::error(PERSEID_UNSUPPORTED, operation.name, ": canonical is 1 with ",
                            ranks.size(), " ranks, expected 1, 2, 4 or 8 of them");
-    if (Status status = refuse_canonical(*device, operation, made->k_ * ranks.size()); !status.ok())
+    if (Status status = refuse_canonical(operation, made->k_ * ranks.size()); !status.ok())
       return status;
   }
 
@@ -142,7 +142,7 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
   if (fused_) inner.sink_c = &leaving;
   Status status = make_matmul(device, inner, &product_, canonical_ ? kLeaves / group_->size() : 0);
   inner.sink_c = nullptr;
-  if (status.ok() && fused_)
+  if (status.ok() && fused_ && !canonical_)
     status = ShardProducts::make(device,
                                  {.product = inner,
                                   .out_dtype = out_dtype_,
@@ -157,9 +157,11 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
     if (!status.ok() || device->gpu == nullptr || sum_with(bias) != nullptr) continue;
     rank_sums_.emplace_back();
     rank_sums_.back().bias = bias_ ? bias : DType::kNone;
-    status = cuda::RankSum::make(
-        {.in = shards_.dtype, .out = out_dtype_, .bias = rank_sums_.back().bias}, device->gpu,
-        &rank_sums_.back().sum);
+    status = cuda::RankSum::make({.in = shards_.dtype,
+                                  .out = out_dtype_,
+                                  .bias = rank_sums_.back().bias,
+                                  .in_pairs = canonical_},
+                                 device->gpu, &rank_sums_.back().sum);
   }
   return status;
 }

@@ -65,10 +65,7 @@ int64_t Terms::of(int32_t rank, const char* name) const {
   return 0;
 }
 
-Status refuse_canonical(const dispatch::Device& device, const Operation& operation, int64_t k) {
-  if (device.gpu != nullptr)
-    return Status::error(PERSEID_UNSUPPORTED, operation.name,
-                         ": canonical is 1 on GPUs, expected 0: the order is that of CPU ranks");
+Status refuse_canonical(const Operation& operation, int64_t k) {
   if (k % kLeaves != 0)
     return Status::error(PERSEID_INVALID_ARGUMENT, operation.name, ": k of all ranks is ", k,
                          ", expected a multiple of ", kLeaves,

@@ -59,8 +59,8 @@ void read_rank_plan(op::DescriptorReader& reader, const Descriptor& desc) {
   reader.flag("canonical", desc.canonical);
 }
 
-// What canonical order cannot do. `k`: the depth of all ranks.
-Status refuse_canonical(const dispatch::Device& device, const Operation& operation, int64_t k);
+// Of a product in canonical order. `k`: the depth of all ranks.
+Status refuse_canonical(const Operation& operation, int64_t k);
 
 // On the CPU: until all chunks have arrived, beginning with the own ones.
 Status await_chunks(Group& group, const Operation& operation, const ShardChunks& chunks,

@@ -253,8 +253,12 @@ class ZigzagAttention final : public Executable<Attention> {
   Made pieces_[2];
 };
 
+// Refuses canonical order.
+constexpr const char* kOrderOfRows = "sums in an order that depends on the number of queries";
+
 // Kernels that find the row of a query where it lies in its tensor alone.
 std::string refuse_rows(const AttentionProblem& problem) {
+  if (problem.rows.canonical) return kOrderOfRows;
   return problem.rows.all() ? std::string() : "made for all rows of every sequence of queries";
 }
 
@@ -292,7 +296,7 @@ constexpr Implementation<Attention> kPortable = {
     .name = "cuda:portable",
     .refuse =
         [](const AttentionProblem& problem, const Device& device) {
-          std::string why = refuse_scale(problem, false);
+          std::string why = problem.rows.canonical ? kOrderOfRows : refuse_scale(problem, false);
           if (problem.rows.zigzag && problem.ragged && (problem.bias || problem.visible))
             why = "made for sequences of one length, with bias or visible, in zigzag pieces";
           for (int64_t piece = 0; piece < (problem.rows.zigzag ? 2 : 1); ++piece) {

@@ -191,6 +191,11 @@ Status make_on_cpu(const MatmulProblem& problem, const Device& device,
   return {};
 }
 
+// Of kernels that sum in one order.
+std::string refuse_leaves(const MatmulProblem& problem) {
+  return problem.leaves > 0 ? "does not sum in leaves" : "";
+}
+
 // wgmma and TMA, persistent: compute capability 9.0.
 constexpr Implementation<Matmul> kSm90 = {
     .name = kSm90Name,
@@ -201,6 +206,7 @@ constexpr Implementation<Matmul> kSm90 = {
             return concatenate("made for compute capability 9.0, got ", gpu.major, ".", gpu.minor);
           if (is_float8(problem.dtype)) return cuda::refuse_sm90_f8_matmul(problem);
           if (problem.dtype != DType::kF32) return cuda::refuse_sm90_matmul(problem);
+          if (problem.leaves > 0) return "of f32 " + refuse_leaves(problem);
           const std::string reason = cuda::refuse_sm90_f32_matmul(problem);
           return reason.empty() ? cuda::avoid_sm90_f32_matmul(problem) : reason;
         },
@@ -220,15 +226,21 @@ constexpr Implementation<Matmul> kSm90 = {
 // mma.sync on tensor cores, any strides: compute capability 8.0 and up.
 constexpr Implementation<Matmul> kTensorCore = {
     .name = "cuda:tensor_core",
-    .refuse = [](const MatmulProblem& problem,
-                 const Device&) { return cuda::refuse_tensor_core_matmul(problem); },
+    .refuse =
+        [](const MatmulProblem& problem, const Device&) {
+          const std::string reason = cuda::refuse_tensor_core_matmul(problem);
+          return reason.empty() ? refuse_leaves(problem) : reason;
+        },
     .make = MatmulInWorkspace<cuda::TensorCoreMatmul>::make};
 
 // Multiply-add of f32, any strides.
 constexpr Implementation<Matmul> kFma = {
     .name = "cuda:fma",
-    .refuse = [](const MatmulProblem& problem,
-                 const Device&) { return cuda::refuse_fma_matmul(problem); },
+    .refuse =
+        [](const MatmulProblem& problem, const Device&) {
+          const std::string reason = cuda::refuse_fma_matmul(problem);
+          return reason.empty() ? refuse_leaves(problem) : reason;
+        },
     .make =
         [](const MatmulProblem& problem, const Device& device, Made* made) {
           return MatmulBetweenSignals::make(problem, device,
@@ -252,10 +264,7 @@ constexpr Implementation<Matmul> kPacked = {
 // The sums in float64, element by element: the oracle, slow.
 constexpr Implementation<Matmul> kReference = {
     .name = "cpu:reference",
-    .refuse =
-        [](const MatmulProblem& problem, const Device&) {
-          return std::string(problem.leaves > 0 ? "does not sum in leaves" : "");
-        },
+    .refuse = [](const MatmulProblem& problem, const Device&) { return refuse_leaves(problem); },
     .make =
         [](const MatmulProblem& problem, const Device& device, Made* made) {
           return make_on_cpu(problem, device, {.forward = cpu::reference::matmul}, true, made);
@@ -280,6 +289,7 @@ std::string problem_key(std::string_view implementation, const MatmulProblem& pr
   if (problem.scale_result) key += " scale_result";
   if (problem.activation != Activation::kNone) key += concatenate(" ", name_of(problem.activation));
   if (problem.amax) key += " amax";
+  if (problem.leaves > 0) key += concatenate(" leaves ", problem.leaves);
   return key;
 }
 

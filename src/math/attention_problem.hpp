@@ -23,6 +23,7 @@ struct QueryRows {
   bool zigzag = false;
   // Not zigzag: [begin, begin + rows) of total rows; -1: all ranks have equally many.
   int64_t begin = -1, total = 0;
+  bool canonical = false;  // a row has the same bits however many others there are
 
   PERSEID_INLINE bool all() const { return ranks == 1; }
   // Of a row, in the whole sequence, of which `rows` are here.

@@ -182,7 +182,18 @@ std::vector<Variant> matmul_variants(const std::string& architecture, bool commo
     return variants;
   }
   std::vector<Variant> variants = variants_of({DType::kF16, DType::kF64}, architecture);
-  if (architecture == "sm_90a") add_split(&variants);
+  if (architecture == "sm_90a") {
+    add_split(&variants);
+    constexpr int64_t kSize = 8192;
+    add_sm90("matmul of bf16 to f32, in eight leaves",
+             {.dtype = DType::kBF16,
+              .out_dtype = DType::kF32,
+              .m = kSize,
+              .n = kSize,
+              .k = kSize,
+              .leaves = kLeaves},
+             132, &variants);
+  }
   return variants;
 }
 

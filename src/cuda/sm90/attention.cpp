@@ -84,7 +84,7 @@ constexpr int kMaxPackGqa = 4;  // 2^4: a warp's 16 rows are stored at once
 int pack_gqa_of(const AttentionProblem& problem) {
   int pack = 0;
   // Bias, mask and dropout differ between the heads of a group.
-  if (problem.bias || problem.visible || problem.dropout > 0) return pack;
+  if (problem.bias || problem.visible || problem.dropout > 0 || problem.rows.canonical) return pack;
   while (pack < kMaxPackGqa && problem.group() % (int64_t{2} << pack) == 0 &&
          problem.q_len << pack < kFewRows)
     ++pack;
@@ -114,7 +114,7 @@ bool has_extras(const AttentionForwardConfig& config) {
 // hold nothing for each score but the score and its weight.
 bool has_three_consumers(const AttentionProblem& problem, const AttentionForwardConfig& config) {
   const int64_t rows = problem.q_len << pack_gqa_of(problem);
-  return !has_extras(config) && !config.lengths && rows > 128 &&
+  return !has_extras(config) && !config.lengths && rows > 128 && !problem.rows.canonical &&
          (!problem.rows.zigzag || problem.q_len / 2 % 192 == 0) && (!config.right || rows > 384) &&
          (!config.left || rows > 1024);
 }
@@ -214,7 +214,7 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   // TMA loads the bias where its loads bound the speed.
   if (problem.bias && !config.visible && max(config.key_dim, config.value_dim) <= 128)
     config.bias_stages = 3;
-  if (rows <= kFewRows) {
+  if (rows <= kFewRows && !problem.rows.canonical) {
     if (extras == ScoreExtras::kBias16 && problem.value_dim > 64)
       config.keys = min(config.keys, 64);
     config.consumers = 1;

@@ -20,6 +20,8 @@ constexpr Tile kTiles[] = {
 // Waves of tiles from which on pairs of blocks are faster (2048^3: 0.93 of cuBLAS in pairs, 0.98
 // without; 8192^3: 1.02 in pairs, 1.01 without).
 constexpr int64_t kWavesOfPairs = 3;
+// The most columns of which registers hold the sums of several leaves.
+constexpr int kLeafColumns = 128;
 
 // The time of all waves of tiles, in units of an element of c.
 double estimate(const MatmulProblem& problem, const Tile& tile, int32_t multiprocessors) {
@@ -93,6 +95,10 @@ std::string refuse_sm90_matmul(const MatmulProblem& problem) {
   if (problem.dtype != DType::kF16 && problem.dtype != DType::kBF16)
     return concatenate("made for f16 and bf16, got ", name_of(problem.dtype));
   if (problem.depth() == 0) return "there is nothing to multiply (k or alpha is 0)";
+  if (constexpr int64_t kDepth = 64;
+      problem.leaves > 0 && problem.k % (problem.leaves * kDepth) != 0)
+    return concatenate("made for leaves whose depth is a multiple of ", kDepth, ", got k ",
+                       problem.k, " in ", problem.leaves);
   return refuse_large_matmul(problem);
 }
 
@@ -100,9 +106,11 @@ Sm90MatmulConfig choose_sm90_matmul(const MatmulProblem& problem, int32_t multip
   Sm90MatmulConfig config{.in = problem.dtype,
                           .out = problem.out_dtype,
                           .activation = problem.activation,
-                          .amax = problem.amax};
+                          .amax = problem.amax,
+                          .leaves = static_cast<int>(max(problem.leaves, int64_t{1}))};
   double best = 0;
   for (const Tile& tile : kTiles) {
+    if (tile.columns > kLeafColumns && config.leaves > 1) continue;
     const double time = estimate(problem, tile, multiprocessors);
     if (best != 0 && time >= best) continue;
     best = time;
@@ -118,7 +126,7 @@ Sm90MatmulConfig choose_sm90_matmul(const MatmulProblem& problem, int32_t multip
   const bool runs_long =
       matmul_tiles(problem, config.rows(), config.columns) >= kWavesOfPairs * multiprocessors;
   if (config.consumers == 2 && config.columns % 128 == 0 && pairs && runs_long) config.cluster = 2;
-  split_tiles(problem, multiprocessors, &config);
+  if (problem.leaves == 0) split_tiles(problem, multiprocessors, &config);
   return config;
 }
 
@@ -193,6 +201,11 @@ Status Sm90Matmul::run(const MatmulArguments& arguments, void* workspace, void* 
   if (arguments.c.elements() == 0) return {};
   const auto [given, a_across, b_across, tensors, mappable] =
       map_call(problem_, config_, arguments);
+  if (!mappable && problem_.leaves > 0)
+    return Status::error(PERSEID_UNSUPPORTED,
+                         "matmul: made in canonical order for tensors that TMA ",
+                         "takes: contiguous rows or columns, addresses and strides that are ",
+                         "multiples of 16 bytes");
   if (!mappable) return fallback_->run(arguments, workspace, stream);
   Sm90MatmulArguments launch = sm90_matmul_arguments(problem_, config_, given);
   const Gpu::Current current(gpu_);

@@ -5,6 +5,7 @@
 
 #include "cuda/device/chunk_waits.hpp"
 #include "math/dtype.hpp"
+#include "math/leaf_tree.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -13,6 +14,7 @@ struct RankSumConfig {
   DType out = DType::kF32;    // of the result
   DType bias = DType::kNone;  // kNone: there is none
   int vector = 4;             // elements that a thread loads together
+  bool in_pairs = false;      // math/leaf_tree.hpp; of 1, 2, 4 or 8 ranks
 
   static constexpr const char* kName = "RankSumConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -22,6 +24,7 @@ struct RankSumConfig {
     visit("out", c.out);
     visit("bias", c.bias);
     visit("vector", c.vector);
+    visit("in_pairs", c.in_pairs);
   }
   static constexpr int threads() { return 256; }
 };

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The sum of a shard's parts over ranks: out = parts[0] + parts[1] + ... + bias, in this order, in
-// float32 (float64 of f64), rounded once. Each block waits until all parts have arrived, then takes
-// rows in turns, and its threads vectors of a row. The bound is memory. sm_80 and up.
+// The sum of a shard's parts over ranks: out = parts[0] + parts[1] + ... + bias, in this order or
+// in pairs of neighbours, in float32 (float64 of f64), rounded once. Each block waits until all
+// parts have arrived, then takes rows in turns, and its threads vectors of a row. The bound is
+// memory. sm_80 and up.
 #pragma once
 
 #include "cuda/device/element.hpp"
@@ -15,12 +16,66 @@ struct alignas(sizeof(Element) * kCount) RankSumVector {
   Element elements[kCount];
 };
 
+// The parts at [entry, row, column] of a vector's elements.
+template <RankSumConfig C>
+class RankSumParts {
+  using In = typename ElementOf<C.in>::Type;
+
+ public:
+  using Sum = decltype(widen(In{}));
+
+  __device__ __forceinline__ RankSumParts(const RankSumArguments& arguments, int64_t entry,
+                                          int64_t row, int64_t column)
+      : arguments_(arguments), entry_(entry), row_(row), column_(column) {}
+
+  __device__ __forceinline__ void add(Sum (&sums)[C.vector]) const {
+    if constexpr (C.in_pairs) {
+      Buffers buffers;
+      add_in_pairs(buffers);
+#pragma unroll
+      for (int j = 0; j < C.vector; ++j) sums[j] = buffers[0][j];
+    } else {
+#pragma unroll 2
+      for (int rank = 0; rank < arguments_.ranks; ++rank)
+        load(rank, [&](int j, Sum element) { sums[j] = rank == 0 ? element : sums[j] + element; });
+    }
+  }
+
+ private:
+  using Buffers = Sum[buffers_of_leaves(kLeaves)][C.vector];
+
+  // By recursion, so that buffers are constants.
+  template <int kRank = 0>
+  __device__ __forceinline__ void add_in_pairs(Buffers& buffers) const {
+    if constexpr (kRank < kLeaves) {
+      constexpr int kBuffer = buffer_of_leaf(kRank), kPairs = pairs_after_leaf(kRank);
+      if (kRank >= arguments_.ranks) return;
+      load(kRank, [&](int j, Sum element) { buffers[kBuffer][j] = element; });
+#pragma unroll
+      for (int buffer = kBuffer; buffer > kBuffer - kPairs; --buffer)
+#pragma unroll
+        for (int j = 0; j < C.vector; ++j) buffers[buffer - 1][j] += buffers[buffer][j];
+      add_in_pairs<kRank + 1>(buffers);
+    }
+  }
+  template <class Take>
+  __device__ __forceinline__ void load(int rank, const Take& take) const {
+    const RankSumTensor& part = arguments_.parts[rank];
+    const auto vector = *reinterpret_cast<const RankSumVector<In, C.vector>*>(
+        static_cast<const In*>(part.data) + entry_ * part.batch + row_ * part.row + column_);
+#pragma unroll
+    for (int j = 0; j < C.vector; ++j) take(j, widen(vector.elements[j]));
+  }
+
+  const RankSumArguments& arguments_;
+  const int64_t entry_, row_, column_;
+};
+
 template <RankSumConfig C>
 __global__ void __launch_bounds__(C.threads())
     sum_ranks(const __grid_constant__ RankSumArguments arguments) {
-  using In = typename ElementOf<C.in>::Type;
   using Out = typename ElementOf<C.out>::Type;
-  using Sum = decltype(widen(In{}));
+  using Sum = typename RankSumParts<C>::Sum;
   if (threadIdx.x < 32) {
     ArrivalWaits waits(arguments.async, 0);
     waits.start();
@@ -36,17 +91,7 @@ __global__ void __launch_bounds__(C.threads())
     for (int64_t column = int64_t{threadIdx.x} * C.vector; column < arguments.columns;
          column += int64_t{C.threads()} * C.vector) {
       Sum sums[C.vector];
-#pragma unroll 2
-      for (int rank = 0; rank < arguments.ranks; ++rank) {
-        const RankSumTensor& part = arguments.parts[rank];
-        const auto vector = *reinterpret_cast<const RankSumVector<In, C.vector>*>(
-            static_cast<const In*>(part.data) + at(part, column));
-#pragma unroll
-        for (int j = 0; j < C.vector; ++j) {
-          const Sum element = widen(vector.elements[j]);
-          sums[j] = rank == 0 ? element : sums[j] + element;
-        }
-      }
+      RankSumParts<C>(arguments, entry, i, column).add(sums);
       RankSumVector<Out, C.vector> out;
 #pragma unroll
       for (int j = 0; j < C.vector; ++j) {

@@ -7,6 +7,7 @@
 #include "cuda/device/chunk_waits.hpp"
 #include "cuda/device/matmul/config.hpp"
 #include "cuda/device/tensor_map.hpp"
+#include "math/leaf_tree.hpp"
 #include "math/rank_parts.hpp"
 #include "math/split_k.hpp"
 
@@ -37,6 +38,7 @@ struct Sm90MatmulConfig {
   bool amax = false;
   int parts = 0;  // of other ranks are added: 0, 1 (there are two ranks), or 2 for any number
   bool split_k = false;  // a launch may have split tiles
+  int leaves = 1;        // of k, summed in pairs (leaf_consumer.hpp): 1, 2, 4 or 8
 
   static constexpr const char* kName = "Sm90MatmulConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -61,6 +63,7 @@ struct Sm90MatmulConfig {
     visit("amax", c.amax);
     visit("parts", c.parts);
     visit("split_k", c.split_k);
+    visit("leaves", c.leaves);
   }
 
   // A step is kProducts times 32 bytes, what one wgmma multiplies.
@@ -77,12 +80,16 @@ struct Sm90MatmulConfig {
   constexpr int out_chunks() const { return columns / out_columns(); }
   // Registers hold the accumulators of a tile, rounded to 16 bits, and those of the next: the
   // epilogue runs under the next tile's mainloop.
-  constexpr bool deferred_epilogue() const { return size_of(out) == 2 && !source && promote == 0; }
+  constexpr bool deferred_epilogue() const {
+    return size_of(out) == 2 && !source && promote == 0 && leaves == 1;
+  }
 
   // Of f32 three eighths of a tile's results fit there, too. Without chunks they do not wait.
   constexpr int deferred_chunks() const {
     if (deferred_epilogue()) return out_chunks();
-    return async && size_of(out) == 4 && !source && promote == 0 ? out_chunks() * 3 / 8 : 0;
+    return async && size_of(out) == 4 && !source && promote == 0 && leaves == 1
+               ? out_chunks() * 3 / 8
+               : 0;
   }
 
   // What one load of b brings: a block's part, for all blocks of the cluster.
@@ -91,11 +98,14 @@ struct Sm90MatmulConfig {
   constexpr int b_bytes() const { return columns * 128; }
   constexpr int out_bytes() const { return consumers * out_stages * kOutStageBytes; }
   static constexpr int kMostShared = 232448, kBarrierBytes = 512, kMostStages = 12;
+  // Sums of the first four of eight leaves: registers hold those of the others.
+  constexpr int leaf_bytes() const { return leaves == 8 ? rows() * columns * 4 : 0; }
   constexpr int stages() const {
-    return min(kMostStages, (kMostShared - kBarrierBytes - out_bytes()) / (a_bytes() + b_bytes()));
+    return min(kMostStages, (kMostShared - kBarrierBytes - out_bytes() - leaf_bytes()) /
+                                (a_bytes() + b_bytes()));
   }
   constexpr int shared_bytes() const {
-    return stages() * (a_bytes() + b_bytes()) + out_bytes() + kBarrierBytes;
+    return stages() * (a_bytes() + b_bytes()) + out_bytes() + leaf_bytes() + kBarrierBytes;
   }
 
   // With two consumers (setmaxnreg); 65536 in all.
@@ -108,6 +118,7 @@ struct Sm90MatmulConfig {
            stages() >= max(2, 2 * promote) && (planes == 1 || promote > 0) &&
            (!blocks || (promote == 1 && columns <= 192)) &&
            (!split_k || (cluster == 1 && parts == 0)) &&
+           (leaves == 1 || (promote == 0 && parts == 0 && columns <= 128 && !split_k)) &&
            (size_of(in) == 2 || (!a_m_major && !b_n_major));
   }
 };

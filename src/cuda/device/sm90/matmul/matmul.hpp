@@ -45,10 +45,11 @@
 //
 // Limits: rows and columns count in 32 bits; TMA takes the operands (cuda/sm90/matmul.hpp). Sums
 // are in the order of k whatever the tile is: results do not depend on the configuration but for
-// split tiles (split_k.hpp), nor on the batch.
+// split tiles (split_k.hpp) and leaves (leaf_consumer.hpp), nor on the batch.
 #pragma once
 
 #include "cuda/device/sm90/matmul/consumer.hpp"
+#include "cuda/device/sm90/matmul/leaf_consumer.hpp"
 #include "cuda/device/sm90/matmul/producer.hpp"
 #include "cuda/device/sm90/matmul/promoted_consumer.hpp"
 #include "cuda/device/sm90/matmul/scheduler.hpp"
@@ -96,6 +97,8 @@ __global__ void __launch_bounds__(C.threads(), 1)
     ptx::wait_for_prerequisites();
     if constexpr (C.promote > 0)
       MatmulPromotedConsumer<C>(arguments, shared, group - 1).run();
+    else if constexpr (C.leaves > 1)
+      MatmulLeafConsumer<C>(arguments, shared, group - 1).run();
     else
       MatmulConsumer<C>(arguments, shared, group - 1).run();
   }

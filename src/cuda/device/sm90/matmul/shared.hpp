@@ -32,7 +32,8 @@ struct MatmulShared {
 
   static constexpr int kB = kStages * C.a_bytes();
   static constexpr int kOut = kB + kStages * C.b_bytes();
-  static constexpr int kInputBarriers = kOut + C.out_bytes();
+  static constexpr int kLeaves = kOut + C.out_bytes();
+  static constexpr int kInputBarriers = kLeaves + C.leaf_bytes();
   static constexpr int kOutputBarriers = kInputBarriers + Inputs::kBytes;
   static constexpr int kTiles = kOutputBarriers + C.consumers * Outputs::kBytes;
   static constexpr int kSplits = kTiles + MatmulTileQueue::kBytes;
@@ -47,6 +48,10 @@ struct MatmulShared {
   __device__ __forceinline__ Out last_out(int consumer, int chunk) const {
     static_assert(C.consumers * C.out_chunks() * Out::kBytes <= kOut || !C.deferred_epilogue());
     return {base + (consumer * C.out_chunks() + chunk) * Out::kBytes};
+  }
+  // Where a thread of a consumer puts sums aside, four each time.
+  __device__ __forceinline__ float4* leaf_sums(int consumer, int thread) const {
+    return reinterpret_cast<float4*>(memory + kLeaves) + consumer * (16 * C.columns) + thread;
   }
   // The operands of product k of a stage: 32 bytes of K each.
   __device__ __forceinline__ uint64_t a_operand(int consumer, int stage, int k) const {

@@ -1,0 +1,129 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// A consumer of matmul (matmul.hpp) in canonical order (math/leaf_tree.hpp): the steps along k are
+// C.leaves equal leaves, each summed from zero by the tensor cores; registers add these sums in
+// pairs.
+//
+//   leaf       0    1         2    3                   4    5         6    7
+//   buffer     0    1         1    2                   0    1         1    2
+//   then            0 += 1         1 += 2, 0 += 1           0 += 1         1 += 2, 0 += 1
+//                                  aside = 0                               0 += aside
+//
+// Registers have room for three buffers of 64 rows by 128 columns. So the sum of the first four of
+// eight leaves waits in shared memory, where each thread reads what it has written itself.
+#pragma once
+
+#include "cuda/device/ptx/wgmma.hpp"
+#include "cuda/device/sm90/matmul/epilogue.hpp"
+
+namespace perseid::internal::cuda {
+
+template <Sm90MatmulConfig C>
+class MatmulLeafConsumer {
+  using Shared = MatmulShared<C>;
+  using Product = ptx::Wgmma<C.columns, C.in, C.type_of_b()>;
+  using Sums = typename MatmulEpilogue<C>::Sums;
+  static constexpr int kHalf = min(C.leaves, 4);  // leaves whose sums registers hold
+  using Buffers = Sums[buffers_of_leaves(kHalf)];
+
+ public:
+  __device__ __forceinline__ MatmulLeafConsumer(const Sm90MatmulArguments& arguments,
+                                                const Shared& shared, int consumer)
+      : arguments_(arguments),
+        shared_(shared),
+        consumer_(consumer),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        queue_(shared.tiles()),
+        epilogue_(arguments, shared, consumer, static_cast<int>(threadIdx.x) / 32 % 4, lane_) {}
+
+  __device__ __forceinline__ void run() {
+    Buffers buffers;
+    for (;;) {
+      const MatmulTilePosition tile = queue_.pop_by_warp(lane_);
+      if (!tile.exists()) break;
+      sum_leaves(buffers);
+      if constexpr (C.leaves > kHalf) {
+        put_aside(buffers[0]);
+        sum_leaves(buffers);
+        add_aside(buffers[0]);
+      }
+      epilogue_.scale(epilogue_.load_vectors(tile), buffers[0]);
+      epilogue_.emit_all(tile, buffers[0]);
+    }
+    epilogue_.finish();
+  }
+
+ private:
+  // The first leaves, or the last: into buffers[0]. By recursion, so that buffers are constants.
+  template <int kLeaf = 0>
+  __device__ __forceinline__ void sum_leaves(Buffers& buffers) {
+    if constexpr (kLeaf < kHalf) {
+      constexpr int kBuffer = static_cast<int>(buffer_of_leaf(kLeaf));
+      sum_leaf(buffers[kBuffer]);
+      add_pairs<kBuffer, static_cast<int>(pairs_after_leaf(kLeaf))>(buffers);
+      sum_leaves<kLeaf + 1>(buffers);
+    }
+  }
+  template <int kBuffer, int kPairs>
+  __device__ __forceinline__ void add_pairs(Buffers& buffers) const {
+    if constexpr (kPairs > 0) {
+#pragma unroll
+      for (int i = 0; i < C.columns / 2; ++i) buffers[kBuffer - 1][i] += buffers[kBuffer][i];
+      add_pairs<kBuffer - 1, kPairs - 1>(buffers);
+    }
+  }
+  __device__ __forceinline__ void sum_leaf(Sums& sums) {
+    run_step<true>(sums);
+    for (int step = 1; step < arguments_.k_steps / C.leaves; ++step) run_step<false>(sums);
+    ptx::wgmma_wait<0>();
+    ptx::fence_operand(sums);
+    release();
+  }
+  // Issues the products of a step and waits for those of the step before, whose stage is free then.
+  template <bool kFirst>
+  __device__ __forceinline__ void run_step(Sums& sums) {
+    shared_.inputs().consumer_wait(full_);
+    const int stage = full_.stage();
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < C.kProducts; ++k)
+      Product::template mma_ss<C.a_m_major, C.b_n_major>(
+          sums, shared_.a_operand(consumer_, stage, k), shared_.b_operand(stage, k),
+          !kFirst || k > 0);
+    ptx::wgmma_commit();
+    if constexpr (!kFirst) {
+      ptx::wgmma_wait<1>();
+      release();
+    }
+    full_.advance();
+  }
+  // The oldest stage in use.
+  __device__ __forceinline__ void release() {
+    shared_.release_inputs(empty_, lane_);
+    empty_.advance();
+  }
+  __device__ __forceinline__ void put_aside(const Sums& sums) const {
+    float4* const to = shared_.leaf_sums(consumer_, static_cast<int>(threadIdx.x) % 128);
+#pragma unroll
+    for (int i = 0; i < C.columns / 8; ++i)
+      to[128 * i] = {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]};
+  }
+  __device__ __forceinline__ void add_aside(Sums& sums) const {
+    const float4* const from = shared_.leaf_sums(consumer_, static_cast<int>(threadIdx.x) % 128);
+#pragma unroll
+    for (int i = 0; i < C.columns / 8; ++i) {
+      const float4 four = from[128 * i];
+      sums[4 * i] += four.x, sums[4 * i + 1] += four.y;
+      sums[4 * i + 2] += four.z, sums[4 * i + 3] += four.w;
+    }
+  }
+
+  const Sm90MatmulArguments& arguments_;
+  const Shared& shared_;
+  const int consumer_, lane_;
+  MatmulTileReader queue_;
+  MatmulEpilogue<C> epilogue_;
+  PipelineCursor<Shared::kStages> full_, empty_;  // the stages waited for, and released
+};
+
+}  // namespace perseid::internal::cuda

@@ -1,0 +1,287 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Canonical order on GPUs: one GPU and two have the same bits, those of the tree by its definition:
+// eight plain products, added in pairs of neighbours. Skipped with fewer than two GPUs.
+#include "context_attention_tools.hpp"
+#include "gpu_collective_tools.hpp"
+
+namespace {
+
+using namespace collective_tools;
+using perseid::AllGatherMatmul;
+using perseid::ChunkDim;
+using perseid::Fusion;
+using perseid::MatmulReduce;
+
+constexpr auto kLeafDeadline = 5s;
+constexpr int64_t kLeaves = 8;
+
+class GpuCanonicalOrder : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      Context::cuda(1);
+    } catch (const perseid::Error& error) {
+      GTEST_SKIP() << "needs 2 GPUs: " << error.what();
+    }
+  }
+};
+
+struct LeafProblem {
+  DType dtype, out_dtype;
+  int64_t m, n, leaf;
+  bool bias = false;
+
+  int64_t k() const { return kLeaves * leaf; }
+};
+
+Matrix plus(Matrix left, const Matrix& right) {
+  const size_t period = right.bytes.size() / sizeof(float);
+  for (size_t i = 0; i < left.bytes.size() / sizeof(float); ++i) {
+    const float sum = left.value(i) + right.value(i % period);
+    std::memcpy(left.at(i), &sum, sizeof sum);
+  }
+  return left;
+}
+
+// Of 16 bits, as a float32.
+Matrix widened(const Matrix& bf16) {
+  Matrix wide(bf16.shape, perseid::f32);
+  for (size_t i = 0; i < bf16.bytes.size() / 2; ++i) {
+    uint16_t half = 0;
+    std::memcpy(&half, bf16.bytes.data() + 2 * i, sizeof half);
+    const uint32_t bits = uint32_t{half} << 16;
+    std::memcpy(wide.at(i), &bits, sizeof bits);
+  }
+  return wide;
+}
+
+Matrix rounded(const Matrix& sums, DType dtype) {
+  if (dtype == perseid::f32) return sums;
+  Matrix out(sums.shape, dtype);
+  for (size_t i = 0; i < out.bytes.size() / 2; ++i) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, sums.bytes.data() + 4 * i, sizeof bits);
+    const auto half = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    std::memcpy(out.at(i), &half, sizeof half);
+  }
+  return out;
+}
+
+struct Operands {
+  Matrix a, b, bias, wanted;
+
+  explicit Operands(const LeafProblem& problem)
+      : a(Matrix::random({problem.m, problem.k()}, problem.dtype, 1)),
+        b(Matrix::random({problem.k(), problem.n}, problem.dtype, 2)),
+        bias(Matrix::random({problem.n}, problem.dtype, 3)),
+        wanted(by_definition(problem)) {}
+
+ private:
+  Matrix by_definition(const LeafProblem& problem) const {
+    const Context context = Context::cuda(0);
+    std::vector<Matrix> leaf;
+    for (int64_t i = 0; i < kLeaves; ++i) {
+      const int64_t begin = i * problem.leaf, end = begin + problem.leaf;
+      leaf.push_back(gpu_product(context, 0, part_of(a, 1, begin, end), part_of(b, 0, begin, end),
+                                 perseid::f32));
+    }
+    const Matrix sum = plus(plus(plus(leaf[0], leaf[1]), plus(leaf[2], leaf[3])),
+                            plus(plus(leaf[4], leaf[5]), plus(leaf[6], leaf[7])));
+    return rounded(problem.bias ? plus(sum, widened(bias)) : sum, problem.out_dtype);
+  }
+};
+
+class GpuCanonicalProducts : public GpuCanonicalOrder,
+                             public testing::WithParamInterface<LeafProblem> {};
+// Tiles of either number of consumers, in pairs of blocks and not, with rows that overhang.
+INSTANTIATE_TEST_SUITE_P(
+    , GpuCanonicalProducts,
+    testing::Values(LeafProblem{perseid::bf16, perseid::bf16, 520, 264, 64, true},
+                    LeafProblem{perseid::f16, perseid::f32, 100, 72, 192},
+                    LeafProblem{perseid::bf16, perseid::f32, 4224, 2048, 128}));
+
+TEST_P(GpuCanonicalProducts, ReducedAreTheTree) {
+  const LeafProblem& problem = GetParam();
+  const Operands with(problem);
+  for (const int32_t ranks : {1, 2})
+    on_threads(ranks, [&](const Group& group) {
+      const int32_t rank = group.rank();
+      const Context context = Context::cuda(rank);
+      const int64_t k = problem.k() / ranks;
+      const OnGpu a(context, rank, part_of(with.a, 1, rank * k, (rank + 1) * k)),
+          b(context, rank, part_of(with.b, 0, rank * k, (rank + 1) * k)),
+          bias(context, rank, with.bias);
+      for (int kind = 0; kind < 4; ++kind) {
+        SCOPED_TRACE(testing::Message() << ranks << " ranks, m " << problem.m << ", kind " << kind);
+        const bool along_n = kind == 1, all = kind > 1;
+        const MatmulReduce plan(context, group,
+                                {.dtype = problem.dtype,
+                                 .out_dtype = problem.out_dtype,
+                                 .scatter_dim = along_n ? ChunkDim::kN : ChunkDim::kM,
+                                 .all_reduce = all,
+                                 .bias = problem.bias,
+                                 .m = problem.m,
+                                 .n = problem.n,
+                                 .k = k,
+                                 .fusion = kind == 2 ? Fusion::kUnfused : Fusion::kFused,
+                                 .canonical = true});
+        const int64_t extent = along_n ? problem.n : problem.m;
+        const Matrix wanted = all ? with.wanted
+                                  : part_of(with.wanted, along_n ? 1 : 0, rank * extent / ranks,
+                                            (rank + 1) * extent / ranks);
+        const OnGpu c(context, rank, Matrix(wanted.shape, problem.out_dtype));
+        const GpuWorkspace workspace(context, plan);
+        for (int run = 0; run < 2; ++run) {
+          plan.execute({.a = a.tensor(),
+                        .b = b.tensor(),
+                        .bias = problem.bias ? bias.tensor() : Tensor(),
+                        .c = c.tensor(),
+                        .deadline = kLeafDeadline},
+                       workspace.bytes());
+          context.synchronize();
+          EXPECT_TRUE(c.get().bytes == wanted.bytes) << "rank " << rank;
+        }
+      }
+    });
+}
+
+TEST_P(GpuCanonicalProducts, GatheredAreTheTree) {
+  const LeafProblem& problem = GetParam();
+  const Operands with(problem);
+  for (const int32_t ranks : {1, 2})
+    on_threads(ranks, [&](const Group& group) {
+      const int32_t rank = group.rank();
+      const Context context = Context::cuda(rank);
+      const OnGpu b(context, rank, with.b), bias(context, rank, with.bias);
+      for (const bool along_k : {false, true}) {
+        SCOPED_TRACE(testing::Message()
+                     << ranks << " ranks, m " << problem.m << ", along k " << along_k);
+        const int64_t extent = along_k ? problem.k() : problem.m;
+        const int64_t begin = rank * extent / ranks, end = (rank + 1) * extent / ranks;
+        const AllGatherMatmul plan(
+            context, group,
+            {.dtype = problem.dtype,
+             .gather_dim = along_k ? ChunkDim::kK : ChunkDim::kM,
+             .m = along_k ? problem.m : end - begin,
+             .k = along_k ? end - begin : problem.k(),
+             .products = {{.n = problem.n, .out_dtype = problem.out_dtype, .bias = problem.bias}},
+             .chunks = 2,
+             .fusion = Fusion::kFused,
+             .canonical = true});
+        const OnGpu a(context, rank, part_of(with.a, along_k ? 1 : 0, begin, end)),
+            c(context, rank, Matrix(with.wanted.shape, problem.out_dtype));
+        const GpuWorkspace workspace(context, plan);
+        plan.execute({.a = a.tensor(),
+                      .b = {b.tensor()},
+                      .bias = {problem.bias ? bias.tensor() : Tensor()},
+                      .c = {c.tensor()},
+                      .deadline = kLeafDeadline},
+                     workspace.bytes());
+        context.synchronize();
+        EXPECT_TRUE(c.get().bytes == with.wanted.bytes) << "rank " << rank;
+      }
+    });
+}
+
+TEST_F(GpuCanonicalOrder, OfProductsIsRefusedWhereItCannotHold) {
+  on_threads(1, [&](const Group& group) {
+    const Context context = Context::cuda(0);
+    const auto refused = [&](DType dtype, int64_t k, const char* part) {
+      const Ended end = ended([&] {
+        MatmulReduce(context, group, {.dtype = dtype, .m = 64, .n = 64, .k = k, .canonical = true});
+      });
+      EXPECT_EQ(end.status, PERSEID_UNSUPPORTED) << end.sentence;
+      EXPECT_NE(end.sentence.find(part), std::string::npos) << end.sentence;
+    };
+    refused(perseid::bf16, 520, "made for leaves whose depth is a multiple of 64");
+    refused(perseid::f32, 512, "does not sum in leaves");
+  });
+}
+
+// ---- Attention
+
+using context_attention_tools::ContextAttention;
+using context_attention_tools::Tensors;
+using context_attention_tools::TensorsOf;
+
+TensorsOf<OnGpu> copy_to_gpu(const Context& context, int32_t gpu, const Tensors& host) {
+  const auto copy = [&](const Matrix& matrix) { return OnGpu(context, gpu, matrix); };
+  return {.query = copy(host.query),
+          .key = copy(host.key),
+          .value = copy(host.value),
+          .bias = copy(host.bias),
+          .lengths = copy(host.lengths),
+          .kv_lens = copy(host.kv_lens),
+          .out = copy(host.out),
+          .lse = copy(host.lse),
+          .grad_out = copy(host.grad_out),
+          .grad_query = copy(host.grad_query),
+          .grad_key = copy(host.grad_key),
+          .grad_value = copy(host.grad_value)};
+}
+
+// The result of all rows, by so many GPUs.
+std::pair<Matrix, Matrix> attend(context_attention_tools::Problem problem, int32_t ranks) {
+  problem.ranks = ranks;
+  Tensors whole = context_attention_tools::make(problem, 1);
+  on_threads(ranks, [&](const Group& group) {
+    const int32_t rank = group.rank();
+    const Context context = Context::cuda(rank);
+    const Tensors own =
+        context_attention_tools::take(problem, context_attention_tools::make(problem, 1), rank);
+    const ContextAttention plan(context, group,
+                                {.attention = context_attention_tools::options_of(
+                                     problem, own.query.shape[1], own.key.shape[1], ranks),
+                                 .placement = problem.placement,
+                                 .chunks = problem.chunks,
+                                 .canonical = true});
+    const TensorsOf<OnGpu> tensors = copy_to_gpu(context, rank, own);
+    const GpuWorkspace workspace(context, plan);
+    for (int run = 0; run < 2; ++run)
+      plan.forward(nullptr, tensors.forward(problem), workspace.bytes(), kLeafDeadline);
+    context.synchronize();
+    // Its rows, of all.
+    const auto rows = context_attention_tools::rows_of(problem, rank, problem.q_len);
+    const auto put = [&](const Matrix& part, size_t dim, Matrix& all) {
+      size_t outer = 1, inner = static_cast<size_t>(bytes_of(all.dtype));
+      for (size_t d = 0; d < dim; ++d) outer *= static_cast<size_t>(all.shape[d]);
+      for (size_t d = dim + 1; d < all.shape.size(); ++d)
+        inner *= static_cast<size_t>(all.shape[d]);
+      for (size_t o = 0; o < outer; ++o)
+        for (size_t i = 0; i < rows.size(); ++i)
+          std::memcpy(
+              all.bytes.data() +
+                  (o * static_cast<size_t>(all.shape[dim]) + static_cast<size_t>(rows[i])) * inner,
+              part.bytes.data() + (o * rows.size() + i) * inner, inner);
+    };
+    put(tensors.out.get(), 1, whole.out);
+    put(tensors.lse.get(), 2, whole.lse);
+  });
+  return {whole.out, whole.lse};
+}
+
+TEST_F(GpuCanonicalOrder, OfAttentionIsThatOfOneGpu) {
+  using perseid::Sharding;
+  const auto square = [](int64_t length, int64_t dim, context_attention_tools::Problem problem) {
+    problem.dtype = perseid::bf16;
+    problem.q_len = problem.kv_len = length;
+    problem.head_dim = problem.value_dim = dim;
+    problem.backward = false;
+    return problem;
+  };
+  for (const context_attention_tools::Problem& problem :
+       {square(2048, 128, {.heads = 4, .kv_heads = 2, .chunks = 2}), square(1024, 64, {.batch = 2}),
+        square(1536, 64, {.dropout = 0.2}),
+        square(4096, 128, {.mask = perseid::causal_bottom_right() & perseid::window(700, -1)}),
+        square(1280, 128, {.placement = Sharding::kContiguous, .mask = {}, .chunks = 3}),
+        square(100, 64, {.placement = Sharding::kContiguous})}) {
+    SCOPED_TRACE(testing::Message() << "length " << problem.q_len << ", dim " << problem.head_dim);
+    const auto one = attend(problem, 1), two = attend(problem, 2);
+    EXPECT_TRUE(one.first.bytes == two.first.bytes);
+    EXPECT_TRUE(one.second.bytes == two.second.bytes);
+    EXPECT_NE(one.first.bytes, Matrix(one.first.shape, perseid::bf16).bytes);
+  }
+}
+
+}  // namespace
