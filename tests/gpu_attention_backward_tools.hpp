@@ -8,6 +8,7 @@
 #include "cuda/portable/attention_backward.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
+#include "cuda/sm90/attention_backward_float32.hpp"
 #include "gpu_tools.hpp"
 #include "tested_kernels.hpp"
 
@@ -35,6 +36,14 @@ class GpuAttentionBackward : public GpuTest {
   // One execution of the fixture's problem: gradients of the GPU come to the fixture's arrays,
   // which held nothing of use before, as the workspace does not.
   void run(Fixture& fixture) {
+    if (tested_kernels() == TestedKernels::kFloat32 && gpu_->facts().major == 9 &&
+        shared_bytes_ == 0 && fixture.problem.dtype == DType::kF32 &&
+        cuda::refuse_attention(fixture.problem, gpu_->facts()).empty() &&
+        cuda::refuse_float32_attention_backward(fixture.problem).empty()) {
+      SCOPED_TRACE("cuda:sm90");
+      run_by<cuda::Sm90Float32AttentionBackward>(fixture);
+      fixture.compare_gradients();
+    }
     if (fixture.problem.dtype != DType::kF64 && tested_kernels() == TestedKernels::kSm90)
       run_by<cuda::Sm90AttentionBackward>(fixture);
     else
@@ -53,10 +62,6 @@ class GpuAttentionBackward : public GpuTest {
     }
   }
 
-  int64_t misalign_ = 0;      // elements
-  int32_t shared_bytes_ = 0;  // that a block may have, of portable kernels; 0: what the GPU has
-
- private:
   template <class Attention>
   void run_by(Fixture& fixture) {
     std::unique_ptr<Attention> attention;
@@ -108,6 +113,10 @@ class GpuAttentionBackward : public GpuTest {
     for (const auto& mirror : mirrors) mirror->fetch();
     workspace.fetch();
   }
+  int64_t misalign_ = 0;      // elements
+  int32_t shared_bytes_ = 0;  // that a block may have, of portable kernels; 0: what the GPU has
+
+ private:
   // Backward in float32 is as accurate as the formula where out and lse are those of its forward,
   // whose scores have the same roundings.
   template <class Attention>

@@ -115,6 +115,45 @@ TEST_F(GpuPortableBackward, LeastSharedMemory) {
   }
 }
 
+// Rows of gradients of out, queries and keys whose sizes differ by more than f16 holds: grad_query
+// has the accuracy that each row's own gradient of out asks for.
+TEST_F(GpuPortableBackward, RowsOfAnySize) {
+  if (tested_kernels() != TestedKernels::kFloat32) GTEST_SKIP() << "float32 alone";
+  constexpr int64_t kQueries = 200, kKeys = 330, kDim = 64;
+  std::vector<double> sizes(kQueries);
+  for (int64_t i = 0; i < kQueries; ++i) sizes[i] = std::exp2(i * 7 % 25 - 18);
+  Case test = make_case(DType::kBF16, 1, 1, 1, kQueries, kKeys, kDim, kDim);
+  test.prepare = [&](AttentionBackward& a) {
+    Random random{3};
+    fill(a.query, random, 1);
+    fill(a.key, random, 1);
+    for (int64_t d = 0; d < kDim; ++d) {
+      for (int64_t i = 0; i < kQueries; ++i) {
+        put(a.grad_out, at(a.grad_out, {0, 0, i, d}), sizes[i] * std::cos(i + 3 * d));
+        if (i % 5 == 0) put(a.query, at(a.query, {0, 0, i, d}), 1e-6 * std::sin(i + 5 * d));
+      }
+      for (int64_t i = 0; i < kKeys; i += 7)
+        put(a.key, at(a.key, {0, 0, i, d}), 1e-5 * std::cos(2 * i + d));
+    }
+  };
+  Fixture fixture(test);
+  const auto expect_rows = [&] {
+    const std::vector<double>& want = fixture.want.at("grad_query");
+    const std::vector<double> got = tests::values_of(fixture.grad_query.tensor);
+    double error = 0, most = 0;  // of a row, in units of its gradient of out
+    for (int64_t i = 0; i < kQueries * kDim; ++i) {
+      most = std::max(most, std::abs(want[i]) / sizes[i / kDim]);
+      error = std::max(error, std::abs(got[i] - want[i]) / sizes[i / kDim]);
+    }
+    EXPECT_LE(error, 1e-5 * most);
+  };
+  run_by<cuda::PortableAttentionBackward>(fixture);
+  expect_rows();
+  if (gpu_->facts().major != 9) return;
+  run_by<cuda::Sm90Float32AttentionBackward>(fixture);
+  expect_rows();
+}
+
 // NaN and infinity at hidden keys and queries, and at those that some rows see, where elements are
 // gathered and dims are cut.
 TEST_F(GpuPortableBackward, NothingLeaksFromMaskedRows) {

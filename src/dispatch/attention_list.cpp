@@ -12,6 +12,7 @@
 #include "cuda/portable/attention_float64.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
+#include "cuda/sm90/attention_backward_float32.hpp"
 #include "dispatch/implementation.hpp"
 
 namespace perseid::internal::dispatch {
@@ -114,8 +115,11 @@ CpuKernels<Attention> tiled_kernels(const AttentionProblem& problem, const Devic
 template <class Forward, class Backward>
 class GpuAttention final : public Executable<Attention> {
  public:
-  static Status make(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made) {
+  // `note` goes with the description of backward.
+  static Status make(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made,
+                     std::string note = {}) {
     auto attention = std::make_unique<GpuAttention>();
+    attention->note_ = std::move(note);
     Status status = Forward::make(problem, gpu, &attention->forward_);
     if (status.ok() && problem.backward())
       status = Backward::make(problem, gpu, &attention->backward_);
@@ -143,7 +147,7 @@ class GpuAttention final : public Executable<Attention> {
   std::string kernels() const override {
     return backward_ == nullptr
                ? forward_->description()
-               : concatenate(forward_->description(), "; ", backward_->description());
+               : concatenate(forward_->description(), "; ", backward_->description(), note_);
   }
 
  private:
@@ -151,11 +155,13 @@ class GpuAttention final : public Executable<Attention> {
   std::unique_ptr<Backward> backward_;  // null without gradients
   cuda::ClearRows clear_rows_;
   bool accumulates_query_ = false;
+  std::string note_;
 };
 using Sm90Attention = GpuAttention<cuda::Sm90Attention, cuda::Sm90AttentionBackward>;
-// Of f32, and of dims that have no other backward. In f32 the two forwards add the same products in
-// the same order, so that this backward's scores have the roundings that are in lse.
+// Of f32, and of dims that have no other backward. In f32 all forwards and backwards add the same
+// products in the same order, so that backward's scores have the roundings that are in lse.
 using MixedAttention = GpuAttention<cuda::Sm90Attention, cuda::PortableAttentionBackward>;
+using Sm90Float32Attention = GpuAttention<cuda::Sm90Attention, cuda::Sm90Float32AttentionBackward>;
 using PortableAttention = GpuAttention<cuda::PortableAttention, cuda::PortableAttentionBackward>;
 using Float64Attention = GpuAttention<cuda::Float64Attention, cuda::PortableAttentionBackward>;
 
@@ -262,12 +268,27 @@ std::string refuse_rows(const AttentionProblem& problem) {
   return problem.rows.all() ? std::string() : "made for all rows of every sequence of queries";
 }
 
+// Whose backward has kernels of its own, or is by those of any GPU.
 bool is_mixed(const AttentionProblem& problem) {
   return problem.dtype == DType::kF32 || cuda::has_large_dims(problem);
 }
+bool has_float32_backward(const AttentionProblem& problem) {
+  return problem.dtype == DType::kF32 && cuda::refuse_float32_attention_backward(problem).empty();
+}
 
-// wgmma and TMA of compute capability 9.0, f16 and bf16, and f32 (whose backward, as that of large
-// dims, is by the kernels of any GPU).
+Status make_sm90(const AttentionProblem& problem, const Device& device, Made* made) {
+  if (!is_mixed(problem)) return Sm90Attention::make(problem, *device.gpu, made);
+  if (problem.backward() && has_float32_backward(problem))
+    return Sm90Float32Attention::make(problem, *device.gpu, made);
+  std::string note;
+  if (problem.backward() && problem.dtype == DType::kF32)
+    note = concatenate(" (as cuda:portable; the other one is ",
+                       cuda::refuse_float32_attention_backward(problem), ")");
+  return MixedAttention::make(problem, *device.gpu, made, std::move(note));
+}
+
+// wgmma and TMA of compute capability 9.0, f16, bf16 and f32 (kernels of any GPU compute the
+// backward of large dims, and what those of f32 do not take).
 constexpr Implementation<Attention> kSm90 = {
     .name = "cuda:sm90",
     .refuse =
@@ -276,14 +297,11 @@ constexpr Implementation<Attention> kSm90 = {
           if (why.empty()) why = refuse_scale(problem, true);
           if (!why.empty() || !problem.backward()) return why;
           if (!is_mixed(problem)) return cuda::refuse_attention_backward(problem);
+          if (has_float32_backward(problem)) return why;
           why = cuda::refuse_portable_attention(problem, device.gpu->facts());
           return why.empty() ? cuda::refuse_portable_attention_backward(problem) : why;
         },
-    .make =
-        [](const AttentionProblem& problem, const Device& device, Made* made) {
-          return is_mixed(problem) ? MixedAttention::make(problem, *device.gpu, made)
-                                   : Sm90Attention::make(problem, *device.gpu, made);
-        }};
+    .make = make_sm90};
 
 template <class Kernels>
 Status make_portable(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made) {

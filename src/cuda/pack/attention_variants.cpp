@@ -7,6 +7,7 @@
 #include "cuda/portable/attention_backward.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
+#include "cuda/sm90/attention_backward_float32.hpp"
 
 namespace perseid::internal::cuda {
 namespace {
@@ -244,12 +245,23 @@ std::vector<Variant> attention_variants(const std::string& architecture, bool co
   if (architecture != "sm_90a") return portable_attention_variants(architecture, common);
   std::vector<Variant> variants = variants_of(architecture, common, add_sm90);
   if (common) return variants;
-  // Forward in f32, whose consumers have all registers.
-  const Kind kind{.name = "attention", .dims = kTuned, .backward = false};
+  // In f32, whose consumers have all registers. Backward spills in the loop of rows with numbers of
+  // their own alone.
+  const Kind kind{.name = "attention", .dims = kTuned};
   for (const Dims& dims : {Dims{64, 64}, Dims{128, 128}})
     for (const bool causal : {false, true}) {
-      add_sm90(kind, dims, DType::kF32, causal, architecture, &variants);
+      Kind forward = kind;
+      forward.backward = false;
+      add_sm90(forward, dims, DType::kF32, causal, architecture, &variants);
       variants.back().budget.spilled_bytes = 160;
+      const AttentionBackwardConfig config =
+          choose_float32_attention_backward(problem_of(kind, dims, DType::kF32, causal));
+      // The first launch has static shared memory, for the rows of a block of queries.
+      variants.push_back(
+          {"backward of " + name_of(kind, dims, DType::kF32, causal, architecture),
+           {kFloat32AttentionBackwardHeader, float32_attention_backward_kernels(config),
+            architecture},
+           {kBlockRegisters / config.threads() / 8 * 8, config.split_keys ? 400 : 8, 2048}});
     }
   return variants;
 }

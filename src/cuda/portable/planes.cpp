@@ -19,12 +19,6 @@ bool has_vectors_of_float(const Tensor& rows) {
   return aligned;
 }
 
-void bind_rows(const Tensor& tensor, PlanesOfRows* planes) {
-  const Tensor rows = with_batch(tensor);
-  planes->from = rows_in_memory(rows);
-  planes->vectors = has_vectors_of_float(rows);
-}
-
 }  // namespace
 
 AttentionPlanes::AttentionPlanes(const AttentionProblem& problem, PlaneLength key,
@@ -89,6 +83,12 @@ PlanesArguments AttentionPlanes::bind(const Tensor& query, const Tensor& key, co
     workspace += round_up(static_cast<int64_t>(offset + rows * sizeof(RowNumbers)), 16);
   }
   return arguments;
+}
+
+void bind_rows(const Tensor& tensor, PlanesOfRows* to) {
+  const Tensor rows = with_batch(tensor);
+  to->from = rows_in_memory(rows);
+  to->vectors = has_vectors_of_float(rows);
 }
 
 bool stores_pairs(const Tensor& out) {

@@ -61,9 +61,10 @@ class RowSplit {
       most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
     return most;
   }
-  // Whether a number is lost in a row where that matters.
+  // Whether a number is lost in a row where that matters. By whole warps.
   __device__ __forceinline__ bool loses(uint32_t largest) const {
     constexpr uint32_t kLarge = (127 + 10) << 23;
+    if (!__any_sync(0xffffffffu, largest >= kLarge)) return false;
     const uint32_t limit = lost_below(largest, tensor_.dim);
     uint32_t lost = 0;
     for_each([&](float x) {
@@ -73,6 +74,19 @@ class RowSplit {
     for (int step = C.lanes() / 2; step > 0; step /= 2)
       lost |= __shfl_xor_sync(0xffffffffu, lost, step);
     return largest >= kLarge && lost != 0;
+  }
+  // The sum of the products of the numbers of two rows.
+  __device__ __forceinline__ float product(const RowSplit& other) const {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < C.held(); ++i) {
+      const float4 &x = held_[i], &y = other.held_[i];
+      sum += fmaf(x.x, y.x, x.y * y.y) + fmaf(x.z, y.z, x.w * y.w);
+    }
+#pragma unroll
+    for (int step = C.lanes() / 2; step > 0; step /= 2)
+      sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    return sum;
   }
   // The numbers times `scale`, a power of two; zeros if not `finite`.
   __device__ __forceinline__ void store(float scale, bool finite, int64_t row) const {
@@ -105,11 +119,12 @@ class RowSplit {
     }
   }
   // As split_pair of the products, which are not rounded.
-  static __device__ __forceinline__ HalfPairs split_product(float x, float y, float factor) {
+  __device__ __forceinline__ HalfPairs split_product(float x, float y, float factor) const {
     const uint32_t high = ptx::to_f16x2(x * factor, y * factor);
     const float2 kept = widen_pair<DType::kF16>(high);
-    return {high, ptx::to_f16x2(fmaf(x, factor, -kept.x) * kLowHalfScale,
-                                fmaf(y, factor, -kept.y) * kLowHalfScale)};
+    const float scale = tensor_.low_scaled ? kLowHalfScale : 1;
+    return {high,
+            ptx::to_f16x2(fmaf(x, factor, -kept.x) * scale, fmaf(y, factor, -kept.y) * scale)};
   }
 
   const PlanesOfRows& tensor_;
@@ -119,40 +134,53 @@ class RowSplit {
 // The largest magnitude by which a row is split, of one whose own has these bits.
 __device__ __forceinline__ uint32_t split_as(uint32_t largest, int32_t common) {
   const uint32_t top = static_cast<uint32_t>(127 + common) << 23;
-  return common != 0 && largest - (top - (7u << 23)) < 8u << 23 ? top : largest;
+  const bool is_common = largest == 0 || largest - (top - (7u << 23)) < 8u << 23;
+  return common != 0 && is_common ? top : largest;
 }
 
-// Rows of one pair of tensors. A warp's lanes have rows side by side.
+// A row of each of a pair of tensors, number `at` in their planes, by the lanes that share it; of
+// the second row, with the bits of its largest magnitude.
+template <PlanesConfig C>
+__device__ __forceinline__ RowNumbers split_pair_of_rows(const PairsOfRows& pairs, int64_t at,
+                                                         const RowSplit<C>& first,
+                                                         const RowSplit<C>& second,
+                                                         uint32_t second_largest) {
+  constexpr uint32_t kLeast = static_cast<uint32_t>(127 + kLeastValueExponent) << 23;
+  const uint32_t own_largest = first.largest();
+  const uint32_t largest = split_as(own_largest, pairs.first.common);
+  const uint32_t most = max(split_as(second_largest, pairs.second.common), kLeast);
+  const float scale = split_scale(largest);
+  const bool loses = first.loses(own_largest);  // by all lanes
+  const bool refused = loses || !splits(largest) ||
+                       float_bits(scale * pairs.first.scale * 0) << 1 != 0;  // an infinite factor
+  first.store(scale, !refused, at);
+  second.store(split_scale(most), splits(most), at);
+  if (refused || !splits(most)) return {float_from_bits(0x7fffffffu), 0};
+  return {split_factor(largest), static_cast<float>(static_cast<int>(most >> 23) - 127)};
+}
+
+// Rows of one pair of tensors, of which the second may be absent. A warp's lanes have rows side by
+// side. Both rows of a thread are loaded before either is written.
 template <PlanesConfig C>
 __device__ __forceinline__ void split_pairs(const PairsOfRows& pairs, int32_t block) {
+  constexpr int kRowsAtOnce = PlanesConfig::threads / C.lanes();
+  static_assert(C.rows() == 2 * kRowsAtOnce);
   const int32_t head_of_all = block / pairs.blocks_of_head;
   const int32_t entry = head_of_all / pairs.heads, head = head_of_all % pairs.heads;
-  const int32_t first = block % pairs.blocks_of_head * C.rows();
-#pragma unroll 1
-  for (int i = 0; i < C.rows(); i += PlanesConfig::threads / C.lanes()) {
-    // Lanes behind the last row have its work: whole warps exchange numbers.
-    const int32_t own = first + i + static_cast<int32_t>(threadIdx.x) / C.lanes();
-    const int32_t row = min(own, pairs.rows - 1);
-    const int64_t at = int64_t{head_of_all} * pairs.rows + row;
-    const RowSplit<C> x(pairs.first, entry, head, row);
-    const uint32_t own_largest = x.largest(), largest = split_as(own_largest, pairs.first.common);
-    const float scale = split_scale(largest);
-    const bool loses = x.loses(own_largest);  // by all lanes
-    bool refused = loses || !splits(largest) ||
-                   float_bits(scale * pairs.first.scale * 0) << 1 != 0;  // an infinite factor
-    x.store(scale, !refused, at);
-    RowNumbers numbers{split_factor(largest), 0};
-    if (pairs.second.planes != nullptr) {
-      const RowSplit<C> y(pairs.second, entry, head, row);
-      constexpr uint32_t kLeast = static_cast<uint32_t>(127 + kLeastValueExponent) << 23;
-      const uint32_t most = split_as(max(y.largest(), kLeast), pairs.second.common);
-      y.store(split_scale(most), splits(most), at);
-      refused = refused || !splits(most);
-      numbers.exponent = static_cast<float>(static_cast<int>(most >> 23) - 127);
-    }
-    if (refused) numbers = {float_from_bits(0x7fffffffu), 0};
-    if (own < pairs.rows && threadIdx.x % C.lanes() == 0) pairs.numbers[at] = numbers;
-  }
+  const int32_t own =
+      block % pairs.blocks_of_head * C.rows() + static_cast<int32_t>(threadIdx.x) / C.lanes();
+  // Lanes behind the last row have its work: whole warps exchange numbers.
+  const int32_t row = min(own, pairs.rows - 1), next = min(own + kRowsAtOnce, pairs.rows - 1);
+  const RowSplit<C> first(pairs.first, entry, head, row), second(pairs.second, entry, head, row);
+  const RowSplit<C> next_first(pairs.first, entry, head, next);
+  const RowSplit<C> next_second(pairs.second, entry, head, next);
+  const auto split = [&](int32_t own_row, const RowSplit<C>& x, const RowSplit<C>& y) {
+    const int64_t at = int64_t{head_of_all} * pairs.rows + min(own_row, pairs.rows - 1);
+    const RowNumbers numbers = split_pair_of_rows<C>(pairs, at, x, y, y.largest());
+    if (own_row < pairs.rows && threadIdx.x % C.lanes() == 0) pairs.numbers[at] = numbers;
+  };
+  split(own, first, second);
+  split(own + kRowsAtOnce, next_first, next_second);
 }
 
 template <PlanesConfig C>

@@ -15,8 +15,8 @@ struct alignas(8) RowNumbers {
 // So that 28 - e - e of two rows of zeros is in the range of power_of_minus (plane_products.hpp).
 inline constexpr int kLeastValueExponent = -49;
 
-// Of key and value, for kernels that compute tiles of equal numbers faster.
-inline constexpr int kCommonKeyExponent = 5, kCommonValueExponent = 3;
+// For kernels that compute tiles of equal numbers faster. Queries have the scale, to units of log2.
+inline constexpr int kCommonQueryExponent = 2, kCommonKeyExponent = 5, kCommonValueExponent = 3;
 
 struct PlanesConfig {
   int dim = 128;  // of the longest row of planes, in numbers; a multiple of 16
@@ -40,9 +40,12 @@ struct PlanesOfRows {
   uint16_t* planes = nullptr;  // [entry, head, row, 2 * length]
   int32_t dim = 0, length = 0, chunk = 0;
   bool vectors = false;  // rows are read 16 bytes at a time
-  // Rows whose largest magnitude is in [2^(common - 7), 2^(common + 1)) are split as if it were
-  // 2^common: neighbours then have the same numbers. 0: each row by its own.
+  // Rows of zeros, and those whose largest magnitude is in [2^(common - 7), 2^(common + 1)), are
+  // split as if it were 2^common: neighbours then have the same numbers. 0: each row by its own.
   int32_t common = 0;
+  // Low halves are multiplied by kLowHalfScale. Otherwise products with low and with high halves
+  // are of one scale, and what is below 2^-40 of the row's largest number is lost.
+  bool low_scaled = true;
   float scale = 1;  // the planes are those of the numbers times scale
 };
 struct PairsOfRows {

@@ -70,19 +70,10 @@ class BackwardScores {
     }
   }
 
-  // S^T to P^T: 2^(scale_log2 * score + bias - lse_log2), and 0 where the query does not see the
-  // key; negative where dropout drops it, since dS needs the weight. The bias is in shared memory
-  // where `tiled`, else in global memory; kFromBias: the accumulators of S^T began with it
-  // (begin_with_bias).
-  template <bool kFromBias = false>
-  __device__ __forceinline__ void scores_to_weights(float (&scores)[kScores],
-                                                    const BackwardTile& tile,
-                                                    const BackwardStep& step, const float* lse_log2,
-                                                    const BiasTile<C>& bias, bool tiled,
-                                                    const DroppedBits<C>& dropped) const {
-    static_assert(M::kIdentity || !kFromBias);
+  // Scores of keys that the query does not see, or behind the last one, become -inf.
+  __device__ __forceinline__ void hide_unseen(float (&scores)[kScores], const BackwardTile& tile,
+                                              const BackwardStep& step) const {
     const int query = step.block * C.queries, first = query + 2 * (lane_ % 4);
-    if constexpr (kBiased && !kFromBias) add_bias(scores, tile, step, lse_log2, bias, tiled);
     const bool past = kBiased && query + C.queries > tile.q_len;
     const int gap = gap_before<C>(problem_, query);
     const int left = tile.left + gap, right = tile.right + gap;
@@ -99,6 +90,21 @@ class BackwardScores {
       }
       mask_scores<C.right>(scores, begin, end);
     }
+  }
+  // S^T to P^T: 2^(scale_log2 * score + bias - lse_log2), and 0 where the query does not see the
+  // key; negative where dropout drops it, since dS needs the weight. The bias is in shared memory
+  // where `tiled`, else in global memory; kFromBias: the accumulators of S^T began with it
+  // (begin_with_bias).
+  template <bool kFromBias = false>
+  __device__ __forceinline__ void scores_to_weights(float (&scores)[kScores],
+                                                    const BackwardTile& tile,
+                                                    const BackwardStep& step, const float* lse_log2,
+                                                    const BiasTile<C>& bias, bool tiled,
+                                                    const DroppedBits<C>& dropped) const {
+    static_assert(M::kIdentity || !kFromBias);
+    const int first = step.block * C.queries + 2 * (lane_ % 4);
+    if constexpr (kBiased && !kFromBias) add_bias(scores, tile, step, lse_log2, bias, tiled);
+    hide_unseen(scores, tile, step);
     const float* lse = lse_log2 + 2 * (lane_ % 4);
 #pragma unroll
     for (int i = 0; i < kScores; i += 4) {
@@ -137,6 +143,16 @@ class BackwardScores {
         scores[i + e] =
             fmaf(eight[e], unscale * kLog2E, -unscale * (e % 2 == 0 ? shift.x : shift.y));
       }
+    }
+  }
+  // Dropped weights become negative.
+  __device__ __forceinline__ void drop(float (&weights)[kScores],
+                                       const DroppedBits<C>& dropped) const {
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      const int group = i / 4, bit = 8 - group % 8 + i / 2 % 2 * 16;
+      const uint32_t sign = dropped.bits[group / 8][i % 2] << (31 - bit) & 0x80000000u;
+      weights[i] = float_from_bits(__float_as_uint(weights[i]) ^ sign);
     }
   }
   // P^T of kept weights, rounded, as the left operand of dV.
@@ -251,17 +267,6 @@ class BackwardScores {
       }
     }
   }
-  // Dropped weights become negative.
-  __device__ __forceinline__ void drop(float (&weights)[kScores],
-                                       const DroppedBits<C>& dropped) const {
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      const int group = i / 4, bit = 8 - group % 8 + i / 2 % 2 * 16;
-      const uint32_t sign = dropped.bits[group / 8][i % 2] << (31 - bit) & 0x80000000u;
-      weights[i] = float_from_bits(__float_as_uint(weights[i]) ^ sign);
-    }
-  }
-
   const AttentionBackwardProblem& problem_;
   const ConsumerThread<C> thread_;
   const int lane_;

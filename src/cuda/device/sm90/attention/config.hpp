@@ -262,6 +262,19 @@ struct AttentionForwardArguments : AttentionArguments, KeySplits {
 
 // ---- Backward ----
 
+// Of float32, a block of queries: what its products of planes become gradients by
+// (backward_planes.hpp). e is the exponent of a row of grad_out (RowNumbers), and E the largest e
+// of the block.
+struct alignas(16) QueryNumbers {
+  static constexpr int kRows = 64;
+  float shift[kRows];   // lse_log2 - (e - E) - 15; +inf for a query that sees no key
+  float delta[kRows];   // times 2^-e
+  float factor[kRows];  // of products with the query's planes
+  float share[kRows];   // 2^(E - e)
+  float scale;          // 2^(E - 15)
+  uint32_t uncommon;    // not 0: rows have numbers of their own
+};
+
 // A block has a tile of keys and iterates over blocks of queries, one in each step of the mainloop.
 // It has two consumer warpgroups.
 struct AttentionBackwardConfig {
@@ -328,7 +341,11 @@ struct AttentionBackwardConfig {
   }
 
   static constexpr int kConsumers = 2, kStages = 2;
-  static constexpr bool unit_strides() { return true; }  // between elements of rows, in fixups
+  // float32 is multiplied as two planes of f16 (backward_planes.hpp), which lie side by side in a
+  // row, each of whole chunks.
+  constexpr int planes() const { return dtype == DType::kF32 ? 2 : 1; }
+  constexpr int plane_length(int dim) const { return (dim + kChunk - 1) / kChunk * kChunk; }
+  constexpr bool unit_strides() const { return planes() == 1; }  // between elements, in fixups
   constexpr int keys() const { return split_keys ? 128 : 64; }
   // Some queries of a step see keys of a tile that others do not.
   constexpr bool masked() const { return right || left || lengths || visible; }
@@ -401,6 +418,16 @@ struct AttentionBackwardConfig {
            kStages * statistics_bytes() + kOthers;
   }
   static constexpr int kOthers = 192;  // barriers and a flag
+  // Of planes, which have no tile of bias: two planes of each operand and of dS, the numbers of the
+  // queries of a step, and what warps exchange.
+  constexpr int plane_bytes(int rows, int dim) const { return 4 * rows * plane_length(dim); }
+  constexpr int planes_shared_bytes() const {
+    return plane_bytes(keys(), key_dim) + plane_bytes(keys(), value_dim) +
+           kStages * (plane_bytes(queries, key_dim) + plane_bytes(queries, value_dim)) +
+           ds_buffers() * plane_bytes(keys(), queries) + weight_bytes() +
+           kStages * static_cast<int>(sizeof(QueryNumbers)) + 2 * kOthers;
+  }
+  constexpr int ds_buffers() const { return split_keys ? 2 : 1; }
   // dS overwrites the tile of bias and is stored from there.
   constexpr bool grad_bias_in_place() const { return grad_bias && bias_whole && bias_stages > 0; }
 
@@ -472,6 +499,16 @@ struct AttentionBackwardArguments : AttentionBackwardProblem {
   int32_t k_tiles = 0;            // of each of them; ragged: padded positions of tiles
   int32_t heads_per_section = 0;  // key heads (backward_tiles.hpp)
   int32_t forward_heads = 0;  // of a batch entry, before the reversed ones, if C.reverse_order()
+};
+
+// Of float32: the maps are those of planes.
+struct AttentionBackwardPlanesArguments : AttentionBackwardArguments {
+  RowsInMemory lse, grad_lse;             // rows of one element; grad_lse may be null
+  PlanesArguments planes;                 // of query with grad_out, and of key with value
+  PlanesOfRows out;                       // without planes
+  QueryNumbers* query_numbers = nullptr;  // [block of queries]
+  int32_t query_blocks = 0;               // of all heads
+  bool vectors = false;                   // rows of grad_query are accessed 16 bytes at a time
 };
 
 // Of the kernel that sums the gradient of a repeated bias.

@@ -1,0 +1,266 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention backward for f32 on sm_90a, dims up to 64: the products of backward.hpp, each as three
+// products of f16 planes (portable/attention/planes.hpp) whose sums begin from zero.
+//
+//   dV = P^T dO      dP = dO V^T      dS = P (dP - delta)
+//   dQ = scale dS K                   dK = scale dS^T Q
+//
+// Three launches: attention_backward_split (planes, delta and lse, backward_planes_rows.hpp),
+// attention_backward_planes (the products, this file), attention_backward_finish_f32 (dQ from its
+// sums, backward_planes_rows.hpp).
+//
+// Roles. As in backward.hpp, split by keys: warpgroup 0 is the producer, of which one thread issues
+// TMA loads; warpgroups 1 and 2 are consumers, each with 64 of the tile's 128 keys. A step has 64
+// queries:
+//
+//   wait for            WGMMA              then
+//   Q (and K once)      S^T = K Q^T
+//   dO (and V once)     dP^T = V dO^T      W = 2^(S - shift) under it, in planes
+//                       dV = W^T dO        dS under it, in planes; to shared memory
+//   dS of both          dK = dS^T Q        dV is added to its sums, the stage of dO released
+//                       dQ = dS K          by one consumer, in turns; dK is added under it
+//
+// Numbers. With planes Q' = Q / f, K' = K / g, dO' = 2^-e dO and V' = 2^-v V of a row each, and the
+// largest e of the step's queries, E:
+//
+//   W = 2^(f g Q'K' - lse + e - E + 15)     dV = 2^(E - 15) W^T dO'
+//   u = W (2^v dO'V' - 2^-e delta)          dS = 2^(E - 15) u
+//
+// so that whatever dO's rows are, W is at most 2^15, which planes hold to 2^-40. u has no natural
+// range: each consumer multiplies it by a power of two that brings its largest below 2^15, which
+// its warps exchange. Tensor cores sum over queries for dK and over keys for dQ, where u is to be
+// multiplied by f, or by g. Mostly all rows of a tile and of the queries that see it have the
+// common numbers, and one split of u serves both. Otherwise (kOwn) u f and u g are split each for
+// itself, the latter times 2^(E - e), so that queries with small dO keep their accuracy.
+//
+// Rows with numbers that planes do not hold have a NaN for a factor. They, and NaN and infinity of
+// the statistics, make results NaN that depend on them; those rows get a fixup
+// (attention/backward_fixup.hpp). Hidden pairs have W and u of 0, whatever the factors are.
+//
+// Barriers, besides the pipelines: kBothConsumers, once a step: both halves of dS are in shared
+// memory, in two buffers, as in backward_split_keys.hpp. kOwnWarps + consumer: the consumer's warps
+// have written their largest u.
+//
+// Limits: scale is positive. The sums of dQ get their summands in any order.
+#pragma once
+
+#include "cuda/device/ptx/dependency.hpp"
+#include "cuda/device/sm90/attention/backward_planes_products.hpp"
+#include "cuda/device/sm90/attention/backward_planes_step.hpp"
+
+namespace perseid::internal::cuda {
+
+// ---- Split by keys ----
+
+template <AttentionBackwardConfig C, bool kOwn>
+class PlanesConsumer : PlanesStep<C, kOwn> {
+  using Step = PlanesStep<C, kOwn>;
+  using Step::a_, Step::shared_, Step::tile_, Step::thread_, Step::chain_;
+  using Step::kScores, Step::kBothConsumers;
+  using typename Step::Planes;
+
+ public:
+  __device__ __forceinline__ PlanesConsumer(const AttentionBackwardPlanesArguments& arguments,
+                                            const PlanesShared<C>& shared, const BackwardTile& tile,
+                                            int consumer)
+      : Step(arguments, shared, tile, consumer) {}
+
+  __device__ __forceinline__ void run() {
+    clear_sums(grad_key_);
+    clear_sums(grad_value_);
+    if (tile_.end > tile_.first) {
+      ptx::mbarrier_wait(shared_.key_full(), 0);
+      ptx::mbarrier_wait(shared_.value_full(), 0);
+    }
+    for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
+      if (!C.skips_masked_tiles() || sees_keys(step))
+        run_step(number, step);
+      else
+        skip_step(number, step);
+    });
+    typename Step::Rows nonfinite;
+    this->find_nonfinite(grad_value_, nonfinite);
+    this->find_nonfinite(grad_key_, nonfinite);
+    this->store_value(grad_value_, nonfinite);
+    this->store_key(grad_key_, nonfinite);
+    this->fix_up(nonfinite);
+  }
+
+ private:
+  __device__ __forceinline__ void run_step(int number, const BackwardStep& step) {
+    const PipelineState<C.kStages> state{number};
+    const int stage = state.stage(), parity = number % 2;
+    const QueryNumbers& numbers = shared_.numbers(stage);
+    float scores[kScores], products[kScores];
+
+    // S^T = K Q^T and dP^T = V dO^T
+    shared_.queries().consumer_wait(state);
+    ptx::wgmma_fence();
+    this->template issue_scores<C.key_dim>(scores, shared_.key(), shared_.query(stage));
+    shared_.grad_outs().consumer_wait(state);
+    ptx::wgmma_fence();
+    this->template issue_scores<C.value_dim>(products, shared_.value(), shared_.grad_out(stage));
+
+    // W, under dP^T
+    DroppedBits<C> dropped;
+    chain_.find_dropped(tile_, step, dropped);
+    ptx::wgmma_wait<1>();
+    ptx::fence_operand(scores);
+    chain_.hide_unseen(scores, tile_, step);
+    this->scores_to_weights(numbers, scores);
+    Planes weights;
+    split_weights(scores, weights[0], weights[1]);
+    if constexpr (C.dropout) this->drop(dropped, scores, weights);
+
+    // dV = W^T dO; u under it
+    ptx::wgmma_fence();
+    float gradient[C.value_dim / 2];
+    this->template issue_gradient<C.value_dim>(gradient, weights, shared_.grad_out(stage));
+    const auto add_values = [&] {
+      ptx::fence_operand(gradient);
+      thread_.release(shared_.grad_outs(), state);
+      add_products(gradient, numbers.scale * kValueFactor, grad_value_);
+    };
+    ptx::wgmma_wait<kOwn ? 0 : 1>();
+    ptx::fence_operand(products);
+    if constexpr (kOwn) add_values();  // whose registers two splits of dS need
+    this->weights_to_ds(numbers, scores, products);
+    Planes ds;
+    const float factor = this->split_ds(numbers, parity, products, ds, [] {}) * numbers.scale;
+    ptx::named_barrier_sync(kBothConsumers, 256);
+
+    // dK = dS^T Q; dV is added under it
+    ptx::wgmma_fence();
+    float key_gradient[C.key_dim / 2];
+    this->template issue_gradient<C.key_dim>(key_gradient, ds, shared_.query(stage));
+    if constexpr (!kOwn) {
+      ptx::wgmma_wait<1>();
+      add_values();
+    }
+
+    // dQ = dS K, by one consumer
+    const auto add_keys = [&] {
+      ptx::fence_operand(key_gradient);
+      thread_.release(shared_.queries(), state);
+      add_products(key_gradient, factor, grad_key_);
+    };
+    if (parity == thread_.consumer) {
+      add_queries(numbers, parity, step, [&] {
+        ptx::wgmma_wait<1>();
+        add_keys();
+      });
+    } else {
+      ptx::wgmma_wait<0>();
+      add_keys();
+    }
+  }
+  // Whether any query of the step sees any of the consumer's keys.
+  __device__ __forceinline__ bool sees_keys(const BackwardStep& step) const {
+    const int query = step.block * C.queries, key = tile_.key + thread_.first_key();
+    const int position = query + gap_before<C>(a_, query);
+    return (!C.right || position + C.queries - 1 + tile_.right > key) &&
+           (!C.left || position + tile_.left < key + 64);
+  }
+  // Without its keys, the consumer still computes dQ in its turn, from the other's dS.
+  __device__ __forceinline__ void skip_step(int number, const BackwardStep& step) {
+    const PipelineState<C.kStages> state{number};
+    const int parity = number % 2;
+    shared_.queries().consumer_wait(state);
+    shared_.grad_outs().consumer_wait(state);
+    thread_.release(shared_.grad_outs(), state);
+    const uint32_t zeros[kScores / 2] = {};
+    this->store_ds(zeros, zeros, parity, 0);
+    ptx::named_barrier_sync(kBothConsumers, 256);
+    if (parity == thread_.consumer)
+      add_queries(shared_.numbers(state.stage()), parity, step, [] {});
+    thread_.release(shared_.queries(), state);
+  }
+
+  // dQ of the step, over the keys of each consumer. `meanwhile` runs when its products are issued.
+  template <class Meanwhile>
+  __device__ __forceinline__ void add_queries(const QueryNumbers& numbers, int parity,
+                                              const BackwardStep& step,
+                                              const Meanwhile& meanwhile) const {
+    float sums[C.kConsumers][C.key_dim / 2];
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int half = 0; half < C.kConsumers; ++half)
+      this->issue_queries(sums[half], parity, half, 0);
+    ptx::wgmma_commit();
+    const auto first = this->query_factors(numbers, parity, 0);
+    const auto second = this->query_factors(numbers, parity, 1);
+    meanwhile();
+    ptx::wgmma_wait<0>();
+#pragma unroll
+    for (int half = 0; half < C.kConsumers; ++half) ptx::fence_operand(sums[half]);
+#pragma unroll
+    for (int i = 0; i < C.key_dim / 2; ++i)
+      sums[0][i] = fmaf(sums[0][i], first.of_row[i / 2 % 2], sums[1][i] * second.of_row[i / 2 % 2]);
+    this->add_to_queries(sums[0], step, 0);
+  }
+
+  float grad_key_[C.key_dim / 2], grad_value_[C.value_dim / 2];
+};
+
+// ---- Entry ----
+
+// Whether a key of the tile, or a query of its steps, has numbers of its own. By all threads.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ bool has_own_numbers(const AttentionBackwardPlanesArguments& a,
+                                                const BackwardTile& tile) {
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  bool own = false;
+  if (thread < C.keys() && tile.key + thread < tile.kv_len) {
+    const RowNumbers numbers = *number_of_key<C>(a, tile, tile.key + thread);
+    own = !(numbers.factor == power_of_two(kCommonKeyExponent - 14) &&
+            numbers.exponent == kCommonValueExponent);
+  }
+  const int32_t blocks = tile.end - tile.first;
+#pragma unroll 1
+  for (int32_t i = thread; i < a.group * blocks; i += C.threads()) {
+    const int64_t number =
+        block_number<C>(a, tile, tile.kv_head * a.group + i / blocks, tile.first + i % blocks);
+    own = own || a.query_numbers[number].uncommon != 0;
+  }
+  return __shfl_sync(0xffffffffu, __syncthreads_or(own), 0) != 0;
+}
+
+template <AttentionBackwardConfig C, bool kOwn>
+__device__ __forceinline__ void run_planes_consumer(const AttentionBackwardPlanesArguments& a,
+                                                    const PlanesShared<C>& shared,
+                                                    const BackwardTile& tile, int consumer) {
+  if constexpr (C.split_keys)
+    PlanesConsumer<C, kOwn>(a, shared, tile, consumer).run();
+  else if (consumer == 0)
+    PlanesValueConsumer<C, kOwn>(a, shared, tile).run();
+  else
+    PlanesKeyConsumer<C, kOwn>(a, shared, tile).run();
+}
+
+template <AttentionBackwardConfig C>
+__global__ void __launch_bounds__(C.threads(), 1)
+    attention_backward_planes(const __grid_constant__ AttentionBackwardPlanesArguments arguments) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const PlanesShared<C> shared{memory, static_cast<uint32_t>(__cvta_generic_to_shared(memory))};
+  if (threadIdx.x == 0) shared.prepare();
+  ptx::wait_for_prerequisites();
+  ptx::launch_dependents();
+  const BackwardTile tile = find_backward_tile<C>(arguments, static_cast<int32_t>(blockIdx.x));
+  const bool own = has_own_numbers<C>(arguments, tile);
+  if (C.lengths && tile.key >= tile.kv_rows) return;
+  // A shuffle, so that the compiler knows it to be uniform in a warp.
+  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
+  if (group == 0) {
+    ptx::setmaxnreg_dec<24>();
+    if (threadIdx.x == 0) load_planes<C>(arguments, shared, tile);
+  } else {
+    ptx::setmaxnreg_inc<240>();
+    if (own)
+      run_planes_consumer<C, true>(arguments, shared, tile, group - 1);
+    else
+      run_planes_consumer<C, false>(arguments, shared, tile, group - 1);
+  }
+}
+
+}  // namespace perseid::internal::cuda
