@@ -210,6 +210,9 @@ TEST(AttentionKernels, TakeTheRowsOfARank) {
             "made for sequences of one length, with dropout, where ranks hold rows of each");
   problem.dropout = 0;
   EXPECT_EQ(portable->refuse(problem, *device), "");
+  problem.rows.zigzag = true;
+  EXPECT_EQ(portable->refuse(problem, *device),
+            "of f32 made for sequences of one length, in zigzag pieces");
 }
 
 TEST(AttentionKernels, TakeFloat32) {

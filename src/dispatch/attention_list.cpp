@@ -317,6 +317,8 @@ constexpr Implementation<Attention> kPortable = {
           std::string why = problem.rows.canonical ? kOrderOfRows : refuse_scale(problem, false);
           if (problem.rows.zigzag && problem.ragged && (problem.bias || problem.visible))
             why = "made for sequences of one length, with bias or visible, in zigzag pieces";
+          if (problem.rows.zigzag && problem.ragged && problem.dtype == DType::kF32)
+            why = "of f32 made for sequences of one length, in zigzag pieces";
           for (int64_t piece = 0; piece < (problem.rows.zigzag ? 2 : 1); ++piece) {
             const AttentionProblem one = problem.rows.zigzag ? piece_of(problem, piece) : problem;
             if (why.empty()) why = cuda::refuse_portable_attention(one, device.gpu->facts());

@@ -19,7 +19,7 @@ constexpr int kMostPacked = 4;
 int pack_of(const AttentionProblem& problem) {
   // Bias, mask and dropout differ between the heads of a group.
   if (problem.bias || problem.visible || problem.ragged || problem.max_lengths ||
-      dropout_threshold(problem.dropout) < 256)
+      !problem.rows.all() || dropout_threshold(problem.dropout) < 256)
     return 0;
   int pack = 0;
   while (pack < kMostPacked && problem.group() % (int64_t{2} << pack) == 0 &&
