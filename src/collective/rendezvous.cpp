@@ -195,23 +195,23 @@ std::array<char, 40> boot_id() {
   return id;
 }
 
-// Whether all ranks are on one host with one /tmp, where their sockets can be, and none asks to be
-// `apart`. False: all_gather has failed.
-bool find_hosts(int32_t size, const AllGather& all_gather, bool apart, bool* one) {
+// Whether all ranks are on one host with one /tmp, where their sockets can be, and none asks for
+// `tcp_only`. False: all_gather has failed.
+bool find_hosts(int32_t size, const AllGather& all_gather, bool tcp_only, bool* one) {
   struct Host {
     std::array<char, 40> id;
-    uint64_t device, inode, apart;
+    uint64_t device, inode, tcp_only;
   };
-  Host mine{boot_id(), 0, 0, apart ? uint64_t{1} : 0};
+  Host mine{boot_id(), 0, 0, tcp_only ? uint64_t{1} : 0};
   struct stat found {};
   if (mine.id[0] == '\0' || ::stat(kFolder, &found) != 0 || ::access(kFolder, W_OK) != 0)
-    mine.apart = 1;
+    mine.tcp_only = 1;
   mine.device = found.st_dev;
   mine.inode = found.st_ino;
   std::vector<Host> hosts(static_cast<size_t>(size));
   if (!all_gather(&mine, sizeof mine, hosts.data())) return false;
   *one = std::all_of(hosts.begin(), hosts.end(), [&](const Host& host) {
-    return host.apart == 0 && std::memcmp(&host, hosts.data(), sizeof host) == 0;
+    return host.tcp_only == 0 && std::memcmp(&host, hosts.data(), sizeof host) == 0;
   });
   return true;
 }
@@ -276,8 +276,8 @@ Status leave_tcp(const Place& place, Clock::time_point deadline, std::vector<Des
     return true;
   };
   bool one = false;
-  const bool apart = names_host() || !shares_memory_of_environment();
-  if (!find_hosts(place.size, all_gather, apart, &one))
+  const bool tcp_only = names_host() || !shares_memory_of_environment();
+  if (!find_hosts(place.size, all_gather, tcp_only, &one))
     return Status::error(PERSEID_PEER_LOST, "a rank was lost, or silent, at the rendezvous");
   if (!one) return {};
   std::vector<Descriptor> local(sockets->size());
