@@ -138,7 +138,7 @@ TEST(CanonicalOrder, OfReducedProductsIsTheTree) {
   }
 }
 
-// Of rows, and of the depth: then sums are put aside where a shard is late.
+// Shards of rows, and of the depth, where sums are put aside while a shard is late.
 TEST(CanonicalOrder, OfGatheredProductsIsTheTree) {
   const Context context = Context::cpu(2);
   for (const LeafProblem& problem : leaf_problems()) {

@@ -44,7 +44,7 @@ Matrix plus(Matrix left, const Matrix& right) {
   return left;
 }
 
-// Of 16 bits, as a float32.
+// The bf16 matrix in float32.
 Matrix widened(const Matrix& bf16) {
   Matrix wide(bf16.shape, perseid::f32);
   for (size_t i = 0; i < bf16.bytes.size() / 2; ++i) {

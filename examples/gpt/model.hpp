@@ -87,7 +87,7 @@ class Model {
       return grad_stream_;
     }
   }
-  // Of bytes [batch, context], those of this rank's positions.
+  // The bytes at this rank's positions, of [batch, context].
   const uint8_t* own(const uint8_t* bytes);
   // [batch, positions, heads, head_dim] within rows of `stride` elements, from column `offset`.
   perseid::Tensor heads(const Shared<T>& rows, int64_t stride, int64_t offset) const;

@@ -26,8 +26,8 @@ class Ranks {
   Share share(const Config& config) const {
     return divide_context() ? share_of(config) : share_of(config, rank(), size());
   }
-  // Of every sequence, those that this rank computes, and how they are placed. Of a causal mask a
-  // rank has as much work as another where it has two pieces of the sequence.
+  // The positions of every sequence that this rank computes, and how they are placed. Under a
+  // causal mask ranks have equal work if each has two pieces of the sequence.
   std::vector<int64_t> positions(const Config& config) const;
   perseid::Sharding placement(const Config& config) const {
     return config.context % (2 * size()) == 0 ? perseid::Sharding::kZigzag

@@ -111,7 +111,7 @@ double Trainer<T>::together(const Body& body) {
   return result_;
 }
 
-// With the ranks that are left, and those that replace others.
+// Goes on with the ranks that are left and with those that replace others.
 template <class T>
 void Trainer<T>::go_on(const perseid::Error& error) {
   std::fprintf(stderr, "perseid-gpt: %s\n", error.what());
