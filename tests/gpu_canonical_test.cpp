@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Canonical order on GPUs: one GPU and two have the same bits, those of the tree by its definition:
-// eight plain products, added in pairs of neighbours. Skipped with fewer than two GPUs.
+// eight plain products, added in pairs of neighbours.
 #include "context_attention_tools.hpp"
 #include "gpu_collective_tools.hpp"
 
@@ -16,16 +16,7 @@ using perseid::MatmulReduce;
 constexpr auto kLeafDeadline = 5s;
 constexpr int64_t kLeaves = 8;
 
-class GpuCanonicalOrder : public testing::Test {
- protected:
-  void SetUp() override {
-    try {
-      Context::cuda(1);
-    } catch (const perseid::Error& error) {
-      GTEST_SKIP() << "needs 2 GPUs: " << error.what();
-    }
-  }
-};
+class GpuCanonicalOrder : public GpuRanksTest {};
 
 struct LeafProblem {
   DType dtype, out_dtype;
@@ -71,20 +62,19 @@ Matrix rounded(const Matrix& sums, DType dtype) {
 struct Operands {
   Matrix a, b, bias, wanted;
 
-  explicit Operands(const LeafProblem& problem)
+  Operands(const Context& context, const LeafProblem& problem)
       : a(Matrix::random({problem.m, problem.k()}, problem.dtype, 1)),
         b(Matrix::random({problem.k(), problem.n}, problem.dtype, 2)),
         bias(Matrix::random({problem.n}, problem.dtype, 3)),
-        wanted(by_definition(problem)) {}
+        wanted(by_definition(context, problem)) {}
 
  private:
-  Matrix by_definition(const LeafProblem& problem) const {
-    const Context context = Context::cuda(0);
+  Matrix by_definition(const Context& context, const LeafProblem& problem) const {
     std::vector<Matrix> leaf;
     for (int64_t i = 0; i < kLeaves; ++i) {
       const int64_t begin = i * problem.leaf, end = begin + problem.leaf;
-      leaf.push_back(gpu_product(context, 0, part_of(a, 1, begin, end), part_of(b, 0, begin, end),
-                                 perseid::f32));
+      leaf.push_back(
+          gpu_product(context, part_of(a, 1, begin, end), part_of(b, 0, begin, end), perseid::f32));
     }
     const Matrix sum = plus(plus(plus(leaf[0], leaf[1]), plus(leaf[2], leaf[3])),
                             plus(plus(leaf[4], leaf[5]), plus(leaf[6], leaf[7])));
@@ -103,15 +93,14 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(GpuCanonicalProducts, ReducedAreTheTree) {
   const LeafProblem& problem = GetParam();
-  const Operands with(problem);
   for (const int32_t ranks : {1, 2})
-    on_threads(ranks, [&](const Group& group) {
+    on_gpu_ranks(ranks, [&](const Group& group) {
       const int32_t rank = group.rank();
-      const Context context = Context::cuda(rank);
+      const Context context = context_of(rank);
+      const Operands with(context, problem);
       const int64_t k = problem.k() / ranks;
-      const OnGpu a(context, rank, part_of(with.a, 1, rank * k, (rank + 1) * k)),
-          b(context, rank, part_of(with.b, 0, rank * k, (rank + 1) * k)),
-          bias(context, rank, with.bias);
+      const OnGpu a(context, part_of(with.a, 1, rank * k, (rank + 1) * k)),
+          b(context, part_of(with.b, 0, rank * k, (rank + 1) * k)), bias(context, with.bias);
       for (int kind = 0; kind < 4; ++kind) {
         SCOPED_TRACE(testing::Message() << ranks << " ranks, m " << problem.m << ", kind " << kind);
         const bool along_n = kind == 1, all = kind > 1;
@@ -130,7 +119,7 @@ TEST_P(GpuCanonicalProducts, ReducedAreTheTree) {
         const Matrix wanted = all ? with.wanted
                                   : part_of(with.wanted, along_n ? 1 : 0, rank * extent / ranks,
                                             (rank + 1) * extent / ranks);
-        const OnGpu c(context, rank, Matrix(wanted.shape, problem.out_dtype));
+        const OnGpu c(context, Matrix(wanted.shape, problem.out_dtype));
         const GpuWorkspace workspace(context, plan);
         for (int run = 0; run < 2; ++run) {
           plan.execute({.a = a.tensor(),
@@ -148,12 +137,12 @@ TEST_P(GpuCanonicalProducts, ReducedAreTheTree) {
 
 TEST_P(GpuCanonicalProducts, GatheredAreTheTree) {
   const LeafProblem& problem = GetParam();
-  const Operands with(problem);
   for (const int32_t ranks : {1, 2})
-    on_threads(ranks, [&](const Group& group) {
+    on_gpu_ranks(ranks, [&](const Group& group) {
       const int32_t rank = group.rank();
-      const Context context = Context::cuda(rank);
-      const OnGpu b(context, rank, with.b), bias(context, rank, with.bias);
+      const Context context = context_of(rank);
+      const Operands with(context, problem);
+      const OnGpu b(context, with.b), bias(context, with.bias);
       for (const bool along_k : {false, true}) {
         SCOPED_TRACE(testing::Message()
                      << ranks << " ranks, m " << problem.m << ", along k " << along_k);
@@ -169,8 +158,8 @@ TEST_P(GpuCanonicalProducts, GatheredAreTheTree) {
              .chunks = 2,
              .fusion = Fusion::kFused,
              .canonical = true});
-        const OnGpu a(context, rank, part_of(with.a, along_k ? 1 : 0, begin, end)),
-            c(context, rank, Matrix(with.wanted.shape, problem.out_dtype));
+        const OnGpu a(context, part_of(with.a, along_k ? 1 : 0, begin, end)),
+            c(context, Matrix(with.wanted.shape, problem.out_dtype));
         const GpuWorkspace workspace(context, plan);
         plan.execute({.a = a.tensor(),
                       .b = {b.tensor()},
@@ -185,8 +174,8 @@ TEST_P(GpuCanonicalProducts, GatheredAreTheTree) {
 }
 
 TEST_F(GpuCanonicalOrder, OfProductsIsRefusedWhereItCannotHold) {
-  on_threads(1, [&](const Group& group) {
-    const Context context = Context::cuda(0);
+  on_gpu_ranks(2, [&](const Group& group) {
+    const Context context = context_of(group.rank());
     const auto refused = [&](DType dtype, int64_t k, const char* part) {
       const Ended end = ended([&] {
         MatmulReduce(context, group, {.dtype = dtype, .m = 64, .n = 64, .k = k, .canonical = true});
@@ -205,8 +194,8 @@ using context_attention_tools::ContextAttention;
 using context_attention_tools::Tensors;
 using context_attention_tools::TensorsOf;
 
-TensorsOf<OnGpu> copy_to_gpu(const Context& context, int32_t gpu, const Tensors& host) {
-  const auto copy = [&](const Matrix& matrix) { return OnGpu(context, gpu, matrix); };
+TensorsOf<OnGpu> copy_to_gpu(const Context& context, const Tensors& host) {
+  const auto copy = [&](const Matrix& matrix) { return OnGpu(context, matrix); };
   return {.query = copy(host.query),
           .key = copy(host.key),
           .value = copy(host.value),
@@ -221,44 +210,27 @@ TensorsOf<OnGpu> copy_to_gpu(const Context& context, int32_t gpu, const Tensors&
           .grad_value = copy(host.grad_value)};
 }
 
-// The result of all rows, by so many GPUs.
-std::pair<Matrix, Matrix> attend(context_attention_tools::Problem problem, int32_t ranks) {
-  problem.ranks = ranks;
-  Tensors whole = context_attention_tools::make(problem, 1);
-  on_threads(ranks, [&](const Group& group) {
-    const int32_t rank = group.rank();
-    const Context context = Context::cuda(rank);
-    const Tensors own =
-        context_attention_tools::take(problem, context_attention_tools::make(problem, 1), rank);
-    const ContextAttention plan(context, group,
-                                {.attention = context_attention_tools::options_of(
-                                     problem, own.query.shape[1], own.key.shape[1], ranks),
-                                 .placement = problem.placement,
-                                 .chunks = problem.chunks,
-                                 .canonical = true});
-    const TensorsOf<OnGpu> tensors = copy_to_gpu(context, rank, own);
-    const GpuWorkspace workspace(context, plan);
-    for (int run = 0; run < 2; ++run)
-      plan.forward(nullptr, tensors.forward(problem), workspace.bytes(), kLeafDeadline);
-    context.synchronize();
-    // Its rows, of all.
-    const auto rows = context_attention_tools::rows_of(problem, rank, problem.q_len);
-    const auto put = [&](const Matrix& part, size_t dim, Matrix& all) {
-      size_t outer = 1, inner = static_cast<size_t>(bytes_of(all.dtype));
-      for (size_t d = 0; d < dim; ++d) outer *= static_cast<size_t>(all.shape[d]);
-      for (size_t d = dim + 1; d < all.shape.size(); ++d)
-        inner *= static_cast<size_t>(all.shape[d]);
-      for (size_t o = 0; o < outer; ++o)
-        for (size_t i = 0; i < rows.size(); ++i)
-          std::memcpy(
-              all.bytes.data() +
-                  (o * static_cast<size_t>(all.shape[dim]) + static_cast<size_t>(rows[i])) * inner,
-              part.bytes.data() + (o * rows.size() + i) * inner, inner);
-    };
-    put(tensors.out.get(), 1, whole.out);
-    put(tensors.lse.get(), 2, whole.lse);
-  });
-  return {whole.out, whole.lse};
+// The rows of a rank, by the GPUs of a group.
+Tensors attend(const Context& context, const Group& group,
+               context_attention_tools::Problem problem) {
+  const int32_t rank = group.rank();
+  problem.ranks = group.size();
+  Tensors own =
+      context_attention_tools::take(problem, context_attention_tools::make(problem, 1), rank);
+  const ContextAttention plan(context, group,
+                              {.attention = context_attention_tools::options_of(
+                                   problem, own.query.shape[1], own.key.shape[1], group.size()),
+                               .placement = problem.placement,
+                               .chunks = problem.chunks,
+                               .canonical = true});
+  const TensorsOf<OnGpu> tensors = copy_to_gpu(context, own);
+  const GpuWorkspace workspace(context, plan);
+  for (int run = 0; run < 2; ++run)
+    plan.forward(nullptr, tensors.forward(problem), workspace.bytes(), kLeafDeadline);
+  context.synchronize();
+  own.out = tensors.out.get();
+  own.lse = tensors.lse.get();
+  return own;
 }
 
 TEST_F(GpuCanonicalOrder, OfAttentionIsThatOfOneGpu) {
@@ -277,10 +249,17 @@ TEST_F(GpuCanonicalOrder, OfAttentionIsThatOfOneGpu) {
         square(1280, 128, {.placement = Sharding::kContiguous, .mask = {}, .chunks = 3}),
         square(100, 64, {.placement = Sharding::kContiguous})}) {
     SCOPED_TRACE(testing::Message() << "length " << problem.q_len << ", dim " << problem.head_dim);
-    const auto one = attend(problem, 1), two = attend(problem, 2);
-    EXPECT_TRUE(one.first.bytes == two.first.bytes);
-    EXPECT_TRUE(one.second.bytes == two.second.bytes);
-    EXPECT_NE(one.first.bytes, Matrix(one.first.shape, perseid::bf16).bytes);
+    on_gpu_ranks(2, [&](const Group& group) {
+      const Context context = context_of(group.rank());
+      const Tensors whole = attend(context, Group::threads(1)[0], problem);
+      context_attention_tools::Problem shared = problem;
+      shared.ranks = 2;
+      const Tensors wanted = context_attention_tools::take(shared, whole, group.rank());
+      const Tensors result = attend(context, group, problem);
+      EXPECT_TRUE(result.out.bytes == wanted.out.bytes) << "rank " << group.rank();
+      EXPECT_TRUE(result.lse.bytes == wanted.lse.bytes) << "rank " << group.rank();
+      EXPECT_NE(result.out.bytes, Matrix(result.out.shape, perseid::bf16).bytes);
+    });
   }
 }
 

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that are processes, each with a GPU of its own: their results, and what those that are left
-// do when one is killed or stopped. The parent uses no GPU, so that it may fork. Skipped with fewer
-// than two GPUs.
+// Ranks that are processes on GPUs, or on one GPU: their results, and what those that are left do
+// when one is killed or stopped. The parent uses no GPU, so that it may fork.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,7 +23,7 @@ constexpr int32_t kRanks = 2;
 // Both products over the ranks of a group; all operands are ones.
 class Work {
  public:
-  Work(const Context& context, int32_t gpu, const Group& group)
+  Work(const Context& context, const Group& group)
       : context_(context),
         size_(group.size()),
         gather_(context, group,
@@ -42,10 +41,10 @@ class Work {
                  .fusion = perseid::Fusion::kFused}),
         first_(context, gather_),
         second_(context, reduce_),
-        a_(context, gpu, ones({kRows, kDepth})),
-        b_(context, gpu, ones({kDepth, kColumns})),
-        gathered_(context, gpu, Matrix({kRows * size_, kColumns}, perseid::bf16)),
-        reduced_(context, gpu, Matrix({kRows, kColumns}, perseid::bf16)) {}
+        a_(context, ones({kRows, kDepth})),
+        b_(context, ones({kDepth, kColumns})),
+        gathered_(context, Matrix({kRows * size_, kColumns}, perseid::bf16)),
+        reduced_(context, Matrix({kRows, kColumns}, perseid::bf16)) {}
 
   void enqueue(std::chrono::nanoseconds deadline) const {
     gather_.execute(
@@ -93,15 +92,7 @@ class Work {
 class GpuProcesses : public RankProcesses {
  protected:
   void SetUp() override {
-    start(1, [](int32_t) {
-      try {
-        Context::cuda(kRanks - 1);
-        return true;
-      } catch (const perseid::Error&) {
-        return false;
-      }
-    });
-    if (join()[0] != 0) GTEST_SKIP() << "needs " << kRanks << " GPUs";
+    if (count_gpus() == 0) GTEST_SKIP() << "needs a GPU";
   }
 
   Group group_of(int32_t rank) const {
@@ -116,8 +107,8 @@ class GpuProcesses : public RankProcesses {
   void lose_rank_one(std::chrono::nanoseconds deadline, const std::function<void()>& harm) {
     start(kRanks, [&](int32_t rank) {
       const Group group = group_of(rank);
-      const Context context = Context::cuda(rank);
-      const Work work(context, rank, group);
+      const Context context = context_of(rank);
+      const Work work(context, group);
       if (!work.once()) return false;
       ++board_->ready;
       Board::Rank& mine = board_->ranks[rank];
@@ -136,7 +127,7 @@ class GpuProcesses : public RankProcesses {
       }
       const int64_t from = now();
       const Group left = group.shrink(200ms);
-      const Work alone(context, rank, left);
+      const Work alone(context, left);
       const bool right = alone.once() && alone.once();
       mine.seconds_on = since(from);
       return right && left.size() == 1;
@@ -151,9 +142,9 @@ class GpuProcesses : public RankProcesses {
 TEST_F(GpuProcesses, ComputeWithMemoryOfOneAnother) {
   start(kRanks, [&](int32_t rank) {
     const Group group = group_of(rank);
-    const Context context = Context::cuda(rank);
+    const Context context = context_of(rank);
     for (int repeat = 0; repeat < 3; ++repeat) {
-      const Work work(context, rank, group);
+      const Work work(context, group);
       for (int i = 0; i < 20; ++i)
         if (!work.once()) return false;
     }
@@ -173,8 +164,8 @@ TEST_F(GpuProcesses, ComputeWhereTheyMetByTcp) {
                                       {"PERSEID_TOKEN", "a secret"}})
       setenv(name, value.c_str(), 1);
     const Group group;
-    const Context context = Context::cuda(rank);
-    return Work(context, rank, group).once();
+    const Context context = context_of(rank);
+    return Work(context, group).once();
   });
   EXPECT_EQ(join(), std::vector<int>(kRanks, 0));
 }
@@ -189,10 +180,10 @@ TEST_F(GpuProcesses, LoadAndAllocateWhileARankIsSilent) {
     start(kRanks, [&](int32_t rank) {
       alarm(60);  // instead of waiting for ever
       const Group group = group_of(rank);
-      const Context context = Context::cuda(rank);
-      const Work work(context, rank, group);
-      const OnGpu single(context, rank, Matrix({64}, perseid::f32, 0)),
-          half(context, rank, Matrix({64}, perseid::bf16, 0));
+      const Context context = context_of(rank);
+      const Work work(context, group);
+      const OnGpu single(context, Matrix({64}, perseid::f32, 0)),
+          half(context, Matrix({64}, perseid::bf16, 0));
       group.all_reduce(single.tensor(), single.tensor());
       // Compiled and kept, so that the deadline does not pass meanwhile.
       const perseid::Matmul compiled(context, other);
@@ -204,7 +195,7 @@ TEST_F(GpuProcesses, LoadAndAllocateWhileARankIsSilent) {
       const Ended end = ended([&] {
         if (what == kSum) return group.all_reduce(half.tensor(), half.tensor(), {}, 2s);
         work.enqueue(2s);
-        const Context second = Context::cuda(rank);
+        const Context second = context_of(rank);
         if (what == kMemory) {
           const Memory memory(second, 1 << 20);
         } else {

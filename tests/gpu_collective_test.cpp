@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that are threads of one process, each with a GPU of its own: products over ranks bit for
-// bit, and a rank that takes no part. Skipped with fewer than two GPUs.
+// Ranks on GPUs: products over ranks bit for bit, and a rank that takes no part.
 #include <random>
 
 #include "gpu_collective_tools.hpp"
@@ -21,19 +20,12 @@ constexpr int32_t kRanks = 2;
 // A rank that waits in vain fails its case instead of the whole program's time limit.
 constexpr auto kDeadline = 5s;
 
-class GpuRanks : public testing::Test {
+class GpuRanks : public GpuRanksTest {
  protected:
-  void SetUp() override {
-    try {
-      Context::cuda(kRanks - 1);
-    } catch (const perseid::Error& error) {
-      GTEST_SKIP() << "needs " << kRanks << " GPUs: " << error.what();
-    }
-  }
-  // body(group, context of the rank's own GPU)
+  // body(group, context of the rank's GPU)
   static void on_gpus(const std::function<void(const Group&, const Context&)>& body) {
-    on_threads(kRanks, [&](const Group& group) {
-      const Context context = Context::cuda(group.rank());
+    on_gpu_ranks(kRanks, [&](const Group& group) {
+      const Context context = context_of(group.rank());
       body(group, context);
     });
   }
@@ -87,13 +79,13 @@ void expect_bitwise(const Gathering& problem, const Group& group, const Context&
     const Matrix a = matrix(m, k, 1);
     const Matrix b[] = {matrix(k, n[0], 3 + own), matrix(k, n[1], 13 + own)};
     const Matrix bias = Matrix::random({n[1]}, problem.dtype, repeat);
-    const Matrix wanted[] = {gpu_product(context, rank, a, b[0], problem.dtype),
-                             gpu_product(context, rank, a, b[1], problem.dtype, &bias)};
+    const Matrix wanted[] = {gpu_product(context, a, b[0], problem.dtype),
+                             gpu_product(context, a, b[1], problem.dtype, &bias)};
     const Matrix part = part_of(a, along_k ? -1 : -2, begin, begin + size);
-    const OnGpu shard(context, rank, part), b0(context, rank, b[0]), b1(context, rank, b[1]),
-        added(context, rank, bias), c0(context, rank, Matrix(wanted[0].shape, problem.dtype)),
-        c1(context, rank, Matrix(wanted[1].shape, problem.dtype)),
-        gathered(context, rank, Matrix(a.shape, problem.dtype));
+    const OnGpu shard(context, part), b0(context, b[0]), b1(context, b[1]), added(context, bias),
+        c0(context, Matrix(wanted[0].shape, problem.dtype)),
+        c1(context, Matrix(wanted[1].shape, problem.dtype)),
+        gathered(context, Matrix(a.shape, problem.dtype));
     if (problem.in_place) context.copy(plan.shard().data(), part.bytes.data(), part.bytes.size());
     plan.execute({.a = problem.in_place ? plan.shard() : shard.tensor(),
                   .b = {b0.tensor(), b1.tensor()},
@@ -247,10 +239,10 @@ void expect_reduced(const Reducing& problem, const Group& group, const Context& 
       };
       const Matrix a = Matrix::random(shape(problem.m, k), problem.dtype, seed);
       const Matrix b = Matrix::random(shape(k, problem.n), problem.dtype, seed + 1000);
-      parts.push_back(gpu_product(context, rank, a, b, perseid::f32));
+      parts.push_back(gpu_product(context, a, b, perseid::f32));
       if (r == rank) {
-        own.emplace_back(context, rank, a);
-        own.emplace_back(context, rank, b);
+        own.emplace_back(context, a);
+        own.emplace_back(context, b);
       }
     }
     const Matrix bias = Matrix::random({problem.n}, problem.dtype, repeat);
@@ -259,8 +251,7 @@ void expect_reduced(const Reducing& problem, const Group& group, const Context& 
     if (!problem.all)
       wanted =
           part_of(wanted, along_n ? -1 : -2, rank * extent / kRanks, (rank + 1) * extent / kRanks);
-    const OnGpu c(context, rank, Matrix(wanted.shape, problem.out_dtype)),
-        added(context, rank, bias);
+    const OnGpu c(context, Matrix(wanted.shape, problem.out_dtype)), added(context, bias);
     plan.execute({.a = own[0].tensor(),
                   .b = own[1].tensor(),
                   .bias = problem.bias ? added.tensor() : Tensor(),
@@ -363,18 +354,18 @@ TEST_F(GpuRanks, GatherAndReduceTensors) {
           inputs.push_back(whole_numbers(rows, columns, dtype, r));
           uneven.push_back(whole_numbers(rows + r * 3, columns, dtype, 10 + r));
         }
-        const OnGpu input(context, rank, inputs[static_cast<size_t>(rank)]),
-            shard(context, rank, uneven[static_cast<size_t>(rank)]);
+        const OnGpu input(context, inputs[static_cast<size_t>(rank)]),
+            shard(context, uneven[static_cast<size_t>(rank)]);
         Matrix gathered = uneven[0];
         append(uneven[1], &gathered);
-        const OnGpu all(context, rank, Matrix(gathered.shape, dtype));
+        const OnGpu all(context, Matrix(gathered.shape, dtype));
         group.all_gather(shard.tensor(), all.tensor());
         EXPECT_EQ(all.get().bytes, gathered.bytes);
 
         const Matrix sum = sum_of(inputs[0], inputs[1]);
         const Matrix own = part_of(sum, 0, rank * rows / kRanks, (rank + 1) * rows / kRanks);
-        const OnGpu part(context, rank, Matrix(own.shape, dtype)),
-            total(context, rank, Matrix(sum.shape, dtype));
+        const OnGpu part(context, Matrix(own.shape, dtype)),
+            total(context, Matrix(sum.shape, dtype));
         group.reduce_scatter(input.tensor(), part.tensor());
         EXPECT_EQ(part.get().bytes, own.bytes);
         group.all_reduce(input.tensor(), total.tensor());
@@ -383,7 +374,7 @@ TEST_F(GpuRanks, GatherAndReduceTensors) {
         EXPECT_EQ(input.get().bytes, sum.bytes);
       }
     // Calls that differ are refused on all ranks, and the group goes on.
-    const OnGpu small(context, rank, whole_numbers(2, 2 + rank, perseid::f32, 1));
+    const OnGpu small(context, whole_numbers(2, 2 + rank, perseid::f32, 1));
     EXPECT_EQ(ended([&] { group.all_reduce(small.tensor(), small.tensor()); }).status,
               PERSEID_INVALID_ARGUMENT);
     group.barrier();
@@ -405,10 +396,9 @@ TEST_F(GpuRanks, RunBackToBack) {
     const Matrix a = Matrix::random({m * kRanks, k}, perseid::bf16, 1);
     const Matrix b = Matrix::random({k, n}, perseid::bf16, 2);
     const Matrix d = Matrix::random({n, k}, perseid::bf16, 3);
-    const OnGpu shard(context, rank, part_of(a, 0, rank * m, (rank + 1) * m)),
-        right(context, rank, b), down(context, rank, d),
-        c(context, rank, Matrix({m * kRanks, n}, perseid::bf16)),
-        out(context, rank, Matrix({m, k}, perseid::bf16));
+    const OnGpu shard(context, part_of(a, 0, rank * m, (rank + 1) * m)), right(context, b),
+        down(context, d), c(context, Matrix({m * kRanks, n}, perseid::bf16)),
+        out(context, Matrix({m, k}, perseid::bf16));
     Matrix wanted({1}, perseid::bf16);
     for (int round = 0; round < 400; ++round) {
       gather.execute(
@@ -421,7 +411,7 @@ TEST_F(GpuRanks, RunBackToBack) {
       context.synchronize();
       if (round == 0) {
         wanted = out.get();
-        EXPECT_EQ(c.get().bytes, gpu_product(context, rank, a, b, perseid::bf16).bytes);
+        EXPECT_EQ(c.get().bytes, gpu_product(context, a, b, perseid::bf16).bytes);
       }
       EXPECT_EQ(out.get().bytes, wanted.bytes);
     }
@@ -432,14 +422,13 @@ TEST_F(GpuRanks, RunBackToBack) {
 
 TEST_F(GpuRanks, ReportsAddUp) {
   on_gpus([](const Group& group, const Context& context) {
-    const int32_t rank = group.rank();
     const int64_t m = 512, n = 512, k = 256;
-    const OnGpu a(context, rank, Matrix::random({m, k}, perseid::bf16, 1)),
-        b(context, rank, Matrix::random({k, n}, perseid::bf16, 2)),
-        whole(context, rank, Matrix({kRanks * m, n}, perseid::bf16)),
-        gathered(context, rank, Matrix({kRanks * m, k}, perseid::bf16)),
-        part(context, rank, Matrix({m / kRanks, n}, perseid::bf16)),
-        all(context, rank, Matrix({m, n}, perseid::bf16));
+    const OnGpu a(context, Matrix::random({m, k}, perseid::bf16, 1)),
+        b(context, Matrix::random({k, n}, perseid::bf16, 2)),
+        whole(context, Matrix({kRanks * m, n}, perseid::bf16)),
+        gathered(context, Matrix({kRanks * m, k}, perseid::bf16)),
+        part(context, Matrix({m / kRanks, n}, perseid::bf16)),
+        all(context, Matrix({m, n}, perseid::bf16));
     for (const Fusion fusion : {Fusion::kFused, Fusion::kUnfused}) {
       const AllGatherMatmul gather(context, group,
                                    {.dtype = perseid::bf16,
@@ -501,15 +490,14 @@ TEST_F(GpuRanks, RandomDelays) {
         context, group,
         {.dtype = perseid::bf16, .m = m * kRanks, .n = k, .k = n, .fusion = Fusion::kFused});
     const GpuWorkspace first(context, gather), second(context, reduce);
-    const OnGpu right(context, rank, Matrix::random({k, n}, perseid::bf16, 2)),
-        down(context, rank, Matrix::random({n, k}, perseid::bf16, 3)),
-        c(context, rank, Matrix({m * kRanks, n}, perseid::bf16)),
-        out(context, rank, Matrix({m, k}, perseid::bf16));
+    const OnGpu right(context, Matrix::random({k, n}, perseid::bf16, 2)),
+        down(context, Matrix::random({n, k}, perseid::bf16, 3)),
+        c(context, Matrix({m * kRanks, n}, perseid::bf16)),
+        out(context, Matrix({m, k}, perseid::bf16));
     std::vector<OnGpu> shards;
     for (uint64_t i = 0; i < kOperands; ++i)
-      shards.emplace_back(context, rank,
-                          part_of(Matrix::random({m * kRanks, k}, perseid::bf16, 10 + i), 0,
-                                  rank * m, (rank + 1) * m));
+      shards.emplace_back(context, part_of(Matrix::random({m * kRanks, k}, perseid::bf16, 10 + i),
+                                           0, rank * m, (rank + 1) * m));
     std::vector<Matrix> wanted;  // of the first round, in which nobody is late
     for (int seed = 0; seed < kOperands + kSeeds; ++seed) {
       std::mt19937 random(static_cast<uint32_t>(2 * seed + rank));
@@ -535,10 +523,8 @@ TEST_F(GpuRanks, RandomDelays) {
 
 // A rank that does not call: the others' synchronisation names it, and what of it is missing.
 TEST_F(GpuRanks, NameARankThatTakesNoPart) {
-  const std::vector<Group> groups = Group::threads(kRanks);
-  on_threads(groups, [&](const Group& group) {
+  on_gpus([](const Group& group, const Context& context) {
     const int32_t rank = group.rank();
-    const Context context = Context::cuda(rank);
     const int64_t m = 256, n = 128, k = 64;
     const auto run = [&](const Group& ranks, std::chrono::nanoseconds deadline, Ended* waited,
                          perseid_wait_record* record) {
@@ -551,8 +537,8 @@ TEST_F(GpuRanks, NameARankThatTakesNoPart) {
       const GpuWorkspace workspace(context, plan);
       const Matrix a = Matrix::random({m * kRanks, k}, perseid::bf16, 1);
       const Matrix b = Matrix::random({k, n}, perseid::bf16, 2);
-      const OnGpu shard(context, rank, part_of(a, 0, rank * m, (rank + 1) * m)),
-          right(context, rank, b), c(context, rank, Matrix({m * kRanks, n}, perseid::bf16));
+      const OnGpu shard(context, part_of(a, 0, rank * m, (rank + 1) * m)), right(context, b),
+          c(context, Matrix({m * kRanks, n}, perseid::bf16));
       const auto once = [&] {
         plan.execute({.a = shard.tensor(),
                       .b = {right.tensor()},
@@ -563,7 +549,7 @@ TEST_F(GpuRanks, NameARankThatTakesNoPart) {
         context.synchronize();
       };
       once();
-      EXPECT_EQ(c.get().bytes, gpu_product(context, rank, a, b, perseid::bf16).bytes);
+      EXPECT_EQ(c.get().bytes, gpu_product(context, a, b, perseid::bf16).bytes);
       if (waited == nullptr) return;
       if (rank == 1) std::this_thread::sleep_for(700ms);
       *waited = ended(once);

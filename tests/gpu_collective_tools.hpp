@@ -1,9 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of ranks on GPUs share: matrices in memory of a GPU, and the products that the
-// operations of ranks must equal.
+// What the tests of ranks on GPUs share: ranks that share a GPU where there are too few, matrices
+// in memory of a GPU, and the products that the operations of ranks must equal.
 #pragma once
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
 #include <optional>
 
 #include "collective_tools.hpp"
@@ -13,12 +17,74 @@ namespace collective_tools {
 using perseid::Context;
 using perseid::Memory;
 
+// How many GPUs there are. A child counts them: a process that has used a GPU cannot fork ranks.
+inline int32_t count_gpus() {
+  static const int32_t kCount = [] {
+    const pid_t child = fork();
+    if (child == 0) {
+      int32_t count = 0;
+      try {
+        for (; count < 8; ++count) Context::cuda(count);
+      } catch (const perseid::Error&) {
+      }
+      _exit(count);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+  }();
+  return kCount;
+}
+
+inline Context context_of(int32_t rank) { return Context::cuda(rank % count_gpus()); }
+
+// Runs body(group) for every rank: on threads that have a GPU each, or in processes that share the
+// only one. Processes take turns on a GPU; kernels of one process would wait for one another. With
+// one GPU this process never uses it, so that it may fork.
+inline void on_gpu_ranks(int32_t size, const std::function<void(const Group&)>& body) {
+  if (count_gpus() > 1) return on_threads(size, body);
+  static int groups = 0;
+  const std::string rendezvous = "unix:" + testing::TempDir() + "ranks" + std::to_string(getpid()) +
+                                 "." + std::to_string(groups++);
+  std::vector<pid_t> ranks;
+  for (int32_t rank = 0; rank < size; ++rank) {
+    fflush(nullptr);
+    ranks.push_back(fork());
+    ASSERT_GE(ranks.back(), 0);
+    if (ranks.back() != 0) continue;
+    try {
+      body(Group({.rank = rank,
+                  .size = size,
+                  .rendezvous = rendezvous,
+                  .token = "a secret",
+                  .deadline = std::chrono::seconds(30)}));
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << "rank " << rank << ": " << error.what();
+    }
+    fflush(nullptr);
+    _exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  for (int32_t rank = 0; rank < size; ++rank) {
+    int status = 0;
+    waitpid(ranks[static_cast<size_t>(rank)], &status, 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        << "rank " << rank << " failed; its words are above";
+  }
+}
+
+// Skipped where there is no GPU.
+class GpuRanksTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (count_gpus() == 0) GTEST_SKIP() << "needs a GPU";
+  }
+};
+
 // A matrix in memory of the context's GPU.
 class OnGpu {
  public:
-  OnGpu(const Context& context, int32_t gpu, const Matrix& matrix)
+  OnGpu(const Context& context, const Matrix& matrix)
       : context_(&context),
-        gpu_(gpu),
         shape_(matrix.shape),
         dtype_(matrix.dtype),
         memory_(context, std::max<size_t>(matrix.bytes.size(), 1)) {
@@ -33,12 +99,11 @@ class OnGpu {
     return matrix;
   }
   Tensor tensor() const {
-    return Tensor(memory_.data(), dtype_, Dims(std::span(shape_)), {}, {kDLCUDA, gpu_});
+    return Tensor(memory_.data(), dtype_, Dims(std::span(shape_)), {}, context_->device());
   }
 
  private:
   const Context* context_;
-  int32_t gpu_;
   std::vector<int64_t> shape_;
   DType dtype_;
   Memory memory_;
@@ -59,8 +124,8 @@ class GpuWorkspace {
 };
 
 // c = a b + bias by the plain product of this GPU.
-inline Matrix gpu_product(const Context& context, int32_t gpu, const Matrix& a, const Matrix& b,
-                          DType out_dtype, const Matrix* bias = nullptr) {
+inline Matrix gpu_product(const Context& context, const Matrix& a, const Matrix& b, DType out_dtype,
+                          const Matrix* bias = nullptr) {
   const bool batched = a.shape.size() == 3;
   const int64_t batch = batched ? a.shape[0] : 1;
   const int64_t m = a.shape[a.shape.size() - 2], k = a.shape.back(), n = b.shape.back();
@@ -71,12 +136,12 @@ inline Matrix gpu_product(const Context& context, int32_t gpu, const Matrix& a, 
                                          .n = n,
                                          .k = k,
                                          .bias = bias != nullptr});
-  const OnGpu left(context, gpu, a), right(context, gpu, b);
+  const OnGpu left(context, a), right(context, b);
   const OnGpu out(
-      context, gpu,
+      context,
       Matrix(batched ? std::vector<int64_t>{batch, m, n} : std::vector<int64_t>{m, n}, out_dtype));
   std::optional<OnGpu> added;
-  if (bias != nullptr) added.emplace(context, gpu, *bias);
+  if (bias != nullptr) added.emplace(context, *bias);
   const GpuWorkspace workspace(context, matmul);
   matmul.execute(nullptr,
                  {.a = left.tensor(),

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Context-parallel attention over ranks that have a GPU each: near to the attention of all rows on
-// the CPU, forward bit for bit as on one GPU that visits all keys in the same order, and gradients
-// with the same bits in every run. Skipped with fewer than two GPUs.
+// Context-parallel attention over ranks on GPUs: near to the attention of all rows on the CPU,
+// forward bit for bit as on one GPU that visits all keys in the same order, and gradients with the
+// same bits in every run.
 #include <numeric>
 
 #include "context_attention_tools.hpp"
@@ -15,16 +15,7 @@ using namespace context_attention_tools;
 
 constexpr int32_t kRanks = 2;
 
-class GpuContextAttention : public testing::Test {
- protected:
-  void SetUp() override {
-    try {
-      Context::cuda(kRanks - 1);
-    } catch (const perseid::Error& error) {
-      GTEST_SKIP() << "needs " << kRanks << " GPUs: " << error.what();
-    }
-  }
-};
+class GpuContextAttention : public GpuRanksTest {};
 
 Problem on_two_gpus(Problem problem, DType dtype = perseid::bf16) {
   problem.ranks = kRanks;
@@ -32,8 +23,8 @@ Problem on_two_gpus(Problem problem, DType dtype = perseid::bf16) {
   return problem;
 }
 
-TensorsOf<OnGpu> copy_to_gpu(const Context& context, int32_t gpu, const Tensors& tensors) {
-  const auto on_gpu = [&](const Matrix& matrix) { return OnGpu(context, gpu, matrix); };
+TensorsOf<OnGpu> copy_to_gpu(const Context& context, const Tensors& tensors) {
+  const auto on_gpu = [&](const Matrix& matrix) { return OnGpu(context, matrix); };
   return {.query = on_gpu(tensors.query),
           .key = on_gpu(tensors.key),
           .value = on_gpu(tensors.value),
@@ -65,7 +56,7 @@ struct OnRank {
   const GpuWorkspace forward_workspace, backward_workspace;
 
   OnRank(const Group& group, const Problem& problem, const Tensors& own)
-      : context(Context::cuda(group.rank())),
+      : context(context_of(group.rank())),
         plan(context, group,
              {.attention = options_of(problem, own.query.shape[problem.rows_dim()],
                                       own.key.shape[problem.rows_dim()], problem.ranks),
@@ -74,8 +65,8 @@ struct OnRank {
         forward_workspace(context, plan),
         backward_workspace(context, plan, perseid::Direction::kBackward) {}
 
-  Tensors run(const Problem& problem, int32_t gpu, const Tensors& own) const {
-    const TensorsOf<OnGpu> tensors = copy_to_gpu(context, gpu, own);
+  Tensors run(const Problem& problem, const Tensors& own) const {
+    const TensorsOf<OnGpu> tensors = copy_to_gpu(context, own);
     // Lengths are in memory of the host.
     const auto with_lengths = [&](auto arguments) {
       if (problem.ragged()) arguments.cu_seqlens_q = arguments.cu_seqlens_kv = own.lengths.tensor();
@@ -106,12 +97,12 @@ void expect_as_on_the_cpu(const Problem& given, DType dtype = perseid::bf16) {
     attention.forward(nullptr, wholes.back().forward(problem), workspace);
     if (problem.backward) attention.backward(nullptr, wholes.back().backward(problem), workspace);
   }
-  on_threads(kRanks, [&](const Group& group) {
+  on_gpu_ranks(kRanks, [&](const Group& group) {
     const int32_t rank = group.rank();
     const OnRank on_rank(group, problem, take(problem, make(problem, 0), rank));
     for (uint64_t repeat = 0; repeat < 2; ++repeat) {
       SCOPED_TRACE(testing::Message() << "rank " << rank << ", execution " << repeat);
-      const Tensors result = on_rank.run(problem, rank, take(problem, make(problem, repeat), rank));
+      const Tensors result = on_rank.run(problem, take(problem, make(problem, repeat), rank));
       const Tensors wanted = take(problem, wholes[repeat], rank);
       expect_near("out", result.out, wanted.out);
       expect_near("lse", result.lse, wanted.lse);
@@ -242,12 +233,12 @@ TEST_F(GpuContextAttention, RepeatsItsBits) {
   for (const bool deterministic : {false, true}) {
     const Problem problem =
         on_two_gpus(square(1024, 128, {.heads = 4, .deterministic = deterministic}));
-    on_threads(kRanks, [&](const Group& group) {
+    on_gpu_ranks(kRanks, [&](const Group& group) {
       const Tensors own = take(problem, make(problem, 1), group.rank());
       const OnRank on_rank(group, problem, own);
-      const Tensors first = on_rank.run(problem, group.rank(), own);
+      const Tensors first = on_rank.run(problem, own);
       for (int run = 0; run < 5; ++run) {
-        const Tensors again = on_rank.run(problem, group.rank(), own);
+        const Tensors again = on_rank.run(problem, own);
         EXPECT_TRUE(again.out.bytes == first.out.bytes) << "rank " << group.rank();
         EXPECT_TRUE(again.grad_key.bytes == first.grad_key.bytes) << "rank " << group.rank();
         EXPECT_TRUE(again.grad_value.bytes == first.grad_value.bytes) << "rank " << group.rank();
@@ -261,7 +252,7 @@ TEST_F(GpuContextAttention, RepeatsItsBits) {
 // All rows on one GPU, as one ragged sequence whose keys are chunks that are all there, visited in
 // the order of a rank.
 Tensors on_one_gpu(const Problem& problem, int32_t rank, const Tensors& whole) {
-  const Context context = Context::cuda(rank);
+  const Context context = context_of(rank);
   const auto pieces = static_cast<int64_t>(problem.placement == Sharding::kZigzag ? 2 : 1) * kRanks;
   const perseid::Chunks chunks = perseid::Chunks::even(problem.kv_len, problem.chunks * pieces);
   AttentionOptions options = options_of(problem, problem.q_len, problem.kv_len, 1);
@@ -278,7 +269,7 @@ Tensors on_one_gpu(const Problem& problem, int32_t rank, const Tensors& whole) {
   };
   for_each_matrix([](std::vector<int64_t>& shape) { shape.erase(shape.begin()); });
   packed.lengths = whole_numbers({0, static_cast<int32_t>(problem.q_len)});
-  const TensorsOf<OnGpu> tensors = copy_to_gpu(context, rank, packed);
+  const TensorsOf<OnGpu> tensors = copy_to_gpu(context, packed);
   const Memory signals(context, static_cast<size_t>(chunks.count()) * sizeof(uint32_t));
   const std::vector<uint32_t> present(static_cast<size_t>(chunks.count()), 1);
   context.copy(signals.data(), present.data(), signals.size());
@@ -305,13 +296,13 @@ Tensors on_one_gpu(const Problem& problem, int32_t rank, const Tensors& whole) {
 void expect_bits_of_one_gpu(const Problem& given) {
   const Problem problem = on_two_gpus(given);
   SCOPED_TRACE(testing::Message() << "length " << problem.q_len << ", dim " << problem.head_dim);
-  on_threads(kRanks, [&](const Group& group) {
+  on_gpu_ranks(kRanks, [&](const Group& group) {
     const int32_t rank = group.rank();
     const OnRank on_rank(group, problem, take(problem, make(problem, 0), rank));
     for (uint64_t repeat = 0; repeat < 2; ++repeat) {
       const Tensors whole = make(problem, repeat);
       const Tensors wanted = take(problem, on_one_gpu(problem, rank, whole), rank);
-      const Tensors result = on_rank.run(problem, rank, take(problem, whole, rank));
+      const Tensors result = on_rank.run(problem, take(problem, whole, rank));
       EXPECT_TRUE(result.out.bytes == wanted.out.bytes) << "rank " << rank << ", run " << repeat;
       EXPECT_TRUE(result.lse.bytes == wanted.lse.bytes) << "rank " << rank << ", run " << repeat;
       if (!problem.backward) continue;
@@ -338,19 +329,19 @@ TEST_F(GpuContextAttention, BitsOfManyTiles) {
 TEST_F(GpuContextAttention, BitsOfOneGpuPieceByPiece) {
   for (const DType dtype : {perseid::bf16, perseid::f32, perseid::f64}) {
     const Problem problem = on_two_gpus(square(440, 72, {.heads = 4, .backward = false}), dtype);
-    on_threads(kRanks, [&](const Group& group) {
+    on_gpu_ranks(kRanks, [&](const Group& group) {
       const int32_t rank = group.rank();
       const Tensors whole = make(problem, 3), own = take(problem, whole, rank);
       AttentionOptions options = options_of(problem, problem.q_len, problem.kv_len, 1);
       options.implementation = "cuda:portable";
       const OnRank on_rank(group, problem, own);
       const Attention attention(on_rank.context, options);
-      const TensorsOf<OnGpu> tensors = copy_to_gpu(on_rank.context, rank, whole);
+      const TensorsOf<OnGpu> tensors = copy_to_gpu(on_rank.context, whole);
       const GpuWorkspace workspace(on_rank.context, attention);
       attention.forward(nullptr, tensors.forward(problem), workspace.bytes());
       on_rank.context.synchronize();
       const Tensors wanted = take(problem, copy_from_gpu(tensors, whole), rank);
-      const Tensors result = on_rank.run(problem, rank, own);
+      const Tensors result = on_rank.run(problem, own);
       EXPECT_TRUE(result.out.bytes == wanted.out.bytes) << static_cast<int>(dtype);
       EXPECT_TRUE(result.lse.bytes == wanted.lse.bytes) << static_cast<int>(dtype);
     });
@@ -358,9 +349,9 @@ TEST_F(GpuContextAttention, BitsOfOneGpuPieceByPiece) {
 }
 
 TEST_F(GpuContextAttention, RefusesToDropOfSequencesOfSeveralLengths) {
-  on_threads(kRanks, [&](const Group& group) {
+  on_gpu_ranks(kRanks, [&](const Group& group) {
     const Ended end = ended([&] {
-      const Context context = Context::cuda(group.rank());
+      const Context context = context_of(group.rank());
       const ContextAttention unused(context, group,
                                     {.attention = {.dtype = perseid::bf16,
                                                    .batch = 2,
@@ -380,10 +371,10 @@ TEST_F(GpuContextAttention, RefusesToDropOfSequencesOfSeveralLengths) {
 }
 
 TEST_F(GpuContextAttention, ReportsAddUp) {
-  on_threads(kRanks, [&](const Group& group) {
+  on_gpu_ranks(kRanks, [&](const Group& group) {
     const int32_t rank = group.rank();
     const int64_t rows = 512, heads = 8, kv_heads = 2, dim = 128;
-    const Context context = Context::cuda(rank);
+    const Context context = context_of(rank);
     const perseid::ContextAttention plan(context, group,
                                          {.attention = {.dtype = perseid::bf16,
                                                         .heads = heads,
@@ -397,12 +388,12 @@ TEST_F(GpuContextAttention, ReportsAddUp) {
                                           .chunks = 2,
                                           .report = true});
     const auto array = [&](int64_t of_heads, uint64_t seed) {
-      return OnGpu(context, rank, Matrix::random({1, rows, of_heads, dim}, perseid::bf16, seed));
+      return OnGpu(context, Matrix::random({1, rows, of_heads, dim}, perseid::bf16, seed));
     };
     const OnGpu query = array(heads, 1), key = array(kv_heads, 2), value = array(kv_heads, 3),
                 out = array(heads, 4), grad_query = array(heads, 5), grad_key = array(kv_heads, 6),
                 grad_value = array(kv_heads, 7),
-                lse(context, rank, Matrix({1, heads, rows}, perseid::f32));
+                lse(context, Matrix({1, heads, rows}, perseid::f32));
     const Memory memory(context, std::max(plan.workspace_size(perseid::Direction::kForward),
                                           plan.workspace_size(perseid::Direction::kBackward)));
     const std::span<std::byte> workspace(memory);
@@ -439,12 +430,12 @@ TEST_F(GpuContextAttention, ReportsAddUp) {
 
 void expect_to_go_on_without_a_silent_rank(bool forward) {
   const Problem problem = on_two_gpus(square(1024, 128));
-  on_threads(kRanks, [&](const Group& group) {
+  on_gpu_ranks(kRanks, [&](const Group& group) {
     const int32_t rank = group.rank();
     const Tensors own = take(problem, make(problem, 0), rank);
     const OnRank on_rank(group, problem, own);
     if (rank == 1) return;
-    const TensorsOf<OnGpu> tensors = copy_to_gpu(on_rank.context, rank, own);
+    const TensorsOf<OnGpu> tensors = copy_to_gpu(on_rank.context, own);
     perseid_wait_record record{};
     const Ended end = ended([&] {
       if (forward)
