@@ -4,6 +4,8 @@
 // there is no GPU of compute capability 9.0.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 #include <vector>
@@ -219,6 +221,64 @@ TEST_F(GpuSm90Parts, BlocksDrawEveryTileOnce) {
       for (int32_t i = 0; i < kTiles; ++i)
         ASSERT_EQ(visits.values[static_cast<size_t>(i)], launches)
             << "tile " << i << ", " << blocks << " blocks, launch " << number;
+    }
+  }
+}
+
+uint32_t scramble(uint32_t x) {
+  x *= 2654435761u;
+  x = (x ^ x >> 15) * 2246822519u;
+  return x ^ x >> 13;
+}
+
+// The sums of each split tile in ascending order of its splits, whichever warp comes last, in
+// memory that holds other sums or anything; a captured launch has one number in every replay.
+TEST_F(GpuSm90Parts, SplitsOfATileAreAddedInOrder) {
+  constexpr Sm90MatmulConfig kConfig = testing_sm90::kSplitsConfig;
+  constexpr int32_t kTiles = 40, kSplits = 5, kBlocks = 120, kThreads = 128;
+  constexpr int32_t kSums = kConfig.columns / 2, kParts = kTiles * kConfig.consumers;
+  testing_sm90::SplitsArguments arguments{};
+  Sm90MatmulArguments& matmul = arguments.matmul;
+  matmul.grid = {.m = kTiles * kConfig.rows(),
+                 .n = kConfig.columns,
+                 .tile_m = kConfig.rows(),
+                 .tile_n = kConfig.columns};
+  matmul.splits.split = {kSplits, 0, kConfig.columns};
+  constexpr auto kEach = static_cast<size_t>(kParts * kThreads * kSums);
+  DeviceArray<uint64_t> counters(*gpu_, std::vector<uint64_t>(kParts, ~uint64_t{0}));
+  DeviceArray<float> sums(*gpu_, std::vector<float>(kEach * kSplits, NAN));
+  DeviceArray<float> out(*gpu_, std::vector<float>(kEach));
+  DeviceArray<uint32_t> written(*gpu_, std::vector<uint32_t>(kParts));
+  matmul.splits.counters = counters.data();
+  matmul.splits.sums = sums.data();
+  arguments.out = out.data();
+  arguments.written = written.data();
+  const std::vector<uint64_t> numbers = {0x1234567890abcdee, 0x1234567890abcdee, 0x2,
+                                         0xfffffffffffffff0, 0x1234567890abcdee};
+  for (size_t turn = 0; turn < numbers.size(); ++turn) {
+    matmul.splits.launch = numbers[turn];
+    arguments.seed = static_cast<int32_t>(turn);
+    std::fill(out.values.begin(), out.values.end(), NAN);
+    out.upload();
+    launch("add_splits", kBlocks, kConfig.threads(), kConfig.shared_bytes(), arguments);
+    out.fetch();
+    written.fetch();
+    EXPECT_EQ(written.values, std::vector<uint32_t>(kParts, static_cast<uint32_t>(turn + 1)));
+    for (uint32_t at = 0; at < kEach; ++at) {
+      const uint32_t i = at % kSums, thread = at / kSums % kThreads;
+      const uint32_t part = at / kSums / kThreads;
+      const uint32_t consumer = part % kConfig.consumers, tile = part / kConfig.consumers;
+      float sum = 0;
+      for (uint32_t split = 0; split < kSplits; ++split) {
+        const auto seed = static_cast<uint32_t>(turn), unit = 1 + tile * kSplits + split;
+        const uint32_t x = scramble(
+            (((seed * 1024 + unit) * kConfig.consumers + consumer) * kThreads + thread) * kSums +
+            i);
+        sum += static_cast<float>(static_cast<int>(x % 4001) - 2000) *
+               static_cast<float>(1 << (x >> 28) % 3 * 8);
+      }
+      ASSERT_EQ(out.values[at], sum) << "launch " << turn << ", tile " << tile << ", consumer "
+                                     << consumer << ", thread " << thread << ", sum " << i;
     }
   }
 }

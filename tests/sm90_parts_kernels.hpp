@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/device/sm90/matmul/config.hpp"
 #include "cuda/device/sm90/scheduler.hpp"
 #include "cuda/device/tensor_map.hpp"
 #include "cuda/runtime/compiler.hpp"
@@ -36,10 +37,21 @@ struct DrawArguments {
   int32_t tiles, tiles_per_head, heads, heads_per_section;
 };
 
+struct SplitsArguments {
+  cuda::Sm90MatmulArguments matmul;
+  float* out;         // of each tile, consumer, thread and accumulator
+  uint32_t* written;  // how often each consumer has completed a tile
+  int32_t seed;
+};
+// Of the kernel that adds splits of tiles.
+inline constexpr cuda::Sm90MatmulConfig kSplitsConfig{
+    .out = DType::kF32, .columns = 64, .split_k = true};
+
 // Follows the arguments above word for word.
 inline constexpr char kSource[] = R"__text__(
 #include "cuda/device/ptx/cluster.hpp"
 #include "cuda/device/ptx/wgmma.hpp"
+#include "cuda/device/sm90/matmul/scheduler.hpp"
 #include "cuda/device/sm90/pipeline.hpp"
 #include "cuda/device/sm90/scheduler.hpp"
 #include "cuda/device/sm90/shared_tile.hpp"
@@ -188,6 +200,56 @@ __global__ void draw_tiles(const __grid_constant__ DrawArguments a) {
   scheduler.close();
 }
 
+struct SplitsArguments {
+  Sm90MatmulArguments matmul;
+  float* out;
+  uint32_t* written;
+  int32_t seed;
+};
+__device__ uint32_t scramble(uint32_t x) {
+  x *= 2654435761u;
+  x = (x ^ x >> 15) * 2246822519u;
+  return x ^ x >> 13;
+}
+
+// Blocks add splits of tiles whose sums follow from their numbers. Schedulers and the warps of a
+// consumer are late by up to 30 us, each by another time.
+__global__ void add_splits(const __grid_constant__ SplitsArguments a) {
+  constexpr Sm90MatmulConfig C{.out = DType::kF32, .columns = 64, .split_k = true};
+  constexpr int kSums = C.columns / 2;
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const MatmulShared<C> shared{memory, static_cast<uint32_t>(__cvta_generic_to_shared(memory))};
+  if (threadIdx.x == 0) shared.prepare();
+  __syncthreads();
+  const int first = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
+  const int consumer = static_cast<int>(threadIdx.x) / 128 - 1;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  const MatmulWork<C> work(a.matmul);
+  if (consumer < 0) {
+    if (thread != 0) return;
+    __nanosleep(first % 2 * 30000);
+    work.prepare_counters(a.matmul.splits, first, blocks);
+    ptx::mbarrier_arrive(shared.counters_ready());
+    return;
+  }
+  const MatmulConsumerSplits<C> splits(a.matmul, shared, consumer);
+  for (int number = first; number < work.count(); number += blocks) {
+    int unit = 0;
+    work.tile(number, 0, &unit);
+    float sums[kSums];
+    for (int i = 0; i < kSums; ++i) {
+      const uint32_t x = scramble(
+          (((a.seed * 1024 + unit) * C.consumers + consumer) * 128 + thread) * kSums + i);
+      sums[i] = static_cast<float>(static_cast<int>(x % 4001) - 2000) * (1 << (x >> 28) % 3 * 8);
+    }
+    __nanosleep(scramble(a.seed * 8192 + unit * 8 + consumer * 4 + thread / 32) % 16 * 2000);
+    if (!splits.complete({0, 0, 0, unit}, sums)) continue;
+    const int part = (unit - 1) / a.matmul.splits.split.splits * C.consumers + consumer;
+    if (thread == 0) atomicAdd(a.written + part, 1u);
+    for (int i = 0; i < kSums; ++i) a.out[(part * 128 + thread) * kSums + i] = sums[i];
+  }
+}
+
 }  // namespace perseid::internal::cuda
 )__text__";
 
@@ -205,7 +267,7 @@ inline cuda::Program program(const std::string& architecture) {
         "multiply<false, false, 128, 0>", "multiply<false, true, 128, 0>",
         "multiply<true, false, 128, 0>", "multiply<true, true, 128, 0>",
         "multiply<false, false, 64, 64>", "multiply<false, true, 64, 64>",
-        "multiply<false, true, 32, 32>", "draw_tiles"}) {
+        "multiply<false, true, 32, 32>", "draw_tiles", "add_splits"}) {
     std::string whole = space + name;
     for (size_t at; (at = whole.find("NS::")) != std::string::npos;) whole.replace(at, 4, space);
     program.kernels.push_back(whole);
