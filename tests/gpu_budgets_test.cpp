@@ -3,8 +3,9 @@
 // Every GPU kernel compiles within its budget of registers, spilled bytes and shared memory. Needs
 // NVRTC and no GPU. SampledBudgets compiles one program of each family for the architecture that is
 // tuned, SweepBudgets every program for every architecture of the pack.
-// PERSEID_SHOW_BUDGETS=1 prints what each kernel takes.
+// PERSEID_SHOW_BUDGETS=1 prints what each kernel takes, the compiler's time included.
 #include <gtest/gtest.h>
+#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -56,8 +57,16 @@ TEST(Usage, IsReadFromTheReport) {
   EXPECT_EQ(usage.spilled_bytes, 12);
 }
 
-// What the assembler says of a kernel: what it said to the build, if there is a pack.
-Status report_of(const Program& program, std::string* log) {
+// Of the calling thread, on a CPU.
+double seconds() {
+  timespec time = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// What the assembler says of a kernel: what it said to the build, if there is a pack. `bytes`: of
+// an image that is compiled here.
+Status report_of(const Program& program, std::string* log, size_t* bytes) {
   Image image;
 #if defined(PERSEID_PACK_FILE)
   static const Pack kReports(PERSEID_PACK_FILE ".reports");
@@ -66,7 +75,9 @@ Status report_of(const Program& program, std::string* log) {
     return {};
   }
 #endif
-  return compile(program, &image, log);
+  const Status status = compile(program, &image, log);
+  *bytes = image.code.size();
+  return status;
 }
 
 // Compiles the variants on every CPU and holds each to its budget.
@@ -78,7 +89,10 @@ void expect_within_budgets(const std::vector<Variant>& variants) {
     for (size_t i = next++; i < variants.size(); i = next++) {
       const Variant& variant = variants[i];
       std::string log;
-      const Status status = report_of(variant.program, &log);
+      size_t bytes = 0;
+      const double begin = seconds();
+      const Status status = report_of(variant.program, &log, &bytes);
+      const double time = seconds() - begin;
       const Usage usage = usage_in(log);
       const std::lock_guard lock(mutex);
       EXPECT_TRUE(status.ok()) << variant.name << ": " << status.sentence();
@@ -91,10 +105,12 @@ void expect_within_budgets(const std::vector<Variant>& variants) {
       EXPECT_LE(usage.shared_bytes, variant.budget.shared_bytes) << variant.name;
       EXPECT_LE(usage.spilled_bytes, variant.budget.spilled_bytes) << variant.name;
       if (show)
-        std::printf("%4d of %3d registers, %3d of %3d bytes spilled, %6d of %6d shared: %s\n",
-                    usage.registers, variant.budget.registers, usage.spilled_bytes,
-                    variant.budget.spilled_bytes, usage.shared_bytes, variant.budget.shared_bytes,
-                    variant.name.c_str());
+        std::printf(
+            "%4d of %3d registers, %3d of %3d bytes spilled, %6d of %6d shared, %5.2f s, %6zu "
+            "bytes: %s\n",
+            usage.registers, variant.budget.registers, usage.spilled_bytes,
+            variant.budget.spilled_bytes, usage.shared_bytes, variant.budget.shared_bytes, time,
+            bytes, variant.name.c_str());
     }
   };
   std::vector<std::thread> threads;

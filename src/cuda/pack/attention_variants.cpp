@@ -146,7 +146,8 @@ constexpr int32_t kBlockRegisters = 65536;
 
 // A block is launched with all registers of a multiprocessor, which its warpgroups then divide.
 // Kernels may spill two words, three where there are three consumers, four under a window (the
-// producer has 32 registers for a second pass), and a few more with per-score extras.
+// producer has 32 registers for a second pass), and a few more with per-score extras. Backward's
+// last kernel has 1 KiB of shared memory, and none that is dynamic.
 template <class Config>
 Budget budget_of(const Config& config) {
   const bool busy =
@@ -156,14 +157,14 @@ Budget budget_of(const Config& config) {
           : config.left             ? 16
           : config.threads() == 512 ? 12
                                     : 8,
-          kMostShared - config.shared_bytes()};
+          max(1024, kMostShared - config.shared_bytes())};
 }
 
 // Warps of 32 rows need all registers of a thread at dim 128, and spill a few under masks. Others
-// may spill three words with every per-score extra.
+// may spill five words with every per-score extra.
 Budget budget_of(const PortableForwardConfig& config) {
   const bool all_extras = config.visible && config.dropout && config.bias != DType::kNone;
-  return {255, config.rows == 32 ? 200 : all_extras ? 12 : 0, kLeastShared - config.shared_bytes()};
+  return {255, config.rows == 32 ? 200 : all_extras ? 20 : 0, kLeastShared - config.shared_bytes()};
 }
 
 // Shared memory of a block, in bytes, where it is known; GPUs of 8.0 share kernels with those of
