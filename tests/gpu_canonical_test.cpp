@@ -93,6 +93,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(GpuCanonicalProducts, ReducedAreTheTree) {
   const LeafProblem& problem = GetParam();
+  if (problem.m > 1000 && ranks_share_a_gpu()) GTEST_SKIP() << kOwnGpus;
   for (const int32_t ranks : {1, 2})
     on_gpu_ranks(ranks, [&](const Group& group) {
       const int32_t rank = group.rank();
@@ -234,6 +235,7 @@ Tensors attend(const Context& context, const Group& group,
 }
 
 TEST_F(GpuCanonicalOrder, OfAttentionIsThatOfOneGpu) {
+  if (are_hosts()) GTEST_SKIP() << "not between hosts";
   using perseid::Sharding;
   const auto square = [](int64_t length, int64_t dim, context_attention_tools::Problem problem) {
     problem.dtype = perseid::bf16;

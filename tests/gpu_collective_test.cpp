@@ -65,7 +65,7 @@ void expect_bitwise(const Gathering& problem, const Group& group, const Context&
                               .products = {{.n = n[0]}, {.n = n[1], .bias = true}},
                               .chunks = problem.chunks,
                               .fusion = problem.fusion});
-  if (problem.sliced) {
+  if (problem.sliced && !are_hosts()) {
     EXPECT_NE(plan.explain().find("slices of k"), std::string::npos) << plan.explain();
   }
   const GpuWorkspace workspace(context, plan);
@@ -137,6 +137,7 @@ TEST_F(GpuRanks, GatherRowsOfAnyLengthAndUnfused) {
 
 // The transfer takes longer than the product.
 TEST_F(GpuRanks, GatherTheLastShardInSlices) {
+  if (ranks_share_a_gpu()) GTEST_SKIP() << kOwnGpus;
   on_gpus([](const Group& group, const Context& context) {
     expect_all_bitwise({{.shards = {2048, 1024}, .other = 2048, .n = 128, .sliced = true},
                         // More rows than a wave of tiles has.
@@ -294,6 +295,7 @@ TEST_F(GpuRanks, ReduceInTheOrderOfRanks) {
 // Tiles of 128 x 256 in pairs of blocks, more than a wave of them, and a row of tiles that
 // overhangs.
 TEST_F(GpuRanks, ReduceWholeTiles) {
+  if (ranks_share_a_gpu()) GTEST_SKIP() << kOwnGpus;
   on_gpus([](const Group& group, const Context& context) {
     expect_reduced({.m = 6600, .n = 4096, .k = {192, 64}, .bias = true}, group, context);
   });
@@ -343,6 +345,7 @@ void append(const Matrix& rows, Matrix* to) {
 
 // One row each, odd sizes, and more than goes in one piece.
 TEST_F(GpuRanks, GatherAndReduceTensors) {
+  if (ranks_share_a_gpu()) GTEST_SKIP() << kOwnGpus;
   on_gpus([](const Group& group, const Context& context) {
     const int32_t rank = group.rank();
     for (const DType dtype : {perseid::bf16, perseid::f32})
@@ -562,7 +565,7 @@ TEST_F(GpuRanks, NameARankThatTakesNoPart) {
     EXPECT_EQ(group.info().failed_rank, 1);
     if (rank == 0) {
       EXPECT_GT(waited.seconds, 0.29);
-      EXPECT_LT(waited.seconds, 0.6);
+      EXPECT_LT(waited.seconds, are_hosts() ? 1 : 0.6);  // who is silent is asked for
       EXPECT_NE(waited.sentence.find("chunk 1"), std::string::npos) << waited.sentence;
       EXPECT_EQ(record.status, PERSEID_TIMEOUT);
       EXPECT_EQ(record.rank, 1);

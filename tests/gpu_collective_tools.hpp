@@ -72,6 +72,11 @@ inline void on_gpu_ranks(int32_t size, const std::function<void(const Group&)>& 
   }
 }
 
+// Then a kernel that waits for copies on all multiprocessors waits for ever: a copy within a GPU
+// needs one.
+inline bool ranks_share_a_gpu() { return count_gpus() == 1 && !are_hosts(); }
+inline constexpr const char* kOwnGpus = "needs a GPU for each rank";
+
 // Skipped where there is no GPU.
 class GpuRanksTest : public testing::Test {
  protected:

@@ -5,7 +5,7 @@
  * perseid.h.
  *
  *   - A rank is a process, on this host or another, or a thread of one. Contexts are of the CPU,
- *     or, on one host, each of a GPU of its own; a rank uses one GPU for all operations of a group.
+ *     or of GPUs; a rank uses one GPU for all operations of a group.
  *   - All ranks call the same functions of a group in the same order, each rank one at a time.
  *     Making a plan is such a call too. Executing one, once per rank, is one operation.
  *   - Shapes that do not fit are refused on all ranks with the same sentence, when the plan is
@@ -24,7 +24,8 @@
  *   - On a GPU plans are executed in the order of the stream: execute enqueues and returns, also
  *     where another rank is missing. The deadline counts from when the stream has come to the work;
  *     the next perseid_stream_synchronize or perseid_memory_copy of the stream returns TIMEOUT or
- *     PEER_LOST. Executions cannot be captured in a CUDA graph (UNSUPPORTED). */
+ *     PEER_LOST. Executions cannot be captured in a CUDA graph (UNSUPPORTED). Where the GPUs are on
+ *     several hosts, execute returns when the data of the others has arrived, or why it has not. */
 #ifndef PERSEID_COLLECTIVE_H_
 #define PERSEID_COLLECTIVE_H_
 

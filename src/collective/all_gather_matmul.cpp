@@ -164,7 +164,8 @@ FusionForecast AllGatherMatmulPlan::predict(const perseid_all_gather_matmul_desc
 
 int64_t AllGatherMatmulPlan::rows_to_slice(const perseid_all_gather_matmul_desc& desc,
                                            int64_t chunks) const {
-  if (along_k_ || group_->size() == 1 || desc.fusion == PERSEID_UNFUSED || desc.canonical != 0 ||
+  if (along_k_ || group_->size() == 1 || !group_->shares_memory() ||
+      desc.fusion == PERSEID_UNFUSED || desc.canonical != 0 ||
       !SlicedProduct::may_take(device(), product_of(desc, desc.products[0]), shards_))
     return 0;
   const FusionForecast forecast = predict(desc, max(chunks, kLeastSlices * group_->size()));

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "collective/gpu_exchange.hpp"
+#include "cuda/runtime/memory.hpp"
 #include "op/tensor_argument.hpp"
 
 namespace perseid::internal::collective {
@@ -201,12 +202,48 @@ Call call_of(Call::Kind kind, Reduction reduction, const Arguments& arguments) {
           arguments.gpu >= 0 ? 1u : 0u};
 }
 
-// The rank's part in calls on GPUs, where this is one.
+// The rank's part in calls on GPUs of one host, where this is one.
 Status on_gpu_of(Group& group, const Operation& operation, const Arguments& arguments,
                  GpuExchange** exchange) {
   *exchange = nullptr;
-  return arguments.gpu < 0 ? Status() : GpuExchange::of(group, operation, arguments.gpu, exchange);
+  return arguments.gpu < 0 || !group.shares_memory()
+             ? Status()
+             : GpuExchange::of(group, operation, arguments.gpu, exchange);
 }
+
+// Tensors of a GPU in memory of its host, where ranks on several hosts exchange them.
+class OnHost {
+ public:
+  // Moves the arguments there, if they are of such a call.
+  Status take(const Group& group, Arguments* arguments) {
+    if (arguments->gpu < 0 || group.shares_memory()) return {};
+    output_ = arguments->output;
+    Status status = cuda::Gpu::open(arguments->gpu, &gpu_);
+    Tensor* tensor = &arguments->input;
+    for (std::vector<std::byte>* bytes : {&in_, &out_}) {
+      bytes->resize(bytes_of(*tensor));
+      if (status.ok() && tensor == &arguments->input && !bytes->empty())
+        status = cuda::copy(*gpu_, bytes->data(), tensor->data, bytes->size(), nullptr);
+      tensor->data = bytes->data();
+      tensor = &arguments->output;
+    }
+    return status;
+  }
+  // Moves the output back.
+  Status give(Status status) const {
+    if (!status.ok() || out_.empty()) return status;
+    return cuda::copy(*gpu_, output_.data, out_.data(), out_.size(), nullptr);
+  }
+
+ private:
+  static size_t bytes_of(const Tensor& tensor) {
+    return static_cast<size_t>(tensor.elements() * size_of(tensor.dtype));
+  }
+
+  std::shared_ptr<cuda::Gpu> gpu_;
+  Tensor output_;
+  std::vector<std::byte> in_, out_;
+};
 
 using Parts = std::array<const void*, kMostRanks>;
 // Where what belongs to each rank begins, and the end of all.
@@ -249,6 +286,8 @@ Status all_gather(Group& group, const DLTensor* input, const DLTensor* output,
   if (status = exchange.meet(); !status.ok()) return status;
   GpuExchange* on_gpu = nullptr;
   if (status = on_gpu_of(group, operation, arguments, &on_gpu); !status.ok()) return status;
+  OnHost on_host;
+  if (status = on_host.take(group, &arguments); !status.ok()) return status;
 
   const auto element = static_cast<size_t>(on_gpu != nullptr ? 1 : size_of(arguments.input.dtype));
   Begins begin{};  // bytes; on GPUs elements
@@ -281,7 +320,7 @@ Status all_gather(Group& group, const DLTensor* input, const DLTensor* output,
                         half, count);
         });
   }
-  return status;
+  return on_host.give(std::move(status));
 }
 
 Status reduce_scatter(Group& group, Reduction reduction, const DLTensor* input,
@@ -307,6 +346,8 @@ Status reduce_scatter(Group& group, Reduction reduction, const DLTensor* input,
   if (status = exchange.meet(); !status.ok()) return status;
   GpuExchange* on_gpu = nullptr;
   if (status = on_gpu_of(group, operation, arguments, &on_gpu); !status.ok()) return status;
+  OnHost on_host;
+  if (status = on_host.take(group, &arguments); !status.ok()) return status;
   if (on_gpu != nullptr)
     return on_gpu->reduce_scatter(operation, begin, reduction, arguments.input, arguments.output);
 
@@ -343,7 +384,7 @@ Status reduce_scatter(Group& group, Reduction reduction, const DLTensor* input,
                          static_cast<int64_t>(count(me)));
         });
   }
-  return status;
+  return on_host.give(std::move(status));
 }
 
 Status all_reduce(Group& group, Reduction reduction, const DLTensor* input, const DLTensor* output,
@@ -364,6 +405,8 @@ Status all_reduce(Group& group, Reduction reduction, const DLTensor* input, cons
   if (status = exchange.meet(); !status.ok()) return status;
   GpuExchange* on_gpu = nullptr;
   if (status = on_gpu_of(group, operation, arguments, &on_gpu); !status.ok()) return status;
+  OnHost on_host;
+  if (status = on_host.take(group, &arguments); !status.ok()) return status;
   if (on_gpu != nullptr)
     return on_gpu->all_reduce(operation, reduction, arguments.input, arguments.output);
 
@@ -402,7 +445,7 @@ Status all_reduce(Group& group, Reduction reduction, const DLTensor* input, cons
                           size * element);
           });
   }
-  return status;
+  return on_host.give(std::move(status));
 }
 
 }  // namespace perseid::internal::collective

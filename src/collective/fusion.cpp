@@ -50,15 +50,24 @@ double product_seconds(const dispatch::Device& device, const MatmulProblem& prob
 
 FusionForecast forecast_fusion(const dispatch::Device& device, const Group& group,
                                double product_seconds, double bytes, int64_t chunks) {
-  const Path& path = device.gpu != nullptr   ? kNvlink
-                     : group.shares_memory() ? kSharedMemory
-                                             : kSocket;
+  const bool on_gpu = device.gpu != nullptr, shared = group.shares_memory();
+  const Path& path = !shared ? kSocket : on_gpu ? kNvlink : kSharedMemory;
   const double transfer =
       group.size() == 1 || bytes == 0 ? 0 : path.latency + bytes / path.bytes_per_second;
-  return {.product = product_seconds, .transfer = transfer, .chunk = path.chunk, .chunks = chunks};
+  return {.product = product_seconds,
+          .transfer = transfer,
+          .chunk = path.chunk,
+          .chunks = chunks,
+          .staged = on_gpu && !shared};
 }
 
 bool choose_fusion(uint32_t wanted, const FusionForecast& forecast, std::string* why) {
+  if (forecast.staged) {
+    *why = concatenate("unfused: data goes through memory of the hosts, predicted transfer ",
+                       microseconds_text(forecast.transfer), ", product ",
+                       microseconds_text(forecast.product));
+    return false;
+  }
   const bool faster = forecast.fused() < forecast.unfused();
   const bool fused = wanted == PERSEID_FUSION_AUTO ? faster : wanted == PERSEID_FUSED;
   *why = concatenate(

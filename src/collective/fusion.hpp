@@ -18,6 +18,7 @@ double product_seconds(const dispatch::Device& device, const MatmulProblem& prob
 struct FusionForecast {
   double product, transfer, chunk;
   int64_t chunks;
+  bool staged = false;  // all data has arrived, or is complete, before the other begins
 
   double fused() const {
     const auto count = static_cast<double>(chunks < 1 ? 1 : chunks);
@@ -30,7 +31,8 @@ struct FusionForecast {
 FusionForecast forecast_fusion(const dispatch::Device& device, const Group& group,
                                double product_seconds, double bytes, int64_t chunks);
 
-// `wanted` of the descriptor, or what the model says. `why`: a sentence's end, for explain.
+// `wanted` of the descriptor, or what the model says; unfused where data is staged. `why`: a
+// sentence's end, for explain.
 bool choose_fusion(uint32_t wanted, const FusionForecast& forecast, std::string* why);
 
 }  // namespace perseid::internal::collective

@@ -35,7 +35,7 @@ void copy_row(const Tensor& from, const Tensor& to, int64_t i, int64_t j) {
 }  // namespace
 
 const Transport& transport_of(const dispatch::Device& device, const Group& group) {
-  if (device.gpu != nullptr) return kCopyEngines;
+  if (device.gpu != nullptr) return group.shares_memory() ? kCopyEngines : kHostStaging;
   return group.shares_memory() ? kWindows : kSockets;
 }
 

@@ -120,6 +120,7 @@ const Transport& transport_of(const dispatch::Device& device, const Group& group
 extern const Transport kWindows;      // memory that the ranks of one host share, read in place
 extern const Transport kSockets;      // memory of ranks on several hosts
 extern const Transport kCopyEngines;  // copies between GPUs that map one another's memory
+extern const Transport kHostStaging;  // GPUs on several hosts
 
 // As kernels of GPUs take it.
 Arrival as_arrival(const perseid_arrival& arrival);

@@ -84,7 +84,10 @@ ByteRows rows_of(const Tensor& part) {
 class WindowGather final : public GatherTransport {
  public:
   WindowGather(const TransportSite& site, const Shards& shards, const ShardChunks& chunks)
-      : group_(site.group), executor_(*site.device.executor), shards_(shards), chunks_(chunks) {}
+      : group_(site.group),
+        executor_(site.device.executor.get()),
+        shards_(shards),
+        chunks_(chunks) {}
   Status make(const Operation& operation) {
     return Window::make(group_, operation, 1, static_cast<size_t>(chunks_.count()), shards_.bytes(),
                         &window_);
@@ -102,7 +105,7 @@ class WindowGather final : public GatherTransport {
       const SentPart& part = parts[i];
       const Reported reported(sending.report, OverlapReport::Kind::kCommunication, part.chunk,
                               group_.rank());
-      if (part.readers != 0 && part.from.data != part.to.data) copy(executor_, part.from, part.to);
+      if (part.readers != 0 && part.from.data != part.to.data) copy(*executor_, part.from, part.to);
       if (i + 1 < parts.size() && parts[i + 1].chunk == part.chunk) continue;
       cpu::set_signal(window_.signals(0) + part.chunk, sending.epoch);
       put(part.chunk, sending.epoch);
@@ -136,7 +139,7 @@ class WindowGather final : public GatherTransport {
   }
 
   Group& group_;
-  cpu::Executor& executor_;
+  cpu::Executor* const executor_;  // null on a GPU, where shards are in place
   const Shards shards_;
   const ShardChunks chunks_;
   Window window_;

@@ -1,0 +1,253 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The transport of GPUs on several hosts: data goes through memory of the hosts, between which the
+// sockets of the CPU's transport carry it.
+//
+//   device -> own window of the host -> sockets -> window of the other host -> device
+//
+// Who executes an operation waits until its data has arrived, chunk by chunk with the operation's
+// deadline; kernels follow and find everything there. So nothing overlaps, plans are unfused, and
+// a failure is returned by the call itself. Sums have the order and the bits of one host.
+#include "collective/transport.hpp"
+#include "cuda/runtime/copy_queue.hpp"
+#include "cuda/runtime/memory.hpp"
+
+namespace perseid::internal::collective {
+namespace {
+
+constexpr size_t kAlignment = 4096;
+
+size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// Memory of a GPU: words for signals, then data.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  ~DeviceMemory() {
+    if (data_ != nullptr) cuda::release(*gpu_, data_);
+  }
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  Status make(std::shared_ptr<const cuda::Gpu> gpu, size_t words, size_t bytes) {
+    gpu_ = std::move(gpu);
+    words_ = words;
+    void* data = nullptr;
+    Status status = cuda::allocate(*gpu_, begin() + std::max<size_t>(bytes, 1), &data);
+    data_ = static_cast<std::byte*>(data);
+    return status;
+  }
+  uint32_t* words() const { return reinterpret_cast<uint32_t*>(data_); }
+  std::byte* data() const { return data_ + begin(); }
+  // All words, in the order of the stream.
+  Status set_words(uint32_t epoch, void* stream) const {
+    const std::vector<uint32_t> values(words_, epoch);
+    return cuda::copy(*gpu_, data_, values.data(), words_ * sizeof(uint32_t), stream);
+  }
+
+ private:
+  size_t begin() const { return aligned(words_ * sizeof(uint32_t)); }
+
+  std::shared_ptr<const cuda::Gpu> gpu_;
+  size_t words_ = 0;
+  std::byte* data_ = nullptr;
+};
+
+// Between host and device, in the order of the stream: [outer, size, inner] whose rows of
+// size * inner elements have no gaps. Pageable memory, so the copies of a large `outer` are slow.
+Status copy_rows(const cuda::Gpu& gpu, const Tensor& from, const Tensor& to, void* stream) {
+  if (from.elements() == 0) return {};
+  const cuda::Gpu::Current current(gpu);
+  Status status = current.status();
+  const int64_t element = size_of(from.dtype);
+  const bool packed =
+      from.stride[0] == to.stride[0] && from.stride[0] == from.shape[1] * from.shape[2];
+  const int64_t rows = packed ? 1 : from.shape[0];
+  const auto bytes = static_cast<size_t>(from.elements() / rows * element);
+  const auto address = [&](const Tensor& tensor, int64_t row) {
+    return reinterpret_cast<cuda::DeviceAddress>(tensor.as<std::byte>() +
+                                                 row * tensor.stride[0] * element);
+  };
+  for (int64_t row = 0; status.ok() && row < rows; ++row)
+    status = cuda::check(gpu.driver(),
+                         gpu.driver().copy(address(to, row), address(from, row), bytes,
+                                           static_cast<cuda::StreamHandle>(stream)),
+                         "copying between a GPU and its host", "see what nvidia-smi says");
+  return status;
+}
+
+class StagedGather final : public GatherTransport {
+ public:
+  StagedGather(const TransportSite& site, const Shards& shards, const ShardChunks& chunks)
+      : group_(site.group), gpu_(site.device.gpu), shards_(shards), chunks_(chunks) {}
+  Status make(const TransportSite& site) {
+    Status status = memory_.make(gpu_, static_cast<size_t>(chunks_.count()), shards_.bytes());
+    status = group_.exchange(site.operation, status, "", nullptr);
+    return status.ok() ? kSockets.make_gather(site, shards_, chunks_, &host_) : status;
+  }
+
+  std::byte* gathered() const override { return memory_.data(); }
+  const uint32_t* signals() const override { return memory_.words(); }
+  Status start(const Operation&, uint32_t) override { return {}; }
+  // Of what is there before a kernel is launched.
+  perseid_arrival arrival(const Operation& operation, uint32_t epoch) const override {
+    auto arrival = sized<perseid_arrival>();
+    arrival.signals = signals();
+    arrival.epoch = epoch;
+    arrival.deadline_ns = operation.deadline_ns;
+    return arrival;
+  }
+
+  Status send(const Operation& operation, const Sending& sending, std::span<const SentPart> parts,
+              std::span<const SentPart>) override {
+    Status status = host_->start(operation, sending.epoch);
+    sent_.clear();
+    for (size_t i = 0; status.ok() && i < parts.size(); ++i) {
+      const SentPart& part = parts[i];
+      const Reported copying(sending.report, OverlapReport::Kind::kCommunication, part.chunk,
+                             group_.rank(), sending.stream);
+      if (part.from.data != part.to.data)
+        status = cuda::copy_tensor(*gpu_, part.from, part.to, sending.stream);
+      if (!status.ok() || (i + 1 < parts.size() && parts[i + 1].chunk == part.chunk)) continue;
+      const Tensor on_host = view(host_->gathered(), part.chunk);
+      status = copy_rows(*gpu_, view(gathered(), part.chunk), on_host, sending.stream);
+      sent_.push_back({part.chunk, on_host, on_host});
+    }
+    if (status.ok()) status = cuda::synchronize(*gpu_, sending.stream);
+    if (status.ok()) status = host_->send(operation, {sending.epoch, nullptr, nullptr}, sent_);
+    if (status.ok()) status = receive(operation, sending);
+    return status;
+  }
+  Status finish(const Sending& sending) override { return host_->finish(sending); }
+
+ private:
+  Tensor view(std::byte* data, int64_t chunk) const {
+    const auto c = static_cast<size_t>(chunk);
+    return shards_.view(data, chunks_.begin[c], chunks_.begin[c + 1]);
+  }
+  // The chunks of the others, beginning with those of the rank after this one.
+  Status receive(const Operation& operation, const Sending& sending) const {
+    const ChunkTable<int64_t> table{nullptr, chunks_.count(), chunks_.pivot(group_.rank())};
+    Status status;
+    for (int64_t visit = 0; status.ok() && visit < chunks_.count(); ++visit) {
+      const int64_t chunk = table.chunk_of_visit(visit);
+      const int32_t owner = chunks_.owner(chunk);
+      if (owner == group_.rank()) continue;
+      const Reported receiving(sending.report, OverlapReport::Kind::kCommunication, chunk, owner,
+                               sending.stream);
+      const uint32_t* signal = host_->signals() + chunk;
+      status = group_.wait(operation, owner, signal, sending.epoch);
+      if (!status.ok())
+        status = group_.failure(operation, concatenate("; chunk ", chunk, " has not arrived"));
+      if (!status.ok() && sending.record != nullptr)
+        *sending.record = {status.code(), group_.failed(),          0, static_cast<int32_t>(chunk),
+                           sending.epoch, cpu::load_acquire(signal)};
+      if (status.ok())
+        status = copy_rows(*gpu_, view(host_->gathered(), chunk), view(gathered(), chunk),
+                           sending.stream);
+    }
+    // The window may be written again once this has returned.
+    return status.ok() ? memory_.set_words(sending.epoch, sending.stream) : status;
+  }
+
+  Group& group_;
+  const std::shared_ptr<cuda::Gpu> gpu_;
+  const Shards shards_;
+  const ShardChunks chunks_;
+  DeviceMemory memory_;
+  std::unique_ptr<GatherTransport> host_;
+  std::vector<SentPart> sent_;
+};
+
+// In memory of the GPU: what this rank computes of all shards, then the parts of its own shard that
+// the others have computed.
+class StagedReduce final : public ReduceTransport {
+ public:
+  StagedReduce(const TransportSite& site, const Shards& shards, const ShardChunks& chunks)
+      : group_(site.group), gpu_(site.device.gpu), shards_(shards), chunks_(chunks) {}
+  Status make(const TransportSite& site) {
+    partial_ = aligned(shards_.bytes());
+    const Tensor own =
+        shards_.view(nullptr, shards_.begin_of(group_.rank()), shards_.begin_of(group_.rank() + 1));
+    part_ = aligned(static_cast<size_t>(own.elements() * size_of(own.dtype)));
+    Status status = memory_.make(gpu_, static_cast<size_t>(chunks_.count()),
+                                 partial_ + static_cast<size_t>(group_.size()) * part_);
+    status = group_.exchange(site.operation, status, "", nullptr);
+    return status.ok() ? kSockets.make_reduce(site, shards_, chunks_, &host_) : status;
+  }
+
+  std::byte* partial() const override { return memory_.data(); }
+  uint32_t* signals() const override { return memory_.words(); }
+  Status start(const Operation& operation, const Sending& sending) override {
+    return host_->start(operation, {sending.epoch, nullptr, nullptr});
+  }
+  Status send(const Sending& sending) override {
+    stream_ = sending.stream;
+    Status status;
+    for (int64_t chunk = 0; status.ok() && chunk < chunks_.count(); ++chunk) {
+      if (chunks_.owner(chunk) == group_.rank()) continue;
+      const Reported sent(sending.report, OverlapReport::Kind::kCommunication, chunk,
+                          chunks_.owner(chunk), stream_);
+      const auto c = static_cast<size_t>(chunk);
+      const auto view = [&](std::byte* data) {
+        return shards_.view(data, chunks_.begin[c], chunks_.begin[c + 1]);
+      };
+      status = copy_rows(*gpu_, view(partial()), view(host_->partial()), stream_);
+    }
+    if (status.ok()) status = cuda::synchronize(*gpu_, stream_);
+    if (!status.ok()) return status;
+    for (int64_t chunk = 0; chunk < chunks_.count(); ++chunk)
+      cpu::set_signal(host_->signals() + chunk, sending.epoch);
+    return host_->send({sending.epoch, nullptr, nullptr});
+  }
+  Status part(const Operation& operation, uint32_t epoch, int32_t rank, int32_t piece,
+              Tensor* part) override {
+    if (rank == group_.rank()) {
+      *part = shards_.view(partial(), shards_.begin_of(piece), shards_.begin_of(piece + 1));
+      return {};
+    }
+    Tensor on_host;
+    if (Status status = host_->part(operation, epoch, rank, piece, &on_host); !status.ok())
+      return status;
+    *part = on_host;
+    part->data = memory_.data() + partial_ + static_cast<size_t>(rank) * part_;
+    return copy_rows(*gpu_, on_host, *part, stream_);
+  }
+  perseid_arrival arrival(const Operation&, uint32_t) const override { return {}; }
+  int64_t arrivals() const override { return 0; }
+  Status finish(const Sending& sending) override {
+    // The copies have read the window.
+    const Status status = cuda::synchronize(*gpu_, sending.stream);
+    const Status finished = host_->finish(sending);
+    return status.ok() ? finished : status;
+  }
+
+ private:
+  Group& group_;
+  const std::shared_ptr<cuda::Gpu> gpu_;
+  const Shards shards_;
+  const ShardChunks chunks_;
+  DeviceMemory memory_;
+  size_t partial_ = 0, part_ = 0;  // bytes of the own sums and of a part, with their padding
+  std::unique_ptr<ReduceTransport> host_;
+  void* stream_ = nullptr;
+};
+
+template <class Made, class Base>
+Status make(const TransportSite& site, const Shards& shards, const ShardChunks& chunks,
+            std::unique_ptr<Base>* transport) {
+  auto made = std::make_unique<Made>(site, shards, chunks);
+  Status status = made->make(site);
+  if (status.ok()) *transport = std::move(made);
+  return status;
+}
+
+}  // namespace
+
+const Transport kHostStaging = {.name = "cuda:host_staging",
+                                .how = "shards are sent through memory of the hosts",
+                                .make_gather = make<StagedGather, GatherTransport>,
+                                .make_reduce = make<StagedReduce, ReduceTransport>,
+                                .make_reduce_in_place = nullptr};
+
+}  // namespace perseid::internal::collective
