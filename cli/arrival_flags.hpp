@@ -27,7 +27,7 @@ struct PlannedArrival {
   std::chrono::nanoseconds deadline{0};
   std::vector<Delivery> order;
 };
-// Of chunks that cut `dim`, which is `size`. Ends with a sentence where a flag is wrong.
+// Chunks cut `dim`, which is `size`. Ends with a sentence where a flag is wrong.
 PlannedArrival read_arrival(const ArrivalFlags& flags, const char* dim, int64_t size);
 
 }  // namespace perseid::cli

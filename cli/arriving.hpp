@@ -45,7 +45,7 @@ class ArrivingTensors {
     return part.device == nullptr ? part.arrived : part.on_device;
   }
   const Chunks& chunks() const { return chunks_; }
-  // Of the next epoch.
+  // The arrival of the next epoch.
   Arrival arrival(int64_t first_chunk, std::chrono::nanoseconds deadline) const;
   // Takes everything back, and delivers in this order. Those that are left out never arrive. The
   // context outlives this object.
@@ -87,7 +87,7 @@ struct ArrivingOperand {
   int64_t pivot = 0;
   std::chrono::nanoseconds deadline{0};
 
-  // Of a or b, cut along m, n or k. `count` is from 1 to the size of that dimension.
+  // Cuts a or b along m, n or k. `count` is from 1 to the size of that dimension.
   static ArrivingOperand cut(const Tensor& a, const Tensor& b, bool is_a, ChunkDim dim,
                              int64_t count);
 

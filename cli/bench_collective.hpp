@@ -19,7 +19,7 @@ const char* name_of(RankOp op);
 struct CollectiveSizes {
   int64_t ranks = 2;
   int64_t m = 2048, n = 2048, k = 2048;  // m: of all ranks; n, k: of each
-  // Of attention, causal with zigzag placement. length: of all ranks.
+  // Attention, causal with zigzag placement. length: of all ranks.
   int64_t length = 4096, heads = 8, kv_heads = 8, head_dim = 64;
   bool backward = false;
   bool canonical = false;
@@ -31,11 +31,11 @@ struct CollectiveSizes {
 
 double median(std::vector<double> values);
 
-// Of one execution, in seconds.
+// Seconds of one execution.
 struct RankTimes {
   double single, sustained;
 };
-// Of the fused operation, the computation alone and the transfer alone, on GPUs.
+// Times of the fused operation, the computation alone and the transfer alone, on GPUs.
 std::vector<RankTimes> bench_on_gpus(const CollectiveSizes& sizes, DType dtype, RankOp op);
 
 // The exit code.

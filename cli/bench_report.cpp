@@ -63,7 +63,7 @@ std::string coloured(const char* word, int colour) {
   return colours() ? fmt::format("\033[{}m{}\033[0m", colour, word) : word;
 }
 
-// Of what the table has: `titles` is its first line.
+// Explains what the table has: `titles` is its first line.
 std::string legend_of(const std::vector<MeasuredRow>& rows, const std::string& titles,
                       size_t width) {
   std::vector<harness::Problem> problems;

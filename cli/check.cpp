@@ -35,13 +35,13 @@ constexpr const char* kCheckExample =
     "--causal bottom-right --backward --dtype bf16";
 // Failures of fuzzing that are shown; all are counted.
 constexpr size_t kMostShown = 20;
-// Of how many random problems one is put to every implementation instead of the chosen one.
+// One in so many random problems is put to every implementation instead of the chosen one.
 constexpr uint64_t kEveryImplementation = 4;
 // Results must be the same with this many threads as with one (or with --threads).
 constexpr int64_t kOtherThreads = 3;
-// Of a problem's tensors; larger problems are only planned.
+// Bytes of a problem's tensors; larger problems are only planned.
 constexpr double kMostBytes = 1e9, kMostFuzzBytes = 64e6, kNoBytes = -1;
-// Of random problems: their numbers are drawn before the first is checked.
+// Random problems: their numbers are drawn before the first is checked.
 constexpr uint64_t kMostRandom = 10'000'000;
 // On a GPU so many random problems at least share the kernels that are compiled for them, and there
 // are about so many groups at most: kernels take seconds to compile.
@@ -85,7 +85,7 @@ class Devices {
   explicit Devices(const Common& common)
       : cpu_(!on_gpu(common)), wanted_(on_gpu(common)), gpu_(open_gpu(common, &absent_)) {}
 
-  // Of the implementation that is chosen, or of every one that takes the problem. `alone`: a GPU
+  // Checks the implementation that is chosen, or every one that takes the problem. `alone`: a GPU
   // that refuses its operation has failed it.
   std::vector<CheckResult> check(const Problem& problem, const Context& context,
                                  const Context& other, double limit_bytes, bool every, bool alone,

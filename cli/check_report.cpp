@@ -17,7 +17,7 @@ namespace {
 using harness::CheckResult;
 using harness::OutputCheck;
 
-// Of the output that comes nearest to its limit.
+// The output that comes nearest to its limit.
 const OutputCheck* worst(const CheckResult& result) {
   const auto found = std::max_element(
       result.outputs.begin(), result.outputs.end(),

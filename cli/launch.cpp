@@ -192,7 +192,7 @@ class Launch {
     if (polled[0].revents != 0) take_signals();
   }
 
-  // Of a rank that has ended: what is still in its pipe. A process that it has left behind may keep
+  // Reads what a rank that has ended left in its pipe. A process that it left behind may keep
   // the pipe open, and is not waited for.
   bool drain(size_t number) {
     pollfd polled{ranks_[number].errors, POLLIN, 0};

@@ -21,7 +21,7 @@ const char* wanted_implementation(const Common& common);
 // Ends with a sentence unless all present tensors have the dtype of the first.
 void same_dtype(std::initializer_list<std::pair<const char*, Tensor>> tensors);
 
-// Of ranks: the name of a file or device with the rank in it, this rank's device, and --deadline in
+// For ranks: the name of a file or device with the rank in it, this rank's device, --deadline in
 // milliseconds.
 std::string of_rank(std::string name, int32_t rank);
 Context open_context_of_rank(Common common, int32_t rank);

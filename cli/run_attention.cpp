@@ -20,7 +20,7 @@ struct Flags : AttentionFlags {
   ArrivalFlags arrival;
 };
 
-// Of all directions that are called.
+// The workspace of all directions that are called.
 Memory workspace_of(const Context& context, const Plan& plan, const AttentionFlags& flags) {
   const size_t backward = flags.grad_out.empty() ? 0 : plan.workspace_size(Direction::kBackward);
   return Memory(context, std::max(plan.workspace_size(Direction::kForward), backward));

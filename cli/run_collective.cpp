@@ -64,7 +64,7 @@ struct Ranked {
     if (b.ndim() == 3 && a.ndim() == 2)
       bad_input("--b has a batch and --a has none; give both the same, or --a alone a batch");
   }
-  // Of this rank's device.
+  // Executes on this rank's device.
   template <class Plan, class Arguments>
   void execute(Run& run, const Plan& plan, const Arguments& arguments,
                std::initializer_list<Tensor> results) {

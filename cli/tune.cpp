@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kTuneExample =
     "perseid tune matmul --m 4096 --n 4096 --k 4096 --dtype bf16 --transpose-b";
 
-// Of the GPU; the CPU where there is none, or where --device says so.
+// Opens the GPU; the CPU where there is none, or where --device says so.
 Context open_device(const Common& common) {
   std::string absent;
   std::optional<Context> gpu = open_gpu(common, &absent);

@@ -16,7 +16,7 @@ const CLI::Validator& not_negative();
 // where one of the flags that were given has such a value.
 void refuse_overflow(const CLI::App& app);
 
-// Of a word where a command below `command` is expected.
+// The sentence about a word where a command below `command` is expected.
 std::string no_command(const CLI::App& command, const std::string& word);
 
 std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error);

@@ -16,7 +16,7 @@ namespace perseid::harness {
 // With the whole problem and the command that measures it again.
 nlohmann::json to_json(const BenchRow& row, double seconds);
 
-// Of a row and the same row of an older report.
+// A row beside the same row of an older report.
 struct Comparison {
   // New over old: of the fractions where both rows have one of the same ceiling, else of the rates.
   double ratio = 0;

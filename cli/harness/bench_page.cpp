@@ -185,7 +185,7 @@ void add_rooflines(std::string& html, const json& report, const std::vector<Row>
     if (std::find(groups.begin(), groups.end(), row.group) == groups.end())
       groups.push_back(row.group);
   for (const std::string& group : groups) {
-    // Of a memory ceiling the one of the largest array.
+    // Memory has ceilings of several sizes of array; the largest counts.
     std::map<std::string, std::pair<double, Roof>> largest;
     for (const json& each : member(report, "ceilings")) {
       if (!each.is_object() || group_of(each) != group) continue;

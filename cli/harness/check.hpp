@@ -45,13 +45,13 @@ class Checker {
   Checker(const Context& context, const Context& other, const Context& reference,
           double limit_bytes = 1e9)
       : context_(context), other_(other), reference_(reference), limit_bytes_(limit_bytes) {}
-  // Of a CPU that is its own reference.
+  // For a CPU that is its own reference.
   Checker(const Context& context, const Context& other, double limit_bytes = 1e9)
       : Checker(context, other, context, limit_bytes) {}
 
-  // Of Problem::impl, or of the implementation that the library chooses.
+  // Checks Problem::impl, or the implementation that the library chooses.
   CheckResult check(const Problem& problem) const;
-  // Of every implementation that takes the problem, the reference too.
+  // Checks every implementation that takes the problem, the reference too.
   std::vector<CheckResult> check_all(const Problem& problem) const;
 
  private:

@@ -58,7 +58,7 @@ struct OperandSpec {
 // Every tensor of a problem, in the order of perseid.h. Empty where the problem's sizes cannot be
 // those of tensors (negative ones).
 std::vector<OperandSpec> operands_of(const Problem& problem);
-// Of all operands; infinity where there cannot be any.
+// Bytes of all operands; infinity where there cannot be any.
 double bytes_of(const Problem& problem);
 
 // The tensors of one problem by name.

@@ -85,7 +85,7 @@ uint16_t f16_from_exact(double value) {
   return static_cast<uint16_t>(sign | bits);
 }
 
-// Of the 8-bit types; both have their largest exponent for numbers too, or for NaN and infinity.
+// An 8-bit type: its largest exponent is for numbers too, or for NaN and infinity.
 struct Float8Format {
   int mantissa_bits, bias;
   double largest;
@@ -107,7 +107,7 @@ double float8_to_double(DType dtype, uint8_t bits) {
   return (bits & 0x80) != 0 ? -value : value;
 }
 
-// Of a value that the type has.
+// The bits of a value that the type has.
 uint8_t float8_from_exact(DType dtype, double value) {
   if (std::isnan(value)) return 0x7f;
   const auto [mantissa_bits, bias, largest] = float8_format(dtype);

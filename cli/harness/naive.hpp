@@ -20,12 +20,12 @@ struct Estimate {
   // one unit of roundoff of the working type in each of them can amount to. Scores, which are as
   // large as their exponentials are sensitive, count with a unit of the accumulation type.
   double magnitude = 0;
-  // Of each element, for outputs with bounds of their own: the logsumexp (lse_limit). Else empty.
+  // A limit for each element of outputs that need their own: the logsumexp (lse_limit). Else empty.
   std::vector<double> limit;
 };
 using Estimates = std::map<std::string, Estimate, std::less<>>;
 
-// Of every output of the problem. `inputs`: in float64 and packed. `keep`: the dropout mask
+// Estimates every output of the problem. `inputs`: in float64 and packed. `keep`: the dropout mask
 // [batch, heads, q_len, kv_len], empty without dropout. `out`: the result of forward that
 // backward read (out of attention, output of softmax), row-major; empty: the naive forward's.
 //

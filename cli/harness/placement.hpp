@@ -24,7 +24,7 @@ class Placement {
   bool on_host() const { return device_.device_type == kDLCPU; }
   // `bytes`: what is copied; all elements of the view lie in it. The same bytes are copied once.
   Tensor place(const Tensor& view, std::span<std::byte> bytes);
-  // Of the bytes that the elements span. An absent tensor stays absent.
+  // Copies the bytes that the elements span. An absent tensor stays absent.
   Tensor place(const Tensor& view);
   // Brings all copied bytes back, or those of the view.
   void fetch() const;

@@ -109,7 +109,7 @@ double lse_limit(double score, int64_t depth, int64_t count, DType dtype) {
   const bool in_f64 = dtype == f64;
   const auto terms = static_cast<double>(std::max<int64_t>(count, 1));
   const auto products = static_cast<double>(depth);
-  // Of the exponential, as docs/reference/numerics.md has it, and of the logarithm.
+  // Errors of the exponential, as docs/reference/numerics.md has them, and of the logarithm.
   const double functions = in_f64 ? 1e-15 : dtype == bf16 ? 4e-6 : 1e-6;
   // The reference adds up one element after another, in float64 too.
   const double sums = in_f64 ? terms : std::min(terms / 8, 16 * std::sqrt(terms));

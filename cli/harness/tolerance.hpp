@@ -25,7 +25,7 @@
 
 namespace perseid::harness {
 
-// Of every element alike, or of each its own.
+// One limit for every element, or one for each.
 struct Limit {
   double all = 0;
   std::vector<double> each;  // empty: all
@@ -35,7 +35,7 @@ struct Limit {
 // The error in units of its limit. No error is 0, whatever the limit.
 double relative_error(double error, double limit);
 
-// Of the element that comes nearest to its limit, or passes it the furthest.
+// The element that comes nearest to its limit, or passes it the furthest.
 struct Deviation {
   double error = 0;  // infinite where one is NaN or infinite and the other is not the same
   double limit = 0;

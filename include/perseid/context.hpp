@@ -182,7 +182,7 @@ class Memory {
 /// \snippet snippets.cpp timer
 class Timer {
  public:
-  /// Of the context's device.
+  /// Measures on the context's device.
   explicit Timer(const Context& context) {
     perseid_timer_t handle = nullptr;
     detail::check(perseid_timer_create(context.get(), &handle));

@@ -38,8 +38,8 @@ enum class Activation : uint32_t {
 /// The problem of a Matmul plan.
 struct MatmulOptions {
   DType dtype = f32;  ///< of a and b
-  /// Of c and c0. None: dtype, or f32 where that is of 8 bits. 16-bit types are multiplied into
-  /// themselves or f32, 8-bit types into f16, bf16, f32 and either of the two.
+  /// The type of c and c0. None: dtype, or f32 where that is of 8 bits. 16-bit types are multiplied
+  /// into themselves or f32, 8-bit types into f16, bf16, f32 and either of the two.
   DType out_dtype = DType::kNone;
   int64_t batch = 1;                 ///< products
   int64_t m = 0;                     ///< rows of a and c

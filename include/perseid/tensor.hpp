@@ -33,7 +33,7 @@ inline namespace v0 {
 /// \snippet snippets.cpp error
 class Error : public std::runtime_error {
  public:
-  /// Of a status and the sentence that explains it.
+  /// Holds a status and the sentence that explains it.
   Error(perseid_status status, const std::string& sentence)
       : std::runtime_error(sentence), status_(status) {}
   /// Which kind of failure it was.
@@ -150,9 +150,9 @@ inline constexpr DTypeEntry kDTypes[] = {
 class Dims {
  public:
   Dims() = default;  ///< of no dimensions
-  /// Of the numbers in braces, such as {2, 3}.
+  /// Takes the numbers in braces, such as {2, 3}.
   Dims(std::initializer_list<int64_t> values) { assign(values.begin(), values.size()); }
-  /// Of the numbers of any array.
+  /// Takes the numbers of any array.
   Dims(std::span<const int64_t> values) { assign(values.data(), values.size()); }
 
   size_t size() const { return size_; }                              ///< how many numbers
@@ -370,7 +370,7 @@ class Workspace {
   static constexpr size_t kAlignment = 64;  ///< of the memory, in bytes
 
   Workspace() = default;  ///< empty
-  /// Of a first size.
+  /// Begins with this size.
   explicit Workspace(size_t bytes) { reserve(bytes); }
   /// Grows to at least `bytes`.
   void reserve(size_t bytes) {

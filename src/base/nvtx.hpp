@@ -8,7 +8,7 @@ namespace perseid::internal {
 
 // Whether there is a profiler that takes ranges. Called once.
 bool open_nvtx();
-// Of the calling thread; ranges nest. The name is copied.
+// Opens and closes a range of the calling thread; ranges nest. The name is copied.
 void nvtx_push(const char* name);
 void nvtx_pop();
 

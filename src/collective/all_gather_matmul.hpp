@@ -9,7 +9,7 @@
 
 namespace perseid::internal::collective {
 
-// Of one gathered operand.
+// One gathered operand has at most this many products.
 inline constexpr uint32_t kMostProducts = 64;
 
 class AllGatherMatmulPlan final : public op::Plan {

@@ -69,7 +69,7 @@ class Exchange {
     group_.signal(&own.done, epoch);
     return compare();
   }
-  // Of each rank.
+  // One call for each rank.
   std::span<const Call> calls() const {
     return std::span(calls_).first(static_cast<size_t>(group_.size()));
   }

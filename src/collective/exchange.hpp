@@ -18,7 +18,7 @@ Status barrier(Group& group, uint64_t deadline_ns);
 // Output: the inputs of all ranks, one after the other along dimension 0, which may be uneven.
 Status all_gather(Group& group, const DLTensor* input, const DLTensor* output,
                   uint64_t deadline_ns);
-// Of input [m, ...] rank r of P gets rows [r m / P, (r + 1) m / P), reduced.
+// Rank r of P gets rows [r m / P, (r + 1) m / P) of the reduced input [m, ...].
 Status reduce_scatter(Group& group, Reduction reduction, const DLTensor* input,
                       const DLTensor* output, uint64_t deadline_ns);
 // Output may be the input.

@@ -11,7 +11,7 @@
 namespace perseid::internal::collective {
 namespace {
 
-// Of a place. A group of P ranks has P of them on each GPU.
+// The bytes of a place. A group of P ranks has P of them on each GPU.
 constexpr size_t kPiece = 32 << 20;
 // Where words for signals end and places begin.
 constexpr size_t kPlaces = 4096;
@@ -209,7 +209,7 @@ Status GpuExchange::reduce_scatter(const Operation& operation, std::span<const s
   return synchronize(std::move(status));
 }
 
-// Of each piece every rank sums a part into the output, then gets the others' parts.
+// Every rank sums its part of each piece into the output, then gets the others' parts.
 Status GpuExchange::all_reduce(const Operation& operation, Reduction reduction, const Tensor& input,
                                const Tensor& output) {
   const auto own = static_cast<size_t>(group_.rank()), size = static_cast<size_t>(group_.size());

@@ -180,7 +180,7 @@ Status Group::open_threads(int32_t size, const Options& options,
 
 void Group::fail(Failure failure, int32_t rank) {
   set_abort(abort_, failure, rank);
-  // Of several failures the first counts.
+  // If there were several failures, the first counts.
   tell(cpu::load_acquire(abort_));
 }
 

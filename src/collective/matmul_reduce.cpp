@@ -437,7 +437,7 @@ Status MatmulReducePlan::reduce_on_gpu(const Operation& operation, const Sending
             sending.stream);
 }
 
-// Of an all-reduce, where the other ranks read it.
+// The result of an all-reduce, where the other ranks read it.
 Tensor MatmulReducePlan::result() const {
   return {.data = gather_->gathered(),
           .dtype = out_dtype_,

@@ -42,7 +42,7 @@ constexpr uint32_t abort_value(Failure failure, int32_t rank) {
 }
 constexpr Failure failure_of(uint32_t abort) { return static_cast<Failure>(abort >> 16); }
 constexpr int32_t failed_rank(uint32_t abort) { return static_cast<int32_t>(abort & 0xffff) - 1; }
-// Of several failures the first counts.
+// If there are several failures, the first counts.
 void set_abort(uint32_t* word, Failure failure, int32_t rank);
 
 class Mesh {

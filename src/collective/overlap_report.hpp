@@ -42,7 +42,7 @@ class OverlapReport {
   void arrived(int64_t chunk, int32_t rank, void* stream = nullptr) {
     if (rank != rank_) add(Kind::kCommunication, chunk, rank, begin_, stream);
   }
-  // Of the last execution, which has ended. The text is overwritten by the next call.
+  // Reports the last execution, which has ended. The next call overwrites the text.
   Status give(const char** json);
 
  private:

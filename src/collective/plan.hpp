@@ -59,7 +59,7 @@ void read_rank_plan(op::DescriptorReader& reader, const Descriptor& desc) {
   reader.flag("canonical", desc.canonical);
 }
 
-// Of a product in canonical order. `k`: the depth of all ranks.
+// Refuses products that have no canonical order. `k`: the depth of all ranks.
 Status refuse_canonical(const Operation& operation, int64_t k);
 
 // On the CPU: until all chunks have arrived, beginning with the own ones.

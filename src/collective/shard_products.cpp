@@ -34,10 +34,10 @@ std::vector<int64_t> cut(const ShardChunks& chunks, int64_t first, int64_t last)
 
 // ---- Whether two steps are faster than one ----
 
-// Of Hopper: memory in bytes, a launch.
+// Measured on Hopper: bytes of memory per second, seconds of a launch.
 constexpr double kMemoryRate = 2.5e12, kLaunch = 4e-6;
 
-// Of a product with this many rows, or columns.
+// The product's time with this many rows, or columns.
 double seconds_of(MatmulProblem problem, bool along_n, int64_t size, int32_t multiprocessors) {
   (along_n ? problem.n : problem.m) = size;
   return sm90_product_seconds(problem, multiprocessors);

@@ -7,7 +7,7 @@
 namespace perseid::internal::collective {
 namespace {
 
-// Of slices, in elements: whole blocks of the kernel's depth.
+// Slices are multiples of this many elements: whole blocks of the kernel's depth.
 constexpr int64_t kUnit = 64;
 
 // The last of `count` slices is half as long as those in between, for its products alone are left

@@ -7,7 +7,7 @@
 namespace perseid::internal::cpu {
 namespace {
 
-// Of a task: long enough to be worth waking a thread for.
+// Bytes of a task: enough to be worth waking a thread for.
 constexpr int64_t kTaskBytes = 1 << 17;
 
 }  // namespace

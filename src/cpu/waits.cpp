@@ -147,7 +147,7 @@ bool Waits::await_missing(int operand, const ChunkRange<int64_t>& range) {
         end = WaitEnd::kTimeout;
       }
       if (end == WaitEnd::kArrived) continue;
-      // Of several workers that wait in vain the first one counts.
+      // If several workers wait in vain, the first one counts.
       uint32_t none = 0;
       const auto ended = static_cast<uint32_t>(end) | static_cast<uint32_t>(operand) << 2;
       if (__atomic_compare_exchange_n(&end_, &none, ended, false, __ATOMIC_ACQ_REL,

@@ -158,7 +158,7 @@ class GpuAttention final : public Executable<Attention> {
   std::string note_;
 };
 using Sm90Attention = GpuAttention<cuda::Sm90Attention, cuda::Sm90AttentionBackward>;
-// Of f32, and of dims that have no other backward. In f32 all forwards and backwards add the same
+// For f32, and for dims that have no other backward. In f32 all forwards and backwards add the same
 // products in the same order, so that backward's scores have the roundings that are in lse.
 using MixedAttention = GpuAttention<cuda::Sm90Attention, cuda::PortableAttentionBackward>;
 using Sm90Float32Attention = GpuAttention<cuda::Sm90Attention, cuda::Sm90Float32AttentionBackward>;

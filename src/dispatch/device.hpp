@@ -40,7 +40,7 @@ struct Device {
   std::shared_ptr<cuda::Gpu> gpu;
   std::vector<Variable> environment;  // the library's own variables, as they were at creation
   std::string forced_implementation;  // PERSEID_FORCE_IMPL, names divided by commas; "": none
-  // Of the context's options, and PERSEID_DISABLE_IMPL.
+  // Disabled by the context's options, and by PERSEID_DISABLE_IMPL.
   std::vector<std::string> disabled_by_options, disabled_by_environment;
   Determinism determinism = Determinism::kByPlan;  // never kDefault
   std::unique_ptr<Tuning> tuning;                  // of a GPU; null with PERSEID_TUNE=0

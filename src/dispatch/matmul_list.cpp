@@ -116,7 +116,7 @@ Status make_sm90(const MatmulProblem& problem, const cuda::Sm90MatmulConfig& con
   return status;
 }
 
-// Of the tuned configuration, where there is one and it is still among the candidates.
+// Takes the tuned configuration where there is one and it is still among the candidates.
 Status make_sm90(const MatmulProblem& problem, const Device& device, Made* made) {
   const std::vector<cuda::Sm90MatmulConfig> configs = candidates(problem, device);
   const std::string tuned =
@@ -191,7 +191,7 @@ Status make_on_cpu(const MatmulProblem& problem, const Device& device,
   return {};
 }
 
-// Of kernels that sum in one order.
+// The reason of kernels that sum in one order.
 std::string refuse_leaves(const MatmulProblem& problem) {
   return problem.leaves > 0 ? "does not sum in leaves" : "";
 }

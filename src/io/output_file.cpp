@@ -28,7 +28,7 @@ struct Axis {
   int64_t size, stride;  // in elements
 };
 
-// Of a tensor with elements: only then is any product of a size and a stride known to fit.
+// The tensor has elements: only then is any product of a size and a stride known to fit.
 std::vector<Axis> merged_axes(const SourceTensor& tensor) {
   std::vector<Axis> axes;
   for (size_t i = 0; i < tensor.shape.size(); ++i) {

@@ -179,7 +179,7 @@ Status place_tensor(Range range, uint64_t buffer_offset, uint64_t buffer_bytes,
   tensor->type = type_of(tensor->stored_type);
   tensor->offset = buffer_offset + static_cast<uint64_t>(range.begin);
   tensor->bytes = static_cast<uint64_t>(range.end - range.begin);
-  // Of a type without a known size only the shape itself can be checked.
+  // Where the type has no known size, only the shape itself can be checked.
   const bool readable = tensor->type.readable();
   const std::optional<uint64_t> bytes =
       dense_bytes(tensor->shape, readable ? tensor->type.bytes : 1);

@@ -19,21 +19,21 @@ enum class Causal : int32_t { kNone = 0, kTopLeft = 1, kBottomRight = 2 };
 // ranks holds. Keys are always whole. Positions rise with the row.
 struct QueryRows {
   int64_t ranks = 1, rank = 0;
-  // Of 2 * ranks equal pieces those with the numbers rank and 2 * ranks - 1 - rank.
+  // The rows are cut into 2 * ranks equal pieces; here are rank and 2 * ranks - 1 - rank.
   bool zigzag = false;
   // Not zigzag: [begin, begin + rows) of total rows; -1: all ranks have equally many.
   int64_t begin = -1, total = 0;
   bool canonical = false;  // a row has the same bits however many others there are
 
   PERSEID_INLINE bool all() const { return ranks == 1; }
-  // Of a row, in the whole sequence, of which `rows` are here.
+  // A row's position in the whole sequence, of which `rows` are here.
   PERSEID_INLINE int64_t position(int64_t row, int64_t rows) const {
     if (all()) return row;
     if (!zigzag) return (begin < 0 ? rank * rows : begin) + row;
     const int64_t piece = rows / 2;
     return row + piece * (row < piece ? rank : 2 * (ranks - 1) - rank);
   }
-  // Of the whole sequence.
+  // The length of the whole sequence.
   PERSEID_INLINE int64_t length(int64_t rows) const {
     if (all()) return rows;
     return begin < 0 ? ranks * rows : total;
@@ -62,7 +62,7 @@ struct AttentionProblem {
   int64_t total_q = 0, total_kv = 0;  // ragged: rows of the packed tensors
   bool grad_query = false, grad_key = false, grad_value = false, grad_bias = false;
   bool deterministic = false;
-  // Of gradients: added to what the tensor holds, before that sum is rounded.
+  // The gradient is added to what its tensor holds, before that sum is rounded.
   bool accumulate_query = false, accumulate_key = false, accumulate_value = false,
        accumulate_bias = false;
   QueryRows rows;

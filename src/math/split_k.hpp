@@ -59,7 +59,7 @@ class SplitTileOrder {
         split_begin_(split.first ? 0 : whole_.clusters()),
         whole_begin_(split.first ? units() : 0) {}
 
-  // Of split tiles.
+  // A split tile has `splits` units.
   PERSEID_INLINE constexpr int32_t units() const { return split_.clusters() * splits_; }
   PERSEID_INLINE constexpr int32_t count() const { return whole_.clusters() + units(); }
   // The first unit of a split tile in the order.

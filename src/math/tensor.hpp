@@ -29,7 +29,7 @@ struct Tensor {
   }
 };
 
-// Of a vector of int32 or int64.
+// Reads an element of a vector of int32 or int64.
 PERSEID_INLINE int64_t read_length(const Tensor& lengths, int64_t index) {
   return lengths.dtype == DType::kI32 ? int64_t{lengths.as<int32_t>()[index * lengths.stride[0]]}
                                       : lengths.as<int64_t>()[index * lengths.stride[0]];

@@ -59,7 +59,7 @@ class AttentionReader : public ArgumentReader {
   void read_cache(const Args& args, Arguments* arguments);
 
  private:
-  // Of a head, in its batch entries.
+  // The rows of a head, in its batch entries.
   struct Rows {
     Extent batch, length;
   };
@@ -73,7 +73,7 @@ class AttentionReader : public ArgumentReader {
             problem_.ragged ? Extent{"total_kv", problem_.total_kv}
                             : Extent{"kv_len", problem_.kv_len}};
   }
-  // Of key and value, or of their gradients, which alone are written.
+  // The type of key and value, or of their gradients, which alone are written.
   DType dtype_of_keys(Access access) const {
     const bool wide = access == Access::kWrite && problem_.f32_key_gradients;
     return wide && size_of(problem_.dtype) == 2 ? DType::kF32 : problem_.dtype;

@@ -14,7 +14,7 @@ class AttentionPlan final : public PlanOf<dispatch::Attention> {
  public:
   static constexpr const char* kOperation = "attention";
 
-  // Of `rows` alone, with f32 gradients of key and value, where these are not all.
+  // `rows`: the queries of this plan. Where they are not all, gradients of key and value are f32.
   static Status make(DevicePointer device, const perseid_attention_desc& desc,
                      std::unique_ptr<const Plan>* plan, const QueryRows& rows = {});
   Status forward(const perseid_attention_forward_args& args, const Workspace& workspace,

@@ -51,7 +51,7 @@ class Plan {
   // tensors of the call.
   Status take(ArgumentReader& reader, dispatch::Direction direction, const Workspace& workspace,
               std::byte** aligned) const;
-  // Of an execution.
+  // Observes an execution.
   Span observe(const ArgumentReader& reader) const {
     return Span(reader.subject(), "", implementation_, device_->gpu != nullptr, reader.text());
   }

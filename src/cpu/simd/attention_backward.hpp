@@ -346,7 +346,7 @@ class AttentionBackwardKernel {
       }
     });
   }
-  // Of T, or of f32 where the problem says so.
+  // The gradient's type is T, or f32 where the problem says so.
   template <class Body>
   static void with_output(const Tensor& gradient, const Body& body) {
     if constexpr (sizeof(T) < sizeof(Scalar)) {

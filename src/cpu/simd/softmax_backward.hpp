@@ -36,7 +36,7 @@ class SoftmaxBackwardKernel {
           any_infinite(arena.take<bool>(1)) {}
   };
 
-  // Of a worker.
+  // Memory of a worker.
   struct Scratch {
     Scalar *grad, *y;   // elements of a piece
     Scalar* spare_sum;  // [rows] what is made a second time

@@ -48,7 +48,7 @@ class SoftmaxForwardKernel {
           any_spelled_out(arena.take<bool>(1)) {}
   };
 
-  // Of a worker.
+  // Memory of a worker.
   struct Scratch {
     Scalar* numbers;                  // elements of a block, masked or exponentiated
     Scalar *spare_shift, *spare_sum;  // [rows] what is made a second time

@@ -124,7 +124,7 @@ AttentionArguments arguments_of(const AttentionProblem& problem) {
   AttentionArguments arguments;
   const bool bottom_right = problem.bottom_right();
   const QueryRows& rows = problem.rows;
-  // Of a ragged batch the kernel adds all that depends on lengths, else with lengths those of keys.
+  // In a ragged batch the kernel adds all that depends on lengths; with lengths, those of keys.
   const int64_t first = problem.ragged ? 0 : rows.position(0, problem.q_len);
   const int64_t keys = has_lengths(problem) ? problem.q_len : problem.kv_len;
   const int64_t queries = problem.ragged ? problem.q_len : rows.length(problem.q_len);

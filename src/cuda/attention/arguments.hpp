@@ -49,7 +49,7 @@ AttentionArguments arguments_of(const AttentionProblem& problem);
 // Sets the tensors that both directions read.
 template <class Tensors>  // AttentionForward or AttentionBackward
 void bind(const Tensors& tensors, AttentionArguments* arguments);
-// Of forward.
+// Binds the lse of forward.
 template <class Arguments>
 void bind_lse(const Tensor& lse, Arguments* arguments) {
   if (!lse.present()) return;
@@ -60,7 +60,7 @@ void bind_lse(const Tensor& lse, Arguments* arguments) {
 BiasTiles divide_bias(const AttentionProblem& problem, int64_t queries, int64_t keys);
 size_t bytes_of_splits(const BiasTiles& bias, int64_t queries, int64_t keys,
                        int64_t bytes_of_sum = sizeof(float));
-// Of forward's raster order, whose tiles have unequal work if `right`. Heads are those of tiles.
+// For forward's raster order, whose tiles have unequal work if `right`. Heads are those of tiles.
 int32_t heads_per_section(const AttentionProblem& problem, bool right, int32_t batch_heads,
                           int32_t group);
 

@@ -16,7 +16,7 @@ namespace perseid::internal::cuda {
 inline constexpr const char* kClearRowsKernel = "perseid::internal::cuda::clear_rows";
 inline constexpr const char* kClearRowsHeader = "cuda/device/attention/clear_rows.hpp";
 
-// Of a launch that clears `rows`, out or the gradient of query, and sets `lse`, which may be
+// Arguments of a launch that clears `rows` (out or the gradient of query) and sets `lse`, if not
 // absent.
 template <class Tensors>  // AttentionForward or AttentionBackward
 ClearRowsArguments clear_rows_arguments(const AttentionProblem& problem, const Tensors& tensors,

@@ -5,7 +5,7 @@
 namespace perseid::internal::cuda {
 namespace {
 
-// Of a multiprocessor at once; more tiles are taken in turns.
+// Blocks of a multiprocessor at once; more tiles are taken in turns.
 constexpr int64_t kBlocksEach = 8;
 
 }  // namespace

@@ -74,7 +74,7 @@ __device__ __forceinline__ uint32_t read_epoch(const uint32_t* epoch_ptr, uint32
   return epoch_ptr == nullptr ? epoch : ptx::load_relaxed_system(epoch_ptr);
 }
 
-// Of a launch; a captured one has another in each replay, since its epochs are others.
+// Tells launches apart; each replay of a captured one has another, since its epochs are others.
 __device__ __forceinline__ uint64_t stamp_of(const AsyncArguments& arguments) {
   uint64_t stamp = arguments.launch;
   for (const DeviceArrival& arrival : arguments.arrivals)

@@ -30,7 +30,7 @@ class FmaMatmul {
                      std::unique_ptr<FmaMatmul>* made);
 
   Status run(const MatmulArguments& arguments, void* stream) const;
-  // Of another batch, and with the factors of a fixup.
+  // Runs a problem of another batch, with the factors of a fixup.
   Status run(const MatmulProblem& problem, MatmulLaunch launch, void* stream) const;
   // Which kernel was chosen, for explain.
   std::string description() const;

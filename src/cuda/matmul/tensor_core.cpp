@@ -25,7 +25,7 @@ constexpr Tile kDoubleTiles[] = {
     {64, 64, 32, 32, 3},
 };
 
-// Of chunks. Its tiles are as many as those of divide_into_tiles.
+// The tiles in the order of chunks: as many as divide_into_tiles has.
 TileGrid<int32_t> tile_grid(const MatmulProblem& problem, const MatmulTensorConfig& config,
                             const MatmulLaunch& launch) {
   const auto size = [](int64_t value) { return static_cast<int32_t>(value); };

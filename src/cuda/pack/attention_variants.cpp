@@ -172,7 +172,7 @@ Budget budget_of(const PortableForwardConfig& config) {
 int32_t shared_bytes_of(const std::string& architecture) {
   return architecture == "sm_90a" || architecture == "sm_100" ? kMostShared : kLeastShared;
 }
-// Of all kernels of the direction.
+// The budget of all kernels of the direction.
 Budget budget_of_backward(const AttentionProblem& problem, int32_t shared_bytes) {
   int32_t left = shared_bytes;
   for (const GradientsOf each : gradients_of(problem, shared_bytes))

@@ -31,7 +31,7 @@ inline constexpr const char* kPackedArchitectures[] = {"sm_80", "sm_90a"};
 std::vector<Variant> common_variants(const std::string& architecture);
 // Kernels that are not in the pack but are held to their budgets too.
 std::vector<Variant> rare_variants(const std::string& architecture);
-// Of attention; may hold duplicates. For sm_90a those of sm90/, for others those of portable/.
+// May hold duplicates. For sm_90a those of sm90/, for other architectures those of portable/.
 std::vector<Variant> attention_variants(const std::string& architecture, bool common);
 std::vector<Variant> portable_attention_variants(const std::string& architecture, bool common);
 std::vector<Variant> matmul_variants(const std::string& architecture, bool common);

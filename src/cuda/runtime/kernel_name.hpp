@@ -74,7 +74,7 @@ std::string kernel_name(std::string_view kernel, const Config& config) {
   return concatenate("perseid::internal::cuda::", kernel, "<", type, "{", fields, "}>");
 }
 
-// Of a kernel that is compiled for a type of elements.
+// The name of a kernel that is compiled for a type of elements.
 inline std::string kernel_name(std::string_view kernel, DType dtype) {
   return concatenate("perseid::internal::cuda::", kernel, "<perseid::internal::DType(",
                      static_cast<int>(dtype), ")>");

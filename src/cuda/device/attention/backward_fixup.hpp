@@ -23,7 +23,7 @@ namespace perseid::internal::cuda {
 
 // ---- Rows that are recomputed ----
 
-// Of a query and a key: the weight after dropout, dS, and the gradient of their scaled product.
+// For a query and a key: the weight after dropout, dS, and their scaled product's gradient.
 template <class Real>
 struct PairGradients {
   Real weight, score, product;

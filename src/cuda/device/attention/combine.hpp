@@ -11,7 +11,7 @@
 // the keys alone: a row's result does not depend on the other rows of the batch. Blocks are small,
 // so that they can be resident together with those of the kernels before and after.
 //
-// Of float32, L is an integer and a factor beside it: roundings of L would be seen.
+// In float32 L is an integer with a factor beside it: roundings of L would be seen.
 #pragma once
 
 #include "cuda/device/attention/arithmetic.hpp"

@@ -26,14 +26,14 @@ inline constexpr uint32_t kExponentBits = D == DType::kBF16 ? 0x7f80 : 0x7c00;
 template <>
 inline constexpr uint32_t kExponentBits<DType::kF64> = 0x7ff00000;
 
-// Of two packed elements, those that are not finite become 0.
+// Elements of the packed pair that are not finite become 0.
 template <DType D>
 __device__ __forceinline__ uint32_t finite_or_zero(uint32_t pair) {
   constexpr uint32_t kLow = kExponentBits<D>, kHigh = kLow << 16;
   if ((pair & kLow) == kLow) pair &= 0xffff0000u;
   return (pair & kHigh) == kHigh ? pair & 0xffffu : pair;
 }
-// Of 16 bytes.
+// The same for 16 bytes of elements.
 template <DType D>
 __device__ __forceinline__ uint4 finite_or_zero(uint4 pairs) {
   if constexpr (D == DType::kF64) {
@@ -50,7 +50,7 @@ __device__ __forceinline__ bool is_finite(uint4 pairs) {
   const uint4 finite = finite_or_zero<D>(pairs);
   return finite.x == pairs.x && finite.y == pairs.y && finite.z == pairs.z && finite.w == pairs.w;
 }
-// Of a row of a tensor. kUnitStride: rows are multiples of 16 bytes; else any strides.
+// Reads a row of a tensor. kUnitStride: rows are multiples of 16 bytes; else any strides.
 template <DType D, bool kUnitStride = true>
 __device__ __forceinline__ bool is_finite_row(const RowsInMemory& rows, int64_t entry, int64_t head,
                                               int64_t row, int32_t dim) {

@@ -7,7 +7,7 @@
 // needs what the formula says: a warp computes the row once more, key by key, and stores its
 // non-finite results. A lane has every 32nd element. C: a configuration of attention forward.
 //
-// Of float32, rows whose results are all NaN are computed and stored as a whole: planes
+// In float32, rows whose results are all NaN are computed and stored as a whole: planes
 // (portable/attention/planes.hpp) do not hold all keys and values.
 #pragma once
 

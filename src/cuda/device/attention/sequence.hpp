@@ -110,7 +110,7 @@ __device__ __forceinline__ Element* row_at(const RowsInMemory& rows, int64_t ent
   return static_cast<Element*>(rows.data) + entry * rows.stride[0] + head * rows.stride[1] +
          row * rows.stride[2];
 }
-// Of query `query` of a sequence, where there is an lse. C: a configuration of attention forward.
+// Where the lse of query `query` goes, if there is one. C: a configuration of attention forward.
 template <auto C>
 __device__ __forceinline__ auto* lse_of(const typename decltype(C)::Arguments& a,
                                         const AttentionSequence& sequence, int64_t head,

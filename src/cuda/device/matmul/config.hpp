@@ -120,9 +120,9 @@ struct MatmulLaunch {
   int64_t tiles = 0;  // of the whole batch
   // Tensor cores: both operands consist of aligned vectors of 16 bytes.
   bool whole_vectors = false;
-  // Of a fixup; without, all of c is computed.
+  // A fixup has factors; without them all of c is computed.
   MatmulFactors row_factors = {}, column_factors = {};
-  // Of chunks, of the rows and columns here; blocks take the tiles of the grid in its order.
+  // Chunks of the rows and columns here; blocks take the tiles of the grid in its order.
   AsyncArguments async = {};
   TileGrid<int32_t> grid = {};
 };

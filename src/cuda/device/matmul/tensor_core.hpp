@@ -169,7 +169,7 @@ class BlockWaits {
     if (!async_.arrivals[1].along_k)
       b_.await(tile.columns, by_columns ? tile.visits : ChunkRange<int32_t>{});
   }
-  // Of operands that are cut along k.
+  // Waits for the slices of operands that are cut along k.
   __device__ __forceinline__ void await_depth(int32_t depth) {
     if (threadIdx.x != 0) return;
     a_.await_depth(depth);

@@ -33,7 +33,7 @@ class LaneVectors {
  public:
   PERSEID_INLINE LaneVectors(uint32_t tile, int line, int half)
       : first_(tile + static_cast<uint32_t>(vector_offset<kLength>(line, half))) {}
-  // Of the block of lines from 16 * down and elements from 16 * along.
+  // The address of the block of lines from 16 * down and elements from 16 * along.
   PERSEID_INLINE uint32_t at(int down, int along) const {
     return (first_ ^ static_cast<uint32_t>(along % 4 << 5)) +
            static_cast<uint32_t>(down * 16 * kLength * 2 + along / 4 * 128);

@@ -303,7 +303,7 @@ struct RowSet {
   bool before, behind;  // whether the tensors have elements before and behind the row
   int shift = 0;
 
-  // Of the row's elements before `length`, which are all or end where a vector does.
+  // The extent of the row's elements before `length`: all, or up to the end of a vector.
   __device__ __forceinline__ Extent extent(int length, int vector) const {
     return {length, before ? 1 - vector : 0, behind ? length + vector - 1 : length};
   }

@@ -97,7 +97,7 @@ class ChunkReader {
   __device__ __forceinline__ ChunkReader(const StagedChunk& chunk, Vectors& vectors, double scale)
       : chunk_(chunk), vectors_(vectors), scale_(scale) {}
 
-  // Of the first vector of a turn.
+  // Where the first vector of a turn begins.
   __device__ __forceinline__ int begin_of(int turn) const {
     return chunk_.begin + turn * C.held * kBetween + static_cast<int>(threadIdx.x) * L;
   }

@@ -72,7 +72,7 @@ struct SoftmaxConfig {
     return max(1, min(65536 / (registers * threads()),
                       static_cast<int>(kSharedBytes / (shared_bytes(backward) + kReservedBytes))));
   }
-  // Of stream.hpp: the threads of a block, its shared memory, and how many share a multiprocessor.
+  // stream.hpp: the threads of a block, its shared memory, and how many share a multiprocessor.
   constexpr int stream_threads() const { return threads() + 64; }
   constexpr int stream_bytes(bool backward) const {
     const int64_t stage = turn_bytes(backward) + 512;

@@ -61,7 +61,7 @@ class VisibleBits {
     }
   }
 
-  // Of vector v, the visible elements, and `other` in place of those that are hidden: by the bits
+  // Vector v with `other` in place of the elements that are hidden: chosen by the bits
   // of packed words, without predicates.
   template <DType D>
   __device__ __forceinline__ Vector<D, L> choose(int v, const Vector<D, L>& visible,

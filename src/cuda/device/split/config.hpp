@@ -20,10 +20,10 @@ struct SplitConfig {
 
   static constexpr int kDepth = 32;  // of k, whose halves lie together
   static constexpr int kWarps = 8, threads = 32 * kWarps;
-  // Of split_along: a warp has a line of at most so many numbers, or the block has one.
+  // split_along: a warp has a line of at most so many numbers, or the block has one.
   static constexpr int kShortLine = 1024;
   static constexpr int lines_of_block(int64_t depth) { return depth <= kShortLine ? kWarps : 1; }
-  // Of split_across: a cluster of blocks has some lines, of which each warp holds some tiles.
+  // split_across: a cluster of blocks has some lines, of which each warp holds some tiles.
   static constexpr int kLines = 32, kMostCluster = 16, kHeldTiles = 2;
   static constexpr int kDepthOfABlock = kDepth * kWarps * kHeldTiles;
   static constexpr int kTileBytes = 4 * kLines * kDepth;

@@ -84,7 +84,7 @@ struct Sm90MatmulConfig {
     return size_of(out) == 2 && !source && promote == 0 && leaves == 1;
   }
 
-  // Of f32 three eighths of a tile's results fit there, too. Without chunks they do not wait.
+  // Three eighths of a tile's results in f32 fit there, too. Without chunks they do not wait.
   constexpr int deferred_chunks() const {
     if (deferred_epilogue()) return out_chunks();
     return async && size_of(out) == 4 && !source && promote == 0 && leaves == 1
@@ -129,7 +129,7 @@ struct MatmulBias {
   bool as_out = false;  // its type is that of c, not that of a (f32 where that is of 8 bits)
 };
 
-// Of a: one for each row and 128 of k. Of b: one for 128 columns and 128 of k.
+// a has one for each row and 128 of k; b has one for 128 columns and 128 of k.
 struct MatmulBlockScales {
   const float* data = nullptr;
   int64_t batch = 0, line = 0, step = 0;  // strides

@@ -49,7 +49,7 @@ template <Sm90MatmulConfig C>
 class MatmulEpilogue {
   using Shared = MatmulShared<C>;
   static constexpr int kSums = C.columns / 2;
-  // Of f32: the sums before are stored at the tile's end.
+  // f32: the sums before are stored at the tile's end.
   static constexpr int kFirstHeld = (C.out_chunks() - C.deferred_chunks()) * C.out_columns() / 2;
 
  public:
@@ -178,7 +178,7 @@ class MatmulEpilogue {
       emit_all<kChunk + 1>(tile, sums);
     }
   }
-  // Of a split tile: whether its chunks are stored. They are emitted then; else passed over.
+  // Says whether the chunks of a split tile are stored. They are emitted then; else passed over.
   __device__ __forceinline__ void announce(bool stores) {
     acquire();  // after it the storing thread no longer reads what the tile before has said
     if (warp_ == 0 && lane_ == 0) shared_.stores(consumer_) = stores;
@@ -348,7 +348,7 @@ class MatmulEpilogue {
     }
   }
 
-  // Of the first or second column of accumulators i to i + 3, from the lane that holds it.
+  // The first or second column's value for accumulators i to i + 3, from the lane that holds it.
   static __device__ __forceinline__ float of_column(const float (&held)[C.columns / 32], int i,
                                                     int second) {
     const int quad = static_cast<int>(threadIdx.x) % 4;

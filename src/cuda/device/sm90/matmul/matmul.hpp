@@ -40,7 +40,7 @@
 // the bytes. It releases a stage after the products that read it are complete, which orders the
 // reads before the loads that overwrite it. Results are written with ordinary stores, each lane
 // executes a proxy fence, and the storing thread waits for the warps before it issues TMA stores.
-// Of operands that arrive in chunks, chunk_waits.hpp has the argument; the barrier `arrived`
+// For operands that arrive in chunks, chunk_waits.hpp has the argument; the barrier `arrived`
 // carries what the scheduler has acquired to the producer.
 //
 // Limits: rows and columns count in 32 bits; TMA takes the operands (cuda/sm90/matmul.hpp). Sums

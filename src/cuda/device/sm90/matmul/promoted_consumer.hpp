@@ -33,7 +33,7 @@ class MatmulStepScales {
   static constexpr bool kTwo = C.blocks && C.columns > 128;  // blocks of b in a tile
 
  public:
-  // Of each 64 columns, for the two rows.
+  // The factors of each 64 columns, for the two rows.
   static constexpr int kSegments = kTwo ? C.columns / 64 : 1;
   struct Factors {
     float2 of[kSegments];

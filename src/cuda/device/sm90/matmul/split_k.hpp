@@ -41,7 +41,7 @@ struct MatmulSplitCounter {
   static constexpr uint64_t kCount = 0xffffff;
   uint64_t* at;
 
-  // Of a unit's tile.
+  // The counter of a unit's tile.
   template <Sm90MatmulConfig C>
   static __device__ __forceinline__ MatmulSplitCounter of(const MatmulSplits& splits, int unit,
                                                           int consumer) {
