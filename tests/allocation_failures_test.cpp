@@ -15,7 +15,7 @@ extern std::atomic<int64_t> live_allocations;
 
 namespace {
 
-// Of what the call makes, it leaves nothing behind. Returns how many of its allocations failed.
+// The call leaves nothing behind of what it makes. Returns how many of its allocations failed.
 template <class Call>
 int64_t fail_each(const char* name, const Call& call) {
   SCOPED_TRACE(name);

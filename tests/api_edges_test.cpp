@@ -289,7 +289,7 @@ TEST(Nothing, OfAttentionWithoutQueries) {
     EmptyAttention attention(0, kv_len);
     attention.out = attention.query;
     attention.check();
-    // Of every sequence's keys one number tells the length.
+    // One number tells the length of every sequence's keys.
     const Tensor lengths(&attention.kv_length, perseid::i64, {kEnormous}, {0});
     attention.kv_lens = lengths;
     attention.desc.kv_lens = 1;

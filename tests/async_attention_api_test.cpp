@@ -179,7 +179,7 @@ TEST(KeyArrival, EveryImplementationOfTheCpu) {
   }
 }
 
-// Of 30 keys the queries see 0 to 19 under a top-left mask, and 12 to 19 with a window too: chunks
+// The queries see keys 0 to 19 of 30 under a top-left mask, and 12 to 19 with a window too: chunks
 // that hold none of them may hold anything and never arrive.
 TEST(KeyArrival, HiddenChunksAreNeitherAwaitedNorRead) {
   const perseid::Context context = perseid::Context::cpu(2);

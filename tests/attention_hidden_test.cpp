@@ -213,7 +213,7 @@ class Checker {
     EXPECT_EQ(wrong, 0) << name << ": keys of " << compared;
     compared_ += compared;
   }
-  // Of a bias that is not broadcast.
+  // Compares the gradient of a bias that is not broadcast.
   void compare_bias(const Fixture& clean, const Fixture& dirty, const Positions& p) const {
     int64_t wrong = 0, row = 0;
     for (int64_t b = 0; b < p.problem.batch; ++b)

@@ -37,7 +37,7 @@ TEST_F(CliAsyncTest, AnyArrivalGivesThePlainBits) {
   expect_plain("--chunks 4 --pivot 2 --arrival-order 1,3,0,2 --arrival-delay 500");
   expect_plain("--chunks 5 --chunk-dim n --pivot 4 --arrival-order 0,1,2,3,4 --arrival-delay 300");
   expect_plain("--chunks 7 --chunk-dim k --arrival-order 6,5,4,3,2,1,0 --arrival-delay 300");
-  // Of every implementation.
+  // The plain result, which every implementation gives.
   expect_ok(std::string(kMatmul) + " --out @plain.npy --impl cpu:reference");
   expect_plain("--chunks 3 --impl cpu:reference --arrival-order 2,0,1 --deadline 20000");
   // Transposed operands arrive as they lie.

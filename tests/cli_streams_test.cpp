@@ -18,7 +18,7 @@ namespace {
 using CliStreamsTest = CliTest;
 using CliStreamsSweep = CliTest;
 
-// Of every kind: the parser's text, a table, lines, JSON, a report of files.
+// Output of every kind: the parser's text, a table, lines, JSON, a report of files.
 const char* const kStreamedCommands[] = {"--version",
                                          "--help",
                                          "check --help",

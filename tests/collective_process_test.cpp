@@ -208,7 +208,7 @@ TEST_F(Processes, AgreeOnTheirNumber) {
   for (const int code : join()) EXPECT_EQ(code, 0);
 }
 
-// Of the own launcher, OpenMPI and torchrun.
+// Variables of the own launcher, OpenMPI and torchrun.
 TEST_F(Processes, FindTheirPlaceInTheEnvironment) {
   const auto set = [](const char* name, const std::string& value) {
     setenv(name, value.c_str(), 1);

@@ -83,7 +83,7 @@ inline void add_rows(const Problem& problem, int32_t rank, int64_t begin, int64_
     add(rank * length / problem.ranks, (rank + 1) * length / problem.ranks);
   }
 }
-// Of a whole tensor those of a rank.
+// The rows of a whole tensor that a rank has.
 inline std::vector<int64_t> rows_of(const Problem& problem, int32_t rank, int64_t length) {
   std::vector<int64_t> rows;
   int64_t begin = 0;

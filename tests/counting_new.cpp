@@ -10,7 +10,7 @@
 thread_local int64_t allocations_of_this_thread = 0;
 // So many allocations of this thread succeed, the next one fails; negative: all succeed.
 thread_local int64_t allocations_until_failure = -1;
-// Of all threads: what is allocated and not freed.
+// What all threads have allocated and not freed.
 std::atomic<int64_t> live_allocations{0};
 
 namespace {

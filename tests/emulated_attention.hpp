@@ -18,7 +18,7 @@ namespace perseid::internal::emulated_attention {
 using namespace cpu::attention_cases;
 using cuda::PortableForwardConfig;
 
-// Of float32: what the kernel before the attention kernel writes.
+// float32: what the kernel before the attention kernel writes.
 template <int kDim>
 void write_planes(const cuda::AttentionPlanes& planes, const cuda::PlanesArguments& arguments) {
   static constexpr cuda::PlanesConfig kPlanes{kDim};

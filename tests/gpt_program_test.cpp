@@ -81,7 +81,7 @@ class Program : public testing::Test {
     fs::remove(folder_ / "losses.csv");
   }
 
-  // Of the program, the oldest first.
+  // The program's children, the oldest first.
   std::vector<pid_t> children() const {
     std::vector<pid_t> found;
     for (const auto& entry : fs::directory_iterator("/proc")) {

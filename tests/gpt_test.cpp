@@ -290,7 +290,7 @@ TEST(Printable, ShowsTextAndNothingElse) {
             "a" + bad + "b");
 }
 
-// Of a model as wide as the vocabulary several products have one shape.
+// Several products of a model as wide as the vocabulary have one shape.
 TEST(Problems, AreWrittenOnce) {
   const std::string path = temporary("gpt_problems.jsonl");
   write_problems(path, {.layers = 1, .width = kVocabulary, .heads = 8, .context = 16, .batch = 1},

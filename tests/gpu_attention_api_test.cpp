@@ -51,7 +51,7 @@ class Array {
     }
     return bits;
   }
-  // Of one batch entry.
+  // The bits of one batch entry.
   Bits get(int64_t entry) const {
     Bits bits(static_cast<size_t>(inner_));
     context_.copy(bits.data(), at(entry), 2 * bits.size());

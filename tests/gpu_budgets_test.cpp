@@ -28,7 +28,7 @@ namespace {
 struct Usage {
   int32_t registers = 0, shared_bytes = 0, spilled_bytes = 0;
 };
-// Of the kernel that takes most.
+// The usage of the kernel that takes most.
 Usage usage_in(const std::string& log) {
   Usage usage;
   const auto most = [&](const std::string& before, const std::string& after, int32_t* number) {
@@ -57,7 +57,7 @@ TEST(Usage, IsReadFromTheReport) {
   EXPECT_EQ(usage.spilled_bytes, 12);
 }
 
-// Of the calling thread, on a CPU.
+// Seconds of the calling thread on a CPU.
 double seconds() {
   timespec time = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

@@ -182,7 +182,7 @@ TEST(AttentionKernels, TakeLargeDims) {
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.dropout = .1; }));
 }
 
-// Of f32: forward of many queries, any dims up to 128.
+// f32: forward of many queries, any dims up to 128.
 // Those of any GPU take the rows of a rank, zigzag piece by piece.
 TEST(AttentionKernels, TakeTheRowsOfARank) {
   std::shared_ptr<const dispatch::Device> device;

@@ -85,7 +85,7 @@ class Faults : public testing::Test {
     setenv("PERSEID_NVRTC", "/nowhere/libnvrtc.so", 1);
   }
 
-  // Of short rows. The pack has the name of the first kernel alone.
+  // Kernels of short rows. The pack has the name of the first kernel alone.
   static Program both_directions() {
     GpuFacts facts;
     facts.architecture = "sm_90a";

@@ -248,7 +248,7 @@ TEST_F(GpuSoftmax, RowsInChunks) {
       for (uint32_t turn = 0; turn < 4; ++turn) {
         Case given = row_case(length, static_cast<uint32_t>(length) * 17 + turn);
         given.kind = kind;
-        // Of 32 bits, few lie in shared memory.
+        // Few elements of 32 bits lie in shared memory.
         if (kind == SoftmaxKind::kShared && turn < 3)
           given.problem.dtype = given.problem.out_dtype = turn == 0 ? DType::kF16 : DType::kBF16;
         check(given);

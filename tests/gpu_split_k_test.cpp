@@ -253,7 +253,7 @@ class GpuSplitK : public testing_gpu::GpuTest {
       call.expect(expect(problem, splits));
     }
   }
-  // Of the first element, in bytes.
+  // Where the first element is, in bytes.
   static int64_t offset(const Array& array) {
     return static_cast<const std::byte*>(array.tensor.data) - array.memory.data();
   }

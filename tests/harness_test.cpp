@@ -454,7 +454,7 @@ TEST_F(CheckerTest, WorkspacesThatShareMemoryAreRefused) {
     EXPECT_TRUE(result.passed) << result.complaint;
     EXPECT_EQ(result.outcome.status, PERSEID_INVALID_ARGUMENT);
   }
-  // Of a plan without a workspace nothing is wrong.
+  // A plan without a workspace has nothing wrong.
   const CheckResult none = checker_.check(problem_of(
       R"({"op":"softmax","shape":[3,5],"fault":"workspace-overlap:input","expect":"refused"})"));
   EXPECT_TRUE(none.passed) << none.complaint;

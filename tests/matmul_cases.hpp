@@ -165,7 +165,7 @@ struct Problem {
     return vector;
   }
 
-  // Of an execution that writes `into`.
+  // Arguments of an execution that writes `into`.
   MatmulArguments arguments(const Tensor& into) const { return arguments(into, amax.tensor); }
   MatmulArguments arguments(const Tensor& into, const Tensor& most) const {
     return {.a = a.tensor,

@@ -107,7 +107,7 @@ TEST(PortableAttentionBackward, FitsIntoSharedMemory) {
     // dQ is summed beside dK and dV, or in a fixed order by its own blocks.
     bool sums = !problem.deterministic && max(problem.head_dim, problem.value_dim) <= 128 &&
                 problem.dtype != DType::kF32;
-    // Of float64 where there is room.
+    // In float64 where there is room.
     if (problem.dtype == DType::kF64) sums = sums && gradients.size() == 2;
     bool all = gradients.size() == (sums ? 2u : 3u);
     for (const auto each : gradients) {

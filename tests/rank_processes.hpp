@@ -41,7 +41,7 @@ struct Board {
 inline int64_t now() { return Clock::now().time_since_epoch().count(); }
 inline double since(int64_t from) { return static_cast<double>(now() - from) * 1e-9; }
 
-// Of this host's own address, free now.
+// A port of this host's own address, free now.
 inline int32_t free_port() {
   const int probe = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in any{};
@@ -84,7 +84,7 @@ class RankProcesses : public testing::Test {
       children_.push_back(child);
     }
   }
-  // Of every rank: its exit code, or -signal.
+  // For every rank its exit code, or -signal.
   std::vector<int> join() {
     std::vector<int> codes;
     for (const pid_t child : children_) {

@@ -32,7 +32,7 @@ struct List {
                                : Tensor(memory.back().data(), {rows, heads, dim}));
     }
   }
-  // Of one sequence, as a batch.
+  // One sequence, as a batch.
   Tensor batch(size_t i) const {
     const Tensor& t = tensors[i];
     return {t.data<float>(),

@@ -43,7 +43,7 @@ struct SplitsArguments {
   uint32_t* written;  // how often each consumer has completed a tile
   int32_t seed;
 };
-// Of the kernel that adds splits of tiles.
+// The configuration of the kernel that adds splits of tiles.
 inline constexpr cuda::Sm90MatmulConfig kSplitsConfig{
     .out = DType::kF32, .columns = 64, .split_k = true};
 

@@ -43,7 +43,7 @@ void expect_relative(const SoftmaxProblem& problem, double spread, double expect
 
 using Inputs = std::map<std::string, std::vector<double>>;
 
-// Of backward, whose sums are of n terms: an element is off by its rounding to the input's type and
+// Backward's sums have n terms: an element is off by its rounding to the input's type and
 // by that of dy - sum, where the sum is in 8 lanes or more (see harness/naive.hpp).
 harness::Limit gradient_limit(const SoftmaxProblem& problem, const Array& grad, const Array& output,
                               const Array& visible, const Array& expected) {

@@ -226,7 +226,7 @@ TEST_F(TunedMatmul, TheFastestIsKeptAndUsed) {
   EXPECT_TRUE(has(explain(perseid::Context::cuda(0)), "by the built-in table"));
   setenv("PERSEID_TUNE", "1", 1);
   EXPECT_TRUE(has(explain(perseid::Context::cuda(0)), "tuned on this device"));
-  // Of another problem there is nothing.
+  // Nothing is known of another problem.
   EXPECT_FALSE(has(explain(context), "measured"));
 }
 

@@ -16,7 +16,7 @@ __global__ void note(uint64_t* cycles, uint64_t* nanoseconds) {
       cuda::std::chrono::duration_cast<cuda::std::chrono::nanoseconds>(now).count());
 }
 
-// Of each multiprocessor, in any order. Returns CUDA's error code.
+// Notes the clocks of each multiprocessor, in any order. Returns CUDA's error code.
 extern "C" int note_clocks(uint64_t* cycles, uint64_t* nanoseconds, int multiprocessors,
                            void* stream) {
   const int error =

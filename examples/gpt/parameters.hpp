@@ -40,7 +40,7 @@ void check(const Config& config, int32_t ranks = 1, Parallel parallel = Parallel
 struct Share {
   int64_t first_head = 0, heads = 0, first_hidden = 0, hidden = 0;
 };
-// Of a run of one rank, all.
+// A run of one rank has all.
 Share share_of(const Config& config, int32_t rank = 0, int32_t ranks = 1);
 
 struct Matrix {

@@ -14,7 +14,7 @@ struct Character {
   bool cut = false;  // the text ends before it does
 };
 
-// Of a text that is not empty.
+// The text is not empty.
 Character first_character(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<uint8_t>(text[i])); };
   const uint32_t first = byte(0);

@@ -42,7 +42,7 @@ class Trainer {
   // The mean loss on the validation part, bits per byte: of at most `most` sequences, spread
   // evenly.
   double validate(int64_t most);
-  // Of what every rank says, what the first one does, and whether any says stop.
+  // What the first rank says, and whether any says stop.
   struct Agreed {
     bool stop;
     int64_t steps;

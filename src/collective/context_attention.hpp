@@ -68,7 +68,7 @@ class ContextAttentionPlan final : public op::Plan {
                      Tensor* value) const;
   void require_rows(op::ArgumentReader& reader,
                     std::initializer_list<std::pair<const char*, const Tensor*>> tensors) const;
-  // Of all of this rank's keys, by chunks.
+  // Calls body with each run of this rank's keys, by chunks.
   template <class Body>
   void for_each_run(const Body& body) const;
   void cut(const Tensor& key, const Tensor& value) const;

@@ -89,7 +89,7 @@ class StagedGather final : public GatherTransport {
   std::byte* gathered() const override { return memory_.data(); }
   const uint32_t* signals() const override { return memory_.words(); }
   Status start(const Operation&, uint32_t) override { return {}; }
-  // Of what is there before a kernel is launched.
+  // The arrival of chunks that are all there before a kernel is launched.
   perseid_arrival arrival(const Operation& operation, uint32_t epoch) const override {
     auto arrival = sized<perseid_arrival>();
     arrival.signals = signals();

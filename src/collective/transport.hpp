@@ -109,7 +109,7 @@ struct Transport {
                         std::unique_ptr<GatherTransport>* transport);
   Status (*make_reduce)(const TransportSite& site, const Shards& shards, const ShardChunks& chunks,
                         std::unique_ptr<ReduceTransport>* transport);
-  // Of partials that stay where they were written, so that each rank reads of all pieces what it
+  // Partial sums stay where they were written, so that each rank reads of all pieces what it
   // needs. Null where ranks do not share memory.
   Status (*make_reduce_in_place)(const TransportSite& site, const Shards& shards,
                                  const ShardChunks& chunks,

@@ -73,7 +73,7 @@ class FuzzTensor {
   }
 
  private:
-  // Of a dimension and of a tensor for which there is memory.
+  // The most of a dimension and of a tensor for which there is memory.
   static constexpr int64_t kLongest = 4096, kMostElements = int64_t{1} << 22;
 
   int32_t rank() const { return static_cast<int32_t>(shape_.size()); }

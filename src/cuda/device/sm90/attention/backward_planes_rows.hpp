@@ -20,7 +20,7 @@
 
 namespace perseid::internal::cuda {
 
-// Of a key of a sequence.
+// The number of a key of a sequence.
 template <AttentionBackwardConfig C>
 __device__ __forceinline__ const RowNumbers* number_of_key(
     const AttentionBackwardPlanesArguments& a, const BackwardTile& tile, int32_t key) {

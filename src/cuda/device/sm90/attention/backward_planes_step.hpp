@@ -144,7 +144,7 @@ class PlanesStep {
 
   // ---- Scores ----
 
-  // Of the thread's two queries of every eight, where its elements i are.
+  // The numbers of the thread's two queries of every eight, where its elements i are.
   __device__ __forceinline__ float2 pair_of(const float (&numbers)[QueryNumbers::kRows],
                                             int i) const {
     return *reinterpret_cast<const float2*>(numbers + 2 * (thread_.lane % 4) + 2 * i);
@@ -245,7 +245,7 @@ class PlanesStep {
       return power.factor;
     }
   }
-  // Of a power of two.
+  // The inverse of a power of two.
   static __device__ __forceinline__ float inverse(float power) {
     return float_from_bits(0x7f000000u - float_bits(power));
   }
@@ -330,7 +330,7 @@ class PlanesStep {
         fix_up_key<C>(a_, tile_.batch, tile_.kv_head, key);
     }
   }
-  // Of eight rows, by the first lane of each.
+  // The bits of eight rows, from the first lane of each.
   __device__ __forceinline__ static uint32_t rows_of(uint32_t lanes) {
     uint32_t rows = 0;
 #pragma unroll

@@ -250,7 +250,7 @@ struct AttentionForwardArguments : AttentionArguments, KeySplits {
   TensorMap bias_map;
   int32_t bias_heads = 0, bias_batches = 0;
   float modifier = 0;  // the value of the score modifier
-  // Of float32: the three maps are those of planes. The numbers of query rows, [entry, head, row],
+  // float32: the three maps are those of planes. The numbers of query rows, [entry, head, row],
   // and the map of those of keys, which is one long row.
   const RowNumbers* query_numbers = nullptr;
   TensorMap key_numbers;
@@ -262,7 +262,7 @@ struct AttentionForwardArguments : AttentionArguments, KeySplits {
 
 // ---- Backward ----
 
-// Of float32, a block of queries: what its products of planes become gradients by
+// float32, for a block of queries: what its products of planes become gradients by
 // (backward_planes.hpp). e is the exponent of a row of grad_out (RowNumbers), and E the largest e
 // of the block.
 struct alignas(16) QueryNumbers {
@@ -350,7 +350,7 @@ struct AttentionBackwardConfig {
   // Some queries of a step see keys of a tile that others do not.
   constexpr bool masked() const { return right || left || lengths || visible; }
   constexpr int threads() const { return 128 * (kConsumers + 1); }
-  // Of a thread, in the fragment of 64 keys x queries.
+  // The scores of a thread, in the fragment of 64 keys x queries.
   constexpr int thread_scores() const { return queries / 2; }
   constexpr int key_chunks() const { return (key_dim + kChunk - 1) / kChunk; }
   constexpr int value_chunks() const { return (value_dim + kChunk - 1) / kChunk; }
@@ -371,7 +371,7 @@ struct AttentionBackwardConfig {
     return slice % slices_across() == slices_across() - 1 ? last_columns() : slice_columns();
   }
   constexpr int slice_floats() const { return 64 * slice_columns(); }
-  // Of a block of queries.
+  // The floats of a block of queries.
   constexpr int block_floats() const {
     return slices() * slice_floats() - queries * (slice_columns() - last_columns());
   }
@@ -418,7 +418,7 @@ struct AttentionBackwardConfig {
            kStages * statistics_bytes() + kOthers;
   }
   static constexpr int kOthers = 192;  // barriers and a flag
-  // Of planes, which have no tile of bias: two planes of each operand and of dS, the numbers of the
+  // Planes have no tile of bias: two planes of each operand and of dS, the numbers of the
   // queries of a step, and what warps exchange.
   constexpr int plane_bytes(int rows, int dim) const { return 4 * rows * plane_length(dim); }
   constexpr int planes_shared_bytes() const {
@@ -479,7 +479,7 @@ struct AttentionBackwardProblem : AttentionGradients {
   uint64_t* timed_out = nullptr;     // not 0: a wait timed out
   uint64_t* complete = nullptr;      // of each key head: consumers that have added all of their dQ
   uint64_t dq_contributors = 0;      // consumers that add to the sums of a key head
-  // Of each key head, if C.shared_cursor: the step that a tile has reached.
+  // The step that a tile of each key head has reached, if C.shared_cursor.
   uint64_t* cursor = nullptr;
   // If C.clears_nonfinite(), not 0: a query of the block has an lse or delta that is not finite;
   // the key head has such a key or value.
@@ -501,7 +501,7 @@ struct AttentionBackwardArguments : AttentionBackwardProblem {
   int32_t forward_heads = 0;  // of a batch entry, before the reversed ones, if C.reverse_order()
 };
 
-// Of float32: the maps are those of planes.
+// float32: the maps are those of planes.
 struct AttentionBackwardPlanesArguments : AttentionBackwardArguments {
   RowsInMemory lse, grad_lse;             // rows of one element; grad_lse may be null
   PlanesArguments planes;                 // of query with grad_out, and of key with value
@@ -511,13 +511,13 @@ struct AttentionBackwardPlanesArguments : AttentionBackwardArguments {
   bool vectors = false;                   // rows of grad_query are accessed 16 bytes at a time
 };
 
-// Of the kernel that sums the gradient of a repeated bias.
+// Arguments of the kernel that sums the gradient of a repeated bias.
 struct AttentionBackwardBiasArguments : AttentionBackwardProblem, BiasTiles {
   TensorMap query, key, value, grad_out, bias_map, grad_bias_map;
   bool mapped = false;  // TMA addresses bias and its gradient
 };
 
-// Of attention_backward_prepare and attention_backward_finish.
+// Arguments of attention_backward_prepare and attention_backward_finish.
 struct AttentionBackwardRows : AttentionBackwardProblem {
   RowsInMemory lse, grad_lse;  // rows of one element; grad_lse may be null
   int32_t bias_blocks = 0;     // tiles of dBias

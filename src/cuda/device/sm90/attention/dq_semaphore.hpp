@@ -116,7 +116,7 @@ class DqSemaphore {
     if constexpr (C.finishes_early()) ptx::add_release(complete_sums<C>(a_, tile_), C.kConsumers);
   }
 
-  // Of a step's phase of each of the three mbarriers.
+  // The parity of a step's phase, of each of the three mbarriers.
   static __device__ __forceinline__ uint32_t parity(int number) {
     return static_cast<uint32_t>(number) & 1;
   }

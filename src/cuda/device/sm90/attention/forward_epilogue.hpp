@@ -94,7 +94,7 @@ class ForwardEpilogue {
     }
   }
 
-  // Of the planes of the lane's row r.
+  // The factor of the planes of the lane's row r.
   __device__ __forceinline__ float query_factor(const AttentionTile& tile, int r) const {
     const int row = lane_ / 4 + 8 * r;
     if (!has_row(tile, row)) return 1;
@@ -102,7 +102,7 @@ class ForwardEpilogue {
     const int64_t rows = C.lengths && a_.ragged ? a_.total_q : a_.q_len;
     return a_.query_numbers[head * rows + tile.q_begin + query_of(tile, row)].factor;
   }
-  // Of float32, for the warp's rows: stores lse and returns the row sums.
+  // float32, for the warp's rows: stores lse and returns the row sums.
   __device__ __forceinline__ void finalize(const AttentionTile& tile, const PlaneStatistics& rows,
                                            float (&sums)[2]) const {
 #pragma unroll
@@ -133,7 +133,7 @@ class ForwardEpilogue {
     }
   }
 
-  // Of the warp's rows in the listed tiles, after the results of the second pass were stored.
+  // Mends the warp's rows in the listed tiles, after the results of the second pass were stored.
   __device__ __forceinline__ void fixup() const {
     for (int number = shared_.nonfinite_list(); number < a_.tiles;
          number = a_.nonfinite_next[number]) {

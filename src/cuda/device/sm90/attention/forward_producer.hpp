@@ -21,7 +21,7 @@ template <>
 struct KeyWaits<true> {
   ArrivalWaits waits_;
   ChunkRange<int32_t> known_ = {0, 0};  // rows [first, last) that have arrived
-  // Of the Q tile: the order of its unmasked tiles, and rows that its queries see.
+  // The order of the Q tile's unmasked tiles, and the rows that its queries see.
   CyclicTiles<int32_t> order_;
   ChunkRange<int32_t> seen_ = {0, 0};
   int visited_ = 0, before_ = 0;  // KV tiles of the last K load, and of the one before it

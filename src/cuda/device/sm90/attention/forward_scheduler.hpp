@@ -27,7 +27,7 @@ struct AttentionTile : AttentionSequence {
   int32_t listed;      // not 0: in the block's list of tiles with non-finite results, or past it
 };
 
-// Of the values and results of a Q tile.
+// The first column of the values and results of a Q tile.
 template <AttentionForwardConfig C>
 __device__ __forceinline__ int32_t first_column(const AttentionTile& tile) {
   return C.value_parts > 1 ? tile.split * C.value_dim : 0;
@@ -61,7 +61,7 @@ __device__ __forceinline__ int32_t kv_tile_of(const AttentionForwardArguments& a
   return CyclicTiles<int32_t>::from(first, end, a.pivot - tile.kv_begin, C.keys).at(end - 1 - n);
 }
 
-// Of float32: the position of the numbers of a sequence's first key.
+// float32: the position of the numbers of a sequence's first key.
 template <AttentionForwardConfig C>
 __device__ __forceinline__ int32_t first_number(const AttentionForwardArguments& a,
                                                 const AttentionTile& tile) {

@@ -22,10 +22,10 @@ struct ForwardShared {
   uint32_t base;
 
   using Query = SharedTile<64, C.key_columns()>;  // of a consumer
-  // Of a piece, where KV tiles arrive in pieces.
+  // A piece's tile, where KV tiles arrive in pieces.
   using Key = SharedTile<C.keys, C.in_pieces() ? kChunk : C.key_columns()>;
   using Value = SharedTile<C.keys / C.value_pieces(), C.value_columns()>;
-  // Of a consumer, in elements of 16 bits like its tensor map.
+  // A consumer's tile, in elements of 16 bits like its tensor map.
   using Bias = SharedTile<64, C.keys * C.bias_size() / 2>;
   using Out = SharedTile<16, C.out_chunks() * kChunk>;  // of a warp
   static_assert(Query::kBytes == C.query_bytes() && Key::kBytes * C.key_pieces() == C.key_bytes() &&
