@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul on a GPU over operands that arrive in chunks, in random orders and with random delays, and
 // with outputs that leave in chunks: bit for bit the plain product. Chunks that never arrive end
-// the wait. By wgmma and by warp products; skipped where there is no GPU, the former where it is
-// not of compute capability 9.0.
+// the wait. By wgmma, in each type, and by warp products; skipped where there is no GPU, the
+// former where it is not of compute capability 9.0.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,6 +17,8 @@
 #include "cuda/matmul/tensor_core.hpp"
 #include "cuda/runtime/signals.hpp"
 #include "cuda/sm90/matmul.hpp"
+#include "cuda/sm90/matmul_f32.hpp"
+#include "cuda/sm90/matmul_f8.hpp"
 #include "gpu_matmul_cases.hpp"
 
 namespace perseid::internal {
@@ -50,6 +52,7 @@ struct Chunks {
   std::vector<int64_t> begin;
   PinnedWords signals;
   int64_t first = 0;
+  std::vector<std::byte> arrived = {};  // of an operand whose chunks are parts of lines
 
   Chunks(const cuda::Gpu& gpu, ChunkDim dimension, std::vector<int64_t> table, uint32_t initial)
       : dim(dimension), begin(std::move(table)), signals(gpu, begin.size() - 1, initial) {}
@@ -57,17 +60,28 @@ struct Chunks {
   ChunkCut cut() const { return {dim, begin.data(), count()}; }
 };
 
-enum class Kernels { kSm90, kTensorCore };
+enum class Kernels { kSm90, kSm90F8, kSm90F32, kTensorCore };
 
 class GpuAsyncMatmul : public testing_gpu::GpuTest, public testing::WithParamInterface<Kernels> {
  protected:
-  GpuAsyncMatmul() : GpuTest(GetParam() == Kernels::kSm90 ? 9 : 0) {}
+  GpuAsyncMatmul() : GpuTest(GetParam() == Kernels::kTensorCore ? 0 : 9) {}
 
   void SetUp() override {
     GpuTest::SetUp();
     if (IsSkipped()) return;
     work_.emplace(*gpu_);
     delivery_.emplace(*gpu_);
+  }
+
+  // The case in the kernels' types: 8-bit operands lie along k, in whole vectors of 16.
+  static Case typed(Case given) {
+    given.dtype = given.out_dtype = GetParam() == Kernels::kSm90F32 ? DType::kF32 : DType::kBF16;
+    if (GetParam() != Kernels::kSm90F8) return given;
+    given.dtype = DType::kF8E4M3;
+    given.k = round_up(given.k, 16);
+    given.a = Layout::kRows;
+    given.b = Layout::kColumns;
+    return given;
   }
 
   struct Result {
@@ -77,16 +91,29 @@ class GpuAsyncMatmul : public testing_gpu::GpuTest, public testing::WithParamInt
   };
 
   // Copies `chunk` of the operand, then sets its signal, in stream order.
-  void deliver(const Array& from, const Tensor& to, const Chunks& chunks, int64_t chunk, int dim,
+  void deliver(const Array& from, const Tensor& to, Chunks& chunks, int64_t chunk, int dim,
                uint32_t epoch) {
-    // Whole lines of memory: tests cut the slowest dimension alone.
     const Tensor& source = from.tensor;
     const int64_t size = size_of(source.dtype), stride = source.stride[dim];
+    const int64_t next = source.stride[3 - dim], lines = source.shape[3 - dim];
     const auto at = static_cast<size_t>(chunks.begin[chunk] * stride * size);
     const auto bytes =
         static_cast<size_t>((chunks.begin[chunk + 1] - chunks.begin[chunk]) * stride * size);
-    expect_ok(cuda::copy(*gpu_, static_cast<std::byte*>(to.data) + at, source.as<std::byte>() + at,
-                         bytes, delivery_->handle()));
+    const auto copy = [&](const std::byte* data, size_t first, size_t count) {
+      expect_ok(cuda::copy(*gpu_, static_cast<std::byte*>(to.data) + first, data + first, count,
+                           delivery_->handle()));
+    };
+    if (stride >= next) {
+      copy(source.as<std::byte>(), at, bytes);
+    } else {
+      // A part of each line: all of them again, as far as they have arrived.
+      chunks.arrived.resize(static_cast<size_t>(lines * next * size), std::byte{0xff});
+      for (int64_t line = 0; line < lines; ++line) {
+        const size_t first = at + static_cast<size_t>(line * next * size);
+        std::copy_n(source.as<std::byte>() + first, bytes, chunks.arrived.begin() + first);
+      }
+      copy(chunks.arrived.data(), 0, chunks.arrived.size());
+    }
     chunks.signals.set(static_cast<size_t>(chunk), epoch);
   }
 
@@ -95,6 +122,8 @@ class GpuAsyncMatmul : public testing_gpu::GpuTest, public testing::WithParamInt
   // The kernels of one of the two.
   struct Plan {
     std::unique_ptr<cuda::Sm90Matmul> sm90;
+    std::unique_ptr<cuda::Sm90F8Matmul> sm90_f8;
+    std::unique_ptr<cuda::Sm90F32Matmul> sm90_f32;
     std::unique_ptr<cuda::TensorCoreMatmul> tensor_core;
   };
   // The product in `work_`, while `deliver_all` delivers. `plan` is used again where it is there.
@@ -111,13 +140,28 @@ class GpuAsyncMatmul : public testing_gpu::GpuTest, public testing::WithParamInt
     if (GetParam() == Kernels::kTensorCore) {
       // Its largest tiles, its smallest, or those that it chooses.
       const int32_t multiprocessors[] = {gpu_->facts().multiprocessors, INT32_MAX, 1};
-      const auto config = cuda::choose_tensor_core_matmul(cut, multiprocessors[cluster],
+      const auto config = cuda::choose_tensor_core_matmul(cut, multiprocessors[max(cluster, 0)],
                                                           gpu_->facts().shared_bytes);
       if (made.tensor_core == nullptr)
         expect_ok(cuda::TensorCoreMatmul::make(cut, config, *gpu_, &made.tensor_core));
       return run(*made.tensor_core, problem, a, b, c, epoch, deadline_ns, abort, deliver_all);
     }
-    cuda::Sm90MatmulConfig config = cuda::choose_sm90_matmul(cut, gpu_->facts().multiprocessors);
+    const int32_t multiprocessors = gpu_->facts().multiprocessors;
+    const auto run_with = [&](cuda::Sm90MatmulConfig config, auto* matmul) {
+      if (cluster > 0) {
+        config.columns = 128;
+        config.cluster = cluster;
+        config.split_k = false;
+      }
+      using Matmul = typename std::remove_reference_t<decltype(*matmul)>::element_type;
+      if (*matmul == nullptr) expect_ok(Matmul::make(cut, config, *gpu_, matmul));
+      return run(**matmul, problem, a, b, c, epoch, deadline_ns, abort, deliver_all);
+    };
+    if (GetParam() == Kernels::kSm90F8)
+      return run_with(cuda::choose_sm90_f8_matmul(cut, multiprocessors), &made.sm90_f8);
+    if (GetParam() == Kernels::kSm90F32)
+      return run_with(cuda::choose_sm90_f32_matmul(cut, multiprocessors), &made.sm90_f32);
+    cuda::Sm90MatmulConfig config = cuda::choose_sm90_matmul(cut, multiprocessors);
     if (cluster != 0) {
       config.split_k = cluster == kSplits;
       config.consumers = config.split_k ? 1 : 2;
@@ -172,18 +216,22 @@ class GpuAsyncMatmul : public testing_gpu::GpuTest, public testing::WithParamInt
     Result result = run(problem, nullptr, nullptr, nullptr, 1, 0, nullptr, none, cluster);
     expect_ok(result.launched);
     expect_ok(result.finished);
-    if (!large) matmul_cases::expect_product(problem, result.c);
+    // 8-bit sums have larger errors (gpu_f8_matmul_test).
+    if (!large && !is_float8(problem.given.dtype)) matmul_cases::expect_product(problem, result.c);
     return result.c;
   }
 
   std::optional<Stream> work_, delivery_;
 };
 
+std::string name_of_kernels(const testing::TestParamInfo<Kernels>& kernels) {
+  constexpr const char* kNames[] = {"Sm90", "Sm90F8", "Sm90F32", "TensorCore"};
+  return kNames[static_cast<int>(kernels.param)];
+}
 INSTANTIATE_TEST_SUITE_P(Kernels, GpuAsyncMatmul,
-                         testing::Values(Kernels::kSm90, Kernels::kTensorCore),
-                         [](const auto& kernels) {
-                           return kernels.param == Kernels::kSm90 ? "Sm90" : "TensorCore";
-                         });
+                         testing::Values(Kernels::kSm90, Kernels::kSm90F8, Kernels::kSm90F32,
+                                         Kernels::kTensorCore),
+                         name_of_kernels);
 
 constexpr uint64_t kSecond = 1'000'000'000;
 
@@ -194,14 +242,14 @@ TEST_P(GpuAsyncMatmul, RandomArrivals) {
     return std::uniform_int_distribution<int64_t>(low, high)(random);
   };
   for (int seed = 0; seed < 60; ++seed) {
-    const Case given{.dtype = DType::kBF16,
-                     .out_dtype = DType::kBF16,
-                     .batch = 1,
-                     .m = 8 * draw(20, 120),
-                     .n = 8 * draw(20, 120),
-                     .k = 8 * draw(1, 60),
-                     .a = seed % 3 == 2 ? Layout::kColumns : Layout::kRows,
-                     .b = seed % 3 == 2 ? Layout::kRows : Layout::kColumns};
+    const Case given =
+        typed({.batch = 1,
+               .m = 8 * draw(20, 120),
+               .n = 8 * draw(20, 120),
+               .k = 8 * draw(1, 60),
+               .a = seed % 3 == 2 ? Layout::kColumns : Layout::kRows,
+               .b = seed % 3 == 2 ? Layout::kRows : Layout::kColumns,
+               .accumulation = seed % 2 == 0 ? Accumulation::kFast : Accumulation::kPromoted});
     const Problem problem(given);
     const Array expected = plain(problem);
     const bool depth = seed % 3 == 2;  // a M-major and b N-major: chunks of k are whole lines
@@ -231,10 +279,17 @@ TEST_P(GpuAsyncMatmul, RandomArrivals) {
         }
       }
     };
-    const Result result = run(problem, with_a ? &a : nullptr, with_b ? &b : nullptr, nullptr, epoch,
-                              20 * kSecond, nullptr, deliver_all, seed % 5 == 0 ? 2 : 0);
+    // Results that leave, in other chunks.
+    const bool departs = seed % 2 == 0, columns = seed % 4 < 2;
+    Chunks c(*gpu_, columns ? ChunkDim::kN : ChunkDim::kM,
+             random_table(columns ? given.n : given.m, draw(1, 16), random), epoch - 1);
+    const Result result =
+        run(problem, with_a ? &a : nullptr, with_b ? &b : nullptr, departs ? &c : nullptr, epoch,
+            20 * kSecond, nullptr, deliver_all, seed % 5 == 0 ? 2 : 0);
     expect_ok(result.launched);
     expect_ok(result.finished);
+    for (int64_t i = 0; departs && i < c.count(); ++i)
+      EXPECT_EQ(c.signals.get(static_cast<size_t>(i)), epoch) << "chunk " << i << " of c";
     EXPECT_EQ(result.c.memory, expected.memory)
         << "seed " << seed << ": " << matmul_cases::describe(given);
   }
@@ -243,7 +298,7 @@ TEST_P(GpuAsyncMatmul, RandomArrivals) {
 // Tiles that are split along k, alone and behind whole ones: chunks of every dimension, in any
 // order, and chunks of c change no bit.
 TEST_P(GpuAsyncMatmul, SplitTiles) {
-  if (GetParam() != Kernels::kSm90) return;
+  if (GetParam() == Kernels::kTensorCore) return;
   std::mt19937 random(9);
   constexpr ChunkDim kDims[] = {ChunkDim::kM, ChunkDim::kN, ChunkDim::kK};
   const auto none = [](const Tensor&, const Tensor&, const Tensor&) {};
@@ -251,13 +306,11 @@ TEST_P(GpuAsyncMatmul, SplitTiles) {
   for (const auto& [m, n, k, cluster] : {std::tuple{200, 264, 4096, 0}, {520, 1160, 3072, kSplits}})
     for (const ChunkDim dim : kDims) {
       const bool depth = dim == ChunkDim::kK, of_a = dim != ChunkDim::kN;
-      const Case given{.dtype = DType::kBF16,
-                       .out_dtype = DType::kBF16,
-                       .m = m,
-                       .n = n,
-                       .k = k,
-                       .a = depth ? Layout::kColumns : Layout::kRows,
-                       .b = depth ? Layout::kRows : Layout::kColumns};
+      const Case given = typed({.m = m,
+                                .n = n,
+                                .k = k,
+                                .a = depth ? Layout::kColumns : Layout::kRows,
+                                .b = depth ? Layout::kRows : Layout::kColumns});
       const Problem problem(given);
       const Array expected = plain(problem, false, cluster);
       const int64_t size = depth ? k : of_a ? m : n;
@@ -301,12 +354,7 @@ TEST_P(GpuAsyncMatmul, Departures) {
   for (const ChunkDim dim : {ChunkDim::kM, ChunkDim::kN})
     for (const Layout layout : {Layout::kRows, Layout::kColumns})
       for (const int64_t count : {1, 5, 40}) {
-        const Case given{.dtype = DType::kBF16,
-                         .out_dtype = DType::kBF16,
-                         .m = 1160,
-                         .n = 1032,
-                         .k = 264,
-                         .c = layout};
+        const Case given = typed({.m = 1160, .n = 1032, .k = 264, .c = layout});
         const Problem problem(given);
         const Array expected = plain(problem);
         const uint32_t epoch = 0;  // the one after 2^32 - 1
@@ -325,39 +373,41 @@ TEST_P(GpuAsyncMatmul, Departures) {
 
 // Whoever sees the signal of a chunk finds all of its results.
 TEST_P(GpuAsyncMatmul, ResultsAreThereWhenTheSignalIs) {
-  const Case given{
-      .dtype = DType::kBF16, .out_dtype = DType::kBF16, .m = 8192, .n = 2048, .k = 4096};
-  const Problem problem(given);
-  const Array expected = plain(problem, true);
-  for (const uint32_t epoch : {7, 8, 9}) {
-    Chunks c(*gpu_, ChunkDim::kM, {0, 3000, 3100, 8192}, epoch - 1);
-    Array taken = problem.c;
-    Mirror copies(*gpu_, taken);
-    const auto take_chunks = [&](const Tensor&, const Tensor&, const Tensor& from) {
-      for (int64_t chunk = 0; chunk < c.count(); ++chunk) {
-        const Arrival arrival{
-            .signals = c.signals.data() + chunk, .epoch = epoch, .deadline_ns = 5 * kSecond};
-        expect_ok(cuda::wait_for_signal(*gpu_, arrival, delivery_->handle()));
-        const int64_t row = from.stride[1] * size_of(from.dtype);
-        const auto at = static_cast<size_t>(c.begin[chunk] * row);
-        const auto bytes = static_cast<size_t>((c.begin[chunk + 1] - c.begin[chunk]) * row);
-        expect_ok(cuda::copy(*gpu_, copies.tensor().as<std::byte>() + at, from.as<std::byte>() + at,
-                             bytes, delivery_->handle()));
-      }
-    };
-    const Result result = run(problem, nullptr, nullptr, &c, epoch, kSecond, nullptr, take_chunks);
-    expect_ok(result.launched);
-    expect_ok(result.finished);
-    expect_ok(cuda::synchronize(*gpu_, delivery_->handle()));
-    copies.fetch();
-    EXPECT_TRUE(taken.memory == expected.memory) << "epoch " << epoch;
+  // Of whole tiles, and of split ones.
+  for (const auto& [m, n, k, cluster] :
+       {std::tuple{8192, 2048, 4096, 0}, {520, 1160, 3072, kSplits}}) {
+    const Problem problem(typed({.m = m, .n = n, .k = k}));
+    const Array expected = plain(problem, true, cluster);
+    for (const uint32_t epoch : {7, 8, 9}) {
+      Chunks c(*gpu_, ChunkDim::kM, {0, m / 3, m / 2, m}, epoch - 1);
+      Array taken = problem.c;
+      Mirror copies(*gpu_, taken);
+      const auto take_chunks = [&](const Tensor&, const Tensor&, const Tensor& from) {
+        for (int64_t chunk = 0; chunk < c.count(); ++chunk) {
+          const Arrival arrival{
+              .signals = c.signals.data() + chunk, .epoch = epoch, .deadline_ns = 5 * kSecond};
+          expect_ok(cuda::wait_for_signal(*gpu_, arrival, delivery_->handle()));
+          const int64_t row = from.stride[1] * size_of(from.dtype);
+          const auto at = static_cast<size_t>(c.begin[chunk] * row);
+          const auto bytes = static_cast<size_t>((c.begin[chunk + 1] - c.begin[chunk]) * row);
+          expect_ok(cuda::copy(*gpu_, copies.tensor().as<std::byte>() + at,
+                               from.as<std::byte>() + at, bytes, delivery_->handle()));
+        }
+      };
+      const Result result =
+          run(problem, nullptr, nullptr, &c, epoch, kSecond, nullptr, take_chunks, cluster);
+      expect_ok(result.launched);
+      expect_ok(result.finished);
+      expect_ok(cuda::synchronize(*gpu_, delivery_->handle()));
+      copies.fetch();
+      EXPECT_TRUE(taken.memory == expected.memory) << "epoch " << epoch;
+    }
   }
 }
 
 // A chunk of rows leaves although the rows of the next one have not arrived.
 TEST_P(GpuAsyncMatmul, LeavesBeforeTheNextArrives) {
-  const Case given{
-      .dtype = DType::kBF16, .out_dtype = DType::kBF16, .m = 16384, .n = 1024, .k = 72};
+  const Case given = typed({.m = 16384, .n = 1024, .k = 72});
   const Problem problem(given);
   const Array expected = plain(problem);
   std::vector<int64_t> table;
@@ -390,13 +440,11 @@ TEST_P(GpuAsyncMatmul, DeadlinesAndAborts) {
   std::vector<std::vector<int64_t>> tables;
   for (const ChunkDim dim : kDims) {
     const bool depth = dim == ChunkDim::kK;
-    const Case given{.dtype = DType::kBF16,
-                     .out_dtype = DType::kBF16,
-                     .m = 800,
-                     .n = 520,
-                     .k = 264,
-                     .a = depth ? Layout::kColumns : Layout::kRows,
-                     .b = depth ? Layout::kRows : Layout::kColumns};
+    const Case given = typed({.m = 800,
+                              .n = 520,
+                              .k = 264,
+                              .a = depth ? Layout::kColumns : Layout::kRows,
+                              .b = depth ? Layout::kRows : Layout::kColumns});
     const int64_t size = dim == ChunkDim::kM ? given.m : depth ? given.k : given.n;
     tables.emplace_back();
     for (int64_t chunk = 0; chunk <= kChunks; ++chunk)
@@ -500,7 +548,7 @@ TEST_P(GpuAsyncMatmul, SignalsOfStreams) {
 
 // Words that the GPU does not reach are refused.
 TEST_P(GpuAsyncMatmul, Refusals) {
-  const Case given{.dtype = DType::kBF16, .out_dtype = DType::kBF16, .m = 256, .n = 264, .k = 64};
+  const Case given = typed({.m = 256, .n = 264, .k = 64});
   const Problem problem(given);
   Chunks a(*gpu_, ChunkDim::kM, {0, 100, 256}, 1);
   const uint32_t pageable = 0;

@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 
 #include "attention_cases.hpp"
 #include "collective/fusion.hpp"
 #include "collective/shard_products.hpp"
 #include "collective/sliced_product.hpp"
+#include "cuda/matmul/parts.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
 #include "cuda/sm90/matmul.hpp"
@@ -430,6 +432,61 @@ TEST(F32AndF8MatmulKernels, RefuseWithASentence) {
   EXPECT_TRUE(refused([](MatmulProblem& p) { p.alpha = 0; }));
   EXPECT_TRUE(refused([](MatmulProblem& p) { p.m = int64_t{1} << 31; }));
   EXPECT_TRUE(refused([](MatmulProblem& p) { p.n = p.m = int64_t{1} << 28; }));
+}
+
+// Parts of random tables from any pivot on: each line once, not before its chunk was waited for and
+// as soon as it fills a part; each chunk is waited for once; chunks of c are completed once, not
+// before all their lines are computed.
+TEST(ProductParts, TakeWhatIsHere) {
+  std::mt19937 random(1);
+  const auto draw = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  const auto table = [&](int64_t size) {
+    std::vector<int64_t> begin = {0};
+    while (begin.back() < size) begin.push_back(std::min(size, begin.back() + draw(1, 40)));
+    return begin;
+  };
+  for (int turn = 0; turn < 3000; ++turn) {
+    const int64_t size = draw(1, 300), lines = draw(1, 70);
+    const std::vector<int64_t> begin = table(size), of_c = table(size);
+    const auto count = static_cast<int64_t>(begin.size()) - 1;
+    const ChunkTable<int64_t> chunks{begin.data(), count, draw(0, count - 1)};
+    const ChunkTable<int64_t> chunks_c{of_c.data(), static_cast<int64_t>(of_c.size()) - 1};
+    const auto parts = cuda::product_parts(chunks, size, lines);
+    const auto completed = cuda::completed_chunks(parts, chunks_c);
+    ASSERT_EQ(completed.size(), parts.size());
+    std::vector<int> here(begin.size()), computed(static_cast<size_t>(size)), left(of_c.size());
+    for (size_t part = 0; part < parts.size(); ++part) {
+      const auto& [first, last, arrive] = parts[part];
+      for (int32_t chunk = arrive.first; chunk <= arrive.last; ++chunk)
+        ASSERT_EQ(++here[static_cast<size_t>(chunk)], 1);
+      ASSERT_TRUE((last - first) % lines == 0 || last == size || last % lines == 0);
+      for (int64_t line = first; line < last; ++line) {
+        ASSERT_EQ(++computed[static_cast<size_t>(line)], 1);
+        ASSERT_EQ(here[static_cast<size_t>(chunks.chunk_of(line))], 1);
+      }
+      // Before its last chunk came, there was no whole part.
+      ASSERT_TRUE(arrive.empty() || begin[static_cast<size_t>(arrive.last)] - first < lines);
+      for (int32_t chunk = completed[part].first; chunk <= completed[part].last; ++chunk) {
+        const auto at = static_cast<size_t>(chunk);
+        ASSERT_EQ(++left[at], 1);
+        for (int64_t line = of_c[at]; line < of_c[at + 1]; ++line)
+          ASSERT_EQ(computed[static_cast<size_t>(line)], 1);
+      }
+    }
+    EXPECT_EQ(std::count(computed.begin(), computed.end(), 1), size);
+    EXPECT_EQ(std::count(here.begin(), here.end(), 1), count);
+    EXPECT_EQ(std::count(left.begin(), left.end(), 1), chunks_c.count);
+  }
+}
+
+// Nine waves of 132 of ten are as full as can be with units of 86 tiles: three, of 129.
+TEST(ProductParts, FillWaves) {
+  EXPECT_EQ(cuda::preferred_units(86, 1, 132), 3);
+  EXPECT_EQ(cuda::preferred_units(44, 1, 132), 3);
+  EXPECT_EQ(cuda::preferred_units(44, 5, 132), 6);
+  EXPECT_EQ(cuda::preferred_units(132, 2, 132), 2);
 }
 
 }  // namespace

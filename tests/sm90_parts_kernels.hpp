@@ -212,8 +212,8 @@ __device__ uint32_t scramble(uint32_t x) {
   return x ^ x >> 13;
 }
 
-// Blocks add splits of tiles whose sums follow from their numbers. Schedulers and the warps of a
-// consumer are late by up to 30 us, each by another time.
+// Blocks add splits of tiles whose sums follow from their numbers. The warps of a consumer are late
+// by up to 30 us, each by another time; the schedulers of every other ten blocks, by 60 us.
 __global__ void add_splits(const __grid_constant__ SplitsArguments a) {
   constexpr Sm90MatmulConfig C{.out = DType::kF32, .columns = 64, .split_k = true};
   constexpr int kSums = C.columns / 2;
@@ -227,7 +227,7 @@ __global__ void add_splits(const __grid_constant__ SplitsArguments a) {
   const MatmulWork<C> work(a.matmul);
   if (consumer < 0) {
     if (thread != 0) return;
-    __nanosleep(first % 2 * 30000);
+    __nanosleep(first / 10 % 2 * 60000);
     work.prepare_counters(a.matmul.splits, first, blocks);
     ptx::mbarrier_arrive(shared.counters_ready());
     return;

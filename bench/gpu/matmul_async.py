@@ -3,7 +3,10 @@
 """What an asynchronous operand costs: the product whose rows of a come in chunks compared with
 the plain one, on one GPU and in one run.
 
-    python3 matmul_async.py LIBRARY [--shapes 4096x4096x4096,...] [--chunks 8,64] [--csv FILE]
+    python3 matmul_async.py LIBRARY [--dtype bf16] [--shapes 4096x4096x4096,...] [--chunks 8,64]
+        [--csv FILE]
+
+Of 8-bit types b is transposed, the result bf16 and the accumulation fast.
 
 all present: every signal is set before the launch, launches back to back; ratio of the plain time
     to this one, above 1 the plain product is slower.
@@ -21,20 +24,32 @@ import math
 import time
 
 import torch
-from binding import Arrival, AsyncOperand, Library, between_events, measure_in_turns, medians
+from binding import (DTYPES, Arrival, AsyncOperand, Library, between_events, measure_in_turns,
+                     medians)
 
 SHAPES = "4096x4096x4096,8192x8192x8192,16384x16384x16384,8192x14336x8192,16384x7168x4096"
+
+
+def plan_of(library, dtype, **asked):
+    if dtype.startswith("f8"):
+        asked |= {"out_dtype": DTYPES["bf16"][1], "accumulation": 1}
+    return library.matmul(dtype, **asked)
+
+
+def matrix(rows, columns, dtype):
+    made = torch.randn(rows, columns, device="cuda")
+    return ((40 * made).clamp(-448, 448) if dtype.startswith("f8") else made).to(DTYPES[dtype][0])
 
 
 class Chunked:
     """The product over `count` chunks of the rows of a."""
 
-    def __init__(self, library, a, b, c, count):
+    def __init__(self, library, dtype, a, b, c, count):
         m, k = a.shape
         self.begin = (ctypes.c_int64 * (count + 1))(*(i * m // count for i in range(count + 1)))
         self.operand = AsyncOperand(ctypes.sizeof(AsyncOperand), 0, count, self.begin)
-        self.plan = library.matmul("bf16", m=m, n=b.shape[1], k=k,
-                                   async_a=ctypes.addressof(self.operand))
+        self.plan = plan_of(library, dtype, m=m, n=b.shape[1], k=k,
+                            async_a=ctypes.addressof(self.operand))
         self.signals = torch.zeros(count, dtype=torch.int32, device="cuda")
         self.arrival = Arrival(struct_size=ctypes.sizeof(Arrival), signals=self.signals.data_ptr(),
                                epoch=1, deadline_ns=2_000_000_000)
@@ -100,6 +115,7 @@ def single(call, before=lambda: None):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("library")
+    parser.add_argument("--dtype", default="bf16", choices=("f16", "bf16", "f32", "f8e4m3"))
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--chunks", default="8,64")
     parser.add_argument("--turns", type=int, default=9)
@@ -113,12 +129,16 @@ def main():
     print(*(f"{cell:>11}" for cell in table[0]))
     for shape in options.shapes.split(","):
         m, n, k = map(int, shape.split("x"))
-        a, b = (torch.randn(size, device="cuda").bfloat16() for size in ((m, k), (k, n)))
-        plain_c, c = (torch.full((m, n), float("nan"), device="cuda").bfloat16() for _ in range(2))
-        plan = library.matmul("bf16", m=m, n=n, k=k)
+        dtype = options.dtype
+        a = matrix(m, k, dtype)
+        b = matrix(n, k, dtype).t() if dtype.startswith("f8") else matrix(k, n, dtype)
+        of_c = torch.bfloat16 if dtype.startswith("f8") else a.dtype
+        plain_c, c = (torch.full((m, n), float("nan"), device="cuda", dtype=of_c)
+                      for _ in range(2))
+        plan = plan_of(library, dtype, m=m, n=n, k=k)
         plain = plan.matmul_call(a=a, b=b, c=plain_c)
         for count in map(int, options.chunks.split(",")):
-            chunked = Chunked(library, a, b, c, count)
+            chunked = Chunked(library, dtype, a, b, c, count)
             chunked.signals.fill_(1)
             calls = {"plain": plain, "all present": chunked.call}
             alone = measure_in_turns(calls, 3)

@@ -212,13 +212,10 @@ constexpr Implementation<Matmul> kSm90 = {
         },
     .make =
         [](const MatmulProblem& problem, const Device& device, Made* made) {
-          if (problem.dtype != DType::kF32 && !is_float8(problem.dtype))
-            return make_sm90(problem, device, made);
-          return MatmulBetweenSignals::make(problem, device,
-                                            is_float8(problem.dtype)
-                                                ? MatmulInWorkspace<cuda::Sm90F8Matmul>::make
-                                                : MatmulInWorkspace<cuda::Sm90F32Matmul>::make,
-                                            made);
+          if (is_float8(problem.dtype))
+            return MatmulInWorkspace<cuda::Sm90F8Matmul>::make(problem, device, made);
+          if (problem.dtype != DType::kF32) return make_sm90(problem, device, made);
+          return MatmulInWorkspace<cuda::Sm90F32Matmul>::make(problem, device, made);
         },
     .configurations = sm90_configurations,
     .make_with = make_sm90_with};

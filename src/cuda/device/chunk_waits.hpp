@@ -67,6 +67,14 @@ struct AsyncArguments {
   uint64_t launch = 0;          // a number of random bits
   WaitReport* reports[3] = {};  // memory of the host; some may be null
 };
+// Of a launch that waits for some of the chunks. The deadline counts from the `first` launch on,
+// which writes its time to `begin`.
+struct ChunkWaitArguments {
+  AsyncArguments async;
+  ChunkRange<int32_t> chunks[2];
+  uint64_t* begin = nullptr;
+  bool first = true;
+};
 
 #if defined(__CUDACC_RTC__)
 
@@ -97,6 +105,7 @@ class ArrivalWaits {
   __device__ __forceinline__ void start() {
     if (arrival_.signals != nullptr) begin_ = ptx::nanoseconds();
   }
+  __device__ __forceinline__ void start_at(uint64_t begin) { begin_ = begin; }
 
   // ---- By a whole warp ----
 

@@ -18,6 +18,18 @@ __global__ void wait_for_signal(const __grid_constant__ AsyncArguments arguments
   }
 }
 
+// One warp: the chunks of both operands that the kernels after it need.
+__global__ void wait_for_chunks(const __grid_constant__ ChunkWaitArguments arguments) {
+  ptx::wait_for_prerequisites();
+  const uint64_t begin = arguments.first ? ptx::nanoseconds() : ptx::load_relaxed(arguments.begin);
+  if (arguments.first && threadIdx.x == 0) ptx::store_relaxed(arguments.begin, begin);
+  for (int operand = 0; operand < 2; ++operand) {
+    ArrivalWaits waits(arguments.async, operand);
+    waits.start_at(begin);
+    waits.await(arguments.chunks[operand], {});
+  }
+}
+
 // All chunks of the output, which the kernels before have written; none if a wait has failed.
 __global__ void signal_chunks(const __grid_constant__ AsyncArguments arguments) {
   ptx::wait_for_prerequisites();

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Chunks around the kernels of a product that know nothing of them: in stream order a kernel waits
-// for all chunks of the operands before the product, and another one signals all chunks of the
-// result after it (device/chunk_waits.hpp).
+// for chunks of the operands before the product, or before a part of it, and another one signals
+// chunks of the result after it (device/chunk_waits.hpp).
 #pragma once
 
 #include "cuda/matmul/matmul_async.hpp"
@@ -16,23 +16,29 @@ class WholeChunks {
 
   // Loads the kernels.
   Status prepare(const MatmulProblem& problem);
-  size_t workspace() const { return chunks_.workspace(); }
-  // product() launches the kernels, which use nothing of this workspace.
+  size_t workspace() const { return chunks_.workspace() + sizeof(uint64_t); }
+  // All chunks. product() launches the kernels, which use nothing of this workspace.
   template <class Product>
   Status run(const MatmulArguments& arguments, void* workspace, void* stream,
              const Product& product) const {
     AsyncArguments async;
-    Status status = await(arguments, workspace, stream, &async);
+    Status status = begin(arguments, workspace, stream, &async);
+    if (status.ok()) status = await(async, kAll, kAll, true, stream);
     if (status.ok()) status = product();
-    if (status.ok()) status = depart(async, stream);
+    if (status.ok()) status = depart(async, kAll, stream);
     return status;
   }
 
- private:
-  Status await(const MatmulArguments& arguments, void* workspace, void* stream,
+  // Of parts of a product: begin() of all of it; then, for each part, await() what it needs of a
+  // and b, and depart() what it has completed of c.
+  static constexpr ChunkRange<int32_t> kAll = {0, 0x7fffffff};
+  Status begin(const MatmulArguments& arguments, void* workspace, void* stream,
                AsyncArguments* async) const;
-  Status depart(const AsyncArguments& async, void* stream) const;
+  Status await(const AsyncArguments& async, ChunkRange<int32_t> of_a, ChunkRange<int32_t> of_b,
+               bool first, void* stream) const;
+  Status depart(const AsyncArguments& async, ChunkRange<int32_t> chunks, void* stream) const;
 
+ private:
   Gpu& gpu_;
   MatmulAsync chunks_;
   std::vector<Kernel> kernels_;

@@ -163,10 +163,9 @@ std::vector<Variant> matmul_variants(const std::string& architecture, bool commo
   if (common) {
     std::vector<Variant> variants = variants_of({DType::kF32, DType::kBF16}, architecture);
     if (architecture == "sm_90a") {
-      variants.push_back(
-          {"wait for a signal",
-           {kSignalWaitHeader, {kSignalWaitKernel, kChunkSignalKernel}, architecture},
-           {64, 0, 0}});
+      variants.push_back({"wait for a signal",
+                          {kSignalWaitHeader, {kChunkWaitKernel, kChunkSignalKernel}, architecture},
+                          {64, 0, 0}});
       for (const DType out : {DType::kBF16, DType::kF16, DType::kF32}) {
         const RankSumConfig sum{.in = DType::kF32, .out = out};
         variants.push_back({concatenate("sum over ranks as ", name_of(out)),

@@ -10,6 +10,7 @@ namespace perseid::internal::cuda {
 
 // Name expressions of kernels that wait and signal, and their header.
 inline constexpr const char* kSignalWaitKernel = "perseid::internal::cuda::wait_for_signal";
+inline constexpr const char* kChunkWaitKernel = "perseid::internal::cuda::wait_for_chunks";
 inline constexpr const char* kChunkSignalKernel = "perseid::internal::cuda::signal_chunks";
 inline constexpr const char* kSignalWaitHeader = "cuda/device/signal_wait.hpp";
 

@@ -216,10 +216,7 @@ Status Sm90Matmul::run(const MatmulArguments& arguments, void* workspace, void* 
     status = async_->fill(arguments, given.transposed, workspace, stream, &launch.async);
   if (!status.ok()) return status;
   MatmulAsync::order_tiles(launch.async, &launch.grid);
-  // Where all operands are here, chunks of c leave one after the other.
-  const bool arrives = problem_.chunks_a.present() || problem_.chunks_b.present();
-  splits_.fill(given, problem_.chunks_c.present() && !arrives,
-               static_cast<std::byte*>(workspace) + splits_at(), &launch);
+  splits_.fill(problem_, given, static_cast<std::byte*>(workspace) + splits_at(), &launch);
   return launch_sm90_matmul(gpu_, kernels_[(a_across ? 2 : 0) + (b_across ? 1 : 0)], config_,
                             launch, stream);
 }

@@ -3,6 +3,7 @@
 #include "cuda/sm90/matmul_f32.hpp"
 
 #include <span>
+#include <type_traits>
 
 #include "cuda/matmul/arguments.hpp"
 #include "cuda/runtime/kernel_name.hpp"
@@ -47,7 +48,10 @@ SplitKProblem split_problem(const MatmulProblem& problem, int32_t multiprocessor
 // Elements of a and b whose planes are in the workspace at a time.
 constexpr int64_t kMostElements = int64_t{1} << 27;
 
-// ---- Parts of a batch ----
+// Multiply-adds of f16 that a part takes at least: 0.3 ms, of which its launches cost a twentieth.
+constexpr double kLeastWork = 1e11;
+
+// ---- Parts of a product ----
 
 Tensor entries_of(Tensor tensor, int64_t first, int64_t count) {
   if (tensor.data == nullptr) return tensor;
@@ -55,6 +59,23 @@ Tensor entries_of(Tensor tensor, int64_t first, int64_t count) {
       static_cast<std::byte*>(tensor.data) + first * tensor.stride[0] * size_of(tensor.dtype);
   tensor.shape[0] = count;
   return tensor;
+}
+
+// Some of its rows, or of its columns.
+MatmulLaunch lines_of(MatmulLaunch launch, bool rows, const ProductPart& part) {
+  // Of f32, as bias is.
+  const auto advance = [&]<class Data>(Data* data, int64_t stride) -> Data* {
+    using Float = std::conditional_t<std::is_const_v<Data>, const float, float>;
+    return data == nullptr ? nullptr : static_cast<Float*>(data) + part.first * stride;
+  };
+  MatmulOperand& operand = rows ? launch.a : launch.b;
+  MatmulResult& c = launch.c;
+  operand.data = advance(operand.data, operand.line);
+  c.data = advance(c.data, rows ? c.row : c.column);
+  c.c0 = advance(c.c0, rows ? c.c0_row : c.c0_column);
+  c.bias = advance(c.bias, rows ? c.bias_row : c.bias_column);
+  (rows ? launch.rows : launch.columns) = part.last - part.first;
+  return launch;
 }
 
 }  // namespace
@@ -130,6 +151,10 @@ Status Sm90F32Matmul::make(const MatmulProblem& problem, const Sm90MatmulConfig&
   if (status.ok())
     status = FmaMatmul::make(problem, choose_fixup_matmul(problem, gpu.facts().multiprocessors),
                              gpu, &matmul->fixup_);
+  if (status.ok() && problem.async()) {
+    matmul->chunks_ = std::make_unique<WholeChunks>(gpu);
+    status = matmul->chunks_->prepare(problem);
+  }
   if (status.ok()) *made = std::move(matmul);
   return status;
 }
@@ -152,13 +177,24 @@ size_t Sm90F32Matmul::plane_bytes() const {
          split_.bytes(entries * problem_.n, problem_.k);
 }
 
+size_t Sm90F32Matmul::chunks_at() const {
+  return static_cast<size_t>(
+      round_up(static_cast<int64_t>(plane_bytes() + splits_.workspace(entries_at_a_time())), 16));
+}
+
 size_t Sm90F32Matmul::workspace() const {
-  return plane_bytes() + splits_.workspace(entries_at_a_time());
+  return chunks_at() + (chunks_ == nullptr ? 0 : chunks_->workspace());
 }
 
 Status Sm90F32Matmul::run(const MatmulArguments& arguments, void* workspace, void* stream) const {
   if (Status status = clear_amax(gpu_, problem_, arguments, stream); !status.ok()) return status;
   if (arguments.c.elements() == 0) return {};
+  return chunks_ == nullptr ? run_batch(arguments, workspace, stream)
+                            : run_parts(arguments, workspace, stream);
+}
+
+Status Sm90F32Matmul::run_batch(const MatmulArguments& arguments, void* workspace,
+                                void* stream) const {
   const int64_t most = entries_at_a_time();
   for (int64_t first = 0; first < problem_.batch; first += most) {
     MatmulProblem problem = problem_;
@@ -166,20 +202,85 @@ Status Sm90F32Matmul::run(const MatmulArguments& arguments, void* workspace, voi
     MatmulArguments part = arguments;
     for (Tensor* tensor : {&part.a, &part.b, &part.c, &part.c0})
       *tensor = entries_of(*tensor, first, problem.batch);
-    if (Status status = run_entries(problem, part, workspace, stream); !status.ok()) return status;
+    if (Status status = multiply(problem, matmul_launch(problem, part), {}, workspace, stream);
+        !status.ok())
+      return status;
   }
   return {};
 }
 
-Status Sm90F32Matmul::run_entries(const MatmulProblem& problem, const MatmulArguments& arguments,
-                                  void* workspace, void* stream) const {
-  MatmulLaunch given = matmul_launch(problem, arguments);
+// ---- Operands that arrive ----
+
+bool Sm90F32Matmul::has_parts() const {
+  const bool is_cut =
+      problem_.chunks_a.dim == ChunkDim::kM || problem_.chunks_b.dim == ChunkDim::kN;
+  return is_cut && !config_.split_k && entries_at_a_time() >= problem_.batch;
+}
+
+std::vector<ProductPart> Sm90F32Matmul::parts_of(const MatmulLaunch& given,
+                                                 const MatmulArguments& arguments) const {
+  const bool of_a = problem_.chunks_a.dim == ChunkDim::kM;
+  const int64_t size = of_a ? problem_.m : problem_.n, others = of_a ? problem_.n : problem_.m;
+  if (!has_parts()) return {{0, size, WholeChunks::kAll}};
+  const ChunkCut& cut = of_a ? problem_.chunks_a : problem_.chunks_b;
+  const int64_t pivot = (of_a ? arguments.arrival_a : arguments.arrival_b).first;
+  const bool rows = of_a != given.transposed;
+  const int64_t tile_m = config_.rows(), tile_n = config_.columns;
+  // Units of tiles; several of them where nobody waits for c.
+  int64_t lines = rows ? tile_m * config_.cluster : tile_n;
+  if (!problem_.chunks_c.present()) {
+    const int64_t tiles =
+        problem_.batch * ceil_div(others, rows ? tile_n : tile_m) * (rows ? config_.cluster : 1);
+    const double work = static_cast<double>(problem_.batch * others * problem_.k) *
+                        static_cast<double>(lines * (config_.planes == 2 ? 3 : 1));
+    lines *= preferred_units(tiles, static_cast<int64_t>(kLeastWork / work) + 1,
+                             gpu_.facts().multiprocessors);
+  }
+  return product_parts({cut.begin, cut.count, pivot}, size, lines);
+}
+
+Status Sm90F32Matmul::run_parts(const MatmulArguments& arguments, void* workspace,
+                                void* stream) const {
+  const MatmulLaunch whole = matmul_launch(problem_, arguments);
+  const std::vector<ProductPart> parts = parts_of(whole, arguments);
+  void* const of_chunks = static_cast<std::byte*>(workspace) + chunks_at();
+  if (parts.size() == 1)
+    return chunks_->run(arguments, of_chunks, stream,
+                        [&] { return run_batch(arguments, workspace, stream); });
+  const bool of_a = problem_.chunks_a.dim == ChunkDim::kM, rows = of_a != whole.transposed;
+  const ChunkCut& cut = problem_.chunks_c;
+  std::vector<ChunkRange<int32_t>> completed(parts.size());
+  completed.back() = WholeChunks::kAll;
+  if (cut.dim == (of_a ? ChunkDim::kM : ChunkDim::kN))
+    completed = completed_chunks(parts, {cut.begin, cut.count});
+  AsyncArguments async;
+  Status status = chunks_->begin(arguments, of_chunks, stream, &async);
+  for (size_t i = 0; i < parts.size() && status.ok(); ++i) {
+    const ProductPart& part = parts[i];
+    // The first part needs all of the other operand.
+    const ChunkRange<int32_t> of_other = i == 0 ? WholeChunks::kAll : ChunkRange<int32_t>{};
+    status = chunks_->await(async, of_a ? part.arrive : of_other, of_a ? of_other : part.arrive,
+                            i == 0, stream);
+    if (status.ok())
+      status = multiply(problem_, lines_of(whole, rows, part),
+                        {.a = i > 0 && !rows, .b = i > 0 && rows}, workspace, stream);
+    if (status.ok()) status = chunks_->depart(async, completed[i], stream);
+  }
+  return status;
+}
+
+// ---- Kernels ----
+
+Status Sm90F32Matmul::multiply(const MatmulProblem& problem, MatmulLaunch given, Kept kept,
+                               void* workspace, void* stream) const {
   const int64_t row = split_.config().row(given.depth);
   SplitOperand a{given.a, given.rows, given.a.batch != 0 ? problem.batch : 1};
   SplitOperand b{given.b, given.columns, given.b.batch != 0 ? problem.batch : 1};
+  const int64_t most_rows = given.transposed ? problem_.n : problem_.m;
   split_.place(workspace, given.depth, &a);
-  split_.place(static_cast<std::byte*>(workspace) + split_.bytes(a.entries * a.lines, given.depth),
-               given.depth, &b);
+  split_.place(
+      static_cast<std::byte*>(workspace) + split_.bytes(a.entries * most_rows, given.depth),
+      given.depth, &b);
   const auto planes = [&](const SplitOperand& operand, int lines) {
     return boxed_rows(operand.planes, DType::kF16, row, operand.lines, operand.entries, row,
                       operand.lines * row, lines);
@@ -197,10 +298,12 @@ Status Sm90F32Matmul::run_entries(const MatmulProblem& problem, const MatmulArgu
   };
   given.row_factors = launch.row_factors = factors(a);
   given.column_factors = launch.column_factors = factors(b);
-  splits_.fill(given, false, static_cast<std::byte*>(workspace) + plane_bytes(), &launch);
+  splits_.fill(problem, given, static_cast<std::byte*>(workspace) + plane_bytes(), &launch);
   const Gpu::Current current(gpu_);
   Status status = current.status();
   if (status.ok()) status = encode_maps(gpu_, given, tensors, &launch);
+  if (kept.a) a.lines = 0;
+  if (kept.b) b.lines = 0;
   if (status.ok()) status = split_.run(gpu_, {a, b}, given.depth, stream);
   if (status.ok()) status = launch_sm90_matmul(gpu_, kernels_[0], config_, launch, stream);
   if (status.ok()) status = fixup_->run(problem, given, stream);
@@ -211,7 +314,10 @@ std::string Sm90F32Matmul::description() const {
   return concatenate(
       config_.planes == 2 ? "three products of f16, tiles of " : "one product of f16, tiles of ",
       config_.rows(), " x ", config_.columns, ", ", config_.stages(), " stages, clusters of ",
-      config_.cluster, splits_.description());
+      config_.cluster, splits_.description(),
+      chunks_ == nullptr ? ""
+      : has_parts()      ? ", part by part"
+                         : ", after all chunks");
 }
 
 }  // namespace perseid::internal::cuda

@@ -11,6 +11,8 @@
 
 #include "cuda/device/sm90/matmul/config.hpp"
 #include "cuda/matmul/fma.hpp"
+#include "cuda/matmul/parts.hpp"
+#include "cuda/matmul/whole_chunks.hpp"
 #include "cuda/sm90/split.hpp"
 #include "cuda/sm90/split_k.hpp"
 #include "math/matmul_problem.hpp"
@@ -26,6 +28,10 @@ Sm90MatmulConfig choose_sm90_f32_matmul(const MatmulProblem& problem, int32_t mu
 std::vector<std::string> sm90_f32_matmul_kernels(const Sm90MatmulConfig& config);
 MatmulFmaConfig choose_fixup_matmul(const MatmulProblem& problem, int32_t multiprocessors);
 
+// An operand that arrives in chunks of rows of a, or of columns of b, is split and multiplied part
+// by part (cuda/matmul/parts.hpp). All chunks are waited for where k is cut, tiles are split, or
+// the batch takes several turns.
+//
 // Results that TMA does not store (not contiguous along a row or a column, or with an address or
 // strides that are no multiples of 16 bytes) are left to the fixup as a whole. a and b may have any
 // strides.
@@ -37,7 +43,8 @@ class Sm90F32Matmul {
   static Status make(const MatmulProblem& problem, const Sm90MatmulConfig& config, Gpu& gpu,
                      std::unique_ptr<Sm90F32Matmul>* made);
 
-  // The planes of as many batch entries as are multiplied at a time, and the sums of split tiles.
+  // The planes of as many batch entries as are multiplied at a time, the sums of split tiles, and
+  // the progress of chunks.
   size_t workspace() const;
   Status run(const MatmulArguments& arguments, void* workspace, void* stream) const;
   // Which kernel was chosen, for explain.
@@ -47,8 +54,19 @@ class Sm90F32Matmul {
   Sm90F32Matmul(const MatmulProblem& problem, const Sm90MatmulConfig& config, const Gpu& gpu);
   int64_t entries_at_a_time() const;
   size_t plane_bytes() const;
-  Status run_entries(const MatmulProblem& problem, const MatmulArguments& arguments,
-                     void* workspace, void* stream) const;
+  size_t chunks_at() const;  // in the workspace
+  Status run_batch(const MatmulArguments& arguments, void* workspace, void* stream) const;
+  Status run_parts(const MatmulArguments& arguments, void* workspace, void* stream) const;
+  // The parts of a launch; one where all chunks are waited for.
+  std::vector<ProductPart> parts_of(const MatmulLaunch& given,
+                                    const MatmulArguments& arguments) const;
+  bool has_parts() const;
+  // Lines of planes that are in the workspace already are not split again.
+  struct Kept {
+    bool a = false, b = false;
+  };
+  Status multiply(const MatmulProblem& problem, MatmulLaunch given, Kept kept, void* workspace,
+                  void* stream) const;
 
   MatmulProblem problem_;
   Sm90MatmulConfig config_;
@@ -57,6 +75,7 @@ class Sm90F32Matmul {
   std::vector<Kernel> kernels_;
   Split split_;
   std::unique_ptr<FmaMatmul> fixup_;
+  std::unique_ptr<WholeChunks> chunks_;  // null without chunks
 };
 
 }  // namespace perseid::internal::cuda

@@ -92,6 +92,7 @@ Sm90MatmulConfig choose_sm90_f8_matmul(const MatmulProblem& problem, int32_t mul
                           .activation = problem.activation,
                           .amax = problem.amax};
   config.source = problem.beta != 0;
+  config.async = problem.async();
   config.promote = promoted ? 1 : 0;
   config.blocks = problem.scaling == Scaling::kBlock;
   config.scaled = problem.scaling == Scaling::kTensor || problem.scaling == Scaling::kRow;
@@ -131,6 +132,10 @@ Status Sm90F8Matmul::make(const MatmulProblem& problem, const Sm90MatmulConfig& 
   Status status = gpu.load(kSm90MatmulHeader, sm90_f8_matmul_kernels(config), &matmul->kernels_);
   for (const Kernel& kernel : matmul->kernels_)
     if (status.ok()) status = gpu.allow_shared(kernel, config.shared_bytes());
+  if (status.ok() && problem.async()) {
+    matmul->async_ = std::make_unique<MatmulAsync>(gpu);
+    status = matmul->async_->prepare(problem);
+  }
   if (status.ok()) *made = std::move(matmul);
   return status;
 }
@@ -188,11 +193,14 @@ Status Sm90F8Matmul::run(const MatmulArguments& arguments, void* workspace, void
   }
   if (problem_.scale_result)
     launch.result_scale = static_cast<const float*>(arguments.scale_result.data);
-  splits_.fill(given, false, static_cast<std::byte*>(workspace), &launch);
   const Gpu::Current current(gpu_);
   status = current.status();
   if (status.ok()) status = encode_maps(gpu_, given, tensors, &launch);
+  if (status.ok() && async_ != nullptr)
+    status = async_->fill(arguments, transposed, workspace, stream, &launch.async);
   if (!status.ok()) return status;
+  MatmulAsync::order_tiles(launch.async, &launch.grid);
+  splits_.fill(problem_, given, static_cast<std::byte*>(workspace) + splits_at(), &launch);
   const size_t kernel = transposed && kernels_.size() > 1 ? 1 : 0;
   return launch_sm90_matmul(gpu_, kernels_[kernel], config_, launch, stream);
 }

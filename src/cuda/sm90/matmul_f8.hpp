@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda/device/sm90/matmul/config.hpp"
+#include "cuda/matmul/matmul_async.hpp"
 #include "cuda/runtime/gpu.hpp"
 #include "cuda/sm90/split_k.hpp"
 #include "math/matmul_problem.hpp"
@@ -32,7 +33,7 @@ class Sm90F8Matmul {
   static Status make(const MatmulProblem& problem, const Sm90MatmulConfig& config, Gpu& gpu,
                      std::unique_ptr<Sm90F8Matmul>* made);
 
-  size_t workspace() const { return splits_.workspace(problem_.batch); }
+  size_t workspace() const { return splits_at() + splits_.workspace(problem_.batch); }
   Status run(const MatmulArguments& arguments, void* workspace, void* stream) const;
   // Which kernel was chosen, for explain.
   std::string description() const;
@@ -40,11 +41,19 @@ class Sm90F8Matmul {
  private:
   Sm90F8Matmul(const MatmulProblem& problem, const Sm90MatmulConfig& config, const Gpu& gpu);
 
+  // In the workspace.
+  size_t splits_at() const {
+    return async_ == nullptr
+               ? 0
+               : static_cast<size_t>(round_up(static_cast<int64_t>(async_->workspace()), 16));
+  }
+
   MatmulProblem problem_;
   Sm90MatmulConfig config_;
   const Gpu& gpu_;
   SplitKLaunches splits_;
-  std::vector<Kernel> kernels_;  // in the order of sm90_f8_matmul_kernels
+  std::vector<Kernel> kernels_;         // in the order of sm90_f8_matmul_kernels
+  std::unique_ptr<MatmulAsync> async_;  // null without chunks
 };
 
 }  // namespace perseid::internal::cuda

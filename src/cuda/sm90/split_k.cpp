@@ -140,12 +140,14 @@ size_t SplitKLaunches::workspace(int64_t batch) const {
   return config_.split_k ? max(bytes(false), bytes(true)) : 0;
 }
 
-void SplitKLaunches::fill(const MatmulLaunch& given, bool first, std::byte* workspace,
-                          Sm90MatmulArguments* arguments) const {
+void SplitKLaunches::fill(const MatmulProblem& problem, const MatmulLaunch& given,
+                          std::byte* workspace, Sm90MatmulArguments* arguments) const {
   if (!config_.split_k) return;
   MatmulSplits& splits = arguments->splits;
   splits.split = splits_[given.transposed];
-  splits.split.first = first;
+  // Where all operands are here, split tiles come first: chunks of c leave one after the other.
+  const bool arrives = problem.chunks_a.present() || problem.chunks_b.present();
+  splits.split.first = problem.chunks_c.present() && !arrives;
   splits.launch = launch_number();
   splits.counters = reinterpret_cast<uint64_t*>(workspace);
   splits.sums =

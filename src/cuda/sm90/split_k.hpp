@@ -10,6 +10,7 @@
 
 #include "cuda/device/matmul/config.hpp"
 #include "cuda/device/sm90/matmul/config.hpp"
+#include "math/matmul_problem.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -50,8 +51,8 @@ class SplitKLaunches {
 
   // For so many entries of the batch.
   size_t workspace(int64_t batch) const;
-  // The arguments of a launch. `first`: split tiles come first.
-  void fill(const MatmulLaunch& given, bool first, std::byte* workspace,
+  // The arguments of a launch of the problem.
+  void fill(const MatmulProblem& problem, const MatmulLaunch& given, std::byte* workspace,
             Sm90MatmulArguments* arguments) const;
   // For explain: "", or which tiles are split.
   std::string description() const;

@@ -108,9 +108,9 @@ struct Sm90MatmulConfig {
     return stages() * (a_bytes() + b_bytes()) + out_bytes() + leaf_bytes() + kBarrierBytes;
   }
 
-  // With two consumers (setmaxnreg); 65536 in all.
-  constexpr int producer_registers() const { return promote > 0 ? 40 : 56; }
-  constexpr int consumer_registers() const { return promote > 0 ? 232 : 224; }
+  // With two consumers (setmaxnreg); 65536 in all. The scheduler of chunks needs more than 40.
+  constexpr int producer_registers() const { return promote > 0 && !async ? 40 : 56; }
+  constexpr int consumer_registers() const { return promote > 0 && !async ? 232 : 224; }
 
   constexpr bool fits() const {
     return (consumers == 1 || consumers == 2) && columns % out_columns() == 0 &&
