@@ -130,13 +130,7 @@ class ArrivalWaits {
 
   // Until the chunk has arrived.
   __device__ __forceinline__ void await_chunk(int chunk) {
-    const uint32_t epoch = read_epoch(arrival_.epoch_ptr, arrival_.epoch);
-    for (int polls = 1; !failed_; ++polls) {
-      if (epoch_reached(ptx::load_acquire_system(arrival_.signals + chunk), epoch)) return;
-      __nanosleep(kPauseNs);
-      if (polls % kPollsPerCheck == 0)
-        failed_ = has_failed(arguments_, arrival_, begin_, epoch, chunk);
-    }
+    if (!failed_) failed_ = await_by_thread(arguments_, arrival_, begin_, chunk);
   }
   // The chunks of k up to this depth, of an operand that is cut along k. True: there were new ones;
   // a proxy fence orders loads by TMA after it.
@@ -155,6 +149,18 @@ class ArrivalWaits {
   static constexpr int kPollsPerCheck = 32, kPauseNs = 40;
   static constexpr uint32_t kWholeWarp = 0xffffffffu;
 
+  // Whether the wait has failed.
+  static __device__ __noinline__ bool await_by_thread(const AsyncArguments& arguments,
+                                                      const DeviceArrival& arrival, uint64_t begin,
+                                                      int chunk) {
+    const uint32_t epoch = read_epoch(arrival.epoch_ptr, arrival.epoch);
+    for (int polls = 1;; ++polls) {
+      if (epoch_reached(ptx::load_acquire_system(arrival.signals + chunk), epoch)) return false;
+      __nanosleep(kPauseNs);
+      if (polls % kPollsPerCheck == 0 && has_failed(arguments, arrival, begin, epoch, chunk))
+        return true;
+    }
+  }
   // Every lane polls a visit, from the first missing one of the range on; visit v is of chunk
   // pivot + v, round. Returns the first visit behind the range that may be missing; after a wait
   // that has failed none is.

@@ -40,7 +40,7 @@ Budget budget_of(const SplitConfig&) { return {80, 0, 2048}; }
 // in two orders need.
 Budget budget_of(const Sm90MatmulConfig& config) {
   const bool scaled = config.scaled && config.promote == 0;
-  const int32_t spilled = config.parts > 0 ? 152 : config.async ? 120 : scaled ? 20 : 0;
+  const int32_t spilled = config.parts > 0 ? 160 : config.async ? 128 : scaled ? 20 : 0;
   const int32_t of_splits = config.split_k ? 160 : 0;
   return {config.consumers == 2 ? 168 : 255, spilled + of_splits, 0};
 }
