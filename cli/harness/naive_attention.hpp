@@ -176,6 +176,9 @@ class NaiveAttention {
         if (std::isfinite(absolute)) reach = std::max(reach, absolute);
       }
       const double sum_unit = sizeof(A) == sizeof(double) ? 1.0 / 32 : 0;
+      // In f32 a weight may be off by 2^-40 of the row's largest, even where that one is dropped
+      // (docs/reference/numerics.md).
+      const double smallest = p_.type() == f32 ? 0x1p-16 : 0;
       // As in the contract, a row whose keys all have the score -inf sees nothing.
       A sum = 0;
       for (A each : scores) sum += any ? std::exp(each - largest) : 0;
@@ -185,7 +188,8 @@ class NaiveAttention {
         magnitude_[score(i, j)] = probability * (1 + reach + sum_unit * static_cast<double>(count));
         if (probability == 0) continue;
         const double weight = rounded(probability * static_cast<A>(kept(b, h, i, j)));
-        const double bound = magnitude_[score(i, j)] * kept(b, h, i, j);
+        const double bound =
+            magnitude_[score(i, j)] * std::max(kept(b, h, i, j), smallest * rescale_);
         out_.add_row(out_at(b, h, i), p_.value_size(), weight, bound,
                      value_.data() + value_at(b, h, j));
       }
