@@ -308,5 +308,32 @@ TEST(EmulatedFloat32Attention, IsAsAccurateAsTheFormula) {
     for (const int64_t keys : {130, 500}) compare_errors<kFew>(inputs, keys);
 }
 
+// Probabilities of two keys, which values of 0 and 1 show: exponents of large weights are not
+// rounded as parts of larger numbers.
+TEST(EmulatedFloat32Attention, WeightsOfTwoKeys) {
+  for (const double scale : {0.05, 0.3, 1.0}) {
+    Case test = float32_case(1, 1, 1, 64, 2, 64, 64);
+    test.input_scale = scale;
+    test.prepare = [](AttentionBackward& a) {
+      for (int64_t j = 0; j < 2; ++j)
+        for (int64_t d = 0; d < 64; ++d) put(a.value, at(a.value, {0, 0, j, d}), d % 2 == j);
+    };
+    Fixture fixture(test);
+    run<kFew>(fixture);
+    const Tensor &query = fixture.arguments.query, &key = fixture.arguments.key;
+    for (int64_t i = 0; i < 64; ++i) {
+      double difference = 0;
+      for (int64_t d = 0; d < 64; ++d)
+        difference += get(query, at(query, {0, 0, i, d})) *
+                      (get(key, at(key, {0, 0, 1, d})) - get(key, at(key, {0, 0, 0, d})));
+      const double first = 1 / (1 + std::exp(difference * test.problem.scale));
+      for (int64_t d = 0; d < 2; ++d)
+        EXPECT_NEAR(get(fixture.out.tensor, at(fixture.out.tensor, {0, 0, i, d})),
+                    d == 0 ? first : 1 - first, 1.5e-7)
+            << "query " << i << ", inputs times " << scale;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace perseid::internal

@@ -31,13 +31,31 @@ template <Float64ForwardConfig C>
 void check_forward(Fixture& fixture) {
   fixture.out.blank();
   fixture.lse.blank();
-  Float64Arguments arguments = cuda::float64_attention_arguments(fixture.problem, C);
-  Float64ForwardConfig chosen = cuda::choose_float64_attention(fixture.problem);
-  chosen.vectors = cuda::bind_float64_attention(fixture.forward_arguments(), &arguments);
+  const AttentionProblem problem = cuda::pack_gqa(fixture.problem);
+  Float64Arguments arguments = cuda::float64_attention_arguments(problem, C);
+  Float64ForwardConfig chosen = cuda::choose_float64_attention(problem);
+  chosen.vectors = cuda::bind_float64_attention(
+      cuda::pack_gqa(fixture.problem, fixture.forward_arguments()), &arguments);
   ASSERT_EQ(cuda::kernel_name("", chosen), cuda::kernel_name("", C));
-  for (int b = 0; b < cuda::float64_attention_blocks(fixture.problem); ++b) {
+  Array workspace({static_cast<int64_t>(cuda::float64_attention_workspace(arguments)) + 16},
+                  DType::kBool);
+  cuda::bind_float64_attention_workspace(
+      reinterpret_cast<std::byte*>(
+          (reinterpret_cast<uintptr_t>(workspace.tensor.as<std::byte>()) + 15) / 16 * 16),
+      &arguments);
+  arguments.launch = 6;
+  for (int b = 0; b < cuda::float64_attention_blocks(arguments, C); ++b) {
     emulated_gpu::Block block(b, C.threads, static_cast<size_t>(C.shared_bytes()));
     block.run([&] { cuda::Float64Forward<C>(arguments, block.shared.data()).run(); });
+  }
+  if constexpr (C.split) {
+    const auto rows = static_cast<int>(arguments.rows) * ((arguments.value_dim + 31) / 32);
+    for (int b = 0; b < rows; b += cuda::kRowWarps) {
+      emulated_gpu::Block block(b / cuda::kRowWarps, 32 * cuda::kRowWarps, 0, rows);
+      block.run([&] { cuda::float64_attention_combine<C>(arguments); });
+    }
+    emulated_gpu::Block block(0, 32 * cuda::kRowWarps, 0);
+    if (C.fixes_splits()) block.run([&] { cuda::float64_attention_fixup<C>(arguments); });
   }
   fixture.compare_forward();
 }
@@ -159,6 +177,34 @@ TEST(EmulatedFloat64Attention, CausalWithNonfinite) {
     put(a.query, at(a.query, {0, 1, 7, 5}), kNaN);
   };
   check<kCausal>(test, &clean);
+}
+
+constexpr Float64ForwardConfig kSplit{.value_dim = 48, .keys = 32, .right = true, .split = true};
+constexpr Float64ForwardConfig kQuery{.keys = 32, .split = true};
+
+// Of which some see other values that are not finite; and the heads of a key head as rows.
+TEST(EmulatedFloat64Attention, SplitsKeysOfFewQueries) {
+  Case test = make_f64(1, 4, 2, 5, 1300, 64, 48);
+  test.layout = Layout::kBshd;
+  test.problem.causal = Causal::kBottomRight;
+  test.problem.grad_query = test.problem.grad_key = test.problem.grad_value = false;
+  const auto forward = [](const auto& config, const Case& problem, const Fixture* clean) {
+    SCOPED_TRACE(text_of(problem));
+    Fixture fixture(problem);
+    if (clean != nullptr) fixture.use_limits_of(*clean);
+    check_forward<config.value>(fixture);
+  };
+  const std::integral_constant<Float64ForwardConfig, kSplit> split;
+  forward(split, test, nullptr);
+  const Fixture clean(test);
+  test.prepare = [](AttentionBackward& a) {
+    put(a.value, at(a.value, {0, 0, 1297, 5}), kNaN);
+    put(a.value, at(a.value, {0, 1, 600, 40}), kInfinity);
+  };
+  forward(split, test, &clean);
+  Case query = make_f64(2, 6, 2, 1, 1300, 64, 64);
+  query.problem.grad_query = query.problem.grad_key = query.problem.grad_value = false;
+  forward(std::integral_constant<Float64ForwardConfig, kQuery>(), query, nullptr);
 }
 
 constexpr Float64ForwardConfig kGathered{

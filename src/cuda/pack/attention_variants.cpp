@@ -16,7 +16,7 @@ namespace {
 
 struct Dims {
   int64_t key, value;
-  bool f16 = false;  // in addition to bf16
+  bool usual = false;  // f16, in addition to bf16, and f32 of the portable kernels
 };
 constexpr Dims kUsual[] = {{64, 64, true}, {128, 128, true}};
 constexpr Dims kTuned[] = {{64, 64, true}, {128, 128, true}, {256, 256},
@@ -36,10 +36,11 @@ struct Kind {
   bool window = false, ragged = false, kv_lens = false, visible = false, bias = false;
   double dropout = 0;
   bool accumulate = false;
-  bool f16 = true;  // too, where dims have it
+  bool f16 = true;   // too, where dims are usual
+  bool f32 = false;  // the same
 };
 constexpr Kind kCommon[] = {
-    {.name = "attention", .dims = kTuned},
+    {.name = "attention", .dims = kTuned, .f32 = true},
     {.name = "attention of short sequences", .dims = kUsual, .q_len = 1024, .kv_len = 1024},
     {.name = "deterministic attention",
      .dims = kTuned,
@@ -160,11 +161,16 @@ Budget budget_of(const Config& config) {
           max(1024, kMostShared - config.shared_bytes())};
 }
 
-// Warps of 32 rows need all registers of a thread at dim 128, and spill a few under masks. Others
-// may spill five words with every per-score extra.
+// Warps of 32 rows need all registers of a thread at dim 128, and spill a few under masks, those of
+// float32 some more. Others may spill five words with every per-score extra.
 Budget budget_of(const PortableForwardConfig& config) {
   const bool all_extras = config.visible && config.dropout && config.bias != DType::kNone;
-  return {255, config.rows == 32 ? 200 : all_extras ? 20 : 0, kLeastShared - config.shared_bytes()};
+  const int32_t of_wide = config.planes() == 2 ? 640 : 200;
+  return {255,
+          config.rows == 32 ? of_wide
+          : all_extras      ? 20
+                            : 0,
+          kLeastShared - config.shared_bytes()};
 }
 
 // Shared memory of a block, in bytes, where it is known; GPUs of 8.0 share kernels with those of
@@ -179,7 +185,7 @@ Budget budget_of_backward(const AttentionProblem& problem, int32_t shared_bytes)
     left = min(left,
                shared_bytes -
                    choose_portable_attention_backward(problem, each, shared_bytes).shared_bytes());
-  return {255, 40, left};
+  return {255, problem.dtype == DType::kF32 ? 512 : 40, left};
 }
 
 std::string name_of(const Kind& kind, const Dims& dims, DType dtype, bool causal,
@@ -197,6 +203,18 @@ void add_sm90(const Kind& kind, const Dims& dims, DType dtype, bool causal,
     variants->push_back({"forward of " + name,
                          {kAttentionForwardHeader, attention_forward_kernels(config), architecture},
                          budget_of(config)});
+    if (dtype == DType::kF32) variants->back().budget.spilled_bytes = 160;
+  }
+  if (kind.backward && dtype == DType::kF32) {
+    const AttentionBackwardConfig config = choose_float32_attention_backward(problem);
+    // The consumers have all registers: they spill in the loop of rows with numbers of their own
+    // alone. The first launch has static shared memory, for the rows of a block of queries.
+    variants->push_back(
+        {"backward of " + name,
+         {kFloat32AttentionBackwardHeader, float32_attention_backward_kernels(config),
+          architecture},
+         {kBlockRegisters / config.threads() / 8 * 8, config.split_keys ? 400 : 8, 2048}});
+    return;
   }
   if (kind.backward && refuse_attention_backward(problem).empty()) {
     const AttentionBackwardConfig config = choose_attention_backward(problem);
@@ -232,10 +250,11 @@ std::vector<Variant> variants_of(const std::string& architecture, bool common, c
   std::vector<Variant> variants;
   for (const Kind& kind : common ? std::span<const Kind>(kCommon) : std::span<const Kind>(kRare))
     for (const Dims& dims : kind.dims)
-      for (const DType dtype : {DType::kBF16, DType::kF16})
+      for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32})
         for (const bool causal : {false, true})
           if ((causal ? kind.causal : kind.full) &&
-              (dtype == DType::kBF16 || (common && kind.f16 && dims.f16)))
+              (dtype == DType::kBF16 ||
+               (common && dims.usual && (dtype == DType::kF16 ? kind.f16 : kind.f32))))
             add(kind, dims, dtype, causal, architecture, &variants);
   return variants;
 }
@@ -244,27 +263,7 @@ std::vector<Variant> variants_of(const std::string& architecture, bool common, c
 
 std::vector<Variant> attention_variants(const std::string& architecture, bool common) {
   if (architecture != "sm_90a") return portable_attention_variants(architecture, common);
-  std::vector<Variant> variants = variants_of(architecture, common, add_sm90);
-  if (common) return variants;
-  // In f32, whose consumers have all registers. Backward spills in the loop of rows with numbers of
-  // their own alone.
-  const Kind kind{.name = "attention", .dims = kTuned};
-  for (const Dims& dims : {Dims{64, 64}, Dims{128, 128}})
-    for (const bool causal : {false, true}) {
-      Kind forward = kind;
-      forward.backward = false;
-      add_sm90(forward, dims, DType::kF32, causal, architecture, &variants);
-      variants.back().budget.spilled_bytes = 160;
-      const AttentionBackwardConfig config =
-          choose_float32_attention_backward(problem_of(kind, dims, DType::kF32, causal));
-      // The first launch has static shared memory, for the rows of a block of queries.
-      variants.push_back(
-          {"backward of " + name_of(kind, dims, DType::kF32, causal, architecture),
-           {kFloat32AttentionBackwardHeader, float32_attention_backward_kernels(config),
-            architecture},
-           {kBlockRegisters / config.threads() / 8 * 8, config.split_keys ? 400 : 8, 2048}});
-    }
-  return variants;
+  return variants_of(architecture, common, add_sm90);
 }
 
 std::vector<Variant> portable_attention_variants(const std::string& architecture, bool common) {

@@ -34,12 +34,7 @@ int pack_of(const AttentionProblem& problem) {
 constexpr int64_t kSplitKeys = 512, kManyKeys = 4096, kMaxSplits = 256, kFewHeads = 16;
 
 int64_t split_tiles_of(const AttentionProblem& problem, const PortableForwardConfig& config) {
-  const int64_t tiles = ceil_div(problem.kv_len, int64_t{config.keys});
-  const int64_t keys = problem.kv_len > kManyKeys                      ? 2 * kSplitKeys
-                       : problem.heads >> pack_of(problem) > kFewHeads ? kSplitKeys
-                                                                       : kSplitKeys / 2;
-  const int64_t most = problem.num_splits == 0 ? kMaxSplits : min(problem.num_splits, kMaxSplits);
-  return max(keys / config.keys, ceil_div(tiles, most));
+  return portable_split_tiles(problem, config.keys, pack_of(problem));
 }
 
 // Blocks of a launch, which may be more than it can have.
@@ -52,8 +47,8 @@ int64_t blocks_of(const AttentionProblem& problem, const PortableForwardConfig& 
 
 // Of any launch of forward.
 int64_t most_blocks(const AttentionProblem& problem) {
-  if (problem.dtype == DType::kF64) return float64_attention_blocks(problem);
   const AttentionProblem packed = pack_gqa(problem);
+  if (problem.dtype == DType::kF64) return float64_attention_blocks(packed);
   const PortableForwardConfig config = choose_portable_attention(packed);
   return max(blocks_of(packed, config), portable_attention_planes(packed, config).blocks());
 }
@@ -69,6 +64,18 @@ Tensor pack_rows(Tensor tensor, int64_t group) {
 }
 
 }  // namespace
+
+int64_t portable_split_tiles(const AttentionProblem& problem, int keys, int pack) {
+  const int64_t tiles = ceil_div(problem.kv_len, int64_t{keys});
+  const int64_t of_split = problem.kv_len > kManyKeys          ? 2 * kSplitKeys
+                           : problem.heads >> pack > kFewHeads ? kSplitKeys
+                                                               : kSplitKeys / 2;
+  const int64_t most = problem.num_splits == 0 ? kMaxSplits : min(problem.num_splits, kMaxSplits);
+  return max(of_split / keys, ceil_div(tiles, most));
+}
+bool splits_keys(const AttentionProblem& problem, int64_t split_keys) {
+  return problem.q_len <= kFewRows && problem.kv_len > max(split_keys, kSplitKeys);
+}
 
 bool packs_gqa(const AttentionProblem& problem) {
   // The last query of a sequence is limited by no bound on the right of it.
@@ -155,14 +162,17 @@ PortableForwardConfig choose_portable_attention(const AttentionProblem& problem)
   config.rows = problem.q_len <= kFewRows || config.columns() > 128 || extras ? 16 : 32;
   if (planes || config.shared_bytes() > kLeastShared) config.keys = 32;
   if (config.shared_bytes() > kLeastShared) config.rows = 16;
+  if (planes && config.rows == 32 && !config.dropout) {
+    config.keys = 48;
+    if (config.shared_bytes() > kLeastShared) config.keys = 32;
+  }
   // At dim 64, 96 keys are faster than 64 with the queries in registers.
   if (!planes && config.rows == 32 && config.key_dim == 64 && config.value_dim == 64)
     config.keys = 96;
   else
     config.query_in_registers = !planes && config.key_dim <= 64 && config.value_dim <= 64;
   config.packs = pack_of(problem) > 0;
-  config.split = problem.q_len <= kFewRows &&
-                 problem.kv_len > max(split_tiles_of(problem, config) * config.keys, kSplitKeys);
+  config.split = splits_keys(problem, split_tiles_of(problem, config) * config.keys);
   return config;
 }
 
@@ -189,8 +199,8 @@ AttentionPlanes portable_attention_planes(const AttentionProblem& problem,
   const bool scales = config.scale_first || config.bias != DType::kNone ||
                       config.modifier != ScoreModifierKind::kNone;
   return {problem,
-          {config.key_length(), config.depth()},
-          {config.value_length(), config.columns()},
+          {config.key_length(), config.depth(), kCommonKeyExponent},
+          {config.value_length(), config.columns(), kCommonValueExponent},
           scales ? 1 : arguments_of(problem).scale_log2};
 }
 void bind_portable_attention_planes(const PlanesArguments& planes,
@@ -309,14 +319,9 @@ Status PortableAttention::forward(const AttentionForward& given, std::byte* work
                          &rows, stream);
   }
   if (status.ok()) status = gpu_.launch(kernels_[vectors ? 0 : 1], launch, &arguments, stream);
-  if (!config_.split) return status;
-  const int64_t pieces = ceil_div(int64_t{arguments.value_dim}, int64_t{32});
-  Launch by_rows{.blocks = ceil_div(arguments.rows * pieces, kRowWarps), .threads = 32 * kRowWarps};
-  if (status.ok()) status = gpu_.launch(kernels_[2], by_rows, &arguments, stream);
-  by_rows.blocks =
-      min(ceil_div(arguments.rows, kRowWarps), int64_t{4} * gpu_.facts().multiprocessors);
-  if (status.ok() && config_.fixes_splits())
-    status = gpu_.launch(kernels_[3], by_rows, &arguments, stream);
+  for (size_t each = 2; each < kernels_.size() && status.ok(); ++each)
+    status = gpu_.launch(kernels_[each], by_rows_of_splits(arguments, each == 3, gpu_.facts()),
+                         &arguments, stream);
   return status;
 }
 

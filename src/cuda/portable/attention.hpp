@@ -34,6 +34,10 @@ std::string refuse_portable_attention(const AttentionProblem& problem, const Gpu
 // By the problem's lengths, dims and masks, never by its batch or the GPU, so that a row's result
 // depends on neither. This and what follows have packed problems.
 PortableForwardConfig choose_portable_attention(const AttentionProblem& problem);
+// Many keys of few queries are split into parts: how many tiles of `keys` keys a part has, where
+// 2^pack heads are rows of a block, and whether keys are split into parts of `split_keys` keys.
+int64_t portable_split_tiles(const AttentionProblem& problem, int keys, int pack);
+bool splits_keys(const AttentionProblem& problem, int64_t split_keys);
 // Name expressions of the kernels, and their header: for tensors that are accessed by vectors, and
 // for others, or of float32, for planes, and the one that writes them; and where keys are split,
 // the kernels that follow.
@@ -47,6 +51,15 @@ int64_t portable_attention_blocks(const PortableForwardArguments& fixed,
 void set_portable_attention_lengths(const AttentionProblem& problem,
                                     const PortableForwardConfig& config,
                                     PortableForwardArguments* arguments);
+// The launch that combines the splits of all rows, or with `fixups` computes some rows once more.
+template <class Arguments>
+Launch by_rows_of_splits(const Arguments& arguments, bool fixups, const GpuFacts& facts) {
+  const int64_t pieces = ceil_div(int64_t{arguments.value_dim}, int64_t{32});
+  return {.blocks =
+              fixups ? min(ceil_div(arguments.rows, kRowWarps), int64_t{4} * facts.multiprocessors)
+                     : ceil_div(arguments.rows * pieces, kRowWarps),
+          .threads = 32 * kRowWarps};
+}
 // Of float32.
 AttentionPlanes portable_attention_planes(const AttentionProblem& problem,
                                           const PortableForwardConfig& config);

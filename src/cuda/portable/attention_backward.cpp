@@ -34,12 +34,25 @@ void choose_pairs(int32_t shared_bytes, PortableBackwardConfig* config) {
   if (config->streams() || config->shared_bytes() > shared_bytes) config->columns = 16;
   if (config->shared_bytes() > shared_bytes) config->largest = 0;
 }
+// Of float32, for dims that blocks of four warps cut.
+PortableBackwardConfig large_planes(PortableBackwardConfig config) {
+  config.warps = 8;
+  config.largest = 128;
+  return config;
+}
 // Whether dQ is summed beside dK and dV.
 bool adds_queries(const AttentionProblem& problem, int32_t shared_bytes) {
   if (!problem.grad_query || !(problem.grad_key || problem.grad_value) || problem.deterministic ||
-      problem.dtype == DType::kF32 ||
+      (problem.dtype == DType::kF32 && problem.grad_bias) ||
       max(problem.head_dim, problem.value_dim) > PortableBackwardConfig::kLargest)
     return false;
+  if (problem.dtype == DType::kF32)
+    return max(problem.head_dim, problem.value_dim) <= 64 ||
+           large_planes({.dtype = DType::kF32,
+                         .key_dim = dim_of(problem.head_dim),
+                         .value_dim = dim_of(problem.value_dim),
+                         .adds_queries = true})
+                   .shared_bytes() <= shared_bytes;
   if (problem.dtype != DType::kF64) return true;
   PortableBackwardConfig config{.dtype = DType::kF64,
                                 .key_dim = dim_of(problem.head_dim),
@@ -165,9 +178,7 @@ PortableBackwardConfig choose_portable_attention_backward(const AttentionProblem
   if (config.planes() == 2) {
     // Tiles of bias are cut, and planes have one order.
     config.largest = problem.grad_bias ? 0 : 64;
-    PortableBackwardConfig large = config;
-    large.warps = 8;
-    large.largest = 128;
+    const PortableBackwardConfig large = large_planes(config);
     if (config.largest == 64 && config.most_dim() > 64 && config.most_dim() <= large.largest &&
         large.shared_bytes() <= shared_bytes)
       config = large;

@@ -5,6 +5,7 @@
 #include "cuda/attention/arguments.hpp"
 #include "cuda/portable/attention.hpp"
 #include "cuda/runtime/kernel_name.hpp"
+#include "cuda/runtime/launch_number.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -22,31 +23,66 @@ Float64ForwardConfig choose_float64_attention(const AttentionProblem& problem) {
   config.left = bounds.left;
   config.right = bounds.right;
   if (max(config.key_dim, config.value_dim) <= 64) config.keys = 32;
+  config.split = splits_keys(problem, portable_split_tiles(problem, config.keys, 0) * config.keys);
   return config;
 }
 
 std::vector<std::string> float64_attention_kernels(const Float64ForwardConfig& config) {
   Float64ForwardConfig elements = config;
   elements.vectors = false;
-  return {kernel_name("float64_attention_forward", config),
-          kernel_name("float64_attention_forward", elements)};
+  std::vector<std::string> names = {kernel_name("float64_attention_forward", config),
+                                    kernel_name("float64_attention_forward", elements)};
+  if (config.split) names.push_back(kernel_name("float64_attention_combine", config));
+  if (config.fixes_splits()) names.push_back(kernel_name("float64_attention_fixup", config));
+  return names;
 }
 
 int64_t float64_attention_blocks(const AttentionProblem& problem) {
-  return tiles_of(problem, false, Float64ForwardConfig::block_rows()) *
-         heads_in_memory(problem, false) * choose_float64_attention(problem).parts();
+  const Float64ForwardConfig config = choose_float64_attention(problem);
+  return float64_attention_blocks(float64_attention_arguments(problem, config), config);
+}
+int64_t float64_attention_blocks(const Float64Arguments& fixed,
+                                 const Float64ForwardConfig& config) {
+  const int64_t heads = fixed.ragged ? fixed.heads : fixed.batch_heads;
+  return int64_t{fixed.q_tiles} * heads * config.parts() * fixed.num_splits;
 }
 
 Float64Arguments float64_attention_arguments(const AttentionProblem& problem,
                                              const Float64ForwardConfig& config) {
   Float64Arguments fixed;
+  if (config.split)
+    fixed.split_tiles = static_cast<int32_t>(portable_split_tiles(problem, config.keys, 0));
+  set_float64_attention_lengths(problem, config, &fixed);
+  return fixed;
+}
+
+void set_float64_attention_lengths(const AttentionProblem& problem,
+                                   const Float64ForwardConfig& config,
+                                   Float64Arguments* arguments) {
+  Float64Arguments& fixed = *arguments;
   static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
   fixed.modifier = problem.modifier.value;
   fixed.batch_heads = static_cast<int32_t>(problem.batch * problem.heads);
   fixed.heads_per_section =
       heads_per_section(problem, config.right, fixed.batch_heads, fixed.group);
   fixed.q_tiles = static_cast<int32_t>(tiles_of(problem, false, config.block_rows()));
-  return fixed;
+  fixed.rows = problem.heads * (problem.ragged ? problem.total_q : problem.batch * problem.q_len);
+  if (config.split)
+    fixed.num_splits = static_cast<int32_t>(
+        max(ceil_div(problem.kv_len, int64_t{fixed.split_tiles} * config.keys), int64_t{1}));
+}
+
+size_t float64_attention_workspace(const Float64Arguments& fixed) {
+  if (fixed.split_tiles == 0) return 0;
+  const auto sums = static_cast<size_t>(fixed.num_splits * fixed.rows);
+  return sizeof(uint64_t) + sums * static_cast<size_t>(fixed.value_dim + 2) * sizeof(double);
+}
+void bind_float64_attention_workspace(std::byte* workspace, Float64Arguments* arguments) {
+  if (arguments->split_tiles == 0) return;
+  arguments->nonfinite = reinterpret_cast<uint64_t*>(workspace);
+  arguments->split_sums = reinterpret_cast<double*>(workspace + sizeof(uint64_t));
+  arguments->split_weights = arguments->split_sums + arguments->num_splits * arguments->rows;
+  arguments->split_results = arguments->split_weights + arguments->num_splits * arguments->rows;
 }
 
 bool bind_float64_attention(const AttentionForward& tensors, Float64Arguments* arguments) {
@@ -65,27 +101,43 @@ Status Float64Attention::make(const AttentionProblem& problem, Gpu& gpu,
                            &attention->kernels_);
   for (size_t each = 0; each < 2 && status.ok(); ++each)
     status = gpu.allow_shared(attention->kernels_[each], attention->config_.shared_bytes());
-  if (status.ok()) *made = std::move(attention);
-  return status;
+  if (!status.ok()) return status;
+  attention->fixed_ = float64_attention_arguments(pack_gqa(problem), attention->config_);
+  *made = std::move(attention);
+  return {};
 }
 
-Status Float64Attention::forward(const AttentionForward& tensors, std::byte*, void* stream) const {
-  if (tensors.out.elements() == 0) return {};
+Status Float64Attention::forward(const AttentionForward& given, std::byte* workspace,
+                                 void* stream) const {
+  if (given.out.elements() == 0) return {};
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
-  const AttentionProblem problem = with_lengths(problem_, tensors.lengths);
-  Float64Arguments arguments = float64_attention_arguments(problem, config_);
+  Float64Arguments arguments = fixed_;
+  const AttentionForward tensors = pack_gqa(problem_, given);
+  if (problem_.max_lengths)
+    set_float64_attention_lengths(with_lengths(pack_gqa(problem_), tensors.lengths), config_,
+                                  &arguments);
   const bool vectors = bind_float64_attention(tensors, &arguments);
-  return gpu_.launch(kernels_[vectors ? 0 : 1],
-                     {.blocks = float64_attention_blocks(problem),
-                      .threads = Float64ForwardConfig::threads,
-                      .shared_bytes = config_.shared_bytes()},
-                     &arguments, stream);
+  bind_float64_attention_workspace(workspace, &arguments);
+  arguments.launch = launch_number();
+  Status status = gpu_.launch(kernels_[vectors ? 0 : 1],
+                              {.blocks = float64_attention_blocks(arguments, config_),
+                               .threads = Float64ForwardConfig::threads,
+                               .shared_bytes = config_.shared_bytes()},
+                              &arguments, stream);
+  for (size_t each = 2; each < kernels_.size() && status.ok(); ++each)
+    status = gpu_.launch(kernels_[each], by_rows_of_splits(arguments, each == 3, gpu_.facts()),
+                         &arguments, stream);
+  return status;
 }
 
 std::string Float64Attention::description() const {
   return concatenate("forward: tiles of ", Float64ForwardConfig::block_rows(), " queries and ",
-                     config_.keys, " keys, ", Float64ForwardConfig::warps, " warps");
+                     config_.keys, " keys, ", Float64ForwardConfig::warps, " warps",
+                     config_.split ? concatenate(", keys split into ", fixed_.num_splits,
+                                                 " parts, merged by a second kernel")
+                                   : "",
+                     packs_gqa(problem_) ? ", heads of a key head as its rows" : "");
 }
 
 }  // namespace perseid::internal::cuda

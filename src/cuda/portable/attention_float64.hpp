@@ -10,20 +10,29 @@
 #include <vector>
 
 #include "cuda/device/portable/attention/float64_config.hpp"
+#include "cuda/portable/attention.hpp"
 #include "cuda/runtime/gpu.hpp"
 #include "math/attention_problem.hpp"
 
 namespace perseid::internal::cuda {
 
-// By the problem's dims and masks alone, so that a row's result depends on nothing else.
+// By the problem's lengths, dims and masks, never by its batch or the GPU, so that a row's result
+// depends on neither. This and what follows have packed problems (pack_gqa).
 Float64ForwardConfig choose_float64_attention(const AttentionProblem& problem);
 // Name expressions of the kernels: with vectors and without.
 std::vector<std::string> float64_attention_kernels(const Float64ForwardConfig& config);
 // Blocks, which may be more than a launch can have.
 int64_t float64_attention_blocks(const AttentionProblem& problem);
+int64_t float64_attention_blocks(const Float64Arguments& fixed, const Float64ForwardConfig& config);
 // The arguments of a launch that the problem determines.
 Float64Arguments float64_attention_arguments(const AttentionProblem& problem,
                                              const Float64ForwardConfig& config);
+// Those that follow from the lengths of an execution: keys are split where the plan splits them.
+void set_float64_attention_lengths(const AttentionProblem& problem,
+                                   const Float64ForwardConfig& config, Float64Arguments* arguments);
+// Of split keys.
+size_t float64_attention_workspace(const Float64Arguments& fixed);
+void bind_float64_attention_workspace(std::byte* workspace, Float64Arguments* arguments);
 // Adds the tensors of an execution. Returns whether they can be accessed by vectors.
 bool bind_float64_attention(const AttentionForward& tensors, Float64Arguments* arguments);
 
@@ -35,17 +44,18 @@ class Float64Attention {
   static Status make(const AttentionProblem& problem, Gpu& gpu,
                      std::unique_ptr<Float64Attention>* made);
 
-  static size_t forward_workspace() { return 0; }
+  size_t forward_workspace() const { return float64_attention_workspace(fixed_); }
   Status forward(const AttentionForward& tensors, std::byte* workspace, void* stream) const;
   // Which kernel was chosen, for explain.
   std::string description() const;
 
  private:
   Float64Attention(const AttentionProblem& problem, const Gpu& gpu)
-      : problem_(problem), config_(choose_float64_attention(problem)), gpu_(gpu) {}
+      : problem_(problem), config_(choose_float64_attention(pack_gqa(problem))), gpu_(gpu) {}
 
   AttentionProblem problem_;
   Float64ForwardConfig config_;
+  Float64Arguments fixed_;
   const Gpu& gpu_;
   std::vector<Kernel> kernels_;  // in the order of float64_attention_kernels
 };

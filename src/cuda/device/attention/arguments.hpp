@@ -72,15 +72,18 @@ struct ClearRowsArguments : AttentionArguments {
 
 inline constexpr int kClearRowsThreads = 128;
 
-// Forward over few queries: keys in splits, each with results of its own for every row (float32,
-// and the logarithm to base 2 of the row sum), which another kernel combines.
-struct KeySplits {
+// Forward over few queries: keys in splits, each with results of its own for every row (and the
+// logarithm to base 2 of the row sum), which another kernel combines. Real: of sums.
+template <class Real>
+struct KeySplitsOf {
   int32_t num_splits = 1, split_tiles = 0;  // KV tiles of a split
-  float* split_results = nullptr;           // [split, row, value_dim]; rows: [batch, head, query]
-  float* split_sums = nullptr;              // [split, row]
-  float* split_weights = nullptr;           // the same, of float32: sums are 2^split_sums times it
+  Real* split_results = nullptr;            // [split, row, value_dim]; rows: [batch, head, query]
+  Real* split_sums = nullptr;               // [split, row]
+  // The same, of float32 and float64: sums are 2^split_sums times it.
+  Real* split_weights = nullptr;
   int64_t rows = 0;
 };
+using KeySplits = KeySplitsOf<float>;
 
 inline constexpr int kRowWarps = 4;  // of a block that combines splits or fixes rows up
 

@@ -11,7 +11,7 @@
 // the keys alone: a row's result does not depend on the other rows of the batch. Blocks are small,
 // so that they can be resident together with those of the kernels before and after.
 //
-// In float32 L is an integer with a factor beside it: roundings of L would be seen.
+// In float32 and float64 L has a factor beside it: roundings of L would be seen.
 #pragma once
 
 #include "cuda/device/attention/arithmetic.hpp"
@@ -26,6 +26,9 @@ namespace perseid::internal::cuda {
 template <DType D, class Arguments>
 __device__ __forceinline__ void combine_splits(const Arguments& a, int64_t stride) {
   constexpr int kSplits = 32;
+  using Real = typename SumOf<D>::Type;
+  using V = typename ArithmeticOf<Real>::Type;
+  constexpr bool kHasWeights = D == DType::kF32 || D == DType::kF64;
   ptx::launch_dependents();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t warp = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / 32;
@@ -40,34 +43,34 @@ __device__ __forceinline__ void combine_splits(const Arguments& a, int64_t strid
   // Rows behind the last sequence are padding of the packed tensor.
   if (a.ragged && query >= read_length(a.cumulative_q, a.batch, a.total_q)) return;
 
-  float out = 0, largest = minus_infinity(), sum = 0;  // sum: of the lane's splits
+  Real out = 0, largest = minus_infinity(), sum = 0;  // sum: of the lane's splits
 #pragma unroll 1
   for (int first = 0; first < a.num_splits; first += kSplits) {
     const int64_t at = int64_t{first} * a.rows + row;
-    const float own_sum =
+    const Real own_sum =
         first + lane < a.num_splits ? a.split_sums[at + lane * a.rows] : minus_infinity();
-    float results[kSplits];
+    Real results[kSplits];
 #pragma unroll
     for (int p = 0; p < kSplits; ++p)
       results[p] = own && first + p < a.num_splits
                        ? a.split_results[(at + p * a.rows) * a.value_dim + column]
                        : 0;
-    float now = fmaxf(largest, own_sum);
+    Real now = V::max(largest, own_sum);
 #pragma unroll
     for (int step = 16; step > 0; step /= 2)
-      now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, step));
-    const float shift = now == minus_infinity() ? 0 : now;
+      now = V::max(now, __shfl_xor_sync(0xffffffffu, now, step));
+    const Real shift = now == minus_infinity() ? 0 : now;
     // Dropout may have dropped all but the smallest weights.
-    const float factor = weight_of<true>(largest - shift);
-    float weight = weight_of<true>(own_sum - shift);
-    if constexpr (D == DType::kF32)
+    const Real factor = weight_of<true>(largest - shift);
+    Real weight = weight_of<true>(own_sum - shift);
+    if constexpr (kHasWeights)
       if (own_sum != minus_infinity()) weight *= a.split_weights[at + lane * a.rows];
     largest = now;
-    sum = fmaf(sum, factor, weight);
+    sum = V::fma(sum, factor, weight);
     out *= factor;
 #pragma unroll
     for (int p = 0; p < kSplits; ++p)
-      out = fmaf(__shfl_sync(0xffffffffu, weight, p), results[p], out);
+      out = V::fma(__shfl_sync(0xffffffffu, weight, p), results[p], out);
   }
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
@@ -75,12 +78,16 @@ __device__ __forceinline__ void combine_splits(const Arguments& a, int64_t strid
   using Element = typename ElementOf<D>::Type;
   if (own)
     row_at<Element>(a.out_rows, batch, head, query)[column * stride] =
-        round_element<D>(sum == 0 ? 0.0f : out / sum);
+        round_element<D>(sum == 0 ? 0 : out / sum);
   if (column != 0 || a.lse == nullptr) return;
-  float lse = minus_infinity();
-  if (sum != 0)
-    lse = D == DType::kF32 ? natural_logarithm(largest, sum)
-                           : (largest + ptx::approximate_log2(sum)) * kLn2;
+  Real lse = minus_infinity();
+  if (sum != 0) {
+    if constexpr (D == DType::kF64)
+      lse = largest * internal::kLn2 + log(sum);
+    else
+      lse = D == DType::kF32 ? natural_logarithm(largest, sum)
+                             : (largest + ptx::approximate_log2(sum)) * kLn2;
+  }
   a.lse[batch * a.lse_stride[0] + head * a.lse_stride[1] + query * a.lse_stride[2]] = lse;
 }
 

@@ -187,25 +187,28 @@ class PortableBackward : ProductsOf<C>::Type {
         if (C.of_keys() && next.head != step.head) columns.move_to(*this, next.head);
         copy(next, 1 - stage);
       }
-      if (adds && i > 0) add_queries_of(i - 1, before);
+      if (kPlanes == 1 && adds && i > 0) add_queries_of(i - 1, before);
       Scores scores = {}, products = {};
       if (sees_any(step.column)) {
         multiply(at, scores, products);
         finish_step(step, stage, scores, products);
         this->add_gradients(i, stage, at, at + kSecondColumns, scores, products);
-      } else if constexpr (C.adds_queries) {
+      } else if constexpr (C.adds_queries && kPlanes == 1) {
         this->share_ds(i, {});
       }
+      if constexpr (C.adds_queries && kPlanes == 2)
+        if (adds) this->add_plane_queries(stage, products, a_.sums + step.at * C.key_dim);
       before = step;
       step = next;
     }
-    if (adds) {
+    if (kPlanes == 1 && adds) {
       __syncthreads();
       add_queries_of(steps - 1, before);
     }
   }
   __device__ __forceinline__ void add_queries_of(int number, const Step& step) const {
-    if constexpr (C.adds_queries) this->add_queries(number, a_.sums + step.at * C.key_dim);
+    if constexpr (C.adds_queries && kPlanes == 1)
+      this->add_queries(number, a_.sums + step.at * C.key_dim);
   }
 
   // Scores chunk by chunk; then the columns of the part.
@@ -265,8 +268,7 @@ class PortableBackward : ProductsOf<C>::Type {
   __device__ __forceinline__ void finish_step(const Step& step, int stage, Scores& scores,
                                               Scores& products) const {
     if constexpr (kPlanes == 2)
-      unscale_products(address_ + static_cast<uint32_t>(C.numbers_offset() + warp() * C.rows * 8),
-                       this->column_numbers(stage), lane(), scores, products);
+      unscale_columns(this->column_numbers(stage), lane(), scores, products);
     this->run_chain(products, [&] {
       const SeenColumns own = seen();
       if (step.column >= own.first_all && step.column <= own.last_all)
@@ -290,15 +292,24 @@ class PortableBackward : ProductsOf<C>::Type {
           const Pair delta = *reinterpret_cast<const Pair*>(shared + C.columns + 8 * j);
           return QueryStatistics<Real>{{lse.x, lse.y}, {delta.x, delta.y}};
         };
-        chain.template compute<kMasks>(i, of_columns, scores[i], products[i]);
+        chain.template compute<kMasks>(i, of_columns, scales_of(i), scores[i], products[i]);
       } else {
         QueryStatistics<Real> own[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r)
           own[r] = statistics_of(warp_row() + 16 * i + 8 * r + lane() / 4);
         const auto of_rows = [&](int, int r) { return own[r]; };
-        chain.template compute<kMasks>(i, of_rows, scores[i], products[i]);
+        chain.template compute<kMasks>(i, of_rows, scales_of(i), scores[i], products[i]);
       }
+    }
+  }
+  __device__ __forceinline__ RowScales<Real> scales_of(int i) const {
+    if constexpr (kPlanes == 2) {  // which have the scale
+      const int row = warp() * C.rows + 16 * i;
+      return row_scales(address_ + static_cast<uint32_t>(C.numbers_offset() + 8 * row), lane());
+    } else {
+      const Real scale = scale_log2_of<Real>(a_);
+      return {{scale, scale}, {1, 1}};
     }
   }
   // lse and delta of a row, which is a query.

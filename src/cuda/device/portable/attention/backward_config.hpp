@@ -130,18 +130,19 @@ struct PortableBackwardConfig {
   constexpr int part_bytes(int dim) const {
     return streams() && !of_bias() ? 2 * columns * line_length(units() * part_length(dim)) : 0;
   }
-  constexpr int stage_bytes() const { return column_bytes(key_dim) + column_bytes(value_dim); }
+  constexpr int stage_bytes() const {
+    return max(column_bytes(key_dim) + column_bytes(value_dim), planes() == 2 ? ds_bytes() : 0);
+  }
   constexpr int columns_offset() const { return row_bytes(key_dim) + row_bytes(value_dim); }
   constexpr int parts_offset() const { return columns_offset() + stages() * stage_bytes(); }
-  // dS of two steps, as keys x queries.
+  // dS of two steps, as keys x queries; of planes in place of the step's columns.
   constexpr int ds_offset() const {
     return parts_offset() + part_bytes(key_dim) + part_bytes(value_dim);
   }
-  constexpr int ds_bytes() const {
-    return adds_queries ? (pairs() ? 8 : 2) * block_rows() * columns : 0;
-  }
+  constexpr int ds_bytes() const { return adds_queries ? 2 * units() * block_rows() * columns : 0; }
   // Scores that pairs of warps exchange.
-  constexpr int exchange_offset() const { return ds_offset() + 2 * ds_bytes(); }
+  constexpr int ds_buffers() const { return planes() == 2 ? 0 : 2; }
+  constexpr int exchange_offset() const { return ds_offset() + ds_buffers() * ds_bytes(); }
   constexpr int exchange_bytes() const { return pairs() ? 8 * block_rows() * columns : 0; }
   constexpr int result_bytes() const {
     return of_bias()      ? sum_bytes() * queries * (keys() + 1)
@@ -165,7 +166,12 @@ struct PortableBackwardConfig {
   }
   constexpr int others_offset() const { return seen_offset() + 16 * warps; }
   constexpr int flag_offset() const { return others_offset() + 112; }
-  constexpr int shared_bytes() const { return flag_offset() + 16; }
+  // Of dS as planes, the powers of two of each warp's queries.
+  constexpr int units_offset() const { return flag_offset() + 16; }
+  constexpr int units_bytes() const {
+    return adds_queries && planes() == 2 ? 4 * warps * columns : 0;
+  }
+  constexpr int shared_bytes() const { return units_offset() + units_bytes(); }
 };
 
 // Threads of a block of portable_attention_backward_prepare and portable_attention_backward_finish.

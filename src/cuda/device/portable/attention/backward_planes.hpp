@@ -11,38 +11,43 @@
 #pragma once
 
 #include "cuda/device/attention/softmax.hpp"
+#include "cuda/device/portable/attention/backward_scores.hpp"
 #include "cuda/device/portable/attention/plane_products.hpp"
 
 namespace perseid::internal::cuda {
 
-// Products of planes to those of rows: S by the factors, dP by the exponents. `rows` and `columns`:
-// where the numbers of 16 kTiles rows, and of the columns, are in shared memory.
+// Products of planes to those of rows, S by the factors, dP by the exponents (planes of both second
+// rows reach 2^15 instead of 2): first what the columns' numbers say, which are in shared memory.
 template <int kTiles, int kCount>
-__device__ __forceinline__ void unscale_products(uint32_t rows, uint32_t columns, int lane,
-                                                 float (&scores)[kTiles][kCount],
-                                                 float (&products)[kTiles][kCount]) {
-  constexpr float kOfPlanes = 28;  // planes of both second rows reach 2^15 instead of 2
-  float2 own[kTiles][2];
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i)
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      own[i][r] =
-          ptx::load_shared_v2(rows + static_cast<uint32_t>(8 * (16 * i + 8 * r + lane / 4)));
+__device__ __forceinline__ void unscale_columns(uint32_t columns, int lane,
+                                                float (&scores)[kTiles][kCount],
+                                                float (&products)[kTiles][kCount]) {
 #pragma unroll
   for (int j = 0; j < kCount / 4; ++j) {
     const float4 column = numbers_of_keys(columns, lane, j);
+    const float second[2] = {power_of_minus(14 - column.y), power_of_minus(14 - column.w)};
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int x = 4 * j + 2 * r;
-        scores[i][x] *= own[i][r].x * column.x;
-        scores[i][x + 1] *= own[i][r].x * column.z;
-        products[i][x] *= power_of_minus(kOfPlanes - own[i][r].y - column.y);
-        products[i][x + 1] *= power_of_minus(kOfPlanes - own[i][r].y - column.w);
+        scores[i][x] *= column.x;
+        scores[i][x + 1] *= column.z;
+        products[i][x] *= second[0];
+        products[i][x + 1] *= second[1];
       }
   }
+}
+// What the thread's two of 16 rows are then to be multiplied by; their numbers are at `rows`.
+__device__ __forceinline__ RowScales<float> row_scales(uint32_t rows, int lane) {
+  RowScales<float> scales{};
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float2 own = ptx::load_shared_v2(rows + static_cast<uint32_t>(8 * (8 * r + lane / 4)));
+    scales.score[r] = own.x;
+    scales.product[r] = power_of_minus(14 - own.y);
+  }
+  return scales;
 }
 
 // W or dS of 16 rows as planes of the left operand: high halves, and low ones, which are not

@@ -120,7 +120,7 @@ class PortableBackwardFinish {
 
   __device__ __forceinline__ void run() const {
     const int thread = static_cast<int>(threadIdx.x);
-    if (!C.masked()) {
+    if (!C.masked() && C.planes() == 1) {
       for_each_eight(
           [&](int row, int column, const Real(&eight)[8]) { store(row, column, eight); });
       return;
@@ -178,19 +178,27 @@ class PortableBackwardFinish {
     c = from[lane + 64];
     d = from[lane + 96];
   }
-  __device__ __forceinline__ void store(int row, int column, const double (&eight)[8]) const {
+  template <class Sum>
+  __device__ __forceinline__ void store(int row, int column, const Sum (&eight)[8]) const {
+    if constexpr (C.units() == 1)
+      store_rounded(row, column, eight);
+    else
+      store_sums(row, column, eight);
+  }
+  __device__ __forceinline__ void store_sums(int row, int column, const Real (&eight)[8]) const {
     const int32_t query = block_.query + row;
     if (query >= block_.sequence.q_len) return;
-    auto* to = row_at<double>(a_.grad_query_rows, entry_of<C.lengths>(a_, block_.sequence.batch),
-                              block_.head, block_.sequence.q_begin + query);
+    auto* to = row_at<Real>(a_.grad_query_rows, entry_of<C.lengths>(a_, block_.sequence.batch),
+                            block_.head, block_.sequence.q_begin + query);
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
       if (column + e >= a_.head_dim) break;
-      double* element = to + (column + e) * a_.grad_query_rows.stride[3];
+      Real* element = to + (column + e) * a_.grad_query_rows.stride[3];
       *element = V::fma(eight[e], a_.scale, C.accumulate_query ? *element : 0);
     }
   }
-  __device__ __forceinline__ void store(int row, int column, const float (&eight)[8]) const {
+  __device__ __forceinline__ void store_rounded(int row, int column,
+                                                const float (&eight)[8]) const {
     const int32_t query = block_.query + row;
     if (query >= block_.sequence.q_len || column >= a_.head_dim) return;
     auto* to = row_at<uint16_t>(a_.grad_query_rows, entry_of<C.lengths>(a_, block_.sequence.batch),

@@ -80,17 +80,24 @@ class QuerySums {
             ptx::mma<C.dtype>(sums[i][2 * b + h], left[i], right[2 * h], right[2 * h + 1]);
       }
     }
+    add_to_memory(sums, tile, first, to);
+  }
+
+ protected:
+  // Sums of a warp's queries and dims, from that tile of 16 queries and those 16 dims on.
+  template <int kTiles, int kCount>
+  __device__ __forceinline__ void add_to_memory(const float (&sums)[kTiles][kCount][4], int tile,
+                                                int first, float* to) const {
+    constexpr int kAll = C.key_dim / 16, kDimWarps = C.warps / (C.columns / 16 / kTiles);
     to += ((tile * 2 * kAll + 2 * first) * 32 + lane_) * 4;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
 #pragma unroll
-      for (int j = 0; j < 2 * kBlocks; ++j)
-        if (is_own(j / 2))
+      for (int j = 0; j < kCount; ++j)
+        if (kAll % kDimWarps == 0 || first + j / 2 < kAll)
           ptx::red_add_v4(to + (i * 2 * kAll + j) * 128, sums[i][j][0], sums[i][j][1],
                           sums[i][j][2], sums[i][j][3]);
   }
-
- private:
   static constexpr int kLine = 2 * C.columns;  // bytes of a key
   // Offset of a vector in the line of a key, permuted so that eight keys are in different banks.
   static __device__ __forceinline__ int vector(int key, int number) {

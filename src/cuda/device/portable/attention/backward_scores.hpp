@@ -35,6 +35,12 @@ struct QueryStatistics {
   Real lse[2], delta[2];
 };
 
+// What the products of two rows are multiplied by: scores, to units of log2, and dP.
+template <class Real>
+struct RowScales {
+  Real score[2], product[2];
+};
+
 // The rows of a block from `row` on, and its steps: blocks [first, end) of C.columns columns.
 struct BackwardRows : AttentionSequence {
   int32_t row;
@@ -131,7 +137,8 @@ class PortableBackwardScores {
   // products hold. statistics(j, r): of eight columns j, the thread's two in row r.
   template <bool kMasks, class Statistics>
   __device__ __forceinline__ void compute(int i, const Statistics& statistics,
-                                          Real (&scores)[kCount], Real (&products)[kCount]) const {
+                                          const RowScales<Real>& scales, Real (&scores)[kCount],
+                                          Real (&products)[kCount]) const {
     uint32_t seen[2] = {~0u, ~0u}, kept = ~0u;
     if constexpr (kMasks) {
 #pragma unroll
@@ -140,7 +147,6 @@ class PortableBackwardScores {
     if constexpr (C.dropout) kept = kept_elements(i);
     const Real factor = dropout_factor<C.dropout, Real>(a_);
     const M modifier{a_.modifier};
-    const Real scale_log2 = C.planes() == 2 ? 1 : scale_log2_of<Real>(a_);  // planes have it
 #pragma unroll
     for (int x = 0; x < kCount; ++x) {
       const int r = x / 2 % 2;
@@ -154,12 +160,13 @@ class PortableBackwardScores {
       Real addend = -both.lse[x % 2];
       if constexpr (C.bias != DType::kNone)
         addend += hidden ? 0 : bias_log2<C.bias>(a_, rows_.batch, head_, query, key);
-      const Real power = score_log2<V>(scores[x], scale_log2, addend, modifier);
+      const Real power = score_log2<V>(scores[x], scales.score[r], addend, modifier);
       const Real weight = hidden ? 0 : weight_of<C.dropout>(power);
       const bool keeps = !C.dropout || (kept >> x & 1) != 0;
-      Real ds = grad_score<V>(weight, keeps ? products[x] * factor : 0, delta);
+      Real ds =
+          grad_score<V>(weight, keeps ? products[x] * (scales.product[r] * factor) : 0, delta);
       if constexpr (!C.of_bias() && !M::kIdentity)
-        ds = grad_product<V>(ds, score_log2<V>(scores[x], scale_log2, modifier), modifier);
+        ds = grad_product<V>(ds, score_log2<V>(scores[x], scales.score[r], modifier), modifier);
       scores[x] = keeps ? weight : 0;
       products[x] = hidden ? 0 : ds;
     }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cuda/device/portable/attention/backward_block.hpp"
+#include "cuda/device/portable/attention/backward_plane_queries.hpp"
 #include "cuda/device/portable/attention/backward_planes.hpp"
 #include "cuda/device/portable/attention/backward_queries.hpp"
 
@@ -38,6 +39,15 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
   __device__ __forceinline__ void add_queries(int step, float* to) const {
     QuerySums<C>(memory_, address_, warp(), lane()).add(step, 0, to);
   }
+  // Of planes: dS of a step, times the factors of its queries, to the sums of those. By all warps.
+  __device__ __forceinline__ void add_plane_queries(int stage, const Scores& ds, float* to) const {
+    const PlaneQuerySums<C> queries(memory_, address_, warp(), lane());
+    const int shared = Block::stage_offset(stage);
+    __syncthreads();  // all warps are done with the step's columns
+    queries.share(shared, column_numbers(stage), ds);
+    __syncthreads();
+    queries.add(shared, 0, to);
+  }
 
   // ---- S and dP ----
 
@@ -63,8 +73,8 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
       multiply_rows<C.dtype, kFirstDepth>(rows, column_vectors<kFirstDepth>(columns), scores);
     };
     if constexpr (kPlanes == 2)
-      add_plane_products<kFirstDepth>(shared_rows<kFirstDepth>(0),
-                                      column_vectors<kFirstDepth>(columns), scores);
+      add_plane_products<true, kFirstDepth>(shared_rows<kFirstDepth>(0),
+                                            column_vectors<kFirstDepth>(columns), scores);
     else if constexpr (C.rows_in_registers > 0)
       multiply_by(first_own_);
     else
@@ -76,9 +86,9 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
           rows, column_vectors<kSecondDepth>(columns + kSecondColumns), products);
     };
     if constexpr (kPlanes == 2)
-      add_plane_products<kSecondDepth>(shared_rows<kSecondDepth>(kSecondRows),
-                                       column_vectors<kSecondDepth>(columns + kSecondColumns),
-                                       products);
+      add_plane_products<false, kSecondDepth>(
+          shared_rows<kSecondDepth>(kSecondRows),
+          column_vectors<kSecondDepth>(columns + kSecondColumns), products);
     else if constexpr (C.rows_in_registers > 1)
       multiply_by(second_own_);
     else
@@ -89,12 +99,15 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
   __device__ __forceinline__ void run_chain(Scores&, const Chain& chain) const {
     chain();
   }
-  // Sums over chunks of the depth.
-  template <int kDepth, class Rows, class Columns>
+  // Sums over chunks of the depth. kOfScores: which have the bits of forward's.
+  template <bool kOfScores, int kDepth, class Rows, class Columns>
   __device__ __forceinline__ void add_plane_products(const Rows& rows, const Columns& columns,
                                                      Scores& sums) const {
     Scores chunk;
-    multiply_planes<kDepth, !C.of_keys()>(rows, columns, chunk);
+    if constexpr (kOfScores)
+      multiply_planes<kDepth, !C.of_keys()>(rows, columns, chunk);
+    else
+      multiply_planes_once<kDepth>(rows, columns, chunk);
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
 #pragma unroll

@@ -11,7 +11,7 @@
 
 namespace perseid::internal::cuda {
 
-struct Float64Arguments : AttentionArguments {
+struct Float64Arguments : AttentionArguments, KeySplitsOf<double> {
   static constexpr int32_t pack_gqa = 0;  // every row of a tile is of one head
   double* lse = nullptr;                  // null: not wanted
   int64_t lse_stride[3]{};                // batch, head, row
@@ -19,6 +19,9 @@ struct Float64Arguments : AttentionArguments {
   int32_t q_tiles = 0;  // of a head; ragged: padded positions of all sequences
   int32_t heads_per_section = 0;
   double modifier = 0;  // the value of the score modifier
+  // If C.split and C.masked(): the launch, if a split has a result that is not finite.
+  uint64_t launch = 0;
+  uint64_t* nonfinite = nullptr;
 };
 
 // A block has 4 warps, each with 16 rows of queries, and iterates over tiles of keys.
@@ -35,6 +38,7 @@ struct Float64ForwardConfig {
   bool dropout = false;
   DType bias = DType::kNone;
   ScoreModifierKind modifier = ScoreModifierKind::kNone;
+  bool split = false;    // a block has a split of the keys
   bool sharded = false;  // dropout counts queries from those of other ranks before them
 
   using Arguments = Float64Arguments;
@@ -53,6 +57,7 @@ struct Float64ForwardConfig {
     visit("dropout", c.dropout);
     visit("bias", c.bias);
     visit("modifier", c.modifier);
+    visit("split", c.split);
     visit("sharded", c.sharded);
   }
 
@@ -64,6 +69,8 @@ struct Float64ForwardConfig {
   static constexpr int resident = 2;  // blocks of a multiprocessor, as registers allow
   // A KV tile may have keys that some rows see and others do not.
   constexpr bool masked() const { return right || left || visible; }
+  // Whether a kernel follows that of splits which computes rows once more.
+  constexpr bool fixes_splits() const { return split && masked(); }
 
   // Larger dims are cut: query and key into chunks of `depth()`, which every tile of keys loads
   // again, value and out into parts of `columns()`, each of a block of its own, which computes all

@@ -10,6 +10,9 @@
 //   Q 16 x key_dim (registers)   times  K keys x key_dim (shared), transposed  =  S 16 x keys
 //   P 16 x keys (registers)      times  V keys x value_dim (shared)           +=  O 16 x value_dim
 //
+// Few queries and many keys: a block has a split of the keys, and another kernel combines the
+// splits (attention/combine.hpp).
+//
 // Queries beyond dim 64 are read again from global memory, by way of the L1 cache, for each tile of
 // keys.
 //
@@ -17,6 +20,7 @@
 // depend on its batch.
 #pragma once
 
+#include "cuda/device/attention/combine.hpp"
 #include "cuda/device/attention/query_tile.hpp"
 #include "cuda/device/attention/row_fixup.hpp"
 #include "cuda/device/portable/attention/float64_config.hpp"
@@ -46,7 +50,10 @@ class Float64Forward {
     for (bool clears = false;; clears = true) {
       mainloop(tile, clears);
       const bool nonfinite = C.masked() && sees_nonfinite_values(out_);
-      store();
+      if constexpr (C.split)
+        store_split();
+      else
+        store();
       if (!C.masked() || clears || __syncthreads_or(nonfinite) == 0) {
         if (clears) fix_up();
         return;
@@ -76,7 +83,9 @@ class Float64Forward {
 
   // Returns whether the tile has rows.
   __device__ __forceinline__ bool locate(QueryTile& tile) {
-    const auto block = static_cast<int32_t>(blockIdx.x);
+    const auto number = static_cast<int32_t>(blockIdx.x);
+    split_ = C.split ? number % a_.num_splits : 0;
+    const int32_t block = C.split ? number / a_.num_splits : number;
     first_column_ = block % C.parts() * C.columns();
     if (!find_query_tile<C>(a_, block / C.parts(), tile)) return false;
     QueryTile own = tile;
@@ -86,6 +95,10 @@ class Float64Forward {
     else
       own.first = 1;  // it visits none
     find_kv_tiles<C>(tile, min(tile.query + C.block_rows(), tile.q_len) - 1);
+    if constexpr (C.split) {
+      keep_split(a_, split_, own);
+      keep_split(a_, split_, tile);
+    }
     if (lane() == 0) own_ = own;
     __syncwarp();
     return true;
@@ -117,6 +130,7 @@ class Float64Forward {
       maximum_[r] = minus_infinity();
       sum_[r] = 0;
     }
+    if (C.split && tile.first > tile.last) return;
     copy(tile.last);
     ptx::cp_async_commit();
     if constexpr (C.query_in_registers())
@@ -316,8 +330,39 @@ class Float64Forward {
       }
     }
   }
+  // A split's results, and its row sums as 2^maximum times a number.
+  __device__ __forceinline__ void store_split() const {
+    const int own = lane();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int query = own_.query + 8 * r + own / 4;
+      const double sum = quad_sum(sum_[r]);
+      if (query >= own_.q_len) continue;
+      const int64_t length = C.lengths && a_.ragged ? a_.total_q : a_.q_len;
+      const int64_t head = int64_t{entry()} * a_.heads + own_.head;
+      const int64_t row = split_ * a_.rows + head * length + own_.q_begin + query;
+      if (own % 4 == 0 && first_column_ == 0) {
+        a_.split_sums[row] = sum == 0 ? minus_infinity() : maximum_[r];
+        a_.split_weights[row] = sum;
+      }
+      const double factor = sum == 0 ? 0 : dropout_factor<C.dropout, double>(a_) / sum;
+#pragma unroll
+      for (int j = 0; j < C.columns() / 8; ++j)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int column = first_column_ + 8 * j + own % 4 * 2 + e;
+          if (column < a_.value_dim)
+            a_.split_results[row * a_.value_dim + column] =
+                sum == 0 ? 0 : out_[4 * j + 2 * r + e] * factor;
+        }
+    }
+  }
   // After the results with cleared values were stored.
   __device__ __forceinline__ void fix_up() const {
+    if constexpr (C.split) {
+      if (threadIdx.x == 0) *a_.nonfinite = a_.launch;
+      return;
+    }
     __syncwarp();
 #pragma unroll 1
     for (int query = own_.query; query < min(own_.query + C.rows, own_.q_len); ++query)
@@ -328,7 +373,7 @@ class Float64Forward {
   unsigned char* const memory_;
   const uint32_t address_;
   QueryTile& own_;  // the warp's rows, in shared memory
-  int32_t first_column_ = 0;
+  int32_t first_column_ = 0, split_ = 0;
   double out_[C.columns() / 2];
   double maximum_[2], sum_[2];  // of the thread's rows; sums: of its own columns
   double query_[C.query_in_registers() ? kSteps : 1][8];
@@ -341,6 +386,20 @@ __global__ void __launch_bounds__(C.threads, C.resident)
   ptx::launch_dependents();
   ptx::wait_for_prerequisites();
   Float64Forward<C>(arguments, memory).run();
+}
+
+// After a launch with splits.
+template <Float64ForwardConfig C>
+__global__ void __launch_bounds__(32 * kRowWarps)
+    float64_attention_combine(const __grid_constant__ Float64Arguments arguments) {
+  combine_splits<C.dtype>(arguments, arguments.out_rows.stride[3]);
+}
+template <Float64ForwardConfig C>
+__global__ void __launch_bounds__(32 * kRowWarps)
+    float64_attention_fixup(const __grid_constant__ Float64Arguments arguments) {
+  ptx::launch_dependents();
+  ptx::wait_for_prerequisites();
+  if (*arguments.nonfinite == arguments.launch) fixup_rows<C, kRowWarps>(arguments);
 }
 
 }  // namespace perseid::internal::cuda

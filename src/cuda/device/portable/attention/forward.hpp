@@ -121,18 +121,13 @@ class PortableForward {
       own.first = 1;  // it visits none
     find_kv_tiles<C>(tile, min(tile.query + C.block_rows(), tile.q_len) - 1);
     if constexpr (C.split) {
-      keep_split(own);
-      keep_split(tile);
+      keep_split(a_, split_, own);
+      keep_split(a_, split_, tile);
     }
     if constexpr (C.packs) own.query = 0;
     if (lane() == 0) own_ = own;
     __syncwarp();
     return true;
-  }
-  // Of the KV tiles, those of the block's split; they may be none.
-  __device__ __forceinline__ void keep_split(QueryTile& tile) const {
-    tile.first = max(tile.first, split_ * a_.split_tiles);
-    tile.last = min(tile.last, (split_ + 1) * a_.split_tiles - 1);
   }
   // 2^pack() query heads are packed into the rows of the block, which has all their queries then:
   // row r is query r >> pack() of the pack's head r % 2^pack().
@@ -309,7 +304,11 @@ class PortableForward {
   // other.
   __device__ __forceinline__ void softmax_and_values(int n, bool needs_mask, Scores& scores) {
     typename ForwardScores<C>::ScoreOperands operands[kTiles];
-    if constexpr (kPlanes == 2) scale_products(n, scores);
+    bool common = false;
+    if constexpr (kPlanes == 2) {
+      common = !kScalesFirst && are_common<C.keys>(numbers_at(n), lane());
+      if (!common) scale_products(n, scores);
+    }
     const auto finish_scores = [&](bool masks) {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
@@ -324,10 +323,22 @@ class PortableForward {
     float factor[kTiles][2];
     if constexpr (kPlanes == 2) {
       uint32_t weights[2][kTiles][C.keys / 4];
+      if (common) {
+        constexpr float kFactor = power_of_two(kCommonKeyExponent - 14);
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+          const float scale[2] = {exponent_scale(i, 0) * kFactor, exponent_scale(i, 1) * kFactor};
+          plane_softmax<true, true>(numbers_at(n), lane(), scale, scores[i], rows_[i], factor[i]);
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+          const float scale[2] = {exponent_scale(i, 0), exponent_scale(i, 1)};
+          plane_softmax(numbers_at(n), lane(), scale, scores[i], rows_[i], factor[i]);
+        }
+      }
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-        const float scale[2] = {exponent_scale(i, 0), exponent_scale(i, 1)};
-        plane_softmax(numbers_at(n), lane(), scale, scores[i], rows_[i], factor[i]);
         rules(i).draw_early(own_, n, operands[i]);
         split_weights(scores[i], weights[0][i], weights[1][i]);
         rules(i).drop(own_, n, operands[i], weights[0][i]);

@@ -4,7 +4,7 @@
 // (plane_products.hpp).
 //
 // Weights. With e the exponent of a key's largest value and s its score in units of log2, weights
-// are w = 2^(s + e + 15 - m): what is split into halves is the weight times the magnitude of what
+// are w = 2^(s + e - m) 2^15: what is split into halves is the weight times the magnitude of what
 // it multiplies, so that rows which see only small values keep their accuracy. m is an integer,
 // which makes every rescaling exact, and changes seldom. Row sums add w 2^-e.
 //
@@ -17,7 +17,7 @@
 
 namespace perseid::internal::cuda {
 
-inline constexpr float kWeightPower = 15;  // weights reach 2^15
+inline constexpr float kWeightPower = 15, kWeightScale = 0x1p15f;  // weights reach 2^15
 
 PERSEID_INLINE constexpr float power_of_two(int e) {
   return e < 0 ? 1.0f / static_cast<float>(1 << -e) : static_cast<float>(1 << e);
@@ -104,7 +104,7 @@ __device__ __forceinline__ void plane_softmax(uint32_t numbers, int lane, const 
     const float top = now <= kLeastPower ? 0 : now;
     factor[r] = ptx::approximate_exp2(rows.maximum[r] - top);
     rows.maximum[r] = now;
-    shift[r] = kWeightPower - top;
+    shift[r] = -top;
   }
   float sum[2][2] = {};
 #pragma unroll
@@ -114,8 +114,9 @@ __device__ __forceinline__ void plane_softmax(uint32_t numbers, int lane, const 
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float* const pair = &scores[4 * j + 2 * r];
-      pair[0] = ptx::approximate_exp2(fmaf(pair[0], scale[r], e.x + shift[r]));
-      pair[1] = ptx::approximate_exp2(fmaf(pair[1], scale[r], e.y + shift[r]));
+      // Not as 2^(s + e + 15 - m), where large weights have exponents that are rounded to 2^-20.
+      pair[0] = ptx::approximate_exp2(fmaf(pair[0], scale[r], e.x + shift[r])) * kWeightScale;
+      pair[1] = ptx::approximate_exp2(fmaf(pair[1], scale[r], e.y + shift[r])) * kWeightScale;
       sum[r][0] = kCommon ? sum[r][0] + pair[0] : fmaf(pair[0], share[0], sum[r][0]);
       sum[r][1] = kCommon ? sum[r][1] + pair[1] : fmaf(pair[1], share[1], sum[r][1]);
     }

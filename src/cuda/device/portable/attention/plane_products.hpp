@@ -38,6 +38,57 @@ __device__ __forceinline__ float power_of_minus(float e) {
   return float_from_bits(0x3f800000u - (float_bits(e + 0x1.8p23f) << 23));
 }
 
+// sums = A B^T of rows of planes of kDepth numbers each, both planes of which are read once. The
+// small products, of the low half of a query before those of a key, whichever of them the rows are,
+// have sums of their own: lse holds for scores of the same bits.
+template <int kDepth, bool kRowsAreQueries = true, class Rows, int kLength, int kTiles, int kCount>
+__device__ __forceinline__ void multiply_planes_once(const Rows& a, const LaneVectors<kLength>& b,
+                                                     float (&sums)[kTiles][kCount]) {
+  constexpr int kLow = kDepth / 16;
+  float small[kTiles][kCount];
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+    for (int x = 0; x < kCount; ++x) sums[i][x] = small[i][x] = 0;
+#pragma unroll
+  for (int k = 0; k < kDepth / 16; ++k) {
+    uint32_t high[kTiles][4], low[kTiles][4];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      a.load(i, k, high[i]);
+      a.load(i, kLow + k, low[i]);
+    }
+#pragma unroll
+    for (int j = 0; j < kCount / 8; ++j) {
+      uint32_t high_b[4], low_b[4];
+      ptx::ldmatrix_x4(b.at(j, k), high_b);
+      ptx::ldmatrix_x4(b.at(j, kLow + k), low_b);
+      const auto add = [&](float(&to)[kTiles][kCount], const uint32_t(&left)[kTiles][4],
+                           const uint32_t(&right)[4]) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+          for (int i = 0; i < kTiles; ++i)
+            ptx::mma<DType::kF16>(eight_columns(to[i], 2 * j + h), left[i], right[2 * h],
+                                  right[2 * h + 1]);
+      };
+      if constexpr (kRowsAreQueries)
+        add(small, low, high_b);
+      else
+        add(small, high, low_b);
+      add(sums, high, high_b);
+      if constexpr (kRowsAreQueries)
+        add(small, high, low_b);
+      else
+        add(small, low, high_b);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+    for (int x = 0; x < kCount; ++x) sums[i][x] = fmaf(small[i][x], 1 / kLowHalfScale, sums[i][x]);
+}
+
 // sums = A B^T of rows of planes of kDepth numbers each. The low half of a query is multiplied
 // before that of a key, whichever of them the rows are: lse holds for scores of the same bits.
 template <int kDepth, bool kRowsAreQueries = true, class Rows, int kLength, int kTiles, int kCount>
