@@ -131,6 +131,29 @@ TEST_F(GpuSm90Matmul, TailsOfABatch) {
         }
 }
 
+// Where a has few rows, no others are loaded: NaN of a tail, of the next entry of a batch, and from
+// before the launch leaves no trace. With c by columns the product is transposed.
+TEST_F(GpuSm90Matmul, FewRows) {
+  const auto check = checker();
+  constexpr Layout kLayouts[] = {Layout::kRows, Layout::kColumns};
+  for (const DType out : {DType::kBF16, DType::kF32})
+    for (const int64_t m : {1, 2, 8, 9, 16, 17, 32, 33})
+      for (int ways = 0; ways < 8; ++ways)
+        check({.dtype = DType::kBF16,
+               .out_dtype = out,
+               .batch = m % 2 == 0 ? 1 : 2,
+               .m = ways % 2 == 0 ? m : round_up(m, 8),
+               .n = 200,
+               .k = 1672,
+               .beta = m % 3 == 0 ? 0.5 : 0,
+               .bias = true,
+               .a = kLayouts[ways & 1],
+               .b = kLayouts[ways >> 1 & 1],
+               .c = kLayouts[ways >> 2],
+               .activation = Activation::kSilu,
+               .amax = true});
+}
+
 // One matrix serves the whole batch.
 TEST_F(GpuSm90Matmul, SharedOperands) {
   const auto check = checker();

@@ -70,6 +70,12 @@ MappedOperand map_operand(const MatmulOperand& operand, const MatmulProblem& pro
   return {false, tensor};
 }
 
+// The configuration of a launch. The transposed product has other rows.
+Sm90MatmulConfig config_of(Sm90MatmulConfig config, bool transposed) {
+  if (transposed) config.few_rows = 0;
+  return config;
+}
+
 // A call as TMA sees it.
 struct MappedCall {
   MatmulLaunch given;
@@ -80,7 +86,8 @@ struct MappedCall {
 MappedCall map_call(const MatmulProblem& problem, const Sm90MatmulConfig& config,
                     const MatmulArguments& arguments) {
   const MatmulLaunch given = matmul_launch(problem, arguments);
-  const auto a = map_operand(given.a, problem, given.rows, given.depth, config.rows());
+  const int rows = config_of(config, given.transposed).loaded_rows();
+  const auto a = map_operand(given.a, problem, given.rows, given.depth, rows);
   const auto b = map_operand(given.b, problem, given.columns, given.depth, config.b_part());
   MappedCall call{given, a.across, b.across, {a.tensor, b.tensor}, false};
   box_result(problem, given, &call.tensors);
@@ -119,6 +126,9 @@ Sm90MatmulConfig choose_sm90_matmul(const MatmulProblem& problem, int32_t multip
   }
   config.source = problem.beta != 0;
   config.async = problem.async();
+  constexpr int kFewRows[] = {32, 16, 8};
+  for (const int rows : kFewRows)
+    if (problem.m <= rows && config.consumers == 1) config.few_rows = rows;
   // Pairs of blocks load a tile of b once, which pays in long runs. An odd number of rows of tiles
   // leaves one block of a pair idle.
   const int64_t down = ceil_div(problem.m, config.rows());
@@ -127,6 +137,7 @@ Sm90MatmulConfig choose_sm90_matmul(const MatmulProblem& problem, int32_t multip
       matmul_tiles(problem, config.rows(), config.columns) >= kWavesOfPairs * multiprocessors;
   if (config.consumers == 2 && config.columns % 128 == 0 && pairs && runs_long) config.cluster = 2;
   if (problem.leaves == 0) split_tiles(problem, multiprocessors, &config);
+  if (config.split_k) config.few_rows = 0;
   return config;
 }
 
@@ -152,6 +163,7 @@ std::vector<Sm90MatmulConfig> sm90_matmul_candidates(const MatmulProblem& proble
       config.consumers = tile.consumers;
       config.columns = tile.columns;
       config.cluster = cluster;
+      if (config.consumers > 1) config.few_rows = 0;
       const bool pairs = tile.consumers == 2 && tile.columns % 128 == 0;
       if ((cluster == 1 || pairs) && config.fits() && config_name(config) != config_name(chosen))
         candidates.push_back(config);
@@ -179,9 +191,17 @@ std::vector<std::string> sm90_matmul_kernels(const Sm90MatmulConfig& config) {
 Status Sm90Matmul::make(const MatmulProblem& problem, const Sm90MatmulConfig& config, Gpu& gpu,
                         std::unique_ptr<Sm90Matmul>* made) {
   std::unique_ptr<Sm90Matmul> matmul(new Sm90Matmul(problem, config, gpu));
-  Status status = gpu.load(kSm90MatmulHeader, sm90_matmul_kernels(config), &matmul->kernels_);
-  for (const Kernel& kernel : matmul->kernels_)
-    if (status.ok()) status = gpu.allow_shared(kernel, config.shared_bytes());
+  Status status;
+  for (const bool transposed : {false, true}) {
+    if (transposed && config.few_rows == 0) break;
+    Sm90MatmulConfig layout = config_of(config, transposed);
+    std::vector<Kernel>& kernels = matmul->kernels_[transposed];
+    if (status.ok()) status = gpu.load(kSm90MatmulHeader, sm90_matmul_kernels(layout), &kernels);
+    for (size_t i = 0; i < kernels.size() && status.ok(); ++i) {
+      layout.a_m_major = i >= 2;
+      status = gpu.allow_shared(kernels[i], layout.shared_bytes());
+    }
+  }
   if (status.ok()) status = TensorCoreMatmul::make(problem, gpu, &matmul->fallback_);
   if (status.ok() && problem.async()) {
     matmul->async_ = std::make_unique<MatmulAsync>(gpu);
@@ -217,8 +237,11 @@ Status Sm90Matmul::run(const MatmulArguments& arguments, void* workspace, void* 
   if (!status.ok()) return status;
   MatmulAsync::order_tiles(launch.async, &launch.grid);
   splits_.fill(problem_, given, static_cast<std::byte*>(workspace) + splits_at(), &launch);
-  return launch_sm90_matmul(gpu_, kernels_[(a_across ? 2 : 0) + (b_across ? 1 : 0)], config_,
-                            launch, stream);
+  Sm90MatmulConfig layout = config_of(config_, given.transposed);
+  layout.a_m_major = a_across;
+  const std::vector<Kernel>& kernels = kernels_[given.transposed && config_.few_rows != 0];
+  return launch_sm90_matmul(gpu_, kernels[(a_across ? 2 : 0) + (b_across ? 1 : 0)], layout, launch,
+                            stream);
 }
 
 Sm90Matmul::Sm90Matmul(const MatmulProblem& problem, const Sm90MatmulConfig& config, const Gpu& gpu)

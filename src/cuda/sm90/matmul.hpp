@@ -63,7 +63,9 @@ class Sm90Matmul {
   Sm90MatmulConfig config_;
   const Gpu& gpu_;
   SplitKLaunches splits_;
-  std::vector<Kernel> kernels_;  // in the order of sm90_matmul_kernels
+  // In the order of sm90_matmul_kernels; the second ones are those of transposed launches, with
+  // few rows alone.
+  std::vector<Kernel> kernels_[2];
   std::unique_ptr<TensorCoreMatmul> fallback_;
   std::unique_ptr<MatmulAsync> async_;  // null without chunks
 };

@@ -39,6 +39,9 @@ struct Sm90MatmulConfig {
   int parts = 0;  // of other ranks are added: 0, 1 (there are two ranks), or 2 for any number
   bool split_k = false;  // a launch may have split tiles
   int leaves = 1;        // of k, summed in pairs (leaf_consumer.hpp): 1, 2, 4 or 8
+  // The most rows that a has, where these are few: 8, 16 or 32. No others are loaded, so that more
+  // of b is. For the others wgmma reads what follows in shared memory; no result depends on it.
+  int few_rows = 0;
 
   static constexpr const char* kName = "Sm90MatmulConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -64,6 +67,7 @@ struct Sm90MatmulConfig {
     visit("parts", c.parts);
     visit("split_k", c.split_k);
     visit("leaves", c.leaves);
+    visit("few_rows", c.few_rows);
   }
 
   // A step is kProducts times 32 bytes, what one wgmma multiplies.
@@ -94,18 +98,21 @@ struct Sm90MatmulConfig {
 
   // What one load of b brings: a block's part, for all blocks of the cluster.
   constexpr int b_part() const { return columns / cluster; }
-  constexpr int a_bytes() const { return rows() * 128; }
+  constexpr int loaded_rows() const { return few_rows == 0 || a_m_major ? rows() : few_rows; }
+  constexpr int a_bytes() const { return loaded_rows() * 128; }
   constexpr int b_bytes() const { return columns * 128; }
   constexpr int out_bytes() const { return consumers * out_stages * kOutStageBytes; }
-  static constexpr int kMostShared = 232448, kBarrierBytes = 512, kMostStages = 12;
+  static constexpr int kMostShared = 232448;
+  constexpr int most_stages() const { return few_rows != 0 ? 24 : 12; }
+  constexpr int barrier_bytes() const { return few_rows != 0 ? 1024 : 512; }
   // Sums of the first four of eight leaves: registers hold those of the others.
   constexpr int leaf_bytes() const { return leaves == 8 ? rows() * columns * 4 : 0; }
   constexpr int stages() const {
-    return min(kMostStages, (kMostShared - kBarrierBytes - out_bytes() - leaf_bytes()) /
-                                (a_bytes() + b_bytes()));
+    return min(most_stages(), (kMostShared - barrier_bytes() - out_bytes() - leaf_bytes()) /
+                                  (a_bytes() + b_bytes()));
   }
   constexpr int shared_bytes() const {
-    return stages() * (a_bytes() + b_bytes()) + out_bytes() + leaf_bytes() + kBarrierBytes;
+    return stages() * (a_bytes() + b_bytes()) + out_bytes() + leaf_bytes() + barrier_bytes();
   }
 
   // With two consumers (setmaxnreg); 65536 in all. The scheduler of chunks needs more than 40.
@@ -118,6 +125,7 @@ struct Sm90MatmulConfig {
            stages() >= max(2, 2 * promote) && (planes == 1 || promote > 0) &&
            (!blocks || (promote == 1 && columns <= 192)) &&
            (!split_k || (cluster == 1 && parts == 0)) &&
+           (few_rows == 0 || (consumers == 1 && few_rows % 8 == 0 && few_rows < rows())) &&
            (leaves == 1 || (promote == 0 && parts == 0 && columns <= 128 && !split_k)) &&
            (size_of(in) == 2 || (!a_m_major && !b_n_major));
   }

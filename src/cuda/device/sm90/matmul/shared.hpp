@@ -19,16 +19,15 @@ struct MatmulShared {
   using Outputs = Pipeline<C.out_stages>;
   // Rows lie along the dimension that is not contiguous in memory.
   static constexpr int kElement = static_cast<int>(size_of(C.in));
-  using AKMajor = SharedTile<C.rows(), C.depth(), kElement>;
+  using AKMajor = SharedTile<C.loaded_rows(), C.depth(), kElement>;
   using AMMajor = SharedTile<C.depth(), C.rows(), kElement>;
   using BKMajor = SharedTile<C.columns, C.depth(), kElement>;
   using BNMajor = SharedTile<C.depth(), C.columns, kElement>;
   // A chunk of a consumer's results, in elements of 16 bits whatever its type is.
   using Out = SharedTile<64, 64>;
-  static_assert(AKMajor::kBytes == C.a_bytes() && BKMajor::kBytes == C.b_bytes() &&
-                Out::kBytes == C.kOutStageBytes);
-  static_assert(kElement == 1 ||
-                (AMMajor::kBytes == C.a_bytes() && BNMajor::kBytes == C.b_bytes()));
+  static_assert((C.a_m_major ? AMMajor::kBytes : AKMajor::kBytes) == C.a_bytes() &&
+                BKMajor::kBytes == C.b_bytes() && Out::kBytes == C.kOutStageBytes);
+  static_assert(kElement == 1 || BNMajor::kBytes == C.b_bytes());
 
   static constexpr int kB = kStages * C.a_bytes();
   static constexpr int kOut = kB + kStages * C.b_bytes();
