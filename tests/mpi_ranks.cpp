@@ -1,12 +1,16 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that mpirun has started open a group from the environment and compute together. Called with
-// the transport that is expected, or with `silent`: then rank 1 opens none, and rank 0 does not
-// wait for it for ever. Ends with 0 where all was right.
+// Two ranks that mpirun has started open a group from the environment and compute together. Called
+// with the transport that is expected: results have the bits of a group whose ranks share memory,
+// where they can. `faults`: a rank calls with a wrong shape, then with nothing until a deadline.
+// `silent`: rank 1 opens no group, and rank 0 does not wait for it for ever. Ends with 0 where all
+// was right.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -15,6 +19,7 @@
 namespace {
 
 using namespace std::chrono_literals;
+using perseid::Tensor;
 
 int expect_deadline() {
   const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
@@ -36,40 +41,138 @@ int expect_deadline() {
   return 1;
 }
 
+using Values = std::vector<float>;
+
+Values random_values(int64_t count, uint64_t seed) {
+  std::mt19937_64 engine(seed);
+  std::uniform_real_distribution<float> values(-1, 1);
+  Values made(static_cast<size_t>(count));
+  for (float& value : made) value = values(engine);
+  return made;
+}
+
+// The operations of several hosts, with the inputs of this rank: all results, one after the other.
+Values compute(const perseid::Group& group, const perseid::Context& context, uint64_t seed) {
+  const int64_t size = group.size(), m = 240 + 8 * group.rank(), k = 160, n = 90, rows = 256;
+  const uint64_t own = 2 * seed + static_cast<uint64_t>(group.rank());
+  Values results;
+  const auto matrix = [](const Values& data, int64_t of_rows, int64_t columns) {
+    return Tensor(data.data(), perseid::f32, {of_rows, columns});
+  };
+  const auto keep = [&](const Values& result) {
+    results.insert(results.end(), result.begin(), result.end());
+  };
+  perseid::Workspace workspace;
+  const Values a = random_values(m * k, own), b = random_values(k * n, own + 1);
+  const perseid::AllGatherMatmul gather(context, group, {.m = m, .k = k, .products = {{.n = n}}});
+  Values c(static_cast<size_t>(488 * n));
+  gather.reserve(workspace);
+  gather.execute({.a = matrix(a, m, k),
+                  .b = {matrix(b, k, n)},
+                  .c = {matrix(c, static_cast<int64_t>(c.size()) / n, n)}},
+                 workspace);
+  keep(c);
+  const Values wide = random_values(rows * k, own + 2);
+  for (const bool all : {false, true}) {
+    const perseid::MatmulReduce reduce(context, group,
+                                       {.all_reduce = all, .m = rows, .n = n, .k = k});
+    const int64_t got = all ? rows : rows / size;
+    Values sum(static_cast<size_t>(got * n));
+    reduce.reserve(workspace);
+    reduce.execute({.a = matrix(wide, rows, k), .b = matrix(b, k, n), .c = matrix(sum, got, n)},
+                   workspace);
+    keep(sum);
+  }
+  // Larger than an inbox.
+  const int64_t many = 300'001;
+  const Values part = random_values(many, own + 3);
+  Values sum(part.size()), both(2 * part.size());
+  group.all_reduce(Tensor(part.data(), perseid::f32, {many}),
+                   Tensor(sum.data(), perseid::f32, {many}));
+  group.all_gather(Tensor(part.data(), perseid::f32, {many}),
+                   Tensor(both.data(), perseid::f32, {2 * many}));
+  keep(sum);
+  keep(both);
+  return results;
+}
+
+int expect_transport(const char* transport) {
+  const perseid::Group group;
+  const perseid::Context context = perseid::Context::cpu(1);
+  const perseid::AllGatherMatmul plan(context, group, {.m = 1, .k = 1, .products = {{.n = 1}}});
+  int wrong = 0;
+  const auto expect = [&](bool right, const char* what) {
+    if (right) return;
+    std::fprintf(stderr, "rank %d: wrong: %s\n", group.rank(), what);
+    wrong = 1;
+  };
+  expect(group.size() == 2 && group.rank() >= 0 && group.rank() < 2, "rank or size");
+  expect(std::strcmp(plan.info().implementation, transport) == 0, plan.info().implementation);
+  // A second group, of ranks that share memory where they are on one host.
+  const char* const before = std::getenv("PERSEID_SHARED_MEMORY");
+  const std::string shares = before == nullptr ? "" : before;
+  setenv("PERSEID_SHARED_MEMORY", "1", 1);
+  const perseid::Group other;
+  setenv("PERSEID_SHARED_MEMORY", shares.c_str(), 1);
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    const Values results = compute(group, context, 100 * seed);
+    const Values same = compute(other, context, 100 * seed);
+    expect(results.size() == same.size() &&
+               std::memcmp(results.data(), same.data(), results.size() * sizeof(float)) == 0,
+           "bits");
+  }
+  // What is shrunk works on, with all ranks too.
+  const perseid::Group again = group.shrink(2s);
+  expect(again.size() == 2 && compute(again, context, 7) == compute(other, context, 7), "shrunk");
+  return wrong;
+}
+
+int expect_faults() {
+  const perseid::Group group;
+  const Values in(4, 1);
+  Values out(4);
+  const auto reduce = [&](int64_t count, std::chrono::nanoseconds deadline) {
+    try {
+      group.all_reduce(Tensor(in.data(), perseid::f32, {count}),
+                       Tensor(out.data(), perseid::f32, {count}), perseid::Reduction::kSum,
+                       deadline);
+    } catch (const perseid::Error& error) {
+      return std::pair(error.status(), std::string(error.what()));
+    }
+    return std::pair(PERSEID_OK, std::string());
+  };
+  int wrong = 0;
+  const auto expect = [&](bool right, const std::string& what) {
+    if (right) return;
+    std::fprintf(stderr, "rank %d: wrong: %s\n", group.rank(), what.c_str());
+    wrong = 1;
+  };
+  // The same sentence on both, and the group goes on.
+  const auto refused = reduce(3 + group.rank(), 10s);
+  std::printf("refused: %s\n", refused.second.c_str());
+  expect(refused.first == PERSEID_INVALID_ARGUMENT, refused.second);
+  expect(reduce(4, 10s).first == PERSEID_OK && out[3] == 2, "the group goes on");
+  if (group.rank() == 1) {
+    std::this_thread::sleep_for(2s);
+    const auto late = reduce(4, 10s);
+    expect(late.first == PERSEID_TIMEOUT, late.second);
+    return wrong;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const auto silent = reduce(4, 500ms);
+  expect(silent.first == PERSEID_TIMEOUT && silent.second.find("rank 1") != std::string::npos,
+         silent.second);
+  expect(std::chrono::steady_clock::now() - start < 1500ms, "the deadline");
+  return wrong;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) try {
   if (count != 2) return 2;
   if (std::strcmp(arguments[1], "silent") == 0) return expect_deadline();
-  const perseid::Group group;
-  const perseid::Context context = perseid::Context::cpu(1);
-  const int64_t size = group.size(), m = 24, n = 20, k = 16;
-  const perseid::AllGatherMatmul gather(context, group, {.m = m, .k = k, .products = {{.n = n}}});
-  const perseid::MatmulReduce reduce(context, group, {.all_reduce = true, .m = m, .n = n, .k = k});
-  const std::vector<float> a(static_cast<size_t>(m * k), static_cast<float>(group.rank() + 1));
-  const std::vector<float> b(static_cast<size_t>(k * n), 1);
-  std::vector<float> c(static_cast<size_t>(size * m * n)), sum(static_cast<size_t>(m * n));
-  const auto tensor = [](const std::vector<float>& data, int64_t rows, int64_t columns) {
-    return perseid::Tensor(data.data(), perseid::f32, {rows, columns});
-  };
-  perseid::Workspace workspace;
-  gather.reserve(workspace);
-  reduce.reserve(workspace);
-  int wrong = std::strcmp(gather.info().implementation, arguments[1]) == 0 ? 0 : 1;
-  if (size != 2 || group.rank() < 0 || group.rank() > 1) wrong = 1;
-  for (int repeat = 0; repeat < 20; ++repeat) {
-    gather.execute({.a = tensor(a, m, k), .b = {tensor(b, k, n)}, .c = {tensor(c, size * m, n)}},
-                   workspace);
-    reduce.execute({.a = tensor(a, m, k), .b = tensor(b, k, n), .c = tensor(sum, m, n)}, workspace);
-    for (size_t i = 0; i < c.size(); ++i)
-      if (c[i] != static_cast<float>(k) * static_cast<float>(i / sum.size() + 1)) wrong = 1;
-    for (const float value : sum)
-      if (value != static_cast<float>(k * size * (size + 1) / 2)) wrong = 1;
-  }
-  group.barrier();
-  if (wrong != 0)
-    std::fprintf(stderr, "rank %d: wrong, by %s\n", group.rank(), gather.info().implementation);
-  return wrong;
+  if (std::strcmp(arguments[1], "faults") == 0) return expect_faults();
+  return expect_transport(arguments[1]);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());
   return 1;

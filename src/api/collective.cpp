@@ -57,8 +57,9 @@ Status create(const perseid_group_options& options, std::shared_ptr<Group>* grou
   if (status.ok() && !by_mpi) status = collective::check_place(place);
   if (!status.ok()) return status;
   std::vector<Descriptor> sockets;
+  Group::Options group_options;
   if (by_mpi) {
-    status = collective::meet_by_mpi(&place, operation.deadline, &sockets);
+    status = collective::meet_by_mpi(&place, operation.deadline, &sockets, &group_options.mpi);
   } else if (by_callback) {
     const collective::AllGather all_gather = [&](const void* mine, size_t bytes, void* all) {
       return options.all_gather(options.user, mine, bytes, all) == 0;
@@ -69,7 +70,7 @@ Status create(const perseid_group_options& options, std::shared_ptr<Group>* grou
   }
   if (!status.ok()) return status;
   return Group::open(std::make_shared<collective::Mesh>(place.rank, std::move(sockets), nullptr),
-                     operation.deadline, {}, group);
+                     operation.deadline, group_options, group);
 }
 
 perseid_group_t handle_of(std::shared_ptr<Group> group) {

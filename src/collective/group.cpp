@@ -110,8 +110,36 @@ Status Group::open(std::shared_ptr<Mesh> mesh, Clock::time_point deadline, const
   return status;
 }
 
-// By messages, as ranks may have met in any way.
+void Group::start_puts(std::unique_ptr<Links> links) {
+  const std::weak_ptr<Mesh> mesh = mesh_;
+  puts_ = std::make_shared<PutEngine>(rank_, std::move(links), [mesh](int32_t rank) {
+    if (const std::shared_ptr<Mesh> watching = mesh.lock()) watching->give_up(rank);
+  });
+}
+
+// Through MPI where all ranks can, else by sockets.
 Status Group::connect_puts(const Operation& operation) {
+  MpiOffer offer;
+  std::vector<std::string> offers;
+  std::unique_ptr<Links> links;
+  Status status = offer_mpi(options_.mpi, &offer);
+  status = exchange(operation, status, offer.encode(), &offers);
+  if (!status.ok()) return status;
+  if (uint32_t number = 0; agree_on_mpi(offers, &number)) {
+    links = links_of_mpi(*options_.mpi, number, rank_, size());
+    if (links == nullptr)
+      status =
+          Status::error(PERSEID_IO_ERROR, "MPI connects no ranks; set PERSEID_TRANSPORT=sockets");
+  } else {
+    status = connect_sockets(operation, &links);
+  }
+  status = exchange(operation, status, "", nullptr);
+  if (status.ok()) start_puts(std::move(links));
+  return status;
+}
+
+// By messages, as ranks may have met in any way.
+Status Group::connect_sockets(const Operation& operation, std::unique_ptr<Links>* links) {
   Status failed;
   const AllGather all_gather = [&](const void* mine, size_t bytes, void* all) {
     std::vector<std::string> messages;
@@ -125,9 +153,8 @@ Status Group::connect_puts(const Operation& operation) {
   std::vector<Descriptor> sockets;
   Status status =
       meet(rank_, size(), mesh_->local_address(), all_gather, operation.deadline, &sockets);
-  status = exchange(operation, failed.ok() ? status : failed, "", nullptr);
-  if (status.ok()) puts_ = std::make_shared<PutEngine>(rank_, std::move(sockets));
-  return status;
+  if (status.ok()) *links = links_of_sockets(std::move(sockets));
+  return failed.ok() ? status : failed;
 }
 
 Status Group::open_threads(int32_t size, const Options& options,
@@ -168,7 +195,7 @@ Status Group::open_threads(int32_t size, const Options& options,
       group->prepare_slab(slab->data());
     }
     if (!shares) {
-      group->puts_ = std::make_shared<PutEngine>(static_cast<int32_t>(rank), std::move(puts[rank]));
+      group->start_puts(links_of_sockets(std::move(puts[rank])));
       group->puts_->expose(0, 0, slab);
     }
     group->segments_[group->next_segment_++] = slab;
@@ -285,13 +312,14 @@ Status Group::map_segment(const Operation& operation, size_t bytes,
                           const std::function<void(std::byte*)>& prepare,
                           std::shared_ptr<Segment>* segment) {
   ThreadHub* hub = mesh_->hub();
+  // The environment is asked once for each group.
+  const bool may_share = slab_ != nullptr || shares_memory_of_environment();
   Status status;
   uint64_t number = 0;
   Descriptor descriptor;  // open until all have mapped it
   if (rank_ == 0) {
-    status = shares_memory_of_environment() || hub != nullptr
-                 ? Segment::make(bytes, segment, &descriptor)
-                 : apart(operation);
+    status =
+        may_share || hub != nullptr ? Segment::make(bytes, segment, &descriptor) : apart(operation);
     if (status.ok()) prepare((*segment)->data());
     SegmentPlace place;
     if (status.ok() && hub != nullptr) {
@@ -330,9 +358,8 @@ Status Group::map_segment(const Operation& operation, size_t bytes,
       *segment = hub->segments[place.inode];
     } else if (made) {
       if (!descriptor.opened()) descriptor = place.open();
-      status = descriptor.opened() && shares_memory_of_environment()
-                   ? Segment::map(descriptor, bytes, segment)
-                   : apart(operation);
+      status = descriptor.opened() && may_share ? Segment::map(descriptor, bytes, segment)
+                                                : apart(operation);
     }  // else the exchange says why
   }
   status = exchange(operation, status, "", nullptr);

@@ -20,6 +20,7 @@
 #include <functional>
 
 #include "collective/mesh.hpp"
+#include "collective/mpi.hpp"
 #include "collective/puts.hpp"
 #include "collective/rendezvous.hpp"
 
@@ -54,7 +55,8 @@ inline constexpr size_t kInboxBytes = 256 << 10;
 class Group {
  public:
   struct Options {
-    uint32_t first_epoch = 1;  // other than 1 in tests, for words that wrap
+    uint32_t first_epoch = 1;                    // other than 1 in tests, for words that wrap
+    const perseid_mpi_functions* mpi = nullptr;  // what the ranks have met by
   };
 
   // Collective: of all ranks of the mesh.
@@ -80,6 +82,8 @@ class Group {
   bool of_threads() const { return mesh_->hub() != nullptr; }
   // False: each has copies, and put() and signal() bring what is written to the others.
   bool shares_memory() const { return puts_ == nullptr; }
+  // What carries the data of ranks that share no memory: "sockets" or "mpi".
+  const char* links() const { return puts_->links().name(); }
 
   // ---- Collective calls before and between operations, by messages
 
@@ -149,6 +153,8 @@ class Group {
   static size_t slab_bytes(int32_t size);
   Status open_slab(const Operation& operation);
   Status connect_puts(const Operation& operation);
+  Status connect_sockets(const Operation& operation, std::unique_ptr<Links>* links);
+  void start_puts(std::unique_ptr<Links> links);
   Status map_segment(const Operation& operation, size_t bytes,
                      const std::function<void(std::byte*)>& prepare,
                      std::shared_ptr<Segment>* segment);

@@ -145,6 +145,12 @@ void Mesh::lose(int32_t rank) {
   if (!peer.left) raise(Failure::kLost, rank);
 }
 
+void Mesh::give_up(int32_t rank) {
+  const std::lock_guard lock(mutex_);
+  lose(rank);
+  changed_.notify_all();
+}
+
 void Mesh::raise(Failure failure, int32_t rank) {
   if (watch_.abort == nullptr) return;
   const auto& members = watch_.members;

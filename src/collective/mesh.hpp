@@ -75,6 +75,8 @@ class Mesh {
   // same generation, later than `current`. False: this rank is not among them.
   bool agree(uint64_t members, uint32_t current, Clock::time_point deadline, uint64_t* survivors,
              uint32_t* generation);
+  // The transport of data has lost the rank: so has the group.
+  void give_up(int32_t rank);
   // Says good-bye: this rank has done all operations up to `number`.
   void leave(uint64_t number);
 

@@ -12,13 +12,6 @@
 namespace perseid::internal::collective {
 namespace {
 
-struct Mpi {
-  int (*open)(uint64_t nanoseconds, int* rank, int* size) = nullptr;
-  int (*all_gather)(uint64_t nanoseconds, const void* mine, size_t bytes, void* all) = nullptr;
-};
-
-constexpr int kLate = -1;
-
 Status nobody_answered() {
   return Status::error(PERSEID_TIMEOUT,
                        "MPI has not answered before the deadline; does every rank ",
@@ -38,7 +31,7 @@ std::string own_folder() {
   return slash == std::string::npos ? "" : path.substr(0, slash + 1);
 }
 
-Status load(const std::string& kind, Mpi* mpi) {
+Status load(const std::string& kind, const perseid_mpi_functions** mpi) {
   if (kind != "openmpi" && kind != "mpich")
     return Status::error(PERSEID_INVALID_ARGUMENT, "the rendezvous is \"", kMpiRendezvous, kind,
                          "\", expected mpi:openmpi or mpi:mpich");
@@ -59,18 +52,17 @@ Status load(const std::string& kind, Mpi* mpi) {
     return Status::error(PERSEID_UNSUPPORTED, "cannot meet by MPI: ", reason, "; install ", kind,
                          " and build Perseid with its headers, or set "
                          "PERSEID_RENDEZVOUS to unix:PATH or tcp:HOST:PORT on all ranks");
-  mpi->open = reinterpret_cast<decltype(mpi->open)>(dlsym(library, "perseid_mpi_open"));
-  mpi->all_gather =
-      reinterpret_cast<decltype(mpi->all_gather)>(dlsym(library, "perseid_mpi_all_gather"));
-  if (mpi->open != nullptr && mpi->all_gather != nullptr) return {};
+  const auto functions = reinterpret_cast<decltype(&perseid_mpi)>(dlsym(library, "perseid_mpi"));
+  *mpi = functions == nullptr ? nullptr : functions();
+  if (*mpi != nullptr && (*mpi)->version == kPerseidMpiVersion) return {};
   return Status::error(PERSEID_UNSUPPORTED, name, " is of another version of Perseid");
 }
 
 }  // namespace
 
-Status meet_by_mpi(Place* place, Clock::time_point deadline, std::vector<Descriptor>* sockets) {
-  Mpi mpi;
-  if (Status status = load(place->rendezvous.substr(std::strlen(kMpiRendezvous)), &mpi);
+Status meet_by_mpi(Place* place, Clock::time_point deadline, std::vector<Descriptor>* sockets,
+                   const perseid_mpi_functions** mpi) {
+  if (Status status = load(place->rendezvous.substr(std::strlen(kMpiRendezvous)), mpi);
       !status.ok())
     return status;
   int rank = 0, size = 0;
@@ -78,8 +70,8 @@ Status meet_by_mpi(Place* place, Clock::time_point deadline, std::vector<Descrip
     const auto rest = std::chrono::nanoseconds(deadline - Clock::now()).count();
     return static_cast<uint64_t>(rest > 0 ? rest : 0);
   };
-  const int error = mpi.open(left(), &rank, &size);
-  if (error == kLate) return nobody_answered();
+  const int error = (*mpi)->open(left(), &rank, &size);
+  if (error == kPerseidMpiLate) return nobody_answered();
   if (error != 0)
     return Status::error(PERSEID_IO_ERROR, "MPI cannot be initialised: error ", error,
                          "; was the program started by mpirun?");
@@ -91,11 +83,11 @@ Status meet_by_mpi(Place* place, Clock::time_point deadline, std::vector<Descrip
   if (Status status = check_place(*place); !status.ok()) return status;
   int gathered = 0;
   const AllGather all_gather = [&](const void* mine, size_t bytes, void* all) {
-    gathered = mpi.all_gather(left(), mine, bytes, all);
+    gathered = (*mpi)->all_gather(left(), mine, bytes, all);
     return gathered == 0;
   };
   Status status = meet(rank, size, "", all_gather, deadline, sockets);
-  return gathered == kLate ? nobody_answered() : status;
+  return gathered == kPerseidMpiLate ? nobody_answered() : status;
 }
 
 }  // namespace perseid::internal::collective

@@ -2,14 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/puts.hpp"
 
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
+#include <bit>
 #include <csignal>
 
 #include "collective/mesh.hpp"
@@ -24,11 +18,15 @@ constexpr size_t kUnwanted = 64 << 10;
 // How long one rank is read before the others get their turn.
 constexpr std::chrono::milliseconds kTurn{1};
 // How often the thread looks whether rows are complete that are to leave then.
-constexpr timespec kLook{.tv_sec = 0, .tv_nsec = 100'000};
+constexpr std::chrono::microseconds kLook{100};
+// How often it looks at the end whether anything moves.
+constexpr std::chrono::milliseconds kEnding{20};
 // What is queued at the end is given up when nothing has moved for so long.
 constexpr std::chrono::seconds kStuck{2};
 // How long the other ranks have to close their ends.
 constexpr std::chrono::seconds kFarewell{1};
+
+constexpr uint64_t bit(int32_t rank) { return uint64_t{1} << rank; }
 
 // The end of the rows from the beginning of the first one; false where there is no such end.
 bool extent_of(const ByteRows& rows, uint64_t* end) {
@@ -57,15 +55,13 @@ size_t parts_of(std::byte* data, const ByteRows& rows, uint64_t done, iovec* par
 
 }  // namespace
 
-PutEngine::PutEngine(int32_t rank, std::vector<Descriptor> sockets)
+PutEngine::PutEngine(int32_t rank, std::unique_ptr<Links> links, std::function<void(int32_t)> lost)
     : rank_(rank),
-      peers_(sockets.size()),
-      wake_(above_standard_streams(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))),
+      links_(std::move(links)),
+      lost_(std::move(lost)),
+      peers_(static_cast<size_t>(std::bit_width(links_->ranks() | uint64_t{1} << rank))),
       unwanted_(kUnwanted) {
-  for (size_t r = 0; r < sockets.size(); ++r) {
-    peers_[r].socket = std::move(sockets[r]);
-    peers_[r].open.store(peers_[r].socket.opened());
-  }
+  for (size_t r = 0; r < peers_.size(); ++r) peers_[r].open.store((links_->ranks() >> r & 1) != 0);
   // The signals of the process are for its own threads.
   sigset_t all, before;
   sigfillset(&all);
@@ -76,13 +72,8 @@ PutEngine::PutEngine(int32_t rank, std::vector<Descriptor> sockets)
 
 PutEngine::~PutEngine() {
   ended_.store(true);
-  wake();
+  links_->wake();
   thread_.join();
-}
-
-void PutEngine::wake() const {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t wrote = ::write(wake_.number(), &one, sizeof one);
 }
 
 void PutEngine::expose(uint32_t generation, uint32_t segment,
@@ -140,7 +131,7 @@ void PutEngine::put_when(const uint32_t* ready, uint32_t epoch, int32_t to,
                         put_message(address, rows, std::move(source)),
                         signal_message(word, epoch)});
   }
-  wake();
+  links_->wake();
 }
 
 void PutEngine::signal(int32_t to, const SegmentAddress& word, uint32_t value) {
@@ -163,7 +154,7 @@ bool PutEngine::get(int32_t from, const SegmentAddress& address, size_t bytes,
 
 void PutEngine::keep(uint64_t members) {
   for (size_t rank = 0; rank < peers_.size(); ++rank)
-    if ((members >> rank & 1) == 0) close(peers_[rank]);
+    if ((members >> rank & 1) == 0) close(static_cast<int32_t>(rank));
 }
 
 // `at_once`: a short message, which the caller sends itself where nobody sends and nothing waits.
@@ -175,11 +166,11 @@ void PutEngine::enqueue(int32_t to, Message message, bool at_once) {
     peer.queue.push_back(std::move(message));
     at_once = at_once && peer.queue.size() == 1;
   }
-  if (at_once) {
+  if (at_once && links_->sends_from_any_thread()) {
     const std::unique_lock lock(peer.send_mutex, std::try_to_lock);
-    if (lock.owns_lock() && send_queued(peer)) return;
+    if (lock.owns_lock() && send_queued(to)) return;
   }
-  wake();
+  links_->wake();
 }
 
 // The value of the abort word of a message's group, or 0.
@@ -215,7 +206,7 @@ bool PutEngine::release_pending() {
 
 void PutEngine::look() {
   release_pending();
-  wake();
+  links_->wake();
 }
 
 // The message that is to leave next, or null.
@@ -226,15 +217,17 @@ PutEngine::Message* PutEngine::first_of(Peer& peer) {
   return peer.queue.empty() ? nullptr : &peer.queue.front();
 }
 
-// With send_mutex. False: the socket takes no more.
-bool PutEngine::send_queued(Peer& peer) {
+// With send_mutex. False: the link takes no more.
+bool PutEngine::send_queued(int32_t rank) {
+  Peer& peer = this->peer(rank);
   while (Message* first = first_of(peer)) {
-    bool would_block = false;
-    if (!send_part(peer, *first, &would_block)) {
-      close(peer);
+    const ssize_t sent = send_part(rank, *first);
+    if (sent < 0) {
+      close(rank);
       return true;
     }
-    if (would_block) return false;
+    if (sent == 0) return false;
+    first->sent += static_cast<uint64_t>(sent);
     if (first->sent < first->total()) continue;
     const std::lock_guard lock(peer.queue_mutex);
     peer.queue.pop_front();
@@ -242,7 +235,7 @@ bool PutEngine::send_queued(Peer& peer) {
   return true;
 }
 
-bool PutEngine::send_part(Peer& peer, Message& message, bool* would_block) {
+ssize_t PutEngine::send_part(int32_t rank, Message& message) {
   iovec parts[kMostParts + 1];
   size_t count = 0;
   if (message.sent < sizeof(Header))
@@ -256,67 +249,51 @@ bool PutEngine::send_part(Peer& peer, Message& message, bool* would_block) {
   } else if (message.header.kind == kGot) {
     count += parts_of(message.answer.data(), {message.header.bytes, 1, 0}, done, parts + count);
   }
-  msghdr whole{};
-  whole.msg_iov = parts;
-  whole.msg_iovlen = count;
-  const ssize_t wrote = ::sendmsg(peer.socket.number(), &whole, MSG_NOSIGNAL);
-  if (wrote >= 0) {
-    message.sent += static_cast<uint64_t>(wrote);
-    return true;
-  }
-  *would_block = errno == EAGAIN;
-  return errno == EAGAIN || errno == EINTR;
+  return links_->send(rank, {parts, count});
 }
 
-void PutEngine::close(Peer& peer) {
-  // The number of the socket stays taken, as others may be about to use it.
-  if (peer.open.exchange(false)) ::shutdown(peer.socket.number(), SHUT_RDWR);
+void PutEngine::close(int32_t rank) {
+  if (peer(rank).open.exchange(false)) links_->close(rank);
 }
 
 void PutEngine::run() {
   const int32_t size = static_cast<int32_t>(peers_.size());
-  std::vector<pollfd> polled;
-  std::vector<int32_t> ranks;
   Clock::time_point moved = Clock::now(), farewell = Clock::time_point::max();
   for (;;) {
     const bool ended = ended_.load(), looks = release_pending();
-    bool queued = false;
-    polled.assign(1, {wake_.number(), POLLIN, 0});
-    ranks.assign(1, rank_);
+    uint64_t open = 0, blocked = 0;
     for (int32_t step = 1; step < size; ++step) {
       const int32_t rank = (rank_ + size - step) % size;
       Peer& peer = this->peer(rank);
       bool all = true;
       {
         const std::lock_guard lock(peer.send_mutex);
-        all = send_queued(peer);
+        all = send_queued(rank);
       }
-      queued = queued || !all;
       if (!peer.open.load()) continue;
-      polled.push_back({peer.socket.number(), POLLIN, 0});
-      if (!all) polled.back().events |= POLLOUT;
-      ranks.push_back(rank);
+      open |= bit(rank);
+      if (!all) blocked |= bit(rank);
     }
     const Clock::time_point now = Clock::now();
     if (moved_ || !ended) moved = now;
     moved_ = false;
-    if (ended && farewell == Clock::time_point::max() && (!queued || now - moved > kStuck)) {
+    if (ended && farewell == Clock::time_point::max() && (blocked == 0 || now - moved > kStuck)) {
       // The others read what has left and close; closing before would take it back.
       farewell = now + kFarewell;
-      for (const Peer& peer : peers_)
-        if (peer.open.load()) ::shutdown(peer.socket.number(), SHUT_WR);
+      for (int32_t rank = 0; rank < size; ++rank)
+        if (peer(rank).open.load()) links_->finish(rank);
     }
-    if (farewell != Clock::time_point::max() && (polled.size() == 1 || now > farewell)) return;
-    constexpr timespec kEnding{.tv_sec = 0, .tv_nsec = 20'000'000};
-    const timespec* limit = looks ? &kLook : ended ? &kEnding : nullptr;
-    ::ppoll(polled.data(), polled.size(), limit, nullptr);
-    if (polled[0].revents != 0) {
-      uint64_t ignored = 0;
-      [[maybe_unused]] const ssize_t got = ::read(wake_.number(), &ignored, sizeof ignored);
-    }
-    for (size_t i = 1; i < polled.size(); ++i) {
-      if ((polled[i].revents & POLLOUT) != 0) moved_ = true;
-      if ((polled[i].revents & ~POLLOUT) != 0) read(ranks[i]);
+    if (farewell != Clock::time_point::max() && (open == 0 || now > farewell)) return;
+    std::optional<std::chrono::nanoseconds> limit;
+    if (ended) limit = kEnding;
+    if (looks) limit = kLook;
+    const Links::Ready ready = links_->wait(open, blocked, limit);
+    if (ready.writable != 0) moved_ = true;
+    for (int32_t rank = 0; rank < size; ++rank) {
+      if ((ready.readable & bit(rank)) != 0) read(rank);
+      if ((ready.lost & bit(rank)) == 0) continue;
+      close(rank);
+      lost_(rank);
     }
   }
 }
@@ -327,23 +304,22 @@ void PutEngine::read(int32_t rank) {
   // Then others get their turn.
   const Clock::time_point until = Clock::now() + kTurn;
   for (Progress progress = Progress::kMore; progress != Progress::kNothing;) {
-    progress = peer.raw_bytes < sizeof(Header) ? read_header(rank) : read_rows(peer);
+    progress = peer.raw_bytes < sizeof(Header) ? read_header(rank) : read_rows(rank);
     // An end here says nothing: the mesh finds out who is lost.
-    if (progress == Progress::kEnd) close(peer);
+    if (progress == Progress::kEnd) close(rank);
     if (progress == Progress::kEnd || Clock::now() > until) return;
   }
 }
 
 PutEngine::Progress PutEngine::progress_of(ssize_t got) {
   if (got > 0) return Progress::kMore;
-  if (got < 0 && errno == EAGAIN) return Progress::kNothing;
-  return got < 0 && errno == EINTR ? Progress::kMore : Progress::kEnd;
+  return got == 0 ? Progress::kNothing : Progress::kEnd;
 }
 
 PutEngine::Progress PutEngine::read_header(int32_t rank) {
   Peer& peer = this->peer(rank);
-  const ssize_t got = ::recv(peer.socket.number(), peer.raw.data() + peer.raw_bytes,
-                             sizeof(Header) - peer.raw_bytes, 0);
+  const iovec part{peer.raw.data() + peer.raw_bytes, sizeof(Header) - peer.raw_bytes};
+  const ssize_t got = links_->receive(rank, {&part, 1});
   if (got > 0) {
     peer.raw_bytes += static_cast<size_t>(got);
     if (peer.raw_bytes == sizeof(Header) && !take_header(rank)) return Progress::kEnd;
@@ -400,7 +376,8 @@ bool PutEngine::take_header(int32_t rank) {
   }
 }
 
-PutEngine::Progress PutEngine::read_rows(Peer& peer) {
+PutEngine::Progress PutEngine::read_rows(int32_t rank) {
+  Peer& peer = this->peer(rank);
   const Header& header = peer.header;
   const ByteRows rows{header.bytes, header.count, header.stride};
   const bool wanted = header.kind == kPut && peer.target != nullptr;
@@ -414,7 +391,7 @@ PutEngine::Progress PutEngine::read_rows(Peer& peer) {
   } else {
     parts[0] = {peer.answer.data() + peer.received, header.bytes - peer.received};
   }
-  const ssize_t got = ::readv(peer.socket.number(), parts, static_cast<int>(count));
+  const ssize_t got = links_->receive(rank, {parts, count});
   if (got > 0) peer.received += static_cast<uint64_t>(got);
   if (peer.received == rows.total()) {
     if (header.kind == kGot) give_answer(header, peer.answer);

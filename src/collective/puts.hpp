@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Memory of ranks that share none, since they are on several hosts. Every rank has its own copy of
-// each segment, and what it writes for another rank is put into that rank's copy through a socket.
+// each segment, and what it writes for another rank is put into that rank's copy through a link
+// (links.hpp): a socket, or MPI.
 //
 // Messages to one rank take effect in their order: data that was put is there before a word that
 // was signalled after it. A thread of each rank makes progress: it sends what is queued, first to
@@ -14,16 +15,20 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <span>
 #include <thread>
 #include <vector>
 
+#include "collective/links.hpp"
 #include "collective/segment.hpp"
-#include "collective/socket.hpp"
+#include "cpu/waits.hpp"
 
 namespace perseid::internal::collective {
+
+using cpu::Clock;
 
 // Copies 32-bit words that others may be writing; the first one with acquire order.
 inline void load_words(const std::byte* from, size_t bytes, void* to) {
@@ -55,13 +60,14 @@ struct PutSource {
 
 class PutEngine {
  public:
-  // sockets[r] is connected to rank r and serves nothing else; closed: no such rank.
-  PutEngine(int32_t rank, std::vector<Descriptor> sockets);
+  // The links serve nothing else. lost(rank): its link reports a failure.
+  PutEngine(int32_t rank, std::unique_ptr<Links> links, std::function<void(int32_t)> lost);
   // Sends what is queued, unless nothing moves for some seconds.
   ~PutEngine();
   PutEngine(const PutEngine&) = delete;
   PutEngine& operator=(const PutEngine&) = delete;
 
+  const Links& links() const { return *links_; }
   // From now on other ranks may write and read here, as long as the segment lives. Segment 0 of a
   // generation begins with its abort word.
   void expose(uint32_t generation, uint32_t segment, const std::shared_ptr<Segment>& memory);
@@ -108,7 +114,6 @@ class PutEngine {
     Message put, signal;
   };
   struct Peer {
-    Descriptor socket;
     std::atomic<bool> open{false};
     std::mutex queue_mutex, send_mutex;  // send_mutex first; it is held while a message leaves
     std::deque<Message> queue;
@@ -127,26 +132,26 @@ class PutEngine {
   static Message put_message(const SegmentAddress& address, const ByteRows& rows, PutSource source);
   static Message signal_message(const SegmentAddress& word, uint32_t value);
   void enqueue(int32_t to, Message message, bool at_once);
-  void wake() const;
   std::shared_ptr<Segment> exposed(uint32_t generation, uint32_t segment);
   uint32_t abort_of(const Message& message);
   bool is_void(const Message& message);
   Message* first_of(Peer& peer);
   bool release_pending();
-  bool send_queued(Peer& peer);
-  static bool send_part(Peer& peer, Message& message, bool* would_block);
+  bool send_queued(int32_t rank);
+  ssize_t send_part(int32_t rank, Message& message);
   void run();
   static Progress progress_of(ssize_t got);
   void read(int32_t rank);
   Progress read_header(int32_t rank);
   bool take_header(int32_t rank);
-  Progress read_rows(Peer& peer);
+  Progress read_rows(int32_t rank);
   void give_answer(const Header& header, std::span<const std::byte> data);
-  void close(Peer& peer);
+  void close(int32_t rank);
 
   const int32_t rank_;
+  const std::unique_ptr<Links> links_;
+  const std::function<void(int32_t)> lost_;
   std::vector<Peer> peers_;
-  Descriptor wake_;
   std::mutex exposed_mutex_;
   std::map<std::pair<uint32_t, uint32_t>, std::weak_ptr<Segment>> exposed_;
   std::mutex pending_mutex_;

@@ -36,7 +36,8 @@ void copy_row(const Tensor& from, const Tensor& to, int64_t i, int64_t j) {
 
 const Transport& transport_of(const dispatch::Device& device, const Group& group) {
   if (device.gpu != nullptr) return group.shares_memory() ? kCopyEngines : kHostStaging;
-  return group.shares_memory() ? kWindows : kSockets;
+  if (group.shares_memory()) return kWindows;
+  return std::strcmp(group.links(), "mpi") == 0 ? kMpi : kSockets;
 }
 
 void cut_shard(const Shards& shards, const ShardChunks& chunks, int32_t rank, std::byte* gathered,

@@ -119,6 +119,7 @@ const Transport& transport_of(const dispatch::Device& device, const Group& group
 
 extern const Transport kWindows;      // memory that the ranks of one host share, read in place
 extern const Transport kSockets;      // memory of ranks on several hosts
+extern const Transport kMpi;          // the same, where MPI carries the data
 extern const Transport kCopyEngines;  // copies between GPUs that map one another's memory
 extern const Transport kHostStaging;  // GPUs on several hosts
 

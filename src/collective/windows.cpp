@@ -301,5 +301,10 @@ const Transport kSockets = {.name = "cpu:sockets",
                             .make_gather = make<WindowGather, GatherTransport>,
                             .make_reduce = make<PutReduce, ReduceTransport>,
                             .make_reduce_in_place = nullptr};
+const Transport kMpi = {.name = "cpu:mpi",
+                        .how = "shards are sent through MPI",
+                        .make_gather = make<WindowGather, GatherTransport>,
+                        .make_reduce = make<PutReduce, ReduceTransport>,
+                        .make_reduce_in_place = nullptr};
 
 }  // namespace perseid::internal::collective

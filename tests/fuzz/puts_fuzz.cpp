@@ -52,7 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   sockets[1] = Descriptor(pair[0]);
   const Descriptor rank(pair[1]);
   {
-    PutEngine engine(0, std::move(sockets));
+    PutEngine engine(0, links_of_sockets(std::move(sockets)), [](int32_t) {});
     engine.expose(1, 0, exposed);
     for (size_t sent = 0; sent < size;) {
       const ssize_t wrote = send(rank.number(), data + sent, size - sent, MSG_NOSIGNAL);
