@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # mpi_hosts.sh openmpi|mpich PROGRAM ARGUMENTS...
 #
-# Two ranks under mpirun, each on a host of its own: a network namespace, joined by a pair of virtual
-# interfaces, with its own host name, /tmp and no /proc that shows the other's processes. mpirun runs
-# on the first and reaches the second through an agent in place of ssh. Ends with 77 where this
-# machine allows no namespaces.
+# Two ranks under mpirun, each on a host of its own: a network namespace, joined by a pair of
+# virtual interfaces, with its own host name, /tmp and no /proc that shows the other's processes.
+# mpirun runs on the first and reaches the second through an agent in place of ssh. Ends with 77
+# where this machine allows no namespaces.
 set -euo pipefail
 mpi=$1
 shift
@@ -57,12 +57,12 @@ chmod +x "$folder/on" "$folder/agent"
 case $mpi in
   openmpi)
     command=(mpirun.openmpi --allow-run-as-root --mca plm_rsh_agent "$folder/agent"
-      --mca orte_keep_fqdn_hostnames 1 --host host0:1,host1:1 -n 2 -x PERSEID_RENDEZVOUS)
+      --mca orte_keep_fqdn_hostnames 1 --host 'host0:1,host1:1' -n 2 -x PERSEID_RENDEZVOUS)
     ;;
   mpich)
     # UCX takes namespaces of one kernel for one host.
-    export UCX_TLS=tcp,self
-    command=(mpirun.mpich -launcher ssh -launcher-exec "$folder/agent" -hosts host0,host1 -n 2)
+    export UCX_TLS='tcp,self'
+    command=(mpirun.mpich -launcher ssh -launcher-exec "$folder/agent" -hosts 'host0,host1' -n 2)
     ;;
 esac
 export PERSEID_RENDEZVOUS=mpi:$mpi

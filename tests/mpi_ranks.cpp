@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Two ranks that mpirun has started open a group from the environment and compute together. Called
-// with the transport that is expected: results have the bits of a group whose ranks share memory,
-// where they can. `faults`: a rank calls with a wrong shape, then with nothing until a deadline.
-// `silent`: rank 1 opens no group, and rank 0 does not wait for it for ever. Ends with 0 where all
-// was right.
+// Ranks that mpirun has started open a group from the environment and compute together. Called
+// with the transport and, unless they are two, the ranks that are expected: results have the bits
+// of a group whose ranks share memory, where they can. `faults`: a rank calls with a wrong shape,
+// then with nothing until a deadline. `silent`: rank 1 opens no group, and rank 0 does not wait for
+// it for ever. Ends with 0 where all was right.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -53,8 +53,11 @@ Values random_values(int64_t count, uint64_t seed) {
 
 // The operations of several hosts, with the inputs of this rank: all results, one after the other.
 Values compute(const perseid::Group& group, const perseid::Context& context, uint64_t seed) {
-  const int64_t size = group.size(), m = 240 + 8 * group.rank(), k = 160, n = 90, rows = 256;
-  const uint64_t own = 2 * seed + static_cast<uint64_t>(group.rank());
+  // A shard is longer than what MPI has in its hands at a time.
+  const int64_t size = group.size(), rank = group.rank(), k = 2000, n = 90, rows = 256;
+  const auto m_of = [](int64_t of_rank) { return 240 + 8 * of_rank; };
+  const int64_t m = m_of(rank), gathered = size * (m_of(0) + m_of(size - 1)) / 2;
+  const uint64_t own = 1000 * seed + static_cast<uint64_t>(10 * rank);
   Values results;
   const auto matrix = [](const Values& data, int64_t of_rows, int64_t columns) {
     return Tensor(data.data(), perseid::f32, {of_rows, columns});
@@ -65,18 +68,16 @@ Values compute(const perseid::Group& group, const perseid::Context& context, uin
   perseid::Workspace workspace;
   const Values a = random_values(m * k, own), b = random_values(k * n, own + 1);
   const perseid::AllGatherMatmul gather(context, group, {.m = m, .k = k, .products = {{.n = n}}});
-  Values c(static_cast<size_t>(488 * n));
+  Values c(static_cast<size_t>(gathered * n));
   gather.reserve(workspace);
-  gather.execute({.a = matrix(a, m, k),
-                  .b = {matrix(b, k, n)},
-                  .c = {matrix(c, static_cast<int64_t>(c.size()) / n, n)}},
+  gather.execute({.a = matrix(a, m, k), .b = {matrix(b, k, n)}, .c = {matrix(c, gathered, n)}},
                  workspace);
   keep(c);
   const Values wide = random_values(rows * k, own + 2);
   for (const bool all : {false, true}) {
     const perseid::MatmulReduce reduce(context, group,
                                        {.all_reduce = all, .m = rows, .n = n, .k = k});
-    const int64_t got = all ? rows : rows / size;
+    const int64_t got = all ? rows : (rank + 1) * rows / size - rank * rows / size;
     Values sum(static_cast<size_t>(got * n));
     reduce.reserve(workspace);
     reduce.execute({.a = matrix(wide, rows, k), .b = matrix(b, k, n), .c = matrix(sum, got, n)},
@@ -86,17 +87,17 @@ Values compute(const perseid::Group& group, const perseid::Context& context, uin
   // Larger than an inbox.
   const int64_t many = 300'001;
   const Values part = random_values(many, own + 3);
-  Values sum(part.size()), both(2 * part.size());
+  Values sum(part.size()), both(static_cast<size_t>(size * many));
   group.all_reduce(Tensor(part.data(), perseid::f32, {many}),
                    Tensor(sum.data(), perseid::f32, {many}));
   group.all_gather(Tensor(part.data(), perseid::f32, {many}),
-                   Tensor(both.data(), perseid::f32, {2 * many}));
+                   Tensor(both.data(), perseid::f32, {size * many}));
   keep(sum);
   keep(both);
   return results;
 }
 
-int expect_transport(const char* transport) {
+int expect_transport(const char* transport, int size) {
   const perseid::Group group;
   const perseid::Context context = perseid::Context::cpu(1);
   const perseid::AllGatherMatmul plan(context, group, {.m = 1, .k = 1, .products = {{.n = 1}}});
@@ -106,7 +107,7 @@ int expect_transport(const char* transport) {
     std::fprintf(stderr, "rank %d: wrong: %s\n", group.rank(), what);
     wrong = 1;
   };
-  expect(group.size() == 2 && group.rank() >= 0 && group.rank() < 2, "rank or size");
+  expect(group.size() == size && group.rank() >= 0 && group.rank() < size, "rank or size");
   expect(std::strcmp(plan.info().implementation, transport) == 0, plan.info().implementation);
   // A second group, of ranks that share memory where they are on one host.
   const char* const before = std::getenv("PERSEID_SHARED_MEMORY");
@@ -123,7 +124,8 @@ int expect_transport(const char* transport) {
   }
   // What is shrunk works on, with all ranks too.
   const perseid::Group again = group.shrink(2s);
-  expect(again.size() == 2 && compute(again, context, 7) == compute(other, context, 7), "shrunk");
+  expect(again.size() == size && compute(again, context, 7) == compute(other, context, 7),
+         "shrunk");
   return wrong;
 }
 
@@ -169,10 +171,10 @@ int expect_faults() {
 }  // namespace
 
 int main(int count, char** arguments) try {
-  if (count != 2) return 2;
+  if (count < 2 || count > 3) return 2;
   if (std::strcmp(arguments[1], "silent") == 0) return expect_deadline();
   if (std::strcmp(arguments[1], "faults") == 0) return expect_faults();
-  return expect_transport(arguments[1]);
+  return expect_transport(arguments[1], count == 3 ? std::atoi(arguments[2]) : 2);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());
   return 1;

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // The transport of GPUs on several hosts: data goes through memory of the hosts, between which the
-// sockets of the CPU's transport carry it.
+// links of the CPU's transport carry it: sockets, or MPI where the ranks met by it.
 //
-//   device -> own window of the host -> sockets -> window of the other host -> device
+//   device -> own window of the host -> link -> window of the other host -> device
 //
 // Who executes an operation waits until its data has arrived, chunk by chunk with the operation's
 // deadline; kernels follow and find everything there. So nothing overlaps, plans are unfused, and
