@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -27,7 +26,7 @@ constexpr size_t kMostQueued = 40'000;
 
 // What is under way from rank to rank.
 struct Pipe {
-  std::deque<char> bytes;
+  std::vector<char> bytes;
   bool ended = false;
 };
 std::mutex fake_mutex;
@@ -45,13 +44,15 @@ struct perseid_mpi_links {
 
 namespace {
 
-// As many of the bytes of the parts as `most`, each by move(byte).
+// As many of the bytes of the parts as `most`, by move(begin, bytes).
 template <class Move>
 ssize_t move_bytes(const iovec* parts, size_t count, size_t most, const Move& move) {
   size_t moved = 0;
-  for (size_t i = 0; i < count; ++i)
-    for (size_t at = 0; at < parts[i].iov_len && moved < most; ++at, ++moved)
-      move(static_cast<char*>(parts[i].iov_base) + at);
+  for (size_t i = 0; i < count; ++i) {
+    const size_t bytes = std::min(parts[i].iov_len, most - moved);
+    move(static_cast<char*>(parts[i].iov_base), static_cast<std::ptrdiff_t>(bytes));
+    moved += bytes;
+  }
   return static_cast<ssize_t>(moved);
 }
 
@@ -77,7 +78,9 @@ const perseid_mpi_functions kFake{
           Pipe& pipe = pipes[links->rank][rank];
           const size_t free = kMostQueued - std::min(kMostQueued, pipe.bytes.size());
           return move_bytes(parts, count, std::min<size_t>(free, engine() % 9000),
-                            [&](const char* byte) { pipe.bytes.push_back(*byte); });
+                            [&](const char* begin, std::ptrdiff_t bytes) {
+                              pipe.bytes.insert(pipe.bytes.end(), begin, begin + bytes);
+                            });
         },
     .receive = [](perseid_mpi_links* links, int rank, const iovec* parts, size_t count) -> ssize_t {
       const std::lock_guard lock(fake_mutex);
@@ -87,9 +90,9 @@ const perseid_mpi_functions kFake{
         return -1;
       }
       return move_bytes(parts, count, std::min<size_t>(pipe.bytes.size(), 1 + engine() % 9000),
-                        [&](char* byte) {
-                          *byte = pipe.bytes.front();
-                          pipe.bytes.pop_front();
+                        [&](char* begin, std::ptrdiff_t bytes) {
+                          std::copy_n(pipe.bytes.begin(), bytes, begin);
+                          pipe.bytes.erase(pipe.bytes.begin(), pipe.bytes.begin() + bytes);
                         });
     },
     .finish =

@@ -10,6 +10,7 @@
 #include <cerrno>
 
 #include "collective/puts.hpp"
+#include "collective/wire.hpp"
 #include "driver.hpp"
 
 namespace {
