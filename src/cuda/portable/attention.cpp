@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kMostDim = 2048;  // fixups have a row of each tensor in registers
 constexpr int64_t kFewRows = 64;    // four warps of 16 rows
 
-// Of several queries of few rows, by 2^n heads, at most those that fill 16 rows. (Of one query all
-// heads of a group are rows of a tensor, see pack_gqa.)
+// Packs several queries of few rows by 2^n heads, at most as many as fill 16 rows. (All heads of a
+// group of a single query are rows of a tensor, see pack_gqa.)
 constexpr int kMostPacked = 4;
 int pack_of(const AttentionProblem& problem) {
   // Bias, mask and dropout differ between the heads of a group.
@@ -45,7 +45,7 @@ int64_t blocks_of(const AttentionProblem& problem, const PortableForwardConfig& 
          config.parts() * splits;
 }
 
-// Of any launch of forward.
+// Returns the most blocks that any launch of forward has.
 int64_t most_blocks(const AttentionProblem& problem) {
   const AttentionProblem packed = pack_gqa(problem);
   if (problem.dtype == DType::kF64) return float64_attention_blocks(packed);

@@ -60,12 +60,12 @@ Launch by_rows_of_splits(const Arguments& arguments, bool fixups, const GpuFacts
                      : ceil_div(arguments.rows * pieces, kRowWarps),
           .threads = 32 * kRowWarps};
 }
-// Of float32.
+// float32 alone has planes.
 AttentionPlanes portable_attention_planes(const AttentionProblem& problem,
                                           const PortableForwardConfig& config);
 void bind_portable_attention_planes(const PlanesArguments& planes,
                                     PortableForwardArguments* arguments);
-// Of split keys; a multiple of 16 bytes.
+// The workspace of split keys: its bytes, a multiple of 16, and its pointers.
 size_t portable_attention_workspace(const PortableForwardArguments& fixed);
 void bind_portable_attention_workspace(std::byte* workspace, PortableForwardArguments* arguments);
 // Adds the tensors of an execution. Returns whether they can be accessed by vectors.

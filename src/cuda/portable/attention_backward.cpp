@@ -25,7 +25,7 @@ bool is_wanted(const AttentionBackward& tensors, const PortableBackwardConfig& c
   return false;
 }
 
-// Of float64, where a block may have so much shared memory; else dims are cut.
+// Chooses for float64. Dims are cut where a block may not have the shared memory for whole ones.
 void choose_pairs(int32_t shared_bytes, PortableBackwardConfig* config) {
   config->warps = 8;
   config->chunk = 32;
@@ -34,7 +34,7 @@ void choose_pairs(int32_t shared_bytes, PortableBackwardConfig* config) {
   if (config->streams() || config->shared_bytes() > shared_bytes) config->columns = 16;
   if (config->shared_bytes() > shared_bytes) config->largest = 0;
 }
-// Of float32, for dims that blocks of four warps cut.
+// Returns the configuration of float32 for dims that blocks of four warps cut.
 PortableBackwardConfig large_planes(PortableBackwardConfig config) {
   config.warps = 8;
   config.largest = 128;
@@ -182,8 +182,8 @@ PortableBackwardConfig choose_portable_attention_backward(const AttentionProblem
     if (config.largest == 64 && config.most_dim() > 64 && config.most_dim() <= large.largest &&
         large.shared_bytes() <= shared_bytes)
       config = large;
-    // Of the same products in the order of forward, which cuts key dims beyond 128 alone, so that
-    // scores have the roundings that lse has.
+    // Scores add the same products in the order of forward, which cuts key dims beyond 128 alone,
+    // so that they have the roundings that lse has.
     if (config.streams() && config.key_dim > 64 && config.key_dim <= 128 &&
         shared_bytes > kLeastShared)
       config.chunk = 128;
@@ -362,7 +362,7 @@ std::string PortableAttentionBackward::description() const {
   return text;
 }
 
-// Of sums: those of float64, and of other types.
+// Sums are float64 for float64, and float32 for all other types.
 template PortableBackwardArgumentsOf<float> portable_attention_backward_arguments(
     const AttentionProblem&, const PortableBackwardConfig&);
 template int64_t portable_attention_backward_blocks(const PortableBackwardArgumentsOf<float>&,

@@ -37,9 +37,9 @@ PortableBackwardArgumentsOf<Real> portable_attention_backward_arguments(
 template <class Real>
 int64_t portable_attention_backward_blocks(const PortableBackwardArgumentsOf<Real>& arguments,
                                            const PortableBackwardConfig& config);
-// Of preparation.
+// Returns how many blocks of queries preparation has.
 int64_t portable_attention_backward_q_blocks(const AttentionProblem& problem);
-// Of float32; else there are none.
+// float32 alone has planes.
 AttentionPlanes portable_attention_backward_planes(const AttentionProblem& problem,
                                                    int32_t shared_bytes);
 size_t portable_attention_backward_workspace(const AttentionProblem& problem,

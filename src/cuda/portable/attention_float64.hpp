@@ -30,7 +30,7 @@ Float64Arguments float64_attention_arguments(const AttentionProblem& problem,
 // Those that follow from the lengths of an execution: keys are split where the plan splits them.
 void set_float64_attention_lengths(const AttentionProblem& problem,
                                    const Float64ForwardConfig& config, Float64Arguments* arguments);
-// Of split keys.
+// The workspace of split keys: its bytes, and its pointers.
 size_t float64_attention_workspace(const Float64Arguments& fixed);
 void bind_float64_attention_workspace(std::byte* workspace, Float64Arguments* arguments);
 // Adds the tensors of an execution. Returns whether they can be accessed by vectors.

@@ -21,7 +21,7 @@ struct PlaneLength {
 class AttentionPlanes {
  public:
   AttentionPlanes() = default;
-  // Of query (times `query_scale`), key and value, and of grad_out if `backward`.
+  // Planes of query (times `query_scale`), key and value, and of grad_out if `backward`.
   AttentionPlanes(const AttentionProblem& problem, PlaneLength key, PlaneLength value,
                   float query_scale, bool backward = false);
 
@@ -29,7 +29,8 @@ class AttentionPlanes {
   int64_t blocks() const { return blocks_; }
   std::string kernel() const;  // its name expression
   PlanesConfig config() const { return {max(key_.length, value_.length)}; }
-  // Of an execution; grad_out: null in forward. The workspace is aligned to 16 bytes.
+  // Returns the arguments of an execution. grad_out is null in forward. The workspace is aligned to
+  // 16 bytes.
   PlanesArguments bind(const Tensor& query, const Tensor& key, const Tensor& value,
                        const Tensor* grad_out, std::byte* workspace) const;
 

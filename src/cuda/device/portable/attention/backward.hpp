@@ -330,7 +330,7 @@ class PortableBackward : ProductsOf<C>::Type {
     for_each_row([&](int, Real nonfinite) { found = found || nonfinite != 0; });
     return found;
   }
-  // Of the warp's rows, those that are not finite, as bits.
+  // Returns the warp's rows that are not finite, as bits.
   __device__ __forceinline__ uint32_t nonfinite_rows() const {
     uint32_t rows = 0;
     for_each_row([&](int row, Real nonfinite) {

@@ -43,7 +43,7 @@ class PortableBackwardBlock {
   static __device__ __forceinline__ int row_warp() {
     return C.pairs() ? warp() % C.row_warps() : warp();
   }
-  // Of the warps that have the same rows.
+  // kSharers warps have the same rows.
   static constexpr int kSharers = C.warps / C.row_warps();
   static __device__ __forceinline__ int sharer() { return C.pairs() ? warp() / C.row_warps() : 0; }
   __device__ __forceinline__ int warp_row() const { return own_.row + row_warp() * C.rows; }
@@ -133,7 +133,7 @@ class PortableBackwardBlock {
                                          thread * 16),
         from + at + thread % kCopies * kEach, true);
   }
-  // Of planes: the numbers of kCount queries or keys of a head from `first` on.
+  // Copies the planes' numbers of kCount queries or keys of a head from `first` on.
   template <int kCount>
   __device__ __forceinline__ void copy_numbers(bool of_keys, int32_t head, int32_t first,
                                                int offset) const {
@@ -150,7 +150,7 @@ class PortableBackwardBlock {
                             (of_keys ? a_.key_numbers : a_.query_numbers) + of_head + row,
                             row < (of_keys ? own_.kv_len : own_.q_len));
   }
-  // Of the columns of a step, of a query head.
+  // Copies those of the columns of a step, of a query head.
   __device__ __forceinline__ void copy_column_numbers(int32_t head, int column, int stage) const {
     if constexpr (kPlanes == 2)
       copy_numbers<C.columns>(!C.of_keys(), column_head(head), column,

@@ -26,7 +26,7 @@ struct PortableBackwardConfig {
   int key_dim = 128;    // of query and key, a multiple of 16
   int value_dim = 128;  // of value and out, a multiple of 16
   GradientsOf gradients = GradientsOf::kKeys;
-  // Of kKeys: dQ is added to sums in memory, in any order.
+  // Blocks of kKeys add dQ to sums in memory, in any order.
   bool adds_queries = false;
   int warps = 4;
   int rows = 16;              // of a warp: 16 or 32
@@ -95,7 +95,7 @@ struct PortableBackwardConfig {
   // float32 is multiplied as two planes of f16 (planes.hpp).
   constexpr int planes() const { return dtype == DType::kF32 ? 2 : 1; }
   constexpr DType operand() const { return planes() == 2 ? DType::kF16 : dtype; }
-  // Of an element in shared memory, in 16 bits; of a sum, in bytes.
+  // units(): an element in shared memory has so many times 16 bits.
   constexpr int units() const { return dtype == DType::kF64 ? kFloat64Units : planes(); }
   constexpr int sum_bytes() const { return dtype == DType::kF64 ? 8 : 4; }
   // Numbers of a row of planes, which consists of whole chunks.
@@ -123,7 +123,7 @@ struct PortableBackwardConfig {
   constexpr int column_bytes(int dim) const {
     return 2 * columns * line_length(units() * depth(dim));
   }
-  // Of planes, parts consist of whole chunks.
+  // Parts of planes consist of whole chunks.
   constexpr int part_length(int dim) const {
     return planes() == 1 ? part(dim) : min(plane_length(dim), kLargest);
   }
@@ -155,7 +155,7 @@ struct PortableBackwardConfig {
   constexpr int statistics_bytes() const {
     return of_keys() ? stages() * 2 * columns * sum_bytes() : 0;
   }
-  // Of planes, the numbers of rows and of stages of columns.
+  // The numbers of the planes' rows, then those of stages of columns.
   constexpr int numbers_offset() const { return tile_bytes() + statistics_bytes(); }
   constexpr int column_numbers_offset() const {
     return numbers_offset() + (planes() == 2 ? block_rows() * 8 : 0);
@@ -166,7 +166,7 @@ struct PortableBackwardConfig {
   }
   constexpr int others_offset() const { return seen_offset() + 16 * warps; }
   constexpr int flag_offset() const { return others_offset() + 112; }
-  // Of dS as planes, the powers of two of each warp's queries.
+  // The powers of two by which each warp's dS of a query was multiplied, where dS is planes.
   constexpr int units_offset() const { return flag_offset() + 16; }
   constexpr int units_bytes() const {
     return adds_queries && planes() == 2 ? 4 * warps * columns : 0;
@@ -188,7 +188,7 @@ struct PortableBackwardArgumentsOf : AttentionGradientsOf<Real>, BiasTiles {
   // as ptx/mma.hpp has them; of float64 [4][lane].
   Real* sums = nullptr;
   bool vectors = false;  // tensors are accessed 16 bytes at a time; else element by element
-  // Of float32: planes, and the numbers of query with grad_out, and of key with value.
+  // float32 alone: planes, and the numbers of query with grad_out, and of key with value.
   RowsInMemory query_planes, key_planes, value_planes, grad_out_planes;
   const RowNumbers* query_numbers = nullptr;  // [entry, head, row]
   const RowNumbers* key_numbers = nullptr;

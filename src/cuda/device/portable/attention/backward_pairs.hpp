@@ -150,10 +150,10 @@ class PortableBackwardPairs : protected PortableBackwardBlock<C> {
 
  private:
   static constexpr int kHalf = kFirstPart / 16;  // of the columns of dQ, in eights
-  // Of the warp's gradient.
+  // The warp's gradient has so many columns.
   static constexpr int kColumns = C.of_keys() ? max(kFirstPart, kSecondPart) : 8 * kHalf;
 
-  // Of the pair.
+  // Waits for both warps of the pair.
   static __device__ __forceinline__ void meet() { ptx::named_barrier_sync(1 + row_warp(), 64); }
   static __device__ __forceinline__ bool is_second() { return warp() >= C.row_warps(); }
   template <int kDepth>

@@ -157,7 +157,7 @@ class PlaneQuerySums : QuerySums<C> {
   }
 
  private:
-  // Of a power of two, and of 0 and NaN anything: what it is multiplied with is 0 or NaN then.
+  // x is a power of two. For 0 and NaN any result will do: it is multiplied by 0 or NaN.
   static __device__ __forceinline__ float inverse_power(float x) {
     return float_from_bits(0x7f000000u - float_bits(fmaxf(x, 0x1p-100f)));
   }

@@ -97,7 +97,7 @@ struct alignas(16) SeenColumns {
 template <PortableBackwardConfig C>
 __device__ __forceinline__ SeenColumns seen_columns(const BackwardRows& rows, int row) {
   const int last = row + C.rows - 1;
-  // Of the other side: how many there are, and those that a row sees, relative to it.
+  // A row sees columns [begin, end) relative to its own number, of `count` columns.
   const int count = C.of_keys() ? rows.q_len : rows.kv_len;
   const int own = C.of_keys() ? rows.kv_len : rows.q_len;
   const int begin = C.of_keys() ? 1 - rows.right : rows.left;
@@ -206,7 +206,7 @@ class PortableBackwardScores {
     const int row = row_ + 16 * i;
     uint32_t kept = 0;
     if constexpr (C.of_keys()) {
-      // Of a call's 16 bytes the thread needs those of two queries and its two keys.
+      // The thread needs the bytes of two queries and its two keys, of a call's 16 bytes.
       const int key = lane_ / 4;
 #pragma unroll
       for (int m = 0; m < C.columns / 16; ++m)

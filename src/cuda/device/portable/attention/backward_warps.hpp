@@ -39,7 +39,8 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
   __device__ __forceinline__ void add_queries(int step, float* to) const {
     QuerySums<C>(memory_, address_, warp(), lane()).add(step, 0, to);
   }
-  // Of planes: dS of a step, times the factors of its queries, to the sums of those. By all warps.
+  // For planes: adds the product of a step's dS, times the factors of its queries, to the sums of
+  // those. All warps call it.
   __device__ __forceinline__ void add_plane_queries(int stage, const Scores& ds, float* to) const {
     const PlaneQuerySums<C> queries(memory_, address_, warp(), lane());
     const int shared = Block::stage_offset(stage);
@@ -210,7 +211,7 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
       for (float& each : sums[i]) each = 0;
   }
 
-  // Of the columns of the part.
+  // Gradients of the part's columns.
   float first_[kTiles][kFirstPart / 2];                      // dK or dQ
   float second_[kTiles][C.of_keys() ? kSecondPart / 2 : 1];  // dV
   RegisterRows<(C.rows_in_registers > 0 ? kFirstDepth : 16), kTiles> first_own_;

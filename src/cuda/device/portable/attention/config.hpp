@@ -63,7 +63,7 @@ struct PortableForwardConfig {
 
   static constexpr int warps = 4, threads = 32 * warps;
   static constexpr int resident = 2;  // blocks of a multiprocessor, as registers allow
-  // Of the per-score operations that sm_90 has in addition.
+  // sm_90 has these in addition; what it shares with these kernels asks for them.
   static constexpr int bias_stages = 0;
   static constexpr bool consumers_know_tiles() { return false; }
   static constexpr bool unit_strides() { return false; }  // between elements of rows, in fixups
@@ -117,8 +117,8 @@ struct PortableForwardArguments : AttentionArguments, KeySplits {
   // If C.split, and C.masked() or planes: the launch, if a split has a result that is not finite.
   uint64_t launch = 0;
   uint64_t* nonfinite = nullptr;
-  // Of float32: the planes of query, key and value, and the numbers of query rows, and of keys with
-  // their values.
+  // float32 alone: the planes of query, key and value, and the numbers of query rows, and of keys
+  // with their values.
   RowsInMemory query_planes, key_planes, value_planes;
   const RowNumbers* query_numbers = nullptr;  // [entry, head, row]
   const RowNumbers* key_numbers = nullptr;

@@ -26,7 +26,7 @@ class Float64Lines {
 #pragma unroll
     for (int t = 0; t < 2; ++t) first_[t] = tile + vector_offset<kLine>(lane / 4, lane % 4 * 2 + t);
   }
-  // Of the lines from 8 j and the elements from 16 k.
+  // Loads elements from 16 k on of the lines from 8 j on.
   __device__ __forceinline__ void load(int j, int k, double (&numbers)[4]) const {
 #pragma unroll
     for (int t = 0; t < 2; ++t) {
@@ -37,7 +37,7 @@ class Float64Lines {
       numbers[2 * t + 1] = pair.y;
     }
   }
-  // Of the first 16 lines as a left operand.
+  // Loads the first 16 lines as a left operand.
   __device__ __forceinline__ void load_left(int k, double (&numbers)[8]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

@@ -132,7 +132,7 @@ class PortableForward {
   // 2^pack() query heads are packed into the rows of the block, which has all their queries then:
   // row r is query r >> pack() of the pack's head r % 2^pack().
   __device__ __forceinline__ int pack() const { return C.packs ? a_.pack_gqa : 0; }
-  // Of the warp's row.
+  // Return the query and the head of one of the warp's rows.
   __device__ __forceinline__ int query_of(int row) const {
     return own_.query + (C.packs ? (warp() * C.rows + row) >> a_.pack_gqa : row);
   }
@@ -452,7 +452,7 @@ class PortableForward {
     }
   }
 
-  // Of float32, in the layout of registers. Returns the rows of the warp whose sums are NaN, as
+  // Stores float32 results from registers. Returns the rows of the warp whose sums are NaN, as
   // bits.
   __device__ __forceinline__ uint32_t store_float32() const {
     uint32_t lost = 0;
@@ -526,7 +526,7 @@ class PortableForward {
       }
   }
 
-  // Of float32, after the results were stored: rows of the warp, as bits.
+  // Computes the warp's rows `lost` (bits) of float32 once more, after the results were stored.
   __device__ __forceinline__ void fix_up(uint32_t lost) const {
     __syncwarp();
 #pragma unroll 1

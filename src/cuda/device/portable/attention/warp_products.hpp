@@ -10,7 +10,7 @@
 
 namespace perseid::internal::cuda {
 
-// Of sums, those of eight columns.
+// Returns the sums of eight columns.
 template <class Real, int kCount>
 __device__ __forceinline__ Real (&eight_columns(Real (&sums)[kCount], int j))[4] {
   return reinterpret_cast<Real(&)[4]>(sums[4 * j]);
