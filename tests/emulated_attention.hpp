@@ -3,19 +3,13 @@
 // Portable attention forward on an emulated GPU (emulated_gpu.hpp), for the tests of its kernels.
 #pragma once
 
-#include "attention_cases.hpp"
-#include "cuda/attention/arguments.hpp"
-#include "cuda/attention/clear_rows.hpp"
 #include "cuda/portable/attention.hpp"
-// Before kernels.
-#include "emulated_gpu.hpp"
+#include "emulated_attention_cases.hpp"
 // Kernels.
-#include "cuda/device/attention/clear_rows.hpp"
 #include "cuda/device/portable/attention/forward.hpp"
 
 namespace perseid::internal::emulated_attention {
 
-using namespace cpu::attention_cases;
 using cuda::PortableForwardConfig;
 
 // float32: what the kernel before the attention kernel writes.
@@ -27,13 +21,6 @@ void write_planes(const cuda::AttentionPlanes& planes, const cuda::PlanesArgumen
     emulated_gpu::Block block(b, cuda::PlanesConfig::threads, 0);
     block.run([&] { cuda::portable_attention_planes<kPlanes>(arguments); });
   }
-}
-
-inline Case forward_case(int64_t batch, int64_t heads, int64_t kv_heads, int64_t q_len,
-                         int64_t kv_len, int64_t dim, int64_t value_dim) {
-  Case test = make_case(DType::kBF16, batch, heads, kv_heads, q_len, kv_len, dim, value_dim);
-  test.problem.grad_query = test.problem.grad_key = test.problem.grad_value = false;
-  return test;
 }
 
 // Runs the kernel of configuration C, which is what the problem's choice has to be.
@@ -50,13 +37,12 @@ void run(Fixture& fixture) {
   chosen.keys = C.keys;
   const cuda::AttentionPlanes planes = cuda::portable_attention_planes(problem, C);
   const size_t of_splits = cuda::portable_attention_workspace(arguments);
-  Array workspace({static_cast<int64_t>(of_splits + planes.workspace()) + 16}, DType::kBool);
-  auto* const work = reinterpret_cast<std::byte*>(
-      (reinterpret_cast<uintptr_t>(workspace.tensor.as<std::byte>()) + 15) / 16 * 16);
-  cuda::bind_portable_attention_workspace(work, &arguments);
+  const Array workspace = make_workspace(of_splits + planes.workspace());
+  cuda::bind_portable_attention_workspace(workspace.tensor.as<std::byte>(), &arguments);
   if constexpr (C.planes() == 2) {
     const cuda::PlanesArguments rows =
-        planes.bind(tensors.query, tensors.key, tensors.value, nullptr, work + of_splits);
+        planes.bind(tensors.query, tensors.key, tensors.value, nullptr,
+                    workspace.tensor.as<std::byte>() + of_splits);
     write_planes<max(C.key_length(), C.value_length())>(planes, rows);
     cuda::bind_portable_attention_planes(rows, &arguments);
   }
@@ -68,23 +54,12 @@ void run(Fixture& fixture) {
     emulated_gpu::Block block(b, C.threads, static_cast<size_t>(C.shared_bytes()));
     block.run([&] { cuda::PortableForward<C>(arguments, block.shared.data()).run(); });
   }
-  if constexpr (C.split) {
-    const auto rows = static_cast<int>(arguments.rows) * ((arguments.value_dim + 31) / 32);
-    for (int b = 0; b < rows; b += cuda::kRowWarps) {
-      emulated_gpu::Block block(b / cuda::kRowWarps, 32 * cuda::kRowWarps, 0, rows);
-      block.run([&] { cuda::portable_attention_combine<C>(arguments); });
-    }
-    emulated_gpu::Block block(0, 32 * cuda::kRowWarps, 0);
-    if (C.fixes_splits()) block.run([&] { cuda::portable_attention_fixup<C>(arguments); });
-  }
-  if (fixture.problem.q_lens) {
-    const cuda::ClearRowsArguments cleared = cuda::clear_rows_arguments(
-        fixture.problem, fixture.forward_arguments(), fixture.out.tensor, fixture.lse.tensor);
-    for (int b = 0; b < fixture.problem.batch * fixture.problem.heads; ++b) {
-      emulated_gpu::Block block(b, cuda::kClearRowsThreads, 0);
-      block.run([&] { cuda::clear_rows(cleared); });
-    }
-  }
+  if constexpr (C.split)
+    launch_after_splits(
+        arguments, C.fixes_splits(), [&] { cuda::portable_attention_combine<C>(arguments); },
+        [&] { cuda::portable_attention_fixup<C>(arguments); });
+  clear_left_out_rows(fixture.problem, fixture.forward_arguments(), fixture.out.tensor,
+                      fixture.lse.tensor);
 }
 template <PortableForwardConfig C>
 void check(const Case& test) {

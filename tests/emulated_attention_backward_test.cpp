@@ -2,21 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The portable kernels of attention backward on an emulated GPU (emulated_gpu.hpp) against the
 // float64 reference.
-#include "attention_cases.hpp"
-#include "cuda/attention/arguments.hpp"
-#include "cuda/attention/clear_rows.hpp"
 #include "cuda/portable/attention_backward.hpp"
 #include "cuda/runtime/kernel_name.hpp"
-// Before kernels.
-#include "emulated_gpu.hpp"
+#include "emulated_attention_cases.hpp"
 // Kernels.
-#include "cuda/device/attention/clear_rows.hpp"
 #include "cuda/device/portable/attention/backward.hpp"
 
 namespace perseid::internal {
 namespace {
 
-using namespace cpu::attention_cases;
+using namespace emulated_attention;
 using cuda::GradientsOf;
 using cuda::PortableBackwardConfig;
 
@@ -91,25 +86,14 @@ void check_launches(Fixture& fixture) {
   for (Array* result :
        {&fixture.grad_query, &fixture.grad_key, &fixture.grad_value, &fixture.grad_bias})
     if (result->tensor.present()) result->blank();
-  Array workspace(
-      {static_cast<int64_t>(cuda::portable_attention_backward_workspace(
-           fixture.problem, cuda::portable_attention_backward_planes(fixture.problem, kShared))) +
-       16},
-      DType::kBool);
-  auto* bytes = reinterpret_cast<std::byte*>(
-      (reinterpret_cast<uintptr_t>(workspace.tensor.as<std::byte>()) + 15) / 16 * 16);
+  const Array workspace = make_workspace(cuda::portable_attention_backward_workspace(
+      fixture.problem, cuda::portable_attention_backward_planes(fixture.problem, kShared)));
+  std::byte* const bytes = workspace.tensor.as<std::byte>();
   launch<of(C, GradientsOf::kKeys)>(fixture, bytes);
   if constexpr (!C.adds_queries) launch<of(C, GradientsOf::kQueries)>(fixture, bytes);
   if constexpr (C.bias != DType::kNone)
     if (fixture.problem.grad_bias) launch<of(C, GradientsOf::kBias)>(fixture, bytes);
-  if (fixture.problem.q_lens) {
-    const cuda::ClearRowsArguments cleared = cuda::clear_rows_arguments(
-        fixture.problem, fixture.arguments, fixture.grad_query.tensor, {});
-    for (int b = 0; b < fixture.problem.batch * fixture.problem.heads; ++b) {
-      emulated_gpu::Block block(b, cuda::kClearRowsThreads, 0);
-      block.run([&] { cuda::clear_rows(cleared); });
-    }
-  }
+  clear_left_out_rows(fixture.problem, fixture.arguments, fixture.grad_query.tensor, {});
   fixture.compare_gradients();
 }
 constexpr PortableBackwardConfig with_sums(PortableBackwardConfig config) {
@@ -194,16 +178,7 @@ constexpr PortableBackwardConfig kFloat32Everything{.dtype = DType::kF32,
                                                     .bias = DType::kF32};
 
 TEST(EmulatedAttentionBackward, Float32EverythingAtOnce) {
-  Case all = make_case(DType::kF32, 0, 2, 1, 0, 0, 80, 64);
-  set_ragged(all, {5, 0, 70, 1, 33}, {7, 3, 100, 0, 64});
-  all.layout = Layout::kBshd;
-  all.grad_lse = true;
-  all.problem.causal = Causal::kBottomRight;
-  all.problem.dropout = 0.3;
-  all.problem.kv_lens = true;
-  all.kv_lens = {7, 1, 90, 0, 63};
-  add_bias(all, DType::kF32, {5, 1, 70, 100}, true);
-  set_visible(all, {1, 2, 70, 1});
+  Case all = with_everything(make_case(DType::kF32, 0, 2, 1, 0, 0, 80, 64), 70, 100, DType::kF32);
   check<kFloat32Everything>(all);
   all.problem.q_lens = true;
   all.seen_q_lens = {5, 0, 33, 1, 30};
@@ -274,12 +249,7 @@ constexpr PortableBackwardConfig kGathered{
     .key_dim = 16, .value_dim = 32, .right = true, .left = true};
 
 TEST(EmulatedAttentionBackward, GathersElements) {
-  Case test = make_case(DType::kBF16, 1, 4, 2, 100, 170, 13, 19);
-  test.layout = Layout::kSpread;
-  test.problem.scale = -0.3;
-  test.problem.causal = Causal::kBottomRight;
-  test.problem.window_left = 40;
-  check<kGathered>(test);
+  check<kGathered>(with_any_strides_and_scale(make_case(DType::kBF16, 1, 4, 2, 100, 170, 13, 19)));
 }
 
 constexpr PortableBackwardConfig kEverything{.key_dim = 128,
@@ -291,19 +261,9 @@ constexpr PortableBackwardConfig kEverything{.key_dim = 128,
                                              .bias = DType::kF32};
 
 TEST(EmulatedAttentionBackward, EverythingAtOnce) {
-  for (const auto& shape : {std::vector<int64_t>{5, 1, 70, 200}, {1, 1, 1, 200}}) {
-    Case all = make_case(DType::kBF16, 0, 2, 1, 0, 0, 128, 64);
-    set_ragged(all, {5, 0, 70, 1, 33}, {7, 3, 200, 0, 64});
-    all.layout = Layout::kBshd;
-    all.grad_lse = true;
-    all.problem.causal = Causal::kBottomRight;
-    all.problem.dropout = 0.3;
-    all.problem.kv_lens = true;
-    all.kv_lens = {7, 1, 90, 0, 63};
-    add_bias(all, DType::kF32, shape, true);
-    set_visible(all, {1, 2, 70, 1});
-    check<kEverything>(all);
-  }
+  for (const auto& shape : {std::vector<int64_t>{}, {1, 1, 1, 200}})
+    check<kEverything>(with_everything(make_case(DType::kBF16, 0, 2, 1, 0, 0, 128, 64), 70, 200,
+                                       DType::kF32, shape));
 }
 
 constexpr PortableBackwardConfig kLengths{.key_dim = 64, .value_dim = 64, .lengths = true};

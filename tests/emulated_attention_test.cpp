@@ -13,8 +13,8 @@ using namespace emulated_attention;
 constexpr PortableForwardConfig kFull{.key_dim = 64, .value_dim = 64, .keys = 96};
 
 TEST(EmulatedAttention, Full) {
-  check<kFull>(forward_case(2, 2, 1, 130, 201, 64, 64));
-  check<kFull>(forward_case(1, 1, 1, 70, 0, 64, 64));
+  check<kFull>(forward_case(DType::kBF16, 2, 2, 1, 130, 201, 64, 64));
+  check<kFull>(forward_case(DType::kBF16, 1, 1, 1, 70, 0, 64, 64));
 }
 
 constexpr PortableForwardConfig kHalf{
@@ -23,8 +23,7 @@ constexpr PortableForwardConfig kHalf{
 // Maxima that grow from tile to tile, and rows that are one and the same in memory.
 TEST(EmulatedAttention, PeakedRows) {
   for (const double scale : {0.1, 10.0}) {
-    Case test = forward_case(1, 2, 1, 60, 300, 64, 64);
-    test.problem.dtype = DType::kF16;
+    Case test = forward_case(DType::kF16, 1, 2, 1, 60, 300, 64, 64);
     test.input_scale = scale;
     check<kHalf>(test);
     test.prepare = [](AttentionBackward& a) { a.query.stride[2] = a.key.stride[1] = 0; };
@@ -35,7 +34,7 @@ TEST(EmulatedAttention, PeakedRows) {
 constexpr PortableForwardConfig kCausal{.key_dim = 80, .value_dim = 48, .right = true};
 
 TEST(EmulatedAttention, CausalWithHiddenNonfiniteValues) {
-  Case test = forward_case(1, 2, 2, 150, 180, 80, 48);
+  Case test = forward_case(DType::kBF16, 1, 2, 2, 150, 180, 80, 48);
   test.layout = Layout::kBshd;
   test.problem.causal = Causal::kTopLeft;
   check<kCausal>(test);
@@ -56,12 +55,8 @@ constexpr PortableForwardConfig kGathered{.key_dim = 16,
                                           .left = true};
 
 TEST(EmulatedAttention, GathersElements) {
-  Case test = forward_case(1, 2, 1, 100, 170, 13, 19);
-  test.layout = Layout::kSpread;
-  test.problem.scale = -0.3;
-  test.problem.causal = Causal::kBottomRight;
-  test.problem.window_left = 40;
-  check<kGathered>(test);
+  check<kGathered>(
+      with_any_strides_and_scale(forward_case(DType::kBF16, 1, 2, 1, 100, 170, 13, 19)));
 }
 
 constexpr PortableForwardConfig kEverything{.key_dim = 128,
@@ -74,21 +69,13 @@ constexpr PortableForwardConfig kEverything{.key_dim = 128,
                                             .bias = DType::kF32};
 
 TEST(EmulatedAttention, EverythingAtOnce) {
-  Case all = forward_case(0, 4, 2, 0, 0, 128, 64);
-  set_ragged(all, {5, 0, 130, 1, 64}, {7, 3, 200, 0, 64});
-  all.layout = Layout::kBshd;
-  all.problem.causal = Causal::kBottomRight;
-  all.problem.dropout = 0.3;
-  all.problem.kv_lens = true;
-  all.kv_lens = {7, 1, 90, 0, 63};
-  add_bias(all, DType::kF32, {5, 1, 130, 200}, false);
-  set_visible(all, {1, 4, 130, 1});
-  check<kEverything>(all);
+  check<kEverything>(
+      with_everything(forward_case(DType::kBF16, 0, 4, 2, 0, 0, 128, 64), 130, 200, DType::kF32));
 }
 
 // The largest weight of every row is dropped, the others are subnormal numbers.
 TEST(EmulatedAttention, DropoutOfAllButTheSmallestWeights) {
-  Case test = forward_case(0, 4, 2, 0, 0, 128, 64);
+  Case test = forward_case(DType::kBF16, 0, 4, 2, 0, 0, 128, 64);
   set_ragged(test, {20}, {60});
   test.layout = Layout::kBshd;
   test.problem.causal = Causal::kBottomRight;
@@ -128,18 +115,11 @@ constexpr PortableForwardConfig of_lengths(PortableForwardConfig config) {
 }
 constexpr PortableForwardConfig kSplitLengths = of_lengths(kSplit);
 
-// A hidden key, and one that some queries see, are not finite.
 TEST(EmulatedAttention, SplitsKeysOfFewQueries) {
-  Case test = forward_case(2, 4, 2, 5, 1300, 64, 48);
-  test.layout = Layout::kBshd;
-  test.problem.causal = Causal::kBottomRight;
+  const Case test = split_case(DType::kBF16, 2);
   check<kSplit>(test);
-  test.prepare = [](AttentionBackward& a) {
-    put(a.value, at(a.value, {0, 0, 1297, 5}), kNaN);
-    put(a.value, at(a.value, {1, 1, 600, 40}), kInfinity);
-  };
-  check<kSplit>(test);
-  Case ragged = forward_case(0, 4, 2, 0, 0, 64, 48);
+  check<kSplit>(with_nonfinite_values(test));
+  Case ragged = forward_case(DType::kBF16, 0, 4, 2, 0, 0, 64, 48);
   ragged.problem.causal = Causal::kBottomRight;
   set_ragged(ragged, {1, 0, 3, 2}, {1700, 3, 200, 0});
   ragged.layout = Layout::kBshd;
@@ -158,7 +138,7 @@ constexpr PortableForwardConfig kPacked{.key_dim = 64,
 // One query: the heads that share a key head are the rows of a tile.
 TEST(EmulatedAttention, PacksHeadsOfOneQuery) {
   for (const Layout layout : {Layout::kBshd, Layout::kBhsd}) {
-    Case test = forward_case(2, 10, 2, 1, 1300, 64, 48);
+    Case test = forward_case(DType::kBF16, 2, 10, 2, 1, 1300, 64, 48);
     test.layout = layout;
     test.problem.causal = Causal::kBottomRight;
     test.problem.kv_lens = true;
@@ -175,7 +155,7 @@ TEST(EmulatedAttention, PacksHeadsOfOneQuery) {
       [](AttentionProblem& p) { p.kv_heads = 10; },
       [](AttentionProblem& p) { p.ragged = true; }};
   for (const auto& bound : kBounds) {
-    AttentionProblem problem = forward_case(2, 10, 2, 1, 1300, 64, 48).problem;
+    AttentionProblem problem = forward_case(DType::kBF16, 2, 10, 2, 1, 1300, 64, 48).problem;
     EXPECT_TRUE(cuda::packs_gqa(problem));
     bound(problem);
     EXPECT_FALSE(cuda::packs_gqa(problem));
@@ -202,7 +182,7 @@ constexpr PortableForwardConfig kPackedElements{.key_dim = 16,
 // bounds.
 TEST(EmulatedAttention, PacksHeadsOfFewQueries) {
   for (const int64_t q_len : {3, 13}) {  // 12 rows of a warp; 52 of four
-    Case test = forward_case(3, 8, 2, q_len, 200, 64, 48);
+    Case test = forward_case(DType::kBF16, 3, 8, 2, q_len, 200, 64, 48);
     test.layout = Layout::kBshd;
     test.problem.causal = Causal::kBottomRight;
     test.problem.window_left = 70;
@@ -217,7 +197,7 @@ TEST(EmulatedAttention, PacksHeadsOfFewQueries) {
     };
     check<kPackedQueries>(test);
   }
-  Case test = forward_case(2, 8, 2, 5, 100, 13, 19);
+  Case test = forward_case(DType::kBF16, 2, 8, 2, 5, 100, 13, 19);
   test.layout = Layout::kSpread;
   test.problem.causal = Causal::kTopLeft;
   check<kPackedElements>(test);
@@ -230,7 +210,7 @@ constexpr PortableForwardConfig kWindowLengths{
 
 // Rows that the lengths leave out are NaN, keys of other sequences too.
 TEST(EmulatedAttention, QueryLengths) {
-  Case test = forward_case(4, 2, 1, 150, 201, 64, 64);
+  Case test = forward_case(DType::kBF16, 4, 2, 1, 150, 201, 64, 64);
   test.problem.q_lens = true;
   test.seen_q_lens = {150, 0, 17, 129};
   test.prepare = [](AttentionBackward& a) {
@@ -241,7 +221,7 @@ TEST(EmulatedAttention, QueryLengths) {
   test.problem.window_right = 4;
   test.problem.window_bottom_right = true;
   check<kWindowLengths>(test);
-  Case ragged = forward_case(0, 2, 1, 0, 0, 64, 48);
+  Case ragged = forward_case(DType::kBF16, 0, 2, 1, 0, 0, 64, 48);
   set_ragged(ragged, {1, 0, 3, 2}, {1700, 3, 200, 0});
   ragged.problem.causal = Causal::kBottomRight;
   ragged.layout = Layout::kBshd;
@@ -251,23 +231,13 @@ TEST(EmulatedAttention, QueryLengths) {
 }
 
 TEST(EmulatedAttention, KeysFromAnywhereInACache) {
-  Case test = forward_case(3, 4, 2, 70, 120, 64, 64);
-  test.problem.kv_index = true;
-  test.problem.kv_batch = 4;
-  test.kv_index = {3, 0, 3};
-  check<kLengths>(test);
-  Case starts = forward_case(0, 4, 2, 0, 0, 64, 64);
-  set_ragged(starts, {70, 1, 66}, {100, 100, 100});  // of keys, 300 rows in all
-  starts.problem.kv_starts = starts.problem.kv_lens = true;
-  starts.kv_starts = {200, 0, 190};
-  starts.kv_lens = {100, 7, 80};
-  check<kLengths>(starts);
+  for (const Case& test : cases_of_caches(DType::kBF16)) check<kLengths>(test);
 }
 
 // As for a plan of longer tensors: its splits and bounds, the lengths of the execution.
 TEST(EmulatedAttention, ShorterTensorsThanThePlan) {
-  Case test = forward_case(2, 4, 2, 5, 700, 64, 48);
-  Case plan = forward_case(2, 4, 2, 64, 5000, 64, 48);
+  Case test = forward_case(DType::kBF16, 2, 4, 2, 5, 700, 64, 48);
+  Case plan = forward_case(DType::kBF16, 2, 4, 2, 64, 5000, 64, 48);
   plan.problem.causal = test.problem.causal = Causal::kBottomRight;
   plan.problem.max_lengths = true;
   cuda::PortableForwardArguments arguments =
@@ -297,7 +267,7 @@ TEST(EmulatedAttention, ShorterTensorsThanThePlan) {
 constexpr PortableForwardConfig kCut{.key_dim = 320, .value_dim = 288, .rows = 16, .right = true};
 
 TEST(EmulatedAttention, CutsLargeDims) {
-  Case test = forward_case(1, 1, 1, 64, 90, 320, 288);
+  Case test = forward_case(DType::kBF16, 1, 1, 1, 64, 90, 320, 288);
   test.problem.causal = Causal::kBottomRight;
   check<kCut>(test);
 }

@@ -9,31 +9,24 @@ namespace {
 
 using namespace emulated_attention;
 
-Case float32_case(int64_t batch, int64_t heads, int64_t kv_heads, int64_t q_len, int64_t kv_len,
-                  int64_t dim, int64_t value_dim) {
-  Case test = forward_case(batch, heads, kv_heads, q_len, kv_len, dim, value_dim);
-  test.problem.dtype = DType::kF32;
-  return test;
-}
-
 constexpr PortableForwardConfig kFull{.dtype = DType::kF32, .key_dim = 64, .value_dim = 64};
 constexpr PortableForwardConfig kFew{
     .dtype = DType::kF32, .key_dim = 64, .value_dim = 64, .rows = 16};
 
 TEST(EmulatedFloat32Attention, Full) {
-  check<kFull>(float32_case(1, 2, 1, 130, 201, 64, 64));
-  check<kFew>(float32_case(1, 1, 1, 40, 0, 64, 64));
+  check<kFull>(forward_case(DType::kF32, 1, 2, 1, 130, 201, 64, 64));
+  check<kFew>(forward_case(DType::kF32, 1, 1, 1, 40, 0, 64, 64));
 }
 
 // Maxima that grow from tile to tile, rows that are one and the same in memory, and scores and
 // values far from 1.
 TEST(EmulatedFloat32Attention, InputScales) {
   for (const double scale : {1e-9, 0.1, 10.0, 3e4}) {
-    Case test = float32_case(1, 2, 2, 20, 300, 64, 64);
+    Case test = forward_case(DType::kF32, 1, 2, 2, 20, 300, 64, 64);
     test.input_scale = scale;
     check<kFew>(test);
   }
-  Case test = float32_case(1, 2, 2, 20, 100, 64, 64);
+  Case test = forward_case(DType::kF32, 1, 2, 2, 20, 100, 64, 64);
   test.prepare = [](AttentionBackward& a) { a.query.stride[2] = a.key.stride[1] = 0; };
   check<kFew>(test);
 }
@@ -43,7 +36,7 @@ constexpr PortableForwardConfig kCausal{
 
 // Hidden keys and values that are not finite, and some that are seen.
 TEST(EmulatedFloat32Attention, CausalWithNonfinite) {
-  Case test = float32_case(1, 2, 2, 130, 150, 80, 48);
+  Case test = forward_case(DType::kF32, 1, 2, 2, 130, 150, 80, 48);
   test.layout = Layout::kBshd;
   test.problem.causal = Causal::kTopLeft;
   check<kCausal>(test);
@@ -60,7 +53,7 @@ TEST(EmulatedFloat32Attention, CausalWithNonfinite) {
 // Keys, values and queries that planes do not hold.
 TEST(EmulatedFloat32Attention, ComputesRowsThatPlanesDoNotHold) {
   for (const bool large : {false, true}) {
-    Case test = float32_case(1, 1, 1, 20, 100, 64, 64);
+    Case test = forward_case(DType::kF32, 1, 1, 1, 20, 100, 64, 64);
     test.prepare = [large](AttentionBackward& a) {
       if (large) {
         put(a.value, at(a.value, {0, 0, 30, 3}), 1e30);
@@ -85,12 +78,8 @@ constexpr PortableForwardConfig kGathered{.dtype = DType::kF32,
                                           .left = true};
 
 TEST(EmulatedFloat32Attention, AnyStridesAndScale) {
-  Case test = float32_case(1, 2, 1, 100, 170, 13, 19);
-  test.layout = Layout::kSpread;
-  test.problem.scale = -0.3;
-  test.problem.causal = Causal::kBottomRight;
-  test.problem.window_left = 40;
-  check<kGathered>(test);
+  check<kGathered>(
+      with_any_strides_and_scale(forward_case(DType::kF32, 1, 2, 1, 100, 170, 13, 19)));
 }
 
 constexpr PortableForwardConfig kEverything{.dtype = DType::kF32,
@@ -105,16 +94,8 @@ constexpr PortableForwardConfig kEverything{.dtype = DType::kF32,
                                             .bias = DType::kF32};
 
 TEST(EmulatedFloat32Attention, EverythingAtOnce) {
-  Case all = float32_case(0, 4, 2, 0, 0, 128, 64);
-  set_ragged(all, {5, 0, 70, 1, 64}, {7, 3, 100, 0, 64});
-  all.layout = Layout::kBshd;
-  all.problem.causal = Causal::kBottomRight;
-  all.problem.dropout = 0.3;
-  all.problem.kv_lens = true;
-  all.kv_lens = {7, 1, 90, 0, 63};
-  add_bias(all, DType::kF32, {5, 1, 70, 100}, false);
-  set_visible(all, {1, 4, 70, 1});
-  check<kEverything>(all);
+  check<kEverything>(
+      with_everything(forward_case(DType::kF32, 0, 4, 2, 0, 0, 128, 64), 70, 100, DType::kF32));
 }
 
 constexpr PortableForwardConfig kLengths{
@@ -122,24 +103,14 @@ constexpr PortableForwardConfig kLengths{
 
 // Rows that the lengths leave out are NaN, keys of other sequences too.
 TEST(EmulatedFloat32Attention, QueryLengthsAndCaches) {
-  Case test = float32_case(3, 2, 1, 70, 101, 64, 64);
+  Case test = forward_case(DType::kF32, 3, 2, 1, 70, 101, 64, 64);
   test.problem.q_lens = true;
   test.seen_q_lens = {70, 0, 17};
   test.prepare = [](AttentionBackward& a) {
     for (int64_t i = 17; i < 70; ++i) put(a.query, at(a.query, {2, 1, i, 3}), kNaN);
   };
   check<kLengths>(test);
-  Case entries = float32_case(3, 4, 2, 70, 120, 64, 64);
-  entries.problem.kv_index = true;
-  entries.problem.kv_batch = 4;
-  entries.kv_index = {3, 0, 3};
-  check<kLengths>(entries);
-  Case starts = float32_case(0, 4, 2, 0, 0, 64, 64);
-  set_ragged(starts, {70, 1, 66}, {100, 100, 100});  // of keys, 300 rows in all
-  starts.problem.kv_starts = starts.problem.kv_lens = true;
-  starts.kv_starts = {200, 0, 190};
-  starts.kv_lens = {100, 7, 80};
-  check<kLengths>(starts);
+  for (const Case& other : cases_of_caches(DType::kF32)) check<kLengths>(other);
 }
 
 constexpr PortableForwardConfig kSplit{.dtype = DType::kF32,
@@ -151,22 +122,16 @@ constexpr PortableForwardConfig kSplit{.dtype = DType::kF32,
                                        .packs = true};
 
 TEST(EmulatedFloat32Attention, SplitsKeysOfFewQueries) {
-  Case test = float32_case(1, 4, 2, 5, 1300, 64, 48);
-  test.layout = Layout::kBshd;
-  test.problem.causal = Causal::kBottomRight;
+  const Case test = split_case(DType::kF32, 1);
   check<kSplit>(test);
-  test.prepare = [](AttentionBackward& a) {
-    put(a.value, at(a.value, {0, 0, 1297, 5}), kNaN);
-    put(a.value, at(a.value, {0, 1, 600, 40}), kInfinity);
-  };
-  check<kSplit>(test);
+  check<kSplit>(with_nonfinite_values(test));
 }
 
 constexpr PortableForwardConfig kCut{
     .dtype = DType::kF32, .key_dim = 160, .value_dim = 144, .rows = 16, .right = true};
 
 TEST(EmulatedFloat32Attention, CutsLargeDims) {
-  Case test = float32_case(1, 1, 1, 40, 70, 160, 144);
+  Case test = forward_case(DType::kF32, 1, 1, 1, 40, 70, 160, 144);
   test.problem.causal = Causal::kBottomRight;
   check<kCut>(test);
   test.prepare = [](AttentionBackward& a) { put(a.value, at(a.value, {0, 0, 5, 140}), kInfinity); };
@@ -241,7 +206,7 @@ template <PortableForwardConfig C>
 void compare_errors(const Inputs& inputs, int64_t keys) {
   SCOPED_TRACE(inputs.name);
   constexpr int64_t kQueries = 64, kDim = C.key_dim;
-  const Case test = float32_case(1, 1, 1, kQueries, keys, kDim, kDim);
+  const Case test = forward_case(DType::kF32, 1, 1, 1, kQueries, keys, kDim, kDim);
   Fixture fixture(test);
   Random random{7};
   const auto normal = [&] {
@@ -312,7 +277,7 @@ TEST(EmulatedFloat32Attention, IsAsAccurateAsTheFormula) {
 // rounded as parts of larger numbers.
 TEST(EmulatedFloat32Attention, WeightsOfTwoKeys) {
   for (const double scale : {0.05, 0.3, 1.0}) {
-    Case test = float32_case(1, 1, 1, 64, 2, 64, 64);
+    Case test = forward_case(DType::kF32, 1, 1, 1, 64, 2, 64, 64);
     test.input_scale = scale;
     test.prepare = [](AttentionBackward& a) {
       for (int64_t j = 0; j < 2; ++j)

@@ -2,12 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The float64 kernels of attention on an emulated GPU (emulated_gpu.hpp), forward and backward,
 // against the float64 reference.
-#include "attention_cases.hpp"
 #include "cuda/portable/attention_backward.hpp"
 #include "cuda/portable/attention_float64.hpp"
 #include "cuda/runtime/kernel_name.hpp"
-// Before kernels.
-#include "emulated_gpu.hpp"
+#include "emulated_attention_cases.hpp"
 // Kernels.
 #include "cuda/device/portable/attention/backward.hpp"
 #include "cuda/device/portable/attention/float64_forward.hpp"
@@ -15,7 +13,7 @@
 namespace perseid::internal {
 namespace {
 
-using namespace cpu::attention_cases;
+using namespace emulated_attention;
 using cuda::Float64Arguments;
 using cuda::Float64ForwardConfig;
 using cuda::GradientsOf;
@@ -37,26 +35,17 @@ void check_forward(Fixture& fixture) {
   chosen.vectors = cuda::bind_float64_attention(
       cuda::pack_gqa(fixture.problem, fixture.forward_arguments()), &arguments);
   ASSERT_EQ(cuda::kernel_name("", chosen), cuda::kernel_name("", C));
-  Array workspace({static_cast<int64_t>(cuda::float64_attention_workspace(arguments)) + 16},
-                  DType::kBool);
-  cuda::bind_float64_attention_workspace(
-      reinterpret_cast<std::byte*>(
-          (reinterpret_cast<uintptr_t>(workspace.tensor.as<std::byte>()) + 15) / 16 * 16),
-      &arguments);
+  const Array workspace = make_workspace(cuda::float64_attention_workspace(arguments));
+  cuda::bind_float64_attention_workspace(workspace.tensor.as<std::byte>(), &arguments);
   arguments.launch = 6;
   for (int b = 0; b < cuda::float64_attention_blocks(arguments, C); ++b) {
     emulated_gpu::Block block(b, C.threads, static_cast<size_t>(C.shared_bytes()));
     block.run([&] { cuda::Float64Forward<C>(arguments, block.shared.data()).run(); });
   }
-  if constexpr (C.split) {
-    const auto rows = static_cast<int>(arguments.rows) * ((arguments.value_dim + 31) / 32);
-    for (int b = 0; b < rows; b += cuda::kRowWarps) {
-      emulated_gpu::Block block(b / cuda::kRowWarps, 32 * cuda::kRowWarps, 0, rows);
-      block.run([&] { cuda::float64_attention_combine<C>(arguments); });
-    }
-    emulated_gpu::Block block(0, 32 * cuda::kRowWarps, 0);
-    if (C.fixes_splits()) block.run([&] { cuda::float64_attention_fixup<C>(arguments); });
-  }
+  if constexpr (C.split)
+    launch_after_splits(
+        arguments, C.fixes_splits(), [&] { cuda::float64_attention_combine<C>(arguments); },
+        [&] { cuda::float64_attention_fixup<C>(arguments); });
   fixture.compare_forward();
 }
 
@@ -119,11 +108,9 @@ void check_backward(Fixture& fixture) {
     if (result->tensor.present()) result->blank();
   constexpr bool kBias = C.bias != DType::kNone;
   constexpr PortableBackwardConfig kKeys = of(C, GradientsOf::kKeys, kAdds);
-  Array workspace(
-      {static_cast<int64_t>(cuda::portable_attention_backward_workspace(fixture.problem, {})) + 16},
-      DType::kBool);
-  auto* bytes = reinterpret_cast<std::byte*>(
-      (reinterpret_cast<uintptr_t>(workspace.tensor.as<std::byte>()) + 15) / 16 * 16);
+  const Array workspace =
+      make_workspace(cuda::portable_attention_backward_workspace(fixture.problem, {}));
+  std::byte* const bytes = workspace.tensor.as<std::byte>();
   launch<kKeys>(fixture, bytes, Launch::kPrepare);
   launch<kKeys>(fixture, bytes, Launch::kGradients);
   if constexpr (kAdds)
@@ -182,12 +169,9 @@ TEST(EmulatedFloat64Attention, CausalWithNonfinite) {
 constexpr Float64ForwardConfig kSplit{.value_dim = 48, .keys = 32, .right = true, .split = true};
 constexpr Float64ForwardConfig kQuery{.keys = 32, .split = true};
 
-// Of which some see other values that are not finite; and the heads of a key head as rows.
+// Few queries with heads of their own; one whose heads are rows.
 TEST(EmulatedFloat64Attention, SplitsKeysOfFewQueries) {
-  Case test = make_f64(1, 4, 2, 5, 1300, 64, 48);
-  test.layout = Layout::kBshd;
-  test.problem.causal = Causal::kBottomRight;
-  test.problem.grad_query = test.problem.grad_key = test.problem.grad_value = false;
+  const Case test = split_case(DType::kF64, 1);
   const auto forward = [](const auto& config, const Case& problem, const Fixture* clean) {
     SCOPED_TRACE(text_of(problem));
     Fixture fixture(problem);
@@ -197,26 +181,16 @@ TEST(EmulatedFloat64Attention, SplitsKeysOfFewQueries) {
   const std::integral_constant<Float64ForwardConfig, kSplit> split;
   forward(split, test, nullptr);
   const Fixture clean(test);
-  test.prepare = [](AttentionBackward& a) {
-    put(a.value, at(a.value, {0, 0, 1297, 5}), kNaN);
-    put(a.value, at(a.value, {0, 1, 600, 40}), kInfinity);
-  };
-  forward(split, test, &clean);
-  Case query = make_f64(2, 6, 2, 1, 1300, 64, 64);
-  query.problem.grad_query = query.problem.grad_key = query.problem.grad_value = false;
-  forward(std::integral_constant<Float64ForwardConfig, kQuery>(), query, nullptr);
+  forward(split, with_nonfinite_values(test), &clean);
+  forward(std::integral_constant<Float64ForwardConfig, kQuery>(),
+          forward_case(DType::kF64, 2, 6, 2, 1, 1300, 64, 64), nullptr);
 }
 
 constexpr Float64ForwardConfig kGathered{
     .key_dim = 16, .value_dim = 32, .keys = 32, .vectors = false, .right = true, .left = true};
 
 TEST(EmulatedFloat64Attention, AnyStridesAndScale) {
-  Case test = make_f64(1, 2, 1, 60, 100, 13, 19);
-  test.layout = Layout::kSpread;
-  test.problem.scale = -0.3;
-  test.problem.causal = Causal::kBottomRight;
-  test.problem.window_left = 40;
-  check<kGathered>(test);
+  check<kGathered>(with_any_strides_and_scale(make_f64(1, 2, 1, 60, 100, 13, 19)));
 }
 
 constexpr Float64ForwardConfig kEverything{.key_dim = 96,
@@ -228,19 +202,9 @@ constexpr Float64ForwardConfig kEverything{.key_dim = 96,
                                            .bias = DType::kF64};
 
 TEST(EmulatedFloat64Attention, EverythingAtOnce) {
-  for (const auto& shape : {std::vector<int64_t>{5, 1, 70, 100}, {1, 2, 1, 100}}) {
-    Case all = make_f64(0, 2, 1, 0, 0, 96, 64);
-    set_ragged(all, {5, 0, 70, 1, 33}, {7, 3, 100, 0, 64});
-    all.layout = Layout::kBshd;
-    all.grad_lse = true;
-    all.problem.causal = Causal::kBottomRight;
-    all.problem.dropout = 0.3;
-    all.problem.kv_lens = true;
-    all.kv_lens = {7, 1, 90, 0, 63};
-    add_bias(all, DType::kF64, shape, true);
-    set_visible(all, {1, 2, 70, 1});
-    check<kEverything>(all);
-  }
+  for (const auto& shape : {std::vector<int64_t>{}, {1, 2, 1, 100}})
+    check<kEverything>(
+        with_everything(make_f64(0, 2, 1, 0, 0, 96, 64), 70, 100, DType::kF64, shape));
 }
 
 constexpr Float64ForwardConfig kLarge{.key_dim = 272, .value_dim = 144};
