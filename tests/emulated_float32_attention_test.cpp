@@ -31,6 +31,27 @@ TEST(EmulatedFloat32Attention, InputScales) {
   check<kFew>(test);
 }
 
+// Tiles of keys that are split by the common exponents but for the key of that number, or its
+// value.
+constexpr PortableForwardConfig kLongTiles{
+    .dtype = DType::kF32, .key_dim = 64, .value_dim = 64, .keys = 48};
+
+TEST(EmulatedFloat32Attention, TilesOfCommonExponents) {
+  Case test = forward_case(DType::kF32, 1, 1, 1, 128, 3 * 48, 64, 64);
+  check<kLongTiles>(test);
+  for (const int64_t number : {0, 31, 32, 47})
+    for (const bool of_value : {false, true}) {
+      test.prepare = [=](AttentionBackward& a) {
+        const Tensor& rows = of_value ? a.value : a.key;
+        for (int64_t d = 0; d < 64; ++d) {
+          const int64_t element = at(rows, {0, 0, 48 + number, d});
+          put(rows, element, get(rows, element) * (of_value ? 0x1p9 : 0x1p-12));
+        }
+      };
+      check<kLongTiles>(test);
+    }
+}
+
 constexpr PortableForwardConfig kCausal{
     .dtype = DType::kF32, .key_dim = 80, .value_dim = 48, .right = true};
 
