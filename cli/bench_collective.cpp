@@ -282,7 +282,6 @@ int bench_collective(const Common& common, const CollectiveSizes& sizes) {
       bad_input(fmt::format("--k must be a multiple of 8 with --canonical, got {}", sizes.k));
     if (8 % sizes.ranks != 0)
       bad_input(fmt::format("-n must be 1, 2, 4 or 8 with --canonical, got {}", sizes.ranks));
-    if (sizes.backward) bad_input("--backward does not go with --canonical, which is for forward");
   }
   if (sizes.chunks < 1 || sizes.chunks > sizes.m)
     bad_input(fmt::format("--chunks must be from 1 to {}, got {}", sizes.m, sizes.chunks));

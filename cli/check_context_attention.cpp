@@ -18,7 +18,7 @@ struct ContextProblem {
   Sharding placement = Sharding::kContiguous;
   std::vector<int64_t> shards = {};  // rows of each rank
   int64_t chunks = 1;
-  bool canonical = false;  // forward alone, bit for bit
+  bool canonical = false;  // bit for bit
   uint64_t seed;
 
   std::string text() const {
@@ -45,13 +45,16 @@ ContextProblem draw(DType dtype, int32_t ranks, uint64_t seed, bool canonical) {
   if (from(random, 0, 2) > 0) whole.mask = causal_bottom_right();
   if (from(random, 0, 2) == 0) whole.mask = whole.mask & window(from(random, 0, 60), -1);
   if (from(random, 0, 2) == 0) whole.dropout = 0.25;
-  whole.backward = !canonical;
+  whole.backward = !canonical || from(random, 0, 1) == 1;
   if (canonical) whole.implementation = "cpu:tiled";
   problem.chunks = from(random, 1, 3);
   if (from(random, 0, 1) == 1) problem.placement = Sharding::kZigzag;
-  const int64_t piece = from(random, 1, 40);
+  // Gradients in canonical order are of eight leaves, as many on each rank.
+  const bool leaves = canonical && whole.backward;
+  const int64_t piece = leaves ? 8 / ranks * from(random, 1, 5) : from(random, 1, 40);
   for (int32_t rank = 0; rank < ranks; ++rank)
     problem.shards.push_back(problem.placement == Sharding::kZigzag ? 2 * piece
+                             : leaves                               ? piece
                                                                     : from(random, 0, 80));
   for (const int64_t rows : problem.shards) whole.q_len = whole.kv_len += rows;
   return problem;
@@ -145,13 +148,13 @@ std::string run_rank(const ContextProblem& problem, const Group& group, const Co
                      harness::assign(to, harness::values_of(from));
                    });
   plan.forward(nullptr, own.forward(), workspace);
-  if (!problem.canonical) plan.backward(nullptr, own.backward(), workspace);
+  if (problem.whole.backward) plan.backward(nullptr, own.backward(), workspace);
   const double tolerance = problem.canonical      ? 0
                            : problem.dtype == f64 ? 1e-11
                            : problem.dtype == f32 ? 1e-4
                                                   : 0x1p-5;
   std::string complaint;
-  for (int name = kOut; name < (problem.canonical ? kGradQuery : kNames); ++name)
+  for (int name = kOut; name < (problem.whole.backward ? kNames : kGradQuery); ++name)
     for_each_piece(
         problem, rank, name, own[name], whole[name], [&](const Tensor& got, const Tensor& wanted) {
           const auto values = harness::values_of(got), plain = harness::values_of(wanted);
@@ -174,7 +177,16 @@ std::string check_context_attention(const Context& context, DType dtype, int32_t
   Workspace workspace;
   attention.reserve(workspace);
   attention.forward(nullptr, whole.forward(), workspace);
-  if (!canonical) attention.backward(nullptr, whole.backward(), workspace);
+  if (canonical && problem.whole.backward) {
+    const std::vector<Group> alone = Group::threads(1);
+    const ContextAttention plan(
+        context, alone[0],
+        {.attention = problem.whole, .placement = problem.placement, .canonical = true});
+    plan.reserve(workspace);
+    plan.backward(nullptr, whole.backward(), workspace);
+  } else if (problem.whole.backward) {
+    attention.backward(nullptr, whole.backward(), workspace);
+  }
   const std::string complaint =
       on_ranks(ranks, [&](const Group& group) { return run_rank(problem, group, context, whole); });
   return complaint.empty() ? "" : fmt::format("{} ({})", complaint, problem.text());

@@ -161,7 +161,7 @@ void add_run_context_attention(CLI::App& run, const Common& common, Action& acti
       ->type_name("N");
   app->add_flag("--canonical", flags->canonical,
                 "keys from the first to the last, which gives the same bits for any number of "
-                "ranks; without gradients");
+                "ranks; gradients by eight leaves of queries, for 1, 2, 4 and 8 ranks");
   app->add_option("--deadline", flags->deadline,
                   "milliseconds that any rank is waited for; then the exit code is 5 (30000)");
   app->add_option("--report", flags->report,

@@ -156,8 +156,9 @@ TEST_F(CliRanksTest, MeasuresCollectives) {
   expect_refused("bench collective -n 2 --m 0", 2, "--m must be from 1");
   expect_refused("bench collective -n 2 --k 7 --canonical", 2, "--k must be a multiple of 8");
   expect_refused("bench collective -n 3 --canonical", 2, "-n must be 1, 2, 4 or 8");
-  expect_refused("bench context-attention --backward --canonical", 2,
-                 "--backward does not go with");
+  expect_ok(
+      "bench context-attention -n 2 --length 64 --heads 2 --kv-heads 1 --head-dim 16 --seconds "
+      "0.05 --backward --canonical");
   const nlohmann::json attention = json(
       "bench context-attention -n 2 --length 64 --heads 2 --kv-heads 1 --head-dim 16 --seconds "
       "0.05");

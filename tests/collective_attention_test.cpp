@@ -262,19 +262,130 @@ TEST(ContextAttention, CanonicalOrderIsThatOfOneRank) {
   expect_canonical(others, {2, 4});
 }
 
-TEST(ContextAttention, RefusesGradientsInCanonicalOrder) {
-  on_threads(2, [&](const Group& group) {
-    const Ended end = ended([&] {
-      const ContextAttention unused(
-          Context::cpu(1), group,
-          {.attention = {.heads = 1, .q_len = 4, .kv_len = 4, .head_dim = 8, .backward = true},
-           .canonical = true});
-    });
-    EXPECT_EQ(end.status, PERSEID_UNSUPPORTED) << end.sentence;
-    EXPECT_NE(end.sentence.find("expected 0 in canonical order: it is for forward alone"),
-              std::string::npos)
-        << end.sentence;
+// Gradients of all rows by ranks in canonical order, each with its number of threads.
+Tensors canonical_gradients(Problem problem, int32_t ranks) {
+  problem.ranks = ranks;
+  Tensors whole = make(problem, 1);
+  const auto put = [](Matrix& all, const Matrix& part, size_t dim,
+                      const std::vector<int64_t>& rows) {
+    const auto inner = part.bytes.size() / static_cast<size_t>(part.shape[0] * part.shape[1] *
+                                                               (dim == 2 ? part.shape[2] : 1));
+    const auto outer = static_cast<size_t>(part.shape[0] * (dim == 2 ? part.shape[1] : 1));
+    const auto length = static_cast<size_t>(all.shape[dim]);
+    for (size_t o = 0; o < outer; ++o)
+      for (size_t i = 0; i < rows.size(); ++i)
+        std::memcpy(all.bytes.data() + (o * length + static_cast<size_t>(rows[i])) * inner,
+                    part.bytes.data() + (o * rows.size() + i) * inner, inner);
+  };
+  on_threads(ranks, [&](const Group& group) {
+    const int32_t rank = group.rank();
+    const Tensors own = take(problem, make(problem, 1), rank);
+    const size_t dim = problem.rows_dim();
+    const ContextAttention plan(
+        Context::cpu(rank % 2 + 1), group,
+        {.attention = options_of(problem, own.query.shape[dim], own.key.shape[dim], ranks),
+         .placement = problem.placement,
+         .chunks = problem.chunks,
+         .canonical = true});
+    Workspace workspace;
+    plan.reserve(workspace);
+    if (rank == 0) std::this_thread::sleep_for(2ms);
+    plan.forward(nullptr, own.forward(problem), workspace);
+    const auto backward = own.backward(problem);
+    const int64_t before = allocations_of_this_thread;
+    plan.backward(nullptr, backward, workspace);
+    EXPECT_EQ(allocations_of_this_thread, before) << "rank " << rank;
+    const std::vector<int64_t> queries = rows_of(problem, rank, problem.q_len);
+    const std::vector<int64_t> keys = rows_of(problem, rank, problem.kv_len);
+    put(whole.grad_query, own.grad_query, dim, queries);
+    put(whole.grad_key, own.grad_key, dim, keys);
+    put(whole.grad_value, own.grad_value, dim, keys);
   });
+  return whole;
+}
+
+// The same bits for 1, 2, 4 and 8 ranks, and those of the attention but for rounding.
+void expect_canonical_gradients(const Problem& problem) {
+  SCOPED_TRACE(testing::Message() << "placement " << static_cast<int>(problem.placement)
+                                  << ", layout " << static_cast<int>(problem.layout) << ", dtype "
+                                  << static_cast<int>(problem.dtype));
+  Tensors plain = make(problem, 1);
+  const Attention attention(Context::cpu(1), options_of(problem, problem.q_len, problem.kv_len, 1));
+  Workspace memory;
+  attention.reserve(memory);
+  attention.forward(nullptr, plain.forward(problem), memory);
+  attention.backward(nullptr, plain.backward(problem), memory);
+  const Tensors alone = canonical_gradients(problem, 1);
+  expect_near("grad_query", alone.grad_query, plain.grad_query);
+  expect_near("grad_key", alone.grad_key, plain.grad_key);
+  expect_near("grad_value", alone.grad_value, plain.grad_value);
+  for (const int32_t ranks : {2, 4, 8}) {
+    const Tensors together = canonical_gradients(problem, ranks);
+    EXPECT_EQ(together.grad_query.bytes, alone.grad_query.bytes) << ranks << " ranks";
+    EXPECT_EQ(together.grad_key.bytes, alone.grad_key.bytes) << ranks << " ranks";
+    EXPECT_EQ(together.grad_value.bytes, alone.grad_value.bytes) << ranks << " ranks";
+  }
+}
+
+TEST(ContextAttention, CanonicalGradientsAreThoseOfOneRank) {
+  for (const DType dtype : {perseid::f32, perseid::bf16, perseid::f64})
+    for (const Sharding placement : {Sharding::kContiguous, Sharding::kZigzag})
+      expect_canonical_gradients(
+          {.dtype = dtype,
+           .layout = placement == Sharding::kZigzag ? perseid::bhsd : perseid::bshd,
+           .placement = placement,
+           .batch = 2,
+           .heads = 4,
+           .kv_heads = 2,
+           .q_len = 16 * 9,
+           .kv_len = 16 * 21,
+           .dropout = placement == Sharding::kZigzag ? 0.2 : 0,
+           .chunks = 2,
+           .accumulate = dtype == perseid::f32});
+  // Keys that some leaves do not see, and a bias of each query.
+  const Problem windowed{.dtype = perseid::f32,
+                         .mask = perseid::causal_top_left() & perseid::window(70, -1),
+                         .q_len = 16 * 20,
+                         .kv_len = 16 * 20};
+  expect_canonical_gradients(windowed);
+  Problem others = windowed;
+  others.mask = {};
+  others.bias = true;
+  expect_canonical_gradients(others);
+  others.bias = false;
+  others.kv_lens = true;
+  others.batch = 2;
+  others.placement = Sharding::kContiguous;
+  expect_canonical_gradients(others);
+}
+
+TEST(ContextAttention, RefusesGradientsWithoutACanonicalOrder) {
+  const auto expect_refused = [](int32_t ranks, const perseid::ContextAttentionOptions& options,
+                                 const char* why) {
+    on_threads(ranks, [&](const Group& group) {
+      const Ended end =
+          ended([&] { const ContextAttention unused(Context::cpu(1), group, options); });
+      EXPECT_EQ(end.status, PERSEID_UNSUPPORTED) << end.sentence;
+      EXPECT_NE(end.sentence.find(why), std::string::npos) << end.sentence;
+    });
+  };
+  perseid::ContextAttentionOptions options{
+      .attention = {.heads = 1, .q_len = 8, .kv_len = 4, .head_dim = 8, .backward = true},
+      .canonical = true};
+  expect_refused(3, options, "3 ranks, expected 1, 2, 4 or 8 ranks");
+  options.attention.q_len = 6;
+  expect_refused(2, options,
+                 "q_len is 6 on one of 2 ranks and 6 on rank 0, expected the same "
+                 "multiple of 4 on all");
+  options.attention.q_len = 8;
+  options.attention.bias = {1, 1, 8, 8};
+  options.attention.gradients = PERSEID_GRAD_BIAS;
+  expect_refused(2, options, "gradients has PERSEID_GRAD_BIAS, which has no canonical order");
+  options.attention.bias = {};
+  options.attention.gradients = PERSEID_GRAD_QUERY;
+  options.attention.ragged = true;
+  options.attention.total_q = options.attention.total_kv = 8;
+  expect_refused(2, options, "ragged is 1, expected 0 with gradients in canonical order");
 }
 
 perseid::ContextAttentionOptions causal_of(int64_t rows) {

@@ -327,7 +327,9 @@ typedef struct perseid_context_attention_desc {
   int64_t chunks;       /**< that each piece is signalled in; 0: 1 */
   uint64_t deadline_ns; /**< of making the plan; 0: 30 s */
   uint32_t report;      /**< 1: for perseid_plan_overlap_report */
-  uint32_t canonical;   /**< 1: canonical order, of forward alone; any number of ranks */
+  /** 1: canonical order. Forward: any number of ranks. Gradients: on CPUs, of 1, 2, 4 or 8 ranks
+   * with equally many queries, in all a multiple of 8 (ZIGZAG: 16); not ragged, none of bias. */
+  uint32_t canonical;
 } perseid_context_attention_desc;
 
 /** The tensors of perseid_context_attention_forward. */

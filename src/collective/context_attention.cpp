@@ -130,13 +130,12 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
     terms.own("q_len", longest_q_).own("kv_len", longest_kv_).own("total_kv", kv_rows_);
   }
   if (Status status = terms.agree(*group_, operation, reader.result()); !status.ok()) return status;
-  if (canonical_) {
-    if (given.gradients != 0)
-      return Status::error(PERSEID_UNSUPPORTED, kOperation, ": gradients is ", given.gradients,
-                           ", expected 0 in canonical order: it is for forward alone");
-  }
-
   for (int32_t rank = 0; rank < group_->size(); ++rank) q_rows_.push_back(terms.of(rank, "q_len"));
+  if (canonical_ && given.gradients != 0)
+    if (const std::string why =
+            ContextLeaves::refuse(given, device().gpu != nullptr, zigzag_, q_rows_);
+        !why.empty())
+      return Status::error(PERSEID_UNSUPPORTED, kOperation, ": ", why);
   shards_ = {.dtype = dtype_,
              .outer = ragged_ ? 1 : batch_,
              .inner = kv_heads_ * (head_dim_ + value_dim_),
@@ -175,7 +174,14 @@ Status ContextAttentionPlan::make_attention(const op::DevicePointer& device,
   // Each rank has a part of every packed sequence, so that no chunk of keys is one rank's.
   if (!ragged_ && chunks_->count() > 0) inner.async_kv = &arriving;
   const QueryRows rows = placement_of(group_->rank());
-  Status status = op::AttentionPlan::make(device, inner, &attention_, rows);
+  Status status;
+  if (canonical_ && desc.gradients != 0) {
+    perseid_attention_desc all_keys = inner;
+    all_keys.async_kv = nullptr;
+    status = ContextLeaves::make(device, all_keys, rows, &leaves_);
+    inner.gradients = inner.accumulate = 0;
+  }
+  if (status.ok()) status = op::AttentionPlan::make(device, inner, &attention_, rows);
   // Without chunks kernels of GPUs visit keys in another order.
   const bool ordered = canonical_ && device->gpu != nullptr;
   if (status.code() == PERSEID_UNSUPPORTED && inner.async_kv != nullptr && !ordered) {
@@ -223,12 +229,23 @@ Status ContextAttentionPlan::make_transports(const Operation& operation) {
   if (gradients_wanted_ != 0 && chunks_->count() > 0) {
     // As the attention writes them; one piece of all rows.
     Shards shards = shards_;
-    if (size_of(dtype_) == 2 && group_->size() > 1) shards.dtype = DType::kF32;
+    if (size_of(dtype_) == 2 && (group_->size() > 1 || canonical_)) shards.dtype = DType::kF32;
     shards.begin = {0, shards_.extent()};
     status = PartialGradients::make(site, shards, dtype_, {accumulate_key_, accumulate_value_},
-                                    &gradients_);
+                                    canonical_, &gradients_);
     if (!status.ok()) return status;
-    view(gradients_->partial(), shards.dtype, &partial_);
+    sums_.resize(leaves_ == nullptr ? 1 : static_cast<size_t>(leaves_->buffers()));
+    memory_.resize((sums_.size() - 1) * shards.bytes());
+    for (size_t i = 0; i < sums_.size(); ++i) {
+      std::byte* const data =
+          i == 0 ? gradients_->partial() : memory_.data() + (i - 1) * shards.bytes();
+      view(data, shards.dtype, &sums_[i]);
+      const auto of_ranks = [&](uint32_t bit, const DLTensor& sum) {
+        return (gradients_wanted_ & bit) != 0 ? &sum : nullptr;
+      };
+      buffers_.push_back({data, of_ranks(PERSEID_GRAD_KEY, sums_[i].key_dl),
+                          of_ranks(PERSEID_GRAD_VALUE, sums_[i].value_dl)});
+    }
   }
   const int64_t pieces = zigzag_ ? 2 : 1;
   const int64_t runs = ragged_ ? batch_ * pieces + 1 : chunks_->count() * batch_;
@@ -288,7 +305,9 @@ void ContextAttentionPlan::describe(const perseid_attention_desc& desc) {
   if (canonical_) explanation.problem.emplace_back("canonical", "yes");
   explanation.forward = {.flops = info.forward_flops, .bytes = info.forward_bytes};
   (void)attention_->workspace_size(dispatch::Direction::kForward, &explanation.forward.workspace);
-  if (desc.gradients != 0) {
+  if (leaves_ != nullptr) {
+    explanation.backward = leaves_->work();
+  } else if (desc.gradients != 0) {
     explanation.backward = {.flops = info.backward_flops, .bytes = info.backward_bytes};
     (void)attention_->workspace_size(dispatch::Direction::kBackward,
                                      &explanation.backward->workspace);
@@ -501,6 +520,7 @@ Status ContextAttentionPlan::backward(const perseid_context_attention_backward_a
   require_rows(
       reader,
       {{"key", &key}, {"value", &value}, {"grad_key", &grad_key}, {"grad_value", &grad_value}});
+  if (leaves_ != nullptr && reader.ok()) leaves_->require_rows(reader, *args.attention);
   if (Status status = reader.finish(); !status.ok()) return status;
   if (Status status = refuse_capture(device(), operation, stream); !status.ok()) return status;
 
@@ -533,13 +553,15 @@ Status ContextAttentionPlan::differentiate(const perseid_attention_backward_args
     inner.cu_seqlens_kv = lengths_->keys_given();
   }
   // The other ranks need this one's part where it wants none itself.
-  const auto of_ranks = [&](uint32_t bit, const DLTensor& partial) {
-    return gradients_ != nullptr && (gradients_wanted_ & bit) != 0 ? &partial : nullptr;
-  };
-  inner.grad_key = of_ranks(PERSEID_GRAD_KEY, partial_.key_dl);
-  inner.grad_value = of_ranks(PERSEID_GRAD_VALUE, partial_.value_dl);
+  inner.grad_key = buffers_.empty() ? nullptr : buffers_[0].key;
+  inner.grad_value = buffers_.empty() ? nullptr : buffers_[0].value;
   const Reported computing(report_.get(), OverlapReport::Kind::kCompute, OverlapReport::kNoChunk,
                            group_->rank(), stream);
+  if (leaves_ != nullptr) {
+    const int64_t elements =
+        sums_.empty() ? 0 : sums_[0].key.elements() + sums_[0].value.elements();
+    return leaves_->backward(inner, buffers_, elements, workspace, stream);
+  }
   Status status;
   if (ragged_) status = lengths_->send(stream);
   return status.ok() ? attention_of(attention_).backward(inner, workspace, stream) : status;
@@ -553,8 +575,8 @@ Status ContextAttentionPlan::sum_gradients(const Operation& operation, const Sen
   for_each_run([&](const Run& run) {
     const uint64_t readers = readers_[static_cast<size_t>(run.chunk)];
     for (const auto& [out, partial, accumulates] :
-         {std::tuple{&key, &partial_.key, accumulate_key_},
-          {&value, &partial_.value, accumulate_value_}})
+         {std::tuple{&key, &sums_[0].key, accumulate_key_},
+          {&value, &sums_[0].value, accumulate_value_}})
       if (status.ok() && out->present())
         status = gradients_->sum(operation, rows_of(*out, run.entry, run.row, run.count),
                                  rows_of(*partial, run.entry, run.position, run.count), readers,

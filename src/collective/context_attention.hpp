@@ -6,13 +6,14 @@
 // the pieces of the other ranks are chunks that arrive while it runs.
 //
 // In canonical order all ranks begin with the first keys instead: a row then visits the same blocks
-// of keys in the same order on any number of ranks.
+// of keys in the same order on any number of ranks. Its gradients are in context_leaves.hpp.
 //
 // All keys lie before all values, each in the caller's layout without gaps. Backward gathers again.
 // A rank computes what its queries give to the gradients of all keys, of the same layout in
 // float32; a key's rank sums these in the order of ranks.
 #pragma once
 
+#include "collective/context_leaves.hpp"
 #include "collective/context_lengths.hpp"
 #include "collective/partial_gradients.hpp"
 #include "collective/plan.hpp"
@@ -101,7 +102,11 @@ class ContextAttentionPlan final : public op::Plan {
   std::unique_ptr<ContextLengths> lengths_;  // where ragged; in use until the transports have ended
   std::unique_ptr<GatherTransport> keys_;
   std::unique_ptr<PartialGradients> gradients_;  // of keys and values, where backward has any
-  KeysAndValues gathered_, partial_;
+  std::unique_ptr<ContextLeaves> leaves_;        // of canonical order, where backward has any
+  KeysAndValues gathered_;
+  std::vector<KeysAndValues> sums_;  // this rank's parts of gradients, and what leaves need beside
+  std::vector<ContextLeaves::Buffer> buffers_;  // the same
+  std::vector<std::byte> memory_;               // of all sums but the first
   std::unique_ptr<OverlapReport> report_;
   // A plan is executed once at a time on a rank.
   mutable uint32_t epoch_ = 0;

@@ -16,12 +16,13 @@ constexpr int64_t kTaskElements = 64 << 10;
 }  // namespace
 
 Status PartialGradients::make(const TransportSite& site, const Shards& shards, DType dtype,
-                              std::initializer_list<bool> accumulates,
+                              std::initializer_list<bool> accumulates, bool in_pairs,
                               std::unique_ptr<PartialGradients>* made) {
   std::unique_ptr<PartialGradients> gradients(new PartialGradients(site));
   Status status =
       transport_of(site.device, site.group)
           .make_reduce_in_place(site, shards, ShardChunks(shards, 1, 1), &gradients->transport_);
+  gradients->in_pairs_ = in_pairs;
   const auto ranks = static_cast<size_t>(site.group.size());
   gradients->parts_.resize(ranks);
   gradients->summed_.reserve(ranks);
@@ -63,7 +64,9 @@ Status PartialGradients::sum(const Operation& operation, const Tensor& out, cons
   const std::ptrdiff_t offset = partial.as<std::byte>() - transport_->partial();
   summed_.clear();
   for (size_t rank = 0; rank < parts_.size(); ++rank) {
-    if ((readers >> rank & 1) == 0 && static_cast<int32_t>(rank) != group_.rank()) continue;
+    // Pairs are those of all ranks.
+    const bool reads = (readers >> rank & 1) != 0 || static_cast<int32_t>(rank) == group_.rank();
+    if (!reads && !in_pairs_) continue;
     summed_.push_back(partial);
     summed_.back().data = parts_[rank].as<std::byte>() + offset;
   }
@@ -89,6 +92,7 @@ void PartialGradients::sum_on_cpu(const Tensor& out, bool accumulates) const {
                 .ranks = static_cast<int32_t>(summed_.size()),
                 .dtype = first.dtype,
                 .reduction = Reduction::kSum,
+                .in_pairs = in_pairs_,
                 .bias = accumulates ? to : nullptr,
                 .bias_dtype = accumulates ? out.dtype : DType::kNone,
                 .bias_stride = out.stride[2],

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Gradients that every rank computes a part of, for all rows, and that the rank of a row sums, in
-// the order of ranks. The parts stay where they were written; ranks read them there.
+// the order of ranks or in pairs of them. The parts stay where they were written; ranks read them
+// there.
 #pragma once
 
 #include "collective/overlap_report.hpp"
@@ -13,9 +14,10 @@ namespace perseid::internal::collective {
 class PartialGradients {
  public:
   // Collective. `shards`: of one piece, in the type of the parts. dtype: of sums.
-  // accumulates: which kinds of sums there are, those that overwrite and those that add.
+  // accumulates: which kinds of sums there are, those that overwrite and those that add. in_pairs:
+  // as ReducedRun has it, on the CPU.
   static Status make(const TransportSite& site, const Shards& shards, DType dtype,
-                     std::initializer_list<bool> accumulates,
+                     std::initializer_list<bool> accumulates, bool in_pairs,
                      std::unique_ptr<PartialGradients>* made);
 
   // Where this rank writes its part: after start(), until share().
@@ -38,6 +40,7 @@ class PartialGradients {
 
   Group& group_;
   const dispatch::Device& device_;
+  bool in_pairs_ = false;
   std::unique_ptr<ReduceTransport> transport_;
   std::unique_ptr<cuda::RankSum> sums_[2];  // on a GPU: one that overwrites, one that accumulates
   std::vector<Tensor> parts_;               // of each rank, all rows

@@ -1,0 +1,195 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/context_leaves.hpp"
+
+#include <algorithm>
+
+#include "op/attention.hpp"
+
+namespace perseid::internal::collective {
+namespace {
+
+// A task adds about so many elements.
+constexpr int64_t kTaskElements = 64 << 10;
+
+// Rows [row, row + count) of a dimension of a tensor of up to 4; its shape is kept here.
+class RowsOf {
+ public:
+  RowsOf(const DLTensor* given, int32_t dim, int64_t row, int64_t count) {
+    if (given == nullptr) return;
+    present_ = true;
+    rows_ = *given;
+    if (given->strides == nullptr) {  // there are no gaps
+      int64_t stride = 1;
+      for (int32_t d = given->ndim - 1; d >= 0; stride *= given->shape[d--]) strides_[d] = stride;
+      rows_.strides = strides_;
+    }
+    std::copy_n(given->shape, given->ndim, shape_);
+    shape_[dim] = count;
+    rows_.shape = shape_;
+    // Strides may be negative.
+    rows_.byte_offset += static_cast<uint64_t>(row * rows_.strides[dim] * (given->dtype.bits / 8));
+  }
+  RowsOf(const RowsOf&) = delete;
+  RowsOf& operator=(const RowsOf&) = delete;
+
+  const DLTensor* get() const { return present_ ? &rows_ : nullptr; }
+
+ private:
+  bool present_ = false;
+  DLTensor rows_{};
+  int64_t shape_[4] = {}, strides_[4] = {};
+};
+
+// Of tensors of scores those that are not broadcast along the queries.
+bool has_rows(const DLTensor* scores, int64_t rows) {
+  return scores != nullptr && scores->ndim >= 2 && scores->ndim <= 4 &&
+         scores->shape[scores->ndim - 2] == rows;
+}
+
+template <class Sum>
+void add_run(const Sum* from, Sum* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] += from[i];
+}
+
+}  // namespace
+
+std::string ContextLeaves::refuse(const perseid_attention_desc& desc, bool on_gpu, bool zigzag,
+                                  std::span<const int64_t> q_rows) {
+  const auto ranks = static_cast<int64_t>(q_rows.size());
+  const int64_t pieces = kLeaves * (zigzag ? 2 : 1);
+  if (on_gpu)
+    return concatenate("gradients is ", desc.gradients,
+                       ", expected 0 in canonical order on GPUs; clear canonical, or use CPUs");
+  if (desc.ragged != 0)
+    return "ragged is 1, expected 0 with gradients in canonical order; pad the sequences";
+  if ((desc.gradients & PERSEID_GRAD_BIAS) != 0)
+    return "gradients has PERSEID_GRAD_BIAS, which has no canonical order; clear one of the two";
+  if (kLeaves % ranks != 0)
+    return concatenate("canonical is 1 with gradients and ", ranks,
+                       " ranks, expected 1, 2, 4 or 8 ranks");
+  for (const int64_t rows : q_rows)
+    if (rows != q_rows[0] || rows * ranks % pieces != 0)
+      return concatenate("q_len is ", rows, " on one of ", ranks, " ranks and ", q_rows[0],
+                         " on rank 0, expected the same multiple of ", max(pieces / ranks, 1l),
+                         " on all with gradients in canonical order; pad the queries");
+  return "";
+}
+
+ContextLeaves::ContextLeaves(const op::DevicePointer& device, const perseid_attention_desc& desc)
+    : device_(*device),
+      sum_dtype_(static_cast<DType>(desc.dtype) == DType::kF64 ? DType::kF64 : DType::kF32),
+      rows_first_(desc.layout == PERSEID_BSHD),
+      rows_(desc.q_len) {}
+
+Status ContextLeaves::make(const op::DevicePointer& device, const perseid_attention_desc& desc,
+                           const QueryRows& rows, std::unique_ptr<ContextLeaves>* made) {
+  std::unique_ptr<ContextLeaves> leaves(new ContextLeaves(device, desc));
+  const int64_t count = kLeaves * (rows.zigzag ? 2 : 1), own = kLeaves / rows.ranks;
+  perseid_attention_desc piece = desc;
+  piece.q_len = leaves->piece_rows_ = desc.q_len * rows.ranks / count;
+  if (desc.bias != 0 && desc.bias_shape[2] == desc.q_len) piece.bias_shape[2] = piece.q_len;
+  const auto add = [&](int64_t number, int64_t row) {
+    const QueryRows placed{.ranks = count,
+                           .rank = number,
+                           .begin = number * piece.q_len,
+                           .total = count * piece.q_len};
+    leaves->pieces_.push_back({row, nullptr});
+    return op::AttentionPlan::make(device, piece, &leaves->pieces_.back().plan, placed);
+  };
+  Status status;
+  for (int64_t i = 0; status.ok() && i < own; ++i) {
+    const int64_t leaf = rows.rank * own + i;
+    status = add(leaf, i * piece.q_len);
+    // The second half of a rank's rows has the mirrored pieces, in their order.
+    if (status.ok() && rows.zigzag) status = add(count - 1 - leaf, (2 * own - 1 - i) * piece.q_len);
+  }
+  if (status.ok()) *made = std::move(leaves);
+  return status;
+}
+
+dispatch::Work ContextLeaves::work() const {
+  dispatch::Work work{};
+  for (const Piece& piece : pieces_) {
+    auto info = sized<perseid_plan_info>();
+    piece.plan->query(&info);
+    work.flops += info.backward_flops;
+    work.bytes += info.backward_bytes;
+    size_t workspace = 0;
+    (void)piece.plan->workspace_size(dispatch::Direction::kBackward, &workspace);
+    work.workspace = std::max(work.workspace, workspace);
+  }
+  return work;
+}
+
+void ContextLeaves::require_rows(op::ArgumentReader& reader,
+                                 const perseid_attention_backward_args& args) const {
+  const auto require = [&](const char* name, const DLTensor* tensor, int32_t ndim, int32_t dim) {
+    if (tensor == nullptr) return;
+    reader.require(tensor->ndim == ndim && tensor->shape != nullptr && tensor->shape[dim] == rows_,
+                   name, " has other rows than those of this rank, expected ", ndim,
+                   " dimensions, of which number ", dim, " is ", rows_, "; pass its tensor");
+  };
+  const int32_t dim = rows_first_ ? 1 : 2;
+  for (const auto& [name, tensor] : {std::pair{"query", args.query},
+                                     {"out", args.out},
+                                     {"grad_out", args.grad_out},
+                                     {"grad_query", args.grad_query}})
+    require(name, tensor, 4, dim);
+  require("lse", args.lse, 3, 2);
+  require("grad_lse", args.grad_lse, 3, 2);
+}
+
+Status ContextLeaves::backward(const perseid_attention_backward_args& args,
+                               std::span<const Buffer> buffers, int64_t elements,
+                               const op::Workspace& workspace, void* stream) const {
+  const int32_t dim = rows_first_ ? 1 : 2;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const auto rows = [&](const DLTensor* tensor, int32_t at) {
+      return RowsOf(tensor, at, pieces_[i].row, piece_rows_);
+    };
+    const auto scores = [&](const DLTensor* tensor) {
+      return has_rows(tensor, rows_) ? rows(tensor, tensor->ndim - 2) : RowsOf(nullptr, 0, 0, 0);
+    };
+    const RowsOf query = rows(args.query, dim), out = rows(args.out, dim),
+                 grad_out = rows(args.grad_out, dim), grad_query = rows(args.grad_query, dim),
+                 lse = rows(args.lse, 2), grad_lse = rows(args.grad_lse, 2),
+                 bias = scores(args.bias), visible = scores(args.visible);
+    perseid_attention_backward_args piece = args;
+    piece.query = query.get();
+    piece.out = out.get();
+    piece.grad_out = grad_out.get();
+    piece.grad_query = grad_query.get();
+    piece.lse = lse.get();
+    piece.grad_lse = grad_lse.get();
+    if (bias.get() != nullptr) piece.bias = bias.get();
+    if (visible.get() != nullptr) piece.visible = visible.get();
+    auto buffer = static_cast<size_t>(buffer_of_leaf(static_cast<int64_t>(i)));
+    if (!buffers.empty()) {
+      piece.grad_key = buffers[buffer].key;
+      piece.grad_value = buffers[buffer].value;
+    }
+    const auto& plan = static_cast<const op::AttentionPlan&>(*pieces_[i].plan);
+    if (Status status = plan.backward(piece, workspace, stream); !status.ok()) return status;
+    if (buffers.empty()) continue;
+    for (int64_t pairs = pairs_after_leaf(static_cast<int64_t>(i)); pairs > 0; --pairs, --buffer)
+      add(buffers[buffer], buffers[buffer - 1], elements);
+  }
+  return {};
+}
+
+void ContextLeaves::add(const Buffer& from, const Buffer& to, int64_t elements) const {
+  const int64_t tasks = (elements + kTaskElements - 1) / kTaskElements;
+  cpu::for_each_task(*device_.executor, tasks, [&](int64_t task, int32_t) {
+    const int64_t begin = task * kTaskElements, count = min(kTaskElements, elements - begin);
+    if (sum_dtype_ == DType::kF64) {
+      add_run(reinterpret_cast<const double*>(from.data) + begin,
+              reinterpret_cast<double*>(to.data) + begin, count);
+    } else {
+      add_run(reinterpret_cast<const float*>(from.data) + begin,
+              reinterpret_cast<float*>(to.data) + begin, count);
+    }
+  });
+}
+
+}  // namespace perseid::internal::collective

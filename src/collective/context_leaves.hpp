@@ -1,0 +1,65 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Backward of context-parallel attention in canonical order, on CPUs. The queries of all ranks are
+// cut into eight leaves, in zigzag placement each of two equal pieces, numbers i and 15 - i of 16.
+// A rank holds 8, 4, 2 or 1 neighbouring leaves whole. It computes what each piece gives to the
+// gradients of all keys by a plan of its own, the same on any number of ranks, and adds these in
+// pairs of neighbours (math/leaf_tree.hpp); a key's rank then adds those of ranks in pairs too.
+// Rows of grad_query have one sum each, over keys in their order.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "collective/plan.hpp"
+#include "math/attention_problem.hpp"
+
+namespace perseid::internal::collective {
+
+class ContextLeaves {
+ public:
+  // Where gradients of all keys and values are summed: `elements` from `data` on. The tensors are
+  // null where a gradient is not wanted.
+  struct Buffer {
+    std::byte* data;
+    const DLTensor *key, *value;
+  };
+
+  // Why gradients have no canonical order here, the same on all ranks; "" where they have. q_rows:
+  // of each rank.
+  static std::string refuse(const perseid_attention_desc& desc, bool on_gpu, bool zigzag,
+                            std::span<const int64_t> q_rows);
+  // desc: the attention of this rank's queries and all keys. rows: their placement.
+  static Status make(const op::DevicePointer& device, const perseid_attention_desc& desc,
+                     const QueryRows& rows, std::unique_ptr<ContextLeaves>* made);
+
+  // How many sums are held at once.
+  int64_t buffers() const { return buffers_of_leaves(static_cast<int64_t>(pieces_.size())); }
+  // What all pieces cost. The workspace is that of the one that needs most.
+  dispatch::Work work() const;
+  // The tensors have this rank's rows, of which pieces take some.
+  void require_rows(op::ArgumentReader& reader, const perseid_attention_backward_args& args) const;
+  // The gradients of key and value are then in the first buffer.
+  Status backward(const perseid_attention_backward_args& args, std::span<const Buffer> buffers,
+                  int64_t elements, const op::Workspace& workspace, void* stream) const;
+
+ private:
+  struct Piece {
+    int64_t row;  // of this rank, where it begins
+    InnerPlan plan;
+  };
+
+  ContextLeaves(const op::DevicePointer& device, const perseid_attention_desc& desc);
+  void add(const Buffer& from, const Buffer& to, int64_t elements) const;
+
+  const dispatch::Device& device_;
+  const DType sum_dtype_;
+  const bool rows_first_;
+  const int64_t rows_;         // of this rank
+  int64_t piece_rows_ = 0;     // of a piece
+  std::vector<Piece> pieces_;  // in the order of the tree
+};
+
+}  // namespace perseid::internal::collective
