@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -15,7 +16,7 @@
 
 namespace {
 
-constexpr int kInvalidContext = 201;
+constexpr int kInvalidContext = 201, kNotSupported = 801;
 
 std::mutex mutex;
 char failing[64] = "";
@@ -198,6 +199,44 @@ int cuEventElapsedTime(float* milliseconds, void*, void*) {
     }
   }
   return says("cuEventElapsedTime", milliseconds, time);
+}
+
+// What groups of GPUs use besides. Streams do their work at once; there is no memory of peers.
+int cuMemCreate(uint64_t*, size_t, const void*, uint64_t) { return kNotSupported; }
+int cuMemRelease(uint64_t) { return kNotSupported; }
+int cuMemExportToShareableHandle(void*, uint64_t, int, uint64_t) { return kNotSupported; }
+int cuMemImportFromShareableHandle(uint64_t*, void*, int) { return kNotSupported; }
+int cuMemAddressReserve(uint64_t*, size_t, size_t, uint64_t, uint64_t) { return kNotSupported; }
+int cuMemAddressFree(uint64_t, size_t) { return kNotSupported; }
+int cuMemMap(uint64_t, size_t, size_t, uint64_t, uint64_t) { return kNotSupported; }
+int cuMemUnmap(uint64_t, size_t) { return kNotSupported; }
+int cuMemSetAccess(uint64_t, size_t, const void*, size_t) { return kNotSupported; }
+int cuMemGetAllocationGranularity(size_t*, const void*, int) { return kNotSupported; }
+int cuStreamWaitValue32_v2(void*, uint64_t, uint32_t, unsigned) { return kNotSupported; }
+int cuStreamCreate(void** stream, unsigned) { return made("cuStreamCreate", stream); }
+int cuStreamDestroy_v2(void* stream) { return gone("cuStreamDestroy_v2", stream); }
+int cuStreamWaitEvent(void*, void*, unsigned) { return outcome("cuStreamWaitEvent"); }
+int cuStreamIsCapturing(void*, int* capturing) { return says("cuStreamIsCapturing", capturing, 0); }
+struct RowsOfMemory {
+  size_t x, y;
+  uint32_t type;
+  const void* host;
+  uint64_t device;
+  void* array;
+  size_t pitch;
+};
+struct RowsOfBoth {
+  RowsOfMemory from, to;
+  size_t bytes, rows;
+};
+int cuMemcpy2DAsync_v2(const void* copy, void*) {
+  const auto& rows = *static_cast<const RowsOfBoth*>(copy);
+  const int result = outcome("cuMemcpy2DAsync_v2");
+  for (size_t row = 0; result == 0 && row < rows.rows; ++row)
+    std::memcpy(reinterpret_cast<std::byte*>(rows.to.device) + row * rows.to.pitch,
+                reinterpret_cast<const std::byte*>(rows.from.device) + row * rows.from.pitch,
+                rows.bytes);
+  return result;
 }
 
 }  // extern "C"
