@@ -93,6 +93,16 @@ inline Case with_nonfinite_values(Case test) {
   };
   return test;
 }
+// One query of many keys, whose last split has one.
+inline Case query_case(DType dtype) { return forward_case(dtype, 2, 6, 2, 1, 1281, 64, 64); }
+// A query that is NaN, and the key that is alone in its split.
+inline Case with_nan(Case test) {
+  test.prepare = [](AttentionBackward& a) {
+    put(a.query, at(a.query, {0, 4, 0, 5}), kNaN);
+    put(a.key, at(a.key, {1, 0, 1280, 9}), kNaN);
+  };
+  return test;
+}
 // Entries of a cache, and sequences whose keys begin anywhere.
 inline std::vector<Case> cases_of_caches(DType dtype) {
   Case entries = forward_case(dtype, 3, 4, 2, 70, 120, 64, 64);

@@ -126,6 +126,14 @@ TEST(EmulatedAttention, SplitsKeysOfFewQueries) {
   check<kSplitLengths>(ragged);
 }
 
+constexpr PortableForwardConfig kQuery{
+    .key_dim = 64, .value_dim = 64, .rows = 16, .query_in_registers = true, .split = true};
+
+TEST(EmulatedAttention, SplitsWhoseScoresAreAllNaN) {
+  check<kQuery>(query_case(DType::kBF16));
+  check<kQuery>(with_nan(query_case(DType::kBF16)));
+}
+
 constexpr PortableForwardConfig kPacked{.key_dim = 64,
                                         .value_dim = 48,
                                         .rows = 16,

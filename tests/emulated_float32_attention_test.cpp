@@ -148,6 +148,14 @@ TEST(EmulatedFloat32Attention, SplitsKeysOfFewQueries) {
   check<kSplit>(with_nonfinite_values(test));
 }
 
+constexpr PortableForwardConfig kQuery{
+    .dtype = DType::kF32, .key_dim = 64, .value_dim = 64, .rows = 16, .split = true};
+
+TEST(EmulatedFloat32Attention, SplitsWhoseScoresAreAllNaN) {
+  check<kQuery>(query_case(DType::kF32));
+  check<kQuery>(with_nan(query_case(DType::kF32)));
+}
+
 constexpr PortableForwardConfig kCut{
     .dtype = DType::kF32, .key_dim = 160, .value_dim = 144, .rows = 16, .right = true};
 

@@ -169,21 +169,29 @@ TEST(EmulatedFloat64Attention, CausalWithNonfinite) {
 constexpr Float64ForwardConfig kSplit{.value_dim = 48, .keys = 32, .right = true, .split = true};
 constexpr Float64ForwardConfig kQuery{.keys = 32, .split = true};
 
+constexpr Float64ForwardConfig kSplitLengths{
+    .value_dim = 48, .keys = 32, .right = true, .lengths = true, .split = true};
+
+template <Float64ForwardConfig C>
+void check_splits(const Case& test, const Fixture* clean = nullptr) {
+  SCOPED_TRACE(text_of(test));
+  Fixture fixture(test);
+  if (clean != nullptr) fixture.use_limits_of(*clean);
+  check_forward<C>(fixture);
+}
+
 // Few queries with heads of their own; one whose heads are rows.
 TEST(EmulatedFloat64Attention, SplitsKeysOfFewQueries) {
   const Case test = split_case(DType::kF64, 1);
-  const auto forward = [](const auto& config, const Case& problem, const Fixture* clean) {
-    SCOPED_TRACE(text_of(problem));
-    Fixture fixture(problem);
-    if (clean != nullptr) fixture.use_limits_of(*clean);
-    check_forward<config.value>(fixture);
-  };
-  const std::integral_constant<Float64ForwardConfig, kSplit> split;
-  forward(split, test, nullptr);
+  check_splits<kSplit>(test);
   const Fixture clean(test);
-  forward(split, with_nonfinite_values(test), &clean);
-  forward(std::integral_constant<Float64ForwardConfig, kQuery>(),
-          forward_case(DType::kF64, 2, 6, 2, 1, 1300, 64, 64), nullptr);
+  check_splits<kSplit>(with_nonfinite_values(test), &clean);
+  Case ragged = forward_case(DType::kF64, 0, 4, 2, 0, 0, 64, 48);
+  ragged.problem.causal = Causal::kBottomRight;
+  set_ragged(ragged, {1, 0, 3, 2}, {1700, 3, 200, 0});
+  ragged.layout = Layout::kBshd;
+  check_splits<kSplitLengths>(ragged);
+  check_splits<kQuery>(query_case(DType::kF64));
 }
 
 constexpr Float64ForwardConfig kGathered{
