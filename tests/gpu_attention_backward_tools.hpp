@@ -31,6 +31,8 @@ using tests::TestedKernels;
 
 class GpuAttentionBackward : public GpuTest {
  protected:
+  static constexpr bool kBackward = true;  // for GpuPortable
+
   GpuAttentionBackward() : GpuTest(major_of(tested_kernels())) {}
 
   // One execution of the fixture's problem: gradients of the GPU come to the fixture's arrays,

@@ -33,6 +33,8 @@ inline std::vector<std::vector<int64_t>> score_shapes(int64_t q_len, int64_t kv_
 
 class GpuAttention : public GpuTest {
  protected:
+  static constexpr bool kBackward = false;  // for GpuPortable
+
   GpuAttention() : GpuTest(major_of(tested_kernels())) {}
 
   // One execution of the fixture's problem: out and lse of the GPU come to the fixture's arrays,

@@ -1,71 +1,22 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What the portable kernels of attention backward take beyond those of compute capability 9.0: any
-// head dims, strides, alignment and scale.
+// What the portable kernels of attention backward take beyond those of compute capability 9.0, and
+// what is special to them.
 #include "cuda/portable/attention.hpp"
 #include "gpu_attention_backward_tools.hpp"
+#include "gpu_portable_cases.hpp"
 
 namespace perseid::internal {
+namespace testing_gpu {
+
+INSTANTIATE_TYPED_TEST_SUITE_P(Backward, GpuPortable, GpuAttentionBackward);
+
+}  // namespace testing_gpu
 namespace {
 
 using namespace cpu::attention_cases;
 using GpuPortableBackward = OfAnyGpu<testing_gpu::GpuAttentionBackward>;
 using Dims = std::pair<int64_t, int64_t>;
-
-// Dims that are no multiples of 8 or 16, and those beyond 128, which are cut.
-class GpuPortableBackwardDims : public GpuPortableBackward,
-                                public testing::WithParamInterface<Dims> {};
-
-TEST_P(GpuPortableBackwardDims, MatchTheReference) {
-  const auto [dim, value_dim] = GetParam();
-  Case test = make_case(DType::kBF16, 2, 4, 2, 100, 170, dim, value_dim);
-  test.layout = dim % 2 == 0 ? Layout::kBshd : Layout::kBhsd;
-  test.grad_lse = true;
-  check(test);
-  if (test.problem.dtype == DType::kBF16) test.problem.dtype = DType::kF16;
-  test.problem.causal = Causal::kBottomRight;
-  check(test);
-}
-INSTANTIATE_TEST_SUITE_P(Dims, GpuPortableBackwardDims,
-                         testing::Values(Dims{1, 1}, Dims{7, 13}, Dims{65, 63}, Dims{100, 36},
-                                         Dims{24, 264}, Dims{320, 64}, Dims{513, 530}));
-
-TEST_F(GpuPortableBackward, AnyStrides) {
-  for (const Layout layout : {Layout::kReversed, Layout::kSpread})
-    for (const int64_t dim : {64, 128}) {
-      Case test = make_case(DType::kBF16, 2, 4, 2, 200, 333, dim, dim);
-      test.layout = layout;
-      test.problem.causal = Causal::kTopLeft;
-      check(test);
-    }
-}
-
-TEST_F(GpuPortableBackward, AnyAlignment) {
-  for (misalign_ = 1; misalign_ < 8; misalign_ += 3)
-    check(make_case(DType::kBF16, 2, 2, 1, 130, 200, 64, 64));
-}
-
-// Rows, heads and batch entries that are one and the same in memory.
-TEST_F(GpuPortableBackward, StridesOfZero) {
-  for (int d = 0; d < 3; ++d) {
-    Case test = make_case(DType::kBF16, 3, 4, 2, 130, 200, 64, 64);
-    test.prepare = [d](AttentionBackward& a) {
-      for (Tensor* tensor : {&a.query, &a.key, &a.value, &a.grad_out}) tensor->stride[d] = 0;
-    };
-    check(test);
-  }
-}
-
-TEST_F(GpuPortableBackward, AnyScale) {
-  for (const double scale : {-0.125, 0.0, 2.0, -1.0})
-    for (const bool bias : {false, true}) {
-      Case test = make_case(DType::kBF16, 2, 2, 2, 150, 301, 64, 64);
-      test.problem.scale = scale;
-      test.problem.causal = Causal::kBottomRight;
-      if (bias) add_bias(test, DType::kF32, {1, 2, 150, 301}, true);
-      check(test);
-    }
-}
 
 TEST_F(GpuPortableBackward, EverythingAtOnce) {
   for (const auto& shape : {std::vector<int64_t>{5, 1, 130, 200}, {1, 4, 1, 200}}) {
