@@ -373,7 +373,7 @@ TEST_P(GpuAsyncMatmul, Departures) {
 
 // Whoever sees the signal of a chunk finds all of its results.
 TEST_P(GpuAsyncMatmul, ResultsAreThereWhenTheSignalIs) {
-  // Of whole tiles, and of split ones.
+  // The first product has whole tiles, the second one split tiles.
   for (const auto& [m, n, k, cluster] :
        {std::tuple{8192, 2048, 4096, 0}, {520, 1160, 3072, kSplits}}) {
     const Problem problem(typed({.m = m, .n = n, .k = k}));

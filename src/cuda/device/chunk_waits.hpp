@@ -67,8 +67,8 @@ struct AsyncArguments {
   uint64_t launch = 0;          // a number of random bits
   WaitReport* reports[3] = {};  // memory of the host; some may be null
 };
-// Of a launch that waits for some of the chunks. The deadline counts from the `first` launch on,
-// which writes its time to `begin`.
+// The arguments of a launch that waits for some of the chunks. The deadline counts from the `first`
+// launch on, which writes its time to `begin`.
 struct ChunkWaitArguments {
   AsyncArguments async;
   ChunkRange<int32_t> chunks[2];

@@ -29,8 +29,8 @@ class WholeChunks {
     return status;
   }
 
-  // Of parts of a product: begin() of all of it; then, for each part, await() what it needs of a
-  // and b, and depart() what it has completed of c.
+  // For products computed in parts: call begin() for the whole product; then, for each part, call
+  // await() for the chunks of a and b that it needs, and depart() for those of c that it completed.
   static constexpr ChunkRange<int32_t> kAll = {0, 0x7fffffff};
   Status begin(const MatmulArguments& arguments, void* workspace, void* stream,
                AsyncArguments* async) const;

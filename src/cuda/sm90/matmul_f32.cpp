@@ -63,7 +63,7 @@ Tensor entries_of(Tensor tensor, int64_t first, int64_t count) {
 
 // Some of its rows, or of its columns.
 MatmulLaunch lines_of(MatmulLaunch launch, bool rows, const ProductPart& part) {
-  // Of f32, as bias is.
+  // The elements are f32, those of bias too.
   const auto advance = [&]<class Data>(Data* data, int64_t stride) -> Data* {
     using Float = std::conditional_t<std::is_const_v<Data>, const float, float>;
     return data == nullptr ? nullptr : static_cast<Float*>(data) + part.first * stride;

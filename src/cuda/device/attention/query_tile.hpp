@@ -64,7 +64,7 @@ __device__ __forceinline__ bool find_query_tile(const typename decltype(C)::Argu
   return tile.query < tile.q_len;
 }
 
-// Of the KV tiles, those of a split of the keys; they may be none.
+// Keeps the KV tiles that a split of the keys has, which may be none.
 template <class Arguments>
 __device__ __forceinline__ void keep_split(const Arguments& a, int32_t split, QueryTile& tile) {
   tile.first = max(tile.first, split * a.split_tiles);
