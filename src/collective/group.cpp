@@ -287,8 +287,8 @@ Status Group::share(const Operation& operation, size_t bytes,
                     const std::function<void(std::byte*)>& prepare,
                     std::shared_ptr<Segment>* segment) {
   if (cpu::load_acquire(abort_) != 0) return failure(operation);
-  const Status status = puts_ == nullptr ? map_segment(operation, bytes, prepare, segment)
-                                         : copy_segment(operation, bytes, prepare, segment);
+  Status status = puts_ == nullptr ? map_segment(operation, bytes, prepare, segment)
+                                   : copy_segment(operation, bytes, prepare, segment);
   if (!status.ok()) segment->reset();
   std::erase_if(segments_, [](const auto& each) { return each.second.expired(); });
   segments_[next_segment_++] = *segment;
@@ -387,7 +387,7 @@ Status Group::shrink(const Operation& operation, std::shared_ptr<Group>* survivo
     // Ranks that were missing have used up the deadline.
     Operation opening = operation;
     opening.deadline = std::max(operation.deadline, Clock::now() + kOpeningTime);
-    const Status status = made->open_slab(opening);
+    Status status = made->open_slab(opening);
     if (status.ok()) {
       *survivors = std::move(made);
       // Plans of this group are to be made again, also where it has not failed.

@@ -53,8 +53,11 @@ Status load(const std::string& kind, const perseid_mpi_functions** mpi) {
                          " and build Perseid with its headers, or set "
                          "PERSEID_RENDEZVOUS to unix:PATH or tcp:HOST:PORT on all ranks");
   const auto functions = reinterpret_cast<decltype(&perseid_mpi)>(dlsym(library, "perseid_mpi"));
-  *mpi = functions == nullptr ? nullptr : functions();
-  if (*mpi != nullptr && (*mpi)->version == kPerseidMpiVersion) return {};
+  const perseid_mpi_functions* const found = functions == nullptr ? nullptr : functions();
+  if (found != nullptr && found->version == kPerseidMpiVersion) {
+    *mpi = found;
+    return {};
+  }
   return Status::error(PERSEID_UNSUPPORTED, name, " is of another version of Perseid");
 }
 

@@ -46,6 +46,7 @@ std::atomic<bool> late{false};
 std::atomic<bool> finalised{false};
 bool initialised_here = false;
 MPI_Comm communicator = MPI_COMM_NULL;  // of this library alone
+MPI_Comm duplicate = MPI_COMM_NULL;     // what MPI makes of it, maybe after a deadline
 
 Deadline deadline_in(uint64_t nanoseconds) {
   return Clock::now() + std::chrono::nanoseconds(nanoseconds);
@@ -117,7 +118,6 @@ int initialise(Deadline deadline) {
 
 // A communicator whose messages are no others', and whose errors end a call with a status.
 int make_communicator(Deadline deadline) {
-  auto made = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;
   int error = MPI_SUCCESS;
   {
@@ -125,13 +125,12 @@ int make_communicator(Deadline deadline) {
     int key = MPI_KEYVAL_INVALID;
     error = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, before_finalise, &key, nullptr);
     if (error == MPI_SUCCESS) error = MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr);
-    if (error == MPI_SUCCESS) error = MPI_Comm_idup(MPI_COMM_WORLD, made.get(), &request);
+    if (error == MPI_SUCCESS) error = MPI_Comm_idup(MPI_COMM_WORLD, &duplicate, &request);
   }
   if (error == MPI_SUCCESS) error = wait_for(&request, deadline);
-  if (error == kPerseidMpiLate) (void)made.release();
   if (error != MPI_SUCCESS) return error;
-  MPI_Comm_set_errhandler(*made, MPI_ERRORS_RETURN);
-  communicator = *made;
+  MPI_Comm_set_errhandler(duplicate, MPI_ERRORS_RETURN);
+  communicator = duplicate;
   return MPI_SUCCESS;
 }
 
@@ -215,7 +214,7 @@ struct perseid_mpi_links {
   std::vector<MPI_Status> statuses;
 
   MPI_Request& request(int of, int slot) {
-    return requests[static_cast<size_t>(of * 2 * kSlots + slot)];
+    return requests[static_cast<size_t>(of) * 2 * kSlots + static_cast<size_t>(slot)];
   }
   bool leaves(int to, int slot) { return request(to, kSlots + slot) != MPI_REQUEST_NULL; }
   bool start();
