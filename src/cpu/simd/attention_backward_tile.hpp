@@ -346,28 +346,31 @@ class BackwardTile {
   }
 
   void accumulate_query(const Shape& shape, const BackwardKeys<Dot, T>& keys, Scalar* sum) const {
-    // The bands that a strip of rows meets, where some band does not meet them all.
-    const auto range = [&](int64_t i) {
-      KeyRange bands{kBands, 0};
+    // The bands that a strip of rows meets, as bits: a strip with rows of two pieces of a sequence
+    // (QueryRows) may meet some on both sides of others.
+    const auto bands_of = [&](int64_t i) {
+      uint32_t bands = 0;
       for (int64_t band = 0; band < kBands; ++band)
-        if (band_[band].begin <= i && i < band_[band].end)
-          bands = {min(bands.begin, band), band + 1};
+        if (band_[band].begin <= i && i < band_[band].end) bands |= uint32_t{1} << band;
       return bands;
     };
     for (int64_t i = 0, next; i < rows_; i = next) {
-      const KeyRange bands = range(i);
-      for (next = i + Dot::kRows; next < rows_; next += Dot::kRows) {
-        const KeyRange other = range(next);
-        if (other.begin != bands.begin || other.end != bands.end) break;
-      }
+      const uint32_t bands = bands_of(i);
+      for (next = i + Dot::kRows; next < rows_ && bands_of(next) == bands;) next += Dot::kRows;
       next = min(next, rows_);
-      if (bands.begin >= bands.end) continue;
-      const int64_t step = bands.begin * kBand / kDepth;
-      const int64_t steps = steps_of<Dot>(min(bands.end * kBand, keys.count)) - step;
-      add_product({grad_deep_ + i * kDeepRow + step, kDeepRow, 1},
-                  {keys.key_depth + step * shape.head_columns, shape.head_columns},
-                  {sum + (row_ + i) * shape.head_columns, shape.head_columns}, next - i,
-                  shape.head_dim, steps);
+      for (int64_t band = 0, end; band < kBands; band = end) {
+        for (end = band; end < kBands && (bands >> end & 1) != 0;) ++end;
+        if (end == band) {
+          ++end;
+          continue;
+        }
+        const int64_t step = band * kBand / kDepth;
+        const int64_t steps = steps_of<Dot>(min(end * kBand, keys.count)) - step;
+        add_product({grad_deep_ + i * kDeepRow + step, kDeepRow, 1},
+                    {keys.key_depth + step * shape.head_columns, shape.head_columns},
+                    {sum + (row_ + i) * shape.head_columns, shape.head_columns}, next - i,
+                    shape.head_dim, steps);
+      }
     }
   }
 
