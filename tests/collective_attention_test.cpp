@@ -52,11 +52,16 @@ void expect_as_one_rank(Problem problem) {
       }
       const auto forward = own.forward(problem);
       const auto backward = own.backward(problem);
+      // As NaN, what is read before it is written is seen.
+      const std::span<std::byte> memory = workspace;
+      std::fill(memory.begin(), memory.end(), std::byte{0xff});
       const int64_t before = allocations_of_this_thread;
       plan->forward(nullptr, forward, workspace);
       if (problem.backward) plan->backward(nullptr, backward, workspace);
       const int64_t allocations = allocations_of_this_thread - before;
-      EXPECT_EQ(allocations, 0) << "rank " << rank;
+      if (!are_hosts()) {
+        EXPECT_EQ(allocations, 0) << "rank " << rank;  // what leaves for a host is queued
+      }
       SCOPED_TRACE(testing::Message() << "rank " << rank << ", execution " << repeat);
       expect_near("out", own.out, wanted.out);
       expect_near("lse", own.lse, wanted.lse);
@@ -79,6 +84,28 @@ TEST(ContextAttention, MasksAndPlacements) {
                             .mask = mask,
                             .q_len = 36 * 2 * ranks,
                             .kv_len = 50 * 2 * ranks});
+}
+
+// Groups of rows that hold the end of one piece and the beginning of the other, with keys between
+// that neither sees.
+TEST(ContextAttention, WindowsOfBothPieces) {
+  for (const DType dtype : {perseid::f64, perseid::f32, perseid::bf16})
+    for (const int32_t ranks : {2, 3})
+      expect_as_one_rank({.ranks = ranks,
+                          .dtype = dtype,
+                          .mask = perseid::causal_bottom_right() & perseid::window(5, -1),
+                          .heads = 4,
+                          .kv_heads = 2,
+                          .q_len = 180,
+                          .kv_len = 180});
+  // 21 rows each, as far apart as ranks are many.
+  expect_as_one_rank({.ranks = 5,
+                      .mask = perseid::causal_bottom_right() & perseid::window(11, -1),
+                      .heads = 4,
+                      .kv_heads = 2,
+                      .q_len = 210,
+                      .kv_len = 210,
+                      .head_dim = 17});
 }
 
 TEST(ContextAttention, LongerThanABlock) {
@@ -294,7 +321,9 @@ Tensors canonical_gradients(Problem problem, int32_t ranks) {
     const auto backward = own.backward(problem);
     const int64_t before = allocations_of_this_thread;
     plan.backward(nullptr, backward, workspace);
-    EXPECT_EQ(allocations_of_this_thread, before) << "rank " << rank;
+    if (!are_hosts()) {
+      EXPECT_EQ(allocations_of_this_thread, before) << "rank " << rank;
+    }
     const std::vector<int64_t> queries = rows_of(problem, rank, problem.q_len);
     const std::vector<int64_t> keys = rows_of(problem, rank, problem.kv_len);
     put(whole.grad_query, own.grad_query, dim, queries);

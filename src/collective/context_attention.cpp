@@ -57,9 +57,9 @@ Status ContextAttentionPlan::make(op::DevicePointer device, GroupPointer group,
 
 Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
                                   const Operation& operation) {
-  if (!group_->shares_memory())
+  if (!group_->shares_memory() && device().gpu != nullptr)
     return Status::error(PERSEID_UNSUPPORTED, kOperation,
-                         ": made for ranks of one host, which share memory; open a group of these");
+                         ": made for GPUs of one host; open a group of these, or use CPUs");
   op::DescriptorReader reader(kOperation);
   const perseid_attention_desc none{};
   const perseid_attention_desc& given = desc.attention == nullptr ? none : *desc.attention;

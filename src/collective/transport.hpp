@@ -110,7 +110,7 @@ struct Transport {
   Status (*make_reduce)(const TransportSite& site, const Shards& shards, const ShardChunks& chunks,
                         std::unique_ptr<ReduceTransport>* transport);
   // Partial sums stay where they were written, so that each rank reads of all pieces what it
-  // needs. Null where ranks do not share memory.
+  // needs. Ranks of CPUs on several hosts have copies; null for GPUs on several hosts.
   Status (*make_reduce_in_place)(const TransportSite& site, const Shards& shards,
                                  const ShardChunks& chunks,
                                  std::unique_ptr<ReduceTransport>* transport);

@@ -73,12 +73,17 @@ class Window {
   size_t signals_ = 0, signal_bytes_ = 0, data_ = 0, region_ = 0;
 };
 
-// [outer, size, inner] as rows of bytes.
-ByteRows rows_of(const Tensor& part) {
+// [outer, size, inner] as rows of bytes, or [row, head, element], whose heads may lie apart.
+ByteRows rows_of(Tensor part) {
+  if (part.stride[0] < part.stride[1]) {
+    std::swap(part.shape[0], part.shape[1]);
+    std::swap(part.stride[0], part.stride[1]);
+  }
   const auto element = static_cast<uint64_t>(size_of(part.dtype));
-  return {.bytes = static_cast<uint64_t>(part.shape[1] * part.shape[2]) * element,
-          .count = static_cast<uint64_t>(part.shape[0]),
-          .stride = static_cast<uint64_t>(part.stride[0]) * element};
+  const ByteRows rows{.bytes = static_cast<uint64_t>(part.shape[1] * part.shape[2]) * element,
+                      .count = static_cast<uint64_t>(part.shape[0]),
+                      .stride = static_cast<uint64_t>(part.stride[0]) * element};
+  return rows.stride == rows.bytes ? ByteRows{.bytes = rows.total()} : rows;
 }
 
 class WindowGather final : public GatherTransport {
@@ -106,9 +111,9 @@ class WindowGather final : public GatherTransport {
       const Reported reported(sending.report, OverlapReport::Kind::kCommunication, part.chunk,
                               group_.rank());
       if (part.readers != 0 && part.from.data != part.to.data) copy(*executor_, part.from, part.to);
+      put(part);
       if (i + 1 < parts.size() && parts[i + 1].chunk == part.chunk) continue;
-      cpu::set_signal(window_.signals(0) + part.chunk, sending.epoch);
-      put(part.chunk, sending.epoch);
+      group_.signal(window_.signals(0) + part.chunk, sending.epoch);
     }
     return {};
   }
@@ -127,14 +132,12 @@ class WindowGather final : public GatherTransport {
 
  private:
   // Into the windows of ranks on other hosts.
-  void put(int64_t chunk, uint32_t epoch) {
-    const auto c = static_cast<size_t>(chunk);
-    const Tensor part = shards_.view(gathered(), chunks_.begin[c], chunks_.begin[c + 1]);
-    const ByteRows rows = rows_of(part);
+  void put(const SentPart& part) const {
+    const ByteRows rows = rows_of(part.to);
+    const auto* data = part.to.as<const std::byte>();
     group_.for_each_other([&](int32_t rank) {
-      const auto* data = part.as<const std::byte>();
-      group_.put(rank, data, rows, {data, rows.stride, window_.segment()});
-      group_.signal(rank, signals() + chunk, epoch);
+      if ((part.readers >> rank & 1) != 0)
+        group_.put(rank, data, rows, {data, rows.stride, window_.segment()});
     });
   }
 
@@ -160,7 +163,15 @@ class WindowReduce final : public ReduceTransport {
   Status start(const Operation& operation, const Sending& sending) override {
     return window_.wait_done(group_, operation, sending.epoch - 1);
   }
-  Status send(const Sending&) override { return {}; }
+  // On several hosts the others get all of it.
+  Status send(const Sending& sending) override {
+    group_.for_each_other([&](int32_t rank) {
+      group_.put(rank, partial(), shards_.bytes());
+      for (int64_t chunk = 0; chunk < chunks_.count(); ++chunk)
+        group_.signal(rank, signals() + chunk, sending.epoch);
+    });
+    return {};
+  }
   perseid_arrival arrival(const Operation&, uint32_t) const override { return {}; }
   int64_t arrivals() const override { return 0; }
   Status part(const Operation& operation, uint32_t epoch, int32_t rank, int32_t piece,
@@ -173,7 +184,7 @@ class WindowReduce final : public ReduceTransport {
     return {};
   }
   Status finish(const Sending& sending) override {
-    cpu::set_signal(window_.done(group_.rank()), sending.epoch);
+    group_.signal(window_.done(group_.rank()), sending.epoch);
     return {};
   }
 
@@ -300,11 +311,11 @@ const Transport kSockets = {.name = "cpu:sockets",
                             .how = "shards are sent through sockets",
                             .make_gather = make<WindowGather, GatherTransport>,
                             .make_reduce = make<PutReduce, ReduceTransport>,
-                            .make_reduce_in_place = nullptr};
+                            .make_reduce_in_place = make<WindowReduce, ReduceTransport>};
 const Transport kMpi = {.name = "cpu:mpi",
                         .how = "shards are sent through MPI",
                         .make_gather = make<WindowGather, GatherTransport>,
                         .make_reduce = make<PutReduce, ReduceTransport>,
-                        .make_reduce_in_place = nullptr};
+                        .make_reduce_in_place = make<WindowReduce, ReduceTransport>};
 
 }  // namespace perseid::internal::collective
