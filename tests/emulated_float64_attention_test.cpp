@@ -194,6 +194,12 @@ TEST(EmulatedFloat64Attention, SplitsKeysOfFewQueries) {
   check_splits<kQuery>(query_case(DType::kF64));
 }
 
+TEST(EmulatedFloat64Attention, SplitsWhoseScoresAreAllNaN) {
+  const Case test = query_case(DType::kF64);
+  const Fixture clean(test);
+  check_splits<kQuery>(with_nan(test), &clean);
+}
+
 constexpr Float64ForwardConfig kGathered{
     .key_dim = 16, .value_dim = 32, .keys = 32, .vectors = false, .right = true, .left = true};
 

@@ -342,7 +342,8 @@ class Float64Forward {
       const int64_t head = int64_t{entry()} * a_.heads + own_.head;
       const int64_t row = split_ * a_.rows + head * length + own_.q_begin + query;
       if (own % 4 == 0 && first_column_ == 0) {
-        a_.split_sums[row] = sum == 0 ? minus_infinity() : maximum_[r];
+        // A split whose scores are all NaN has a sum of NaN and no maximum.
+        a_.split_sums[row] = sum == 0 ? minus_infinity() : sum != sum ? 0 : maximum_[r];
         a_.split_weights[row] = sum;
       }
       const double factor = sum == 0 ? 0 : dropout_factor<C.dropout, double>(a_) / sum;
