@@ -41,7 +41,7 @@ class RowsOf {
   int64_t shape_[4] = {}, strides_[4] = {};
 };
 
-// Of tensors of scores those that are not broadcast along the queries.
+// Whether a tensor of scores is not broadcast along the queries.
 bool has_rows(const DLTensor* scores, int64_t rows) {
   return scores != nullptr && scores->ndim >= 2 && scores->ndim <= 4 &&
          scores->shape[scores->ndim - 2] == rows;
