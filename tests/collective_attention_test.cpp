@@ -224,6 +224,43 @@ TEST(ContextAttention, RepeatsItsBits) {
     });
 }
 
+// With memory that the ranks share, and without.
+TEST(ContextAttention, HasTheSameBitsOnSeveralHosts) {
+  Problem problem{.ranks = 3, .dtype = perseid::bf16, .batch = 2, .heads = 4, .kv_heads = 2};
+  problem.q_len = problem.kv_len = 360;
+  const char* const before = std::getenv("PERSEID_SHARED_MEMORY");
+  const std::string kept = before == nullptr ? "1" : before;
+  for (const Layout layout : {perseid::bshd, perseid::bhsd})
+    for (const Mask& mask : {perseid::causal_bottom_right(),
+                             perseid::causal_bottom_right() & perseid::window(60, -1)}) {
+      problem.layout = layout;
+      problem.mask = mask;
+      std::vector<std::vector<std::byte>> first(3);
+      for (const bool apart : {false, true}) {
+        setenv("PERSEID_SHARED_MEMORY", apart ? "0" : "1", 1);
+        on_threads(3, [&](const Group& group) {
+          const Tensors own = take(problem, make(problem, 1), group.rank());
+          const ContextAttention plan(Context::cpu(1), group,
+                                      {.attention = options_of(problem, 120, 120, 3),
+                                       .placement = Sharding::kZigzag,
+                                       .chunks = 2});
+          EXPECT_STREQ(plan.info().implementation, apart ? "cpu:sockets" : "cpu:windows");
+          Workspace workspace;
+          plan.reserve(workspace);
+          plan.forward(nullptr, own.forward(problem), workspace);
+          plan.backward(nullptr, own.backward(problem), workspace);
+          std::vector<std::byte> bits = own.out.bytes;
+          for (const Matrix* result : {&own.lse, &own.grad_query, &own.grad_key, &own.grad_value})
+            bits.insert(bits.end(), result->bytes.begin(), result->bytes.end());
+          auto& wanted = first[static_cast<size_t>(group.rank())];
+          if (!apart) wanted = bits;
+          EXPECT_TRUE(bits == wanted) << "rank " << group.rank();
+        });
+      }
+    }
+  setenv("PERSEID_SHARED_MEMORY", kept.c_str(), 1);
+}
+
 // The bits of one rank with all rows, on any number of ranks. Pieces of rows begin and end within
 // groups of rows and blocks of keys.
 void expect_canonical(const Problem& problem, const std::vector<int32_t>& sizes) {

@@ -51,6 +51,59 @@ Values random_values(int64_t count, uint64_t seed) {
   return made;
 }
 
+// Forward and backward, with the rows of this rank: its results.
+Values attend(const perseid::Group& group, const perseid::Context& context, uint64_t seed) {
+  const int64_t rows = 64, heads = 4, kv_heads = 2, dim = 32;
+  const perseid::ContextAttention plan(context, group,
+                                       {.attention = {.heads = heads,
+                                                      .kv_heads = kv_heads,
+                                                      .q_len = rows,
+                                                      .kv_len = rows,
+                                                      .head_dim = dim,
+                                                      .mask = perseid::causal_bottom_right(),
+                                                      .backward = true},
+                                        .placement = perseid::Sharding::kZigzag,
+                                        .chunks = 2});
+  perseid::Workspace workspace;
+  plan.reserve(workspace);
+  const int64_t queries = rows * heads * dim, keys = rows * kv_heads * dim;
+  const Values q = random_values(queries, seed), k = random_values(keys, seed + 1),
+               v = random_values(keys, seed + 2), grad = random_values(queries, seed + 3);
+  // out, lse, then the gradients of query, key and value.
+  const int64_t counts[] = {queries, rows * heads, queries, keys, keys};
+  Values results(static_cast<size_t>(2 * queries + rows * heads + 2 * keys));
+  float* at = results.data();
+  Tensor views[5];
+  for (int i = 0; i < 5; ++i) {
+    const int64_t of = i == 0 || i == 2 ? heads : kv_heads;
+    views[i] = i == 1 ? Tensor(at, perseid::f32, {1, heads, rows})
+                      : Tensor(at, perseid::f32, {1, rows, of, dim});
+    at += counts[i];
+  }
+  const auto view = [&](const Values& data, int64_t of) {
+    return Tensor(data.data(), perseid::f32, {1, rows, of, dim});
+  };
+  plan.forward(nullptr,
+               {.query = view(q, heads),
+                .key = view(k, kv_heads),
+                .value = view(v, kv_heads),
+                .out = views[0],
+                .lse = views[1]},
+               workspace);
+  plan.backward(nullptr,
+                {.query = view(q, heads),
+                 .key = view(k, kv_heads),
+                 .value = view(v, kv_heads),
+                 .out = views[0],
+                 .lse = views[1],
+                 .grad_out = view(grad, heads),
+                 .grad_query = views[2],
+                 .grad_key = views[3],
+                 .grad_value = views[4]},
+                workspace);
+  return results;
+}
+
 // The operations of several hosts, with the inputs of this rank: all results, one after the other.
 Values compute(const perseid::Group& group, const perseid::Context& context, uint64_t seed) {
   // A shard is longer than what MPI has in its hands at a time.
@@ -94,6 +147,7 @@ Values compute(const perseid::Group& group, const perseid::Context& context, uin
                    Tensor(both.data(), perseid::f32, {size * many}));
   keep(sum);
   keep(both);
+  keep(attend(group, context, own + 4));
   return results;
 }
 

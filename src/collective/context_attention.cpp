@@ -3,7 +3,6 @@
 #include "collective/context_attention.hpp"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "cuda/runtime/signals.hpp"
@@ -231,8 +230,14 @@ Status ContextAttentionPlan::make_transports(const Operation& operation) {
     Shards shards = shards_;
     if (size_of(dtype_) == 2 && (group_->size() > 1 || canonical_)) shards.dtype = DType::kF32;
     shards.begin = {0, shards_.extent()};
-    status = PartialGradients::make(site, shards, dtype_, {accumulate_key_, accumulate_value_},
-                                    canonical_, &gradients_);
+    int64_t most = 0;
+    for (int32_t rank = 0; rank < group_->size(); ++rank) {
+      const bool halves = zigzag_ && !ragged_;
+      most = max(most,
+                 shards_.size(rank) + (halves ? shards_.size(2 * group_->size() - 1 - rank) : 0));
+    }
+    status = PartialGradients::make(site, shards, most, dtype_,
+                                    {accumulate_key_, accumulate_value_}, canonical_, &gradients_);
     if (!status.ok()) return status;
     sums_.resize(leaves_ == nullptr ? 1 : static_cast<size_t>(leaves_->buffers()));
     memory_.resize((sums_.size() - 1) * shards.bytes());
@@ -365,37 +370,9 @@ void ContextAttentionPlan::require_rows(
                    " has gaps between the elements of a row; pass a tensor without");
 }
 
-template <class Body>
-void ContextAttentionPlan::for_each_run(const Body& body) const {
-  const int32_t own = group_->rank(), ranks = group_->size();
-  const int32_t other = zigzag_ ? 2 * ranks - 1 - own : own;
-  if (ragged_) {
-    if (chunks_->count() == 0) return;
-    const int64_t pieces = zigzag_ ? 2 : 1;
-    for (int64_t i = 0; i < batch_; ++i) {
-      const int64_t begin = lengths_->keys()[static_cast<size_t>(i)];
-      const int64_t length =
-          (lengths_->keys()[static_cast<size_t>(i + 1)] - begin) / ranks / pieces;
-      for (int64_t piece = 0; piece < pieces; ++piece)
-        body(Run{own, 0, begin / ranks + piece * length, length,
-                 begin + (piece == 0 ? own : other) * length});
-    }
-    return body(Run{own, 0, 0, 0, 0});  // the chunk is sent even where it is empty
-  }
-  int64_t row = 0;
-  const int32_t pieces[] = {own, other};
-  for (const int32_t piece : std::span(pieces).first(zigzag_ ? 2 : 1))
-    for (int64_t chunk = chunks_->first_of(piece); chunk < chunks_->first_of(piece + 1); ++chunk) {
-      const auto c = static_cast<size_t>(chunk);
-      const int64_t begin = chunks_->begin[c], count = chunks_->begin[c + 1] - begin;
-      for (int64_t entry = 0; entry < batch_; ++entry) body(Run{chunk, entry, row, count, begin});
-      row += count;
-    }
-}
-
 void ContextAttentionPlan::cut(const Tensor& key, const Tensor& value) const {
   parts_.clear();
-  for_each_run([&](const Run& run) {
+  for_each_run(group_->rank(), [&](const Run& run) {
     for (const auto& [given, gathered] :
          {std::pair{&key, &gathered_.key}, {&value, &gathered_.value}})
       parts_.push_back({run.chunk, rows_of(*given, run.entry, run.row, run.count),
@@ -537,6 +514,7 @@ Status ContextAttentionPlan::backward(const perseid_context_attention_backward_a
   const Status finished = keys_->finish(sending);
   if (status.ok()) status = finished;
   if (!status.ok() || gradients_ == nullptr) return status;
+  give_gradients();
   status = gradients_->share(operation);
   if (status.ok()) status = sum_gradients(operation, sending, grad_key, grad_value);
   const Status read = gradients_->finish();
@@ -567,21 +545,48 @@ Status ContextAttentionPlan::differentiate(const perseid_attention_backward_args
   return status.ok() ? attention_of(attention_).backward(inner, workspace, stream) : status;
 }
 
+template <class Body>
+void ContextAttentionPlan::for_each_gradient(int32_t rank, const Body& body) const {
+  size_t at = 0;
+  for_each_run(rank, [&](const Run& run) {
+    for (const bool of_value : {false, true}) {
+      const Tensor rows =
+          rows_of(of_value ? sums_[0].value : sums_[0].key, run.entry, run.position, run.count);
+      body(run, of_value, rows, at);
+      at += static_cast<size_t>(rows.elements() * size_of(rows.dtype));
+    }
+  });
+}
+
+// To ranks on other hosts, of the rows that this rank's queries see; pairs are those of all ranks.
+void ContextAttentionPlan::give_gradients() const {
+  if (group_->shares_memory()) return;
+  group_->for_each_other([&](int32_t rank) {
+    for_each_gradient(rank, [&](const Run& run, bool of_value, const Tensor& rows, size_t at) {
+      const bool wanted =
+          (gradients_wanted_ & (of_value ? PERSEID_GRAD_VALUE : PERSEID_GRAD_KEY)) != 0;
+      const bool sees = (readers_[static_cast<size_t>(run.chunk)] >> group_->rank() & 1) != 0;
+      if (wanted && (sees || canonical_)) gradients_->give(rank, rows, at);
+    });
+  });
+}
+
 Status ContextAttentionPlan::sum_gradients(const Operation& operation, const Sending& sending,
                                            const Tensor& key, const Tensor& value) const {
   const Reported summing(sending.report, OverlapReport::Kind::kCompute, OverlapReport::kNoChunk,
                          group_->rank(), sending.stream);
   Status status;
-  for_each_run([&](const Run& run) {
-    const uint64_t readers = readers_[static_cast<size_t>(run.chunk)];
-    for (const auto& [out, partial, accumulates] :
-         {std::tuple{&key, &sums_[0].key, accumulate_key_},
-          {&value, &sums_[0].value, accumulate_value_}})
-      if (status.ok() && out->present())
-        status = gradients_->sum(operation, rows_of(*out, run.entry, run.row, run.count),
-                                 rows_of(*partial, run.entry, run.position, run.count), readers,
-                                 accumulates);
-  });
+  for_each_gradient(
+      group_->rank(), [&](const Run& run, bool of_value, const Tensor& partial, size_t at) {
+        const Tensor& out = of_value ? value : key;
+        if (!status.ok() || !out.present()) return;
+        status = gradients_->sum(operation,
+                                 {.out = rows_of(out, run.entry, run.row, run.count),
+                                  .partial = partial,
+                                  .at = at,
+                                  .readers = readers_[static_cast<size_t>(run.chunk)],
+                                  .accumulates = of_value ? accumulate_value_ : accumulate_key_});
+      });
   return status;
 }
 

@@ -69,9 +69,13 @@ class ContextAttentionPlan final : public op::Plan {
                      Tensor* value) const;
   void require_rows(op::ArgumentReader& reader,
                     std::initializer_list<std::pair<const char*, const Tensor*>> tensors) const;
-  // Calls body with each run of this rank's keys, by chunks.
+  // Calls body with each run of a rank's keys, by chunks.
   template <class Body>
-  void for_each_run(const Body& body) const;
+  void for_each_run(int32_t rank, const Body& body) const;
+  // Calls body(run, of_value, rows, at) with what a rank sums of the partial gradients: `rows`
+  // after `at` bytes of others.
+  template <class Body>
+  void for_each_gradient(int32_t rank, const Body& body) const;
   void cut(const Tensor& key, const Tensor& value) const;
   Status send(const Operation& operation, const Sending& sending, const Tensor& key,
               const Tensor& value) const;
@@ -80,6 +84,7 @@ class ContextAttentionPlan final : public op::Plan {
                 const Sending& sending, const op::Workspace& workspace) const;
   Status differentiate(const perseid_attention_backward_args& args, const op::Workspace& workspace,
                        void* stream) const;
+  void give_gradients() const;
   Status sum_gradients(const Operation& operation, const Sending& sending, const Tensor& key,
                        const Tensor& value) const;
 
@@ -112,5 +117,32 @@ class ContextAttentionPlan final : public op::Plan {
   mutable uint32_t epoch_ = 0;
   mutable std::vector<SentPart> parts_;
 };
+
+template <class Body>
+void ContextAttentionPlan::for_each_run(int32_t rank, const Body& body) const {
+  const int32_t ranks = group_->size(), other = zigzag_ ? 2 * ranks - 1 - rank : rank;
+  if (ragged_) {
+    if (chunks_->count() == 0) return;
+    const int64_t pieces = zigzag_ ? 2 : 1;
+    for (int64_t i = 0; i < batch_; ++i) {
+      const int64_t begin = lengths_->keys()[static_cast<size_t>(i)];
+      const int64_t length =
+          (lengths_->keys()[static_cast<size_t>(i + 1)] - begin) / ranks / pieces;
+      for (int64_t piece = 0; piece < pieces; ++piece)
+        body(Run{rank, 0, begin / ranks + piece * length, length,
+                 begin + (piece == 0 ? rank : other) * length});
+    }
+    return body(Run{rank, 0, 0, 0, 0});  // the chunk is sent even where it is empty
+  }
+  int64_t row = 0;
+  const int32_t pieces[] = {rank, other};
+  for (const int32_t piece : std::span(pieces).first(zigzag_ ? 2 : 1))
+    for (int64_t chunk = chunks_->first_of(piece); chunk < chunks_->first_of(piece + 1); ++chunk) {
+      const auto c = static_cast<size_t>(chunk);
+      const int64_t begin = chunks_->begin[c], count = chunks_->begin[c + 1] - begin;
+      for (int64_t entry = 0; entry < batch_; ++entry) body(Run{chunk, entry, row, count, begin});
+      row += count;
+    }
+}
 
 }  // namespace perseid::internal::collective

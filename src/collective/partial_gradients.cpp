@@ -13,15 +13,23 @@ namespace {
 // A task reduces about so many elements.
 constexpr int64_t kTaskElements = 64 << 10;
 
+// As `rows` lie in memory, without gaps.
+Tensor without_gaps(Tensor rows, std::byte* data) {
+  const bool rows_first = rows.stride[0] >= rows.stride[1];
+  rows.data = data;
+  rows.stride[0] = rows.shape[2] * (rows_first ? rows.shape[1] : 1);
+  rows.stride[1] = rows.shape[2] * (rows_first ? 1 : rows.shape[0]);
+  return rows;
+}
+
 }  // namespace
 
-Status PartialGradients::make(const TransportSite& site, const Shards& shards, DType dtype,
-                              std::initializer_list<bool> accumulates, bool in_pairs,
+Status PartialGradients::make(const TransportSite& site, const Shards& shards, int64_t rows,
+                              DType dtype, std::initializer_list<bool> accumulates, bool in_pairs,
                               std::unique_ptr<PartialGradients>* made) {
   std::unique_ptr<PartialGradients> gradients(new PartialGradients(site));
-  Status status =
-      transport_of(site.device, site.group)
-          .make_reduce_in_place(site, shards, ShardChunks(shards, 1, 1), &gradients->transport_);
+  Status status = transport_of(site.device, site.group)
+                      .make_reduce_in_place(site, shards, rows, &gradients->transport_);
   gradients->in_pairs_ = in_pairs;
   const auto ranks = static_cast<size_t>(site.group.size());
   gradients->parts_.resize(ranks);
@@ -58,39 +66,46 @@ Status PartialGradients::share(const Operation& operation) {
   return status;
 }
 
-Status PartialGradients::sum(const Operation& operation, const Tensor& out, const Tensor& partial,
-                             uint64_t readers, bool accumulates) {
-  if (out.elements() == 0) return {};
-  const std::ptrdiff_t offset = partial.as<std::byte>() - transport_->partial();
+Status PartialGradients::sum(const Operation& operation, const Rows& rows) {
+  if (rows.out.elements() == 0) return {};
+  const std::ptrdiff_t offset = rows.partial.as<std::byte>() - transport_->partial();
   summed_.clear();
   for (size_t rank = 0; rank < parts_.size(); ++rank) {
+    const bool own = static_cast<int32_t>(rank) == group_.rank();
     // Pairs are those of all ranks.
-    const bool reads = (readers >> rank & 1) != 0 || static_cast<int32_t>(rank) == group_.rank();
-    if (!reads && !in_pairs_) continue;
-    summed_.push_back(partial);
-    summed_.back().data = parts_[rank].as<std::byte>() + offset;
+    if ((rows.readers >> rank & 1) == 0 && !own && !in_pairs_) continue;
+    auto* const part = parts_[rank].as<std::byte>();
+    if (own || group_.shares_memory()) {
+      summed_.push_back(rows.partial);
+      summed_.back().data = part + offset;
+    } else {
+      summed_.push_back(without_gaps(rows.partial, part + rows.at));
+    }
   }
-  if (device_.gpu != nullptr) return sum_on_gpu(operation, out, accumulates);
-  sum_on_cpu(out, accumulates);
+  if (device_.gpu != nullptr) return sum_on_gpu(operation, rows.out, rows.accumulates);
+  sum_on_cpu(rows.out, rows.accumulates);
   return {};
 }
 
 void PartialGradients::sum_on_cpu(const Tensor& out, bool accumulates) const {
-  const Tensor& first = summed_.front();
+  const DType dtype = summed_.front().dtype;
   const int64_t rows = out.shape[0], heads = out.shape[1], dim = out.shape[2];
   const int64_t each = max(int64_t{1}, kTaskElements / (heads * dim));
   cpu::for_each_task(*device_.executor, (rows + each - 1) / each, [&](int64_t task, int32_t) {
     const void* parts[kMostRanks];
     for (int64_t i = task * each; i < min(rows, (task + 1) * each); ++i)
       for (int64_t head = 0; head < heads; ++head) {
-        const int64_t at = i * first.stride[0] + head * first.stride[1];
-        for (size_t part = 0; part < summed_.size(); ++part)
-          parts[part] = summed_[part].as<const std::byte>() + at * size_of(first.dtype);
+        for (size_t part = 0; part < summed_.size(); ++part) {
+          const Tensor& rows_of_part = summed_[part];
+          parts[part] =
+              rows_of_part.as<const std::byte>() +
+              (i * rows_of_part.stride[0] + head * rows_of_part.stride[1]) * size_of(dtype);
+        }
         std::byte* to =
             out.as<std::byte>() + (i * out.stride[0] + head * out.stride[1]) * size_of(out.dtype);
         reduce({.parts = parts,
                 .ranks = static_cast<int32_t>(summed_.size()),
-                .dtype = first.dtype,
+                .dtype = dtype,
                 .reduction = Reduction::kSum,
                 .in_pairs = in_pairs_,
                 .bias = accumulates ? to : nullptr,

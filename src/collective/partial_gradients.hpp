@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients that every rank computes a part of, for all rows, and that the rank of a row sums, in
 // the order of ranks or in pairs of them. The parts stay where they were written; ranks read them
-// there.
+// there. Ranks that share no memory give one another the rows that each sums.
 #pragma once
 
 #include "collective/overlap_report.hpp"
@@ -13,10 +13,10 @@ namespace perseid::internal::collective {
 
 class PartialGradients {
  public:
-  // Collective. `shards`: of one piece, in the type of the parts. dtype: of sums.
-  // accumulates: which kinds of sums there are, those that overwrite and those that add. in_pairs:
-  // as ReducedRun has it, on the CPU.
-  static Status make(const TransportSite& site, const Shards& shards, DType dtype,
+  // Collective. `shards`: of one piece, in the type of the parts. `rows`: the most that a rank
+  // sums. dtype: of sums. accumulates: which kinds of sums there are, those that overwrite and
+  // those that add. in_pairs: as ReducedRun has it, on the CPU.
+  static Status make(const TransportSite& site, const Shards& shards, int64_t rows, DType dtype,
                      std::initializer_list<bool> accumulates, bool in_pairs,
                      std::unique_ptr<PartialGradients>* made);
 
@@ -24,11 +24,18 @@ class PartialGradients {
   std::byte* partial() const { return transport_->partial(); }
   // With the stream and the report of `execution`.
   Status start(const Operation& operation, const Sending& execution);
+  // Before share(): rows of this rank's part, [row, head, element], that `rank` sums. at: the bytes
+  // of the rows that it sums before these.
+  void give(int32_t rank, const Tensor& partial, size_t at) { transport_->give(rank, partial, at); }
   Status share(const Operation& operation);
-  // [row, head, element]: out of the own rows, `partial` of the same rows in this rank's part.
-  // readers: a bit for each rank that sees the rows; the parts of others are zeros.
-  Status sum(const Operation& operation, const Tensor& out, const Tensor& partial, uint64_t readers,
-             bool accumulates);
+  // What a rank sums.
+  struct Rows {
+    Tensor out, partial;   // [row, head, element]: the own rows, and these in this rank's part
+    size_t at = 0;         // as given
+    uint64_t readers = 0;  // a bit for each rank that sees the rows; the parts of others are zeros
+    bool accumulates = false;
+  };
+  Status sum(const Operation& operation, const Rows& rows);
   // This rank has read all parts.
   Status finish() { return transport_->finish(sending_); }
 

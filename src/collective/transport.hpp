@@ -94,6 +94,9 @@ class ReduceTransport {
                       Tensor* part) = 0;
   virtual perseid_arrival arrival(const Operation& operation, uint32_t epoch) const = 0;
   virtual int64_t arrivals() const = 0;  // how many signals that has
+  // Of sums in place, between start() and send(), where ranks share no memory: what `rank` reads of
+  // the own partial, [i, j, k], goes to byte `at` of what part() gives there, without gaps.
+  virtual void give(int32_t, const Tensor&, size_t) {}
   // On a GPU, of sums in float32: the parts for a product that adds them. Of the arrival's signals
   // those of the rank after this one come first, one for each chunk.
   virtual RankParts parts() const { return {}; }
@@ -109,10 +112,9 @@ struct Transport {
                         std::unique_ptr<GatherTransport>* transport);
   Status (*make_reduce)(const TransportSite& site, const Shards& shards, const ShardChunks& chunks,
                         std::unique_ptr<ReduceTransport>* transport);
-  // Partial sums stay where they were written, so that each rank reads of all pieces what it
-  // needs. Ranks of CPUs on several hosts have copies; null for GPUs on several hosts.
-  Status (*make_reduce_in_place)(const TransportSite& site, const Shards& shards,
-                                 const ShardChunks& chunks,
+  // Of one piece: partial sums stay where they were written, so that each rank reads of them what
+  // it needs, at most `rows` of the extent. Null: not between GPUs of several hosts.
+  Status (*make_reduce_in_place)(const TransportSite& site, const Shards& shards, int64_t rows,
                                  std::unique_ptr<ReduceTransport>* transport);
 };
 const Transport& transport_of(const dispatch::Device& device, const Group& group);

@@ -5,7 +5,7 @@
 // there; the others read it in place. There is one gathered operand a host, not one a rank.
 //
 // On several hosts each rank has a window of its own, and puts what it has written for others into
-// theirs, each chunk before its signal, while the product runs.
+// theirs, each chunk before its signal, while the kernel runs.
 //
 // Order: a rank writes data, then the signal with release; a reader sees the signal with acquire,
 // then the data. Before a rank writes the same memory in the next epoch, it waits for the `done`
@@ -73,17 +73,25 @@ class Window {
   size_t signals_ = 0, signal_bytes_ = 0, data_ = 0, region_ = 0;
 };
 
-// [outer, size, inner] as rows of bytes, or [row, head, element], whose heads may lie apart.
-ByteRows rows_of(Tensor part) {
-  if (part.stride[0] < part.stride[1]) {
-    std::swap(part.shape[0], part.shape[1]);
-    std::swap(part.stride[0], part.stride[1]);
-  }
+// A tensor of 3 dimensions, of which one at most has gaps, as rows of bytes in the order of memory.
+ByteRows rows_of(const Tensor& part) {
+  int32_t order[] = {0, 1, 2};
+  std::sort(order, order + 3,
+            [&](int32_t a, int32_t b) { return part.stride[a] < part.stride[b]; });
   const auto element = static_cast<uint64_t>(size_of(part.dtype));
-  const ByteRows rows{.bytes = static_cast<uint64_t>(part.shape[1] * part.shape[2]) * element,
-                      .count = static_cast<uint64_t>(part.shape[0]),
-                      .stride = static_cast<uint64_t>(part.stride[0]) * element};
-  return rows.stride == rows.bytes ? ByteRows{.bytes = rows.total()} : rows;
+  ByteRows rows{.bytes = element, .count = 1, .stride = 0};
+  for (const int32_t dim : order) {
+    const auto size = static_cast<uint64_t>(part.shape[dim]);
+    const uint64_t stride = static_cast<uint64_t>(part.stride[dim]) * element;
+    if (size == 1) continue;
+    if (rows.count == 1 && stride == rows.bytes) {
+      rows.bytes *= size;
+    } else {
+      rows.count = size;
+      rows.stride = stride;
+    }
+  }
+  return part.elements() == 0 ? ByteRows() : rows;
 }
 
 class WindowGather final : public GatherTransport {
@@ -133,6 +141,7 @@ class WindowGather final : public GatherTransport {
  private:
   // Into the windows of ranks on other hosts.
   void put(const SentPart& part) const {
+    if (group_.shares_memory()) return;
     const ByteRows rows = rows_of(part.to);
     const auto* data = part.to.as<const std::byte>();
     group_.for_each_other([&](int32_t rank) {
@@ -163,15 +172,7 @@ class WindowReduce final : public ReduceTransport {
   Status start(const Operation& operation, const Sending& sending) override {
     return window_.wait_done(group_, operation, sending.epoch - 1);
   }
-  // On several hosts the others get all of it.
-  Status send(const Sending& sending) override {
-    group_.for_each_other([&](int32_t rank) {
-      group_.put(rank, partial(), shards_.bytes());
-      for (int64_t chunk = 0; chunk < chunks_.count(); ++chunk)
-        group_.signal(rank, signals() + chunk, sending.epoch);
-    });
-    return {};
-  }
+  Status send(const Sending&) override { return {}; }
   perseid_arrival arrival(const Operation&, uint32_t) const override { return {}; }
   int64_t arrivals() const override { return 0; }
   Status part(const Operation& operation, uint32_t epoch, int32_t rank, int32_t piece,
@@ -291,11 +292,74 @@ class PutReduce final : public ReduceTransport {
   uint32_t queued_ = group_.first_epoch() - 1;
 };
 
+// As PutReduce, where a rank has written parts of what others sum anywhere in its partial. It says
+// piece by piece what leaves for whom.
+class PutPieces final : public ReduceTransport {
+ public:
+  PutPieces(const TransportSite& site, const Shards& shards)
+      : group_(site.group), shards_(shards) {}
+  Status make(const Operation& operation, int64_t rows) {
+    Descriptor unused;
+    const Status status = Segment::make(std::max<size_t>(shards_.bytes(), 1), &own_, &unused);
+    if (Status all = group_.exchange(operation, status, "", nullptr); !all.ok()) return all;
+    const int64_t most = shards_.outer * rows * shards_.inner;
+    return Window::make(group_, operation, static_cast<size_t>(group_.size()), 1,
+                        static_cast<size_t>(most * size_of(shards_.dtype)), &window_);
+  }
+
+  std::byte* partial() const override { return own_->data(); }
+  uint32_t* signals() const override { return window_.signals(group_.rank()); }
+
+  Status start(const Operation& operation, const Sending& sending) override {
+    return window_.wait_done(group_, operation, sending.epoch - 1);
+  }
+  void give(int32_t rank, const Tensor& piece, size_t at) override {
+    const ByteRows source = rows_of(piece);
+    group_.put(rank, window_.data(group_.rank()) + at,
+               {.bytes = source.bytes, .count = source.count, .stride = source.bytes},
+               {piece.as<const std::byte>(), source.stride, own_});
+  }
+  Status send(const Sending& sending) override {
+    group_.signal(signals(), sending.epoch);
+    return {};
+  }
+  perseid_arrival arrival(const Operation&, uint32_t) const override { return {}; }
+  int64_t arrivals() const override { return 0; }
+  Status part(const Operation& operation, uint32_t epoch, int32_t rank, int32_t,
+              Tensor* part) override {
+    *part = shards_.view(rank == group_.rank() ? partial() : window_.data(rank), 0, 0);
+    return group_.wait(operation, rank, window_.signals(rank), epoch);
+  }
+  Status finish(const Sending& sending) override {
+    group_.signal(window_.done(group_.rank()), sending.epoch);
+    return {};
+  }
+
+ private:
+  Group& group_;
+  const Shards shards_;
+  std::shared_ptr<Segment> own_;
+  Window window_;
+};
+
 template <class Made, class Base>
 Status make(const TransportSite& site, const Shards& shards, const ShardChunks& chunks,
             std::unique_ptr<Base>* transport) {
   auto made = std::make_unique<Made>(site, shards, chunks);
   Status status = made->make(site.operation);
+  if (status.ok()) *transport = std::move(made);
+  return status;
+}
+
+Status make_in_place(const TransportSite& site, const Shards& shards, int64_t,
+                     std::unique_ptr<ReduceTransport>* transport) {
+  return make<WindowReduce>(site, shards, ShardChunks(shards, 1, 1), transport);
+}
+
+Status make_pieces(const TransportSite& site, const Shards& shards, int64_t rows,
+                   std::unique_ptr<ReduceTransport>* transport) {
+  auto made = std::make_unique<PutPieces>(site, shards);
+  Status status = made->make(site.operation, rows);
   if (status.ok()) *transport = std::move(made);
   return status;
 }
@@ -306,16 +370,16 @@ const Transport kWindows = {.name = "cpu:windows",
                             .how = "shards are read in place",
                             .make_gather = make<WindowGather, GatherTransport>,
                             .make_reduce = make<WindowReduce, ReduceTransport>,
-                            .make_reduce_in_place = make<WindowReduce, ReduceTransport>};
+                            .make_reduce_in_place = make_in_place};
 const Transport kSockets = {.name = "cpu:sockets",
                             .how = "shards are sent through sockets",
                             .make_gather = make<WindowGather, GatherTransport>,
                             .make_reduce = make<PutReduce, ReduceTransport>,
-                            .make_reduce_in_place = make<WindowReduce, ReduceTransport>};
+                            .make_reduce_in_place = make_pieces};
 const Transport kMpi = {.name = "cpu:mpi",
                         .how = "shards are sent through MPI",
                         .make_gather = make<WindowGather, GatherTransport>,
                         .make_reduce = make<PutReduce, ReduceTransport>,
-                        .make_reduce_in_place = make<WindowReduce, ReduceTransport>};
+                        .make_reduce_in_place = make_pieces};
 
 }  // namespace perseid::internal::collective
