@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that are processes on GPUs, or on one GPU: their results, and what those that are left do
 // when one is killed or stopped. The parent uses no GPU, so that it may fork.
+#include <dlfcn.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -240,6 +241,142 @@ TEST_F(GpuProcesses, GoOnWithoutARankThatIsStopped) {
   children_.erase(children_.begin());
   EXPECT_NE(join()[0], 0);
   EXPECT_EQ(board_->ranks[1].status, PERSEID_TIMEOUT) << board_->ranks[1].sentence;
+}
+
+// Ranks as on several hosts, whose data NCCL carries. It takes two ranks on one GPU where it is
+// told that they are on two hosts.
+class NcclProcesses : public GpuProcesses {
+ protected:
+  void SetUp() override {
+    GpuProcesses::SetUp();
+    if (dlopen("libnccl.so.2", RTLD_LAZY) == nullptr) GTEST_SKIP() << "needs NCCL";
+  }
+  void enter(int32_t rank) override {
+    for (const auto& [name, value] : {std::pair{"PERSEID_SHARED_MEMORY", std::string("0")},
+                                      {"PERSEID_TRANSPORT", "nccl"},
+                                      {"NCCL_HOSTID", "host" + std::to_string(rank)},
+                                      {"NCCL_SOCKET_IFNAME", "lo"},
+                                      {"NCCL_IB_DISABLE", "1"}})
+      setenv(name, value.c_str(), 1);
+  }
+};
+
+// A plan of each kind with random operands of this rank: all results.
+std::vector<std::byte> results_of(const Context& context, const Group& group, DType dtype,
+                                  bool second_dim) {
+  std::vector<std::byte> all;
+  const int32_t rank = group.rank(), size = group.size();
+  const auto keep = [&](const OnGpu& result) {
+    const Matrix matrix = result.get();
+    all.insert(all.end(), matrix.bytes.begin(), matrix.bytes.end());
+  };
+  // Uneven shards, of rows of two matrices or of columns.
+  const auto length_of = [](int32_t of_rank) { return int64_t{96} + 32 * of_rank; };
+  const int64_t batch = second_dim ? 1 : 2, n = 136, m = second_dim ? 128 : length_of(rank),
+                k = second_dim ? length_of(rank) : 192;
+  const int64_t gathered = size * (length_of(0) + length_of(size - 1)) / 2;
+  const int64_t all_m = second_dim ? m : gathered, all_k = second_dim ? gathered : k;
+  const OnGpu a(context, Matrix::random({batch, m, k}, dtype, 10 + static_cast<uint64_t>(rank))),
+      b(context, Matrix::random({batch, all_k, n}, dtype, 20 + static_cast<uint64_t>(rank))),
+      c(context, Matrix({batch, all_m, n}, dtype)),
+      copy(context, Matrix({batch, all_m, all_k}, dtype));
+  const AllGatherMatmul gather(
+      context, group,
+      {.dtype = dtype,
+       .gather_dim = second_dim ? perseid::ChunkDim::kK : perseid::ChunkDim::kM,
+       .batch = batch,
+       .m = m,
+       .k = k,
+       .products = {{.n = n}},
+       .chunks = 3});
+  EXPECT_STREQ(gather.info().implementation,
+               std::getenv("PERSEID_TRANSPORT") == std::string_view("nccl") ? "cuda:nccl"
+                                                                            : "cuda:host_staging");
+  const GpuWorkspace first(context, gather);
+  for (int repeat = 0; repeat < 3; ++repeat)
+    gather.execute(
+        {.a = a.tensor(), .b = {b.tensor()}, .c = {c.tensor()}, .gathered = copy.tensor()},
+        first.bytes());
+  context.synchronize();
+  keep(c);
+  keep(copy);
+  for (const bool all_reduce : {false, true}) {
+    const int64_t rows = 144, columns = 80, depth = 64 + 32 * rank;
+    const MatmulReduce reduce(
+        context, group,
+        {.dtype = dtype,
+         .scatter_dim = second_dim ? perseid::ChunkDim::kN : perseid::ChunkDim::kM,
+         .all_reduce = all_reduce,
+         .batch = batch,
+         .m = rows,
+         .n = columns,
+         .k = depth});
+    const int64_t part_m = all_reduce || second_dim ? rows : rows / size,
+                  part_n = all_reduce || !second_dim ? columns : columns / size;
+    const OnGpu left(context,
+                     Matrix::random({batch, rows, depth}, dtype, 30 + static_cast<uint64_t>(rank))),
+        right(context,
+              Matrix::random({batch, depth, columns}, dtype, 40 + static_cast<uint64_t>(rank))),
+        sum(context, Matrix({batch, part_m, part_n}, dtype));
+    const GpuWorkspace second(context, reduce);
+    for (int repeat = 0; repeat < 3; ++repeat)
+      reduce.execute({.a = left.tensor(), .b = right.tensor(), .c = sum.tensor()}, second.bytes());
+    context.synchronize();
+    keep(sum);
+  }
+  return all;
+}
+
+TEST_F(NcclProcesses, HaveTheBitsOfRanksThatSendThroughTheirHosts) {
+  start(kRanks, [&](int32_t rank) {
+    alarm(120);
+    const Group group = group_of(rank);
+    const Context context = context_of(rank);
+    setenv("PERSEID_TRANSPORT", "sockets", 1);
+    const Group staged = Group(GroupOptions{
+        .rank = rank,
+        .size = kRanks,
+        .rendezvous = "unix:" + testing::TempDir() + "staged" + std::to_string(getppid()),
+        .token = "a secret",
+        .deadline = 30s});
+    bool right = true;
+    for (const DType dtype : {perseid::bf16, perseid::f32, perseid::f64})
+      for (const bool second_dim : {false, true}) {
+        setenv("PERSEID_TRANSPORT", "sockets", 1);
+        const std::vector<std::byte> expected = results_of(context, staged, dtype, second_dim);
+        setenv("PERSEID_TRANSPORT", "nccl", 1);
+        right = right && results_of(context, group, dtype, second_dim) == expected;
+      }
+    return right && !testing::Test::HasFailure();
+  });
+  EXPECT_EQ(join(), std::vector<int>(kRanks, 0));
+}
+
+TEST_F(NcclProcesses, GoOnWithoutARankThatIsKilled) {
+  lose_rank_one(20s, [&] { kill(children_[1], SIGKILL); });
+  EXPECT_EQ(join(), (std::vector<int>{0, -SIGKILL}));
+  const Board::Rank& rank = board_->ranks[0];
+  EXPECT_EQ(rank.status, PERSEID_PEER_LOST) << rank.sentence;
+  EXPECT_EQ(rank.named, 1) << rank.sentence;
+  EXPECT_LT(rank.seconds, 1) << rank.sentence;
+  printf("PEER_LOST after %.1f ms, a right operation %.0f ms later: %s\n", 1e3 * rank.seconds,
+         1e3 * rank.seconds_on, rank.sentence);
+}
+
+TEST_F(NcclProcesses, GoOnWithoutARankThatIsStopped) {
+  lose_rank_one(1s, [&] { kill(children_[1], SIGSTOP); });
+  int status = 0;
+  const pid_t survivor = children_[0];
+  ASSERT_EQ(waitpid(survivor, &status, 0), survivor);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  const Board::Rank& rank = board_->ranks[0];
+  EXPECT_EQ(rank.status, PERSEID_TIMEOUT) << rank.sentence;
+  EXPECT_EQ(rank.named, 1) << rank.sentence;
+  EXPECT_LT(rank.seconds, 2.5);
+  printf("TIMEOUT after %.1f ms: %s\n", 1e3 * rank.seconds, rank.sentence);
+  kill(children_[1], SIGKILL);
+  children_.erase(children_.begin());
+  (void)join();
 }
 
 }  // namespace

@@ -261,7 +261,7 @@ TEST(MpiOffer, FollowsTheEnvironment) {
   };
   {
     const Transport wrong("tcp");
-    EXPECT_EQ(refused(&kFake), "PERSEID_TRANSPORT is \"tcp\", expected mpi or sockets");
+    EXPECT_EQ(refused(&kFake), "PERSEID_TRANSPORT is \"tcp\", expected mpi, sockets or nccl");
   }
   const Transport mpi("mpi");
   EXPECT_TRUE(offer_mpi(&kFake, &offer).ok() && offer.usable);

@@ -3,6 +3,7 @@
 #include "collective/all_gather_matmul.hpp"
 
 #include "collective/fusion.hpp"
+#include "collective/nccl.hpp"
 #include "cuda/runtime/copy_queue.hpp"
 #include "cuda/runtime/signals.hpp"
 #include "op/chunks.hpp"
@@ -68,6 +69,8 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
     terms.own("m", made->m_).equal("k", made->k_);
   }
   if (Status status = terms.agree(ranks, operation, reader.result()); !status.ok()) return status;
+
+  if (Status status = NcclLinks::agree(ranks, operation, device->gpu); !status.ok()) return status;
 
   Shards& shards = made->shards_;
   shards.outer = made->along_k_ ? made->m_ : made->batch_;

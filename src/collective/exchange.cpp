@@ -274,6 +274,10 @@ Status barrier(Group& group, uint64_t deadline_ns) {
   return Exchange(group, operation, {}).meet();
 }
 
+Status meet_within(Group& group, const Operation& operation) {
+  return Exchange(group, operation, {}).meet();
+}
+
 Status all_gather(Group& group, const DLTensor* input, const DLTensor* output,
                   uint64_t deadline_ns) {
   const Operation operation("all-gather", deadline_ns);

@@ -15,6 +15,8 @@
 namespace perseid::internal::collective {
 
 Status barrier(Group& group, uint64_t deadline_ns);
+// Waits until all ranks have come, within an operation.
+Status meet_within(Group& group, const Operation& operation);
 // Output: the inputs of all ranks, one after the other along dimension 0, which may be uneven.
 Status all_gather(Group& group, const DLTensor* input, const DLTensor* output,
                   uint64_t deadline_ns);

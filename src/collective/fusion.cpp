@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "collective/nccl.hpp"
 #include "cuda/sm90/matmul.hpp"
 
 namespace perseid::internal::collective {
@@ -54,16 +55,20 @@ FusionForecast forecast_fusion(const dispatch::Device& device, const Group& grou
   const Path& path = !shared ? kSocket : on_gpu ? kNvlink : kSharedMemory;
   const double transfer =
       group.size() == 1 || bytes == 0 ? 0 : path.latency + bytes / path.bytes_per_second;
+  const char* staged = nullptr;
+  if (on_gpu && !shared)
+    staged = NcclLinks::carry(group) ? "NCCL sends by kernels of its own"
+                                     : "data goes through memory of the hosts";
   return {.product = product_seconds,
           .transfer = transfer,
           .chunk = path.chunk,
           .chunks = chunks,
-          .staged = on_gpu && !shared};
+          .staged = staged};
 }
 
 bool choose_fusion(uint32_t wanted, const FusionForecast& forecast, std::string* why) {
-  if (forecast.staged) {
-    *why = concatenate("unfused: data goes through memory of the hosts, predicted transfer ",
+  if (forecast.staged != nullptr) {
+    *why = concatenate("unfused: ", forecast.staged, ", predicted transfer ",
                        microseconds_text(forecast.transfer), ", product ",
                        microseconds_text(forecast.product));
     return false;

@@ -18,7 +18,8 @@ double product_seconds(const dispatch::Device& device, const MatmulProblem& prob
 struct FusionForecast {
   double product, transfer, chunk;
   int64_t chunks;
-  bool staged = false;  // all data has arrived, or is complete, before the other begins
+  // Why all data has arrived, or is complete, before the other begins; null: it need not.
+  const char* staged = nullptr;
 
   double fused() const {
     const auto count = static_cast<double>(chunks < 1 ? 1 : chunks);

@@ -63,6 +63,7 @@ Group::~Group() {
   // What it has on the GPU ends before the others hear that this rank has left.
   gpu_exchange_.reset();
   gpu_rank_.reset();
+  nccl_.reset();
   if (!superseded_) mesh_->leave(operations_);
 }
 

@@ -28,6 +28,7 @@ namespace perseid::internal::collective {
 
 class GpuExchange;
 class GpuRank;
+class NcclLinks;
 
 // An operation that all ranks are in.
 struct Operation {
@@ -146,6 +147,9 @@ class Group {
   // This rank's part in operations on GPUs, once there is one.
   std::shared_ptr<GpuRank>& gpu_rank() { return gpu_rank_; }
   std::shared_ptr<GpuExchange>& gpu_exchange() { return gpu_exchange_; }
+  // What carries data between GPUs on several hosts, once the ranks have agreed on it.
+  std::shared_ptr<NcclLinks>& nccl() { return nccl_; }
+  const std::shared_ptr<NcclLinks>& nccl() const { return nccl_; }
 
  private:
   Group(std::shared_ptr<Mesh> mesh, std::vector<int32_t> members, uint32_t generation,
@@ -196,6 +200,7 @@ class Group {
   bool superseded_ = false;
   std::shared_ptr<GpuRank> gpu_rank_;
   std::shared_ptr<GpuExchange> gpu_exchange_;
+  std::shared_ptr<NcclLinks> nccl_;
 };
 
 // begin() and end() of an operation.

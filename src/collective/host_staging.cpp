@@ -8,50 +8,12 @@
 // Who executes an operation waits until its data has arrived, chunk by chunk with the operation's
 // deadline; kernels follow and find everything there. So nothing overlaps, plans are unfused, and
 // a failure is returned by the call itself. Sums have the order and the bits of one host.
+#include "collective/device_memory.hpp"
 #include "collective/transport.hpp"
 #include "cuda/runtime/copy_queue.hpp"
-#include "cuda/runtime/memory.hpp"
 
 namespace perseid::internal::collective {
 namespace {
-
-constexpr size_t kAlignment = 4096;
-
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-// Memory of a GPU: words for signals, then data.
-class DeviceMemory {
- public:
-  DeviceMemory() = default;
-  ~DeviceMemory() {
-    if (data_ != nullptr) cuda::release(*gpu_, data_);
-  }
-  DeviceMemory(const DeviceMemory&) = delete;
-  DeviceMemory& operator=(const DeviceMemory&) = delete;
-
-  Status make(std::shared_ptr<const cuda::Gpu> gpu, size_t words, size_t bytes) {
-    gpu_ = std::move(gpu);
-    words_ = words;
-    void* data = nullptr;
-    Status status = cuda::allocate(*gpu_, begin() + std::max<size_t>(bytes, 1), &data);
-    data_ = static_cast<std::byte*>(data);
-    return status;
-  }
-  uint32_t* words() const { return reinterpret_cast<uint32_t*>(data_); }
-  std::byte* data() const { return data_ + begin(); }
-  // All words, in the order of the stream.
-  Status set_words(uint32_t epoch, void* stream) const {
-    const std::vector<uint32_t> values(words_, epoch);
-    return cuda::copy(*gpu_, data_, values.data(), words_ * sizeof(uint32_t), stream);
-  }
-
- private:
-  size_t begin() const { return aligned(words_ * sizeof(uint32_t)); }
-
-  std::shared_ptr<const cuda::Gpu> gpu_;
-  size_t words_ = 0;
-  std::byte* data_ = nullptr;
-};
 
 // Between host and device, in the order of the stream: [outer, size, inner] whose rows of
 // size * inner elements have no gaps. Pageable memory, so the copies of a large `outer` are slow.
@@ -166,10 +128,10 @@ class StagedReduce final : public ReduceTransport {
   StagedReduce(const TransportSite& site, const Shards& shards, const ShardChunks& chunks)
       : group_(site.group), gpu_(site.device.gpu), shards_(shards), chunks_(chunks) {}
   Status make(const TransportSite& site) {
-    partial_ = aligned(shards_.bytes());
+    partial_ = DeviceMemory::aligned(shards_.bytes());
     const Tensor own =
         shards_.view(nullptr, shards_.begin_of(group_.rank()), shards_.begin_of(group_.rank() + 1));
-    part_ = aligned(static_cast<size_t>(own.elements() * size_of(own.dtype)));
+    part_ = DeviceMemory::aligned(static_cast<size_t>(own.elements() * size_of(own.dtype)));
     Status status = memory_.make(gpu_, static_cast<size_t>(chunks_.count()),
                                  partial_ + static_cast<size_t>(group_.size()) * part_);
     status = group_.exchange(site.operation, status, "", nullptr);

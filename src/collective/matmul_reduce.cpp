@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "collective/fusion.hpp"
+#include "collective/nccl.hpp"
 #include "cuda/runtime/copy_queue.hpp"
 #include "cuda/runtime/signals.hpp"
 #include "dispatch/memory.hpp"
@@ -77,6 +78,7 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
     terms.own("k", made->k_);
   }
   if (Status status = terms.agree(ranks, operation, reader.result()); !status.ok()) return status;
+  if (Status status = NcclLinks::agree(ranks, operation, device->gpu); !status.ok()) return status;
   if (made->canonical_) {
     if (kLeaves % ranks.size() != 0)
       return Status::error(PERSEID_UNSUPPORTED, operation.name, ": canonical is 1 with ",

@@ -128,13 +128,13 @@ Status offer_mpi(const perseid_mpi_functions* mpi, MpiOffer* offer) {
   const char* const value = std::getenv(kVariable);
   const std::string_view wanted = value == nullptr ? "" : value;
   *offer = {.usable = false, .number = next_number.load()};
-  if (!wanted.empty() && wanted != "mpi" && wanted != "sockets")
+  if (!wanted.empty() && wanted != "mpi" && wanted != "sockets" && wanted != "nccl")
     return Status::error(PERSEID_INVALID_ARGUMENT, kVariable, " is \"", wanted,
-                         "\", expected mpi or sockets");
+                         "\", expected mpi, sockets or nccl");
   if (wanted == "sockets") return {};
   const char* level = "";
   offer->usable = mpi != nullptr && mpi->allows_threads(&level) != 0;
-  if (offer->usable || wanted.empty()) return {};
+  if (offer->usable || wanted != "mpi") return {};
   if (mpi == nullptr)
     return Status::error(PERSEID_UNSUPPORTED, kVariable, " is mpi, but the ranks have not met by ",
                          "MPI; set PERSEID_RENDEZVOUS to mpi:openmpi or mpi:mpich on all ranks");

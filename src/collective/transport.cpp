@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "collective/nccl.hpp"
+
 namespace perseid::internal::collective {
 namespace {
 
@@ -35,7 +37,9 @@ void copy_row(const Tensor& from, const Tensor& to, int64_t i, int64_t j) {
 }  // namespace
 
 const Transport& transport_of(const dispatch::Device& device, const Group& group) {
-  if (device.gpu != nullptr) return group.shares_memory() ? kCopyEngines : kHostStaging;
+  if (device.gpu != nullptr && !group.shares_memory())
+    return NcclLinks::carry(group) ? kNccl : kHostStaging;
+  if (device.gpu != nullptr) return kCopyEngines;
   if (group.shares_memory()) return kWindows;
   return std::strcmp(group.links(), "mpi") == 0 ? kMpi : kSockets;
 }

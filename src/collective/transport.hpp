@@ -124,6 +124,7 @@ extern const Transport kSockets;      // memory of ranks on several hosts
 extern const Transport kMpi;          // the same, where MPI carries the data
 extern const Transport kCopyEngines;  // copies between GPUs that map one another's memory
 extern const Transport kHostStaging;  // GPUs on several hosts
+extern const Transport kNccl;         // the same, where all ranks have NCCL
 
 // As kernels of GPUs take it.
 Arrival as_arrival(const perseid_arrival& arrival);

@@ -1,0 +1,287 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/nccl.hpp"
+
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
+
+#include "collective/exchange.hpp"
+#include "cuda/runtime/library.hpp"
+#include "cuda/runtime/memory.hpp"
+
+namespace perseid::internal::collective {
+namespace {
+
+// What aborted kernels get to end, and the sockets to say who is lost.
+constexpr std::chrono::milliseconds kDraining{5000}, kVerdict{500};
+constexpr std::chrono::microseconds kBusy{100}, kInterval{20};
+constexpr const char* kAdvice = "see what nvidia-smi says";
+
+// NCCL's interface of version 2.18, which later versions understand.
+constexpr int kLeastVersion = 21800, kSuccess = 0, kInProgress = 7, kInt8 = 0;
+struct UniqueId {
+  char bytes[128];
+};
+struct Config {
+  size_t size = sizeof(Config);
+  unsigned magic = 0xcafebeef, version = kLeastVersion;
+  int blocking = 0, cluster = INT_MIN, least_blocks = INT_MIN, most_blocks = INT_MIN;
+  const char* network = nullptr;
+  int shares = INT_MIN;
+};
+
+struct Functions {
+  cuda::SharedLibrary library;
+  Status status;
+  int (*version)(int*) = nullptr;
+  int (*unique_id)(UniqueId*) = nullptr;
+  int (*init)(ncclComm**, int, UniqueId, int, Config*) = nullptr;
+  int (*state)(ncclComm*, int*) = nullptr;
+  int (*send)(const void*, size_t, int, int, ncclComm*, void*) = nullptr;
+  int (*receive)(void*, size_t, int, int, ncclComm*, void*) = nullptr;
+  int (*group_start)() = nullptr;
+  int (*group_end)() = nullptr;
+  int (*abort)(ncclComm*) = nullptr;
+  const char* (*error)(int) = nullptr;
+
+  Functions() {
+    status = library.open("NCCL", "install libnccl2", {"libnccl.so.2", "libnccl.so"});
+    if (!status.ok()) return;
+    library.find("ncclGetVersion", &version);
+    library.find("ncclGetUniqueId", &unique_id);
+    library.find("ncclCommInitRankConfig", &init);
+    library.find("ncclCommGetAsyncError", &state);
+    library.find("ncclSend", &send);
+    library.find("ncclRecv", &receive);
+    library.find("ncclGroupStart", &group_start);
+    library.find("ncclGroupEnd", &group_end);
+    library.find("ncclCommAbort", &abort);
+    library.find("ncclGetErrorString", &error);
+    int found = 0;
+    if (library.result().ok() && version(&found) == kSuccess && found >= kLeastVersion) return;
+    status = Status::error(PERSEID_UNSUPPORTED, "NCCL is of version ", found,
+                           ", expected at least ", kLeastVersion, "; install libnccl2 2.18");
+  }
+  Status check(int result) const {
+    if (result == kSuccess || result == kInProgress) return {};
+    return Status::error(PERSEID_IO_ERROR, "NCCL: ", error(result),
+                         "; NCCL_DEBUG=WARN shows why, PERSEID_TRANSPORT=sockets does without");
+  }
+};
+
+const Functions& nccl() {
+  static const Functions& functions = *new Functions;
+  return functions;
+}
+
+// Whether this rank can, and whether it must.
+struct Wish {
+  bool can = false, must = false;
+};
+
+Wish wish_of_environment(const Group& group) {
+  const char* const value = std::getenv("PERSEID_TRANSPORT");
+  const std::string_view wanted = value == nullptr ? "" : value;
+  if (wanted == "mpi" || wanted == "sockets") return {};
+  // Ranks that are threads may be on one GPU, which NCCL refuses.
+  return {.can = !group.of_threads() && nccl().status.ok(), .must = wanted == "nccl"};
+}
+
+}  // namespace
+
+Status NcclLinks::agree(Group& group, const Operation& operation, std::shared_ptr<cuda::Gpu> gpu) {
+  if (gpu == nullptr || group.shares_memory() || group.size() == 1) return {};
+  if (group.nccl() != nullptr) {
+    const bool same = group.nccl()->gpu_->facts().index == gpu->facts().index;
+    return group.exchange(operation,
+                          same ? Status()
+                               : Status::error(PERSEID_UNSUPPORTED, operation.name,
+                                               ": the group has plans on another GPU; use one GPU "
+                                               "for each rank of a group"),
+                          "", nullptr);
+  }
+  const Wish wish = wish_of_environment(group);
+  std::shared_ptr<NcclLinks> made(new NcclLinks(group, std::move(gpu)));
+  UniqueId id{};
+  Status status;
+  if (wish.must && !wish.can)
+    status = nccl().status.ok()
+                 ? Status::error(PERSEID_UNSUPPORTED, "PERSEID_TRANSPORT is nccl, but ranks are ",
+                                 "threads of one process; start a process for each GPU")
+                 : nccl().status;
+  if (status.ok() && wish.can && group.rank() == 0) status = nccl().check(nccl().unique_id(&id));
+  std::vector<std::string> all;
+  Writer writer;
+  writer.number(wish.can ? 1 : 0, 1).number(wish.must ? 1 : 0, 1);
+  writer.text({id.bytes, sizeof id.bytes});
+  status = group.exchange(operation, status, writer.take(), &all);
+  if (!status.ok()) return status;
+  bool can = true, must = false;
+  std::string first_id;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    Reader reader(all[rank]);
+    can = reader.number(1) == 1 && can;
+    must = reader.number(1) == 1 || must;
+    const std::string_view text = reader.text(sizeof id.bytes);
+    if (rank == 0) first_id = text;
+    can = can && reader.complete() && text.size() == sizeof id.bytes;
+  }
+  if (must && !can)
+    return Status::error(PERSEID_UNSUPPORTED, operation.name, ": PERSEID_TRANSPORT is nccl, but ",
+                         "not all ranks can use NCCL; set it, and install libnccl2, on all");
+  group.nccl() = made;
+  if (!can) return {};
+  Status connected = made->make();
+  // NCCL waits for a rank that has failed. Half of the time is left to agree on that.
+  const Clock::time_point now = Clock::now();
+  if (connected.ok()) connected = made->connect(first_id, now + (operation.deadline - now) / 2);
+  // Where one rank cannot, data goes through the hosts.
+  status = group.exchange(operation, must ? connected : Status(), connected.ok() ? "1" : "0", &all);
+  const bool good = status.ok() && std::all_of(all.begin(), all.end(),
+                                               [](const std::string& each) { return each == "1"; });
+  if (!good) made->abort();
+  return status;
+}
+
+Status NcclLinks::make() {
+  const cuda::Gpu::Current current(*gpu_);
+  if (!current.status().ok()) return current.status();
+  void* memory = nullptr;
+  const cuda::Result result =
+      gpu_->driver().host_allocate(&memory, sizeof(uint32_t), cuda::kPortableMapped);
+  done_ = static_cast<uint32_t*>(memory);
+  if (done_ != nullptr) *done_ = 0;
+  return cuda::check(gpu_->driver(), result, "allocating page-locked memory of the host", kAdvice);
+}
+
+// Connects every two ranks, and sends a word each way, so that nothing is set up in an operation.
+Status NcclLinks::connect(const std::string& id, Clock::time_point deadline) {
+  const cuda::Gpu::Current current(*gpu_);
+  if (!current.status().ok()) return current.status();
+  UniqueId unique{};
+  std::copy(id.begin(), id.end(), unique.bytes);
+  Config config;
+  Status status =
+      nccl().check(nccl().init(&communicator_, group_.size(), unique, group_.rank(), &config));
+  if (status.ok()) status = settle(deadline);
+  std::unique_ptr<cuda::CopyQueue> queue;
+  if (status.ok()) status = cuda::CopyQueue::make(gpu_, &queue);
+  void* words = nullptr;
+  const auto size = static_cast<size_t>(group_.size());
+  if (status.ok()) status = cuda::allocate(*gpu_, (size + 1) * sizeof(uint32_t), &words);
+  std::vector<Part> parts;
+  for (int32_t rank = 0; rank < group_.size(); ++rank)
+    if (rank != group_.rank())
+      parts.push_back({rank, static_cast<std::byte*>(words) + size * sizeof(uint32_t),
+                       sizeof(uint32_t), static_cast<std::byte*>(words) + 4 * rank,
+                       sizeof(uint32_t)});
+  if (status.ok()) status = enqueue(parts, queue->stream());
+  if (status.ok()) status = settle(deadline);
+  if (status.ok()) status = drain(deadline, queue->stream());
+  if (!status.ok()) {
+    abort();
+    if (queue != nullptr) (void)drain(Clock::now() + kDraining, queue->stream());
+  }
+  if (words != nullptr) cuda::release(*gpu_, words);
+  return status;
+}
+
+NcclLinks::~NcclLinks() {
+  // It destroys a communicator without waiting for other ranks.
+  abort();
+  if (aborting_.joinable()) aborting_.join();
+  const cuda::Gpu::Current current(*gpu_);
+  if (done_ != nullptr && current.status().ok()) gpu_->driver().host_free(done_);
+}
+
+// Its kernels end within milliseconds, the call takes half a second.
+void NcclLinks::abort() {
+  if (communicator_ == nullptr) return;
+  aborting_ = std::thread([gpu = gpu_, communicator = communicator_] {
+    const cuda::Gpu::Current current(*gpu);
+    nccl().abort(communicator);
+  });
+  communicator_ = nullptr;
+}
+
+Status NcclLinks::enqueue(std::span<const Part> parts, void* stream) const {
+  Status status = nccl().check(nccl().group_start());
+  if (!status.ok()) return status;
+  for (const Part& part : parts) {
+    if (status.ok() && part.sent > 0)
+      status =
+          nccl().check(nccl().send(part.send, part.sent, kInt8, part.rank, communicator_, stream));
+    if (status.ok() && part.received > 0)
+      status = nccl().check(
+          nccl().receive(part.receive, part.received, kInt8, part.rank, communicator_, stream));
+  }
+  const Status ended = nccl().check(nccl().group_end());
+  return status.ok() ? ended : status;
+}
+
+Status NcclLinks::settle(Clock::time_point deadline) const {
+  for (const Clock::time_point start = Clock::now();;) {
+    int state = kSuccess;
+    Status status = nccl().check(nccl().state(communicator_, &state));
+    if (status.ok()) status = nccl().check(state);
+    if (!status.ok() || state != kInProgress) return status;
+    const Clock::time_point now = Clock::now();
+    if (now >= deadline || has_failed())
+      return Status::error(PERSEID_TIMEOUT, "NCCL has not connected the ranks in time");
+    if (now - start < kBusy) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kInterval);
+    }
+  }
+}
+
+Status NcclLinks::drain(Clock::time_point deadline, void* stream) {
+  const cuda::Result result =
+      gpu_->driver().write_word(static_cast<cuda::StreamHandle>(stream),
+                                reinterpret_cast<cuda::DeviceAddress>(done_), ++point_, 0);
+  Status status = cuda::check(gpu_->driver(), result, "writing a word of the host", kAdvice);
+  const Clock::time_point start = Clock::now();
+  while (status.ok() && cpu::load_acquire(done_) != point_) {
+    const Clock::time_point now = Clock::now();
+    if (now >= deadline || (communicator_ != nullptr && has_failed()))
+      return Status::error(PERSEID_TIMEOUT, "NCCL has not sent all data in time");
+    if (now - start < kBusy) {
+      std::this_thread::yield();
+      continue;
+    }
+    std::this_thread::sleep_for(kInterval);
+    int state = kSuccess;
+    if (communicator_ != nullptr && nccl().state(communicator_, &state) == kSuccess)
+      status = nccl().check(state);
+  }
+  return status;
+}
+
+Status NcclLinks::exchange(const Operation& operation, std::span<const Part> parts, void* stream) {
+  const cuda::Gpu::Current current(*gpu_);
+  Status status = current.status();
+  if (communicator_ == nullptr) return group_.failure(operation);
+  // The deadline is for the others, not for what this rank computes before.
+  if (status.ok()) status = cuda::synchronize(*gpu_, stream);
+  if (status.ok()) status = meet_within(group_, operation);
+  if (!status.ok()) return status;
+  status = enqueue(parts, stream);
+  if (status.ok()) status = settle(operation.deadline);
+  if (status.ok()) status = drain(operation.deadline, stream);
+  return status.ok() ? status : failure(operation, stream);
+}
+
+Status NcclLinks::failure(const Operation& operation, void* stream) {
+  abort();
+  const Clock::time_point verdict = Clock::now() + kVerdict;
+  while (!has_failed() && Clock::now() < std::min(verdict, operation.deadline))
+    std::this_thread::sleep_for(kInterval);
+  Status status = has_failed() ? group_.failure(operation)
+                               : group_.give_up(operation, (group_.rank() + 1) % group_.size());
+  (void)drain(Clock::now() + kDraining, stream);
+  return status;
+}
+
+}  // namespace perseid::internal::collective

@@ -1,0 +1,187 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// As much of NCCL as the library calls, without GPUs: ranks are processes that connect to one
+// another by Unix sockets, memory of a GPU is that of the fake driver, and a group of sends and
+// receives is in progress until a thread has done them. FAKE_NCCL=refuse: no ranks are connected;
+// silent: this rank's data stays where it is after the first exchange.
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr int kSuccess = 0, kInvalidUsage = 5, kRemoteError = 6, kInProgress = 7;
+
+struct UniqueId {
+  char path[128];
+};
+
+struct Part {
+  int rank;
+  char* data;
+  size_t bytes;
+  bool sends;
+};
+
+bool is_mode(const char* mode) {
+  const char* const value = std::getenv("FAKE_NCCL");
+  return value != nullptr && std::string_view(value) == mode;
+}
+
+sockaddr_un address_of(const char* path, int rank) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::snprintf(address.sun_path, sizeof address.sun_path, "%.90s.%d", path, rank);
+  return address;
+}
+
+}  // namespace
+
+struct ncclComm {
+  std::atomic<int> state{kInProgress};
+  std::atomic<bool> aborted{false};
+  int rank = 0, size = 0, exchanges = 0;
+  UniqueId id{};
+  std::vector<int> sockets;
+  std::vector<Part> parts;
+  std::thread thread;
+
+  void connect();
+  void exchange();
+};
+
+namespace {
+
+thread_local ncclComm* grouped = nullptr;
+
+}  // namespace
+
+// To those below, from those above.
+void ncclComm::connect() {
+  const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un own = address_of(id.path, rank);
+  if (bind(listener, reinterpret_cast<sockaddr*>(&own), sizeof own) != 0 ||
+      listen(listener, 8) != 0)
+    state = kInvalidUsage;
+  for (int other = 0; other < rank && state == kInProgress; ++other) {
+    const int made = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const sockaddr_un address = address_of(id.path, other);
+    while (!aborted &&
+           ::connect(made, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+      usleep(1000);
+    if (write(made, &rank, sizeof rank) != sizeof rank) state = kRemoteError;
+    sockets[static_cast<size_t>(other)] = made;
+  }
+  for (int count = rank + 1; count < size && state == kInProgress;) {
+    pollfd polled{listener, POLLIN, 0};
+    if (aborted) break;
+    if (poll(&polled, 1, 10) <= 0) continue;
+    const int made = accept(listener, nullptr, nullptr);
+    int other = 0;
+    if (read(made, &other, sizeof other) != sizeof other) state = kRemoteError;
+    sockets[static_cast<size_t>(other)] = made;
+    ++count;
+  }
+  close(listener);
+  unlink(own.sun_path);
+  if (state == kInProgress) state = kSuccess;
+}
+
+void ncclComm::exchange() {
+  const bool silent = is_mode("silent") && ++exchanges > 1;
+  std::vector<size_t> done(parts.size());
+  bool left = true;
+  while (left && !aborted && state == kInProgress) {
+    left = false;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const Part& part = parts[i];
+      if (done[i] == part.bytes) continue;
+      left = true;
+      if (part.sends && silent) continue;
+      const int to = sockets[static_cast<size_t>(part.rank)];
+      const ssize_t moved =
+          part.sends
+              ? send(to, part.data + done[i], part.bytes - done[i], MSG_DONTWAIT | MSG_NOSIGNAL)
+              : recv(to, part.data + done[i], part.bytes - done[i], MSG_DONTWAIT);
+      if (moved > 0) done[i] += static_cast<size_t>(moved);
+      if (moved == 0 || (moved < 0 && errno != EAGAIN)) state = kRemoteError;
+    }
+    if (left) usleep(50);
+  }
+  parts.clear();
+  if (!left) state = kSuccess;
+}
+
+extern "C" {
+
+int ncclGetVersion(int* version) {
+  *version = 22803;
+  return kSuccess;
+}
+int ncclGetUniqueId(UniqueId* id) {
+  char path[] = "/tmp/fake_nccl.XXXXXX";
+  close(mkstemp(path));
+  unlink(path);
+  std::snprintf(id->path, sizeof id->path, "%s", path);
+  return kSuccess;
+}
+int ncclCommInitRankConfig(ncclComm** made, int size, UniqueId id, int rank, void*) {
+  if (is_mode("refuse")) return kInvalidUsage;
+  auto* const communicator = new ncclComm;
+  communicator->rank = rank;
+  communicator->size = size;
+  communicator->id = id;
+  communicator->sockets.assign(static_cast<size_t>(size), -1);
+  communicator->thread = std::thread([communicator] { communicator->connect(); });
+  *made = communicator;
+  return kInProgress;
+}
+int ncclCommGetAsyncError(ncclComm* communicator, int* state) {
+  *state = communicator->state;
+  return kSuccess;
+}
+int ncclGroupStart() { return kSuccess; }
+int ncclSend(const void* data, size_t bytes, int, int rank, ncclComm* communicator, void*) {
+  grouped = communicator;
+  communicator->parts.push_back({rank, static_cast<char*>(const_cast<void*>(data)), bytes, true});
+  return kSuccess;
+}
+int ncclRecv(void* data, size_t bytes, int, int rank, ncclComm* communicator, void*) {
+  grouped = communicator;
+  communicator->parts.push_back({rank, static_cast<char*>(data), bytes, false});
+  return kSuccess;
+}
+int ncclGroupEnd() {
+  ncclComm* const communicator = grouped;
+  grouped = nullptr;
+  if (communicator == nullptr) return kSuccess;
+  communicator->thread.join();
+  communicator->state = kInProgress;
+  communicator->thread = std::thread([communicator] { communicator->exchange(); });
+  return kInProgress;
+}
+int ncclCommAbort(ncclComm* communicator) {
+  communicator->aborted = true;
+  communicator->thread.join();
+  for (const int each : communicator->sockets)
+    if (each >= 0) close(each);
+  delete communicator;
+  return kSuccess;
+}
+const char* ncclGetErrorString(int result) {
+  return result == kInvalidUsage ? "invalid usage" : "remote error";
+}
+
+}  // extern "C"
