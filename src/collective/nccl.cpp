@@ -83,9 +83,9 @@ struct Wish {
 Wish wish_of_environment(const Group& group) {
   const char* const value = std::getenv("PERSEID_TRANSPORT");
   const std::string_view wanted = value == nullptr ? "" : value;
-  if (wanted == "mpi" || wanted == "sockets") return {};
+  if (wanted != "nccl") return {};
   // Ranks that are threads may be on one GPU, which NCCL refuses.
-  return {.can = !group.of_threads() && nccl().status.ok(), .must = wanted == "nccl"};
+  return {.can = !group.of_threads() && nccl().status.ok(), .must = true};
 }
 
 }  // namespace
@@ -136,8 +136,7 @@ Status NcclLinks::agree(Group& group, const Operation& operation, std::shared_pt
   // NCCL waits for a rank that has failed. Half of the time is left to agree on that.
   const Clock::time_point now = Clock::now();
   if (connected.ok()) connected = made->connect(first_id, now + (operation.deadline - now) / 2);
-  // Where one rank cannot, data goes through the hosts.
-  status = group.exchange(operation, must ? connected : Status(), connected.ok() ? "1" : "0", &all);
+  status = group.exchange(operation, connected, connected.ok() ? "1" : "0", &all);
   const bool good = status.ok() && std::all_of(all.begin(), all.end(),
                                                [](const std::string& each) { return each == "1"; });
   if (!good) made->abort();

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Links between GPUs on several hosts by NCCL, which takes the network that it finds best, and
 // NVLink or PCIe between those of one host. The library links no NCCL; it opens libnccl.so.2 where
-// GPUs on several hosts need it.
+// PERSEID_TRANSPORT is nccl.
 //
 // NCCL's kernels wait without an end for ranks that do not come. So an exchange first waits on the
 // CPU until all ranks have come, and names one that has not. Then the thread that executes polls:
