@@ -227,10 +227,16 @@ TEST_F(Hosts, EndTheCallsOfTheOthersWithinASecond) {
 // A link-local address leads to no other host, and an address of the default route to most.
 TEST_F(Hosts, NameTheAddressThatOthersReach) {
   const std::string ip = "ip -n " + name(0) + " ";
+  // Some time after it is set up.
+  const auto runs = [&](const std::string& link) {
+    return run("timeout 5 sh -c \"until " + ip + "link show " + link +
+               " | grep -q 'state UP'; do sleep .02; done\"");
+  };
   const auto add = [&](const std::string& link, const std::string& address) {
     return run(ip + "link add " + link + " type veth peer name " + link + "p") &&
            run(ip + "addr add " + address + " dev " + link) &&
-           run(ip + "link set " + link + " up") && run(ip + "link set " + link + "p up");
+           run(ip + "link set " + link + " up") && run(ip + "link set " + link + "p up") &&
+           runs(link);
   };
   const auto expect_named = [&](const std::string& wanted) {
     start(1, [&](int32_t) {
