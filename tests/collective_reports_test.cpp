@@ -69,7 +69,8 @@ TEST(OverlapReports, AddUp) {
       gather.reserve(workspace);
       for (int i = 0; i < 3; ++i) {
         // A late rank is waited for.
-        if (group.rank() == 2) std::this_thread::sleep_for(5ms);
+        group.barrier();
+        if (group.rank() == 2) std::this_thread::sleep_for(i == 0 ? 50ms : 5ms);
         gather.execute({.a = a.tensor(),
                         .b = {b.tensor(), b.tensor()},
                         .c = {c.tensor(), Matrix({3 * m, n}, perseid::f32).tensor()}},
