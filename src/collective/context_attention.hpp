@@ -109,7 +109,7 @@ class ContextAttentionPlan final : public op::Plan {
   std::unique_ptr<PartialGradients> gradients_;  // of keys and values, where backward has any
   std::unique_ptr<ContextLeaves> leaves_;        // of canonical order, where backward has any
   KeysAndValues gathered_;
-  std::vector<KeysAndValues> sums_;  // this rank's parts of gradients, and what leaves need beside
+  std::vector<KeysAndValues> sums_;  // this rank's gradients of all keys; of leaves, more buffers
   std::vector<ContextLeaves::Buffer> buffers_;  // the same
   std::vector<std::byte> memory_;               // of all sums but the first
   std::unique_ptr<OverlapReport> report_;

@@ -50,7 +50,7 @@ class MpiLinks final : public Links {
     return mpi_.receive(links_, rank, parts.data(), parts.size());
   }
   void finish(int32_t rank) override { mpi_.finish(links_, rank); }
-  // Whoever has closed a link does not use it again; what MPI has of it goes with all links.
+  // A closed link is not used again. Its requests are freed together with those of all links.
   void close(int32_t) override {}
 
   Ready wait(uint64_t ranks, uint64_t blocked, std::optional<nanoseconds> limit) override {
