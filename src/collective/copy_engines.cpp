@@ -304,7 +304,7 @@ class CopyEngineReduce final : public ReduceTransport {
 // later operation of the plan, and a plan writes it after it has waited for their keys.
 class PeerReduce final : public ReduceTransport {
  public:
-  PeerReduce(const TransportSite& site, const Shards& shards)
+  PeerReduce(const TransportSite& site, const Shards& shards, int64_t)
       : group_(site.group), operation_(site.operation), shards_(shards) {}
   ~PeerReduce() override {
     if (rank_ != nullptr) rank_->drain();
@@ -362,29 +362,12 @@ class PeerReduce final : public ReduceTransport {
   size_t data_ = 0;
 };
 
-template <class Made, class Base>
-Status make(const TransportSite& site, const Shards& shards, const ShardChunks& chunks,
-            std::unique_ptr<Base>* transport) {
-  auto made = std::make_unique<Made>(site, shards, chunks);
-  Status status = made->make(site);
-  if (status.ok()) *transport = std::move(made);
-  return status;
-}
-
-Status make_peer_reduce(const TransportSite& site, const Shards& shards, int64_t,
-                        std::unique_ptr<ReduceTransport>* transport) {
-  auto made = std::make_unique<PeerReduce>(site, shards);
-  Status status = made->make(site);
-  if (status.ok()) *transport = std::move(made);
-  return status;
-}
-
 }  // namespace
 
 const Transport kCopyEngines = {.name = "cuda:copy_engines",
                                 .how = "shards are pushed",
-                                .make_gather = make<CopyEngineGather, GatherTransport>,
-                                .make_reduce = make<CopyEngineReduce, ReduceTransport>,
-                                .make_reduce_in_place = make_peer_reduce};
+                                .make_gather = make_transport<CopyEngineGather>,
+                                .make_reduce = make_transport<CopyEngineReduce>,
+                                .make_reduce_in_place = make_transport<PeerReduce>};
 
 }  // namespace perseid::internal::collective

@@ -195,21 +195,12 @@ class StagedReduce final : public ReduceTransport {
   void* stream_ = nullptr;
 };
 
-template <class Made, class Base>
-Status make(const TransportSite& site, const Shards& shards, const ShardChunks& chunks,
-            std::unique_ptr<Base>* transport) {
-  auto made = std::make_unique<Made>(site, shards, chunks);
-  Status status = made->make(site);
-  if (status.ok()) *transport = std::move(made);
-  return status;
-}
-
 }  // namespace
 
 const Transport kHostStaging = {.name = "cuda:host_staging",
                                 .how = "shards are sent through memory of the hosts",
-                                .make_gather = make<StagedGather, GatherTransport>,
-                                .make_reduce = make<StagedReduce, ReduceTransport>,
+                                .make_gather = make_transport<StagedGather>,
+                                .make_reduce = make_transport<StagedReduce>,
                                 .make_reduce_in_place = nullptr};
 
 }  // namespace perseid::internal::collective

@@ -198,21 +198,12 @@ class NcclReduce final : public ReduceTransport {
   std::vector<NcclLinks::Part> parts_;
 };
 
-template <class Made, class Base>
-Status make(const TransportSite& site, const Shards& shards, const ShardChunks& chunks,
-            std::unique_ptr<Base>* transport) {
-  auto made = std::make_unique<Made>(site, shards, chunks);
-  Status status = made->make(site);
-  if (status.ok()) *transport = std::move(made);
-  return status;
-}
-
 }  // namespace
 
 const Transport kNccl = {.name = "cuda:nccl",
                          .how = "shards are sent by NCCL",
-                         .make_gather = make<NcclGather, GatherTransport>,
-                         .make_reduce = make<NcclReduce, ReduceTransport>,
+                         .make_gather = make_transport<NcclGather>,
+                         .make_reduce = make_transport<NcclReduce>,
                          .make_reduce_in_place = nullptr};
 
 }  // namespace perseid::internal::collective

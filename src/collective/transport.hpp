@@ -117,6 +117,17 @@ struct Transport {
   Status (*make_reduce_in_place)(const TransportSite& site, const Shards& shards, int64_t rows,
                                  std::unique_ptr<ReduceTransport>* transport);
 };
+
+// A function of Transport for a class whose make() is collective. `Cut`: chunks, or rows.
+template <class Made, class Base, class Cut>
+Status make_transport(const TransportSite& site, const Shards& shards, Cut cut,
+                      std::unique_ptr<Base>* transport) {
+  auto made = std::make_unique<Made>(site, shards, cut);
+  Status status = made->make(site);
+  if (status.ok()) *transport = std::move(made);
+  return status;
+}
+
 const Transport& transport_of(const dispatch::Device& device, const Group& group);
 
 extern const Transport kWindows;      // memory that the ranks of one host share, read in place

@@ -101,9 +101,9 @@ class WindowGather final : public GatherTransport {
         executor_(site.device.executor.get()),
         shards_(shards),
         chunks_(chunks) {}
-  Status make(const Operation& operation) {
-    return Window::make(group_, operation, 1, static_cast<size_t>(chunks_.count()), shards_.bytes(),
-                        &window_);
+  Status make(const TransportSite& site) {
+    return Window::make(group_, site.operation, 1, static_cast<size_t>(chunks_.count()),
+                        shards_.bytes(), &window_);
   }
 
   std::byte* gathered() const override { return window_.data(0); }
@@ -161,8 +161,8 @@ class WindowReduce final : public ReduceTransport {
  public:
   WindowReduce(const TransportSite& site, const Shards& shards, const ShardChunks& chunks)
       : group_(site.group), shards_(shards), chunks_(chunks) {}
-  Status make(const Operation& operation) {
-    return Window::make(group_, operation, static_cast<size_t>(group_.size()),
+  Status make(const TransportSite& site) {
+    return Window::make(group_, site.operation, static_cast<size_t>(group_.size()),
                         static_cast<size_t>(chunks_.count()), shards_.bytes(), &window_);
   }
 
@@ -202,7 +202,7 @@ class PutReduce final : public ReduceTransport {
  public:
   PutReduce(const TransportSite& site, const Shards& shards, const ShardChunks& chunks)
       : group_(site.group), shards_(shards), chunks_(chunks) {}
-  Status make(const Operation& operation) {
+  Status make(const TransportSite& site) {
     int64_t most_chunks = 0, most = 0;
     for (int32_t rank = 0; rank < group_.size(); ++rank) {
       most = std::max(most, shards_.size(rank));
@@ -213,8 +213,9 @@ class PutReduce final : public ReduceTransport {
     Status status = Segment::make(signals_ + std::max<size_t>(shards_.bytes(), 1), &own_, &unused);
     for (int64_t chunk = 0; status.ok() && chunk < chunks_.count(); ++chunk)
       signals()[chunk] = group_.first_epoch() - 1;
-    if (status = group_.exchange(operation, status, "", nullptr); !status.ok()) return status;
-    return Window::make(group_, operation, static_cast<size_t>(group_.size()),
+    status = group_.exchange(site.operation, status, "", nullptr);
+    if (!status.ok()) return status;
+    return Window::make(group_, site.operation, static_cast<size_t>(group_.size()),
                         static_cast<size_t>(most_chunks), packed(most), &window_);
   }
 
@@ -296,14 +297,14 @@ class PutReduce final : public ReduceTransport {
 // piece by piece what leaves for whom.
 class PutPieces final : public ReduceTransport {
  public:
-  PutPieces(const TransportSite& site, const Shards& shards)
-      : group_(site.group), shards_(shards) {}
-  Status make(const Operation& operation, int64_t rows) {
+  PutPieces(const TransportSite& site, const Shards& shards, int64_t rows)
+      : group_(site.group), shards_(shards), rows_(rows) {}
+  Status make(const TransportSite& site) {
     Descriptor unused;
     const Status status = Segment::make(std::max<size_t>(shards_.bytes(), 1), &own_, &unused);
-    if (Status all = group_.exchange(operation, status, "", nullptr); !all.ok()) return all;
-    const int64_t most = shards_.outer * rows * shards_.inner;
-    return Window::make(group_, operation, static_cast<size_t>(group_.size()), 1,
+    if (Status all = group_.exchange(site.operation, status, "", nullptr); !all.ok()) return all;
+    const int64_t most = shards_.outer * rows_ * shards_.inner;
+    return Window::make(group_, site.operation, static_cast<size_t>(group_.size()), 1,
                         static_cast<size_t>(most * size_of(shards_.dtype)), &window_);
   }
 
@@ -338,48 +339,33 @@ class PutPieces final : public ReduceTransport {
  private:
   Group& group_;
   const Shards shards_;
+  const int64_t rows_;
   std::shared_ptr<Segment> own_;
   Window window_;
 };
 
-template <class Made, class Base>
-Status make(const TransportSite& site, const Shards& shards, const ShardChunks& chunks,
-            std::unique_ptr<Base>* transport) {
-  auto made = std::make_unique<Made>(site, shards, chunks);
-  Status status = made->make(site.operation);
-  if (status.ok()) *transport = std::move(made);
-  return status;
-}
-
 Status make_in_place(const TransportSite& site, const Shards& shards, int64_t,
                      std::unique_ptr<ReduceTransport>* transport) {
-  return make<WindowReduce>(site, shards, ShardChunks(shards, 1, 1), transport);
-}
-
-Status make_pieces(const TransportSite& site, const Shards& shards, int64_t rows,
-                   std::unique_ptr<ReduceTransport>* transport) {
-  auto made = std::make_unique<PutPieces>(site, shards);
-  Status status = made->make(site.operation, rows);
-  if (status.ok()) *transport = std::move(made);
-  return status;
+  return make_transport<WindowReduce, ReduceTransport, const ShardChunks&>(
+      site, shards, ShardChunks(shards, 1, 1), transport);
 }
 
 }  // namespace
 
 const Transport kWindows = {.name = "cpu:windows",
                             .how = "shards are read in place",
-                            .make_gather = make<WindowGather, GatherTransport>,
-                            .make_reduce = make<WindowReduce, ReduceTransport>,
+                            .make_gather = make_transport<WindowGather>,
+                            .make_reduce = make_transport<WindowReduce>,
                             .make_reduce_in_place = make_in_place};
 const Transport kSockets = {.name = "cpu:sockets",
                             .how = "shards are sent through sockets",
-                            .make_gather = make<WindowGather, GatherTransport>,
-                            .make_reduce = make<PutReduce, ReduceTransport>,
-                            .make_reduce_in_place = make_pieces};
+                            .make_gather = make_transport<WindowGather>,
+                            .make_reduce = make_transport<PutReduce>,
+                            .make_reduce_in_place = make_transport<PutPieces>};
 const Transport kMpi = {.name = "cpu:mpi",
                         .how = "shards are sent through MPI",
-                        .make_gather = make<WindowGather, GatherTransport>,
-                        .make_reduce = make<PutReduce, ReduceTransport>,
-                        .make_reduce_in_place = make_pieces};
+                        .make_gather = make_transport<WindowGather>,
+                        .make_reduce = make_transport<PutReduce>,
+                        .make_reduce_in_place = make_transport<PutPieces>};
 
 }  // namespace perseid::internal::collective
