@@ -233,6 +233,21 @@ TEST_F(GpuAttention, LargeAndEqualScores) {
   }
 }
 
+// Rows whose largest number meets zeros: scores consist of the small ones.
+TEST_F(GpuAttention, ScoresOfSmallNumbersBesideLargeOnes) {
+  if (tested_kernels() != TestedKernels::kFloat32) GTEST_SKIP() << "float32 alone";
+  for (const bool large_keys : {false, true}) {
+    Case test = forward_case(DType::kF32, 1, 2, 2, 200, 300, 64, 64);
+    test.prepare = [large_keys](AttentionBackward& a) {
+      const Tensor &large = large_keys ? a.key : a.query, &other = large_keys ? a.query : a.key;
+      for (int64_t row = 0; row < other.shape[2]; ++row) put(other, at(other, {0, 0, row, 5}), 0);
+      for (int64_t row = 0; row < large.shape[2]; row += 3)
+        put(large, at(large, {0, 0, row, 5}), 0x1p30);
+    };
+    check(test);
+  }
+}
+
 Bytes bytes_of(const Fixture& fixture) {
   Bytes bytes = fixture.out.memory;
   bytes.insert(bytes.end(), fixture.lse.memory.begin(), fixture.lse.memory.end());

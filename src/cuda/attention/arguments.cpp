@@ -34,14 +34,12 @@ constexpr int64_t kEnoughBlocks = 132, kMostSplits = 64, kMostSplitsOfEntry = 16
 }  // namespace
 
 int32_t heads_per_section(const AttentionProblem& problem, bool right, int32_t batch_heads,
-                          int32_t group) {
-  // The keys and values of a section have at most this size: they stay in the L2 cache.
-  constexpr int64_t kSectionBytes = 1 << 25;
+                          int32_t group, int64_t most_bytes) {
   // Without a mask all tiles cost the same, and one head after another reads the least.
   int64_t section = 1;
   if (right) {
     const int64_t bytes = problem.kv_len * (problem.head_dim + problem.value_dim) * 2;
-    while (2 * section * bytes <= kSectionBytes && section < batch_heads) section *= 2;
+    while (2 * section * bytes <= most_bytes && section < batch_heads) section *= 2;
     section *= group;
   }
   return static_cast<int32_t>(min(section, max(int64_t{1}, int64_t{batch_heads})));

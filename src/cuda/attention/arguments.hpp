@@ -61,7 +61,10 @@ BiasTiles divide_bias(const AttentionProblem& problem, int64_t queries, int64_t 
 size_t bytes_of_splits(const BiasTiles& bias, int64_t queries, int64_t keys,
                        int64_t bytes_of_sum = sizeof(float));
 // For forward's raster order, whose tiles have unequal work if `right`. Heads are those of tiles.
+// The keys and values of a section, at two bytes an element, have at most `most_bytes`: they stay
+// in the L2 cache.
+inline constexpr int64_t kForwardSectionBytes = 1 << 25;
 int32_t heads_per_section(const AttentionProblem& problem, bool right, int32_t batch_heads,
-                          int32_t group);
+                          int32_t group, int64_t most_bytes = kForwardSectionBytes);
 
 }  // namespace perseid::internal::cuda

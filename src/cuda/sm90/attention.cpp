@@ -170,6 +170,7 @@ void choose_float32_tiles(const AttentionProblem& problem, AttentionForwardConfi
   config->stages = config->q_stages = 2;
   config->keys = operands ? (small ? 64 : 32) : (small && !three ? 96 : 64);
   if (!config->fits()) config->q_stages = 1;
+  if (three && config->masked()) config->mask_loop = mask_loop_of(*config);
 }
 
 }  // namespace
@@ -366,6 +367,7 @@ void Sm90Attention::set_lengths(const AttentionProblem& problem,
   fixed.modifier = static_cast<float>(problem.modifier.value);
   fixed.heads >>= pack;
   fixed.group >>= pack;
+  fixed.kv_heads = static_cast<int32_t>(problem.kv_heads);
   fixed.batch_heads = static_cast<int32_t>(problem.batch * (problem.heads >> pack));
   fixed.q_tiles = static_cast<int32_t>(ceil_div(problem.q_len << pack, int64_t{config.rows()}));
   // If later rows see more keys, the partial tile is the first one. Whole consumers have
@@ -378,8 +380,10 @@ void Sm90Attention::set_lengths(const AttentionProblem& problem,
     fixed.num_splits = static_cast<int32_t>(
         max(ceil_div(problem.kv_len, int64_t{fixed.split_tiles} * config.keys), int64_t{1}));
   fixed.tiles = fixed.batch_heads * fixed.q_tiles * fixed.num_splits * config.value_parts;
+  // Planes have twice as many bytes, and half of the room was measured best.
   fixed.heads_per_section =
-      heads_per_section(problem, config.right, fixed.batch_heads, fixed.group);
+      heads_per_section(problem, config.right, fixed.batch_heads, fixed.group,
+                        config.planes() == 2 ? kForwardSectionBytes / 4 : kForwardSectionBytes);
 }
 
 // Offsets of the word that says whether a wait has failed, of the lists of tiles with non-finite
@@ -508,6 +512,8 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
   if (config.planes() == 2) {
     planes =
         planes_.bind(tensors.query, tensors.key, tensors.value, nullptr, workspace + layout.planes);
+    for (PairsOfRows& pairs : planes.pairs)
+      pairs.first.low_scaled = pairs.second.low_scaled = false;
     arguments.out_pairs = stores_pairs(tensors.out);
     mapped = map_planes(planes, &arguments);
   } else {

@@ -25,7 +25,8 @@
 
 namespace perseid::internal::cuda {
 
-inline constexpr float kLowHalfScale = 4096;
+inline constexpr uint32_t kLowHalfExponent = 12;
+inline constexpr float kLowHalfScale = 1 << kLowHalfExponent;
 
 // ---- Of a line whose largest magnitude has these bits ----
 

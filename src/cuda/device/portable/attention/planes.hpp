@@ -20,7 +20,8 @@
 // or more and a number of the row is lost (below 2^-28 / (dim + 4) of the largest). Rows of
 // results that are NaN are computed once more without planes. A lost number of a smaller row is off
 // by at most 2^-43, less than a score can tell. Rows of values may have any small numbers: what
-// they lose is below 2^-53 of the largest number of their row.
+// they lose is below 2^-53 of the largest number of their row. All of these are 2^12 times as large
+// where low halves are not scaled.
 #pragma once
 
 #include "cuda/device/attention/sequence.hpp"
@@ -65,7 +66,8 @@ class RowSplit {
   __device__ __forceinline__ bool loses(uint32_t largest) const {
     constexpr uint32_t kLarge = (127 + 10) << 23;
     if (!__any_sync(0xffffffffu, largest >= kLarge)) return false;
-    const uint32_t limit = lost_below(largest, tensor_.dim);
+    uint32_t limit = lost_below(largest, tensor_.dim);
+    if (!tensor_.low_scaled) limit += kLowHalfExponent << 23;  // times kLowHalfScale
     uint32_t lost = 0;
     for_each([&](float x) {
       lost |= (float_bits(x * tensor_.scale) & 0x7fffffffu) - 1 < limit - 1 ? 1u : 0u;

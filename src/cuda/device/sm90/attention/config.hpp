@@ -242,6 +242,7 @@ struct AttentionForwardArguments : AttentionArguments, KeySplits {
   int32_t* nonfinite_next = nullptr;
   uint64_t launch = 0;
   int32_t pack_gqa = 0;
+  int32_t kv_heads = 0;  // of a batch entry
   int32_t batch_heads = 0, q_tiles = 0, tiles = 0;
   int32_t rows_before = 0;        // rows of a head's first tile before its first query
   int32_t heads_per_section = 0;  // of the raster order

@@ -163,7 +163,6 @@ class ForwardConsumer {
     if constexpr (kAfterSkipped) ping_pong_.scheduler_wait();
     ptx::wgmma_fence();
     issue_qk(at);
-    if constexpr (kOfPlanes) finish_qk<0>(at);
     if constexpr (kAfterSkipped) {
       ping_pong_.scheduler_arrive();
       kv_.skip_value();  // the last one of the skipped tile
@@ -223,13 +222,9 @@ class ForwardConsumer {
       ping_pong_.scheduler_wait();
       ptx::wgmma_fence();
       issue_qk(next);
-      if constexpr (!kOfPlanes) ping_pong_.scheduler_arrive();
+      ping_pong_.scheduler_arrive();
       finalize_softmax(at);
       store(at);
-      if constexpr (kOfPlanes) {
-        finish_qk<0>(next);
-        ping_pong_.scheduler_arrive();
-      }
     } else {
       issue_qk_and_pv<Iteration::kFirst>(next);
       finalize_softmax(at);
@@ -313,7 +308,7 @@ class ForwardConsumer {
       kv_.release_bias();
     }
   }
-  // S = Q K^T. Of planes: the small products, and finish_qk() issues the large ones.
+  // S = Q K^T. Of planes: small products first.
   __device__ __forceinline__ void issue_qk(int at) {
     if constexpr (C.in_pieces()) {
       issue_qk_in_pieces(at);
@@ -321,6 +316,7 @@ class ForwardConsumer {
     } else if constexpr (kOfPlanes) {
       multiply_keys(at, kLowKeys, 0, false);
       multiply_keys(at, 0, kLowKeys, true);
+      multiply_keys(at, 0, 0, true);
     } else {
       multiply_keys(at, 0, 0, C.bias_stages > 0);
     }
@@ -348,14 +344,6 @@ class ForwardConsumer {
       }
     }
   }
-  // When all products but those of the last kPending commits are complete.
-  template <int kPending>
-  __device__ __forceinline__ void finish_qk(int at) {
-    ptx::wgmma_wait<kPending>();
-    scale_small_products(scores_);
-    multiply_keys(at, 0, 0, true);
-    ptx::wgmma_commit();
-  }
   // From the columns on that are number 16 query_step, and 16 key_step.
   __device__ __forceinline__ void multiply_keys(int at, int query_step, int key_step,
                                                 bool accumulates) {
@@ -366,12 +354,16 @@ class ForwardConsumer {
       Scores::mma_ss(scores_, query.step(query_step + k), key.step(key_step + k),
                      k > 0 || accumulates);
   }
-  // O += P V, or O = P V at the start of a Q tile. Of planes: the products with low halves of V,
-  // and finish_pv() issues the others.
+  // O += P V, or O = P V at the start of a Q tile. Of planes: products_ = P V, small products
+  // first.
   template <Iteration kIteration = Iteration::kAny>
   __device__ __forceinline__ void issue_pv() {
     if constexpr (kOfPlanes) {
       multiply_values(products_, 0, C.value_length(), false);
+      multiply_values(products_, 1, 0, true);
+      multiply_values(products_, 0, 0, true);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) products_factor_[r] = factor_[r];
     } else {
       multiply_values(
           out_, 0, 0,
@@ -379,25 +371,6 @@ class ForwardConsumer {
     }
     ptx::wgmma_commit();
     accumulates_ = true;
-  }
-  template <int kPending>
-  __device__ __forceinline__ void finish_pv() {
-    ptx::wgmma_wait<kPending>();
-    scale_small_products(products_);
-    multiply_values(products_, 1, 0, true);
-    multiply_values(products_, 0, 0, true);
-    ptx::wgmma_commit();
-#pragma unroll
-    for (int r = 0; r < 2; ++r) products_factor_[r] = factor_[r];
-  }
-  // They are complete; products that are added to them follow.
-  template <int kCount>
-  static __device__ __forceinline__ void scale_small_products(float (&sums)[kCount]) {
-    ptx::fence_operand(sums);
-#pragma unroll
-    for (float& each : sums) each *= 1 / kLowHalfScale;
-    ptx::fence_operand(sums);
-    ptx::wgmma_fence();
   }
   // A plane of weights times values from `column` on.
   template <int kCount>
@@ -438,10 +411,6 @@ class ForwardConsumer {
     if constexpr (C.lengths && !kOfPlanes) kv_.clear_stale_values();  // planes hold no NaN
     ptx::wgmma_fence();
     issue_pv<kIteration>();
-    if constexpr (kOfPlanes) {
-      finish_qk<1>(at);
-      finish_pv<1>();
-    }
     if (!deferred) ping_pong_.scheduler_arrive();
   }
   __device__ __forceinline__ void issue_last_pv() {
@@ -452,7 +421,6 @@ class ForwardConsumer {
     ping_pong_.scheduler_wait();
     ptx::wgmma_fence();
     issue_pv();
-    if constexpr (kOfPlanes) finish_pv<0>();
     ping_pong_.scheduler_arrive();
   }
   // The sums of planes begin from zero in each iteration: tensor cores truncate at each addition.

@@ -61,13 +61,14 @@ __device__ __forceinline__ int32_t kv_tile_of(const AttentionForwardArguments& a
   return CyclicTiles<int32_t>::from(first, end, a.pivot - tile.kv_begin, C.keys).at(end - 1 - n);
 }
 
-// float32: the position of the numbers of a sequence's first key.
+// float32: the position of the numbers of a sequence's first key. With heads / group in place of
+// kv_heads, ptxas of CUDA 13.0 compiled a wrong quotient where the producer had few registers.
 template <AttentionForwardConfig C>
 __device__ __forceinline__ int32_t first_number(const AttentionForwardArguments& a,
                                                 const AttentionTile& tile) {
   const int32_t rows = C.lengths && a.ragged ? a.total_kv : a.kv_len;
   const int32_t entry = key_entry_of<C.lengths>(a, tile.batch);
-  return (entry * (a.heads / a.group) + tile.kv_head) * rows + tile.kv_begin;
+  return (entry * a.kv_heads + tile.kv_head) * rows + tile.kv_begin;
 }
 
 // KV tiles that a consumer visits. It skips the last and the first one where its own rows see
