@@ -50,7 +50,8 @@ AttentionPlanes::AttentionPlanes(const AttentionProblem& problem, PlaneLength ke
   keys.heads = static_cast<int32_t>(problem.kv_heads);
   for (size_t i = 0; i < 2; ++i) {
     PairsOfRows& pairs = fixed_.pairs[i];
-    pairs.blocks_of_head = static_cast<int32_t>(ceil_div(pairs.rows, config().rows()));
+    pairs.blocks_of_head =
+        static_cast<int32_t>(ceil_div(pairs.rows, config().rows(pairs.second.length == 0)));
     blocks_ += entries_[i] * pairs.heads * pairs.blocks_of_head;
     const int64_t of_row = static_cast<int64_t>(sizeof(RowNumbers)) +
                            4 * (int64_t{pairs.first.length} + pairs.second.length);

@@ -162,27 +162,38 @@ __device__ __forceinline__ RowNumbers split_pair_of_rows(const PairsOfRows& pair
 }
 
 // Rows of one pair of tensors, of which the second may be absent. A warp's lanes have rows side by
-// side. Both rows of a thread are loaded before either is written.
+// side. All four rows of a thread are loaded before one is written: two pairs, or four first rows.
 template <PlanesConfig C>
 __device__ __forceinline__ void split_pairs(const PairsOfRows& pairs, int32_t block) {
   constexpr int kRowsAtOnce = PlanesConfig::threads / C.lanes();
-  static_assert(C.rows() == 2 * kRowsAtOnce);
+  const bool alone = pairs.second.length == 0;
   const int32_t head_of_all = block / pairs.blocks_of_head;
   const int32_t entry = head_of_all / pairs.heads, head = head_of_all % pairs.heads;
   const int32_t own =
-      block % pairs.blocks_of_head * C.rows() + static_cast<int32_t>(threadIdx.x) / C.lanes();
+      block % pairs.blocks_of_head * C.rows(alone) + static_cast<int32_t>(threadIdx.x) / C.lanes();
   // Lanes behind the last row have its work: whole warps exchange numbers.
-  const int32_t row = min(own, pairs.rows - 1), next = min(own + kRowsAtOnce, pairs.rows - 1);
-  const RowSplit<C> first(pairs.first, entry, head, row), second(pairs.second, entry, head, row);
-  const RowSplit<C> next_first(pairs.first, entry, head, next);
-  const RowSplit<C> next_second(pairs.second, entry, head, next);
-  const auto split = [&](int32_t own_row, const RowSplit<C>& x, const RowSplit<C>& y) {
-    const int64_t at = int64_t{head_of_all} * pairs.rows + min(own_row, pairs.rows - 1);
-    const RowNumbers numbers = split_pair_of_rows<C>(pairs, at, x, y, y.largest());
-    if (own_row < pairs.rows && threadIdx.x % C.lanes() == 0) pairs.numbers[at] = numbers;
+  const auto load = [&](const PlanesOfRows& rows, int step) {
+    return RowSplit<C>(rows, entry, head, min(own + step * kRowsAtOnce, pairs.rows - 1));
   };
-  split(own, first, second);
-  split(own + kRowsAtOnce, next_first, next_second);
+  const auto split = [&](int step, const RowSplit<C>& x, const RowSplit<C>& y, uint32_t largest) {
+    const int32_t row = own + step * kRowsAtOnce;
+    const int64_t at = int64_t{head_of_all} * pairs.rows + min(row, pairs.rows - 1);
+    const RowNumbers numbers = split_pair_of_rows<C>(pairs, at, x, y, largest);
+    if (row < pairs.rows && threadIdx.x % C.lanes() == 0) pairs.numbers[at] = numbers;
+  };
+  const RowSplit<C> first = load(pairs.first, 0), second = load(pairs.first, 1);
+  if (alone) {
+    const RowSplit<C> third = load(pairs.first, 2), fourth = load(pairs.first, 3);
+    const RowSplit<C> none = load(pairs.second, 0);
+    split(0, first, none, 0);
+    split(1, second, none, 0);
+    split(2, third, none, 0);
+    split(3, fourth, none, 0);
+  } else {
+    const RowSplit<C> of_first = load(pairs.second, 0), of_second = load(pairs.second, 1);
+    split(0, first, of_first, of_first.largest());
+    split(1, second, of_second, of_second.largest());
+  }
 }
 
 template <PlanesConfig C>

@@ -31,7 +31,8 @@ struct PlanesConfig {
   static constexpr int threads = 256;
   constexpr int lanes() const { return dim <= 16 ? 4 : dim <= 32 ? 8 : dim <= 64 ? 16 : 32; }
   constexpr int held() const { return (dim + 4 * lanes() - 1) / (4 * lanes()); }  // float4
-  constexpr int rows() const { return 2 * threads / lanes(); }                    // of a block
+  // Of a block: pairs, or first rows alone.
+  constexpr int rows(bool alone) const { return (alone ? 4 : 2) * threads / lanes(); }
 };
 
 // A tensor and its planes; data is null where there is none.
