@@ -4,6 +4,7 @@
 // its tensors, and those of a rank.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "collective_tools.hpp"
@@ -53,12 +54,18 @@ struct Problem {
   std::vector<int32_t> lengths = {};  // ragged: of whole sequences, of queries and keys alike
   std::vector<int64_t> shards = {};   // uneven: rows of each rank, of queries and keys alike
   bool bias = false, kv_lens = false;
+  bool grad_bias = false;  // of a bias that all batch entries share
   int64_t chunks = 1;
   bool backward = true;
   bool accumulate = false;
   bool deterministic = false;
 
   bool ragged() const { return !lengths.empty(); }
+  int64_t longest() const {
+    return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+  }
+  // A row of bias for each query, in ragged batches one for all of them.
+  bool bias_has_rows() const { return bias && !ragged(); }
   size_t rows_dim(bool lse = false) const {
     const size_t batched = ragged() ? 0 : 1;
     return batched + (lse || layout == perseid::bhsd ? 1 : 0);
@@ -129,7 +136,7 @@ inline void expect_near(const char* name, const Matrix& result, const Matrix& wa
 template <class Rows>
 struct TensorsOf {
   Rows query, key, value, bias, lengths, kv_lens, out, lse, grad_out, grad_query, grad_key,
-      grad_value;
+      grad_value, grad_bias;
 
   perseid::AttentionForward forward(const Problem& problem) const {
     return {.query = query.tensor(),
@@ -159,6 +166,7 @@ struct TensorsOf {
             .grad_query = grad_query.tensor(),
             .grad_key = grad_key.tensor(),
             .grad_value = grad_value.tensor(),
+            .grad_bias = problem.grad_bias ? grad_bias.tensor() : Tensor(),
             .seed = with.seed,
             .offset = with.offset};
   }
@@ -190,11 +198,13 @@ inline Tensors make(const Problem& problem, uint64_t seed) {
   for (const int32_t length : problem.lengths) cumulative.push_back(cumulative.back() + length);
   for (int32_t i = 0; i < problem.batch; ++i)
     kv_lens.push_back(static_cast<int32_t>(problem.kv_len) * (i + 1) / (i + 2));
+  std::vector<int64_t> bias_shape{1, problem.heads, 0, 0};
+  if (problem.bias_has_rows()) bias_shape = {1, problem.heads, q, kv};
+  if (problem.bias && problem.ragged()) bias_shape = {1, problem.heads, 1, problem.longest()};
   return {.query = random(q, problem.heads, problem.head_dim, 1),
           .key = random(kv, problem.kv_heads, problem.head_dim, 2),
           .value = random(kv, problem.kv_heads, problem.value_dim, 3),
-          .bias = Matrix::random({1, problem.heads, problem.bias ? q : 0, problem.bias ? kv : 0},
-                                 problem.dtype, seed * 100 + 4),
+          .bias = Matrix::random(bias_shape, problem.dtype, seed * 100 + 4),
           .lengths = whole_numbers(cumulative),
           .kv_lens = whole_numbers(kv_lens),
           .out = Matrix(shape(q, problem.heads, problem.value_dim), problem.dtype),
@@ -202,10 +212,11 @@ inline Tensors make(const Problem& problem, uint64_t seed) {
                                          : std::vector<int64_t>{problem.batch, problem.heads, q},
                         lse_dtype),
           .grad_out = random(q, problem.heads, problem.value_dim, 5),
-          .grad_query = Matrix(shape(q, problem.heads, problem.head_dim), problem.dtype),
           // What gradients are added to, where they are.
+          .grad_query = random(q, problem.heads, problem.head_dim, 9),
           .grad_key = random(kv, problem.kv_heads, problem.head_dim, 6),
-          .grad_value = random(kv, problem.kv_heads, problem.value_dim, 7)};
+          .grad_value = random(kv, problem.kv_heads, problem.value_dim, 7),
+          .grad_bias = Matrix::random(bias_shape, problem.dtype, seed * 100 + 8)};
 }
 
 inline Tensors take(const Problem& problem, const Tensors& whole, int32_t rank) {
@@ -215,7 +226,7 @@ inline Tensors take(const Problem& problem, const Tensors& whole, int32_t rank) 
   return {.query = take(whole.query, dim, q),
           .key = take(whole.key, dim, kv),
           .value = take(whole.value, dim, kv),
-          .bias = problem.bias ? take(whole.bias, 2, q) : whole.bias,
+          .bias = problem.bias_has_rows() ? take(whole.bias, 2, q) : whole.bias,
           .lengths = whole.lengths,
           .kv_lens = whole.kv_lens,
           .out = take(whole.out, dim, q),
@@ -223,13 +234,13 @@ inline Tensors take(const Problem& problem, const Tensors& whole, int32_t rank) 
           .grad_out = take(whole.grad_out, dim, q),
           .grad_query = take(whole.grad_query, dim, q),
           .grad_key = take(whole.grad_key, dim, kv),
-          .grad_value = take(whole.grad_value, dim, kv)};
+          .grad_value = take(whole.grad_value, dim, kv),
+          .grad_bias = problem.bias_has_rows() ? take(whole.grad_bias, 2, q) : whole.grad_bias};
 }
 
 inline AttentionOptions options_of(const Problem& problem, int64_t q_rows, int64_t kv_rows,
                                    int64_t parts) {
-  int64_t longest = 0;
-  for (const int64_t length : problem.lengths) longest = std::max(longest, length);
+  const int64_t longest = problem.longest();
   AttentionOptions options{.dtype = problem.dtype,
                            .layout = problem.layout,
                            .batch = problem.batch,
@@ -247,10 +258,12 @@ inline AttentionOptions options_of(const Problem& problem, int64_t q_rows, int64
                            .total_kv = problem.ragged() ? kv_rows : 0,
                            .backward = problem.backward,
                            .deterministic = problem.deterministic};
-  if (problem.bias) options.bias = {1, problem.heads, q_rows, problem.kv_len};
+  if (problem.bias_has_rows()) options.bias = {1, problem.heads, q_rows, problem.kv_len};
+  if (problem.bias && problem.ragged()) options.bias = {1, problem.heads, 1, longest};
   if (problem.backward)
     options.gradients = PERSEID_GRAD_QUERY | PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE;
-  if (problem.accumulate) options.accumulate = PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE;
+  if (problem.grad_bias) options.gradients |= PERSEID_GRAD_BIAS;
+  if (problem.accumulate) options.accumulate = options.gradients;
   return options;
 }
 

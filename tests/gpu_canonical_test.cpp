@@ -208,7 +208,8 @@ TensorsOf<OnGpu> copy_to_gpu(const Context& context, const Tensors& host) {
           .grad_out = copy(host.grad_out),
           .grad_query = copy(host.grad_query),
           .grad_key = copy(host.grad_key),
-          .grad_value = copy(host.grad_value)};
+          .grad_value = copy(host.grad_value),
+          .grad_bias = copy(host.grad_bias)};
 }
 
 // The rows of a rank, by the GPUs of a group.

@@ -36,7 +36,8 @@ TensorsOf<OnGpu> copy_to_gpu(const Context& context, const Tensors& tensors) {
           .grad_out = on_gpu(tensors.grad_out),
           .grad_query = on_gpu(tensors.grad_query),
           .grad_key = on_gpu(tensors.grad_key),
-          .grad_value = on_gpu(tensors.grad_value)};
+          .grad_value = on_gpu(tensors.grad_value),
+          .grad_bias = on_gpu(tensors.grad_bias)};
 }
 
 // Results of a rank.

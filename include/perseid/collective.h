@@ -328,7 +328,9 @@ typedef struct perseid_context_attention_desc {
   uint64_t deadline_ns; /**< of making the plan; 0: 30 s */
   uint32_t report;      /**< 1: for perseid_plan_overlap_report */
   /** 1: canonical order. Forward: any number of ranks. Gradients: on CPUs, of 1, 2, 4 or 8 ranks
-   * with equally many queries, in all a multiple of 8 (ZIGZAG: 16); not ragged, none of bias. */
+   * with equally many queries, each sequence of them a multiple of 8 (ZIGZAG: 16). grad_bias has a
+   * row for each query; in ragged batches there is none, and bias and visible have one row for all
+   * queries. */
   uint32_t canonical;
 } perseid_context_attention_desc;
 

@@ -39,7 +39,8 @@ Status ContextAttentionPlan::make(op::DevicePointer device, GroupPointer group,
   if (Status status = made->read(desc, operation); !status.ok()) return status;
   if (made->ragged_)
     made->lengths_ =
-        std::make_unique<ContextLengths>(device, made->batch_, ranks.size(), made->zigzag_);
+        std::make_unique<ContextLengths>(device, made->batch_, ranks.size(), made->zigzag_,
+                                         made->canonical_ && desc.attention->gradients != 0);
   // Again an exchange, as an implementation may refuse on one rank alone.
   const Status attention = made->make_attention(device, *desc.attention);
   if (Status status = ranks.exchange(operation, attention, "", nullptr); !status.ok())
@@ -538,7 +539,9 @@ Status ContextAttentionPlan::differentiate(const perseid_attention_backward_args
   if (leaves_ != nullptr) {
     const int64_t elements =
         sums_.empty() ? 0 : sums_[0].key.elements() + sums_[0].value.elements();
-    return leaves_->backward(inner, buffers_, elements, workspace, stream);
+    const std::span<const int64_t> begins =
+        ragged_ ? std::span(lengths_->queries()) : std::span<const int64_t>();
+    return leaves_->backward(inner, begins, buffers_, elements, workspace, stream);
   }
   Status status;
   if (ragged_) status = lengths_->send(stream);

@@ -57,22 +57,32 @@ void add_run(const Sum* from, Sum* to, int64_t count) {
 std::string ContextLeaves::refuse(const perseid_attention_desc& desc, bool on_gpu, bool zigzag,
                                   std::span<const int64_t> q_rows) {
   const auto ranks = static_cast<int64_t>(q_rows.size());
-  const int64_t pieces = kLeaves * (zigzag ? 2 : 1);
+  const int64_t pieces = ContextLeaves::pieces(zigzag);
   if (on_gpu)
     return concatenate("gradients is ", desc.gradients,
                        ", expected 0 in canonical order on GPUs; clear canonical, or use CPUs");
-  if (desc.ragged != 0)
-    return "ragged is 1, expected 0 with gradients in canonical order; pad the sequences";
-  if ((desc.gradients & PERSEID_GRAD_BIAS) != 0)
-    return "gradients has PERSEID_GRAD_BIAS, which has no canonical order; clear one of the two";
+  if ((desc.gradients & PERSEID_GRAD_BIAS) != 0 && desc.bias_shape[2] != desc.q_len)
+    return concatenate("gradients has PERSEID_GRAD_BIAS and bias_shape[2] is ", desc.bias_shape[2],
+                       ", expected q_len, ", desc.q_len, ", in canonical order, as a row of bias ",
+                       "that several ranks share has no sum over ranks; clear one of the two");
+  if (desc.ragged != 0 && desc.bias != 0 && desc.bias_shape[2] != 1)
+    return concatenate("ragged is 1 and bias_shape[2] is ", desc.bias_shape[2],
+                       ", expected 1 with gradients in canonical order; give one row of bias for "
+                       "all queries, or pad the sequences");
   if (kLeaves % ranks != 0)
     return concatenate("canonical is 1 with gradients and ", ranks,
                        " ranks, expected 1, 2, 4 or 8 ranks");
-  for (const int64_t rows : q_rows)
-    if (rows != q_rows[0] || rows * ranks % pieces != 0)
-      return concatenate("q_len is ", rows, " on one of ", ranks, " ranks and ", q_rows[0],
-                         " on rank 0, expected the same multiple of ", max(pieces / ranks, 1l),
-                         " on all with gradients in canonical order; pad the queries");
+  const int64_t multiple = pieces / ranks;
+  for (size_t rank = 0; rank < q_rows.size(); ++rank)
+    if (q_rows[rank] != q_rows[0])
+      return concatenate("q_len is ", q_rows[rank], " on rank ", rank, " and ", q_rows[0],
+                         " on rank 0, expected the same on all ranks with gradients in canonical "
+                         "order; give each as many queries");
+  if (q_rows[0] % multiple != 0)
+    return concatenate("q_len is ", q_rows[0], " on each of ", ranks,
+                       " ranks, expected a multiple of ", multiple, " with gradients in canonical ",
+                       "order, which cuts a sequence into ", pieces,
+                       " equal pieces; pad the queries");
   return "";
 }
 
@@ -85,24 +95,29 @@ ContextLeaves::ContextLeaves(const op::DevicePointer& device, const perseid_atte
 Status ContextLeaves::make(const op::DevicePointer& device, const perseid_attention_desc& desc,
                            const QueryRows& rows, std::unique_ptr<ContextLeaves>* made) {
   std::unique_ptr<ContextLeaves> leaves(new ContextLeaves(device, desc));
-  const int64_t count = kLeaves * (rows.zigzag ? 2 : 1), own = kLeaves / rows.ranks;
+  const int64_t count = pieces(rows.zigzag), leaves_each = kLeaves / rows.ranks;
   perseid_attention_desc piece = desc;
   piece.q_len = leaves->piece_rows_ = desc.q_len * rows.ranks / count;
+  if (desc.ragged != 0) {
+    leaves->packed_ = std::make_unique<PackedPieces>(*device, desc, count / rows.ranks);
+    piece.total_q = leaves->packed_->total();
+  }
   if (desc.bias != 0 && desc.bias_shape[2] == desc.q_len) piece.bias_shape[2] = piece.q_len;
-  const auto add = [&](int64_t number, int64_t row) {
-    const QueryRows placed{.ranks = count,
-                           .rank = number,
-                           .begin = number * piece.q_len,
-                           .total = count * piece.q_len};
-    leaves->pieces_.push_back({row, nullptr});
+  const auto add = [&](int64_t of_all, int64_t of_rank) {
+    QueryRows placed{.ranks = count, .rank = of_all};
+    if (desc.ragged == 0) {
+      placed.begin = of_all * piece.q_len;
+      placed.total = count * piece.q_len;
+    }
+    leaves->pieces_.push_back({of_rank, nullptr});
     return op::AttentionPlan::make(device, piece, &leaves->pieces_.back().plan, placed);
   };
   Status status;
-  for (int64_t i = 0; status.ok() && i < own; ++i) {
-    const int64_t leaf = rows.rank * own + i;
-    status = add(leaf, i * piece.q_len);
+  for (int64_t i = 0; status.ok() && i < leaves_each; ++i) {
+    const int64_t leaf = rows.rank * leaves_each + i;
+    status = add(leaf, i);
     // The second half of a rank's rows has the mirrored pieces, in their order.
-    if (status.ok() && rows.zigzag) status = add(count - 1 - leaf, (2 * own - 1 - i) * piece.q_len);
+    if (status.ok() && rows.zigzag) status = add(count - 1 - leaf, 2 * leaves_each - 1 - i);
   }
   if (status.ok()) *made = std::move(leaves);
   return status;
@@ -124,6 +139,13 @@ dispatch::Work ContextLeaves::work() const {
 
 void ContextLeaves::require_rows(op::ArgumentReader& reader,
                                  const perseid_attention_backward_args& args) const {
+  if (packed_ != nullptr) {
+    reader.require(rows_ <= 1 || !has_rows(args.visible, rows_),
+                   "visible has a row for each query, expected one for all of them with gradients "
+                   "of ragged batches in canonical order; pad the sequences");
+    packed_->read(reader, args);
+    return;
+  }
   const auto require = [&](const char* name, const DLTensor* tensor, int32_t ndim, int32_t dim) {
     if (tensor == nullptr) return;
     reader.require(tensor->ndim == ndim && tensor->shape != nullptr && tensor->shape[dim] == rows_,
@@ -141,41 +163,54 @@ void ContextLeaves::require_rows(op::ArgumentReader& reader,
 }
 
 Status ContextLeaves::backward(const perseid_attention_backward_args& args,
-                               std::span<const Buffer> buffers, int64_t elements,
-                               const op::Workspace& workspace, void* stream) const {
-  const int32_t dim = rows_first_ ? 1 : 2;
+                               std::span<const int64_t> begins, std::span<const Buffer> buffers,
+                               int64_t elements, const op::Workspace& workspace,
+                               void* stream) const {
   for (size_t i = 0; i < pieces_.size(); ++i) {
-    const auto rows = [&](const DLTensor* tensor, int32_t at) {
-      return RowsOf(tensor, at, pieces_[i].row, piece_rows_);
-    };
-    const auto scores = [&](const DLTensor* tensor) {
-      return has_rows(tensor, rows_) ? rows(tensor, tensor->ndim - 2) : RowsOf(nullptr, 0, 0, 0);
-    };
-    const RowsOf query = rows(args.query, dim), out = rows(args.out, dim),
-                 grad_out = rows(args.grad_out, dim), grad_query = rows(args.grad_query, dim),
-                 lse = rows(args.lse, 2), grad_lse = rows(args.grad_lse, 2),
-                 bias = scores(args.bias), visible = scores(args.visible);
     perseid_attention_backward_args piece = args;
-    piece.query = query.get();
-    piece.out = out.get();
-    piece.grad_out = grad_out.get();
-    piece.grad_query = grad_query.get();
-    piece.lse = lse.get();
-    piece.grad_lse = grad_lse.get();
-    if (bias.get() != nullptr) piece.bias = bias.get();
-    if (visible.get() != nullptr) piece.visible = visible.get();
     auto buffer = static_cast<size_t>(buffer_of_leaf(static_cast<int64_t>(i)));
     if (!buffers.empty()) {
       piece.grad_key = buffers[buffer].key;
       piece.grad_value = buffers[buffer].value;
     }
-    const auto& plan = static_cast<const op::AttentionPlan&>(*pieces_[i].plan);
-    if (Status status = plan.backward(piece, workspace, stream); !status.ok()) return status;
+    if (packed_ != nullptr) packed_->take(pieces_[i].number, begins, &piece);
+    if (Status status = differentiate(pieces_[i], piece, workspace, stream); !status.ok())
+      return status;
+    if (packed_ != nullptr) packed_->give(pieces_[i].number, begins);
     if (buffers.empty()) continue;
     for (int64_t pairs = pairs_after_leaf(static_cast<int64_t>(i)); pairs > 0; --pairs, --buffer)
       add(buffers[buffer], buffers[buffer - 1], elements);
   }
   return {};
+}
+
+// args: of the piece where ragged, else of all rows of this rank, of which the piece has some.
+Status ContextLeaves::differentiate(const Piece& of, const perseid_attention_backward_args& args,
+                                    const op::Workspace& workspace, void* stream) const {
+  const auto& plan = static_cast<const op::AttentionPlan&>(*of.plan);
+  if (packed_ != nullptr) return plan.backward(args, workspace, stream);
+  const auto rows = [&](const DLTensor* tensor, int32_t at) {
+    return RowsOf(tensor, at, of.number * piece_rows_, piece_rows_);
+  };
+  const auto scores = [&](const DLTensor* tensor) {
+    return has_rows(tensor, rows_) ? rows(tensor, tensor->ndim - 2) : RowsOf(nullptr, 0, 0, 0);
+  };
+  const int32_t dim = rows_first_ ? 1 : 2;
+  const RowsOf query = rows(args.query, dim), out = rows(args.out, dim),
+               grad_out = rows(args.grad_out, dim), grad_query = rows(args.grad_query, dim),
+               lse = rows(args.lse, 2), grad_lse = rows(args.grad_lse, 2), bias = scores(args.bias),
+               visible = scores(args.visible), grad_bias = scores(args.grad_bias);
+  perseid_attention_backward_args piece = args;
+  piece.query = query.get();
+  piece.out = out.get();
+  piece.grad_out = grad_out.get();
+  piece.grad_query = grad_query.get();
+  piece.lse = lse.get();
+  piece.grad_lse = grad_lse.get();
+  if (bias.get() != nullptr) piece.bias = bias.get();
+  if (visible.get() != nullptr) piece.visible = visible.get();
+  if (grad_bias.get() != nullptr) piece.grad_bias = grad_bias.get();
+  return plan.backward(piece, workspace, stream);
 }
 
 void ContextLeaves::add(const Buffer& from, const Buffer& to, int64_t elements) const {

@@ -5,7 +5,8 @@
 // A rank holds 8, 4, 2 or 1 neighbouring leaves whole. It computes what each piece gives to the
 // gradients of all keys by a plan of its own, the same on any number of ranks, and adds these in
 // pairs of neighbours (math/leaf_tree.hpp); a key's rank then adds those of ranks in pairs too.
-// Rows of grad_query have one sum each, over keys in their order.
+// Rows of grad_query have one sum each, over keys in their order, and so have rows of grad_bias,
+// over batch entries and heads. Of a ragged batch a piece has its rows of every sequence.
 #pragma once
 
 #include <memory>
@@ -13,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "collective/packed_pieces.hpp"
 #include "collective/plan.hpp"
 #include "math/attention_problem.hpp"
 
@@ -35,31 +37,38 @@ class ContextLeaves {
   static Status make(const op::DevicePointer& device, const perseid_attention_desc& desc,
                      const QueryRows& rows, std::unique_ptr<ContextLeaves>* made);
 
+  // That many equal pieces a sequence has.
+  static int64_t pieces(bool zigzag) { return kLeaves * (zigzag ? 2 : 1); }
   // How many sums are held at once.
   int64_t buffers() const { return buffers_of_leaves(static_cast<int64_t>(pieces_.size())); }
   // What all pieces cost. The workspace is that of the one that needs most.
   dispatch::Work work() const;
   // The tensors have this rank's rows, of which pieces take some.
   void require_rows(op::ArgumentReader& reader, const perseid_attention_backward_args& args) const;
-  // The gradients of key and value are then in the first buffer.
-  Status backward(const perseid_attention_backward_args& args, std::span<const Buffer> buffers,
-                  int64_t elements, const op::Workspace& workspace, void* stream) const;
+  // The gradients of key and value are then in the first buffer. begins: where ragged, of sequences
+  // in this rank's rows.
+  Status backward(const perseid_attention_backward_args& args, std::span<const int64_t> begins,
+                  std::span<const Buffer> buffers, int64_t elements, const op::Workspace& workspace,
+                  void* stream) const;
 
  private:
   struct Piece {
-    int64_t row;  // of this rank, where it begins
+    int64_t number;  // of those of this rank, in the order of rows
     InnerPlan plan;
   };
 
   ContextLeaves(const op::DevicePointer& device, const perseid_attention_desc& desc);
+  Status differentiate(const Piece& piece, const perseid_attention_backward_args& args,
+                       const op::Workspace& workspace, void* stream) const;
   void add(const Buffer& from, const Buffer& to, int64_t elements) const;
 
   const dispatch::Device& device_;
   const DType sum_dtype_;
   const bool rows_first_;
-  const int64_t rows_;         // of this rank
-  int64_t piece_rows_ = 0;     // of a piece
-  std::vector<Piece> pieces_;  // in the order of the tree
+  const int64_t rows_;                    // of this rank
+  int64_t piece_rows_ = 0;                // of a piece
+  std::vector<Piece> pieces_;             // in the order of the tree
+  std::unique_ptr<PackedPieces> packed_;  // where ragged
 };
 
 }  // namespace perseid::internal::collective

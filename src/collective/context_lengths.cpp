@@ -2,16 +2,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/context_lengths.hpp"
 
+#include "collective/context_leaves.hpp"
 #include "cuda/runtime/copy_queue.hpp"
 #include "op/lengths.hpp"
 
 namespace perseid::internal::collective {
 
-ContextLengths::ContextLengths(op::DevicePointer device, int64_t batch, int64_t ranks, bool zigzag)
+ContextLengths::ContextLengths(op::DevicePointer device, int64_t batch, int64_t ranks, bool zigzag,
+                               bool leaves)
     : device_(std::move(device)),
       batch_(batch),
       ranks_(ranks),
       zigzag_(zigzag),
+      pieces_(ranks * (zigzag ? 2 : 1)),
+      q_pieces_(leaves ? ContextLeaves::pieces(zigzag) : pieces_),
       queries_(static_cast<size_t>(batch + 1)),
       keys_(queries_.size()) {
   view(queries_.data(), 1, &queries_view_, &queries_dl_);
@@ -40,8 +44,7 @@ Status ContextLengths::make() {
 }
 
 void ContextLengths::read(op::ArgumentReader& reader, const char* name, const DLTensor* given,
-                          const Most& most, std::vector<int64_t>* lengths) const {
-  const int64_t pieces = ranks_ * (zigzag_ ? 2 : 1);
+                          const Most& most, int64_t pieces, std::vector<int64_t>* lengths) const {
   const op::Extent extent{"batch + 1", batch_ + 1};
   const Tensor view =
       reader.read(op::Access::kRead, name, given, {DType::kI32, DType::kI64}, {&extent, 1});
@@ -61,8 +64,8 @@ void ContextLengths::read(op::ArgumentReader& reader, const char* name, const DL
 Status ContextLengths::read(const char* operation, const DLTensor* of_queries, const Most& queries,
                             const DLTensor* of_keys, const Most& keys) {
   op::ArgumentReader reader(operation);
-  read(reader, "cu_seqlens_q", of_queries, queries, &queries_);
-  read(reader, "cu_seqlens_kv", of_keys, keys, &keys_);
+  read(reader, "cu_seqlens_q", of_queries, queries, q_pieces_, &queries_);
+  read(reader, "cu_seqlens_kv", of_keys, keys, pieces_, &keys_);
   for (int64_t& end : queries_) end /= ranks_;
   return reader.result();
 }

@@ -11,7 +11,8 @@ namespace perseid::internal::collective {
 
 class ContextLengths {
  public:
-  ContextLengths(op::DevicePointer device, int64_t batch, int64_t ranks, bool zigzag);
+  // leaves: a sequence of queries is cut into those of canonical order.
+  ContextLengths(op::DevicePointer device, int64_t batch, int64_t ranks, bool zigzag, bool leaves);
   // On a GPU, allocates.
   Status make();
 
@@ -35,12 +36,13 @@ class ContextLengths {
 
  private:
   void read(op::ArgumentReader& reader, const char* name, const DLTensor* given, const Most& most,
-            std::vector<int64_t>* lengths) const;
+            int64_t pieces, std::vector<int64_t>* lengths) const;
   void view(void* data, int64_t stride, Tensor* lengths, DLTensor* given) const;
 
   const op::DevicePointer device_;
   const int64_t batch_, ranks_;
   const bool zigzag_;
+  const int64_t pieces_, q_pieces_;  // that a sequence is cut into
   std::vector<int64_t> queries_, keys_, sent_;
   std::shared_ptr<void> memory_;
   Tensor queries_view_, keys_view_;
