@@ -12,6 +12,7 @@
 #include "collective/all_gather_matmul.hpp"
 #include "collective/exchange.hpp"
 #include "collective/matmul_reduce.hpp"
+#include "collective/partial_gradients.hpp"
 #include "collective_tools.hpp"
 
 namespace {
@@ -150,6 +151,50 @@ TEST(Epochs, OfTwoGroupsInterleave) {
 }
 TEST(Epochs, SweepAThousandSeedsOfDelays) {
   for (uint64_t seed = 0; seed < 1000; ++seed) interleave(1000 + seed);
+}
+
+// Nothing else holds the ranks together here: a rank may be ready to write its next part while
+// another one has not read the last, in place or in the window that was put into.
+TEST(Epochs, OfPartialGradientsWaitForSlowReaders) {
+  constexpr int64_t kRows = 4, kDim = 5;
+  constexpr int32_t kRanks = 3;
+  std::shared_ptr<const perseid::internal::dispatch::Device> device;
+  ASSERT_TRUE(perseid::internal::dispatch::open_cpu(nullptr, 1, {}, &device).ok());
+  from_epoch(0xfffffffcu, kRanks, [&](const collective::GroupPointer& group) {
+    const Operation operation("gradients", 10'000'000'000);
+    const collective::TransportSite site{*group, operation, *device};
+    const collective::Shards shards{.inner = kDim, .begin = {0, kRanks * kRows}};
+    std::unique_ptr<collective::PartialGradients> gradients;
+    EXPECT_OK(collective::PartialGradients::make(
+        site, shards, kRows, perseid::internal::DType::kF32, {false}, false, &gradients));
+    const int32_t rank = group->rank();
+    // Of the partial gradients of all rows, those that a rank sums.
+    const auto rows_of = [&](int32_t of) {
+      return perseid::internal::Tensor{
+          .data = gradients->partial() + of * kRows * kDim * int64_t{sizeof(float)},
+          .dtype = perseid::internal::DType::kF32,
+          .rank = 3,
+          .shape = {kRows, 1, kDim},
+          .stride = {kDim, kDim, 1}};
+    };
+    for (int epoch = 0; epoch < 9; ++epoch) {
+      const collective::Turn turn(*group, operation);
+      EXPECT_OK(gradients->start(operation, {}));
+      std::fill_n(reinterpret_cast<float*>(gradients->partial()), kRanks * kRows * kDim,
+                  static_cast<float>(10 * epoch + rank));
+      if (!group->shares_memory())
+        group->for_each_other([&](int32_t other) { gradients->give(other, rows_of(other), 0); });
+      EXPECT_OK(gradients->share(operation));
+      if (epoch % kRanks == rank) std::this_thread::sleep_for(5ms);
+      std::vector<float> sum(kRows * kDim);
+      perseid::internal::Tensor out = rows_of(rank);
+      out.data = sum.data();
+      EXPECT_OK(gradients->sum(operation,
+                               {.out = out, .partial = rows_of(rank), .readers = ~uint64_t{0}}));
+      EXPECT_EQ(sum, std::vector<float>(kRows * kDim, static_cast<float>(30 * epoch + 3)));
+      EXPECT_OK(gradients->finish());
+    }
+  });
 }
 
 int64_t entries_of(const char* folder) {
