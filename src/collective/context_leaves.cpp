@@ -103,21 +103,25 @@ Status ContextLeaves::make(const op::DevicePointer& device, const perseid_attent
     piece.total_q = leaves->packed_->total();
   }
   if (desc.bias != 0 && desc.bias_shape[2] == desc.q_len) piece.bias_shape[2] = piece.q_len;
-  const auto add = [&](int64_t of_all, int64_t of_rank) {
+  const auto add = [&](int64_t of_all, int64_t of_rank, int64_t leaf) {
     QueryRows placed{.ranks = count, .rank = of_all};
     if (desc.ragged == 0) {
       placed.begin = of_all * piece.q_len;
       placed.total = count * piece.q_len;
     }
-    leaves->pieces_.push_back({of_rank, nullptr});
+    leaves->pieces_.push_back({of_rank, leaf, nullptr});
     return op::AttentionPlan::make(device, piece, &leaves->pieces_.back().plan, placed);
   };
   Status status;
   for (int64_t i = 0; status.ok() && i < leaves_each; ++i) {
-    const int64_t leaf = rows.rank * leaves_each + i;
-    status = add(leaf, i);
-    // The second half of a rank's rows has the mirrored pieces, in their order.
-    if (status.ok() && rows.zigzag) status = add(count - 1 - leaf, 2 * leaves_each - 1 - i);
+    piece.accumulate = desc.accumulate;
+    if (rows.zigzag) {
+      // The second half of a rank's rows has the mirrored pieces, in their order. With a causal
+      // mask they see more keys; so the pieces of the first half are added to them.
+      status = add(count - 1 - rows.rank * leaves_each - i, 2 * leaves_each - 1 - i, i);
+      piece.accumulate |= desc.gradients & (PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE);
+    }
+    if (status.ok()) status = add(rows.rank * leaves_each + i, i, i);
   }
   if (status.ok()) *made = std::move(leaves);
   return status;
@@ -168,7 +172,8 @@ Status ContextLeaves::backward(const perseid_attention_backward_args& args,
                                void* stream) const {
   for (size_t i = 0; i < pieces_.size(); ++i) {
     perseid_attention_backward_args piece = args;
-    auto buffer = static_cast<size_t>(buffer_of_leaf(static_cast<int64_t>(i)));
+    const int64_t leaf = pieces_[i].leaf;
+    auto buffer = static_cast<size_t>(buffer_of_leaf(leaf));
     if (!buffers.empty()) {
       piece.grad_key = buffers[buffer].key;
       piece.grad_value = buffers[buffer].value;
@@ -177,8 +182,9 @@ Status ContextLeaves::backward(const perseid_attention_backward_args& args,
     if (Status status = differentiate(pieces_[i], piece, workspace, stream); !status.ok())
       return status;
     if (packed_ != nullptr) packed_->give(pieces_[i].number, begins);
-    if (buffers.empty()) continue;
-    for (int64_t pairs = pairs_after_leaf(static_cast<int64_t>(i)); pairs > 0; --pairs, --buffer)
+    const bool complete = i + 1 == pieces_.size() || pieces_[i + 1].leaf != leaf;
+    if (buffers.empty() || !complete) continue;
+    for (int64_t pairs = pairs_after_leaf(leaf); pairs > 0; --pairs, --buffer)
       add(buffers[buffer], buffers[buffer - 1], elements);
   }
   return {};

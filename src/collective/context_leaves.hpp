@@ -40,7 +40,7 @@ class ContextLeaves {
   // That many equal pieces a sequence has.
   static int64_t pieces(bool zigzag) { return kLeaves * (zigzag ? 2 : 1); }
   // How many sums are held at once.
-  int64_t buffers() const { return buffers_of_leaves(static_cast<int64_t>(pieces_.size())); }
+  int64_t buffers() const { return buffers_of_leaves(pieces_.back().leaf + 1); }
   // What all pieces cost. The workspace is that of the one that needs most.
   dispatch::Work work() const;
   // The tensors have this rank's rows, of which pieces take some.
@@ -54,6 +54,7 @@ class ContextLeaves {
  private:
   struct Piece {
     int64_t number;  // of those of this rank, in the order of rows
+    int64_t leaf;    // of this rank; of two pieces the second adds to the first
     InnerPlan plan;
   };
 

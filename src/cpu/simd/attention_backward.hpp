@@ -190,10 +190,12 @@ class AttentionBackwardKernel {
     const int64_t length = chunk_length(sequence.kv_len);
     if (chunk > 0 && chunk * length >= sequence.kv_len) return;
     scratch.queries.rows = sequence.q_len;
-    scratch.queries.pack(shape_, problem_, arguments, batch, query_head, sequence.q_begin);
+    const int64_t begin = max(chunk, int64_t{0}) * length;
+    const int64_t end = chunk < 0 ? sequence.kv_len : min(begin + length, sequence.kv_len);
+    if (sees(head, begin, end))
+      scratch.queries.pack(shape_, problem_, arguments, batch, query_head, sequence.q_begin);
     if (chunk >= 0) {
-      visit_chunk(arguments, scratch, head, chunk * length,
-                  min((chunk + 1) * length, sequence.kv_len),
+      visit_chunk(arguments, scratch, head, begin, end,
                   arguments.grad_query.present() ? split_query(head, chunk) : nullptr, nullptr);
       return;
     }
@@ -209,6 +211,13 @@ class AttentionBackwardKernel {
             problem_.accumulate_query);
   }
 
+  // Whether some query may see keys [begin, end). Where queries are one piece of a sequence, they
+  // may see few.
+  bool sees(const Head& head, int64_t begin, int64_t end) const {
+    const KeyRange seen = seen_keys(problem_, head.sequence.q_len, head.sequence.kv_len);
+    return begin < seen.end && seen.begin < end;
+  }
+
   // dQ of keys [begin, end) into grad_query, and that onto `total` if there is one; their dK and dV
   // to where this head's belong.
   void visit_chunk(const AttentionBackward& arguments, Scratch& scratch, const Head& head,
@@ -222,7 +231,9 @@ class AttentionBackwardKernel {
     BackwardKeys<Dot, T>& keys = scratch.keys;
     for (keys.begin = begin; keys.begin < end; keys.begin += Shape::kKeys) {
       keys.count = min(Shape::kKeys, end - keys.begin);
-      keys.pack(shape_, problem_, arguments, head.batch, head.kv_head, head.sequence.kv_begin);
+      const bool is_seen = sees(head, keys.begin, keys.begin + keys.count);
+      if (is_seen)
+        keys.pack(shape_, problem_, arguments, head.batch, head.kv_head, head.sequence.kv_begin);
       if (sums.key != nullptr) clear(sums.key, keys.count * key.columns);
       if (sums.value != nullptr) clear(sums.value, keys.count * value.columns);
       for (int64_t row = 0; row < scratch.queries.rows; row += Shape::kQueries) {
@@ -237,8 +248,12 @@ class AttentionBackwardKernel {
         if (grad_query != nullptr && total != nullptr && keys.begin + keys.count == end)
           add(grad_query + offset, count, total + offset);
       }
-      if (sums.key != nullptr) finish_keys(key, head, keys);
-      if (sums.value != nullptr) finish_keys(value, head, keys);
+      const auto finish = [&](const KeyGradient& gradient) {
+        // Zeros are not added.
+        if (is_seen || split_heads_ || !gradient.accumulates) finish_keys(gradient, head, keys);
+      };
+      if (sums.key != nullptr) finish(key);
+      if (sums.value != nullptr) finish(value);
     }
   }
 
