@@ -60,8 +60,7 @@ RanksProblem draw(const char* op, DType dtype, int32_t ranks, bool gpu, bool can
   problem.m = size();
   problem.n = size();
   problem.k = size();
-  // In canonical order the depth is eight leaves, as many on each rank.
-  problem.k *= canonical ? 8 : 1;
+  // In canonical order a depth that is spread over ranks is eight leaves, as many on each.
   const int64_t even = canonical && !problem.gathers() ? 8 / ranks * size() : 0;
   for (int32_t rank = 0; rank < ranks; ++rank)
     problem.shards.push_back(even > 0 ? even : from(random, 0, 3) == 0 ? 0 : size());
@@ -109,23 +108,36 @@ std::string compare(const Tensor& got, const Tensor& wanted) {
   return "";
 }
 
-// The product in canonical order, by a group of one rank.
-Array canonical_product(const Context& context, const Tensor& a, const Tensor& b) {
+// The product in canonical order, by a group of one rank: the whole depth at once, or the sum of
+// its leaves.
+Array canonical_product(const Context& context, const Tensor& a, const Tensor& b, bool gathers) {
   const std::vector<Group> groups = Group::threads(1);
-  const MatmulReduce plan(context, groups[0],
-                          {.dtype = a.dtype(),
-                           .all_reduce = true,
-                           .m = a.size(0),
-                           .n = b.size(1),
-                           .k = a.size(1),
-                           .canonical = true});
   Array c(a.dtype(), {a.size(0), b.size(1)});
-  const Memory workspace(context, plan.workspace_size());
   harness::Placement placement(context);
-  plan.execute(nullptr,
-               {.a = placement.place(a), .b = placement.place(b), .c = placement.place(c.tensor)},
-               {workspace});
-  context.synchronize();
+  const Tensor on_a = placement.place(a), on_b = placement.place(b),
+               on_c = placement.place(c.tensor);
+  if (gathers) {
+    const AllGatherMatmul plan(context, groups[0],
+                               {.dtype = a.dtype(),
+                                .m = a.size(0),
+                                .k = a.size(1),
+                                .products = {{.n = b.size(1)}},
+                                .canonical = true});
+    const Memory workspace(context, plan.workspace_size());
+    plan.execute(nullptr, {.a = on_a, .b = {on_b}, .c = {on_c}}, {workspace});
+    context.synchronize();
+  } else {
+    const MatmulReduce plan(context, groups[0],
+                            {.dtype = a.dtype(),
+                             .all_reduce = true,
+                             .m = a.size(0),
+                             .n = b.size(1),
+                             .k = a.size(1),
+                             .canonical = true});
+    const Memory workspace(context, plan.workspace_size());
+    plan.execute(nullptr, {.a = on_a, .b = on_b, .c = on_c}, {workspace});
+    context.synchronize();
+  }
   placement.fetch(c.tensor);
   return c;
 }
@@ -133,7 +145,7 @@ Array canonical_product(const Context& context, const Tensor& a, const Tensor& b
 // The sum of the ranks' products in their order, in float32 (float64 of f64), rounded once.
 Array reduced(const Context& context, const RanksProblem& problem, const Tensor& a,
               const Tensor& b) {
-  if (problem.canonical) return canonical_product(context, a, b);
+  if (problem.canonical) return canonical_product(context, a, b, false);
   const DType sums = problem.dtype == f64 ? f64 : f32;
   Array total(sums, {problem.m, problem.n}), out(problem.dtype, {problem.m, problem.n});
   int64_t begin = 0;
@@ -195,7 +207,7 @@ std::string run_rank(const RanksProblem& problem, const Group& group, const Cont
       plan.execute(nullptr, arguments, {workspace});
       context.synchronize();
       placement.fetch(c.tensor);
-      const Array wanted = problem.canonical ? canonical_product(context, a.tensor, b.tensor)
+      const Array wanted = problem.canonical ? canonical_product(context, a.tensor, b.tensor, true)
                                              : multiply(context, a.tensor, b.tensor, problem.dtype);
       complaint = compare(c.tensor, wanted.tensor);
     }

@@ -78,10 +78,6 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   shards.begin = {0};
   for (int32_t rank = 0; rank < ranks.size(); ++rank)
     shards.begin.push_back(shards.begin.back() + terms.of(rank, made->along_k_ ? "k" : "m"));
-  if (desc.canonical != 0)
-    if (Status status = refuse_canonical(operation, made->along_k_ ? shards.extent() : made->k_);
-        !status.ok())
-      return status;
   // The rank before sends slices where all ranks want them.
   int64_t sliced_rows = 0, each = chunks;
   if (device->gpu != nullptr) {
@@ -205,7 +201,8 @@ Status AllGatherMatmulPlan::make_products(const op::DevicePointer& device,
                                    &sliced_);
     } else {
       if (i == 0 && fused_) inner.async_a = &arriving;
-      status = make_matmul(device, inner, &products_.back().plan, desc.canonical ? kLeaves : 0);
+      // No rank sums a part of the depth: canonical order is that of one leaf.
+      status = make_matmul(device, inner, &products_.back().plan, desc.canonical);
     }
     if (!status.ok()) return status;
   }

@@ -83,8 +83,10 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
     if (kLeaves % ranks.size() != 0)
       return Status::error(PERSEID_UNSUPPORTED, operation.name, ": canonical is 1 with ",
                            ranks.size(), " ranks, expected 1, 2, 4 or 8 of them");
-    if (Status status = refuse_canonical(operation, made->k_ * ranks.size()); !status.ok())
-      return status;
+    if (const int64_t k = made->k_ * ranks.size(); k % kLeaves != 0)
+      return Status::error(PERSEID_INVALID_ARGUMENT, operation.name, ": k of all ranks is ", k,
+                           ", expected a multiple of ", kLeaves,
+                           " in canonical order; pad it with zeros");
   }
 
   const auto cut = [&](DType dtype) {

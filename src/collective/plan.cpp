@@ -65,14 +65,6 @@ int64_t Terms::of(int32_t rank, const char* name) const {
   return 0;
 }
 
-Status refuse_canonical(const Operation& operation, int64_t k) {
-  if (k % kLeaves != 0)
-    return Status::error(PERSEID_INVALID_ARGUMENT, operation.name, ": k of all ranks is ", k,
-                         ", expected a multiple of ", kLeaves,
-                         " in canonical order; pad it with zeros");
-  return {};
-}
-
 Status await_chunks(Group& group, const Operation& operation, const ShardChunks& chunks,
                     const uint32_t* signals, const Sending& sending) {
   const ChunkTable<int64_t> table{nullptr, chunks.count(), chunks.pivot(group.rank())};

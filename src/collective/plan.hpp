@@ -59,9 +59,6 @@ void read_rank_plan(op::DescriptorReader& reader, const Descriptor& desc) {
   reader.flag("canonical", desc.canonical);
 }
 
-// Refuses products that have no canonical order. `k`: the depth of all ranks.
-Status refuse_canonical(const Operation& operation, int64_t k);
-
 // On the CPU: until all chunks have arrived, beginning with the own ones.
 Status await_chunks(Group& group, const Operation& operation, const ShardChunks& chunks,
                     const uint32_t* signals, const Sending& sending);

@@ -103,7 +103,7 @@ std::string refuse_sm90_matmul(const MatmulProblem& problem) {
     return concatenate("made for f16 and bf16, got ", name_of(problem.dtype));
   if (problem.depth() == 0) return "there is nothing to multiply (k or alpha is 0)";
   if (constexpr int64_t kDepth = 64;
-      problem.leaves > 0 && problem.k % (problem.leaves * kDepth) != 0)
+      problem.leaves > 1 && problem.k % (problem.leaves * kDepth) != 0)
     return concatenate("made for leaves whose depth is a multiple of ", kDepth, ", got k ",
                        problem.k, " in ", problem.leaves);
   return refuse_large_matmul(problem);
