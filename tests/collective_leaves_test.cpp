@@ -181,6 +181,9 @@ TEST(ContextAttention, CanonicalGradientsAreThoseOfOneRank) {
   others.placement = Sharding::kContiguous;
   expect_canonical_gradients(others);
   others.bias = others.grad_bias = others.accumulate = false;
+  others.visible = true;
+  expect_canonical_gradients(others);
+  others.visible = false;
   others.kv_lens = true;
   others.batch = 2;
   expect_canonical_gradients(others);
@@ -203,7 +206,7 @@ TEST(ContextAttention, CanonicalGradientsOfRaggedBatches) {
       expect_canonical_gradients(problem);
       problem.mask = {};
       problem.dropout = 0;
-      problem.bias = true;
+      problem.bias = problem.visible = true;
       expect_canonical_gradients(problem);
     }
 }
@@ -248,11 +251,12 @@ TEST(ContextAttention, RefusesGradientsWithoutACanonicalOrder) {
 }
 
 TEST(ContextAttention, RefusesRaggedBatchesThatHaveNoLeaves) {
-  Problem problem{.dtype = perseid::f32, .lengths = {32, 40}};
+  Problem problem{.dtype = perseid::f32, .lengths = {32, 40}, .visible = true};
   problem.batch = 2;
   problem.q_len = problem.kv_len = 72;
   on_threads(2, [&](const Group& group) {
-    const Tensors own = take(problem, make(problem, 1), group.rank());
+    Tensors own = take(problem, make(problem, 1), group.rank());
+    own.visible = Matrix({1, 1, 1, 48}, perseid::u8, 1);
     perseid::ContextAttentionOptions options{.attention = options_of(problem, 36, 36, 2),
                                              .placement = problem.placement,
                                              .canonical = true};
@@ -260,11 +264,15 @@ TEST(ContextAttention, RefusesRaggedBatchesThatHaveNoLeaves) {
     const ContextAttention plan(Context::cpu(1), group, options);
     Workspace workspace;
     plan.reserve(workspace);
-    const Ended end = ended([&] { plan.backward(nullptr, own.backward(problem), workspace); });
-    EXPECT_EQ(end.status, PERSEID_INVALID_ARGUMENT) << end.sentence;
-    EXPECT_NE(end.sentence.find("cu_seqlens_q[2] is 72, expected a multiple of 16, the pieces"),
-              std::string::npos)
-        << end.sentence;
+    const auto expect_refused = [&](const char* why) {
+      const Ended end = ended([&] { plan.backward(nullptr, own.backward(problem), workspace); });
+      EXPECT_EQ(end.status, PERSEID_INVALID_ARGUMENT) << end.sentence;
+      EXPECT_NE(end.sentence.find(why), std::string::npos) << end.sentence;
+    };
+    expect_refused("cu_seqlens_q[2] is 72, expected a multiple of 16, the pieces");
+    own.lengths = whole_numbers({0, 32, 64});
+    own.visible = Matrix({1, 1, 24, 48}, perseid::u8, 1);
+    expect_refused("visible has a row for each query, expected one for all of them");
   });
 }
 

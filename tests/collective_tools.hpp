@@ -31,6 +31,8 @@ inline int64_t bytes_of(DType dtype) {
       return 8;
     case perseid::f32:
       return 4;
+    case perseid::u8:
+      return 1;
     default:
       return 2;
   }

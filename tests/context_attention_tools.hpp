@@ -53,7 +53,7 @@ struct Problem {
   double dropout = 0;
   std::vector<int32_t> lengths = {};  // ragged: of whole sequences, of queries and keys alike
   std::vector<int64_t> shards = {};   // uneven: rows of each rank, of queries and keys alike
-  bool bias = false, kv_lens = false;
+  bool bias = false, visible = false, kv_lens = false;
   bool grad_bias = false;  // of a bias that all batch entries share
   int64_t chunks = 1;
   bool backward = true;
@@ -64,7 +64,7 @@ struct Problem {
   int64_t longest() const {
     return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
   }
-  // A row of bias for each query, in ragged batches one for all of them.
+  // Bias and visible have a row for each query, in ragged batches one for all of them.
   bool bias_has_rows() const { return bias && !ragged(); }
   size_t rows_dim(bool lse = false) const {
     const size_t batched = ragged() ? 0 : 1;
@@ -135,7 +135,7 @@ inline void expect_near(const char* name, const Matrix& result, const Matrix& wa
 // Tensors of a problem: all rows, or those of a rank. Rows: in memory of the CPU or of a GPU.
 template <class Rows>
 struct TensorsOf {
-  Rows query, key, value, bias, lengths, kv_lens, out, lse, grad_out, grad_query, grad_key,
+  Rows query, key, value, bias, visible, lengths, kv_lens, out, lse, grad_out, grad_query, grad_key,
       grad_value, grad_bias;
 
   perseid::AttentionForward forward(const Problem& problem) const {
@@ -143,6 +143,7 @@ struct TensorsOf {
             .key = key.tensor(),
             .value = value.tensor(),
             .bias = problem.bias ? bias.tensor() : Tensor(),
+            .visible = problem.visible ? visible.tensor() : Tensor(),
             .cu_seqlens_q = problem.ragged() ? lengths.tensor() : Tensor(),
             .cu_seqlens_kv = problem.ragged() ? lengths.tensor() : Tensor(),
             .kv_lens = problem.kv_lens ? kv_lens.tensor() : Tensor(),
@@ -157,6 +158,7 @@ struct TensorsOf {
             .key = with.key,
             .value = with.value,
             .bias = with.bias,
+            .visible = with.visible,
             .cu_seqlens_q = with.cu_seqlens_q,
             .cu_seqlens_kv = with.cu_seqlens_kv,
             .kv_lens = with.kv_lens,
@@ -179,6 +181,17 @@ inline Matrix whole_numbers(const std::vector<int32_t>& numbers) {
   matrix.bytes.resize(numbers.size() * sizeof(int32_t));
   if (!numbers.empty()) std::memcpy(matrix.bytes.data(), numbers.data(), matrix.bytes.size());
   return matrix;
+}
+
+// Three of four keys, for the queries of a problem.
+inline Matrix visible_of(const Problem& problem, uint64_t seed) {
+  if (!problem.visible) return Matrix({1, 1, 0, 0}, perseid::u8);
+  Matrix visible({1, 1, problem.ragged() ? 1 : problem.q_len,
+                  problem.ragged() ? problem.longest() : problem.kv_len},
+                 perseid::u8);
+  std::mt19937_64 engine(seed);
+  for (std::byte& byte : visible.bytes) byte = std::byte{engine() % 4 != 0};
+  return visible;
 }
 
 inline Tensors make(const Problem& problem, uint64_t seed) {
@@ -205,6 +218,7 @@ inline Tensors make(const Problem& problem, uint64_t seed) {
           .key = random(kv, problem.kv_heads, problem.head_dim, 2),
           .value = random(kv, problem.kv_heads, problem.value_dim, 3),
           .bias = Matrix::random(bias_shape, problem.dtype, seed * 100 + 4),
+          .visible = visible_of(problem, seed * 100 + 10),
           .lengths = whole_numbers(cumulative),
           .kv_lens = whole_numbers(kv_lens),
           .out = Matrix(shape(q, problem.heads, problem.value_dim), problem.dtype),
@@ -223,19 +237,21 @@ inline Tensors take(const Problem& problem, const Tensors& whole, int32_t rank) 
   const std::vector<int64_t> q = rows_of(problem, rank, problem.q_len),
                              kv = rows_of(problem, rank, problem.kv_len);
   const size_t dim = problem.rows_dim();
-  return {.query = take(whole.query, dim, q),
-          .key = take(whole.key, dim, kv),
-          .value = take(whole.value, dim, kv),
-          .bias = problem.bias_has_rows() ? take(whole.bias, 2, q) : whole.bias,
-          .lengths = whole.lengths,
-          .kv_lens = whole.kv_lens,
-          .out = take(whole.out, dim, q),
-          .lse = take(whole.lse, problem.rows_dim(true), q),
-          .grad_out = take(whole.grad_out, dim, q),
-          .grad_query = take(whole.grad_query, dim, q),
-          .grad_key = take(whole.grad_key, dim, kv),
-          .grad_value = take(whole.grad_value, dim, kv),
-          .grad_bias = problem.bias_has_rows() ? take(whole.grad_bias, 2, q) : whole.grad_bias};
+  return {
+      .query = take(whole.query, dim, q),
+      .key = take(whole.key, dim, kv),
+      .value = take(whole.value, dim, kv),
+      .bias = problem.bias_has_rows() ? take(whole.bias, 2, q) : whole.bias,
+      .visible = problem.visible && !problem.ragged() ? take(whole.visible, 2, q) : whole.visible,
+      .lengths = whole.lengths,
+      .kv_lens = whole.kv_lens,
+      .out = take(whole.out, dim, q),
+      .lse = take(whole.lse, problem.rows_dim(true), q),
+      .grad_out = take(whole.grad_out, dim, q),
+      .grad_query = take(whole.grad_query, dim, q),
+      .grad_key = take(whole.grad_key, dim, kv),
+      .grad_value = take(whole.grad_value, dim, kv),
+      .grad_bias = problem.bias_has_rows() ? take(whole.grad_bias, 2, q) : whole.grad_bias};
 }
 
 inline AttentionOptions options_of(const Problem& problem, int64_t q_rows, int64_t kv_rows,
@@ -258,6 +274,7 @@ inline AttentionOptions options_of(const Problem& problem, int64_t q_rows, int64
                            .total_kv = problem.ragged() ? kv_rows : 0,
                            .backward = problem.backward,
                            .deterministic = problem.deterministic};
+  options.visible = problem.visible;
   if (problem.bias_has_rows()) options.bias = {1, problem.heads, q_rows, problem.kv_len};
   if (problem.bias && problem.ragged()) options.bias = {1, problem.heads, 1, longest};
   if (problem.backward)

@@ -211,6 +211,7 @@ TensorsOf<OnGpu> copy_to_gpu(const Context& context, const Tensors& host) {
           .key = copy(host.key),
           .value = copy(host.value),
           .bias = copy(host.bias),
+          .visible = copy(host.visible),
           .lengths = copy(host.lengths),
           .kv_lens = copy(host.kv_lens),
           .out = copy(host.out),

@@ -29,6 +29,7 @@ TensorsOf<OnGpu> copy_to_gpu(const Context& context, const Tensors& tensors) {
           .key = on_gpu(tensors.key),
           .value = on_gpu(tensors.value),
           .bias = on_gpu(tensors.bias),
+          .visible = on_gpu(tensors.visible),
           .lengths = on_gpu(tensors.lengths),
           .kv_lens = on_gpu(tensors.kv_lens),
           .out = on_gpu(tensors.out),
