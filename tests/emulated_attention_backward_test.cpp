@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The portable kernels of attention backward on an emulated GPU (emulated_gpu.hpp) against the
 // float64 reference.
+#include "attention_heads_apart.hpp"
 #include "cuda/portable/attention_backward.hpp"
 #include "cuda/runtime/kernel_name.hpp"
 #include "emulated_attention_cases.hpp"
@@ -128,6 +129,11 @@ TEST(EmulatedAttentionBackward, Float32) {
   Case test = make_case(DType::kF32, 1, 2, 1, 60, 150, 64, 64);
   test.grad_lse = true;
   test.input_scale = 10;
+  check<kFloat32>(test);
+}
+TEST(EmulatedAttentionBackward, Float32HeadsOfUnequalExponents) {
+  Case test = make_case(DType::kF32, 2, 6, 3, 70, 150, 64, 64);
+  test.prepare = scale_heads_apart;
   check<kFloat32>(test);
 }
 TEST(EmulatedAttentionBackward, Float32LargeDims) {

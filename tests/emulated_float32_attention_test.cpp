@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention in float32 by planes of f16 on an emulated GPU: every feature against the float64
 // reference, what planes do not hold, and accuracy beside that of the plain float32 formula.
+#include "attention_heads_apart.hpp"
 #include "emulated_attention.hpp"
 
 namespace perseid::internal {
@@ -16,6 +17,11 @@ constexpr PortableForwardConfig kFew{
 TEST(EmulatedFloat32Attention, Full) {
   check<kFull>(forward_case(DType::kF32, 1, 2, 1, 130, 201, 64, 64));
   check<kFew>(forward_case(DType::kF32, 1, 1, 1, 40, 0, 64, 64));
+}
+TEST(EmulatedFloat32Attention, HeadsOfUnequalExponents) {
+  Case test = forward_case(DType::kF32, 2, 6, 3, 70, 150, 64, 64);
+  test.prepare = scale_heads_apart;
+  check<kFull>(test);
 }
 
 // Maxima that grow from tile to tile, rows that are one and the same in memory, and scores and
