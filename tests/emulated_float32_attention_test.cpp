@@ -335,5 +335,23 @@ TEST(EmulatedFloat32Attention, WeightsOfTwoKeys) {
   }
 }
 
+// Backward's weights 2^(score - lse), which are as exact as lse is.
+TEST(EmulatedFloat32Attention, LseInUnitsOfLog2) {
+  for (double exact = 0x1p-20; exact < 700; exact *= 1.0371)
+    for (const double sign : {1.0, -1.0}) {
+      const auto lse = static_cast<float>(sign * exact);
+      const cuda::LseInLog2 split(lse);
+      const double power = std::exp(-double{lse}) / std::exp2(-double{split.rounded});
+      EXPECT_NEAR(split.factor / power, 1, 1e-7) << lse;
+      if (std::abs(split.rounded) >= 100) continue;
+      for (const float shift : {-15.0f, 3.0f, 90.0f}) {
+        EXPECT_EQ(double{split.rounded + shift}, double{split.rounded} + shift) << lse;
+      }
+    }
+  for (const float lse : {INFINITY, -INFINITY, NAN, 1e30f, -1e30f}) {
+    EXPECT_EQ(cuda::LseInLog2(lse).factor, 1) << lse;
+  }
+}
+
 }  // namespace
 }  // namespace perseid::internal

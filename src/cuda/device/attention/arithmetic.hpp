@@ -24,6 +24,21 @@ __device__ __forceinline__ float natural_logarithm(float power, float sum) {
   return sum != sum ? sum : fmaf(whole, kLn2, fmaf(whole, kLn2Rest, logf(mantissa)));
 }
 
+// lse in units of log2: e^-lse = 2^-rounded factor. Its product with log2(e) alone has an error of
+// up to 2^-20 from 16 on, and with it all weights of its query. Below 256, `rounded` is a multiple
+// of 2^-16, whose sums with exponents are exact.
+struct LseInLog2 {
+  float rounded, factor;
+
+  explicit __device__ __forceinline__ LseInLog2(float lse) : rounded(lse * kLog2E) {
+    constexpr float kLog2ERest = 1.9259630e-8f;  // of log2(e) behind kLog2E
+    if (fabsf(rounded) < 256) rounded = rintf(rounded * 0x1p16f) * 0x1p-16f;
+    const float rest = fmaf(lse, kLog2E, -rounded) + lse * kLog2ERest;
+    // NaN where lse is not finite; beyond, lse says no more of weights.
+    factor = fabsf(rest) < 0x1p-10f ? fmaf(rest, -kLn2, 1) : 1;
+  }
+};
+
 // The arithmetic of the score chain and its modifiers (math/score_modifier.hpp) in a thread.
 struct FloatArithmetic {
   using Scalar = float;

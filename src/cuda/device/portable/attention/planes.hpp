@@ -90,7 +90,7 @@ class RowSplit {
       sum += __shfl_xor_sync(0xffffffffu, sum, step);
     return sum;
   }
-  // The numbers times `scale`, a power of two; zeros if not `finite`.
+  // The numbers times `scale`, whose products are not rounded; zeros if not `finite`.
   __device__ __forceinline__ void store(float scale, bool finite, int64_t row) const {
     uint16_t* const to = tensor_.planes + row * 2 * tensor_.length;
     const float factor = tensor_.scale * scale;
@@ -141,12 +141,14 @@ __device__ __forceinline__ uint32_t split_as(uint32_t largest, int32_t common) {
 }
 
 // A row of each of a pair of tensors, number `at` in their planes, by the lanes that share it; of
-// the second row, with the bits of its largest magnitude.
+// the second row, with the bits of its largest magnitude. The planes of the second row are those of
+// its numbers times `second_factor`, which is about 1.
 template <PlanesConfig C>
 __device__ __forceinline__ RowNumbers split_pair_of_rows(const PairsOfRows& pairs, int64_t at,
                                                          const RowSplit<C>& first,
                                                          const RowSplit<C>& second,
-                                                         uint32_t second_largest) {
+                                                         uint32_t second_largest,
+                                                         float second_factor = 1) {
   constexpr uint32_t kLeast = static_cast<uint32_t>(127 + kLeastValueExponent) << 23;
   const uint32_t own_largest = first.largest();
   const uint32_t largest = split_as(own_largest, pairs.first.common);
@@ -156,7 +158,7 @@ __device__ __forceinline__ RowNumbers split_pair_of_rows(const PairsOfRows& pair
   const bool refused = loses || !splits(largest) ||
                        float_bits(scale * pairs.first.scale * 0) << 1 != 0;  // an infinite factor
   first.store(scale, !refused, at);
-  second.store(split_scale(most), splits(most), at);
+  second.store(split_scale(most) * second_factor, splits(most), at);
   if (refused || !splits(most)) return {float_from_bits(0x7fffffffu), 0};
   return {split_factor(largest), static_cast<float>(static_cast<int>(most >> 23) - 127)};
 }

@@ -6,7 +6,8 @@
 // attention_backward_split: planes of all rows. Blocks of queries also compute delta = sum(out *
 // grad_out) - grad_lse and lse in log2 units, the numbers by which the products become gradients
 // (QueryNumbers), and clear the sums of grad_query. A query that sees no key, or lies behind the
-// last, gets lse_log2 = +inf, so that its weights are 0, and delta = 0.
+// last, gets lse_log2 = +inf, so that its weights are 0, and delta = 0. The factor of a query's
+// weights (LseInLog2) is in its planes of grad_out and in delta, which no other weights multiply.
 //
 // attention_backward_finish_f32: grad_query = scale * sums. Rows that are not finite get a fixup.
 #pragma once
@@ -34,7 +35,7 @@ __device__ __forceinline__ const RowNumbers* number_of_key(
 // Rows of a block of queries, in shared memory.
 struct SplitQueries {
   static constexpr int kRows = QueryNumbers::kRows;
-  float lse_log2[kRows], delta[kRows], factor[kRows];
+  float lse[kRows], delta[kRows], factor[kRows];
   int32_t exponent[kRows];  // of grad_out; kNone of a row of zeros, or one that is refused
   int32_t most;             // the largest of them
   static constexpr int32_t kNone = -1000;
@@ -95,19 +96,19 @@ class QuerySplit {
   __device__ __forceinline__ void split(const Row& own) const {
     const PairsOfRows& pairs = a_.planes.pairs[0];
     const uint32_t largest = own.grad_out.largest();
+    const float lse = *row_at<const float>(a_.lse, own.entry, block_.head, own.at);
     const RowNumbers numbers = split_pair_of_rows<P>(
         pairs, (int64_t{own.entry} * pairs.heads + block_.head) * pairs.rows + own.at, own.query,
-        own.grad_out, largest);
+        own.grad_out, largest, LseInLog2(lse).factor);
     const float product = own.grad_out.product(own.out);
     if (threadIdx.x % P.lanes() != 0) return;
     const int row = own.row;
     const bool in_range = block_.query + row < block_.sequence.q_len;
-    const float lse = *row_at<const float>(a_.lse, own.entry, block_.head, own.at);
     float delta = product;
     if (a_.grad_lse.data != nullptr)
       delta -= *row_at<const float>(a_.grad_lse, own.entry, block_.head, own.at);
     const bool empty = !in_range || lse == minus_infinity();
-    shared_.lse_log2[row] = empty ? -minus_infinity() : lse * kLog2E;
+    shared_.lse[row] = empty ? -minus_infinity() : lse;
     shared_.delta[row] = empty ? 0 : delta;
     shared_.factor[row] = in_range ? numbers.factor : power_of_two(kCommonQueryExponent - 14);
     const bool none = !in_range || largest == 0 || is_nonfinite(numbers.factor);
@@ -118,8 +119,9 @@ class QuerySplit {
   // By a thread of its own. Returns whether the row has numbers of its own.
   __device__ __forceinline__ bool store_numbers(int row) const {
     const int64_t at = number_ * C.queries + row;
-    const float lse = shared_.lse_log2[row], delta = shared_.delta[row];
-    a_.lse_log2[at] = lse;
+    const float lse = shared_.lse[row], delta = shared_.delta[row];
+    const LseInLog2 in_log2(lse);
+    a_.lse_log2[at] = lse * kLog2E;
     a_.delta[at] = delta;
     const int32_t most = shared_.most, own = shared_.exponent[row];
     const int32_t exponent = own == SplitQueries::kNone ? most : own;
@@ -127,8 +129,8 @@ class QuerySplit {
       return float_from_bits(static_cast<uint32_t>(127 + e) << 23);
     };
     QueryNumbers& numbers = a_.query_numbers[number_];
-    numbers.shift[row] = lse + static_cast<float>(most - exponent - 15);
-    numbers.delta[row] = delta * power(-exponent);
+    numbers.shift[row] = in_log2.rounded + static_cast<float>(most - exponent - 15);
+    numbers.delta[row] = delta * in_log2.factor * power(-exponent);
     numbers.factor[row] = shared_.factor[row];
     numbers.share[row] = power(most - exponent);
     return shared_.factor[row] != power_of_two(kCommonQueryExponent - 14) ||
@@ -141,8 +143,9 @@ class QuerySplit {
   SplitQueries& shared_;
 };
 
+// Three blocks of a multiprocessor hide the latency of memory.
 template <AttentionBackwardConfig C>
-__global__ void __launch_bounds__(PlanesConfig::threads)
+__global__ void __launch_bounds__(PlanesConfig::threads, 3)
     attention_backward_split(const __grid_constant__ AttentionBackwardPlanesArguments arguments) {
   __shared__ SplitQueries shared;
   ptx::launch_dependents();
