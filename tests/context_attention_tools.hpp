@@ -54,7 +54,8 @@ struct Problem {
   std::vector<int32_t> lengths = {};  // ragged: of whole sequences, of queries and keys alike
   std::vector<int64_t> shards = {};   // uneven: rows of each rank, of queries and keys alike
   bool bias = false, visible = false, kv_lens = false;
-  bool grad_bias = false;  // of a bias that all batch entries share
+  bool grad_bias = false;    // of a bias that all batch entries share
+  bool ragged_rows = false;  // of bias; else one for all queries of ragged batches
   int64_t chunks = 1;
   bool backward = true;
   bool accumulate = false;
@@ -64,8 +65,9 @@ struct Problem {
   int64_t longest() const {
     return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
   }
-  // Bias and visible have a row for each query, in ragged batches one for all of them.
-  bool bias_has_rows() const { return bias && !ragged(); }
+  // Bias and visible have a row for each query.
+  bool has_score_rows() const { return !ragged() || ragged_rows; }
+  bool bias_has_rows() const { return bias && has_score_rows(); }
   size_t rows_dim(bool lse = false) const {
     const size_t batched = ragged() ? 0 : 1;
     return batched + (lse || layout == perseid::bhsd ? 1 : 0);
@@ -132,6 +134,30 @@ inline void expect_near(const char* name, const Matrix& result, const Matrix& wa
   }
 }
 
+// The rows of bias or visible that a rank has: [batch or 1, heads, rows, keys].
+inline Matrix take_scores(const Problem& problem, const Matrix& whole, int32_t rank) {
+  if (whole.bytes.empty()) return whole;
+  if (!problem.ragged()) return take(whole, 2, rows_of(problem, rank, problem.q_len));
+  std::vector<int64_t> shape = whole.shape;
+  shape[2] /= problem.ranks;
+  Matrix part(shape, whole.dtype);
+  const auto row = static_cast<size_t>(shape[3] * bytes_of(whole.dtype));
+  for (int64_t sequence = 0; sequence < shape[0]; ++sequence) {
+    std::vector<int64_t> rows;
+    add_rows(problem, rank, 0, problem.lengths[static_cast<size_t>(sequence)], &rows);
+    for (int64_t head = 0; head < shape[1]; ++head) {
+      const auto entry = static_cast<size_t>(sequence * shape[1] + head);
+      for (size_t i = 0; i < rows.size(); ++i)
+        std::memcpy(
+            part.bytes.data() + (entry * static_cast<size_t>(shape[2]) + i) * row,
+            whole.bytes.data() +
+                (entry * static_cast<size_t>(whole.shape[2]) + static_cast<size_t>(rows[i])) * row,
+            row);
+    }
+  }
+  return part;
+}
+
 // Tensors of a problem: all rows, or those of a rank. Rows: in memory of the CPU or of a GPU.
 template <class Rows>
 struct TensorsOf {
@@ -183,11 +209,16 @@ inline Matrix whole_numbers(const std::vector<int32_t>& numbers) {
   return matrix;
 }
 
+inline std::vector<int64_t> score_shape(const Problem& problem, int64_t heads) {
+  if (!problem.ragged()) return {1, heads, problem.q_len, problem.kv_len};
+  const int64_t longest = problem.longest();
+  return {problem.batch, heads, longest, longest};
+}
 // Three of four keys, for the queries of a problem.
 inline Matrix visible_of(const Problem& problem, uint64_t seed) {
   if (!problem.visible) return Matrix({1, 1, 0, 0}, perseid::u8);
-  Matrix visible({1, 1, problem.ragged() ? 1 : problem.q_len,
-                  problem.ragged() ? problem.longest() : problem.kv_len},
+  Matrix visible(problem.has_score_rows() ? score_shape(problem, 1)
+                                          : std::vector<int64_t>{1, 1, 1, problem.longest()},
                  perseid::u8);
   std::mt19937_64 engine(seed);
   for (std::byte& byte : visible.bytes) byte = std::byte{engine() % 4 != 0};
@@ -212,8 +243,10 @@ inline Tensors make(const Problem& problem, uint64_t seed) {
   for (int32_t i = 0; i < problem.batch; ++i)
     kv_lens.push_back(static_cast<int32_t>(problem.kv_len) * (i + 1) / (i + 2));
   std::vector<int64_t> bias_shape{1, problem.heads, 0, 0};
-  if (problem.bias_has_rows()) bias_shape = {1, problem.heads, q, kv};
-  if (problem.bias && problem.ragged()) bias_shape = {1, problem.heads, 1, problem.longest()};
+  if (problem.bias_has_rows())
+    bias_shape = score_shape(problem, problem.heads);
+  else if (problem.bias)
+    bias_shape = {1, problem.heads, 1, problem.longest()};
   return {.query = random(q, problem.heads, problem.head_dim, 1),
           .key = random(kv, problem.kv_heads, problem.head_dim, 2),
           .value = random(kv, problem.kv_heads, problem.value_dim, 3),
@@ -237,21 +270,22 @@ inline Tensors take(const Problem& problem, const Tensors& whole, int32_t rank) 
   const std::vector<int64_t> q = rows_of(problem, rank, problem.q_len),
                              kv = rows_of(problem, rank, problem.kv_len);
   const size_t dim = problem.rows_dim();
-  return {
-      .query = take(whole.query, dim, q),
-      .key = take(whole.key, dim, kv),
-      .value = take(whole.value, dim, kv),
-      .bias = problem.bias_has_rows() ? take(whole.bias, 2, q) : whole.bias,
-      .visible = problem.visible && !problem.ragged() ? take(whole.visible, 2, q) : whole.visible,
-      .lengths = whole.lengths,
-      .kv_lens = whole.kv_lens,
-      .out = take(whole.out, dim, q),
-      .lse = take(whole.lse, problem.rows_dim(true), q),
-      .grad_out = take(whole.grad_out, dim, q),
-      .grad_query = take(whole.grad_query, dim, q),
-      .grad_key = take(whole.grad_key, dim, kv),
-      .grad_value = take(whole.grad_value, dim, kv),
-      .grad_bias = problem.bias_has_rows() ? take(whole.grad_bias, 2, q) : whole.grad_bias};
+  return {.query = take(whole.query, dim, q),
+          .key = take(whole.key, dim, kv),
+          .value = take(whole.value, dim, kv),
+          .bias = problem.bias_has_rows() ? take_scores(problem, whole.bias, rank) : whole.bias,
+          .visible =
+              problem.has_score_rows() ? take_scores(problem, whole.visible, rank) : whole.visible,
+          .lengths = whole.lengths,
+          .kv_lens = whole.kv_lens,
+          .out = take(whole.out, dim, q),
+          .lse = take(whole.lse, problem.rows_dim(true), q),
+          .grad_out = take(whole.grad_out, dim, q),
+          .grad_query = take(whole.grad_query, dim, q),
+          .grad_key = take(whole.grad_key, dim, kv),
+          .grad_value = take(whole.grad_value, dim, kv),
+          .grad_bias = problem.bias_has_rows() ? take_scores(problem, whole.grad_bias, rank)
+                                               : whole.grad_bias};
 }
 
 inline AttentionOptions options_of(const Problem& problem, int64_t q_rows, int64_t kv_rows,
@@ -268,15 +302,19 @@ inline AttentionOptions options_of(const Problem& problem, int64_t q_rows, int64
                            .value_dim = problem.value_dim,
                            .mask = problem.mask,
                            .dropout = problem.dropout,
+                           .visible = problem.visible,
                            .kv_lens = problem.kv_lens,
                            .ragged = problem.ragged(),
                            .total_q = problem.ragged() ? q_rows : 0,
                            .total_kv = problem.ragged() ? kv_rows : 0,
                            .backward = problem.backward,
                            .deterministic = problem.deterministic};
-  options.visible = problem.visible;
-  if (problem.bias_has_rows()) options.bias = {1, problem.heads, q_rows, problem.kv_len};
-  if (problem.bias && problem.ragged()) options.bias = {1, problem.heads, 1, longest};
+  if (problem.bias_has_rows())
+    options.bias = problem.ragged()
+                       ? std::array{problem.batch, problem.heads, longest / parts, longest}
+                       : std::array{int64_t{1}, problem.heads, q_rows, problem.kv_len};
+  else if (problem.bias)
+    options.bias = {1, problem.heads, 1, longest};
   if (problem.backward)
     options.gradients = PERSEID_GRAD_QUERY | PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE;
   if (problem.grad_bias) options.gradients |= PERSEID_GRAD_BIAS;

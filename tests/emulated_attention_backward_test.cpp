@@ -272,6 +272,17 @@ TEST(EmulatedAttentionBackward, EverythingAtOnce) {
                                        DType::kF32, shape));
 }
 
+constexpr PortableBackwardConfig kSharded = [] {
+  PortableBackwardConfig config = kEverything;
+  config.sharded = true;
+  return config;
+}();
+
+TEST(EmulatedAttentionBackward, RowsOfARank) {
+  check<kSharded>(with_rows_of_a_rank(
+      with_everything(make_case(DType::kBF16, 0, 2, 1, 0, 0, 128, 64), 70, 200, DType::kF32)));
+}
+
 constexpr PortableBackwardConfig kLengths{.key_dim = 64, .value_dim = 64, .lengths = true};
 
 // Rows that the lengths leave out are NaN; their gradients are cleared by a kernel of its own.

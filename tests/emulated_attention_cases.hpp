@@ -70,6 +70,13 @@ inline Case with_everything(Case test, int64_t q_len, int64_t kv_len, DType bias
   set_visible(test, {1, test.problem.heads, q_len, 1});
   return test;
 }
+// The second of three pieces of each sequence, which begins anywhere in a tile of dropout.
+inline Case with_rows_of_a_rank(Case test) {
+  test.problem.rows = {.ranks = 3, .rank = 1};
+  // Of 99 and of 3 * q_len queries in all, the later see no keys.
+  test.problem.causal = Causal::kTopLeft;
+  return test;
+}
 // Elements that lie apart, a negative scale and a window.
 inline Case with_any_strides_and_scale(Case test) {
   test.layout = Layout::kSpread;

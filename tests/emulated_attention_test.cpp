@@ -73,6 +73,17 @@ TEST(EmulatedAttention, EverythingAtOnce) {
       with_everything(forward_case(DType::kBF16, 0, 4, 2, 0, 0, 128, 64), 130, 200, DType::kF32));
 }
 
+constexpr PortableForwardConfig kSharded = [] {
+  PortableForwardConfig config = kEverything;
+  config.sharded = true;
+  return config;
+}();
+
+TEST(EmulatedAttention, RowsOfARank) {
+  check<kSharded>(with_rows_of_a_rank(
+      with_everything(forward_case(DType::kBF16, 0, 4, 2, 0, 0, 128, 64), 130, 200, DType::kF32)));
+}
+
 // The largest weight of every row is dropped, the others are subnormal numbers.
 TEST(EmulatedAttention, DropoutOfAllButTheSmallestWeights) {
   Case test = forward_case(DType::kBF16, 0, 4, 2, 0, 0, 128, 64);

@@ -201,20 +201,25 @@ TEST(AttentionKernels, TakeTheRowsOfARank) {
   ASSERT_TRUE(portable->make(problem, *device, &attention).ok());
   EXPECT_EQ(attention->kernels().substr(0, 30), "two pieces, each by forward: t");
   problem.dropout = 0.1;
-  EXPECT_EQ(portable->refuse(problem, *device),
+  EXPECT_EQ(portable->refuse(problem, *device), "");
+  problem.rows = {.ranks = 2, .rank = 1, .begin = 100, .total = 300};
+  EXPECT_EQ(portable->refuse(problem, *device), "");
+  problem.dtype = DType::kBF16;
+  cuda::GpuFacts facts;
+  facts.major = 9;
+  EXPECT_EQ(cuda::refuse_attention(problem, facts),
             "made for a rank whose rows begin at a multiple of 16, with dropout, got 100");
-  problem.rows = {.ranks = 2, .rank = 1, .begin = 64, .total = 264};
-  EXPECT_EQ(portable->refuse(problem, *device), "");
-  problem.ragged = true;
+  problem.dtype = DType::kF32;
+  problem.ragged = problem.bias = problem.visible = true;
+  problem.bias_dtype = DType::kF32;
   problem.total_q = problem.total_kv = 400;
-  problem.rows = {.ranks = 2, .rank = 1};
+  for (const bool zigzag : {false, true}) {
+    problem.rows = {.ranks = 2, .rank = 1, .zigzag = zigzag};
+    EXPECT_EQ(portable->refuse(problem, *device), "");
+  }
+  problem.grad_bias = true;
   EXPECT_EQ(portable->refuse(problem, *device),
-            "made for sequences of one length, with dropout, where ranks hold rows of each");
-  problem.dropout = 0;
-  EXPECT_EQ(portable->refuse(problem, *device), "");
-  problem.rows.zigzag = true;
-  EXPECT_EQ(portable->refuse(problem, *device),
-            "of f32 made for sequences of one length, in zigzag pieces");
+            "its gradient of bias is made for sequences of one length, in zigzag pieces");
 }
 
 TEST(AttentionKernels, TakeFloat32) {

@@ -226,6 +226,60 @@ TEST_F(GpuContextAttention, Ragged) {
       perseid::f32);
 }
 
+// A rank's part of a sequence may begin in the middle of a tile of dropout.
+TEST_F(GpuContextAttention, RaggedDropsWhatOneRankDrops) {
+  for (const DType dtype : {perseid::bf16, perseid::f32, perseid::f64})
+    for (const Sharding placement : {Sharding::kZigzag, Sharding::kContiguous})
+      expect_as_on_the_cpu(ragged({44, 0, 100, 268, 4, 32}, {.placement = placement,
+                                                             .heads = 4,
+                                                             .kv_heads = 2,
+                                                             .head_dim = 64,
+                                                             .value_dim = 64,
+                                                             .dropout = 0.3}),
+                           dtype);
+  expect_as_on_the_cpu(
+      ragged({52, 204}, {.layout = perseid::bhsd,
+                         .mask = perseid::causal_bottom_right() & perseid::window(70, -1),
+                         .head_dim = 128,
+                         .value_dim = 128,
+                         .dropout = 0.5}));
+}
+TEST_F(GpuContextAttention, DropsOfRowsThatBeginAnywhere) {
+  for (const DType dtype : {perseid::bf16, perseid::f32, perseid::f64})
+    expect_as_on_the_cpu(
+        square(207, 64, {.placement = Sharding::kContiguous, .dropout = 0.5, .shards = {83, 124}}),
+        dtype);
+}
+
+TEST_F(GpuContextAttention, RaggedBiasAndVisible) {
+  for (const DType dtype : {perseid::bf16, perseid::f32, perseid::f64})
+    for (const Sharding placement : {Sharding::kZigzag, Sharding::kContiguous})
+      expect_as_on_the_cpu(ragged({44, 0, 100, 268, 4}, {.placement = placement,
+                                                         .heads = 4,
+                                                         .kv_heads = 2,
+                                                         .head_dim = 64,
+                                                         .value_dim = 64,
+                                                         .dropout = 0.2,
+                                                         .bias = true,
+                                                         .visible = true,
+                                                         .ragged_rows = true}),
+                           dtype);
+  expect_as_on_the_cpu(ragged(
+      {300, 20}, {.mask = {}, .head_dim = 64, .value_dim = 64, .bias = true, .ragged_rows = true}));
+}
+
+TEST_F(GpuContextAttention, RaggedZigzagOfFloat32) {
+  expect_as_on_the_cpu(
+      ragged({128, 0, 64, 400, 4}, {.heads = 4, .kv_heads = 2, .head_dim = 64, .value_dim = 64}),
+      perseid::f32);
+  expect_as_on_the_cpu(ragged({60, 200}, {.layout = perseid::bhsd,
+                                          .mask = perseid::window(20, 9),
+                                          .head_dim = 128,
+                                          .value_dim = 96,
+                                          .accumulate = true}),
+                       perseid::f32);
+}
+
 TEST_F(GpuContextAttention, AddsToGradients) {
   expect_as_on_the_cpu(square(512, 128, {.accumulate = true}));
 }
@@ -350,26 +404,37 @@ TEST_F(GpuContextAttention, BitsOfOneGpuPieceByPiece) {
   }
 }
 
-TEST_F(GpuContextAttention, RefusesToDropOfSequencesOfSeveralLengths) {
-  on_gpu_ranks(kRanks, [&](const Group& group) {
-    const Ended end = ended([&] {
-      const Context context = context_of(group.rank());
-      const ContextAttention unused(context, group,
-                                    {.attention = {.dtype = perseid::bf16,
-                                                   .batch = 2,
-                                                   .heads = 1,
-                                                   .q_len = 64,
-                                                   .kv_len = 64,
-                                                   .head_dim = 64,
-                                                   .dropout = 0.1,
-                                                   .ragged = true,
-                                                   .total_q = 96,
-                                                   .total_kv = 96}});
-    });
-    EXPECT_EQ(end.status, PERSEID_UNSUPPORTED) << end.sentence;
-    EXPECT_NE(end.sentence.find("sequences of one length, with dropout"), std::string::npos)
-        << end.sentence;
-  });
+// The same of ragged batches: rows of a sequence by one rank alone.
+TEST_F(GpuContextAttention, BitsOfOneGpuRagged) {
+  for (const DType dtype : {perseid::bf16, perseid::f32, perseid::f64})
+    for (const bool scores : {false, true}) {
+      const Problem problem = on_two_gpus(ragged({176, 0, 264}, {.heads = 4,
+                                                                 .kv_heads = 2,
+                                                                 .head_dim = 72,
+                                                                 .value_dim = 72,
+                                                                 .dropout = 0.25,
+                                                                 .bias = scores,
+                                                                 .visible = scores,
+                                                                 .ragged_rows = true,
+                                                                 .backward = false}),
+                                          dtype);
+      on_gpu_ranks(kRanks, [&](const Group& group) {
+        const int32_t rank = group.rank();
+        const Tensors whole = make(problem, 3), own = take(problem, whole, rank);
+        AttentionOptions options = options_of(problem, problem.q_len, problem.kv_len, 1);
+        options.implementation = "cuda:portable";
+        const OnRank on_rank(group, problem, own);
+        const Attention attention(on_rank.context, options);
+        const TensorsOf<OnGpu> tensors = copy_to_gpu(on_rank.context, whole);
+        const GpuWorkspace workspace(on_rank.context, attention);
+        attention.forward(nullptr, tensors.forward(problem), workspace.bytes());
+        on_rank.context.synchronize();
+        const Tensors wanted = take(problem, copy_from_gpu(tensors, whole), rank);
+        const Tensors result = on_rank.run(problem, own);
+        EXPECT_TRUE(result.out.bytes == wanted.out.bytes) << static_cast<int>(dtype);
+        EXPECT_TRUE(result.lse.bytes == wanted.lse.bytes) << static_cast<int>(dtype);
+      });
+    }
 }
 
 TEST_F(GpuContextAttention, ReportsAddUp) {

@@ -180,7 +180,9 @@ AttentionProblem piece_of(const AttentionProblem& problem, int64_t piece) {
   if (one.bias_shape[2] == rows) one.bias_shape[2] = one.q_len;
   if (problem.ragged) {
     const int64_t ranks = problem.rows.ranks, rank = problem.rows.rank;
-    one.rows = {.ranks = 2 * ranks, .rank = piece == 0 ? rank : 2 * ranks - 1 - rank};
+    one.rows = {.ranks = 2 * ranks,
+                .rank = piece == 0 ? rank : 2 * ranks - 1 - rank,
+                .pieces_before = piece};
     one.q_lens = true;
   }
   if (piece == 0) return one;
@@ -315,10 +317,8 @@ constexpr Implementation<Attention> kPortable = {
     .refuse =
         [](const AttentionProblem& problem, const Device& device) {
           std::string why = problem.rows.canonical ? kOrderOfRows : refuse_scale(problem, false);
-          if (problem.rows.zigzag && problem.ragged && (problem.bias || problem.visible))
-            why = "made for sequences of one length, with bias or visible, in zigzag pieces";
-          if (problem.rows.zigzag && problem.ragged && problem.dtype == DType::kF32)
-            why = "of f32 made for sequences of one length, in zigzag pieces";
+          if (problem.rows.zigzag && problem.ragged && problem.grad_bias)
+            why = "its gradient of bias is made for sequences of one length, in zigzag pieces";
           for (int64_t piece = 0; piece < (problem.rows.zigzag ? 2 : 1); ++piece) {
             const AttentionProblem one = problem.rows.zigzag ? piece_of(problem, piece) : problem;
             if (why.empty()) why = cuda::refuse_portable_attention(one, device.gpu->facts());

@@ -23,6 +23,8 @@ struct QueryRows {
   bool zigzag = false;
   // Not zigzag: [begin, begin + rows) of total rows; -1: all ranks have equally many.
   int64_t begin = -1, total = 0;
+  // Ragged: in bias and visible, so many equal pieces of the rank lie before these rows.
+  int64_t pieces_before = 0;
   bool canonical = false;  // a row has the same bits however many others there are
 
   PERSEID_INLINE bool all() const { return ranks == 1; }

@@ -76,19 +76,23 @@ BoundsByRow bounds_by_row(const AttentionProblem& problem) {
           offsets.right < kLongest && (lengths || offsets.right + first < problem.kv_len)};
 }
 
-std::string refuse_shard(const AttentionProblem& problem) {
+std::string refuse_shard(const AttentionProblem& problem, bool any_first_row) {
   const QueryRows& rows = problem.rows;
   if (rows.all()) return "";
-  if (problem.ragged && problem.dropout > 0)
-    return "made for sequences of one length, with dropout, where ranks hold rows of each";
   if (const int64_t first = rows.position(0, problem.q_len);
-      problem.dropout > 0 && first % kDropoutTileRows != 0)
+      !any_first_row && problem.dropout > 0 && first % kDropoutTileRows != 0)
     return concatenate("made for a rank whose rows begin at a multiple of ", kDropoutTileRows,
                        ", with dropout, got ", first);
   if (rows.length(problem.q_len) > kLongest)
     return concatenate("made for lengths up to ", kLongest, ", got ", rows.length(problem.q_len),
                        " rows of all ranks");
   return "";
+}
+
+bool counts_whole_rows(const AttentionProblem& problem) {
+  if (problem.rows.all()) return false;
+  return dropout_threshold(problem.dropout) < 256 ||
+         (problem.rows.pieces_before > 0 && (problem.bias || problem.visible));
 }
 
 Tensor with_batch(const Tensor& tensor) {
@@ -149,6 +153,7 @@ AttentionArguments arguments_of(const AttentionProblem& problem) {
   if (problem.ragged) {
     arguments.piece = static_cast<int32_t>(rows.rank);
     arguments.pieces = static_cast<int32_t>(rows.ranks);
+    arguments.pieces_before = static_cast<int32_t>(rows.pieces_before);
   }
   arguments.scale_log2_f64 = problem.scale * kLog2E;
   arguments.scale_log2 = static_cast<float>(arguments.scale_log2_f64);

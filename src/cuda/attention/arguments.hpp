@@ -36,7 +36,11 @@ struct BoundsByRow {
 BoundsByRow bounds_by_row(const AttentionProblem& problem);
 
 // Why kernels of any architecture do not take rows that are a rank's, as the end of a sentence; "".
-std::string refuse_shard(const AttentionProblem& problem);
+// any_first_row: the first row need not begin a tile of dropout.
+std::string refuse_shard(const AttentionProblem& problem, bool any_first_row);
+// Whether kernels whose rows follow one another must know which rows of whole sequences they have:
+// for dropout, or for bias and visible of the second of a rank's ragged pieces.
+bool counts_whole_rows(const AttentionProblem& problem);
 
 // A ragged tensor, [heads, total, dim], as one of a single batch entry.
 Tensor with_batch(const Tensor& tensor);

@@ -121,7 +121,7 @@ std::string refuse_portable_attention(const AttentionProblem& problem, const Gpu
     return concatenate("made for compute capability 8.0 and up, the GPU has ", facts.major, ".",
                        facts.minor);
   if (problem.async()) return "made for keys and values without chunks";
-  if (std::string why = refuse_shard(problem); !why.empty()) return why;
+  if (std::string why = refuse_shard(problem, true); !why.empty()) return why;
   if (max(problem.head_dim, problem.value_dim) > kMostDim)
     return concatenate("made for head dims up to ", kMostDim, ", got head_dim ", problem.head_dim,
                        " and value_dim ", problem.value_dim);
@@ -148,7 +148,7 @@ PortableForwardConfig choose_portable_attention(const AttentionProblem& problem)
   config.lengths = has_lengths(problem);
   config.visible = problem.visible;
   config.dropout = dropout_threshold(problem.dropout) < 256;
-  config.sharded = config.dropout && !problem.rows.all();
+  config.sharded = counts_whole_rows(problem);
   config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
   config.modifier = problem.modifier.kind;
   const BoundsByRow bounds = bounds_by_row(problem);

@@ -150,7 +150,7 @@ PortableBackwardConfig choose_portable_attention_backward(const AttentionProblem
   config.lengths = has_lengths(problem);
   config.visible = problem.visible;
   config.dropout = dropout_threshold(problem.dropout) < 256;
-  config.sharded = config.dropout && !problem.rows.all();
+  config.sharded = counts_whole_rows(problem);
   config.f32_key_gradients =
       problem.f32_key_gradients && size_of(problem.dtype) == 2 && config.of_keys();
   config.bias = problem.bias ? problem.bias_dtype : DType::kNone;

@@ -16,7 +16,7 @@ Float64ForwardConfig choose_float64_attention(const AttentionProblem& problem) {
   config.lengths = has_lengths(problem);
   config.visible = problem.visible;
   config.dropout = dropout_threshold(problem.dropout) < 256;
-  config.sharded = config.dropout && !problem.rows.all();
+  config.sharded = counts_whole_rows(problem);
   config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
   config.modifier = problem.modifier.kind;
   const BoundsByRow bounds = bounds_by_row(problem);

@@ -145,7 +145,7 @@ std::string refuse_rows(const AttentionProblem& problem) {
   if (problem.rows.zigzag && problem.q_len / 2 % kPieceUnit != 0)
     return concatenate("made for zigzag pieces whose rows are a multiple of ", kPieceUnit, ", got ",
                        problem.q_len / 2);
-  return refuse_shard(problem);
+  return refuse_shard(problem, false);
 }
 
 // ---- Launches ----

@@ -39,7 +39,8 @@ struct AttentionArguments {
   // before.
   int32_t first_row = 0, second_piece = 0, gap = 0;
   // Ragged: of every sequence of queries the piece of this number is here, of so many equal ones.
-  int32_t piece = 0, pieces = 1;
+  // In bias and visible, rows of so many pieces lie before its own.
+  int32_t piece = 0, pieces = 1, pieces_before = 0;
   float scale_log2 = 0;       // scale * log2(e)
   double scale_log2_f64 = 0;  // the same, for float64
 

@@ -65,8 +65,10 @@ struct FixupPair {
     using V = typename ArithmeticOf<Real>::Type;
     const int32_t batch = sequence.batch;
     const int64_t at = statistics_at<C>(a, sequence, head, query_number);
-    const Real bias = bias_log2<C.bias>(a, batch, head, query_number, key_number);
-    const bool kept = is_kept<C.dropout>(a, batch, head, whole_row<C>(a, query_number), key_number);
+    const Real bias =
+        bias_log2<C.bias>(a, batch, head, score_row_of<C>(a, sequence, query_number), key_number);
+    const bool kept =
+        is_kept<C.dropout>(a, batch, head, whole_row<C>(a, sequence, query_number), key_number);
     const Modifier<C.modifier, Real> modifier{a.modifier};
     const Real scores = query.product(key), scale = scale_log2_of<Real>(a);
     const Real weight =
@@ -103,7 +105,7 @@ __device__ __forceinline__ void fix_up_query(const AttentionGradientsOf<Real>& a
   pair.load_query(a, sequence, head, query);
   const KeysOfQuery<C> keys(a, sequence, query);
   for (int32_t key = keys.begin; key < keys.end && !gradient.is_lost(a.head_dim); ++key) {
-    if (!is_visible<C.visible>(a, sequence.batch, head, query, key)) continue;
+    if (!is_seen<C>(a, sequence, head, query, key)) continue;
     pair.load_key(a, sequence, head / a.group, key);
     gradient.add(pair.compute(a, sequence, head, query, key).product, pair.key);
   }
@@ -148,11 +150,12 @@ __device__ __noinline__ void fix_up_key(const AttentionGradientsOf<Real>& a, int
   bool lost = false;
   for (int32_t head = kv_head * a.group; head < (kv_head + 1) * a.group; ++head)
     for (int32_t query = queries.begin; query < queries.end && !lost; ++query) {
-      if (!is_visible<C.visible>(a, sequence.batch, head, query, key)) continue;
+      if (!is_seen<C>(a, sequence, head, query, key)) continue;
       pair.load_query(a, sequence, head, query);
       const auto of_pair = pair.compute(a, sequence, head, query, key);
       // A dropped weight is 0, whatever the gradient holds.
-      if (!C.dropout || is_kept<C.dropout>(a, sequence.batch, head, whole_row<C>(a, query), key))
+      if (!C.dropout ||
+          is_kept<C.dropout>(a, sequence.batch, head, whole_row<C>(a, sequence, query), key))
         grad_value.add(of_pair.weight, pair.grad_out);
       grad_key.add(of_pair.product, pair.query);
       lost = grad_key.is_lost(a.head_dim) && grad_value.is_lost(a.value_dim);
@@ -202,7 +205,7 @@ __device__ __forceinline__ bool query_depends_on_nonfinite(const AttentionGradie
   bool found = is_nonfinite_query<C>(a, sequence, head, query);
 #pragma unroll 1
   for (int32_t key = keys.begin + lane; key < keys.end && !found; key += 32)
-    found = is_visible<C.visible>(a, sequence.batch, head, query, key) &&
+    found = is_seen<C>(a, sequence, head, query, key) &&
             is_nonfinite_key<C>(a, sequence, head / a.group, key);
   return __any_sync(0xffffffffu, found);
 }
@@ -218,7 +221,7 @@ __device__ __noinline__ bool key_depends_on_nonfinite(const AttentionGradientsOf
 #pragma unroll 1
     for (int32_t query = queries.begin + lane; query < queries.end && !found; query += 32)
       found = is_nonfinite_query<C>(a, sequence, head, query) &&
-              is_visible<C.visible>(a, batch, head, query, key);
+              is_seen<C>(a, sequence, head, query, key);
   return __any_sync(0xffffffffu, found);
 }
 
@@ -236,7 +239,7 @@ __device__ __noinline__ bool key_depends_on_nonfinite_query(const AttentionGradi
   for (int32_t head = kv_head * a.group; head < (kv_head + 1) * a.group; ++head)
 #pragma unroll 1
     for (int32_t query = queries.begin + lane; query < queries.end && !found; query += 32)
-      found = is_visible<C.visible>(a, sequence.batch, head, query, key) &&
+      found = is_seen<C>(a, sequence, head, query, key) &&
               (is_nonfinite_query<C>(a, sequence, head, query) ||
                !is_finite_row<C.dtype, C.unit_strides()>(a.query_rows, entry, head,
                                                          sequence.q_begin + query, a.head_dim) ||

@@ -227,7 +227,7 @@ class ForwardScores {
     const bool whole = plane.pairs && !needs_mask;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int query = min(query_of(tile, r), tile.q_len - 1);
+      const int query = score_row_of<C>(a_, tile, min(query_of(tile, r), tile.q_len - 1));
       const Element* row = score_row<Element>(plane, tile.batch, tile.head, query);
       if (whole) {
 #pragma unroll
@@ -251,16 +251,21 @@ class ForwardScores {
     static_assert(!C.dropout || kTiles * kDropoutTileColumns == C.keys);
     const Dropout dropout = kDrawsEarly ? dropout_ : dropout_of(a_);
     const int64_t batch_head = int64_t{tile.batch} * a_.heads + tile.head;
-    uint32_t tile_row[1] = {
-        static_cast<uint32_t>(whole_row<C>(a_, tile.query + row_) / kDropoutTileRows)};
-    ptx::materialize(tile_row);  // what depends on it is computed after this
+    const int32_t row = whole_row<C>(a_, tile, tile.query + row_);
+    uint32_t first[1] = {static_cast<uint32_t>(C.any_first_row() ? row : row / kDropoutTileRows)};
+    ptx::materialize(first);  // what depends on it is computed after this
     DrawnNumbers drawn;
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      const PhiloxBlock block = philox4x32(
-          dropout_counter(dropout, batch_head, tile_row[0], n * kTiles + t,
-                          static_cast<uint32_t>(lane_)),
-          static_cast<uint32_t>(dropout.seed), static_cast<uint32_t>(dropout.seed >> 32));
+      PhiloxBlock block;
+      if constexpr (C.any_first_row())
+        block = draw_rows(dropout, batch_head, first[0], n * kTiles + t,
+                          static_cast<uint32_t>(lane_) % 4);
+      else
+        block = philox4x32(dropout_counter(dropout, batch_head, first[0], n * kTiles + t,
+                                           static_cast<uint32_t>(lane_)),
+                           static_cast<uint32_t>(dropout.seed),
+                           static_cast<uint32_t>(dropout.seed >> 32));
 #pragma unroll
       for (int i = 0; i < 4; ++i) drawn.word[4 * t + i] = block.word[i];
     }

@@ -41,7 +41,7 @@ __device__ __forceinline__ bool sees_nonfinite(const typename decltype(C)::Argum
   bool found = false;
 #pragma unroll 1
   for (int k = keys.begin + static_cast<int>(threadIdx.x) % 32; k < keys.end && !found; k += 32) {
-    if (!is_visible<C.visible>(a, batch, head, query, k)) continue;
+    if (!is_seen<C>(a, sequence, head, query, k)) continue;
     found = !is_finite_row<C.dtype, C.unit_strides()>(a.value_rows, entry, kv_head,
                                                       sequence.kv_begin + k, a.value_dim);
   }
@@ -80,15 +80,16 @@ __device__ __noinline__ void fixup_row(const typename decltype(C)::Arguments& a,
   const SeenKeys<C> keys(sequence, query);
 #pragma unroll 1
   for (int k = keys.begin; k < keys.end; ++k) {
-    if (!is_visible<C.visible>(a, batch, head, query, k)) continue;
+    if (!is_seen<C>(a, sequence, head, query, k)) continue;
     key.load(row_at<Element>(a.key_rows, kv_entry, kv_head, sequence.kv_begin + k), a.head_dim,
              element_stride<C>(a.key_rows));
     value.load(row_at<Element>(a.value_rows, kv_entry, kv_head, sequence.kv_begin + k) +
                    first * element_stride<C>(a.value_rows),
                columns, element_stride<C>(a.value_rows));
-    const Real score = score_log2<V>(own.product(key), scale_log2_of<Real>(a),
-                                     bias_log2<C.bias>(a, batch, head, query, k),
-                                     Modifier<C.modifier, Real>{a.modifier});
+    const Real score =
+        score_log2<V>(own.product(key), scale_log2_of<Real>(a),
+                      bias_log2<C.bias>(a, batch, head, score_row_of<C>(a, sequence, query), k),
+                      Modifier<C.modifier, Real>{a.modifier});
     const Real now = V::max(maximum, score);
     const Real factor = maximum == minus_infinity() ? 0 : weight_of<C.dropout>(maximum - now);
     // A NaN score keeps a NaN weight.
@@ -96,7 +97,8 @@ __device__ __noinline__ void fixup_row(const typename decltype(C)::Arguments& a,
     sum = V::fma(sum, factor, weight);
     maximum = now;
     out.multiply(factor);
-    out.add(is_kept<C.dropout>(a, batch, head, whole_row<C>(a, query), k) ? weight : 0, value);
+    out.add(is_kept<C.dropout>(a, batch, head, whole_row<C>(a, sequence, query), k) ? weight : 0,
+            value);
   }
   if constexpr (kWhole) {
     const bool empty = sum == 0 || (sum == sum && maximum <= kLeastPower);

@@ -5,6 +5,7 @@
 
 #include "cuda/device/attention/arguments.hpp"
 #include "cuda/device/attention/arithmetic.hpp"
+#include "cuda/device/attention/sequence.hpp"
 #include "cuda/device/element.hpp"
 #include "math/philox.hpp"
 
@@ -50,6 +51,13 @@ __device__ __forceinline__ bool is_visible(const AttentionArguments& a, int32_t 
   if constexpr (!kMasked) return true;
   return score_row<uint8_t>(a.visible, batch, head, query)[key * a.visible.stride[3]] != 0;
 }
+// C: a configuration of attention.
+template <auto C>
+__device__ __forceinline__ bool is_seen(const AttentionArguments& a,
+                                        const AttentionSequence& sequence, int32_t head,
+                                        int32_t query, int32_t key) {
+  return is_visible<C.visible>(a, sequence.batch, head, score_row_of<C>(a, sequence, query), key);
+}
 
 __device__ __forceinline__ Dropout dropout_of(const AttentionArguments& a) {
   if (a.dropout_numbers == nullptr) return {a.dropout_threshold, a.dropout_seed, a.dropout_offset};
@@ -65,6 +73,25 @@ __device__ __forceinline__ bool is_kept(const AttentionArguments& a, int32_t bat
                                         int32_t query, int32_t key) {
   if constexpr (!kDropout) return true;
   return dropout_keeps(dropout_of(a), int64_t{batch} * a.heads + head, query, key);
+}
+
+// The bytes of rows `row` and row + 8 of whole sequences, two words each, in a tile of columns, of
+// which the thread has the pairs of this number. Rows may begin anywhere in their tile: the second
+// one may be in the next. A loop, for one copy of the code.
+__device__ __forceinline__ PhiloxBlock draw_rows(const Dropout& dropout, int64_t batch_head,
+                                                 uint32_t row, int64_t tile_column, uint32_t pair) {
+  constexpr auto kRows = static_cast<uint32_t>(kDropoutTileRows);
+  const uint32_t first = row / kRows, last = (row + 8) / kRows;
+  PhiloxBlock drawn{}, before{};
+#pragma unroll 1
+  for (uint32_t tile = first; tile <= last; ++tile) {
+    before = drawn;
+    drawn =
+        philox4x32(dropout_counter(dropout, batch_head, tile, tile_column, row % 8 * 4 + pair),
+                   static_cast<uint32_t>(dropout.seed), static_cast<uint32_t>(dropout.seed >> 32));
+  }
+  if (first == last) return drawn;
+  return {{before.word[2], before.word[3], drawn.word[0], drawn.word[1]}};
 }
 
 }  // namespace perseid::internal::cuda

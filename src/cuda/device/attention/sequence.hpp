@@ -58,8 +58,17 @@ __device__ __forceinline__ int32_t gap_before(const AttentionArguments& a, int32
 }
 // The row of the whole sequence.
 template <auto C>
-__device__ __forceinline__ int32_t whole_row(const AttentionArguments& a, int32_t query) {
-  return C.sharded ? a.first_row + query + gap_before<C>(a, query) : query;
+__device__ __forceinline__ int32_t whole_row(const AttentionArguments& a,
+                                             const AttentionSequence& sequence, int32_t query) {
+  if constexpr (!C.sharded) return query;
+  const int32_t first = C.lengths && a.ragged ? a.piece * sequence.q_len : a.first_row;
+  return first + query + gap_before<C>(a, query);
+}
+// The row of bias and visible.
+template <auto C>
+__device__ __forceinline__ int32_t score_row_of(const AttentionArguments& a,
+                                                const AttentionSequence& sequence, int32_t query) {
+  return C.sharded && C.lengths ? query + a.pieces_before * sequence.q_len : query;
 }
 // The first query that stands at `row` or behind it, both counted from the first query's.
 template <auto C>

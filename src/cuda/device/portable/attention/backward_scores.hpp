@@ -153,13 +153,14 @@ class PortableBackwardScores {
       bool hidden = kMasks && (seen[r] >> (x / 4 * 2 + x % 2) & 1) == 0;
       const int row = row_of(i, r), column = column_ + 2 * (lane_ % 4) + x / 4 * 8 + x % 2;
       const int query = C.of_keys() ? column : row, key = C.of_keys() ? row : column;
-      if constexpr (C.visible)
-        hidden = hidden || !is_visible<true>(a_, rows_.batch, head_, query, key);
+      if constexpr (C.visible) hidden = hidden || !is_seen<C>(a_, rows_, head_, query, key);
       const QueryStatistics<Real> both = statistics(x / 4, r);
       const Real delta = both.delta[x % 2];
       Real addend = -both.lse[x % 2];
       if constexpr (C.bias != DType::kNone)
-        addend += hidden ? 0 : bias_log2<C.bias>(a_, rows_.batch, head_, query, key);
+        addend += hidden ? 0
+                         : bias_log2<C.bias>(a_, rows_.batch, head_,
+                                             score_row_of<C>(a_, rows_, query), key);
       const Real power = score_log2<V>(scores[x], scales.score[r], addend, modifier);
       const Real weight = hidden ? 0 : weight_of<C.dropout>(power);
       const bool keeps = !C.dropout || (kept >> x & 1) != 0;
@@ -194,11 +195,17 @@ class PortableBackwardScores {
   __device__ __forceinline__ uint32_t kept_elements(int i) const {
     const Dropout dropout = dropout_of(a_);
     const int64_t batch_head = int64_t{rows_.batch} * a_.heads + head_;
-    const auto draw = [&](int query, int key, int lane) {
-      return philox4x32(
-          dropout_counter(dropout, batch_head, whole_row<C>(a_, query) / kDropoutTileRows,
-                          key / kDropoutTileColumns, static_cast<uint32_t>(lane)),
-          static_cast<uint32_t>(dropout.seed), static_cast<uint32_t>(dropout.seed >> 32));
+    // Query `own` of 16 from `query` on, and the one 8 further; pairs of keys of this number.
+    const auto draw = [&](int query, int own, int key, int pair) {
+      if constexpr (C.sharded)
+        return draw_rows(dropout, batch_head,
+                         static_cast<uint32_t>(whole_row<C>(a_, rows_, query + own)),
+                         key / kDropoutTileColumns, static_cast<uint32_t>(pair));
+      else
+        return philox4x32(
+            dropout_counter(dropout, batch_head, query / kDropoutTileRows,
+                            key / kDropoutTileColumns, static_cast<uint32_t>(own * 4 + pair)),
+            static_cast<uint32_t>(dropout.seed), static_cast<uint32_t>(dropout.seed >> 32));
     };
     const auto keeps = [&](uint32_t word, int byte) {
       return (word >> (8 * byte) & 0xff) < dropout.threshold ? 1u : 0u;
@@ -212,8 +219,7 @@ class PortableBackwardScores {
       for (int m = 0; m < C.columns / 16; ++m)
 #pragma unroll
         for (int p = 0; p < 2; ++p) {
-          const PhiloxBlock drawn =
-              draw(column_ + 16 * m, row, (2 * (lane_ % 4) + p) * 4 + key / 2);
+          const PhiloxBlock drawn = draw(column_ + 16 * m, 2 * (lane_ % 4) + p, row, key / 2);
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             const uint32_t word = row / 16 % 2 == 0 ? drawn.word[2 * h] : drawn.word[2 * h + 1];
@@ -226,7 +232,7 @@ class PortableBackwardScores {
       // A call's 16 bytes are those of 32 keys, of which a step may have the first or last 16.
 #pragma unroll
       for (int t = 0; t < (C.columns + 16) / 32; ++t) {
-        const PhiloxBlock drawn = draw(row, column_ + 32 * t, lane_);
+        const PhiloxBlock drawn = draw(row, lane_ / 4, column_ + 32 * t, lane_ % 4);
         const bool last = C.columns == 16 && column_ / 16 % 2 != 0;
 #pragma unroll
         for (int x = 0; x < min(kCount, 16); ++x) {

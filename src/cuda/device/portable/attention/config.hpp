@@ -32,9 +32,10 @@ struct PortableForwardConfig {
   bool dropout = false;
   DType bias = DType::kNone;
   ScoreModifierKind modifier = ScoreModifierKind::kNone;
-  bool split = false;    // a block has a split of the keys
-  bool sharded = false;  // dropout counts queries from those of other ranks before them
-  bool packs = false;    // query heads that share a key head are packed into the rows of a block
+  bool split = false;  // a block has a split of the keys
+  // Queries are rows of longer sequences: dropout counts by those, or bias and visible do.
+  bool sharded = false;
+  bool packs = false;  // query heads that share a key head are packed into the rows of a block
 
   using Arguments = PortableForwardArguments;
   static constexpr const char* kName = "PortableForwardConfig";
@@ -66,6 +67,8 @@ struct PortableForwardConfig {
   // sm_90 has these in addition; what it shares with these kernels asks for them.
   static constexpr int bias_stages = 0;
   static constexpr bool consumers_know_tiles() { return false; }
+  // The first row of a tile need not begin one of dropout.
+  constexpr bool any_first_row() const { return sharded; }
   static constexpr bool unit_strides() { return false; }  // between elements of rows, in fixups
   constexpr int block_rows() const { return rows * warps; }
   // A KV tile may have keys that some rows see and others do not.

@@ -39,7 +39,7 @@ struct Float64ForwardConfig {
   DType bias = DType::kNone;
   ScoreModifierKind modifier = ScoreModifierKind::kNone;
   bool split = false;    // a block has a split of the keys
-  bool sharded = false;  // dropout counts queries from those of other ranks before them
+  bool sharded = false;  // as in PortableForwardConfig
 
   using Arguments = Float64Arguments;
   static constexpr const char* kName = "Float64ForwardConfig";

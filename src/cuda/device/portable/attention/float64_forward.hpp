@@ -233,7 +233,8 @@ class Float64Forward {
         double bias = 0;
         if constexpr (C.bias != DType::kNone)
           if (key < own_.kv_len)
-            bias = bias_log2<C.bias>(a_, own_.batch, own_.head, query_of(r), key);
+            bias = bias_log2<C.bias>(a_, own_.batch, own_.head,
+                                     score_row_of<C>(a_, own_, query_of(r)), key);
         scores[x] = score_log2<V>(scores[x], scale, bias, modifier);
       });
     }
@@ -250,7 +251,7 @@ class Float64Forward {
     }
     if constexpr (C.visible)
       for_each_score(n, [&](int x, int r, int key) {
-        if (key >= own_.kv_len || !is_visible<true>(a_, own_.batch, own_.head, query_of(r), key))
+        if (key >= own_.kv_len || !is_seen<C>(a_, own_, own_.head, query_of(r), key))
           scores[x] = minus_infinity();
       });
   }
@@ -295,7 +296,7 @@ class Float64Forward {
   // Row sums include the weights that are dropped.
   __device__ __forceinline__ void drop(int n, Scores& weights) const {
     for_each_score(n, [&](int x, int r, int key) {
-      const int32_t query = whole_row<C>(a_, query_of(r));
+      const int32_t query = whole_row<C>(a_, own_, query_of(r));
       if (!is_kept<true>(a_, own_.batch, own_.head, query, key)) weights[x] = 0;
     });
   }

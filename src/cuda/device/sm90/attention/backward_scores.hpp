@@ -41,7 +41,7 @@ class BackwardScores {
     const Dropout dropout = dropout_of(problem_);
     const int64_t batch_head = int64_t{tile.batch} * problem_.heads + step.head;
     const int64_t column = thread_.own_key(tile) / kDropoutTileColumns;
-    const int64_t row = whole_row<C>(problem_, step.block * C.queries) / kDropoutTileRows;
+    const int64_t row = whole_row<C>(problem_, tile, step.block * C.queries) / kDropoutTileRows;
     // Carries into the bit above a byte that is not below the threshold.
     const uint32_t rest = (256 - problem_.dropout_threshold) * 0x10001u;
     const bool odd = lane_ / 4 % 2 != 0;
