@@ -304,7 +304,7 @@ TEST(F32MatmulKernels, FitIntoSharedMemory) {
         for (const Precision precision : {Precision::kDefault, Precision::kTF32}) {
           const MatmulProblem problem{
               .m = m, .n = n, .k = 512, .beta = beta, .precision = precision};
-          EXPECT_EQ(cuda::refuse_sm90_f32_matmul(problem), "");
+          EXPECT_EQ(cuda::refuse_split_matmul(problem), "");
           const auto config = cuda::choose_sm90_f32_matmul(problem, 132);
           EXPECT_TRUE(config.fits()) << m << " " << n << " " << config.columns;
           EXPECT_LE(config.shared_bytes(), cuda::Sm90MatmulConfig::kMostShared);
@@ -393,7 +393,7 @@ TEST(F8MatmulKernels, FitIntoSharedMemory) {
 
 TEST(F32MatmulKernels, LeaveFewRowsToMultiplyAdd) {
   const auto avoided = [](int64_t m, int64_t n, int64_t k) {
-    return !cuda::avoid_sm90_f32_matmul({.m = m, .n = n, .k = k}).empty();
+    return !cuda::avoid_split_matmul({.m = m, .n = n, .k = k}).empty();
   };
   EXPECT_TRUE(avoided(1, 8192, 8192));
   EXPECT_TRUE(avoided(8192, 64, 8192));
@@ -427,7 +427,7 @@ TEST(F32AndF8MatmulKernels, RefuseWithASentence) {
   const auto refused = [](const auto& change) {
     MatmulProblem problem{.m = 8, .n = 8, .k = 8};
     change(problem);
-    const bool f32 = !cuda::refuse_sm90_f32_matmul(problem).empty();
+    const bool f32 = !cuda::refuse_split_matmul(problem).empty();
     problem.dtype = DType::kF8E4M3;
     EXPECT_EQ(!cuda::refuse_sm90_f8_matmul(problem).empty(), f32);
     return f32;

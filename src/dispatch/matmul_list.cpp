@@ -5,7 +5,7 @@
 #include "cpu/reference/reference.hpp"
 #include "cpu/waits.hpp"
 #include "cuda/matmul/fma.hpp"
-#include "cuda/matmul/tensor_core.hpp"
+#include "cuda/matmul/tensor_core_f32.hpp"
 #include "cuda/matmul/whole_chunks.hpp"
 #include "cuda/sm90/matmul.hpp"
 #include "cuda/sm90/matmul_f32.hpp"
@@ -207,8 +207,8 @@ constexpr Implementation<Matmul> kSm90 = {
           if (is_float8(problem.dtype)) return cuda::refuse_sm90_f8_matmul(problem);
           if (problem.dtype != DType::kF32) return cuda::refuse_sm90_matmul(problem);
           if (problem.leaves > 0) return "of f32 " + refuse_leaves(problem);
-          const std::string reason = cuda::refuse_sm90_f32_matmul(problem);
-          return reason.empty() ? cuda::avoid_sm90_f32_matmul(problem) : reason;
+          const std::string reason = cuda::refuse_split_matmul(problem);
+          return reason.empty() ? cuda::avoid_split_matmul(problem) : reason;
         },
     .make =
         [](const MatmulProblem& problem, const Device& device, Made* made) {
@@ -225,10 +225,20 @@ constexpr Implementation<Matmul> kTensorCore = {
     .name = "cuda:tensor_core",
     .refuse =
         [](const MatmulProblem& problem, const Device&) {
-          const std::string reason = cuda::refuse_tensor_core_matmul(problem);
-          return reason.empty() ? refuse_leaves(problem) : reason;
+          const bool f32 = problem.dtype == DType::kF32;
+          const std::string reason =
+              f32 ? cuda::refuse_split_matmul(problem) : cuda::refuse_tensor_core_matmul(problem);
+          if (!reason.empty()) return reason;
+          if (problem.leaves > 0) return refuse_leaves(problem);
+          return f32 ? cuda::avoid_split_matmul(problem) : "";
         },
-    .make = MatmulInWorkspace<cuda::TensorCoreMatmul>::make};
+    .make =
+        [](const MatmulProblem& problem, const Device& device, Made* made) {
+          if (problem.dtype != DType::kF32)
+            return MatmulInWorkspace<cuda::TensorCoreMatmul>::make(problem, device, made);
+          return MatmulBetweenSignals::make(
+              problem, device, MatmulInWorkspace<cuda::TensorCoreF32Matmul>::make, made);
+        }};
 
 // Multiply-add of f32, any strides.
 constexpr Implementation<Matmul> kFma = {

@@ -27,6 +27,12 @@ MatmulFmaConfig choose_fma_matmul(const MatmulProblem& problem, int32_t multipro
   return config;
 }
 
+MatmulFmaConfig choose_fixup_matmul(const MatmulProblem& problem, int32_t multiprocessors) {
+  MatmulFmaConfig config = choose_fma_matmul(problem, multiprocessors);
+  config.fixup = true;
+  return config;
+}
+
 std::vector<std::string> fma_matmul_kernels(const MatmulFmaConfig& config) {
   return {kernel_name("matmul_fma", config)};
 }

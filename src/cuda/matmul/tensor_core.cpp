@@ -20,6 +20,11 @@ constexpr Tile kTiles[] = {
     {128, 128, 64, 64, 3},
     {64, 64, 32, 32, 3},
 };
+// Of two planes: a warp keeps both its sums and the products of a stage.
+constexpr Tile kPlaneTiles[] = {
+    {128, 128, 64, 32, 3},
+    {64, 64, 32, 32, 3},
+};
 constexpr Tile kDoubleTiles[] = {
     {128, 128, 64, 32, 3},
     {64, 64, 32, 32, 3},
@@ -42,7 +47,7 @@ TileGrid<int32_t> tile_grid(const MatmulProblem& problem, const MatmulTensorConf
 
 std::string refuse_tensor_core_matmul(const MatmulProblem& problem) {
   if (problem.dtype != DType::kF16 && problem.dtype != DType::kBF16 && problem.dtype != DType::kF64)
-    return concatenate("made for f16, bf16 and f64, got ", name_of(problem.dtype));
+    return concatenate("made for f16, bf16, f32 and f64, got ", name_of(problem.dtype));
   return problem.async() ? refuse_large_matmul(problem) : "";
 }
 
@@ -53,8 +58,13 @@ MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem, int32
                             .activation = problem.activation,
                             .amax = problem.amax,
                             .async = problem.async()};
-  const std::span<const Tile> tiles =
-      problem.dtype == DType::kF64 ? std::span<const Tile>(kDoubleTiles) : kTiles;
+  std::span<const Tile> tiles = problem.dtype == DType::kF64 ? std::span<const Tile>(kDoubleTiles)
+                                                             : std::span<const Tile>(kTiles);
+  if (problem.dtype == DType::kF32) {
+    config.in = DType::kF16;
+    config.planes = problem.precision == Precision::kTF32 ? 1 : 2;
+    if (config.planes == 2) tiles = kPlaneTiles;
+  }
   for (const Tile& tile : tiles) {
     config.rows = tile.rows;
     config.columns = tile.columns;
@@ -69,6 +79,7 @@ MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem, int32
 }
 
 std::vector<std::string> tensor_core_matmul_kernels(const MatmulTensorConfig& config) {
+  if (config.planes > 0) return {kernel_name("matmul_tensor_core", config)};
   std::vector<std::string> names;
   MatmulTensorConfig layout = config;
   for (const bool a_across : {false, true})

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Matmul of f16, bf16 and f64 on tensor cores, the host side: configuration and launch. The kernel
-// is device/matmul/tensor_core.hpp.
+// is device/matmul/tensor_core.hpp. tensor_core_f32.hpp launches it for f32.
 #pragma once
 
 #include <memory>
@@ -13,13 +13,13 @@
 
 namespace perseid::internal::cuda {
 
-// Why the kernels do not take the problem, as a sentence's end; "" where they do.
+// Why TensorCoreMatmul does not take the problem, as a sentence's end; "" where it does.
 std::string refuse_tensor_core_matmul(const MatmulProblem& problem);
 // `shared_bytes`: that a block may have.
 MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem, int32_t multiprocessors,
                                              int32_t shared_bytes);
 // Name expressions of the kernels, and their header: one for each layout of the operands, a along k
-// and across it, for each of which b along k and across it.
+// and across it, for each of which b along k and across it; of planes, which lie along k, one.
 std::vector<std::string> tensor_core_matmul_kernels(const MatmulTensorConfig& config);
 inline constexpr const char* kTensorCoreMatmulHeader = "cuda/device/matmul/tensor_core.hpp";
 

@@ -22,7 +22,8 @@ Budget budget_of(const MatmulTensorConfig& config) {
   const int32_t words = size_of(config.in) == 8 ? 2 : 1;
   const int32_t sums = words * config.warp_rows * config.warp_columns / 32;
   const int32_t operands = words * (config.warp_rows + config.warp_columns) / 4;
-  const int32_t wanted = sums + 2 * operands + 80;
+  const int32_t products = config.planes == 2 ? sums : 0;  // of a stage
+  const int32_t wanted = sums + products + 2 * operands + 80;
   const int32_t spilled = (wanted > kMostRegisters ? 80 : 32) + (config.async ? 64 : 0);
   return {min(kMostRegisters, wanted), spilled, 0};
 }
@@ -63,6 +64,14 @@ void add_sm90(const std::string& name, MatmulProblem problem, int32_t multiproce
   }
 }
 
+void add_fixup(const std::string& name, const MatmulProblem& problem, int32_t multiprocessors,
+               const std::string& architecture, std::vector<Variant>* variants) {
+  const MatmulFmaConfig fixup = choose_fixup_matmul(problem, multiprocessors);
+  variants->push_back({concatenate(name, ", fixup"),
+                       {kFmaMatmulHeader, fma_matmul_kernels(fixup), architecture},
+                       budget_of(fixup)});
+}
+
 // f32 by products of f16: the kernels of a problem, without the splitting.
 void add_sm90_f32(const std::string& name, const MatmulProblem& problem, int32_t multiprocessors,
                   std::vector<Variant>* variants) {
@@ -70,10 +79,24 @@ void add_sm90_f32(const std::string& name, const MatmulProblem& problem, int32_t
   variants->push_back({concatenate(name, ", planes"),
                        {kSm90MatmulHeader, sm90_f32_matmul_kernels(config), "sm_90a"},
                        budget_of(config)});
-  const MatmulFmaConfig fixup = choose_fixup_matmul(problem, multiprocessors);
-  variants->push_back({concatenate(name, ", fixup"),
-                       {kFmaMatmulHeader, fma_matmul_kernels(fixup), "sm_90a"},
-                       budget_of(fixup)});
+  add_fixup(name, problem, multiprocessors, "sm_90a", variants);
+}
+void add_tensor_core_f32(const std::string& name, const MatmulProblem& problem,
+                         int32_t multiprocessors, int32_t shared_bytes,
+                         const std::string& architecture, std::vector<Variant>* variants) {
+  const MatmulTensorConfig config =
+      choose_tensor_core_matmul(problem, multiprocessors, shared_bytes);
+  variants->push_back({concatenate(name, ", planes"),
+                       {kTensorCoreMatmulHeader, tensor_core_matmul_kernels(config), architecture},
+                       budget_of(config)});
+  add_fixup(name, problem, multiprocessors, architecture, variants);
+}
+
+void add_splitting(const SplitConfig& config, const std::string& architecture,
+                   std::vector<Variant>* variants) {
+  variants->push_back({"splitting of f32 operands",
+                       {kSplitHeader, split_kernels(config), architecture},
+                       budget_of(config)});
 }
 
 // e4m3 to bf16, with scales of rows and columns or of tensors, and of blocks.
@@ -142,6 +165,8 @@ void add(DType dtype, DType out_dtype, int64_t size, const std::string& architec
     const MatmulFmaConfig config = choose_fma_matmul(problem, kMultiprocessors);
     variants->push_back(
         {name, {kFmaMatmulHeader, fma_matmul_kernels(config), architecture}, budget_of(config)});
+    if (architecture == "sm_80")
+      add_tensor_core_f32(name, problem, kMultiprocessors, kSharedBytes, architecture, variants);
   }
 }
 
@@ -162,6 +187,7 @@ std::vector<Variant> variants_of(std::initializer_list<DType> dtypes,
 std::vector<Variant> matmul_variants(const std::string& architecture, bool common) {
   if (common) {
     std::vector<Variant> variants = variants_of({DType::kF32, DType::kBF16}, architecture);
+    add_splitting({.clusters = architecture == "sm_90a"}, architecture, &variants);
     if (architecture == "sm_90a") {
       variants.push_back({"wait for a signal",
                           {kSignalWaitHeader, {kChunkWaitKernel, kChunkSignalKernel}, architecture},
@@ -172,10 +198,6 @@ std::vector<Variant> matmul_variants(const std::string& architecture, bool commo
                             {kRankSumHeader, rank_sum_kernels(sum), architecture},
                             {48, 0, 0}});
       }
-      constexpr SplitConfig kSplit;
-      variants.push_back({"splitting of f32 operands",
-                          {kSplitHeader, split_kernels(kSplit), architecture},
-                          budget_of(kSplit)});
       add_sm90_f8(architecture, &variants);
     }
     return variants;

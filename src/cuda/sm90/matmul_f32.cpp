@@ -45,21 +45,10 @@ SplitKProblem split_problem(const MatmulProblem& problem, int32_t multiprocessor
           .multiprocessors = multiprocessors};
 }
 
-// Elements of a and b whose planes are in the workspace at a time.
-constexpr int64_t kMostElements = int64_t{1} << 27;
-
 // Multiply-adds of f16 that a part takes at least: 0.3 ms, of which its launches cost a twentieth.
 constexpr double kLeastWork = 1e11;
 
 // ---- Parts of a product ----
-
-Tensor entries_of(Tensor tensor, int64_t first, int64_t count) {
-  if (tensor.data == nullptr) return tensor;
-  tensor.data =
-      static_cast<std::byte*>(tensor.data) + first * tensor.stride[0] * size_of(tensor.dtype);
-  tensor.shape[0] = count;
-  return tensor;
-}
 
 // Some of its rows, or of its columns.
 MatmulLaunch lines_of(MatmulLaunch launch, bool rows, const ProductPart& part) {
@@ -79,30 +68,6 @@ MatmulLaunch lines_of(MatmulLaunch launch, bool rows, const ProductPart& part) {
 }
 
 }  // namespace
-
-std::string refuse_sm90_f32_matmul(const MatmulProblem& problem) {
-  constexpr int64_t kMost = int64_t{1} << 30;
-  if (problem.depth() == 0) return "there is nothing to multiply (k or alpha is 0)";
-  if (problem.k > kMost / 2)
-    return concatenate("k is ", problem.k, ", expected at most ", kMost / 2, " in f32");
-  return refuse_large_matmul(problem);
-}
-
-// 1 x 8192 x 8192 takes 0.51 ms, by multiply-add 0.33 ms, which a tile of 64 rows takes in any
-// case; 256^3 takes 18 us and 16 us, 512^3 24 us and 26 us.
-std::string avoid_sm90_f32_matmul(const MatmulProblem& problem) {
-  constexpr int64_t kFewLines = 64;
-  constexpr int kFewProducts = 1 << 25;
-  if (min(problem.m, problem.n) <= kFewLines)
-    return concatenate("made for f32 with m and n above ", kFewLines, ", got ", problem.m, " and ",
-                       problem.n, ": splitting a and b takes longer than multiply-add");
-  const double products = static_cast<double>(problem.m) * static_cast<double>(problem.n) *
-                          static_cast<double>(problem.k);
-  if (products < kFewProducts)
-    return concatenate("made for f32 with m n k of ", kFewProducts, " and more, got ", problem.m,
-                       " x ", problem.n, " x ", problem.k, ": multiply-add is faster");
-  return "";
-}
 
 Sm90MatmulConfig choose_sm90_f32_matmul(const MatmulProblem& problem, int32_t multiprocessors) {
   const bool tf32 = problem.precision == Precision::kTF32;
@@ -136,12 +101,6 @@ std::vector<std::string> sm90_f32_matmul_kernels(const Sm90MatmulConfig& config)
   return {kernel_name("sm90_matmul", config)};
 }
 
-MatmulFmaConfig choose_fixup_matmul(const MatmulProblem& problem, int32_t multiprocessors) {
-  MatmulFmaConfig config = choose_fma_matmul(problem, multiprocessors);
-  config.fixup = true;
-  return config;
-}
-
 Status Sm90F32Matmul::make(const MatmulProblem& problem, const Sm90MatmulConfig& config, Gpu& gpu,
                            std::unique_ptr<Sm90F32Matmul>* made) {
   std::unique_ptr<Sm90F32Matmul> matmul(new Sm90F32Matmul(problem, config, gpu));
@@ -159,11 +118,6 @@ Status Sm90F32Matmul::make(const MatmulProblem& problem, const Sm90MatmulConfig&
   return status;
 }
 
-int64_t Sm90F32Matmul::entries_at_a_time() const {
-  const int64_t each = (problem_.m + problem_.n) * problem_.k;
-  return clamp<int64_t>(kMostElements / max<int64_t>(each, 1), 1, max<int64_t>(problem_.batch, 1));
-}
-
 Sm90F32Matmul::Sm90F32Matmul(const MatmulProblem& problem, const Sm90MatmulConfig& config,
                              const Gpu& gpu)
     : problem_(problem),
@@ -171,15 +125,11 @@ Sm90F32Matmul::Sm90F32Matmul(const MatmulProblem& problem, const Sm90MatmulConfi
       gpu_(gpu),
       splits_(split_problem(problem, gpu.facts().multiprocessors), tiles_of(problem), config) {}
 
-size_t Sm90F32Matmul::plane_bytes() const {
-  const int64_t entries = entries_at_a_time();
-  return split_.bytes(entries * problem_.m, problem_.k) +
-         split_.bytes(entries * problem_.n, problem_.k);
-}
-
 size_t Sm90F32Matmul::chunks_at() const {
   return static_cast<size_t>(
-      round_up(static_cast<int64_t>(plane_bytes() + splits_.workspace(entries_at_a_time())), 16));
+      round_up(static_cast<int64_t>(split_.bytes(problem_) +
+                                    splits_.workspace(Split::entries_at_a_time(problem_))),
+               16));
 }
 
 size_t Sm90F32Matmul::workspace() const {
@@ -195,18 +145,10 @@ Status Sm90F32Matmul::run(const MatmulArguments& arguments, void* workspace, voi
 
 Status Sm90F32Matmul::run_batch(const MatmulArguments& arguments, void* workspace,
                                 void* stream) const {
-  const int64_t most = entries_at_a_time();
-  for (int64_t first = 0; first < problem_.batch; first += most) {
-    MatmulProblem problem = problem_;
-    problem.batch = min(most, problem_.batch - first);
-    MatmulArguments part = arguments;
-    for (Tensor* tensor : {&part.a, &part.b, &part.c, &part.c0})
-      *tensor = entries_of(*tensor, first, problem.batch);
-    if (Status status = multiply(problem, matmul_launch(problem, part), {}, workspace, stream);
-        !status.ok())
-      return status;
-  }
-  return {};
+  return for_each_split(
+      problem_, arguments, [&](const MatmulProblem& problem, const MatmulArguments& part) {
+        return multiply(problem, matmul_launch(problem, part), {}, workspace, stream);
+      });
 }
 
 // ---- Operands that arrive ----
@@ -214,7 +156,7 @@ Status Sm90F32Matmul::run_batch(const MatmulArguments& arguments, void* workspac
 bool Sm90F32Matmul::has_parts() const {
   const bool is_cut =
       problem_.chunks_a.dim == ChunkDim::kM || problem_.chunks_b.dim == ChunkDim::kN;
-  return is_cut && !config_.split_k && entries_at_a_time() >= problem_.batch;
+  return is_cut && !config_.split_k && Split::entries_at_a_time(problem_) >= problem_.batch;
 }
 
 std::vector<ProductPart> Sm90F32Matmul::parts_of(const MatmulLaunch& given,
@@ -274,18 +216,13 @@ Status Sm90F32Matmul::run_parts(const MatmulArguments& arguments, void* workspac
 Status Sm90F32Matmul::multiply(const MatmulProblem& problem, MatmulLaunch given, Kept kept,
                                void* workspace, void* stream) const {
   const int64_t row = split_.config().row(given.depth);
-  SplitOperand a{given.a, given.rows, given.a.batch != 0 ? problem.batch : 1};
-  SplitOperand b{given.b, given.columns, given.b.batch != 0 ? problem.batch : 1};
-  const int64_t most_rows = given.transposed ? problem_.n : problem_.m;
-  split_.place(workspace, given.depth, &a);
-  split_.place(
-      static_cast<std::byte*>(workspace) + split_.bytes(a.entries * most_rows, given.depth),
-      given.depth, &b);
+  Split::Operands operands = split_.place(problem_, given, problem.batch, workspace);
   const auto planes = [&](const SplitOperand& operand, int lines) {
     return boxed_rows(operand.planes, DType::kF16, row, operand.lines, operand.entries, row,
                       operand.lines * row, lines);
   };
-  Sm90MatmulTensors tensors{planes(a, config_.rows()), planes(b, config_.b_part())};
+  Sm90MatmulTensors tensors{planes(operands.a, config_.rows()),
+                            planes(operands.b, config_.b_part())};
   box_result(problem, given, &tensors);
   if (!has_whole_rows(problem, given) || !tensors.are_mappable())
     return fixup_->run(problem, given, stream);
@@ -293,18 +230,16 @@ Status Sm90F32Matmul::multiply(const MatmulProblem& problem, MatmulLaunch given,
   Sm90MatmulArguments launch = sm90_matmul_arguments(problem, config_, given);
   launch.k_steps =
       static_cast<int32_t>(round_up(ceil_div(row, config_.depth()), max(config_.promote, 1)));
-  const auto factors = [](const SplitOperand& operand) {
-    return MatmulFactors{operand.factors, operand.entries == 1 ? 0 : operand.lines};
-  };
-  given.row_factors = launch.row_factors = factors(a);
-  given.column_factors = launch.column_factors = factors(b);
-  splits_.fill(problem, given, static_cast<std::byte*>(workspace) + plane_bytes(), &launch);
+  given.row_factors = launch.row_factors = factors_of(operands.a);
+  given.column_factors = launch.column_factors = factors_of(operands.b);
+  splits_.fill(problem, given, static_cast<std::byte*>(workspace) + split_.bytes(problem_),
+               &launch);
   const Gpu::Current current(gpu_);
   Status status = current.status();
   if (status.ok()) status = encode_maps(gpu_, given, tensors, &launch);
-  if (kept.a) a.lines = 0;
-  if (kept.b) b.lines = 0;
-  if (status.ok()) status = split_.run(gpu_, {a, b}, given.depth, stream);
+  if (kept.a) operands.a.lines = 0;
+  if (kept.b) operands.b.lines = 0;
+  if (status.ok()) status = split_.run(gpu_, operands, given.depth, stream);
   if (status.ok()) status = launch_sm90_matmul(gpu_, kernels_[0], config_, launch, stream);
   if (status.ok()) status = fixup_->run(problem, given, stream);
   return status;

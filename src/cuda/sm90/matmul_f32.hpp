@@ -12,21 +12,16 @@
 #include "cuda/device/sm90/matmul/config.hpp"
 #include "cuda/matmul/fma.hpp"
 #include "cuda/matmul/parts.hpp"
+#include "cuda/matmul/split.hpp"
 #include "cuda/matmul/whole_chunks.hpp"
-#include "cuda/sm90/split.hpp"
 #include "cuda/sm90/split_k.hpp"
 #include "math/matmul_problem.hpp"
 
 namespace perseid::internal::cuda {
 
-// Why the kernels do not take the problem, as a sentence's end; "" where they do.
-std::string refuse_sm90_f32_matmul(const MatmulProblem& problem);
-// Why multiply-add is faster, as a sentence's end; "" where it is not.
-std::string avoid_sm90_f32_matmul(const MatmulProblem& problem);
 Sm90MatmulConfig choose_sm90_f32_matmul(const MatmulProblem& problem, int32_t multiprocessors);
 // Name expression of the kernel that multiplies planes; its header is kSm90MatmulHeader.
 std::vector<std::string> sm90_f32_matmul_kernels(const Sm90MatmulConfig& config);
-MatmulFmaConfig choose_fixup_matmul(const MatmulProblem& problem, int32_t multiprocessors);
 
 // An operand that arrives in chunks of rows of a, or of columns of b, is split and multiplied part
 // by part (cuda/matmul/parts.hpp). All chunks are waited for where k is cut, tiles are split, or
@@ -52,8 +47,6 @@ class Sm90F32Matmul {
 
  private:
   Sm90F32Matmul(const MatmulProblem& problem, const Sm90MatmulConfig& config, const Gpu& gpu);
-  int64_t entries_at_a_time() const;
-  size_t plane_bytes() const;
   size_t chunks_at() const;  // in the workspace
   Status run_batch(const MatmulArguments& arguments, void* workspace, void* stream) const;
   Status run_parts(const MatmulArguments& arguments, void* workspace, void* stream) const;

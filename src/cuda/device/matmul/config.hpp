@@ -15,6 +15,9 @@ namespace perseid::internal::cuda {
 struct MatmulTensorConfig {
   DType in;   // of a and b: f16, bf16 or f64
   DType out;  // of c and c0: the same, or f32 of f16 and bf16
+  // a and b are f32 that was split into so many planes of f16 (device/split/halves.hpp): 1, or 2
+  // for products at float32 accuracy. The sums are multiplied by the factors of rows and columns.
+  int planes = 0;
   int rows = 0, columns = 0;
   int warp_rows = 0, warp_columns = 0;
   int stages = 0;
@@ -31,6 +34,7 @@ struct MatmulTensorConfig {
   static constexpr void visit_fields(Config& c, Visit visit) {
     visit("in", c.in);
     visit("out", c.out);
+    visit("planes", c.planes);
     visit("rows", c.rows);
     visit("columns", c.columns);
     visit("warp_rows", c.warp_rows);

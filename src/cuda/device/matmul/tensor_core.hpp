@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// c = alpha a b + beta c0 + bias of f16, bf16 and f64 by the tensor cores' warp products, sm_80 and
-// up.
+// c = alpha a b + beta c0 + bias of f16, bf16 and f64, and of f32 in planes of f16
+// (tensor_core_planes.hpp), by the tensor cores' warp products, sm_80 and up.
 //
 // A block makes a tile of c. Tiles of a and b come through shared memory in steps of 128 bytes
 // along k, several stages ahead; a warp keeps its part of the sums in registers and walks a stage
@@ -41,6 +41,7 @@
 #pragma once
 
 #include "cuda/device/matmul/output.hpp"
+#include "cuda/device/matmul/tensor_core_planes.hpp"
 #include "cuda/device/matmul/tensor_core_warp.hpp"
 #include "cuda/device/ptx/cluster.hpp"
 #include "cuda/device/ptx/cp_async.hpp"
@@ -148,7 +149,11 @@ __device__ __forceinline__ void write_tile(const typename WarpSums<C>::Real* sum
   for (int row = thread / kPairs; row < C.rows; row += kPass) {
     using Pair = typename WarpSums<C>::Pair;
     const auto pair = *reinterpret_cast<const Pair*>(sums + row * C.sums_pitch() + column);
-    output.write(tile.row + row, tile.column + column, pair.first, pair.second);
+    if constexpr (C.planes > 0)
+      PlaneFactors(launch, tile.batch)
+          .write(output, tile.row + row, tile.column + column, pair.first, pair.second);
+    else
+      output.write(tile.row + row, tile.column + column, pair.first, pair.second);
   }
   output.finish();
 }
@@ -215,19 +220,25 @@ __device__ __forceinline__ void multiply(const MatmulLaunch& launch, const Matmu
     if constexpr (C.async) waits->await_depth((number + C.stages) * C.depth());
     __syncthreads();
   };
-  await_stage(0);
-  operands[0].load(stage_at(0), row, column, 0);
   const auto stages = static_cast<int32_t>(ceil_div(launch.depth, C.depth()));
+  await_stage(0);
+  if constexpr (C.planes != 2) operands[0].load(stage_at(0), row, column, 0);
   for (int32_t stage = 0; stage < stages; ++stage) {
     const int next = oldest + 1 == C.stages ? 0 : oldest + 1;
+    if constexpr (C.planes == 2) {
+      if (stage > 0) await_stage(stage);
+      bring(newest);
+      add_stage_of_planes<C>(stage_at(oldest), row, column, part);
+    } else {
 #pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      const bool ends = i + 1 == kSteps;  // what is loaded now lies in the next stage
-      if (ends) await_stage(stage + 1);
-      operands[(i + 1) % 2].load(stage_at(ends ? next : oldest), row, column,
-                                 ends ? 0 : kStep * (i + 1));
-      if (i == 0) bring(newest);
-      part.add(operands[i % 2]);
+      for (int i = 0; i < kSteps; ++i) {
+        const bool ends = i + 1 == kSteps;  // what is loaded now lies in the next stage
+        if (ends) await_stage(stage + 1);
+        operands[(i + 1) % 2].load(stage_at(ends ? next : oldest), row, column,
+                                   ends ? 0 : kStep * (i + 1));
+        if (i == 0) bring(newest);
+        part.add(operands[i % 2]);
+      }
     }
     newest = oldest;
     oldest = next;

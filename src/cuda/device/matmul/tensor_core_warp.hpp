@@ -135,16 +135,28 @@ struct WarpSums {
   static constexpr int kDown = C.warp_rows / 16, kAcross = C.warp_columns / 8;
   Real sums[kDown][kAcross][4] = {};
 
-  __device__ __forceinline__ void add(const WarpOperands<C>& operands) {
+  __device__ __forceinline__ void add(const WarpOperands<C>& operands) { add(operands, operands); }
+  // The product of the one's part of a and the other's part of b.
+  __device__ __forceinline__ void add(const WarpOperands<C>& of_a, const WarpOperands<C>& of_b) {
 #pragma unroll
     for (int i = 0; i < kDown; ++i)
 #pragma unroll
       for (int j = 0; j < kAcross; ++j)
         if constexpr (C.in == DType::kF64)
-          ptx::mma_f64(sums[i][j], operands.left[i], operands.right[j]);
+          ptx::mma_f64(sums[i][j], of_a.left[i], of_b.right[j]);
         else
-          ptx::mma<C.in>(sums[i][j], operands.left[i], operands.right[j / 2][2 * (j % 2)],
-                         operands.right[j / 2][2 * (j % 2) + 1]);
+          ptx::mma<C.in>(sums[i][j], of_a.left[i], of_b.right[j / 2][2 * (j % 2)],
+                         of_b.right[j / 2][2 * (j % 2) + 1]);
+  }
+  // Adds sums times a factor, rounded to nearest.
+  __device__ __forceinline__ void add(const WarpSums& others, Real factor) {
+#pragma unroll
+    for (int i = 0; i < kDown; ++i)
+#pragma unroll
+      for (int j = 0; j < kAcross; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          sums[i][j][e] = fma(others.sums[i][j][e], factor, sums[i][j][e]);
   }
 
   // Into the sums of the tile. `row`, `column`: of the part in it.

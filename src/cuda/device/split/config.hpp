@@ -9,13 +9,15 @@
 namespace perseid::internal::cuda {
 
 struct SplitConfig {
-  int planes = 2;  // high and low halves; 1: high halves alone, which is TF32's accuracy
+  int planes = 2;        // high and low halves; 1: high halves alone, which is TF32's accuracy
+  bool clusters = true;  // blocks of split_across work together: compute capability 9.0
 
   static constexpr const char* kName = "SplitConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
   template <class Config, class Visit>
   static constexpr void visit_fields(Config& c, Visit visit) {
     visit("planes", c.planes);
+    visit("clusters", c.clusters);
   }
 
   static constexpr int kDepth = 32;  // of k, whose halves lie together
@@ -23,7 +25,8 @@ struct SplitConfig {
   // split_along: a warp has a line of at most so many numbers, or the block has one.
   static constexpr int kShortLine = 1024;
   static constexpr int lines_of_block(int64_t depth) { return depth <= kShortLine ? kWarps : 1; }
-  // split_across: a cluster of blocks has some lines, of which each warp holds some tiles.
+  // split_across: a cluster of blocks (or one block) has some lines, of which each warp holds some
+  // tiles.
   static constexpr int kLines = 32, kMostCluster = 16, kHeldTiles = 2;
   static constexpr int kDepthOfABlock = kDepth * kWarps * kHeldTiles;
   static constexpr int kTileBytes = 4 * kLines * kDepth;

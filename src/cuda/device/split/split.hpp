@@ -13,7 +13,8 @@
 //
 //   read | largest of the line, by all threads | write the halves | lost numbers, by all threads
 //
-// split_across takes any other strides. A cluster of blocks has 32 lines, and its warps take tiles
+// split_across takes any other strides. A cluster of blocks (before compute capability 9.0, which
+// has none, one block) has 32 lines, and its warps take tiles
 // of 32 lines and 32 of k by turns: for the largest number of each line, which the blocks exchange
 // through distributed shared memory, and to write the halves. Asynchronous copies bring the tiles
 // into shared memory, where they are transposed, so that whole lines of 128 bytes are read and
@@ -307,13 +308,14 @@ __global__ void __launch_bounds__(SplitConfig::threads, 3)
     shared.of_block[lane] = most;
     shared.lost[lane] = 0;
   }
-  ptx::cluster_arrive_and_release();
-  ptx::cluster_wait();
-  if (warp == 0) {
-    for (int i = 0; i < blocks; ++i)
-      most = max(most, ptx::load_from_block(ptx::address_in_block(&shared.of_block[lane], i)));
-    shared.largest[lane] = most;
+  if constexpr (C.clusters) {
+    ptx::cluster_arrive_and_release();
+    ptx::cluster_wait();
+    if (warp == 0)
+      for (int i = 0; i < blocks; ++i)
+        most = max(most, ptx::load_from_block(ptx::address_in_block(&shared.of_block[lane], i)));
   }
+  if (warp == 0) shared.largest[lane] = most;
   __syncthreads();
 
   // The halves.
@@ -329,17 +331,24 @@ __global__ void __launch_bounds__(SplitConfig::threads, 3)
         lost += tile(i).store(scale, limit, lines.left, planes + at * C.planes, C.row(depth));
   }
   if (lost != 0) atomicAdd(&shared.lost[lane], lost);
-  ptx::cluster_arrive_and_release();
-  ptx::cluster_wait();
-  if (rank == 0 && warp == 0 && lane < lines.left) {
-    int64_t all = 0;
-    for (int i = 0; i < blocks; ++i)
-      all += ptx::load_from_block(ptx::address_in_block(&shared.lost[lane], i));
-    operand.factors[to + lane] = line_factor(largest, all, depth);
+  const bool writes = rank == 0 && warp == 0 && lane < lines.left;
+  int64_t all = 0;
+  if constexpr (C.clusters) {
+    ptx::cluster_arrive_and_release();
+    ptx::cluster_wait();
+    if (writes)
+      for (int i = 0; i < blocks; ++i)
+        all += ptx::load_from_block(ptx::address_in_block(&shared.lost[lane], i));
+  } else {
+    __syncthreads();
+    all = shared.lost[lane];
   }
+  if (writes) operand.factors[to + lane] = line_factor(largest, all, depth);
   // No block ends while another one may read its counts.
-  ptx::cluster_arrive();
-  ptx::cluster_wait();
+  if constexpr (C.clusters) {
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+  }
 }
 
 }  // namespace perseid::internal::cuda
