@@ -3,6 +3,7 @@
 // Attention backward on a GPU against the float64 reference, with the cases of the CPU's tests and
 // those that the kernels' own tiles ask for (gpu_attention_backward_tools.hpp says of which
 // kernels); skipped where there is no such GPU.
+#include "attention_heads_apart.hpp"
 #include "gpu_attention_backward_tools.hpp"
 
 namespace perseid::internal {
@@ -78,6 +79,17 @@ TEST_F(GpuAttentionBackward, SharedKeyHeads) {
         test.problem.causal = q_len == 1 ? Causal::kNone : Causal::kBottomRight;
         check(test);
       }
+}
+
+TEST_P(GpuAttentionBackwardDims, HeadsOfUnequalExponents) {
+  const auto [dim, value_dim] = GetParam();
+  if (tested_kernels() != TestedKernels::kFloat32) GTEST_SKIP() << "float32 alone";
+  for (const Causal causal : {Causal::kNone, Causal::kBottomRight}) {
+    Case test = make_case(DType::kF32, 2, 6, 3, 150, 333, dim, value_dim);
+    test.problem.causal = causal;
+    test.prepare = cpu::attention_cases::scale_heads_apart;
+    check(test);
+  }
 }
 
 TEST_P(GpuAttentionBackwardDim, OddShapes) {

@@ -4,6 +4,7 @@
 // that the kernels' own tiles ask for (gpu_attention_tools.hpp says of which kernels); skipped
 // where there is no such GPU.
 
+#include "attention_heads_apart.hpp"
 #include "gpu_attention_tools.hpp"
 
 namespace perseid::internal {
@@ -58,6 +59,20 @@ TEST_F(GpuAttention, SharedKeyHeads) {
         test.problem.causal = causal;
         check(test);
       }
+}
+
+// Heads / group once came out of a compiler wrong, for the first tile of keys at one dim.
+TEST_P(GpuAttentionDims, HeadsOfUnequalExponents) {
+  const auto [dim, value_dim] = GetParam();
+  if (tested_kernels() != TestedKernels::kFloat32) GTEST_SKIP() << "float32 alone";
+  for (const Causal causal : {Causal::kNone, Causal::kBottomRight})
+    for (const int64_t q_len : {150, 420}) {
+      Case test = forward_case(DType::kF32, 2, 6, 3, q_len, 333, dim, value_dim);
+      test.layout = q_len == 150 ? Layout::kBhsd : Layout::kBshd;
+      test.problem.causal = causal;
+      test.prepare = scale_heads_apart;
+      check(test);
+    }
 }
 
 TEST_P(GpuAttentionTiles, OddShapes) {
