@@ -512,8 +512,6 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
   if (config.planes() == 2) {
     planes =
         planes_.bind(tensors.query, tensors.key, tensors.value, nullptr, workspace + layout.planes);
-    for (PairsOfRows& pairs : planes.pairs)
-      pairs.first.low_scaled = pairs.second.low_scaled = false;
     arguments.out_pairs = stores_pairs(tensors.out);
     mapped = map_planes(planes, &arguments);
   } else {

@@ -173,8 +173,6 @@ Status Sm90Float32AttentionBackward::backward(const AttentionBackward& tensors,
   arguments.planes.pairs[0].first.common = kCommonQueryExponent;
   // Powers of two of their own: their largest numbers are not known before.
   arguments.planes.pairs[0].second.common = 0;
-  for (PairsOfRows& pairs : arguments.planes.pairs)
-    pairs.first.low_scaled = pairs.second.low_scaled = false;
   bind_rows(tensors.out, &arguments.out);
   arguments.out.dim = arguments.value_dim;
   PlanesOfRows grad_query;

@@ -110,7 +110,7 @@ class PlaneQuerySums : QuerySums<C> {
     float sums[kTiles][2 * kBlocks][4] = {};
 #pragma unroll
     for (int w = 0; w < C.warps; ++w) {
-      float large[kTiles][2 * kBlocks][4] = {}, small[kTiles][2 * kBlocks][4] = {};
+      float products[kTiles][2 * kBlocks][4] = {};
 #pragma unroll
       for (int k = w * (C.rows / 16); k < (w + 1) * (C.rows / 16); ++k) {
         uint32_t left[kTiles][2][4];
@@ -126,18 +126,17 @@ class PlaneQuerySums : QuerySums<C> {
 #pragma unroll
           for (int p = 0; p < 2; ++p)
             ptx::ldmatrix_x4_trans(right_at[b][p] + 16 * k * kKeyLine * 2, right[p]);
-          const auto multiply = [&](float(&to_sums)[kTiles][2 * kBlocks][4], int of_ds_plane,
-                                    int of_key_plane) {
+          const auto multiply = [&](int of_ds_plane, int of_key_plane) {
 #pragma unroll
             for (int h = 0; h < 2; ++h)
 #pragma unroll
               for (int i = 0; i < kTiles; ++i)
-                ptx::mma<DType::kF16>(to_sums[i][2 * b + h], left[i][of_ds_plane],
+                ptx::mma<DType::kF16>(products[i][2 * b + h], left[i][of_ds_plane],
                                       right[of_key_plane][2 * h], right[of_key_plane][2 * h + 1]);
           };
-          multiply(small, 0, 1);
-          multiply(large, 1, 0);
-          multiply(large, 0, 0);
+          multiply(0, 1);
+          multiply(1, 0);
+          multiply(0, 0);
         }
       }
 #pragma unroll
@@ -149,8 +148,7 @@ class PlaneQuerySums : QuerySums<C> {
         for (int j = 0; j < 2 * kBlocks; ++j)
 #pragma unroll
           for (int e = 0; e < 4; ++e)
-            sums[i][j][e] = fmaf(fmaf(small[i][j][e], 1 / kLowHalfScale, large[i][j][e]),
-                                 unit[e / 2], sums[i][j][e]);
+            sums[i][j][e] = fmaf(products[i][j][e], unit[e / 2], sums[i][j][e]);
       }
     }
     Base::add_to_memory(sums, tile, first, to);

@@ -3,9 +3,9 @@
 // Products of a warp with planes of float32 rows (planes.hpp) in shared memory. The layouts are
 // those of warp_products.hpp.
 //
-// With high and low halves x = h + l 2^-12, of each product of planes
+// With high and low halves x = h + l, of each product of planes
 //
-//   x y = h h' + (h l' + l h') 2^-12        without l l' 2^-24
+//   x y = h h' + h l' + l h'        without l l'
 //
 // the small ones are summed first, and each tile's sums begin from zero: tensor cores truncate at
 // each addition, by the more the larger the sum. Results are added in float32.
@@ -86,7 +86,7 @@ __device__ __forceinline__ void multiply_planes_once(const Rows& a, const LaneVe
 #pragma unroll
   for (int i = 0; i < kTiles; ++i)
 #pragma unroll
-    for (int x = 0; x < kCount; ++x) sums[i][x] = fmaf(small[i][x], 1 / kLowHalfScale, sums[i][x]);
+    for (int x = 0; x < kCount; ++x) sums[i][x] += small[i][x];
 }
 
 // sums = A B^T of rows of planes of kDepth numbers each. The low half of a query is multiplied
@@ -103,10 +103,6 @@ __device__ __forceinline__ void multiply_planes(const Rows& a, const LaneVectors
                                      kRowsAreQueries ? 0 : kLow);
   multiply_rows<DType::kF16, kDepth>(a, b, sums, kRowsAreQueries ? 0 : kLow,
                                      kRowsAreQueries ? kLow : 0);
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i)
-#pragma unroll
-    for (float& each : sums[i]) each *= 1 / kLowHalfScale;
   multiply_rows<DType::kF16, kDepth>(a, b, sums);
 }
 
@@ -139,10 +135,6 @@ __device__ __forceinline__ void multiply_plane_weights(
     };
     load(high + kGroups);
     add(weights[0]);
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i)
-#pragma unroll
-      for (float& each : sums[i]) each *= 1 / kLowHalfScale;
     load(high);
     add(weights[1]);
     add(weights[0]);

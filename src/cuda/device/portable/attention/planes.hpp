@@ -17,11 +17,11 @@
 //
 // Range. The factor of a pair is NaN, and makes every score that sees it NaN, if a number of either
 // row is not finite, or 2^64 or more; if the first row's largest is below 2^-64; or if it is 2^10
-// or more and a number of the row is lost (below 2^-28 / (dim + 4) of the largest). Rows of
+// or more and a number of the row is lost (below 2^-16 / (dim + 4) of the largest). Rows of
 // results that are NaN are computed once more without planes. A lost number of a smaller row is off
-// by at most 2^-43, less than a score can tell. Rows of values may have any small numbers: what
-// they lose is below 2^-53 of the largest number of their row. All of these are 2^12 times as large
-// where low halves are not scaled.
+// by at most 2^-31, less than a score can tell. Rows of values may have any small numbers: what
+// they lose is below 2^-41 of the largest number of their row. Unlike in split/halves.hpp low
+// halves are not scaled, so that products with them are summed beside the large ones.
 #pragma once
 
 #include "cuda/device/attention/sequence.hpp"
@@ -66,8 +66,7 @@ class RowSplit {
   __device__ __forceinline__ bool loses(uint32_t largest) const {
     constexpr uint32_t kLarge = (127 + 10) << 23;
     if (!__any_sync(0xffffffffu, largest >= kLarge)) return false;
-    uint32_t limit = lost_below(largest, tensor_.dim);
-    if (!tensor_.low_scaled) limit += kLowHalfExponent << 23;  // times kLowHalfScale
+    const uint32_t limit = lost_below(largest, tensor_.dim) + (kLowHalfExponent << 23);
     uint32_t lost = 0;
     for_each([&](float x) {
       lost |= (float_bits(x * tensor_.scale) & 0x7fffffffu) - 1 < limit - 1 ? 1u : 0u;
@@ -124,9 +123,7 @@ class RowSplit {
   __device__ __forceinline__ HalfPairs split_product(float x, float y, float factor) const {
     const uint32_t high = ptx::to_f16x2(x * factor, y * factor);
     const float2 kept = widen_pair<DType::kF16>(high);
-    const float scale = tensor_.low_scaled ? kLowHalfScale : 1;
-    return {high,
-            ptx::to_f16x2(fmaf(x, factor, -kept.x) * scale, fmaf(y, factor, -kept.y) * scale)};
+    return {high, ptx::to_f16x2(fmaf(x, factor, -kept.x), fmaf(y, factor, -kept.y))};
   }
 
   const PlanesOfRows& tensor_;

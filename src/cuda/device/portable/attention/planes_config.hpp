@@ -44,9 +44,6 @@ struct PlanesOfRows {
   // Rows of zeros, and those whose largest magnitude is in [2^(common - 7), 2^(common + 1)), are
   // split as if it were 2^common: neighbours then have the same numbers. 0: each row by its own.
   int32_t common = 0;
-  // Low halves are multiplied by kLowHalfScale. Otherwise products with low and with high halves
-  // are of one scale, and what is below 2^-40 of the row's largest number is lost.
-  bool low_scaled = true;
   float scale = 1;  // the planes are those of the numbers times scale
 };
 struct PairsOfRows {
