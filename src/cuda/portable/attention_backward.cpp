@@ -108,11 +108,12 @@ AttentionPlanes portable_attention_backward_planes(const AttentionProblem& probl
   // All of them have the same chunks.
   const PortableBackwardConfig config =
       choose_portable_attention_backward(problem, gradients.front(), shared_bytes);
-  return {problem,
-          {config.plane_length(config.key_dim), config.depth(config.key_dim)},
-          {config.plane_length(config.value_dim), config.depth(config.value_dim)},
-          arguments_of(problem).scale_log2,
-          true};
+  return {
+      problem,
+      {config.plane_length(config.key_dim), config.depth(config.key_dim), kCommonKeyExponent},
+      {config.plane_length(config.value_dim), config.depth(config.value_dim), kCommonValueExponent},
+      arguments_of(problem).scale_log2,
+      true};
 }
 
 std::vector<GradientsOf> gradients_of(const AttentionProblem& problem, int32_t shared_bytes) {

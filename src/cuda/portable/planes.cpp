@@ -40,8 +40,11 @@ AttentionPlanes::AttentionPlanes(const AttentionProblem& problem, PlaneLength ke
   PairsOfRows& keys = fixed_.pairs[1];
   queries.first = planes(problem.head_dim, key);
   queries.first.scale = query_scale;
-  queries.first.common = 0;
-  if (backward) queries.second = planes(problem.value_dim, value);
+  queries.first.common = backward && key.common != 0 ? kCommonQueryExponent : 0;
+  if (backward) {
+    queries.second = planes(problem.value_dim, value);
+    queries.second.in_steps = true;
+  }
   keys.first = planes(problem.head_dim, key);
   keys.second = planes(problem.value_dim, value);
   queries.rows = static_cast<int32_t>(problem.ragged ? problem.total_q : problem.q_len);

@@ -170,7 +170,6 @@ Status Sm90Float32AttentionBackward::backward(const AttentionBackward& tensors,
   arguments.sums = reinterpret_cast<float*>(workspace + layout_.sums);
   arguments.planes = planes_.bind(tensors.query, tensors.key, tensors.value, &tensors.grad_out,
                                   workspace + layout_.planes);
-  arguments.planes.pairs[0].first.common = kCommonQueryExponent;
   // Powers of two of their own: their largest numbers are not known before.
   arguments.planes.pairs[0].second.common = 0;
   bind_rows(tensors.out, &arguments.out);

@@ -98,12 +98,14 @@ class PortableBackward : ProductsOf<C>::Type {
   }
   using Products = typename ProductsOf<C>::Type;
   using Block = PortableBackwardBlock<C>;
-  using Block::a_, Block::memory_, Block::address_, Block::own_, Block::first_column_;
+  using Block::a_, Block::memory_, Block::address_, Block::own_, Block::first_column_,
+      Block::equal_columns_;
   using Block::kTiles, Block::kFirstDepth, Block::kSecondDepth, Block::kFirstPart,
       Block::kSecondPart, Block::kSecondColumns, Block::kStatistics, Block::kPlanes,
       Block::kSharers;
   using Block::lane, Block::warp, Block::row_warp, Block::warp_row, Block::sharer, Block::copy_rows,
-      Block::copy_statistics, Block::copy_column_numbers, Block::stage_offset;
+      Block::copy_statistics, Block::copy_column_numbers, Block::column_numbers,
+      Block::stage_offset;
   using Products::multiply_first, Products::multiply_second, Products::for_each_row;
   using typename Block::Real, typename Block::Scores;
   template <int kFirstDim, int kSecondDim>
@@ -183,6 +185,8 @@ class PortableBackward : ProductsOf<C>::Type {
       __syncthreads();
       if constexpr (C.rows_in_registers > 0)
         if (i == 0) this->load_rows();
+      if constexpr (kPlanes == 2)
+        if (i == 0) this->compare_rows();
       if (i + 1 < steps) {
         if (C.of_keys() && next.head != step.head) columns.move_to(*this, next.head);
         copy(next, 1 - stage);
@@ -191,10 +195,11 @@ class PortableBackward : ProductsOf<C>::Type {
       Scores scores = {}, products = {};
       if (sees_any(step.column)) {
         multiply(at, scores, products);
-        finish_step(step, stage, scores, products);
-        this->add_gradients(i, stage, at, at + kSecondColumns, scores, products);
+        use_scores(i, step, stage, at, at + kSecondColumns, scores, products);
       } else if constexpr (C.adds_queries && kPlanes == 1) {
         this->share_ds(i, {});
+      } else if constexpr (C.adds_queries) {
+        this->share_zeros();
       }
       if constexpr (C.adds_queries && kPlanes == 2)
         if (adds) this->add_plane_queries(stage, products, a_.sums + step.at * C.key_dim);
@@ -225,8 +230,7 @@ class PortableBackward : ProductsOf<C>::Type {
       __syncthreads();
     }
     if (!sees_any(step.column)) return;
-    finish_step(step, 0, scores, products);
-    this->add_gradients(0, 0, kFirst, kSecond, scores, products);
+    use_scores(0, step, 0, kFirst, kSecond, scores, products);
   }
   // copy_others: what else is copied, with the first chunk.
   template <class CopyOthers>
@@ -265,10 +269,24 @@ class PortableBackward : ProductsOf<C>::Type {
     const SeenColumns own = seen();
     return column >= own.first_any && column <= own.last_any;
   }
+  // A step's scores and products to gradients, from the columns' tensors at those offsets. Planes
+  // of columns with equal numbers, which nearly all have, have shorter code of their own.
+  __device__ __forceinline__ void use_scores(int number, const Step& step, int stage, int first,
+                                             int second, Scores& scores, Scores& products) {
+    if (this->has_equal_columns(stage)) {
+      equal_columns_ = true;
+      finish_step(step, stage, scores, products);
+      this->add_gradients(number, stage, first, second, scores, products);
+    } else {
+      equal_columns_ = false;
+      finish_step(step, stage, scores, products);
+      this->add_gradients(number, stage, first, second, scores, products);
+    }
+  }
   __device__ __forceinline__ void finish_step(const Step& step, int stage, Scores& scores,
                                               Scores& products) const {
     if constexpr (kPlanes == 2)
-      unscale_columns(this->column_numbers(stage), lane(), scores, products);
+      if (!equal_columns_) unscale_columns(column_numbers(stage), lane(), scores, products);
     this->run_chain(products, [&] {
       const SeenColumns own = seen();
       if (step.column >= own.first_all && step.column <= own.last_all)
@@ -292,21 +310,22 @@ class PortableBackward : ProductsOf<C>::Type {
           const Pair delta = *reinterpret_cast<const Pair*>(shared + C.columns + 8 * j);
           return QueryStatistics<Real>{{lse.x, lse.y}, {delta.x, delta.y}};
         };
-        chain.template compute<kMasks>(i, of_columns, scales_of(i), scores[i], products[i]);
+        chain.template compute<kMasks>(i, of_columns, scales_of(i, stage), scores[i], products[i]);
       } else {
         QueryStatistics<Real> own[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r)
           own[r] = statistics_of(warp_row() + 16 * i + 8 * r + lane() / 4);
         const auto of_rows = [&](int, int r) { return own[r]; };
-        chain.template compute<kMasks>(i, of_rows, scales_of(i), scores[i], products[i]);
+        chain.template compute<kMasks>(i, of_rows, scales_of(i, stage), scores[i], products[i]);
       }
     }
   }
-  __device__ __forceinline__ RowScales<Real> scales_of(int i) const {
+  __device__ __forceinline__ RowScales<Real> scales_of(int i, int stage) const {
     if constexpr (kPlanes == 2) {  // which have the scale
       const int row = warp() * C.rows + 16 * i;
-      return row_scales(address_ + static_cast<uint32_t>(C.numbers_offset() + 8 * row), lane());
+      return row_scales(address_ + static_cast<uint32_t>(C.numbers_offset() + 8 * row),
+                        column_numbers(stage), equal_columns_, lane());
     } else {
       const Real scale = scale_log2_of<Real>(a_);
       return {{scale, scale}, {1, 1}};

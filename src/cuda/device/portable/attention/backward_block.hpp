@@ -4,6 +4,7 @@
 // tensors, or of float32 from their planes (planes.hpp).
 #pragma once
 
+#include "cuda/device/portable/attention/backward_planes.hpp"
 #include "cuda/device/portable/attention/backward_scores.hpp"
 #include "cuda/device/portable/attention/backward_store.hpp"
 #include "cuda/device/portable/attention/rows_copy.hpp"
@@ -156,6 +157,14 @@ class PortableBackwardBlock {
       copy_numbers<C.columns>(!C.of_keys(), column_head(head), column,
                               C.column_numbers_offset() + stage * C.columns * 8);
   }
+  __device__ __forceinline__ uint32_t column_numbers(int stage) const {
+    return address_ + static_cast<uint32_t>(C.column_numbers_offset() + stage * C.columns * 8);
+  }
+  // Whether the columns of a step have equal numbers, as nearly all have.
+  __device__ __forceinline__ bool has_equal_columns(int stage) const {
+    if constexpr (kPlanes == 2) return are_equal<C.columns>(column_numbers(stage), lane());
+    return false;
+  }
   static __device__ __forceinline__ int stage_offset(int stage) {
     return C.columns_offset() + stage * C.stage_bytes();
   }
@@ -191,6 +200,7 @@ class PortableBackwardBlock {
   const uint32_t address_;
   BackwardRows& own_;  // in shared memory
   int32_t first_column_ = 0;
+  bool equal_columns_ = false;  // of the step
 };
 
 }  // namespace perseid::internal::cuda

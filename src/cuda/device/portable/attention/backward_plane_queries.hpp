@@ -4,9 +4,11 @@
 // planes. All warps share the dS of a step where its columns were, after their last products with
 // them, and multiply after another barrier.
 //
-// A query's dS has no natural range. Each warp multiplies what it shares of a query, times the
-// factors of its keys, by a power of two that brings the largest below 2^15, and puts the inverse
-// beside it. The products with each warp's keys begin from zero and are multiplied by that.
+// dS has no natural range. Where numbers of queries and keys are equal, each warp shares the planes
+// that it has multiplied for dK, with one power of two. Otherwise it multiplies what it shares of a
+// query, times the factors of its keys, by a power of two that brings the largest below 2^15. The
+// inverse is beside it; the products with each warp's keys begin from zero and are multiplied by
+// it.
 #pragma once
 
 #include "cuda/device/attention/softmax.hpp"
@@ -25,9 +27,8 @@ class PlaneQuerySums : QuerySums<C> {
   using Scores = float[C.rows / 16][C.columns / 2];
   using Base::Base;
 
-  // dS of the warp's keys, times the factors of the queries, to that offset. `queries`: where those
-  // factors are in shared memory.
-  __device__ __forceinline__ void share(int to_offset, uint32_t queries, const Scores& ds) const {
+  // dS of the warp's keys to that offset.
+  __device__ __forceinline__ void share(int to_offset, const Scores& ds) const {
     constexpr int kTiles = C.rows / 16;
     float key[kTiles][2];
 #pragma unroll
@@ -62,9 +63,6 @@ class PlaneQuerySums : QuerySums<C> {
         scale[e] = float_from_bits((127 + 14 + 127 - exponent) << 23);
         unit[e] = float_from_bits((exponent - 14) << 23);
       }
-      const float4 query = numbers_of_keys(queries, lane_, j);
-      unit[0] *= inverse_power(query.x);
-      unit[1] *= inverse_power(query.z);
       if (lane_ < 4) units[4 * j] = {unit[0], unit[1]};
       unsigned char* const at = own + Base::vector(lane_ / 4, j);
 #pragma unroll
@@ -79,6 +77,31 @@ class PlaneQuerySums : QuerySums<C> {
           *reinterpret_cast<uint32_t*>(to) = high;
           *reinterpret_cast<uint32_t*>(to + kPlaneBytes) = ptx::to_f16x2(x - kept.x, y - kept.y);
         }
+    }
+  }
+  // Planes of dS, high halves first, of keys with equal factors; `unit`: what the products are to
+  // be multiplied by for dS.
+  __device__ __forceinline__ void share_split(int to_offset, float unit,
+                                              const Scores& planes) const {
+    constexpr int kPairs = C.columns / 4;
+    const float key = ptx::load_shared_v2(address_ + static_cast<uint32_t>(C.numbers_offset())).x;
+    auto* const units = reinterpret_cast<float*>(memory_ + C.units_offset()) + warp_ * C.columns;
+#pragma unroll
+    for (int i = 0; i < C.columns; i += 32)
+      if (i + lane_ < C.columns) units[i + lane_] = unit * key;
+    unsigned char* const own =
+        memory_ + to_offset + (warp_ * C.rows + lane_ / 4) * kLine + lane_ % 4 * 4;
+#pragma unroll
+    for (int j = 0; j < C.columns / 8; ++j) {
+      unsigned char* const at = own + Base::vector(lane_ / 4, j);
+#pragma unroll
+      for (int i = 0; i < C.rows / 16; ++i)
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+#pragma unroll
+          for (int p = 0; p < 2; ++p)
+            *reinterpret_cast<uint32_t*>(at + (16 * i + 8 * r) * kLine + p * kPlaneBytes) =
+                float_bits(planes[i][p * kPairs + 2 * j + r]);
     }
   }
   // After a barrier. `ds`, `key`: offsets in shared memory of what was shared and of the keys'
@@ -152,12 +175,6 @@ class PlaneQuerySums : QuerySums<C> {
       }
     }
     Base::add_to_memory(sums, tile, first, to);
-  }
-
- private:
-  // x is a power of two. For 0 and NaN any result will do: it is multiplied by 0 or NaN.
-  static __device__ __forceinline__ float inverse_power(float x) {
-    return float_from_bits(0x7f000000u - float_bits(fmaxf(x, 0x1p-100f)));
   }
 };
 

@@ -17,9 +17,9 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
   using Block = PortableBackwardBlock<C>;
   using Block::a_, Block::memory_, Block::address_, Block::kTiles, Block::kFirstDepth,
       Block::kSecondDepth, Block::kFirstPart, Block::kSecondPart, Block::kSecondRows,
-      Block::kSecondColumns, Block::kPlanes;
+      Block::kSecondColumns, Block::kPlanes, Block::equal_columns_;
   using Block::Block;
-  using Block::lane, Block::warp;
+  using Block::lane, Block::warp, Block::column_numbers;
   using typename Block::Scores;
   using Weights = uint32_t[kTiles][C.columns / 4];
 
@@ -31,6 +31,14 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
     if constexpr (C.rows_in_registers > 0) first_own_.fill(shared_rows<kFirstDepth>(0));
     if constexpr (C.rows_in_registers > 1) second_own_.fill(shared_rows<kSecondDepth>(kSecondRows));
   }
+  // Of planes: whether the block's rows have equal numbers.
+  __device__ __forceinline__ void compare_rows() {
+    if constexpr (C.adds_queries)
+      equal_rows_ =
+          are_equal<C.block_rows()>(address_ + static_cast<uint32_t>(C.numbers_offset()), lane());
+  }
+  // The warp's dS is 0, as planes too.
+  __device__ __forceinline__ void share_zeros() { ds_is_split_ = true; }
   // dS of a step, for dQ.
   __device__ __forceinline__ void share_ds(int step, const Weights& ds) const {
     QuerySums<C>(memory_, address_, warp(), lane()).share(step, ds);
@@ -45,7 +53,10 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
     const PlaneQuerySums<C> queries(memory_, address_, warp(), lane());
     const int shared = Block::stage_offset(stage);
     __syncthreads();  // all warps are done with the step's columns
-    queries.share(shared, column_numbers(stage), ds);
+    if (ds_is_split_)
+      queries.share_split(shared, ds_unit_, ds);
+    else
+      queries.share(shared, ds);
     __syncthreads();
     queries.add(shared, 0, to);
   }
@@ -126,8 +137,18 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
       if constexpr (C.of_keys())
         add_plane_gradient<true, kSecondPart, kSecondDepth>(
             numbers, depth_vectors<plane_line(C.value_dim)>(second), scores, second_);
-      add_plane_gradient<false, kFirstPart, kFirstDepth>(
-          numbers, depth_vectors<plane_line(C.key_dim)>(first), products, first_);
+      const auto columns = depth_vectors<plane_line(C.key_dim)>(first);
+      if constexpr (C.adds_queries) {
+        if (equal_columns_ && equal_rows_) {
+          const float largest = largest_of_warp(products);
+          if (largest < 0x1p100f) {
+            add_plane_gradient_once(numbers, columns, largest, products);
+            return;
+          }
+        }
+        ds_is_split_ = false;
+      }
+      add_plane_gradient<false, kFirstPart, kFirstDepth>(numbers, columns, products, first_);
       return;
     } else {
       round_gradients(step, first, second, scores, products);
@@ -135,9 +156,6 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
   }
   // Numbers of a line of columns that gradients are summed over.
   static constexpr int plane_line(int dim) { return C.streams() ? C.part_length(dim) : dim; }
-  __device__ __forceinline__ uint32_t column_numbers(int stage) const {
-    return address_ + static_cast<uint32_t>(C.column_numbers_offset() + stage * C.columns * 8);
-  }
   template <bool kOfSecond, int kPart, int kChunk, class Columns, int kCount>
   __device__ __forceinline__ void add_plane_gradient(uint32_t numbers, const Columns& columns,
                                                      Scores& values,
@@ -146,11 +164,36 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
     float factor[kTiles][2];
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
-      split_gradient<kOfSecond>(numbers, lane(), values[i], weights[0][i], weights[1][i],
-                                factor[i]);
+      split_gradient<kOfSecond>(numbers, equal_columns_, lane(), values[i], weights[0][i],
+                                weights[1][i], factor[i]);
     multiply_plane_weights<kPart / 2, kChunk>(weights, columns, [&](int i, int x, float sum) {
       sums[i][x] = fmaf(sum, factor[i][x / 2 % 2], sums[i][x]);
     });
+  }
+  // dK from dS that is split for dQ as well, with one power of two, where neither queries nor keys
+  // have numbers of their own. `ds` is then its planes.
+  template <class Columns>
+  __device__ __forceinline__ void add_plane_gradient_once(uint32_t numbers, const Columns& columns,
+                                                          float largest, Scores& ds) {
+    constexpr int kPairs = C.columns / 4;
+    uint32_t weights[2][kTiles][kPairs];
+    const uint32_t exponent = max(float_bits(largest) >> 23, 27u);
+    const float scale = float_from_bits((127 + 14 + 127 - exponent) << 23);
+    const float unit = float_from_bits((exponent - 14) << 23);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+      split_numbers(ds[i], {scale, scale}, weights[0][i], weights[1][i]);
+    const float factor = unit * ptx::load_shared_v2(numbers).x;
+    multiply_plane_weights<kFirstPart / 2, kFirstDepth>(
+        weights, columns,
+        [&](int i, int x, float sum) { first_[i][x] = fmaf(sum, factor, first_[i][x]); });
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int x = 0; x < 2 * kPairs; ++x)
+        ds[i][x] = float_from_bits(weights[x / kPairs][i][x % kPairs]);
+    ds_unit_ = unit;
+    ds_is_split_ = true;
   }
   __device__ __forceinline__ void round_gradients(int step, int first, int second,
                                                   const Scores& scores, const Scores& products) {
@@ -214,6 +257,8 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
   // Gradients of the part's columns.
   float first_[kTiles][kFirstPart / 2];                      // dK or dQ
   float second_[kTiles][C.of_keys() ? kSecondPart / 2 : 1];  // dV
+  float ds_unit_ = 1;
+  bool equal_rows_ = false, ds_is_split_ = false;
   RegisterRows<(C.rows_in_registers > 0 ? kFirstDepth : 16), kTiles> first_own_;
   RegisterRows<(C.rows_in_registers > 1 ? kSecondDepth : 16), kTiles> second_own_;
 };

@@ -20,8 +20,8 @@
 // or more and a number of the row is lost (below 2^-16 / (dim + 4) of the largest). Rows of
 // results that are NaN are computed once more without planes. A lost number of a smaller row is off
 // by at most 2^-31, less than a score can tell. Rows of values may have any small numbers: what
-// they lose is below 2^-41 of the largest number of their row. Unlike in split/halves.hpp low
-// halves are not scaled, so that products with them are summed beside the large ones.
+// they lose is below 2^-41 of the largest number of their row. Unlike in split/halves.hpp low halves
+// are not scaled, so that products with them are summed beside the large ones.
 #pragma once
 
 #include "cuda/device/attention/sequence.hpp"
@@ -131,10 +131,13 @@ class RowSplit {
 };
 
 // The largest magnitude by which a row is split, of one whose own has these bits.
-__device__ __forceinline__ uint32_t split_as(uint32_t largest, int32_t common) {
-  const uint32_t top = static_cast<uint32_t>(127 + common) << 23;
-  const bool is_common = largest == 0 || largest - (top - (7u << 23)) < 8u << 23;
-  return common != 0 && is_common ? top : largest;
+__device__ __forceinline__ uint32_t split_as(uint32_t largest, const PlanesOfRows& tensor) {
+  if (tensor.common == 0) return largest;
+  const uint32_t top = static_cast<uint32_t>(127 + tensor.common) << 23;
+  if (largest == 0 || largest - (top - (7u << 23)) < 8u << 23) return top;
+  if (!tensor.in_steps || largest - (top - (47u << 23)) >= 72u << 23) return largest;
+  const int32_t above = static_cast<int32_t>(largest >> 23) - (127 + tensor.common);
+  return static_cast<uint32_t>(127 + tensor.common + ((above + 7) >> 3) * 8) << 23;
 }
 
 // A row of each of a pair of tensors, number `at` in their planes, by the lanes that share it; of
@@ -148,8 +151,8 @@ __device__ __forceinline__ RowNumbers split_pair_of_rows(const PairsOfRows& pair
                                                          float second_factor = 1) {
   constexpr uint32_t kLeast = static_cast<uint32_t>(127 + kLeastValueExponent) << 23;
   const uint32_t own_largest = first.largest();
-  const uint32_t largest = split_as(own_largest, pairs.first.common);
-  const uint32_t most = max(split_as(second_largest, pairs.second.common), kLeast);
+  const uint32_t largest = split_as(own_largest, pairs.first);
+  const uint32_t most = max(split_as(second_largest, pairs.second), kLeast);
   const float scale = split_scale(largest);
   const bool loses = first.loses(own_largest);  // by all lanes
   const bool refused = loses || !splits(largest) ||

@@ -44,6 +44,8 @@ struct PlanesOfRows {
   // Rows of zeros, and those whose largest magnitude is in [2^(common - 7), 2^(common + 1)), are
   // split as if it were 2^common: neighbours then have the same numbers. 0: each row by its own.
   int32_t common = 0;
+  // So are others, of 2^-44 to 2^28, as if it were 2^(common + 8 i).
+  bool in_steps = false;
   float scale = 1;  // the planes are those of the numbers times scale
 };
 struct PairsOfRows {
