@@ -195,11 +195,14 @@ class PortableForward {
       ptx::cp_async_wait<0>();
       if (kClears && clears) value.clear_nonfinite(memory_ + value_offset(n));
       __syncthreads();
-      if (n > tile.first) {
-        if constexpr (!C.streams()) copy_key(n - 1, (n - 1) % 2);
-        copy_value(n - 1);
-      }
-      ptx::cp_async_commit();
+      const auto copy_next = [&] {
+        if (n > tile.first) {
+          if constexpr (!C.streams()) copy_key(n - 1, (n - 1) % 2);
+          copy_value(n - 1);
+        }
+        ptx::cp_async_commit();
+      };
+      if (C.streams() || !(n >= first && n <= last)) copy_next();
       const bool visits = n >= first && n <= last;
       const bool needs_mask = rules(0).needs_mask(own_, n);
       if constexpr (C.streams()) {
@@ -218,6 +221,7 @@ class PortableForward {
       } else if (visits) {
         Scores scores = {};
         multiply_keys(n % 2, scores);
+        copy_next();
         softmax_and_values(n, needs_mask, scores);
       }
     }
