@@ -187,11 +187,14 @@ class PortableBackward : ProductsOf<C>::Type {
         if (i == 0) this->load_rows();
       if constexpr (kPlanes == 2)
         if (i == 0) this->compare_rows();
-      if (kPlanes == 1 && adds && i > 0) add_queries_of(i - 1, before);
-      if (i + 1 < steps) {
+      const auto copy_next = [&] {
+        if (i + 1 >= steps) return;
         if (C.of_keys() && next.head != step.head) columns.move_to(*this, next.head);
         copy(next, 1 - stage);
-      }
+      };
+      if constexpr (!C.copies_late()) copy_next();
+      if (kPlanes == 1 && adds && i > 0) add_queries_of(i - 1, before);
+      if constexpr (C.copies_late()) copy_next();
       Scores scores = {}, products = {};
       if (sees_any(step.column)) {
         multiply(at, scores, products);

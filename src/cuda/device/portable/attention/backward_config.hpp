@@ -86,6 +86,8 @@ struct PortableBackwardConfig {
   static constexpr bool unit_strides() { return false; }  // between elements of rows, in fixups
   constexpr int keys() const { return columns; }          // of a tile of dBias
   constexpr int block_rows() const { return rows * row_warps(); }
+  // The next columns are copied behind dQ instead of before: its products begin sooner.
+  constexpr bool copies_late() const { return units() == 1 && most_dim() <= 64; }
   constexpr bool of_keys() const { return gradients == GradientsOf::kKeys; }
   constexpr bool of_bias() const { return gradients == GradientsOf::kBias; }
   // A tile may have columns that some rows see and others do not. (Behind the ends of sequences,

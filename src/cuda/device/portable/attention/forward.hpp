@@ -202,8 +202,8 @@ class PortableForward {
         }
         ptx::cp_async_commit();
       };
-      if (C.streams() || !(n >= first && n <= last)) copy_next();
       const bool visits = n >= first && n <= last;
+      if (!C.copies_late() || !visits) copy_next();
       const bool needs_mask = rules(0).needs_mask(own_, n);
       if constexpr (C.streams()) {
         Scores scores = {};
@@ -221,7 +221,7 @@ class PortableForward {
       } else if (visits) {
         Scores scores = {};
         multiply_keys(n % 2, scores);
-        copy_next();
+        if constexpr (C.copies_late()) copy_next();
         softmax_and_values(n, needs_mask, scores);
       }
     }

@@ -20,8 +20,8 @@
 // or more and a number of the row is lost (below 2^-16 / (dim + 4) of the largest). Rows of
 // results that are NaN are computed once more without planes. A lost number of a smaller row is off
 // by at most 2^-31, less than a score can tell. Rows of values may have any small numbers: what
-// they lose is below 2^-41 of the largest number of their row. Unlike in split/halves.hpp low halves
-// are not scaled, so that products with them are summed beside the large ones.
+// they lose is below 2^-41 of the largest number of their row. Unlike in split/halves.hpp low
+// halves are not scaled, so that products with them are summed beside the large ones.
 #pragma once
 
 #include "cuda/device/attention/sequence.hpp"
