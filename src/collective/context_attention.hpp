@@ -18,6 +18,7 @@
 #include "collective/partial_gradients.hpp"
 #include "collective/plan.hpp"
 #include "math/attention_problem.hpp"
+#include "op/attention.hpp"
 
 namespace perseid::internal::collective {
 
@@ -84,7 +85,7 @@ class ContextAttentionPlan final : public op::Plan {
                 const Sending& sending, const op::Workspace& workspace) const;
   Status differentiate(const perseid_attention_backward_args& args, const op::Workspace& workspace,
                        void* stream) const;
-  void give_gradients() const;
+  Status give_gradients() const;
   Status sum_gradients(const Operation& operation, const Sending& sending, const Tensor& key,
                        const Tensor& value) const;
 
@@ -115,8 +116,21 @@ class ContextAttentionPlan final : public op::Plan {
   std::unique_ptr<OverlapReport> report_;
   // A plan is executed once at a time on a rank.
   mutable uint32_t epoch_ = 0;
-  mutable std::vector<SentPart> parts_;
+  mutable std::vector<SentPart> parts_, arriving_;  // the latter of other hosts
 };
+
+// Rows [row, row + count) of an entry, [count, kv_heads, dim].
+inline Tensor rows_of(const Tensor& tensor, int64_t entry, int64_t row, int64_t count) {
+  return {.data = tensor.as<std::byte>() +
+                  (entry * tensor.stride[0] + row * tensor.stride[1]) * size_of(tensor.dtype),
+          .dtype = tensor.dtype,
+          .rank = 3,
+          .shape = {count, tensor.shape[2], tensor.shape[3]},
+          .stride = {tensor.stride[1], tensor.stride[2], tensor.stride[3]}};
+}
+inline const op::AttentionPlan& attention_of(const InnerPlan& plan) {
+  return static_cast<const op::AttentionPlan&>(*plan);
+}
 
 template <class Body>
 void ContextAttentionPlan::for_each_run(int32_t rank, const Body& body) const {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/partial_gradients.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "collective/reduce.hpp"
@@ -28,8 +29,8 @@ Status PartialGradients::make(const TransportSite& site, const Shards& shards, i
                               DType dtype, std::initializer_list<bool> accumulates, bool in_pairs,
                               std::unique_ptr<PartialGradients>* made) {
   std::unique_ptr<PartialGradients> gradients(new PartialGradients(site));
-  Status status = transport_of(site.device, site.group)
-                      .make_reduce_in_place(site, shards, rows, &gradients->transport_);
+  const Transport& transport = in_place_transport_of(site.device, site.group);
+  Status status = transport.make_reduce_in_place(site, shards, rows, &gradients->transport_);
   gradients->in_pairs_ = in_pairs;
   const auto ranks = static_cast<size_t>(site.group.size());
   gradients->parts_.resize(ranks);
@@ -123,7 +124,8 @@ Status PartialGradients::sum_on_gpu(const Operation& operation, const Tensor& ou
                                     bool accumulates) const {
   // A matrix for each head; where the heads of a row lie side by side, one of longer rows.
   const auto are_adjacent = [](const Tensor& rows) { return rows.stride[1] == rows.shape[2]; };
-  const bool merges = are_adjacent(out) && are_adjacent(summed_.front());
+  const bool merges =
+      are_adjacent(out) && std::all_of(summed_.begin(), summed_.end(), are_adjacent);
   const auto matrices_of = [&](Tensor rows) {
     if (merges) rows.shape[2] *= std::exchange(rows.shape[1], 1);
     std::swap(rows.shape[0], rows.shape[1]);

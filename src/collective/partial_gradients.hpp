@@ -26,7 +26,9 @@ class PartialGradients {
   Status start(const Operation& operation, const Sending& execution);
   // Before share(): rows of this rank's part, [row, head, element], that `rank` sums. at: the bytes
   // of the rows that it sums before these.
-  void give(int32_t rank, const Tensor& partial, size_t at) { transport_->give(rank, partial, at); }
+  Status give(int32_t rank, const Tensor& partial, size_t at) {
+    return transport_->give(rank, partial, at);
+  }
   Status share(const Operation& operation);
   // What a rank sums.
   struct Rows {

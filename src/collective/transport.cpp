@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/transport.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "collective/nccl.hpp"
@@ -44,6 +45,11 @@ const Transport& transport_of(const dispatch::Device& device, const Group& group
   return std::strcmp(group.links(), "mpi") == 0 ? kMpi : kSockets;
 }
 
+const Transport& in_place_transport_of(const dispatch::Device& device, const Group& group) {
+  const Transport& transport = transport_of(device, group);
+  return transport.make_reduce_in_place != nullptr ? transport : kHostStaging;
+}
+
 void cut_shard(const Shards& shards, const ShardChunks& chunks, int32_t rank, std::byte* gathered,
                const Tensor& shard, std::vector<SentPart>* parts) {
   parts->clear();
@@ -56,6 +62,26 @@ void cut_shard(const Shards& shards, const ShardChunks& chunks, int32_t rank, st
                 (from - shards.begin_of(rank)) * shard.stride[1] * size_of(shard.dtype);
     parts->push_back({chunk, part, shards.view(gathered, from, to)});
   }
+}
+
+ByteRows rows_of(const Tensor& part) {
+  int32_t order[] = {0, 1, 2};
+  std::sort(order, order + 3,
+            [&](int32_t a, int32_t b) { return part.stride[a] < part.stride[b]; });
+  const auto element = static_cast<uint64_t>(size_of(part.dtype));
+  ByteRows rows{.bytes = element, .count = 1, .stride = 0};
+  for (const int32_t dim : order) {
+    const auto size = static_cast<uint64_t>(part.shape[dim]);
+    const uint64_t stride = static_cast<uint64_t>(part.stride[dim]) * element;
+    if (size == 1) continue;
+    if (rows.count == 1 && stride == rows.bytes) {
+      rows.bytes *= size;
+    } else {
+      rows.count = size;
+      rows.stride = stride;
+    }
+  }
+  return part.elements() == 0 ? ByteRows() : rows;
 }
 
 Arrival as_arrival(const perseid_arrival& arrival) {

@@ -70,6 +70,9 @@ class GatherTransport {
   // GPU what the rank after this one gets instead, where not empty.
   virtual Status send(const Operation& operation, const Sending& sending,
                       std::span<const SentPart> parts, std::span<const SentPart> for_next = {}) = 0;
+  // Before send(), where chunks are not [outer, size, inner] as Shards says: the parts of those of
+  // the other ranks that this one reads, by chunks; `from` is empty.
+  virtual void expect(std::span<const SentPart>) {}
   // How a product waits for the chunks.
   virtual perseid_arrival arrival(const Operation& operation, uint32_t epoch) const = 0;
   // This rank has read the chunks.
@@ -95,8 +98,9 @@ class ReduceTransport {
   virtual perseid_arrival arrival(const Operation& operation, uint32_t epoch) const = 0;
   virtual int64_t arrivals() const = 0;  // how many signals that has
   // Of sums in place, between start() and send(), where ranks share no memory: what `rank` reads of
-  // the own partial, [i, j, k], goes to byte `at` of what part() gives there, without gaps.
-  virtual void give(int32_t, const Tensor&, size_t) {}
+  // the own partial, [i, j, k], goes to byte `at` of what part() gives there, without gaps. On a
+  // GPU in the order of the stream.
+  virtual Status give(int32_t, const Tensor&, size_t) { return {}; }
   // On a GPU, of sums in float32: the parts for a product that adds them. Of the arrival's signals
   // those of the rank after this one come first, one for each chunk.
   virtual RankParts parts() const { return {}; }
@@ -113,7 +117,7 @@ struct Transport {
   Status (*make_reduce)(const TransportSite& site, const Shards& shards, const ShardChunks& chunks,
                         std::unique_ptr<ReduceTransport>* transport);
   // Of one piece: partial sums stay where they were written, so that each rank reads of them what
-  // it needs, at most `rows` of the extent. Null: not between GPUs of several hosts.
+  // it needs, at most `rows` of the extent. Null: kHostStaging has one.
   Status (*make_reduce_in_place)(const TransportSite& site, const Shards& shards, int64_t rows,
                                  std::unique_ptr<ReduceTransport>* transport);
 };
@@ -129,6 +133,8 @@ Status make_transport(const TransportSite& site, const Shards& shards, Cut cut,
 }
 
 const Transport& transport_of(const dispatch::Device& device, const Group& group);
+// One that has sums in place.
+const Transport& in_place_transport_of(const dispatch::Device& device, const Group& group);
 
 extern const Transport kWindows;      // memory that the ranks of one host share, read in place
 extern const Transport kSockets;      // memory of ranks on several hosts
@@ -136,6 +142,9 @@ extern const Transport kMpi;          // the same, where MPI carries the data
 extern const Transport kCopyEngines;  // copies between GPUs that map one another's memory
 extern const Transport kHostStaging;  // GPUs on several hosts
 extern const Transport kNccl;         // the same, where all ranks have NCCL
+
+// A tensor of 3 dimensions, of which one at most has gaps, as rows of bytes in the order of memory.
+ByteRows rows_of(const Tensor& part);
 
 // As kernels of GPUs take it.
 Arrival as_arrival(const perseid_arrival& arrival);

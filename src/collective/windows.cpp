@@ -73,27 +73,6 @@ class Window {
   size_t signals_ = 0, signal_bytes_ = 0, data_ = 0, region_ = 0;
 };
 
-// A tensor of 3 dimensions, of which one at most has gaps, as rows of bytes in the order of memory.
-ByteRows rows_of(const Tensor& part) {
-  int32_t order[] = {0, 1, 2};
-  std::sort(order, order + 3,
-            [&](int32_t a, int32_t b) { return part.stride[a] < part.stride[b]; });
-  const auto element = static_cast<uint64_t>(size_of(part.dtype));
-  ByteRows rows{.bytes = element, .count = 1, .stride = 0};
-  for (const int32_t dim : order) {
-    const auto size = static_cast<uint64_t>(part.shape[dim]);
-    const uint64_t stride = static_cast<uint64_t>(part.stride[dim]) * element;
-    if (size == 1) continue;
-    if (rows.count == 1 && stride == rows.bytes) {
-      rows.bytes *= size;
-    } else {
-      rows.count = size;
-      rows.stride = stride;
-    }
-  }
-  return part.elements() == 0 ? ByteRows() : rows;
-}
-
 class WindowGather final : public GatherTransport {
  public:
   WindowGather(const TransportSite& site, const Shards& shards, const ShardChunks& chunks)
@@ -314,11 +293,12 @@ class PutPieces final : public ReduceTransport {
   Status start(const Operation& operation, const Sending& sending) override {
     return window_.wait_done(group_, operation, sending.epoch - 1);
   }
-  void give(int32_t rank, const Tensor& piece, size_t at) override {
+  Status give(int32_t rank, const Tensor& piece, size_t at) override {
     const ByteRows source = rows_of(piece);
     group_.put(rank, window_.data(group_.rank()) + at,
                {.bytes = source.bytes, .count = source.count, .stride = source.bytes},
                {piece.as<const std::byte>(), source.stride, own_});
+    return {};
   }
   Status send(const Sending& sending) override {
     group_.signal(signals(), sending.epoch);
