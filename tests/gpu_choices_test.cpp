@@ -12,6 +12,7 @@
 #include "collective/shard_products.hpp"
 #include "collective/sliced_product.hpp"
 #include "cuda/matmul/parts.hpp"
+#include "cuda/runtime/kernel_name.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
 #include "cuda/sm90/matmul.hpp"
@@ -220,6 +221,39 @@ TEST(AttentionKernels, TakeTheRowsOfARank) {
   problem.grad_bias = true;
   EXPECT_EQ(portable->refuse(problem, *device),
             "its gradient of bias is made for sequences of one length, in zigzag pieces");
+}
+
+// Kernels of other configurations may round otherwise.
+TEST(AttentionKernels, AreThoseOfOneRankInCanonicalOrder) {
+  const auto chosen = [](const AttentionProblem& problem) {
+    cuda::AttentionForwardConfig config = cuda::choose_attention_forward(problem);
+    config.sharded = false;  // counts positions alone
+    return cuda::kernel_name("forward", config);
+  };
+  for (const int64_t dim : {64, 128})
+    for (const int64_t window : {-1, 100, 300, 1100})
+      for (const Causal causal : {Causal::kNone, Causal::kBottomRight})
+        for (const bool zigzag : {false, true}) {
+          AttentionProblem whole;
+          whole.dtype = DType::kBF16;
+          whole.batch = 1;
+          whole.heads = 4;
+          whole.kv_heads = 2;
+          whole.q_len = whole.kv_len = 1280;
+          whole.head_dim = whole.value_dim = dim;
+          whole.causal = causal;
+          whole.window_left = window;
+          whole.rows.zigzag = zigzag;
+          whole.rows.canonical = true;
+          for (const int64_t ranks : {2, 4, 8})
+            for (int64_t rank = 0; rank < ranks; ++rank) {
+              AttentionProblem part = whole;
+              part.q_len /= ranks;
+              part.rows.ranks = ranks;
+              part.rows.rank = rank;
+              EXPECT_EQ(chosen(part), chosen(whole)) << "rank " << rank << " of " << ranks;
+            }
+        }
 }
 
 TEST(AttentionKernels, TakeFloat32) {

@@ -69,8 +69,11 @@ BoundsByRow bounds_by_row(const AttentionProblem& problem) {
   const KeyOffsets offsets = key_offsets(problem);
   const QueryRows& rows = problem.rows;
   const int64_t shift = problem.bottom_right() ? problem.kv_len - rows.length(problem.q_len) : 0;
-  const int64_t first = shift + rows.position(0, problem.q_len),
-                last = shift + rows.position(problem.q_len - 1, problem.q_len);
+  // In canonical order all ranks take the kernels of one that has all rows.
+  const QueryRows seen = rows.canonical ? QueryRows() : rows;
+  const int64_t count = rows.canonical ? rows.length(problem.q_len) : problem.q_len;
+  const int64_t first = shift + seen.position(0, count),
+                last = shift + seen.position(count - 1, count);
   const bool lengths = has_lengths(problem) || problem.max_lengths;
   return {offsets.left > -kLongest && (lengths || offsets.left + last > 0),
           offsets.right < kLongest && (lengths || offsets.right + first < problem.kv_len)};
