@@ -346,7 +346,7 @@ int check_collective(const Common& common, int64_t ranks, uint64_t seed, bool ca
         count(op, dtype, size, problems, complaint);
       }
     for (const DType dtype : {f32, bf16, f16, f64}) {
-      if (gpu) break;  // Backward is for CPU ranks alone.
+      if (gpu) break;  // check_context_attention has tensors in memory of the CPU.
       progress.update(checked, total, fmt::format("{} ranks, context-attention", size));
       std::string complaint;
       int problems = 0;
