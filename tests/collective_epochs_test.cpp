@@ -183,7 +183,8 @@ TEST(Epochs, OfPartialGradientsWaitForSlowReaders) {
       std::fill_n(reinterpret_cast<float*>(gradients->partial()), kRanks * kRows * kDim,
                   static_cast<float>(10 * epoch + rank));
       if (!group->shares_memory())
-        group->for_each_other([&](int32_t other) { gradients->give(other, rows_of(other), 0); });
+        group->for_each_other(
+            [&](int32_t other) { EXPECT_OK(gradients->give(other, rows_of(other), 0)); });
       EXPECT_OK(gradients->share(operation));
       if (epoch % kRanks == rank) std::this_thread::sleep_for(5ms);
       std::vector<float> sum(kRows * kDim);
