@@ -138,6 +138,28 @@ class GpuProcesses : public RankProcesses {
     board_->killed_at = now();
     harm();
   }
+  void kill_rank_one() {
+    lose_rank_one(20s, [&] { kill(children_[1], SIGKILL); });
+    EXPECT_EQ(join(), (std::vector<int>{0, -SIGKILL}));
+    const Board::Rank& rank = board_->ranks[0];
+    EXPECT_EQ(rank.status, PERSEID_PEER_LOST) << rank.sentence;
+    EXPECT_EQ(rank.named, 1) << rank.sentence;
+    EXPECT_LT(rank.seconds, 1) << rank.sentence;
+    printf("PEER_LOST after %.1f ms, a right operation %.0f ms later: %s\n", 1e3 * rank.seconds,
+           1e3 * rank.seconds_on, rank.sentence);
+  }
+  // Rank 1 is still stopped when this returns.
+  void stop_rank_one(std::chrono::nanoseconds deadline) {
+    lose_rank_one(deadline, [&] { kill(children_[1], SIGSTOP); });
+    int status = 0;
+    const pid_t survivor = children_[0];
+    ASSERT_EQ(waitpid(survivor, &status, 0), survivor);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    const Board::Rank& rank = board_->ranks[0];
+    EXPECT_EQ(rank.status, PERSEID_TIMEOUT) << rank.sentence;
+    EXPECT_EQ(rank.named, 1) << rank.sentence;
+    printf("TIMEOUT after %.1f ms: %s\n", 1e3 * rank.seconds, rank.sentence);
+  }
 };
 
 TEST_F(GpuProcesses, ComputeWithMemoryOfOneAnother) {
@@ -213,29 +235,14 @@ TEST_F(GpuProcesses, LoadAndAllocateWhileARankIsSilent) {
 }
 
 TEST_F(GpuProcesses, SurviveTheDeathOfARank) {
-  lose_rank_one(20s, [&] { kill(children_[1], SIGKILL); });
-  EXPECT_EQ(join(), (std::vector<int>{0, -SIGKILL}));
-  const Board::Rank& rank = board_->ranks[0];
-  EXPECT_EQ(rank.status, PERSEID_PEER_LOST) << rank.sentence;
-  EXPECT_EQ(rank.named, 1) << rank.sentence;
-  EXPECT_LT(rank.seconds, 1) << rank.sentence;
-  EXPECT_LT(rank.seconds_on, 0.1) << rank.sentence;
-  printf("PEER_LOST after %.1f ms, a right operation %.0f ms later: %s\n", 1e3 * rank.seconds,
-         1e3 * rank.seconds_on, rank.sentence);
+  kill_rank_one();
+  EXPECT_LT(board_->ranks[0].seconds_on, 0.1) << board_->ranks[0].sentence;
 }
 
 TEST_F(GpuProcesses, GoOnWithoutARankThatIsStopped) {
-  lose_rank_one(400ms, [&] { kill(children_[1], SIGSTOP); });
-  int status = 0;
-  const pid_t survivor = children_[0];
-  ASSERT_EQ(waitpid(survivor, &status, 0), survivor);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  const Board::Rank& rank = board_->ranks[0];
-  EXPECT_EQ(rank.status, PERSEID_TIMEOUT) << rank.sentence;
-  EXPECT_EQ(rank.named, 1) << rank.sentence;
-  EXPECT_GT(rank.seconds, 0.3);
-  EXPECT_LT(rank.seconds, 1.5);
-  printf("TIMEOUT after %.1f ms: %s\n", 1e3 * rank.seconds, rank.sentence);
+  stop_rank_one(400ms);
+  EXPECT_GT(board_->ranks[0].seconds, 0.3);
+  EXPECT_LT(board_->ranks[0].seconds, 1.5);
   // It goes on later, and learns that the others did without it.
   kill(children_[1], SIGCONT);
   children_.erase(children_.begin());
@@ -352,28 +359,11 @@ TEST_F(NcclProcesses, HaveTheBitsOfRanksThatSendThroughTheirHosts) {
   EXPECT_EQ(join(), std::vector<int>(kRanks, 0));
 }
 
-TEST_F(NcclProcesses, GoOnWithoutARankThatIsKilled) {
-  lose_rank_one(20s, [&] { kill(children_[1], SIGKILL); });
-  EXPECT_EQ(join(), (std::vector<int>{0, -SIGKILL}));
-  const Board::Rank& rank = board_->ranks[0];
-  EXPECT_EQ(rank.status, PERSEID_PEER_LOST) << rank.sentence;
-  EXPECT_EQ(rank.named, 1) << rank.sentence;
-  EXPECT_LT(rank.seconds, 1) << rank.sentence;
-  printf("PEER_LOST after %.1f ms, a right operation %.0f ms later: %s\n", 1e3 * rank.seconds,
-         1e3 * rank.seconds_on, rank.sentence);
-}
+TEST_F(NcclProcesses, GoOnWithoutARankThatIsKilled) { kill_rank_one(); }
 
 TEST_F(NcclProcesses, GoOnWithoutARankThatIsStopped) {
-  lose_rank_one(1s, [&] { kill(children_[1], SIGSTOP); });
-  int status = 0;
-  const pid_t survivor = children_[0];
-  ASSERT_EQ(waitpid(survivor, &status, 0), survivor);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  const Board::Rank& rank = board_->ranks[0];
-  EXPECT_EQ(rank.status, PERSEID_TIMEOUT) << rank.sentence;
-  EXPECT_EQ(rank.named, 1) << rank.sentence;
-  EXPECT_LT(rank.seconds, 2.5);
-  printf("TIMEOUT after %.1f ms: %s\n", 1e3 * rank.seconds, rank.sentence);
+  stop_rank_one(1s);
+  EXPECT_LT(board_->ranks[0].seconds, 2.5);
   kill(children_[1], SIGKILL);
   children_.erase(children_.begin());
   (void)join();

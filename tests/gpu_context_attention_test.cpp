@@ -381,26 +381,31 @@ TEST_F(GpuContextAttention, BitsOfManyTiles) {
   expect_bits_of_one_gpu(square(8192, 128, {.heads = 16, .kv_heads = 16}));
 }
 
+// Forward by kernels that take rows from anywhere, against the rows of one GPU that has them all.
+void expect_bits_of_portable(const Problem& problem) {
+  on_gpu_ranks(kRanks, [&](const Group& group) {
+    const int32_t rank = group.rank();
+    const Tensors whole = make(problem, 3), own = take(problem, whole, rank);
+    AttentionOptions options = options_of(problem, problem.q_len, problem.kv_len, 1);
+    options.implementation = "cuda:portable";
+    const OnRank on_rank(group, problem, own);
+    const Attention attention(on_rank.context, options);
+    const TensorsOf<OnGpu> tensors = copy_to_gpu(on_rank.context, whole);
+    const GpuWorkspace workspace(on_rank.context, attention);
+    attention.forward(nullptr, tensors.forward(problem), workspace.bytes());
+    on_rank.context.synchronize();
+    const Tensors wanted = take(problem, copy_from_gpu(tensors, whole), rank);
+    const Tensors result = on_rank.run(problem, own);
+    EXPECT_TRUE(result.out.bytes == wanted.out.bytes) << static_cast<int>(problem.dtype);
+    EXPECT_TRUE(result.lse.bytes == wanted.lse.bytes) << static_cast<int>(problem.dtype);
+  });
+}
+
 // Kernels that have a piece at a time visit keys in the order of one GPU.
 TEST_F(GpuContextAttention, BitsOfOneGpuPieceByPiece) {
   for (const DType dtype : {perseid::bf16, perseid::f32, perseid::f64}) {
     const Problem problem = on_two_gpus(square(440, 72, {.heads = 4, .backward = false}), dtype);
-    on_gpu_ranks(kRanks, [&](const Group& group) {
-      const int32_t rank = group.rank();
-      const Tensors whole = make(problem, 3), own = take(problem, whole, rank);
-      AttentionOptions options = options_of(problem, problem.q_len, problem.kv_len, 1);
-      options.implementation = "cuda:portable";
-      const OnRank on_rank(group, problem, own);
-      const Attention attention(on_rank.context, options);
-      const TensorsOf<OnGpu> tensors = copy_to_gpu(on_rank.context, whole);
-      const GpuWorkspace workspace(on_rank.context, attention);
-      attention.forward(nullptr, tensors.forward(problem), workspace.bytes());
-      on_rank.context.synchronize();
-      const Tensors wanted = take(problem, copy_from_gpu(tensors, whole), rank);
-      const Tensors result = on_rank.run(problem, own);
-      EXPECT_TRUE(result.out.bytes == wanted.out.bytes) << static_cast<int>(dtype);
-      EXPECT_TRUE(result.lse.bytes == wanted.lse.bytes) << static_cast<int>(dtype);
-    });
+    expect_bits_of_portable(problem);
   }
 }
 
@@ -418,22 +423,7 @@ TEST_F(GpuContextAttention, BitsOfOneGpuRagged) {
                                                                  .ragged_rows = true,
                                                                  .backward = false}),
                                           dtype);
-      on_gpu_ranks(kRanks, [&](const Group& group) {
-        const int32_t rank = group.rank();
-        const Tensors whole = make(problem, 3), own = take(problem, whole, rank);
-        AttentionOptions options = options_of(problem, problem.q_len, problem.kv_len, 1);
-        options.implementation = "cuda:portable";
-        const OnRank on_rank(group, problem, own);
-        const Attention attention(on_rank.context, options);
-        const TensorsOf<OnGpu> tensors = copy_to_gpu(on_rank.context, whole);
-        const GpuWorkspace workspace(on_rank.context, attention);
-        attention.forward(nullptr, tensors.forward(problem), workspace.bytes());
-        on_rank.context.synchronize();
-        const Tensors wanted = take(problem, copy_from_gpu(tensors, whole), rank);
-        const Tensors result = on_rank.run(problem, own);
-        EXPECT_TRUE(result.out.bytes == wanted.out.bytes) << static_cast<int>(dtype);
-        EXPECT_TRUE(result.lse.bytes == wanted.lse.bytes) << static_cast<int>(dtype);
-      });
+      expect_bits_of_portable(problem);
     }
 }
 

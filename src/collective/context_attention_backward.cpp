@@ -91,7 +91,7 @@ void ContextAttentionPlan::for_each_gradient(int32_t rank, const Body& body) con
   });
 }
 
-// To ranks on other hosts, of the rows that this rank's queries see; pairs are those of all ranks.
+// Gives ranks on other hosts this rank's part of the gradients of the rows that its queries see.
 Status ContextAttentionPlan::give_gradients() const {
   Status status;
   if (group_->shares_memory()) return status;

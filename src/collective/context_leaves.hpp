@@ -37,7 +37,7 @@ class ContextLeaves {
   static Status make(const op::DevicePointer& device, const perseid_attention_desc& desc,
                      const QueryRows& rows, std::unique_ptr<ContextLeaves>* made);
 
-  // That many equal pieces a sequence has.
+  // The number of equal pieces that a sequence is cut into.
   static int64_t pieces(bool zigzag) { return kLeaves * (zigzag ? 2 : 1); }
   // How many sums are held at once.
   int64_t buffers() const { return buffers_of_leaves(pieces_.back().leaf + 1); }

@@ -80,7 +80,7 @@ class StagedGather final : public GatherTransport {
   Status finish(const Sending& sending) override { return host_->finish(sending); }
 
  private:
-  // At the same place of other memory.
+  // The tensor at the same offset of other memory.
   static Tensor moved(Tensor tensor, const std::byte* from, std::byte* to) {
     tensor.data = to + (tensor.as<const std::byte>() - from);
     return tensor;

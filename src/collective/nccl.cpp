@@ -13,7 +13,7 @@
 namespace perseid::internal::collective {
 namespace {
 
-// What aborted kernels get to end, and the sockets to say who is lost.
+// The time that aborted kernels have to end, and the sockets to say which rank is lost.
 constexpr std::chrono::milliseconds kDraining{5000}, kVerdict{500};
 constexpr std::chrono::microseconds kBusy{100}, kInterval{20};
 constexpr const char* kAdvice = "see what nvidia-smi says";
@@ -75,7 +75,7 @@ const Functions& nccl() {
   return functions;
 }
 
-// Whether this rank can, and whether it must.
+// Whether this rank can use NCCL, and whether PERSEID_TRANSPORT asks for it.
 struct Wish {
   bool can = false, must = false;
 };

@@ -14,7 +14,7 @@ namespace {
 // A task reduces about so many elements.
 constexpr int64_t kTaskElements = 64 << 10;
 
-// As `rows` lie in memory, without gaps.
+// A tensor like `rows`, whose dimensions keep their order in memory, without gaps.
 Tensor without_gaps(Tensor rows, std::byte* data) {
   const bool rows_first = rows.stride[0] >= rows.stride[1];
   rows.data = data;

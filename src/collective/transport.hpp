@@ -122,7 +122,8 @@ struct Transport {
                                  std::unique_ptr<ReduceTransport>* transport);
 };
 
-// A function of Transport for a class whose make() is collective. `Cut`: chunks, or rows.
+// Makes a transport of the class `Made`, for the functions of Transport. Collective. `Cut`:
+// ShardChunks, or the most rows.
 template <class Made, class Base, class Cut>
 Status make_transport(const TransportSite& site, const Shards& shards, Cut cut,
                       std::unique_ptr<Base>* transport) {
@@ -133,7 +134,7 @@ Status make_transport(const TransportSite& site, const Shards& shards, Cut cut,
 }
 
 const Transport& transport_of(const dispatch::Device& device, const Group& group);
-// One that has sums in place.
+// The transport that makes sums in place.
 const Transport& in_place_transport_of(const dispatch::Device& device, const Group& group);
 
 extern const Transport kWindows;      // memory that the ranks of one host share, read in place

@@ -69,7 +69,7 @@ BoundsByRow bounds_by_row(const AttentionProblem& problem) {
   const KeyOffsets offsets = key_offsets(problem);
   const QueryRows& rows = problem.rows;
   const int64_t shift = problem.bottom_right() ? problem.kv_len - rows.length(problem.q_len) : 0;
-  // In canonical order all ranks take the kernels of one that has all rows.
+  // In canonical order every rank takes the kernel that one rank with all rows takes.
   const QueryRows seen = rows.canonical ? QueryRows() : rows;
   const int64_t count = rows.canonical ? rows.length(problem.q_len) : problem.q_len;
   const int64_t first = shift + seen.position(0, count),

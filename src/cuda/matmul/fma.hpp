@@ -17,7 +17,7 @@ namespace perseid::internal::cuda {
 // Why the kernel does not take the problem, as a sentence's end; "" where it does.
 std::string refuse_fma_matmul(const MatmulProblem& problem);
 MatmulFmaConfig choose_fma_matmul(const MatmulProblem& problem, int32_t multiprocessors);
-// Of the kernel that computes the rows and columns of c whose factor is NaN.
+// The configuration that computes the rows and columns of c whose factor is NaN, and no others.
 MatmulFmaConfig choose_fixup_matmul(const MatmulProblem& problem, int32_t multiprocessors);
 // Name expression of the kernel, and its header.
 std::vector<std::string> fma_matmul_kernels(const MatmulFmaConfig& config);

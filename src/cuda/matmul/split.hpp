@@ -48,7 +48,7 @@ class Split {
   std::vector<Kernel> kernels_;
 };
 
-// As the kernel that multiplies planes takes an operand's factors.
+// An operand's factors, as the kernel that multiplies planes takes them.
 inline MatmulFactors factors_of(const SplitOperand& operand) {
   return {operand.factors, operand.entries == 1 ? 0 : operand.lines};
 }

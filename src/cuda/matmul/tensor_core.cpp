@@ -20,7 +20,7 @@ constexpr Tile kTiles[] = {
     {128, 128, 64, 64, 3},
     {64, 64, 32, 32, 3},
 };
-// Of two planes: a warp keeps both its sums and the products of a stage.
+// For two planes, where a warp keeps both its sums and the products of a stage.
 constexpr Tile kPlaneTiles[] = {
     {128, 128, 64, 32, 3},
     {64, 64, 32, 32, 3},

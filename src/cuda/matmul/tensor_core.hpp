@@ -19,7 +19,7 @@ std::string refuse_tensor_core_matmul(const MatmulProblem& problem);
 MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem, int32_t multiprocessors,
                                              int32_t shared_bytes);
 // Name expressions of the kernels, and their header: one for each layout of the operands, a along k
-// and across it, for each of which b along k and across it; of planes, which lie along k, one.
+// and across it, for each of which b along k and across it; for planes, which lie along k, one.
 std::vector<std::string> tensor_core_matmul_kernels(const MatmulTensorConfig& config);
 inline constexpr const char* kTensorCoreMatmulHeader = "cuda/device/matmul/tensor_core.hpp";
 

@@ -15,7 +15,7 @@
 
 namespace perseid::internal::cuda {
 
-// What refuse_split_matmul does not refuse, without chunks. Any strides.
+// Takes what refuse_split_matmul does not refuse, with any strides, but no chunks.
 class TensorCoreF32Matmul {
  public:
   static Status make(const MatmulProblem& problem, Gpu& gpu,

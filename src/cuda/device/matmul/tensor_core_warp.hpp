@@ -136,7 +136,7 @@ struct WarpSums {
   Real sums[kDown][kAcross][4] = {};
 
   __device__ __forceinline__ void add(const WarpOperands<C>& operands) { add(operands, operands); }
-  // The product of the one's part of a and the other's part of b.
+  // Adds the product of of_a's part of a and of_b's part of b.
   __device__ __forceinline__ void add(const WarpOperands<C>& of_a, const WarpOperands<C>& of_b) {
 #pragma unroll
     for (int i = 0; i < kDown; ++i)

@@ -7,8 +7,8 @@
 // dS has no natural range. Where numbers of queries and keys are equal, each warp shares the planes
 // that it has multiplied for dK, with one power of two. Otherwise it multiplies what it shares of a
 // query, times the factors of its keys, by a power of two that brings the largest below 2^15. The
-// inverse is beside it; the products with each warp's keys begin from zero and are multiplied by
-// it.
+// inverse is stored with it; the products with each warp's keys begin from zero and are multiplied
+// by it.
 #pragma once
 
 #include "cuda/device/attention/softmax.hpp"
