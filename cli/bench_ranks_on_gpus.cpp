@@ -255,7 +255,10 @@ std::vector<RankTimes> attend(const Context& context, const Group& group,
   };
   const ContextAttention fused(
       context, group,
-      {.attention = options(rows), .placement = Sharding::kZigzag, .chunks = sizes.chunks});
+      {.attention = options(rows),
+       .placement = Sharding::kZigzag,
+       .chunks = sizes.chunks,
+       .canonical = sizes.canonical});
   const Attention plain(context, options(sizes.length));
   // What arrives of keys and values, and what leaves of their gradients.
   const int64_t moved = 2 * sizes.kv_heads * sizes.head_dim;

@@ -21,12 +21,19 @@ import subprocess
 import sys
 import time
 
-SHAPES = (("all-gather-matmul", 8192, 14336, 8192, 1), ("all-gather-matmul", 8192, 5120, 8192, 2),
-          ("all-gather-matmul", 8192, 1280, 8192, 4), ("all-gather-matmul", 8192, 1024, 8192, 4),
-          ("all-gather-matmul", 8192, 512, 8192, 4), ("all-gather-matmul", 8192, 256, 8192, 4),
-          ("matmul-reduce-scatter", 8192, 8192, 14336, 1),
-          ("matmul-reduce-scatter", 8192, 8192, 4096, 1),
-          ("matmul-reduce-scatter", 8192, 8192, 1024, 1))
+GATHER, REDUCE = "all-gather-matmul", "matmul-reduce-scatter"
+# The same products a GPU for any number of ranks: op, m, n, k, chunks of a shard.
+SHAPES = {
+    2: ((GATHER, 8192, 14336, 8192, 1), (GATHER, 8192, 5120, 8192, 2), (GATHER, 8192, 1280, 8192, 4),
+        (GATHER, 8192, 1024, 8192, 4), (GATHER, 8192, 512, 8192, 4), (GATHER, 8192, 256, 8192, 4),
+        (REDUCE, 8192, 8192, 14336, 1), (REDUCE, 8192, 8192, 4096, 1), (REDUCE, 8192, 8192, 1024, 1)),
+    4: ((GATHER, 8192, 7168, 8192, 1), (GATHER, 16384, 7168, 8192, 1), (GATHER, 4096, 7168, 8192, 1),
+        (GATHER, 2048, 7168, 8192, 1), (GATHER, 16384, 2560, 8192, 2), (GATHER, 8192, 2560, 8192, 2),
+        (GATHER, 1024, 7168, 8192, 1), (GATHER, 4096, 4096, 4096, 1), (GATHER, 8192, 256, 8192, 4),
+        (GATHER, 8192, 512, 8192, 4), (GATHER, 8192, 1024, 8192, 4), (GATHER, 8192, 1280, 8192, 4),
+        (REDUCE, 4096, 8192, 7168, 1), (REDUCE, 8192, 8192, 7168, 1), (REDUCE, 16384, 8192, 7168, 1),
+        (REDUCE, 2048, 8192, 7168, 1), (REDUCE, 1024, 8192, 7168, 1), (REDUCE, 8192, 8192, 2048, 1),
+        (REDUCE, 16384, 8192, 2048, 1), (REDUCE, 8192, 8192, 1024, 1))}
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 FIELDS = ("date", "gpu", "driver", "commit", "ranks", "op", "m", "n", "k", "mode", "chunks",
           "what", "milliseconds", "ratio")
@@ -34,7 +41,7 @@ FIELDS = ("date", "gpu", "driver", "commit", "ranks", "op", "m", "n", "k", "mode
 
 def ours(perseid, ranks, seconds):
     """Rows of the library: fused, product alone, transfer alone."""
-    for op, m, n, k, chunks in SHAPES:
+    for op, m, n, k, chunks in SHAPES[ranks]:
         command = [perseid, "bench", op, "--device", "cuda:0", "--quiet", "--json", "--seconds",
                    str(seconds), "-n", str(ranks), "--m", str(m), "--n", str(n), "--k", str(k),
                    "--chunks", str(chunks)]
@@ -77,7 +84,7 @@ def peers(deadline):
         return slowest.item()
 
     start = time.perf_counter()
-    for op, m, n, k, _ in SHAPES:
+    for op, m, n, k, _ in SHAPES[size]:
         go_on = torch.tensor([time.perf_counter() - start < deadline], device=device)
         dist.broadcast(go_on, 0)
         if not go_on.item():
@@ -86,7 +93,7 @@ def peers(deadline):
         b = torch.randn(k, n, dtype=torch.bfloat16, device=device)
         c = torch.empty(m, n, dtype=torch.bfloat16, device=device)
         shard, part = whole[:m // size].clone(), torch.empty_like(c[:m // size])
-        if op == "all-gather-matmul":
+        if op == GATHER:
             def transfer():
                 dist.all_gather_into_tensor(whole, shard)
 
@@ -158,7 +165,7 @@ def main():
     """Measures and writes the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("perseid", nargs="?")
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--ranks", type=int, default=2, choices=SHAPES)
     parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument("--csv", default="collective.csv")
     parser.add_argument("--commit", default="")
