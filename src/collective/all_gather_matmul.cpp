@@ -304,9 +304,15 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
     SlicedProduct::cut(shards_, *chunks_, group_->rank(), sliced_for_next_, transport_->gathered(),
                        a, &for_next_);
   status = transport_->send(operation, sending, parts_, for_next_);
-  if (status.ok()) status = multiply(operation, args, c, sending, workspace);
+  // The transfer bounds a product in slices, which therefore begins after it.
+  if (status.ok() && sliced_ != nullptr) status = transport_->launched(sending);
+  if (status.ok()) {
+    status = multiply(operation, args, c, sending, workspace);
+    // Whatever this rank's own arguments were, the others have its shard and go on.
+    const Status launched = sliced_ == nullptr ? transport_->launched(sending) : Status();
+    if (status.ok()) status = launched;
+  }
   if (status.ok() && args.gathered != nullptr) status = give_gathered(gathered, stream);
-  // Whatever this rank's own arguments were, the others have its shard and go on.
   const Status finished = transport_->finish(sending);
   if (status.ok()) status = finished;
   // What the caller produces there may be written as soon as this returns.

@@ -37,6 +37,7 @@ Status ContextAttentionPlan::backward(const perseid_context_attention_backward_a
   const ReportedExecution reported(report_.get(), stream);
   const Sending sending{++epoch_, stream, nullptr, report_.get()};
   Status status = send(operation, sending, key, value);
+  if (status.ok()) status = keys_->launched(sending);
   if (status.ok()) status = await_all(operation, sending);
   if (!status.ok()) return status;
   if (gradients_ != nullptr) status = gradients_->start(operation, sending);

@@ -57,7 +57,7 @@ class CopyEngineGather final : public GatherTransport {
   Status send(const Operation& operation, const Sending& sending, std::span<const SentPart> parts,
               std::span<const SentPart> for_next) override {
     const cuda::Gpu::Current current(*rank_->gpu());
-    const int32_t own = group_.rank(), size = group_.size();
+    const int32_t own = group_.rank();
     Status status = rank_->begin(operation, {.stream = sending.stream,
                                              .chunks = &chunks_,
                                              .signals = signals(),
@@ -65,13 +65,27 @@ class CopyEngineGather final : public GatherTransport {
                                              .record = sending.record,
                                              .watched = windows_->words(own),
                                              .watched_count = watched(sending)});
-    if (status.ok()) status = keep(sending, parts);
+    parts_ = parts;
+    for_next_ = for_next;
+    in_place_ = true;
+    for (const SentPart& part : parts) in_place_ = in_place_ && part.from.data == part.to.data;
+    if (status.ok() && !in_place_) status = copy_own(sending);
     if (status.ok() && sending.report != nullptr) status = watch(sending);
+    return status;
+  }
+  Status launched(const Sending& sending) override {
+    const cuda::Gpu::Current current(*rank_->gpu());
+    const int32_t own = group_.rank(), size = group_.size();
+    Status status;
+    for (size_t i = 0; in_place_ && status.ok() && i < parts_.size(); ++i)
+      if (i + 1 == parts_.size() || parts_[i + 1].chunk != parts_[i].chunk)
+        status = rank_->sending().write_word(windows_->words(own) + parts_[i].chunk, sending.epoch);
+    if (status.ok()) status = rank_->announce();
     for (int32_t step = 1; status.ok() && step < size; ++step) {
       const int32_t rank = (own + size - step) % size;
       status = rank_->await(rank);
-      const bool next = step == size - 1 && !for_next.empty();
-      if (status.ok()) status = push(rank_->sending(), rank, next ? for_next : parts, sending);
+      const bool next = step == size - 1 && !for_next_.empty();
+      if (status.ok()) status = push(rank_->sending(), rank, next ? for_next_ : parts_, sending);
     }
     return status;
   }
@@ -117,23 +131,19 @@ class CopyEngineGather final : public GatherTransport {
     }
     return status;
   }
-  // In the own memory: signals alone, or copies before the kernel. A copy within a GPU may need a
-  // multiprocessor, and the kernel that waits for it may hold all of them.
-  Status keep(const Sending& sending, std::span<const SentPart> parts) const {
+  // Before the kernel: a copy within a GPU may need a multiprocessor, and the kernel that waits for
+  // it may hold all of them.
+  Status copy_own(const Sending& sending) const {
     const int32_t own = group_.rank();
-    bool in_place = true;
-    for (const SentPart& part : parts) in_place = in_place && part.from.data == part.to.data;
     // Behind the operation before, which may have read on another stream.
-    Status status;
-    if (!in_place) status = rank_->sending().precede(sending.stream);
-    for (size_t i = 0; status.ok() && i < parts.size(); ++i) {
-      const SentPart& part = parts[i];
+    Status status = rank_->sending().precede(sending.stream);
+    for (size_t i = 0; status.ok() && i < parts_.size(); ++i) {
+      const SentPart& part = parts_[i];
       if ((part.readers >> own & 1) != 0 && part.from.data != part.to.data)
         status = cuda::copy_tensor(*rank_->gpu(), part.from, part.to, sending.stream);
-      if (!status.ok() || (i + 1 < parts.size() && parts[i + 1].chunk == part.chunk)) continue;
-      uint32_t* signal = windows_->words(own) + part.chunk;
-      status = in_place ? rank_->sending().write_word(signal, sending.epoch)
-                        : cuda::set_signal(*rank_->gpu(), signal, sending.epoch, sending.stream);
+      if (!status.ok() || (i + 1 < parts_.size() && parts_[i + 1].chunk == part.chunk)) continue;
+      status = cuda::set_signal(*rank_->gpu(), windows_->words(own) + part.chunk, sending.epoch,
+                                sending.stream);
     }
     return status;
   }
@@ -144,6 +154,9 @@ class CopyEngineGather final : public GatherTransport {
   GpuRank* rank_ = nullptr;
   std::unique_ptr<GpuWindows> windows_;
   size_t data_ = 0;
+  // Of the execution.
+  std::span<const SentPart> parts_, for_next_;
+  bool in_place_ = true;
 };
 
 // On every GPU: a word for each other rank and chunk of the own shard, then the part of each rank.
@@ -200,8 +213,8 @@ class CopyEngineReduce final : public ReduceTransport {
   Status send(const Sending& sending) override {
     const cuda::Gpu::Current current(*gpu_);
     const int32_t own = group_.rank(), size = group_.size();
-    Status status;
-    if (sending.report != nullptr) status = watch(sending);
+    Status status = rank_->announce();
+    if (status.ok() && sending.report != nullptr) status = watch(sending);
     for (int32_t step = 1; status.ok() && step < size; ++step) {
       const int32_t rank = (own + step) % size;
       status = rank_->await(rank);
@@ -332,6 +345,7 @@ class PeerReduce final : public ReduceTransport {
     const int32_t own = group_.rank(), size = group_.size();
     Status status = rank_->begin(
         operation_, {.stream = sending.stream, .epoch = sending.epoch, .record = sending.record});
+    if (status.ok()) status = rank_->announce();
     for (int32_t step = 1; status.ok() && step < size; ++step)
       status = rank_->sending().write_word(word((own + size - step) % size), sending.epoch);
     return status;

@@ -79,6 +79,7 @@ Status GpuExchange::push(const Operation& operation, std::span<const Run> runs) 
   const int32_t own = group_.rank(), size = group_.size();
   ++epoch_;
   Status status = rank_->begin(operation, {.epoch = epoch_});
+  if (status.ok()) status = rank_->announce();
   uint32_t* mine = windows_->words(own) + own;
   if (status.ok()) status = rank_->sending().write_word(mine, epoch_);
   for (int32_t step = 1; status.ok() && step < size; ++step) {

@@ -110,7 +110,12 @@ Status GpuRank::begin(const Operation& operation, const Work& work) {
   lock.unlock();
   changed_.notify_all();
 
-  Status status = sending_->follow(work.stream);
+  return sending_->mark(work.stream);
+}
+
+Status GpuRank::announce() {
+  const uint32_t number = submitted_;
+  Status status = sending_->follow_mark();
   if (status.ok()) status = sending_->write_word(&words_->started, number);
   const int32_t size = group_.size(), own = group_.rank();
   for (int32_t step = 1; status.ok() && step < size; ++step)

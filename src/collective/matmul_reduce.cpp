@@ -467,6 +467,7 @@ Status MatmulReducePlan::all_reduce(const Operation& operation, const Call& call
             results_.view(gather_->gathered(), results_.begin_of(own), results_.begin_of(own + 1)),
             &sent_);
   status = gather_->send(operation, sending, sent_);
+  if (status.ok()) status = gather_->launched(sending);
   if (device().gpu != nullptr) {
     if (status.ok()) status = give_on_gpu(operation, sending, result, c);
   } else {

@@ -70,6 +70,9 @@ class GatherTransport {
   // GPU what the rank after this one gets instead, where not empty.
   virtual Status send(const Operation& operation, const Sending& sending,
                       std::span<const SentPart> parts, std::span<const SentPart> for_next = {}) = 0;
+  // After the kernel was launched that waits for the chunks of the others, or nothing was: what
+  // need not precede it. The parts of send() are still there.
+  virtual Status launched(const Sending&) { return {}; }
   // Before send(), where chunks are not [outer, size, inner] as Shards says: the parts of those of
   // the other ranks that this one reads, by chunks; `from` is empty.
   virtual void expect(std::span<const SentPart>) {}

@@ -105,8 +105,9 @@ Status CopyQueue::make(std::shared_ptr<const Gpu> gpu, std::unique_ptr<CopyQueue
   const Gpu::Current current(*made->gpu_);
   if (!current.status().ok()) return current.status();
   Result result = driver->stream_create(&made->stream_, kNonBlockingStream);
-  if (result == kSuccess)
-    result = made->gpu_->driver().event_create(&made->event_, kEventWithoutTiming);
+  for (EventHandle* event : {&made->mark_, &made->end_})
+    if (result == kSuccess)
+      result = made->gpu_->driver().event_create(event, kEventWithoutTiming);
   Status status = check(made->gpu_->driver(), result, "making a stream of the GPU", kAdvice);
   if (status.ok()) *queue = std::move(made);
   return status;
@@ -115,20 +116,31 @@ Status CopyQueue::make(std::shared_ptr<const Gpu> gpu, std::unique_ptr<CopyQueue
 CopyQueue::~CopyQueue() {
   const Gpu::Current current(*gpu_);
   if (!current.status().ok()) return;
-  if (event_ != nullptr) gpu_->driver().event_destroy(event_);
+  for (EventHandle event : {mark_, end_})
+    if (event != nullptr) gpu_->driver().event_destroy(event);
   if (stream_ != nullptr) driver_.stream_destroy(stream_);
 }
 
 Status CopyQueue::follow(void* stream) {
-  Result result = gpu_->driver().event_record(event_, static_cast<StreamHandle>(stream));
-  if (result == kSuccess) result = driver_.stream_wait_event(stream_, event_, 0);
-  return check(gpu_->driver(), result, "ordering streams of the GPU", kAdvice);
+  Status status = mark(stream);
+  return status.ok() ? follow_mark() : status;
+}
+
+Status CopyQueue::mark(void* stream) {
+  return check(gpu_->driver(),
+               gpu_->driver().event_record(mark_, static_cast<StreamHandle>(stream)),
+               "ordering streams of the GPU", kAdvice);
+}
+
+Status CopyQueue::follow_mark() {
+  return check(gpu_->driver(), driver_.stream_wait_event(stream_, mark_, 0),
+               "ordering streams of the GPU", kAdvice);
 }
 
 Status CopyQueue::precede(void* stream) {
-  Result result = gpu_->driver().event_record(event_, stream_);
+  Result result = gpu_->driver().event_record(end_, stream_);
   if (result == kSuccess)
-    result = driver_.stream_wait_event(static_cast<StreamHandle>(stream), event_, 0);
+    result = driver_.stream_wait_event(static_cast<StreamHandle>(stream), end_, 0);
   return check(gpu_->driver(), result, "ordering streams of the GPU", kAdvice);
 }
 

@@ -20,6 +20,9 @@ class CopyQueue {
 
   // What follows here waits for the work of the stream so far.
   Status follow(void* stream);
+  // The two halves of follow(): for the work of the stream until the mark.
+  Status mark(void* stream);
+  Status follow_mark();
   // The stream waits for the work here so far.
   Status precede(void* stream);
   // Until the word has reached the epoch. Nothing else ends this wait.
@@ -39,7 +42,8 @@ class CopyQueue {
   std::shared_ptr<const Gpu> gpu_;
   const PeerDriver& driver_;
   StreamHandle stream_ = nullptr;
-  EventHandle event_ = nullptr;
+  EventHandle mark_ = nullptr;  // in a stream that this one follows
+  EventHandle end_ = nullptr;   // here, for a stream that this one precedes
 };
 
 // OK unless the stream is being captured in a graph.
