@@ -9,10 +9,12 @@
 #include <chrono>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "bench_report.hpp"
 #include "harness/element.hpp"
 #include "perseid/collective.hpp"
 #include "run.hpp"
@@ -39,9 +41,7 @@ struct Array {
   }
 };
 
-// What is timed, in turns: the fused operation, and the two that bound it.
-constexpr const char* kParts[] = {"fused", "product alone", "transfer alone"};
-constexpr size_t kCount = std::size(kParts);
+constexpr size_t kCount = std::size(kRankParts);
 
 struct Row {
   const char* op;
@@ -285,6 +285,11 @@ int bench_collective(const Common& common, const CollectiveSizes& sizes) {
   }
   if (sizes.chunks < 1 || sizes.chunks > sizes.m)
     bad_input(fmt::format("--chunks must be from 1 to {}, got {}", sizes.m, sizes.chunks));
+  if (!sizes.samples.empty() && !on_gpu(common))
+    bad_input("--samples needs GPUs; add --device cuda:0");
+  std::optional<OutputFile> file;
+  if (!sizes.samples.empty()) file.emplace(sizes.samples);
+  std::string samples = kSampleColumns;
   // The ranks share the CPUs.
   const auto cpus = static_cast<int64_t>(std::max(1u, std::thread::hardware_concurrency()));
   const int64_t threads =
@@ -296,7 +301,7 @@ int bench_collective(const Common& common, const CollectiveSizes& sizes) {
       measured.push_back(Bench(sizes, dtype, threads).run(op));
       continue;
     }
-    const std::vector<RankTimes> times = bench_on_gpus(sizes, dtype, op);
+    const std::vector<RankTimes> times = bench_on_gpus(sizes, dtype, op, &samples);
     Row single{name_of(op), "single", {}}, sustained{name_of(op), "sustained", {}};
     for (size_t part = 0; part < kCount; ++part) {
       single.seconds[part] = times[part].single;
@@ -305,6 +310,7 @@ int bench_collective(const Common& common, const CollectiveSizes& sizes) {
     measured.push_back(single);
     measured.push_back(sustained);
   }
+  if (file) file->write(samples);
   nlohmann::json rows = nlohmann::json::array();
   Table table({{"operation"},
                {"mode"},

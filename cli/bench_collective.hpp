@@ -27,16 +27,24 @@ struct CollectiveSizes {
   int64_t chunks = 1;  // of a gathered shard on GPUs, or of a piece of keys
   double seconds = 5;  // of each operation
   std::string fusion = "auto";
+  std::string samples = {};  // a file of all that GPUs were timed at; empty: none
 };
 
 double median(std::vector<double> values);
+
+// What is timed, in turns: the fused operation, and the two that bound it.
+inline constexpr const char* kRankParts[] = {"fused", "product alone", "transfer alone"};
 
 // Seconds of one execution.
 struct RankTimes {
   double single, sustained;
 };
-// Times of the fused operation, the computation alone and the transfer alone, on GPUs.
-std::vector<RankTimes> bench_on_gpus(const CollectiveSizes& sizes, DType dtype, RankOp op);
+// Times of the parts on GPUs. What each rank has timed is added to `samples`, lines of these
+// columns: start_seconds is after the first rank's start.
+inline constexpr const char* kSampleColumns =
+    "op,part,round,executions,rank,start_seconds,enqueue_seconds,seconds\n";
+std::vector<RankTimes> bench_on_gpus(const CollectiveSizes& sizes, DType dtype, RankOp op,
+                                     std::string* samples);
 
 // The exit code.
 int bench_collective(const Common& common, const CollectiveSizes& sizes);

@@ -2,11 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // `perseid bench collective --device cuda:0`: a thread for each rank, rank r on GPU r. The host
 // times single executions, each after a pause in which all GPUs are idle, its own calls included,
-// and executions back to back; of all ranks the slowest counts.
+// and executions back to back; of all ranks the slowest counts. Ranks sleep the pause, then meet
+// spinning: threads that a barrier wakes start one after the other, and the first one's clock would
+// run until the last one's calls.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <barrier>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -57,23 +59,70 @@ struct Matrix {
 
 using Part = std::function<void()>;
 
+// Where ranks meet, spinning.
+class Meeting {
+ public:
+  explicit Meeting(int64_t ranks) : ranks_(ranks), missing_(ranks) {}
+
+  void arrive_and_wait() {
+    const uint32_t seen = meetings_;
+    arrive();
+    while (meetings_ == seen) {
+    }
+  }
+  // The others meet without this rank from now on.
+  void arrive_and_drop() {
+    --ranks_;
+    arrive();
+  }
+
+ private:
+  void arrive() {
+    if (--missing_ > 0) return;
+    missing_ = ranks_.load();
+    ++meetings_;
+  }
+
+  std::atomic<int64_t> ranks_, missing_;
+  std::atomic<uint32_t> meetings_{0};
+};
+
+// What one rank has timed; times of several executions are divided by their number.
+struct Sample {
+  size_t part = 0;
+  int round = 0;
+  int executions = 0;  // back to back
+  Clock::time_point start = {};
+  double enqueued = 0, seconds = 0;  // until the host has made its calls, and until its GPU ended
+};
+
 // The ranks of one operation, which execute each part at the same time.
 class Ranks {
  public:
-  Ranks(const Context& context, const Group& group, std::barrier<>& meet,
-        std::vector<double>& slowest, double seconds)
-      : context_(context), group_(group), meet_(meet), slowest_(slowest), seconds_(seconds) {}
+  Ranks(const Context& context, const Group& group, Meeting& meet, std::vector<double>& slowest,
+        std::vector<Sample>& samples, double seconds)
+      : context_(context),
+        group_(group),
+        meet_(meet),
+        slowest_(slowest),
+        samples_(samples),
+        seconds_(seconds) {}
 
   // Single and back to back, in seconds for each part; on all ranks the same numbers.
   std::vector<RankTimes> time(const std::vector<Part>& parts) {
-    for (const Part& part : parts) once(part, 3, 0ms);
+    Sample none;
+    for (const Part& part : parts) once(part, 3, 0ms, &none);
     std::vector<std::vector<double>> single(parts.size()), sustained(parts.size());
     const auto end = Clock::now() + std::chrono::duration<double>(seconds_);
     for (int round = 0; agree(round < 5 || Clock::now() < end); ++round)
       for (size_t i = 0; i < parts.size(); ++i) {
-        single[i].push_back(once(parts[i], 1, kPause));
+        Sample sample{.part = i, .round = round};
+        single[i].push_back(once(parts[i], 1, kPause, &sample));
+        samples_.push_back(sample);
         const int times = std::clamp(static_cast<int>(kSustained / single[i].front()), 2, 64);
-        if (round % 3 == 0) sustained[i].push_back(once(parts[i], times, kPause));
+        if (round % 3 != 0) continue;
+        sustained[i].push_back(once(parts[i], times, kPause, &sample));
+        samples_.push_back(sample);
       }
     std::vector<RankTimes> times;
     for (size_t i = 0; i < parts.size(); ++i)
@@ -82,15 +131,22 @@ class Ranks {
   }
 
  private:
-  double once(const Part& part, int times, std::chrono::milliseconds pause) {
+  // The time of the slowest rank, and what this one adds to the sample.
+  double once(const Part& part, int times, std::chrono::milliseconds pause, Sample* sample) {
     context_.synchronize();
     std::this_thread::sleep_for(pause);
     meet_.arrive_and_wait();
     const auto start = Clock::now();
+    const auto since_start = [&] {
+      return std::chrono::duration<double>(Clock::now() - start).count() / times;
+    };
     for (int i = 0; i < times; ++i) part();
+    sample->executions = times;
+    sample->start = start;
+    sample->enqueued = since_start();
     context_.synchronize();
-    slowest_[static_cast<size_t>(group_.rank())] =
-        std::chrono::duration<double>(Clock::now() - start).count() / times;
+    sample->seconds = since_start();
+    slowest_[static_cast<size_t>(group_.rank())] = sample->seconds;
     meet_.arrive_and_wait();
     const double slowest = *std::max_element(slowest_.begin(), slowest_.end());
     meet_.arrive_and_wait();
@@ -106,8 +162,9 @@ class Ranks {
 
   const Context& context_;
   const Group& group_;
-  std::barrier<>& meet_;
+  Meeting& meet_;
   std::vector<double>& slowest_;
+  std::vector<Sample>& samples_;
   double seconds_;
 };
 
@@ -253,12 +310,11 @@ std::vector<RankTimes> attend(const Context& context, const Group& group,
                             .mask = causal_bottom_right(),
                             .backward = sizes.backward};
   };
-  const ContextAttention fused(
-      context, group,
-      {.attention = options(rows),
-       .placement = Sharding::kZigzag,
-       .chunks = sizes.chunks,
-       .canonical = sizes.canonical});
+  const ContextAttention fused(context, group,
+                               {.attention = options(rows),
+                                .placement = Sharding::kZigzag,
+                                .chunks = sizes.chunks,
+                                .canonical = sizes.canonical});
   const Attention plain(context, options(sizes.length));
   // What arrives of keys and values, and what leaves of their gradients.
   const int64_t moved = 2 * sizes.kv_heads * sizes.head_dim;
@@ -301,20 +357,39 @@ std::vector<RankTimes> attend(const Context& context, const Group& group,
   return times;
 }
 
+// A line for each sample: all ranks have as many, of the same executions.
+std::string text_of(const std::vector<std::vector<Sample>>& samples, RankOp op) {
+  std::string text;
+  for (size_t i = 0; i < samples.front().size(); ++i) {
+    auto first = Clock::time_point::max();
+    for (const auto& of_rank : samples) first = std::min(first, of_rank[i].start);
+    for (size_t rank = 0; rank < samples.size(); ++rank) {
+      const Sample& sample = samples[rank][i];
+      text += fmt::format("{},{},{},{},{},{:.9f},{:.9f},{:.9f}\n", name_of(op),
+                          kRankParts[sample.part], sample.round, sample.executions, rank,
+                          std::chrono::duration<double>(sample.start - first).count(),
+                          sample.enqueued, sample.seconds);
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
-std::vector<RankTimes> bench_on_gpus(const CollectiveSizes& sizes, DType dtype, RankOp op) {
+std::vector<RankTimes> bench_on_gpus(const CollectiveSizes& sizes, DType dtype, RankOp op,
+                                     std::string* samples) {
   const std::vector<Group> groups = Group::threads(static_cast<int32_t>(sizes.ranks));
   std::vector<double> slowest(groups.size());
   std::vector<std::string> failures(groups.size());
   std::vector<RankTimes> times;
-  std::barrier meet(std::ssize(groups));
+  std::vector<std::vector<Sample>> samples_of(groups.size());
+  Meeting meet(std::ssize(groups));
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < groups.size(); ++rank)
     threads.emplace_back([&, rank] {
       try {
         const Context context = Context::cuda(static_cast<int32_t>(rank));
-        Ranks ranks(context, groups[rank], meet, slowest, sizes.seconds);
+        Ranks ranks(context, groups[rank], meet, slowest, samples_of[rank], sizes.seconds);
         const auto measure = op == RankOp::kGather   ? gather
                              : op == RankOp::kReduce ? reduce
                                                      : attend;
@@ -328,6 +403,7 @@ std::vector<RankTimes> bench_on_gpus(const CollectiveSizes& sizes, DType dtype, 
   for (std::thread& thread : threads) thread.join();
   for (const std::string& failure : failures)
     if (!failure.empty()) throw Error(PERSEID_INTERNAL, failure);
+  *samples += text_of(samples_of, op);
   return times;
 }
 
