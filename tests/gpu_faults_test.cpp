@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "cuda/runtime/cache.hpp"
+#include "cuda/runtime/copy_queue.hpp"
 #include "cuda/runtime/signals.hpp"
 #include "cuda/softmax.hpp"
 #include "fake_driver.hpp"
@@ -421,6 +422,47 @@ TEST_F(Faults, SignalsOfStreams) {
   const Status status = device_address(*gpu, "abort", &signal, &address);
   EXPECT_EQ(status.code(), PERSEID_INVALID_ARGUMENT);
   EXPECT_EQ(status.sentence().substr(0, 46), "abort is in memory that the GPU does not reach");
+}
+
+// From the strides `from` to the strides `to` of a tensor: its elements arrive, and nothing else
+// changes.
+void expect_copied(const Gpu& gpu, const int64_t (&shape)[3], const int64_t (&from)[3],
+                   const int64_t (&to)[3]) {
+  constexpr size_t kRoom = 4096;
+  std::vector<uint32_t> source(kRoom), target(kRoom, 0), wanted(kRoom, 0);
+  for (size_t i = 0; i < kRoom; ++i) source[i] = static_cast<uint32_t>(i + 1);
+  Tensor tensors[2];
+  for (Tensor& tensor : tensors) {
+    const bool is_source = &tensor == tensors;
+    tensor.data = is_source ? source.data() : target.data();
+    tensor.dtype = DType::kF32;
+    tensor.rank = 3;
+    std::copy(shape, shape + 3, tensor.shape);
+    std::copy(is_source ? from : to, (is_source ? from : to) + 3, tensor.stride);
+  }
+  for (int64_t i = 0; i < shape[0]; ++i)
+    for (int64_t j = 0; j < shape[1]; ++j)
+      for (int64_t k = 0; k < shape[2]; ++k)
+        wanted[static_cast<size_t>(i * to[0] + j * to[1] + k * to[2])] =
+            source[static_cast<size_t>(i * from[0] + j * from[1] + k * from[2])];
+  EXPECT_TRUE(copy_tensor(gpu, tensors[0], tensors[1], nullptr).ok());
+  EXPECT_EQ(target, wanted) << shape[0] << " x " << shape[1] << " x " << shape[2];
+}
+
+// Without gaps, with gaps, a column alone, and what is contiguous in one of the two only.
+TEST_F(Faults, CopiesOfAnyStrides) {
+  std::shared_ptr<Gpu> gpu;
+  ASSERT_TRUE(Gpu::open(0, &gpu).ok());
+  expect_copied(*gpu, {2, 3, 5}, {15, 5, 1}, {15, 5, 1});
+  expect_copied(*gpu, {2, 3, 5}, {40, 12, 1}, {15, 5, 1});
+  expect_copied(*gpu, {9, 1, 1}, {24, 1, 1}, {6, 1, 1});
+  expect_copied(*gpu, {9, 1, 1}, {24, 1, 1}, {1, 1, 1});
+  expect_copied(*gpu, {1, 9, 1}, {9, 1, 1}, {60, 6, 1});
+  expect_copied(*gpu, {4, 7, 1}, {100, 9, 1}, {28, 4, 1});
+  expect_copied(*gpu, {3, 4, 5}, {200, 41, 2}, {60, 15, 3});
+  expect_copied(*gpu, {2, 3, 5}, {15, 1, 3}, {15, 5, 1});
+  expect_copied(*gpu, {1, 1, 1}, {7, 3, 5}, {1, 1, 1});
+  expect_copied(*gpu, {0, 3, 5}, {15, 5, 1}, {15, 5, 1});
 }
 
 }  // namespace

@@ -10,10 +10,18 @@ namespace {
 constexpr const char* kAdvice =
     "work before it may have failed, or a pointer is not of this device; see what nvidia-smi says";
 
-// Dimensions of a copy, those that lie without gaps in both tensors as one.
+// Dimensions of a copy, those that lie without gaps in both tensors as one. The elements of the
+// last one lie side by side.
 struct Extents {
   int32_t rank = 0;
-  int64_t size[3], from[3], to[3];
+  int64_t size[4], from[4], to[4];
+
+  void add(int64_t size_of_dim, int64_t stride_from, int64_t stride_to) {
+    size[rank] = size_of_dim;
+    from[rank] = stride_from;
+    to[rank] = stride_to;
+    ++rank;
+  }
 };
 
 Extents merged(const Tensor& from, const Tensor& to) {
@@ -27,12 +35,12 @@ Extents merged(const Tensor& from, const Tensor& to) {
       merged.from[last] = from.stride[d];
       merged.to[last] = to.stride[d];
     } else {
-      merged.size[merged.rank] = from.shape[d];
-      merged.from[merged.rank] = from.stride[d];
-      merged.to[merged.rank] = to.stride[d];
-      ++merged.rank;
+      merged.add(from.shape[d], from.stride[d], to.stride[d]);
     }
   }
+  // A column is rows of one element.
+  const int32_t last = merged.rank - 1;
+  if (last < 0 || merged.from[last] != 1 || merged.to[last] != 1) merged.add(1, 1, 1);
   return merged;
 }
 
@@ -57,15 +65,21 @@ Status copy_tensor(const Gpu& gpu, const Tensor& from, const Tensor& to, void* s
   if (!current.status().ok()) return current.status();
   const auto handle = static_cast<StreamHandle>(stream);
   const auto element = static_cast<size_t>(size_of(from.dtype));
-  Extents extents = merged(from, to);
-  while (extents.rank < 1) extents.size[extents.rank++] = 1;
-  const int32_t rows = extents.rank - 2, outer = extents.rank - 3;
+  const Extents extents = merged(from, to);
+  const int32_t rows = extents.rank - 2;
   const auto width = static_cast<size_t>(extents.size[extents.rank - 1]) * element;
-  const int64_t times = outer < 0 ? 1 : extents.size[outer];
+  int64_t times = 1;
+  for (int32_t d = 0; d < rows; ++d) times *= extents.size[d];
   Result result = kSuccess;
   for (int64_t i = 0; i < times && result == kSuccess; ++i) {
-    const DeviceAddress source = address_of(from, outer < 0 ? 0 : i * extents.from[outer]);
-    const DeviceAddress target = address_of(to, outer < 0 ? 0 : i * extents.to[outer]);
+    int64_t source_at = 0, target_at = 0, left = i;
+    for (int32_t d = rows - 1; d >= 0; --d) {
+      const int64_t index = left % extents.size[d];
+      left /= extents.size[d];
+      source_at += index * extents.from[d];
+      target_at += index * extents.to[d];
+    }
+    const DeviceAddress source = address_of(from, source_at), target = address_of(to, target_at);
     if (rows < 0) {
       result = gpu.driver().copy(target, source, width, handle);
       continue;
