@@ -297,6 +297,15 @@ TEST(Reduce, SumsInTheOrderOfRanks) {
                       .k = {5, 6, 7},
                       .all = all,
                       .reduction = Reduction::kAverage});
+      // Chunks of one row or column, and ranks whose product is empty.
+      expect_reduced({.ranks = 4,
+                      .dtype = perseid::f64,
+                      .out_dtype = perseid::f64,
+                      .dim = dim,
+                      .m = 22,
+                      .n = 24,
+                      .k = {0, 28, 23, 0},
+                      .all = all});
       // Fewer rows and columns than ranks.
       expect_reduced({.ranks = 5,
                       .dtype = perseid::f32,

@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Canonical order on GPUs: one GPU and two have the same bits, those of the tree by its definition:
-// eight plain products, added in pairs of neighbours.
-#include "context_attention_tools.hpp"
-#include "gpu_collective_tools.hpp"
+// Canonical order on GPUs: one GPU, two and four have the same bits, those of the tree by its
+// definition: eight plain products, added in pairs of neighbours.
+#include "gpu_context_attention_tools.hpp"
 
 namespace {
 
@@ -17,6 +16,12 @@ constexpr auto kLeafDeadline = 5s;
 constexpr int64_t kLeaves = 8;
 
 class GpuCanonicalOrder : public GpuRanksTest {};
+
+// As many as share a GPU, or have one each.
+std::vector<int32_t> rank_counts(std::vector<int32_t> counts) {
+  std::erase_if(counts, [](int32_t ranks) { return count_gpus() > 1 && ranks > count_gpus(); });
+  return counts;
+}
 
 struct LeafProblem {
   DType dtype, out_dtype;
@@ -94,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_P(GpuCanonicalProducts, ReducedAreTheTree) {
   const LeafProblem& problem = GetParam();
   if (problem.m > 1000 && ranks_share_a_gpu()) GTEST_SKIP() << kOwnGpus;
-  for (const int32_t ranks : {1, 2})
+  for (const int32_t ranks : rank_counts({1, 2, 4}))
     on_gpu_ranks(ranks, [&](const Group& group) {
       const int32_t rank = group.rank();
       const Context context = context_of(rank);
@@ -169,19 +174,20 @@ Matrix gather(const Context& context, const Group& group, const LeafProblem& pro
 // Each rank sums the whole depth, in the order of k.
 TEST_P(GpuCanonicalProducts, GatheredAreThoseOfOneGpu) {
   const LeafProblem& problem = GetParam();
-  on_gpu_ranks(2, [&](const Group& group) {
-    const Context context = context_of(group.rank());
-    const Operands with(context, problem);
-    const Matrix alone = gather(context, Group::threads(1)[0], problem, with, false);
-    if (problem.m > 1000) {  // of fewer rows, plain products split the depth
-      EXPECT_TRUE(alone.bytes == gpu_product(context, with.a, with.b, problem.out_dtype,
-                                             problem.bias ? &with.bias : nullptr)
-                                     .bytes);
-    }
-    for (const bool along_k : {false, true})
-      EXPECT_TRUE(gather(context, group, problem, with, along_k).bytes == alone.bytes)
-          << "rank " << group.rank() << ", m " << problem.m << ", along k " << along_k;
-  });
+  for (const int32_t ranks : rank_counts({2, 4}))
+    on_gpu_ranks(ranks, [&](const Group& group) {
+      const Context context = context_of(group.rank());
+      const Operands with(context, problem);
+      const Matrix alone = gather(context, Group::threads(1)[0], problem, with, false);
+      if (problem.m > 1000) {  // of fewer rows, plain products split the depth
+        EXPECT_TRUE(alone.bytes == gpu_product(context, with.a, with.b, problem.out_dtype,
+                                               problem.bias ? &with.bias : nullptr)
+                                       .bytes);
+      }
+      for (const bool along_k : {false, true})
+        EXPECT_TRUE(gather(context, group, problem, with, along_k).bytes == alone.bytes)
+            << "rank " << group.rank() << ", m " << problem.m << ", along k " << along_k;
+    });
 }
 
 TEST_F(GpuCanonicalOrder, OfProductsIsRefusedWhereItCannotHold) {
@@ -205,24 +211,6 @@ using context_attention_tools::ContextAttention;
 using context_attention_tools::Tensors;
 using context_attention_tools::TensorsOf;
 
-TensorsOf<OnGpu> copy_to_gpu(const Context& context, const Tensors& host) {
-  const auto copy = [&](const Matrix& matrix) { return OnGpu(context, matrix); };
-  return {.query = copy(host.query),
-          .key = copy(host.key),
-          .value = copy(host.value),
-          .bias = copy(host.bias),
-          .visible = copy(host.visible),
-          .lengths = copy(host.lengths),
-          .kv_lens = copy(host.kv_lens),
-          .out = copy(host.out),
-          .lse = copy(host.lse),
-          .grad_out = copy(host.grad_out),
-          .grad_query = copy(host.grad_query),
-          .grad_key = copy(host.grad_key),
-          .grad_value = copy(host.grad_value),
-          .grad_bias = copy(host.grad_bias)};
-}
-
 // The rows of a rank, by the GPUs of a group.
 Tensors attend(const Context& context, const Group& group,
                context_attention_tools::Problem problem) {
@@ -236,7 +224,7 @@ Tensors attend(const Context& context, const Group& group,
                                .placement = problem.placement,
                                .chunks = problem.chunks,
                                .canonical = true});
-  const TensorsOf<OnGpu> tensors = copy_to_gpu(context, own);
+  const TensorsOf<OnGpu> tensors = gpu_context_attention_tools::copy_to_gpu(context, own);
   const GpuWorkspace workspace(context, plan);
   for (int run = 0; run < 2; ++run)
     plan.forward(nullptr, tensors.forward(problem), workspace.bytes(), kLeafDeadline);
@@ -247,7 +235,6 @@ Tensors attend(const Context& context, const Group& group,
 }
 
 TEST_F(GpuCanonicalOrder, OfAttentionIsThatOfOneGpu) {
-  if (are_hosts()) GTEST_SKIP() << "not between hosts";
   using perseid::Sharding;
   const auto square = [](int64_t length, int64_t dim, context_attention_tools::Problem problem) {
     problem.dtype = perseid::bf16;
@@ -263,17 +250,18 @@ TEST_F(GpuCanonicalOrder, OfAttentionIsThatOfOneGpu) {
         square(1280, 128, {.placement = Sharding::kContiguous, .mask = {}, .chunks = 3}),
         square(100, 64, {.placement = Sharding::kContiguous})}) {
     SCOPED_TRACE(testing::Message() << "length " << problem.q_len << ", dim " << problem.head_dim);
-    on_gpu_ranks(2, [&](const Group& group) {
-      const Context context = context_of(group.rank());
-      const Tensors whole = attend(context, Group::threads(1)[0], problem);
-      context_attention_tools::Problem shared = problem;
-      shared.ranks = 2;
-      const Tensors wanted = context_attention_tools::take(shared, whole, group.rank());
-      const Tensors result = attend(context, group, problem);
-      EXPECT_TRUE(result.out.bytes == wanted.out.bytes) << "rank " << group.rank();
-      EXPECT_TRUE(result.lse.bytes == wanted.lse.bytes) << "rank " << group.rank();
-      EXPECT_NE(result.out.bytes, Matrix(result.out.shape, perseid::bf16).bytes);
-    });
+    for (const int32_t ranks : rank_counts({2, 4}))
+      on_gpu_ranks(ranks, [&](const Group& group) {
+        const Context context = context_of(group.rank());
+        const Tensors whole = attend(context, Group::threads(1)[0], problem);
+        context_attention_tools::Problem shared = problem;
+        shared.ranks = group.size();
+        const Tensors wanted = context_attention_tools::take(shared, whole, group.rank());
+        const Tensors result = attend(context, group, problem);
+        EXPECT_TRUE(result.out.bytes == wanted.out.bytes) << "rank " << group.rank();
+        EXPECT_TRUE(result.lse.bytes == wanted.lse.bytes) << "rank " << group.rank();
+        EXPECT_NE(result.out.bytes, Matrix(result.out.shape, perseid::bf16).bytes);
+      });
   }
 }
 

@@ -14,22 +14,13 @@ using perseid::ChunkDim;
 using perseid::Fusion;
 using perseid::Matmul;
 using perseid::MatmulReduce;
-using perseid::Reduction;
 
-constexpr int32_t kRanks = 2;
 // A rank that waits in vain fails its case instead of the whole program's time limit.
 constexpr auto kDeadline = 5s;
 
-class GpuRanks : public GpuRanksTest {
- protected:
-  // body(group, context of the rank's GPU)
-  static void on_gpus(const std::function<void(const Group&, const Context&)>& body) {
-    on_gpu_ranks(kRanks, [&](const Group& group) {
-      const Context context = context_of(group.rank());
-      body(group, context);
-    });
-  }
-};
+class GpuRanks : public RanksOfGpus {};
+INSTANTIATE_TEST_SUITE_P(Ranks, GpuRanks, testing::Values(2, 3, 4),
+                         testing::PrintToStringParamName());
 
 struct Gathering {
   DType dtype = perseid::bf16;
@@ -44,8 +35,10 @@ struct Gathering {
   bool sliced = false;  // the last shard comes in slices of k
 };
 
-// Several executions with other operands, two products each, the second with a bias.
-void expect_bitwise(const Gathering& problem, const Group& group, const Context& context) {
+// Several executions with other operands, two products each, the second with a bias. The shards of
+// more ranks than those that are given are those of the first ones again.
+void expect_bitwise(Gathering problem, const Group& group, const Context& context) {
+  problem.shards = for_ranks(problem.shards, group.size());
   const bool along_k = problem.dim == ChunkDim::kK;
   const int32_t rank = group.rank();
   int64_t extent = 0, begin = 0;
@@ -112,7 +105,7 @@ void expect_all_bitwise(const std::vector<Gathering>& problems, const Group& gro
   }
 }
 
-TEST_F(GpuRanks, GatherBitForBitAsTheProductOfTheGatheredOperand) {
+TEST_P(GpuRanks, GatherBitForBitAsTheProductOfTheGatheredOperand) {
   on_gpus([](const Group& group, const Context& context) {
     expect_all_bitwise({{.shards = {512, 512}, .other = 256, .n = 512},
                         {.shards = {1000, 24}, .other = 520, .n = 264, .chunks = 3},
@@ -124,7 +117,7 @@ TEST_F(GpuRanks, GatherBitForBitAsTheProductOfTheGatheredOperand) {
 }
 
 // Rows that are no whole vectors, other types, and products that wait for all shards.
-TEST_F(GpuRanks, GatherRowsOfAnyLengthAndUnfused) {
+TEST_P(GpuRanks, GatherRowsOfAnyLengthAndUnfused) {
   on_gpus([](const Group& group, const Context& context) {
     expect_all_bitwise(
         {{.shards = {33, 20}, .other = 51, .n = 17, .chunks = 2},
@@ -136,8 +129,9 @@ TEST_F(GpuRanks, GatherRowsOfAnyLengthAndUnfused) {
 }
 
 // The transfer takes longer than the product.
-TEST_F(GpuRanks, GatherTheLastShardInSlices) {
+TEST_P(GpuRanks, GatherTheLastShardInSlices) {
   if (ranks_share_a_gpu()) GTEST_SKIP() << kOwnGpus;
+  if (GetParam() > 2) GTEST_SKIP() << "other shards would not be sliced";
   on_gpus([](const Group& group, const Context& context) {
     expect_all_bitwise({{.shards = {2048, 1024}, .other = 2048, .n = 128, .sliced = true},
                         // More rows than a wave of tiles has.
@@ -153,151 +147,13 @@ TEST_F(GpuRanks, GatherTheLastShardInSlices) {
   });
 }
 
-TEST_F(GpuRanks, GatherInPlaceOfABatchAndAlongColumns) {
+TEST_P(GpuRanks, GatherInPlaceOfABatchAndAlongColumns) {
   on_gpus([](const Group& group, const Context& context) {
     expect_all_bitwise(
         {{.shards = {512, 256}, .other = 256, .n = 512, .chunks = 2, .in_place = true},
          {.batch = 3, .shards = {100, 156}, .other = 64, .n = 128, .chunks = 2},
          {.dim = ChunkDim::kK, .shards = {192, 320}, .other = 300, .n = 256, .chunks = 2}},
         group, context);
-  });
-}
-
-struct Reducing {
-  DType dtype = perseid::bf16, out_dtype = perseid::bf16;
-  ChunkDim dim = ChunkDim::kM;
-  int64_t batch = 0, m = 0, n = 0;
-  std::vector<int64_t> k = {};
-  bool all = false, bias = false;
-  Reduction reduction = Reduction::kSum;
-  Fusion fusion = Fusion::kFused;
-};
-
-uint16_t round_to_bf16(float value) {
-  uint32_t bits = 0;
-  std::memcpy(&bits, &value, sizeof bits);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-// The sum of the ranks' own products in their order, in float32, and then the bias; rounded once.
-Matrix reduced(const Reducing& problem, const std::vector<Matrix>& parts, const Matrix& bias) {
-  Matrix sum(parts[0].shape, problem.out_dtype);
-  for (size_t i = 0; i < parts[0].bytes.size() / 4; ++i) {
-    float total = parts[0].value(i);
-    for (size_t rank = 1; rank < parts.size(); ++rank) total += parts[rank].value(i);
-    if (problem.reduction == Reduction::kAverage) total /= static_cast<float>(parts.size());
-    if (problem.bias) {
-      const size_t column = i % static_cast<size_t>(problem.n);
-      float addend = 0;
-      if (bias.dtype == perseid::f32) {
-        addend = bias.value(column);
-      } else {
-        uint16_t half = 0;
-        std::memcpy(&half, bias.bytes.data() + 2 * column, 2);
-        const uint32_t bits = uint32_t{half} << 16;
-        std::memcpy(&addend, &bits, 4);
-      }
-      total += addend;
-    }
-    if (problem.out_dtype == perseid::f32) {
-      std::memcpy(sum.at(i), &total, sizeof total);
-    } else {
-      const uint16_t half = round_to_bf16(total);
-      std::memcpy(sum.at(i), &half, sizeof half);
-    }
-  }
-  return sum;
-}
-
-void expect_reduced(const Reducing& problem, const Group& group, const Context& context) {
-  SCOPED_TRACE(testing::Message() << "m " << problem.m << ", n " << problem.n << ", k "
-                                  << problem.k[0] << ", all " << problem.all << ", dim "
-                                  << static_cast<int>(problem.dim));
-  const int32_t rank = group.rank();
-  const bool along_n = problem.dim == ChunkDim::kN;
-  const MatmulReduce plan(context, group,
-                          {.dtype = problem.dtype,
-                           .out_dtype = problem.out_dtype,
-                           .scatter_dim = problem.dim,
-                           .reduction = problem.reduction,
-                           .all_reduce = problem.all,
-                           .bias = problem.bias,
-                           .batch = std::max<int64_t>(problem.batch, 1),
-                           .m = problem.m,
-                           .n = problem.n,
-                           .k = problem.k[static_cast<size_t>(rank)],
-                           .fusion = problem.fusion});
-  const GpuWorkspace workspace(context, plan);
-  for (uint64_t repeat = 1; repeat <= 4; ++repeat) {
-    std::vector<Matrix> parts;
-    std::vector<OnGpu> own;
-    for (int32_t r = 0; r < kRanks; ++r) {
-      const int64_t k = problem.k[static_cast<size_t>(r)];
-      const uint64_t seed = 10 * repeat + static_cast<uint64_t>(r);
-      const auto shape = [&](int64_t rows, int64_t columns) {
-        return problem.batch > 0 ? std::vector<int64_t>{problem.batch, rows, columns}
-                                 : std::vector<int64_t>{rows, columns};
-      };
-      const Matrix a = Matrix::random(shape(problem.m, k), problem.dtype, seed);
-      const Matrix b = Matrix::random(shape(k, problem.n), problem.dtype, seed + 1000);
-      parts.push_back(gpu_product(context, a, b, perseid::f32));
-      if (r == rank) {
-        own.emplace_back(context, a);
-        own.emplace_back(context, b);
-      }
-    }
-    const Matrix bias = Matrix::random({problem.n}, problem.dtype, repeat);
-    Matrix wanted = reduced(problem, parts, bias);
-    const int64_t extent = along_n ? problem.n : problem.m;
-    if (!problem.all)
-      wanted =
-          part_of(wanted, along_n ? -1 : -2, rank * extent / kRanks, (rank + 1) * extent / kRanks);
-    const OnGpu c(context, Matrix(wanted.shape, problem.out_dtype)), added(context, bias);
-    plan.execute({.a = own[0].tensor(),
-                  .b = own[1].tensor(),
-                  .bias = problem.bias ? added.tensor() : Tensor(),
-                  .c = c.tensor(),
-                  .deadline = kDeadline},
-                 workspace.bytes());
-    context.synchronize();
-    EXPECT_EQ(c.get().bytes, wanted.bytes) << "rank " << rank << ", execution " << repeat;
-  }
-}
-
-TEST_F(GpuRanks, ReduceInTheOrderOfRanks) {
-  on_gpus([](const Group& group, const Context& context) {
-    for (const bool all : {false, true})
-      for (const Reducing& problem : std::vector<Reducing>{
-               {.m = 1024, .n = 512, .k = {256, 256}},
-               {.m = 333, .n = 264, .k = {128, 64}, .bias = true},
-               {.out_dtype = perseid::f32, .m = 256, .n = 128, .k = {64, 64}},
-               {.m = 300, .n = 256, .k = {64, 64}, .reduction = Reduction::kAverage},
-               {.dim = ChunkDim::kN, .m = 200, .n = 272, .k = {64, 128}, .bias = true},
-               {.batch = 2, .m = 130, .n = 64, .k = {64, 64}},
-               // Sums in the epilogue of the own shard's product.
-               {.out_dtype = perseid::f32, .m = 520, .n = 512, .k = {64, 64}},
-               {.dim = ChunkDim::kN, .m = 520, .n = 1040, .k = {64, 64}, .bias = true},
-               {.batch = 3, .m = 500, .n = 512, .k = {64, 64}},
-               {.m = 61, .n = 19, .k = {33, 20}, .bias = true},
-               {.dtype = perseid::f32,
-               .out_dtype = perseid::f32,
-               .m = 130,
-               .n = 36,
-               .k = {40, 24},
-               .bias = true}}) {
-        Reducing one = problem;
-        one.all = all;
-        expect_reduced(one, group, context);
-      }
-  });
-}
-
-// Tiles of 128 x 256 in pairs of blocks, more than a wave of them, and a row of tiles that
-// overhangs.
-TEST_F(GpuRanks, ReduceWholeTiles) {
-  if (ranks_share_a_gpu()) GTEST_SKIP() << kOwnGpus;
-  on_gpus([](const Group& group, const Context& context) {
-    expect_reduced({.m = 6600, .n = 4096, .k = {192, 64}, .bias = true}, group, context);
   });
 }
 
@@ -344,29 +200,31 @@ void append(const Matrix& rows, Matrix* to) {
 }
 
 // One row each, odd sizes, and more than goes in one piece.
-TEST_F(GpuRanks, GatherAndReduceTensors) {
+TEST_P(GpuRanks, GatherAndReduceTensors) {
   if (ranks_share_a_gpu()) GTEST_SKIP() << kOwnGpus;
   on_gpus([](const Group& group, const Context& context) {
-    const int32_t rank = group.rank();
+    const int32_t rank = group.rank(), ranks = group.size();
     for (const DType dtype : {perseid::bf16, perseid::f32})
       for (const auto& [rows, columns] :
            {std::pair<int64_t, int64_t>{1, 1}, {7, 33}, {5000, 4100}}) {
         SCOPED_TRACE(testing::Message() << rows << " x " << columns);
         std::vector<Matrix> inputs, uneven;
-        for (int32_t r = 0; r < kRanks; ++r) {
+        for (int32_t r = 0; r < ranks; ++r) {
           inputs.push_back(whole_numbers(rows, columns, dtype, r));
           uneven.push_back(whole_numbers(rows + r * 3, columns, dtype, 10 + r));
         }
         const OnGpu input(context, inputs[static_cast<size_t>(rank)]),
             shard(context, uneven[static_cast<size_t>(rank)]);
-        Matrix gathered = uneven[0];
-        append(uneven[1], &gathered);
+        Matrix gathered = uneven[0], sum = inputs[0];
+        for (size_t r = 1; r < inputs.size(); ++r) {
+          append(uneven[r], &gathered);
+          sum = sum_of(sum, inputs[r]);
+        }
         const OnGpu all(context, Matrix(gathered.shape, dtype));
         group.all_gather(shard.tensor(), all.tensor());
         EXPECT_EQ(all.get().bytes, gathered.bytes);
 
-        const Matrix sum = sum_of(inputs[0], inputs[1]);
-        const Matrix own = part_of(sum, 0, rank * rows / kRanks, (rank + 1) * rows / kRanks);
+        const Matrix own = part_of(sum, 0, rank * rows / ranks, (rank + 1) * rows / ranks);
         const OnGpu part(context, Matrix(own.shape, dtype)),
             total(context, Matrix(sum.shape, dtype));
         group.reduce_scatter(input.tensor(), part.tensor());
@@ -385,25 +243,25 @@ TEST_F(GpuRanks, GatherAndReduceTensors) {
 }
 
 // Many executions in flight, of two plans in turns, without a synchronisation between them.
-TEST_F(GpuRanks, RunBackToBack) {
+TEST_P(GpuRanks, RunBackToBack) {
   on_gpus([](const Group& group, const Context& context) {
-    const int32_t rank = group.rank();
+    const int32_t rank = group.rank(), ranks = group.size();
     const int64_t m = 512, n = 256, k = 128;
     const AllGatherMatmul gather(
         context, group,
         {.dtype = perseid::bf16, .m = m, .k = k, .products = {{.n = n}}, .fusion = Fusion::kFused});
     const MatmulReduce reduce(
         context, group,
-        {.dtype = perseid::bf16, .m = m * kRanks, .n = k, .k = n, .fusion = Fusion::kFused});
+        {.dtype = perseid::bf16, .m = m * ranks, .n = k, .k = n, .fusion = Fusion::kFused});
     const GpuWorkspace first(context, gather), second(context, reduce);
-    const Matrix a = Matrix::random({m * kRanks, k}, perseid::bf16, 1);
+    const Matrix a = Matrix::random({m * ranks, k}, perseid::bf16, 1);
     const Matrix b = Matrix::random({k, n}, perseid::bf16, 2);
     const Matrix d = Matrix::random({n, k}, perseid::bf16, 3);
     const OnGpu shard(context, part_of(a, 0, rank * m, (rank + 1) * m)), right(context, b),
-        down(context, d), c(context, Matrix({m * kRanks, n}, perseid::bf16)),
+        down(context, d), c(context, Matrix({m * ranks, n}, perseid::bf16)),
         out(context, Matrix({m, k}, perseid::bf16));
     Matrix wanted({1}, perseid::bf16);
-    for (int round = 0; round < 400; ++round) {
+    for (int round = 0; round < (ranks == 2 ? 400 : 101); ++round) {
       gather.execute(
           {.a = shard.tensor(), .b = {right.tensor()}, .c = {c.tensor()}, .deadline = kDeadline},
           first.bytes());
@@ -423,14 +281,15 @@ TEST_F(GpuRanks, RunBackToBack) {
   });
 }
 
-TEST_F(GpuRanks, ReportsAddUp) {
+TEST_P(GpuRanks, ReportsAddUp) {
   on_gpus([](const Group& group, const Context& context) {
-    const int64_t m = 512, n = 512, k = 256;
+    const int32_t ranks = group.size();
+    const int64_t m = 128 * ranks, n = 512, k = 256;
     const OnGpu a(context, Matrix::random({m, k}, perseid::bf16, 1)),
         b(context, Matrix::random({k, n}, perseid::bf16, 2)),
-        whole(context, Matrix({kRanks * m, n}, perseid::bf16)),
-        gathered(context, Matrix({kRanks * m, k}, perseid::bf16)),
-        part(context, Matrix({m / kRanks, n}, perseid::bf16)),
+        whole(context, Matrix({ranks * m, n}, perseid::bf16)),
+        gathered(context, Matrix({ranks * m, k}, perseid::bf16)),
+        part(context, Matrix({m / ranks, n}, perseid::bf16)),
         all(context, Matrix({m, n}, perseid::bf16));
     for (const Fusion fusion : {Fusion::kFused, Fusion::kUnfused}) {
       const AllGatherMatmul gather(context, group,
@@ -449,7 +308,7 @@ TEST_F(GpuRanks, ReportsAddUp) {
                         .gathered = gathered.tensor()},
                        first.bytes());
         context.synchronize();
-        expect_consistent(gather, group, 4, true);
+        expect_consistent(gather, group, 2 * ranks, true);
       }
       for (const bool all_reduce : {false, true}) {
         const MatmulReduce reduce(context, group,
@@ -477,10 +336,11 @@ TEST_F(GpuRanks, ReportsAddUp) {
 
 // Ranks that are late by random times, a thousand times: the host of one enqueues while the other's
 // kernels wait.
-TEST_F(GpuRanks, RandomDelays) {
+TEST_P(GpuRanks, RandomDelays) {
   on_gpus([](const Group& group, const Context& context) {
-    constexpr int kSeeds = 1000, kOperands = 4;
-    const int32_t rank = group.rank();
+    constexpr int kOperands = 4;
+    const int32_t rank = group.rank(), ranks = group.size();
+    const int seeds = ranks == 2 ? 1000 : 100;
     const int64_t m = 256, n = 128, k = 64;
     const AllGatherMatmul gather(context, group,
                                  {.dtype = perseid::bf16,
@@ -491,19 +351,19 @@ TEST_F(GpuRanks, RandomDelays) {
                                   .fusion = Fusion::kFused});
     const MatmulReduce reduce(
         context, group,
-        {.dtype = perseid::bf16, .m = m * kRanks, .n = k, .k = n, .fusion = Fusion::kFused});
+        {.dtype = perseid::bf16, .m = m * ranks, .n = k, .k = n, .fusion = Fusion::kFused});
     const GpuWorkspace first(context, gather), second(context, reduce);
     const OnGpu right(context, Matrix::random({k, n}, perseid::bf16, 2)),
         down(context, Matrix::random({n, k}, perseid::bf16, 3)),
-        c(context, Matrix({m * kRanks, n}, perseid::bf16)),
+        c(context, Matrix({m * ranks, n}, perseid::bf16)),
         out(context, Matrix({m, k}, perseid::bf16));
     std::vector<OnGpu> shards;
     for (uint64_t i = 0; i < kOperands; ++i)
-      shards.emplace_back(context, part_of(Matrix::random({m * kRanks, k}, perseid::bf16, 10 + i),
-                                           0, rank * m, (rank + 1) * m));
+      shards.emplace_back(context, part_of(Matrix::random({m * ranks, k}, perseid::bf16, 10 + i), 0,
+                                           rank * m, (rank + 1) * m));
     std::vector<Matrix> wanted;  // of the first round, in which nobody is late
-    for (int seed = 0; seed < kOperands + kSeeds; ++seed) {
-      std::mt19937 random(static_cast<uint32_t>(2 * seed + rank));
+    for (int seed = 0; seed < kOperands + seeds; ++seed) {
+      std::mt19937 random(static_cast<uint32_t>(ranks * seed + rank));
       if (seed >= kOperands)
         std::this_thread::sleep_for(std::chrono::microseconds(random() % 1500));
       gather.execute({.a = shards[static_cast<size_t>(seed % kOperands)].tensor(),
@@ -525,23 +385,23 @@ TEST_F(GpuRanks, RandomDelays) {
 }
 
 // A rank that does not call: the others' synchronisation names it, and what of it is missing.
-TEST_F(GpuRanks, NameARankThatTakesNoPart) {
+TEST_P(GpuRanks, NameARankThatTakesNoPart) {
   on_gpus([](const Group& group, const Context& context) {
-    const int32_t rank = group.rank();
+    const int32_t rank = group.rank(), ranks = group.size();
     const int64_t m = 256, n = 128, k = 64;
-    const auto run = [&](const Group& ranks, std::chrono::nanoseconds deadline, Ended* waited,
+    const auto run = [&](const Group& among, std::chrono::nanoseconds deadline, Ended* waited,
                          perseid_wait_record* record) {
-      const AllGatherMatmul plan(context, ranks,
+      const AllGatherMatmul plan(context, among,
                                  {.dtype = perseid::bf16,
                                   .m = m,
                                   .k = k,
                                   .products = {{.n = n}},
                                   .fusion = Fusion::kFused});
       const GpuWorkspace workspace(context, plan);
-      const Matrix a = Matrix::random({m * kRanks, k}, perseid::bf16, 1);
+      const Matrix a = Matrix::random({m * ranks, k}, perseid::bf16, 1);
       const Matrix b = Matrix::random({k, n}, perseid::bf16, 2);
       const OnGpu shard(context, part_of(a, 0, rank * m, (rank + 1) * m)), right(context, b),
-          c(context, Matrix({m * kRanks, n}, perseid::bf16));
+          c(context, Matrix({m * ranks, n}, perseid::bf16));
       const auto once = [&] {
         plan.execute({.a = shard.tensor(),
                       .b = {right.tensor()},
@@ -564,8 +424,9 @@ TEST_F(GpuRanks, NameARankThatTakesNoPart) {
     EXPECT_NE(waited.sentence.find("rank 1"), std::string::npos) << waited.sentence;
     EXPECT_EQ(group.info().failed_rank, 1);
     if (rank == 0) {
-      EXPECT_GT(waited.seconds, 0.29);
-      EXPECT_LT(waited.seconds, are_hosts() ? 1 : 0.6);  // who is silent is asked for
+      EXPECT_GT(waited.seconds, ranks > 2 ? 0.1 : 0.29);  // another rank may have begun before
+      // Who is silent is asked for; processes take turns on a GPU.
+      EXPECT_LT(waited.seconds, are_hosts() || ranks > 2 ? 1 : 0.6);
       EXPECT_NE(waited.sentence.find("chunk 1"), std::string::npos) << waited.sentence;
       EXPECT_EQ(record.status, PERSEID_TIMEOUT);
       EXPECT_EQ(record.rank, 1);

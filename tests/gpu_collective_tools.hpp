@@ -85,6 +85,31 @@ class GpuRanksTest : public testing::Test {
   }
 };
 
+// With so many ranks. Those that have too few GPUs, but more than one, cannot share them: threads
+// of one process would wait for one another.
+class RanksOfGpus : public GpuRanksTest, public testing::WithParamInterface<int32_t> {
+ protected:
+  void SetUp() override {
+    GpuRanksTest::SetUp();
+    if (count_gpus() > 1 && GetParam() > count_gpus()) GTEST_SKIP() << kOwnGpus;
+  }
+  // body(group, context of the rank's GPU)
+  static void on_gpus(const std::function<void(const Group&, const Context&)>& body) {
+    on_gpu_ranks(GetParam(), [&](const Group& group) {
+      const Context context = context_of(group.rank());
+      body(group, context);
+    });
+  }
+};
+
+// What each rank has, from what the first ones have, which the others have again.
+inline std::vector<int64_t> for_ranks(std::vector<int64_t> of_first, int32_t ranks) {
+  const size_t given = of_first.size();
+  for (size_t rank = given; rank < static_cast<size_t>(ranks); ++rank)
+    of_first.push_back(of_first[rank - given]);
+  return of_first;
+}
+
 // A matrix in memory of the context's GPU.
 class OnGpu {
  public:
@@ -156,6 +181,12 @@ inline Matrix gpu_product(const Context& context, const Matrix& a, const Matrix&
                  workspace.bytes());
   context.synchronize();
   return out.get();
+}
+
+inline uint16_t round_to_bf16(float value) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 // Rows [from, to) of a matrix, of each entry of its batch; or columns.

@@ -3,122 +3,29 @@
 // Context-parallel attention over ranks on GPUs: near to the attention of all rows on the CPU,
 // forward bit for bit as on one GPU that visits all keys in the same order, and gradients with the
 // same bits in every run.
-#include <numeric>
-
-#include "context_attention_tools.hpp"
-#include "gpu_collective_tools.hpp"
+#include "gpu_context_attention_tools.hpp"
 #include "overlap_reports.hpp"
 
 namespace {
 
-using namespace context_attention_tools;
+using namespace gpu_context_attention_tools;
 
-constexpr int32_t kRanks = 2;
-
+// Of two ranks, where nothing else is said.
 class GpuContextAttention : public GpuRanksTest {};
 
-Problem on_two_gpus(Problem problem, DType dtype = perseid::bf16) {
-  problem.ranks = kRanks;
-  problem.dtype = dtype;
-  return problem;
-}
-
-TensorsOf<OnGpu> copy_to_gpu(const Context& context, const Tensors& tensors) {
-  const auto on_gpu = [&](const Matrix& matrix) { return OnGpu(context, matrix); };
-  return {.query = on_gpu(tensors.query),
-          .key = on_gpu(tensors.key),
-          .value = on_gpu(tensors.value),
-          .bias = on_gpu(tensors.bias),
-          .visible = on_gpu(tensors.visible),
-          .lengths = on_gpu(tensors.lengths),
-          .kv_lens = on_gpu(tensors.kv_lens),
-          .out = on_gpu(tensors.out),
-          .lse = on_gpu(tensors.lse),
-          .grad_out = on_gpu(tensors.grad_out),
-          .grad_query = on_gpu(tensors.grad_query),
-          .grad_key = on_gpu(tensors.grad_key),
-          .grad_value = on_gpu(tensors.grad_value),
-          .grad_bias = on_gpu(tensors.grad_bias)};
-}
-
-// Results of a rank.
-Tensors copy_from_gpu(const TensorsOf<OnGpu>& tensors, Tensors results) {
-  results.out = tensors.out.get();
-  results.lse = tensors.lse.get();
-  results.grad_query = tensors.grad_query.get();
-  results.grad_key = tensors.grad_key.get();
-  results.grad_value = tensors.grad_value.get();
-  return results;
-}
-
-// A plan of a rank with what its executions need.
-struct OnRank {
-  const Context context;
-  const ContextAttention plan;
-  const GpuWorkspace forward_workspace, backward_workspace;
-
-  OnRank(const Group& group, const Problem& problem, const Tensors& own)
-      : context(context_of(group.rank())),
-        plan(context, group,
-             {.attention = options_of(problem, own.query.shape[problem.rows_dim()],
-                                      own.key.shape[problem.rows_dim()], problem.ranks),
-              .placement = problem.placement,
-              .chunks = problem.chunks}),
-        forward_workspace(context, plan),
-        backward_workspace(context, plan, perseid::Direction::kBackward) {}
-
-  Tensors run(const Problem& problem, const Tensors& own) const {
-    const TensorsOf<OnGpu> tensors = copy_to_gpu(context, own);
-    // Lengths are in memory of the host.
-    const auto with_lengths = [&](auto arguments) {
-      if (problem.ragged()) arguments.cu_seqlens_q = arguments.cu_seqlens_kv = own.lengths.tensor();
-      return arguments;
-    };
-    plan.forward(nullptr, with_lengths(tensors.forward(problem)), forward_workspace.bytes());
-    if (problem.backward)
-      plan.backward(nullptr, with_lengths(tensors.backward(problem)), backward_workspace.bytes());
-    context.synchronize();
-    return copy_from_gpu(tensors, own);
+class GpuContextAttentionOfRanks : public RanksOfGpus {
+ protected:
+  static Problem of_ranks(Problem problem) {
+    problem.ranks = GetParam();
+    return problem;
   }
+  static int64_t pieces() { return int64_t{2} * GetParam(); }
 };
+INSTANTIATE_TEST_SUITE_P(Ranks, GpuContextAttentionOfRanks, testing::Values(3, 4),
+                         testing::PrintToStringParamName());
 
-// Two executions with different operands.
-void expect_as_on_the_cpu(const Problem& given, DType dtype = perseid::bf16) {
-  const Problem problem = on_two_gpus(given, dtype);
-  SCOPED_TRACE(testing::Message() << "q_len " << problem.q_len << ", kv_len " << problem.kv_len
-                                  << ", heads " << problem.heads << " of " << problem.kv_heads
-                                  << ", dims " << problem.head_dim << " and " << problem.value_dim
-                                  << ", chunks " << problem.chunks);
-  std::vector<Tensors> wholes;
-  for (uint64_t repeat = 0; repeat < 2; ++repeat) {
-    wholes.push_back(make(problem, repeat));
-    const Attention attention(Context::cpu(2),
-                              options_of(problem, problem.q_len, problem.kv_len, 1));
-    Workspace workspace;
-    attention.reserve(workspace);
-    attention.forward(nullptr, wholes.back().forward(problem), workspace);
-    if (problem.backward) attention.backward(nullptr, wholes.back().backward(problem), workspace);
-  }
-  on_gpu_ranks(kRanks, [&](const Group& group) {
-    const int32_t rank = group.rank();
-    const OnRank on_rank(group, problem, take(problem, make(problem, 0), rank));
-    for (uint64_t repeat = 0; repeat < 2; ++repeat) {
-      SCOPED_TRACE(testing::Message() << "rank " << rank << ", execution " << repeat);
-      const Tensors result = on_rank.run(problem, take(problem, make(problem, repeat), rank));
-      const Tensors wanted = take(problem, wholes[repeat], rank);
-      expect_near("out", result.out, wanted.out);
-      expect_near("lse", result.lse, wanted.lse);
-      if (!problem.backward) continue;
-      expect_near("grad_query", result.grad_query, wanted.grad_query);
-      expect_near("grad_key", result.grad_key, wanted.grad_key);
-      expect_near("grad_value", result.grad_value, wanted.grad_value);
-    }
-  });
-}
-
-Problem square(int64_t length, int64_t dim, Problem problem = {}) {
-  problem.q_len = problem.kv_len = length;
-  problem.head_dim = problem.value_dim = dim;
+Problem of_type(Problem problem, DType dtype) {
+  problem.dtype = dtype;
   return problem;
 }
 
@@ -202,13 +109,6 @@ TEST_F(GpuContextAttention, PiecesThatAreNoTiles) {
   expect_as_on_the_cpu(square(192, 320, {.dropout = 0.2}));
 }
 
-Problem ragged(std::vector<int32_t> lengths, Problem problem) {
-  problem.batch = std::ssize(lengths);
-  problem.q_len = problem.kv_len = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-  problem.lengths = std::move(lengths);
-  return problem;
-}
-
 TEST_F(GpuContextAttention, Ragged) {
   expect_as_on_the_cpu(
       ragged({128, 0, 64, 400, 4}, {.heads = 4, .kv_heads = 2, .head_dim = 64, .value_dim = 64}));
@@ -280,16 +180,53 @@ TEST_F(GpuContextAttention, RaggedZigzagOfFloat32) {
                        perseid::f32);
 }
 
+// Pieces that are whole tiles and pieces that are none, and ranks without rows.
+TEST_P(GpuContextAttentionOfRanks, AreAsOnTheCpu) {
+  expect_as_on_the_cpu(
+      of_ranks(square(128 * pieces(), 128, {.heads = 4, .kv_heads = 2, .chunks = 2})));
+  expect_as_on_the_cpu(of_ranks(square(36 * pieces(), 64, {.batch = 2, .dropout = 0.3})));
+  expect_as_on_the_cpu(of_ranks(square(
+      96 * pieces(), 64, {.mask = perseid::causal_bottom_right() & perseid::window(150, -1)})));
+  std::vector<int64_t> shards = {100, 0, 157, 43};
+  shards.resize(static_cast<size_t>(GetParam()));
+  const int64_t rows = std::accumulate(shards.begin(), shards.end(), int64_t{0});
+  for (const DType dtype : {perseid::bf16, perseid::f32, perseid::f64}) {
+    expect_as_on_the_cpu(
+        of_ranks(square(rows, 64, {.placement = Sharding::kContiguous, .shards = shards})), dtype);
+    expect_as_on_the_cpu(of_ranks(square(10 * pieces(), 40, {.bias = true, .accumulate = true})),
+                         dtype);
+  }
+}
+
+TEST_P(GpuContextAttentionOfRanks, AreAsOnTheCpuRagged) {
+  const auto of_pieces = [](int64_t rows) { return static_cast<int32_t>(rows * pieces()); };
+  for (const DType dtype : {perseid::bf16, perseid::f32, perseid::f64})
+    for (const bool scores : {false, true})
+      expect_as_on_the_cpu(
+          of_ranks(ragged({of_pieces(9), 0, of_pieces(33), of_pieces(1)}, {.heads = 4,
+                                                                           .kv_heads = 2,
+                                                                           .head_dim = 64,
+                                                                           .value_dim = 64,
+                                                                           .dropout = 0.2,
+                                                                           .bias = scores,
+                                                                           .visible = scores,
+                                                                           .ragged_rows = true})),
+          dtype);
+  expect_as_on_the_cpu(of_ranks(
+      ragged({20, 301, 5}, {.placement = Sharding::kContiguous, .head_dim = 64, .value_dim = 64})));
+}
+
 TEST_F(GpuContextAttention, AddsToGradients) {
   expect_as_on_the_cpu(square(512, 128, {.accumulate = true}));
 }
 
 // Gradients of keys do in any case, those of queries where that was asked for.
-TEST_F(GpuContextAttention, RepeatsItsBits) {
+void expect_the_same_bits_again(int32_t ranks) {
   for (const bool deterministic : {false, true}) {
-    const Problem problem =
-        on_two_gpus(square(1024, 128, {.heads = 4, .deterministic = deterministic}));
-    on_gpu_ranks(kRanks, [&](const Group& group) {
+    const Problem problem = of_type(
+        square(256 * ranks, 128, {.ranks = ranks, .heads = 4, .deterministic = deterministic}),
+        perseid::bf16);
+    on_gpu_ranks(ranks, [&](const Group& group) {
       const Tensors own = take(problem, make(problem, 1), group.rank());
       const OnRank on_rank(group, problem, own);
       const Tensors first = on_rank.run(problem, own);
@@ -305,11 +242,15 @@ TEST_F(GpuContextAttention, RepeatsItsBits) {
   }
 }
 
+TEST_F(GpuContextAttention, RepeatsItsBits) { expect_the_same_bits_again(2); }
+TEST_P(GpuContextAttentionOfRanks, RepeatsItsBits) { expect_the_same_bits_again(GetParam()); }
+
 // All rows on one GPU, as one ragged sequence whose keys are chunks that are all there, visited in
 // the order of a rank.
 Tensors on_one_gpu(const Problem& problem, int32_t rank, const Tensors& whole) {
   const Context context = context_of(rank);
-  const auto pieces = static_cast<int64_t>(problem.placement == Sharding::kZigzag ? 2 : 1) * kRanks;
+  const auto pieces =
+      static_cast<int64_t>(problem.placement == Sharding::kZigzag ? 2 : 1) * problem.ranks;
   const perseid::Chunks chunks = perseid::Chunks::even(problem.kv_len, problem.chunks * pieces);
   AttentionOptions options = options_of(problem, problem.q_len, problem.kv_len, 1);
   options.ragged = true;
@@ -350,9 +291,9 @@ Tensors on_one_gpu(const Problem& problem, int32_t rank, const Tensors& whole) {
 }
 
 void expect_bits_of_one_gpu(const Problem& given) {
-  const Problem problem = on_two_gpus(given);
+  const Problem problem = of_type(given, perseid::bf16);
   SCOPED_TRACE(testing::Message() << "length " << problem.q_len << ", dim " << problem.head_dim);
-  on_gpu_ranks(kRanks, [&](const Group& group) {
+  on_gpu_ranks(problem.ranks, [&](const Group& group) {
     const int32_t rank = group.rank();
     const OnRank on_rank(group, problem, take(problem, make(problem, 0), rank));
     for (uint64_t repeat = 0; repeat < 2; ++repeat) {
@@ -383,7 +324,7 @@ TEST_F(GpuContextAttention, BitsOfManyTiles) {
 
 // Forward by kernels that take rows from anywhere, against the rows of one GPU that has them all.
 void expect_bits_of_portable(const Problem& problem) {
-  on_gpu_ranks(kRanks, [&](const Group& group) {
+  on_gpu_ranks(problem.ranks, [&](const Group& group) {
     const int32_t rank = group.rank();
     const Tensors whole = make(problem, 3), own = take(problem, whole, rank);
     AttentionOptions options = options_of(problem, problem.q_len, problem.kv_len, 1);
@@ -401,10 +342,20 @@ void expect_bits_of_portable(const Problem& problem) {
   });
 }
 
+TEST_P(GpuContextAttentionOfRanks, BitsOfOneGpu) {
+  expect_bits_of_one_gpu(
+      of_ranks(square(256 * pieces(), 128, {.heads = 8, .kv_heads = 2, .chunks = 2})));
+  expect_bits_of_one_gpu(of_ranks(
+      square(64 * pieces(), 128, {.placement = Sharding::kContiguous, .mask = {}, .chunks = 3})));
+  for (const DType dtype : {perseid::bf16, perseid::f32, perseid::f64})
+    expect_bits_of_portable(
+        of_type(of_ranks(square(55 * pieces(), 72, {.heads = 4, .backward = false})), dtype));
+}
+
 // Kernels that have a piece at a time visit keys in the order of one GPU.
 TEST_F(GpuContextAttention, BitsOfOneGpuPieceByPiece) {
   for (const DType dtype : {perseid::bf16, perseid::f32, perseid::f64}) {
-    const Problem problem = on_two_gpus(square(440, 72, {.heads = 4, .backward = false}), dtype);
+    const Problem problem = of_type(square(440, 72, {.heads = 4, .backward = false}), dtype);
     expect_bits_of_portable(problem);
   }
 }
@@ -413,22 +364,22 @@ TEST_F(GpuContextAttention, BitsOfOneGpuPieceByPiece) {
 TEST_F(GpuContextAttention, BitsOfOneGpuRagged) {
   for (const DType dtype : {perseid::bf16, perseid::f32, perseid::f64})
     for (const bool scores : {false, true}) {
-      const Problem problem = on_two_gpus(ragged({176, 0, 264}, {.heads = 4,
-                                                                 .kv_heads = 2,
-                                                                 .head_dim = 72,
-                                                                 .value_dim = 72,
-                                                                 .dropout = 0.25,
-                                                                 .bias = scores,
-                                                                 .visible = scores,
-                                                                 .ragged_rows = true,
-                                                                 .backward = false}),
-                                          dtype);
+      const Problem problem = of_type(ragged({176, 0, 264}, {.heads = 4,
+                                                             .kv_heads = 2,
+                                                             .head_dim = 72,
+                                                             .value_dim = 72,
+                                                             .dropout = 0.25,
+                                                             .bias = scores,
+                                                             .visible = scores,
+                                                             .ragged_rows = true,
+                                                             .backward = false}),
+                                      dtype);
       expect_bits_of_portable(problem);
     }
 }
 
 TEST_F(GpuContextAttention, ReportsAddUp) {
-  on_gpu_ranks(kRanks, [&](const Group& group) {
+  on_gpu_ranks(2, [&](const Group& group) {
     const int32_t rank = group.rank();
     const int64_t rows = 512, heads = 8, kv_heads = 2, dim = 128;
     const Context context = context_of(rank);
@@ -485,9 +436,9 @@ TEST_F(GpuContextAttention, ReportsAddUp) {
   });
 }
 
-void expect_to_go_on_without_a_silent_rank(bool forward) {
-  const Problem problem = on_two_gpus(square(1024, 128));
-  on_gpu_ranks(kRanks, [&](const Group& group) {
+void expect_to_go_on_without_a_silent_rank(int32_t ranks, bool forward) {
+  const Problem problem = of_type(square(512 * ranks, 128, {.ranks = ranks}), perseid::bf16);
+  on_gpu_ranks(problem.ranks, [&](const Group& group) {
     const int32_t rank = group.rank();
     const Tensors own = take(problem, make(problem, 0), rank);
     const OnRank on_rank(group, problem, own);
@@ -509,10 +460,15 @@ void expect_to_go_on_without_a_silent_rank(bool forward) {
   });
 }
 TEST_F(GpuContextAttention, ForwardGoesOnWithoutASilentRank) {
-  expect_to_go_on_without_a_silent_rank(true);
+  expect_to_go_on_without_a_silent_rank(2, true);
 }
 TEST_F(GpuContextAttention, BackwardGoesOnWithoutASilentRank) {
-  expect_to_go_on_without_a_silent_rank(false);
+  expect_to_go_on_without_a_silent_rank(2, false);
+}
+
+TEST_P(GpuContextAttentionOfRanks, GoOnWithoutASilentRank) {
+  for (const bool forward : {true, false})
+    expect_to_go_on_without_a_silent_rank(GetParam(), forward);
 }
 
 }  // namespace
