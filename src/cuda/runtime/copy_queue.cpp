@@ -120,8 +120,7 @@ Status CopyQueue::make(std::shared_ptr<const Gpu> gpu, std::unique_ptr<CopyQueue
   if (!current.status().ok()) return current.status();
   Result result = driver->stream_create(&made->stream_, kNonBlockingStream);
   for (EventHandle* event : {&made->mark_, &made->end_})
-    if (result == kSuccess)
-      result = made->gpu_->driver().event_create(event, kEventWithoutTiming);
+    if (result == kSuccess) result = made->gpu_->driver().event_create(event, kEventWithoutTiming);
   Status status = check(made->gpu_->driver(), result, "making a stream of the GPU", kAdvice);
   if (status.ok()) *queue = std::move(made);
   return status;
