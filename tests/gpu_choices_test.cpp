@@ -57,24 +57,6 @@ TEST(SoftmaxChoice, ReadsRowsOnceAsFarAsTheyFit) {
   EXPECT_EQ(kind_of("sm_90a", DType::kF32, 70000, true), SoftmaxKind::kShared);
 }
 
-// Two products of half of the rows take as long as one where waves of tiles are many.
-TEST(ShardForecast, PrefersTwoStepsOfManyWaves) {
-  const auto two_steps = [](int64_t m, int64_t n, int64_t k, int64_t ranks, bool along_n) {
-    const MatmulProblem problem{DType::kBF16, DType::kBF16, 1, m, n, k};
-    collective::Shards shards{.outer = along_n ? m : 1, .inner = along_n ? 1 : n, .begin = {}};
-    for (int64_t r = 0; r <= ranks; ++r) shards.begin.push_back(r * (along_n ? n : m) / ranks);
-    return collective::forecast(problem, shards, 1, along_n, 132).two_steps();
-  };
-  for (const bool along_n : {false, true}) {
-    EXPECT_TRUE(two_steps(8192, 8192, 4096, 2, along_n));
-    EXPECT_TRUE(two_steps(8192, 8192, 14336, 2, along_n));
-    EXPECT_TRUE(two_steps(8192, 8192, 7168, 4, along_n));
-    // One wave of tiles, whose halves take as long each.
-    EXPECT_FALSE(two_steps(1024, 1024, 8192, 2, along_n));
-    EXPECT_FALSE(two_steps(128, 128, 65536, 2, along_n));
-  }
-}
-
 // Rows, if any, and behind them slices of whole blocks of the depth, the last one short.
 // As measured on two H100: where both are short, chunks cost more than they hide.
 TEST(FusionForecast, LeavesShortTransfersWhole) {

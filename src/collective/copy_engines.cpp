@@ -262,16 +262,16 @@ class CopyEngineReduce final : public ReduceTransport {
     if (status.ok()) status = queue->follow(sending.stream);
     for (int64_t i = 0; status.ok() && i < arrivals(); ++i) {
       status = queue->wait_word(windows_->words(own) + i, sending.epoch);
-      if ((i + 1) % each_ == 0)
-        sending.report->arrived(chunk, (own + 1 + static_cast<int32_t>(i / each_)) % size,
+      if (i >= (each_ - 1) * (size - 1))  // a rank's last chunk
+        sending.report->arrived(chunk, (own + 1 + static_cast<int32_t>(i % (size - 1))) % size,
                                 queue->stream());
     }
     return status;
   }
-  // At `rank`: the signal of chunk i of its shard from this rank. The rank after it is the first.
+  // At `rank`: the signal of chunk i of its shard from this rank, beside those of the other ranks.
   uint32_t* word(int32_t rank, int64_t i) const {
     const int32_t place = (group_.rank() - rank - 1 + group_.size()) % group_.size();
-    return windows_->words(rank) + place * each_ + i;
+    return windows_->words(rank) + i * (group_.size() - 1) + place;
   }
   // At `rank`: what `source` has computed of its shard.
   Tensor inbox(int32_t rank, int32_t source) const {

@@ -156,7 +156,7 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
                                   .shards = shards_,
                                   .chunks = *chunks_,
                                   .rank = group_->rank()},
-                                 &shard_products_, &where_summed_);
+                                 &shard_products_);
   for (const DType bias : {dtype_, out_dtype_}) {
     if (!status.ok() || device->gpu == nullptr || sum_with(bias) != nullptr) continue;
     rank_sums_.emplace_back();
@@ -220,7 +220,8 @@ void MatmulReducePlan::describe() {
                    fused_ ? "shard by shard" : "when it is complete", ", sums in ",
                    internal::name_of(shards_.dtype),
                    canonical_ ? " in pairs of ranks" : " in the order of ranks",
-                   where_summed_.empty() ? "" : ", ", where_summed_, "; ", why_)}};
+                   shard_products_ == nullptr ? "" : ", in the epilogue of the own shard", "; ",
+                   why_)}};
   explain(std::move(explanation));
 }
 
@@ -306,10 +307,7 @@ void MatmulReducePlan::read_operands(op::ArgumentReader& reader, Call* call) con
   const Tensor a = read("a", call->args.a, m, k), b = read("b", call->args.b, k, n);
   const int64_t begin = results_.begin_of(group_->rank()),
                 end = results_.begin_of(group_->rank() + 1);
-  Tensor bias = call->bias;
-  if (bias.present() && along_n_)
-    bias.data = bias.as<std::byte>() + begin * bias.stride[0] * size_of(bias.dtype);
-  call->own = {a, b, bias, all_ ? shard_of(result(), begin, end) : call->c};
+  call->own = {a, b, call->bias, all_ ? shard_of(result(), begin, end) : call->c};
   call->by_shards = reader.ok() && shard_products_->takes(call->own);
 }
 
@@ -321,8 +319,9 @@ Status MatmulReducePlan::multiply(const Operation& operation, const Call& call,
                            OverlapReport::Kind::kCompute, OverlapReport::kNoChunk, group_->rank(),
                            sending.stream);
   if (call.by_shards)
-    return shard_products_->multiply_for_others(call.own, partial_, reduce_->signals(), sending,
-                                                call.workspace);
+    return shard_products_->multiply(call.own, partial_, reduce_->signals(), reduce_->parts(),
+                                     reduce_->arrival(operation, sending.epoch), sending,
+                                     call.workspace);
   const perseid_matmul_reduce_args& args = call.args;
   auto inner = sized<perseid_matmul_args>();
   inner.a = args.a;
@@ -345,23 +344,8 @@ Status MatmulReducePlan::multiply(const Operation& operation, const Call& call,
 
 Status MatmulReducePlan::reduce_own(const Operation& operation, const Call& call,
                                     const Sending& sending, const Tensor& out) const {
-  if (!call.by_shards) return reduce_shard(operation, sending, call.bias, out);
-  const perseid_arrival arrival = reduce_->arrival(operation, sending.epoch);
-  const auto others =
-      static_cast<int32_t>(reduce_->arrivals() / (group_->size() - 1)) * (group_->size() - 2);
-  Status status;
-  if (others > 0) {
-    const Reported wait(report_.get(), OverlapReport::Kind::kWait, OverlapReport::kNoChunk,
-                        group_->rank(), sending.stream);
-    Arrival of_others = as_arrival(arrival);
-    of_others.signals += reduce_->arrivals() - others;
-    status = cuda::wait_for_signal(*device().gpu, of_others, sending.stream, others);
-  }
-  if (!status.ok()) return status;
-  const Reported computing(report_.get(), OverlapReport::Kind::kCompute, own_chunk(),
-                           group_->rank(), sending.stream);
-  return shard_products_->multiply_own(call.own, reduce_->parts(), arrival, sending,
-                                       call.workspace);
+  // The product has summed the others' parts.
+  return call.by_shards ? Status() : reduce_shard(operation, sending, call.bias, out);
 }
 
 Status MatmulReducePlan::reduce_shard(const Operation& operation, const Sending& sending,

@@ -71,7 +71,6 @@ class MatmulReducePlan final : public op::Plan {
   std::unique_ptr<GatherTransport> gather_;  // of an all-reduce
   InnerPlan product_;
   std::unique_ptr<const ShardProducts> shard_products_;  // where they may take its place
-  std::string where_summed_;                             // for explain
   bool fused_ = false;                                   // the product gives chunks
   std::string why_;                                      // for explain
   std::unique_ptr<OverlapReport> report_;

@@ -1,26 +1,15 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The products of a matmul over ranks on Hopper GPUs, in two steps. The other ranks' shards come
+// The product of a matmul over ranks on Hopper GPUs, in one launch. The other ranks' shards come
 // first, in float32, and leave in chunks. The own shard comes last, while the others' parts arrive:
-// they are added in the epilogue of that product, in the order of ranks, so that no kernel is left
-// to run after it.
+// they are added in its epilogue, in the order of ranks, so that no kernel is left to run after it
+// (cuda/device/sm90/matmul/rank_shards.hpp).
 #pragma once
 
 #include "collective/plan.hpp"
 #include "cuda/sm90/matmul.hpp"
 
 namespace perseid::internal::collective {
-
-// Seconds that the model predicts on Hopper: waves of tiles, launches, and the sum's memory
-// traffic.
-struct ShardForecast {
-  double in_two_steps, in_one;  // the latter with a sum after it
-
-  bool two_steps() const { return in_two_steps <= in_one; }
-};
-// `problem`: of all shards, in the type of the result.
-ShardForecast forecast(const MatmulProblem& problem, const Shards& shards, int32_t rank,
-                       bool along_n, int32_t multiprocessors);
 
 class ShardProducts {
  public:
@@ -32,47 +21,37 @@ class ShardProducts {
     const ShardChunks& chunks;
     int32_t rank;
   };
-  // Null where this does not take the problem, or one product and a sum after it are faster by the
-  // model. `why`: the end of a sentence for explain, empty where it does not take the problem.
+  // Null where this does not take the problem.
   static Status make(const op::DevicePointer& device, const Problem& problem,
-                     std::unique_ptr<const ShardProducts>* products, std::string* why);
+                     std::unique_ptr<const ShardProducts>* products);
 
-  // Views of three dimensions; c and bias: those of the own shard.
+  // Views of three dimensions; c: that of the own shard.
   struct Operands {
     Tensor a, b, bias, c;
   };
-  size_t workspace() const;
+  size_t workspace() const { return product_->workspace() + alignof(uint64_t); }
   // Whether TMA takes them.
-  bool takes(const Operands& operands) const;
-  // The others' shards, to `partial`, which has all; the signals of their chunks are set.
-  Status multiply_for_others(const Operands& operands, const Tensor& partial, uint32_t* signals,
-                             const Sending& sending, const op::Workspace& workspace) const;
-  // The own shard. `arrival`: of the parts of the rank after this one, which come last; those of
-  // the other ranks have arrived. `parts`: without the strides of a shard.
-  Status multiply_own(const Operands& operands, const RankParts& parts,
-                      const perseid_arrival& arrival, const Sending& sending,
-                      const op::Workspace& workspace) const;
+  bool takes(const Operands& operands) const { return product_->maps(arguments_of(operands)); }
+  // All shards: the others' go to `partial`, which has all, and the signals of their chunks are
+  // set; the own one goes to c. `parts`: those that arrive, without their strides; `arrival`: how
+  // to wait for them.
+  Status multiply(const Operands& operands, const Tensor& partial, uint32_t* signals,
+                  const RankParts& parts, const perseid_arrival& arrival, const Sending& sending,
+                  const op::Workspace& workspace) const;
 
  private:
-  struct Others {
-    int64_t from, to, first_chunk;
-    std::vector<int64_t> begin;  // chunks, from 0
-    InnerPlan plan;
-  };
+  explicit ShardProducts(const Problem& problem);
+  MatmulProblem product_of(const Problem& problem) const;
+  // The widest tiles of which no cluster has lines of two shards; null where there are none.
+  std::unique_ptr<const cuda::Sm90MatmulConfig> choose(const Problem& problem,
+                                                       int32_t multiprocessors) const;
+  MatmulArguments arguments_of(const Operands& operands) const;
 
-  ShardProducts(const op::DevicePointer& device, const Problem& problem);
-  Status add_others(const Problem& problem, int32_t first, int32_t last);
-  MatmulProblem own_problem(const Problem& problem) const;
-  MatmulArguments own_of(const Operands& operands) const;
-  // [from, to) of what is cut into shards, of a, b and c.
-  Operands slice(const Operands& operands, int64_t from, int64_t to) const;
-
-  op::DevicePointer device_;
   bool along_n_;
-  std::vector<Others> others_;  // those after this rank, then those before it
-  int64_t from_, to_;           // the own shard
-  std::vector<int64_t> begin_;  // its chunks, from 0
-  std::unique_ptr<cuda::Sm90Matmul> own_;
+  int32_t first_chunk_, own_chunks_, next_chunk_;  // of the own shard, and of the one after it
+  std::vector<int64_t> begin_;                     // of all chunks
+  int64_t from_, to_;                              // the own shard
+  std::unique_ptr<cuda::Sm90Matmul> product_;
 };
 
 }  // namespace perseid::internal::collective

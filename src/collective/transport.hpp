@@ -104,8 +104,8 @@ class ReduceTransport {
   // the own partial, [i, j, k], goes to byte `at` of what part() gives there, without gaps. On a
   // GPU in the order of the stream.
   virtual Status give(int32_t, const Tensor&, size_t) { return {}; }
-  // On a GPU, of sums in float32: the parts for a product that adds them. Of the arrival's signals
-  // those of the rank after this one come first, one for each chunk.
+  // On a GPU, of sums in float32: the parts for a product that adds them. The arrival's signals are
+  // those of the first chunk, one for each other rank, then those of the next chunk.
   virtual RankParts parts() const { return {}; }
   // This rank has read all parts.
   virtual Status finish(const Sending& sending) = 0;

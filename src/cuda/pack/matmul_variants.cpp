@@ -57,10 +57,12 @@ void add_sm90(const std::string& name, MatmulProblem problem, int32_t multiproce
                            budget_of(config)});
     };
     add_variant(chunks ? ", in chunks" : "");
-    // Large products over two ranks.
-    config.parts = 1;
+    // Large products over ranks of one host.
     if (chunks && config.cluster == 2 && size_of(config.out) == 2)
-      add_variant(", with the parts of a rank");
+      for (const int others : {1, 3}) {
+        config.parts = others;
+        add_variant(others == 1 ? ", over two ranks" : ", over four ranks");
+      }
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "cuda/matmul/arguments.hpp"
 #include "cuda/runtime/kernel_name.hpp"
+#include "cuda/runtime/signals.hpp"
 #include "cuda/sm90/matmul_launch.hpp"
 
 namespace perseid::internal::cuda {
@@ -230,12 +231,18 @@ Status Sm90Matmul::run(const MatmulArguments& arguments, void* workspace, void* 
   Sm90MatmulArguments launch = sm90_matmul_arguments(problem_, config_, given);
   const Gpu::Current current(gpu_);
   Status status = current.status();
-  launch.parts = parts;
   if (status.ok()) status = encode_maps(gpu_, given, tensors, &launch);
   if (status.ok() && async_ != nullptr)
     status = async_->fill(arguments, given.transposed, workspace, stream, &launch.async);
   if (!status.ok()) return status;
   MatmulAsync::order_tiles(launch.async, &launch.grid);
+  if (config_.parts > 0) {
+    launch.parts = parts;
+    DeviceArrival& arrival = launch.async.arrivals[0];
+    status = find_arrival(gpu_, parts.arrival, &arrival, &launch.async.reports[0]);
+    if (!status.ok()) return status;
+    arrival.chunks.count = parts.chunks * (parts.ranks - 1);
+  }
   splits_.fill(problem_, given, static_cast<std::byte*>(workspace) + splits_at(), &launch);
   Sm90MatmulConfig layout = config_of(config_, given.transposed);
   layout.a_m_major = a_across;

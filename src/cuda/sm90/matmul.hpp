@@ -45,7 +45,8 @@ class Sm90Matmul {
   // Also of the fallback.
   size_t workspace() const { return splits_at() + splits_.workspace(problem_.batch); }
   bool maps(const MatmulArguments& arguments) const;  // whether TMA takes the tensors
-  // `parts`: of other ranks, added before alpha where the configuration says so.
+  // `parts`: of a product over ranks, where the configuration says so. c has all rows and columns
+  // then; those of the own shard alone are stored there.
   Status run(const MatmulArguments& arguments, void* workspace, void* stream,
              const RankParts& parts = {}) const;
   // Which kernel was chosen, for explain.

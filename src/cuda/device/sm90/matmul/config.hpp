@@ -36,7 +36,8 @@ struct Sm90MatmulConfig {
   DType in_b = DType::kNone;  // of b, where it is not that of a
   Activation activation = Activation::kNone;
   bool amax = false;
-  int parts = 0;  // of other ranks are added: 0, 1 (there are two ranks), or 2 for any number
+  // Of a product over ranks (rank_shards.hpp): how many others there are, 4 for any number of them.
+  int parts = 0;
   bool split_k = false;  // a launch may have split tiles
   int leaves = 1;        // of k, summed in pairs (leaf_consumer.hpp): 1, 2, 4 or 8
   // The most rows that a has, where these are few: 8, 16 or 32. No others are loaded, so that more
@@ -126,6 +127,7 @@ struct Sm90MatmulConfig {
            (!blocks || (promote == 1 && columns <= 192)) &&
            (!split_k || (cluster == 1 && parts == 0)) &&
            (few_rows == 0 || (consumers == 1 && few_rows % 8 == 0 && few_rows < rows())) &&
+           (parts == 0 || (async && deferred_epilogue())) &&
            (leaves == 1 || (promote == 0 && parts == 0 && columns <= 128 && !split_k)) &&
            (size_of(in) == 2 || (!a_m_major && !b_n_major));
   }

@@ -76,7 +76,17 @@ class MatmulConsumer {
           continue;
         }
       }
-      if constexpr (C.parts > 0) epilogue_.add_parts(tile, sums);
+      if constexpr (C.parts > 0) {
+        if (!is_own<C>(arguments_, tile)) {
+          before = MatmulTilePosition::none();
+          for (uint32_t& pair : held) pair = 0;
+          epilogue_.store_partial(tile, sums);
+          continue;
+        }
+        ptx::mbarrier_wait(shared_.parts_arrived(consumer_), parts_parity_);
+        parts_parity_ ^= 1;
+        epilogue_.add_parts(tile, sums);
+      }
       epilogue_.scale(vectors, sums);
       if constexpr (C.deferred_chunks() > 0) {
         epilogue_.hold(tile, sums, held);
@@ -149,6 +159,7 @@ class MatmulConsumer {
   MatmulConsumerSplits<C> splits_;
   MatmulEpilogue<C> epilogue_;
   PipelineCursor<Shared::kStages> full_, empty_;  // the stages waited for, and released
+  uint32_t parts_parity_ = 0;                     // of the barrier parts_arrived
 };
 
 }  // namespace perseid::internal::cuda

@@ -18,7 +18,7 @@
 #include "cuda/device/matmul/policy.hpp"
 #include "cuda/device/ptx/ldmatrix.hpp"
 #include "cuda/device/ptx/ordering.hpp"
-#include "cuda/device/sm90/matmul/shared.hpp"
+#include "cuda/device/sm90/matmul/rank_shards.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -96,16 +96,14 @@ class MatmulEpilogue {
     }
     return vectors;
   }
-  // The sum over ranks, in their order, of which this one's part is `sums`.
+  // Of a product over ranks (rank_shards.hpp).
   __device__ __forceinline__ void add_parts(const MatmulTilePosition& tile, Sums& sums) const {
-    const RankParts& parts = arguments_.parts;
-    if constexpr (C.parts == 1) {
-      add_part(tile, 1 - parts.own, sums);
-    } else {
-      if (parts.own == 1) add_part(tile, 0, sums);
-      if (parts.own > 1) add_to_parts_before(tile, sums);
-      for (int rank = parts.own + 1; rank < parts.ranks; ++rank) add_part(tile, rank, sums);
-    }
+    shards_of(tile).add_parts(sums);
+  }
+  __device__ __forceinline__ void store_partial(const MatmulTilePosition& tile, const Sums& sums) {
+    acquire();
+    shards_of(tile).store_partial(sums);
+    release();
   }
   // sum = alpha * sum * factors + bias, four accumulators at a time: those of two columns.
   __device__ __forceinline__ void scale(const Vectors& vectors, Sums& sums) const {
@@ -165,7 +163,7 @@ class MatmulEpilogue {
     for (int chunk = 0; chunk < C.out_chunks(); ++chunk)
       store_chunk<C>(arguments_, tile, consumer_, chunk, shared_.last_out(consumer_, chunk).base);
     ptx::tma_store_commit();
-    if constexpr (C.async) depart<C>(arguments_, tile, consumer_);
+    if constexpr (C.async && C.parts == 0) depart<C>(arguments_, tile, consumer_);
     ptx::tma_store_wait_read();
   }
 
@@ -285,67 +283,8 @@ class MatmulEpilogue {
     int left_;
   };
 
-  // A rank's part of accumulators i and i + 1, neighbours in a row: in turns of the thread's first
-  // row and of its second.
-  class PartOfRank {
-   public:
-    __device__ __forceinline__ PartOfRank(const Sm90MatmulArguments& arguments, int batch, int row,
-                                          int column, int rank)
-        : first_(arguments.parts.data + rank * arguments.parts.of_rank +
-                 batch * arguments.parts.batch + row * arguments.parts.row + column),
-          second_(first_ + 8 * arguments.parts.row),
-          counted_(arguments, row, column) {}
-    __device__ __forceinline__ float2 operator()(int i) const {
-      const int second_row = i / 2 % 2, column = i / 4 * 8;
-      if (!counted_(second_row, column)) return {0, 0};
-      return *reinterpret_cast<const float2*>((second_row != 0 ? second_ : first_) + column);
-    }
-
-   private:
-    const float *first_, *second_;
-    Counted counted_;
-  };
-  __device__ __forceinline__ PartOfRank part_of(const MatmulTilePosition& tile, int rank) const {
-    return {arguments_, tile.batch, first_row(tile), tile.column + 2 * (lane_ % 4), rank};
-  }
-  __device__ __forceinline__ void add_part(const MatmulTilePosition& tile, int rank,
-                                           Sums& sums) const {
-    constexpr int kGroup = kSums / 4;  // whose loads are in flight together
-    const PartOfRank part = part_of(tile, rank);
-    ptx::fence_operand(sums);
-#pragma unroll
-    for (int first = 0; first < kSums; first += kGroup) {
-      float2 pairs[kGroup / 2];
-#pragma unroll
-      for (int i = 0; i < kGroup / 2; ++i) pairs[i] = part(first + 2 * i);
-#pragma unroll
-      for (int i = 0; i < kGroup / 2; ++i) {
-        sums[first + 2 * i] += pairs[i].x;
-        sums[first + 2 * i + 1] += pairs[i].y;
-      }
-      ptx::fence_operand(sums);
-    }
-  }
-  // With two ranks or more before this one: their parts are added first.
-  __device__ __forceinline__ void add_to_parts_before(const MatmulTilePosition& tile,
-                                                      Sums& sums) const {
-    constexpr int kGroup = 8;
-#pragma unroll
-    for (int first = 0; first < kSums; first += kGroup) {
-      float before[kGroup] = {};
-      for (int rank = 0; rank < arguments_.parts.own; ++rank) {
-        const PartOfRank part = part_of(tile, rank);
-#pragma unroll
-        for (int i = 0; i < kGroup; i += 2) {
-          const float2 pair = part(first + i);
-          before[i] += pair.x;
-          before[i + 1] += pair.y;
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) sums[first + i] = before[i] + sums[first + i];
-      ptx::fence_operand(sums);
-    }
+  __device__ __forceinline__ MatmulRankShards<C> shards_of(const MatmulTilePosition& tile) const {
+    return {arguments_, tile, first_row(tile), tile.column + 2 * (lane_ % 4)};
   }
 
   // The first or second column's value for accumulators i to i + 3, from the lane that holds it.
@@ -434,32 +373,61 @@ class MatmulStore {
   // All of a tile is stored before the thread waits for another tile.
   __device__ __forceinline__ void run() {
     if constexpr (C.deferred_epilogue()) ahead_ = queue_.pop_by_thread();
+    if constexpr (C.parts > 0) return run_shards();
     for (;;) {
       const MatmulTilePosition tile = next_tile();
       if (!tile.exists()) return;
-#pragma unroll
-      for (int chunk = 0; chunk < min(kStages, C.out_chunks()); ++chunk) give(tile, chunk);
-#pragma unroll
-      for (int chunk = 0; chunk < C.out_chunks(); ++chunk) {
-        store(tile, chunk);
-        // All but the last kStages - 1 have been read.
-        ptx::tma_store_wait_read<kStages - 1>();
-        const int next = chunk + 1;
-        if (next >= kStages && next < C.out_chunks()) give(tile, next);
-      }
-      ptx::tma_store_wait_read();
+      store_tile(tile);
       if constexpr (C.async)
         if (stores(tile)) depart<C>(arguments_, tile, consumer_);
     }
   }
 
  private:
-  // Without the last one where the epilogue is deferred, which it is not of split tiles.
+  // Of a product over ranks: tiles of the others, then those of the own shard.
+  __device__ __forceinline__ void run_shards() {
+    MatmulPartWaits<C> parts(arguments_);
+    const auto await_parts = [&] {
+      if (!ahead_.exists() || !is_own<C>(arguments_, ahead_)) return;
+      parts.await(ahead_);
+      ptx::mbarrier_arrive(shared_.parts_arrived(consumer_));
+    };
+    await_parts();
+    for (;;) {
+      const MatmulTilePosition tile = next_tile();
+      if (!tile.exists()) return;
+      if (is_own<C>(arguments_, tile)) {
+        store_tile(tile);
+      } else {
+        give(tile, 0);
+        ptx::mbarrier_wait(shared_.outputs(consumer_).empty(stored_.stage()), stored_.parity());
+        stored_.advance();
+        depart<C>(arguments_, tile, consumer_);
+      }
+      await_parts();
+    }
+  }
+  __device__ __forceinline__ void store_tile(const MatmulTilePosition& tile) {
+#pragma unroll
+    for (int chunk = 0; chunk < min(kStages, C.out_chunks()); ++chunk) give(tile, chunk);
+#pragma unroll
+    for (int chunk = 0; chunk < C.out_chunks(); ++chunk) {
+      store(tile, chunk);
+      // All but the last kStages - 1 have been read.
+      ptx::tma_store_wait_read<kStages - 1>();
+      const int next = chunk + 1;
+      if (next >= kStages && next < C.out_chunks()) give(tile, next);
+    }
+    ptx::tma_store_wait_read();
+  }
+  // Without the last one where the epilogue is deferred, which it is not of split tiles nor of
+  // those of other ranks.
   __device__ __forceinline__ MatmulTilePosition next_tile() {
     if constexpr (!C.deferred_epilogue()) return queue_.pop_by_thread();
     const MatmulTilePosition tile = ahead_;
     if (tile.exists()) ahead_ = queue_.pop_by_thread();
-    return ahead_.exists() || (C.split_k && tile.unit != 0) ? tile : ahead_;
+    const bool stored = (C.split_k && tile.unit != 0) || !is_own<C>(arguments_, tile);
+    return ahead_.exists() || (tile.exists() && stored) ? tile : ahead_;
   }
   // Gives a stage to the consumer for a chunk of results, with their c0 in it.
   __device__ __forceinline__ void give(const MatmulTilePosition& tile, int chunk) {

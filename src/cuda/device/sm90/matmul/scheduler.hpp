@@ -114,9 +114,10 @@ __device__ __forceinline__ void schedule_tiles(const Sm90MatmulArguments& argume
         a.start(), b.start();
       }
       const bool by_columns = work.by_columns();
-      if (!arguments.async.arrivals[0].along_k)
+      // Signals of a product over ranks are those of parts, for which storing threads wait.
+      if (C.parts == 0 && !arguments.async.arrivals[0].along_k)
         a.await(tile.rows, by_columns ? ChunkRange<int32_t>{} : tile.visits);
-      if (!arguments.async.arrivals[1].along_k)
+      if (C.parts == 0 && !arguments.async.arrivals[1].along_k)
         b.await(tile.columns, by_columns ? tile.visits : ChunkRange<int32_t>{});
     }
     if (writes) writer.operands_arrived();

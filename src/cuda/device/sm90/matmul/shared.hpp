@@ -36,7 +36,8 @@ struct MatmulShared {
   static constexpr int kOutputBarriers = kInputBarriers + Inputs::kBytes;
   static constexpr int kTiles = kOutputBarriers + C.consumers * Outputs::kBytes;
   static constexpr int kSplits = kTiles + MatmulTileQueue::kBytes;
-  static_assert(C.fits() && kTiles % 16 == 0 && kSplits + 8 + 4 * C.consumers <= C.shared_bytes());
+  static constexpr int kParts = kSplits + 16;
+  static_assert(C.fits() && kTiles % 16 == 0 && kParts + 8 * C.consumers <= C.shared_bytes());
 
   __device__ __forceinline__ uint32_t a(int stage) const { return base + stage * C.a_bytes(); }
   __device__ __forceinline__ uint32_t b(int stage) const { return base + kB + stage * C.b_bytes(); }
@@ -93,6 +94,12 @@ struct MatmulShared {
     return reinterpret_cast<int*>(memory + kSplits + 8)[consumer];
   }
 
+  // A phase for each tile of the own shard: the consumer's storing thread arrives when the parts of
+  // the other ranks are here.
+  __device__ __forceinline__ uint32_t parts_arrived(int consumer) const {
+    return base + kParts + 8 * consumer;
+  }
+
   // By one thread, before a barrier of the cluster.
   __device__ __forceinline__ void prepare() const {
     inputs().init(1, 4 * C.consumers * C.cluster);
@@ -100,6 +107,8 @@ struct MatmulShared {
     // The producer, and four warps and a storing thread for each consumer.
     tiles().init(1 + 5 * C.consumers);
     if constexpr (C.split_k) ptx::mbarrier_init(counters_ready(), 1);
+    for (int consumer = 0; C.parts > 0 && consumer < C.consumers; ++consumer)
+      ptx::mbarrier_init(parts_arrived(consumer), 1);
     ptx::mbarrier_init_fence();
   }
 };
