@@ -1,0 +1,253 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The kernel of matmul over ranks, as one rank runs it: the others' shards leave as sums in
+// float32, chunk by chunk, and the own shard has the others' parts added in the order of ranks,
+// also where these arrive while it runs. Skipped where there is no GPU of compute capability 9.0.
+#include <chrono>
+#include <thread>
+
+#include "cuda/sm90/matmul.hpp"
+#include "gpu_tools.hpp"
+
+namespace perseid::internal {
+namespace {
+
+using namespace std::chrono_literals;
+using testing_gpu::expect_ok;
+
+struct Case {
+  int32_t ranks, own;
+  bool along_n;
+  int64_t batch, m, n, k;
+  cuda::Sm90MatmulConfig config;
+};
+
+constexpr uint32_t kEpoch = 7;
+constexpr float kPoison = -77777;
+
+// Memory of the GPU.
+template <class T>
+class Buffer {
+ public:
+  Buffer(const cuda::Gpu& gpu, const std::vector<T>& values) : gpu_(gpu), count_(values.size()) {
+    expect_ok(cuda::allocate(gpu_, bytes() + 16, &memory_));
+    set(values);
+  }
+  ~Buffer() { cuda::release(gpu_, memory_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  T* data() const { return static_cast<T*>(memory_); }
+  void set(const std::vector<T>& values, void* stream = nullptr) const {
+    expect_ok(cuda::copy(gpu_, memory_, values.data(), bytes(), stream));
+  }
+  std::vector<T> get() const {
+    std::vector<T> values(count_);
+    expect_ok(cuda::copy(gpu_, values.data(), memory_, bytes(), nullptr));
+    return values;
+  }
+
+ private:
+  size_t bytes() const { return count_ * sizeof(T); }
+  const cuda::Gpu& gpu_;
+  size_t count_;
+  void* memory_ = nullptr;
+};
+
+uint16_t bf16_of(float value) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+class GpuRankShards : public testing_gpu::GpuTest {
+ protected:
+  GpuRankShards() : GpuTest(9) {}
+
+  template <class T, class Draw>
+  static std::vector<T> drawn(int64_t count, const Draw& draw) {
+    std::vector<T> values(static_cast<size_t>(count));
+    for (T& value : values) value = draw();
+    return values;
+  }
+  static Tensor view(void* data, DType dtype, int64_t batch, int64_t rows, int64_t columns) {
+    return {.data = data,
+            .dtype = dtype,
+            .rank = 3,
+            .shape = {batch, rows, columns},
+            .stride = {rows * columns, columns, 1}};
+  }
+
+  // `late`: parts and signals of the last rank arrive while the kernel runs.
+  void check(const Case& given, bool late) {
+    SCOPED_TRACE(testing::Message()
+                 << given.ranks << " ranks, own " << given.own << ", of "
+                 << (given.along_n ? "columns" : "rows") << ", batch " << given.batch << ", "
+                 << given.m << " x " << given.n << " x " << given.k << (late ? ", late" : ""));
+    std::mt19937 random(static_cast<unsigned>(given.own + 10 * given.ranks));
+    std::normal_distribution<float> values;
+    const auto normal = [&] { return values(random); };
+    const auto [ranks, own, along_n, batch, m, n, k, shape] = given;
+    const int64_t extent = along_n ? n : m, others = ranks - 1;
+    constexpr int64_t kChunks = 2;  // of a shard
+    std::vector<int64_t> begin;
+    for (int64_t c = 0; c <= ranks * kChunks; ++c) begin.push_back(c * extent / (ranks * kChunks));
+    const int64_t from = begin[static_cast<size_t>(own * kChunks)],
+                  to = begin[static_cast<size_t>((own + 1) * kChunks)];
+    const int64_t own_m = along_n ? m : to - from, own_n = along_n ? to - from : n;
+
+    const Buffer<uint16_t> a(*gpu_,
+                             drawn<uint16_t>(batch * m * k, [&] { return bf16_of(normal()); }));
+    const Buffer<uint16_t> b(*gpu_,
+                             drawn<uint16_t>(batch * k * n, [&] { return bf16_of(normal()); }));
+    const Buffer<uint16_t> bias(*gpu_, drawn<uint16_t>(n, [&] { return bf16_of(normal()); }));
+    const int64_t of_rank = batch * own_m * own_n;
+    const std::vector<float> given_parts = drawn<float>(ranks * of_rank, normal);
+    std::vector<float> first_parts = given_parts;
+    const int64_t last = own == ranks - 1 ? ranks - 2 : ranks - 1;
+    if (late) std::fill_n(first_parts.begin() + last * of_rank, of_rank, kPoison);
+    const Buffer<float> parts(*gpu_, first_parts);
+    const Buffer<float> partial(*gpu_,
+                                std::vector<float>(static_cast<size_t>(batch * m * n), kPoison));
+    const Buffer<uint16_t> c(*gpu_, std::vector<uint16_t>(static_cast<size_t>(of_rank), 0x7fc1));
+    const std::vector<uint32_t> here(static_cast<size_t>(kChunks * others), kEpoch);
+    std::vector<uint32_t> arriving = here;
+    for (int64_t chunk = 0; late && chunk < kChunks; ++chunk)
+      arriving[static_cast<size_t>((chunk + 1) * others - 1)] = kEpoch - 1;
+    const Buffer<uint32_t> signals(*gpu_, arriving);
+    const Buffer<uint32_t> leaving(
+        *gpu_, std::vector<uint32_t>(static_cast<size_t>(ranks * kChunks), kEpoch - 1));
+
+    MatmulProblem problem{.dtype = DType::kBF16,
+                          .out_dtype = DType::kBF16,
+                          .batch = batch,
+                          .m = m,
+                          .n = n,
+                          .k = k,
+                          .alpha = 0.5,
+                          .bias = true};
+    problem.chunks_c = {along_n ? ChunkDim::kN : ChunkDim::kM, begin.data(), ranks * kChunks};
+    cuda::Sm90MatmulConfig config = shape;
+    config.async = true;
+    config.parts = min(ranks - 1, 4);
+    std::unique_ptr<cuda::Sm90Matmul> matmul;
+    expect_ok(cuda::Sm90Matmul::make(problem, config, *gpu_, &matmul));
+    const Buffer<uint64_t> workspace(*gpu_,
+                                     std::vector<uint64_t>(matmul->workspace() / 8 + 2, ~0ull));
+    Tensor result = view(c.data(), DType::kBF16, batch, own_m, own_n);
+    result.data = result.as<std::byte>() - 2 * from * (along_n ? 1 : own_n);
+    result.shape[along_n ? 2 : 1] = extent;
+    Tensor of_bias{
+        .data = bias.data(), .dtype = DType::kBF16, .rank = 1, .shape = {n}, .stride = {1}};
+    const MatmulArguments arguments{
+        .a = view(a.data(), DType::kBF16, batch, m, k),
+        .b = view(b.data(), DType::kBF16, batch, k, n),
+        .c0 = result,
+        .bias = of_bias,
+        .c = result,
+        .departure_c = {
+            .signals = leaving.data(), .epoch = kEpoch, .first = (own + 1) % ranks * kChunks}};
+    const RankParts shards{
+        .data = parts.data() - from * (along_n ? 1 : own_n),
+        .of_rank = of_rank,
+        .batch = own_m * own_n,
+        .row = own_n,
+        .ranks = ranks,
+        .own = own,
+        .first = static_cast<int32_t>(from),
+        .last = static_cast<int32_t>(to),
+        .partial = partial.data(),
+        .partial_batch = m * n,
+        .partial_row = n,
+        .arrival = {.signals = signals.data(), .epoch = kEpoch, .deadline_ns = 10'000'000'000},
+        .first_chunk = static_cast<int32_t>(own * kChunks),
+        .chunks = kChunks};
+    const testing_gpu::Stream stream(*gpu_), beside(*gpu_);
+    expect_ok(matmul->run(arguments, workspace.data(), stream.handle(), shards));
+    if (late) {
+      std::this_thread::sleep_for(20ms);
+      parts.set(given_parts, beside.handle());
+      signals.set(here, beside.handle());
+    }
+    {
+      const cuda::Gpu::Current current(*gpu_);
+      expect_ok(cuda::check(
+          gpu_->driver(),
+          gpu_->driver().stream_synchronize(static_cast<cuda::StreamHandle>(stream.handle())),
+          "the kernel", ""));
+    }
+
+    // The product alone, in float32, by the same tiles.
+    MatmulProblem whole = problem;
+    whole.out_dtype = DType::kF32;
+    whole.alpha = 1;
+    whole.bias = false;
+    whole.chunks_c = {};
+    cuda::Sm90MatmulConfig plain = shape;
+    plain.out = DType::kF32;
+    std::unique_ptr<cuda::Sm90Matmul> alone;
+    expect_ok(cuda::Sm90Matmul::make(whole, plain, *gpu_, &alone));
+    const Buffer<float> sums(*gpu_,
+                             std::vector<float>(static_cast<size_t>(batch * m * n), kPoison));
+    const Tensor of_sums = view(sums.data(), DType::kF32, batch, m, n);
+    expect_ok(
+        alone->run({.a = arguments.a, .b = arguments.b, .c0 = of_sums, .bias = {}, .c = of_sums},
+                   workspace.data(), nullptr));
+    const std::vector<float> expected = sums.get(), found = partial.get();
+    const std::vector<uint16_t> own_found = c.get(), of_columns = bias.get();
+    int64_t wrong = 0, wrong_own = 0;
+    for (int64_t i = 0; i < batch * m * n; ++i) {
+      const int64_t column = i % n, row = i / n % m, entry = i / n / m;
+      const int64_t line = along_n ? column : row;
+      const auto at = static_cast<size_t>(i);
+      if (line < from || to <= line) {
+        wrong += std::memcmp(&found[at], &expected[at], sizeof(float)) != 0;
+        continue;
+      }
+      wrong += found[at] != kPoison;
+      const int64_t element =
+          (entry * own_m + row - (along_n ? 0 : from)) * own_n + column - (along_n ? from : 0);
+      float sum = 0;
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        const float part =
+            rank == own ? expected[at] : given_parts[static_cast<size_t>(rank * of_rank + element)];
+        sum = rank == 0 ? part : sum + part;
+      }
+      uint32_t bits = uint32_t{of_columns[static_cast<size_t>(column)]} << 16;
+      float added = 0;
+      std::memcpy(&added, &bits, sizeof added);
+      wrong_own += own_found[static_cast<size_t>(element)] != bf16_of(std::fma(0.5f, sum, added));
+    }
+    EXPECT_EQ(wrong, 0) << "of the others' sums";
+    EXPECT_EQ(wrong_own, 0) << "of the own shard";
+    const std::vector<uint32_t> left = leaving.get();
+    for (int64_t chunk = 0; chunk < ranks * kChunks; ++chunk)
+      EXPECT_EQ(left[static_cast<size_t>(chunk)], chunk / kChunks == own ? kEpoch - 1 : kEpoch)
+          << "chunk " << chunk;
+  }
+};
+
+constexpr cuda::Sm90MatmulConfig kPairs{.columns = 256, .cluster = 2}, kSingle{.columns = 128};
+
+TEST_F(GpuRankShards, OfTwoRanks) {
+  for (const int32_t own : {0, 1})
+    for (const bool late : {false, true}) check({2, own, false, 1, 1024, 520, 192, kPairs}, late);
+}
+TEST_F(GpuRankShards, OfFourRanks) {
+  for (const int32_t own : {0, 1, 2, 3}) check({4, own, false, 1, 2048, 256, 128, kPairs}, false);
+  check({4, 2, false, 1, 2048, 776, 448, kPairs}, true);
+}
+TEST_F(GpuRankShards, OfColumnsAndBatches) {
+  for (const int32_t own : {0, 2}) check({3, own, true, 2, 200, 768, 64, kSingle}, false);
+  check({2, 1, false, 3, 512, 136, 72, kSingle}, true);
+}
+TEST_F(GpuRankShards, OfManyRanks) {
+  for (const int32_t own : {0, 3, 5}) check({6, own, false, 1, 1536, 128, 64, kSingle}, false);
+}
+// More tiles than the GPU has multiprocessors, and a last tile of a block of either kind.
+TEST_F(GpuRankShards, OfManyTiles) {
+  for (const int32_t own : {0, 3}) check({4, own, false, 1, 8192, 1536, 64, kPairs}, own == 3);
+}
+
+}  // namespace
+}  // namespace perseid::internal
