@@ -60,8 +60,14 @@ RanksProblem draw(const char* op, DType dtype, int32_t ranks, bool gpu, bool can
   problem.m = size();
   problem.n = size();
   problem.k = size();
-  // In canonical order a depth that is spread over ranks is eight leaves, as many on each.
-  const int64_t even = canonical && !problem.gathers() ? 8 / ranks * size() : 0;
+  // In canonical order a depth that is spread over ranks is eight leaves, as many on each. Those of
+  // GPUs are whole steps of the kernel, of tensors that TMA takes.
+  int64_t even = canonical && !problem.gathers() ? 8 / ranks * size() : 0;
+  if (canonical && gpu) {
+    problem.n = 8 * from(random, 1, kTimesOnGpu * kLargest / 8);
+    problem.k = 64 * from(random, 1, kTimesOnGpu * kLargest / 64);
+    if (even > 0) even = 8 / ranks * 64 * from(random, 1, 3);
+  }
   for (int32_t rank = 0; rank < ranks; ++rank)
     problem.shards.push_back(even > 0 ? even : from(random, 0, 3) == 0 ? 0 : size());
   int64_t sum = 0;
@@ -295,22 +301,42 @@ std::string check_silence(int32_t ranks) {
 
 }  // namespace
 
+namespace {
+
+// As many ranks as there are GPUs.
+std::vector<int32_t> gpu_ranks(bool canonical) {
+  std::vector<int32_t> sizes = {2};
+  for (const int32_t more : {3, 4}) {
+    if (canonical && more == 3) continue;
+    try {
+      (void)Context::cuda(more - 1);
+    } catch (const Error&) {
+      break;
+    }
+    sizes.push_back(more);
+  }
+  return sizes;
+}
+
+}  // namespace
+
 int check_collective(const Common& common, int64_t ranks, uint64_t seed, bool canonical) {
   if (ranks < 0 || ranks > PERSEID_MAX_RANKS)
     bad_input(fmt::format("-n must be from 1 to {} ranks, got {}", PERSEID_MAX_RANKS, ranks));
   if (canonical && ranks > 0 && 8 % ranks != 0)
     bad_input(fmt::format("-n must be 1, 2, 4 or 8 with --canonical, got {}", ranks));
   const bool gpu = on_gpu(common);
-  if (canonical && gpu) bad_input("--canonical checks ranks on CPUs; leave out --device");
   Progress progress(common, "check collective");
   std::vector<int32_t> sizes = {2, 3, 5};
   if (canonical) sizes = {2, 4, 8};
-  if (gpu) sizes = {2};
+  if (gpu) sizes = gpu_ranks(canonical);
   if (ranks > 0) sizes = {static_cast<int32_t>(ranks)};
   // Rank r uses GPU r; on the CPU all share one context.
   std::vector<Context> contexts;
   for (int32_t rank = 0; rank < (gpu ? sizes.back() : 1); ++rank)
     contexts.push_back(gpu ? Context::cuda(rank) : open_cpu(common.threads));
+  std::vector<DType> types = {f32, bf16, f16, f64};
+  if (canonical && gpu) types = {bf16, f16};
   nlohmann::json results = nlohmann::json::array();
   Table table(
       {{"operation"}, {"type"}, {"ranks", Align::kRight}, {"problems", Align::kRight}, {""}});
@@ -327,11 +353,11 @@ int check_collective(const Common& common, int64_t ranks, uint64_t seed, bool ca
     results.push_back({{"op", op}, {"dtype", type}, {"ranks", of}, {"passed", passed}});
     if (!passed) results.back()["complaint"] = complaint;
   };
-  const int64_t total = std::ssize(sizes) * (gpu ? 3 : 4) * 4 * kProblems;
+  const int64_t total = std::ssize(sizes) * 4 * std::ssize(types) * kProblems;
   RandomNumbers random(seed);
   for (const int32_t size : sizes) {
     for (const char* op : {"all-gather-matmul", "matmul-reduce-scatter", "matmul-all-reduce"})
-      for (const DType dtype : {f32, bf16, f16, f64}) {
+      for (const DType dtype : types) {
         progress.update(checked, total, fmt::format("{} ranks, {}", size, op));
         std::string complaint;
         int problems = 0;
@@ -345,13 +371,12 @@ int check_collective(const Common& common, int64_t ranks, uint64_t seed, bool ca
         }
         count(op, dtype, size, problems, complaint);
       }
-    for (const DType dtype : {f32, bf16, f16, f64}) {
-      if (gpu) break;  // check_context_attention has tensors in memory of the CPU.
+    for (const DType dtype : types) {
       progress.update(checked, total, fmt::format("{} ranks, context-attention", size));
       std::string complaint;
       int problems = 0;
       for (; problems < kProblems && complaint.empty(); ++problems)
-        complaint = check_context_attention(contexts[0], dtype, size, random(), canonical);
+        complaint = check_context_attention(contexts, dtype, size, random(), canonical);
       count("context-attention", dtype, size, problems, complaint);
     }
     if (size > 1) count("silent rank", DType::kNone, size, 1, check_silence(size));

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -49,9 +50,10 @@ struct Array {
 // body(group) on a thread for every rank; the first complaint, with its rank.
 std::string on_ranks(int32_t ranks, const std::function<std::string(const Group&)>& body);
 
-// Attention over ranks, of a random problem, near to that of one rank; in canonical order forward
-// alone, bit for bit. What is wrong; "" where nothing is.
-std::string check_context_attention(const Context& context, DType dtype, int32_t ranks,
+// Attention over ranks, of a random problem, near to that of one rank on the CPU; in canonical
+// order bit for bit that of one rank, on GPUs forward alone. `contexts`: one for all ranks on the
+// CPU, or a GPU for each. What is wrong; "" where nothing is.
+std::string check_context_attention(std::span<const Context> contexts, DType dtype, int32_t ranks,
                                     uint64_t seed, bool canonical);
 
 }  // namespace perseid::cli

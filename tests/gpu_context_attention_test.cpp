@@ -212,8 +212,9 @@ TEST_P(GpuContextAttentionOfRanks, AreAsOnTheCpuRagged) {
                                                                            .visible = scores,
                                                                            .ragged_rows = true})),
           dtype);
-  expect_as_on_the_cpu(of_ranks(
-      ragged({20, 301, 5}, {.placement = Sharding::kContiguous, .head_dim = 64, .value_dim = 64})));
+  expect_as_on_the_cpu(
+      of_ranks(ragged({of_pieces(10), of_pieces(50), of_pieces(1)},
+                      {.placement = Sharding::kContiguous, .head_dim = 64, .value_dim = 64})));
 }
 
 TEST_F(GpuContextAttention, AddsToGradients) {

@@ -359,9 +359,8 @@ typedef struct perseid_context_attention_backward_args {
   uint64_t deadline_ns; /**< 0: 30 s */
 } perseid_context_attention_backward_args;
 
-/** Makes a plan; all ranks call this. Errors: UNSUPPORTED (on GPUs: dropout of ragged batches or of
- * pieces that begin at no multiple of 16), OUT_OF_MEMORY, TIMEOUT, PEER_LOST. *plan is NULL after a
- * failure.
+/** Makes a plan; all ranks call this. Errors: UNSUPPORTED (no kernel takes the attention, or
+ * canonical order cannot hold), OUT_OF_MEMORY, TIMEOUT, PEER_LOST. *plan is NULL after a failure.
  * \snippet ranks.c context_attention */
 PERSEID_API perseid_status perseid_context_attention_plan_create(
     perseid_context_t context, perseid_group_t group, const perseid_context_attention_desc* desc,
