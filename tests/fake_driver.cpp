@@ -29,6 +29,7 @@ std::set<void*>& alive = *new std::set<void*>;
 std::vector<float>& elapsed = *new std::vector<float>;  // what events will say, the next one last
 thread_local void* current = nullptr;
 char context;  // its address is a handle
+std::atomic<void*> captured{nullptr};
 
 // What a call returns.
 int outcome(const char* name) {
@@ -93,6 +94,8 @@ void fake_elapsed(const float* milliseconds, int count) {
   elapsed.assign(milliseconds, milliseconds + count);
   std::reverse(elapsed.begin(), elapsed.end());
 }
+
+void fake_capture(void* stream) { captured = stream; }
 
 int cuInit(unsigned) { return outcome("cuInit"); }
 int cuDriverGetVersion(int* version) { return says("cuDriverGetVersion", version, 13000); }
@@ -216,7 +219,9 @@ int cuStreamWaitValue32_v2(void*, uint64_t, uint32_t, unsigned) { return kNotSup
 int cuStreamCreate(void** stream, unsigned) { return made("cuStreamCreate", stream); }
 int cuStreamDestroy_v2(void* stream) { return gone("cuStreamDestroy_v2", stream); }
 int cuStreamWaitEvent(void*, void*, unsigned) { return outcome("cuStreamWaitEvent"); }
-int cuStreamIsCapturing(void*, int* capturing) { return says("cuStreamIsCapturing", capturing, 0); }
+int cuStreamIsCapturing(void* stream, int* capturing) {
+  return says("cuStreamIsCapturing", capturing, stream != nullptr && stream == captured ? 1 : 0);
+}
 struct RowsOfMemory {
   size_t x, y;
   uint32_t type;

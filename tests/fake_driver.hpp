@@ -16,4 +16,5 @@ int64_t fake_alive();     // what was made and not destroyed: modules, events, m
 int64_t fake_launches();  // so far
 // The next times between events are these, then 1 millisecond each.
 void fake_elapsed(const float* milliseconds, int count);
+void fake_capture(void* stream);  // this one is being captured from now on, and no other
 }

@@ -28,6 +28,7 @@ struct Cuda {
   int (*primary_retain)(void** context, int device);
   int (*primary_reset)(int device);
   int (*context_set)(void* context);
+  int (*memory_info)(size_t* free, size_t* total);
 
   Cuda() {
     void* library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -46,14 +47,15 @@ struct Cuda {
     find("cuDevicePrimaryCtxRetain", primary_retain);
     find("cuDevicePrimaryCtxReset_v2", primary_reset);
     find("cuCtxSetCurrent", context_set);
+    find("cuMemGetInfo_v2", memory_info);
   }
 };
 
 // Streams that do not wait for the default one. The device's context is the thread's meanwhile.
 class DriverStreams {
  public:
-  explicit DriverStreams(size_t count) : streams_(count) {
-    EXPECT_EQ(cuda.primary_retain(&primary_, 0), 0);
+  explicit DriverStreams(size_t count, int device = 0) : streams_(count) {
+    EXPECT_EQ(cuda.primary_retain(&primary_, device), 0);
     make_current();
     for (void*& stream : streams_) EXPECT_EQ(cuda.stream_create(&stream, 1), 0);
   }

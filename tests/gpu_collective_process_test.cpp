@@ -1,179 +1,32 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that are processes on GPUs, or on one GPU: their results, and what those that are left do
-// when one is killed or stopped. The parent uses no GPU, so that it may fork.
+// when one is killed or stopped.
 #include <dlfcn.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <random>
-
-#include "gpu_collective_tools.hpp"
-#include "rank_processes.hpp"
+#include "gpu_rank_processes.hpp"
 
 namespace {
 
 using namespace collective_tools;
-using perseid::AllGatherMatmul;
-using perseid::GroupOptions;
-using perseid::MatmulReduce;
 
 constexpr int32_t kRanks = 2;
 
-// Both products over the ranks of a group; all operands are ones.
-class Work {
- public:
-  Work(const Context& context, const Group& group)
-      : context_(context),
-        size_(group.size()),
-        gather_(context, group,
-                {.dtype = perseid::bf16,
-                 .m = kRows,
-                 .k = kDepth,
-                 .products = {{.n = kColumns}},
-                 .fusion = perseid::Fusion::kFused}),
-        reduce_(context, group,
-                {.dtype = perseid::bf16,
-                 .all_reduce = true,
-                 .m = kRows,
-                 .n = kColumns,
-                 .k = kDepth,
-                 .fusion = perseid::Fusion::kFused}),
-        first_(context, gather_),
-        second_(context, reduce_),
-        a_(context, ones({kRows, kDepth})),
-        b_(context, ones({kDepth, kColumns})),
-        gathered_(context, Matrix({kRows * size_, kColumns}, perseid::bf16)),
-        reduced_(context, Matrix({kRows, kColumns}, perseid::bf16)) {}
-
-  void enqueue(std::chrono::nanoseconds deadline) const {
-    gather_.execute(
-        {.a = a_.tensor(), .b = {b_.tensor()}, .c = {gathered_.tensor()}, .deadline = deadline},
-        first_.bytes());
-    reduce_.execute(
-        {.a = a_.tensor(), .b = b_.tensor(), .c = reduced_.tensor(), .deadline = deadline},
-        second_.bytes());
-  }
-  bool once(std::chrono::nanoseconds deadline = 20s) const {
-    enqueue(deadline);
-    context_.synchronize();
-    return all_are(gathered_.get(), kDepth) && all_are(reduced_.get(), kDepth * size_);
-  }
-
- private:
-  static constexpr int64_t kRows = 512, kColumns = 256, kDepth = 64;
-  static uint16_t bits_of(int64_t value) {
-    const auto single = static_cast<float>(value);
-    uint32_t bits = 0;
-    std::memcpy(&bits, &single, sizeof bits);
-    return static_cast<uint16_t>(bits >> 16);
-  }
-  static Matrix ones(std::vector<int64_t> shape) {
-    Matrix matrix(std::move(shape), perseid::bf16);
-    const uint16_t one = bits_of(1);
-    for (size_t i = 0; i < matrix.bytes.size() / 2; ++i) std::memcpy(matrix.at(i), &one, 2);
-    return matrix;
-  }
-  static bool all_are(const Matrix& matrix, int64_t value) {
-    const uint16_t wanted = bits_of(value);
-    for (size_t i = 0; i < matrix.bytes.size() / 2; ++i)
-      if (std::memcmp(matrix.bytes.data() + 2 * i, &wanted, 2) != 0) return false;
-    return true;
-  }
-
-  const Context& context_;
-  int32_t size_;
-  AllGatherMatmul gather_;
-  MatmulReduce reduce_;
-  GpuWorkspace first_, second_;
-  OnGpu a_, b_, gathered_, reduced_;
-};
-
-class GpuProcesses : public RankProcesses {
- protected:
-  void SetUp() override {
-    if (count_gpus() == 0) GTEST_SKIP() << "needs a GPU";
-  }
-
-  Group group_of(int32_t rank) const {
-    return Group(GroupOptions{
-        .rank = rank,
-        .size = kRanks,
-        .rendezvous = "unix:" + testing::TempDir() + "gpus" + std::to_string(getppid()),
-        .token = "a secret",
-        .deadline = 30s});
-  }
-  // Rank 0 works until an operation fails, then goes on alone. The parent does `harm` to rank 1.
-  void lose_rank_one(std::chrono::nanoseconds deadline, const std::function<void()>& harm) {
-    start(kRanks, [&](int32_t rank) {
-      const Group group = group_of(rank);
-      const Context context = context_of(rank);
-      const Work work(context, group);
-      if (!work.once()) return false;
-      ++board_->ready;
-      Board::Rank& mine = board_->ranks[rank];
-      for (;;) {
-        // Several are in flight, so that waits of every kind are met.
-        const Ended end = ended([&] {
-          for (int i = 0; i < 4; ++i) work.enqueue(deadline);
-          if (!work.once(deadline)) throw std::runtime_error("wrong result");
-        });
-        if (end.status == PERSEID_OK) continue;
-        mine.seconds = since(board_->killed_at);
-        mine.status = end.status;
-        mine.named = group.info().failed_rank;
-        std::snprintf(mine.sentence, sizeof mine.sentence, "%s", end.sentence.c_str());
-        break;
-      }
-      const int64_t from = now();
-      const Group left = group.shrink(200ms);
-      const Work alone(context, left);
-      const bool right = alone.once() && alone.once();
-      mine.seconds_on = since(from);
-      return right && left.size() == 1;
-    });
-    while (board_->ready < kRanks) usleep(1000);
-    usleep(static_cast<useconds_t>(std::random_device()() % 100000));  // at any moment of its work
-    board_->killed_at = now();
-    harm();
-  }
-  void kill_rank_one() {
-    lose_rank_one(20s, [&] { kill(children_[1], SIGKILL); });
-    EXPECT_EQ(join(), (std::vector<int>{0, -SIGKILL}));
-    const Board::Rank& rank = board_->ranks[0];
-    EXPECT_EQ(rank.status, PERSEID_PEER_LOST) << rank.sentence;
-    EXPECT_EQ(rank.named, 1) << rank.sentence;
-    EXPECT_LT(rank.seconds, 1) << rank.sentence;
-    printf("PEER_LOST after %.1f ms, a right operation %.0f ms later: %s\n", 1e3 * rank.seconds,
-           1e3 * rank.seconds_on, rank.sentence);
-  }
-  // Rank 1 is still stopped when this returns.
-  void stop_rank_one(std::chrono::nanoseconds deadline) {
-    lose_rank_one(deadline, [&] { kill(children_[1], SIGSTOP); });
-    int status = 0;
-    const pid_t survivor = children_[0];
-    ASSERT_EQ(waitpid(survivor, &status, 0), survivor);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    const Board::Rank& rank = board_->ranks[0];
-    EXPECT_EQ(rank.status, PERSEID_TIMEOUT) << rank.sentence;
-    EXPECT_EQ(rank.named, 1) << rank.sentence;
-    printf("TIMEOUT after %.1f ms: %s\n", 1e3 * rank.seconds, rank.sentence);
-  }
-};
-
 TEST_F(GpuProcesses, ComputeWithMemoryOfOneAnother) {
-  start(kRanks, [&](int32_t rank) {
-    const Group group = group_of(rank);
-    const Context context = context_of(rank);
-    for (int repeat = 0; repeat < 3; ++repeat) {
-      const Work work(context, group);
-      for (int i = 0; i < 20; ++i)
-        if (!work.once()) return false;
-    }
-    return true;
-  });
-  EXPECT_EQ(join(), std::vector<int>(kRanks, 0));
+  for (const int32_t ranks : {2, 3, 4}) {
+    start(ranks, [&](int32_t rank) {
+      const Group group = group_of(rank, ranks);
+      const Context context = context_of(rank);
+      for (int repeat = 0; repeat < 3; ++repeat)
+        for (const bool attention : {false, true}) {
+          const std::unique_ptr<Work> work = make_work(attention, context, group);
+          for (int i = 0; i < 10; ++i)
+            if (!work->once()) return false;
+        }
+      return true;
+    });
+    expect_all_well();
+  }
 }
 
 // torchrun names a host and a port.
@@ -188,7 +41,7 @@ TEST_F(GpuProcesses, ComputeWhereTheyMetByTcp) {
       setenv(name, value.c_str(), 1);
     const Group group;
     const Context context = context_of(rank);
-    return Work(context, group).once();
+    return Products(context, group).once();
   });
   EXPECT_EQ(join(), std::vector<int>(kRanks, 0));
 }
@@ -204,7 +57,7 @@ TEST_F(GpuProcesses, LoadAndAllocateWhileARankIsSilent) {
       alarm(60);  // instead of waiting for ever
       const Group group = group_of(rank);
       const Context context = context_of(rank);
-      const Work work(context, group);
+      const Products work(context, group);
       const OnGpu single(context, Matrix({64}, perseid::f32, 0)),
           half(context, Matrix({64}, perseid::bf16, 0));
       group.all_reduce(single.tensor(), single.tensor());
@@ -235,8 +88,24 @@ TEST_F(GpuProcesses, LoadAndAllocateWhileARankIsSilent) {
 }
 
 TEST_F(GpuProcesses, SurviveTheDeathOfARank) {
-  kill_rank_one();
+  kill_one({});
   EXPECT_LT(board_->ranks[0].seconds_on, 0.1) << board_->ranks[0].sentence;
+}
+
+TEST_F(GpuProcesses, SurviveTheDeathOfOneOfThree) {
+  for (const int32_t victim : {0, 2})
+    kill_one({.ranks = 3, .victim = victim, .attention = victim == 0, .to_meet = 10s});
+}
+
+TEST_F(GpuProcesses, SweepSurviveDeathsAtRandomMoments) {
+  for (int32_t number = 0; number < 20; ++number) {
+    SCOPED_TRACE(number);
+    const int32_t ranks = 2 + number % 2;
+    kill_one({.ranks = ranks,
+              .victim = number / 2 % ranks,
+              .attention = number % 4 >= 2,
+              .to_meet = ranks == 2 ? std::chrono::nanoseconds(200ms) : 10s});
+  }
 }
 
 TEST_F(GpuProcesses, GoOnWithoutARankThatIsStopped) {
@@ -359,7 +228,7 @@ TEST_F(NcclProcesses, HaveTheBitsOfRanksThatSendThroughTheirHosts) {
   EXPECT_EQ(join(), std::vector<int>(kRanks, 0));
 }
 
-TEST_F(NcclProcesses, GoOnWithoutARankThatIsKilled) { kill_rank_one(); }
+TEST_F(NcclProcesses, GoOnWithoutARankThatIsKilled) { kill_one({}); }
 
 TEST_F(NcclProcesses, GoOnWithoutARankThatIsStopped) {
   stop_rank_one(1s);

@@ -31,6 +31,7 @@ struct Fake {
   decltype(&fake_calls) calls = nullptr;
   decltype(&fake_alive) alive = nullptr;
   decltype(&fake_launches) launches = nullptr;
+  decltype(&fake_capture) capture = nullptr;
 
   Fake() {
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -42,6 +43,7 @@ struct Fake {
     find("fake_calls", calls);
     find("fake_alive", alive);
     find("fake_launches", launches);
+    find("fake_capture", capture);
   }
 };
 
@@ -422,6 +424,23 @@ TEST_F(Faults, SignalsOfStreams) {
   const Status status = device_address(*gpu, "abort", &signal, &address);
   EXPECT_EQ(status.code(), PERSEID_INVALID_ARGUMENT);
   EXPECT_EQ(status.sentence().substr(0, 46), "abort is in memory that the GPU does not reach");
+}
+
+// Executions over ranks ask first whether their stream is being captured.
+TEST_F(Faults, CapturedStreamsAreRefused) {
+  std::shared_ptr<Gpu> gpu;
+  ASSERT_TRUE(Gpu::open(0, &gpu).ok());
+  char streams[2];
+  fake_.capture(streams);
+  const Status status = refuse_capture(*gpu, "matmul-all-reduce", streams);
+  EXPECT_EQ(status.code(), PERSEID_UNSUPPORTED);
+  EXPECT_EQ(status.sentence().substr(0, 50), "matmul-all-reduce: the stream is being captured, b");
+  EXPECT_TRUE(refuse_capture(*gpu, "matmul-all-reduce", streams + 1).ok());
+  EXPECT_TRUE(refuse_capture(*gpu, "matmul-all-reduce", nullptr).ok());
+  fake_.capture(nullptr);
+  EXPECT_TRUE(refuse_capture(*gpu, "matmul-all-reduce", streams).ok());
+  fake_.fail("cuStreamIsCapturing", kIllegalAddress, 1, 0);
+  EXPECT_EQ(refuse_capture(*gpu, "matmul-all-reduce", streams).code(), PERSEID_DEVICE_ERROR);
 }
 
 // From the strides `from` to the strides `to` of a tensor: its elements arrive, and nothing else

@@ -19,12 +19,12 @@ using namespace std::chrono_literals;
 
 inline constexpr uint64_t kDeadline = 10'000'000'000;
 
-// One rank of a group of processes that share no memory, on a GPU of the fake driver.
+// One rank of a group of processes, on a GPU.
 struct Member {
   std::shared_ptr<Group> group;
   std::shared_ptr<const dispatch::Device> device;
 
-  Member(int32_t rank, int32_t size) {
+  Member(int32_t rank, int32_t size, int32_t gpu = 0, const Group::Options& options = {}) {
     const Operation operation("group", kDeadline);
     const Place place{
         rank, size, "unix:" + testing::TempDir() + "hosts" + std::to_string(getppid()), "a secret"};
@@ -32,8 +32,8 @@ struct Member {
     Status status = meet(place, operation.deadline, &sockets);
     if (status.ok())
       status = Group::open(std::make_shared<Mesh>(rank, std::move(sockets), nullptr),
-                           operation.deadline, {}, &group);
-    if (status.ok()) status = dispatch::open_cuda(0, {}, &device);
+                           operation.deadline, options, &group);
+    if (status.ok()) status = dispatch::open_cuda(gpu, {}, &device);
     if (!status.ok()) throw std::runtime_error(status.sentence());
   }
 };

@@ -165,12 +165,24 @@ int run(Machine& machine, const Options& options, Ranks* ranks) {
   return 0;
 }
 
+// The GPU of a rank: that many after the first one. Where there are fewer, ranks share them.
+int32_t gpu_of(int32_t first, int32_t rank) {
+  for (int32_t gpus = rank + 1; gpus > 1; --gpus) {
+    try {
+      (void)perseid::Context::cuda(first + gpus - 1);
+      return first + rank % gpus;
+    } catch (const perseid::Error&) {  // what is wrong with the first one is said where it is used
+    }
+  }
+  return first;
+}
+
 // One of the ranks of a run, or the only one.
 int run_rank(Options& options) {
   std::optional<Ranks> ranks;
   if (options.ranks > 1) {
     ranks.emplace(perseid::Group(), options.parallel, options.restarts > 0);
-    if (options.gpu) *options.gpu += ranks->rank();
+    if (options.gpu) options.gpu = gpu_of(*options.gpu, ranks->rank());
     const auto cpus = static_cast<int32_t>(std::thread::hardware_concurrency());
     if (options.threads == 0) options.threads = std::max(1, cpus / options.ranks);
   }
