@@ -379,11 +379,15 @@ TEST(ContextAttention, GoesOnWithoutASilentRank) {
     perseid_wait_record record{};
     const Ended end = ended([&] {
       plan.forward(nullptr, own.forward(problem), workspace, 300ms, &record);
-      // A rank may not need the missing keys; backward needs its part.
-      plan.backward(nullptr, own.backward(problem), workspace, 300ms);
+      // A rank may not need the missing keys; backward waits for all.
+      plan.backward(nullptr, own.backward(problem), workspace, 300ms, &record);
     });
     EXPECT_TRUE(end.status == PERSEID_TIMEOUT || end.status == PERSEID_PEER_LOST) << end.status;
     EXPECT_NE(end.sentence.find("rank 2"), std::string::npos) << end.sentence;
+    EXPECT_EQ(record.status, end.status);
+    EXPECT_EQ(record.rank, 2);
+    EXPECT_EQ(record.operand, 0);
+    EXPECT_TRUE(record.chunk == 2 || record.chunk == 3) << record.chunk;  // the pieces of rank 2
     EXPECT_LT(end.seconds, 3);
     const Group survivors = group.shrink(500ms);
     const Problem two{.ranks = 2,
@@ -396,6 +400,39 @@ TEST(ContextAttention, GoesOnWithoutASilentRank) {
     const ContextAttention second(context, survivors, causal_of(8));
     second.forward(nullptr, again.forward(two), workspace);
     second.backward(nullptr, again.backward(two), workspace);
+  });
+}
+
+// A rank that gives its keys, but no part of the gradients, since an argument of it is refused.
+TEST(ContextAttention, NamesTheRankWhoseGradientsAreMissing) {
+  const Context context = Context::cpu(1);
+  const Problem problem{
+      .ranks = 2, .dtype = perseid::f32, .kv_heads = 2, .q_len = 16, .kv_len = 16, .value_dim = 16};
+  on_threads(2, [&](const Group& group) {
+    const Tensors own = take(problem, make(problem, 1), group.rank());
+    const ContextAttention plan(context, group, causal_of(8));
+    Workspace workspace;
+    plan.reserve(workspace);
+    plan.forward(nullptr, own.forward(problem), workspace);
+    perseid::AttentionBackward with = own.backward(problem);
+    if (group.rank() == 1) with.grad_out = {};
+    perseid_wait_record record{};
+    const Ended end = ended([&] { plan.backward(nullptr, with, workspace, 200ms, &record); });
+    if (group.rank() == 1) {
+      EXPECT_EQ(end.status, PERSEID_INVALID_ARGUMENT) << end.sentence;
+      EXPECT_EQ(record.status, PERSEID_OK);
+      std::this_thread::sleep_for(400ms);
+      return;
+    }
+    EXPECT_EQ(end.status, PERSEID_TIMEOUT) << end.sentence;
+    EXPECT_NE(end.sentence.find("context-attention backward: rank 1 has not taken part within 200 "
+                                "ms; chunk 0 has not arrived"),
+              std::string::npos)
+        << end.sentence;
+    EXPECT_EQ(record.status, PERSEID_TIMEOUT);
+    EXPECT_EQ(record.rank, 1);
+    EXPECT_EQ(record.operand, 1);
+    EXPECT_EQ(record.chunk, 0);
   });
 }
 

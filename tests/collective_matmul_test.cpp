@@ -470,7 +470,7 @@ TEST(Executions, NameTheRankThatIsSilent) {
                                      {1, Fusion::kFused},
                                      {2, Fusion::kUnfused}}) {
     std::vector<Ended> ends(3);
-    perseid_wait_record record{};
+    std::vector<perseid_wait_record> records(3);
     const Context context = Context::cpu(1);
     on_threads(3, [&](const Group& group) {
       const auto rank = static_cast<size_t>(group.rank());
@@ -496,33 +496,70 @@ TEST(Executions, NameTheRankThatIsSilent) {
                            .b = {square.tensor()},
                            .c = {out.tensor()},
                            .deadline = deadline,
-                           .record = rank == 0 ? &record : nullptr},
+                           .record = &records[rank]},
                           workspace);
         } else {
-          reduce->execute(
-              {.a = square.tensor(), .b = square.tensor(), .c = out.tensor(), .deadline = deadline},
-              workspace);
+          reduce->execute({.a = square.tensor(),
+                           .b = square.tensor(),
+                           .c = out.tensor(),
+                           .deadline = deadline,
+                           .record = &records[rank]},
+                          workspace);
         }
       };
       if (gather != nullptr) gather->reserve(workspace);
       if (reduce != nullptr) reduce->reserve(workspace);
       execute(10s);
+      EXPECT_EQ(records[rank].status, PERSEID_OK);
+      EXPECT_EQ(records[rank].chunk, -1);
       if (rank != 1) ends[rank] = ended([&] { execute(150ms); });
       if (rank == 1) std::this_thread::sleep_for(400ms);
     });
+    // The shard of rank 1, or its part of the own one; rows of a shard leave for hosts one by one.
+    const int32_t rows = are_hosts() ? 2 : 1;
     for (const size_t rank : {0, 2}) {
+      const int32_t chunk = kind == 0 ? 1 : static_cast<int32_t>(rank) * rows;
       EXPECT_EQ(ends[rank].status, PERSEID_TIMEOUT);
-      EXPECT_NE(ends[rank].sentence.find(": rank 1 has not taken part within 150 ms"),
+      EXPECT_NE(ends[rank].sentence.find(": rank 1 has not taken part within 150 ms; chunk " +
+                                         std::to_string(chunk) + " has not arrived"),
                 std::string::npos)
           << ends[rank].sentence;
       EXPECT_LT(ends[rank].seconds, 1.2);
-    }
-    if (kind == 0) {
+      const perseid_wait_record& record = records[rank];
       EXPECT_EQ(record.status, PERSEID_TIMEOUT);
       EXPECT_EQ(record.rank, 1);
-      EXPECT_EQ(record.chunk, 1);
+      EXPECT_EQ(record.operand, 0);
+      EXPECT_EQ(record.chunk, chunk);
+      EXPECT_EQ(record.expected, record.seen + 1);
     }
   }
+}
+
+// A rank that had no part in the execution before: nothing says which chunk is missing.
+TEST(Executions, RecordThatTheGroupHasFailed) {
+  const Context context = Context::cpu(1);
+  on_threads(2, [&](const Group& group) {
+    const MatmulReduce plan(context, group, {.m = 4, .n = 4, .k = 4});
+    const Matrix square = Matrix::random({4, 4}, perseid::f32, 1), out({2, 4}, perseid::f32);
+    Workspace workspace;
+    plan.reserve(workspace);
+    if (group.rank() == 1) return;
+    perseid_wait_record record{};
+    for (const int32_t chunk : {0, -1}) {
+      const Ended end = ended([&] {
+        plan.execute({.a = square.tensor(),
+                      .b = square.tensor(),
+                      .c = out.tensor(),
+                      .deadline = 50ms,
+                      .record = &record},
+                     workspace);
+      });
+      EXPECT_NE(end.status, PERSEID_OK);
+      EXPECT_EQ(record.status, end.status);
+      EXPECT_EQ(record.rank, 1);
+      EXPECT_EQ(record.chunk, chunk);
+    }
+  });
 }
 
 }  // namespace

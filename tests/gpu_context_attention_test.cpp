@@ -452,11 +452,14 @@ void expect_to_go_on_without_a_silent_rank(int32_t ranks, bool forward) {
                              300ms, &record);
       else
         on_rank.plan.backward(nullptr, tensors.backward(problem),
-                              on_rank.backward_workspace.bytes(), 300ms);
+                              on_rank.backward_workspace.bytes(), 300ms, &record);
       on_rank.context.synchronize();
     });
     EXPECT_TRUE(end.status == PERSEID_TIMEOUT || end.status == PERSEID_PEER_LOST) << end.sentence;
     EXPECT_NE(end.sentence.find("rank 1"), std::string::npos) << end.sentence;
+    EXPECT_EQ(record.status, end.status);
+    EXPECT_EQ(record.rank, 1);
+    EXPECT_TRUE(record.chunk == 1 || record.chunk == 2) << record.chunk;  // the pieces of rank 1
     EXPECT_LT(end.seconds, 3);
   });
 }

@@ -120,9 +120,10 @@ inline bool reduces(const Member& member, int64_t outer) {
     // A plan takes the parts of all ranks before it adds them.
     std::vector<Tensor> computed(static_cast<size_t>(group.size()));
     for (int32_t rank = 0; right && rank < group.size(); ++rank)
-      right = transport
-                  ->part(operation, epoch, rank, group.rank(), &computed[static_cast<size_t>(rank)])
-                  .ok();
+      right =
+          transport
+              ->part(operation, sending, rank, group.rank(), &computed[static_cast<size_t>(rank)])
+              .ok();
     for (int32_t rank = 0; right && rank < group.size(); ++rank) {
       const Tensor& part = computed[static_cast<size_t>(rank)];
       int64_t element = 0;

@@ -170,7 +170,7 @@ bool gives_pieces(const Member& member, bool rows_first) {
     right = right && transport->send(sending).ok();
     for (int32_t rank = 0; right && rank < size; ++rank) {
       Tensor part;
-      right = transport->part(operation, epoch, rank, 0, &part).ok();
+      right = transport->part(operation, sending, rank, 0, &part).ok();
       for_each_piece(own, [&](const Tensor& all, int64_t from, int64_t number, size_t at) {
         Tensor given = all;
         if (rank == own) {

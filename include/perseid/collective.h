@@ -283,6 +283,9 @@ typedef struct perseid_matmul_reduce_args {
    * [r m / P, (r + 1) m / P), floored. */
   const DLTensor* c;
   uint64_t deadline_ns; /**< 0: 30 s */
+  /** NULL, or how the waits ended, as in perseid_all_gather_matmul_args. Its chunk is one of c that
+   * `rank` has not added its part to; with all_reduce also one that it has not delivered. */
+  perseid_wait_record* record;
 } perseid_matmul_reduce_args;
 
 /** Makes a plan; all ranks call this. Errors: UNSUPPORTED, OUT_OF_MEMORY, TIMEOUT, PEER_LOST. *plan
@@ -357,6 +360,9 @@ typedef struct perseid_context_attention_backward_args {
   /** As in forward. grad_key and grad_value are given on all ranks or on none. */
   const struct perseid_attention_backward_args* attention;
   uint64_t deadline_ns; /**< 0: 30 s */
+  /** NULL, or how the waits ended, as in forward. Operand 1 is the part of grad_key and grad_value
+   * that `rank` computes, which is one chunk, 0. */
+  perseid_wait_record* record;
 } perseid_context_attention_backward_args;
 
 /** Makes a plan; all ranks call this. Errors: UNSUPPORTED (no kernel takes the attention, or

@@ -309,11 +309,12 @@ struct MatmulReduceOptions {
 
 /// The tensors of MatmulReduce::execute.
 struct MatmulReduceArguments {
-  Tensor a = {};                         ///< [batch, m, k], or [m, k] for every batch entry
-  Tensor b = {};                         ///< [batch, k, n], or [k, n] for every batch entry
-  Tensor bias = {};                      ///< [n], the same on all ranks
-  Tensor c = {};                         ///< this rank's shard of [batch, m, n], or all of it
-  std::chrono::nanoseconds deadline{0};  ///< 0: 30 s
+  Tensor a = {};                          ///< [batch, m, k], or [m, k] for every batch entry
+  Tensor b = {};                          ///< [batch, k, n], or [k, n] for every batch entry
+  Tensor bias = {};                       ///< [n], the same on all ranks
+  Tensor c = {};                          ///< this rank's shard of [batch, m, n], or all of it
+  std::chrono::nanoseconds deadline{0};   ///< 0: 30 s
+  perseid_wait_record* record = nullptr;  ///< how the waits ended
 };
 
 /// c = reduce(a b over all ranks) + bias.
@@ -337,6 +338,7 @@ class MatmulReduce : public RankPlan {
     args.bias = with.bias.dl();
     args.c = with.c.dl();
     args.deadline_ns = detail::nanoseconds(with.deadline);
+    args.record = with.record;
     execute_as(Direction::kForward, perseid_matmul_reduce_execute, args, stream, workspace);
   }
 
@@ -410,15 +412,18 @@ class ContextAttention : public RankPlan {
     args.record = record;
     execute_as(Direction::kForward, perseid_context_attention_forward, args, stream, workspace);
   }
-  /// Writes the gradients that are given, from what forward wrote; all ranks do.
+  /// Writes the gradients that are given, from what forward wrote; all ranks do. `deadline` and
+  /// `record` as in forward.
   /// \snippet ranks.cpp context_attention
   void backward(Stream stream, const AttentionBackward& with, const Scratch& workspace,
-                std::chrono::nanoseconds deadline = {}) const {
+                std::chrono::nanoseconds deadline = {},
+                perseid_wait_record* record = nullptr) const {
     auto attention = detail::sized<perseid_attention_backward_args>();
     detail::set_tensors(attention, with);
     auto args = detail::sized<perseid_context_attention_backward_args>();
     args.attention = &attention;
     args.deadline_ns = detail::nanoseconds(deadline);
+    args.record = record;
     execute_as(Direction::kBackward, perseid_context_attention_backward, args, stream, workspace);
   }
 

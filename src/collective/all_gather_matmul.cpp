@@ -285,7 +285,8 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
   if (args.record != nullptr) *args.record = {PERSEID_OK, -1, 0, -1, 0, 0};
 
   const Turn turn(*group_, operation);
-  if (!turn.status().ok()) return turn.status();
+  if (!turn.status().ok())
+    return recorded(*group_, {epoch_ + 1, stream, args.record}, turn.status());
   const ReportedExecution reported(report_.get(), stream);
   const Sending sending{++epoch_, stream, args.record, report_.get()};
   const bool in_place = a.data == shard_.data && a.stride[1] == shard_.stride[1] &&
@@ -294,7 +295,7 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
   const auto start = [&](uint32_t epoch) {
     const Reported wait(report_.get(), OverlapReport::Kind::kWait, OverlapReport::kNoChunk,
                         group_->rank(), stream);
-    return transport_->start(operation, epoch);
+    return recorded(*group_, sending, transport_->start(operation, epoch));
   };
   Status status = in_place ? Status() : start(sending.epoch);
   if (!status.ok()) return status;
@@ -356,16 +357,7 @@ Status AllGatherMatmulPlan::multiply(const Operation& operation,
         i == 0 && sliced_ != nullptr
             ? sliced_->multiply(gathered_, c, inner, arrival, workspace, sending.stream)
             : matmul_of(products_[i].plan).execute_timed(inner, workspace, sending.stream, times);
-    if (status.code() == PERSEID_TIMEOUT) {
-      status = group_->give_up(operation, chunks_->owner(record.chunk));
-    } else if (status.code() == PERSEID_PEER_LOST) {
-      status = group_->failure(operation);
-    }
-    if (args.record != nullptr && record.status != PERSEID_OK) {
-      *args.record = record;
-      args.record->status = status.code();
-      args.record->rank = group_->failed();
-    }
+    status = end_of_waits(*group_, operation, *chunks_, sending, record, std::move(status));
     if (!status.ok()) return status;
   }
   return {};

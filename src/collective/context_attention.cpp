@@ -388,7 +388,7 @@ Status ContextAttentionPlan::send(const Operation& operation, const Sending& sen
   {
     const Reported wait(sending.report, OverlapReport::Kind::kWait, OverlapReport::kNoChunk,
                         group_->rank(), sending.stream);
-    status = keys_->start(operation, sending.epoch);
+    status = recorded(*group_, sending, keys_->start(operation, sending.epoch));
   }
   if (!status.ok()) return status;
   cut(key, value);
@@ -422,7 +422,8 @@ Status ContextAttentionPlan::forward(const perseid_context_attention_forward_arg
   if (args.record != nullptr) *args.record = {PERSEID_OK, -1, 0, -1, 0, 0};
 
   const Turn turn(*group_, operation);
-  if (!turn.status().ok()) return turn.status();
+  if (!turn.status().ok())
+    return recorded(*group_, {epoch_ + 1, stream, args.record}, turn.status());
   const ReportedExecution reported(report_.get(), stream);
   const Sending sending{++epoch_, stream, args.record, report_.get()};
   Status status = send(operation, sending, key, value);
@@ -468,17 +469,9 @@ Status ContextAttentionPlan::attend(const Operation& operation,
                              sending.stream);
     status = attention_of(attention_).forward_timed(inner, workspace, sending.stream, times);
   }
-  if (status.code() == PERSEID_TIMEOUT && record.status != PERSEID_OK) {
-    status = group_->give_up(operation, chunks_->owner(record.chunk));
-  } else if (status.code() == PERSEID_PEER_LOST) {
-    status = group_->failure(operation);
-  }
-  if (args.record != nullptr && record.status != PERSEID_OK) {
-    *args.record = record;
-    args.record->status = status.code();
-    args.record->rank = group_->failed();
-  }
-  return status;
+  return inner.arrival_kv == nullptr
+             ? status
+             : end_of_waits(*group_, operation, *chunks_, sending, record, std::move(status));
 }
 
 }  // namespace perseid::internal::collective

@@ -31,11 +31,13 @@ Status ContextAttentionPlan::backward(const perseid_context_attention_backward_a
   if (leaves_ != nullptr && reader.ok()) leaves_->require_rows(reader, *args.attention);
   if (Status status = reader.finish(); !status.ok()) return status;
   if (Status status = refuse_capture(device(), operation, stream); !status.ok()) return status;
+  if (args.record != nullptr) *args.record = {PERSEID_OK, -1, 0, -1, 0, 0};
 
   const Turn turn(*group_, operation);
-  if (!turn.status().ok()) return turn.status();
+  if (!turn.status().ok())
+    return recorded(*group_, {epoch_ + 1, stream, args.record}, turn.status());
   const ReportedExecution reported(report_.get(), stream);
-  const Sending sending{++epoch_, stream, nullptr, report_.get()};
+  const Sending sending{++epoch_, stream, args.record, report_.get()};
   Status status = send(operation, sending, key, value);
   if (status.ok()) status = keys_->launched(sending);
   if (status.ok()) status = await_all(operation, sending);

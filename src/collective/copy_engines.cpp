@@ -203,6 +203,7 @@ class CopyEngineReduce final : public ReduceTransport {
   Status start(const Operation& operation, const Sending& sending) override {
     return rank_->begin(operation, {.stream = sending.stream,
                                     .epoch = sending.epoch,
+                                    .parts = parts_of_work(),
                                     .local = signals(),
                                     .local_count = chunks_.count(),
                                     .record = sending.record,
@@ -227,7 +228,7 @@ class CopyEngineReduce final : public ReduceTransport {
     }
     return status;
   }
-  Status part(const Operation&, uint32_t, int32_t rank, int32_t, Tensor* part) override {
+  Status part(const Operation&, const Sending&, int32_t rank, int32_t, Tensor* part) override {
     const int32_t own = group_.rank();
     *part = rank == own ? shards_.view(partial(), shards_.begin_of(own), shards_.begin_of(own + 1))
                         : inbox(own, rank);
@@ -267,6 +268,15 @@ class CopyEngineReduce final : public ReduceTransport {
                                 queue->stream());
     }
     return status;
+  }
+  GpuRank::Parts parts_of_work() const {
+    const int32_t own = group_.rank();
+    return {.words = windows_->words(own),
+            .count = arrivals(),
+            .ranks = group_.size() - 1,
+            .rank = own + 1,
+            .first_chunk = chunks_.first_of(own),
+            .chunks = chunks_.first_of(own + 1) - chunks_.first_of(own)};
   }
   // At `rank`: the signal of chunk i of its shard from this rank, beside those of the other ranks.
   uint32_t* word(int32_t rank, int64_t i) const {
@@ -344,13 +354,19 @@ class PeerReduce final : public ReduceTransport {
     const cuda::Gpu::Current current(*rank_->gpu());
     const int32_t own = group_.rank(), size = group_.size();
     Status status = rank_->begin(
-        operation_, {.stream = sending.stream, .epoch = sending.epoch, .record = sending.record});
+        operation_,
+        {.stream = sending.stream,
+         .epoch = sending.epoch,
+         .parts = {.words = windows_->words(own), .count = size, .ranks = size, .chunks = 1},
+         .record = sending.record,
+         .operand = sending.operand});
     if (status.ok()) status = rank_->announce();
     for (int32_t step = 1; status.ok() && step < size; ++step)
       status = rank_->sending().write_word(word((own + size - step) % size), sending.epoch);
     return status;
   }
-  Status part(const Operation&, uint32_t, int32_t rank, int32_t piece, Tensor* part) override {
+  Status part(const Operation&, const Sending&, int32_t rank, int32_t piece,
+              Tensor* part) override {
     *part = shards_.view(windows_->data(rank) + data_, shards_.begin_of(piece),
                          shards_.begin_of(piece + 1));
     return {};

@@ -202,7 +202,7 @@ void GpuRank::fail() {
   for (uint32_t number = completed() + 1; number != submitted_ + 1; ++number) {
     Slot& each = slot(number);
     each.failed = true;
-    if (each.chunk < 0) find_missing(each);
+    if (each.owner < 0) find_missing(each);
   }
   (void)control_->write_word(abort_word(), 1);
   release_waits();
@@ -211,14 +211,28 @@ void GpuRank::fail() {
 // The first chunk that has not arrived, beginning with the own ones.
 void GpuRank::find_missing(Slot& slot) {
   const Work& work = slot.work;
+  if (work.parts.count > 0) return find_missing_part(slot);
   if (work.chunks == nullptr || work.chunks->count() == 0) return;
   const auto count = work.chunks->count();
   const std::vector<uint32_t> signals = read_words(work.signals, static_cast<size_t>(count));
   const ChunkTable<int64_t> table{nullptr, count, work.chunks->pivot(group_.rank())};
-  for (int64_t visit = 0; visit < count && slot.chunk < 0; ++visit) {
+  for (int64_t visit = 0; visit < count && slot.owner < 0; ++visit) {
     const int64_t chunk = table.chunk_of_visit(visit);
     slot.seen = signals[static_cast<size_t>(chunk)];
-    if (!epoch_reached(slot.seen, work.epoch)) slot.chunk = chunk;
+    if (epoch_reached(slot.seen, work.epoch)) continue;
+    slot.chunk = chunk;
+    slot.owner = work.chunks->owner(chunk);
+  }
+}
+
+void GpuRank::find_missing_part(Slot& slot) {
+  const Parts& parts = slot.work.parts;
+  const std::vector<uint32_t> words = read_words(parts.words, static_cast<size_t>(parts.count));
+  for (int64_t i = 0; i < parts.count && slot.owner < 0; ++i) {
+    slot.seen = words[static_cast<size_t>(i)];
+    if (epoch_reached(slot.seen, slot.work.epoch)) continue;
+    slot.owner = (parts.rank + static_cast<int32_t>(i % parts.ranks)) % group_.size();
+    if (parts.chunks > 0) slot.chunk = parts.first_chunk + min(i / parts.ranks, parts.chunks - 1);
   }
 }
 
@@ -234,9 +248,9 @@ int32_t GpuRank::silent_rank(uint32_t number) {
     behind = lag;
     silent = rank;
   }
-  const Slot& of = slot(number);
   if (silent >= 0) return silent;
-  return of.chunk >= 0 ? of.work.chunks->owner(of.chunk) : group_.rank();
+  const int32_t owner = slot(number).owner;
+  return owner >= 0 ? owner : group_.rank();
 }
 
 // Copies that run now write into memory of a group that has failed.
@@ -291,8 +305,9 @@ Status GpuRank::take(void* stream) {
     if (!first.ok()) continue;
     first = failure(each);
     if (each.work.record != nullptr)
-      *each.work.record = {first.code(),    group_.failed(), 0, static_cast<int32_t>(each.chunk),
-                           each.work.epoch, each.seen};
+      *each.work.record = {first.code(),      group_.failed(),
+                           each.work.operand, static_cast<int32_t>(each.chunk),
+                           each.work.epoch,   each.seen};
   }
   return first;
 }

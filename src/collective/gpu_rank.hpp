@@ -32,15 +32,25 @@ class GpuRank final : public cuda::StreamObserver {
   GpuRank(const GpuRank&) = delete;
   GpuRank& operator=(const GpuRank&) = delete;
 
+  // Words that say which parts of a sum have arrived: for each chunk of the own shard, and some
+  // more, one of each of these ranks, side by side.
+  struct Parts {
+    const uint32_t* words = nullptr;
+    int64_t count = 0;
+    int32_t ranks = 1, rank = 0;  // how many, and the first one
+    int64_t first_chunk = 0, chunks = 0;
+  };
   // An operation, for the thread that watches. What is pointed to lives as long as it is in flight.
   struct Work {
     void* stream = nullptr;
     const ShardChunks* chunks = nullptr;  // that must arrive here, by their owners, and
     const uint32_t* signals = nullptr;    // their signals
     uint32_t epoch = 0;
+    Parts parts = {};           // that must arrive here
     uint32_t* local = nullptr;  // words that kernels of this rank set for the copy queue
     int64_t local_count = 0;
     perseid_wait_record* record = nullptr;  // the caller's, filled by the synchronisation
+    int32_t operand = 0;                    // of the record
     uint32_t* watched = nullptr;            // words that the queue of a report waits for
     int64_t watched_count = 0;
   };
@@ -76,7 +86,8 @@ class GpuRank final : public cuda::StreamObserver {
     uint64_t deadline_ns = 0;
     Work work;
     bool failed = false, reported = false;
-    int64_t chunk = -1;  // that is missing
+    int64_t chunk = -1;  // that is missing, and
+    int32_t owner = -1;  // of which rank
     uint32_t seen = 0;
   };
 
@@ -93,6 +104,7 @@ class GpuRank final : public cuda::StreamObserver {
   void check();
   void fail();
   void find_missing(Slot& slot);
+  void find_missing_part(Slot& slot);
   int32_t silent_rank(uint32_t number);
   void release_waits();
   std::vector<uint32_t> read_words(const uint32_t* words, size_t count) const;

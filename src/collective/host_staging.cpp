@@ -113,13 +113,7 @@ class StagedGather final : public GatherTransport {
       if (owner == group_.rank()) continue;
       const Reported receiving(sending.report, OverlapReport::Kind::kCommunication, chunk, owner,
                                sending.stream);
-      const uint32_t* signal = host_->signals() + chunk;
-      status = group_.wait(operation, owner, signal, sending.epoch);
-      if (!status.ok())
-        status = group_.failure(operation, concatenate("; chunk ", chunk, " has not arrived"));
-      if (!status.ok() && sending.record != nullptr)
-        *sending.record = {status.code(), group_.failed(),          0, static_cast<int32_t>(chunk),
-                           sending.epoch, cpu::load_acquire(signal)};
+      status = wait_for_chunk(group_, operation, sending, owner, chunk, host_->signals() + chunk);
       if (status.ok()) status = fetch(chunk, sending.stream);
     }
     // The window may be written again once this has returned.
@@ -177,14 +171,14 @@ class StagedReduce final : public ReduceTransport {
       cpu::set_signal(host_->signals() + chunk, sending.epoch);
     return host_->send({sending.epoch, nullptr, nullptr});
   }
-  Status part(const Operation& operation, uint32_t epoch, int32_t rank, int32_t piece,
+  Status part(const Operation& operation, const Sending& sending, int32_t rank, int32_t piece,
               Tensor* part) override {
     if (rank == group_.rank()) {
       *part = shards_.view(partial(), shards_.begin_of(piece), shards_.begin_of(piece + 1));
       return {};
     }
     Tensor on_host;
-    if (Status status = host_->part(operation, epoch, rank, piece, &on_host); !status.ok())
+    if (Status status = host_->part(operation, sending, rank, piece, &on_host); !status.ok())
       return status;
     *part = on_host;
     part->data = memory_.data() + partial_ + static_cast<size_t>(rank) * part_;
@@ -245,12 +239,12 @@ class StagedPieces final : public ReduceTransport {
       if (status.ok()) status = host_->give(given.rank, given.piece, given.at);
     return status.ok() ? host_->send({sending.epoch, nullptr, nullptr}) : status;
   }
-  Status part(const Operation& operation, uint32_t epoch, int32_t rank, int32_t piece,
+  Status part(const Operation& operation, const Sending& sending, int32_t rank, int32_t piece,
               Tensor* part) override {
     *part = shards_.view(partial(), 0, 0);
     if (rank == group_.rank()) return {};
     Tensor on_host;
-    if (Status status = host_->part(operation, epoch, rank, piece, &on_host); !status.ok())
+    if (Status status = host_->part(operation, sending, rank, piece, &on_host); !status.ok())
       return status;
     part->data =
         memory_.data() + partial_ + static_cast<size_t>(rank) * DeviceMemory::aligned(part_);

@@ -263,16 +263,18 @@ Status MatmulReducePlan::execute(const perseid_matmul_reduce_args& args,
   if (shard_products_ != nullptr) read_operands(reader, &call);
   if (Status status = reader.finish(); !status.ok()) return status;
   if (Status status = refuse_capture(device(), operation, stream); !status.ok()) return status;
+  if (args.record != nullptr) *args.record = {PERSEID_OK, -1, 0, -1, 0, 0};
 
   const Turn turn(*group_, operation);
-  if (!turn.status().ok()) return turn.status();
+  if (!turn.status().ok())
+    return recorded(*group_, {epoch_ + 1, stream, args.record}, turn.status());
   const ReportedExecution reported(report_.get(), stream);
-  const Sending sending{epoch_ + 1, stream, nullptr, report_.get()};
+  const Sending sending{epoch_ + 1, stream, args.record, report_.get()};
   Status status;
   {
     const Reported wait(report_.get(), OverlapReport::Kind::kWait, OverlapReport::kNoChunk, rank,
                         stream);
-    status = reduce_->start(operation, sending);
+    status = recorded(*group_, sending, reduce_->start(operation, sending));
   }
   // Where this rank's own arguments are refused, it has not taken part.
   if (status.ok()) status = multiply(operation, call, sending);
@@ -313,7 +315,8 @@ void MatmulReducePlan::read_operands(op::ArgumentReader& reader, Call* call) con
 
 Status MatmulReducePlan::multiply(const Operation& operation, const Call& call,
                                   const Sending& sending) const {
-  if (cpu::load_acquire(group_->abort()) != 0) return group_->failure(operation);
+  if (cpu::load_acquire(group_->abort()) != 0)
+    return missing_chunk(*group_, operation, sending, -1, 0);
   cpu::ChunkTimes* times = fused_ ? times_of(report_.get()) : nullptr;
   const Reported computing(times == nullptr ? report_.get() : nullptr,
                            OverlapReport::Kind::kCompute, OverlapReport::kNoChunk, group_->rank(),
@@ -354,7 +357,7 @@ Status MatmulReducePlan::reduce_shard(const Operation& operation, const Sending&
   OverlapReport* waiting = device().gpu == nullptr ? report_.get() : nullptr;
   for (int32_t rank = 0; rank < group_->size(); ++rank) {
     const Reported wait(waiting, OverlapReport::Kind::kWait, own_chunk(), rank);
-    if (Status status = reduce_->part(operation, sending.epoch, rank, group_->rank(),
+    if (Status status = reduce_->part(operation, sending, rank, group_->rank(),
                                       &parts_[static_cast<size_t>(rank)]);
         !status.ok())
       return status;
@@ -442,7 +445,7 @@ Status MatmulReducePlan::all_reduce(const Operation& operation, const Call& call
   const auto shard = [&](const Tensor& of, int32_t rank) {
     return shard_of(of, results_.begin_of(rank), results_.begin_of(rank + 1));
   };
-  Status status = gather_->start(operation, sending.epoch);
+  Status status = recorded(*group_, sending, gather_->start(operation, sending.epoch));
   if (status.ok()) status = reduce_own(operation, call, sending, shard(result, own));
   const Status finished = reduce_->finish(sending);
   if (status.ok()) status = finished;
@@ -459,7 +462,8 @@ Status MatmulReducePlan::all_reduce(const Operation& operation, const Call& call
       const int32_t rank = (own + step) % size;
       for (int64_t chunk = chunks_->first_of(rank); chunk < chunks_->first_of(rank + 1); ++chunk) {
         const Reported wait(report_.get(), OverlapReport::Kind::kWait, chunk, rank);
-        if (status = group_->wait(operation, rank, gather_->signals() + chunk, sending.epoch);
+        if (status = wait_for_chunk(*group_, operation, sending, rank, chunk,
+                                    gather_->signals() + chunk);
             !status.ok())
           return status;
       }

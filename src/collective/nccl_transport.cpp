@@ -91,8 +91,7 @@ class NcclGather final : public GatherTransport {
                           OverlapReport::kNoChunk, own, sending.stream);
       status = group_.nccl()->exchange(operation, parts_, sending.stream);
     }
-    if (!status.ok() && sending.record != nullptr)
-      *sending.record = {status.code(), group_.failed(), 0, -1, sending.epoch, 0};
+    status = recorded(group_, sending, std::move(status));
     group_.for_each_other([&](int32_t rank) {
       if (status.ok() && !packing_.are_in_place())
         status = cuda::copy_tensor(*gpu_, packing_.view(data, rank), shard(rank), sending.stream);
@@ -165,9 +164,10 @@ class NcclReduce final : public ReduceTransport {
     if (!status.ok()) return status;
     const Reported sent(sending.report, OverlapReport::Kind::kCommunication,
                         OverlapReport::kNoChunk, own, sending.stream);
-    return group_.nccl()->exchange(operation_, parts_, sending.stream);
+    return recorded(group_, sending, group_.nccl()->exchange(operation_, parts_, sending.stream));
   }
-  Status part(const Operation&, uint32_t, int32_t rank, int32_t piece, Tensor* part) override {
+  Status part(const Operation&, const Sending&, int32_t rank, int32_t piece,
+              Tensor* part) override {
     *part = shards_.view(partial(), shards_.begin_of(piece), shards_.begin_of(piece + 1));
     if (rank == group_.rank()) return {};
     *part = packing_.view(nullptr, piece);

@@ -47,8 +47,8 @@ Status PartialGradients::make(const TransportSite& site, const Shards& shards, i
 }
 
 Status PartialGradients::start(const Operation& operation, const Sending& execution) {
-  sending_ = {epoch_ + 1, execution.stream, nullptr, execution.report};
-  return transport_->start(operation, sending_);
+  sending_ = {epoch_ + 1, execution.stream, execution.record, execution.report, 1};
+  return recorded(group_, sending_, transport_->start(operation, sending_));
 }
 
 Status PartialGradients::share(const Operation& operation) {
@@ -60,8 +60,7 @@ Status PartialGradients::share(const Operation& operation) {
   OverlapReport* const report = device_.gpu == nullptr ? sending_.report : nullptr;
   for (int32_t rank = 0; status.ok() && rank < group_.size(); ++rank) {
     const Reported wait(report, OverlapReport::Kind::kWait, OverlapReport::kNoChunk, rank);
-    status =
-        transport_->part(operation, sending_.epoch, rank, 0, &parts_[static_cast<size_t>(rank)]);
+    status = transport_->part(operation, sending_, rank, 0, &parts_[static_cast<size_t>(rank)]);
     if (status.ok() && report != nullptr) report->arrived(OverlapReport::kNoChunk, rank);
   }
   return status;

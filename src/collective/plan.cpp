@@ -72,20 +72,23 @@ Status await_chunks(Group& group, const Operation& operation, const ShardChunks&
     const int64_t chunk = table.chunk_of_visit(visit);
     const int32_t owner = chunks.owner(chunk);
     const Reported wait(sending.report, OverlapReport::Kind::kWait, chunk, owner);
-    if (Status status = group.wait(operation, owner, signals + chunk, sending.epoch);
-        !status.ok()) {
-      if (sending.record != nullptr)
-        *sending.record = {status.code(),
-                           group.failed(),
-                           0,
-                           static_cast<int32_t>(chunk),
-                           sending.epoch,
-                           cpu::load_acquire(signals + chunk)};
+    if (Status status = wait_for_chunk(group, operation, sending, owner, chunk, signals + chunk);
+        !status.ok())
       return status;
-    }
     if (sending.report != nullptr) sending.report->arrived(chunk, owner);
   }
   return {};
+}
+
+Status end_of_waits(Group& group, const Operation& operation, const ShardChunks& chunks,
+                    const Sending& sending, const perseid_wait_record& missing, Status status) {
+  const bool known = missing.status != PERSEID_OK;
+  if (status.code() == PERSEID_TIMEOUT && known) {
+    (void)group.give_up(operation, chunks.owner(missing.chunk));
+  } else if (status.code() != PERSEID_PEER_LOST) {
+    return status;
+  }
+  return missing_chunk(group, operation, sending, known ? missing.chunk : -1, missing.seen);
 }
 
 Status refuse_capture(const dispatch::Device& device, const Operation& operation, void* stream) {

@@ -63,6 +63,10 @@ void read_rank_plan(op::DescriptorReader& reader, const Descriptor& desc) {
 Status await_chunks(Group& group, const Operation& operation, const ShardChunks& chunks,
                     const uint32_t* signals, const Sending& sending);
 
+// How a kernel ended that waits for chunks on the CPU, where its record says what is missing.
+Status end_of_waits(Group& group, const Operation& operation, const ShardChunks& chunks,
+                    const Sending& sending, const perseid_wait_record& missing, Status status);
+
 // Execution of a plan on a stream cannot be captured, since its epochs are numbers of its own.
 Status refuse_capture(const dispatch::Device& device, const Operation& operation, void* stream);
 

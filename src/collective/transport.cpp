@@ -50,6 +50,30 @@ const Transport& in_place_transport_of(const dispatch::Device& device, const Gro
   return transport.make_reduce_in_place != nullptr ? transport : kHostStaging;
 }
 
+Status recorded(const Group& group, const Sending& sending, Status status) {
+  const bool waited = status.code() == PERSEID_TIMEOUT || status.code() == PERSEID_PEER_LOST;
+  if (waited && sending.record != nullptr && sending.record->status == PERSEID_OK)
+    *sending.record = {status.code(), group.failed(), sending.operand, -1, sending.epoch, 0};
+  return status;
+}
+
+Status missing_chunk(const Group& group, const Operation& operation, const Sending& sending,
+                     int64_t chunk, uint32_t seen) {
+  Status status = group.failure(
+      operation, chunk < 0 ? std::string() : concatenate("; chunk ", chunk, " has not arrived"));
+  if (sending.record != nullptr)
+    *sending.record = {status.code(),   group.failed(),
+                       sending.operand, static_cast<int32_t>(chunk),
+                       sending.epoch,   seen};
+  return status;
+}
+
+Status wait_for_chunk(Group& group, const Operation& operation, const Sending& sending,
+                      int32_t rank, int64_t chunk, const uint32_t* signal) {
+  if (group.wait(operation, rank, signal, sending.epoch).ok()) return {};
+  return missing_chunk(group, operation, sending, chunk, cpu::load_acquire(signal));
+}
+
 void cut_shard(const Shards& shards, const ShardChunks& chunks, int32_t rank, std::byte* gathered,
                const Tensor& shard, std::vector<SentPart>* parts) {
   parts->clear();

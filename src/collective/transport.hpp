@@ -41,7 +41,18 @@ struct Sending {
   void* stream;
   perseid_wait_record* record;      // the caller's, or null
   OverlapReport* report = nullptr;  // where somebody asks
+  int32_t operand = 0;              // of the record
 };
+
+// Waits until a chunk of `rank` has arrived.
+Status wait_for_chunk(Group& group, const Operation& operation, const Sending& sending,
+                      int32_t rank, int64_t chunk, const uint32_t* signal);
+// Why the group has failed, while this rank waited for a chunk; -1: for no chunk. The sentence and
+// the caller's record name it.
+Status missing_chunk(const Group& group, const Operation& operation, const Sending& sending,
+                     int64_t chunk, uint32_t seen);
+// `status` of a wait for no chunk: a failure goes into the caller's record, where nothing is yet.
+Status recorded(const Group& group, const Sending& sending, Status status);
 
 // What a rank sends of one of its chunks: `from`, of 3 dimensions, goes to `to`, which lies in the
 // gathered memory of this rank and likewise in that of the others. Nothing is copied where they are
@@ -96,8 +107,8 @@ class ReduceTransport {
   virtual Status send(const Sending& sending) = 0;
   // What `rank` has computed of a piece, on a GPU one of this rank: [outer, size(piece), inner].
   // The CPU waits for it; on a GPU arrival() says how to wait for the parts of all ranks.
-  virtual Status part(const Operation& operation, uint32_t epoch, int32_t rank, int32_t piece,
-                      Tensor* part) = 0;
+  virtual Status part(const Operation& operation, const Sending& sending, int32_t rank,
+                      int32_t piece, Tensor* part) = 0;
   virtual perseid_arrival arrival(const Operation& operation, uint32_t epoch) const = 0;
   virtual int64_t arrivals() const = 0;  // how many signals that has
   // Of sums in place, between start() and send(), where ranks share no memory: what `rank` reads of

@@ -154,10 +154,11 @@ class WindowReduce final : public ReduceTransport {
   Status send(const Sending&) override { return {}; }
   perseid_arrival arrival(const Operation&, uint32_t) const override { return {}; }
   int64_t arrivals() const override { return 0; }
-  Status part(const Operation& operation, uint32_t epoch, int32_t rank, int32_t piece,
+  Status part(const Operation& operation, const Sending& sending, int32_t rank, int32_t piece,
               Tensor* part) override {
     for (int64_t chunk = chunks_.first_of(piece); chunk < chunks_.first_of(piece + 1); ++chunk) {
-      Status status = group_.wait(operation, rank, window_.signals(rank) + chunk, epoch);
+      Status status =
+          wait_for_chunk(group_, operation, sending, rank, chunk, window_.signals(rank) + chunk);
       if (!status.ok()) return status;
     }
     *part = shards_.view(window_.data(rank), shards_.begin_of(piece), shards_.begin_of(piece + 1));
@@ -214,15 +215,16 @@ class PutReduce final : public ReduceTransport {
   }
   perseid_arrival arrival(const Operation&, uint32_t) const override { return {}; }
   int64_t arrivals() const override { return 0; }
-  Status part(const Operation& operation, uint32_t epoch, int32_t rank, int32_t piece,
+  Status part(const Operation& operation, const Sending& sending, int32_t rank, int32_t piece,
               Tensor* part) override {
     if (rank == group_.rank()) {
       *part = shards_.view(partial(), shards_.begin_of(piece), shards_.begin_of(piece + 1));
       return {};
     }
-    const int64_t chunks = chunks_.first_of(piece + 1) - chunks_.first_of(piece);
-    for (int64_t chunk = 0; chunk < chunks; ++chunk)
-      if (Status status = group_.wait(operation, rank, window_.signals(rank) + chunk, epoch);
+    const int64_t first = chunks_.first_of(piece);
+    for (int64_t chunk = first; chunk < chunks_.first_of(piece + 1); ++chunk)
+      if (Status status = wait_for_chunk(group_, operation, sending, rank, chunk,
+                                         window_.signals(rank) + (chunk - first));
           !status.ok())
         return status;
     *part = shard_at(window_.data(rank), piece);
@@ -306,10 +308,10 @@ class PutPieces final : public ReduceTransport {
   }
   perseid_arrival arrival(const Operation&, uint32_t) const override { return {}; }
   int64_t arrivals() const override { return 0; }
-  Status part(const Operation& operation, uint32_t epoch, int32_t rank, int32_t,
+  Status part(const Operation& operation, const Sending& sending, int32_t rank, int32_t,
               Tensor* part) override {
     *part = shards_.view(rank == group_.rank() ? partial() : window_.data(rank), 0, 0);
-    return group_.wait(operation, rank, window_.signals(rank), epoch);
+    return wait_for_chunk(group_, operation, sending, rank, 0, window_.signals(rank));
   }
   Status finish(const Sending& sending) override {
     group_.signal(window_.done(group_.rank()), sending.epoch);
