@@ -3,6 +3,8 @@
 // Context-parallel attention over threads as ranks, against the attention of one rank that has all
 // rows: masks, placements, GQA, ragged batches and dropout, forward and backward, and what happens
 // where ranks differ or are missing.
+#include <nlohmann/json.hpp>
+
 #include "context_attention_tools.hpp"
 
 extern thread_local int64_t allocations_of_this_thread;  // of counting_new.cpp
@@ -400,6 +402,56 @@ TEST(ContextAttention, GoesOnWithoutASilentRank) {
     const ContextAttention second(context, survivors, causal_of(8));
     second.forward(nullptr, again.forward(two), workspace);
     second.backward(nullptr, again.backward(two), workspace);
+  });
+}
+
+// Unfused, forward waits for all keys, and visits them in the same order.
+TEST(ContextAttention, UnfusedHasTheSameBits) {
+  const Context context = Context::cpu(2);
+  const Problem problem{.ranks = 3,
+                        .dtype = perseid::bf16,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .q_len = 240,
+                        .kv_len = 240,
+                        .head_dim = 32,
+                        .value_dim = 32,
+                        .chunks = 2};
+  on_threads(problem.ranks, [&](const Group& group) {
+    const auto results_of = [&](perseid::Fusion fusion, const std::string& says) {
+      const ContextAttention plan(context, group,
+                                  {.attention = options_of(problem, 80, 80, 1),
+                                   .placement = problem.placement,
+                                   .chunks = problem.chunks,
+                                   .report = true,
+                                   .fusion = fusion});
+      EXPECT_NE(plan.explain().find(says), std::string::npos) << plan.explain();
+      const Tensors own = take(problem, make(problem, 3), group.rank());
+      Workspace workspace;
+      plan.reserve(workspace);
+      group.barrier();
+      if (group.rank() == 2) std::this_thread::sleep_for(20ms);
+      plan.forward(nullptr, own.forward(problem), workspace);
+      const nlohmann::json report = nlohmann::json::parse(plan.overlap_report());
+      double computes_from = 1e300, waits_until = 0;
+      for (const auto& event : report["traceEvents"]) {
+        if (event["ph"] != "X") continue;
+        const double begin = event["ts"], end = begin + event["dur"].get<double>();
+        if (event["name"] == "compute") computes_from = std::min(computes_from, begin);
+        if (event["name"] == "wait") waits_until = std::max(waits_until, end);
+      }
+      if (fusion == perseid::Fusion::kUnfused) {
+        EXPECT_GE(computes_from + 1, waits_until) << report.dump(1);
+      }
+      plan.backward(nullptr, own.backward(problem), workspace);
+      std::vector<std::byte> results;
+      for (const Matrix* result : {&own.out, &own.lse, &own.grad_query, &own.grad_key})
+        results.insert(results.end(), result->bytes.begin(), result->bytes.end());
+      return results;
+    };
+    EXPECT_EQ(results_of(perseid::Fusion::kFused, "begins with the own ones; fused as asked for"),
+              results_of(perseid::Fusion::kUnfused,
+                         "begins when all have arrived; unfused as asked for: predicted "));
   });
 }
 

@@ -164,7 +164,7 @@ PERSEID_API perseid_status perseid_group_all_reduce(perseid_group_t group,
 /** Whether communicating overlaps computing. Results have the same bits. */
 typedef enum perseid_fusion {
   PERSEID_FUSION_AUTO = 0, /**< by a model, whose numbers perseid_plan_explain has */
-  PERSEID_FUSED = 1,       /**< the product begins with what is here, or sends what is ready */
+  PERSEID_FUSED = 1,       /**< computing begins with what is here, or sends what is ready */
   PERSEID_UNFUSED = 2      /**< one after the other */
 } perseid_fusion;
 
@@ -336,6 +336,8 @@ typedef struct perseid_context_attention_desc {
    * row for each query; in ragged batches there is none, and bias and visible have one row for all
    * queries. */
   uint32_t canonical;
+  uint32_t fusion;   /**< perseid_fusion, of forward; UNFUSED: it begins when all keys are there */
+  uint32_t reserved; /**< 0 */
 } perseid_context_attention_desc;
 
 /** The tensors of perseid_context_attention_forward. */

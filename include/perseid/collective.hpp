@@ -154,7 +154,7 @@ class GroupMemory {
 /// Whether communicating overlaps computing. Results have the same bits.
 enum class Fusion {
   kAuto = PERSEID_FUSION_AUTO,  ///< by a model, whose numbers explain() has
-  kFused = PERSEID_FUSED,       ///< the product begins with what is here, or sends what is ready
+  kFused = PERSEID_FUSED,       ///< computing begins with what is here, or sends what is ready
   kUnfused = PERSEID_UNFUSED,   ///< one after the other
 };
 
@@ -383,6 +383,7 @@ struct ContextAttentionOptions {
   std::chrono::nanoseconds deadline{0};        ///< of making the plan
   bool report = false;                         ///< for overlap_report()
   bool canonical = false;                      ///< the same bits for any number of ranks
+  Fusion fusion = Fusion::kAuto;               ///< whether forward waits for all keys
 };
 
 /// Attention of sequences that are spread over ranks. Tensors have the rows of this rank; of bias
@@ -440,6 +441,7 @@ class ContextAttention : public RankPlan {
     desc.deadline_ns = detail::nanoseconds(options.deadline);
     desc.report = options.report;
     desc.canonical = options.canonical;
+    desc.fusion = static_cast<uint32_t>(options.fusion);
     perseid_plan_t plan = nullptr;
     detail::check(perseid_context_attention_plan_create(context.get(), group.get(), &desc, &plan));
     return plan;

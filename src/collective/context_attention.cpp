@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "collective/fusion.hpp"
 #include "cuda/runtime/signals.hpp"
 #include "dispatch/memory.hpp"
 #include "op/attention.hpp"
@@ -33,6 +34,7 @@ Status ContextAttentionPlan::make(op::DevicePointer device, GroupPointer group,
   if (Status status = ranks.exchange(operation, attention, "", nullptr); !status.ok())
     return status;
   made->find_readers(*desc.attention);
+  made->choose_fusion(desc.fusion);
   if (Status status = made->make_transports(operation); !status.ok()) return status;
   if (desc.report != 0)
     made->report_ =
@@ -204,6 +206,29 @@ void ContextAttentionPlan::find_readers(const perseid_attention_desc& desc) {
   }
 }
 
+// A row's keys are visited in the same order either way, so that the bits are the same.
+void ContextAttentionPlan::choose_fusion(uint32_t wanted) {
+  int64_t rows = 0;  // that arrive
+  for (int64_t chunk = 0; chunk < chunks_->count(); ++chunk) {
+    const auto c = static_cast<size_t>(chunk);
+    if (chunks_->owner(chunk) != group_->rank() && (readers_[c] >> group_->rank() & 1) != 0)
+      rows += chunks_->begin[c + 1] - chunks_->begin[c];
+  }
+  auto info = sized<perseid_plan_info>();
+  attention_->query(&info);
+  FusionForecast forecast =
+      forecast_fusion(device(), *group_, attention_seconds(device(), dtype_, info.forward_flops),
+                      static_cast<double>(shards_.outer * rows * shards_.inner * size_of(dtype_)),
+                      chunks_->count());
+  forecast.computation = "attention";
+  if (forecast.staged != nullptr)
+    forecast.staged = "data goes through memory of the hosts";  // as in_place_transport_of() has it
+  else if (waits_before_)
+    forecast.staged =
+        ragged_ ? "each rank has a part of every sequence" : "the implementation takes no chunks";
+  fused_ = collective::choose_fusion(wanted, forecast, &why_);
+}
+
 Status ContextAttentionPlan::make_transports(const Operation& operation) {
   const TransportSite site{*group_, operation, device()};
   Status status =
@@ -306,9 +331,10 @@ void ContextAttentionPlan::describe(const perseid_attention_desc& desc) {
   explanation.considered = {
       {in_place_transport_of(device(), *group_).name, dispatch::Verdict::kChosen,
        concatenate("keys and values are gathered for one ", info.implementation,
-                   waits_before_ ? " that begins when all have arrived"
-                   : canonical_  ? " that begins with the first ones"
-                                 : " that begins with the own ones")}};
+                   !fused_      ? " that begins when all have arrived"
+                   : canonical_ ? " that begins with the first ones"
+                                : " that begins with the own ones",
+                   "; ", why_)}};
   explain(std::move(explanation));
 }
 
@@ -454,9 +480,8 @@ Status ContextAttentionPlan::attend(const Operation& operation,
   Status status;
   if (ragged_) status = lengths_->send(sending.stream);
   if (!status.ok()) return status;
-  if (waits_before_) {
-    status = await_all(operation, sending);
-  } else if (chunks_->count() > 0) {
+  if (!fused_) status = await_all(operation, sending);
+  if (status.ok() && !waits_before_ && chunks_->count() > 0) {
     arrival = keys_->arrival(operation, sending.epoch);
     arrival.first_chunk = canonical_ ? 0 : chunks_->pivot(group_->rank());
     if (device().gpu == nullptr) arrival.record = &record;

@@ -57,6 +57,7 @@ class ContextAttentionPlan final : public op::Plan {
   Status read(const perseid_context_attention_desc& desc, const Operation& operation);
   Status make_attention(const op::DevicePointer& device, const perseid_attention_desc& desc);
   void find_readers(const perseid_attention_desc& desc);
+  void choose_fusion(uint32_t wanted);
   QueryRows placement_of(int32_t rank) const;
   Status make_transports(const Operation& operation);
   void view(std::byte* data, DType dtype, KeysAndValues* views) const;
@@ -104,6 +105,8 @@ class ContextAttentionPlan final : public op::Plan {
   std::unique_ptr<ShardChunks> chunks_;
   std::vector<uint64_t> readers_;  // of each chunk: a bit for each rank
   bool waits_before_ = false;      // the attention takes no chunks
+  bool fused_ = false;             // it begins before all chunks are there
+  std::string why_;                // for explain
   InnerPlan attention_;
   std::unique_ptr<ContextLengths> lengths_;  // where ragged; in use until the transports have ended
   std::unique_ptr<GatherTransport> keys_;

@@ -12,6 +12,8 @@ namespace {
 
 // Hopper: a multiprocessor in multiply-adds, a launch.
 constexpr double kMultiprocessorRate = 2.8e12, kLaunch = 4e-6;
+// Of one in attention, in FLOPs.
+constexpr double kAttentionRate = 4.5e12;
 
 // FLOPs a second of a whole GPU where kernels have no model of their own, and of a CPU's worker.
 double rate_of(const dispatch::Device& device, DType dtype) {
@@ -27,6 +29,11 @@ struct Path {
 constexpr Path kNvlink{28e-6, 385e9, 3.7e-6}, kSharedMemory{5e-6, 10e9, 2e-6},
     kSocket{100e-6, 1e9, 20e-6};
 
+bool is_sm90_16_bit(const dispatch::Device& device, DType dtype) {
+  return device.gpu != nullptr && device.gpu->facts().architecture == "sm_90a" &&
+         size_of(dtype) == 2;
+}
+
 std::string microseconds_text(double seconds) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3g us", 1e6 * seconds);
@@ -41,12 +48,18 @@ double sm90_product_seconds(const MatmulProblem& problem, int32_t multiprocessor
 }
 
 double product_seconds(const dispatch::Device& device, const MatmulProblem& problem) {
-  if (device.gpu != nullptr && device.gpu->facts().architecture == "sm_90a" &&
-      size_of(problem.dtype) == 2)
+  if (is_sm90_16_bit(device, problem.dtype))
     return sm90_product_seconds(problem, device.gpu->facts().multiprocessors);
   const double flops = 2.0 * static_cast<double>(problem.batch) * static_cast<double>(problem.m) *
                        static_cast<double>(problem.n) * static_cast<double>(problem.k);
   return flops / rate_of(device, problem.dtype);
+}
+
+double attention_seconds(const dispatch::Device& device, DType dtype, double flops) {
+  if (flops == 0) return 0;
+  if (is_sm90_16_bit(device, dtype))
+    return kLaunch + flops / (kAttentionRate * device.gpu->facts().multiprocessors);
+  return flops / rate_of(device, dtype);
 }
 
 FusionForecast forecast_fusion(const dispatch::Device& device, const Group& group,
@@ -69,7 +82,7 @@ FusionForecast forecast_fusion(const dispatch::Device& device, const Group& grou
 bool choose_fusion(uint32_t wanted, const FusionForecast& forecast, std::string* why) {
   if (forecast.staged != nullptr) {
     *why = concatenate("unfused: ", forecast.staged, ", predicted transfer ",
-                       microseconds_text(forecast.transfer), ", product ",
+                       microseconds_text(forecast.transfer), ", ", forecast.computation, " ",
                        microseconds_text(forecast.product));
     return false;
   }
@@ -78,7 +91,7 @@ bool choose_fusion(uint32_t wanted, const FusionForecast& forecast, std::string*
   *why = concatenate(
       fused ? "fused" : "unfused", wanted == PERSEID_FUSION_AUTO ? "" : " as asked for",
       ": predicted ", microseconds_text(forecast.fused()), " fused and ",
-      microseconds_text(forecast.unfused()), " unfused, product ",
+      microseconds_text(forecast.unfused()), " unfused, ", forecast.computation, " ",
       microseconds_text(forecast.product), ", transfer ", microseconds_text(forecast.transfer),
       ", ", forecast.chunks, " chunks of ", microseconds_text(forecast.chunk));
   return fused;

@@ -13,11 +13,14 @@ namespace perseid::internal::collective {
 double sm90_product_seconds(const MatmulProblem& problem, int32_t multiprocessors);
 // Any product on the device.
 double product_seconds(const dispatch::Device& device, const MatmulProblem& problem);
+// Attention forward of so many FLOPs.
+double attention_seconds(const dispatch::Device& device, DType dtype, double flops);
 
-// Seconds. The product and the transfer: each alone.
+// Seconds. The product, or another computation, and the transfer: each alone.
 struct FusionForecast {
   double product, transfer, chunk;
   int64_t chunks;
+  const char* computation = "product";
   // Why all data has arrived, or is complete, before the other begins; null: it need not.
   const char* staged = nullptr;
 
