@@ -218,10 +218,10 @@ CLI::App* add_bench_over_ranks(CLI::App& command, const char* name, std::vector<
     app->add_option("--k", sizes->k, "depth of each rank")->capture_default_str();
     app->add_option("--chunks", sizes->chunks, "that a gathered shard is signalled in, on GPUs")
         ->capture_default_str();
-    app->add_option("--fusion", sizes->fusion, "whether communicating overlaps computing")
-        ->type_name("auto|fused|unfused")
-        ->capture_default_str();
   }
+  app->add_option("--fusion", sizes->fusion, "whether communicating overlaps computing")
+      ->type_name("auto|fused|unfused")
+      ->capture_default_str();
   app->add_flag("--canonical", sizes->canonical,
                 "the operation over ranks in canonical order, what bounds it not");
   app->add_option(
@@ -252,6 +252,7 @@ void add_bench(CLI::App& app, const Common& common, Action& action) {
   for (const auto& [name, ops] : {std::pair{"collective", Ops{RankOp::kGather, RankOp::kReduce}},
                                   std::pair{"all-gather-matmul", Ops{RankOp::kGather}},
                                   std::pair{"matmul-reduce-scatter", Ops{RankOp::kReduce}},
+                                  std::pair{"matmul-all-reduce", Ops{RankOp::kAllReduce}},
                                   std::pair{"context-attention", Ops{RankOp::kAttend}}})
     over_ranks.push_back(add_bench_over_ranks(*command, name, ops, sizes));
   command->add_option("--seconds", flags->options.seconds, "measured time of each row")

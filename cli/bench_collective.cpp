@@ -91,7 +91,8 @@ class Bench {
         try {
           const auto take_turns = [&](const auto& parts) { turn(rank, parts); };
           if (op == RankOp::kGather) gather(groups_[rank], take_turns);
-          if (op == RankOp::kReduce) reduce(groups_[rank], take_turns);
+          if (op == RankOp::kReduce) reduce(groups_[rank], false, take_turns);
+          if (op == RankOp::kAllReduce) reduce(groups_[rank], true, take_turns);
           if (op == RankOp::kAttend) attend(groups_[rank], take_turns);
         } catch (const Error& error) {
           failures[rank] = error.what();
@@ -139,14 +140,16 @@ class Bench {
   }
 
   template <class Turn>
-  void reduce(const Group& group, const Turn& turn) const {
+  void reduce(const Group& group, bool all, const Turn& turn) const {
     const int64_t rank = group.rank();
-    const int64_t rows = (rank + 1) * sizes_.m / sizes_.ranks - rank * sizes_.m / sizes_.ranks;
+    const int64_t shard = (rank + 1) * sizes_.m / sizes_.ranks - rank * sizes_.m / sizes_.ranks,
+                  rows = all ? sizes_.m : shard;
     const Context context = Context::cpu(static_cast<int32_t>(threads_));
     const Array a(dtype_, sizes_.m, sizes_.k), b(dtype_, sizes_.k, sizes_.n);
     const Array c(dtype_, sizes_.m, sizes_.n), part(dtype_, rows, sizes_.n);
     const MatmulReduce fused(context, group,
                              {.dtype = dtype_,
+                              .all_reduce = all,
                               .m = sizes_.m,
                               .n = sizes_.n,
                               .k = sizes_.k,
@@ -159,7 +162,12 @@ class Bench {
     const Parts parts = {
         [&] { fused.execute({.a = a.tensor, .b = b.tensor, .c = part.tensor}, workspace); },
         [&] { plain.execute(nullptr, {.a = a.tensor, .b = b.tensor, .c = c.tensor}, other); },
-        [&] { group.reduce_scatter(c.tensor, part.tensor); }};
+        [&] {
+          if (all)
+            group.all_reduce(c.tensor, part.tensor);
+          else
+            group.reduce_scatter(c.tensor, part.tensor);
+        }};
     turn(parts);
   }
 
@@ -182,7 +190,8 @@ class Bench {
                                  {.attention = options(rows, rows),
                                   .placement = Sharding::kZigzag,
                                   .chunks = sizes_.chunks,
-                                  .canonical = sizes_.canonical});
+                                  .canonical = sizes_.canonical,
+                                  .fusion = static_cast<Fusion>(fusion_of(sizes_.fusion))});
     const Attention plain(context, options(sizes_.length, sizes_.length));
     const auto array = [&](int64_t count, int64_t heads) {
       return Array(dtype_, harness::Shape{1, count, heads, sizes_.head_dim});
@@ -255,7 +264,7 @@ double median(std::vector<double> values) {
 
 const char* name_of(RankOp op) {
   constexpr const char* kNames[] = {"all-gather-matmul", "matmul-reduce-scatter",
-                                    "context-attention"};
+                                    "matmul-all-reduce", "context-attention"};
   return kNames[static_cast<size_t>(op)];
 }
 

@@ -13,7 +13,7 @@
 
 namespace perseid::cli {
 
-enum class RankOp { kGather, kReduce, kAttend };
+enum class RankOp { kGather, kReduce, kAllReduce, kAttend };
 const char* name_of(RankOp op);
 
 struct CollectiveSizes {

@@ -207,25 +207,33 @@ std::vector<RankTimes> gather(const Context& context, const Group& group,
                      }});
 }
 
-std::vector<RankTimes> reduce(const Context& context, const Group& group,
+// Of one rank's shard, or, `all`, of the whole result.
+std::vector<RankTimes> reduce(bool all, const Context& context, const Group& group,
                               const CollectiveSizes& sizes, DType dtype, Ranks& ranks) {
   const int32_t gpu = group.rank();
   const int64_t m = sizes.m / sizes.ranks * sizes.ranks, n = sizes.n, k = sizes.k;
   const MatmulReduce fused(context, group,
                            {.dtype = dtype,
+                            .all_reduce = all,
                             .m = m,
                             .n = n,
                             .k = k,
                             .fusion = static_cast<Fusion>(fusion_of(sizes.fusion)),
                             .canonical = sizes.canonical});
   const Matmul plain(context, {.dtype = dtype, .m = m, .n = n, .k = k});
-  // What leaves a rank: partial sums of the others' shards.
-  const AllGatherMatmul transfer(
-      context, group, {.dtype = f32, .m = m / sizes.ranks, .k = n, .products = {{.n = 0}}});
+  // What leaves a rank: partial sums of the others' shards, then the own shard of the result.
+  const auto transfer_of = [&](DType type) {
+    return AllGatherMatmul(context, group,
+                           {.dtype = type, .m = m / sizes.ranks, .k = n, .products = {{.n = 0}}});
+  };
+  const AllGatherMatmul sums = transfer_of(f32), results = transfer_of(dtype);
   const Matrix a(context, gpu, dtype, m, k), b(context, gpu, dtype, k, n),
-      c(context, gpu, dtype, m, n), part(context, gpu, dtype, m / sizes.ranks, n);
-  const Tensor none(b.memory.data(), f32, {n, 0}, {}, {kDLCUDA, gpu});
-  const Tensor nothing(c.memory.data(), f32, {m, 0}, {}, {kDLCUDA, gpu});
+      c(context, gpu, dtype, m, n), part(context, gpu, dtype, all ? m : m / sizes.ranks, n);
+  const auto transfer = [&](const AllGatherMatmul& plan, DType type) {
+    const Tensor none(b.memory.data(), type, {n, 0}, {}, {kDLCUDA, gpu});
+    const Tensor nothing(c.memory.data(), type, {m, 0}, {}, {kDLCUDA, gpu});
+    plan.execute({.a = plan.shard(), .b = {none}, .c = {nothing}}, std::span<std::byte>());
+  };
   const Memory first(context, fused.workspace_size() + 1),
       second(context, plain.workspace_size() + 1);
   return ranks.time({[&] {
@@ -237,8 +245,8 @@ std::vector<RankTimes> reduce(const Context& context, const Group& group,
                                      std::span<std::byte>(second));
                      },
                      [&] {
-                       transfer.execute({.a = transfer.shard(), .b = {none}, .c = {nothing}},
-                                        std::span<std::byte>());
+                       transfer(sums, f32);
+                       if (all) transfer(results, dtype);
                      }});
 }
 
@@ -314,7 +322,8 @@ std::vector<RankTimes> attend(const Context& context, const Group& group,
                                {.attention = options(rows),
                                 .placement = Sharding::kZigzag,
                                 .chunks = sizes.chunks,
-                                .canonical = sizes.canonical});
+                                .canonical = sizes.canonical,
+                                .fusion = static_cast<Fusion>(fusion_of(sizes.fusion))});
   const Attention plain(context, options(sizes.length));
   // What arrives of keys and values, and what leaves of their gradients.
   const int64_t moved = 2 * sizes.kv_heads * sizes.head_dim;
@@ -390,10 +399,13 @@ std::vector<RankTimes> bench_on_gpus(const CollectiveSizes& sizes, DType dtype, 
       try {
         const Context context = Context::cuda(static_cast<int32_t>(rank));
         Ranks ranks(context, groups[rank], meet, slowest, samples_of[rank], sizes.seconds);
-        const auto measure = op == RankOp::kGather   ? gather
-                             : op == RankOp::kReduce ? reduce
-                                                     : attend;
-        const auto of_rank = measure(context, groups[rank], sizes, dtype, ranks);
+        const auto measure = [&](const auto& of) {
+          return of(context, groups[rank], sizes, dtype, ranks);
+        };
+        const auto of_rank = op == RankOp::kGather   ? measure(gather)
+                             : op == RankOp::kAttend ? measure(attend)
+                                                     : reduce(op == RankOp::kAllReduce, context,
+                                                              groups[rank], sizes, dtype, ranks);
         if (rank == 0) times = of_rank;
       } catch (const Error& error) {
         failures[rank] = error.what();

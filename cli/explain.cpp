@@ -2,11 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "commands.hpp"
+#include "explain_ranks.hpp"
 #include "harness/launch.hpp"
 #include "problem_flags.hpp"
 #include "streams.hpp"
@@ -20,7 +22,7 @@ constexpr const char* kExplainExample =
     "--head-dim 128 --causal bottom-right --backward --dtype bf16";
 
 // As wide as the terminal. Of an implementation the reason goes on below itself.
-std::string fitted(const char* text, size_t width) {
+std::string fitted(const std::string& text, size_t width) {
   std::istringstream lines(text);
   std::string result;
   for (std::string line; std::getline(lines, line);) {
@@ -48,12 +50,10 @@ int explain(const Common& common, const ProblemFlags& flags, const std::string& 
     const harness::Outcome outcome = harness::make_plan(context, problem, plan);
     if (!outcome.ok()) throw Error(outcome.status, outcome.sentence);
     if (plan == nullptr) continue;  // a dropout mask in a file of problems
-    const char* text = nullptr;
+    const std::string text = explanation_of(common, plan.get());
     if (common.json) {
-      detail::check(perseid_plan_explain_json(plan.get(), &text));
       all.push_back(nlohmann::json::parse(text));
     } else {
-      detail::check(perseid_plan_explain(plan.get(), &text));
       print("{}{}", fitted(text, output_width()), problems.size() > 1 ? "\n" : "");
     }
   }
@@ -78,9 +78,19 @@ void add_explain(CLI::App& app, const Common& common, Action& action) {
                    "for a GPU of this compute capability, though there be none: sm_80, sm_86, "
                    "sm_89, sm_90, sm_100, sm_120")
       ->type_name("ARCH");
+  auto ranks = std::make_shared<ExplainedRanks>();
+  const std::vector<CLI::App*> over_ranks = add_explained_ranks(*command, *ranks);
   command->footer(fmt::format("Example:\n  {}", kExplainExample));
-  command->fallthrough()->callback([&action, &common, flags, assume] {
-    action = [&common, flags, assume] { return explain(common, *flags, *assume); };
+  command->fallthrough()->callback([&action, &common, flags, assume, ranks, over_ranks] {
+    action = [&common, flags, assume, ranks, over_ranks] {
+      const bool chosen = std::any_of(over_ranks.begin(), over_ranks.end(),
+                                      [](const CLI::App* each) { return each->count() > 0; });
+      if (!chosen) return explain(common, *flags, *assume);
+      if (!assume->empty()) bad_input("--assume goes with operations of one rank");
+      const std::string text = explain_ranks(common, *ranks);
+      print("{}", common.json ? text + "\n" : fitted(text, output_width()));
+      return int{kOk};
+    };
   });
 }
 

@@ -33,6 +33,26 @@ void set_flag(harness::Problem& problem, const std::string& name, const std::str
 
 }  // namespace
 
+void add_fields(CLI::App& app, ProblemFlags& flags, Op op) {
+  for (const harness::Field& field : harness::fields()) {
+    if (!field.reads(op) || is_common(field.name)) continue;
+    const std::string name = field.name;
+    CLI::Option* flag = nullptr;
+    if (field.kind == harness::FieldKind::kFlag) {
+      flag = app.add_flag_callback(
+          "--" + name, [&flags, name] { flags.given.emplace_back(name, "true"); }, field.help);
+    } else {
+      flag = app.add_option_function<std::string>(
+          "--" + name,
+          [&flags, name](const std::string& text) { flags.given.emplace_back(name, text); },
+          field.help);
+      flag->type_name(field.type);
+    }
+    if (field.for_tests) flag->group(kTestFlags);
+  }
+  app.callback([&flags, op] { flags.op = op; });
+}
+
 void add_problem_flags(CLI::App& command, ProblemFlags& flags, uint32_t ops, const char* example) {
   command.add_option("--problems", flags.file, "file of problems, one JSON object a line")
       ->type_name(kFile);
@@ -41,23 +61,7 @@ void add_problem_flags(CLI::App& command, ProblemFlags& flags, uint32_t ops, con
     CLI::App* app = command.add_subcommand(harness::name_of(op), "a problem of this operation");
     app->fallthrough();
     app->footer(fmt::format("Example:\n  {}", example));
-    for (const harness::Field& field : harness::fields()) {
-      if (!field.reads(op) || is_common(field.name)) continue;
-      const std::string name = field.name;
-      CLI::Option* flag = nullptr;
-      if (field.kind == harness::FieldKind::kFlag) {
-        flag = app->add_flag_callback(
-            "--" + name, [&flags, name] { flags.given.emplace_back(name, "true"); }, field.help);
-      } else {
-        flag = app->add_option_function<std::string>(
-            "--" + name,
-            [&flags, name](const std::string& text) { flags.given.emplace_back(name, text); },
-            field.help);
-        flag->type_name(field.type);
-      }
-      if (field.for_tests) flag->group(kTestFlags);
-    }
-    app->callback([&flags, op] { flags.op = op; });
+    add_fields(*app, flags, op);
   }
   command.require_subcommand(0, 1);
 }

@@ -25,6 +25,9 @@ struct ProblemFlags {
 // Adds --problems, and a subcommand for each of `ops` with the flags of that operation.
 void add_problem_flags(CLI::App& command, ProblemFlags& flags, uint32_t ops, const char* example);
 
+// The flags of an operation alone.
+void add_fields(CLI::App& app, ProblemFlags& flags, harness::Op op);
+
 // One problem for the flags; those of the file (and of the operation, if one is named) with the
 // flags put over them; else those of the built-in list. --dtype, --impl and --threads count as
 // flags.

@@ -68,6 +68,25 @@ perseid_fusion fusion_of(const std::string& text) {
   bad_input(fmt::format("--fusion must be auto, fused or unfused, got '{}'", text));
 }
 
+Reduction reduction_of(const std::string& text) {
+  if (text == "sum") return Reduction::kSum;
+  if (text == "average") return Reduction::kAverage;
+  bad_input(fmt::format("--reduce must be sum or average, got '{}'", text));
+}
+
+Sharding placement_of(const std::string& text) {
+  if (text == "contiguous") return Sharding::kContiguous;
+  if (text == "zigzag") return Sharding::kZigzag;
+  bad_input(fmt::format("--placement must be contiguous or zigzag, got '{}'", text));
+}
+
+int32_t dimension(const char* flag, int64_t given, int32_t count) {
+  if (given < -count || given >= count)
+    bad_input(fmt::format("{} must be from {} to {}, as there are {} dimensions; got {}", flag,
+                          -count, count - 1, count, given));
+  return static_cast<int32_t>(given < 0 ? given + count : given);
+}
+
 void write_report(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text << '\n';

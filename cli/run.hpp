@@ -11,6 +11,7 @@
 
 #include "common.hpp"
 #include "files.hpp"
+#include "perseid/collective.hpp"
 
 namespace perseid::cli {
 
@@ -27,8 +28,12 @@ std::string of_rank(std::string name, int32_t rank);
 Context open_context_of_rank(Common common, int32_t rank);
 std::chrono::nanoseconds deadline_of(std::optional<double> milliseconds);
 
-// `--fusion`.
+// `--fusion`, `--reduce` and `--placement`.
 perseid_fusion fusion_of(const std::string& text);
+Reduction reduction_of(const std::string& text);
+Sharding placement_of(const std::string& text);
+// A dimension of `count`: from the first, or from the last where it is negative.
+int32_t dimension(const char* flag, int64_t given, int32_t count);
 // `--report`: a plan's overlap report.
 void write_report(const std::string& path, const std::string& text);
 

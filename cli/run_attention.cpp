@@ -74,7 +74,7 @@ int run_attention(const Common& common, const Flags& flags) {
 }
 
 struct RankFlags : AttentionFlags {
-  std::string placement = "contiguous", report;
+  std::string placement = "contiguous", fusion = "auto", report;
   int64_t chunks = 1;
   bool canonical = false;
   std::optional<double> deadline;  // milliseconds
@@ -82,8 +82,8 @@ struct RankFlags : AttentionFlags {
 
 int run_context_attention(const Common& common, const RankFlags& of_all) {
   validate(of_all);
-  if (of_all.placement != "contiguous" && of_all.placement != "zigzag")
-    bad_input(fmt::format("--placement must be contiguous or zigzag, got '{}'", of_all.placement));
+  const Sharding placement = placement_of(of_all.placement);
+  const auto fusion = static_cast<Fusion>(fusion_of(of_all.fusion));
   Run run(common, "context-attention");
   const std::chrono::nanoseconds deadline = deadline_of(of_all.deadline);
   const Group group(GroupOptions{.deadline = deadline});
@@ -97,14 +97,14 @@ int run_context_attention(const Common& common, const RankFlags& of_all) {
     with.options.q_len = (with.options.q_len + size - 1) / size;
     with.options.kv_len = (with.options.kv_len + size - 1) / size;
   }
-  const ContextAttention attention(
-      context, group,
-      {.attention = with.options,
-       .placement = of_all.placement == "zigzag" ? Sharding::kZigzag : Sharding::kContiguous,
-       .chunks = of_all.chunks,
-       .deadline = deadline,
-       .report = !of_all.report.empty(),
-       .canonical = of_all.canonical});
+  const ContextAttention attention(context, group,
+                                   {.attention = with.options,
+                                    .placement = placement,
+                                    .chunks = of_all.chunks,
+                                    .deadline = deadline,
+                                    .report = !of_all.report.empty(),
+                                    .canonical = of_all.canonical,
+                                    .fusion = fusion});
   const Memory workspace = workspace_of(context, attention, flags);
   // Cumulative lengths stay in memory of the host.
   const auto with_lengths = [&with](auto arguments) {
@@ -159,6 +159,9 @@ void add_run_context_attention(CLI::App& run, const Common& common, Action& acti
       ->capture_default_str();
   app->add_option("--chunks", flags->chunks, "that each piece of keys is signalled in (1)")
       ->type_name("N");
+  app->add_option("--fusion", flags->fusion,
+                  "whether forward begins before all keys have arrived (auto)")
+      ->type_name("auto|fused|unfused");
   app->add_flag("--canonical", flags->canonical,
                 "keys from the first to the last, which gives the same bits for any number of "
                 "ranks; gradients by eight leaves of queries, for 1, 2, 4 and 8 ranks");

@@ -23,14 +23,6 @@ struct CollectiveFlags {
   std::optional<double> deadline;  // milliseconds
 };
 
-// From the first dimension, or from the last where it is negative.
-int32_t dimension(const char* flag, int64_t given, int32_t count) {
-  if (given < -count || given >= count)
-    bad_input(fmt::format("{} must be from {} to {}, as there are {} dimensions; got {}", flag,
-                          -count, count - 1, count, given));
-  return static_cast<int32_t>(given < 0 ? given + count : given);
-}
-
 // This rank, its files, and the operands that every operation has.
 struct Ranked {
   const Common& common;
@@ -153,8 +145,7 @@ int run_all_gather_matmul(const Common& common, const CollectiveFlags& flags) {
 
 int run_matmul_reduce(const Common& common, const CollectiveFlags& flags, bool all) {
   Run run(common, all ? "matmul-all-reduce" : "matmul-reduce-scatter");
-  if (flags.reduce != "sum" && flags.reduce != "average")
-    bad_input(fmt::format("--reduce must be sum or average, got '{}'", flags.reduce));
+  const Reduction reduction = reduction_of(flags.reduce);
   Ranked rank(common, flags);
   if (rank.a.size(-1) != rank.b.size(-2))
     bad_input(fmt::format("the columns of --a and the rows of --b must be equal; got {} and {}",
@@ -181,22 +172,21 @@ int run_matmul_reduce(const Common& common, const CollectiveFlags& flags, bool a
   }
   const Tensor out = rank.result("--out", flags.out, shape);
 
-  const MatmulReduce plan(
-      rank.context, rank.group,
-      {.dtype = a.dtype(),
-       .scatter_dim = dim == dims - 1 ? ChunkDim::kN : ChunkDim::kM,
-       .reduction = flags.reduce == "average" ? Reduction::kAverage : Reduction::kSum,
-       .all_reduce = all,
-       .bias = rank.bias.present(),
-       .batch = entries ? a.size(0) : 1,
-       .m = a.size(-2),
-       .n = rank.b.size(-1),
-       .k = a.size(-1),
-       .deadline = rank.deadline,
-       .implementation = wanted_implementation(common),
-       .fusion = static_cast<Fusion>(fusion_of(flags.fusion)),
-       .report = !flags.report.empty(),
-       .canonical = flags.canonical});
+  const MatmulReduce plan(rank.context, rank.group,
+                          {.dtype = a.dtype(),
+                           .scatter_dim = dim == dims - 1 ? ChunkDim::kN : ChunkDim::kM,
+                           .reduction = reduction,
+                           .all_reduce = all,
+                           .bias = rank.bias.present(),
+                           .batch = entries ? a.size(0) : 1,
+                           .m = a.size(-2),
+                           .n = rank.b.size(-1),
+                           .k = a.size(-1),
+                           .deadline = rank.deadline,
+                           .implementation = wanted_implementation(common),
+                           .fusion = static_cast<Fusion>(fusion_of(flags.fusion)),
+                           .report = !flags.report.empty(),
+                           .canonical = flags.canonical});
   rank.execute(run, plan,
                MatmulReduceArguments{.a = rank.placement.place(a),
                                      .b = rank.placement.place(rank.b),

@@ -167,6 +167,79 @@ TEST_F(CliRanksTest, MeasuresCollectives) {
   EXPECT_EQ(attention["results"][0]["op"], "context-attention");
   EXPECT_GT(attention["results"][0]["ratio_to_bound"].get<double>(), 0.2);
   expect_refused("bench context-attention -n 2 --length 30", 2, "--length must be a multiple of 4");
+  const nlohmann::json all =
+      json("bench matmul-all-reduce -n 2 --m 64 --n 32 --k 16 --seconds 0.05");
+  ASSERT_EQ(all["results"].size(), 1u);
+  EXPECT_EQ(all["results"][0]["op"], "matmul-all-reduce");
+  EXPECT_GT(all["results"][0]["transfer_seconds"].get<double>(), 0);
+  EXPECT_GT(all["results"][0]["ratio_to_bound"].get<double>(), 0);
+}
+
+// Rank 0 explains the plan that all make.
+TEST_F(CliRanksTest, ExplainsOperationsOverRanks) {
+  const auto explained = [&](const std::string& arguments) {
+    const nlohmann::json report = json("explain " + arguments);
+    EXPECT_EQ(report["implementations"].size(), 1u) << report.dump(1);
+    return std::pair(report["problem"], report["implementations"][0]["reason"].get<std::string>());
+  };
+  const auto has = [](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
+  };
+  {
+    const auto [problem, reason] =
+        explained("all-gather-matmul -n 3 --m 100 --n 8 --k 20 --chunks 2 --fusion fused");
+    EXPECT_EQ(problem["ranks"], 3);
+    EXPECT_EQ(problem["rank"], 0);
+    EXPECT_EQ(problem["m"], 100);
+    EXPECT_EQ(problem["chunks"], 6);
+    has(reason, "begins with the own shard; fused as asked for: predicted ");
+  }
+  {
+    const auto [problem, reason] =
+        explained("all-gather-matmul -n 2 --m 100 --n 8 --k 21 --gather-dim -1 --dtype bf16");
+    EXPECT_EQ(problem["gather_dim"], "k");
+    EXPECT_EQ(problem["k"], 21);
+    EXPECT_EQ(problem["dtype"], "bf16");
+    has(reason, "when all shards have arrived; unfused: predicted ");
+  }
+  {
+    const auto [problem, reason] = explained(
+        "matmul-reduce-scatter -n 2 --m 512 --n 512 --k 512 --scatter-dim 1 --reduce average "
+        "--bias");
+    EXPECT_EQ(problem["scatter_dim"], "n");
+    EXPECT_EQ(problem["bias"], "yes");
+    has(reason, "leaves shard by shard, sums in f32 in the order of ranks");
+  }
+  has(explained("matmul-all-reduce -n 2 --m 8 --n 8 --k 8 --canonical").second,
+      "in pairs of ranks");
+  {
+    const std::string attention = "context-attention -n 2 --q-len 512 --kv-len 512 --head-dim 64 ";
+    const auto [problem, reason] =
+        explained(attention + "--heads 8 --kv-heads 2 --placement zigzag --causal bottom-right");
+    EXPECT_EQ(problem["placement"], "zigzag");
+    EXPECT_EQ(problem["q_len"], 256);
+    EXPECT_EQ(problem["kv_heads"], 2);
+    has(reason, "begins with the own ones; fused: predicted ");
+    has(reason, ", attention ");
+    has(explained(attention + "--fusion unfused").second,
+        "begins when all have arrived; unfused as asked for: predicted ");
+  }
+  has(explained("context-attention -n 2 --batch 2 --cu-seqlens-q 0,4,10 --cu-seqlens-kv 0,4,10 "
+                "--head-dim 8")
+          .second,
+      "unfused: each rank has a part of every sequence");
+  const std::string text = run("explain matmul-reduce-scatter -n 2 --m 8 --n 8 --k 8").out;
+  has(text, "chosen    one cpu:packed");
+  expect_refused("explain matmul-reduce-scatter -n 65", 2, "-n must be from 1 to 64");
+  expect_refused("explain all-gather-matmul --gather-dim 2", 2,
+                 "--gather-dim must be from -2 to 1");
+  expect_refused("explain matmul-all-reduce --assume sm_90", 2,
+                 "--assume goes with operations of one rank");
+  expect_refused("explain context-attention --q-len 6 --kv-len 6 --head-dim 8 --placement zigzag",
+                 2, "--q-len must be a multiple of 4");
+  expect_refused("explain context-attention --q-len 6 --kv-len 6 --head-dim 8 --q-lens 6", 2,
+                 "expected 0 over ranks");
+  expect_refused("explain matmul-reduce-scatter -n 3 --canonical", 3, "expected 1, 2, 4 or 8");
 }
 
 TEST_F(CliRanksTest, RefusesWhatDoesNotFitOnAllRanks) {

@@ -34,7 +34,9 @@ perseid_status plan_softmax(const Context& context, const Problem& p, perseid_pl
   return perseid_softmax_plan_create(context.get(), &desc, plan);
 }
 
-perseid_status plan_attention(const Context& context, const Problem& p, perseid_plan_t* plan) {
+}  // namespace
+
+perseid_attention_desc attention_desc(const Problem& p) {
   auto desc = sized<perseid_attention_desc>();
   desc.dtype = p.dtype.value;
   desc.layout = p.layout.value;
@@ -78,6 +80,13 @@ perseid_status plan_attention(const Context& context, const Problem& p, perseid_
   desc.deterministic = p.deterministic;
   desc.implementation = implementation_of(p);
   desc.zero_batch = p.batch == 0;
+  return desc;
+}
+
+namespace {
+
+perseid_status plan_attention(const Context& context, const Problem& p, perseid_plan_t* plan) {
+  const perseid_attention_desc desc = attention_desc(p);
   return perseid_attention_plan_create(context.get(), &desc, plan);
 }
 
@@ -105,7 +114,8 @@ perseid_status plan_matmul(const Context& context, const Problem& p, perseid_pla
   return perseid_matmul_plan_create(context.get(), &desc, plan);
 }
 
-// What no descriptor can say; the rest is the library's to judge.
+}  // namespace
+
 std::string unsayable(const Problem& p) {
   if (p.op == Op::kAttention) {
     if (!p.window.empty() && p.window.size() != 2)
@@ -131,6 +141,8 @@ std::string unsayable(const Problem& p) {
   }
   return "";
 }
+
+namespace {
 
 // Whether a call has such a tensor among its arguments.
 bool takes(const Problem& problem, Direction direction, std::string_view name) {

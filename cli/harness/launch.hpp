@@ -28,6 +28,10 @@ struct DestroyPlan {
 };
 using PlanHandle = std::unique_ptr<perseid_plan, DestroyPlan>;
 
+// What no descriptor can say, and is wrong; "": nothing. The rest is the library's to judge.
+std::string unsayable(const Problem& problem);
+// Of a problem of attention, to whose strings it points.
+perseid_attention_desc attention_desc(const Problem& problem);
 // Dropout masks have no plan: theirs stays empty, and the outcome is OK.
 Outcome make_plan(const Context& context, const Problem& problem, PlanHandle& plan);
 
