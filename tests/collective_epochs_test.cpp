@@ -100,6 +100,102 @@ TEST(Epochs, Wrap) {
     });
 }
 
+// Rank 1 signals another epoch than that of the operation: the one before, or one half of all
+// numbers on, which counts as far behind. signals(group, operation, difference, record): what rank
+// 1 does, and how the wait of rank 0 ends.
+void expect_wrong_epochs_named(
+    const std::function<Status(const collective::GroupPointer&, const Operation&, uint32_t,
+                               perseid_wait_record*)>& signals) {
+  for (const uint32_t difference : {0xffffffffu, 0x80000000u})
+    from_epoch(7, 2, [&](const collective::GroupPointer& group) {
+      const Operation operation("epochs", 150'000'000);
+      perseid_wait_record record{};
+      const Status status = signals(group, operation, difference, &record);
+      if (group->rank() == 1) {
+        std::this_thread::sleep_for(300ms);  // it has not left
+        return;
+      }
+      EXPECT_EQ(status.code(), PERSEID_TIMEOUT);
+      EXPECT_NE(status.sentence().find("epochs: rank 1 has not taken part within 150 ms"),
+                std::string::npos)
+          << status.sentence();
+      EXPECT_EQ(group->failed(), 1);
+      if (record.status == PERSEID_OK) return;  // an operation without one
+      EXPECT_EQ(record.rank, 1);
+      // A part of a sum leaves for another host once the epoch is reached.
+      if (group->shares_memory()) {
+        EXPECT_EQ(record.seen - record.expected, difference);
+      }
+    });
+}
+
+const collective::Shards& two_shards() {
+  static const collective::Shards kShards{.inner = 3, .begin = {0, 4, 8}};
+  return kShards;
+}
+
+TEST(WrongEpochs, OfGatheredChunksAreNamed) {
+  std::shared_ptr<const perseid::internal::dispatch::Device> device;
+  ASSERT_TRUE(perseid::internal::dispatch::open_cpu(nullptr, 1, {}, &device).ok());
+  expect_wrong_epochs_named([&](const collective::GroupPointer& group, const Operation& operation,
+                                uint32_t difference, perseid_wait_record* record) {
+    const collective::ShardChunks chunks(two_shards(), 2, 2);
+    std::unique_ptr<collective::GatherTransport> gather;
+    Status status = collective::transport_of(*device, *group)
+                        .make_gather({*group, operation, *device}, two_shards(), chunks, &gather);
+    const collective::Turn turn(*group, operation);
+    const int32_t rank = group->rank();
+    const uint32_t epoch = 7 + (rank == 1 ? difference : 0);
+    std::vector<float> shard(12, 1);
+    std::vector<collective::SentPart> parts;
+    collective::cut_shard(two_shards(), chunks, rank, gather->gathered(),
+                          two_shards().view(reinterpret_cast<std::byte*>(shard.data()), 0, 4),
+                          &parts);
+    const collective::Sending sending{epoch, nullptr, record};
+    if (status.ok()) status = gather->start(operation, 7);
+    if (status.ok()) status = gather->send(operation, sending, parts);
+    if (status.ok() && rank == 0)
+      status = collective::await_chunks(*group, operation, chunks, gather->signals(), sending);
+    if (rank == 0) {
+      EXPECT_EQ(record->chunk, 2);  // the first of rank 1
+    }
+    return status;
+  });
+}
+
+TEST(WrongEpochs, OfPartsOfASumAreNamed) {
+  std::shared_ptr<const perseid::internal::dispatch::Device> device;
+  ASSERT_TRUE(perseid::internal::dispatch::open_cpu(nullptr, 1, {}, &device).ok());
+  expect_wrong_epochs_named([&](const collective::GroupPointer& group, const Operation& operation,
+                                uint32_t difference, perseid_wait_record* record) {
+    const collective::ShardChunks chunks(two_shards(), 2, 1);
+    std::unique_ptr<collective::ReduceTransport> reduce;
+    Status status = collective::transport_of(*device, *group)
+                        .make_reduce({*group, operation, *device}, two_shards(), chunks, &reduce);
+    const collective::Turn turn(*group, operation);
+    const int32_t rank = group->rank();
+    const collective::Sending sending{7, nullptr, record};
+    if (status.ok()) status = reduce->start(operation, sending);
+    for (int64_t chunk = 0; chunk < chunks.count(); ++chunk)
+      group->signal(reduce->signals() + chunk, 7 + (rank == 1 ? difference : 0));
+    if (status.ok()) status = reduce->send(sending);
+    perseid::internal::Tensor part;
+    for (int32_t of = 0; status.ok() && rank == 0 && of < 2; ++of)
+      status = reduce->part(operation, sending, of, 0, &part);
+    return status;
+  });
+}
+
+TEST(WrongEpochs, OfAnInboxAreNamed) {
+  expect_wrong_epochs_named([](const collective::GroupPointer& group, const Operation& operation,
+                               uint32_t difference, perseid_wait_record*) {
+    const collective::Turn turn(*group, operation);
+    if (group->rank() == 0) return collective::meet_within(*group, operation);
+    group->signal(&group->words(1).ready, 7 + difference);
+    return Status();
+  });
+}
+
 void count_up(int32_t ranks, int64_t operations) {
   on_threads(ranks, [&](const Group& group) {
     for (int64_t i = 0; i < operations; ++i) {

@@ -25,7 +25,7 @@ namespace {
 using namespace collective_tools;
 
 TEST_F(Processes, ComputeTogether) {
-  for (const int32_t size : {1, 2, 3}) {
+  for (const int32_t size : {1, 2, 3, 4}) {
     renew();
     const int64_t start_at = now();
     start(size, [&](int32_t rank) {
@@ -131,11 +131,16 @@ int64_t entries_of(const char* folder) {
   return std::distance(std::filesystem::directory_iterator(folder), {});
 }
 
-// Descriptors and threads of a process are as many as before.
+int64_t mappings() {
+  std::ifstream maps("/proc/self/maps");
+  return std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
+}
+
+// Descriptors, threads and mappings of a process are as many as before.
 TEST_F(Processes, SweepLeaveNothingBehindAfterTwoHundredGroups) {
   start(2, [&](int32_t rank) {
     const Context context = Context::cpu(1);
-    int64_t descriptors = 0, threads = 0;
+    int64_t descriptors = 0, threads = 0, mapped = 0;
     bool right = true;
     for (int i = 0; i < 200; ++i) {
       GroupOptions options = place(rank, 2);
@@ -145,11 +150,13 @@ TEST_F(Processes, SweepLeaveNothingBehindAfterTwoHundredGroups) {
         right = Work(context, group).once() && right;
         group.barrier();
       }
-      if (i == 0)
-        descriptors = entries_of("/proc/self/fd"), threads = entries_of("/proc/self/task");
+      if (i > 0) continue;
+      descriptors = entries_of("/proc/self/fd");
+      threads = entries_of("/proc/self/task");
+      mapped = mappings();
     }
     return right && entries_of("/proc/self/fd") == descriptors &&
-           entries_of("/proc/self/task") <= threads;
+           entries_of("/proc/self/task") <= threads && mappings() <= mapped + 16;
   });
   for (const int code : join()) EXPECT_EQ(code, 0);
 }
