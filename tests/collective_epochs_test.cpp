@@ -100,6 +100,9 @@ TEST(Epochs, Wrap) {
     });
 }
 
+// What rank 1 signals is there before rank 0 looks.
+constexpr auto kUntilSignalled = 20ms;
+
 // Rank 1 signals another epoch than that of the operation: the one before, or one half of all
 // numbers on, which counts as far behind. signals(group, operation, difference, record): what rank
 // 1 does, and how the wait of rank 0 ends.
@@ -154,6 +157,7 @@ TEST(WrongEpochs, OfGatheredChunksAreNamed) {
     const collective::Sending sending{epoch, nullptr, record};
     if (status.ok()) status = gather->start(operation, 7);
     if (status.ok()) status = gather->send(operation, sending, parts);
+    if (rank == 0) std::this_thread::sleep_for(kUntilSignalled);
     if (status.ok() && rank == 0)
       status = collective::await_chunks(*group, operation, chunks, gather->signals(), sending);
     if (rank == 0) {
@@ -179,6 +183,7 @@ TEST(WrongEpochs, OfPartsOfASumAreNamed) {
     for (int64_t chunk = 0; chunk < chunks.count(); ++chunk)
       group->signal(reduce->signals() + chunk, 7 + (rank == 1 ? difference : 0));
     if (status.ok()) status = reduce->send(sending);
+    if (rank == 0) std::this_thread::sleep_for(kUntilSignalled);
     perseid::internal::Tensor part;
     for (int32_t of = 0; status.ok() && rank == 0 && of < 2; ++of)
       status = reduce->part(operation, sending, of, 0, &part);
@@ -190,7 +195,10 @@ TEST(WrongEpochs, OfAnInboxAreNamed) {
   expect_wrong_epochs_named([](const collective::GroupPointer& group, const Operation& operation,
                                uint32_t difference, perseid_wait_record*) {
     const collective::Turn turn(*group, operation);
-    if (group->rank() == 0) return collective::meet_within(*group, operation);
+    if (group->rank() == 0) {
+      std::this_thread::sleep_for(kUntilSignalled);
+      return collective::meet_within(*group, operation);
+    }
     group->signal(&group->words(1).ready, 7 + difference);
     return Status();
   });
