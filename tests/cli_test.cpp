@@ -316,9 +316,10 @@ TEST_F(CliTest, OtherExitCodes) {
 // ---- The other commands -----------------------------------------------------------------------
 
 TEST_F(CliTest, EveryHelpHasAnExample) {
-  for (const char* command :
-       {"", "info", "explain", "explain softmax", "check", "check dropout-mask", "bench", "tune",
-        "tune matmul", "run", "run softmax", "run attention", "run matmul", "run dropout-mask"}) {
+  for (const char* command : {"", "info", "explain", "explain softmax", "explain all-gather-matmul",
+                              "explain context-attention", "check", "check dropout-mask", "bench",
+                              "bench matmul-all-reduce", "tune", "tune matmul", "run",
+                              "run softmax", "run attention", "run matmul", "run dropout-mask"}) {
     const Ended ended = run(std::string(command) + " --help");
     EXPECT_EQ(ended.code, 0) << command;
     EXPECT_NE(ended.out.find("Example:\n  perseid"), std::string::npos) << command;

@@ -46,13 +46,15 @@ struct OnRank {
   const ContextAttention plan;
   const GpuWorkspace forward_workspace, backward_workspace;
 
-  OnRank(const Group& group, const Problem& problem, const Tensors& own)
+  OnRank(const Group& group, const Problem& problem, const Tensors& own,
+         perseid::Fusion fusion = perseid::Fusion::kAuto)
       : context(context_of(group.rank())),
         plan(context, group,
              {.attention = options_of(problem, own.query.shape[problem.rows_dim()],
                                       own.key.shape[problem.rows_dim()], problem.ranks),
               .placement = problem.placement,
-              .chunks = problem.chunks}),
+              .chunks = problem.chunks,
+              .fusion = fusion}),
         forward_workspace(context, plan),
         backward_workspace(context, plan, perseid::Direction::kBackward) {}
 
