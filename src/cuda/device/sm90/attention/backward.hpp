@@ -57,7 +57,9 @@ __device__ __forceinline__ uint32_t tile_number(const uint32_t& fetched) {
   if constexpr (C.cluster_size == 1) return fetched;
   ptx::cluster_arrive_and_release();
   ptx::cluster_wait();
-  return ptx::load_from_block(ptx::address_in_block(&fetched, 0));
+  // A shuffle, so that the compiler knows it to be uniform: WGMMA in a loop whose bounds are not is
+  // serialised.
+  return __shfl_sync(0xffffffffu, ptx::load_from_block(ptx::address_in_block(&fetched, 0)), 0);
 }
 
 // By all threads of the block; `word` is one word of shared memory.
