@@ -7,7 +7,8 @@
 //
 // Three launches, each started while the one before it runs: attention_backward_prepare (delta and
 // lse, backward_rows.hpp), attention_backward (the products, this file), attention_backward_finish
-// (rounds dQ from its float32 sums, backward_rows.hpp).
+// (rounds dQ from its float32 sums, backward_rows.hpp). In canonical order a fourth one sums dK and
+// dV (backward_leaves.hpp).
 //
 // Roles. A block has one tile of keys, keeps its dK and dV in registers, and iterates over all
 // blocks of queries that see the tile. Warpgroup 0 is the producer: one thread issues all TMA loads
