@@ -157,6 +157,7 @@ TEST(AttentionLeaves, HaveTheSameSumsOnAnyNumberOfRanks) {
     problem.window_left = 700;
     expect_same_sums<config_of(128, true, true)>(problem);
     problem.causal = Causal::kNone;
+    expect_same_sums<config_of(128, false, true)>(problem);
     problem.window_bottom_right = true;
     problem.window_right = 90;
     expect_same_sums<config_of(128, true, true)>(problem);
