@@ -202,22 +202,14 @@ Budget budget_of(const PortableForwardConfig& config) {
 int32_t shared_bytes_of(const std::string& architecture) {
   return architecture == "sm_90a" || architecture == "sm_100" ? kMostShared : kLeastShared;
 }
-// The budget of all kernels of the direction. Warps that share rows spill more on sm_100.
-Budget budget_of_backward(const AttentionProblem& problem, const std::string& architecture) {
-  const int32_t shared_bytes = shared_bytes_of(architecture);
+// The budget of all kernels of the direction.
+Budget budget_of_backward(const AttentionProblem& problem, int32_t shared_bytes) {
   int32_t left = shared_bytes;
-  bool shares_rows = false;
-  for (const GradientsOf each : gradients_of(problem, shared_bytes)) {
-    const PortableBackwardConfig config =
-        choose_portable_attention_backward(problem, each, shared_bytes);
-    left = min(left, shared_bytes - config.shared_bytes());
-    shares_rows = shares_rows || config.shares_rows;
-  }
-  return {255,
-          problem.dtype == DType::kF32              ? 512
-          : shares_rows && architecture == "sm_100" ? 112
-                                                    : 40,
-          left};
+  for (const GradientsOf each : gradients_of(problem, shared_bytes))
+    left = min(left,
+               shared_bytes -
+                   choose_portable_attention_backward(problem, each, shared_bytes).shared_bytes());
+  return {255, problem.dtype == DType::kF32 ? 512 : 40, left};
 }
 
 std::string name_of(const Kind& kind, const Dims& dims, DType dtype, bool causal,
@@ -274,7 +266,7 @@ void add_portable(const Kind& kind, const Dims& dims, DType dtype, bool causal,
          {kPortableAttentionBackwardHeader,
           portable_attention_backward_kernels(problem, shared_bytes_of(architecture)),
           architecture},
-         budget_of_backward(problem, architecture)});
+         budget_of_backward(problem, shared_bytes_of(architecture))});
 }
 
 template <class Add>
