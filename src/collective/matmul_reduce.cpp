@@ -144,10 +144,9 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
       forecast_fusion(*device, *group_, seconds, sent, chunks_->count());
   fused_ = choose_fusion(desc.fusion, forecast, &why_) && chunks_->count() > 0;
   if (fused_) inner.sink_c = &leaving;
-  const int64_t leaves = canonical_ ? kLeaves / group_->size() : 0;
-  Status status = make_matmul(device, inner, &product_, leaves);
+  Status status = make_matmul(device, inner, &product_, canonical_ ? kLeaves / group_->size() : 0);
   inner.sink_c = nullptr;
-  if (status.ok() && fused_)
+  if (status.ok() && fused_ && !canonical_)
     status = ShardProducts::make(device,
                                  {.product = inner,
                                   .out_dtype = out_dtype_,
@@ -156,8 +155,7 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
                                   .along_n = along_n_,
                                   .shards = shards_,
                                   .chunks = *chunks_,
-                                  .rank = group_->rank(),
-                                  .leaves = leaves},
+                                  .rank = group_->rank()},
                                  &shard_products_);
   for (const DType bias : {dtype_, out_dtype_}) {
     if (!status.ok() || device->gpu == nullptr || sum_with(bias) != nullptr) continue;

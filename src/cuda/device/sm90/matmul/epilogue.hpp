@@ -373,14 +373,7 @@ class MatmulStore {
   // All of a tile is stored before the thread waits for another tile.
   __device__ __forceinline__ void run() {
     if constexpr (C.deferred_epilogue()) ahead_ = queue_.pop_by_thread();
-    if constexpr (C.parts > 0)
-      run_shards();
-    else
-      run_whole();
-  }
-
- private:
-  __device__ __forceinline__ void run_whole() {
+    if constexpr (C.parts > 0) return run_shards();
     for (;;) {
       const MatmulTilePosition tile = next_tile();
       if (!tile.exists()) return;
@@ -389,19 +382,20 @@ class MatmulStore {
         if (stores(tile)) depart<C>(arguments_, tile, consumer_);
     }
   }
+
+ private:
   // Of a product over ranks: tiles of the others, then those of the own shard.
   __device__ __forceinline__ void run_shards() {
     MatmulPartWaits<C> parts(arguments_);
-    const auto await_parts = [&](const MatmulTilePosition& tile) {
-      if (!tile.exists() || !is_own<C>(arguments_, tile)) return;
-      parts.await(tile);
+    const auto await_parts = [&] {
+      if (!ahead_.exists() || !is_own<C>(arguments_, ahead_)) return;
+      parts.await(ahead_);
       ptx::mbarrier_arrive(shared_.parts_arrived(consumer_));
     };
-    if constexpr (C.deferred_epilogue()) await_parts(ahead_);
+    await_parts();
     for (;;) {
       const MatmulTilePosition tile = next_tile();
       if (!tile.exists()) return;
-      if constexpr (!C.deferred_epilogue()) await_parts(tile);
       if (is_own<C>(arguments_, tile)) {
         store_tile(tile);
       } else {
@@ -410,7 +404,7 @@ class MatmulStore {
         stored_.advance();
         depart<C>(arguments_, tile, consumer_);
       }
-      if constexpr (C.deferred_epilogue()) await_parts(ahead_);
+      await_parts();
     }
   }
   __device__ __forceinline__ void store_tile(const MatmulTilePosition& tile) {
