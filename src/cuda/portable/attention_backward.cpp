@@ -276,8 +276,9 @@ PlanesArguments bind_portable_attention_backward(const AttentionProblem& problem
   arguments->arrived = reinterpret_cast<uint32_t*>(workspace + layout.arrived);
   arguments->split_sums = workspace + layout.split_sums;
   if (planes.blocks() == 0) return {};
-  const PlanesArguments rows = planes.bind(tensors.query, tensors.key, tensors.value,
-                                           &tensors.grad_out, workspace + layout.planes);
+  PlanesArguments rows = planes.bind(tensors.query, tensors.key, tensors.value, &tensors.grad_out,
+                                     workspace + layout.planes);
+  rows.pairs[0].lse = arguments->lse;
   const PairsOfRows& queries = rows.pairs[0];
   const PairsOfRows& keys = rows.pairs[1];
   arguments->query_planes = rows_of_planes(queries, queries.first);

@@ -563,10 +563,10 @@ class PortableForward {
 template <PortableForwardConfig C>
 __global__ void __launch_bounds__(C.threads, C.resident)
     portable_attention_forward(const __grid_constant__ PortableForwardArguments arguments) {
-  extern __shared__ __align__(1024) unsigned char memory[];
+  extern __shared__ __align__(1024) unsigned char forward_memory[];
   ptx::launch_dependents();
   ptx::wait_for_prerequisites();
-  PortableForward<C>(arguments, memory).run();
+  PortableForward<C>(arguments, forward_memory).run();
 }
 
 // After a launch with splits.

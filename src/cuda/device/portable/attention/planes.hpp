@@ -24,6 +24,7 @@
 // halves are not scaled, so that products with them are summed beside the large ones.
 #pragma once
 
+#include "cuda/device/attention/arithmetic.hpp"
 #include "cuda/device/attention/sequence.hpp"
 #include "cuda/device/portable/attention/planes_config.hpp"
 #include "cuda/device/ptx/dependency.hpp"
@@ -180,7 +181,11 @@ __device__ __forceinline__ void split_pairs(const PairsOfRows& pairs, int32_t bl
   const auto split = [&](int step, const RowSplit<C>& x, const RowSplit<C>& y, uint32_t largest) {
     const int32_t row = own + step * kRowsAtOnce;
     const int64_t at = int64_t{head_of_all} * pairs.rows + min(row, pairs.rows - 1);
-    const RowNumbers numbers = split_pair_of_rows<C>(pairs, at, x, y, largest);
+    float factor = 1;
+    if (pairs.lse.data != nullptr)
+      factor =
+          LseInLog2(*row_at<const float>(pairs.lse, entry, head, min(row, pairs.rows - 1))).factor;
+    const RowNumbers numbers = split_pair_of_rows<C>(pairs, at, x, y, largest, factor);
     if (row < pairs.rows && threadIdx.x % C.lanes() == 0) pairs.numbers[at] = numbers;
   };
   const RowSplit<C> first = load(pairs.first, 0), second = load(pairs.first, 1);

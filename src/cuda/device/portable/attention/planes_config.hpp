@@ -50,6 +50,7 @@ struct PlanesOfRows {
 };
 struct PairsOfRows {
   PlanesOfRows first, second;
+  RowsInMemory lse;               // if not null, second rows are multiplied by LseInLog2::factor
   RowNumbers* numbers = nullptr;  // [entry, head, row]
   int32_t rows = 0, heads = 0;
   int32_t blocks_of_head = 0;

@@ -119,9 +119,10 @@ class QuerySplit {
   // By a thread of its own. Returns whether the row has numbers of its own.
   __device__ __forceinline__ bool store_numbers(int row) const {
     const int64_t at = number_ * C.queries + row;
-    const float lse = shared_.lse[row], delta = shared_.delta[row];
+    const float lse = shared_.lse[row];
     const LseInLog2 in_log2(lse);
-    a_.lse_log2[at] = lse * kLog2E;
+    const float delta = shared_.delta[row] * in_log2.factor;
+    a_.lse_log2[at] = in_log2.rounded;
     a_.delta[at] = delta;
     const int32_t most = shared_.most, own = shared_.exponent[row];
     const int32_t exponent = own == SplitQueries::kNone ? most : own;
@@ -130,7 +131,7 @@ class QuerySplit {
     };
     QueryNumbers& numbers = a_.query_numbers[number_];
     numbers.shift[row] = in_log2.rounded + static_cast<float>(most - exponent - 15);
-    numbers.delta[row] = delta * in_log2.factor * power(-exponent);
+    numbers.delta[row] = delta * power(-exponent);
     numbers.factor[row] = shared_.factor[row];
     numbers.share[row] = power(most - exponent);
     return shared_.factor[row] != power_of_two(kCommonQueryExponent - 14) ||
