@@ -108,12 +108,13 @@ AttentionPlanes portable_attention_backward_planes(const AttentionProblem& probl
   // All of them have the same chunks.
   const PortableBackwardConfig config =
       choose_portable_attention_backward(problem, gradients.front(), shared_bytes);
-  return {
-      problem,
-      {config.plane_length(config.key_dim), config.depth(config.key_dim), kCommonKeyExponent},
-      {config.plane_length(config.value_dim), config.depth(config.value_dim), kCommonValueExponent},
-      arguments_of(problem).scale_log2,
-      true};
+  const auto length = [&](int dim, int32_t common) {
+    return PlaneLength{config.plane_length(dim), config.depth(dim), common,
+                       loss_of_sums(kMmaLoss, config.depth(dim))};
+  };
+  return {problem, length(config.key_dim, kCommonKeyExponent),
+          length(config.value_dim, kCommonValueExponent), arguments_of(problem).scale_log2_f64,
+          true};
 }
 
 std::vector<GradientsOf> gradients_of(const AttentionProblem& problem, int32_t shared_bytes) {

@@ -18,6 +18,7 @@
 #include "cuda/device/element.hpp"
 #include "cuda/device/portable/attention/backward_scores.hpp"
 #include "cuda/device/ptx/dependency.hpp"
+#include "cuda/device/split/truncation.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -196,11 +197,14 @@ class PortableBackwardFinish {
     if (query >= block_.sequence.q_len) return;
     auto* to = row_at<Real>(a_.grad_query_rows, entry_of<C.lengths>(a_, block_.sequence.batch),
                             block_.head, block_.sequence.q_begin + query);
+    // What products with the keys of a warp lose.
+    const Real rest = C.planes() == 2 ? a_.scale * loss_of_sums(kMmaLoss, C.rows) : 0;
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
       if (column + e >= a_.head_dim) break;
       Real* element = to + (column + e) * a_.grad_query_rows.stride[3];
-      *element = V::fma(eight[e], a_.scale, C.accumulate_query ? *element : 0);
+      *element =
+          V::fma(eight[e], a_.scale, V::fma(eight[e], rest, C.accumulate_query ? *element : 0));
     }
   }
   __device__ __forceinline__ void store_rounded(int row, int column,

@@ -93,13 +93,14 @@ class RowSplit {
   // The numbers times `scale`, whose products are not rounded; zeros if not `finite`.
   __device__ __forceinline__ void store(float scale, bool finite, int64_t row) const {
     uint16_t* const to = tensor_.planes + row * 2 * tensor_.length;
-    const float factor = tensor_.scale * scale;
+    const float factor = tensor_.scale * scale, rest = tensor_.scale_rest * scale;
 #pragma unroll
     for (int i = 0; i < C.held(); ++i) {
       const int at = number(i);
       if (at >= tensor_.length) continue;
       const float4 x = finite ? held_[i] : float4{0, 0, 0, 0};
-      const HalfPairs a = split_product(x.x, x.y, factor), b = split_product(x.z, x.w, factor);
+      const HalfPairs a = split_product(x.x, x.y, factor, rest),
+                      b = split_product(x.z, x.w, factor, rest);
       uint16_t* const high = to + at / tensor_.chunk * tensor_.chunk * 2 + at % tensor_.chunk;
       *reinterpret_cast<uint2*>(high) = {a.high, b.high};
       *reinterpret_cast<uint2*>(high + tensor_.chunk) = {a.low, b.low};
@@ -120,11 +121,13 @@ class RowSplit {
       use(held_[i].w);
     }
   }
-  // As split_pair of the products, which are not rounded.
-  __device__ __forceinline__ HalfPairs split_product(float x, float y, float factor) const {
+  // As split_pair of the products with factor + rest, which are not rounded.
+  __device__ __forceinline__ HalfPairs split_product(float x, float y, float factor,
+                                                     float rest) const {
     const uint32_t high = ptx::to_f16x2(x * factor, y * factor);
     const float2 kept = widen_pair<DType::kF16>(high);
-    return {high, ptx::to_f16x2(fmaf(x, factor, -kept.x), fmaf(y, factor, -kept.y))};
+    return {high, ptx::to_f16x2(fmaf(x, rest, fmaf(x, factor, -kept.x)),
+                                fmaf(y, rest, fmaf(y, factor, -kept.y)))};
   }
 
   const PlanesOfRows& tensor_;
