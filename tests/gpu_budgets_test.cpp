@@ -169,6 +169,24 @@ TEST_P(SweepBudgets, AreHeld) {
 INSTANTIATE_TEST_SUITE_P(Architectures, SampledBudgets, testing::Values("sm_90a"));
 INSTANTIATE_TEST_SUITE_P(Architectures, SweepBudgets, testing::ValuesIn(kPackedArchitectures));
 
+// Every architecture compiles small portable kernels in both directions, and one of them those of
+// each type; SweepPortableBudgets all.
+TEST(SampledPortableBudgets, AreHeld) {
+  Version version;
+  if (const Status status = compiler_version(&version); !status.ok())
+    GTEST_SKIP() << status.sentence();
+  const std::pair<const char*, DType> samples[] = {
+      {"sm_80", DType::kBF16}, {"sm_80", DType::kF64},  {"sm_86", DType::kF16},
+      {"sm_89", DType::kBF16}, {"sm_90a", DType::kF64}, {"sm_100", DType::kBF16},
+      {"sm_120", DType::kF32}};
+  std::vector<Variant> variants;
+  for (const auto& [architecture, dtype] : samples)
+    for (Variant& variant : small_portable_attention_variants(architecture, dtype))
+      variants.push_back(std::move(variant));
+  EXPECT_EQ(variants.size(), 2 * std::size(samples));
+  expect_within_budgets(variants);
+}
+
 // Architectures without a part in the pack have portable kernels, which every plan compiles.
 using SweepPortableBudgets = BudgetsTest;
 TEST_P(SweepPortableBudgets, AreHeld) {

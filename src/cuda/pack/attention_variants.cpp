@@ -5,6 +5,7 @@
 #include "cuda/pack/variants.hpp"
 #include "cuda/portable/attention.hpp"
 #include "cuda/portable/attention_backward.hpp"
+#include "cuda/portable/attention_float64.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
 #include "cuda/sm90/attention_backward_float32.hpp"
@@ -16,7 +17,7 @@ namespace {
 
 struct Dims {
   int64_t key, value;
-  bool usual = false;  // f16, in addition to bf16, and f32 of the portable kernels
+  bool usual = false;  // f16, in addition to bf16, and f32 and f64
 };
 constexpr Dims kUsual[] = {{64, 64, true}, {128, 128, true}};
 constexpr Dims kTuned[] = {{64, 64, true}, {128, 128, true}, {256, 256},
@@ -36,11 +37,13 @@ struct Kind {
   bool window = false, ragged = false, kv_lens = false, visible = false, bias = false;
   double dropout = 0;
   bool accumulate = false;
-  bool f16 = true;   // too, where dims are usual
-  bool f32 = false;  // the same
+  bool f16 = true;          // too, where dims are usual
+  bool f32 = false;         // the same
+  bool f64 = false;         // the same, of the portable kernels
+  bool everywhere = false;  // in the pack for every architecture, where dims are usual, but for f64
 };
 constexpr Kind kCommon[] = {
-    {.name = "attention", .dims = kTuned, .f32 = true},
+    {.name = "attention", .dims = kTuned, .f32 = true, .f64 = true, .everywhere = true},
     {.name = "attention of short sequences", .dims = kUsual, .q_len = 1024, .kv_len = 1024},
     {.name = "deterministic attention",
      .dims = kTuned,
@@ -66,14 +69,16 @@ constexpr Kind kCommon[] = {
      .dims = kUsual,
      .causal = false,
      .backward = false,
-     .q_len = 1},
+     .q_len = 1,
+     .everywhere = true},
     {.name = "attention of a query and key lengths",
      .dims = kUsual,
      .causal = false,
      .backward = false,
      .q_len = 1,
-     .kv_lens = true},
-    {.name = "ragged attention", .dims = kUsual, .full = false, .ragged = true},
+     .kv_lens = true,
+     .everywhere = true},
+    {.name = "ragged attention", .dims = kUsual, .full = false, .ragged = true, .everywhere = true},
     {.name = "attention in a window", .dims = kUsual, .full = false, .window = true, .f16 = false},
     {.name = "attention with bias", .dims = kUsual, .causal = false, .bias = true, .f16 = false},
     {.name = "attention with dropout", .dims = kUsual, .dropout = 0.1, .f16 = false},
@@ -108,6 +113,10 @@ constexpr Kind kRare[] = {
      .bias = true,
      .dropout = 0.1},
 };
+
+// Programs that compile fast.
+constexpr Dims kSmallDims[] = {{16, 16}};
+constexpr Kind kSmall{.name = "attention", .dims = kSmallDims};
 
 AttentionProblem problem_of(const Kind& kind, const Dims& dims, DType dtype, bool causal) {
   AttentionProblem problem;
@@ -173,10 +182,12 @@ Budget budget_of(const PortableForwardConfig& config) {
           kLeastShared - config.shared_bytes()};
 }
 
-// Shared memory of a block, in bytes, where it is known; GPUs of 8.0 share kernels with those of
-// 8.6, which have least.
-int32_t shared_bytes_of(const std::string& architecture) {
-  return architecture == "sm_90a" || architecture == "sm_100" ? kMostShared : kLeastShared;
+// Shared memory of a block, in bytes, of the GPUs that run code for the architecture: those of 8.6
+// and 8.9, which have least, share it with those of 8.0.
+std::vector<int32_t> shared_bytes_of(const std::string& architecture) {
+  constexpr int32_t kOfA100 = 166912;
+  if (architecture == "sm_80") return {kLeastShared, kOfA100};
+  return {architecture == "sm_90a" || architecture == "sm_100" ? kMostShared : kLeastShared};
 }
 // The budget of all kernels of the direction.
 Budget budget_of_backward(const AttentionProblem& problem, int32_t shared_bytes) {
@@ -229,45 +240,77 @@ void add_portable(const Kind& kind, const Dims& dims, DType dtype, bool causal,
                   const std::string& architecture, std::vector<Variant>* variants) {
   const AttentionProblem problem = problem_of(kind, dims, dtype, causal);
   const std::string name = name_of(kind, dims, dtype, causal, architecture);
-  if (kind.forward) {
+  if (kind.forward && dtype == DType::kF64) {
+    const Float64ForwardConfig config = choose_float64_attention(pack_gqa(problem));
+    variants->push_back({"forward of " + name,
+                         {kFloat64AttentionHeader, float64_attention_kernels(config), architecture},
+                         {255, 40, kLeastShared - config.shared_bytes()}});
+  } else if (kind.forward) {
     const PortableForwardConfig config = choose_portable_attention(pack_gqa(problem));
     variants->push_back(
         {"forward of " + name,
          {kPortableAttentionHeader, portable_attention_kernels(config), architecture},
          budget_of(config)});
   }
-  if (kind.backward)
-    variants->push_back(
-        {"backward of " + name,
-         {kPortableAttentionBackwardHeader,
-          portable_attention_backward_kernels(problem, shared_bytes_of(architecture)),
-          architecture},
-         budget_of_backward(problem, shared_bytes_of(architecture))});
+  if (!kind.backward) return;
+  std::vector<std::string> before;
+  for (const int32_t shared_bytes : shared_bytes_of(architecture)) {
+    const auto kernels = portable_attention_backward_kernels(problem, shared_bytes);
+    if (kernels == before) continue;
+    variants->push_back({concatenate("backward of ", name, ", ", shared_bytes, " bytes shared"),
+                         {kPortableAttentionBackwardHeader, kernels, architecture},
+                         budget_of_backward(problem, shared_bytes)});
+    before = kernels;
+  }
 }
 
+bool has_type(const Kind& kind, const Dims& dims, DType dtype) {
+  if (dtype == DType::kBF16) return true;
+  return dims.usual && (dtype == DType::kF16   ? kind.f16
+                        : dtype == DType::kF32 ? kind.f32
+                                               : kind.f64);
+}
+
+// Of bf16, and of the common kinds also of other types, up to the last of kTypes.
+constexpr DType kTypes[] = {DType::kBF16, DType::kF16, DType::kF32, DType::kF64};
+
 template <class Add>
-std::vector<Variant> variants_of(const std::string& architecture, bool common, const Add& add) {
+std::vector<Variant> variants_of(const std::string& architecture, bool common,
+                                 std::span<const DType> types, const Add& add) {
   std::vector<Variant> variants;
   for (const Kind& kind : common ? std::span<const Kind>(kCommon) : std::span<const Kind>(kRare))
     for (const Dims& dims : kind.dims)
-      for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32})
+      for (const DType dtype : types.first(common ? types.size() : 1))
         for (const bool causal : {false, true})
-          if ((causal ? kind.causal : kind.full) &&
-              (dtype == DType::kBF16 ||
-               (common && dims.usual && (dtype == DType::kF16 ? kind.f16 : kind.f32))))
+          if ((causal ? kind.causal : kind.full) && has_type(kind, dims, dtype))
             add(kind, dims, dtype, causal, architecture, &variants);
   return variants;
 }
+constexpr std::span<const DType> kPackedTypes = std::span(kTypes).first(3);
 
 }  // namespace
 
 std::vector<Variant> attention_variants(const std::string& architecture, bool common) {
   if (architecture != "sm_90a") return portable_attention_variants(architecture, common);
-  return variants_of(architecture, common, add_sm90);
+  return variants_of(architecture, common, kPackedTypes, add_sm90);
 }
 
 std::vector<Variant> portable_attention_variants(const std::string& architecture, bool common) {
-  return variants_of(architecture, common, add_portable);
+  return variants_of(architecture, common, kTypes, add_portable);
+}
+
+std::vector<Variant> packed_portable_attention_variants(const std::string& architecture) {
+  return variants_of(architecture, true, kPackedTypes,
+                     [](const Kind& kind, const Dims& dims, auto... others) {
+                       if (kind.everywhere && dims.usual) add_portable(kind, dims, others...);
+                     });
+}
+
+std::vector<Variant> small_portable_attention_variants(const std::string& architecture,
+                                                       DType dtype) {
+  std::vector<Variant> variants;
+  add_portable(kSmall, kSmallDims[0], dtype, false, architecture, &variants);
+  return variants;
 }
 
 }  // namespace perseid::internal::cuda

@@ -127,16 +127,22 @@ std::vector<Variant> common_variants(const std::string& architecture) {
   std::vector<Variant> variants = softmax_variants(architecture, true);
   append(helper_variants(architecture), &variants);
   append(matmul_variants(architecture, true), &variants);
-  if (architecture == "sm_90a") append(attention_variants(architecture, true), &variants);
+  append(architecture == "sm_90a" ? attention_variants(architecture, true)
+                                  : packed_portable_attention_variants(architecture),
+         &variants);
   return without_repeats(std::move(variants));
 }
 
 std::vector<Variant> rare_variants(const std::string& architecture) {
-  std::vector<Variant> variants = softmax_variants(architecture, false);
+  std::vector<Variant> variants = common_variants(architecture);
+  const auto common = static_cast<std::ptrdiff_t>(variants.size());
+  append(softmax_variants(architecture, false), &variants);
   append(matmul_variants(architecture, false), &variants);
   if (architecture != "sm_90a") append(attention_variants(architecture, true), &variants);
   append(attention_variants(architecture, false), &variants);
-  return without_repeats(std::move(variants));
+  variants = without_repeats(std::move(variants));
+  variants.erase(variants.begin(), variants.begin() + common);
+  return variants;
 }
 
 }  // namespace perseid::internal::cuda

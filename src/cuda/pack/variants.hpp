@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda/runtime/compiler.hpp"
+#include "math/dtype.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -34,6 +35,10 @@ std::vector<Variant> rare_variants(const std::string& architecture);
 // May hold duplicates. For sm_90a those of sm90/, for other architectures those of portable/.
 std::vector<Variant> attention_variants(const std::string& architecture, bool common);
 std::vector<Variant> portable_attention_variants(const std::string& architecture, bool common);
+// Those that the pack has, and small ones of both directions.
+std::vector<Variant> packed_portable_attention_variants(const std::string& architecture);
+std::vector<Variant> small_portable_attention_variants(const std::string& architecture,
+                                                       DType dtype);
 std::vector<Variant> matmul_variants(const std::string& architecture, bool common);
 
 }  // namespace perseid::internal::cuda
