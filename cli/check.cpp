@@ -35,7 +35,8 @@ constexpr const char* kCheckExample =
     "--causal bottom-right --backward --dtype bf16";
 // Failures of fuzzing that are shown; all are counted.
 constexpr size_t kMostShown = 20;
-// One in so many random problems is put to every implementation instead of the chosen one.
+// On CPUs one in so many random problems is put to every implementation instead of the chosen one,
+// on a GPU each.
 constexpr uint64_t kEveryImplementation = 4;
 // Results must be the same with this many threads as with one (or with --threads).
 constexpr int64_t kOtherThreads = 3;
@@ -187,7 +188,8 @@ Tally fuzz(const CLI::App& command, const Common& common, const Devices& devices
       if (!common.impl.empty() && problem.expect.value == 0) problem.impl = common.impl;
       for (CheckResult& result :
            devices.check(problem, context, other, flags.plans_only ? kNoBytes : kMostFuzzBytes,
-                         drawn[at] % kEveryImplementation == 0, false, &share.tally.not_for_gpu)) {
+                         draw.gpu || drawn[at] % kEveryImplementation == 0, false,
+                         &share.tally.not_for_gpu)) {
         share.tally.count(result);
         if (result.passed) continue;
         // At once too: what comes later may never end.

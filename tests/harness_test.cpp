@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -73,6 +74,24 @@ TEST(Problem, RandomOnesOfAGroupShareWhatKernelsAreCompiledFor) {
     EXPECT_EQ(problem.deterministic, first.deterministic) << i;
     EXPECT_EQ(problem.log, first.log) << i;
   }
+}
+
+TEST(Problem, RandomOnesForGpusHaveAllTypesStridesAndDims) {
+  std::map<uint32_t, int> types;
+  int all = 0, any_strides = 0, odd_dims = 0;
+  for (uint64_t i = 0; i < 4000; ++i) {
+    const Problem problem = random_problem({.seed = 3, .gpu = true}, i);
+    if (problem.op != Op::kAttention || problem.expect.value != 0) continue;
+    ++all;
+    ++types[problem.dtype.value];
+    any_strides += problem.strides.value == static_cast<uint32_t>(Strides::kMixed);
+    odd_dims += problem.head_dim % 8 != 0;
+  }
+  EXPECT_GT(all, 1000);
+  EXPECT_EQ(types.size(), 4u);
+  for (const auto& [type, count] : types) EXPECT_GT(count, all / 5) << type;
+  EXPECT_GT(any_strides, all / 5);
+  EXPECT_GT(odd_dims, all / 5);
 }
 
 std::string complaint_about(const char* text) {

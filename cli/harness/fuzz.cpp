@@ -114,7 +114,7 @@ int64_t length_within(Dice& dice, int64_t least, int64_t most) {
 
 void dims(TwoDice& dice, Problem& p) {
   Dice& shared = dice.shared;
-  if (!dice.gpu || shared.one_in(16)) {
+  if (!dice.gpu || shared.one_in(3)) {
     p.head_dim = std::max<int64_t>(shared.extent(shared.one_in(10) ? 130 : 36), 1);
     if (shared.one_in(3)) p.value_dim = std::max<int64_t>(shared.extent(36), 1);
     return;
@@ -151,8 +151,12 @@ void read_cache(int64_t kind, Dice& dice, Problem& p) {
 
 void attention(TwoDice& dice, Problem& p) {
   Dice &shared = dice.shared, &own = dice.own;
-  if (dice.gpu && !shared.one_in(30)) p.dtype.value = shared.one_in(3) ? PERSEID_F16 : PERSEID_BF16;
-  if (dice.gpu && !own.one_in(24)) {
+  // Evenly: types have kernels of their own there.
+  if (dice.gpu)
+    p.dtype.value =
+        static_cast<uint32_t>(shared.pick({PERSEID_F16, PERSEID_BF16, PERSEID_F32, PERSEID_F64}));
+  // Half of them as TMA and vectors need it.
+  if (dice.gpu && own.one_in(2)) {
     p.strides.value = static_cast<uint32_t>(own.one_in(2) ? Strides::kAligned : Strides::kPacked);
     p.misalign = own.one_in(4) ? 16 * own.between(1, 3) : 0;
   }

@@ -13,7 +13,8 @@ struct Draw {
   // So many neighbours share what kernels of a GPU are compiled for: operation, types, features,
   // dims, and about the lengths.
   uint64_t group = 1;
-  // Attention mostly in types, dims and strides that tensor cores and TMA take.
+  // Attention in all types evenly, half of it with strides that TMA takes, and in two of three
+  // groups with dims that are multiples of 8.
   bool gpu = false;
 };
 
