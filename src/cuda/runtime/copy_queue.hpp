@@ -46,9 +46,7 @@ class CopyQueue {
   EventHandle end_ = nullptr;   // here, for a stream that this one precedes
 };
 
-// Whether the stream is being captured in a graph.
-Status find_capture(const Gpu& gpu, void* stream, bool* capturing);
-// OK unless it is.
+// OK unless the stream is being captured in a graph.
 Status refuse_capture(const Gpu& gpu, const char* operation, void* stream);
 // In the order of a stream; see CopyQueue::copy.
 Status copy_tensor(const Gpu& gpu, const Tensor& from, const Tensor& to, void* stream);

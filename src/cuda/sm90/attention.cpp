@@ -4,6 +4,7 @@
 
 #include "cuda/runtime/kernel_name.hpp"
 #include "cuda/runtime/launch_number.hpp"
+#include "cuda/runtime/signals.hpp"
 #include "cuda/sm90/attention_boxes.hpp"
 
 namespace perseid::internal::cuda {
@@ -337,7 +338,7 @@ Status Sm90Attention::make(const AttentionProblem& problem, const AttentionForwa
   if (status.ok() && config.bias_stages > 0)
     status =
         gpu.allow_shared(attention->kernels_.back(), without_bias_tiles(config).shared_bytes());
-  if (status.ok()) status = attention->chunks_.upload(problem);
+  if (status.ok()) status = attention->chunks_.upload(problem.chunks_kv);
   if (!status.ok()) return status;
 
   AttentionForwardArguments& fixed = attention->fixed_;
@@ -526,14 +527,12 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
     arguments.split_sums = reinterpret_cast<float*>(workspace + layout.sums);
   }
   arguments.launch = launch_number();
-  if (config_.async) {
-    status = chunks_.fill(tensors.arrival_kv, stream, &arguments.async);
-    if (!status.ok()) return status;
-    const ChunkCut& cut = problem_.chunks_kv;
-    arguments.pivot = static_cast<int32_t>(cut.begin[tensors.arrival_kv.first]);
-    arguments.async.failed = reinterpret_cast<uint64_t*>(workspace + layout.failed);
-    arguments.launch = arguments.async.launch;
-  }
+  if (config_.async)
+    if (Status status =
+            set_arrival(tensors.arrival_kv, reinterpret_cast<uint64_t*>(workspace + layout.failed),
+                        stream, &arguments);
+        !status.ok())
+      return status;
   const Launch launch{.blocks = min(arguments.tiles, gpu_.facts().multiprocessors),
                       .threads = config.threads(),
                       .shared_bytes = config.shared_bytes()};
@@ -555,6 +554,29 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
   if (status.ok() && config_.masked() && config_.split)
     status = gpu_.launch(kernels_[next], by_rows, &arguments, stream);
   return status;
+}
+
+Status Sm90Attention::set_arrival(const Arrival& arrival, uint64_t* failed, void* stream,
+                                  AttentionForwardArguments* arguments) const {
+  const ChunkCut& cut = problem_.chunks_kv;
+  AsyncArguments& async = arguments->async;
+  DeviceArrival& filled = async.arrivals[0];
+  if (Status status = find_arrival(gpu_, arrival, &filled, &async.reports[0]); !status.ok())
+    return status;
+  filled.chunks = chunks_.from(arrival.first);
+  // Lengths are in memory of the device: their chunks are taken as if all sequences were longest.
+  if (!has_lengths(problem_)) {
+    const KeyRange seen = seen_keys(problem_, problem_.q_len, problem_.kv_len);
+    const auto read = ChunkTable<int64_t>{cut.begin, cut.count}.covering(seen.begin, seen.end);
+    filled.read = {static_cast<int32_t>(read.first), static_cast<int32_t>(read.last)};
+  }
+  arguments->pivot = static_cast<int32_t>(cut.begin[arrival.first]);
+  async.failed = failed;
+  async.launch = arguments->launch;
+  const WaitingExecution execution{.operation = "attention forward",
+                                   .operands = {"key", ""},
+                                   .deadline_ns = {arrival.deadline_ns, 0}};
+  return gpu_.wait_reports().draw(execution, stream, &async.reports[1]);
 }
 
 std::string Sm90Attention::description() const {
