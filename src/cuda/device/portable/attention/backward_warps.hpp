@@ -233,21 +233,15 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
   // Those of the warp's rows, as bits.
   static __device__ __forceinline__ uint32_t rows_of_all(uint32_t rows) { return rows; }
   __device__ __forceinline__ void store_gradients(uint32_t left_out) const {
-    // Of planes: those of queries have the scale, to units of log2, and with those of grad_out what
-    // scores and dP lose.
-    const auto loss = [](int depth) {
-      return kPlanes == 2 ? loss_of_sums(kMmaLoss, C.columns) - loss_of_sums(kMmaLoss, depth) : 0;
-    };
     if constexpr (C.of_keys()) {
-      this->template store<C.accumulate_value, kSecondPart>(second_, dropout_factor<C.dropout>(a_),
-                                                            a_.grad_value_rows, a_.value_dim, 0,
-                                                            left_out, loss(kSecondDepth));
-      this->template store<C.accumulate_key, kFirstPart>(first_, kPlanes == 2 ? kLn2 : a_.scale,
-                                                         a_.grad_key_rows, a_.head_dim, 0, left_out,
-                                                         loss(kFirstDepth));
+      this->template store<C.accumulate_value, kSecondPart>(
+          second_, dropout_factor<C.dropout>(a_), a_.grad_value_rows, a_.value_dim, 0, left_out);
+      // Planes of queries have the scale, to units of log2.
+      this->template store<C.accumulate_key, kFirstPart>(
+          first_, kPlanes == 2 ? kLn2 : a_.scale, a_.grad_key_rows, a_.head_dim, 0, left_out);
     } else {
       this->template store<C.accumulate_query, kFirstPart>(first_, a_.scale, a_.grad_query_rows,
-                                                           a_.head_dim, 0, left_out, loss(1));
+                                                           a_.head_dim, 0, left_out);
     }
   }
 

@@ -505,6 +505,7 @@ struct AttentionBackwardArguments : AttentionBackwardProblem {
 
 // float32: the maps are those of planes.
 struct AttentionBackwardPlanesArguments : AttentionBackwardArguments {
+  RowsInMemory lse, grad_lse;             // rows of one element; grad_lse may be null
   PlanesArguments planes;                 // of query with grad_out, and of key with value
   PlanesOfRows out;                       // without planes
   QueryNumbers* query_numbers = nullptr;  // [block of queries]
@@ -520,7 +521,8 @@ struct AttentionBackwardBiasArguments : AttentionBackwardProblem, BiasTiles {
 
 // Arguments of attention_backward_prepare and attention_backward_finish.
 struct AttentionBackwardRows : AttentionBackwardProblem {
-  int32_t bias_blocks = 0;  // tiles of dBias
+  RowsInMemory lse, grad_lse;  // rows of one element; grad_lse may be null
+  int32_t bias_blocks = 0;     // tiles of dBias
 };
 
 }  // namespace perseid::internal::cuda
