@@ -376,9 +376,9 @@ TEST(Interface, NamesWhatIsMissing) {
   desc.product_count = 1;
   expect_refused(perseid_all_gather_matmul_plan_create(context.get(), group, &desc, &plan),
                  "products is NULL");
-  desc.dtype = PERSEID_F8E4M3;
+  desc.dtype = PERSEID_F8E5M2 + 1;
   expect_refused(perseid_all_gather_matmul_plan_create(context.get(), group, &desc, &plan),
-                 "f8e4m3, which matmul alone takes");
+                 "PERSEID_F64 (4), PERSEID_F8E4M3 (5) or PERSEID_F8E5M2 (6)");
 }
 
 // One rank needs no rendezvous.

@@ -32,6 +32,8 @@ inline int64_t bytes_of(DType dtype) {
     case perseid::f32:
       return 4;
     case perseid::u8:
+    case perseid::f8e4m3:
+    case perseid::f8e5m2:
       return 1;
     default:
       return 2;
@@ -74,6 +76,12 @@ struct Matrix {
       } else if (dtype == perseid::bf16) {
         const auto half = static_cast<uint16_t>(bits >> 16);
         std::memcpy(matrix.at(i), &half, sizeof half);
+      } else if (bytes_of(dtype) == 1) {
+        // Any sign and mantissa, an exponent from 2^-4 to 2^3.
+        const uint64_t exponent = engine() % 8 + (dtype == perseid::f8e4m3 ? 3 : 11);
+        const int mantissa = dtype == perseid::f8e4m3 ? 3 : 2;
+        *matrix.at(i) = static_cast<std::byte>((engine() & 1) << 7 | exponent << mantissa |
+                                               (engine() & ((1 << mantissa) - 1)));
       } else {
         // Sign, exponent 2^-1 to 2^-8 and mantissa.
         const auto half = static_cast<uint16_t>((bits >> 16 & 0x8000) | ((engine() % 8 + 7) << 10) |
@@ -94,6 +102,17 @@ struct Matrix {
     return value;
   }
 };
+
+// float32 from 0.5 to 2, each another one.
+inline Matrix random_scales(std::vector<int64_t> shape, uint64_t seed) {
+  Matrix scales(std::move(shape), perseid::f32);
+  std::mt19937_64 engine(seed);
+  for (size_t i = 0; i < scales.bytes.size() / sizeof(float); ++i) {
+    const float scale = std::uniform_real_distribution<float>(0.5, 2)(engine);
+    std::memcpy(scales.at(i), &scale, sizeof scale);
+  }
+  return scales;
+}
 
 // Copies a part of a matrix into another.
 inline Matrix copy_of(const Tensor& part, DType dtype) {

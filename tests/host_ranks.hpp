@@ -8,7 +8,7 @@
 #include <dlfcn.h>
 #include <signal.h>
 
-#include "collective/transport.hpp"
+#include "collective/scale_gather.hpp"
 #include "rank_processes.hpp"
 
 namespace host_ranks {
@@ -94,6 +94,51 @@ inline bool gathers(const Member& member, int64_t outer) {
     for (int64_t chunk = 0; right && chunk < chunks.count(); ++chunk)
       right = transport->signals()[chunk] == epoch;
     right = transport->finish(sending).ok() && right;
+  }
+  return right;
+}
+
+// Scales of the rows of every entry of a batch, uneven and with gaps between entries.
+inline bool gathers_scales(const Member& member, int64_t batch) {
+  Group& group = *member.group;
+  const Operation operation("all-gather-matmul", kDeadline);
+  const Shards shards = shards_of(group.size(), batch);
+  const std::vector<int64_t>& begin = shards.begin;
+  const auto own = static_cast<size_t>(group.rank());
+  const int64_t rows = begin[own + 1] - begin[own], gap = 3;
+  std::unique_ptr<ScaleGather> gather;
+  if (!ScaleGather::make({group, operation, *member.device}, batch, begin,
+                         ShardChunks(shards, group.size(), 2), &gather)
+           .ok())
+    return false;
+  bool right = true;
+  std::vector<float> mine(static_cast<size_t>(batch * (rows + gap)), -1);
+  const auto value = [](size_t rank, int64_t entry, int64_t row, uint32_t epoch) {
+    return static_cast<float>(rank) * 1000 + static_cast<float>(100 * entry + row) +
+           static_cast<float>(epoch) / 8;
+  };
+  for (uint32_t epoch = 1; epoch <= 3; ++epoch) {
+    const Turn turn(group, operation);
+    for (int64_t entry = 0; entry < batch; ++entry)
+      for (int64_t row = 0; row < rows; ++row)
+        mine[static_cast<size_t>(entry * (rows + gap) + row)] = value(own, entry, row, epoch);
+    const Sending sending{epoch, nullptr, nullptr};
+    right = right && gather
+                         ->send(operation, sending,
+                                {.data = mine.data(),
+                                 .dtype = DType::kF32,
+                                 .rank = 2,
+                                 .shape = {batch, rows},
+                                 .stride = {rows + gap, 1}})
+                         .ok();
+    const DLTensor& all = *gather->scales();
+    right = right && all.ndim == 2 && all.shape[0] == batch && all.shape[1] == begin.back();
+    for (size_t rank = 0; right && rank + 1 < begin.size(); ++rank)
+      for (int64_t entry = 0; entry < batch; ++entry)
+        for (int64_t row = begin[rank]; row < begin[rank + 1]; ++row)
+          right = right && static_cast<const float*>(all.data)[entry * begin.back() + row] ==
+                               value(rank, entry, row - begin[rank], epoch);
+    right = gather->finish(sending).ok() && right;
   }
   return right;
 }

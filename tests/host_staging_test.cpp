@@ -22,7 +22,8 @@ TEST_F(HostStaging, BringsShardsAndPartsToTheirRanks) {
       const Member member(rank, size);
       bool right = &transport_of(*member.device, *member.group) == &kHostStaging;
       for (const int64_t outer : {1, 3})
-        right = right && gathers(member, outer) && reduces(member, outer);
+        right = right && gathers(member, outer) && gathers_scales(member, outer) &&
+                reduces(member, outer);
       return right;
     });
     EXPECT_EQ(join(), std::vector<int>(static_cast<size_t>(size), 0));

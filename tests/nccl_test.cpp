@@ -34,7 +34,8 @@ TEST_F(Nccl, BringsShardsAndPartsToTheirRanks) {
       // A later plan does not connect again.
       right = right && agree(member).ok() && carries(member);
       for (const int64_t outer : {1, 3})
-        right = right && gathers(member, outer) && reduces(member, outer);
+        right = right && gathers(member, outer) && gathers_scales(member, outer) &&
+                reduces(member, outer);
       return right;
     });
     EXPECT_EQ(join(), std::vector<int>(static_cast<size_t>(size), 0));

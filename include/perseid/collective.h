@@ -181,17 +181,19 @@ PERSEID_API perseid_status perseid_plan_overlap_report(perseid_plan_t plan, cons
 /** One product of the gathered operand. */
 typedef struct perseid_gather_product {
   uint32_t struct_size; /**< sizeof(perseid_gather_product), the same of all in an array */
-  uint32_t out_dtype;   /**< of c; 0: dtype. dtype, or F32 where dtype is F16 or BF16 */
-  int64_t n;            /**< columns of b and c; may differ between ranks */
-  double alpha;         /**< of a b; 0: 1 */
-  uint32_t bias;        /**< 1: a bias is given at execution */
-  uint32_t reserved;    /**< 0 */
+  /** Of c; 0: dtype, or F32 where that is of 8 bits. dtype; or F32 where that is F16 or BF16; or
+   * F16, BF16 or F32 where it is of 8 bits. */
+  uint32_t out_dtype;
+  int64_t n;         /**< columns of b and c; may differ between ranks */
+  double alpha;      /**< of a b; 0: 1 */
+  uint32_t bias;     /**< 1: a bias is given at execution */
+  uint32_t reserved; /**< 0 */
 } perseid_gather_product;
 
 /** c[i] = alpha[i] * gather(a) b[i] + bias[i]: every rank has a shard of a, and gets the products
  * of all of a with its own b. The product of the own shard runs first, those of the others as they
  * arrive. Bit for bit the result of perseid_matmul_execute with the gathered operand, unless in
- * canonical order. */
+ * canonical order. The 8-bit types have scales as in perseid_matmul_desc, but none of blocks. */
 typedef struct perseid_all_gather_matmul_desc {
   uint32_t struct_size; /**< sizeof(perseid_all_gather_matmul_desc) */
   uint32_t dtype;       /**< of a and b */
@@ -208,7 +210,13 @@ typedef struct perseid_all_gather_matmul_desc {
   uint32_t fusion;                        /**< perseid_fusion */
   uint32_t report;                        /**< 1: for perseid_plan_overlap_report */
   uint32_t canonical;                     /**< 1: canonical order; any number of ranks */
-  uint32_t reserved;                      /**< 0 */
+  uint32_t b_dtype;      /**< of b; 0: dtype. The 8-bit types may be mixed, no others */
+  uint32_t scaling;      /**< perseid_scaling of 8-bit a and b: NONE, TENSOR or ROW */
+  uint32_t accumulation; /**< perseid_accumulation; FAST with 8-bit a and b alone */
+  /** Of SCALE_ROW where rows are gathered. 0: each rank gives the scales of all rows of a; 1: each
+   * gives those of its own rows, and they are gathered first. */
+  uint32_t sharded_scales;
+  uint32_t reserved; /**< 0 */
 } perseid_all_gather_matmul_desc;
 
 /** The tensors of perseid_all_gather_matmul_execute. M and K are the sizes of the gathered a. */
@@ -218,14 +226,21 @@ typedef struct perseid_all_gather_matmul_args {
   /** [batch, m, k] ([m, k] if batch is 1), this rank's shard; any strides. Written into
    * perseid_all_gather_matmul_shard, it is not copied. */
   const DLTensor* a;
-  const DLTensor* const* b;    /**< of each product: [batch, K, n], or [K, n] for every entry */
-  const DLTensor* const* bias; /**< NULL, or of each product: NULL, or [n], dtype or out_dtype */
-  const DLTensor* const* c;    /**< of each product: [batch, M, n] ([M, n] if batch is 1) */
-  const DLTensor* gathered;    /**< NULL, or takes the gathered a: [batch, M, K] */
-  uint64_t deadline_ns;        /**< 0: 30 s */
+  const DLTensor* const* b; /**< of each product: [batch, K, n], or [K, n] for every entry */
+  /** NULL, or of each product: NULL, or [n], dtype or out_dtype, with 8-bit a F32 or out_dtype. */
+  const DLTensor* const* bias;
+  const DLTensor* const* c; /**< of each product: [batch, M, n] ([M, n] if batch is 1) */
+  const DLTensor* gathered; /**< NULL, or takes the gathered a: [batch, M, K] */
+  uint64_t deadline_ns;     /**< 0: 30 s */
   /** NULL, or how the waits ended. On a GPU it is written by the synchronisation that returns the
    * failure, and must live as long. */
   perseid_wait_record* record;
+  /** Given exactly where the descriptor has scaling, float32: SCALE_TENSOR [1], the same on all
+   * ranks; SCALE_ROW [batch, M], or [M] for every entry; with sharded_scales [batch, m] ([m] if
+   * batch is 1), on a GPU without gaps between the scales of an entry. */
+  const DLTensor* scale_a;
+  /** The same, of each product: SCALE_TENSOR [1]; SCALE_ROW [batch, n], or [n] for every entry. */
+  const DLTensor* const* scale_b;
 } perseid_all_gather_matmul_args;
 
 /** Makes a plan; all ranks call this. Errors: UNSUPPORTED, OUT_OF_MEMORY, TIMEOUT, PEER_LOST. *plan
@@ -251,25 +266,33 @@ perseid_all_gather_matmul_execute(perseid_plan_t plan, const perseid_all_gather_
 
 /** c = reduce(a b over all ranks) + bias: every rank has a slice of the depth, columns of a and
  * rows of b. Each rank gets its shard of c, or all of it. Partial sums are float32 (float64 for
- * F64). */
+ * F64). With 8-bit types each rank's product has scales of its own, which multiply it before the
+ * sum. */
 typedef struct perseid_matmul_reduce_desc {
   uint32_t struct_size; /**< sizeof(perseid_matmul_reduce_desc) */
   uint32_t dtype;       /**< of a and b */
-  uint32_t out_dtype;   /**< of c; 0: dtype. dtype, or F32 where dtype is F16 or BF16 */
+  /** Of c; 0: dtype, or F32 where that is of 8 bits. dtype; or F32 where that is F16 or BF16; or
+   * F16, BF16 or F32 where it is of 8 bits. */
+  uint32_t out_dtype;
   /** perseid_chunk_dim: M (also 0), shards are rows of c; N, they are columns. */
   uint32_t scatter_dim;
-  uint32_t reduction;   /**< perseid_reduction */
-  uint32_t all_reduce;  /**< 0: a rank gets its shard; 1: all of c */
-  uint32_t bias;        /**< 1: a bias is given at execution; added once, to the reduced product */
-  uint32_t canonical;   /**< 1: canonical order, of 1, 2, 4 or 8 ranks; k is equal on all */
-  int64_t batch;        /**< 0: 1 */
-  int64_t m;            /**< rows of a and of the whole c */
-  int64_t n;            /**< columns of b and of the whole c */
-  int64_t k;            /**< of this rank; may differ between ranks */
-  uint64_t deadline_ns; /**< of making the plan; 0: 30 s */
+  uint32_t reduction;  /**< perseid_reduction */
+  uint32_t all_reduce; /**< 0: a rank gets its shard; 1: all of c */
+  uint32_t bias;       /**< 1: a bias is given at execution; added once, to the reduced product */
+  /** 1: canonical order, of 1, 2, 4 or 8 ranks; k is equal on all, and there are no scales. */
+  uint32_t canonical;
+  int64_t batch;              /**< 0: 1 */
+  int64_t m;                  /**< rows of a and of the whole c */
+  int64_t n;                  /**< columns of b and of the whole c */
+  int64_t k;                  /**< of this rank; may differ between ranks */
+  uint64_t deadline_ns;       /**< of making the plan; 0: 30 s */
   const char* implementation; /**< of the product; NULL: the first that takes it */
   uint32_t fusion;            /**< perseid_fusion */
   uint32_t report;            /**< 1: for perseid_plan_overlap_report */
+  uint32_t b_dtype;           /**< of b; 0: dtype. The 8-bit types may be mixed, no others */
+  uint32_t scaling;           /**< perseid_scaling of 8-bit a and b: NONE, TENSOR or ROW */
+  uint32_t accumulation;      /**< perseid_accumulation; FAST with 8-bit a and b alone */
+  uint32_t reserved;          /**< 0 */
 } perseid_matmul_reduce_desc;
 
 /** The tensors of perseid_matmul_reduce_execute. */
@@ -278,7 +301,8 @@ typedef struct perseid_matmul_reduce_args {
   uint32_t reserved;    /**< 0 */
   const DLTensor* a;    /**< [batch, m, k], or [m, k] for every batch entry */
   const DLTensor* b;    /**< [batch, k, n], or [k, n] for every batch entry */
-  const DLTensor* bias; /**< [n], dtype or out_dtype; the same on all ranks */
+  /** [n], dtype or out_dtype, with 8-bit a F32 or out_dtype; the same on all ranks. */
+  const DLTensor* bias;
   /** [batch, m, n] ([m, n] if batch is 1); without all_reduce rank r of P has rows, or columns,
    * [r m / P, (r + 1) m / P), floored. */
   const DLTensor* c;
@@ -286,6 +310,10 @@ typedef struct perseid_matmul_reduce_args {
   /** NULL, or how the waits ended, as in perseid_all_gather_matmul_args. Its chunk is one of c that
    * `rank` has not added its part to; with all_reduce also one that it has not delivered. */
   perseid_wait_record* record;
+  /** Given exactly where the descriptor has scaling, float32, of this rank's slice of the depth:
+   * SCALE_TENSOR [1]; SCALE_ROW [batch, m], or [m] for every batch entry. */
+  const DLTensor* scale_a;
+  const DLTensor* scale_b; /**< the same; SCALE_ROW [batch, n], or [n] for every batch entry */
 } perseid_matmul_reduce_args;
 
 /** Makes a plan; all ranks call this. Errors: UNSUPPORTED, OUT_OF_MEMORY, TIMEOUT, PEER_LOST. *plan

@@ -177,7 +177,7 @@ class RankPlan : public Plan {
 /// One product of the gathered operand.
 struct GatherProduct {
   int64_t n = 0;                   ///< columns of b and c; may differ between ranks
-  DType out_dtype = DType::kNone;  ///< of c; none: dtype
+  DType out_dtype = DType::kNone;  ///< of c; none: dtype, or f32 where that is of 8 bits
   double alpha = 1;                ///< of a b; 0 stands for 1
   bool bias = false;               ///< a bias is given at execution
 };
@@ -196,6 +196,10 @@ struct AllGatherMatmulOptions {
   Fusion fusion = Fusion::kAuto;             ///< whether the product waits for all shards
   bool report = false;                       ///< for overlap_report()
   bool canonical = false;                    ///< the same bits for any number of ranks
+  DType b_dtype = DType::kNone;              ///< of b: dtype (also none), or the other 8-bit type
+  Scaling scaling = Scaling::kNone;          ///< of 8-bit a and b; kBlock is refused
+  Accumulation accumulation = Accumulation::kPromoted;  ///< of 8-bit a and b
+  bool sharded_scales = false;  ///< kRow: each rank gives those of its own rows, not of all
 };
 
 /// The tensors of AllGatherMatmul::execute. M and K are the sizes of the gathered a.
@@ -207,6 +211,8 @@ struct AllGatherMatmulArguments {
   Tensor gathered = {};                   ///< optional: [batch, M, K]
   std::chrono::nanoseconds deadline{0};   ///< 0: 30 s
   perseid_wait_record* record = nullptr;  ///< how the waits ended
+  Tensor scale_a = {};                    ///< f32: [1]; [batch, M]; sharded [batch, m]
+  std::vector<Tensor> scale_b = {};       ///< f32, of each product: [1]; [batch, n]
 };
 
 /// c[i] = alpha[i] * gather(a) b[i] + bias[i].
@@ -232,14 +238,16 @@ class AllGatherMatmul : public RankPlan {
   void execute(Stream stream, const AllGatherMatmulArguments& with,
                const Scratch& workspace) const {
     detail::require(with.b.size() == products_ && with.c.size() == products_ &&
-                        (with.bias.empty() || with.bias.size() == products_),
-                    "b, c and bias are as many as products: ", products_);
+                        (with.bias.empty() || with.bias.size() == products_) &&
+                        (with.scale_b.empty() || with.scale_b.size() == products_),
+                    "b, c, bias and scale_b are as many as products: ", products_);
     constexpr size_t kMost = 64;  // products of a plan
-    std::array<const DLTensor*, kMost> b{}, bias{}, c{};
+    std::array<const DLTensor*, kMost> b{}, bias{}, c{}, scale_b{};
     for (size_t i = 0; i < products_; ++i) {
       b[i] = with.b[i].dl();
       c[i] = with.c[i].dl();
       if (!with.bias.empty()) bias[i] = with.bias[i].dl();
+      if (!with.scale_b.empty()) scale_b[i] = with.scale_b[i].dl();
     }
     auto args = detail::sized<perseid_all_gather_matmul_args>();
     args.a = with.a.dl();
@@ -249,6 +257,8 @@ class AllGatherMatmul : public RankPlan {
     args.gathered = with.gathered.dl();
     args.deadline_ns = detail::nanoseconds(with.deadline);
     args.record = with.record;
+    args.scale_a = with.scale_a.dl();
+    args.scale_b = with.scale_b.empty() ? nullptr : scale_b.data();
     execute_as(Direction::kForward, perseid_all_gather_matmul_execute, args, stream, workspace);
   }
 
@@ -278,6 +288,10 @@ class AllGatherMatmul : public RankPlan {
     desc.fusion = static_cast<uint32_t>(options.fusion);
     desc.report = options.report;
     desc.canonical = options.canonical;
+    desc.b_dtype = static_cast<uint32_t>(options.b_dtype);
+    desc.scaling = static_cast<uint32_t>(options.scaling);
+    desc.accumulation = static_cast<uint32_t>(options.accumulation);
+    desc.sharded_scales = options.sharded_scales;
     perseid_plan_t plan = nullptr;
     detail::check(perseid_all_gather_matmul_plan_create(context.get(), group.get(), &desc, &plan));
     return plan;
@@ -291,7 +305,7 @@ class AllGatherMatmul : public RankPlan {
 /// The problem of a MatmulReduce plan.
 struct MatmulReduceOptions {
   DType dtype = f32;                      ///< of a and b
-  DType out_dtype = DType::kNone;         ///< of c; none: dtype
+  DType out_dtype = DType::kNone;         ///< of c; none: dtype, or f32 where that is of 8 bits
   ChunkDim scatter_dim = ChunkDim::kM;    ///< shards are rows (kM) or columns (kN) of c
   Reduction reduction = Reduction::kSum;  ///< over ranks
   bool all_reduce = false;                ///< every rank gets all of c
@@ -305,6 +319,9 @@ struct MatmulReduceOptions {
   Fusion fusion = Fusion::kAuto;          ///< whether shards leave when all are complete
   bool report = false;                    ///< for overlap_report()
   bool canonical = false;                 ///< the same bits for 1, 2, 4 and 8 ranks
+  DType b_dtype = DType::kNone;           ///< of b: dtype (also none), or the other 8-bit type
+  Scaling scaling = Scaling::kNone;       ///< of 8-bit a and b; kBlock is refused
+  Accumulation accumulation = Accumulation::kPromoted;  ///< of 8-bit a and b
 };
 
 /// The tensors of MatmulReduce::execute.
@@ -315,6 +332,8 @@ struct MatmulReduceArguments {
   Tensor c = {};                          ///< this rank's shard of [batch, m, n], or all of it
   std::chrono::nanoseconds deadline{0};   ///< 0: 30 s
   perseid_wait_record* record = nullptr;  ///< how the waits ended
+  Tensor scale_a = {};                    ///< f32, of this rank: [1]; [batch, m]
+  Tensor scale_b = {};                    ///< f32, of this rank: [1]; [batch, n]
 };
 
 /// c = reduce(a b over all ranks) + bias.
@@ -339,6 +358,8 @@ class MatmulReduce : public RankPlan {
     args.c = with.c.dl();
     args.deadline_ns = detail::nanoseconds(with.deadline);
     args.record = with.record;
+    args.scale_a = with.scale_a.dl();
+    args.scale_b = with.scale_b.dl();
     execute_as(Direction::kForward, perseid_matmul_reduce_execute, args, stream, workspace);
   }
 
@@ -361,6 +382,9 @@ class MatmulReduce : public RankPlan {
     desc.fusion = static_cast<uint32_t>(options.fusion);
     desc.report = options.report;
     desc.canonical = options.canonical;
+    desc.b_dtype = static_cast<uint32_t>(options.b_dtype);
+    desc.scaling = static_cast<uint32_t>(options.scaling);
+    desc.accumulation = static_cast<uint32_t>(options.accumulation);
     perseid_plan_t plan = nullptr;
     detail::check(perseid_matmul_reduce_plan_create(context.get(), group.get(), &desc, &plan));
     return plan;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/all_gather_matmul.hpp"
 
+#include "collective/float8.hpp"
 #include "collective/fusion.hpp"
 #include "collective/nccl.hpp"
 #include "cuda/runtime/copy_queue.hpp"
@@ -36,7 +37,7 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   Group& ranks = *group;
   std::unique_ptr<AllGatherMatmulPlan> made(new AllGatherMatmulPlan(device, std::move(group)));
   op::DescriptorReader reader(kOperation);
-  made->shards_.dtype = reader.dtype("dtype", desc.dtype);
+  made->shards_.dtype = reader.dtype("dtype", desc.dtype, DType::kNone, true);
   made->batch_ = reader.size("batch", desc.batch == 0 ? 1 : desc.batch, 1);
   made->m_ = reader.size("m", desc.m);
   made->k_ = reader.size("k", desc.k);
@@ -54,6 +55,7 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
                  ", expected 1 to ", kMostChunks, " of each shard, or 0 for 1");
   reader.extents("a", {made->batch_, made->m_, made->k_});
   read_rank_plan(reader, desc);
+  made->read_scales(reader, desc);
 
   Terms terms;
   terms.equal("type of the context's device", device->dl_device().device_type)
@@ -62,7 +64,9 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
       .equal("canonical", desc.canonical)
       .equal("batch", made->batch_)
       .equal("chunks", chunks)
-      .equal("product_count", desc.product_count);
+      .equal("product_count", desc.product_count)
+      .equal("sharded_scales", desc.sharded_scales);
+  add_float8_terms(desc, &terms);
   if (made->along_k_) {
     terms.equal("m", made->m_).own("k", made->k_);
   } else {
@@ -106,6 +110,12 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
       !status.ok())
     return status;
 
+  if (desc.sharded_scales == 1)
+    if (Status status = ScaleGather::make({ranks, operation, *device}, made->batch_, shards.begin,
+                                          *made->chunks_, &made->scales_);
+        !status.ok())
+      return status;
+
   std::byte* data = made->transport_->gathered();
   const int64_t extent = shards.extent(), begin = shards.begin_of(ranks.rank());
   const int64_t row = made->along_k_ ? extent : made->k_;
@@ -130,6 +140,23 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   return {};
 }
 
+void AllGatherMatmulPlan::read_scales(op::DescriptorReader& reader,
+                                      const perseid_all_gather_matmul_desc& desc) {
+  scaling_ = read_scaling(reader, desc);
+  reader.flag("sharded_scales", desc.sharded_scales);
+  reader.require(
+      desc.sharded_scales != 1 || scaling_ == Scaling::kRow, "sharded_scales is 1, but scaling is ",
+      desc.scaling,
+      ", expected PERSEID_SCALE_ROW (2): one scale of a tensor is the same on all ranks");
+  reader.require(
+      desc.sharded_scales != 1 || !along_k_,
+      "sharded_scales is 1, but k is gathered: every rank has columns of all rows; leave "
+      "it 0 and pass the scales of all rows on each rank");
+  for (uint32_t i = 0; reader.ok() && i < desc.product_count; ++i)
+    refuse_float8_result(reader, concatenate("out_dtype of product ", i),
+                         static_cast<DType>(desc.products[i].out_dtype));
+}
+
 perseid_matmul_desc AllGatherMatmulPlan::product_of(const perseid_all_gather_matmul_desc& desc,
                                                     const perseid_gather_product& product) const {
   auto inner = sized<perseid_matmul_desc>();
@@ -142,6 +169,7 @@ perseid_matmul_desc AllGatherMatmulPlan::product_of(const perseid_all_gather_mat
   inner.k = along_k_ ? shards_.extent() : k_;
   inner.alpha = product.alpha;
   inner.implementation = desc.implementation;
+  set_float8(desc, &inner);
   return inner;
 }
 
@@ -193,7 +221,8 @@ Status AllGatherMatmulPlan::make_products(const op::DevicePointer& device,
   arriving.begin = chunks_->begin.data();
   for (uint32_t i = 0; i < desc.product_count; ++i) {
     perseid_matmul_desc inner = product_of(desc, desc.products[i]);
-    const DType out = inner.out_dtype == 0 ? shards_.dtype : static_cast<DType>(inner.out_dtype);
+    const DType out = inner.out_dtype == 0 ? default_out_dtype(shards_.dtype)
+                                           : static_cast<DType>(inner.out_dtype);
     products_.push_back({.plan = nullptr, .n = inner.n, .out_dtype = out});
     Status status;
     if (i == 0 && sliced) {
@@ -222,6 +251,8 @@ void AllGatherMatmulPlan::describe(const perseid_all_gather_matmul_desc& desc) {
                          {"chunks", chunks_->count()},
                          {"products", int64_t{desc.product_count}}};
   if (desc.canonical != 0) explanation.problem.emplace_back("canonical", "yes");
+  describe_float8(desc, &explanation);
+  if (scales_ != nullptr) explanation.problem.emplace_back("sharded_scales", "yes");
   std::string inner;
   const auto count = [&](const op::Plan& product) {
     auto info = sized<perseid_plan_info>();
@@ -274,6 +305,10 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
     for (const auto& [name, tensor] : {std::pair{"a", &a}, {"gathered", &gathered}})
       reader.require(!tensor->present() || cuda::is_copyable(*tensor), name,
                      " has gaps between the elements of a row; copy it into a tensor without");
+  Tensor own_scales;
+  if (scales_ != nullptr) own_scales = read_own_scales(reader, args.scale_a);
+  reader.require(scaling_ == Scaling::kNone || args.scale_b != nullptr,
+                 "scale_b is NULL, expected a tensor of each product");
   reader.require(args.b != nullptr, "b is NULL, expected a tensor of each product");
   reader.require(args.c != nullptr, "c is NULL, expected a tensor of each product");
   Tensor c;
@@ -298,6 +333,7 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
     return recorded(*group_, sending, transport_->start(operation, epoch));
   };
   Status status = in_place ? Status() : start(sending.epoch);
+  if (status.ok() && scales_ != nullptr) status = scales_->send(operation, sending, own_scales);
   if (!status.ok()) return status;
   cut_shard(shards_, *chunks_, group_->rank(), transport_->gathered(),
             along_k_ ? columns_as_extent(a) : a, &parts_);
@@ -308,17 +344,31 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
   // The transfer bounds a product in slices, which therefore begins after it.
   if (status.ok() && sliced_ != nullptr) status = transport_->launched(sending);
   if (status.ok()) {
-    status = multiply(operation, args, c, sending, workspace);
+    if (scales_ != nullptr) status = scales_->await(operation, sending);
+    if (status.ok()) status = multiply(operation, args, c, sending, workspace);
     // Whatever this rank's own arguments were, the others have its shard and go on.
     const Status launched = sliced_ == nullptr ? transport_->launched(sending) : Status();
     if (status.ok()) status = launched;
   }
   if (status.ok() && args.gathered != nullptr) status = give_gathered(gathered, stream);
-  const Status finished = transport_->finish(sending);
+  Status finished = transport_->finish(sending);
+  if (finished.ok() && scales_ != nullptr) finished = scales_->finish(sending);
   if (status.ok()) status = finished;
   // What the caller produces there may be written as soon as this returns.
   if (status.ok() && in_place) status = start(sending.epoch + 1);
   return status;
+}
+
+Tensor AllGatherMatmulPlan::read_own_scales(op::ArgumentReader& reader,
+                                            const DLTensor* scales) const {
+  const op::Extent extents[] = {{"batch", batch_}, {"m", m_}};
+  const bool flat = scales != nullptr && scales->ndim == 1 && batch_ == 1;
+  const Tensor own = reader.read(op::Access::kRead, "scale_a", scales, DType::kF32,
+                                 flat ? std::span(extents).subspan(1) : std::span(extents));
+  if (device().gpu != nullptr)
+    reader.require(!reader.ok() || cuda::is_copyable(own),
+                   "scale_a has gaps between the scales of rows; copy it into a tensor without");
+  return own;
 }
 
 Status AllGatherMatmulPlan::give_gathered(const Tensor& gathered, void* stream) const {
@@ -341,6 +391,8 @@ Status AllGatherMatmulPlan::multiply(const Operation& operation,
     inner.b = args.b[i];
     inner.c = args.c[i];
     if (args.bias != nullptr) inner.bias = args.bias[i];
+    inner.scale_a = scales_ != nullptr ? scales_->scales() : args.scale_a;
+    if (args.scale_b != nullptr) inner.scale_b = args.scale_b[i];
     perseid_wait_record record{};
     const bool arrives = i == 0 && fused_;
     if (arrives) {

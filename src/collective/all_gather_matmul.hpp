@@ -5,6 +5,7 @@
 #pragma once
 
 #include "collective/fusion.hpp"
+#include "collective/scale_gather.hpp"
 #include "collective/sliced_product.hpp"
 
 namespace perseid::internal::collective {
@@ -52,6 +53,9 @@ class AllGatherMatmulPlan final : public op::Plan {
   // On a GPU in the order of the stream.
   Status await_all(const Operation& operation, const Sending& sending,
                    const perseid_arrival& arrival) const;
+  // Types of results and scales, and who has the scales of a.
+  void read_scales(op::DescriptorReader& reader, const perseid_all_gather_matmul_desc& desc);
+  Tensor read_own_scales(op::ArgumentReader& reader, const DLTensor* scales) const;
   Status give_gathered(const Tensor& gathered, void* stream) const;
   void describe(const perseid_all_gather_matmul_desc& desc);
 
@@ -63,6 +67,8 @@ class AllGatherMatmulPlan final : public op::Plan {
   Shards shards_;
   std::unique_ptr<ShardChunks> chunks_;
   std::unique_ptr<GatherTransport> transport_;
+  Scaling scaling_ = Scaling::kNone;
+  std::unique_ptr<ScaleGather> scales_;  // null where each rank has those of all rows
   std::unique_ptr<OverlapReport> report_;
   std::vector<Product> products_;
   std::unique_ptr<const SlicedProduct> sliced_;  // the first product, or null

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "collective/float8.hpp"
 #include "collective/fusion.hpp"
 #include "collective/nccl.hpp"
 #include "cuda/runtime/copy_queue.hpp"
@@ -21,9 +22,10 @@ constexpr int64_t kChunksSent = 4;
 
 // On a GPU the product also sweeps the columns once for each: two are enough where it takes as long
 // as several transfers.
-int64_t chunks_on_gpu(int64_t depth, int32_t ranks) {
-  constexpr double kProductRate = 700e12, kTransferRate = 350e9;         // Hopper, NVLink
-  const double product = 2 * static_cast<double>(depth) / kProductRate;  // of an element of c
+int64_t chunks_on_gpu(int64_t depth, int32_t ranks, bool float8) {
+  constexpr double kRate = 700e12, kFloat8Rate = 1200e12, kTransferRate = 350e9;  // Hopper, NVLink
+  // Of an element of c.
+  const double product = 2 * static_cast<double>(depth) / (float8 ? kFloat8Rate : kRate);
   const double transfer = 4 * (1 - 1.0 / ranks) / kTransferRate;
   return product >= 4 * transfer ? 2 : kChunksSent;
 }
@@ -38,13 +40,7 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
   made->all_ = desc.all_reduce == 1;
   const Operation operation(made->name(), desc.deadline_ns);
   op::DescriptorReader reader(operation.name);
-  made->dtype_ = reader.dtype("dtype", desc.dtype);
-  made->out_dtype_ = reader.dtype("out_dtype", desc.out_dtype, made->dtype_);
-  const bool widening = made->out_dtype_ == DType::kF32 && size_of(made->dtype_) == 2;
-  reader.require(made->out_dtype_ == made->dtype_ || widening, "out_dtype is ",
-                 internal::name_of(made->out_dtype_), ", expected ",
-                 internal::name_of(made->dtype_), ", the dtype of a and b, or f32 where that is ",
-                 "f16 or bf16");
+  made->read_types(reader, desc);
   made->batch_ = reader.size("batch", desc.batch == 0 ? 1 : desc.batch, 1);
   made->m_ = reader.size("m", desc.m);
   made->n_ = reader.size("n", desc.n);
@@ -72,6 +68,7 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
       .equal("batch", made->batch_)
       .equal("m", made->m_)
       .equal("n", made->n_);
+  add_float8_terms(desc, &terms);
   if (made->canonical_) {
     terms.equal("k", made->k_);
   } else {
@@ -104,7 +101,7 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
   int64_t depth = 0;
   for (int32_t r = 0; r < ranks.size(); ++r) depth = max(depth, terms.of(r, "k"));
   int64_t each = ranks.shares_memory() ? 1 : kChunksSent;
-  if (device->gpu != nullptr) each = chunks_on_gpu(depth, ranks.size());
+  if (device->gpu != nullptr) each = chunks_on_gpu(depth, ranks.size(), is_float8(made->dtype_));
   made->chunks_ = std::make_unique<ShardChunks>(made->shards_, ranks.size(),
                                                 made->m_ > 0 && made->n_ > 0 ? each : 0);
   made->parts_.resize(static_cast<size_t>(ranks.size()));
@@ -114,9 +111,30 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
   if (Status status = made->make_transports(operation); !status.ok()) return status;
   if (desc.report != 0)
     made->report_ = std::make_unique<OverlapReport>(operation.name, ranks, *made->chunks_, *device);
-  made->describe();
+  made->describe(desc);
   *plan = std::move(made);
   return {};
+}
+
+void MatmulReducePlan::read_types(op::DescriptorReader& reader,
+                                  const perseid_matmul_reduce_desc& desc) {
+  dtype_ = reader.dtype("dtype", desc.dtype, DType::kNone, true);
+  out_dtype_ = reader.dtype("out_dtype", desc.out_dtype, default_out_dtype(dtype_), true);
+  refuse_float8_result(reader, "out_dtype", out_dtype_);
+  if (is_float8(dtype_)) {
+    reader.require(out_dtype_ != DType::kF64,
+                   "out_dtype is f64, expected f16, bf16 or f32 where a and b are of 8 bits");
+  } else {
+    const bool widening = out_dtype_ == DType::kF32 && size_of(dtype_) == 2;
+    reader.require(out_dtype_ == dtype_ || widening, "out_dtype is ", internal::name_of(out_dtype_),
+                   ", expected ", internal::name_of(dtype_),
+                   ", the dtype of a and b, or f32 where that is f16 or bf16");
+  }
+  const Scaling scaling = read_scaling(reader, desc);
+  reader.require(
+      desc.canonical != 1 || scaling == Scaling::kNone, "scaling is ", desc.scaling,
+      ", expected PERSEID_SCALE_NONE (0) in canonical order: scales are of a rank's columns "
+      "of a, and another number of ranks has others");
 }
 
 Status MatmulReducePlan::make_product(const op::DevicePointer& device,
@@ -133,6 +151,7 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
   inner.n = n_;
   inner.k = k_;
   inner.implementation = desc.implementation;
+  set_float8(desc, &inner);
   // What leaves: the shards of the other ranks.
   const double seconds = product_seconds(
       *device,
@@ -157,7 +176,7 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
                                   .chunks = *chunks_,
                                   .rank = group_->rank()},
                                  &shard_products_);
-  for (const DType bias : {dtype_, out_dtype_}) {
+  for (const DType bias : {bias_dtype(dtype_), out_dtype_}) {
     if (!status.ok() || device->gpu == nullptr || sum_with(bias) != nullptr) continue;
     rank_sums_.emplace_back();
     rank_sums_.back().bias = bias_ ? bias : DType::kNone;
@@ -192,7 +211,7 @@ Status MatmulReducePlan::make_transports(const Operation& operation) {
   return {};
 }
 
-void MatmulReducePlan::describe() {
+void MatmulReducePlan::describe(const perseid_matmul_reduce_desc& desc) {
   const Transport& transport = transport_of(device(), *group_);
   auto info = sized<perseid_plan_info>();
   product_->query(&info);
@@ -209,6 +228,7 @@ void MatmulReducePlan::describe() {
                          {"k", k_}};
   if (bias_) explanation.problem.emplace_back("bias", "yes");
   if (canonical_) explanation.problem.emplace_back("canonical", "yes");
+  describe_float8(desc, &explanation);
   explanation.forward = {.flops = info.forward_flops, .bytes = info.forward_bytes};
   (void)product_->workspace_size(dispatch::Direction::kForward, &explanation.forward.workspace);
   if (shard_products_ != nullptr)
@@ -252,7 +272,8 @@ Status MatmulReducePlan::execute(const perseid_matmul_reduce_args& args,
   }
   Tensor bias;
   if (bias_) {
-    bias = reader.read(op::Access::kRead, "bias", args.bias, {dtype_, out_dtype_}, {{{"n", n_}}});
+    bias = reader.read(op::Access::kRead, "bias", args.bias, {bias_dtype(dtype_), out_dtype_},
+                       {{{"n", n_}}});
   } else {
     reader.refuse("bias", args.bias, "bias = 0");
   }
@@ -329,6 +350,8 @@ Status MatmulReducePlan::multiply(const Operation& operation, const Call& call,
   auto inner = sized<perseid_matmul_args>();
   inner.a = args.a;
   inner.b = args.b;
+  inner.scale_a = args.scale_a;
+  inner.scale_b = args.scale_b;
   inner.c = &partial_dl_;
   auto departure = sized<perseid_chunk_sink>();
   if (fused_) {

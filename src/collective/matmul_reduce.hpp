@@ -30,6 +30,7 @@ class MatmulReducePlan final : public op::Plan {
  private:
   MatmulReducePlan(op::DevicePointer device, GroupPointer group)
       : Plan(std::move(device)), group_(std::move(group)) {}
+  void read_types(op::DescriptorReader& reader, const perseid_matmul_reduce_desc& desc);
   Status make_product(const op::DevicePointer& device, const perseid_matmul_reduce_desc& desc);
   Status make_transports(const Operation& operation);
   // One execution. `c`: what this rank gets; `own`: its shard, where shard products write it.
@@ -54,7 +55,7 @@ class MatmulReducePlan final : public op::Plan {
   Status give_on_gpu(const Operation& operation, const Sending& sending, const Tensor& result,
                      const Tensor& c) const;
   const cuda::RankSum* sum_with(DType bias) const;
-  void describe();
+  void describe(const perseid_matmul_reduce_desc& desc);
   const char* name() const { return all_ ? "matmul-all-reduce" : kOperation; }
   // Rows or columns [from, to) of a [batch, m, n] tensor.
   Tensor shard_of(Tensor c, int64_t from, int64_t to) const;

@@ -7,6 +7,22 @@
 #include "cuda/runtime/copy_queue.hpp"
 
 namespace perseid::internal::collective {
+namespace {
+
+uint8_t code_of(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return kDLBfloat;
+    case DType::kF8E4M3:
+      return kDLFloat8_e4m3fn;
+    case DType::kF8E5M2:
+      return kDLFloat8_e5m2;
+    default:
+      return kDLFloat;
+  }
+}
+
+}  // namespace
 
 Status make_matmul(op::DevicePointer device, const perseid_matmul_desc& desc, InnerPlan* plan,
                    int64_t leaves) {
@@ -18,12 +34,10 @@ const op::MatmulPlan& matmul_of(const InnerPlan& plan) {
 }
 
 DLTensor as_dl(Tensor* view, DLDevice device) {
-  const bool brain = view->dtype == DType::kBF16;
   return {.data = view->data,
           .device = device,
           .ndim = view->rank,
-          .dtype = {static_cast<uint8_t>(brain ? kDLBfloat : kDLFloat),
-                    static_cast<uint8_t>(8 * size_of(view->dtype)), 1},
+          .dtype = {code_of(view->dtype), static_cast<uint8_t>(8 * size_of(view->dtype)), 1},
           .shape = view->shape,
           .strides = view->stride,
           .byte_offset = 0};

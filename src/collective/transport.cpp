@@ -30,8 +30,10 @@ void copy_row(const Tensor& from, const Tensor& to, int64_t i, int64_t j) {
     copy_run<uint64_t>(from, to, i, j);
   } else if (size == 4) {
     copy_run<uint32_t>(from, to, i, j);
-  } else {
+  } else if (size == 2) {
     copy_run<uint16_t>(from, to, i, j);
+  } else {
+    copy_run<uint8_t>(from, to, i, j);
   }
 }
 

@@ -204,7 +204,9 @@ constexpr Implementation<Matmul> kSm90 = {
           const cuda::GpuFacts& gpu = device.gpu->facts();
           if (gpu.architecture != "sm_90a")
             return concatenate("made for compute capability 9.0, got ", gpu.major, ".", gpu.minor);
-          if (is_float8(problem.dtype)) return cuda::refuse_sm90_f8_matmul(problem);
+          if (is_float8(problem.dtype))
+            return problem.leaves > 0 ? "of 8-bit types " + refuse_leaves(problem)
+                                      : cuda::refuse_sm90_f8_matmul(problem);
           if (problem.dtype != DType::kF32) return cuda::refuse_sm90_matmul(problem);
           if (problem.leaves > 0) return "of f32 " + refuse_leaves(problem);
           const std::string reason = cuda::refuse_split_matmul(problem);
