@@ -36,24 +36,31 @@ struct RanksProblem {
   Reduction reduction = Reduction::kSum;
   bool canonical = false;
   uint64_t seed = 0;
+  DType b_dtype = DType::kNone, out_dtype = DType::kNone;
+  Scaling scaling = Scaling::kNone;
+  Accumulation accumulation = Accumulation::kPromoted;
+  bool sharded_scales = false;
 
   bool gathers() const { return std::string_view(op) == "all-gather-matmul"; }
   // Both ways, whatever the model says of such small products.
   Fusion fusion() const { return seed % 3 == 0 ? Fusion::kUnfused : Fusion::kFused; }
   bool all() const { return std::string_view(op) == "matmul-all-reduce"; }
   std::string text() const {
-    return fmt::format("m {} n {} k {}, shards {}{}{}{}", m, n, k, fmt::join(shards, ","),
+    constexpr const char* kScales[] = {"", ", a scale", ", scales of rows"};
+    return fmt::format("m {} n {} k {}, shards {}{}{}{}{}{}", m, n, k, fmt::join(shards, ","),
                        along_n ? ", of columns" : "",
                        reduction == Reduction::kAverage ? ", average" : "",
-                       canonical ? ", canonical" : "");
+                       canonical ? ", canonical" : "", kScales[static_cast<size_t>(scaling)],
+                       sharded_scales ? " in shards" : "");
   }
 };
 
 RanksProblem draw(const char* op, DType dtype, int32_t ranks, bool gpu, bool canonical,
                   RandomNumbers& random) {
   RanksProblem problem{.op = op, .dtype = dtype, .ranks = ranks, .canonical = canonical};
-  // On a GPU half of them in whole vectors, which other kernels take.
-  const int64_t unit = gpu && from(random, 0, 1) == 1 ? 8 : 1;
+  const bool float8 = harness::is_float8(dtype);
+  // On a GPU half of them in whole vectors, which other kernels take; 8-bit types only so.
+  const int64_t unit = !gpu ? 1 : float8 ? 16 : from(random, 0, 1) == 1 ? 8 : 1;
   const auto size = [&] {
     return unit * from(random, 1, (gpu ? kTimesOnGpu : 1) * kLargest / unit);
   };
@@ -69,7 +76,9 @@ RanksProblem draw(const char* op, DType dtype, int32_t ranks, bool gpu, bool can
     if (even > 0) even = 8 / ranks * 64 * from(random, 1, 3);
   }
   for (int32_t rank = 0; rank < ranks; ++rank)
-    problem.shards.push_back(even > 0 ? even : from(random, 0, 3) == 0 ? 0 : size());
+    problem.shards.push_back(even > 0                                      ? even
+                             : from(random, 0, 3) == 0 && !(gpu && float8) ? 0
+                                                                           : size());
   int64_t sum = 0;
   for (const int64_t shard : problem.shards) sum += shard;
   (problem.gathers() ? problem.m : problem.k) = sum;
@@ -78,6 +87,14 @@ RanksProblem draw(const char* op, DType dtype, int32_t ranks, bool gpu, bool can
   if (!problem.gathers() && !canonical && from(random, 0, 1) == 1)
     problem.reduction = Reduction::kAverage;
   problem.seed = random();
+  problem.b_dtype = problem.out_dtype = dtype;
+  if (!float8) return problem;
+  problem.b_dtype = from(random, 0, 1) == 1 ? f8e4m3 : f8e5m2;
+  problem.out_dtype = from(random, 0, 1) == 1 ? f32 : bf16;
+  problem.accumulation = static_cast<Accumulation>(from(random, 0, 1));
+  if (problem.gathers() || !canonical) problem.scaling = static_cast<Scaling>(from(random, 0, 2));
+  problem.sharded_scales =
+      problem.gathers() && problem.scaling == Scaling::kRow && from(random, 0, 1) == 1;
   return problem;
 }
 
@@ -85,25 +102,65 @@ uint64_t seed_of(const RanksProblem& problem, int round, uint64_t what) {
   return problem.seed + 1000 * static_cast<uint64_t>(round) + what;
 }
 
-Array multiply(const Context& context, const Tensor& a, const Tensor& b, DType out_dtype) {
-  const Matmul matmul(
-      context,
-      {.dtype = a.dtype(), .out_dtype = out_dtype, .m = a.size(0), .n = b.size(1), .k = a.size(1)});
-  Array c(out_dtype, {a.size(0), b.size(1)});
-  const Memory workspace(context, matmul.workspace_size());
-  harness::Placement placement(context);
-  matmul.execute(nullptr,
-                 {.a = placement.place(a), .b = placement.place(b), .c = placement.place(c.tensor)},
-                 {workspace});
-  context.synchronize();
-  placement.fetch(c.tensor);
-  return c;
-}
-
 Array copy_of(const Tensor& part) {
   Array copy(part.dtype(), {part.size(0), part.size(1)});
   harness::assign(copy.tensor, harness::values_of(part));
   return copy;
+}
+
+// Those of 8-bit operands with so many rows and columns; none where there are none.
+struct Scales {
+  Array of_a, of_b;
+  Tensor a, b;
+
+  Scales(const RanksProblem& problem, int64_t rows, int64_t columns, uint64_t seed)
+      : of_a(f32, {problem.scaling == Scaling::kRow ? rows : 1}, seed),
+        of_b(f32, {problem.scaling == Scaling::kRow ? columns : 1}, seed + 1),
+        a(problem.scaling == Scaling::kNone ? Tensor() : of_a.tensor),
+        b(problem.scaling == Scaling::kNone ? Tensor() : of_b.tensor) {}
+};
+
+// A right operand [rows, columns]. One of 8 bits lies column-major, as GPUs take it.
+struct RightOperand {
+  Array lies;
+  Tensor tensor;
+
+  RightOperand(DType dtype, int64_t rows, int64_t columns, uint64_t seed)
+      : RightOperand(harness::is_float8(dtype) ? Array(dtype, {columns, rows}, seed)
+                                               : Array(dtype, {rows, columns}, seed)) {}
+  explicit RightOperand(Array array)
+      : lies(std::move(array)),
+        tensor(harness::is_float8(lies.tensor.dtype()) ? lies.tensor.transposed() : lies.tensor) {}
+  // Rows [from, to).
+  RightOperand slice(int64_t from, int64_t to) const {
+    const bool transposed = harness::is_float8(lies.tensor.dtype());
+    return RightOperand(copy_of(lies.tensor.slice(transposed ? 1 : 0, from, to)));
+  }
+};
+
+Array multiply(const Context& context, const RanksProblem& problem, const Tensor& a,
+               const Tensor& b, const Scales& scales, DType out_dtype) {
+  const Matmul matmul(context, {.dtype = a.dtype(),
+                                .out_dtype = out_dtype,
+                                .m = a.size(0),
+                                .n = b.size(1),
+                                .k = a.size(1),
+                                .b_dtype = b.dtype(),
+                                .scaling = problem.scaling,
+                                .accumulation = problem.accumulation});
+  Array c(out_dtype, {a.size(0), b.size(1)});
+  const Memory workspace(context, matmul.workspace_size());
+  harness::Placement placement(context);
+  matmul.execute(nullptr,
+                 {.a = placement.place(a),
+                  .b = placement.place(b),
+                  .c = placement.place(c.tensor),
+                  .scale_a = placement.place(scales.a),
+                  .scale_b = placement.place(scales.b)},
+                 {workspace});
+  context.synchronize();
+  placement.fetch(c.tensor);
+  return c;
 }
 
 std::string compare(const Tensor& got, const Tensor& wanted) {
@@ -116,30 +173,43 @@ std::string compare(const Tensor& got, const Tensor& wanted) {
 
 // The product in canonical order, by a group of one rank: the whole depth at once, or the sum of
 // its leaves.
-Array canonical_product(const Context& context, const Tensor& a, const Tensor& b, bool gathers) {
+Array canonical_product(const Context& context, const RanksProblem& problem, const Tensor& a,
+                        const Tensor& b, const Scales& scales) {
   const std::vector<Group> groups = Group::threads(1);
-  Array c(a.dtype(), {a.size(0), b.size(1)});
+  Array c(problem.out_dtype, {a.size(0), b.size(1)});
   harness::Placement placement(context);
   const Tensor on_a = placement.place(a), on_b = placement.place(b),
                on_c = placement.place(c.tensor);
-  if (gathers) {
+  if (problem.gathers()) {
     const AllGatherMatmul plan(context, groups[0],
                                {.dtype = a.dtype(),
                                 .m = a.size(0),
                                 .k = a.size(1),
-                                .products = {{.n = b.size(1)}},
-                                .canonical = true});
+                                .products = {{.n = b.size(1), .out_dtype = problem.out_dtype}},
+                                .canonical = true,
+                                .b_dtype = b.dtype(),
+                                .scaling = problem.scaling,
+                                .accumulation = problem.accumulation});
     const Memory workspace(context, plan.workspace_size());
-    plan.execute(nullptr, {.a = on_a, .b = {on_b}, .c = {on_c}}, {workspace});
+    plan.execute(nullptr,
+                 {.a = on_a,
+                  .b = {on_b},
+                  .c = {on_c},
+                  .scale_a = placement.place(scales.a),
+                  .scale_b = {placement.place(scales.b)}},
+                 {workspace});
     context.synchronize();
   } else {
     const MatmulReduce plan(context, groups[0],
                             {.dtype = a.dtype(),
+                             .out_dtype = problem.out_dtype,
                              .all_reduce = true,
                              .m = a.size(0),
                              .n = b.size(1),
                              .k = a.size(1),
-                             .canonical = true});
+                             .canonical = true,
+                             .b_dtype = b.dtype(),
+                             .accumulation = problem.accumulation});
     const Memory workspace(context, plan.workspace_size());
     plan.execute(nullptr, {.a = on_a, .b = on_b, .c = on_c}, {workspace});
     context.synchronize();
@@ -148,17 +218,24 @@ Array canonical_product(const Context& context, const Tensor& a, const Tensor& b
   return c;
 }
 
+// Of a rank's product; of one that gathers with the columns of the rank.
+Scales scales_of(const RanksProblem& problem, int round, int32_t rank) {
+  return Scales(problem, problem.m, problem.n,
+                seed_of(problem, round, 200 + 2 * static_cast<uint64_t>(rank)));
+}
+
 // The sum of the ranks' products in their order, in float32 (float64 of f64), rounded once.
-Array reduced(const Context& context, const RanksProblem& problem, const Tensor& a,
-              const Tensor& b) {
-  if (problem.canonical) return canonical_product(context, a, b, false);
+Array reduced(const Context& context, const RanksProblem& problem, int round, const Tensor& a,
+              const RightOperand& b) {
+  if (problem.canonical)
+    return canonical_product(context, problem, a, b.tensor, scales_of(problem, round, 0));
   const DType sums = problem.dtype == f64 ? f64 : f32;
-  Array total(sums, {problem.m, problem.n}), out(problem.dtype, {problem.m, problem.n});
+  Array total(sums, {problem.m, problem.n}), out(problem.out_dtype, {problem.m, problem.n});
   int64_t begin = 0;
   for (int32_t rank = 0; rank < problem.ranks; ++rank) {
     const int64_t end = begin + problem.shards[static_cast<size_t>(rank)];
-    const Array part = multiply(context, copy_of(a.slice(1, begin, end)).tensor,
-                                copy_of(b.slice(0, begin, end)).tensor, sums);
+    const Array part = multiply(context, problem, copy_of(a.slice(1, begin, end)).tensor,
+                                b.slice(begin, end).tensor, scales_of(problem, round, rank), sums);
     begin = end;
     const std::byte* next = part.bytes.data();
     harness::for_each_element(total.tensor, [&](std::byte* at) {
@@ -173,7 +250,7 @@ Array reduced(const Context& context, const RanksProblem& problem, const Tensor&
     double value = harness::load(sums, next);
     if (problem.reduction == Reduction::kAverage)
       value = harness::round_to(sums, value / problem.ranks);
-    harness::store(problem.dtype, at, value);
+    harness::store(problem.out_dtype, at, value);
     next += harness::size_of(sums);
   });
   return out;
@@ -195,32 +272,46 @@ std::string run_rank(const RanksProblem& problem, const Group& group, const Cont
                                {.dtype = problem.dtype,
                                 .m = shard,
                                 .k = problem.k,
-                                .products = {{.n = problem.n}},
+                                .products = {{.n = problem.n, .out_dtype = problem.out_dtype}},
                                 .chunks = 1 + static_cast<int64_t>(problem.seed % 4),
                                 .fusion = problem.fusion(),
-                                .canonical = problem.canonical});
+                                .canonical = problem.canonical,
+                                .b_dtype = problem.b_dtype,
+                                .scaling = problem.scaling,
+                                .accumulation = problem.accumulation,
+                                .sharded_scales = problem.sharded_scales});
     const Memory workspace(context, plan.workspace_size());
     for (int round = 0; round < kRounds && complaint.empty(); ++round) {
       const Array a(problem.dtype, {problem.m, problem.k}, seed_of(problem, round, 0));
-      const Array b(problem.dtype, {problem.k, problem.n}, seed_of(problem, round, 1 + rank));
-      const Array c(problem.dtype, {problem.m, problem.n});
+      const RightOperand b(problem.b_dtype, problem.k, problem.n,
+                           seed_of(problem, round, 1 + rank));
+      const Array c(problem.out_dtype, {problem.m, problem.n});
+      // The scales of a are the same on all ranks.
+      const Scales scales = scales_of(problem, round, 0);
       harness::Placement placement(context);
       const Tensor own = a.tensor.slice(0, begin, begin + shard);
+      const Tensor scale_a =
+          problem.sharded_scales ? scales.a.slice(0, begin, begin + shard) : scales.a;
       const AllGatherMatmulArguments arguments = {.a = placement.place(own),
                                                   .b = {placement.place(b.tensor)},
-                                                  .c = {placement.place(c.tensor)}};
+                                                  .c = {placement.place(c.tensor)},
+                                                  .scale_a = placement.place(scale_a),
+                                                  .scale_b = {placement.place(scales.b)}};
       delay();
       plan.execute(nullptr, arguments, {workspace});
       context.synchronize();
       placement.fetch(c.tensor);
-      const Array wanted = problem.canonical ? canonical_product(context, a.tensor, b.tensor, true)
-                                             : multiply(context, a.tensor, b.tensor, problem.dtype);
+      const Array wanted =
+          problem.canonical
+              ? canonical_product(context, problem, a.tensor, b.tensor, scales)
+              : multiply(context, problem, a.tensor, b.tensor, scales, problem.out_dtype);
       complaint = compare(c.tensor, wanted.tensor);
     }
     return complaint;
   }
   const MatmulReduce plan(context, group,
                           {.dtype = problem.dtype,
+                           .out_dtype = problem.out_dtype,
                            .scatter_dim = problem.along_n ? ChunkDim::kN : ChunkDim::kM,
                            .reduction = problem.reduction,
                            .all_reduce = problem.all(),
@@ -228,24 +319,30 @@ std::string run_rank(const RanksProblem& problem, const Group& group, const Cont
                            .n = problem.n,
                            .k = shard,
                            .fusion = problem.fusion(),
-                           .canonical = problem.canonical});
+                           .canonical = problem.canonical,
+                           .b_dtype = problem.b_dtype,
+                           .scaling = problem.scaling,
+                           .accumulation = problem.accumulation});
   const Memory workspace(context, plan.workspace_size());
   const int32_t dim = problem.along_n ? 1 : 0;
   const int64_t extent = problem.along_n ? problem.n : problem.m;
   const auto cut = [&](size_t r) { return static_cast<int64_t>(r) * extent / problem.ranks; };
   for (int round = 0; round < kRounds && complaint.empty(); ++round) {
     const Array a(problem.dtype, {problem.m, problem.k}, seed_of(problem, round, 0));
-    const Array b(problem.dtype, {problem.k, problem.n}, seed_of(problem, round, 100));
-    const Array whole = reduced(context, problem, a.tensor, b.tensor);
+    const RightOperand b(problem.b_dtype, problem.k, problem.n, seed_of(problem, round, 100));
+    const Array whole = reduced(context, problem, round, a.tensor, b);
     const Array own_a = copy_of(a.tensor.slice(1, begin, begin + shard));
-    const Array own_b = copy_of(b.tensor.slice(0, begin, begin + shard));
+    const RightOperand own_b = b.slice(begin, begin + shard);
+    const Scales scales = scales_of(problem, round, group.rank());
     const Tensor wanted =
         problem.all() ? whole.tensor : whole.tensor.slice(dim, cut(rank), cut(rank + 1));
-    const Array c(problem.dtype, {wanted.size(0), wanted.size(1)});
+    const Array c(problem.out_dtype, {wanted.size(0), wanted.size(1)});
     harness::Placement placement(context);
     const MatmulReduceArguments arguments = {.a = placement.place(own_a.tensor),
                                              .b = placement.place(own_b.tensor),
-                                             .c = placement.place(c.tensor)};
+                                             .c = placement.place(c.tensor),
+                                             .scale_a = placement.place(scales.a),
+                                             .scale_b = placement.place(scales.b)};
     delay();
     plan.execute(nullptr, arguments, {workspace});
     context.synchronize();
@@ -353,11 +450,14 @@ int check_collective(const Common& common, int64_t ranks, uint64_t seed, bool ca
     results.push_back({{"op", op}, {"dtype", type}, {"ranks", of}, {"passed", passed}});
     if (!passed) results.back()["complaint"] = complaint;
   };
-  const int64_t total = std::ssize(sizes) * 4 * std::ssize(types) * kProblems;
+  std::vector<DType> product_types = types;
+  if (!canonical || !gpu) product_types.insert(product_types.end(), {f8e4m3, f8e5m2});
+  const int64_t total =
+      std::ssize(sizes) * (3 * std::ssize(product_types) + std::ssize(types)) * kProblems;
   RandomNumbers random(seed);
   for (const int32_t size : sizes) {
     for (const char* op : {"all-gather-matmul", "matmul-reduce-scatter", "matmul-all-reduce"})
-      for (const DType dtype : types) {
+      for (const DType dtype : product_types) {
         progress.update(checked, total, fmt::format("{} ranks, {}", size, op));
         std::string complaint;
         int problems = 0;

@@ -99,6 +99,79 @@ TEST_F(CliRanksTest, MatmulReduceScatterAndAllReduce) {
   expect_file("c.2.npy", {5, 2}, last);
 }
 
+// Scales that belong to tensors, to the rows of all ranks, or to those of one.
+TEST_F(CliRanksTest, MultipliesTypesOf8Bits) {
+  const auto name = [](const char* of, int rank) {
+    return std::string(of) + "." + std::to_string(rank) + ".npy";
+  };
+  const std::vector<double> scales = {0.5, 2, 4, 1.5, 0.75}, columns = {2, 0.25, 1, 3};
+  std::vector<double> whole, sum(3 * 4);
+  for (const int rank : {0, 1}) {
+    const Shape shape = {2 + rank, 6};
+    const std::vector<double> a = numbers(shape, rank), b = numbers({4, 6}, 10 + rank);
+    whole.insert(whole.end(), a.begin(), a.end());
+    write(name("a", rank), shape, a);
+    write(name("b", rank), {4, 6}, b);
+    write(name("s", rank), {2 + rank, 1},
+          {scales.begin() + 2 * rank, scales.begin() + 2 + 3 * rank});
+    // Depths of 6 and 5, and scales of the ranks' own.
+    const int64_t k = 6 - rank;
+    write(name("d", rank), {3, k}, numbers({3, k}, 20 + rank));
+    write(name("e", rank), {k, 4}, numbers({k, 4}, 30 + rank));
+    write(name("r", rank), {3}, {scales.begin() + rank, scales.begin() + 3 + rank});
+    write(name("t", rank), {1}, {scales[static_cast<size_t>(rank)]});
+    const auto part = product(numbers({3, k}, 20 + rank), numbers({k, 4}, 30 + rank), 3,
+                              static_cast<size_t>(k), 4);
+    for (size_t i = 0; i < sum.size(); ++i)
+      sum[i] += part[i] * scales[i / 4 + static_cast<size_t>(rank)] * columns[i % 4];
+  }
+  write("all.npy", {5}, scales);
+  write("columns.npy", {1, 4}, columns);
+  write("one.npy", {1}, {0.5});
+  write("four.npy", {4}, {1, 1, 1, 1});
+  const std::string gather =
+      "launch -n 2 -- perseid run all-gather-matmul --dtype f8e4m3 --a '@a.{rank}.npy' "
+      "--b '@b.{rank}.npy' --transpose-b --out '@c.{rank}.npy'";
+  const auto expect_gathered = [&](const std::vector<double>& rows, const std::vector<double>& of,
+                                   double tolerance = 1e-6) {
+    for (const int rank : {0, 1}) {
+      const std::vector<double> lies = numbers({4, 6}, 10 + rank);
+      std::vector<double> b(lies.size());
+      for (size_t i = 0; i < b.size(); ++i) b[i] = lies[i % 4 * 6 + i / 4];
+      std::vector<double> c = product(whole, b, 5, 6, 4);
+      for (size_t i = 0; i < c.size(); ++i) c[i] *= rows[i / 4] * of[i % 4];
+      expect_file(name("c", rank), {5, 4}, c, f32, tolerance);
+    }
+  };
+  expect_ok(gather + " --scale-a @all.npy --scale-b @columns.npy --accumulation fast");
+  expect_gathered(scales, columns);
+  expect_ok(gather + " --scale-a '@s.{rank}.npy' --scale-b @columns.npy --output-dtype bf16");
+  expect_gathered(scales, columns, 0.3);
+  expect_ok(gather + " --scale-a @one.npy --scale-b @one.npy");
+  expect_gathered(std::vector<double>(5, 0.5), std::vector<double>(4, 0.5));
+  expect_ok(gather + " --scale-a '@s.{rank}.npy' --scale-b @one.npy");
+  expect_gathered(scales, std::vector<double>(4, 0.5));
+
+  const std::string reduce =
+      "launch -n 2 -- perseid run matmul-all-reduce --dtype f8e5m2 --a '@d.{rank}.npy' "
+      "--b '@e.{rank}.npy' --out '@c.{rank}.npy'";
+  expect_ok(reduce + " --scale-a '@r.{rank}.npy' --scale-b @columns.npy");
+  for (const int rank : {0, 1}) expect_file(name("c", rank), {3, 4}, sum);
+  expect_ok(reduce + " --scale-a '@t.{rank}.npy' --scale-b @one.npy");
+
+  expect_refused(gather + " --scale-a @all.npy", 2, "--scale-a and --scale-b go together");
+  expect_refused(gather + " --scale-a @four.npy --scale-b @columns.npy", 2,
+                 "--scale-a has 4 scales and --scale-b 4, expected one each; or 2 on all ranks, or "
+                 "5 and 4");
+  expect_refused(reduce + " --scale-a @four.npy --scale-b @columns.npy", 2, "or 3 and 4");
+  expect_refused(
+      "launch -n 1 -- perseid run matmul-all-reduce --a @d.0.npy --b @e.0.npy --out @c.npy "
+      "--scale-a @one.npy --scale-b @one.npy",
+      2, "are of 8-bit matrices, got f32");
+  expect_refused(gather + " --accumulation slow", 2, "--accumulation must be one of");
+  expect_refused(gather + " --output-dtype f8e4m3", 2, "expected f16, bf16 or f32");
+}
+
 TEST_F(CliRanksTest, ReportsWhereTheTimeWent) {
   write("x.npy", {4, 4}, numbers({4, 4}, 1));
   write("q.npy", {1, 4, 2, 4}, numbers({4, 8}, 1));
@@ -133,12 +206,12 @@ TEST_F(CliRanksTest, ReportsWhereTheTimeWent) {
 TEST_F(CliRanksTest, ChecksCollectives) {
   const nlohmann::json report = json("check collective -n 3 --seed 5");
   EXPECT_EQ(report["failed"], 0);
-  EXPECT_EQ(report["results"].size(), 17u);
-  EXPECT_EQ(report["checked"], 49);
+  EXPECT_EQ(report["results"].size(), 23u);
+  EXPECT_EQ(report["checked"], 67);
   expect_refused("check collective -n 65", 2, "-n must be from 1 to 64");
   const nlohmann::json canonical = json("check collective -n 4 --seed 5 --canonical");
   EXPECT_EQ(canonical["failed"], 0);
-  EXPECT_EQ(canonical["checked"], 49);
+  EXPECT_EQ(canonical["checked"], 67);
   expect_refused("check collective -n 3 --canonical", 2, "-n must be 1, 2, 4 or 8");
 }
 
@@ -153,6 +226,7 @@ TEST_F(CliRanksTest, MeasuresCollectives) {
     EXPECT_GT(row["transfer_seconds"].get<double>(), 0);
     EXPECT_GT(row["ratio_to_bound"].get<double>(), 0);
   }
+  expect_refused("bench collective -n 2 --dtype f8e4m3", 2, "f8e4m3 is measured on GPUs");
   expect_refused("bench collective -n 2 --m 0", 2, "--m must be from 1");
   expect_refused("bench collective -n 2 --k 7 --canonical", 2, "--k must be a multiple of 8");
   expect_refused("bench collective -n 3 --canonical", 2, "-n must be 1, 2, 4 or 8");
