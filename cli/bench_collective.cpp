@@ -280,12 +280,26 @@ int bench_collective(const Common& common, const CollectiveSizes& sizes) {
   fusion_of(sizes.fusion);  // ends where it is wrong
   const DType wanted = wanted_dtype(common);
   const DType dtype = wanted != DType::kNone ? wanted : on_gpu(common) ? bf16 : f32;
-  if (on_gpu(common) && dtype != bf16 && dtype != f16)
-    bad_input(fmt::format("--dtype must be bf16 or f16 on GPUs, got {}", harness::name_of(dtype)));
-  for (const RankOp op : sizes.ops)
+  const bool float8 = harness::is_float8(dtype);
+  if (on_gpu(common) && dtype != bf16 && dtype != f16 && !float8)
+    bad_input(fmt::format("--dtype must be bf16, f16, f8e4m3 or f8e5m2 on GPUs, got {}",
+                          harness::name_of(dtype)));
+  if (!on_gpu(common) && float8)
+    bad_input(fmt::format("--dtype {} is measured on GPUs; add --device cuda:0",
+                          harness::name_of(dtype)));
+  if (float8)
+    for (const auto& [flag, size] : {std::pair{"--n", sizes.n}, std::pair{"--k", sizes.k}})
+      if (size % 16 != 0)
+        bad_input(fmt::format("{} must be a multiple of 16 with --dtype {}, got {}", flag,
+                              harness::name_of(dtype), size));
+  for (const RankOp op : sizes.ops) {
+    if (op == RankOp::kAttend && float8)
+      bad_input(fmt::format("--dtype {} is one of products, not of {}", harness::name_of(dtype),
+                            name_of(op)));
     if (op == RankOp::kAttend && sizes.length % (2 * sizes.ranks) != 0)
       bad_input(fmt::format("--length must be a multiple of {}, two pieces for each rank, got {}",
                             2 * sizes.ranks, sizes.length));
+  }
   if (sizes.canonical) {
     if (sizes.k % 8 != 0)
       bad_input(fmt::format("--k must be a multiple of 8 with --canonical, got {}", sizes.k));

@@ -10,12 +10,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <functional>
 #include <random>
 #include <thread>
 
 #include "bench_collective.hpp"
+#include "harness/element.hpp"
 #include "perseid/collective.hpp"
 #include "run.hpp"
 
@@ -28,33 +28,75 @@ using namespace std::chrono_literals;
 constexpr auto kPause = 3ms;
 constexpr double kSustained = 20e-3;  // seconds of executions back to back
 
+// Random numbers of an 8-bit type, or of bf16, of which types of more bits take two as one.
+const std::vector<std::byte>& block_of(DType dtype) {
+  const auto make = [](DType of) {
+    constexpr size_t kElements = 8 << 20;
+    const auto size = static_cast<size_t>(harness::size_of(of));
+    std::vector<std::byte> block(kElements * size);
+    std::mt19937 random(7);
+    std::normal_distribution<float> values;
+    for (size_t at = 0; at < block.size(); at += size)
+      harness::store(of, block.data() + at, static_cast<double>(values(random)));
+    return block;
+  };
+  if (dtype == f8e4m3) {
+    static const std::vector<std::byte> kBlock = make(f8e4m3);
+    return kBlock;
+  }
+  if (dtype == f8e5m2) {
+    static const std::vector<std::byte> kBlock = make(f8e5m2);
+    return kBlock;
+  }
+  static const std::vector<std::byte> kBlock = make(bf16);
+  return kBlock;
+}
+
 // A matrix on the GPU, of a block of random numbers that repeats.
 struct Matrix {
   Memory memory;
   Tensor tensor;
 
   Matrix(const Context& context, int32_t gpu, DType dtype, int64_t rows, int64_t columns)
-      : memory(context, static_cast<size_t>(rows * columns * (dtype == f32 ? 4 : 2))),
+      : memory(context, static_cast<size_t>(rows * columns * harness::size_of(dtype))),
         tensor(memory.data(), dtype, {rows, columns}, {}, {kDLCUDA, gpu}) {
-    static const std::vector<uint16_t> kBlock = [] {
-      std::vector<uint16_t> block(8 << 20);
-      std::mt19937 random(7);
-      std::normal_distribution<float> values;
-      for (uint16_t& element : block) {
-        const float value = values(random);
-        uint32_t bits = 0;
-        std::memcpy(&bits, &value, sizeof bits);
-        element = static_cast<uint16_t>(bits >> 16);
-      }
-      return block;
-    }();
+    const std::vector<std::byte>& block = block_of(dtype);
     auto* data = static_cast<std::byte*>(memory.data());
     for (size_t at = 0; at < memory.size();) {
-      const size_t part = std::min(memory.size() - at, 2 * kBlock.size());
-      context.copy(data + at, kBlock.data(), part);
+      const size_t part = std::min(memory.size() - at, block.size());
+      context.copy(data + at, block.data(), part);
       at += part;
     }
   }
+};
+
+// What the products of one dtype are: those of 8 bits have scales of rows and columns, a
+// column-major b and results in bf16.
+struct ProductKind {
+  DType dtype, out_dtype;
+  Scaling scaling;
+
+  explicit ProductKind(DType of)
+      : dtype(of),
+        out_dtype(harness::is_float8(of) ? bf16 : of),
+        scaling(harness::is_float8(of) ? Scaling::kRow : Scaling::kNone) {}
+  bool scaled() const { return scaling != Scaling::kNone; }
+};
+
+// A right operand [rows, columns], and the scales of its columns and of a's rows.
+struct RightMatrix {
+  Matrix lies, row_scales, column_scales;
+  Tensor tensor, scale_a, scale_b;
+
+  RightMatrix(const Context& context, int32_t gpu, const ProductKind& kind, int64_t m, int64_t rows,
+              int64_t columns)
+      : lies(context, gpu, kind.dtype, kind.scaled() ? columns : rows,
+             kind.scaled() ? rows : columns),
+        row_scales(context, gpu, f32, 1, kind.scaled() ? m : 1),
+        column_scales(context, gpu, f32, 1, kind.scaled() ? columns : 1),
+        tensor(kind.scaled() ? lies.tensor.transposed() : lies.tensor),
+        scale_a(kind.scaled() ? row_scales.tensor.select(0, 0) : Tensor()),
+        scale_b(kind.scaled() ? column_scales.tensor.select(0, 0) : Tensor()) {}
 };
 
 using Part = std::function<void()>;
@@ -172,33 +214,54 @@ std::vector<RankTimes> gather(const Context& context, const Group& group,
                               const CollectiveSizes& sizes, DType dtype, Ranks& ranks) {
   const int32_t gpu = group.rank();
   const int64_t m = sizes.m / sizes.ranks, k = sizes.k;
-  const auto plan_of = [&](int64_t n, int64_t chunks) {
+  const ProductKind kind(dtype);
+  // Each rank has the scales of its own rows.
+  const auto plan_of = [&](int64_t n, int64_t chunks, Scaling scaling) {
     return AllGatherMatmul(context, group,
                            {.dtype = dtype,
                             .m = m,
                             .k = k,
-                            .products = {{.n = n}},
+                            .products = {{.n = n, .out_dtype = kind.out_dtype}},
                             .chunks = chunks,
                             .fusion = static_cast<Fusion>(fusion_of(sizes.fusion)),
-                            .canonical = sizes.canonical});
+                            .canonical = sizes.canonical,
+                            .scaling = scaling,
+                            .sharded_scales = scaling == Scaling::kRow});
   };
-  const AllGatherMatmul fused = plan_of(sizes.n, sizes.chunks), transfer = plan_of(0, 1);
-  const Matmul plain(context, {.dtype = dtype, .m = m * sizes.ranks, .n = sizes.n, .k = k});
-  const Matrix whole(context, gpu, dtype, m * sizes.ranks, k), b(context, gpu, dtype, k, sizes.n),
-      c(context, gpu, dtype, m * sizes.ranks, sizes.n);
+  const AllGatherMatmul fused = plan_of(sizes.n, sizes.chunks, kind.scaling),
+                        transfer = plan_of(0, 1, Scaling::kNone);
+  const Matmul plain(context, {.dtype = dtype,
+                               .out_dtype = kind.out_dtype,
+                               .m = m * sizes.ranks,
+                               .n = sizes.n,
+                               .k = k,
+                               .scaling = kind.scaling});
+  const Matrix whole(context, gpu, dtype, m * sizes.ranks, k),
+      c(context, gpu, kind.out_dtype, m * sizes.ranks, sizes.n);
+  const RightMatrix b(context, gpu, kind, m * sizes.ranks, k, sizes.n);
   for (const AllGatherMatmul* plan : {&fused, &transfer})
     context.copy(plan->shard().data(), whole.memory.data(),
-                 static_cast<size_t>(m * k) * (dtype == f32 ? 4 : 2));
-  const Tensor none(b.memory.data(), dtype, {k, 0}, {}, {kDLCUDA, gpu});
-  const Tensor nothing(c.memory.data(), dtype, {m * sizes.ranks, 0}, {}, {kDLCUDA, gpu});
+                 static_cast<size_t>(m * k * harness::size_of(dtype)));
+  const Tensor none(b.lies.memory.data(), dtype, {k, 0}, {}, {kDLCUDA, gpu});
+  const Tensor nothing(c.memory.data(), kind.out_dtype, {m * sizes.ranks, 0}, {}, {kDLCUDA, gpu});
+  const Tensor own_scales = kind.scaled() ? b.scale_a.slice(0, 0, m) : Tensor();
   const Memory first(context, fused.workspace_size() + 1),
       second(context, plain.workspace_size() + 1);
   return ranks.time({[&] {
-                       fused.execute({.a = fused.shard(), .b = {b.tensor}, .c = {c.tensor}},
+                       fused.execute({.a = fused.shard(),
+                                      .b = {b.tensor},
+                                      .c = {c.tensor},
+                                      .scale_a = own_scales,
+                                      .scale_b = {b.scale_b}},
                                      std::span<std::byte>(first));
                      },
                      [&] {
-                       plain.execute(nullptr, {.a = whole.tensor, .b = b.tensor, .c = c.tensor},
+                       plain.execute(nullptr,
+                                     {.a = whole.tensor,
+                                      .b = b.tensor,
+                                      .c = c.tensor,
+                                      .scale_a = b.scale_a,
+                                      .scale_b = b.scale_b},
                                      std::span<std::byte>(second));
                      },
                      [&] {
@@ -212,41 +275,59 @@ std::vector<RankTimes> reduce(bool all, const Context& context, const Group& gro
                               const CollectiveSizes& sizes, DType dtype, Ranks& ranks) {
   const int32_t gpu = group.rank();
   const int64_t m = sizes.m / sizes.ranks * sizes.ranks, n = sizes.n, k = sizes.k;
+  const ProductKind kind(dtype);
   const MatmulReduce fused(context, group,
                            {.dtype = dtype,
+                            .out_dtype = kind.out_dtype,
                             .all_reduce = all,
                             .m = m,
                             .n = n,
                             .k = k,
                             .fusion = static_cast<Fusion>(fusion_of(sizes.fusion)),
-                            .canonical = sizes.canonical});
-  const Matmul plain(context, {.dtype = dtype, .m = m, .n = n, .k = k});
+                            .canonical = sizes.canonical,
+                            .scaling = kind.scaling});
+  const Matmul plain(context, {.dtype = dtype,
+                               .out_dtype = kind.out_dtype,
+                               .m = m,
+                               .n = n,
+                               .k = k,
+                               .scaling = kind.scaling});
   // What leaves a rank: partial sums of the others' shards, then the own shard of the result.
   const auto transfer_of = [&](DType type) {
     return AllGatherMatmul(context, group,
                            {.dtype = type, .m = m / sizes.ranks, .k = n, .products = {{.n = 0}}});
   };
-  const AllGatherMatmul sums = transfer_of(f32), results = transfer_of(dtype);
-  const Matrix a(context, gpu, dtype, m, k), b(context, gpu, dtype, k, n),
-      c(context, gpu, dtype, m, n), part(context, gpu, dtype, all ? m : m / sizes.ranks, n);
+  const AllGatherMatmul sums = transfer_of(f32), results = transfer_of(kind.out_dtype);
+  const Matrix a(context, gpu, dtype, m, k), c(context, gpu, kind.out_dtype, m, n),
+      part(context, gpu, kind.out_dtype, all ? m : m / sizes.ranks, n);
+  const RightMatrix b(context, gpu, kind, m, k, n);
   const auto transfer = [&](const AllGatherMatmul& plan, DType type) {
-    const Tensor none(b.memory.data(), type, {n, 0}, {}, {kDLCUDA, gpu});
+    const Tensor none(b.lies.memory.data(), type, {n, 0}, {}, {kDLCUDA, gpu});
     const Tensor nothing(c.memory.data(), type, {m, 0}, {}, {kDLCUDA, gpu});
     plan.execute({.a = plan.shard(), .b = {none}, .c = {nothing}}, std::span<std::byte>());
   };
   const Memory first(context, fused.workspace_size() + 1),
       second(context, plain.workspace_size() + 1);
   return ranks.time({[&] {
-                       fused.execute({.a = a.tensor, .b = b.tensor, .c = part.tensor},
+                       fused.execute({.a = a.tensor,
+                                      .b = b.tensor,
+                                      .c = part.tensor,
+                                      .scale_a = b.scale_a,
+                                      .scale_b = b.scale_b},
                                      std::span<std::byte>(first));
                      },
                      [&] {
-                       plain.execute(nullptr, {.a = a.tensor, .b = b.tensor, .c = c.tensor},
+                       plain.execute(nullptr,
+                                     {.a = a.tensor,
+                                      .b = b.tensor,
+                                      .c = c.tensor,
+                                      .scale_a = b.scale_a,
+                                      .scale_b = b.scale_b},
                                      std::span<std::byte>(second));
                      },
                      [&] {
                        transfer(sums, f32);
-                       if (all) transfer(results, dtype);
+                       if (all) transfer(results, kind.out_dtype);
                      }});
 }
 
