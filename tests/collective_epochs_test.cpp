@@ -13,6 +13,7 @@
 #include "collective/exchange.hpp"
 #include "collective/matmul_reduce.hpp"
 #include "collective/partial_gradients.hpp"
+#include "collective/scale_gather.hpp"
 #include "collective_tools.hpp"
 
 namespace {
@@ -40,6 +41,44 @@ void from_epoch(uint32_t first, int32_t size,
     EXPECT_TRUE(status_.ok()) << status_.sentence(); \
     if (!status_.ok()) return;                       \
   } while (false)
+
+// The scales of all ranks are there for as long as a product reads them, though one rank is late
+// and the others are an epoch ahead of who reads for long.
+TEST(Epochs, KeepScalesApart) {
+  constexpr int32_t kRanks = 3;
+  constexpr int64_t kRows = 4;
+  std::shared_ptr<const perseid::internal::dispatch::Device> device;
+  ASSERT_TRUE(perseid::internal::dispatch::open_cpu(nullptr, 1, {}, &device).ok());
+  from_epoch(0xfffffffcu, kRanks, [&](const collective::GroupPointer& group) {
+    const Operation operation("all-gather-matmul", 10'000'000'000);
+    const collective::Shards shards{.inner = 1, .begin = {0, kRows, 2 * kRows, 3 * kRows}};
+    const collective::ShardChunks chunks(shards, kRanks, 1);
+    std::unique_ptr<collective::ScaleGather> gather;
+    EXPECT_OK(collective::ScaleGather::make({*group, operation, *device}, 1, shards.begin, chunks,
+                                            &gather));
+    const auto rank = static_cast<uint32_t>(group->rank());
+    const auto value = [](uint32_t of, uint32_t round) {
+      return static_cast<float>(100 * round + of);
+    };
+    for (uint32_t round = 0; round < 9; ++round) {
+      std::vector<float> own(kRows, value(rank, round));
+      const collective::Sending sending{group->first_epoch() + round, nullptr, nullptr};
+      if (round % kRanks == rank) std::this_thread::sleep_for(5ms);
+      EXPECT_OK(gather->send(operation, sending,
+                             {.data = own.data(),
+                              .dtype = perseid::internal::DType::kF32,
+                              .rank = 2,
+                              .shape = {1, kRows},
+                              .stride = {kRows, 1}}));
+      EXPECT_OK(gather->await(operation, sending));
+      if ((round + 1) % kRanks == rank) std::this_thread::sleep_for(5ms);
+      const auto* all = static_cast<const float*>(gather->scales()->data);
+      for (uint32_t row = 0; row < kRanks * kRows; ++row)
+        EXPECT_EQ(all[row], value(row / kRows, round)) << "rank " << rank << ", row " << row;
+      EXPECT_OK(gather->finish(sending));
+    }
+  });
+}
 
 TEST(Epochs, Wrap) {
   std::shared_ptr<const perseid::internal::dispatch::Device> device;
