@@ -19,11 +19,11 @@ class AttentionPlan final : public PlanOf<dispatch::Attention> {
                      std::unique_ptr<const Plan>* plan, const QueryRows& rows = {});
   Status forward(const perseid_attention_forward_args& args, const Workspace& workspace,
                  void* stream) const {
-    return forward_timed(args, workspace, stream, nullptr);
+    return forward_timed(args, workspace, stream, {});
   }
-  // `times`: null, or what takes the times of the chunks of key and value, on the CPU.
+  // `timers`: of the chunks of key and value.
   Status forward_timed(const perseid_attention_forward_args& args, const Workspace& workspace,
-                       void* stream, cpu::ChunkTimes* times) const;
+                       void* stream, const ChunkTimers& timers) const;
   Status backward(const perseid_attention_backward_args& args, const Workspace& workspace,
                   void* stream) const;
 

@@ -187,7 +187,7 @@ class MatmulPartWaits {
 
  private:
   const Sm90MatmulArguments& arguments_;
-  ArrivalWaits waits_;
+  ArrivalWaits<C.consumers> waits_;
 };
 
 }  // namespace perseid::internal::cuda
