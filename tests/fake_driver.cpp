@@ -4,9 +4,6 @@
 // kernels that do nothing. Any call can be made to fail, once or from then on (fake_driver.hpp).
 #include "fake_driver.hpp"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -73,23 +70,6 @@ template <class Number>
 int says(const char* name, Number* number, Number value) {
   *number = value;
   return outcome(name);
-}
-
-// Handles of memory that peers map, and its file.
-uint64_t handle_of(int file) {
-  auto* handle = static_cast<int*>(keep(sizeof file));
-  *handle = file;
-  return reinterpret_cast<uint64_t>(handle);
-}
-int file_of(uint64_t handle) { return *reinterpret_cast<const int*>(handle); }
-
-// Anywhere where `at` is null.
-uint64_t mapped(void* at, size_t bytes, int access, int file) {
-  const int flags =
-      (file < 0 ? MAP_ANONYMOUS | MAP_PRIVATE : MAP_SHARED) | (at == nullptr ? 0 : MAP_FIXED);
-  void* const memory = mmap(at, bytes, access, flags, file, 0);
-  if (memory == MAP_FAILED) std::abort();
-  return reinterpret_cast<uint64_t>(memory);
 }
 
 }  // namespace
@@ -224,74 +204,17 @@ int cuEventElapsedTime(float* milliseconds, void*, void*) {
   return says("cuEventElapsedTime", milliseconds, time);
 }
 
-// What groups of GPUs use besides. Streams do their work at once. Memory that peers map is that of
-// a file without a name.
-int cuMemCreate(uint64_t* handle, size_t bytes, const void*, uint64_t) {
-  const int result = outcome("cuMemCreate");
-  if (result != 0) return result;
-  const int file = memfd_create("fake GPU", MFD_CLOEXEC);
-  if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) std::abort();
-  *handle = handle_of(file);
-  // As a GPU's: not initialised.
-  void* memory = mmap(nullptr, bytes, PROT_WRITE, MAP_SHARED, file, 0);
-  std::memset(memory, 0xaa, bytes);
-  munmap(memory, bytes);
-  return 0;
-}
-int cuMemRelease(uint64_t handle) {
-  close(file_of(handle));
-  return gone("cuMemRelease", reinterpret_cast<void*>(handle));
-}
-int cuMemExportToShareableHandle(void* number, uint64_t handle, int, uint64_t) {
-  const int result = outcome("cuMemExportToShareableHandle");
-  if (result == 0) *static_cast<int*>(number) = dup(file_of(handle));
-  return result;
-}
-int cuMemImportFromShareableHandle(uint64_t* handle, void* number, int) {
-  const int result = outcome("cuMemImportFromShareableHandle");
-  if (result == 0) *handle = handle_of(dup(static_cast<int>(reinterpret_cast<intptr_t>(number))));
-  return result;
-}
-int cuMemAddressReserve(uint64_t* address, size_t bytes, size_t, uint64_t, uint64_t) {
-  const int result = outcome("cuMemAddressReserve");
-  if (result != 0) return result;
-  *address = mapped(nullptr, bytes, PROT_NONE, -1);
-  const std::lock_guard lock(mutex);
-  alive.insert(reinterpret_cast<void*>(*address));
-  return 0;
-}
-int cuMemAddressFree(uint64_t address, size_t bytes) {
-  void* const memory = reinterpret_cast<void*>(address);
-  const std::lock_guard lock(mutex);
-  if (alive.erase(memory) == 0 || alive.count(static_cast<char*>(memory) + 1) != 0) std::abort();
-  munmap(memory, bytes);
-  ++calls;
-  return 0;
-}
-// The byte behind the address stands for the mapping.
-int cuMemMap(uint64_t address, size_t bytes, size_t, uint64_t handle, uint64_t) {
-  const int result = outcome("cuMemMap");
-  if (result != 0) return result;
-  mapped(reinterpret_cast<void*>(address), bytes, PROT_NONE, file_of(handle));
-  const std::lock_guard lock(mutex);
-  alive.insert(reinterpret_cast<void*>(address + 1));
-  return 0;
-}
-int cuMemUnmap(uint64_t address, size_t bytes) {
-  mapped(reinterpret_cast<void*>(address), bytes, PROT_NONE, -1);
-  const std::lock_guard lock(mutex);
-  if (alive.erase(reinterpret_cast<void*>(address + 1)) == 0) std::abort();
-  ++calls;
-  return 0;
-}
-int cuMemSetAccess(uint64_t address, size_t bytes, const void*, size_t) {
-  const int result = outcome("cuMemSetAccess");
-  if (result == 0) mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE);
-  return result;
-}
-int cuMemGetAllocationGranularity(size_t* bytes, const void*, int) {
-  return says("cuMemGetAllocationGranularity", bytes, size_t{64} << 10);
-}
+// What groups of GPUs use besides. Streams do their work at once; there is no memory of peers.
+int cuMemCreate(uint64_t*, size_t, const void*, uint64_t) { return kNotSupported; }
+int cuMemRelease(uint64_t) { return kNotSupported; }
+int cuMemExportToShareableHandle(void*, uint64_t, int, uint64_t) { return kNotSupported; }
+int cuMemImportFromShareableHandle(uint64_t*, void*, int) { return kNotSupported; }
+int cuMemAddressReserve(uint64_t*, size_t, size_t, uint64_t, uint64_t) { return kNotSupported; }
+int cuMemAddressFree(uint64_t, size_t) { return kNotSupported; }
+int cuMemMap(uint64_t, size_t, size_t, uint64_t, uint64_t) { return kNotSupported; }
+int cuMemUnmap(uint64_t, size_t) { return kNotSupported; }
+int cuMemSetAccess(uint64_t, size_t, const void*, size_t) { return kNotSupported; }
+int cuMemGetAllocationGranularity(size_t*, const void*, int) { return kNotSupported; }
 int cuStreamWaitValue32_v2(void*, uint64_t, uint32_t, unsigned) { return kNotSupported; }
 int cuStreamCreate(void** stream, unsigned) { return made("cuStreamCreate", stream); }
 int cuStreamDestroy_v2(void* stream) { return gone("cuStreamDestroy_v2", stream); }

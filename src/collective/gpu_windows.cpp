@@ -2,35 +2,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/gpu_windows.hpp"
 
-#include <algorithm>
-
 #include "cuda/runtime/memory.hpp"
 
 namespace perseid::internal::collective {
 namespace {
 
-Status fill(const cuda::Gpu& gpu, uint32_t* data, size_t words, uint32_t initial) {
-  constexpr size_t kAtOnce = 4 << 20;
-  const std::vector<uint32_t> values(std::min(words, kAtOnce), initial);
-  Status status;
-  for (size_t at = 0; at < words && status.ok(); at += kAtOnce)
-    status = cuda::copy(gpu, data + at, values.data(),
-                        std::min(words - at, kAtOnce) * sizeof(uint32_t), nullptr);
-  return status;
+Status fill(const cuda::Gpu& gpu, void* data, size_t words, uint32_t initial) {
+  const std::vector<uint32_t> values(words, initial);
+  return cuda::copy(gpu, data, values.data(), words * sizeof(uint32_t), nullptr);
 }
 
 }  // namespace
 
 Status GpuWindows::make(Group& group, const Operation& operation,
-                        std::shared_ptr<const cuda::Gpu> gpu, const std::vector<size_t>& bytes,
-                        size_t words, uint32_t initial, std::unique_ptr<GpuWindows>* windows) {
+                        std::shared_ptr<const cuda::Gpu> gpu, size_t bytes, size_t words,
+                        uint32_t initial, std::unique_ptr<GpuWindows>* windows) {
   const auto own = static_cast<size_t>(group.rank()), size = static_cast<size_t>(group.size());
   auto made = std::make_unique<GpuWindows>();
   made->memory_.resize(size);
   std::unique_ptr<cuda::PeerMemory>& mine = made->memory_[own];
-  Status status = cuda::PeerMemory::make(gpu, bytes[own], &mine);
+  Status status = cuda::PeerMemory::make(gpu, bytes, &mine);
   // Before any rank can write there.
-  if (status.ok()) status = fill(*gpu, reinterpret_cast<uint32_t*>(mine->data()), words, initial);
+  if (status.ok()) status = fill(*gpu, mine->data(), words, initial);
   const bool threads = group.of_threads();
   Descriptor descriptor;  // open until all have mapped the memory
   if (status.ok() && !threads) status = mine->share(&descriptor);
@@ -43,9 +36,9 @@ Status GpuWindows::make(Group& group, const Operation& operation,
     if (rank == own) continue;
     std::unique_ptr<cuda::PeerMemory>& theirs = made->memory_[rank];
     if (threads) {
-      status = cuda::PeerMemory::map(gpu, Reader(messages[rank]).number(), bytes[rank], &theirs);
+      status = cuda::PeerMemory::map(gpu, Reader(messages[rank]).number(), bytes, &theirs);
     } else if (descriptors[rank].opened()) {
-      status = cuda::PeerMemory::map(gpu, descriptors[rank], bytes[rank], &theirs);
+      status = cuda::PeerMemory::map(gpu, descriptors[rank], bytes, &theirs);
     } else {
       status = Status::error(PERSEID_UNSUPPORTED, operation.name, ": rank ", rank,
                              " sent no descriptor of its GPU's memory, expected ranks of one host "

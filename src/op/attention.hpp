@@ -19,11 +19,11 @@ class AttentionPlan final : public PlanOf<dispatch::Attention> {
                      std::unique_ptr<const Plan>* plan, const QueryRows& rows = {});
   Status forward(const perseid_attention_forward_args& args, const Workspace& workspace,
                  void* stream) const {
-    return forward_timed(args, workspace, stream, {});
+    return forward_timed(args, workspace, stream, nullptr);
   }
-  // `timers`: of the chunks of key and value.
+  // `times`: null, or what takes the times of the chunks of key and value, on the CPU.
   Status forward_timed(const perseid_attention_forward_args& args, const Workspace& workspace,
-                       void* stream, const ChunkTimers& timers) const;
+                       void* stream, cpu::ChunkTimes* times) const;
   Status backward(const perseid_attention_backward_args& args, const Workspace& workspace,
                   void* stream) const;
 

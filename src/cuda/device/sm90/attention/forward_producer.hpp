@@ -19,7 +19,7 @@ struct KeyWaits {
 };
 template <>
 struct KeyWaits<true> {
-  ArrivalWaits<> waits_;
+  ArrivalWaits waits_;
   ChunkRange<int32_t> known_ = {0, 0};  // rows [first, last) that have arrived
   // The order of the Q tile's unmasked tiles, and the rows that its queries see.
   CyclicTiles<int32_t> order_;

@@ -187,7 +187,7 @@ class MatmulPartWaits {
 
  private:
   const Sm90MatmulArguments& arguments_;
-  ArrivalWaits<C.consumers> waits_;
+  ArrivalWaits waits_;
 };
 
 }  // namespace perseid::internal::cuda
