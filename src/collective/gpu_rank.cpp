@@ -116,11 +116,19 @@ Status GpuRank::begin(const Operation& operation, const Work& work) {
 Status GpuRank::announce() {
   const uint32_t number = submitted_;
   Status status = sending_->follow_mark();
-  if (status.ok()) status = sending_->write_word(&words_->started, number);
+  if (status.ok()) status = sending_->defer_write(&words_->started, number);
   const int32_t size = group_.size(), own = group_.rank();
   for (int32_t step = 1; status.ok() && step < size; ++step)
-    status = sending_->write_word(slab_->words((own + size - step) % size) + own, number);
-  return status;
+    status = sending_->defer_write(slab_->words((own + size - step) % size) + own, number);
+  return status.ok() ? sending_->flush() : status;
+}
+
+Status GpuRank::follow_last(void* stream) {
+  return in_flight() == 0 ? Status() : sending_->precede(stream);
+}
+
+Status GpuRank::defer_await(int32_t rank) {
+  return sending_->defer_wait(slab_->words(group_.rank()) + rank, submitted_);
 }
 
 Status GpuRank::await(int32_t rank) {
@@ -213,12 +221,12 @@ void GpuRank::find_missing(Slot& slot) {
   const Work& work = slot.work;
   if (work.parts.count > 0) return find_missing_part(slot);
   if (work.chunks == nullptr || work.chunks->count() == 0) return;
-  const auto count = work.chunks->count();
-  const std::vector<uint32_t> signals = read_words(work.signals, static_cast<size_t>(count));
+  const auto count = work.chunks->count(), words = work.chunks->words();
+  const std::vector<uint32_t> signals = read_words(work.signals, static_cast<size_t>(words));
   const ChunkTable<int64_t> table{nullptr, count, work.chunks->pivot(group_.rank())};
-  for (int64_t visit = 0; visit < count && slot.owner < 0; ++visit) {
-    const int64_t chunk = table.chunk_of_visit(visit);
-    slot.seen = signals[static_cast<size_t>(chunk)];
+  for (int64_t visit = 0; visit < words && slot.owner < 0; ++visit) {
+    const int64_t chunk = table.chunk_of_visit(visit % count);
+    slot.seen = signals[static_cast<size_t>(visit - visit % count + chunk)];
     if (epoch_reached(slot.seen, work.epoch)) continue;
     slot.chunk = chunk;
     slot.owner = work.chunks->owner(chunk);

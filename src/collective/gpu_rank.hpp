@@ -44,7 +44,7 @@ class GpuRank final : public cuda::StreamObserver {
   struct Work {
     void* stream = nullptr;
     const ShardChunks* chunks = nullptr;  // that must arrive here, by their owners, and
-    const uint32_t* signals = nullptr;    // their signals
+    const uint32_t* signals = nullptr;    // their signals, of each group of heads
     uint32_t epoch = 0;
     Parts parts = {};           // that must arrive here
     uint32_t* local = nullptr;  // words that kernels of this rank set for the copy queue
@@ -58,8 +58,11 @@ class GpuRank final : public cuda::StreamObserver {
   Status begin(const Operation& operation, const Work& work);
   // Tells the other ranks, as soon as the stream has come to where begin() was called.
   Status announce();
+  // The stream goes on when the operations before have ended, of whatever stream they are.
+  Status follow_last(void* stream);
   // What follows on the copy queue waits until `rank` has begun the operation.
   Status await(int32_t rank);
+  Status defer_await(int32_t rank);  // as CopyQueue::defer_wait
   // `reported`: after the queue of the report, too.
   Status end(void* stream, bool reported = false);
   cuda::CopyQueue& sending() const { return *sending_; }

@@ -338,12 +338,14 @@ Status read_lengths(const char* subject, const AttentionProblem& problem, persei
 }  // namespace
 
 Status AttentionPlan::make(DevicePointer device, const perseid_attention_desc& desc,
-                           std::unique_ptr<const Plan>* plan, const QueryRows& rows) {
+                           std::unique_ptr<const Plan>* plan, const QueryRows& rows,
+                           int64_t arriving_groups) {
   std::unique_ptr<AttentionPlan> made(
       new AttentionPlan(std::move(device), static_cast<perseid_layout>(desc.layout)));
   AttentionProblem problem;
   if (Status status = read_problem(desc, rows, &made->chunks_, &problem); !status.ok())
     return status;
+  problem.arriving_groups = arriving_groups;
   const bool on_cpu = made->device().gpu == nullptr;
   const dispatch::Determinism determinism = made->device().determinism;
   if (determinism == dispatch::Determinism::kOn) problem.deterministic = true;

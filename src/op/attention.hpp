@@ -15,8 +15,10 @@ class AttentionPlan final : public PlanOf<dispatch::Attention> {
   static constexpr const char* kOperation = "attention";
 
   // `rows`: the queries of this plan. Where they are not all, gradients of key and value are f32.
+  // arriving_groups: of the problem.
   static Status make(DevicePointer device, const perseid_attention_desc& desc,
-                     std::unique_ptr<const Plan>* plan, const QueryRows& rows = {});
+                     std::unique_ptr<const Plan>* plan, const QueryRows& rows = {},
+                     int64_t arriving_groups = 1);
   Status forward(const perseid_attention_forward_args& args, const Workspace& workspace,
                  void* stream) const {
     return forward_timed(args, workspace, stream, nullptr);

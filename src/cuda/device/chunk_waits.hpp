@@ -121,9 +121,11 @@ class ArrivalWaits {
   // Until rows [from, to) have arrived, of an operand that is cut along them; not an empty range.
   // TMA may read them afterwards. `known`: rows [first, last) that have arrived; returns them with
   // the new ones, and with the chunks behind these that are here, as far as chunks adjoin.
-  __device__ __forceinline__ ChunkRange<int32_t> await_rows(int from, int to,
+  // `arrival`: the operand's, or that of some of its heads.
+  __device__ __forceinline__ ChunkRange<int32_t> await_rows(const DeviceArrival& arrival, int from,
+                                                            int to,
                                                             ChunkRange<int32_t> known) const {
-    return await_rows(arguments_, arrival_, begin_, from, to, known);
+    return await_rows(arguments_, arrival, begin_, from, to, known);
   }
 
   // ---- By one thread ----

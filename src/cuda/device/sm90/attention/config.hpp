@@ -257,9 +257,12 @@ struct AttentionForwardArguments : AttentionArguments, KeySplits {
   const RowNumbers* query_numbers = nullptr;
   TensorMap key_numbers;
   bool out_pairs = false;  // two elements of out are one aligned access
-  // If key and value arrive in chunks: waits for them, and the first row of the pivot chunk.
+  // If key and value arrive in chunks: waits for them, the first row of the pivot chunk, how many
+  // key heads, of all entries, arrive together, and the arrivals of each group of such heads.
+  static constexpr int kMostGroups = 8;
   AsyncArguments async;
-  int32_t pivot = 0;
+  DeviceArrival arrivals[kMostGroups];
+  int32_t pivot = 0, heads_of_arrival = 1;
 };
 
 // ---- Backward ----
