@@ -80,6 +80,24 @@ TEST(HeadGroups, FollowTheTransferAndTheTiles) {
   EXPECT_EQ(groups(32768, 16, 16, 0), 1);
 }
 
+TEST(BackwardOrder, FollowsTheStagesOfChunks) {
+  AttentionProblem problem = make_case(DType::kBF16, 1, 4, 4, 8, 1000, 64, 64).problem;
+  const int64_t begin[] = {0, 250, 500, 750, 1000};
+  const int32_t stages[] = {1, 0, 0, 1};  // of rank 1 of two, zigzag
+  problem.chunks_kv = {ChunkDim::kKv, begin, 4};
+  problem.chunk_stages = stages;
+  problem.arriving_groups = 2;
+  const std::vector<int32_t> order = cuda::backward_order(problem, 128, 4, 4);
+  ASSERT_EQ(order.size(), 8u * 4);
+  // Tiles 1 and 5 have keys of both stages, and wait for the later one.
+  const std::vector<int32_t> tiles = {2, 3, 4, 0, 1, 5, 6, 7};
+  size_t at = 0;
+  for (const size_t first : {size_t{0}, size_t{3}})
+    for (const int32_t head : {0, 2})  // heads that arrive together
+      for (size_t i = first; i < (first == 0 ? 3 : tiles.size()); ++i)
+        for (int32_t h = head; h < head + 2; ++h) EXPECT_EQ(order[at++], tiles[i] * 4 + h);
+}
+
 TEST(SectionOfRank, HasEnoughTilesOfHeadsThatArriveTogether) {
   EXPECT_EQ(cuda::section_of_rank(1, 64, 16), 4);
   EXPECT_EQ(cuda::section_of_rank(1, 64, 2), 2);

@@ -30,7 +30,19 @@ Status ContextAttentionPlan::make(op::DevicePointer device, GroupPointer group,
         std::make_unique<ContextLengths>(device, made->batch_, ranks.size(), made->zigzag_,
                                          made->canonical_ && desc.attention->gradients != 0);
   // Again an exchange, as an implementation may refuse on one rank alone.
-  const Status attention = made->make_attention(device, *desc.attention);
+  made->streams_ = desc.fusion != PERSEID_UNFUSED && made->may_stream();
+  Status attention = made->make_attention(device, *desc.attention);
+  std::vector<std::string> streaming;
+  if (Status status = ranks.exchange(operation, attention, made->streams_ ? "1" : "", &streaming);
+      !status.ok())
+    return status;
+  // Where one rank's kernel does not stream, none does.
+  const bool all = std::all_of(streaming.begin(), streaming.end(),
+                               [](const std::string& each) { return !each.empty(); });
+  if (made->streams_ && !all) {
+    made->streams_ = false;
+    attention = made->make_attention(device, *desc.attention);
+  }
   if (Status status = ranks.exchange(operation, attention, "", nullptr); !status.ok())
     return status;
   made->find_readers(*desc.attention);
@@ -187,8 +199,20 @@ Status ContextAttentionPlan::make_attention(const op::DevicePointer& device,
     status = ContextLeaves::make(device, all_keys, rows, &leaves_);
     inner.gradients = inner.accumulate = 0;
   }
+  std::vector<int32_t> stages;  // owners in the order in which their keys arrive
+  for (int64_t chunk = 0; chunk < chunks_->count(); ++chunk)
+    stages.push_back((chunks_->owner(chunk) - group_->rank() + group_->size()) % group_->size());
+  const auto arrives = [&](bool backward) {
+    return op::AttentionPlan::Arriving{chunks_->groups, backward, stages.data()};
+  };
+  if (status.ok() && streams_) {
+    status = op::AttentionPlan::make(device, inner, &attention_, rows, arrives(true));
+    if (status.code() != PERSEID_UNSUPPORTED) return status;
+    streams_ = false;
+    status = {};
+  }
   if (status.ok())
-    status = op::AttentionPlan::make(device, inner, &attention_, rows, chunks_->groups);
+    status = op::AttentionPlan::make(device, inner, &attention_, rows, arrives(false));
   // Without chunks kernels of GPUs visit keys in another order.
   const bool ordered = canonical_ && device->gpu != nullptr;
   if (status.code() == PERSEID_UNSUPPORTED && inner.async_kv != nullptr && !ordered) {
@@ -257,7 +281,10 @@ Status ContextAttentionPlan::make_transports(const Operation& operation) {
   if (!status.ok()) return status;
   view(keys_->gathered(), dtype_, by_heads_, &gathered_);
   epoch_ = group_->first_epoch() - 1;
-  if (gradients_wanted_ != 0 && chunks_->count() > 0) {
+  if (streams_) {
+    status = make_streamed(site);
+    if (!status.ok()) return status;
+  } else if (gradients_wanted_ != 0 && chunks_->count() > 0) {
     // As the attention writes them; one piece of all rows.
     Shards shards = shards_;
     if (size_of(dtype_) == 2 && (group_->size() > 1 || canonical_)) shards.dtype = DType::kF32;

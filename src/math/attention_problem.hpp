@@ -73,6 +73,10 @@ struct AttentionProblem {
   // So many groups of key heads, of all entries, arrive one after the other, at most 8, each in
   // chunks: signals are [group, chunk].
   int64_t arriving_groups = 1;
+  // Backward, too: key and value arrive, and their gradients leave in the same chunks. The keys of
+  // a chunk are visited after those of lower stages; the table is there while plans are made.
+  bool async_backward = false;
+  const int32_t* chunk_stages = nullptr;
 
   PERSEID_INLINE constexpr int64_t heads_of_arrival() const {  // of keys
     return max((batch * kv_heads + arriving_groups - 1) / arriving_groups, int64_t{1});
@@ -117,6 +121,8 @@ struct AttentionBackward {
   Tensor cu_seqlens_q, cu_seqlens_kv, q_lens, kv_lens, kv_index;
   Tensor grad_query, grad_key, grad_value, grad_bias;  // absent: not wanted
   Dropout dropout;
+  Arrival arrival_kv = {};      // where async_backward
+  Departure departure_kv = {};  // signals are [group, chunk]
 };
 
 // The problem of an execution: that of the plan, with the execution's own lengths.
