@@ -43,6 +43,7 @@
 
 #include "cuda/device/attention/backward_fixup.hpp"
 #include "cuda/device/attention/bias_split.hpp"
+#include "cuda/device/portable/attention/backward_halves.hpp"
 #include "cuda/device/portable/attention/backward_pairs.hpp"
 #include "cuda/device/portable/attention/backward_prepare.hpp"
 #include "cuda/device/portable/attention/backward_warps.hpp"
@@ -53,13 +54,17 @@
 
 namespace perseid::internal::cuda {
 
-template <PortableBackwardConfig C, bool kPairs = C.pairs()>
+template <PortableBackwardConfig C, bool kPairs = C.pairs(), bool kHalves = C.shares_rows>
 struct ProductsOf {
   using Type = PortableBackwardWarps<C>;
 };
 template <PortableBackwardConfig C>
-struct ProductsOf<C, true> {
+struct ProductsOf<C, true, false> {
   using Type = PortableBackwardPairs<C>;
+};
+template <PortableBackwardConfig C>
+struct ProductsOf<C, false, true> {
+  using Type = PortableBackwardHalves<C>;
 };
 
 template <PortableBackwardConfig C>
@@ -103,9 +108,9 @@ class PortableBackward : ProductsOf<C>::Type {
   using Block::kTiles, Block::kFirstDepth, Block::kSecondDepth, Block::kFirstPart,
       Block::kSecondPart, Block::kSecondColumns, Block::kStatistics, Block::kPlanes,
       Block::kSharers;
-  using Block::lane, Block::warp, Block::row_warp, Block::warp_row, Block::sharer, Block::copy_rows,
-      Block::copy_statistics, Block::copy_column_numbers, Block::column_numbers,
-      Block::stage_offset;
+  using Block::lane, Block::warp, Block::row_warp, Block::warp_row, Block::sharer,
+      Block::own_column, Block::copy_rows, Block::copy_statistics, Block::copy_column_numbers,
+      Block::column_numbers, Block::stage_offset;
   using Products::multiply_first, Products::multiply_second, Products::for_each_row;
   using typename Block::Real, typename Block::Scores;
   template <int kFirstDim, int kSecondDim>
@@ -301,9 +306,10 @@ class PortableBackward : ProductsOf<C>::Type {
   template <bool kMasks>
   __device__ __forceinline__ void finish_scores(const Step& step, int stage, Scores& scores,
                                                 Scores& products) const {
-    const PortableBackwardScores<C> chain(a_, own_, warp_row(), step.column, step.head, lane());
+    const PortableBackwardScores<C> chain(a_, own_, warp_row(), step.column + own_column(),
+                                          step.head, lane());
     const auto* shared = reinterpret_cast<const Real*>(memory_ + kStatistics) +
-                         stage * 2 * C.columns + 2 * (lane() % 4);
+                         stage * 2 * C.columns + own_column() + 2 * (lane() % 4);
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
       if constexpr (C.of_keys()) {

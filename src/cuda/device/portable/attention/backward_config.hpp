@@ -31,6 +31,7 @@ struct PortableBackwardConfig {
   int warps = 4;
   int rows = 16;              // of a warp: 16 or 32
   int columns = 32;           // of a step: 32 or 64
+  bool shares_rows = false;   // two warps have the same rows (backward_halves.hpp)
   int rows_in_registers = 0;  // the rows of so many of the two tensors
   int largest = 128;          // dims beyond are cut
   int chunk = 64;             // into chunks of so many numbers, in all tiles
@@ -59,6 +60,7 @@ struct PortableBackwardConfig {
     visit("warps", c.warps);
     visit("rows", c.rows);
     visit("columns", c.columns);
+    visit("shares_rows", c.shares_rows);
     visit("rows_in_registers", c.rows_in_registers);
     visit("largest", c.largest);
     visit("chunk", c.chunk);
@@ -79,7 +81,10 @@ struct PortableBackwardConfig {
 
   // float64 is computed by pairs of warps (backward_pairs.hpp), each with the rows of one.
   constexpr bool pairs() const { return dtype == DType::kF64; }
-  constexpr int row_warps() const { return pairs() ? warps / 2 : warps; }
+  constexpr int row_warps() const { return pairs() || shares_rows ? warps / 2 : warps; }
+  // A warp computes the scores of so many columns of a step, and sums so many of a gradient.
+  constexpr int own_columns() const { return shares_rows ? columns / 2 : columns; }
+  constexpr int own_part(int dim) const { return shares_rows ? part(dim) / 2 : part(dim); }
   constexpr int threads() const { return 32 * warps; }
   constexpr int resident() const { return 8 / warps; }  // of a multiprocessor, as registers allow
   static constexpr int queries = 64;  // of a block of lse and delta, and of a tile of dBias
@@ -142,14 +147,16 @@ struct PortableBackwardConfig {
     return parts_offset() + part_bytes(key_dim) + part_bytes(value_dim);
   }
   constexpr int ds_bytes() const { return adds_queries ? 2 * units() * block_rows() * columns : 0; }
-  // Scores that pairs of warps exchange.
   constexpr int ds_buffers() const { return planes() == 2 ? 0 : 2; }
+  // Scores that pairs of warps exchange, or weights in 16 bits.
   constexpr int exchange_offset() const { return ds_offset() + ds_buffers() * ds_bytes(); }
-  constexpr int exchange_bytes() const { return pairs() ? 8 * block_rows() * columns : 0; }
+  constexpr int exchange_bytes() const {
+    return (pairs() ? 8 : shares_rows ? 2 : 0) * block_rows() * columns;
+  }
   constexpr int result_bytes() const {
     return of_bias()      ? sum_bytes() * queries * (keys() + 1)
            : units() != 1 ? 0
-                          : 2 * block_rows() * line_length(part(most_dim()));
+                          : 2 * warps * rows * line_length(part(most_dim()));
   }
   constexpr int tile_bytes() const {
     return max(exchange_offset() + exchange_bytes(), result_bytes());

@@ -19,7 +19,7 @@ namespace perseid::internal::cuda {
 template <PortableBackwardConfig C>
 class QuerySums {
  public:
-  using Weights = uint32_t[C.rows / 16][C.columns / 4];
+  using Weights = uint32_t[C.rows / 16][C.own_columns() / 4];
 
   __device__ __forceinline__ QuerySums(unsigned char* memory, uint32_t address, int warp, int lane)
       : memory_(memory), address_(address), warp_(warp), lane_(lane) {}
@@ -27,18 +27,30 @@ class QuerySums {
   static __device__ __forceinline__ int offset(int step) {
     return C.ds_offset() + step % 2 * C.ds_bytes();
   }
-  // dS of the warp's keys.
-  __device__ __forceinline__ void share(int step, const Weights& ds) const {
-    unsigned char* own =
-        memory_ + offset(step) + warp_ * C.rows * kLine + lane_ / 4 * kLine + lane_ % 4 * 4;
+  // dS of the warp's keys from `key` on, and queries from `query` on.
+  __device__ __forceinline__ void share(int step, int key, int query, const Weights& ds) const {
+    unsigned char* own = memory_ + offset(step) + key * kLine + lane_ / 4 * kLine + lane_ % 4 * 4;
 #pragma unroll
-    for (int j = 0; j < C.columns / 8; ++j) {
-      unsigned char* at = own + vector(lane_ / 4, j);
+    for (int j = 0; j < C.own_columns() / 8; ++j) {
+      unsigned char* at = own + vector(lane_ / 4, query / 8 + j);
 #pragma unroll
       for (int i = 0; i < C.rows / 16; ++i)
 #pragma unroll
         for (int r = 0; r < 2; ++r)
           *reinterpret_cast<uint32_t*>(at + (16 * i + 8 * r) * kLine) = ds[i][2 * j + r];
+    }
+  }
+  // Loads what another warp has shared, behind a barrier.
+  __device__ __forceinline__ void load(int step, int key, int query, Weights& ds) const {
+    const LaneVector own = lane_vector_of_rows(lane_);
+    const uint32_t line = address_ + static_cast<uint32_t>(offset(step) + (key + own.line) * kLine);
+#pragma unroll
+    for (int k = 0; k < C.own_columns() / 16; ++k) {
+      const uint32_t at =
+          line + static_cast<uint32_t>(vector(own.line, query / 8 + 2 * k + own.half));
+#pragma unroll
+      for (int i = 0; i < C.rows / 16; ++i)
+        ptx::ldmatrix_x4(at + 16 * i * kLine, reinterpret_cast<uint32_t(&)[4]>(ds[i][4 * k]));
     }
   }
   // After a barrier. `key`: offset of the keys in shared memory, `to`: the sums of the queries.
