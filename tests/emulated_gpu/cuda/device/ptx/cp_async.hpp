@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// src/cuda/device/ptx/cp_async.hpp on the CPU: copies happen when their group is waited for.
+// src/cuda/device/ptx/cp_async.hpp on the CPU: copies happen when their group is waited for, or
+// their mbarrier's phase completes.
 #pragma once
 
 #include "emulated_gpu.hpp"
@@ -25,12 +26,18 @@ template <int kPending>
 inline void cp_async_wait() {
   auto& groups = emulated_gpu::block->own().groups;
   while (groups.size() > kPending + 1) {
-    for (const emulated_gpu::Copy& copy : groups.front()) {
-      std::memset(copy.to, 0, static_cast<size_t>(copy.whole));
-      if (copy.bytes > 0) std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.bytes));
-    }
+    for (const emulated_gpu::Copy& copy : groups.front()) copy.run();
     groups.erase(groups.begin());
   }
+}
+inline void cp_async_mbarrier_arrive(uint32_t barrier) {
+  auto& block = *emulated_gpu::block;
+  std::vector<emulated_gpu::Copy> copies;
+  for (auto& group : block.own().groups) {
+    copies.insert(copies.end(), group.begin(), group.end());
+    group.clear();
+  }
+  block.arrive(barrier, copies);
 }
 
 }  // namespace perseid::internal::cuda::ptx
