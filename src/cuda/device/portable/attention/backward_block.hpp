@@ -8,6 +8,7 @@
 #include "cuda/device/portable/attention/backward_scores.hpp"
 #include "cuda/device/portable/attention/backward_store.hpp"
 #include "cuda/device/portable/attention/rows_copy.hpp"
+#include "cuda/device/portable/attention/step_barriers.hpp"
 #include "cuda/device/ptx/cluster.hpp"
 #include "cuda/device/ptx/ordering.hpp"
 
@@ -182,6 +183,9 @@ class PortableBackwardBlock {
   __device__ __forceinline__ bool has_equal_columns(int stage) const {
     if constexpr (kPlanes == 2) return are_equal<C.columns>(column_numbers(stage), lane());
     return false;
+  }
+  __device__ __forceinline__ StepBarriers barriers() const {
+    return StepBarriers(address_ + static_cast<uint32_t>(C.barriers_offset()));
   }
   static __device__ __forceinline__ int stage_offset(int stage) {
     return C.columns_offset() + stage * C.stage_bytes();

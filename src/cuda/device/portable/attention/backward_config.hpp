@@ -93,6 +93,10 @@ struct PortableBackwardConfig {
   constexpr int block_rows() const { return rows * row_warps(); }
   // The next columns are copied behind dQ instead of before: its products begin sooner.
   constexpr bool copies_late() const { return units() == 1 && most_dim() <= 64; }
+  // Two mbarriers order the warps, not a barrier of the block in each step (step_barriers.hpp).
+  constexpr bool unaligned() const { return adds_queries && units() == 1; }
+  // Half of the warps add dQ of a step, in turn: each has twice as much of it, and reads less.
+  constexpr bool adds_in_turn() const { return unaligned() && rows == 32; }
   constexpr bool of_keys() const { return gradients == GradientsOf::kKeys; }
   constexpr bool of_bias() const { return gradients == GradientsOf::kBias; }
   // A tile may have columns that some rows see and others do not. (Behind the ends of sequences,
@@ -180,7 +184,8 @@ struct PortableBackwardConfig {
   constexpr int units_bytes() const {
     return adds_queries && planes() == 2 ? 4 * warps * columns : 0;
   }
-  constexpr int shared_bytes() const { return units_offset() + units_bytes(); }
+  constexpr int barriers_offset() const { return units_offset() + units_bytes(); }
+  constexpr int shared_bytes() const { return barriers_offset() + (unaligned() ? 16 : 0); }
 };
 
 // Threads of a block of portable_attention_backward_prepare and portable_attention_backward_finish.

@@ -1,24 +1,22 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of attention backward in f16 and bf16 on sm_80 and up where two warps share 32 keys.
+// Gradients of attention backward in f16 and bf16 on sm_90 and up where two warps share 32 keys.
 // Each computes the scores of half of a step's queries, and sums half of the columns of dK and dV:
 //
 //              first warp           second warp
 //   S, dP      queries 0 to 31      32 to 63         of the step
 //   dV, dK     columns 0 to 63      64 to 127        over all of its queries
 //
-// A warp of 16 keys alone reads each row of Q and dO twice, for 16 keys; these read half of them
-// for 32 keys. Of the step of 64 queries x 128 keys, the products read 512 KB of shared memory
-// instead of 704, and the exchange takes 64.
+// Shared memory bounds the step. One of 64 queries x 128 keys takes 752 KB where each warp has 16
+// keys, which reads every row of Q and dO twice; it takes 576 of pairs, 48 for what they exchange.
 //
 // Exchange. A lane gives its weights to the same lane of the other warp, and reads the other's dS
 // where it is shared for dQ. What the warp has itself it multiplies before it waits for the other.
-// The barrier of the pair orders stores before loads. The next step overwrites both, dS the one
-// after that: the barrier of the block is in between.
+// The barrier of the pair orders stores before loads. The next step's stores follow when all warps
+// have ended this one (`unaligned_steps` in backward.hpp). Pairs meet in steps that they skip, too.
 #pragma once
 
 #include "cuda/device/portable/attention/backward_warps.hpp"
-#include "cuda/device/ptx/mbarrier.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -26,8 +24,8 @@ template <PortableBackwardConfig C>
 class PortableBackwardHalves : protected PortableBackwardWarps<C> {
   using Warps = PortableBackwardWarps<C>;
   using Block = PortableBackwardBlock<C>;
-  static_assert(C.adds_queries && C.planes() == 1 && !C.streams() && C.rows == 32 &&
-                C.columns == 64 && C.key_dim == 128 && C.value_dim == 128);
+  static_assert(C.unaligned() && !C.streams() && C.rows == 32 && C.columns == 64 &&
+                C.key_dim == 128 && C.value_dim == 128);
 
  protected:
   using typename Block::Scores;
@@ -54,6 +52,11 @@ class PortableBackwardHalves : protected PortableBackwardWarps<C> {
     QuerySums<C>(memory_, address_, warp(), lane())
         .load(step, row_warp() * C.rows, C.own_columns() * (1 - own), ds);
     add_products(1 - own, first, second, weights, ds);
+  }
+  // Of a step of which the pair's keys see nothing.
+  __device__ __forceinline__ void skip_gradients(int step) const {
+    this->share_ds(step, {});
+    meet();
   }
 
  private:

@@ -20,6 +20,7 @@ template <PortableBackwardConfig C>
 class QuerySums {
  public:
   using Weights = uint32_t[C.rows / 16][C.own_columns() / 4];
+  static constexpr int kWarps = C.adds_in_turn() ? C.warps / 2 : C.warps;  // that add a step's dQ
 
   __device__ __forceinline__ QuerySums(unsigned char* memory, uint32_t address, int warp, int lane)
       : memory_(memory), address_(address), warp_(warp), lane_(lane) {}
@@ -55,11 +56,11 @@ class QuerySums {
   }
   // After a barrier. `key`: offset of the keys in shared memory, `to`: the sums of the queries.
   __device__ __forceinline__ void add(int step, int key, float* to) const {
-    constexpr int kTiles = C.columns / 32;  // of 16 queries, of a warp
-    constexpr int kQueryWarps = C.columns / 16 / kTiles, kDimWarps = C.warps / kQueryWarps;
+    constexpr int kTiles = C.adds_in_turn() ? 2 : C.columns / 32;  // of 16 queries, of a warp
+    constexpr int kQueryWarps = C.columns / 16 / kTiles, kDimWarps = kWarps / kQueryWarps;
     constexpr int kAll = C.key_dim / 16, kBlocks = (kAll + kDimWarps - 1) / kDimWarps;
     constexpr int kKeyLine = line_length(C.key_dim);
-    const int tile = warp_ % kQueryWarps * kTiles, first = warp_ / kQueryWarps * kBlocks;
+    const int tile = warp_ % kQueryWarps * kTiles, first = warp_ % kWarps / kQueryWarps * kBlocks;
     const LaneVector of_ds = lane_vector_of_columns(lane_), of_key = lane_vector_of_rows(lane_);
     const auto is_own = [&](int b) { return kAll % kDimWarps == 0 || first + b < kAll; };
     uint32_t left_at[kTiles];
@@ -100,7 +101,7 @@ class QuerySums {
   template <int kTiles, int kCount>
   __device__ __forceinline__ void add_to_memory(const float (&sums)[kTiles][kCount][4], int tile,
                                                 int first, float* to) const {
-    constexpr int kAll = C.key_dim / 16, kDimWarps = C.warps / (C.columns / 16 / kTiles);
+    constexpr int kAll = C.key_dim / 16, kDimWarps = kWarps / (C.columns / 16 / kTiles);
     to += ((tile * 2 * kAll + 2 * first) * 32 + lane_) * 4;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)

@@ -213,6 +213,15 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
     if constexpr (C.adds_queries) share_ds(step, weights);
     multiply_weights<C.dtype>(weights, depth_vectors<kFirstPart>(first), first_);
   }
+  // Of a step of which the warp's rows see nothing.
+  __device__ __forceinline__ void skip_gradients(int step) const {
+    if constexpr (C.adds_queries) share_ds(step, {});
+  }
+  // Whether the warp adds dQ of the step before. In turn: of two warps of a scheduler, of eight in
+  // the block, one in each step.
+  static __device__ __forceinline__ bool has_turn(int step) {
+    return !C.adds_in_turn() || (step & 1) == warp() / (C.warps / 2);
+  }
   // use(row of the warp, NaN where the thread's part of the row is not finite)
   template <class Use>
   __device__ __forceinline__ void for_each_row(const Use& use) const {
