@@ -19,9 +19,9 @@
 //   4 S = Q K(n)^T, softmax, O += P V(n)
 //
 // One barrier a step does two things: it shows every thread the copies that others have waited for,
-// and it says that all warps are done with the stage that 3 fills. Up to dim 64 two mbarriers do
-// (step_barriers.hpp), and 3 follows S. Warps skip 4 for tiles of keys of which their own rows see
-// nothing. Two blocks of a multiprocessor hide each other's latencies.
+// and it says that all warps are done with the stage that 3 fills. For warps of 32 rows in 16 bits
+// two mbarriers do (step_barriers.hpp), and 3 follows S. Warps skip 4 for tiles of keys of which
+// their own rows see nothing. Two blocks of a multiprocessor hide each other's latencies.
 //
 // Few queries and many keys: a block has a split of the keys, and another kernel combines the
 // splits (attention/combine.hpp).
