@@ -5,10 +5,10 @@
 //
 // Threads are fibers. Each runs until it waits for others: a warp exchanges registers, ldmatrix and
 // mma among its lanes, a block meets at barriers. A warp runs until it waits for other warps, the
-// first one first, in blocks of odd number the last one. Shared memory begins as NaN, and
-// asynchronous copies write it when their group is waited for, at last. That finds wrong layouts,
-// missing waits, divergent collectives, and of missing barriers those that one of these two orders
-// needs.
+// first one first, in blocks of odd number the last one, or until it is held up at random, until no
+// other one can go on. Shared memory begins as NaN, is NaN where an asynchronous copy is under way,
+// and has its data when the copy's group is waited for, at last. That finds wrong layouts, missing
+// waits, divergent collectives, and of missing barriers those that one of these orders needs.
 #pragma once
 
 #include <ucontext.h>
@@ -18,6 +18,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <random>
 #include <stdexcept>
 #include <vector>
 
@@ -89,6 +90,7 @@ struct Mbarrier : Meeting {
   std::vector<Copy> copies;  // that arrive when the phase completes
 };
 struct Warp : Meeting {
+  bool held_up = false;  // until no other warp can go on
   // What the lanes bring, in turn to one of two rows: the readers of the one before may be late.
   uint64_t word[2][kWarp][8] = {};
 };
@@ -100,7 +102,8 @@ class Block {
         blocks(of_blocks),
         shared(shared_bytes, 0xff),
         threads_(static_cast<size_t>(threads)),
-        warps_(static_cast<size_t>(threads / kWarp)) {}
+        warps_(static_cast<size_t>(threads / kWarp)),
+        hold_ups_(static_cast<uint32_t>(number) + 1) {}
 
   // Runs kernel() in every thread, one after another until all have ended.
   void run(const std::function<void()>& kernel);
@@ -190,6 +193,7 @@ class Block {
   Position scheduler_{};
   const std::function<void()>* kernel_ = nullptr;
   int current_ = 0;
+  std::minstd_rand hold_ups_;
 };
 
 inline Block* block = nullptr;  // the one that runs
@@ -200,7 +204,7 @@ inline void Block::enter() {
   jump(block->scheduler_);
 }
 
-// Until it waits for other warps. Returns whether any of its threads have not ended.
+// Until it waits for other warps, or is held up. Returns whether any of its threads have not ended.
 inline bool Block::run_warp(size_t number, int64_t& idle) {
   bool alive = false;
   for (int64_t turn = -1; turn != warps_[number].turn;) {
@@ -212,6 +216,10 @@ inline bool Block::run_warp(size_t number, int64_t& idle) {
       resume();
       if (own().ended) idle = 0;
       alive = alive || !own().ended;
+    }
+    if (hold_ups_() % 32 == 0) {
+      warps_[number].held_up = true;
+      break;
     }
   }
   return alive;
@@ -233,12 +241,17 @@ inline void Block::run(const std::function<void()>& kernel) {
   for (bool alive = true; alive; ++idle) {
     alive = false;
     int64_t met = block_.turn;
-    for (size_t i = 0; i < warps_.size(); ++i)
-      alive = run_warp(index % 2 == 0 ? i : warps_.size() - 1 - i, idle) || alive;
+    for (size_t i = 0; i < warps_.size(); ++i) {
+      const size_t number = index % 2 == 0 ? i : warps_.size() - 1 - i;
+      alive = warps_[number].held_up || run_warp(number, idle) || alive;
+    }
     for (const Warp& warp : warps_) met += warp.turn;
     for (const Meeting& each : named_) met += each.turn;
     for (const auto& [address, each] : mbarriers_) met += each.turn;
-    if (met != met_before) idle = 0;
+    if (met != met_before)
+      idle = 0;
+    else
+      for (Warp& warp : warps_) warp.held_up = false;
     met_before = met;
     if (idle > 2) throw std::runtime_error("threads of the block wait for one another");
   }

@@ -13,7 +13,9 @@ inline void cp_async(uint32_t to, const void* from, int bytes, int whole = 16) {
   const auto size = static_cast<uintptr_t>(whole);
   if (to % size != 0 || (bytes > 0 && reinterpret_cast<uintptr_t>(from) % size != 0))
     throw std::runtime_error("cp.async of an address that is no multiple of its size");
-  block.own().groups.back().push_back({&block.shared.at(to), from, bytes, whole});
+  unsigned char* const first = &block.shared.at(to + static_cast<uint32_t>(whole) - 1) - whole + 1;
+  std::memset(first, 0xff, size);  // NaN: the copy may arrive at any time
+  block.own().groups.back().push_back({first, from, bytes, whole});
 }
 inline void cp_async_8_or_zero(uint32_t to, const void* from, bool copies) {
   cp_async(to, from, copies ? 8 : 0, 8);
