@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/runtime/peer_memory.hpp"
 
+#include <mutex>
+
 namespace perseid::internal::cuda {
 namespace {
 
@@ -10,6 +12,14 @@ constexpr const char* kMapping = "mapping memory of another GPU";
 constexpr const char* kAdvice =
     "ranks need GPUs with peer access (nvidia-smi topo -p2p r) of one host, and the same GPUs "
     "visible to each";
+
+// Held where handles are made, mapped and given up. Ranks that are threads of one process share
+// handles, and destroy their plans at the same time: a release may meet the last unmapping of the
+// same memory in the driver.
+std::mutex& handles_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
 
 AllocationProperties properties_of(const Gpu& gpu) {
   AllocationProperties properties;
@@ -43,11 +53,13 @@ Status PeerMemory::make(std::shared_ptr<const Gpu> gpu, size_t bytes,
   if (Status status = open(std::move(gpu), bytes, &made); !status.ok()) return status;
   const Gpu::Current current(*made->gpu_);
   if (!current.status().ok()) return current.status();
+  std::unique_lock lock(handles_mutex());
   const AllocationProperties properties = properties_of(*made->gpu_);
   const Result result = made->driver_.create(&made->handle_, made->bytes_, &properties, 0);
   made->owned_ = result == kSuccess;
   Status status = check(made->gpu_->driver(), result, kMaking, kAdvice);
   if (status.ok()) status = made->map_handle();
+  lock.unlock();
   if (status.ok()) *memory = std::move(made);
   return status;
 }
@@ -58,12 +70,14 @@ Status PeerMemory::map(std::shared_ptr<const Gpu> gpu, const Descriptor& descrip
   if (Status status = open(std::move(gpu), bytes, &made); !status.ok()) return status;
   const Gpu::Current current(*made->gpu_);
   if (!current.status().ok()) return current.status();
+  std::unique_lock lock(handles_mutex());
   const auto number = reinterpret_cast<void*>(static_cast<intptr_t>(descriptor.number()));
   const Result result =
       made->driver_.import_handle(&made->handle_, number, HandleType::kDescriptor);
   made->owned_ = result == kSuccess;
   Status status = check(made->gpu_->driver(), result, kMapping, kAdvice);
   if (status.ok()) status = made->map_handle();
+  lock.unlock();
   if (status.ok()) *memory = std::move(made);
   return status;
 }
@@ -74,8 +88,10 @@ Status PeerMemory::map(std::shared_ptr<const Gpu> gpu, AllocationHandle handle, 
   if (Status status = open(std::move(gpu), bytes, &made); !status.ok()) return status;
   const Gpu::Current current(*made->gpu_);
   if (!current.status().ok()) return current.status();
+  std::unique_lock lock(handles_mutex());
   made->handle_ = handle;
   Status status = made->map_handle();
+  lock.unlock();
   if (status.ok()) *memory = std::move(made);
   return status;
 }
@@ -105,6 +121,7 @@ Status PeerMemory::share(Descriptor* descriptor) const {
 PeerMemory::~PeerMemory() {
   const Gpu::Current current(*gpu_);
   if (!current.status().ok()) return;
+  const std::lock_guard lock(handles_mutex());
   if (mapped_) driver_.unmap(address_, bytes_);
   if (address_ != 0) driver_.unreserve(address_, bytes_);
   if (owned_) driver_.release(handle_);
