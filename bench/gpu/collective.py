@@ -9,7 +9,7 @@ A shape is all-gather-matmul M,N,K or matmul-reduce-scatter M,N,K: rows of all r
 depth of each; bf16. single: one execution after 3 ms of rest, the host's calls included. sustained:
 about 20 ms of executions back to back. Of all ranks the slowest counts; medians. PyTorch runs with
 a process for each GPU: NCCL then cuBLAS, and its asynchronous tensor parallelism. Nothing uses
-NVLink multicast.
+NVLink multicast. Rows are added to FILE.
 """
 import argparse
 import csv
@@ -185,9 +185,11 @@ def main():
         rows += [] if args.no_peers else rows_of_peers(args.ranks, 30 * args.seconds)
     except subprocess.TimeoutExpired:
         print("the peers did not end in time", flush=True)
-    with open(args.csv, "w", newline="", encoding="utf-8") as file:
+    is_new = not os.path.exists(args.csv)
+    with open(args.csv, "a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, FIELDS, extrasaction="ignore")
-        writer.writeheader()
+        if is_new:
+            writer.writeheader()
         for row in with_ratios(rows):
             writer.writerow({**machine, **row})
             print(f"{row['op']:22} {row['m']:6} {row['n']:6} {row['k']:6} {row['mode']:10}"

@@ -8,12 +8,13 @@ the transfer alone.
 
 Causal, zigzag, head_dim 128, bf16. single: one execution after 3 ms of rest, the host's calls
 included. sustained: about 20 ms of executions back to back. Of all ranks the slowest counts;
-medians.
+medians. Rows are added to FILE.
 """
 import argparse
 import csv
 import datetime
 import json
+import os
 import subprocess
 
 # Positions of all ranks, query heads, key heads.
@@ -60,9 +61,11 @@ def main():
         capture_output=True, text=True, check=True).stdout.strip().split(", ")
     machine = dict(date=datetime.date.today().isoformat(), gpu=gpu, driver=driver,
                    commit=args.commit, ranks=args.ranks)
-    with open(args.csv, "w", newline="", encoding="utf-8") as file:
+    is_new = not os.path.exists(args.csv)
+    with open(args.csv, "a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, FIELDS)
-        writer.writeheader()
+        if is_new:
+            writer.writeheader()
         for row in measure(args.perseid, args.ranks, args.seconds):
             writer.writerow({**machine, **row})
             print(*(f"{row[field]:>10}" for field in FIELDS[5:]), flush=True)

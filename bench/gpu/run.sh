@@ -121,7 +121,11 @@ for test in sm90_parts launch softmax matmul sm90_matmul async_matmul async_stre
   attention_backward attention_lengths attention_accumulate hidden_keys; do
   step "${test}_test" shared "$build/tests/gpu_${test}_test"
 done
+for test in collective context_attention collective_process peer rank_shards; do
+  step "${test}_test" shared "$build/tests/gpu_${test}_test"
+done
 step check "$perseid" check --device cuda:0
+step check_collective "$perseid" check collective --device cuda:0
 for list in gpu_check gpu_attention_check; do
   step "$list" "$perseid" check --problems "$problems/$list.jsonl" --device cuda:0
 done
