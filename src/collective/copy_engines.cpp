@@ -278,7 +278,7 @@ class CopyEngineReduce final : public ReduceTransport {
             .first_chunk = chunks_.first_of(own),
             .chunks = chunks_.first_of(own + 1) - chunks_.first_of(own)};
   }
-  // At `rank`: the signal of chunk i of its shard from this rank, beside those of the other ranks.
+  // At `rank`: the signal of chunk i of its shard from this rank, next to those of the others.
   uint32_t* word(int32_t rank, int64_t i) const {
     const int32_t place = (group_.rank() - rank - 1 + group_.size()) % group_.size();
     return windows_->words(rank) + i * (group_.size() - 1) + place;
