@@ -373,13 +373,16 @@ class MatmulStore {
   // All of a tile is stored before the thread waits for another tile.
   __device__ __forceinline__ void run() {
     if constexpr (C.deferred_epilogue()) ahead_ = queue_.pop_by_thread();
-    if constexpr (C.parts > 0) return run_shards();
-    for (;;) {
-      const MatmulTilePosition tile = next_tile();
-      if (!tile.exists()) return;
-      store_tile(tile);
-      if constexpr (C.async)
-        if (stores(tile)) depart<C>(arguments_, tile, consumer_);
+    if constexpr (C.parts > 0) {
+      run_shards();
+    } else {
+      for (;;) {
+        const MatmulTilePosition tile = next_tile();
+        if (!tile.exists()) return;
+        store_tile(tile);
+        if constexpr (C.async)
+          if (stores(tile)) depart<C>(arguments_, tile, consumer_);
+      }
     }
   }
 
