@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Plans over threads as ranks that are late by random times, by a seed: every execution has the
-// result of its own operands, whoever is first.
+// result of its own operands, in any order of arrival.
 #include "context_attention_tools.hpp"
 
 namespace {
