@@ -31,6 +31,9 @@ constexpr PortableBackwardConfig of(PortableBackwardConfig config, GradientsOf g
     return config;
   }
   const bool large = config.adds_queries && config.most_dim() > 64;
+  config.shares_rows = large && min(config.key_dim, config.value_dim) == 128 &&
+                       config.bias == DType::kNone && !config.visible && !config.dropout;
+  if (config.shares_rows) config.rows = 32;
   config.warps = large ? 8 : 4;
   config.columns = large || gradients == GradientsOf::kBias ||
                            (gradients == GradientsOf::kQueries && config.most_dim() <= 128)
@@ -249,6 +252,45 @@ TEST(EmulatedAttentionBackward, CausalWithHiddenNonfiniteValues) {
     put(a.grad_out, at(a.grad_out, {0, 1, 60, 7}), kNaN);
   };
   check<kCausal>(test);
+}
+
+constexpr PortableBackwardConfig kHalves{.key_dim = 128, .value_dim = 128};
+
+// Two warps share 32 keys, of which each has half of the queries and of the columns.
+TEST(EmulatedAttentionBackward, HalvesOfPairs) {
+  Fixture fixture(make_case(DType::kBF16, 1, 2, 1, 130, 201, 128, 128));
+  check_launches<with_sums(kHalves)>(fixture);
+  Case test = make_case(DType::kBF16, 1, 2, 1, 60, 150, 120, 125);
+  test.grad_lse = true;
+  test.input_scale = 10;
+  check<kHalves>(test);
+}
+
+constexpr PortableBackwardConfig kHalvesOfWindow{.dtype = DType::kF16,
+                                                 .key_dim = 128,
+                                                 .value_dim = 128,
+                                                 .right = true,
+                                                 .left = true,
+                                                 .lengths = true};
+
+// Pairs of which a step's columns are hidden, and others that see some.
+TEST(EmulatedAttentionBackward, HalvesOfPairsInAWindowWithHiddenNonfiniteValues) {
+  Case test = make_case(DType::kF16, 2, 2, 2, 230, 180, 128, 128);
+  test.problem.window_left = 50;
+  test.problem.window_right = 10;
+  test.problem.q_lens = true;
+  test.seen_q_lens = {230, 131};
+  const Fixture clean(test);
+  test.prepare = [](AttentionBackward& a) {
+    put(a.key, at(a.key, {0, 0, 140, 5}), kNaN);
+    put(a.value, at(a.value, {0, 0, 100, 3}), kInfinity);
+    put(a.value, at(a.value, {0, 1, 170, 100}), kNaN);
+    put(a.query, at(a.query, {0, 1, 20, 7}), kNaN);
+    put(a.grad_out, at(a.grad_out, {1, 1, 60, 70}), kNaN);
+  };
+  Fixture fixture(test);
+  fixture.use_limits_of(clean);
+  check_launches<with_sums(kHalvesOfWindow)>(fixture);
 }
 
 constexpr PortableBackwardConfig kGathered{

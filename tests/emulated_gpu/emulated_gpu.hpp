@@ -4,9 +4,11 @@
 // folder before src in the include path, its ptx/ takes the place of the instructions.
 //
 // Threads are fibers. Each runs until it waits for others: a warp exchanges registers, ldmatrix and
-// mma among its lanes, a block meets at barriers. Shared memory begins as NaN, and asynchronous
-// copies write it when their group is waited for, at last. That finds wrong layouts, missing waits
-// and divergent collectives; it does not find missing barriers.
+// mma among its lanes, a block meets at barriers. A warp runs until it waits for other warps, the
+// first one first, in blocks of odd number the last one, or until it is held up at random, until no
+// other one can go on. Shared memory begins as NaN, is NaN where an asynchronous copy is under way,
+// and has its data when the copy's group is waited for, at last. That finds wrong layouts, missing
+// waits, divergent collectives, and of missing barriers those that one of these orders needs.
 #pragma once
 
 #include <ucontext.h>
@@ -14,7 +16,9 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
+#include <random>
 #include <stdexcept>
 #include <vector>
 
@@ -56,6 +60,11 @@ struct Copy {
   const void* from;
   int bytes;  // of `whole`; the rest becomes 0
   int whole;
+
+  void run() const {
+    std::memset(to, 0, static_cast<size_t>(whole));
+    if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+  }
 };
 
 // Where a fiber goes on. (swapcontext asks the system for the mask of signals at every switch, and
@@ -75,7 +84,13 @@ struct Meeting {
   int arrived = 0;
   int64_t turn = 0;
 };
+// In shared memory are only marks of it, which nothing may overwrite.
+struct Mbarrier : Meeting {
+  int count = 0;
+  std::vector<Copy> copies;  // that arrive when the phase completes
+};
 struct Warp : Meeting {
+  bool held_up = false;  // until no other warp can go on
   // What the lanes bring, in turn to one of two rows: the readers of the one before may be late.
   uint64_t word[2][kWarp][8] = {};
 };
@@ -87,7 +102,8 @@ class Block {
         blocks(of_blocks),
         shared(shared_bytes, 0xff),
         threads_(static_cast<size_t>(threads)),
-        warps_(static_cast<size_t>(threads / kWarp)) {}
+        warps_(static_cast<size_t>(threads / kWarp)),
+        hold_ups_(static_cast<uint32_t>(number) + 1) {}
 
   // Runs kernel() in every thread, one after another until all have ended.
   void run(const std::function<void()>& kernel);
@@ -98,6 +114,27 @@ class Block {
   void meet() { meet(block_, static_cast<int>(threads_.size())); }
   // At a named barrier, of so many threads.
   void meet(int name, int count) { meet(named_[name], count); }
+  // Of the mbarrier at an address of shared memory.
+  void initialize(uint32_t address, int count) {
+    if (address % 8 != 0 || mbarriers_.contains(address))
+      throw std::runtime_error("an mbarrier of 8 bytes is initialized once");
+    mbarriers_[address].count = count;
+    std::memcpy(&shared.at(address + 7) - 7, &kMark, sizeof kMark);
+  }
+  void arrive(uint32_t address, const std::vector<Copy>& copies) {
+    Mbarrier& barrier = mbarrier(address);
+    barrier.copies.insert(barrier.copies.end(), copies.begin(), copies.end());
+    if (++barrier.arrived < barrier.count) return;
+    for (const Copy& copy : barrier.copies) copy.run();
+    barrier.copies.clear();
+    barrier.arrived = 0;
+    ++barrier.turn;
+  }
+  // Until the phase of this parity has completed.
+  void wait(uint32_t address, uint32_t parity) {
+    const Mbarrier& barrier = mbarrier(address);
+    while (barrier.turn % 2 == parity) yield();
+  }
   // What every lane of the warp brings; valid until the warp has met twice more.
   template <class T>
   const T* exchange(const T& mine) {
@@ -119,6 +156,13 @@ class Block {
   template <class T>
   static inline T gathered_[kWarp];
 
+  static constexpr uint64_t kMark = 0x7fff7fff7fff7fff;
+  Mbarrier& mbarrier(uint32_t address) {
+    if (!mbarriers_.contains(address) ||
+        std::memcmp(&shared.at(address), &kMark, sizeof kMark) != 0)
+      throw std::runtime_error("an mbarrier was not initialized, or overwritten");
+    return mbarriers_[address];
+  }
   void meet(Meeting& meeting, int count) {
     const int64_t turn = meeting.turn;
     if (++meeting.arrived == count) {
@@ -140,13 +184,16 @@ class Block {
     setcontext(&own().beginning);
   }
   static void enter();
+  bool run_warp(size_t number, int64_t& idle);
 
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   Meeting block_, named_[16];
+  std::map<uint32_t, Mbarrier> mbarriers_;
   Position scheduler_{};
   const std::function<void()>* kernel_ = nullptr;
   int current_ = 0;
+  std::minstd_rand hold_ups_;
 };
 
 inline Block* block = nullptr;  // the one that runs
@@ -155,6 +202,27 @@ inline void Block::enter() {
   (*block->kernel_)();
   block->own().ended = true;
   jump(block->scheduler_);
+}
+
+// Until it waits for other warps, or is held up. Returns whether any of its threads have not ended.
+inline bool Block::run_warp(size_t number, int64_t& idle) {
+  bool alive = false;
+  for (int64_t turn = -1; turn != warps_[number].turn;) {
+    turn = warps_[number].turn;
+    alive = false;
+    for (int lane = 0; lane < kWarp; ++lane) {
+      current_ = static_cast<int>(number) * kWarp + lane;
+      if (own().ended) continue;
+      resume();
+      if (own().ended) idle = 0;
+      alive = alive || !own().ended;
+    }
+    if (hold_ups_() % 32 == 0) {
+      warps_[number].held_up = true;
+      break;
+    }
+  }
+  return alive;
 }
 
 inline void Block::run(const std::function<void()>& kernel) {
@@ -173,15 +241,17 @@ inline void Block::run(const std::function<void()>& kernel) {
   for (bool alive = true; alive; ++idle) {
     alive = false;
     int64_t met = block_.turn;
-    for (current_ = 0; current_ < static_cast<int>(threads_.size()); ++current_) {
-      if (own().ended) continue;
-      resume();
-      if (own().ended) idle = 0;
-      alive = alive || !own().ended;
+    for (size_t i = 0; i < warps_.size(); ++i) {
+      const size_t number = index % 2 == 0 ? i : warps_.size() - 1 - i;
+      alive = warps_[number].held_up || run_warp(number, idle) || alive;
     }
     for (const Warp& warp : warps_) met += warp.turn;
     for (const Meeting& each : named_) met += each.turn;
-    if (met != met_before) idle = 0;
+    for (const auto& [address, each] : mbarriers_) met += each.turn;
+    if (met != met_before)
+      idle = 0;
+    else
+      for (Warp& warp : warps_) warp.held_up = false;
     met_before = met;
     if (idle > 2) throw std::runtime_error("threads of the block wait for one another");
   }

@@ -189,14 +189,22 @@ std::vector<int32_t> shared_bytes_of(const std::string& architecture) {
   if (architecture == "sm_80") return {kLeastShared, kOfA100};
   return {architecture == "sm_90a" || architecture == "sm_100" ? kMostShared : kLeastShared};
 }
-// The budget of all kernels of the direction.
-Budget budget_of_backward(const AttentionProblem& problem, int32_t shared_bytes) {
+// The budget of all kernels of the direction. Warps that share rows spill more on sm_100.
+Budget budget_of_backward(const AttentionProblem& problem, int32_t shared_bytes,
+                          const std::string& architecture) {
   int32_t left = shared_bytes;
-  for (const GradientsOf each : gradients_of(problem, shared_bytes))
-    left = min(left,
-               shared_bytes -
-                   choose_portable_attention_backward(problem, each, shared_bytes).shared_bytes());
-  return {255, problem.dtype == DType::kF32 ? 512 : 40, left};
+  bool shares_rows = false;
+  for (const GradientsOf each : gradients_of(problem, shared_bytes)) {
+    const PortableBackwardConfig config =
+        choose_portable_attention_backward(problem, each, shared_bytes);
+    left = min(left, shared_bytes - config.shared_bytes());
+    shares_rows = shares_rows || config.shares_rows;
+  }
+  return {255,
+          problem.dtype == DType::kF32              ? 512
+          : shares_rows && architecture == "sm_100" ? 112
+                                                    : 40,
+          left};
 }
 
 std::string name_of(const Kind& kind, const Dims& dims, DType dtype, bool causal,
@@ -261,7 +269,7 @@ void add_portable(const Kind& kind, const Dims& dims, DType dtype, bool causal,
     if (kernels == before) continue;
     variants->push_back({concatenate("backward of ", name, ", ", shared_bytes, " bytes shared"),
                          {kPortableAttentionBackwardHeader, kernels, architecture},
-                         budget_of_backward(problem, shared_bytes)});
+                         budget_of_backward(problem, shared_bytes, architecture)});
     before = kernels;
   }
 }

@@ -196,7 +196,13 @@ PortableBackwardConfig choose_portable_attention_backward(const AttentionProblem
     PortableBackwardConfig large = config;
     large.warps = 8;
     large.columns = 64;
-    if (large.shared_bytes() <= shared_bytes)
+    PortableBackwardConfig halves = large;
+    halves.rows = 32;
+    halves.shares_rows = true;
+    if (!extras && min(config.key_dim, config.value_dim) == 128 &&
+        halves.shared_bytes() <= shared_bytes)
+      config = halves;
+    else if (large.shared_bytes() <= shared_bytes)
       config = large;
     else
       config.rows_in_registers = extras || config.right || config.left || config.lengths ? 0 : 1;

@@ -60,5 +60,11 @@ template <int kPending>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" : : "n"(kPending) : "memory");
 }
+// Arrives at an mbarrier when all copies that the thread has issued have arrived; others that wait
+// for the phase see them. Before, without waiting.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-cp-async-mbarrier-arrive
+__device__ __forceinline__ void cp_async_mbarrier_arrive(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" : : "r"(barrier) : "memory");
+}
 
 }  // namespace perseid::internal::cuda::ptx

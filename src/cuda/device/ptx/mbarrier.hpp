@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Barriers of one block: mbarriers in shared memory, which count arrivals and bytes, by their
-// 32-bit addresses; and the sixteen named barriers. sm_90 and up.
+// 32-bit addresses; and the sixteen named barriers. sm_80 and up but for what TMA needs.
 #pragma once
 
 #include "math/portable.hpp"
@@ -33,21 +33,7 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t barrier, uint
                : "memory");
 }
 
-// Waits until the phase of this parity completes; acquires what its arrivals released.
-// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait
-__device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
-  uint32_t ended;
-  do {
-    asm volatile(
-        "{.reg .pred ended; mbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;"
-        "selp.u32 %0, 1, 0, ended;}"
-        : "=r"(ended)
-        : "r"(barrier), "r"(parity)
-        : "memory");
-  } while (ended == 0);
-}
-
-// Whether it has completed, without waiting.
+// Whether the phase of this parity has completed, without waiting.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait
 __device__ __forceinline__ bool mbarrier_test(uint32_t barrier, uint32_t parity) {
   uint32_t ended;
@@ -58,6 +44,26 @@ __device__ __forceinline__ bool mbarrier_test(uint32_t barrier, uint32_t parity)
       : "r"(barrier), "r"(parity)
       : "memory");
   return ended != 0;
+}
+
+// Waits until the phase completes, before sm_90 by testing again and again; acquires what its
+// arrivals released.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait
+__device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t ended;
+  do {
+    asm volatile(
+        "{.reg .pred ended; mbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;"
+        "selp.u32 %0, 1, 0, ended;}"
+        : "=r"(ended)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  } while (ended == 0);
+#else
+  while (!mbarrier_test(barrier, parity)) {
+  }
+#endif
 }
 
 // Named barriers: `threads` threads take part, whole warps; each syncs or arrives.

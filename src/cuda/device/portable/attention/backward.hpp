@@ -43,6 +43,7 @@
 
 #include "cuda/device/attention/backward_fixup.hpp"
 #include "cuda/device/attention/bias_split.hpp"
+#include "cuda/device/portable/attention/backward_halves.hpp"
 #include "cuda/device/portable/attention/backward_pairs.hpp"
 #include "cuda/device/portable/attention/backward_prepare.hpp"
 #include "cuda/device/portable/attention/backward_warps.hpp"
@@ -53,13 +54,17 @@
 
 namespace perseid::internal::cuda {
 
-template <PortableBackwardConfig C, bool kPairs = C.pairs()>
+template <PortableBackwardConfig C, bool kPairs = C.pairs(), bool kHalves = C.shares_rows>
 struct ProductsOf {
   using Type = PortableBackwardWarps<C>;
 };
 template <PortableBackwardConfig C>
-struct ProductsOf<C, true> {
+struct ProductsOf<C, true, false> {
   using Type = PortableBackwardPairs<C>;
+};
+template <PortableBackwardConfig C>
+struct ProductsOf<C, false, true> {
+  using Type = PortableBackwardHalves<C>;
 };
 
 template <PortableBackwardConfig C>
@@ -103,13 +108,14 @@ class PortableBackward : ProductsOf<C>::Type {
   using Block::kTiles, Block::kFirstDepth, Block::kSecondDepth, Block::kFirstPart,
       Block::kSecondPart, Block::kSecondColumns, Block::kStatistics, Block::kPlanes,
       Block::kSharers;
-  using Block::lane, Block::warp, Block::row_warp, Block::warp_row, Block::sharer, Block::copy_rows,
-      Block::copy_statistics, Block::copy_column_numbers, Block::column_numbers,
-      Block::stage_offset;
+  using Block::lane, Block::warp, Block::row_warp, Block::warp_row, Block::sharer,
+      Block::own_column, Block::copy_rows, Block::copy_statistics, Block::copy_column_numbers,
+      Block::column_numbers, Block::stage_offset;
   using Products::multiply_first, Products::multiply_second, Products::for_each_row;
   using typename Block::Real, typename Block::Scores;
   template <int kFirstDim, int kSecondDim>
   using ColumnCopies = typename Block::template ColumnCopies<kFirstDim, kSecondDim>;
+  using WholeColumns = ColumnCopies<C.key_dim, C.value_dim>;
 
   // ---- The block's rows ----
 
@@ -156,25 +162,32 @@ class PortableBackward : ProductsOf<C>::Type {
       Step now = first_step(own_.head);
 #pragma unroll 1
       for (int i = 0; i < steps; ++i, now = after(now)) streamed_step(now, clears);
+    } else if constexpr (C.unaligned()) {
+      unaligned_steps(steps, clears);
     } else {
       whole_steps(steps, clears);
     }
   }
+  // Whether dQ is added: once, though the tile may be computed twice.
+  __device__ __forceinline__ bool adds_queries(bool clears) const {
+    return C.adds_queries && !clears && a_.grad_query_rows.data != nullptr;
+  }
+  // Columns of a step, and what there is of each, to a stage.
+  __device__ __forceinline__ void copy_step(const WholeColumns& columns, const Step& step,
+                                            int stage) const {
+    const int at = stage_offset(stage);
+    columns.copy(*this, step.column, at, at + kSecondColumns, 0);
+    copy_statistics(step.at, stage);
+    copy_column_numbers(step.head, step.column, stage);
+    ptx::cp_async_commit();
+  }
   __device__ __forceinline__ void whole_steps(int steps, bool clears) {
-    // Once, though the tile may be computed twice.
-    const bool adds = C.adds_queries && !clears && a_.grad_query_rows.data != nullptr;
-    ColumnCopies<C.key_dim, C.value_dim> columns(*this, own_.head);
+    const bool adds = adds_queries(clears);
+    WholeColumns columns(*this, own_.head);
     Step before{}, step = first_step(own_.head);
-    const auto copy = [&](const Step& to_copy, int stage) {
-      const int at = stage_offset(stage);
-      columns.copy(*this, to_copy.column, at, at + kSecondColumns, 0);
-      copy_statistics(to_copy.at, stage);
-      copy_column_numbers(to_copy.head, to_copy.column, stage);
-      ptx::cp_async_commit();
-    };
     __syncthreads();  // all warps are done with what was computed before
     copy_rows(0);
-    copy(step, 0);
+    copy_step(columns, step, 0);
 #pragma unroll 1
     for (int i = 0; i < steps; ++i) {
       const int stage = i % 2, at = stage_offset(stage);
@@ -190,7 +203,7 @@ class PortableBackward : ProductsOf<C>::Type {
       const auto copy_next = [&] {
         if (i + 1 >= steps) return;
         if (C.of_keys() && next.head != step.head) columns.move_to(*this, next.head);
-        copy(next, 1 - stage);
+        copy_step(columns, next, 1 - stage);
       };
       if constexpr (!C.copies_late()) copy_next();
       if (kPlanes == 1 && adds && i > 0) add_queries_of(i - 1, before);
@@ -211,6 +224,64 @@ class PortableBackward : ProductsOf<C>::Type {
     }
     if (kPlanes == 1 && adds) {
       __syncthreads();
+      add_queries_of(steps - 1, before);
+    }
+  }
+  // The same where dQ is added in 16 bits, without barriers of the block (step_barriers.hpp). A
+  // warp may be ahead of others by S and dP. Behind its wait for the end of step i - 1 are the
+  // copies of the next columns, to the stage of that step; dS, to the buffer that dQ of step i - 2
+  // was computed from in step i - 1; and dQ of step i - 1, from dS of all warps.
+  __device__ __forceinline__ void unaligned_steps(int steps, bool clears) {
+    const bool adds = adds_queries(clears);
+    const int phase = clears ? steps : 0;  // of the first step
+    const StepBarriers barriers = this->barriers();
+    Step before{}, step = first_step(own_.head);
+    WholeColumns columns(*this, own_.head);
+    const auto copy = [&](const Step& to_copy, int stage) {
+      if constexpr (C.most_dim() > 64)  // which leaves no registers for their addresses
+        copy_step(WholeColumns(*this, to_copy.head), to_copy, stage);
+      else
+        copy_step(columns, to_copy, stage);
+      if (!clears && this->vectors()) {
+        barriers.arrive_filled_by_copies();
+        return;
+      }
+      ptx::cp_async_wait<0>();
+      if (C.masked() && clears)
+        this->template clear_columns<C.key_dim, C.value_dim>(stage_offset(stage),
+                                                             stage_offset(stage) + kSecondColumns);
+      barriers.arrive_filled();
+    };
+    if (!clears && threadIdx.x == 0) barriers.initialize(C.threads());
+    __syncthreads();  // all warps see the barriers, and are done with what was computed before
+    copy_rows(0);
+    copy(step, 0);
+#pragma unroll 1
+    for (int i = 0; i < steps; ++i) {
+      const int stage = i % 2, at = stage_offset(stage);
+      const Step next = after(step);
+      const bool any = sees_any(step.column);
+      barriers.wait_filled(phase + i);
+      if constexpr (C.rows_in_registers > 0)
+        if (i == 0) this->load_rows();
+      Scores scores = {}, products = {};
+      if (any) multiply(at, scores, products);
+      if (i > 0) barriers.wait_ended(phase + i - 1);
+      if (i + 1 < steps) {
+        if (C.most_dim() <= 64 && next.head != step.head) columns.move_to(*this, next.head);
+        copy(next, 1 - stage);
+      }
+      if (any)
+        use_scores(i, step, stage, at, at + kSecondColumns, scores, products);
+      else
+        this->skip_gradients(i);
+      if (adds && i > 0 && this->has_turn(i)) add_queries_of(i - 1, before);
+      barriers.arrive_ended();
+      before = step;
+      step = next;
+    }
+    if (adds && this->has_turn(steps)) {
+      barriers.wait_ended(phase + steps - 1);
       add_queries_of(steps - 1, before);
     }
   }
@@ -301,9 +372,10 @@ class PortableBackward : ProductsOf<C>::Type {
   template <bool kMasks>
   __device__ __forceinline__ void finish_scores(const Step& step, int stage, Scores& scores,
                                                 Scores& products) const {
-    const PortableBackwardScores<C> chain(a_, own_, warp_row(), step.column, step.head, lane());
+    const PortableBackwardScores<C> chain(a_, own_, warp_row(), step.column + own_column(),
+                                          step.head, lane());
     const auto* shared = reinterpret_cast<const Real*>(memory_ + kStatistics) +
-                         stage * 2 * C.columns + 2 * (lane() % 4);
+                         stage * 2 * C.columns + own_column() + 2 * (lane() % 4);
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
       if constexpr (C.of_keys()) {

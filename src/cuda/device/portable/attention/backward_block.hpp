@@ -8,6 +8,7 @@
 #include "cuda/device/portable/attention/backward_scores.hpp"
 #include "cuda/device/portable/attention/backward_store.hpp"
 #include "cuda/device/portable/attention/rows_copy.hpp"
+#include "cuda/device/portable/attention/step_barriers.hpp"
 #include "cuda/device/ptx/cluster.hpp"
 #include "cuda/device/ptx/ordering.hpp"
 
@@ -19,7 +20,7 @@ class PortableBackwardBlock {
   static constexpr int kPlanes = C.planes();
   using Real = SumsOf<C>;
   static constexpr int kTiles = C.rows / 16;  // of 16 rows, of a warp
-  using Scores = Real[kTiles][C.columns / 2];
+  using Scores = Real[kTiles][C.own_columns() / 2];
   static constexpr int kFirstDepth = C.depth(C.key_dim), kSecondDepth = C.depth(C.value_dim);
   static constexpr int kFirstPart = C.part(C.key_dim), kSecondPart = C.part(C.value_dim);
   static constexpr int kSecondRows = C.row_bytes(C.key_dim);  // offsets in shared memory
@@ -42,11 +43,29 @@ class PortableBackwardBlock {
   }
   // The warp, of those with rows of their own, that has the same rows.
   static __device__ __forceinline__ int row_warp() {
-    return C.pairs() ? warp() % C.row_warps() : warp();
+    return C.pairs() ? warp() % C.row_warps() : warp() / kSharers;
   }
   // kSharers warps have the same rows.
   static constexpr int kSharers = C.warps / C.row_warps();
-  static __device__ __forceinline__ int sharer() { return C.pairs() ? warp() / C.row_warps() : 0; }
+  static_assert(kSharers <= 2);
+  static __device__ __forceinline__ int sharer() {
+    return C.pairs() ? warp() / C.row_warps() : warp() % kSharers;
+  }
+  // Those of the warps that share rows, as bits. By all threads.
+  __device__ __forceinline__ uint32_t rows_of_all(uint32_t rows) const {
+    if constexpr (kSharers > 1) {
+      auto* const words = reinterpret_cast<uint32_t*>(memory_ + C.exchange_offset());
+      __syncthreads();
+      if (lane() == 0) words[2 * row_warp() + sharer()] = rows;
+      __syncthreads();
+      rows = words[2 * row_warp()] | words[2 * row_warp() + 1];
+    }
+    return rows;
+  }
+  // The first of the step's columns whose scores the warp computes.
+  static __device__ __forceinline__ int own_column() {
+    return C.shares_rows ? C.own_columns() * sharer() : 0;
+  }
   __device__ __forceinline__ int warp_row() const { return own_.row + row_warp() * C.rows; }
   __device__ __forceinline__ int32_t entry() const { return entry_of<C.lengths>(a_, own_.batch); }
 
@@ -164,6 +183,9 @@ class PortableBackwardBlock {
   __device__ __forceinline__ bool has_equal_columns(int stage) const {
     if constexpr (kPlanes == 2) return are_equal<C.columns>(column_numbers(stage), lane());
     return false;
+  }
+  __device__ __forceinline__ StepBarriers barriers() const {
+    return StepBarriers(address_ + static_cast<uint32_t>(C.barriers_offset()));
   }
   static __device__ __forceinline__ int stage_offset(int stage) {
     return C.columns_offset() + stage * C.stage_bytes();

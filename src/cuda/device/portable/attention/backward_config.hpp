@@ -31,6 +31,7 @@ struct PortableBackwardConfig {
   int warps = 4;
   int rows = 16;              // of a warp: 16 or 32
   int columns = 32;           // of a step: 32 or 64
+  bool shares_rows = false;   // two warps have the same rows (backward_halves.hpp)
   int rows_in_registers = 0;  // the rows of so many of the two tensors
   int largest = 128;          // dims beyond are cut
   int chunk = 64;             // into chunks of so many numbers, in all tiles
@@ -59,6 +60,7 @@ struct PortableBackwardConfig {
     visit("warps", c.warps);
     visit("rows", c.rows);
     visit("columns", c.columns);
+    visit("shares_rows", c.shares_rows);
     visit("rows_in_registers", c.rows_in_registers);
     visit("largest", c.largest);
     visit("chunk", c.chunk);
@@ -79,7 +81,10 @@ struct PortableBackwardConfig {
 
   // float64 is computed by pairs of warps (backward_pairs.hpp), each with the rows of one.
   constexpr bool pairs() const { return dtype == DType::kF64; }
-  constexpr int row_warps() const { return pairs() ? warps / 2 : warps; }
+  constexpr int row_warps() const { return pairs() || shares_rows ? warps / 2 : warps; }
+  // A warp computes the scores of so many columns of a step, and sums so many of a gradient.
+  constexpr int own_columns() const { return shares_rows ? columns / 2 : columns; }
+  constexpr int own_part(int dim) const { return shares_rows ? part(dim) / 2 : part(dim); }
   constexpr int threads() const { return 32 * warps; }
   constexpr int resident() const { return 8 / warps; }  // of a multiprocessor, as registers allow
   static constexpr int queries = 64;  // of a block of lse and delta, and of a tile of dBias
@@ -88,6 +93,10 @@ struct PortableBackwardConfig {
   constexpr int block_rows() const { return rows * row_warps(); }
   // The next columns are copied behind dQ instead of before: its products begin sooner.
   constexpr bool copies_late() const { return units() == 1 && most_dim() <= 64; }
+  // Two mbarriers order the warps, not a barrier of the block in each step (step_barriers.hpp).
+  constexpr bool unaligned() const { return adds_queries && units() == 1; }
+  // Half of the warps add dQ of a step, in turn: each has twice as much of it, and reads less.
+  constexpr bool adds_in_turn() const { return unaligned() && rows == 32; }
   constexpr bool of_keys() const { return gradients == GradientsOf::kKeys; }
   constexpr bool of_bias() const { return gradients == GradientsOf::kBias; }
   // A tile may have columns that some rows see and others do not. (Behind the ends of sequences,
@@ -142,14 +151,16 @@ struct PortableBackwardConfig {
     return parts_offset() + part_bytes(key_dim) + part_bytes(value_dim);
   }
   constexpr int ds_bytes() const { return adds_queries ? 2 * units() * block_rows() * columns : 0; }
-  // Scores that pairs of warps exchange.
   constexpr int ds_buffers() const { return planes() == 2 ? 0 : 2; }
+  // Scores that pairs of warps exchange, or weights in 16 bits.
   constexpr int exchange_offset() const { return ds_offset() + ds_buffers() * ds_bytes(); }
-  constexpr int exchange_bytes() const { return pairs() ? 8 * block_rows() * columns : 0; }
+  constexpr int exchange_bytes() const {
+    return (pairs() ? 8 : shares_rows ? 2 : 0) * block_rows() * columns;
+  }
   constexpr int result_bytes() const {
     return of_bias()      ? sum_bytes() * queries * (keys() + 1)
            : units() != 1 ? 0
-                          : 2 * block_rows() * line_length(part(most_dim()));
+                          : 2 * warps * rows * line_length(part(most_dim()));
   }
   constexpr int tile_bytes() const {
     return max(exchange_offset() + exchange_bytes(), result_bytes());
@@ -173,7 +184,8 @@ struct PortableBackwardConfig {
   constexpr int units_bytes() const {
     return adds_queries && planes() == 2 ? 4 * warps * columns : 0;
   }
-  constexpr int shared_bytes() const { return units_offset() + units_bytes(); }
+  constexpr int barriers_offset() const { return units_offset() + units_bytes(); }
+  constexpr int shared_bytes() const { return barriers_offset() + (unaligned() ? 16 : 0); }
 };
 
 // Threads of a block of portable_attention_backward_prepare and portable_attention_backward_finish.

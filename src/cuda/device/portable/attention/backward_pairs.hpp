@@ -129,14 +129,6 @@ class PortableBackwardPairs : protected PortableBackwardBlock<C> {
       use(8 * r, nonfinite);
     }
   }
-  // Those of either warp, as bits. By all threads.
-  __device__ __forceinline__ uint32_t rows_of_all(uint32_t rows) const {
-    auto* const words = reinterpret_cast<uint32_t*>(memory_ + C.exchange_offset());
-    __syncthreads();
-    if (lane() == 0) words[warp()] = rows;
-    __syncthreads();
-    return words[row_warp()] | words[row_warp() + C.row_warps()];
-  }
   __device__ __forceinline__ void store_gradients(uint32_t left_out) const {
     if constexpr (!C.of_keys())
       store<C.accumulate_query, 8 * kHalf>(a_.scale, a_.grad_query_rows, a_.head_dim,

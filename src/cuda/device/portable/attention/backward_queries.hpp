@@ -19,7 +19,8 @@ namespace perseid::internal::cuda {
 template <PortableBackwardConfig C>
 class QuerySums {
  public:
-  using Weights = uint32_t[C.rows / 16][C.columns / 4];
+  using Weights = uint32_t[C.rows / 16][C.own_columns() / 4];
+  static constexpr int kWarps = C.adds_in_turn() ? C.warps / 2 : C.warps;  // that add a step's dQ
 
   __device__ __forceinline__ QuerySums(unsigned char* memory, uint32_t address, int warp, int lane)
       : memory_(memory), address_(address), warp_(warp), lane_(lane) {}
@@ -27,13 +28,12 @@ class QuerySums {
   static __device__ __forceinline__ int offset(int step) {
     return C.ds_offset() + step % 2 * C.ds_bytes();
   }
-  // dS of the warp's keys.
-  __device__ __forceinline__ void share(int step, const Weights& ds) const {
-    unsigned char* own =
-        memory_ + offset(step) + warp_ * C.rows * kLine + lane_ / 4 * kLine + lane_ % 4 * 4;
+  // dS of the warp's keys from `key` on, and queries from `query` on.
+  __device__ __forceinline__ void share(int step, int key, int query, const Weights& ds) const {
+    unsigned char* own = memory_ + offset(step) + key * kLine + lane_ / 4 * kLine + lane_ % 4 * 4;
 #pragma unroll
-    for (int j = 0; j < C.columns / 8; ++j) {
-      unsigned char* at = own + vector(lane_ / 4, j);
+    for (int j = 0; j < C.own_columns() / 8; ++j) {
+      unsigned char* at = own + vector(lane_ / 4, query / 8 + j);
 #pragma unroll
       for (int i = 0; i < C.rows / 16; ++i)
 #pragma unroll
@@ -41,13 +41,26 @@ class QuerySums {
           *reinterpret_cast<uint32_t*>(at + (16 * i + 8 * r) * kLine) = ds[i][2 * j + r];
     }
   }
+  // Loads what another warp has shared, behind a barrier.
+  __device__ __forceinline__ void load(int step, int key, int query, Weights& ds) const {
+    const LaneVector own = lane_vector_of_rows(lane_);
+    const uint32_t line = address_ + static_cast<uint32_t>(offset(step) + (key + own.line) * kLine);
+#pragma unroll
+    for (int k = 0; k < C.own_columns() / 16; ++k) {
+      const uint32_t at =
+          line + static_cast<uint32_t>(vector(own.line, query / 8 + 2 * k + own.half));
+#pragma unroll
+      for (int i = 0; i < C.rows / 16; ++i)
+        ptx::ldmatrix_x4(at + 16 * i * kLine, reinterpret_cast<uint32_t(&)[4]>(ds[i][4 * k]));
+    }
+  }
   // After a barrier. `key`: offset of the keys in shared memory, `to`: the sums of the queries.
   __device__ __forceinline__ void add(int step, int key, float* to) const {
-    constexpr int kTiles = C.columns / 32;  // of 16 queries, of a warp
-    constexpr int kQueryWarps = C.columns / 16 / kTiles, kDimWarps = C.warps / kQueryWarps;
+    constexpr int kTiles = C.adds_in_turn() ? 2 : C.columns / 32;  // of 16 queries, of a warp
+    constexpr int kQueryWarps = C.columns / 16 / kTiles, kDimWarps = kWarps / kQueryWarps;
     constexpr int kAll = C.key_dim / 16, kBlocks = (kAll + kDimWarps - 1) / kDimWarps;
     constexpr int kKeyLine = line_length(C.key_dim);
-    const int tile = warp_ % kQueryWarps * kTiles, first = warp_ / kQueryWarps * kBlocks;
+    const int tile = warp_ % kQueryWarps * kTiles, first = warp_ % kWarps / kQueryWarps * kBlocks;
     const LaneVector of_ds = lane_vector_of_columns(lane_), of_key = lane_vector_of_rows(lane_);
     const auto is_own = [&](int b) { return kAll % kDimWarps == 0 || first + b < kAll; };
     uint32_t left_at[kTiles];
@@ -88,7 +101,7 @@ class QuerySums {
   template <int kTiles, int kCount>
   __device__ __forceinline__ void add_to_memory(const float (&sums)[kTiles][kCount][4], int tile,
                                                 int first, float* to) const {
-    constexpr int kAll = C.key_dim / 16, kDimWarps = C.warps / (C.columns / 16 / kTiles);
+    constexpr int kAll = C.key_dim / 16, kDimWarps = kWarps / (C.columns / 16 / kTiles);
     to += ((tile * 2 * kAll + 2 * first) * 32 + lane_) * 4;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)

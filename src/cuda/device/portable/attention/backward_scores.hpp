@@ -120,7 +120,7 @@ __device__ __forceinline__ SeenColumns seen_columns(const BackwardRows& rows, in
 // The chain for the rows of a warp from `row` on and columns from `column` on, in a query head.
 template <PortableBackwardConfig C>
 class PortableBackwardScores {
-  static constexpr int kCount = C.columns / 2;  // elements of a thread
+  static constexpr int kCount = C.own_columns() / 2;  // elements of a thread
   static_assert(kCount <= 32);
   using Real = SumsOf<C>;
   using V = typename ArithmeticOf<Real>::Type;

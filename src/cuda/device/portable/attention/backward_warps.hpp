@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Products and gradients of attention backward on sm_80 and up where each warp has rows of its own:
-// of f16 and bf16, and of float32 as planes (backward_planes.hpp).
+// Products and gradients of attention backward on sm_80 and up: of f16 and bf16, and of float32 as
+// planes (backward_planes.hpp). Each warp has rows of its own, or shares them with another one,
+// which has the other half of a step's columns and of the gradients' (backward_halves.hpp).
 #pragma once
 
 #include "cuda/device/portable/attention/backward_block.hpp"
@@ -19,9 +20,12 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
       Block::kSecondDepth, Block::kFirstPart, Block::kSecondPart, Block::kSecondRows,
       Block::kSecondColumns, Block::kPlanes, Block::equal_columns_;
   using Block::Block;
-  using Block::lane, Block::warp, Block::column_numbers;
+  using Block::lane, Block::warp, Block::row_warp, Block::sharer, Block::own_column,
+      Block::column_numbers;
   using typename Block::Scores;
-  using Weights = uint32_t[kTiles][C.columns / 4];
+  using Weights = uint32_t[kTiles][C.own_columns() / 4];
+  // The warp sums so many columns of a gradient, from these times sharer() on.
+  static constexpr int kFirstOwn = C.own_part(C.key_dim), kSecondOwn = C.own_part(C.value_dim);
 
   __device__ __forceinline__ void clear_gradients() {
     clear(first_);
@@ -41,7 +45,8 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
   __device__ __forceinline__ void share_zeros() { ds_is_split_ = true; }
   // dS of a step, for dQ.
   __device__ __forceinline__ void share_ds(int step, const Weights& ds) const {
-    QuerySums<C>(memory_, address_, warp(), lane()).share(step, ds);
+    QuerySums<C>(memory_, address_, warp(), lane())
+        .share(step, row_warp() * C.rows, own_column(), ds);
   }
   // After a barrier: to the sums of the step's queries.
   __device__ __forceinline__ void add_queries(int step, float* to) const {
@@ -66,13 +71,13 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
   template <int kDim>
   __device__ __forceinline__ SharedRows<kPlanes * kDim> shared_rows(int offset) const {
     const LaneVector own = lane_vector_of_rows(lane());
-    return {{address_ + static_cast<uint32_t>(offset), warp() * C.rows + own.line, own.half}};
+    return {{address_ + static_cast<uint32_t>(offset), row_warp() * C.rows + own.line, own.half}};
   }
   template <int kDim>
   __device__ __forceinline__ LaneVectors<line_length(kPlanes* kDim)> column_vectors(
       int offset) const {
     const LaneVector own = lane_vector_of_columns(lane());
-    return {address_ + static_cast<uint32_t>(offset), own.line, own.half};
+    return {address_ + static_cast<uint32_t>(offset), own_column() + own.line, own.half};
   }
   template <int kDim>
   __device__ __forceinline__ LaneVectors<line_length(kPlanes* kDim)> depth_vectors(
@@ -208,6 +213,15 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
     if constexpr (C.adds_queries) share_ds(step, weights);
     multiply_weights<C.dtype>(weights, depth_vectors<kFirstPart>(first), first_);
   }
+  // Of a step of which the warp's rows see nothing.
+  __device__ __forceinline__ void skip_gradients(int step) const {
+    if constexpr (C.adds_queries) share_ds(step, {});
+  }
+  // Whether the warp adds dQ of the step before. In turn: of two warps of a scheduler, of eight in
+  // the block, one in each step.
+  static __device__ __forceinline__ bool has_turn(int step) {
+    return !C.adds_in_turn() || (step & 1) == warp() / (C.warps / 2);
+  }
   // use(row of the warp, NaN where the thread's part of the row is not finite)
   template <class Use>
   __device__ __forceinline__ void for_each_row(const Use& use) const {
@@ -217,12 +231,12 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
       for (int r = 0; r < 2; ++r) {
         float nonfinite = 0;
 #pragma unroll
-        for (int j = 0; j < kFirstPart / 8; ++j)
+        for (int j = 0; j < kFirstOwn / 8; ++j)
 #pragma unroll
           for (int e = 0; e < 2; ++e) nonfinite = fmaf(first_[i][4 * j + 2 * r + e], 0, nonfinite);
         if constexpr (C.of_keys()) {
 #pragma unroll
-          for (int j = 0; j < kSecondPart / 8; ++j)
+          for (int j = 0; j < kSecondOwn / 8; ++j)
 #pragma unroll
             for (int e = 0; e < 2; ++e)
               nonfinite = fmaf(second_[i][4 * j + 2 * r + e], 0, nonfinite);
@@ -230,20 +244,25 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
         use(16 * i + 8 * r, nonfinite);
       }
   }
-  // Those of the warp's rows, as bits.
-  static __device__ __forceinline__ uint32_t rows_of_all(uint32_t rows) { return rows; }
   __device__ __forceinline__ void store_gradients(uint32_t left_out) const {
     if constexpr (C.of_keys()) {
-      this->template store<C.accumulate_value, kSecondPart>(
-          second_, dropout_factor<C.dropout>(a_), a_.grad_value_rows, a_.value_dim, 0, left_out);
+      this->template store<C.accumulate_value, kSecondOwn>(second_, dropout_factor<C.dropout>(a_),
+                                                           a_.grad_value_rows, a_.value_dim,
+                                                           kSecondOwn * sharer(), left_out);
       // Planes of queries have the scale, to units of log2.
-      this->template store<C.accumulate_key, kFirstPart>(
-          first_, kPlanes == 2 ? kLn2 : a_.scale, a_.grad_key_rows, a_.head_dim, 0, left_out);
+      this->template store<C.accumulate_key, kFirstOwn>(first_, kPlanes == 2 ? kLn2 : a_.scale,
+                                                        a_.grad_key_rows, a_.head_dim,
+                                                        kFirstOwn * sharer(), left_out);
     } else {
       this->template store<C.accumulate_query, kFirstPart>(first_, a_.scale, a_.grad_query_rows,
                                                            a_.head_dim, 0, left_out);
     }
   }
+
+ protected:
+  // Gradients of the part's columns.
+  float first_[kTiles][kFirstOwn / 2];                      // dK or dQ
+  float second_[kTiles][C.of_keys() ? kSecondOwn / 2 : 1];  // dV
 
  private:
   template <int kTileCount, int kCount>
@@ -254,9 +273,6 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
       for (float& each : sums[i]) each = 0;
   }
 
-  // Gradients of the part's columns.
-  float first_[kTiles][kFirstPart / 2];                      // dK or dQ
-  float second_[kTiles][C.of_keys() ? kSecondPart / 2 : 1];  // dV
   float ds_unit_ = 1;
   bool equal_rows_ = false, ds_is_split_ = false;
   RegisterRows<(C.rows_in_registers > 0 ? kFirstDepth : 16), kTiles> first_own_;

@@ -89,10 +89,12 @@ struct PortableForwardConfig {
   constexpr int largest() const { return 256 / planes(); }
   constexpr bool streams() const { return key_dim > largest(); }
   constexpr int depth() const { return streams() ? 64 : key_dim; }
+  // Two mbarriers order the warps, not a barrier of the block in each step (step_barriers.hpp).
+  constexpr bool unaligned() const { return planes() == 1 && !streams() && rows == 32; }
   // The next keys and values are copied behind the scores instead of before: the products begin
   // sooner, which was measured to pay where registers allow.
   constexpr bool copies_late() const {
-    return !streams() && (max(key_dim, columns()) <= 64) == (planes() == 1);
+    return unaligned() || (!streams() && (max(key_dim, columns()) <= 64) == (planes() == 1));
   }
   constexpr int columns() const { return value_dim > largest() ? 128 : value_dim; }
   constexpr int parts() const { return (value_dim + columns() - 1) / columns(); }
@@ -110,7 +112,8 @@ struct PortableForwardConfig {
     return max(query_bytes() + 2 * (key_bytes() + value_bytes() + number_bytes()), out_bytes());
   }
   static constexpr int kOthers = 512;  // descriptions of the warps' rows
-  constexpr int shared_bytes() const { return tile_bytes() + kOthers; }
+  constexpr int barriers_offset() const { return tile_bytes() + kOthers; }
+  constexpr int shared_bytes() const { return barriers_offset() + (unaligned() ? 16 : 0); }
 };
 
 struct PortableForwardArguments : AttentionArguments, KeySplits {
