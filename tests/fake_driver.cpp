@@ -216,6 +216,22 @@ int cuMemUnmap(uint64_t, size_t) { return kNotSupported; }
 int cuMemSetAccess(uint64_t, size_t, const void*, size_t) { return kNotSupported; }
 int cuMemGetAllocationGranularity(size_t*, const void*, int) { return kNotSupported; }
 int cuStreamWaitValue32_v2(void*, uint64_t, uint32_t, unsigned) { return kNotSupported; }
+struct WordOperation {
+  uint32_t type;
+  uint64_t address, word;
+  uint32_t flags;
+  uint64_t alias, unused;
+};
+int cuStreamBatchMemOp_v2(void*, unsigned count, const void* operations, unsigned) {
+  const int result = outcome("cuStreamBatchMemOp_v2");
+  const auto* words = static_cast<const WordOperation*>(operations);
+  constexpr uint32_t kWrite = 2;
+  for (unsigned i = 0; result == 0 && i < count; ++i) {
+    if (words[i].type != kWrite) return kNotSupported;
+    *reinterpret_cast<uint32_t*>(words[i].address) = static_cast<uint32_t>(words[i].word);
+  }
+  return result;
+}
 int cuStreamCreate(void** stream, unsigned) { return made("cuStreamCreate", stream); }
 int cuStreamDestroy_v2(void* stream) { return gone("cuStreamDestroy_v2", stream); }
 int cuStreamWaitEvent(void*, void*, unsigned) { return outcome("cuStreamWaitEvent"); }

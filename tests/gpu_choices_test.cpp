@@ -11,6 +11,7 @@
 #include "collective/fusion.hpp"
 #include "collective/shard_products.hpp"
 #include "collective/sliced_product.hpp"
+#include "cuda/attention/arguments.hpp"
 #include "cuda/matmul/parts.hpp"
 #include "cuda/runtime/kernel_name.hpp"
 #include "cuda/sm90/attention.hpp"
@@ -55,6 +56,54 @@ TEST(SoftmaxChoice, ReadsRowsOnceAsFarAsTheyFit) {
     }
   EXPECT_EQ(kind_of("sm_90a", DType::kBF16, 262144, false), SoftmaxKind::kShared);
   EXPECT_EQ(kind_of("sm_90a", DType::kF32, 70000, true), SoftmaxKind::kShared);
+}
+
+// Attention over ranks, of dim 128, whose transfer takes about as long as between four GPUs.
+TEST(HeadGroups, FollowTheTransferAndTheTiles) {
+  const auto groups = [](int64_t length, int64_t heads, int64_t kv_heads, double transfer) {
+    return collective::head_groups({.kv_heads = kv_heads,
+                                    .heads = heads,
+                                    .rows = length / 4,
+                                    .keys = length,
+                                    .seen = 0.5,
+                                    .columns = 256},
+                                   transfer);
+  };
+  EXPECT_EQ(groups(32768, 16, 16, 550e-6), 4);  // eight would have one wave of tiles each
+  EXPECT_EQ(groups(32768, 32, 4, 158e-6), 2);
+  EXPECT_EQ(groups(8192, 32, 4, 61e-6), 2);
+  EXPECT_EQ(groups(131072, 32, 4, 500e-6), 2);
+  EXPECT_EQ(groups(131072, 64, 64, 20e-3), 8);
+  EXPECT_EQ(groups(32768, 8, 1, 100e-6), 1);   // no heads to divide
+  EXPECT_EQ(groups(32768, 18, 6, 1), 2);       // three heads are not divided
+  EXPECT_EQ(groups(4096, 16, 16, 100e-6), 1);  // one wave of tiles
+  EXPECT_EQ(groups(32768, 16, 16, 0), 1);
+}
+
+TEST(BackwardOrder, FollowsTheStagesOfChunks) {
+  AttentionProblem problem = make_case(DType::kBF16, 1, 4, 4, 8, 1000, 64, 64).problem;
+  const int64_t begin[] = {0, 250, 500, 750, 1000};
+  const int32_t stages[] = {1, 0, 0, 1};  // of rank 1 of two, zigzag
+  problem.chunks_kv = {ChunkDim::kKv, begin, 4};
+  problem.chunk_stages = stages;
+  problem.arriving_groups = 2;
+  const std::vector<int32_t> order = cuda::backward_order(problem, 128, 4, 4);
+  ASSERT_EQ(order.size(), 8u * 4);
+  // Tiles 1 and 5 have keys of both stages, and wait for the later one.
+  const std::vector<int32_t> tiles = {2, 3, 4, 0, 1, 5, 6, 7};
+  size_t at = 0;
+  for (const size_t first : {size_t{0}, size_t{3}})
+    for (const int32_t head : {0, 2})  // heads that arrive together
+      for (size_t i = first; i < (first == 0 ? 3 : tiles.size()); ++i)
+        for (int32_t h = head; h < head + 2; ++h) EXPECT_EQ(order[at++], tiles[i] * 4 + h);
+}
+
+TEST(SectionOfRank, HasEnoughTilesOfHeadsThatArriveTogether) {
+  EXPECT_EQ(cuda::section_of_rank(1, 64, 16), 4);
+  EXPECT_EQ(cuda::section_of_rank(1, 64, 2), 2);
+  EXPECT_EQ(cuda::section_of_rank(8, 64, 4), 4);
+  EXPECT_EQ(cuda::section_of_rank(8, 64, 32), 8);
+  EXPECT_EQ(cuda::section_of_rank(1, 1, 3), 3);
 }
 
 // Rows, if any, and behind them slices of whole blocks of the depth, the last one short.

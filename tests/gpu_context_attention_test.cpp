@@ -323,6 +323,19 @@ TEST_F(GpuContextAttention, BitsOfManyTiles) {
   expect_bits_of_one_gpu(square(8192, 128, {.heads = 16, .kv_heads = 16}));
 }
 
+// Groups of heads that are sent one after the other: each of one batch entry, and several in one.
+TEST_F(GpuContextAttention, GroupsOfHeads) {
+  for (const Layout layout : {perseid::bshd, perseid::bhsd})
+    expect_as_on_the_cpu(square(4096, 128,
+                                {.layout = layout,
+                                 .batch = 2,
+                                 .heads = 16,
+                                 .kv_heads = 16,
+                                 .chunks = 2,
+                                 .backward = false}));
+  expect_as_on_the_cpu(square(4096, 64, {.heads = 32, .kv_heads = 8}));
+}
+
 // Forward by kernels that take rows from anywhere, against the rows of one GPU that has them all.
 void expect_bits_of_portable(const Problem& problem) {
   on_gpu_ranks(problem.ranks, [&](const Group& group) {

@@ -443,6 +443,35 @@ TEST_F(Faults, CapturedStreamsAreRefused) {
   EXPECT_EQ(refuse_capture(*gpu, "matmul-all-reduce", streams).code(), PERSEID_DEVICE_ERROR);
 }
 
+// Words of a copy queue are written by the next call, by flush() and where there is room for no
+// more, and whoever makes that call is told of a failure.
+TEST_F(Faults, DeferredWords) {
+  std::shared_ptr<Gpu> gpu;
+  ASSERT_TRUE(Gpu::open(0, &gpu).ok());
+  std::unique_ptr<CopyQueue> queue;
+  ASSERT_TRUE(CopyQueue::make(gpu, &queue).ok());
+  std::vector<uint32_t> words(200, 0), next(3, 0);
+  EXPECT_TRUE(queue->defer_write(&words[0], 7).ok());
+  EXPECT_EQ(words[0], 0u);
+  EXPECT_TRUE(queue->write_word(&next[0], 1).ok());
+  EXPECT_EQ(words[0], 7u);
+  EXPECT_TRUE(queue->defer_write(&words[1], 8).ok());
+  EXPECT_TRUE(queue->precede(nullptr).ok());
+  EXPECT_EQ(words[1], 8u);
+  for (uint32_t& word : words) EXPECT_TRUE(queue->defer_write(&word, 9).ok());
+  EXPECT_EQ(words.front(), 9u);
+  EXPECT_TRUE(queue->flush().ok());
+  EXPECT_EQ(words, std::vector<uint32_t>(200, 9));
+  const int64_t calls = fake_.calls();
+  EXPECT_TRUE(queue->flush().ok());
+  EXPECT_EQ(fake_.calls(), calls) << "nothing was deferred";
+  EXPECT_TRUE(queue->defer_write(&words[2], 10).ok());
+  fake_.fail("cuStreamBatchMemOp_v2", kIllegalAddress, 1, 0);
+  EXPECT_FALSE(queue->follow(nullptr).ok());
+  EXPECT_TRUE(queue->flush().ok());
+  EXPECT_EQ(words[2], 9u);
+}
+
 // From the strides `from` to the strides `to` of a tensor: its elements arrive, and nothing else
 // changes.
 void expect_copied(const Gpu& gpu, const int64_t (&shape)[3], const int64_t (&from)[3],

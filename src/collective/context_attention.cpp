@@ -30,7 +30,19 @@ Status ContextAttentionPlan::make(op::DevicePointer device, GroupPointer group,
         std::make_unique<ContextLengths>(device, made->batch_, ranks.size(), made->zigzag_,
                                          made->canonical_ && desc.attention->gradients != 0);
   // Again an exchange, as an implementation may refuse on one rank alone.
-  const Status attention = made->make_attention(device, *desc.attention);
+  made->streams_ = desc.fusion != PERSEID_UNFUSED && made->may_stream();
+  Status attention = made->make_attention(device, *desc.attention);
+  std::vector<std::string> streaming;
+  if (Status status = ranks.exchange(operation, attention, made->streams_ ? "1" : "", &streaming);
+      !status.ok())
+    return status;
+  // Where one rank's kernel does not stream, none does.
+  const bool all = std::all_of(streaming.begin(), streaming.end(),
+                               [](const std::string& each) { return !each.empty(); });
+  if (made->streams_ && !all) {
+    made->streams_ = false;
+    attention = made->make_attention(device, *desc.attention);
+  }
   if (Status status = ranks.exchange(operation, attention, "", nullptr); !status.ok())
     return status;
   made->find_readers(*desc.attention);
@@ -110,6 +122,8 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
       .equal("ragged", given.ragged)
       .equal("kv_lens", given.kv_lens)
       .equal("gradients of key and value", gradients_wanted_);
+  by_heads_ = &in_place_transport_of(device(), *group_) == &kCopyEngines;
+  terms.own("groups of heads", reader.ok() ? groups_of_heads(given) : 1);
   if (zigzag_ || ragged_) {
     terms.equal("q_len", longest_q_).equal("kv_len", longest_kv_).equal("total_kv", kv_rows_);
   } else {
@@ -131,7 +145,25 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
     shards_.begin.push_back(shards_.begin.back() +
                             (halves ? kv_rows_ / 2 : terms.of(piece, "total_kv")));
   chunks_ = std::make_unique<ShardChunks>(shards_, group_->size(), ragged_ ? 1 : chunks);
+  chunks_->groups = terms.of(0, "groups of heads");
+  for (int32_t rank = 1; rank < group_->size(); ++rank)
+    chunks_->groups = min(chunks_->groups, terms.of(rank, "groups of heads"));
   return {};
+}
+
+int64_t ContextAttentionPlan::groups_of_heads(const perseid_attention_desc& desc) const {
+  if (!by_heads_ || ragged_ || size_of(dtype_) != 2) return 1;
+  const bool half = desc.causal != PERSEID_CAUSAL_NONE;
+  const AttentionShard shard{.kv_heads = batch_ * kv_heads_,
+                             .heads = batch_ * desc.heads,
+                             .rows = longest_q_,
+                             .keys = kv_rows_ * group_->size(),
+                             .seen = half ? 0.5 : 1,
+                             .columns = head_dim_ + value_dim_};
+  const auto received = static_cast<double>(shard.columns * size_of(dtype_)) *
+                        static_cast<double>(shard.kv_heads) * static_cast<double>(kv_rows_) *
+                        static_cast<double>(group_->size() - 1);
+  return head_groups(shard, forecast_fusion(device(), *group_, 0, received, 1).transfer);
 }
 
 QueryRows ContextAttentionPlan::placement_of(int32_t rank) const {
@@ -167,7 +199,20 @@ Status ContextAttentionPlan::make_attention(const op::DevicePointer& device,
     status = ContextLeaves::make(device, all_keys, rows, &leaves_);
     inner.gradients = inner.accumulate = 0;
   }
-  if (status.ok()) status = op::AttentionPlan::make(device, inner, &attention_, rows);
+  std::vector<int32_t> stages;  // owners in the order in which their keys arrive
+  for (int64_t chunk = 0; chunk < chunks_->count(); ++chunk)
+    stages.push_back((chunks_->owner(chunk) - group_->rank() + group_->size()) % group_->size());
+  const auto arrives = [&](bool backward) {
+    return op::AttentionPlan::Arriving{chunks_->groups, backward, stages.data()};
+  };
+  if (status.ok() && streams_) {
+    status = op::AttentionPlan::make(device, inner, &attention_, rows, arrives(true));
+    if (status.code() != PERSEID_UNSUPPORTED) return status;
+    streams_ = false;
+    status = {};
+  }
+  if (status.ok())
+    status = op::AttentionPlan::make(device, inner, &attention_, rows, arrives(false));
   // Without chunks kernels of GPUs visit keys in another order.
   const bool ordered = canonical_ && device->gpu != nullptr;
   if (status.code() == PERSEID_UNSUPPORTED && inner.async_kv != nullptr && !ordered) {
@@ -234,9 +279,12 @@ Status ContextAttentionPlan::make_transports(const Operation& operation) {
   Status status =
       in_place_transport_of(device(), *group_).make_gather(site, shards_, *chunks_, &keys_);
   if (!status.ok()) return status;
-  view(keys_->gathered(), dtype_, &gathered_);
+  view(keys_->gathered(), dtype_, by_heads_, &gathered_);
   epoch_ = group_->first_epoch() - 1;
-  if (gradients_wanted_ != 0 && chunks_->count() > 0) {
+  if (streams_) {
+    status = make_streamed(site);
+    if (!status.ok()) return status;
+  } else if (gradients_wanted_ != 0 && chunks_->count() > 0) {
     // As the attention writes them; one piece of all rows.
     Shards shards = shards_;
     if (size_of(dtype_) == 2 && (group_->size() > 1 || canonical_)) shards.dtype = DType::kF32;
@@ -255,7 +303,7 @@ Status ContextAttentionPlan::make_transports(const Operation& operation) {
     for (size_t i = 0; i < sums_.size(); ++i) {
       std::byte* const data =
           i == 0 ? gradients_->partial() : memory_.data() + (i - 1) * shards.bytes();
-      view(data, shards.dtype, &sums_[i]);
+      view(data, shards.dtype, false, &sums_[i]);
       const auto of_ranks = [&](uint32_t bit, const DLTensor& sum) {
         return (gradients_wanted_ & bit) != 0 ? &sum : nullptr;
       };
@@ -265,14 +313,26 @@ Status ContextAttentionPlan::make_transports(const Operation& operation) {
   }
   const int64_t pieces = zigzag_ ? 2 : 1;
   const int64_t runs = ragged_ ? batch_ * pieces + 1 : chunks_->count() * batch_;
-  parts_.reserve(static_cast<size_t>(2 * max(runs, int64_t{1})));
-  if (!ragged_) return {};
+  parts_.reserve(static_cast<size_t>(max(2 * max(runs, int64_t{1}), chunks_->words())));
+  if (by_heads_) {
+    own_.reserve(static_cast<size_t>(2 * runs));
+    status = group_->exchange(operation, cuda::load_copy_rows(*device().gpu), "", nullptr);
+  }
+  if (!ragged_ || !status.ok()) return status;
   return group_->exchange(operation, lengths_->make(), "", nullptr);
 }
 
-void ContextAttentionPlan::view(std::byte* data, DType dtype, KeysAndValues* views) const {
+void ContextAttentionPlan::view(std::byte* data, DType dtype, bool by_heads,
+                                KeysAndValues* views) const {
   const int64_t entries = shards_.outer, rows = shards_.extent();
   const auto tensor = [&](int64_t dim) {
+    const int64_t both = head_dim_ + value_dim_;
+    if (by_heads)
+      return Tensor{.data = data,
+                    .dtype = dtype,
+                    .rank = 4,
+                    .shape = {entries, rows, kv_heads_, dim},
+                    .stride = {kv_heads_ * rows * both, both, rows * both, 1}};
     const int64_t row = rows_first_ ? kv_heads_ * dim : dim, head = rows_first_ ? dim : rows * dim;
     return Tensor{.data = data,
                   .dtype = dtype,
@@ -294,7 +354,7 @@ void ContextAttentionPlan::view(std::byte* data, DType dtype, KeysAndValues* vie
     return view;
   };
   views->key = tensor(head_dim_);
-  data += views->key.elements() * size_of(dtype);
+  data += (by_heads ? head_dim_ : views->key.elements()) * size_of(dtype);
   views->value = tensor(value_dim_);
   views->given_key = given(views->key);
   views->given_value = given(views->value);
@@ -330,11 +390,13 @@ void ContextAttentionPlan::describe(const perseid_attention_desc& desc) {
   }
   explanation.considered = {
       {in_place_transport_of(device(), *group_).name, dispatch::Verdict::kChosen,
-       concatenate("keys and values are gathered for one ", info.implementation,
-                   !fused_      ? " that begins when all have arrived"
-                   : canonical_ ? " that begins with the first ones"
-                                : " that begins with the own ones",
-                   "; ", why_)}};
+       concatenate(
+           "keys and values are gathered for one ", info.implementation,
+           !fused_      ? " that begins when all have arrived"
+           : canonical_ ? " that begins with the first ones"
+                        : " that begins with the own ones",
+           chunks_->groups == 1 ? "" : concatenate(", heads in ", chunks_->groups, " groups"), "; ",
+           why_)}};
   explain(std::move(explanation));
 }
 
@@ -388,6 +450,7 @@ void ContextAttentionPlan::require_rows(
 
 void ContextAttentionPlan::cut(const Tensor& key, const Tensor& value) const {
   parts_.clear();
+  if (by_heads_) return cut_by_heads(key, value);
   for_each_run(group_->rank(), [&](const Run& run) {
     for (const auto& [given, gathered] :
          {std::pair{&key, &gathered_.key}, {&value, &gathered_.value}})
@@ -408,6 +471,29 @@ void ContextAttentionPlan::cut(const Tensor& key, const Tensor& value) const {
   });
 }
 
+void ContextAttentionPlan::cut_by_heads(const Tensor& key, const Tensor& value) const {
+  own_.clear();
+  for_each_run(group_->rank(), [&](const Run& run) {
+    for (const auto& [given, gathered] :
+         {std::pair{&key, &gathered_.key}, {&value, &gathered_.value}})
+      own_.push_back({rows_of(*given, run.entry, run.row, run.count),
+                      rows_of(*gathered, run.entry, run.position, run.count)});
+  });
+  const int64_t both = head_dim_ + value_dim_, rows = shards_.extent();
+  const int64_t each = shards_.outer * kv_heads_ / chunks_->groups;  // heads, of all entries
+  for (int64_t group = 0; group < chunks_->groups; ++group)
+    for_each_run(group_->rank(), [&](const Run& run) {
+      if (run.entry != 0) return;
+      const Tensor part{
+          .data = keys_->gathered() + (group * each * rows + run.position) * both * size_of(dtype_),
+          .dtype = dtype_,
+          .rank = 3,
+          .shape = {each, run.count, both},
+          .stride = {rows * both, both, 1}};
+      parts_.push_back({run.chunk, part, part, readers_[static_cast<size_t>(run.chunk)], group});
+    });
+}
+
 Status ContextAttentionPlan::send(const Operation& operation, const Sending& sending,
                                   const Tensor& key, const Tensor& value) const {
   Status status;
@@ -419,7 +505,11 @@ Status ContextAttentionPlan::send(const Operation& operation, const Sending& sen
   if (!status.ok()) return status;
   cut(key, value);
   keys_->expect(arriving_);
-  return keys_->send(operation, sending, parts_);
+  if (by_heads_) {
+    status = keys_->follow_last(sending);
+    if (status.ok()) status = cuda::copy_rows(*device().gpu, own_, sending.stream);
+  }
+  return status.ok() ? keys_->send(operation, sending, parts_) : status;
 }
 
 Status ContextAttentionPlan::await_all(const Operation& operation, const Sending& sending) const {
@@ -429,7 +519,7 @@ Status ContextAttentionPlan::await_all(const Operation& operation, const Sending
   const Reported wait(sending.report, OverlapReport::Kind::kWait, OverlapReport::kNoChunk,
                       group_->rank(), sending.stream);
   return cuda::wait_for_signal(*device().gpu, as_arrival(keys_->arrival(operation, sending.epoch)),
-                               sending.stream, static_cast<int32_t>(chunks_->count()));
+                               sending.stream, static_cast<int32_t>(chunks_->words()));
 }
 
 Status ContextAttentionPlan::forward(const perseid_context_attention_forward_args& args,

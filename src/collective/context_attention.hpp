@@ -8,7 +8,11 @@
 // In canonical order all ranks begin with the first keys instead: a row then visits the same blocks
 // of keys in the same order on any number of ranks. Its gradients are in context_leaves.hpp.
 //
-// All keys lie before all values, each in the caller's layout without gaps. Backward gathers again.
+// On CPUs, and between hosts, all keys lie before all values, each in the caller's layout without
+// gaps. GPUs that map one another's memory gather [entry, kv_head, row, key | value]: a chunk of a
+// head is one run of bytes, and groups of heads are sent one after the other (fusion.hpp). A kernel
+// brings the own rows into this order.
+// Backward gathers again.
 // A rank computes what its queries give to the gradients of all keys, of the same layout in
 // float32; a key's rank sums these in the order of ranks.
 #pragma once
@@ -17,6 +21,8 @@
 #include "collective/context_lengths.hpp"
 #include "collective/partial_gradients.hpp"
 #include "collective/plan.hpp"
+#include "collective/streamed_gradients.hpp"
+#include "cuda/copy_rows.hpp"
 #include "math/attention_problem.hpp"
 #include "op/attention.hpp"
 
@@ -56,11 +62,14 @@ class ContextAttentionPlan final : public op::Plan {
       : Plan(std::move(device)), group_(std::move(group)) {}
   Status read(const perseid_context_attention_desc& desc, const Operation& operation);
   Status make_attention(const op::DevicePointer& device, const perseid_attention_desc& desc);
+  bool may_stream() const;
   void find_readers(const perseid_attention_desc& desc);
   void choose_fusion(uint32_t wanted);
   QueryRows placement_of(int32_t rank) const;
   Status make_transports(const Operation& operation);
-  void view(std::byte* data, DType dtype, KeysAndValues* views) const;
+  Status make_streamed(const TransportSite& site);
+  void view(std::byte* data, DType dtype, bool by_heads, KeysAndValues* views) const;
+  int64_t groups_of_heads(const perseid_attention_desc& desc) const;
   void describe(const perseid_attention_desc& desc);
 
   // This rank's rows of an argument, as [entry, row, kv_head, element].
@@ -79,6 +88,7 @@ class ContextAttentionPlan final : public op::Plan {
   template <class Body>
   void for_each_gradient(int32_t rank, const Body& body) const;
   void cut(const Tensor& key, const Tensor& value) const;
+  void cut_by_heads(const Tensor& key, const Tensor& value) const;
   Status send(const Operation& operation, const Sending& sending, const Tensor& key,
               const Tensor& value) const;
   Status await_all(const Operation& operation, const Sending& sending) const;
@@ -87,6 +97,12 @@ class ContextAttentionPlan final : public op::Plan {
   Status differentiate(const perseid_attention_backward_args& args, const op::Workspace& workspace,
                        void* stream) const;
   Status give_gradients() const;
+  Status stream_gradients(const Operation& operation, const Sending& sending,
+                          const perseid_attention_backward_args& args,
+                          const op::Workspace& workspace, const Tensor& key,
+                          const Tensor& value) const;
+  Status push_gradients() const;
+  std::span<const StreamedGradients::Run> streamed_runs(int32_t rank) const;
   Status sum_gradients(const Operation& operation, const Sending& sending, const Tensor& key,
                        const Tensor& value) const;
 
@@ -107,11 +123,15 @@ class ContextAttentionPlan final : public op::Plan {
   bool waits_before_ = false;      // the attention takes no chunks
   bool fused_ = false;             // it begins before all chunks are there
   std::string why_;                // for explain
+  bool by_heads_ = false;          // how the gathered rows lie
+  bool streams_ = false;           // gradients of keys leave while backward computes others
   InnerPlan attention_;
   std::unique_ptr<ContextLengths> lengths_;  // where ragged; in use until the transports have ended
   std::unique_ptr<GatherTransport> keys_;
-  std::unique_ptr<PartialGradients> gradients_;  // of keys and values, where backward has any
-  std::unique_ptr<ContextLeaves> leaves_;        // of canonical order, where backward has any
+  // Of keys and values, where backward has any: one of the two.
+  std::unique_ptr<PartialGradients> gradients_;
+  std::unique_ptr<StreamedGradients> streamed_;
+  std::unique_ptr<ContextLeaves> leaves_;  // of canonical order, where backward has any
   KeysAndValues gathered_;
   std::vector<KeysAndValues> sums_;  // this rank's gradients of all keys; of leaves, more buffers
   std::vector<ContextLeaves::Buffer> buffers_;  // the same
@@ -119,7 +139,9 @@ class ContextAttentionPlan final : public op::Plan {
   std::unique_ptr<OverlapReport> report_;
   // A plan is executed once at a time on a rank.
   mutable uint32_t epoch_ = 0;
-  mutable std::vector<SentPart> parts_, arriving_;  // the latter of other hosts
+  mutable std::vector<SentPart> parts_, arriving_;    // the latter of other hosts
+  mutable std::vector<cuda::TensorCopy> own_;         // where by_heads_
+  mutable std::vector<StreamedGradients::Run> runs_;  // where streams_
 };
 
 // Rows [row, row + count) of an entry, [count, kv_heads, dim].

@@ -1,6 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Backward of context-parallel attention.
+#include <algorithm>
+
 #include "collective/context_attention.hpp"
 
 namespace perseid::internal::collective {
@@ -39,6 +41,8 @@ Status ContextAttentionPlan::backward(const perseid_context_attention_backward_a
   const ReportedExecution reported(report_.get(), stream);
   const Sending sending{++epoch_, stream, args.record, report_.get()};
   Status status = send(operation, sending, key, value);
+  if (status.ok() && streams_)
+    return stream_gradients(operation, sending, *args.attention, workspace, grad_key, grad_value);
   if (status.ok()) status = keys_->launched(sending);
   if (status.ok()) status = await_all(operation, sending);
   if (!status.ok()) return status;
@@ -79,6 +83,102 @@ Status ContextAttentionPlan::differentiate(const perseid_attention_backward_args
   Status status;
   if (ragged_) status = lengths_->send(stream);
   return status.ok() ? attention_of(attention_).backward(inner, workspace, stream) : status;
+}
+
+bool ContextAttentionPlan::may_stream() const {
+  return by_heads_ && !ragged_ && !canonical_ && gradients_wanted_ != 0 && chunks_->count() > 0 &&
+         group_->size() > 1 &&
+         std::all_of(q_rows_.begin(), q_rows_.end(), [](int64_t rows) { return rows > 0; });
+}
+
+Status ContextAttentionPlan::make_streamed(const TransportSite& site) {
+  const int32_t ranks = group_->size();
+  StreamedGradients::Geometry geometry{.chunks = chunks_.get(),
+                                       .heads = shards_.outer * kv_heads_,
+                                       .kv_heads = kv_heads_,
+                                       .rows = shards_.extent(),
+                                       .of_rank = {},
+                                       .key_dim = head_dim_,
+                                       .value_dim = value_dim_,
+                                       .dtype = dtype_};
+  for (int32_t rank = 0; rank < ranks; ++rank)
+    geometry.of_rank.push_back(shards_.size(rank) +
+                               (zigzag_ ? shards_.size(2 * ranks - 1 - rank) : 0));
+  const Status status =
+      StreamedGradients::make(site, geometry, {accumulate_key_, accumulate_value_}, &streamed_);
+  if (!status.ok()) return status;
+  runs_.reserve(static_cast<size_t>(chunks_->count()));
+  sums_.resize(1);
+  view(streamed_->partial(), DType::kF32, true, &sums_[0]);
+  const auto wanted = [&](uint32_t bit, const DLTensor& sum) {
+    return (gradients_wanted_ & bit) != 0 ? &sum : nullptr;
+  };
+  buffers_.push_back({streamed_->partial(), wanted(PERSEID_GRAD_KEY, sums_[0].key_dl),
+                      wanted(PERSEID_GRAD_VALUE, sums_[0].value_dl)});
+  return {};
+}
+
+// Keys arrive and gradients leave while the kernel computes those of other keys.
+Status ContextAttentionPlan::stream_gradients(const Operation& operation, const Sending& sending,
+                                              const perseid_attention_backward_args& args,
+                                              const op::Workspace& workspace, const Tensor& key,
+                                              const Tensor& value) const {
+  perseid_attention_backward_args inner = args;
+  inner.key = &gathered_.key_dl;
+  inner.value = &gathered_.value_dl;
+  inner.grad_key = buffers_[0].key;
+  inner.grad_value = buffers_[0].value;
+  const op::AttentionPlan::Streams streams{as_arrival(keys_->arrival(operation, sending.epoch)),
+                                           streamed_->start()};
+  Status status;
+  {
+    const Reported computing(report_.get(), OverlapReport::Kind::kCompute, OverlapReport::kNoChunk,
+                             group_->rank(), sending.stream);
+    status = attention_of(attention_).backward(inner, workspace, sending.stream, streams);
+  }
+  // Where this rank's own arguments are refused, the others miss its part.
+  if (const Status launched = keys_->launched(sending); status.ok()) status = launched;
+  if (status.ok()) status = push_gradients();
+  if (status.ok()) {
+    const Reported summing(report_.get(), OverlapReport::Kind::kCompute, OverlapReport::kNoChunk,
+                           group_->rank(), sending.stream);
+    for (const StreamedGradients::Run& run : streamed_runs(group_->rank()))
+      for (int64_t entry = 0; entry < batch_; ++entry)
+        for (const bool of_value : {false, true}) {
+          const Tensor& out = of_value ? value : key;
+          if (!status.ok() || !out.present()) continue;
+          status = streamed_->sum(operation, run,
+                                  {.out = rows_of(out, entry, run.row, run.count),
+                                   .entry = entry,
+                                   .of_value = of_value,
+                                   .accumulates = of_value ? accumulate_value_ : accumulate_key_},
+                                  sending.stream);
+        }
+  }
+  const Status finished = keys_->finish(sending);
+  return status.ok() ? finished : status;
+}
+
+// In the order in which the kernel completes them.
+Status ContextAttentionPlan::push_gradients() const {
+  Status status;
+  for (int32_t step = 1; step < group_->size(); ++step) {
+    const int32_t rank = (group_->rank() + step) % group_->size();
+    const std::span<const StreamedGradients::Run> runs = streamed_runs(rank);
+    for (int64_t group = 0; status.ok() && group < chunks_->groups; ++group)
+      status = streamed_->push(rank, group, runs);
+  }
+  return status;
+}
+
+std::span<const StreamedGradients::Run> ContextAttentionPlan::streamed_runs(int32_t rank) const {
+  runs_.clear();
+  for_each_run(rank, [&](const Run& run) {
+    if (run.entry == 0)
+      runs_.push_back(
+          {run.chunk, run.row, run.count, run.position, readers_[static_cast<size_t>(run.chunk)]});
+  });
+  return runs_;
 }
 
 template <class Body>

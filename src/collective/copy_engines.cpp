@@ -9,6 +9,8 @@
 // was there in the epoch before.
 //
 // What a rank sums in place it reads with its multiprocessors, in the memory of the other ranks.
+#include <algorithm>
+
 #include "collective/gpu_rank.hpp"
 #include "collective/transport.hpp"
 #include "cuda/runtime/memory.hpp"
@@ -38,7 +40,7 @@ class CopyEngineGather final : public GatherTransport {
   }
   Status make(const TransportSite& site) {
     Status status = GpuRank::of(group_, site.operation, site.device.gpu, &rank_);
-    const auto words = static_cast<size_t>(chunks_.count());
+    const auto words = static_cast<size_t>(chunks_.words());
     data_ = aligned(words * sizeof(uint32_t));
     if (status.ok())
       status =
@@ -54,6 +56,10 @@ class CopyEngineGather final : public GatherTransport {
     return rank_->arrival(operation, signals(), epoch);
   }
 
+  Status follow_last(const Sending& sending) override {
+    const cuda::Gpu::Current current(*rank_->gpu());
+    return rank_->follow_last(sending.stream);
+  }
   Status send(const Operation& operation, const Sending& sending, std::span<const SentPart> parts,
               std::span<const SentPart> for_next) override {
     const cuda::Gpu::Current current(*rank_->gpu());
@@ -78,16 +84,19 @@ class CopyEngineGather final : public GatherTransport {
     const int32_t own = group_.rank(), size = group_.size();
     Status status;
     for (size_t i = 0; in_place_ && status.ok() && i < parts_.size(); ++i)
-      if (i + 1 == parts_.size() || parts_[i + 1].chunk != parts_[i].chunk)
-        status = rank_->sending().write_word(windows_->words(own) + parts_[i].chunk, sending.epoch);
+      if (i + 1 == parts_.size() || !parts_[i + 1].has_signal_of(parts_[i]))
+        status = rank_->sending().defer_write(word(own, parts_[i]), sending.epoch);
     if (status.ok()) status = rank_->announce();
-    for (int32_t step = 1; status.ok() && step < size; ++step) {
-      const int32_t rank = (own + size - step) % size;
-      status = rank_->await(rank);
-      const bool next = step == size - 1 && !for_next_.empty();
-      if (status.ok()) status = push(rank_->sending(), rank, next ? for_next_ : parts_, sending);
-    }
-    return status;
+    for (int64_t group = 0; group < chunks_.groups; ++group)
+      for (int32_t step = 1; status.ok() && step < size; ++step) {
+        const int32_t rank = (own + size - step) % size;
+        if (group == 0) status = rank_->defer_await(rank);
+        const bool next = step == size - 1 && !for_next_.empty();
+        if (status.ok())
+          status =
+              push(rank_->sending(), rank, of_group(next ? for_next_ : parts_, group), sending);
+      }
+    return status.ok() ? rank_->sending().flush() : status;
   }
   Status finish(const Sending& sending) override {
     const cuda::Gpu::Current current(*rank_->gpu());
@@ -96,9 +105,9 @@ class CopyEngineGather final : public GatherTransport {
 
  private:
   int64_t watched(const Sending& sending) const {
-    return sending.report == nullptr ? 0 : chunks_.count();
+    return sending.report == nullptr ? 0 : chunks_.words();
   }
-  // When the chunks of the others arrive.
+  // When the chunks of the others arrive, of all heads.
   Status watch(const Sending& sending) const {
     cuda::CopyQueue* queue = nullptr;
     Status status = rank_->watching(&queue);
@@ -107,14 +116,15 @@ class CopyEngineGather final : public GatherTransport {
     for (int64_t visit = 0; status.ok() && visit < chunks_.count(); ++visit) {
       const int64_t chunk = table.chunk_of_visit(visit);
       if (chunks_.owner(chunk) == group_.rank()) continue;
-      status = queue->wait_word(signals() + chunk, sending.epoch);
+      const uint32_t* const last = signals() + chunks_.words() - chunks_.count();
+      status = queue->wait_word(last + chunk, sending.epoch);
       sending.report->arrived(chunk, chunks_.owner(chunk), queue->stream());
     }
     return status;
   }
   Status push(cuda::CopyQueue& queue, int32_t rank, std::span<const SentPart> parts,
               const Sending& sending) const {
-    Status status;
+    Status status = sending.report == nullptr ? Status() : queue.flush();
     int64_t begin = sending.report == nullptr ? 0 : sending.report->point(queue.stream());
     for (size_t i = 0; status.ok() && i < parts.size(); ++i) {
       const SentPart& part = parts[i];
@@ -122,14 +132,26 @@ class CopyEngineGather final : public GatherTransport {
       to.data = windows_->data(rank) + data_ + (to.as<std::byte>() - gathered());
       if ((part.readers >> rank & 1) != 0 && part.from.elements() > 0)
         status = queue.copy(part.from, to);
-      if (!status.ok() || (i + 1 < parts.size() && parts[i + 1].chunk == part.chunk)) continue;
-      status = queue.write_word(windows_->words(rank) + part.chunk, sending.epoch);
+      if (!status.ok() || (i + 1 < parts.size() && parts[i + 1].has_signal_of(part))) continue;
+      status = queue.defer_write(word(rank, part), sending.epoch);
       if (sending.report == nullptr) continue;
+      if (status.ok()) status = queue.flush();
       sending.report->add(OverlapReport::Kind::kCommunication, part.chunk, group_.rank(), begin,
                           queue.stream());
       begin = sending.report->point(queue.stream());
     }
     return status;
+  }
+  // Groups lie one behind the other.
+  static std::span<const SentPart> of_group(std::span<const SentPart> parts, int64_t group) {
+    const auto begins = [&](int64_t with) {
+      return std::find_if(parts.begin(), parts.end(),
+                          [&](const SentPart& part) { return part.group >= with; });
+    };
+    return {begins(group), begins(group + 1)};
+  }
+  uint32_t* word(int32_t rank, const SentPart& part) const {
+    return windows_->words(rank) + part.group * chunks_.count() + part.chunk;
   }
   // Before the kernel: a copy within a GPU may need a multiprocessor, and the kernel that waits for
   // it may hold all of them.
@@ -141,9 +163,8 @@ class CopyEngineGather final : public GatherTransport {
       const SentPart& part = parts_[i];
       if ((part.readers >> own & 1) != 0 && part.from.data != part.to.data)
         status = cuda::copy_tensor(*rank_->gpu(), part.from, part.to, sending.stream);
-      if (!status.ok() || (i + 1 < parts_.size() && parts_[i + 1].chunk == part.chunk)) continue;
-      status = cuda::set_signal(*rank_->gpu(), windows_->words(own) + part.chunk, sending.epoch,
-                                sending.stream);
+      if (!status.ok() || (i + 1 < parts_.size() && parts_[i + 1].has_signal_of(part))) continue;
+      status = cuda::set_signal(*rank_->gpu(), word(own, part), sending.epoch, sending.stream);
     }
     return status;
   }

@@ -84,6 +84,18 @@ FusionForecast forecast_fusion(const dispatch::Device& device, const Group& grou
           .staged = staged};
 }
 
+int64_t head_groups(const AttentionShard& shard, double transfer) {
+  constexpr int64_t kTileRows = 128, kFewestTiles = 256, kMostGroups = 8;
+  const double tile = static_cast<double>(kTileRows) * static_cast<double>(shard.keys) *
+                      shard.seen * static_cast<double>(shard.columns) / kMultiprocessorRate;
+  const int64_t tiles = shard.heads * ceil_div(shard.rows, kTileRows);
+  int64_t groups = 1;
+  while (groups < kMostGroups && shard.kv_heads % (2 * groups) == 0 &&
+         tiles / (2 * groups) >= kFewestTiles && 2 * transfer > tile * static_cast<double>(groups))
+    groups *= 2;
+  return groups;
+}
+
 bool choose_fusion(uint32_t wanted, const FusionForecast& forecast, std::string* why) {
   if (forecast.staged != nullptr) {
     *why = concatenate("unfused: ", forecast.staged, ", predicted transfer ",

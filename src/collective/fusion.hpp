@@ -35,6 +35,18 @@ struct FusionForecast {
 FusionForecast forecast_fusion(const dispatch::Device& device, const Group& group,
                                double product_seconds, double bytes, int64_t chunks);
 
+struct AttentionShard {
+  int64_t kv_heads, heads;  // of all entries
+  int64_t rows, keys;       // queries of this rank, keys of all
+  double seen;              // of the keys, by a query
+  int64_t columns;          // of key and value
+};
+// How many groups of key heads are sent one after the other; transfer: the seconds of all. The
+// first tiles of queries belong to the first heads and want all their keys: if all heads came at
+// once, they would wait for bytes of the others. A group arrives while its first tiles are half
+// done, and has two tiles for each multiprocessor.
+int64_t head_groups(const AttentionShard& shard, double transfer);
+
 // `wanted` of the descriptor, or what the model says; unfused where data is staged. `why`: a
 // sentence's end, for explain.
 bool choose_fusion(uint32_t wanted, const FusionForecast& forecast, std::string* why);

@@ -106,6 +106,7 @@ Status GpuRank::begin(const Operation& operation, const Work& work) {
   }
   const uint32_t number = ++submitted_;
   slot(number) = {.name = operation.name, .deadline_ns = operation.deadline_ns, .work = work};
+  slot(number).work.parts_epoch = work.epoch;
   words_->reports[number % kSlots] = {};
   lock.unlock();
   changed_.notify_all();
@@ -113,14 +114,31 @@ Status GpuRank::begin(const Operation& operation, const Work& work) {
   return sending_->mark(work.stream);
 }
 
+void GpuRank::join(uint32_t* local, int64_t count, const Parts& parts, uint32_t epoch) {
+  const std::lock_guard lock(mutex_);
+  Work& work = slot(submitted_).work;
+  work.local = local;
+  work.local_count = count;
+  work.parts = parts;
+  work.parts_epoch = epoch;
+}
+
 Status GpuRank::announce() {
   const uint32_t number = submitted_;
   Status status = sending_->follow_mark();
-  if (status.ok()) status = sending_->write_word(&words_->started, number);
+  if (status.ok()) status = sending_->defer_write(&words_->started, number);
   const int32_t size = group_.size(), own = group_.rank();
   for (int32_t step = 1; status.ok() && step < size; ++step)
-    status = sending_->write_word(slab_->words((own + size - step) % size) + own, number);
-  return status;
+    status = sending_->defer_write(slab_->words((own + size - step) % size) + own, number);
+  return status.ok() ? sending_->flush() : status;
+}
+
+Status GpuRank::follow_last(void* stream) {
+  return in_flight() == 0 ? Status() : sending_->precede(stream);
+}
+
+Status GpuRank::defer_await(int32_t rank) {
+  return sending_->defer_wait(slab_->words(group_.rank()) + rank, submitted_);
 }
 
 Status GpuRank::await(int32_t rank) {
@@ -211,26 +229,28 @@ void GpuRank::fail() {
 // The first chunk that has not arrived, beginning with the own ones.
 void GpuRank::find_missing(Slot& slot) {
   const Work& work = slot.work;
-  if (work.parts.count > 0) return find_missing_part(slot);
-  if (work.chunks == nullptr || work.chunks->count() == 0) return;
-  const auto count = work.chunks->count();
-  const std::vector<uint32_t> signals = read_words(work.signals, static_cast<size_t>(count));
+  const int64_t count = work.chunks == nullptr ? 0 : work.chunks->count();
+  const int64_t words = count == 0 ? 0 : work.chunks->words();
+  if (count == 0) return find_missing_part(slot);
+  const std::vector<uint32_t> signals = read_words(work.signals, static_cast<size_t>(words));
   const ChunkTable<int64_t> table{nullptr, count, work.chunks->pivot(group_.rank())};
-  for (int64_t visit = 0; visit < count && slot.owner < 0; ++visit) {
-    const int64_t chunk = table.chunk_of_visit(visit);
-    slot.seen = signals[static_cast<size_t>(chunk)];
+  for (int64_t visit = 0; visit < words && slot.owner < 0; ++visit) {
+    const int64_t chunk = table.chunk_of_visit(visit % count);
+    slot.seen = signals[static_cast<size_t>(visit - visit % count + chunk)];
     if (epoch_reached(slot.seen, work.epoch)) continue;
     slot.chunk = chunk;
     slot.owner = work.chunks->owner(chunk);
   }
+  if (slot.owner < 0) find_missing_part(slot);
 }
 
 void GpuRank::find_missing_part(Slot& slot) {
   const Parts& parts = slot.work.parts;
+  if (parts.count == 0) return;
   const std::vector<uint32_t> words = read_words(parts.words, static_cast<size_t>(parts.count));
   for (int64_t i = 0; i < parts.count && slot.owner < 0; ++i) {
     slot.seen = words[static_cast<size_t>(i)];
-    if (epoch_reached(slot.seen, slot.work.epoch)) continue;
+    if (epoch_reached(slot.seen, slot.work.parts_epoch)) continue;
     slot.owner = (parts.rank + static_cast<int32_t>(i % parts.ranks)) % group_.size();
     if (parts.chunks > 0) slot.chunk = parts.first_chunk + min(i / parts.ranks, parts.chunks - 1);
   }
@@ -261,7 +281,7 @@ void GpuRank::release_waits() {
   for (uint32_t number = completed() + 1; number != submitted_ + 1; ++number) {
     const Work& work = slot(number).work;
     for (int64_t i = 0; i < work.local_count; ++i)
-      (void)control_->write_word(work.local + i, work.epoch);
+      (void)control_->write_word(work.local + i, work.parts_epoch);
     for (int64_t i = 0; i < work.watched_count; ++i)
       (void)control_->write_word(work.watched + i, work.epoch);
   }

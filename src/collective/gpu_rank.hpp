@@ -44,11 +44,12 @@ class GpuRank final : public cuda::StreamObserver {
   struct Work {
     void* stream = nullptr;
     const ShardChunks* chunks = nullptr;  // that must arrive here, by their owners, and
-    const uint32_t* signals = nullptr;    // their signals
+    const uint32_t* signals = nullptr;    // their signals, of each group of heads
     uint32_t epoch = 0;
     Parts parts = {};           // that must arrive here
     uint32_t* local = nullptr;  // words that kernels of this rank set for the copy queue
     int64_t local_count = 0;
+    uint32_t parts_epoch = 0;               // that these and the parts reach, set by begin()
     perseid_wait_record* record = nullptr;  // the caller's, filled by the synchronisation
     int32_t operand = 0;                    // of the record
     uint32_t* watched = nullptr;            // words that the queue of a report waits for
@@ -56,10 +57,16 @@ class GpuRank final : public cuda::StreamObserver {
   };
   // Waits for room where more than kSlots operations are in flight. Nothing else waits.
   Status begin(const Operation& operation, const Work& work);
+  // Of the operation that has begun: words that its kernels set for the copy queue, and parts that
+  // arrive besides the chunks, all with this epoch.
+  void join(uint32_t* local, int64_t count, const Parts& parts, uint32_t epoch);
   // Tells the other ranks, as soon as the stream has come to where begin() was called.
   Status announce();
+  // The stream goes on when the operations before have ended, of whatever stream they are.
+  Status follow_last(void* stream);
   // What follows on the copy queue waits until `rank` has begun the operation.
   Status await(int32_t rank);
+  Status defer_await(int32_t rank);  // as CopyQueue::defer_wait
   // `reported`: after the queue of the report, too.
   Status end(void* stream, bool reported = false);
   cuda::CopyQueue& sending() const { return *sending_; }

@@ -38,6 +38,8 @@ struct ShardChunks {
   std::vector<int64_t> begin{0};  // the chunk table: rising boundaries of the extent
   std::vector<int64_t> first;     // the first chunk of each piece, and the count
   int32_t ranks;
+  // Of heads that come one after the other, each with all chunks: signals are [group, chunk].
+  int64_t groups = 1;
 
   ShardChunks(const Shards& shards, int32_t of_ranks, int64_t each) : ranks(of_ranks) {
     for (size_t piece = 0; piece + 1 < shards.begin.size(); ++piece) {
@@ -49,6 +51,7 @@ struct ShardChunks {
     first.push_back(count());
   }
   int64_t count() const { return static_cast<int64_t>(begin.size()) - 1; }
+  int64_t words() const { return groups * count(); }  // signals
   int64_t first_of(int32_t piece) const { return first[static_cast<size_t>(piece)]; }
   int32_t owner(int64_t chunk) const {
     int32_t piece = 0;

@@ -61,6 +61,11 @@ struct SentPart {
   int64_t chunk;
   Tensor from, to;
   uint64_t readers = ~uint64_t{0};  // a bit for each rank that reads it
+  int64_t group = 0;                // of heads
+
+  bool has_signal_of(const SentPart& other) const {
+    return chunk == other.chunk && group == other.group;
+  }
 };
 
 // The chunks of the own shard, [outer, size, inner] of a tensor of one piece for each rank.
@@ -77,7 +82,10 @@ class GatherTransport {
   virtual const uint32_t* signals() const = 0;
   // The own part may be written: on the CPU when this returns, on a GPU in the order of the stream.
   virtual Status start(const Operation& operation, uint32_t epoch) = 0;
-  // All chunks of this rank, in any order; the parts of a chunk are neighbours. `for_next`: on a
+  // On a GPU before the own part is written in place: the stream follows the operation before.
+  virtual Status follow_last(const Sending&) { return {}; }
+  // All chunks of this rank, by groups of heads, then in any order; the parts of a signal are
+  // neighbours. `for_next`: on a
   // GPU what the rank after this one gets instead, where not empty.
   virtual Status send(const Operation& operation, const Sending& sending,
                       std::span<const SentPart> parts, std::span<const SentPart> for_next = {}) = 0;

@@ -70,7 +70,17 @@ struct AttentionProblem {
   QueryRows rows;
   bool f32_key_gradients = false;  // grad_key and grad_value are f32 where dtype is f16 or bf16
   ChunkCut chunks_kv = {};  // key and value of forward arrive in chunks of kv_len, or of total_kv
+  // So many groups of key heads, of all entries, arrive one after the other, at most 8, each in
+  // chunks: signals are [group, chunk].
+  int64_t arriving_groups = 1;
+  // Backward, too: key and value arrive, and their gradients leave in the same chunks. The keys of
+  // a chunk are visited after those of lower stages; the table is there while plans are made.
+  bool async_backward = false;
+  const int32_t* chunk_stages = nullptr;
 
+  PERSEID_INLINE constexpr int64_t heads_of_arrival() const {  // of keys
+    return max((batch * kv_heads + arriving_groups - 1) / arriving_groups, int64_t{1});
+  }
   PERSEID_INLINE bool async() const { return chunks_kv.present(); }
   PERSEID_INLINE bool backward() const { return grad_query || grad_key || grad_value || grad_bias; }
   PERSEID_INLINE bool accumulates() const {
@@ -111,6 +121,8 @@ struct AttentionBackward {
   Tensor cu_seqlens_q, cu_seqlens_kv, q_lens, kv_lens, kv_index;
   Tensor grad_query, grad_key, grad_value, grad_bias;  // absent: not wanted
   Dropout dropout;
+  Arrival arrival_kv = {};      // where async_backward
+  Departure departure_kv = {};  // signals are [group, chunk]
 };
 
 // The problem of an execution: that of the plan, with the execution's own lengths.

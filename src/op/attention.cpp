@@ -338,12 +338,16 @@ Status read_lengths(const char* subject, const AttentionProblem& problem, persei
 }  // namespace
 
 Status AttentionPlan::make(DevicePointer device, const perseid_attention_desc& desc,
-                           std::unique_ptr<const Plan>* plan, const QueryRows& rows) {
+                           std::unique_ptr<const Plan>* plan, const QueryRows& rows,
+                           const Arriving& arriving) {
   std::unique_ptr<AttentionPlan> made(
       new AttentionPlan(std::move(device), static_cast<perseid_layout>(desc.layout)));
   AttentionProblem problem;
   if (Status status = read_problem(desc, rows, &made->chunks_, &problem); !status.ok())
     return status;
+  problem.arriving_groups = arriving.groups;
+  problem.async_backward = arriving.backward;
+  problem.chunk_stages = arriving.chunk_stages;
   const bool on_cpu = made->device().gpu == nullptr;
   const dispatch::Determinism determinism = made->device().determinism;
   if (determinism == dispatch::Determinism::kOn) problem.deterministic = true;
@@ -401,7 +405,8 @@ Status AttentionPlan::forward_timed(const perseid_attention_forward_args& args,
 }
 
 Status AttentionPlan::backward(const perseid_attention_backward_args& args,
-                               const Workspace& workspace, void* stream) const {
+                               const Workspace& workspace, void* stream,
+                               const Streams& streams) const {
   const AttentionProblem& problem = PlanOf::problem();
   AttentionReader reader("attention backward", device().dl_device(), problem, layout_);
   if (!reader.require(problem.backward(),
@@ -409,6 +414,8 @@ Status AttentionPlan::backward(const perseid_attention_backward_args& args,
                       "plan that says which gradients it computes"))
     return reader.result();
   AttentionBackward backward;
+  backward.arrival_kv = streams.arrival;
+  backward.departure_kv = streams.departure;
   reader.read_inputs(args, &backward);
   backward.out = reader.read_out(Access::kRead, "out", args.out);
   backward.lse = reader.read_lse(Access::kRead, "lse", args.lse);

@@ -14,9 +14,20 @@ class AttentionPlan final : public PlanOf<dispatch::Attention> {
  public:
   static constexpr const char* kOperation = "attention";
 
+  // How key and value of ranks arrive, as AttentionProblem has it.
+  struct Arriving {
+    int64_t groups = 1;
+    bool backward = false;
+    const int32_t* chunk_stages = nullptr;
+  };
   // `rows`: the queries of this plan. Where they are not all, gradients of key and value are f32.
   static Status make(DevicePointer device, const perseid_attention_desc& desc,
-                     std::unique_ptr<const Plan>* plan, const QueryRows& rows = {});
+                     std::unique_ptr<const Plan>* plan, const QueryRows& rows,
+                     const Arriving& arriving);
+  static Status make(DevicePointer device, const perseid_attention_desc& desc,
+                     std::unique_ptr<const Plan>* plan, const QueryRows& rows = {}) {
+    return make(std::move(device), desc, plan, rows, {});
+  }
   Status forward(const perseid_attention_forward_args& args, const Workspace& workspace,
                  void* stream) const {
     return forward_timed(args, workspace, stream, nullptr);
@@ -24,8 +35,17 @@ class AttentionPlan final : public PlanOf<dispatch::Attention> {
   // `times`: null, or what takes the times of the chunks of key and value, on the CPU.
   Status forward_timed(const perseid_attention_forward_args& args, const Workspace& workspace,
                        void* stream, cpu::ChunkTimes* times) const;
+  // Chunks of key and value, and of their gradients, where backward streams.
+  struct Streams {
+    Arrival arrival;
+    Departure departure;
+  };
   Status backward(const perseid_attention_backward_args& args, const Workspace& workspace,
-                  void* stream) const;
+                  void* stream, const Streams& streams) const;
+  Status backward(const perseid_attention_backward_args& args, const Workspace& workspace,
+                  void* stream) const {
+    return backward(args, workspace, stream, {});
+  }
 
  private:
   AttentionPlan(DevicePointer device, perseid_layout layout)

@@ -45,6 +45,13 @@ int32_t heads_per_section(const AttentionProblem& problem, bool right, int32_t b
   return static_cast<int32_t>(min(section, max(int64_t{1}, int64_t{batch_heads})));
 }
 
+int32_t section_of_rank(int32_t heads, int32_t q_tiles, int32_t arriving) {
+  constexpr int64_t kFewestTiles = 256;  // about two for each multiprocessor
+  int64_t section = heads;
+  while (section * q_tiles < kFewestTiles && section < arriving) section *= 2;
+  return static_cast<int32_t>(min(section, int64_t{arriving}));
+}
+
 KeyOffsets key_offsets(const AttentionProblem& problem) {
   KeyOffsets offsets{-kLongest, kLongest};
   if (problem.window_left >= 0) offsets.left = -min(problem.window_left, kLongest);

@@ -70,5 +70,9 @@ size_t bytes_of_splits(const BiasTiles& bias, int64_t queries, int64_t keys,
 inline constexpr int64_t kForwardSectionBytes = 1 << 25;
 int32_t heads_per_section(const AttentionProblem& problem, bool right, int32_t batch_heads,
                           int32_t group, int64_t most_bytes = kForwardSectionBytes);
+// The same where a rank has few tiles of each head, `q_tiles`: at the end of a section of few tiles
+// long ones run alone. `arriving`: heads whose keys arrive together; no tile of a section waits for
+// keys of later ones.
+int32_t section_of_rank(int32_t heads, int32_t q_tiles, int32_t arriving);
 
 }  // namespace perseid::internal::cuda

@@ -121,9 +121,11 @@ class ArrivalWaits {
   // Until rows [from, to) have arrived, of an operand that is cut along them; not an empty range.
   // TMA may read them afterwards. `known`: rows [first, last) that have arrived; returns them with
   // the new ones, and with the chunks behind these that are here, as far as chunks adjoin.
-  __device__ __forceinline__ ChunkRange<int32_t> await_rows(int from, int to,
+  // `arrival`: the operand's, or that of some of its heads.
+  __device__ __forceinline__ ChunkRange<int32_t> await_rows(const DeviceArrival& arrival, int from,
+                                                            int to,
                                                             ChunkRange<int32_t> known) const {
-    return await_rows(arguments_, arrival_, begin_, from, to, known);
+    return await_rows(arguments_, arrival, begin_, from, to, known);
   }
 
   // ---- By one thread ----
@@ -266,6 +268,21 @@ class ArrivalWaits {
   bool failed_ = false;
 };
 
+// One more part of a chunk is stored; returns how many are. Hundreds of threads count at the same
+// time: each adds once, since a compare-and-swap in a loop would let one of them through per round
+// trip. stamp: of the launch.
+__device__ __forceinline__ uint32_t count_part(uint64_t* counter, uint64_t stamp) {
+  constexpr uint64_t kCount = kMostParts;
+  const uint64_t zero = stamp & ~kCount;
+  // The first one replaces what lies there from before this launch.
+  for (uint64_t seen = ptx::load_relaxed(counter); (seen & ~kCount) != zero;) {
+    const uint64_t before = ptx::compare_and_swap(counter, seen, zero);
+    if (before == seen) break;
+    seen = before;
+  }
+  return static_cast<uint32_t>(ptx::fetch_add(counter, 1) & kCount) + 1;
+}
+
 // The chunks of an output that is stored in parts of `part_rows` x `part_columns` of a tile grid.
 class DepartureSignals {
  public:
@@ -286,7 +303,7 @@ class DepartureSignals {
     const ChunkRange<int32_t> range = departure.chunks.covering(begin, begin + size);
     for (int chunk = range.first; chunk <= range.last; ++chunk) {
       const uint64_t stamp = stamp_of(arguments_);
-      if (count_part(chunk, stamp) == parts_of(chunk) &&
+      if (count_part(arguments_.failed + 1 + chunk, stamp) == parts_of(chunk) &&
           ptx::load_relaxed(arguments_.failed) != stamp)
         ptx::store_release_system(departure.signals + chunk,
                                   read_epoch(departure.epoch_ptr, departure.epoch));
@@ -294,20 +311,6 @@ class DepartureSignals {
   }
 
  private:
-  // The parts of the chunk that are stored by now. Hundreds of threads count at the same time: each
-  // adds once, since a compare-and-swap in a loop would let one of them through per round trip.
-  __device__ __forceinline__ uint32_t count_part(int chunk, uint64_t stamp) const {
-    constexpr uint64_t kCount = kMostParts;
-    uint64_t* const counter = arguments_.failed + 1 + chunk;
-    const uint64_t zero = stamp & ~kCount;
-    // The first one replaces what lies there from before this launch.
-    for (uint64_t seen = ptx::load_relaxed(counter); (seen & ~kCount) != zero;) {
-      const uint64_t before = ptx::compare_and_swap(counter, seen, zero);
-      if (before == seen) break;
-      seen = before;
-    }
-    return static_cast<uint32_t>(ptx::fetch_add(counter, 1) & kCount) + 1;
-  }
   __device__ __forceinline__ uint32_t parts_of(int chunk) const {
     const DeviceDeparture& departure = arguments_.departure;
     const int begin = departure.chunks.begin[chunk], end = departure.chunks.begin[chunk + 1];

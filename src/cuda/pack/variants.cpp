@@ -6,6 +6,7 @@
 
 #include "cuda/attention/clear_rows.hpp"
 #include "cuda/attention/dropout_mask.hpp"
+#include "cuda/copy_rows.hpp"
 #include "cuda/ragged.hpp"
 #include "cuda/runtime/cache.hpp"
 #include "cuda/softmax.hpp"
@@ -104,6 +105,7 @@ std::vector<Variant> helper_variants(const std::string& architecture) {
   return {
       {"rows past query lengths", {kClearRowsHeader, {kClearRowsKernel}, architecture}, {64, 0, 0}},
       {"dropout mask", {kDropoutMaskHeader, {kDropoutMaskKernel}, architecture}, {64, 0, 0}},
+      {"rows of ranks", {kCopyRowsHeader, copy_rows_kernels(), architecture}, {64, 0, 256}},
       {"ragged rows", {kRaggedHeader, ragged_copy_kernels(16), architecture}, {64, 0, 256}},
       {"ragged lengths", {kRaggedHeader, ragged_lengths_kernels(), architecture}, {64, 0, 256}}};
 }

@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/runtime/copy_queue.hpp"
 
+#include <iterator>
+#include <utility>
+
 #include "math/chunks.hpp"
 
 namespace perseid::internal::cuda {
@@ -9,6 +12,8 @@ namespace {
 
 constexpr const char* kAdvice =
     "work before it may have failed, or a pointer is not of this device; see what nvidia-smi says";
+
+constexpr size_t kLargestPitch = 0x7fffffff;  // that the driver takes
 
 // Dimensions of a copy, those that lie without gaps in both tensors as one. The elements of the
 // last one lie side by side.
@@ -91,7 +96,13 @@ Status copy_tensor(const Gpu& gpu, const Tensor& from, const Tensor& to, void* s
     copy.to.pitch = static_cast<size_t>(extents.to[rows]) * element;
     copy.row_bytes = width;
     copy.rows = static_cast<size_t>(extents.size[rows]);
-    result = driver->copy_rows(&copy, handle);
+    if (max(copy.from.pitch, copy.to.pitch) <= kLargestPitch) {
+      result = driver->copy_rows(&copy, handle);
+      continue;
+    }
+    for (size_t row = 0; row < copy.rows && result == kSuccess; ++row)
+      result = gpu.driver().copy(target + row * copy.to.pitch, source + row * copy.from.pitch,
+                                 width, handle);
   }
   return check(gpu.driver(), result, "copying between GPUs", kAdvice);
 }
@@ -146,30 +157,57 @@ Status CopyQueue::mark(void* stream) {
 }
 
 Status CopyQueue::follow_mark() {
+  if (Status status = flush(); !status.ok()) return status;
   return check(gpu_->driver(), driver_.stream_wait_event(stream_, mark_, 0),
                "ordering streams of the GPU", kAdvice);
 }
 
 Status CopyQueue::precede(void* stream) {
+  if (Status status = flush(); !status.ok()) return status;
   Result result = gpu_->driver().event_record(end_, stream_);
   if (result == kSuccess)
     result = driver_.stream_wait_event(static_cast<StreamHandle>(stream), end_, 0);
   return check(gpu_->driver(), result, "ordering streams of the GPU", kAdvice);
 }
 
+Status CopyQueue::defer(WordOperation::Type type, const uint32_t* word, uint32_t epoch) {
+  static_assert(kWaitReached == 0);  // and 0 writes after all writes before
+  operations_[deferred_++] = {
+      .type = type, .address = reinterpret_cast<DeviceAddress>(word), .word = epoch};
+  return deferred_ == std::size(operations_) ? flush() : Status();
+}
+
+Status CopyQueue::defer_wait(const uint32_t* word, uint32_t epoch) {
+  return defer(WordOperation::Type::kWait, word, epoch);
+}
+
+Status CopyQueue::defer_write(uint32_t* word, uint32_t epoch) {
+  return defer(WordOperation::Type::kWrite, word, epoch);
+}
+
+Status CopyQueue::flush() {
+  if (deferred_ == 0) return {};
+  const Result result =
+      driver_.word_operations(stream_, std::exchange(deferred_, 0), operations_, 0);
+  return check(gpu_->driver(), result, "waiting for words of the GPU and writing some", kAdvice);
+}
+
 Status CopyQueue::wait_word(const uint32_t* word, uint32_t epoch) {
+  if (Status status = flush(); !status.ok()) return status;
   const Result result =
       driver_.stream_wait_word(stream_, reinterpret_cast<DeviceAddress>(word), epoch, kWaitReached);
   return check(gpu_->driver(), result, "waiting for a word of the GPU", kAdvice);
 }
 
 Status CopyQueue::write_word(uint32_t* word, uint32_t epoch) {
+  if (Status status = flush(); !status.ok()) return status;
   const Result result =
       gpu_->driver().write_word(stream_, reinterpret_cast<DeviceAddress>(word), epoch, 0);
   return check(gpu_->driver(), result, "writing a word of the GPU", kAdvice);
 }
 
 Status CopyQueue::copy(const Tensor& from, const Tensor& to) {
+  if (Status status = flush(); !status.ok()) return status;
   const Extents extents = merged(from, to);
   if (driver_.copy_batch == nullptr || extents.rank > 1 || from.elements() == 0)
     return copy_tensor(*gpu_, from, to, stream_);
@@ -183,6 +221,7 @@ Status CopyQueue::copy(const Tensor& from, const Tensor& to) {
 }
 
 Status CopyQueue::synchronize() {
+  if (Status status = flush(); !status.ok()) return status;
   return check(gpu_->driver(), gpu_->driver().stream_synchronize(stream_), "work of the GPU",
                kAdvice);
 }

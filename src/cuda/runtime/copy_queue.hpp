@@ -29,6 +29,11 @@ class CopyQueue {
   Status wait_word(const uint32_t* word, uint32_t epoch);
   // After the work before; all of it is visible to whoever sees the word.
   Status write_word(uint32_t* word, uint32_t epoch);
+  // The same two, but enqueued with what is enqueued here next, or by flush(): neighbours in one
+  // call of the driver.
+  Status defer_wait(const uint32_t* word, uint32_t epoch);
+  Status defer_write(uint32_t* word, uint32_t epoch);
+  Status flush();
   // Tensors of 3 dimensions of the same shape and type; may be of two GPUs.
   Status copy(const Tensor& from, const Tensor& to);
   Status synchronize();
@@ -36,6 +41,7 @@ class CopyQueue {
   void* stream() const { return stream_; }
 
  private:
+  Status defer(WordOperation::Type type, const uint32_t* word, uint32_t epoch);
   CopyQueue(std::shared_ptr<const Gpu> gpu, const PeerDriver& driver)
       : gpu_(std::move(gpu)), driver_(driver) {}
 
@@ -44,6 +50,8 @@ class CopyQueue {
   StreamHandle stream_ = nullptr;
   EventHandle mark_ = nullptr;  // in a stream that this one follows
   EventHandle end_ = nullptr;   // here, for a stream that this one precedes
+  uint32_t deferred_ = 0;
+  WordOperation operations_[64];
 };
 
 // OK unless the stream is being captured in a graph.

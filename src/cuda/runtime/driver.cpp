@@ -106,6 +106,7 @@ LoadedPeerDriver load_peer() {
   library.find("cuStreamDestroy_v2", &driver.stream_destroy);
   library.find("cuStreamWaitEvent", &driver.stream_wait_event);
   library.find("cuStreamWaitValue32_v2", &driver.stream_wait_word);
+  library.find("cuStreamBatchMemOp_v2", &driver.word_operations);
   library.find("cuStreamIsCapturing", &driver.stream_capturing);
   library.find("cuMemcpy2DAsync_v2", &driver.copy_rows);
   loaded.status = library.result();

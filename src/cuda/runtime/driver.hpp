@@ -169,6 +169,18 @@ struct CopyAttributes {
 };
 static_assert(sizeof(CopyAttributes) == 24);
 
+// One of several operations on words in the order of a stream.
+struct WordOperation {
+  enum class Type : uint32_t { kWait = 1, kWrite = 2 };
+  Type type = Type::kWrite;
+  DeviceAddress address = 0;
+  uint64_t word = 0;   // 32 bits
+  uint32_t flags = 0;  // kWaitReached, or after all writes
+  DeviceAddress alias = 0;
+  uint64_t unused[1] = {};
+};
+static_assert(sizeof(WordOperation) == 48);
+
 inline constexpr uint32_t kNonBlockingStream = 1;
 inline constexpr uint32_t kEventWithoutTiming = 2;
 inline constexpr uint32_t kWaitReached = 0;  // as a difference, see epoch_reached
@@ -193,6 +205,8 @@ struct PeerDriver {
   Result (*stream_wait_word)(StreamHandle stream, DeviceAddress at, uint32_t word, uint32_t flags);
   Result (*stream_capturing)(StreamHandle stream, int32_t* capturing);
   Result (*copy_rows)(const RowsCopy* copy, StreamHandle stream);
+  Result (*word_operations)(StreamHandle stream, uint32_t count, WordOperation* operations,
+                            uint32_t flags);
   // Null in drivers before CUDA 12.8. Not for the default stream.
   Result (*copy_batch)(DeviceAddress* to, DeviceAddress* from, size_t* bytes, size_t count,
                        CopyAttributes* attributes, size_t* first_of_attributes,

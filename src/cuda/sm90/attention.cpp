@@ -384,6 +384,10 @@ void Sm90Attention::set_lengths(const AttentionProblem& problem,
   fixed.heads_per_section =
       heads_per_section(problem, config.right, fixed.batch_heads, fixed.group,
                         config.planes() == 2 ? kForwardSectionBytes / 4 : kForwardSectionBytes);
+  fixed.heads_of_arrival = static_cast<int32_t>(problem.heads_of_arrival());
+  if (config.async && config.sharded)
+    fixed.heads_per_section = section_of_rank(fixed.heads_per_section, fixed.q_tiles,
+                                              fixed.heads_of_arrival * fixed.group);
 }
 
 // Offsets of the word that says whether a wait has failed, of the lists of tiles with non-finite
@@ -397,8 +401,7 @@ Sm90Attention::Workspace Sm90Attention::divide_workspace(
   Workspace layout;
   const bool counting =
       (config_.masked() && config_.split) || fixed.tiles > gpu_.facts().multiprocessors;
-  size_t used = counting ? sizeof(ForwardTileCounter) : 0;
-  layout.failed = used;
+  size_t used = layout.failed = counting ? sizeof(ForwardTileCounter) : 0;
   if (config_.async) used += sizeof(uint64_t);
   layout.nonfinite = used;
   if (config_.lists_tiles()) used += static_cast<size_t>(fixed.tiles) * sizeof(int32_t);
@@ -508,16 +511,16 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
   const AttentionForwardConfig config = bias_by_threads ? without_bias_tiles(config_) : config_;
   const Workspace layout = divide_workspace(arguments);
   PlanesArguments planes;
-  Status mapped;
+  Status status;
   if (config.planes() == 2) {
     planes =
         planes_.bind(tensors.query, tensors.key, tensors.value, nullptr, workspace + layout.planes);
     arguments.out_pairs = stores_pairs(tensors.out);
-    mapped = map_planes(planes, &arguments);
+    status = map_planes(planes, &arguments);
   } else {
-    mapped = map_tensors(config, tensors, &arguments);
+    status = map_tensors(config, tensors, &arguments);
   }
-  if (!mapped.ok()) return mapped;
+  if (!status.ok()) return status;
   bind_lse(tensors.lse, &arguments);
   bind(tensors, &arguments);
   arguments.counter = reinterpret_cast<ForwardTileCounter*>(workspace);
@@ -528,15 +531,12 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
   }
   arguments.launch = launch_number();
   if (config_.async)
-    if (Status status =
-            set_arrival(tensors.arrival_kv, reinterpret_cast<uint64_t*>(workspace + layout.failed),
-                        stream, &arguments);
-        !status.ok())
-      return status;
+    status = set_arrival(tensors.arrival_kv, reinterpret_cast<uint64_t*>(workspace + layout.failed),
+                         stream, &arguments);
+  if (!status.ok()) return status;
   const Launch launch{.blocks = min(arguments.tiles, gpu_.facts().multiprocessors),
                       .threads = config.threads(),
                       .shared_bytes = config.shared_bytes()};
-  Status status;
   if (config.planes() == 2)
     status =
         gpu_.launch(kernels_.back(), {.blocks = planes_.blocks(), .threads = PlanesConfig::threads},
@@ -570,6 +570,8 @@ Status Sm90Attention::set_arrival(const Arrival& arrival, uint64_t* failed, void
     const auto read = ChunkTable<int64_t>{cut.begin, cut.count}.covering(seen.begin, seen.end);
     filled.read = {static_cast<int32_t>(read.first), static_cast<int32_t>(read.last)};
   }
+  for (int64_t group = 0; group < problem_.arriving_groups; ++group)
+    (arguments->arrivals[group] = filled).signals += group * cut.count;
   arguments->pivot = static_cast<int32_t>(cut.begin[arrival.first]);
   async.failed = failed;
   async.launch = arguments->launch;

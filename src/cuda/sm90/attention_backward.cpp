@@ -3,6 +3,9 @@
 #include "cuda/sm90/attention_backward.hpp"
 
 #include "cuda/runtime/kernel_name.hpp"
+#include "cuda/runtime/launch_number.hpp"
+#include "cuda/runtime/memory.hpp"
+#include "cuda/runtime/signals.hpp"
 #include "cuda/sm90/attention_backward_bias.hpp"
 #include "cuda/sm90/attention_boxes.hpp"
 
@@ -97,6 +100,7 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   config.accumulate_value = problem.accumulate_value;
   config.sharded = !problem.rows.all();
   config.f32_key_gradients = problem.f32_key_gradients;
+  config.async = problem.async_backward;
   return config;
 }
 
@@ -116,8 +120,14 @@ std::string refuse_attention_backward(const AttentionProblem& problem) {
                        " tiles of 64 keys in all heads, got batch ", problem.batch, ", kv_heads ",
                        problem.kv_heads, ", kv_len ", problem.kv_len, " and total_kv ",
                        problem.total_kv);
+  if (problem.async_backward &&
+      (!problem.f32_key_gradients || problem.grad_bias || has_lengths(problem) ||
+       (problem.deterministic && problem.grad_query)))
+    return "its backward over arriving chunks is made without grad_bias, lengths and deterministic";
   return "";
 }
+
+Sm90AttentionBackward::~Sm90AttentionBackward() { release(gpu_, order_); }
 
 Status Sm90AttentionBackward::make(const AttentionProblem& problem,
                                    const AttentionBackwardConfig& config, Gpu& gpu,
@@ -167,8 +177,74 @@ Status Sm90AttentionBackward::make(const AttentionProblem& problem,
       static_cast<uint64_t>(int64_t{fixed.k_tiles} * config.cluster_size * config.kConsumers);
   backward->bias_ = divide_bias(problem, config.queries, config.of_bias().keys());
   backward->lay_out();
+  if (config.async)
+    if (Status status = backward->make_order(); !status.ok()) return status;
   *made = std::move(backward);
   return {};
+}
+
+std::vector<int32_t> backward_order(const AttentionProblem& problem, int64_t keys, int64_t heads,
+                                    int64_t heads_per_section) {
+  const ChunkTable<int64_t> chunks{problem.chunks_kv.begin, problem.chunks_kv.count};
+  const int64_t tiles = ceil_div(problem.kv_len, keys);
+  const int64_t each = min(heads_per_section, problem.heads_of_arrival());
+  std::vector<std::vector<int64_t>> stages;
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    const ChunkRange<int64_t> of = chunks.covering(tile * keys, (tile + 1) * keys);
+    size_t last = 0;
+    for (int64_t chunk = of.first; chunk <= of.last; ++chunk)
+      last = std::max(last, static_cast<size_t>(problem.chunk_stages[chunk]));
+    if (stages.size() <= last) stages.resize(last + 1);
+    stages[last].push_back(tile);
+  }
+  std::vector<int32_t> order;
+  order.reserve(static_cast<size_t>(tiles * heads));
+  for (const std::vector<int64_t>& stage : stages)
+    for (int64_t head = 0; head < heads; head += each)
+      for (const int64_t tile : stage)
+        for (int64_t h = head; h < min(head + each, heads); ++h)
+          order.push_back(static_cast<int32_t>(tile * heads + h));
+  return order;
+}
+
+Status Sm90AttentionBackward::make_order() {
+  fixed_.heads_of_arrival = static_cast<int32_t>(problem_.heads_of_arrival());
+  const std::vector<int32_t> order =
+      backward_order(problem_, config_.keys(), fixed_.batch_heads, fixed_.heads_per_section);
+  Status status = chunks_.upload(problem_.chunks_kv);
+  if (!status.ok() || order.empty()) return status;
+  void* memory = nullptr;
+  const size_t bytes = order.size() * sizeof(int32_t);
+  status = allocate(gpu_, bytes, &memory);
+  if (!status.ok()) return status;
+  fixed_.order = order_ = static_cast<int32_t*>(memory);
+  return copy(gpu_, memory, order.data(), bytes, nullptr);
+}
+
+Status Sm90AttentionBackward::set_chunks(const AttentionBackward& tensors, std::byte* workspace,
+                                         void* stream,
+                                         AttentionBackwardArguments* arguments) const {
+  const Arrival& arrival = tensors.arrival_kv;
+  AsyncArguments& async = arguments->async;
+  DeviceArrival& filled = async.arrivals[0];
+  if (Status status = find_arrival(gpu_, arrival, &filled, &async.reports[0]); !status.ok())
+    return status;
+  filled.chunks = chunks_.from(arrival.first);
+  const KeyRange seen = seen_keys(problem_, problem_.q_len, problem_.kv_len);
+  const auto read =
+      ChunkTable<int64_t>{problem_.chunks_kv.begin, problem_.chunks_kv.count}.covering(seen.begin,
+                                                                                       seen.end);
+  filled.read = {static_cast<int32_t>(read.first), static_cast<int32_t>(read.last)};
+  async.departure = {.signals = tensors.departure_kv.signals,
+                     .epoch_ptr = tensors.departure_kv.epoch_ptr,
+                     .chunks = filled.chunks,
+                     .epoch = tensors.departure_kv.epoch};
+  async.failed = reinterpret_cast<uint64_t*>(workspace + layout_.failed);
+  async.launch = launch_number();
+  const WaitingExecution execution{.operation = "attention backward",
+                                   .operands = {"key", ""},
+                                   .deadline_ns = {arrival.deadline_ns, 0}};
+  return gpu_.wait_reports().draw(execution, stream, &async.reports[1]);
 }
 
 int64_t Sm90AttentionBackward::blocks_of_queries() const {
@@ -197,8 +273,14 @@ void Sm90AttentionBackward::lay_out() {
     layout_.nonfinite_keys += blocks * sizeof(uint32_t);
     layout_.split_sums = layout_.nonfinite_keys + heads * sizeof(uint32_t);
   }
-  layout_.bytes =
+  layout_.failed =
       layout_.split_sums + bytes_of_splits(bias_, config_.queries, config_.of_bias().keys());
+  layout_.bytes = layout_.failed;
+  if (config_.async) {
+    layout_.failed = (layout_.failed + sizeof(uint64_t) - 1) / sizeof(uint64_t) * sizeof(uint64_t);
+    const int64_t signals = problem_.arriving_groups * problem_.chunks_kv.count;
+    layout_.bytes = layout_.failed + (1 + static_cast<size_t>(signals)) * sizeof(uint64_t);
+  }
 }
 
 Status Sm90AttentionBackward::map_tensors(const AttentionBackwardConfig& config,
@@ -273,6 +355,9 @@ Status Sm90AttentionBackward::backward(const AttentionBackward& tensors, std::by
   rows.bias_blocks = bias_.bias_blocks;
   arguments.arrived = rows.arrived = reinterpret_cast<uint32_t*>(workspace + layout_.arrived);
   if (Status status = map_bias(gpu_, config_, tensors, &arguments); !status.ok()) return status;
+  if (config_.async)
+    if (Status status = set_chunks(tensors, workspace, stream, &arguments); !status.ok())
+      return status;
   const bool bias_with_tiles = config_.grad_bias_in_place() && arguments.grad_bias_mapped;
   const bool bias_kernel = tensors.grad_bias.present() && !bias_with_tiles;
   const bool products_wanted = tensors.grad_query.present() || tensors.grad_key.present() ||

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/device/sm90/attention/config.hpp"
+#include "cuda/runtime/chunk_table.hpp"
 #include "cuda/runtime/gpu.hpp"
 #include "math/attention_problem.hpp"
 
@@ -20,6 +21,12 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
 // Name expressions of the kernels, in the order of their launch, and their header.
 std::vector<std::string> attention_backward_kernels(const AttentionBackwardConfig& config);
 inline constexpr const char* kAttentionBackwardHeader = "cuda/device/sm90/attention/backward.hpp";
+
+// Over chunks: tile * heads + head of each number in the raster order, for tiles of so many keys in
+// all key heads. Tiles of lower stages come first, of these one section of heads after the other,
+// and in a section the first tiles of all heads, as without chunks.
+std::vector<int32_t> backward_order(const AttentionProblem& problem, int64_t keys, int64_t heads,
+                                    int64_t heads_per_section);
 
 // Why the kernels do not take the backward of a problem whose forward is taken, as a sentence's
 // end; "" where they do.
@@ -34,6 +41,10 @@ class Sm90AttentionBackward {
   static Status make(const AttentionProblem& problem, const AttentionBackwardConfig& config,
                      Gpu& gpu, std::unique_ptr<Sm90AttentionBackward>* made);
 
+  ~Sm90AttentionBackward();
+  Sm90AttentionBackward(const Sm90AttentionBackward&) = delete;
+  Sm90AttentionBackward& operator=(const Sm90AttentionBackward&) = delete;
+
   size_t workspace() const { return layout_.bytes; }
   Status backward(const AttentionBackward& tensors, std::byte* workspace, void* stream) const;
   // Which kernels were chosen, for explain.
@@ -44,11 +55,15 @@ class Sm90AttentionBackward {
   struct Layout {
     // lse_log2 comes first.
     size_t delta = 0, sums = 0, dq_semaphore = 0, complete = 0, cursor = 0, timed_out = 0, tile = 0;
-    size_t arrived = 0, nonfinite_queries = 0, nonfinite_keys = 0, split_sums = 0, bytes = 0;
+    size_t arrived = 0, nonfinite_queries = 0, nonfinite_keys = 0, split_sums = 0, failed = 0;
+    size_t bytes = 0;
   };
 
   Sm90AttentionBackward(const AttentionProblem& problem, const Gpu& gpu)
-      : problem_(problem), gpu_(gpu) {}
+      : problem_(problem), gpu_(gpu), chunks_(gpu) {}
+  Status make_order();
+  Status set_chunks(const AttentionBackward& tensors, std::byte* workspace, void* stream,
+                    AttentionBackwardArguments* arguments) const;
   int64_t blocks_of_queries() const;
   void lay_out();
   // The maps of a kernel whose tiles are those of the configuration.
@@ -62,6 +77,8 @@ class Sm90AttentionBackward {
   AttentionBackwardArguments fixed_;  // without tensors and workspace
   BiasTiles bias_;
   Layout layout_;
+  DeviceChunkTable chunks_;   // where they arrive
+  int32_t* order_ = nullptr;  // memory of the device
 };
 
 }  // namespace perseid::internal::cuda

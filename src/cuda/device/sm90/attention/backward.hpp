@@ -40,6 +40,7 @@
 #include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/ptx/memory_order.hpp"
 #include "cuda/device/sm90/attention/backward_bias.hpp"
+#include "cuda/device/sm90/attention/backward_chunks.hpp"
 #include "cuda/device/sm90/attention/backward_producer.hpp"
 #include "cuda/device/sm90/attention/backward_rows.hpp"
 #include "cuda/device/sm90/attention/backward_split_keys.hpp"
@@ -146,6 +147,8 @@ __global__ void __launch_bounds__(C.threads(), 1)
     }
     return;
   }
+  if constexpr (C.async)
+    if (threadIdx.x == 0) await_keys<C>(arguments, tile);
   // A shuffle, so that the compiler knows it to be uniform in a warp.
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
   if (group == 0) {

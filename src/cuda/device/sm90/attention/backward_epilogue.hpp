@@ -17,6 +17,7 @@
 #include "cuda/device/ptx/ldmatrix.hpp"
 #include "cuda/device/ptx/ordering.hpp"
 #include "cuda/device/ptx/wgmma.hpp"
+#include "cuda/device/sm90/attention/backward_chunks.hpp"
 #include "cuda/device/sm90/attention/backward_shared.hpp"
 #include "cuda/device/sm90/attention/map_coordinates.hpp"
 
@@ -143,7 +144,9 @@ class GradientEpilogue {
   // After the last store: shared memory stays until TMA has read it.
   __device__ __forceinline__ void finish() const {
     if (c_.thread.lane == 0) ptx::tma_store_wait_read();
-    if (cluster_.owns_keys()) fix_up();
+    if (!cluster_.owns_keys()) return;
+    fix_up();
+    if constexpr (C.async) depart_keys<C>(c_.arguments, c_.tile);
   }
 
  private:

@@ -32,8 +32,11 @@ namespace perseid::internal::cuda {
 template <AttentionBackwardConfig C>
 __device__ __forceinline__ BackwardTile find_backward_tile(const AttentionBackwardArguments& a,
                                                            int32_t number) {
-  const TileCoordinate raster =
-      tile_in_sections(number, a.k_tiles, a.batch_heads, a.heads_per_section);
+  TileCoordinate raster;
+  if constexpr (C.async)
+    raster = {a.order[number] % a.batch_heads, a.order[number] / a.batch_heads};
+  else
+    raster = tile_in_sections(number, a.k_tiles, a.batch_heads, a.heads_per_section);
   BackwardTile tile;
   const bool by_head = (C.bias != DType::kNone || C.reverse_order()) && a.by_head;
   int32_t batch = by_head ? raster.head % a.batch : raster.head / a.kv_heads;

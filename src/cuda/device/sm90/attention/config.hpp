@@ -257,9 +257,12 @@ struct AttentionForwardArguments : AttentionArguments, KeySplits {
   const RowNumbers* query_numbers = nullptr;
   TensorMap key_numbers;
   bool out_pairs = false;  // two elements of out are one aligned access
-  // If key and value arrive in chunks: waits for them, and the first row of the pivot chunk.
+  // If key and value arrive in chunks: waits for them, the first row of the pivot chunk, how many
+  // key heads, of all entries, arrive together, and the arrivals of each group of such heads.
+  static constexpr int kMostGroups = 8;
   AsyncArguments async;
-  int32_t pivot = 0;
+  DeviceArrival arrivals[kMostGroups];
+  int32_t pivot = 0, heads_of_arrival = 1;
 };
 
 // ---- Backward ----
@@ -308,6 +311,7 @@ struct AttentionBackwardConfig {
        accumulate_bias = false;
   bool sharded = false;            // queries are one or two pieces of each sequence
   bool f32_key_gradients = false;  // grad_key and grad_value, where they do not accumulate
+  bool async = false;  // keys and values arrive in chunks, and their gradients leave in them
 
   static constexpr const char* kName = "AttentionBackwardConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -340,6 +344,7 @@ struct AttentionBackwardConfig {
     visit("accumulate_bias", c.accumulate_bias);
     visit("sharded", c.sharded);
     visit("f32_key_gradients", c.f32_key_gradients);
+    visit("async", c.async);
   }
 
   static constexpr int kConsumers = 2, kStages = 2;
@@ -501,6 +506,11 @@ struct AttentionBackwardArguments : AttentionBackwardProblem {
   int32_t k_tiles = 0;            // of each of them; ragged: padded positions of tiles
   int32_t heads_per_section = 0;  // key heads (backward_tiles.hpp)
   int32_t forward_heads = 0;  // of a batch entry, before the reversed ones, if C.reverse_order()
+  // If C.async (backward_chunks.hpp): signals of arrivals and of the departure are [group of heads,
+  // chunk].
+  AsyncArguments async;
+  int32_t heads_of_arrival = 1;    // key heads, of all entries, in a group
+  const int32_t* order = nullptr;  // tile * batch_heads + head, of each number in the raster order
 };
 
 // float32: the maps are those of planes.

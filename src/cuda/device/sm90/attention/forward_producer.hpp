@@ -3,7 +3,8 @@
 // The producer of attention forward (forward.hpp): one warp finds the Q tiles and issues the TMA
 // loads of the Q, K, V and bias pipelines. It alone waits for chunks of key and value that arrive
 // while the kernel runs (cuda/device/chunk_waits.hpp): before it loads a K tile it polls the
-// signals of all chunks that hold keys of it which some query of the Q tile sees.
+// signals of all chunks that hold keys of it which some query of the Q tile sees. Where heads
+// arrive in groups, these are the signals of the group that the tile's key head belongs to.
 #pragma once
 
 #include "cuda/device/attention/nonfinite.hpp"
@@ -20,7 +21,8 @@ struct KeyWaits {
 template <>
 struct KeyWaits<true> {
   ArrivalWaits waits_;
-  ChunkRange<int32_t> known_ = {0, 0};  // rows [first, last) that have arrived
+  int32_t group_ = 0;                   // of the Q tile's key head
+  ChunkRange<int32_t> known_ = {0, 0};  // rows [first, last) of the group that have arrived
   // The order of the Q tile's unmasked tiles, and the rows that its queries see.
   CyclicTiles<int32_t> order_;
   ChunkRange<int32_t> seen_ = {0, 0};
@@ -144,6 +146,10 @@ class ForwardProducer : KeyWaits<C.async> {
   // What of a Q tile does not change from one KV tile to the next.
   __device__ __forceinline__ void enter(const AttentionTile& tile) {
     if constexpr (C.async) {
+      const int32_t group =
+          (tile.batch * arguments_.kv_heads + tile.kv_head) / arguments_.heads_of_arrival;
+      if (group != this->group_) this->known_ = {0, 0};
+      this->group_ = group;
       const auto seen = TileKeys<C>::of(tile, arguments_.pack_gqa);
       this->seen_ = {tile.kv_begin + seen.begin, tile.kv_begin + seen.end};
       this->order_ = C.split ? CyclicTiles<int32_t>{}
@@ -182,7 +188,8 @@ class ForwardProducer : KeyWaits<C.async> {
       this->visited_ = n;
       const ChunkRange<int32_t> rows = rows_seen(tile, n);
       if (!are_known(rows))
-        this->known_ = this->waits_.await_rows(rows.first, rows.last, this->known_);
+        this->known_ = this->waits_.await_rows(arguments_.arrivals[this->group_], rows.first,
+                                               rows.last, this->known_);
     }
     const auto keys = shared_.keys();
     for (int piece = 0; piece < C.key_pieces(); ++piece) {
