@@ -4,19 +4,26 @@
 // kernels that do nothing. Any call can be made to fail, once or from then on (fake_driver.hpp).
 #include "fake_driver.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <set>
+#include <string>
 #include <vector>
 
 namespace {
 
-constexpr int kInvalidContext = 201, kNotSupported = 801;
+constexpr int kInvalidContext = 201, kOutOfMemory = 2, kNotSupported = 801;
 
 std::mutex mutex;
 char failing[64] = "";
@@ -66,6 +73,59 @@ int gone(const char* name, void* handle) {
   return outcome(name);
 }
 
+// ---- Memory that processes share ----
+
+constexpr size_t kSharedBytes = 2 << 20;  // and more can be shared
+std::atomic<int64_t> mappings{0};
+
+struct SharedMemory {
+  int file = -1;
+  size_t bytes = 0;
+};
+// Of allocations, and of what was opened, by address.
+std::map<void*, SharedMemory>& shared = *new std::map<void*, SharedMemory>;
+
+void* map_file(int file, size_t bytes, void* at = nullptr) {
+  void* data = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (at == nullptr ? 0 : MAP_FIXED),
+                    file, 0);
+  return data == MAP_FAILED ? nullptr : data;
+}
+int make_file(size_t bytes) {
+  const int file = memfd_create("fake GPU", MFD_CLOEXEC);
+  return file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0 ? file : -1;
+}
+int add_shared(int file, size_t bytes, uint64_t* address) {
+  void* data = file < 0 ? nullptr : map_file(file, bytes);
+  if (data == nullptr) return kOutOfMemory;
+  ++mappings;
+  const std::lock_guard lock(mutex);
+  shared[data] = {file, bytes};
+  *address = reinterpret_cast<uint64_t>(data);
+  return 0;
+}
+// Whether there was such memory.
+bool remove_shared(uint64_t address, bool of_maker) {
+  void* data = reinterpret_cast<void*>(address);
+  const std::lock_guard lock(mutex);
+  const auto found = shared.find(data);
+  if (found == shared.end()) return false;
+  const auto [file, bytes] = found->second;
+  // Those that open it hold a lock: freeing what is open is undefined.
+  if (of_maker && flock(file, LOCK_EX | LOCK_NB) != 0) std::abort();
+  munmap(data, bytes);
+  close(file);
+  shared.erase(found);
+  --mappings;
+  return true;
+}
+struct IpcHandle {
+  pid_t process;
+  int file;
+  size_t bytes;
+  char rest[48];
+};
+static_assert(sizeof(IpcHandle) == 64);
+
 template <class Number>
 int says(const char* name, Number* number, Number value) {
   *number = value;
@@ -86,7 +146,7 @@ void fake_fail(const char* name, int result, int after, int ever) {
 int64_t fake_calls() { return calls; }
 int64_t fake_alive() {
   const std::lock_guard lock(mutex);
-  return static_cast<int64_t>(alive.size()) + contexts;
+  return static_cast<int64_t>(alive.size()) + contexts + mappings;
 }
 int64_t fake_launches() { return launches; }
 void fake_elapsed(const float* milliseconds, int count) {
@@ -157,10 +217,12 @@ int cuLaunchKernelEx(const void*, void*, void**, void**) {
 int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
   const int result = outcome("cuMemAlloc_v2");
   if (result != 0) return result;
+  if (bytes >= kSharedBytes) return add_shared(make_file(bytes), bytes, address);
   *address = reinterpret_cast<uint64_t>(keep(bytes));
   return 0;
 }
 int cuMemFree_v2(uint64_t address) {
+  if (remove_shared(address, true)) return outcome("cuMemFree_v2");
   return gone("cuMemFree_v2", reinterpret_cast<void*>(address));
 }
 int cuMemGetInfo_v2(size_t* free, size_t* total) {
@@ -204,17 +266,84 @@ int cuEventElapsedTime(float* milliseconds, void*, void*) {
   return says("cuEventElapsedTime", milliseconds, time);
 }
 
-// What groups of GPUs use besides. Streams do their work at once; there is no memory of peers.
-int cuMemCreate(uint64_t*, size_t, const void*, uint64_t) { return kNotSupported; }
-int cuMemRelease(uint64_t) { return kNotSupported; }
-int cuMemExportToShareableHandle(void*, uint64_t, int, uint64_t) { return kNotSupported; }
-int cuMemImportFromShareableHandle(uint64_t*, void*, int) { return kNotSupported; }
-int cuMemAddressReserve(uint64_t*, size_t, size_t, uint64_t, uint64_t) { return kNotSupported; }
-int cuMemAddressFree(uint64_t, size_t) { return kNotSupported; }
-int cuMemMap(uint64_t, size_t, size_t, uint64_t, uint64_t) { return kNotSupported; }
-int cuMemUnmap(uint64_t, size_t) { return kNotSupported; }
-int cuMemSetAccess(uint64_t, size_t, const void*, size_t) { return kNotSupported; }
-int cuMemGetAllocationGranularity(size_t*, const void*, int) { return kNotSupported; }
+// What groups of GPUs use besides. Streams do their work at once. Handles of memory are those of
+// files; addresses are reserved by mapping nothing.
+int cuMemCreate(uint64_t* handle, size_t bytes, const void*, uint64_t) {
+  const int result = outcome("cuMemCreate");
+  if (result != 0) return result;
+  auto* const file = static_cast<int*>(keep(sizeof(int)));
+  *file = make_file(bytes);
+  *handle = reinterpret_cast<uint64_t>(file);
+  return *file < 0 ? kOutOfMemory : 0;
+}
+int cuMemRelease(uint64_t handle) {
+  auto* const file = reinterpret_cast<int*>(handle);
+  close(*file);
+  return gone("cuMemRelease", file);
+}
+int cuMemExportToShareableHandle(void* to, uint64_t handle, int, uint64_t) {
+  const int result = outcome("cuMemExportToShareableHandle");
+  if (result == 0) *static_cast<int*>(to) = dup(*reinterpret_cast<int*>(handle));
+  return result;
+}
+int cuMemImportFromShareableHandle(uint64_t* handle, void* number, int) {
+  const int result = outcome("cuMemImportFromShareableHandle");
+  if (result != 0) return result;
+  auto* const file = static_cast<int*>(keep(sizeof(int)));
+  *file = dup(static_cast<int>(reinterpret_cast<intptr_t>(number)));
+  *handle = reinterpret_cast<uint64_t>(file);
+  return 0;
+}
+int cuMemAddressReserve(uint64_t* address, size_t bytes, size_t, uint64_t, uint64_t) {
+  const int result = outcome("cuMemAddressReserve");
+  if (result != 0) return result;
+  *address = reinterpret_cast<uint64_t>(
+      mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ++mappings;
+  return 0;
+}
+int cuMemAddressFree(uint64_t address, size_t bytes) {
+  munmap(reinterpret_cast<void*>(address), bytes);
+  --mappings;
+  return outcome("cuMemAddressFree");
+}
+int cuMemMap(uint64_t address, size_t bytes, size_t, uint64_t handle, uint64_t) {
+  const int result = outcome("cuMemMap");
+  if (result != 0) return result;
+  void* const at = reinterpret_cast<void*>(address);
+  return map_file(*reinterpret_cast<int*>(handle), bytes, at) == nullptr ? kOutOfMemory : 0;
+}
+int cuMemUnmap(uint64_t address, size_t bytes) {
+  mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+       -1, 0);
+  return outcome("cuMemUnmap");
+}
+int cuMemSetAccess(uint64_t, size_t, const void*, size_t) { return outcome("cuMemSetAccess"); }
+int cuMemGetAllocationGranularity(size_t* bytes, const void*, int) {
+  return says("cuMemGetAllocationGranularity", bytes, kSharedBytes);
+}
+int cuIpcGetMemHandle(IpcHandle* handle, uint64_t address) {
+  const int result = outcome("cuIpcGetMemHandle");
+  const std::lock_guard lock(mutex);
+  const SharedMemory& memory = shared.at(reinterpret_cast<void*>(address));
+  *handle = {getpid(), memory.file, memory.bytes, {}};
+  return result;
+}
+int cuIpcOpenMemHandle_v2(uint64_t* address, IpcHandle handle, unsigned) {
+  const int result = outcome("cuIpcOpenMemHandle_v2");
+  if (result != 0) return result;
+  if (handle.process == getpid()) return kInvalidContext;
+  const std::string path =
+      "/proc/" + std::to_string(handle.process) + "/fd/" + std::to_string(handle.file);
+  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  flock(file, LOCK_SH);
+  return add_shared(file, handle.bytes, address);
+}
+int cuIpcCloseMemHandle(uint64_t address) {
+  if (!remove_shared(address, false)) std::abort();
+  return outcome("cuIpcCloseMemHandle");
+}
+int cuCtxEnablePeerAccess(void*, unsigned) { return outcome("cuCtxEnablePeerAccess"); }
 int cuStreamWaitValue32_v2(void*, uint64_t, uint32_t, unsigned) { return kNotSupported; }
 struct WordOperation {
   uint32_t type;

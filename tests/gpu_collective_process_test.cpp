@@ -119,6 +119,31 @@ TEST_F(GpuProcesses, GoOnWithoutARankThatIsStopped) {
   EXPECT_EQ(board_->ranks[1].status, PERSEID_TIMEOUT) << board_->ranks[1].sentence;
 }
 
+// Ranks that reach memory of one another by CUDA IPC.
+class IpcProcesses : public GpuProcesses {
+ protected:
+  void enter(int32_t) override { setenv("PERSEID_PEER_MEMORY", "ipc", 1); }
+};
+
+TEST_F(IpcProcesses, ComputeWithMemoryOfOneAnother) {
+  for (const int32_t ranks : {2, 3}) {
+    start(ranks, [&](int32_t rank) {
+      const Group group = group_of(rank, ranks);
+      const Context context = context_of(rank);
+      for (int repeat = 0; repeat < 3; ++repeat)
+        for (const bool attention : {false, true}) {
+          const std::unique_ptr<Work> work = make_work(attention, context, group);
+          for (int i = 0; i < 10; ++i)
+            if (!work->once()) return false;
+        }
+      return true;
+    });
+    expect_all_well();
+  }
+}
+
+TEST_F(IpcProcesses, SurviveTheDeathOfARank) { kill_one({}); }
+
 // Ranks as on several hosts, whose data NCCL carries. It takes two ranks on one GPU where it is
 // told that they are on two hosts.
 class NcclProcesses : public GpuProcesses {

@@ -32,7 +32,8 @@ struct Gathering {
   int64_t chunks = 1;
   bool in_place = false;
   Fusion fusion = Fusion::kFused;
-  bool sliced = false;  // the last shard comes in slices of k
+  bool sliced = false;                  // the last shard comes in slices of k
+  Layout layout = Layout::kSideBySide;  // of the results
 };
 
 // Several executions with other operands, two products each, the second with a bias. The shards of
@@ -72,13 +73,13 @@ void expect_bitwise(Gathering problem, const Group& group, const Context& contex
     const Matrix a = matrix(m, k, 1);
     const Matrix b[] = {matrix(k, n[0], 3 + own), matrix(k, n[1], 13 + own)};
     const Matrix bias = Matrix::random({n[1]}, problem.dtype, repeat);
-    const Matrix wanted[] = {gpu_product(context, a, b[0], problem.dtype),
-                             gpu_product(context, a, b[1], problem.dtype, &bias)};
+    const Matrix wanted[] = {gpu_product(context, a, b[0], problem.dtype, nullptr, problem.layout),
+                             gpu_product(context, a, b[1], problem.dtype, &bias, problem.layout)};
     const Matrix part = part_of(a, along_k ? -1 : -2, begin, begin + size);
     const OnGpu shard(context, part), b0(context, b[0]), b1(context, b[1]), added(context, bias),
-        c0(context, Matrix(wanted[0].shape, problem.dtype)),
-        c1(context, Matrix(wanted[1].shape, problem.dtype)),
         gathered(context, Matrix(a.shape, problem.dtype));
+    const ResultOnGpu c0(context, wanted[0].shape, problem.dtype, problem.layout),
+        c1(context, wanted[1].shape, problem.dtype, problem.layout);
     if (problem.in_place) context.copy(plan.shard().data(), part.bytes.data(), part.bytes.size());
     plan.execute({.a = problem.in_place ? plan.shard() : shard.tensor(),
                   .b = {b0.tensor(), b1.tensor()},
@@ -125,6 +126,24 @@ TEST_P(GpuRanks, GatherRowsOfAnyLengthAndUnfused) {
          {.dtype = perseid::f64, .shards = {65, 70}, .other = 33, .n = 16},
          {.shards = {256, 128}, .other = 64, .n = 128, .chunks = 2, .fusion = Fusion::kUnfused}},
         group, context);
+  });
+}
+
+TEST_P(GpuRanks, WriteResultsOfAnyStrides) {
+  on_gpus([](const Group& group, const Context& context) {
+    for (const Layout layout : {Layout::kByColumns, Layout::kApart})
+      expect_all_bitwise(
+          {{.shards = {512, 520}, .other = 256, .n = 512, .chunks = 2, .layout = layout},
+           {.shards = {77, 300}, .other = 64, .n = 136, .layout = layout},
+           {.dim = ChunkDim::kK, .shards = {64, 128}, .other = 200, .n = 136, .layout = layout},
+           {.batch = 2, .shards = {130, 70}, .other = 64, .n = 64, .layout = layout},
+           {.dtype = perseid::f32, .shards = {130, 70}, .other = 48, .n = 40, .layout = layout},
+           {.shards = {256, 128},
+            .other = 64,
+            .n = 128,
+            .fusion = Fusion::kUnfused,
+            .layout = layout}},
+          group, context);
   });
 }
 

@@ -139,6 +139,53 @@ class OnGpu {
   Memory memory_;
 };
 
+// How the elements of a row of a result lie.
+enum class Layout { kSideBySide, kByColumns, kApart };
+
+// A result in memory of the context's GPU, of one of these layouts.
+class ResultOnGpu {
+ public:
+  ResultOnGpu(const Context& context, std::vector<int64_t> shape, DType dtype, Layout layout)
+      : context_(&context), shape_(std::move(shape)), dtype_(dtype), strides_(shape_.size(), 1) {
+    const size_t row = shape_.size() - 2, column = row + 1;
+    const int64_t apart = layout == Layout::kApart ? 3 : 1;
+    strides_[column] = layout == Layout::kByColumns ? shape_[row] : apart;
+    strides_[row] = layout == Layout::kByColumns ? 1 : apart * shape_[column];
+    if (row > 0) strides_[0] = apart * shape_[row] * shape_[column];
+    int64_t elements = apart;
+    for (const int64_t size : shape_) elements *= size;
+    const Matrix blank({elements}, dtype);
+    memory_.emplace(context, std::max<size_t>(blank.bytes.size(), 1));
+    context.copy(memory_->data(), blank.bytes.data(), blank.bytes.size());
+  }
+  Tensor tensor() const {
+    return Tensor(memory_->data(), dtype_, Dims(std::span(shape_)), Dims(std::span(strides_)),
+                  context_->device());
+  }
+  // Row-major. Between the elements nothing has been written.
+  Matrix get() const {
+    Matrix all({static_cast<int64_t>(memory_->size()) / bytes_of(dtype_)}, dtype_);
+    context_->copy(all.bytes.data(), memory_->data(), all.bytes.size());
+    const Tensor view(all.bytes.data(), dtype_, Dims(std::span(shape_)), Dims(std::span(strides_)));
+    Matrix result = copy_of(view, dtype_);
+    const auto element = static_cast<size_t>(bytes_of(dtype_));
+    const auto apart = static_cast<size_t>(strides_.back() == 3 ? 3 : 1);
+    for (size_t i = 0; i < all.bytes.size() && apart > 1; ++i)
+      if (i / element % apart != 0 && all.bytes[i] != std::byte{0xff}) {
+        ADD_FAILURE() << "byte " << i << " between the elements was written";
+        break;
+      }
+    return result;
+  }
+
+ private:
+  const Context* context_;
+  std::vector<int64_t> shape_;
+  DType dtype_;
+  std::vector<int64_t> strides_;
+  std::optional<Memory> memory_;
+};
+
 // A workspace in memory of the GPU.
 class GpuWorkspace {
  public:
@@ -155,7 +202,7 @@ class GpuWorkspace {
 
 // c = a b + bias by the plain product of this GPU.
 inline Matrix gpu_product(const Context& context, const Matrix& a, const Matrix& b, DType out_dtype,
-                          const Matrix* bias = nullptr) {
+                          const Matrix* bias = nullptr, Layout layout = Layout::kSideBySide) {
   const bool batched = a.shape.size() == 3;
   const int64_t batch = batched ? a.shape[0] : 1;
   const int64_t m = a.shape[a.shape.size() - 2], k = a.shape.back(), n = b.shape.back();
@@ -167,9 +214,9 @@ inline Matrix gpu_product(const Context& context, const Matrix& a, const Matrix&
                                          .k = k,
                                          .bias = bias != nullptr});
   const OnGpu left(context, a), right(context, b);
-  const OnGpu out(
-      context,
-      Matrix(batched ? std::vector<int64_t>{batch, m, n} : std::vector<int64_t>{m, n}, out_dtype));
+  const ResultOnGpu out(context,
+                        batched ? std::vector<int64_t>{batch, m, n} : std::vector<int64_t>{m, n},
+                        out_dtype, layout);
   std::optional<OnGpu> added;
   if (bias != nullptr) added.emplace(context, *bias);
   const GpuWorkspace workspace(context, matmul);

@@ -26,6 +26,7 @@ struct Reducing {
   bool all = false, bias = false;
   Reduction reduction = Reduction::kSum;
   Fusion fusion = Fusion::kFused;
+  Layout layout = Layout::kSideBySide;  // of c
 };
 
 // The sum of the ranks' own products in their order, in float32 or float64, and then the bias;
@@ -110,7 +111,8 @@ void expect_reduced(Reducing problem, const Group& group, const Context& context
     if (!problem.all)
       wanted =
           part_of(wanted, along_n ? -1 : -2, rank * extent / ranks, (rank + 1) * extent / ranks);
-    const OnGpu c(context, Matrix(wanted.shape, problem.out_dtype)), added(context, bias);
+    const ResultOnGpu c(context, wanted.shape, problem.out_dtype, problem.layout);
+    const OnGpu added(context, bias);
     plan.execute({.a = own[0].tensor(),
                   .b = own[1].tensor(),
                   .bias = problem.bias ? added.tensor() : Tensor(),
@@ -147,6 +149,31 @@ TEST_P(GpuReduce, SumsInTheOrderOfRanks) {
         one.all = all;
         expect_reduced(one, group, context);
       }
+  });
+}
+
+// The fused epilogue of the own shard takes none of these; an all-reduce copies its result.
+TEST_P(GpuReduce, WritesResultsOfAnyStrides) {
+  on_gpus([](const Group& group, const Context& context) {
+    for (const Layout layout : {Layout::kByColumns, Layout::kApart})
+      for (const bool all : {false, true})
+        for (const Reducing& problem : std::vector<Reducing>{
+                 {.m = 512, .n = 512, .k = {64, 128}},
+                 {.out_dtype = perseid::f32, .m = 333, .n = 264, .k = {64}, .bias = true},
+                 {.dim = ChunkDim::kN, .m = 200, .n = 272, .k = {64}, .bias = true},
+                 {.dim = ChunkDim::kN, .m = 40, .n = group.size(), .k = {64}},
+                 {.batch = 2, .m = 130, .n = 64, .k = {64}, .reduction = Reduction::kAverage},
+                 {.dtype = perseid::f64,
+                 .out_dtype = perseid::f64,
+                 .m = 61,
+                 .n = 19,
+                 .k = {33, 20},
+                 .fusion = Fusion::kUnfused}}) {
+          Reducing one = problem;
+          one.all = all;
+          one.layout = layout;
+          expect_reduced(one, group, context);
+        }
   });
 }
 

@@ -2,14 +2,40 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/gpu_windows.hpp"
 
+#include <cstdlib>
+
 #include "cuda/runtime/memory.hpp"
 
 namespace perseid::internal::collective {
 namespace {
 
+using cuda::PeerSharing;
+
+constexpr const char* kVariable = "PERSEID_PEER_MEMORY";
+
 Status fill(const cuda::Gpu& gpu, void* data, size_t words, uint32_t initial) {
   const std::vector<uint32_t> values(words, initial);
   return cuda::copy(gpu, data, values.data(), words * sizeof(uint32_t), nullptr);
+}
+
+// What any rank asks for by the variable; "": none does. Collective.
+Status find_wish(Group& group, const Operation& operation, std::string* wish) {
+  const char* const value = std::getenv(kVariable);
+  const std::string own = value == nullptr ? "" : value;
+  Status status;
+  if (!own.empty() && own != "vmm" && own != "ipc")
+    status = Status::error(PERSEID_INVALID_ARGUMENT, kVariable, " is \"", own,
+                           "\", expected vmm or ipc");
+  std::vector<std::string> wishes;
+  status = group.exchange(operation, status, own, &wishes);
+  for (size_t rank = 0; status.ok() && rank < wishes.size(); ++rank) {
+    if (!wish->empty() && !wishes[rank].empty() && wishes[rank] != *wish)
+      return Status::error(PERSEID_INVALID_ARGUMENT, operation.name, ": ", kVariable, " is \"",
+                           wishes[rank], "\" on rank ", rank, " and \"", *wish,
+                           "\" on one before it; set it to the same on all ranks");
+    if (wish->empty()) *wish = wishes[rank];
+  }
+  return status;
 }
 
 }  // namespace
@@ -17,35 +43,43 @@ Status fill(const cuda::Gpu& gpu, void* data, size_t words, uint32_t initial) {
 Status GpuWindows::make(Group& group, const Operation& operation,
                         std::shared_ptr<const cuda::Gpu> gpu, size_t bytes, size_t words,
                         uint32_t initial, std::unique_ptr<GpuWindows>* windows) {
+  std::string wish;
+  if (Status status = find_wish(group, operation, &wish); !status.ok()) return status;
+  Status status;
+  if (wish != "ipc") {
+    status = make(PeerSharing::kVmm, group, operation, gpu, bytes, words, initial, windows);
+    // All ranks have the same status.
+    const bool refused =
+        status.code() == PERSEID_DEVICE_ERROR || status.code() == PERSEID_UNSUPPORTED;
+    if (!refused || wish == "vmm") return status;
+  }
+  const Status by_ipc =
+      make(PeerSharing::kIpc, group, operation, std::move(gpu), bytes, words, initial, windows);
+  return by_ipc.ok() || wish == "ipc" ? by_ipc : status;
+}
+
+Status GpuWindows::make(PeerSharing sharing, Group& group, const Operation& operation,
+                        const std::shared_ptr<const cuda::Gpu>& gpu, size_t bytes, size_t words,
+                        uint32_t initial, std::unique_ptr<GpuWindows>* windows) {
   const auto own = static_cast<size_t>(group.rank()), size = static_cast<size_t>(group.size());
+  const bool threads = group.of_threads();
   auto made = std::make_unique<GpuWindows>();
   made->memory_.resize(size);
   std::unique_ptr<cuda::PeerMemory>& mine = made->memory_[own];
-  Status status = cuda::PeerMemory::make(gpu, bytes, &mine);
+  cuda::PeerOffer offer;  // until all have mapped the memory
+  Status status = cuda::PeerMemory::make(sharing, threads, gpu, bytes, &mine, &offer);
   // Before any rank can write there.
   if (status.ok()) status = fill(*gpu, mine->data(), words, initial);
-  const bool threads = group.of_threads();
-  Descriptor descriptor;  // open until all have mapped the memory
-  if (status.ok() && !threads) status = mine->share(&descriptor);
 
   std::vector<std::string> messages;
   std::vector<Descriptor> descriptors;
-  const std::string handle = Writer().number(status.ok() ? mine->handle() : 0).take();
-  status = group.exchange(operation, status, handle, &messages, &descriptor, &descriptors);
-  for (size_t rank = 0; status.ok() && rank < size; ++rank) {
-    if (rank == own) continue;
-    std::unique_ptr<cuda::PeerMemory>& theirs = made->memory_[rank];
-    if (threads) {
-      status = cuda::PeerMemory::map(gpu, Reader(messages[rank]).number(), bytes, &theirs);
-    } else if (descriptors[rank].opened()) {
-      status = cuda::PeerMemory::map(gpu, descriptors[rank], bytes, &theirs);
-    } else {
-      status = Status::error(PERSEID_UNSUPPORTED, operation.name, ": rank ", rank,
-                             " sent no descriptor of its GPU's memory, expected ranks of one host "
-                             "that share /tmp; unset PERSEID_ADDRESS and PERSEID_SHARED_MEMORY, "
-                             "or set PERSEID_RENDEZVOUS to unix:PATH on all ranks");
-    }
-  }
+  status =
+      group.exchange(operation, status, offer.message, &messages, &offer.descriptor, &descriptors);
+  for (size_t rank = 0; status.ok() && rank < size; ++rank)
+    if (rank != own)
+      status = cuda::PeerMemory::map(sharing, threads, gpu, bytes,
+                                     {std::move(messages[rank]), std::move(descriptors[rank])},
+                                     &made->memory_[rank]);
   // A failure is one of all ranks.
   status = group.exchange(operation, status, "", nullptr);
   if (status.ok()) *windows = std::move(made);

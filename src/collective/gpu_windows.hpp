@@ -11,7 +11,8 @@ namespace perseid::internal::collective {
 class GpuWindows {
  public:
   // Collective. `bytes` on each rank; the first `words` of 32 bits hold `initial`, the rest is not
-  // initialised.
+  // initialised. By VMM; by CUDA IPC where that cannot be on some rank, or where
+  // PERSEID_PEER_MEMORY asks for it.
   static Status make(Group& group, const Operation& operation, std::shared_ptr<const cuda::Gpu> gpu,
                      size_t bytes, size_t words, uint32_t initial,
                      std::unique_ptr<GpuWindows>* windows);
@@ -21,6 +22,10 @@ class GpuWindows {
   uint32_t* words(int32_t rank) const { return reinterpret_cast<uint32_t*>(data(rank)); }
 
  private:
+  static Status make(cuda::PeerSharing sharing, Group& group, const Operation& operation,
+                     const std::shared_ptr<const cuda::Gpu>& gpu, size_t bytes, size_t words,
+                     uint32_t initial, std::unique_ptr<GpuWindows>* windows);
+
   std::vector<std::unique_ptr<cuda::PeerMemory>> memory_;
 };
 

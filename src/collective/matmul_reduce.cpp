@@ -186,6 +186,9 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
                                   .in_pairs = canonical_},
                                  device->gpu, &rank_sums_.back().sum);
   }
+  if (status.ok() && device->gpu != nullptr && all_)
+    status =
+        cuda::RankSum::make({.in = out_dtype_, .out = out_dtype_}, device->gpu, &strided_copy_);
   return status;
 }
 
@@ -277,9 +280,6 @@ Status MatmulReducePlan::execute(const perseid_matmul_reduce_args& args,
   } else {
     reader.refuse("bias", args.bias, "bias = 0");
   }
-  if (device().gpu != nullptr)
-    reader.require(c.empty() || c.shape[2] == 1 || c.stride[2] == 1,
-                   "c has gaps between the elements of a row; pass a tensor without");
   Call call{.args = args, .workspace = workspace, .bias = bias, .c = c};
   if (shard_products_ != nullptr) read_operands(reader, &call);
   if (Status status = reader.finish(); !status.ok()) return status;
@@ -516,7 +516,16 @@ Status MatmulReducePlan::give_on_gpu(const Operation& operation, const Sending& 
   }
   const Reported copying(report_.get(), OverlapReport::Kind::kCommunication,
                          OverlapReport::kNoChunk, group_->rank(), sending.stream);
-  return status.ok() ? cuda::copy_tensor(*device().gpu, result, c, sending.stream) : status;
+  if (!status.ok()) return status;
+  if (c.shape[2] == 1 || cuda::is_copyable(c))
+    return cuda::copy_tensor(*device().gpu, result, c, sending.stream);
+  // Copy engines would take a call for every row.
+  return strided_copy_->run({.operation = operation.name,
+                             .parts = std::span(&result, 1),
+                             .out = c,
+                             .arrival = as_arrival(gather_->arrival(operation, sending.epoch)),
+                             .signals = static_cast<int32_t>(chunks_->count())},
+                            sending.stream);
 }
 
 }  // namespace perseid::internal::collective

@@ -81,6 +81,7 @@ class MatmulReducePlan final : public op::Plan {
     std::unique_ptr<cuda::RankSum> sum;
   };
   std::vector<BiasedSum> rank_sums_;
+  std::unique_ptr<cuda::RankSum> strided_copy_;  // of an all-reduce's result: a sum of one part
   Tensor partial_;
   DLTensor partial_dl_{};
   mutable uint32_t epoch_ = 0;

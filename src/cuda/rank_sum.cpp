@@ -15,7 +15,7 @@ int vector_of(const RankSumConfig& config) { return static_cast<int>(16 / size_o
 bool takes_vectors(const Tensor& tensor, int vector) {
   const auto bytes = static_cast<uintptr_t>(vector * size_of(tensor.dtype));
   return reinterpret_cast<uintptr_t>(tensor.data) % bytes == 0 && tensor.shape[2] % vector == 0 &&
-         tensor.stride[1] % vector == 0 && tensor.stride[0] % vector == 0;
+         tensor.stride[2] == 1 && tensor.stride[1] % vector == 0 && tensor.stride[0] % vector == 0;
 }
 
 RankSumTensor rows_of(const Tensor& tensor) {
@@ -33,6 +33,24 @@ std::vector<std::string> rank_sum_kernels(RankSumConfig config) {
   return names;
 }
 
+bool bind_rank_sum(const RankSum::Arguments& given, int vector, RankSumArguments* launch) {
+  bool vectors = takes_vectors(given.out, vector);
+  for (const Tensor& part : given.parts) {
+    launch->parts[launch->ranks++] = rows_of(part);
+    vectors = vectors && takes_vectors(part, vector);
+  }
+  launch->out = rows_of(given.out);
+  launch->out_stride = given.out.stride[2];
+  const bool of_columns = given.bias.rank == 1;
+  launch->bias = of_columns ? RankSumTensor{given.bias.data} : rows_of(given.bias);
+  launch->bias_stride = given.bias.stride[of_columns ? 0 : 2];
+  launch->batch = given.out.shape[0];
+  launch->rows = given.out.shape[1];
+  launch->columns = given.out.shape[2];
+  launch->average = given.average;
+  return vectors;
+}
+
 Status RankSum::make(const RankSumConfig& config, std::shared_ptr<Gpu> gpu,
                      std::unique_ptr<RankSum>* sum) {
   std::unique_ptr<RankSum> made(new RankSum(config, std::move(gpu)));
@@ -44,20 +62,7 @@ Status RankSum::make(const RankSumConfig& config, std::shared_ptr<Gpu> gpu,
 Status RankSum::run(const Arguments& given, void* stream) const {
   if (given.out.elements() == 0) return {};
   RankSumArguments launch;
-  const int vector = vector_of(config_);
-  bool vectors = takes_vectors(given.out, vector);
-  for (const Tensor& part : given.parts) {
-    launch.parts[launch.ranks++] = rows_of(part);
-    vectors = vectors && takes_vectors(part, vector);
-  }
-  launch.out = rows_of(given.out);
-  const bool of_columns = given.bias.rank == 1;
-  launch.bias = of_columns ? RankSumTensor{given.bias.data} : rows_of(given.bias);
-  launch.bias_stride = given.bias.stride[of_columns ? 0 : 2];
-  launch.batch = given.out.shape[0];
-  launch.rows = given.out.shape[1];
-  launch.columns = given.out.shape[2];
-  launch.average = given.average;
+  const bool vectors = bind_rank_sum(given, vector_of(config_), &launch);
   const Gpu::Current current(*gpu_);
   Status status = current.status();
   AsyncArguments& async = launch.async;

@@ -25,11 +25,11 @@ class RankSum {
   struct Arguments {
     const char* operation;          // of the ranks, for the sentence about a missing part
     std::span<const Tensor> parts;  // [batch, rows, columns] of each rank, columns side by side
-    Tensor bias;                    // [columns], or as out, where there is one
-    Tensor out;
+    Tensor bias = {};               // [columns], or as out, where there is one
+    Tensor out;                     // of any strides
     bool average = false;
-    Arrival arrival;      // of all parts
-    int32_t signals = 0;  // how many
+    Arrival arrival = {};  // of all parts
+    int32_t signals = 0;   // how many
   };
   Status run(const Arguments& arguments, void* stream) const;
 
@@ -41,5 +41,9 @@ class RankSum {
   std::shared_ptr<Gpu> gpu_;
   std::vector<Kernel> kernels_;
 };
+
+// The arguments of a launch but for how it waits. Whether all parts and the result can be read and
+// written by vectors of so many elements.
+bool bind_rank_sum(const RankSum::Arguments& given, int vector, RankSumArguments* launch);
 
 }  // namespace perseid::internal::cuda

@@ -194,12 +194,15 @@ std::vector<Variant> matmul_variants(const std::string& architecture, bool commo
       variants.push_back({"wait for a signal",
                           {kSignalWaitHeader, {kChunkWaitKernel, kChunkSignalKernel}, architecture},
                           {64, 0, 0}});
-      for (const DType out : {DType::kBF16, DType::kF16, DType::kF32}) {
-        const RankSumConfig sum{.in = DType::kF32, .out = out};
-        variants.push_back({concatenate("sum over ranks as ", name_of(out)),
-                            {kRankSumHeader, rank_sum_kernels(sum), architecture},
-                            {48, 0, 0}});
-      }
+      // Of partial sums, and of tensors; one tensor is a copy with strides.
+      for (const DType in : {DType::kF32, DType::kBF16, DType::kF16})
+        for (const DType out : {DType::kBF16, DType::kF16, DType::kF32})
+          if (in == DType::kF32 || in == out)
+            variants.push_back(
+                {concatenate("sum over ranks of ", name_of(in), " as ", name_of(out)),
+                 {kRankSumHeader, rank_sum_kernels(RankSumConfig{.in = in, .out = out}),
+                  architecture},
+                 {48, 0, 0}});
       add_sm90_f8(architecture, &variants);
     }
     return variants;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/runtime/driver.hpp"
 
+#include "cuda/runtime/ipc_driver.hpp"
 #include "cuda/runtime/library.hpp"
 
 namespace perseid::internal::cuda {
@@ -114,7 +115,31 @@ LoadedPeerDriver load_peer() {
   return loaded;
 }
 
+struct LoadedIpcDriver {
+  IpcDriver driver{};
+  Status status;
+};
+
+LoadedIpcDriver load_ipc() {
+  LoadedIpcDriver loaded;
+  SharedLibrary library;
+  if (loaded.status = open_library(library); !loaded.status.ok()) return loaded;
+  IpcDriver& driver = loaded.driver;
+  library.find("cuIpcGetMemHandle", &driver.get_handle);
+  library.find("cuIpcOpenMemHandle_v2", &driver.open_handle);
+  library.find("cuIpcCloseMemHandle", &driver.close_handle);
+  library.find("cuCtxEnablePeerAccess", &driver.enable_peer);
+  loaded.status = library.result();
+  return loaded;
+}
+
 }  // namespace
+
+Status load_ipc_driver(const IpcDriver** driver) {
+  static const LoadedIpcDriver kLoaded = load_ipc();
+  *driver = &kLoaded.driver;
+  return kLoaded.status;
+}
 
 Status load_peer_driver(const PeerDriver** driver) {
   static const LoadedPeerDriver kLoaded = load_peer();

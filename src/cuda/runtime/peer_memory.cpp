@@ -4,14 +4,10 @@
 
 #include <mutex>
 
+#include "cuda/runtime/ipc_memory.hpp"
+
 namespace perseid::internal::cuda {
 namespace {
-
-constexpr const char* kMaking = "making memory that GPUs share";
-constexpr const char* kMapping = "mapping memory of another GPU";
-constexpr const char* kAdvice =
-    "ranks need GPUs with peer access (nvidia-smi topo -p2p r) of one host, and the same GPUs "
-    "visible to each";
 
 // Held where handles are made, mapped and given up. Ranks that are threads of one process share
 // handles, and destroy their plans at the same time: a release may meet the last unmapping of the
@@ -21,110 +17,135 @@ std::mutex& handles_mutex() {
   return mutex;
 }
 
-AllocationProperties properties_of(const Gpu& gpu) {
-  AllocationProperties properties;
-  properties.location.index = gpu.facts().index;
-  return properties;
-}
+class VmmMemory final : public PeerMemory {
+ public:
+  static Status make(std::shared_ptr<const Gpu> gpu, size_t bytes, bool threads,
+                     std::unique_ptr<PeerMemory>* memory, PeerOffer* offer) {
+    std::unique_ptr<VmmMemory> made;
+    if (Status status = open(std::move(gpu), bytes, &made); !status.ok()) return status;
+    const Gpu::Current current(*made->gpu_);
+    if (!current.status().ok()) return current.status();
+    const std::lock_guard lock(handles_mutex());
+    const AllocationProperties properties = made->properties();
+    const Result result = made->driver_.create(&made->handle_, made->bytes_, &properties, 0);
+    made->owned_ = result == kSuccess;
+    Status status = check(made->gpu_->driver(), result, kMakingPeerMemory, kPeerAdvice);
+    if (status.ok()) status = made->map_handle();
+    if (status.ok() && !threads) status = made->share(&offer->descriptor);
+    if (!status.ok()) return status;
+    offer->message = message_of(made->handle_);
+    *memory = std::move(made);
+    return {};
+  }
+  // By the handle, of a thread of this process, or by the descriptor.
+  static Status map(std::shared_ptr<const Gpu> gpu, size_t bytes, bool threads,
+                    const PeerOffer& offer, std::unique_ptr<PeerMemory>* memory) {
+    std::unique_ptr<VmmMemory> made;
+    if (Status status = open(std::move(gpu), bytes, &made); !status.ok()) return status;
+    const Gpu::Current current(*made->gpu_);
+    if (!current.status().ok()) return current.status();
+    const std::lock_guard lock(handles_mutex());
+    Status status;
+    if (threads) {
+      if (!read_message(offer.message, &made->handle_))
+        return Status::error(PERSEID_INTERNAL, "a handle of memory has another size");
+    } else if (!offer.descriptor.opened()) {
+      return Status::error(PERSEID_UNSUPPORTED,
+                           "no descriptor of the memory came, expected ranks of one host that "
+                           "share /tmp; unset PERSEID_ADDRESS and PERSEID_SHARED_MEMORY, or set "
+                           "PERSEID_RENDEZVOUS to unix:PATH on all ranks");
+    } else {
+      const auto number = reinterpret_cast<void*>(static_cast<intptr_t>(offer.descriptor.number()));
+      const Result result =
+          made->driver_.import_handle(&made->handle_, number, HandleType::kDescriptor);
+      made->owned_ = result == kSuccess;
+      status = check(made->gpu_->driver(), result, kMappingPeerMemory, kPeerAdvice);
+    }
+    if (status.ok()) status = made->map_handle();
+    if (status.ok()) *memory = std::move(made);
+    return status;
+  }
+  ~VmmMemory() override {
+    const Gpu::Current current(*gpu_);
+    if (!current.status().ok()) return;
+    const std::lock_guard lock(handles_mutex());
+    if (mapped_) driver_.unmap(address_, bytes_);
+    if (address_ != 0) driver_.unreserve(address_, bytes_);
+    if (owned_) driver_.release(handle_);
+  }
+
+ private:
+  VmmMemory(std::shared_ptr<const Gpu> gpu, const PeerDriver& driver)
+      : PeerMemory(std::move(gpu)), driver_(driver) {}
+
+  static Status open(std::shared_ptr<const Gpu> gpu, size_t bytes,
+                     std::unique_ptr<VmmMemory>* memory) {
+    const PeerDriver* driver = nullptr;
+    if (Status status = load_peer_driver(&driver); !status.ok()) return status;
+    std::unique_ptr<VmmMemory> made(new VmmMemory(std::move(gpu), *driver));
+    const AllocationProperties properties = made->properties();
+    size_t granularity = 0;
+    const Result result = driver->granularity(&granularity, &properties, 0);
+    if (Status status = check(made->gpu_->driver(), result, kMakingPeerMemory, kPeerAdvice);
+        !status.ok())
+      return status;
+    made->bytes_ = (bytes + granularity - 1) / granularity * granularity;
+    *memory = std::move(made);
+    return {};
+  }
+  AllocationProperties properties() const {
+    AllocationProperties properties;
+    properties.location.index = gpu_->facts().index;
+    return properties;
+  }
+  // The context must be current.
+  Status map_handle() {
+    Result result = driver_.reserve(&address_, bytes_, 0, 0, 0);
+    if (result != kSuccess) address_ = 0;
+    if (result == kSuccess) result = driver_.map(address_, bytes_, 0, handle_, 0);
+    mapped_ = result == kSuccess;
+    AllocationAccess access;
+    access.location.index = gpu_->facts().index;
+    if (result == kSuccess) result = driver_.set_access(address_, bytes_, &access, 1);
+    return check(gpu_->driver(), result, kMappingPeerMemory, kPeerAdvice);
+  }
+  // A descriptor for another process.
+  Status share(Descriptor* descriptor) const {
+    int number = -1;
+    const Result result = driver_.export_handle(&number, handle_, HandleType::kDescriptor, 0);
+    if (Status status = check(gpu_->driver(), result, "sharing memory of the GPU", kPeerAdvice);
+        !status.ok())
+      return status;
+    *descriptor = Descriptor(above_standard_streams(number));
+    return {};
+  }
+
+  const PeerDriver& driver_;
+  AllocationHandle handle_ = 0;
+  bool owned_ = false;  // the handle
+  size_t bytes_ = 0;
+  bool mapped_ = false;
+};
 
 }  // namespace
 
-Status PeerMemory::open(std::shared_ptr<const Gpu> gpu, size_t bytes,
-                        std::unique_ptr<PeerMemory>* memory) {
-  const PeerDriver* driver = nullptr;
-  if (Status status = load_peer_driver(&driver); !status.ok()) return status;
-  std::unique_ptr<PeerMemory> made(new PeerMemory(std::move(gpu), *driver));
-  const AllocationProperties properties = properties_of(*made->gpu_);
-  size_t granularity = 0;
-  const Result result = driver->granularity(&granularity, &properties, 0);
-  if (Status status = check(made->gpu_->driver(), result, kMaking, kAdvice); !status.ok())
-    return status;
+Status PeerMemory::make(PeerSharing sharing, bool threads, std::shared_ptr<const Gpu> gpu,
+                        size_t bytes, std::unique_ptr<PeerMemory>* memory, PeerOffer* offer) {
   if (bytes > size_t{1} << 46)
     return Status::error(PERSEID_OUT_OF_MEMORY, bytes, " bytes of the GPU were asked for; ",
                          "make the problem smaller");
-  made->bytes_ = (bytes + granularity - 1) / granularity * granularity;
-  *memory = std::move(made);
-  return {};
+  if (sharing == PeerSharing::kVmm)
+    return VmmMemory::make(std::move(gpu), bytes, threads, memory, offer);
+  return threads ? make_plain_memory(std::move(gpu), bytes, memory, offer)
+                 : make_ipc_memory(std::move(gpu), bytes, memory, offer);
 }
 
-Status PeerMemory::make(std::shared_ptr<const Gpu> gpu, size_t bytes,
-                        std::unique_ptr<PeerMemory>* memory) {
-  std::unique_ptr<PeerMemory> made;
-  if (Status status = open(std::move(gpu), bytes, &made); !status.ok()) return status;
-  const Gpu::Current current(*made->gpu_);
-  if (!current.status().ok()) return current.status();
-  std::unique_lock lock(handles_mutex());
-  const AllocationProperties properties = properties_of(*made->gpu_);
-  const Result result = made->driver_.create(&made->handle_, made->bytes_, &properties, 0);
-  made->owned_ = result == kSuccess;
-  Status status = check(made->gpu_->driver(), result, kMaking, kAdvice);
-  if (status.ok()) status = made->map_handle();
-  lock.unlock();
-  if (status.ok()) *memory = std::move(made);
-  return status;
-}
-
-Status PeerMemory::map(std::shared_ptr<const Gpu> gpu, const Descriptor& descriptor, size_t bytes,
-                       std::unique_ptr<PeerMemory>* memory) {
-  std::unique_ptr<PeerMemory> made;
-  if (Status status = open(std::move(gpu), bytes, &made); !status.ok()) return status;
-  const Gpu::Current current(*made->gpu_);
-  if (!current.status().ok()) return current.status();
-  std::unique_lock lock(handles_mutex());
-  const auto number = reinterpret_cast<void*>(static_cast<intptr_t>(descriptor.number()));
-  const Result result =
-      made->driver_.import_handle(&made->handle_, number, HandleType::kDescriptor);
-  made->owned_ = result == kSuccess;
-  Status status = check(made->gpu_->driver(), result, kMapping, kAdvice);
-  if (status.ok()) status = made->map_handle();
-  lock.unlock();
-  if (status.ok()) *memory = std::move(made);
-  return status;
-}
-
-Status PeerMemory::map(std::shared_ptr<const Gpu> gpu, AllocationHandle handle, size_t bytes,
-                       std::unique_ptr<PeerMemory>* memory) {
-  std::unique_ptr<PeerMemory> made;
-  if (Status status = open(std::move(gpu), bytes, &made); !status.ok()) return status;
-  const Gpu::Current current(*made->gpu_);
-  if (!current.status().ok()) return current.status();
-  std::unique_lock lock(handles_mutex());
-  made->handle_ = handle;
-  Status status = made->map_handle();
-  lock.unlock();
-  if (status.ok()) *memory = std::move(made);
-  return status;
-}
-
-// The context must be current.
-Status PeerMemory::map_handle() {
-  Result result = driver_.reserve(&address_, bytes_, 0, 0, 0);
-  if (result != kSuccess) address_ = 0;
-  if (result == kSuccess) result = driver_.map(address_, bytes_, 0, handle_, 0);
-  mapped_ = result == kSuccess;
-  AllocationAccess access;
-  access.location.index = gpu_->facts().index;
-  if (result == kSuccess) result = driver_.set_access(address_, bytes_, &access, 1);
-  return check(gpu_->driver(), result, kMapping, kAdvice);
-}
-
-Status PeerMemory::share(Descriptor* descriptor) const {
-  int number = -1;
-  const Result result = driver_.export_handle(&number, handle_, HandleType::kDescriptor, 0);
-  if (Status status = check(gpu_->driver(), result, "sharing memory of the GPU", kAdvice);
-      !status.ok())
-    return status;
-  *descriptor = Descriptor(above_standard_streams(number));
-  return {};
-}
-
-PeerMemory::~PeerMemory() {
-  const Gpu::Current current(*gpu_);
-  if (!current.status().ok()) return;
-  const std::lock_guard lock(handles_mutex());
-  if (mapped_) driver_.unmap(address_, bytes_);
-  if (address_ != 0) driver_.unreserve(address_, bytes_);
-  if (owned_) driver_.release(handle_);
+Status PeerMemory::map(PeerSharing sharing, bool threads, std::shared_ptr<const Gpu> gpu,
+                       size_t bytes, PeerOffer offer, std::unique_ptr<PeerMemory>* memory) {
+  if (sharing == PeerSharing::kVmm)
+    return VmmMemory::map(std::move(gpu), bytes, threads, offer, memory);
+  return threads ? map_plain_memory(std::move(gpu), offer, memory)
+                 : map_ipc_memory(std::move(gpu), std::move(offer), memory);
 }
 
 }  // namespace perseid::internal::cuda

@@ -29,7 +29,8 @@ struct RankSumConfig {
   static constexpr int threads() { return 256; }
 };
 
-// [batch, rows, columns], of which columns lie side by side. Strides in elements.
+// [batch, rows, columns]. Strides in elements; columns lie side by side but where a stride of
+// columns is said.
 struct RankSumTensor {
   void* data = nullptr;
   int64_t batch = 0, row = 0;
@@ -40,8 +41,8 @@ struct RankSumArguments {
   AsyncArguments async;  // arrivals[0]: the signals of all parts
   RankSumTensor parts[kMostRanks];
   RankSumTensor out;
-  RankSumTensor bias;       // with its own
-  int64_t bias_stride = 0;  // between columns
+  RankSumTensor bias;
+  int64_t out_stride = 1, bias_stride = 0;  // between columns; that of out is 1 with vectors
   int64_t batch = 0, rows = 0, columns = 0;
   int32_t ranks = 0;
   bool average = false;

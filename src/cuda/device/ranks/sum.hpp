@@ -104,8 +104,9 @@ __global__ void __launch_bounds__(C.threads())
         }
         out.elements[j] = round_element<C.out>(sums[j]);
       }
+      const int64_t first = C.vector == 1 ? column * arguments.out_stride : column;
       *reinterpret_cast<RankSumVector<Out, C.vector>*>(static_cast<Out*>(arguments.out.data) +
-                                                       at(arguments.out, column)) = out;
+                                                       at(arguments.out, first)) = out;
     }
   }
 }
