@@ -44,8 +44,8 @@ struct ContextProblem {
   }
 };
 
-// On a GPU canonical order is made for two head dims and forward alone, and other kernels take
-// large pieces than small ones.
+// On a GPU canonical order is drawn for two head dims, and other kernels take large pieces than
+// small ones.
 constexpr int64_t kCanonicalDims[] = {64, 128};
 constexpr int64_t kTileRows = 128;
 
@@ -82,8 +82,11 @@ void draw_rows(ContextProblem& problem, bool gpu, RandomNumbers& random) {
   // Gradients in canonical order are of eight leaves, as many on each rank.
   const bool leaves = problem.canonical && whole.gradients != 0;
   int64_t piece = leaves ? 8 / problem.ranks * from(random, 1, 5) : from(random, 1, 40);
-  // In canonical order kernels of GPUs take zigzag pieces of whole tiles alone.
-  if (gpu && (problem.canonical || from(random, 0, 1) == 1)) piece = kTileRows * from(random, 1, 2);
+  // In canonical order kernels of GPUs take zigzag pieces, and leaves, of whole tiles alone.
+  if (gpu && leaves)
+    piece = kTileRows * 8 / problem.ranks;
+  else if (gpu && (problem.canonical || from(random, 0, 1) == 1))
+    piece = kTileRows * from(random, 1, 2);
   for (int32_t rank = 0; rank < problem.ranks; ++rank)
     problem.shards.push_back(problem.placement == Sharding::kZigzag ? 2 * piece
                              : leaves                               ? piece
@@ -105,7 +108,7 @@ ContextProblem draw(DType dtype, int32_t ranks, uint64_t seed, bool canonical, b
   if (from(random, 0, 2) > 0) whole.mask = causal_bottom_right();
   if (from(random, 0, 2) == 0) whole.mask = whole.mask & window(from(random, 0, 60), -1);
   if (from(random, 0, 2) == 0) whole.dropout = 0.25;
-  if (canonical ? !gpu && from(random, 0, 1) == 1 : true)
+  if (!canonical || from(random, 0, 1) == 1)
     whole.gradients = PERSEID_GRAD_QUERY | PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE;
   if (canonical && !gpu) whole.implementation = "cpu:tiled";
   problem.chunks = from(random, 1, 3);

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // The kernel of matmul over ranks, as one rank runs it: the others' shards leave as sums in
-// float32, chunk by chunk, and the own shard has the others' parts added in the order of ranks,
-// also where these arrive while it runs. Skipped where there is no GPU of compute capability 9.0.
+// float32, chunk by chunk, and the own shard has the others' parts added in the order of ranks, or
+// in canonical order in pairs of them, also where these arrive while it runs. Skipped where there
+// is no GPU of compute capability 9.0.
 #include <chrono>
 #include <thread>
 
@@ -20,6 +21,7 @@ struct Case {
   bool along_n;
   int64_t batch, m, n, k;
   cuda::Sm90MatmulConfig config;
+  bool canonical = false;
 };
 
 constexpr uint32_t kEpoch = 7;
@@ -54,6 +56,18 @@ class Buffer {
   void* memory_ = nullptr;
 };
 
+// In their order, or in pairs of neighbours.
+float sum_of(std::vector<float> parts, bool in_pairs) {
+  if (!in_pairs) {
+    float sum = parts[0];
+    for (size_t rank = 1; rank < parts.size(); ++rank) sum += parts[rank];
+    return sum;
+  }
+  for (; parts.size() > 1; parts.resize(parts.size() / 2))
+    for (size_t i = 0; i < parts.size() / 2; ++i) parts[i] = parts[2 * i] + parts[2 * i + 1];
+  return parts[0];
+}
+
 uint16_t bf16_of(float value) {
   uint32_t bits = 0;
   std::memcpy(&bits, &value, sizeof bits);
@@ -87,7 +101,7 @@ class GpuRankShards : public testing_gpu::GpuTest {
     std::mt19937 random(static_cast<unsigned>(given.own + 10 * given.ranks));
     std::normal_distribution<float> values;
     const auto normal = [&] { return values(random); };
-    const auto [ranks, own, along_n, batch, m, n, k, shape] = given;
+    const auto [ranks, own, along_n, batch, m, n, k, shape, canonical] = given;
     const int64_t extent = along_n ? n : m, others = ranks - 1;
     constexpr int64_t kChunks = 2;  // of a shard
     std::vector<int64_t> begin;
@@ -125,11 +139,12 @@ class GpuRankShards : public testing_gpu::GpuTest {
                           .n = n,
                           .k = k,
                           .alpha = 0.5,
-                          .bias = true};
+                          .bias = true,
+                          .leaves = canonical ? shape.leaves : 0};
     problem.chunks_c = {along_n ? ChunkDim::kN : ChunkDim::kM, begin.data(), ranks * kChunks};
     cuda::Sm90MatmulConfig config = shape;
     config.async = true;
-    config.parts = min(ranks - 1, 4);
+    config.parts = canonical ? ranks - 1 : min(ranks - 1, 4);
     std::unique_ptr<cuda::Sm90Matmul> matmul;
     expect_ok(cuda::Sm90Matmul::make(problem, config, *gpu_, &matmul));
     const Buffer<uint64_t> workspace(*gpu_,
@@ -207,12 +222,12 @@ class GpuRankShards : public testing_gpu::GpuTest {
       wrong += found[at] != kPoison;
       const int64_t element =
           (entry * own_m + row - (along_n ? 0 : from)) * own_n + column - (along_n ? from : 0);
-      float sum = 0;
-      for (int64_t rank = 0; rank < ranks; ++rank) {
-        const float part =
-            rank == own ? expected[at] : given_parts[static_cast<size_t>(rank * of_rank + element)];
-        sum = rank == 0 ? part : sum + part;
-      }
+      std::vector<float> of_ranks;
+      for (int64_t rank = 0; rank < ranks; ++rank)
+        of_ranks.push_back(rank == own
+                               ? expected[at]
+                               : given_parts[static_cast<size_t>(rank * of_rank + element)]);
+      const float sum = sum_of(of_ranks, canonical);
       uint32_t bits = uint32_t{of_columns[static_cast<size_t>(column)]} << 16;
       float added = 0;
       std::memcpy(&added, &bits, sizeof added);
@@ -243,6 +258,19 @@ TEST_F(GpuRankShards, OfColumnsAndBatches) {
 }
 TEST_F(GpuRankShards, OfManyRanks) {
   for (const int32_t own : {0, 3, 5}) check({6, own, false, 1, 1536, 128, 64, kSingle}, false);
+}
+// Ranks of 2, 4 and 8, which hold 4, 2 and 1 of eight leaves.
+TEST_F(GpuRankShards, OfLeaves) {
+  cuda::Sm90MatmulConfig leaves{.columns = 128, .cluster = 2, .leaves = 4};
+  for (const int32_t own : {0, 1})
+    check({2, own, false, 1, 1024, 520, 256, leaves, true}, own == 0);
+  leaves.leaves = 2;
+  for (const int32_t own : {0, 1, 2, 3})
+    check({4, own, false, 1, 2048, 264, 384, leaves, true}, own == 3);
+  leaves = {.columns = 128, .leaves = 2};
+  check({4, 2, true, 2, 200, 1024, 128, leaves, true}, false);
+  for (const int32_t own : {0, 3, 6})
+    check({8, own, false, 1, 4096, 520, 192, kPairs, true}, own == 0);
 }
 // More tiles than the GPU has multiprocessors, and a last tile of a block of either kind.
 TEST_F(GpuRankShards, OfManyTiles) {

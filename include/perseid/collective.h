@@ -359,10 +359,10 @@ typedef struct perseid_context_attention_desc {
   int64_t chunks;       /**< that each piece is signalled in; 0: 1 */
   uint64_t deadline_ns; /**< of making the plan; 0: 30 s */
   uint32_t report;      /**< 1: for perseid_plan_overlap_report */
-  /** 1: canonical order. Forward: any number of ranks. Gradients: on CPUs, of 1, 2, 4 or 8 ranks
-   * with equally many queries, each sequence of them a multiple of 8 (ZIGZAG: 16). grad_bias has a
-   * row for each query; in ragged batches there is none, and bias and visible have one row for all
-   * queries. */
+  /** 1: canonical order. Forward: any number of ranks. Gradients: of 1, 2, 4 or 8 ranks with
+   * equally many queries, each sequence of them a multiple of 8 (ZIGZAG: 16), on GPUs of 1024
+   * (2048). grad_bias, on CPUs alone, has a row for each query; in ragged batches there is none,
+   * and bias and visible have one row for all queries. */
   uint32_t canonical;
   uint32_t fusion;   /**< perseid_fusion, of forward; UNFUSED: it begins when all keys are there */
   uint32_t reserved; /**< 0 */

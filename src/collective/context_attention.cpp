@@ -193,7 +193,7 @@ Status ContextAttentionPlan::make_attention(const op::DevicePointer& device,
   if (!ragged_ && chunks_->count() > 0) inner.async_kv = &arriving;
   const QueryRows rows = placement_of(group_->rank());
   Status status;
-  if (canonical_ && desc.gradients != 0) {
+  if (canonical_ && desc.gradients != 0 && device->gpu == nullptr) {
     perseid_attention_desc all_keys = inner;
     all_keys.async_kv = nullptr;
     status = ContextLeaves::make(device, all_keys, rows, &leaves_);

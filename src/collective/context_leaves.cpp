@@ -58,9 +58,11 @@ std::string ContextLeaves::refuse(const perseid_attention_desc& desc, bool on_gp
                                   std::span<const int64_t> q_rows) {
   const auto ranks = static_cast<int64_t>(q_rows.size());
   const int64_t pieces = ContextLeaves::pieces(zigzag);
-  if (on_gpu)
-    return concatenate("gradients is ", desc.gradients,
-                       ", expected 0 in canonical order on GPUs; clear canonical, or use CPUs");
+  if (on_gpu && (desc.gradients & PERSEID_GRAD_BIAS) != 0)
+    return "gradients has PERSEID_GRAD_BIAS, expected none of it in canonical order on GPUs; clear "
+           "canonical, or use CPUs";
+  if (on_gpu && desc.ragged != 0)
+    return "ragged is 1, expected 0 in canonical order on GPUs; pad the sequences, or use CPUs";
   if ((desc.gradients & PERSEID_GRAD_BIAS) != 0 && desc.bias_shape[2] != desc.q_len)
     return concatenate("gradients has PERSEID_GRAD_BIAS and bias_shape[2] is ", desc.bias_shape[2],
                        ", expected q_len, ", desc.q_len, ", in canonical order, as a row of bias ",

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Backward of context-parallel attention in canonical order, on CPUs. The queries of all ranks are
+// Backward of context-parallel attention in canonical order, on CPUs; kernels of GPUs have the same
+// leaves (cuda/device/sm90/attention/backward_leaves.hpp). The queries of all ranks are
 // cut into eight leaves, in zigzag placement each of two equal pieces, numbers i and 15 - i of 16.
 // A rank holds 8, 4, 2 or 1 neighbouring leaves whole. It computes what each piece gives to the
 // gradients of all keys by a plan of its own, the same on any number of ranks, and adds these in

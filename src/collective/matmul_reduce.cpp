@@ -163,9 +163,10 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
       forecast_fusion(*device, *group_, seconds, sent, chunks_->count());
   fused_ = choose_fusion(desc.fusion, forecast, &why_) && chunks_->count() > 0;
   if (fused_) inner.sink_c = &leaving;
-  Status status = make_matmul(device, inner, &product_, canonical_ ? kLeaves / group_->size() : 0);
+  const int64_t leaves = canonical_ ? kLeaves / group_->size() : 0;
+  Status status = make_matmul(device, inner, &product_, leaves);
   inner.sink_c = nullptr;
-  if (status.ok() && fused_ && !canonical_)
+  if (status.ok() && fused_)
     status = ShardProducts::make(device,
                                  {.product = inner,
                                   .out_dtype = out_dtype_,
@@ -174,7 +175,8 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
                                   .along_n = along_n_,
                                   .shards = shards_,
                                   .chunks = *chunks_,
-                                  .rank = group_->rank()},
+                                  .rank = group_->rank(),
+                                  .leaves = leaves},
                                  &shard_products_);
   for (const DType bias : {bias_dtype(dtype_), out_dtype_}) {
     if (!status.ok() || device->gpu == nullptr || sum_with(bias) != nullptr) continue;

@@ -38,9 +38,11 @@ Status PartialGradients::make(const TransportSite& site, const Shards& shards, i
   for (const bool each : accumulates) {
     std::unique_ptr<cuda::RankSum>& sum = gradients->sums_[each ? 1 : 0];
     if (!status.ok() || site.device.gpu == nullptr || sum != nullptr) continue;
-    status =
-        cuda::RankSum::make({.in = shards.dtype, .out = dtype, .bias = each ? dtype : DType::kNone},
-                            site.device.gpu, &sum);
+    status = cuda::RankSum::make({.in = shards.dtype,
+                                  .out = dtype,
+                                  .bias = each ? dtype : DType::kNone,
+                                  .in_pairs = in_pairs},
+                                 site.device.gpu, &sum);
   }
   if (status.ok()) *made = std::move(gradients);
   return status;

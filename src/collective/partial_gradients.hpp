@@ -15,7 +15,7 @@ class PartialGradients {
  public:
   // Collective. `shards`: of one piece, in the type of the parts. `rows`: the most that a rank
   // sums. dtype: of sums. accumulates: which kinds of sums there are, those that overwrite and
-  // those that add. in_pairs: as ReducedRun has it, on the CPU.
+  // those that add. in_pairs: as ReducedRun has it.
   static Status make(const TransportSite& site, const Shards& shards, int64_t rows, DType dtype,
                      std::initializer_list<bool> accumulates, bool in_pairs,
                      std::unique_ptr<PartialGradients>* made);

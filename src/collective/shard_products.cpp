@@ -60,7 +60,8 @@ MatmulProblem ShardProducts::product_of(const Problem& problem) const {
       .alpha = problem.average ? 1.0 / static_cast<double>(problem.shards.begin.size() - 1) : 1.0,
       .bias = problem.bias,
       .chunks_c = {along_n_ ? ChunkDim::kN : ChunkDim::kM, begin_.data(),
-                   static_cast<int64_t>(begin_.size()) - 1}};
+                   static_cast<int64_t>(begin_.size()) - 1},
+      .leaves = problem.leaves};
 }
 
 std::unique_ptr<const cuda::Sm90MatmulConfig> ShardProducts::choose(const Problem& problem,
@@ -68,7 +69,7 @@ std::unique_ptr<const cuda::Sm90MatmulConfig> ShardProducts::choose(const Proble
   const auto ranks = static_cast<int>(problem.shards.begin.size()) - 1;
   for (cuda::Sm90MatmulConfig config :
        cuda::sm90_matmul_candidates(product_of(problem), multiprocessors)) {
-    config.parts = min(ranks - 1, 4);
+    config.parts = problem.leaves > 0 ? ranks - 1 : min(ranks - 1, 4);
     config.split_k = false;  // the parts are added to whole sums
     const int64_t lines = along_n_ ? config.columns : config.rows() * config.cluster;
     const auto cuts = [&](int64_t line) { return line % lines == 0; };

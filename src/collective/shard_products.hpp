@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The product of a matmul over ranks on Hopper GPUs, in one launch. The other ranks' shards come
 // first, in float32, and leave in chunks. The own shard comes last, while the others' parts arrive:
-// they are added in its epilogue, in the order of ranks, so that no kernel is left to run after it
-// (cuda/device/sm90/matmul/rank_shards.hpp).
+// they are added in its epilogue, in the order of ranks or, in canonical order, in pairs of them,
+// so that no kernel is left to run after it (cuda/device/sm90/matmul/rank_shards.hpp).
 #pragma once
 
 #include "collective/plan.hpp"
@@ -20,6 +20,7 @@ class ShardProducts {
     const Shards& shards;  // of rows, or of columns
     const ShardChunks& chunks;
     int32_t rank;
+    int64_t leaves;  // of k, in canonical order; else 0
   };
   // Null where this does not take the problem.
   static Status make(const op::DevicePointer& device, const Problem& problem,

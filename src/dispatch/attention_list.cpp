@@ -297,6 +297,7 @@ constexpr Implementation<Attention> kSm90 = {
         [](const AttentionProblem& problem, const Device& device) {
           std::string why = cuda::refuse_attention(problem, device.gpu->facts());
           if (why.empty()) why = refuse_scale(problem, true);
+          if (why.empty() && problem.rows.canonical && is_mixed(problem)) why = kOrderOfRows;
           if (!why.empty() || !problem.backward()) return why;
           if (!is_mixed(problem)) return cuda::refuse_attention_backward(problem);
           if (has_float32_backward(problem)) return why;

@@ -25,7 +25,9 @@ struct QueryRows {
   int64_t begin = -1, total = 0;
   // Ragged: in bias and visible, so many equal pieces of the rank lie before these rows.
   int64_t pieces_before = 0;
-  bool canonical = false;  // a row has the same bits however many others there are
+  // A row has the same bits however many others there are, and so have, over all ranks, gradients
+  // of keys (leaf_tree.hpp).
+  bool canonical = false;
 
   PERSEID_INLINE bool all() const { return ranks == 1; }
   // A row's position in the whole sequence, of which `rows` are here.

@@ -228,7 +228,7 @@ Status read_problem(const perseid_attention_desc& desc, const QueryRows& rows,
   problem->scale = desc.scale == 0 ? 1 / std::sqrt(static_cast<double>(problem->head_dim))
                                    : reader.number("scale", desc.scale, problem->dtype);
   problem->rows = rows;
-  problem->f32_key_gradients = !rows.all();
+  problem->f32_key_gradients = !rows.all() || rows.canonical;
   problem->dropout = desc.dropout;
   const std::string flaw = dropout_flaw(desc.dropout, problem->batch * problem->heads,
                                         rows.length(problem->q_len), problem->kv_len);

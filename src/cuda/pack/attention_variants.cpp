@@ -37,6 +37,7 @@ struct Kind {
   bool window = false, ragged = false, kv_lens = false, visible = false, bias = false;
   double dropout = 0;
   bool accumulate = false;
+  bool canonical = false;
   bool f16 = true;          // too, where dims are usual
   bool f32 = false;         // the same
   bool f64 = false;         // the same, of the portable kernels
@@ -97,6 +98,28 @@ constexpr Kind kRare[] = {
     {.name = "attention with bias", .dims = kOdd, .causal = false, .bias = true},
     {.name = "attention with dropout", .dims = kOdd, .full = false, .dropout = 0.1},
     {.name = "attention that accumulates", .dims = kUsual, .forward = false, .accumulate = true},
+    // Clusters whose tiles are in order.
+    {.name = "deterministic attention of grouped heads",
+     .dims = kUsual,
+     .full = false,
+     .forward = false,
+     .deterministic = true,
+     .q_len = 16384,
+     .kv_len = 16384,
+     .kv_heads = 2},
+    {.name = "attention in canonical order", .dims = kTuned, .forward = false, .canonical = true},
+    {.name = "attention of grouped heads in canonical order",
+     .dims = kUsual,
+     .full = false,
+     .forward = false,
+     .kv_heads = 2,
+     .canonical = true},
+    {.name = "attention with dropout in canonical order",
+     .dims = kUsual,
+     .full = false,
+     .forward = false,
+     .dropout = 0.1,
+     .canonical = true},
     {.name = "attention with bias that accumulates",
      .dims = kUsual,
      .full = false,
@@ -145,6 +168,7 @@ AttentionProblem problem_of(const Kind& kind, const Dims& dims, DType dtype, boo
   problem.grad_query = problem.grad_key = problem.grad_value = kind.backward;
   problem.grad_bias = kind.bias && kind.backward;
   problem.deterministic = kind.deterministic;
+  problem.rows.canonical = problem.f32_key_gradients = kind.canonical;
   problem.accumulate_query = problem.accumulate_key = problem.accumulate_value = kind.accumulate;
   problem.accumulate_bias = kind.accumulate && kind.bias;
   return problem;
@@ -260,7 +284,7 @@ void add_portable(const Kind& kind, const Dims& dims, DType dtype, bool causal,
          {kPortableAttentionHeader, portable_attention_kernels(config), architecture},
          budget_of(config)});
   }
-  if (!kind.backward) return;
+  if (!kind.backward || kind.canonical) return;
   std::vector<std::string> before;
   for (const int32_t shared_bytes : shared_bytes_of(architecture)) {
     // Larger tiles of what is not in the pack are compiled when a plan needs them.

@@ -59,9 +59,13 @@ void add_sm90(const std::string& name, MatmulProblem problem, int32_t multiproce
     add_variant(chunks ? ", in chunks" : "");
     // Large products over ranks of one host.
     if (chunks && config.cluster == 2 && size_of(config.out) == 2)
-      for (const int others : {1, 3}) {
+      for (const int others : {1, 3, 7}) {
+        // In canonical order two ranks have four leaves each, four have two, eight have one.
+        if (problem.leaves > 0 ? others + 1 != kLeaves / problem.leaves : others == 7) continue;
         config.parts = others;
-        add_variant(others == 1 ? ", over two ranks" : ", over four ranks");
+        add_variant(others == 1   ? ", over two ranks"
+                    : others == 3 ? ", over four ranks"
+                                  : ", over eight ranks");
       }
   }
 }
@@ -219,6 +223,15 @@ std::vector<Variant> matmul_variants(const std::string& architecture, bool commo
               .k = kSize,
               .leaves = kLeaves},
              132, &variants);
+    for (const int64_t leaves : {1, 2, 4})
+      add_sm90(concatenate("matmul of bf16, in ", leaves, " of eight leaves"),
+               {.dtype = DType::kBF16,
+                .out_dtype = DType::kBF16,
+                .m = kSize,
+                .n = kSize,
+                .k = kSize,
+                .leaves = leaves},
+               132, &variants);
   }
   return variants;
 }

@@ -8,6 +8,7 @@
 #include "cuda/runtime/signals.hpp"
 #include "cuda/sm90/attention_backward_bias.hpp"
 #include "cuda/sm90/attention_boxes.hpp"
+#include "math/leaf_tree.hpp"
 
 namespace perseid::internal::cuda {
 namespace {
@@ -36,6 +37,27 @@ constexpr int32_t kHeadsForOneReversed = 8;
 constexpr int64_t kBlocksInPairs = 4096, kBlocksInFours = 256;
 constexpr int64_t kSectionBytesOfClusters = 1 << 26;
 
+// ---- Canonical order ----
+
+// A piece of a leaf has whole blocks of queries of either size.
+constexpr int64_t kPieceUnit = 128;
+
+int64_t leaves_of(const QueryRows& rows) { return kLeaves / rows.ranks; }
+// Those of a rank.
+int64_t pieces_of(const QueryRows& rows) { return leaves_of(rows) * (rows.zigzag ? 2 : 1); }
+
+QueryLeaves leaves_of(const AttentionProblem& problem, const AttentionBackwardConfig& config) {
+  const auto buffers_of = [&](int64_t dim) {
+    const int64_t head = problem.kv_len * dim;
+    return RowsInMemory{nullptr, {problem.kv_heads * head, head, dim, 1}};
+  };
+  return {.count = static_cast<int32_t>(leaves_of(problem.rows)),
+          .blocks = static_cast<int32_t>(problem.q_len / pieces_of(problem.rows) / config.queries),
+          .mirrored = problem.rows.zigzag,
+          .grad_key = buffers_of(problem.head_dim),
+          .grad_value = buffers_of(problem.value_dim)};
+}
+
 }  // namespace
 
 AttentionBackwardConfig choose_attention_backward(const AttentionProblem& problem) {
@@ -52,8 +74,11 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   const bool busy = config.visible || (config.dropout && problem.bias) ||
                     config.modifier != ScoreModifierKind::kNone;
   const bool biased = config.bias != DType::kNone;
+  // In canonical order nothing depends on how many leaves a rank has.
+  config.leaves = problem.rows.canonical;
   // The other gradients are complete in one block and always deterministic.
-  config.deterministic = problem.deterministic && problem.grad_query && problem.q_len > 0;
+  config.deterministic =
+      (problem.deterministic || config.leaves) && problem.grad_query && problem.q_len > 0;
   config.grad_bias = problem.grad_bias;
   // A gradient that accumulates is not stored with its tile.
   config.accumulate_bias = problem.grad_bias && problem.accumulate_bias;
@@ -91,14 +116,14 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
         config.cluster_size *= 2;
   // Tiles of bias leave no shared memory for the cursor.
   config.shared_cursor = !config.masked() && !config.deterministic && config.split_keys &&
-                         !biased && problem.group() > 1;
+                         !biased && problem.group() > 1 && !config.leaves;
   config.grad_query = problem.grad_query;
   config.grad_key = problem.grad_key;
   config.grad_value = problem.grad_value;
   config.accumulate_query = problem.accumulate_query;
   config.accumulate_key = problem.accumulate_key;
   config.accumulate_value = problem.accumulate_value;
-  config.sharded = !problem.rows.all();
+  config.sharded = !problem.rows.all() || config.leaves;
   config.f32_key_gradients = problem.f32_key_gradients;
   config.async = problem.async_backward;
   return config;
@@ -109,12 +134,25 @@ std::vector<std::string> attention_backward_kernels(const AttentionBackwardConfi
                                       kernel_name("attention_backward", config)};
   if (config.grad_query) kernels.push_back(kernel_name("attention_backward_finish", config));
   if (config.grad_bias) kernels.push_back(kernel_name("attention_backward_bias", config.of_bias()));
+  if (config.leaves) kernels.push_back(kernel_name("attention_backward_leaves", config));
   return kernels;
 }
 
 std::string refuse_attention_backward(const AttentionProblem& problem) {
-  const int64_t tiles = problem.ragged ? problem.total_kv / 64 + problem.batch
-                                       : problem.batch * ceil_div(problem.kv_len, 64);
+  int64_t tiles = problem.ragged ? problem.total_kv / 64 + problem.batch
+                                 : problem.batch * ceil_div(problem.kv_len, 64);
+  if (problem.rows.canonical) {
+    if (problem.ragged || problem.grad_bias || problem.accumulate_key || problem.accumulate_value ||
+        kLeaves % problem.rows.ranks != 0)
+      return "its gradients in canonical order are made for 1, 2, 4 or 8 ranks, without ragged "
+             "batches, that of bias and sums that accumulate";
+    const int64_t pieces = pieces_of(problem.rows);
+    if (problem.q_len % (pieces * kPieceUnit) != 0)
+      return concatenate(
+          "its gradients in canonical order are made for queries of a rank that are ",
+          "a multiple of ", pieces * kPieceUnit, ", got q_len ", problem.q_len);
+    tiles *= leaves_of(problem.rows);
+  }
   if (tiles * problem.kv_heads > kLongest)
     return concatenate("its backward is made for up to ", kLongest,
                        " tiles of 64 keys in all heads, got batch ", problem.batch, ", kv_heads ",
@@ -129,25 +167,9 @@ std::string refuse_attention_backward(const AttentionProblem& problem) {
 
 Sm90AttentionBackward::~Sm90AttentionBackward() { release(gpu_, order_); }
 
-Status Sm90AttentionBackward::make(const AttentionProblem& problem,
-                                   const AttentionBackwardConfig& config, Gpu& gpu,
-                                   std::unique_ptr<Sm90AttentionBackward>* made) {
-  std::unique_ptr<Sm90AttentionBackward> backward(new Sm90AttentionBackward(problem, gpu));
-  backward->config_ = config;
-  if (Status status = gpu.load(kAttentionBackwardHeader, attention_backward_kernels(config),
-                               &backward->kernels_);
-      !status.ok())
-    return status;
-  if (Status status = gpu.allow_shared(backward->kernels_[1], config.shared_bytes()); !status.ok())
-    return status;
-  if (config.grad_bias) {
-    if (Status status =
-            gpu.allow_shared(backward->kernels_.back(), config.of_bias().unit_shared_bytes());
-        !status.ok())
-      return status;
-  }
-
-  AttentionBackwardArguments& fixed = backward->fixed_;
+AttentionBackwardArguments attention_backward_arguments(const AttentionProblem& problem,
+                                                        const AttentionBackwardConfig& config) {
+  AttentionBackwardArguments fixed;
   static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
   fixed.kv_heads = static_cast<int32_t>(problem.kv_heads);
   // Ragged: padded positions, some of them empty (device/attention/sequence.hpp).
@@ -173,8 +195,31 @@ Status Sm90AttentionBackward::make(const AttentionProblem& problem,
   }
   fixed.heads_per_section =
       static_cast<int32_t>(clamp(section, int64_t{1}, max(int64_t{1}, int64_t{fixed.batch_heads})));
-  fixed.dq_contributors =
-      static_cast<uint64_t>(int64_t{fixed.k_tiles} * config.cluster_size * config.kConsumers);
+  if (config.leaves) fixed.leaves = leaves_of(problem, config);
+  fixed.dq_contributors = static_cast<uint64_t>(int64_t{fixed.k_tiles} * fixed.leaves.count *
+                                                config.cluster_size * config.kConsumers);
+  return fixed;
+}
+
+Status Sm90AttentionBackward::make(const AttentionProblem& problem,
+                                   const AttentionBackwardConfig& config, Gpu& gpu,
+                                   std::unique_ptr<Sm90AttentionBackward>* made) {
+  std::unique_ptr<Sm90AttentionBackward> backward(new Sm90AttentionBackward(problem, gpu));
+  backward->config_ = config;
+  if (Status status = gpu.load(kAttentionBackwardHeader, attention_backward_kernels(config),
+                               &backward->kernels_);
+      !status.ok())
+    return status;
+  if (Status status = gpu.allow_shared(backward->kernels_[1], config.shared_bytes()); !status.ok())
+    return status;
+  if (config.grad_bias) {
+    if (Status status =
+            gpu.allow_shared(backward->kernels_.back(), config.of_bias().unit_shared_bytes());
+        !status.ok())
+      return status;
+  }
+
+  backward->fixed_ = attention_backward_arguments(problem, config);
   backward->bias_ = divide_bias(problem, config.queries, config.of_bias().keys());
   backward->lay_out();
   if (config.async)
@@ -281,6 +326,16 @@ void Sm90AttentionBackward::lay_out() {
     const int64_t signals = problem_.arriving_groups * problem_.chunks_kv.count;
     layout_.bytes = layout_.failed + (1 + static_cast<size_t>(signals)) * sizeof(uint64_t);
   }
+  if (!config_.leaves) return;
+  // Four elements are one access.
+  layout_.leaf_keys = layout_.leaf_values = (layout_.bytes + 15) / 16 * 16;
+  const auto bytes_of = [&](const RowsInMemory& rows) {
+    return static_cast<size_t>((fixed_.leaves.count - 1) * problem_.batch * rows.stride[0]) *
+           sizeof(float);
+  };
+  if (config_.grad_key) layout_.leaf_values += bytes_of(fixed_.leaves.grad_key);
+  layout_.bytes = layout_.leaf_values;
+  if (config_.grad_value) layout_.bytes += bytes_of(fixed_.leaves.grad_value);
 }
 
 Status Sm90AttentionBackward::map_tensors(const AttentionBackwardConfig& config,
@@ -348,6 +403,8 @@ Status Sm90AttentionBackward::backward(const AttentionBackward& tensors, std::by
   arguments.tile = reinterpret_cast<uint32_t*>(workspace + layout_.tile);
   arguments.nonfinite_queries = reinterpret_cast<uint32_t*>(workspace + layout_.nonfinite_queries);
   arguments.nonfinite_keys = reinterpret_cast<uint32_t*>(workspace + layout_.nonfinite_keys);
+  if (config_.grad_key) arguments.leaves.grad_key.data = workspace + layout_.leaf_keys;
+  if (config_.grad_value) arguments.leaves.grad_value.data = workspace + layout_.leaf_values;
   AttentionBackwardRows rows;
   static_cast<AttentionBackwardProblem&>(rows) = arguments;
   rows.lse = rows_in_memory(with_element(tensors.lse));
@@ -363,11 +420,11 @@ Status Sm90AttentionBackward::backward(const AttentionBackward& tensors, std::by
   const bool products_wanted = tensors.grad_query.present() || tensors.grad_key.present() ||
                                tensors.grad_value.present() || bias_with_tiles;
   const Launch by_rows{.blocks = blocks_of_queries(), .threads = kRowThreads};
-  const Launch products{
-      .blocks = int64_t{fixed_.batch_heads} * fixed_.k_tiles * config_.cluster_size,
-      .threads = config_.threads(),
-      .cluster = config_.cluster_size,
-      .shared_bytes = config_.shared_bytes()};
+  const Launch products{.blocks = int64_t{fixed_.batch_heads} * fixed_.k_tiles *
+                                  fixed_.leaves.count * config_.cluster_size,
+                        .threads = config_.threads(),
+                        .cluster = config_.cluster_size,
+                        .shared_bytes = config_.shared_bytes()};
   Status status = gpu_.launch(kernels_[0], by_rows, &rows, stream);
   if (status.ok() && bias_kernel) {
     BiasTiles bias = bias_;
@@ -382,14 +439,34 @@ Status Sm90AttentionBackward::backward(const AttentionBackward& tensors, std::by
     status = gpu_.launch(kernels_[1], products, &arguments, stream);
   if (status.ok() && tensors.grad_query.present())
     status = gpu_.launch(kernels_[2], by_rows, &rows, stream);
+  if (status.ok() && fixed_.leaves.count > 1) status = add_leaves(arguments, stream);
   return status;
+}
+
+Status Sm90AttentionBackward::add_leaves(const AttentionBackwardArguments& arguments,
+                                         void* stream) const {
+  LeafSumArguments sums{.leaves = arguments.leaves,
+                        .grad_key = arguments.grad_key_rows,
+                        .grad_value = arguments.grad_value_rows,
+                        .kv_heads = arguments.kv_heads,
+                        .kv_len = arguments.kv_len,
+                        .head_dim = arguments.head_dim,
+                        .value_dim = arguments.value_dim};
+  sums.vectors = problem_.batch * problem_.kv_heads * problem_.kv_len *
+                 (problem_.head_dim + problem_.value_dim) / 4;
+  if (sums.vectors == 0 || (sums.grad_key.data == nullptr && sums.grad_value.data == nullptr))
+    return {};
+  const Launch launch{.blocks = ceil_div(sums.vectors, int64_t{kRowThreads}),
+                      .threads = kRowThreads};
+  return gpu_.launch(kernels_.back(), launch, &sums, stream);
 }
 
 std::string Sm90AttentionBackward::description() const {
   return concatenate("backward: tiles of ", config_.keys(), " keys and ", config_.queries,
                      " queries, which 2 warpgroups share by ",
                      config_.split_keys ? "keys" : "products",
-                     config_.deterministic ? ", summed in order" : "");
+                     config_.deterministic ? ", summed in order" : "",
+                     config_.leaves ? ", keys in leaves of queries" : "");
 }
 
 }  // namespace perseid::internal::cuda

@@ -28,6 +28,10 @@ inline constexpr const char* kAttentionBackwardHeader = "cuda/device/sm90/attent
 std::vector<int32_t> backward_order(const AttentionProblem& problem, int64_t keys, int64_t heads,
                                     int64_t heads_per_section);
 
+// The arguments of a launch but for tensors and workspace.
+AttentionBackwardArguments attention_backward_arguments(const AttentionProblem& problem,
+                                                        const AttentionBackwardConfig& config);
+
 // Why the kernels do not take the backward of a problem whose forward is taken, as a sentence's
 // end; "" where they do.
 std::string refuse_attention_backward(const AttentionProblem& problem);
@@ -56,7 +60,7 @@ class Sm90AttentionBackward {
     // lse_log2 comes first.
     size_t delta = 0, sums = 0, dq_semaphore = 0, complete = 0, cursor = 0, timed_out = 0, tile = 0;
     size_t arrived = 0, nonfinite_queries = 0, nonfinite_keys = 0, split_sums = 0, failed = 0;
-    size_t bytes = 0;
+    size_t leaf_keys = 0, leaf_values = 0, bytes = 0;
   };
 
   Sm90AttentionBackward(const AttentionProblem& problem, const Gpu& gpu)
@@ -69,11 +73,13 @@ class Sm90AttentionBackward {
   // The maps of a kernel whose tiles are those of the configuration.
   Status map_tensors(const AttentionBackwardConfig& config, const AttentionBackward& tensors,
                      AttentionBackwardArguments* arguments) const;
+  // Sums gradients of keys in canonical order.
+  Status add_leaves(const AttentionBackwardArguments& arguments, void* stream) const;
 
   AttentionProblem problem_;
   const Gpu& gpu_;
   AttentionBackwardConfig config_;
-  std::vector<Kernel> kernels_;       // prepare, products, finish, gradient of bias
+  std::vector<Kernel> kernels_;       // prepare, products, finish, gradient of bias or leaves
   AttentionBackwardArguments fixed_;  // without tensors and workspace
   BiasTiles bias_;
   Layout layout_;

@@ -93,12 +93,14 @@ struct KeysOfQuery {
                     : sequence.kv_len) {}
 };
 
+inline constexpr int32_t kLastColumn = 1 << 30;  // behind all
+
 // Columns [first, last) of the row.
 template <auto C, class Real>
 __device__ __forceinline__ void fix_up_query(const AttentionGradientsOf<Real>& a,
                                              const AttentionSequence& sequence, int32_t head,
                                              int32_t query, int32_t first = 0,
-                                             int32_t last = 1 << 30) {
+                                             int32_t last = kLastColumn) {
   FixupPair<C> pair;
   decltype(pair.query) gradient;
   gradient.clear();
@@ -129,14 +131,31 @@ struct QueriesOfKey {
                                    : sequence.q_len) {}
 };
 
+// Of which queries a gradient of a key is the sum, and where it goes: of all, to its tensor. Passed
+// by value, so that objects that hold one stay in registers.
+struct SumOfQueries {
+  __device__ __forceinline__ bool has(int32_t) const { return true; }
+  template <class Real>
+  __device__ __forceinline__ const RowsInMemory& grad_key(
+      const AttentionGradientsOf<Real>& a) const {
+    return a.grad_key_rows;
+  }
+  template <class Real>
+  __device__ __forceinline__ const RowsInMemory& grad_value(
+      const AttentionGradientsOf<Real>& a) const {
+    return a.grad_value_rows;
+  }
+};
+
 // Writes columns [first, last) of those of `gradients`, bits of RowGradient. Where a gradient
 // accumulates, memory still holds its old value.
 enum RowGradient : uint32_t { kRowOfKey = 1, kRowOfValue = 2 };
-template <auto C, class Real>
+template <auto C, class Real, class Sum = SumOfQueries>
 __device__ __noinline__ void fix_up_key(const AttentionGradientsOf<Real>& a, int32_t batch,
                                         int32_t kv_head, int32_t key,
                                         uint32_t gradients = kRowOfKey | kRowOfValue,
-                                        int32_t first = 0, int32_t last = 1 << 30) {
+                                        int32_t first = 0, int32_t last = kLastColumn,
+                                        Sum sum = {}) {
   const AttentionSequence sequence = find_sequence<C.lengths>(a, batch);
   constexpr DType kGradient = C.f32_key_gradients ? DType::kF32 : C.dtype;
   using Gradient = typename ElementOf<kGradient>::Type;
@@ -150,7 +169,7 @@ __device__ __noinline__ void fix_up_key(const AttentionGradientsOf<Real>& a, int
   bool lost = false;
   for (int32_t head = kv_head * a.group; head < (kv_head + 1) * a.group; ++head)
     for (int32_t query = queries.begin; query < queries.end && !lost; ++query) {
-      if (!is_seen<C>(a, sequence, head, query, key)) continue;
+      if (!sum.has(query) || !is_seen<C>(a, sequence, head, query, key)) continue;
       pair.load_query(a, sequence, head, query);
       const auto of_pair = pair.compute(a, sequence, head, query, key);
       // A dropped weight is 0, whatever the gradient holds.
@@ -163,11 +182,11 @@ __device__ __noinline__ void fix_up_key(const AttentionGradientsOf<Real>& a, int
   const int32_t entry = entry_of<C.lengths>(a, sequence.batch), row = sequence.kv_begin + key;
   if (a.grad_key_rows.data != nullptr && (!C.accumulate_key || (gradients & kRowOfKey) != 0))
     grad_key.template store_or_add<C.accumulate_key, kGradient>(
-        row_at<Gradient>(a.grad_key_rows, entry, kv_head, row), min(a.head_dim, last), a.scale,
+        row_at<Gradient>(sum.grad_key(a), entry, kv_head, row), min(a.head_dim, last), a.scale,
         element_stride<C>(a.grad_key_rows), first);
   if (a.grad_value_rows.data != nullptr && (!C.accumulate_value || (gradients & kRowOfValue) != 0))
     grad_value.template store_or_add<C.accumulate_value, kGradient>(
-        row_at<Gradient>(a.grad_value_rows, entry, kv_head, row), min(a.value_dim, last), 1,
+        row_at<Gradient>(sum.grad_value(a), entry, kv_head, row), min(a.value_dim, last), 1,
         element_stride<C>(a.grad_value_rows), first);
 }
 
@@ -209,9 +228,10 @@ __device__ __forceinline__ bool query_depends_on_nonfinite(const AttentionGradie
             is_nonfinite_key<C>(a, sequence, head / a.group, key);
   return __any_sync(0xffffffffu, found);
 }
-template <auto C, class Real>
+template <auto C, class Real, class Sum>
 __device__ __noinline__ bool key_depends_on_nonfinite(const AttentionGradientsOf<Real>& a,
-                                                      int32_t batch, int32_t kv_head, int32_t key) {
+                                                      int32_t batch, int32_t kv_head, int32_t key,
+                                                      Sum sum) {
   const AttentionSequence sequence = find_sequence<C.lengths>(a, batch);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const QueriesOfKey<C> queries(a, sequence, key);
@@ -220,7 +240,7 @@ __device__ __noinline__ bool key_depends_on_nonfinite(const AttentionGradientsOf
   for (int32_t head = kv_head * a.group; head < (kv_head + 1) * a.group; ++head)
 #pragma unroll 1
     for (int32_t query = queries.begin + lane; query < queries.end && !found; query += 32)
-      found = is_nonfinite_query<C>(a, sequence, head, query) &&
+      found = sum.has(query) && is_nonfinite_query<C>(a, sequence, head, query) &&
               is_seen<C>(a, sequence, head, query, key);
   return __any_sync(0xffffffffu, found);
 }

@@ -59,6 +59,9 @@ struct BackwardTile : AttentionSequence {
   int32_t first, end;
   bool reversed;      // if C.reverse_order(): from the first tile and the last query block on
   int32_t start = 0;  // the first step, if C.shared_cursor
+  // On sm_90, if C.leaves: of which leaf of queries, and that blocks from `second_piece` on stand
+  // so many further.
+  int32_t leaf = 0, second_piece = 0, blocks_between = 0;
 };
 
 // One step of the mainloop: one block of queries of one query head.

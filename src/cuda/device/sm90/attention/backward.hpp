@@ -7,7 +7,8 @@
 //
 // Three launches, each started while the one before it runs: attention_backward_prepare (delta and
 // lse, backward_rows.hpp), attention_backward (the products, this file), attention_backward_finish
-// (rounds dQ from its float32 sums, backward_rows.hpp).
+// (rounds dQ from its float32 sums, backward_rows.hpp). In canonical order a fourth one sums dK and
+// dV (backward_leaves.hpp).
 //
 // Roles. A block has one tile of keys, keeps its dK and dV in registers, and iterates over all
 // blocks of queries that see the tile. Warpgroup 0 is the producer: one thread issues all TMA loads
@@ -58,7 +59,9 @@ __device__ __forceinline__ uint32_t tile_number(const uint32_t& fetched) {
   if constexpr (C.cluster_size == 1) return fetched;
   ptx::cluster_arrive_and_release();
   ptx::cluster_wait();
-  return ptx::load_from_block(ptx::address_in_block(&fetched, 0));
+  // A shuffle, so that the compiler knows it to be uniform: WGMMA in a loop whose bounds are not is
+  // serialised.
+  return __shfl_sync(0xffffffffu, ptx::load_from_block(ptx::address_in_block(&fetched, 0)), 0);
 }
 
 // By all threads of the block; `word` is one word of shared memory.

@@ -58,7 +58,8 @@ class BackwardClearing {
     bool found = false;
 #pragma unroll 1
     for (int i = lane_; i < a_.group * blocks; i += 32) {
-      const int head = tile_.kv_head * a_.group + i / blocks, block = tile_.first + i % blocks;
+      const int head = tile_.kv_head * a_.group + i / blocks,
+                block = query_block<C>(tile_, tile_.first + i % blocks);
       if (a_.nonfinite_queries[block_number<C>(a_, tile_, head, block)] != 0) found = true;
     }
     if (found) shared_.nonfinite() = 1;

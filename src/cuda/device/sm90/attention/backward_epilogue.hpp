@@ -111,7 +111,7 @@ class GradientEpilogue {
   // After the last product. A null pointer disables the gradient.
   __device__ __forceinline__ void store_grad_value(float (&d)[C.value_dim / 2]) {
     ptx::fence_operand(d);
-    const RowsInMemory& rows = c_.arguments.grad_value_rows;
+    const RowsInMemory& rows = sum_of<C>(c_.arguments, c_.tile).grad_value(c_.arguments);
     if constexpr (C.accumulate_value) {
       if (!cluster_.owns_keys() || rows.data == nullptr) return;
       accumulate<C.value_dim>(d, dropout_factor<C.dropout>(c_.arguments), rows,
@@ -128,7 +128,7 @@ class GradientEpilogue {
   }
   __device__ __forceinline__ void store_grad_key(float (&d)[C.key_dim / 2]) {
     ptx::fence_operand(d);
-    const RowsInMemory& rows = c_.arguments.grad_key_rows;
+    const RowsInMemory& rows = sum_of<C>(c_.arguments, c_.tile).grad_key(c_.arguments);
     if constexpr (C.accumulate_key) {
       if (!cluster_.owns_keys() || rows.data == nullptr) return;
       accumulate<C.key_dim>(d, c_.arguments.scale, rows, c_.arguments.head_dim, keys_left_out_);
@@ -249,14 +249,16 @@ class GradientEpilogue {
       if ((upper | lower) == 0 && !cleared) return;
       if (c_.thread.lane == 0) ptx::tma_store_wait();
       __syncwarp();
+      const auto sum = sum_of<C>(c_.arguments, c_.tile);
 #pragma unroll 1
       for (int row = 0; row < 16; ++row) {
         const int key = c_.tile.key + c_.thread.first_key() + 16 * c_.thread.warp + row;
         if (key >= c_.tile.kv_rows) break;
         if (((row < 8 ? upper : lower) >> (4 * (row % 8)) & 1) != 0 ||
             (cleared &&
-             key_depends_on_nonfinite<C>(c_.arguments, c_.tile.batch, c_.tile.kv_head, key)))
-          fix_up_key<C>(c_.arguments, c_.tile.batch, c_.tile.kv_head, key, left_out(row));
+             key_depends_on_nonfinite<C>(c_.arguments, c_.tile.batch, c_.tile.kv_head, key, sum)))
+          fix_up_key<C>(c_.arguments, c_.tile.batch, c_.tile.kv_head, key, left_out(row), 0,
+                        kLastColumn, sum);
       }
     }
   }

@@ -15,13 +15,16 @@
 // consecutive query blocks, where each is the first in order, and proceed one behind the other. But
 // this order puts the longest tiles last, and few blocks would run at the end. So the last heads of
 // the raster are reversed: from the first tile to the last, each from its last query block to its
-// first. The choice of reversed heads is the same in every batch entry.
+// first. The choice of reversed heads is the same in every batch entry. In canonical order none is;
+// a tile has a block for each leaf of the queries (backward_leaves.hpp).
 #pragma once
 
 #include "cuda/device/attention/backward_work.hpp"
 #include "cuda/device/ptx/cluster.hpp"
 #include "cuda/device/ptx/mbarrier.hpp"
 #include "cuda/device/ptx/memory_order.hpp"
+#include "cuda/device/raster_order.hpp"
+#include "cuda/device/sm90/attention/backward_leaves.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
 
 namespace perseid::internal::cuda {
@@ -32,12 +35,15 @@ namespace perseid::internal::cuda {
 template <AttentionBackwardConfig C>
 __device__ __forceinline__ BackwardTile find_backward_tile(const AttentionBackwardArguments& a,
                                                            int32_t number) {
+  const int32_t leaves = C.leaves ? a.leaves.count : 1;
   TileCoordinate raster;
   if constexpr (C.async)
     raster = {a.order[number] % a.batch_heads, a.order[number] / a.batch_heads};
   else
-    raster = tile_in_sections(number, a.k_tiles, a.batch_heads, a.heads_per_section);
+    raster = tile_in_sections(number, a.k_tiles * leaves, a.batch_heads, a.heads_per_section);
   BackwardTile tile;
+  tile.leaf = raster.tile % leaves;
+  raster.tile /= leaves;
   const bool by_head = (C.bias != DType::kNone || C.reverse_order()) && a.by_head;
   int32_t batch = by_head ? raster.head % a.batch : raster.head / a.kv_heads;
   const bool ragged = C.lengths && a.ragged;
@@ -57,7 +63,14 @@ __device__ __forceinline__ BackwardTile find_backward_tile(const AttentionBackwa
   if (C.lengths && tile.key >= tile.kv_len) last_query = -1;
   tile.first = first_query / C.queries;
   tile.end = last_query >= first_query ? last_query / C.queries + 1 : tile.first;
+  if constexpr (C.leaves) keep_leaf(a.leaves, &tile);
   return tile;
+}
+
+// The block of queries that is number i of a tile, from tile.first on.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ int32_t query_block(const BackwardTile& tile, int32_t i) {
+  return C.leaves && i >= tile.second_piece ? i + tile.blocks_between : i;
 }
 
 // If C.shared_cursor: the step, counted over all query heads, that a tile of the key head has
@@ -88,9 +101,28 @@ __device__ __forceinline__ void for_each_step(const AttentionBackwardArguments& 
       C.cluster_size > 1 ? static_cast<int32_t>(ptx::block_of_cluster()) * heads : 0;
   for (int32_t g = first; g < first + heads; ++g)
     for (int32_t i = tile.first; i < tile.end; ++i)
-      visit(number++,
-            BackwardStep{tile.kv_head * a.group + g,
-                         C.reverse_order() && tile.reversed ? tile.end - 1 - (i - tile.first) : i});
+      visit(number++, BackwardStep{tile.kv_head * a.group + g, C.reverse_order() && tile.reversed
+                                                                   ? tile.end - 1 - (i - tile.first)
+                                                                   : query_block<C>(tile, i)});
+}
+
+// ---- Order of the summands of dQ, in deterministic mode ----
+
+// The last tile of keys that a query block sees.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ int32_t last_tile(const AttentionArguments& a, const BackwardTile& tile,
+                                             int32_t block) {
+  const int32_t last = min((block + 1) * C.queries, tile.q_len) - 1;
+  const int32_t end = last + gap_before<C>(a, last) + tile.right;
+  return ((C.right ? min(end, tile.kv_len) : tile.kv_len) - 1) / C.keys();
+}
+
+// How many tiles add to a query block before this one.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ int32_t dq_summands_before(const AttentionArguments& a,
+                                                      const BackwardTile& tile, int32_t block) {
+  const int32_t own = tile.key / C.keys();
+  return C.reverse_order() && tile.reversed ? own : last_tile<C>(a, tile, block) - own;
 }
 
 }  // namespace perseid::internal::cuda

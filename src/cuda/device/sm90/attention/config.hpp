@@ -312,6 +312,8 @@ struct AttentionBackwardConfig {
   bool sharded = false;            // queries are one or two pieces of each sequence
   bool f32_key_gradients = false;  // grad_key and grad_value, where they do not accumulate
   bool async = false;  // keys and values arrive in chunks, and their gradients leave in them
+  // A block has one leaf of the queries (backward_leaves.hpp); with f32_key_gradients.
+  bool leaves = false;
 
   static constexpr const char* kName = "AttentionBackwardConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -345,6 +347,7 @@ struct AttentionBackwardConfig {
     visit("sharded", c.sharded);
     visit("f32_key_gradients", c.f32_key_gradients);
     visit("async", c.async);
+    visit("leaves", c.leaves);
   }
 
   static constexpr int kConsumers = 2, kStages = 2;
@@ -406,7 +409,7 @@ struct AttentionBackwardConfig {
   }
 
   // The last heads are reversed (backward_tiles.hpp).
-  constexpr bool reverse_order() const { return deterministic && right && !left; }
+  constexpr bool reverse_order() const { return deterministic && right && !left && !leaves; }
   // Consumers with a semaphore (dq_semaphore.hpp).
   constexpr int dq_semaphores() const { return deterministic ? kConsumers : 0; }
 
@@ -463,7 +466,9 @@ struct AttentionBackwardConfig {
   }
 
   // Registers of a thread: the consumers take those that the producer's warpgroup gives back.
-  constexpr int producer_registers() const { return deterministic && masked() ? 40 : 24; }
+  constexpr int producer_registers() const {
+    return deterministic && (masked() || leaves) ? 40 : 24;
+  }
   constexpr int consumer_registers() const { return producer_registers() == 24 ? 240 : 232; }
 };
 
@@ -494,6 +499,15 @@ struct AttentionBackwardProblem : AttentionGradients {
   uint32_t* nonfinite_keys = nullptr;
 };
 
+// The leaves of a rank (backward_leaves.hpp).
+struct QueryLeaves {
+  int32_t count = 1;
+  int32_t blocks = 0;     // of queries, in a piece
+  bool mirrored = false;  // a leaf has two pieces, as far from the first block and the last
+  // Gradients of keys of leaf 1, without gaps; those of others follow. Leaf 0 has the tensors.
+  RowsInMemory grad_key, grad_value;
+};
+
 struct AttentionBackwardArguments : AttentionBackwardProblem {
   TensorMap query, key, value, grad_out, grad_key, grad_value;
   TensorMap bias_map, grad_bias_map;  // {keys, queries, heads, batch, 1}
@@ -511,6 +525,7 @@ struct AttentionBackwardArguments : AttentionBackwardProblem {
   AsyncArguments async;
   int32_t heads_of_arrival = 1;    // key heads, of all entries, in a group
   const int32_t* order = nullptr;  // tile * batch_heads + head, of each number in the raster order
+  QueryLeaves leaves;         // if C.leaves
 };
 
 // float32: the maps are those of planes.
@@ -527,6 +542,14 @@ struct AttentionBackwardPlanesArguments : AttentionBackwardArguments {
 struct AttentionBackwardBiasArguments : AttentionBackwardProblem, BiasTiles {
   TensorMap query, key, value, grad_out, bias_map, grad_bias_map;
   bool mapped = false;  // TMA addresses bias and its gradient
+};
+
+// Arguments of attention_backward_leaves.
+struct LeafSumArguments {
+  QueryLeaves leaves;
+  RowsInMemory grad_key, grad_value;  // data: null where it is not wanted
+  int32_t kv_heads = 0, kv_len = 0, head_dim = 0, value_dim = 0;
+  int64_t vectors = 0;  // of all rows of key and value
 };
 
 // Arguments of attention_backward_prepare and attention_backward_finish.

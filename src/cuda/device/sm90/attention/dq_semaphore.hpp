@@ -69,23 +69,6 @@ __device__ __forceinline__ void signal_completion(const AttentionBackwardArgumen
 
 // ---- Order ----
 
-// The last tile of keys that a query block sees.
-template <AttentionBackwardConfig C>
-__device__ __forceinline__ int32_t last_tile(const AttentionArguments& a, const BackwardTile& tile,
-                                             int32_t block) {
-  const int32_t last = min((block + 1) * C.queries, tile.q_len) - 1;
-  const int32_t end = last + gap_before<C>(a, last) + tile.right;
-  return ((C.right ? min(end, tile.kv_len) : tile.kv_len) - 1) / C.keys();
-}
-
-// How many tiles add to a query block before this one.
-template <AttentionBackwardConfig C>
-__device__ __forceinline__ int32_t dq_summands_before(const AttentionArguments& a,
-                                                      const BackwardTile& tile, int32_t block) {
-  const int32_t own = tile.key / C.keys();
-  return C.reverse_order() && tile.reversed ? own : last_tile<C>(a, tile, block) - own;
-}
-
 template <AttentionBackwardConfig C>
 class DqSemaphore {
  public:

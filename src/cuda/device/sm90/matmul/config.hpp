@@ -36,7 +36,8 @@ struct Sm90MatmulConfig {
   DType in_b = DType::kNone;  // of b, where it is not that of a
   Activation activation = Activation::kNone;
   bool amax = false;
-  // Of a product over ranks (rank_shards.hpp): how many others there are, 4 for any number of them.
+  // Of a product over ranks (rank_shards.hpp): how many others there are, 4 for any number of them;
+  // 7 in canonical order alone.
   int parts = 0;
   bool split_k = false;  // a launch may have split tiles
   int leaves = 1;        // of k, summed in pairs (leaf_consumer.hpp): 1, 2, 4 or 8
@@ -75,6 +76,8 @@ struct Sm90MatmulConfig {
   static constexpr int kProducts = 4;
   constexpr DType type_of_b() const { return in_b == DType::kNone ? in : in_b; }
   constexpr int depth() const { return static_cast<int>(128 / size_of(in)); }  // of a step
+  // In canonical order ranks hold leaves, and 8 ranks one each.
+  constexpr bool adds_parts_in_pairs() const { return leaves > 1 || parts == 7; }
   constexpr int rows() const { return 64 * consumers; }
   constexpr int group() const { return max(promote, 1); }  // steps that are not split
   constexpr int threads() const { return 128 * (1 + consumers); }
@@ -127,8 +130,8 @@ struct Sm90MatmulConfig {
            (!blocks || (promote == 1 && columns <= 192)) &&
            (!split_k || (cluster == 1 && parts == 0)) &&
            (few_rows == 0 || (consumers == 1 && few_rows % 8 == 0 && few_rows < rows())) &&
-           (parts == 0 || (async && deferred_epilogue())) &&
-           (leaves == 1 || (promote == 0 && parts == 0 && columns <= 128 && !split_k)) &&
+           (parts == 0 || (async && (deferred_epilogue() || leaves > 1))) &&
+           (leaves == 1 || (promote == 0 && columns <= 128 && !split_k)) &&
            (size_of(in) == 2 || (!a_m_major && !b_n_major));
   }
 };

@@ -373,32 +373,35 @@ class MatmulStore {
   // All of a tile is stored before the thread waits for another tile.
   __device__ __forceinline__ void run() {
     if constexpr (C.deferred_epilogue()) ahead_ = queue_.pop_by_thread();
-    if constexpr (C.parts > 0) {
+    if constexpr (C.parts > 0)
       run_shards();
-    } else {
-      for (;;) {
-        const MatmulTilePosition tile = next_tile();
-        if (!tile.exists()) return;
-        store_tile(tile);
-        if constexpr (C.async)
-          if (stores(tile)) depart<C>(arguments_, tile, consumer_);
-      }
-    }
+    else
+      run_whole();
   }
 
  private:
-  // Of a product over ranks: tiles of the others, then those of the own shard.
-  __device__ __forceinline__ void run_shards() {
-    MatmulPartWaits<C> parts(arguments_);
-    const auto await_parts = [&] {
-      if (!ahead_.exists() || !is_own<C>(arguments_, ahead_)) return;
-      parts.await(ahead_);
-      ptx::mbarrier_arrive(shared_.parts_arrived(consumer_));
-    };
-    await_parts();
+  __device__ __forceinline__ void run_whole() {
     for (;;) {
       const MatmulTilePosition tile = next_tile();
       if (!tile.exists()) return;
+      store_tile(tile);
+      if constexpr (C.async)
+        if (stores(tile)) depart<C>(arguments_, tile, consumer_);
+    }
+  }
+  // Of a product over ranks: tiles of the others, then those of the own shard.
+  __device__ __forceinline__ void run_shards() {
+    MatmulPartWaits<C> parts(arguments_);
+    const auto await_parts = [&](const MatmulTilePosition& tile) {
+      if (!tile.exists() || !is_own<C>(arguments_, tile)) return;
+      parts.await(tile);
+      ptx::mbarrier_arrive(shared_.parts_arrived(consumer_));
+    };
+    if constexpr (C.deferred_epilogue()) await_parts(ahead_);
+    for (;;) {
+      const MatmulTilePosition tile = next_tile();
+      if (!tile.exists()) return;
+      if constexpr (!C.deferred_epilogue()) await_parts(tile);
       if (is_own<C>(arguments_, tile)) {
         store_tile(tile);
       } else {
@@ -407,7 +410,7 @@ class MatmulStore {
         stored_.advance();
         depart<C>(arguments_, tile, consumer_);
       }
-      await_parts();
+      if constexpr (C.deferred_epilogue()) await_parts(ahead_);
     }
   }
   __device__ __forceinline__ void store_tile(const MatmulTilePosition& tile) {

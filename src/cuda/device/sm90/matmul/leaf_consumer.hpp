@@ -47,6 +47,15 @@ class MatmulLeafConsumer {
         sum_leaves(buffers);
         add_aside(buffers[0]);
       }
+      if constexpr (C.parts > 0) {
+        if (!is_own<C>(arguments_, tile)) {
+          epilogue_.store_partial(tile, buffers[0]);
+          continue;
+        }
+        ptx::mbarrier_wait(shared_.parts_arrived(consumer_), parts_parity_);
+        parts_parity_ ^= 1;
+        epilogue_.add_parts(tile, buffers[0]);
+      }
       epilogue_.scale(epilogue_.load_vectors(tile), buffers[0]);
       epilogue_.emit_all(tile, buffers[0]);
     }
@@ -124,6 +133,7 @@ class MatmulLeafConsumer {
   MatmulTileReader queue_;
   MatmulEpilogue<C> epilogue_;
   PipelineCursor<Shared::kStages> full_, empty_;  // the stages waited for, and released
+  uint32_t parts_parity_ = 0;                     // of the barrier parts_arrived
 };
 
 }  // namespace perseid::internal::cuda

@@ -6,7 +6,9 @@
 //   tile of the own shard  storing thread: waits for the others' parts | consumer: adds them
 //
 // Accumulators go to memory and parts come from it without shared memory: a quad of lanes has 32
-// bytes of a row, whole sectors. What is added comes in the order of ranks.
+// bytes of a row, whole sectors. What is added comes in the order of ranks; in canonical order in
+// pairs of neighbours (math/leaf_tree.hpp), of which a sum in either order is the same: the part of
+// the rank's neighbour, then the sum of the next two ranks, then that of the other four.
 //
 // Shards begin and end where clusters of tiles do, so that a tile belongs to one rank. All tiles of
 // the others come before those of the own shard, on every rank: what a rank waits for never waits
@@ -65,9 +67,11 @@ class MatmulRankShards {
                                                                                      sums[i + 1]};
   }
 
-  // The sum over ranks, in their order, of which this one's part is `sums`.
+  // The sum over ranks, of which this one's part is `sums`.
   __device__ __forceinline__ void add_parts(Sums& sums) const {
-    if (C.parts <= 3 || parts_.ranks <= 4) {
+    if constexpr (C.adds_parts_in_pairs()) {
+      add_in_pairs(sums);
+    } else if (C.parts <= 3 || parts_.ranks <= 4) {
       add_few(sums);
     } else {
       add_any(sums);
@@ -88,6 +92,39 @@ class MatmulRankShards {
                                             i / 4 * 8);
   }
 
+  __device__ __forceinline__ void add_in_pairs(Sums& sums) const {
+    constexpr int kRanks = C.parts + 1;
+    constexpr int kEach = kRanks == 8 ? 4 : kRanks == 4 ? 16 : 32;
+    ptx::fence_operand(sums);
+#pragma unroll
+    for (int begin = 0; begin < kSums; begin += kEach) {
+      add_neighbours<1, kEach>(begin, sums);
+      if constexpr (kRanks > 2) add_neighbours<2, kEach>(begin, sums);
+      if constexpr (kRanks > 4) add_neighbours<4, kEach>(begin, sums);
+      ptx::fence_operand(sums);
+    }
+  }
+  // To kEach accumulators the sum of the kCount ranks beside those that they have.
+  template <int kCount, int kEach>
+  __device__ __forceinline__ void add_neighbours(int begin, Sums& sums) const {
+    const int first = (parts_.own / kCount ^ 1) * kCount;
+    float2 pairs[kCount][kEach / 2];
+#pragma unroll
+    for (int j = 0; j < kCount; ++j)
+#pragma unroll
+      for (int i = 0; i < kEach / 2; ++i) pairs[j][i] = load(part_of(first + j), begin + 2 * i);
+#pragma unroll
+    for (int i = 0; i < kEach / 2; ++i) {
+#pragma unroll
+      for (int width = 1; width < kCount; width *= 2)
+#pragma unroll
+        for (int j = 0; j < kCount; j += 2 * width)
+          pairs[j][i] = {pairs[j][i].x + pairs[j + width][i].x,
+                         pairs[j][i].y + pairs[j + width][i].y};
+      sums[begin + 2 * i] += pairs[0][i].x;
+      sums[begin + 2 * i + 1] += pairs[0][i].y;
+    }
+  }
   // At most kTogether other ranks.
   __device__ __forceinline__ void add_few(Sums& sums) const {
     const int own = parts_.own, others = parts_.ranks - 1;
