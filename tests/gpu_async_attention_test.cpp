@@ -2,14 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention forward on a GPU over keys and values that arrive in chunks, in random orders and with
 // random delays: right by the float64 reference, and bit for bit as with all chunks present. Chunks
-// that never arrive end the wait, unless no query sees them. Skipped where there is no GPU of
-// compute capability 9.0.
+// that never arrive end the wait, unless no query sees them. Kernels that know nothing of chunks
+// run after all of them. Most tests are skipped where there is no GPU of compute capability 9.0.
 #include <chrono>
 #include <optional>
 #include <random>
 #include <thread>
 
 #include "cuda/runtime/signals.hpp"
+#include "dispatch/implementation.hpp"
 #include "gpu_attention_tools.hpp"
 
 namespace perseid::internal::testing_gpu {
@@ -54,7 +55,7 @@ struct Chunks {
 
 class GpuAsyncAttention : public GpuTest {
  protected:
-  GpuAsyncAttention() : GpuTest(9) {}
+  explicit GpuAsyncAttention(int32_t major = 9) : GpuTest(major) {}
   void SetUp() override {
     GpuTest::SetUp();
     if (IsSkipped()) return;
@@ -94,16 +95,16 @@ class GpuAsyncAttention : public GpuTest {
 
   // Without chunks: null. `deliver_all` delivers after the launch. `plan` is used again where it is
   // there.
-  template <class Deliver>
+  template <class Attention = cuda::Sm90Attention, class Deliver>
   Result run(Fixture& fixture, const Chunks* chunks, uint32_t epoch, uint64_t deadline_ns,
              const uint32_t* abort, bool present, const Deliver& deliver_all,
-             std::unique_ptr<cuda::Sm90Attention>* plan = nullptr) {
+             std::unique_ptr<Attention>* plan = nullptr) {
     AttentionProblem problem = fixture.problem;
     if (chunks != nullptr)
       problem.chunks_kv = {ChunkDim::kKv, chunks->begin.data(), chunks->count()};
-    std::unique_ptr<cuda::Sm90Attention> own;
-    std::unique_ptr<cuda::Sm90Attention>& attention = plan != nullptr ? *plan : own;
-    if (attention == nullptr) expect_ok(cuda::Sm90Attention::make(problem, *gpu_, &attention));
+    std::unique_ptr<Attention> own;
+    std::unique_ptr<Attention>& attention = plan != nullptr ? *plan : own;
+    if (attention == nullptr) expect_ok(Attention::make(problem, *gpu_, &attention));
     for (Array* result : {&fixture.out, &fixture.lse}) result->blank();
     Array work({static_cast<int64_t>(attention->forward_workspace())}, DType::kBool);
     Mirror out(*gpu_, fixture.out), lse(*gpu_, fixture.lse), workspace(*gpu_, work);
@@ -343,6 +344,80 @@ TEST_F(GpuAsyncAttention, HiddenChunks) {
     const std::string named = "attention forward: chunk 1 of key: not arrived";
     EXPECT_EQ(late.finished.sentence().substr(0, named.size()), named);
   }
+}
+
+// ---- Kernels that know nothing of chunks ----
+
+// An implementation of the list.
+template <size_t kImplementation>
+struct Listed {
+  static Status make(const AttentionProblem& problem, cuda::Gpu&, std::unique_ptr<Listed>* made) {
+    static const std::shared_ptr<const dispatch::Device> kDevice = [] {
+      std::shared_ptr<const dispatch::Device> device;
+      expect_ok(dispatch::open_cuda(0, {}, &device));
+      return device;
+    }();
+    const auto& implementation = dispatch::attention_implementations()[kImplementation];
+    EXPECT_EQ(implementation.refuse(problem, *kDevice), "") << implementation.name;
+    *made = std::make_unique<Listed>();
+    return implementation.make(problem, *kDevice, &(*made)->attention);
+  }
+  size_t forward_workspace() const { return attention->workspace(dispatch::Direction::kForward); }
+  Status forward(const AttentionForward& tensors, std::byte* workspace, void* stream) const {
+    return attention->forward(tensors, workspace, stream);
+  }
+  std::unique_ptr<dispatch::Executable<dispatch::Attention>> attention;
+};
+
+class GpuWholeChunks : public GpuAsyncAttention {
+ protected:
+  GpuWholeChunks() : GpuAsyncAttention(0) {}
+
+  template <class Attention>
+  void check(const Case& test) {
+    SCOPED_TRACE(text_of(test));
+    Fixture fixture(test);
+    Chunks chunks(*gpu_, {0, 40, 90, 200}, 0);
+    std::unique_ptr<Attention> plan;
+    uint32_t epoch = 0;
+    for (chunks.first = 0; chunks.first < 3; ++chunks.first) {
+      ++epoch;
+      const Result result = run(
+          fixture, &chunks, epoch, 20 * kSecond, nullptr, false,
+          [&](const Placed& placed) {
+            for (const int64_t chunk : chunks.needed(fixture))
+              deliver(fixture, placed, chunks, chunk, epoch);
+          },
+          &plan);
+      expect_ok(result.launched);
+      expect_ok(result.finished);
+      fixture.compare_forward();
+    }
+    chunks.first = 1;
+    const Result late = run(
+        fixture, &chunks, ++epoch, kSecond / 100, nullptr, true,
+        [&](const Placed&) { chunks.signals.set(1, epoch); }, &plan);
+    EXPECT_EQ(late.finished.code(), PERSEID_TIMEOUT);
+    const std::string named = "attention forward: chunk 0 of key: not arrived";
+    EXPECT_EQ(late.finished.sentence().substr(0, named.size()), named);
+  }
+  static Case whole(DType dtype, int64_t dim) {
+    Case test = forward_case(dtype, 2, 4, 2, 70, 200, dim, dim);
+    test.layout = Layout::kBshd;
+    return test;
+  }
+};
+
+TEST_F(GpuWholeChunks, Portable) {
+  for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF64})
+    for (const int64_t dim : {13, 64}) check<Listed<1>>(causal(whole(dtype, dim)));
+  // 70 queries see the first 70 keys: the last chunk never arrives.
+  check<Listed<1>>(causal(whole(DType::kBF16, 64), Causal::kTopLeft));
+}
+TEST_F(GpuWholeChunks, Sm90) {
+  if (gpu_->facts().major != 9) GTEST_SKIP() << "needs compute capability 9.0";
+  check<Listed<0>>(whole(DType::kF32, 64));
+  check<Listed<0>>(causal(whole(DType::kBF16, 512)));
 }
 
 }  // namespace

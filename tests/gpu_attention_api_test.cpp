@@ -228,6 +228,38 @@ TEST_F(GpuAttentionApi, ReplaysGraphs) {
   }
 }
 
+// Batch entries that lie an odd number of elements apart, in every tensor: TMA cannot address them,
+// and the portable kernels run instead. Those are loaded on the first use, not while a stream is
+// captured.
+TEST_F(GpuAttentionApi, TakesTensorsThatTmaCannotAddress) {
+  AttentionOptions options = options_of(2, 4, 190, 190, 72);
+  const int64_t odd = 190 * 4 * 72 + 1;
+  const Attention attention(context(), options);
+  options.implementation = "cuda:portable";
+  const Attention portable(context(), options);
+  const Inputs inputs(context(), options, odd);
+  const Results results(context(), options, attention, odd),
+      same(context(), options, portable, odd);
+  results.execute(inputs);
+  context().synchronize();
+  same.execute(inputs);
+  context().synchronize();
+  EXPECT_EQ(results.bits(), same.bits());
+  // Aligned tensors still run on Hopper's kernels, and both may be captured.
+  const DriverStreams streams(1);
+  void *graph = nullptr, *executable = nullptr;
+  ASSERT_EQ(streams.cuda.capture_begin(streams[0], 2), 0);
+  results.execute(inputs, streams[0]);
+  ASSERT_EQ(streams.cuda.capture_end(streams[0], &graph), 0);
+  ASSERT_EQ(streams.cuda.instantiate(&executable, graph, 0), 0);
+  inputs.randomise(7);
+  ASSERT_EQ(streams.cuda.graph_launch(executable, streams[0]), 0);
+  context().synchronize(streams[0]);
+  same.execute(inputs);
+  context().synchronize();
+  EXPECT_EQ(results.bits(), same.bits());
+}
+
 // One plan, executed by many threads on streams of their own, which have the GPU at the same time.
 TEST_F(GpuAttentionApi, ServesStreamsAndThreadsAtOnce) {
   constexpr size_t kStreams = 6;

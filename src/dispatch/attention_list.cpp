@@ -10,15 +10,16 @@
 #include "cuda/portable/attention.hpp"
 #include "cuda/portable/attention_backward.hpp"
 #include "cuda/portable/attention_float64.hpp"
+#include "cuda/runtime/copy_queue.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
 #include "cuda/sm90/attention_backward_float32.hpp"
-#include "dispatch/implementation.hpp"
+#include "dispatch/attention_wrappers.hpp"
 
 namespace perseid::internal::dispatch {
 namespace {
 
-using Made = std::unique_ptr<Executable<Attention>>;
+using Made = MadeAttention;
 
 // Above this many query rows per key head, cpu:tiled, which reads keys once per tile of queries, is
 // faster than cpu:decode.
@@ -278,12 +279,88 @@ bool has_float32_backward(const AttentionProblem& problem) {
   return problem.dtype == DType::kF32 && cuda::refuse_float32_attention_backward(problem).empty();
 }
 
+// Chunks that the kernels do not take are waited for before. Canonical order is that of chunks.
+bool follows_chunks(const AttentionProblem& problem, const Device& device) {
+  return problem.async() && !problem.rows.canonical && problem.arriving_groups == 1 &&
+         !cuda::refuse_attention(problem, device.gpu->facts()).empty();
+}
+
+// Refuses gradients that leave in chunks during backward.
+constexpr const char* kWholeGradients =
+    "made for gradients of keys and values that leave when all are computed";
+
+template <class Kernels>
+Status make_portable(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made) {
+  if (problem.async())
+    return make_after_chunks(
+        problem, gpu,
+        [&](const AttentionProblem& whole, Made* of) {
+          return make_portable<Kernels>(whole, gpu, of);
+        },
+        made);
+  return problem.rows.zigzag ? ZigzagAttention<Kernels>::make(problem, gpu, made)
+                             : Kernels::make(problem, gpu, made);
+}
+std::string refuse_portable(const AttentionProblem& problem, const Device& device) {
+  std::string why = problem.rows.canonical ? kOrderOfRows : refuse_scale(problem, false);
+  if (problem.async() && problem.arriving_groups > 1)
+    why = "made for keys and values of all heads that arrive at once";
+  if (problem.async_backward) why = kWholeGradients;
+  if (problem.rows.zigzag && problem.ragged && problem.grad_bias)
+    why = "its gradient of bias is made for sequences of one length, in zigzag pieces";
+  for (int64_t piece = 0; piece < (problem.rows.zigzag ? 2 : 1); ++piece) {
+    const AttentionProblem one = problem.rows.zigzag ? piece_of(problem, piece) : problem;
+    if (why.empty()) why = cuda::refuse_portable_attention(one, device.gpu->facts());
+    if (why.empty()) why = cuda::refuse_portable_attention_backward(one);
+  }
+  return why;
+}
+
+// Tensors that TMA cannot address are known when they are there.
+Status add_twin(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made) {
+  const int32_t shared_bytes = gpu.facts().shared_bytes;
+  AttentionTwin twin;
+  twin.make = [problem, &gpu](Made* of) {
+    return make_portable<PortableAttention>(problem, gpu, of);
+  };
+  twin.is_capturing = [&gpu](void* stream, bool* capturing) {
+    return cuda::find_capture(gpu, stream, capturing);
+  };
+  twin.forward_workspace =
+      cuda::portable_attention_workspace(problem) + (problem.async() ? kChunksWorkspace : 0);
+  bool compiled = gpu.is_compiled(
+      cuda::kPortableAttentionHeader,
+      cuda::portable_attention_kernels(cuda::choose_portable_attention(cuda::pack_gqa(problem))));
+  if (problem.backward()) {
+    twin.backward_workspace = cuda::portable_attention_backward_workspace(
+        problem, cuda::portable_attention_backward_planes(problem, shared_bytes));
+    compiled = compiled &&
+               gpu.is_compiled(cuda::kPortableAttentionBackwardHeader,
+                               cuda::portable_attention_backward_kernels(problem, shared_bytes));
+  }
+  if (compiled)
+    if (Status status = twin.make(&twin.made); !status.ok()) return status;
+  *made = with_twin(std::move(*made), std::move(twin));
+  return {};
+}
+
 Status make_sm90(const AttentionProblem& problem, const Device& device, Made* made) {
-  if (!is_mixed(problem)) return Sm90Attention::make(problem, *device.gpu, made);
+  if (follows_chunks(problem, device))
+    return make_after_chunks(
+        problem, *device.gpu,
+        [&](const AttentionProblem& whole, Made* of) { return make_sm90(whole, device, of); },
+        made);
+  if (size_of(problem.dtype) == 2) {  // planes of f32 are in the workspace
+    Status status = is_mixed(problem) ? MixedAttention::make(problem, *device.gpu, made)
+                                      : Sm90Attention::make(problem, *device.gpu, made);
+    if (!status.ok() || !problem.rows.all() || !refuse_portable(problem, device).empty())
+      return status;
+    return add_twin(problem, *device.gpu, made);
+  }
   if (problem.backward() && has_float32_backward(problem))
     return Sm90Float32Attention::make(problem, *device.gpu, made);
   std::string note;
-  if (problem.backward() && problem.dtype == DType::kF32)
+  if (problem.backward())
     note = concatenate(" (as cuda:portable; the other one is ",
                        cuda::refuse_float32_attention_backward(problem), ")");
   return MixedAttention::make(problem, *device.gpu, made, std::move(note));
@@ -294,7 +371,10 @@ Status make_sm90(const AttentionProblem& problem, const Device& device, Made* ma
 constexpr Implementation<Attention> kSm90 = {
     .name = "cuda:sm90",
     .refuse =
-        [](const AttentionProblem& problem, const Device& device) {
+        [](const AttentionProblem& given, const Device& device) {
+          const bool whole = follows_chunks(given, device);
+          if (given.async_backward && (whole || is_mixed(given))) return kWholeGradients;
+          const AttentionProblem problem = whole ? without_chunks(given) : given;
           std::string why = cuda::refuse_attention(problem, device.gpu->facts());
           if (why.empty()) why = refuse_scale(problem, true);
           if (why.empty() && problem.rows.canonical && is_mixed(problem)) why = kOrderOfRows;
@@ -306,33 +386,15 @@ constexpr Implementation<Attention> kSm90 = {
         },
     .make = make_sm90};
 
-template <class Kernels>
-Status make_portable(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made) {
-  return problem.rows.zigzag ? ZigzagAttention<Kernels>::make(problem, gpu, made)
-                             : Kernels::make(problem, gpu, made);
-}
-
 // mma.sync of sm_80 and up.
 constexpr Implementation<Attention> kPortable = {
     .name = "cuda:portable",
-    .refuse =
-        [](const AttentionProblem& problem, const Device& device) {
-          std::string why = problem.rows.canonical ? kOrderOfRows : refuse_scale(problem, false);
-          if (problem.rows.zigzag && problem.ragged && problem.grad_bias)
-            why = "its gradient of bias is made for sequences of one length, in zigzag pieces";
-          for (int64_t piece = 0; piece < (problem.rows.zigzag ? 2 : 1); ++piece) {
-            const AttentionProblem one = problem.rows.zigzag ? piece_of(problem, piece) : problem;
-            if (why.empty()) why = cuda::refuse_portable_attention(one, device.gpu->facts());
-            if (why.empty()) why = cuda::refuse_portable_attention_backward(one);
-          }
-          return why;
-        },
-    .make =
-        [](const AttentionProblem& problem, const Device& device, Made* made) {
-          return problem.dtype == DType::kF64
-                     ? make_portable<Float64Attention>(problem, *device.gpu, made)
-                     : make_portable<PortableAttention>(problem, *device.gpu, made);
-        }};
+    .refuse = refuse_portable,
+    .make = [](const AttentionProblem& problem, const Device& device, Made* made) {
+      return problem.dtype == DType::kF64
+                 ? make_portable<Float64Attention>(problem, *device.gpu, made)
+                 : make_portable<PortableAttention>(problem, *device.gpu, made);
+    }};
 
 // Few queries, as in token generation: tasks split the keys, bound by memory. Backward is that of
 // cpu:tiled.

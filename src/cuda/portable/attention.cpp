@@ -120,7 +120,6 @@ std::string refuse_portable_attention(const AttentionProblem& problem, const Gpu
   if (facts.major < 8)
     return concatenate("made for compute capability 8.0 and up, the GPU has ", facts.major, ".",
                        facts.minor);
-  if (problem.async()) return "made for keys and values without chunks";
   if (std::string why = refuse_shard(problem, true); !why.empty()) return why;
   if (max(problem.head_dim, problem.value_dim) > kMostDim)
     return concatenate("made for head dims up to ", kMostDim, ", got head_dim ", problem.head_dim,
@@ -253,6 +252,12 @@ size_t portable_attention_workspace(const PortableForwardArguments& fixed) {
   const size_t bytes =
       sizeof(uint64_t) + sums * static_cast<size_t>(fixed.value_dim + 2) * sizeof(float);
   return (bytes + 15) / 16 * 16;
+}
+size_t portable_attention_workspace(const AttentionProblem& problem) {
+  const AttentionProblem packed = pack_gqa(problem);
+  const PortableForwardConfig config = choose_portable_attention(packed);
+  return portable_attention_workspace(portable_attention_arguments(packed, config)) +
+         portable_attention_planes(packed, config).workspace();
 }
 void bind_portable_attention_workspace(std::byte* workspace, PortableForwardArguments* arguments) {
   if (arguments->split_tiles == 0) return;

@@ -67,6 +67,8 @@ void bind_portable_attention_planes(const PlanesArguments& planes,
                                     PortableForwardArguments* arguments);
 // The workspace of split keys: its bytes, a multiple of 16, and its pointers.
 size_t portable_attention_workspace(const PortableForwardArguments& fixed);
+// All of forward, as PortableAttention has it.
+size_t portable_attention_workspace(const AttentionProblem& problem);
 void bind_portable_attention_workspace(std::byte* workspace, PortableForwardArguments* arguments);
 // Adds the tensors of an execution. Returns whether they can be accessed by vectors.
 bool bind_portable_attention(const AttentionForward& tensors, PortableForwardArguments* arguments);

@@ -107,17 +107,21 @@ Status copy_tensor(const Gpu& gpu, const Tensor& from, const Tensor& to, void* s
   return check(gpu.driver(), result, "copying between GPUs", kAdvice);
 }
 
-Status refuse_capture(const Gpu& gpu, const char* operation, void* stream) {
+Status find_capture(const Gpu& gpu, void* stream, bool* capturing) {
   const PeerDriver* driver = nullptr;
   if (Status status = load_peer_driver(&driver); !status.ok()) return status;
   const Gpu::Current current(gpu);
   if (!current.status().ok()) return current.status();
-  int32_t capturing = 0;
-  const Result result = driver->stream_capturing(static_cast<StreamHandle>(stream), &capturing);
-  if (Status status = check(gpu.driver(), result, "reading the state of a stream", kAdvice);
-      !status.ok())
-    return status;
-  if (capturing == 0) return {};
+  int32_t state = 0;
+  const Result result = driver->stream_capturing(static_cast<StreamHandle>(stream), &state);
+  *capturing = state != 0;
+  return check(gpu.driver(), result, "reading the state of a stream", kAdvice);
+}
+
+Status refuse_capture(const Gpu& gpu, const char* operation, void* stream) {
+  bool capturing = false;
+  if (Status status = find_capture(gpu, stream, &capturing); !status.ok()) return status;
+  if (!capturing) return {};
   return Status::error(PERSEID_UNSUPPORTED, operation,
                        ": the stream is being captured, but each execution has an epoch of its "
                        "own; call it outside of graphs");

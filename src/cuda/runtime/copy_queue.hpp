@@ -54,7 +54,9 @@ class CopyQueue {
   WordOperation operations_[64];
 };
 
-// OK unless the stream is being captured in a graph.
+// Whether the stream is being captured in a graph.
+Status find_capture(const Gpu& gpu, void* stream, bool* capturing);
+// OK unless it is.
 Status refuse_capture(const Gpu& gpu, const char* operation, void* stream);
 // In the order of a stream; see CopyQueue::copy.
 Status copy_tensor(const Gpu& gpu, const Tensor& from, const Tensor& to, void* stream);

@@ -159,7 +159,7 @@ Gpu::~Gpu() {
   driver_.context_release(device_);
 }
 
-Status Gpu::find_image(const Program& program, Image* image) const {
+Status Gpu::find_image(const Program& program, bool compiles, Image* image) const {
   const auto has_all = [&] { return image->names.size() == program.kernels.size(); };
   if (kernel_pack().find(key_of(program, nullptr), image) && has_all()) return {};
   Version version;
@@ -167,14 +167,20 @@ Status Gpu::find_image(const Program& program, Image* image) const {
   const std::string folder = cache_folder();
   const std::string key = key_of(program, &version);
   if (load_cached(folder, key, image) && has_all()) return {};
+  if (!compiles) return Status::error(PERSEID_UNSUPPORTED, "not compiled before");
   Status status = compile(program, image);
   if (status.ok()) store_cached(folder, key, *image);
   return status;
 }
 
+bool Gpu::is_compiled(const std::string& header, const std::vector<std::string>& names) const {
+  Image image;
+  return !facts_.assumed && find_image({header, names, facts_.architecture}, false, &image).ok();
+}
+
 Status Gpu::load_module(const Program& program, Module* module) const {
   Image image;
-  if (Status status = find_image(program, &image); !status.ok()) return status;
+  if (Status status = find_image(program, true, &image); !status.ok()) return status;
   // Loading waits for all work of the context, and holds up what would end that work's waits.
   wait_reports_->observers().drain();
   const Current current(*this);

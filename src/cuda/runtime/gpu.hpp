@@ -66,6 +66,8 @@ class Gpu {
   // or the compiler. They live as long as this object. Loads after what waits for other ranks.
   Status load(const std::string& header, const std::vector<std::string>& names,
               std::vector<Kernel>* kernels);
+  // Whether load() needs no compiler.
+  bool is_compiled(const std::string& header, const std::vector<std::string>& names) const;
 
   // Allows launches of the kernel with this much dynamic shared memory.
   Status allow_shared(const Kernel& kernel, int32_t bytes) const;
@@ -104,7 +106,7 @@ class Gpu {
       : driver_(driver), wait_reports_(std::make_unique<WaitReports>(driver, index)) {
     facts_.index = index;
   }
-  Status find_image(const Program& program, Image* image) const;
+  Status find_image(const Program& program, bool compiles, Image* image) const;
   Status load_module(const Program& program, Module* module) const;
 
   const Driver& driver_;

@@ -4,7 +4,6 @@
 
 #include "cuda/runtime/kernel_name.hpp"
 #include "cuda/runtime/launch_number.hpp"
-#include "cuda/runtime/signals.hpp"
 #include "cuda/sm90/attention_boxes.hpp"
 
 namespace perseid::internal::cuda {
@@ -338,7 +337,7 @@ Status Sm90Attention::make(const AttentionProblem& problem, const AttentionForwa
   if (status.ok() && config.bias_stages > 0)
     status =
         gpu.allow_shared(attention->kernels_.back(), without_bias_tiles(config).shared_bytes());
-  if (status.ok()) status = attention->chunks_.upload(problem.chunks_kv);
+  if (status.ok()) status = attention->chunks_.upload(problem);
   if (!status.ok()) return status;
 
   AttentionForwardArguments& fixed = attention->fixed_;
@@ -530,10 +529,16 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
     arguments.split_sums = reinterpret_cast<float*>(workspace + layout.sums);
   }
   arguments.launch = launch_number();
-  if (config_.async)
-    status = set_arrival(tensors.arrival_kv, reinterpret_cast<uint64_t*>(workspace + layout.failed),
-                         stream, &arguments);
-  if (!status.ok()) return status;
+  if (config_.async) {
+    status = chunks_.fill("attention forward", tensors.arrival_kv, stream, &arguments.async);
+    if (!status.ok()) return status;
+    const ChunkCut& cut = problem_.chunks_kv;
+    for (int64_t group = 0; group < problem_.arriving_groups; ++group)
+      (arguments.arrivals[group] = arguments.async.arrivals[0]).signals += group * cut.count;
+    arguments.pivot = static_cast<int32_t>(cut.begin[tensors.arrival_kv.first]);
+    arguments.async.failed = reinterpret_cast<uint64_t*>(workspace + layout.failed);
+    arguments.launch = arguments.async.launch;
+  }
   const Launch launch{.blocks = min(arguments.tiles, gpu_.facts().multiprocessors),
                       .threads = config.threads(),
                       .shared_bytes = config.shared_bytes()};
@@ -554,31 +559,6 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
   if (status.ok() && config_.masked() && config_.split)
     status = gpu_.launch(kernels_[next], by_rows, &arguments, stream);
   return status;
-}
-
-Status Sm90Attention::set_arrival(const Arrival& arrival, uint64_t* failed, void* stream,
-                                  AttentionForwardArguments* arguments) const {
-  const ChunkCut& cut = problem_.chunks_kv;
-  AsyncArguments& async = arguments->async;
-  DeviceArrival& filled = async.arrivals[0];
-  if (Status status = find_arrival(gpu_, arrival, &filled, &async.reports[0]); !status.ok())
-    return status;
-  filled.chunks = chunks_.from(arrival.first);
-  // Lengths are in memory of the device: their chunks are taken as if all sequences were longest.
-  if (!has_lengths(problem_)) {
-    const KeyRange seen = seen_keys(problem_, problem_.q_len, problem_.kv_len);
-    const auto read = ChunkTable<int64_t>{cut.begin, cut.count}.covering(seen.begin, seen.end);
-    filled.read = {static_cast<int32_t>(read.first), static_cast<int32_t>(read.last)};
-  }
-  for (int64_t group = 0; group < problem_.arriving_groups; ++group)
-    (arguments->arrivals[group] = filled).signals += group * cut.count;
-  arguments->pivot = static_cast<int32_t>(cut.begin[arrival.first]);
-  async.failed = failed;
-  async.launch = arguments->launch;
-  const WaitingExecution execution{.operation = "attention forward",
-                                   .operands = {"key", ""},
-                                   .deadline_ns = {arrival.deadline_ns, 0}};
-  return gpu_.wait_reports().draw(execution, stream, &async.reports[1]);
 }
 
 std::string Sm90Attention::description() const {

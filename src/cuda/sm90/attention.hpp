@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "cuda/attention/key_chunks.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
 #include "cuda/portable/planes.hpp"
-#include "cuda/runtime/chunk_table.hpp"
 #include "math/attention_problem.hpp"
 
 namespace perseid::internal::cuda {
@@ -55,16 +55,13 @@ class Sm90Attention {
   Workspace divide_workspace(const AttentionForwardArguments& fixed) const;
   // False if TMA cannot load the bias.
   bool map_bias(const Tensor& bias, AttentionForwardArguments* arguments) const;
-  // What one launch is told of the signals of key and value.
-  Status set_arrival(const Arrival& arrival, uint64_t* failed, void* stream,
-                     AttentionForwardArguments* arguments) const;
   Status map_tensors(const AttentionForwardConfig& config, const AttentionForward& tensors,
                      AttentionForwardArguments* arguments) const;
   Status map_planes(const PlanesArguments& planes, AttentionForwardArguments* arguments) const;
 
   AttentionProblem problem_;
   const Gpu& gpu_;
-  DeviceChunkTable chunks_;
+  KeyChunks chunks_;
   AttentionForwardConfig config_;
   std::vector<Kernel> kernels_;      // in the order of attention_forward_kernels
   AttentionForwardArguments fixed_;  // all but the tensors, the counter and the launch

@@ -5,7 +5,6 @@
 #include "cuda/runtime/kernel_name.hpp"
 #include "cuda/runtime/launch_number.hpp"
 #include "cuda/runtime/memory.hpp"
-#include "cuda/runtime/signals.hpp"
 #include "cuda/sm90/attention_backward_bias.hpp"
 #include "cuda/sm90/attention_boxes.hpp"
 #include "math/leaf_tree.hpp"
@@ -256,7 +255,7 @@ Status Sm90AttentionBackward::make_order() {
   fixed_.heads_of_arrival = static_cast<int32_t>(problem_.heads_of_arrival());
   const std::vector<int32_t> order =
       backward_order(problem_, config_.keys(), fixed_.batch_heads, fixed_.heads_per_section);
-  Status status = chunks_.upload(problem_.chunks_kv);
+  Status status = chunks_.upload(problem_);
   if (!status.ok() || order.empty()) return status;
   void* memory = nullptr;
   const size_t bytes = order.size() * sizeof(int32_t);
@@ -269,27 +268,15 @@ Status Sm90AttentionBackward::make_order() {
 Status Sm90AttentionBackward::set_chunks(const AttentionBackward& tensors, std::byte* workspace,
                                          void* stream,
                                          AttentionBackwardArguments* arguments) const {
-  const Arrival& arrival = tensors.arrival_kv;
   AsyncArguments& async = arguments->async;
-  DeviceArrival& filled = async.arrivals[0];
-  if (Status status = find_arrival(gpu_, arrival, &filled, &async.reports[0]); !status.ok())
-    return status;
-  filled.chunks = chunks_.from(arrival.first);
-  const KeyRange seen = seen_keys(problem_, problem_.q_len, problem_.kv_len);
-  const auto read =
-      ChunkTable<int64_t>{problem_.chunks_kv.begin, problem_.chunks_kv.count}.covering(seen.begin,
-                                                                                       seen.end);
-  filled.read = {static_cast<int32_t>(read.first), static_cast<int32_t>(read.last)};
+  Status status = chunks_.fill("attention backward", tensors.arrival_kv, stream, &async);
+  if (!status.ok()) return status;
   async.departure = {.signals = tensors.departure_kv.signals,
                      .epoch_ptr = tensors.departure_kv.epoch_ptr,
-                     .chunks = filled.chunks,
+                     .chunks = async.arrivals[0].chunks,
                      .epoch = tensors.departure_kv.epoch};
   async.failed = reinterpret_cast<uint64_t*>(workspace + layout_.failed);
-  async.launch = launch_number();
-  const WaitingExecution execution{.operation = "attention backward",
-                                   .operands = {"key", ""},
-                                   .deadline_ns = {arrival.deadline_ns, 0}};
-  return gpu_.wait_reports().draw(execution, stream, &async.reports[1]);
+  return status;
 }
 
 int64_t Sm90AttentionBackward::blocks_of_queries() const {

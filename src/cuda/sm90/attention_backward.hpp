@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "cuda/attention/key_chunks.hpp"
 #include "cuda/device/sm90/attention/config.hpp"
-#include "cuda/runtime/chunk_table.hpp"
 #include "cuda/runtime/gpu.hpp"
 #include "math/attention_problem.hpp"
 
@@ -83,7 +83,7 @@ class Sm90AttentionBackward {
   AttentionBackwardArguments fixed_;  // without tensors and workspace
   BiasTiles bias_;
   Layout layout_;
-  DeviceChunkTable chunks_;   // where they arrive
+  KeyChunks chunks_;          // where they arrive
   int32_t* order_ = nullptr;  // memory of the device
 };
 

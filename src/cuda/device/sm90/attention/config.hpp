@@ -525,7 +525,7 @@ struct AttentionBackwardArguments : AttentionBackwardProblem {
   AsyncArguments async;
   int32_t heads_of_arrival = 1;    // key heads, of all entries, in a group
   const int32_t* order = nullptr;  // tile * batch_heads + head, of each number in the raster order
-  QueryLeaves leaves;         // if C.leaves
+  QueryLeaves leaves;              // if C.leaves
 };
 
 // float32: the maps are those of planes.

@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "dispatch/attention_wrappers.hpp"
+
+#include <mutex>
+
+#include "cuda/attention/key_chunks.hpp"
+
+namespace perseid::internal::dispatch {
+namespace {
+
+static_assert(cuda::WholeKeyChunks::kWorkspace + 15 <= kChunksWorkspace);
+
+class AttentionAfterChunks final : public Executable<Attention> {
+ public:
+  AttentionAfterChunks(MadeAttention whole, cuda::Gpu& gpu)
+      : whole_(std::move(whole)), chunks_(gpu) {}
+  Status prepare(const AttentionProblem& problem) { return chunks_.prepare(problem); }
+
+  size_t workspace(Direction direction) const override {
+    return direction == Direction::kForward ? chunks_at() + cuda::WholeKeyChunks::kWorkspace
+                                            : whole_->workspace(direction);
+  }
+  Status forward(const AttentionForward& arguments, std::byte* workspace,
+                 void* stream) const override {
+    const Status status = chunks_.await(arguments.arrival_kv, workspace + chunks_at(), stream);
+    return status.ok() ? whole_->forward(arguments, workspace, stream) : status;
+  }
+  Status backward(const AttentionBackward& arguments, std::byte* workspace,
+                  void* stream) const override {
+    return whole_->backward(arguments, workspace, stream);
+  }
+  std::string kernels() const override { return whole_->kernels() + ", after all chunks"; }
+
+ private:
+  size_t chunks_at() const {
+    return static_cast<size_t>(
+        round_up(static_cast<int64_t>(whole_->workspace(Direction::kForward)), 16));
+  }
+
+  MadeAttention whole_;
+  cuda::WholeKeyChunks chunks_;
+};
+
+class TwinAttention final : public Executable<Attention> {
+ public:
+  TwinAttention(MadeAttention first, AttentionTwin twin)
+      : first_(std::move(first)), twin_(std::move(twin)) {}
+
+  size_t workspace(Direction direction) const override {
+    return max(first_->workspace(direction), direction == Direction::kForward
+                                                 ? twin_.forward_workspace
+                                                 : twin_.backward_workspace);
+  }
+  Status forward(const AttentionForward& arguments, std::byte* workspace,
+                 void* stream) const override {
+    const Status status = first_->forward(arguments, workspace, stream);
+    return run_twin(status, stream, [&](const Executable<Attention>& twin) {
+      return twin.forward(arguments, workspace, stream);
+    });
+  }
+  Status backward(const AttentionBackward& arguments, std::byte* workspace,
+                  void* stream) const override {
+    const Status status = first_->backward(arguments, workspace, stream);
+    return run_twin(status, stream, [&](const Executable<Attention>& twin) {
+      return twin.backward(arguments, workspace, stream);
+    });
+  }
+  std::string kernels() const override {
+    return first_->kernels() + "; as cuda:portable where TMA cannot address the tensors";
+  }
+
+ private:
+  template <class Run>
+  Status run_twin(const Status& refusal, void* stream, const Run& run) const {
+    if (refusal.code() != PERSEID_UNSUPPORTED) return refusal;
+    std::unique_lock lock(mutex_);
+    if (twin_.made == nullptr) {
+      bool capturing = false;
+      if (Status status = twin_.is_capturing(stream, &capturing); !status.ok()) return status;
+      if (capturing)
+        return Status::error(PERSEID_UNSUPPORTED, refusal.sentence(),
+                             "; or execute the plan once before a stream is captured, which loads "
+                             "kernels for such tensors");
+      if (Status status = twin_.make(&twin_.made); !status.ok()) return status;
+    }
+    lock.unlock();
+    return run(*twin_.made);
+  }
+
+  MadeAttention first_;
+  mutable std::mutex mutex_;
+  mutable AttentionTwin twin_;  // is made once
+};
+
+}  // namespace
+
+AttentionProblem without_chunks(AttentionProblem problem) {
+  problem.chunks_kv = {};
+  return problem;
+}
+
+Status make_after_chunks(
+    const AttentionProblem& problem, cuda::Gpu& gpu,
+    const std::function<Status(const AttentionProblem& whole, MadeAttention*)>& make_whole,
+    MadeAttention* made) {
+  MadeAttention whole;
+  if (Status status = make_whole(without_chunks(problem), &whole); !status.ok()) return status;
+  auto attention = std::make_unique<AttentionAfterChunks>(std::move(whole), gpu);
+  Status status = attention->prepare(problem);
+  if (status.ok()) *made = std::move(attention);
+  return status;
+}
+
+MadeAttention with_twin(MadeAttention first, AttentionTwin twin) {
+  return std::make_unique<TwinAttention>(std::move(first), std::move(twin));
+}
+
+}  // namespace perseid::internal::dispatch

@@ -1,0 +1,34 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Attention on a GPU around kernels that do not take all of a problem by themselves.
+#pragma once
+
+#include <functional>
+
+#include "dispatch/implementation.hpp"
+
+namespace perseid::internal::dispatch {
+
+using MadeAttention = std::unique_ptr<Executable<Attention>>;
+
+// Forward by kernels that know nothing of chunks of keys and values, after all of them. The wait
+// needs up to so many bytes of workspace in addition.
+inline constexpr size_t kChunksWorkspace = 32;
+AttentionProblem without_chunks(AttentionProblem problem);
+Status make_after_chunks(
+    const AttentionProblem& problem, cuda::Gpu& gpu,
+    const std::function<Status(const AttentionProblem& whole, MadeAttention*)>& make_whole,
+    MadeAttention* made);
+
+// Kernels that some tensors are refused by when they are executed (PERSEID_UNSUPPORTED, before
+// anything is launched), and a twin that runs those. It is made when it is first needed, if not
+// before, which a stream that is being captured does not allow.
+struct AttentionTwin {
+  MadeAttention made;  // null: not yet
+  std::function<Status(MadeAttention*)> make;
+  size_t forward_workspace = 0, backward_workspace = 0;
+  std::function<Status(void* stream, bool* capturing)> is_capturing;
+};
+MadeAttention with_twin(MadeAttention first, AttentionTwin twin);
+
+}  // namespace perseid::internal::dispatch
