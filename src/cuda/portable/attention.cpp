@@ -198,9 +198,10 @@ AttentionPlanes portable_attention_planes(const AttentionProblem& problem,
   const bool scales = config.scale_first || config.bias != DType::kNone ||
                       config.modifier != ScoreModifierKind::kNone;
   return {problem,
-          {config.key_length(), config.depth(), kCommonKeyExponent},
+          {config.key_length(), config.depth(), kCommonKeyExponent,
+           loss_of_sums(kMmaLoss, config.depth())},
           {config.value_length(), config.columns(), kCommonValueExponent},
-          scales ? 1 : arguments_of(problem).scale_log2};
+          scales ? 1 : arguments_of(problem).scale_log2_f64};
 }
 void bind_portable_attention_planes(const PlanesArguments& planes,
                                     PortableForwardArguments* arguments) {

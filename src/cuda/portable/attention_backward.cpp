@@ -108,12 +108,13 @@ AttentionPlanes portable_attention_backward_planes(const AttentionProblem& probl
   // All of them have the same chunks.
   const PortableBackwardConfig config =
       choose_portable_attention_backward(problem, gradients.front(), shared_bytes);
-  return {
-      problem,
-      {config.plane_length(config.key_dim), config.depth(config.key_dim), kCommonKeyExponent},
-      {config.plane_length(config.value_dim), config.depth(config.value_dim), kCommonValueExponent},
-      arguments_of(problem).scale_log2,
-      true};
+  const auto length = [&](int dim, int32_t common) {
+    return PlaneLength{config.plane_length(dim), config.depth(dim), common,
+                       loss_of_sums(kMmaLoss, config.depth(dim))};
+  };
+  return {problem, length(config.key_dim, kCommonKeyExponent),
+          length(config.value_dim, kCommonValueExponent), arguments_of(problem).scale_log2_f64,
+          true};
 }
 
 std::vector<GradientsOf> gradients_of(const AttentionProblem& problem, int32_t shared_bytes) {
@@ -282,8 +283,9 @@ PlanesArguments bind_portable_attention_backward(const AttentionProblem& problem
   arguments->arrived = reinterpret_cast<uint32_t*>(workspace + layout.arrived);
   arguments->split_sums = workspace + layout.split_sums;
   if (planes.blocks() == 0) return {};
-  const PlanesArguments rows = planes.bind(tensors.query, tensors.key, tensors.value,
-                                           &tensors.grad_out, workspace + layout.planes);
+  PlanesArguments rows = planes.bind(tensors.query, tensors.key, tensors.value, &tensors.grad_out,
+                                     workspace + layout.planes);
+  rows.pairs[0].lse = arguments->lse;
   const PairsOfRows& queries = rows.pairs[0];
   const PairsOfRows& keys = rows.pairs[1];
   arguments->query_planes = rows_of_planes(queries, queries.first);

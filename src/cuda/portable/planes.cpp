@@ -19,10 +19,15 @@ bool has_vectors_of_float(const Tensor& rows) {
   return aligned;
 }
 
+void set_scale(double scale, double loss, PlanesOfRows* rows) {
+  rows->scale = static_cast<float>(scale);
+  rows->scale_rest = static_cast<float>(scale * (1 + loss) - double{rows->scale});
+}
+
 }  // namespace
 
 AttentionPlanes::AttentionPlanes(const AttentionProblem& problem, PlaneLength key,
-                                 PlaneLength value, float query_scale, bool backward)
+                                 PlaneLength value, double query_scale, bool backward)
     : key_(key),
       value_(value),
       entries_{problem.ragged ? 1 : problem.batch, problem.ragged     ? 1
@@ -39,11 +44,12 @@ AttentionPlanes::AttentionPlanes(const AttentionProblem& problem, PlaneLength ke
   PairsOfRows& queries = fixed_.pairs[0];
   PairsOfRows& keys = fixed_.pairs[1];
   queries.first = planes(problem.head_dim, key);
-  queries.first.scale = query_scale;
+  set_scale(query_scale, double{key.loss}, &queries.first);
   queries.first.common = backward && key.common != 0 ? kCommonQueryExponent : 0;
   if (backward) {
     queries.second = planes(problem.value_dim, value);
     queries.second.in_steps = true;
+    set_scale(1, double{value.loss}, &queries.second);
   }
   keys.first = planes(problem.head_dim, key);
   keys.second = planes(problem.value_dim, value);

@@ -8,22 +8,26 @@
 #include <string>
 
 #include "cuda/device/portable/attention/planes_config.hpp"
+#include "cuda/device/split/truncation.hpp"
 #include "math/attention_problem.hpp"
 
 namespace perseid::internal::cuda {
 
-// Rows of planes: of so many numbers, in chunks, and their common exponent.
+// Rows of planes: of so many numbers, in chunks, their common exponent, and the share that sums of
+// products over a chunk lose (split/truncation.hpp).
 struct PlaneLength {
   int32_t length, chunk;
   int32_t common = 0;
+  float loss = 0;
 };
 
 class AttentionPlanes {
  public:
   AttentionPlanes() = default;
-  // Planes of query (times `query_scale`), key and value, and of grad_out if `backward`.
+  // Planes of query (times `query_scale`), key and value, and of grad_out if `backward`. Those of
+  // query and grad_out also have what the products lose.
   AttentionPlanes(const AttentionProblem& problem, PlaneLength key, PlaneLength value,
-                  float query_scale, bool backward = false);
+                  double query_scale, bool backward = false);
 
   size_t workspace() const { return bytes_; }  // multiples of 16
   int64_t blocks() const { return blocks_; }

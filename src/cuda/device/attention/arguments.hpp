@@ -92,9 +92,12 @@ inline constexpr int kRowWarps = 4;  // of a block that combines splits or fixes
 template <class Real>
 struct AttentionGradientsOf : AttentionArguments {
   RowsInMemory grad_out_rows, grad_query_rows, grad_key_rows, grad_value_rows;
-  RowsInMemory grad_bias;       // [batch, heads, queries, keys] of bias
-  Real* lse_log2 = nullptr;     // [block of queries][queries]; +inf for a query that sees no key
-  Real* delta = nullptr;        // the same; sum(out * grad_out) - grad_lse
+  RowsInMemory grad_bias;      // [batch, heads, queries, keys] of bias
+  RowsInMemory lse, grad_lse;  // rows of one element; grad_lse may be null
+  // [block of queries][queries]; +inf for a query that sees no key. Of float32 LseInLog2::rounded.
+  Real* lse_log2 = nullptr;
+  // The same; sum(out * grad_out) - grad_lse, of float32 times LseInLog2::factor.
+  Real* delta = nullptr;
   int32_t kv_heads = 0;         // of a batch entry
   int32_t q_blocks = 0;         // of a head; ragged: padded positions of blocks
   uint32_t* arrived = nullptr;  // splits of each tile of dBias that have arrived

@@ -71,9 +71,15 @@ struct FixupPair {
         is_kept<C.dropout>(a, batch, head, whole_row<C>(a, sequence, query_number), key_number);
     const Modifier<C.modifier, Real> modifier{a.modifier};
     const Real scores = query.product(key), scale = scale_log2_of<Real>(a);
+    // Times what LseInLog2 keeps apart, which delta has as well.
+    Real rest = 1;
+    if constexpr (C.dtype == DType::kF32)
+      rest = LseInLog2(*row_at<const float>(a.lse, entry_of<C.lengths>(a, batch), head,
+                                            sequence.q_begin + query_number))
+                 .factor;
     const Real weight =
         weight_of<C.dropout>(score_log2<V>(scores, scale, bias - a.lse_log2[at], modifier));
-    const Real factor = kept ? dropout_factor<C.dropout, Real>(a) : 0;
+    const Real factor = kept ? dropout_factor<C.dropout, Real>(a) * rest : 0;
     const Real product = grad_out.product(value);
     const Real ds = grad_score<V>(weight, kept ? product * factor : 0, a.delta[at]);
     const Real modified = score_log2<V>(scores, scale, modifier);

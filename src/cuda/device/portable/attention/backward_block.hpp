@@ -198,11 +198,11 @@ class PortableBackwardBlock {
   }
 
   // Gradients of rows but for `left_out`, columns from `first` of the part on. A null pointer
-  // disables a gradient.
+  // disables a gradient. `loss`: the share that the sums lack.
   template <bool kAdds, int kPart>
   __device__ __forceinline__ void store(const Real (&sums)[kTiles][kPart / 2], Real factor,
                                         const RowsInMemory& rows, int32_t dim, int32_t first,
-                                        uint32_t left_out) const {
+                                        uint32_t left_out, Real loss = 0) const {
     if (rows.data == nullptr) return;
     constexpr DType kOut = C.f32_key_gradients && C.of_keys() ? DType::kF32 : C.dtype;
     using Element = typename ElementOf<kOut>::Type;
@@ -214,7 +214,7 @@ class PortableBackwardBlock {
                                   to, rows.stride[2], rows.stride[3],
                                   count > 0 ? ((2u << (count - 1)) - 1) & ~left_out : 0,
                                   min(dim - first_column_ - first, kPart), lane())
-        .template store<kAdds>(sums, factor, a_.vectors);
+        .template store<kAdds>(sums, factor, factor * loss, a_.vectors);
   }
 
   const BackwardArguments<C>& a_;

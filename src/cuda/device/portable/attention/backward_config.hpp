@@ -194,9 +194,8 @@ inline constexpr int kPrepareThreads = 256;
 // Real: of sums.
 template <class Real>
 struct PortableBackwardArgumentsOf : AttentionGradientsOf<Real>, BiasTiles {
-  RowsInMemory lse, grad_lse;  // rows of one element; grad_lse may be null
-  int32_t batch_heads = 0;     // of the whole batch in memory, those of the block's own side
-  int32_t tiles = 0;           // of each of them; ragged: padded positions of tiles
+  int32_t batch_heads = 0;  // of the whole batch in memory, those of the block's own side
+  int32_t tiles = 0;        // of each of them; ragged: padded positions of tiles
   int32_t heads_per_section = 0;
   // If C.adds_queries: dQ / scale, [block of queries][16 queries][8 elements of key_dim][lane][4],
   // as ptx/mma.hpp has them; of float64 [4][lane].

@@ -4,8 +4,9 @@
 //
 // portable_attention_backward_prepare: delta = sum(out * grad_out) - grad_lse, and lse in units of
 // log2, of each query. A query that sees no key, or lies behind the last, gets lse_log2 = +inf, so
-// that its weights 2^(score - lse) are 0, and delta = 0. Clears the sums of dQ and the counters of
-// splits.
+// that its weights 2^(score - lse) are 0, and delta = 0. In float32 the factor of a query's weights
+// (LseInLog2) is in delta and in the planes of grad_out, which no other weights multiply. Clears
+// the sums of dQ and the counters of splits.
 //
 // portable_attention_backward_finish, if C.adds_queries: grad_query = scale * sums, rounded. Rows
 // that are not finite get a fixup under masks (attention/backward_fixup.hpp).
@@ -17,6 +18,7 @@
 #include "cuda/device/element.hpp"
 #include "cuda/device/portable/attention/backward_scores.hpp"
 #include "cuda/device/ptx/dependency.hpp"
+#include "cuda/device/split/truncation.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -63,10 +65,15 @@ class PortableBackwardPrepare {
         if (a_.grad_lse.data != nullptr)
           grad_lse = *row_at<const Real>(a_.grad_lse, entry, block.head, at);
       }
+      Real lse_log2 = lse * static_cast<Real>(internal::kLog2E), factor = 1;
+      if constexpr (C.dtype == DType::kF32) {
+        const LseInLog2 in_log2(lse);
+        lse_log2 = in_log2.rounded;
+        factor = in_log2.factor;
+      }
       const bool empty = lse == minus_infinity();
-      a_.lse_log2[number * C.queries + row] =
-          empty ? -minus_infinity() : lse * static_cast<Real>(internal::kLog2E);
-      a_.delta[number * C.queries + row] = empty ? 0 : delta[t] - grad_lse;
+      a_.lse_log2[number * C.queries + row] = empty ? -minus_infinity() : lse_log2;
+      a_.delta[number * C.queries + row] = empty ? 0 : (delta[t] - grad_lse) * factor;
     }
   }
 
@@ -190,11 +197,14 @@ class PortableBackwardFinish {
     if (query >= block_.sequence.q_len) return;
     auto* to = row_at<Real>(a_.grad_query_rows, entry_of<C.lengths>(a_, block_.sequence.batch),
                             block_.head, block_.sequence.q_begin + query);
+    // What products with the keys of a warp lose.
+    const Real rest = C.planes() == 2 ? a_.scale * loss_of_sums(kMmaLoss, C.rows) : 0;
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
       if (column + e >= a_.head_dim) break;
       Real* element = to + (column + e) * a_.grad_query_rows.stride[3];
-      *element = V::fma(eight[e], a_.scale, C.accumulate_query ? *element : 0);
+      *element =
+          V::fma(eight[e], a_.scale, V::fma(eight[e], rest, C.accumulate_query ? *element : 0));
     }
   }
   __device__ __forceinline__ void store_rounded(int row, int column,

@@ -32,10 +32,12 @@ class GradientStore {
         columns_(columns),
         lane_(lane) {}
 
+  // The sums times factor + rest, which is 0 but for planes.
   template <bool kAdds>
-  __device__ __forceinline__ void store(const Sums& sums, Real factor, bool vectors) const {
+  __device__ __forceinline__ void store(const Sums& sums, Real factor, Real rest,
+                                        bool vectors) const {
     if constexpr (kAdds || kOut == DType::kF32 || kOut == DType::kF64) {
-      store_numbers<kAdds>(sums, factor);
+      store_numbers<kAdds>(sums, factor, rest);
       return;
     } else {
       store_rounded(sums, factor, vectors);
@@ -55,19 +57,23 @@ class GradientStore {
   __device__ __forceinline__ bool has(int row) const { return (rows_ >> row & 1) != 0; }
   // use(row, its pair of eight columns j, the two sums)
   template <class Use>
-  __device__ __forceinline__ void for_each_pair(const Sums& sums, Real factor,
+  __device__ __forceinline__ void for_each_pair(const Sums& sums, Real factor, Real rest,
                                                 const Use& use) const {
+    const auto times = [&](Real sum) {
+      if constexpr (C.planes() == 2) return fmaf(sum, factor, sum * rest);
+      return sum * factor;
+    };
 #pragma unroll
     for (int i = 0; i < C.rows / 16; ++i)
 #pragma unroll
       for (int r = 0; r < 2; ++r)
 #pragma unroll
         for (int j = 0; j < kPart / 8; ++j)
-          use(16 * i + 8 * r + lane_ / 4, j, sums[i][4 * j + 2 * r] * factor,
-              sums[i][4 * j + 2 * r + 1] * factor);
+          use(16 * i + 8 * r + lane_ / 4, j, times(sums[i][4 * j + 2 * r]),
+              times(sums[i][4 * j + 2 * r + 1]));
   }
   __device__ __forceinline__ void stage(const Sums& sums, float factor) const {
-    for_each_pair(sums, factor, [&](int row, int j, float x, float y) {
+    for_each_pair(sums, factor, 0, [&](int row, int j, float x, float y) {
       *reinterpret_cast<uint32_t*>(staged_ + vector_offset<kLine>(row, j) + lane_ % 4 * 4) =
           round_pair<C.dtype>(x, y);
     });
@@ -91,8 +97,8 @@ class GradientStore {
     }
   }
   template <bool kAdds>
-  __device__ __forceinline__ void store_numbers(const Sums& sums, Real factor) const {
-    for_each_pair(sums, factor, [&](int row, int j, Real x, Real y) {
+  __device__ __forceinline__ void store_numbers(const Sums& sums, Real factor, Real rest) const {
+    for_each_pair(sums, factor, rest, [&](int row, int j, Real x, Real y) {
       const Real two[2] = {x, y};
 #pragma unroll
       for (int e = 0; e < 2; ++e) {

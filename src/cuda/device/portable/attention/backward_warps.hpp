@@ -245,17 +245,21 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
       }
   }
   __device__ __forceinline__ void store_gradients(uint32_t left_out) const {
+    // Of planes: those of queries have the scale, to units of log2, and with those of grad_out what
+    // scores and dP lose.
+    const auto loss = [](int depth) {
+      return kPlanes == 2 ? loss_of_sums(kMmaLoss, C.columns) - loss_of_sums(kMmaLoss, depth) : 0;
+    };
     if constexpr (C.of_keys()) {
-      this->template store<C.accumulate_value, kSecondOwn>(second_, dropout_factor<C.dropout>(a_),
-                                                           a_.grad_value_rows, a_.value_dim,
-                                                           kSecondOwn * sharer(), left_out);
-      // Planes of queries have the scale, to units of log2.
-      this->template store<C.accumulate_key, kFirstOwn>(first_, kPlanes == 2 ? kLn2 : a_.scale,
-                                                        a_.grad_key_rows, a_.head_dim,
-                                                        kFirstOwn * sharer(), left_out);
+      this->template store<C.accumulate_value, kSecondOwn>(
+          second_, dropout_factor<C.dropout>(a_), a_.grad_value_rows, a_.value_dim,
+          kSecondOwn * sharer(), left_out, loss(kSecondDepth));
+      this->template store<C.accumulate_key, kFirstOwn>(
+          first_, kPlanes == 2 ? kLn2 : a_.scale, a_.grad_key_rows, a_.head_dim,
+          kFirstOwn * sharer(), left_out, loss(kFirstDepth));
     } else {
       this->template store<C.accumulate_query, kFirstPart>(first_, a_.scale, a_.grad_query_rows,
-                                                           a_.head_dim, 0, left_out);
+                                                           a_.head_dim, 0, left_out, loss(1));
     }
   }
 

@@ -491,7 +491,8 @@ class PortableForward {
         float* const to =
             row_at<float>(a_.out_rows, entry(), head_of(row), own_.q_begin + query_of(row));
         store_results(to + column * stride, stride, a_.value_dim - column, a_.out_pairs, out_[i], r,
-                      result_factor(sum, dropout_factor<C.dropout>(a_)));
+                      result_factor(sum, dropout_factor<C.dropout>(a_),
+                                    loss_of_results<C>(kMmaLoss, own_, query_of(row))));
       }
     return lost;
   }
@@ -519,7 +520,8 @@ class PortableForward {
             a_.split_weights[row] = sum;
           }
           if (sum != sum) *a_.nonfinite = a_.launch;
-          factor = result_factor(sum, dropout_factor<C.dropout>(a_));
+          factor = result_factor(sum, dropout_factor<C.dropout>(a_),
+                                 loss_of_results<C>(kMmaLoss, own_, query_of(own_row)));
         } else {
           if (first)
             a_.split_sums[row] =
@@ -574,10 +576,10 @@ class PortableForward {
 template <PortableForwardConfig C>
 __global__ void __launch_bounds__(C.threads, C.resident)
     portable_attention_forward(const __grid_constant__ PortableForwardArguments arguments) {
-  extern __shared__ __align__(1024) unsigned char memory[];
+  extern __shared__ __align__(1024) unsigned char forward_memory[];
   ptx::launch_dependents();
   ptx::wait_for_prerequisites();
-  PortableForward<C>(arguments, memory).run();
+  PortableForward<C>(arguments, forward_memory).run();
 }
 
 // After a launch with splits.

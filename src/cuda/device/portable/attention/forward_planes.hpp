@@ -12,11 +12,14 @@
 #pragma once
 
 #include "cuda/device/attention/query_tile.hpp"
+#include "cuda/device/attention/sequence.hpp"
 #include "cuda/device/attention/softmax.hpp"
 #include "cuda/device/portable/attention/config.hpp"
 #include "cuda/device/portable/attention/plane_products.hpp"
+#include "cuda/device/portable/attention/planes_config.hpp"
 #include "cuda/device/ptx/cp_async.hpp"
 #include "cuda/device/ptx/ordering.hpp"
+#include "cuda/device/split/truncation.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -145,13 +148,23 @@ __device__ __forceinline__ void split_weights(const float (&weights)[kCount],
   }
 }
 
+// The share of its results that a query's products with values lose, of tiles of C.keys. C: a
+// configuration of attention forward.
+template <auto C>
+__device__ __forceinline__ float loss_of_results(float loss, const AttentionSequence& sequence,
+                                                 int32_t query) {
+  int32_t keys = sequence.kv_len;
+  if constexpr (C.right && !C.sharded) keys = min(keys, query + sequence.right);
+  if constexpr (C.left && !C.sharded) keys -= max(query + sequence.left, 0);
+  return loss_of_sums(loss, min(keys, int32_t{C.keys}));
+}
 // What the results of a row with that sum are to be multiplied by, as the sum of two numbers.
-// `dropout`: the factor of kept weights.
-__device__ __forceinline__ float2 result_factor(float sum, float dropout) {
+// `dropout`: the factor of kept weights. `loss`: what the results lack.
+__device__ __forceinline__ float2 result_factor(float sum, float dropout, float loss) {
   if (sum == 0) return {0, 0};
   const float inverse = 1 / sum, of_values = kValueFactor * dropout;
   const float rest = fmaf(-inverse, sum, 1) * inverse;
-  return {inverse * of_values, rest * of_values};
+  return {inverse * of_values, fmaf(inverse, loss, rest) * of_values};
 }
 __device__ __forceinline__ float result_of(float sum, float2 factor) {
   return factor.x == 0 ? 0 : fmaf(sum, factor.x, sum * factor.y);

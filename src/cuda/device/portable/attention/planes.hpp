@@ -24,6 +24,7 @@
 // halves are not scaled, so that products with them are summed beside the large ones.
 #pragma once
 
+#include "cuda/device/attention/arithmetic.hpp"
 #include "cuda/device/attention/sequence.hpp"
 #include "cuda/device/portable/attention/planes_config.hpp"
 #include "cuda/device/ptx/dependency.hpp"
@@ -92,13 +93,14 @@ class RowSplit {
   // The numbers times `scale`, whose products are not rounded; zeros if not `finite`.
   __device__ __forceinline__ void store(float scale, bool finite, int64_t row) const {
     uint16_t* const to = tensor_.planes + row * 2 * tensor_.length;
-    const float factor = tensor_.scale * scale;
+    const float factor = tensor_.scale * scale, rest = tensor_.scale_rest * scale;
 #pragma unroll
     for (int i = 0; i < C.held(); ++i) {
       const int at = number(i);
       if (at >= tensor_.length) continue;
       const float4 x = finite ? held_[i] : float4{0, 0, 0, 0};
-      const HalfPairs a = split_product(x.x, x.y, factor), b = split_product(x.z, x.w, factor);
+      const HalfPairs a = split_product(x.x, x.y, factor, rest),
+                      b = split_product(x.z, x.w, factor, rest);
       uint16_t* const high = to + at / tensor_.chunk * tensor_.chunk * 2 + at % tensor_.chunk;
       *reinterpret_cast<uint2*>(high) = {a.high, b.high};
       *reinterpret_cast<uint2*>(high + tensor_.chunk) = {a.low, b.low};
@@ -119,11 +121,13 @@ class RowSplit {
       use(held_[i].w);
     }
   }
-  // As split_pair of the products, which are not rounded.
-  __device__ __forceinline__ HalfPairs split_product(float x, float y, float factor) const {
+  // As split_pair of the products with factor + rest, which are not rounded.
+  __device__ __forceinline__ HalfPairs split_product(float x, float y, float factor,
+                                                     float rest) const {
     const uint32_t high = ptx::to_f16x2(x * factor, y * factor);
     const float2 kept = widen_pair<DType::kF16>(high);
-    return {high, ptx::to_f16x2(fmaf(x, factor, -kept.x), fmaf(y, factor, -kept.y))};
+    return {high, ptx::to_f16x2(fmaf(x, rest, fmaf(x, factor, -kept.x)),
+                                fmaf(y, rest, fmaf(y, factor, -kept.y)))};
   }
 
   const PlanesOfRows& tensor_;
@@ -180,7 +184,11 @@ __device__ __forceinline__ void split_pairs(const PairsOfRows& pairs, int32_t bl
   const auto split = [&](int step, const RowSplit<C>& x, const RowSplit<C>& y, uint32_t largest) {
     const int32_t row = own + step * kRowsAtOnce;
     const int64_t at = int64_t{head_of_all} * pairs.rows + min(row, pairs.rows - 1);
-    const RowNumbers numbers = split_pair_of_rows<C>(pairs, at, x, y, largest);
+    float factor = 1;
+    if (pairs.lse.data != nullptr)
+      factor =
+          LseInLog2(*row_at<const float>(pairs.lse, entry, head, min(row, pairs.rows - 1))).factor;
+    const RowNumbers numbers = split_pair_of_rows<C>(pairs, at, x, y, largest, factor);
     if (row < pairs.rows && threadIdx.x % C.lanes() == 0) pairs.numbers[at] = numbers;
   };
   const RowSplit<C> first = load(pairs.first, 0), second = load(pairs.first, 1);

@@ -46,10 +46,13 @@ struct PlanesOfRows {
   int32_t common = 0;
   // So are others, of 2^-44 to 2^28, as if it were 2^(common + 8 i).
   bool in_steps = false;
-  float scale = 1;  // the planes are those of the numbers times scale
+  // The planes are those of the numbers times scale + scale_rest; the latter is a few units in the
+  // last place of the former.
+  float scale = 1, scale_rest = 0;
 };
 struct PairsOfRows {
   PlanesOfRows first, second;
+  RowsInMemory lse;               // if not null, second rows are multiplied by LseInLog2::factor
   RowNumbers* numbers = nullptr;  // [entry, head, row]
   int32_t rows = 0, heads = 0;
   int32_t blocks_of_head = 0;

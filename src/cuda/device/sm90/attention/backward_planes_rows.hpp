@@ -18,6 +18,7 @@
 #include "cuda/device/portable/attention/planes.hpp"
 #include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/sm90/attention/backward_tiles.hpp"
+#include "cuda/device/split/truncation.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -119,9 +120,10 @@ class QuerySplit {
   // By a thread of its own. Returns whether the row has numbers of its own.
   __device__ __forceinline__ bool store_numbers(int row) const {
     const int64_t at = number_ * C.queries + row;
-    const float lse = shared_.lse[row], delta = shared_.delta[row];
+    const float lse = shared_.lse[row];
     const LseInLog2 in_log2(lse);
-    a_.lse_log2[at] = lse * kLog2E;
+    const float delta = shared_.delta[row] * in_log2.factor;
+    a_.lse_log2[at] = in_log2.rounded;
     a_.delta[at] = delta;
     const int32_t most = shared_.most, own = shared_.exponent[row];
     const int32_t exponent = own == SplitQueries::kNone ? most : own;
@@ -130,7 +132,7 @@ class QuerySplit {
     };
     QueryNumbers& numbers = a_.query_numbers[number_];
     numbers.shift[row] = in_log2.rounded + static_cast<float>(most - exponent - 15);
-    numbers.delta[row] = delta * in_log2.factor * power(-exponent);
+    numbers.delta[row] = delta * power(-exponent);
     numbers.factor[row] = shared_.factor[row];
     numbers.share[row] = power(most - exponent);
     return shared_.factor[row] != power_of_two(kCommonQueryExponent - 14) ||
@@ -208,15 +210,20 @@ class QueryFinish {
     const RowsInMemory& rows = a_.grad_query_rows;
     float* const to = row_at<float>(rows, entry_of<C.lengths>(a_, block_.sequence.batch),
                                     block_.head, block_.sequence.q_begin + query);
+    // What products with the 64 keys of a consumer lose.
+    const float rest = a_.scale * loss_of_sums(kWgmmaLoss, 64);
+    float results[8];
+#pragma unroll
+    for (int e = 0; e < 8; ++e) results[e] = fmaf(sums[e], a_.scale, sums[e] * rest);
     if (a_.vectors && column + 8 <= a_.head_dim) {
       auto* const fours = reinterpret_cast<float4*>(to + column);
-      fours[0] = {sums[0] * a_.scale, sums[1] * a_.scale, sums[2] * a_.scale, sums[3] * a_.scale};
-      fours[1] = {sums[4] * a_.scale, sums[5] * a_.scale, sums[6] * a_.scale, sums[7] * a_.scale};
+      fours[0] = {results[0], results[1], results[2], results[3]};
+      fours[1] = {results[4], results[5], results[6], results[7]};
       return;
     }
 #pragma unroll
     for (int e = 0; e < 8; ++e)
-      if (column + e < a_.head_dim) to[(column + e) * rows.stride[3]] = sums[e] * a_.scale;
+      if (column + e < a_.head_dim) to[(column + e) * rows.stride[3]] = results[e];
   }
 
   const AttentionBackwardPlanesArguments& a_;

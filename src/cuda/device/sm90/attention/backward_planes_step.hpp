@@ -17,6 +17,7 @@
 #include "cuda/device/sm90/attention/backward_planes_rows.hpp"
 #include "cuda/device/sm90/attention/backward_planes_shared.hpp"
 #include "cuda/device/sm90/attention/backward_scores.hpp"
+#include "cuda/device/split/truncation.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -315,11 +316,18 @@ class PlanesStep {
   __device__ __forceinline__ void store_value(const float (&sums)[C.value_dim / 2],
                                               const Rows& left_out) const {
     if constexpr (C.grad_value)
-      store(sums, dropout_factor<C.dropout>(a_), a_.grad_value_rows, a_.value_dim, left_out);
+      store(sums, dropout_factor<C.dropout>(a_), a_.grad_value_rows, a_.value_dim, left_out,
+            loss<C.value_dim>());
   }
   __device__ __forceinline__ void store_key(const float (&sums)[C.key_dim / 2],
                                             const Rows& left_out) const {
-    if constexpr (C.grad_key) store(sums, kLn2, a_.grad_key_rows, a_.head_dim, left_out);
+    if constexpr (C.grad_key)
+      store(sums, kLn2, a_.grad_key_rows, a_.head_dim, left_out, loss<C.key_dim>());
+  }
+  // What sums over the queries of a step lack: their planes have what products over kDim lose.
+  template <int kDim>
+  static constexpr float loss() {
+    return loss_of_sums(kWgmmaLoss, C.queries) - loss_of_sums(kWgmmaLoss, kDim);
   }
   __device__ __forceinline__ void fix_up(const Rows& left_out) const {
     const uint32_t rows = rows_of(left_out.lanes[0]) | rows_of(left_out.lanes[1]) << 8;
@@ -339,8 +347,8 @@ class PlanesStep {
   }
   template <int kCount>
   __device__ __forceinline__ void store(const float (&sums)[kCount], float factor,
-                                        const RowsInMemory& rows, int32_t dim,
-                                        const Rows& left_out) const {
+                                        const RowsInMemory& rows, int32_t dim, const Rows& left_out,
+                                        float loss) const {
     if (rows.data == nullptr) return;
     const int32_t entry = entry_of<C.lengths>(a_, tile_.batch);
     const int column = 2 * (thread_.lane % 4);
@@ -353,7 +361,7 @@ class PlanesStep {
       if (key >= tile_.kv_rows || (left_out.lanes[r] >> thread_.lane & 1) != 0) continue;
       float* const to =
           row_at<float>(rows, entry, tile_.kv_head, tile_.kv_begin + key) + column * rows.stride[3];
-      store_results(to, rows.stride[3], dim - column, pairs, sums, r, {factor, 0});
+      store_results(to, rows.stride[3], dim - column, pairs, sums, r, {factor, factor * loss});
     }
   }
 

@@ -530,7 +530,6 @@ struct AttentionBackwardArguments : AttentionBackwardProblem {
 
 // float32: the maps are those of planes.
 struct AttentionBackwardPlanesArguments : AttentionBackwardArguments {
-  RowsInMemory lse, grad_lse;             // rows of one element; grad_lse may be null
   PlanesArguments planes;                 // of query with grad_out, and of key with value
   PlanesOfRows out;                       // without planes
   QueryNumbers* query_numbers = nullptr;  // [block of queries]
@@ -554,8 +553,7 @@ struct LeafSumArguments {
 
 // Arguments of attention_backward_prepare and attention_backward_finish.
 struct AttentionBackwardRows : AttentionBackwardProblem {
-  RowsInMemory lse, grad_lse;  // rows of one element; grad_lse may be null
-  int32_t bias_blocks = 0;     // tiles of dBias
+  int32_t bias_blocks = 0;  // tiles of dBias
 };
 
 }  // namespace perseid::internal::cuda

@@ -129,7 +129,8 @@ class ForwardEpilogue {
       float* const to = row_at<float>(a_.out_rows, batch_of(tile), head_of(tile, row),
                                       tile.q_begin + query_of(tile, row));
       store_results(to + column * stride, stride, a_.value_dim - column, a_.out_pairs, out, r,
-                    result_factor(sums[r], dropout_factor<C.dropout>(a_)));
+                    result_factor(sums[r], dropout_factor<C.dropout>(a_),
+                                  loss_of_results<C>(kWgmmaLoss, tile, query_of(tile, row))));
     }
   }
 
