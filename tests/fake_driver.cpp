@@ -90,9 +90,15 @@ void* map_file(int file, size_t bytes, void* at = nullptr) {
                     file, 0);
   return data == MAP_FAILED ? nullptr : data;
 }
+// As a GPU's memory, not initialised.
 int make_file(size_t bytes) {
   const int file = memfd_create("fake GPU", MFD_CLOEXEC);
-  return file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0 ? file : -1;
+  void* data = file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0 ? map_file(file, bytes)
+                                                                            : nullptr;
+  if (data == nullptr) return -1;
+  std::memset(data, 0xaa, bytes);
+  munmap(data, bytes);
+  return file;
 }
 int add_shared(int file, size_t bytes, uint64_t* address) {
   void* data = file < 0 ? nullptr : map_file(file, bytes);

@@ -74,6 +74,14 @@ static int operations(perseid_group_t group, int rank) {
 }
 
 static int products(perseid_context_t context, perseid_group_t group, int rank) {
+  //! [memory_on]
+  void *inbox = NULL, *of_peer = NULL;
+  TRY(perseid_group_memory_allocate_on(context, group, 1 << 20, 0, &inbox));
+  TRY(perseid_group_memory_peer(group, inbox, 1 - rank, &of_peer));  // for kernels and copies
+  TRY(perseid_group_barrier(group, 0));
+  perseid_group_memory_free(group, inbox);
+  //! [memory_on]
+
   const float ones[4] = {1, 1, 1, 1};
   float rows[4], square[4];
   const DLTensor full = perseid_tensor(ones, kDLFloat, 32, PERSEID_DIMS(2, 2), NULL);

@@ -114,12 +114,23 @@ PERSEID_API perseid_status perseid_group_shrink(perseid_group_t group, uint64_t 
  * PEER_LOST, UNSUPPORTED (ranks on several hosts). \snippet ranks.c memory */
 PERSEID_API perseid_status perseid_group_memory_allocate(perseid_group_t group, size_t bytes,
                                                          uint64_t deadline_ns, void** data);
-/** Where the memory of `rank` is that was allocated together with `data`.
+/** The same in memory of the context's device. On a context of the CPU it is
+ * perseid_group_memory_allocate; on one of a GPU each rank has memory of its own GPU, which the
+ * GPUs of all ranks read and write: by kernels, copies and signals in it, at the addresses that
+ * perseid_group_memory_peer gives. Memory of one rank then does not adjoin that of the next.
+ * Errors: those, DEVICE_ERROR (GPUs without peer access), INVALID_ARGUMENT (contexts of both
+ * kinds). \snippet ranks.c memory_on */
+PERSEID_API perseid_status perseid_group_memory_allocate_on(perseid_context_t context,
+                                                            perseid_group_t group, size_t bytes,
+                                                            uint64_t deadline_ns, void** data);
+/** Where this rank reaches the memory of `rank` that was allocated together with `data`.
  * \snippet ranks.c memory */
 PERSEID_API perseid_status perseid_group_memory_peer(perseid_group_t group, const void* data,
                                                      int32_t rank, void** peer);
-/** Unmaps the memory on this rank; the others keep theirs. In any order. It is unmapped with the
- * group at the latest. NULL is ignored.
+/** Unmaps the memory on this rank; the others keep theirs, that of this rank too. In any order. It
+ * is unmapped with the group at the latest. Memory of a GPU: work of this rank that uses it has
+ * ended before; the call waits for the operations of ranks that are in flight on the GPU, at most
+ * until their deadlines. NULL is ignored.
  * \snippet ranks.c memory */
 PERSEID_API void perseid_group_memory_free(perseid_group_t group, void* data);
 

@@ -119,16 +119,20 @@ class Group {
   std::unique_ptr<perseid_group, Destroy> handle_;
 };
 
-/// Memory that all ranks of a group can read and write, zeroed; all ranks make it together. The
-/// group must live as long.
+/// Memory that all ranks of a group can read and write, zeroed; all ranks make it together. It is
+/// of the host, or of the ranks' GPUs. The group must live as long.
 /// \snippet ranks.cpp memory
 class GroupMemory {
  public:
   /// Allocates `bytes` for this rank.
   GroupMemory(const Group& group, size_t bytes, std::chrono::nanoseconds deadline = {})
-      : data_(allocate(group, bytes, deadline), Free{group.get()}) {}
+      : data_(allocate(nullptr, group, bytes, deadline), Free{group.get()}) {}
+  /// The same in memory of the context's device.
+  GroupMemory(const Context& context, const Group& group, size_t bytes,
+              std::chrono::nanoseconds deadline = {})
+      : data_(allocate(&context, group, bytes, deadline), Free{group.get()}) {}
   void* data() const { return data_.get(); }  ///< of this rank
-  /// That of another rank.
+  /// Where this rank reaches that of another one.
   void* peer(int32_t rank) const {
     void* peer = nullptr;
     detail::check(perseid_group_memory_peer(data_.get_deleter().group, data(), rank, &peer));
@@ -140,10 +144,14 @@ class GroupMemory {
     perseid_group_t group;
     void operator()(void* data) const { perseid_group_memory_free(group, data); }
   };
-  static void* allocate(const Group& group, size_t bytes, std::chrono::nanoseconds deadline) {
+  static void* allocate(const Context* context, const Group& group, size_t bytes,
+                        std::chrono::nanoseconds deadline) {
     void* data = nullptr;
+    const uint64_t limit = detail::nanoseconds(deadline);
     detail::check(
-        perseid_group_memory_allocate(group.get(), bytes, detail::nanoseconds(deadline), &data));
+        context == nullptr
+            ? perseid_group_memory_allocate(group.get(), bytes, limit, &data)
+            : perseid_group_memory_allocate_on(context->get(), group.get(), bytes, limit, &data));
     return data;
   }
   std::unique_ptr<void, Free> data_;

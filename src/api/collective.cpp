@@ -218,7 +218,18 @@ perseid_status perseid_group_memory_allocate(perseid_group_t group, size_t bytes
   if (data != nullptr) *data = nullptr;
   return api::with_group(__func__, group, [&](collective::Group& own) -> Status {
     if (data == nullptr) return api::null_argument("perseid_group_memory_allocate", "data");
-    return group->memory.allocate(own, {"memory", deadline_ns}, bytes, data);
+    return group->memory.allocate(own, {"memory", deadline_ns}, nullptr, bytes, data);
+  });
+}
+
+perseid_status perseid_group_memory_allocate_on(perseid_context_t context, perseid_group_t group,
+                                                size_t bytes, uint64_t deadline_ns, void** data) {
+  if (data != nullptr) *data = nullptr;
+  return api::with_group(__func__, group, [&](collective::Group& own) -> Status {
+    constexpr const char* kFunction = "perseid_group_memory_allocate_on";
+    if (context == nullptr) return api::null_argument(kFunction, "context");
+    if (data == nullptr) return api::null_argument(kFunction, "data");
+    return group->memory.allocate(own, {"memory", deadline_ns}, context->device.get(), bytes, data);
   });
 }
 

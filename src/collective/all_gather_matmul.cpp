@@ -401,14 +401,14 @@ Status AllGatherMatmulPlan::multiply(const Operation& operation,
       if (device().gpu == nullptr) arrival.record = &record;
       inner.arrival_a = &arrival;
     }
-    cpu::ChunkTimes* times = arrives ? times_of(report_.get()) : nullptr;
-    const Reported computing(times == nullptr ? report_.get() : nullptr,
+    const ChunkTimers timers = arrives ? timers_of(report_.get(), true) : ChunkTimers();
+    const Reported computing(timers.cpu == nullptr ? report_.get() : nullptr,
                              OverlapReport::Kind::kCompute, OverlapReport::kNoChunk, group_->rank(),
                              sending.stream);
     Status status =
         i == 0 && sliced_ != nullptr
-            ? sliced_->multiply(gathered_, c, inner, arrival, workspace, sending.stream)
-            : matmul_of(products_[i].plan).execute_timed(inner, workspace, sending.stream, times);
+            ? sliced_->multiply(gathered_, c, inner, arrival, workspace, sending.stream, timers)
+            : matmul_of(products_[i].plan).execute_timed(inner, workspace, sending.stream, timers);
     status = end_of_waits(*group_, operation, *chunks_, sending, record, std::move(status));
     if (!status.ok()) return status;
   }

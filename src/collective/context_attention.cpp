@@ -578,11 +578,12 @@ Status ContextAttentionPlan::attend(const Operation& operation,
     inner.arrival_kv = &arrival;
   }
   if (status.ok()) {
-    cpu::ChunkTimes* times = inner.arrival_kv != nullptr ? times_of(report_.get()) : nullptr;
-    const Reported computing(times == nullptr ? report_.get() : nullptr,
+    const ChunkTimers timers =
+        inner.arrival_kv != nullptr ? timers_of(report_.get(), true) : ChunkTimers();
+    const Reported computing(timers.cpu == nullptr ? report_.get() : nullptr,
                              OverlapReport::Kind::kCompute, OverlapReport::kNoChunk, group_->rank(),
                              sending.stream);
-    status = attention_of(attention_).forward_timed(inner, workspace, sending.stream, times);
+    status = attention_of(attention_).forward_timed(inner, workspace, sending.stream, timers);
   }
   return inner.arrival_kv == nullptr
              ? status

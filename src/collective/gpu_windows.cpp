@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/gpu_windows.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "cuda/runtime/memory.hpp"
@@ -13,9 +14,14 @@ using cuda::PeerSharing;
 
 constexpr const char* kVariable = "PERSEID_PEER_MEMORY";
 
-Status fill(const cuda::Gpu& gpu, void* data, size_t words, uint32_t initial) {
-  const std::vector<uint32_t> values(words, initial);
-  return cuda::copy(gpu, data, values.data(), words * sizeof(uint32_t), nullptr);
+Status fill(const cuda::Gpu& gpu, uint32_t* data, size_t words, uint32_t initial) {
+  constexpr size_t kAtOnce = 4 << 20;
+  const std::vector<uint32_t> values(std::min(words, kAtOnce), initial);
+  Status status;
+  for (size_t at = 0; at < words && status.ok(); at += kAtOnce)
+    status = cuda::copy(gpu, data + at, values.data(),
+                        std::min(words - at, kAtOnce) * sizeof(uint32_t), nullptr);
+  return status;
 }
 
 // What any rank asks for by the variable; "": none does. Collective.
@@ -41,8 +47,8 @@ Status find_wish(Group& group, const Operation& operation, std::string* wish) {
 }  // namespace
 
 Status GpuWindows::make(Group& group, const Operation& operation,
-                        std::shared_ptr<const cuda::Gpu> gpu, size_t bytes, size_t words,
-                        uint32_t initial, std::unique_ptr<GpuWindows>* windows) {
+                        std::shared_ptr<const cuda::Gpu> gpu, const std::vector<size_t>& bytes,
+                        size_t words, uint32_t initial, std::unique_ptr<GpuWindows>* windows) {
   std::string wish;
   if (Status status = find_wish(group, operation, &wish); !status.ok()) return status;
   Status status;
@@ -59,17 +65,18 @@ Status GpuWindows::make(Group& group, const Operation& operation,
 }
 
 Status GpuWindows::make(PeerSharing sharing, Group& group, const Operation& operation,
-                        const std::shared_ptr<const cuda::Gpu>& gpu, size_t bytes, size_t words,
-                        uint32_t initial, std::unique_ptr<GpuWindows>* windows) {
+                        const std::shared_ptr<const cuda::Gpu>& gpu,
+                        const std::vector<size_t>& bytes, size_t words, uint32_t initial,
+                        std::unique_ptr<GpuWindows>* windows) {
   const auto own = static_cast<size_t>(group.rank()), size = static_cast<size_t>(group.size());
   const bool threads = group.of_threads();
   auto made = std::make_unique<GpuWindows>();
   made->memory_.resize(size);
   std::unique_ptr<cuda::PeerMemory>& mine = made->memory_[own];
   cuda::PeerOffer offer;  // until all have mapped the memory
-  Status status = cuda::PeerMemory::make(sharing, threads, gpu, bytes, &mine, &offer);
+  Status status = cuda::PeerMemory::make(sharing, threads, gpu, bytes[own], &mine, &offer);
   // Before any rank can write there.
-  if (status.ok()) status = fill(*gpu, mine->data(), words, initial);
+  if (status.ok()) status = fill(*gpu, reinterpret_cast<uint32_t*>(mine->data()), words, initial);
 
   std::vector<std::string> messages;
   std::vector<Descriptor> descriptors;
@@ -77,7 +84,7 @@ Status GpuWindows::make(PeerSharing sharing, Group& group, const Operation& oper
       group.exchange(operation, status, offer.message, &messages, &offer.descriptor, &descriptors);
   for (size_t rank = 0; status.ok() && rank < size; ++rank)
     if (rank != own)
-      status = cuda::PeerMemory::map(sharing, threads, gpu, bytes,
+      status = cuda::PeerMemory::map(sharing, threads, gpu, bytes[rank],
                                      {std::move(messages[rank]), std::move(descriptors[rank])},
                                      &made->memory_[rank]);
   // A failure is one of all ranks.

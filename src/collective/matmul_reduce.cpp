@@ -340,14 +340,16 @@ Status MatmulReducePlan::multiply(const Operation& operation, const Call& call,
                                   const Sending& sending) const {
   if (cpu::load_acquire(group_->abort()) != 0)
     return missing_chunk(*group_, operation, sending, -1, 0);
-  cpu::ChunkTimes* times = fused_ ? times_of(report_.get()) : nullptr;
-  const Reported computing(times == nullptr ? report_.get() : nullptr,
+  const ChunkTimers timers = fused_ ? timers_of(report_.get(), false) : ChunkTimers();
+  const Reported computing(timers.cpu == nullptr ? report_.get() : nullptr,
                            OverlapReport::Kind::kCompute, OverlapReport::kNoChunk, group_->rank(),
                            sending.stream);
-  if (call.by_shards)
+  if (call.by_shards) {
+    Arrival arrival = as_arrival(reduce_->arrival(operation, sending.epoch));
+    arrival.waits = waits_for_parts();
     return shard_products_->multiply(call.own, partial_, reduce_->signals(), reduce_->parts(),
-                                     reduce_->arrival(operation, sending.epoch), sending,
-                                     call.workspace);
+                                     arrival, sending, call.workspace);
+  }
   const perseid_matmul_reduce_args& args = call.args;
   auto inner = sized<perseid_matmul_args>();
   inner.a = args.a;
@@ -362,7 +364,7 @@ Status MatmulReducePlan::multiply(const Operation& operation, const Call& call,
     departure.first_chunk = chunks_->pivot((group_->rank() + 1) % group_->size());
     inner.departure_c = &departure;
   }
-  Status status = matmul_of(product_).execute_timed(inner, call.workspace, sending.stream, times);
+  Status status = matmul_of(product_).execute_timed(inner, call.workspace, sending.stream, timers);
   if (fused_) return status;
   for (int64_t chunk = 0; status.ok() && chunk < chunks_->count(); ++chunk)
     status =
@@ -442,15 +444,27 @@ Status MatmulReducePlan::reduce_on_gpu(const Operation& operation, const Sending
   if (bias.present() && along_n_)
     own_bias.data = bias.as<std::byte>() +
                     results_.begin_of(group_->rank()) * bias.stride[0] * size_of(bias.dtype);
+  Arrival arrival = as_arrival(reduce_->arrival(operation, sending.epoch));
+  arrival.waits = waits_for_parts();
   return sum_with(bias.dtype)
       ->run({.operation = operation.name,
              .parts = parts_,
              .bias = own_bias,
              .out = out,
              .average = reduction_ == Reduction::kAverage,
-             .arrival = as_arrival(reduce_->arrival(operation, sending.epoch)),
+             .arrival = arrival,
              .signals = static_cast<int32_t>(reduce_->arrivals())},
             sending.stream);
+}
+
+// For a kernel that waits for signals of parts: of each chunk those of the ranks after this one.
+cuda::ChunkWait* MatmulReducePlan::waits_for_parts() const {
+  if (report_ == nullptr) return nullptr;
+  const int32_t own = group_->rank(), size = group_->size();
+  return report_->waits(reduce_->arrivals(), [&](int64_t i) {
+    return OverlapReport::Awaited{own_chunk(),
+                                  (own + 1 + static_cast<int32_t>(i % (size - 1))) % size};
+  });
 }
 
 // The result of an all-reduce, where the other ranks read it.

@@ -52,6 +52,7 @@ class MatmulReducePlan final : public op::Plan {
   Status all_reduce(const Operation& operation, const Call& call, const Sending& sending) const;
   Tensor result() const;
   int64_t own_chunk() const;  // the first one, for the report
+  cuda::ChunkWait* waits_for_parts() const;
   Status give_on_gpu(const Operation& operation, const Sending& sending, const Tensor& result,
                      const Tensor& c) const;
   const cuda::RankSum* sum_with(DType bias) const;

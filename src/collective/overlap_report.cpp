@@ -39,19 +39,33 @@ OverlapReport::OverlapReport(const char* operation, const Group& group, const Sh
       workers_(device.gpu == nullptr ? device.workers() : 1),
       chunks_(chunks),
       times_(chunks.count()) {
-  if (device.gpu != nullptr) gpu_ = std::make_unique<cuda::StreamTimes>(device.gpu);
+  if (device.gpu == nullptr) return;
+  gpu_ = std::make_unique<cuda::StreamTimes>(device.gpu);
+  // A sum over ranks waits for as many chunks of each other rank as a shard has.
+  int64_t most = 1;
+  for (size_t piece = 0; piece + 1 < chunks.first.size(); ++piece)
+    most = std::max(most, chunks.first[piece + 1] - chunks.first[piece]);
+  waits_ = std::make_unique<cuda::ChunkWaitTimes>(device.gpu, chunks.count() + most * ranks_);
 }
 
 void OverlapReport::begin(void* stream) {
   spans_.clear();
   times_.clear();
-  if (gpu_ != nullptr) gpu_->clear();
+  awaited_.clear();
+  computed_ = 0;
+  if (gpu_ != nullptr) {
+    gpu_->clear();
+    waits_->begin(stream);
+  }
   began_ = cpu::nanoseconds_now();
   begin_ = point(stream);
 }
 
 void OverlapReport::add(Kind kind, int64_t chunk, int32_t rank, int64_t begin, void* stream) {
   spans_.push_back({kind, chunk, rank, begin, point(stream), -1});
+  if (kind != Kind::kCompute) return;
+  spans_.back().first_wait = computed_;
+  spans_.back().end_wait = computed_ = awaited_.size();
 }
 
 void OverlapReport::end(void* stream) {
@@ -89,8 +103,33 @@ Status OverlapReport::give(const char** json) {
     span.end = at(span.end);
     if (span.seconds < 0) span.seconds = seconds(span.end - span.begin);
   }
+  if (gpu_ != nullptr)
+    if (Status status = add_waits(&spans, at(begin_)); !status.ok()) return status;
   write(spans, at(begin_), at(end_));
   *json = json_.c_str();
+  return {};
+}
+
+// Takes them off the computing that they are in. Two clocks differ by microseconds: a wait ends
+// within the computing, and takes no longer.
+Status OverlapReport::add_waits(std::vector<Span>* spans, int64_t begin) const {
+  std::vector<cuda::ChunkWaitTimes::Wait> waits;
+  if (Status status = waits_->read(&waits); !status.ok()) return status;
+  for (size_t i = 0, count = spans->size(); i < count; ++i)
+    for (size_t wait = (*spans)[i].first_wait; wait < (*spans)[i].end_wait; ++wait) {
+      Span& computing = (*spans)[i];
+      Span waiting{Kind::kWait,
+                   awaited_[wait].chunk,
+                   awaited_[wait].rank,
+                   std::clamp(begin + waits[wait].begin, computing.begin, computing.end),
+                   std::clamp(begin + waits[wait].end, computing.begin, computing.end),
+                   0};
+      waiting.seconds = std::min(
+          {seconds(waits[wait].waited), seconds(waiting.end - waiting.begin), computing.seconds});
+      if (waiting.seconds <= 0) continue;
+      computing.seconds -= waiting.seconds;
+      spans->push_back(waiting);
+    }
   return {};
 }
 

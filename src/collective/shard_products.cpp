@@ -90,7 +90,7 @@ MatmulArguments ShardProducts::arguments_of(const Operands& operands) const {
 }
 
 Status ShardProducts::multiply(const Operands& operands, const Tensor& partial, uint32_t* signals,
-                               const RankParts& parts, const perseid_arrival& arrival,
+                               const RankParts& parts, const Arrival& arrival,
                                const Sending& sending, const op::Workspace& workspace) const {
   MatmulArguments arguments = arguments_of(operands);
   arguments.departure_c = {.signals = signals, .epoch = sending.epoch, .first = next_chunk_};
@@ -105,11 +105,7 @@ Status ShardProducts::multiply(const Operands& operands, const Tensor& partial, 
   given.partial_batch = partial.stride[0];
   given.first_chunk = first_chunk_;
   given.chunks = own_chunks_;
-  given.arrival = {.signals = arrival.signals,
-                   .epoch = arrival.epoch,
-                   .deadline_ns = arrival.deadline_ns,
-                   .abort = arrival.abort,
-                   .record = arrival.record};
+  given.arrival = arrival;
   // The caller's workspace has room to align it.
   void* data = workspace.data;
   size_t bytes = workspace.bytes;

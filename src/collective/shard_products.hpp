@@ -37,7 +37,7 @@ class ShardProducts {
   // set; the own one goes to c. `parts`: those that arrive, without their strides; `arrival`: how
   // to wait for them.
   Status multiply(const Operands& operands, const Tensor& partial, uint32_t* signals,
-                  const RankParts& parts, const perseid_arrival& arrival, const Sending& sending,
+                  const RankParts& parts, const Arrival& arrival, const Sending& sending,
                   const op::Workspace& workspace) const;
 
  private:

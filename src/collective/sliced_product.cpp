@@ -115,7 +115,7 @@ void SlicedProduct::cut(const Shards& shards, const ShardChunks& chunks, int32_t
 
 Status SlicedProduct::multiply(const Tensor& a, const Tensor& c, const perseid_matmul_args& args,
                                const perseid_arrival& arrival, const op::Workspace& workspace,
-                               void* stream) const {
+                               void* stream, const ChunkTimers& timers) const {
   Status status;
   const DLDevice device = device_->dl_device();
   for (const Rows& rows : rows_) {
@@ -133,7 +133,10 @@ Status SlicedProduct::multiply(const Tensor& a, const Tensor& c, const perseid_m
     inner.a = &a_dl;
     inner.c = &c_dl;
     inner.arrival_a = &arriving;
-    if (status.ok()) status = matmul_of(rows.plan).execute(inner, workspace, stream);
+    ChunkTimers own_timers = timers;
+    if (own_timers.gpu != nullptr) own_timers.gpu += rows.first_chunk;
+    if (status.ok())
+      status = matmul_of(rows.plan).execute_timed(inner, workspace, stream, own_timers);
   }
   return status;
 }

@@ -33,8 +33,8 @@ class SlicedProduct {
 
   // a and c: [1, rows, columns], all rows. `args` has the rest. `arrival`: of all chunks.
   Status multiply(const Tensor& a, const Tensor& c, const perseid_matmul_args& args,
-                  const perseid_arrival& arrival, const op::Workspace& workspace,
-                  void* stream) const;
+                  const perseid_arrival& arrival, const op::Workspace& workspace, void* stream,
+                  const ChunkTimers& timers) const;
   template <class Body>
   void for_each_plan(const Body& body) const {
     for (const Rows& rows : rows_) body(*rows.plan);

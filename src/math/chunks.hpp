@@ -9,6 +9,9 @@
 namespace perseid::internal::cpu {
 class ChunkTimes;  // cpu/chunk_times.hpp
 }
+namespace perseid::internal::cuda {
+struct ChunkWait;  // cuda/device/chunk_waits.hpp
+}
 
 namespace perseid::internal {
 
@@ -122,6 +125,7 @@ struct Arrival {
   const uint32_t* abort = nullptr;
   void* record = nullptr;            // a perseid_wait_record, where the caller gave one
   cpu::ChunkTimes* times = nullptr;  // on the CPU, where somebody asks
+  cuda::ChunkWait* waits = nullptr;  // on a GPU: in its memory, one for each chunk
 };
 
 // What one execution is told of an output that leaves in chunks.
@@ -131,6 +135,12 @@ struct Departure {
   const uint32_t* epoch_ptr = nullptr;
   int64_t first = 0;
   cpu::ChunkTimes* times = nullptr;  // on the CPU, where somebody asks
+};
+
+// What takes the times of an execution with chunks, where somebody asks.
+struct ChunkTimers {
+  cpu::ChunkTimes* cpu = nullptr;
+  cuda::ChunkWait* gpu = nullptr;
 };
 
 // How the waits of an execution ended.

@@ -369,7 +369,7 @@ Status AttentionPlan::make(DevicePointer device, const perseid_attention_desc& d
 
 Status AttentionPlan::forward_timed(const perseid_attention_forward_args& args,
                                     const Workspace& workspace, void* stream,
-                                    cpu::ChunkTimes* times) const {
+                                    const ChunkTimers& timers) const {
   constexpr const char* kSubject = "attention forward";
   AttentionForward forward;
   if (Status status = read_lengths(kSubject, PlanOf::problem(), layout_, args.query, args.key,
@@ -382,7 +382,8 @@ Status AttentionPlan::forward_timed(const perseid_attention_forward_args& args,
   forward.out = reader.read_out(Access::kWrite, "out", args.out);
   if (args.lse != nullptr) forward.lse = reader.read_lse(Access::kWrite, "lse", args.lse);
   forward.arrival_kv = read_arrival(reader, "arrival_kv", args.arrival_kv, problem.chunks_kv);
-  forward.arrival_kv.times = times;
+  forward.arrival_kv.times = timers.cpu;
+  forward.arrival_kv.waits = timers.gpu;
   Missing missing;
   forward.missing = &missing;
   if (Status status = reader.finish(); !status.ok()) return status;

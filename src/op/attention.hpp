@@ -30,11 +30,11 @@ class AttentionPlan final : public PlanOf<dispatch::Attention> {
   }
   Status forward(const perseid_attention_forward_args& args, const Workspace& workspace,
                  void* stream) const {
-    return forward_timed(args, workspace, stream, nullptr);
+    return forward_timed(args, workspace, stream, {});
   }
-  // `times`: null, or what takes the times of the chunks of key and value, on the CPU.
+  // `timers`: of the chunks of key and value.
   Status forward_timed(const perseid_attention_forward_args& args, const Workspace& workspace,
-                       void* stream, cpu::ChunkTimes* times) const;
+                       void* stream, const ChunkTimers& timers) const;
   // Chunks of key and value, and of their gradients, where backward streams.
   struct Streams {
     Arrival arrival;

@@ -313,11 +313,12 @@ Status MatmulPlan::read(ArgumentReader& reader, const perseid_matmul_args& args,
 }
 
 Status MatmulPlan::execute_timed(const perseid_matmul_args& args, const Workspace& workspace,
-                                 void* stream, cpu::ChunkTimes* times) const {
+                                 void* stream, const ChunkTimers& timers) const {
   ArgumentReader reader(kOperation, device().dl_device());
   MatmulArguments arguments;
   if (Status status = read(reader, args, &arguments); !status.ok()) return status;
-  arguments.arrival_a.times = arguments.departure_c.times = times;
+  arguments.arrival_a.times = arguments.departure_c.times = timers.cpu;
+  arguments.arrival_a.waits = timers.gpu;
   Missing missing;
   arguments.missing = &missing;
   // A GPU writes only that a wait has failed, while it runs.

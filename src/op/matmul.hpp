@@ -30,11 +30,11 @@ class MatmulPlan final : public PlanOf<dispatch::Matmul> {
                      const perseid_matmul_args& args, void* stream,
                      std::unique_ptr<const Plan>* plan);
   Status execute(const perseid_matmul_args& args, const Workspace& workspace, void* stream) const {
-    return execute_timed(args, workspace, stream, nullptr);
+    return execute_timed(args, workspace, stream, {});
   }
-  // `times`: null, or what takes the times of the chunks of a or c, on the CPU.
+  // `timers`: of the chunks of a, or of c on the CPU.
   Status execute_timed(const perseid_matmul_args& args, const Workspace& workspace, void* stream,
-                       cpu::ChunkTimes* times) const;
+                       const ChunkTimers& timers) const;
 
  private:
   using PlanOf::PlanOf;

@@ -24,6 +24,7 @@
 
 #include "math/portable.hpp"
 
+#define PERSEID_EMULATED_GPU
 #define __device__
 #define __host__
 #define __global__
@@ -198,6 +199,14 @@ class Block {
 
 inline Block* block = nullptr;  // the one that runs
 
+// The global timer, which a warp's sleeps advance, and how often it was read.
+struct Timer {
+  uint64_t nanoseconds = 1'000'000;
+  int64_t reads = 0;
+  std::function<void()> slept;  // what happens meanwhile
+};
+inline Timer timer;
+
 inline void Block::enter() {
   (*block->kernel_)();
   block->own().ended = true;
@@ -311,6 +320,33 @@ inline uint32_t atomicAdd(uint32_t* to, uint32_t summand) {
   const uint32_t before = *to;
   *to += summand;
   return before;
+}
+inline uint64_t atomicAdd(uint64_t* to, uint64_t summand) {
+  const uint64_t before = *to;
+  *to += summand;
+  return before;
+}
+inline uint64_t atomicMax(uint64_t* to, uint64_t value) {
+  const uint64_t before = *to;
+  *to = perseid::internal::max(before, value);
+  return before;
+}
+inline uint64_t atomicExch(uint64_t* to, uint64_t value) {
+  const uint64_t before = *to;
+  *to = value;
+  return before;
+}
+inline void __nanosleep(unsigned nanoseconds) {
+  auto& timer = perseid::internal::emulated_gpu::timer;
+  if (threadIdx.x % 32 != 0) return;
+  timer.nanoseconds += nanoseconds;
+  if (timer.slept) timer.slept();
+}
+inline int __clz(uint32_t bits) { return bits == 0 ? 32 : __builtin_clz(bits); }
+inline uint32_t __brev(uint32_t bits) {
+  uint32_t reversed = 0;
+  for (int bit = 0; bit < 32; ++bit) reversed |= (bits >> bit & 1) << (31 - bit);
+  return reversed;
 }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }

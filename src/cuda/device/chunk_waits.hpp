@@ -13,6 +13,9 @@
 // another. The first one writes what is missing into the reports, and sets `failed` before it
 // issues such loads; the others wait no more when they see it. The results are undefined.
 //
+// Times. A launch that is asked for them adds how long it waits for each chunk. A wait for a chunk
+// that is there reads no timer.
+//
 // Departure. A storing thread waits until its TMA stores have written and executes a proxy fence,
 // or until a barrier has shown it the stores of its block. It counts the part of the output that is
 // stored, with acquire and release order. The one that
@@ -21,7 +24,7 @@
 #pragma once
 
 #include "math/tile_order.hpp"
-#if defined(__CUDACC_RTC__)
+#if defined(__CUDACC_RTC__) || defined(PERSEID_EMULATED_GPU)
 #include "cuda/device/ptx/memory_order.hpp"
 #include "cuda/device/ptx/tma.hpp"
 #endif
@@ -32,6 +35,13 @@ namespace perseid::internal::cuda {
 struct WaitReport {
   int32_t status, rank, operand, chunk;
   uint32_t expected, seen;
+};
+// How long launches have waited for a chunk; zeros: not at all. Nanoseconds of the global timer.
+struct ChunkWait {
+  uint64_t waited;      // by all waiters together
+  uint64_t not_before;  // the complement of when the first wait began
+  uint64_t until;       // when the last one ended
+  uint64_t waiters;     // of the launch: its blocks, or more of each
 };
 // Parts of a chunk of an output, each stored by one thread.
 inline constexpr int32_t kMostParts = (1 << 24) - 1;
@@ -49,6 +59,7 @@ struct DeviceArrival {
   int32_t operand = 0;  // for reports
   bool along_k = false;
   ChunkRange<int32_t> read = {0, 0x7fffffff};  // others are not missing
+  ChunkWait* waits = nullptr;                  // one for each chunk, where somebody asks
 };
 struct DeviceDeparture {
   uint32_t* signals = nullptr;  // null: nobody waits for chunks
@@ -75,8 +86,13 @@ struct ChunkWaitArguments {
   uint64_t* begin = nullptr;
   bool first = true;
 };
+// Waits before any of them is noted. `until` of the one behind them becomes the time.
+struct ChunkWaitsArguments {
+  ChunkWait* waits = nullptr;
+  int32_t count = 0;
+};
 
-#if defined(__CUDACC_RTC__)
+#if defined(__CUDACC_RTC__) || defined(PERSEID_EMULATED_GPU)
 
 __device__ __forceinline__ uint32_t read_epoch(const uint32_t* epoch_ptr, uint32_t epoch) {
   return epoch_ptr == nullptr ? epoch : ptx::load_relaxed_system(epoch_ptr);
@@ -94,10 +110,82 @@ __device__ __forceinline__ uint64_t stamp_of(const AsyncArguments& arguments) {
   return stamp;
 }
 
+// A thread has waited for the chunk, as one of so many of its block. Returns the time.
+inline __device__ __noinline__ uint64_t note_wait(const DeviceArrival& arrival, int chunk,
+                                                  uint64_t begin, int waiters = 1) {
+  const uint64_t end = ptx::nanoseconds();
+  ChunkWait& wait = arrival.waits[chunk];
+  atomicAdd(&wait.waited, end - begin);
+  atomicMax(&wait.not_before, ~begin);
+  atomicMax(&wait.until, end);
+  wait.waiters = static_cast<uint64_t>(gridDim.x) * static_cast<uint32_t>(waiters);
+  return end;
+}
+
+// What a wait does now and then.
+class ArrivalChecks {
+ protected:
+  static constexpr int kPollsPerCheck = 32, kPauseNs = 40;
+  static constexpr uint32_t kWholeWarp = 0xffffffffu;
+
+  // chunks.chunk_of(x), or the last chunk, by a search that cuts into 32 parts instead of two.
+  static __device__ __forceinline__ int32_t chunk_by_warp(const ChunkTable<int32_t>& chunks,
+                                                          int x) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    int low = 0, high = chunks.count;  // begin[low] <= x < begin[high]
+    while (high - low > 1) {
+      const int part = (high - low + 31) / 32, at = low + lane * part;
+      const bool begins_before = at < high && chunks.begin[at] <= x;
+      low += (__popc(__ballot_sync(kWholeWarp, begins_before)) - 1) * part;
+      high = min(high, low + part);
+    }
+    return low;
+  }
+  // Whether the wait for this chunk ends without it, since it is over here or in another block.
+  static __device__ __forceinline__ bool has_failed(const AsyncArguments& arguments,
+                                                    const DeviceArrival& arrival, uint64_t begin,
+                                                    uint32_t epoch, int chunk) {
+    if (arguments.failed != nullptr && ptx::load_relaxed(arguments.failed) == stamp_of(arguments))
+      return true;
+    const bool aborts = arrival.abort != nullptr && ptx::load_relaxed_system(arrival.abort) != 0;
+    if (!aborts && ptx::nanoseconds() - begin <= arrival.deadline_ns) return false;
+    report(arguments, arrival, epoch, chunk, aborts ? kReportedPeerLost : kReportedTimeout);
+    return true;
+  }
+  // Reports the first chunk that is missing, in the order of visits.
+  static __device__ __noinline__ void report(const AsyncArguments& arguments,
+                                             const DeviceArrival& arrival, uint32_t epoch,
+                                             int chunk, int32_t status) {
+    const uint64_t stamp = stamp_of(arguments);
+    if (arguments.failed != nullptr && atomicExch(arguments.failed, stamp) == stamp) return;
+    uint32_t seen = ptx::load_acquire_system(arrival.signals + chunk);
+    for (int visit = 0; visit < arrival.chunks.count; ++visit) {
+      const int visited = arrival.chunks.chunk_of_visit(visit);
+      if (visited < arrival.read.first || arrival.read.last < visited) continue;
+      const uint32_t signal = ptx::load_acquire_system(arrival.signals + visited);
+      if (epoch_reached(signal, epoch)) continue;
+      chunk = visited;
+      seen = signal;
+      break;
+    }
+    for (WaitReport* const to : arguments.reports) {
+      if (to == nullptr) continue;
+      to->rank = -1;
+      to->operand = arrival.operand;
+      to->chunk = chunk;
+      to->expected = epoch;
+      to->seen = seen;
+      ptx::store_release_system(reinterpret_cast<uint32_t*>(&to->status),
+                                static_cast<uint32_t>(status));
+    }
+  }
+};
+
 // The waits for one operand, of a warp or of one thread, which the calls below say. What is not
 // inlined takes and returns values: an object whose address a call takes would lie in local memory,
-// and so would all that it refers to.
-class ArrivalWaits {
+// and so would all that it refers to. kWaiters: how many of a block keep it from its work; 0: none.
+template <int kWaiters = 1>
+class ArrivalWaits : ArrivalChecks {
  public:
   __device__ __forceinline__ ArrivalWaits(const AsyncArguments& arguments, int operand)
       : arguments_(arguments), arrival_(arguments.arrivals[operand]) {}
@@ -148,16 +236,18 @@ class ArrivalWaits {
   }
 
  private:
-  static constexpr int kPollsPerCheck = 32, kPauseNs = 40;
-  static constexpr uint32_t kWholeWarp = 0xffffffffu;
-
   // Whether the wait has failed.
   static __device__ __noinline__ bool await_by_thread(const AsyncArguments& arguments,
                                                       const DeviceArrival& arrival, uint64_t begin,
                                                       int chunk) {
     const uint32_t epoch = read_epoch(arrival.epoch_ptr, arrival.epoch);
+    uint64_t since = 0;
     for (int polls = 1;; ++polls) {
-      if (epoch_reached(ptx::load_acquire_system(arrival.signals + chunk), epoch)) return false;
+      if (epoch_reached(ptx::load_acquire_system(arrival.signals + chunk), epoch)) {
+        if (kWaiters > 0 && since != 0) note_wait(arrival, chunk, since, kWaiters);
+        return false;
+      }
+      if (kWaiters > 0 && since == 0 && arrival.waits != nullptr) since = ptx::nanoseconds();
       __nanosleep(kPauseNs);
       if (polls % kPollsPerCheck == 0 && has_failed(arguments, arrival, begin, epoch, chunk))
         return true;
@@ -172,6 +262,7 @@ class ArrivalWaits {
     const int lane = static_cast<int>(threadIdx.x) % 32, count = arrival.chunks.count;
     const uint32_t epoch = read_epoch(arrival.epoch_ptr, arrival.epoch);
     int missing = range.first;
+    uint64_t since = 0;
     for (int polls = 1;; ++polls) {
       const int visit = missing + lane, chunk = pivot + visit;
       bool here = false;
@@ -179,11 +270,16 @@ class ArrivalWaits {
         here = epoch_reached(
             ptx::load_acquire_system(arrival.signals + (chunk < count ? chunk : chunk - count)),
             epoch);
-      missing += __clz(__brev(~__ballot_sync(kWholeWarp, here)));
+      const int of = pivot + missing;
+      const int arrived = __clz(__brev(~__ballot_sync(kWholeWarp, here)));
+      // Chunks that arrive with the one that is waited for count as that one.
+      if (kWaiters > 0 && since != 0 && arrived > 0 && lane == 0)
+        since = note_wait(arrival, of < count ? of : of - count, since, kWaiters);
+      missing += arrived;
       if (missing > range.last) break;
+      if (kWaiters > 0 && since == 0 && arrival.waits != nullptr) since = ptx::nanoseconds();
       __nanosleep(kPauseNs);
       if (polls % kPollsPerCheck != 0) continue;
-      const int of = pivot + missing;
       const bool fails =
           lane == 0 && has_failed(arguments, arrival, begin, epoch, of < count ? of : of - count);
       if (__any_sync(kWholeWarp, fails)) return 0x7fffffff;
@@ -193,19 +289,6 @@ class ArrivalWaits {
   }
   __device__ __forceinline__ int32_t await_by_warp(ChunkRange<int32_t> range, int32_t pivot) const {
     return await_by_warp(arguments_, arrival_, begin_, range, pivot);
-  }
-  // chunks.chunk_of(x), or the last chunk, by a search that cuts into 32 parts instead of two.
-  static __device__ __forceinline__ int32_t chunk_by_warp(const ChunkTable<int32_t>& chunks,
-                                                          int x) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    int low = 0, high = chunks.count;  // begin[low] <= x < begin[high]
-    while (high - low > 1) {
-      const int part = (high - low + 31) / 32, at = low + lane * part;
-      const bool begins_before = at < high && chunks.begin[at] <= x;
-      low += (__popc(__ballot_sync(kWholeWarp, begins_before)) - 1) * part;
-      high = min(high, low + part);
-    }
-    return low;
   }
   static __device__ __noinline__ ChunkRange<int32_t> await_rows(const AsyncArguments& arguments,
                                                                 const DeviceArrival& arrival,
@@ -220,45 +303,6 @@ class ArrivalWaits {
     if (arrived.first > known.last || known.first > arrived.last) return arrived;
     return {min(known.first, arrived.first), max(known.last, arrived.last)};
   }
-  // Whether the wait for this chunk ends without it, since it is over here or in another block.
-  static __device__ __forceinline__ bool has_failed(const AsyncArguments& arguments,
-                                                    const DeviceArrival& arrival, uint64_t begin,
-                                                    uint32_t epoch, int chunk) {
-    if (arguments.failed != nullptr && ptx::load_relaxed(arguments.failed) == stamp_of(arguments))
-      return true;
-    const bool aborts = arrival.abort != nullptr && ptx::load_relaxed_system(arrival.abort) != 0;
-    if (!aborts && ptx::nanoseconds() - begin <= arrival.deadline_ns) return false;
-    report(arguments, arrival, epoch, chunk, aborts ? kReportedPeerLost : kReportedTimeout);
-    return true;
-  }
-  // Reports the first chunk that is missing, in the order of visits.
-  static __device__ __noinline__ void report(const AsyncArguments& arguments,
-                                             const DeviceArrival& arrival, uint32_t epoch,
-                                             int chunk, int32_t status) {
-    const uint64_t stamp = stamp_of(arguments);
-    if (arguments.failed != nullptr && atomicExch(arguments.failed, stamp) == stamp) return;
-    uint32_t seen = ptx::load_acquire_system(arrival.signals + chunk);
-    for (int visit = 0; visit < arrival.chunks.count; ++visit) {
-      const int visited = arrival.chunks.chunk_of_visit(visit);
-      if (visited < arrival.read.first || arrival.read.last < visited) continue;
-      const uint32_t signal = ptx::load_acquire_system(arrival.signals + visited);
-      if (epoch_reached(signal, epoch)) continue;
-      chunk = visited;
-      seen = signal;
-      break;
-    }
-    for (WaitReport* const to : arguments.reports) {
-      if (to == nullptr) continue;
-      to->rank = -1;
-      to->operand = arrival.operand;
-      to->chunk = chunk;
-      to->expected = epoch;
-      to->seen = seen;
-      ptx::store_release_system(reinterpret_cast<uint32_t*>(&to->status),
-                                static_cast<uint32_t>(status));
-    }
-  }
-
   const AsyncArguments& arguments_;
   const DeviceArrival& arrival_;
   uint64_t begin_ = 0;

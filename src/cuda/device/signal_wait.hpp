@@ -12,7 +12,7 @@ namespace perseid::internal::cuda {
 __global__ void wait_for_signal(const __grid_constant__ AsyncArguments arguments) {
   ptx::wait_for_prerequisites();
   for (int operand = 0; operand < 2; ++operand) {
-    ArrivalWaits waits(arguments, operand);
+    ArrivalWaits<> waits(arguments, operand);
     waits.start();
     waits.await({0, arguments.arrivals[operand].chunks.count - 1}, {});
   }
@@ -24,7 +24,7 @@ __global__ void wait_for_chunks(const __grid_constant__ ChunkWaitArguments argum
   const uint64_t begin = arguments.first ? ptx::nanoseconds() : ptx::load_relaxed(arguments.begin);
   if (arguments.first && threadIdx.x == 0) ptx::store_relaxed(arguments.begin, begin);
   for (int operand = 0; operand < 2; ++operand) {
-    ArrivalWaits waits(arguments.async, operand);
+    ArrivalWaits<> waits(arguments.async, operand);
     waits.start_at(begin);
     waits.await(arguments.chunks[operand], {});
   }
@@ -39,6 +39,14 @@ __global__ void signal_chunks(const __grid_constant__ AsyncArguments arguments) 
   for (int chunk = static_cast<int>(threadIdx.x); chunk < departure.chunks.count;
        chunk += static_cast<int>(blockDim.x))
     ptx::store_release_system(departure.signals + chunk, epoch);
+}
+
+__global__ void clear_chunk_waits(const __grid_constant__ ChunkWaitsArguments arguments) {
+  ptx::wait_for_prerequisites();
+  for (int chunk = static_cast<int>(threadIdx.x); chunk < arguments.count;
+       chunk += static_cast<int>(blockDim.x))
+    arguments.waits[chunk] = {};
+  if (threadIdx.x == 0) arguments.waits[arguments.count].until = ptx::nanoseconds();
 }
 
 }  // namespace perseid::internal::cuda

@@ -36,12 +36,12 @@ Budget budget_of(const MatmulFmaConfig& config) {
 Budget budget_of(const SplitConfig&) { return {80, 0, 2048}; }
 
 // setmaxnreg divides the registers among producer and consumers. Nothing is spilled, but by the
-// scheduler of chunks, whose search and waits are no inner loop, around the parts of ranks, and
+// scheduler of chunks and the timed waits, which are no inner loop, around the parts of ranks, and
 // five words where 16-bit results wait for their scales, and what a split tile's end and the search
 // in two orders need.
 Budget budget_of(const Sm90MatmulConfig& config) {
   const bool scaled = config.scaled && config.promote == 0;
-  const int32_t spilled = config.parts > 0 ? 160 : config.async ? 128 : scaled ? 20 : 0;
+  const int32_t spilled = config.parts > 0 ? 176 : config.async ? 144 : scaled ? 20 : 0;
   const int32_t of_splits = config.split_k ? 160 : 0;
   return {config.consumers == 2 ? 168 : 255, spilled + of_splits, 0};
 }
@@ -197,6 +197,9 @@ std::vector<Variant> matmul_variants(const std::string& architecture, bool commo
     if (architecture == "sm_90a") {
       variants.push_back({"wait for a signal",
                           {kSignalWaitHeader, {kChunkWaitKernel, kChunkSignalKernel}, architecture},
+                          {64, 0, 0}});
+      variants.push_back({"clear waits for chunks",
+                          {kSignalWaitHeader, {kChunkWaitsKernel}, architecture},
                           {64, 0, 0}});
       // Of partial sums, and of tensors; one tensor is a copy with strides.
       for (const DType in : {DType::kF32, DType::kBF16, DType::kF16})

@@ -29,6 +29,7 @@ Status find_arrival(const Gpu& gpu, const Arrival& arrival, DeviceArrival* found
   found->abort = static_cast<const uint32_t*>(abort);
   found->deadline_ns = arrival.deadline_ns;
   found->epoch = arrival.epoch;
+  found->waits = arrival.waits;
   *record = static_cast<WaitReport*>(reported);
   return status;
 }

@@ -12,6 +12,7 @@ namespace perseid::internal::cuda {
 inline constexpr const char* kSignalWaitKernel = "perseid::internal::cuda::wait_for_signal";
 inline constexpr const char* kChunkWaitKernel = "perseid::internal::cuda::wait_for_chunks";
 inline constexpr const char* kChunkSignalKernel = "perseid::internal::cuda::signal_chunks";
+inline constexpr const char* kChunkWaitsKernel = "perseid::internal::cuda::clear_chunk_waits";
 inline constexpr const char* kSignalWaitHeader = "cuda/device/signal_wait.hpp";
 
 // After the work queued on the stream, whose writes are visible to whoever sees the epoch. Needs no

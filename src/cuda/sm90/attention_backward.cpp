@@ -271,6 +271,7 @@ Status Sm90AttentionBackward::set_chunks(const AttentionBackward& tensors, std::
   AsyncArguments& async = arguments->async;
   Status status = chunks_.fill("attention backward", tensors.arrival_kv, stream, &async);
   if (!status.ok()) return status;
+  async.arrivals[0].waits = nullptr;  // its table has one entry for all groups of heads
   async.departure = {.signals = tensors.departure_kv.signals,
                      .epoch_ptr = tensors.departure_kv.epoch_ptr,
                      .chunks = async.arrivals[0].chunks,

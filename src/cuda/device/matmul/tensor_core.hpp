@@ -183,7 +183,7 @@ class BlockWaits {
 
  private:
   const AsyncArguments& async_;
-  ArrivalWaits a_, b_;
+  ArrivalWaits<> a_, b_;
 };
 
 // The products of the tile. kWhole: as in OperandCopy::next.

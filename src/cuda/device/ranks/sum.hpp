@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(C.threads())
   using Out = typename ElementOf<C.out>::Type;
   using Sum = typename RankSumParts<C>::Sum;
   if (threadIdx.x < 32) {
-    ArrivalWaits waits(arguments.async, 0);
+    ArrivalWaits<> waits(arguments.async, 0);
     waits.start();
     waits.await({0, arguments.async.arrivals[0].chunks.count - 1}, {});
   }

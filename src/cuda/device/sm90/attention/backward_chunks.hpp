@@ -34,7 +34,7 @@ template <AttentionBackwardConfig C>
 __device__ __forceinline__ void await_keys(const AttentionBackwardArguments& a,
                                            const BackwardTile& tile) {
   if (tile.first >= tile.end) return;
-  ArrivalWaits waits(a.async, 0);
+  ArrivalWaits<> waits(a.async, 0);
   waits.start();
   const ChunkRange<int32_t> chunks = chunks_of_tile<C>(a, tile);
   const int32_t first = first_signal(a, tile);

@@ -20,7 +20,7 @@ struct KeyWaits {
 };
 template <>
 struct KeyWaits<true> {
-  ArrivalWaits waits_;
+  ArrivalWaits<> waits_;
   int32_t group_ = 0;                   // of the Q tile's key head
   ChunkRange<int32_t> known_ = {0, 0};  // rows [first, last) of the group that have arrived
   // The order of the Q tile's unmasked tiles, and the rows that its queries see.

@@ -20,9 +20,16 @@ class MatmulProducer {
         queue_(shared.tiles()) {}
 
   __device__ __forceinline__ void run() {
-    ArrivalWaits a(arguments_.async, 0), b(arguments_.async, 1);
+    ArrivalWaits<> a(arguments_.async, 0), b(arguments_.async, 1);
     if constexpr (C.async) a.start(), b.start();
     for (;;) {
+      // Signals of a product over ranks are those of parts.
+      if constexpr (C.async && C.parts == 0) {
+        const DeviceArrival(&arrivals)[2] = arguments_.async.arrivals;
+        if ((arrivals[0].waits != nullptr || arrivals[1].waits != nullptr) &&
+            !ptx::mbarrier_test(queue_.operands_arrived(), queue_.parity()))
+          await_operands(arguments_, queue_.next(), queue_.operands_arrived(), queue_.parity());
+      }
       const MatmulTilePosition tile = queue_.pop_with_operands();
       if (!tile.exists()) return;
       // Orders what the scheduler has acquired before the loads.
@@ -41,6 +48,24 @@ class MatmulProducer {
   }
 
  private:
+  // Waits for the operands of the next tile, where somebody asks for how long. The block waits
+  // while this thread does: the scheduler runs ahead. It is the wait for the last chunk of the
+  // tile.
+  static __device__ __noinline__ void await_operands(const Sm90MatmulArguments& arguments,
+                                                     const MatmulTilePosition& tile,
+                                                     uint32_t arrived, uint32_t parity) {
+    const uint64_t begin = ptx::nanoseconds();
+    ptx::mbarrier_wait(arrived, parity);
+    const bool of_rows = arguments.async.arrivals[0].waits != nullptr;
+    const DeviceArrival& arrival = arguments.async.arrivals[of_rows ? 0 : 1];
+    if (!tile.exists() || arrival.along_k) return;
+    const int first = of_rows ? tile.row : tile.column, size = of_rows ? C.rows() : C.columns;
+    const ChunkRange<int32_t> needed = arrival.chunks.covering(first, first + size);
+    if (needed.empty()) return;
+    const int merge = arguments.grid.merge, visit = arrival.chunks.last_visit(needed);
+    const int awaited = min(arrival.chunks.count, (visit / merge + 1) * merge) - 1;
+    note_wait(arrival, arrival.chunks.chunk_of_visit(awaited), begin);
+  }
   // Rows, columns and depths outside of the operands are zeros.
   __device__ __forceinline__ void load(const MatmulTilePosition& tile, int depth) const {
     const int stage = state_.stage();

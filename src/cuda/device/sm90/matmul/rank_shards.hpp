@@ -224,7 +224,7 @@ class MatmulPartWaits {
 
  private:
   const Sm90MatmulArguments& arguments_;
-  ArrivalWaits waits_;
+  ArrivalWaits<C.consumers> waits_;
 };
 
 }  // namespace perseid::internal::cuda

@@ -90,7 +90,7 @@ __device__ __forceinline__ void schedule_tiles(const Sm90MatmulArguments& argume
   const int first = first_number<C>();
   const bool writes = !C.async || threadIdx.x % 32 == 0;
   MatmulTileWriter writer(shared.tiles());
-  ArrivalWaits a(arguments.async, 0), b(arguments.async, 1);
+  ArrivalWaits<0> a(arguments.async, 0), b(arguments.async, 1);
   if constexpr (!C.async) {
     writer.announce(first_position);
     writer.operands_arrived();

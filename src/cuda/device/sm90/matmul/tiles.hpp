@@ -72,6 +72,14 @@ class MatmulTileReader {
     state_.advance();
     return tile;
   }
+  // What the producer waits for, and the tile that is there then.
+  __device__ __forceinline__ uint32_t operands_arrived() const {
+    return queue_.arrived(state_.stage());
+  }
+  __device__ __forceinline__ uint32_t parity() const { return state_.parity(); }
+  __device__ __forceinline__ const MatmulTilePosition& next() const {
+    return queue_.tiles[state_.stage()];
+  }
   // By the producer: waits for the operands, too.
   __device__ __forceinline__ MatmulTilePosition pop_with_operands() {
     ptx::mbarrier_wait(queue_.arrived(state_.stage()), state_.parity());
