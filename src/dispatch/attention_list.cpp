@@ -373,7 +373,8 @@ constexpr Implementation<Attention> kSm90 = {
     .refuse =
         [](const AttentionProblem& given, const Device& device) {
           const bool whole = follows_chunks(given, device);
-          if (given.async_backward && (whole || is_mixed(given))) return kWholeGradients;
+          if (given.async_backward && (whole || is_mixed(given)))
+            return std::string(kWholeGradients);
           const AttentionProblem problem = whole ? without_chunks(given) : given;
           std::string why = cuda::refuse_attention(problem, device.gpu->facts());
           if (why.empty()) why = refuse_scale(problem, true);
