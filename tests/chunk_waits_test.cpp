@@ -115,8 +115,8 @@ TEST_F(ChunkWaits, OfARangeAreThoseForItsFirstMissingChunks) {
 
 TEST_F(ChunkWaits, OfRows) {
   arrive({{1, 3'000}, {2, 7'000}});
-  run([](auto& waits) {
-    const ChunkRange<int32_t> known = waits.await_rows(5, 25, {0, 0});
+  run([this](auto& waits) {
+    const ChunkRange<int32_t> known = waits.await_rows(arguments_.arrivals[0], 5, 25, {0, 0});
     EXPECT_EQ(known.first, 0);
     EXPECT_GE(known.last, 30);
   });
@@ -150,7 +150,7 @@ TEST_F(ChunkWaits, OfAllBlocksAddUp) {
 TEST_F(ChunkWaits, ReadNoTimerWithoutNeed) {
   const auto everything = [&](auto& waits) {
     waits.await({0, 3}, {0, kChunks - 1});
-    waits.await_rows(0, kRows * kChunks, {0, 0});
+    waits.await_rows(arguments_.arrivals[0], 0, kRows * kChunks, {0, 0});
     if (threadIdx.x == 0)
       for (int chunk = 0; chunk < kChunks; ++chunk) waits.await_chunk(chunk);
   };

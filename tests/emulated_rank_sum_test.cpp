@@ -2,22 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel that sums the parts of ranks, on an emulated GPU (emulated_gpu.hpp), for results of
 // any strides, against sums in float64 whose every order is exact.
-#include "cuda/device/chunk_waits.hpp"
-#include "cuda/rank_sum.hpp"
 #include "emulated_gpu.hpp"
+// Kernels of the emulated GPU.
+#include "cuda/rank_sum.hpp"
 #include "tensor.hpp"
-
-namespace perseid::internal::cuda {
-
-// Here all parts are present.
-class ArrivalWaits {
- public:
-  ArrivalWaits(const AsyncArguments&, int) {}
-  void start() {}
-  void await(ChunkRange<int32_t>, ChunkRange<int32_t>) {}
-};
-
-}  // namespace perseid::internal::cuda
 
 // There is a first rank, which the compiler cannot know.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"

@@ -325,7 +325,7 @@ TEST_F(GpuContextAttention, BitsOfManyTiles) {
 
 // Groups of heads that are sent one after the other: each of one batch entry, and several in one.
 TEST_F(GpuContextAttention, GroupsOfHeads) {
-  for (const Layout layout : {perseid::bshd, perseid::bhsd})
+  for (const perseid::Layout layout : {perseid::bshd, perseid::bhsd})
     expect_as_on_the_cpu(square(4096, 128,
                                 {.layout = layout,
                                  .batch = 2,

@@ -9,6 +9,7 @@
 #include "cuda/device/portable/attention/backward_plane_queries.hpp"
 #include "cuda/device/portable/attention/backward_planes.hpp"
 #include "cuda/device/portable/attention/backward_queries.hpp"
+#include "cuda/device/split/truncation.hpp"
 
 namespace perseid::internal::cuda {
 
