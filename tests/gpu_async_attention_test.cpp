@@ -351,16 +351,15 @@ TEST_F(GpuAsyncAttention, HiddenChunks) {
 // An implementation of the list.
 template <size_t kImplementation>
 struct Listed {
-  static Status make(const AttentionProblem& problem, cuda::Gpu&, std::unique_ptr<Listed>* made) {
-    static const std::shared_ptr<const dispatch::Device> kDevice = [] {
-      std::shared_ptr<const dispatch::Device> device;
-      expect_ok(dispatch::open_cuda(0, {}, &device));
-      return device;
-    }();
+  // `gpu`, which has the reports of waits, outlives what is made.
+  static Status make(const AttentionProblem& problem, cuda::Gpu& gpu,
+                     std::unique_ptr<Listed>* made) {
+    dispatch::Device device;
+    device.gpu = std::shared_ptr<cuda::Gpu>(std::shared_ptr<void>(), &gpu);
     const auto& implementation = dispatch::attention_implementations()[kImplementation];
-    EXPECT_EQ(implementation.refuse(problem, *kDevice), "") << implementation.name;
+    EXPECT_EQ(implementation.refuse(problem, device), "") << implementation.name;
     *made = std::make_unique<Listed>();
-    return implementation.make(problem, *kDevice, &(*made)->attention);
+    return implementation.make(problem, device, &(*made)->attention);
   }
   size_t forward_workspace() const { return attention->workspace(dispatch::Direction::kForward); }
   Status forward(const AttentionForward& tensors, std::byte* workspace, void* stream) const {

@@ -55,7 +55,7 @@ class GpuReports : public GpuRanksTest {
 TEST_F(GpuReports, AllGatherMatmul) {
   on_gpu_ranks(kTwo, [](const Group& group) {
     const Context context = context_of(group.rank());
-    const int64_t m = 512, n = 512, k = 512;
+    const int64_t m = 2048, n = 4096, k = 512;  // every block has tiles of both shards
     const OnGpu a(context, Matrix::random({m, k}, perseid::bf16, 1)),
         b(context, Matrix::random({k, n}, perseid::bf16, 2)),
         c(context, Matrix({kTwo * m, n}, perseid::bf16));
@@ -110,8 +110,7 @@ TEST_F(GpuReports, ContextAttention) {
                                                .kv_heads = kv_heads,
                                                .q_len = rows,
                                                .kv_len = rows,
-                                               .head_dim = dim,
-                                               .mask = perseid::causal_bottom_right()},
+                                               .head_dim = dim},
                                  .placement = Sharding::kZigzag,
                                  .chunks = 2,
                                  .report = true});

@@ -154,8 +154,8 @@ template <auto C>
 __device__ __forceinline__ float loss_of_results(float loss, const AttentionSequence& sequence,
                                                  int32_t query) {
   int32_t keys = sequence.kv_len;
-  if constexpr (C.right && !C.sharded) keys = min(keys, query + sequence.right);
-  if constexpr (C.left && !C.sharded) keys -= max(query + sequence.left, 0);
+  if constexpr (C.right) keys = min(keys, query + sequence.right);
+  if constexpr (C.left) keys -= max(query + sequence.left, 0);
   return loss_of_sums(loss, min(keys, int32_t{C.keys}));
 }
 // What the results of a row with that sum are to be multiplied by, as the sum of two numbers.
