@@ -90,12 +90,12 @@ TEST(BackwardOrder, FollowsTheStagesOfChunks) {
   const std::vector<int32_t> order = cuda::backward_order(problem, 128, 4, 4);
   ASSERT_EQ(order.size(), 8u * 4);
   // Tiles 1 and 5 have keys of both stages, and wait for the later one.
-  const std::vector<int32_t> tiles = {2, 3, 4, 0, 1, 5, 6, 7};
+  const std::vector<std::vector<int32_t>> tiles = {{2, 4}, {0, 1, 5, 6, 7}, {3}};
   size_t at = 0;
-  for (const size_t first : {size_t{0}, size_t{3}})
+  for (const std::vector<int32_t>& stage : tiles)
     for (const int32_t head : {0, 2})  // heads that arrive together
-      for (size_t i = first; i < (first == 0 ? 3 : tiles.size()); ++i)
-        for (int32_t h = head; h < head + 2; ++h) EXPECT_EQ(order[at++], tiles[i] * 4 + h);
+      for (const int32_t tile : stage)
+        for (int32_t h = head; h < head + 2; ++h) EXPECT_EQ(order[at++], tile * 4 + h);
 }
 
 TEST(SectionOfRank, HasEnoughTilesOfHeadsThatArriveTogether) {

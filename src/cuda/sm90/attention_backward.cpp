@@ -241,6 +241,15 @@ std::vector<int32_t> backward_order(const AttentionProblem& problem, int64_t key
     if (stages.size() <= last) stages.resize(last + 1);
     stages[last].push_back(tile);
   }
+  // Half of the tiles that need no arrival come last: their gradients stay here, and the kernel
+  // computes them while those of the last arrivals leave.
+  if (stages.size() > 1) {
+    std::vector<int64_t> first, last;
+    for (size_t i = 0; i < stages[0].size(); ++i)
+      (i % 2 == 0 ? first : last).push_back(stages[0][i]);
+    stages[0] = std::move(first);
+    stages.push_back(std::move(last));
+  }
   std::vector<int32_t> order;
   order.reserve(static_cast<size_t>(tiles * heads));
   for (const std::vector<int64_t>& stage : stages)
