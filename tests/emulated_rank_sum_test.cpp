@@ -96,6 +96,7 @@ TEST(EmulatedRankSum, WritesRows) {
   check<kF32>({2, 5, 12}, {.strides = {60, 12, 1}, .vectors = true}, 3);
   check<kF32>({2, 5, 12}, {.strides = {100, 20, 1}, .vectors = true}, 3);
   check<kF32>({1, 4, 1032}, {.strides = {0, 1032, 1}, .vectors = true}, 2);
+  check<kF32>({2, 300, 12}, {.strides = {3600, 12, 1}, .vectors = true}, 2);  // many at once
   check<kBF16WithBias>({2, 5, 12}, {.strides = {60, 12, 1}, .vectors = true}, 2, true);
   check<kF64InPairs>({1, 5, 6}, {.strides = {30, 6, 1}, .vectors = true}, 4);
   // Neither aligned nor of whole vectors.

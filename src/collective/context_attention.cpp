@@ -30,7 +30,7 @@ Status ContextAttentionPlan::make(op::DevicePointer device, GroupPointer group,
         std::make_unique<ContextLengths>(device, made->batch_, ranks.size(), made->zigzag_,
                                          made->canonical_ && desc.attention->gradients != 0);
   // Again an exchange, as an implementation may refuse on one rank alone.
-  made->streams_ = desc.fusion != PERSEID_UNFUSED && made->may_stream();
+  made->streams_ = desc.fusion == PERSEID_FUSED && made->may_stream();
   Status attention = made->make_attention(device, *desc.attention);
   std::vector<std::string> streaming;
   if (Status status = ranks.exchange(operation, attention, made->streams_ ? "1" : "", &streaming);

@@ -198,8 +198,7 @@ AttentionPlanes portable_attention_planes(const AttentionProblem& problem,
   const bool scales = config.scale_first || config.bias != DType::kNone ||
                       config.modifier != ScoreModifierKind::kNone;
   return {problem,
-          {config.key_length(), config.depth(), kCommonKeyExponent,
-           loss_of_sums(kMmaLoss, config.depth())},
+          {config.key_length(), config.depth(), kCommonKeyExponent, loss_of_sums(config.depth())},
           {config.value_length(), config.columns(), kCommonValueExponent},
           scales ? 1 : arguments_of(problem).scale_log2_f64};
 }

@@ -110,7 +110,7 @@ AttentionPlanes portable_attention_backward_planes(const AttentionProblem& probl
       choose_portable_attention_backward(problem, gradients.front(), shared_bytes);
   const auto length = [&](int dim, int32_t common) {
     return PlaneLength{config.plane_length(dim), config.depth(dim), common,
-                       loss_of_sums(kMmaLoss, config.depth(dim))};
+                       loss_of_sums(config.depth(dim))};
   };
   return {problem, length(config.key_dim, kCommonKeyExponent),
           length(config.value_dim, kCommonValueExponent), arguments_of(problem).scale_log2_f64,

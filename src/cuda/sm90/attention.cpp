@@ -348,7 +348,7 @@ Status Sm90Attention::make(const AttentionProblem& problem, const AttentionForwa
     const bool scales = config.bias != DType::kNone || config.modifier != ScoreModifierKind::kNone;
     const int32_t key = config.key_dim, value = config.value_length();
     attention->planes_ =
-        AttentionPlanes(problem, {key, key, kCommonKeyExponent, loss_of_sums(kWgmmaLoss, key)},
+        AttentionPlanes(problem, {key, key, kCommonKeyExponent, loss_of_sums(key)},
                         {value, value, kCommonValueExponent}, scales ? 1 : fixed.scale_log2_f64);
   }
   *made = std::move(attention);

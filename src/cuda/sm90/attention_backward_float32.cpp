@@ -94,10 +94,10 @@ Status Sm90Float32AttentionBackward::make(const AttentionProblem& problem, Gpu& 
 
   const int32_t key = config.plane_length(config.key_dim);
   const int32_t value = config.plane_length(config.value_dim);
-  backward->planes_ = AttentionPlanes(
-      problem, {key, key, kCommonKeyExponent, loss_of_sums(kWgmmaLoss, config.key_dim)},
-      {value, value, kCommonValueExponent, loss_of_sums(kWgmmaLoss, config.value_dim)},
-      fixed.scale_log2_f64, true);
+  backward->planes_ =
+      AttentionPlanes(problem, {key, key, kCommonKeyExponent, loss_of_sums(config.key_dim)},
+                      {value, value, kCommonValueExponent, loss_of_sums(config.value_dim)},
+                      fixed.scale_log2_f64, true);
   Layout& layout = backward->layout_;
   const auto blocks = static_cast<size_t>(fixed.query_blocks);
   const size_t row_bytes = blocks * static_cast<size_t>(config.queries) * sizeof(float);

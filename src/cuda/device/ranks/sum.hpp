@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sum of a shard's parts over ranks: out = parts[0] + parts[1] + ... + bias, in this order or
 // in pairs of neighbours, in float32 (float64 of f64), rounded once. Each block waits until all
-// parts have arrived, then takes rows in turns, and its threads vectors of a row. The bound is
-// memory. sm_80 and up.
+// parts have arrived, then takes rows in turns, as many at once as its threads have vectors for.
+// The bound is memory. sm_80 and up.
 #pragma once
 
 #include "cuda/device/element.hpp"
@@ -83,13 +83,16 @@ __global__ void __launch_bounds__(C.threads())
   }
   __syncthreads();
   const int64_t rows = arguments.batch * arguments.rows;
-  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+  const int lanes = arguments.lanes, lane = static_cast<int>(threadIdx.x) & (lanes - 1);
+  const int64_t at_once = C.threads() / lanes;  // rows of a block
+  for (int64_t row = blockIdx.x * at_once + threadIdx.x / lanes; row < rows;
+       row += gridDim.x * at_once) {
     const int64_t entry = row / arguments.rows, i = row % arguments.rows;
     const auto at = [&](const RankSumTensor& tensor, int64_t column) {
       return entry * tensor.batch + i * tensor.row + column;
     };
-    for (int64_t column = int64_t{threadIdx.x} * C.vector; column < arguments.columns;
-         column += int64_t{C.threads()} * C.vector) {
+    for (int64_t column = int64_t{lane} * C.vector; column < arguments.columns;
+         column += int64_t{lanes} * C.vector) {
       Sum sums[C.vector];
       RankSumParts<C>(arguments, entry, i, column).add(sums);
       RankSumVector<Out, C.vector> out;

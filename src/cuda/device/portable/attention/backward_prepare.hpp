@@ -198,7 +198,7 @@ class PortableBackwardFinish {
     auto* to = row_at<Real>(a_.grad_query_rows, entry_of<C.lengths>(a_, block_.sequence.batch),
                             block_.head, block_.sequence.q_begin + query);
     // What products with the keys of a warp lose.
-    const Real rest = C.planes() == 2 ? a_.scale * loss_of_sums(kMmaLoss, C.rows) : 0;
+    const Real rest = C.planes() == 2 ? a_.scale * loss_of_sums(C.rows) : 0;
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
       if (column + e >= a_.head_dim) break;

@@ -249,7 +249,7 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
     // Of planes: those of queries have the scale, to units of log2, and with those of grad_out what
     // scores and dP lose.
     const auto loss = [](int depth) {
-      return kPlanes == 2 ? loss_of_sums(kMmaLoss, C.columns) - loss_of_sums(kMmaLoss, depth) : 0;
+      return kPlanes == 2 ? loss_of_sums(C.columns) - loss_of_sums(depth) : 0;
     };
     if constexpr (C.of_keys()) {
       this->template store<C.accumulate_value, kSecondOwn>(

@@ -492,7 +492,7 @@ class PortableForward {
             row_at<float>(a_.out_rows, entry(), head_of(row), own_.q_begin + query_of(row));
         store_results(to + column * stride, stride, a_.value_dim - column, a_.out_pairs, out_[i], r,
                       result_factor(sum, dropout_factor<C.dropout>(a_),
-                                    loss_of_results<C>(kMmaLoss, own_, query_of(row))));
+                                    loss_of_results<C>(own_, query_of(row))));
       }
     return lost;
   }
@@ -521,7 +521,7 @@ class PortableForward {
           }
           if (sum != sum) *a_.nonfinite = a_.launch;
           factor = result_factor(sum, dropout_factor<C.dropout>(a_),
-                                 loss_of_results<C>(kMmaLoss, own_, query_of(own_row)));
+                                 loss_of_results<C>(own_, query_of(own_row)));
         } else {
           if (first)
             a_.split_sums[row] =

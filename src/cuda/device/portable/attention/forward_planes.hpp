@@ -151,12 +151,11 @@ __device__ __forceinline__ void split_weights(const float (&weights)[kCount],
 // The share of its results that a query's products with values lose, of tiles of C.keys. C: a
 // configuration of attention forward.
 template <auto C>
-__device__ __forceinline__ float loss_of_results(float loss, const AttentionSequence& sequence,
-                                                 int32_t query) {
+__device__ __forceinline__ float loss_of_results(const AttentionSequence& sequence, int32_t query) {
   int32_t keys = sequence.kv_len;
   if constexpr (C.right) keys = min(keys, query + sequence.right);
   if constexpr (C.left) keys -= max(query + sequence.left, 0);
-  return loss_of_sums(loss, min(keys, int32_t{C.keys}));
+  return loss_of_sums(min(keys, int32_t{C.keys}));
 }
 // What the results of a row with that sum are to be multiplied by, as the sum of two numbers.
 // `dropout`: the factor of kept weights. `loss`: what the results lack.

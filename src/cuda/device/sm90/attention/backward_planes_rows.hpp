@@ -18,7 +18,6 @@
 #include "cuda/device/portable/attention/planes.hpp"
 #include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/sm90/attention/backward_tiles.hpp"
-#include "cuda/device/split/truncation.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -210,20 +209,15 @@ class QueryFinish {
     const RowsInMemory& rows = a_.grad_query_rows;
     float* const to = row_at<float>(rows, entry_of<C.lengths>(a_, block_.sequence.batch),
                                     block_.head, block_.sequence.q_begin + query);
-    // What products with the 64 keys of a consumer lose.
-    const float rest = a_.scale * loss_of_sums(kWgmmaLoss, 64);
-    float results[8];
-#pragma unroll
-    for (int e = 0; e < 8; ++e) results[e] = fmaf(sums[e], a_.scale, sums[e] * rest);
     if (a_.vectors && column + 8 <= a_.head_dim) {
       auto* const fours = reinterpret_cast<float4*>(to + column);
-      fours[0] = {results[0], results[1], results[2], results[3]};
-      fours[1] = {results[4], results[5], results[6], results[7]};
+      fours[0] = {sums[0] * a_.scale, sums[1] * a_.scale, sums[2] * a_.scale, sums[3] * a_.scale};
+      fours[1] = {sums[4] * a_.scale, sums[5] * a_.scale, sums[6] * a_.scale, sums[7] * a_.scale};
       return;
     }
 #pragma unroll
     for (int e = 0; e < 8; ++e)
-      if (column + e < a_.head_dim) to[(column + e) * rows.stride[3]] = results[e];
+      if (column + e < a_.head_dim) to[(column + e) * rows.stride[3]] = sums[e] * a_.scale;
   }
 
   const AttentionBackwardPlanesArguments& a_;

@@ -130,7 +130,7 @@ class ForwardEpilogue {
                                       tile.q_begin + query_of(tile, row));
       store_results(to + column * stride, stride, a_.value_dim - column, a_.out_pairs, out, r,
                     result_factor(sums[r], dropout_factor<C.dropout>(a_),
-                                  loss_of_results<C>(kWgmmaLoss, tile, query_of(tile, row))));
+                                  loss_of_results<C>(tile, query_of(tile, row))));
     }
   }
 
