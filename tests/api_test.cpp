@@ -184,7 +184,7 @@ TEST(Choice, ObeysTheDescriptor) {
   desc.implementation = "cpu:magic";
   EXPECT_FAILS(perseid_attention_plan_create(context.get(), &desc, &plan), PERSEID_INVALID_ARGUMENT,
                "expected one or several, divided by commas, of cuda:sm90, cuda:portable, "
-               "cpu:decode, cpu:tiled, cpu:reference");
+               "cuda:reference, cpu:decode, cpu:tiled, cpu:reference");
   EXPECT_EQ(plan, nullptr);
 }
 
@@ -246,6 +246,20 @@ TEST(Choice, PlansForAnAssumedGpu) {
         << perseid_last_error();
     EXPECT_STREQ(implementation_of(plan.get()),
                  std::string(capability) == "sm_90" ? "cuda:sm90" : "cuda:portable");
+    // What no other kernels of a GPU take, and what asks for them.
+    auto large = desc, asking = desc;
+    large.head_dim = large.value_dim = 2049;
+    large.gradients = PERSEID_GRAD_QUERY | PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE;
+    asking.implementation = "cuda:reference";
+    for (const auto* given : {&large, &asking}) {
+      Plan taken;
+      ASSERT_EQ(perseid_attention_plan_create(context.get(), given, taken.out()), PERSEID_OK)
+          << perseid_last_error();
+      EXPECT_STREQ(implementation_of(taken.get()), "cuda:reference");
+      const char* text = nullptr;
+      ASSERT_EQ(perseid_plan_explain(taken.get(), &text), PERSEID_OK);
+      EXPECT_NE(std::strstr(text, "(forward: a query a block, in float64"), nullptr) << text;
+    }
   }
 
   // What would run ends with a sentence.

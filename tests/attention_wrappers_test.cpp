@@ -78,14 +78,18 @@ TEST(AttentionChoice, TakesChunksOfKeysOfEveryKind) {
       for (const int64_t dim : {13, 64, 512}) {
         AttentionProblem problem = make_case(dtype, 1, 2, 2, 80, 300, dim, dim).problem;
         problem.chunks_kv = {ChunkDim::kKv, begin.data(), 2};
-        const auto& [sm90, portable] = std::tie(dispatch::attention_implementations()[0],
-                                                dispatch::attention_implementations()[1]);
+        const auto list = dispatch::attention_implementations();
+        const auto& [sm90, portable, reference] = std::tie(list[0], list[1], list[2]);
         EXPECT_EQ(portable.refuse(problem, *device), "") << name_of(dtype) << " " << dim;
+        EXPECT_EQ(reference.refuse(problem, *device), "") << name_of(dtype) << " " << dim;
         const bool taken = std::string(capability) == "sm_90" &&
                            (dtype == DType::kBF16 ? dim != 13 : dtype == DType::kF32 && dim <= 64);
         EXPECT_EQ(sm90.refuse(problem, *device).empty(), taken) << name_of(dtype) << " " << dim;
         problem.rows = {.ranks = 2, .canonical = true};
         EXPECT_NE(portable.refuse(problem, *device), "");
+        EXPECT_NE(reference.refuse(problem, *device), "");
+        problem.grad_query = problem.grad_key = problem.grad_value = false;
+        EXPECT_EQ(reference.refuse(problem, *device), "");
       }
   }
 }

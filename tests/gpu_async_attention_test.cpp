@@ -413,6 +413,9 @@ TEST_F(GpuWholeChunks, Portable) {
   // 70 queries see the first 70 keys: the last chunk never arrives.
   check<Listed<1>>(causal(whole(DType::kBF16, 64), Causal::kTopLeft));
 }
+TEST_F(GpuWholeChunks, Reference) {
+  for (const DType dtype : {DType::kBF16, DType::kF64}) check<Listed<2>>(causal(whole(dtype, 13)));
+}
 TEST_F(GpuWholeChunks, Sm90) {
   if (gpu_->facts().major != 9) GTEST_SKIP() << "needs compute capability 9.0";
   check<Listed<0>>(whole(DType::kF32, 64));

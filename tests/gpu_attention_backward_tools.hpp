@@ -4,6 +4,7 @@
 #pragma once
 
 #include "attention_cases.hpp"
+#include "cuda/attention/reference.hpp"
 #include "cuda/portable/attention.hpp"
 #include "cuda/portable/attention_backward.hpp"
 #include "cuda/sm90/attention.hpp"
@@ -46,7 +47,9 @@ class GpuAttentionBackward : public GpuTest {
       run_by<cuda::Sm90Float32AttentionBackward>(fixture);
       fixture.compare_gradients();
     }
-    if (fixture.problem.dtype != DType::kF64 && tested_kernels() == TestedKernels::kSm90)
+    if (tested_kernels() == TestedKernels::kReference)
+      run_by<cuda::ReferenceAttentionBackward>(fixture);
+    else if (fixture.problem.dtype != DType::kF64 && tested_kernels() == TestedKernels::kSm90)
       run_by<cuda::Sm90AttentionBackward>(fixture);
     else
       run_by<cuda::PortableAttentionBackward>(fixture);
@@ -101,7 +104,7 @@ class GpuAttentionBackward : public GpuTest {
     send(fixture.grad_value, tensors.grad_value, true);
     send(fixture.grad_bias, tensors.grad_bias, true);
     Mirror workspace(*gpu_, work);
-    if (fixture.problem.dtype == DType::kF32) {
+    if (fixture.problem.dtype == DType::kF32 && tested_kernels() != TestedKernels::kReference) {
       if (cuda::refuse_attention(fixture.problem, gpu_->facts()).empty())
         run_forward<cuda::Sm90Attention>(fixture.problem, tensors);
       else

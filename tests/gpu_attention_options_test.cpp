@@ -86,7 +86,7 @@ TEST_F(GpuAttentionOptionsTest, TensorsThatRepeatAreReadAsIfWrittenOut) {
   const Repeated key(context(), keys, {false, false, true}, 2);
   const Repeated value(context(), keys, {true, false, true}, 3);
   const Repeated grad_out(context(), queries, {true, true, true}, 4);
-  for (const char* implementation : {"cuda:sm90", "cuda:portable"}) {
+  for (const char* implementation : {"cuda:sm90", "cuda:portable", "cuda:reference"}) {
     std::vector<std::vector<uint8_t>> results[2];
     for (const bool dense : {false, true}) {
       const Attention attention(context(), {.dtype = bf16,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "attention_cases.hpp"
+#include "cuda/attention/reference.hpp"
 #include "cuda/portable/attention.hpp"
 #include "cuda/portable/attention_float64.hpp"
 #include "cuda/sm90/attention.hpp"
@@ -40,7 +41,9 @@ class GpuAttention : public GpuTest {
   // One execution of the fixture's problem: out and lse of the GPU come to the fixture's arrays,
   // which held nothing of use before, as the workspace does not.
   void run(Fixture& fixture) {
-    if (fixture.problem.dtype == DType::kF64)
+    if (tested_kernels() == TestedKernels::kReference)
+      run_by<cuda::ReferenceAttention>(fixture);
+    else if (fixture.problem.dtype == DType::kF64)
       run_by<cuda::Float64Attention>(fixture);
     else if (tested_kernels() == TestedKernels::kSm90 || has_both(fixture.problem))
       run_by<cuda::Sm90Attention>(fixture);

@@ -252,6 +252,8 @@ TEST(AttentionKernels, TakeTheRowsOfARank) {
   problem.grad_bias = true;
   EXPECT_EQ(portable->refuse(problem, *device),
             "its gradient of bias is made for sequences of one length, in zigzag pieces");
+  EXPECT_EQ((portable + 1)->name, std::string_view("cuda:reference"));
+  EXPECT_EQ((portable + 1)->refuse(problem, *device), "");
 }
 
 // Kernels of other configurations may round otherwise.

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // The attention kernels that GPU tests try, as PERSEID_TEST_KERNELS names them: "sm90" (the
-// default), "portable", those of any GPU, or "float32", where every problem is of that type and is
-// tried by both, if both take it. Problems of float64 have kernels of their own in each.
+// default), "portable", those of any GPU, "float32", where every problem is of that type and is
+// tried by both, if both take it, or "reference". Problems of float64 have kernels of their own in
+// each but the last.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +15,7 @@
 
 namespace perseid::internal::tests {
 
-enum class TestedKernels { kSm90, kPortable, kFloat32 };
+enum class TestedKernels { kSm90, kPortable, kFloat32, kReference };
 
 inline TestedKernels tested_kernels() {
   static const TestedKernels kTested = [] {
@@ -23,6 +24,7 @@ inline TestedKernels tested_kernels() {
     if (name == "sm90") return TestedKernels::kSm90;
     if (name == "portable") return TestedKernels::kPortable;
     if (name == "float32") return TestedKernels::kFloat32;
+    if (name == "reference") return TestedKernels::kReference;
     throw std::invalid_argument("PERSEID_TEST_KERNELS: no kernels are called " + name);
   }();
   return kTested;

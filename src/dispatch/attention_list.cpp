@@ -7,6 +7,7 @@
 #include "cpu/reference/reference.hpp"
 #include "cpu/waits.hpp"
 #include "cuda/attention/clear_rows.hpp"
+#include "cuda/attention/reference.hpp"
 #include "cuda/portable/attention.hpp"
 #include "cuda/portable/attention_backward.hpp"
 #include "cuda/portable/attention_float64.hpp"
@@ -124,7 +125,8 @@ class GpuAttention final : public Executable<Attention> {
     Status status = Forward::make(problem, gpu, &attention->forward_);
     if (status.ok() && problem.backward())
       status = Backward::make(problem, gpu, &attention->backward_);
-    if (status.ok()) status = attention->clear_rows_.make(problem, gpu);
+    if constexpr (!requires { Forward::kClearsRows; })
+      if (status.ok()) status = attention->clear_rows_.make(problem, gpu);
     attention->accumulates_query_ = problem.accumulate_query;
     if (status.ok()) *made = std::move(attention);
     return status;
@@ -165,6 +167,7 @@ using MixedAttention = GpuAttention<cuda::Sm90Attention, cuda::PortableAttention
 using Sm90Float32Attention = GpuAttention<cuda::Sm90Attention, cuda::Sm90Float32AttentionBackward>;
 using PortableAttention = GpuAttention<cuda::PortableAttention, cuda::PortableAttentionBackward>;
 using Float64Attention = GpuAttention<cuda::Float64Attention, cuda::PortableAttentionBackward>;
+using GpuReference = GpuAttention<cuda::ReferenceAttention, cuda::ReferenceAttentionBackward>;
 
 // A rank's two zigzag pieces, one after the other, as kernels whose rows follow one another have
 // them: the second adds to what the first has written. Ragged: cu_seqlens_q has three numbers for
@@ -285,6 +288,8 @@ bool follows_chunks(const AttentionProblem& problem, const Device& device) {
          !cuda::refuse_attention(problem, device.gpu->facts()).empty();
 }
 
+// Refuses groups of heads that arrive one after the other.
+constexpr const char* kHeadsAtOnce = "made for keys and values of all heads that arrive at once";
 // Refuses gradients that leave in chunks during backward.
 constexpr const char* kWholeGradients =
     "made for gradients of keys and values that leave when all are computed";
@@ -303,8 +308,7 @@ Status make_portable(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made
 }
 std::string refuse_portable(const AttentionProblem& problem, const Device& device) {
   std::string why = problem.rows.canonical ? kOrderOfRows : refuse_scale(problem, false);
-  if (problem.async() && problem.arriving_groups > 1)
-    why = "made for keys and values of all heads that arrive at once";
+  if (problem.async() && problem.arriving_groups > 1) why = kHeadsAtOnce;
   if (problem.async_backward) why = kWholeGradients;
   if (problem.rows.zigzag && problem.ragged && problem.grad_bias)
     why = "its gradient of bias is made for sequences of one length, in zigzag pieces";
@@ -397,6 +401,27 @@ constexpr Implementation<Attention> kPortable = {
                  : make_portable<PortableAttention>(problem, *device.gpu, made);
     }};
 
+// The formula in float64 on a GPU: slow, for tests and for what no other kernel of a GPU takes.
+constexpr Implementation<Attention> kGpuReference = {
+    .name = "cuda:reference",
+    .refuse =
+        [](const AttentionProblem& problem, const Device& device) {
+          if (problem.async() && problem.arriving_groups > 1) return std::string(kHeadsAtOnce);
+          if (problem.async_backward) return std::string(kWholeGradients);
+          return cuda::refuse_reference_attention(problem, device.gpu->facts());
+        },
+    .make =
+        [](const AttentionProblem& problem, const Device& device, Made* made) {
+          cuda::Gpu& gpu = *device.gpu;
+          if (!problem.async()) return GpuReference::make(problem, gpu, made);
+          return make_after_chunks(
+              problem, gpu,
+              [&](const AttentionProblem& whole, Made* of) {
+                return GpuReference::make(whole, gpu, of);
+              },
+              made);
+        }};
+
 // Few queries, as in token generation: tasks split the keys, bound by memory. Backward is that of
 // cpu:tiled.
 constexpr Implementation<Attention> kDecode = {
@@ -448,7 +473,8 @@ constexpr Implementation<Attention> kReference = {
               true, made);
         }};
 
-constexpr Implementation<Attention> kList[] = {kSm90, kPortable, kDecode, kTiled, kReference};
+constexpr Implementation<Attention> kList[] = {kSm90,   kPortable, kGpuReference,
+                                               kDecode, kTiled,    kReference};
 
 }  // namespace
 
