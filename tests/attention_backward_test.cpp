@@ -322,6 +322,38 @@ TEST(AttentionBackward, BiasOfOneRowIsManyTasks) {
   }
 }
 
+// A plan of the most lengths has room for all shorter ones, which may be split more often.
+TEST(AttentionBackward, MemoryOfTheMostLengthsSuffices) {
+  std::mt19937 random(3);
+  const auto one_of = [&](const std::vector<int64_t>& sizes) {
+    return sizes[random() % sizes.size()];
+  };
+  for (const KernelTable* table : tables())
+    for (int turn = 0; turn < 4000; ++turn) {
+      const int64_t q_len = one_of({1, 50, 300, 1000, 1500}), kv_len = one_of({1, 500, 513, 6000});
+      Case test = make_case(one_of({0, 1}) == 0 ? DType::kF32 : DType::kBF16, one_of({1, 2, 17}),
+                            one_of({2, 4}), 2, q_len, kv_len, 16, 16);
+      AttentionProblem& p = test.problem;
+      if (one_of({0, 1}) == 0)
+        add_bias(
+            test, DType::kF32,
+            {one_of({1, p.batch}), one_of({1, p.heads}), one_of({1, q_len}), one_of({1, kv_len})},
+            true);
+      p.grad_query = random() % 2 == 0;
+      p.grad_key = p.grad_value = random() % 2 == 0;
+      p.max_lengths = true;
+      const auto workers = static_cast<int32_t>(one_of({1, 2, 64}));
+      AttentionProblem shorter =
+          with_lengths(p, {min(q_len, one_of({1, 40, 64, 130, 520, 1000})),
+                           min(kv_len, one_of({1, 100, 512, 513, 1100, 2048, 5000})), 0, 0});
+      shorter.max_lengths = false;
+      ASSERT_LE(table->attention_backward_workspace(shorter, workers),
+                table->attention_backward_workspace(p, workers))
+          << text_of(test) << " " << shorter.q_len << "x" << shorter.kv_len << " workers "
+          << workers;
+    }
+}
+
 TEST(AttentionBackward, MemoryIsLinear) {
   for (const KernelTable* table : tables()) {
     const auto bytes = [&](int64_t length) {

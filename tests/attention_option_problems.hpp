@@ -103,6 +103,24 @@ inline std::vector<const char*> plans_for_more() {
               "head_dim":64,"causal":"bottom-right"})",
           R"({"batch":2,"heads":2,"cu_seqlens_q":[0,20,33],"cu_seqlens_kv":[0,5,60],
               "max_q_len":40,"max_kv_len":90,"head_dim":16,"causal":"top-left"})",
+          // With gradients: where the plan splits keys and heads and the execution does not, and
+          // the other way round.
+          R"({"batch":1,"heads":4,"kv_heads":2,"q_len":20,"max_q_len":100,"kv_len":300,
+              "max_kv_len":1300,"head_dim":16,"causal":"bottom-right","backward":true})",
+          R"({"batch":2,"heads":4,"kv_heads":1,"q_len":130,"max_q_len":400,"kv_len":170,
+              "max_kv_len":900,"head_dim":64,"backward":true,"grad_lse":true})",
+          R"({"batch":2,"heads":2,"q_len":130,"max_q_len":400,"kv_len":170,"max_kv_len":900,
+              "head_dim":128,"causal":"top-left","backward":true,"deterministic":true})",
+          R"({"batch":2,"heads":2,"q_len":20,"max_q_len":2000,"kv_len":31,"max_kv_len":1000,
+              "head_dim":16,"bias":[1,2,20,31],"visible":[1,1,20,1],"window":"9,3",
+              "backward":true})",
+          R"({"batch":3,"heads":2,"q_len":150,"max_q_len":640,"kv_len":210,"bias":[1,2,1,210],
+              "max_kv_len":500,"head_dim":64,"dropout":0.2,"backward":true})",
+          R"({"batch":2,"heads":2,"q_len":70,"max_q_len":90,"kv_len":0,"max_kv_len":310,
+              "head_dim":64,"backward":true})",
+          R"({"batch":2,"heads":2,"cu_seqlens_q":[0,20,83],"cu_seqlens_kv":[0,5,160],
+              "max_q_len":140,"max_kv_len":290,"head_dim":64,"causal":"top-left",
+              "backward":true})",
           // Fewer keys in more splits than those of the plan.
           R"({"batch":1,"heads":2,"q_len":1,"kv_len":5120,"max_kv_len":5130,"head_dim":64,
               "num_splits":10})"};
@@ -111,6 +129,10 @@ inline std::vector<const char*> plans_for_more() {
 inline std::vector<const char*> bounds_of_splits() {
   return {R"({"batch":2,"heads":4,"kv_heads":2,"q_len":2,"kv_len":3100,"head_dim":16,
               "num_splits":1})",
+          R"({"batch":2,"heads":4,"kv_heads":2,"q_len":70,"kv_len":700,"head_dim":64,
+              "num_splits":1,"backward":true})",
+          R"({"batch":1,"heads":4,"kv_heads":2,"q_len":70,"kv_len":700,"head_dim":64,
+              "num_splits":3,"backward":true})",
           R"({"batch":2,"heads":4,"kv_heads":2,"q_len":2,"kv_len":3100,"head_dim":64,
               "num_splits":2})",
           R"({"batch":2,"heads":4,"kv_heads":2,"q_len":2,"kv_len":3100,"head_dim":16,

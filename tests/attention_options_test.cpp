@@ -70,8 +70,10 @@ TEST(AttentionOptions, AreRefusedWhereTheyContradictOthers) {
   options.total_q = options.total_kv = 4;
   expect_part(sentence_of(options), "kv_batch is 3, but ragged is 1");
   options = plain;
-  options.max_lengths = options.backward = true;
-  expect_part(sentence_of(options), "max_lengths is 1, but async_kv is given or gradients");
+  options.max_lengths = true;
+  const Chunks chunks{{0, 4}};
+  options.async_kv = chunks;
+  expect_part(sentence_of(options), "max_lengths is 1, but async_kv is given");
 }
 
 TEST(AttentionOptions, MasksHaveOneAlignment) {
@@ -201,6 +203,21 @@ TEST(AttentionOptions, WrongNumbersAreNamed) {
   shorter.options.max_lengths = true;
   shorter.options.q_len = 3;
   expect_part(shorter.sentence(), "query has q_len 4, expected at most 3, the plan's");
+}
+
+// One split of the keys has one order, as deterministic has.
+TEST(AttentionOptions, OneSplitOfKeysInBackward) {
+  const Context context = Context::assumed("sm_80");
+  for (const uint32_t splits : {0, 1, 2}) {
+    const Attention attention(context, {.dtype = bf16,
+                                        .q_len = 100,
+                                        .kv_len = 200,
+                                        .head_dim = 64,
+                                        .backward = true,
+                                        .num_splits = splits});
+    EXPECT_EQ(attention.explain().find("with sums of grad_query") == std::string::npos, splits == 1)
+        << attention.explain();
+  }
 }
 
 // ---- What holds for all plans of a context -----------------------------------------------------

@@ -192,7 +192,7 @@ void attention(TwoDice& dice, Problem& p) {
   if (shared.one_in(6)) {
     for (int64_t b = 0; b < p.batch; ++b) p.q_lens.push_back(own.between(0, p.longest_q()));
   }
-  const int64_t cache = shared.between(0, 11);  // forward alone has one
+  const int64_t cache = shared.between(0, 11);  // 1 and 2: one, which forward alone has
   if (cache < 3) read_cache(cache, own, p);
   if (shared.one_in(8)) p.num_splits = own.between(1, 5);
   const Shape scores = {p.batch, p.heads, p.longest_q(), p.longest_kv()};
@@ -206,7 +206,7 @@ void attention(TwoDice& dice, Problem& p) {
     p.offset = own.bits() >> 32;
   }
   p.lse = own.one_in(2);
-  if (shared.one_in(2) && cache > 2) {
+  if (shared.one_in(2) && cache != 1 && cache != 2) {
     p.backward = shared.one_in(2);
     if (!p.backward)
       p.gradients.bits = static_cast<uint32_t>(shared.between(1, p.bias.empty() ? 7 : 15));

@@ -56,7 +56,6 @@ void spoil_descriptor(Dice& dice, Problem& p) {
       [](Problem& q) { q.gradients.bits = 16; },
       [](Problem& q) { q.window_bottom_right = true, q.causal.value = PERSEID_CAUSAL_TOP_LEFT; },
       [](Problem& q) { q.kv_batch = q.batch + 1, q.backward = true; },
-      [](Problem& q) { q.max_kv_len = q.longest_kv() + 1, q.backward = true; },
       [](Problem& q) { q.gradients.bits = PERSEID_GRAD_BIAS, q.bias.clear(); },
       [](Problem& q) { q.impl = "cuda:no-such-thing"; },
   };

@@ -101,8 +101,10 @@ struct AttentionOptions {
   const char* implementation = nullptr;  ///< names; see the C struct
   bool kv_starts = false;  ///< ragged, forward: keys of a sequence begin at any row; see kv_starts
   int64_t kv_batch = 0;    ///< forward: batch entries of key and value, which kv_index picks from
-  bool max_lengths = false;  ///< forward: lengths and totals are the most; tensors may have fewer
-  uint32_t num_splits = 0;  ///< the most splits of keys in forward; 0: as many as their length asks
+  bool max_lengths = false;  ///< lengths and totals are the most; tensors may have fewer
+  /// The most splits of keys in forward; 0: as many as their length asks. 1: backward is
+  /// deterministic.
+  uint32_t num_splits = 0;
 };
 
 /// The tensors of Attention::forward. Shapes in the bshd layout; ragged tensors lack the batch

@@ -232,16 +232,18 @@ typedef struct perseid_attention_desc {
   /** 1, with ragged and kv_lens, without gradients: instead of cu_seqlens_kv, kv_starts says where
    * the keys of each sequence begin, in any order; sequences may share keys. */
   uint32_t kv_starts;
-  /** 1, without async_kv and gradients: q_len, kv_len, total_q and total_kv are the most that an
-   * execution may have; its query, key and value say how many it has. So one plan serves every step
-   * of a decode loop. Where bias_shape has q_len or kv_len, bias has the execution's. */
+  /** 1, without async_kv: q_len, kv_len, total_q and total_kv are the most that an execution may
+   * have, of either direction; its query, key and value say how many it has. So one plan serves
+   * every step of a decode loop. Where bias_shape has q_len or kv_len, bias and grad_bias have the
+   * execution's. */
   uint32_t max_lengths;
   /** Not 0, without ragged and gradients: batch entries of key and value (a cache), of which
    * kv_index picks one for each batch entry of query. */
   int64_t kv_batch;
   /** Forward cuts the keys of few queries into splits, which are computed side by side and
-   * combined. 0: as many as their length asks for; else at most so many, 1: none. Backward works on
-   * tiles of keys and has no splits to bound. */
+   * combined. 0: as many as their length asks for; else at most so many, 1: none. Backward computes
+   * tiles of keys side by side, which add to grad_query in any order: 1 has them in one order, as
+   * deterministic has, and larger numbers bound nothing. */
   uint32_t num_splits;
   uint32_t reserved; /**< 0 */
 } perseid_attention_desc;

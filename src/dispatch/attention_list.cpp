@@ -230,6 +230,7 @@ class ZigzagAttention final : public Executable<Attention> {
       AttentionBackward own = arguments;
       cut(piece, {&own.query, &own.out, &own.lse, &own.bias, &own.visible, &own.grad_out,
                   &own.grad_lse, &own.grad_query, &own.grad_bias});
+      own.lengths.q_len = rows_;
       cut_lengths(piece, &own);
       status = pieces_[piece]->backward(own, workspace, stream);
     }

@@ -112,20 +112,23 @@ class CpuExecutable final : public Executable<Operation> {
   }
   Status forward(const typename Operation::Forward& arguments, std::byte* workspace,
                  void*) const override {
-    if constexpr (requires { arguments.lengths; })
-      kernels_.forward(with_lengths(problem_, arguments.lengths), arguments,
-                       {executor_, workspace});
-    else
-      kernels_.forward(problem_, arguments, {executor_, workspace});
-    return {};
+    return run(kernels_.forward, arguments, workspace);
   }
   Status backward(const typename Operation::Backward& arguments, std::byte* workspace,
                   void*) const override {
-    kernels_.backward(problem_, arguments, {executor_, workspace});
-    return {};
+    return run(kernels_.backward, arguments, workspace);
   }
 
  private:
+  template <class Kernel, class Arguments>
+  Status run(const Kernel& kernel, const Arguments& arguments, std::byte* workspace) const {
+    if constexpr (requires { arguments.lengths; })
+      kernel(with_lengths(problem_, arguments.lengths), arguments, {executor_, workspace});
+    else
+      kernel(problem_, arguments, {executor_, workspace});
+    return {};
+  }
+
   typename Operation::Problem problem_;
   cpu::Executor& executor_;
   CpuKernels<Operation> kernels_;

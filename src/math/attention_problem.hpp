@@ -123,6 +123,7 @@ struct AttentionBackward {
   Tensor cu_seqlens_q, cu_seqlens_kv, q_lens, kv_lens, kv_index;
   Tensor grad_query, grad_key, grad_value, grad_bias;  // absent: not wanted
   Dropout dropout;
+  AttentionLengths lengths = {};
   Arrival arrival_kv = {};      // where async_backward
   Departure departure_kv = {};  // signals are [group, chunk]
 };

@@ -408,13 +408,18 @@ Status AttentionPlan::forward_timed(const perseid_attention_forward_args& args,
 Status AttentionPlan::backward(const perseid_attention_backward_args& args,
                                const Workspace& workspace, void* stream,
                                const Streams& streams) const {
-  const AttentionProblem& problem = PlanOf::problem();
-  AttentionReader reader("attention backward", device().dl_device(), problem, layout_);
+  constexpr const char* kSubject = "attention backward";
+  AttentionBackward backward;
+  if (Status status = read_lengths(kSubject, PlanOf::problem(), layout_, args.query, args.key,
+                                   &backward.lengths);
+      !status.ok())
+    return status;
+  const AttentionProblem problem = with_lengths(PlanOf::problem(), backward.lengths);
+  AttentionReader reader(kSubject, device().dl_device(), problem, layout_);
   if (!reader.require(problem.backward(),
                       "the plan has no backward, because its descriptor's gradients are 0; make a "
                       "plan that says which gradients it computes"))
     return reader.result();
-  AttentionBackward backward;
   backward.arrival_kv = streams.arrival;
   backward.departure_kv = streams.departure;
   reader.read_inputs(args, &backward);

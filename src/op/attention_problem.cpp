@@ -66,9 +66,9 @@ void read_sizes(DescriptorReader& reader, const perseid_attention_desc& desc,
   problem->kv_lens = reader.flag("kv_lens", desc.kv_lens);
   read_cache(reader, desc, problem);
   problem->max_lengths = reader.flag("max_lengths", desc.max_lengths);
-  reader.require(!problem->max_lengths || (desc.async_kv == nullptr && desc.gradients == 0),
-                 "max_lengths is 1, but async_kv is given or gradients is not 0, which need the "
-                 "lengths themselves; leave them out, or make a plan for each length");
+  reader.require(!problem->max_lengths || desc.async_kv == nullptr,
+                 "max_lengths is 1, but async_kv is given, whose chunks are of the lengths "
+                 "themselves; leave it out, or make a plan for each length");
   problem->num_splits = desc.num_splits;
 
   // The longest lengths bound workspaces even where the packed tensors are smaller.
@@ -130,7 +130,9 @@ void read_gradients(DescriptorReader& reader, const perseid_attention_desc& desc
   problem->grad_bias = (desc.gradients & PERSEID_GRAD_BIAS) != 0;
   reader.require(!problem->grad_bias || problem->bias,
                  "gradients has PERSEID_GRAD_BIAS, but bias is 0; set bias and bias_shape");
-  problem->deterministic = reader.flag("deterministic", desc.deterministic);
+  // One split of the keys has one order.
+  problem->deterministic = reader.flag("deterministic", desc.deterministic) ||
+                           (desc.gradients != 0 && desc.num_splits == 1);
   reader.require((desc.accumulate & ~desc.gradients) == 0, "accumulate is ", desc.accumulate,
                  ", expected bits within gradients, which is ", desc.gradients);
   problem->accumulate_query = (desc.accumulate & PERSEID_GRAD_QUERY) != 0;

@@ -30,7 +30,6 @@ class AttentionBackwardKernel {
   using Scalar = typename V::Scalar;
   using Shape = BackwardShape<Dot>;
 
-  static constexpr int64_t kChunk = 512;    // keys of a chunk, at least
   static constexpr int64_t kMaxChunks = 8;  // of one sequence
   static constexpr int64_t kEnoughTasks = 16;
   static constexpr int64_t kReducedRows = 128;  // rows of a task of the second phase
@@ -63,6 +62,8 @@ class AttentionBackwardKernel {
   };
 
  public:
+  static constexpr int64_t kChunk = 512;  // keys of a chunk, at least
+
   AttentionBackwardKernel(const AttentionProblem& problem, int32_t workers, std::byte* workspace)
       : problem_(problem), shape_(problem), workspace_(workspace) {
     split_heads_ = problem.group() > 1 && problem.batch * problem.kv_heads < kEnoughTasks;
@@ -407,11 +408,22 @@ auto visit_backward_types(DType dtype, Visitor&& visitor) {
 
 inline size_t attention_backward_workspace(const AttentionProblem& problem, int32_t workers) {
   return visit_backward_types(problem.dtype, [&]<class Dot, class ExactDot, class T>() {
+    using Products = AttentionBackwardKernel<Dot, T>;
+    using Bias = AttentionBackwardBias<ExactDot, T>;
     const bool products = problem.grad_query || problem.grad_key || problem.grad_value;
-    return max(
-        products ? AttentionBackwardKernel<Dot, T>(problem, workers, nullptr).bytes() : size_t{0},
-        problem.grad_bias ? AttentionBackwardBias<ExactDot, T>(problem, workers, nullptr).bytes()
-                          : size_t{0});
+    const auto bytes_of = [&](const AttentionProblem& p) {
+      return max(products ? Products(p, workers, nullptr).bytes() : size_t{0},
+                 p.grad_bias ? Bias(p, workers, nullptr).bytes() : size_t{0});
+    };
+    size_t most = bytes_of(problem);
+    // Fewer keys are not split, and few blocks of queries are, which may need more.
+    for (int64_t blocks = 1; problem.max_lengths && blocks <= Bias::kEnoughTasks; ++blocks)
+      for (const int64_t keys : {Products::kChunk, problem.kv_len})
+        most = max(most,
+                   bytes_of(with_lengths(
+                       problem, {min(problem.q_len, blocks * Bias::kBlockQueries),
+                                 min(problem.kv_len, keys), problem.total_q, problem.total_kv})));
+    return most;
   });
 }
 

@@ -26,8 +26,6 @@ class AttentionBackwardBias {
   using Shape = BackwardShape<Dot>;
   static_assert(Dot::kDepth == 1);
 
-  static constexpr int64_t kEnoughTasks = 16;
-
   struct Scratch {
     BackwardQueries<Dot, T> queries;
     BackwardKeys<Dot, T> keys;
@@ -41,6 +39,9 @@ class AttentionBackwardBias {
   };
 
  public:
+  static constexpr int64_t kEnoughTasks = 16;
+  static constexpr int64_t kBlockQueries = Shape::kQueries;
+
   AttentionBackwardBias(const AttentionProblem& problem, int32_t workers, std::byte* workspace)
       : problem_(problem), shape_(problem), workspace_(workspace) {
     const int64_t* shape = problem.bias_shape;

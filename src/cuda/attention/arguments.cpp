@@ -218,6 +218,11 @@ BiasTiles divide_bias(const AttentionProblem& p, int64_t queries, int64_t keys) 
   return bias;
 }
 
+void keep_splits(const BiasTiles& plan, BiasTiles* bias) {
+  bias->num_splits = min(bias->num_splits, plan.num_splits);
+  bias->blocks = bias->bias_blocks * bias->num_splits;
+}
+
 size_t bytes_of_splits(const BiasTiles& bias, int64_t queries, int64_t keys, int64_t bytes_of_sum) {
   if (bias.num_splits == 1) return 0;
   const int64_t sums = (bias.sums_queries ? 1 : queries) * (bias.sums_keys ? 1 : keys);

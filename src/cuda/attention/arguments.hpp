@@ -62,6 +62,8 @@ void bind_lse(const Tensor& lse, Arguments* arguments) {
 }
 // The gradient of bias in tiles of queries x keys, and the workspace of their splits.
 BiasTiles divide_bias(const AttentionProblem& problem, int64_t queries, int64_t keys);
+// Of an execution with shorter lengths: no more splits than the plan has a workspace for.
+void keep_splits(const BiasTiles& plan, BiasTiles* bias);
 size_t bytes_of_splits(const BiasTiles& bias, int64_t queries, int64_t keys,
                        int64_t bytes_of_sum = sizeof(float));
 // For forward's raster order, whose tiles have unequal work if `right`. Heads are those of tiles.

@@ -75,9 +75,10 @@ Status ReferenceAttentionBackward::backward(const AttentionBackward& tensors, st
                                             void* stream) const {
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
-  const AttentionProblem& p = problem_;
   const ReferenceArguments<AttentionBackward> arguments{
-      p, tensors, reinterpret_cast<ReferenceSums*>(workspace)};
+      with_lengths(problem_, tensors.lengths), tensors,
+      reinterpret_cast<ReferenceSums*>(workspace)};
+  const AttentionProblem& p = arguments.problem;
   // Also without grad_query: the sums of each row.
   Status status = gpu_.launch(kernels_[0], launch_of(p.batch * p.heads * p.q_len, gpu_.facts()),
                               &arguments, stream);

@@ -106,8 +106,11 @@ AttentionPlanes portable_attention_backward_planes(const AttentionProblem& probl
   const std::vector<GradientsOf> gradients = gradients_of(problem, shared_bytes);
   if (problem.dtype != DType::kF32 || gradients.empty()) return {};
   // All of them have the same chunks.
-  const PortableBackwardConfig config =
-      choose_portable_attention_backward(problem, gradients.front(), shared_bytes);
+  return portable_attention_backward_planes(
+      problem, choose_portable_attention_backward(problem, gradients.front(), shared_bytes));
+}
+AttentionPlanes portable_attention_backward_planes(const AttentionProblem& problem,
+                                                   const PortableBackwardConfig& config) {
   const auto length = [&](int dim, int32_t common) {
     return PlaneLength{config.plane_length(dim), config.depth(dim), common,
                        loss_of_sums(config.depth(dim))};
@@ -258,7 +261,7 @@ int64_t portable_attention_backward_blocks(const PortableBackwardArgumentsOf<Rea
 }
 
 template <class Real>
-PlanesArguments bind_portable_attention_backward(const AttentionProblem& problem,
+PlanesArguments bind_portable_attention_backward(const AttentionProblem& plan,
                                                  const AttentionPlanes& planes,
                                                  const AttentionBackward& tensors,
                                                  std::byte* workspace,
@@ -276,7 +279,7 @@ PlanesArguments bind_portable_attention_backward(const AttentionProblem& problem
        {&tensors.query, &tensors.key, &tensors.value, &tensors.out, &tensors.grad_out,
         &tensors.grad_query, &tensors.grad_key, &tensors.grad_value})
     arguments->vectors = arguments->vectors && (!tensor->present() || has_vectors(*tensor));
-  const Layout layout = lay_out(problem);
+  const Layout layout = lay_out(plan);
   arguments->lse_log2 = reinterpret_cast<Real*>(workspace);
   arguments->delta = reinterpret_cast<Real*>(workspace + layout.delta);
   arguments->sums = reinterpret_cast<Real*>(workspace + layout.sums);
@@ -327,25 +330,34 @@ template <class Real>
 Status PortableAttentionBackward::launch(const AttentionBackward& tensors, std::byte* workspace,
                                          void* stream) const {
   Status status;
-  const Launch by_rows{.blocks = portable_attention_backward_q_blocks(problem_),
+  const AttentionProblem problem = with_lengths(problem_, tensors.lengths);
+  const AttentionPlanes planes =
+      problem_.max_lengths && problem_.dtype == DType::kF32 && !configs_.empty()
+          ? portable_attention_backward_planes(problem, configs_.front())
+          : planes_;
+  const auto arguments_of_launch = [&](const PortableBackwardConfig& config) {
+    auto arguments = portable_attention_backward_arguments<Real>(problem, config);
+    if (config.of_bias())
+      keep_splits(divide_bias(problem_, config.queries, config.keys()), &arguments);
+    return arguments;
+  };
+  const Launch by_rows{.blocks = portable_attention_backward_q_blocks(problem),
                        .threads = kPrepareThreads};
   PortableBackwardArgumentsOf<Real> rows;
   for (size_t i = 0; i < configs_.size() && status.ok(); ++i) {
     const PortableBackwardConfig& config = configs_[i];
-    PortableBackwardArgumentsOf<Real> arguments =
-        portable_attention_backward_arguments<Real>(problem_, config);
-    PlanesArguments planes =
-        bind_portable_attention_backward(problem_, planes_, tensors, workspace, &arguments);
+    PortableBackwardArgumentsOf<Real> arguments = arguments_of_launch(config);
+    PlanesArguments of_planes =
+        bind_portable_attention_backward(problem_, planes, tensors, workspace, &arguments);
     if (i == 0) {
       rows = arguments;
       if (problem_.grad_bias)  // whose counters it clears
-        static_cast<BiasTiles&>(rows) =
-            portable_attention_backward_arguments<Real>(problem_, configs_.back());
+        static_cast<BiasTiles&>(rows) = arguments_of_launch(configs_.back());
       status = gpu_.launch(kernels_[0], by_rows, &rows, stream);
       if (status.ok() && config.planes() == 2)
         status =
-            gpu_.launch(kernels_[1], {.blocks = planes_.blocks(), .threads = PlanesConfig::threads},
-                        &planes, stream);
+            gpu_.launch(kernels_[1], {.blocks = planes.blocks(), .threads = PlanesConfig::threads},
+                        &of_planes, stream);
     }
     if (!status.ok() || !is_wanted(tensors, config)) continue;
     status = gpu_.launch(kernels_[i + config.planes()],

@@ -42,11 +42,14 @@ int64_t portable_attention_backward_q_blocks(const AttentionProblem& problem);
 // float32 alone has planes.
 AttentionPlanes portable_attention_backward_planes(const AttentionProblem& problem,
                                                    int32_t shared_bytes);
+AttentionPlanes portable_attention_backward_planes(const AttentionProblem& problem,
+                                                   const PortableBackwardConfig& config);
 size_t portable_attention_backward_workspace(const AttentionProblem& problem,
                                              const AttentionPlanes& planes);
-// Adds the tensors of an execution and the workspace. Returns the arguments of the planes.
+// Adds the tensors of an execution and the workspace of the plan. Returns the arguments of the
+// planes, which are those of the execution's lengths.
 template <class Real>
-PlanesArguments bind_portable_attention_backward(const AttentionProblem& problem,
+PlanesArguments bind_portable_attention_backward(const AttentionProblem& plan,
                                                  const AttentionPlanes& planes,
                                                  const AttentionBackward& tensors,
                                                  std::byte* workspace,

@@ -289,12 +289,12 @@ Status Sm90AttentionBackward::set_chunks(const AttentionBackward& tensors, std::
   return status;
 }
 
-int64_t Sm90AttentionBackward::blocks_of_queries() const {
-  return (problem_.ragged ? 1 : problem_.batch) * problem_.heads * fixed_.q_blocks;
+int64_t Sm90AttentionBackward::blocks_of_queries(const AttentionBackwardArguments& fixed) const {
+  return (problem_.ragged ? 1 : problem_.batch) * problem_.heads * fixed.q_blocks;
 }
 
 void Sm90AttentionBackward::lay_out() {
-  const auto blocks = static_cast<size_t>(blocks_of_queries());
+  const auto blocks = static_cast<size_t>(blocks_of_queries(fixed_));
   const size_t row_bytes = blocks * static_cast<size_t>(config_.queries) * sizeof(float);
   layout_.delta = row_bytes;
   layout_.sums = layout_.dq_semaphore = (config_.clears_nonfinite() ? 4 : 2) * row_bytes;
@@ -339,11 +339,10 @@ Status Sm90AttentionBackward::map_tensors(const AttentionBackwardConfig& config,
                                           const AttentionBackward& tensors,
                                           AttentionBackwardArguments* arguments) const {
   // A tensor map cannot be empty; without rows nothing is loaded.
-  const bool nothing = problem_.batch == 0 || problem_.heads == 0;
-  const bool no_queries =
-      nothing || problem_.q_len == 0 || (problem_.ragged && problem_.total_q == 0);
-  const bool no_keys =
-      nothing || problem_.kv_len == 0 || (problem_.ragged && problem_.total_kv == 0);
+  const AttentionProblem problem = with_lengths(problem_, tensors.lengths);
+  const bool nothing = problem.batch == 0 || problem.heads == 0;
+  const bool no_queries = nothing || problem.q_len == 0 || (problem.ragged && problem.total_q == 0);
+  const bool no_keys = nothing || problem.kv_len == 0 || (problem.ragged && problem.total_kv == 0);
   TensorMap checked;  // threads load and store these rows, with the alignment of TMA
   struct Map {
     const char* name;
@@ -366,9 +365,9 @@ Status Sm90AttentionBackward::map_tensors(const AttentionBackwardConfig& config,
   for (const Map& each : maps) {
     if (!each.tensor.present() || each.tensor.dtype != problem_.dtype) continue;
     if (each.queries ? no_queries : no_keys) continue;
-    const int64_t longest = each.queries ? problem_.q_len : problem_.kv_len;
-    const BoxedTensor box = problem_.ragged ? ragged_boxed(each.tensor, longest, each.rows)
-                                            : boxed(each.tensor, 0, each.rows);
+    const int64_t longest = each.queries ? problem.q_len : problem.kv_len;
+    const BoxedTensor box = problem.ragged ? ragged_boxed(each.tensor, longest, each.rows)
+                                           : boxed(each.tensor, 0, each.rows);
     if (Status status = make_tensor_map(gpu_, each.name, box, each.map); !status.ok())
       return status;
   }
@@ -380,6 +379,13 @@ Status Sm90AttentionBackward::backward(const AttentionBackward& tensors, std::by
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
   AttentionBackwardArguments arguments = fixed_;
+  BiasTiles bias_tiles = bias_;
+  if (problem_.max_lengths) {  // never over chunks; the workspace is divided as the plan's
+    const AttentionProblem problem = with_lengths(problem_, tensors.lengths);
+    arguments = attention_backward_arguments(problem, config_);
+    bias_tiles = divide_bias(problem, config_.queries, config_.of_bias().keys());
+    keep_splits(bias_, &bias_tiles);
+  }
   if (Status status = map_tensors(config_, tensors, &arguments); !status.ok()) return status;
   bind(tensors, &arguments);
   arguments.grad_out_rows = rows_in_memory(with_batch(tensors.grad_out));
@@ -406,7 +412,7 @@ Status Sm90AttentionBackward::backward(const AttentionBackward& tensors, std::by
   static_cast<AttentionBackwardProblem&>(rows) = arguments;
   rows.lse = rows_in_memory(with_element(tensors.lse));
   rows.grad_lse = rows_in_memory(with_element(tensors.grad_lse));
-  rows.bias_blocks = bias_.bias_blocks;
+  rows.bias_blocks = bias_tiles.bias_blocks;
   arguments.arrived = rows.arrived = reinterpret_cast<uint32_t*>(workspace + layout_.arrived);
   if (Status status = map_bias(gpu_, config_, tensors, &arguments); !status.ok()) return status;
   if (config_.async)
@@ -416,21 +422,21 @@ Status Sm90AttentionBackward::backward(const AttentionBackward& tensors, std::by
   const bool bias_kernel = tensors.grad_bias.present() && !bias_with_tiles;
   const bool products_wanted = tensors.grad_query.present() || tensors.grad_key.present() ||
                                tensors.grad_value.present() || bias_with_tiles;
-  const Launch by_rows{.blocks = blocks_of_queries(), .threads = kRowThreads};
-  const Launch products{.blocks = int64_t{fixed_.batch_heads} * fixed_.k_tiles *
-                                  fixed_.leaves.count * config_.cluster_size,
+  const Launch by_rows{.blocks = blocks_of_queries(arguments), .threads = kRowThreads};
+  const Launch products{.blocks = int64_t{arguments.batch_heads} * arguments.k_tiles *
+                                  arguments.leaves.count * config_.cluster_size,
                         .threads = config_.threads(),
                         .cluster = config_.cluster_size,
                         .shared_bytes = config_.shared_bytes()};
   Status status = gpu_.launch(kernels_[0], by_rows, &rows, stream);
   if (status.ok() && bias_kernel) {
-    BiasTiles bias = bias_;
-    bias.split_sums = reinterpret_cast<float*>(workspace + layout_.split_sums);
+    bias_tiles.split_sums = reinterpret_cast<float*>(workspace + layout_.split_sums);
     // Its tiles may have more keys than those of the products.
     AttentionBackwardArguments units = arguments;
     if (config_.of_bias().keys() != config_.keys())
       status = map_tensors(config_.of_bias(), tensors, &units);
-    if (status.ok()) status = launch_bias(gpu_, kernels_.back(), config_, units, bias, stream);
+    if (status.ok())
+      status = launch_bias(gpu_, kernels_.back(), config_, units, bias_tiles, stream);
   }
   if (status.ok() && products_wanted)
     status = gpu_.launch(kernels_[1], products, &arguments, stream);

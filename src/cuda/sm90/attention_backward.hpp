@@ -69,7 +69,7 @@ class Sm90AttentionBackward {
   Status make_order();
   Status set_chunks(const AttentionBackward& tensors, std::byte* workspace, void* stream,
                     AttentionBackwardArguments* arguments) const;
-  int64_t blocks_of_queries() const;
+  int64_t blocks_of_queries(const AttentionBackwardArguments& fixed) const;
   void lay_out();
   // The maps of a kernel whose tiles are those of the configuration.
   Status map_tensors(const AttentionBackwardConfig& config, const AttentionBackward& tensors,
