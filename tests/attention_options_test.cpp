@@ -16,8 +16,9 @@ namespace {
 class AttentionOptionsTest : public testing::Test {
  protected:
   // Every problem in every dtype by every implementation that takes it.
-  void check(const std::vector<const char*>& texts) {
-    for (const Problem& problem : option_problems(texts, {"f32", "bf16"})) {
+  void check(const std::vector<const char*>& texts,
+             const std::vector<const char*>& dtypes = {"f32", "bf16"}) {
+    for (const Problem& problem : option_problems(texts, dtypes)) {
       const std::vector<CheckResult> results = checker_.check_all(problem);
       EXPECT_GE(results.size(), 2u) << to_flags(problem);
       for (const CheckResult& result : results)
@@ -34,6 +35,9 @@ TEST_F(AttentionOptionsTest, WindowAtTheBottomRightWithoutCausal) { check(bottom
 TEST_F(AttentionOptionsTest, QueryLengths) { check(query_lengths()); }
 TEST_F(AttentionOptionsTest, KeysFromAnywhereInACache) { check(caches()); }
 TEST_F(AttentionOptionsTest, OnePlanForShorterTensors) { check(plans_for_more()); }
+TEST_F(AttentionOptionsTest, MoreEntriesAndHeadsThan16BitsCount) {
+  check({many_entries_and_heads()[0]}, {"f32"});
+}
 TEST_F(AttentionOptionsTest, BoundsOfSplits) { check(bounds_of_splits()); }
 
 // ---- What is refused --------------------------------------------------------------------------

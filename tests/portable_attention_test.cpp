@@ -10,6 +10,7 @@
 #include "cuda/portable/attention.hpp"
 #include "cuda/portable/attention_backward.hpp"
 #include "cuda/portable/attention_float64.hpp"
+#include "cuda/sm90/attention_backward.hpp"
 
 namespace perseid::internal {
 namespace {
@@ -148,6 +149,23 @@ TEST(PortableAttention, Float64FitsIntoEveryGpu) {
     for (problem.value_dim = 3; problem.value_dim < 400; problem.value_dim += 29)
       ASSERT_LE(cuda::choose_float64_attention(problem).shared_bytes(), cuda::kLeastShared)
           << problem.head_dim << " and " << problem.value_dim;
+}
+
+// Tiles of bias are counted in 32 bits.
+TEST(PortableAttentionBackward, RefusesTooManyTilesOfBias) {
+  AttentionProblem problem = make_case(DType::kBF16, 1 << 20, 1 << 9, 1, 1, 150, 8, 8).problem;
+  problem.bias = problem.grad_bias = true;
+  problem.bias_dtype = DType::kBF16;
+  std::copy_n(std::vector<int64_t>{1 << 20, 1 << 9, 1, 150}.begin(), 4, problem.bias_shape);
+  const std::string part = "its gradient of bias is made for up to 536870912 tiles of ";
+  EXPECT_EQ(cuda::refuse_portable_attention_backward(problem).substr(0, part.size()), part);
+  EXPECT_EQ(cuda::refuse_attention_backward(problem).substr(0, part.size()), part);
+  problem.bias_shape[3] = 1;  // split
+  EXPECT_NE(cuda::refuse_portable_attention_backward(problem), "");
+  EXPECT_NE(cuda::refuse_attention_backward(problem), "");
+  problem.bias_shape[0] = 1;
+  EXPECT_EQ(cuda::refuse_portable_attention_backward(problem), "");
+  EXPECT_EQ(cuda::refuse_attention_backward(problem), "");
 }
 
 TEST(PortableAttention, RefusesWithASentence) {

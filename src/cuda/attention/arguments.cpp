@@ -218,6 +218,19 @@ BiasTiles divide_bias(const AttentionProblem& p, int64_t queries, int64_t keys) 
   return bias;
 }
 
+std::string refuse_bias_tiles(const AttentionProblem& p, int64_t queries, int64_t keys) {
+  if (!p.grad_bias) return "";
+  const int64_t* shape = p.bias_shape;
+  const int64_t tiles =
+      shape[0] * shape[1] * ceil_div(shape[2], queries) * ceil_div(shape[3], keys);
+  const bool splits = shape[2] != p.q_len || shape[3] != p.kv_len;
+  const int64_t most = splits ? kLongest / kMostSplitsOfEntry : kLongest;
+  if (tiles <= most) return "";
+  return concatenate("its gradient of bias is made for up to ", most, " tiles of ", queries,
+                     " queries and ", keys, " keys, got bias_shape [", shape[0], ", ", shape[1],
+                     ", ", shape[2], ", ", shape[3], "]");
+}
+
 void keep_splits(const BiasTiles& plan, BiasTiles* bias) {
   bias->num_splits = min(bias->num_splits, plan.num_splits);
   bias->blocks = bias->bias_blocks * bias->num_splits;

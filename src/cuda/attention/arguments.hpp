@@ -62,6 +62,8 @@ void bind_lse(const Tensor& lse, Arguments* arguments) {
 }
 // The gradient of bias in tiles of queries x keys, and the workspace of their splits.
 BiasTiles divide_bias(const AttentionProblem& problem, int64_t queries, int64_t keys);
+// Why that gradient is not taken, as a sentence's end; "" where it is.
+std::string refuse_bias_tiles(const AttentionProblem& problem, int64_t queries, int64_t keys);
 // Of an execution with shorter lengths: no more splits than the plan has a workspace for.
 void keep_splits(const BiasTiles& plan, BiasTiles* bias);
 size_t bytes_of_splits(const BiasTiles& bias, int64_t queries, int64_t keys,

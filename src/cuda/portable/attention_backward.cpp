@@ -133,6 +133,9 @@ std::string refuse_portable_attention_backward(const AttentionProblem& problem) 
   for (const GradientsOf each : gradients_of(problem, kLeastShared)) {
     const PortableBackwardConfig config =
         choose_portable_attention_backward(problem, each, kLeastShared);
+    if (config.of_bias())
+      if (std::string why = refuse_bias_tiles(problem, config.queries, config.keys()); !why.empty())
+        return why;
     const bool of_keys = config.of_keys();
     const int64_t blocks = heads_in_memory(problem, of_keys) *
                            tiles_of(problem, of_keys, config.block_rows()) * config.parts();

@@ -157,6 +157,12 @@ std::string refuse_attention_backward(const AttentionProblem& problem) {
                        " tiles of 64 keys in all heads, got batch ", problem.batch, ", kv_heads ",
                        problem.kv_heads, ", kv_len ", problem.kv_len, " and total_kv ",
                        problem.total_kv);
+  if (problem.grad_bias) {
+    const AttentionBackwardConfig config = choose_attention_backward(problem);
+    if (std::string why = refuse_bias_tiles(problem, config.queries, config.of_bias().keys());
+        !why.empty())
+      return why;
+  }
   if (problem.async_backward &&
       (!problem.f32_key_gradients || problem.grad_bias || has_lengths(problem) ||
        (problem.deterministic && problem.grad_query)))
