@@ -128,7 +128,7 @@ inline std::vector<const char*> plans_for_more() {
 
 // More than 16 bits count.
 inline std::vector<const char*> many_entries_and_heads() {
-  return {R"({"batch":66000,"q_len":2,"kv_len":3,"head_dim":8,"causal":"bottom-right",
+  return {R"({"batch":66000,"q_len":2,"kv_len":2,"head_dim":4,"causal":"bottom-right",
               "backward":true})",
           R"({"heads":66000,"kv_heads":33000,"q_len":3,"kv_len":2,"head_dim":8,
               "bias":[1,66000,1,2],"dropout":0.2,"backward":true})"};
