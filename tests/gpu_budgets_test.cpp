@@ -184,6 +184,10 @@ TEST(SampledPortableBudgets, AreHeld) {
     for (Variant& variant : small_portable_attention_variants(architecture, dtype))
       variants.push_back(std::move(variant));
   EXPECT_EQ(variants.size(), 2 * std::size(samples));
+  for (const auto& [architecture, dtype] :
+       {std::pair{"sm_80", DType::kBF16}, {"sm_100", DType::kF32}, {"sm_120", DType::kF16}})
+    for (Variant& variant : reference_attention_variants(architecture, dtype))
+      variants.push_back(std::move(variant));
   expect_within_budgets(variants);
 }
 

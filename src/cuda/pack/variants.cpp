@@ -111,22 +111,6 @@ std::vector<Variant> helper_variants(const std::string& architecture) {
       {"ragged lengths", {kRaggedHeader, ragged_lengths_kernels(), architecture}, {64, 0, 256}}};
 }
 
-// No pack has them: few plans need them.
-std::vector<Variant> reference_variants(const std::string& architecture) {
-  std::vector<Variant> variants;
-  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64})
-    for (const bool backward : {false, true}) {
-      AttentionProblem problem;
-      problem.dtype = dtype;
-      variants.push_back(
-          {concatenate("reference attention ", backward ? "backward " : "forward ", name_of(dtype),
-                       " for ", architecture),
-           {kReferenceHeader, reference_attention_kernels(problem, backward), architecture},
-           {168, 0, 2048}});
-    }
-  return variants;
-}
-
 void append(std::vector<Variant> more, std::vector<Variant>* variants) {
   for (Variant& variant : more) variants->push_back(std::move(variant));
 }
@@ -141,6 +125,19 @@ std::vector<Variant> without_repeats(std::vector<Variant> variants) {
 }
 
 }  // namespace
+
+std::vector<Variant> reference_attention_variants(const std::string& architecture, DType dtype) {
+  std::vector<Variant> variants;
+  AttentionProblem problem;
+  problem.dtype = dtype;
+  for (const bool backward : {false, true})
+    variants.push_back(
+        {concatenate("reference attention ", backward ? "backward " : "forward ", name_of(dtype),
+                     " for ", architecture),
+         {kReferenceHeader, reference_attention_kernels(problem, backward), architecture},
+         {168, 0, 2048}});
+  return variants;
+}
 
 std::vector<Variant> common_variants(const std::string& architecture) {
   std::vector<Variant> variants = softmax_variants(architecture, true);
@@ -159,7 +156,8 @@ std::vector<Variant> rare_variants(const std::string& architecture) {
   append(matmul_variants(architecture, false), &variants);
   if (architecture != "sm_90a") append(attention_variants(architecture, true), &variants);
   append(attention_variants(architecture, false), &variants);
-  append(reference_variants(architecture), &variants);
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64})
+    append(reference_attention_variants(architecture, dtype), &variants);
   variants = without_repeats(std::move(variants));
   variants.erase(variants.begin(), variants.begin() + common);
   return variants;

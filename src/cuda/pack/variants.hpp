@@ -35,6 +35,8 @@ std::vector<Variant> rare_variants(const std::string& architecture);
 // May hold duplicates. For sm_90a those of sm90/, for other architectures those of portable/.
 std::vector<Variant> attention_variants(const std::string& architecture, bool common);
 std::vector<Variant> portable_attention_variants(const std::string& architecture, bool common);
+// Those of cuda:reference, which no pack has.
+std::vector<Variant> reference_attention_variants(const std::string& architecture, DType dtype);
 // Those that the pack has, and small ones of both directions.
 std::vector<Variant> packed_portable_attention_variants(const std::string& architecture);
 std::vector<Variant> small_portable_attention_variants(const std::string& architecture,
