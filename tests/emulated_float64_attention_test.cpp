@@ -54,13 +54,16 @@ constexpr int32_t kShared = 232448;  // that a block may have
 // Launches of an execution, the preparation before the first, the last after the sums of dQ.
 enum class Launch { kPrepare, kGradients, kFinish };
 template <PortableBackwardConfig C>
-void launch(const Fixture& fixture, std::byte* workspace, Launch which) {
-  ASSERT_EQ(cuda::kernel_name("", cuda::choose_portable_attention_backward(fixture.problem,
-                                                                           C.gradients, kShared)),
-            cuda::kernel_name("", C));
-  auto arguments = cuda::portable_attention_backward_arguments<double>(fixture.problem, C);
-  cuda::bind_portable_attention_backward(fixture.problem, {}, fixture.arguments, workspace,
-                                         &arguments);
+void launch(const Fixture& fixture, const AttentionProblem& plan, std::byte* workspace,
+            Launch which) {
+  ASSERT_EQ(
+      cuda::kernel_name("", cuda::choose_portable_attention_backward(plan, C.gradients, kShared)),
+      cuda::kernel_name("", C));
+  auto arguments = cuda::portable_attention_backward_arguments<double>(
+      plan, C,
+      {fixture.problem.q_len, fixture.problem.kv_len, fixture.problem.total_q,
+       fixture.problem.total_kv});
+  cuda::bind_portable_attention_backward(plan, {}, fixture.arguments, workspace, &arguments);
   const bool sums = which == Launch::kGradients;
   const auto blocks =
       static_cast<int>(sums ? cuda::portable_attention_backward_blocks(arguments, C)
@@ -99,29 +102,31 @@ constexpr PortableBackwardConfig of(const Float64ForwardConfig& forward, Gradien
   config.columns = config.of_bias() || (!cut && config.most_dim() <= 64) ? 32 : 16;
   return config;
 }
-// In the fixed order, or in any.
+// In the fixed order, or in any. By a plan of the fixture's problem, or of more.
 template <Float64ForwardConfig C, bool kAdds>
-void check_backward(Fixture& fixture) {
+void check_backward(Fixture& fixture, const AttentionProblem* of_more = nullptr) {
   fixture.problem.deterministic = !kAdds;
+  AttentionProblem plan = of_more == nullptr ? fixture.problem : *of_more;
+  plan.deterministic = !kAdds;
   for (Array* result :
        {&fixture.grad_query, &fixture.grad_key, &fixture.grad_value, &fixture.grad_bias})
     if (result->tensor.present()) result->blank();
   constexpr bool kBias = C.bias != DType::kNone;
   constexpr PortableBackwardConfig kKeys = of(C, GradientsOf::kKeys, kAdds);
-  const Array workspace =
-      make_workspace(cuda::portable_attention_backward_workspace(fixture.problem, {}));
+  const Array workspace = make_workspace(cuda::portable_attention_backward_workspace(plan, {}));
   std::byte* const bytes = workspace.tensor.as<std::byte>();
-  launch<kKeys>(fixture, bytes, Launch::kPrepare);
-  launch<kKeys>(fixture, bytes, Launch::kGradients);
+  launch<kKeys>(fixture, plan, bytes, Launch::kPrepare);
+  launch<kKeys>(fixture, plan, bytes, Launch::kGradients);
   if constexpr (kAdds)
-    launch<kKeys>(fixture, bytes, Launch::kFinish);
+    launch<kKeys>(fixture, plan, bytes, Launch::kFinish);
   else
-    launch<of(C, GradientsOf::kQueries)>(fixture, bytes, Launch::kGradients);
+    launch<of(C, GradientsOf::kQueries)>(fixture, plan, bytes, Launch::kGradients);
   if constexpr (kBias) {
-    launch<of(C, GradientsOf::kBias)>(fixture, bytes, Launch::kPrepare);
-    launch<of(C, GradientsOf::kBias)>(fixture, bytes, Launch::kGradients);
+    launch<of(C, GradientsOf::kBias)>(fixture, plan, bytes, Launch::kPrepare);
+    launch<of(C, GradientsOf::kBias)>(fixture, plan, bytes, Launch::kGradients);
   }
   fixture.compare_gradients();
+  workspace.expect_guards();
 }
 // `clean`: other inputs, whose limits are taken.
 template <Float64ForwardConfig C>
@@ -219,6 +224,23 @@ TEST(EmulatedFloat64Attention, EverythingAtOnce) {
   for (const auto& shape : {std::vector<int64_t>{}, {1, 2, 1, 100}})
     check<kEverything>(
         with_everything(make_f64(0, 2, 1, 0, 0, 96, 64), 70, 100, DType::kF64, shape));
+}
+
+// By a plan of more queries and keys, which splits less of the gradient of bias.
+TEST(EmulatedFloat64Attention, ShorterTensorsThanThePlan) {
+  constexpr Float64ForwardConfig kBias{.keys = 32, .right = true, .bias = DType::kF64};
+  for (const auto& [queries, keys] : {std::pair<int64_t, int64_t>{70, 101}, {1, 40}}) {
+    Case test = make_f64(2, 2, 1, queries, keys, 64, 64);
+    test.problem.causal = Causal::kBottomRight;
+    add_bias(test, DType::kF64, {1, 2, 1, keys}, true);
+    AttentionProblem plan = test.problem;
+    plan.max_lengths = true;
+    plan.q_len = 300;
+    plan.kv_len = plan.bias_shape[3] = 5000;
+    Fixture fixture(test);
+    check_backward<kBias, false>(fixture, &plan);
+    check_backward<kBias, true>(fixture, &plan);
+  }
 }
 
 constexpr Float64ForwardConfig kLarge{.key_dim = 272, .value_dim = 144};

@@ -239,11 +239,15 @@ std::vector<std::string> portable_attention_backward_kernels(const AttentionProb
 
 template <class Real>
 PortableBackwardArgumentsOf<Real> portable_attention_backward_arguments(
-    const AttentionProblem& problem, const PortableBackwardConfig& config) {
+    const AttentionProblem& plan, const PortableBackwardConfig& config,
+    const AttentionLengths& lengths) {
+  const AttentionProblem problem = with_lengths(plan, lengths);
   PortableBackwardArgumentsOf<Real> fixed;
   static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
-  if (config.of_bias())
+  if (config.of_bias()) {
     static_cast<BiasTiles&>(fixed) = divide_bias(problem, config.queries, config.keys());
+    keep_splits(divide_bias(plan, config.queries, config.keys()), &fixed);
+  }
   fixed.kv_heads = static_cast<int32_t>(problem.kv_heads);
   fixed.q_blocks = static_cast<int32_t>(tiles_of(problem, false, config.queries));
   fixed.modifier = static_cast<Real>(problem.modifier.value);
@@ -338,24 +342,19 @@ Status PortableAttentionBackward::launch(const AttentionBackward& tensors, std::
       problem_.max_lengths && problem_.dtype == DType::kF32 && !configs_.empty()
           ? portable_attention_backward_planes(problem, configs_.front())
           : planes_;
-  const auto arguments_of_launch = [&](const PortableBackwardConfig& config) {
-    auto arguments = portable_attention_backward_arguments<Real>(problem, config);
-    if (config.of_bias())
-      keep_splits(divide_bias(problem_, config.queries, config.keys()), &arguments);
-    return arguments;
-  };
   const Launch by_rows{.blocks = portable_attention_backward_q_blocks(problem),
                        .threads = kPrepareThreads};
   PortableBackwardArgumentsOf<Real> rows;
   for (size_t i = 0; i < configs_.size() && status.ok(); ++i) {
     const PortableBackwardConfig& config = configs_[i];
-    PortableBackwardArgumentsOf<Real> arguments = arguments_of_launch(config);
+    auto arguments = portable_attention_backward_arguments<Real>(problem_, config, tensors.lengths);
     PlanesArguments of_planes =
         bind_portable_attention_backward(problem_, planes, tensors, workspace, &arguments);
     if (i == 0) {
       rows = arguments;
       if (problem_.grad_bias)  // whose counters it clears
-        static_cast<BiasTiles&>(rows) = arguments_of_launch(configs_.back());
+        static_cast<BiasTiles&>(rows) =
+            portable_attention_backward_arguments<Real>(problem_, configs_.back(), tensors.lengths);
       status = gpu_.launch(kernels_[0], by_rows, &rows, stream);
       if (status.ok() && config.planes() == 2)
         status =
@@ -388,7 +387,7 @@ std::string PortableAttentionBackward::description() const {
 
 // Sums are float64 for float64, and float32 for all other types.
 template PortableBackwardArgumentsOf<float> portable_attention_backward_arguments(
-    const AttentionProblem&, const PortableBackwardConfig&);
+    const AttentionProblem&, const PortableBackwardConfig&, const AttentionLengths&);
 template int64_t portable_attention_backward_blocks(const PortableBackwardArgumentsOf<float>&,
                                                     const PortableBackwardConfig&);
 template PlanesArguments bind_portable_attention_backward(const AttentionProblem&,
@@ -396,7 +395,7 @@ template PlanesArguments bind_portable_attention_backward(const AttentionProblem
                                                           const AttentionBackward&, std::byte*,
                                                           PortableBackwardArgumentsOf<float>*);
 template PortableBackwardArgumentsOf<double> portable_attention_backward_arguments(
-    const AttentionProblem&, const PortableBackwardConfig&);
+    const AttentionProblem&, const PortableBackwardConfig&, const AttentionLengths&);
 template int64_t portable_attention_backward_blocks(const PortableBackwardArgumentsOf<double>&,
                                                     const PortableBackwardConfig&);
 template PlanesArguments bind_portable_attention_backward(const AttentionProblem&,

@@ -33,7 +33,8 @@ std::vector<std::string> portable_attention_backward_kernels(const AttentionProb
 // double, else float.
 template <class Real>
 PortableBackwardArgumentsOf<Real> portable_attention_backward_arguments(
-    const AttentionProblem& problem, const PortableBackwardConfig& config);
+    const AttentionProblem& plan, const PortableBackwardConfig& config,
+    const AttentionLengths& lengths = {});
 template <class Real>
 int64_t portable_attention_backward_blocks(const PortableBackwardArgumentsOf<Real>& arguments,
                                            const PortableBackwardConfig& config);
