@@ -4,6 +4,7 @@
 // float32, chunk by chunk, and the own shard has the others' parts added in the order of ranks, or
 // in canonical order in pairs of them, also where these arrive while it runs. Skipped where there
 // is no GPU of compute capability 9.0.
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -22,9 +23,10 @@ struct Case {
   int64_t batch, m, n, k;
   cuda::Sm90MatmulConfig config;
   bool canonical = false;
+  bool direct = false;  // the others' sums go to memory and signals of their own
 };
 
-constexpr uint32_t kEpoch = 7;
+constexpr uint32_t kEpoch = 7, kBegun = 3;
 constexpr float kPoison = -77777;
 
 // Memory of the GPU.
@@ -43,9 +45,9 @@ class Buffer {
   void set(const std::vector<T>& values, void* stream = nullptr) const {
     expect_ok(cuda::copy(gpu_, memory_, values.data(), bytes(), stream));
   }
-  std::vector<T> get() const {
+  std::vector<T> get(void* stream = nullptr) const {
     std::vector<T> values(count_);
-    expect_ok(cuda::copy(gpu_, values.data(), memory_, bytes(), nullptr));
+    expect_ok(cuda::copy(gpu_, values.data(), memory_, bytes(), stream));
     return values;
   }
 
@@ -97,17 +99,20 @@ class GpuRankShards : public testing_gpu::GpuTest {
     SCOPED_TRACE(testing::Message()
                  << given.ranks << " ranks, own " << given.own << ", of "
                  << (given.along_n ? "columns" : "rows") << ", batch " << given.batch << ", "
-                 << given.m << " x " << given.n << " x " << given.k << (late ? ", late" : ""));
+                 << given.m << " x " << given.n << " x " << given.k << ", tiles of "
+                 << config_name(given.config) << (given.config.deferred_parts ? ", deferred" : "")
+                 << (given.direct ? ", direct" : "") << (late ? ", late" : ""));
     std::mt19937 random(static_cast<unsigned>(given.own + 10 * given.ranks));
     std::normal_distribution<float> values;
     const auto normal = [&] { return values(random); };
-    const auto [ranks, own, along_n, batch, m, n, k, shape, canonical] = given;
-    const int64_t extent = along_n ? n : m, others = ranks - 1;
+    const auto [ranks, own, along_n, batch, m, n, k, shape, canonical, direct] = given;
+    const int64_t extent = along_n ? n : m;
+    const int32_t others = ranks - 1;
     constexpr int64_t kChunks = 2;  // of a shard
     std::vector<int64_t> begin;
     for (int64_t c = 0; c <= ranks * kChunks; ++c) begin.push_back(c * extent / (ranks * kChunks));
-    const int64_t from = begin[static_cast<size_t>(own * kChunks)],
-                  to = begin[static_cast<size_t>((own + 1) * kChunks)];
+    const auto begin_of = [&](int64_t rank) { return begin[static_cast<size_t>(rank * kChunks)]; };
+    const int64_t from = begin_of(own), to = begin_of(own + 1);
     const int64_t own_m = along_n ? m : to - from, own_n = along_n ? to - from : n;
 
     const Buffer<uint16_t> a(*gpu_,
@@ -131,6 +136,33 @@ class GpuRankShards : public testing_gpu::GpuTest {
     const Buffer<uint32_t> signals(*gpu_, arriving);
     const Buffer<uint32_t> leaving(
         *gpu_, std::vector<uint32_t>(static_cast<size_t>(ranks * kChunks), kEpoch - 1));
+
+    // Of each other rank, its shard: row-major, one after the other.
+    const Buffer<float> inboxes(
+        *gpu_, std::vector<float>(static_cast<size_t>(direct ? batch * m * n : 0), kPoison));
+    const auto shard_at = [&](int64_t rank) { return batch * m * n / extent * begin_of(rank); };
+    const Buffer<uint32_t> inbox_signals(
+        *gpu_, std::vector<uint32_t>(static_cast<size_t>(ranks * kChunks * others), kEpoch - 1));
+    std::vector<uint32_t> has_begun(static_cast<size_t>(ranks), kBegun);
+    has_begun[static_cast<size_t>(own)] = 0;  // nobody writes the own one
+    std::vector<uint32_t> begins = has_begun;
+    if (late) begins[static_cast<size_t>((own + 1) % ranks)] = kBegun - 1;
+    const Buffer<uint32_t> begun(*gpu_, begins);
+    std::vector<RankTarget> targets;
+    for (int32_t rank = 0; direct && rank < ranks; ++rank) {
+      const int64_t first = begin_of(rank), end = begin_of(rank + 1);
+      const int64_t row = along_n ? end - first : n;
+      if (rank != own)
+        targets.push_back({.data = inboxes.data() + shard_at(rank),
+                           .batch = (along_n ? m : end - first) * row,
+                           .row = row,
+                           .first = static_cast<int32_t>(first),
+                           .last = static_cast<int32_t>(end),
+                           .rank = rank,
+                           .signals = inbox_signals.data() + rank * kChunks * others + 1 % others,
+                           .first_chunk = static_cast<int32_t>(rank * kChunks),
+                           .signal_stride = others});
+    }
 
     MatmulProblem problem{.dtype = DType::kBF16,
                           .out_dtype = DType::kBF16,
@@ -176,11 +208,24 @@ class GpuRankShards : public testing_gpu::GpuTest {
         .partial_row = n,
         .arrival = {.signals = signals.data(), .epoch = kEpoch, .deadline_ns = 10'000'000'000},
         .first_chunk = static_cast<int32_t>(own * kChunks),
-        .chunks = kChunks};
+        .chunks = kChunks,
+        .targets = direct ? targets.data() : nullptr,
+        .begun = {.signals = direct ? begun.data() : nullptr,
+                  .epoch = kBegun,
+                  .deadline_ns = 10'000'000'000}};
     const testing_gpu::Stream stream(*gpu_), beside(*gpu_);
     expect_ok(matmul->run(arguments, workspace.data(), stream.handle(), shards));
     if (late) {
       std::this_thread::sleep_for(20ms);
+      // Nothing was stored to a rank that has not begun.
+      if (direct) {
+        const int64_t next = (own + 1) % ranks;
+        const std::vector<float> stored = inboxes.get(beside.handle());
+        EXPECT_TRUE(std::all_of(stored.begin() + shard_at(next),
+                                stored.begin() + shard_at(next + 1),
+                                [](float value) { return value == kPoison; }));
+      }
+      begun.set(has_begun, beside.handle());
       parts.set(given_parts, beside.handle());
       signals.set(here, beside.handle());
     }
@@ -200,6 +245,7 @@ class GpuRankShards : public testing_gpu::GpuTest {
     whole.chunks_c = {};
     cuda::Sm90MatmulConfig plain = shape;
     plain.out = DType::kF32;
+    plain.deferred_parts = false;
     std::unique_ptr<cuda::Sm90Matmul> alone;
     expect_ok(cuda::Sm90Matmul::make(whole, plain, *gpu_, &alone));
     const Buffer<float> sums(*gpu_,
@@ -208,7 +254,22 @@ class GpuRankShards : public testing_gpu::GpuTest {
     expect_ok(
         alone->run({.a = arguments.a, .b = arguments.b, .c0 = of_sums, .bias = {}, .c = of_sums},
                    workspace.data(), nullptr));
-    const std::vector<float> expected = sums.get(), found = partial.get();
+    const std::vector<float> expected = sums.get();
+    std::vector<float> found = partial.get();
+    if (direct) {
+      EXPECT_TRUE(std::all_of(found.begin(), found.end(), [](float at) { return at == kPoison; }));
+      const std::vector<float> stored = inboxes.get();
+      for (int64_t i = 0; i < batch * m * n; ++i) {
+        const int64_t column = i % n, row = i / n % m, line = along_n ? column : row;
+        int64_t rank = 0;
+        while (begin_of(rank + 1) <= line) ++rank;
+        const int64_t first = begin_of(rank), size = begin_of(rank + 1) - first;
+        const int64_t rows = along_n ? m : size, columns = along_n ? size : n;
+        const int64_t in_shard = (i / n / m * rows + row - (along_n ? 0 : first)) * columns +
+                                 column - (along_n ? first : 0);
+        found[static_cast<size_t>(i)] = stored[static_cast<size_t>(shard_at(rank) + in_shard)];
+      }
+    }
     const std::vector<uint16_t> own_found = c.get(), of_columns = bias.get();
     int64_t wrong = 0, wrong_own = 0;
     for (int64_t i = 0; i < batch * m * n; ++i) {
@@ -235,10 +296,16 @@ class GpuRankShards : public testing_gpu::GpuTest {
     }
     EXPECT_EQ(wrong, 0) << "of the others' sums";
     EXPECT_EQ(wrong_own, 0) << "of the own shard";
-    const std::vector<uint32_t> left = leaving.get();
-    for (int64_t chunk = 0; chunk < ranks * kChunks; ++chunk)
-      EXPECT_EQ(left[static_cast<size_t>(chunk)], chunk / kChunks == own ? kEpoch - 1 : kEpoch)
+    const std::vector<uint32_t> left = leaving.get(), signalled = inbox_signals.get();
+    for (int64_t chunk = 0; chunk < ranks * kChunks; ++chunk) {
+      EXPECT_EQ(left[static_cast<size_t>(chunk)],
+                direct || chunk / kChunks == own ? kEpoch - 1 : kEpoch)
           << "chunk " << chunk;
+      for (int32_t i = 0; i < others; ++i)
+        EXPECT_EQ(signalled[static_cast<size_t>(chunk * others + i)],
+                  direct && chunk / kChunks != own && i == 1 % others ? kEpoch : kEpoch - 1)
+            << "chunk " << chunk << " of the inboxes, word " << i;
+    }
   }
 };
 
@@ -271,6 +338,37 @@ TEST_F(GpuRankShards, OfLeaves) {
   check({4, 2, true, 2, 200, 1024, 128, leaves, true}, false);
   for (const int32_t own : {0, 3, 6})
     check({8, own, false, 1, 4096, 520, 192, kPairs, true}, own == 0);
+}
+// Sums leave, and parts are added, under the next tile's mainloop: of all columns, or of half of
+// them. Depths of few steps have no mainloop to hide under.
+constexpr cuda::Sm90MatmulConfig kWide{.columns = 192, .out_stages = 4, .deferred_parts = true},
+    kHalf{.columns = 256, .cluster = 2, .out_stages = 5, .deferred_parts = true},
+    kNarrow{.columns = 128, .cluster = 2, .out_stages = 4, .deferred_parts = true};
+
+TEST_F(GpuRankShards, DeferredOfTwoRanks) {
+  for (const bool direct : {false, true})
+    for (const int32_t own : {0, 1})
+      check({2, own, false, 1, 1024, 520, 704, kWide, false, direct}, own == 1);
+  check({2, 1, false, 1, 1024, 520, 128, kWide, false, true}, false);
+}
+TEST_F(GpuRankShards, DeferredOfFourRanks) {
+  for (const int32_t own : {0, 1, 2, 3})
+    check({4, own, false, 1, 2048, 400, 1024, kWide, false, true}, own == 2);
+  for (const int32_t own : {1, 3})
+    check({4, own, false, 1, 2048, 776, 832, kHalf, false, own == 3}, own == 3);
+  check({4, 0, false, 1, 2048, 264, 704, kNarrow, false, true}, true);
+}
+TEST_F(GpuRankShards, DeferredOfColumnsAndBatches) {
+  for (const int32_t own : {0, 2})
+    check({3, own, true, 2, 200, 1536, 576, kHalf, false, own == 0}, own == 0);
+  check({2, 1, false, 3, 512, 136, 72, kWide, false, true}, true);
+  check({3, 1, true, 1, 328, 1152, 640, kWide, false, true}, false);
+}
+// Of two tiles of a block the second is of another kind than the first.
+TEST_F(GpuRankShards, DeferredOfManyTiles) {
+  for (const int32_t own : {0, 3})
+    check({4, own, false, 1, 8192, 1536, 448, kWide, false, own == 3}, own == 3);
+  check({2, 1, false, 1, 8192, 1032, 640, kHalf, false, true}, true);
 }
 // More tiles than the GPU has multiprocessors, and a last tile of a block of either kind.
 TEST_F(GpuRankShards, OfManyTiles) {

@@ -8,6 +8,17 @@
 
 namespace perseid::internal {
 
+// Where the sums for another rank's shard go.
+struct RankTarget {
+  float* data = nullptr;        // of its first row, or column
+  int64_t batch = 0, row = 0;   // strides
+  int32_t first = 0, last = 0;  // its rows, or columns: [first, last)
+  int32_t rank = 0;
+  // Of chunk c of the product: signals[(c - first_chunk) * signal_stride].
+  uint32_t* signals = nullptr;
+  int32_t first_chunk = 0, signal_stride = 1;
+};
+
 // All of float32, rows and columns counted from those of the whole product; columns lie side by
 // side.
 struct RankParts {
@@ -24,6 +35,11 @@ struct RankParts {
   // has `chunks` of them, from number `first_chunk` of all on.
   Arrival arrival = {};
   int32_t first_chunk = 0, chunks = 0;
+  // Instead of `partial` and the signals of the product's chunks, the memory of the other ranks:
+  // ranks - 1 targets, where a kernel takes them (Sm90MatmulConfig::deferred_parts). Signal r of
+  // `begun`: rank r may be written to.
+  const RankTarget* targets = nullptr;
+  Arrival begun = {};
 };
 
 }  // namespace perseid::internal

@@ -222,6 +222,7 @@ class ArrivalWaits : ArrivalChecks {
   __device__ __forceinline__ void await_chunk(int chunk) {
     if (!failed_) failed_ = await_by_thread(arguments_, arrival_, begin_, chunk);
   }
+  __device__ __forceinline__ bool failed() const { return failed_; }
   // The chunks of k up to this depth, of an operand that is cut along k. True: there were new ones;
   // a proxy fence orders loads by TMA after it.
   __device__ __forceinline__ bool await_depth(int depth) {
@@ -341,6 +342,11 @@ class DepartureSignals {
   }
   // The part is stored, and wanted; by one thread.
   __device__ __forceinline__ void depart(int row, int column) const {
+    depart(row, column, [&](int chunk) { return arguments_.departure.signals + chunk; });
+  }
+  // The same, where the signal of a chunk is elsewhere.
+  template <class SignalOf>
+  __device__ __forceinline__ void depart(int row, int column, const SignalOf& signal_of) const {
     const DeviceDeparture& departure = arguments_.departure;
     const int begin = departure.of_columns ? column : row;
     const int size = departure.of_columns ? part_columns_ : part_rows_;
@@ -349,7 +355,7 @@ class DepartureSignals {
       const uint64_t stamp = stamp_of(arguments_);
       if (count_part(arguments_.failed + 1 + chunk, stamp) == parts_of(chunk) &&
           ptx::load_relaxed(arguments_.failed) != stamp)
-        ptx::store_release_system(departure.signals + chunk,
+        ptx::store_release_system(signal_of(chunk),
                                   read_epoch(departure.epoch_ptr, departure.epoch));
     }
   }

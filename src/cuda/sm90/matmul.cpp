@@ -228,7 +228,8 @@ Status Sm90Matmul::run(const MatmulArguments& arguments, void* workspace, void* 
                          "takes: contiguous rows or columns, addresses and strides that are ",
                          "multiples of 16 bytes");
   if (!mappable) return fallback_->run(arguments, workspace, stream);
-  Sm90MatmulArguments launch = sm90_matmul_arguments(problem_, config_, given);
+  Sm90ShardArguments launch;
+  static_cast<Sm90MatmulArguments&>(launch) = sm90_matmul_arguments(problem_, config_, given);
   const Gpu::Current current(gpu_);
   Status status = current.status();
   if (status.ok()) status = encode_maps(gpu_, given, tensors, &launch);
@@ -242,6 +243,8 @@ Status Sm90Matmul::run(const MatmulArguments& arguments, void* workspace, void* 
     status = find_arrival(gpu_, parts.arrival, &arrival, &launch.async.reports[0]);
     if (!status.ok()) return status;
     arrival.chunks.count = parts.chunks * (parts.ranks - 1);
+    if (config_.deferred_parts) status = fill_shards(parts, &launch);
+    if (!status.ok()) return status;
   }
   splits_.fill(problem_, given, static_cast<std::byte*>(workspace) + splits_at(), &launch);
   Sm90MatmulConfig layout = config_of(config_, given.transposed);
@@ -249,6 +252,59 @@ Status Sm90Matmul::run(const MatmulArguments& arguments, void* workspace, void* 
   const std::vector<Kernel>& kernels = kernels_[given.transposed && config_.few_rows != 0];
   return launch_sm90_matmul(gpu_, kernels[(a_across ? 2 : 0) + (b_across ? 1 : 0)], layout, launch,
                             stream);
+}
+
+// Where the sums of other ranks' shards go, and where their parts of the own one are. The context
+// must be current.
+Status Sm90Matmul::fill_shards(const RankParts& parts, Sm90ShardArguments* launch) const {
+  const bool of_columns = launch->async.departure.of_columns;
+  const auto map = [&](const float* data, int64_t batch, int64_t row, int64_t lines,
+                       int64_t of_rank, TensorMap* made) {
+    BoxedTensor tensor =
+        boxed_rows(data, DType::kF32, of_columns ? lines : problem_.n,
+                   of_columns ? problem_.m : lines, problem_.batch, row, batch, 64);
+    if (of_rank > 0) {
+      tensor.size[2] = problem_.batch;
+      tensor.stride[2] = batch;
+      tensor.size[3] = parts.ranks;
+      tensor.stride[3] = of_rank;
+    }
+    return make_tensor_map(gpu_, "the sums of a shard", tensor, made);
+  };
+  const int64_t line = of_columns ? 1 : parts.row;
+  launch->arrived_row = of_columns ? 0 : parts.first;
+  launch->arrived_column = of_columns ? parts.first : 0;
+  Status status = map(parts.data + parts.first * line, parts.batch, parts.row,
+                      parts.last - parts.first, parts.of_rank, &launch->arrived);
+  if (parts.targets == nullptr) {
+    const DeviceDeparture& departure = launch->async.departure;
+    const int64_t lines = of_columns ? problem_.n : problem_.m;
+    launch->peers[0] = {.last = static_cast<int32_t>(lines), .signals = departure.signals};
+    return status.ok() ? map(parts.partial, parts.partial_batch, parts.partial_row, lines, 0,
+                             &launch->sums[0])
+                       : status;
+  }
+  DeviceArrival& begun = launch->async.arrivals[1];
+  if (status.ok() && parts.begun.signals != nullptr) {
+    status = find_arrival(gpu_, parts.begun, &begun, &launch->async.reports[1]);
+    begun.chunks.count = parts.ranks;
+  }
+  for (int32_t i = 0; i < parts.ranks - 1 && status.ok(); ++i) {
+    const RankTarget& target = parts.targets[i];
+    launch->peers[i] = {.first = target.first,
+                        .last = target.last,
+                        .origin_row = of_columns ? 0 : target.first,
+                        .origin_column = of_columns ? target.first : 0,
+                        .rank = target.rank,
+                        .first_chunk = target.first_chunk,
+                        .signal_stride = target.signal_stride,
+                        .signals = target.signals};
+    // A shard may be empty.
+    if (target.first < target.last)
+      status = map(target.data, target.batch, target.row, target.last - target.first, 0,
+                   &launch->sums[i]);
+  }
+  return status;
 }
 
 Sm90Matmul::Sm90Matmul(const MatmulProblem& problem, const Sm90MatmulConfig& config, const Gpu& gpu)

@@ -55,6 +55,7 @@ class Sm90Matmul {
  private:
   Sm90Matmul(const MatmulProblem& problem, const Sm90MatmulConfig& config, const Gpu& gpu);
 
+  Status fill_shards(const RankParts& parts, Sm90ShardArguments* launch) const;
   // In the workspace.
   size_t splits_at() const {
     return static_cast<size_t>(round_up(static_cast<int64_t>(fallback_->workspace()), 16));

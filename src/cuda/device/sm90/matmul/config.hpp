@@ -39,6 +39,9 @@ struct Sm90MatmulConfig {
   // Of a product over ranks (rank_shards.hpp): how many others there are, 4 for any number of them;
   // 7 in canonical order alone.
   int parts = 0;
+  // Tiles of a product over ranks leave, or are summed, under the next tile's mainloop
+  // (shard_epilogue.hpp); at most three other ranks.
+  bool deferred_parts = false;
   bool split_k = false;  // a launch may have split tiles
   int leaves = 1;        // of k, summed in pairs (leaf_consumer.hpp): 1, 2, 4 or 8
   // The most rows that a has, where these are few: 8, 16 or 32. No others are loaded, so that more
@@ -67,6 +70,7 @@ struct Sm90MatmulConfig {
     visit("activation", c.activation);
     visit("amax", c.amax);
     visit("parts", c.parts);
+    visit("deferred_parts", c.deferred_parts);
     visit("split_k", c.split_k);
     visit("leaves", c.leaves);
     visit("few_rows", c.few_rows);
@@ -89,12 +93,17 @@ struct Sm90MatmulConfig {
   // Registers hold the accumulators of a tile, rounded to 16 bits, and those of the next: the
   // epilogue runs under the next tile's mainloop.
   constexpr bool deferred_epilogue() const {
-    return size_of(out) == 2 && !source && promote == 0 && leaves == 1;
+    return size_of(out) == 2 && !source && promote == 0 && leaves == 1 && !deferred_parts;
   }
+  // With deferred_parts, the sums of a tile in f32, in chunks of 128 bytes a row, too.
+  static constexpr int kSumColumns = 32;
+  constexpr int sum_chunks() const { return columns / kSumColumns; }
 
-  // Three eighths of a tile's results in f32 fit there, too. Without chunks they do not wait.
+  // Of a tile's results, or sums, those that wait in registers. All of 192 columns in f32 fit
+  // there, or half of 256; of results in f32 three eighths. Without chunks these do not wait.
   constexpr int deferred_chunks() const {
     if (deferred_epilogue()) return out_chunks();
+    if (deferred_parts) return columns <= 192 ? sum_chunks() : sum_chunks() / 2;
     return async && size_of(out) == 4 && !source && promote == 0 && leaves == 1
                ? out_chunks() * 3 / 8
                : 0;
@@ -130,11 +139,24 @@ struct Sm90MatmulConfig {
            (!blocks || (promote == 1 && columns <= 192)) &&
            (!split_k || (cluster == 1 && parts == 0)) &&
            (few_rows == 0 || (consumers == 1 && few_rows % 8 == 0 && few_rows < rows())) &&
-           (parts == 0 || (async && (deferred_epilogue() || leaves > 1))) &&
+           (parts == 0 || (async && (deferred_epilogue() || deferred_parts || leaves > 1))) &&
+           (!deferred_parts || (1 <= parts && parts <= min(3, out_stages) && size_of(out) == 2 &&
+                                !source && !scaled && promote == 0 && leaves == 1)) &&
            (leaves == 1 || (promote == 0 && columns <= 128 && !split_k)) &&
            (size_of(in) == 2 || (!a_m_major && !b_n_major));
   }
 };
+
+// Where the sums of the tiles of one other rank's shard go.
+struct MatmulPeer {
+  int32_t first = 0, last = 0;                // its rows, or columns: [first, last)
+  int32_t origin_row = 0, origin_column = 0;  // of its tensor map
+  int32_t rank = 0;                           // which it must have begun
+  // Of chunk c of the product: signals[(c - first_chunk) * stride].
+  int32_t first_chunk = 0, signal_stride = 1;
+  uint32_t* signals = nullptr;
+};
+inline constexpr int kMostMatmulPeers = 3;
 
 struct MatmulBias {
   const void* data = nullptr;   // null: none
@@ -172,6 +194,15 @@ struct Sm90MatmulArguments {
   float* amax = nullptr;                // 0 before the launch
   RankParts parts;
   MatmulSplits splits;
+};
+
+// With deferred_parts: c.parts other ranks.
+struct Sm90ShardArguments : Sm90MatmulArguments {
+  // [row, column] of float32 for each peer, and the parts that have arrived: [rank, batch, row,
+  // column] of the own shard.
+  TensorMap sums[kMostMatmulPeers], arrived;
+  MatmulPeer peers[kMostMatmulPeers];
+  int32_t arrived_row = 0, arrived_column = 0;  // the first of the own shard
 };
 
 }  // namespace perseid::internal::cuda

@@ -4,17 +4,27 @@
 #pragma once
 
 #include "cuda/device/ptx/wgmma.hpp"
-#include "cuda/device/sm90/matmul/epilogue.hpp"
+#include "cuda/device/sm90/matmul/shard_epilogue.hpp"
 #include "cuda/device/sm90/matmul/split_k.hpp"
 
 namespace perseid::internal::cuda {
+
+template <Sm90MatmulConfig C, bool kOfShards = C.deferred_parts>
+struct MatmulEpilogueOf {
+  using Type = MatmulEpilogue<C>;
+};
+template <Sm90MatmulConfig C>
+struct MatmulEpilogueOf<C, true> {
+  using Type = MatmulShardEpilogue<C>;
+};
 
 template <Sm90MatmulConfig C>
 class MatmulConsumer {
   using Shared = MatmulShared<C>;
   using Product = ptx::Wgmma<C.columns, C.in, C.type_of_b()>;
-  using Sums = typename MatmulEpilogue<C>::Sums;
-  using Rounded = typename MatmulEpilogue<C>::Rounded;
+  using Epilogue = typename MatmulEpilogueOf<C>::Type;
+  using Sums = typename Epilogue::Sums;
+  using Rounded = typename Epilogue::Rounded;
 
  public:
   __device__ __forceinline__ MatmulConsumer(const Sm90MatmulArguments& arguments,
@@ -34,7 +44,7 @@ class MatmulConsumer {
     for (;;) {
       const MatmulTilePosition tile = queue_.pop_by_warp(lane_);
       if (!tile.exists()) break;
-      const typename MatmulEpilogue<C>::Vectors vectors = epilogue_.load_vectors(tile);
+      const typename Epilogue::Vectors vectors = epilogue_.load_vectors(tile);
       const int steps = steps_of<C>(arguments_, tile).count();
       int step = 1;
       if constexpr (C.deferred_chunks() > 0) {
@@ -45,8 +55,9 @@ class MatmulConsumer {
         if (before.exists() && !overlaps) emit_all(before, held);
         run_step<true>(sums);
         if (overlaps) {
-          emit_during_steps(before, held, sums);
-          step += C.deferred_chunks();
+          const int each = C.deferred_parts ? (steps - 1) / C.deferred_chunks() : 1;
+          emit_during_steps(before, held, sums, each);
+          step += C.deferred_chunks() * each;
         }
       } else {
         run_step<true>(sums);
@@ -76,7 +87,7 @@ class MatmulConsumer {
           continue;
         }
       }
-      if constexpr (C.parts > 0) {
+      if constexpr (C.parts > 0 && !C.deferred_parts) {
         if (!is_own<C>(arguments_, tile)) {
           before = MatmulTilePosition::none();
           for (uint32_t& pair : held) pair = 0;
@@ -106,26 +117,28 @@ class MatmulConsumer {
  private:
   // Unrolled by recursion: results are indexed by constants, so that they stay in registers.
   template <int kChunk = 0>
-  __device__ __forceinline__ void emit_all(const MatmulTilePosition& tile, const Rounded& held) {
+  __device__ __forceinline__ void emit_all(const MatmulTilePosition& tile, Rounded& held) {
     if constexpr (kChunk < C.deferred_chunks()) {
       epilogue_.template emit_held<kChunk>(tile, held);
       emit_all<kChunk + 1>(tile, held);
     }
   }
-  // A chunk after each step.
+  // A chunk, and so many steps after each.
   template <int kChunk = 0>
-  __device__ __forceinline__ void emit_during_steps(const MatmulTilePosition& tile,
-                                                    const Rounded& held, Sums& sums) {
+  __device__ __forceinline__ void emit_during_steps(const MatmulTilePosition& tile, Rounded& held,
+                                                    Sums& sums, int each) {
     if constexpr (kChunk < C.deferred_chunks()) {
       epilogue_.template emit_held<kChunk>(tile, held);
       run_step<false>(sums);
-      emit_during_steps<kChunk + 1>(tile, held, sums);
+      if constexpr (C.deferred_parts)
+        for (int i = 1; i < each; ++i) run_step<false>(sums);
+      emit_during_steps<kChunk + 1>(tile, held, sums, each);
     }
   }
 
   // The same answer in all threads of the consumer.
   __device__ __forceinline__ bool first_step_is_here() const {
-    if constexpr (!C.async) return true;
+    if constexpr (!C.async || C.parts > 0) return true;
     return !ptx::named_barrier_any(2 + consumer_, 128, !shared_.inputs().consumer_test(full_));
   }
   // Issues the products of a step and waits for those of the step before, whose stage is free then.
@@ -157,7 +170,7 @@ class MatmulConsumer {
   const int consumer_, lane_;
   MatmulTileReader queue_;
   MatmulConsumerSplits<C> splits_;
-  MatmulEpilogue<C> epilogue_;
+  Epilogue epilogue_;
   PipelineCursor<Shared::kStages> full_, empty_;  // the stages waited for, and released
   uint32_t parts_parity_ = 0;                     // of the barrier parts_arrived
 };

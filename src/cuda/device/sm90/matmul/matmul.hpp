@@ -56,9 +56,29 @@
 
 namespace perseid::internal::cuda {
 
+template <bool kOfShards>
+struct MatmulArgumentsOf {
+  using Type = Sm90MatmulArguments;
+};
+template <>
+struct MatmulArgumentsOf<true> {
+  using Type = Sm90ShardArguments;
+};
+template <bool kOfShards>
+struct MatmulStoreOf {
+  template <Sm90MatmulConfig C>
+  using Type = MatmulStore<C>;
+};
+template <>
+struct MatmulStoreOf<true> {
+  template <Sm90MatmulConfig C>
+  using Type = MatmulShardStore<C>;
+};
+
 template <Sm90MatmulConfig C>
 __global__ void __launch_bounds__(C.threads(), 1)
-    sm90_matmul(const __grid_constant__ Sm90MatmulArguments arguments) {
+    sm90_matmul(const __grid_constant__
+                typename MatmulArgumentsOf<C.deferred_parts>::Type arguments) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const MatmulShared<C> shared{memory, static_cast<uint32_t>(__cvta_generic_to_shared(memory))};
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -89,7 +109,8 @@ __global__ void __launch_bounds__(C.threads(), 1)
       if (warp == 0)
         MatmulProducer<C>(arguments, shared).run();
       else if (warp <= C.consumers)
-        MatmulStore<C>(arguments, shared, warp - 1).run();
+        typename MatmulStoreOf<C.deferred_parts>::template Type<C>(arguments, shared, warp - 1)
+            .run();
     }
     __syncwarp();
   } else {
