@@ -1,19 +1,23 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// rank-shards [M N K RANKS]...
+// rank-shards [--turns N] [--compile VARIANT] [M N K RANKS]...
 //
 // What a rank's kernel of matmul + reduce-scatter costs on one GPU, where all parts of the others
 // are there already, over the plain product with results in bf16: the most that fusion can reach.
-// Each line: milliseconds of the plain product, of the one with results in float32, and for each
-// own rank the ratio to the first. Launches back to back, in turns; medians.
+// A table for each shape: milliseconds of the plain product, then for each variant of the kernel
+// and each own rank the ratio to it. With a second GPU also those whose sums go to its memory.
+// Launches back to back, in turns; medians of N turns (7). --compile: compiles the kernels of one
+// variant, by its number, into the cache, for as many processes at a time as there are.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <random>
 #include <vector>
 
 #include "cuda/runtime/memory.hpp"
+#include "cuda/runtime/peer_memory.hpp"
 #include "cuda/runtime/stream_times.hpp"
 #include "cuda/sm90/matmul.hpp"
 
@@ -53,14 +57,64 @@ Tensor view(void* data, DType dtype, int64_t rows, int64_t columns) {
           .stride = {rows * columns, columns, 1}};
 }
 
+// Memory of another GPU that this one writes.
+struct PeerInboxes {
+  std::shared_ptr<Gpu> other;
+  std::unique_ptr<PeerMemory> made, mapped;
+
+  // Null where there is no other GPU.
+  static std::unique_ptr<PeerInboxes> make(const std::shared_ptr<Gpu>& gpu, size_t bytes) {
+    auto inboxes = std::make_unique<PeerInboxes>();
+    if (!Gpu::open(1, &inboxes->other).ok()) return nullptr;
+    PeerOffer offer;
+    check_ok(
+        PeerMemory::make(PeerSharing::kVmm, true, inboxes->other, bytes, &inboxes->made, &offer));
+    check_ok(
+        PeerMemory::map(PeerSharing::kVmm, true, gpu, bytes, std::move(offer), &inboxes->mapped));
+    return inboxes;
+  }
+  std::byte* data() const { return mapped->data(); }
+};
+
+// A kernel to measure.
+struct Variant {
+  const char* name;
+  Sm90MatmulConfig tile;  // columns of 0: those that the product chooses
+  bool shards = true, to_peer = false;
+};
+constexpr Sm90MatmulConfig deferred(int columns, int cluster, int out_stages) {
+  return {.columns = columns, .cluster = cluster, .out_stages = out_stages, .deferred_parts = true};
+}
+constexpr Sm90MatmulConfig kChosen{.columns = 0};
+constexpr Variant kVariants[] = {
+    {"plain", kChosen, false},
+    {"plain, results in f32", {.out = DType::kF32, .columns = 0}, false},
+    {"plain, 192 columns", {.columns = 192, .out_stages = 4}, false},
+    {"plain, 256 columns, 5 stages of results",
+     {.columns = 256, .cluster = 2, .out_stages = 5},
+     false},
+    {"from registers at a tile's end", kChosen},
+    {"deferred, 192 columns", deferred(192, 1, 4)},
+    {"deferred, 256 columns", deferred(256, 2, 5)},
+    {"deferred, 128 columns", deferred(128, 2, 4)},
+    {"deferred, 192 columns, to the peer", deferred(192, 1, 4), true, true},
+    {"deferred, 256 columns, to the peer", deferred(256, 2, 5), true, true},
+};
+constexpr int kCount = static_cast<int>(std::size(kVariants));
+
 class Bench {
  public:
-  explicit Bench(std::shared_ptr<Gpu> gpu) : shared_(std::move(gpu)), gpu_(*shared_) {}
+  Bench(std::shared_ptr<Gpu> gpu, int turns, int compiled)
+      : shared_(std::move(gpu)), gpu_(*shared_), turns_(turns), compiled_(compiled) {}
 
   void run(int64_t m, int64_t n, int64_t k, int32_t ranks) {
     constexpr int64_t kChunks = 2;
     std::vector<int64_t> begin;
     for (int64_t c = 0; c <= ranks * kChunks; ++c) begin.push_back(c * m / (ranks * kChunks));
+    std::vector<std::unique_ptr<Sm90Matmul>> made;
+    for (int i = 0; i < kCount; ++i) made.push_back(make(kVariants[i], i, m, n, k, ranks, begin));
+    if (compiled_ >= 0) return;
+
     const int64_t rows = m / ranks;
     void* const c = filled(gpu_, 4 * m * n);
     const Tensor a = view(filled(gpu_, 2 * m * k), DType::kBF16, m, k),
@@ -72,82 +126,85 @@ class Bench {
     const std::vector<uint32_t> here(2048, 1);
     check_ok(copy(gpu_, words, here.data(), 8192, nullptr));
     check_ok(allocate(gpu_, 64 << 20, &workspace));
+    const auto inboxes = PeerInboxes::make(shared_, static_cast<size_t>(4 * m * n) + 4096);
 
-    MatmulProblem problem{.dtype = DType::kBF16, .out_dtype = DType::kBF16, .m = m, .n = n, .k = k};
-    const auto make = [&](const MatmulProblem& of, int others) {
-      Sm90MatmulConfig config = choose_sm90_matmul(of, gpu_.facts().multiprocessors);
-      config.parts = others;
-      config.split_k = config.split_k && others == 0;
-      std::unique_ptr<Sm90Matmul> made;
-      check_ok(Sm90Matmul::make(of, config, gpu_, &made));
-      return made;
-    };
-    const auto plain = make(problem, 0);
-    MatmulProblem wide = problem;
-    wide.out_dtype = DType::kF32;
-    const auto wider = make(wide, 0);
-    problem.chunks_c = {ChunkDim::kM, begin.data(), ranks * kChunks};
-    const auto sharded = make(problem, min(ranks - 1, 4));
-
-    std::vector<std::vector<double>> times(2 + static_cast<size_t>(ranks));
-    constexpr int kTurns = 7;
-    for (int turn = 0; turn <= kTurns; ++turn)
-      for (size_t i = 0; i < times.size(); ++i) {
-        const auto launch = [&] {
-          if (i < 2) {
-            const Tensor out = view(c, i == 0 ? DType::kBF16 : DType::kF32, m, n);
-            return (i == 0 ? plain : wider)
-                ->run({.a = a, .b = b, .c0 = out, .bias = {}, .c = out}, workspace, nullptr);
-          }
-          const auto own = static_cast<int32_t>(i - 2);
-          Tensor out = view(c, DType::kBF16, m, n);
-          const MatmulArguments arguments{.a = a,
-                                          .b = b,
-                                          .c0 = out,
-                                          .bias = {},
-                                          .c = out,
-                                          .departure_c = {.signals = static_cast<uint32_t*>(words),
-                                                          .epoch = 1,
-                                                          .first = (own + 1) % ranks * kChunks}};
-          const RankParts shards{.data = parts - own * rows * n,
-                                 .of_rank = rows * n,
-                                 .batch = rows * n,
-                                 .row = n,
-                                 .ranks = ranks,
-                                 .own = own,
-                                 .first = static_cast<int32_t>(own * rows),
-                                 .last = static_cast<int32_t>((own + 1) * rows),
-                                 .partial = partial,
-                                 .partial_batch = m * n,
-                                 .partial_row = n,
-                                 .arrival = {.signals = static_cast<uint32_t*>(words) + 1024,
-                                             .epoch = 1,
-                                             .deadline_ns = 1'000'000'000},
-                                 .first_chunk = static_cast<int32_t>(own * kChunks),
-                                 .chunks = kChunks};
-          return sharded->run(arguments, workspace, nullptr, shards);
-        };
-        const int count =
-            std::max(3, static_cast<int>(8e12 / (2.0 * static_cast<double>(m * n * k))));
-        StreamTimes clock(shared_);
-        std::vector<double> at;
-        clock.mark(nullptr);
-        for (int each = 0; each < count; ++each) check_ok(launch());
-        clock.mark(nullptr);
-        check_ok(synchronize(gpu_, nullptr));
-        check_ok(clock.seconds(&at));
-        if (turn > 0) times[i].push_back(at[1] / count);
+    const auto launch = [&](int variant, int32_t own) {
+      const Sm90Matmul& product = *made[static_cast<size_t>(variant)];
+      if (!kVariants[variant].shards) {
+        const Tensor out = view(c, variant == 1 ? DType::kF32 : DType::kBF16, m, n);
+        return product.run({.a = a, .b = b, .c0 = out, .bias = {}, .c = out}, workspace, nullptr);
       }
-    std::vector<double> medians;
-    for (auto& each : times) {
+      const Tensor out = view(c, DType::kBF16, m, n);
+      const MatmulArguments arguments{.a = a,
+                                      .b = b,
+                                      .c0 = out,
+                                      .bias = {},
+                                      .c = out,
+                                      .departure_c = {.signals = static_cast<uint32_t*>(words),
+                                                      .epoch = 1,
+                                                      .first = (own + 1) % ranks * kChunks}};
+      std::vector<RankTarget> targets;
+      for (int32_t rank = 0; rank < ranks && kVariants[variant].to_peer; ++rank)
+        if (rank != own)
+          targets.push_back(
+              {.data = reinterpret_cast<float*>(inboxes->data() + 4096) + rank * rows * n,
+               .batch = rows * n,
+               .row = n,
+               .first = static_cast<int32_t>(rank * rows),
+               .last = static_cast<int32_t>((rank + 1) * rows),
+               .rank = rank,
+               .signals = reinterpret_cast<uint32_t*>(inboxes->data()),
+               .first_chunk = static_cast<int32_t>(rank * kChunks)});
+      const RankParts shards{.data = parts - own * rows * n,
+                             .of_rank = rows * n,
+                             .batch = rows * n,
+                             .row = n,
+                             .ranks = ranks,
+                             .own = own,
+                             .first = static_cast<int32_t>(own * rows),
+                             .last = static_cast<int32_t>((own + 1) * rows),
+                             .partial = partial,
+                             .partial_batch = m * n,
+                             .partial_row = n,
+                             .arrival = {.signals = static_cast<uint32_t*>(words) + 1024,
+                                         .epoch = 1,
+                                         .deadline_ns = 1'000'000'000},
+                             .first_chunk = static_cast<int32_t>(own * kChunks),
+                             .chunks = kChunks,
+                             .targets = targets.empty() ? nullptr : targets.data()};
+      return product.run(arguments, workspace, nullptr, shards);
+    };
+
+    std::vector<double> times[kCount][kMostOwn];
+    const int count = std::max(3, static_cast<int>(8e12 / (2.0 * static_cast<double>(m * n * k))));
+    for (int turn = 0; turn <= turns_; ++turn)
+      for (int i = 0; i < kCount; ++i)
+        for (int32_t o = 0; o < owns(kVariants[i], ranks) && made[static_cast<size_t>(i)]; ++o) {
+          const int32_t own = o == 0 ? 0 : ranks - 1;
+          if (kVariants[i].to_peer && inboxes == nullptr) continue;
+          StreamTimes clock(shared_);
+          std::vector<double> at;
+          clock.mark(nullptr);
+          for (int each = 0; each < count; ++each) check_ok(launch(i, own));
+          clock.mark(nullptr);
+          check_ok(synchronize(gpu_, nullptr));
+          check_ok(clock.seconds(&at));
+          if (turn > 0) times[i][o].push_back(at[1] / count);
+        }
+    const auto median = [](std::vector<double>& each) {
       std::sort(each.begin(), each.end());
-      medians.push_back(each[each.size() / 2]);
+      return each[each.size() / 2];
+    };
+    const double plain = median(times[0][0]);
+    std::printf("%lld x %lld x %lld, %d ranks: plain %.4f ms, %.0f TFLOP/s\n",
+                static_cast<long long>(m), static_cast<long long>(n), static_cast<long long>(k),
+                ranks, 1e3 * plain, 2e-12 * static_cast<double>(m * n * k) / plain);
+    for (int i = 1; i < kCount; ++i) {
+      std::printf("  %-42s", kVariants[i].name);
+      for (auto& each : times[i])
+        if (!each.empty()) std::printf(" %.3f", median(each) / plain);
+      std::printf("\n");
     }
-    std::printf("%lld x %lld x %lld, %d ranks: %.4f ms, f32 %.3f, own", static_cast<long long>(m),
-                static_cast<long long>(n), static_cast<long long>(k), ranks, 1e3 * medians[0],
-                medians[1] / medians[0]);
-    for (size_t i = 2; i < medians.size(); ++i) std::printf(" %.3f", medians[i] / medians[0]);
-    std::printf("\n");
     std::fflush(stdout);
     for (const void* each : {a.data, b.data, c, static_cast<void*>(parts),
                              static_cast<void*>(partial), words, workspace})
@@ -155,8 +212,37 @@ class Bench {
   }
 
  private:
+  // Own ranks that are measured: the first, whose parts all come after it, and the last.
+  static constexpr int kMostOwn = 2;
+  static int32_t owns(const Variant& variant, int32_t ranks) {
+    return variant.shards ? min(ranks, kMostOwn) : 1;
+  }
+
+  // Null where there is no such kernel, or another is compiled.
+  std::unique_ptr<Sm90Matmul> make(const Variant& variant, int number, int64_t m, int64_t n,
+                                   int64_t k, int32_t ranks, const std::vector<int64_t>& begin) {
+    if (compiled_ >= 0 && compiled_ != number) return nullptr;
+    MatmulProblem problem{
+        .dtype = DType::kBF16, .out_dtype = variant.tile.out, .m = m, .n = n, .k = k};
+    if (variant.shards)
+      problem.chunks_c = {ChunkDim::kM, begin.data(), static_cast<int64_t>(begin.size()) - 1};
+    Sm90MatmulConfig config = choose_sm90_matmul(problem, gpu_.facts().multiprocessors);
+    if (variant.tile.columns > 0) {
+      config = variant.tile;
+      config.async = variant.shards;
+    }
+    config.parts = variant.shards ? min(ranks - 1, 4) : 0;
+    config.split_k = config.split_k && !variant.shards;
+    const int64_t lines = config.rows() * config.cluster;
+    if (!config.fits() || (variant.shards && m / ranks % lines != 0)) return nullptr;
+    std::unique_ptr<Sm90Matmul> made;
+    check_ok(Sm90Matmul::make(problem, config, gpu_, &made));
+    return made;
+  }
+
   std::shared_ptr<Gpu> shared_;
   Gpu& gpu_;
+  const int turns_, compiled_;
 };
 
 }  // namespace
@@ -166,12 +252,20 @@ int main(int argc, char** argv) {
   using namespace perseid::internal;
   std::shared_ptr<cuda::Gpu> gpu;
   cuda::check_ok(cuda::Gpu::open(0, &gpu));
-  cuda::Bench bench(gpu);
+  int turns = 7, compiled = -1;
   std::vector<int64_t> sizes;
-  for (int i = 1; i < argc; ++i) sizes.push_back(std::atoll(argv[i]));
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--turns") == 0 && i + 1 < argc)
+      turns = std::atoi(argv[++i]);
+    else if (std::strcmp(argv[i], "--compile") == 0 && i + 1 < argc)
+      compiled = std::atoi(argv[++i]);
+    else
+      sizes.push_back(std::atoll(argv[i]));
+  }
   if (sizes.empty())
     sizes = {8192, 8192, 7168, 4,    4096,  8192, 7168, 4,    2048, 8192,
              7168, 4,    8192, 8192, 14336, 2,    8192, 8192, 4096, 2};
+  cuda::Bench bench(gpu, turns, compiled);
   for (size_t i = 0; i + 3 < sizes.size(); i += 4)
     bench.run(sizes[i], sizes[i + 1], sizes[i + 2], static_cast<int32_t>(sizes[i + 3]));
 }
