@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks on GPUs: sums of their products over ranks, bit for bit those of plain products that are
 // added in the order of ranks.
+#include <cstdlib>
+
 #include "gpu_collective_tools.hpp"
 
 namespace {
@@ -199,6 +201,40 @@ TEST_P(GpuReduce, SumsColumnsOfOneElement) {
     expect_reduced({.dim = ChunkDim::kN, .m = 300, .n = group.size(), .k = {64}}, group, context);
     expect_reduced({.dim = ChunkDim::kN, .m = 300, .n = 1, .k = {64}, .all = true}, group, context);
   });
+}
+
+// Partial sums that the kernel stores in the memory of the other ranks, and those of copy engines:
+// both, whatever the model says of such small products. A rank whose depth TMA does not take sends
+// copies to ranks that store.
+TEST_P(GpuReduce, StoresPartialSumsInTheMemoryOfOthers) {
+  for (const char* stores : {"1", "0"}) {
+    setenv("PERSEID_PEER_STORES", stores, 1);
+    on_gpus([&](const Group& group, const Context& context) {
+      const int64_t ranks = group.size();
+      const MatmulReduce plan(
+          context, group,
+          {.dtype = perseid::bf16, .m = 256 * ranks, .n = 520, .k = 512, .fusion = Fusion::kFused});
+      if (!are_hosts() && plan.explain().find("cuda:sm90") != std::string::npos) {
+        EXPECT_NE(plan.explain().find(*stores == '1' ? "partial sums: TMA stores them"
+                                                     : "partial sums: copy engines send them"),
+                  std::string::npos)
+            << plan.explain();
+      }
+      for (const bool all : {false, true})
+        for (const Reducing& problem : std::vector<Reducing>{
+                 {.m = 256 * ranks, .n = 520, .k = {832, 512}, .bias = true},
+                 {.m = 512 * ranks, .n = 264, .k = {64, 1024}, .reduction = Reduction::kAverage},
+                 {.dim = ChunkDim::kN, .m = 328, .n = 384 * ranks, .k = {704}, .bias = true},
+                 {.dim = ChunkDim::kN, .m = 520, .n = 256 * ranks, .k = {640}},
+                 {.batch = 2, .m = 128 * ranks, .n = 400, .k = {576}},
+                 {.m = 256 * ranks, .n = 520, .k = {512, 67}}}) {
+          Reducing one = problem;
+          one.all = all;
+          expect_reduced(one, group, context);
+        }
+    });
+  }
+  unsetenv("PERSEID_PEER_STORES");
 }
 
 // Tiles of 128 x 256 in pairs of blocks, more than a wave of them, and a row of tiles that

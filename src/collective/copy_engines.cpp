@@ -6,7 +6,8 @@
 // time. A word is written behind each chunk.
 //
 // A rank writes into another's memory once that has begun the operation (GpuRank): it has read what
-// was there in the epoch before.
+// was there in the epoch before. Kernels that store partial sums there themselves, instead of the
+// copy engines, wait for the same words; ranks of either kind go together.
 //
 // What a rank sums in place it reads with its multiprocessors, in the memory of the other ranks.
 #include <algorithm>
@@ -226,12 +227,12 @@ class CopyEngineReduce final : public ReduceTransport {
                                     .epoch = sending.epoch,
                                     .parts = parts_of_work(),
                                     .local = signals(),
-                                    .local_count = chunks_.count(),
+                                    .local_count = sending.stores ? 0 : chunks_.count(),
                                     .record = sending.record,
                                     .watched = windows_->words(group_.rank()),
                                     .watched_count = sending.report == nullptr ? 0 : arrivals()});
   }
-  // On the queue each chunk waits for the product's signal.
+  // On the queue each chunk waits for the product's signal, unless the kernel stores it.
   Status send(const Sending& sending) override {
     const cuda::Gpu::Current current(*gpu_);
     const int32_t own = group_.rank(), size = group_.size();
@@ -239,9 +240,10 @@ class CopyEngineReduce final : public ReduceTransport {
     if (status.ok() && sending.report != nullptr) status = watch(sending);
     for (int32_t step = 1; status.ok() && step < size; ++step) {
       const int32_t rank = (own + step) % size;
-      status = rank_->await(rank);
       const int64_t first = chunks_.first_of(rank), last = chunks_.first_of(rank + 1);
-      for (int64_t chunk = first; chunk < last; ++chunk)
+      if (sending.stores && last - first == each_) continue;
+      status = rank_->await(rank);
+      for (int64_t chunk = first; chunk < last && !sending.stores; ++chunk)
         if (status.ok()) status = push(rank, chunk, sending);
       // The shard may have fewer chunks than another.
       for (int64_t i = last - first; i < each_; ++i)
@@ -259,15 +261,29 @@ class CopyEngineReduce final : public ReduceTransport {
     return rank_->arrival(operation, windows_->words(group_.rank()), epoch);
   }
   int64_t arrivals() const override { return (group_.size() - 1) * each_; }
-  RankParts parts() const override {
-    const int32_t own = group_.rank();
+  RankParts parts(const Operation& operation, const Sending& sending) override {
+    const int32_t own = group_.rank(), size = group_.size();
     const Tensor first = inbox(own, 0);
-    return {.data = first.as<const float>(),
-            .of_rank = static_cast<int64_t>(part_ / sizeof(float)),
-            .batch = first.stride[0],
-            .row = first.stride[1],
-            .ranks = group_.size(),
-            .own = own};
+    RankParts parts{.data = first.as<const float>(),
+                    .of_rank = static_cast<int64_t>(part_ / sizeof(float)),
+                    .batch = first.stride[0],
+                    .row = first.stride[1],
+                    .ranks = size,
+                    .own = own};
+    if (!sending.stores) return parts;
+    targets_.clear();
+    for (int32_t rank = 0; rank < size; ++rank)
+      if (rank != own)
+        targets_.push_back({.data = inbox(rank, own).as<float>(),
+                            .first = static_cast<int32_t>(shards_.begin_of(rank)),
+                            .last = static_cast<int32_t>(shards_.begin_of(rank + 1)),
+                            .rank = rank,
+                            .signals = word(rank, 0),
+                            .first_chunk = static_cast<int32_t>(chunks_.first_of(rank)),
+                            .signal_stride = size - 1});
+    parts.targets = targets_.data();
+    parts.begun = as_arrival(rank_->begun(operation));
+    return parts;
   }
   Status finish(const Sending& sending) override {
     const cuda::Gpu::Current current(*gpu_);
@@ -339,6 +355,7 @@ class CopyEngineReduce final : public ReduceTransport {
   size_t data_ = 0, part_ = 0;  // where parts begin, and the bytes of one
   std::byte* local_ = nullptr;
   size_t partial_ = 0;
+  std::vector<RankTarget> targets_;  // of the execution
 };
 
 // On every GPU: a word for each rank, then what this rank has computed of all shards. It leaves as

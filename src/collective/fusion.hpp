@@ -35,6 +35,12 @@ struct FusionForecast {
 FusionForecast forecast_fusion(const dispatch::Device& device, const Group& group,
                                double product_seconds, double bytes, int64_t chunks);
 
+// Whether the kernel of a product over ranks stores the partial sums of the other ranks' shards in
+// their memory, instead of copy engines that send them from its own: where the computing of those
+// shards hides all of it. Copies go on while the own shard is computed. Also where
+// PERSEID_PEER_STORES says so. `bytes`: that this rank sends.
+bool choose_stores(const FusionForecast& forecast, double bytes, int32_t ranks, std::string* why);
+
 struct AttentionShard {
   int64_t kv_heads, heads;  // of all entries
   int64_t rows, keys;       // queries of this rank, keys of all

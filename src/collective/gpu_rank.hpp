@@ -72,6 +72,10 @@ class GpuRank final : public cuda::StreamObserver {
   cuda::CopyQueue& sending() const { return *sending_; }
   // Where words that arrive are waited for, one after the other, to know when.
   Status watching(cuda::CopyQueue** queue);
+  // How kernels of the operation wait until a rank, whose number a signal has, has begun it.
+  perseid_arrival begun(const Operation& operation) const {
+    return arrival(operation, slab_->words(group_.rank()), submitted_);
+  }
   // How kernels of the operation wait.
   perseid_arrival arrival(const Operation& operation, const uint32_t* signals,
                           uint32_t epoch) const;

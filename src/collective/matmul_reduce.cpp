@@ -178,6 +178,11 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
                                   .rank = group_->rank(),
                                   .leaves = leaves},
                                  &shard_products_);
+  if (shard_products_ != nullptr) {
+    how_sent_ = "copy engines send them: the kernel takes no other memory";
+    stores_ = shard_products_->takes_targets() &&
+              choose_stores(forecast, sent, group_->size(), &how_sent_);
+  }
   for (const DType bias : {bias_dtype(dtype_), out_dtype_}) {
     if (!status.ok() || device->gpu == nullptr || sum_with(bias) != nullptr) continue;
     rank_sums_.emplace_back();
@@ -246,7 +251,10 @@ void MatmulReducePlan::describe(const perseid_matmul_reduce_desc& desc) {
                    internal::name_of(shards_.dtype),
                    canonical_ ? " in pairs of ranks" : " in the order of ranks",
                    shard_products_ == nullptr ? "" : ", in the epilogue of the own shard", "; ",
-                   why_)}};
+                   why_,
+                   shard_products_ == nullptr ? ""
+                                              : concatenate("; ", shard_products_->description(),
+                                                            "; partial sums: ", how_sent_))}};
   explain(std::move(explanation));
 }
 
@@ -292,7 +300,8 @@ Status MatmulReducePlan::execute(const perseid_matmul_reduce_args& args,
   if (!turn.status().ok())
     return recorded(*group_, {epoch_ + 1, stream, args.record}, turn.status());
   const ReportedExecution reported(report_.get(), stream);
-  const Sending sending{epoch_ + 1, stream, args.record, report_.get()};
+  Sending sending{epoch_ + 1, stream, args.record, report_.get()};
+  sending.stores = stores_ && call.by_shards;
   Status status;
   {
     const Reported wait(report_.get(), OverlapReport::Kind::kWait, OverlapReport::kNoChunk, rank,
@@ -347,8 +356,9 @@ Status MatmulReducePlan::multiply(const Operation& operation, const Call& call,
   if (call.by_shards) {
     Arrival arrival = as_arrival(reduce_->arrival(operation, sending.epoch));
     arrival.waits = waits_for_parts();
-    return shard_products_->multiply(call.own, partial_, reduce_->signals(), reduce_->parts(),
-                                     arrival, sending, call.workspace);
+    return shard_products_->multiply(call.own, partial_, reduce_->signals(),
+                                     reduce_->parts(operation, sending), arrival, sending,
+                                     call.workspace);
   }
   const perseid_matmul_reduce_args& args = call.args;
   auto inner = sized<perseid_matmul_args>();

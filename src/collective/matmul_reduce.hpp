@@ -74,7 +74,8 @@ class MatmulReducePlan final : public op::Plan {
   InnerPlan product_;
   std::unique_ptr<const ShardProducts> shard_products_;  // where they may take its place
   bool fused_ = false;                                   // the product gives chunks
-  std::string why_;                                      // for explain
+  bool stores_ = false;         // shard products store in the memory of the other ranks
+  std::string why_, how_sent_;  // for explain
   std::unique_ptr<OverlapReport> report_;
   // On a GPU, for each type that the bias may have.
   struct BiasedSum {

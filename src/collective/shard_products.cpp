@@ -11,6 +11,13 @@ namespace {
 
 constexpr const char* kImplementation = "cuda:sm90";
 
+// The best first.
+constexpr cuda::Sm90MatmulConfig kDeferred[] = {
+    {.columns = 192, .out_stages = 4}, {.columns = 256, .cluster = 2, .out_stages = 5},
+    {.columns = 256, .out_stages = 5}, {.columns = 128, .cluster = 2, .out_stages = 4},
+    {.columns = 128, .out_stages = 4},
+};
+
 bool is_power_of_2(int32_t value) { return (value & (value - 1)) == 0; }
 
 }  // namespace
@@ -41,8 +48,9 @@ Status ShardProducts::make(const op::DevicePointer& device, const Problem& probl
   std::unique_ptr<ShardProducts> made(new ShardProducts(problem));
   const MatmulProblem product = made->product_of(problem);
   if (!cuda::refuse_sm90_matmul(product).empty()) return {};
-  const auto config = made->choose(problem, device->gpu->facts().multiprocessors);
+  const auto config = choose(problem, device->gpu->facts().multiprocessors);
   if (config == nullptr) return {};
+  made->takes_targets_ = config->deferred_parts;
   Status status = cuda::Sm90Matmul::make(product, *config, *device->gpu, &made->product_);
   if (status.ok()) *products = std::move(made);
   return status;
@@ -65,18 +73,32 @@ MatmulProblem ShardProducts::product_of(const Problem& problem) const {
 }
 
 std::unique_ptr<const cuda::Sm90MatmulConfig> ShardProducts::choose(const Problem& problem,
-                                                                    int32_t multiprocessors) const {
+                                                                    int32_t multiprocessors) {
   const auto ranks = static_cast<int>(problem.shards.begin.size()) - 1;
-  for (cuda::Sm90MatmulConfig config :
-       cuda::sm90_matmul_candidates(product_of(problem), multiprocessors)) {
+  const auto takes = [&](const cuda::Sm90MatmulConfig& config) {
+    const int64_t lines = problem.along_n ? config.columns : config.rows() * config.cluster;
+    const auto cuts = [&](int64_t line) { return line % lines == 0; };
+    return config.fits() &&
+           std::all_of(problem.shards.begin.begin(), problem.shards.begin.end() - 1, cuts);
+  };
+  std::vector<cuda::Sm90MatmulConfig> candidates =
+      cuda::sm90_matmul_candidates(ShardProducts(problem).product_of(problem), multiprocessors);
+  for (cuda::Sm90MatmulConfig& config : candidates) {
     config.parts = problem.leaves > 0 ? ranks - 1 : min(ranks - 1, 4);
     config.split_k = false;  // the parts are added to whole sums
-    const int64_t lines = along_n_ ? config.columns : config.rows() * config.cluster;
-    const auto cuts = [&](int64_t line) { return line % lines == 0; };
-    if (config.fits() &&
-        std::all_of(problem.shards.begin.begin(), problem.shards.begin.end() - 1, cuts))
-      return std::make_unique<const cuda::Sm90MatmulConfig>(config);
   }
+  // Without a wait at the end of each tile, if any of these tiles divides the shards.
+  for (const cuda::Sm90MatmulConfig& deferred : kDeferred)
+    for (cuda::Sm90MatmulConfig config : candidates) {
+      if (config.columns != deferred.columns || config.rows() != deferred.rows() ||
+          config.cluster != deferred.cluster)
+        continue;
+      config.out_stages = deferred.out_stages;
+      config.deferred_parts = true;
+      if (takes(config)) return std::make_unique<const cuda::Sm90MatmulConfig>(config);
+    }
+  for (const cuda::Sm90MatmulConfig& config : candidates)
+    if (takes(config)) return std::make_unique<const cuda::Sm90MatmulConfig>(config);
   return nullptr;
 }
 
@@ -106,6 +128,14 @@ Status ShardProducts::multiply(const Operands& operands, const Tensor& partial, 
   given.first_chunk = first_chunk_;
   given.chunks = own_chunks_;
   given.arrival = arrival;
+  RankTarget targets[cuda::kMostMatmulPeers];
+  for (int32_t i = 0; given.targets != nullptr && i < given.ranks - 1; ++i) {
+    RankTarget& target = targets[i] = parts.targets[i];
+    const int64_t lines = target.last - target.first;
+    target.row = along_n_ ? lines : operands.c.shape[2];
+    target.batch = (along_n_ ? operands.c.shape[1] : lines) * target.row;
+  }
+  if (given.targets != nullptr) given.targets = targets;
   // The caller's workspace has room to align it.
   void* data = workspace.data;
   size_t bytes = workspace.bytes;

@@ -26,16 +26,23 @@ class ShardProducts {
   static Status make(const op::DevicePointer& device, const Problem& problem,
                      std::unique_ptr<const ShardProducts>* products);
 
+  // The kernel of a problem that this takes; null where tiles would have lines of two shards.
+  static std::unique_ptr<const cuda::Sm90MatmulConfig> choose(const Problem& problem,
+                                                              int32_t multiprocessors);
+
   // Views of three dimensions; c: that of the own shard.
   struct Operands {
     Tensor a, b, bias, c;
   };
+  // Whether the kernel takes targets in the memory of other ranks.
+  bool takes_targets() const { return takes_targets_; }
+  std::string description() const { return product_->description(); }
   size_t workspace() const { return product_->workspace() + alignof(uint64_t); }
   // Whether TMA takes them.
   bool takes(const Operands& operands) const { return product_->maps(arguments_of(operands)); }
   // All shards: the others' go to `partial`, which has all, and the signals of their chunks are
-  // set; the own one goes to c. `parts`: those that arrive, without their strides; `arrival`: how
-  // to wait for them.
+  // set, or to the targets of `parts`; the own one goes to c. `parts`: those that arrive, without
+  // their strides; `arrival`: how to wait for them.
   Status multiply(const Operands& operands, const Tensor& partial, uint32_t* signals,
                   const RankParts& parts, const Arrival& arrival, const Sending& sending,
                   const op::Workspace& workspace) const;
@@ -43,15 +50,13 @@ class ShardProducts {
  private:
   explicit ShardProducts(const Problem& problem);
   MatmulProblem product_of(const Problem& problem) const;
-  // The widest tiles of which no cluster has lines of two shards; null where there are none.
-  std::unique_ptr<const cuda::Sm90MatmulConfig> choose(const Problem& problem,
-                                                       int32_t multiprocessors) const;
   MatmulArguments arguments_of(const Operands& operands) const;
 
   bool along_n_;
   int32_t first_chunk_, own_chunks_, next_chunk_;  // of the own shard, and of the one after it
   std::vector<int64_t> begin_;                     // of all chunks
   int64_t from_, to_;                              // the own shard
+  bool takes_targets_ = false;
   std::unique_ptr<cuda::Sm90Matmul> product_;
 };
 

@@ -42,6 +42,8 @@ struct Sending {
   perseid_wait_record* record;      // the caller's, or null
   OverlapReport* report = nullptr;  // where somebody asks
   int32_t operand = 0;              // of the record
+  // Of partial sums on a GPU: the product's kernel stores them in the memory of the other ranks.
+  bool stores = false;
 };
 
 // Waits until a chunk of `rank` has arrived.
@@ -124,8 +126,9 @@ class ReduceTransport {
   // GPU in the order of the stream.
   virtual Status give(int32_t, const Tensor&, size_t) { return {}; }
   // On a GPU, of sums in float32: the parts for a product that adds them. The arrival's signals are
-  // those of the first chunk, one for each other rank, then those of the next chunk.
-  virtual RankParts parts() const { return {}; }
+  // those of the first chunk, one for each other rank, then those of the next chunk. Where the
+  // kernel stores, with targets that are there until the next call, without their strides.
+  virtual RankParts parts(const Operation&, const Sending&) { return {}; }
   // This rank has read all parts.
   virtual Status finish(const Sending& sending) = 0;
 };
