@@ -63,6 +63,12 @@ void add_sm90(const std::string& name, MatmulProblem problem, int32_t multiproce
         // In canonical order two ranks have four leaves each, four have two, eight have one.
         if (problem.leaves > 0 ? others + 1 != kLeaves / problem.leaves : others == 7) continue;
         config.parts = others;
+        if (problem.leaves == 0) {
+          config.columns = 192;
+          config.cluster = 1;
+          config.out_stages = 4;
+          config.deferred_parts = true;
+        }
         add_variant(others == 1   ? ", over two ranks"
                     : others == 3 ? ", over four ranks"
                                   : ", over eight ranks");
