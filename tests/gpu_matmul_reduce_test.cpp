@@ -203,9 +203,9 @@ TEST_P(GpuReduce, SumsColumnsOfOneElement) {
   });
 }
 
-// Partial sums that the kernel stores in the memory of the other ranks, and those of copy engines:
-// both, whatever the model says of such small products. A rank whose depth TMA does not take sends
-// copies to ranks that store.
+// Partial sums that the kernel stores in the memory of the other ranks, and those that copy engines
+// send. A rank whose depth TMA does not take sends copies to ranks that store. That there are
+// kernels for these problems is in rank_choices_test.
 TEST_P(GpuReduce, StoresPartialSumsInTheMemoryOfOthers) {
   for (const char* stores : {"1", "0"}) {
     setenv("PERSEID_PEER_STORES", stores, 1);
@@ -238,11 +238,12 @@ TEST_P(GpuReduce, StoresPartialSumsInTheMemoryOfOthers) {
 }
 
 // Tiles of 128 x 256 in pairs of blocks, more than a wave of them, and a row of tiles that
-// overhangs.
+// overhangs; six waves of tiles of 128 x 192 whose sums leave under the next tile's mainloop.
 TEST_P(GpuReduce, SumsWholeTiles) {
   if (ranks_share_a_gpu()) GTEST_SKIP() << kOwnGpus;
   on_gpus([](const Group& group, const Context& context) {
     expect_reduced({.m = 6600, .n = 4096, .k = {192, 64}, .bias = true}, group, context);
+    expect_reduced({.m = 4608, .n = 4096, .k = {512, 448}, .bias = true}, group, context);
   });
 }
 

@@ -31,9 +31,8 @@ struct Path {
 constexpr Path kNvlink{28e-6, 385e9, 3.7e-6}, kSharedMemory{5e-6, 10e9, 2e-6},
     kSocket{100e-6, 1e9, 20e-6};
 
-// TMA stores to one GPU after the other over NVLink, as measured, and how much of their time may be
-// needed: tiles end at the same time on all multiprocessors.
-constexpr double kStoreRate = 340e9, kStoreShare = 0.85;
+// TMA stores to one GPU after the other over NVLink, as measured.
+constexpr double kStoreRate = 340e9;
 
 bool is_sm90_16_bit(const dispatch::Device& device, DType dtype) {
   return device.gpu != nullptr && device.gpu->facts().architecture == "sm_90a" &&
@@ -122,14 +121,15 @@ bool choose_fusion(uint32_t wanted, const FusionForecast& forecast, std::string*
 
 bool choose_stores(const FusionForecast& forecast, double bytes, int32_t ranks, std::string* why) {
   const char* const value = std::getenv("PERSEID_PEER_STORES");
-  const double stores = bytes / kStoreRate, others = forecast.product * (1 - 1.0 / ranks);
   const bool asked =
       value != nullptr && (std::strcmp(value, "0") == 0 || std::strcmp(value, "1") == 0);
-  const bool chosen = asked ? *value == '1' : stores <= kStoreShare * others;
-  *why = concatenate(
-      chosen ? "TMA stores them in the memory of the others" : "copy engines send them",
-      asked ? " as PERSEID_PEER_STORES asks" : "", ": stores take ", microseconds_text(stores),
-      " of the ", microseconds_text(others), " in which the others' shards are computed");
+  const bool chosen = asked && *value == '1';
+  *why =
+      concatenate(chosen ? "TMA stores them in the memory of the others" : "copy engines send them",
+                  asked ? " as PERSEID_PEER_STORES asks" : "", ": stores take ",
+                  microseconds_text(bytes / kStoreRate), " of the ",
+                  microseconds_text(forecast.product * (1 - 1.0 / ranks)),
+                  " in which the others' shards are computed");
   return chosen;
 }
 

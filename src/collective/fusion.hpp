@@ -36,9 +36,9 @@ FusionForecast forecast_fusion(const dispatch::Device& device, const Group& grou
                                double product_seconds, double bytes, int64_t chunks);
 
 // Whether the kernel of a product over ranks stores the partial sums of the other ranks' shards in
-// their memory, instead of copy engines that send them from its own: where the computing of those
-// shards hides all of it. Copies go on while the own shard is computed. Also where
-// PERSEID_PEER_STORES says so. `bytes`: that this rank sends.
+// their memory, instead of copy engines that send them from its own: where PERSEID_PEER_STORES says
+// so. Stores were faster nowhere: at best as fast, where the computing of those shards takes
+// several times as long. `bytes`: that this rank sends.
 bool choose_stores(const FusionForecast& forecast, double bytes, int32_t ranks, std::string* why);
 
 struct AttentionShard {

@@ -166,6 +166,7 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
   const int64_t leaves = canonical_ ? kLeaves / group_->size() : 0;
   Status status = make_matmul(device, inner, &product_, leaves);
   inner.sink_c = nullptr;
+  stores_ = choose_stores(forecast, sent, group_->size(), &how_sent_);
   if (status.ok() && fused_)
     status = ShardProducts::make(device,
                                  {.product = inner,
@@ -176,13 +177,12 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
                                   .shards = shards_,
                                   .chunks = *chunks_,
                                   .rank = group_->rank(),
-                                  .leaves = leaves},
+                                  .leaves = leaves,
+                                  .stores = stores_},
                                  &shard_products_);
-  if (shard_products_ != nullptr) {
-    how_sent_ = "copy engines send them: the kernel takes no other memory";
-    stores_ = shard_products_->takes_targets() &&
-              choose_stores(forecast, sent, group_->size(), &how_sent_);
-  }
+  if (stores_ && shard_products_ != nullptr && !shard_products_->takes_targets())
+    how_sent_ = "copy engines send them: no kernel stores sums of such shards elsewhere";
+  stores_ = stores_ && shard_products_ != nullptr && shard_products_->takes_targets();
   for (const DType bias : {bias_dtype(dtype_), out_dtype_}) {
     if (!status.ok() || device->gpu == nullptr || sum_with(bias) != nullptr) continue;
     rank_sums_.emplace_back();

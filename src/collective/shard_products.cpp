@@ -11,12 +11,16 @@ namespace {
 
 constexpr const char* kImplementation = "cuda:sm90";
 
-// The best first.
-constexpr cuda::Sm90MatmulConfig kDeferred[] = {
-    {.columns = 192, .out_stages = 4}, {.columns = 256, .cluster = 2, .out_stages = 5},
-    {.columns = 256, .out_stages = 5}, {.columns = 128, .cluster = 2, .out_stages = 4},
-    {.columns = 128, .out_stages = 4},
+// Stages of results, and the time of a column over that of one of 128 x 256 tiles whose sums go to
+// memory from registers: means of 8192 rows and columns, two and four ranks, K 2048 to 14336
+// (bench/gpu/rank_shards.cpp).
+struct DeferredTile {
+  int columns, out_stages;
+  double column;
 };
+constexpr DeferredTile kDeferredTiles[] = {{192, 4, 0.92}, {256, 5, 0.93}, {128, 4, 1}};
+// No mainloop hides the epilogue of a block's last tile: so many columns more, by 2048 rows.
+constexpr double kLastTile = 64;
 
 bool is_power_of_2(int32_t value) { return (value & (value - 1)) == 0; }
 
@@ -81,25 +85,37 @@ std::unique_ptr<const cuda::Sm90MatmulConfig> ShardProducts::choose(const Proble
     return config.fits() &&
            std::all_of(problem.shards.begin.begin(), problem.shards.begin.end() - 1, cuts);
   };
-  std::vector<cuda::Sm90MatmulConfig> candidates =
-      cuda::sm90_matmul_candidates(ShardProducts(problem).product_of(problem), multiprocessors);
-  for (cuda::Sm90MatmulConfig& config : candidates) {
+  const MatmulProblem product = ShardProducts(problem).product_of(problem);
+  const auto candidates = cuda::sm90_matmul_candidates(product, multiprocessors);
+  std::unique_ptr<const cuda::Sm90MatmulConfig> best;
+  double least = 0;
+  const auto consider = [&](cuda::Sm90MatmulConfig config, const DeferredTile* deferred) {
     config.parts = problem.leaves > 0 ? ranks - 1 : min(ranks - 1, 4);
     config.split_k = false;  // the parts are added to whole sums
-  }
-  // Without a wait at the end of each tile, if any of these tiles divides the shards.
-  for (const cuda::Sm90MatmulConfig& deferred : kDeferred)
-    for (cuda::Sm90MatmulConfig config : candidates) {
-      if (config.columns != deferred.columns || config.rows() != deferred.rows() ||
-          config.cluster != deferred.cluster)
-        continue;
-      config.out_stages = deferred.out_stages;
+    if (!takes(config)) return;
+    const auto [waves, rate] = cuda::estimate_sm90_waves(product, config, multiprocessors);
+    const double columns = waves * config.columns;
+    const double time =
+        config.rows() *
+        (deferred == nullptr ? columns / rate : columns * deferred->column + kLastTile);
+    if (best != nullptr && time >= least) return;
+    best = std::make_unique<const cuda::Sm90MatmulConfig>(config);
+    least = time;
+  };
+  for (const DeferredTile& tile : kDeferredTiles)
+    for (const int cluster : {1, 2}) {
+      cuda::Sm90MatmulConfig config = candidates.front();
+      config.consumers = 2;
+      config.columns = tile.columns;
+      config.cluster = cluster;
+      config.out_stages = tile.out_stages;
+      config.few_rows = 0;
       config.deferred_parts = true;
-      if (takes(config)) return std::make_unique<const cuda::Sm90MatmulConfig>(config);
+      if (cluster == 1 || tile.columns % 128 == 0) consider(config, &tile);
     }
-  for (const cuda::Sm90MatmulConfig& config : candidates)
-    if (takes(config)) return std::make_unique<const cuda::Sm90MatmulConfig>(config);
-  return nullptr;
+  if (problem.stores && best != nullptr) return best;
+  for (const cuda::Sm90MatmulConfig& config : candidates) consider(config, nullptr);
+  return best;
 }
 
 // c of all shards, of which the own one is where it is: nothing else is stored.

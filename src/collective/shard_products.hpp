@@ -20,13 +20,15 @@ class ShardProducts {
     const Shards& shards;  // of rows, or of columns
     const ShardChunks& chunks;
     int32_t rank;
-    int64_t leaves;  // of k, in canonical order; else 0
+    int64_t leaves;       // of k, in canonical order; else 0
+    bool stores = false;  // a kernel that takes targets, if any does
   };
   // Null where this does not take the problem.
   static Status make(const op::DevicePointer& device, const Problem& problem,
                      std::unique_ptr<const ShardProducts>* products);
 
-  // The kernel of a problem that this takes; null where tiles would have lines of two shards.
+  // The fastest kernel of a problem that this takes, by a model; null where tiles would have lines
+  // of two shards.
   static std::unique_ptr<const cuda::Sm90MatmulConfig> choose(const Problem& problem,
                                                               int32_t multiprocessors);
 

@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <utility>
 
 #include "cuda/matmul/fma.hpp"
@@ -51,7 +52,7 @@ void add_sm90(const std::string& name, MatmulProblem problem, int32_t multiproce
   for (const bool chunks : {false, true}) {
     if (chunks) problem.chunks_a.dim = ChunkDim::kM;
     Sm90MatmulConfig config = choose_sm90_matmul(problem, multiprocessors);
-    const auto add_variant = [&](const char* what) {
+    const auto add_variant = [&](const std::string& what) {
       variants->push_back({concatenate(name, ", wgmma", what),
                            {kSm90MatmulHeader, sm90_matmul_kernels(config), "sm_90a"},
                            budget_of(config)});
@@ -63,15 +64,21 @@ void add_sm90(const std::string& name, MatmulProblem problem, int32_t multiproce
         // In canonical order two ranks have four leaves each, four have two, eight have one.
         if (problem.leaves > 0 ? others + 1 != kLeaves / problem.leaves : others == 7) continue;
         config.parts = others;
-        if (problem.leaves == 0) {
-          config.columns = 192;
-          config.cluster = 1;
-          config.out_stages = 4;
-          config.deferred_parts = true;
+        const std::string ranks = others == 1   ? ", over two ranks"
+                                  : others == 3 ? ", over four ranks"
+                                                : ", over eight ranks";
+        if (problem.leaves > 0) {
+          add_variant(ranks);
+          continue;
         }
-        add_variant(others == 1   ? ", over two ranks"
-                    : others == 3 ? ", over four ranks"
-                                  : ", over eight ranks");
+        config.deferred_parts = true;
+        for (const auto& [columns, cluster, out_stages] :
+             {std::array{192, 1, 4}, std::array{256, 2, 5}}) {
+          config.columns = columns;
+          config.cluster = cluster;
+          config.out_stages = out_stages;
+          add_variant(concatenate(ranks, ", ", columns, " columns"));
+        }
       }
   }
 }

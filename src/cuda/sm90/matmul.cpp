@@ -19,8 +19,9 @@ constexpr Tile kTiles[] = {
 };
 
 // Waves of tiles from which on pairs of blocks are faster (2048^3: 0.93 of cuBLAS in pairs, 0.98
-// without; 8192^3: 1.02 in pairs, 1.01 without).
+// without; 8192^3: 1.02 in pairs, 1.01 without), and what the other choice costs.
 constexpr int64_t kWavesOfPairs = 3;
+constexpr double kShortPairs = 1.05, kLongSingles = 1.01;
 // The most columns of which registers hold the sums of several leaves.
 constexpr int kLeafColumns = 128;
 
@@ -30,6 +31,8 @@ double estimate(const MatmulProblem& problem, const Tile& tile, int32_t multipro
   const auto waves = static_cast<double>(ceil_div(tiles, multiprocessors));
   return waves * 64 * tile.consumers * tile.columns / tile.rate;
 }
+
+bool may_pair(int consumers, int columns) { return consumers == 2 && columns % 128 == 0; }
 
 double best_estimate(const MatmulProblem& problem, int32_t multiprocessors) {
   double best = 0;
@@ -136,7 +139,7 @@ Sm90MatmulConfig choose_sm90_matmul(const MatmulProblem& problem, int32_t multip
   const bool pairs = down % 2 == 0 || down >= 16;
   const bool runs_long =
       matmul_tiles(problem, config.rows(), config.columns) >= kWavesOfPairs * multiprocessors;
-  if (config.consumers == 2 && config.columns % 128 == 0 && pairs && runs_long) config.cluster = 2;
+  if (may_pair(config.consumers, config.columns) && pairs && runs_long) config.cluster = 2;
   if (problem.leaves == 0) split_tiles(problem, multiprocessors, &config);
   if (config.split_k) config.few_rows = 0;
   return config;
@@ -147,6 +150,21 @@ double estimate_sm90_matmul(const MatmulProblem& problem, int32_t multiprocessor
   if (const double time = split_tiles(problem, multiprocessors, &config); time > 0)
     return time * static_cast<double>(problem.batch);
   return best_estimate(problem, multiprocessors) * static_cast<double>(problem.depth());
+}
+
+Sm90MatmulWaves estimate_sm90_waves(const MatmulProblem& problem, const Sm90MatmulConfig& config,
+                                    int32_t multiprocessors) {
+  const int64_t tiles = problem.batch *
+                        round_up(ceil_div(problem.m, config.rows()), config.cluster) *
+                        ceil_div(problem.n, config.columns);
+  Sm90MatmulWaves waves{static_cast<double>(ceil_div(tiles, multiprocessors)), 1};
+  const bool runs_long = tiles >= kWavesOfPairs * multiprocessors;
+  if (may_pair(config.consumers, config.columns) && runs_long != (config.cluster > 1))
+    waves.waves *= runs_long ? kLongSingles : kShortPairs;
+  for (const Tile& tile : kTiles)
+    if (tile.consumers == config.consumers && tile.columns == config.columns)
+      waves.rate = tile.rate;
+  return waves;
 }
 
 std::vector<Sm90MatmulConfig> sm90_matmul_candidates(const MatmulProblem& problem,
@@ -165,7 +183,7 @@ std::vector<Sm90MatmulConfig> sm90_matmul_candidates(const MatmulProblem& proble
       config.columns = tile.columns;
       config.cluster = cluster;
       if (config.consumers > 1) config.few_rows = 0;
-      const bool pairs = tile.consumers == 2 && tile.columns % 128 == 0;
+      const bool pairs = may_pair(tile.consumers, tile.columns);
       if ((cluster == 1 || pairs) && config.fits() && config_name(config) != config_name(chosen))
         candidates.push_back(config);
     }

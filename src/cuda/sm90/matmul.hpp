@@ -22,6 +22,13 @@ std::string refuse_sm90_matmul(const MatmulProblem& problem);
 Sm90MatmulConfig choose_sm90_matmul(const MatmulProblem& problem, int32_t multiprocessors);
 // How long it takes: multiply-adds that a multiprocessor would do in that time at its best rate.
 double estimate_sm90_matmul(const MatmulProblem& problem, int32_t multiprocessors);
+// Waves of whole tiles, more by what pairs of blocks, or single ones, cost where the other is
+// faster; the rate of the tensor cores, relative to the best.
+struct Sm90MatmulWaves {
+  double waves, rate;
+};
+Sm90MatmulWaves estimate_sm90_waves(const MatmulProblem& problem, const Sm90MatmulConfig& config,
+                                    int32_t multiprocessors);
 // The configurations that may be fastest, the one above first, and their names.
 std::vector<Sm90MatmulConfig> sm90_matmul_candidates(const MatmulProblem& problem,
                                                      int32_t multiprocessors);
