@@ -21,6 +21,8 @@
 #include <string>
 #include <vector>
 
+#include "fake_streams.hpp"
+
 namespace {
 
 constexpr int kInvalidContext = 201, kOutOfMemory = 2, kNotSupported = 801;
@@ -29,7 +31,7 @@ std::mutex mutex;
 char failing[64] = "";
 int failure = 0, countdown = 0;
 bool for_ever = false;
-std::atomic<int64_t> calls{0}, contexts{0}, launches{0};
+std::atomic<int64_t> calls{0}, contexts{0}, launches{0}, blocks{0};
 // What was made and not destroyed. Never freed itself: what a lost device held is no leak of the
 // library's.
 std::set<void*>& alive = *new std::set<void*>;
@@ -132,6 +134,27 @@ struct IpcHandle {
 };
 static_assert(sizeof(IpcHandle) == 64);
 
+// ---- Work of streams ----
+
+void copy_rows(uint64_t to, size_t to_pitch, uint64_t from, size_t from_pitch, size_t bytes,
+               size_t rows, void* stream) {
+  const auto copy = [=](const std::byte* source) {
+    for (size_t row = 0; row < rows; ++row)
+      std::memcpy(reinterpret_cast<std::byte*>(to) + row * to_pitch, source + row * from_pitch,
+                  bytes);
+  };
+  const auto* source = reinterpret_cast<const std::byte*>(from);
+  if (rows == 0 || bytes == 0) return;
+  if (fake::is_memory(source)) return fake::enqueue(stream, [=] { copy(source); });
+  const std::vector<std::byte> taken(source, source + (rows - 1) * from_pitch + bytes);
+  fake::enqueue(stream, [=] { copy(taken.data()); });
+}
+
+void write_word(void* stream, uint64_t to, uint32_t word) {
+  fake::enqueue(stream,
+                [=] { __atomic_store_n(reinterpret_cast<uint32_t*>(to), word, __ATOMIC_RELEASE); });
+}
+
 template <class Number>
 int says(const char* name, Number* number, Number value) {
   *number = value;
@@ -155,6 +178,7 @@ int64_t fake_alive() {
   return static_cast<int64_t>(alive.size()) + contexts + mappings;
 }
 int64_t fake_launches() { return launches; }
+int64_t fake_blocks() { return blocks; }
 void fake_elapsed(const float* milliseconds, int count) {
   const std::lock_guard lock(mutex);
   elapsed.assign(milliseconds, milliseconds + count);
@@ -216,18 +240,26 @@ int cuTensorMapEncodeTiled(void*, int, uint32_t, void*, const uint64_t*, const u
                            const uint32_t*, const uint32_t*, int, int, int, int) {
   return outcome("cuTensorMapEncodeTiled");
 }
-int cuLaunchKernelEx(const void*, void*, void**, void**) {
+int cuLaunchKernelEx(const void* config, void*, void**, void**) {
   ++launches;
+  blocks = *static_cast<const unsigned*>(config);
   return current == nullptr ? kInvalidContext : outcome("cuLaunchKernelEx");
 }
 int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
   const int result = outcome("cuMemAlloc_v2");
   if (result != 0) return result;
-  if (bytes >= kSharedBytes) return add_shared(make_file(bytes), bytes, address);
-  *address = reinterpret_cast<uint64_t>(keep(bytes));
+  if (bytes >= kSharedBytes) {
+    const int added = add_shared(make_file(bytes), bytes, address);
+    if (added == 0) fake::add_memory(reinterpret_cast<void*>(*address), bytes);
+    return added;
+  }
+  void* const memory = keep(bytes);
+  fake::add_memory(memory, bytes);
+  *address = reinterpret_cast<uint64_t>(memory);
   return 0;
 }
 int cuMemFree_v2(uint64_t address) {
+  fake::remove_memory(reinterpret_cast<void*>(address));
   if (remove_shared(address, true)) return outcome("cuMemFree_v2");
   return gone("cuMemFree_v2", reinterpret_cast<void*>(address));
 }
@@ -235,10 +267,9 @@ int cuMemGetInfo_v2(size_t* free, size_t* total) {
   *free = 4096;
   return says("cuMemGetInfo_v2", total, size_t{1} << 30);
 }
-int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void*) {
+int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void* stream) {
   const int result = outcome("cuMemcpyAsync");
-  if (result == 0)
-    std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  if (result == 0) copy_rows(to, bytes, from, bytes, bytes, 1, stream);
   return result;
 }
 int cuMemHostAlloc(void** data, size_t bytes, unsigned) {
@@ -250,15 +281,21 @@ int cuMemFreeHost(void* data) { return gone("cuMemFreeHost", data); }
 int cuPointerGetAttribute(void* value, int, uint64_t address) {
   return says("cuPointerGetAttribute", static_cast<uint64_t*>(value), address);
 }
-int cuStreamWriteValue32_v2(void*, uint64_t to, uint32_t word, unsigned) {
+int cuStreamWriteValue32_v2(void* stream, uint64_t to, uint32_t word, unsigned) {
   const int result = outcome("cuStreamWriteValue32_v2");
-  if (result == 0) *reinterpret_cast<uint32_t*>(to) = word;
+  if (result == 0) write_word(stream, to, word);
   return result;
 }
-int cuStreamSynchronize(void*) { return outcome("cuStreamSynchronize"); }
+int cuStreamSynchronize(void* stream) {
+  fake::finish(stream);
+  return outcome("cuStreamSynchronize");
+}
 int cuEventCreate(void** event, unsigned) { return made("cuEventCreate", event); }
 int cuEventDestroy_v2(void* event) { return gone("cuEventDestroy_v2", event); }
-int cuEventRecord(void*, void*) { return outcome("cuEventRecord"); }
+int cuEventRecord(void* event, void* stream) {
+  fake::record(event, stream);
+  return outcome("cuEventRecord");
+}
 int cuEventSynchronize(void*) { return outcome("cuEventSynchronize"); }
 int cuEventElapsedTime(float* milliseconds, void*, void*) {
   float time = 1;
@@ -350,26 +387,37 @@ int cuIpcCloseMemHandle(uint64_t address) {
   return outcome("cuIpcCloseMemHandle");
 }
 int cuCtxEnablePeerAccess(void*, unsigned) { return outcome("cuCtxEnablePeerAccess"); }
-int cuStreamWaitValue32_v2(void*, uint64_t, uint32_t, unsigned) { return kNotSupported; }
+int cuStreamWaitValue32_v2(void* stream, uint64_t word, uint32_t epoch, unsigned) {
+  const int result = outcome("cuStreamWaitValue32_v2");
+  if (result != 0) return result;
+  return fake::wait_word(stream, reinterpret_cast<uint32_t*>(word), epoch) ? 0 : kNotSupported;
+}
 struct WordOperation {
   uint32_t type;
   uint64_t address, word;
   uint32_t flags;
   uint64_t alias, unused;
 };
-int cuStreamBatchMemOp_v2(void*, unsigned count, const void* operations, unsigned) {
+int cuStreamBatchMemOp_v2(void* stream, unsigned count, const void* operations, unsigned) {
   const int result = outcome("cuStreamBatchMemOp_v2");
   const auto* words = static_cast<const WordOperation*>(operations);
   constexpr uint32_t kWrite = 2;
   for (unsigned i = 0; result == 0 && i < count; ++i) {
-    if (words[i].type != kWrite) return kNotSupported;
-    *reinterpret_cast<uint32_t*>(words[i].address) = static_cast<uint32_t>(words[i].word);
+    const auto word = static_cast<uint32_t>(words[i].word);
+    if (words[i].type == kWrite) {
+      write_word(stream, words[i].address, word);
+    } else if (!fake::wait_word(stream, reinterpret_cast<uint32_t*>(words[i].address), word)) {
+      return kNotSupported;
+    }
   }
   return result;
 }
 int cuStreamCreate(void** stream, unsigned) { return made("cuStreamCreate", stream); }
 int cuStreamDestroy_v2(void* stream) { return gone("cuStreamDestroy_v2", stream); }
-int cuStreamWaitEvent(void*, void*, unsigned) { return outcome("cuStreamWaitEvent"); }
+int cuStreamWaitEvent(void* stream, void* event, unsigned) {
+  fake::wait_event(stream, event);
+  return outcome("cuStreamWaitEvent");
+}
 int cuStreamIsCapturing(void* stream, int* capturing) {
   return says("cuStreamIsCapturing", capturing, stream != nullptr && stream == captured ? 1 : 0);
 }
@@ -385,13 +433,12 @@ struct RowsOfBoth {
   RowsOfMemory from, to;
   size_t bytes, rows;
 };
-int cuMemcpy2DAsync_v2(const void* copy, void*) {
+int cuMemcpy2DAsync_v2(const void* copy, void* stream) {
   const auto& rows = *static_cast<const RowsOfBoth*>(copy);
   const int result = outcome("cuMemcpy2DAsync_v2");
-  for (size_t row = 0; result == 0 && row < rows.rows; ++row)
-    std::memcpy(reinterpret_cast<std::byte*>(rows.to.device) + row * rows.to.pitch,
-                reinterpret_cast<const std::byte*>(rows.from.device) + row * rows.from.pitch,
-                rows.bytes);
+  if (result == 0)
+    copy_rows(rows.to.device, rows.to.pitch, rows.from.device, rows.from.pitch, rows.bytes,
+              rows.rows, stream);
   return result;
 }
 

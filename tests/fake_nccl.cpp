@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // As much of NCCL as the library calls, without GPUs: ranks are processes that connect to one
 // another by Unix sockets, memory of a GPU is that of the fake driver, and a group of sends and
-// receives is in progress until a thread has done them. FAKE_NCCL=refuse: no ranks are connected;
-// silent: this rank's data stays where it is after the first exchange.
+// receives is work of its stream, which waits without an end for ranks that do not come.
+// FAKE_NCCL=refuse: no ranks are connected; silent: this rank's data stays where it is after the
+// first exchange; slow: exchanges take 10 milliseconds; fail N: the N-th group is refused.
+#include <dlfcn.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -35,9 +37,9 @@ struct Part {
   bool sends;
 };
 
-bool is_mode(const char* mode) {
+std::string_view mode() {
   const char* const value = std::getenv("FAKE_NCCL");
-  return value != nullptr && std::string_view(value) == mode;
+  return value == nullptr ? "" : value;
 }
 
 sockaddr_un address_of(const char* path, int rank) {
@@ -52,19 +54,40 @@ sockaddr_un address_of(const char* path, int rank) {
 struct ncclComm {
   std::atomic<int> state{kInProgress};
   std::atomic<bool> aborted{false};
-  int rank = 0, size = 0, exchanges = 0;
+  std::atomic<int> queued{0};
+  int rank = 0, size = 0, exchanges = 0, groups = 0;
   UniqueId id{};
   std::vector<int> sockets;
-  std::vector<Part> parts;
+  std::vector<Part> parts;  // of the group that is being made
+  void* stream = nullptr;
   std::thread thread;
 
   void connect();
-  void exchange();
+  void exchange(std::vector<Part> parts);
 };
 
 namespace {
 
 thread_local ncclComm* grouped = nullptr;
+
+struct Exchange {
+  ncclComm* communicator;
+  std::vector<Part> parts;
+};
+
+void run(void* argument) {
+  auto* const exchange = static_cast<Exchange*>(argument);
+  exchange->communicator->exchange(std::move(exchange->parts));
+  --exchange->communicator->queued;
+  delete exchange;
+}
+
+void enqueue(void* stream, Exchange* exchange) {
+  using Enqueue = void (*)(void*, void (*)(void*), void*);
+  static const auto function =
+      reinterpret_cast<Enqueue>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_enqueue"));
+  function(stream, run, exchange);
+}
 
 }  // namespace
 
@@ -99,14 +122,15 @@ void ncclComm::connect() {
   if (state == kInProgress) state = kSuccess;
 }
 
-void ncclComm::exchange() {
-  const bool silent = is_mode("silent") && ++exchanges > 1;
-  std::vector<size_t> done(parts.size());
+void ncclComm::exchange(std::vector<Part> exchanged) {
+  const bool silent = mode() == "silent" && ++exchanges > 1;
+  if (mode() == "slow") usleep(10000);
+  std::vector<size_t> done(exchanged.size());
   bool left = true;
-  while (left && !aborted && state == kInProgress) {
+  while (left && !aborted) {
     left = false;
-    for (size_t i = 0; i < parts.size(); ++i) {
-      const Part& part = parts[i];
+    for (size_t i = 0; i < exchanged.size(); ++i) {
+      const Part& part = exchanged[i];
       if (done[i] == part.bytes) continue;
       left = true;
       if (part.sends && silent) continue;
@@ -116,12 +140,9 @@ void ncclComm::exchange() {
               ? send(to, part.data + done[i], part.bytes - done[i], MSG_DONTWAIT | MSG_NOSIGNAL)
               : recv(to, part.data + done[i], part.bytes - done[i], MSG_DONTWAIT);
       if (moved > 0) done[i] += static_cast<size_t>(moved);
-      if (moved == 0 || (moved < 0 && errno != EAGAIN)) state = kRemoteError;
     }
     if (left) usleep(50);
   }
-  parts.clear();
-  if (!left) state = kSuccess;
 }
 
 extern "C" {
@@ -138,7 +159,7 @@ int ncclGetUniqueId(UniqueId* id) {
   return kSuccess;
 }
 int ncclCommInitRankConfig(ncclComm** made, int size, UniqueId id, int rank, void*) {
-  if (is_mode("refuse")) return kInvalidUsage;
+  if (mode() == "refuse") return kInvalidUsage;
   auto* const communicator = new ncclComm;
   communicator->rank = rank;
   communicator->size = size;
@@ -150,16 +171,20 @@ int ncclCommInitRankConfig(ncclComm** made, int size, UniqueId id, int rank, voi
 }
 int ncclCommGetAsyncError(ncclComm* communicator, int* state) {
   *state = communicator->state;
+  // A group is in progress when it is asked for the first time.
+  if (communicator->groups > 0) communicator->state = kSuccess;
   return kSuccess;
 }
 int ncclGroupStart() { return kSuccess; }
-int ncclSend(const void* data, size_t bytes, int, int rank, ncclComm* communicator, void*) {
+int ncclSend(const void* data, size_t bytes, int, int rank, ncclComm* communicator, void* stream) {
   grouped = communicator;
+  communicator->stream = stream;
   communicator->parts.push_back({rank, static_cast<char*>(const_cast<void*>(data)), bytes, true});
   return kSuccess;
 }
-int ncclRecv(void* data, size_t bytes, int, int rank, ncclComm* communicator, void*) {
+int ncclRecv(void* data, size_t bytes, int, int rank, ncclComm* communicator, void* stream) {
   grouped = communicator;
+  communicator->stream = stream;
   communicator->parts.push_back({rank, static_cast<char*>(data), bytes, false});
   return kSuccess;
 }
@@ -167,14 +192,19 @@ int ncclGroupEnd() {
   ncclComm* const communicator = grouped;
   grouped = nullptr;
   if (communicator == nullptr) return kSuccess;
-  communicator->thread.join();
+  if (communicator->thread.joinable()) communicator->thread.join();
+  if (mode() == "fail " + std::to_string(++communicator->groups)) return kInvalidUsage;
   communicator->state = kInProgress;
-  communicator->thread = std::thread([communicator] { communicator->exchange(); });
+  ++communicator->queued;
+  enqueue(communicator->stream, new Exchange{communicator, std::move(communicator->parts)});
+  communicator->parts.clear();
   return kInProgress;
 }
 int ncclCommAbort(ncclComm* communicator) {
   communicator->aborted = true;
-  communicator->thread.join();
+  if (communicator->thread.joinable()) communicator->thread.join();
+  // What is queued ends as it begins.
+  while (communicator->queued > 0) usleep(100);
   for (const int each : communicator->sockets)
     if (each >= 0) close(each);
   delete communicator;

@@ -9,6 +9,7 @@
 #include <signal.h>
 
 #include "collective/scale_gather.hpp"
+#include "cuda/runtime/memory.hpp"
 #include "rank_processes.hpp"
 
 namespace host_ranks {
@@ -61,6 +62,11 @@ void visit_shard(const Shards& shards, int32_t rank, std::byte* data, const Visi
       visit(view.as<uint32_t>()[i * view.stride[0] + j], element);
 }
 
+// The work of the default stream.
+inline bool ended(const Member& member) {
+  return cuda::synchronize(*member.device->gpu, nullptr).ok();
+}
+
 inline bool gathers(const Member& member, int64_t outer) {
   Group& group = *member.group;
   const Operation operation("all-gather", kDeadline);
@@ -86,14 +92,14 @@ inline bool gathers(const Member& member, int64_t outer) {
     cut_shard(shards, chunks, group.rank(), transport->gathered(), shard, &parts);
     const Sending sending{epoch, nullptr, nullptr};
     right = right && transport->start(operation, epoch).ok() &&
-            transport->send(operation, sending, parts).ok();
+            transport->send(operation, sending, parts).ok() && transport->launched(sending).ok();
+    right = transport->finish(sending).ok() && right && ended(member);
     for (int32_t rank = 0; right && rank < group.size(); ++rank)
       visit_shard(shards, rank, transport->gathered(), [&](uint32_t value, int64_t element) {
         right = right && value == value_of(rank, element, epoch);
       });
     for (int64_t chunk = 0; right && chunk < chunks.count(); ++chunk)
       right = transport->signals()[chunk] == epoch;
-    right = transport->finish(sending).ok() && right;
   }
   return right;
 }
@@ -131,6 +137,7 @@ inline bool gathers_scales(const Member& member, int64_t batch) {
                                  .shape = {batch, rows},
                                  .stride = {rows + gap, 1}})
                          .ok();
+    right = gather->finish(sending).ok() && right && ended(member);
     const DLTensor& all = *gather->scales();
     right = right && all.ndim == 2 && all.shape[0] == batch && all.shape[1] == begin.back();
     for (size_t rank = 0; right && rank + 1 < begin.size(); ++rank)
@@ -138,7 +145,6 @@ inline bool gathers_scales(const Member& member, int64_t batch) {
         for (int64_t row = begin[rank]; row < begin[rank + 1]; ++row)
           right = right && static_cast<const float*>(all.data)[entry * begin.back() + row] ==
                                value(rank, entry, row - begin[rank], epoch);
-    right = gather->finish(sending).ok() && right;
   }
   return right;
 }
@@ -161,6 +167,8 @@ inline bool reduces(const Member& member, int64_t outer) {
       visit_shard(shards, rank, transport->partial(), [&](uint32_t& value, int64_t element) {
         value = value_of(group.rank(), 1000 * rank + element, epoch);
       });
+    for (int64_t chunk = 0; chunk < chunks.count(); ++chunk)
+      cpu::set_signal(transport->signals() + chunk, epoch);
     right = right && transport->send(sending).ok();
     // A plan takes the parts of all ranks before it adds them.
     std::vector<Tensor> computed(static_cast<size_t>(group.size()));
@@ -169,6 +177,7 @@ inline bool reduces(const Member& member, int64_t outer) {
           transport
               ->part(operation, sending, rank, group.rank(), &computed[static_cast<size_t>(rank)])
               .ok();
+    right = transport->finish(sending).ok() && right && ended(member);
     for (int32_t rank = 0; right && rank < group.size(); ++rank) {
       const Tensor& part = computed[static_cast<size_t>(rank)];
       int64_t element = 0;
@@ -177,7 +186,6 @@ inline bool reduces(const Member& member, int64_t outer) {
           right = right && part.as<uint32_t>()[i * part.stride[0] + j] ==
                                value_of(rank, 1000 * group.rank() + element, epoch);
     }
-    right = transport->finish(sending).ok() && right;
   }
   return right;
 }

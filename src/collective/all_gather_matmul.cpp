@@ -206,7 +206,8 @@ Status AllGatherMatmulPlan::make_products(const op::DevicePointer& device,
                                           const perseid_all_gather_matmul_desc& desc,
                                           int64_t sliced_rows) {
   const bool sliced = sliced_rows > 0;
-  const bool wanted = choose_fusion(desc.fusion, predict(desc, chunks_->count()), &why_);
+  FusionForecast forecast = predict(desc, chunks_->count());
+  const bool wanted = choose_fusion(desc.fusion, forecast, &why_);
   fused_ = sliced || wanted;
   // A product without elements waits for nothing.
   if (shards_.bytes() == 0 || desc.products[0].n == 0) {
@@ -229,9 +230,17 @@ Status AllGatherMatmulPlan::make_products(const op::DevicePointer& device,
       status = SlicedProduct::make(device, inner, shards_, *chunks_, group_->rank(), sliced_rows,
                                    &sliced_);
     } else {
+      InnerPlan& plan = products_.back().plan;
       if (i == 0 && fused_) inner.async_a = &arriving;
       // No rank sums a part of the depth: canonical order is that of one leaf.
-      status = make_matmul(device, inner, &products_.back().plan, desc.canonical);
+      status = make_matmul(device, inner, &plan, desc.canonical,
+                           inner.async_a != nullptr ? forecast.spared : 0);
+      if (inner.async_a != nullptr && forecast.spared > 0 && status.code() == PERSEID_UNSUPPORTED) {
+        forecast.staged = "a product that waits would leave no multiprocessor to NCCL";
+        fused_ = choose_fusion(desc.fusion, forecast, &why_);
+        inner.async_a = nullptr;
+        status = make_matmul(device, inner, &plan, desc.canonical);
+      }
     }
     if (!status.ok()) return status;
   }

@@ -24,12 +24,13 @@ double rate_of(const dispatch::Device& device, DType dtype) {
 }
 
 // How data moves, and what a chunk costs: signals, waits, and on GPUs a copy of its own. NVLink as
-// measured back to back on two H100 (bench/results/2026-11-23-h100-fusion.csv).
+// measured back to back on two H100 (bench/results/2026-11-23-h100-fusion.csv). NCCL: a network of
+// 400 Gbit/s, and an exchange for each chunk.
 struct Path {
   double latency, bytes_per_second, chunk;
 };
 constexpr Path kNvlink{28e-6, 385e9, 3.7e-6}, kSharedMemory{5e-6, 10e9, 2e-6},
-    kSocket{100e-6, 1e9, 20e-6};
+    kSocket{100e-6, 1e9, 20e-6}, kNcclPath{60e-6, 45e9, 30e-6};
 
 // TMA stores to one GPU after the other over NVLink, as measured.
 constexpr double kStoreRate = 340e9;
@@ -75,18 +76,19 @@ double attention_seconds(const dispatch::Device& device, DType dtype, double flo
 FusionForecast forecast_fusion(const dispatch::Device& device, const Group& group,
                                double product_seconds, double bytes, int64_t chunks) {
   const bool on_gpu = device.gpu != nullptr, shared = group.shares_memory();
-  const Path& path = !shared ? kSocket : on_gpu ? kNvlink : kSharedMemory;
+  const int32_t spared = on_gpu ? NcclLinks::multiprocessors(group) : 0;
+  const Path& path = spared > 0 ? kNcclPath : !shared ? kSocket : on_gpu ? kNvlink : kSharedMemory;
   const double transfer =
       group.size() == 1 || bytes == 0 ? 0 : path.latency + bytes / path.bytes_per_second;
   const char* staged = nullptr;
-  if (on_gpu && !shared)
-    staged = NcclLinks::carry(group) ? "NCCL sends by kernels of its own"
-                                     : "data goes through memory of the hosts";
+  if (on_gpu && !shared && spared == 0) staged = "data goes through memory of the hosts";
   return {.product = product_seconds,
           .transfer = transfer,
           .chunk = path.chunk,
           .chunks = chunks,
-          .staged = staged};
+          .staged = staged,
+          .spared = spared,
+          .multiprocessors = on_gpu ? device.gpu->facts().multiprocessors : 0};
 }
 
 int64_t head_groups(const AttentionShard& shard, double transfer) {
@@ -116,6 +118,10 @@ bool choose_fusion(uint32_t wanted, const FusionForecast& forecast, std::string*
       microseconds_text(forecast.unfused()), " unfused, ", forecast.computation, " ",
       microseconds_text(forecast.product), ", transfer ", microseconds_text(forecast.transfer),
       ", ", forecast.chunks, " chunks of ", microseconds_text(forecast.chunk));
+  if (forecast.spared > 0)
+    *why += concatenate(fused ? ", " : ", would leave ", forecast.spared, " of ",
+                        forecast.multiprocessors, " multiprocessors",
+                        fused ? " are left to NCCL" : " to NCCL");
   return fused;
 }
 

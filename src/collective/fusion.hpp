@@ -23,10 +23,14 @@ struct FusionForecast {
   const char* computation = "product";
   // Why all data has arrived, or is complete, before the other begins; null: it need not.
   const char* staged = nullptr;
+  // A fused product leaves so many of these multiprocessors to what transfers.
+  int32_t spared = 0, multiprocessors = 0;
 
   double fused() const {
     const auto count = static_cast<double>(chunks < 1 ? 1 : chunks);
-    const double longer = max(product, transfer), shorter = min(product, transfer);
+    const double computing =
+        spared == 0 ? product : product * multiprocessors / (multiprocessors - spared);
+    const double longer = max(computing, transfer), shorter = min(computing, transfer);
     return max(longer, shorter + longer / count) + count * chunk;
   }
   double unfused() const { return product + transfer; }

@@ -28,9 +28,11 @@ constexpr const char* kAdvice = "see what nvidia-smi says";
 GpuRank::GpuRank(Group& group, std::shared_ptr<cuda::Gpu> gpu)
     : group_(group),
       gpu_(std::move(gpu)),
+      links_(NcclLinks::carry(group) ? group.nccl() : nullptr),
       slots_(kSlots),
       first_(group.first_epoch() - 1),
       submitted_(first_),
+      told_(first_),
       timed_(first_) {}
 
 Status GpuRank::of(Group& group, const Operation& operation, std::shared_ptr<cuda::Gpu> gpu,
@@ -65,8 +67,7 @@ Status GpuRank::make(const Operation& operation) {
   }
   // One rank that fails makes all fail.
   if (status = group_.exchange(operation, status, "", nullptr); !status.ok()) return status;
-  const size_t bytes = 2 * kMostRanks * sizeof(uint32_t);
-  status = GpuWindows::make(group_, operation, gpu_, bytes, kMostRanks, first_, &slab_);
+  status = make_words(operation);
   constexpr uint32_t kNotAborted = 0;
   if (status.ok())
     status = cuda::copy(*gpu_, abort_word(), &kNotAborted, sizeof kNotAborted, nullptr);
@@ -79,6 +80,14 @@ Status GpuRank::make(const Operation& operation) {
   thread_ = std::thread([this] { watch(); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return {};
+}
+
+Status GpuRank::make_words(const Operation& operation) {
+  constexpr size_t kWords = 2 * kMostRanks;
+  if (links_ == nullptr)
+    return GpuWindows::make(group_, operation, gpu_, kWords * sizeof(uint32_t), kMostRanks, first_,
+                            &slab_);
+  return group_.exchange(operation, own_words_.make(gpu_, kWords, 0), "", nullptr);
 }
 
 GpuRank::~GpuRank() {
@@ -128,7 +137,7 @@ Status GpuRank::announce() {
   Status status = sending_->follow_mark();
   if (status.ok()) status = sending_->defer_write(&words_->started, number);
   const int32_t size = group_.size(), own = group_.rank();
-  for (int32_t step = 1; status.ok() && step < size; ++step)
+  for (int32_t step = 1; status.ok() && slab_ != nullptr && step < size; ++step)
     status = sending_->defer_write(slab_->words((own + size - step) % size) + own, number);
   return status.ok() ? sending_->flush() : status;
 }
@@ -190,6 +199,7 @@ void GpuRank::watch() {
   const cuda::Gpu::Current current(*gpu_);
   std::unique_lock lock(mutex_);
   while (!ended_) {
+    if (links_ != nullptr) tell_begun();
     if (in_flight() == 0) {
       changed_.wait(lock, [&] { return ended_ || in_flight() > 0; });
       continue;
@@ -215,6 +225,13 @@ void GpuRank::check() {
   }
 }
 
+void GpuRank::tell_begun() {
+  const uint32_t started = cpu::load_acquire(&words_->started);
+  if (started == told_) return;
+  told_ = started;
+  group_.tell_begun(started - first_);
+}
+
 void GpuRank::fail() {
   failed_ = true;
   for (uint32_t number = completed() + 1; number != submitted_ + 1; ++number) {
@@ -223,7 +240,10 @@ void GpuRank::fail() {
     if (each.owner < 0) find_missing(each);
   }
   (void)control_->write_word(abort_word(), 1);
-  release_waits();
+  // NCCL must not send what its queue waits for: its kernels end by the next time.
+  const bool sends = NcclLinks::carry(group_);
+  if (sends) links_->abort();
+  if (!sends) release_waits();
 }
 
 // The first chunk that has not arrived, beginning with the own ones.
@@ -256,11 +276,19 @@ void GpuRank::find_missing_part(Slot& slot) {
   }
 }
 
-// The rank that has begun the fewest operations; where all have begun this one, the owner of what
-// is missing.
-int32_t GpuRank::silent_rank(uint32_t number) {
+std::vector<uint32_t> GpuRank::begun() {
   const auto size = static_cast<size_t>(group_.size());
-  const std::vector<uint32_t> begun = read_words(slab_->words(group_.rank()), size);
+  if (links_ == nullptr) return read_words(slab_->words(group_.rank()), size);
+  std::vector<uint32_t> numbers;
+  for (int32_t rank = 0; rank < group_.size(); ++rank)
+    numbers.push_back(first_ + cpu::load_acquire(&group_.words(rank).begun));
+  return numbers;
+}
+
+// The rank that has begun the fewest operations; where all have begun this one, the owner of what
+// is missing. Between hosts that may itself wait for one whose process has stopped.
+int32_t GpuRank::silent_rank(uint32_t number) {
+  const std::vector<uint32_t> begun = this->begun();
   int32_t silent = -1, behind = 0;
   for (int32_t rank = 0; rank < group_.size(); ++rank) {
     const auto lag = static_cast<int32_t>(number - begun[static_cast<size_t>(rank)]);
@@ -269,15 +297,16 @@ int32_t GpuRank::silent_rank(uint32_t number) {
     silent = rank;
   }
   if (silent >= 0) return silent;
+  for (int32_t rank = 0; links_ != nullptr && rank < group_.size(); ++rank)
+    if (rank != group_.rank() && !group_.answers(rank)) return rank;
   const int32_t owner = slot(number).owner;
   return owner >= 0 ? owner : group_.rank();
 }
 
 // Copies that run now write into memory of a group that has failed.
 void GpuRank::release_waits() {
-  uint32_t* begun = slab_->words(group_.rank());
-  for (int32_t rank = 0; rank < group_.size(); ++rank)
-    (void)control_->write_word(begun + rank, submitted_);
+  for (int32_t rank = 0; slab_ != nullptr && rank < group_.size(); ++rank)
+    (void)control_->write_word(slab_->words(group_.rank()) + rank, submitted_);
   for (uint32_t number = completed() + 1; number != submitted_ + 1; ++number) {
     const Work& work = slot(number).work;
     for (int64_t i = 0; i < work.local_count; ++i)

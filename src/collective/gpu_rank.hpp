@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// One rank's part in operations on GPUs: the order of its operations, the queue of copy engines
-// that sends to the others, and the thread that ends waits.
+// One rank's part in operations on GPUs: the order of its operations, the queue of copy engines, or
+// of NCCL, that sends to the others, and the thread that ends waits.
 //
 // Operations have numbers, the same on all ranks. An operation begins on the copy queue: after the
 // caller's stream has come to it, and after the operation before has ended, the rank writes its
@@ -15,9 +15,15 @@
 // started passes, it sets the group's abort word, then the one that the GPU sees, and writes the
 // words that the copy queue waits for itself. Whoever enqueues never waits for another rank. The
 // next synchronisation of the stream returns the failure.
+//
+// On several hosts, whose ranks NCCL links, nobody writes into the memory of another GPU: a kernel
+// of NCCL receives what is sent when this rank has come to it on the same queue. The thread tells
+// the others which operation has begun, and aborts NCCL before anything else could wait for it.
 #pragma once
 
+#include "collective/device_memory.hpp"
 #include "collective/gpu_windows.hpp"
+#include "collective/nccl.hpp"
 #include "collective/shards.hpp"
 #include "cuda/runtime/copy_queue.hpp"
 
@@ -70,6 +76,8 @@ class GpuRank final : public cuda::StreamObserver {
   // `reported`: after the queue of the report, too.
   Status end(void* stream, bool reported = false);
   cuda::CopyQueue& sending() const { return *sending_; }
+  // Null where the ranks map memory of one another.
+  NcclLinks* links() const { return links_.get(); }
   // Where words that arrive are waited for, one after the other, to know when.
   Status watching(cuda::CopyQueue** queue);
   // How kernels of the operation wait until a rank, whose number a signal has, has begun it.
@@ -104,26 +112,33 @@ class GpuRank final : public cuda::StreamObserver {
 
   GpuRank(Group& group, std::shared_ptr<cuda::Gpu> gpu);
   Status make(const Operation& operation);
+  Status make_words(const Operation& operation);
   Slot& slot(uint32_t number) { return slots_[number % kSlots]; }
   // In memory of the GPU, since all its multiprocessors poll it. Behind the words of the slab.
-  uint32_t* abort_word() const { return slab_->words(group_.rank()) + kMostRanks; }
+  uint32_t* abort_word() const {
+    return (slab_ != nullptr ? slab_->words(group_.rank()) : own_words_.words()) + kMostRanks;
+  }
   uint32_t completed() const { return cpu::load_acquire(&words_->completed); }
   uint32_t in_flight() const { return submitted_ - completed(); }
 
   // With the mutex.
   void watch();
   void check();
+  void tell_begun();
   void fail();
   void find_missing(Slot& slot);
   void find_missing_part(Slot& slot);
   int32_t silent_rank(uint32_t number);
   void release_waits();
+  std::vector<uint32_t> begun();  // of each rank, the number
   std::vector<uint32_t> read_words(const uint32_t* words, size_t count) const;
   Status failure(const Slot& slot) const;
 
   Group& group_;
   const std::shared_ptr<cuda::Gpu> gpu_;
+  const std::shared_ptr<NcclLinks> links_;
   std::unique_ptr<GpuWindows> slab_;  // for each rank the number that it has begun
+  DeviceMemory own_words_;            // with links, instead; the group's slab has the numbers
   std::unique_ptr<cuda::CopyQueue> sending_, control_, watching_;
   Words* words_ = nullptr;
 
@@ -132,6 +147,7 @@ class GpuRank final : public cuda::StreamObserver {
   std::vector<Slot> slots_;
   const uint32_t first_;    // the number before the first operation
   uint32_t submitted_ = 0;  // the last operation
+  uint32_t told_ = 0;       // that the others were told of
   uint32_t timed_ = 0;      // the operation whose deadline counts from
   Clock::time_point since_;
   bool failed_ = false, ended_ = false;

@@ -504,6 +504,23 @@ void Group::signal(int32_t rank, const uint32_t* word, uint32_t epoch) const {
   if (puts_ != nullptr && locate(word, &address)) puts_->signal(origin(rank), address, epoch);
 }
 
+SegmentAddress Group::address_of(const uint32_t* word) const {
+  const auto* at = reinterpret_cast<const std::byte*>(word);
+  return {generation_, 0, static_cast<uint64_t>(at - slab_->data())};
+}
+
+void Group::tell_begun(uint32_t operations) const {
+  uint32_t* const word = &words_[rank_].begun;
+  cpu::set_signal(word, operations);
+  for_each_other([&](int32_t rank) { puts_->signal(origin(rank), address_of(word), operations); });
+}
+
+bool Group::answers(int32_t rank) const {
+  uint32_t begun = 0;
+  return puts_->get(origin(rank), address_of(&words_[rank].begun), sizeof begun,
+                    Clock::now() + kAnswerTime, &begun);
+}
+
 Status Group::give_up(const Operation& operation, int32_t rank) {
   // A rank that waits is late because another one is.
   bool answers = true;

@@ -49,6 +49,7 @@ struct alignas(64) RankWords {
   alignas(64) uint32_t ready;    // the epoch whose data is in the inbox
   alignas(64) uint32_t done;     // the epoch that this rank has read from the others
   alignas(64) uint64_t call[8];  // what the operation is called with, for comparison
+  alignas(64) uint32_t begun;    // how many operations its GPU has begun, on several hosts
 };
 
 inline constexpr size_t kInboxBytes = 256 << 10;
@@ -110,6 +111,10 @@ class Group {
   Status give_up(const Operation& operation, int32_t rank);
   // Gives up on just this rank.
   void blame(int32_t rank) { fail(Failure::kSilent, rank); }
+  // On several hosts, from any thread: how many operations this rank's GPU has begun, and whether
+  // another rank's process says anything.
+  void tell_begun(uint32_t operations) const;
+  bool answers(int32_t rank) const;
   // Why the group has failed. `detail` is a part of the sentence, such as "; what is missing".
   Status failure(const Operation& operation, const std::string& detail = "") const;
 
@@ -174,6 +179,8 @@ class Group {
               const std::string& detail) const;
   void publish_wait(int32_t rank, const uint32_t* word, uint32_t epoch);
   int32_t waited_for(int32_t rank, bool* answers) const;
+  // Of the slab, as PutEngine numbers it.
+  SegmentAddress address_of(const uint32_t* word) const;
   // Where an address lies; false: in no segment.
   bool locate(const void* address, SegmentAddress* found) const;
   // Some words of another rank's memory.

@@ -164,9 +164,13 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
   fused_ = choose_fusion(desc.fusion, forecast, &why_) && chunks_->count() > 0;
   if (fused_) inner.sink_c = &leaving;
   const int64_t leaves = canonical_ ? kLeaves / group_->size() : 0;
-  Status status = make_matmul(device, inner, &product_, leaves);
+  // Where it takes all multiprocessors, chunks leave when it has ended.
+  const int32_t spared = fused_ ? forecast.spared : 0;
+  waits_alone_ = forecast.spared > 0;
+  Status status = make_matmul(device, inner, &product_, leaves, spared);
   inner.sink_c = nullptr;
-  stores_ = choose_stores(forecast, sent, group_->size(), &how_sent_);
+  if (&transport_of(*device, *group_) == &kCopyEngines)
+    stores_ = choose_stores(forecast, sent, group_->size(), &how_sent_);
   if (status.ok() && fused_)
     status = ShardProducts::make(device,
                                  {.product = inner,
@@ -178,7 +182,8 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
                                   .chunks = *chunks_,
                                   .rank = group_->rank(),
                                   .leaves = leaves,
-                                  .stores = stores_},
+                                  .stores = stores_,
+                                  .spared = spared},
                                  &shard_products_);
   if (stores_ && shard_products_ != nullptr && !shard_products_->takes_targets())
     how_sent_ = "copy engines send them: no kernel stores sums of such shards elsewhere";
@@ -456,6 +461,11 @@ Status MatmulReducePlan::reduce_on_gpu(const Operation& operation, const Sending
                     results_.begin_of(group_->rank()) * bias.stride[0] * size_of(bias.dtype);
   Arrival arrival = as_arrival(reduce_->arrival(operation, sending.epoch));
   arrival.waits = waits_for_parts();
+  if (waits_alone_ && reduce_->arrivals() > 0)
+    if (Status status = cuda::wait_for_signal(*device().gpu, arrival, sending.stream,
+                                              static_cast<int32_t>(reduce_->arrivals()));
+        !status.ok())
+      return status;
   return sum_with(bias.dtype)
       ->run({.operation = operation.name,
              .parts = parts_,

@@ -74,6 +74,7 @@ class MatmulReducePlan final : public op::Plan {
   InnerPlan product_;
   std::unique_ptr<const ShardProducts> shard_products_;  // where they may take its place
   bool fused_ = false;                                   // the product gives chunks
+  bool waits_alone_ = false;    // one block waits for parts: what brings them needs multiprocessors
   bool stores_ = false;         // shard products store in the memory of the other ranks
   std::string why_, how_sent_;  // for explain
   std::unique_ptr<OverlapReport> report_;

@@ -6,7 +6,6 @@
 #include <climits>
 #include <cstdlib>
 
-#include "collective/exchange.hpp"
 #include "cuda/runtime/library.hpp"
 #include "cuda/runtime/memory.hpp"
 
@@ -26,7 +25,8 @@ struct UniqueId {
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef, version = kLeastVersion;
-  int blocking = 0, cluster = INT_MIN, least_blocks = INT_MIN, most_blocks = INT_MIN;
+  // No clusters: the multiprocessors that are left free may have no neighbours among them.
+  int blocking = 0, cluster = 1, least_blocks = 1, most_blocks = NcclLinks::kMultiprocessors;
   const char* network = nullptr;
   int shares = INT_MIN;
 };
@@ -156,13 +156,15 @@ Status NcclLinks::make() {
 
 // Connects every two ranks, and sends a word each way, so that nothing is set up in an operation.
 Status NcclLinks::connect(const std::string& id, Clock::time_point deadline) {
+  const std::lock_guard lock(mutex_);
   const cuda::Gpu::Current current(*gpu_);
   if (!current.status().ok()) return current.status();
   UniqueId unique{};
   std::copy(id.begin(), id.end(), unique.bytes);
   Config config;
-  Status status =
-      nccl().check(nccl().init(&communicator_, group_.size(), unique, group_.rank(), &config));
+  ncclComm* made = nullptr;
+  Status status = nccl().check(nccl().init(&made, group_.size(), unique, group_.rank(), &config));
+  communicator_ = made;
   if (status.ok()) status = settle(deadline);
   std::unique_ptr<cuda::CopyQueue> queue;
   if (status.ok()) status = cuda::CopyQueue::make(gpu_, &queue);
@@ -175,11 +177,11 @@ Status NcclLinks::connect(const std::string& id, Clock::time_point deadline) {
       parts.push_back({rank, static_cast<std::byte*>(words) + size * sizeof(uint32_t),
                        sizeof(uint32_t), static_cast<std::byte*>(words) + 4 * rank,
                        sizeof(uint32_t)});
-  if (status.ok()) status = enqueue(parts, queue->stream());
+  if (status.ok()) status = send_and_receive(parts, queue->stream());
   if (status.ok()) status = settle(deadline);
   if (status.ok()) status = drain(deadline, queue->stream());
   if (!status.ok()) {
-    abort();
+    abort_locked();
     if (queue != nullptr) (void)drain(Clock::now() + kDraining, queue->stream());
   }
   if (words != nullptr) cuda::release(*gpu_, words);
@@ -194,17 +196,22 @@ NcclLinks::~NcclLinks() {
   if (done_ != nullptr && current.status().ok()) gpu_->driver().host_free(done_);
 }
 
-// Its kernels end within milliseconds, the call takes half a second.
 void NcclLinks::abort() {
-  if (communicator_ == nullptr) return;
-  aborting_ = std::thread([gpu = gpu_, communicator = communicator_] {
+  const std::lock_guard lock(mutex_);
+  abort_locked();
+}
+
+// Its kernels end within milliseconds, the call takes half a second.
+void NcclLinks::abort_locked() {
+  ncclComm* const communicator = communicator_.exchange(nullptr);
+  if (communicator == nullptr) return;
+  aborting_ = std::thread([gpu = gpu_, communicator] {
     const cuda::Gpu::Current current(*gpu);
     nccl().abort(communicator);
   });
-  communicator_ = nullptr;
 }
 
-Status NcclLinks::enqueue(std::span<const Part> parts, void* stream) const {
+Status NcclLinks::send_and_receive(std::span<const Part> parts, void* stream) const {
   Status status = nccl().check(nccl().group_start());
   if (!status.ok()) return status;
   for (const Part& part : parts) {
@@ -236,50 +243,37 @@ Status NcclLinks::settle(Clock::time_point deadline) const {
   }
 }
 
-Status NcclLinks::drain(Clock::time_point deadline, void* stream) {
-  const cuda::Result result =
-      gpu_->driver().write_word(static_cast<cuda::StreamHandle>(stream),
-                                reinterpret_cast<cuda::DeviceAddress>(done_), ++point_, 0);
-  Status status = cuda::check(gpu_->driver(), result, "writing a word of the host", kAdvice);
-  const Clock::time_point start = Clock::now();
-  while (status.ok() && cpu::load_acquire(done_) != point_) {
-    const Clock::time_point now = Clock::now();
-    if (now >= deadline || (communicator_ != nullptr && has_failed()))
-      return Status::error(PERSEID_TIMEOUT, "NCCL has not sent all data in time");
-    if (now - start < kBusy) {
-      std::this_thread::yield();
-      continue;
-    }
+Status NcclLinks::drain(Clock::time_point deadline, void* stream) const {
+  const cuda::Result result = gpu_->driver().write_word(
+      static_cast<cuda::StreamHandle>(stream), reinterpret_cast<cuda::DeviceAddress>(done_), 1, 0);
+  const Status status = cuda::check(gpu_->driver(), result, "writing a word of the host", kAdvice);
+  while (status.ok() && cpu::load_acquire(done_) == 0) {
+    if (Clock::now() >= deadline || (communicator_.load() != nullptr && has_failed()))
+      return Status::error(PERSEID_TIMEOUT, "NCCL has not connected the ranks in time");
     std::this_thread::sleep_for(kInterval);
-    int state = kSuccess;
-    if (communicator_ != nullptr && nccl().state(communicator_, &state) == kSuccess)
-      status = nccl().check(state);
   }
   return status;
 }
 
-Status NcclLinks::exchange(const Operation& operation, std::span<const Part> parts, void* stream) {
-  const cuda::Gpu::Current current(*gpu_);
-  Status status = current.status();
-  if (communicator_ == nullptr) return group_.failure(operation);
-  // The deadline is for the others, not for what this rank computes before.
-  if (status.ok()) status = cuda::synchronize(*gpu_, stream);
-  if (status.ok()) status = meet_within(group_, operation);
-  if (!status.ok()) return status;
-  status = enqueue(parts, stream);
-  if (status.ok()) status = settle(operation.deadline);
-  if (status.ok()) status = drain(operation.deadline, stream);
-  return status.ok() ? status : failure(operation, stream);
-}
-
-Status NcclLinks::failure(const Operation& operation, void* stream) {
-  abort();
+Status NcclLinks::enqueue(const Operation& operation, std::span<const Part> parts, void* stream) {
+  const bool empty = std::all_of(parts.begin(), parts.end(), [](const Part& part) {
+    return part.sent == 0 && part.received == 0;
+  });
+  if (empty) return {};
+  Status status;
+  {
+    const std::lock_guard lock(mutex_);
+    if (communicator_.load() == nullptr) return group_.failure(operation);
+    status = send_and_receive(parts, stream);
+    // Until it is on the stream. Where NCCL has no room, what is queued ends first, or is aborted.
+    if (status.ok()) status = settle(Clock::time_point::max());
+  }
+  if (status.ok()) return status;
+  // NCCL may know sooner than the sockets that a rank is lost.
   const Clock::time_point verdict = Clock::now() + kVerdict;
-  while (!has_failed() && Clock::now() < std::min(verdict, operation.deadline))
-    std::this_thread::sleep_for(kInterval);
-  Status status = has_failed() ? group_.failure(operation)
-                               : group_.give_up(operation, (group_.rank() + 1) % group_.size());
-  (void)drain(Clock::now() + kDraining, stream);
+  while (!has_failed() && Clock::now() < verdict) std::this_thread::sleep_for(kInterval);
+  if (has_failed()) return group_.failure(operation);
+  group_.blame(group_.rank());
   return status;
 }
 

@@ -4,11 +4,14 @@
 // NVLink or PCIe between those of one host. The library links no NCCL; it opens libnccl.so.2 where
 // PERSEID_TRANSPORT is nccl.
 //
-// NCCL's kernels wait without an end for ranks that do not come. So an exchange first waits on the
-// CPU until all ranks have come, and names one that has not. Then the thread that executes polls:
-// where a rank is lost or the deadline passes, it aborts the communicator, which ends the kernels.
+// NCCL sends by kernels, which need multiprocessors: at most kMultiprocessors of them, which
+// kernels that wait for other ranks must leave free. A kernel of NCCL waits without an end for
+// ranks that do not come. So another thread watches (GpuRank): where a rank is lost or a deadline
+// passes, it aborts the communicator, which ends the kernels that run and those that are queued.
 #pragma once
 
+#include <atomic>
+#include <mutex>
 #include <thread>
 
 #include "collective/group.hpp"
@@ -25,8 +28,12 @@ class NcclLinks {
   static Status agree(Group& group, const Operation& operation, std::shared_ptr<cuda::Gpu> gpu);
   // What they chose.
   static bool carry(const Group& group) {
-    return group.nccl() != nullptr && group.nccl()->communicator_ != nullptr;
+    return group.nccl() != nullptr && group.nccl()->communicator_.load() != nullptr;
   }
+  // What its kernels take at most: channels, of one block each.
+  static constexpr int32_t kMultiprocessors = 8;
+  // What kernels of the group that wait for other ranks leave free.
+  static int32_t multiprocessors(const Group& group) { return carry(group) ? kMultiprocessors : 0; }
   ~NcclLinks();
   NcclLinks(const NcclLinks&) = delete;
   NcclLinks& operator=(const NcclLinks&) = delete;
@@ -34,33 +41,36 @@ class NcclLinks {
   // What goes to and comes from a rank, in memory of the GPU.
   struct Part {
     int32_t rank;
-    const std::byte* send;
-    size_t sent;
-    std::byte* receive;
-    size_t received;
+    const std::byte* send = nullptr;
+    size_t sent = 0;
+    std::byte* receive = nullptr;
+    size_t received = 0;
   };
-  // All ranks, within an operation: after the work of the stream. Returns when all is there.
-  Status exchange(const Operation& operation, std::span<const Part> parts, void* stream);
+  // In the order of the stream. All ranks do it in the same order of parts for each two of them, so
+  // that no two wait for one another.
+  Status enqueue(const Operation& operation, std::span<const Part> parts, void* stream);
+  // After the group has failed, from any thread: ends what is queued, and nothing else will be.
+  void abort();
 
  private:
   NcclLinks(Group& group, std::shared_ptr<cuda::Gpu> gpu) : group_(group), gpu_(std::move(gpu)) {}
   Status make();
   Status connect(const std::string& id, Clock::time_point deadline);
-  Status enqueue(std::span<const Part> parts, void* stream) const;
+  // With the mutex.
+  Status send_and_receive(std::span<const Part> parts, void* stream) const;
   // What NCCL says: OK, IO_ERROR; TIMEOUT where it has not answered by then or the group failed.
   Status settle(Clock::time_point deadline) const;
+  void abort_locked();
   // Until the GPU has come to this point of the stream.
-  Status drain(Clock::time_point deadline, void* stream);
+  Status drain(Clock::time_point deadline, void* stream) const;
   bool has_failed() const { return cpu::load_acquire(group_.abort()) != 0; }
-  void abort();
-  Status failure(const Operation& operation, void* stream);
 
   Group& group_;
   const std::shared_ptr<cuda::Gpu> gpu_;
-  ncclComm* communicator_ = nullptr;
+  std::mutex mutex_;  // of the communicator
+  std::atomic<ncclComm*> communicator_{nullptr};
   std::thread aborting_;
-  uint32_t* done_ = nullptr;  // page-locked: the last point of a stream that was reached
-  uint32_t point_ = 0;
+  uint32_t* done_ = nullptr;  // page-locked: set when the ranks are connected
 };
 
 }  // namespace perseid::internal::collective

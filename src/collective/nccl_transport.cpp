@@ -2,200 +2,314 @@
 // SPDX-License-Identifier: Apache-2.0
 // The transport of GPUs on several hosts where all ranks have NCCL: data goes from GPU to GPU.
 //
-// Who executes an operation waits until its data has arrived; kernels follow and find everything
-// there. NCCL sends by kernels, which need multiprocessors, and a product that waits for its chunks
-// may hold all of them. So nothing overlaps, plans are unfused, and a failure is returned by the
-// call itself. Sums have the order and the bits of one host.
+// All exchanges of a rank are on one queue, the sending one of GpuRank, so that they have the same
+// order in all executions of all plans. An execution is P - 1 steps of as many exchanges as a shard
+// has chunks. In step s of an all-gather a rank sends its chunk to the rank s before it and
+// receives one of the rank s after it, whose chunks its product wants in this order; in step s of a
+// sum it sends a chunk of the shard of the rank s after it, in which order its product computes
+// them, and receives one of its own shard from the rank s before it. Either way the two ranks of a
+// transfer do it in the same exchange. So the first exchange that some rank has not queued has no
+// kernel on any GPU that waits for it but those before it, which have ended: no two ranks wait for
+// one another.
+//
+// Behind each exchange its words are written. Kernels wait for them as for those of copy engines,
+// and leave as many multiprocessors free as the kernels of NCCL take. Sums have the order and the
+// bits of one host.
 #include "collective/device_memory.hpp"
-#include "collective/nccl.hpp"
+#include "collective/gpu_rank.hpp"
 #include "collective/transport.hpp"
+#include "cuda/runtime/memory.hpp"
+#include "cuda/runtime/signals.hpp"
 
 namespace perseid::internal::collective {
 namespace {
 
-// What a plan sends lies without gaps, each shard after the one before: [outer, size, inner].
-class PackedShards {
+// Chunks without gaps, which NCCL takes. Where outer is 1 they are so in the shards themselves.
+class PackedChunks {
  public:
-  explicit PackedShards(const Shards& shards) : shards_(shards) {}
+  PackedChunks(const Shards& shards, const ShardChunks& chunks)
+      : shards_(shards), chunks_(chunks) {}
 
-  // Where outer is 1 shards have no gaps as they are.
   bool are_in_place() const { return shards_.outer == 1; }
-  size_t bytes(int32_t rank) const { return at(rank + 1) - at(rank); }
-  // [outer, size, inner] of a rank in memory that has all of them.
-  Tensor view(std::byte* data, int32_t rank) const {
-    const int64_t size = shards_.size(rank);
-    return {.data = data + at(rank),
+  // Of memory that begins with chunk `first`: where a chunk lies, [outer, size, inner].
+  Tensor view(std::byte* data, int64_t first, int64_t chunk) const {
+    const int64_t size = end(chunk) - begin(chunk), line = shards_.outer * shards_.inner;
+    return {.data = data + (begin(chunk) - begin(first)) * line * size_of(shards_.dtype),
             .dtype = shards_.dtype,
             .rank = 3,
             .shape = {shards_.outer, size, shards_.inner},
             .stride = {size * shards_.inner, shards_.inner, 1}};
   }
-  std::byte* begin(std::byte* data, int32_t rank) const { return data + at(rank); }
-
- private:
-  size_t at(int32_t rank) const {
-    return static_cast<size_t>(shards_.outer * shards_.begin_of(rank) * shards_.inner *
+  // The same of memory that has all shards as they are.
+  Tensor strided(std::byte* data, int64_t chunk) const {
+    return shards_.view(data, begin(chunk), end(chunk));
+  }
+  int64_t begin(int64_t chunk) const { return chunks_.begin[static_cast<size_t>(chunk)]; }
+  int64_t end(int64_t chunk) const { return begin(chunk + 1); }
+  size_t bytes(int64_t chunk) const {
+    return static_cast<size_t>(shards_.outer * (end(chunk) - begin(chunk)) * shards_.inner *
                                size_of(shards_.dtype));
   }
+
+ private:
   const Shards& shards_;
+  const ShardChunks& chunks_;
 };
 
-// Executions may be on several streams: each follows the one before.
-Status make_order(const TransportSite& site, std::unique_ptr<cuda::CopyQueue>* order) {
-  return cuda::CopyQueue::make(site.device.gpu, order);
-}
+// What both have in common.
+struct Exchanges {
+  Exchanges(const TransportSite& site, const Shards& of_shards, const ShardChunks& of_chunks)
+      : group(site.group),
+        gpu(site.device.gpu),
+        shards(of_shards),
+        chunks(of_chunks),
+        operation(site.operation) {}
+  ~Exchanges() {
+    if (rank != nullptr) rank->drain();
+  }
 
-class NcclGather final : public GatherTransport {
+  // Collective.
+  Status make(size_t words, size_t bytes) {
+    Status status = GpuRank::of(group, operation, gpu, &rank);
+    if (status.ok()) status = memory.make(gpu, words, bytes);
+    if (status.ok()) status = memory.set_words(group.first_epoch() - 1, nullptr);
+    return group.exchange(operation, status, "", nullptr);
+  }
+  int64_t count_of(int32_t of) const { return chunks.first_of(of + 1) - chunks.first_of(of); }
+  int32_t after(int32_t steps) const {
+    return (group.rank() + group.size() + steps) % group.size();
+  }
+  cuda::CopyQueue& queue() const { return rank->sending(); }
+  Status exchange(const NcclLinks::Part& sent, const NcclLinks::Part& received) {
+    const NcclLinks::Part parts[] = {sent, received};
+    // What is deferred comes before it.
+    const Status status = queue().flush();
+    return status.ok() ? rank->links()->enqueue(operation, parts, queue().stream()) : status;
+  }
+
+  Group& group;
+  const std::shared_ptr<cuda::Gpu> gpu;
+  const Shards shards;
+  const ShardChunks chunks;
+  const PackedChunks packing{shards, chunks};
+  Operation operation;  // of the execution
+  GpuRank* rank = nullptr;
+  DeviceMemory memory;
+};
+
+class NcclGather final : public GatherTransport, private Exchanges {
  public:
-  NcclGather(const TransportSite& site, const Shards& shards, const ShardChunks& chunks)
-      : group_(site.group), gpu_(site.device.gpu), shards_(shards), chunks_(chunks) {}
-  Status make(const TransportSite& site) {
-    const size_t bytes = DeviceMemory::aligned(shards_.bytes());
-    packed_ = packing_.are_in_place() ? 0 : bytes;
-    Status status = memory_.make(gpu_, static_cast<size_t>(chunks_.count()), packed_ + bytes);
-    if (status.ok()) status = make_order(site, &order_);
-    return group_.exchange(site.operation, status, "", nullptr);
+  NcclGather(const TransportSite& site, const Shards& of_shards, const ShardChunks& of_chunks)
+      : Exchanges(site, of_shards, of_chunks) {}
+  Status make(const TransportSite&) {
+    const size_t bytes = DeviceMemory::aligned(shards.bytes());
+    packed_ = packing.are_in_place() ? 0 : bytes;
+    return Exchanges::make(static_cast<size_t>(chunks.words()), packed_ + bytes);
   }
 
-  std::byte* gathered() const override { return memory_.data(); }
-  const uint32_t* signals() const override { return memory_.words(); }
+  std::byte* gathered() const override { return memory.data(); }
+  const uint32_t* signals() const override { return memory.words(); }
   Status start(const Operation&, uint32_t) override { return {}; }
-  // The arrival of chunks that are all there before a kernel is launched.
-  perseid_arrival arrival(const Operation& operation, uint32_t epoch) const override {
-    auto arrival = sized<perseid_arrival>();
-    arrival.signals = signals();
-    arrival.epoch = epoch;
-    arrival.deadline_ns = operation.deadline_ns;
-    return arrival;
+  perseid_arrival arrival(const Operation& of, uint32_t epoch) const override {
+    return rank->arrival(of, signals(), epoch);
   }
-
-  Status send(const Operation& operation, const Sending& sending, std::span<const SentPart> parts,
+  Status follow_last(const Sending& sending) override {
+    const cuda::Gpu::Current current(*gpu);
+    return rank->follow_last(sending.stream);
+  }
+  // The own chunks, before the kernel: a copy within a GPU may need a multiprocessor.
+  Status send(const Operation& of, const Sending& sending, std::span<const SentPart> parts,
               std::span<const SentPart>) override {
-    const cuda::Gpu::Current current(*gpu_);
-    const int32_t own = group_.rank();
-    Status status = current.status();
-    if (status.ok()) status = order_->precede(sending.stream);
-    for (const SentPart& part : parts)
+    const cuda::Gpu::Current current(*gpu);
+    operation = of;
+    Status status = rank->follow_last(sending.stream);
+    if (status.ok())
+      status = rank->begin(of, {.stream = sending.stream,
+                                .chunks = &chunks,
+                                .signals = signals(),
+                                .epoch = sending.epoch,
+                                .record = sending.record});
+    for (const SentPart& part : parts) {
       if (status.ok() && part.from.data != part.to.data)
-        status = cuda::copy_tensor(*gpu_, part.from, part.to, sending.stream);
-    std::byte* const data = memory_.data() + packed_;
-    if (status.ok() && !packing_.are_in_place())
-      status = cuda::copy_tensor(*gpu_, shard(own), packing_.view(data, own), sending.stream);
-    parts_.clear();
-    group_.for_each_other([&](int32_t rank) {
-      parts_.push_back({rank, packing_.begin(data, own), packing_.bytes(own),
-                        packing_.begin(data, rank), packing_.bytes(rank)});
-    });
-    if (status.ok()) {
-      const Reported sent(sending.report, OverlapReport::Kind::kCommunication,
-                          OverlapReport::kNoChunk, own, sending.stream);
-      status = group_.nccl()->exchange(operation, parts_, sending.stream);
+        status = cuda::copy_tensor(*gpu, part.from, part.to, sending.stream);
+      if (status.ok() && !packing.are_in_place())
+        status = cuda::copy_tensor(*gpu, part.from, packed(part.chunk), sending.stream);
+      if (status.ok())
+        status = cuda::set_signal(*gpu, memory.words() + part.chunk, sending.epoch, sending.stream);
     }
-    status = recorded(group_, sending, std::move(status));
-    group_.for_each_other([&](int32_t rank) {
-      if (status.ok() && !packing_.are_in_place())
-        status = cuda::copy_tensor(*gpu_, packing_.view(data, rank), shard(rank), sending.stream);
-    });
-    return status.ok() ? memory_.set_words(sending.epoch, sending.stream) : status;
+    return status.ok() ? queue().mark(sending.stream) : status;
+  }
+  Status launched(const Sending& sending) override {
+    const cuda::Gpu::Current current(*gpu);
+    const int32_t own = group.rank();
+    Status status = rank->announce();
+    for (int32_t step = 1; step < group.size(); ++step) {
+      const int32_t to = after(-step), from = after(step);
+      const int64_t count = max(count_of(own), count_of(from));
+      for (int64_t i = 0; status.ok() && i < count; ++i) status = bring(to, from, i, sending);
+    }
+    return status;
   }
   Status finish(const Sending& sending) override {
-    const cuda::Gpu::Current current(*gpu_);
-    return current.status().ok() ? order_->follow(sending.stream) : current.status();
+    const cuda::Gpu::Current current(*gpu);
+    return rank->end(sending.stream);
   }
 
  private:
-  Tensor shard(int32_t rank) const {
-    return shards_.view(gathered(), shards_.begin_of(rank), shards_.begin_of(rank + 1));
+  Tensor packed(int64_t chunk) const { return packing.view(gathered() + packed_, 0, chunk); }
+  // Chunk i of the own shard, and that of `from`, where they have so many.
+  Status bring(int32_t to, int32_t from, int64_t i, const Sending& sending) {
+    const int32_t own = group.rank();
+    const int64_t mine = chunks.first_of(own) + i, its = chunks.first_of(from) + i;
+    const bool sends = i < count_of(own), receives = i < count_of(from);
+    NcclLinks::Part sent{.rank = to}, received{.rank = from};
+    if (sends) sent.send = packed(mine).as<std::byte>(), sent.sent = packing.bytes(mine);
+    if (receives)
+      received.receive = packed(its).as<std::byte>(), received.received = packing.bytes(its);
+    OverlapReport* const report = sends ? sending.report : nullptr;
+    const Reported sending_chunk(report, OverlapReport::Kind::kCommunication, mine, own,
+                                 queue().stream());
+    Status status = exchange(sent, received);
+    if (!receives || !status.ok()) return status;
+    if (!packing.are_in_place())
+      status =
+          cuda::copy_tensor(*gpu, packed(its), packing.strided(gathered(), its), queue().stream());
+    if (status.ok()) status = queue().write_word(memory.words() + its, sending.epoch);
+    if (sending.report != nullptr) sending.report->arrived(its, from, queue().stream());
+    return status;
   }
 
-  Group& group_;
-  const std::shared_ptr<cuda::Gpu> gpu_;
-  const Shards shards_;
-  const ShardChunks chunks_;
-  const PackedShards packing_{shards_};
-  DeviceMemory memory_;
-  size_t packed_ = 0;  // where packed shards begin
-  std::unique_ptr<cuda::CopyQueue> order_;
-  std::vector<NcclLinks::Part> parts_;
+  size_t packed_ = 0;  // where packed chunks begin
 };
 
-// In memory of the GPU: what this rank computes of all shards, the same packed, then the parts of
-// its own shard that the others have computed.
-class NcclReduce final : public ReduceTransport {
+// In memory of the GPU: words for the chunks of this rank's product, then one of each other rank
+// for each chunk of the own shard; what this rank computes of all shards, the same packed, the
+// parts of the own shard that the others have computed, the same packed.
+class NcclReduce final : public ReduceTransport, private Exchanges {
  public:
-  NcclReduce(const TransportSite& site, const Shards& shards, const ShardChunks& chunks)
-      : group_(site.group),
-        operation_(site.operation),
-        gpu_(site.device.gpu),
-        shards_(shards),
-        chunks_(chunks) {}
-  Status make(const TransportSite& site) {
-    const size_t bytes = DeviceMemory::aligned(shards_.bytes());
-    packed_ = packing_.are_in_place() ? 0 : bytes;
-    received_ = packed_ + bytes;
-    part_ = DeviceMemory::aligned(packing_.bytes(group_.rank()));
-    Status status = memory_.make(gpu_, static_cast<size_t>(chunks_.count()),
-                                 received_ + static_cast<size_t>(group_.size()) * part_);
-    if (status.ok()) status = make_order(site, &order_);
-    return group_.exchange(site.operation, status, "", nullptr);
+  NcclReduce(const TransportSite& site, const Shards& of_shards, const ShardChunks& of_chunks)
+      : Exchanges(site, of_shards, of_chunks),
+        first_(chunks.first_of(group.rank())),
+        own_(count_of(group.rank())) {}
+  Status make(const TransportSite&) {
+    const Tensor own =
+        shards.view(nullptr, shards.begin_of(group.rank()), shards.begin_of(group.rank() + 1));
+    part_ = DeviceMemory::aligned(static_cast<size_t>(own.elements() * size_of(own.dtype)));
+    const size_t all = DeviceMemory::aligned(shards.bytes()),
+                 parts = static_cast<size_t>(group.size()) * part_;
+    packed_ = packing.are_in_place() ? 0 : all;
+    inbox_ = packed_ + all;
+    packed_inbox_ = packing.are_in_place() ? inbox_ : inbox_ + parts;
+    return Exchanges::make(static_cast<size_t>(chunks.count() + arrivals()), packed_inbox_ + parts);
   }
 
-  std::byte* partial() const override { return memory_.data(); }
-  uint32_t* signals() const override { return memory_.words(); }
-  Status start(const Operation& operation, const Sending& sending) override {
-    operation_ = operation;
-    const cuda::Gpu::Current current(*gpu_);
-    return current.status().ok() ? order_->precede(sending.stream) : current.status();
+  std::byte* partial() const override { return memory.data(); }
+  uint32_t* signals() const override { return memory.words(); }
+  Status start(const Operation& of, const Sending& sending) override {
+    const cuda::Gpu::Current current(*gpu);
+    operation = of;
+    Status status = rank->follow_last(sending.stream);
+    if (!status.ok()) return status;
+    return rank->begin(of, {.stream = sending.stream,
+                            .epoch = sending.epoch,
+                            .parts = {.words = arrived(),
+                                      .count = arrivals(),
+                                      .ranks = group.size() - 1,
+                                      .rank = group.rank() + 1,
+                                      .first_chunk = first_,
+                                      .chunks = own_},
+                            .local = signals(),
+                            .local_count = chunks.count(),
+                            .record = sending.record});
   }
   Status send(const Sending& sending) override {
-    const cuda::Gpu::Current current(*gpu_);
-    const int32_t own = group_.rank();
-    std::byte* const data = memory_.data() + packed_;
-    Status status = current.status();
-    parts_.clear();
-    group_.for_each_other([&](int32_t rank) {
-      if (status.ok() && !packing_.are_in_place())
-        status = cuda::copy_tensor(
-            *gpu_, shards_.view(partial(), shards_.begin_of(rank), shards_.begin_of(rank + 1)),
-            packing_.view(data, rank), sending.stream);
-      parts_.push_back({rank, packing_.begin(data, rank), packing_.bytes(rank), received(rank),
-                        packing_.bytes(own)});
-    });
-    if (!status.ok()) return status;
-    const Reported sent(sending.report, OverlapReport::Kind::kCommunication,
-                        OverlapReport::kNoChunk, own, sending.stream);
-    return recorded(group_, sending, group_.nccl()->exchange(operation_, parts_, sending.stream));
+    const cuda::Gpu::Current current(*gpu);
+    Status status = rank->announce();
+    for (int32_t step = 1; step < group.size(); ++step) {
+      const int32_t to = after(step), from = after(-step);
+      const int64_t count = max(count_of(to), own_);
+      for (int64_t i = 0; status.ok() && i < count; ++i) status = bring(to, from, i, sending);
+    }
+    return status;
   }
-  Status part(const Operation&, const Sending&, int32_t rank, int32_t piece,
-              Tensor* part) override {
-    *part = shards_.view(partial(), shards_.begin_of(piece), shards_.begin_of(piece + 1));
-    if (rank == group_.rank()) return {};
-    *part = packing_.view(nullptr, piece);
-    part->data = received(rank);
+  Status part(const Operation&, const Sending&, int32_t of, int32_t piece, Tensor* part) override {
+    *part = of == group.rank()
+                ? shards.view(partial(), shards.begin_of(piece), shards.begin_of(piece + 1))
+                : inbox(of);
     return {};
   }
-  perseid_arrival arrival(const Operation&, uint32_t) const override { return {}; }
-  int64_t arrivals() const override { return 0; }
+  perseid_arrival arrival(const Operation& of, uint32_t epoch) const override {
+    return rank->arrival(of, arrived(), epoch);
+  }
+  int64_t arrivals() const override { return (group.size() - 1) * own_; }
+  RankParts parts() const override {
+    const Tensor first = inbox(0);
+    return {.data = first.as<const float>(),
+            .of_rank = static_cast<int64_t>(part_ / sizeof(float)),
+            .batch = first.stride[0],
+            .row = first.stride[1],
+            .ranks = group.size(),
+            .own = group.rank()};
+  }
   Status finish(const Sending& sending) override {
-    const cuda::Gpu::Current current(*gpu_);
-    return current.status().ok() ? order_->follow(sending.stream) : current.status();
+    const cuda::Gpu::Current current(*gpu);
+    return rank->end(sending.stream);
   }
 
  private:
-  std::byte* received(int32_t rank) const {
-    return memory_.data() + received_ + static_cast<size_t>(rank) * part_;
+  uint32_t* arrived() const { return memory.words() + chunks.count(); }
+  // What `source` has computed of the own shard: [outer, size, inner].
+  Tensor inbox(int32_t source) const {
+    const int64_t size = shards.size(group.rank());
+    return {.data = memory.data() + inbox_ + static_cast<size_t>(source) * part_,
+            .dtype = shards.dtype,
+            .rank = 3,
+            .shape = {shards.outer, size, shards.inner},
+            .stride = {size * shards.inner, shards.inner, 1}};
+  }
+  // Chunk i of the shard of `to`, as soon as it is computed, and what `from` has computed of that
+  // of the own one, where they have so many.
+  Status bring(int32_t to, int32_t from, int64_t i, const Sending& sending) {
+    const int64_t mine = chunks.first_of(to) + i, its = first_ + i;
+    const bool sends = i < count_of(to), receives = i < own_;
+    NcclLinks::Part sent{.rank = to}, received{.rank = from};
+    Status status;
+    if (sends) {
+      const Tensor packed = packing.view(memory.data() + packed_, 0, mine);
+      status = queue().wait_word(signals() + mine, sending.epoch);
+      if (status.ok() && !packing.are_in_place())
+        status =
+            cuda::copy_tensor(*gpu, packing.strided(partial(), mine), packed, queue().stream());
+      sent.send = packed.as<std::byte>();
+      sent.sent = packing.bytes(mine);
+    }
+    std::byte* const its_inbox = memory.data() + packed_inbox_ + static_cast<size_t>(from) * part_;
+    const Tensor packed = packing.view(its_inbox, first_, receives ? its : first_);
+    if (receives) received.receive = packed.as<std::byte>(), received.received = packing.bytes(its);
+    // The chunk is computed.
+    OverlapReport* const report = sends ? sending.report : nullptr;
+    const Reported sending_chunk(report, OverlapReport::Kind::kCommunication, mine, to,
+                                 queue().stream());
+    if (status.ok()) status = exchange(sent, received);
+    if (!receives || !status.ok()) return status;
+    if (!packing.are_in_place()) {
+      Tensor to_inbox = inbox(from);
+      to_inbox.data = to_inbox.as<std::byte>() + (packing.begin(its) - packing.begin(first_)) *
+                                                     to_inbox.stride[1] * size_of(shards.dtype);
+      to_inbox.shape[1] = packed.shape[1];
+      status = cuda::copy_tensor(*gpu, packed, to_inbox, queue().stream());
+    }
+    // Next to those of the other ranks, from the one after this one.
+    const int32_t place = (from - group.rank() - 1 + group.size()) % group.size();
+    if (status.ok())
+      status = queue().write_word(arrived() + i * (group.size() - 1) + place, sending.epoch);
+    if (sending.report != nullptr && i + 1 == own_)
+      sending.report->arrived(first_, from, queue().stream());
+    return status;
   }
 
-  Group& group_;
-  Operation operation_;
-  const std::shared_ptr<cuda::Gpu> gpu_;
-  const Shards shards_;
-  const ShardChunks chunks_;
-  const PackedShards packing_{shards_};
-  DeviceMemory memory_;
-  size_t packed_ = 0, received_ = 0, part_ = 0;  // where they begin, and the bytes of one part
-  std::unique_ptr<cuda::CopyQueue> order_;
-  std::vector<NcclLinks::Part> parts_;
+  const int64_t first_, own_;                                    // chunks of the own shard
+  size_t packed_ = 0, inbox_ = 0, packed_inbox_ = 0, part_ = 0;  // where they begin; of one part
 };
 
 }  // namespace

@@ -25,8 +25,8 @@ uint8_t code_of(DType dtype) {
 }  // namespace
 
 Status make_matmul(op::DevicePointer device, const perseid_matmul_desc& desc, InnerPlan* plan,
-                   int64_t leaves) {
-  return op::MatmulPlan::make(std::move(device), desc, plan, leaves);
+                   int64_t leaves, int32_t spared) {
+  return op::MatmulPlan::make(std::move(device), desc, plan, leaves, spared);
 }
 
 const op::MatmulPlan& matmul_of(const InnerPlan& plan) {

@@ -13,10 +13,10 @@ namespace perseid::internal::collective {
 using GroupPointer = std::shared_ptr<Group>;
 using InnerPlan = std::unique_ptr<const op::Plan>;
 
-// The product that the ranks compute of; all its fields are checked where it is made. `leaves`: of
-// its problem.
+// The product that the ranks compute of; all its fields are checked where it is made. `leaves` and
+// `spared`: of its problem.
 Status make_matmul(op::DevicePointer device, const perseid_matmul_desc& desc, InnerPlan* plan,
-                   int64_t leaves = 0);
+                   int64_t leaves = 0, int32_t spared = 0);
 const op::MatmulPlan& matmul_of(const InnerPlan& plan);
 
 // A tensor as the plans below take it. It points to the shape and strides of `view`.

@@ -73,7 +73,8 @@ MatmulProblem ShardProducts::product_of(const Problem& problem) const {
       .bias = problem.bias,
       .chunks_c = {along_n_ ? ChunkDim::kN : ChunkDim::kM, begin_.data(),
                    static_cast<int64_t>(begin_.size()) - 1},
-      .leaves = problem.leaves};
+      .leaves = problem.leaves,
+      .spared = problem.spared};
 }
 
 std::unique_ptr<const cuda::Sm90MatmulConfig> ShardProducts::choose(const Problem& problem,

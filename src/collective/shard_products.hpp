@@ -22,6 +22,7 @@ class ShardProducts {
     int32_t rank;
     int64_t leaves;       // of k, in canonical order; else 0
     bool stores = false;  // a kernel that takes targets, if any does
+    int32_t spared = 0;   // multiprocessors
   };
   // Null where this does not take the problem.
   static Status make(const op::DevicePointer& device, const Problem& problem,

@@ -232,6 +232,9 @@ constexpr Implementation<Matmul> kTensorCore = {
               f32 ? cuda::refuse_split_matmul(problem) : cuda::refuse_tensor_core_matmul(problem);
           if (!reason.empty()) return reason;
           if (problem.leaves > 0) return refuse_leaves(problem);
+          if (!f32 && problem.spared > 0 && problem.arrives())
+            return concatenate("waits for chunks with all multiprocessors, of which ",
+                               problem.spared, " are to be left");
           return f32 ? cuda::avoid_split_matmul(problem) : "";
         },
     .make =

@@ -38,6 +38,9 @@ struct MatmulProblem {
   // Canonical order: the depth is so many equal leaves (a power of 2), see leaf_tree.hpp. The bits
   // of an element of c then depend on its row of a and column of b alone. 0: any order.
   int64_t leaves = 0;
+  // GPU: a kernel that waits for chunks leaves so many multiprocessors to the kernels that bring
+  // them.
+  int32_t spared = 0;
 
   PERSEID_INLINE DType type_of_b() const { return b_dtype == DType::kNone ? dtype : b_dtype; }
   // Whether more follows the sum than alpha, beta and bias.
@@ -47,6 +50,7 @@ struct MatmulProblem {
   PERSEID_INLINE bool async() const {
     return chunks_a.present() || chunks_b.present() || chunks_c.present();
   }
+  PERSEID_INLINE bool arrives() const { return chunks_a.present() || chunks_b.present(); }
   // With alpha 0 there is nothing to multiply: a and b are not read, even where they hold NaN.
   PERSEID_INLINE int64_t depth() const { return alpha == 0 ? 0 : k; }
 };

@@ -49,6 +49,7 @@ dispatch::Explanation describe(const MatmulProblem& problem) {
     explanation.problem.emplace_back("activation", name_of(problem.activation));
   if (problem.amax) explanation.problem.emplace_back("amax", "yes");
   if (problem.leaves > 0) explanation.problem.emplace_back("leaves", problem.leaves);
+  if (problem.spared > 0) explanation.problem.emplace_back("spared", int64_t{problem.spared});
   const auto describe_chunks = [&](const char* field, const ChunkCut& cut) {
     if (cut.present())
       explanation.problem.emplace_back(field,
@@ -222,9 +223,9 @@ Status read_problem(const perseid_matmul_desc& desc, MatmulChunks* chunks, Matmu
   return reader.result();
 }
 
-Status MatmulPlan::make(const perseid_matmul_desc& desc, int64_t leaves,
+Status MatmulPlan::make(const perseid_matmul_desc& desc, int64_t leaves, int32_t spared,
                         std::vector<dispatch::Measured> measured) {
-  MatmulProblem problem{.leaves = leaves};
+  MatmulProblem problem{.leaves = leaves, .spared = spared};
   if (Status status = read_problem(desc, &chunks_, &problem); !status.ok()) return status;
   dispatch::Explanation explanation = describe(problem);
   explanation.measured = std::move(measured);
@@ -233,9 +234,9 @@ Status MatmulPlan::make(const perseid_matmul_desc& desc, int64_t leaves,
 }
 
 Status MatmulPlan::make(DevicePointer device, const perseid_matmul_desc& desc,
-                        std::unique_ptr<const Plan>* plan, int64_t leaves) {
+                        std::unique_ptr<const Plan>* plan, int64_t leaves, int32_t spared) {
   std::unique_ptr<MatmulPlan> made(new MatmulPlan(std::move(device)));
-  if (Status status = made->make(desc, leaves, {}); !status.ok()) return status;
+  if (Status status = made->make(desc, leaves, spared, {}); !status.ok()) return status;
   *plan = std::move(made);
   return {};
 }
@@ -248,7 +249,7 @@ Status MatmulPlan::tune(DevicePointer device, const perseid_matmul_desc& desc,
                          ": chunks are not tuned; leave async_a, async_b and sink_c NULL, plans "
                          "with chunks use the same configuration");
   std::unique_ptr<MatmulPlan> made(new MatmulPlan(device));
-  if (Status status = made->make(desc, 0, {}); !status.ok()) return status;
+  if (Status status = made->make(desc, 0, 0, {}); !status.ok()) return status;
   ArgumentReader reader(kOperation, device->dl_device());
   MatmulArguments arguments;
   if (Status status = made->read(reader, args, &arguments); !status.ok()) return status;
@@ -271,7 +272,7 @@ Status MatmulPlan::tune(DevicePointer device, const perseid_matmul_desc& desc,
     if (!status.ok()) return status;
     best.kept = true;
     made.reset(new MatmulPlan(device));
-    if (status = made->make(desc, 0, std::move(measured)); !status.ok()) return status;
+    if (status = made->make(desc, 0, 0, std::move(measured)); !status.ok()) return status;
   }
   *plan = std::move(made);
   return {};

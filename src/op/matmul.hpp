@@ -21,9 +21,9 @@ class MatmulPlan final : public PlanOf<dispatch::Matmul> {
  public:
   static constexpr const char* kOperation = "matmul";
 
-  // `leaves`: of the problem.
+  // `leaves` and `spared`: of the problem.
   static Status make(DevicePointer device, const perseid_matmul_desc& desc,
-                     std::unique_ptr<const Plan>* plan, int64_t leaves = 0);
+                     std::unique_ptr<const Plan>* plan, int64_t leaves = 0, int32_t spared = 0);
   // As make, of the configuration that is fastest on these tensors, which is kept in the tuning
   // cache.
   static Status tune(DevicePointer device, const perseid_matmul_desc& desc,
@@ -38,7 +38,7 @@ class MatmulPlan final : public PlanOf<dispatch::Matmul> {
 
  private:
   using PlanOf::PlanOf;
-  Status make(const perseid_matmul_desc& desc, int64_t leaves,
+  Status make(const perseid_matmul_desc& desc, int64_t leaves, int32_t spared,
               std::vector<dispatch::Measured> measured);
   Status read(ArgumentReader& reader, const perseid_matmul_args& args,
               MatmulArguments* arguments) const;

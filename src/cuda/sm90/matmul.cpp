@@ -221,7 +221,14 @@ Status Sm90Matmul::make(const MatmulProblem& problem, const Sm90MatmulConfig& co
       status = gpu.allow_shared(kernels[i], layout.shared_bytes());
     }
   }
-  if (status.ok()) status = TensorCoreMatmul::make(problem, gpu, &matmul->fallback_);
+  MatmulProblem fallback = problem;
+  if (problem.spared > 0 && problem.arrives()) {
+    // The fallback would wait with all multiprocessors.
+    fallback.chunks_a = fallback.chunks_b = fallback.chunks_c = {};
+    matmul->whole_chunks_ = std::make_unique<WholeChunks>(gpu);
+    if (status.ok()) status = matmul->whole_chunks_->prepare(problem);
+  }
+  if (status.ok()) status = TensorCoreMatmul::make(fallback, gpu, &matmul->fallback_);
   if (status.ok() && problem.async()) {
     matmul->async_ = std::make_unique<MatmulAsync>(gpu);
     status = matmul->async_->prepare(problem);
@@ -245,6 +252,9 @@ Status Sm90Matmul::run(const MatmulArguments& arguments, void* workspace, void* 
                          "matmul: made in canonical order for tensors that TMA ",
                          "takes: contiguous rows or columns, addresses and strides that are ",
                          "multiples of 16 bytes");
+  if (!mappable && whole_chunks_ != nullptr)
+    return whole_chunks_->run(arguments, static_cast<std::byte*>(workspace) + splits_at(), stream,
+                              [&] { return fallback_->run(arguments, workspace, stream); });
   if (!mappable) return fallback_->run(arguments, workspace, stream);
   Sm90ShardArguments launch;
   static_cast<Sm90MatmulArguments&>(launch) = sm90_matmul_arguments(problem_, config_, given);
@@ -269,7 +279,7 @@ Status Sm90Matmul::run(const MatmulArguments& arguments, void* workspace, void* 
   layout.a_m_major = a_across;
   const std::vector<Kernel>& kernels = kernels_[given.transposed && config_.few_rows != 0];
   return launch_sm90_matmul(gpu_, kernels[(a_across ? 2 : 0) + (b_across ? 1 : 0)], layout, launch,
-                            stream);
+                            problem_.spared, stream);
 }
 
 // Where the sums of other ranks' shards go, and where their parts of the own one are. The context

@@ -10,6 +10,7 @@
 
 #include "cuda/device/sm90/matmul/config.hpp"
 #include "cuda/matmul/tensor_core.hpp"
+#include "cuda/matmul/whole_chunks.hpp"
 #include "cuda/runtime/gpu.hpp"
 #include "cuda/sm90/split_k.hpp"
 #include "math/matmul_problem.hpp"
@@ -50,7 +51,10 @@ class Sm90Matmul {
                      std::unique_ptr<Sm90Matmul>* made);
 
   // Also of the fallback.
-  size_t workspace() const { return splits_at() + splits_.workspace(problem_.batch); }
+  size_t workspace() const {
+    const size_t chunks = whole_chunks_ == nullptr ? 0 : whole_chunks_->workspace();
+    return splits_at() + max(splits_.workspace(problem_.batch), chunks);
+  }
   bool maps(const MatmulArguments& arguments) const;  // whether TMA takes the tensors
   // `parts`: of a product over ranks, where the configuration says so. c has all rows and columns
   // then; those of the own shard alone are stored there.
@@ -65,7 +69,9 @@ class Sm90Matmul {
   Status fill_shards(const RankParts& parts, Sm90ShardArguments* launch) const;
   // In the workspace.
   size_t splits_at() const {
-    return static_cast<size_t>(round_up(static_cast<int64_t>(fallback_->workspace()), 16));
+    const size_t own = async_ == nullptr ? 0 : async_->workspace();
+    return static_cast<size_t>(
+        round_up(static_cast<int64_t>(max(fallback_->workspace(), own)), 16));
   }
 
   MatmulProblem problem_;
@@ -76,7 +82,8 @@ class Sm90Matmul {
   // few rows alone.
   std::vector<Kernel> kernels_[2];
   std::unique_ptr<TensorCoreMatmul> fallback_;
-  std::unique_ptr<MatmulAsync> async_;  // null without chunks
+  std::unique_ptr<MatmulAsync> async_;         // null without chunks
+  std::unique_ptr<WholeChunks> whole_chunks_;  // around the fallback, where it may not wait
 };
 
 }  // namespace perseid::internal::cuda

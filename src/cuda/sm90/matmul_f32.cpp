@@ -240,7 +240,8 @@ Status Sm90F32Matmul::multiply(const MatmulProblem& problem, MatmulLaunch given,
   if (kept.a) operands.a.lines = 0;
   if (kept.b) operands.b.lines = 0;
   if (status.ok()) status = split_.run(gpu_, operands, given.depth, stream);
-  if (status.ok()) status = launch_sm90_matmul(gpu_, kernels_[0], config_, launch, stream);
+  if (status.ok())
+    status = launch_sm90_matmul(gpu_, kernels_[0], config_, launch, problem.spared, stream);
   if (status.ok()) status = fixup_->run(problem, given, stream);
   return status;
 }

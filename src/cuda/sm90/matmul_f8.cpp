@@ -202,7 +202,7 @@ Status Sm90F8Matmul::run(const MatmulArguments& arguments, void* workspace, void
   MatmulAsync::order_tiles(launch.async, &launch.grid);
   splits_.fill(problem_, given, static_cast<std::byte*>(workspace) + splits_at(), &launch);
   const size_t kernel = transposed && kernels_.size() > 1 ? 1 : 0;
-  return launch_sm90_matmul(gpu_, kernels_[kernel], config_, launch, stream);
+  return launch_sm90_matmul(gpu_, kernels_[kernel], config_, launch, problem_.spared, stream);
 }
 
 std::string Sm90F8Matmul::description() const {

@@ -76,12 +76,13 @@ Status encode_maps(const Gpu& gpu, const MatmulLaunch& given, const Sm90MatmulTe
 }
 
 Status launch_sm90_matmul(const Gpu& gpu, const Kernel& kernel, const Sm90MatmulConfig& config,
-                          const Sm90MatmulArguments& arguments, void* stream) {
+                          const Sm90MatmulArguments& arguments, int32_t spared, void* stream) {
   TileGrid<int32_t> tiles = arguments.grid;
   tiles.rows = tiles.columns = {};  // in memory of the device
   const int64_t clusters = config.split_k ? SplitTileOrder(tiles, arguments.splits.split).count()
                                           : TileOrder<int32_t>(tiles).clusters();
-  const int64_t resident = gpu.facts().multiprocessors / config.cluster;
+  // A block needs more than half of the shared memory of a multiprocessor, or fewer hold all.
+  const int64_t resident = max(1, (gpu.facts().multiprocessors - spared) / config.cluster);
   const Launch grid{.blocks = min(clusters, resident) * config.cluster,
                     .threads = config.threads(),
                     .cluster = config.cluster,

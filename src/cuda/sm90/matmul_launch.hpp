@@ -36,7 +36,8 @@ Sm90MatmulArguments sm90_matmul_arguments(const MatmulProblem& problem,
 // The context must be current.
 Status encode_maps(const Gpu& gpu, const MatmulLaunch& given, const Sm90MatmulTensors& tensors,
                    Sm90MatmulArguments* arguments);
+// `spared`: multiprocessors that get no block.
 Status launch_sm90_matmul(const Gpu& gpu, const Kernel& kernel, const Sm90MatmulConfig& config,
-                          const Sm90MatmulArguments& arguments, void* stream);
+                          const Sm90MatmulArguments& arguments, int32_t spared, void* stream);
 
 }  // namespace perseid::internal::cuda
