@@ -31,7 +31,8 @@ std::mutex mutex;
 char failing[64] = "";
 int failure = 0, countdown = 0;
 bool for_ever = false;
-std::atomic<int64_t> calls{0}, contexts{0}, launches{0}, blocks{0};
+std::atomic<int64_t> calls{0}, contexts{0}, launches{0};
+std::atomic<int64_t> blocks[8];  // of the last launches
 // What was made and not destroyed. Never freed itself: what a lost device held is no leak of the
 // library's.
 std::set<void*>& alive = *new std::set<void*>;
@@ -178,7 +179,7 @@ int64_t fake_alive() {
   return static_cast<int64_t>(alive.size()) + contexts + mappings;
 }
 int64_t fake_launches() { return launches; }
-int64_t fake_blocks() { return blocks; }
+int64_t fake_blocks(int64_t back) { return blocks[(launches - 1 - back) % 8]; }
 void fake_elapsed(const float* milliseconds, int count) {
   const std::lock_guard lock(mutex);
   elapsed.assign(milliseconds, milliseconds + count);
@@ -241,8 +242,7 @@ int cuTensorMapEncodeTiled(void*, int, uint32_t, void*, const uint64_t*, const u
   return outcome("cuTensorMapEncodeTiled");
 }
 int cuLaunchKernelEx(const void* config, void*, void**, void**) {
-  ++launches;
-  blocks = *static_cast<const unsigned*>(config);
+  blocks[launches++ % 8] = *static_cast<const unsigned*>(config);
   return current == nullptr ? kInvalidContext : outcome("cuLaunchKernelEx");
 }
 int cuMemAlloc_v2(uint64_t* address, size_t bytes) {

@@ -14,7 +14,7 @@ void fake_fail(const char* name, int result, int after, int ever);
 int64_t fake_calls();     // so far
 int64_t fake_alive();     // what was made and not destroyed: modules, events, memory, contexts
 int64_t fake_launches();  // so far
-int64_t fake_blocks();    // of the last launch
+int64_t fake_blocks(int64_t back);  // of the launch so many before the last one, at most 7
 // The next times between events are these, then 1 millisecond each.
 void fake_elapsed(const float* milliseconds, int count);
 void fake_capture(void* stream);  // this one is being captured from now on, and no other

@@ -164,7 +164,8 @@ class NcclProcesses : public GpuProcesses {
 
 // A plan of each kind with random operands of this rank: all results.
 std::vector<std::byte> results_of(const Context& context, const Group& group, DType dtype,
-                                  bool second_dim) {
+                                  bool second_dim,
+                                  perseid::Fusion fusion = perseid::Fusion::kAuto) {
   std::vector<std::byte> all;
   const int32_t rank = group.rank(), size = group.size();
   const auto keep = [&](const OnGpu& result) {
@@ -189,7 +190,8 @@ std::vector<std::byte> results_of(const Context& context, const Group& group, DT
        .m = m,
        .k = k,
        .products = {{.n = n}},
-       .chunks = 3});
+       .chunks = 3,
+       .fusion = fusion});
   EXPECT_STREQ(gather.info().implementation,
                std::getenv("PERSEID_TRANSPORT") == std::string_view("nccl") ? "cuda:nccl"
                                                                             : "cuda:host_staging");
@@ -211,7 +213,8 @@ std::vector<std::byte> results_of(const Context& context, const Group& group, DT
          .batch = batch,
          .m = rows,
          .n = columns,
-         .k = depth});
+         .k = depth,
+         .fusion = fusion});
     const int64_t part_m = all_reduce || second_dim ? rows : rows / size,
                   part_n = all_reduce || !second_dim ? columns : columns / size;
     const OnGpu left(context,
@@ -246,9 +249,55 @@ TEST_F(NcclProcesses, HaveTheBitsOfRanksThatSendThroughTheirHosts) {
         setenv("PERSEID_TRANSPORT", "sockets", 1);
         const std::vector<std::byte> expected = results_of(context, staged, dtype, second_dim);
         setenv("PERSEID_TRANSPORT", "nccl", 1);
-        right = right && results_of(context, group, dtype, second_dim) == expected;
+        for (const auto fusion : {perseid::Fusion::kUnfused, perseid::Fusion::kFused})
+          if (results_of(context, group, dtype, second_dim, fusion) != expected) {
+            fprintf(stderr, "dtype %s, %s, %s\n", std::to_string(static_cast<int>(dtype)).c_str(),
+                    second_dim ? "columns" : "rows",
+                    fusion == perseid::Fusion::kFused ? "fused" : "unfused");
+            right = false;
+          }
       }
     return right && !testing::Test::HasFailure();
+  });
+  EXPECT_EQ(join(), std::vector<int>(kRanks, 0));
+}
+
+// Several executions in flight, of kernels that take as many multiprocessors as they may.
+TEST_F(NcclProcesses, ComputeWhileNcclSends) {
+  start(kRanks, [&](int32_t rank) {
+    alarm(120);
+    const Group group = group_of(rank);
+    const Context context = context_of(rank);
+    const int64_t m = 2048, n = 4096, k = 2048;
+    const auto random = [&](int64_t rows, int64_t columns, uint64_t seed) {
+      return Matrix::random({rows, columns}, perseid::bf16, seed + static_cast<uint64_t>(rank));
+    };
+    const OnGpu a(context, random(m, k, 1)), b(context, random(k, n, 11)),
+        gathered(context, Matrix({kRanks * m, n}, perseid::bf16)),
+        reduced(context, Matrix({m / kRanks, n}, perseid::bf16));
+    std::vector<Matrix> results;
+    for (const auto fusion : {perseid::Fusion::kUnfused, perseid::Fusion::kFused}) {
+      const AllGatherMatmul gather(context, group,
+                                   {.dtype = perseid::bf16,
+                                    .m = m,
+                                    .k = k,
+                                    .products = {{.n = n}},
+                                    .chunks = 4,
+                                    .fusion = fusion});
+      const MatmulReduce reduce(context, group,
+                                {.dtype = perseid::bf16, .m = m, .n = n, .k = k, .fusion = fusion});
+      const GpuWorkspace first(context, gather), second(context, reduce);
+      if (rank == 0) fprintf(stderr, "%s%s", gather.explain().c_str(), reduce.explain().c_str());
+      for (int repeat = 0; repeat < 10; ++repeat) {
+        gather.execute({.a = a.tensor(), .b = {b.tensor()}, .c = {gathered.tensor()}},
+                       first.bytes());
+        reduce.execute({.a = a.tensor(), .b = b.tensor(), .c = reduced.tensor()}, second.bytes());
+      }
+      context.synchronize();
+      results.push_back(gathered.get());
+      results.push_back(reduced.get());
+    }
+    return results[0].bytes == results[2].bytes && results[1].bytes == results[3].bytes;
   });
   EXPECT_EQ(join(), std::vector<int>(kRanks, 0));
 }

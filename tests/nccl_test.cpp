@@ -7,22 +7,13 @@
 #include "collective/nccl.hpp"
 #include <filesystem>
 #include <fstream>
-#include "cuda/runtime/cache.hpp"
-#include "cuda/runtime/signals.hpp"
 
 #include "collective/gpu_rank.hpp"
-#include "fake_driver.hpp"
-#include "host_ranks.hpp"
+#include "nccl_ranks.hpp"
 
 namespace {
 
 using namespace host_ranks;
-
-// A function of the fake driver.
-template <class Function>
-Function fake(const char* name) {
-  return reinterpret_cast<Function>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), name));
-}
 
 // Work of the default stream, as of a kernel.
 void launch(std::function<void()> work) {
@@ -44,28 +35,8 @@ void await(const perseid_arrival& arrival, int64_t word) {
     usleep(20);
 }
 
-class Nccl : public HostRanks {
+class Nccl : public NcclRanks {
  protected:
-  void SetUp() override {
-    HostRanks::SetUp();
-    setenv("PERSEID_TRANSPORT", "nccl", 1);
-    // A pack of no real code. The real compiler asks the driver for what the fake one has not.
-    const std::string path = testing::TempDir() + "/nccl.pack";
-    std::ofstream(path, std::ios::binary) << cuda::write_entry(
-        cuda::key_of({cuda::kSignalWaitHeader, {cuda::kSignalWaitKernel}, "sm_90a"}, nullptr),
-        {{cuda::kSignalWaitKernel}, "code"});
-    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
-    setenv("PERSEID_PACK", path.c_str(), 1);
-    setenv("PERSEID_NVRTC", "/nowhere/libnvrtc.so", 1);
-  }
-  void TearDown() override {
-    unsetenv("PERSEID_TRANSPORT");
-    HostRanks::TearDown();
-  }
-  void enter(int32_t rank) override {
-    HostRanks::enter(rank);
-    setenv("FAKE_STREAMS", "1", 1);
-  }
   static Status agree(const Member& member, uint64_t deadline_ns = kDeadline) {
     return NcclLinks::agree(*member.group, Operation("plan", deadline_ns), member.device->gpu);
   }
